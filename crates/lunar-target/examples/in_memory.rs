@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 const NAME: &str = "iqn.2026-11.org.example:disk";
 const CAPACITY: u64 = 1 << 30;
-/// Warm-up, excluded from the results: buffers and tables get their sizes.
+/// Warm-up, excluded from the results: buffers and tables grow to their final sizes.
 const RAMP: Duration = Duration::from_millis(200);
 
 /// The workload.
@@ -129,7 +129,7 @@ fn config() -> Result<TargetConfig, Box<dyn Error>> {
     })
 }
 
-/// Logs in to a target that this starts.
+/// Starts a target, and logs in to it.
 async fn log_in(
     load: Load,
     config: TargetConfig,
@@ -164,7 +164,7 @@ async fn work(
     let places = CAPACITY / load.bytes as u64;
     let (mut buf, mut at) = (Buf::zeroed(load.bytes), first);
     while on.get() {
-        // Steps of a large prime: no two offsets are neighbours.
+        // Advance by a large prime, so that no two consecutive offsets are adjacent.
         at = (at + 1_000_003) % places;
         let offset = at * load.bytes as u64;
         let (result, back) =
@@ -176,7 +176,7 @@ async fn work(
     Ok(())
 }
 
-/// Commands, and the CPU time of this thread for them in nanoseconds.
+/// Runs the workload. Returns the number of commands, and the CPU time of this thread for them in nanoseconds.
 async fn run(load: Load, config: TargetConfig, place: CorePlacement) -> Result<(u64, u64), String> {
     let session = log_in(load, config, place).await.map_err(|e| e.to_string())?;
     let lun = Lun::open(&session, 0).await.map_err(|e| e.to_string())?;
@@ -195,7 +195,7 @@ async fn run(load: Load, config: TargetConfig, place: CorePlacement) -> Result<(
     Ok((done, used))
 }
 
-/// CPU time of this thread, which runs both sides.
+/// CPU time of this thread in nanoseconds. The thread runs both sides.
 fn cpu_ns() -> Result<u64, String> {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").map_err(|e| e.to_string())?;
     stat.split(' ').next().and_then(|ns| ns.parse().ok()).ok_or_else(|| format!("schedstat: {stat}"))

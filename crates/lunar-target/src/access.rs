@@ -8,26 +8,26 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// A LUN as one initiator sees it.
+/// A LUN, with the access that one initiator has to it.
 #[derive(Clone)]
 pub struct LunEntry {
-    /// The logical unit behind it.
+    /// The logical unit of the LUN.
     pub unit: Arc<LogicalUnit>,
-    /// The target rejects writes.
+    /// Whether the target rejects writes.
     pub read_only: bool,
-    /// The target sends asynchronous SCSI events.
+    /// Whether the target sends asynchronous SCSI events.
     pub aen: bool,
 }
 
-/// Maps the LUN that the initiator uses to the logical unit behind it.
+/// The logical unit of each LUN that an initiator sees, by the initiator's LUN numbers.
 pub type LunMap = BTreeMap<u16, LunEntry>;
 
-/// The facts about a connection that decide what its login may reach.
+/// The facts about a connection that decide which targets and LUNs its login can reach.
 #[derive(Clone)]
 pub struct LoginContext {
     /// The configuration in force when the connection arrived.
     pub config: Arc<TargetConfig>,
-    /// Tag of the portal group that the connection arrived at.
+    /// Tag of the portal group that accepted the connection.
     pub group: u16,
     /// The initiator's address.
     pub peer: IpAddr,
@@ -107,11 +107,11 @@ fn is_inside(byte: u8) -> bool {
     byte & 0xc0 == 0x80
 }
 
-/// Whether a name matches a pattern: `*` matches any characters, `?` matches one.
+/// Whether a name matches a pattern: `*` matches any characters, `?` matches one character.
 pub fn matches_pattern(pattern: &str, name: &str) -> bool {
     let (p, n) = (pattern.as_bytes(), name.as_bytes());
     let (mut i, mut j) = (0, 0);
-    // Where to resume when the characters after the last `*` do not match: one byte further into the name.
+    // Position to resume from when the characters after the last `*` do not match: one byte further in the name.
     let mut retry = None;
     while j < n.len() {
         match p.get(i) {
@@ -201,7 +201,7 @@ impl LoginContext {
         initiator: &str,
         user: Option<&str>,
     ) -> Result<(), LoginError> {
-        // Authentication used the accounts of this rule only. What remains is a rule that requires an account.
+        // Authentication admitted only accounts of this rule. It remains to reject a login without an account.
         let Some(target) = target.and_then(|t| self.config.targets.get(t)) else { return Ok(()) };
         match self.entry(target, initiator)? {
             Some(AccessRule { chap: Some(users), .. }) => {
@@ -215,8 +215,8 @@ impl LoginContext {
 
 /// An address for SendTargets: `host:port,tag`.
 ///
-/// A portal may be bound to every address. Then the address that the initiator connected to is one that it can reach.
-/// None: that address has the other IP version, which the portal does not accept.
+/// A portal that listens on every address is reported with the local address of the connection, which the initiator
+/// can reach. None: that address has the other IP version, which the portal does not accept.
 pub fn target_address(
     advertised: Option<&str>,
     bound: SocketAddr,

@@ -13,7 +13,7 @@ pub use lunar_proto::parameters::Digests;
 use lunar_proto::parameters::Offer;
 use zeroize::Zeroizing;
 
-/// Everything that is served, to which initiators, and within which limits.
+/// All that the target serves, the initiators that may use it, and the limits.
 pub struct TargetConfig {
     /// Bounds on the resources that peers can use.
     pub limits: TargetLimits,
@@ -26,10 +26,10 @@ pub struct TargetConfig {
     /// The targets, by iSCSI name.
     pub targets: BTreeMap<String, TargetNode>,
     /// Tags of portal groups for which more targets are still being opened. A login there to an unknown target fails
-    /// with 03/01, so that the initiator tries again.
+    /// with 03/01 (out of service), so that the initiator tries again.
     pub awaited: BTreeSet<u16>,
-    /// For a portal group that serves one SCSI routing instance only: that instance, by tag. Failed logins there count
-    /// for it.
+    /// SCSI routing instances by portal group tag, for portal groups that serve one instance only. Failed logins at
+    /// such a group count for its instance.
     pub instances: BTreeMap<u16, Arc<Instance>>,
     /// Answers to the X-org.lunar. keys in Text Requests.
     pub text_keys: TextKeyHandler,
@@ -50,21 +50,21 @@ impl TargetConfig {
 #[derive(Clone, Default)]
 pub struct TextKeyHandler(Option<Arc<TextKeyFn>>);
 
-/// Arguments: the target of the session (None in discovery), the key and its value. Result: the value to send, without
-/// NUL. None means NotUnderstood, which a Discovery session rejects.
+/// Arguments: the target of the session (None in discovery), the key and its value. Result: the value to send,
+/// without NUL. None answers NotUnderstood, which a Discovery session rejects.
 ///
 /// It runs on the cores that serve commands, so it must not block.
 type TextKeyFn = dyn Fn(Option<&str>, &str, &str) -> Option<String> + Send + Sync;
 
 impl TextKeyHandler {
-    /// Uses this function.
+    /// A handler that calls this function.
     pub fn new(
         answer: impl Fn(Option<&str>, &str, &str) -> Option<String> + Send + Sync + 'static,
     ) -> TextKeyHandler {
         TextKeyHandler(Some(Arc::new(answer)))
     }
 
-    /// The value to answer a key with.
+    /// The value with which to answer a key; None if there is no handler, or it does not understand the key.
     pub(crate) fn ask(&self, target: Option<&str>, key: &str, value: &str) -> Option<String> {
         self.0.as_ref()?(target, key, value)
     }
@@ -73,26 +73,26 @@ impl TextKeyHandler {
 /// Bounds on the resources that peers can use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TargetLimits {
-    /// TCP connections in total.
+    /// Maximum number of TCP connections.
     pub connections: usize,
-    /// Connections that have not completed their login.
+    /// Maximum number of connections that have not completed their login.
     pub connections_before_login: usize,
     /// Time within which a login must complete.
     pub login_timeout: Duration,
-    /// Normal sessions in total.
+    /// Maximum number of normal sessions.
     pub sessions: usize,
-    /// Normal sessions of one initiator name. With CHAP they count per account, without CHAP per address, because any
-    /// initiator can claim a name.
+    /// Maximum number of normal sessions of one initiator name. They are counted by CHAP account, or by address
+    /// without CHAP, because any initiator can claim a name.
     pub sessions_per_initiator: usize,
-    /// Discovery sessions in total.
+    /// Maximum number of Discovery sessions.
     pub discovery_sessions: usize,
-    /// Time after which an idle discovery session ends.
+    /// Time after which an idle Discovery session ends.
     pub discovery_timeout: Duration,
-    /// The size of the CmdSN window.
+    /// Size of the CmdSN window.
     pub commands_per_session: u32,
-    /// Bytes of key text in one negotiation.
+    /// Maximum number of bytes of key text in one negotiation.
     pub text_bytes: usize,
-    /// Bytes of buffers for commands in flight.
+    /// Maximum number of bytes of buffers for commands in flight.
     pub memory: usize,
 }
 
@@ -117,20 +117,20 @@ pub struct SessionConfig {
     pub default_time2retain: u16,
     /// Whether the target accepts no header digest, and whether it accepts CRC32C.
     pub header_digest: Digests,
-    /// The same for the data digest.
+    /// The same for data digests.
     pub data_digest: Digests,
-    /// Silence after which the target pings an initiator; None: never.
+    /// Silence of an initiator after which the target pings it. None: it never does.
     pub nop_interval: Option<Duration>,
-    /// Time that an initiator has to answer a ping before its connection ends.
+    /// Time that an initiator has to answer a ping before the target closes the connection.
     pub nop_timeout: Duration,
-    /// Time that the announced data of a write may be missing before the connection ends.
+    /// Time that requested or announced data of a write may be outstanding before the session ends.
     pub data_out_timeout: Duration,
     /// CHAP algorithms that an initiator may choose.
     pub chap_algorithms: Vec<Algorithm>,
 }
 
 impl SessionConfig {
-    /// The same values as the negotiation takes them.
+    /// The same values as an offer for the negotiation.
     pub(crate) fn offer(&self) -> Offer {
         Offer {
             initial_r2t: self.initial_r2t,
@@ -151,7 +151,7 @@ impl SessionConfig {
 /// Access to discovery.
 #[derive(Clone, Debug, Default)]
 pub struct DiscoveryConfig {
-    /// Discovery sessions are rejected (02/09).
+    /// Discovery sessions are rejected with 02/09 (session type not supported).
     pub disabled: bool,
     /// Accounts that may discover; None: all initiators may, without CHAP.
     pub chap: Option<Vec<ChapAccount>>,
@@ -186,7 +186,7 @@ pub struct PortalGroup {
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Portal {
-    /// Where to listen.
+    /// The address to listen on.
     pub listen: SocketAddr,
     /// The address that SendTargets reports instead: `host[:port]`.
     pub advertise: Option<String>,
@@ -221,7 +221,7 @@ pub enum RdmaProvider {
     /// Software iWARP, on the TCP port.
     #[default]
     Iwarp,
-    /// The RDMA devices that have the address, through rdma-core.
+    /// The RDMA devices that own the address, through rdma-core.
     Verbs,
 }
 
@@ -233,23 +233,23 @@ impl Transports {
     /// SRP only.
     pub const SRP: Transports = Transports { tcp: false, srp: true, ..Transports::TCP };
 
-    /// The portal accepts a protocol over RDMA.
+    /// Whether the portal accepts a protocol over RDMA.
     pub fn by_rdma(self) -> bool {
         self.iser || self.srp
     }
 
-    /// Connections arrive through RDMA devices.
+    /// Whether connections arrive through RDMA devices.
     pub fn by_devices(self) -> bool {
         self.by_rdma() && self.provider == RdmaProvider::Verbs
     }
 
-    /// Connections arrive through TCP.
+    /// Whether connections arrive through TCP.
     pub fn by_tcp(self) -> bool {
         self.tcp || !self.by_devices()
     }
 }
 
-/// The protocols in words: `TCP and iSER`, `SRP by RDMA devices`.
+/// The protocols as text: `TCP and iSER`, `SRP by RDMA devices`.
 impl fmt::Display for Transports {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match (self.srp, self.tcp, self.iser) {
@@ -272,7 +272,7 @@ pub struct TargetNode {
     pub portal_groups: Vec<u16>,
     /// Redirects of logins, by portal group.
     pub redirects: Vec<LoginRedirect>,
-    /// Logins fail with 03/01.
+    /// Logins fail with 03/01 (out of service).
     pub offline: bool,
     /// The account with which the target answers a challenge (mutual CHAP).
     pub mutual: Option<ChapAccount>,
@@ -282,8 +282,8 @@ pub struct TargetNode {
     pub access: Vec<AccessRule>,
     /// The SCSI routing instance that it belongs to.
     pub instance: Option<Arc<Instance>>,
-    /// Commands that a session may have in flight, where the logical units behind the target take fewer than
-    /// [`TargetLimits::commands_per_session`].
+    /// Maximum number of commands that a session may have in flight, if the logical units behind the target accept
+    /// fewer than [`TargetLimits::commands_per_session`].
     pub depth: Option<u32>,
 }
 
@@ -306,9 +306,9 @@ pub struct AccessRule {
     pub initiators: Vec<String>,
     /// Networks of initiators; empty: all addresses.
     pub networks: Vec<IpNetwork>,
-    /// The initiator must log in with one of these accounts; None: no authentication.
+    /// The accounts of which the initiator must log in with one. None: no authentication.
     pub chap: Option<Vec<ChapAccount>>,
-    /// Maps the LUN that the initiator uses to the LUN of the target; None: all LUNs, unchanged.
+    /// Maps the LUN that the initiator uses to the LUN of the target. None: all LUNs, unchanged.
     pub luns: Option<BTreeMap<u16, u16>>,
     /// Writes are rejected.
     pub read_only: bool,
@@ -316,11 +316,11 @@ pub struct AccessRule {
     pub aen: bool,
 }
 
-/// An IP network: an address and the length of its prefix.
+/// An IP network: an address and a prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpNetwork {
     /// The address.
     pub address: IpAddr,
-    /// Length of the prefix: 0 to 32, or 0 to 128.
+    /// Prefix length: 0 to 32 for IPv4, 0 to 128 for IPv6.
     pub bits: u8,
 }

@@ -1,5 +1,5 @@
-//! Admission of connections: slots in total, and slots before login. When all slots before login are in use, a new
-//! address gets the slot of another one.
+//! Admission of connections: slots for all connections, and slots for connections before login. When all slots before
+//! login are in use, a connection from a new address takes the slot of another one.
 
 use crate::config::TargetLimits;
 use crate::fair_share::{AdmissionSlot, SlotTable, SourcePrefix};
@@ -8,19 +8,19 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-/// The reason for which a login ends whose slot went to another connection.
+/// The reason why the login ends of a connection whose slot was taken.
 const EVICTED: &str = "the login was not complete, and another address needed its place";
 
-/// The reason for which a new connection is closed at once.
+/// The reason why a new connection is closed at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdmissionError {
     /// The server is stopping.
     ServerStop,
-    /// The limit on connections, or the share of the address in it, is used up.
+    /// The limit on connections, or the share of the address in it, is exhausted.
     ConnectionLimit,
-    /// The file descriptors of this process are used up.
+    /// The file descriptors of this process are exhausted.
     FileDescriptors,
-    /// The limit on connections before login, or the share of the address in it, is used up.
+    /// The limit on connections before login, or the share of the address in it, is exhausted.
     LoginLimit,
 }
 
@@ -39,18 +39,18 @@ impl fmt::Display for AdmissionError {
     }
 }
 
-/// The slots in use: in total, and before login.
+/// The slots in use: for all connections, and for connections before login.
 #[derive(Default)]
 pub struct ConnectionSlots {
     all: SlotTable,
     before_login: SlotTable,
     /// Connections before login, the oldest first.
     pending_logins: BTreeMap<u64, PendingLogin>,
-    /// The serial of the latest.
+    /// The serial number of the latest one.
     serial: u64,
 }
 
-/// A connection before login. Dropping it takes its slot away.
+/// A connection before login. Dropping it signals that its slot was taken.
 pub struct PendingLogin {
     origin: SourcePrefix,
     place: AdmissionSlot,
@@ -63,19 +63,19 @@ pub struct LoginTicket {
     evicted: flume::Receiver<()>,
 }
 
-/// Resolves when the slot of a connection is taken away.
+/// Resolves when the slot of a connection is taken.
 #[derive(Default)]
 pub struct EvictionNotice(Option<flume::Receiver<()>>);
 
 impl LoginTicket {
-    /// A future that resolves when the slot is taken away.
+    /// A future that resolves when the slot is taken.
     pub fn evicted(&self) -> EvictionNotice {
         EvictionNotice(Some(self.evicted.clone()))
     }
 }
 
 impl EvictionNotice {
-    /// Runs `work`, which comes before a session, within `limit` and while the connection has its slot.
+    /// Runs `work`, which precedes a session, within `limit` and as long as the connection has its slot.
     ///
     /// # Errors
     /// Those of `work`, a timeout, and the loss of the slot.
@@ -93,14 +93,14 @@ impl EvictionNotice {
 }
 
 impl ConnectionSlots {
-    /// Connections in total.
+    /// Number of connections.
     #[cfg(test)]
     pub fn used(&self) -> usize {
         self.all.used()
     }
 
-    /// Checks that a connection from this address gets a slot. `room`: connections that the file descriptors of this
-    /// process allow.
+    /// Checks whether a connection from this address would get a slot. `room`: the number of connections that the
+    /// file descriptors of this process allow.
     ///
     /// # Errors
     /// The limit that is used up.
@@ -113,7 +113,7 @@ impl ConnectionSlots {
         if !self.all.has_room(origin, limits.connections) {
             return Err(AdmissionError::ConnectionLimit);
         }
-        // With few descriptors, the shares are shares of those.
+        // If descriptors are scarce, the shares are shares of those.
         if !self.all.has_room(origin, limits.connections.min(room)) {
             return Err(AdmissionError::FileDescriptors);
         }
@@ -125,7 +125,7 @@ impl ConnectionSlots {
         Ok(())
     }
 
-    /// The login that loses its slot to a connection from this address when no slot is free: the oldest of the
+    /// The login that loses its slot to a connection from this address if no slot is free: the oldest one from the
     /// prefixes with the most logins.
     fn victim(&self, origin: SourcePrefix, limits: &TargetLimits) -> Option<u64> {
         if self.before_login.used() < limits.connections_before_login {
@@ -136,7 +136,7 @@ impl ConnectionSlots {
         logins.find(|(_, login)| self.before_login.is_of(largest, login.origin)).map(|(serial, _)| *serial)
     }
 
-    /// Takes a slot in total and one before login for a connection from this address.
+    /// Takes a slot among all connections and one before login, for a connection from this address.
     ///
     /// # Errors
     /// The limit that is used up.
@@ -164,7 +164,7 @@ impl ConnectionSlots {
         Some(login)
     }
 
-    /// Ends the login. None: another connection took the slot.
+    /// Completes the login. None: another connection took the slot.
     pub fn logged_in(&mut self, ticket: &LoginTicket) -> Option<PendingLogin> {
         self.end_login(ticket.serial)
     }
@@ -210,8 +210,8 @@ mod tests {
         assert_eq!(left, [vec![false; 35], vec![true; 5]].concat());
     }
 
-    /// One network fills the table of logins; a neighbour in its site still gets in, and the oldest login of the
-    /// network ends.
+    /// One network fills the table of logins. Another network of the same site is still admitted, and the oldest
+    /// login of the first network ends.
     #[test]
     fn full_table_admits_new_network_of_same_site() {
         let origin = |address: &str| SourcePrefix::from(address.parse::<IpAddr>().expect("an address"));

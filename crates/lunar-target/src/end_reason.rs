@@ -1,13 +1,13 @@
-//! The reasons for which sessions end.
+//! The reasons why sessions end.
 
 use std::fmt;
 
-/// The reason for which a session ended, for the log and for the last message to the initiator.
+/// The reason why a session ended, for the log and for the last message to the initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndReason {
     /// The initiator closed the connection.
     ConnectionClosed,
-    /// The initiator closed the connection, and its last PDU was no Logout.
+    /// The initiator closed the connection, and its last PDU was not a Logout.
     ClosedWithoutLogout,
     /// The initiator reset the connection.
     ConnectionReset,
@@ -15,21 +15,21 @@ pub enum EndReason {
     ConnectionLost,
     /// The initiator sent a Logout.
     Logout,
-    /// Another login took the place of this session (RFC 7143 section 6.3.5).
+    /// Another login replaced this session (RFC 7143 section 6.3.5).
     Reinstated,
     /// The data of a write did not arrive in time.
     DataOutTimeout,
-    /// A discovery session was idle for too long.
+    /// A Discovery session was idle for too long.
     DiscoveryTimeout,
     /// The initiator did not answer a ping.
     KeepaliveTimeout,
     /// A SCSI Command PDU contradicts itself (a format error, RFC 7143 section 7.7).
     InvalidScsiCommand,
-    /// Too much data waits for a command that is missing in the order of CmdSN.
+    /// Too many data are held for a command that is missing in CmdSN order.
     MissingCommand,
-    /// The initiator held up the end of tasks that another session aborted.
+    /// The initiator blocked the end of tasks that another session aborted.
     AbortBlocked,
-    /// The target, or the access of the initiator to it, was removed from the configuration.
+    /// The target, or the initiator's access to it, was removed from the configuration.
     AccessRemoved,
     /// An initiator requested TARGET COLD RESET.
     TargetColdReset,

@@ -1,37 +1,38 @@
-//! Fair shares of a table. One address may fill most of it while no other needs it, but never the reserve for other
-//! addresses. So a new address always gets an entry, whatever another one does.
+//! Fair shares of a table. One address may use most entries while no other needs them, but never the reserve for
+//! other addresses. A new address therefore always gets an entry.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The reserve: one part in this many of a table, for addresses with few entries.
+/// The reserve is 1/`RESERVE` of a table, for addresses with few entries.
 const RESERVE: usize = 4;
-/// Within the reserve, an address gets one part in this many of the free entries.
+/// Within the reserve, an address gets 1/`FEW` of the free entries.
 const FEW: usize = 32;
-/// Prefix lengths of a link, a customer and a site in IPv6 (RFC 4291 section 2.5.1, RFC 6177). The owner of a prefix
-/// chooses the rest of the address freely. The second number: shares of an address that the group gets within the
-/// reserve.
+/// IPv6 prefix lengths of a link, a customer and a site (RFC 4291 section 2.5.1, RFC 6177), whose owner can choose
+/// the rest of the address freely. The second number is the number of single-address shares that such a group gets
+/// within the reserve.
 const GROUPS: [(u32, usize); LEVELS] = [(64, 1), (56, 4), (48, 8)];
 const LEVELS: usize = 3;
 /// The largest group.
 const SITE: usize = LEVELS - 1;
 
-/// Entries that count for the groups of an address, the smallest group first. For the smallest group all entries
-/// count, for larger ones those within the reserve. So an address that fills a table leaves the reserve to its
-/// neighbours.
+/// Numbers of entries that count for the groups of an address, smallest group first. The smallest group counts all
+/// entries, larger groups only entries within the reserve. An address that fills a table therefore leaves the reserve
+/// to its neighbours.
 pub type GroupCounts = [usize; LEVELS];
 
 /// An entry of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdmissionSlot {
     origin: SourcePrefix,
-    /// The entry is within the reserve.
+    /// Whether the entry is within the reserve.
     is_reserved: bool,
 }
 
 impl AdmissionSlot {
-    /// An entry for this address, with `used` entries in the table. None: the limit or its share is used up.
+    /// An entry for this address in a table with `used` entries. None: the limit or the share of the address is
+    /// exhausted.
     pub fn new(origin: SourcePrefix, limit: usize, used: usize, own: GroupCounts) -> Option<AdmissionSlot> {
         let free = limit.saturating_sub(used);
         let is_few = |(own, (_, weight)): (usize, (u32, usize))| own < (free * weight / FEW).max(1);
@@ -40,7 +41,7 @@ impl AdmissionSlot {
         admits.then_some(AdmissionSlot { origin, is_reserved })
     }
 
-    /// What this entry adds to the counts of an address.
+    /// The contribution of this entry to the counts of an address.
     pub fn counts_for(self, other: SourcePrefix) -> GroupCounts {
         let (own, others) = (self.origin.groups(), other.groups());
         std::array::from_fn(|level| usize::from(own[level] == others[level] && self.counts_at(level)))
@@ -76,7 +77,7 @@ fn prefix(address: IpAddr, bits: u32) -> IpAddr {
 }
 
 impl SourcePrefix {
-    /// Its groups, the smallest first. For IPv4 each group is the address itself.
+    /// The groups of the address, smallest first. For IPv4 each group is the address itself.
     fn groups(self) -> [IpAddr; LEVELS] {
         GROUPS.map(|(bits, _)| prefix(self.0, bits))
     }
@@ -90,15 +91,15 @@ pub struct SlotTable {
     of: HashMap<(usize, IpAddr), GroupCount>,
 }
 
-/// Entries of a group.
+/// The number of entries of a group.
 #[derive(Clone, Copy, Default)]
 struct GroupCount {
     all: usize,
-    /// Entries that count for shares.
+    /// Number of entries that count for shares.
     own: usize,
 }
 
-/// The prefixes ([`SourcePrefix`]) with the most entries of a site.
+/// Selects the prefixes ([`SourcePrefix`]) with the most entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LargestPrefixes {
     /// The largest prefixes of each site that has this many entries.
@@ -108,7 +109,7 @@ pub enum LargestPrefixes {
 }
 
 impl SlotTable {
-    /// Entries in total.
+    /// Number of entries in total.
     pub fn used(&self) -> usize {
         self.used
     }
@@ -122,14 +123,14 @@ impl SlotTable {
         AdmissionSlot::new(origin, limit, self.used, own)
     }
 
-    /// The limit and the share of this address allow one more entry.
+    /// Whether the limit and the share of this address allow one more entry.
     pub fn has_room(&self, origin: SourcePrefix, limit: usize) -> bool {
         self.place(origin, limit).is_some()
     }
 
-    /// The largest prefixes, which give way to this address. They are those of the largest sites, if these have more
-    /// entries than the site of this address would have with one more, or if that has none. Otherwise they are those
-    /// of its own site, by the same rule.
+    /// The largest prefixes, which yield to this address. They belong to the largest sites, if these would still have
+    /// more entries than the site of this address with one more, or if that site has none. Otherwise they are
+    /// prefixes of its own site, by the same rule.
     pub fn largest_before(&self, origin: SourcePrefix) -> Option<LargestPrefixes> {
         let is_less = |own, most| own == 0 || own + 1 < most;
         let sites = self.of.iter().filter(|((level, _), _)| *level == SITE);
@@ -142,14 +143,14 @@ impl SlotTable {
         is_less(self.count(origin, 0).all, entries).then_some(LargestPrefixes::OfSite(site, entries))
     }
 
-    /// The most entries that a prefix of a site has.
+    /// The maximum number of entries of a prefix in a site.
     fn largest_of(&self, site: IpAddr) -> usize {
         let is_in = |prefix: &IpAddr| SourcePrefix(*prefix).groups()[SITE] == site;
         let prefixes = self.of.iter().filter(|((level, prefix), _)| *level == 0 && is_in(prefix));
         prefixes.map(|(_, count)| count.all).max().unwrap_or_default()
     }
 
-    /// The address belongs to one of these prefixes.
+    /// Whether the address belongs to one of these prefixes.
     pub fn is_of(&self, largest: LargestPrefixes, origin: SourcePrefix) -> bool {
         let (site, own) = (origin.groups()[SITE], self.count(origin, 0).all);
         match largest {
@@ -160,7 +161,7 @@ impl SlotTable {
         }
     }
 
-    /// Adds an entry. Beyond the limit it counts as one within the reserve.
+    /// Adds an entry. Beyond the limit it counts as an entry within the reserve.
     pub fn enter(&mut self, origin: SourcePrefix, limit: usize) -> AdmissionSlot {
         let place = self.place(origin, limit).unwrap_or(AdmissionSlot { origin, is_reserved: true });
         self.used += 1;
@@ -194,12 +195,12 @@ mod tests {
         address.parse::<IpAddr>().expect("an address").into()
     }
 
-    /// The number of entries that an address gets.
+    /// Adds entries for an address until there is no room. Returns their number.
     fn fill(table: &mut SlotTable, address: &str, limit: usize) -> usize {
         std::iter::from_fn(|| enter(table, address, limit).then_some(())).count()
     }
 
-    /// Adds an entry, if there is room.
+    /// Adds an entry if there is room.
     fn enter(table: &mut SlotTable, address: &str, limit: usize) -> bool {
         let may = table.has_room(origin(address), limit);
         may.then(|| table.enter(origin(address), limit));
@@ -249,7 +250,7 @@ mod tests {
         }
     }
 
-    /// Many hosts belong to one site: all of a company, and most of those with unique local addresses (RFC 4193).
+    /// Many hosts belong to one site: all hosts of a company, or most hosts with unique local addresses (RFC 4193).
     #[test]
     fn greedy_network_admits_others_of_its_site() {
         for (limit, of_customer, of_site) in [(256, 7, 12), (2048, 56, 102)] {

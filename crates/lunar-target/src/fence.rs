@@ -1,18 +1,18 @@
-//! The end of a session whose core is stalled. A core may be stalled for longer than initiators wait. The commands
-//! that it has begun must end before the session is replaced. Those that it has not begun must never begin.
+//! Ends a session whose core is stalled, possibly for longer than initiators wait. Commands that the core has begun
+//! must end before the session is replaced. Commands that it has not begun must never begin.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 const CLOSED: u32 = 1 << 31;
 
-/// Counts the work in progress of a session, so that another core can end the session while its own is stalled. It has
-/// a cache line of its own, because the core of the session writes to it for each receive.
+/// Counts the work in progress of a session, so that another core can end the session while its own core is stalled.
+/// It has its own cache line, because the core of the session writes to it at each receive.
 #[derive(Default)]
 #[repr(align(64))]
 pub struct SessionFence(AtomicU32);
 
-/// Work that may execute commands is in progress while this lives.
+/// While this exists, work is in progress that may execute commands.
 pub struct InFlightGuard<F: Deref<Target = SessionFence>>(F);
 
 /// Begins work that may execute commands. None: the fence is closed.
@@ -30,12 +30,12 @@ impl<F: Deref<Target = SessionFence>> Drop for InFlightGuard<F> {
 }
 
 impl SessionFence {
-    /// Lets nothing new begin. Work in progress goes on to its end.
+    /// Lets no new work begin. Work in progress continues to its end.
     pub fn close(&self) {
         self.0.fetch_or(CLOSED, SeqCst);
     }
 
-    /// The fence is closed, and no work is in progress: the session will never execute anything again.
+    /// Whether the fence is closed and no work is in progress, so that the session never executes anything again.
     pub fn is_quiet(&self) -> bool {
         self.0.load(SeqCst) == CLOSED
     }

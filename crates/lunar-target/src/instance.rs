@@ -6,27 +6,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::SystemTime;
 
-/// A SCSI routing instance. It survives a reload of the configuration.
+/// A SCSI routing instance. It outlives reloads of the configuration.
 #[derive(Debug)]
 pub struct Instance {
     /// Its name.
     pub name: String,
-    /// When it started.
+    /// The time at which it started.
     pub started: SystemTime,
-    /// Logins that succeeded.
+    /// Number of logins that succeeded.
     pub logins_accepted: AtomicU64,
-    /// Sessions that are logged in.
+    /// Number of sessions that are logged in.
     pub logins_active: AtomicUsize,
-    /// Logins rejected because of their target: the access list does not match, the target does not exist, or it
-    /// accepts no login now.
+    /// Number of logins rejected because of their target: no access rule matches, the target does not exist, or it
+    /// accepts no logins now.
     pub target_access_failures: AtomicU64,
-    /// Logins rejected by CHAP.
+    /// Number of logins that CHAP rejected.
     pub authentication_failures: AtomicU64,
     /// Maximum number of sessions.
     pub max_sessions: AtomicUsize,
-    /// It accepts no logins.
+    /// Whether it rejects logins.
     pub draining: AtomicBool,
-    /// The time from the arrival of a command to its execution: data, order and lock.
+    /// The time from the arrival of a command to its execution: waiting for data, order and lock.
     pub front: LatencyCounter,
 }
 
@@ -85,7 +85,7 @@ impl InstanceSession {
     /// Counts a login.
     ///
     /// # Errors
-    /// When the instance has as many sessions as it may, or accepts none now.
+    /// The instance has reached its maximum number of sessions, or rejects logins.
     pub fn enter(instance: &Arc<Instance>) -> Result<InstanceSession, LoginError> {
         if instance.draining.load(Relaxed) {
             return Err(LoginError::NotServing);

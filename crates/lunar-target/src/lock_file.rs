@@ -1,7 +1,8 @@
-//! Lock files: one process at a time holds the lock (flock(2)) of a file, and the kernel releases it with the process.
+//! Lock files: one process at a time holds the lock (flock(2)) on a file. The kernel releases the lock when the
+//! process ends.
 //!
-//! A user may delete the file or its folder. The holder therefore checks once a second, and then creates and locks the
-//! file again. Until then a second lock without a file ([`host_lock`]) keeps other processes of the same host out.
+//! A user may delete the file or its folder. The holder therefore checks once a second, and recreates and locks the
+//! file if needed. Meanwhile a second lock without a file ([`host_lock`]) excludes other processes of the same host.
 
 mod host_lock;
 mod watcher;
@@ -17,12 +18,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
 
-/// A killed process may need a moment to end.
+/// Time that a lock is tried, because a killed process may need a moment to end.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
-/// How long releasing a lock waits for the file system. An unresponsive file system releases it later, or with the
-/// process.
+/// Time that the release of a lock waits for the file system. If the file system does not respond, the lock is
+/// released later, at the latest when the process ends.
 const UNLOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A lock file. Dropping it releases the lock.
@@ -32,7 +33,7 @@ pub struct LockFile(Arc<LockInner>);
 #[derive(Debug)]
 struct LockInner {
     path: PathBuf,
-    /// Not locked during a file system call, which may block for ever.
+    /// Not locked during file system calls, which may block forever.
     state: Mutex<State>,
     /// Serializes writes to the file.
     writing: Mutex<()>,
@@ -40,17 +41,18 @@ struct LockInner {
 
 #[derive(Debug)]
 struct State {
-    /// None: the lock was released, and the file must not be created again.
+    /// None: the lock was released, and the file must not be recreated.
     file: Option<Arc<File>>,
-    /// None: this process has to do without a host lock.
+    /// None: the host lock is not available to this process.
     host_lock: Option<HostLock>,
     text: String,
-    /// When the log last reported that the file could not be locked again.
+    /// The time at which the log last reported that the file could not be locked again.
     logged: Option<Instant>,
 }
 
 impl LockFile {
-    /// Locks the file, and creates it if it is missing. It tries for a second. None: another process holds the lock.
+    /// Locks the file, and creates it if it does not exist. It tries for one second. None: another process holds the
+    /// lock.
     ///
     /// # Errors
     /// Those of the file system.
@@ -65,7 +67,7 @@ impl LockFile {
         }
     }
 
-    /// The host lock comes first: if another process has it, no file is left behind.
+    /// Takes the host lock first, so that no file is left behind if another process holds it.
     fn once(path: &Path) -> io::Result<Option<LockFile>> {
         let Ok(host_lock) = HostLock::take(path) else { return Ok(None) };
         let Some(file) = try_lock(path)? else { return Ok(None) };
@@ -77,7 +79,7 @@ impl LockFile {
         Ok(Some(LockFile(held)))
     }
 
-    /// Writes the owner and its purpose into the file, for users. The lock works without that.
+    /// Writes the owner and its purpose into the file, as information for users. The lock works without it.
     ///
     /// # Errors
     /// Those of the file system.
@@ -86,7 +88,7 @@ impl LockFile {
         self.0.write()
     }
 
-    /// Releases the lock, and removes the file unless it belongs to another process now.
+    /// Releases the lock, and removes the file unless it now belongs to another process.
     pub fn remove(&self) {
         self.0.end(true);
     }
@@ -115,7 +117,7 @@ impl LockInner {
         file.write_all_at(text.as_bytes(), 0)
     }
 
-    /// Releases the lock, even while the watcher checks its file.
+    /// Releases the lock, even while the watcher is checking the file.
     fn end(&self, removes: bool) {
         let (file, host_lock) = {
             let mut state = self.state();
@@ -128,7 +130,7 @@ impl LockInner {
     }
 }
 
-/// Unlocks a file. Closing it would not be enough: others may have the same open file.
+/// Unlocks a file. Closing it is not enough, because other threads may hold the same open file.
 fn release(file: &File, path: &Path, removes: bool) {
     if removes && FileId::of_open(file).is_ok_and(|id| id.is_at(path)) {
         // Under the lock, so that this never removes the file of another process.
@@ -137,7 +139,7 @@ fn release(file: &File, path: &Path, removes: bool) {
     _ = file.unlock();
 }
 
-/// Waits up to `limit` for work that may block for ever. Without a thread for it, the work is skipped.
+/// Waits up to `limit` for work that may block forever. If no thread can be started for it, the work is skipped.
 fn within(limit: Duration, work: impl FnOnce() + Send + 'static) {
     let (done, ended) = mpsc::channel::<()>();
     let thread = Builder::new().name("unlock".into()).spawn(move || {
@@ -158,8 +160,8 @@ fn open(path: &Path) -> io::Result<File> {
     File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
-/// Locks the file at once. None: another process holds the lock. The lock counts only if the file is still at its
-/// path, because its holder may remove it.
+/// Tries once to lock the file. None: another process holds the lock, or the file was removed from its path
+/// meanwhile, as its holder may do.
 ///
 /// # Errors
 /// Those of the file system.
@@ -173,7 +175,7 @@ pub fn try_lock(path: &Path) -> io::Result<Option<File>> {
     Ok(FileId::of_open(&file)?.is_at(path).then_some(file))
 }
 
-/// Locks the file, however long another process holds the lock.
+/// Locks the file, and waits as long as another process holds the lock.
 ///
 /// # Errors
 /// Those of the file system.
@@ -187,13 +189,14 @@ pub fn wait(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The file system supports no locks. After any other error another process may hold the lock.
+/// Whether the error means that the file system does not support locks. After any other error, another process may
+/// hold the lock.
 pub fn has_no_locks(e: &io::Error) -> bool {
     let errors = [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS];
     e.raw_os_error().is_some_and(|code| errors.contains(&Errno::from_raw_os_error(code)))
 }
 
-/// Another process holds the lock. This creates nothing.
+/// Whether another process holds the lock. This creates no file.
 pub fn is_held(path: &Path) -> bool {
     let lock = File::open(path).map(|file| file.try_lock_shared());
     matches!(lock, Ok(Err(TryLockError::WouldBlock))) || host_lock::is_taken(path)

@@ -1,4 +1,4 @@
-//! A served logical unit: its device server, its backend, and its state file.
+//! A logical unit: its device server, its backend, and its state file.
 
 use crate::PassthroughLu;
 use crate::missing_medium::MediumWatch;
@@ -13,27 +13,28 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
-/// A logical unit with its backend. It stays the same for as long as the LUN is served, even when its definition
-/// changes ([`Quiesced::redefine`](crate::Quiesced::redefine)). So a medium has one task set and one device server.
+/// A logical unit with its backend. It stays the same object as long as the LUN is served, even if its definition
+/// changes ([`Quiesced::redefine`](crate::Quiesced::redefine)). A medium therefore has one task set and one device
+/// server.
 pub struct LogicalUnit {
     /// The device server.
     pub lu: Arc<Lu>,
-    /// The file for reservations with APTPL and saved mode pages; None: they are not kept.
+    /// The file for reservations with APTPL and saved mode pages. None: they are not saved.
     pub state_file: Option<PathBuf>,
     pub(crate) task_set: Arc<TaskSetLock>,
-    /// The backend. It is replaced while no command runs.
+    /// The backend. It is replaced only while no command runs.
     backend: RwLock<Arc<dyn Backend>>,
-    /// The remote logical unit, if this is a passthrough. Then there is no backend.
+    /// The remote logical unit, if this is a passthrough. It then has no backend.
     passthrough: Option<Arc<dyn PassthroughLu>>,
     /// Locked while the state file is written.
     saved: Mutex<SavedState>,
     /// Limits log lines about failed I/O.
     io_failures: LogRateLimit,
-    /// Watches the path of the medium.
+    /// Watches the path of the medium for deletion and replacement.
     pub(crate) watch: MediumWatch,
-    /// A command has found that the medium became shorter. The next check of the size reports it.
+    /// Set when a command finds that the medium has shrunk. The next check of the size reports it.
     has_shrunk: AtomicBool,
-    /// Size of the medium in bytes that was logged last.
+    /// The size of the medium in bytes that was last logged.
     logged_size: AtomicU64,
     /// Limits log lines about state that cannot be saved.
     pub(crate) save_failures: LogRateLimit,
@@ -42,14 +43,14 @@ pub struct LogicalUnit {
 /// The state of the state file.
 #[derive(Default)]
 struct SavedState {
-    /// The version of the state on stable storage.
+    /// Version of the state on stable storage.
     version: Option<u64>,
-    /// The file belongs to another logical unit from here on.
+    /// Whether the file now belongs to another logical unit.
     retired: bool,
 }
 
 impl LogicalUnit {
-    /// A logical unit with this backend. Without a state file it reports that it keeps nothing.
+    /// A logical unit with this backend. Without a state file it reports that it saves nothing.
     pub fn new(lu: Arc<Lu>, backend: Arc<dyn Backend>, state_file: Option<PathBuf>) -> LogicalUnit {
         if state_file.is_none() {
             lu.set_volatile();
@@ -73,7 +74,7 @@ impl LogicalUnit {
         }
     }
 
-    /// A passthrough: the device server forwards commands ([`lunar_scsi::PassthroughMode`]).
+    /// A passthrough logical unit: the device server forwards commands ([`lunar_scsi::PassthroughMode`]).
     pub fn new_passthrough(
         lu: Arc<Lu>,
         passthrough: Arc<dyn PassthroughLu>,
@@ -90,12 +91,12 @@ impl LogicalUnit {
         self.passthrough.as_ref()
     }
 
-    /// The backend. It stays current while the caller holds the task set lock.
+    /// The backend. It does not change while the caller holds the task set lock.
     pub fn backend(&self) -> Arc<dyn Backend> {
         self.backend.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Logs a failed access to the medium. Of many failures it logs a few and a count.
+    /// Logs a failed access to the medium. Repeated failures are summarized by a count.
     pub(crate) fn log_io_failure(&self, error: &io::Error, offset: u64) {
         let Some(left_out) = self.io_failures.may(Instant::now()) else { return };
         let medium = self.backend().describe();
@@ -114,7 +115,7 @@ impl LogicalUnit {
         lunar_runtime::blocking(move || unit.save_now()).await
     }
 
-    /// Saves the state after a change to stable storage, and then makes the change.
+    /// Saves a change to stable storage, and then lets it take effect.
     ///
     /// # Errors
     /// Those of the file system. Then nothing has changed.
@@ -129,7 +130,7 @@ impl LogicalUnit {
         if saved.retired {
             return Err(io::Error::other("the logical unit was removed"));
         }
-        // Others that save state wait for the lock. Only the end of a SANITIZE changes state without it.
+        // Other writers of the state wait for this lock. Only the end of a SANITIZE changes state without it.
         loop {
             let bytes = draft.bytes().to_vec();
             state_file::replace(path, &bytes).inspect_err(|_| self.restore_file(path))?;
@@ -137,7 +138,8 @@ impl LogicalUnit {
                 CommitOutcome::Again(next) => draft = next,
                 CommitOutcome::Done(answer) => {
                     let (version, now) = self.lu.saved_state();
-                    // They differ if the command failed in the end, or if another command is about to save its change.
+                    // They differ if the command failed in the end, or if another command is about to save its
+                    // change.
                     let kept = if now == bytes { Ok(()) } else { state_file::replace(path, &now) };
                     if let Err(error) = &kept {
                         tracing::error!(%error, state_file = ?path, "the state file contains a rejected change");
@@ -149,7 +151,7 @@ impl LogicalUnit {
         }
     }
 
-    /// Makes a change without saving it: there is no state file.
+    /// Lets a change take effect without saving it, because there is no state file.
     fn commit_volatile(&self, mut draft: PendingCommit) -> PlanResult {
         loop {
             match self.lu.commit(draft) {
@@ -159,7 +161,7 @@ impl LogicalUnit {
         }
     }
 
-    /// Restores a state file that a failed change has replaced.
+    /// Restores a state file after a change failed that had already replaced it.
     fn restore_file(&self, path: &Path) {
         let (_, holds) = self.lu.saved_state();
         if std::fs::read(path).is_ok_and(|found| found != holds)
@@ -183,16 +185,17 @@ impl LogicalUnit {
         Ok(())
     }
 
-    /// Checks the size of the medium. If it changed, initiators get a unit attention.
+    /// Checks the size of the medium. If it has changed, initiators get a unit attention. Returns whether it has.
     pub fn refresh(&self) -> bool {
-        // If several units share a medium, only the first call learns of a change. It may block, so nothing is locked.
+        // If several logical units share a medium, only the first call sees the change. It may block, so hold no
+        // lock.
         self.backend().refresh();
-        // Locked, so that a medium that is replaced meanwhile does not get the old size.
+        // Locked, so that a medium that is replaced meanwhile does not get the size of the old one.
         let backend = self.backend.read().unwrap_or_else(PoisonError::into_inner);
         self.lu.resized(backend.facts().capacity) | self.has_shrunk.swap(false, Relaxed)
     }
 
-    /// Logs the size of the medium, with the size before.
+    /// Logs the size of the medium, and its previous size.
     pub(crate) fn log_size(&self, target: &str, lun: u16) {
         let bytes = self.backend().facts().capacity;
         let before = self.logged_size.swap(bytes, Relaxed);
@@ -205,15 +208,15 @@ impl LogicalUnit {
         }
     }
 
-    /// Handles a command that found an unknown end of the medium: initiators get a unit attention. Whether this offset
-    /// is, or was, beyond the end.
+    /// Handles a command that unexpectedly found the end of the medium: initiators get a unit attention if the size
+    /// has changed. Returns whether the offset is, or was, beyond the end.
     pub(crate) fn ends_before(&self, offset: u64) -> bool {
         let is_new = self.refresh();
         self.has_shrunk.fetch_or(is_new, Relaxed);
         is_new || offset >= self.backend().facts().capacity
     }
 
-    /// Replaces the backend, after `with` has succeeded, in one step. No command runs.
+    /// Runs `with`, and replaces the backend if it succeeds. The caller ensures that no command runs.
     pub(crate) fn replace_backend(
         &self,
         backend: Arc<dyn Backend>,
@@ -226,7 +229,7 @@ impl LogicalUnit {
         Ok(())
     }
 
-    /// Gives the state file to another logical unit: nothing is written to it any more.
+    /// Releases the state file for another logical unit: nothing is written to it anymore.
     pub(crate) fn leave_state_file(&self) {
         self.saved.lock().unwrap_or_else(PoisonError::into_inner).retired = true;
     }

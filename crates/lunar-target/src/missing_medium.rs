@@ -1,4 +1,5 @@
-//! Logical units whose medium is missing from its path: hosts go on, cannot write, or find the unit not ready.
+//! Logical units whose medium is missing from its path. Initiators can continue, can only read, or find the unit not
+//! ready.
 
 use crate::LogicalUnit;
 use lunar_block::{Backend, MissingMedium};
@@ -7,13 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed, Ordering::SeqCs
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// The behaviour while the file of a medium is deleted or replaced, or its device is gone.
+/// The behaviour while the file of a medium is deleted or replaced, or its device is missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnMissing {
-    /// Hosts go on reading and writing the open file.
+    /// Initiators continue to read and write the open file.
     #[default]
     Continue,
-    /// Hosts can read. Writes are rejected.
+    /// Initiators can read. Writes are rejected.
     ReadOnly,
     /// The logical unit is not ready.
     NotReady,
@@ -49,19 +50,19 @@ impl OnMissing {
     }
 }
 
-/// Interval at which the log repeats the error.
+/// Interval at which the log repeats an error.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The state of the path of a medium.
+/// The last known state of a medium's path.
 #[derive(Default)]
 pub(crate) struct MediumWatch {
-    /// An index of [`OnMissing::ALL`].
+    /// An index in [`OnMissing::ALL`].
     on_missing: AtomicU8,
     seen: Mutex<Option<LoggedMissing>>,
     is_checking: AtomicBool,
 }
 
-/// The only check of a medium, until this is dropped.
+/// The right to check a medium, which only one thread has at a time.
 pub(crate) struct MediumCheck<'a>(&'a AtomicBool);
 
 impl Drop for MediumCheck<'_> {
@@ -71,7 +72,7 @@ impl Drop for MediumCheck<'_> {
 }
 
 struct LoggedMissing {
-    /// The medium that was missing. The unit may have another one at the next check.
+    /// The medium that was missing. The logical unit may have another one at the next check.
     medium: Weak<dyn Backend>,
     missing: MissingMedium,
     /// When it was logged.
@@ -94,7 +95,7 @@ impl MediumWatch {
         OnMissing::ALL[usize::from(self.on_missing.load(Relaxed)) % OnMissing::ALL.len()]
     }
 
-    /// Records the result of a check, and returns what is to be logged.
+    /// Records the result of a check, and returns the change to log.
     fn change(&self, medium: &Arc<dyn Backend>, found: Option<MissingMedium>, now: Instant) -> MediumChange {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let before = seen.take().filter(|seen| std::ptr::addr_eq(seen.medium.as_ptr(), Arc::as_ptr(medium)));
@@ -119,7 +120,7 @@ impl LogicalUnit {
         self.watch.on_missing.store(on_missing as u8, Relaxed);
     }
 
-    /// None: the previous check is still blocked.
+    /// Begins a check. None: the previous check is still blocked.
     pub(crate) fn begin_check(&self) -> Option<MediumCheck<'_>> {
         let is_checking = &self.watch.is_checking;
         (!is_checking.swap(true, SeqCst)).then_some(MediumCheck(is_checking))
@@ -137,7 +138,7 @@ impl LogicalUnit {
         self.watch.change(&backend, found, now)
     }
 
-    /// As [`LogicalUnit::check_path`], and logs the result.
+    /// Like [`LogicalUnit::check_path`], and logs the result.
     pub(crate) fn watch_path(&self, target: &str, lun: u16) {
         let on_missing = self.watch.on_missing();
         match self.check_path(Instant::now()) {

@@ -4,12 +4,12 @@ use lunar_scsi::{Lu, Nexus, NexusId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The I_T_L nexuses that a session has now. The core of the session lists them. Another core ends them when that core
-/// is stalled.
+/// The current I_T_L nexuses of a session. The core of the session maintains the list. If that core is stalled,
+/// another core ends the nexuses.
 #[derive(Default)]
 pub struct NexusList(Mutex<BTreeMap<NexusId, Arc<Lu>>>);
 
-/// A nexus is in the list while this lives.
+/// Keeps a nexus in the list until dropped.
 pub struct NexusListing {
     list: Arc<NexusList>,
     nexus: NexusId,
@@ -33,7 +33,7 @@ impl NexusList {
     }
 
     /// I_T nexus loss (SAM-5 section 6.3.4): the logical units release what they hold for these nexuses, such as
-    /// RESERVE and PREVENT ALLOW MEDIUM REMOVAL. The session must not execute anything.
+    /// RESERVE and PREVENT ALLOW MEDIUM REMOVAL. The session must not execute any more commands.
     pub fn lose(&self) {
         for (nexus, lu) in std::mem::take(&mut *self.lock()) {
             lu.nexus_lost(nexus);

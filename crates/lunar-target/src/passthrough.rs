@@ -7,23 +7,23 @@ use lunar_wire::scsi::{TaskAttribute, TaskManagementFunction};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// A remote logical unit, shared by all cores.
+/// A remote logical unit, which all cores share.
 pub trait PassthroughLu: Send + Sync {
-    /// Creates the nexus of one I_T nexus with it. This never waits, even if the logical unit is unreachable. The
-    /// nexus stays on the core of the caller, and ends when it is dropped.
+    /// Creates the nexus of an I_T nexus with the remote logical unit. It does not wait, even if the logical unit is
+    /// unreachable. The nexus stays on the caller's core, and ends when it is dropped.
     fn enter(&self, port: &Arc<NexusPorts>) -> Rc<dyn PassthroughNexus>;
 
     /// Counters and settings for users, as (name, value).
     fn describe(&self) -> Vec<(String, String)>;
 }
 
-/// The nexus of one I_T nexus with a remote logical unit.
+/// The nexus of an I_T nexus with a remote logical unit.
 pub trait PassthroughNexus {
     /// Forwards a command and waits for its response.
     fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse>;
 
-    /// Aborts the command with this tag, there and here. Returns whether it may still be executed. Its
-    /// [`PassthroughNexus::submit`] resolves soon, whatever the result.
+    /// Aborts the command with this tag, remotely and here. Returns whether the remote logical unit may still execute
+    /// it. Its [`PassthroughNexus::submit`] resolves soon in any case.
     fn abort(&self, tag: u64) -> LocalBoxFuture<'_, CommandFate>;
 
     /// Performs ABORT TASK SET, CLEAR TASK SET or LOGICAL UNIT RESET at the remote logical unit. Returns whether it
@@ -31,10 +31,10 @@ pub trait PassthroughNexus {
     fn manage(&self, function: TaskManagementFunction) -> LocalBoxFuture<'_, bool>;
 }
 
-/// What is known of a command that has ended here. The greater one is less certain.
+/// The state at the remote logical unit of a command that has ended here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CommandFate {
-    /// The remote logical unit does not execute it any more.
+    /// The remote logical unit does not execute it anymore.
     #[default]
     Ended,
     /// The remote logical unit may still execute it.
@@ -44,7 +44,7 @@ pub enum CommandFate {
 /// A command to forward.
 #[derive(Debug)]
 pub struct PassthroughCommand {
-    /// Identifies it among the commands of its nexus, from [`PassthroughNexus::submit`] to its end.
+    /// Identifies the command within its nexus, from [`PassthroughNexus::submit`] to its end.
     pub tag: u64,
     /// The CDB, 16 to 260 bytes.
     pub cdb: Box<[u8]>,
@@ -59,23 +59,23 @@ pub struct PassthroughCommand {
 pub enum PassthroughData {
     /// None.
     None,
-    /// Data-In, at most the size of the buffer.
+    /// Data-In of at most the size of the buffer.
     In(Buf),
-    /// Data-Out, the whole buffer.
+    /// Data-Out: the whole buffer.
     Out(Buf),
 }
 
-/// The response of a remote logical unit, or its substitute if there was none.
+/// The response of a remote logical unit, or a substitute if there was none.
 #[derive(Debug)]
 pub struct PassthroughResponse {
     /// SCSI status.
     pub status: u8,
     /// Sense data as received; empty if there were none.
     pub sense: Box<[u8]>,
-    /// The Data-In that was received; its length is that of the buffer.
+    /// The received Data-In; its length is that of the buffer.
     pub data: Option<Buf>,
-    /// Bytes that the CDB asks for: those that were moved, and those that found no room.
+    /// Bytes that the CDB requests: those that were transferred, and those that did not fit into the buffer.
     pub moved: u64,
-    /// Whether the command may still be carried out.
+    /// Whether the remote logical unit may still execute the command.
     pub fate: CommandFate,
 }

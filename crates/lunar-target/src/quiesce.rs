@@ -1,4 +1,4 @@
-//! Quiescing a logical unit, to change its settings or its backend while it is served.
+//! Quiesces a logical unit, so that its settings or its backend can be changed while it is served.
 
 use crate::LogicalUnit;
 use crate::task_set_lock::ExclusiveGuard;
@@ -8,8 +8,8 @@ use std::io;
 use std::sync::Arc;
 
 impl LogicalUnit {
-    /// Quiesces the logical unit: new commands end with BUSY. When the future resolves, no command runs, and `flushed`
-    /// says whether all writes are stable. Dropping the future undoes it.
+    /// Quiesces the logical unit: new commands end with BUSY. When the future resolves, no command runs, and
+    /// `flushed` is the result of the final flush. Dropping the future undoes it.
     ///
     /// # Errors
     /// `ResourceBusy` during a SANITIZE operation, which may take days.
@@ -34,17 +34,17 @@ impl LogicalUnit {
 pub struct Quiesced {
     /// The logical unit.
     pub unit: Arc<LogicalUnit>,
-    /// Whether all writes are stable.
+    /// The result of the flush; after success all writes are stable.
     pub flushed: io::Result<()>,
     retired: bool,
     alone: Option<ExclusiveGuard>,
 }
 
 impl Quiesced {
-    /// Changes settings and backend. The state of the initiators stays. `replaced`: the medium is another one.
+    /// Changes settings and backend. The state of the initiators is kept. `replaced`: the medium is another one.
     ///
     /// # Errors
-    /// As [`Lu::redefine`]. Then nothing changes.
+    /// The same as for [`Lu::redefine`]. In this case nothing changes.
     pub fn redefine(
         &self,
         settings: LuSettings,
@@ -54,8 +54,8 @@ impl Quiesced {
         self.unit.replace_backend(backend, |lu| lu.redefine(settings, replaced))
     }
 
-    /// Retires the logical unit: it answers BUSY until the last session has gone, closes its backend, and leaves its
-    /// state file to others.
+    /// Retires the logical unit: it responds with BUSY until its last session has ended, closes its backend, and
+    /// releases its state file.
     pub fn retire(mut self) {
         self.retired = true;
         self.unit.leave_state_file();
@@ -70,7 +70,7 @@ impl Drop for Quiesced {
         if !self.retired {
             self.unit.lu.set_busy(false);
         }
-        // Then the lock opens for the commands that wait for it.
+        // Then release the lock for the commands that wait for it.
         self.alone = None;
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Listens at the address of a portal, on one core. Connections are distributed over all cores.
 ///
 /// # Errors
-/// When no device has the address, or RDMA devices cannot be used here.
+/// No device has the address, or RDMA devices cannot be used on this host.
 pub fn listen(shared: &Arc<ServerState>, cores: &Arc<Cores>, at: usize, portal: usize) -> io::Result<()> {
     let address = shared.portals[portal].address;
     let (shared, to) = (shared.clone(), cores.clone());
@@ -26,7 +26,7 @@ pub fn listen(shared: &Arc<ServerState>, cores: &Arc<Cores>, at: usize, portal: 
 /// Checks whether [`listen`] would fail, without listening.
 ///
 /// # Errors
-/// As [`listen`].
+/// The same as for [`listen`].
 pub fn can_listen(address: SocketAddr) -> io::Result<()> {
     verbs::can_listen(address).map_err(|e| named(address, e))
 }

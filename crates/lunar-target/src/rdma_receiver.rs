@@ -1,4 +1,4 @@
-//! The receiving side of an RDMA connection. Events arrive in batches, and a part of a batch may have to wait.
+//! The receiving side of an RDMA connection. Events arrive in batches, of which a part may have to wait.
 
 use event_listener::Event as Notify;
 use lunar_rdma::{Endpoint, EndpointEvent, EndpointEvents, LocalBoxFuture};
@@ -17,37 +17,37 @@ pub enum RdmaDelivery<'a> {
 
 /// The handler of received events.
 pub trait DeliveryHandler {
-    /// Handles one event. False: it wants no more.
+    /// Handles one event. False: receive no more.
     ///
     /// # Errors
-    /// The reason why the connection cannot go on.
+    /// The reason why the connection cannot continue.
     fn take(&mut self, delivery: RdmaDelivery<'_>) -> io::Result<bool>;
 
-    /// There is no room for more responses now.
+    /// Whether there is no room for more responses now.
     fn is_full(&self) -> bool;
 }
 
 /// The receiving side of a connection.
 pub struct RdmaReceiver {
     endpoint: Rc<dyn Endpoint>,
-    /// Bytes of the longest message that is accepted.
+    /// Maximum length of an accepted message in bytes.
     longest: usize,
     /// Received events that were not handled.
     events: RefCell<EndpointEvents>,
-    /// Nothing more is received.
+    /// Whether receiving was stopped.
     over: Cell<bool>,
-    /// The end of the connection was handled: no RDMA Read is in flight any more.
+    /// Whether the end of the connection was handled: no RDMA Read is in flight anymore.
     ended: Cell<bool>,
-    /// The received events include the end of the connection.
+    /// Whether the received events include the end of the connection.
     ends: Cell<bool>,
-    /// Events that were handled.
+    /// Number of handled events.
     taken: Cell<u64>,
     stopped: Notify,
 }
 
 impl RdmaReceiver {
-    /// The receiver of a connection. `begun`: events that have arrived already. `longest`: bytes of the longest
-    /// message.
+    /// The receiver of a connection. `begun`: events that have already arrived. `longest`: maximum length of a
+    /// message in bytes.
     pub fn new(endpoint: Rc<dyn Endpoint>, longest: usize, begun: EndpointEvents) -> RdmaReceiver {
         let (events, over) = (RefCell::new(begun), Cell::new(false));
         let (ended, ends, taken) = (Cell::default(), Cell::new(ends(&events.borrow())), Cell::default());
@@ -57,15 +57,15 @@ impl RdmaReceiver {
     /// Passes received events to the handler, unless receiving was stopped.
     ///
     /// # Errors
-    /// When the connection has failed, or the received data are invalid.
+    /// The connection has failed, or the received data are invalid.
     pub fn receive(&self, taker: &mut impl DeliveryHandler) -> io::Result<ReceiveStatus> {
         if self.over.get() { Ok(ReceiveStatus::End) } else { self.take(taker) }
     }
 
-    /// The same, even if receiving was stopped.
+    /// Passes received events to the handler, even if receiving was stopped.
     ///
     /// # Errors
-    /// As [`RdmaReceiver::receive`].
+    /// The same as for [`RdmaReceiver::receive`].
     pub fn take(&self, taker: &mut impl DeliveryHandler) -> io::Result<ReceiveStatus> {
         let mut events = self.events.take();
         if events.is_empty() {
@@ -127,17 +127,17 @@ impl RdmaReceiver {
     /// Waits until there is an event, even if receiving was stopped.
     ///
     /// # Errors
-    /// When no event can arrive any more.
+    /// No event can arrive anymore.
     pub async fn wait_for_event(&self) -> io::Result<()> {
         if self.events.borrow().is_empty() { self.endpoint.readable().await } else { Ok(()) }
     }
 
-    /// The connection has ended here: no data are in flight any more.
+    /// Whether the end of the connection was handled: no data are in flight anymore.
     pub fn has_ended(&self) -> bool {
         self.ended.get()
     }
 
-    /// The connection has ended, even if events from before the end were not handled.
+    /// Whether the connection has ended, even if earlier events were not handled.
     pub fn ends(&self) -> bool {
         self.ended.get() || self.ends.get() || self.endpoint.has_ended()
     }
@@ -147,18 +147,18 @@ impl RdmaReceiver {
         &*self.endpoint
     }
 
-    /// Events that were handled.
+    /// Number of handled events.
     pub fn taken(&self) -> u64 {
         self.taken.get()
     }
 
-    /// Ends the connection.
+    /// Closes the connection.
     pub fn close(&self) {
         self.ended.set(true);
         self.endpoint.close();
     }
 
-    /// Ends the connection, and discards what is in flight.
+    /// Closes the connection, and discards all data in flight.
     pub fn reset(&self) {
         self.ended.set(true);
         self.endpoint.reset();
@@ -171,12 +171,12 @@ impl RdmaReceiver {
     }
 }
 
-/// The last event is the end of the connection.
+/// Whether the last event is the end of the connection.
 fn ends(events: &EndpointEvents) -> bool {
     matches!(events.list.last(), Some(EndpointEvent::End(_)))
 }
 
-/// The error of a connection that the initiator has broken.
+/// The error of a connection on which the initiator violated the protocol.
 pub fn broken(what: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.into())
 }

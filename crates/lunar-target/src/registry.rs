@@ -1,4 +1,4 @@
-//! The sessions of the process, across cores: their identity, their mailboxes, and session reinstatement.
+//! The sessions of the process on all cores: their identities, their mailboxes, and session reinstatement.
 
 use crate::access::LunMap;
 use crate::config::TargetLimits;
@@ -19,18 +19,18 @@ pub struct SessionKey {
     pub initiator: String,
     /// Its ISID.
     pub isid: [u8; 6],
-    /// iSCSI name of the target; None: unnamed discovery.
+    /// iSCSI name of the target. None: unnamed discovery.
     pub target: Option<String>,
     /// Target portal group tag.
     pub tag: u16,
     /// The portal, by which unnamed discovery sessions differ.
     pub portal: Option<SocketAddr>,
-    /// The CHAP account. Name and ISID of an initiator are not secret (READ FULL STATUS). Another account therefore is
-    /// another initiator port, and neither ends nor blocks the sessions of the first.
+    /// The CHAP account. Name and ISID of an initiator are not secret (READ FULL STATUS reports them). Another
+    /// account is therefore another initiator port, which neither ends nor blocks sessions of the first.
     pub user: Option<String>,
 }
 
-/// How often a login tries to find room, and the time between two tries.
+/// Maximum number of attempts of a login to find room, and the time between them.
 const MAX_TRIES: u32 = 5;
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -38,34 +38,34 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 pub enum SessionMessage {
     /// Abort all tasks, and end the session.
     End {
-        /// The reason of the end.
+        /// The reason for the end.
         reason: EndReason,
         /// Dropped when the session is over.
         done: DoneSender,
     },
     /// Abort tasks for a function of another session.
     Abort {
-        /// The tasks.
+        /// The tasks to abort.
         scope: AbortScope,
         /// The session that requested the function.
         from: Arc<SessionInfo>,
-        /// Set when one of the tasks may still be executed elsewhere.
+        /// Set if a remote target may still execute one of the tasks.
         indeterminate: Indeterminate,
-        /// Dropped when no task is left.
+        /// Dropped when none of the tasks remains.
         done: DoneSender,
     },
     /// Finish the commands in flight, request a logout, and end the session.
     Stop {
-        /// Dropped once it is over.
+        /// Dropped when the session is over.
         done: DoneSender,
     },
-    /// The configuration has changed. These are the LUNs that the initiator sees now; None: no target any more.
+    /// The configuration has changed. These are the LUNs that the initiator sees now. None: its target was removed.
     Luns(Option<Arc<LunMap>>),
-    /// A logical unit has an asynchronous SCSI event. It is sent where the access rule wants events.
+    /// A logical unit has an asynchronous SCSI event. It is sent if the access rule enables events.
     Attention(Arc<LogicalUnit>),
 }
 
-/// Whether tasks that have ended here may still be executed elsewhere.
+/// Whether a remote target may still execute tasks that have ended here.
 pub type Indeterminate = Arc<AtomicBool>;
 
 /// A sender that never sends: dropping it is the signal.
@@ -89,7 +89,7 @@ impl AbortScope {
         AbortScope::LogicalUnits(units.into())
     }
 
-    /// The scope covers the tasks of a nexus with a logical unit.
+    /// Whether the scope covers tasks of this nexus with this logical unit.
     pub fn covers(&self, unit: &Arc<LogicalUnit>, nexus: NexusId) -> bool {
         match self {
             AbortScope::LogicalUnits(units) => {
@@ -123,15 +123,15 @@ pub struct Registry {
 #[derive(Default)]
 struct SessionTable {
     sessions: BTreeMap<u16, SessionEntry>,
-    /// The latest handle. The next one differs, so that an old one is not reused soon.
+    /// The latest handle. The next one differs, so that a handle is not reused soon.
     last: u16,
 }
 
-/// The request of a login for a session.
+/// The request of a login to register a session.
 pub struct RegisterRequest {
     /// The session's identity.
     pub key: SessionKey,
-    /// The earlier sessions that end first.
+    /// TSIH of the login; 0 for a new session.
     pub replaces: Replaced,
     /// Connection ID.
     pub cid: u16,
@@ -187,11 +187,10 @@ pub type ChosenSession = (u16, flume::Sender<SessionMessage>, Arc<SessionInfo>);
 /// The time that a replaced session has for an orderly end, before and after its fence is closed. A stalled core does
 /// not manage it.
 const END_TIMEOUT: Duration = Duration::from_millis(250);
-/// Interval of checks whether something is being executed.
+/// Interval at which the fences are checked for work in progress.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Closes the fences of sessions that do not end, and resolves to false when nothing of them is being executed any
-/// more.
+/// Closes the fences of sessions that do not end. Resolves to false when none of them has work in progress.
 async fn fence_unresponsive(sessions: &[(u16, Arc<SessionInfo>)]) -> bool {
     let fences = || sessions.iter().map(|(_, info)| &info.fence);
     compio::time::sleep(END_TIMEOUT).await;
@@ -212,8 +211,8 @@ struct EndingSessions {
 /// Asks sessions to end.
 fn request_end(chosen: Vec<ChosenSession>, reason: EndReason) -> EndingSessions {
     let (done, ended) = flume::bounded(0);
-    // The message arrives, or the session has gone. An unread message is dropped with the last sender, so none of ours
-    // may outlive the wait.
+    // Either the message arrives, or the session is gone. An unread message is dropped with the last sender, so none
+    // of our senders may outlive the wait.
     let ask = |(tsih, mailbox, info): ChosenSession| {
         let _ = mailbox.send(SessionMessage::End { reason, done: done.clone() });
         (tsih, info)
@@ -226,8 +225,8 @@ impl Registry {
         self.table.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Registers a session. Sessions that it replaces first end with all their tasks (RFC 7143 section 6.3.5).
-    /// `may_replace` is called before they end, and its error leaves them working.
+    /// Registers a session. If it reinstates a session, that session first ends with all of its tasks (RFC 7143
+    /// section 6.3.5).
     pub async fn register(
         self: &Arc<Self>,
         request: &RegisterRequest,
@@ -326,8 +325,8 @@ impl Registry {
         count
     }
 
-    /// Waits until sessions are over. The session of a stalled core is over when nothing of it can be executed any
-    /// more: then this releases what it held.
+    /// Waits until sessions are over. The session of a stalled core counts as over when none of its commands can be
+    /// executed anymore; this function then releases its resources.
     async fn wait_for_end(&self, EndingSessions { sessions, ended }: EndingSessions) {
         let is_over = async {
             _ = ended.recv_async().await;
@@ -344,7 +343,7 @@ impl Registry {
         }
     }
 
-    /// Sends to each session the message that `message` returns for it.
+    /// Sends to each session the message that `message` returns for it, if any.
     pub fn send_each(&self, message: impl Fn(&SessionInfo) -> Option<SessionMessage>) {
         for entry in self.lock().sessions.values() {
             if let Some(l) = message(&entry.info) {
@@ -365,7 +364,7 @@ impl Registry {
 }
 
 impl SessionTable {
-    /// Removes a session. False: the handle belongs to a newer session.
+    /// Removes a session. False: the handle now belongs to a newer session.
     fn remove(&mut self, tsih: u16, info: &Arc<SessionInfo>) -> bool {
         let is_it = self.sessions.get(&tsih).is_some_and(|entry| Arc::ptr_eq(&entry.info, info));
         is_it && self.sessions.remove(&tsih).is_some()

@@ -3,7 +3,7 @@
 use lunar_wire::scsi::{Sense, Status};
 use std::{fmt, io};
 
-/// The failure that a SCSI device behind a backend reported, to be passed on unchanged.
+/// The failure that a SCSI device behind a backend reported. It is passed on unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScsiError {
     /// The status.
@@ -13,7 +13,7 @@ pub struct ScsiError {
 }
 
 impl ScsiError {
-    /// The SCSI failure that an error carries, if it carries one.
+    /// The SCSI failure in an I/O error, if there is one.
     pub fn of(e: &io::Error) -> Option<ScsiError> {
         e.get_ref()?.downcast_ref().copied()
     }

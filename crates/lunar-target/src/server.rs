@@ -16,25 +16,26 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-/// Interval of the checks of media.
+/// Interval at which media are checked.
 const REFRESH: Duration = Duration::from_secs(1);
-/// Blocked checks above which no new one begins. A core has more threads than that.
+/// Number of blocked checks above which no new check begins. A core has more threads than that.
 const MAX_CHECKS: usize = 32;
-/// Connections of a portal that wait for room, how often each checks, and the interval.
+/// Maximum number of connections of a portal that wait for room, number of attempts of each, and the interval.
 const MAX_WAITING_CONNECTIONS: usize = 64;
 const MAX_TRIES: usize = 20;
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
-/// How long binding a portal in use is tried.
+/// Time for which binding an address in use is retried.
 const BIND_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a reload waits for commands of the logical units that it changes.
+/// Time that a reload waits for commands of the logical units that it changes.
 const QUIESCE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a stop waits for commands and initiators.
+/// Time that a stop waits for commands and initiators.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A running target.
 pub struct TargetServer {
     shared: Arc<ServerState>,
-    /// The event loop that accepts connections. It is separate, so that initiators get in while a core is stalled.
+    /// The event loop that accepts connections. It is separate, so that connections are accepted even if a core is
+    /// stalled.
     entrance: Cores,
     cores: Arc<Cores>,
 }
@@ -43,12 +44,12 @@ impl TargetServer {
     /// Binds all portals, and serves on these CPUs.
     ///
     /// # Errors
-    /// When a portal cannot be bound (the message names it), or an event loop cannot be started.
+    /// A portal cannot be bound (the message names it), or an event loop cannot be started.
     pub fn start(config: TargetConfig, cpus: &[usize]) -> io::Result<TargetServer> {
         let (portals, sockets) = bind(&config)?;
         let cores = Arc::new(Cores::start(cpus)?);
         descriptors::hold_spares();
-        // The files that the server itself has open are no room for connections.
+        // Create it after the server has opened its own files, which reduce the room for connections.
         let shared = Arc::new(ServerState::new(config, portals));
         shared.warn_of_room();
         let entrance = Cores::one()?;
@@ -66,7 +67,7 @@ impl TargetServer {
         Ok(TargetServer { shared, entrance, cores })
     }
 
-    /// The portals, with portal group tags.
+    /// The bound portals.
     pub fn portals(&self) -> &[BoundPortal] {
         &self.shared.portals
     }
@@ -81,11 +82,11 @@ impl TargetServer {
         self.shared.config()
     }
 
-    /// Quiesces logical units, one after the other, so that they can be changed. Each answers BUSY from then on. It
-    /// waits ten seconds at most for running commands.
+    /// Quiesces logical units one after the other, so that they can be changed. From then on they respond with BUSY.
+    /// It waits at most ten seconds for running commands.
     ///
     /// # Errors
-    /// The failure of a logical unit, with its index in the list. Then all of them go on.
+    /// The failure of a logical unit, with its index in the list. In this case all of them resume.
     pub fn quiesce(&self, units: Vec<Arc<LogicalUnit>>) -> Result<Vec<Quiesced>, (usize, io::Error)> {
         if units.is_empty() {
             return Ok(Vec::new());
@@ -97,8 +98,8 @@ impl TargetServer {
         ended.recv().unwrap_or_else(|_| Err((0, io::Error::other("an event loop has ended"))))
     }
 
-    /// Replaces the configuration. Sessions stay unless their target or their access to it was removed. Initiators get
-    /// unit attentions for changed LUNs. The portals and the memory limit stay as they are.
+    /// Replaces the configuration. Sessions continue unless their target or their access to it was removed.
+    /// Initiators get unit attentions for changed LUNs. The portals and the memory limit do not change.
     pub fn reload(&self, config: TargetConfig) {
         let config = Arc::new(config);
         self.shared.set_config(config.clone());
@@ -106,8 +107,8 @@ impl TargetServer {
         self.shared.registry.send_each(|info| luns_update(&config, info));
     }
 
-    /// Asks the sessions of a SCSI routing instance to log out when their commands have ended, and ends those that do
-    /// not. It does not wait.
+    /// Asks the sessions of a SCSI routing instance to log out after their commands have ended, and ends those that
+    /// do not. This function does not wait.
     pub fn dismiss(&self, instance: &str) {
         self.shared.registry.send_each(|info| {
             let is_there = info
@@ -122,7 +123,7 @@ impl TargetServer {
     /// flushes every medium. Then it calls `last`, while the event loops still run.
     ///
     /// # Errors
-    /// When a flush failed: the last such error.
+    /// A flush failed: the last such error.
     pub fn stop(self, last: impl FnOnce()) -> io::Result<()> {
         self.shared.stopping.store(true, SeqCst);
         let (result, ended) = flume::bounded(1);
@@ -194,7 +195,7 @@ fn not_bound(address: SocketAddr, e: io::Error) -> io::Error {
     lunar_runtime::error::with_context(e, format!("cannot listen on {address}"))
 }
 
-/// The portals, and the sockets of those that use TCP.
+/// The bound portals, and the listening sockets of those that use TCP.
 fn bind(config: &TargetConfig) -> io::Result<(Vec<BoundPortal>, Vec<Option<TcpListener>>)> {
     let (mut bound, mut sockets) = (Vec::new(), Vec::new());
     for (tag, portal) in config.portal_groups.iter().flat_map(|g| g.portals.iter().map(|p| (g.tag, p))) {
@@ -208,8 +209,8 @@ fn bind(config: &TargetConfig) -> io::Result<(Vec<BoundPortal>, Vec<Option<TcpLi
     Ok((bound, sockets))
 }
 
-/// Binds an address. After a process was killed, the kernel releases its sockets a moment later. So an address in use
-/// is tried again.
+/// Binds an address. An address in use is retried, because the kernel releases the sockets of a killed process a
+/// moment later.
 fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
     let end = Instant::now() + BIND_TIMEOUT;
     loop {
@@ -222,8 +223,8 @@ fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-/// Accepts the connections of one portal, and distributes them over the cores: to a core with the fewest, and of these
-/// to the one where the packets of the connection arrive.
+/// Accepts the connections of one portal, and distributes them over the cores: to a core with the fewest connections,
+/// and among those to the one where the packets of the connection arrive.
 async fn accept(shared: Arc<ServerState>, cores: Arc<Cores>, socket: TcpListener, portal: usize) {
     let listener = match Listener::new(socket) {
         Ok(l) => l,
@@ -235,7 +236,7 @@ async fn accept(shared: Arc<ServerState>, cores: Arc<Cores>, socket: TcpListener
             Ok((stream, peer)) => {
                 let Some(peer) = peer.as_socket() else { continue };
                 if lunar_runtime::stream::is_hung_up(&stream) {
-                    // The peer has given up. Slots are for connections that still wait.
+                    // The peer has given up, and slots are for connections that still wait.
                     tracing::debug!(%peer, "a connection was closed before it was accepted");
                     continue;
                 }
@@ -272,7 +273,7 @@ struct AcceptedConnection {
 }
 
 impl AcceptedConnection {
-    /// Waits a moment for room: connections that their peers have closed do not count, and the cores notice them soon.
+    /// Waits a moment for room. Connections that their peers have closed still count, until the cores notice.
     async fn wait_for_room(self) {
         for _ in 0..MAX_TRIES {
             compio::time::sleep(RETRY_INTERVAL).await;
@@ -285,7 +286,7 @@ impl AcceptedConnection {
 
     fn hand_over(self) {
         let AcceptedConnection { shared, cores, stream, peer, portal } = self;
-        // Waking another CPU costs more than most commands.
+        // Choose the core that receives the packets, because waking another CPU costs more than most commands.
         match ConnectionGuard::new(&shared, peer, cores.place(Stream::arrives_on(&stream))) {
             Err(AdmissionError::FileDescriptors) => shared.out_of_descriptors(peer),
             Err(reason) => shared.log_closed_before_login(peer, &reason.to_string()),
@@ -296,8 +297,8 @@ impl AcceptedConnection {
     }
 }
 
-/// Detects media that were resized, deleted or replaced. A check may block, for example at a path on an unreachable
-/// file server. So a thread does it, and the next check skips that medium.
+/// Detects media that were resized, deleted or replaced. A check may block, for example on an unreachable file
+/// server. A thread therefore runs it, and the next check skips a medium whose check is still running.
 pub(crate) async fn refresh(shared: Arc<ServerState>) {
     let mut next = Instant::now();
     let looks = Arc::new(());
@@ -316,7 +317,7 @@ pub(crate) async fn refresh(shared: Arc<ServerState>) {
     }
 }
 
-/// Checks each medium without a check in progress, unless the configuration was replaced meanwhile.
+/// Checks each medium that has no check in progress. Stops if the configuration is replaced meanwhile.
 fn check_media(shared: &ServerState) {
     let config = shared.config();
     let all = config.targets.iter().flat_map(|(name, t)| t.luns.iter().map(move |(lun, u)| (name, lun, u)));

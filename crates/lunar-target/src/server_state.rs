@@ -23,17 +23,17 @@ pub struct ServerState {
     pub pool: Pool,
     /// The bound portals.
     pub portals: Vec<BoundPortal>,
-    /// Connections in total, and before login.
+    /// Slots of all connections, and of connections before login.
     slots: Mutex<ConnectionSlots>,
-    /// The server accepts no new connections and commands.
+    /// Whether the server accepts no new connections and commands.
     pub stopping: AtomicBool,
-    /// Connections that the file descriptors of this process allow.
+    /// Number of connections that the file descriptors of this process allow.
     room: usize,
-    /// Limits log lines about connections that got no session.
+    /// Limits log lines about connections without a session.
     closed_before_login: LogRateLimit,
     no_descriptors: OncePerMinute,
     login_refused: LogRateLimit,
-    /// Limits log lines about sessions that begin and end.
+    /// Limits log lines about sessions that begin or end.
     pub began: LogRateLimit,
     pub ended: LogRateLimit,
 }
@@ -57,7 +57,7 @@ impl ServerState {
         }
     }
 
-    /// Connections in total.
+    /// Number of connections.
     #[cfg(test)]
     pub fn connections(&self) -> usize {
         self.slots().used()
@@ -67,14 +67,14 @@ impl ServerState {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Logs why a connection ended before login. Of many it logs a few and a count.
+    /// Logs why a connection ended before login. Repeated reasons are summarized by a count.
     pub fn log_closed_before_login(&self, peer: SocketAddr, reason: &str) {
         if let Some(left_out) = self.closed_before_login.may_of(peer.ip(), Instant::now()) {
             tracing::info!(%peer, reason, left_out, "connection closed before login");
         }
     }
 
-    /// Logs that the file descriptors are used up, which is a fault of this server and not of a peer.
+    /// Logs that the file descriptors are exhausted, which is a fault of this server and not of the peer.
     pub(crate) fn out_of_descriptors(&self, peer: SocketAddr) {
         if let Some(left_out) = self.no_descriptors.may(Instant::now()) {
             let hint = "raise the hard limit on open files (ulimit -Hn, LimitNOFILE=), or reduce the number of connections";
@@ -83,7 +83,7 @@ impl ServerState {
         }
     }
 
-    /// Logs why a login was rejected. Of many it logs a few and a count.
+    /// Logs why a login was rejected. Repeated rejections are summarized by a count.
     pub fn log_login_refused(&self, peer: SocketAddr, initiator: &str, target: &str, reason: &str) {
         if let Some(left_out) = self.login_refused.may_of(peer.ip(), Instant::now()) {
             let known = |name| Some(name).filter(|name: &&str| !name.is_empty());
@@ -92,8 +92,8 @@ impl ServerState {
         }
     }
 
-    /// The target ports of a portal group: one for iSCSI, one for SRP, or both. Another server serves a group without
-    /// portals.
+    /// The target ports of a portal group: one for iSCSI, one for SRP, or both. A group without portals belongs to
+    /// another server, and counts as an iSCSI port.
     pub fn target_ports(&self, group: u16) -> impl Iterator<Item = TargetPort> {
         let any = |srp| self.portals.iter().any(|portal| portal.tag == group && portal.transports.srp == srp);
         let (srp, iscsi) = (any(true), any(false));
@@ -104,7 +104,7 @@ impl ServerState {
             .map(move |(protocol, _)| TargetPort { protocol, group })
     }
 
-    /// Warns of a connection limit beyond the limit on open files.
+    /// Warns if the limit on connections exceeds the limit on open files.
     pub(crate) fn warn_of_room(&self) {
         let (connections, room) = (self.config().limits.connections, self.room);
         if connections > room {
@@ -116,7 +116,7 @@ impl ServerState {
         }
     }
 
-    /// Puts another configuration in force.
+    /// Replaces the configuration in force.
     pub(crate) fn set_config(&self, config: Arc<TargetConfig>) {
         *self.config.write().unwrap_or_else(|e| e.into_inner()) = config;
     }
@@ -140,11 +140,11 @@ pub struct BoundPortal {
     pub transports: Transports,
 }
 
-/// The LUNs of a session after a change of the configuration.
+/// The message with the LUNs of a session after a change of the configuration.
 pub fn luns_update(config: &Arc<TargetConfig>, info: &SessionInfo) -> Option<SessionMessage> {
     let target = config.targets.get(info.target.as_ref()?);
     let login_context = LoginContext { config: config.clone(), group: info.tag, peer: info.address.ip() };
-    // A rule for CHAP accounts does not apply to a session that logged in without one of them.
+    // A rule with CHAP accounts does not apply to a session that logged in without one of them.
     let may = |t: &&TargetNode| {
         login_context.authorize(Some(&t.name), &info.initiator, info.user.as_deref()).is_ok()
     };
@@ -157,9 +157,9 @@ pub struct ConnectionGuard {
     shared: Arc<ServerState>,
     place: CorePlacement,
     entry: fair_share::AdmissionSlot,
-    /// Its slot before login; None: it has logged in.
+    /// Its slot before login. None: it has logged in.
     ticket: Option<LoginTicket>,
-    /// Set by the login: the connection cannot be evicted any more.
+    /// Set by the login: the connection cannot be evicted anymore.
     done: Option<PendingLogin>,
 }
 
@@ -178,7 +178,7 @@ impl ConnectionGuard {
         Ok(ConnectionGuard { shared: shared.clone(), place, entry, ticket: Some(ticket), done: None })
     }
 
-    /// A connection from this address would get a slot.
+    /// Whether a connection from this address would get a slot.
     pub(crate) fn has_room(shared: &ServerState, peer: SocketAddr) -> bool {
         let (limits, origin) = (&shared.config().limits, SourcePrefix::from(peer.ip()));
         shared.slots().admits(origin, limits, shared.room).is_ok()

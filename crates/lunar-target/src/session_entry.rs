@@ -26,7 +26,7 @@ pub struct RegisteredSession {
     pub info: Arc<SessionInfo>,
     /// Its entry in the registry.
     pub guard: SessionGuard,
-    /// Commands that may be in flight.
+    /// Maximum number of commands in flight.
     pub depth: u32,
     /// Messages from other cores.
     pub messages: flume::Receiver<SessionMessage>,
@@ -35,8 +35,7 @@ pub struct RegisteredSession {
 }
 
 impl RegisteredSession {
-    /// Registers a session with this identity, after the end of the sessions that it replaces. A login that fails
-    /// leaves those working.
+    /// Registers a session with this identity. It replaces a session with the same identity.
     ///
     /// # Errors
     /// The reason for which the login fails.
@@ -95,12 +94,12 @@ fn may_replace(
 fn instance_session(target: Option<&TargetNode>, info: &SessionInfo) -> Result<(), LoginError> {
     let Some(instance) = target.and_then(|target| target.instance.as_ref()) else { return Ok(()) };
     let instance_session = InstanceSession::enter(instance)?;
-    // The session is not known to others yet.
+    // Other cores do not know the session yet, so this cannot be set already.
     let _ = info.instance_session.set(instance_session);
     Ok(())
 }
 
-/// Logs the begin of a session.
+/// Logs the start of a session.
 pub fn log_begin(shared: &ServerState, info: &SessionInfo, guard: &SessionGuard) {
     let SessionInfo { initiator, address, .. } = info;
     let (tsih, user) = (guard.tsih, info.user.as_deref());
@@ -112,8 +111,8 @@ pub fn log_begin(shared: &ServerState, info: &SessionInfo, guard: &SessionGuard)
     }
 }
 
-/// Logs the end of a session: with its reason, or else the error of its connection, or else that the initiator closed
-/// it.
+/// Logs the end of a session, with its reason. Without a reason, it logs the error of the connection, or that the
+/// initiator closed it.
 pub fn log_end(
     shared: &ServerState,
     info: &SessionInfo,

@@ -20,7 +20,7 @@ pub enum SessionTransport {
     Tcp,
     /// iSCSI over RDMA.
     Iser(RdmaProvider),
-    /// SCSI over RDMA. The session is one of the channels between two ports.
+    /// SCSI over RDMA (SRP). The session is one of the channels between two ports.
     Srp(RdmaProvider),
 }
 
@@ -34,7 +34,7 @@ pub struct SessionInfo {
     pub address: SocketAddr,
     /// Address of the portal.
     pub portal: SocketAddr,
-    /// iSCSI name of the target; None: unnamed discovery.
+    /// iSCSI name of the target. None: unnamed discovery.
     pub target: Option<String>,
     /// Target portal group tag.
     pub tag: u16,
@@ -42,7 +42,7 @@ pub struct SessionInfo {
     pub isid: [u8; 6],
     /// Connection ID.
     pub cid: u16,
-    /// It is a discovery session.
+    /// Whether it is a Discovery session.
     pub discovery: bool,
     /// The transport.
     pub transport: SessionTransport,
@@ -50,9 +50,9 @@ pub struct SessionInfo {
     pub user: Option<String>,
     /// The negotiated parameters.
     pub parameters: Parameters,
-    /// When it logged in.
+    /// The time of its login.
     pub since: Instant,
-    /// What it has done.
+    /// Counters of its commands and bytes.
     pub counters: SessionCounters,
     /// Its place in the SCSI routing instance of its target.
     pub instance_session: OnceLock<InstanceSession>,
@@ -63,19 +63,19 @@ pub struct SessionInfo {
 }
 
 impl SessionInfo {
-    /// The other session has the same ports: over SRP it is another channel between them.
+    /// Whether the other session has the same ports. For SRP it is another channel between them.
     pub fn has_same_ports(&self, other: &SessionInfo) -> bool {
         (&self.initiator, &self.target, self.tag) == (&other.initiator, &other.target, other.tag)
     }
 
-    /// Releases what the session holds while its core is stalled. Its fence is closed, and it executes nothing.
+    /// Releases the resources of the session while its core is stalled. Its fence is closed, so it executes nothing.
     pub(crate) fn release_all(&self) {
         self.nexuses.lose();
         self.instance_session.get().into_iter().for_each(InstanceSession::leave);
     }
 
-    /// Both may be sessions of one host. An SRP initiator port does not identify a host: each HCA port of a host has
-    /// its own.
+    /// Whether both may be sessions of one host. An SRP initiator port does not identify a host: each HCA port of a
+    /// host has its own.
     pub fn may_be_of_host(&self, other: &SessionInfo) -> bool {
         let is_srp = |info: &SessionInfo| matches!(info.transport, SessionTransport::Srp(_));
         self.initiator == other.initiator || is_srp(self) || is_srp(other)
@@ -87,9 +87,9 @@ impl SessionInfo {
 pub struct SessionCounters {
     /// SCSI commands.
     pub commands: SessionCounter,
-    /// Reads of the medium.
+    /// Commands that read the medium.
     pub reads: SessionCounter,
-    /// Writes to the medium.
+    /// Commands that write to the medium.
     pub writes: SessionCounter,
     /// Bytes read.
     pub read_bytes: SessionCounter,

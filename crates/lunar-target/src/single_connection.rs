@@ -8,13 +8,13 @@ use lunar_rdma::ConnectRequest;
 use lunar_runtime::cores::CorePlacement;
 use std::sync::Arc;
 
-/// Tag of the portal group that the targets of a configuration must be in.
+/// Tag of the portal group to which the targets of the configuration must belong.
 const TAG: u16 = 1;
 
 /// Serves a requested connection to its end, on this event loop, like a portal of portal group 1 for SRP or iSER.
 ///
 /// # Errors
-/// When the limits of the configuration allow no connection.
+/// The limits of the configuration allow no connection.
 pub async fn serve(
     config: TargetConfig,
     transports: Transports,

@@ -1,8 +1,8 @@
-//! State files, which are replaced as a whole. Each writer uses a temporary file of its own.
+//! State files, which are replaced atomically. Each writer uses its own temporary file.
 //!
-//! The order is: write a new file beside the old one, sync it, rename it, sync the folder; all before the command is
-//! acknowledged. A version number keeps a late writer from replacing newer state. Loading removes what killed writers left.
-//! A file that cannot be parsed is rejected and left in place.
+//! The order is: write a new file beside the old one, sync it, rename it, and sync the folder. All of this happens
+//! before the command is acknowledged. A version number keeps a late writer from replacing newer state. Loading
+//! removes temporary files of killed writers. A file that cannot be parsed is rejected and left in place.
 
 use lunar_runtime::descriptors;
 use std::ffi::{OsStr, OsString};
@@ -12,11 +12,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// No writer of a state file takes this long.
+/// Age of a temporary file that no writer uses anymore.
 const LEFTOVER_AGE: Duration = Duration::from_secs(60);
 
-/// Writes a temporary file, makes it stable, and renames it into place. At any moment the old or the new file is
-/// there, and never a mixture of two writers.
+/// Writes a temporary file, makes it stable, and renames it into place. At any moment the path has the old or the new
+/// file, and never a mixture of two writers.
 ///
 /// # Errors
 /// Those of the file system.
@@ -40,7 +40,7 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// A name that no other writer uses, in this process or another: NAME.new-PID-TIME-NUMBER.
+/// A name that no other writer uses, in this process or another: `NAME.new-PID-TIME-NUMBER`.
 fn temporary(path: &Path) -> OsString {
     static WRITERS: AtomicU64 = AtomicU64::new(0);
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
@@ -66,13 +66,13 @@ pub fn remove_leftovers(path: &Path) {
         if writer.is_some_and(|of| is_dead(of) || is_old(&entry))
             || Some(name.as_os_str()) == once.file_name()
         {
-            // A file that cannot be removed does no harm.
+            // A file that cannot be removed is harmless.
             _ = std::fs::remove_file(entry.path());
         }
     }
 }
 
-/// The process in the name has ended.
+/// Whether the process in the name has ended.
 fn is_dead(name: &[u8]) -> bool {
     let digits = name.split(|b| *b == b'-').next().and_then(|pid| std::str::from_utf8(pid).ok());
     let pid = digits.and_then(|digits| digits.parse::<u32>().ok());

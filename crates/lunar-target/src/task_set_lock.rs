@@ -1,27 +1,27 @@
-//! The task set lock of a logical unit: SIMPLE commands run together, ORDERED and exclusive ones run alone (SAM-5
-//! section 8).
+//! The task set lock of a logical unit: SIMPLE commands run concurrently, ORDERED and exclusive commands run alone
+//! (SAM-5 section 8).
 //!
-//! It is a big-reader lock. Each core counts the running commands of its nexuses, so that SIMPLE commands of different
-//! cores share no cache line. The count is in the same cache line as the other per-core data of the logical unit
-//! ([`PerCore`]). An exclusive command marks every count as closed, and waits until all are zero.
+//! It is a big-reader lock. Each core counts the running commands of its nexuses, so that SIMPLE commands of
+//! different cores share no cache line. The count is in the same cache line as the other per-core data of the logical
+//! unit ([`PerCore`]). An exclusive command marks every count as closed, and waits until all counts are zero.
 //!
 //! A core may be stalled while its commands wait here, and must not stall other cores. A command that has the turn to
-//! run alone can lose it to another core, until it does run alone. If a stalled core does not use a wake-up, another
-//! one follows: each waiting command also checks by itself, every [`CHECK_INTERVAL`].
+//! run alone loses it to another core if it does not use it. If a stalled core does not use a wake-up, another
+//! wake-up follows: each waiting command also checks by itself, every [`CHECK_INTERVAL`].
 //!
-//! # Other users of this lock
+//! # Users of this lock
 //!
 //! - Only READ and WRITE plans run without a task, and no exclusive row of the command table makes such a plan.
 //!   `crates/lunar-scsi/src/rules.rs` checks the table, `crates/lunar-target/src/srp/tests/task_order.rs` the running code.
-//! - A passthrough command enters as HEAD OF QUEUE, whatever its attribute. The upstream target orders it. A command
-//!   that hangs there blocks no command here.
-//! - SANITIZE leaves the lock when it has started, because the logical unit must answer other commands at once.
-//! - A WRITE in pieces, and a copy, leave the lock between two steps. That is when COMPARE AND WRITE runs, or an ORDERED
-//!   command of another session. An ORDERED copy stays in all of its locks from the first step to the last.
-//! - The lock has no order of arrival. HEAD OF QUEUE commands have a queue of their own: they wait only for a command that
-//!   is alone, not for those that want to be.
-//! - A command that is aborted while it waits gives up its place.
-//! - A command that is inside keeps its place although its core stalls, because it may run at any time.
+//! - A passthrough command enters as HEAD OF QUEUE, whatever its attribute, because the upstream target orders it. A
+//!   command that hangs there blocks no command here.
+//! - SANITIZE releases the lock when it has started, because the logical unit must respond to other commands at once.
+//! - A chunked WRITE and a copy release the lock between two steps. COMPARE AND WRITE, or an ORDERED command of
+//!   another session, can run then. An ORDERED copy holds all of its locks from the first step to the last.
+//! - The lock is not fair. HEAD OF QUEUE commands bypass waiting exclusive commands: they wait only for a command
+//!   that runs alone.
+//! - A command that is aborted while it waits leaves the queue.
+//! - A running command keeps the lock although its core is stalled, because it may continue at any time.
 
 use compio::time::timeout;
 use event_listener::{Event, EventListener};
@@ -34,32 +34,33 @@ use std::time::Duration;
 /// The task set lock of one logical unit.
 pub struct TaskSetLock {
     lu: Arc<Lu>,
-    /// The latest [`ExclusiveTurn`] and its phase, in one word: one exchange ends the turn of another core.
+    /// The latest [`ExclusiveTurn`] and its phase in one word, so that a single exchange ends the turn of another
+    /// core.
     turn: AtomicU64,
     opened: Event,
-    /// Notified when no command runs alone any more. HEAD OF QUEUE commands wait for it.
+    /// Notified when no command runs alone anymore. HEAD OF QUEUE commands wait for it.
     vacated: Event,
     drained: Event,
 }
 
-/// Interval at which a waiting command checks by itself. A turn that was not used for as long ends.
+/// Interval at which a waiting command checks by itself. A turn that is not used within it ends.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Wakes the next waiting command. One at a time: a core that wakes many tasks of another core must wait until that
-/// core has taken them up, and two cores may not wait for each other. In addition to one that was woken and does not
-/// run yet: its core may be stalled.
+/// Wakes the next waiting command, one at a time: a core that wakes many tasks of another core must wait until that
+/// core has accepted them, and two cores must not wait for each other. It also wakes one if an earlier one was woken
+/// and has not run yet, because that core may be stalled.
 fn wake_next(event: &Event) {
     event.notify_additional(1);
 }
 
-/// A command that had to wait wakes the next one.
+/// Wakes the next command, if this command had to wait.
 fn pass_on(event: &Event, waited: bool) {
     if waited {
         wake_next(event);
     }
 }
 
-/// Exclusive commands take turns to close the lock. Turns have numbers, so that no turn is mistaken for another.
+/// Exclusive commands take turns to close the lock. Turns are numbered, so that they cannot be confused.
 #[derive(Clone, Copy)]
 struct ExclusiveTurn(u64);
 
@@ -67,9 +68,9 @@ struct ExclusiveTurn(u64);
 const PHASE: u64 = 3;
 /// The turn is over: the lock is open.
 const OVER: u64 = 0;
-/// New SIMPLE commands wait. The owner of the turn waits until all others have left.
+/// New SIMPLE commands wait. The owner of the turn waits until all running commands have ended.
 const WAITS: u64 = 1;
-/// The owner runs alone, or checks whether it can. No other core ends the turn.
+/// The owner runs alone, or checks whether it can. No other core may end the turn.
 const OCCUPIED: u64 = 2;
 
 impl ExclusiveTurn {
@@ -84,10 +85,10 @@ impl ExclusiveTurn {
     }
 }
 
-/// The lock is closed: the topmost bit of a count.
+/// The lock is closed: the highest bit of a count.
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
-/// The lock, as one core uses it.
+/// The lock, as used by one core.
 #[derive(Clone)]
 pub struct TaskSetHandle {
     lock: Arc<TaskSetLock>,
@@ -119,8 +120,8 @@ pub enum TaskSetGuard {
     },
 }
 
-/// Takes several locks, each once, in the strongest mode that is wanted. All callers with more than one lock take them
-/// in the order of their addresses, and wait for none while they hold a later one. So there is no deadlock.
+/// Takes several locks, each once, in the strongest requested mode. All callers that need more than one lock take
+/// them in address order, and wait for no lock while they hold a later one. This prevents deadlocks.
 pub async fn lock_all(mut wanted: Vec<(TaskSetHandle, LockMode)>) -> Vec<TaskSetGuard> {
     let place = |member: &TaskSetHandle| Arc::as_ptr(&member.lock) as usize;
     wanted.sort_by_key(|(member, mode)| (place(member), Reverse(*mode)));
@@ -150,13 +151,13 @@ impl TaskSetLock {
         }
     }
 
-    /// The lock, as this core uses it.
+    /// The lock, as used by this core.
     pub fn handle(self: &Arc<Self>, shard: CoreIndex) -> TaskSetHandle {
         TaskSetHandle { lock: self.clone(), shard }
     }
 
-    /// Takes the lock in shared mode, unless it is closed. Each true requires one [`TaskSetLock::unlock_shared`] with
-    /// the same part. The fast path does not read the lock itself, only the part.
+    /// Takes the lock in shared mode, unless it is closed. Each success requires one [`TaskSetLock::unlock_shared`]
+    /// with the same `part`. The fast path does not read the lock itself, only `part`.
     #[inline]
     pub fn try_lock_shared(self: &Arc<Self>, part: &PerCore) -> bool {
         if part.lock_word.fetch_add(1, SeqCst) & CLOSED == 0 {
@@ -184,7 +185,7 @@ impl TaskSetLock {
         self.turn.compare_exchange(word, turn.at(OCCUPIED), SeqCst, SeqCst).ok().map(|_| turn)
     }
 
-    /// Closes the lock, in turn with other exclusive commands.
+    /// Closes the lock, taking turns with other exclusive commands.
     async fn close(&self) -> ExclusiveTurn {
         loop {
             let word = self.turn.load(SeqCst);
@@ -205,20 +206,21 @@ impl TaskSetLock {
         self.turn.compare_exchange(turn.at(WAITS), turn.at(OCCUPIED), SeqCst, SeqCst).is_ok()
     }
 
-    /// The owner checked and could not run alone: commands that saw the check may go on.
+    /// Returns a turn to waiting after the owner found that it could not run alone. Commands that saw the check may
+    /// continue.
     fn vacate(&self, turn: ExclusiveTurn) {
         self.turn.store(turn.at(WAITS), SeqCst);
         wake_next(&self.vacated);
     }
 
-    /// Waits until all others have left, in an occupied turn. False: another core has ended it.
+    /// Waits in an occupied turn until all running commands have ended. False: another core has ended the turn.
     async fn drain(&self, turn: ExclusiveTurn) -> bool {
         loop {
             if self.is_empty() {
                 return true;
             }
             self.vacate(turn);
-            // Not occupied during the wait: otherwise each departure would stop HEAD OF QUEUE commands.
+            // Not occupied during the wait, because HEAD OF QUEUE commands would then wait too.
             self.until_empty(turn).await;
             if !self.occupy(turn) {
                 return false;
@@ -226,7 +228,7 @@ impl TaskSetLock {
         }
     }
 
-    /// Waits until all others have left, or another core has ended the turn.
+    /// Waits until all running commands have ended, or another core has ended the turn.
     async fn until_empty(&self, turn: ExclusiveTurn) {
         loop {
             let drained = self.drained.listen();
@@ -237,7 +239,7 @@ impl TaskSetLock {
         }
     }
 
-    /// Marks every count: no command enters from here on. The caller occupies the turn.
+    /// Marks every count as closed: no command enters from now on. The caller occupies the turn.
     fn mark(&self) {
         for part in self.lu.all_cores() {
             part.lock_word.fetch_or(CLOSED, SeqCst);
@@ -254,8 +256,8 @@ impl TaskSetLock {
         wake_next(&self.opened);
     }
 
-    /// Waits for a notification, for a limited time. If a command could have run alone all the time and did not, its
-    /// core is stalled: this ends its turn.
+    /// Waits for a notification, for a limited time. If a command could have run alone during all of that time and
+    /// did not, its core is stalled, and this ends its turn.
     async fn wait(&self, woken: EventListener) {
         let before = self.could_be_alone();
         let is_woken = timeout(CHECK_INTERVAL, woken).await.is_ok();
@@ -266,13 +268,13 @@ impl TaskSetLock {
         }
     }
 
-    /// The word of a waiting turn that could run alone.
+    /// The word of a waiting turn whose owner could run alone.
     fn could_be_alone(&self) -> Option<u64> {
         let word = self.turn.load(SeqCst);
         (word & PHASE == WAITS && self.is_empty()).then_some(word)
     }
 
-    /// Ends the turn of a stalled core through a turn of its own, so that only one of the two opens the lock.
+    /// Ends the turn of a stalled core by taking a turn, so that only one of the two opens the lock.
     fn end_for_another(&self, word: u64) {
         if let Some(turn) = self.begin_after(word) {
             self.open(turn);
@@ -290,17 +292,17 @@ impl TaskSetHandle {
         self.lock.lu.per_core(self.shard)
     }
 
-    /// As [`TaskSetLock::try_lock_shared`].
+    /// See [`TaskSetLock::try_lock_shared`].
     pub fn try_lock_shared(&self) -> bool {
         self.lock.try_lock_shared(self.part())
     }
 
-    /// The guard of a caller that has succeeded with [`TaskSetLock::try_lock_shared`].
+    /// The guard of a lock that the caller has taken with [`TaskSetLock::try_lock_shared`].
     pub fn into_guard(self) -> SharedGuard {
         SharedGuard(self)
     }
 
-    /// As [`TaskSetLock::unlock_shared`].
+    /// See [`TaskSetLock::unlock_shared`].
     pub fn unlock_shared(&self) {
         self.lock.unlock_shared(self.part());
     }
@@ -328,7 +330,7 @@ impl TaskSetHandle {
         }
     }
 
-    /// Takes the lock before commands that wait exclusively (HEAD OF QUEUE), but not while one runs alone.
+    /// Takes the lock before commands that wait for exclusive mode (HEAD OF QUEUE), but not while one runs alone.
     pub async fn lock_head_of_queue(&self) -> SharedGuard {
         let mut waited = false;
         loop {
@@ -346,11 +348,11 @@ impl TaskSetHandle {
         }
     }
 
-    /// Closes the lock, in turn with other exclusive commands, and waits until all others have left.
+    /// Closes the lock, taking turns with other exclusive commands, and waits until all running commands have ended.
     pub async fn lock_exclusive(&self) -> ExclusiveGuard {
         loop {
             let turn = self.lock.close().await;
-            // Created before the wait, so that the lock opens again if this future is dropped.
+            // Created before the wait, so that dropping this future opens the lock again.
             let alone = ExclusiveGuard(self.clone(), turn);
             self.lock.mark();
             if self.lock.drain(turn).await {

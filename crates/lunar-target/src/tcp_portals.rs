@@ -1,4 +1,4 @@
-//! TCP connections: the choice of the front end for each.
+//! TCP connections: selects the front end of each.
 
 use crate::server_state::{ConnectionGuard, ServerState};
 use crate::session_entry::Addresses;
@@ -9,12 +9,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Silence after which the kernel probes a peer, and the number of probes.
+/// Silence after which the kernel probes a peer, and maximum number of probes.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_TRIES: u32 = 4;
 
-/// The first bytes of an initiator, which reveal its protocol. Empty: it closed the connection without sending
-/// anything.
+/// The first bytes of an initiator, which identify its protocol. Empty: the peer closed the connection without
+/// sending anything.
 async fn first_bytes(stream: &Stream) -> io::Result<Vec<u8>> {
     let mut first = [0; 4096];
     loop {
@@ -40,7 +40,7 @@ pub async fn serve(
             return tracing::debug!(%peer, error = %e, "a connection ended at once");
         }
     };
-    // For phases without pings of the session: login and discovery.
+    // For phases in which the session sends no pings: login and discovery.
     if let Err(e) = stream.keep_alive(KEEPALIVE, KEEPALIVE_TRIES) {
         tracing::debug!(%peer, error = %e, "TCP keepalive could not be enabled");
     }

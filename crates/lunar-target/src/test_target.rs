@@ -18,9 +18,9 @@ pub const NAME: &str = "iqn.2026-11.org.example:disk";
 pub const CAPACITY: u64 = 4 << 20;
 /// Commands that a session may have in flight.
 pub const DEPTH: u32 = 32;
-/// A test that takes longer hangs.
+/// Limit for a test that hangs.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Connections that a test may make.
+/// Maximum number of connections of a test.
 const CONNECTIONS: usize = 64;
 
 /// A running target.
@@ -56,7 +56,7 @@ pub fn run_test_with<W: Future<Output = ()> + 'static>(
     on_core(move || work(TestTarget::of(config, transports)));
 }
 
-/// Runs all tasks that are ready: all that can happen without I/O has happened.
+/// Runs all ready tasks, until everything has happened that needs no I/O.
 pub async fn run_ready() {
     for _ in 0..200 {
         lunar_runtime::yield_now().await;

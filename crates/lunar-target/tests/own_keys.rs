@@ -1,5 +1,5 @@
-//! The server and our own initiator, over the loopback interface: X-org.lunar. keys, and CDBs that do not fit into a
-//! header.
+//! The server and our own initiator over the loopback interface: X-org.lunar. keys, and CDBs longer than a header can
+//! hold.
 #![forbid(unsafe_code)]
 
 use lunar_initiator::{Command, Direction, Discovery, Options, Session};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const NAME: &str = "iqn.2026-11.org.example:disk";
-/// A test that takes longer hangs.
+/// Limit for a test that hangs.
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn limits() -> TargetLimits {
@@ -174,8 +174,8 @@ fn private_keys_are_unknown_by_default() {
     assert_eq!(discovery, normal);
 }
 
-/// RFC 7143 section 11.2.2.3. READ (10) uses the first ten bytes of a longer CDB. If the server misread the header
-/// segments, the rest of the connection would fail.
+/// RFC 7143 section 11.2.2.3. READ (10) uses the first ten bytes of a longer CDB. If the server misparsed the
+/// additional header segments, the rest of the connection would fail.
 #[test]
 fn long_cdbs_arrive_with_and_without_digests() {
     for crc32c in [false, true] {

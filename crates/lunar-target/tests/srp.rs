@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const NAME: &str = "iqn.2026-11.org.example:disk";
-/// A test that takes longer hangs.
+/// Limit for a test that hangs.
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn limits() -> TargetLimits {
@@ -121,7 +121,7 @@ fn serve() -> TargetServer {
     TargetServer::start(config, &[0]).expect("a server")
 }
 
-/// Runs `work` on an event loop of its own, with the portal of the server.
+/// Runs `work` on its own event loop, with the address of the server's portal.
 fn beside<W: Future<Output = ()> + 'static>(work: impl FnOnce(SocketAddr) -> W + Send + 'static) {
     let server = serve();
     let portal = server.portals()[0].address;

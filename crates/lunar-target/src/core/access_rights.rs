@@ -10,8 +10,8 @@ use std::sync::Arc;
 impl<F: FrontEnd> State<F> {
     /// Whether the access list allows this function on this LUN.
     ///
-    /// ABORT TASK and ABORT TASK SET end tasks of the same session, so all initiators may request them. An initiator
-    /// with read-only access resets nothing. TARGET COLD RESET ends every session of the target, so it requires access
+    /// ABORT TASK and ABORT TASK SET end tasks of the same session, so all initiators may request them. CLEAR TASK
+    /// SET and resets require write access. TARGET COLD RESET ends every session of the target, so it requires access
     /// to all LUNs.
     pub(super) fn may_manage(&self, function: Function, field: u64) -> bool {
         let map = self.luns.map();
@@ -27,7 +27,7 @@ impl<F: FrontEnd> State<F> {
         }
     }
 
-    /// Every logical unit of the target is among the LUNs of this session.
+    /// Whether every logical unit of the target is among the LUNs of this session.
     fn sees_whole_target(&self) -> bool {
         let config = self.shared.config();
         let target = self.info.target.as_ref().and_then(|name| config.targets.get(name));

@@ -1,27 +1,28 @@
-//! Long writes, in chunks: each chunk is written as soon as it has arrived, while the next one arrives. The command
-//! then holds a few buffers and not all of its data.
+//! Long writes in chunks: each chunk is written as soon as it has arrived, while the next one arrives. The command
+//! then needs a few buffers instead of one for all of its data.
 //!
-//! Between two chunks the command does not hold the task set lock, so a slow or dead initiator does not block others.
-//! Each chunk therefore checks again all that may have changed. When a chunk may not begin, the command ends.
+//! Between two chunks the command does not hold the task set lock, so that a slow or dead initiator does not block
+//! others. Each chunk therefore repeats all checks. If a chunk may not begin, the command ends.
 //!
-//! # What each case does
+//! # Rules
 //!
-//! The command takes its data in pieces of 1 MiB if it is a plain WRITE of more than 2 MiB. All of these take their data as
-//! a whole: up to 2 MiB, ORDERED commands, commands that must be alone, WRITE ATOMIC, every other command, passthrough
-//! commands, and commands with more than 1 MiB of unsolicited data. So a shorter WRITE that is aborted or damaged changes
-//! nothing.
+//! A plain WRITE of more than 2 MiB receives its data in chunks of 1 MiB. Other commands receive all of their data
+//! first: up to 2 MiB, ORDERED and exclusive commands, WRITE ATOMIC, passthrough commands, commands with more than 1
+//! MiB of unsolicited data, and all commands other than WRITE. A shorter WRITE that is aborted or damaged therefore
+//! changes nothing.
 //!
-//! A task has two buffers: one is filled while the other is written. R2Ts ask only for bytes that have a buffer, and never
-//! for bytes of two pieces. It takes the second buffer if the pool has one, and keeps its buffers to its end: it cannot run
-//! out of memory in the middle. With FUA, one flush follows the last piece. Unit attentions wait for the next command.
+//! A task has two buffers: one is filled while the other is written. R2Ts request only bytes that have a buffer, and
+//! no R2T crosses a chunk boundary. The task takes the second buffer if the pool has one, and keeps its buffers until
+//! it ends, so it cannot run out of memory midway. With FUA, one flush follows the last chunk. Unit attentions wait
+//! for the next command.
 //!
 //! | event | result |
 //! |---|---|
-//! | abort, or lost connection | the started write ends; nothing is written after the response of the function |
+//! | abort, or lost connection | the write in progress ends; nothing is written after the response of the function |
 //! | data are damaged, or the medium fails | no more R2Ts; the outstanding data still arrive; then the command fails |
 //! | no data arrive for `data_out_timeout_s` | the session ends; while the medium is slow, no data are awaited |
 //!
-//! The pieces before stay written, as SBC-4 permits for a WRITE that fails.
+//! Chunks that were already written stay, as SBC-4 permits for a WRITE that fails.
 
 use super::command::{ScsiCommand, TaskAttribute};
 use super::data_out_buffers::{BUFFERS, CHUNK_LEN};
@@ -40,8 +41,8 @@ use std::sync::Arc;
 
 const WRITES: [u8; 3] = [op::WRITE_10, op::WRITE_12, op::WRITE_16];
 
-/// Whether a command takes its data in chunks. An ORDERED command holds the task set lock exclusively from its
-/// beginning to its end, so it must not wait for data meanwhile. A passthrough command needs all of its data at once.
+/// Whether a command receives its data in chunks. An ORDERED command holds the task set lock exclusively from start
+/// to end, so it must not wait for data meanwhile. A passthrough command needs all of its data at once.
 pub fn is_chunked(c: &ScsiCommand, unit: Option<&LogicalUnit>, answer: Option<&PlanResult>) -> bool {
     let len = c.data_out_len();
     let is_long = len > BUFFERS * CHUNK_LEN && len as usize <= Pool::MAX_BUFFER;
@@ -65,17 +66,17 @@ pub struct WriteRange {
 }
 
 impl DataOutTransfer {
-    /// The next chunk has arrived, or never will.
+    /// Whether the next chunk has arrived, or never will.
     fn has_chunk(&self) -> bool {
         self.failure().is_some() || self.buffers.is_filled(self.sequencer.arrived())
     }
 
-    /// The command takes its data in chunks, and the first one has arrived.
+    /// Whether the command receives its data in chunks, and the first one has arrived.
     pub fn may_begin(&self) -> bool {
         self.is_chunked && self.failure().is_none() && self.has_chunk()
     }
 
-    /// The waiting task can go on.
+    /// Whether the waiting task can continue.
     pub fn has_news(&self) -> bool {
         self.has_chunk() || self.sequencer.is_complete()
     }
@@ -124,7 +125,7 @@ impl<F: FrontEnd> ItNexus<F> {
         self.state().take_chunk(tag, serial)
     }
 
-    /// A chunk was written: requests more data for its buffer.
+    /// Reuses the buffer of a written chunk, and requests data for it.
     fn chunk_written(self: &Rc<Self>, tag: u32, serial: u64, buf: Buf) {
         let mut state = self.state();
         let Some(receiving) = state.receiving_of(tag, serial) else { return };
@@ -135,8 +136,8 @@ impl<F: FrontEnd> ItNexus<F> {
         F::flush(self);
     }
 
-    /// A chunked task needs no more data. Data that R2Ts requested must still arrive before the response (RFC 7143
-    /// sections 4.2.3.3 and 11.8), unless the session no longer waits for them.
+    /// Ends the data of a chunked task that needs no more. Data that R2Ts requested must still arrive before the
+    /// response (RFC 7143 sections 4.2.3.3 and 11.8), unless the session no longer waits for them.
     pub async fn wait_for_requested_data(&self, tag: u32, serial: u64) {
         self.state().discard_rest(tag, serial);
         self.wait_until(|s| {
@@ -149,8 +150,8 @@ impl<F: FrontEnd> ItNexus<F> {
 }
 
 impl<F: FrontEnd> TaskExecution<F> {
-    /// Writes chunk by chunk. The first chunk has arrived, and is written under the guards that the task already
-    /// holds.
+    /// Writes chunk by chunk. The first chunk has arrived, and is written under the guards that the task holds
+    /// already.
     pub async fn write_in_chunks(
         &self,
         unit: &Arc<LogicalUnit>,
@@ -182,9 +183,8 @@ impl<F: FrontEnd> TaskExecution<F> {
         Ok(ExecutionOutput::Good)
     }
 
-    /// Acquires the guards for a chunk after the first, and decides the command again: a reservation, write
-    /// protection, the size or the write cache may have changed. The command has begun, so its status must not say
-    /// that it did nothing.
+    /// Acquires the guards for a chunk after the first, and plans the command again: reservations, write protection,
+    /// size or write cache may have changed. The command has begun, so its status must not mean that it did nothing.
     async fn reacquire(
         &self,
         unit: &Arc<LogicalUnit>,
@@ -206,8 +206,8 @@ impl<F: FrontEnd> TaskExecution<F> {
     }
 }
 
-/// The end of a command that has begun and may not go on. BUSY and RESERVATION CONFLICT mean that nothing was done
-/// (SAM-5 section 5.3.1). A host that repeats the command gets them then.
+/// The failure of a command that has begun and may not continue. BUSY and RESERVATION CONFLICT mean that nothing was
+/// done (SAM-5 section 5.3.1), so they are replaced. A host that repeats the command gets them then.
 fn has_begun(failure: CommandError) -> CommandError {
     match failure.status {
         Status::Busy | Status::ReservationConflict => Sense::COMMAND_ABORTED.into(),

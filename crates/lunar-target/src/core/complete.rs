@@ -14,7 +14,7 @@ use lunar_wire::scsi::Status;
 use std::time::Duration;
 
 impl CommandResponse {
-    /// A status without data. `moved`: bytes that the CDB asks for.
+    /// A response with a status and no data. `moved`: bytes that the CDB requests.
     #[inline]
     fn status(c: &ScsiCommand, status: Status, moved: u64) -> CommandResponse {
         let residual = Residual::new(c.expected_len, moved);
@@ -27,12 +27,12 @@ impl CommandResponse {
         }
     }
 
-    /// GOOD with `len` bytes, or as many as the initiator accepts.
+    /// GOOD with `len` bytes, or with as many as the initiator accepts.
     #[inline]
     fn data(c: &ScsiCommand, data: impl FnOnce(usize) -> DataIn, len: usize) -> CommandResponse {
         let send = len.min(c.data_in_len() as usize);
         if send == 0 {
-            // An initiator that offers data gets none, and none of its data were used.
+            // The initiator offers data instead of accepting them: it gets none, and none of its data are used.
             let moved = if c.data_out_len() > 0 { 0 } else { len };
             return CommandResponse::status(c, Status::Good, moved as u64);
         }
@@ -50,7 +50,7 @@ impl CommandResponse {
         CommandResponse { sense, ..CommandResponse::status(c, failure.status, moved) }
     }
 
-    /// The response of a logical unit behind a passthrough: data with whatever status, and sense data.
+    /// The response of a passthrough logical unit: any status, data and sense data.
     fn passed(c: &ScsiCommand, reply: PassthroughResponse) -> CommandResponse {
         let PassthroughResponse { status, sense, data, moved, fate: _ } = reply;
         let room = c.data_in_len() as usize;
@@ -113,9 +113,10 @@ impl Completion {
 pub(super) struct CommandResult {
     /// Its status, with data or sense data.
     pub ended: ExecutionResult,
-    /// Bytes that its CDB asks for: of Data-Out, or of a READ whose buffer was cut to what the initiator accepts.
+    /// Bytes that its CDB requests: of Data-Out, or of a READ whose buffer was cut to the length that the initiator
+    /// accepts.
     pub moved: u64,
-    /// Bytes that a WRITE has stored.
+    /// Bytes that a WRITE wrote to the medium.
     pub written: Option<u32>,
     /// Sense data are in descriptor format.
     pub descriptor: bool,
@@ -143,7 +144,7 @@ impl CommandResult {
     fn response(self, c: &ScsiCommand) -> CommandResponse {
         let CommandResult { ended, moved, descriptor, sent, .. } = self;
         match ended {
-            // An initiator that expects data offers none.
+            // The initiator expects data, and offers none.
             Ok(ExecutionOutput::Good) if c.data_out_len() == 0 && c.data_in_len() > 0 => {
                 CommandResponse::status(c, Status::Good, 0)
             }
@@ -182,8 +183,7 @@ impl CommandResult {
 }
 
 impl<F: FrontEnd> State<F> {
-    /// Completes a command: counts it, frees its place among the commands of the initiator, and responds. Every command
-    /// ends here, and nothing else counts commands.
+    /// Completes a command: counts it, releases its place among the commands of the initiator, and responds.
     #[inline]
     pub(super) fn complete(&mut self, c: &ScsiCommand, completion: Completion) {
         self.count(&completion);

@@ -13,9 +13,9 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Parts that are read at the same time.
+/// Maximum number of parts that are read at the same time.
 const PARALLEL_PARTS: usize = 8;
-/// Parts that are read until the first has arrived. More would delay the first.
+/// The same until the first part has arrived. More would delay the first.
 const PARALLEL_PARTS_AT_FIRST: usize = 1;
 
 /// Buffers of a READ: one, or one for each part.
@@ -33,13 +33,13 @@ impl ReadBuffers {
         self.first.filter(|b| b.capacity() >= len)
     }
 
-    /// The read has several parts, of this total length.
+    /// Whether the read has several parts whose lengths sum to `len`.
     pub fn is_cut_to(&self, len: usize) -> bool {
         !self.rest.is_empty() && self.first.iter().chain(&self.rest).map(|b| b.len()).sum::<usize>() == len
     }
 }
 
-/// The lengths of the parts of a read. The first part is short, so that the initiator soon gets some data.
+/// The lengths of the parts of a read. The first part is short, so that the initiator gets its first data early.
 pub fn lengths(len: usize, stride: Option<usize>) -> impl Iterator<Item = usize> {
     let stride = stride.filter(|stride| *stride >= 4096 && len > *stride);
     let short = stride.map_or(len, |stride| stride / 4);
@@ -90,8 +90,8 @@ async fn first(parts: &mut VecDeque<PendingRead<'_>>) -> Option<Result<Buf, Comm
 }
 
 impl<F: FrontEnd> TaskExecution<F> {
-    /// Reads part by part and sends each part when it has arrived. The last part goes with the end of the command.
-    /// After a failure it waits for the parts that are being read, and does not send them.
+    /// Reads part by part, and sends each part when it has arrived. The last part is returned, and goes with the
+    /// response. After a failure it waits for the parts that are being read, and does not send them.
     pub async fn read_in_parts(
         &self,
         unit: &Arc<LogicalUnit>,
@@ -137,7 +137,7 @@ impl<F: FrontEnd> TaskExecution<F> {
         let sent = state.front.data_in(&self.command, DataIn::Buf(part, len), sent);
         state.tasks.entry(tag).and_modify(|task| task.sent = sent);
         drop(state);
-        // Flush now: a request for the next parts, which takes another way, would leave before this part.
+        // Flush now: the request for the next parts does not use this send queue, and would leave before this part.
         F::flush(&self.nexus);
     }
 }

@@ -1,10 +1,10 @@
-//! Data-In for a front end.
+//! Data-In that the core passes to a front end.
 
 use lunar_runtime::Buf;
 use lunar_runtime::send_queue::Payload;
 use std::rc::Rc;
 
-/// Data for an initiator.
+/// Data-In for an initiator.
 pub enum DataIn {
     /// None.
     None,
@@ -16,7 +16,7 @@ pub enum DataIn {
     Buf(Buf, usize),
 }
 
-/// Data that several messages share.
+/// Data-In that several messages share.
 pub enum SharedDataIn {
     /// Zeros.
     Zeros,
@@ -37,7 +37,8 @@ impl DataIn {
         }
     }
 
-    /// The payload of one message, which takes zeros up to [`MAX_ZEROS`](lunar_runtime::send_queue::MAX_ZEROS).
+    /// The payload of a single message. Zeros may have up to [`MAX_ZEROS`](lunar_runtime::send_queue::MAX_ZEROS)
+    /// bytes.
     #[inline]
     pub fn whole(self) -> Payload {
         match self {
@@ -59,7 +60,7 @@ impl DataIn {
 }
 
 impl SharedDataIn {
-    /// The payload of one of them.
+    /// The payload of one message: `len` bytes from `at` on.
     pub fn part(&self, at: usize, len: usize) -> Payload {
         match self {
             SharedDataIn::Zeros => Payload::Zeros(len),

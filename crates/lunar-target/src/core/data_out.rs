@@ -1,10 +1,10 @@
-//! Data-Out: from the command that announces it to the last byte, with the requests for data (R2Ts) in between.
+//! Data-Out of a command, from its announcement to its last byte, and the requests for data (R2Ts).
 //!
-//! # Data that must arrive
+//! # Timeouts
 //!
-//! A WRITE counts for its session's share of memory when it is announced, and for the pool when its first data arrive. Empty
-//! Data-Out PDUs are not progress, and data that drip too slowly end the session too. Data arrive in the order of the R2Ts,
-//! so a write is not late while an earlier one receives what it asked for.
+//! A WRITE counts for its session's share of memory when it is announced, and for the pool when its first data
+//! arrive. The session ends if data stop arriving, or arrive too slowly. Empty Data-Out PDUs are not progress. Data
+//! arrive in the order of the R2Ts, so a write is not late while an earlier one receives its requested data.
 
 use super::command::ScsiCommand;
 use super::complete::{CommandResult, Completion};
@@ -21,10 +21,10 @@ use lunar_wire::scsi::{Sense, Status};
 use std::rc::Weak;
 use std::time::{Duration, Instant};
 
-/// Checks within the timeout for data. Each check sees whether data have arrived since the one before.
+/// Number of checks within the timeout for data. Each check sees whether data have arrived since the previous one.
 const CHECKS_PER_TIMEOUT: u32 = 6;
-/// The data of a command may be missing for this many timeouts, and for one more with each [`BYTES_PER_TIMEOUT`] of data that
-/// the session waited for at the first check. So a few bytes now and then do not keep a session alive.
+/// Number of timeouts for which data of a command may be missing, plus one for each [`BYTES_PER_TIMEOUT`] of data
+/// that the session awaited at the first check. It bounds sessions that send a few bytes now and then.
 const MAX_TIMEOUTS: u32 = 4;
 const BYTES_PER_TIMEOUT: u64 = 1 << 20;
 
@@ -59,7 +59,7 @@ impl<F: FrontEnd> State<F> {
         let is_chunked = is_chunked && sequencer.asked() <= CHUNK_LEN;
         let first = if is_chunked { CHUNK_LEN } else { wanted };
         let buf = self.buffer_for(data, first as usize).unwrap_or_else(|failure| {
-            // Unsolicited data still arrive, and are dropped, before the initiator gets the response.
+            // Unsolicited data still arrive, and are dropped, before the response is sent.
             sequencer.stop();
             *answer = Some(Err(failure));
             None
@@ -112,7 +112,7 @@ impl<F: FrontEnd> State<F> {
         }
     }
 
-    /// Requests more data of a task, or launches the task when all data have arrived.
+    /// Requests more data for a task, or launches the task when all data have arrived.
     pub fn progress(&mut self, tag: u32) {
         let Some(task) = self.tasks.get_mut(&tag) else { return };
         let Some(receiving) = &mut task.receiving else { return };
@@ -136,7 +136,7 @@ impl<F: FrontEnd> State<F> {
         }
     }
 
-    /// Data have arrived for a task that runs.
+    /// Handles data that arrived for a running task.
     fn notify_progress(&mut self, tag: u32) {
         self.request_more(tag);
         let receiving = self.tasks.get(&tag).and_then(|task| task.receiving.as_ref());
@@ -179,7 +179,7 @@ impl<F: FrontEnd> State<F> {
         }
     }
 
-    /// Checks the tasks that wait for data. None: no task waits. Some(true): the data of a task are overdue.
+    /// Checks the tasks that wait for data. None: no task waits. Some(true): data of a task are overdue.
     fn check_data_out(&mut self) -> Option<bool> {
         // Data cannot arrive while the target does not receive.
         let is_full = self.is_full();
@@ -193,7 +193,7 @@ impl<F: FrontEnd> State<F> {
         (!waiting.is_empty()).then(|| is_late(waiting) | is_slow)
     }
 
-    /// Whether a task waits for the data of this transfer. A transfer of an earlier task with the same tag does not
+    /// Whether a task waits for data of this transfer. A transfer of an earlier task with the same tag does not
     /// count.
     pub fn is_awaiting(&self, tag: u32, transfer: u32) -> bool {
         let receiving = self.tasks.get(&tag).and_then(|task| task.receiving.as_ref());
@@ -215,7 +215,7 @@ impl<F: FrontEnd> State<F> {
         receiving.buffers.take_range(segment.offset, segment.len)
     }
 
-    /// Takes data that have arrived. `intact`: their digest matched.
+    /// Processes data that have arrived. `intact`: the data digest matches, or there is none.
     pub fn receive_data(
         &mut self,
         origin: DataOutId,
@@ -225,13 +225,13 @@ impl<F: FrontEnd> State<F> {
     ) -> DataOutResult {
         let newest = self.transfer_base;
         let Some(Task { command, receiving: Some(r), .. }) = self.tasks.get_mut(&origin.tag) else {
-            // Data that were requested before their task was aborted may still arrive. They do no harm.
+            // Data that were requested before their task was aborted may still arrive. Ignore them.
             let may_come = origin.transfer.is_some_and(|transfer| transfer >> INDEX_BITS <= newest);
             return if may_come { DataOutResult::Ignored } else { DataOutResult::Invalid };
         };
         let index = index_of(origin.transfer, r.transfer_base);
         if let ReceivedData::Placed(buf) = data {
-            // Data of an earlier task that ended while they were being read, and whose tag this task has now.
+            // The data belong to an earlier task that ended while they were being read, and whose tag was reused.
             let Some(index) = index else { return DataOutResult::Ignored };
             r.buffers.put_back(segment.offset, buf);
             r.sequencer.take(index, segment);
@@ -240,7 +240,7 @@ impl<F: FrontEnd> State<F> {
             let index = index.filter(|index| index.is_none() || origin.lun == command.lun);
             let Some(index) = index else { return DataOutResult::Invalid };
             let verdict = r.sequencer.take(index, segment);
-            // A segment without data is no progress: it costs the initiator nothing.
+            // A segment without data is no progress: sending it costs the initiator nothing.
             r.has_progressed |= segment.len > 0 && verdict != DataOutVerdict::Invalid;
             match verdict {
                 DataOutVerdict::Accept { offset } => {
@@ -257,7 +257,8 @@ impl<F: FrontEnd> State<F> {
     }
 }
 
-/// Checks the transfers that wait for data, [`CHECKS_PER_TIMEOUT`] times within the timeout. Whether one is overdue.
+/// Checks the transfers that wait for data, [`CHECKS_PER_TIMEOUT`] times within the timeout. Returns whether one is
+/// overdue.
 ///
 /// Data arrive in the order of the requests: a transfer that waits behind one that makes progress is not overdue. A
 /// transfer with a newer request has made progress recently.
@@ -299,7 +300,7 @@ fn index_of(transfer: Option<u32>, base: u32) -> Option<Option<u16>> {
 }
 
 impl DataOutTransfer {
-    /// The failure that keeps the command from running, or from going on.
+    /// The failure that keeps the command from running or continuing.
     pub fn failure(&self) -> Option<CommandError> {
         match (self.has_digest_error, self.sequencer.failure()) {
             (true, _) => Some(Sense::CRC_ERROR.into()),
@@ -308,13 +309,13 @@ impl DataOutTransfer {
         }
     }
 
-    /// Bytes that have not arrived.
+    /// Number of bytes that have not arrived.
     fn missing_bytes(&self) -> u32 {
         self.wanted.saturating_sub(self.sequencer.arrived())
     }
 
-    /// Whether data have been missing for too long in total. `missing_bytes`: bytes that the session waits for. `is_full`: the
-    /// target does not receive now.
+    /// Whether data have been missing for too long in total. `missing_bytes`: bytes that the session awaits.
+    /// `is_full`: the target does not receive at the moment.
     fn is_slow(&mut self, missing_bytes: u64, is_full: bool) -> bool {
         if self.max_checks == 0 {
             let times = u64::from(MAX_TIMEOUTS) + missing_bytes / BYTES_PER_TIMEOUT;
@@ -324,8 +325,8 @@ impl DataOutTransfer {
         self.checks >= self.max_checks
     }
 
-    /// The first of its data has arrived: its buffer counts against the pool from now on. Without room all data of the
-    /// command are dropped.
+    /// Counts the buffer against the pool when the first data arrive. Without room, all data of the command are
+    /// dropped.
     fn claim(&mut self) -> bool {
         if !self.buffers.claim() {
             self.buffers = DataOutBuffers::default();
@@ -335,7 +336,7 @@ impl DataOutTransfer {
         !self.is_out_of_memory
     }
 
-    /// Records the result of a digest. After a digest error no further chunk is requested.
+    /// Records the result of a digest check. After a digest error no further chunk is requested.
     fn checked(&mut self, intact: bool) {
         self.has_digest_error |= !intact;
         if self.has_digest_error && self.is_chunked {
@@ -370,7 +371,7 @@ mod tests {
         }
     }
 
-    /// Whether data are overdue. The older transfer was announced first.
+    /// Whether data are overdue in one of two transfers. The older one was announced first.
     fn look([older, younger]: &mut [DataOutTransfer; 2]) -> bool {
         is_late(vec![(2, younger), (1, older)])
     }
@@ -387,7 +388,7 @@ mod tests {
         assert_eq!([waiting[0].idle_checks, waiting[1].idle_checks], [CHECKS_PER_TIMEOUT, 0]);
     }
 
-    /// A byte now and then does not excuse a transfer for ever. A target that cannot receive does.
+    /// A few bytes now and then do not excuse a transfer forever. A target that does not receive does.
     #[test]
     fn data_out_that_drips_is_overdue() {
         let mut waiting = receiving();
@@ -410,7 +411,7 @@ mod tests {
         }
     }
 
-    /// The initiator sends first what was requested first, for whichever write.
+    /// The initiator sends data in the order of the requests, across writes.
     #[test]
     fn older_write_waits_for_earlier_request() {
         let mut waiting = [receiving(), receiving()];

@@ -1,14 +1,14 @@
-//! The buffers for the Data-Out of a command: one buffer for all of it, or a few buffers for one chunk each, used in
-//! turn.
+//! The buffers for the Data-Out of a command: one buffer for all data, or a few buffers that hold one chunk each and
+//! are reused.
 
 use lunar_runtime::{Buf, Pool};
 
-/// Bytes of a chunk. A command of no more than [`BUFFERS`] chunks has one buffer for all of its data.
+/// Bytes of a chunk. A command of at most [`BUFFERS`] chunks has one buffer for all of its data.
 pub const CHUNK_LEN: u32 = 1 << 20;
-/// Buffers of a chunked command: one is filled while the other is written.
+/// Maximum number of buffers of a chunked command: one is filled while the other is written.
 pub const BUFFERS: u32 = 2;
 
-/// A buffer, and the range of the command's data that it is for.
+/// A buffer, and the range of the command's data that it holds.
 struct BufferRange {
     start: u32,
     end: u32,
@@ -16,19 +16,19 @@ struct BufferRange {
     buf: Option<Buf>,
 }
 
-/// The buffers of a command. None: its data are dropped.
+/// The buffers of a command. If there are none, its data are dropped.
 #[derive(Default)]
 pub struct DataOutBuffers {
     now: Option<BufferRange>,
     next: Option<BufferRange>,
-    /// Where the last range ends.
+    /// End of the last range.
     end: u32,
     /// Buffers in use, including those that are being written.
     buffer_count: u32,
 }
 
 impl DataOutBuffers {
-    /// One buffer, for the range that begins with the first byte.
+    /// One buffer for the range that begins with the first byte. None: data are dropped.
     pub fn first(buf: Option<Buf>) -> DataOutBuffers {
         let mut buffers = DataOutBuffers::default();
         if let Some(buf) = buf {
@@ -60,14 +60,14 @@ impl DataOutBuffers {
         range.buf.take().map(|buf| (buf, at))
     }
 
-    /// Returns a buffer in which a segment was placed that begins with this byte.
+    /// Returns a buffer in which a segment was placed. `offset`: the first byte of the segment.
     pub fn put_back(&mut self, offset: u32, buf: Buf) {
         if let Some(range) = self.of(offset) {
             range.buf = Some(buf);
         }
     }
 
-    /// Copies a segment. Bytes in no range are dropped.
+    /// Copies a segment into the buffers. Bytes outside all ranges are dropped.
     pub fn copy(&mut self, offset: u32, data: &[u8]) {
         let Some(range) = self.of(offset) else { return };
         let at = (offset - range.start) as usize;
@@ -76,12 +76,12 @@ impl DataOutBuffers {
         buf[at..at + n].copy_from_slice(&data[..n]);
     }
 
-    /// The first of the data has arrived: the buffer counts against the pool from now on. False: the pool has no room.
+    /// Counts the buffer against the pool, because the first data have arrived. False: the pool has no room.
     pub fn claim(&mut self) -> bool {
         self.now.as_mut().and_then(|range| range.buf.as_mut()).is_none_or(Buf::claim)
     }
 
-    /// All bytes of the oldest range have arrived: `arrived` is the end of the data so far.
+    /// Whether all bytes of the oldest range have arrived. `arrived`: the end of the data without a gap.
     pub fn is_filled(&self, arrived: u32) -> bool {
         self.now.as_ref().is_some_and(|range| range.buf.is_some() && range.end <= arrived)
     }
@@ -92,7 +92,7 @@ impl DataOutBuffers {
         range.and_then(|range| range.buf)
     }
 
-    /// A chunk was written: its buffer is for the next range without one. `wanted`: bytes of the command.
+    /// Reuses the buffer of a written chunk for the next range. `wanted`: bytes of the command.
     pub fn reuse(&mut self, mut buf: Buf, wanted: u32) {
         let end = wanted.min(self.end.saturating_add(CHUNK_LEN));
         let len = end.saturating_sub(self.end) as usize;
@@ -101,14 +101,14 @@ impl DataOutBuffers {
             return;
         }
         if buf.capacity() < len {
-            // A backend may keep the buffer and return another one.
+            // A backend may keep the buffer, and return another one.
             buf = Buf::zeroed(len);
         }
         buf.set_visible(len);
         self.push(end, buf);
     }
 
-    /// Takes one more buffer if the pool has one and there are data for it.
+    /// Takes one more buffer, if there are data for it and the pool has one.
     pub fn grow(&mut self, pool: &Pool, wanted: u32) {
         let end = wanted.min(self.end.saturating_add(CHUNK_LEN));
         if self.buffer_count == 0 || self.buffer_count == BUFFERS || end <= self.end {
@@ -120,7 +120,7 @@ impl DataOutBuffers {
         }
     }
 
-    /// Where the last range ends.
+    /// End of the last range.
     pub fn end(&self) -> u32 {
         self.end
     }

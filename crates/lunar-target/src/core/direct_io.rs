@@ -1,5 +1,5 @@
-//! READs and WRITEs that only need the medium: they hold the task set lock, they are decided, and their data, or a
-//! buffer for it, are here.
+//! READs and WRITEs that need only the medium: they hold the task set lock, their plan exists, and their data or
+//! their buffer are available.
 
 use super::command::ScsiCommand;
 use super::cut_through;
@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl DirectIo {
-    /// None if the command needs more than that: data or a buffer that are not here, parts that go to the initiator
-    /// early, or a length that the initiator does not expect.
+    /// None if the command needs more than that: outstanding data, a buffer, parts that are sent early, or a length
+    /// that the initiator does not expect.
     fn of(
         pool: &Pool,
         handle: &LunHandle,
@@ -50,7 +50,7 @@ impl DirectIo {
         }
     }
 
-    /// Bytes of Data-Out.
+    /// Bytes of Data-Out that are written.
     fn written(&self) -> u32 {
         match self {
             DirectIo::Read { .. } => 0,
@@ -69,7 +69,7 @@ impl DirectIo {
 }
 
 impl<F: FrontEnd> State<F> {
-    /// Begins a READ, or a WRITE with all of its data, which keeps the task set lock until it has ended. False: the
+    /// Begins a READ, or a WRITE with all of its data. The command keeps the task set lock until it ends. False: the
     /// command needs more than that, and nothing was done.
     pub(super) fn try_direct_io(&mut self, c: &ScsiCommand, plan: &Plan, data: &ReceivedData<'_>) -> bool {
         let (LunLookup::LogicalUnit(handle), Some(nexus)) = (self.luns.find(c.lun), self.me.upgrade()) else {
@@ -115,7 +115,7 @@ impl<F: FrontEnd> State<F> {
     }
 }
 
-/// Completes the commands of a queue until none is left.
+/// Completes the commands of a queue until it is empty.
 async fn serve<F: FrontEnd>(queue: Rc<IoQueue>, nexus: Rc<ItNexus<F>>) {
     queue.take_ends(|begun, ended| nexus.end_direct(begun, ended)).await;
 }
@@ -131,7 +131,7 @@ async fn run_unqueued<F: FrontEnd>(nexus: Rc<ItNexus<F>>, begun: DirectIoCommand
 }
 
 impl<F: FrontEnd> ItNexus<F> {
-    /// Completes a command of direct I/O.
+    /// Completes a direct I/O command.
     pub(super) fn end_direct(self: &Rc<Self>, begun: DirectIoCommand, ended: ExecutionResult) {
         let DirectIoCommand { tag, serial, written, inside, .. } = begun;
         drop(inside);

@@ -1,4 +1,4 @@
-//! The execution of a task: its order among other tasks, and its end.
+//! The execution of a task: its order relative to other tasks, and its end.
 
 use super::command::{ScsiCommand, TaskAttribute};
 use super::complete::{CommandResult, Completion};
@@ -19,13 +19,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-/// How a task ended.
+/// The end of a task.
 pub(super) struct TaskEnd {
     /// Its result.
     pub ended: ExecutionResult,
-    /// Bytes of Data-Out that its CDB asks for.
+    /// Bytes of Data-Out that its CDB requests.
     pub moved: u64,
-    /// Bytes that a WRITE has stored.
+    /// Bytes that a WRITE wrote to the medium.
     pub written: Option<u32>,
 }
 
@@ -36,7 +36,7 @@ impl TaskEnd {
     }
 }
 
-/// A task on its way through task set, device server and backend.
+/// A task during its execution by task set, device server and backend.
 pub(super) struct TaskExecution<F: FrontEnd> {
     /// Its I_T nexus.
     pub nexus: Rc<ItNexus<F>>,
@@ -63,13 +63,13 @@ pub(super) struct TaskOrdering {
     pub task_set: TaskSetHandle,
     /// The mode in which it takes the task set lock.
     pub mode: LockMode,
-    /// The length of the Data-Out must be what the CDB asks for.
+    /// Whether the length of the Data-Out must be exactly that of the CDB.
     pub exact: bool,
 }
 
 impl<F: FrontEnd> TaskExecution<F> {
     /// Acquires the guards of a task. None: the command was aborted or is stale. An aborted command stops waiting at
-    /// once, because the commands inside may never end, and others wait behind it.
+    /// once, because the holders of the lock may never end, and others queue behind it.
     pub async fn acquire(
         &self,
         task_set: &TaskSetHandle,
@@ -107,12 +107,12 @@ impl<F: FrontEnd> TaskExecution<F> {
 impl<F: FrontEnd> ItNexus<F> {
     /// The order of a command among others of its logical unit.
     ///
-    /// None when its LUN now is another logical unit, or none.
+    /// None if the LUN has become another logical unit, or none.
     pub(super) fn ordering(&self, c: &ScsiCommand, unit: &Arc<LogicalUnit>) -> Option<TaskOrdering> {
         let mut state = self.state();
         let handle = state.luns.unit(c.lun, unit)?;
         let mode = match (c.attribute, handle.nexus.concurrency(c.cdb())) {
-            // The remote logical unit keeps the order. Here one command that hangs must not block other hosts.
+            // The remote logical unit orders commands. Here a command that hangs must not block other hosts.
             _ if unit.passthrough().is_some() => LockMode::HeadOfQueue,
             (TaskAttribute::Ordered, _) | (_, Concurrency::Exclusive) => LockMode::Exclusive,
             (TaskAttribute::HeadOfQueue, _) => LockMode::HeadOfQueue,
@@ -125,8 +125,8 @@ impl<F: FrontEnd> ItNexus<F> {
         })
     }
 
-    /// Waits for older tasks of this session: an ORDERED task waits for all of them, a SIMPLE one for the ORDERED ones
-    /// (SAM-5 section 8.6).
+    /// Waits for older tasks of this session: an ORDERED task waits for all of them, a SIMPLE task for the ORDERED
+    /// ones (SAM-5 section 8.6).
     ///
     /// The task set lock keeps this order among sessions, except for tasks that release it between their steps: copies
     /// and chunked writes.
@@ -150,7 +150,7 @@ impl<F: FrontEnd> ItNexus<F> {
         }
     }
 
-    /// Decides a command, with its parameter data if it has some.
+    /// Plans a command, with its parameter data if it has any.
     pub(super) fn decide(
         &self,
         c: &ScsiCommand,
@@ -164,14 +164,14 @@ impl<F: FrontEnd> ItNexus<F> {
         }
     }
 
-    /// Decides a command again that has begun and goes on with more data.
+    /// Plans a command again that has begun and continues with more data.
     pub(super) fn go_on(&self, c: &ScsiCommand, unit: &Arc<LogicalUnit>) -> PlanResult {
         let mut state = self.state();
         let handle = state.luns.unit(c.lun, unit).ok_or(Sense::LUN_NOT_SUPPORTED)?;
         handle.nexus.resume(c.cdb())
     }
 
-    /// Waits for `work`, which outlives the command. None: the command was aborted.
+    /// Runs `work`, which may outlast the command. None: the command was aborted.
     pub(super) async fn until_aborted<T>(
         &self,
         c: &ScsiCommand,

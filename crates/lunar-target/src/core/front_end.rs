@@ -12,41 +12,43 @@ use lunar_wire::scsi::Sense;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Bytes in the send queue above which the target receives no more.
+/// Bytes in the send queue above which the target stops receiving.
 pub const MAX_QUEUED_BYTES: usize = 16 << 20;
 /// How long the last responses of a session may take to leave.
 pub const FINAL_FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The protocol side of an I_T nexus: a session of a transport. It belongs to the [`State`] of its nexus.
+/// The transport's side of an I_T nexus: a session. It belongs to the [`State`] of its nexus.
 pub trait FrontEnd: Sized + 'static {
-    /// Most bytes of Data-Out that may come with a command.
+    /// Maximum number of bytes of Data-Out that may arrive with a command.
     fn immediate_limit(&self) -> u32;
 
-    /// The sequence of the Data-Out of a command that wants this many bytes and has brought this many with it.
+    /// The data-out transfer of a command that needs `wanted` bytes, of which `immediate` arrived with it.
     fn sequencer(&self, c: &ScsiCommand, wanted: u32, immediate: u32) -> DataOutSequencer;
 
-    /// The front end fetches data itself (RDMA Read), so the buffer of a task must exist before.
+    /// Whether the front end fetches data itself (RDMA Read), so that the buffer of a task must exist first.
     fn fetches_data(&self) -> bool;
 
     /// Requests a part of a command's Data-Out from the initiator.
     fn request_data(&mut self, c: &ScsiCommand, transfer: DataRequest);
 
-    /// Sends a part of a command's Data-In that follows what was `sent`. More follows. Returns the new progress.
+    /// Sends a part of a command's Data-In, after the parts in `sent`. More parts follow. Returns the new progress.
     fn data_in(&mut self, c: &ScsiCommand, data: DataIn, sent: DataInProgress) -> DataInProgress;
 
     /// Sends the rest of a command's Data-In, and its response.
     fn respond(&mut self, c: &ScsiCommand, response: CommandResponse);
 
-    /// A command has ended, with or without a response: the initiator may send another one.
+    /// Releases the place of a command that has ended, with or without a response: the initiator may send another
+    /// one.
     fn release(&mut self, c: &ScsiCommand);
 
-    /// The send queue is so long that nothing more is received.
+    /// Whether the send queue is so long that the target stops receiving.
     fn is_full(&self) -> bool;
 
-    /// The reason why commands of this connection are stale: their initiator has left the session.
+    /// The reason why commands of this connection are stale: their initiator has left the session. `behind`: received
+    /// bytes that are not parsed yet; None: the receiver has them.
     fn stale_reason(&self, connection: u16) -> Option<EndReason>;
 
-    /// The next [`FrontEnd::stale_reason`] must query the kernel again for this connection.
+    /// Makes the next [`FrontEnd::stale_reason`] query the kernel for this connection.
     fn recheck_peer(&self, connection: u16);
 
     /// Processes the commands that have arrived, so that they come before a task management function of another
@@ -56,10 +58,10 @@ pub trait FrontEnd: Sized + 'static {
     /// The reason why the session ends.
     fn drain_received(state: &mut State<Self>, scope: &AbortScope) -> Result<(), EndReason>;
 
-    /// Every command before this position in the order of the initiator has arrived, or never will.
+    /// Whether every command before this position in the initiator's order has arrived, or never will.
     fn has_received(&self, sequence: u32) -> bool;
 
-    /// The data in flight, where data of tasks that have ended could still change memory of the initiator.
+    /// The data in flight, if data of ended tasks could still change memory of the initiator.
     fn in_flight_data(&self) -> Vec<Rc<dyn InFlightData>>;
 
     /// Aborted tasks of this session wait for the data that were requested. Override it if an initiator may be exempt
@@ -72,11 +74,10 @@ pub trait FrontEnd: Sized + 'static {
     /// it. Sessions whose tasks wait for requested data report nothing.
     fn report_termination(&mut self, _lun: u64) {}
 
-    /// Reports an event of the logical unit with this LUN field. False: the initiator has no room for it.
+    /// Reports an event of the logical unit with this LUN field. False: the initiator has no receive buffer for it.
     fn report_event(&mut self, lun: u64, event: Sense) -> bool;
 
-    /// Reports that the target, or the access to it, was removed. Override it if the protocol has a message for it. The
-    /// end of the connections follows in any case.
+    /// Reports that the target, or the initiator's access to it, was removed.
     fn report_gone(&mut self) {}
 
     /// Requests that the initiator log out within this many seconds. False: no request was sent, and the session ends
@@ -88,10 +89,10 @@ pub trait FrontEnd: Sized + 'static {
     /// Sends as much of the send queue as possible.
     fn flush(nexus: &Rc<ItNexus<Self>>);
 
-    /// The same after all other work that is ready: responses of several tasks then leave together.
+    /// Flushes after all other work that is ready, so that responses of several tasks are sent together.
     fn flush_soon(nexus: &Rc<ItNexus<Self>>);
 
-    /// Waits until the send queue is empty, or cannot be sent any more.
+    /// Waits until the send queue is empty, or cannot be sent anymore.
     fn flushed(nexus: &Rc<ItNexus<Self>>) -> impl Future<Output = ()>;
 
     /// Stops receiving: the session is over. Queued responses are still sent.
@@ -103,22 +104,22 @@ pub trait FrontEnd: Sized + 'static {
 
 /// Data in flight between buffers of tasks and memory of the initiator (RFC 5047).
 pub trait InFlightData {
-    /// Bytes in the send queue, and bytes of the buffers that it holds.
+    /// Bytes in the send queue, including the buffers that it holds.
     fn waiting(&self) -> usize;
 
     /// The reads from the initiator that have begun so far, and the responses that wait for them.
     fn reads(&self) -> InFlightReads;
 
-    /// These reads have ended, and no response waits for them any more.
+    /// Whether these reads have ended, and no response waits for them.
     fn have_ended(&self, reads: InFlightReads) -> bool;
 
-    /// A fence behind all that was sent and written so far.
+    /// A fence after everything that was sent and written so far.
     fn fence(&self) -> u64;
 
-    /// All that was sent before this fence has arrived.
+    /// Whether everything before this fence has arrived.
     fn fence_done(&self, fence: u64) -> bool;
 
-    /// Ends the connection, and discards what is in flight.
+    /// Closes the connection, and discards all data in flight.
     fn reset(&self);
 }
 

@@ -1,5 +1,5 @@
-//! READs and WRITEs of one LUN at a medium that takes many at once. One async task completes all of them, for as long
-//! as there are any.
+//! READs and WRITEs of one LUN at a medium that executes many at once. A single async task completes all of them, as
+//! long as there are any.
 
 use crate::LogicalUnit;
 use crate::exec::{self, ExecutionResult};
@@ -20,8 +20,8 @@ struct IoQueueState {
     /// The commands, by lane of the queue.
     begun: Vec<Option<(DirectIoCommand, IoKind)>>,
     free: Vec<usize>,
-    /// The waker of the async task that takes the completions. A new command must wake it, because the queue makes no
-    /// progress unless polled.
+    /// The waker of the async task that completes the commands. A new command must wake it, because the queue makes
+    /// progress only when polled.
     waits: Option<Waker>,
 }
 
@@ -45,7 +45,7 @@ pub struct DirectIoCommand {
     pub unit: Arc<LogicalUnit>,
     /// Its guard of the task set lock.
     pub inside: SharedGuard,
-    /// The end of the session waits for it.
+    /// The session does not end before it.
     pub _under_way: InFlightGuard<Arc<SessionFence>>,
     /// Bytes of Data-Out.
     pub written: u32,
@@ -84,8 +84,8 @@ impl IoQueue {
         IoQueue(RefCell::new(IoQueueState { queue, begun: Vec::new(), free: Vec::new(), waits: None }))
     }
 
-    /// Submits the operation of a command. True: the queue was empty, and the caller must start a task for the
-    /// completions.
+    /// Submits the operation of a command. True: the queue was empty, and the caller must start a task that completes
+    /// the commands.
     pub fn begin(&self, begun: DirectIoCommand, work: DirectIo) -> bool {
         let inner = &mut *self.0.borrow_mut();
         let is_first = inner.is_idle();
@@ -105,7 +105,7 @@ impl IoQueue {
         is_first
     }
 
-    /// Passes the completions to `end` until the queue is empty.
+    /// Passes completed commands to `end` until the queue is empty.
     pub async fn take_ends(&self, mut end: impl FnMut(DirectIoCommand, ExecutionResult)) {
         poll_fn(|cx| {
             while let Poll::Ready(((begun, kind), finished)) = self.poll_ended(cx) {

@@ -1,4 +1,4 @@
-//! The keepalive of a connection: it pings a silent initiator, and ends the connection when the initiator does not
+//! The keepalive of a connection: it pings a silent initiator, and closes the connection if the initiator does not
 //! answer.
 
 use super::front_end::FrontEnd;
@@ -9,23 +9,23 @@ use std::time::{Duration, Instant};
 
 /// A connection with a keepalive.
 pub trait KeepaliveConnection<F: FrontEnd>: 'static {
-    /// Something was received, or queued data were sent, since the last call.
+    /// Whether something was received, or queued data were sent, since the last call.
     fn is_alive(&self, state: &mut State<F>) -> bool;
 
     /// Queues a ping, unless the previous one has no answer yet. False: the initiator may not be pinged yet.
     fn ping(&self, state: &mut State<F>) -> bool;
 
-    /// The ping has left. That it left proves no life.
+    /// Records that the ping was sent. Sending it does not prove that the peer is alive.
     fn ping_sent(&self);
 
-    /// The ping is answered, or no longer matters.
+    /// Forgets the ping, which was answered or no longer matters.
     fn forget_ping(&self);
 
     /// Ends the connection.
     fn close(&self);
 }
 
-/// Pings a silent initiator, and ends the connection when it does not answer. A discovery session gets no ping: it
+/// Pings a silent initiator, and closes the connection if it does not answer. A Discovery session gets no ping: it
 /// ends when it is idle.
 pub async fn run<F: FrontEnd, C: KeepaliveConnection<F>>(nexus: Weak<ItNexus<F>>, conn: Weak<C>) {
     let Some((idle, ping)) = nexus.upgrade().map(|nexus| schedule(&nexus)) else { return };
@@ -36,8 +36,7 @@ pub async fn run<F: FrontEnd, C: KeepaliveConnection<F>>(nexus: Weak<ItNexus<F>>
     }
 }
 
-/// How long the session may be idle, for a discovery session. The interval and the timeout of pings, if they are
-/// configured.
+/// The idle timeout of a Discovery session, and the interval and timeout of pings, if they are configured.
 fn schedule<F: FrontEnd>(nexus: &ItNexus<F>) -> (Option<Duration>, Option<(Duration, Duration)>) {
     let state = nexus.state();
     let config = &state.login_context().config;
@@ -45,7 +44,7 @@ fn schedule<F: FrontEnd>(nexus: &ItNexus<F>) -> (Option<Duration>, Option<(Durat
     (idle, config.session.nop_interval.map(|interval| (interval, config.session.nop_timeout)))
 }
 
-/// Ends an idle discovery session: an initiator that knows the targets has no use for the connection.
+/// Ends an idle Discovery session: an initiator that knows the targets does not need the connection anymore.
 async fn end_idle<F: FrontEnd, C: KeepaliveConnection<F>>(
     nexus: Weak<ItNexus<F>>,
     conn: Weak<C>,
@@ -65,7 +64,7 @@ async fn end_idle<F: FrontEnd, C: KeepaliveConnection<F>>(
     }
 }
 
-/// Waits for the interval, pings if the initiator was silent, and waits for an answer. False: the connection is over.
+/// Waits for the interval, pings a silent initiator, and waits for an answer. False: the connection is over.
 async fn is_answered<F: FrontEnd, C: KeepaliveConnection<F>>(
     nexus: &Weak<ItNexus<F>>,
     conn: &Weak<C>,

@@ -13,7 +13,7 @@ use lunar_wire::scsi::lun;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// A LUN that was used.
+/// A LUN that this session has used.
 pub struct LunHandle {
     /// The I_T_L nexus.
     pub nexus: Nexus,
@@ -21,17 +21,17 @@ pub struct LunHandle {
     pub unit: Arc<LogicalUnit>,
     /// The backend, as of `epoch`.
     pub backend: Arc<dyn Backend>,
-    /// The backend needs no reads and keeps no data, as of `epoch`.
+    /// Whether the backend needs no reads and keeps no data, as of `epoch`.
     pub null: bool,
-    /// The medium is remote, and no command completes at once; as of `epoch`.
+    /// Whether the medium is remote, so that no command completes at once; as of `epoch`.
     pub is_remote: bool,
     /// The epoch of the nexus when the backend was looked up.
     epoch: u64,
-    /// Unfinished ORDERED commands.
+    /// Number of unfinished ORDERED commands.
     pub ordered: i32,
     /// Its nexus with the remote logical unit, if this is a passthrough.
     pub passthrough: Option<Rc<dyn PassthroughNexus>>,
-    /// Its commands at a medium that takes many at once, as of `epoch`.
+    /// The queue of its medium, if that executes many commands at once, as of `epoch`.
     queue: Option<Rc<IoQueue>>,
     /// Its entry in the list of nexuses of the session.
     _listing: NexusListing,
@@ -43,8 +43,8 @@ impl LunHandle {
         self.unit.task_set.handle(self.nexus.core_index())
     }
 
-    /// Decides a command that holds the task set lock, or would. Afterwards `backend` is current: whatever replaces
-    /// the backend advances the epoch.
+    /// Plans a command that holds the task set lock, or would. Afterwards `backend` is current, because replacing the
+    /// backend advances the epoch.
     #[inline]
     pub fn begin(&mut self, cdb: &[u8]) -> PlanResult {
         let answer = self.nexus.begin(cdb);
@@ -54,7 +54,7 @@ impl LunHandle {
         answer
     }
 
-    /// The queue of the medium, if it takes many commands at once on this core.
+    /// The queue of the medium, if that executes many commands at once on this core.
     pub fn queue(&mut self) -> Option<Rc<IoQueue>> {
         if self.queue.is_none() {
             self.queue = self.backend.clone().queue().map(|queue| Rc::new(IoQueue::new(queue)));
@@ -78,7 +78,7 @@ pub enum LunLookup<'a> {
     LogicalUnit(&'a mut LunHandle),
     /// The REPORT LUNS well-known logical unit.
     WellKnown,
-    /// The initiator sees no such LUN.
+    /// The initiator does not see this LUN.
     Absent,
 }
 
@@ -91,7 +91,7 @@ pub struct NexusLuns {
 }
 
 impl NexusLuns {
-    /// LUNs of which none was used.
+    /// The LUNs of a new session, none of which was used.
     pub fn new(map: Arc<LunMap>, port: Arc<NexusPorts>, nexuses: Arc<NexusList>) -> Self {
         NexusLuns { map, port, handles: Vec::new(), nexuses }
     }
@@ -101,7 +101,7 @@ impl NexusLuns {
         &self.map
     }
 
-    /// Looks up a LUN field. The first use of a LUN creates its nexus.
+    /// Looks up a LUN field. The first use of a LUN creates its I_T_L nexus.
     #[inline]
     pub fn find(&mut self, field: u64) -> LunLookup<'_> {
         let Some(number) = lun::of_request(field) else {
@@ -127,7 +127,7 @@ impl NexusLuns {
             null: backend.facts().null,
             is_remote: backend.preferred_read_size().is_some(),
             backend,
-            // The first command looks up the backend.
+            // The first command looks up the backend, because the epoch differs.
             epoch: 0,
             ordered: 0,
             passthrough: unit.passthrough().map(|passthrough| passthrough.enter(&self.port)),
@@ -142,7 +142,8 @@ impl NexusLuns {
         true
     }
 
-    /// The source and destination of a segment of EXTENDED COPY, which are LUNs of this session. Naming a LUN uses it.
+    /// The source and destination of a segment of EXTENDED COPY, which are LUNs of this session. Naming a LUN counts
+    /// as using it.
     pub fn copy_ends(&mut self, number: u16, segment: &CopySegment) -> Result<CopyEnds, Sense> {
         let [from, to] = [&segment.source, &segment.destination].map(|naa| self.named(naa));
         let (from, to) = from.zip(to).ok_or(segment.unreachable(number))?;
@@ -155,8 +156,8 @@ impl NexusLuns {
         ends.ok_or(segment.unreachable(number))
     }
 
-    /// The bytes that a segment moves, if this initiator may read the source and write the destination now, and both
-    /// are the logical units that they were.
+    /// The bytes that a segment copies. Fails unless this initiator may read the source and write the destination
+    /// now, and both are still the same logical units.
     pub fn copy_range(
         &self,
         number: u16,
@@ -170,7 +171,7 @@ impl NexusLuns {
         segment.range(number, nexus(&ends.source)?, nexus(&ends.destination)?)
     }
 
-    /// The passthrough nexuses of these logical units. Naming a LUN uses it.
+    /// The passthrough nexuses of these logical units. Naming a LUN counts as using it.
     pub fn passthrough_nexuses(&mut self, units: &[Arc<LogicalUnit>]) -> Vec<Rc<dyn PassthroughNexus>> {
         let passing = |(_, v): &(&u16, &LunEntry)| {
             v.unit.passthrough().is_some() && units.iter().any(|unit| Arc::ptr_eq(unit, &v.unit))
@@ -183,7 +184,7 @@ impl NexusLuns {
         numbers.into_iter().filter_map(way).collect()
     }
 
-    /// The handle of a LUN field, if it still is this logical unit: a reload may have given the LUN to another one.
+    /// The handle of a LUN field, if it still is this logical unit. A reload may have given the LUN to another one.
     pub fn unit(&mut self, field: u64, unit: &Arc<LogicalUnit>) -> Option<&mut LunHandle> {
         match self.find(field) {
             LunLookup::LogicalUnit(handle) if Arc::ptr_eq(&handle.unit, unit) => Some(handle),
@@ -191,7 +192,7 @@ impl NexusLuns {
         }
     }
 
-    /// The LUN with this NAA designator. Naming it uses it.
+    /// The LUN with this NAA designator. Naming a LUN counts as using it.
     fn named(&mut self, naa: &[u8]) -> Option<u16> {
         let (&number, _) = self.map.iter().find(|(_, v)| v.unit.lu.settings().identity.naa == naa)?;
         (self.handle(number).is_some() || self.open(number)).then_some(number)
@@ -226,12 +227,12 @@ impl NexusLuns {
             if stays {
                 continue;
             }
-            // The same logical unit under another nexus: its ORDERED commands are still unfinished.
+            // The same logical unit with a new nexus: its ORDERED commands are still unfinished.
             let to_same = |h: &LunHandle| now.is_some_and(|v| Arc::ptr_eq(&h.unit, &v.unit));
             let ordered = slot.take().filter(|h| h.ordered > 0 && to_same(h)).map(|h| h.ordered);
             anew.extend(ordered.map(|ordered| (number as u16, ordered)));
         }
-        // The file descriptors of replaced media close with their last user.
+        // Release replaced media, so that their file descriptors close with their last user.
         self.used().for_each(LunHandle::refresh);
         self.map = map;
         for (number, ordered) in anew {

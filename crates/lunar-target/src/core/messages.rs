@@ -14,14 +14,14 @@ use std::time::Duration;
 /// Seconds that an initiator has to log out when the target stops.
 const TIME_TO_LOG_OUT_S: u16 = 3;
 
-/// Handles messages until the nexus is gone.
+/// Handles messages until the nexus is dropped.
 pub async fn serve<F: FrontEnd>(nexus: Weak<ItNexus<F>>, messages: flume::Receiver<SessionMessage>) {
     while let Ok(message) = messages.recv_async().await {
         let Some(nexus) = nexus.upgrade() else { return };
         match message {
             SessionMessage::End { reason, done } => nexus.end_for(reason, done),
             SessionMessage::Abort { scope, from, indeterminate, done } => {
-                // Concurrently with the next messages: a task may take long to end.
+                // Run concurrently with the next messages, because a task may take long to end.
                 lunar_runtime::spawn(async move {
                     nexus.abort_for_others(&scope, &from, &indeterminate).await;
                     drop(done);
@@ -42,13 +42,14 @@ pub async fn serve<F: FrontEnd>(nexus: Weak<ItNexus<F>>, messages: flume::Receiv
 }
 
 impl<F: FrontEnd> ItNexus<F> {
-    /// Ends the session; `done` is dropped when all is over.
+    /// Ends the session. `done` is dropped when it is over.
     fn end_for(&self, reason: EndReason, done: DoneSender) {
         self.state().waiting_for_end.push(done);
         self.end(reason);
     }
 
-    /// Stops the session: it takes no new commands, finishes those in flight, and requests a logout of the initiator.
+    /// Stops the session: it accepts no new commands, finishes those in flight, and requests that the initiator log
+    /// out.
     async fn stop(self: Rc<Self>, done: DoneSender) {
         self.state().begin_logout();
         self.wait_until(|s| s.tasks.is_empty() || s.phase() == SessionPhase::Ended).await;
@@ -74,7 +75,7 @@ impl<F: FrontEnd> ItNexus<F> {
         }
     }
 
-    /// Sends an asynchronous SCSI event for the first affected LUN whose access rule wants events.
+    /// Sends an asynchronous SCSI event for the first affected LUN whose access rule enables events.
     fn report(self: &Rc<Self>, event: Sense, concerns: impl Fn(&LunEntry) -> bool) {
         let mut state = self.state();
         let number = state.luns.map().iter().find(|(_, v)| v.aen && concerns(v)).map(|(n, _)| *n);

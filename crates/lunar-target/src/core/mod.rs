@@ -1,7 +1,7 @@
-//! The SCSI target without a transport: tasks of an I_T nexus from their command to their end, and task management.
+//! The transport-independent SCSI target: the tasks of an I_T nexus from command to response, and task management.
 //!
-//! A front end ([`FrontEnd`]) submits commands and data, and takes data, requests for data and responses: the
-//! transport protocol services of SAM-5. Nothing here knows a PDU.
+//! A front end ([`FrontEnd`]) submits commands and data, and receives data, requests for data, and responses. These
+//! are the transport protocol services of SAM-5. The core does not know PDUs.
 
 mod access_rights;
 mod begin_function;

@@ -1,4 +1,4 @@
-//! An I_T nexus: the SCSI state of a session of any transport, on its core.
+//! An I_T nexus: the SCSI state of a session of any transport. It lives on one core.
 
 use super::front_end::FrontEnd;
 use super::lun_map::NexusLuns;
@@ -22,21 +22,21 @@ use std::sync::Arc;
 /// The phase of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionPhase {
-    /// It takes commands.
+    /// The session accepts commands.
     Running,
-    /// The initiator was asked to log out: no new commands.
+    /// The initiator was asked to log out; no new commands are accepted.
     LoggingOut,
-    /// It takes nothing more.
+    /// The session accepts nothing.
     Ended,
 }
 
-/// The result of a login from which an I_T nexus is built.
+/// The result of a login, from which an I_T nexus is created.
 pub struct NexusParams {
     /// The state that all sessions share.
     pub shared: Arc<ServerState>,
     /// The context of its login.
     pub login_context: LoginContext,
-    /// What other cores and commands may see of the session.
+    /// The part of the session that other cores see.
     pub info: Arc<SessionInfo>,
     /// Its handle in the registry (in iSCSI TSIH).
     pub tsih: u16,
@@ -66,24 +66,24 @@ pub struct State<F: FrontEnd> {
     pub(super) tasks: HashMap<u32, Task>,
     /// The serial of the latest task.
     pub(super) serial: u64,
-    /// Serials of tasks that have ended here and that the remote logical unit may still execute. The oldest are
-    /// forgotten.
+    /// Serials of tasks that have ended here, but that the remote logical unit may still execute. The oldest ones are
+    /// dropped.
     pub(super) indeterminate: VecDeque<u64>,
     /// Task management functions that have not ended.
     pub(super) functions: usize,
     /// Upper bits of the tag of the latest transfer.
     pub(super) transfer_base: u32,
-    /// Requests for data that were sent.
+    /// Number of requests for data that were sent.
     pub(super) requests: u64,
-    /// The timer for announced data runs.
+    /// Whether the timer for outstanding data is running.
     pub(super) is_data_timer_running: bool,
-    /// What is parsed now arrived before a task management function of another session with this scope: commands
-    /// within it end with BUSY, and no command completes at once.
+    /// Set while received bytes are parsed that arrived before a task management function of another session, with
+    /// its scope: commands within the scope end with BUSY, and no command completes at once.
     pub(super) busy_scope: Option<AbortScope>,
     phase: SessionPhase,
-    /// The reason of the end; None: the initiator closed the connection.
+    /// The reason for the end. None: the initiator closed the connection.
     end: Option<EndReason>,
-    /// Senders that are dropped when the session is over.
+    /// Dropped when the session is over.
     pub(super) waiting_for_end: Vec<DoneSender>,
 }
 
@@ -100,8 +100,8 @@ fn port_of(shared: &ServerState, info: &SessionInfo, login_context: &LoginContex
     })
 }
 
-/// The owner of a session's memory: its address and its CHAP account. The name of an initiator does not count, because
-/// any initiator can claim it.
+/// The owner of a session's memory: its address and its CHAP account. The initiator name is not part of it, because
+/// any initiator can claim a name.
 fn owner_of(info: &SessionInfo) -> String {
     let (user, origin) = (info.user.as_deref().unwrap_or_default(), SourcePrefix::from(info.address.ip()));
     format!("{origin} {user}")
@@ -117,7 +117,7 @@ fn luns_of(shared: &ServerState, info: &SessionInfo, login_context: &LoginContex
 }
 
 impl<F: FrontEnd> ItNexus<F> {
-    /// The nexus of a session that has logged in.
+    /// The nexus of a logged-in session.
     pub fn new(params: NexusParams, front: F) -> Rc<ItNexus<F>> {
         let NexusParams { shared, login_context, info, tsih } = params;
         let pool = shared.pool.share_of(&owner_of(&info));
@@ -149,7 +149,7 @@ impl<F: FrontEnd> ItNexus<F> {
         })
     }
 
-    /// Its state. The borrow must end before anything is awaited.
+    /// The mutable state. The borrow must end before the next await.
     #[inline]
     pub fn state(&self) -> RefMut<'_, State<F>> {
         self.state.borrow_mut()
@@ -160,7 +160,7 @@ impl<F: FrontEnd> ItNexus<F> {
         &self.fence
     }
 
-    /// Begins to parse what was received. None: another core has ended the session.
+    /// Begins to parse received bytes. None: another core has ended the session.
     #[inline]
     pub fn begin_receive(&self) -> Option<InFlightGuard<&SessionFence>> {
         let under_way = fence::enter(&*self.fence);
@@ -187,12 +187,12 @@ impl<F: FrontEnd> ItNexus<F> {
         self.notify();
     }
 
-    /// Its share of the buffers.
+    /// The session's share of the buffer pool.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// Wakes all that wait for a change.
+    /// Wakes all waiters.
     pub fn notify(&self) {
         self.changed.notify(usize::MAX);
     }
@@ -202,7 +202,7 @@ impl<F: FrontEnd> ItNexus<F> {
         self.wait_until(|s| !s.tasks.values().any(|t| serials.contains(&t.serial))).await;
     }
 
-    /// Waits until the state is as wanted. It checks whenever a task ends or a command arrives.
+    /// Waits until `wanted` holds. It is checked whenever a task ends or a command arrives.
     pub async fn wait_until(&self, wanted: impl Fn(&State<F>) -> bool) {
         loop {
             let changed = self.changed.listen();
@@ -213,8 +213,8 @@ impl<F: FrontEnd> ItNexus<F> {
         }
     }
 
-    /// Aborts all tasks, waits for those that execute, and closes every I_T_L nexus. Only then may others learn of the
-    /// end: they take what was reserved as free.
+    /// Aborts all tasks, waits for running ones, and closes every I_T_L nexus. Other sessions may learn of the end
+    /// only after that, because they rely on reservations being released.
     pub async fn end_tasks(&self) {
         let all = {
             let mut state = self.state();
@@ -253,12 +253,12 @@ impl<F: FrontEnd> State<F> {
         &mut self.front
     }
 
-    /// Its nexus, unless it is gone.
+    /// The nexus, unless it was dropped.
     pub fn nexus(&self) -> Option<Rc<ItNexus<F>>> {
         self.me.upgrade()
     }
 
-    /// What other cores and commands may see of the session.
+    /// The part of the session that other cores see.
     #[inline]
     pub fn info(&self) -> &Arc<SessionInfo> {
         &self.info
@@ -269,13 +269,13 @@ impl<F: FrontEnd> State<F> {
         &self.login_context
     }
 
-    /// Its share of the buffers.
+    /// The session's share of the buffer pool.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// A buffer for data without a place in a task. It may be beyond the limit of the pool: receiving must not wait
-    /// for memory that only further receiving can free.
+    /// A buffer for data that have no place in a task. It may exceed the limit of the pool, because receiving must
+    /// not wait for memory that only further receiving can free.
     pub fn buffer(&self, len: usize) -> Buf {
         exec::buffer_without_waiting(&self.pool, len)
     }
@@ -286,25 +286,25 @@ impl<F: FrontEnd> State<F> {
         self.phase
     }
 
-    /// Takes no new commands from here on.
+    /// Accepts no new commands from now on.
     pub(super) fn begin_logout(&mut self) {
         if self.phase == SessionPhase::Running {
             self.phase = SessionPhase::LoggingOut;
         }
     }
 
-    /// Ends the session. An earlier reason is kept.
+    /// Ends the session. The first reason is kept.
     pub fn end_with(&mut self, reason: EndReason) {
         self.phase = SessionPhase::Ended;
         self.set_end_reason(reason);
     }
 
-    /// The reason of the end.
+    /// The reason for the end.
     pub fn end_reason(&self) -> Option<EndReason> {
         self.end
     }
 
-    /// Records the reason of the end, unless there is one.
+    /// Records the reason for the end, unless there is one already.
     pub fn set_end_reason(&mut self, reason: EndReason) {
         self.end.get_or_insert(reason);
     }
@@ -314,12 +314,12 @@ impl<F: FrontEnd> State<F> {
         std::mem::take(&mut self.waiting_for_end)
     }
 
-    /// The scope of the task management function of another session that comes before what is parsed now.
+    /// The scope of another session's task management function, while bytes are parsed that arrived before it.
     pub fn busy_scope(&self) -> Option<&AbortScope> {
         self.busy_scope.as_ref()
     }
 
-    /// Does `work` on what arrived before a task management function of another session.
+    /// Runs `work` on bytes that arrived before a task management function of another session with this scope.
     pub fn with_busy_scope<T>(
         &mut self,
         busy_scope: Option<AbortScope>,
@@ -331,33 +331,35 @@ impl<F: FrontEnd> State<F> {
         done
     }
 
-    /// Tasks that have not ended.
+    /// Number of tasks that have not ended.
     pub fn task_count(&self) -> usize {
         self.tasks.len()
     }
 
-    /// A task has this tag.
+    /// Whether a task has this tag.
     #[inline]
     pub fn has_task(&self, tag: u32) -> bool {
         !self.tasks.is_empty() && self.tasks.contains_key(&tag)
     }
 
-    /// Wakes all that wait for a change.
+    /// Wakes all waiters.
     pub fn notify(&self) {
         if let Some(nexus) = self.me.upgrade() {
             nexus.notify();
         }
     }
 
-    /// The send queue is too long to receive more. What arrived before a function of another session is always taken.
+    /// Whether the send queue is too long to receive more. Bytes that arrived before another session's function are
+    /// always processed.
     pub fn is_full(&self) -> bool {
         self.busy_scope.is_none() && self.front.is_full()
     }
 
-    /// Aborts tasks. Returns the serials of all that match, aborted before or not: the caller has to wait for each.
+    /// Aborts tasks. Returns the serials of all matching tasks, even of those aborted before: the caller waits for
+    /// them.
     ///
-    /// With `wait`, tasks that receive data end when all requested data have arrived (RFC 7143 section 4.2.3.3),
-    /// otherwise at once.
+    /// With `wait`, tasks that receive data end when all requested data have arrived (RFC 7143 section 4.2.3.3).
+    /// Otherwise they end at once.
     pub(super) fn abort(
         &mut self,
         scope: impl Fn(&Task) -> bool,
@@ -371,7 +373,7 @@ impl<F: FrontEnd> State<F> {
             if let Some(r) = &mut task.receiving {
                 r.sequencer.stop();
                 r.is_abandoned |= !wait;
-                // A launched task ends by itself.
+                // A launched task ends on its own.
                 if !r.is_launched && (!wait || r.sequencer.is_complete()) {
                     idle.push((task.command.tag, how));
                 }

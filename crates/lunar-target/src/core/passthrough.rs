@@ -15,13 +15,14 @@ use std::sync::Arc;
 /// UNIT ATTENTION.
 const ATTENTION: u8 = 0x06;
 
-/// The command is forwarded.
+/// Whether a plan forwards the command.
 pub fn is_forwarded(plan: &Plan) -> bool {
     matches!(plan, Plan::Op(op) if matches!(**op, Op::Passthrough))
 }
 
 impl<F: FrontEnd> TaskExecution<F> {
-    /// Forwards the command and waits for its response. An abort here aborts the command there, and waits for that.
+    /// Forwards the command and waits for its response. An abort of the task also aborts the forwarded command, and
+    /// waits for the result.
     pub async fn pass(
         &self,
         unit: &Arc<LogicalUnit>,
@@ -38,7 +39,7 @@ impl<F: FrontEnd> TaskExecution<F> {
             (_, true) if room.is_none() && c.data_in_len() > 0 => {
                 return Err(Sense::INVALID_FIELD_IN_CDB.into());
             }
-            // Also for a length of zero: the device then reports how many bytes there are.
+            // Forward a length of zero too: the device then reports how many bytes it has.
             (true, _) => PassthroughData::Out(data.unwrap_or_else(|| Buf::zeroed(0))),
             (_, true) => PassthroughData::In(room.unwrap_or_else(|| Buf::zeroed(0))),
             _ => PassthroughData::None,

@@ -1,4 +1,4 @@
-//! The execution of a task from its data to its end: order, plan, device server and backend.
+//! The execution of a task after its data have arrived: order, plan, device server and backend.
 
 use super::chunked_write;
 use super::command::ScsiCommand;
@@ -18,7 +18,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a READ waits for a buffer.
+/// Time that a READ waits for a buffer.
 const BUFFER_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl<F: FrontEnd> State<F> {
@@ -105,9 +105,9 @@ impl<F: FrontEnd> TaskExecution<F> {
             plan => Ok(plan),
         };
         let plan = exec::persist(&unit, plan).await;
-        // These release the lock. During SANITIZE, the logical unit must report to others that it sanitizes. PREEMPT
-        // AND ABORT waits for tasks that may wait for this lock. A copy takes other locks, and must not wait for one
-        // while it holds another.
+        // These release the lock. During SANITIZE, the logical unit must report its state to other commands. PREEMPT
+        // AND ABORT waits for tasks that may wait for this lock. A copy takes several locks, and must not hold one
+        // while it waits for another.
         let _inside = if plan.as_ref().is_ok_and(releases_lock) {
             drop(inside);
             None
@@ -119,15 +119,14 @@ impl<F: FrontEnd> TaskExecution<F> {
         TaskEnd { ended, moved: needed.into(), written }
     }
 
-    /// The plan as it is now: while the task waited, a reservation, write protection, the size or the write cache may have
-    /// changed.
+    /// The current plan. While the task waited, reservations, write protection, size or write cache may have changed.
     fn current_plan(&self, earlier: Option<PlanResult>, unit: &Arc<LogicalUnit>) -> PlanResult {
         let is_valid =
             |plan: &PlanResult| !plan.as_ref().is_ok_and(accesses_medium) || unit.lu.epoch() == self.epoch;
         earlier.filter(is_valid).unwrap_or_else(|| self.nexus.decide(&self.command, unit, None))
     }
 
-    /// Executes a plan. MODE SELECT may have switched the write cache off: then its content must be stable first.
+    /// Executes a plan. If MODE SELECT disables the write cache, its content is flushed first.
     async fn carry_out(
         &self,
         unit: &Arc<LogicalUnit>,
@@ -141,8 +140,9 @@ impl<F: FrontEnd> TaskExecution<F> {
         self.execute(unit, plan, data).await
     }
 
-    /// The buffers of a READ. They are taken before the task set lock, so that no command waits for memory under it.
-    /// The wait has a limit: the holders of all other buffers may wait for this READ.
+    /// The buffers of a READ. They are allocated before the task set lock is taken, so that no command holds the lock
+    /// while it waits for memory. The wait is limited, because the holders of all other buffers may wait for this
+    /// READ.
     async fn read_buffers(
         &self,
         unit: &LogicalUnit,
@@ -191,7 +191,7 @@ impl<F: FrontEnd> TaskExecution<F> {
 
     async fn execute(&self, unit: &Arc<LogicalUnit>, plan: Plan, data: Option<Buf>) -> ExecutionResult {
         let reports = matches!(&plan, Plan::Op(op) if matches!(**op, Op::ReportLuns { .. }));
-        // PREEMPT AND ABORT waits for tasks, and one of them may wait for this task.
+        // PREEMPT AND ABORT waits for tasks, one of which may wait for this task.
         let goes_on = sanitizes(&plan) || preempts(&plan);
         let context = self.context();
         let work = exec::run(unit, self.nexus.pool(), plan, data, &context);
@@ -206,7 +206,7 @@ impl<F: FrontEnd> TaskExecution<F> {
     }
 }
 
-/// The plan accesses bytes of the medium, and deciding it again has no side effects.
+/// Whether a plan accesses the medium, and planning it again has no side effects.
 fn accesses_medium(plan: &Plan) -> bool {
     let of_medium = |op: &Op| {
         matches!(
@@ -236,15 +236,15 @@ fn preempts(plan: &Plan) -> bool {
     matches!(plan, Plan::Op(op) if matches!(**op, Op::Preempt { .. }))
 }
 
-/// The operation outlives its command.
+/// Whether the operation outlasts its command.
 fn sanitizes(plan: &Plan) -> bool {
     matches!(plan, Plan::Op(op) if matches!(**op, Op::Sanitize { .. }))
 }
 
 const MODE_SELECT: [u8; 2] = [op::MODE_SELECT_6, op::MODE_SELECT_10];
 
-/// The mismatch between the Data-Out of a command and its CDB. Data beyond the CDB are not used. If the length is part
-/// of the meaning (`exact`), the CDB is in error. Too little data fail the whole command (FCP-4 section 9.4.2).
+/// The mismatch between the Data-Out of a command and its CDB. Excess data are ignored, unless the command requires
+/// the exact length (`exact`). Too little data fail the whole command (FCP-4 section 9.4.2).
 fn length_mismatch(c: &ScsiCommand, needed: u32, exact: bool) -> Option<Sense> {
     match c.data_out_len().cmp(&needed) {
         Ordering::Less => Some(Sense::INVALID_FIELD_IN_COMMAND_IU),
@@ -253,14 +253,14 @@ fn length_mismatch(c: &ScsiCommand, needed: u32, exact: bool) -> Option<Sense> {
     }
 }
 
-/// Hides data beyond the length in the CDB.
+/// Hides excess data.
 fn hide_excess(data: &mut Option<Buf>, needed: usize) {
     if let Some(buf) = data.as_mut().filter(|buf| buf.len() > needed) {
         buf.set_visible(needed);
     }
 }
 
-/// The result of an aborted command. The caller that removes the task restores its unit attention.
+/// The result of an aborted command. Removing the task restores the unit attention that it did not report.
 fn unreported(answer: Option<PlanResult>) -> ExecutionResult {
     answer.and_then(Result::err).map_or_else(lun_gone, Err)
 }

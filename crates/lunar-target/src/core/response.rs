@@ -1,8 +1,8 @@
-//! The end of a command, for its front end.
+//! The response to a command, which the core passes to a front end.
 
 use super::data_in::DataIn;
 
-/// The difference between the bytes that a command moves and those that the initiator expects.
+/// The difference between the bytes that a command transfers and those that the initiator expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Residual {
     /// None.
@@ -14,7 +14,7 @@ pub enum Residual {
 }
 
 impl Residual {
-    /// The residual of a command that moves `actual` bytes.
+    /// The residual of a command that transfers `actual` bytes.
     #[inline]
     pub fn new(expected: u32, actual: u64) -> Residual {
         let expected = u64::from(expected);
@@ -28,20 +28,20 @@ impl Residual {
     }
 }
 
-/// How much of a command's Data-In was sent.
+/// The progress of a command's Data-In.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataInProgress {
-    /// Bytes.
+    /// Bytes that were sent.
     pub bytes: usize,
-    /// Parts, as the front end counts them (in iSCSI the next DataSN).
+    /// Parts that were sent, as the front end counts them (in iSCSI the next DataSN).
     pub parts: u32,
 }
 
-/// The end of a command, for its front end.
+/// The response to a command.
 pub struct CommandResponse {
     /// Status code.
     pub status: u8,
-    /// Sense data, if there are any.
+    /// Sense data; empty if there are none.
     pub sense: Vec<u8>,
     /// Residual count.
     pub residual: Residual,

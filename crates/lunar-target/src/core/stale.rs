@@ -1,35 +1,34 @@
 //! Stale commands. The kernel keeps received bytes after the end of a connection. A core that was stalled may find
-//! commands of an initiator that has failed over, repeated them on another path, and written newer data.
+//! commands of an initiator that has failed over, repeated them on another path, and written newer data since.
 //!
-//! No command begins after the initiator has reset the connection, closed it without a logout, or logged in again. No
-//! command begins after a task management function of another session if it had arrived before that function was
-//! executed.
+//! No command begins after its initiator has reset the connection, closed it without a logout, or logged in again. No
+//! command that arrived before a task management function of another session begins after that function was executed.
 //!
-//! # When a command may start
+//! # Checks before a command begins
 //!
-//! The check runs before each command that may change something: the first of each receive, each task that has waited, and
-//! after a tick of the kernel's coarse clock; but not twice in 100 microseconds. A result is used for one tick (1 to 10 ms)
-//! and 100 microseconds at most. To do harm within that time, an initiator must reset a connection, repeat its writes
-//! elsewhere, and receive the status of newer ones.
+//! Commands that may change something are checked before they begin: the first of each receive, each task that has
+//! waited, and any command after a tick of the kernel's coarse clock. A check is not repeated within 100
+//! microseconds, so its result is used for at most one tick (1 to 10 ms) and 100 microseconds. To do harm within that
+//! time, an initiator must reset a connection, repeat its writes elsewhere, and receive the status of newer ones.
 //!
 //! | the connection | commands that have not started |
 //! |---|---|
-//! | was reset, or given up by the kernel | are dropped |
-//! | is closed, and a Logout is the last that it delivered | run |
+//! | was reset, or the kernel has given it up | are dropped |
+//! | is closed, and its last PDU is a Logout | run |
 //! | is closed otherwise | are dropped |
 //! | has ended, over RDMA | are dropped |
-//! | is replaced by another login | are dropped; the login waits for those that have started |
+//! | is replaced by another login | are dropped; the login waits for commands that have begun |
 //!
-//! READs change nothing and are not checked. A message that aborts tasks, from another session of the same initiator or
-//! about a nexus of this one, first takes all that has arrived. These commands were in no task set yet, so their status
-//! is BUSY, whatever TAS says. An initiator that gave them up does not see it; one that lives repeats them. An SRP
-//! command whose descriptor table is being read counts as one of them. SRP ports name no host, so a reset by any
-//! session recalls the commands of an SRP session. Sessions of other initiators lose only tasks, because their commands
-//! were not repeated elsewhere.
+//! READs change nothing, and are not checked. Before a session aborts tasks for another session of the same
+//! initiator, or for a PREEMPT AND ABORT of its nexuses, it parses everything that has arrived. These commands were
+//! in no task set yet, so they end with BUSY, whatever TAS is. An initiator that has given them up ignores the
+//! status; a live one repeats them. An SRP command whose descriptor table is being read counts as one of them. SRP
+//! ports do not identify a host, so a reset by any session drains an SRP session. Sessions of other initiators lose
+//! only tasks, because their commands were not repeated elsewhere.
 //!
-//! Three gaps remain. A core may stall between the check and the system call, for at most one tick. A started operation of
-//! the kernel runs to its end. A connection that was cut without a packet looks open, as does one whose peer's kernel still
-//! sends what its owner has left.
+//! Three gaps remain. A core may stall between the check and the system call, for at most one tick. An operation that
+//! the kernel has started runs to its end. A connection that was cut without a packet looks open, as does one whose
+//! owner is gone while the peer's kernel still sends its data.
 
 use super::command::ScsiCommand;
 use super::front_end::FrontEnd;
@@ -50,12 +49,12 @@ use std::sync::Arc;
 /// READ commands change nothing, so a stale one does no harm.
 pub const READS: [u8; 4] = [op::READ_6, op::READ_10, op::READ_12, op::READ_16];
 
-/// Records whether a task had to wait before it could begin.
+/// Records whether a task had to wait before it began.
 #[derive(Default)]
 pub struct WaitTracker(Cell<bool>);
 
 impl WaitTracker {
-    /// A tracker of a task that has waited for data.
+    /// The tracker of a task that has waited for data.
     pub fn for_data() -> WaitTracker {
         WaitTracker(Cell::new(true))
     }
@@ -73,8 +72,8 @@ impl WaitTracker {
 }
 
 impl<F: FrontEnd> State<F> {
-    /// Whether commands of this session that have arrived must come before a task management function of another
-    /// session. Those of other initiators need not: they were not repeated on another path.
+    /// Whether received commands of this session must be processed before a task management function of another
+    /// session. Commands of other initiators need not, because they were not repeated on another path.
     fn must_drain(&mut self, scope: &AbortScope, from: &SessionInfo) -> bool {
         match scope {
             AbortScope::LogicalUnits(_) => self.info.may_be_of_host(from),
@@ -82,7 +81,7 @@ impl<F: FrontEnd> State<F> {
         }
     }
 
-    /// Whether a function with this scope aborts commands with this LUN field.
+    /// Whether a function with this scope aborts commands that have this LUN field.
     pub fn is_covered(&mut self, scope: &AbortScope, lun: u64) -> bool {
         match self.luns.find(lun) {
             LunLookup::LogicalUnit(handle) => scope.covers(&handle.unit, handle.nexus.id()),
@@ -92,8 +91,8 @@ impl<F: FrontEnd> State<F> {
 }
 
 impl<F: FrontEnd> ItNexus<F> {
-    /// Begins a task, which counts as executing while the guard lives. None: the command is stale, and the session is
-    /// over.
+    /// Begins a task, which counts as in flight while the guard exists. None: the command is stale, and the session
+    /// is over.
     pub(super) fn begin_task(
         &self,
         c: &ScsiCommand,
@@ -108,7 +107,7 @@ impl<F: FrontEnd> ItNexus<F> {
             SessionPhase::Ended => state.end_reason().or(Some(EndReason::ConnectionClosed)),
             SessionPhase::Running | SessionPhase::LoggingOut => state.front.stale_reason(c.connection),
         };
-        // This is the last check: from here on the end of the session waits for this task.
+        // This is the last check: from now on the end of the session waits for this task.
         let under_way = fence::enter(self.fence().clone());
         let why = match (late, under_way) {
             (None, Some(under_way)) => return Some(under_way),
@@ -123,7 +122,7 @@ impl<F: FrontEnd> ItNexus<F> {
 
     /// Parses the commands that arrived before a task management function of another session, so that they do not
     /// begin after it. They were in no task set, so they end with BUSY instead of being aborted. A live initiator
-    /// sends them again.
+    /// repeats them.
     pub(super) fn drain_received(self: &Rc<Self>, scope: &AbortScope, from: &SessionInfo) {
         let mut state = self.state();
         if state.phase() == SessionPhase::Ended || !state.must_drain(scope, from) {

@@ -1,4 +1,4 @@
-//! Submission of SCSI commands: those that complete at once, and the path of all others.
+//! Submission of SCSI commands: some complete at once, the others become tasks.
 
 use super::chunked_write;
 use super::command::{ScsiCommand, TaskAttribute};
@@ -18,7 +18,8 @@ use lunar_wire::scsi::{Sense, Status};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Longest read that is tried without waiting. A longer one would delay the other connections of the core.
+/// Maximum length of a read that is tried without waiting, in bytes. A longer one would delay other connections of
+/// the core.
 const MAX_READ_AT_ONCE: u32 = 256 << 10;
 
 /// The result of a read without waiting.
@@ -28,7 +29,7 @@ enum ReadAttempt {
     NotNow,
 }
 
-/// Reads from the cache, or knows that the data are zeros.
+/// Reads from the cache, or returns zeros for a null backend.
 #[inline]
 fn try_read(handle: &LunHandle, pool: &Pool, offset: u64, len: u32, room: u32) -> ReadAttempt {
     if handle.null {
@@ -46,7 +47,7 @@ fn try_read(handle: &LunHandle, pool: &Pool, offset: u64, len: u32, room: u32) -
 }
 
 impl<F: FrontEnd> State<F> {
-    /// Submits a command. Most complete here; the others become tasks.
+    /// Submits a command. Most commands complete here; the others become tasks.
     #[inline]
     pub fn command(&mut self, c: ScsiCommand, data: ReceivedData<'_>) {
         let has_all_data = self.has_all_data(&c, &data);
@@ -90,7 +91,7 @@ impl<F: FrontEnd> State<F> {
         }
     }
 
-    /// All Data-Out arrived with the command, and was allowed to.
+    /// Whether all Data-Out arrived with the command, and was allowed to.
     #[inline]
     fn has_all_data(&self, c: &ScsiCommand, data: &ReceivedData<'_>) -> bool {
         let whole = !c.has_unsolicited && data.bytes().len() == c.data_out_len() as usize;
@@ -112,7 +113,7 @@ impl<F: FrontEnd> State<F> {
         self.complete(c, Completion::Responded(result));
     }
 
-    /// Releases the task set lock of a command that completed at once, and adds its bytes to the log counters.
+    /// Releases the task set lock of a command that completed at once, and updates the log counters.
     #[inline]
     fn unlock_task_set(&mut self, c: &ScsiCommand, count: LogCounter, bytes: u32) {
         if let LunLookup::LogicalUnit(handle) = self.luns.find(c.lun) {
@@ -122,14 +123,14 @@ impl<F: FrontEnd> State<F> {
         }
     }
 
-    /// A command that holds the lock and must wait for its medium.
+    /// Continues a command that holds the lock and must wait for its medium.
     fn wait_for_medium(&mut self, c: ScsiCommand, plan: Plan, data: ReceivedData<'_>) {
         if !self.try_direct_io(&c, &plan, &data) {
             self.defer(c, Ok(plan), data);
         }
     }
 
-    /// A command that holds the lock and did not complete at once.
+    /// Makes a task of a command that holds the lock and did not complete at once.
     fn defer(&mut self, c: ScsiCommand, answer: PlanResult, data: ReceivedData<'_>) {
         let LunLookup::LogicalUnit(handle) = self.luns.find(c.lun) else { return };
         // The task takes the lock again when it executes: a command that waits for data must not block others.
@@ -151,7 +152,7 @@ impl<F: FrontEnd> State<F> {
         self.complete(c, Completion::Responded(CommandResult { descriptor, ..CommandResult::of(ended) }));
     }
 
-    /// A command without a logical unit.
+    /// Handles a command without a logical unit.
     fn command_without_lu(
         &mut self,
         c: ScsiCommand,
@@ -162,8 +163,7 @@ impl<F: FrontEnd> State<F> {
         self.start_task(c, None, Some(answer), data);
     }
 
-    /// Makes a task of a command; it executes when its data have arrived. `lu_nexus` has the epoch in which `answer`,
-    /// if present, was decided.
+    /// Makes a task of a command. It executes when its data have arrived. `lu_nexus` contains the epoch of `answer`.
     fn start_task(
         &mut self,
         c: ScsiCommand,
@@ -200,7 +200,7 @@ impl<F: FrontEnd> State<F> {
         self.progress(tag);
     }
 
-    /// Counts unfinished ORDERED commands: later commands wait for them.
+    /// Counts unfinished ORDERED commands, for which later commands wait.
     fn count_ordered(
         &mut self,
         c: &ScsiCommand,
@@ -211,12 +211,12 @@ impl<F: FrontEnd> State<F> {
             && let Some((unit, _)) = lu_nexus
             && let Some(handle) = self.luns.unit(c.lun, unit)
         {
-            // Never below zero: the LUN may have been another logical unit meanwhile.
+            // Never below zero: the LUN may have belonged to another logical unit meanwhile.
             handle.ordered = (handle.ordered + by).max(0);
         }
     }
 
-    /// Restores a unit attention that the initiator did not get.
+    /// Restores a unit attention that was not reported.
     pub(super) fn restore_attention(
         &mut self,
         c: &ScsiCommand,
@@ -240,7 +240,7 @@ impl<F: FrontEnd> State<F> {
         Some(task)
     }
 
-    /// The task was aborted, or has ended.
+    /// Whether the task was aborted or has ended.
     pub(super) fn is_aborted(&self, tag: u32, serial: u64) -> bool {
         self.tasks.get(&tag).is_none_or(|t| t.serial != serial || t.aborted.is_some())
     }

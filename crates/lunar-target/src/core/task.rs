@@ -13,16 +13,16 @@ use std::time::{Duration, Instant};
 /// The response to an aborted task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AbortResponse {
-    /// None: its own session aborted it.
+    /// No response: the task's own session aborted it.
     None,
     /// TASK ABORTED: another nexus aborted it, and TAS is set.
     TaskAborted,
-    /// SNACK REJECTED: the initiator requests data again, which the target cannot send again.
+    /// SNACK REJECTED: the initiator requested a retransmission, which the target does not support.
     SnackRejected,
 }
 
 impl AbortResponse {
-    /// The response as a failure.
+    /// The response as a failure; None if there is no response.
     pub fn failure(self) -> Option<CommandError> {
         match self {
             AbortResponse::None => None,
@@ -32,35 +32,35 @@ impl AbortResponse {
     }
 }
 
-/// The Data-Out of a task while it arrives.
+/// The Data-Out of a task, while it arrives.
 pub struct DataOutTransfer {
-    /// The bytes that have arrived, and those to request next.
+    /// The bytes that have arrived, and the bytes to request next.
     pub sequencer: DataOutSequencer,
     /// The buffers for the data.
     pub buffers: DataOutBuffers,
-    /// Bytes that the command takes.
+    /// Bytes that the command needs.
     pub wanted: u32,
     /// Upper bits of its transfer tags.
     pub transfer_base: u32,
-    /// A data digest did not match.
+    /// Whether a data digest did not match.
     pub has_digest_error: bool,
-    /// The pool had no room when the data arrived.
+    /// Whether the pool had no room when the data arrived.
     pub is_out_of_memory: bool,
-    /// Data have arrived since the last check.
+    /// Whether data have arrived since the last check.
     pub has_progressed: bool,
-    /// Consecutive checks without new data.
+    /// Number of consecutive checks without new data.
     pub idle_checks: u32,
-    /// Checks at which data were missing.
+    /// Number of checks at which data were missing.
     pub checks: u32,
     /// Number of checks after which the data are overdue; 0: not known yet.
     pub max_checks: u32,
-    /// The number of the latest request of this transfer, among all of the session.
+    /// The number of this transfer's latest request, among all requests of the session.
     pub last_request: u64,
-    /// The data arrive chunk by chunk.
+    /// Whether the data arrive chunk by chunk.
     pub is_chunked: bool,
-    /// The command was launched, and ends this transfer.
+    /// Whether the command was launched; it then ends this transfer.
     pub is_launched: bool,
-    /// The command ends without the data that were requested.
+    /// Whether the command ends without the requested data.
     pub is_abandoned: bool,
 }
 
@@ -70,30 +70,30 @@ pub struct Task {
     pub serial: u64,
     /// The command.
     pub command: ScsiCommand,
-    /// The logical unit and its nexus; None: the LUN field names none.
+    /// The logical unit and its nexus. None: the LUN field names no logical unit.
     pub lu_nexus: Option<(Arc<LogicalUnit>, NexusId)>,
-    /// Nexuses with other logical units through which the task copies.
+    /// Nexuses with other logical units that a copy uses.
     pub copy_nexuses: Vec<NexusId>,
-    /// The epoch of the logical unit when the answer was decided.
+    /// The epoch of the logical unit when `answer` was planned.
     pub epoch: u64,
-    /// The medium that the command was sent to.
+    /// The medium for which the command was sent (see [`Lu::medium`](lunar_scsi::Lu::medium)).
     pub medium: u64,
-    /// Set when the task was aborted.
+    /// Set when the task is aborted.
     pub aborted: Option<AbortResponse>,
-    /// Data-Out that has not arrived; None: all of it is here, and the task executes.
+    /// Data-Out that has not arrived. None: all data have arrived, and the task executes.
     pub receiving: Option<DataOutTransfer>,
-    /// The decision; None: not decided yet, or the task executes.
+    /// The plan. None: not planned yet, or the task executes.
     pub answer: Option<PlanResult>,
-    /// How much of its Data-In was sent.
+    /// The progress of its Data-In.
     pub sent: DataInProgress,
-    /// When it arrived, if latency is recorded.
+    /// The time at which it arrived, if latency is recorded.
     pub started_at: Option<Instant>,
     /// The time from its arrival to its execution, if latency is recorded.
     pub waited: Option<Duration>,
 }
 
 impl Task {
-    /// Its serial, and its Data-Out if the initiator has to send some.
+    /// The serial and the Data-Out of the task, if the initiator still has to send data.
     pub fn waits_for_data(&mut self) -> Option<(u64, &mut DataOutTransfer)> {
         let receiving = self.receiving.as_mut().filter(|receiving| receiving.sequencer.is_awaited());
         receiving.map(|receiving| (self.serial, receiving))

@@ -1,4 +1,4 @@
-//! What a command may use beyond its own logical unit.
+//! The access of a command beyond its own logical unit.
 
 use super::command::ScsiCommand;
 use super::front_end::FrontEnd;

@@ -20,18 +20,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// How long a function waits for the data of aborted tasks.
+/// Time that a function waits for the data of aborted tasks.
 const DATA_TIMEOUT: Duration = Duration::from_secs(2);
-/// The same for a session that ends. It no longer knows which logical units it used, so the function always waits for
-/// it.
+/// The same for a session that ends. Such a session no longer knows which logical units it used, so the function
+/// always waits for it.
 const DATA_TIMEOUT_AT_END: Duration = Duration::from_millis(100);
-/// How long a function waits for tasks at a remote target. Open-iSCSI waits 15 s for ABORT TASK, so this is shorter.
+/// Time that a function waits for tasks at a remote target. Open-iSCSI waits 15 s for ABORT TASK, so this is shorter.
 const REMOTE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Remembered tasks that a remote target may still execute. A function looks for its own as soon as they have ended.
+/// Maximum number of remembered tasks that a remote target may still execute. A function looks for its tasks as soon
+/// as they have ended.
 const MAX_INDETERMINATE: usize = 4096;
-/// How often that time is granted again to an initiator that makes progress.
+/// Maximum number of times that a data timeout is extended for an initiator that makes progress.
 const MAX_EXTENSIONS: usize = 5;
-/// Interval of checks for data in flight.
+/// Interval at which data in flight are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A task management function (SAM-5 section 7).
@@ -44,7 +45,7 @@ pub enum Function {
     },
     /// ABORT TASK SET.
     AbortTaskSet,
-    /// CLEAR ACA: there is never an ACA condition to clear.
+    /// CLEAR ACA: no ACA condition ever exists.
     ClearAca,
     /// CLEAR TASK SET.
     ClearTaskSet,
@@ -52,7 +53,7 @@ pub enum Function {
     LunReset,
     /// TARGET WARM RESET: resets every logical unit that the initiator sees.
     TargetWarmReset,
-    /// TARGET COLD RESET: the same, and the end of every session of the target.
+    /// TARGET COLD RESET: the same, and ends every session of the target.
     TargetColdReset,
 }
 
@@ -67,7 +68,7 @@ pub enum ManagementResponse {
     NoSuchLun,
     /// The access list does not allow the function.
     Unauthorized,
-    /// FUNCTION REJECTED: a task may still be executed.
+    /// FUNCTION REJECTED: a remote target may still execute a task.
     Rejected,
 }
 
@@ -78,7 +79,7 @@ impl ManagementResponse {
 }
 
 impl<F: FrontEnd> State<F> {
-    /// The response to a function that may not begin; None: it may.
+    /// The response to a function that may not begin. None: it may begin.
     pub fn refuses(&self, function: Function, lun: u64) -> Option<ManagementResponse> {
         let is_of_one = !matches!(function, Function::TargetWarmReset | Function::TargetColdReset);
         if is_of_one && self.unit_at(lun).is_none() {
@@ -87,12 +88,12 @@ impl<F: FrontEnd> State<F> {
         (!self.may_manage(function, lun)).then_some(ManagementResponse::Unauthorized)
     }
 
-    /// The logical unit of a LUN field, used or not.
+    /// The logical unit of a LUN field, whether the session has used it or not.
     fn unit_at(&self, field: u64) -> Option<Arc<LogicalUnit>> {
         self.luns.map().get(&lun::of_request(field)?).map(|v| v.unit.clone())
     }
 
-    /// Remembers that a remote target may still execute this task, which ends here.
+    /// Records that a remote target may still execute this task, although it ends here.
     pub(super) fn leave_indeterminate(&mut self, serial: u64) {
         if self.indeterminate.len() >= MAX_INDETERMINATE {
             self.indeterminate.pop_front();
@@ -109,7 +110,8 @@ impl<F: FrontEnd> State<F> {
     }
 }
 
-/// Whether a function at this position in the order of the initiator applies to a task: the task was sent before it.
+/// Whether a function at this position in the initiator's order applies to a task, because the task was sent before
+/// it.
 fn is_before(task: &Task, sequence: u32) -> bool {
     task.command.immediate || precedes(task.command.sequence, sequence)
 }
@@ -130,7 +132,7 @@ impl<F: FrontEnd> ItNexus<F> {
         }
     }
 
-    /// ABORT TASK waits for the end of the task.
+    /// ABORT TASK, which waits for the end of the task.
     async fn abort_task(&self, tag: u32, lun: u64) -> ManagementResponse {
         let serials = {
             let mut state = self.state();
@@ -144,8 +146,8 @@ impl<F: FrontEnd> ItNexus<F> {
         ManagementResponse::if_done(self.are_over(&serials, unit.iter().any(is_elsewhere)).await)
     }
 
-    /// Waits for the end of aborted tasks. False: one of them may still be executed, so the function was not performed
-    /// (SAM-5 section 7).
+    /// Waits for the end of aborted tasks. False: a remote target may still execute one of them, so the function was
+    /// not performed (SAM-5 section 7).
     async fn are_over(&self, serials: &[u64], are_elsewhere: bool) -> bool {
         let ended = self.wait_for(serials);
         let in_time = match are_elsewhere {
@@ -162,17 +164,16 @@ impl<F: FrontEnd> ItNexus<F> {
     async fn task_set(&self, function: Function, lun: u64, sequence: u32) -> ManagementResponse {
         let Some(unit) = self.state().unit_at(lun) else { return ManagementResponse::NoSuchLun };
         let scope = AbortScope::units([unit.clone()]);
-        // Own tasks first: a command that the remote reset ends must not count as answered, and must not be tried
-        // again.
+        // Abort own tasks first: a command that the remote reset ends must neither count as answered nor be retried.
         let own = self.abort_own(&scope, sequence);
         let forwarded = self.forward(&scope, function).await;
         let others = function == Function::AbortTaskSet || self.abort_others(scope.clone()).await;
         let are_over = self.wait_for_own(&own, &scope).await && others;
-        // Also before FUNCTION REJECTED. Tasks of other hosts have ended here without a response, and the unit
+        // Do this before FUNCTION REJECTED too. Tasks of other hosts have ended here without a response, and the unit
         // attention is their only notice (SAM-5 sections 5.14 and 7).
         match function {
             Function::AbortTaskSet => {}
-            // Another session may have replaced this one, and its reservations stay.
+            // Another session may have replaced this one, and its reservations must stay.
             _ if self.state().phase() == SessionPhase::Ended => {}
             Function::ClearTaskSet => {
                 let nexus = self.state().nexus_at(lun);
@@ -183,7 +184,7 @@ impl<F: FrontEnd> ItNexus<F> {
         ManagementResponse::if_done(forwarded && are_over)
     }
 
-    /// Performs the function at remote logical units. Returns whether all of them performed it.
+    /// Performs the function at the remote logical units. Returns whether all of them performed it.
     async fn forward(&self, scope: &AbortScope, function: Function) -> bool {
         let AbortScope::LogicalUnits(units) = scope else { return true };
         let function = match function {
@@ -202,16 +203,17 @@ impl<F: FrontEnd> ItNexus<F> {
         done
     }
 
-    /// Aborts the tasks of this session at some logical units that were sent before the function. Returns the serials
-    /// to wait for.
+    /// Aborts the tasks of this session within the scope that were sent before the function. Returns the serials to
+    /// wait for.
     fn abort_own(&self, scope: &AbortScope, sequence: u32) -> Vec<u64> {
         let mut state = self.state();
         let wait = state.front.waits_for_data();
         state.abort(|t| scope.covers_task(t) && is_before(t, sequence), AbortResponse::None, wait)
     }
 
-    /// Waits for tasks of this session, and for a limited time for their requested data: hosts may send none after the
-    /// function, without having negotiated FastAbort. False: one of the tasks may still be executed.
+    /// Waits for tasks of this session. Waits only for a limited time for their requested data, because hosts may not
+    /// send them after the function, although FastAbort was not negotiated. False: a remote target may still execute
+    /// one of the tasks.
     async fn wait_for_own(&self, serials: &[u64], scope: &AbortScope) -> bool {
         if compio::time::timeout(DATA_TIMEOUT, self.wait_for(serials)).await.is_err() {
             let own = |t: &Task| serials.contains(&t.serial);
@@ -220,7 +222,7 @@ impl<F: FrontEnd> ItNexus<F> {
         self.are_over(serials, scope.is_elsewhere()).await
     }
 
-    /// Aborts the tasks of other sessions. False: one of them may still be executed.
+    /// Aborts the tasks of other sessions. False: a remote target may still execute one of them.
     async fn abort_others(&self, scope: AbortScope) -> bool {
         let (shared, from) = self.origin();
         let tsih = self.state().tsih;
@@ -240,7 +242,7 @@ impl<F: FrontEnd> ItNexus<F> {
         in_time && !indeterminate.load(Relaxed)
     }
 
-    /// The sender of messages to other sessions: the shared state, and this session.
+    /// The shared state, and this session as the sender of messages to other sessions.
     pub(super) fn origin(&self) -> (Arc<ServerState>, Arc<SessionInfo>) {
         let state = self.state();
         (state.shared.clone(), state.info.clone())
@@ -259,13 +261,13 @@ impl<F: FrontEnd> ItNexus<F> {
                 return ManagementResponse::Complete;
             }
             exec::reset(unit).await;
-            // A reset notifies all nexuses of its logical unit. Let other work of this core run first.
+            // A reset notifies all nexuses of its logical unit, so let other work of this core run first.
             lunar_runtime::yield_now().await;
         }
         ManagementResponse::if_done(forwarded && are_over)
     }
 
-    /// The rest of TARGET COLD RESET: ends every session of the target, including this one.
+    /// The second part of TARGET COLD RESET: ends every session of the target, including this one.
     pub(super) async fn end_target_sessions(self: Rc<Self>) {
         let (shared, target) = {
             let state = self.state();
@@ -280,7 +282,7 @@ impl<F: FrontEnd> ItNexus<F> {
         });
     }
 
-    /// Aborts tasks of this session for a function of another one.
+    /// Aborts tasks of this session for a function of another session.
     pub(super) async fn abort_for_others(
         self: &Rc<Self>,
         scope: &AbortScope,
@@ -308,16 +310,16 @@ impl<F: FrontEnd> ItNexus<F> {
         if !self.are_over(&serials, false).await {
             indeterminate.store(true, Relaxed);
         }
-        // Also without tasks: data of tasks that ended a moment ago may be in flight.
+        // Drain even without tasks: data of tasks that ended a moment ago may be in flight.
         if concerns {
             F::flush(self);
             self.drain().await;
         }
     }
 
-    /// Waits until no data of ended tasks is in flight: an initiator that gets the response on another connection may
-    /// reuse their memory. Data of later tasks do not count. An initiator that blocks this loses its connection, and
-    /// the data with it.
+    /// Waits until no data of ended tasks are in flight. An initiator that receives the response on another
+    /// connection may then reuse their memory. Data of later tasks do not count. If the initiator prevents this, its
+    /// connection is reset, which discards the data.
     async fn drain(&self) {
         let (in_flight, phase) = {
             let state = self.state();
@@ -334,7 +336,7 @@ impl<F: FrontEnd> ItNexus<F> {
     }
 }
 
-/// Waits for the data in flight, as long as they become less. False: they did not drain.
+/// Waits for the data in flight, as long as they decrease. False: they were not drained.
 async fn drains(mover: &dyn InFlightData, timeout: Duration) -> bool {
     let mut rest = std::pin::pin!(drained(mover));
     for _ in 0..MAX_EXTENSIONS {
@@ -349,8 +351,7 @@ async fn drains(mover: &dyn InFlightData, timeout: Duration) -> bool {
     false
 }
 
-/// Waits until the RDMA Reads so far have ended, and the responses that waited for them have been sent and have
-/// arrived.
+/// Waits until the RDMA Reads so far have ended, and the responses that waited for them were sent and have arrived.
 async fn drained(mover: &dyn InFlightData) {
     let reads = mover.reads();
     poll_until(|| mover.have_ended(reads)).await;
@@ -364,7 +365,7 @@ async fn poll_until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// A remote target, which may be unreachable, executes its tasks.
+/// Whether a remote target executes the tasks of a logical unit; it may be unreachable.
 fn is_elsewhere(unit: &Arc<LogicalUnit>) -> bool {
     unit.passthrough().is_some() || unit.backend().preferred_read_size().is_some()
 }
@@ -374,7 +375,8 @@ impl AbortScope {
         matches!(self, AbortScope::LogicalUnits(units) if units.iter().any(is_elsewhere))
     }
 
-    /// A copy also belongs to every nexus that it uses: a preempted nexus must not go on writing.
+    /// Whether the scope covers a task. A copy also belongs to every nexus that it uses, because a preempted nexus
+    /// must not continue to write.
     fn covers_task(&self, task: &Task) -> bool {
         let placed = task.lu_nexus.as_ref().is_some_and(|(unit, nexus)| self.covers(unit, *nexus));
         placed
@@ -383,13 +385,14 @@ impl AbortScope {
 }
 
 impl<F: FrontEnd> State<F> {
-    /// The session has used one of these logical units. A session that ends no longer knows, and counts as one.
+    /// Whether the session has used one of these logical units. A session that ends no longer knows, and counts as
+    /// one that has.
     fn is_concerned(&mut self, scope: &AbortScope) -> bool {
         let is_over = self.phase() == SessionPhase::Ended;
         is_over || self.luns.used().any(|h| scope.covers(&h.unit, h.nexus.id()))
     }
 
-    /// Reports to an initiator with FastAbort which logical units lose its tasks (RFC 7143 section 4.2.3.4).
+    /// Reports to an initiator with FastAbort the logical units whose tasks are aborted (RFC 7143 section 4.2.3.4).
     fn report_termination(&mut self, chosen: impl Fn(&Task) -> bool) {
         if self.front.waits_for_data() {
             return;

@@ -2,12 +2,12 @@
 
 use lunar_proto::transfer::R2t;
 
-/// A request for a part of the data of a command.
+/// A request for a part of a command's data.
 #[derive(Clone, Copy, Debug)]
 pub struct DataRequest {
-    /// Identifies the request among all of the nexus (in iSCSI the Target Transfer Tag).
+    /// Identifies the request within the nexus (in iSCSI the Target Transfer Tag).
     pub tag: u32,
-    /// The part of the data.
+    /// The requested part.
     pub part: R2t,
 }
 
@@ -16,19 +16,19 @@ pub struct DataRequest {
 pub struct DataOutId {
     /// The tag of the command.
     pub tag: u32,
-    /// The LUN field that came with them.
+    /// The LUN field that arrived with the data.
     pub lun: u64,
-    /// The tag of the request; None: unsolicited data.
+    /// The tag of the request. None: unsolicited data.
     pub transfer: Option<u32>,
 }
 
 /// The result of receiving data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataOutResult {
-    /// The data were taken, or are no longer needed: the caller must call [`State::progress`].
+    /// The data were stored, or are no longer needed. The caller must call [`State::progress`].
     Accepted,
-    /// The task has ended. The data do no harm.
+    /// The task has ended. The data were ignored.
     Ignored,
-    /// The data were not requested, or differ from the request.
+    /// The data were not requested, or do not match the request.
     Invalid,
 }

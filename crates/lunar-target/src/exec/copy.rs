@@ -1,11 +1,11 @@
-//! EXTENDED COPY from block to block (SPC-5 section 6.4), between logical units that the same nexus sees.
+//! EXTENDED COPY from block to block (SPC-5 section 6.4), between logical units that the same initiator sees.
 //!
-//! A copy moves step by step. For each step it takes the task set locks of source, destination and its own logical
-//! unit, like a command of each, and checks reservations under them. Between two steps it holds no lock, so that a
-//! COMPARE AND WRITE waits for one step at most.
+//! A copy works in steps. For each step it takes the task set locks of source, destination and its own logical unit,
+//! like a command of each, and checks reservations under them. Between two steps it holds no lock, so that a COMPARE
+//! AND WRITE waits for at most one step.
 //!
-//! An ORDERED copy holds all of its locks from its first step to its last. A task that holds one lock takes another
-//! only through [`lock_all`].
+//! An ORDERED copy holds all of its locks from its first step to its last. A task takes several locks only through
+//! [`lock_all`].
 
 use super::medium::{
     ExecutionContext, ExecutionOutput, ExecutionResult, READ, STEP, aborted_failure, fetch_into, write_buf,
@@ -27,21 +27,21 @@ pub struct CopyEnds {
 
 /// The source or destination of a segment.
 pub struct CopyEnd {
-    /// Its LUN, as the initiator numbers it.
+    /// The LUN number that the initiator uses.
     pub lun: u16,
     /// The logical unit.
     pub unit: Arc<LogicalUnit>,
-    /// The nexus with it.
+    /// The nexus of the session with it.
     pub nexus: NexusId,
     /// Its task set, on the core of the nexus.
     pub task_set: TaskSetHandle,
-    /// The medium that the command was sent to.
+    /// The medium for which the command was sent.
     pub medium: u64,
 }
 
 impl CopyEnd {
-    /// Checks that the medium was not replaced between two steps. `byte`: offset of the descriptor index in the
-    /// segment descriptor.
+    /// Checks that the medium was not replaced between two steps. `byte`: the byte of the segment descriptor that
+    /// names this logical unit.
     fn check_medium(&self, number: u16, byte: u16) -> Result<(), Sense> {
         if self.unit.lu.medium() == self.medium {
             Ok(())
@@ -57,7 +57,7 @@ impl CopyEnds {
     }
 }
 
-/// A copy in progress. When it ends in whatever way, the logical unit of the command records the result.
+/// A copy in progress. Dropping it records the result at the logical unit of the command, however the copy ended.
 struct CopyRun<'a> {
     unit: &'a LogicalUnit,
     nexus: NexusId,
@@ -114,13 +114,13 @@ async fn all(
     Ok(())
 }
 
-/// A segment that is copied.
+/// A segment during its copy.
 struct SegmentCopy<'a> {
     /// Its index in the list.
     number: u16,
     segment: &'a CopySegment,
     ends: CopyEnds,
-    /// The locks that each of its steps takes.
+    /// The locks that each step takes.
     locks: Vec<(TaskSetHandle, LockMode)>,
 }
 
@@ -135,7 +135,7 @@ impl SegmentCopy<'_> {
         if len == 0 {
             return Ok(());
         }
-        // Before the locks: the holders of the pool's buffers may wait for them.
+        // Before the locks, because the holders of the pool's buffers may wait for them.
         let mut buf = pool.get(len.min(STEP as u64) as usize).await;
         let mut done = 0;
         while done < len {
@@ -147,7 +147,7 @@ impl SegmentCopy<'_> {
         Ok(())
     }
 
-    /// Copies one buffer, `done` bytes from the beginning.
+    /// Copies one buffer, which begins `done` bytes after the start of the segment.
     async fn step(&self, done: u64, buf: Buf, context: &dyn ExecutionContext) -> Result<Buf, CommandError> {
         let _inside = lock_all(self.locks.clone()).await;
         if context.is_aborted() {
@@ -165,8 +165,8 @@ impl SegmentCopy<'_> {
     }
 }
 
-/// The failure of a source or destination, as the copy reports it. `byte`: offset of the descriptor index in the
-/// segment descriptor.
+/// Converts the failure of a source or destination to that of the copy. `byte`: the byte of the segment descriptor
+/// that names that logical unit.
 fn third_party(failure: CommandError, number: u16, byte: u16) -> CommandError {
     match failure.sense {
         Some(_) => Sense::COPY_DEVICE_FAILURE.segment(number, byte).into(),

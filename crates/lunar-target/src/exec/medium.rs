@@ -1,4 +1,4 @@
-//! Reads and writes of the medium: their counters, and the sense data of their failures.
+//! Reads and writes of the medium, their counters, and the sense data of their failures.
 
 use super::copy::CopyEnds;
 use crate::task_set_lock::{LockMode, TaskSetHandle};
@@ -10,19 +10,19 @@ use lunar_wire::scsi::{Sense, Status};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
-/// Bytes that one step of a long operation moves.
+/// Maximum number of bytes that one step of a long operation transfers.
 pub(super) const STEP: usize = 1 << 20;
 
 /// Sense key MEDIUM ERROR.
 const MEDIUM_ERROR: u8 = 3;
 
-/// The output of a command that ended well.
+/// The output of a command that ended with GOOD, or of a passthrough command.
 pub enum ExecutionOutput {
     /// GOOD without data.
     Good,
     /// GOOD with parameter data.
     Data(Vec<u8>),
-    /// GOOD with what was read from the medium.
+    /// GOOD with data that were read from the medium.
     Medium(Buf),
     /// GOOD with this many zeros.
     Zeros(usize),
@@ -33,20 +33,20 @@ pub enum ExecutionOutput {
 /// The result of a command.
 pub type ExecutionResult = Result<ExecutionOutput, CommandError>;
 
-/// What a command may use beyond its own logical unit.
+/// The access of a command beyond its own logical unit.
 pub trait ExecutionContext {
-    /// The LUNs that this initiator sees.
+    /// The LUNs that the initiator sees.
     fn luns(&self) -> Vec<u16>;
-    /// The source and destination of segment `number` of EXTENDED COPY, if this initiator sees both.
+    /// The source and destination of segment `number` of EXTENDED COPY. Fails unless the initiator sees both.
     fn copy_ends(&self, number: u16, segment: &CopySegment) -> Result<CopyEnds, Sense>;
-    /// The bytes that the segment moves, if this initiator may read the source and write the destination now. The
-    /// caller holds the task set locks of both.
+    /// The bytes that the segment copies. Fails unless the initiator may read the source and write the destination
+    /// now. The caller holds the task set locks of both.
     fn copy_range(&self, number: u16, segment: &CopySegment, ends: &CopyEnds) -> Result<CopyRange, Sense>;
     /// The task set lock of the command's own logical unit, and the mode in which the command takes it.
     fn own_lock(&self) -> Option<(TaskSetHandle, LockMode)>;
-    /// Aborts every task of these nexuses, and waits for their end.
+    /// Aborts all tasks of these nexuses, and waits for their end.
     fn abort(&self, victims: Vec<NexusId>) -> lunar_block::LocalBoxFuture<'_, ()>;
-    /// The command was aborted. A long operation checks this between its steps, and then ends with
+    /// Whether the command was aborted. A long operation checks this between its steps, and then ends with
     /// [`aborted_failure`].
     fn is_aborted(&self) -> bool;
 }
@@ -56,12 +56,12 @@ pub fn aborted_failure() -> CommandError {
     Status::TaskAborted.into()
 }
 
-/// Ends a READ that the medium has completed.
+/// The result of a READ that the medium has completed.
 pub fn finish_read(unit: &LogicalUnit, offset: u64, finished: BufResult) -> ExecutionResult {
     fetched(unit, offset, finished, &READ).map(ExecutionOutput::Medium)
 }
 
-/// Ends a WRITE that the medium has completed.
+/// The result of a WRITE that the medium has completed.
 pub fn finish_write(unit: &LogicalUnit, offset: u64, finished: BufResult) -> ExecutionResult {
     stored(unit, offset, finished).map(|_| ExecutionOutput::Good)
 }
@@ -71,13 +71,13 @@ pub async fn read_part(unit: &Arc<LogicalUnit>, offset: u64, buf: Buf) -> Result
     fetch_into(unit, offset, buf, &READ).await
 }
 
-/// A buffer of the pool, or one beyond its limit: the caller must not wait, because the holders of the other buffers may
-/// wait for the caller.
+/// A buffer of the pool, or one beyond its limit. The caller must not wait for the pool, because the holders of its
+/// buffers may wait for the caller.
 pub fn buffer_without_waiting(pool: &Pool, len: usize) -> Buf {
     pool.try_get(len).unwrap_or_else(|| Buf::zeroed(len))
 }
 
-/// Reads for one step of a long operation.
+/// Reads data for one step of a long operation.
 pub(super) async fn fetch(
     unit: &Arc<LogicalUnit>,
     pool: &Pool,
@@ -136,13 +136,13 @@ pub(super) fn stored(unit: &LogicalUnit, offset: u64, (result, buf): BufResult) 
     Ok(buf)
 }
 
-/// Makes every acknowledged write stable.
+/// Flushes the medium: makes every acknowledged write stable.
 pub async fn flush(unit: &Arc<LogicalUnit>) -> ExecutionResult {
     unit.backend().flush().await.map_err(|e| io_failure(unit, &e, 0, &WRITE))?;
     Ok(ExecutionOutput::Good)
 }
 
-/// The counters of an access to the medium, and the sense data of its failure.
+/// The log counters of an access to the medium, and the sense data of its failure.
 pub(super) struct MediumAccess {
     pub(super) bytes: LogCounter,
     errors: LogCounter,
@@ -159,7 +159,7 @@ pub(super) const WRITE: MediumAccess = MediumAccess {
 pub(super) const VERIFY: MediumAccess =
     MediumAccess { bytes: LogCounter::VerifyBytes, errors: LogCounter::VerifyErrors, ..READ };
 
-/// The failure of a command for an error of its backend. A medium error has its LBA. The answer of a SCSI device
+/// The failure of a command for an error of its backend. A medium error contains the LBA. The status of a SCSI device
 /// behind the backend is passed on.
 pub(super) fn io_failure(
     unit: &LogicalUnit,

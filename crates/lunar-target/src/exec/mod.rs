@@ -1,4 +1,4 @@
-//! Execution of plans as operations on the backend. It knows no transport: data are in buffers.
+//! Execution of plans as operations on the backend, independent of the transport.
 
 pub mod copy;
 mod medium;
@@ -18,8 +18,7 @@ use medium::{READ, fetch_into, stored};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Executes a plan that [`persist`] returned. `data` is the Data-Out, with the length that the plan wants,
-/// or a buffer
+/// Executes a plan that [`persist`] returned. `data` is the Data-Out, of the length that the plan needs, or a buffer
 /// for the data to read.
 pub async fn run(
     unit: &Arc<LogicalUnit>,
@@ -70,7 +69,7 @@ async fn run_op(
         Op::LbaStatus { offset, allocation_len, block_size } => {
             provision::lba_status(unit, offset, allocation_len, block_size).await
         }
-        // [`persist`] has handled the first, and passthrough commands do not come here.
+        // [`persist`] has replaced the former, and passthrough commands are forwarded elsewhere.
         Op::Persist(_) | Op::Passthrough => Err(Sense::INTERNAL_FAILURE.into()),
         Op::Preempt { victims } => {
             context.abort(victims).await;
@@ -108,7 +107,7 @@ fn answer(plan: PlanResult) -> ExecutionResult {
     }
 }
 
-/// The Data-Out of a plan. A command without any fails (SPC-5: parameter list length).
+/// The Data-Out of a plan. A command without Data-Out fails.
 fn data_of(data: Option<Buf>) -> Result<Buf, CommandError> {
     data.ok_or(Sense::INVALID_FIELD_IN_CDB.into())
 }
@@ -131,21 +130,22 @@ async fn read(
             buf.set_visible(len);
             buf
         }
-        // A command that holds the task set lock must not wait for memory: its holders may wait for the lock.
+        // A command that holds the task set lock must not wait for memory, because the holders of the buffers may
+        // wait for the lock.
         None => pool.try_get(len).ok_or(Status::TaskSetFull)?,
     };
     Ok(ExecutionOutput::Medium(fetch_into(unit, offset, buf, &READ).await?))
 }
 
-/// Writes all of it or nothing. The caller holds the task set lock exclusively.
+/// Writes all of the data or nothing. The caller holds the task set lock exclusively.
 async fn write_atomic(unit: &Arc<LogicalUnit>, offset: u64, data: Buf) -> ExecutionResult {
     let finished = unit.backend().write_atomic(offset, data).await;
     stored(unit, offset, finished)?;
     Ok(ExecutionOutput::Good)
 }
 
-/// Logical unit reset. The caller aborts the tasks. If the reset switches the write cache off, this takes the task set
-/// lock exclusively and flushes first. A failed flush is logged, and the reset goes on.
+/// Logical unit reset. The caller aborts the tasks. If the reset disables the write cache, this function takes the
+/// task set lock exclusively and flushes first. A failed flush is logged, and the reset continues.
 pub async fn reset(unit: &Arc<LogicalUnit>) {
     let _alone = match unit.lu.reset_ends_write_cache() {
         true => {
@@ -158,8 +158,8 @@ pub async fn reset(unit: &Arc<LogicalUnit>) {
     unit.lu.reset();
 }
 
-/// Persists a change before it is made. Returns the plan for the rest of the command. If persisting fails, nothing
-/// changes.
+/// Saves a change to stable storage before it takes effect. Returns the plan for the rest of the command. If saving
+/// fails, nothing changes.
 pub async fn persist(unit: &Arc<LogicalUnit>, answer: PlanResult) -> PlanResult {
     let draft = match answer? {
         Plan::Op(op) => match *op {

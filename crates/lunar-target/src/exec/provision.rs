@@ -11,7 +11,7 @@ use lunar_scsi::CommandError;
 use std::io;
 use std::sync::Arc;
 
-/// Without a block, or with a block of zeros, the backend writes zeros, for which it has a fast path.
+/// WRITE SAME. Without a block, or for a block of zeros, it uses the backend's fast path for zeros.
 pub async fn write_same(
     unit: &Arc<LogicalUnit>,
     pool: &Pool,
@@ -31,13 +31,13 @@ pub async fn write_same(
     if stable { flush(unit).await } else { Ok(ExecutionOutput::Good) }
 }
 
-/// Bytes that are zeroed at a time. A backend that has to write them takes a while.
+/// Bytes that are zeroed per step, because a backend that writes zeros takes a while.
 const STRETCH: u64 = 64 * STEP as u64;
-/// The same where they are unmapped.
+/// The same for unmapping.
 const LONG_STRETCH: u64 = 16 * STRETCH;
 
-/// Applies `one` to a range, stretch by stretch, until the command is aborted. Stretches are aligned like the units of
-/// the backend, so that it can unmap each unit as a whole.
+/// Applies `one` to a range, step by step, until the command is aborted. Steps are aligned to multiples of `stretch`,
+/// so that a backend can unmap each of its allocation units as a whole.
 async fn clear(
     unit: &Arc<LogicalUnit>,
     (offset, len): (u64, u64),
@@ -94,7 +94,7 @@ pub async fn unmap(
     if stable { flush(unit).await } else { Ok(ExecutionOutput::Good) }
 }
 
-/// Extents in one response. An initiator continues from where they end.
+/// Maximum number of extents in one response. The initiator continues from their end.
 const MAX_EXTENTS: usize = 256;
 
 pub async fn lba_status(

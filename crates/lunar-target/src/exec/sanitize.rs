@@ -7,18 +7,18 @@ use lunar_scsi::CommandError;
 use lunar_wire::scsi::Sense;
 use std::sync::Arc;
 
-/// How to sanitize the medium.
+/// The parameters of a sanitize operation.
 pub struct SanitizeJob {
-    /// The pattern of an overwrite; None: erase.
+    /// The pattern of an overwrite. None: a block erase.
     pub pattern: Option<Vec<u8>>,
     /// Overwrite passes.
     pub passes: u8,
-    /// Invert the pattern from one pass to the next.
+    /// Whether each pass inverts the pattern of the previous one.
     pub invert: bool,
 }
 
-/// Starts the operation, which is persisted already ([`super::persist`]). It runs to its end even when its command
-/// ends: after the status with `immediate`, and when this future is dropped because the task was aborted (SBC-4
+/// Starts the operation, whose state was saved before ([`super::persist`]). It runs to its end even if its command
+/// ends first: after the status with `immediate`, or when this future is dropped because the task was aborted (SBC-4
 /// section 4.11).
 pub async fn run(unit: &Arc<LogicalUnit>, pool: &Pool, job: SanitizeJob, immediate: bool) -> ExecutionResult {
     let (unit, pool) = (unit.clone(), pool.clone());
@@ -28,7 +28,7 @@ pub async fn run(unit: &Arc<LogicalUnit>, pool: &Pool, job: SanitizeJob, immedia
             let _ = end.try_send(Ok(ExecutionOutput::Good));
         }
         let result = work(&unit, &pool, job).await;
-        let _ = end.try_send(result); // to a command that has its status already, or is gone
+        let _ = end.try_send(result); // the command may have ended already
     };
     lunar_runtime::spawn(whole);
     ended.recv_async().await.unwrap_or(Err(Sense::INTERNAL_FAILURE.into()))
@@ -41,8 +41,8 @@ async fn work(unit: &Arc<LogicalUnit>, pool: &Pool, job: SanitizeJob) -> Executi
     result.map(|()| ExecutionOutput::Good)
 }
 
-/// After a restart the server must know that the medium is not clean. A logical unit without a state file loses its
-/// medium with the restart.
+/// Saves the state, so that the server knows after a restart that the medium is not clean. A logical unit without a
+/// state file loses its medium with the restart.
 async fn save_state(unit: &Arc<LogicalUnit>) {
     if let Err(error) = unit.save().await
         && error.kind() != std::io::ErrorKind::Unsupported
@@ -64,7 +64,7 @@ async fn overwrite(unit: &Arc<LogicalUnit>, pool: &Pool, job: &SanitizeJob) -> R
                 (pass as u128 * capacity as u128 + at as u128) * 0xffff / (passes as u128 * capacity as u128);
             unit.lu.sanitize_progress(share as u16);
         }
-        // Without the flush, a cache could merge two passes, and only the last would reach the medium.
+        // Without the flush, a cache could merge two passes, so that only the last reaches the medium.
         flush(unit).await?;
     }
     Ok(())

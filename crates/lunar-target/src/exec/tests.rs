@@ -15,10 +15,10 @@ use lunar_wire::scsi::op;
 const BLOCK: usize = 512;
 const CAPACITY: u64 = 1 << 20;
 const FUA: u8 = 0x08;
-/// Ways to lose the cache: all of it, then a random part of it.
+/// Ways to lose the cache: all of it, or a random part of it with this seed.
 const LOSSES: [Option<u64>; 4] = [None, Some(1), Some(2), Some(3)];
 
-/// A context for commands that need only their logical unit. True: the command is aborted.
+/// A context for commands that need only their logical unit. True: the command counts as aborted.
 struct NoContext(bool);
 
 impl ExecutionContext for NoContext {
@@ -137,7 +137,7 @@ impl TestDisk {
         self.good(&write(op::WRITE_10, lba, flags), &[byte; BLOCK]).await;
     }
 
-    /// The content of a block after losing the cache in this way.
+    /// The content of a block after a loss of the cache.
     async fn left(&mut self, lba: u8, loss: Option<u64>) -> Vec<u8> {
         self.lossy.lose(loss).await.expect("the medium works");
         self.good(&[op::READ_10, 0, 0, 0, 0, lba, 0, 0, 1, 0], &[]).await
@@ -158,7 +158,7 @@ fn runs(test: impl Future<Output = ()>) {
     compio::runtime::Runtime::new().expect("a runtime").block_on(test);
 }
 
-/// The premise of the tests below.
+/// Verifies the assumption of the following tests.
 #[test]
 fn cached_write_may_be_lost() {
     runs(async {
@@ -222,8 +222,7 @@ fn flush_makes_earlier_writes_stable() {
     });
 }
 
-/// Other write commands, with FUA or without a write cache. WRITE AND VERIFY and START STOP UNIT are stable in any
-/// case.
+/// Other write commands, with FUA or without a write cache. WRITE AND VERIFY and START STOP UNIT are always stable.
 #[test]
 fn other_write_commands_are_stable() {
     let mut verify = write(op::WRITE_VERIFY_10, 1, 0).to_vec();
@@ -283,7 +282,7 @@ fn log_counters_count_bytes() {
     });
 }
 
-/// Every access fails. A miscompare is no medium error.
+/// Every access fails. A miscompare is not a medium error.
 #[test]
 fn log_counters_count_errors() {
     runs(async {
@@ -302,7 +301,7 @@ fn log_counters_count_errors() {
     });
 }
 
-/// A long operation ends between two steps.
+/// A long operation that is aborted ends between two steps.
 #[test]
 fn aborted_operation_stops_writing() {
     runs(async {
@@ -345,7 +344,7 @@ fn reserve_out(action: u8, key: u8, action_key: u8) -> ([u8; 10], [u8; 24]) {
     ([op::PERSISTENT_RESERVE_OUT, action, 1, 0, 0, 0, 0, 0, 24, 0], list)
 }
 
-/// Makes the folder of a state file writable, or not: a file is in its place.
+/// Makes the folder of a state file unwritable by putting a file in its place, or writable again.
 fn block_folder(folder: &std::path::Path, blocked: bool) {
     _ = std::fs::remove_dir_all(folder);
     _ = std::fs::remove_file(folder);

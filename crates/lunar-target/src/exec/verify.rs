@@ -10,7 +10,7 @@ use lunar_scsi::{CommandError, Compare};
 use lunar_wire::scsi::Sense;
 use std::sync::Arc;
 
-/// MISCOMPARE; INFORMATION is the offset of the first byte that differs (SBC-4 section 5.3).
+/// Fails with MISCOMPARE. INFORMATION is the offset of the first byte that differs (SBC-4 section 5.3).
 fn miscompare(medium: &[u8], expected: &[u8], before: u64) -> Result<(), CommandError> {
     match medium.iter().zip(expected).position(|(a, b)| a != b) {
         None => Ok(()),
@@ -62,7 +62,8 @@ pub async fn write_verify(
     verify(unit, pool, (offset, len), how, Some(data), context).await
 }
 
-/// The first half of `data` is expected, the second is written. The caller holds the task set lock exclusively.
+/// COMPARE AND WRITE. The first half of `data` is compared, the second is written. The caller holds the task set lock
+/// exclusively.
 pub async fn compare_and_write(
     unit: &Arc<LogicalUnit>,
     offset: u64,
@@ -84,9 +85,9 @@ pub async fn compare_and_write(
     Ok(ExecutionOutput::Good)
 }
 
-/// The failure of the write of a COMPARE AND WRITE. A remote or unfinished write may have taken place. If the status
-/// invited a repetition, the host would find its own bytes and get a miscompare. BUSY from a SCSI device (`scsi_error`)
-/// is safe: the device did nothing.
+/// The failure of the write of a COMPARE AND WRITE. A remote or incomplete write may have taken effect. If the status
+/// invited a repetition, the host would find its own data and get a miscompare. BUSY from a SCSI device (`reported`)
+/// is safe, because the device did nothing.
 fn may_have_written(failure: CommandError, scsi_error: Option<ScsiError>) -> CommandError {
     const NOT_READY: u8 = 2;
     const UNCERTAIN: Sense = Sense::new(0x0b, 0x08, 0x00);
@@ -97,7 +98,7 @@ fn may_have_written(failure: CommandError, scsi_error: Option<ScsiError>) -> Com
     }
 }
 
-/// The caller holds the task set lock exclusively.
+/// ORWRITE. The caller holds the task set lock exclusively.
 pub async fn or_write(unit: &Arc<LogicalUnit>, offset: u64, data: Buf, stable: bool) -> ExecutionResult {
     if data.is_empty() {
         return Ok(ExecutionOutput::Good);

@@ -22,7 +22,7 @@ use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-/// Bytes in the send queue that belong to no pool, above which nothing is received.
+/// Bytes in the send queue outside of all pools, above which the target stops receiving.
 const MAX_UNPOOLED_BYTES: usize = 1 << 20;
 
 /// A session that has just logged in, with its first connection.
@@ -33,7 +33,7 @@ pub struct OpenedSession {
     pub connection: OpenedConnection,
     /// The context of its login.
     pub login_context: LoginContext,
-    /// What the login has established.
+    /// The facts that the login has established.
     pub info: Arc<SessionInfo>,
     /// Its entry in the registry.
     pub guard: SessionGuard,
@@ -41,7 +41,7 @@ pub struct OpenedSession {
     pub messages: flume::Receiver<SessionMessage>,
     /// Its slot among the connections.
     pub count: ConnectionGuard,
-    /// Commands that may be in flight.
+    /// Maximum number of commands in flight.
     pub depth: u32,
     /// The first ExpCmdSN.
     pub cmd_sn: u32,
@@ -68,7 +68,7 @@ pub struct IscsiConnection {
     nexus: Weak<ItNexus<IscsiSession>>,
     /// Connection ID.
     cid: u16,
-    /// Our address.
+    /// The local address.
     local: SocketAddr,
     handle: TransportHandle,
     /// The send queue.
@@ -79,10 +79,10 @@ pub struct IscsiConnection {
     stat_sn: Cell<u32>,
     /// Longest data segment that the initiator accepts, in bytes.
     max_xmit: Cell<u32>,
-    /// The exchange of Text Requests.
+    /// The text negotiations of the connection.
     text: RefCell<TextServer>,
     keepalive: RefCell<Keepalive>,
-    /// Whether a closed connection ends with a Logout; None: not checked yet.
+    /// Whether the data of a closed connection end with a Logout. None: not checked yet.
     logs_out: Cell<Option<bool>>,
     /// It logs out, and the session goes on without it.
     is_closing: Cell<bool>,
@@ -137,8 +137,8 @@ impl IscsiConnection {
         &self.pump
     }
 
-    /// Sends queued bytes as [`SendSide::try_flush`](lunar_runtime::SendSide::try_flush) does. None: the transport is
-    /// no stream.
+    /// Sends queued bytes like [`SendSide::try_flush`](lunar_runtime::SendSide::try_flush). None: the transport is
+    /// not a stream.
     #[inline]
     pub(super) fn flush_stream(&self) -> Option<io::Result<bool>> {
         match (&self.handle, &mut *self.out.borrow_mut()) {
@@ -147,7 +147,7 @@ impl IscsiConnection {
         }
     }
 
-    /// Discards the send queue, which cannot be sent any more.
+    /// Discards the send queue, which cannot be sent anymore.
     pub(super) fn discard_queue(&self) {
         self.out.borrow_mut().discard_queue();
     }
@@ -157,7 +157,7 @@ impl IscsiConnection {
         self.logout_response.take()
     }
 
-    /// Processes all that has arrived.
+    /// Processes all received data.
     ///
     /// # Errors
     /// The reason why the connection cannot go on.
@@ -171,12 +171,12 @@ impl IscsiConnection {
         self.cid
     }
 
-    /// Our address.
+    /// The local address.
     pub fn local(&self) -> SocketAddr {
         self.local
     }
 
-    /// Its text requests.
+    /// The text negotiations of the connection.
     pub fn text(&self) -> &RefCell<TextServer> {
         &self.text
     }
@@ -193,13 +193,13 @@ impl IscsiConnection {
         self.stat_sn.get()
     }
 
-    /// Uses up the StatSN of a response.
+    /// Consumes the StatSN of a response.
     #[inline]
     pub fn take_stat_sn(&self) -> u32 {
         self.stat_sn.replace(self.stat_sn.get().wrapping_add(1))
     }
 
-    /// Queues a PDU with all counters.
+    /// Queues a PDU whose sequence numbers are set.
     #[inline]
     pub fn push(&self, header: Bhs, payload: Payload) {
         self.out.borrow_mut().push(header, payload, self.digests);
@@ -217,13 +217,13 @@ impl IscsiConnection {
         }
     }
 
-    /// Longest Data-In in bytes.
+    /// Maximum length of a Data-In in bytes.
     #[inline]
     pub fn longest_data_in(&self) -> usize {
         self.out.borrow().longest_data_in(self.max_xmit())
     }
 
-    /// The initiator has room for an asynchronous message.
+    /// Whether the initiator has a receive buffer for an asynchronous message.
     pub fn can_send_event(&self) -> bool {
         self.out.borrow().can_send_event()
     }
@@ -238,7 +238,7 @@ impl IscsiConnection {
         self.handle.datamover().cloned()
     }
 
-    /// The send queue is too long to receive more.
+    /// Whether the send queue is too long to receive more.
     pub fn is_full(&self) -> bool {
         let out = self.out.borrow();
         out.waiting() > MAX_QUEUED_BYTES || out.own() > MAX_UNPOOLED_BYTES
@@ -260,20 +260,20 @@ impl IscsiConnection {
         self.is_closing.get()
     }
 
-    /// The reason why requests are stale. `behind`: bytes that were received and are not parsed yet; None: the
-    /// receiver has them.
+    /// The reason why requests are stale. `behind`: received bytes that are not parsed yet; None: the receiver has
+    /// them.
     #[inline]
     pub fn stale_reason(&self, behind: Option<&[u8]>) -> Option<EndReason> {
         stale::why(self.handle.peer_state(), || self.ends_with_logout(behind))
     }
 
-    /// The next [`IscsiConnection::stale_reason`] must query the kernel again.
+    /// Makes the next [`IscsiConnection::stale_reason`] query the kernel.
     pub fn recheck_peer(&self) {
         self.handle.recheck_peer();
     }
 
-    /// Whether a closed connection ends with a Logout (RFC 7143 section 11.14). Then it did not fail, and its commands
-    /// are valid. The initiator sends no more, so the answer never changes.
+    /// Whether the data of a closed connection end with a Logout (RFC 7143 section 11.14). The connection then did
+    /// not fail, and its commands are valid. The initiator sends no more, so the result never changes.
     #[cold]
     fn ends_with_logout(&self, behind: Option<&[u8]>) -> bool {
         if let Some(known) = self.logs_out.get() {
@@ -291,7 +291,7 @@ impl IscsiConnection {
         logs_out
     }
 
-    /// Stops receiving: the receive loop finds the socket closed.
+    /// Stops receiving: the receive loop finds that the socket is shut down.
     pub fn stop_receiving(&self) {
         self.pump.wake();
         self.handle.stop_receiving();

@@ -48,8 +48,8 @@ impl<'a> PduDispatcher<'a> {
         self.state.phase() == SessionPhase::Ended || self.connection.is_closing()
     }
 
-    /// Whether a request is stale; then it ends the session. `behind`: bytes that were received and are not parsed
-    /// yet; None: the receiver has them.
+    /// Whether a request is stale; this ends the session. `behind`: received bytes that are not parsed yet; None: the
+    /// receiver has them.
     #[inline]
     fn is_late(&mut self, behind: Option<&[u8]>) -> bool {
         let Some(why) = self.connection.stale_reason(behind) else { return false };
@@ -101,7 +101,7 @@ fn place(state: &mut State<IscsiSession>, header: &Bhs) -> Option<(Buf, usize)> 
     is_data.then(|| state.placement_buffer(origin(header), segment(header))).flatten()
 }
 
-/// Requests with a CmdSN, and Login, which is rejected here.
+/// Whether the opcode is that of a request with a CmdSN. Login is one of them, because it is rejected like them.
 fn is_request(op: u8) -> bool {
     matches!(
         op,
@@ -114,20 +114,20 @@ fn is_request(op: u8) -> bool {
     )
 }
 
-/// The transfer that a Data-Out belongs to.
+/// The transfer to which a Data-Out belongs.
 fn origin(header: &Bhs) -> DataOutId {
     let transfer = Some(header.ttt()).filter(|ttt| *ttt != NONE);
     DataOutId { tag: header.itt(), lun: header.lun(), transfer }
 }
 
-/// The segment of the command's data that a Data-Out carries.
+/// The segment of the command's data that a Data-Out contains.
 fn segment(header: &Bhs) -> DataOutSegment {
     let (data_sn, offset, len) = (header.data_sn(), header.buffer_offset(), header.data_len() as u32);
     DataOutSegment { data_sn, offset, len, is_final: header.is_final() }
 }
 
 impl PduDispatcher<'_> {
-    /// Processes a request when its CmdSN is due, and then the held requests that follow it.
+    /// Processes a request when its CmdSN is next, and then the held requests that follow it.
     #[inline]
     fn in_turn(&mut self, header: Bhs, ahs: &[u8], data: ReceivedData<'_>, behind: &[u8]) {
         match self.session().window.receive(header.cmd_sn(), header.immediate()) {
@@ -143,9 +143,9 @@ impl PduDispatcher<'_> {
         }
     }
 
-    /// Holds a request until its CmdSN is due, with its data in a buffer of the pool. An initiator that sends in order
-    /// over a stream never needs this, so the session ends if the pool has no buffer. A message over RDMA has little
-    /// data.
+    /// Holds a request until its CmdSN is next, with its data in a buffer of the pool. An initiator that sends in
+    /// order over a stream never needs this, so the session ends if the pool has no buffer. Messages over RDMA are
+    /// short.
     fn hold(&mut self, header: Bhs, ahs: &[u8], bytes: &[u8]) {
         let room = match self.connection.datamover() {
             _ if bytes.is_empty() => Some(Buf::zeroed(0)),
@@ -162,11 +162,11 @@ impl PduDispatcher<'_> {
         self.session().held.insert(header.cmd_sn(), pdu);
     }
 
-    /// Processes the held requests whose CmdSN is due. `behind`: bytes that were received and are not parsed yet;
-    /// None: the receiver has them.
+    /// Processes the held requests whose CmdSN is next. `behind`: received bytes that are not parsed yet; None: the
+    /// receiver has them.
     ///
-    /// A request may have been held for long, and the one that releases it may change nothing. So each is checked here
-    /// too.
+    /// Each request is checked for staleness here too: it may have been held for long, and the request that releases
+    /// it may be one that is not checked.
     pub(super) fn release_held(&mut self, behind: Option<&[u8]>) {
         while self.state.phase() != SessionPhase::Ended
             && let Some(cmd_sn) = self.session().window.next_held()
@@ -193,7 +193,7 @@ impl PduDispatcher<'_> {
         if header.opcode() == opcode::SCSI_COMMAND {
             return self.scsi_command(header, ahs, data);
         }
-        // No other request stays pending in the window: they are answered here, or outside the task set.
+        // Other requests do not stay pending in the window: they are answered here, or outside the task set.
         if !header.immediate() {
             self.session().window.finished();
         }
@@ -261,7 +261,7 @@ impl ConnectionPduHandler for PduDispatcher<'_> {
     }
 }
 
-/// Processes what has arrived, so that it comes before a task management function of another session.
+/// Processes everything received, so that it precedes a task management function of another session.
 ///
 /// # Errors
 /// The reason why the session ends.
@@ -281,7 +281,7 @@ pub fn drain_received(state: &mut State<IscsiSession>, scope: &AbortScope) -> Re
     Ok(())
 }
 
-/// Marks the held commands within the scope of the function: they end with BUSY.
+/// Marks the held commands within the function's scope, so that they end with BUSY.
 fn mark_held_busy(state: &mut State<IscsiSession>, scope: &AbortScope) {
     let mut held = std::mem::take(&mut state.front_mut().held);
     for pdu in held.values_mut().filter(|pdu| state.is_covered(scope, pdu.lun())) {

@@ -1,4 +1,4 @@
-//! The session as a front end of the core.
+//! The iSCSI session as a front end of the core.
 
 use super::connection::IscsiConnection;
 use super::dispatch;
@@ -41,7 +41,7 @@ impl FrontEnd for IscsiSession {
         self.data_in_pdus(c, data, sent, FinalPdu::Open)
     }
 
-    /// A status of GOOD goes with the last Data-In (RFC 7143 section 11.7).
+    /// Status GOOD is sent with the last Data-In (RFC 7143 section 11.7).
     #[inline]
     fn respond(&mut self, c: &ScsiCommand, response: CommandResponse) {
         let CommandResponse { status, sense, residual, data, sent } = response;
@@ -151,7 +151,7 @@ impl FrontEnd for IscsiSession {
     }
 }
 
-/// Calls `act` for every connection, without a borrow of the state. Most sessions have one connection.
+/// Calls `act` for every connection without borrowing the state. Most sessions have one connection.
 fn each(nexus: &ItNexus<IscsiSession>, act: impl Fn(&Rc<IscsiConnection>)) {
     let mut index = 0;
     loop {

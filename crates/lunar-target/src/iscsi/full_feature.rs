@@ -127,7 +127,7 @@ async fn remove(nexus: &Rc<ItNexus<IscsiSession>>, connection: &Rc<IscsiConnecti
     nexus.notify();
 }
 
-/// Ends all tasks, closes every I_T_L nexus, sends what is queued, and closes the connections.
+/// Ends all tasks, closes every I_T_L nexus, sends queued PDUs, and closes the connections.
 async fn finish(nexus: &Rc<ItNexus<IscsiSession>>) {
     nexus.state().front_mut().held.clear();
     nexus.end_tasks().await;
@@ -173,7 +173,7 @@ impl IscsiConnection {
     /// Receives until the connection ends.
     ///
     /// # Errors
-    /// The reason why it cannot go on.
+    /// The connection has failed, or its data are invalid.
     pub async fn receive(self: &Rc<Self>, nexus: &Rc<ItNexus<IscsiSession>>) -> Result<(), ReceiveError> {
         let mut next = ReceiveStatus::More;
         let has_begun = self.inbound().borrow().has_begun();
@@ -196,7 +196,7 @@ impl IscsiConnection {
         }
     }
 
-    /// Flushes the send queues. The received PDUs may have completed commands of other connections.
+    /// Flushes the send queues, because the received PDUs may have completed commands of other connections.
     #[inline]
     fn flush_session(self: &Rc<Self>, nexus: &Rc<ItNexus<IscsiSession>>) {
         let is_only_one = nexus.state().front().connections().len() == 1;
@@ -239,7 +239,7 @@ impl SendSide for IscsiConnection {
         self.handle().writable().await
     }
 
-    /// Discards the send queue: it must not keep the receive loop from ending.
+    /// Discards the send queue, which must not keep the receive loop running.
     fn lost(&self, _: io::Error) {
         self.discard_queue();
         if let Some(nexus) = self.nexus() {
@@ -248,7 +248,7 @@ impl SendSide for IscsiConnection {
         self.close();
     }
 
-    /// A flush of a datamover also begins reads, which do not wait for sends.
+    /// Flushing a datamover also begins reads, which do not wait for sends.
     fn flushes_while_blocked(&self) -> bool {
         self.datamover().is_some()
     }

@@ -3,9 +3,9 @@
 /// The keepalive state of a connection.
 #[derive(Default)]
 pub struct Keepalive {
-    /// Something was received since the last check.
+    /// Whether something was received since the last check.
     heard: bool,
-    /// The tag of the ping without an answer.
+    /// The tag of an unanswered ping.
     open: Option<u32>,
     last: u32,
 }
@@ -22,7 +22,7 @@ impl Keepalive {
         std::mem::take(&mut self.heard)
     }
 
-    /// Forgets the ping without an answer.
+    /// Forgets an unanswered ping.
     pub fn forget(&mut self) {
         self.open = None;
     }
@@ -32,7 +32,7 @@ impl Keepalive {
         self.open.take_if(|open| *open == tag);
     }
 
-    /// The tag of a new ping; None: the previous ping has no answer yet.
+    /// The tag of a new ping. None: the previous ping is unanswered.
     pub fn begin(&mut self) -> Option<u32> {
         if self.open.is_some() {
             return None;

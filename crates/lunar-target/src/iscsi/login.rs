@@ -1,4 +1,4 @@
-//! The login phase of a connection: it carries PDUs between the transport and the login machine, and registers the
+//! The login phase of a connection: passes PDUs between the transport and the login state machine, and registers the
 //! session.
 
 use super::connection::{OpenedConnection, OpenedSession};
@@ -21,9 +21,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A connection before the end of its login: how login PDUs are sent and received.
+/// A connection before the end of its login: sends and receives login PDUs.
 pub trait LoginTransport {
-    /// The next PDU; None: the peer closed the connection without sending anything.
+    /// The next PDU. None: the peer closed the connection without sending anything.
     async fn next(&mut self) -> io::Result<Option<(Bhs, Vec<u8>)>>;
 
     /// Sends a PDU that does not complete the login.
@@ -34,16 +34,16 @@ pub trait LoginTransport {
         std::future::pending().await
     }
 
-    /// The transport of the session, with this provider if it is RDMA.
+    /// The transport type of the session; `provider` applies to RDMA.
     fn transport(&self, provider: RdmaProvider) -> SessionTransport;
 
-    /// The offer of the target on this transport.
+    /// Adjusts the target's offer to this transport.
     fn offer(&self, offer: Offer) -> Offer;
 
-    /// The negotiated parameters of a session of this type, as this transport applies them.
+    /// Adjusts the negotiated parameters of a session of this type to this transport.
     fn parameters(&self, parameters: Parameters, session_type: SessionType) -> Parameters;
 
-    /// Sends the final Login Response. `depth`: commands that the session may have in flight.
+    /// Sends the final Login Response. `depth`: maximum number of commands in flight.
     async fn accept(self, pdu: &Pdu, info: &SessionInfo, depth: u32) -> io::Result<IscsiTransport>;
 }
 
@@ -75,7 +75,7 @@ async fn negotiate(
     let login_context = LoginContext { config: config.clone(), group: bound.tag, peer: addresses.peer.ip() };
     let mut machine = Login::new(fresh.offer(config.session.offer()), bound.tag, config.limits.text_bytes);
     loop {
-        // The peer sent nothing: it may have probed the port.
+        // The peer sent nothing: it may only have probed the port.
         let Some((header, data)) = fresh.next().await? else { return Ok(None) };
         match machine.request(&header, &data, &IscsiPolicy(&login_context)) {
             LoginStep::Reply(pdu) => fresh.send(&pdu).await?,
@@ -132,7 +132,7 @@ async fn negotiate(
     Ok(Some(OpenedSession { shared, connection, login_context, info, guard, messages, count, depth, cmd_sn }))
 }
 
-/// The identity of a session (RFC 7143 section 4.5.1). Discovery sessions also differ by portal.
+/// The identity of a session (RFC 7143 section 4.5.1). For Discovery sessions it includes the portal.
 fn key(info: &SessionInfo, bound: &BoundPortal) -> SessionKey {
     SessionKey {
         initiator: info.initiator.clone(),
@@ -144,7 +144,7 @@ fn key(info: &SessionInfo, bound: &BoundPortal) -> SessionKey {
     }
 }
 
-/// The facts about the session. `session`: the one that it reinstates.
+/// The facts about the session. `session`: the session that it reinstates.
 fn info(
     machine: &Login,
     addresses: Addresses,
@@ -186,31 +186,31 @@ fn refused(
         login_context.config.refused(login_context.group, target, error);
     }
     let (initiator, target) = (machine.initiator_name(), machine.target_name().unwrap_or_default());
-    // The reason is printable already.
+    // The reason contains only printable characters.
     let reason = machine.reason().map_or(String::new(), |reason| format!(": {reason}"));
     shared.log_login_refused(addresses.peer, initiator, target, &format!("{status}{reason}"));
 }
 
-/// Interval of checks whether a waiting peer is still connected.
+/// Interval at which the connection of a waiting peer is checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 const CLOSED: &str = "the initiator closed the connection during login";
 
 /// A login over TCP.
 pub struct TcpLogin {
     stream: Stream,
-    /// Received bytes behind the last PDU.
+    /// Received bytes after the last PDU.
     pending: Vec<u8>,
-    /// A PDU was received.
+    /// Whether a PDU was received.
     begun: bool,
 }
 
 impl TcpLogin {
-    /// A connection from which `pending` was received already.
+    /// A connection from which `pending` was already received.
     pub fn new(stream: Stream, pending: Vec<u8>) -> TcpLogin {
         TcpLogin { stream, pending, begun: false }
     }
 
-    /// The next PDU, if it is complete.
+    /// The next PDU, if it has arrived completely.
     fn whole(&mut self) -> io::Result<Option<(Bhs, Vec<u8>)>> {
         let Some(header) = self.pending.first_chunk::<BHS_LEN>().map(|b| Bhs::from_bytes(*b)) else {
             return Ok(None);
@@ -241,7 +241,7 @@ impl LoginTransport for TcpLogin {
         let mut chunk = [0; 4096];
         loop {
             if let Some(pdu) = self.whole()? {
-                // A stale login could end the session that its initiator has opened meanwhile on another connection.
+                // A stale login could end the session that its initiator has meanwhile opened on another connection.
                 if self.stream.peer_state() != PeerState::Open {
                     return Err(io::Error::other(CLOSED));
                 }

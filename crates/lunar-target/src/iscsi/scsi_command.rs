@@ -6,7 +6,7 @@ use lunar_wire::iscsi::{Bhs, flag};
 /// Type of the Extended CDB header segment (RFC 7143 section 11.2.2.3).
 const EXTENDED_CDB: u8 = 1;
 
-/// Decodes a SCSI Command PDU of this connection. None: it contradicts itself (a format error, RFC 7143 section 7.7).
+/// Decodes a SCSI Command PDU. None: its fields contradict each other (a format error, RFC 7143 section 7.7).
 #[inline]
 pub fn read(h: &Bhs, ahs: &[u8], connection: u16) -> Option<ScsiCommand> {
     let flags = h.flags();

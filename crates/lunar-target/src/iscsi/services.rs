@@ -20,7 +20,7 @@ const CLOSE_CONNECTION: u8 = 1;
 const RECOVERY: u8 = 2;
 
 impl PduDispatcher<'_> {
-    /// NOP-Out: a ping of the initiator, or its answer to ours (RFC 7143 section 11.18).
+    /// NOP-Out: a ping of the initiator, or its answer to a ping of the target (RFC 7143 section 11.18).
     pub(super) fn nop_out(&mut self, header: &Bhs, data: &[u8]) {
         if header.itt() == NONE {
             return self.connection.keepalive().borrow_mut().answered(header.ttt());
@@ -49,7 +49,8 @@ impl PduDispatcher<'_> {
         }
     }
 
-    /// Logout (RFC 7143 section 11.14). Closing the last connection closes the session.
+    /// Logout (RFC 7143 section 11.14). A login negotiates MaxConnections=1, so closing the connection closes the
+    /// session.
     pub(super) fn logout(&mut self, header: &Bhs, ahs: &[u8]) {
         let (reason, cid) = (header.flags() & 0x7f, header.cid());
         if self.state.info().discovery && reason != CLOSE_SESSION {
@@ -85,7 +86,7 @@ impl PduDispatcher<'_> {
         }
     }
 
-    /// SNACK: at ErrorRecoveryLevel 0 nothing is sent again. A task whose data are requested again fails (RFC 7143
+    /// SNACK: at ErrorRecoveryLevel 0 nothing is retransmitted. A task whose data are requested again fails (RFC 7143
     /// section 11.16).
     pub(super) fn snack(&mut self, header: &Bhs, ahs: &[u8]) {
         let is_data = header.flags() & 0x0f == 0;
@@ -101,8 +102,8 @@ impl IscsiSession {
         self.connection(cid).is_some()
     }
 
-    /// The targets that this initiator may see, with the addresses at which it can reach them from `local`. A target
-    /// without an address is left out: the initiator would look for it at this address (RFC 7143 appendix C).
+    /// The targets that this initiator may see, with addresses that it can reach from `local`. A target without an
+    /// address is omitted, because the initiator would look for it at this portal (RFC 7143 appendix C).
     fn records(&self, wanted: SendTargets<'_>, local: SocketAddr) -> Vec<TargetRecord> {
         let config = self.shared.config();
         let login_context = crate::access::LoginContext {

@@ -18,16 +18,16 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Unfinished immediate commands that a session may have.
+/// Maximum number of unfinished immediate commands of a session.
 const MAX_IMMEDIATE: u32 = 64;
 
-/// A request that arrived before its CmdSN was due.
+/// A request that arrived before its CmdSN was next.
 pub struct OutOfOrderPdu {
     pub(super) connection: Rc<IscsiConnection>,
     pub(super) header: Bhs,
     pub(super) ahs: Vec<u8>,
     pub(super) data: Buf,
-    /// Set if it arrived before a task management function of another session with this scope.
+    /// The scope of another session's task management function, if this request arrived before it.
     pub(super) busy_scope: Option<AbortScope>,
 }
 
@@ -42,7 +42,7 @@ impl OutOfOrderPdu {
         self.header.lun()
     }
 
-    /// Records that a function of another session, whose scope includes its logical unit, comes after it.
+    /// Records that a function of another session, whose scope includes this logical unit, comes after this request.
     pub fn drain_received(&mut self, scope: &AbortScope) {
         self.busy_scope = Some(scope.clone());
     }
@@ -50,7 +50,7 @@ impl OutOfOrderPdu {
 
 /// A session. The response to a command goes to the connection that received it.
 pub struct IscsiSession {
-    /// In the order of their logins.
+    /// In login order.
     connections: Vec<Rc<IscsiConnection>>,
     /// Tasks that serve connections, except the first one.
     pub(super) serving: u16,
@@ -58,18 +58,18 @@ pub struct IscsiSession {
     pub(super) info: Arc<SessionInfo>,
     pub(super) login_context: LoginContext,
     parameters: Parameters,
-    /// CmdSN.
+    /// The CmdSN window.
     pub(super) window: CmdWindow,
-    /// Requests that arrived before their CmdSN was due, by CmdSN.
+    /// Requests that arrived before their CmdSN was next, by CmdSN.
     pub(super) held: BTreeMap<u32, OutOfOrderPdu>,
-    /// Unfinished immediate commands.
+    /// Number of unfinished immediate commands.
     pub(super) immediate: u32,
-    /// Tags of task management functions without a response.
+    /// Initiator Task Tags of task management functions without a response.
     pub(super) pending_functions: Vec<u32>,
 }
 
 impl IscsiSession {
-    /// A session without a connection. The caller adds one at once.
+    /// A session without connections. The caller adds one at once.
     pub fn new(opened: &OpenedSession) -> IscsiSession {
         IscsiSession {
             connections: Vec::new(),
@@ -105,7 +105,7 @@ impl IscsiSession {
         self.connections.iter().any(|connection| connection.cid() != cid && !connection.is_closing())
     }
 
-    /// Its connections, in the order of their logins.
+    /// The connections, in login order.
     pub fn connections(&self) -> &[Rc<IscsiConnection>] {
         &self.connections
     }
@@ -121,12 +121,12 @@ impl IscsiSession {
         &self.parameters
     }
 
-    /// Commands that the session may have, immediate ones included.
+    /// Maximum number of commands in flight, immediate ones included.
     pub fn max_tasks(&self) -> usize {
         self.window.depth() as usize + MAX_IMMEDIATE as usize
     }
 
-    /// A held request has this tag.
+    /// Whether a held request has this tag.
     pub fn is_held(&self, itt: u32) -> bool {
         self.held.values().any(|held| held.itt() == itt)
     }
@@ -138,7 +138,7 @@ impl IscsiSession {
         has_room
     }
 
-    /// Sends a PDU with status: StatSN of the connection advances.
+    /// Sends a PDU with status, which consumes a StatSN of the connection.
     #[inline]
     pub fn reply(&self, cid: u16, mut header: Bhs, payload: Payload) {
         let Some(connection) = self.connection(cid) else { return };
@@ -147,7 +147,7 @@ impl IscsiSession {
         connection.push(header, payload);
     }
 
-    /// Sends a PDU without status, such as R2T or a ping: StatSN does not advance.
+    /// Sends a PDU without status, such as an R2T or a ping, which consumes no StatSN.
     pub fn notice(&self, cid: u16, mut header: Bhs) {
         let Some(connection) = self.connection(cid) else { return };
         let (exp_cmd_sn, max_cmd_sn) = (self.window.exp_cmd_sn(), self.window.max_cmd_sn());
@@ -171,8 +171,8 @@ impl IscsiSession {
         }
     }
 
-    /// Sends several Data-In PDUs behind what was `sent`. F is set at the end of every burst and, unless more follows,
-    /// of the data. Status goes with the last PDU, if `last` has one.
+    /// Sends Data-In PDUs after those in `sent`. F is set at the end of every burst and, unless more data follow, at
+    /// the end of the data. The last PDU carries status if `last` contains one.
     pub(super) fn data_in_pdus(
         &self,
         c: &ScsiCommand,
@@ -226,18 +226,18 @@ impl IscsiSession {
     }
 }
 
-/// What the last of some Data-In PDUs carries.
+/// The status in the last of several Data-In PDUs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum FinalPdu {
     /// Status GOOD and the residual count.
     Status(Residual),
-    /// No status: a response follows.
+    /// No status: a SCSI Response follows.
     Data,
     /// More Data-In follows.
     Open,
 }
 
-/// Sets the flag and the count of a residual, with other flags.
+/// Sets flags, and the flag and count of a residual.
 #[inline]
 pub(super) fn set_residual(header: &mut Bhs, flags: u8, residual: Residual) {
     let (residual_flag, count) = match residual {

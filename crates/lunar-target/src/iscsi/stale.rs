@@ -7,11 +7,11 @@ use crate::end_reason::EndReason;
 use lunar_runtime::PeerState;
 use lunar_wire::iscsi::{Bhs, opcode};
 
-/// Bytes behind the last command of a closed connection that are searched for a Logout. By default, sockets hold less
-/// (`tcp_rmem`, tcp(7)).
+/// Maximum number of bytes after the last command of a closed connection that are searched for a Logout. By default,
+/// socket buffers are smaller (tcp_rmem, tcp(7)).
 pub const MAX_UNREAD: usize = 8 << 20;
 
-/// The request may change what others see.
+/// Whether the request may change state that others see.
 #[inline]
 pub fn changes(header: &Bhs) -> bool {
     match header.opcode() {
@@ -21,7 +21,7 @@ pub fn changes(header: &Bhs) -> bool {
     }
 }
 
-/// The reason why requests are stale on a connection with this peer state.
+/// The reason why requests are stale on a connection with this peer state; None if they are not.
 #[inline]
 pub fn why(peer: PeerState, ends_with_logout: impl FnOnce() -> bool) -> Option<EndReason> {
     match peer {
@@ -31,12 +31,12 @@ pub fn why(peer: PeerState, ends_with_logout: impl FnOnce() -> bool) -> Option<E
     }
 }
 
-/// The last of these PDUs is a Logout.
+/// Whether the last of these PDUs is a Logout.
 pub fn is_logout_last(digests: Digests, bytes: &[u8]) -> bool {
     is_logout(last_opcode(digests, bytes))
 }
 
-/// The opcode is that of a Logout.
+/// Whether the opcode is that of a Logout.
 pub fn is_logout(opcode: Option<u8>) -> bool {
     opcode == Some(opcode::LOGOUT)
 }

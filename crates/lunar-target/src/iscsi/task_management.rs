@@ -14,7 +14,7 @@ use lunar_wire::iscsi::{Bhs, pdu};
 /// TASK REASSIGN.
 const TASK_REASSIGN: u8 = 8;
 
-/// The function that a request asks for; None: no such function.
+/// The requested function. None: not supported.
 fn function(header: &Bhs) -> Option<Function> {
     match header.flags() & 0x7f {
         1 => Some(Function::AbortTask { tag: header.referenced_task_tag() }),
@@ -39,7 +39,7 @@ fn response(managed: ManagementResponse) -> u8 {
 }
 
 impl PduDispatcher<'_> {
-    /// Processes a task management function. A rejected one is answered at once, others when they are done.
+    /// Processes a task management function. A rejected one is answered at once, others when they are complete.
     pub(super) fn task_management(&mut self, header: &Bhs) {
         let begun = self.requested(header).and_then(|function| {
             let request = FunctionRequest { function, lun: header.lun(), sequence: header.cmd_sn() };
@@ -61,7 +61,7 @@ impl PduDispatcher<'_> {
         }
     }
 
-    /// The requested function, unless iSCSI rules it out.
+    /// The function if it may begin, otherwise the response code.
     fn requested(&self, header: &Bhs) -> Result<Function, Refusal> {
         let Some(function) = function(header) else {
             let is_reassign = header.flags() & 0x7f == TASK_REASSIGN;
@@ -96,8 +96,8 @@ fn reply(state: &mut State<IscsiSession>, connection: u16, header: &Bhs, mut man
     }
 }
 
-/// ABORT TASK of a command that has not arrived marks its CmdSN as received (RFC 7143 section 7.11). The CmdSN must
-/// precede that of the function, and no other command may have it.
+/// ABORT TASK of a command that has not arrived consumes its CmdSN (RFC 7143 section 7.11). The CmdSN must precede
+/// that of the function, and no other request may use it.
 fn plug(state: &mut State<IscsiSession>, header: &Bhs) -> bool {
     let (itt, ref_cmd_sn) = (header.referenced_task_tag(), header.ref_cmd_sn());
     let session = state.front_mut();
@@ -109,7 +109,7 @@ fn plug(state: &mut State<IscsiSession>, header: &Bhs) -> bool {
     if let Some(connection) = session.connections().first().cloned() {
         PduDispatcher::new(state, &connection).release_held(None);
     }
-    // Functions also wait for the commands before them.
+    // Functions also wait for the commands that precede them.
     state.notify();
     true
 }

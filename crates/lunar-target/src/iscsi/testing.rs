@@ -6,7 +6,7 @@ use super::scsi_command;
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::{Bhs, opcode};
 
-/// Offset in its buffer at which a segment is placed.
+/// Offset at which segments are placed in their buffer.
 const PLACE: usize = 12;
 
 /// Parameters of the framing.
@@ -18,7 +18,7 @@ pub struct Framing {
     pub data_digest: bool,
     /// MaxRecvDataSegmentLength in bytes.
     pub max_data: usize,
-    /// Large Data-Out is placed in the buffers of tasks.
+    /// Whether large Data-Out segments are placed in the buffers of tasks.
     pub lands: bool,
 }
 
@@ -31,9 +31,9 @@ pub struct Frame {
     pub ahs: Vec<u8>,
     /// Its data segment.
     pub data: Vec<u8>,
-    /// The data digest matches, or there is none.
+    /// Whether the data digest matches, or there is none.
     pub intact: bool,
-    /// It is a valid SCSI Command.
+    /// Whether it is a valid SCSI Command.
     pub is_command: bool,
 }
 
@@ -78,7 +78,7 @@ impl Framing {
         (frames.all, broken)
     }
 
-    /// Encodes a PDU, with its lengths.
+    /// Encodes a PDU and sets its lengths.
     pub fn encode(&self, header: Bhs, ahs: &[u8], data: &[u8]) -> Vec<u8> {
         encode(self.digests(), header, ahs, data)
     }

@@ -1,8 +1,7 @@
-//! The interface between iSCSI connections and transports. A connection queues PDUs and processes received ones, and
-//! knows no more.
+//! The interface between iSCSI connections and transports. A connection queues PDUs, and processes received PDUs.
 //!
-//! Over TCP, PDUs are bytes of a stream. A datamover converts them (RFC 5047, RFC 7145 section 3): Data-In becomes
-//! RDMA Writes, and R2T an RDMA Read whose data come back as Data-Out.
+//! Over TCP, PDUs are bytes of a stream. A datamover converts them (RFC 5047, RFC 7145 section 3): Data-In becomes an
+//! RDMA Write. R2T becomes an RDMA Read, whose data are passed on as Data-Out.
 
 use super::pdu_queue::{self, Digests, MAX_SEGMENT, Payload};
 use super::receive::{PduHandler, PduReceiver, ReceiveError, ReceiveStatus};
@@ -14,61 +13,62 @@ use std::io;
 use std::net::Shutdown;
 use std::rc::Rc;
 
-/// Most messages and completed RDMA Reads that are processed at a time. There are fewer: without responses an
-/// initiator runs out of credits.
+/// Maximum number of messages and completed RDMA Reads that are processed at once. It is never reached, because an
+/// initiator without responses runs out of credits.
 const MAX_EVENTS: u64 = 1 << 16;
 
-/// The handler of the PDUs of a connection, with access to its tasks.
+/// The handler of a connection's PDUs, with access to its tasks.
 pub trait ConnectionPduHandler: PduHandler {
-    /// A task waits for the data of this Target Transfer Tag.
+    /// Whether a task waits for data with this Target Transfer Tag.
     fn is_awaiting(&self, itt: u32, ttt: u32) -> bool;
 
-    /// A task has this tag.
+    /// Whether a task has this tag.
     fn has_task(&self, itt: u32) -> bool;
 
-    /// A held request has this tag.
+    /// Whether a held request has this tag.
     fn is_held(&self, itt: u32) -> bool;
 
-    /// Commands that the session may have.
+    /// Maximum number of commands in flight.
     fn max_tasks(&self) -> usize;
 }
 
-/// A transport for PDUs that is no stream of bytes (RFC 5047).
+/// A transport for PDUs that is not a byte stream (RFC 5047).
 pub trait Datamover: InFlightData {
-    /// Its receiving side.
+    /// The receiving side.
     fn receiver(&self) -> &RdmaReceiver;
 
-    /// Queues a PDU. The length of its data is not filled in.
+    /// Queues a PDU. Its DataSegmentLength is not set yet.
     fn push(&self, header: Bhs, payload: Payload);
 
-    /// The initiator has room for an unsolicited message.
+    /// Whether the initiator has a receive buffer for an unsolicited message.
     fn can_send_event(&self) -> bool;
 
-    /// Sends queued PDUs. It may request the buffers of tasks. False: the endpoint must become writable first.
+    /// Sends queued PDUs. It may take the buffers of tasks from `taker`. False: the endpoint must become writable
+    /// first.
     ///
     /// # Errors
-    /// When the connection has failed.
+    /// The connection has failed.
     fn flush(&self, taker: &mut dyn ConnectionPduHandler) -> io::Result<bool>;
 
-    /// Processes received PDUs, unless it was stopped.
+    /// Processes received PDUs, unless receiving was stopped.
     ///
     /// # Errors
-    /// When the connection has failed, or the received data are invalid.
+    /// The connection has failed, or the received data are invalid.
     fn receive(&self, taker: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError>;
 
-    /// The same, even if it was stopped.
+    /// Processes received PDUs, even if receiving was stopped.
     ///
     /// # Errors
-    /// As [`Datamover::receive`].
+    /// The same as for [`Datamover::receive`].
     fn take(&self, taker: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError>;
 
-    /// A response waits for something before it.
+    /// Whether responses are deferred.
     fn has_deferred(&self) -> bool;
 }
 
 /// The connection of a transport.
 pub enum TransportHandle {
-    /// A stream of bytes.
+    /// A byte stream.
     Tcp(Stream),
     /// A datamover.
     Datamover(Rc<dyn Datamover>),
@@ -76,7 +76,7 @@ pub enum TransportHandle {
 
 /// The sending side of a transport.
 pub enum Outbound {
-    /// PDUs in a stream.
+    /// PDUs in a byte stream.
     Tcp(pdu_queue::PduQueue),
     /// A datamover.
     Datamover(Rc<dyn Datamover>),
@@ -84,7 +84,7 @@ pub enum Outbound {
 
 /// The receiving side of a transport.
 pub enum Inbound {
-    /// PDUs in a stream.
+    /// PDUs in a byte stream.
     Tcp(PduReceiver),
     /// A datamover.
     Datamover(Rc<dyn Datamover>),
@@ -101,7 +101,7 @@ pub struct IscsiTransport {
 }
 
 impl IscsiTransport {
-    /// A transport over a stream of bytes.
+    /// A transport over a byte stream.
     pub fn tcp(stream: Stream, receiver: PduReceiver) -> IscsiTransport {
         IscsiTransport {
             handle: TransportHandle::Tcp(stream),
@@ -121,7 +121,7 @@ impl IscsiTransport {
 }
 
 impl TransportHandle {
-    /// Waits until there may be something to receive, or the peer has gone.
+    /// Waits until there may be data to receive, or the peer has closed the connection.
     pub async fn readable(&self) -> io::Result<()> {
         match self {
             TransportHandle::Tcp(stream) => stream.readable().await,
@@ -129,7 +129,7 @@ impl TransportHandle {
         }
     }
 
-    /// Waits until more can be sent.
+    /// Waits until more data can be sent.
     pub async fn writable(&self) -> io::Result<()> {
         match self {
             TransportHandle::Tcp(stream) => stream.writable().await,
@@ -147,7 +147,7 @@ impl TransportHandle {
         }
     }
 
-    /// The next [`TransportHandle::peer_state`] must query the kernel again.
+    /// Makes the next [`TransportHandle::peer_state`] query the kernel.
     pub fn recheck_peer(&self) {
         match self {
             TransportHandle::Tcp(stream) => stream.recheck_peer(),
@@ -163,7 +163,7 @@ impl TransportHandle {
         }
     }
 
-    /// Bytes that the kernel has received and that were not read, up to `most`.
+    /// Up to `most` bytes that the kernel has received and that were not read.
     pub fn peek(&self, most: usize) -> Vec<u8> {
         match self {
             TransportHandle::Tcp(stream) => stream.peek(most),
@@ -206,7 +206,7 @@ impl Outbound {
         }
     }
 
-    /// Bytes in the send queue, and bytes of the buffers that it holds.
+    /// Bytes in the send queue, including the buffers that it holds.
     pub fn waiting(&self) -> usize {
         match self {
             Outbound::Tcp(out) => out.waiting(),
@@ -214,7 +214,7 @@ impl Outbound {
         }
     }
 
-    /// Bytes in the send queue that no pool counts, where the transport can separate them.
+    /// Bytes in the send queue that count in no pool; 0 if the transport does not distinguish them.
     pub fn own(&self) -> usize {
         match self {
             Outbound::Tcp(out) => out.own(),
@@ -230,7 +230,7 @@ impl Outbound {
         }
     }
 
-    /// The initiator has room for an asynchronous message. Each also has a unit attention.
+    /// Whether the initiator has a receive buffer for an asynchronous message. Each event is also a unit attention.
     pub fn can_send_event(&self) -> bool {
         match self {
             Outbound::Tcp(_) => true,
@@ -238,20 +238,20 @@ impl Outbound {
         }
     }
 
-    /// Discards the send queue, which cannot be sent any more.
+    /// Discards the send queue, which cannot be sent anymore.
     pub fn discard_queue(&mut self) {
         if let Outbound::Tcp(out) = self {
             *out = pdu_queue::PduQueue::default();
         }
     }
 
-    /// Whether the MaxRecvDataSegmentLength that the initiator declares applies. Over RDMA it has the buffers that it
-    /// has posted.
+    /// Whether the declared MaxRecvDataSegmentLength of the initiator applies. Over RDMA the size of its posted
+    /// receive buffers applies instead.
     pub fn uses_declared_length(&self) -> bool {
         matches!(self, Outbound::Tcp(_))
     }
 
-    /// Longest Data-In in bytes, for an initiator that accepts segments of `max_xmit` bytes.
+    /// Maximum length of a Data-In in bytes, for an initiator that accepts segments of `max_xmit` bytes.
     #[inline]
     pub fn longest_data_in(&self, max_xmit: usize) -> usize {
         match self {
@@ -263,7 +263,7 @@ impl Outbound {
 }
 
 impl Inbound {
-    /// PDUs may have arrived already.
+    /// Whether PDUs may already have arrived.
     pub fn has_begun(&self) -> bool {
         match self {
             Inbound::Tcp(receiver) => receiver.has_begun(),
@@ -285,7 +285,7 @@ impl Inbound {
         }
     }
 
-    /// The same for what was received before and not handled yet.
+    /// Processes data that were received before and not handled yet.
     pub fn resume(&mut self, taker: &mut impl ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
         match self {
             Inbound::Tcp(receiver) => receiver.resume(taker),
@@ -301,7 +301,7 @@ impl Inbound {
         }
     }
 
-    /// Processes all that has arrived, and what one further receive brings.
+    /// Processes everything received, including the result of one further receive.
     pub fn take_arrived(
         &mut self,
         handle: &TransportHandle,

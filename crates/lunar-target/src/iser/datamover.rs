@@ -1,5 +1,5 @@
-//! The datamover over RDMA (RFC 7145 section 7). PDUs of a session leave as messages, RDMA Writes and RDMA Reads; what
-//! arrives is passed to the session as PDUs.
+//! The datamover over RDMA (RFC 7145 section 7). It sends the PDUs of a session as messages, RDMA Writes and RDMA
+//! Reads, and passes received messages and data to the session as PDUs.
 
 use super::deferred::DeferredResponses;
 use crate::core::{InFlightData, InFlightReads};
@@ -19,7 +19,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
 
-/// Asynchronous messages that initiators have receive buffers for. Linux has two (ISER_MAX_RX_MISC_PDUS).
+/// Number of asynchronous messages for which initiators have receive buffers. Linux has two (ISER_MAX_RX_MISC_PDUS).
 const MAX_EVENTS: usize = 2;
 
 /// The memory that a command advertises.
@@ -33,9 +33,9 @@ struct AdvertisedBuffers {
 
 /// Data-Out that an RDMA Read fetches from the initiator.
 struct RdmaRead {
-    /// The header of the Data-Out that it becomes.
+    /// The header of the Data-Out that carries the data to the session.
     header: Bhs,
-    /// The data are placed in the buffer of their task.
+    /// Whether the data are placed in the buffer of their task.
     lands: bool,
 }
 
@@ -48,11 +48,11 @@ struct DatamoverState {
     /// By the number of the RDMA Read.
     pending_reads: HashMap<u64, RdmaRead>,
     reads: u64,
-    /// StatSNs of events without an acknowledgement.
+    /// StatSNs of unacknowledged events.
     events: VecDeque<u32>,
-    /// Responses that report the end of tasks, deferred until no data of the tasks are in flight.
+    /// Responses that report the end of tasks, deferred while data of the tasks are in flight.
     deferred: DeferredResponses,
-    /// Commands that the session may have.
+    /// Maximum number of commands of the session.
     max_tasks: usize,
 }
 
@@ -61,14 +61,14 @@ pub struct IserDatamover {
     endpoint: Rc<dyn Endpoint>,
     receiver: RdmaReceiver,
     inner: RefCell<DatamoverState>,
-    /// Responses invalidate the STags of their commands.
+    /// Whether responses invalidate the STags of their commands.
     invalidate: bool,
-    /// Memory that is advertised for a write begins with its first byte, and not after its unsolicited data.
+    /// Whether the advertised memory of a write begins with its first byte, instead of after its unsolicited data.
     starts_at_first_byte: bool,
 }
 
 impl IserDatamover {
-    /// A connection that has logged in. `events`: what has arrived since.
+    /// A connection that has logged in. `events`: events that arrived since.
     pub fn new(
         endpoint: Rc<dyn Endpoint>,
         events: EndpointEvents,
@@ -80,7 +80,7 @@ impl IserDatamover {
         IserDatamover { endpoint, receiver, inner: RefCell::default(), invalidate, starts_at_first_byte }
     }
 
-    /// Sends a PDU, or performs the RDMA operation that it stands for.
+    /// Sends a PDU, or performs the RDMA operation that it represents.
     fn send_pdu(&self, inner: &mut DatamoverState, header: Bhs, payload: Payload) {
         match header.opcode() {
             opcode::DATA_IN => self.data_in(inner, &header, payload),
@@ -99,7 +99,7 @@ impl IserDatamover {
         self.endpoint.send(&head, payload, invalidate);
     }
 
-    /// Data go to the advertised memory. Only a response carries status (RFC 7145 section 7.3.5).
+    /// Writes Data-In to the advertised memory. Only a SCSI Response carries status (RFC 7145 section 7.3.5).
     fn data_in(&self, inner: &mut DatamoverState, header: &Bhs, payload: Payload) {
         let itt = header.itt();
         if let Some(place) = inner.tags.get(&itt).and_then(|tags| tags.read) {
@@ -118,7 +118,7 @@ impl IserDatamover {
         }
     }
 
-    /// Begins the RDMA Reads of queued R2Ts, unless their task is gone.
+    /// Begins the RDMA Reads of queued R2Ts, except those whose task has ended.
     fn read(&self, inner: &mut DatamoverState, taker: &mut dyn ConnectionPduHandler) {
         while let Some(r2t) = inner.pending_r2ts.pop_front() {
             let (offset, len) = (r2t.buffer_offset(), r2t.desired_len());
@@ -140,7 +140,7 @@ impl IserDatamover {
         }
     }
 
-    /// The address of this byte of a command's Data-Out at the initiator.
+    /// The address at the initiator of byte `offset` of a command's Data-Out.
     fn source(&self, tags: &AdvertisedBuffers, offset: u32) -> Option<RemoteAddress> {
         let before = if self.starts_at_first_byte { 0 } else { tags.unsolicited };
         Some(remote(tags.write?).beyond(u64::from(offset.checked_sub(before)?)))
@@ -159,7 +159,7 @@ impl IserDatamover {
         self.inner.borrow_mut().acknowledged(pdu.bhs.exp_stat_sn());
         match pdu.bhs.opcode() {
             opcode::SCSI_COMMAND => self.record_memory(taker, &pdu)?,
-            // It would pass for data of an RDMA Read.
+            // It would be mistaken for data of an RDMA Read.
             opcode::DATA_OUT if pdu.bhs.ttt() != NONE => {
                 return Err(broken("solicited Data-Out in a message instead of by RDMA"));
             }
@@ -185,13 +185,13 @@ impl IserDatamover {
         }
         let mut inner = self.inner.borrow_mut();
         inner.max_tasks = taker.max_tasks();
-        // Entries of tasks that ended without a response. The session does not know the new command yet.
+        // Remove entries of tasks that ended without a response. The session does not know the new command yet.
         if inner.tags.len() >= 2 * inner.max_tasks {
             let DatamoverState { tags, deferred, .. } = &mut *inner;
             let is_known = |itt: u32| taker.has_task(itt) || taker.is_held(itt);
             tags.retain(|itt, _| is_known(*itt) || deferred.names(*itt));
         }
-        // A command whose tag is in use will be rejected; the other command keeps its memory.
+        // A command whose tag is in use will be rejected, and the other command keeps its memory.
         if !taker.has_task(pdu.bhs.itt()) {
             let tags =
                 AdvertisedBuffers { read: pdu.read, write: pdu.write, unsolicited: pdu.data.len() as u32 };
@@ -214,7 +214,7 @@ impl IserDatamover {
 }
 
 impl DatamoverState {
-    /// The initiator acknowledges every StatSN before this one.
+    /// Handles an acknowledgement of every StatSN before this one.
     fn acknowledged(&mut self, exp_stat_sn: u32) {
         while self.events.front().is_some_and(|stat_sn| precedes(*stat_sn, exp_stat_sn)) {
             self.events.pop_front();
@@ -225,14 +225,15 @@ impl DatamoverState {
         is_busy(&self.pending_reads, header)
     }
 
-    /// The first deferred response, if it need not wait any more.
+    /// The first deferred response, if it need not wait any longer.
     fn pop_ready(&mut self) -> Option<(Bhs, Payload)> {
         let DatamoverState { deferred, pending_reads, .. } = self;
         deferred.pop_ready(|header| is_busy(pending_reads, header))
     }
 }
 
-/// The response reports the end of tasks whose data may still arrive. An initiator that gets it reuses their memory.
+/// Whether a response must wait because it reports the end of tasks whose data may still arrive. An initiator that
+/// receives it reuses their memory.
 fn is_busy(pending_reads: &HashMap<u64, RdmaRead>, header: &Bhs) -> bool {
     match header.opcode() {
         opcode::TASK_MANAGEMENT_RESPONSE | opcode::LOGOUT_RESPONSE => !pending_reads.is_empty(),
@@ -244,7 +245,7 @@ fn is_busy(pending_reads: &HashMap<u64, RdmaRead>, header: &Bhs) -> bool {
     }
 }
 
-/// Passes what a datamover receives to the session.
+/// Passes the received messages and data to the session.
 struct PduAdapter<'a> {
     mover: &'a IserDatamover,
     taker: &'a mut dyn ConnectionPduHandler,
@@ -337,7 +338,8 @@ fn remote(place: AdvertisedBuffer) -> RemoteAddress {
     RemoteAddress { stag: place.stag, offset: place.offset }
 }
 
-/// The message of a PDU: its head, and its data with padding. Sense data are cut to what initiators accept.
+/// The message of a PDU: its headers, and its data with padding. Sense data are cut to the length that initiators
+/// accept.
 pub fn message(mut header: Bhs, payload: Payload) -> ([u8; OVERHEAD], Payload) {
     let mut data = payload.bytes().to_vec();
     if header.opcode() == opcode::SCSI_RESPONSE && data.len() > SAFE_DATA_LEN {

@@ -1,23 +1,23 @@
-//! Responses that wait for the end of RDMA Reads, and all PDUs behind them.
+//! Responses that wait for the end of RDMA Reads, and all PDUs queued after them.
 
 use lunar_runtime::send_queue::Payload;
 use lunar_wire::iscsi::flag::STATUS;
 use lunar_wire::iscsi::{Bhs, opcode};
 use std::collections::VecDeque;
 
-/// Deferred responses beyond one for each command that a session may have, and bytes of all. More than that ends the
-/// connection.
+/// Maximum number of deferred responses in excess of one per command of a session, and of bytes. A connection that
+/// exceeds one of them ends.
 const EXTRA_RESPONSES: usize = 1024;
 const MAX_BYTES: usize = 16 << 20;
 
-/// Deferred PDUs, in their order.
+/// Deferred PDUs in queue order.
 #[derive(Default)]
 pub struct DeferredResponses {
     list: VecDeque<(Bhs, Payload)>,
-    /// Of the deferred PDUs: responses and events, and bytes that belong to no pool.
+    /// Number of deferred responses and events, and of bytes that count in no pool.
     answers: usize,
     bytes: usize,
-    /// PDUs that were ever deferred.
+    /// Number of PDUs that were deferred since the start.
     ever: u64,
 }
 
@@ -30,7 +30,7 @@ impl DeferredResponses {
         self.list.push_back((header, payload));
     }
 
-    /// The first PDU, if it need not wait any more.
+    /// The first PDU, if it need not wait any longer.
     pub fn pop_ready(&mut self, is_busy_for: impl FnOnce(&Bhs) -> bool) -> Option<(Bhs, Payload)> {
         if is_busy_for(&self.list.front()?.0) {
             return None;
@@ -41,34 +41,34 @@ impl DeferredResponses {
         Some((header, payload))
     }
 
-    /// No PDU is deferred.
+    /// Whether no PDU is deferred.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// The initiator sends requests without end, and withholds the data that their responses wait for. `commands`:
-    /// commands that the session may have.
+    /// Whether the initiator sends too many requests while it withholds the data for which their responses wait.
+    /// `commands`: maximum number of commands of the session.
     pub fn is_over_limit(&self, commands: usize) -> bool {
         self.answers > commands + EXTRA_RESPONSES || self.bytes > MAX_BYTES
     }
 
-    /// A deferred PDU has this tag.
+    /// Whether a deferred PDU has this tag.
     pub fn names(&self, itt: u32) -> bool {
         self.list.iter().any(|(header, _)| header.itt() == itt)
     }
 
-    /// A mark behind the PDUs that are deferred now.
+    /// A mark after the PDUs that are deferred now.
     pub fn mark(&self) -> u64 {
         self.ever
     }
 
-    /// All PDUs before this mark have left.
+    /// Whether all PDUs before this mark were sent.
     pub fn has_passed(&self, mark: u64) -> bool {
         self.ever - self.list.len() as u64 >= mark
     }
 }
 
-/// The PDU completes a response: it is no Data-In that status follows.
+/// Whether the PDU completes a response, unlike a Data-In without status.
 fn is_answer(header: &Bhs) -> bool {
     header.opcode() != opcode::DATA_IN || header.flags() & STATUS != 0
 }

@@ -1,4 +1,4 @@
-//! The login over RDMA: each PDU is one message.
+//! Login over RDMA: each PDU is one message.
 
 use super::datamover::{IserDatamover, message};
 use crate::config::RdmaProvider;
@@ -17,17 +17,17 @@ use std::rc::Rc;
 
 /// MaxRecvDataSegmentLength of the target in bytes.
 const MAX_SEGMENT: u32 = 8192;
-/// Most bytes of additional header segments.
+/// Maximum number of bytes of additional header segments.
 const MAX_AHS: usize = 1020;
-/// Receive buffers beyond those for commands: for task management, pings and logout.
+/// Receive buffers in addition to those for commands: for task management, pings and logout.
 const EXTRA_RECEIVES: usize = 32;
 
 /// A login over RDMA.
 pub struct IserLogin {
     endpoint: Rc<dyn Endpoint>,
-    /// The initiator accepts Send with Invalidate.
+    /// Whether the initiator accepts Send with Invalidate.
     invalidate: bool,
-    /// Received events that were not handled yet.
+    /// Received events that were not handled.
     events: EndpointEvents,
 }
 
@@ -74,7 +74,7 @@ impl LoginTransport for IserLogin {
     }
 
     async fn send(&mut self, pdu: &Pdu) -> io::Result<()> {
-        // Before the response, which the next request follows.
+        // Post the buffer before the response is sent, because the next request follows the response.
         self.endpoint.receives(1, LOGIN_LEN);
         self.send_message(pdu).await
     }
@@ -88,7 +88,7 @@ impl LoginTransport for IserLogin {
         Offer {
             rdma_extensions: true,
             target_recv_data_segment_length: MAX_SEGMENT,
-            // Solicited data move by RDMA.
+            // Solicited data are transferred by RDMA.
             initial_r2t: true,
             max_outstanding_r2t: 1,
             header_digest: none,
@@ -98,8 +98,8 @@ impl LoginTransport for IserLogin {
         }
     }
 
-    /// Initiators accept no more than they have buffers for, whatever was negotiated. In full feature phase Linux and
-    /// libiscsi have 128 bytes, in Discovery sessions what a login needs.
+    /// Limits segments to the receive buffers of initiators, whatever was negotiated. In full feature phase Linux and
+    /// libiscsi have 128 bytes, in Discovery sessions as much as for a login.
     fn parameters(&self, parameters: Parameters, session_type: SessionType) -> Parameters {
         let room = match session_type {
             SessionType::Normal => SAFE_DATA_LEN as u32,
@@ -116,7 +116,7 @@ impl LoginTransport for IserLogin {
     async fn accept(self, pdu: &Pdu, info: &SessionInfo, depth: u32) -> io::Result<IscsiTransport> {
         let segment = info.parameters.max_recv_data_segment_length.max(MAX_SEGMENT) as usize;
         let longest = OVERHEAD + MAX_AHS + segment;
-        // All receive buffers before the final response: requests may follow it at once.
+        // Post all receive buffers before the final response, because requests may follow it at once.
         self.endpoint.receives(depth as usize + EXTRA_RECEIVES, longest);
         self.send_message(pdu).await?;
         let starts_at_first_byte = !info.parameters.tagged_buffer_for_solicited_data_only;

@@ -1,5 +1,5 @@
-//! iSER: iSCSI sessions over RDMA (RFC 7145). PDUs travel as messages. Data of commands move by RDMA Writes and Reads
-//! between buffers of the target and memory of the initiator.
+//! iSER: iSCSI sessions over RDMA (RFC 7145). PDUs are messages. The data of commands are transferred by RDMA Writes
+//! and Reads between buffers of the target and memory of the initiator.
 
 mod datamover;
 mod deferred;
@@ -16,10 +16,10 @@ use lunar_runtime::Stream;
 use lunar_wire::iser::{IserCapabilities, LOGIN_LEN};
 use std::sync::Arc;
 
-/// RDMA Reads that a connection may have in flight, if the initiator accepts as many.
+/// Maximum number of RDMA Reads in flight on a connection, if the initiator accepts as many.
 const MAX_READS: u16 = 64;
 
-/// Serves a connection over software iWARP to its end. `begun`: bytes that were received already.
+/// Serves a connection over software iWARP to its end. `begun`: bytes that were already received.
 pub async fn serve_stream(
     shared: Arc<ServerState>,
     stream: Stream,

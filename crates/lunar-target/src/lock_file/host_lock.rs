@@ -1,8 +1,8 @@
-//! A lock of one host that no user can delete: an abstract socket (unix(7)). Its name derives from the path of the
-//! lock file and the mount namespace.
+//! A lock on this host that no user can delete: an abstract socket (unix(7)). Its name is derived from the path of
+//! the lock file and the mount namespace.
 //!
-//! Containers with their own network namespace do not see it, and those with their own mounts use other names. So the
-//! lock of the file remains the main one.
+//! Containers with their own network namespace do not see the socket, and those with their own mount namespace use
+//! other names. The lock on the file therefore remains the main one.
 
 use lunar_proto::fnv::fnv1a;
 use rustix::net::{
@@ -17,20 +17,21 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
 
-/// Connections that one check accepts.
+/// Maximum number of connections that one check accepts.
 const MAX_QUESTIONS: usize = 4096;
 
 #[derive(Debug)]
 pub(super) struct HostLock(UnixListener);
 
-/// Another process holds the lock.
+/// The error if another process holds the lock.
 pub(super) struct HeldElsewhere;
 
 impl HostLock {
-    /// None: this host has no such sockets, or a user without the right to lock this host has the name.
+    /// Takes the lock. None: this host has no such sockets, or a user who is not authorized to lock this host uses
+    /// the name.
     pub(super) fn take(path: &Path) -> Result<Option<HostLock>, HeldElsewhere> {
         let Ok(name) = name(path).and_then(SocketAddr::from_abstract_name) else { return Ok(None) };
-        // Its holder may end between the two calls.
+        // The holder may end between the two calls.
         for _ in 0..2 {
             match UnixListener::bind_addr(&name) {
                 Ok(socket) => return Ok(socket.set_nonblocking(true).is_ok().then_some(HostLock(socket))),
@@ -42,7 +43,7 @@ impl HostLock {
         Ok(None)
     }
 
-    /// Closes the connections of processes that looked for the holder.
+    /// Closes the connections of processes that looked for the holder of the lock.
     pub(super) fn answer(&self) {
         (0..MAX_QUESTIONS).map_while(|_| self.0.accept().ok()).for_each(drop);
     }
@@ -50,16 +51,16 @@ impl HostLock {
 
 impl Drop for HostLock {
     fn drop(&mut self) {
-        // A child that is being started may share the socket for a moment.
+        // A child process that is being started may share the socket for a moment.
         _ = shutdown(&self.0, Shutdown::Both);
     }
 }
 
-/// Another process holds the lock. All users of the host can bind the name, so only this user and root count.
+/// Whether another process holds the lock. Any user of the host can bind the name, so only this user and root count.
 pub(super) fn is_taken(path: &Path) -> bool {
     let socket = match name(path).and_then(|name| ask(&name)) {
         Ok(socket) => socket,
-        // The backlog of the holder is full, so its owner is unknown.
+        // The backlog of the holder is full, so its owner cannot be determined: assume that it is authorized.
         Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
     };
     let uid = rustix::net::sockopt::socket_peercred(&socket).map(|peer| peer.uid);
@@ -74,7 +75,8 @@ fn ask(name: &str) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Symbolic links in the folder are resolved. One path is two places in two mount namespaces (mount_namespaces(7)).
+/// The name of the socket. Symbolic links in the folder are resolved. One path names different places in two mount
+/// namespaces (mount_namespaces(7)).
 fn name(path: &Path) -> io::Result<String> {
     let whole = std::path::absolute(path)?;
     let (folder, file) = (whole.parent().unwrap_or(&whole), whole.file_name().unwrap_or_default());

@@ -74,7 +74,7 @@ fn released_lock_file_is_not_recreated() {
     let first = lock(&folder).expect("free");
     let (held, _) = look(&first);
     std::fs::remove_file(folder.lock()).expect("deleted");
-    // The watcher has noticed that, and creates the file while the lock is being released.
+    // The watcher has noticed it, and recreates the file while the lock is being released.
     let again = try_lock(&folder.lock());
     first.remove();
     assert!(folder.lock().exists());
@@ -126,7 +126,7 @@ fn deleted_lock_file_is_recreated_and_locked() {
     first.0.check();
     assert_eq!(std::fs::read_to_string(folder.lock()).expect("there"), "mine");
     assert!(try_lock(&folder.lock()).expect("a lock").is_none());
-    // Replaced by a copy, as some editors do.
+    // Replace the file by a copy, as some editors do.
     std::fs::remove_file(folder.lock())
         .and_then(|()| std::fs::write(folder.lock(), "other"))
         .expect("replaced");

@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 
 /// Interval of the checks.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Interval at which the log repeats the error.
+/// Interval at which the log repeats an error.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// All lock files, and whether the thread runs.
+/// All lock files, and whether the thread was started.
 static ALL: Mutex<(Vec<Weak<LockInner>>, bool)> = Mutex::new((Vec::new(), false));
 
-/// Watches a lock file for as long as its lock is held.
+/// Watches a lock file as long as its lock is held.
 pub(super) fn watch(held: &Arc<LockInner>) {
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
     all.0.push(Arc::downgrade(held));
     if !all.1 {
-        // Without the thread the lock holds until its file is deleted.
+        // Without the thread, the lock is lost if its file is deleted.
         all.1 = Builder::new().name("locks".into()).spawn(run).is_ok();
     }
 }
@@ -43,7 +43,7 @@ fn run() {
 }
 
 impl LockInner {
-    /// Creates and locks the file again if it was deleted or replaced.
+    /// Recreates and locks the file if it was deleted or replaced.
     pub(super) fn check(&self) {
         let file = {
             let state = self.state();
@@ -58,7 +58,7 @@ impl LockInner {
         }
     }
 
-    /// Handles the result of locking a file again that was deleted or replaced.
+    /// Handles the attempt to lock a file again that was deleted or replaced.
     pub(super) fn relock(&self, again: io::Result<Option<File>>) {
         let path = self.path.display();
         let fault = match again {
@@ -80,7 +80,7 @@ impl LockInner {
         }
     }
 
-    /// Adopts this file. False: the lock was released meanwhile, and the file is removed.
+    /// Adopts a new file. False: the lock was released meanwhile, and the file was removed.
     fn replace(&self, file: File) -> bool {
         let file = Arc::new(file);
         let is_held = {
@@ -95,8 +95,8 @@ impl LockInner {
     }
 }
 
-/// Another file, or none, is at the path. A file system that does not respond has not lost the file. An NFS server
-/// that reports a stale handle has.
+/// Whether the file at the path is another one, or missing. A file system that does not respond has not lost the
+/// file; an NFS server that reports a stale handle has.
 fn is_lost(ours: io::Result<Metadata>, there: io::Result<Metadata>) -> bool {
     match (ours, there) {
         (Err(e), _) => e.raw_os_error() == Some(Errno::STALE.raw_os_error()),

@@ -27,9 +27,9 @@ use std::sync::Arc;
 
 /// Offset of the tag in a request.
 const TAG_OFFSET: usize = 8;
-/// Most messages and completed RDMA Reads that are processed at a time.
+/// Maximum number of messages and completed RDMA Reads that are processed at once.
 const MAX_EVENTS: u64 = 1 << 16;
-/// A command tag that no command has.
+/// A tag that no command has.
 const NO_TAG: u32 = u32::MAX;
 
 /// A connection. It lives on the core of its session.
@@ -37,16 +37,16 @@ pub struct SrpConnection {
     nexus: OnceCell<Weak<ItNexus<SrpSession>>>,
     endpoint: Rc<dyn Endpoint>,
     receiver: RdmaReceiver,
-    /// Offset of immediate data in a command, if immediate data were agreed on.
+    /// Offset of immediate data in a command, if they were negotiated.
     immediate_offset: Option<u16>,
-    /// Something was received since the last check.
+    /// Whether something was received since the last check.
     heard: Cell<bool>,
     /// The logout reason for a fault of the initiator.
     fault: Cell<Option<u32>>,
     pump: SendPump,
 }
 
-/// Runs a session from its login to its end.
+/// Runs a session from the end of its login to its own end.
 pub async fn run(
     shared: &Arc<ServerState>,
     entered: RegisteredSession,
@@ -66,7 +66,7 @@ pub async fn run(
     session_entry::log_end(shared, &info, guard.tsih, end, received.err().map(|e| e.to_string()));
     conn.finish(&nexus).await;
     let waiting = nexus.state().take_waiting_for_end();
-    // The order matters: those who wait for the end must find the registry entry free and the nexuses gone.
+    // The order matters: tasks that wait for the end must find the registry entry free and the nexuses closed.
     drop((conn, nexus));
     drop((guard, count));
     drop(waiting);
@@ -97,7 +97,7 @@ impl SrpConnection {
         self.endpoint.send(unit, Payload::Empty, None);
     }
 
-    /// The send queue is too long to receive more.
+    /// Whether the send queue is too long to receive more.
     pub fn is_full(&self) -> bool {
         self.endpoint.waiting() > MAX_QUEUED_BYTES
     }
@@ -140,10 +140,10 @@ impl SrpConnection {
         self.receiver.receive(&mut IuDispatcher { state: &mut nexus.state(), conn: self })
     }
 
-    /// Processes all that has arrived. False: the connection has ended.
+    /// Processes everything received. False: the connection has ended.
     ///
     /// # Errors
-    /// The reason why it cannot go on.
+    /// The connection has failed, or the received data are invalid.
     pub fn take_arrived(&self, state: &mut State<SrpSession>) -> io::Result<bool> {
         let most = self.receiver.taken() + MAX_EVENTS;
         loop {
@@ -158,7 +158,7 @@ impl SrpConnection {
         }
     }
 
-    /// Ends all tasks, closes every I_T_L nexus, sends what is queued, and closes the connection.
+    /// Ends all tasks, closes every I_T_L nexus, sends queued information units, and closes the connection.
     async fn finish(self: &Rc<Self>, nexus: &ItNexus<SrpSession>) {
         session::discard_queued(&mut nexus.state(), |_| true);
         nexus.end_tasks().await;
@@ -167,7 +167,7 @@ impl SrpConnection {
         self.close();
     }
 
-    /// Linux initiators only log it, and wait for the end of the connection, which follows.
+    /// Sends a logout. Linux initiators only log it, and wait for the end of the connection, which follows.
     fn send_logout(&self, state: &mut State<SrpSession>) {
         let reason_of = |end| match end {
             EndReason::Reinstated => reason::ANOTHER_LOGIN,
@@ -180,7 +180,7 @@ impl SrpConnection {
         unit.iter().for_each(|unit| self.send(unit));
     }
 
-    /// The error of a connection that ends because of the initiator.
+    /// The error of a connection that ends because the initiator violated the protocol. `reason`: the logout reason.
     fn fault(&self, reason: u32, what: impl Into<String>) -> io::Error {
         self.fault.set(Some(reason));
         broken(what)
@@ -210,14 +210,15 @@ impl SendSide for SrpConnection {
         self.close();
     }
 
-    /// A flush also begins reads, which do not wait for sends.
+    /// Flushing also begins reads, which do not wait for sends.
     fn flushes_while_blocked(&self) -> bool {
         true
     }
 }
 
-/// A ping grants zero credits, and the initiator must answer. The initiator has to send first, as iWARP requires (RFC
-/// 5044 section 7.1), and on one of several channels it may never do so. There is no second ping before the answer.
+/// A ping is a credit request for zero credits, which the initiator must answer. No ping is sent before the
+/// initiator's first message: iWARP requires that the initiator sends first (RFC 5044 section 7.1), and on one of
+/// several channels it may never do so. Nor is there a second ping before the answer.
 impl KeepaliveConnection<SrpSession> for SrpConnection {
     fn is_alive(&self, _: &mut State<SrpSession>) -> bool {
         self.heard.take() | self.endpoint.has_moved()
@@ -272,7 +273,7 @@ impl InFlightData for SrpConnection {
     }
 }
 
-/// The handler of what a connection receives.
+/// The handler of a connection's received information units.
 struct IuDispatcher<'a> {
     state: &'a mut State<SrpSession>,
     conn: &'a SrpConnection,
@@ -313,7 +314,7 @@ impl IuDispatcher<'_> {
             Ok(FromInitiator::Logout(_)) => Ok(false),
             Ok(FromInitiator::CreditResponse(tag)) => self.answered(RequestKind::Credits, tag),
             Ok(FromInitiator::AerResponse(tag)) => self.answered(RequestKind::Event, tag),
-            // The unit is complete, but asks for something unsupported.
+            // The unit is complete, but requests an unsupported feature.
             Err(SrpError::Format(_) | SrpError::Attribute(_)) if unit.len() >= SrpCommand::LEN => {
                 self.refuse_command(lunar_wire::be::get64(&unit[TAG_OFFSET..]), unit[1])
             }
@@ -321,7 +322,7 @@ impl IuDispatcher<'_> {
         }
     }
 
-    /// Processes the answer to a request of the target.
+    /// Processes the response to a request of the target.
     fn answered(&mut self, kind: RequestKind, tag: u64) -> io::Result<bool> {
         if !self.session().requests.answered(kind, tag) {
             return Err(self.conn.fault(reason::ANSWER, "an SRP response without a request"));
@@ -360,7 +361,7 @@ impl IuDispatcher<'_> {
         let sequence = session.sequence();
         let tag = session.slots.take(SlotKind::Command(sequence), c.tag, c.notifications);
         let tag = tag.ok_or_else(no_credit)?;
-        // A command that waits for its table takes its position too: later ones wait for it.
+        // A command that waits for its descriptor table also takes its position, so that later commands wait for it.
         session.take_sequence();
         let command = request::command(c, tag, sequence);
         let Some(slot) = session.slots.get(tag) else { return Ok(true) };
@@ -387,7 +388,7 @@ impl IuDispatcher<'_> {
         let (task, sequence) = (session.slots.command(asked.task_tag), session.sequence());
         let tag =
             session.slots.take(SlotKind::Function, asked.tag, asked.notifications).ok_or_else(no_credit)?;
-        // A command that is not in the table cannot arrive later.
+        // A command that is not in the table cannot arrive later, because messages arrive in order.
         let task = task.map_or(NO_TAG, |(tag, _)| tag);
         let Some(function) = request::function(asked, task) else {
             session.answer(tag, response::PendingResponse::function(task_status::NOT_SUPPORTED));
@@ -440,7 +441,7 @@ impl IuDispatcher<'_> {
         Ok(!self.is_over())
     }
 
-    /// Processes the descriptor table of a command, which declared this many bytes of data.
+    /// Processes the descriptor table of a command. `declared_len`: the data length in the command, in bytes.
     fn table(&mut self, tag: u32, declared_len: u32, table: &[u8]) -> io::Result<()> {
         let pieces = || table.as_chunks().0.iter().map(MemoryDescriptor::decode);
         let sum = pieces().map(|piece| u64::from(piece.len)).sum();

@@ -1,4 +1,4 @@
-//! The login: checks the private data of a connection against the configuration, and registers the session (SRP r16a
+//! Login: checks the private data of a connection against the configuration, and registers the session (SRP r16a
 //! sections 5.4 and 6.2 to 6.4).
 
 use crate::LoginError;
@@ -19,27 +19,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// Bytes of the longest information unit that is accepted. Linux sends no longer ones.
+/// Maximum length of an accepted information unit in bytes. Linux sends no longer ones.
 pub const IU_LEN: usize = LINUX_IU_LEN;
-/// Smallest length that an initiator may request.
+/// Minimum information unit length that an initiator may request.
 const MIN_IU_LEN: u32 = 64;
-/// Most bytes of sense data in a response.
+/// Maximum number of bytes of sense data in a response.
 pub const SENSE_LEN: usize = 256;
-/// Bytes of the longest information unit that is sent.
+/// Maximum length of a sent information unit in bytes.
 const RESPONSE_LEN: u32 = (SrpResponse::LEN + 4 + SENSE_LEN) as u32;
 /// The supported data buffer formats.
 const FORMATS: u16 = format::DIRECT | format::INDIRECT;
-/// Most credits. Each needs a receive buffer.
+/// Maximum number of credits. Each needs a receive buffer.
 const MAX_CREDITS: u32 = 128;
-/// Bytes that one request for data covers: a 24-bit length, in whole pages.
+/// Maximum number of bytes of one request for data: a 24-bit length in whole pages.
 const MAX_BURST: u32 = (1 << 24) - 4096;
 
-/// Numbers the channels, so that each has its own identity.
+/// Numbers channels, so that each has its own identity.
 static CHANNEL: AtomicU64 = AtomicU64::new(1);
 
 /// The port ID of a target: `id_ext` and `ioc_guid` of a login string.
 pub fn port_id(target: &str) -> PortId {
-    // Never zero, because that distinguishes the forms of a login.
+    // Never zero, which `form` relies on.
     PortId::of_name(target)
 }
 
@@ -51,9 +51,9 @@ pub struct AcceptedLogin {
     pub login_context: LoginContext,
     /// The response to the initiator.
     pub response: LoginResponse,
-    /// Offset of immediate data in a command, if immediate data were agreed on.
+    /// Offset of immediate data in a command, if they were negotiated.
     pub immediate_offset: Option<u16>,
-    /// Solicited notifications that the initiator wants for requests of the target.
+    /// Solicited notifications that the initiator requests for requests of the target.
     pub notifications: u8,
 }
 
@@ -63,7 +63,7 @@ struct LoginRefusal(LoginRejectReason, &'static str);
 /// Processes the private data of a connection: a login request, padded with zeros.
 ///
 /// # Errors
-/// The rejection for the initiator.
+/// The login reject for the initiator.
 pub async fn log_in(
     shared: &Arc<ServerState>,
     private: &[u8],
@@ -90,7 +90,7 @@ pub async fn log_in(
     })
 }
 
-/// The rejection of a login that took too long or lost its slot.
+/// The login reject for a login that timed out or lost its slot.
 pub fn login_cut_off(shared: &ServerState, peer: SocketAddr, why: &io::Error) -> LoginReject {
     shared.log_closed_before_login(peer, &why.to_string());
     reject(LoginRejectReason::UNABLE, 0)
@@ -100,7 +100,7 @@ fn reject(reason: LoginRejectReason, tag: u64) -> LoginReject {
     LoginReject { reason, tag, formats: FORMATS }
 }
 
-/// The form of a login request. The short form has only zeros behind its 56 bytes. The other form has the end of a
+/// The form of a login request. The short form has only zeros after its 56 bytes. The long form has the end of a
 /// target port ID there, which is never zero.
 fn form(private: &[u8]) -> LoginFormat {
     match private.get(LoginFormat::RdmaCm.request_len()..LoginFormat::Ib.request_len()) {
@@ -131,7 +131,7 @@ async fn enter(
         config.refused(bound.tag, &name, error);
         refusal(error, request.keep_channels)
     })?;
-    // One credit more than commands, so that one is always left for task management.
+    // Grant one credit more than commands, so that one always remains for task management.
     entered.depth = entered.depth.clamp(1, MAX_CREDITS - 1) + 1;
     let immediate_offset = request.immediate_offset.filter(|at| usize::from(*at) < IU_LEN);
     let response = LoginResponse {
@@ -228,12 +228,11 @@ fn refusal(error: LoginError, keeps_channels: bool) -> LoginRefusal {
     }
 }
 
-/// The nexus has other channels.
+/// Keeps or ends the other channels of the nexus. When this returns, the ended ones are over.
 fn has_channels(shared: &ServerState, info: &SessionInfo) -> bool {
     shared.registry.list().iter().any(|(_, other)| other.has_same_ports(info))
 }
 
-/// The fate of the other channels of the nexus.
 fn previous(kept: bool, replaced: usize) -> PreviousChannels {
     match (kept, replaced) {
         (true, _) => PreviousChannels::Kept,
@@ -242,7 +241,7 @@ fn previous(kept: bool, replaced: usize) -> PreviousChannels {
     }
 }
 
-/// Each channel is a session.
+/// The identity of the session. Each channel is a session of its own.
 fn key(info: &SessionInfo) -> SessionKey {
     let [_, _, channel @ ..] = CHANNEL.fetch_add(1, Relaxed).to_be_bytes();
     SessionKey {
@@ -255,7 +254,7 @@ fn key(info: &SessionInfo) -> SessionKey {
     }
 }
 
-/// The facts about the session. All channels of a nexus have the same ISID, because they are one initiator port.
+/// The facts about the session. All channels of a nexus have the same ISID, because they have one initiator port.
 fn info(
     initiator: String,
     target: String,
@@ -283,7 +282,7 @@ fn info(
     })
 }
 
-/// Parameters that work like a negotiation: all data are requested, except immediate data.
+/// The parameters that correspond to SRP: all data are requested, except immediate data.
 fn parameters() -> Parameters {
     Parameters {
         initial_r2t: true,

@@ -1,4 +1,4 @@
-//! The memory of the initiator: the pieces that contain a part of a command's data.
+//! Memory of the initiator: maps parts of a command's data to the memory descriptors that contain them.
 
 use crate::core::data_in::DataIn;
 use lunar_rdma::{Endpoint, RemoteAddress};
@@ -6,7 +6,8 @@ use lunar_runtime::send_queue::MAX_ZEROS;
 use lunar_wire::srp::MemoryDescriptor;
 use std::ops::Range;
 
-/// The places of `len` bytes of a command's data from `offset` on: the address, and the range of the bytes there.
+/// The addresses of `len` bytes of a command's data from `offset` on, each with the range of these bytes that it
+/// holds.
 pub fn places(
     pieces: &[MemoryDescriptor],
     offset: usize,
@@ -24,12 +25,12 @@ pub fn places(
     })
 }
 
-/// The start of the memory that a descriptor names.
+/// The start of the memory that a descriptor describes.
 pub fn remote(piece: MemoryDescriptor) -> RemoteAddress {
     RemoteAddress { stag: piece.key, offset: piece.address }
 }
 
-/// Writes a part of a command's data, from `offset` on, to the initiator.
+/// Writes a part of a command's data to the initiator, from `offset` on.
 pub fn write(endpoint: &dyn Endpoint, pieces: &[MemoryDescriptor], offset: usize, data: DataIn) {
     let len = data.len();
     match places(pieces, offset, len).next() {

@@ -1,5 +1,5 @@
-//! SRP: the same logical units over the SCSI RDMA Protocol (SRP r16a, as Linux implements it). Data move by RDMA
-//! Writes and Reads between buffers of tasks and the memory that commands describe.
+//! SRP: the same logical units over the SCSI RDMA Protocol (SRP r16a, as Linux implements it). Data are transferred
+//! by RDMA Writes and Reads between buffers of tasks and the memory that commands describe.
 
 mod connection;
 mod login;
@@ -24,9 +24,9 @@ use session::SrpSession;
 use std::io;
 use std::sync::Arc;
 
-/// RDMA Reads that a connection may have in flight, if the initiator accepts as many.
+/// Maximum number of RDMA Reads in flight on a connection, if the initiator accepts as many.
 const MAX_READS: u16 = 64;
-/// Receive buffers beyond those for credits.
+/// Receive buffers in addition to those for credits.
 const EXTRA_RECEIVES: usize = 4;
 
 /// Serves a connection over software iWARP to its end.

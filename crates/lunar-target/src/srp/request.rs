@@ -3,23 +3,23 @@
 use crate::core::{self, Cdb, Function, TaskAttribute};
 use lunar_wire::srp::{self, DataBuffer, MemoryDescriptor, SrpCommand, TaskManagement, function};
 
-/// Most bytes of an additional CDB.
+/// Maximum length of an additional CDB in bytes.
 const MAX_ADDITIONAL_CDB: usize = 244;
-/// Bytes of the longest descriptor table that is read from an initiator: enough for 16 MiB in pages.
+/// Maximum length of a descriptor table in memory of the initiator, in bytes: enough for 16 MiB in 4 KiB pages.
 const MAX_TABLE_LEN: u32 = 64 << 10;
 
-/// The data of a command, in whichever direction they move.
+/// The data buffer of a command, in either direction.
 pub fn data<'a>(c: &SrpCommand<'a>) -> DataBuffer<'a> {
     if writes(c) { c.data_out } else { c.data_in }
 }
 
-/// The data come from the initiator.
+/// Whether the data come from the initiator.
 pub fn writes(c: &SrpCommand<'_>) -> bool {
     c.data_out != DataBuffer::None
 }
 
-/// The command is supported. Not supported are data in both directions, the ACA attribute, and a CDB or table that is
-/// too long.
+/// Whether the command is supported. Bidirectional data, the ACA attribute, and a CDB or table that is too long are
+/// not.
 pub fn is_served(c: &SrpCommand<'_>) -> bool {
     let too_long = table(&data(c)).is_some_and(|table| table.len > MAX_TABLE_LEN);
     !c.is_bidirectional()

@@ -17,9 +17,9 @@ pub enum SlotKind {
 
 /// An RDMA Read from memory of the initiator.
 pub enum SlotRead {
-    /// The descriptor table of a command: its length, and the length of the data that the command declared.
+    /// The descriptor table of a command: its length, and the data length in the command, in bytes.
     Table { len: usize, declared_len: u32 },
-    /// Data of a command, and whether they are placed in the buffer of the task or in one of their own.
+    /// Data of a command. `lands`: they are placed in the buffer of the task, instead of a buffer of their own.
     Data { origin: DataOutId, segment: DataOutSegment, lands: bool },
 }
 
@@ -29,17 +29,17 @@ pub struct RequestSlot {
     pub kind: SlotKind,
     /// The tag that the initiator gave it.
     pub tag: u64,
-    /// The solicited notifications that the initiator wants.
+    /// The solicited notifications that the initiator requests.
     pub notifications: u8,
-    /// The data come from the initiator.
+    /// Whether the data come from the initiator.
     pub writes: bool,
-    /// The pieces of its data in memory of the initiator.
+    /// The descriptors of its data in memory of the initiator.
     pub pieces: Vec<MemoryDescriptor>,
     /// The RDMA Read in flight for it.
     pub pending: Option<SlotRead>,
     /// The number of the latest RDMA Read for it.
     read: u64,
-    /// Sends and reads that wait for this request. The slot is not reused before.
+    /// Number of sends and reads that wait for this request. The slot is not reused before they have ended.
     pub queued: usize,
 }
 
@@ -48,9 +48,9 @@ pub struct RequestSlot {
 pub struct RequestTable {
     list: Vec<RequestSlot>,
     free: Vec<u32>,
-    /// Requests that the initiator may have unanswered.
+    /// Maximum number of unanswered requests.
     credits: usize,
-    /// Credits of commands without a response, which the next response returns.
+    /// Credits of commands without a response. The next response returns them.
     owed: usize,
     commands: usize,
     reads: usize,
@@ -86,7 +86,7 @@ impl RequestTable {
         self.list.len() - self.free.len()
     }
 
-    /// Takes a slot for a request. None: the initiator has no credit.
+    /// Takes a slot for a request. None: the initiator has no credit left.
     pub fn take(&mut self, kind: SlotKind, tag: u64, notifications: u8) -> Option<u32> {
         if self.used() + self.owed >= self.credits {
             return None;
@@ -104,7 +104,7 @@ impl RequestTable {
         1 + std::mem::take(&mut self.owed) as i32
     }
 
-    /// Takes credits that no response is going to return, so that the target must grant them itself.
+    /// Takes the credits that no response will return, so that the target must grant them itself.
     pub fn overdue(&mut self) -> Option<i32> {
         let owed = (self.used() == 0).then_some(self.owed).filter(|owed| *owed > 0)?;
         self.owed = 0;
@@ -116,7 +116,7 @@ impl RequestTable {
         self.list.get_mut(tag as usize).filter(|slot| slot.kind != SlotKind::Free)
     }
 
-    /// The slot and the position of the command with this tag of the initiator.
+    /// The slot and the position of the command to which the initiator gave this tag.
     pub fn command(&self, tag: u64) -> Option<(u32, u32)> {
         (0..).zip(&self.list).find_map(|(place, slot)| match slot.kind {
             SlotKind::Command(sequence) if slot.tag == tag => Some((place, sequence)),
@@ -124,18 +124,18 @@ impl RequestTable {
         })
     }
 
-    /// Answers a request. Returns the credits that its response returns.
+    /// Answers a request, and returns the credits to return with the response.
     pub fn answer(&mut self, tag: u32) -> i32 {
         self.release(tag);
         self.returned_credits()
     }
 
-    /// Unanswered SCSI commands.
+    /// Number of unanswered SCSI commands.
     pub fn commands(&self) -> usize {
         self.commands
     }
 
-    /// An RDMA Read is in flight.
+    /// Whether an RDMA Read is in flight.
     pub fn is_reading(&self) -> bool {
         self.reads > 0
     }
@@ -155,12 +155,12 @@ impl RequestTable {
         self.latest_read
     }
 
-    /// An RDMA Read up to this number is in flight.
+    /// Whether an RDMA Read up to this number is in flight.
     pub fn reads_up_to(&self, number: u64) -> bool {
         self.reads > 0 && self.list.iter().any(|slot| slot.pending.is_some() && slot.read <= number)
     }
 
-    /// Counts a send or read that waits for a request, or that no longer waits.
+    /// Counts a send or read that starts or stops waiting for a request.
     pub fn queue(&mut self, tag: u32, waits: bool) {
         if let Some(slot) = self.get(tag) {
             slot.queued = if waits { slot.queued + 1 } else { slot.queued.saturating_sub(1) };
@@ -174,8 +174,8 @@ impl RequestTable {
         Some(pending)
     }
 
-    /// Releases commands that the core no longer knows: they get no response. A command with a read in flight stays
-    /// for now.
+    /// Releases commands that the core no longer knows and that get no response. A command with a read in flight is
+    /// kept.
     pub fn forget(&mut self, is_known: impl Fn(u32) -> bool) {
         for tag in 0..self.list.len() as u32 {
             let slot = &self.list[tag as usize];
@@ -218,7 +218,7 @@ mod tests {
         slots.begin(reading, SlotRead::Table { len: 16, declared_len: 0 });
         slots.forget(|tag| tag == known);
         assert!(slots.get(aborted).is_none() && slots.get(reading).is_some() && slots.is_reading());
-        // The initiator has not got the credit back yet.
+        // The credit was not returned to the initiator yet.
         assert_eq!(slots.take(SlotKind::Function, 4, 0), None);
         assert_eq!(slots.answer(known), 2);
         assert!(slots.take_read(reading).is_some() && !slots.is_reading());

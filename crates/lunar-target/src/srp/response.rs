@@ -1,15 +1,15 @@
-//! Responses in SRP (SRP r16a section 6.9).
+//! SRP responses (SRP r16a section 6.9).
 
 use super::login::SENSE_LEN;
 use crate::core::{self, ManagementResponse};
 use lunar_wire::scsi::Status;
 use lunar_wire::srp::{Residual, SrpResponse, task_status};
 
-/// Solicited notification bits.
+/// Solicited notification bits: for a successful response, and for any other.
 const NOTIFY_GOOD: u8 = 0x02;
 const NOTIFY_BAD: u8 = 0x04;
 
-/// A response without tag and credits, which it gets when it is sent.
+/// A response without tag and credits, which are set when it is sent.
 pub struct PendingResponse {
     status: u8,
     residual_out: Residual,
@@ -60,7 +60,7 @@ impl PendingResponse {
         })
     }
 
-    /// The response as a protocol value.
+    /// The response as a wire value.
     pub fn as_response(&self) -> SrpResponse<'_> {
         SrpResponse {
             status: self.status,
@@ -73,7 +73,7 @@ impl PendingResponse {
     }
 }
 
-/// The initiator wants a solicited notification of this response.
+/// Whether the initiator requests a solicited notification for this response.
 pub fn is_solicited(notifications: u8, response: &SrpResponse<'_>) -> bool {
     let good = response.status == Status::Good as u8
         && response.task_status().unwrap_or(task_status::COMPLETE) == task_status::COMPLETE;

@@ -22,18 +22,18 @@ use lunar_wire::srp;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// A command that waits for its descriptor table, or behind one that does.
+/// A command that waits for its descriptor table, or for an earlier command that does.
 struct QueuedCommand {
     command: ScsiCommand,
     /// Immediate data.
     data: Buf,
-    /// None of its reads is in flight.
+    /// Whether its descriptor table has arrived.
     is_ready: bool,
-    /// Set if it arrived before a task management function of another session with this scope.
+    /// The scope of another session's task management function, if this command arrived before it.
     busy_scope: Option<AbortScope>,
 }
 
-/// A response that waits for the end of RDMA Reads, or behind one that does.
+/// A response that waits for the end of RDMA Reads, or for an earlier response that does.
 struct DeferredResponse {
     tag: u32,
     response: response::PendingResponse,
@@ -46,23 +46,23 @@ pub struct SrpSession {
     pub(super) slots: RequestTable,
     /// Requests of the target to the initiator.
     pub(super) requests: TargetRequests,
-    /// The initiator has sent something, so it can receive requests.
+    /// Whether the initiator has sent something, so that it can receive requests.
     pub(super) has_received_any: bool,
     /// Position of the next command in the order of the initiator.
     sequence: u32,
-    /// Commands that have not begun, in their order.
+    /// Commands that have not begun, in order.
     queue: VecDeque<QueuedCommand>,
-    /// Requested data whose RDMA Read has not begun: tag and LUN of the command, and the request.
+    /// Requested data whose RDMA Read has not begun: tag and LUN field of the command, and the request.
     asked: VecDeque<(u32, u64, DataRequest)>,
     /// Scratch space for the addresses of a read.
     places: Vec<RemoteRange>,
     deferred: VecDeque<DeferredResponse>,
-    /// Responses that were ever deferred.
+    /// Number of responses that were deferred since the start.
     ever_deferred: u64,
 }
 
 impl SrpSession {
-    /// The session of a connection. `notifications`: those that the initiator wants for requests of the target.
+    /// The session of a connection. `notifications`: those that the initiator requests for requests of the target.
     pub fn new(
         connection: Rc<SrpConnection>,
         parameters: Parameters,
@@ -119,7 +119,7 @@ impl SrpSession {
         }
     }
 
-    /// Answers a request when no read is in flight for it, and behind deferred responses.
+    /// Answers a request, after its reads have ended, and after deferred responses.
     pub(super) fn answer(&mut self, tag: u32, response: response::PendingResponse) {
         if self.deferred.is_empty() && !self.is_busy_for(tag) {
             return self.send_answer(tag, response);
@@ -127,8 +127,8 @@ impl SrpSession {
         self.defer(tag, response);
     }
 
-    /// The same after the end of all reads. The response to a task management function returns the credits of the
-    /// commands that it has ended, and lets the initiator reuse their memory.
+    /// Answers a request after all reads have ended. The response to a task management function returns the credits
+    /// of the commands that it ended, and allows the initiator to reuse their memory.
     pub(super) fn defer(&mut self, tag: u32, response: response::PendingResponse) {
         self.slots.queue(tag, true);
         self.ever_deferred += 1;
@@ -146,7 +146,7 @@ impl SrpSession {
     fn send_answer(&mut self, tag: u32, response: response::PendingResponse) {
         let Some(slot) = self.slots.get(tag) else { return };
         let (srp_tag, notifications) = (slot.tag, slot.notifications);
-        // The slot may belong to another request from here on.
+        // The slot may belong to another request from now on.
         self.asked.retain(|(of, ..)| *of != tag);
         let credits = self.slots.answer(tag);
         self.send_response(
@@ -163,7 +163,7 @@ impl SrpSession {
     }
 }
 
-/// Submits a command in its order: now, or behind those that wait for their tables.
+/// Submits a command in order: now, or after commands that wait for their descriptor tables.
 pub fn take_command(state: &mut State<SrpSession>, command: ScsiCommand, data: &[u8]) {
     if state.front().queue.is_empty() {
         return begin(state, command, data);
@@ -182,7 +182,7 @@ pub fn begin_queued(state: &mut State<SrpSession>) {
         let QueuedCommand { command, data, busy_scope, .. } = queued;
         state.with_busy_scope(busy_scope, |state| begin(state, command, &data));
     }
-    // Functions wait for the commands before them.
+    // Functions wait for the commands that precede them.
     state.notify();
 }
 
@@ -208,13 +208,13 @@ fn begin(state: &mut State<SrpSession>, command: ScsiCommand, data: &[u8]) {
     state.command(command, ReceivedData::Bytes(data));
 }
 
-/// Sends deferred responses up to the first that must wait, and begins the reads that were requested.
+/// Sends deferred responses up to the first that must wait, and begins the requested reads.
 pub fn prepare(state: &mut State<SrpSession>) {
     release(state);
     fetch(state);
     let phase = state.phase();
     let session = state.front_mut();
-    // Grants the credits of aborted commands, if no response is going to return them.
+    // Grant the credits of aborted commands, if no response will return them.
     let may_ask = phase != SessionPhase::Ended && session.requests.may();
     let owed = if may_ask { session.slots.overdue() } else { None };
     if let Some(unit) = owed.and_then(|owed| session.requests.credits(owed)) {
@@ -222,7 +222,7 @@ pub fn prepare(state: &mut State<SrpSession>) {
     }
 }
 
-/// Sends the deferred responses that need not wait any more.
+/// Sends the deferred responses that need not wait any longer.
 pub fn release(state: &mut State<SrpSession>) {
     forget_ended(state);
     let session = state.front_mut();
@@ -246,7 +246,7 @@ fn forget_ended(state: &mut State<SrpSession>) {
     state.front_mut().slots = slots;
 }
 
-/// Begins the reads that were requested, unless their task is gone.
+/// Begins the requested reads, except those whose task has ended.
 fn fetch(state: &mut State<SrpSession>) {
     while let Some((tag, lun, transfer)) = state.front_mut().asked.pop_front() {
         state.front_mut().slots.queue(tag, false);
@@ -303,7 +303,7 @@ impl FrontEnd for SrpSession {
         self.answer(c.tag, response::PendingResponse::command(response, writes));
     }
 
-    /// The response returns the credit; without a response, [`release`] finds the command.
+    /// Nothing to do: the response returns the credit. Without a response, [`release`] finds the command.
     fn release(&mut self, _: &ScsiCommand) {}
 
     fn is_full(&self) -> bool {
@@ -373,13 +373,13 @@ impl FrontEnd for SrpSession {
 }
 
 impl State<SrpSession> {
-    /// The RDMA Reads that have begun so far, and the responses that wait for them.
+    /// The RDMA Reads that have begun so far, and the responses that were deferred so far.
     pub(super) fn reads_now(&self) -> InFlightReads {
         let session = self.front();
         InFlightReads { latest: session.slots.latest_read(), deferred: session.ever_deferred }
     }
 
-    /// These reads have ended, and the responses that waited for them were sent.
+    /// Whether these reads have ended, and the responses that waited for them were sent.
     pub(super) fn have_ended(&self, reads: InFlightReads) -> bool {
         let session = self.front();
         let gone = session.ever_deferred - session.deferred.len() as u64;

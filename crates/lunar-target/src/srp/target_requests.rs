@@ -1,5 +1,5 @@
 //! Requests of the target to the initiator: credits, asynchronous events and logout (SRP r16a sections 6.5 to 6.7 and
-//! 6.10 to 6.13). One request at a time: initiators have a receive buffer for no more.
+//! 6.10 to 6.13). At most one is unanswered, because initiators have only one receive buffer for them.
 
 use lunar_wire::srp::{Aer, CreditRequest, SrpError, TargetLogout};
 
@@ -12,13 +12,13 @@ const NOTIFY_EVENTS: u8 = 0x40;
 pub mod reason {
     /// No other reason applies.
     pub const NONE: u32 = 0;
-    /// An information unit has an unknown opcode.
+    /// An information unit had an unknown opcode.
     pub const OPCODE: u32 = 2;
-    /// A response belongs to no request.
+    /// A response belonged to no request.
     pub const ANSWER: u32 = 3;
     /// A login requested to be the only channel.
     pub const ANOTHER_LOGIN: u32 = 4;
-    /// An information unit has a wrong length.
+    /// An information unit had a wrong length.
     pub const LENGTH: u32 = 8;
 }
 
@@ -43,19 +43,19 @@ pub enum RequestKind {
 /// The requests on one connection.
 pub struct TargetRequests {
     notifications: u8,
-    /// The unanswered request, and its tag.
+    /// The unanswered request and its tag.
     open: Option<(RequestKind, u64)>,
     /// The latest tag.
     last: u64,
 }
 
 impl TargetRequests {
-    /// No request. `notifications`: those that the login wants.
+    /// No request was sent. `notifications`: those that the login requests.
     pub fn new(notifications: u8) -> TargetRequests {
         TargetRequests { notifications, open: None, last: 0 }
     }
 
-    /// A request may be sent.
+    /// Whether a request may be sent.
     pub fn may(&self) -> bool {
         self.open.is_none()
     }
@@ -68,14 +68,14 @@ impl TargetRequests {
         })
     }
 
-    /// A request that grants credits; zero credits are a ping. None: a request is unanswered.
+    /// A request that grants credits; zero credits are a ping. None: another request is unanswered.
     pub fn credits(&mut self, credits: i32) -> Option<Vec<u8>> {
         let solicited = self.notifications & NOTIFY_CREDITS != 0;
         let tag = self.ask(RequestKind::Credits)?;
         Some(CreditRequest { solicited, credits, tag }.encode().to_vec())
     }
 
-    /// A request that reports an event. None: a request is unanswered.
+    /// A request that reports an event. None: another request is unanswered.
     pub fn event(&mut self, lun: u64, sense: &[u8]) -> Option<Vec<u8>> {
         let solicited = self.notifications & NOTIFY_EVENTS != 0;
         let tag = self.ask(RequestKind::Event)?;
@@ -84,7 +84,7 @@ impl TargetRequests {
         Some(unit)
     }
 
-    /// A logout of the target. None: a request is unanswered.
+    /// A target logout. None: a request is unanswered.
     pub fn logout(&mut self, reason: u32) -> Option<Vec<u8>> {
         let solicited = self.notifications & NOTIFY_LOGOUT != 0;
         let tag = self.last.wrapping_add(1);

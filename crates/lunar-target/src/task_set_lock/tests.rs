@@ -8,7 +8,7 @@ fn poll<F: Future>(f: std::pin::Pin<&mut F>) -> Poll<F::Output> {
     f.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// A lock, as two cores use it.
+/// A lock, and its handles for two cores.
 fn gate() -> (Arc<TaskSetLock>, TaskSetHandle, TaskSetHandle) {
     let gate = Arc::new(TaskSetLock::new(crate::exec::tests::lu(true)));
     let other = std::thread::spawn(CoreIndex::current).join().expect("a shard");
@@ -63,7 +63,7 @@ fn exclusive_command_waits_for_all_of_one_core() {
     assert!(poll(alone.as_mut()).is_ready());
 }
 
-/// HEAD OF QUEUE waits for a command that runs alone, and not for the next that waits for it.
+/// HEAD OF QUEUE waits for a command that runs alone, but not for one that waits to run alone.
 #[test]
 fn head_of_queue_passes_waiting_exclusive() {
     wait(async {
@@ -82,7 +82,7 @@ fn head_of_queue_passes_waiting_exclusive() {
     });
 }
 
-/// Two tasks that take one lock exclusively and the other one shared, and get to their first lock at the same time.
+/// Two tasks each take one lock exclusively and the other one shared, and reach their first lock at the same time.
 #[test]
 fn several_locks_do_not_deadlock() {
     wait(async {
@@ -120,7 +120,7 @@ fn several_locks_do_not_deadlock() {
 
 const ROUNDS: usize = 3_000;
 
-/// Runs `work` on one thread for each number, at the same time. All of them must end.
+/// Runs `work` concurrently in one thread for each number. All of them must end.
 fn all_end(numbers: std::ops::Range<usize>, work: impl Fn(usize) + Send + Sync + 'static) {
     let (work, begin) = (Arc::new(work), Arc::new(std::sync::Barrier::new(numbers.len())));
     let (done, ended) = flume::unbounded();
@@ -141,7 +141,7 @@ fn wait<T>(work: impl Future<Output = T>) -> T {
     compio::runtime::Runtime::new().expect("a runtime").block_on(work)
 }
 
-/// One thread waits to run alone, and checks at each departure. Another one holds the lock all the time.
+/// One thread waits to run alone, and checks whenever a command ends. Another one holds the lock all the time.
 #[test]
 fn head_of_queue_passes_periodic_check() {
     let (gate, alone, stays) = gate();
@@ -188,12 +188,12 @@ fn all_lock_modes_make_progress() {
     });
 }
 
-/// A limit for a test that would never end.
+/// A time limit for a future that might never resolve.
 async fn soon<T>(work: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(30), work).await.expect("stalled core blocks others")
 }
 
-/// The first core of these tests is stalled: nothing polls its future.
+/// The first core in these tests is stalled: nothing polls its future.
 #[test]
 fn wake_up_of_stalled_core_reaches_next() {
     for mode in [LockMode::Shared, LockMode::HeadOfQueue, LockMode::Exclusive] {

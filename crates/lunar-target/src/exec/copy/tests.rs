@@ -1,4 +1,4 @@
-//! Copies between two logical units that others use at the same time.
+//! Copies between two logical units that other commands use at the same time.
 
 use super::super::tests::{port, settings};
 use super::*;
@@ -16,7 +16,7 @@ const BLOCK: u64 = 512;
 const STEPS: u64 = 3;
 const LEN: u64 = STEPS * STEP as u64;
 
-/// Two logical units. The first is full of sevens.
+/// Two logical units. All bytes of the first are 7.
 fn units() -> [Arc<LogicalUnit>; 2] {
     [1, 2].map(|number| {
         let mut settings = LuSettings { capacity: LEN, ..settings(true) };
@@ -50,7 +50,7 @@ fn attach(unit: &Arc<LogicalUnit>) -> Nexus {
     nexus
 }
 
-/// The first byte of each step's range of a medium.
+/// The first byte that each step copies, on a medium.
 fn parts(unit: &Arc<LogicalUnit>) -> [u8; STEPS as usize] {
     let (result, buf) = now(unit.backend().read(0, Buf::zeroed(LEN as usize)));
     result.expect("memory");
@@ -62,10 +62,10 @@ struct CopySession<'a> {
     units: &'a [Arc<LogicalUnit>; 2],
     nexuses: [Nexus; 2],
     members: [TaskSetHandle; 2],
-    /// The index of that logical unit, and the lock mode.
+    /// The index of the command's own logical unit, and the lock mode.
     own: (usize, LockMode),
     aborted: Cell<bool>,
-    /// How often the range was requested, and what happens then.
+    /// The number of times that the range was requested, and the action at each.
     asked: Cell<u64>,
     then: RefCell<Box<dyn FnMut(u64) + 'a>>,
 }
@@ -138,7 +138,8 @@ impl ExecutionContext for CopySession<'_> {
     }
 }
 
-/// The range is requested once before the first step, for the total length.
+/// The number of the request in the first step. The first request precedes the steps, and determines the total
+/// length.
 const FIRST: u64 = 2;
 
 #[test]
@@ -159,7 +160,7 @@ fn copy_waits_for_exclusive_holder_at_either_end() {
     });
 }
 
-/// COMPARE AND WRITE runs between two steps, and during none.
+/// COMPARE AND WRITE runs between two steps, but not during one.
 #[test]
 fn exclusive_command_waits_for_one_copy_step() {
     wait(async {
@@ -183,7 +184,7 @@ fn exclusive_command_waits_for_one_copy_step() {
     });
 }
 
-/// Other commands of its own logical unit see an ORDERED copy as one command.
+/// Other commands of its own logical unit observe an ORDERED copy as one command.
 #[test]
 fn ordered_copy_excludes_others() {
     let units = units();
@@ -224,7 +225,7 @@ fn copy_checks_reservations_at_each_step() {
     }
 }
 
-/// The copy neither mixes bytes of two media, nor writes to the second one for a command that was sent to the first.
+/// A copy neither mixes bytes of two media, nor writes to the second one if the command was sent for the first.
 #[test]
 fn copy_ends_when_medium_is_replaced() {
     for (at, byte) in [(0, 4), (1, 6)] {
@@ -262,10 +263,10 @@ fn aborted_copy_ends_between_two_steps() {
     });
 }
 
-/// The work of a thread: both logical units, the index of its own, the round.
+/// The work of a thread. Arguments: both logical units, the index of the thread's own, and the round.
 type ThreadWork = fn(&[Arc<LogicalUnit>; 2], usize, usize);
 
-/// Copies in opposite directions, ORDERED or not, with a task at each logical unit that takes the lock exclusively.
+/// Copies in opposite directions, ORDERED or not, while a task at each logical unit takes the lock exclusively.
 #[test]
 fn opposite_copies_do_not_deadlock() {
     const ROUNDS: usize = 100;

@@ -46,7 +46,7 @@ async fn compared(with: fn() -> io::Error) -> CommandError {
     disk.end(&cdb, &[[0; BLOCK], [7; BLOCK]].concat()).await.err().expect("its write fails")
 }
 
-/// Also when a file may not grow, because of the file system or a limit of this process.
+/// The same error is reported if a file may not grow because of the file system or a limit of this process.
 #[test]
 fn full_disk_fails_write_with_space_allocation() {
     runs(async {
@@ -62,7 +62,7 @@ fn full_disk_fails_write_with_space_allocation() {
     });
 }
 
-/// A host repeats a command after BUSY, and would find its own bytes: a miscompare.
+/// A host repeats a command after BUSY, and would get a miscompare with its own data.
 #[test]
 fn uncertain_compare_and_write_does_not_report_busy() {
     runs(async {

@@ -55,7 +55,8 @@ impl LongWrite {
         long
     }
 
-    /// Receives the next R2T. R2Ts have no gaps, are numbered, and lie in one chunk each (RFC 7143 section 11.8).
+    /// Receives the next R2T. R2Ts have no gaps, are numbered, and do not cross chunk boundaries (RFC 7143 section
+    /// 11.8).
     async fn receive_r2t(&mut self, host: &mut Host) {
         let mut next = host.receive(opcode::R2T).await;
         while next.itt() != self.itt {
@@ -67,12 +68,12 @@ impl LongWrite {
         self.r2ts.push(next);
     }
 
-    /// Where the requested data end.
+    /// The end of the requested data.
     fn end(&self) -> u32 {
         self.r2ts.last().map_or(0, end_of)
     }
 
-    /// Sends requested data that were not sent, up to this byte.
+    /// Sends the requested data that were not sent yet, up to this byte.
     async fn send(&mut self, host: &mut Host, to: u32, byte: u8) {
         loop {
             let sent = self.answered.checked_sub(1).map_or(0, |last| end_of(&self.r2ts[last]));
@@ -87,7 +88,7 @@ impl LongWrite {
         }
     }
 
-    /// Sends the first chunk, and waits until it is written.
+    /// Sends the first chunk, and waits until it is on the medium.
     async fn first_chunk(&mut self, target: &TestTarget, host: &mut Host) {
         self.send(host, CHUNK_LEN, OLD).await;
         while target.on_medium(CHUNK_BLOCKS - 1) != OLD {
@@ -95,7 +96,7 @@ impl LongWrite {
         }
     }
 
-    /// Receives the R2Ts that follow the write of the first chunk: those of the second and third.
+    /// Receives the R2Ts for the second and third chunk, which follow the write of the first.
     async fn receive_next_r2ts(&mut self, host: &mut Host) {
         while self.end() < 3 * CHUNK_LEN {
             self.receive_r2t(host).await;
@@ -159,7 +160,7 @@ fn long_writes_hold_two_chunks_each() {
     });
 }
 
-/// Sends the data of all R2Ts that were received.
+/// Sends the data of all received R2Ts.
 async fn send_requested(host: &mut Host, long: &LongWrite) {
     for r2t in &long.r2ts[long.answered..] {
         host.answer(r2t, OLD).await;
@@ -240,13 +241,13 @@ fn chunk_at_lock_does_not_begin_after_reset() {
     });
 }
 
-/// A disk that can be written up to an offset, and counts writes and flushes.
+/// A disk that accepts writes up to an offset, and counts writes and flushes.
 struct HeldDisk {
     inner: Arc<dyn Backend>,
     end: u64,
-    /// Writes, and flushes after the last of them.
+    /// Number of writes, and of flushes after the last write.
     counts: Mutex<[usize; 2]>,
-    /// A write of the second chunk ends when the sender of this is dropped.
+    /// A write of the second chunk blocks until the sender of this channel is dropped.
     held: Mutex<Option<flume::Receiver<()>>>,
 }
 
@@ -313,15 +314,15 @@ impl Backend for HeldDisk {
     }
 }
 
-/// Makes this disk LUN 0.
+/// A configuration with this disk as LUN 0.
 fn with(disk: Arc<HeldDisk>) -> impl FnOnce(&mut TargetConfig) {
     let luns = BTreeMap::from([(0, test_target::unit_of(1, disk))]);
     |config| _ = config.targets.insert(test_target::NAME.into(), test_target::target(test_target::NAME, luns))
 }
 
-/// The second chunk is being written when the last one arrives, and the kernel has just reported the connection as
-/// open. That report must not serve for the last chunk, which does not wait for the lock. The test runs several times:
-/// a stale report works only while the coarse clock of the kernel has not advanced.
+/// While the second chunk is being written, the last one arrives, and the kernel has just reported the connection as
+/// open. The last chunk, which does not wait for the lock, must not rely on that report. The test runs several times,
+/// because a stale report is used only until the coarse clock of the kernel advances.
 #[test]
 fn chunk_behind_another_does_not_begin_after_reset() {
     for _ in 0..8 {
@@ -330,7 +331,7 @@ fn chunk_behind_another_does_not_begin_after_reset() {
         *disk.held.lock().expect("a hold") = Some(held);
         run_test_with(with(disk), move |target| async move {
             let (mut host, hold) = Host::session_with_hold(&target, 1).await;
-            // No R2T may follow the second chunk: sending it would reveal the reset.
+            // No R2T may follow the second chunk, because sending it would reveal the reset.
             let write = cdb::write_10(0, 3 * CHUNK_BLOCKS as u16, false);
             let mut long = LongWrite::begin_of(3 * CHUNK_LEN, &mut host, &write, TaskAttribute::Simple).await;
             long.first_chunk(&target, &mut host).await;
@@ -402,7 +403,7 @@ fn medium_error_ends_long_write_after_its_data() {
         let mut long = LongWrite::begin(&mut host).await;
         long.first_chunk(&target, &mut host).await;
         long.send(&mut host, 2 * CHUNK_LEN, OLD).await;
-        // Some R2Ts of the third chunk may have been sent.
+        // R2Ts for the third chunk may already have been sent.
         let answer = loop {
             match host.next().await.expect("a live session") {
                 next if next.opcode() == opcode::R2T => host.answer(&next, OLD).await,
@@ -496,7 +497,7 @@ fn reservation_between_chunks_stops_long_write() {
                 next => break next,
             }
         };
-        // The command has begun, so no status may say that nothing was stored.
+        // The command has begun, so its status must not mean that nothing was stored.
         assert_eq!(answer.scsi_status(), Status::CheckCondition as u8);
         assert_eq!(pieces(&target), [OLD, 0, 0, 0]);
     });
@@ -523,7 +524,7 @@ fn long_write_of_wrong_length_is_rejected_or_cut() {
     run_test(|target| async move {
         let mut host = Host::session(&target, 1).await;
         for (blocks, wanted) in [(BLOCKS + 1, 0), (BLOCKS - 3, OLD)] {
-            // Behind an ORDERED command, the write is not decided yet when its data are requested.
+            // After an ORDERED command, the write is not planned yet when its data are requested.
             let cdb = cdb::write_10(0, blocks as u16, false);
             let inside = target.disk().task_set.handle(CoreIndex::current()).lock(LockMode::Exclusive).await;
             let mut long = LongWrite::begin_as(&mut host, &cdb, TaskAttribute::Simple).await;

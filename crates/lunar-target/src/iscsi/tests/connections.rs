@@ -1,4 +1,4 @@
-//! A session with two connections: what they share, and what each has of its own.
+//! A session with two connections: shared state, and the state of each connection.
 
 use super::host::Host;
 use crate::core::ItNexus;

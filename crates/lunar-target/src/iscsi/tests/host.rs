@@ -47,7 +47,7 @@ impl CoreHold {
         self.is_held.set(true);
     }
 
-    /// Lets the core go on.
+    /// Resumes the core.
     pub fn end(&self) {
         self.is_held.set(false);
         self.waker.take().into_iter().for_each(Waker::wake);
@@ -130,7 +130,7 @@ impl Host {
         (host, login.recv_async().await.expect("a session"))
     }
 
-    /// Sets the next CmdSN, and the Initiator Task Tag before the next.
+    /// Sets the next CmdSN, and the latest Initiator Task Tag.
     pub fn set_next(&mut self, cmd_sn: u32, itt: u32) {
         (self.cmd_sn, self.itt) = (cmd_sn, itt);
     }
@@ -140,7 +140,7 @@ impl Host {
         Host::session_of(target, "one", isid).await
     }
 
-    /// The same, with a way to stall its core.
+    /// The same, with a handle that stalls its core.
     pub async fn session_with_hold(target: &TestTarget, isid: u8) -> (Host, Rc<CoreHold>) {
         let hold = Rc::<CoreHold>::default();
         let to_hold = hold.clone();
@@ -235,7 +235,7 @@ impl Host {
         self.send_all().await;
     }
 
-    /// Sends what is queued while the target receives. A closed connection takes all.
+    /// Sends the queued data while the target receives. If the connection closes, the rest is dropped.
     async fn send_all(&mut self) {
         let queued = std::mem::take(&mut self.queued);
         let mut left = &queued[..];
@@ -248,7 +248,7 @@ impl Host {
         }
     }
 
-    /// Sends an immediate task management function, for this task if there is one.
+    /// Sends an immediate task management function. `task`: the task to which it refers.
     pub fn manage(&mut self, function: TaskManagementFunction, task: Option<u32>) {
         self.itt += 1;
         let task = task.map(|itt| (itt, self.cmd_sn));
@@ -335,8 +335,8 @@ impl Host {
     }
 }
 
-/// Waits until the target's view of the connection has expired (`lunar_runtime::Recheck`). The coarse clock of the
-/// kernel has hardly advanced by then.
+/// Waits until the target's cached state of the connection has expired (`lunar_runtime::Recheck`). The coarse clock
+/// of the kernel has hardly advanced by then.
 fn wait_for_expiry() {
     let begun = std::time::Instant::now();
     while begun.elapsed() < std::time::Duration::from_micros(150) {

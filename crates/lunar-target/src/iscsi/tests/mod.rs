@@ -1,4 +1,4 @@
-//! Tests of the target against an initiator over TCP on the same core: sent bytes stay in the socket until the test
+//! Tests of the target with an initiator over TCP on the same core: sent bytes stay in the socket until the test
 //! yields.
 
 mod accounting;

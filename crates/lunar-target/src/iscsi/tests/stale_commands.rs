@@ -1,4 +1,4 @@
-//! Commands in the socket, or held, when their session ends or another session aborts them.
+//! Commands in the socket, or held for their CmdSN, when their session ends or another session aborts them.
 
 use super::host::Host;
 use crate::Instance;
@@ -25,7 +25,7 @@ async fn until_sessions(target: &TestTarget, count: usize) {
     run_ready().await;
 }
 
-/// Leaves WRITEs in the socket, and ends the connection with `leave`. Block 0 must then have the byte `wanted`.
+/// Leaves WRITEs in the socket, and ends the connection with `leave`. Then block 0 must contain `wanted`.
 fn leave_in_socket(leave: impl FnOnce(Host) -> Option<Host> + Send + 'static, wanted: u8) {
     run_test(move |target| async move {
         let mut host = Host::session(&target, 1).await;
@@ -112,8 +112,8 @@ fn command_at_lock_does_not_begin_after_reset() {
     });
 }
 
-/// Holds a WRITE for the CmdSN of a request that changes nothing. That request arrives just before the end of the
-/// connection.
+/// Holds a WRITE for the CmdSN of a request that changes nothing. That request arrives just before the connection
+/// ends.
 fn hold_write_behind(first: impl Fn(&mut Host) -> Bhs + Send + 'static) {
     run_test(move |target| async move {
         let mut host = Host::session(&target, 1).await;
@@ -149,7 +149,7 @@ fn command_held_for_nop_does_not_begin_after_reset() {
     });
 }
 
-/// The stalled core reads neither the message that ends the session, nor the commands in its socket.
+/// The stalled core neither receives the message that ends the session, nor reads the commands in its socket.
 #[test]
 fn replaced_session_of_stalled_core_begins_nothing() {
     run_test(|target| async move {
@@ -193,7 +193,7 @@ fn replaced_session_of_stalled_core_holds_nothing() {
         hold.end();
         while old.next().await.is_some() {}
         run_ready().await;
-        // The end of the old session takes nothing from the new one.
+        // The end of the old session releases nothing of the new one.
         assert_eq!(new.run(&cdb::test_unit_ready()).await, Status::Good as u8);
         let mut other = Host::connect(&target);
         other.send_login("other", 2);
@@ -234,7 +234,7 @@ async fn abort_by_other(target: &TestTarget, other: &str, scope: AbortScope) -> 
     one
 }
 
-/// The commands ended with BUSY, and the session goes on.
+/// Checks that the commands ended with BUSY, and that the session continues.
 async fn expect_all_busy(target: &TestTarget, mut one: Host) {
     let then = target.on_medium(0);
     run_ready().await;

@@ -56,7 +56,7 @@ fn written_data_are_read_back() {
     });
 }
 
-/// A session may always have one buffer, beyond the limit of the pool.
+/// A session may always have one buffer, even beyond the limit of the pool.
 #[test]
 fn write_without_memory_is_task_set_full() {
     run_test(|target| async move {
@@ -167,7 +167,7 @@ fn residual_matches_written_bytes() {
         let mut host = target.session(1).await;
         host.write(&cdb::write_10(0, 8, false), &pattern(4096), 4096);
         host.receive(opcode::SCSI_RESPONSE).await;
-        // Expected bytes, the flag and count of the residual for two blocks, and bytes that are written.
+        // Expected bytes, residual flag and count for two blocks, and transferred bytes.
         for (expected, residual, moved) in [
             (1024, (0, 0), 1024),
             (4096, (0x02, 3072), 1024),
@@ -253,7 +253,7 @@ fn rejected_write_is_not_read() {
 fn full_feature_data_segment_is_at_most_128_bytes() {
     run_test(|target| async move {
         let mut host = target.session(1).await;
-        // The receive buffers of this host end the connection at one byte more. A Reject quotes the rejected headers.
+        // One byte more would not fit into the receive buffers of this host. A Reject contains the rejected headers.
         let mut bhs = host.command(&cdb::test_unit_ready());
         bhs.set_opcode(0x1c);
         let ahs = [0; 1020];
@@ -262,7 +262,7 @@ fn full_feature_data_segment_is_at_most_128_bytes() {
         host.cmd_sn -= 1;
         let received = host.receive(opcode::REJECT).await;
         assert_eq!((received.data.len(), &received.data[..48]), (SAFE_DATA_LEN, &bhs.as_bytes()[..]));
-        // Longer parameter data move by RDMA.
+        // Longer parameter data are transferred by RDMA.
         let (itt, place) = host.read(&cdb::report_supported_operation_codes(4096), 4096);
         let received = host.answer(itt).await;
         let moved = 4096 - received.residual().1 as usize;
@@ -271,7 +271,7 @@ fn full_feature_data_segment_is_at_most_128_bytes() {
     });
 }
 
-/// Sense data that remain in a message.
+/// Sense data beyond the limit of a message are cut.
 #[test]
 fn sense_data_are_cut_to_initiator_limit() {
     use lunar_runtime::send_queue::Payload;
@@ -303,7 +303,7 @@ fn only_agreed_tags_are_invalidated() {
             assert_eq!(host.answer(itt).await.invalidated, agreed(place.stag));
             let (itt, place) = host.read(&cdb::read_10(u32::MAX, 1), 512);
             assert_eq!(host.answer(itt).await.invalidated, agreed(place.stag), "also with an error");
-            // Commands without memory, and requests that are no commands.
+            // Commands without advertised memory, and requests other than commands.
             let bhs = host.command(&cdb::test_unit_ready());
             host.send(IserHeader::PLAIN, bhs, &[]);
             assert_eq!(host.answer(bhs.itt()).await.invalidated, None);

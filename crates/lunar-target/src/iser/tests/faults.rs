@@ -1,4 +1,4 @@
-//! Faulty initiators: the target ends their connection at most.
+//! Initiators that violate the protocol: at worst, the target closes their connection.
 
 use super::host::{Host, advertised, pattern};
 use crate::test_target::{run_ready, run_test};
@@ -9,7 +9,7 @@ use lunar_wire::iscsi::{Bhs, NONE, opcode};
 use lunar_wire::iser::{HEADER_LEN, IserHeader, OVERHEAD};
 use lunar_wire::scsi::cdb;
 
-/// A message with a valid command, changed by `spoil`.
+/// A message with a valid command, modified by `spoil`.
 fn command(host: &mut Host, spoil: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
     let bhs = host.command(&cdb::test_unit_ready());
     let mut message = [&IserHeader::PLAIN.encode()[..], bhs.as_bytes()].concat();
@@ -78,7 +78,7 @@ fn command_without_advertised_memory_ends_connection() {
             } else {
                 request::set_write(&mut bhs, 4096, false);
             }
-            // Memory for the other direction does not count.
+            // Memory advertised for the other direction does not count.
             let place = advertised(host.expose(&[0; 4096]));
             let (write, read) = if reads { (Some(place), None) } else { (None, Some(place)) };
             host.send(IserHeader::Control { write, read }, bhs, &pattern(immediate));
@@ -121,7 +121,7 @@ fn invalid_advertised_memory_ends_connection() {
     });
 }
 
-/// The initiator knows neither tag nor offset, but could guess them.
+/// The initiator does not know tag and offset, but could guess them.
 #[test]
 fn data_out_message_does_not_replace_rdma_read() {
     run_test(|target| async move {
@@ -187,12 +187,12 @@ fn duplicate_tag_is_rejected_and_memory_is_kept() {
 fn excess_immediate_data_ends_connection_at_most() {
     run_test(|target| async move {
         let mut host = target.session(1).await;
-        // More than the command has.
+        // More data than the command has.
         let mut bhs = host.command(&cdb::write_10(0, 1, false));
         request::set_write(&mut bhs, 512, false);
         host.send(IserHeader::PLAIN, bhs, &[0xee; 1024]);
         assert_eq!(host.answer(bhs.itt()).await.status(), 2);
-        // More than a receive buffer has.
+        // More data than fit into a receive buffer.
         let mut bhs = host.command(&cdb::write_10(0, 64, false));
         request::set_write(&mut bhs, 32768, false);
         host.send(IserHeader::PLAIN, bhs, &[0xee; 32768]);

@@ -1,4 +1,5 @@
-//! An initiator that behaves like Linux: Open-iSCSI logs in, and `ib_iser` then has 128 bytes for data in a message.
+//! An initiator that behaves like Linux: it logs in like Open-iSCSI, and then accepts 128 bytes of data per message,
+//! like ib_iser.
 
 use crate::test_target::NAME;
 use lunar_rdma::mem::{EndpointOp, Faults};
@@ -14,15 +15,15 @@ use lunar_wire::scsi::cdb::{self, Cdb};
 use lunar_wire::scsi::{TaskAttribute, TaskManagementFunction};
 use std::rc::Rc;
 
-/// Bytes of its receive buffers in full feature phase.
+/// Size of its receive buffers in full feature phase, in bytes.
 pub const ROOM: usize = OVERHEAD + SAFE_DATA_LEN;
-/// The number of those.
+/// Number of these buffers.
 const RECEIVES: usize = 127;
 
 /// The keys of its first request, as Open-iSCSI sends them.
 pub const NAMES: &str = "InitiatorName=iqn.2026-11.org.example:host\nInitiatorAlias=host\n\
     TargetName=iqn.2026-11.org.example:disk\nSessionType=Normal\nAuthMethod=None\n";
-/// The same of a Discovery session.
+/// The keys of the first request of a Discovery session.
 pub const DISCOVERY: &str = "InitiatorName=iqn.2026-11.org.example:host\nInitiatorAlias=host\n\
     SessionType=Discovery\nAuthMethod=None\n";
 /// The keys of its second request.
@@ -31,7 +32,7 @@ pub const KEYS: &str = "DefaultTime2Wait=2\nDefaultTime2Retain=0\nIFMarker=No\nO
     MaxConnections=1\nDataPDUInOrder=Yes\nDataSequenceInOrder=Yes\nRDMAExtensions=Yes\n\
     InitiatorRecvDataSegmentLength=262144\nTargetRecvDataSegmentLength=8192\n";
 
-/// CSG, NSG and T of the two requests.
+/// CSG, NSG and T of the two Login Requests.
 const SECURITY: u8 = 0x81;
 const OPERATIONAL: u8 = 0x87;
 
@@ -66,7 +67,7 @@ pub struct Host {
     pub private: Vec<u8>,
     /// Faults at the initiator and at the target.
     pub faults: [Rc<Faults>; 2],
-    /// Resolves when the target has finished with the connection.
+    /// Resolves when the target has finished serving the connection.
     pub served: compio::runtime::JoinHandle<()>,
     events: EndpointEvents,
     room: usize,
@@ -158,7 +159,7 @@ impl Host {
         received
     }
 
-    /// Waits for the end of the connection. Nothing may come before it.
+    /// Waits for the end of the connection. Nothing may arrive before it.
     pub async fn expect_close(mut self) {
         if let Some(received) = self.next().await {
             panic!("{received:?}");
@@ -187,7 +188,7 @@ impl Host {
         pairs(&received.data)
     }
 
-    /// Logs in with these keys. Returns those of both responses.
+    /// Logs in with these keys. Returns the keys of both responses.
     pub async fn negotiate(&mut self, isid: u8, names: &str, keys: &str) -> Vec<(String, String)> {
         self.send_login(isid, SECURITY, names);
         let mut said = self.keys().await;
@@ -232,7 +233,7 @@ impl Host {
         bhs
     }
 
-    /// Sends a command that reads up to `len` bytes into exposed memory.
+    /// Sends a command that reads up to `len` bytes into exposed memory. Returns its tag and the memory.
     pub fn read(&mut self, cdb: &Cdb, len: usize) -> (u32, RemoteAddress) {
         let place = self.end.expose(MemoryRegion::Sink(Buf::zeroed(len))).unwrap();
         let mut bhs = self.command(cdb);
@@ -241,8 +242,8 @@ impl Host {
         (bhs.itt(), place)
     }
 
-    /// Sends a command that writes `data`, with `immediate` bytes of it in the message. The advertised memory begins
-    /// after those, as with Linux.
+    /// Sends a command that writes `data`, of which `immediate` bytes are in the message. The advertised memory
+    /// begins after those, as with Linux.
     pub fn write(&mut self, cdb: &Cdb, data: &[u8], immediate: usize) -> (u32, RemoteAddress) {
         let place = self.expose(data);
         (self.write_from(cdb, data, immediate, place.beyond(immediate as u64)), place)
@@ -301,7 +302,7 @@ impl Host {
     }
 }
 
-/// The form in which a command advertises memory.
+/// Converts an address to the form in which a command advertises it.
 pub fn advertised(place: RemoteAddress) -> AdvertisedBuffer {
     AdvertisedBuffer { stag: place.stag, offset: place.offset }
 }

@@ -1,4 +1,4 @@
-//! Logins and discovery.
+//! Login and discovery.
 
 use super::host::{DISCOVERY, Host, KEYS, NAMES, ROOM, pairs};
 use super::recording_endpoint::{EndpointCall, RecordingRequest};
@@ -20,7 +20,7 @@ fn login_volunteers_no_keys() {
         let said = host.log_in(1).await;
         let offered = [NAMES, KEYS].concat();
         for (key, _) in &said {
-            // Open-iSCSI expects it of every target.
+            // Open-iSCSI expects this key from every target.
             let known = key == "TargetPortalGroupTag" || offered.contains(&format!("{key}="));
             assert!(known, "{key}");
         }
@@ -153,7 +153,7 @@ fn iser_hello_ends_only_its_connection() {
     });
 }
 
-/// Discovers with the receive buffers of `ib_iser`. The targets make more than 8 KiB of text.
+/// Runs discovery with the receive buffers of ib_iser. The response is longer than 8 KiB.
 async fn discover(target: &TestTarget, keys: &str) -> Vec<u8> {
     let mut host = target.connect().await;
     host.negotiate(1, DISCOVERY, keys).await;

@@ -1,5 +1,5 @@
-//! Tests of the target against an initiator that behaves like Linux (`ib_iser` with Open-iSCSI), message by message: it
-//! posts the same receive buffers.
+//! Tests of the target with an initiator that behaves like Linux (ib_iser with Open-iSCSI), message by message, with
+//! the same receive buffers.
 
 mod connect;
 mod data;

@@ -1,4 +1,4 @@
-//! A connection that records the calls of the target, in order.
+//! A connection that records the target's calls, in order.
 
 use lunar_rdma::{
     ConnParam, ConnectRequest, Endpoint, EndpointEvents, EndpointInfo, LocalBoxFuture, MemoryRegion,

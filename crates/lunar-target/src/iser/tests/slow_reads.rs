@@ -1,4 +1,4 @@
-//! RDMA Writes of a long read that another session aborts: the device has them, and the initiator does not.
+//! RDMA Writes of a long read that another session aborts, while the device has them and the initiator does not.
 
 use super::host::Host;
 use crate::config::TargetConfig;
@@ -15,7 +15,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Reads come in parts. The first part is short.
+/// Reads are split into parts. The first part is short.
 const STRIDE: usize = 8192;
 const FIRST: usize = STRIDE / 4;
 
@@ -78,7 +78,7 @@ impl Backend for SlowDisk {
     }
 }
 
-/// A session whose long read has a part at the device, and another session that has requested a reset.
+/// A session with a long read of which one part is at the device, and another session that has requested a reset.
 async fn reset_during_read(target: &TestTarget, medium: &SlowDisk) -> (Host, Host, u32) {
     let (mut one, mut other) = (target.session(1).await, target.session(2).await);
     one.faults[1].line.hold();

@@ -1,4 +1,4 @@
-//! Commands that have arrived and were not handled when their connection ends or another session aborts them.
+//! Commands that have arrived but were not handled when their connection ends, or when another session aborts them.
 
 use crate::registry::{AbortScope, SessionMessage};
 use crate::test_target::{run_ready, run_test};
@@ -33,7 +33,7 @@ fn reset_by_other_session_stops_older_commands() {
             SessionMessage::Abort { scope, from, indeterminate, done }
         };
         let mut received = pin!(target.shared.registry.broadcast(None, message));
-        // The message comes first, because an arriving command wakes the datamover.
+        // The message must arrive first, because an arriving command wakes the datamover.
         assert!(poll_fn(|cx| Poll::Ready(received.as_mut().poll(cx).is_pending())).await);
         lunar_runtime::yield_now().await;
         host.write(&cdb::write_10(0, 1, false), &OLD, OLD.len());

@@ -23,7 +23,7 @@ async fn start_held_write(host: &mut Host) -> (u32, u32) {
     (itt, cmd_sn)
 }
 
-/// Checks that nothing is sent before the data have arrived, and lets them arrive.
+/// Checks that nothing is sent before the data arrive, and lets them arrive.
 async fn expect_data_before(host: &mut Host, kind: u8) -> TargetMessage {
     run_ready().await;
     assert_eq!(host.take_operations(), [], "waits for the data");
@@ -41,7 +41,7 @@ async fn aborts(target: TestTarget, function: TaskManagementFunction) {
     let manage = host.manage(function, task);
     let received = expect_data_before(&mut host, opcode::TASK_MANAGEMENT_RESPONSE).await;
     assert_eq!((received.bhs.itt(), received.bhs.response()), (manage, 0));
-    // The write gets no response, and nothing of it is stored. The next command may report a reset.
+    // The write gets no response, and none of its data are stored. The next command may report a reset.
     let bhs = host.command(&cdb::test_unit_ready());
     host.send(lunar_wire::iser::IserHeader::PLAIN, bhs, &[]);
     host.answer(bhs.itt()).await;
@@ -68,7 +68,7 @@ fn warm_reset_waits_for_rdma_read() {
     run_test(|target| aborts(target, TaskManagementFunction::TargetWarmReset));
 }
 
-/// The memory of a command is forgotten with its response. An aborted command gets none.
+/// The target releases the memory of a command with its response. An aborted command gets no response.
 #[test]
 fn command_keeps_memory_after_many_aborts() {
     run_test(|target| async move {
@@ -130,7 +130,7 @@ fn read_only_initiator_changes_no_shared_state() {
     });
 }
 
-/// Sense key and additional sense of a response, in fixed format.
+/// Sense key, ASC and ASCQ of a response with fixed format sense data.
 fn sense_of(received: &TargetMessage) -> [u8; 3] {
     assert_eq!(received.status(), 2, "{received:?}");
     [received.data[4] & 15, received.data[14], received.data[15]]
@@ -151,7 +151,7 @@ fn lun_reset_waits_for_rdma_read_of_other_session() {
     });
 }
 
-/// The second reset finds no tasks: the first has aborted them, and waits for their data.
+/// The second reset finds no tasks, because the first has aborted them and waits for their data.
 #[test]
 fn second_reset_waits_for_rdma_read_of_other_session() {
     run_test(|target| async move {
@@ -256,7 +256,7 @@ fn late_data_do_not_reach_task_with_reused_tag() {
         let (itt, cmd_sn) = start_held_write(&mut host).await;
         host.manage(TaskManagementFunction::AbortTask, Some((itt, cmd_sn)));
         run_ready().await;
-        // This initiator does not wait for the response, as it should, before it reuses the tag.
+        // Unlike a conforming initiator, this one reuses the tag before it gets the response.
         host.itt = itt - 1;
         let data = pattern(65536);
         let (again, _) = host.write(&cdb::write_10(64, 128, false), &data, 0);
@@ -276,14 +276,14 @@ fn stale_r2t_is_not_read_for_task_with_reused_tag() {
     run_test(|target| async move {
         let mut host = target.session(1).await;
         let first = start_held_write(&mut host).await;
-        // PDUs behind the deferred response wait with it, among them the R2T of the next write.
+        // PDUs after the deferred response wait with it, among them the R2T of the next write.
         host.manage(TaskManagementFunction::AbortTask, Some(first));
         run_ready().await;
         let cmd_sn = host.cmd_sn;
         let (itt, _) = host.write(&cdb::write_10(0, 8, false), &[0xee; 4096], 0);
         host.manage(TaskManagementFunction::AbortTask, Some((itt, cmd_sn)));
         run_ready().await;
-        // This initiator does not wait for the response, as it should, before it reuses the tag.
+        // Unlike a conforming initiator, this one reuses the tag before it gets the response.
         host.itt = itt - 1;
         let data = pattern(8192);
         host.write(&cdb::write_10(64, 16, false), &data, 0);

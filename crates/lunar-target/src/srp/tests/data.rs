@@ -20,12 +20,12 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i / 7 + i) as u8).collect()
 }
 
-/// A table of these descriptors, as bytes.
+/// A descriptor table as bytes.
 fn table(pieces: &[MemoryDescriptor]) -> Vec<u8> {
     pieces.iter().flat_map(|piece| piece.encode()).collect()
 }
 
-/// Memory in pieces, with all descriptors in the command.
+/// An indirect data buffer with all descriptors in the command.
 fn indirect(list: &[u8]) -> IndirectBuffer<'_> {
     let table = MemoryDescriptor { address: 0, key: 0, len: list.len() as u32 };
     let len =
@@ -33,14 +33,14 @@ fn indirect(list: &[u8]) -> IndirectBuffer<'_> {
     IndirectBuffer { table, len, list }
 }
 
-/// Writes bytes to the disk from the first block on.
+/// Writes bytes from the first block of the disk on.
 async fn write(host: &mut Host, bytes: &[u8]) {
     let (at, cdb) = (host.source(bytes), cdb::write_16(0, (bytes.len() / BLOCK) as u32, false));
     let write = SrpCommand { data_out: DataBuffer::Direct(at), ..command(100, &cdb) };
     assert_eq!(host.execute(&write).await, HostResponse::good(100));
 }
 
-/// Reads the disk from the first block on.
+/// Reads blocks from the first block of the disk on.
 async fn read(host: &mut Host, blocks: u32) -> Vec<u8> {
     let (at, cdb) = (host.sink(blocks * BLOCK as u32), cdb::read_16(0, blocks));
     let read = SrpCommand { data_in: DataBuffer::Direct(at), ..command(101, &cdb) };
@@ -146,7 +146,7 @@ fn external_descriptor_table_is_read_first() {
         let cdb = cdb::read_10(0, 2);
         host.faults[1].reads.hold();
         host.send(&SrpCommand { data_in: DataBuffer::Indirect(all), ..command(6, &cdb) });
-        // Later commands stay behind it.
+        // Later commands wait for it.
         host.send(&command(7, &cdb::test_unit_ready()));
         host.expect_silence().await;
         host.faults[1].reads.release();
@@ -158,7 +158,7 @@ fn external_descriptor_table_is_read_first() {
     });
 }
 
-/// Takes all memory that the target has for data.
+/// Takes all memory from the target's pool.
 fn exhaust_pool(target: &TestTarget) -> Vec<Buf> {
     let all_of = |len| std::iter::from_fn(move || target.shared.pool.try_get(len));
     [1 << 20, 4096, 16].into_iter().flat_map(all_of).collect()
@@ -259,7 +259,7 @@ fn residual_matches_moved_bytes() {
         let r = SrpResponse::decode(&unit).expect("a response");
         assert_eq!((r.status, r.residual_out), (2, Residual::Over(424)));
         assert_eq!(self::read(&mut host, 1).await, [7; 512], "no data are stored");
-        // No more of the write was read than its CDB asks for.
+        // No more of the write was read than its CDB requests.
         assert!(host.faults[1].log().iter().any(|op| matches!(op, EndpointOp::Read { len: 512, .. })));
     });
 }

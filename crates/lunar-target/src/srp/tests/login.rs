@@ -8,7 +8,7 @@ use lunar_wire::srp::{LoginFormat, LoginReject, LoginRejectReason, LoginRequest,
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A rule that allows everything to these names, and to this network.
+/// A rule that allows full access to these initiator names, and to this network.
 fn access(initiators: &[&str], network: Option<[u8; 4]>) -> AccessRule {
     AccessRule {
         initiators: initiators.iter().map(|name| name.to_string()).collect(),
@@ -50,7 +50,7 @@ fn target_sends_nothing_before_first_command() {
     on_core(async move || {
         let target = TestTarget::with_ping_timeout(std::time::Duration::from_millis(1));
         let mut host = target.host(1, false).await;
-        // As long as many pings and their timeouts would take.
+        // As long as many pings and their timeouts.
         lunar_runtime::sleep_until(std::time::Instant::now() + std::time::Duration::from_millis(30)).await;
         run_ready().await;
         assert_eq!(host.faults[1].log(), []);
@@ -94,7 +94,7 @@ fn non_login_private_data_is_rejected() {
         channels[10] |= 2;
         let mut opcode = login(1).encode(LoginFormat::RdmaCm);
         opcode[11] = 2;
-        // Empty private data become zeros on the way: a login without lengths.
+        // Empty private data arrive as zeros: a login with lengths of zero.
         let nothing = Vec::new();
         for (private, reason) in [
             (channels, LoginRejectReason::NO_MULTICHANNEL),

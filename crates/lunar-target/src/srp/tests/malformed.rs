@@ -9,7 +9,7 @@ use lunar_wire::srp::{
 /// INVALID FIELD IN COMMAND INFORMATION UNIT.
 const INVALID_UNIT: (u8, u8, u8) = (5, 0x0e, 3);
 
-/// Checks that another connection works.
+/// Checks that a connection works.
 async fn expect_alive(host: &mut Host) {
     assert_eq!(host.execute(&command(9, &cdb::test_unit_ready())).await, HostResponse::good(9));
 }
@@ -23,7 +23,7 @@ fn nowhere(len: u32) -> MemoryDescriptor {
     MemoryDescriptor { address: 0, key: 77, len }
 }
 
-/// The fault, the logout reason of the target, and the unit.
+/// For each fault: its name, the logout reason of the target, and the information unit.
 fn units() -> Vec<(&'static str, Option<u32>, Vec<u8>)> {
     let list = [nowhere(256).encode(), nowhere(256).encode()].concat();
     let indirect = read(DataBuffer::Indirect(IndirectBuffer { table: nowhere(32), len: 512, list: &list }));

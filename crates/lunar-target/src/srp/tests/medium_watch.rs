@@ -10,7 +10,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A blocked check ends after this time, so that the test fails.
+/// A blocked check ends after this time, so that the test fails instead of hanging.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// A memory disk, and a function that runs at each check of its path.

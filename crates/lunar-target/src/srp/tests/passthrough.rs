@@ -11,8 +11,7 @@ use lunar_wire::srp::{DataBuffer, SrpCommand, function, task_status};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// A remote logical unit that blocks writes until they are aborted. The fate of a write in the result of the abort,
-/// and in the response.
+/// A remote logical unit that blocks writes until they are aborted, and the state of an aborted write.
 struct HeldLu([CommandFate; 2]);
 
 /// Its nexus.

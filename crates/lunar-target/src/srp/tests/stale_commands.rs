@@ -14,7 +14,7 @@ fn busy(tag: u64) -> HostResponse {
     HostResponse { status: Status::Busy as u8, ..HostResponse::good(tag) }
 }
 
-/// Sends a WRITE of one block of sevens whose descriptors the target has to read.
+/// Sends a WRITE of one block of bytes 7, whose descriptors the target has to read.
 fn write_by_table(host: &Host, lun: u64, tag: u64) {
     let table = host.source(&host.source(&[7; 512]).encode());
     let (all, cdb) = (IndirectBuffer { table, len: 512, list: &[] }, cdb::write_10(0, 1, false));
@@ -35,7 +35,7 @@ fn on_medium(target: &TestTarget, lun: u16) -> u8 {
     block[0]
 }
 
-/// Two disks and two hosts. The first host has used the first disk.
+/// A target with two disks, and two hosts. The first host has used the first disk.
 async fn target() -> (TestTarget, Host, Host) {
     let target = TestTarget::with_media([memory(), memory()]);
     let (one, other) = (
@@ -75,7 +75,7 @@ fn reset_makes_earlier_commands_busy_only() {
         run_ready().await;
         reset(&other, USED);
         run_ready().await;
-        // A reset of another disk undoes nothing.
+        // A reset of another disk has no effect.
         reset(&other, UNUSED);
         run_ready().await;
         one.send(&command(7, &cdb::test_unit_ready()));

@@ -9,10 +9,10 @@ use lunar_wire::scsi::cdb;
 use lunar_wire::srp::{Aer, CreditRequest, aer_response, credit_response};
 use std::time::Duration;
 
-/// Longer than any test.
+/// A timeout that is longer than any test.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A host that has sent something. The target sends nothing before that.
+/// A host that has sent something. The target sends no requests before that.
 async fn host_that_sent(target: &TestTarget) -> Host {
     let mut host = target.host(1, false).await;
     assert_eq!(
@@ -104,7 +104,7 @@ fn events_are_sent_one_at_a_time_if_configured() {
         let received = host.receive().await.expect("an event");
         let event = Aer::decode(&received).expect("an event");
         assert_eq!((event.lun, event.sense.len(), &event.sense[12..14]), (0, 18, &[0x2a, 0x09][..]));
-        // The first event is not answered yet.
+        // The first event is unanswered.
         changes();
         host.expect_silence().await;
         host.send_unit(&aer_response(event.tag));

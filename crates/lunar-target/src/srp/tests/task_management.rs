@@ -11,7 +11,7 @@ use lunar_wire::srp::{
 };
 use std::time::Duration;
 
-/// A target whose RDMA Reads are held, and a host that has sent a write of one block.
+/// A target whose RDMA Reads are held, a host that has sent a write of one block, and the memory of that write.
 async fn writing() -> (TestTarget, Host, MemoryDescriptor) {
     let target = TestTarget::new();
     let host = target.host(1, false).await.receive_attentions().await;
@@ -22,7 +22,7 @@ async fn writing() -> (TestTarget, Host, MemoryDescriptor) {
     (target, host, at)
 }
 
-/// The ends of RDMA Reads and the sent messages, in order.
+/// The ends of RDMA Reads, and the sent messages, in order.
 fn order(host: &Host) -> Vec<&'static str> {
     let word = |operation| match operation {
         EndpointOp::ReadEnded { .. } => Some("read"),
@@ -55,7 +55,7 @@ fn abort_response_waits_for_rdma_read() {
         host.manage(6, function::ABORT_TASK, 5);
         host.expect_silence().await;
         host.faults[1].reads.release();
-        // Its credit, and that of the command, which gets no response.
+        // It returns its own credit, and that of the aborted command, which gets no response.
         assert_eq!(host.answer().await, HostResponse::function_status(6, 2, task_status::COMPLETE));
         assert_eq!(order(&host), ["sent", "read", "sent"]);
         assert_eq!(host.execute(&command(7, &cdb::test_unit_ready())).await, HostResponse::good(7));
@@ -128,7 +128,7 @@ fn all_credits_return_after_abort() {
         for tag in [6, 7] {
             host.send(&SrpCommand { data_out: DataBuffer::Direct(at), ..command(tag, &cdb) });
         }
-        // Four credits, of which three are in use.
+        // Three of four credits are in use.
         host.manage(8, function::ABORT_TASK_SET, 0);
         host.expect_silence().await;
         host.faults[1].reads.release();
@@ -159,7 +159,7 @@ fn reset_by_other_initiator_returns_credits() {
         other.expect_silence().await;
         host.faults[1].reads.release();
         assert_eq!(other.answer().await, HostResponse::function_status(6, 1, task_status::COMPLETE));
-        // No response is going to return the credit.
+        // No response will return the credit.
         let unit = host.receive().await.expect("credits");
         let asked = CreditRequest::decode(&unit).expect("credits");
         assert_eq!((asked.credits, asked.solicited), (1, false));
@@ -192,7 +192,7 @@ fn stale_read_is_not_used_for_reused_slot() {
         };
         ask(&host, 11, &first, &[7; 512]);
         run_ready().await;
-        // What follows the deferred response waits with it: the read and the response of the next write.
+        // PDUs after the deferred response wait with it: the read and the response of the next write.
         host.manage(12, function::ABORT_TASK, 11);
         run_ready().await;
         ask(&host, 13, &first, &[8; 512]);
@@ -201,7 +201,7 @@ fn stale_read_is_not_used_for_reused_slot() {
         host.expect_silence().await;
         host.faults[1].take_log();
         host.faults[1].reads.release();
-        // All of it is sent when the data have arrived, and the next command arrives with them.
+        // Everything is sent when the data have arrived, and the next command arrives at the same time.
         host.endpoint.poll(&mut EndpointEvents::default());
         ask(&host, 14, &second, &[9; 1024]);
         assert_eq!(host.answer().await, HostResponse::function_status(12, 2, task_status::COMPLETE));

@@ -32,7 +32,7 @@ fn exclusive() -> Vec<[u8; 2]> {
     let nexus = nexus(&unit);
     let all = (0..=255).flat_map(|opcode| (0..32).map(move |action| [opcode, action]));
     let mut found: Vec<_> = all.filter(|cdb| nexus.concurrency(cdb) == Concurrency::Exclusive).collect();
-    // One entry for all service actions of other operation codes.
+    // Operation codes other than SANITIZE need only one entry for all service actions.
     found.dedup_by_key(|[opcode, action]| (*opcode, if *opcode == op::SANITIZE { *action } else { 0 }));
     found
 }
@@ -63,7 +63,7 @@ fn sample([opcode, action]: [u8; 2]) -> ([u8; 16], Vec<u8>) {
     }
 }
 
-/// Sends the command while another holds the lock. Nothing may be answered before that one has left.
+/// Sends the command while another one holds the lock. It must not be answered before the lock is released.
 async fn expect_waits_for_lock(cdb: &[u8; 16], data: &[u8], attribute: SrpTaskAttribute) {
     let (target, unit) = target();
     let mut host = target.host(1, false).await.receive_attentions().await;

@@ -57,12 +57,12 @@ fn config(target: TargetNode) -> TargetConfig {
 }
 
 impl TestTarget {
-    /// A target for three commands per session and three sessions per initiator.
+    /// A target with three commands per session and three sessions per initiator.
     pub fn new() -> TestTarget {
         TestTarget::with(|_| {})
     }
 
-    /// A target whose disk keeps its state in this file.
+    /// A target whose disk has this state file.
     pub fn with_state_file(state: &Path) -> TestTarget {
         TestTarget::serving(unit(memory(), true, Some(state)))
     }
@@ -197,7 +197,7 @@ impl HostResponse {
 impl Host {
     fn new(endpoint: Rc<dyn Endpoint>, private: &[u8], faults: [Rc<Faults>; 2]) -> Host {
         let welcome = LoginResponse::decode(private).expect("a login response");
-        // As Linux does it: after the connection is established.
+        // Linux posts them after the connection is established.
         endpoint.receives(1024, welcome.ti_iu_len as usize);
         Host { endpoint, welcome, faults, received: VecDeque::new() }
     }
@@ -249,7 +249,7 @@ impl Host {
         self.expect_close().await;
     }
 
-    /// Checks that nothing arrives, after all tasks had time.
+    /// Checks that nothing arrives after all ready tasks have run.
     pub async fn expect_silence(&mut self) {
         run_ready().await;
         self.listen();
@@ -318,7 +318,7 @@ pub fn command(tag: u64, cdb: &[u8; 16]) -> SrpCommand<'_> {
     }
 }
 
-/// Its bytes.
+/// The encoded information unit of a command.
 pub fn encoded(command: &SrpCommand<'_>) -> Vec<u8> {
     let mut unit = Vec::new();
     command.encode(Some(OFFSET), &mut unit).expect("a command");

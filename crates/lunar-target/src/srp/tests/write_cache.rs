@@ -1,4 +1,4 @@
-//! A write cache that is switched off while it holds data, or while data are on their way to it.
+//! A write cache that is disabled while it holds data, or while data are on their way to it.
 
 use super::test_target::{Host, HostResponse, command, memory, run_ready};
 use super::{TestTarget, on_core};
@@ -11,18 +11,18 @@ use lunar_wire::srp::{DataBuffer, SrpCommand, function, task_status};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A medium that loses data that were not flushed.
+/// A medium that can lose unflushed data.
 fn lossy() -> Arc<VolatileBackend> {
     Arc::new(VolatileBackend::new(memory()))
 }
 
-/// Sends a write of sevens to the first block.
+/// Sends a write of bytes 7 to the first block.
 fn write(host: &Host, tag: u64) {
     let cdb = cdb::write_10(0, 1, false);
     host.send(&SrpCommand { data_out: DataBuffer::Direct(host.source(&[7; 512])), ..command(tag, &cdb) });
 }
 
-/// Sends a MODE SELECT that switches the write cache on or off.
+/// Sends a MODE SELECT that enables or disables the write cache.
 fn select(host: &Host, tag: u64, on: bool) {
     let mut cdb = [0; 16];
     let mut list = [0; 24];
