@@ -95,7 +95,7 @@ fn portal(does: impl FnOnce(std::net::TcpStream) + Send + 'static) -> SocketAddr
 fn healthy_lun_over_iser_has_no_faults_that_are_none() {
     let server = Server::start("iser");
     let (status, said) = doctor(&[&format!("iser://{}/{TARGET}/0", server.iser)]);
-    assert!(status == 0 && said.contains("carried by iser/iwarp"), "{said}");
+    assert!(status == 0 && said.contains("transport iser/iwarp"), "{said}");
     assert!(said.contains("RDMAExtensions=Yes  -> Yes") && !said.contains("warning: Max"), "{said}");
     assert!(!said.contains("InitialR2T=Yes:") && !said.contains("digests"), "{said}");
     let (_, said) = doctor(&[&format!("iser://{}", server.iser), "--json"]);
@@ -109,7 +109,7 @@ fn healthy_lun_over_iser_has_no_faults_that_are_none() {
 fn doctor_over_srp_lists_login_parameters() {
     let server = Server::start("srp");
     let (status, said) = doctor(&[&format!("srp://{}/{}/0", server.srp, server.id)]);
-    assert!(status == 0 && said.contains("carried by srp/iwarp"), "{said}");
+    assert!(status == 0 && said.contains("transport srp/iwarp"), "{said}");
     for part in ["initiator port=0x", "immediate data=yes  -> yes", "-> credits=", "LUN 0: 8 MiB"] {
         assert!(said.contains(part), "{part}: {said}");
     }
@@ -137,7 +137,7 @@ fn portal_of_another_protocol_is_recognized() {
     );
     let silent = portal(|mut stream| while matches!(stream.read(&mut [0; 64]), Ok(1..)) {});
     let at_silent = [&format!("srp://{silent}/{id}/0"), "--timeout", "1"];
-    is_broken(&at_silent, 8, "waiting for the answer to the login of SRP", "is it a portal of SRP");
+    is_broken(&at_silent, 8, "to the SRP login", "check that the portal accepts SRP");
     is_broken(&[&format!("iser://{srp}/{TARGET}/0")], 4, "it seems to be a portal of SRP", "srp://HOST");
     is_broken(&[&format!("srp://{iser}/{id}/0")], 4, "it seems to be a portal of iSER", "use iser://");
     let user = "ann%0123456789abcdef@";
@@ -156,7 +156,7 @@ fn missing_srp_target_port_is_reported() {
         let url = format!("srp://{srp}/{name}/0?{settings}");
         is_broken(&[&url], 21, "no such target port", "our port is 0x00000000000000010000000000000002");
         let (_, said) = doctor(&[&url]);
-        assert!(said.contains("login, request 1") && !said.contains("no answer"), "{said}");
+        assert!(said.contains("login, request 1") && !said.contains("no response"), "{said}");
     }
     is_broken(&[&format!("srp://{srp}")], 7, "no discovery", "id_ext and ioc_guid");
 }
@@ -209,8 +209,8 @@ fn verbs_without_a_device_is_broken() {
         let broken = said.split_once("broken: ").expect("it is broken").1;
         assert!(broken.contains("RDMA") && broken.contains("\n  hint: "), "{said}");
         assert!(
-            !said.contains("path MTU") && !said.contains("carried by"),
-            "nothing is known of a way: {said}"
+            !said.contains("path MTU") && !said.contains("  transport "),
+            "no network path is reported: {said}"
         );
     }
 }

@@ -4,9 +4,9 @@ use super::report::{DoctorReport, Finding, Port, Severity};
 use lunar_initiator::ErrorCode;
 
 const NO_DRIVER: &str = "install the providers of rdma-core (Debian, Ubuntu: ibverbs-providers)";
-const DOWN: &str = "look at the cable, and at the switch or subnet manager; of a device in software, at its network \
-                    device (ip link set DEVICE up)";
-const UNUSED: &str = "provider=verbs uses it, where the target is reached by it";
+const DOWN: &str = "check the cable, and the switch or subnet manager; for a software device, its network device (ip \
+                    link set DEVICE up)";
+const UNUSED: &str = "add provider=verbs to the URL to use it, if it can reach the target";
 
 /// All ports; None if the RDMA libraries are not installed.
 pub fn of_this_host() -> Option<Vec<Port>> {
@@ -24,12 +24,12 @@ pub fn of_this_host() -> Option<Vec<Port>> {
     Some(ports.collect())
 }
 
-/// Findings about the devices.
+/// Findings about the devices: faults if the URL uses them, and a note if it does not although they are available.
 pub fn findings(report: &DoctorReport) -> Vec<Finding> {
     let Some(ports) = &report.devices else { return Vec::new() };
     if !report.by_device {
         let unused = ports.iter().find(|port| port.is_up());
-        let what = |port: &Port| format!("iWARP is done in software, and this host has {}", port.device);
+        let what = |port: &Port| format!("software iWARP is used, although this host has {}", port.device);
         return unused.map(|port| finding(Severity::Note, what(port), UNUSED)).into_iter().collect();
     }
     if ports.is_empty() {

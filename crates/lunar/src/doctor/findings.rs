@@ -1,4 +1,4 @@
-//! Rules that detect faults and slow spots: a table with one row per rule.
+//! Rules that detect faults and bottlenecks: a table with one row per rule.
 
 use super::devices;
 use super::report::{DoctorReport, Finding, Severity};
@@ -18,7 +18,7 @@ const SLOW_ROUND_TRIP_US: u64 = 5000;
 /// Round trips below this are those of a local network, in microseconds.
 const NEAR_US: u64 = 1000;
 
-/// Reads above this are slow at any distance, in microseconds.
+/// Reads above this are slow on any network, in microseconds.
 const SLOW_READ_US: u64 = 100_000;
 /// A read that takes more round trips than this is slow because of the disk, not the network.
 const SLOW_READ_TRIPS: u64 = 10;
@@ -28,15 +28,15 @@ const SLOW_LOGIN_US: u64 = 1_000_000;
 /// Input of the rules.
 struct Evidence<'a> {
     report: &'a DoctorReport,
-    /// The URL or the options hold user and password.
+    /// Whether the URL or the environment contains a user name and a password.
     has_password: bool,
-    /// The URL names no LUN.
+    /// Whether the URL contains no LUN.
     any_lun: bool,
 }
 
 type Row = (Severity, fn(&Evidence<'_>) -> Option<String>, &'static str);
 
-/// Severity, rule and hint.
+/// The rules: severity, condition that returns the finding, and hint.
 const TABLE: &[Row] = &[
     (
         Severity::Warning,
@@ -49,9 +49,9 @@ const TABLE: &[Row] = &[
         |s| {
             session(s)
                 .filter(|p| p.immediate_data == "No" && !is_srp(s))
-                .map(|_| "ImmediateData=No: every write waits for a round trip more".into())
+                .map(|_| "ImmediateData=No: every write takes an extra round trip".into())
         },
-        "set ImmediateData=Yes on the target, and immediate_data=yes here",
+        "set ImmediateData=Yes on the target, and immediate_data=yes in the URL",
     ),
     (
         Severity::Note,
@@ -60,9 +60,9 @@ const TABLE: &[Row] = &[
                 .filter(|p| p.immediate_data == "No" && is_srp(s))
                 .map(|_| "no immediate data: every write waits for the target to fetch its data".into())
         },
-        "leave immediate_data=no out here; a target must know it, too (Linux 5.0 and later)",
+        "remove immediate_data=no from the URL; the target must support immediate data too (Linux 5.0 and later)",
     ),
-    (Severity::Warning, credits, "raise the queue depth on the target; or use several sessions"),
+    (Severity::Warning, credits, "raise the queue depth on the target, or use several sessions"),
     (
         Severity::Note,
         |s| {
@@ -73,12 +73,16 @@ const TABLE: &[Row] = &[
         },
         "set InitialR2T=No on the target if writes are slow",
     ),
-    (Severity::Warning, mtu, "use an MTU of 9000 on both hosts and all switches between them, if they can"),
+    (
+        Severity::Warning,
+        mtu,
+        "use an MTU of 9000 on both hosts and on all switches between them, if they support it",
+    ),
     (
         Severity::Warning,
         |s| {
             let bytes = s.report.path.receive_buffer_bytes.filter(|n| *n < RECEIVE_BUFFER)?;
-            Some(format!("the receive buffer of the socket has {bytes} bytes"))
+            Some(format!("the receive buffer of the socket has only {bytes} bytes"))
         },
         "raise net.ipv4.tcp_rmem (sysctl)",
     ),
@@ -87,44 +91,49 @@ const TABLE: &[Row] = &[
         |s| {
             let session = s.report.session.as_ref()?;
             (s.has_password && session.chap.is_none())
-                .then(|| "there is a password, and the target asked for none".into())
+                .then(|| "a password is set, but the target requires no authentication".into())
         },
-        "anybody can log in: demand CHAP on the target, or leave the password out",
+        "any initiator can log in: require CHAP on the target, or remove the password",
     ),
     (
         Severity::Note,
         pacing,
-        "on a fast network sysctl net.ipv4.tcp_congestion_control=cubic takes less CPU time; the target's host has its own",
+        "on a fast network, net.ipv4.tcp_congestion_control=cubic (sysctl) uses less CPU time; the target's host has \
+         its own setting",
     ),
-    (Severity::Warning, dead_address, "take the dead address out of the name service, or name the good one"),
+    (
+        Severity::Warning,
+        dead_address,
+        "remove this address from the name service, or use a working address in the URL",
+    ),
     (
         Severity::Warning,
         |s| {
             let us = s.report.resolved_in_us;
-            (us > SLOW_NAME_US).then(|| format!("the name service takes {} ms", us / 1000))
+            (us > SLOW_NAME_US).then(|| format!("name resolution took {} ms", us / 1000))
         },
-        "use an address instead of a name, or put the name into /etc/hosts",
+        "use an address instead of a name, or add the name to /etc/hosts",
     ),
     (
         Severity::Note,
-        |s| s.report.portals.get(1).map(|there| format!("the target sends us on to {there}")),
-        "that is how some targets spread load; name that portal to save a step",
+        |s| s.report.portals.get(1).map(|there| format!("the portal redirects to {there}")),
+        "some targets distribute load in this way; use that portal in the URL to save one login",
     ),
     (
         Severity::Warning,
         slow_login,
-        "look at the target's log and load: it may ask a name service, or a server for CHAP, that is slow",
+        "check the log and the load of the target: its name service or its authentication server may be slow",
     ),
     (
         Severity::Warning,
         slow_reads,
-        "it is not the network: look at the disk behind the LUN, its errors and its load, on the target",
+        "the network is not the cause: on the target, check the disk behind the LUN, its errors and its load",
     ),
-    (Severity::Warning, round_trip, "look at the network's latency (ping), and at the load of the target"),
+    (Severity::Warning, round_trip, "check the network latency (ping), and the load of the target"),
     (
         Severity::Note,
-        |s| lun(s).filter(|lun| lun.read_only).map(|lun| format!("LUN {} cannot be written", lun.lun)),
-        "if it is to be written, change it on the target",
+        |s| lun(s).filter(|lun| lun.read_only).map(|lun| format!("LUN {} is read-only", lun.lun)),
+        "to write to it, change its setting on the target",
     ),
     (
         Severity::Warning,
@@ -133,26 +142,26 @@ const TABLE: &[Row] = &[
                 .filter(|lun| lun.identity.is_none())
                 .map(|lun| format!("LUN {} has no identity (VPD page 83h)", lun.lun))
         },
-        "do not use it by several paths: nothing shows that they lead to the same LUN",
+        "do not use it through several paths: nothing shows that they lead to the same logical unit",
     ),
     (
         Severity::Note,
         |s| {
             let lun = lun(s).filter(|lun| lun.physical_block_size_bytes > lun.block_size_bytes)?;
             Some(format!(
-                "physical blocks have {} bytes, and logical ones {}",
+                "physical blocks have {} bytes, logical blocks {}",
                 lun.physical_block_size_bytes, lun.block_size_bytes
             ))
         },
-        "align partitions and write whole physical blocks: others are read first",
+        "align partitions, and write whole physical blocks: a partial block is read before it is written",
     ),
     (
         Severity::Note,
         |s| {
             let n = s.report.session.as_ref()?.luns.len();
-            (s.any_lun && n > 1).then(|| format!("the target has {n} LUNs, and only the first was looked at"))
+            (s.any_lun && n > 1).then(|| format!("the target has {n} LUNs, and only the first was examined"))
         },
-        "add the number of another one to the URL",
+        "add the number of another LUN to the URL",
     ),
 ];
 
@@ -174,17 +183,17 @@ fn is_rdma(s: &Evidence<'_>) -> bool {
 
 fn window(s: &Evidence<'_>) -> Option<String> {
     let window = s.report.session.as_ref().filter(|_| !is_srp(s))?.window;
-    (window < WINDOW).then(|| format!("the target takes {window} commands at once, and that is little"))
+    (window < WINDOW).then(|| format!("the command window of the target is only {window}"))
 }
 
-/// The window of SRP: its credits, without the one for task management.
+/// The credits of SRP, without the one for task management.
 fn credits(s: &Evidence<'_>) -> Option<String> {
     let window = s.report.session.as_ref().filter(|_| is_srp(s))?.window;
-    (window < WINDOW).then(|| format!("the target's credits are for {window} commands, and that is little"))
+    (window < WINDOW).then(|| format!("the target grants only {window} credits for commands"))
 }
 
 fn segment(s: &Evidence<'_>) -> Option<String> {
-    // Over RDMA, data does not travel in data segments.
+    // Over RDMA, data are not transferred in data segments.
     let bytes = session(s).filter(|_| !is_rdma(s))?.max_xmit_data_segment_length;
     (bytes < SEGMENT)
         .then(|| format!("MaxRecvDataSegmentLength of the target is {bytes}: large writes are slow"))
@@ -193,17 +202,15 @@ fn segment(s: &Evidence<'_>) -> Option<String> {
 fn mtu(s: &Evidence<'_>) -> Option<String> {
     let mtu = s.report.path.mtu_bytes.filter(|mtu| *mtu <= 1500)?;
     let speed = s.report.reads.filter(|reads| reads.large_bytes_per_s > GIGABIT)?.large_bytes_per_s;
-    Some(format!("the MTU is {mtu} on a link that carries {} MB/s or more", speed / 1_000_000))
+    Some(format!("the MTU is {mtu} on a link that carries at least {} MB/s", speed / 1_000_000))
 }
 
-/// BBR on a local network. On long round trips its pacing is worth the timers.
+/// BBR on a local network. On paths with long round trips its pacing is worth the cost of the timers.
 fn pacing(s: &Evidence<'_>) -> Option<String> {
     let control = s.report.path.congestion_control.as_ref().filter(|name| name.starts_with("bbr"))?;
     let is_near = s.report.round_trip.is_some_and(|trip| trip.median_us < NEAR_US);
     is_near.then(|| {
-        format!(
-            "{control} paces what is sent here: a timer for each burst, which virtual machines are slow at"
-        )
+        format!("{control} paces sent data with a timer for each burst, which is slow in virtual machines")
     })
 }
 
@@ -293,10 +300,10 @@ mod tests {
     #[test]
     fn healthy_lun_has_no_findings() {
         assert_eq!(of(&healthy(), false, false), []);
-        assert_eq!(of(&DoctorReport::default(), true, true), [], "nothing is said of what was not seen");
+        assert_eq!(of(&DoctorReport::default(), true, true), [], "no finding without evidence");
     }
 
-    /// What was negotiated means other things over RDMA.
+    /// Over RDMA some negotiated values have another meaning.
     #[test]
     fn rdma_values_are_no_faults() {
         let mut report = healthy();
@@ -309,10 +316,10 @@ mod tests {
         report.session.as_mut().unwrap().window = 3;
         let found: Vec<_> = of(&report, false, false).into_iter().map(|found| found.what).collect();
         assert!(found.len() == 2 && found[0].contains("fetch its data"), "{found:?}");
-        assert!(found[1].contains("credits are for 3 commands"), "{found:?}");
+        assert!(found[1].contains("only 3 credits for commands"), "{found:?}");
     }
 
-    /// Small reads and round trips that take so many microseconds.
+    /// Measurements with these median latencies of small reads and round trips, in microseconds.
     fn slow(report: &mut DoctorReport, small_median_us: u64, trip: u64) {
         let (small_bytes, large_bytes, large_depth) = (4096, 262144, 16);
         report.reads = Some(ReadStats {
@@ -354,11 +361,11 @@ mod tests {
 
     type Change = (fn(&mut DoctorReport), &'static str);
 
-    /// Each row: what is changed, and what is found then.
+    /// Each row: a change of the report, and a part of the finding that it causes.
     #[test]
     fn each_row_matches_its_fault() {
         let changes: [Change; 14] = [
-            (|r| r.session.as_mut().unwrap().window = 1, "takes 1 commands"),
+            (|r| r.session.as_mut().unwrap().window = 1, "target is only 1"),
             (|r| r.session.as_mut().unwrap().parameters.max_xmit_data_segment_length = 8192, "is 8192"),
             (|r| r.session.as_mut().unwrap().parameters.immediate_data = "No".into(), "ImmediateData=No"),
             (|r| r.session.as_mut().unwrap().parameters.initial_r2t = "Yes".into(), "InitialR2T=Yes"),
@@ -377,7 +384,7 @@ mod tests {
             ),
             (|r| r.path.receive_buffer_bytes = Some(4096), "4096 bytes"),
             (|r| r.resolved_in_us = 2_000_000, "2000 ms"),
-            (|r| r.portals = vec!["a:1".into(), "b:2".into()], "on to b:2"),
+            (|r| r.portals = vec!["a:1".into(), "b:2".into()], "redirects to b:2"),
             (
                 |r| r.round_trip = Some(RoundTrip { count: 20, min_us: 1, median_us: 9000, max_us: 9000 }),
                 "9.0 ms",
@@ -389,12 +396,9 @@ mod tests {
                 },
                 "bbr paces",
             ),
-            (|r| r.lun.as_mut().unwrap().read_only = true, "cannot be written"),
+            (|r| r.lun.as_mut().unwrap().read_only = true, "is read-only"),
             (|r| r.lun.as_mut().unwrap().identity = None, "no identity"),
-            (
-                |r| r.lun.as_mut().unwrap().physical_block_size_bytes = 4096,
-                "4096 bytes, and logical ones 512",
-            ),
+            (|r| r.lun.as_mut().unwrap().physical_block_size_bytes = 4096, "4096 bytes, logical blocks 512"),
             (
                 |r| {
                     let one = |error: Option<String>| ConnectAttempt {
@@ -413,7 +417,7 @@ mod tests {
             let found = of(&report, false, false);
             assert!(found.len() == 1 && found[0].what.contains(part), "{part}: {found:?}");
         }
-        assert!(of(&healthy(), true, false)[0].what.contains("there is a password"));
+        assert!(of(&healthy(), true, false)[0].what.contains("a password is set"));
         let mut several = healthy();
         several.session.as_mut().unwrap().luns = vec![0, 1];
         assert!(of(&several, false, true)[0].what.contains("2 LUNs"));

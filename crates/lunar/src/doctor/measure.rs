@@ -38,8 +38,8 @@ pub async fn round_trip(lun: &Lun) -> Result<RoundTrip, Error> {
     })
 }
 
-/// Reads for a second: first small reads, one at a time, all over the medium; then concurrent large reads from its start.
-/// None if the medium is smaller than a large read.
+/// Reads for a second: first small reads, one at a time, scattered over the medium; then concurrent large reads from
+/// its start. None if the medium is smaller than a large read.
 pub async fn reads(lun: &Arc<Lun>) -> std::io::Result<Option<ReadStats>> {
     let capacity = lun.facts().capacity;
     let small = SMALL.max(lun.block_size().into());

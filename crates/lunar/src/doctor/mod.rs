@@ -102,7 +102,7 @@ fn broken(report: &mut DoctorReport, url: &Url, e: Error) -> Failure {
         let hint = problem.hint.clone().unwrap_or_default();
         report.findings.push(Finding { weight: Severity::Broken, code, what: problem.what.clone(), hint });
     }
-    let what = format!("{url} cannot be used: the report says why");
+    let what = format!("{url} cannot be used: see the report");
     Failure { problems: vec![Problem { hint: None, ..Problem::new(what, "") }], ..failure }
 }
 
@@ -113,8 +113,8 @@ async fn log_in(probe: &mut Probe, url: &Url, options: &Options) -> Result<Box<L
     probe.login.clone().map_err(|e| e.during(format!("login to {portal}")))
 }
 
-/// Logs in at the first reachable portal of the target. The probe describes the last login; each unreachable portal is a
-/// finding.
+/// Logs in at the first reachable portal of the target. The probe describes the last login. Each unreachable portal
+/// is a finding.
 async fn log_in_at_one(
     probe: &mut Probe,
     ways: &[Url],

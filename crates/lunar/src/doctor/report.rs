@@ -14,7 +14,7 @@ pub struct DoctorReport {
     pub initiator: String,
     /// `tcp`, `iser` or `srp`.
     pub transport: &'static str,
-    /// The URL asks for RDMA devices (`provider=verbs`) instead of software.
+    /// Whether the URL selects RDMA devices (`provider=verbs`) instead of software iWARP.
     pub by_device: bool,
     /// RDMA ports of this host; None for TCP, or if the RDMA libraries are not installed.
     pub devices: Option<Vec<Port>>,
@@ -39,10 +39,10 @@ pub struct DoctorReport {
 pub struct Port {
     pub device: String,
     pub port: u32,
-    /// State in the kernel's words: `ACTIVE`, `DOWN`.
+    /// State as the kernel names it: `ACTIVE`, `DOWN`.
     pub state: String,
     pub addresses: Vec<String>,
-    /// The libraries have a driver for the device.
+    /// Whether the libraries have a driver for the device.
     pub usable: bool,
 }
 
@@ -86,7 +86,7 @@ pub struct SessionSummary {
     pub parameters: Parameters,
     /// The last command window of the target.
     pub window: u32,
-    /// Limit of commands in flight of this initiator.
+    /// Maximum number of commands that this initiator has in flight.
     pub commands: u16,
     /// LUNs that the target reports.
     pub luns: Vec<u16>,
@@ -128,7 +128,7 @@ pub struct ReadStats {
     pub large_bytes_per_s: u64,
 }
 
-/// How much a finding matters.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -136,11 +136,11 @@ pub enum Severity {
     Broken,
     /// The LUN is slow or at risk.
     Warning,
-    /// For information.
+    /// Information only.
     Note,
 }
 
-/// A fault or slow spot, and a hint.
+/// A fault or bottleneck, and a hint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub weight: Severity,
@@ -155,7 +155,7 @@ fn code_name<S: serde::Serializer>(code: &Option<ErrorCode>, out: S) -> Result<S
     code.map(ErrorCode::name).serialize(out)
 }
 
-/// Microseconds.
+/// A duration in whole microseconds.
 pub fn us(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
@@ -199,37 +199,37 @@ impl DoctorReport {
         self.login = probe.exchanges.iter().map(exchange).collect();
     }
 
-    /// The step that the examination waits for, and a hint. Derived from the first step that is missing.
+    /// The step for which the examination waits, and a hint: the first step that is missing in the report.
     pub fn waits_for(&self) -> (String, &'static str) {
         let portal = self.portals.last().cloned().unwrap_or_default();
         let is_connected = self.connections.iter().any(|c| c.error.is_none());
         match self.login.last() {
             _ if self.addresses.is_empty() => {
-                (format!("the address of {portal}"), "look at the name service of this host")
+                (format!("the address of {portal}"), "check the name service of this host")
             }
             _ if !is_connected && self.by_device => (
-                format!("a connection to {portal} by an RDMA device"),
-                "is there a portal with provider verbs? Without provider=verbs here iWARP is done in software",
+                format!("a connection to {portal} through an RDMA device"),
+                "check that the portal has provider verbs; without provider=verbs in the URL, software iWARP is used",
             ),
             _ if !is_connected => (
                 format!("a connection to {portal}"),
-                "a firewall may drop what is sent there; look at the network between (ping, traceroute)",
+                "a firewall may drop the packets; check the network path (ping, traceroute)",
             ),
             _ if self.carrier.is_none() && self.transport == "iser" => (
                 format!("an RDMA connection to {portal}"),
-                "is it a portal of iSER? one of iSCSI over TCP waits for more: use iscsi:// there",
+                "check that the portal accepts iSER; for iSCSI over TCP, use iscsi://",
             ),
             _ if self.carrier.is_none() && self.transport == "srp" => (
-                format!("the answer to the login of SRP, to {portal}"),
-                "is it a portal of SRP? one of iSCSI over TCP waits for more: use iscsi:// there; else look at its log and its load",
+                format!("the response of {portal} to the SRP login"),
+                "check that the portal accepts SRP, and check its log and load; for iSCSI over TCP, use iscsi://",
             ),
             Some(last) if last.took_us.is_none() => (
-                format!("the answer to login request {}, to {portal}", self.login.len()),
-                "is it an iSCSI target that listens there? If so, look at its log and its load",
+                format!("the response of {portal} to login request {}", self.login.len()),
+                "check that an iSCSI target listens there, and check its log and load",
             ),
             _ => (
-                format!("{portal}, after a login that went well"),
-                "look at the target's log, and at the disk behind the LUN",
+                format!("{portal}, after a successful login"),
+                "check the log of the target, and the disk behind the LUN",
             ),
         }
     }
@@ -243,7 +243,7 @@ impl DoctorReport {
         self.write_speed(&mut text);
         text += "\n";
         if self.findings.is_empty() {
-            text += "nothing is wrong with it\n";
+            text += "no problems found\n";
         }
         for finding in &self.findings {
             let weight = match finding.weight {
@@ -259,7 +259,7 @@ impl DoctorReport {
     fn write_network(&self, text: &mut String) {
         text.push_str("\nnetwork\n");
         if self.portals.len() > 1 {
-            _ = writeln!(text, "  sent on: {}", self.portals.join(" -> "));
+            _ = writeln!(text, "  redirected: {}", self.portals.join(" -> "));
         }
         if !self.addresses.is_empty() {
             _ = writeln!(text, "  name: {} in {}", self.addresses.join(", "), time(self.resolved_in_us));
@@ -278,13 +278,13 @@ impl DoctorReport {
             _ = writeln!(text, "  path MTU {mtu}, TCP MSS {mss}, receive buffer {buffer} bytes{control}");
         }
         if let Some(carrier) = self.carrier.as_ref().filter(|carrier| *carrier != "tcp") {
-            _ = writeln!(text, "  carried by {carrier}");
+            _ = writeln!(text, "  transport {carrier}");
         }
     }
 
     fn steps(&self, text: &mut String) {
         for (n, step) in self.login.iter().enumerate() {
-            let took = step.took_us.map_or("no answer".into(), time);
+            let took = step.took_us.map_or("no response".into(), time);
             _ = writeln!(text, "\nlogin, request {}: {} stage, {took}", n + 1, step.stage);
             for (key, value) in &step.offered {
                 let answer = step.answered.iter().find(|(answered, _)| answered == key);
@@ -306,7 +306,7 @@ impl DoctorReport {
         if self.transport == "tcp" {
             _ = writeln!(text, "  digests: header {}, data {}", p.header_digest, p.data_digest);
         }
-        _ = writeln!(text, "  window: {} commands; we send up to {}", s.window, s.commands);
+        _ = writeln!(text, "  window: {} commands; this initiator sends up to {}", s.window, s.commands);
         let numbers: Vec<String> = s.luns.iter().take(16).map(ToString::to_string).collect();
         let more = if s.luns.len() > numbers.len() { ", ..." } else { "" };
         _ = writeln!(text, "  LUNs: {}{more}", numbers.join(", "));
