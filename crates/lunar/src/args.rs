@@ -30,7 +30,7 @@ Examples:
   lunar session show                           show parameters and counters of sessions
   lunar discover 192.0.2.10                    list targets
   lunar ls 192.0.2.10                          list targets and LUNs
-  lunar doctor iscsi://192.0.2.10/IQN/0        find faults and slow spots
+  lunar doctor iscsi://192.0.2.10/IQN/0        find faults and bottlenecks
   lunar bench randread iscsi://192.0.2.10/IQN/0 --depth 32   measure random reads
   lunar attach iscsi://192.0.2.10/IQN/0 --ublk attach it as a block device
 
@@ -77,7 +77,7 @@ pub enum Command {
     Discover(Discover),
     /// List targets, their LUNs and sizes
     Ls(Ls),
-    /// Find faults and slow spots between this host and a LUN
+    /// Find faults and bottlenecks between this host and a LUN
     Doctor(Doctor),
     /// Show the properties and pages that a logical unit reports
     Info(Info),
@@ -158,11 +158,11 @@ pub struct Serve {
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Vec<String>,
 
-    /// Accept iSER too: iSCSI over RDMA, by iWARP in software
+    /// Accept iSER (iSCSI over RDMA) too, with software iWARP
     #[arg(long)]
     pub iser: bool,
 
-    /// Listen for SRP on this address too, by iWARP in software; repeatable
+    /// Listen for SRP on this address too, with software iWARP; repeatable
     #[arg(long, value_name = "ADDR:PORT")]
     pub srp: Vec<String>,
 
@@ -290,7 +290,7 @@ pub struct AdminArgs {
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 
-    /// Fail with exit status 8 if the server does not answer within this time (5, 5s, 2m, 500ms)
+    /// Fail with exit status 8 if the server does not respond within this time (5, 5s, 2m, 500ms)
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = lunar_proto::duration::positive)]
     pub timeout: Duration,
 }

@@ -90,7 +90,7 @@ pub struct Pr {
     /// iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], or an iser:// or srp:// URL
     url: String,
 
-    /// Actions, carried out in this order in one session
+    /// Actions, performed in this order in one session
     #[arg(value_enum, required = true, value_name = "ACTION")]
     actions: Vec<PrAction>,
 

@@ -23,14 +23,14 @@ in flight.
 
 As in the script, MB/s in the table is 2^20 bytes per second, and the average is the mean of the rates. It exceeds the rate \
 of all runs together, which is printed below the table in both units. Times end with the last request, and exclude the \
-start of a program. With -a, files and block devices use the page cache of this host. iscsi:// and NBD have none: requests \
+start of the program. With -a, files and block devices use the page cache of this host. iscsi:// and NBD have none: requests \
 of 512 KiB, four in flight, emulate read-ahead and write-behind. As in the script, buffered writes are flushed after the \
 time, or with -j as part of it.
 Large requests to iscsi:// and NBD are split into pieces of 512 KiB, all in flight at once, as the kernel would do.
 
 Before each run, the page cache of this host is dropped; with -j only that of the target (fio's --invalidate=1).
 
-Not supported: fixing the CPU frequency (the result has the governor), and dropping caches of the target's host (-t).";
+Not supported: fixing the CPU frequency (the result names the governor), and dropping caches of the target's host (-t).";
 
 /// `lunar bench blockdev-perftest`.
 #[derive(Clone, Debug, clap::Args)]
@@ -45,17 +45,17 @@ pub struct Args {
     /// Overwrite existing data
     #[arg(short = 'f')]
     pub force: bool,
-    /// Runs of each block size and direction
+    /// Number of runs for each block size and direction
     #[arg(short = 'i', value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub iterations: u32,
-    /// As with fio instead of dd: flushes are part of the time, and only the target is dropped from the page
+    /// Emulate fio instead of dd: the time includes flushes, and only the target is dropped from the page
     /// cache
     #[arg(short = 'j')]
     pub fio: bool,
-    /// The smallest block: 2^N bytes
+    /// Smallest block size: 2^N bytes
     #[arg(short = 'm', value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(9..=30))]
     pub min: u32,
-    /// The largest block: 2^N bytes
+    /// Largest block size: 2^N bytes
     #[arg(short = 'M', value_name = "N", default_value_t = 26, value_parser = clap::value_parser!(u32).range(9..=30))]
     pub max: u32,
     /// Write without checking for existing data
@@ -64,7 +64,7 @@ pub struct Args {
     /// Read only
     #[arg(short = 'r', conflicts_with = "write_only")]
     pub read_only: bool,
-    /// Bytes of each run: 2^N
+    /// Size of each run: 2^N bytes
     #[arg(short = 's', value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(9..=50))]
     pub size: u32,
     /// Not supported: drop the caches of the target's host

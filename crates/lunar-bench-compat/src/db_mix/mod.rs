@@ -23,7 +23,7 @@ const SECTOR: u64 = 512;
 const ABOUT: &str = "\
 Threads read and write at random offsets of some files, mostly in a window at the start of each; the result is the time \
 until all operations are done. The source of io_trash is lost: this is an interpretation of the thirteen arguments that \
-were published. In their order, with the published values:
+were published. The arguments in order, with the published values:
 
   2          threads               2 at once
   2          files
@@ -48,7 +48,7 @@ pub struct Args {
     /// Threads, each with one operation in flight
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: u32,
-    /// Files
+    /// Number of files
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub files: u32,
     /// Size of a file
@@ -66,16 +66,16 @@ pub struct Args {
     /// Length of the longest operation
     #[arg(long, value_name = "SIZE", default_value = "4096")]
     pub io_max: String,
-    /// Operations, all threads together
+    /// Number of operations of all threads together
     #[arg(long, value_name = "N", default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub operations: u64,
     /// Percentage of reads
     #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub read_percent: u8,
-    /// Milliseconds between two operations of a thread
+    /// Think time between two operations of a thread, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub think: u32,
-    /// Writes to a file after which it is flushed; 0 is never
+    /// Number of writes to a file between flushes; 0: never flush
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub fsync_every: u64,
     /// Seed of the random numbers

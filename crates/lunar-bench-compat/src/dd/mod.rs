@@ -20,7 +20,7 @@ const CONV: [&str; 3] = ["fsync", "fdatasync", "notrunc"];
 
 /// The help text after the options.
 const ABOUT: &str = "\
-Operands, as of dd:
+Operands, as in dd:
   if= of=        a target, or /dev/zero to read from, /dev/null to write to. With two targets, a copy.
                  Several if= (or of=) run at once, and a last line shows their sum
   bs=512         bytes of a block. A list such as 64k,128k,256k repeats everything for each size

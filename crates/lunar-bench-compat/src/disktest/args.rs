@@ -13,7 +13,7 @@ pub const THREADS: u32 = 4;
 /// The help text after the options.
 const ABOUT: &str = "\
 Numbers accept k, m, g (powers of 1024) and, except in -B, K, M, G (powers of 1000). Times are seconds, or have a unit: \
-ms, s, m, h, d. Several targets are tested at once, each like in its own process, and summed up at the end.
+ms, s, m, h, d. Several targets are tested at once, each as in a process of its own, and summed up at the end.
 
 As in disktest, MB/s is 2^20 bytes per second, and a heartbeat shows the average since the start of the pass, not of the \
 last interval (for changes over time, see the time series of --json). Rates use the elapsed time in microseconds. \
@@ -42,13 +42,13 @@ pub struct Args {
     /// Write 0, 1, 2 ... 255 (the default)
     #[arg(short = 'c', conflicts_with_all = ["fixed", "numbers", "random"])]
     pub counting: bool,
-    /// Passes; 0 is endless
+    /// Number of passes; 0: endless
     #[arg(short = 'C', value_name = "N")]
     pub cycles: Option<u64>,
     /// Share of reads and writes in random passes, such as 70:30
     #[arg(short = 'D', value_name = "R:W")]
     pub duty: Option<String>,
-    /// Compare data read with what a write would have written: always the whole transfer, as with 0
+    /// Compare read data with the data that a write would have written; always the whole transfer, as with 0
     #[arg(short = 'E', value_name = "LEN")]
     pub compare: Option<String>,
     /// Write these bytes repeatedly: 1, 2, 4 or 8 bytes in hexadecimal
@@ -57,13 +57,13 @@ pub struct Args {
     /// Heartbeat: print statistics at this interval
     #[arg(short = 'h', value_name = "TIME", value_parser = lunar_proto::duration::positive)]
     pub heartbeat: Option<Duration>,
-    /// r raw, b block, f file; with d (or r) bypassing the page cache [default: b]
+    /// r raw, b block, f file; r, or an added d, bypasses the page cache [default: b]
     #[arg(short = 'I', value_name = "TYPE")]
     pub kind: Option<String>,
     /// Threads, each with one command in flight [default: 4]
     #[arg(short = 'K', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub threads: Option<u32>,
-    /// Seeks (transfers) of a pass, reads and writes together
+    /// Number of seeks (transfers) of a pass, reads and writes together
     #[arg(short = 'L', value_name = "N")]
     pub seeks: Option<String>,
     /// Not supported: mark sectors

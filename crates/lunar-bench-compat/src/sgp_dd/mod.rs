@@ -24,7 +24,7 @@ const FLAGS: [&str; 8] = ["coe", "dio", "direct", "dpo", "dsync", "excl", "fua",
 
 /// The help text after the options.
 const ABOUT: &str = "\
-Operands, as of sgp_dd:
+Operands, as in sgp_dd:
   if= of=        a target, or /dev/zero to read from, /dev/null or . to write to. With two targets, a copy
   bs=512         bytes of a block: must be the logical block size
   bpt=128        blocks of a command (32 if bs is 2048 or more); bs * bpt is the transfer length
@@ -34,7 +34,7 @@ Operands, as of sgp_dd:
   cdbsz=10       size of READ and WRITE CDBs: 6, 10, 12 or 16 bytes (default 16 if 10 cannot address the disk)
   fua=0          force unit access: 1 writes, 2 reads, 3 both
   dio=0          1: bypass the page cache for files and block devices; iSCSI has none
-  coe=0          1: continue on errors and report each; unreadable blocks are taken as zeros
+  coe=0          1: continue on errors and report each; unreadable blocks count as zeros
   sync=0         1: SYNCHRONIZE CACHE at the end, excluded from the time as in sgp_dd
   time=0         1: print the time and the rate
   iflag= oflag=  coe, dio, direct, dpo, dsync, excl, fua, null

@@ -35,7 +35,7 @@ const SCHEMA: &str = "lunar.bench.compare/1";
 /// repeated runs of a label if both files have them (the most reliable way), otherwise from the time series,
 /// whose intervals are taken as independent. A row is better or worse if its interval excludes zero and the
 /// difference exceeds the threshold. A figure without an interval (CPU for each command, tables) that differs
-/// by more is unsure.
+/// by more than the threshold is unsure.
 ///
 /// Exit status: 0 no row is worse; 1 a row is worse, or a run failed that did not fail before; 7 a file is not
 /// a measurement; 21 a file does not exist.

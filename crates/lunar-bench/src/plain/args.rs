@@ -13,12 +13,12 @@ use std::time::Duration;
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// Targets: iscsi://HOST[:PORT]/TARGET/LUN (or iser://, srp://), a file, a block device, null:[SIZE],
-    /// memory:[SIZE] (1G), or an NBD URL. If their sizes differ, the smallest counts for all. A workload such
-    /// as randread may come first
+    /// memory:[SIZE] (1G), or an NBD URL. If their sizes differ, the smallest size applies to all. A workload
+    /// such as randread may precede them
     #[arg(value_name = "TARGET", required = true)]
     pub targets: Vec<String>,
 
-    /// Transport of the sessions with iSCSI targets, whatever the URL says. An SRP target has its own URL,
+    /// Transport of the sessions with iSCSI targets, overriding the URL. An SRP target needs a URL of its own,
     /// srp://HOST[:PORT]/ID_EXT[:IOC_GUID]/LUN
     #[arg(long, value_name = "NAME")]
     pub transport: Option<TargetTransport>,
@@ -32,7 +32,7 @@ pub struct Args {
           value_parser = clap::value_parser!(u8).range(0..=100))]
     pub read_percent: u8,
 
-    /// Length of commands, or several lengths with weights: 4k/60:64k/40
+    /// Transfer length of a command, or several lengths with weights: 4k/60:64k/40
     #[arg(long, value_name = "SIZE", default_value = "4k")]
     pub bs: String,
 
@@ -46,36 +46,36 @@ pub struct Args {
           value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub sessions: u32,
 
-    /// End after this time: seconds, or 500ms, 2m [default: 10, without --amount]
+    /// End after this time: seconds, or 500ms, 2m [default: 10 unless --amount is given]
     #[arg(long, value_name = "TIME", value_parser = duration::positive)]
     pub runtime: Option<Duration>,
 
-    /// End after this many bytes, all sessions together
+    /// End after this many bytes in all sessions together
     #[arg(long, value_name = "SIZE", visible_alias = "io-size")]
     pub amount: Option<String>,
 
     /// Warm-up, excluded from the results and from --amount
     #[arg(long, value_name = "TIME", default_value = "0", visible_alias = "ramp-time", value_parser = duration::any)]
     pub ramp: Duration,
-    /// Think time after each command, for each command in flight
+    /// Think time: pause between the end of a command and the start of the next one in its place
     #[arg(long, value_name = "TIME", default_value = "0", visible_alias = "thinktime", value_parser = duration::any)]
     pub think: Duration,
 
-    /// Commands due per second, whatever their duration. Latency is measured from the time that a command is
-    /// due
+    /// Start this many commands per second, even if earlier ones are slow. Latency counts from the time at which
+    /// a command is due
     #[arg(long, value_name = "IOPS", visible_alias = "rate-iops")]
     pub rate: Option<f64>,
 
-    /// With --rate: independent users (a Poisson process) instead of equal intervals
+    /// With --rate: random arrivals as of independent users (a Poisson process) instead of equal intervals
     #[arg(long, requires = "rate")]
     pub poisson: bool,
 
-    /// Random offsets by Zipf's distribution: the n-th most popular with a probability proportional to
+    /// Zipf-distributed random offsets: the probability of the n-th most popular one is proportional to
     /// 1/n^THETA
     #[arg(long, value_name = "THETA", conflicts_with = "stride")]
     pub zipf: Option<f64>,
 
-    /// Distance between the sequential offsets
+    /// Distance between sequential offsets
     #[arg(long, value_name = "SIZE")]
     pub stride: Option<String>,
 
@@ -87,11 +87,11 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", visible_alias = "size")]
     pub span: Option<String>,
 
-    /// Data of writes: random (no two 4 KiB are equal), zeros, counting, lba, or bytes such as 0xdeadbeef
+    /// Data of writes: random (no two 4 KiB blocks are equal), zeros, counting, lba, or bytes such as 0xdeadbeef
     #[arg(long, value_name = "WHAT", default_value = "random")]
     pub fill: String,
 
-    /// Compare data read with what --fill writes
+    /// Compare read data with the data that --fill writes
     #[arg(long)]
     pub compare: bool,
 
@@ -100,12 +100,12 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["compare", "fill"])]
     pub verify: bool,
 
-    /// As --verify, and keep the state in this file, so that another run can continue or verify, also after a
+    /// Like --verify, and keep the state in this file, so that another run can continue or verify, even after a
     /// crash
     #[arg(long, value_name = "FILE", conflicts_with_all = ["compare", "fill"])]
     pub verify_state: Option<std::path::PathBuf>,
 
-    /// Write nothing: read and verify all blocks in the file of --verify-state
+    /// Write nothing: read and verify all blocks recorded in the file of --verify-state
     #[arg(long, requires = "verify_state", conflicts_with_all = ["steady", "latency_target", "create"])]
     pub verify_only: bool,
 
@@ -121,8 +121,8 @@ pub struct Args {
     #[arg(long)]
     pub direct: bool,
 
-    /// Overwrite existing data. Without it, a first or last mebibyte that is not zero is an error; nothing
-    /// between is checked
+    /// Overwrite existing data. Without this option, the run fails unless the first and the last mebibyte are
+    /// zeros; the rest is not checked
     #[arg(long)]
     pub destroy: bool,
 
@@ -138,7 +138,7 @@ pub struct Args {
     #[arg(long)]
     pub continue_on_error: bool,
 
-    /// Seed of the random numbers: the same seed gives the same offsets. Each round of --steady uses others
+    /// Seed of the random numbers: the same seed gives the same offsets. Each round of --steady uses another seed
     #[arg(long, value_name = "N", default_value_t = 1, visible_alias = "randseed")]
     pub seed: u64,
 
@@ -156,7 +156,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub rounds: Option<u16>,
 
-    /// Search the highest rate at which commands end within this time, such as 500us. Each trial takes
+    /// Find the highest rate at which commands complete within this time, such as 500us. Each trial takes
     /// --runtime, which must be long enough for its commands (100 for 99 %). Exit status 1 if there is no such
     /// rate
     #[arg(long, value_name = "TIME", conflicts_with = "rate", value_parser = duration::any)]
@@ -170,7 +170,7 @@ pub struct Args {
     #[arg(long, value_name = "N|LIST")]
     pub cores: Option<String>,
 
-    /// Also measure the CPU time of this process: the target, if it runs on this machine
+    /// Also measure the CPU time of this process, such as a target on this host
     #[arg(long, value_name = "PID")]
     pub target_pid: Option<u32>,
 }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 const EXAMPLES: &str = "\
-MB/s is 10^6 bytes per second, MiB/s is 2^20. Latency starts when a command is due. Rates count commands that ended
+MB/s is 10^6 bytes per second, MiB/s is 2^20. Latency counts from the time at which a command is due. Rates count commands that ended
 within the run time; latencies also include commands that were in flight at its end.
 
 Examples:
