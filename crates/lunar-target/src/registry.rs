@@ -131,7 +131,7 @@ struct SessionTable {
 pub struct RegisterRequest {
     /// The session's identity.
     pub key: SessionKey,
-    /// TSIH of the login; 0 for a new session.
+    /// The earlier sessions that end first.
     pub replaces: Replaced,
     /// Connection ID.
     pub cid: u16,
@@ -225,8 +225,8 @@ impl Registry {
         self.table.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Registers a session. If it reinstates a session, that session first ends with all of its tasks (RFC 7143
-    /// section 6.3.5).
+    /// Registers a session. Sessions that it replaces first end with all of their tasks (RFC 7143 section 6.3.5).
+    /// `may_replace` is called before they end, and its error leaves them working.
     pub async fn register(
         self: &Arc<Self>,
         request: &RegisterRequest,

@@ -35,7 +35,8 @@ pub struct RegisteredSession {
 }
 
 impl RegisteredSession {
-    /// Registers a session with this identity. It replaces a session with the same identity.
+    /// Registers a session with this identity, after the end of the sessions that it replaces. A login that fails
+    /// leaves those working.
     ///
     /// # Errors
     /// The reason for which the login fails.

@@ -183,7 +183,8 @@ impl CommandResult {
 }
 
 impl<F: FrontEnd> State<F> {
-    /// Completes a command: counts it, releases its place among the commands of the initiator, and responds.
+    /// Completes a command: counts it, releases its place among the commands of the initiator, and responds. Every
+    /// command ends here, and nothing else counts commands.
     #[inline]
     pub(super) fn complete(&mut self, c: &ScsiCommand, completion: Completion) {
         self.count(&completion);

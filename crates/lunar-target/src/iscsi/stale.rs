@@ -8,7 +8,7 @@ use lunar_runtime::PeerState;
 use lunar_wire::iscsi::{Bhs, opcode};
 
 /// Maximum number of bytes after the last command of a closed connection that are searched for a Logout. By default,
-/// socket buffers are smaller (tcp_rmem, tcp(7)).
+/// socket buffers are smaller (`tcp_rmem`, tcp(7)).
 pub const MAX_UNREAD: usize = 8 << 20;
 
 /// Whether the request may change state that others see.

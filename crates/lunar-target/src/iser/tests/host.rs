@@ -1,5 +1,5 @@
 //! An initiator that behaves like Linux: it logs in like Open-iSCSI, and then accepts 128 bytes of data per message,
-//! like ib_iser.
+//! like `ib_iser`.
 
 use crate::test_target::NAME;
 use lunar_rdma::mem::{EndpointOp, Faults};

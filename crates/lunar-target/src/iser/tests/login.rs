@@ -153,7 +153,7 @@ fn iser_hello_ends_only_its_connection() {
     });
 }
 
-/// Runs discovery with the receive buffers of ib_iser. The response is longer than 8 KiB.
+/// Runs discovery with the receive buffers of `ib_iser`. The response is longer than 8 KiB.
 async fn discover(target: &TestTarget, keys: &str) -> Vec<u8> {
     let mut host = target.connect().await;
     host.negotiate(1, DISCOVERY, keys).await;

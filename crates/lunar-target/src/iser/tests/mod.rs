@@ -1,4 +1,4 @@
-//! Tests of the target with an initiator that behaves like Linux (ib_iser with Open-iSCSI), message by message, with
+//! Tests of the target with an initiator that behaves like Linux (`ib_iser` with Open-iSCSI), message by message, with
 //! the same receive buffers.
 
 mod connect;
