@@ -1,4 +1,4 @@
-//! `lunar serve` without a configuration file: a configuration made of arguments and defaults.
+//! `lunar serve` without a configuration file: builds a configuration from arguments and defaults.
 
 use crate::build::create_folder;
 use crate::config::{self, Config, LunConfig, OneFile, Source};
@@ -9,41 +9,41 @@ use lunar_target::config::{Portal, PortalGroup, Transports};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// What was asked for on the command line, as it was written.
+/// The arguments of the command line, as written.
 #[derive(Clone, Debug, Default)]
 pub struct Arguments {
-    /// LUNs 0, 1, ...: `PATH`, `null:SIZE` or `memory:SIZE`. None at all: a disk in the folder of state.
+    /// LUNs 0, 1, ...: `PATH`, `null:SIZE` or `memory:SIZE`. If empty, a disk in the state folder.
     pub luns: Vec<String>,
-    /// Files that are missing are created at this size.
+    /// Size of missing files, which are created.
     pub size: Option<String>,
-    /// Portals; none: 127.0.0.1:3260.
+    /// Portals; 127.0.0.1:3260 if empty.
     pub listen: Vec<String>,
-    /// The portals take iSER, too.
+    /// Whether the portals also accept iSER.
     pub iser: bool,
-    /// Portals for SRP, beside those.
+    /// SRP portals, in addition to `listen`.
     pub srp: Vec<String>,
-    /// The bytes of files and devices are those of the disks, whatever they look like.
+    /// Whether files and devices are raw disks, so that image formats are not detected.
     pub raw: bool,
-    /// Name of the target; None: made of the host's name.
+    /// Name of the target; None: derived from the host name.
     pub target: Option<String>,
 }
 
-/// Where the arguments are used.
+/// The environment of the command.
 #[derive(Clone, Copy, Debug)]
 pub struct ServeContext<'a> {
-    /// The folder of state.
+    /// The state folder.
     pub state_dir: &'a Path,
-    /// The host's name.
+    /// The host name.
     pub host: &'a str,
 }
 
-/// Where it listens when no portal is named.
+/// The portal if `listen` is empty.
 const DEFAULT_PORTAL: &str = "127.0.0.1:3260";
-/// Bytes of the disk that is served when no LUN is named.
+/// Bytes of the default disk, which is served if there is no LUN argument.
 const DEFAULT_DISK_BYTES: u64 = 1 << 30;
 
 impl Arguments {
-    /// The configuration that the arguments mean. Makes the folder of the default disk.
+    /// The equivalent configuration. Creates the folder of the default disk.
     pub fn config(&self, place: ServeContext<'_>) -> Result<Config, Vec<Diagnostic>> {
         let mut problems = Vec::new();
         let mut note = |argument: &str, invalid: Diagnostic| {
@@ -52,7 +52,7 @@ impl Arguments {
         let size = self.size.as_deref().map(disk_size).transpose();
         let size = size.unwrap_or_else(|invalid| {
             note("--size", invalid.into());
-            // One was given: that files are to be created is not asked again.
+            // The default disk is created without `--size`.
             Some(DEFAULT_DISK_BYTES)
         });
         let portals = self.portals(&mut note);
@@ -129,7 +129,7 @@ impl Arguments {
     }
 }
 
-/// What is written on the command line is wrong.
+/// Reports a duplicate argument.
 fn twice(what: &str) -> InvalidValue {
     InvalidValue {
         what: format!("{} is given twice", what.escape_debug()),
@@ -163,7 +163,7 @@ fn assemble(name: String, luns: Vec<LunConfig>, portals: Vec<Portal>) -> Config 
     config
 }
 
-/// A LUN as it is written on the command line.
+/// Parses a LUN argument.
 fn lun(target: &str, text: &str, size: Option<u64>) -> Result<LunConfig, Diagnostic> {
     if text.is_empty() {
         invalid("the LUN is empty", "write a path, null:SIZE or memory:SIZE")?;
@@ -186,7 +186,7 @@ fn memory_size(text: &str, size: &str) -> Result<u64, InvalidValue> {
     }
 }
 
-/// The size of a disk that is created: whole blocks, so that all of it can be reached.
+/// The size of a disk to create. A multiple of the block size, so that hosts can reach all of it.
 fn disk_size(text: &str) -> Result<u64, InvalidValue> {
     match memory_size(text, text)? {
         size if size.is_multiple_of(512) => Ok(size),
@@ -243,8 +243,8 @@ fn disk(target: &str, path: PathBuf, size: Option<u64>) -> LunConfig {
     named(target, Source::File { path, size }, PeripheralDeviceType::Disk)
 }
 
-/// A LUN whose identity and state belong to its path, not to its place on the command line: two disks that
-/// are served at different times must never be taken for one.
+/// A LUN whose identity and state derive from its path, not from its place on the command line. Otherwise, hosts
+/// could take two disks that are served at different times for the same one.
 fn named(target: &str, source: Source, kind: PeripheralDeviceType) -> LunConfig {
     let mut lun = LunConfig::new(source, kind);
     if let Source::File { path, .. } | Source::Device { path } = &lun.source {

@@ -1,5 +1,5 @@
-//! The attached disks: for each attachment a record, and a lock that its process holds while it lives. A process that
-//! reads or changes either one holds the lock of the folder.
+//! The attached disks. Each attachment has a record, and a lock that its process holds while it runs. A process holds
+//! the lock of the folder while it reads or changes records and locks.
 
 use crate::config::attachment::{How, PathPolicy, check_name};
 use crate::{Diagnostic, create_folder_or, io_text};
@@ -12,16 +12,16 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What is attached, and as what. It holds no secret.
+/// The record of an attached disk. It holds no secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// Its name.
     pub name: String,
-    /// As what the host sees it.
+    /// The kind of device that the host sees.
     pub how: How,
     /// The NBD URI, the block device, or the file; None while it is being attached.
     pub device: Option<String>,
-    /// What was asked for: the address of an NBD server or the folder of a file, where one was named.
+    /// The address of an NBD server or the folder of a file, if one was given.
     pub place: Option<String>,
     /// The number of a ublk device.
     pub ublk_id: Option<u32>,
@@ -32,12 +32,12 @@ pub struct Record {
     /// Identity of the logical unit, as `lunar ls` shows it: the best designator of VPD page 83h, or else the whole page
     /// in hexadecimal; empty if the unit reports none.
     pub identity: String,
-    /// Writes are refused.
+    /// Whether writes are rejected.
     pub read_only: bool,
-    /// How long a lost network is waited out, in seconds.
+    /// How long to wait for a lost network, in seconds.
     #[serde(rename = "recovery_timeout_s", with = "crate::seconds")]
     pub recovery_timeout: Duration,
-    /// Which of several paths takes the next operation, where that was named.
+    /// The policy that selects one of several paths, if one was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PathPolicy>,
     /// Its process.
@@ -53,49 +53,50 @@ pub struct Record {
     /// versions have none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub initiators: Vec<String>,
-    /// The port of the target in the session of each path, as `lunar_initiator::Facts::target_port` gives it; empty for a path that
-    /// has never been open. One URL may lead to several ports.
+    /// The target port of the session of each path, from `lunar_initiator::Facts::target_port`; empty for a path that
+    /// was never connected. One URL may lead to several ports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<String>,
-    /// The CHAP user in the session of each path; empty without a proof. Records of older versions have none, and `ports` of
-    /// theirs is as it was at the start.
+    /// The CHAP user of the session of each path; empty without CHAP. Records of older versions have none, and their
+    /// `ports` are those of the first login.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub users: Vec<String>,
-    /// Sessions that have ended while the target may still carry out writes of them, also those of a path that has come back at
-    /// another port. The next process ends those writes before it serves the disk. `isids` is empty once the process has ended
-    /// by itself.
+    /// Ended sessions whose writes the target may still execute, including those of paths that reconnected at another
+    /// port. The next process ends those writes before it serves the disk. `isids` is empty after the process has
+    /// ended cleanly.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_behind: Vec<LeftSession>,
-    /// Why it did not end well, if its process has ended so.
+    /// The reason why its process failed, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }
 
-/// A session that is gone, of which the target may still carry out writes. A login with its name and ISID ends it there.
+/// An ended session whose writes the target may still execute. A login with its initiator name and ISID ends them
+/// there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftSession {
-    /// Where it led, without secrets.
+    /// Its URL, without secrets.
     pub url: String,
-    /// Our part of its identifier, in hexadecimal.
+    /// Its ISID, in hexadecimal.
     pub isid: String,
-    /// Our name in it; None in records of older versions.
+    /// Its initiator name; None in records of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub initiator: Option<String>,
-    /// The port of the target in it, or [`UNKNOWN_PORT`]; None in records of older versions.
+    /// Its target port, or [`UNKNOWN_PORT`]; None in records of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<String>,
-    /// The CHAP user in it, empty without a proof; None in records of older versions. Targets may take the same name and ISID
-    /// with another user for another nexus.
+    /// Its CHAP user, empty without CHAP; None in records of older versions. For a target, the same name and ISID
+    /// with another user may be another nexus.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
 }
 
-/// A port of a target that cannot be known.
+/// A target port that could not be determined.
 pub const UNKNOWN_PORT: &str = "unknown";
 
 impl Record {
-    /// Sessions of this record whose writes the target may still carry out if its process is gone. A process that was
-    /// killed may have left writes on each path.
+    /// Sessions whose writes the target may still execute after the process is gone. If the process was killed, each
+    /// path may have left writes.
     pub fn sessions(&self) -> Vec<LeftSession> {
         let mut sessions = self.left_behind.clone();
         let own = (0..self.urls.len()).filter_map(|at| self.session(at)).filter(|_| !self.read_only);
@@ -103,7 +104,7 @@ impl Record {
         sessions
     }
 
-    /// The session of a path; None if it has never been open.
+    /// The session of a path; None if it was never connected.
     fn session(&self, at: usize) -> Option<LeftSession> {
         let known = |of: &[String]| of.get(at).filter(|text| !text.is_empty()).cloned();
         let (port, is_older) = (known(&self.ports), self.users.is_empty());
@@ -119,8 +120,8 @@ impl Record {
         })
     }
 
-    /// A path has logged in, and sends no command before this is written. `has_orphans`: the target may still carry out commands
-    /// of its earlier session.
+    /// Records the login of a path, which sends no command before the record is written. `has_orphans`: the target
+    /// may still execute commands of its earlier session.
     pub fn enter(&mut self, at: usize, session: LeftSession, has_orphans: bool) {
         let before = self.session(at);
         let LeftSession { isid, initiator, port, user, .. } = session;
@@ -141,13 +142,13 @@ impl Record {
 /// A path to the target, as its process reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathState {
-    /// Where it leads, without secrets.
+    /// Its URL, without secrets.
     pub url: String,
-    /// For several paths the state by which one is chosen; `connected` or `lost` for a single one.
+    /// With several paths, the state that path selection uses; `connected` or `lost` for a single one.
     pub state: String,
-    /// It has a connection.
+    /// Whether it is connected.
     pub connected: bool,
-    /// Times that the connection was made anew.
+    /// Number of reconnections.
     pub recoveries: u32,
 }
 
@@ -160,40 +161,40 @@ pub struct State {
     pub paths: Vec<PathState>,
     /// Its users, as text.
     pub users: Vec<String>,
-    /// Writes that have begun and not ended.
+    /// Writes in flight.
     #[serde(default)]
     pub waiting_writes: u64,
 }
 
-/// The longest answer of a process, in bytes.
+/// The longest response of a process, in bytes.
 const MAX_STATE_BYTES: u64 = 1 << 20;
-/// How long a process may take to answer.
+/// Time limit for the response of a process.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The file that says that what waits is to fail.
+/// The file that requests waiting commands to fail.
 const FORCE: &str = "force";
 
-/// A time-out of a socket may not be zero.
+/// The shortest socket timeout: zero is invalid.
 const LEAST: Duration = Duration::from_millis(1);
 
-/// The folder of what is attached.
+/// The folder of the records and locks of attachments.
 #[derive(Clone, Debug)]
 pub struct Attached {
     folder: PathBuf,
 }
 
-/// The lock of the folder: while it is held, no other process reads or changes the folder.
+/// The lock of the folder. No other process reads or changes the folder while it is held.
 pub struct Look<'a> {
     attached: &'a Attached,
     _lock: File,
 }
 
-/// The lock that says that the process of an attachment lives.
+/// The lock that a process holds for its attachment while it runs.
 #[derive(Debug)]
 pub struct ProcessLock(#[expect(dead_code, reason = "it is held, not used")] File);
 
 impl Attached {
-    /// This folder, which is made if it is missing.
+    /// Opens this folder, and creates it if it is missing.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -202,7 +203,7 @@ impl Attached {
         Ok(Attached { folder })
     }
 
-    /// A file of an attachment: `log`, `ctl` (the socket where its process reports its state), `nbd`.
+    /// The path of a file of an attachment: `log`, `ctl` (the socket where its process reports its state), `nbd`.
     pub fn file(&self, name: &str, kind: &str) -> PathBuf {
         self.folder.join(format!("{name}.{kind}"))
     }
@@ -216,7 +217,7 @@ impl Attached {
         open(&path).map(drop).map_err(|e| cannot("write", &path, &e))
     }
 
-    /// That was asked for.
+    /// Whether [`Attached::force`] was called for it.
     pub fn is_forced(&self, name: &str) -> bool {
         self.file(name, FORCE).exists()
     }
@@ -230,8 +231,7 @@ impl Attached {
         Ok(Look { attached: self, _lock: lock_file::wait(&path).map_err(|e| cannot("lock", &path, &e))? })
     }
 
-    /// Asks the process of an attachment how it is; None when it does not answer within 5 s, or in this time if
-    /// that is shorter.
+    /// The state from the process of an attachment; None if it does not respond within `limit`, or within 5 s.
     pub fn ask(&self, name: &str, limit: Duration) -> Option<State> {
         let socket = UnixStream::connect(self.file(name, "ctl")).ok()?;
         socket.set_read_timeout(Some(PATIENCE.min(limit).max(LEAST))).ok()?;
@@ -259,7 +259,7 @@ impl Look<'_> {
         Ok(records)
     }
 
-    /// The record of this name, if there is one that can be read.
+    /// The record of this name, if it exists and is readable.
     pub fn record(&self, name: &str) -> Option<Record> {
         check_name(name).ok()?;
         let path = self.attached.file(name, "json");
@@ -268,7 +268,7 @@ impl Look<'_> {
         record.ok().filter(|record: &Record| record.name == name)
     }
 
-    /// The process of this attachment lives.
+    /// Whether the process of this attachment runs.
     pub fn is_alive(&self, name: &str) -> bool {
         lock_file::is_held(&self.attached.file(name, "lock"))
     }
@@ -281,7 +281,7 @@ impl Look<'_> {
         let path = self.attached.file(name, "lock");
         let lock = lock_file::try_lock(&path).map_err(|e| cannot("lock", &path, &e))?;
         if lock.is_some() {
-            // It was for a process that is gone.
+            // A request to an earlier process, which is gone.
             _ = std::fs::remove_file(self.attached.file(name, FORCE));
         }
         Ok(lock.map(ProcessLock))
@@ -299,10 +299,10 @@ impl Look<'_> {
         written.and_then(|()| std::fs::rename(&new, &path)).map_err(|e| cannot("write", &path, &e))
     }
 
-    /// Removes all that is left of an attachment but its log.
+    /// Removes all files of an attachment except its log.
     pub fn clear(&self, name: &str) {
         for kind in ["json", "new", "ctl", "lock", FORCE] {
-            // What is not there needs no removal.
+            // A missing file is not an error.
             _ = std::fs::remove_file(self.attached.file(name, kind));
         }
     }
@@ -317,8 +317,8 @@ fn cannot(what: &str, path: &Path, e: &io::Error) -> Diagnostic {
     Diagnostic::new(what, "check the path and its permissions, or set LUNAR_RUN_DIR")
 }
 
-/// Writes a file that is not there yet. What a killed process left is removed first; what somebody else puts there meanwhile,
-/// also a link, is not followed.
+/// Creates and writes a file. First removes one that a killed process left. Fails if another process creates the path
+/// meanwhile, and follows no link.
 fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     _ = std::fs::remove_file(path);
     let mut file = File::options().write(true).create_new(true).open(path)?;
@@ -421,7 +421,7 @@ mod tests {
         assert_eq!(
             Record { left_behind: left_behind.clone(), ..killed }.sessions(),
             left_behind,
-            "each once"
+            "each session once"
         );
         let text = serde_json::to_string(&ended).unwrap();
         assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), ended);
@@ -432,7 +432,7 @@ mod tests {
         let unopened = Record { ports: vec![String::new()], ..record("a") };
         assert_eq!(unopened.sessions(), []);
         let older = Record { users: Vec::new(), ..unopened };
-        assert_eq!(older.sessions()[0].port, None, "it may have been opened later");
+        assert_eq!(older.sessions()[0].port, None, "the path may have been connected later");
     }
 
     #[test]
@@ -443,9 +443,9 @@ mod tests {
         let at = |port: Option<&str>| LeftSession { port: port.map(str::to_owned), ..first.clone() };
         let second = at(Some("group:2,iqn.2026-11.org.example:a"));
         kept.enter(0, first.clone(), true);
-        assert_eq!(kept.sessions(), std::slice::from_ref(&first), "the same port");
+        assert_eq!(kept.sessions(), std::slice::from_ref(&first), "the path kept its port");
         kept.enter(0, second.clone(), false);
-        assert_eq!(kept.sessions(), std::slice::from_ref(&second), "nothing is left at the first port");
+        assert_eq!(kept.sessions(), std::slice::from_ref(&second), "no orphans at the first port");
         kept.enter(0, first.clone(), true);
         assert_eq!(kept.sessions(), [second.clone(), first.clone()]);
         kept.enter(0, at(None), true);
@@ -459,7 +459,7 @@ mod tests {
         let attached = Attached::at(folder.0.clone()).unwrap();
         let look = attached.look().unwrap();
         assert!(!look.is_alive("a"));
-        let alive = look.take("a").unwrap().expect("it is free");
+        let alive = look.take("a").unwrap().expect("the lock is free");
         assert!(look.is_alive("a"));
         assert!(look.take("a").unwrap().is_none());
         drop(alive);
@@ -476,7 +476,7 @@ mod tests {
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| {
                 let _look = other.look().unwrap();
-                assert!(done.load(std::sync::atomic::Ordering::SeqCst), "it looked too early");
+                assert!(done.load(std::sync::atomic::Ordering::SeqCst), "the lock was acquired too early");
             });
             std::thread::sleep(Duration::from_millis(50));
             done.store(true, std::sync::atomic::Ordering::SeqCst);

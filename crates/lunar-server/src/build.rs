@@ -34,9 +34,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The logical units of the running configuration. It lives as long as the server, and makes each new [`TargetConfig`]. A
-/// LUN keeps its unit while it is served from the same medium or under the same identity, and with it reservations, unit
-/// attentions and mode pages. A unit is quiesced while it changes.
+/// The logical units of the running configuration. This object lives as long as the server, and builds each new
+/// [`TargetConfig`]. A LUN keeps its unit while it is served from the same medium or under the same identity, and
+/// with it reservations, unit attentions and mode pages. A unit is quiesced while it changes.
 pub struct Units {
     state_dir: PathBuf,
     open: BTreeMap<Name, OpenUnit>,
@@ -45,7 +45,7 @@ pub struct Units {
     /// The rate limits of routing instances.
     rates: Mutex<BTreeMap<String, Arc<RateLimit>>>,
     holds: StateLocks,
-    /// Memory that a change on trial has removed.
+    /// Memory disks that a change on trial has removed.
     kept: TrialMemory,
 }
 
@@ -55,7 +55,7 @@ pub(crate) type Name = (String, u16);
 /// Quiesces the units that change (`lunar_target::TargetServer::quiesce`).
 pub type Rest<'a> = &'a dyn Fn(Vec<Arc<LogicalUnit>>) -> Result<Vec<Quiesced>, (usize, std::io::Error)>;
 
-/// An open logical unit and what it was made of.
+/// An open logical unit and its definition.
 #[derive(Clone)]
 struct OpenUnit {
     lun: LunConfig,
@@ -70,13 +70,13 @@ struct OpenUnit {
 #[derive(Clone)]
 struct Medium {
     blocks: Arc<dyn Backend>,
-    /// The passthrough; then there are no blocks.
+    /// The passthrough; if set, the medium has no blocks.
     commands: Option<(Arc<dyn PassthroughLu>, PassthroughMode)>,
     /// The rate limit that all LUNs of its routing instance share.
     rate: Option<Arc<RateLimit>>,
-    /// Bytes of the blocks that hosts see, where the medium decides; None: as defined.
+    /// The block size that hosts see, if the medium determines it; None: as defined.
     block_size: Option<u32>,
-    /// Until it is written.
+    /// Pending until it is written.
     record: Option<medium_history::PendingRecord>,
 }
 
@@ -89,7 +89,7 @@ impl Medium {
         Medium { blocks, commands, rate, block_size: None, record: None }
     }
 
-    /// The passthrough behind its rate limit.
+    /// The passthrough, wrapped in its rate limit.
     fn passage(&self) -> Option<Arc<dyn PassthroughLu>> {
         let (passage, _) = self.commands.as_ref()?;
         Some(match &self.rate {
@@ -98,7 +98,7 @@ impl Medium {
         })
     }
 
-    /// The blocks behind the filters of a LUN and its rate limit.
+    /// The blocks, wrapped in the filters of a LUN and its rate limit.
     fn filtered(&self, lun: &LunConfig) -> Arc<dyn Backend> {
         let blocks = filtered(self.blocks.clone(), lun);
         match &self.rate {
@@ -107,7 +107,7 @@ impl Medium {
         }
     }
 
-    /// Whether both are no passthrough, or the same one.
+    /// Whether both have the same passthrough, or neither has one.
     fn passes_as(&self, other: &Medium) -> bool {
         match (&self.commands, &other.commands) {
             (None, None) => true,
@@ -123,12 +123,12 @@ struct PlannedUnit {
     settings: LuSettings,
     medium: Medium,
     holds: Vec<Arc<StateLock>>,
-    /// None: the unit continues.
+    /// The new unit; None if the open unit continues.
     fresh: Option<Arc<LogicalUnit>>,
 }
 
 impl Units {
-    /// Nothing open. State is kept below `state_dir`.
+    /// An empty set. State files are below `state_dir`.
     pub fn new(state_dir: impl Into<PathBuf>) -> Units {
         Units {
             state_dir: state_dir.into(),
@@ -140,13 +140,13 @@ impl Units {
         }
     }
 
-    /// With the routes of routers.
+    /// Adds the routes of routers.
     pub fn with(self, routes: Arc<Routes>) -> Units {
         Units { routes: Some(routes), ..self }
     }
 
-    /// Opens new units, changes the units whose definition changed, and removes the rest. After an error nothing has
-    /// changed. Call [`Units::record`] when the result is served.
+    /// Opens new units, changes the units whose definition changed, and removes the rest. After an error, nothing has
+    /// changed. Call [`Units::record`] once the result is served.
     ///
     /// A changed unit is quiesced during the whole change: no command uses its medium while the medium is reopened or
     /// given to another unit. Removed units stay busy.
@@ -245,7 +245,7 @@ impl Units {
         Ok(open)
     }
 
-    /// Does all steps of a changed unit that can fail.
+    /// Executes all steps for a changed unit that can fail.
     fn next(
         &self,
         name: &Name,
@@ -256,7 +256,7 @@ impl Units {
     ) -> Result<PlannedUnit, Diagnostic> {
         // First, so that a rejected unit creates no file.
         let holds = match self.holds.take(&self.state_dir, name, &lun) {
-            // It has no data that two servers could mix.
+            // Without state, a null disk has no data that two servers could mix.
             Err(problem)
                 if problem.code == ErrorCode::InUse
                     && matches!(lun.source, Source::Null { .. })
@@ -307,7 +307,7 @@ impl Units {
         Some(rates.entry(share.router).or_insert_with(|| RateLimit::new(0, 0)).clone())
     }
 
-    /// The medium of a LUN. It is opened unless it is open in the same way already.
+    /// The medium of a LUN: the open one if it is open in the same way, otherwise a new one.
     fn medium(&self, name: &Name, lun: &LunConfig, media: &ReusableMedia<'_>) -> Result<Medium, Diagnostic> {
         if let Some(place) = lun.source.place() {
             let routes =
@@ -326,7 +326,7 @@ impl Units {
         Ok(Medium { blocks, commands: None, rate: self.rate(lun, false), block_size: None, record: None })
     }
 
-    /// The file that keeps a unit's state, in a folder that exists.
+    /// The state file of a unit. Creates its folder.
     fn state_file(&self, name: &Name, lun: &LunConfig) -> Result<PathBuf, Diagnostic> {
         let file = state_path(&self.state_dir, name, lun);
         file.parent().map_or(Ok(()), create_folder)?;
@@ -348,7 +348,7 @@ impl Units {
         }
     }
 
-    /// The instances with a portal group of their own.
+    /// The instances with their own portal group.
     fn instances(&self, config: &Config) -> BTreeMap<u16, Arc<Instance>> {
         let Some(routes) = &self.routes else { return BTreeMap::new() };
         let mut own = BTreeMap::new();
@@ -364,7 +364,7 @@ impl Units {
         own
     }
 
-    /// The routes answer text keys that ask for the targets behind a target, or for the role in a failover pair.
+    /// Answers text keys for the targets behind a routed target, and for the role in a failover pair.
     fn answers(&self) -> TextKeyHandler {
         let Some(routes) = &self.routes else { return TextKeyHandler::default() };
         let routes = routes.clone();
@@ -404,8 +404,8 @@ impl Units {
     }
 }
 
-/// Whether a routed LUN still has the object that its upstream gives out now. An SCSI device of this host is exempt: its LUN
-/// keeps reservations here, which a new unit would lose.
+/// Whether a routed LUN still has the current object of its upstream. A SCSI device of this host is exempt: its
+/// reservations are kept here, and a new unit would lose them.
 fn is_led_to(open: &OpenUnit, routes: Option<&Routes>) -> bool {
     let is_device = matches!(open.medium.commands, Some((_, PassthroughMode::Shared)));
     let place = open.lun.source.place().filter(|_| !is_device);
@@ -439,8 +439,8 @@ fn to_rest(
     Ok(resting)
 }
 
-/// Whether a LUN under another definition is the same logical unit: of the same type, and the same disk, or
-/// known to be the same by its identity.
+/// Whether a LUN under another definition is the same logical unit: of the same type, and on the same disk or with
+/// the same identity.
 fn goes_on(name: &Name, open: &OpenUnit, lun: &LunConfig) -> bool {
     let identity = || identity::identity(&name.0, name.1, lun).naa == open.unit.lu.settings().identity.naa;
     open.lun.kind == lun.kind
@@ -448,11 +448,11 @@ fn goes_on(name: &Name, open: &OpenUnit, lun: &LunConfig) -> bool {
         && (same_place(&open.lun, lun) || identity())
 }
 
-/// Whether both definitions have the same blocks, even by different paths.
+/// Whether both definitions lead to the same blocks, even by different paths.
 fn same_place(a: &LunConfig, b: &LunConfig) -> bool {
     match (&a.source, &b.source) {
         (Source::File { path: a, .. }, Source::File { path: b, .. }) => a == b,
-        // Paths may differ; the identity decides.
+        // The paths may differ: the identity decides.
         (Source::Routed { .. }, Source::Routed { .. }) => {
             let identity = |lun: &LunConfig| lun.found.as_ref().map(|found| found.designators.clone());
             identity(a) == identity(b) && identity(a).is_some_and(|identity| !identity.is_empty())
@@ -461,12 +461,12 @@ fn same_place(a: &LunConfig, b: &LunConfig) -> bool {
     }
 }
 
-/// Memory without a configured serial number: at each start it is a new disk with a new identity, and keeps no state.
+/// Memory without a configured serial number. It is a new disk with a new identity at each start, and has no state.
 fn is_nameless(lun: &LunConfig) -> bool {
     lun.serial.is_none() && matches!(lun.source, Source::Memory { .. })
 }
 
-/// A LUN with its serial number: nameless memory keeps its present one or gets a random one.
+/// A LUN with its serial number. Memory without a configured one keeps its current one, or gets a random one.
 fn known(lun: &LunConfig, before: Option<&OpenUnit>) -> Result<LunConfig, Diagnostic> {
     if !is_nameless(lun) {
         return Ok(lun.clone());
@@ -478,7 +478,7 @@ fn known(lun: &LunConfig, before: Option<&OpenUnit>) -> Result<LunConfig, Diagno
     Ok(LunConfig { serial: Some(serial), ..lun.clone() })
 }
 
-/// A memory disk cannot change its size without losing its data.
+/// Rejects a change of the size of a memory disk, because it would lose its data.
 fn would_forget(open: &LunConfig, lun: &LunConfig) -> Option<Diagnostic> {
     match (&open.source, &lun.source) {
         (Source::Memory { size: old }, Source::Memory { size: new }) if old != new => Some(Diagnostic::new(
@@ -521,7 +521,8 @@ impl PlannedUnit {
     }
 }
 
-/// The media of units that leave or change. A medium that no unit keeps is offered to be reopened in another way.
+/// The media of units that leave or change. A medium that no unit keeps is offered, so that it can be opened in
+/// another way.
 struct ReusableMedia<'a> {
     staying: &'a BTreeMap<Name, OpenUnit>,
     leaving: &'a BTreeMap<Name, OpenUnit>,
@@ -559,12 +560,12 @@ impl<'a> ReusableMedia<'a> {
         here.or_else(|| all().filter(|_| has_path(lun))).map(|open| open.medium.blocks.clone())
     }
 
-    /// Checks that the path of a LUN still leads to the medium that is open by it.
+    /// Checks that the path of a LUN still leads to its open medium.
     fn in_place(&self, lun: &LunConfig) -> Result<(), Diagnostic> {
         unlinked::in_place(self.leaving.values().chain(self.staying.values()), lun)
     }
 
-    /// `raw`: image formats are not detected.
+    /// With `raw`, image formats are not detected.
     fn open(&self, lun: &LunConfig, raw: bool, state_dir: &Path) -> Result<Arc<dyn Backend>, Diagnostic> {
         let Some(mut spec) = spec(lun) else {
             return Err(Diagnostic::new(
@@ -590,7 +591,7 @@ impl<'a> ReusableMedia<'a> {
         })
     }
 
-    /// Undoes the offers after a failure.
+    /// Withdraws the offers after a failure.
     fn keep(self) {
         self.offered.iter().for_each(|medium| medium.offer(false));
     }
@@ -614,7 +615,7 @@ pub(crate) fn notes_of_size(lun: &LunConfig, capacity: u64) -> Vec<String> {
     notes
 }
 
-/// The LUNs of a configuration.
+/// All LUNs of a configuration, by name.
 pub(crate) fn wanted(config: &Config) -> BTreeMap<Name, &LunConfig> {
     let luns = config
         .targets
@@ -627,18 +628,18 @@ pub(crate) fn has_path(lun: &LunConfig) -> bool {
     matches!(lun.source, Source::File { .. } | Source::Device { .. })
 }
 
-/// Where the state of a unit is kept.
+/// The path of the state file of a unit.
 pub(crate) fn state_path(state_dir: &Path, name: &Name, lun: &LunConfig) -> PathBuf {
     let file = lun.state_name.clone().unwrap_or_else(|| name.1.to_string()) + ".state";
     state_dir.join("lu").join(&name.0).join(file)
 }
 
-/// Makes a folder, and those above it, that only the user can enter.
+/// Creates a folder, and its missing parents, with access for this user only.
 pub fn create_folder(folder: &Path) -> Result<(), Diagnostic> {
     create_folder_or(folder, STATE_FOLDER_HINT)
 }
 
-/// Creates a folder for this user alone, if it does not exist; `hint` is for the error.
+/// As [`create_folder`], with this hint in its error.
 pub(crate) fn create_folder_or(folder: &Path, hint: &str) -> Result<(), Diagnostic> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.map_err(|e| cannot_create(folder, &e, hint))
@@ -656,7 +657,7 @@ pub(crate) fn can_create(folder: &Path) -> Result<(), Diagnostic> {
             let copy = there.join(TRIAL.to_owned() + &std::process::id().to_string());
             let below: PathBuf = folder.strip_prefix(there).into_iter().flatten().skip(1).collect();
             let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(copy.join(below));
-            // Nothing was made, or all of it goes.
+            // Removes whatever was created. It is not an error if nothing was.
             _ = std::fs::remove_dir_all(copy);
             made
         }
@@ -681,7 +682,7 @@ pub(crate) fn of_lun(name: &Name, problem: Diagnostic) -> Diagnostic {
     Diagnostic { what: format!("LUN {} of {}: {}", name.1, name.0, problem.what), ..problem }
 }
 
-/// How a medium is opened; None for a routed LUN.
+/// The specification of a medium; None for a routed LUN.
 pub(crate) fn spec(lun: &LunConfig) -> Option<BackendSpec> {
     let (kind, path, size) = match &lun.source {
         Source::Null { size } => return Some(BackendSpec::sized(lunar_block::BackendKind::Null, *size)),
@@ -702,13 +703,13 @@ pub(crate) fn spec(lun: &LunConfig) -> Option<BackendSpec> {
     })
 }
 
-/// Whether two LUNs open their medium in the same way. The size matters only to a file that does not exist yet.
+/// Whether two LUNs open their medium in the same way. The size only matters for a file that does not exist yet.
 fn same_way(a: &LunConfig, b: &LunConfig) -> bool {
     let way = |lun: &LunConfig| match spec(lun) {
         Some(spec) if spec.kind == lunar_block::BackendKind::File => {
             Some(BackendSpec { size: None, create: false, raw: true, ..spec })
         }
-        // An open medium is raw.
+        // An open medium counts as raw.
         way => way.map(|spec| BackendSpec { raw: true, ..spec }),
     };
     match (way(a), way(b)) {
@@ -721,7 +722,7 @@ fn invalid(e: lunar_scsi::InvalidDefinition) -> Diagnostic {
     Diagnostic::new(e.to_string(), "change the definition of the LUN")
 }
 
-/// No state of a unit is larger.
+/// Upper limit of a state file in bytes.
 const MAX_STATE_BYTES: u64 = 64 << 20;
 
 /// A logical unit with its saved state. A damaged state file is rejected and left unchanged: it may hold reservations that
@@ -740,7 +741,7 @@ pub(crate) fn load(settings: LuSettings, state_file: &Path) -> Result<Lu, Diagno
     })
 }
 
-/// As [`load`], and logs restored registrations and reservations, because they may keep hosts out.
+/// As [`load`], and logs restored registrations and reservations, because they may deny access to hosts.
 fn restored(name: &Name, settings: LuSettings, state_file: &Path) -> Result<Lu, Diagnostic> {
     lunar_target::remove_leftovers(state_file);
     let lu = load(settings, state_file)?;

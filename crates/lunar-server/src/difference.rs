@@ -7,7 +7,7 @@ use lunar_admin::{Change, Difference};
 use settings::{ConfigSettings, Setting};
 use std::collections::BTreeSet;
 
-/// All changes from `a` to `b`, in the order of a configuration. Secrets are compared and never shown.
+/// All changes from `a` to `b`, in configuration order. Secrets are compared but never shown.
 pub fn diff(a: &Config, b: &Config) -> Vec<Difference> {
     let (a, b) = (ConfigSettings::of(a), ConfigSettings::of(b));
     let places: BTreeSet<_> = a.0.keys().chain(b.0.keys()).collect();
@@ -32,7 +32,8 @@ pub fn diff(a: &Config, b: &Config) -> Vec<Difference> {
     differences
 }
 
-/// What a process does by `new` when it does `before`: what needs a restart stays.
+/// The configuration in force when a process that runs `before` loads `new`. Settings that need a restart keep their
+/// old values.
 pub fn in_force(before: &Config, new: &Config) -> Config {
     let mut config = new.clone();
     config.server = before.server.clone();
@@ -41,7 +42,7 @@ pub fn in_force(before: &Config, new: &Config) -> Config {
     config
 }
 
-/// The settings of a part that are not the same.
+/// The settings of a part that differ.
 fn changes(old: &[Setting], new: &[Setting]) -> Vec<(&'static str, Change)> {
     let find =
         |list: &[Setting], key| list.iter().find(|setting| setting.key == key).cloned().unwrap_or_default();

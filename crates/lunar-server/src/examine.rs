@@ -16,18 +16,18 @@ use std::path::{Path, PathBuf};
 /// The result of the check.
 #[derive(Debug, Default)]
 pub struct Examined {
-    /// Problems with which a server would not start.
+    /// Faults that prevent a server from starting.
     pub problems: Vec<Diagnostic>,
     /// Notes.
     pub notes: Vec<String>,
-    /// A server runs by this configuration: what it has is in use as it should be.
+    /// The running server of this configuration. Media and locks that it uses are in use as expected.
     pub server: Option<u32>,
-    /// All processes that may be that server: those that were started with this configuration too.
+    /// All processes that may be that server, including those started with this configuration.
     servers: Vec<u32>,
 }
 
 impl Examined {
-    /// Takes note of a portal that is in use: a mistake, unless the server of this configuration listens there.
+    /// Records a portal that is in use. It is a fault, unless the server of this configuration listens there.
     pub fn portal_in_use(&mut self, portal: SocketAddr, problem: Diagnostic) {
         self.in_use(listeners::are_of(portal, &self.servers), problem);
     }
@@ -40,8 +40,8 @@ impl Examined {
     }
 }
 
-/// Looks at the media and the state files of a configuration, and at its admin socket. State is below `state_dir`. Of
-/// upstreams those of this host are looked at. `file` is where the configuration stands.
+/// Examines the media, the state files and the admin socket of a configuration. State is below `state_dir`. Of the
+/// upstreams, only those of this host are examined. `file` is the path of the configuration.
 pub fn examine(config: &Config, state_dir: &Path, file: &Path) -> Examined {
     let whole = match expand(config, &Found::default()) {
         Ok(whole) => whole,
@@ -72,7 +72,7 @@ pub fn examine(config: &Config, state_dir: &Path, file: &Path) -> Examined {
     found
 }
 
-/// The problems of the SCSI devices of a router.
+/// The faults of the SCSI devices of a router.
 fn devices(router: &RouterConfig) -> Vec<Diagnostic> {
     let look = |(name, path): (&String, &Path)| {
         let of_upstream = |what: String, hint: &str| {
@@ -100,21 +100,21 @@ fn devices(router: &RouterConfig) -> Vec<Diagnostic> {
 
 struct MediaCheck<'a> {
     state_dir: &'a Path,
-    /// The configuration.
+    /// The path of the configuration.
     file: PathBuf,
     max_registrants: usize,
     found: Examined,
 }
 
 impl MediaCheck<'_> {
-    /// In the order in which a server finds it.
+    /// Examines a LUN, in the order in which a server opens it.
     fn at(&mut self, name: &Name, lun: &LunConfig) -> Result<(), Diagnostic> {
         let mut note = |text: String| self.found.notes.push(format!("LUN {} of {}: {text}", name.1, name.0));
         let Some(spec) = spec(lun) else { return Ok(()) };
         let mut server = None;
         for held in held(self.state_dir, name, lun) {
             match server_of(&self.file, &held) {
-                // A null disk without a serial number has nothing that two servers could mix.
+                // A null disk without a serial number has no data that two servers could mix.
                 None if spec.kind == lunar_block::BackendKind::Null && lun.serial.is_none() => {}
                 None => return Err(held.problem),
                 Some(pid) => server = Some(pid),
@@ -150,7 +150,7 @@ impl MediaCheck<'_> {
             }
             other => other.iter().for_each(|problem| note(problem.line())),
         }
-        // What is to be made gets the size that was asked for.
+        // A file to create gets the configured size.
         let capacity = found.size.or(spec.size).unwrap_or_default();
         past.shrunk(lun, capacity).iter().for_each(|problem| note(problem.line()));
         let facts = BackendInfo {
@@ -168,20 +168,20 @@ impl MediaCheck<'_> {
     }
 }
 
-/// The process that has a lock, if it is a server of this configuration. One that was started by arguments is known by
-/// what it serves.
+/// The process that holds a lock, if it is a server of this configuration. A server that was started by arguments is
+/// identified by the medium that it serves.
 fn server_of(file: &Path, held: &LockConflict) -> Option<u32> {
     let (pid, runs_by) = held.by.as_ref()?;
     runs_by.as_ref().map_or(held.is_same, |runs_by| runs_by == file).then_some(*pid)
 }
 
-/// The server of this configuration is the only user, as far as this user can see.
+/// Whether the server of this configuration is the only user, as far as this user can see.
 fn is_of(in_use: &InUse, server: Option<u32>) -> bool {
     let (Some(pids), Some(server)) = (&in_use.pids, server) else { return false };
     pids.iter().all(|pid| pid.unsigned_abs() == server)
 }
 
-/// Processes that were started with this configuration, as far as this user can see that.
+/// Processes that were started with this configuration, as far as this user can see.
 fn started_with(file: &Path) -> Vec<u32> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -199,7 +199,7 @@ mod tests {
     use crate::config::parse;
     use crate::config::tests::Folder;
 
-    /// Problems and notes, without the folder.
+    /// Faults and notes, without the folder.
     fn problems_and_notes(folder: &Folder, keys: &str) -> (String, String) {
         let head =
             "[[target]]\nname = \"iqn.2026-11.org.example:d\"\n[[target.lun]]\nlun = 0\nbackend = \"file\"\n";
@@ -247,7 +247,7 @@ mod tests {
         for (keys, problems, notes) in cases {
             assert_eq!(problems_and_notes(&folder, keys), (problems.into(), notes.into()), "{keys}");
         }
-        assert!(!folder.0.join("new.img").exists() && !folder.0.join("state").exists(), "nothing is made");
+        assert!(!folder.0.join("new.img").exists() && !folder.0.join("state").exists(), "no file is created");
     }
 
     #[test]

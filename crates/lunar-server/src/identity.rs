@@ -1,4 +1,4 @@
-//! Default identities of logical units, derived from names so that they are the same after every start.
+//! Default identities of logical units, derived from names so that they are the same at each start.
 
 use lunar_scsi::LuIdentity;
 use sha2::{Digest, Sha256};
@@ -12,9 +12,9 @@ pub(crate) fn identity(target: &str, number: u16, lun: &LunConfig) -> LuIdentity
     let revision = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
     let found = lun.found.as_deref();
     let revision = found.map_or(revision, |found| found.revision.as_str());
-    // A configured serial number that differs makes it another disk. Spaces around it do not count.
+    // A different configured serial number makes it another disk. Leading and trailing spaces are ignored.
     let same = found.filter(|found| lun.serial.as_ref().is_none_or(|own| own.trim() == found.serial));
-    // Designators have no other lengths (SPC-5 section 7.7.6.6).
+    // NAA designators have 8 or 16 bytes (SPC-5 section 7.7.6.6).
     let own = same.map(|found| &found.naa).filter(|naa| matches!(naa.len(), 8 | 16));
     let naa = own.cloned().unwrap_or_else(|| naa(target, serial.trim()));
     let same = same.filter(|found| found.vendor == lun.vendor && !found.designators.is_empty());
@@ -29,12 +29,12 @@ pub(crate) fn identity(target: &str, number: u16, lun: &LunConfig) -> LuIdentity
     }
 }
 
-/// Sixteen hexadecimal digits made of names.
+/// Sixteen hexadecimal digits derived from names.
 pub(crate) fn serial(parts: &[&str]) -> String {
     hash("serial", parts)[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A reservation key, which is not 0.
+/// A reservation key derived from a seed; never 0.
 pub(crate) fn key(seed: &str) -> u64 {
     let hash = hash("key", &[seed]);
     hash[..8].iter().fold(0, |key, byte| key << 8 | u64::from(*byte)).max(1)
@@ -49,14 +49,14 @@ pub(crate) fn random_serial() -> Result<String, Diagnostic> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// A locally assigned NAA designator (3h): 60 bits made of target name and serial number.
+/// A locally assigned NAA designator (3h): 60 bits derived from target name and serial number.
 fn naa(target: &str, serial: &str) -> Vec<u8> {
     let mut naa = hash("naa", &[target, serial])[..8].to_vec();
     naa[0] = 0x30 | naa[0] & 0x0f;
     naa
 }
 
-/// A hash of texts, each with its length, so that no two lists run together.
+/// A hash of texts. Each is preceded by its length, so that different lists never give the same input.
 fn hash(purpose: &str, parts: &[&str]) -> [u8; 32] {
     let mut sha = Sha256::new();
     for part in [&[purpose], parts].concat() {
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
     use crate::config::Source;
 
-    /// Hosts know disks by these: a change here would make every disk a new one.
+    /// Hosts identify disks by these values: a change would make every disk a new one.
     #[test]
     fn identities_never_change() {
         let lun = LunConfig::new(Source::Null { size: 4096 }, lunar_scsi::PeripheralDeviceType::Disk);

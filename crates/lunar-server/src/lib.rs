@@ -16,8 +16,8 @@
 //! 4. Replace blocks and settings in one step, and raise the unit attentions. A unit that leaves stays busy, releases its
 //!    blocks, and writes no state.
 //!
-//! A session does not lock the blocks for each command. It keeps them until its epoch changes, as every replacement makes it
-//! do.
+//! A session does not lock the blocks for each command. It keeps a reference until its epoch changes, which every
+//! replacement causes.
 //!
 //! # Media
 //!
@@ -44,7 +44,7 @@ pub use build::{Rest, Units, create_folder, was_served};
 pub use difference::{diff, in_force};
 pub use examine::{Examined, examine};
 pub use lunar_admin::{Change, Difference, folders};
-/// What the commands call a [`Diagnostic`].
+/// The name that the commands use for a [`Diagnostic`].
 pub use lunar_config::Diagnostic as Problem;
 pub use lunar_config::{Diagnostic, ErrorCode, Position, nearest};
 pub(crate) use lunar_config::{io_text, plain};

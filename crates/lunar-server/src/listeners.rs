@@ -1,4 +1,4 @@
-//! Which process listens where, as /proc shows it (proc(5), tcp and tcp6 of /proc/net).
+//! Finds the process that listens on an address, from /proc (proc(5), tcp and tcp6 of /proc/net).
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// TCP_LISTEN.
 const LISTEN: &str = "0A";
 
-/// Whether one of these processes has each listener that keeps this address from being bound. Without a listener in
-/// sight it has none. One whose sockets this user may not see gets the benefit of the doubt.
+/// Whether these processes own all listeners that prevent a bind of this address. False if no listener is visible.
+/// True if this user may not see the sockets of one of the processes.
 pub(crate) fn are_of(address: SocketAddr, pids: &[u32]) -> bool {
     if pids.iter().any(|pid| is_closed(*pid)) {
         return true;
@@ -32,7 +32,7 @@ fn sockets_of(pid: u32) -> Vec<u64> {
     names.filter_map(|name| inode(name.to_str()?)).collect()
 }
 
-/// The address and the inode of a line that is of a listener.
+/// The address and the inode of a listening socket, from a line of the table.
 fn listener(line: &str) -> Option<(SocketAddr, u64)> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let (address, port) = words.get(1)?.split_once(':')?;
@@ -41,7 +41,7 @@ fn listener(line: &str) -> Option<(SocketAddr, u64)> {
     is_listener.then_some((at, words.get(9)?.parse().ok()?))
 }
 
-/// Words of 32 bits in the order of this host.
+/// Parses an address: words of 32 bits in the byte order of this host.
 fn ip(hex: &str) -> Option<IpAddr> {
     let word = |at: usize| Some(u32::from_str_radix(hex.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
     if hex.len() == 8 {
@@ -54,7 +54,7 @@ fn ip(hex: &str) -> Option<IpAddr> {
     Some(Ipv6Addr::from(bytes).into())
 }
 
-/// A listener at one of these keeps the other from being bound, or may do so: one at `[::]` may take IPv4 too.
+/// Whether a listener on one address may prevent a bind of the other. One on `[::]` may accept IPv4 too.
 fn overlap(there: SocketAddr, wanted: SocketAddr) -> bool {
     let (a, b) = (there.ip().to_canonical(), wanted.ip().to_canonical());
     let takes_all = |ip: IpAddr, other: IpAddr| ip.is_unspecified() && (ip.is_ipv6() || other.is_ipv4());

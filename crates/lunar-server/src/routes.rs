@@ -21,17 +21,17 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The last LUN of a single level (SAM-5 section 4.7).
 const LAST_LUN: u16 = 16383;
 
-/// Adds the targets that the routers make of the discoveries in `found`, and removes those of an earlier expansion. A LUN
-/// that was not found yet is missing; a target with a configured name exists without it.
+/// Adds the targets that the routers make of the discoveries in `found`, and removes those of an earlier expansion. A
+/// LUN that was not found is omitted. A target with a configured name exists even without LUNs.
 ///
 /// # Errors
-/// When two targets would have one name.
+/// When two targets would have the same name.
 pub fn expand(config: &Config, found: &Found) -> Result<Config, Vec<Diagnostic>> {
     expanded(config, found, false)
 }
 
 /// As [`expand`], soon after a start. Returning hosts would treat a LUN that is not rediscovered yet as removed, so a
-/// target is off line until all of its upstreams were reached.
+/// target is offline until all of its upstreams were reached.
 ///
 /// # Errors
 /// As those of [`expand`].
@@ -59,7 +59,7 @@ fn expanded(config: &Config, found: &Found, is_early: bool) -> Result<Config, Ve
             let luns = shared(router, luns);
             if let Some(first) = owners.get(&name) {
                 let problem = collision(&name, first, &owner);
-                // A conflicting name of an upstream target must not keep the other targets from being served.
+                // A conflict of an upstream target's name must not affect other targets.
                 match mapping.map.name() {
                     Some(_) => problems.push(problem),
                     None => tracing::error!("{problem}"),
@@ -76,8 +76,8 @@ fn expanded(config: &Config, found: &Found, is_early: bool) -> Result<Config, Ve
     if problems.is_empty() { Ok(whole) } else { Err(problems) }
 }
 
-/// Whether a mapping still waits for an upstream. A host that logs in again after a restart of the router must not lose
-/// its disk: until the upstream is reached, its login is rejected with 03/01 and it retries.
+/// Whether a mapping still waits for an upstream. A host that logs in again after a restart of the router must not
+/// lose its disk. So until the upstream is reached, its login is rejected with 03/01, and the host retries.
 fn is_awaited(router: &RouterConfig, mapping: &RouterTarget, found: &Found) -> bool {
     let is_local = |upstream: &str| {
         router.upstreams.get(upstream).is_some_and(|u| matches!(u.source, UpstreamSource::Local(_)))
@@ -89,7 +89,7 @@ fn is_awaited(router: &RouterConfig, mapping: &RouterTarget, found: &Found) -> b
         .any(|upstream| !is_local(upstream) && !is_seen(router, upstream, found))
 }
 
-/// An upstream was reached at least once.
+/// Whether an upstream was reached at least once.
 fn is_seen(router: &RouterConfig, upstream: &str, found: &Found) -> bool {
     found.0.contains_key(&(router.name.clone(), upstream.to_owned()))
 }
@@ -104,10 +104,10 @@ fn awaited(config: &Config, found: &Found) -> BTreeSet<u16> {
     config.routers.iter().filter(is_awaited).flat_map(|router| router.portal_groups.iter().copied()).collect()
 }
 
-/// The first LUN in front of a disk, and whether this target keeps its reservations.
+/// The first LUN that serves a disk, and whether this target keeps its reservations.
 type FirstLun = (String, bool);
 
-/// Warns about LUNs whose disk another LUN serves too.
+/// Warns about LUNs that serve the disk of another LUN.
 fn warn_of_twins(target: &str, luns: &BTreeMap<u16, LunConfig>, disks: &mut BTreeMap<Vec<u8>, FirstLun>) {
     twins(target, luns, disks).iter().for_each(|twin| tracing::warn!("{twin}"));
 }
@@ -159,7 +159,7 @@ fn collision(name: &str, first: &str, second: &str) -> Diagnostic {
     )
 }
 
-/// Gives all LUNs the rate limit of their router.
+/// Sets the rate limit of the router on all LUNs.
 fn shared(router: &RouterConfig, luns: BTreeMap<u16, LunConfig>) -> BTreeMap<u16, LunConfig> {
     let RouterConfig { iops, bytes_per_s, .. } = *router;
     let limited = iops > 0 || bytes_per_s > 0;
@@ -209,7 +209,7 @@ fn target(
     }
 }
 
-/// The targets that a mapping makes, by name, with their LUNs.
+/// The targets of a mapping, by name, with their LUNs.
 fn made(
     router: &RouterConfig,
     mapping: &RouterTarget,
@@ -218,7 +218,7 @@ fn made(
     match &mapping.map {
         Map::Transparent { upstream } => {
             let there = found.targets(&router.name, upstream).iter().filter(|there| is_servable(there));
-            // Of two of one name the first counts.
+            // Of duplicate names, the first counts.
             there.rev().map(|there| (there.name.clone(), all(router, upstream, there))).collect()
         }
         Map::Target { name, upstream } => {
@@ -234,7 +234,7 @@ fn made(
     }
 }
 
-/// Whether the name of an upstream target can be served: it becomes the name of a target and of a folder here.
+/// Whether the name of an upstream target can be served: it also becomes the name of a folder here.
 fn is_servable(there: &FoundTarget) -> bool {
     let good = iscsi_name(&there.name);
     if let Err(invalid) = &good {
@@ -247,7 +247,7 @@ fn is_servable(there: &FoundTarget) -> bool {
     good.is_ok()
 }
 
-/// The target that an upstream names, if it was found.
+/// The target of an upstream, if it was found.
 fn there<'f>(
     router: &RouterConfig,
     upstream: &str,
@@ -262,7 +262,7 @@ fn there<'f>(
     found.targets(&router.name, upstream).iter().find(|there| there.name == name)
 }
 
-/// All LUNs of a target, under their own numbers.
+/// All LUNs of a target, with unchanged numbers.
 fn all(router: &RouterConfig, upstream: &str, there: &FoundTarget) -> BTreeMap<u16, LunConfig> {
     let luns = there.luns.keys().filter(|number| **number <= LAST_LUN);
     luns.filter_map(|number| Some((*number, routed(router, upstream, there, *number)?))).collect()
@@ -299,7 +299,7 @@ fn local(upstream: &UpstreamConfig, source: &Source) -> LunConfig {
     }
 }
 
-/// A LUN that was found, as the same here; None if it was not found, or cannot be served.
+/// The definition of a found LUN; None if it was not found, or cannot be served.
 fn routed(router: &RouterConfig, name: &str, there: &FoundTarget, number: u16) -> Option<LunConfig> {
     let (upstream, found) = (router.upstreams.get(name)?, there.luns.get(&number)?);
     let source = Source::Routed(LuAddress {
@@ -312,13 +312,13 @@ fn routed(router: &RouterConfig, name: &str, there: &FoundTarget, number: u16) -
         tracing::warn!("{source} is not served: {why}; set mode = \"passthrough\" to route it");
         return None;
     }
-    // A failover does not transfer reservations of hosts.
+    // A failover does not transfer the reservations of hosts.
     let reservable = router.failover.is_none();
     let is_block = upstream.mode == Mode::Block;
     Some(LunConfig { reservable, is_block, ..as_found(upstream, found, source) })
 }
 
-/// Why block mode cannot serve a logical unit.
+/// The reason why block mode cannot serve a logical unit.
 fn not_blocks(found: &FoundLun) -> Option<String> {
     if !matches!(found.kind, DISK | CD) {
         return Some(format!("it is of device type {:02x}h, neither a disk nor a CD", found.kind));
@@ -352,13 +352,13 @@ fn as_found(upstream: &UpstreamConfig, found: &FoundLun, source: Source) -> LunC
         vendor: upstream.vendor.clone().unwrap_or_else(|| text(&found.vendor, 8)),
         product: upstream.product.clone().unwrap_or_else(|| text(&found.product, 16)),
         serial: upstream.serial.clone().or_else(|| serial(found)),
-        // Its capacity may change, and it is the same LUN.
+        // A changed capacity does not make it another LUN.
         found: Some(Box::new(FoundLun { revision: text(&found.revision, 4), capacity: 0, ..found.clone() })),
         ..lun
     }
 }
 
-/// The serial number as the logical unit reports it, with leading spaces: hosts identify the disk by all of it.
+/// The serial number as reported, with leading spaces, because hosts compare all of it.
 fn serial(found: &FoundLun) -> Option<String> {
     let padded = String::from_utf8(found.padded_serial.clone()).unwrap_or_default();
     let is_whole = text(&padded, MAX_SERIAL) == padded && padded.trim() == found.serial;
@@ -382,7 +382,7 @@ pub fn specs(config: &Config) -> Vec<UpstreamSpec> {
     config.routers.iter().flat_map(of).collect()
 }
 
-/// None for a disk of this host, which needs no probe.
+/// The upstream to probe; None for a disk of this host, which needs no probe.
 fn spec(router: &RouterConfig, name: &str, upstream: &UpstreamConfig) -> Option<UpstreamSpec> {
     let (urls, written, mode) = match &upstream.source {
         UpstreamSource::Local(_) => return None,
@@ -430,13 +430,12 @@ pub fn pairs(config: &Config) -> Vec<failover::PairSpec> {
     config.routers.iter().filter_map(one).collect()
 }
 
-/// Distinguishes a router from its peer, which has other portal groups, even if both are on one host.
+/// A text that differs between a router and its peer even on one host, because their portal groups differ.
 fn seed(router: &RouterConfig) -> String {
     format!("{} {} {:?}", lunar_runtime::host::name(), router.name, router.portal_groups)
 }
 
-/// The reservation key: that of the configuration, or one made of the host's name, the instance and its portal
-/// groups.
+/// The reservation key: the configured one, or one derived from the host name, the instance and its portal groups.
 fn key(router: &RouterConfig, pair: &Failover) -> u64 {
     pair.key.unwrap_or_else(|| identity::key(&seed(router)))
 }
@@ -448,7 +447,7 @@ pub fn users(config: &Config) -> BTreeMap<(String, String), BTreeSet<String>> {
         for name in router.upstreams.keys() {
             users.insert((router.name.clone(), name.clone()), BTreeSet::new());
         }
-        // Also before a discovery: a loop must be detected before it is used.
+        // Includes mappings without a discovery: a loop must be detected before it is used.
         for mapping in &router.targets {
             let Some(name) = mapping.map.name() else { continue };
             for upstream in mapping.map.upstreams() {

@@ -1,4 +1,4 @@
-//! A time in a file of ours, in seconds: a whole number where it is one.
+//! Serialization of a duration in seconds: a whole number if possible.
 
 use serde::{Deserialize, Deserializer, Serializer, de};
 use std::time::Duration;

@@ -64,7 +64,7 @@ fn disk_is_known_by_its_path() {
     let other = folder.file("b.img", vec![0; 4096], 0o600);
     let after = config(&arguments(&[other.to_str().unwrap(), path.to_str().unwrap()]), &folder);
     let (a, b) = (&after.targets[0].luns[&1], &after.targets[0].luns[&0]);
-    assert_eq!(before.targets[0].luns[&0].serial, a.serial, "wherever it stands");
+    assert_eq!(before.targets[0].luns[&0].serial, a.serial, "at any place of the command line");
     assert_ne!(a.serial, b.serial);
     assert_eq!(a.state_name, a.serial);
 }

@@ -5,7 +5,7 @@ use lunar_block::Backend;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The medium inside of its filters.
+/// Wraps a medium in the filters of a LUN.
 pub(super) fn filtered(medium: Arc<dyn Backend>, lun: &LunConfig) -> Arc<dyn Backend> {
     lun.filters.iter().fold(medium, |inner, filter| match *filter {
         Filter::Stats => lunar_block::filter::stats(inner).0,

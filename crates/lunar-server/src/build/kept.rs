@@ -1,5 +1,5 @@
-//! Memory disks that a change on trial has removed: a rollback restores them with their data. Hosts do not reach them
-//! meanwhile.
+//! Memory disks that a change on trial has removed. A rollback restores them with their data. Until then, hosts
+//! cannot reach them.
 
 use super::{Name, OpenUnit, Units, same_way};
 use crate::config::{LunConfig, Source};
@@ -18,7 +18,8 @@ impl TrialMemory {
         self.open.get(name).filter(|open| same_way(&open.lun, lun))
     }
 
-    /// Keeps the memory of removed units that no other unit uses. The first one of a name is from before the trial.
+    /// Keeps the memory of removed units that no other unit uses. For each name, the first one counts: it precedes
+    /// the trial.
     pub(super) fn keep(&mut self, left: BTreeMap<Name, OpenUnit>, open: &BTreeMap<Name, OpenUnit>) {
         let is_used =
             |one: &OpenUnit| open.values().any(|o| Arc::ptr_eq(&o.medium.blocks, &one.medium.blocks));
@@ -31,12 +32,12 @@ impl TrialMemory {
 }
 
 impl Units {
-    /// Begins a trial: memory that a change removes is kept for a rollback.
+    /// Starts a trial: from now on, removed memory is kept for a rollback.
     pub fn begin_trial(&mut self) {
         self.kept.is_on_trial = true;
     }
 
-    /// Ends the trial: kept memory is freed.
+    /// Ends the trial and frees the kept memory.
     pub fn end_trial(&mut self) {
         self.kept = TrialMemory::default();
     }

@@ -1,8 +1,9 @@
-//! The record of a LUN's medium as it was first served, beside the state: `NAME.medium`. A host may write anything into
-//! its disk, also the first bytes of an image format; and it knows its disk by the size of its blocks.
+//! The record of the media of a LUN, in `NAME.medium` next to its state. Hosts may write anything to a disk,
+//! including the magic of an image format, and depend on its block size. So both are fixed when a medium is first
+//! served.
 //!
-//! The record is written when the medium is served, and not before: a start or a reload that fails leaves it alone. It
-//! knows the paths of before too, because a LUN may go back to one.
+//! The record is written only once the medium is served: a failed start or reload does not change it. It also lists
+//! earlier paths, because a LUN may return to one of them.
 
 use super::{MAX_STATE_BYTES, Medium, Name, ReusableMedia, Units, notes_of_size};
 use crate::config::{LunConfig, Source, one_name};
@@ -18,32 +19,32 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// Blocks without a reason for others, in bytes.
+/// The default block size in bytes.
 const USUAL: u32 = 512;
-/// Hosts know no larger blocks, in bytes.
+/// The largest block size that hosts support, in bytes.
 const LARGEST: u32 = 4096;
-/// Paths that a record knows.
+/// The number of paths in a record.
 const MAX_PATHS: usize = 8;
-/// Names one file of a path.
+/// The attributes that identify a file.
 const WANTED: StatxFlags = StatxFlags::INO.union(StatxFlags::BTIME);
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(deny_unknown_fields)]
 struct MediumRecord {
     path: PathBuf,
-    /// Of a file.
+    /// Set for a file.
     inode: Option<u64>,
-    /// Of a file: a file system gives the inode of a deleted file to the next one. The number of its device says
-    /// nothing, for it may be another after a restart.
+    /// Set for a file, because a file system reuses the inodes of deleted files. The device number is no identity: it
+    /// may change at a restart.
     birth_ns: Option<i64>,
     format: Format,
-    /// Bytes when it was opened last. A record of an older version has none.
+    /// Size in bytes when it was last opened. Records of older versions have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     size: Option<u64>,
-    /// Of a device: its own blocks, and those that hosts see.
+    /// Set for a device: its own block size, and the one that hosts see.
     device_block_size: Option<u32>,
     block_size: Option<u32>,
-    /// What the LUN had before, at other paths, newest first; these have none themselves.
+    /// The earlier media of the LUN at other paths, newest first. Their own lists are empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     earlier: Vec<MediumRecord>,
 }
@@ -54,29 +55,29 @@ enum Format {
     Raw,
 }
 
-/// The past of a LUN: its media by their paths.
+/// The history of a LUN: its media by path.
 pub(crate) struct MediumHistory {
     file: PathBuf,
     newest: Option<MediumRecord>,
-    /// A server that kept no records has served it.
+    /// Whether a server without such records has served it.
     has_state: bool,
 }
 
-/// A record that is to be written when its medium is served.
+/// A record to write once its medium is served.
 #[derive(Clone)]
 pub(super) struct PendingRecord {
     file: PathBuf,
     record: MediumRecord,
 }
 
-/// The blocks that hosts see, in bytes.
+/// The block size that hosts see, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Blocks {
-    /// As defined.
+    /// The configured one.
     Defined(u32),
-    /// Those of the device.
+    /// That of the device.
     OfDevice(u32),
-    /// Those of before, though the device has blocks of so many bytes.
+    /// The earlier one, although the device has blocks of the second size.
     OfBefore(u32, u32),
 }
 
@@ -87,14 +88,14 @@ impl MediumRecord {
 }
 
 impl Units {
-    /// Records the media that a setup has brought. To be called when the setup is in force.
+    /// Writes the records of the media of a setup. Must be called when the setup is in force.
     pub fn record(&mut self) {
         for open in self.open.values_mut() {
             open.medium.record.take().iter().for_each(PendingRecord::write);
         }
     }
 
-    /// The medium of a path, opened unless it is open in the same way.
+    /// The medium of a path: the open one if it is open in the same way, otherwise a new one.
     pub(super) fn at_path(
         &self,
         name: &Name,
@@ -110,7 +111,7 @@ impl Units {
         let seen = past.blocks(lun, own);
         let size = blocks.facts().capacity;
         let faults = past.replaced(lun).into_iter().chain(past.shrunk(lun, size));
-        // What is open goes on also without its path, and the record stays that of it.
+        // An open medium stays in use when its path is gone. The record then keeps the path.
         let is_there = blocks.missing().is_none();
         let record = is_there.then(|| past.followed_by(lun, own, seen, size)).flatten();
         if is_new {
@@ -124,7 +125,7 @@ impl Units {
         Ok(Medium { blocks, commands, rate, block_size, record })
     }
 
-    /// Opens a path that leads to nothing else than before.
+    /// Opens a path, unless it leads to another medium than before.
     fn open_anew(
         &self,
         lun: &LunConfig,
@@ -134,14 +135,14 @@ impl Units {
         media.in_place(lun)?;
         past.check_there(lun)?;
         let opened = media.open(lun, past.is_raw(lun), &self.state_dir)?;
-        // Another file may have come to the path meanwhile.
+        // The path may have changed between the check and the open.
         media.in_place(lun)?;
         Ok(opened)
     }
 }
 
-/// A server that keeps its state in this folder has served the file or device: its bytes are those of a disk, whatever a
-/// host has written there. A record that cannot be read says nothing.
+/// Whether a server with this state folder has served the file or device. Then its content is that of a raw disk,
+/// even if a host has written the magic of an image format. Unreadable records are ignored.
 pub fn was_served(state_dir: &Path, path: &Path) -> bool {
     let path_buf = path.to_path_buf();
     let source = match path.metadata() {
@@ -158,20 +159,20 @@ pub fn was_served(state_dir: &Path, path: &Path) -> bool {
 }
 
 impl MediumHistory {
-    /// Of the LUN whose state is in this file.
+    /// Reads the history of the LUN with this state file.
     pub(crate) fn read(state_file: &Path) -> Result<MediumHistory, Diagnostic> {
         let file = state_file.with_extension("medium");
         let newest = read(&file)?;
         Ok(MediumHistory { file, newest, has_state: state_file.exists() })
     }
 
-    /// The bytes of the medium are those of the disk: somebody said so, or it was served like this before.
+    /// Whether the medium is a raw disk: by configuration, or because it was served as one.
     pub(crate) fn is_raw(&self, lun: &LunConfig) -> bool {
         lun.raw || self.of(lun).is_some()
     }
 
-    /// Refuses a file that is not there, or is empty, though this unit was served from its path: an empty disk under the
-    /// identity of the old one would look to hosts as if all data were lost.
+    /// Rejects a missing or empty file if this unit was served from its path. With an empty disk under the old
+    /// identity, hosts would see all data lost.
     pub(crate) fn check_there(&self, lun: &LunConfig) -> Result<(), Diagnostic> {
         let Source::File { path, .. } = &lun.source else { return Ok(()) };
         let Some(record) = self.at(&one_name(path)) else { return Ok(()) };
@@ -188,7 +189,7 @@ impl MediumHistory {
         Err(Diagnostic::new(what, hint).with_code(ErrorCode::NotFound))
     }
 
-    /// Another file is at the path of the one that was served.
+    /// Reports that the path leads to another file than the one that was served.
     pub(crate) fn replaced(&self, lun: &LunConfig) -> Option<Diagnostic> {
         let now = MediumLocation::of(lun)?;
         let before = self.at(&now.path)?.place();
@@ -199,7 +200,7 @@ impl MediumHistory {
         is_other.then(|| Diagnostic::new(what, hint))
     }
 
-    /// The medium has less than the one that was served from this path.
+    /// Reports that the medium is smaller than when it was last served from this path.
     pub(crate) fn shrunk(&self, lun: &LunConfig, size: u64) -> Option<Diagnostic> {
         let path = MediumLocation::of(lun)?.path;
         let before = self.at(&path)?.size.filter(|before| size < *before)?;
@@ -210,7 +211,7 @@ impl MediumHistory {
         Some(Diagnostic::new(what, "unless you shrank it on purpose, stop the hosts and restore the medium"))
     }
 
-    /// The path of a LUN is the one that it was served from last.
+    /// Whether the LUN was last served from its current path.
     pub(crate) fn is_newest(&self, lun: &LunConfig) -> bool {
         let (now, newest) = (MediumLocation::of(lun), self.newest.as_ref());
         now.zip(newest).is_some_and(|(now, newest)| now.path == newest.path)
@@ -228,7 +229,7 @@ impl MediumHistory {
         self.at(&now.path).filter(|record| now.is(&record.place()))
     }
 
-    /// The blocks of a LUN on a device whose own blocks have so many bytes; None: it is no device.
+    /// The block size of a LUN. `of_device` is that of the device in bytes; None for a file.
     pub(crate) fn blocks(&self, lun: &LunConfig, of_device: Option<u32>) -> Blocks {
         let Some(own) = of_device.filter(|_| !lun.has_block_size && lun.kind == PeripheralDeviceType::Disk)
         else {
@@ -248,7 +249,7 @@ impl MediumHistory {
         }
     }
 
-    /// What is to be recorded of the medium that follows; None: that is recorded already.
+    /// The record to write for a medium; None if the file has it already.
     fn followed_by(
         &self,
         lun: &LunConfig,
@@ -258,7 +259,7 @@ impl MediumHistory {
     ) -> Option<PendingRecord> {
         let MediumLocation { path, inode, birth_ns } = MediumLocation::of(lun)?;
         let block_size = of_device.filter(|_| !lun.has_block_size).map(|_| blocks.bytes());
-        // One that is defined says nothing of the time after it.
+        // A configured block size is not recorded: the earlier one counts again without it.
         let before = self.of(lun).and_then(|record| record.block_size);
         let block_size = block_size.or(before);
         let (format, device_block_size, size) = (Format::Raw, of_device, Some(size));
@@ -268,7 +269,7 @@ impl MediumHistory {
         (self.newest.as_ref() != Some(&record)).then(|| PendingRecord { file: self.file.clone(), record })
     }
 
-    /// The newest records of other paths, one less than a record knows.
+    /// The newest records of other paths, leaving room for one more.
     fn without(&self, path: &Path) -> Vec<MediumRecord> {
         let Some(newest) = &self.newest else { return Vec::new() };
         let all = std::iter::once(newest).chain(&newest.earlier).filter(|record| record.path != path);
@@ -277,7 +278,7 @@ impl MediumHistory {
 }
 
 impl PendingRecord {
-    /// The LUN is served also where the record cannot be written.
+    /// Writes the record. A failure is logged, and the LUN is served.
     fn write(&self) {
         lunar_target::remove_leftovers(&self.file);
         let bytes = serde_json::to_vec(&self.record).map_err(std::io::Error::from);
@@ -294,7 +295,7 @@ impl Blocks {
         bytes
     }
 
-    /// A line for people, where the blocks are not the usual ones.
+    /// A note for users if the block size is not the default.
     pub(crate) fn note(self) -> Option<String> {
         match self {
             Blocks::Defined(_) => None,
@@ -309,7 +310,7 @@ impl Blocks {
     }
 }
 
-/// Where a medium is, and which file is there.
+/// The path of a medium, and the identity of its file.
 struct MediumLocation {
     path: PathBuf,
     inode: Option<u64>,
@@ -327,14 +328,15 @@ impl MediumLocation {
         Some(MediumLocation { path: one_name(path), inode, birth_ns: found.as_ref().and_then(birth_ns) })
     }
 
-    /// A record of an older version has no time of birth, and some file systems keep none.
+    /// Whether both are the same. A birth time counts only if both have one: older records and some file systems have
+    /// none.
     fn is(&self, other: &MediumLocation) -> bool {
         let is_as_old = self.birth_ns.zip(other.birth_ns).is_none_or(|(a, b)| a == b);
         self.path == other.path && self.inode == other.inode && is_as_old
     }
 }
 
-/// `inode 12, created 2026-11-26T17:50:03Z`.
+/// The identity as `inode 12, created 2026-11-26T17:50:03Z`.
 impl fmt::Display for MediumLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.inode {
@@ -347,14 +349,14 @@ impl fmt::Display for MediumLocation {
     }
 }
 
-/// None: the file system does not keep it.
+/// The birth time; None if the file system does not store it.
 fn birth_ns(found: &Statx) -> Option<i64> {
     let has_birth = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
     let at = has_birth.then_some(found.stx_btime)?;
     at.tv_sec.checked_mul(1_000_000_000)?.checked_add(at.tv_nsec.into())
 }
 
-/// A partition table (GPT) at byte 512, and none at byte 4096: hosts have used blocks of 512 bytes.
+/// Whether the device has a GPT at byte 512 and none at byte 4096, which shows that hosts used blocks of 512 bytes.
 fn has_table_of_usual(lun: &LunConfig) -> bool {
     const HEADER: &[u8] = b"EFI PART";
     let Source::Device { path } = &lun.source else { return false };
@@ -392,7 +394,7 @@ mod tests {
         MediumHistory::read(&folder.0.join("0.state")).unwrap()
     }
 
-    /// A LUN is served.
+    /// Records the medium as served.
     fn keep(folder: &Folder, lun: &LunConfig, of_device: Option<u32>, blocks: Blocks, size: u64) {
         past(folder).followed_by(lun, of_device, blocks, size).iter().for_each(PendingRecord::write);
     }
@@ -417,8 +419,8 @@ mod tests {
         keep(&folder, &disk, Some(4096), Blocks::OfBefore(512, 4096), 8192);
         assert_eq!(fresh(4096), Blocks::OfBefore(512, 4096));
         keep(&folder, &defined, Some(4096), Blocks::Defined(512), 8192);
-        assert_eq!(fresh(4096), Blocks::OfBefore(512, 4096), "what was defined is not kept");
-        assert_eq!(fresh(512), Blocks::Defined(512), "it is another device");
+        assert_eq!(fresh(4096), Blocks::OfBefore(512, 4096), "a configured block size is not recorded");
+        assert_eq!(fresh(512), Blocks::Defined(512), "a device with another block size");
     }
 
     #[test]
@@ -445,7 +447,7 @@ mod tests {
         assert!(past(&folder).is_raw(&lun));
         let other = folder.file("other", vec![0; 8192], 0o600);
         std::fs::rename(other, path).unwrap();
-        assert!(!past(&folder).is_raw(&lun), "another file came to its path");
+        assert!(!past(&folder).is_raw(&lun), "another file is at the path");
     }
 
     #[test]
@@ -461,9 +463,9 @@ mod tests {
             folder.file("0.medium", serde_json::to_vec(&record).unwrap(), 0o600);
         };
         of_birth(Some(birth_ns - 1));
-        assert!(!past(&folder).is_raw(&lun), "the file of the record is gone");
+        assert!(!past(&folder).is_raw(&lun), "another birth time, so another file");
         of_birth(None);
-        assert!(past(&folder).is_raw(&lun), "an older version has written the record");
+        assert!(past(&folder).is_raw(&lun), "records of older versions have no birth time");
     }
 
     #[test]
@@ -498,7 +500,10 @@ mod tests {
             assert!(problem.hint.as_ref().unwrap().contains("0.medium"), "{problem}");
             assert_eq!(problem.code, ErrorCode::NotFound);
         }
-        assert!(past(&folder).check_there(&of(&folder.0.join("other"))).is_ok(), "it was never served");
+        assert!(
+            past(&folder).check_there(&of(&folder.0.join("other"))).is_ok(),
+            "this path was never served"
+        );
     }
 
     #[test]
@@ -531,7 +536,7 @@ mod tests {
         let mut older = past(&folder).newest.unwrap();
         older.size = None;
         folder.file("0.medium", serde_json::to_vec(&older).unwrap(), 0o600);
-        assert!(past(&folder).shrunk(&lun, 4096).is_none(), "it does not say");
+        assert!(past(&folder).shrunk(&lun, 4096).is_none(), "a record without a size");
     }
 
     #[test]

@@ -1,17 +1,18 @@
-//! What to do about a medium that cannot be opened.
+//! Hints for media that cannot be opened.
 
 use crate::config::{LunConfig, Source};
 use crate::{Diagnostic, ErrorCode, plain};
 use lunar_block::OpenError;
 use std::io::ErrorKind;
 
-/// Why a medium cannot be opened, with a hint that its definition can follow.
+/// Reports why a medium cannot be opened, with a hint that its section can implement.
 pub(crate) fn cannot_open(lun: &LunConfig, e: OpenError) -> Diagnostic {
     let hint = hint_of_upstream(lun, e.kind).unwrap_or(e.hint);
     Diagnostic::new(format!("{}: {}", e.subject, plain(&e.what)), hint).with_code(ErrorCode::from(e.kind))
 }
 
-/// A disk behind a router has neither `size` nor `backend` nor `read_only`: what else to do. None: the usual.
+/// The hint for a disk behind a router, which has neither `size` nor `backend` nor `read_only`. None: the default
+/// hint.
 fn hint_of_upstream(lun: &LunConfig, kind: ErrorKind) -> Option<String> {
     let (path, is_file) = match &lun.source {
         _ if !lun.is_upstream => return None,

@@ -1,4 +1,4 @@
-//! The settings of the device server of a LUN: on a medium of this host, and in passthrough.
+//! The settings of the device server of a LUN: on a medium of this host, or in passthrough.
 
 use super::Name;
 use crate::config::LunConfig;
@@ -13,7 +13,7 @@ pub(crate) fn settings(
     facts: BackendInfo,
     max_registrants: usize,
 ) -> Result<LuSettings, Diagnostic> {
-    // What is routed may have no medium now.
+    // A routed LUN may have no medium now.
     if facts.capacity < u64::from(lun.block_size) && lun.source.place().is_none() {
         return Err(Diagnostic::new(
             format!("the medium has {} bytes, less than a block of {}", facts.capacity, lun.block_size),
@@ -30,7 +30,7 @@ pub(crate) fn settings(
         removable: lun.removable,
         write_cache: lun.write_cache,
         thin: lun.thin && facts.unmap,
-        // Of the medium once it is open.
+        // Set when the medium is opened.
         max_atomic: 0,
         max_registrants,
         reservable: lun.reservable,

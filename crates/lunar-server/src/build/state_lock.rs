@@ -1,8 +1,8 @@
-//! The state and the serial number of a unit, which one server has at a time: hosts take what has one name for one
-//! disk, and of two servers that keep state in one file each replaces what the other kept.
+//! Locks on the state and the serial number of a unit, so that only one server uses them. Hosts take two disks with
+//! one serial number for the same disk. Two servers with one state file would overwrite each other's state.
 //!
-//! A hold is a lock on a file of its own, because state files are replaced by rename. The file is removed by its holder
-//! alone, and a lock counts only while the file is at its path.
+//! Each lock is on a separate file, because state files are replaced by rename. Only the holder removes the file, and
+//! a lock counts only while the file is at its path.
 
 use super::{Name, TRIAL, can_create, of_lun, state_path};
 use crate::config::{LunConfig, Source, one_name};
@@ -14,20 +14,20 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Nobody writes more into the file of a hold.
+/// Upper limit of the text in a lock file.
 const MAX_TEXT_BYTES: u64 = 16 << 10;
 
-/// Held for as long as a unit is served.
+/// A lock, held as long as its unit is served.
 pub(super) struct StateLock {
     path: PathBuf,
     lock: LockFile,
 }
 
-/// All holds of a process, shared by the units of before and after a reload.
+/// All locks of a process, shared by the units before and after a reload.
 #[derive(Default)]
 pub(super) struct StateLocks(Mutex<BTreeMap<PathBuf, Weak<StateLock>>>);
 
-/// What is to be held: what it is, the file of the lock, and how it can be another.
+/// A lock to take: its object, its file, and how to use another object.
 struct LockRequest {
     what: String,
     path: PathBuf,
@@ -35,8 +35,8 @@ struct LockRequest {
 }
 
 impl StateLocks {
-    /// Takes what a unit needs. What another definition of the unit has already is to be signed ([`sign`]) once the new
-    /// one is in force.
+    /// Takes the locks of a unit. A lock that an open unit holds already is shared. Call [`sign`] once the new
+    /// definition is in force.
     pub(super) fn take(
         &self,
         state_dir: &Path,
@@ -57,7 +57,7 @@ impl StateLocks {
         let hold = match LockFile::lock(&wanted.path) {
             Ok(Some(lock)) => Arc::new(StateLock { path: wanted.path.clone(), lock }),
             Ok(None) => return Err(wanted.refused(place)),
-            // Any other fault may end by itself, and another server could have the lock by then.
+            // Other errors may be temporary, and another server could get the lock later.
             Err(e) if has_no_locks(&e) => {
                 tracing::warn!("{}", wanted.unlocked(&e));
                 return Ok(None);
@@ -70,23 +70,23 @@ impl StateLocks {
     }
 }
 
-/// Writes into the locks of a unit what it is served from.
+/// Writes the medium of a unit into its lock files.
 pub(super) fn sign(holds: &[Arc<StateLock>], name: &Name, lun: &LunConfig) {
     let place = place(name, lun);
     holds.iter().for_each(|hold| hold.sign(&place));
 }
 
-/// A lock of a unit that another process has.
+/// A lock of a unit that another process holds.
 pub(crate) struct LockConflict {
-    /// As a server says it.
+    /// The error that a server would report.
     pub(crate) problem: Diagnostic,
-    /// The process, and the configuration that it runs by; None: it does not say.
+    /// The process, and its configuration file if known; None if the lock file names no process.
     pub(crate) by: Option<(u32, Option<PathBuf>)>,
-    /// It has the lock for this unit on this medium.
+    /// Whether the process serves the same unit from the same medium.
     pub(crate) is_same: bool,
 }
 
-/// The locks that a unit needs and others have. Nothing is taken.
+/// The locks of a unit that other processes hold. Takes no lock.
 pub(crate) fn held(state_dir: &Path, name: &Name, lun: &LunConfig) -> Vec<LockConflict> {
     let place = place(name, lun);
     let held = wanted(state_dir, name, lun).into_iter().filter(|one| lock_file::is_held(&one.path));
@@ -102,7 +102,8 @@ pub(crate) fn held(state_dir: &Path, name: &Name, lun: &LunConfig) -> Vec<LockCo
     held.map(one).collect()
 }
 
-/// Looks whether a server could take the locks of a unit: its warnings, in its words. Nothing is left behind.
+/// Checks whether a server could take the locks of a unit, and returns the warnings that it would log. Leaves no
+/// file.
 ///
 /// # Errors
 /// Those of a server.
@@ -119,7 +120,7 @@ pub(crate) fn lockable(state_dir: &Path, name: &Name, lun: &LunConfig) -> Result
     Ok(notes)
 }
 
-/// Looks whether a file could be made and locked in this folder, which may not be there yet.
+/// Checks whether a file can be created and locked in this folder. A missing folder passes.
 fn can_lock(folder: &Path) -> io::Result<()> {
     if !folder.exists() {
         return Ok(());
@@ -130,18 +131,19 @@ fn can_lock(folder: &Path) -> io::Result<()> {
     locked
 }
 
-/// A unit has an identity that it holds: the server that has it is known by that.
+/// Whether a unit has a lasting identity, which it locks. The locks show which server serves it.
 pub(crate) fn has_identity(lun: &LunConfig) -> bool {
     !super::is_nameless(lun)
 }
 
-/// The serial number by which hosts know a medium of this host; None: it has none that stays, or it is that of an upstream.
+/// The serial number of a medium of this host; None if it does not last, or belongs to an upstream.
 fn serial(name: &Name, lun: &LunConfig) -> Option<String> {
     let is_own = lun.source.place().is_none() && !super::is_nameless(lun);
     is_own.then(|| identity::identity(&name.0, name.1, lun).serial.trim().to_string())
 }
 
-/// Hosts take two disks with one serial number for one, whether it is written or made of names.
+/// Reports duplicate serial numbers, configured or derived: hosts take two disks with one serial number for the same
+/// disk.
 pub(crate) fn serial_twice(wanted: &BTreeMap<Name, &LunConfig>) -> Result<(), Vec<Diagnostic>> {
     let mut first = BTreeMap::new();
     for (name, lun) in wanted {
@@ -154,7 +156,7 @@ pub(crate) fn serial_twice(wanted: &BTreeMap<Name, &LunConfig>) -> Result<(), Ve
     Ok(())
 }
 
-/// A medium by a path that holds in every folder, and the unit.
+/// A medium, by absolute path, and its unit.
 fn place(name: &Name, lun: &LunConfig) -> String {
     let medium = match &lun.source {
         Source::File { path, .. } | Source::Device { path } => one_name(path).display().to_string(),
@@ -200,7 +202,7 @@ impl LockRequest {
 
     fn refused(&self, place: &str) -> Diagnostic {
         let (held, stop) = match self.signed() {
-            // A copy of the configuration, or the same server once more.
+            // A copy of the configuration, or the same server started twice.
             Some((pid, of)) if of == place => {
                 let command = command(pid).map_or(String::new(), |command| format!(" ({command})"));
                 let what = format!(
@@ -221,7 +223,7 @@ impl LockRequest {
         Diagnostic::new(format!("{held}; here it is for {place}"), hint).with_code(ErrorCode::InUse)
     }
 
-    /// The process that has it, and for what.
+    /// The process that holds it, and for which medium and unit.
     fn signed(&self) -> Option<(u32, String)> {
         let mut text = String::new();
         let file = File::open(&self.path).ok()?;
@@ -243,7 +245,7 @@ fn command(pid: u32) -> Option<String> {
     Some(arguments(pid)?.join(" ").chars().filter(|c| !c.is_control()).take(200).collect())
 }
 
-/// The configuration file that a server was started with, as far as this user can see that.
+/// The configuration file of a running server, if this user can read its arguments.
 pub(crate) fn configuration(pid: u32) -> Option<PathBuf> {
     let arguments = arguments(pid)?;
     let named = arguments.iter().find_map(|argument| argument.strip_prefix("--config="));
@@ -255,7 +257,7 @@ pub(crate) fn configuration(pid: u32) -> Option<PathBuf> {
 }
 
 impl StateLock {
-    /// Writes the process and the place. Without that the lock holds all the same.
+    /// Writes the process and the medium. A failure is logged, and the lock stays valid.
     fn sign(&self, place: &str) {
         if let Err(e) = self.lock.write_owner(format!("{}\n{place}\n", std::process::id())) {
             tracing::warn!("{}: {}", self.path.display(), io_text(&e));
@@ -288,12 +290,12 @@ mod tests {
         number: u16,
         lun: &LunConfig,
     ) -> Result<Vec<Arc<StateLock>>, Diagnostic> {
-        // Each as another process does it.
+        // Separate locks, as those of another process.
         StateLocks::default().take(&folder.0, &(target.into(), number), lun)
     }
 
     fn refused(result: Result<Vec<Arc<StateLock>>, Diagnostic>) -> Diagnostic {
-        result.err().expect("another server has it")
+        result.err().expect("another server holds the lock")
     }
 
     #[test]
@@ -333,7 +335,7 @@ mod tests {
         let other = take(&folder, "iqn.2026-11.org.example:e", 3, &lun("/b.img", None)).ok().unwrap();
         drop((first, other));
         let files = std::fs::read_dir(folder.0.join("lu/serials")).unwrap().count();
-        assert_eq!(files, 0, "who has it removes it");
+        assert_eq!(files, 0, "the holder removes the file");
     }
 
     #[test]
@@ -345,7 +347,11 @@ mod tests {
         assert!(before.iter().zip(&after).all(|(a, b)| Arc::ptr_eq(a, b)));
         drop(before);
         let held_for = || refused(take(&folder, TARGET, 0, &lun("/c.img", None))).what;
-        assert!(held_for().contains(" for /a.img, LUN 0"), "the other is not in force yet: {}", held_for());
+        assert!(
+            held_for().contains(" for /a.img, LUN 0"),
+            "the new definition is not in force yet: {}",
+            held_for()
+        );
         sign(&after, &name, &lun("/b.img", None));
         assert!(held_for().contains(" for /b.img, LUN 0"), "{}", held_for());
     }

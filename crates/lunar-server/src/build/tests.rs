@@ -16,13 +16,13 @@ const DISK: &str = "[[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.i
 const NULL: &str = "[[target.lun]]\nlun = 1\nbackend = \"null\"\nsize = \"1TiB\"\n";
 const MEMORY: &str = "[[target.lun]]\nlun = 2\nbackend = \"memory\"\nsize = \"1MiB\"\n";
 
-/// As the server does it.
+/// Quiesces the units as the server does.
 fn rest(units: Vec<Arc<LogicalUnit>>) -> Result<Vec<Quiesced>, (usize, std::io::Error)> {
     let runtime = compio::runtime::Runtime::new().unwrap();
     Ok(units.iter().map(|unit| runtime.block_on(unit.quiesce()).unwrap()).collect())
 }
 
-/// The error of another server that opens the disk.
+/// The error when another server opens the disk.
 fn locked(folder: &Folder) -> String {
     lunar_block::open(&BackendSpec::path(folder.0.join("disk.img"))).err().unwrap().what
 }
@@ -100,7 +100,7 @@ fn file_is_opened_in_another_way_by_the_same_unit() {
     assert_eq!(locked(&folder), "is in use by another server");
 }
 
-/// Two servers of one folder of state.
+/// Two servers with the same state folder.
 #[test]
 fn second_null_disk_of_a_name_keeps_no_state() {
     let folder = Folder::new("null-twice");
@@ -116,20 +116,21 @@ fn second_null_disk_of_a_name_keeps_no_state() {
     );
 }
 
-/// Somebody has the configuration read again.
+/// A reload.
 fn again(units: &mut Units, config: &Config) -> Result<TargetConfig, Vec<Diagnostic>> {
     units.look_at_paths(config)?;
     served(units, config)
 }
 
-/// A server starts, or goes on, with this configuration.
+/// A start, or the part of a reload after the check of paths.
 fn served(units: &mut Units, config: &Config) -> Result<TargetConfig, Vec<Diagnostic>> {
     let setup = units.setup(config, &rest)?;
     units.record();
     Ok(setup)
 }
 
-/// The path of the disk leads to another file, the old one has this name, or none; what is said then.
+/// Puts another file at the path of the disk, and renames the old file to `keep` or removes it. Returns the words of
+/// the expected error.
 fn replace(folder: &Folder, keep: Option<&str>) -> String {
     use std::os::unix::fs::MetadataExt;
     let disk = folder.0.join("disk.img");
@@ -167,13 +168,13 @@ fn reload_refuses_another_file_at_the_path_of_a_served_one() {
             assert!(Arc::ptr_eq(&before, &unit(&old, 0).backend()));
         }
         let found = units.setup(&both, &rest).ok().unwrap();
-        assert!(Arc::ptr_eq(&before, &unit(&found, 0).backend()), "it is not opened again");
+        assert!(Arc::ptr_eq(&before, &unit(&found, 0).backend()), "the file is not opened again");
         let Some(keep) = keep else { continue };
         again(&mut units, &config(&folder, NULL)).ok().unwrap();
         let new = again(&mut units, &both).ok().unwrap();
         assert_eq!(unit(&new, 0).backend().facts().capacity, 2 << 20);
         std::fs::rename(folder.0.join(keep), folder.0.join("disk.img")).unwrap();
-        assert!(again(&mut units, &both).is_err(), "the new one is served now");
+        assert!(again(&mut units, &both).is_err(), "the new file is served now");
     }
 }
 
@@ -191,9 +192,9 @@ fn file_that_was_moved_is_not_made_anew_by_a_reload() {
     assert!(unit(&old, 0).lu.busy_status().is_none());
     for goes_on in [format!("{DISK}serial = \"9\"\n"), DISK.replace("lun = 0", "lun = 7")] {
         again(&mut units, &config(&folder, &goes_on)).ok().unwrap();
-        assert_eq!(std::fs::read(&record).unwrap(), before, "it is about the file that is open");
+        assert_eq!(std::fs::read(&record).unwrap(), before, "the record describes the open file");
     }
-    assert!(!folder.0.join("disk.img").exists(), "no other file was made");
+    assert!(!folder.0.join("disk.img").exists(), "no other file was created");
 }
 
 #[test]
@@ -214,7 +215,7 @@ fn missing_image_is_not_made_anew_under_the_old_identity() {
     for refused in [started, reloaded] {
         assert!(refused.starts_with(start) && refused.contains(record), "{refused}");
     }
-    assert!(!disk.exists(), "nothing was made");
+    assert!(!disk.exists(), "no file was created");
     std::fs::remove_file(folder.0.join("state/lu/iqn.2026-11.org.example:disks/0.medium")).unwrap();
     again(&mut running, &both).ok().unwrap();
     assert_eq!(std::fs::metadata(&disk).unwrap().len(), 1 << 20);
@@ -231,7 +232,7 @@ fn server_that_is_refused_leaves_the_record_alone() {
     let refused = messages(second.setup(&copied, &rest), &folder);
     assert!(refused.contains("0.state is in use by process "), "{refused}");
     assert_eq!(std::fs::read(&record).unwrap(), before);
-    assert!(!folder.0.join("copy.img").exists(), "nothing was made");
+    assert!(!folder.0.join("copy.img").exists(), "no file was created");
 }
 
 #[test]
@@ -242,7 +243,7 @@ fn deleted_file_is_the_only_copy_and_its_lun_stays() {
     let old = units.setup(&both, &rest).ok().unwrap();
     assert!(units.unlinked().is_empty());
     std::fs::remove_file(folder.0.join("disk.img")).unwrap();
-    let [unlinked] = &units.unlinked()[..] else { panic!("there is one") };
+    let [unlinked] = &units.unlinked()[..] else { panic!("one unlinked LUN") };
     let hint = unlinked.hint.clone().unwrap();
     assert!(hint.contains(&format!("cp --sparse=always /proc/{}/fd/", std::process::id())), "{hint}");
     for changed in [NULL.to_owned(), format!("{DISK}read_only = true\n{NULL}")] {
@@ -252,11 +253,11 @@ fn deleted_file_is_the_only_copy_and_its_lun_stays() {
         assert!(refused.starts_with(start) && refused.contains("cp --sparse=always"), "{refused}");
     }
     let new = again(&mut units, &both).ok().unwrap();
-    assert!(Arc::ptr_eq(&unit(&old, 0).backend(), &unit(&new, 0).backend()), "it goes on");
-    assert!(!folder.0.join("disk.img").exists(), "no other file was made");
+    assert!(Arc::ptr_eq(&unit(&old, 0).backend(), &unit(&new, 0).backend()), "the LUN keeps the open file");
+    assert!(!folder.0.join("disk.img").exists(), "no other file was created");
 }
 
-/// A host writes the first bytes of an image format into its disk.
+/// Writes the magic of qcow2 into the disk, as a host may do.
 fn write_qcow2(disk: &Path) {
     let disk = std::fs::File::options().write(true).open(disk).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&disk, b"QFI\xfb\0\0\0\x03", 0).unwrap();
@@ -274,7 +275,7 @@ fn disk_once_served_stays_raw_whatever_hosts_write() {
     assert!(refused.contains("disk.img: is a disk image in the format qcow2, not raw\n"), "{refused}");
     let raw = config(&folder, &format!("{elsewhere}format = \"raw\"\n"));
     assert!(served(&mut state(), &raw).is_ok());
-    assert!(state().setup(&config(&folder, &elsewhere), &rest).is_ok(), "the record says so");
+    assert!(state().setup(&config(&folder, &elsewhere), &rest).is_ok(), "the record marks it as raw");
 }
 
 #[test]
@@ -298,10 +299,10 @@ fn reload_that_fails_leaves_the_record_alone() {
     std::fs::rename(folder.0.join("disk.img"), folder.0.join("aside.img")).unwrap();
     let refused = messages(served(&mut units, &good), &folder);
     assert!(refused.contains("disk.img: no such file or directory; it held the data"), "{refused}");
-    assert!(!folder.0.join("disk.img").exists(), "nothing was made");
+    assert!(!folder.0.join("disk.img").exists(), "no file was created");
     std::fs::rename(folder.0.join("aside.img"), folder.0.join("disk.img")).unwrap();
     write_qcow2(&folder.0.join("disk.img"));
-    assert!(served(&mut units, &good).is_ok(), "it stays raw");
+    assert!(served(&mut units, &good).is_ok(), "the disk stays raw");
 }
 
 #[test]
@@ -345,7 +346,7 @@ fn occupied_path_leaves_the_old_medium_serving() {
     assert!(Arc::ptr_eq(&before, &unit(&old, 0).backend()));
     std::fs::remove_dir(folder.0.join("disk.img")).unwrap();
     let gone = again(&mut units, &good).ok().unwrap();
-    assert!(Arc::ptr_eq(&before, &unit(&gone, 0).backend()), "what is open is not given up for nothing");
+    assert!(Arc::ptr_eq(&before, &unit(&gone, 0).backend()), "the open medium stays in use");
     assert!(!folder.0.join("disk.img").exists());
     std::fs::rename(folder.0.join("aside.img"), folder.0.join("disk.img")).unwrap();
     let back = again(&mut units, &good).ok().unwrap();
@@ -361,8 +362,8 @@ fn file_lock_moves_to_another_lun_after_removal() {
     let medium = unit(&old, 0).backend();
     let moved = units.setup(&config(&folder, &DISK.replace("lun = 0", "lun = 7")), &rest).ok().unwrap();
     assert!(Arc::ptr_eq(&medium, &unit(&moved, 7).backend()));
-    assert!(unit(&old, 0).lu.busy_status().is_some(), "it stays busy");
-    assert!(unit(&old, 0).backend().facts().null, "and has let go of the file");
+    assert!(unit(&old, 0).lu.busy_status().is_some(), "a removed unit stays busy");
+    assert!(unit(&old, 0).backend().facts().null, "a removed unit has closed the file");
 }
 
 #[test]
@@ -466,10 +467,10 @@ fn share_keeps_its_limits_when_a_reload_fails() {
         (0..3).map(|_| rate.pay(1)).max().unwrap() > Duration::ZERO
     };
     units.setup(&with_rate_limit(0, ""), &rest).ok().unwrap();
-    assert!(!waits(&units), "there is no limit");
+    assert!(!waits(&units), "no limit is set");
     let missing = DISK.replace("disk.img", "none.img").replace("size = \"1MiB\"\n", "");
     assert!(units.setup(&with_rate_limit(1, &missing), &rest).is_err());
-    assert!(!waits(&units), "there is none yet");
+    assert!(!waits(&units), "the failed reload set no limit");
     units.setup(&with_rate_limit(1, ""), &rest).ok().unwrap();
     assert!(waits(&units));
 }
@@ -507,12 +508,12 @@ fn saved_state_is_loaded() {
     std::fs::write(&file, &bytes).unwrap();
     assert!(Units::new(folder.0.join("state")).setup(&config, &rest).is_ok());
     std::fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
-    assert!(Units::new(folder.0.join("state")).setup(&config, &rest).is_err(), "it was read");
+    assert!(Units::new(folder.0.join("state")).setup(&config, &rest).is_err(), "the saved state is read");
     let left = file.with_file_name("1.state.new-4000000000-1-0");
     std::fs::write(&left, "half").unwrap();
     std::fs::write(&file, &bytes).unwrap();
     assert!(Units::new(folder.0.join("state")).setup(&config, &rest).is_ok());
-    assert!(!left.exists(), "what a killed writer left");
+    assert!(!left.exists(), "the temporary file of a killed writer is removed");
 }
 
 #[test]
@@ -526,19 +527,23 @@ fn nameless_memory_is_another_disk_each_time() {
     let new = || Units::new(folder.0.join("state"));
     let mut units = new();
     let (first, file) = who(&mut units, MEMORY);
-    assert_eq!(file, None, "a reservation must not outlive what it protects");
-    assert_eq!(who(&mut units, &format!("{MEMORY}write_cache = false\n")).0, first, "it goes on");
+    assert_eq!(file, None, "reservations must not outlive the data");
+    assert_eq!(
+        who(&mut units, &format!("{MEMORY}write_cache = false\n")).0,
+        first,
+        "the disk keeps its identity"
+    );
     let (second, _) = who(&mut new(), MEMORY);
     assert_ne!(first.serial, second.serial);
     assert_ne!(first.naa, second.naa);
     who(&mut units, &MEMORY.replace("\"memory\"", "\"null\""));
-    assert_ne!(who(&mut units, MEMORY).0, first, "its data is lost");
+    assert_ne!(who(&mut units, MEMORY).0, first, "a new disk has a new identity");
     let named = format!("{MEMORY}serial = \"7\"\n");
     let (third, file) = who(&mut new(), &named);
     assert_eq!(
         (&third, file.is_some()),
         (&who(&mut new(), &named).0, true),
-        "whoever names it answers for it"
+        "a configured serial number lasts"
     );
 }
 

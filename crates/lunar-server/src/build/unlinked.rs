@@ -1,5 +1,5 @@
-//! Media that are served and are missing from their paths: what is in a file without a name ends when it is closed, and
-//! hosts that use a disk must not find another one in its place.
+//! Served media that are missing from their paths. The data of an unlinked file is lost when it is closed. Hosts must
+//! not find another disk in the place of the one that they use.
 
 use super::{Name, OpenUnit, Units, has_path, of_lun, same_place, same_way, wanted};
 use crate::Diagnostic;
@@ -8,21 +8,21 @@ use lunar_block::MissingMedium;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The two ways to another file at the path of a served one.
+/// The two ways to serve another file at the path of a served one.
 const ANEW: &str = "to serve the file now at the path, stop and start the server";
 const AGAIN: &str = "to serve the file now at the path, reload once without this LUN and once with it";
 
 impl Units {
-    /// The LUNs whose data end with this server, as their files were deleted or replaced.
+    /// The LUNs whose data is lost when this server ends, because their files were deleted or replaced.
     pub fn unlinked(&self) -> Vec<Diagnostic> {
         self.open.iter().filter_map(|(name, open)| unlinked(name, open)).collect()
     }
 
-    /// The LUNs of a configuration at whose paths there is something else than what is served. A medium that is at no
-    /// path is only logged: it goes on as it is.
+    /// Checks the paths of a configuration. It is an error if a path leads to another medium than the served one. A
+    /// missing path is only logged: its LUN keeps the open medium.
     ///
     /// # Errors
-    /// One for each LUN. Nobody may find another disk under its identity without a word.
+    /// One for each LUN, because hosts would silently get another disk under the same identity.
     pub fn look_at_paths(&self, config: &Config) -> Result<(), Vec<Diagnostic>> {
         let wanted = wanted(config);
         let mut replaced = Vec::new();
@@ -49,7 +49,7 @@ fn unlinked(name: &Name, open: &OpenUnit) -> Option<Diagnostic> {
     Some(of_lun(name, Diagnostic::new(what, missing.remedy())))
 }
 
-/// A path is opened once more only if it still leads to what is open by it.
+/// Checks that a path still leads to its open medium, before it is opened again.
 pub(super) fn in_place<'a>(
     mut open: impl Iterator<Item = &'a OpenUnit>,
     lun: &LunConfig,
@@ -69,7 +69,7 @@ fn not_in_place(missing: &MissingMedium) -> Diagnostic {
     Diagnostic::new(missing.to_string(), hint)
 }
 
-/// The LUNs that would be removed, or be opened anew, with the only copy of their data.
+/// The LUNs whose only copy of the data would be closed, because they are removed or opened again.
 pub(super) fn lost(
     leaving: &BTreeMap<Name, OpenUnit>,
     staying: &BTreeMap<Name, OpenUnit>,

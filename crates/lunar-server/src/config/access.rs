@@ -13,18 +13,19 @@ use std::ops::Range;
 /// The initiators that may use a target of a router.
 #[derive(Clone, Debug)]
 pub struct Grant {
-    /// As the file says it: `all`, `none`, or names of access lists.
+    /// As in the file: `all`, `none`, or names of access lists.
     pub names: Vec<String>,
-    /// No initiator may use it.
+    /// Whether it excludes all initiators.
     pub none: bool,
-    /// The entries of the lists; the first that matches decides. Empty: all initiators, or with `none` no one.
+    /// The entries of the lists; the first match decides. If empty, all initiators have access, or with `none` no
+    /// initiator.
     pub entries: Vec<AccessRule>,
 }
 
-/// The words that are no names of lists.
+/// The words with a meaning of their own, which cannot be names of lists.
 const WORDS: [&str; 2] = ["all", "none"];
 
-/// All access lists of a file. An invalid list has its own problems and counts as valid for its users.
+/// All access lists of a file. An invalid list is reported once and counts as valid where it is used.
 pub(super) struct AccessLists(BTreeMap<String, AccessRule>);
 
 /// Reads all `[access.NAME]`.
@@ -53,12 +54,12 @@ fn list(p: &mut Diagnostics<'_>, s: &mut Section<'_>, users: &ChapUsers) -> Acce
 }
 
 impl AccessLists {
-    /// The names of all.
+    /// The names of all lists.
     pub(super) fn names(&self) -> Vec<String> {
         self.0.keys().cloned().collect()
     }
 
-    /// What `access` of a section grants: `"all"`, `"none"`, the name of a list, or a list of names.
+    /// The initiators that `access` of a section admits: `"all"`, `"none"`, the name of a list, or a list of names.
     pub(super) fn grant(&self, p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Grant {
         let mut grant = Grant { names: Vec::new(), none: false, entries: Vec::new() };
         match s.find("access") {

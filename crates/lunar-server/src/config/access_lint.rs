@@ -4,10 +4,10 @@ use super::Config;
 use lunar_target::access::matches_pattern;
 use lunar_target::config::{AccessRule, IpNetwork};
 
-/// Ports of SRP initiators begin so where iSCSI has names.
+/// Prefix of SRP initiator ports in place of iSCSI names.
 const PORT: &str = "0x";
 
-/// A line for each.
+/// One line for each finding.
 pub fn access_lint(config: &Config) -> Vec<String> {
     let groups = config.portal_groups.iter();
     let has_srp = |tags: &[u16]| {
@@ -40,7 +40,7 @@ fn of(name: &str, has_srp: bool, list: &[AccessRule]) -> Vec<String> {
     behind.filter_map(|(n, entry)| shadowed(name, n, entry, &list[..n])).collect()
 }
 
-/// An entry for ports that another one keeps from being reached.
+/// Reports an entry for SRP ports that an earlier entry makes unreachable.
 fn shadowed(name: &str, n: usize, entry: &AccessRule, before: &[AccessRule]) -> Option<String> {
     let shuts = |port: &String| {
         let first = before.iter().position(|one| covers(one, port, &entry.networks))?;
@@ -54,7 +54,7 @@ fn shadowed(name: &str, n: usize, entry: &AccessRule, before: &[AccessRule]) -> 
     ))
 }
 
-/// Whoever has this name and comes from one of these networks meets the entry.
+/// Whether the entry matches every initiator with this name from one of these networks.
 fn covers(entry: &AccessRule, name: &str, networks: &[IpNetwork]) -> bool {
     let within =
         |one: &IpNetwork| entry.networks.iter().any(|n| n.bits <= one.bits && n.contains(one.address));

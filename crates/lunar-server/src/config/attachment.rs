@@ -1,4 +1,4 @@
-//! Saved attachments: what `lunar attach NAME` attaches, one small file each.
+//! Saved attachments for `lunar attach NAME`, one small file each.
 
 mod policy;
 
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::de::DeTable;
 
-/// As what a host sees the disk.
+/// The kind of device that the host sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum How {
@@ -30,7 +30,7 @@ pub enum How {
 }
 
 impl How {
-    /// Its name, as arguments and files have it.
+    /// Its name in arguments and files.
     pub fn name(self) -> &'static str {
         match self {
             How::Nbd => "nbd",
@@ -40,27 +40,27 @@ impl How {
     }
 }
 
-/// A disk of a target, and as what this host is to have it. It may hold secrets, in its URLs.
+/// A disk of a target and how to attach it. Its URLs may hold secrets.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
     /// Its name; see [`check_name`].
     pub name: String,
     /// The URL of each path, at least one.
     pub urls: Vec<String>,
-    /// As what.
+    /// The kind of device.
     pub how: How,
-    /// The address of an NBD server, as it was written, or the folder of a file.
+    /// The address of an NBD server, as written, or the folder of a file.
     pub place: Option<String>,
-    /// Refuse writes.
+    /// Whether to reject writes.
     pub read_only: bool,
-    /// How long a lost network is waited out; None is what the URL says, or 120 s.
+    /// How long to wait for a lost network; None: as the URL states, or 120 s.
     pub recovery_timeout: Option<Duration>,
-    /// Which of several paths takes the next operation; None is the default.
+    /// The policy that selects one of several paths; None: the default.
     #[serde(default)]
     pub policy: Option<PathPolicy>,
 }
 
-/// Without its secrets.
+/// Omits secrets.
 impl fmt::Debug for Attachment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let urls: Vec<_> = self.urls.iter().map(|url| Url::parse(url)).collect();
@@ -69,15 +69,16 @@ impl fmt::Debug for Attachment {
     }
 }
 
-/// The longest name: it has to fit into the paths of sockets.
+/// The longest name, which must fit into the paths of sockets.
 const MAX_NAME: usize = 48;
 /// The longest time for recovery: thirty days.
 const MAX_RECOVERY: Duration = Duration::from_secs(30 * 86400);
 
-/// A name can be that of a file: letters, digits, `.`, `_` and `-`, not `.` or `-` first, 48 bytes at most.
+/// Checks that a name can be a file name: letters, digits, `.`, `_` and `-`, not starting with `.` or `-`, at most 48
+/// bytes.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault in the name.
 pub fn check_name(name: &str) -> Result<(), Diagnostic> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(good) && !name.starts_with(['.', '-']) {
@@ -87,7 +88,7 @@ pub fn check_name(name: &str) -> Result<(), Diagnostic> {
     Err(Diagnostic::new(format!("\"{}\" cannot be the name of an attachment", name.escape_debug()), hint))
 }
 
-/// A name made of words that need not be fit for one.
+/// A valid name derived from any text.
 pub fn name_of(text: &str) -> String {
     let fit = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_') { c } else { '-' };
     let name: String = text.chars().map(fit).collect();
@@ -101,12 +102,12 @@ pub fn name_of(text: &str) -> String {
 /// `~/.config/lunar/attach`.
 ///
 /// # Errors
-/// When there is none.
+/// When neither variable for the folder is set.
 pub fn folder() -> Result<PathBuf, Diagnostic> {
     folders::config().map(|folder| folder.join("attach"))
 }
 
-/// The names of all that are saved, in order.
+/// The names of all saved attachments, sorted.
 ///
 /// # Errors
 /// When the folder cannot be read.
@@ -129,7 +130,7 @@ pub fn names() -> Result<Vec<String>, Diagnostic> {
 /// The saved attachment of this name, if there is one.
 ///
 /// # Errors
-/// What is wrong with its file.
+/// The faults in its file.
 pub fn load(name: &str) -> Result<Option<Attachment>, Vec<Diagnostic>> {
     let one = |problem| vec![problem];
     check_name(name).map_err(one)?;
@@ -148,15 +149,15 @@ pub fn load(name: &str) -> Result<Option<Attachment>, Vec<Diagnostic>> {
     Ok(Some(attachment))
 }
 
-/// Whether an attachment can be saved under its name.
+/// Checks whether an attachment can be saved under its name.
 ///
 /// # Errors
-/// When there is one of this name that says something else.
+/// When a different attachment with this name exists.
 pub fn check_save(attachment: &Attachment) -> Result<(), Vec<Diagnostic>> {
     is_saved(attachment).map(drop)
 }
 
-/// Where it is saved already; None if there is none of this name.
+/// The path of the attachment if it is saved already; None if there is none of this name.
 fn is_saved(attachment: &Attachment) -> Result<Option<PathBuf>, Vec<Diagnostic>> {
     let Some(before) = load(&attachment.name)? else { return Ok(None) };
     let path = path(&attachment.name).map_err(|problem| vec![problem])?;
@@ -168,10 +169,10 @@ fn is_saved(attachment: &Attachment) -> Result<Option<PathBuf>, Vec<Diagnostic>>
     Err(vec![Diagnostic::new(what, hint).with_code(ErrorCode::AlreadyExists)])
 }
 
-/// Saves an attachment, in a file that others can read only if it holds no secret; where it is.
+/// Saves an attachment and returns the path. A file with a secret is readable by its owner only.
 ///
 /// # Errors
-/// When there is one of this name that says something else, or it cannot be written.
+/// When a different attachment with this name exists, or the file cannot be written.
 pub fn save(attachment: &Attachment) -> Result<PathBuf, Vec<Diagnostic>> {
     match is_saved(attachment)? {
         Some(path) => Ok(path),
@@ -195,7 +196,7 @@ fn write(attachment: &Attachment) -> Result<PathBuf, Diagnostic> {
     Ok(path)
 }
 
-/// Does this URL hold a password itself?
+/// Whether this URL contains a password.
 pub fn holds_secret(url: &str) -> bool {
     Url::parse(url).is_ok_and(|url| url.holds_secret())
 }
@@ -210,7 +211,7 @@ fn cannot(what: &str, path: &Path, e: &std::io::Error) -> Diagnostic {
         .with_code(ErrorCode::from(e.kind()))
 }
 
-/// As a file has it.
+/// The text of its file.
 fn text(attachment: &Attachment) -> String {
     let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
     let (first, paths) = attachment.urls.split_first().map_or(("", &[][..]), |(a, b)| (a.as_str(), b));
@@ -239,10 +240,10 @@ fn text(attachment: &Attachment) -> String {
     text
 }
 
-/// Reads the text of a saved attachment. `path` names it in problems, and relative paths start at its folder.
+/// Parses the text of a saved attachment. `path` is the file for diagnostics, and relative paths start at its folder.
 ///
 /// # Errors
-/// All that is wrong, in the order of the file.
+/// All faults, in file order.
 pub fn parse(name: &str, source: &str, path: &Path) -> Result<Attachment, Vec<Diagnostic>> {
     let mut problems = Diagnostics::new(path, source);
     let (root, errors) = DeTable::parse_recoverable(source);
@@ -299,7 +300,7 @@ fn attachment(p: &mut Diagnostics<'_>, mut s: Section<'_>, name: &str, base: &Pa
     Some(Attachment { name: name.into(), urls, how, place, read_only, recovery_timeout, policy })
 }
 
-/// A URL whose files are found from everywhere.
+/// Checks a URL, and makes the paths of its files absolute.
 fn checked(text: &str, base: &Path) -> Result<String, InvalidValue> {
     match Url::parse(text) {
         Ok(_) => Ok(absolute(text, base)),
@@ -307,7 +308,7 @@ fn checked(text: &str, base: &Path) -> Result<String, InvalidValue> {
     }
 }
 
-/// A URL with this setting, unless it has its own.
+/// Adds a setting to a URL, unless the URL has it already.
 pub fn with_setting(url: &str, key: &str, value: &str) -> String {
     match Url::parse(url) {
         Ok(parsed) if !parsed.has(key) => {
@@ -318,17 +319,17 @@ pub fn with_setting(url: &str, key: &str, value: &str) -> String {
     }
 }
 
-/// What happens to a write whose connection is lost, by its name.
+/// The name of the handling of writes whose connection was lost.
 pub(super) fn late_writes(text: &str) -> Result<&'static str, InvalidValue> {
     let names = LateWrites::NAMES.map(|(name, _)| name);
     let named = names.into_iter().find(|name| *name == text);
     named.ok_or_else(|| unknown("late_writes", text, names, format!("write {}", names.join(" or "))))
 }
 
-/// A URL with the paths of its password files made absolute: those that are relative start at `base`.
+/// A URL with absolute paths of its password files; relative ones start at `base`.
 pub fn absolute(url: &str, base: &Path) -> String {
     let Some((head, query)) = url.split_once('?') else { return url.into() };
-    // A file that is named without a folder is in this one.
+    // The folder of a bare file name is the working folder.
     let base = if base.as_os_str().is_empty() { Path::new(".") } else { base };
     let base = std::path::absolute(base).unwrap_or_else(|_| base.to_path_buf());
     let whole = |pair: &str| match pair.split_once("password_file=") {
@@ -342,7 +343,7 @@ pub fn absolute(url: &str, base: &Path) -> String {
     format!("{head}?{}", pairs.join("&"))
 }
 
-/// Where an NBD server listens: `unix:PATH` or `ADDR:PORT`.
+/// The address of an NBD server: `unix:PATH` or `ADDR:PORT`.
 fn listen(text: &str, base: &Path) -> Result<String, InvalidValue> {
     match text.strip_prefix("unix:") {
         Some(path) => Ok(format!("unix:{}", super::socket_path(path, base)?.display())),
@@ -354,18 +355,18 @@ fn listen(text: &str, base: &Path) -> Result<String, InvalidValue> {
     }
 }
 
-/// The value of `--recovery-timeout`.
+/// Parses the value of `--recovery-timeout`.
 ///
 /// # Errors
-/// When it is not a time, or too long.
+/// When it is not a duration, or too long.
 pub fn recovery_timeout(text: &str) -> Result<Duration, NotationError> {
     duration::within(text, Duration::ZERO..=MAX_RECOVERY)
 }
 
-/// The same of an argument; relative paths start at the working folder.
+/// Parses the NBD address of an argument; relative paths start at the working folder.
 ///
 /// # Errors
-/// When it is neither, or too long a path.
+/// When it is neither form, or the path is too long.
 pub fn listen_argument(text: &str) -> Result<String, Diagnostic> {
     let here = std::env::current_dir().unwrap_or_default();
     listen(text, &here).map_err(|invalid| Diagnostic::new(invalid.what, invalid.hint))
@@ -407,7 +408,7 @@ mod tests {
         let attachment = read(&format!("url = \"{URL}\"\n{paths}late_writes = \"risk\"\n")).unwrap();
         let risk = format!("{URL}?late_writes=risk");
         assert_eq!(attachment.urls, [risk.as_str(), "iscsi://h/iqn.x:a/0?late_writes=wait"]);
-        assert_eq!(read(&text(&attachment)), Ok(attachment), "it is written alike");
+        assert_eq!(read(&text(&attachment)), Ok(attachment), "the text parses to the same attachment");
         let invalid = read(&format!("url = \"{URL}\"\nlate_writes = \"never\"\n")).unwrap_err();
         assert!(invalid[0].contains("write wait or risk"), "{invalid:?}");
     }
@@ -420,7 +421,7 @@ mod tests {
         assert!(attachment.urls[0].ends_with("?password_file=/etc/lunar/attach/a.secret&commands=4"));
         let here = std::env::current_dir().unwrap();
         let found = format!("iscsi://h?password_file={}/x", here.display());
-        assert_eq!(absolute("iscsi://h?password_file=x", Path::new("")), found, "named without a folder");
+        assert_eq!(absolute("iscsi://h?password_file=x", Path::new("")), found, "a bare file name");
         assert_eq!(absolute("iscsi://h?password_file=/x", Path::new("/y")), "iscsi://h?password_file=/x");
     }
 

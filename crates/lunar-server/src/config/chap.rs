@@ -8,11 +8,10 @@ use std::ops::Range;
 use std::path::Path;
 use zeroize::Zeroizing;
 
-/// A user that is named at a place of the file.
+/// A user and the position of its name in the file.
 pub(super) type NamedUser = (ChapAccount, Range<usize>);
 
-/// All CHAP users of a configuration. A user whose secret is wrong has a problem of its own and stands here
-/// without.
+/// All CHAP users of a configuration; None for a user whose secret is invalid, which is reported already.
 pub(super) struct ChapUsers(BTreeMap<String, Option<ChapAccount>>);
 
 /// Reads all `[[chap_user]]` with their secrets.
@@ -117,7 +116,7 @@ impl ChapUsers {
     }
 }
 
-/// A secret file may hold 255 bytes in hexadecimal, and a newline.
+/// The longest secret file: 255 bytes in hexadecimal, and a newline.
 const MAX_FILE_BYTES: usize = 2 + 2 * 255 + 2;
 
 /// Reads a secret: a regular file of this user without access for others.
@@ -128,7 +127,7 @@ fn secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, InvalidValue> {
     decode(&bytes).or_else(|(what, hint)| invalid(format!("the secret {} {what}", path.display()), hint))
 }
 
-/// The bytes of a secret, which are as many as RFC 7143 asks for.
+/// Decodes a secret and checks its length (RFC 7143 section 9.2.1).
 fn decode(text: &[u8]) -> Result<Zeroizing<Vec<u8>>, (String, &'static str)> {
     let bytes = lunar_proto::chap::secret_of_text(text).map_err(|bad| {
         let (what, hint) = bad.explain();

@@ -1,11 +1,11 @@
-//! Portals and targets that are open to more, or to fewer, than a reader of the configuration may expect.
+//! Portals and targets with more or fewer users than a reader of the configuration may expect.
 
 use super::Config;
 use lunar_target::config::{AccessRule, Portal};
 use std::net::{IpAddr, SocketAddr};
 
-/// A line for each portal that accepts only IPv6 on all addresses, and for each target that other hosts reach without an
-/// access list and without CHAP.
+/// One line for each portal that accepts only IPv6 on all addresses, and for each target that other hosts reach
+/// without an access list and without CHAP.
 pub fn exposed(config: &Config) -> Vec<String> {
     let portals = || config.portal_groups.iter().flat_map(|group| &group.portals);
     let all: Vec<SocketAddr> = portals().map(|portal| portal.listen).collect();
@@ -28,27 +28,27 @@ pub fn exposed(config: &Config) -> Vec<String> {
     alone.chain(open).collect()
 }
 
-/// All IPv6 addresses of this host, without a portal for IPv4 on the same port.
+/// Whether this is an all-IPv6 address without an IPv4 portal on the same port.
 fn takes_ipv6_alone(address: &SocketAddr, all: &[SocketAddr]) -> bool {
     let beside = |other: &SocketAddr| other.is_ipv4() && other.port() == address.port();
     address.is_ipv6() && address.ip().is_unspecified() && !all.iter().any(beside)
 }
 
-/// No access list, or one of which an entry admits every host without CHAP.
+/// Whether there is no access list, or an entry admits every host without CHAP.
 fn is_open(access: &[AccessRule]) -> bool {
     let admits_all =
         |entry: &AccessRule| has_all_names(entry) && has_all_networks(entry) && entry.chap.is_none();
     access.is_empty() || access.iter().any(admits_all)
 }
 
-/// No pattern, or one that fits each name, or each that is usual.
+/// Whether the entry matches all names, or all names of the usual form.
 fn has_all_names(entry: &AccessRule) -> bool {
     let is_all =
         |pattern: &String| pattern.trim_matches('*').is_empty() || pattern.eq_ignore_ascii_case("iqn.*");
     entry.initiators.is_empty() || entry.initiators.iter().any(is_all)
 }
 
-/// No network, or one that has all addresses of an IP version.
+/// Whether the entry matches all addresses of an IP version.
 fn has_all_networks(entry: &AccessRule) -> bool {
     entry.networks.is_empty() || entry.networks.iter().any(|network| network.bits == 0)
 }

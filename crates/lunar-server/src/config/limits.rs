@@ -7,7 +7,7 @@ use lunar_proto::duration;
 use lunar_target::config::{Digests, SessionConfig, TargetLimits};
 use std::time::Duration;
 
-/// Bounds, and how many registrants a LUN may have.
+/// The limits of peers, and the maximum number of registrants of a LUN.
 pub(super) fn limits(p: &mut Diagnostics<'_>, mut s: Section<'_>) -> (TargetLimits, usize) {
     let limits = TargetLimits {
         connections: s.number(p, "connections", 1..=1_000_000).unwrap_or(4096),
@@ -18,9 +18,9 @@ pub(super) fn limits(p: &mut Diagnostics<'_>, mut s: Section<'_>) -> (TargetLimi
         discovery_sessions: s.number(p, "discovery_sessions", 1..=65535).unwrap_or(256),
         discovery_timeout: time(p, &mut s, "discovery_timeout_s", DAY_S, 60),
         commands_per_session: s.number(p, "commands_per_session", 1..=65535).unwrap_or(128),
-        // RFC 7143 section 6.2 asks for at least 8 KiB of key text.
+        // RFC 7143 section 6.2 requires at least 8 KiB of key text.
         text_bytes: bytes(s.size(p, "text_bytes", 8 << 10..=16 << 20), 64 << 10),
-        // Less than one largest burst for each direction could never move.
+        // The memory must hold at least one largest burst in each direction.
         memory: bytes(s.size(p, "memory", 32 << 20..=1 << 50), 1 << 30),
     };
     let max_registrants = s.number(p, "registrants", 1..=65535).unwrap_or(1024);
@@ -33,7 +33,7 @@ fn bytes(size: Option<u64>, default: usize) -> usize {
 }
 
 const DAY_S: u64 = 86_400;
-/// Shorter waits would take a slow network for a dead peer.
+/// With shorter timeouts, a slow network would look like a dead peer.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 /// A time of a second or more, or its default.
@@ -48,7 +48,7 @@ fn time(
     s.time(p, key, range).unwrap_or(Duration::from_secs(default_s))
 }
 
-/// None: never.
+/// The interval of NOP-In; None: never.
 fn nop_interval(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Option<Duration> {
     const KEY: &str = "nop_interval_s";
     let range = Duration::ZERO..=Duration::from_secs(DAY_S);
@@ -102,7 +102,7 @@ fn length(p: &mut Diagnostics<'_>, s: &mut Section<'_>, key: &'static str, defau
     s.size(p, key, LENGTH).and_then(|length| u32::try_from(length).ok()).unwrap_or(default)
 }
 
-/// A list of digests that may be chosen.
+/// A list of accepted digests.
 fn digests(p: &mut Diagnostics<'_>, s: &mut Section<'_>, key: &'static str) -> Digests {
     const HINT: &str = "write [\"None\"], [\"CRC32C\"] or both";
     let mut digests = Digests { none: false, crc32c: false };
@@ -125,7 +125,7 @@ fn digests(p: &mut Diagnostics<'_>, s: &mut Section<'_>, key: &'static str) -> D
     digests
 }
 
-/// A list of CHAP algorithms that may be chosen.
+/// A list of accepted CHAP algorithms.
 fn algorithms(p: &mut Diagnostics<'_>, s: &mut Section<'_>, key: &'static str) -> Vec<Algorithm> {
     const HINT: &str = "write one or more of \"md5\", \"sha1\", \"sha256\" and \"sha3-256\" in brackets";
     let Some(value) = s.find(key) else { return Algorithm::ALL.to_vec() };
@@ -144,6 +144,6 @@ fn algorithms(p: &mut Diagnostics<'_>, s: &mut Section<'_>, key: &'static str) -
             None => p.add(&value.span(), format!("unknown CHAP algorithm \"{}\"", name.escape_debug()), HINT),
         }
     }
-    // In one order, so that the same set is the same setting.
+    // In a fixed order, so that equal sets compare as equal.
     Algorithm::ALL.into_iter().filter(|algorithm| algorithms.contains(algorithm)).collect()
 }

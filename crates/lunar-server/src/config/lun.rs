@@ -15,53 +15,53 @@ use std::path::{Path, PathBuf};
 /// The definition of a logical unit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LunConfig {
-    /// Where its blocks live.
+    /// Its medium.
     pub source: Source,
     /// Device type.
     pub kind: PeripheralDeviceType,
     /// Logical block size in bytes.
     pub block_size: u32,
-    /// They are defined for a device, which otherwise has its own.
+    /// Whether the block size is configured. Otherwise a device uses its own.
     pub has_block_size: bool,
     /// Physical block size in bytes.
     pub physical_block_size: u32,
-    /// Writes are refused.
+    /// Whether writes are rejected.
     pub read_only: bool,
-    /// The medium can be ejected and loaded.
+    /// Whether the medium can be ejected and loaded.
     pub removable: bool,
-    /// Write cache enabled at power on.
+    /// Whether the write cache is enabled at power on.
     pub write_cache: bool,
-    /// Bypass the page cache.
+    /// Whether to bypass the page cache.
     pub direct: bool,
-    /// The medium is raw: image formats are not detected.
+    /// Whether the medium is raw, so that image formats are not detected.
     pub raw: bool,
     /// The behaviour while the file is deleted or replaced, or the device is gone.
     pub on_missing_file: OnMissing,
-    /// Thin provisioned.
+    /// Whether it is thin provisioned.
     pub thin: bool,
-    /// Unit serial number; None: made of target name and LUN.
+    /// Unit serial number; None: derived from target name and LUN.
     pub serial: Option<String>,
     /// T10 vendor identification.
     pub vendor: String,
     /// Product identification.
     pub product: String,
-    /// Filters from the inside out.
+    /// Filters, innermost first.
     pub filters: Vec<Filter>,
-    /// Name of the file that keeps reservations and mode pages; None: its LUN.
+    /// Name of the file of reservations and mode pages; None: its LUN.
     pub state_name: Option<String>,
-    /// What its upstream reports of it; None if it is not routed.
+    /// The properties that its upstream reports; None if it is not routed.
     pub found: Option<Box<FoundLun>>,
-    /// Initiators may reserve it.
+    /// Whether initiators may reserve it.
     pub reservable: bool,
-    /// The device server of this target executes its commands (block mode).
+    /// Whether the device server of this target executes its commands (block mode).
     pub is_block: bool,
-    /// It is a disk of this host behind a router, with other keys than a `[[target.lun]]`.
+    /// Whether it is a disk of this host behind a router, with other keys than a `[[target.lun]]`.
     pub is_upstream: bool,
-    /// The rate limit that it shares with the other LUNs of its routing instance; None: no limit.
+    /// The rate limit shared with the other LUNs of its routing instance; None: no limit.
     pub share: Option<Share>,
 }
 
-/// Operations and bytes a second that all LUNs of a routing instance have together.
+/// Limit of operations and bytes a second for all LUNs of a routing instance together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Share {
     /// The instance.
@@ -72,7 +72,7 @@ pub struct Share {
     pub bytes_per_s: u64,
 }
 
-/// Values that a file may contain only once.
+/// Values that must be unique in a file.
 pub(super) struct UniqueValues {
     pub(super) names: UniqueKeys<String>,
     pub(super) serials: UniqueKeys<String>,
@@ -89,7 +89,7 @@ impl UniqueValues {
     }
 }
 
-/// The files of a configuration, by identity and not by name. Only a read-only file may be used twice.
+/// The files of a configuration, by identity and not by path. Only a read-only file may be used twice.
 #[derive(Default)]
 pub(super) struct UsedFiles(BTreeMap<OneFile, (PathBuf, Range<usize>, bool)>);
 
@@ -117,7 +117,7 @@ pub(crate) enum OneFile {
     Inode(u64, u64),
     /// Number of a device.
     Device(u64),
-    /// Of what is not there yet.
+    /// The path of a file that does not exist yet.
     Name(PathBuf),
 }
 
@@ -132,9 +132,9 @@ impl OneFile {
     }
 }
 
-/// The path by which a file is known, also before it is there: a link counts as what it leads to.
+/// The canonical path of a file, with links resolved, even if the file does not exist yet.
 pub(crate) fn one_name(path: &Path) -> PathBuf {
-    /// No path of Linux has more links one behind the other.
+    /// The kernel follows at most 40 links in one path (path_resolution(7)).
     const MOST_LINKS: usize = 40;
     let mut path = path.to_path_buf();
     for _ in 0..MOST_LINKS {
@@ -152,10 +152,10 @@ pub(crate) fn one_name(path: &Path) -> PathBuf {
     path
 }
 
-/// Where blocks live.
+/// The medium of a LUN.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Reads zeros, drops writes.
+    /// Reads return zeros, writes are discarded.
     Null {
         /// Bytes.
         size: u64,
@@ -167,23 +167,23 @@ pub enum Source {
     },
     /// A regular file.
     File {
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
-        /// Bytes to create it with if it is missing; None: it must be there.
+        /// Size in bytes if the file is created; None: the file must exist.
         size: Option<u64>,
     },
     /// A block device.
     Device {
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
     },
-    /// A logical unit of an upstream. No file says this: it comes of the mappings of an instance
-    /// ([`crate::routes::expand`]).
+    /// A logical unit of an upstream. It results from the mappings of an instance ([`crate::routes::expand`]), never
+    /// from the file itself.
     Routed(LuAddress),
 }
 
 impl Source {
-    /// The logical unit of an upstream that it is, if it is one.
+    /// The logical unit of an upstream, if it is one.
     pub fn place(&self) -> Option<&LuAddress> {
         match self {
             Source::Routed(place) => Some(place),
@@ -192,30 +192,30 @@ impl Source {
     }
 }
 
-/// What wraps a backend.
+/// A filter around a backend.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Filter {
     /// Counts operations.
     Stats,
-    /// Makes operations slower.
+    /// Delays operations.
     Delay {
         /// Microseconds added to a read.
         read_us: u64,
         /// Microseconds added to a write.
         write_us: u64,
     },
-    /// Bounds the rate of operations; 0 is no limit.
+    /// Limits the rate of operations; 0 is no limit.
     Rate {
         /// Operations a second.
         iops: u64,
         /// Bytes a second.
         bytes_per_s: u64,
     },
-    /// Fails a share of operations.
+    /// Fails a fraction of the operations.
     Error {
-        /// Share of them, 0.0 to 1.0.
+        /// The fraction, 0.0 to 1.0.
         rate: f64,
-        /// Which.
+        /// The kind of operation.
         op: Fail,
     },
 }
@@ -232,7 +232,7 @@ pub enum Fail {
 }
 
 impl LunConfig {
-    /// A logical unit with every default.
+    /// A logical unit with all defaults.
     pub fn new(source: Source, kind: PeripheralDeviceType) -> LunConfig {
         let cdrom = kind == PeripheralDeviceType::CdRom;
         LunConfig {
@@ -262,7 +262,7 @@ impl LunConfig {
     }
 }
 
-/// Reads a `[[target.lun]]`; its number and what it is.
+/// Reads a `[[target.lun]]`. Returns its number and its definition.
 pub(super) fn lun(
     p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
@@ -388,7 +388,7 @@ fn flags(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut LunConfig) {
     of_medium(p, s, lun, in_memory);
 }
 
-/// Settings of files and devices alone.
+/// Reads the settings that only files and devices have.
 fn of_medium(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut LunConfig, in_memory: bool) {
     lun.raw = s.parsed(p, "format", format).is_some();
     lun.on_missing_file = s.parsed(p, "on_missing_file", on_missing).unwrap_or_default();
@@ -461,7 +461,7 @@ fn filter(p: &mut Diagnostics<'_>, mut s: Section<'_>) -> Option<Filter> {
     Some(filter)
 }
 
-/// A share of 0 to 1.
+/// A fraction from 0.0 to 1.0.
 fn share(p: &mut Diagnostics<'_>, s: &mut Section<'_>, key: &'static str) -> f64 {
     let Some(value) = s.find(key) else { return 0.0 };
     let number = match value.get_ref() {

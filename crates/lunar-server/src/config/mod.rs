@@ -1,5 +1,5 @@
-//! The configuration: `lunar.toml`, read and checked as a whole. docs/lunar.example.toml has every key,
-//! and docs/router.example.toml those of a router.
+//! The configuration: `lunar.toml`, read and checked as a whole. docs/lunar.example.toml lists all keys, and
+//! docs/router.example.toml those of a router.
 
 mod access;
 mod access_lint;
@@ -30,72 +30,72 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use toml::de::DeTable;
 
-/// A configuration that was found good.
+/// A valid configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The process itself.
+    /// Settings of the process.
     pub server: ServerConfig,
-    /// Bounds on what peers can make the process hold.
+    /// Limits on the resources that peers can use.
     pub limits: lunar_target::config::TargetLimits,
-    /// Persistent reservation registrants of one LUN at most.
+    /// Maximum number of persistent reservation registrants of a LUN.
     pub max_registrants: usize,
     /// Negotiation and keepalive.
     pub session: lunar_target::config::SessionConfig,
     /// Access to discovery.
     pub discovery: lunar_target::config::DiscoveryConfig,
-    /// Where connections arrive.
+    /// The portals.
     pub portal_groups: Vec<lunar_target::config::PortalGroup>,
-    /// What is served.
+    /// The targets.
     pub targets: Vec<Target>,
-    /// What is routed. It becomes targets once it is found ([`crate::routes::expand`]).
+    /// The routers. [`crate::routes::expand`] makes targets of them after discovery.
     pub routers: Vec<RouterConfig>,
-    /// Tags of portal groups at which more targets are to come, whose names are not known yet.
+    /// Tags of portal groups that will get further targets, with names that are not known yet.
     pub awaited: BTreeSet<u16>,
     /// The names of all `[access.NAME]`.
     pub access_lists: Vec<String>,
 }
 
-/// The process itself.
+/// Settings of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerConfig {
-    /// The cores that serve.
+    /// The cores of the event loops.
     pub cores: CoreSelection,
-    /// Where state is kept; None: the user's state folder.
+    /// The folder of state; None: the user's state folder.
     pub state_dir: Option<PathBuf>,
-    /// Where `lunar session` asks; None: in the user's runtime or state folder.
+    /// The path of the admin socket; None: in the user's runtime or state folder.
     pub admin_socket: Option<PathBuf>,
 }
 
-/// A target and its logical units, not yet opened.
+/// A target and its logical units, which are not open yet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
     /// iSCSI name.
     pub name: String,
     /// TargetAlias.
     pub alias: Option<String>,
-    /// Tags of the portal groups where it is found.
+    /// Tags of its portal groups.
     pub portal_groups: Vec<u16>,
-    /// Where logins to a portal group are sent instead.
+    /// Redirections of logins, by portal group.
     pub redirects: Vec<lunar_target::config::LoginRedirect>,
-    /// Logins are refused with 03/01.
+    /// Whether logins are rejected with 03/01.
     pub offline: bool,
-    /// As whom it answers a challenge.
+    /// The account for mutual CHAP.
     pub mutual: Option<lunar_target::config::ChapAccount>,
     /// Its logical units.
     pub luns: BTreeMap<u16, LunConfig>,
-    /// Which initiators may use which of them.
+    /// The access rules of initiators and LUNs.
     pub access: Vec<lunar_target::config::AccessRule>,
-    /// The instance that made it of its mappings; None for a `[[target]]` of the file.
+    /// The instance whose mappings created it; None for a `[[target]]` of the file.
     pub router: Option<String>,
-    /// Commands that a session may have in flight, where that is less than the limit; None: as many as that.
+    /// Limit of commands in flight for a session, if below the global limit; None: the global limit.
     pub depth: Option<u32>,
 }
 
-/// Reads and checks a configuration file. Returns all problems that one run can find, in the order of the file.
+/// Reads and checks a configuration file. Returns all faults that one run can find, in file order.
 pub fn load(path: &Path) -> Result<Config, Vec<Diagnostic>> {
     let source = read(path).map_err(|problem| vec![problem])?;
-    // The same file is the same configuration, however its path is written: by a link, or through other folders. The system
-    // does not always know the folder in which this process is.
+    // The configuration is identified by its canonical path, so that links and other spellings lead to the same one.
+    // The working folder may be unknown.
     let absolute = || std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let whole = folder
@@ -104,13 +104,13 @@ pub fn load(path: &Path) -> Result<Config, Vec<Diagnostic>> {
     parse_at(&source, path, &whole)
 }
 
-/// Checks the text of a configuration file. `path` names it in problems, and relative paths start at its
+/// Checks the text of a configuration file. `path` is the file for diagnostics, and relative paths start at its
 /// folder.
 pub fn parse(source: &str, path: &Path) -> Result<Config, Vec<Diagnostic>> {
     parse_at(source, path, path)
 }
 
-/// As [`parse`], for the file that is at `whole`.
+/// As [`parse`], for the file at the absolute path `whole`.
 fn parse_at(source: &str, path: &Path, whole: &Path) -> Result<Config, Vec<Diagnostic>> {
     let mut problems = Diagnostics::new(path, source);
     let (root, errors) = DeTable::parse_recoverable(source);
@@ -126,7 +126,7 @@ fn parse_at(source: &str, path: &Path, whole: &Path) -> Result<Config, Vec<Diagn
     if list.is_empty() { Ok(config) } else { Err(list) }
 }
 
-/// What the configuration is without a file: every default, no target.
+/// The configuration without a file: all defaults, no target.
 pub(crate) fn defaults() -> Config {
     let mut problems = Diagnostics::new(Path::new(""), "");
     root_sections(&mut problems, &mut Section::of("", &DeTable::new(), 0..0), Path::new(""))

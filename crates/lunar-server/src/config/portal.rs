@@ -20,10 +20,10 @@ pub(super) fn discovery(p: &mut Diagnostics<'_>, mut s: Section<'_>, users: &Cha
     DiscoveryConfig { disabled, chap, mutual: mutual.map(|(user, _)| user) }
 }
 
-/// The portal groups of a file, and what of them may stand only once.
+/// The portal groups of a file, and the values that must be unique among them.
 pub(super) struct PortalGroups {
     pub(super) list: Vec<PortalGroup>,
-    /// The file has none, and this is the one that is there all the same.
+    /// Whether the file has none, so that the list holds the default group.
     pub(super) is_default: bool,
     pub(super) tags: UniqueKeys<u16>,
     addresses: UniqueKeys<SocketAddr>,
@@ -68,10 +68,10 @@ impl PortalGroups {
         Some(values.into_iter().filter_map(|value| portal(p, key, value, &mut self.addresses)).collect())
     }
 
-    /// A group more, under this tag or the first one from 1 that is not `taken`; its tag.
+    /// Adds a group and returns its tag: `tag`, or the lowest unused one that is not in `taken`.
     pub(super) fn add(&mut self, portals: Vec<Portal>, tag: Option<u16>, taken: &[u16]) -> u16 {
         let free = |tag: &u16| !taken.contains(tag) && self.list.iter().all(|group| group.tag != *tag);
-        // No file of 16 MiB has as many groups as there are tags.
+        // A file of at most 16 MiB cannot use all tags.
         let tag = tag.or_else(|| (1..=u16::MAX).find(free)).unwrap_or(u16::MAX);
         self.list.push(PortalGroup { tag, portals });
         tag
@@ -85,7 +85,7 @@ fn portal_group(
     addresses: &mut UniqueKeys<SocketAddr>,
 ) -> Option<PortalGroup> {
     let tag_value = s.find("tag");
-    // 0 cannot be a relative target port identifier, which is made of the tag.
+    // The relative target port identifier is derived from the tag and must not be 0.
     let tag: Option<u16> = s.number(p, "tag", 1..=65535);
     let tag_at = tag_value.map(|value| value.span());
     match (&tag_at, tag) {
@@ -109,7 +109,7 @@ fn portal_group(
     Some(PortalGroup { tag: tag?, portals })
 }
 
-/// A portal on all addresses takes those of its family that others want to listen on.
+/// Reports portals that overlap: one on the unspecified address and one on the same port of the same family.
 fn check_overlap(
     p: &mut Diagnostics<'_>,
     address: SocketAddr,
@@ -127,7 +127,7 @@ fn check_overlap(
     }
 }
 
-/// The highest bit of a tag makes the relative identifier of the port for SRP.
+/// Reports a tag that SRP cannot use: the highest bit distinguishes the relative port identifier of SRP.
 fn check_for_srp(p: &mut Diagnostics<'_>, tags: &mut UniqueKeys<u16>, tag: u16, at: &Range<usize>) {
     const SRP: u16 = 0x8000;
     if tag & SRP != 0 {
@@ -137,7 +137,7 @@ fn check_for_srp(p: &mut Diagnostics<'_>, tags: &mut UniqueKeys<u16>, tag: u16, 
             "set a `tag` below 32768",
         );
     } else {
-        // Nobody else's, from here on.
+        // Reserves the port identifier.
         tags.first(p, tag | SRP, at);
     }
 }
@@ -146,7 +146,7 @@ fn no_portals(p: &mut Diagnostics<'_>, at: &Range<usize>) {
     p.add(at, "the portal group has no portal", "add portals = [\"127.0.0.1:3260\"]");
 }
 
-/// What a portal carries; TCP alone, if nothing is said.
+/// The transports of a portal; TCP only by default.
 fn transports(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Transports {
     const KEY: &str = "transport";
     let written = s.find(KEY);
@@ -173,7 +173,7 @@ fn transports(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Transports {
     Transports { tcp, iser, srp, provider }
 }
 
-/// What is wrong with what a portal is to carry, and what to do about it.
+/// The fault in a combination of transports, and the fix.
 fn wrong_together(named: &[TransportName]) -> Option<(&'static str, &'static str)> {
     let is_twice = |(n, one)| named[..n].contains(one);
     if named.is_empty() {
@@ -248,7 +248,7 @@ fn portal(
         );
         return None;
     };
-    // Port 0 means any free port: it never collides.
+    // Port 0 selects any free port, so it never conflicts.
     if portal.listen.port() != 0 && addresses.first(p, portal.listen, &value.span()) {
         check_overlap(p, portal.listen, addresses, &value.span());
     }

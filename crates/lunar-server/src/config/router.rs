@@ -24,19 +24,19 @@ use std::time::Duration;
 pub struct RouterConfig {
     /// Its name.
     pub name: String,
-    /// Tags of the portal groups where its targets are found.
+    /// Tags of the portal groups of its targets.
     pub portal_groups: Vec<u16>,
-    /// That portal group has portals of its own, where nothing else is found.
+    /// Whether it has its own portals, which serve nothing else.
     pub has_own_portals: bool,
     /// How long commands wait for an unreachable upstream.
     pub path_loss_timeout: Duration,
-    /// Sessions with all of its targets at most; None: as many as the server takes.
+    /// Limit of sessions with all of its targets; None: the limit of the server.
     pub max_sessions: Option<usize>,
     /// Operations a second of all its LUNs together; 0 is no limit.
     pub iops: u64,
     /// Bytes a second of all its LUNs together; 0 is no limit.
     pub bytes_per_s: u64,
-    /// What it routes to, by name.
+    /// Its upstreams, by name.
     pub upstreams: BTreeMap<String, UpstreamConfig>,
     /// Its mappings.
     pub targets: Vec<RouterTarget>,
@@ -47,37 +47,37 @@ pub struct RouterConfig {
 /// How commands are routed to an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The device server of this target understands them, and reads and writes blocks.
+    /// The device server of this target executes them, and reads and writes blocks.
     Block,
-    /// CDBs are carried as they are.
+    /// CDBs are forwarded unchanged.
     Passthrough,
 }
 
 /// A mapping, and the initiators that may use its targets.
 #[derive(Clone, Debug)]
 pub struct RouterTarget {
-    /// Which logical units it maps to which targets.
+    /// The mapping.
     pub map: Map,
-    /// The initiators that may use them.
+    /// The initiators that may use its targets.
     pub access: Grant,
 }
 
-/// Which logical units of upstreams become which of which targets.
+/// A mapping of logical units of upstreams to LUNs of targets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Map {
-    /// Each target of a portal under its own name, its LUNs 1:1.
+    /// Each target of a portal under its own name, with the same LUNs.
     Transparent {
         /// The upstream: a portal.
         upstream: String,
     },
-    /// A target under a chosen name, its LUNs 1:1.
+    /// A target under a configured name, with the same LUNs.
     Target {
         /// iSCSI name.
         name: String,
         /// The upstream: a target.
         upstream: String,
     },
-    /// Any LUN as any LUN.
+    /// Any LUNs under any numbers.
     Lun {
         /// iSCSI name.
         name: String,
@@ -96,7 +96,7 @@ pub struct From {
 }
 
 impl Mode {
-    /// Its name, as files have it.
+    /// Its name in files.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Block => "block",
@@ -106,7 +106,7 @@ impl Mode {
 }
 
 impl Map {
-    /// Its name, as files have it.
+    /// Its name in files.
     pub fn kind(&self) -> &'static str {
         match self {
             Map::Transparent { .. } => "transparent",
@@ -115,7 +115,7 @@ impl Map {
         }
     }
 
-    /// The name of the target that it makes; None: the names are those of the upstream.
+    /// The name of its target; None: the names are those of the upstream.
     pub fn name(&self) -> Option<&str> {
         match self {
             Map::Transparent { .. } => None,
@@ -132,14 +132,14 @@ impl Map {
     }
 }
 
-/// What routers may refer to, and what they share with targets.
+/// The objects that routers may refer to, and the unique values that they share with targets.
 pub(super) struct Context<'a> {
     pub(super) lists: &'a AccessLists,
     pub(super) base: &'a Path,
     pub(super) unique: &'a mut UniqueValues,
 }
 
-/// A router whose portal group is not known yet.
+/// A router whose portal group is not assigned yet.
 struct RouterDraft {
     router: RouterConfig,
     portals: Option<Vec<Portal>>,
@@ -148,7 +148,7 @@ struct RouterDraft {
     peer_group_at: Option<Range<usize>>,
 }
 
-/// All `[router.NAME]`; their portals become portal groups.
+/// Reads all `[router.NAME]`. Their portals become portal groups.
 pub(super) fn routers(
     p: &mut Diagnostics<'_>,
     root: &mut Section<'_>,
@@ -194,7 +194,7 @@ fn without_default(
     }
 }
 
-/// The router with its portal group, and where that of its peer stands.
+/// The router with its portal group, and the position of its peer's group.
 fn placed(
     draft: RouterDraft,
     shared: &[u16],
@@ -260,7 +260,7 @@ fn router(
     }
 }
 
-/// Hosts give up earlier.
+/// The upper limit, because initiators time out earlier.
 const MAX_PATH_LOSS_TIMEOUT: Duration = Duration::from_secs(300);
 const PATH_LOSS_TIMEOUT: Duration = Duration::from_secs(8);
 
@@ -290,8 +290,7 @@ fn mode(text: &str) -> Result<Mode, InvalidValue> {
     invalid(format!("unknown mode \"{}\"", text.escape_debug()), hint)
 }
 
-/// The upstreams of a router with where they stand. One that is wrong has problems of its own and stands here
-/// without.
+/// The upstreams of a router and the positions of their names; None for an invalid one, which is reported already.
 struct Upstreams(BTreeMap<String, (Option<UpstreamConfig>, Range<usize>)>);
 
 impl Upstreams {
@@ -303,7 +302,7 @@ impl Upstreams {
         Upstreams(sections.into_iter().map(read).collect())
     }
 
-    /// The upstream that a section names, its name and where that stands.
+    /// The upstream that a section names, with its name and position.
     fn named<'a>(
         &'a self,
         p: &mut Diagnostics<'_>,

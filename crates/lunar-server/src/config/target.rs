@@ -10,7 +10,7 @@ use lunar_target::config::{AccessRule, LoginRedirect};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What a target may refer to.
+/// The objects that a target may refer to.
 pub(super) struct Context<'a> {
     pub(super) users: &'a ChapUsers,
     pub(super) tags: &'a [u16],
@@ -68,7 +68,7 @@ fn target(
     })
 }
 
-/// The portal groups that a target names.
+/// Reads the portal groups that a target names.
 fn tags(p: &mut Diagnostics<'_>, s: &mut Section<'_>, known: &[u16]) -> Option<Vec<u16>> {
     let (values, at) = s.list(p, "portal_groups")?;
     if values.is_empty() {
@@ -121,7 +121,7 @@ fn redirects(p: &mut Diagnostics<'_>, s: &mut Section<'_>, known: &[u16]) -> Vec
     redirects
 }
 
-/// The logical units, and the numbers of all of them, of wrong ones too.
+/// Reads the logical units. Also returns all LUN numbers, including those of invalid ones.
 fn luns(
     p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
@@ -173,7 +173,7 @@ fn access_list(
     list
 }
 
-/// A list that matches everything when it is left out; written and empty it would seem to match nothing.
+/// Rejects an empty list. A missing list matches everything, and an empty one would seem to match nothing.
 pub(super) fn not_empty<T>(
     p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
@@ -188,7 +188,7 @@ pub(super) fn not_empty<T>(
     s.parsed_list(p, key, parse).unwrap_or_default()
 }
 
-/// Initiator's LUN to target's LUN; a list leaves the numbers as they are.
+/// Reads a LUN map from initiator LUN to target LUN. A list maps each number to itself.
 fn lun_map(p: &mut Diagnostics<'_>, s: &mut Section<'_>, numbers: &[u16]) -> Option<BTreeMap<u16, u16>> {
     let value = s.find("luns")?;
     let mut map = BTreeMap::new();

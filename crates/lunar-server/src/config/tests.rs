@@ -1,11 +1,11 @@
-//! Every class of error with its exact text, and the example that documents every key.
+//! Each class of faults with its exact text, and the example that documents all keys.
 
 use super::*;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A folder of one test. It is removed at the end.
+/// A folder for one test, removed on drop.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -42,22 +42,22 @@ pub(crate) fn problems(source: &str) -> String {
     list.iter().map(|problem| format!("{problem}\n")).collect()
 }
 
-/// Problems of a file with a good target whose `source` follows on line 3, inside of the target.
+/// Faults of a file with a valid target, where `source` is on line 3, inside the target.
 fn of_target(source: &str) -> String {
     problems(&format!("{TARGET}{source}"))
 }
 
-/// Problems of a LUN 0 whose keys stand on line 5.
+/// Faults of a LUN 0 whose keys are on line 5.
 fn of_lun(source: &str) -> String {
     of_target(&format!("[[target.lun]]\nlun = 0\n{source}"))
 }
 
-/// Problems of a file that has a good target after `source`.
+/// Faults of a file with a valid target after `source`.
 fn before_target(source: &str) -> String {
     problems(&format!("{source}\n{TARGET}{LUN}"))
 }
 
-/// A source and the lines of its problems.
+/// A source and the lines of its faults.
 pub(crate) type Case<'a> = (&'a str, &'a [&'a str]);
 
 pub(crate) fn check_all(run: impl Fn(&str) -> String, cases: &[Case<'_>]) {
@@ -92,7 +92,7 @@ fn example_is_good_and_says_the_defaults() {
     assert_eq!(config.portal_groups[0].portals[1].advertise.as_deref(), Some("[::1]:3260"));
 }
 
-/// The lines that the example comments out are keys too.
+/// The lines that the example has commented out must be valid too.
 #[test]
 fn example_uncommented_is_good() {
     let folder = Folder::new("example");
@@ -133,7 +133,7 @@ fn example_uncommented_is_good() {
     assert!(lun.raw && lun.on_missing_file == lunar_target::OnMissing::Continue);
 }
 
-/// All keys that end in `_s` and are no rates or former keys: the table that they stand in, what they come to, and the largest value.
+/// Checks all keys in `_s` except rates and renamed keys: their table, their value, and the largest value.
 #[test]
 fn each_key_in_seconds_takes_a_duration() {
     let source = include_str!("limits.rs").to_owned() + include_str!("router.rs");
@@ -452,7 +452,11 @@ fn problems_of_portals() {
     );
     let broken =
         "[[portal_group]]\ntag = 1\n[[target]]\nname = \"iqn.2026-11.org.example:d\"\nportal_groups = [1]";
-    assert_eq!(problems(broken).matches("portal group").count(), 0, "its own mistake is reported once");
+    assert_eq!(
+        problems(broken).matches("portal group").count(),
+        0,
+        "the target is not reported for naming an invalid group"
+    );
     assert_eq!(problems(broken).matches("[[portal_group]] has no `portals`").count(), 1);
     let two_free = "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\", \"127.0.0.1:0\"]";
     assert_eq!(before_target(two_free), "");
@@ -932,7 +936,7 @@ fn problems_of_chap_users() {
     assert_eq!(run("[[chap_user]]\nname = \"a\"\nsecret_file = \"good\"\n"), "");
 }
 
-/// Only root can give a file away; others have nothing to test here.
+/// Only root can change the owner of a file, so the test is skipped for other users.
 #[test]
 fn secret_of_another_user_is_refused() {
     let folder = Folder::new("owner");
@@ -970,7 +974,7 @@ fn files_that_cannot_be_read() {
     );
 }
 
-/// Every text of a file gives a configuration or problems.
+/// Every text gives a configuration or faults, and never a panic.
 #[test]
 fn broken_examples_never_panic() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lunar.example.toml");

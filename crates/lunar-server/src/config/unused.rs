@@ -2,7 +2,7 @@
 
 use super::{Config, RouterConfig};
 
-/// A line for each access list that no target names, and for each upstream that no target leads to.
+/// One line for each access list that no target names, and for each upstream that no mapping uses.
 pub fn unused(config: &Config) -> Vec<String> {
     let granted: Vec<&String> = config
         .routers

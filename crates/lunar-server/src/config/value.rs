@@ -1,10 +1,10 @@
-//! Addresses and networks of the configuration, as the target has them.
+//! Addresses and networks of the configuration, in the types of the target.
 
 use lunar_config::{InvalidValue, invalid};
 use lunar_target::config::{IpNetwork, Transports};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// The port that IANA gave to iSCSI targets (RFC 7143 section 15).
+/// The IANA port of iSCSI targets (RFC 7143 section 15).
 pub const PORT: u16 = 3260;
 
 /// An address with a prefix length, or a single address.
@@ -48,10 +48,10 @@ fn first_address(address: IpAddr, bits: u8) -> IpAddr {
     }
 }
 
-/// The port where SRP is looked for if none is named.
+/// The default port of SRP.
 const SRP_PORT: u16 = 5555;
 
-/// An address to listen on: `ADDR:PORT`, or `ADDR` for the port where initiators look for what it carries.
+/// An address to listen on: `ADDR:PORT`, or `ADDR` with the default port of its transport.
 pub(crate) fn listen(text: &str, transports: Transports) -> Result<SocketAddr, InvalidValue> {
     let port = if transports.srp { SRP_PORT } else { PORT };
     let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);

@@ -1,4 +1,4 @@
-//! A configuration as facts: what there is, and each setting of it as text.
+//! A configuration as a map: its parts, and each of their settings as text.
 
 use crate::config::router::{Map, RouterConfig, RouterTarget, UpstreamConfig, UpstreamSource};
 use crate::config::{Config, Filter, LunConfig, Source, Target};
@@ -15,11 +15,11 @@ use std::time::Duration;
 /// A setting.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Setting {
-    /// Its name: the key of the file, if there is one.
+    /// Its name: the key in the file, if it has one.
     pub(super) key: &'static str,
     /// Its value.
     pub(super) shown: String,
-    /// A part of the value that is compared and never shown.
+    /// A part of the value that is compared but never shown.
     pub(super) hidden: Vec<u8>,
 }
 
@@ -40,7 +40,7 @@ pub(super) enum ConfigPart {
 }
 
 impl ConfigPart {
-    /// The part and those that it is in.
+    /// The name of the part, preceded by those of its parents.
     pub(super) fn names(&self) -> Vec<String> {
         match self {
             ConfigPart::Server => vec!["server".into()],
@@ -61,17 +61,17 @@ impl ConfigPart {
         }
     }
 
-    /// What is for the life of a process.
+    /// Whether a change takes effect only at the next start.
     pub(super) fn needs_restart(&self) -> bool {
         matches!(self, ConfigPart::Server | ConfigPart::Group(_))
     }
 }
 
-/// All parts of a configuration. The first fact of each is what it is.
+/// All parts of a configuration. The first setting of each describes it.
 pub(super) struct ConfigSettings(pub(super) BTreeMap<ConfigPart, Vec<Setting>>);
 
 impl ConfigSettings {
-    /// What a configuration says. Targets that routers made of what they found are none of it.
+    /// The parts of a configuration, without the targets that result from routers.
     pub(super) fn of(config: &Config) -> ConfigSettings {
         let server = &config.server;
         let server = vec![
@@ -121,7 +121,7 @@ fn cores(cores: &CoreSelection) -> String {
     }
 }
 
-/// As it is written in a file: whole seconds are a number.
+/// A duration as in a file: whole seconds are a number.
 fn seconds(time: Duration) -> String {
     match time.subsec_nanos() {
         0 => time.as_secs().to_string(),
@@ -181,7 +181,7 @@ fn discovery(d: &DiscoveryConfig) -> Vec<Setting> {
     ]
 }
 
-/// Users by their names; None, for everybody, is shown as nothing.
+/// Users by name. None, which admits all users, is shown as empty.
 fn users(key: &'static str, users: Option<&[ChapAccount]>) -> Setting {
     let users = users.unwrap_or_default();
     let secrets =
@@ -215,7 +215,7 @@ fn target(t: &Target) -> Vec<Setting> {
     ]
 }
 
-/// An access list in the order in which it decides.
+/// An access list in evaluation order.
 fn access(entries: &[AccessRule]) -> Setting {
     let mut all = Setting { key: "access", ..Setting::default() };
     let mut shown = Vec::new();
@@ -229,7 +229,7 @@ fn access(entries: &[AccessRule]) -> Setting {
     all
 }
 
-/// Whom an entry lets in, to what.
+/// The initiators that an entry admits, and their LUNs.
 fn who(entry: &AccessRule, chap: &str) -> String {
     let network = |network: &IpNetwork| format!("{}/{}", network.address, network.bits);
     let mut parts = vec![list(&entry.initiators), list(entry.networks.iter().map(network))];
@@ -330,7 +330,7 @@ fn upstream(u: &UpstreamConfig) -> Vec<Setting> {
     ]
 }
 
-/// A mapping is known by the target that it makes, or else by its upstream.
+/// A mapping, named after its target, or else after its upstream.
 fn mapping(router: &RouterConfig, one: &RouterTarget, settings: &mut BTreeMap<ConfigPart, Vec<Setting>>) {
     let name = match &one.map {
         Map::Transparent { upstream } => format!("targets of {upstream}"),

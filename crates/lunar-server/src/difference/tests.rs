@@ -13,12 +13,12 @@ fn config(source: &str) -> Config {
     parse(source, Path::new("t.toml")).map_err(|list| list[0].to_string()).unwrap()
 }
 
-/// The lines about what changes from one file to another.
+/// The reported changes from one file to another.
 fn lines(a: &str, b: &str) -> Vec<String> {
     diff(&config(a), &config(b)).iter().map(Difference::to_string).collect()
 }
 
-/// The lines about replacing a text of the file.
+/// The reported changes after a text of the file is replaced.
 fn replaced(from: &str, to: &str) -> Vec<String> {
     assert!(BASE.contains(from), "{from}");
     lines(BASE, &BASE.replacen(from, to, 1))

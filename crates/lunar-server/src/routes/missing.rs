@@ -7,20 +7,21 @@ use lunar_admin::router::LunHealth;
 use lunar_router::Found;
 use lunar_router::routes::LuAddress;
 
-/// A LUN that is mapped and not there.
+/// A mapped LUN that is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// The target here.
+    /// The target that maps it.
     pub target: String,
-    /// LUN here.
+    /// Its LUN in that target.
     pub lun: u16,
-    /// Where it is to be.
+    /// Its source.
     pub place: LuAddress,
-    /// The reason.
+    /// `awaited`: the upstream was never reached. `not found`: the upstream has no such LUN. `not served`: the LUN
+    /// cannot be served, for a reason in the log.
     pub why: LunHealth,
 }
 
-/// The mapped LUNs of a router that are not there in an expanded configuration.
+/// The mapped LUNs of a router that are missing in an expanded configuration.
 pub fn missing(router: &RouterConfig, whole: &Config, found: &Found) -> Vec<Missing> {
     let is_there = |name: &str, number: u16| {
         let mut mine = whole.targets.iter().filter(|target| target.router.as_ref() == Some(&router.name));

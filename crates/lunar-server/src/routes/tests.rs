@@ -10,7 +10,7 @@ const TARGET: &str = "urls = [\"iscsi://192.0.2.1/iqn.2001-04.com.example:t\"]\n
 const LUN: &str = "urls = [\"iscsi://192.0.2.1/iqn.2001-04.com.example:t/3\"]\n";
 const ALL: &str = "[[router.r1.target]]\naccess = \"all\"\n";
 
-/// A configuration with one router, whose upstream `a` is this and which has these targets.
+/// A configuration of one router with this upstream `a` and these targets.
 fn config(upstream: &str, targets: &str) -> Config {
     let source = format!("[router.r1]\n[router.r1.upstream.a]\n{upstream}{targets}");
     parse(&source, Path::new("t.toml")).map_err(|list| list[0].to_string()).unwrap()
@@ -44,7 +44,7 @@ fn found(targets: &[(&str, &[u16])]) -> Found {
     Found(BTreeMap::from([(("r1".into(), "a".into()), targets.iter().map(one).collect())]))
 }
 
-/// Target, LUN, and the target and LUN behind it.
+/// Target and LUN, and the target and LUN of the upstream.
 fn routes(config: &Config) -> Vec<(String, u16, String, u16)> {
     let mut list = Vec::new();
     for target in &config.targets {
@@ -94,7 +94,7 @@ fn any_lun_becomes_any_lun() {
         &map("{ lun = 9, upstream = \"a\", from = 3 }, { lun = 0, upstream = \"a\", from = 4 }"),
     );
     let whole = expand(&of_target, &found(&[(t, &[0, 3])])).unwrap();
-    assert_eq!(routes(&whole), [route(name, 9, t, 3)], "LUN 4 is not there yet");
+    assert_eq!(routes(&whole), [route(name, 9, t, 3)], "LUN 4 was not found yet");
     let of_lun = config(LUN, &map("{ lun = 1, upstream = \"a\" }"));
     let whole = expand(&of_lun, &found(&[(t, &[0, 3])])).unwrap();
     assert_eq!(routes(&whole), [route(name, 1, t, 3)]);
@@ -191,7 +191,7 @@ fn target_whose_name_another_has_is_left_out_and_nothing_else() {
         let named = |name: &str| whole.targets.iter().filter(|target| target.name == name).count();
         assert_eq!((named(t), named(other)), (1, 1));
         let is_from_a = routes(&whole).iter().any(|made| *made == route(t, 0, t, 0));
-        assert!(!is_from_a, "the one that was chosen stays");
+        assert!(!is_from_a, "the configured name has priority");
     }
 }
 
@@ -301,8 +301,8 @@ fn serial_number_keeps_the_spaces_around_it() {
     };
     let (serial, identity) = lun("    beaf11 ", "beaf11");
     assert_eq!((serial.as_deref(), identity.serial.as_str()), (Some("    beaf11 "), "    beaf11 "));
-    assert_eq!(identity.designators, Some(disk().designators), "it is still itself");
-    assert_eq!(lun("a\u{1b}b", "a?b").0.as_deref(), Some("a?b"), "nothing that a host would obey");
+    assert_eq!(identity.designators, Some(disk().designators), "the identity does not change");
+    assert_eq!(lun("a\u{1b}b", "a?b").0.as_deref(), Some("a?b"), "control characters are replaced");
     assert_eq!(lun(&" ".repeat(300), "").0, None);
     assert_eq!(lun("", "").0, None);
 }
@@ -329,7 +329,7 @@ fn expansion_can_be_expanded() {
     assert!(expand(&twice, &Found::default()).unwrap().targets.is_empty());
 }
 
-/// Targets under short names, with LUNs anywhere.
+/// Targets with short or arbitrary names, and any LUNs.
 fn any_found() -> impl Strategy<Value = Found> {
     let name = prop_oneof![
         Just("iqn.2001-04.com.example:t".to_owned()),
@@ -353,7 +353,7 @@ fn any_found() -> impl Strategy<Value = Found> {
 }
 
 proptest! {
-    /// Whatever an upstream has, hosts see what the mapping says and nothing else, each LUN once.
+    /// Whatever an upstream reports, hosts see exactly the mapped LUNs, each one once.
     #[test]
     fn no_lun_appears_that_was_not_asked_for(found in any_found()) {
         let (t, mine) = ("iqn.2001-04.com.example:t", "iqn.2026-11.org.example:mine");
@@ -379,7 +379,7 @@ proptest! {
                 for (number, lun) in &target.luns {
                     let facts = lunar_block::BackendInfo { capacity: 1 << 40, read_only: false, unmap: true, null: false, write_through: false };
                     let settings = crate::build::settings(&(target.name.clone(), *number), lun, facts, 8).unwrap();
-                    prop_assert!(lunar_scsi::Lu::new(settings, None).is_ok(), "the device server takes it");
+                    prop_assert!(lunar_scsi::Lu::new(settings, None).is_ok(), "the device server accepts the settings");
                 }
             }
         }

@@ -1,18 +1,18 @@
-//! Which of several paths takes the next operation, as arguments and files name it.
+//! The path policy in arguments and files.
 
 use lunar_config::{InvalidValue, unknown};
 use lunar_initiator::multipath;
 use serde::{Deserialize, Serialize};
 
-/// Which of the best paths takes the next operation.
+/// The policy that selects one of the best paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PathPolicy {
-    /// The first that works takes all.
+    /// The first usable path takes all operations.
     Failover,
-    /// One after another.
+    /// Paths take turns.
     RoundRobin,
-    /// The one with the fewest operations.
+    /// The path with the fewest operations in flight.
     #[default]
     LeastQueue,
 }
@@ -30,7 +30,7 @@ impl PathPolicy {
         }
     }
 
-    /// As several paths take it.
+    /// The equivalent policy of the multipath module.
     pub fn of_paths(self) -> multipath::PathPolicy {
         match self {
             PathPolicy::Failover => multipath::PathPolicy::Failover,

@@ -7,22 +7,23 @@ use lunar_config::{Diagnostics, InvalidValue, invalid};
 use lunar_initiator::{Portal, PortalAddress};
 use std::ops::Range;
 
-/// A failover pair, as one of its routers sees it.
+/// A failover pair from the view of one of its routers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failover {
     /// A portal of the peer.
     pub peer: Portal,
     /// The peer's portal group tag.
     pub group: u16,
-    /// This router is the one that hosts are to use while both can be used.
+    /// Whether this router is the preferred one while both are usable.
     pub is_preferred: bool,
-    /// Its reservation key at the upstreams (SPC-5 section 5.13.3); None: made of the host's name and the instance.
+    /// Its reservation key at the upstreams (SPC-5 section 5.13.3); None: derived from the host name and the
+    /// instance.
     pub key: Option<u64>,
-    /// The name under which the reservations are held; None: that of the upstream's sessions.
+    /// The initiator name that holds the reservations; None: that of the upstream sessions.
     pub initiator: Option<String>,
 }
 
-/// Reads the section; the pair, and where the peer's portal group stands.
+/// Reads the section. Returns the pair and the position of the peer's portal group.
 pub(super) fn failover(
     p: &mut Diagnostics<'_>,
     mut s: Section<'_>,
@@ -37,7 +38,7 @@ pub(super) fn failover(
     let group_at = s.find("group").map(|value| value.span());
     let group = s.number(p, "group", 1..=65535);
     let is_preferred = s.flag(p, "prefer", false);
-    // A key of 0 is none.
+    // 0 is not a valid key.
     let key = s.number(p, "key", 1..=u64::MAX);
     let initiator = s.parsed(p, "initiator", iscsi_name);
     fits(p, &s, upstreams);
@@ -58,7 +59,7 @@ fn portal(text: &str) -> Result<Portal, InvalidValue> {
     }
 }
 
-/// Both routers of a pair reach the same disks, and one keeps the other off by reservations.
+/// Checks the upstreams: both routers must reach the same disks, and use reservations to exclude each other.
 fn fits(p: &mut Diagnostics<'_>, s: &Section<'_>, upstreams: &Upstreams) {
     for (name, (upstream, _)) in &upstreams.0 {
         let Some(upstream) = upstream else { continue };
@@ -76,7 +77,8 @@ fn fits(p: &mut Diagnostics<'_>, s: &Section<'_>, upstreams: &Upstreams) {
     }
 }
 
-/// The portals of the peer and ours are different ports of one target (SPC-5 section 5.18).
+/// Checks that the portals of both routers have different tags, because they are different ports of one target (SPC-5
+/// section 5.18).
 pub(super) fn check_groups(
     p: &mut Diagnostics<'_>,
     routers: &[RouterConfig],

@@ -1,4 +1,4 @@
-//! `[[router.NAME.target]]`: which logical units of upstreams become which LUNs of a target.
+//! `[[router.NAME.target]]`: maps logical units of upstreams to LUNs of a target.
 
 use super::{Context, From, Map, Mode, Reach, RouterTarget, UpstreamConfig, Upstreams};
 use crate::config::target::LUN_RANGE;
@@ -8,17 +8,17 @@ use lunar_config::{Section, UniqueKeys};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The mappings, and the keys that fit each.
+/// The kinds of mappings, and the keys of each.
 const MAPS: [(&str, &[&str]); 3] =
     [("transparent", &["upstream"]), ("target", &["name", "upstream"]), ("lun", &["name", "lun"])];
 
-/// What of the upstreams is served already.
+/// The upstreams and LUNs that are mapped already.
 struct UsedUpstreams {
     upstreams: UniqueKeys<String>,
     luns: UniqueKeys<String>,
 }
 
-/// All `[[router.NAME.target]]` of a router.
+/// Reads all `[[router.NAME.target]]` of a router.
 pub(super) fn targets(
     p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
@@ -56,7 +56,7 @@ fn target(
         }
         None => None,
     };
-    // With a map that is not known, every key of any may be meant.
+    // Without a valid kind, the keys of all kinds count as known.
     ["upstream", "lun"].iter().for_each(|key| _ = s.find(key));
     s.done(p);
     map.map(|map| RouterTarget { map, access })
@@ -83,7 +83,7 @@ fn kind(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Option<&'static str> {
     Some(name)
 }
 
-/// The name of the target that is made, which nothing else has.
+/// The name of the target, which must be unique.
 fn name(
     p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
@@ -101,7 +101,7 @@ fn name(
     Some(name)
 }
 
-/// The upstream of a mapping that takes all of it.
+/// The upstream of a mapping that maps all of its LUNs.
 fn whole(
     p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
@@ -139,7 +139,7 @@ fn misfit(
     );
 }
 
-/// The LUNs of a target that is put together.
+/// The LUNs of a composed target.
 fn luns(
     p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
@@ -192,7 +192,7 @@ fn from(
         }
         _ => {}
     }
-    // A device server of its own for each would not know of the other's reservations.
+    // With two LUNs for one disk, each device server would ignore the reservations of the other.
     if upstream.mode == Mode::Block || upstream.reach() == Reach::Local {
         let what = lun.map_or(name.to_owned(), |lun| format!("{name}, from {lun},"));
         served.luns.first(p, what, &at);

@@ -1,4 +1,4 @@
-//! Every mistake in a router with its exact text, and the example that documents every key.
+//! Each fault in a router with its exact text, and the example that documents all keys.
 
 use super::*;
 use crate::config::lun::Source;
@@ -12,19 +12,19 @@ fn good(source: &str) -> Config {
     parse(source, Path::new("t.toml")).map_err(|list| list[0].to_string()).unwrap()
 }
 
-/// Problems of a router whose keys stand on line 2; its upstream and its target follow.
+/// Faults of a router whose keys are on line 2, followed by its upstream and its target.
 fn of_router(keys: &str) -> String {
     problems(&format!("[router.r1]\n{keys}\n{PORTAL}{MAP}"))
 }
 
-/// Problems of an upstream `a` whose keys stand on line 2, that nothing uses.
+/// Faults of an unused upstream `a` whose keys are on line 2.
 fn of_upstream(keys: &str) -> String {
     let other = PORTAL.replace(".a]", ".b]") + &MAP.replace("\"a\"", "\"b\"");
     problems(&format!("[router.r1.upstream.a]\n{keys}\n{other}"))
 }
 
-/// Problems of a target whose keys stand on line 2. There are the upstreams `portal`, `target`, `lun`, `disk` and
-/// `tape`, and the access list `lab`.
+/// Faults of a target whose keys are on line 2. There are the upstreams `portal`, `target`, `lun`, `disk` and `tape`,
+/// and the access list `lab`.
 fn of_target(keys: &str) -> String {
     problems(&format!(
         "[[router.r1.target]]\n{keys}\n[router.r1.upstream]\nportal.urls = [\"iscsi://192.0.2.1\"]\n\
@@ -33,7 +33,7 @@ fn of_target(keys: &str) -> String {
     ))
 }
 
-/// Problems of a pair whose keys stand on line 2.
+/// Faults of a failover pair whose keys are on line 2.
 fn of_pair(keys: &str) -> String {
     problems(&format!("[router.r1.failover]\n{keys}\n{PORTAL}{MAP}"))
 }
@@ -81,7 +81,7 @@ fn default_portal_exists_only_if_used() {
     assert_eq!(portals(good(&own)), std::slice::from_ref(&ours));
     let target = "[[target]]\nname = \"iqn.2026-11.org.example:t\"\n";
     let config = good(&format!("{own}{target}"));
-    assert_eq!(config.targets[0].portal_groups, [1], "not those of routers");
+    assert_eq!(config.targets[0].portal_groups, [1], "without the portal groups of routers");
     assert_eq!(portals(config), [default.clone(), (2, ours.1)]);
     let other = format!("{PORTAL}{MAP}").replace("r1", "r2");
     assert_eq!(portals(good(&format!("{own}{other}")))[0], default);
@@ -775,7 +775,7 @@ fn example_is_good_and_has_everything() {
     );
 }
 
-/// Every key that is known stands in the example.
+/// All known keys are in the example.
 #[test]
 fn example_has_every_key() {
     let known = [
@@ -820,7 +820,7 @@ fn example_has_every_key() {
         .for_each(|key| assert!(text.contains(&format!("{key} = ")), "docs/router.example.toml lacks {key}"));
 }
 
-/// Every text of a file gives a configuration or problems.
+/// Every text gives a configuration or faults, and never a panic.
 #[test]
 fn broken_examples_never_panic() {
     let text = example();

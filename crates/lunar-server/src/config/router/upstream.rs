@@ -16,28 +16,28 @@ use std::path::{Path, PathBuf};
 /// An upstream: storage with logical units.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamConfig {
-    /// Where it is.
+    /// The location of the storage.
     pub source: UpstreamSource,
-    /// How commands are routed there.
+    /// How commands are routed to it.
     pub mode: Mode,
     /// The policy that selects a path.
     pub policy: UpstreamPolicy,
     /// The designator (VPD page 83h) that its LUN must have, such as `naa.6001405...`.
     pub identity: Option<String>,
-    /// T10 vendor identification instead of its own.
+    /// T10 vendor identification that replaces its own.
     pub vendor: Option<String>,
-    /// Product identification instead of its own.
+    /// Product identification that replaces its own.
     pub product: Option<String>,
-    /// Unit serial number instead of its own.
+    /// Unit serial number that replaces its own.
     pub serial: Option<String>,
 }
 
-/// Where an upstream is.
+/// The location of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UpstreamSource {
-    /// At other targets.
+    /// Other targets.
     Remote {
-        /// One for each way to it, the primary one first; at least one.
+        /// One URL for each path, the primary one first; at least one.
         urls: Vec<RemoteUrl>,
     },
     /// A backend of this host, which is one LUN.
@@ -49,10 +49,10 @@ pub enum UpstreamSource {
     },
 }
 
-/// A URL with the paths of its password files made absolute. It may hold a secret, that is not shown.
+/// A URL with absolute paths of its password files. It may hold a secret, which is never shown.
 #[derive(Clone)]
 pub struct RemoteUrl {
-    /// What it says.
+    /// The parsed URL.
     pub url: Url,
     text: String,
 }
@@ -64,7 +64,7 @@ impl RemoteUrl {
         RemoteUrl { text, url }
     }
 
-    /// As it was written, secrets too.
+    /// The URL as written, including secrets.
     pub(crate) fn secret_text(&self) -> &str {
         &self.text
     }
@@ -93,14 +93,14 @@ impl fmt::Display for RemoteUrl {
 /// The policy that selects one of several paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UpstreamPolicy {
-    /// The first that works takes all.
+    /// The first usable path takes all operations.
     #[default]
     Failover,
-    /// One after another.
+    /// Paths take turns.
     RoundRobin,
-    /// The one with the fewest operations.
+    /// The path with the fewest operations in flight.
     LeastQueue,
-    /// As `LeastQueue`, among those that the target calls the best (ALUA, SPC-5 section 5.18).
+    /// As `LeastQueue`, among the paths that the target prefers (ALUA, SPC-5 section 5.18).
     Alua,
 }
 
@@ -112,7 +112,7 @@ impl UpstreamPolicy {
         UpstreamPolicy::Alua,
     ];
 
-    /// Its name, as files have it.
+    /// Its name in files.
     pub fn name(self) -> &'static str {
         match self {
             UpstreamPolicy::Failover => "failover",
@@ -132,12 +132,12 @@ pub enum Reach<'a> {
     Target(&'a str),
     /// A LUN of the target of this name.
     Lun(&'a str, u16),
-    /// One LUN, which no target has.
+    /// One LUN of this host, without a target.
     Local,
 }
 
 impl Reach<'_> {
-    /// For people.
+    /// Its name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Reach::Portal => "a portal",
@@ -149,7 +149,7 @@ impl Reach<'_> {
 }
 
 impl UpstreamConfig {
-    /// What it is, by its first URL.
+    /// Its scope, by its first URL.
     pub fn reach(&self) -> Reach<'_> {
         match &self.source {
             UpstreamSource::Remote { urls } => urls.first().map_or(Reach::Local, |url| reach(&url.url)),
@@ -157,7 +157,7 @@ impl UpstreamConfig {
         }
     }
 
-    /// Where it is, for people, without secrets.
+    /// Its location in messages, without secrets.
     pub fn place(&self) -> String {
         match &self.source {
             UpstreamSource::Remote { urls } => {
@@ -170,7 +170,7 @@ impl UpstreamConfig {
 }
 
 impl UpstreamSource {
-    /// URLs that have no such setting of their own have this one.
+    /// Adds this setting to URLs that do not have it.
     fn with_late_writes(self, late: Option<&str>) -> UpstreamSource {
         match (self, late) {
             (UpstreamSource::Remote { urls }, Some(late)) => UpstreamSource::Remote {
@@ -189,7 +189,7 @@ fn reach(url: &Url) -> Reach<'_> {
     }
 }
 
-/// The keys that say where an upstream is.
+/// The keys that locate an upstream.
 const SOURCES: [&str; 6] = ["urls", "file", "device", "sg", "null", "memory"];
 
 /// Reads an upstream.
@@ -245,7 +245,7 @@ fn source(p: &mut Diagnostics<'_>, s: &mut Section<'_>, around: &mut Context<'_>
     urls.or(sg).or(local)
 }
 
-/// A file or a device, which nothing else in the configuration writes.
+/// Reads a file or a device, which must have no other writer in the configuration.
 fn disk(
     p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
@@ -258,7 +258,7 @@ fn disk(
     Some(found)
 }
 
-/// The URLs, which all lead to the same kind of thing.
+/// Reads the URLs, which must all have the same scope.
 fn urls(p: &mut Diagnostics<'_>, s: &mut Section<'_>, base: &Path) -> Option<Vec<RemoteUrl>> {
     let (values, at) = s.list(p, "urls")?;
     if values.is_empty() {
@@ -274,7 +274,7 @@ fn urls(p: &mut Diagnostics<'_>, s: &mut Section<'_>, base: &Path) -> Option<Vec
         let url = text(p, "urls", value).and_then(|text| p.check(&at, url(text, base)));
         let Some(url) = url else { continue };
         refuse_open_secret(p, &url, &at);
-        // Secrets are not shown.
+        // Printed without secrets.
         once.first(p, url.to_string(), &at);
         let (this, first) =
             (reach(&url.url).name(), urls.first().map_or(reach(&url.url), |first| reach(&first.url)).name());
@@ -302,7 +302,7 @@ fn url(text: &str, base: &Path) -> Result<RemoteUrl, InvalidValue> {
     }
 }
 
-/// A password in a file that others can read is none.
+/// Rejects a password in a file that other users can read.
 fn refuse_open_secret(p: &mut Diagnostics<'_>, url: &RemoteUrl, at: &Range<usize>) {
     if let (true, Some(mode)) = (url.url.holds_secret(), p.open_to_others()) {
         let what = format!("the URL holds a secret, and the file has mode {mode:04o}");
@@ -317,7 +317,7 @@ fn policy(text: &str) -> Result<UpstreamPolicy, InvalidValue> {
     named.ok_or_else(|| unknown("policy", text, names, format!("policies are {}", names.join(", "))))
 }
 
-/// A designator as `lunar ls` shows it.
+/// Parses a designator in the form of `lunar ls`.
 fn identity(text: &str) -> Result<String, InvalidValue> {
     let hex = |digits: &str, lengths: &[usize]| {
         lengths.contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit())
@@ -335,7 +335,7 @@ fn identity(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-/// Which keys fit which kind of upstream.
+/// Reports keys that do not apply to the kind of upstream.
 fn fits(p: &mut Diagnostics<'_>, s: &mut Section<'_>, u: &mut UpstreamConfig) {
     let (is_remote, is_pass) =
         (matches!(u.source, UpstreamSource::Remote { .. }), u.mode == Mode::Passthrough);
@@ -383,7 +383,7 @@ fn fits(p: &mut Diagnostics<'_>, s: &mut Section<'_>, u: &mut UpstreamConfig) {
     }
 }
 
-/// For people.
+/// The source in messages.
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
