@@ -1,4 +1,4 @@
-//! The command that `lunar serve --run` serves.
+//! The command of `lunar serve --run`.
 
 use crate::connect_hints::ClientUrls;
 use crate::serve::ServeEvent;
@@ -11,13 +11,13 @@ use std::sync::mpsc::Sender;
 /// A running command.
 pub struct Captive {
     pid: Option<Pid>,
-    /// It leads a process group, and all that it began ends with it. Not on a terminal: only the group in the
-    /// foreground may read from one.
+    /// Whether it leads a process group, which ends with it. Not on a terminal, because only the foreground process
+    /// group may read from a terminal.
     leads: bool,
 }
 
 impl Captive {
-    /// Runs a shell command with the URLs of the server in its environment. Its end is sent as [`ServeEvent::Ended`].
+    /// Runs a shell command with the URLs of the server in its environment. [`ServeEvent::Ended`] reports its end.
     pub fn start(command: &str, reach: &ClientUrls, events: Sender<ServeEvent>) -> io::Result<Captive> {
         let leads = !io::stdin().is_terminal();
         let mut shell = Command::new("/bin/sh");
@@ -32,12 +32,12 @@ impl Captive {
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let wait = move || {
             if let Some(pid) = pid.filter(|_| leads) {
-                // Before the number is free for another: whoever of its group is left.
+                // Ends the rest of its process group before the process id is reaped and can be reused.
                 _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
                 _ = kill_process_group(pid, Signal::TERM);
             }
             if let Ok(status) = child.wait() {
-                // The main thread may have gone.
+                // The main thread may have ended.
                 _ = events.send(ServeEvent::Ended(status));
             }
         };
@@ -45,9 +45,9 @@ impl Captive {
         Ok(Captive { pid, leads })
     }
 
-    /// Asks it to end.
+    /// Sends SIGTERM.
     pub fn terminate(&self) {
-        // It may have ended by itself.
+        // The signal fails if the command has ended.
         match self.pid {
             Some(pid) if self.leads => _ = kill_process_group(pid, Signal::TERM),
             Some(pid) => _ = kill_process(pid, Signal::TERM),

@@ -1,4 +1,4 @@
-//! `lunar check`: is a configuration right, and what does it have?
+//! `lunar check`: checks a configuration, and lists its content.
 
 use crate::output::{self, count};
 use crate::serve::cannot_serve;
@@ -8,7 +8,7 @@ use lunar_server::{ErrorCode, Problem, folders};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Checks a configuration file and says what it has.
+/// Checks a configuration file and summarizes it.
 pub fn check(file: &Path, media: bool) -> Result<String, Vec<Problem>> {
     let config = config::load(file)?;
     let notes = config::unused(&config).into_iter().chain(config::access_lint(&config));
@@ -20,7 +20,7 @@ pub fn check(file: &Path, media: bool) -> Result<String, Vec<Problem>> {
     Ok(format!("{} is fine: {}\n{}", file.display(), counts(&config), routes(&config.routers)))
 }
 
-/// Looks at what a configuration would open. What is no mistake, but worth to be known, goes to stderr.
+/// Examines the media that a configuration would open. Notes go to stderr.
 fn check_media(config: &Config, file: &Path) -> Result<(), Vec<Problem>> {
     let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok);
     let mut found = lunar_server::examine(config, &state_dir.map_err(|problem| vec![problem])?, file);
@@ -49,7 +49,7 @@ fn counts(config: &Config) -> String {
     parts.join(", ")
 }
 
-/// What routers will serve, as a table; nothing without routers.
+/// The targets of routers as a table; empty without routers.
 fn routes(routers: &[RouterConfig]) -> String {
     let mut rows = vec![["ROUTER", "MAP", "NAME", "UPSTREAM", "ACCESS"].map(String::from)];
     rows.extend(routers.iter().flat_map(|router| router.targets.iter().map(|target| row(router, target))));
@@ -75,15 +75,15 @@ fn row(router: &RouterConfig, target: &RouterTarget) -> [String; 5] {
     [router.name.clone(), map.into(), name.into(), upstream, target.access.names.join(", ")]
 }
 
-/// An upstream with where it is.
+/// An upstream with its location.
 fn placed(router: &RouterConfig, name: &str) -> String {
     router.upstreams.get(name).map_or(name.into(), |upstream| format!("{name}: {}", upstream.place()))
 }
 
-/// No more LUNs of a target are listed.
+/// Limit of listed LUNs per target.
 const LISTED: usize = 8;
 
-/// What stands behind the LUNs of a target.
+/// The sources of the LUNs of a target.
 fn behind(luns: &BTreeMap<u16, From>) -> String {
     let one = |(number, from): (&u16, &From)| match from.lun {
         Some(lun) => format!("{number} = {}/{lun}", from.upstream),

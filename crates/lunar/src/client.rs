@@ -1,4 +1,4 @@
-//! Shared by commands that use targets: event loop, time-out, exit statuses.
+//! Shared by commands that use targets: event loop, timeout, exit statuses.
 
 use crate::exit::{Exit, Failure};
 use clap::Args;
@@ -22,10 +22,10 @@ pub struct ClientArgs {
     pub timeout: Option<Duration>,
 }
 
-/// Runs a command on an event loop of its own, and waits for its end.
+/// Runs a command on a new event loop, and waits for its end.
 ///
 /// # Errors
-/// Those of the command; [`Exit::TimedOut`] when the time is over before.
+/// Those of the command; [`Exit::TimedOut`] when the timeout ends first.
 pub fn run<T, W>(common: ClientArgs, work: impl FnOnce() -> W + Send + 'static) -> Result<T, Failure>
 where
     T: Send + 'static,
@@ -36,13 +36,13 @@ where
         let Some(limit) = common.timeout else { return work().await };
         let mut work = pin!(work());
         let ended = compio::time::timeout(limit, work.as_mut()).await;
-        // The work is still there, with what it waits for.
+        // On a timeout, the work still exists, so its latest wait is known.
         ended.unwrap_or_else(|_| Err(late(limit, lunar_initiator::waits::latest())))
     });
     ended.unwrap_or_else(|e| Err(cannot_start(&e)))
 }
 
-/// The time is over; what was waited for, where that is known.
+/// The error of a timeout, with the operation in progress if known.
 pub fn late(limit: Duration, waited: Option<String>) -> Failure {
     let waited = waited.map_or(String::new(), |waited| format!(": waiting for {waited}"));
     let what = format!("timed out after {}{waited}", humantime::format_duration(limit));
@@ -53,11 +53,11 @@ fn cannot_start(e: &std::io::Error) -> Failure {
     Problem::new(format!("cannot start an event loop: {e}"), crate::error_hints::process_limits(e)).into()
 }
 
-/// A URL, or the host and port of a portal alone. A person waits for the answer: one try to log in, and no wait for writes
-/// that may come late, unless the URL says otherwise.
+/// Parses a URL, or the host and port of a portal alone. The command is interactive: unless the URL states otherwise,
+/// it logs in once, and does not wait for writes that may arrive late.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault of the URL.
 pub fn url(text: &str) -> Result<Url, Failure> {
     if lunar_proto::name::is_valid(text) {
         let what = format!("{} is the name of a target, not a portal", text.escape_debug());
@@ -72,10 +72,10 @@ pub fn url(text: &str) -> Result<Url, Failure> {
     Ok(url?.with_default("login_tries", "1")?.with_default("late_writes", "risk")?)
 }
 
-/// A value as JSON, for stdout.
+/// Formats a value as JSON for stdout.
 ///
 /// # Errors
-/// When it cannot be written as JSON.
+/// When it cannot be serialized.
 pub fn json(value: &impl Serialize) -> Result<String, Problem> {
     let text = serde_json::to_string_pretty(value);
     let text = text.map_err(|e| Problem::new(format!("cannot write JSON: {e}"), "run without --json"))?;

@@ -1,4 +1,4 @@
-//! `lunar discover`: the targets of a portal, and where they are.
+//! `lunar discover`: lists the targets of a portal and their addresses.
 
 use crate::client::{self, ClientArgs, json, run};
 use crate::exit::{Exit, Failure};
@@ -30,7 +30,7 @@ pub struct Discover {
     common: ClientArgs,
 }
 
-/// A target, as JSON has it.
+/// A target in JSON.
 #[derive(Serialize)]
 struct TargetEntry {
     target: String,
@@ -48,7 +48,7 @@ struct PortalEntry {
 /// The text to print.
 ///
 /// # Errors
-/// [`Exit::NotFound`] when the portal shows no target; those of discovery.
+/// [`Exit::NotFound`] when the portal reports no target; those of discovery.
 pub fn discover(args: Discover) -> Result<String, Failure> {
     let url = client::url(&args.portal)?;
     let options = url.options()?;
@@ -65,13 +65,13 @@ pub fn discover(args: Discover) -> Result<String, Failure> {
     Ok(found.into_iter().map(|one| lines(&entry(&url.portal, one))).collect())
 }
 
-/// No target at all.
+/// The error for a portal without targets.
 pub fn none(portal: &Portal) -> Failure {
     let hint = "check its access list: it may require another initiator name (initiator=IQN) or a CHAP user";
     Failure::new(Exit::NotFound, format!("the portal {portal} shows no target to this initiator"), hint)
 }
 
-/// A target without an address is where it was asked for.
+/// A target without an address is at the portal of the request.
 fn entry(asked: &Portal, found: DiscoveredTarget) -> TargetEntry {
     let mut portals: Vec<PortalEntry> =
         found.addresses.into_iter().map(|p| PortalEntry { host: p.host, port: p.port, tag: p.tag }).collect();
@@ -81,7 +81,7 @@ fn entry(asked: &Portal, found: DiscoveredTarget) -> TargetEntry {
     TargetEntry { target: found.name, portals }
 }
 
-/// As iscsiadm prints it.
+/// The format of iscsiadm.
 fn lines(entry: &TargetEntry) -> String {
     let mut text = String::new();
     for place in &entry.portals {

@@ -1,4 +1,4 @@
-//! Exit statuses, one table for all commands that use targets: those that users of Open-iSCSI know.
+//! Exit statuses of all commands that use targets, in one table. Errors of iSCSI have the statuses of Open-iSCSI.
 
 use lunar_initiator::{Error, ErrorCode};
 use lunar_runtime::error::Hint;
@@ -9,33 +9,33 @@ use std::process::ExitCode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// What has no status of its own.
+    /// Any other error.
     General = 1,
-    /// No connection.
+    /// No connection could be made.
     Unreachable = 4,
-    /// The target refused the login.
+    /// The target rejected the login.
     Refused = 5,
     /// Invalid URL or argument.
     Invalid = 7,
     /// Timed out.
     TimedOut = 8,
-    /// Not allowed, or reserved by another.
+    /// Not permitted, or reserved by another initiator.
     NoAccess = 13,
     /// Already exists.
     Exists = 15,
     /// Not found.
     NotFound = 21,
-    /// The name of the host has no address.
+    /// The host name has no address.
     UnknownHost = 23,
-    /// Authentication of a side failed.
+    /// Authentication of one side failed.
     Authentication = 24,
     /// In use.
     InUse = 28,
-    /// The logical unit refused a command: CHECK CONDITION, or another status that is no success.
+    /// The logical unit rejected a command: CHECK CONDITION, or another unsuccessful status.
     Scsi = 30,
-    /// Copied, except for ranges that could not be read.
+    /// Copied, except for unreadable ranges.
     LeftOut = 40,
-    /// Both ends of a copy were compared, and differ.
+    /// Verification of a copy found a difference.
     Differs = 41,
 }
 
@@ -69,7 +69,7 @@ pub fn help() -> String {
 pub struct Failure {
     /// Its exit status.
     pub exit: Exit,
-    /// What went wrong.
+    /// The faults.
     pub problems: Vec<Problem>,
 }
 
@@ -81,13 +81,13 @@ impl Exit {
 }
 
 impl Failure {
-    /// One problem, and this exit status.
+    /// A failure with one problem and this exit status.
     pub fn new(exit: Exit, what: impl Into<String>, hint: impl Into<String>) -> Failure {
         Failure { exit, problems: vec![Problem::new(what, hint)] }
     }
 }
 
-/// A problem of the command line.
+/// A failure of the command line.
 pub fn invalid(problem: Problem) -> Failure {
     Failure { exit: Exit::Invalid, problems: vec![problem] }
 }
@@ -110,7 +110,7 @@ impl From<Vec<Problem>> for Failure {
     }
 }
 
-/// The code that all problems have; of different ones it is [`ErrorCode::Other`].
+/// The common code of all problems; [`ErrorCode::Other`] if they differ.
 pub fn common_code(problems: &[Problem]) -> ErrorCode {
     let first = problems.first().map(|problem| problem.code).unwrap_or_default();
     if problems.iter().all(|problem| problem.code == first) { first } else { ErrorCode::Other }
@@ -122,7 +122,7 @@ impl From<Problem> for Failure {
     }
 }
 
-/// The exit status of each code, and the hint for an error that has none of its own.
+/// The exit status of each code, and the hint for errors without their own hint.
 const CODES: [(ErrorCode, Exit, &str); 19] = [
     (ErrorCode::Other, Exit::General, "LUNAR_LOG=debug logs more"),
     (ErrorCode::InvalidArgument, Exit::Invalid, "docs/use.md explains URLs"),
@@ -165,7 +165,7 @@ const CODES: [(ErrorCode, Exit, &str); 19] = [
     (ErrorCode::SessionClosed, Exit::General, "open it again"),
 ];
 
-/// The exit status of a code, and its hint. A test finds codes without a row.
+/// The exit status and the hint of a code. A test checks that every code has a row.
 fn of(code: ErrorCode) -> (Exit, &'static str) {
     let row = CODES.iter().find(|row| row.0 == code).unwrap_or(&CODES[0]);
     (row.1, row.2)
@@ -186,7 +186,7 @@ impl From<lunar_bench::Error> for Failure {
 
 impl From<Error> for Failure {
     fn from(e: Error) -> Failure {
-        // LOGICAL UNIT NOT SUPPORTED (SPC-6): there is no such LUN.
+        // LOGICAL UNIT NOT SUPPORTED (SPC-6): the LUN does not exist.
         let is_missing = e.sense.is_some_and(|sense| sense.asc == 0x25);
         let (exit, hint) = of(if is_missing { ErrorCode::NotFound } else { e.code });
         let lunar_initiator::Details { what, hint: better, .. } = e.into_details();

@@ -1,14 +1,14 @@
-//! Bytes as hexadecimal digits: read, written, and dumped for people.
+//! Bytes as hexadecimal digits: parsing, formatting, and dumps.
 
 use std::fmt::Write;
 
-/// Bytes of a line of a dump.
+/// Bytes in a line of a dump.
 const LINE: usize = 16;
 
-/// Bytes from pairs of digits; blanks, commas and colons may stand between them, `0x` before them.
+/// Parses pairs of digits. Blanks, commas and colons may separate them, and `0x` may precede them.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The fault in the text.
 pub fn parse(text: &str) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     for word in text.split([' ', ',', ':', '\t', '\n', '\r']).filter(|word| !word.is_empty()) {
@@ -26,14 +26,14 @@ pub fn parse(text: &str) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Bytes as digits without anything between them.
+/// Bytes as digits without separators.
 pub fn digits(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(2 * bytes.len());
     bytes.iter().for_each(|byte| _ = write!(text, "{byte:02x}"));
     text
 }
 
-/// Lines of an offset, up to 16 bytes, and their characters where they can be shown.
+/// A dump: each line has an offset, up to 16 bytes, and their printable characters.
 pub fn dump(bytes: &[u8]) -> String {
     let mut text = String::new();
     for (n, line) in bytes.chunks(LINE).enumerate() {

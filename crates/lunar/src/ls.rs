@@ -1,4 +1,4 @@
-//! `lunar ls`: targets and their logical units.
+//! `lunar ls`: lists targets and their logical units.
 
 use crate::client::{self, ClientArgs, json, run};
 use crate::discover::none;
@@ -19,7 +19,7 @@ Examples:
   lunar ls iscsi://192.0.2.10/iqn.2026-11.org.example:disks
   lunar ls iscsi://ann@192.0.2.10?password_file=ann.secret --json";
 
-/// How long a logical unit may take to become ready.
+/// Time limit for a logical unit to become ready.
 const NOT_READY: Duration = Duration::from_secs(5);
 
 /// Arguments of `lunar ls`.
@@ -40,9 +40,9 @@ struct TargetEntry {
     target: String,
     portal: String,
     luns: Vec<LunEntry>,
-    /// Why it cannot be looked into.
+    /// The error of its login or of REPORT LUNS.
     error: Option<String>,
-    /// The errors of its portals that cannot be reached.
+    /// The errors of its unreachable portals.
     #[serde(skip)]
     unreachable: Vec<Error>,
 }
@@ -62,11 +62,11 @@ struct LunEntry {
     capacity_bytes: u64,
     block_size_bytes: u32,
     read_only: bool,
-    /// Why it cannot be looked at.
+    /// The error of the examination.
     error: Option<String>,
 }
 
-/// The text to print; what cannot be logged in to is reported on stderr.
+/// The text to print. Targets that reject the login are reported on stderr.
 ///
 /// # Errors
 /// When nothing can be listed: those of discovery, or of the only login.
@@ -82,7 +82,7 @@ pub fn ls(args: Ls) -> Result<String, Failure> {
     Ok(targets.iter().map(text).collect())
 }
 
-/// Writes to stderr why a target is listed without LUNs, and which of its portals cannot be reached.
+/// Reports on stderr why a target is listed without LUNs, and its unreachable portals.
 fn warn(TargetEntry { target, error, unreachable, .. }: &TargetEntry) {
     for e in unreachable {
         let hint = e.hint.as_ref().map(|hint| format!("\n  hint: {hint}")).unwrap_or_default();
@@ -93,17 +93,17 @@ fn warn(TargetEntry { target, error, unreachable, .. }: &TargetEntry) {
     }
 }
 
-/// Every target that the URL means.
+/// All targets that the URL selects.
 async fn list(url: &Url) -> Result<Vec<TargetEntry>, Failure> {
     let mut options = url.options()?;
-    // One that is not ready is listed as such.
+    // A logical unit that is not ready is listed as such.
     options.timeouts.busy = NOT_READY;
     let Some(target) = &url.target else { return list_portal(url, &options).await };
     let session = Session::open(url.portal.clone(), target, options).await?;
     Ok(vec![of_session(url, session).await?])
 }
 
-/// All targets of a portal; an error only if none of them lets us in.
+/// All targets of a portal. An error if none of them accepts a login.
 async fn list_portal(url: &Url, options: &Options) -> Result<Vec<TargetEntry>, Failure> {
     let found = lunar_initiator::discover(url.portal.clone(), options).await?;
     if found.is_empty() {
@@ -159,7 +159,7 @@ async fn of_session(url: &Url, session: Session) -> Result<TargetEntry, Error> {
     Ok(TargetEntry { target: facts.target, portal, luns, error: None, unreachable: Vec::new() })
 }
 
-/// One logical unit. One that was asked for by name has to be there.
+/// Examines one logical unit. If the URL names it, it must exist.
 async fn lun(url: &Url, number: u16, session: &Session) -> Result<LunEntry, Error> {
     let entry = LunEntry { lun: number, url: url.plain(), ..LunEntry::default() };
     Ok(match lunar_initiator::properties(session, number).await {
@@ -197,7 +197,7 @@ fn kind(device_type: u8) -> &'static str {
     NAMES.iter().find(|row| row.0 == device_type).map_or("other", |row| row.1)
 }
 
-/// A target and its logical units, for people.
+/// A target and its logical units as text.
 fn text(target: &TargetEntry) -> String {
     let mut text = format!("{} at {}\n", target.target, target.portal);
     if let Some(error) = &target.error {
@@ -207,7 +207,7 @@ fn text(target: &TargetEntry) -> String {
     }
     for lun in &target.luns {
         let prefix = format!("LUN {}: ", lun.lun);
-        // An error may name its LUN already.
+        // The error may start with the LUN already.
         let error = lun.error.as_ref().map(|error| error.strip_prefix(&prefix).unwrap_or(error).to_owned());
         _ = writeln!(text, "  {prefix}{}", error.unwrap_or_else(|| line(lun)));
     }

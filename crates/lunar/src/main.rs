@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     let ended = match Cli::try_parse() {
         Ok(cli) => run(cli.command),
         Err(e) if e.use_stderr() => return usage_error(&e),
-        // What was asked for is help, or the version.
+        // Help or the version, as requested.
         Err(e) => output::stdout_result(e.print()).map(|()| ExitCode::SUCCESS).map_err(Failure::from),
     };
     match ended {
@@ -61,32 +61,33 @@ fn main() -> ExitCode {
     }
 }
 
-/// What every command needs of its process. Without it, a command still does what it can.
+/// Prepares the process for any command. If a step fails, the command runs without it.
 fn prepare() {
-    // A write beyond the limit on file sizes is then an error of that write, and not the end of the process. A signal that
-    // is caught is the usual one again in children, other than one that is ignored.
+    // Makes a write beyond the file size limit fail instead of ending the process. Children get the default action
+    // again, because a signal handler, unlike an ignored signal, does not survive exec.
     _ = signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)));
 
     _ = lunar_runtime::descriptors::raise();
     without_core_dumps();
 }
 
-/// Memory may hold secrets and data of hosts: neither goes into a core file. The limit is not asked where a program takes core
-/// dumps; that gets no memory by the filter. Unlike a process that is not dumpable, this one stays open to its user in /proc.
+/// Keeps memory out of core dumps, because it may hold secrets and data of hosts. If core dumps are piped to a
+/// program, the kernel ignores the limit, and the filter excludes all memory. Unlike with PR_SET_DUMPABLE, the
+/// process stays accessible to its user in /proc.
 fn without_core_dumps() {
     let core = getrlimit(Resource::Core);
     _ = setrlimit(Resource::Core, Rlimit { current: Some(0), ..core });
     _ = std::fs::write("/proc/self/coredump_filter", "0");
 }
 
-/// The command line is wrong.
+/// Reports an invalid command line.
 fn usage_error(e: &clap::Error) -> ExitCode {
     let text = e.render();
     output::stderr(if output::colours(&io::stderr()) { text.ansi().to_string() } else { text.to_string() });
     ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2))
 }
 
-/// As the standard library reports a panic, but a stderr that is stuck or full stops nothing.
+/// Reports a panic as the standard library does. A blocked or full stderr does not stop it.
 fn panicked(info: &PanicHookInfo) {
     let thread = std::thread::current();
     let backtrace = Backtrace::capture();
@@ -97,7 +98,7 @@ fn panicked(info: &PanicHookInfo) {
     output::stderr_line(format_args!("thread '{}' {info}{backtrace}", thread.name().unwrap_or("<unnamed>")));
 }
 
-/// Prints what a command found out, also if something failed.
+/// Prints the result of a command, even if a part of it failed.
 fn print_result((text, failure): (String, Option<Failure>)) -> Result<ExitCode, Failure> {
     output::stdout(text)?;
     failure.map_or(Ok(ExitCode::SUCCESS), Err)
@@ -166,11 +167,11 @@ fn log(level: &str) -> Result<(), Problem> {
     Ok(())
 }
 
-/// What may stand alone in LUNAR_LOG.
+/// The level names of LUNAR_LOG.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// What LUNAR_LOG chooses: a level, and levels of parts. The library takes any other word for the name of a
-/// part, and then nothing at all is logged.
+/// The filter of LUNAR_LOG: a level, and levels of modules. The library would take any other word for the name of a
+/// module, and log nothing at all.
 fn filter(text: &str) -> Result<tracing_subscriber::EnvFilter, Problem> {
     let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
     let unknown = text.split(',').map(str::trim).find(|part| !part.contains('=') && !is_level(part));
@@ -185,7 +186,7 @@ fn filter(text: &str) -> Result<tracing_subscriber::EnvFilter, Problem> {
     })
 }
 
-/// A manual page, of lunar itself or of one of its commands.
+/// The manual page of lunar itself or of one of its commands.
 fn manual(name: Option<&str>) -> Result<String, Problem> {
     let mut lunar = Cli::command();
     lunar.build();

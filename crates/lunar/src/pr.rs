@@ -58,7 +58,7 @@ enum PrAction {
 }
 use PrAction::*;
 
-/// Service action, and the options that an action requires.
+/// The service action and the required options of an action.
 struct PrRequirements {
     action: u8,
     key: bool,
@@ -67,7 +67,7 @@ struct PrRequirements {
 }
 
 impl PrAction {
-    /// The requirements of an action that writes; None for those that read.
+    /// The requirements of an action of PERSISTENT RESERVE OUT; None for others.
     fn out(self) -> Option<PrRequirements> {
         let needs = |action, key, new_key, kind| Some(PrRequirements { action, key, new_key, kind });
         match self {
@@ -135,7 +135,7 @@ fn kind(text: &str) -> Result<u8, String> {
 /// The text to print.
 ///
 /// # Errors
-/// [`Exit::NoAccess`] with who holds the reservation when it is refused.
+/// [`Exit::NoAccess`] on a reservation conflict; the message names the holder.
 pub fn pr(args: Pr) -> Result<String, Failure> {
     let url = client::url(&args.url)?;
     let (asked, steps) = (args.common, steps(&args)?);
@@ -166,26 +166,26 @@ async fn perform(unit: &OpenLun, steps: Vec<PrStep>) -> Result<Vec<(String, page
     Ok(results)
 }
 
-/// An action as the command line has it, with underscores.
+/// The name of an action on the command line, with underscores.
 fn name(action: PrAction) -> String {
     let value = action.to_possible_value();
     value.map_or(String::new(), |value| value.get_name().replace('-', "_"))
 }
 
-/// An action, and what is sent for it; None for those that read.
+/// An action and the command that it sends; None for actions that read.
 struct PrStep {
     action: PrAction,
     order: Option<PrOut>,
 }
 
-/// What is sent.
+/// The parameters of PERSISTENT RESERVE OUT.
 struct PrOut {
     action: u8,
     kind: u8,
     parameters: ReserveOutParameters,
 }
 
-/// What the arguments ask for.
+/// The steps that the arguments describe.
 fn steps(args: &Pr) -> Result<Vec<PrStep>, Failure> {
     let mut key = args.key;
     let mut registers = false;

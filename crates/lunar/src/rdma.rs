@@ -1,4 +1,4 @@
-//! `lunar rdma`: what carries RDMA on this host.
+//! `lunar rdma`: lists the RDMA devices and providers of this host.
 
 use crate::client::json;
 use crate::exit::Failure;
@@ -19,14 +19,14 @@ pub enum Rdma {
     },
 }
 
-/// All there is.
+/// All devices and providers.
 #[derive(Debug, Serialize)]
 struct RdmaInventory {
     providers: Vec<ProviderStatus>,
     ports: Vec<RdmaPort>,
 }
 
-/// A provider, and why it cannot be used.
+/// A provider, and the reason why it is unusable, if it is.
 #[derive(Debug, Serialize)]
 struct ProviderStatus {
     name: &'static str,
@@ -52,7 +52,7 @@ struct RdmaPort {
 /// The text to print.
 ///
 /// # Errors
-/// When it cannot be written as JSON.
+/// When the output cannot be serialized as JSON.
 pub fn rdma(command: &Rdma) -> Result<String, Failure> {
     let Rdma::List { json: as_json } = command;
     let found = found(devices());
@@ -153,7 +153,7 @@ mod tests {
             netdev: Some("eth0".into()),
             addresses: vec![
                 "192.0.2.1".parse().expect("an address"),
-                "2001:db8::1".parse().expect("one more"),
+                "2001:db8::1".parse().expect("an address"),
             ],
         };
         let device = RdmaDevice {

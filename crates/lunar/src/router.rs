@@ -111,7 +111,7 @@ fn control(which: RouterArgs, action: RouterAction) -> Result<String, Problem> {
     }
 }
 
-/// What a configuration would change.
+/// The changes that a configuration would make.
 pub fn diff(file: Option<&Path>, common: &AdminArgs) -> Result<String, Problem> {
     let differences = admin::diff(&server(common)?, absolute(file)?, common.timeout)?;
     match common.json {

@@ -62,24 +62,24 @@ pub struct Scsi {
     common: ClientArgs,
 }
 
-/// How it ended, as JSON has it.
+/// The outcome of the command, in JSON.
 #[derive(Serialize)]
 struct ScsiReport {
     status: u8,
     status_name: Option<&'static str>,
     sense: Option<SenseReport>,
-    /// Bytes that were asked for or offered.
+    /// Requested or offered bytes of data.
     expected: usize,
     transferred: usize,
-    /// Bytes that were expected and did not come, or were not taken.
+    /// Expected bytes that were not transferred.
     residual: usize,
-    /// Bytes that the logical unit had or wanted beyond that.
+    /// Further bytes that the logical unit would have transferred.
     overflow: u32,
-    /// What came, in hexadecimal digits.
+    /// The received data, in hexadecimal digits.
     data: String,
 }
 
-/// Sense data, as JSON has them.
+/// Sense data in JSON.
 #[derive(Serialize)]
 struct SenseReport {
     key: u8,
@@ -89,11 +89,11 @@ struct SenseReport {
     detail: Option<String>,
     information: Option<u64>,
     command_specific: Option<u64>,
-    /// As they came, in hexadecimal digits.
+    /// The raw bytes, in hexadecimal digits.
     bytes: String,
 }
 
-/// What is to be sent.
+/// The command to send.
 struct ScsiCommand {
     url: Url,
     cdb: Vec<u8>,
@@ -102,17 +102,17 @@ struct ScsiCommand {
     once: bool,
 }
 
-/// The answer, and the data that came.
+/// The response and the received data.
 struct ScsiReply {
     completion: Completion,
     expected: usize,
     data: Vec<u8>,
 }
 
-/// Sends it, and prints the answer.
+/// Sends the command, and prints the response.
 ///
 /// # Errors
-/// When there is no answer, or the arguments are wrong.
+/// When there is no response, or an argument is invalid.
 pub fn scsi(args: Scsi) -> Result<ExitCode, Failure> {
     let order = ScsiCommand {
         url: client::url(&args.url)?,
@@ -129,7 +129,7 @@ pub fn scsi(args: Scsi) -> Result<ExitCode, Failure> {
         output::stdout(json(&report(&answer))?)?;
     } else {
         let dump = args.hex || io::stdout().is_terminal();
-        // Status first: writing the data may fail.
+        // The status first, because writing the data may fail.
         output::stderr(words(&answer));
         output::stdout(if dump { hex::dump(&answer.data).into_bytes() } else { answer.data })?;
     }
@@ -182,7 +182,7 @@ async fn send(order: ScsiCommand) -> Result<ScsiReply, Failure> {
 /// Operation code of variable length CDBs: ADDITIONAL CDB LENGTH in byte 7 (SPC-5 section 4.2.3).
 const VARIABLE: u8 = 0x7f;
 
-/// Bytes of the CDBs of an operation code's group (SPC-5 section 4.2.5.1); None where they may have any.
+/// The CDB length of an operation code's group (SPC-5 section 4.2.5.1); None if any length is valid.
 fn cdb_len(cdb: &[u8]) -> Option<usize> {
     match cdb[0] >> 5 {
         0 => Some(6),
@@ -217,7 +217,7 @@ fn cdb(text: &str, raw: bool) -> Result<Vec<u8>, Failure> {
     }
 }
 
-/// The bytes that `--out` means.
+/// The data of `--out`.
 fn given(what: &str) -> Result<Vec<u8>, Failure> {
     let invalid = |why: String, hint: &str| Failure::new(Exit::Invalid, format!("--out: {why}"), hint);
     let bytes = match what.strip_prefix("hex:") {
@@ -239,7 +239,7 @@ fn given(what: &str) -> Result<Vec<u8>, Failure> {
     }
 }
 
-/// A file or stdin, no more of it than shows that it is too long.
+/// Reads a file or stdin, up to one byte more than the limit.
 fn read(file: &str) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     match file {
@@ -273,7 +273,7 @@ fn report(answer: &ScsiReply) -> ScsiReport {
     }
 }
 
-/// What goes to stderr.
+/// The text for stderr.
 fn words(answer: &ScsiReply) -> String {
     let report = report(answer);
     let mut text = format!("status: {} ({:02x}h)\n", report.status_name.unwrap_or("unknown"), report.status);
@@ -311,7 +311,7 @@ mod tests {
         }
     }
 
-    /// READ(32), and one of the longest.
+    /// READ(32), and a CDB of the greatest length.
     #[test]
     fn long_cdb_has_its_own_length_field() {
         for (more, len) in [("18", 32), ("fc", 260)] {

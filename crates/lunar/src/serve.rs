@@ -1,4 +1,4 @@
-//! `lunar serve`: from arguments to a running server, and what happens to it until it ends.
+//! `lunar serve`: starts a server from its arguments, and handles events until it ends.
 
 mod change;
 mod retry;
@@ -37,17 +37,17 @@ pub enum ServeEvent {
     Reload,
     /// The captive command ended.
     Ended(ExitStatus),
-    /// Something else was found at the upstreams of routers.
+    /// A change at the upstreams of routers.
     Found,
-    /// What was found could not be served, and is tried again.
+    /// Retry of a change that could not be served.
     Retry,
     /// A request at the admin socket.
     AdminRequest(Request, Sender<Response>),
-    /// The time for a configuration to be confirmed is over: the one of this number.
+    /// The confirmation timeout of the trial with this number.
     Unconfirmed(u64),
 }
 
-/// For so long a server that has served deleted files keeps them before it ends; less than the 90 s of systemd's
+/// How long a stopping server keeps deleted files open, so that they can be copied. Less than the 90 s of systemd's
 /// TimeoutStopSec.
 const RESCUE: Duration = Duration::from_secs(60);
 
@@ -72,7 +72,7 @@ pub fn serve<S: TargetServer>(
     Ok(ended.map_or(ExitCode::SUCCESS, exit_code))
 }
 
-/// Takes events until it is time to stop; how the captive command ended.
+/// Handles events until the server must stop. Returns the exit status of the captive command.
 fn wait<S: TargetServer>(
     inbox: &Receiver<ServeEvent>,
     service: &mut Service<S>,
@@ -91,7 +91,7 @@ fn wait<S: TargetServer>(
             Ok(ServeEvent::Unconfirmed(number)) => service.unconfirmed(number),
             Ok(ServeEvent::Stop) => {
                 match &captive {
-                    // Its end is ours.
+                    // The server stops when the command ends.
                     Some(captive) => captive.terminate(),
                     None => return None,
                 }
@@ -101,14 +101,14 @@ fn wait<S: TargetServer>(
     }
 }
 
-/// Exit code as a shell reports it.
+/// The exit code of a shell for this status.
 fn exit_code(status: ExitStatus) -> ExitCode {
     use std::os::unix::process::ExitStatusExt;
     let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     ExitCode::from(u8::try_from(code).unwrap_or(1))
 }
 
-/// A second SIGINT or SIGTERM ends the process at once, also while the server waits for I/O.
+/// A second SIGINT or SIGTERM ends the process at once, even while the server waits for I/O.
 fn watch_signals(events: Sender<ServeEvent>, stopping: &Arc<AtomicBool>) -> io::Result<()> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, stopping.clone())?;
@@ -131,24 +131,24 @@ fn cannot(what: &str, e: &io::Error) -> Problem {
     Problem::new(format!("cannot {what}: {e}"), crate::error_hints::process_limits(e))
 }
 
-/// A running server with its configuration.
+/// A running server and its configuration.
 struct Service<S> {
     file: Option<PathBuf>,
-    /// As it was read.
+    /// As read from the file.
     config: Config,
-    /// What the process does: as `config`, but what needs a restart is as it was at the start.
+    /// `config` as it is in force: settings that need a restart have the values of the start.
     in_force: Config,
-    /// With what was found at the upstreams of its routers.
+    /// `config` with the targets that result from the upstreams of its routers.
     whole: Config,
     units: Units,
     routes: Arc<Routes>,
     server: Arc<S>,
     admin: Option<Admin>,
     trial: Trial,
-    /// Of what was found at upstreams and cannot be served yet.
+    /// Retries of changes at upstreams that cannot be served yet.
     retry: Retry,
     events: Sender<ServeEvent>,
-    /// Until then hosts may be on their way back to what is not found again yet.
+    /// Until then, returning hosts must not lose LUNs that were not rediscovered yet.
     early_until: Instant,
 }
 
@@ -180,14 +180,14 @@ impl<S: TargetServer> Service<S> {
         })?;
         let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok).map_err(one)?;
         let found = Mutex::new(events.clone());
-        // A reload may bring the first router. Nothing is read or written before that.
+        // A reload may add the first router. Until then, the file is neither read nor written.
         let loops = LoopDetector::kept_in(&state_dir.join("router.id"));
         let ports = isids::IsidStore::kept_in(&state_dir);
         let routes = Routes::start(loops, ports, move || send_event(&found, ServeEvent::Found));
         let routes = routes.map_err(|e| vec![cannot_serve(&e)])?;
         let routes = Arc::new(routes);
         let mut units = Units::new(state_dir).with(routes.clone());
-        // What routers lead to is found while it serves.
+        // Upstreams are discovered while the server runs.
         let whole = expand_early(&config, &Found::default())?;
         let setup = units.setup(&whole, &|_| Ok(Vec::new()))?;
         let server = start(setup, &cores).map_err(|e| vec![cannot_serve(&e)])?;
@@ -196,7 +196,7 @@ impl<S: TargetServer> Service<S> {
         let desk = Arc::new(AdminHandler { server: server.clone(), events: Mutex::new(events.clone()) });
         let admin = admin(config.server.admin_socket.as_deref(), desk).map_err(one)?;
         let (trial, events) = (Trial::default(), events.clone());
-        // Commands wait no longer for what is away either.
+        // Commands wait no longer than this for a lost path either.
         let patience = config.routers.iter().map(|router| router.path_loss_timeout).max();
         patience.iter().for_each(|patience| change::later(&events, *patience, ServeEvent::Found));
         let early_until = Instant::now() + patience.unwrap_or_default();
@@ -232,7 +232,7 @@ impl<S: TargetServer> Service<S> {
         })
     }
 
-    /// Prints the banner. A failure is only logged: the server serves without it.
+    /// Prints the banner. A failure is only logged, because the server works without it.
     fn print_banner(&self) {
         let banner = connect_hints::banner(&self.config, &self.server.portals());
         let write = move || {
@@ -240,13 +240,13 @@ impl<S: TargetServer> Service<S> {
                 tracing::warn!("{}", problem.what);
             }
         };
-        // A reader that stalls must not keep signals waiting.
+        // A reader that stalls must not delay the handling of signals.
         if let Err(e) = std::thread::Builder::new().name("greeting".into()).spawn(write) {
             tracing::warn!("cannot start the thread that prints the banner: {e}");
         }
     }
 
-    /// Reads the configuration file again. After an error everything stays as it was.
+    /// Reloads the configuration file. After an error, nothing has changed.
     fn reload(&mut self) {
         let Some(file) = &self.file else {
             tracing::info!("SIGHUP ignored: the server has no configuration file");
@@ -265,14 +265,14 @@ impl<S: TargetServer> Service<S> {
         }
     }
 
-    /// `may_wait`: somebody may come for the data of deleted files.
+    /// With `may_wait`, the server stays for a while if it holds deleted files, so that they can be copied.
     fn stop(self, may_wait: bool) -> Result<(), Vec<Problem>> {
         let unlinked = self.units.unlinked();
         for problem in &unlinked {
             // An administrator who reads the log may still copy the data in time.
             tracing::error!("{}; hint: {}", problem.what, problem.hint.as_deref().unwrap_or_default());
         }
-        // Hosts and the peer router must learn of it while the server still responds.
+        // Hosts and the peer router must be informed while the server still responds.
         self.routes.leave();
         let result = self.server.stop(&|| self.routes.part());
         drop(self.admin);
@@ -291,8 +291,8 @@ impl<S: TargetServer> Service<S> {
     }
 }
 
-/// Waits while an administrator copies deleted files, which exist as long as this process. Hosts no longer write to them, so
-/// that a copy is consistent. A second signal ends the wait.
+/// Waits for an administrator to copy deleted files, whose data is lost when this process ends. Hosts no longer write
+/// to them, so a copy is consistent. A second signal ends the wait.
 fn wait_for_rescue() {
     let wait_s = RESCUE.as_secs();
     tracing::error!(
@@ -318,7 +318,7 @@ fn of_argument(argument: &str, problem: Problem) -> Problem {
     Problem { what: format!("{argument}: {}", problem.what), ..problem.with_code(ErrorCode::InvalidArgument) }
 }
 
-/// Error of a server that cannot start.
+/// The error of a server that cannot start.
 pub fn cannot_serve(e: &io::Error) -> Problem {
     let general = match e.kind() {
         io::ErrorKind::AddrInUse => "stop the program that listens there, or choose another address or port",
@@ -328,12 +328,12 @@ pub fn cannot_serve(e: &io::Error) -> Problem {
         }
         _ => crate::error_hints::process_limits(e),
     };
-    // The place where it failed may know better.
+    // A hint attached to the error is more specific.
     let hint = lunar_runtime::error::hint(e).map_or(general, |hint| hint);
     Problem::new(format!("cannot serve: {e}"), hint).with_code(ErrorCode::from(e.kind()))
 }
 
-/// The admin socket. At its default path, or beside another server's, it is not worth a failure.
+/// Starts the admin socket. A failure is only logged, unless its path is configured.
 fn admin(configured: Option<&Path>, server: Arc<dyn ServerControl>) -> Result<Option<Admin>, Problem> {
     if let Some(path) = configured {
         return Admin::start(path, server).map(Some);

@@ -6,7 +6,7 @@ use lunar_target::{BoundPortal, LogicalUnit, Quiesced, SessionInfo, SessionTrans
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-/// A running target server. Tests replace it.
+/// A running target server. Tests use their own implementation.
 pub trait TargetServer: Send + Sync + 'static {
     /// Portals that it listens on.
     fn portals(&self) -> Vec<BoundPortal>;

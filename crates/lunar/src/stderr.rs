@@ -1,5 +1,5 @@
-//! stderr: a bounded queue, and one thread that writes. A reader that stalls, or a disk that is full, costs lines. It never
-//! costs the time of a thread that serves.
+//! stderr: a bounded queue and one thread that writes it. If the reader stalls or the disk is full, lines are lost,
+//! but no serving thread blocks.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Write};
@@ -9,30 +9,30 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::event::{PollFd, PollFlags, poll};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Bytes that wait to be written; what comes beyond is dropped.
+/// Limit of queued bytes; further text is dropped.
 const MAX_QUEUE_BYTES: usize = 1 << 20;
-/// How long a process that ends waits for a writer that makes no progress.
+/// At its end, the process waits this long for a writer that makes no progress.
 const STALLED: Duration = Duration::from_secs(1);
-/// How long it waits in all.
+/// At its end, the process waits at most this long in total.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 static STDERR: LogQueue = LogQueue::new();
 
-/// Starts the thread that writes, unless it was tried before. Without it, the queue keeps what it has room for until
-/// [`settle`]: a caller may be an event loop, and never writes.
+/// Starts the writing thread, unless this was tried before. Without the thread, the queue holds text until
+/// [`settle`], because a caller may be an event loop and must not write.
 pub fn start() -> bool {
     static WRITER: OnceLock<bool> = OnceLock::new();
     let start = || std::thread::Builder::new().name("stderr".into()).spawn(|| STDERR.serve(Stderr)).is_ok();
     *WRITER.get_or_init(start)
 }
 
-/// Queues text for stderr. It neither waits nor fails.
+/// Queues text for stderr. Neither blocks nor fails.
 pub fn put(text: impl Into<Vec<u8>>) {
     start();
     STDERR.push(text.into());
 }
 
-/// Waits until what was queued is written, with a bound.
+/// Waits a bounded time until the queue is written.
 pub fn settle() {
     if start() {
         STDERR.settle();
@@ -41,7 +41,7 @@ pub fn settle() {
     }
 }
 
-/// Settles when it is dropped: at the end of the process, also by a panic.
+/// Calls [`settle`] on drop: at the end of the process, and after a panic.
 pub struct FlushOnDrop;
 
 impl Drop for FlushOnDrop {
@@ -50,7 +50,7 @@ impl Drop for FlushOnDrop {
     }
 }
 
-/// The writer of the log: each event is one entry.
+/// The writer of the log. Each event is one entry.
 pub struct Log;
 
 impl Write for Log {
@@ -72,7 +72,7 @@ impl<'a> MakeWriter<'a> for Log {
     }
 }
 
-/// File descriptor 2, without the lock and without the panics of the standard library.
+/// File descriptor 2, without the lock and the panics of the standard library.
 struct Stderr;
 
 impl Write for Stderr {
@@ -80,7 +80,7 @@ impl Write for Stderr {
         let stderr = rustix::stdio::stderr();
         loop {
             match rustix::io::write(stderr, bytes) {
-                // Another process that shares it may have made it non-blocking.
+                // Another process that shares the descriptor may have made it non-blocking.
                 Err(rustix::io::Errno::AGAIN) => {
                     poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], None)?;
                 }
@@ -96,23 +96,23 @@ impl Write for Stderr {
 
 enum LogEntry {
     Text(Vec<u8>),
-    /// So many entries were dropped here.
+    /// The number of entries dropped at this place.
     Dropped(u64),
 }
 
 struct State {
     entries: VecDeque<LogEntry>,
-    /// Of the texts in the queue.
+    /// Bytes of the queued texts.
     bytes: usize,
-    /// Dropped since the last entry that says so.
+    /// Entries dropped since the last `Dropped` entry.
     dropped: u64,
-    /// The writer has taken an entry and is not done with it.
+    /// Whether the writer is processing an entry.
     is_writing: bool,
-    /// Entries that the writer is done with.
+    /// Entries that the writer has processed.
     done: u64,
 }
 
-/// Entries on their way to one writer.
+/// The queue of one writer.
 struct LogQueue {
     state: Mutex<State>,
     changed: Condvar,
@@ -140,7 +140,7 @@ impl LogQueue {
         self.changed.notify_all();
     }
 
-    /// Writes entries, for ever.
+    /// Writes entries endlessly.
     fn serve(&self, mut sink: impl Write) {
         let mut half = false;
         loop {
@@ -150,7 +150,7 @@ impl LogQueue {
         }
     }
 
-    /// Writes what is queued, where no thread does.
+    /// Writes the queued entries, if there is no writing thread.
     fn drain(&self, mut sink: impl Write) {
         self.state().note_dropped();
         let next = || self.state().entries.pop_front();
@@ -184,7 +184,7 @@ impl LogQueue {
             LogEntry::Dropped(_) => {}
         }
         if !is_written {
-            // The next entry tries again to say so.
+            // The next entry reports them.
             state.dropped += entry.count();
         } else if state.entries.is_empty() {
             state.note_dropped();
@@ -215,7 +215,7 @@ impl State {
 }
 
 impl LogEntry {
-    /// Lines that are lost with it.
+    /// Lines that are lost with the entry.
     fn count(&self) -> u64 {
         match self {
             LogEntry::Text(_) => 1,
@@ -235,7 +235,7 @@ impl LogEntry {
     }
 }
 
-/// Writes all of it, on a line of its own: `half` says that the last entry broke off within one.
+/// Writes all bytes. With `half`, the last entry was written in part, so a new line is started first.
 fn put_whole(sink: &mut impl Write, half: &mut bool, bytes: &[u8]) -> io::Result<()> {
     if *half {
         sink.write_all(b"\n")?;
@@ -262,7 +262,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    /// Takes a write whenever it may, and gives what was written to the test.
+    /// Blocks each write until the test permits it, and passes the bytes to the test.
     struct Gate {
         may: Receiver<()>,
         written: Sender<Vec<u8>>,
@@ -298,8 +298,8 @@ mod tests {
         let large = vec![b'x'; MAX_QUEUE_BYTES / 4];
         (0..7).for_each(|_| queue.push(large.clone()));
         may.send(()).expect("a writer");
-        // With the first line written there is room for a last one.
-        lines.recv().expect("the first");
+        // After the first line is written, the queue has room for one more.
+        lines.recv().expect("the first line");
         while queue.state().done == 0 {
             std::thread::yield_now();
         }
@@ -312,7 +312,7 @@ mod tests {
         queue.settle();
     }
 
-    /// Fails as a disk without room does, after a part of the text.
+    /// Fails like a full disk, after a partial write.
     struct Disk {
         is_full: &'static AtomicBool,
         written: Sender<Vec<u8>>,
@@ -370,6 +370,6 @@ mod tests {
         std::thread::spawn(move || queue.serve(Gate { may: allowed, written }));
         queue.push(b"x".to_vec());
         queue.settle();
-        assert!(queue.state().is_writing, "the sink still has it");
+        assert!(queue.state().is_writing, "the sink still blocks");
     }
 }

@@ -1,22 +1,22 @@
-//! Facts by name: as JSON for programs, and as lines for people.
+//! Named values: JSON for programs, and lines for people.
 
 use lunar_wire::scsi::fields::{self, Field, FieldValue};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::fmt::Write;
 
-/// A fact, or facts by name in the order that people read them.
+/// A value, or named values in display order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Node {
     /// A value.
     Leaf(FieldValue),
-    /// Several.
+    /// Several values.
     List(Vec<Node>),
-    /// By name.
+    /// Named values.
     Map(Vec<(String, Node)>),
 }
 
 impl Node {
-    /// Text, which holds no control characters: whoever makes it sees to that.
+    /// Text. The caller must have removed control characters.
     pub fn text(text: impl Into<String>) -> Node {
         Node::Leaf(FieldValue::Text(text.into()))
     }
@@ -26,18 +26,18 @@ impl Node {
         Node::Leaf(FieldValue::Number(n.into()))
     }
 
-    /// Yes or no.
+    /// A boolean.
     pub fn flag(is: bool) -> Node {
         Node::Leaf(FieldValue::Flag(is))
     }
 
-    /// Facts by name.
+    /// Named values.
     pub fn map<const N: usize>(facts: [(&str, Node); N]) -> Node {
         Node::Map(facts.map(|(name, node)| (name.to_owned(), node)).into())
     }
 }
 
-/// The fields of a table that came.
+/// The fields of a table that are within these bytes.
 pub fn read(table: &'static [Field], bytes: &[u8]) -> Vec<(String, Node)> {
     fields::read(table, bytes).map(|(name, value)| (name.to_owned(), Node::Leaf(value))).collect()
 }
@@ -60,10 +60,10 @@ impl Serialize for Node {
     }
 }
 
-/// The name of a fact that is the title of all that stand beside it.
+/// The name of the value that is the title of its group.
 const TITLE: &str = "name";
 
-/// Lines for people: a paragraph for each group of facts.
+/// Lines for people: a paragraph for each group of values.
 pub fn lines(facts: &[(String, Node)]) -> String {
     let mut text = String::new();
     put(&mut text, facts, 0);
@@ -100,7 +100,7 @@ fn title(name: &str, facts: &[(String, Node)]) -> String {
     }
 }
 
-/// What fits behind its name.
+/// The value on one line, if it fits.
 fn one_line(node: &Node) -> Option<String> {
     match node {
         Node::Leaf(value) => Some(leaf(value)),
@@ -123,7 +123,7 @@ fn leaf(value: &FieldValue) -> String {
     }
 }
 
-/// One of a list.
+/// An element of a list.
 fn item(node: &Node) -> String {
     match node {
         Node::Leaf(value) => leaf(value),

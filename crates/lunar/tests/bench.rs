@@ -1,5 +1,4 @@
-//! `lunar bench` as people use it: what it prints and writes, what it refuses, and what is left of a run that
-//! ends early.
+//! `lunar bench`: output, files, errors, and the results of runs that end early.
 
 use interop::tool::{self, Tool};
 use lunar_bench::Document;
@@ -13,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const LUNAR: &str = env!("CARGO_BIN_EXE_lunar");
 
-/// A folder that goes away.
+/// A folder that is removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -96,7 +95,11 @@ fn every_bench_command_reports_its_overhead() {
         let page = fs::read_to_string(folder.0.join("page.html")).unwrap();
         assert!(page.lines().any(|line| names_overhead(line, "<p class=\"overhead\">")), "{face}");
     }
-    assert_eq!(folder.good("dd if=memory:1M of=/dev/null status=none"), "", "it was to be silent");
+    assert_eq!(
+        folder.good("dd if=memory:1M of=/dev/null status=none"),
+        "",
+        "status=none suppresses all output"
+    );
 }
 
 #[test]
@@ -127,7 +130,7 @@ fn two_results_are_compared() {
     }
     let (status, text, _) = folder.run("compare a.json b.json");
     assert!(status == 1 && text.contains("WORSE"), "{text}");
-    // Its latency may be worse, on a machine that does other things: that is not looked at.
+    // The latency is not checked: it may be worse on a busy machine.
     let (_, text, _) = folder.run("compare b.json c.json --json");
     let document: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let rows = document["rows"].as_array().expect("rows");
@@ -172,7 +175,7 @@ fn existing_data_is_kept_and_errors_have_exit_statuses() {
     folder.good("write disk --bs 64k --amount 1M --destroy");
 }
 
-/// Waits until a child heeds signals: one that is too early would end it without a word.
+/// Waits until the child catches signals. An earlier signal would end it without output.
 fn wait_until_it_heeds(child: &Child) {
     let begun = Instant::now();
     let heeds = || {
@@ -181,7 +184,7 @@ fn wait_until_it_heeds(child: &Child) {
         caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 2 != 0)
     };
     while !heeds() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "it does not heed signals");
+        assert!(begun.elapsed() < Duration::from_secs(30), "the child catches no signals");
         sleep(Duration::from_millis(5));
     }
     sleep(Duration::from_millis(300));
@@ -200,7 +203,7 @@ fn signal_ends_the_run_and_results_are_printed() {
         kill(&child, signal);
         let (status, out, _) = result_of(child.wait_with_output().unwrap());
         assert_eq!(status, expected);
-        let document: Document = serde_json::from_str(&out).expect("what was measured");
+        let document: Document = serde_json::from_str(&out).expect("the results so far");
         assert!(document.runs[0].outcome.read.ios > 0);
     }
 }
@@ -208,7 +211,7 @@ fn signal_ends_the_run_and_results_are_printed() {
 #[test]
 fn second_signal_ends_it_at_once() {
     let folder = Folder::new("twice");
-    // Somebody who takes connections, and says nothing.
+    // A server that accepts connections and sends nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
     let mut child =
@@ -216,14 +219,14 @@ fn second_signal_ends_it_at_once() {
     wait_until_it_heeds(&child);
     kill(&child, Signal::TERM);
     sleep(Duration::from_millis(300));
-    assert!(child.try_wait().unwrap().is_none(), "it waits for its target");
+    assert!(child.try_wait().unwrap().is_none(), "the child still waits for its target");
     let begun = Instant::now();
     kill(&child, Signal::TERM);
     assert_eq!(child.wait().unwrap().code(), Some(143));
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
 }
 
-/// Runs in a shell where no file may become longer than so many KiB: that stands in for a full disk.
+/// Runs in a shell with a file size limit of `kib` KiB, which stands for a full disk.
 fn limited(folder: &Folder, kib: u32, args: &str) -> (i32, String, String) {
     let line = format!("ulimit -f {kib}; trap '' XFSZ; exec {LUNAR} bench {args}");
     result_of(Command::new("bash").args(["-c", &line]).current_dir(&folder.0).output().unwrap())
@@ -236,7 +239,7 @@ fn full_disk_ends_the_run_and_results_are_printed() {
     let (status, out, complaint) = limited(&folder, 1024, "write disk --bs 64k --amount 4M --json");
     assert_eq!(status, 1, "{out}{complaint}");
     assert!(complaint.contains("File too large") && complaint.contains("hint:"), "{complaint}");
-    let document: Document = serde_json::from_str(&out).expect("what was measured");
+    let document: Document = serde_json::from_str(&out).expect("the results so far");
     let outcome = &document.runs[0].outcome;
     assert_eq!((outcome.write.ios, outcome.write.bytes), (16, 1 << 20));
     assert!(outcome.ended_early.as_ref().is_some_and(|why| why.contains("write of 65536 bytes at 1048576")));
@@ -249,9 +252,9 @@ fn full_state_file_ends_verification_with_results() {
     let (status, out, complaint) = limited(&folder, 64, line);
     assert_eq!(status, 1, "{out}{complaint}");
     assert!(complaint.contains("state cannot be written: ") && complaint.contains("hint:"), "{complaint}");
-    let document: Document = serde_json::from_str(&out).expect("what was measured");
+    let document: Document = serde_json::from_str(&out).expect("the results so far");
     let writes = document.runs[0].outcome.write.ios;
-    // A write has two records of 24 bytes, and the header is short.
+    // Each write has two records of 24 bytes; the header is short.
     assert!((1300..=1365).contains(&writes), "{writes}");
     assert!(document.notes.iter().any(|note| note.starts_with("written data was not read back")));
 }
@@ -277,7 +280,7 @@ fn missed_goal_sets_the_status_and_is_in_the_document() {
     };
     let (status, document, complaint) = run("null:1M --steady iops --rounds 3 --runtime 10ms --json");
     assert!(status == 1 && complaint.contains("the metric did not become steady"), "{complaint}");
-    let steady = document.steady.expect("it was asked for");
+    let steady = document.steady.expect("a result of --steady");
     assert_eq!((steady.rounds, steady.is_steady, steady.window), (3, false, None));
     let (status, document, complaint) = run("null:1M --latency-target 1ns --runtime 20ms --json");
     assert!(status == 1 && complaint.contains("no rate meets the latency target"), "{complaint}");
@@ -285,7 +288,7 @@ fn missed_goal_sets_the_status_and_is_in_the_document() {
     let found = "null:1M --latency-target 10s --latency-percentile 60 --runtime 300ms --depth 64 --json";
     let (status, document, complaint) = run(found);
     assert_eq!(status, 0, "{complaint}");
-    let search = document.search.expect("it was asked for");
+    let search = document.search.expect("a result of --latency-target");
     assert!(search.percent == 60.0 && search.rate.is_some_and(|rate| rate > 0.0), "{search:?}");
     assert!(document.runs.iter().any(|run| run.label.starts_with("highest rate: read")));
 }

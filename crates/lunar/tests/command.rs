@@ -1,4 +1,4 @@
-//! The command as people use it: arguments, exit statuses, signals.
+//! The command line: arguments, exit statuses, signals.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// A folder that goes away; state and sockets of a test are in it.
+/// A folder with state and sockets of a test, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -47,13 +47,13 @@ impl Drop for Folder {
     }
 }
 
-/// A running server. It is killed if the test fails.
+/// A running server. It is killed on drop.
 struct Server {
     child: Child,
     out: BufReader<ChildStdout>,
-    /// What it printed up to `ready`.
+    /// Its output up to `ready`.
     banner: String,
-    /// Where its stderr goes.
+    /// The file of its stderr.
     log: PathBuf,
 }
 
@@ -66,7 +66,7 @@ impl Server {
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut banner = String::new();
         while !banner.ends_with("\nready\n") {
-            assert_ne!(out.read_line(&mut banner).unwrap(), 0, "it ended: {banner}");
+            assert_ne!(out.read_line(&mut banner).unwrap(), 0, "the server ended: {banner}");
         }
         Server { child, out, banner, log }
     }
@@ -79,16 +79,20 @@ impl Server {
         std::fs::read_to_string(&self.log).unwrap()
     }
 
-    /// Waits until the log says something.
+    /// Waits until the log contains a text.
     fn says(&self, what: &str) {
         let start = Instant::now();
         while !self.log().contains(what) {
-            assert!(start.elapsed() < Duration::from_secs(30), "it never said {what}: {}", self.log());
+            assert!(
+                start.elapsed() < Duration::from_secs(30),
+                "the log never contained {what}: {}",
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// Ends it; exit status, the rest of stdout, and stderr.
+    /// Ends the server with a signal. Returns exit status, the rest of stdout, and stderr.
     fn end(mut self, signal: Signal) -> (i32, String, String) {
         self.signal(signal);
         let status = self.child.wait().unwrap();
@@ -246,11 +250,11 @@ fn captive_command_decides_the_exit_status() {
     let (status, out, _) =
         folder.run(&["serve", "null:1G", "--listen", "127.0.0.1:0", "--run", "echo $LUNAR_URL; exit 7"]);
     assert_eq!(status, 7);
-    assert!(out.starts_with("iscsi://127.0.0.1:"), "nothing but what the command says: {out}");
+    assert!(out.starts_with("iscsi://127.0.0.1:"), "only the output of the command: {out}");
     assert!(out.ends_with("/0\n") && out.lines().count() == 1, "{out}");
 }
 
-/// Its stdout is a pipe that ends when the last of them has gone.
+/// The child holds the pipe of stdout open, so the run ends only after the child.
 #[test]
 fn children_of_a_captive_command_end_with_it() {
     let folder = Folder::new("orphans");
@@ -258,7 +262,7 @@ fn children_of_a_captive_command_end_with_it() {
     let command = "sleep 60 & echo begun; exit 5";
     let (status, out, _) = folder.run(&["serve", "null:1G", "--listen", "127.0.0.1:0", "--run", command]);
     assert_eq!((status, out.as_str()), (5, "begun\n"));
-    assert!(begun.elapsed() < Duration::from_secs(30), "it waited for the sleeper");
+    assert!(begun.elapsed() < Duration::from_secs(30), "the run waited for the child of the command");
 }
 
 #[test]
@@ -395,7 +399,7 @@ fn second_server_has_its_own_admin_socket() {
     let folder = Folder::new("second");
     let args = ["serve", "null:1G", "--listen", "127.0.0.1:0"];
     let first = Server::start(&folder, &args);
-    // Of a server that was killed.
+    // The socket of a killed server.
     let dead = folder.write("lunar/lunar-4000000000.sock", "");
     let second = Server::start(&folder, &args);
     assert!(!dead.exists());
@@ -428,12 +432,15 @@ fn second_server_has_its_own_admin_socket() {
         log.contains(&format!("use lunar session list --socket {} for this server", sockets[1])),
         "{log}"
     );
-    assert!(!Path::new(&sockets[1]).exists() && Path::new(&sockets[0]).exists(), "each its own");
+    assert!(
+        !Path::new(&sockets[1]).exists() && Path::new(&sockets[0]).exists(),
+        "each server removes its own socket"
+    );
     assert_eq!(folder.run(&["session", "list"]).1, "no sessions\n");
     assert_eq!(first.end(Signal::TERM).0, 0);
 }
 
-/// Logs in with one PDU (RFC 7143 section 11.12), straight to the full feature phase.
+/// Logs in with one PDU (RFC 7143 section 11.12), directly to the full feature phase.
 fn log_in(address: &str) -> TcpStream {
     log_in_to(address, "iqn.2026-11.org.example:a")
 }
@@ -562,7 +569,7 @@ fn writer_of(fifo: &Path) -> std::fs::File {
     }
 }
 
-/// The signals find the server at a file that has no end.
+/// The server is blocked in reading an endless file when the signals arrive.
 #[test]
 fn second_signal_ends_a_server_whose_reload_hangs() {
     let folder = Folder::new("hangs");
@@ -576,7 +583,7 @@ fn second_signal_ends_a_server_whose_reload_hangs() {
     let start = Instant::now();
     // Two signals that arrive together count as one.
     while server.child.try_wait().expect("a child").is_none() {
-        assert!(start.elapsed() < Duration::from_secs(30), "it goes on: {}", server.log());
+        assert!(start.elapsed() < Duration::from_secs(30), "the server still runs: {}", server.log());
         server.signal(Signal::TERM);
         std::thread::sleep(Duration::from_millis(50));
     }

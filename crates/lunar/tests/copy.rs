@@ -1,4 +1,4 @@
-//! `lunar copy` as people use it: what it refuses, what it keeps, and what it says.
+//! `lunar copy`: arguments, results, errors, and interrupted copies.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const LUNAR: &str = env!("CARGO_BIN_EXE_lunar");
 const MIB: usize = 1 << 20;
 
-/// A folder that goes away.
+/// A folder that is removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -42,17 +42,17 @@ impl Folder {
         said
     }
 
-    /// It must be refused with these words.
+    /// The copy must fail with status 1 and these words.
     fn bad(&self, args: &str, words: &str) {
         self.ends(1, args, words);
     }
 
-    /// The command line cannot be meant.
+    /// The command line must be rejected with these words.
     fn invalid(&self, args: &str, words: &str) {
         self.ends(7, args, words);
     }
 
-    /// Ends with this status, says these words and what to do, and prints nothing.
+    /// The copy must end with this status, print these words and a hint on stderr, and nothing on stdout.
     fn ends(&self, status: i32, args: &str, words: &str) {
         let (ended, out, said) = self.run(args);
         assert_eq!((ended, out.as_str()), (status, ""), "{args}: {said}");
@@ -83,7 +83,7 @@ impl Folder {
         fs::write(self.path(name), bytes).unwrap();
     }
 
-    /// A file of `size` bytes with data here and there.
+    /// A file of `size` bytes with data in some ranges.
     fn sparse(&self, name: &str, size: usize, data: &[(usize, usize)]) {
         let file = File::create(self.path(name)).unwrap();
         file.set_len(size as u64).unwrap();
@@ -102,7 +102,7 @@ fn result_of(output: Output) -> (i32, String, String) {
     (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
 }
 
-/// Bytes without order (SplitMix64), the same for the same seed.
+/// Pseudo-random bytes (SplitMix64) that depend on the seed.
 fn noise(seed: u64, len: usize) -> Vec<u8> {
     let word = |n: u64| {
         let mut x = seed.wrapping_add(n.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -117,14 +117,14 @@ fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
-/// Waits until something is so; false if the child ends before.
+/// Waits for a condition; false if the child ends first.
 fn until(child: &mut Child, mut so: impl FnMut() -> bool) -> bool {
     let begin = Instant::now();
     while !so() {
         if child.try_wait().unwrap().is_some() {
             return false;
         }
-        assert!(begin.elapsed() < Duration::from_secs(60), "it takes too long");
+        assert!(begin.elapsed() < Duration::from_secs(60), "the condition was not met in time");
         sleep(Duration::from_millis(1));
     }
     true
@@ -182,10 +182,10 @@ fn harmful_copy_is_rejected() {
     folder.invalid("small new --block 32M --depth 1024", "the memory limit");
     folder.invalid("small new --checkpoint much", "--checkpoint");
     folder.invalid("null:much new", "is not a size");
-    assert!(folder.read("small") == before && !folder.is_there("new"), "nothing was touched");
+    assert!(folder.read("small") == before && !folder.is_there("new"), "no file was changed");
     assert_eq!(folder.run("small").0, 2);
     assert_eq!(folder.run("small new --depth 0").0, 2);
-    // What is larger keeps its rest, and a file that is one hole has nothing to lose.
+    // A larger file keeps the rest of its data. A file without data may be overwritten without --force.
     folder.good("small large --force");
     assert!(folder.read("large")[..MIB] == before && folder.read("large")[MIB..] == noise(2, 2 * MIB)[MIB..]);
     folder.sparse("hole", 3 * MIB, &[]);
@@ -212,7 +212,7 @@ fn served_file_is_not_copied() {
     assert!(said.contains("disk.img: is being written by another server"), "{said}");
 }
 
-/// Runs a line of shell beside a server, which knows it as $LUNAR_URL.
+/// Runs a shell command with `lunar serve --run`, so that $LUNAR_URL is set.
 fn beside(folder: &Folder, serve: &str, line: &str) -> (i32, String, String) {
     let mut server = Command::new(LUNAR);
     server.arg("serve").args(serve.split_whitespace()).args(["--run", line]).current_dir(&folder.0);
@@ -257,7 +257,7 @@ fn unreadable_lun_range_is_skipped() {
 #[test]
 fn target_copies_between_its_luns_by_itself() {
     let folder = Folder::new("offload");
-    // A block of 512 bytes is left that no block of the destination ends with: it is read and written.
+    // The last 512 bytes are no whole block of the destination LUN, so they are read and written.
     let (size, whole) = (20 * MIB + 512, 20 * MIB as u64);
     let lun = |number, size, block_size| {
         format!(
@@ -290,7 +290,7 @@ fn target_copies_between_its_luns_by_itself() {
     assert!(folder.read("b")[..size] == noise(20, size));
 }
 
-/// A tgtd, which does not know EXTENDED COPY, with these files as LUNs 1, 2 and so on.
+/// A tgtd, which does not support EXTENDED COPY, with these files as LUNs from 1.
 struct Stgt {
     child: Child,
     control: String,
@@ -299,7 +299,7 @@ struct Stgt {
 }
 
 impl Stgt {
-    /// None where there is none.
+    /// None if tgtd is not installed.
     fn start(folder: &Folder, files: &[&str]) -> Option<Stgt> {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let (control, socket) = ((port % 30_000 + 1000).to_string(), folder.path("control"));
@@ -350,7 +350,7 @@ fn target_that_does_not_copy_is_read_and_written() {
     assert_eq!(done["verified"], true);
 }
 
-/// Runs with this on stdin.
+/// Runs a command with these bytes on stdin.
 fn fed(mut command: Command, bytes: &[u8]) -> (i32, String, String) {
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     let mut pipe = child.stdin.take().unwrap();
@@ -385,7 +385,11 @@ fn streams_have_any_length() {
     folder.good("a null:1G");
     folder.good("a null:64K");
     assert_eq!(folder.json("null:3G null:3G")["zeroes_skipped"].as_u64(), Some(3 << 30));
-    assert_eq!(fed(folder.copy("- null:64K"), &noise(1, MIB)).0, 0, "it takes whatever comes");
+    assert_eq!(
+        fed(folder.copy("- null:64K"), &noise(1, MIB)).0,
+        0,
+        "a null destination accepts any amount of data"
+    );
 }
 
 #[test]
@@ -434,7 +438,7 @@ fn full_disk_ends_it_and_room_lets_it_go_on() {
     assert!(summary["resumed_at"].as_u64().unwrap() >= MIB as u64, "{summary}");
 }
 
-/// Each 64 KiB is made stable and noted: slow enough to be met in the middle.
+/// Flushes and updates the journal after each 64 KiB, which is slow enough to be interrupted.
 const STEPS: &str = "--block 64K --depth 2 --checkpoint 64K";
 
 fn stable(folder: &Folder, journal: &str) -> u64 {
@@ -449,7 +453,10 @@ fn interrupted_copy_ends_and_resumes_later() {
     for (end, status) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let before = stable(&folder, "b.lunar-copy");
         let mut child = folder.copy(&format!("a b --resume --verify {STEPS}")).spawn().unwrap();
-        assert!(until(&mut child, || stable(&folder, "b.lunar-copy") > before), "it was too fast");
+        assert!(
+            until(&mut child, || stable(&folder, "b.lunar-copy") > before),
+            "the copy ended before it was interrupted"
+        );
         signal(&child, end);
         let (code, _, said) = result_of(child.wait_with_output().unwrap());
         assert_eq!(code, status, "{said}");
@@ -461,7 +468,7 @@ fn interrupted_copy_ends_and_resumes_later() {
     let kept = stable(&folder, "b.lunar-copy");
     assert!(kept > 0);
     folder.ends(15, "a b", "--resume continues the interrupted copy");
-    assert_eq!(stable(&folder, "b.lunar-copy"), kept, "a refusal changes nothing");
+    assert_eq!(stable(&folder, "b.lunar-copy"), kept, "a rejected copy changes nothing");
     let summary = folder.json("a b --resume --verify");
     assert_eq!(summary["resumed_at"].as_u64(), Some(kept));
     assert!(folder.read("a") == folder.read("b") && !folder.is_there("b.lunar-copy"));
@@ -478,7 +485,10 @@ fn nohup_keeps_it_from_the_end_of_its_terminal() {
     ];
     let mut child =
         Command::new("sh").args(words).current_dir(folder.path(".")).stderr(Stdio::piped()).spawn().unwrap();
-    assert!(until(&mut child, || stable(&folder, "b.lunar-copy") > 0), "it was too fast");
+    assert!(
+        until(&mut child, || stable(&folder, "b.lunar-copy") > 0),
+        "the copy ended before it was interrupted"
+    );
     signal(&child, Signal::HUP);
     assert!(child.wait().unwrap().success());
     assert!(folder.read("a") == folder.read("b"));
@@ -487,15 +497,15 @@ fn nohup_keeps_it_from_the_end_of_its_terminal() {
 #[test]
 fn interrupt_without_a_journal_leaves_one() {
     let folder = Folder::new("unasked");
-    // Without checkpoints it is over soon: the file must be large.
+    // Without checkpoints, the copy is fast, so the file must be large.
     folder.sparse("a", 4096 * MIB, &[(0, 300 * MIB)]);
-    // Whoever runs this may ignore SIGHUP, and its children would then ignore it too.
+    // The parent process may ignore SIGHUP, and its children would inherit that.
     let mut child = Command::new("env");
     child.args(["--default-signal=HUP", LUNAR, "copy", "a", "b", "--block", "64K", "--depth", "1"]);
     child.args(["--sparse", "never"]).current_dir(&folder.0).stdin(Stdio::null());
     let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let written = || fs::metadata(folder.path("b")).is_ok_and(|found| found.blocks() > 2048);
-    assert!(until(&mut child, written), "it was too fast");
+    assert!(until(&mut child, written), "the copy ended before it was interrupted");
     signal(&child, Signal::HUP);
     let (code, _, said) = result_of(child.wait_with_output().unwrap());
     assert_eq!(code, 129, "{said}");
@@ -533,7 +543,7 @@ fn killed_copy_resumes() {
                 break;
             }
             if status != -1 {
-                // Killed when it was over, and the journal gone, but before it could say so.
+                // The copy was killed after it had removed the journal, but before it reported its end.
                 assert!(said.contains("b already has data"), "attempt {attempts}: {status}: {said}");
                 break;
             }
@@ -550,7 +560,10 @@ fn only_the_same_copy_is_resumed() {
     let folder = Folder::new("same");
     folder.make("a", &noise(7, 64 * MIB));
     let mut child = folder.copy(&format!("a b --resume {STEPS}")).spawn().unwrap();
-    assert!(until(&mut child, || stable(&folder, "b.lunar-copy") > MIB as u64), "it was too fast");
+    assert!(
+        until(&mut child, || stable(&folder, "b.lunar-copy") > MIB as u64),
+        "the copy ended before it was interrupted"
+    );
     signal(&child, Signal::KILL);
     child.wait().unwrap();
     let kept = stable(&folder, "b.lunar-copy");
@@ -572,7 +585,7 @@ fn only_the_same_copy_is_resumed() {
     folder.make("b.lunar-copy", b"{}");
     folder.bad("a b --resume", "is not a copy journal");
     folder.good("a b --force");
-    assert!(!folder.is_there("b.lunar-copy"), "it is about a copy that is no more");
+    assert!(!folder.is_there("b.lunar-copy"), "the journal belongs to a replaced copy");
 }
 
 #[test]
@@ -580,7 +593,10 @@ fn source_written_with_its_old_mtime_is_not_resumed() {
     let folder = Folder::new("mtime");
     folder.make("a", &noise(21, 64 * MIB));
     let mut child = folder.copy(&format!("a b --resume {STEPS}")).spawn().unwrap();
-    assert!(until(&mut child, || stable(&folder, "b.lunar-copy") > MIB as u64), "it was too fast");
+    assert!(
+        until(&mut child, || stable(&folder, "b.lunar-copy") > MIB as u64),
+        "the copy ended before it was interrupted"
+    );
     signal(&child, Signal::KILL);
     child.wait().unwrap();
     let source = File::options().write(true).open(folder.path("a")).unwrap();
@@ -620,13 +636,13 @@ fn empty_file_is_compared_like_others() {
 #[test]
 fn difference_has_its_own_exit_status() {
     let folder = Folder::new("differs");
-    // The file changes under the copy: what was copied first differs when it is compared.
+    // The file changes during the copy, so that verification finds a difference in the part copied first.
     folder.make("a", &noise(10, 200 * MIB));
     let mut child = folder.copy("a b --verify --block 64K --depth 1").spawn().unwrap();
     let mut byte = [0];
     let begun =
         || File::open(folder.path("b")).is_ok_and(|b| b.read_at(&mut byte, 5).is_ok() && byte[0] != 0);
-    assert!(until(&mut child, begun), "it was too fast");
+    assert!(until(&mut child, begun), "the copy ended before the file changed");
     OpenOptions::new().write(true).open(folder.path("a")).unwrap().write_all_at(b"!", 5).unwrap();
     let (status, _, said) = result_of(child.wait_with_output().unwrap());
     assert_eq!(status, 41, "{said}");
@@ -654,12 +670,12 @@ fn progress_option_prints_lines() {
     let mut said = child.stderr.take().unwrap();
     let mut first = [0; 16];
     said.read_exact(&mut first).unwrap();
-    assert_eq!(&first, b"copied 2.00 MiB,", "while it waits for more");
+    assert_eq!(&first, b"copied 2.00 MiB,", "progress while the copy waits for data");
     drop(pipe);
     assert!(child.wait().unwrap().success());
 }
 
-/// A loop device, detached at the end.
+/// A loop device that is detached on drop.
 struct Loop(String);
 
 impl Loop {
@@ -697,7 +713,7 @@ fn device_in_use_is_never_overwritten() {
     assert!(status == 1 && said.contains("data beyond the end"), "{said}");
 }
 
-/// An NBD server of a disk in memory, as `disk`, and as `fixed` to be read only; its address.
+/// An NBD server that exports a memory disk as `disk`, and read-only as `fixed`. Returns its URL.
 fn nbd_server(size: usize) -> (lunar_nbd::server::NbdServer, String) {
     let backend =
         lunar_block::open(&lunar_block::BackendSpec::sized(lunar_block::BackendKind::Memory, size as u64))
@@ -736,7 +752,7 @@ fn nbd_servers_are_ends_of_a_copy() {
     assert!(!folder.is_there("j"));
     let out = folder.copy(&format!("{url}disk -")).output().unwrap();
     assert!(out.status.success() && out.stdout == folder.read("a"));
-    assert!(fs::read_dir(&folder.0).unwrap().count() == 2, "no file of the URL's name");
+    assert!(fs::read_dir(&folder.0).unwrap().count() == 2, "no file is named like the URL");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::thread;
 const TARGET: &str = "iqn.2026-11.org.example:disks";
 const CLOSED: &str = "iqn.2026-11.org.example:closed";
 
-/// A server with a portal for each protocol, and its folder. Both go away at the end.
+/// A server with a portal for each protocol. Its process and folder are removed on drop.
 struct Server {
     child: Child,
     folder: PathBuf,
@@ -65,7 +65,7 @@ impl Drop for Server {
     }
 }
 
-/// Exit status, and all that is said.
+/// Exit status, and stdout with stderr.
 fn doctor(args: &[&str]) -> (i32, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lunar"));
     command.arg("doctor").args(args).env_remove("LUNAR_LOG").stdin(Stdio::null());
@@ -74,7 +74,7 @@ fn doctor(args: &[&str]) -> (i32, String) {
     (status.code().unwrap(), text(stdout) + &text(stderr))
 }
 
-/// It cannot be used, for this reason, and these words stand in the hint.
+/// The report must have a `broken` finding with these words and this hint.
 fn is_broken(args: &[&str], status: i32, what: &str, hint: &str) {
     let (ended, said) = doctor(args);
     let rest = said.split_once("broken: ").unwrap_or_else(|| panic!("{args:?}: nothing is broken: {said}")).1;
@@ -83,7 +83,7 @@ fn is_broken(args: &[&str], status: i32, what: &str, hint: &str) {
     assert!(advice.lines().next().is_some_and(|line| line.contains(hint)), "{args:?}: {advice}");
 }
 
-/// A portal that does this with the first connection.
+/// A portal that handles the first connection with `does`.
 fn portal(does: impl FnOnce(std::net::TcpStream) + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -128,7 +128,7 @@ fn portal_of_another_protocol_is_recognized() {
     let Server { plain, iser, srp, id, .. } = &server;
     let at_plain = [&format!("iser://{plain}/{TARGET}/0"), "--timeout", "1"];
     is_broken(&at_plain, 8, "waiting for an RDMA connection", "use iscsi://");
-    // Its request is longer than the first PDU of a connection.
+    // The request of SRP is longer than the first PDU that the portal reads, so the portal rejects it at once.
     is_broken(
         &[&format!("srp://{plain}/{id}/0")],
         4,
@@ -206,7 +206,7 @@ fn verbs_without_a_device_is_broken() {
     {
         let (status, said) = doctor(&[&format!("{url}?provider=verbs")]);
         assert_eq!(status, 4, "{said}");
-        let broken = said.split_once("broken: ").expect("it is broken").1;
+        let broken = said.split_once("broken: ").expect("a broken finding").1;
         assert!(broken.contains("RDMA") && broken.contains("\n  hint: "), "{said}");
         assert!(
             !said.contains("path MTU") && !said.contains("  transport "),

@@ -1,4 +1,4 @@
-//! `lunar bench reproduce`: each experiment in a very short form, against Lunar's own target.
+//! `lunar bench reproduce`: each experiment with very short runs, against Lunar's own target.
 
 use lunar_bench::Document;
 use lunar_bench::document::{JobRun, ResultTable, TableCell};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// A folder that goes away, where everything of a test happens.
+/// The working folder of a test, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -22,11 +22,11 @@ impl Folder {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lunar"));
         command.args(["bench", "reproduce"]).args(args).current_dir(&self.0).env("TMPDIR", &self.0);
         command.env_remove("LUNAR_LOG").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().expect("it starts")
+        command.spawn().expect("the program starts")
     }
 
     fn run(&self, args: &[&str]) -> Output {
-        self.start(args).wait_with_output().expect("it ends")
+        self.start(args).wait_with_output().expect("the program ends")
     }
 
     /// The document of the only result.
@@ -41,7 +41,7 @@ impl Folder {
         serde_json::from_slice(&fs::read(files[0]).expect("the result")).expect("a document")
     }
 
-    /// What is there besides results.
+    /// All files besides results.
     fn rest(&self) -> Vec<PathBuf> {
         let all = fs::read_dir(&self.0).expect("the folder").map(|file| file.expect("a file").path());
         all.filter(|path| !path.ends_with("results")).collect()
@@ -54,12 +54,12 @@ impl Drop for Folder {
     }
 }
 
-/// Runs a seed against Lunar alone; its document, once everything else of it is gone.
+/// Runs an experiment against Lunar alone. Returns its document, after checking that it left nothing else.
 fn reproduce(seed: &str) -> Document {
     reproduce_over(seed, "tcp", &[])
 }
 
-/// The same over a transport, for which the last words are.
+/// As [`reproduce`], over a transport with these further arguments.
 fn reproduce_over(seed: &str, transport: &str, with: &[&str]) -> Document {
     let folder = Folder::new(&format!("{seed}-{transport}"));
     let brief = ["--against", "none", "--brief", "150", "--transport", transport];
@@ -77,7 +77,7 @@ fn reproduce_over(seed: &str, transport: &str, with: &[&str]) -> Document {
     document
 }
 
-/// Whether a loop device still has a file below a folder.
+/// Whether a loop device is still backed by a file below a folder.
 fn is_open_by_a_loop(folder: &Path) -> bool {
     let disks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let files = disks.filter_map(|disk| fs::read_to_string(disk.path().join("loop/backing_file")).ok());
@@ -89,7 +89,7 @@ fn table<'a>(document: &'a Document, title: &str) -> &'a ResultTable {
     found.unwrap_or_else(|| panic!("no table {title}: {:?}", document.tables))
 }
 
-/// That of the target, and that of the router before it.
+/// The tables of the target and of the router in front of it.
 fn both<'a>(document: &'a Document, title: &str) -> impl Iterator<Item = &'a ResultTable> {
     let tables: Vec<_> = document.tables.iter().filter(|table| table.title.contains(title)).collect();
     assert_eq!(tables.len(), 2, "{title}");
@@ -97,7 +97,8 @@ fn both<'a>(document: &'a Document, title: &str) -> impl Iterator<Item = &'a Res
     tables.into_iter()
 }
 
-/// Every cell of these rows was measured, and its ratio is that of its figures; of a deviation there is none.
+/// Checks that every cell of these rows was measured, and that its ratio is that of its figures. Deviations have no
+/// ratio.
 fn is_measured(table: &ResultTable, rows: &[&str]) {
     for (head, cells) in
         table.rows.iter().filter(|(head, _)| rows.is_empty() || rows.contains(&head.as_str()))
@@ -115,7 +116,7 @@ fn is_measured(table: &ResultTable, rows: &[&str]) {
     }
 }
 
-/// The same of one column.
+/// Checks that every cell of a column was measured.
 fn has_column(table: &ResultTable, column: &str) {
     let at = table.columns.iter().position(|head| head == column).expect("the column");
     for (head, cells) in &table.rows {
@@ -139,8 +140,8 @@ fn scst_iet_stgt_2009() {
         assert_eq!(in_files, if is_mounted { 2 } else { 0 }, "{}: {:?}", run.label, run.targets);
     }
     let two = table(&document, "two lines").rows.iter().map(|row| row.1[0].measured.expect("measured"));
-    // Two lines of 12.5 MB/s each, what their queues hold aside.
-    assert!(two.into_iter().all(|rate| rate < 40.0), "the lines are too fast");
+    // Two links of 12.5 MB/s each; the bound allows for data in their queues.
+    assert!(two.into_iter().all(|rate| rate < 40.0), "the links are too fast");
 }
 
 #[test]
@@ -163,7 +164,7 @@ fn sn5420_2002_measures_all_tables() {
     assert!(far.1.iter().all(|cell| cell.measured < Some(110.0)), "622 Mbit/s are 78 MB/s: {far:?}");
     for table in both(&document, "TCP window") {
         let average = |row: &(String, Vec<TableCell>)| row.1[3].measured.expect("measured");
-        assert!(table.rows.iter().all(|row| average(row) < 110.0), "over the far line: {table:?}");
+        assert!(table.rows.iter().all(|row| average(row) < 110.0), "over the long link: {table:?}");
         let small = table.rows.iter().find(|row| row.0.starts_with("64 KB")).expect("the row");
         assert!(average(small) < 25.0, "64 KiB every 4 ms are 16 MB/s: {small:?}");
     }
@@ -246,8 +247,8 @@ fn first_signal_ends_the_run_and_keeps_results() {
     let folder = Folder::new("signal");
     let child = folder.start(&["stgt-iser-null-2008", "--against", "none"]);
     std::thread::sleep(Duration::from_secs(3));
-    kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
-    let output = child.wait_with_output().expect("it ends");
+    kill_process(Pid::from_child(&child), Signal::INT).expect("the program runs");
+    let output = child.wait_with_output().expect("the program ends");
     let said = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(130), "{said}");
     assert!(said.contains("note: ended by the user"), "{said}");
@@ -256,7 +257,7 @@ fn first_signal_ends_the_run_and_keeps_results() {
     assert!(!document.runs.is_empty() && document.runs[0].outcome.ios() > 0);
 }
 
-/// Processes that are named after something in a folder.
+/// The command lines of processes that contain the path of a folder.
 fn running_in(folder: &Path) -> Vec<String> {
     let name = folder.to_str().expect("text");
     let processes = fs::read_dir("/proc").expect("processes").flatten();
@@ -265,7 +266,7 @@ fn running_in(folder: &Path) -> Vec<String> {
     command_lines.filter(|line| line.contains(name)).collect()
 }
 
-/// The second one is of another kind: two of one that come together may be one.
+/// The second signal is a different one: two pending signals of the same kind count as one.
 #[test]
 fn second_signal_leaves_nothing_of_it_behind() {
     let folder = Folder::new("signals");
@@ -276,9 +277,9 @@ fn second_signal_leaves_nothing_of_it_behind() {
         std::thread::sleep(Duration::from_millis(5));
     }
     for signal in [Signal::INT, Signal::TERM] {
-        kill_process(Pid::from_child(&child), signal).expect("it runs");
+        kill_process(Pid::from_child(&child), signal).expect("the program runs");
     }
-    assert_eq!(child.wait().expect("it ends").code(), Some(143));
+    assert_eq!(child.wait().expect("the program ends").code(), Some(143));
     assert_eq!(running_in(&folder.0), Vec::<String>::new());
     assert_eq!(folder.rest(), Vec::<PathBuf>::new());
 }

@@ -1,14 +1,14 @@
-//! Commands over SRP, against a server of our own.
+//! Commands over SRP, against our own server.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
-/// A running server, and its folder. Both go away at the end.
+/// A running server. Its process and folder are removed on drop.
 struct Server {
     child: Child,
     folder: PathBuf,
-    /// Its portal and the port of its target, as URLs have them.
+    /// Its portal and its target port, as in URLs.
     portal: String,
     target: String,
     /// The same disk over TCP.
@@ -28,7 +28,7 @@ impl Server {
         let mut banner = String::new();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         while !banner.ends_with("\nready\n") {
-            assert_ne!(out.read_line(&mut banner).unwrap(), 0, "it ended: {banner}");
+            assert_ne!(out.read_line(&mut banner).unwrap(), 0, "the server ended: {banner}");
         }
         let after = |sign: &str| {
             let rest = banner.split_once(sign).unwrap_or_else(|| panic!("no {sign} in {banner}")).1;
@@ -94,7 +94,10 @@ fn data_copied_over_srp_is_read_back() {
         std::fs::remove_file(server.folder.join("b")).unwrap();
     }
     server.prints(&["copy", &server.tcp, "c"]);
-    assert!(std::fs::read(server.folder.join("c")).unwrap()[..data.len()] == data, "it is the same disk");
+    assert!(
+        std::fs::read(server.folder.join("c")).unwrap()[..data.len()] == data,
+        "the disk is the same over TCP"
+    );
     let small = ["--depth", "4", "--bs", "4k", "--runtime", "100ms"];
     server.prints(&[&["bench", "randwrite", "--destroy", &server.url("")], &small[..]].concat());
 }

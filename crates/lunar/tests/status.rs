@@ -1,4 +1,4 @@
-//! Exit statuses and hints of commands that cannot do what they are asked, as docs/use.md lists them.
+//! Exit statuses and hints of commands that fail, as docs/use.md lists them.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 const NAME: &str = "iqn.2026-11.org.example:a";
 
-/// A folder with a random file `data` and a wrong configuration `bad.toml`; it goes away.
+/// A folder with a file `data` and an invalid configuration `bad.toml`, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -32,7 +32,7 @@ impl Folder {
         command
     }
 
-    /// Ends with this status, prints nothing on stdout, and has these words on stderr.
+    /// The command must end with this status, print nothing on stdout, and print these words on stderr.
     fn ends(&self, status: i32, args: &str, words: &str) {
         let ended = self.lunar(args).output().unwrap();
         let [out, err] = [ended.stdout, ended.stderr].map(|text| String::from_utf8(text).unwrap());
@@ -100,7 +100,7 @@ fn wrong_input_ends_with_the_status_of_the_table() {
     }
 }
 
-/// What each command says to a file that is missing, to something that is no file, and to an absurd number.
+/// The status of each command for a missing file, for a wrong file type, and for an excessive number.
 #[test]
 fn each_command_ends_with_one_status_for_each_mistake() {
     let folder = Folder::new("walk");
@@ -234,7 +234,7 @@ fn full_stdout_ends_with_status_1() {
     }
 }
 
-/// The client has few descriptors: its own limit is at fault, not the target.
+/// The client has few descriptors. The hint must name its own limit, not the target.
 #[test]
 fn client_without_descriptors_names_its_limit() {
     let folder = Folder::new("descriptors");
@@ -247,7 +247,7 @@ fn client_without_descriptors_names_its_limit() {
     assert!(err.contains("hint: no file descriptor is left") && err.contains("ulimit -n"), "{err}");
 }
 
-/// Not even an event loop can start.
+/// With so few descriptors, no event loop can start.
 #[test]
 fn without_descriptors_hint_names_their_limit() {
     for (files, args) in [(4, "ls iscsi://127.0.0.1:1"), (8, "serve null:1G --listen 127.0.0.1:0")] {
@@ -285,7 +285,7 @@ fn bench_without_its_files_ends_with_status_21() {
     }
 }
 
-/// A user without a home and without the folders of a login.
+/// A user without a home and without the folders of a login session.
 #[test]
 fn hint_without_home_names_an_option_of_the_command() {
     if !rustix::process::geteuid().is_root() {

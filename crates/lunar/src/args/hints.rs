@@ -1,12 +1,12 @@
-//! What the texts of the program say about its commands is true: each command that they name is there, with the options that
-//! they give it.
+//! Checks the texts of the program: each `lunar` command that a text names must exist, with the options that the text
+//! gives.
 
 use super::*;
 use clap::{Command as Tool, CommandFactory};
 use std::fs;
 use std::path::Path;
 
-/// Words behind `lunar` where no command is meant.
+/// Words after `lunar` that are no commands.
 const PROSE: [&str; 4] = ["has", "read", "that", "to"];
 
 /// The sources of the crates, without their tests.
@@ -23,7 +23,7 @@ fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
     }
 }
 
-/// What stands between quotation marks, lines that go on joined.
+/// The string literals of a source, with continued lines joined.
 fn literals(source: &str) -> Vec<String> {
     let code = source.lines().filter(|line| !line.trim_start().starts_with("//"));
     let code = code
@@ -31,14 +31,14 @@ fn literals(source: &str) -> Vec<String> {
     code.collect::<String>().replace("\\\"", "'").split('"').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// A word without the marks of a sentence around it.
+/// A word without punctuation around it.
 fn bare(word: &str) -> &str {
     word.trim_matches(|c: char| !c.is_alphanumeric() && c != '-')
 }
 
-/// What is wrong with a text behind `lunar`, if something is.
+/// The fault of a text that follows `lunar `, if it has one.
 fn fault(lunar: &Tool, text: &str) -> Option<String> {
-    // A sentence, a line or another command ends what belongs to this one.
+    // The command ends at punctuation or at the end of the line.
     let text = text.split([';', '\n', '`', '(', ',']).next().unwrap_or_default();
     let text = text.split("\\n").next().unwrap_or_default();
     let mut words = text.split_whitespace();

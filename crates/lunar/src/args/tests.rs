@@ -2,7 +2,7 @@ use super::*;
 use clap::error::ErrorKind;
 use clap::{Arg, Command as Tool, CommandFactory};
 
-/// Every command, each with the words that lead to it.
+/// All commands, each with its words on the command line.
 fn commands(tool: &Tool, path: &[String]) -> Vec<(Vec<String>, Tool)> {
     let mut all = vec![(path.to_vec(), tool.clone())];
     for one in tool.get_subcommands() {
@@ -15,13 +15,13 @@ fn takes_time(arg: &&Arg) -> bool {
     arg.get_value_names().is_some_and(|names| names.iter().any(|name| *name == "TIME"))
 }
 
-/// The option as it is written.
+/// The option as on the command line.
 fn option(arg: &Arg) -> String {
     let long = arg.get_long().map(|long| format!("--{long}"));
-    long.unwrap_or_else(|| format!("-{}", arg.get_short().expect("a time is an option")))
+    long.unwrap_or_else(|| format!("-{}", arg.get_short().expect("only options take times")))
 }
 
-/// What the parser says of this value: nothing if the value is one, whatever else is missing.
+/// The error of the parser about this value. None if the value is valid, even if other arguments are missing.
 fn refusal(path: &[String], option: &str, value: &str) -> Option<clap::Error> {
     let line = path.iter().map(String::as_str).chain([option, value]);
     Cli::try_parse_from(line).err().filter(|e| e.kind() == ErrorKind::ValueValidation)
@@ -41,14 +41,14 @@ fn every_option_with_a_time_takes_the_same_forms() {
             let refused = refusal(&path, &option, "5x").unwrap_or_else(|| panic!("{path:?} {option} 5x"));
             assert_eq!(refused.exit_code(), 2, "invalid command line");
             let said = refused.to_string();
-            let reason = lunar_proto::duration::any("5x").expect_err("it is no time").to_string();
+            let reason = lunar_proto::duration::any("5x").expect_err("an invalid duration").to_string();
             assert!(said.contains(&reason), "{path:?} {option}: {said}");
         }
     }
     assert!(options >= 15, "{options} options");
 }
 
-/// An option that is named as a time is one, or has its unit in the name of its value.
+/// The value of an option whose name suggests a time must be a duration, or have a unit in its value name.
 #[test]
 fn option_named_as_a_time_takes_one() {
     for (path, tool) in commands(&Cli::command(), &["lunar".to_owned()]) {

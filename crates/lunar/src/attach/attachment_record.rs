@@ -22,7 +22,7 @@ struct RecordState {
     record: Record,
     /// Recorded logins of all paths.
     logins: u64,
-    /// The process is ending: paths must not change the record any more.
+    /// Whether the process is ending: then paths must not change the record any more.
     is_over: bool,
 }
 
@@ -127,7 +127,7 @@ impl LoginRecorder {
         loop {
             let facts = session.facts();
             self.record_login(&facts, false).await?;
-            // A login during the write above must be recorded, too.
+            // Also records a login during the write above.
             let now = session.facts();
             if (now.target_port(), now.user) == (facts.target_port(), facts.user) {
                 return Ok(());

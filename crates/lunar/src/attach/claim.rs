@@ -238,9 +238,9 @@ mod tests {
             |name, url: &str, how| claim(&attached, &attachment(name, url, how)).map(|c| c.record.name);
         assert_eq!(again("a", "iscsi://other", How::Fuse).unwrap_err().exit, Exit::Exists, "the name");
         assert_eq!(again("b", A, How::Nbd).unwrap_err().exit, Exit::Exists, "the disk");
-        assert_eq!(again("b", A, How::Fuse).unwrap(), "b", "in another way");
+        assert_eq!(again("b", A, How::Fuse).unwrap(), "b", "by another method");
         drop(first);
-        assert_eq!(again("a", A, How::Nbd).unwrap(), "a", "the process was gone");
+        assert_eq!(again("a", A, How::Nbd).unwrap(), "a", "the process is gone");
         std::fs::remove_dir_all(folder).unwrap();
     }
 
@@ -256,7 +256,7 @@ mod tests {
         assert!(isids.len() == 1 && isids != other.record.isids);
         drop(first);
         let second = claimed("c", How::Nbd);
-        assert_eq!(second.record.isids, isids, "of the same disk, under another name");
+        assert_eq!(second.record.isids, isids, "the same disk under another name");
         let urls = with_isids(&attachment("c", &format!("{A}?commands=3"), How::Nbd), &second.record).urls;
         assert_eq!(urls, [format!("{A}?commands=3&isid={}", isids[0])]);
         let named = attachment("c", &format!("{A}?isid=800000000001"), How::Nbd);
@@ -283,14 +283,14 @@ mod tests {
         drop(second.alive);
         let look = attached.look().unwrap();
         unfinished_writes::hand_back(&look, &second.record).unwrap();
-        assert_eq!(look.all().unwrap(), [ended], "its start has failed");
+        assert_eq!(look.all().unwrap(), [ended], "after a failed start");
         drop(look);
         let third = claimed("a", A, How::Nbd).unwrap().record;
         let look = attached.look().unwrap();
         unfinished_writes::hand_back(&look, &third).unwrap();
         assert_eq!(look.record("a").unwrap().sessions(), owed);
         unfinished_writes::clear_ended(&look, &second.record).unwrap();
-        assert_eq!(look.all().unwrap(), [], "its start has succeeded");
+        assert_eq!(look.all().unwrap(), [], "after a successful start");
         drop(look);
         std::fs::remove_dir_all(folder).unwrap();
     }

@@ -142,12 +142,12 @@ fn end(attached: &Attached, record: &Record, args: &Detach, limit: Option<Instan
     is_over(attached, &record.name, KILLED).map(|_| true)
 }
 
-/// Writes on their way.
+/// Returns the number of writes in flight.
 ///
 /// # Errors
-/// When somebody uses it.
+/// When a program uses it.
 fn unused(attached: &Attached, record: &Record, limit: Option<Instant>) -> Result<u64, Failure> {
-    // At most half of the time goes for the question.
+    // The question may take at most half of the time.
     let Some(state) = attached.ask(&record.name, left(limit) / 2) else { return Ok(0) };
     match state.users.is_empty() {
         true => Ok(state.waiting_writes),
@@ -155,7 +155,7 @@ fn unused(attached: &Attached, record: &Record, limit: Option<Instant>) -> Resul
     }
 }
 
-/// What is left of the time.
+/// The remaining time.
 fn left(limit: Option<Instant>) -> Duration {
     limit.map_or(Duration::MAX, |limit| limit.saturating_duration_since(Instant::now()))
 }
@@ -165,7 +165,7 @@ fn in_use(record: &Record, users: &[String]) -> Failure {
     Failure::new(Exit::InUse, what, "unmount it, or end its users; --force detaches it anyway")
 }
 
-/// A signal to its process, which is there as long as its lock is held.
+/// Sends a signal to its process, which runs as long as its lock is held.
 fn signal(attached: &Attached, record: &Record, signal: Signal) -> Result<(), Failure> {
     let look = attached.look()?;
     let pid = i32::try_from(record.pid).ok().and_then(Pid::from_raw);

@@ -138,7 +138,7 @@ pub fn last_lines(path: &Path, count: usize) -> Vec<String> {
     lines[lines.len().saturating_sub(count)..].to_vec()
 }
 
-/// Runs the process of an attachment, in a session (setsid(2)) of its own.
+/// Runs the process of an attachment, in a new session (setsid(2)).
 ///
 /// # Errors
 /// A failure after the attachment. An earlier failure is written to stdout.

@@ -393,7 +393,7 @@ mod tests {
     fn late_writes_goes_into_each_url() {
         let url = "iscsi://h/iqn.2026-11.org.example:a/0";
         let parse = |late| Line::try_parse_from(["attach", url, "--path", url, "--late-writes", late]);
-        let args = parse("risk").expect("it is a value").attach;
+        let args = parse("risk").expect("a valid value").attach;
         let urls = attachment_of_url(&args, url).unwrap_or_else(|_| panic!("a disk")).urls;
         assert_eq!(urls, [(); 2].map(|()| format!("{url}?late_writes=risk")));
         assert!(parse("never").is_err());
@@ -406,8 +406,8 @@ mod tests {
         let several = parse(&["--path", "iscsi://i/iqn.2026-11.org.example:a/0", "--policy", "round-robin"]);
         let attachment = requested(&several.unwrap().attach).unwrap();
         assert_eq!((attachment.policy, attachment.urls.len()), (Some(PathPolicy::RoundRobin), 2));
-        assert!(parse(&["--policy", "failover"]).is_err(), "there is one path");
-        assert!(parse(&["--path", "iscsi://i", "--policy", "alua"]).is_err(), "there is no such policy");
+        assert!(parse(&["--policy", "failover"]).is_err(), "a policy needs several paths");
+        assert!(parse(&["--path", "iscsi://i", "--policy", "alua"]).is_err(), "an unknown policy");
     }
 
     #[test]

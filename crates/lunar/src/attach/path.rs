@@ -288,8 +288,8 @@ mod tests {
         let url = Url::parse(&target.url("")).expect("a URL");
         let open = move || async move {
             let first = LunPath::new(url.clone(), None);
-            first.open().await.expect("it is there");
-            let lun = first.lun().expect("it is open");
+            first.open().await.expect("the target is reachable");
+            let lun = first.lun().expect("the path is open");
             let smaller = BackendInfo { capacity: lun.facts().capacity / 2, ..lun.facts() };
             let (same, other) = (LunPath::new(url.clone(), None), LunPath::new(url, None));
             same.set_expected(lun.identity(), smaller);

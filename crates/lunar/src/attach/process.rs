@@ -99,7 +99,7 @@ pub fn serve(
     let record = shared_record.record();
     _ = force.waits.set((service.disk.pending_io(), service.written.clone()));
     tracing::info!(device = record.device, "{name} is attached");
-    // A device that was taken over has users, even if the command that attaches is gone.
+    // A device that was taken over has users, even if the attaching command is gone.
     if (watch.ready)(&record) || left.device.is_some() {
         service.run(&cores, &inbox);
     } else {

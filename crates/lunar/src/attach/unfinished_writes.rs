@@ -310,17 +310,20 @@ mod tests {
         assert!(!is_replaced(&left, &named(Some("iqn.2026-11.org.example:b"))), "another name");
         let at = |port: Option<&str>| LeftSession { port: port.map(str::to_owned), ..left.clone() };
         assert!(!is_replaced(&left, &at(Some("group:2,iqn.2026-11.org.example:a"))), "another port");
-        assert!(!is_replaced(&left, &at(None)), "a port that is not known");
-        assert!(is_replaced(&at(None), &left), "of an older version");
+        assert!(!is_replaced(&left, &at(None)), "an unknown port");
+        assert!(is_replaced(&at(None), &left), "a record of an older version");
         let unknown = at(Some(UNKNOWN_PORT));
-        assert!(!is_replaced(&unknown, &unknown), "a port that cannot be known");
-        assert!(may_end(&at(Some("group:2,iqn.2026-11.org.example:a")), &left), "one URL, which has moved");
+        assert!(!is_replaced(&unknown, &unknown), "a port that could not be determined");
+        assert!(
+            may_end(&at(Some("group:2,iqn.2026-11.org.example:a")), &left),
+            "the URL may lead to another port now"
+        );
         let elsewhere = LeftSession { url: of("i", "").url, ..at(Some("group:2,iqn.2026-11.org.example:a")) };
         assert!(!may_end(&elsewhere, &left) && may_end(&LeftSession { port: None, ..elsewhere }, &left));
         let by = |user: Option<&str>| LeftSession { user: user.map(str::to_owned), ..left.clone() };
         assert!(may_end(&left, &by(Some("bob"))) && !may_end(&left, &of("h", "80000000000b")));
         assert!(!is_replaced(&left, &by(Some("bob"))) && !is_replaced(&left, &by(Some(""))), "another user");
-        assert!(is_replaced(&by(None), &left) && !is_same(&by(None), &left), "of an older version");
+        assert!(is_replaced(&by(None), &left) && !is_same(&by(None), &left), "a record of an older version");
         let older = named(None);
         assert!(is_replaced(&older, &left) && !is_same(&older, &left));
     }

@@ -154,7 +154,7 @@ mod tests {
             let memory = || lunar_block::open(&BackendSpec::sized(BackendKind::Memory, 1 << 20)).unwrap();
             let disk = WriteTracker::over(memory(), false);
             let write = disk.write(0, Buf::zeroed(512), false);
-            assert_eq!((disk.waiting(), disk.failed()), (0, 0), "it has not begun");
+            assert_eq!((disk.waiting(), disk.failed()), (0, 0), "the write was not polled");
             write.await.0.unwrap();
             assert_eq!((disk.waiting(), disk.failed()), (0, 0));
             let broken = WriteTracker::over(error(memory(), FilterOp::Write, 1.0, None), false);

@@ -202,7 +202,7 @@ fn run_command(command: BenchCommand, silent: bool, handle: &RunHandle) -> Resul
 
 fn run_tool(command: BenchCommand, context: RunContext) -> Result<Document, lunar_bench::Error> {
     match command {
-        BenchCommand::Reproduce(_) | BenchCommand::Compare(_) => unreachable!("it is no tool"),
+        BenchCommand::Reproduce(_) | BenchCommand::Compare(_) => unreachable!("not a tool"),
         BenchCommand::BlockdevPerftest(args) => compat::blockdev_perftest::run(&args, context),
         BenchCommand::Disktest(args) => compat::disktest::run(&args, context),
         BenchCommand::SgpDd(args) => compat::sgp_dd::run(&args, context),

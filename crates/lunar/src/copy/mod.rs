@@ -78,7 +78,7 @@ struct ExitNotifier(Option<Sender<CopyEvent>>);
 impl ExitNotifier {
     fn send(mut self, ended: Result<CopyReport, Failure>) {
         if let Some(events) = self.0.take() {
-            // The main thread may have gone.
+            // The main thread may have ended.
             _ = events.send(CopyEvent::Ended(Box::new(ended)));
         }
     }

@@ -72,7 +72,7 @@ fn refused(refusals: &[(bool, &str, &str)]) -> Result<(), Problem> {
     }
 }
 
-/// The journal of --journal, or the default one beside a destination file.
+/// The journal of --journal, or the default one next to a destination file.
 pub fn journal(args: &Args) -> Option<CopyJournal> {
     if let Some(path) = &args.journal {
         return Some(CopyJournal::at(path.clone()));

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// Time limit of a logout.
 const LOGOUT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Copies as the arguments say.
+/// Executes the copy that the arguments describe.
 ///
 /// # Errors
 /// When nothing was copied. A failure after the first write is part of the report.
@@ -50,7 +50,7 @@ struct CopyRun {
     style: CopyStyle,
     checkpoint_bytes: Option<u64>,
     source: CopyEnd,
-    /// What is read; for a stream, the channel of its reader thread.
+    /// The source; for a stream, the channel of its reader thread.
     from: CopySource,
     destination: CopyEnd,
     /// Copying by the target itself, if it supports that between both LUNs.

@@ -216,7 +216,7 @@ fn pacing(s: &Evidence<'_>) -> Option<String> {
 
 fn dead_address(s: &Evidence<'_>) -> Option<String> {
     let dead = s.report.connections.iter().find(|c| c.error.is_some())?;
-    // If no address answers, the login has already failed.
+    // If no address responds, the login has already failed.
     s.report
         .connections
         .iter()
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(of(&DoctorReport::default(), true, true), [], "no finding without evidence");
     }
 
-    /// Over RDMA some negotiated values have another meaning.
+    /// Over RDMA, some negotiated values have another meaning.
     #[test]
     fn rdma_values_are_no_faults() {
         let mut report = healthy();
@@ -319,7 +319,7 @@ mod tests {
         assert!(found[1].contains("only 3 credits for commands"), "{found:?}");
     }
 
-    /// Measurements with these median latencies of small reads and round trips, in microseconds.
+    /// Sets the median of small reads and the round-trip time, in microseconds.
     fn slow(report: &mut DoctorReport, small_median_us: u64, trip: u64) {
         let (small_bytes, large_bytes, large_depth) = (4096, 262144, 16);
         report.reads = Some(ReadStats {
@@ -361,7 +361,7 @@ mod tests {
 
     type Change = (fn(&mut DoctorReport), &'static str);
 
-    /// Each row: a change of the report, and a part of the finding that it causes.
+    /// Each row: the change of a healthy report, and the expected finding.
     #[test]
     fn each_row_matches_its_fault() {
         let changes: [Change; 14] = [

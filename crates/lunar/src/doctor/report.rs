@@ -14,7 +14,7 @@ pub struct DoctorReport {
     pub initiator: String,
     /// `tcp`, `iser` or `srp`.
     pub transport: &'static str,
-    /// Whether the URL selects RDMA devices (`provider=verbs`) instead of software iWARP.
+    /// Whether the URL selects RDMA devices (`provider=verbs`) instead of software.
     pub by_device: bool,
     /// RDMA ports of this host; None for TCP, or if the RDMA libraries are not installed.
     pub devices: Option<Vec<Port>>,
@@ -39,7 +39,7 @@ pub struct DoctorReport {
 pub struct Port {
     pub device: String,
     pub port: u32,
-    /// State as the kernel names it: `ACTIVE`, `DOWN`.
+    /// State as in the kernel: `ACTIVE`, `DOWN`.
     pub state: String,
     pub addresses: Vec<String>,
     /// Whether the libraries have a driver for the device.
@@ -128,7 +128,7 @@ pub struct ReadStats {
     pub large_bytes_per_s: u64,
 }
 
-/// The severity of a finding.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -199,7 +199,7 @@ impl DoctorReport {
         self.login = probe.exchanges.iter().map(exchange).collect();
     }
 
-    /// The step for which the examination waits, and a hint: the first step that is missing in the report.
+    /// The step that the examination waits for, derived from the first missing one, and a hint.
     pub fn waits_for(&self) -> (String, &'static str) {
         let portal = self.portals.last().cloned().unwrap_or_default();
         let is_connected = self.connections.iter().any(|c| c.error.is_none());

@@ -110,7 +110,7 @@ impl LuReader {
 
     async fn standard(&mut self) -> Result<(), Error> {
         let Some(b) = self.query("INQUIRY", cdb::inquiry(None, 252), 252).await? else { return Ok(()) };
-        // PERIPHERAL QUALIFIER 011b (SPC-5 section 6.6.2): nothing can be there.
+        // PERIPHERAL QUALIFIER 011b (SPC-5 section 6.6.2): no device can be there.
         if b.first().is_none_or(|first| first >> 5 == 3) {
             let what = format!("there is no LUN {}", self.lu.number);
             return Err(Error::new(ErrorCode::NotFound, what));
@@ -147,7 +147,7 @@ impl LuReader {
         Ok(())
     }
 
-    /// Blocks that are mapped, and whether all were looked at.
+    /// The number of mapped blocks, and whether all blocks were examined.
     async fn mapped(&mut self, blocks: u64) -> Result<Option<(u64, bool)>, Error> {
         let (mut lba, mut mapped) = (0, 0u64);
         for _ in 0..MAX_LBA_STATUS_COMMANDS {

@@ -173,7 +173,7 @@ pub fn commands(b: &[u8]) -> Node {
 mod tests {
     use super::*;
 
-    /// As istgt sends it.
+    /// istgt repeats a mode page.
     #[test]
     fn repeated_page_is_listed_once() {
         let page = |byte: u8| [&[0x0a, 0x0a, byte][..], &[0; 9]].concat();

@@ -1,5 +1,5 @@
-//! Another configuration while it serves: by SIGHUP, by `lunar apply` for good or on trial, and by what is found at
-//! the upstreams of routers.
+//! Changes of the configuration of a running server: by SIGHUP, by `lunar apply` with or without a trial, and by
+//! discoveries at the upstreams of routers.
 
 use super::retry::Retry;
 use super::{ServeEvent, Service};
@@ -12,12 +12,12 @@ use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-/// A configuration that goes by itself unless it is confirmed.
+/// A configuration on trial, which is rolled back unless it is confirmed.
 #[derive(Default)]
 pub struct Trial {
-    /// What was before.
+    /// The configuration before the trial.
     before: Option<Config>,
-    /// Counts them, and the tries to roll one back: the time of an earlier one means nothing.
+    /// Counts trials and attempts of a rollback, so that the timers of earlier ones are ignored.
     number: u64,
     retry: Retry,
 }
@@ -31,13 +31,14 @@ impl Trial {
 }
 
 impl<S: TargetServer> Service<S> {
-    /// What holds now stays.
+    /// Ends the trial and keeps the current configuration.
     fn end_trial(&mut self) {
         self.trial.is_over();
         self.units.end_trial();
     }
 
-    /// Another configuration holds for good: what is on trial, if anything, is neither confirmed nor rolled back.
+    /// Ends the trial because another configuration replaces the one on trial: it is neither confirmed nor rolled
+    /// back.
     pub(super) fn replace_trial(&mut self, by: &str) {
         if self.trial.before.is_some() {
             tracing::info!("{by} replaces the configuration on trial: the rollback is cancelled");
@@ -45,7 +46,7 @@ impl<S: TargetServer> Service<S> {
         self.end_trial();
     }
 
-    /// Uses a configuration, and logs and returns what it changes. After an error everything stays as it was.
+    /// Applies a configuration. Logs and returns its changes. After an error, nothing has changed.
     pub(super) fn apply(&mut self, config: Config) -> Result<Vec<Difference>, Vec<Problem>> {
         let changes = lunar_server::diff(&self.in_force, &config);
         self.replace(config, true)?;
@@ -58,9 +59,9 @@ impl<S: TargetServer> Service<S> {
         Ok(changes)
     }
 
-    /// `is_asked`: somebody has a configuration read, and means the files that are there now.
+    /// Applies a configuration. With `is_asked`, a user requested it, so the files at the paths are checked.
     fn replace(&mut self, config: Config, is_asked: bool) -> Result<(), Vec<Problem>> {
-        // Before anything is looked at: a loop is to be seen.
+        // Before any discovery, so that a loop is detected.
         for ((router, upstream), targets) in users(&config) {
             self.routes.uses(&router, &upstream, targets);
         }
@@ -79,7 +80,7 @@ impl<S: TargetServer> Service<S> {
         Ok(())
     }
 
-    /// Serves what a configuration comes to by what was found. `is_asked` as for [`Service::replace`].
+    /// Serves the expanded configuration. `is_asked` as for [`Service::replace`].
     fn make(&mut self, config: &Config, is_asked: bool) -> Result<(), Vec<Problem>> {
         let whole = self.expanded(config)?;
         if is_asked {
@@ -93,13 +94,13 @@ impl<S: TargetServer> Service<S> {
         Ok(())
     }
 
-    /// What a configuration comes to by what was found.
+    /// The configuration, expanded by the discoveries at upstreams.
     fn expanded(&self, config: &Config) -> Result<Config, Vec<Problem>> {
         let expand = if Instant::now() < self.early_until { expand_early } else { expand };
         expand(config, &self.routes.found())
     }
 
-    /// Sets what the routes watch, the targets that use it, and the hosts that see it.
+    /// Passes the upstreams to watch, their users, and the visible LUNs to the routes.
     pub(super) fn route(&self) {
         for ((router, upstream), targets) in users(&self.whole) {
             self.routes.uses(&router, &upstream, targets);
@@ -112,7 +113,7 @@ impl<S: TargetServer> Service<S> {
         self.routes.serve(self.units.routed(&self.whole));
     }
 
-    /// Something else was found at the upstreams.
+    /// Handles a change at the upstreams.
     pub(super) fn found(&mut self) {
         match self.expanded(&self.config) {
             Ok(whole) if (&whole.targets, &whole.awaited) == (&self.whole.targets, &self.whole.awaited) => {
@@ -130,7 +131,7 @@ impl<S: TargetServer> Service<S> {
                 self.route()
             }
             Err(problems) => {
-                // What cannot be served now may be served when a command has ended.
+                // It may succeed later, such as when a command in flight has ended.
                 if let Some(pause) = self.retry.failed_once_more(&problems) {
                     later(&self.events, pause, ServeEvent::Retry);
                 }
@@ -138,13 +139,13 @@ impl<S: TargetServer> Service<S> {
         }
     }
 
-    /// It is time to try again to serve what was found.
+    /// Handles the time of a retry.
     pub(super) fn found_before(&mut self) {
         self.retry.comes();
         self.found();
     }
 
-    /// What another configuration would change.
+    /// The changes that another configuration would make.
     pub(super) fn diff(&self, file: Option<PathBuf>) -> Response {
         match self.read(file) {
             Ok(config) => Response::Differences(lunar_server::diff(&self.in_force, &config)),
@@ -162,7 +163,7 @@ impl<S: TargetServer> Service<S> {
         config::load(&file).map_err(|problems| joined(&problems))
     }
 
-    /// Uses another configuration, for good or until its time is over.
+    /// Applies another configuration, permanently or on trial.
     pub(super) fn try_out(&mut self, file: Option<PathBuf>, within_s: Option<u64>) -> Response {
         let before = self.config.clone();
         let config = match self.read(file) {
@@ -188,7 +189,7 @@ impl<S: TargetServer> Service<S> {
                 text += "applied; to keep it after a restart, write it to the server's configuration file";
             }
             Some(seconds) => {
-                // Of two trials in a row, the first holds what is known to be good.
+                // Of consecutive trials, the configuration before the first one is the last confirmed one.
                 self.trial.before.get_or_insert(before);
                 self.trial.number += 1;
                 self.wake(seconds, self.trial.number);
@@ -204,7 +205,7 @@ impl<S: TargetServer> Service<S> {
         later(&self.events, Duration::from_secs(seconds), ServeEvent::Unconfirmed(number));
     }
 
-    /// What was applied stays.
+    /// Confirms the applied configuration.
     pub(super) fn confirm(&mut self) -> Response {
         if self.trial.before.is_none() {
             return Problem::new(
@@ -218,7 +219,7 @@ impl<S: TargetServer> Service<S> {
         Response::Done("confirmed".into())
     }
 
-    /// The time of a trial is over, or it is time to try again to roll it back.
+    /// Handles the timeout of a trial, or the time of another attempt to roll it back.
     pub(super) fn unconfirmed(&mut self, number: u64) {
         if number != self.trial.number || self.trial.before.is_none() {
             return;
@@ -229,13 +230,13 @@ impl<S: TargetServer> Service<S> {
         self.roll_back();
     }
 
-    /// Back to what was before. A failure is tried again until it works: a file that others use may come back.
+    /// Rolls back to the configuration before the trial. Retries until it succeeds: a file in use may become free.
     pub(super) fn roll_back(&mut self) -> Response {
         let Some(before) = self.trial.before.clone() else {
             return Problem::new("no configuration to roll back to", "lunar apply FILE --confirm-within 60s")
                 .into();
         };
-        // Nothing that happened to a file keeps hosts from what worked before.
+        // A replaced file must not prevent hosts from using the previous configuration.
         match self.replace(before, false) {
             Ok(()) => {
                 self.end_trial();
@@ -262,7 +263,7 @@ pub(super) fn later(events: &Sender<ServeEvent>, time: Duration, event: ServeEve
     let events = events.clone();
     std::thread::spawn(move || {
         std::thread::sleep(time);
-        // The server may be gone.
+        // The server may have ended.
         _ = events.send(event);
     });
 }
@@ -273,7 +274,7 @@ pub(super) fn log_problems(problems: &[Problem]) {
     }
 }
 
-/// All of them as one.
+/// Joins all problems in one.
 fn joined(problems: &[Problem]) -> Problem {
     let texts: Vec<String> = problems.iter().map(Problem::to_string).collect();
     let what = format!("{}\nthe configuration is unchanged", texts.join("\n"));

@@ -1,4 +1,4 @@
-//! What fails and is tried again by itself: less and less often, and logged when there is news.
+//! Retries with increasing pauses. Failures are logged when they change.
 
 use super::change::log_problems;
 use lunar_server::Problem;
@@ -11,17 +11,17 @@ const LONGEST_S: u64 = 60;
 pub struct Retry {
     failures: u32,
     logged: Vec<Problem>,
-    /// A try is due to come.
+    /// Whether a retry is scheduled.
     is_due: bool,
 }
 
 impl Retry {
-    /// Something failed, and is to be tried again.
+    /// Whether the last attempt failed, so that it is retried.
     pub fn is_under_way(&self) -> bool {
         self.failures > 0
     }
 
-    /// It failed. The pause before the next try.
+    /// Records a failure. Returns the pause before the next attempt.
     pub fn failed(&mut self, problems: &[Problem]) -> Duration {
         if self.logged != problems {
             log_problems(problems);
@@ -33,20 +33,20 @@ impl Retry {
         Duration::from_secs(pause_s)
     }
 
-    /// It failed, perhaps in a try that something else has caused. The pause before the next try, unless one is due: many
-    /// causes make no more tries than one.
+    /// As [`Retry::failed`], for attempts that may have other causes than a retry. None if a retry is scheduled
+    /// already, so that there is only one at a time.
     pub fn failed_once_more(&mut self, problems: &[Problem]) -> Option<Duration> {
         let is_due = std::mem::replace(&mut self.is_due, true);
         let pause = self.failed(problems);
         (!is_due).then_some(pause)
     }
 
-    /// The try that was due comes now.
+    /// Records the start of the scheduled retry.
     pub fn comes(&mut self) {
         self.is_due = false;
     }
 
-    /// It works. True: after a failure. A try that is due comes all the same.
+    /// Records a success. Returns true after a failure. A scheduled retry stays scheduled.
     pub fn succeeded(&mut self) -> bool {
         let before = std::mem::take(self);
         self.is_due = before.is_due;
@@ -76,7 +76,7 @@ mod tests {
         assert!(fails(&mut retry));
         assert!(!fails(&mut retry) && !fails(&mut retry));
         assert!(retry.succeeded());
-        assert!(!fails(&mut retry), "the first one is still to come");
+        assert!(!fails(&mut retry), "the first retry is still scheduled");
         retry.comes();
         assert!(fails(&mut retry) && !fails(&mut retry));
     }

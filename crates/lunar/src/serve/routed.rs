@@ -126,7 +126,7 @@ impl<S: TargetServer> Service<S> {
         router.map_or(Vec::new(), |router| missing(router, &self.whole, &self.routes.found()))
     }
 
-    /// All upstreams of an instance, also disks of this host, which need no discovery.
+    /// All upstreams of an instance, including disks of this host, which need no discovery.
     fn upstreams(&self, name: &str, status: &[UpstreamStatus], missing: &[Missing]) -> Vec<UpstreamReport> {
         let Some(router) = self.config.routers.iter().find(|router| router.name == name) else {
             return Vec::new();
@@ -187,7 +187,7 @@ impl<S: TargetServer> Service<S> {
             let both =
                 status.iter().flat_map(|upstream| upstream.units.iter().map(move |unit| (upstream, unit)));
             let (upstream, unit) = both.into_iter().find(|(_, unit)| unit.place == *place)?;
-            // In passthrough mode each host has its own path: the last probe decides for all.
+            // In passthrough mode, each host has its own path: the last probe counts for all.
             let is_another = unit.paths.iter().any(|(_, path)| path.state == Some(State::Changed));
             Some(match &unit.health {
                 Some(health) => health_of(health),
@@ -289,7 +289,7 @@ fn upstream<'a>(status: &UpstreamStatus, missing: impl Iterator<Item = &'a Missi
     }
 }
 
-/// A path of which only place and state are known.
+/// A path with only its location and state.
 fn plain(place: &str, state: &str) -> PathReport {
     PathReport { lun: "-".into(), url: place.into(), state: state.into(), ..PathReport::default() }
 }

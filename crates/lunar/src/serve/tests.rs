@@ -6,7 +6,7 @@ use lunar_target::config::Transports;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// A target that notes what is asked of it.
+/// A target that records the calls of its methods.
 #[derive(Clone, Default)]
 struct Fake(Arc<Mutex<Vec<String>>>);
 
@@ -65,7 +65,7 @@ impl Folder {
         Folder(path)
     }
 
-    /// Writes a configuration with so many null LUNs.
+    /// Writes a configuration with this many null LUNs.
     fn config(&self, luns: u16) -> PathBuf {
         let mut text = "[server]\nstate_dir = \"state\"\nadmin_socket = \"lunar.sock\"\n\
             [[target]]\nname = \"iqn.2026-11.org.example:a\"\n"
@@ -141,7 +141,7 @@ fn captive_command_has_urls_and_sets_exit_status() {
     let (events, inbox) = channel();
     let command = format!("echo $LUNAR_URL $LUNAR_PORTAL > {}/said; exit 7", folder.0.display());
     let _captive = service.captive(&command, events).unwrap();
-    let ServeEvent::Ended(status) = inbox.recv().unwrap() else { panic!("it did not end") };
+    let ServeEvent::Ended(status) = inbox.recv().unwrap() else { panic!("the command did not end") };
     assert_eq!(exit_code(status), ExitCode::from(7));
     let said = std::fs::read_to_string(folder.0.join("said")).unwrap();
     assert_eq!(said, "iscsi://127.0.0.1:3333/iqn.2026-11.org.example:a/0 127.0.0.1:3333\n");
