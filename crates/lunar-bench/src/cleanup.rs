@@ -1,4 +1,4 @@
-//! Cleanup of what a measurement creates: processes, mounts, devices, folders. It runs when the owner is
+//! Cleanup of the objects that a measurement creates: processes, mounts, devices, folders. It runs when the owner is
 //! dropped, or at once when a second signal ends the process.
 
 use std::collections::BTreeMap;
@@ -18,8 +18,8 @@ fn pending() -> MutexGuard<'static, BTreeMap<u64, CleanupAction>> {
 pub struct CleanupGuard(u64);
 
 impl CleanupGuard {
-    /// Creates something together with its cleanup. While [`clean_up_all`] runs, and after it, this call blocks:
-    /// nothing would remove what it created.
+    /// Creates an object together with its cleanup. During and after [`clean_up_all`], this call blocks: nothing
+    /// would remove the object.
     ///
     /// # Errors
     /// Those of `make`, which leaves nothing to clean up.

@@ -27,8 +27,8 @@ pub enum TargetSpec {
     Path(PathBuf),
 }
 
-/// Sets defaults of a URL for measurements. A lost target is awaited for [`DRAIN_TIMEOUT`], as commands in
-/// flight at the end of a job are: meanwhile there is nothing to measure.
+/// Sets defaults of a URL for measurements. A lost target is awaited for [`DRAIN_TIMEOUT`], as commands in flight at
+/// the end of a job are. During a longer outage, there is nothing to measure.
 fn with_default_timeouts(url: Url) -> Result<Url, lunar_initiator::Error> {
     let url = url.with_default("login_tries", "1")?.with_default("late_writes", "risk")?;
     url.with_default("recovery_timeout", &DRAIN_TIMEOUT.as_secs().to_string())
@@ -46,9 +46,9 @@ pub struct TargetOptions {
     pub cores: CoreSelection,
     /// Bypass the page cache of this host. Applies to files and block devices.
     pub direct: bool,
-    /// Jobs will write.
+    /// Whether jobs will write.
     pub write: bool,
-    /// Jobs may overwrite existing data.
+    /// Whether jobs may overwrite existing data.
     pub destroy: bool,
     /// Use the bytes of files and devices as they are, without a check for image formats.
     pub raw: bool,
@@ -210,7 +210,7 @@ impl OpenTargets {
         }
     }
 
-    /// Replaces all sessions by `sessions` sessions that share one disk, which is made of their disks.
+    /// Replaces all sessions by `sessions` sessions that share one disk, built from their disks.
     pub fn replace_by_shared(
         &mut self,
         sessions: usize,

@@ -225,7 +225,7 @@ mod tests {
         assert_eq!([0, 1, 2].map(|at| outcome.session_rate(at)), [Some(2000.0), Some(1000.0), None]);
         assert_eq!([0, 1, 2].map(|at| outcome.session_iops(at)), [Some(2.0), Some(1.0), None]);
         let old = JobOutcome { sessions_s: Vec::new(), ..outcome };
-        assert_eq!(old.session_rate(0), Some(1000.0), "an older document has one time for all");
+        assert_eq!(old.session_rate(0), Some(1000.0), "an older document has one time for all sessions");
     }
 
     #[test]

@@ -211,7 +211,7 @@ mod tests {
             (1, IoCounts::default(), 1)
         );
         assert_eq!((series[1].until_s, series[2].until_s), (2.0, 2.6));
-        assert_eq!(a.series(at(begin, 4200)).len(), 5, "also where nothing ended");
+        assert_eq!(a.series(at(begin, 4200)).len(), 5, "including intervals without commands");
         assert_eq!((a.counts().read_bytes, a.counts().write_bytes), (512, 1024));
     }
 
@@ -227,11 +227,13 @@ mod tests {
             );
         }
         let (read, _) = record.totals();
-        let of = |percent: f64| read.total.percentiles.iter().find(|p| p.0 == percent).expect("it").1 as f64;
+        let of = |percent: f64| {
+            read.total.percentiles.iter().find(|p| p.0 == percent).expect("a percentile").1 as f64
+        };
         assert!((of(50.0) / 500_000.0 - 1.0).abs() < 0.002, "{}", of(50.0));
         assert!((of(99.9) / 999_000.0 - 1.0).abs() < 0.002, "{}", of(99.9));
         assert_eq!(read.total.histogram.iter().map(|bin| bin.1).sum::<u64>(), 1000);
-        assert_eq!(read.submit, Latency::default(), "nothing is due before it begins in a closed loop");
+        assert_eq!(read.submit, Latency::default(), "in a closed loop, commands are due when they start");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Runs a future on a core to its end.
 pub fn run_on_core<W: UnitFuture + 'static>(work: impl FnOnce() -> W + Send + 'static) {
-    Cores::one().expect("a core").wait(0, work).expect("it ends");
+    Cores::one().expect("a core").wait(0, work).expect("the core runs");
 }
 
 /// A future without a value.
@@ -49,19 +49,19 @@ impl RecordingDisk {
     }
 
     pub fn bytes(&self) -> Vec<u8> {
-        self.bytes.lock().expect("whole").clone()
+        self.bytes.lock().expect("not poisoned").clone()
     }
 
     pub fn set(&self, bytes: &[u8]) {
-        self.bytes.lock().expect("whole")[..bytes.len()].copy_from_slice(bytes);
+        self.bytes.lock().expect("not poisoned")[..bytes.len()].copy_from_slice(bytes);
     }
 
     pub fn reads(&self) -> Vec<(u64, usize)> {
-        self.reads.lock().expect("whole").clone()
+        self.reads.lock().expect("not poisoned").clone()
     }
 
     pub fn writes(&self) -> Vec<(u64, usize)> {
-        self.writes.lock().expect("whole").clone()
+        self.writes.lock().expect("not poisoned").clone()
     }
 
     pub fn stable_writes(&self) -> usize {
@@ -73,11 +73,11 @@ impl RecordingDisk {
     }
 
     pub fn spoil(&self, bytes: Range<u64>) {
-        *self.bad.lock().expect("whole") = bytes;
+        *self.bad.lock().expect("not poisoned") = bytes;
     }
 
     fn is_bad(&self, offset: u64, len: usize) -> bool {
-        let bad = self.bad.lock().expect("whole");
+        let bad = self.bad.lock().expect("not poisoned");
         bad.start < offset + len as u64 && offset < bad.end
     }
 
@@ -99,18 +99,18 @@ impl RecordingDisk {
 
 impl Backend for RecordingDisk {
     fn facts(&self) -> BackendInfo {
-        let capacity = self.bytes.lock().expect("whole").len() as u64;
+        let capacity = self.bytes.lock().expect("not poisoned").len() as u64;
         BackendInfo { capacity, read_only: false, unmap: false, null: false, write_through: false }
     }
 
     fn read(&self, offset: u64, mut buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
-            self.reads.lock().expect("whole").push((offset, buf.len()));
+            self.reads.lock().expect("not poisoned").push((offset, buf.len()));
             self.take_a_moment().await;
             if self.is_bad(offset, buf.len()) {
                 return (Err(io::Error::other("a scratch")), buf);
             }
-            let bytes = self.bytes.lock().expect("whole");
+            let bytes = self.bytes.lock().expect("not poisoned");
             let Some(there) = bytes.get(offset as usize..offset as usize + buf.len()) else {
                 return (Err(io::Error::other("behind the end")), buf);
             };
@@ -122,9 +122,9 @@ impl Backend for RecordingDisk {
     fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             self.fua.fetch_add(usize::from(fua), Ordering::Relaxed);
-            self.writes.lock().expect("whole").push((offset, buf.len()));
+            self.writes.lock().expect("not poisoned").push((offset, buf.len()));
             self.take_a_moment().await;
-            let mut bytes = self.bytes.lock().expect("whole");
+            let mut bytes = self.bytes.lock().expect("not poisoned");
             let Some(there) = bytes.get_mut(offset as usize..offset as usize + buf.len()) else {
                 return (Err(io::Error::other("behind the end")), buf);
             };

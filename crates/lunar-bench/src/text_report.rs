@@ -9,7 +9,7 @@ use std::fmt::Write;
 const MB: f64 = 1e6;
 const MIB: f64 = (1 << 20) as f64;
 
-/// The whole document: title and machine, runs, tables, notes.
+/// The document as text: title and machine, runs, tables, notes.
 pub fn text(document: &Document) -> String {
     let host = &document.host;
     let mut text =

@@ -73,7 +73,7 @@ impl TimeSeries {
         self.extend_to(done);
         // A command that ended in an earlier interval is late by at most one pass of the event loop: it counts
         // in the last one.
-        let step = self.sums.last_mut().expect("one from the begin");
+        let step = self.sums.last_mut().expect("the series starts with one interval");
         add(&mut step.share, read, 1, bytes.into());
         step.total_ns += ns;
         step.max_ns = step.max_ns.max(ns);
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(ends, [1.0, 2.0, 3.0, 4.0, 4.5]);
         assert_eq!((series[0].share.read_ios, series[0].max_ns), (1, 7));
         assert!(series[1..].iter().all(|step| step.share == IoCounts::default()));
-        assert_eq!(steps.series(begin + MS * 1000).len(), 1, "it ends with the first");
+        assert_eq!(steps.series(begin + MS * 1000).len(), 1, "the series ends with the first interval");
     }
 
     #[test]
@@ -164,7 +164,7 @@ mod tests {
         few.add(false, 1, begin + MS * 5, 3);
         few.merge(&many);
         let series = few.series(begin + MS * 2_500_000);
-        assert_eq!((series.len(), series[0].until_s), (625_000, 0.004), "four of each");
+        assert_eq!((series.len(), series[0].until_s), (625_000, 0.004), "four intervals merged in one");
         assert_eq!(series.iter().map(|step| step.share.read_ios).sum::<u64>(), 2500);
         assert_eq!((series[1].share.write_ios, series[249].share.read_ios), (1, 1));
         assert_eq!(series.last().map(|step| step.until_s), Some(2500.0));

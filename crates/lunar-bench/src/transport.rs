@@ -76,24 +76,24 @@ mod tests {
 
     #[test]
     fn iscsi_url_converts_between_tcp_and_iser() {
-        let iser = over(TargetTransport::Iser, ISCSI).expect("it can be");
+        let iser = over(TargetTransport::Iser, ISCSI).expect("iSCSI supports iSER");
         assert_eq!(iser, "iser://192.0.2.1:3260/iqn.2026-11.org.example:a/0?commands=4");
         assert!(
             over(TargetTransport::Tcp, &iser).expect("and back").starts_with("iscsi://192.0.2.1:3260/iqn.")
         );
         assert!(
             over(TargetTransport::Srp, SRP)
-                .expect("as it was")
+                .expect("the transport is unchanged")
                 .starts_with("srp://192.0.2.1:5555/5c0f2813d1be3e7a:")
         );
     }
 
     #[test]
     fn url_for_other_name_format_is_rejected_with_hint() {
-        let e = over(TargetTransport::Srp, ISCSI).expect_err("no port of SRP");
+        let e = over(TargetTransport::Srp, ISCSI).expect_err("not an SRP target");
         assert!(e.contains(": --transport srp cannot") && e.contains("ID_EXT[:IOC_GUID]"), "{e}");
         for transport in [TargetTransport::Tcp, TargetTransport::Iser] {
-            assert!(over(transport, SRP).expect_err("no iSCSI name").contains("iscsi://HOST"));
+            assert!(over(transport, SRP).expect_err("not an iSCSI target").contains("iscsi://HOST"));
         }
         assert!(over(TargetTransport::Tcp, "null:1M").expect_err("no sessions").contains("omit --transport"));
     }

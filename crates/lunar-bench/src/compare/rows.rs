@@ -218,7 +218,7 @@ fn totals(outcome: &JobOutcome, is_read: bool) -> &DirectionTotals {
     if is_read { &outcome.read } else { &outcome.write }
 }
 
-/// The row of a direction that has no commands any more.
+/// The row of a direction whose commands are all missing after the change.
 fn vanished_row(label: &str, (direction, is_read): (&str, bool), before: &[&JobRun]) -> Row {
     let Metric { name, unit, .. } = METRICS[0];
     let rate = |run: &&JobRun| totals(&run.outcome, is_read).iops(run.outcome.elapsed_s);

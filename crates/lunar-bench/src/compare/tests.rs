@@ -269,7 +269,7 @@ fn document_of_older_schema_is_read_and_compared() {
     let mut value = serde_json::to_value(&now).unwrap();
     value["schema"] = "lunar.bench/1".into();
     let outcome = value["runs"][0]["outcome"].as_object_mut().unwrap();
-    assert!(outcome.remove("late").is_some(), "it came with the second");
+    assert!(outcome.remove("late").is_some(), "a field of schema 2");
     for direction in ["submit", "service", "total"] {
         outcome["read"][direction]["histogram"] = serde_json::Value::Array(Vec::new());
     }

@@ -1,10 +1,10 @@
-//! A comparison for people.
+//! A comparison as text.
 
 use super::{ChangeVerdict, Comparison, Row};
 use crate::text_report::{columns, short, time};
 use std::fmt::Write;
 
-/// The whole of it.
+/// The text of a comparison.
 pub fn text(comparison: &Comparison) -> String {
     let [a, b] = &comparison.documents;
     let mut out = format!("A: {}\nB: {}\n\n", plain(a), plain(b));
@@ -36,7 +36,7 @@ pub fn text(comparison: &Comparison) -> String {
     out
 }
 
-/// Text that does not command the terminal.
+/// Text without control characters for a terminal.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

@@ -16,8 +16,8 @@ pub fn escape(text: &str) -> String {
             '"' => out += "&quot;",
             '\'' => out += "&#39;",
             '\n' | '\t' => out.push(' '),
-            // HTML has no control characters, and characters that change the direction of writing could deceive
-            // a reader.
+            // HTML allows no control characters. Characters that change the direction of writing could deceive a
+            // reader.
             c if c.is_control() || is_direction(c) => out.push('\u{fffd}'),
             c => out.push(c),
         }

@@ -80,7 +80,7 @@ mod tests {
     fn short_last_interval_is_dropped() {
         let steps = [step(1.0, 10, 1.0), step(2.0, 10, 1.0), step(2.1, 10, 1.0)];
         assert_eq!(moments(&steps, 100).len(), 2);
-        assert_eq!(moments(&[step(0.0, 10, 1.0)], 100), [], "no time, no rate");
+        assert_eq!(moments(&[step(0.0, 10, 1.0)], 100), [], "a step without a duration has no rate");
         assert_eq!(moments(&[], 100), []);
     }
 }

@@ -17,8 +17,8 @@ use crate::{OpenTargets, RunHandle, plain};
 /// rates and must not be compared.
 pub(crate) const TRY: &str = "try ";
 
-/// One run with its own label, and whether it is valid. A run that ended early, or that the user ended, is not.
-/// A run that could not start is not valid either, and keeps the earlier ones.
+/// One run with its own label, and whether it is valid. A run that ended early, or that the user ended, is invalid. A
+/// run that could not start is invalid too, but does not end with an error, so that earlier runs are kept.
 fn next(opened: &OpenTargets, job: &Job, handle: &RunHandle, name: &str) -> (JobRun, bool) {
     let mut run = plain::one(opened, job, handle).unwrap_or_else(|e| failed(opened, job, e.what));
     let is_whole = run.outcome.ended_early.is_none() && !handle.is_ended();

@@ -15,8 +15,8 @@ fn window_is_steady_when_level_and_narrow() {
     assert!(steady(&[100.0; 5]));
     assert!(steady(&[95.0, 105.0, 100.0, 105.0, 95.0]));
     assert!(!steady(&[89.0, 111.0, 100.0, 111.0, 89.0]), "22 % apart");
-    assert!(!steady(&[94.0, 97.0, 100.0, 103.0, 106.0]), "it rises by 12 %");
-    assert!(!steady(&[0.0; 5]), "nothing at all");
+    assert!(!steady(&[94.0, 97.0, 100.0, 103.0, 106.0]), "a rise of 12 %");
+    assert!(!steady(&[0.0; 5]), "a mean of zero");
     let level = SteadyWindow::of(&[7.0, 90.0, 95.0, 100.0, 105.0, 110.0]).expect("the last five");
     assert!((level.slope - 0.2).abs() < 1e-9 && (level.excursion - 0.2).abs() < 1e-9, "{level:?}");
     assert_eq!((level.mean, level.rounds, SteadyWindow::of(&[1.0; 4])), (100.0, 5, None));
@@ -41,7 +41,7 @@ fn rounds_end_at_steady_state_or_limit() {
     assert_eq!(steady.to_string(), "not steady: 3 rounds, at least 5 are required");
     let (runs, steady) = run(12);
     assert!(runs.len() >= 5 && steady.to_string().contains("steady after"), "{} {steady}", runs.len());
-    let window = steady.window.expect("five of them");
+    let window = steady.window.expect("a window of five rounds");
     let mean = runs[runs.len() - 5..].iter().map(|run| run.outcome.iops()).sum::<f64>() / 5.0;
     assert!((window.mean / mean - 1.0).abs() < 1e-9, "{window:?}");
     assert!(runs[0].label.starts_with("round 1: read"));
@@ -62,14 +62,14 @@ fn ended_after(ms: u64) -> RunHandle {
 fn run_ended_by_user_is_labelled_and_not_counted() {
     let hour = Job { time: Some(Duration::from_secs(3600)), ..Job::default() };
     let (runs, steady) =
-        until_steady(&opened(), &hour, SteadyMetric::Iops, 9, &ended_after(50)).expect("what was measured");
+        until_steady(&opened(), &hour, SteadyMetric::Iops, 9, &ended_after(50)).expect("the results so far");
     assert_eq!((runs.len(), steady.rounds), (1, 0));
     assert!(runs[0].label.starts_with("round 1, cut short: read") && runs[0].outcome.read.ios > 0);
     // The first run takes half a second; the next trial is ended.
     let disk = taking(|_| 1);
     let job = Job { time: Some(Duration::from_millis(500)), ..Job::default() };
     let bound = LatencyBound { percent: 50.0, within: Duration::from_secs(10) };
-    let (runs, search) = highest_rate(&disk, &job, bound, &ended_after(700)).expect("what was measured");
+    let (runs, search) = highest_rate(&disk, &job, bound, &ended_after(700)).expect("the results so far");
     assert_eq!((runs.len(), search.rate, search.tries.len()), (2, None, 0), "{search}");
     assert!(runs[1].label.contains(", cut short: "), "{}", runs[1].label);
     assert!(
@@ -95,11 +95,11 @@ fn failing_target_ends_search_and_rounds() {
     let job = Job { time: None, amount: Some(4096 * 50), ..Job::default() };
     let bound = LatencyBound { percent: 50.0, within: Duration::from_secs(10) };
     let (runs, search) =
-        highest_rate(&dying(60), &job, bound, &RunHandle::default()).expect("what was measured");
+        highest_rate(&dying(60), &job, bound, &RunHandle::default()).expect("the results so far");
     assert_eq!((runs.len(), search.rate), (2, None), "no further trial");
     assert!(runs[1].outcome.ended_early.as_ref().is_some_and(|why| why.contains("it died")));
     let (runs, steady) = until_steady(&dying(120), &job, SteadyMetric::Iops, 9, &RunHandle::default())
-        .expect("what was measured");
+        .expect("the results so far");
     assert_eq!((runs.len(), steady.rounds), (3, 2));
 }
 
@@ -107,7 +107,7 @@ fn failing_target_ends_search_and_rounds() {
 fn round_that_cannot_start_keeps_earlier_rounds() {
     let ten = Job { time: None, amount: Some(4096 * 10), ..Job::default() };
     let (runs, steady) = until_steady(&lasting(2), &ten, SteadyMetric::Iops, 9, &RunHandle::default())
-        .expect("what was measured");
+        .expect("the results so far");
     assert_eq!((runs.len(), steady.rounds, runs[1].outcome.read.ios), (3, 2, 10));
     assert_eq!(runs[2].outcome.ended_early.as_deref(), Some("an event loop thread panicked"));
 }
@@ -214,7 +214,7 @@ fn commands_not_started_after_a_stall_are_in_latency() {
     };
     let outcome = rig_run(&stalling, &job);
     let JobOutcome { late, backlog, .. } = outcome;
-    // About thirty are due. Twenty are served, two never end, and seven or eight never start; a busy machine
+    // About thirty commands are due. Twenty are served, two never end, and seven or eight never start. A busy machine
     // serves fewer and starts fewer.
     let due = outcome.read.ios + late + backlog;
     assert!((29..=30).contains(&due) && outcome.read.ios <= 20, "{late} {backlog} of {due}");
@@ -224,7 +224,11 @@ fn commands_not_started_after_a_stall_are_in_latency() {
     let slow =
         |ms: u64| total.histogram.iter().filter(|bin| bin.0 > ms * 1_000_000).map(|bin| bin.1).sum::<u64>();
     assert!(slow(15) >= 7, "{:?}", total.histogram);
-    assert_eq!(outcome.read.service.count(), outcome.read.ios + outcome.late, "those never began");
+    assert_eq!(
+        outcome.read.service.count(),
+        outcome.read.ios + outcome.late,
+        "the backlog has no service time"
+    );
 }
 
 fn rig_run(opened: &OpenTargets, job: &Job) -> JobOutcome {
@@ -245,11 +249,7 @@ fn bound_is_met_by_rate_served_in_time_without_errors() {
     assert_eq!(bound(99.5, 5000).verdict(&outcome), BoundVerdict::TooFew, "200 are required");
     assert_eq!(bound(98.0, 5000).verdict(&outcome), BoundVerdict::Kept);
     assert_eq!(bound(99.0, 1000).verdict(&JobOutcome { errors: 1, ..outcome }), BoundVerdict::NotKept);
-    assert_eq!(
-        bound(99.0, 1000).verdict(&JobOutcome::default()),
-        BoundVerdict::TooFew,
-        "nothing was done at all"
-    );
+    assert_eq!(bound(99.0, 1000).verdict(&JobOutcome::default()), BoundVerdict::TooFew, "no command ended");
 }
 
 #[test]
@@ -289,8 +289,8 @@ fn rate_far_below_full_speed_is_found_in_few_trials() {
 
 #[test]
 fn trials_with_too_few_commands_find_no_rate() {
-    // In sixty milliseconds a disk with two hundred reads per second serves too few, then enough for a lower
-    // percentile.
+    // In sixty milliseconds, a disk with two hundred reads per second serves too few for the percentile. They suffice
+    // for a lower percentile.
     let search = |ms, percent, depth| {
         let job = Job { depth, time: Some(Duration::from_millis(ms)), ..Job::default() };
         let bound = LatencyBound { percent, within: Duration::from_secs(10) };

@@ -70,7 +70,7 @@ impl CpuMeter<'_> {
         CpuTime { client_s, target_s: now.target.zip(before.target).map(since), cores: host::cores() }
     }
 
-    /// Each event loop reads the clock of its own thread.
+    /// Sums the clocks of the event loop threads, which each loop reads itself.
     fn loops(&self) -> Option<f64> {
         let (sender, times) = flume::unbounded();
         for core in 0..self.cores.count() {

@@ -103,7 +103,7 @@ impl OpenTargets {
             self.start_session(context, job, handle, (ready.clone(), done.clone()));
         }
         drop((ready, done));
-        // Do everything slow before the clock starts.
+        // Everything slow happens before the clock starts.
         let waiting: Vec<Sender<JobClock>> = prepared.iter().collect();
         let clock = JobClock::now(job);
         handle.set_measurement_begin(clock.begin);

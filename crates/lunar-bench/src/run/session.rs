@@ -409,7 +409,7 @@ impl JobSession {
     }
 }
 
-/// Runs each worker in a task of its own.
+/// Runs each worker in a separate task.
 async fn run_as_tasks(workers: impl Iterator<Item = impl Future<Output = ()> + 'static>) {
     let workers: Vec<_> = workers.map(spawn).collect();
     for worker in workers {

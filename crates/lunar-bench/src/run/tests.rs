@@ -193,7 +193,7 @@ fn ended(opened: &OpenTargets, job: &Job) -> JobOutcome {
         ender.end();
     });
     let outcome = opened.run(job, &handle).expect("an outcome");
-    thread.join().expect("it ends");
+    thread.join().expect("the thread ends");
     outcome
 }
 
@@ -310,7 +310,7 @@ fn failure_of_one_session_ends_all() {
     });
     let outcome = run(&opened, &Job { time: Some(HOUR), ..Job::default() });
     assert!(outcome.ended_early.expect("a failure").contains("gone"));
-    assert!(outcome.elapsed_s < 20.0, "the failure ended the measured time");
+    assert!(outcome.elapsed_s < 20.0, "the failure ends the measured time");
 }
 
 #[test]
@@ -332,7 +332,11 @@ fn ended_job_does_not_wait_for_unresponsive_target() {
     assert_eq!(outcome.ended_early.as_deref(), Some("no response 2 s after the end: 1 command"));
     let outcome = ended(&silent, &Job { depth: 3, interval: Duration::from_millis(10), ..short(60) });
     assert_eq!(outcome.ended_early.as_deref(), Some("no response 2 s after the end: 3 commands"));
-    assert_eq!((outcome.elapsed_s, outcome.series.len()), (0.06, 6), "what was measured is its time");
+    assert_eq!(
+        (outcome.elapsed_s, outcome.series.len()),
+        (0.06, 6),
+        "the measured time ends at the deadline"
+    );
 }
 
 /// A disk whose reads from an offset on take this long.
@@ -396,7 +400,7 @@ fn buffers_are_created_before_the_clock_starts() {
         Arc::new(MisbehavingDisk(disk, move |_| five_ms(), true))
     });
     let outcome = run(&opened, &Job { sizes: vec![(32 << 20, 1)], depth: 8, ..short(60) });
-    assert!(outcome.read.ios >= 8, "8 in flight have time for several commands each: {}", outcome.read.ios);
+    assert!(outcome.read.ios >= 8, "several rounds of 8 commands fit in the time: {}", outcome.read.ios);
 }
 
 #[test]
@@ -404,7 +408,7 @@ fn sleeping_worker_ends_at_once_on_end_or_deadline() {
     let (opened, begun) = (opened(&["null:1M"], 2), Instant::now());
     let hour = short(3_600_000);
     let thinking = ended(&opened, &Job { think: HOUR, ..hour.clone() });
-    assert_eq!((thinking.read.ios, &thinking.ended_early), (2, &None), "one of each session");
+    assert_eq!((thinking.read.ios, &thinking.ended_early), (2, &None), "one command of each session");
     assert!(thinking.elapsed_s >= 0.1, "{}", thinking.elapsed_s);
     let waiting = ended(&opened, &Job { pace: ArrivalProcess::Even(1e-3), ..hour.clone() });
     assert_eq!((waiting.read.ios, waiting.backlog, waiting.ended_early), (0, 0, None));
@@ -492,7 +496,7 @@ impl BackendQueue for RecordingQueue {
     }
 }
 
-/// A recording disk with these latencies, which lasts for a number of runs.
+/// A recording disk with these latencies, which completes this many runs.
 fn noting(write_ms: u64, flush_ms: u64, has_queue: bool, runs: u64) -> (OpenTargets, Arc<QueueRequests>) {
     let (mut opened, requested) = (opened(&["null:1M"], 1), Arc::new(QueueRequests::default()));
     let [write, flush] = [write_ms, flush_ms].map(Duration::from_millis);
@@ -530,7 +534,7 @@ fn flush_at_end_and_commands_before_it_count() {
     assert_eq!((without.write.ios, without.late, without.elapsed_s, flushes), (2, 2, 0.3, 0));
     let (with, flushes) = two(true);
     assert_eq!((with.write.ios, with.write.bytes, with.late, flushes), (4, 4 * 4096, 0, 1));
-    assert!(with.elapsed_s >= 0.7, "it ended with its flush: {} s", with.elapsed_s);
+    assert!(with.elapsed_s >= 0.7, "the time includes the flush: {} s", with.elapsed_s);
     assert_eq!(with.series.iter().map(|step| step.share.write_ios).sum::<u64>(), 4);
 }
 
@@ -541,7 +545,7 @@ fn concurrent_runs_have_cpu_time_of_their_own_loops() {
     let [idle, busy] = std::thread::scope(|scope| {
         let idle = scope.spawn(|| idle.run(&Job { think: HOUR, ..short(400) }, &handle));
         let busy = busy.run(&Job { depth: 8, ..short(400) }, &handle);
-        [idle.join().expect("it ends"), busy].map(|outcome| outcome.expect("a job"))
+        [idle.join().expect("the idle run ends"), busy].map(|outcome| outcome.expect("a job"))
     });
     let (idle, busy) = (idle.cpu.client_s, busy.cpu.client_s);
     assert!(busy > 0.0 && idle < busy / 4.0, "idle {idle} s, busy {busy} s");
@@ -555,7 +559,7 @@ fn targets_open_on_selected_cores() {
     for cores in [lunar_runtime::CoreSelection::Count(1), lunar_runtime::CoreSelection::List(vec![core])] {
         let opened = OpenTargets::open(&target, &opening(cores)).expect("a rig");
         let name = opened.cores.wait(0, || async { std::thread::current().name().map(str::to_owned) });
-        assert_eq!(name.expect("it runs"), Some(format!("core {core}")));
+        assert_eq!(name.expect("the core runs"), Some(format!("core {core}")));
         assert_eq!((opened.cores.count(), opened.sessions()), (1, 3));
         assert!(opened.target_sessions.iter().all(|place| place.core == 0));
     }
@@ -646,7 +650,7 @@ fn existing_data_is_overwritten_only_on_request() {
     let refused = open(&opening).unwrap_err();
     assert_eq!(refused.kind, ErrorKind::HoldsData);
     assert!(refused.what.ends_with("holds data: byte 4193792 is not zero"), "{}", refused.what);
-    open(&TargetOptions { destroy: true, ..opening.clone() }).expect("it is wanted");
-    open(&TargetOptions::default()).expect("reading does no harm");
+    open(&TargetOptions { destroy: true, ..opening.clone() }).expect("--destroy permits it");
+    open(&TargetOptions::default()).expect("a read-only job needs no permission");
     std::fs::remove_dir_all(&dir).expect("removed");
 }

@@ -109,7 +109,7 @@ mod tests {
 
     impl BackendQueue for Backwards {
         fn read(&mut self, slot: usize, _: u64, buf: Buf) {
-            assert!(self.begun.iter().all(|(other, _)| *other != slot), "one at a time");
+            assert!(self.begun.iter().all(|(other, _)| *other != slot), "one command per slot");
             self.begun.push((slot, buf));
         }
 
@@ -139,8 +139,8 @@ mod tests {
                     let buf = Buf::zeroed(slot + 1);
                     let begun = Instant::now();
                     let ((result, buf), came) = slots.transfer(slot, |queue| queue.read(slot, 0, buf)).await;
-                    assert!(result.is_ok() && came > begun, "completed before its submission");
-                    assert_eq!(buf.len(), slot + 1, "another worker's buffer");
+                    assert!(result.is_ok() && came > begun, "the completion is later than the submission");
+                    assert_eq!(buf.len(), slot + 1, "the buffer of this worker");
                 }
             }))
         };

@@ -1,4 +1,4 @@
-//! Knows the valid content of each unit of a target: the last acknowledged generation, or one started after it.
+//! Tracks the valid content of each unit of a target: the last acknowledged generation, or one started after it.
 
 use super::journal::{JournalError, JournalHeader, JournalRecord, VerifyJournal, WriteEvent};
 use super::unit::{LONGEST, SHORTEST, Stamp, UnitContent, parse_unit};

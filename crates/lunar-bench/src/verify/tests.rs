@@ -67,7 +67,7 @@ fn checks() -> VerifyOptions {
     VerifyOptions { is_on: true, ..VerifyOptions::default() }
 }
 
-/// Runs a job like the command does.
+/// Runs a job as the command does.
 fn run(mut opened: OpenTargets, checks: &VerifyOptions, job: Job) -> Result<Document, Error> {
     let (job, handle) = (checks.limit(job), RunHandle::default());
     let verification = checks.prepare(&mut opened, &job)?.expect("verification is on");
@@ -102,7 +102,7 @@ fn on_faulty(good: u32, fault: FaultOfUnit, more: Job) -> Document {
 }
 
 fn said(document: &Document) -> &str {
-    document.ended_early().expect("it is found")
+    document.ended_early().expect("the fault is detected")
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn read_without_data_after_same_write_is_a_mismatch() {
     };
     let document = run(opened, &checks(), job).expect("a document");
     assert_eq!(said(&document), "block 0 (byte 0): not written by this run");
-    assert!(document.runs[0].outcome.read.ios < 40, "found only in the read-back");
+    assert!(document.runs[0].outcome.read.ios < 40, "the fault was detected only in the read-back");
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn state_is_exclusive_and_bound_to_its_job() {
         "it contains blocks of 4096 bytes in 65536 bytes from offset 0, the job uses blocks of 4096 bytes in \
          32768 bytes from offset 0"
     ));
-    let held = VerifyJournal::open(&folder.state(), false).expect("it can be used");
+    let held = VerifyJournal::open(&folder.state(), false).expect("the state file can be opened");
     assert!(refused(&folder.checks(), sixteen()).ends_with("another process uses it"));
     drop(held);
     let small = folder.0.join("small");
