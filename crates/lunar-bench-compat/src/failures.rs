@@ -132,7 +132,7 @@ mod tests {
         };
         run_on_core(move || async move {
             strict.read(4096, full()).await.0.unwrap_err();
-            strict.write(0, full(), false).await.0.expect("there is room");
+            strict.write(0, full(), false).await.0.expect("a write within the capacity");
             let (result, buf) = forgiving.read(8192, full()).await;
             assert!(result.is_ok() && buf.iter().all(|byte| *byte == 0));
             assert!(forgiving.write(4096, full(), false).await.0.is_ok());

@@ -25,7 +25,7 @@ use lunar_block::LocalBoxFuture;
 use lunar_runtime::CoreSelection;
 use std::io::{self, Write};
 
-/// The surroundings of a run.
+/// The environment of a run.
 pub struct RunContext<'a> {
     /// The handle that stops the run.
     pub handle: &'a RunHandle,

@@ -26,7 +26,7 @@ impl Drop for NbdServer {
     }
 }
 
-/// Serves a disk by NBD, without the kernel between.
+/// Serves a disk over NBD, so that no kernel block device is involved.
 pub fn served(disk: Arc<dyn Backend>) -> NbdServer {
     let description = String::new();
     let export =

@@ -65,7 +65,7 @@ impl<'a> ToolOutput<'a> {
     /// The document.
     pub fn finish(mut self) -> Document {
         if self.left_out > 0 {
-            // Everything else has been printed: a failed output is no failure of the measurement.
+            // All other lines are printed. A failed output does not make the measurement fail.
             _ = self.remark(format!("{} further runs are not kept", self.left_out));
         }
         self.document

@@ -129,7 +129,7 @@ impl Args {
     }
 }
 
-/// Runs it.
+/// Runs blockdev-perftest.
 ///
 /// # Errors
 /// If the target cannot be opened, is too small or holds data, or an option is not supported.
@@ -292,7 +292,7 @@ fn invalidate(path: &Path) -> Result<(), String> {
         .map_err(|e| format!("stays in the page cache ({e})"))
 }
 
-/// Prints once why caches are not dropped.
+/// Prints the reason once if caches are not dropped.
 fn warned(dropped: Result<(), String>, what: &Path, output: &mut ToolOutput) -> Result<(), Error> {
     let Err(why) = dropped else { return Ok(()) };
     let note = format!("WARNING: {} {why}: results will be unreliable", what.display());

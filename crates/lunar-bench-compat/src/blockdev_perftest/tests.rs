@@ -41,7 +41,7 @@ fn every_option_is_parsed() {
 
 #[test]
 fn table_has_a_row_for_each_size_and_all_runs() {
-    let (document, text) = perftest("-i 2 -s 16 -m 12 -M 14 memory:1M").expect("it runs");
+    let (document, text) = perftest("-i 2 -s 16 -m 12 -M 14 memory:1M").expect("the tool runs");
     let rows = rows(&text);
     assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), [16384.0, 8192.0, 4096.0], "{text}");
     assert!(rows.iter().all(|row| row.len() == 11), "{text}");
@@ -58,11 +58,11 @@ fn table_has_a_row_for_each_size_and_all_runs() {
 
 #[test]
 fn unselected_direction_is_zero() {
-    let (document, text) = perftest("-r -s 12 -m 12 null:1M").expect("it runs");
+    let (document, text) = perftest("-r -s 12 -m 12 null:1M").expect("the tool runs");
     let row = &rows(&text)[0];
     assert!(row[1..7].iter().all(|cell| *cell == 0.0) && row[10] > 0.0, "{text}");
     assert_eq!(document.runs.len(), 3);
-    let (_, text) = perftest("-w -s 12 -m 12 null:1M").expect("it runs");
+    let (_, text) = perftest("-w -s 12 -m 12 null:1M").expect("the tool runs");
     let row = &rows(&text)[0];
     assert!(row[7..].iter().all(|cell| *cell == 0.0) && row[4] > 0.0, "{text}");
 }
@@ -77,7 +77,7 @@ fn option_a_uses_the_page_cache_and_d_bypasses_it() {
             return;
         }
         let line = format!("{how} -i 1 -s 20 -m 18 -M 18 --keep-caches {disk}");
-        let (document, text) = perftest(&line).expect("it runs");
+        let (document, text) = perftest(&line).expect("the tool runs");
         assert_eq!((document.ended_early(), rows(&text).len()), (None, 1), "{text}");
         assert_eq!(is_cached(&disk), is_there, "{how}");
     }
@@ -91,7 +91,7 @@ fn option_j_includes_the_flush() {
     for how in ["-a", "-d"] {
         let seconds = |more: &str| {
             let line = format!("-w -f {how} {more} -i 1 -s 16 -m 16 -M 16 {}", disk.url);
-            perftest(&line).expect("it runs").0.runs[0].outcome.elapsed_s
+            perftest(&line).expect("the tool runs").0.runs[0].outcome.elapsed_s
         };
         assert!(seconds("") < 0.5 && seconds("-j") >= 0.5, "{how}");
     }
@@ -110,9 +110,9 @@ fn option_j_drops_the_target_from_the_page_cache() {
     // Only the start is read; the rest keeps its state.
     let line = format!("-j -a -r -i 1 -s 20 -m 20 -M 20 {disk}");
     bring();
-    perftest(&format!("{line} --keep-caches")).expect("it runs");
+    perftest(&format!("{line} --keep-caches")).expect("the tool runs");
     assert!(is_cached(&disk));
-    perftest(&line).expect("it runs");
+    perftest(&line).expect("the tool runs");
     assert!(!is_cached(&disk));
 }
 
@@ -138,7 +138,7 @@ fn failed_cache_drop_warns_once() {
 fn each_run_on_nbd_reaches_the_disk() {
     let probe = RecordingDisk::new(512 << 10);
     let disk = served(probe.clone());
-    perftest(&format!("-a -r -i 3 -s 19 -m 12 -M 12 {}", disk.url)).expect("it runs");
+    perftest(&format!("-a -r -i 3 -s 19 -m 12 -M 12 {}", disk.url)).expect("the tool runs");
     assert_eq!(probe.reads(), [(0, 512 << 10); 3]);
 }
 
@@ -150,7 +150,7 @@ fn existing_data_is_found_and_options_f_n_overwrite() {
     bytes[(2 << 20) + 77] = 1;
     std::fs::write(&disk, &bytes).expect("written");
     let line = |how: &str| format!("{how} -a -i 1 -s 22 -m 20 -M 20 --keep-caches {disk}");
-    let error = perftest(&line("")).expect_err("it holds data");
+    let error = perftest(&line("")).expect_err("the disk holds data");
     assert_eq!(error.kind, ErrorKind::HoldsData);
     assert!(error.what.contains("byte 2097229") && error.hint.contains("-f"), "{error}");
     perftest(&line("-r")).expect("reads succeed");
@@ -158,7 +158,7 @@ fn existing_data_is_found_and_options_f_n_overwrite() {
     perftest(&line("-n")).expect("no check");
     assert!(std::fs::read(&disk).expect("there").iter().all(|byte| *byte == 0));
     std::fs::write(&disk, &bytes).expect("written");
-    perftest(&line("-f")).expect("it is wanted");
+    perftest(&line("-f")).expect("-f permits it");
 }
 
 #[test]
@@ -176,6 +176,6 @@ fn ended_run_keeps_its_rows() {
     let (mut out, handle) = (Vec::new(), lunar_bench::RunHandle::default());
     handle.end();
     let context = RunContext { handle: &handle, out: &mut out };
-    let document = run(&args("-s 12 -m 9 null:1M"), context).expect("it ends");
+    let document = run(&args("-s 12 -m 9 null:1M"), context).expect("the tool ends");
     assert_eq!(document.runs.len(), 0);
 }

@@ -243,7 +243,7 @@ fn io_trash(places: &[String]) -> Option<Result<DbMixSettings, Error>> {
     }))
 }
 
-/// Runs it.
+/// Runs db-mix.
 ///
 /// # Errors
 /// If a place cannot be used, is too small or holds data, or an option is invalid.

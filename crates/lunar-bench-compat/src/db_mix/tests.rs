@@ -71,7 +71,7 @@ fn folder_gets_files_and_is_left_clean() {
     let scratch = TempDir::folder();
     let folder = scratch.path("");
     let line = format!("--files 3 --size 2M --window 256k --operations 500 {folder}");
-    let (document, text) = db_mix(&line).expect("it runs");
+    let (document, text) = db_mix(&line).expect("the tool runs");
     assert!(text.starts_with("3 files of 2097152 bytes written in 0."), "{text}");
     assert!(text.contains("\ntotal execution time 0."), "{text}");
     let labels: Vec<&str> = document.runs.iter().map(|run| run.label.as_str()).collect();
@@ -80,17 +80,17 @@ fn folder_gets_files_and_is_left_clean() {
     assert_eq!(document.runs[1].outcome.ios(), 500);
     assert!((400..=480).contains(&document.runs[1].outcome.read.ios), "{text}");
     assert_eq!(fs::read_dir(&folder).expect("there").count(), 0);
-    db_mix(&format!("{line} --keep")).expect("it runs");
+    db_mix(&format!("{line} --keep")).expect("the tool runs");
     let kept = fs::read(scratch.path("lunar-db-mix-2")).expect("kept");
     assert!(kept.chunks(4096).all(|block| block.iter().any(|byte| *byte != 0)), "all blocks are written");
-    assert_eq!(db_mix(&line).expect_err("files are there").kind, ErrorKind::HoldsData);
-    assert!(Path::new(&scratch.path("lunar-db-mix-2")).exists(), "what was there before stays");
+    assert_eq!(db_mix(&line).expect_err("the files exist").kind, ErrorKind::HoldsData);
+    assert!(Path::new(&scratch.path("lunar-db-mix-2")).exists(), "an existing file is kept");
 }
 
 #[test]
 fn targets_hold_adjacent_files() {
     let line = "--files 3 --size 512k --window 64k --operations 300 --think 1 memory:1M null:1M";
-    let (document, text) = db_mix(line).expect("it runs");
+    let (document, text) = db_mix(line).expect("the tool runs");
     assert!(text.starts_with("total execution time "), "{text}");
     assert_eq!((document.runs[0].outcome.ios(), document.runs[0].targets.len()), (300, 2));
     assert!(document.runs[0].outcome.elapsed_s > 0.14, "two threads think 150 times each");
@@ -102,7 +102,7 @@ fn operation_count_is_exact_for_any_lengths() {
         "--files 2 --size 512k --window 64k --io-min 512 --io-max 16k --operations 301 --threads 3 --destroy";
     let probe = RecordingDisk::new(1 << 20);
     let disk = served(probe.clone());
-    let (document, text) = db_mix(&format!("{line} {}", disk.url)).expect("it runs");
+    let (document, text) = db_mix(&format!("{line} {}", disk.url)).expect("the tool runs");
     assert_eq!(document.runs[0].outcome.ios(), 301, "{text}");
     let lens = [probe.reads(), probe.writes()].concat().into_iter().map(|io| io.1);
     let lens: std::collections::BTreeSet<usize> = lens.filter(|len| *len < 1 << 20).collect();
@@ -116,10 +116,10 @@ fn direct_bypasses_the_page_cache() {
     let line =
         format!("--files 1 --size 1M --window 1M --operations 50 --keep --destroy {}", scratch.path(""));
     let file = scratch.path("lunar-db-mix-0");
-    db_mix(&line).expect("it runs");
+    db_mix(&line).expect("the tool runs");
     assert!(is_cached(&file));
     if dropped(&file) {
-        db_mix(&format!("{line} --direct")).expect("it runs");
+        db_mix(&format!("{line} --direct")).expect("the tool runs");
         assert!(!is_cached(&file));
     }
 }

@@ -158,7 +158,7 @@ impl DdSettings {
     }
 }
 
-/// Runs it.
+/// Runs dd.
 ///
 /// # Errors
 /// If an end cannot be opened or holds data, or an operand is not supported.
@@ -179,7 +179,7 @@ pub fn run(args: &Args, context: RunContext) -> Result<Document, Error> {
         if output.handle.is_ended() || output.document.ended_early().is_some() {
             break;
         }
-        // Zeros of the previous size are not data. A copy is: check it before the first size.
+        // The output is checked only before the first size: a copy of that size would count as data.
         settings.destroy = true;
     }
     Ok(output.finish())
@@ -287,7 +287,7 @@ fn one(settings: &DdSettings, route: &OpenRoute, bs: u64, handle: &RunHandle) ->
         return Ok(JobOutcome { ended_early: no_room, ..JobOutcome::default() });
     }
     let mut outcome = route.opened.run(&settings.job(route, bs), handle)?;
-    // What is still on its way has to arrive, as it does with dd: after its time.
+    // As dd does after its time, waits until the data in flight is stable.
     if !settings.flush && outcome.ended_early.is_none() {
         outcome.ended_early = flush(&route.opened).err();
     }
@@ -316,7 +316,7 @@ fn shorten(bs: u64) -> String {
     if bs.is_multiple_of(1024) { format!("{}k", bs / 1024) } else { bs.to_string() }
 }
 
-/// What dd of coreutils 9.1 says at its end.
+/// The last lines of dd of coreutils 9.1.
 fn lines(outcome: &JobOutcome, bs: u64, (records, rate): (bool, bool)) -> Vec<String> {
     let (moved, seconds) = (outcome.bytes(), outcome.elapsed_s);
     let (full, rest) = (moved / bs, u8::from(!moved.is_multiple_of(bs)));
@@ -335,7 +335,7 @@ fn lines(outcome: &JobOutcome, bs: u64, (records, rate): (bool, bool)) -> Vec<St
     lines
 }
 
-/// The sum of the rates, as the seed of 2002 adds them, and all bytes by the longest time.
+/// The sum of the rates, as in the publication of 2002, and the rate of all bytes over the longest time.
 fn aggregate(outcomes: &[JobOutcome]) -> String {
     let sum: f64 = outcomes.iter().map(JobOutcome::rate).sum();
     let moved: u64 = outcomes.iter().map(JobOutcome::bytes).sum();

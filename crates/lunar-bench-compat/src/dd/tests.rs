@@ -33,7 +33,7 @@ fn lines_of_known_times_are_those_of_the_tool() {
     ];
     assert_eq!(lines(&outcome, 102_400, (true, true)), expected);
     assert_eq!(lines(&outcome, 102_400, (true, false)), expected[..2]);
-    // The seed of 2002: 16.74 + 16.54 = 33.28 MB/s, for 500 MB each.
+    // The publication of 2002: 16.74 + 16.54 = 33.28 MB/s, for 500 MB each.
     let run = |rate: f64| {
         let read = DirectionTotals { bytes: 500_000_000, ..DirectionTotals::default() };
         JobOutcome { elapsed_s: 500.0 / rate, read, ..JobOutcome::default() }
@@ -52,17 +52,18 @@ fn every_operand_is_parsed() {
     assert_eq!((plan.bytes, plan.input.start, plan.output.start), (Some(40960), 4096, 8192));
     assert!(plan.input.direct && plan.output.direct && plan.fua && plan.destroy && settings.flush);
     assert_eq!(settings.status, (true, false));
-    let (document, text) = dd(line).expect("it copies");
+    let (document, text) = dd(line).expect("a copy");
     assert_eq!(text, "10+0 records in\n10+0 records out\n");
     assert_eq!(document.runs[0].label, "copy bs=4k");
-    assert_eq!(dd("if=null:1M of=/dev/null status=none").expect("it reads").1, "");
-    let (_, text) = dd("if=null:1M of=/dev/null bs=600k count=5 status=noxfer").expect("it reads to the end");
+    assert_eq!(dd("if=null:1M of=/dev/null status=none").expect("a read").1, "");
+    let (_, text) =
+        dd("if=null:1M of=/dev/null bs=600k count=5 status=noxfer").expect("a short input is no error");
     assert_eq!(text, "1+1 records in\n1+1 records out\n");
 }
 
 #[test]
 fn list_of_block_sizes_runs_each() {
-    let (document, text) = dd("if=null:4M of=/dev/null bs=64k,128k,2048k").expect("it reads");
+    let (document, text) = dd("if=null:4M of=/dev/null bs=64k,128k,2048k").expect("a read");
     let expected = "+ dd if=null:4M of=/dev/null bs=64k\n64+0 records in\n64+0 records out\n\
                     4194304 bytes (# MB, # MiB) copied, # s, # GB/s\n";
     let shown = without_figures(&text).replace("MB/s", "GB/s");
@@ -75,12 +76,12 @@ fn list_of_block_sizes_runs_each() {
 
 #[test]
 fn two_concurrent_copies_are_summed() {
-    let (document, text) = dd("if=null:1M if=null:2M of=/dev/null bs=256k").expect("it reads");
+    let (document, text) = dd("if=null:1M if=null:2M of=/dev/null bs=256k").expect("a read");
     assert_eq!(document.runs.len(), 2);
     assert_eq!(document.runs[1].outcome.read.bytes, 2 << 20);
     let last = text.lines().last().expect("a line");
     assert!(last.starts_with("aggregate: 3145728 bytes (3.1 MB, 3.0 MiB) copied, "), "{text}");
-    let (document, _) = dd("if=/dev/zero of=null:1M of=null:1M bs=256k count=2").expect("it writes");
+    let (document, _) = dd("if=/dev/zero of=null:1M of=null:1M bs=256k count=2").expect("a write");
     assert!(document.runs.iter().all(|run| run.outcome.write.bytes == 512 << 10));
 }
 
@@ -91,17 +92,17 @@ fn copy_is_complete_and_creates_the_output() {
     let bytes: Vec<u8> = (0..100_352u32).map(|n| (n % 251) as u8).collect();
     std::fs::write(&a, &bytes).expect("written");
     let line = format!("if={a} of={b} bs=4096 conv=fsync");
-    let (_, text) = dd(&line).expect("it copies");
+    let (_, text) = dd(&line).expect("a copy");
     assert!(
         text.starts_with("24+1 records in\n24+1 records out\n100352 bytes (100 kB, 98 KiB) copied, "),
         "{text}"
     );
     assert!(std::fs::read(&b).expect("made") == bytes);
-    assert_eq!(dd(&line).expect_err("it holds data").kind, ErrorKind::HoldsData);
-    dd(&format!("{line} --destroy")).expect("it is wanted");
+    assert_eq!(dd(&line).expect_err("the output holds data").kind, ErrorKind::HoldsData);
+    dd(&format!("{line} --destroy")).expect("--destroy permits it");
     // A list checks for data once, before the first size.
     let c = scratch.path("c");
-    dd(&format!("if={a} of={c} bs=4k,8k")).expect("it copies twice");
+    dd(&format!("if={a} of={c} bs=4k,8k")).expect("one copy for each size");
 }
 
 #[test]
@@ -132,7 +133,7 @@ fn missing_file_hint_names_an_operand() {
         let e = dd(&line).expect_err(&line);
         assert!(e.what.ends_with(what) && e.hint.contains(hint) && !e.hint.contains("give a size"), "{e}");
     }
-    dd(&format!("if=/dev/zero of={none} count=2")).expect("it is made");
+    dd(&format!("if=/dev/zero of={none} count=2")).expect("the output is created");
     assert_eq!(std::fs::metadata(&none).expect("made").len(), 1024);
 }
 
@@ -194,10 +195,10 @@ fn direct_flag_bypasses_the_page_cache_of_files() {
         return;
     }
     let line = format!("if={a} of={b} bs=64k --destroy");
-    dd(&format!("{line} iflag=direct oflag=direct")).expect("it copies");
+    dd(&format!("{line} iflag=direct oflag=direct")).expect("a copy");
     assert_eq!((is_cached(&a), is_cached(&b)), (false, false));
     assert!(dropped(&a) && dropped(&b));
-    dd(&line).expect("it copies");
+    dd(&line).expect("a copy");
     assert_eq!((is_cached(&a), is_cached(&b)), (true, true));
 }
 
@@ -242,11 +243,11 @@ fn results_before_a_target_vanished_are_kept() {
     let a = scratch.file("a", 1 << 20);
     let (handle, mut out) = (RunHandle::default(), Remover(Vec::new(), &a));
     let line = format!("if={a} of=/dev/null bs=64k,128k,256k");
-    let document =
-        run(&args(&line), RunContext { handle: &handle, out: &mut out }).expect("the first size stands");
+    let document = run(&args(&line), RunContext { handle: &handle, out: &mut out })
+        .expect("the results of the first size");
     let text = String::from_utf8(out.0).expect("text");
     assert_eq!((document.runs.len(), document.runs[0].outcome.read.bytes), (2, 1 << 20));
-    let why = document.ended_early().expect("it is gone");
+    let why = document.ended_early().expect("the output was removed");
     assert!(why.contains(&a) && text.contains(&format!("bs=128k: the run ended early: {why}")), "{text}");
     assert!(!text.contains("256k: "), "no further size: {text}");
 }
@@ -276,8 +277,8 @@ fn lines_match_real_dd() {
     for more in ["bs=64k", "bs=3000 count=7", "bs=4096 count=1", "bs=1 count=3", "bs=64k status=noxfer"] {
         let line = format!("if={a} of=/dev/null {more}");
         let theirs = Command::new("dd").env("LC_ALL", "C").args(line.split_whitespace()).output();
-        let theirs = String::from_utf8(theirs.expect("it runs").stderr).expect("text");
-        let (_, ours) = dd(&line).expect("it reads");
+        let theirs = String::from_utf8(theirs.expect("the tool runs").stderr).expect("text");
+        let (_, ours) = dd(&line).expect("a read");
         assert_eq!(shape(&ours), shape(&theirs), "{ours}\n{theirs}");
     }
     drop(b);
@@ -298,7 +299,7 @@ fn file_grows_and_full_disk_is_reported() {
     std::fs::write(path("from"), &bytes).expect("written");
     std::fs::write(path("to"), [1; 5000]).expect("written");
     let (document, _) =
-        dd(&format!("if={} of={} bs=64k seek=2 --destroy", path("from"), path("to"))).expect("it copies");
+        dd(&format!("if={} of={} bs=64k seek=2 --destroy", path("from"), path("to"))).expect("a copy");
     assert_eq!(document.ended_early(), None);
     let copied = std::fs::read(path("to")).expect("the copy");
     assert!(copied.len() == bytes.len() + (128 << 10) && copied[128 << 10..] == bytes[..]);

@@ -53,7 +53,7 @@ struct TestedDevice<'a> {
     begun: Instant,
 }
 
-/// Runs it.
+/// Runs disktest.
 ///
 /// # Errors
 /// If a target cannot be opened, is too small or holds data, or an option is not supported.
@@ -253,7 +253,7 @@ impl TestedDevice<'_> {
         Ok(())
     }
 
-    /// Runs one pass; returns its seconds, and the reason if it ended early.
+    /// Runs one pass. Returns its seconds, and the reason if it ended early.
     fn pass(
         &self,
         phase: &TestPhase,

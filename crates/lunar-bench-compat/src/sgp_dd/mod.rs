@@ -203,7 +203,7 @@ fn bytes(blocks: u64, bs: u64) -> Result<u64, Error> {
     blocks.checked_mul(bs).ok_or_else(|| refused(format!("{blocks} blocks are too many"), "use fewer blocks"))
 }
 
-/// Runs it.
+/// Runs sgp_dd.
 ///
 /// # Errors
 /// If an end cannot be opened or holds data, or an operand is not supported.

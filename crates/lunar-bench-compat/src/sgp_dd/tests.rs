@@ -72,14 +72,14 @@ fn every_operand_is_parsed() {
 
 #[test]
 fn reads_writes_and_copies_move_all_blocks() {
-    let (document, text) = sgp_dd("if=null:1M of=/dev/null bs=512 bpt=16 thr=10 time=1").expect("it reads");
+    let (document, text) = sgp_dd("if=null:1M of=/dev/null bs=512 bpt=16 thr=10 time=1").expect("a read");
     assert_eq!(
         without_figures(&text),
         "time to transfer data was # secs, # MB/sec\n2048+0 records in\n2048+0 records out\n"
     );
     assert_eq!((document.runs[0].label.as_str(), document.runs[0].outcome.read.ios), ("read", 128));
     let (document, text) =
-        sgp_dd("if=/dev/zero of=memory:1M bpt=3 count=100 seek=1948 sync=1").expect("it writes");
+        sgp_dd("if=/dev/zero of=memory:1M bpt=3 count=100 seek=1948 sync=1").expect("a write");
     assert_eq!(text, "100+0 records in\n100+0 records out\n");
     assert_eq!((document.runs[0].label.as_str(), document.runs[0].outcome.write.bytes), ("write", 51200));
 }
@@ -91,14 +91,14 @@ fn file_copy_is_exact_and_checks_for_data() {
     let bytes: Vec<u8> = (0..1 << 20).map(|n: u32| (n / 512) as u8 | 1).collect();
     std::fs::write(&a, &bytes).expect("written");
     let line = format!("if={a} of={b} bs=512 bpt=7 skip=10 seek=20 count=1000 coe=1");
-    let (document, text) = sgp_dd(&line).expect("it copies");
+    let (document, text) = sgp_dd(&line).expect("a copy");
     assert_eq!(text, "1000+0 records in\n1000+0 records out\n");
     assert_eq!((document.runs[0].label.as_str(), document.runs[0].targets.len()), ("copy", 2));
     let copied = std::fs::read(&b).expect("there");
     assert!(copied[20 * 512..1020 * 512] == bytes[10 * 512..1010 * 512]);
     assert!(copied[..20 * 512].iter().chain(&copied[1020 * 512..]).all(|byte| *byte == 0));
-    assert_eq!(sgp_dd(&line).expect_err("it holds data").kind, ErrorKind::HoldsData);
-    sgp_dd(&format!("{line} --destroy")).expect("it is wanted");
+    assert_eq!(sgp_dd(&line).expect_err("the output holds data").kind, ErrorKind::HoldsData);
+    sgp_dd(&format!("{line} --destroy")).expect("--destroy permits it");
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn threads_are_commands_in_flight() {
     let probe = RecordingDisk::new(1 << 20);
     let disk = served(probe.clone());
     for threads in [1, 6] {
-        sgp_dd(&format!("if={} of=. bpt=8 thr={threads}", disk.url)).expect("it reads");
+        sgp_dd(&format!("if={} of=. bpt=8 thr={threads}", disk.url)).expect("a read");
         assert_eq!(probe.most_at_once(), threads);
     }
 }
@@ -145,10 +145,10 @@ fn dio_bypasses_the_page_cache() {
         if !dropped(&disk) {
             return;
         }
-        sgp_dd(&format!("if={disk} of=. {how}")).expect("it reads");
+        sgp_dd(&format!("if={disk} of=. {how}")).expect("a read");
         assert!(!is_cached(&disk), "{how}");
     }
-    sgp_dd(&format!("if={disk} of=. dio=0")).expect("it reads");
+    sgp_dd(&format!("if={disk} of=. dio=0")).expect("a read");
     assert!(is_cached(&disk));
 }
 
@@ -160,7 +160,7 @@ fn coe_replaces_unreadable_blocks_and_reports_them() {
     let (disk, scratch) = (served(probe), TempDir::folder());
     let to = scratch.file("to", 1 << 20);
     let copy = format!("if={} of={to} bpt=16 --destroy", disk.url);
-    let (document, text) = sgp_dd(&format!("{copy} coe=1")).expect("it copies");
+    let (document, text) = sgp_dd(&format!("{copy} coe=1")).expect("a copy");
     assert!(text.contains(">> substituted zeros for in blk=128 for 8192 bytes, "), "{text}");
     assert!(text.ends_with("2048+0 records in\n2048+0 records out\n"), "{text}");
     assert_eq!((document.runs[0].outcome.errors, document.ended_early()), (1, None));
@@ -169,12 +169,12 @@ fn coe_replaces_unreadable_blocks_and_reports_them() {
     assert!(copied.iter().enumerate().all(|(at, byte)| *byte == if is_zero(at) { 0 } else { 7 }));
     // Without coe, or with coe only for the output, the copy ends there.
     for how in ["", "oflag=coe"] {
-        let (document, text) = sgp_dd(&format!("{copy} thr=1 {how}")).expect("it begins");
+        let (document, text) = sgp_dd(&format!("{copy} thr=1 {how}")).expect("the copy starts");
         assert!(document.ended_early().is_some_and(|why| why.contains("reading: ")), "{text}");
         assert!(text.contains("  remaining block count=1920\n128+0 records in\n"), "{text}");
     }
     // Like the tool, reads without an output are replaced, too.
-    let (document, text) = sgp_dd(&format!("if={} of=. bpt=16 iflag=coe", disk.url)).expect("it reads");
+    let (document, text) = sgp_dd(&format!("if={} of=. bpt=16 iflag=coe", disk.url)).expect("a read");
     assert!(text.contains(">> substituted zeros for in blk=128 for 8192 bytes, "), "{text}");
     assert_eq!((document.runs[0].outcome.errors, document.runs[0].outcome.read.bytes), (1, 1 << 20));
 }
@@ -185,7 +185,7 @@ fn skip_past_end_is_rejected_and_count_zero_accepted() {
     assert!(refused("if=null:1M of=. skip=2048").contains("no blocks after skip="));
     assert!(refused("if=null:1M of=. skip=5000").contains("no blocks after skip="));
     assert!(refused("if=null:1M of=. skip=5000 count=10").contains(", 0 are available"));
-    let (_, text) = sgp_dd("if=null:1M of=. count=0").expect("nothing to do");
+    let (_, text) = sgp_dd("if=null:1M of=. count=0").expect("a count of zero");
     assert_eq!(text, "0+0 records in\n0+0 records out\n");
 }
 
@@ -198,8 +198,8 @@ fn lines_match_real_sgp_dd() {
     if !have(&[Tool { program: "sgp_dd", package: "sg3-utils" }]) {
         return;
     }
-    let theirs = Command::new("sgp_dd").args(line.split_whitespace()).output().expect("it runs");
+    let theirs = Command::new("sgp_dd").args(line.split_whitespace()).output().expect("the tool runs");
     let theirs = String::from_utf8(theirs.stderr).expect("text");
-    let (_, ours) = sgp_dd(&line).expect("it reads");
+    let (_, ours) = sgp_dd(&line).expect("a read");
     assert_eq!(without_figures(&ours), without_figures(&theirs), "{ours}\n{theirs}");
 }
