@@ -41,7 +41,7 @@ struct IserTables(Vec<(&'static str, ResultTable)>);
 
 impl IserTables {
     fn put(&mut self, id: &str, row: &str, column: &str, measured: Option<f64>) {
-        let (_, table) = self.0.iter_mut().find(|table| table.0 == id).expect("a table of this seed");
+        let (_, table) = self.0.iter_mut().find(|table| table.0 == id).expect("a table of this experiment");
         put(table, row, column, measured);
     }
 
@@ -142,7 +142,7 @@ fn by_size(lab: &mut Lab, name: &str, open: &LabTargets, tables: &mut IserTables
     }
 }
 
-/// Through a router, with the best numbers of threads: the publication does not state its own.
+/// Runs through a router, with the best numbers of threads: the publication does not state those that it used.
 fn chain(lab: &mut Lab, name: &str, server: &PeerServer, tables: &mut IserTables) {
     let Some(router) = lab.route(server) else { return };
     let Some(open) = open(lab, &router, &[0], 1) else { return };
@@ -177,7 +177,8 @@ fn kiops(outcome: &JobOutcome, at: usize) -> Option<f64> {
     outcome.session_iops(at).map(|iops| iops / 1e3)
 }
 
-/// The CPU time of this process is that of both initiators: it must not appear as that of one.
+/// Records the rates and the target's CPU time. The CPU time of this process is that of both initiators, so it must
+/// not appear as that of one.
 fn two_initiators(tables: &mut IserTables, column: &str, outcome: &JobOutcome) {
     for (at, initiator) in ["slow", "fast"].into_iter().enumerate() {
         tables.put("two-initiators", initiator, column, kiops(outcome, at));

@@ -166,7 +166,7 @@ impl<'a> Lab<'a> {
         self.document.tables.push(table);
     }
 
-    /// Whether it moves as much data as the original.
+    /// Whether it transfers as much data as the original.
     pub fn is_full(&self) -> bool {
         !self.args.quick && self.args.brief.is_none()
     }
@@ -365,7 +365,7 @@ impl<'a> Lab<'a> {
         self.counts(label, outcome)
     }
 
-    /// An incomplete result must not stand next to a published one.
+    /// Rejects an incomplete result, which must not appear next to a published one.
     fn counts(&mut self, label: &str, outcome: JobOutcome) -> Option<JobOutcome> {
         if let Some(why) = &outcome.ended_early {
             self.note(format!("{label} ended early: {why}"));

@@ -221,7 +221,7 @@ mod tests {
     fn work_dir_holds_files_and_is_removed() {
         let dir = WorkDir::below(&std::env::temp_dir()).expect("a folder");
         let file = dir.file("disk", (1 << 20) + 7).expect("a file");
-        assert_eq!(fs::metadata(&file).expect("it").len(), (1 << 20) + 7);
+        assert_eq!(fs::metadata(&file).expect("the file").len(), (1 << 20) + 7);
         let gone = dir.to_path_buf();
         drop(dir);
         assert!(!gone.exists());

@@ -88,7 +88,7 @@ impl MountedFs {
         Ok(paths)
     }
 
-    /// Drops all of it from the page cache of this host.
+    /// Drops all files from the page cache of this host.
     ///
     /// # Errors
     /// If it cannot be mounted again.

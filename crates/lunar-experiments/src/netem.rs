@@ -77,7 +77,7 @@ fn lay(name: &str, address: u32, line: &LinkProfile) -> io::Result<()> {
     tool(&format!("ip -n {name} link set {name}b up"))
 }
 
-/// Remove the devices first: an open connection keeps the namespace for a while.
+/// Removes a line. The devices go first: an open connection keeps the namespace for a while.
 fn take_away(name: &str) {
     _ = tool(&format!("ip link del {name}a"));
     _ = tool(&format!("ip netns del {name}"));

@@ -443,7 +443,7 @@ mod tests {
         );
         let refused = PeerServer::start_router(
             Path::new("lunar"),
-            &running.expect("it runs"),
+            &running.expect("the server runs"),
             &FabricTransport::tcp(),
             dir(),
         );

@@ -76,9 +76,11 @@ mod tests {
         for (script, patience) in [("trap '' TERM; echo; read x", 50), ("echo; read x", 10_000)] {
             let mut command = Command::new("sh");
             command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
-            let process = PeerProcess::start(&mut command, Duration::from_millis(patience)).expect("it runs");
+            let process = PeerProcess::start(&mut command, Duration::from_millis(patience))
+                .expect("the program starts");
             let mut said = [0];
-            io::Read::read_exact(&mut process.stdout().expect("its output"), &mut said).expect("it speaks");
+            io::Read::read_exact(&mut process.stdout().expect("its output"), &mut said)
+                .expect("output of the program");
             assert!(!process.is_gone());
             let (id, begun) = (process.id(), Instant::now());
             drop(process);

@@ -48,7 +48,7 @@ impl Published {
             Experiment::Iser => include_str!("../seeds/stgt-iser-null-2008.toml"),
             Experiment::Srpt => include_str!("../seeds/scst-srpt-2010.toml"),
         };
-        toml::from_str(text).expect("the figures of a seed are well-formed")
+        toml::from_str(text).expect("the figures of an experiment are well-formed")
     }
 
     /// A table with its published figures, and nothing measured yet.

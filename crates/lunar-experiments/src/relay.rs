@@ -213,7 +213,7 @@ fn give(mut to: TcpStream, queue: &Receiver<(Instant, Vec<u8>)>) {
             break;
         }
     }
-    // The other direction ends by itself.
+    // The other direction ends separately.
     let _ = to.shutdown(Shutdown::Write);
 }
 
@@ -249,7 +249,7 @@ mod tests {
         let bytes = sent.clone();
         let sending = thread::spawn(move || copy.write_all(&bytes).expect("sent"));
         let mut came = vec![0; sent.len()];
-        stream.read_exact(&mut came).expect("all of it");
+        stream.read_exact(&mut came).expect("all bytes");
         sending.join().expect("sent");
         assert!(came == sent, "other bytes");
         // Twice the delay, and one hundred thousand bytes at ten million per second.
@@ -265,7 +265,7 @@ mod tests {
         let sent = vec![7; 4 * CHUNK];
         stream.write_all(&sent).expect("sent");
         let mut came = vec![0; sent.len()];
-        stream.read_exact(&mut came).expect("all of it");
+        stream.read_exact(&mut came).expect("all bytes");
         assert!(came == sent, "other bytes");
         // Three windows are acknowledged before the fourth leaves, which then travels both ways.
         assert!(begun.elapsed() >= Duration::from_millis(3 * 40 + 40), "{:?}", begun.elapsed());
@@ -280,7 +280,7 @@ mod tests {
         stream.read_exact(&mut [0]).expect("back");
         let address = link.address();
         drop(link);
-        assert!(!matches!(stream.read(&mut [0]), Ok(1..)), "it still carries");
-        assert!(TcpStream::connect(address).is_err(), "it still listens");
+        assert!(!matches!(stream.read(&mut [0]), Ok(1..)), "the connection still transfers data");
+        assert!(TcpStream::connect(address).is_err(), "the relay still listens");
     }
 }

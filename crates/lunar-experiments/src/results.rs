@@ -66,7 +66,7 @@ mod tests {
     fn result_file_round_trips() {
         let dir = WorkDir::below(&std::env::temp_dir()).expect("a folder");
         let out = dir.join("a/b");
-        check(&out).expect("it can be made");
+        check(&out).expect("the folder is created");
         let document = Document { seed: Some("x-2000".into()), ..Document::new("X") };
         let file = write(&out, &document).expect("written");
         let name = file.file_name().and_then(|name| name.to_str()).expect("a name");
@@ -88,7 +88,7 @@ mod tests {
         }
         whole(&file, b"new").expect("written");
         assert_eq!(fs::read(&file).expect("the file"), b"new");
-        assert!(check(&dir).is_err(), "the name is taken");
+        assert!(check(&dir).is_err(), "a file has this name");
         assert_eq!(fs::read(&victim).expect("the victim"), b"kept");
     }
 
@@ -97,7 +97,7 @@ mod tests {
         let dir = WorkDir::below(&std::env::temp_dir()).expect("a folder");
         let file = dir.join("file");
         fs::write(&file, "").expect("a file");
-        let e = check(&file.join("below")).expect_err("below a file is no folder");
+        let e = check(&file.join("below")).expect_err("a file cannot contain a folder");
         assert!(e.kind == ErrorKind::System && e.what.contains("cannot write"), "{e}");
     }
 }

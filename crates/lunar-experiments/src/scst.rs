@@ -59,7 +59,7 @@ const ON_FILES: [&str; 3] = ["fs-write", "fs-read", "db-mix"];
 /// Measured figures: table, server, row, figure.
 type MeasuredRows = Vec<(&'static str, String, String, f64)>;
 
-/// The disks, and what must live as long as they do.
+/// The disks, and the objects that must live as long.
 struct ScstDisks {
     all: [ServedDisk; 3],
     size: u64,
@@ -195,7 +195,7 @@ fn on_file_system(
         if let Some(path) = disks.all[storage.disk].path() {
             make_cold(path);
         }
-        // What was not written reads without the disk.
+        // A range that was never written would be read without the disk.
         let span = Some(whole(outcome.bytes()).clamp(BLOCK.into(), write.amount.unwrap_or(AMOUNT)));
         let room = std::fs::metadata(&file).map_err(|e| e.to_string())?.len();
         let span = span.map(|span| span.min(room));
@@ -366,7 +366,8 @@ fn parameters(lab: &mut Lab, peer: &Peer, open: &LabTargets, measured: &mut Meas
     }
 }
 
-/// Only Lunar, as the publication has only ISCSI-SCST: one session through each of two slow lines.
+/// Measures one session through each of two slow links. Only Lunar is measured, because the publication has only
+/// ISCSI-SCST.
 fn two_paths(lab: &mut Lab, disks: &ScstDisks, measured: &mut MeasuredRows) {
     let mut slow = disks.all.clone();
     slow.iter_mut().skip(1).for_each(|disk| disk.bytes_per_s = OLD_DISK);

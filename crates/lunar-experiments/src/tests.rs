@@ -19,7 +19,7 @@ fn args(seed: Experiment) -> Args {
 }
 
 fn refused(args: Args) -> Error {
-    run(&args, &RunHandle::default()).expect_err("it must be refused")
+    run(&args, &RunHandle::default()).expect_err("the arguments are rejected")
 }
 
 #[test]
@@ -44,7 +44,8 @@ fn failed_server_is_a_note_and_the_rest_runs() {
         against: vec!["iscsi://127.0.0.1:9/iqn.2026-11.org.example:x/0".into()],
         ..args(Experiment::Sn5420)
     };
-    let ExperimentResult { document, text, problem } = run(&args, &RunHandle::default()).expect("it goes on");
+    let ExperimentResult { document, text, problem } =
+        run(&args, &RunHandle::default()).expect("the experiment continues");
     assert_eq!(problem, None);
     std::fs::remove_dir_all(&args.out).expect("the results");
     assert!(
@@ -63,7 +64,11 @@ fn failed_server_is_a_note_and_the_rest_runs() {
     assert!(cells.iter().all(|cell| cell.ratio.is_some_and(|ratio| ratio > 0.0)), "{cells:?}");
     for run in &document.runs {
         let (read, write) = (&run.outcome.read, &run.outcome.write);
-        assert!(read.total.count() + write.total.count() >= run.outcome.ios(), "{} lost them", run.label);
+        assert!(
+            read.total.count() + write.total.count() >= run.outcome.ios(),
+            "{}: commands are missing",
+            run.label
+        );
     }
     let two = document.runs.iter().find(|run| run.label.ends_with("two reads")).expect("two reads");
     let names: Vec<&str> = two.targets.iter().map(|target| target.name.as_str()).collect();
