@@ -13,6 +13,7 @@ use crate::fence::{InFlightGuard, SessionFence};
 use crate::task_set_lock::{LockMode, TaskSetGuard, TaskSetHandle};
 use lunar_scsi::{CommandError, Concurrency, PlanResult};
 use lunar_wire::scsi::Sense;
+use lunar_wire::scsi::lun;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -134,7 +135,7 @@ impl<F: FrontEnd> ItNexus<F> {
         let precedes_this = |t: &Task| {
             let ordered =
                 c.attribute == TaskAttribute::Ordered || t.command.attribute == TaskAttribute::Ordered;
-            t.serial < serial && t.command.lun == c.lun && ordered
+            t.serial < serial && ordered && lun::is_same(t.command.lun, c.lun)
         };
         // Usually there is no ORDERED task.
         let none_ordered = match self.state().luns.find(c.lun) {

@@ -133,16 +133,16 @@ impl<F: FrontEnd> ItNexus<F> {
     }
 
     /// ABORT TASK, which waits for the end of the task.
-    async fn abort_task(&self, tag: u32, lun: u64) -> ManagementResponse {
+    async fn abort_task(&self, tag: u32, field: u64) -> ManagementResponse {
         let serials = {
             let mut state = self.state();
-            let same = |t: &Task| t.command.tag == tag && t.command.lun == lun;
+            let same = |t: &Task| t.command.tag == tag && lun::is_same(t.command.lun, field);
             if !state.tasks.values().any(same) {
                 return ManagementResponse::NoSuchTask;
             }
             state.abort(same, AbortResponse::None, false)
         };
-        let unit = self.state().unit_at(lun);
+        let unit = self.state().unit_at(field);
         ManagementResponse::if_done(self.are_over(&serials, unit.iter().any(is_elsewhere)).await)
     }
 

@@ -25,6 +25,11 @@ pub fn of_request(lun: u64) -> Option<u16> {
     decode(lun).or_else(as_it_is)
 }
 
+/// Whether two LUN fields of requests address the same logical unit, in whichever forms.
+pub fn is_same(one: u64, other: u64) -> bool {
+    one == other || of_request(one).is_some_and(|number| of_request(other) == Some(number))
+}
+
 /// The eight bytes of a LUN number: peripheral device addressing below 256, flat space addressing from 256 on.
 pub fn encode(lun: u16) -> u64 {
     let first = if lun < 256 { lun } else { 0x4000 | (lun & 0x3fff) };
@@ -47,6 +52,20 @@ mod tests {
         {
             assert_eq!(shown(lun), text);
         }
+    }
+
+    #[test]
+    fn forms_of_one_lun_number_are_the_same() {
+        for (one, other, wanted) in [
+            (0x0001, 0x4001, true),
+            (0x0100, 0x4100, true),
+            (0x0001, 0x4002, false),
+            (0xc101, 0xc101, true),
+            (0xc101, 0xc102, false),
+        ] {
+            assert_eq!(is_same(one << 48, other << 48), wanted, "{one:04x} {other:04x}");
+        }
+        assert!(!is_same(1 << 48, 1 << 48 | 1), "a second level is another logical unit");
     }
 
     #[test]

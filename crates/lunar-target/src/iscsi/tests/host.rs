@@ -225,7 +225,7 @@ impl Host {
 
     /// Sends the data that an R2T requests, filled with this byte.
     pub async fn answer(&mut self, r2t: &Bhs, byte: u8) {
-        let burst = request::DataOutTags { lun: 0, itt: r2t.itt(), ttt: r2t.ttt() };
+        let burst = request::DataOutTags { lun: r2t.lun(), itt: r2t.itt(), ttt: r2t.ttt() };
         let (from, len) = (r2t.buffer_offset(), r2t.desired_len());
         for (at, data_sn) in (0..len).step_by(SEGMENT as usize).zip(0..) {
             let n = SEGMENT.min(len - at);
@@ -250,9 +250,14 @@ impl Host {
 
     /// Sends an immediate task management function. `task`: the task to which it refers.
     pub fn manage(&mut self, function: TaskManagementFunction, task: Option<u32>) {
+        self.manage_at(0, function, task);
+    }
+
+    /// The same, with this LUN field.
+    pub fn manage_at(&mut self, lun: u64, function: TaskManagementFunction, task: Option<u32>) {
         self.itt += 1;
         let task = task.map(|itt| (itt, self.cmd_sn));
-        let mut header = request::task_management(0, self.itt, function, task);
+        let mut header = request::task_management(lun, self.itt, function, task);
         request::stamp(&mut header, self.cmd_sn, self.stat_sn);
         self.queue(header, &[]);
         self.send();
@@ -337,7 +342,7 @@ impl Host {
 
 /// Waits until the target's cached state of the connection has expired (`lunar_runtime::Recheck`). The coarse clock
 /// of the kernel has hardly advanced by then.
-fn wait_for_expiry() {
+pub fn wait_for_expiry() {
     let begun = std::time::Instant::now();
     while begun.elapsed() < std::time::Duration::from_micros(150) {
         std::hint::spin_loop();

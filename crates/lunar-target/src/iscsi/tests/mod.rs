@@ -7,4 +7,5 @@ mod chunked_write;
 mod connections;
 mod function_limit;
 mod host;
+mod lun_forms;
 mod stale_commands;
