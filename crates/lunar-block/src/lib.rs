@@ -17,7 +17,7 @@ pub mod testing;
 mod turns;
 
 pub use backend::{Backend, BackendInfo, BackendQueue, BufResult, Extent, TryIo, describe_row};
-pub use file::{next_turn, users};
+pub use file::users;
 pub use lunar_runtime::LocalBoxFuture;
 pub use missing::{FileId, MissingMedium};
 pub use open::{BackendKind, BackendSpec, ExamineReport, InUse, OpenError, examine, open};

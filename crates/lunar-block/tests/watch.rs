@@ -142,7 +142,7 @@ fn write_beyond_a_new_end_fails_and_nothing_grows() {
     OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(4096)).expect("shrunk");
     // Waits until the cached size check has expired.
     std::thread::sleep(std::time::Duration::from_millis(1));
-    lunar_block::next_turn();
+    lunar_runtime::begin_batch();
     let size = || fs::metadata(&path).expect("there").len();
     let beyond = |result: std::io::Result<()>| {
         assert_eq!(result.expect_err("beyond the end").kind(), ErrorKind::UnexpectedEof);

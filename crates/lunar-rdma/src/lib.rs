@@ -162,7 +162,8 @@ pub trait Endpoint {
     fn fence_done(&self, fence: u64) -> bool;
 
     /// Takes the available events without waiting. The end of the connection is the last event. Handling an event may
-    /// queue a reply: call [`Endpoint::flush`] afterwards.
+    /// queue a reply: call [`Endpoint::flush`] afterwards. This begins a batch of work
+    /// ([`lunar_runtime::begin_batch`]).
     fn poll(&self, into: &mut EndpointEvents);
 
     /// Whether the connection has ended, as far as is known without waiting, even if events are left. The call is

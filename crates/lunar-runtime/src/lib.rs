@@ -37,7 +37,7 @@ pub use pool::Pool;
 pub use pump::{SendPump, SendSide};
 pub use race::{either, yield_now};
 pub use received::{ReceiveStatus, ReceivedData};
-pub use recheck::Recheck;
+pub use recheck::{Recheck, begin_batch, current_batch};
 pub use scratch::{SCRATCH, with_scratch};
 pub use stream::{Hangup, Listener, PeerState, Stream};
 pub use threads::{ThreadPermit, blocking};

@@ -8,6 +8,23 @@ use std::time::{Duration, Instant};
 /// command. Once in this time, it costs less than 1 %.
 const HOLDS: Duration = Duration::from_micros(100);
 
+thread_local! {
+    static BATCH: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Starts another batch of work on this thread. [`Stream`](crate::Stream), the RDMA endpoints, and the queues of FUSE and
+/// ublk call it for each receive, before the received requests start.
+#[inline]
+pub fn begin_batch() {
+    BATCH.set(BATCH.get().wrapping_add(1));
+}
+
+/// The number of the current batch of work on this thread.
+#[inline]
+pub fn current_batch() -> u64 {
+    BATCH.get()
+}
+
 /// Whether a cached answer of the kernel has expired. It is valid for one batch of work, and no longer than one tick
 /// of the coarse clock (some milliseconds), because the thread may have been preempted. It is valid for the next
 /// batch if it is younger than 100 microseconds.

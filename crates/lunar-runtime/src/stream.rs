@@ -5,8 +5,8 @@
 //! core, and large segments land in place, because the receiver chooses the place after it has parsed the header. A receive
 //! that leaves room has taken everything, so no second call follows. In measurements both were equal within a few percent.
 
-use crate::Recheck;
 use crate::multishot_poll::MultishotPoll;
+use crate::{Recheck, begin_batch};
 use compio::driver::ToSharedFd;
 use compio::net::TcpSocket;
 use compio::runtime::Runtime;
@@ -257,6 +257,7 @@ impl Stream {
         }
         match received {
             Ok(n) => {
+                begin_batch();
                 self.seen_open.next_batch();
                 self.received.set(self.received.get() + n as u64);
                 Ok(Some(n))

@@ -35,7 +35,6 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use sync::Syncer;
-pub use watch::next_turn;
 use watch::{look_again, wait};
 
 /// Inline attempts of a read before it takes the asynchronous path, which blocks writers.
@@ -602,7 +601,7 @@ mod tests {
         }
         shrink(spec);
         // Another write has checked the size just before the truncation.
-        next_turn();
+        lunar_runtime::begin_batch();
         file.look_for_end();
         file.capacity.store(1 << 16, Relaxed);
         drop(still);

@@ -6,7 +6,7 @@
 use super::FileBackend;
 use super::medium::OpenMedium;
 use crate::{FileId, MissingMedium};
-use lunar_runtime::Recheck;
+use lunar_runtime::{Recheck, current_batch};
 use rustix::fs::{AtFlags, StatxFlags, statx};
 use rustix::io::Errno;
 use std::cell::Cell;
@@ -64,16 +64,10 @@ fn is_gone(kind: ErrorKind) -> bool {
 }
 
 thread_local! {
-    /// The file whose size this core checked last.
-    static LOOKED_AT: Cell<usize> = const { Cell::new(0) };
+    /// The file whose size this core checked last, and the batch of work in which it needed the size last.
+    static LOOKED_AT: Cell<(usize, u64)> = const { Cell::new((0, 0)) };
     /// How long that check is valid.
     static LOOK: Recheck = const { Recheck::new() };
-}
-
-/// Records a new receive on this core: later writes are newer than earlier checks of file sizes. Writes of one
-/// receive share a check, which costs as much as a small write.
-pub fn next_turn() {
-    LOOK.with(Recheck::next_batch);
 }
 
 /// Waits for a future and invalidates the cached size check.
@@ -110,9 +104,13 @@ impl FileBackend {
         if self.medium.device {
             return;
         }
-        let this = std::ptr::from_ref(self).addr();
-        if LOOKED_AT.replace(this) != this {
+        let this = (std::ptr::from_ref(self).addr(), current_batch());
+        let last = LOOKED_AT.replace(this);
+        if last.0 != this.0 {
             LOOK.with(Recheck::forget);
+        } else if last.1 != this.1 {
+            // Later writes are newer than the check. Writes of one receive share a check: it costs as much as a small write.
+            LOOK.with(Recheck::next_batch);
         }
         if !LOOK.with(Recheck::is_due) {
             return;

@@ -3,7 +3,7 @@
 
 use super::reply::{ExportedFile, FuseReply, FuseRequest, IN_FLIGHT, MAX_WRITE, out_header};
 use compio::runtime::fd::PollFd;
-use lunar_runtime::Buf;
+use lunar_runtime::{Buf, begin_batch};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use std::future::{Future, poll_fn};
@@ -64,6 +64,7 @@ async fn receive(device: &PollFd<OwnedFd>, mut into: FuseRequest) -> io::Result<
         let mut parts = [IoSliceMut::new(&mut into.head), IoSliceMut::new(&mut into.rest)];
         match rustix::io::readv(device, &mut parts) {
             Ok(len) => {
+                begin_batch();
                 into.len = len;
                 return Ok(Some(into));
             }
@@ -100,4 +101,23 @@ async fn handle(device: &PollFd<OwnedFd>, file: &ExportedFile, mut request: Fuse
         tracing::debug!(header.opcode, "a FUSE answer was not taken: {e}");
     }
     request
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lunar_runtime::current_batch;
+
+    #[test]
+    fn each_request_begins_a_batch() {
+        let runtime = compio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(async {
+            let (device, kernel) = rustix::pipe::pipe().expect("a pipe");
+            rustix::io::write(&kernel, &[1; 100]).expect("written");
+            let device = PollFd::new(device).expect("an event loop");
+            let batch = current_batch();
+            let request = receive(&device, FuseRequest::new()).await.expect("received").expect("a request");
+            assert!(request.len == 100 && current_batch() != batch);
+        });
+    }
 }

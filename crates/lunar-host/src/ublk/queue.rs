@@ -8,7 +8,7 @@ use compio::BufResult;
 use compio::driver::{Decision, IourOpCode, OpEntry, PollOpCode};
 use io_uring::{opcode, types};
 use lunar_block::Backend;
-use lunar_runtime::Buf;
+use lunar_runtime::{Buf, begin_batch};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::ffi::c_void;
@@ -104,7 +104,7 @@ async fn serve(queue: Arc<UblkQueue>, tag: u16, backend: &dyn Backend) -> io::Re
     loop {
         let (answer, back) = exchange(&queue, tag, command, result, buf).await;
         match answer {
-            Ok(0) => {}
+            Ok(0) => begin_batch(),
             Ok(other) => return Err(io::Error::other(format!("the ublk driver returned {other}"))),
             Err(e) if e.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => return Ok(()),
             Err(e) => return Err(e),

@@ -3,7 +3,7 @@
 use super::client::{Answer, Client};
 use super::{MIB, Server, export, memory};
 use lunar_block::filter::{self, FilterOp, IoCounters};
-use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
+use lunar_block::{Backend, BackendInfo, BackendSpec, BufResult, LocalBoxFuture};
 use lunar_nbd::server::ServerLimits;
 use lunar_runtime::Buf;
 use lunar_wire::be;
@@ -13,7 +13,7 @@ use lunar_wire::nbd::{Errno, chunk};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const HOLE: u32 = 3;
 const DATA: u32 = 0;
@@ -33,6 +33,35 @@ fn written_bytes_are_read_in_both_reply_forms() {
         assert_eq!(client.error_of(FLUSH, 0, 0, 0), 0);
         assert_eq!(client.error_of(TRIM, FUA, 0, 64 << 20), 0);
         assert_eq!(client.read_at(0, 4096), [0; 4096]);
+    }
+}
+
+/// A client truncates the file in the tick of the coarse clock in which the server has read its size.
+#[test]
+fn write_after_truncation_never_grows_a_file() {
+    let folder = interop::Folder::fresh();
+    let path = |n: u32| folder.join(format!("{n}.img"));
+    let disk = |n| {
+        std::fs::File::create(path(n)).and_then(|file| file.set_len(MIB)).expect("a file");
+        lunar_block::open(&BackendSpec::path(path(n))).expect("a disk")
+    };
+    let exports = (0..20).map(|n| export(&n.to_string(), disk(n))).collect();
+    let server = Server::start(exports, ServerLimits::default());
+    for n in 0..20 {
+        let mut client = Client::simple(server.tcp(), &n.to_string());
+        // Header and data are sent separately: Nagle's algorithm would delay the data by more than a tick.
+        client.socket.set_nodelay(true).expect("an option");
+        assert_eq!(client.write_at(0, MIB - 512, &[7; 512]), 0);
+        let file = std::fs::File::options().write(true).open(path(n)).expect("a file");
+        file.set_len(4096).expect("truncated");
+        // An answer is valid for further receives for 100 microseconds (`lunar_runtime::Recheck`).
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_micros(150) {
+            std::hint::spin_loop();
+        }
+        assert_ne!(client.write_at(0, MIB - 512, &[8; 512]), 0);
+        assert_eq!(file.metadata().expect("a file").len(), 4096);
+        assert_eq!(client.write_at(0, 0, &[8; 512]), 0);
     }
 }
 

@@ -105,6 +105,7 @@ impl Endpoint for MemEndpoint {
     }
 
     fn poll(&self, into: &mut EndpointEvents) {
+        lunar_runtime::begin_batch();
         self.link.poll(self.me, into);
     }
 

@@ -50,8 +50,9 @@ fn now<T>(mut future: LocalBoxFuture<'_, T>) -> T {
 
 /// The received events, as text.
 fn came(end: &Rc<dyn Endpoint>) -> Vec<String> {
-    let mut events = EndpointEvents::default();
+    let (mut events, batch) = (EndpointEvents::default(), lunar_runtime::current_batch());
     end.poll(&mut events);
+    assert_ne!(lunar_runtime::current_batch(), batch, "a receive begins a batch");
     let bytes = &events.bytes;
     let words = events.list.iter().map(|event| match event {
         EndpointEvent::Message(range, None) => String::from_utf8_lossy(&bytes[range.clone()]).into_owned(),

@@ -20,7 +20,7 @@ use crate::{
 };
 use event_listener::Event as Wakeup;
 use lunar_runtime::send_queue::Payload;
-use lunar_runtime::{Buf, Recheck};
+use lunar_runtime::{Buf, Recheck, begin_batch};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -491,6 +491,7 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn poll(&self, into: &mut EndpointEvents) {
+        begin_batch();
         self.inner.cm_recheck.next_batch();
         let mut state = self.inner.state.borrow_mut();
         self.inner.take(&mut state);

@@ -72,8 +72,9 @@ fn receive_memory_is_posted_and_returned_in_one_call() {
         let end = connection(fake, 10);
         assert_eq!(fake.state().receives.iter().map(Vec::len).collect::<Vec<_>>(), [10]);
         (0..10).for_each(|n| fake.say(&[n]));
-        let mut events = EndpointEvents::default();
+        let (mut events, batch) = (EndpointEvents::default(), lunar_runtime::current_batch());
         end.poll(&mut events);
+        assert_ne!(lunar_runtime::current_batch(), batch, "a receive begins a batch");
         assert_eq!(messages(&events), (0..10).map(|n| [n]).collect::<Vec<_>>());
         assert_eq!(fake.state().receives.len(), 1, "no receive is posted again");
         end.receives(10, 100);

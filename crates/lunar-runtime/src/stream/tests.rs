@@ -45,6 +45,23 @@ fn both_families_carry_bytes() {
 }
 
 #[test]
+fn each_receive_begins_a_batch() {
+    in_loops(async || {
+        let (near, mut far) = UnixStream::pair().expect("a pair");
+        let stream = Stream::new(Socket::from(std::os::fd::OwnedFd::from(near))).expect("a stream");
+        let mut bytes = [0; 4];
+        let mut batches = vec![crate::current_batch()];
+        far.write_all(&[1; 8]).expect("sent");
+        assert_eq!(stream.receive(&mut bytes).expect("bytes"), Some(4));
+        batches.push(crate::current_batch());
+        assert_eq!(stream.receive_vectored(&mut [IoSliceMut::new(&mut bytes)]).expect("bytes"), Some(4));
+        batches.push(crate::current_batch());
+        assert_eq!(stream.receive(&mut bytes).expect("nothing"), None);
+        assert!(batches.is_sorted_by(|a, b| a < b) && batches[2] == crate::current_batch(), "{batches:?}");
+    });
+}
+
+#[test]
 fn local_connection_is_not_paced() {
     let control = |socket: &dyn AsFd| rustix::net::sockopt::tcp_congestion(socket.as_fd()).expect("a name");
     in_loops(async || {

@@ -190,7 +190,6 @@ impl IscsiConnection {
                 self.take(nexus, |inbound, dispatcher| inbound.resume(dispatcher))?
             } else {
                 self.handle().readable().await?;
-                lunar_block::next_turn();
                 self.take(nexus, |inbound, dispatcher| inbound.receive(self.handle(), dispatcher))?
             };
         }

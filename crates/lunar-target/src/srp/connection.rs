@@ -125,7 +125,6 @@ impl SrpConnection {
             nexus.wait_for_room(&self.pump, || self.is_full()).await;
             if next != ReceiveStatus::Full {
                 self.receiver.readable().await?;
-                lunar_block::next_turn();
             }
             next = self.take_some(nexus)?;
         }

@@ -9,3 +9,4 @@ mod function_limit;
 mod host;
 mod lun_forms;
 mod stale_commands;
+mod truncated_file;
