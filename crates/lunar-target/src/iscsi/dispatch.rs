@@ -259,6 +259,10 @@ impl ConnectionPduHandler for PduDispatcher<'_> {
     fn max_tasks(&self) -> usize {
         self.state.front().max_tasks()
     }
+
+    fn has_event_room(&mut self) {
+        self.session().announce_unsent();
+    }
 }
 
 /// Processes everything received, so that it precedes a task management function of another session.

@@ -105,26 +105,23 @@ impl FrontEnd for IscsiSession {
     }
 
     fn report_termination(&mut self, lun: u64) {
-        self.announce(lun, async_event::TASK_TERMINATION, [0; 3], Vec::new());
+        self.announce_termination(lun);
     }
 
+    /// An event that the initiator has no room for is left to its unit attention.
     fn report_event(&mut self, lun: u64, event: Sense) -> bool {
-        let has_room = self.connections().first().is_some_and(|first| first.can_send_event());
-        if has_room {
-            let sense = event.encode(false);
-            let data = [&(sense.len() as u16).to_be_bytes()[..], &sense].concat();
-            self.announce(lun, async_event::SCSI, [0; 3], data);
-        }
-        has_room
+        let sense = event.encode(false);
+        let data = [&(sense.len() as u16).to_be_bytes()[..], &sense].concat();
+        self.announce(lun, async_event::SCSI, [0; 3], data)
     }
 
+    /// Without room for the message, only the end of the connection follows.
     fn report_gone(&mut self) {
         self.announce(0, async_event::SESSION_DROP, [0, 2, 0], Vec::new());
     }
 
     fn request_logout(&mut self, time_s: u16) -> bool {
-        self.announce(0, async_event::LOGOUT_REQUEST, [0, 0, time_s], Vec::new());
-        true
+        self.announce(0, async_event::LOGOUT_REQUEST, [0, 0, time_s], Vec::new())
     }
 
     fn flush(nexus: &Rc<ItNexus<IscsiSession>>) {

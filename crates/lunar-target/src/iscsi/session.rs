@@ -12,9 +12,9 @@ use lunar_proto::parameters::Parameters;
 use lunar_proto::window::CmdWindow;
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::flag::{self, OVERFLOW, STATUS, UNDERFLOW};
-use lunar_wire::iscsi::status::RejectReason;
+use lunar_wire::iscsi::status::{RejectReason, async_event};
 use lunar_wire::iscsi::{Bhs, NONE, opcode, pdu};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -66,6 +66,9 @@ pub struct IscsiSession {
     pub(super) immediate: u32,
     /// Initiator Task Tags of task management functions without a response.
     pub(super) pending_functions: Vec<u32>,
+    /// LUN fields of terminated tasks, while the initiator has no room for the messages.
+    unsent_terminations: BTreeSet<u64>,
+    has_logged_no_room: bool,
 }
 
 impl IscsiSession {
@@ -82,6 +85,8 @@ impl IscsiSession {
             held: BTreeMap::new(),
             immediate: 0,
             pending_functions: Vec::new(),
+            unsent_terminations: BTreeSet::new(),
+            has_logged_no_room: false,
         }
     }
 
@@ -164,10 +169,34 @@ impl IscsiSession {
         self.reply(cid, pdu::reject(reason as u8), Payload::Bytes(data));
     }
 
-    /// Sends an Asynchronous Message (RFC 7143 section 11.9) on the first connection.
-    pub(super) fn announce(&self, lun: u64, event: u8, parameters: [u16; 3], data: Vec<u8>) {
-        if let Some(first) = self.connections.first() {
+    /// Sends an Asynchronous Message (RFC 7143 section 11.9) on the first connection. False: the initiator has no room
+    /// for it until it acknowledges an earlier one.
+    pub(super) fn announce(&mut self, lun: u64, event: u8, parameters: [u16; 3], data: Vec<u8>) -> bool {
+        let Some(first) = self.connections.first() else { return false };
+        let has_room = first.can_send_event();
+        if has_room {
             self.reply(first.cid(), pdu::async_message(lun, event, parameters), Payload::Bytes(data));
+        } else if !std::mem::replace(&mut self.has_logged_no_room, true) {
+            let SessionInfo { initiator, address, .. } = &*self.info;
+            tracing::info!(%initiator, %address, event, "no receive buffer for an asynchronous message");
+        }
+        has_room
+    }
+
+    /// Reports the termination of tasks. An initiator with FastAbort must get this message (RFC 7143 section 4.2.3.4),
+    /// so it waits for room.
+    pub(super) fn announce_termination(&mut self, lun: u64) {
+        if !self.announce(lun, async_event::TASK_TERMINATION, [0; 3], Vec::new()) {
+            self.unsent_terminations.insert(lun);
+        }
+    }
+
+    /// Reports the terminations that waited for room.
+    pub(super) fn announce_unsent(&mut self) {
+        while self.connections.first().is_some_and(|first| first.can_send_event())
+            && let Some(lun) = self.unsent_terminations.pop_first()
+        {
+            self.announce_termination(lun);
         }
     }
 

@@ -30,6 +30,9 @@ pub trait ConnectionPduHandler: PduHandler {
 
     /// Maximum number of commands in flight.
     fn max_tasks(&self) -> usize;
+
+    /// The initiator has room for more asynchronous messages.
+    fn has_event_room(&mut self);
 }
 
 /// A transport for PDUs that is not a byte stream (RFC 5047).

@@ -156,7 +156,10 @@ impl IserDatamover {
 
     fn message(&self, taker: &mut dyn ConnectionPduHandler, message: &[u8]) -> io::Result<bool> {
         let pdu = iser::IserPdu::decode(message).map_err(|e| broken(e.to_string()))?;
-        self.inner.borrow_mut().acknowledged(pdu.bhs.exp_stat_sn());
+        let has_event_room = self.inner.borrow_mut().acknowledged(pdu.bhs.exp_stat_sn());
+        if has_event_room {
+            taker.has_event_room();
+        }
         match pdu.bhs.opcode() {
             opcode::SCSI_COMMAND => self.record_memory(taker, &pdu)?,
             // It would be mistaken for data of an RDMA Read.
@@ -214,11 +217,13 @@ impl IserDatamover {
 }
 
 impl DatamoverState {
-    /// Handles an acknowledgement of every StatSN before this one.
-    fn acknowledged(&mut self, exp_stat_sn: u32) {
+    /// Handles an acknowledgement of every StatSN before this one. Returns whether an event is among them.
+    fn acknowledged(&mut self, exp_stat_sn: u32) -> bool {
+        let before = self.events.len();
         while self.events.front().is_some_and(|stat_sn| precedes(*stat_sn, exp_stat_sn)) {
             self.events.pop_front();
         }
+        self.events.len() < before
     }
 
     fn is_busy_for(&self, header: &Bhs) -> bool {

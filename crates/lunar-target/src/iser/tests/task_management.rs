@@ -1,11 +1,12 @@
 //! Task management, and the end of sessions.
 
-use super::host::{Host, TargetMessage, pattern};
+use super::host::{Host, KEYS, NAMES, TargetMessage, pattern};
 use crate::config::{AccessRule, TargetConfig};
 use crate::registry::SessionMessage;
 use crate::test_target::{DEPTH, TestTarget, run_ready, run_test, run_test_with};
 use lunar_rdma::mem::EndpointOp;
 use lunar_wire::iscsi::request;
+use lunar_wire::iscsi::status::async_event;
 use lunar_wire::iscsi::{Bhs, opcode};
 use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::scsi::cdb;
@@ -362,6 +363,64 @@ fn login_reinstates_session_during_rdma_read() {
         assert!(new.blocks(0, 8).await == [0; 4096]);
         assert_eq!(target.sessions(), 1);
     });
+}
+
+/// A target that sends events to everybody.
+fn with_events(config: &mut TargetConfig) {
+    let anybody = AccessRule { aen: true, ..AccessRule::default() };
+    config.targets.values_mut().for_each(|target| target.access = vec![anybody.clone()]);
+}
+
+/// Sends a message to all sessions.
+fn send_each(target: &TestTarget, message: impl Fn() -> SessionMessage) {
+    target.shared.registry.send_each(|_| Some(message()));
+}
+
+/// Uses both receive buffers for events.
+async fn fill_event_buffers(target: &TestTarget, host: &mut Host) {
+    let unit = target.disk();
+    for _ in 0..2 {
+        send_each(target, || SessionMessage::Attention(unit.clone()));
+        assert_eq!(host.receive(opcode::ASYNC).await.bhs.async_event(), async_event::SCSI);
+    }
+}
+
+#[test]
+fn termination_waits_for_initiator_buffer() {
+    run_test_with(with_events, |target| async move {
+        let mut host = target.connect().await;
+        host.negotiate(1, NAMES, &format!("{KEYS}TaskReporting=FastAbort\n")).await;
+        host.receive_attentions().await;
+        start_held_write(&mut host).await;
+        fill_event_buffers(&target, &mut host).await;
+        let mut other = target.session(2).await;
+        other.manage(TaskManagementFunction::LunReset, None);
+        run_ready().await;
+        host.faults[1].reads.release();
+        assert_eq!(other.receive(opcode::TASK_MANAGEMENT_RESPONSE).await.bhs.response(), 0);
+        let sent = host.take_operations();
+        assert_eq!(sent.iter().filter(|op| matches!(op, EndpointOp::Send { .. })).count(), 2, "{sent:?}");
+        let ping = host.ping(&[]);
+        let event = host.next().await.expect("a live session").bhs;
+        assert_eq!((event.opcode(), event.async_event()), (opcode::ASYNC, async_event::TASK_TERMINATION));
+        assert_eq!(host.next().await.expect("a live session").bhs.itt(), ping);
+    });
+}
+
+#[test]
+fn message_without_initiator_buffer_precedes_no_end() {
+    for stops in [false, true] {
+        run_test_with(with_events, move |target| async move {
+            let mut host = target.session(1).await;
+            fill_event_buffers(&target, &mut host).await;
+            let done = flume::bounded(0).0;
+            send_each(&target, || match stops {
+                true => SessionMessage::Stop { done: done.clone() },
+                false => SessionMessage::Luns(None),
+            });
+            host.expect_close().await;
+        });
+    }
 }
 
 /// Linux has two receive buffers for events. Any further request acknowledges them.
