@@ -18,7 +18,7 @@ fail_with_table() {
 step "the kernel's line"
 modprobe -a veth sch_netem || fail modprobe
 cd /run || fail /run
-"$LUNAR" bench reproduce sn5420-2002 --against none --brief 500 --dir /run --out /run/results >/run/must_end 2>/run/err ||
+"$LUNAR" bench reproduce sn5420-2002 --against none --brief 500 --dir /run --out /run/results >/run/output 2>/run/err ||
     { tail -n 5 /run/output /run/err; fail "status $?"; }
 grep -q 'tc-netem' /run/output || { grep -i 'line' /run/output; fail "it is not the kernel's"; }
 # 64 KiB every 4 ms are 16 MB/s, and 622 Mbit/s are 78

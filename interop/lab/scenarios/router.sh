@@ -66,7 +66,7 @@ kill_router() { kill -9 "$router"; wait "$router" 2>/dev/null; : >/run/router/ou
 # routed NAME: waits until `lunar ls` finds LUN 0 of NAME
 routed() {
     local tries=20
-    until "$LUNAR" ls "iscsi://$PORTAL/$1/0?login_tries=1" --timeout 20 >/run/must_end 2>&1; do
+    until "$LUNAR" ls "iscsi://$PORTAL/$1/0?login_tries=1" --timeout 20 >/run/output 2>&1; do
         [ $((tries -= 1)) -gt 0 ] || { cat /run/router/err /run/output; fail "$1 is not there"; }
         sleep 0.5
     done

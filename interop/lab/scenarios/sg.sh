@@ -11,7 +11,7 @@ device() {
 }
 # exercised: every kind of command; its output is in /run/output
 exercised() {
-    "$SG" exercise "$sg" >/run/must_end 2>&1 || { cat /run/output; fail "exercise of $sg"; }
+    "$SG" exercise "$sg" >/run/output 2>&1 || { cat /run/output; fail "exercise of $sg"; }
     cat /run/output
 }
 no_device() { try rmmod scsi_debug; }

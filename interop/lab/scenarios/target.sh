@@ -59,7 +59,7 @@ serve() { echo "$2" >"$T/iscsi/$IQN:$1/tpgt_1/enable" || fail "$1: enable $2"; }
 # must_end STATUS TEXT ARGUMENTS: lunar must end with this status within a minute, and print this text
 must_end() {
     local status=$1 text=$2 got=0; shift 2
-    "$LUNAR" "$@" --timeout 60 >/run/must_end 2>&1 || got=$?
+    "$LUNAR" "$@" --timeout 60 >/run/output 2>&1 || got=$?
     [ "$got" = "$status" ] || { cat /run/output; fail "status $got, not $status, from: $*"; }
     grep -q -- "$text" /run/output || { cat /run/output; fail "the output lacks \"$text\": $*"; }
     echo "status $status, $text: $*"
