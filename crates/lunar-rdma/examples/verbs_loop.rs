@@ -9,7 +9,7 @@ use lunar_rdma::{
 };
 use lunar_runtime::send_queue::Payload;
 use lunar_runtime::{Buf, Pool};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -21,6 +21,8 @@ const LONG: usize = (1 << 20) + 4321;
 const CROWD: usize = 20;
 /// More messages than the device's queues have slots.
 const MANY: usize = 3000;
+/// Messages in flight.
+const OUTSTANDING: usize = 1000;
 
 /// An endpoint, and its events that were not taken yet.
 struct End {
@@ -170,8 +172,15 @@ async fn messages(client: &End, server: &End) {
 async fn many(client: &End, server: &End) {
     server.endpoint.receives(MANY, 64);
     let endpoint = client.endpoint.clone();
+    let received = Rc::new(Cell::new(0));
+    let seen = received.clone();
     let send = async move {
         for n in 0..MANY {
+            // A device has fewer receive requests than messages, and ends a connection that exceeds them.
+            while n - seen.get() >= OUTSTANDING {
+                assert!(endpoint.flush().is_ok());
+                lunar_runtime::yield_now().await;
+            }
             endpoint.send(&(n as u32).to_be_bytes(), Payload::Empty, None);
             if n % 500 == 0 && !endpoint.flush().expect("sent") {
                 endpoint.writable().await.expect("room in the send queue");
@@ -185,6 +194,7 @@ async fn many(client: &End, server: &End) {
     let receive = async {
         for n in 0..MANY {
             assert_eq!(server.message().await.0, (n as u32).to_be_bytes());
+            received.set(n + 1);
         }
     };
     both(send, receive).await;
