@@ -27,7 +27,7 @@ pub struct RunningSession {
     nexus: Rc<ItNexus<IscsiSession>>,
     first: Rc<IscsiConnection>,
     guard: SessionGuard,
-    _count: ConnectionGuard,
+    count: ConnectionGuard,
 }
 
 impl RunningSession {
@@ -38,7 +38,7 @@ impl RunningSession {
         let nexus = ItNexus::new(NexusParams { shared, login_context, info, tsih: guard.tsih }, session);
         lunar_runtime::spawn(messages::serve(Rc::downgrade(&nexus), messages));
         let first = open(&nexus, connection);
-        RunningSession { nexus, first, guard, _count: count }
+        RunningSession { nexus, first, guard, count }
     }
 
     /// The I_T nexus.
@@ -49,7 +49,7 @@ impl RunningSession {
 
     /// Serves the first connection, and waits for the end of the session.
     pub async fn run(self) {
-        let RunningSession { nexus, first, guard, _count } = self;
+        let RunningSession { nexus, first, guard, count } = self;
         let received = serve(&nexus, &first).await;
         if first.is_closing() {
             let is_over = |s: &State<IscsiSession>| {
@@ -62,7 +62,7 @@ impl RunningSession {
         let waiting = nexus.state().take_waiting_for_end();
         // The order matters: those who wait for the end must find the registry entry free and the nexuses gone.
         drop((first, nexus));
-        drop((guard, _count));
+        drop((guard, count));
         drop(waiting);
     }
 }
