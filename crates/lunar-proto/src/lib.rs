@@ -3,7 +3,8 @@
 //! A machine takes bytes and PDUs as arguments, and returns PDUs and decisions as values. The caller does the I/O and
 //! keeps the time. The crate has both roles of each protocol: iSCSI target and initiator, NBD server and client.
 //!
-//! It also contains small parsers that several crates share: sizes, durations, percent-encoding.
+//! It also contains small parsers that several crates share: sizes, durations, percent-encoding. The machine of
+//! [`transfer`] serves every transport of a SCSI target.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -1,21 +1,35 @@
-//! Data-out transfer of a write on the target side: unsolicited data, R2Ts and their Data-Out sequences (RFC 7143
-//! sections 4.2.5.2, 11.3.4, 11.7 and 11.8).
+//! Data-out transfer of a write on the target side: unsolicited data, requests for data, and the data that answer
+//! them. It serves every transport of a SCSI target, and knows no PDU.
 
 use std::ops::Range;
 
-use crate::parameters::Parameters;
-
-/// Maximum number of separate ranges of a sequence while data PDUs arrive out of order (DataPDUInOrder=No).
+/// Maximum number of separate ranges of a sequence while segments arrive out of order.
 const PIECES: usize = 256;
 
-/// The reason why a task ends with CHECK CONDITION, ABORTED COMMAND (RFC 7143 section 11.4.7.2).
+/// The rules of a transport for the Data-Out of its commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataOutRules {
+    /// Maximum number of bytes that may arrive with a command; 0: none.
+    pub max_immediate: u32,
+    /// Maximum number of bytes that may arrive without a request, with the command and after it; 0: none may follow
+    /// the command.
+    pub max_unsolicited: u32,
+    /// Maximum number of bytes of one request.
+    pub max_request: u32,
+    /// Maximum number of outstanding requests of one command.
+    pub max_requests: u16,
+    /// The segments of a sequence arrive in order of their offsets.
+    pub in_order: bool,
+}
+
+/// The reason why a task ends with CHECK CONDITION, ABORTED COMMAND (for iSCSI, RFC 7143 section 11.4.7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataOutFailure {
-    /// Unsolicited data that the negotiated values do not allow.
+    /// Unsolicited data that the rules do not allow.
     Unexpected,
-    /// More or less data than an R2T requested or the F bit announced.
+    /// More or less data than a request or the command announced.
     Amount,
-    /// A Data-Out is missing, which is treated like a digest error (RFC 7143 section 7.9).
+    /// A segment is missing, which is treated like a digest error (RFC 7143 section 7.9).
     Missing,
 }
 
@@ -30,20 +44,21 @@ impl DataOutFailure {
     }
 }
 
-/// The header fields of a Data-Out, or of the immediate data of a command.
+/// A part of a command's data that arrives at once. The segments that answer one request form a sequence, and so do
+/// those that follow the command unrequested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataOutSegment {
-    /// DataSN: the position in the sequence, from 0 on.
-    pub data_sn: u32,
-    /// Buffer Offset: bytes from the start of the command's data.
+    /// Position in the sequence, from 0 on. None: the protocol does not number segments.
+    pub number: Option<u32>,
+    /// Bytes from the start of the command's data.
     pub offset: u32,
     /// Length in bytes.
     pub len: u32,
-    /// F: the last PDU of its sequence.
+    /// The last segment of its sequence.
     pub is_final: bool,
 }
 
-/// The treatment of a Data-Out's payload.
+/// The treatment of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataOutVerdict {
     /// Store it at this offset of the command's data. Discard the part beyond the length that the command needs.
@@ -53,33 +68,34 @@ pub enum DataOutVerdict {
     },
     /// Discard it; the task has failed.
     Discard,
-    /// Discard it and reject the PDU; the task is not affected.
+    /// Discard it and reject the segment; the task is not affected.
     Invalid,
 }
 
-/// An R2T to send.
+/// A request for a part of a command's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct R2t {
-    /// Part of the Target Transfer Tag: below MaxOutstandingR2T, and unique among the outstanding R2Ts of the task.
-    pub ttt_index: u16,
-    /// R2TSN.
-    pub r2t_sn: u32,
-    /// Buffer Offset in bytes.
+pub struct DataOutRequest {
+    /// Below [`DataOutRules::max_requests`], and unique among the outstanding requests of the command.
+    pub index: u16,
+    /// Position among all requests of the command, from 0 on.
+    pub number: u32,
+    /// Bytes from the start of the command's data.
     pub offset: u32,
-    /// Desired Data Transfer Length in bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
-/// A Data-Out sequence in progress.
+/// A sequence of segments in progress.
 #[derive(Debug)]
 struct DataOutSequence {
-    /// `R2t::ttt_index`; `None` for unsolicited data.
+    /// `DataOutRequest::index`; `None` for unsolicited data.
     index: Option<u16>,
     start: u32,
     len: u32,
-    /// The received bytes, as disjoint ranges in ascending order; one range if data PDUs arrive in order.
+    /// The received bytes, as disjoint ranges in ascending order; one range if segments arrive in order.
     pieces: Vec<(u32, u32)>,
-    data_sn: u32,
+    /// Number of the next segment.
+    next: u32,
 }
 
 /// The data-out transfer of one write.
@@ -91,43 +107,52 @@ pub struct DataOutSequencer {
     asked: u32,
     open: Vec<DataOutSequence>,
     failure: Option<DataOutFailure>,
-    r2t_sn: u32,
-    max_burst: u32,
-    max_open: u16,
+    /// Number of requests so far.
+    requests: u32,
+    max_request: u32,
+    max_requests: u16,
     in_order: bool,
-    /// R2Ts cover only bytes before this offset.
+    /// Requests cover only bytes before this offset.
     allowed: u32,
-    /// No R2T crosses a multiple of this number of bytes.
+    /// No request crosses a multiple of this number of bytes.
     piece: u32,
 }
 
 impl DataOutSequencer {
-    /// The transfer of a command with its Expected Data Transfer Length, the length that its CDB requires, and the
-    /// length of its immediate data (all in bytes) and its F bit. Check [`DataOutSequencer::failure`] at once: the
-    /// command itself may violate the negotiated values.
-    pub fn new(edtl: u32, wanted: u32, immediate_len: u32, is_final: bool, p: &Parameters) -> Self {
-        let unsolicited = p.first_burst_length.min(edtl);
-        let failure = if (immediate_len > 0 && !p.immediate_data) || (!is_final && p.initial_r2t) {
+    /// The transfer of a command. The initiator offers `expected` bytes, the CDB needs `wanted`, and `immediate_len`
+    /// arrived with the command. `has_unsolicited`: data follow without a request. Check
+    /// [`DataOutSequencer::failure`] at once: the command itself may violate the rules.
+    pub fn new(
+        expected: u32,
+        wanted: u32,
+        immediate_len: u32,
+        has_unsolicited: bool,
+        rules: &DataOutRules,
+    ) -> Self {
+        let unsolicited = rules.max_unsolicited.min(expected);
+        let is_unexpected = (immediate_len > 0 && rules.max_immediate == 0)
+            || (has_unsolicited && rules.max_unsolicited == 0);
+        let failure = if is_unexpected {
             Some(DataOutFailure::Unexpected)
-        } else if immediate_len > unsolicited {
+        } else if immediate_len > rules.max_immediate.min(expected) {
             Some(DataOutFailure::Amount)
         } else {
             None
         };
         let mut sequencer = DataOutSequencer {
-            wanted: wanted.min(edtl),
+            wanted: wanted.min(expected),
             asked: immediate_len,
             open: vec![],
             failure,
-            r2t_sn: 0,
-            max_burst: p.max_burst_length.max(1),
-            max_open: p.max_outstanding_r2t.max(1),
-            in_order: p.data_pdu_in_order,
+            requests: 0,
+            max_request: rules.max_request.max(1),
+            max_requests: rules.max_requests.max(1),
+            in_order: rules.in_order,
             allowed: u32::MAX,
             piece: u32::MAX,
         };
-        // Without the F bit more data follow, unless all allowed unsolicited data were received.
-        if !is_final && (immediate_len < unsolicited || failure.is_some()) {
+        // More data follow, unless all allowed unsolicited data were received.
+        if has_unsolicited && (immediate_len < unsolicited || failure.is_some()) {
             sequencer.open(None, immediate_len, unsolicited.saturating_sub(immediate_len));
             sequencer.asked = unsolicited.max(immediate_len);
         }
@@ -135,19 +160,19 @@ impl DataOutSequencer {
     }
 
     fn open(&mut self, index: Option<u16>, start: u32, len: u32) {
-        self.open.push(DataOutSequence { index, start, len, pieces: vec![], data_sn: 0 });
+        self.open.push(DataOutSequence { index, start, len, pieces: vec![], next: 0 });
     }
 
-    /// Processes a Data-Out of the sequence with this index; `None` for unsolicited data.
-    pub fn take(&mut self, ttt_index: Option<u16>, segment: DataOutSegment) -> DataOutVerdict {
-        let Some(at) = self.open.iter().position(|s| s.index == ttt_index) else {
-            return self.stray(ttt_index);
+    /// Processes a segment of the request with this index; `None` for unsolicited data.
+    pub fn take(&mut self, index: Option<u16>, segment: DataOutSegment) -> DataOutVerdict {
+        let Some(at) = self.open.iter().position(|s| s.index == index) else {
+            return self.stray(index);
         };
         let taken = match self.failure {
             Some(_) => None,
             None => Some(self.open[at].take(segment, self.in_order)),
         };
-        if let Some(Err(SegmentFault::Pdu)) = taken {
+        if let Some(Err(SegmentFault::Segment)) = taken {
             return DataOutVerdict::Invalid;
         }
         if segment.is_final {
@@ -160,16 +185,16 @@ impl DataOutSequencer {
         }
     }
 
-    /// Whether [`DataOutSequencer::take`] would accept this Data-Out now, so that its payload can be received into
-    /// its final buffer.
-    pub fn accepts(&self, ttt_index: Option<u16>, segment: DataOutSegment) -> bool {
-        let sequence = self.open.iter().find(|s| s.index == ttt_index);
+    /// Whether [`DataOutSequencer::take`] would accept this segment now, so that its bytes can be received into their
+    /// final buffer.
+    pub fn accepts(&self, index: Option<u16>, segment: DataOutSegment) -> bool {
+        let sequence = self.open.iter().find(|s| s.index == index);
         self.failure.is_none() && sequence.is_some_and(|s| s.check(segment, self.in_order).is_ok())
     }
 
-    /// The verdict for a Data-Out that belongs to no open sequence.
-    fn stray(&mut self, ttt_index: Option<u16>) -> DataOutVerdict {
-        match (ttt_index, self.failure) {
+    /// The verdict for a segment that belongs to no open sequence.
+    fn stray(&mut self, index: Option<u16>) -> DataOutVerdict {
+        match (index, self.failure) {
             (Some(_), _) => DataOutVerdict::Invalid,
             (None, Some(_)) => DataOutVerdict::Discard,
             (None, None) => self.fail(DataOutFailure::Unexpected),
@@ -181,31 +206,31 @@ impl DataOutSequencer {
         DataOutVerdict::Discard
     }
 
-    /// The next R2T to send, if one is due. R2Ts follow the unsolicited data, and at most MaxOutstandingR2T are
-    /// outstanding.
-    pub fn next_r2t(&mut self) -> Option<R2t> {
+    /// The next request to send, if one is due. Requests follow the unsolicited data, and at most
+    /// [`DataOutRules::max_requests`] are outstanding.
+    pub fn next_request(&mut self) -> Option<DataOutRequest> {
         let announced = self.open.iter().any(|s| s.index.is_none());
         let end = self.wanted.min(self.allowed);
         if announced || self.failure.is_some() || self.asked >= end {
             return None;
         }
-        let ttt_index = (0..self.max_open).find(|i| self.open.iter().all(|s| s.index != Some(*i)))?;
+        let index = (0..self.max_requests).find(|i| self.open.iter().all(|s| s.index != Some(*i)))?;
         let to_piece_end = self.piece - self.asked % self.piece;
-        let (offset, len) = (self.asked, self.max_burst.min(end - self.asked).min(to_piece_end));
-        let r2t = R2t { ttt_index, r2t_sn: self.r2t_sn, offset, len };
-        self.open(Some(ttt_index), offset, len);
-        self.r2t_sn = self.r2t_sn.wrapping_add(1);
+        let (offset, len) = (self.asked, self.max_request.min(end - self.asked).min(to_piece_end));
+        let request = DataOutRequest { index, number: self.requests, offset, len };
+        self.open(Some(index), offset, len);
+        self.requests = self.requests.wrapping_add(1);
         self.asked += len;
-        Some(r2t)
+        Some(request)
     }
 
-    /// Splits the transfer into chunks of `piece` bytes. R2Ts are sent for a chunk after [`DataOutSequencer::allow`]
+    /// Splits the transfer into chunks of `piece` bytes. A chunk is requested after [`DataOutSequencer::allow`]
     /// permits it.
     pub fn in_pieces(&mut self, piece: u32) {
         (self.piece, self.allowed) = (piece.max(1), 0);
     }
 
-    /// Permits R2Ts for bytes before `end`.
+    /// Permits requests for bytes before `end`.
     pub fn allow(&mut self, end: u32) {
         self.allowed = self.allowed.max(end);
     }
@@ -225,7 +250,7 @@ impl DataOutSequencer {
         !self.open.is_empty()
     }
 
-    /// Sends no further R2T, because an early error ended the command. The response still waits for
+    /// Makes no further request, because an early error ended the command. The response still waits for
     /// [`DataOutSequencer::is_complete`].
     pub fn stop(&mut self) {
         self.wanted = self.wanted.min(self.asked);
@@ -241,18 +266,18 @@ impl DataOutSequencer {
         self.failure
     }
 
-    /// Number of R2Ts sent, which is the next R2TSN.
-    pub fn r2ts(&self) -> u32 {
-        self.r2t_sn
+    /// Number of requests so far.
+    pub fn requests(&self) -> u32 {
+        self.requests
     }
 }
 
-/// The reason why a Data-Out is not accepted.
+/// The reason why a segment is not accepted.
 enum SegmentFault {
     /// The task fails.
     Task(DataOutFailure),
-    /// Only the PDU is invalid.
-    Pdu,
+    /// Only the segment is invalid.
+    Segment,
 }
 
 impl DataOutSequence {
@@ -260,20 +285,20 @@ impl DataOutSequence {
         self.pieces.iter().map(|p| p.1 - p.0).sum()
     }
 
-    /// Checks a Data-Out; returns its range of bytes, and the received ranges that it touches.
+    /// Checks a segment; returns its range of bytes, and the received ranges that it touches.
     fn check(
         &self,
         segment: DataOutSegment,
         in_order: bool,
     ) -> Result<((u32, u32), Range<usize>), SegmentFault> {
-        let DataOutSegment { data_sn, offset, len, is_final } = segment;
+        let DataOutSegment { number, offset, len, is_final } = segment;
         let end = self.start + self.len;
-        if data_sn != self.data_sn {
+        if number.is_some_and(|number| number != self.next) {
             return Err(SegmentFault::Task(DataOutFailure::Missing));
         }
         let next = self.pieces.last().map_or(self.start, |p| p.1);
         if offset < self.start || offset > end || (in_order && offset != next) {
-            return Err(SegmentFault::Pdu);
+            return Err(SegmentFault::Segment);
         }
         if len > end - offset || (is_final && self.received() + len < self.len) {
             return Err(SegmentFault::Task(DataOutFailure::Amount));
@@ -288,13 +313,17 @@ impl DataOutSequence {
         let touching = self.pieces[first..].iter().take_while(|p| p.0 <= to).count();
         let range = first..first + touching;
         let overlaps = self.pieces[range.clone()].iter().any(|p| p.0 < to && from < p.1);
-        if overlaps || self.pieces.len() - touching >= PIECES { Err(SegmentFault::Pdu) } else { Ok(range) }
+        if overlaps || self.pieces.len() - touching >= PIECES {
+            Err(SegmentFault::Segment)
+        } else {
+            Ok(range)
+        }
     }
 
-    /// Stores a Data-Out as received, and returns its offset.
+    /// Records a segment as received, and returns its offset.
     fn take(&mut self, segment: DataOutSegment, in_order: bool) -> Result<u32, SegmentFault> {
         let ((from, to), joined) = self.check(segment, in_order)?;
-        self.data_sn = self.data_sn.wrapping_add(1);
+        self.next = self.next.wrapping_add(1);
         if from < to {
             let group = &self.pieces[joined.clone()];
             let whole =

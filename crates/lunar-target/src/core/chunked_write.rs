@@ -11,15 +11,15 @@
 //! MiB of unsolicited data, and all commands other than WRITE. A shorter WRITE that is aborted or damaged therefore
 //! changes nothing.
 //!
-//! A task has two buffers: one is filled while the other is written. R2Ts request only bytes that have a buffer, and
-//! no R2T crosses a chunk boundary. The task takes the second buffer if the pool has one, and keeps its buffers until
+//! A task has two buffers: one is filled while the other is written. A request covers only bytes that have a buffer,
+//! and crosses no chunk boundary. The task takes the second buffer if the pool has one, and keeps its buffers until
 //! it ends, so it cannot run out of memory midway. With FUA, one flush follows the last chunk. Unit attentions wait
 //! for the next command.
 //!
 //! | event | result |
 //! |---|---|
 //! | abort, or lost connection | the write in progress ends; nothing is written after the response of the function |
-//! | data are damaged, or the medium fails | no more R2Ts; the outstanding data still arrive; then the command fails |
+//! | data are damaged, or the medium fails | no more requests; awaited data still arrive; then the command fails |
 //! | no data arrive for `data_out_timeout_s` | the session ends; while the medium is slow, no data are awaited |
 //!
 //! Chunks that were already written stay, as SBC-4 permits for a WRITE that fails.
@@ -136,7 +136,7 @@ impl<F: FrontEnd> ItNexus<F> {
         F::flush(self);
     }
 
-    /// Ends the data of a chunked task that needs no more. Data that R2Ts requested must still arrive before the
+    /// Ends the data of a chunked task that needs no more. Requested data must still arrive before the
     /// response (RFC 7143 sections 4.2.3.3 and 11.8), unless the session no longer waits for them.
     pub async fn wait_for_requested_data(&self, tag: u32, serial: u64) {
         self.state().discard_rest(tag, serial);

@@ -1,10 +1,10 @@
-//! Data-Out of a command, from its announcement to its last byte, and the requests for data (R2Ts).
+//! Data-Out of a command, from its announcement to its last byte, and the requests for data.
 //!
 //! # Timeouts
 //!
 //! A WRITE counts for its session's share of memory when it is announced, and for the pool when its first data
-//! arrive. The session ends if data stop arriving, or arrive too slowly. Empty Data-Out PDUs are not progress. Data
-//! arrive in the order of the R2Ts, so a write is not late while an earlier one receives its requested data.
+//! arrive. The session ends if data stop arriving, or arrive too slowly. Empty segments are not progress. Data
+//! arrive in the order of the requests, so a write is not late while an earlier one receives its requested data.
 
 use super::command::ScsiCommand;
 use super::complete::{CommandResult, Completion};
@@ -14,7 +14,7 @@ use super::nexus::{ItNexus, SessionPhase, State};
 use super::task::{AbortResponse, DataOutTransfer, Task};
 use super::transfer::{DataOutId, DataOutResult, DataRequest};
 use crate::end_reason::EndReason;
-use lunar_proto::transfer::{self, DataOutSegment, DataOutVerdict};
+use lunar_proto::transfer::{self, DataOutRequest, DataOutSegment, DataOutSequencer, DataOutVerdict};
 use lunar_runtime::{Buf, Pool, ReceivedData};
 use lunar_scsi::{CommandError, PlanResult};
 use lunar_wire::scsi::{Sense, Status};
@@ -54,7 +54,9 @@ impl<F: FrontEnd> State<F> {
         };
         let wanted = needed.min(c.data_out_len());
         let immediate = data.bytes().len();
-        let mut sequencer = self.front.sequencer(c, wanted, immediate as u32);
+        let rules = self.front.data_out_rules();
+        let mut sequencer =
+            DataOutSequencer::new(c.data_out_len(), wanted, immediate as u32, c.has_unsolicited, &rules);
         // Unsolicited data must fit into the first chunk.
         let is_chunked = is_chunked && sequencer.asked() <= CHUNK_LEN;
         let first = if is_chunked { CHUNK_LEN } else { wanted };
@@ -155,11 +157,13 @@ impl<F: FrontEnd> State<F> {
         }
         loop {
             let Some(Task { command, receiving: Some(r), .. }) = self.tasks.get_mut(&tag) else { return };
-            let Some(part) = r.sequencer.next_r2t() else { return };
-            let transfer = r.transfer_base << INDEX_BITS | u32::from(part.ttt_index);
+            let Some(DataOutRequest { index, number, offset, len }) = r.sequencer.next_request() else {
+                return;
+            };
+            let transfer = r.transfer_base << INDEX_BITS | u32::from(index);
             self.requests += 1;
             r.last_request = self.requests;
-            self.front.request_data(command, DataRequest { tag: transfer, part });
+            self.front.request_data(command, DataRequest { tag: transfer, number, offset, len });
         }
     }
 
@@ -348,11 +352,18 @@ impl DataOutTransfer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lunar_proto::parameters::Parameters;
-    use lunar_proto::transfer::DataOutSequencer;
+    use lunar_proto::transfer::DataOutRules;
+
+    const RULES: DataOutRules = DataOutRules {
+        max_immediate: 0,
+        max_unsolicited: 0,
+        max_request: 4096,
+        max_requests: 1,
+        in_order: true,
+    };
 
     fn receiving() -> DataOutTransfer {
-        let sequencer = DataOutSequencer::new(4096, 4096, 0, true, &Parameters::default());
+        let sequencer = DataOutSequencer::new(4096, 4096, 0, false, &RULES);
         DataOutTransfer {
             sequencer,
             buffers: DataOutBuffers::default(),

@@ -7,7 +7,7 @@ use super::response::{CommandResponse, DataInProgress};
 use super::transfer::DataRequest;
 use crate::end_reason::EndReason;
 use crate::registry::AbortScope;
-use lunar_proto::transfer::DataOutSequencer;
+use lunar_proto::transfer::DataOutRules;
 use lunar_wire::scsi::Sense;
 use std::rc::Rc;
 use std::time::Duration;
@@ -19,17 +19,14 @@ pub const FINAL_FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The transport's side of an I_T nexus: a session. It belongs to the [`State`] of its nexus.
 pub trait FrontEnd: Sized + 'static {
-    /// Maximum number of bytes of Data-Out that may arrive with a command.
-    fn immediate_limit(&self) -> u32;
-
-    /// The data-out transfer of a command that needs `wanted` bytes, of which `immediate` arrived with it.
-    fn sequencer(&self, c: &ScsiCommand, wanted: u32, immediate: u32) -> DataOutSequencer;
+    /// The rules for the Data-Out of commands.
+    fn data_out_rules(&self) -> DataOutRules;
 
     /// Whether the front end fetches data itself (RDMA Read), so that the buffer of a task must exist first.
     fn fetches_data(&self) -> bool;
 
     /// Requests a part of a command's Data-Out from the initiator.
-    fn request_data(&mut self, c: &ScsiCommand, transfer: DataRequest);
+    fn request_data(&mut self, c: &ScsiCommand, request: DataRequest);
 
     /// Sends a part of a command's Data-In, after the parts in `sent`. More parts follow. Returns the new progress.
     fn data_in(&mut self, c: &ScsiCommand, data: DataIn, sent: DataInProgress) -> DataInProgress;

@@ -33,7 +33,7 @@ impl Residual {
 pub struct DataInProgress {
     /// Bytes that were sent.
     pub bytes: usize,
-    /// Parts that were sent, as the front end counts them (in iSCSI the next DataSN).
+    /// Parts that were sent, as the front end counts them.
     pub parts: u32,
 }
 

@@ -95,7 +95,7 @@ impl<F: FrontEnd> State<F> {
     #[inline]
     fn has_all_data(&self, c: &ScsiCommand, data: &ReceivedData<'_>) -> bool {
         let whole = !c.has_unsolicited && data.bytes().len() == c.data_out_len() as usize;
-        whole && c.data_out_len() <= self.front.immediate_limit()
+        whole && c.data_out_len() <= self.front.data_out_rules().max_immediate
     }
 
     #[inline]

@@ -1,14 +1,16 @@
 //! Data-Out in transit.
 
-use lunar_proto::transfer::R2t;
-
 /// A request for a part of a command's data.
 #[derive(Clone, Copy, Debug)]
 pub struct DataRequest {
-    /// Identifies the request within the nexus (in iSCSI the Target Transfer Tag).
+    /// The transfer tag, which identifies the request within the nexus. It never has all bits set.
     pub tag: u32,
-    /// The requested part.
-    pub part: R2t,
+    /// Position among all requests of the command, from 0 on.
+    pub number: u32,
+    /// Bytes from the start of the command's data.
+    pub offset: u32,
+    /// Length in bytes.
+    pub len: u32,
 }
 
 /// Identifies the transfer that data belong to.
@@ -18,7 +20,7 @@ pub struct DataOutId {
     pub tag: u32,
     /// The LUN field that arrived with the data.
     pub lun: u64,
-    /// The tag of the request. None: unsolicited data.
+    /// The transfer tag of the request. None: unsolicited data.
     pub transfer: Option<u32>,
 }
 

@@ -122,8 +122,8 @@ fn origin(header: &Bhs) -> DataOutId {
 
 /// The segment of the command's data that a Data-Out contains.
 fn segment(header: &Bhs) -> DataOutSegment {
-    let (data_sn, offset, len) = (header.data_sn(), header.buffer_offset(), header.data_len() as u32);
-    DataOutSegment { data_sn, offset, len, is_final: header.is_final() }
+    let (offset, len) = (header.buffer_offset(), header.data_len() as u32);
+    DataOutSegment { number: Some(header.data_sn()), offset, len, is_final: header.is_final() }
 }
 
 impl PduDispatcher<'_> {

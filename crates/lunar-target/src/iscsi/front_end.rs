@@ -9,8 +9,8 @@ use crate::core::{
 };
 use crate::end_reason::EndReason;
 use crate::registry::AbortScope;
-use lunar_proto::parameters::TaskReporting;
-use lunar_proto::transfer::DataOutSequencer;
+use lunar_proto::parameters::{Parameters, TaskReporting};
+use lunar_proto::transfer::DataOutRules;
 use lunar_proto::window::precedes;
 use lunar_runtime::SendPump;
 use lunar_wire::iscsi::flag;
@@ -21,20 +21,18 @@ use std::rc::Rc;
 
 impl FrontEnd for IscsiSession {
     #[inline]
-    fn immediate_limit(&self) -> u32 {
-        if self.parameters().immediate_data { self.parameters().first_burst_length } else { 0 }
-    }
-
-    fn sequencer(&self, c: &ScsiCommand, wanted: u32, immediate: u32) -> DataOutSequencer {
-        DataOutSequencer::new(c.data_out_len(), wanted, immediate, !c.has_unsolicited, self.parameters())
+    fn data_out_rules(&self) -> DataOutRules {
+        data_out_rules(self.parameters())
     }
 
     fn fetches_data(&self) -> bool {
         self.connections().iter().any(|connection| connection.datamover().is_some())
     }
 
-    fn request_data(&mut self, c: &ScsiCommand, DataRequest { tag, part }: DataRequest) {
-        self.notice(c.connection, pdu::r2t(c.lun, c.tag, tag, part.r2t_sn, part.offset, part.len));
+    /// The transfer tag is the Target Transfer Tag, and the number the R2TSN (RFC 7143 section 11.8).
+    fn request_data(&mut self, c: &ScsiCommand, request: DataRequest) {
+        let DataRequest { tag, number, offset, len } = request;
+        self.notice(c.connection, pdu::r2t(c.lun, c.tag, tag, number, offset, len));
     }
 
     fn data_in(&mut self, c: &ScsiCommand, data: DataIn, sent: DataInProgress) -> DataInProgress {
@@ -148,6 +146,18 @@ impl FrontEnd for IscsiSession {
     }
 }
 
+/// The rules that a login negotiated (RFC 7143 sections 4.2.5.2 and 13).
+#[inline]
+fn data_out_rules(p: &Parameters) -> DataOutRules {
+    DataOutRules {
+        max_immediate: if p.immediate_data { p.first_burst_length } else { 0 },
+        max_unsolicited: if p.initial_r2t { 0 } else { p.first_burst_length },
+        max_request: p.max_burst_length,
+        max_requests: p.max_outstanding_r2t,
+        in_order: p.data_pdu_in_order,
+    }
+}
+
 /// Calls `act` for every connection without borrowing the state. Most sessions have one connection.
 fn each(nexus: &ItNexus<IscsiSession>, act: impl Fn(&Rc<IscsiConnection>)) {
     let mut index = 0;
@@ -156,5 +166,34 @@ fn each(nexus: &ItNexus<IscsiSession>, act: impl Fn(&Rc<IscsiConnection>)) {
         let Some(connection) = connection else { return };
         act(&connection);
         index += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn negotiated_parameters_set_data_out_rules() {
+        let p = Parameters {
+            initial_r2t: true,
+            immediate_data: true,
+            first_burst_length: 1024,
+            max_burst_length: 2048,
+            max_outstanding_r2t: 3,
+            data_pdu_in_order: true,
+            ..Parameters::default()
+        };
+        let rules = DataOutRules {
+            max_immediate: 1024,
+            max_unsolicited: 0,
+            max_request: 2048,
+            max_requests: 3,
+            in_order: true,
+        };
+        assert_eq!(data_out_rules(&p), rules);
+        let p = Parameters { initial_r2t: false, immediate_data: false, data_pdu_in_order: false, ..p };
+        let rules = DataOutRules { max_immediate: 0, max_unsolicited: 1024, in_order: false, ..rules };
+        assert_eq!(data_out_rules(&p), rules);
     }
 }

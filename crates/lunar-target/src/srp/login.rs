@@ -32,7 +32,7 @@ const FORMATS: u16 = format::DIRECT | format::INDIRECT;
 /// Maximum number of credits. Each needs a receive buffer.
 const MAX_CREDITS: u32 = 128;
 /// Maximum number of bytes of one request for data: a 24-bit length in whole pages.
-const MAX_BURST: u32 = (1 << 24) - 4096;
+pub const MAX_BURST: u32 = (1 << 24) - 4096;
 
 /// Numbers channels, so that each has its own identity.
 static CHANNEL: AtomicU64 = AtomicU64::new(1);

@@ -77,8 +77,7 @@ async fn run(
     let terms = ConnParam { ord: MAX_READS, ird: 1, receives: (credits + EXTRA_RECEIVES, IU_LEN) };
     let endpoint = request.accept(response.encode().to_vec(), terms).await?;
     session_entry::log_begin(shared, &entered.info, &entered.guard);
-    let parameters = entered.info.parameters.clone();
-    let session = |connection| SrpSession::new(connection, parameters, credits, notifications);
+    let session = |connection| SrpSession::new(connection, credits, notifications);
     connection::run(shared, entered, login_context, session, SrpConnection::new(endpoint, immediate_offset))
         .await;
     Ok(())

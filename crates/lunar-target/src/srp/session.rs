@@ -1,7 +1,7 @@
 //! A session: the requests of one channel between two ports, and their responses (SRP r16a section 6).
 
 use super::connection::SrpConnection;
-use super::login::IU_LEN;
+use super::login::{IU_LEN, MAX_BURST};
 use super::request_table::{RequestTable, SlotKind, SlotRead};
 use super::target_requests::TargetRequests;
 use super::{memory, response};
@@ -12,8 +12,7 @@ use crate::core::{
 };
 use crate::end_reason::EndReason;
 use crate::registry::AbortScope;
-use lunar_proto::parameters::Parameters;
-use lunar_proto::transfer::{DataOutSegment, DataOutSequencer};
+use lunar_proto::transfer::{DataOutRules, DataOutSegment};
 use lunar_proto::window::precedes;
 use lunar_rdma::{Endpoint, RemoteRange};
 use lunar_runtime::{Buf, ReceivedData, SendPump};
@@ -21,6 +20,15 @@ use lunar_wire::scsi::{Sense, Status};
 use lunar_wire::srp;
 use std::collections::VecDeque;
 use std::rc::Rc;
+
+/// All data are requested, except immediate data.
+const DATA_OUT_RULES: DataOutRules = DataOutRules {
+    max_immediate: IU_LEN as u32,
+    max_unsolicited: 0,
+    max_request: MAX_BURST,
+    max_requests: 1,
+    in_order: true,
+};
 
 /// A command that waits for its descriptor table, or for an earlier command that does.
 struct QueuedCommand {
@@ -42,7 +50,6 @@ struct DeferredResponse {
 /// A session, which is one channel of an I_T nexus. The core identifies a request by its slot number.
 pub struct SrpSession {
     connection: Rc<SrpConnection>,
-    parameters: Parameters,
     pub(super) slots: RequestTable,
     /// Requests of the target to the initiator.
     pub(super) requests: TargetRequests,
@@ -63,15 +70,9 @@ pub struct SrpSession {
 
 impl SrpSession {
     /// The session of a connection. `notifications`: those that the initiator requests for requests of the target.
-    pub fn new(
-        connection: Rc<SrpConnection>,
-        parameters: Parameters,
-        credits: usize,
-        notifications: u8,
-    ) -> SrpSession {
+    pub fn new(connection: Rc<SrpConnection>, credits: usize, notifications: u8) -> SrpSession {
         SrpSession {
             connection,
-            parameters,
             slots: RequestTable::new(credits),
             requests: TargetRequests::new(notifications),
             has_received_any: false,
@@ -248,14 +249,14 @@ fn forget_ended(state: &mut State<SrpSession>) {
 
 /// Begins the requested reads, except those whose task has ended.
 fn fetch(state: &mut State<SrpSession>) {
-    while let Some((tag, lun, transfer)) = state.front_mut().asked.pop_front() {
+    while let Some((tag, lun, request)) = state.front_mut().asked.pop_front() {
         state.front_mut().slots.queue(tag, false);
-        if !state.is_awaiting(tag, transfer.tag) {
+        if !state.is_awaiting(tag, request.tag) {
             continue;
         }
-        let (offset, len) = (transfer.part.offset, transfer.part.len);
-        let origin = DataOutId { tag, lun, transfer: Some(transfer.tag) };
-        let segment = DataOutSegment { data_sn: 0, offset, len, is_final: true };
+        let DataRequest { offset, len, .. } = request;
+        let origin = DataOutId { tag, lun, transfer: Some(request.tag) };
+        let segment = DataOutSegment { number: None, offset, len, is_final: true };
         let place = state.placement_buffer(origin, segment);
         let lands = place.is_some();
         let (buf, at) = place.unwrap_or_else(|| (state.buffer(len as usize), 0));
@@ -271,21 +272,17 @@ fn fetch(state: &mut State<SrpSession>) {
 }
 
 impl FrontEnd for SrpSession {
-    fn immediate_limit(&self) -> u32 {
-        IU_LEN as u32
-    }
-
-    fn sequencer(&self, c: &ScsiCommand, wanted: u32, immediate: u32) -> DataOutSequencer {
-        DataOutSequencer::new(c.data_out_len(), wanted, immediate, true, &self.parameters)
+    fn data_out_rules(&self) -> DataOutRules {
+        DATA_OUT_RULES
     }
 
     fn fetches_data(&self) -> bool {
         true
     }
 
-    fn request_data(&mut self, c: &ScsiCommand, transfer: DataRequest) {
+    fn request_data(&mut self, c: &ScsiCommand, request: DataRequest) {
         self.slots.queue(c.tag, true);
-        self.asked.push_back((c.tag, c.lun, transfer));
+        self.asked.push_back((c.tag, c.lun, request));
     }
 
     fn data_in(&mut self, c: &ScsiCommand, data: DataIn, sent: DataInProgress) -> DataInProgress {
