@@ -384,7 +384,10 @@ fn paths_under_different_names_are_refused() {
     let (server, host) = (server(), Host::new());
     let named = |name: &str| format!("{}?initiator=iqn.2026-11.org.example:{name}", url(&server));
     let said = host.ends(7, &["attach", &named("one"), "--path", &named("other")]);
-    assert!(said.contains("initiator=iqn.2026-11.org.example:other, and the first one has"), "{said}");
+    assert!(
+        said.contains("initiator=iqn.2026-11.org.example:other, but that of the first path has"),
+        "{said}"
+    );
     host.attach(&[&named("one"), "--path", &named("one")]);
     host.ends(0, &["detach", "disks-0"]);
 }
@@ -429,7 +432,7 @@ fn writes_of_an_old_name_do_not_overwrite_newer_ones() {
         newer_writes_stay(&server, &wire, &uri);
         let log = fs::read_to_string(host.path("run/attached/disks-0.log")).expect("a log");
         assert!(
-            !log.contains("the logical unit is reset"),
+            !log.contains("the initiator resets the logical unit"),
             "a login under the old name ends the old session without a reset: {log}"
         );
     }
@@ -454,7 +457,7 @@ fn a_reset_ends_what_was_left(host: &Host, server: &Server, wire: &CuttableProxy
     let uri = host.attach(&[url]);
     newer_writes_stay(server, wire, &uri);
     let log = fs::read_to_string(host.path("run/attached/disks-0.log")).expect("a log");
-    assert!(log.contains("the logical unit is reset"), "{log}");
+    assert!(log.contains("the initiator resets the logical unit"), "{log}");
     let output = host.ends(0, &["attached", "disks-0"]);
     assert!(output.contains("reopened 0 times"), "its own session was replaced: {output}");
 }
@@ -566,7 +569,7 @@ fn reset_ends_writes_left_on_a_lost_path() {
     let uri = host.attach(&[&url(&server), "--name", "other"]);
     host.ends(21, &["attached", "disks-0"]);
     let log = fs::read_to_string(host.path("run/attached/other.log")).expect("a log");
-    assert!(log.contains("the logical unit is reset"), "{log}");
+    assert!(log.contains("the initiator resets the logical unit"), "{log}");
     newer_writes_stay(&server, &wire, &uri);
 }
 
@@ -600,10 +603,10 @@ fn writes_that_waited_are_logged_with_their_counts() {
             thread::sleep(Duration::from_millis(50));
         }
     };
-    logs("writes wait: the target may still carry them out");
+    logs("writes wait until the target can no longer execute");
     server.resume();
     wire.mend();
-    logs("the writes that waited have ended");
+    logs("the writes that waited for the end of a lost session have ended");
     logs("failed=0");
     assert_eq!((client.answer(), client.answer()), (0, 0));
 }
@@ -885,7 +888,10 @@ fn one_path_is_enough_and_another_disk_is_no_path() {
     host.ends(0, &["detach", "disks-0"]);
     let another = url(&other).replace("/0", "/1");
     let said = host.ends(1, &["attach", &url(&server), "--path", &another]);
-    assert!(said.contains("different logical units") && said.contains("each --path must be a way"), "{said}");
+    assert!(
+        said.contains("different logical units") && said.contains("each --path must lead to the same LUN"),
+        "{said}"
+    );
     assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
 }
 

@@ -39,7 +39,7 @@ fn port_of_another_protocol_has_a_hint() {
         b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\nmore than a header has, to be sure\r\n",
     ] {
         let portal = greeting(words).to_string();
-        ends(&["ls", &portal], "unknown opcode", "is it an iSCSI portal at all");
+        ends(&["ls", &portal], "unknown opcode", "check that host and port are those of an iSCSI portal");
     }
 }
 
@@ -74,7 +74,10 @@ fn expired_timeout_is_named() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let portal = silent.local_addr().expect("an address");
     let late = format!("{}?login_timeout=0.3", url(portal, 0));
-    assert_eq!(ends(&["ls", &late, "--timeout", "60"], "no login within", "login_timeout="), 8);
+    assert_eq!(
+        ends(&["ls", &late, "--timeout", "60"], "the login did not complete within", "login_timeout="),
+        8
+    );
     // READ(6) gets no response. It is not retried, because a tape would move on.
     let target = Script::new().scsi(0x08, |_, _| HookAction::Done).listen();
     let read = |settings: &str, more: &[&str]| {
@@ -181,9 +184,10 @@ fn unreachable_address_is_reported_with_its_source() {
     let away = "portals = [{ listen = \"127.0.0.1:0\", advertise = \"127.0.0.1:1\" }]";
     let server = Server::start(&config::standard().replace("portals = [\"127.0.0.1:0\"]", away));
     let portal = server.portal().to_string();
-    let (what, url) = (format!("127.0.0.1:1, which {portal} named: "), format!("iscsi://{portal}"));
+    let (what, url) =
+        (format!("127.0.0.1:1, which the portal {portal} advertised: "), format!("iscsi://{portal}"));
     for arguments in [&["ls", &portal][..], &["info", &url], &["scsi", &url, "000000000000"]] {
-        assert_eq!(ends(arguments, &what, &format!("let {portal} advertise")), 4, "{arguments:?}");
+        assert_eq!(ends(arguments, &what, &format!("configure {portal} to advertise")), 4, "{arguments:?}");
     }
     let (report, _, status) = lunar(&["doctor", &portal]);
     assert!(report.contains(&what) && status == 4, "{report}");

@@ -12,8 +12,11 @@ pub async fn resolve(portal: &Portal) -> Result<Vec<SocketAddr>, Error> {
     let (host, port) = (portal.host.clone(), portal.port);
     let asked =
         compio::runtime::spawn_blocking(move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter));
-    let unknown = |e: String| Error::new(ErrorCode::UnknownHost, format!("\"{}\": {e}", portal.host));
-    asked.await.map_err(|_| unknown("the resolver failed".into()))?.map_err(|e| unknown(text(&e)))
+    let unknown = |e: String| Error::new(ErrorCode::UnknownHost, format!("host \"{}\": {e}", portal.host));
+    asked
+        .await
+        .map_err(|_| unknown("the thread that resolves the name panicked".into()))?
+        .map_err(|e| unknown(text(&e)))
 }
 
 /// Parses an IPv6 address with a zone, which is the index or name of an interface. Resolvers accept interface names
@@ -22,10 +25,11 @@ fn with_zone(portal: &Portal) -> Result<Option<SocketAddr>, Error> {
     let Some((address, zone)) = portal.host.split_once('%') else { return Ok(None) };
     let by_name =
         || std::fs::read_to_string(format!("/sys/class/net/{zone}/ifindex")).ok()?.trim().parse().ok();
-    let unknown = |what: String| Error::new(ErrorCode::UnknownHost, format!("\"{}\": {what}", portal.host));
-    let address = address.parse().map_err(|_| unknown("no IPv6 address before the zone".into()))?;
+    let unknown =
+        |what: String| Error::new(ErrorCode::UnknownHost, format!("host \"{}\": {what}", portal.host));
+    let address = address.parse().map_err(|_| unknown("the part before % is not an IPv6 address".into()))?;
     let number = zone.parse().ok().or_else(by_name);
-    let number = number.ok_or_else(|| unknown(format!("this host has no interface {zone}")))?;
+    let number = number.ok_or_else(|| unknown(format!("this host has no network interface \"{zone}\"")))?;
     Ok(Some(SocketAddrV6::new(address, portal.port, 0, number).into()))
 }
 

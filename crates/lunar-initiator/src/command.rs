@@ -93,7 +93,7 @@ impl Command {
     /// [`ErrorCode::InvalidArgument`] for an empty CDB or one of more than [`MAX_CDB_LEN`] bytes.
     pub fn long(lun: u64, cdb: &[u8], data: Direction) -> Result<Command, Error> {
         if cdb.is_empty() || cdb.len() > MAX_CDB_LEN {
-            let what = format!("a CDB has 1 to {MAX_CDB_LEN} bytes, not {}", cdb.len());
+            let what = format!("the CDB has {} bytes, outside 1 to {MAX_CDB_LEN}", cdb.len());
             return Err(Error::new(ErrorCode::InvalidArgument, what));
         }
         let (first, rest) = cdb.split_at(cdb.len().min(16));

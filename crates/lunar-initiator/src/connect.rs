@@ -86,7 +86,7 @@ pub async fn connect_with_retry(login_target: &LoginTarget, options: &Options) -
                     ErrorCode::Unreachable | ErrorCode::TimedOut | ErrorCode::ConnectionLost
                 ) =>
             {
-                tracing::warn!("{e}; trying again");
+                tracing::warn!("{e}; the initiator tries again");
                 compio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(4));
             }
@@ -113,7 +113,10 @@ pub async fn connect_once(login_target: &LoginTarget, options: &Options) -> Resu
             }
         }
     }
-    let what = format!("{}: too many redirects (more than {REDIRECTIONS})", login_target.portal);
+    let what = format!(
+        "login to {}: targets redirected the login more than {REDIRECTIONS} times",
+        login_target.portal
+    );
     Err(Error::new(ErrorCode::ProtocolError, what))
 }
 
@@ -125,7 +128,12 @@ pub async fn connect_with(
     make: impl RdmaConnector,
 ) -> Result<Connected, Error> {
     let wire = match options.transport {
-        Transport::Tcp => return Err(Error::new(ErrorCode::InvalidArgument, "TCP is not an RDMA transport")),
+        Transport::Tcp => {
+            return Err(Error::new(
+                ErrorCode::InvalidArgument,
+                "transport TCP: RDMA is required, iSER or SRP",
+            ));
+        }
         Transport::Iser => {
             LoginConnection::Iser(iser::IserLoginConnection::connect_with(options, make).await?)
         }
@@ -137,14 +145,16 @@ pub async fn connect_with(
         LoginOutcome::LoggedIn(connected) => Ok(*connected),
         LoginOutcome::Redirected(there) => Err(Error::new(
             ErrorCode::ProtocolError,
-            format!("the target redirects to {there}, and this connection cannot follow"),
+            format!(
+                "the target redirects the login to {there}, which a single given connection cannot follow"
+            ),
         )),
     }
 }
 
 /// The error of a login that took longer than `limit`.
 pub fn login_timed_out(limit: Duration) -> Error {
-    let what = format!("no login within {} s", limit.as_secs_f32());
+    let what = format!("the login did not complete within {} s", limit.as_secs_f32());
     Error::new(ErrorCode::TimedOut, what).with_hint(hints::LOGIN_TIMEOUT)
 }
 
@@ -239,7 +249,8 @@ fn with_algorithms(e: Error, options: &Options) -> Error {
     let has_md5 = options.credentials.as_ref().is_none_or(|c| c.algorithms.contains(&Algorithm::Md5));
     match e.code {
         ErrorCode::AuthenticationFailed | ErrorCode::Refused if !has_md5 => e.with_hint(
-            "the target may not know this algorithm: many, such as STGT, know MD5 alone; leave auth= out, or auth=md5",
+            "the target may not support the offered CHAP algorithms. Some targets, such as STGT, support only MD5: \
+             remove auth= from the URL, or write auth=md5",
         ),
         _ => e,
     }
@@ -261,12 +272,12 @@ impl ClosedDuringLogin {
             return e;
         }
         let login = match self.anonymous {
-            true => "a target that closes during login may want CHAP: give a user and a password",
+            true => "the target may require CHAP: give a user and a password",
             false => {
-                "a target that closes during login may refuse it: look at user, password and name, and at its log"
+                "the target may reject the login: check user, password and initiator name, and the log of the target"
             }
         };
-        let other = "; a portal of iSER or SRP alone closes, too: use iser:// or srp:// there";
+        let other = "; if the port serves only iSER or SRP, use iser:// or srp://";
         e.with_hint(format!("{login}{}", if self.may_be_other { other } else { "" }))
     }
 }
@@ -295,16 +306,16 @@ fn failed(failure: LoginError) -> Error {
                 (3, _) => ErrorCode::Unreachable,
                 _ => ErrorCode::Refused,
             };
-            let error = Error::new(kind, format!("refused: {status}"));
+            let error = Error::new(kind, format!("the target rejected the login: {status}"));
             match (status.0, status.1) {
                 (2, 1) => error.with_hint(
-                    "check user, password and algorithm on both sides (docs/use.md, CHAP); the target's log has the reason",
+                    "check CHAP user, password and algorithm on both sides (docs/use.md, CHAP); see the target's log",
                 ),
                 (3, 1) => {
-                    error.with_hint("its target may be stopped; LIO says so too of one that it does not have")
+                    error.with_hint("start the target, and check its name: LIO returns this for unknown names, too")
                 }
                 (3, 2) => error.with_hint(
-                    "it has as many sessions as it takes: end some, or raise its limits (Lunar: `sessions` in [limits])",
+                    "end some sessions of the target, or raise its limit (Lunar: `sessions` in [limits])",
                 ),
                 _ => error,
             }
@@ -322,9 +333,12 @@ fn failed(failure: LoginError) -> Error {
 
 /// Parses an address in the format of TargetAddress (RFC 7143 section 13.8).
 fn redirected(address: &str) -> Result<Portal, Error> {
-    address
-        .parse()
-        .map_err(|e: Error| Error::new(ErrorCode::ProtocolError, format!("invalid redirection: {e}")))
+    address.parse().map_err(|e: Error| {
+        Error::new(
+            ErrorCode::ProtocolError,
+            format!("the target redirects the login to an invalid address: {e}"),
+        )
+    })
 }
 
 /// A connection during login, with one request in flight.
@@ -367,7 +381,10 @@ impl LoginConnection {
                 Ok(LoginConnection::Srp(channel)) => session.join(channel),
                 Ok(_) => return,
                 Err(e) => {
-                    tracing::warn!("{portal}: channel {number} of {}: {e}", options.channels);
+                    tracing::warn!(
+                        "{portal}: cannot open channel {number} of {} of the SRP session: {e}",
+                        options.channels
+                    );
                     return;
                 }
             }
@@ -380,7 +397,8 @@ impl LoginConnection {
         login_target: &LoginTarget,
         options: &Options,
     ) -> Result<LoginConnection, Error> {
-        let mut last = Error::new(ErrorCode::Unreachable, "its name resolves to no address");
+        let mut last =
+            Error::new(ErrorCode::Unreachable, "the host name of the portal resolves to no address");
         for address in addresses {
             let wire = match options.transport {
                 Transport::Srp => srp::SrpLoginConnection::by_device(*address, login_target, options)
@@ -457,7 +475,7 @@ impl LoginConnection {
 }
 
 fn no_pdus() -> Error {
-    Error::new(ErrorCode::InvalidArgument, "SRP carries no iSCSI PDUs")
+    Error::new(ErrorCode::InvalidArgument, "an SRP connection carries no iSCSI PDUs")
 }
 
 /// A connection during login over a byte stream.
@@ -475,7 +493,8 @@ impl TcpLoginConnection {
     /// Each address gets a share of the time, so that an unresponsive one leaves time for the next.
     async fn to_one_of(addresses: &[SocketAddr], limit: Duration) -> Result<TcpLoginConnection, Error> {
         let share = limit / (addresses.len().max(1) + 1) as u32;
-        let mut last = Error::new(ErrorCode::Unreachable, "its name resolves to no address");
+        let mut last =
+            Error::new(ErrorCode::Unreachable, "the host name of the portal resolves to no address");
         for (left, address) in addresses.iter().enumerate().map(|(n, a)| (addresses.len() - 1 - n, a)) {
             // The last address gets all remaining time: the caller limits the total.
             let share = if left == 0 { limit } else { share };
@@ -484,7 +503,8 @@ impl TcpLoginConnection {
                 Some(Err(e)) => last = no_connection(&e),
                 None => {
                     last =
-                        Error::new(ErrorCode::TimedOut, "it does not answer").with_hint(hints::LOGIN_TIMEOUT)
+                        Error::new(ErrorCode::TimedOut, "the portal does not accept a TCP connection in time")
+                            .with_hint(hints::LOGIN_TIMEOUT)
                 }
             }
         }
@@ -511,7 +531,7 @@ impl TcpLoginConnection {
             let name = opcode::name(header.opcode());
             return Err(Error::new(
                 ErrorCode::ProtocolError,
-                format!("{name} with {ahs} bytes of additional header and {len} of data"),
+                format!("{name} during login: {ahs} bytes of AHS and {len} bytes of data; allowed are 0 and {limit}"),
             )
             .with_hint(hints::NOT_A_PORTAL));
         }
@@ -567,13 +587,13 @@ mod tests {
 
     #[test]
     fn close_before_the_first_pdu_hints_at_other_protocols() {
-        for (anonymous, login) in [(true, "may want CHAP"), (false, "look at user, password")] {
+        for (anonymous, login) in [(true, "may require CHAP"), (false, "check user, password")] {
             for may_be_other in [true, false] {
                 let error = ClosedDuringLogin { anonymous, may_be_other }
                     .explain(Error::new(ErrorCode::ConnectionLost, "closed"));
                 let hint = error.hint.as_deref().expect("a hint");
                 assert!(hint.contains(login), "{hint}");
-                assert_eq!(hint.contains("use iser:// or srp:// there"), may_be_other, "{hint}");
+                assert_eq!(hint.contains("use iser:// or srp://"), may_be_other, "{hint}");
             }
         }
     }

@@ -102,7 +102,8 @@ impl Discovery {
     }
 
     async fn exchange(&mut self, question: Vec<u8>) -> Result<Vec<u8>, Error> {
-        let gone = || Error::new(ErrorCode::ConnectionLost, "the discovery session has ended");
+        let gone =
+            || Error::new(ErrorCode::ConnectionLost, "the discovery session ended in an earlier exchange");
         // Taken until the exchange is complete: a cancelled call leaves None.
         let mut exchange = self.exchange.take().ok_or_else(gone)?;
         let answer = within(self.answer, exchange.ask(question)).await;
@@ -114,7 +115,15 @@ impl Discovery {
 }
 
 async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let late = || Error::new(ErrorCode::TimedOut, format!("no answer within {} s", limit.as_secs_f32()));
+    let late = || {
+        Error::new(
+            ErrorCode::TimedOut,
+            format!(
+                "the portal did not answer a request of the discovery session within {} s",
+                limit.as_secs_f32()
+            ),
+        )
+    };
     time_limit::within(limit, work).await.unwrap_or_else(|| Err(late()))
 }
 
@@ -177,7 +186,7 @@ impl Exchange {
             if header.opcode() != opcode::NOP_IN {
                 let (got, next) = (header.stat_sn(), self.exp_stat_sn);
                 if got != next {
-                    let what = format!("StatSN {got} instead of {next}: an answer was lost");
+                    let what = format!("the target sent StatSN {got}, expected {next}: a response was lost");
                     return Err(Error::new(ErrorCode::ProtocolError, what));
                 }
                 self.exp_stat_sn = next.wrapping_add(1);

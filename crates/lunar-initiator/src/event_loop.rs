@@ -49,11 +49,17 @@ fn shared() -> Result<&'static Cores, Error> {
 }
 
 fn cannot_start(e: &io::Error) -> Error {
-    Error::new(ErrorCode::Other, format!("event loop: {}", lunar_runtime::error::text(e)))
+    Error::new(
+        ErrorCode::Other,
+        format!("cannot start the event loop of the initiator: {}", lunar_runtime::error::text(e)),
+    )
 }
 
 fn stopped() -> Error {
-    Error::new(ErrorCode::SessionClosed, "the event loop has ended")
+    Error::new(
+        ErrorCode::SessionClosed,
+        "the event loop of the initiator ended the operation without a result",
+    )
 }
 
 #[cfg(test)]

@@ -4,32 +4,31 @@ use lunar_runtime::error::Hint;
 
 /// `login_timeout` has expired.
 pub const LOGIN_TIMEOUT: Hint = Hint::new(
-    "look at the network with lunar doctor, or wait longer: login_timeout=TIME in the URL (--timeout only cuts)",
+    "check the network with `lunar doctor URL`, or add login_timeout=TIME to the URL; --timeout can only shorten it",
 );
 /// `command_timeout` has expired, and the command was aborted.
 pub const COMMAND_TIMEOUT: Hint = Hint::new(
-    "look at the disk behind the LUN, and at the target's log; or wait longer: command_timeout=TIME in the URL",
+    "check the disk behind the LUN and the log of the target, or add a longer command_timeout=TIME to the URL",
 );
 /// `operation_timeout` has expired.
 pub const OPERATION_TIMEOUT: Hint = Hint::new(
-    "look at the disk behind the LUN, and at the target's log; or wait longer: operation_timeout=TIME in the URL",
+    "check the disk behind the LUN and the log of the target, or add a longer operation_timeout=TIME to the URL",
 );
 /// `recovery_timeout` has expired.
 pub const RECOVERY_TIMEOUT: Hint =
-    Hint::new("look at the network with lunar doctor, or wait longer: recovery_timeout=TIME in the URL");
+    Hint::new("check the network with `lunar doctor URL`, or add a longer recovery_timeout=TIME to the URL");
 /// The target rejected the required digests.
 pub const DIGESTS_OFF: Hint = Hint::new(
-    "the target has digests switched off: switch them on there, or leave it the choice: header_digest=crc32c,none and \
-     data_digest=crc32c,none",
+    "enable CRC32C digests at the target, or write header_digest=crc32c,none and data_digest=crc32c,none in the URL",
 );
 /// The peer may speak another protocol.
 pub const NOT_A_PORTAL: Hint = Hint::new(
-    "is it an iSCSI portal at all, and the right port? If so, this is a fault of the target; LUNAR_LOG=debug logs more",
+    "check that host and port are those of an iSCSI portal. If they are, the target is at fault: \
+     LUNAR_LOG=debug logs details",
 );
 /// Paths lead to different logical units.
-pub const PATHS_DIFFER: Hint = Hint::new(
-    "the paths lead to different disks: each --path must be a way to the same LUN (lunar ls shows the identity of each)",
-);
+pub const PATHS_DIFFER: Hint =
+    Hint::new("each --path must lead to the same LUN; `lunar ls URL` shows the identity of a LUN");
 /// A logical unit with several paths has no VPD page 83h.
 pub const NO_IDENTITY: Hint =
-    Hint::new("use one path: without an identity of the LUN, Lunar cannot know whether two paths lead to it");
+    Hint::new("use one path: Lunar cannot verify that two paths lead to the same LUN");

@@ -5,7 +5,7 @@ use lunar_runtime::error::text;
 
 /// The connection failed. The cause may be local, such as a lack of file descriptors.
 pub(crate) fn no_connection(e: &std::io::Error) -> Error {
-    const FEW: &str = "no file descriptor is left: raise the limit of this process, ulimit -n";
+    const FEW: &str = "raise the limit of this process on open files: ulimit -n";
     let error = Error::new(ErrorCode::Unreachable, text(e));
     if lunar_runtime::descriptors::is_exhausted(e) { error.with_hint(FEW) } else { error }
 }
@@ -17,7 +17,6 @@ pub(crate) fn lost(e: std::io::Error) -> Error {
 /// This build has no RDMA support.
 #[cfg(not(feature = "rdma"))]
 pub(crate) fn no_rdma_feature() -> Error {
-    const FEATURE: &str = "build lunar-initiator with its feature \"rdma\", or use iscsi://";
-    Error::new(ErrorCode::InvalidArgument, "iSER and SRP need RDMA, which this build lacks")
-        .with_hint(FEATURE)
+    const FEATURE: &str = "build lunar-initiator with the feature \"rdma\", or use iscsi://";
+    Error::new(ErrorCode::InvalidArgument, "iSER and SRP: this build has no RDMA support").with_hint(FEATURE)
 }

@@ -58,16 +58,16 @@ impl ExtendedCopy {
     pub async fn between(source: &Lun, destination: &Arc<Lun>) -> Result<ExtendedCopy, Error> {
         let session = destination.session();
         if source.session().facts().target != session.facts().target {
-            return Err(not("they are of different targets"));
+            return Err(not("the source and the destination belong to different targets"));
         }
         let cscds = [cscd(source)?, cscd(destination)?];
         if cscds[0] == cscds[1] {
-            return Err(not("both have one and the same designator"));
+            return Err(not("the source and the destination have the same designator"));
         }
         let block_sizes = [source, destination].map(|lun| u64::from(lun.block_size()));
         let seen = properties(session, source.number()).await?;
         if seen.identity != source.properties().identity {
-            return Err(not("the session of the destination does not see the source"));
+            return Err(not("the source LUN is not visible in the session of the destination"));
         }
         let data = Direction::In(Buf::zeroed(ANSWER.into()));
         let (result, buf) = destination.perform(cdb::copy_operating_parameters(ANSWER.into()), data).await;
@@ -76,15 +76,15 @@ impl ExtendedCopy {
         let ids = flume::unbounded();
         // The send cannot fail, because `ids` also holds the receiver.
         (0..limits.copies).for_each(|id| _ = ids.0.send(id));
-        tracing::debug!(?limits, "the target copies by itself");
+        tracing::debug!(?limits, "the target supports EXTENDED COPY between the LUNs");
         Ok(ExtendedCopy { destination: destination.clone(), cscds, block_sizes, limits, ids })
     }
 
     async fn copy(&self, offset: u64, len: u64) -> Result<(), Error> {
         if ![offset, len].iter().all(|n| n.is_multiple_of(self.limits.unit)) {
-            return Err(not("the range begins or ends within a block"));
+            return Err(not("the range is not aligned to the copy unit"));
         }
-        let id = self.ids.1.recv_async().await.map_err(|_| not("there are no list identifiers"))?;
+        let id = self.ids.1.recv_async().await.map_err(|_| not("no list identifier is available"))?;
         let list = self.list(id, offset, len);
         let data = Buf::copy_of(&list);
         let command = cdb::extended_copy(list.len() as u32);
@@ -134,7 +134,7 @@ impl Offload for ExtendedCopy {
         Box::pin(async move {
             let ended = ExtendedCopy::copy(self, offset, len).await;
             ended.map_err(|e| {
-                tracing::info!(offset, len, "the target did not copy: {e}");
+                tracing::info!(offset, len, "EXTENDED COPY of the target failed: {e}");
                 e.into()
             })
         })
@@ -142,14 +142,15 @@ impl Offload for ExtendedCopy {
 }
 
 fn not(why: &str) -> Error {
-    Error::new(ErrorCode::InvalidArgument, format!("the target does not copy between these LUNs: {why}"))
+    Error::new(ErrorCode::InvalidArgument, format!("EXTENDED COPY between these LUNs is not possible: {why}"))
 }
 
 /// The identification CSCD descriptor of a logical unit (SPC-4 section 6.4.5.4). It has the layout of a designator in
 /// VPD page 83h.
 fn cscd(lun: &Lun) -> Result<[u8; CSCD], Error> {
     let properties = lun.properties();
-    let name = copy_name(&properties.identity).ok_or_else(|| not("one has neither NAA nor EUI-64"))?;
+    let name = copy_name(&properties.identity)
+        .ok_or_else(|| not("a LUN has neither an NAA nor an EUI-64 designator"))?;
     let mut b = [0; CSCD];
     (b[0], b[1]) = (IDENTIFICATION, properties.device_type);
     b[4..4 + name.len()].copy_from_slice(name);
@@ -178,17 +179,17 @@ impl Limits {
     /// Reads the operating parameters (SPC-4 section 6.24.4). A field of zero sets no limit.
     fn read(b: &[u8], block_sizes: [u64; 2]) -> Result<Limits, Error> {
         let Some((head, types)) = b.split_at_checked(PARAMETERS) else {
-            return Err(not("it does not report its limits"));
+            return Err(not("the target does not report the limits of its copy manager"));
         };
         let types = &types[..types.len().min(head[43].into())];
         let unit = block_sizes.into_iter().chain([1u64.checked_shl(head[37].into()).unwrap_or(0)]).max();
         let unit = unit.unwrap_or(0);
         let even = |n: &u64| *n > 0 && unit.is_multiple_of(*n) && GRANULE.is_multiple_of(*n);
         if ![BLOCK_TO_BLOCK, IDENTIFICATION].iter().all(|kind| types.contains(kind)) {
-            return Err(not("it knows no descriptors of logical units or of blocks"));
+            return Err(not("the copy manager of the target lacks the required descriptor types (E4h, 02h)"));
         }
         if head[37] > 16 || be::get16(&head[8..]) < 2 || !block_sizes.iter().chain([&unit]).all(even) {
-            return Err(not("it copies other amounts of data"));
+            return Err(not("the copy limits of the target do not fit the block sizes of the LUNs"));
         }
         let room = (be::get32(&head[12..]) as usize).saturating_sub(2 * CSCD) / SEGMENT;
         let segments = u64::from(be::get16(&head[10..])).min(room as u64);
@@ -200,7 +201,7 @@ impl Limits {
         let segment = longest.min(block_sizes[0] * u64::from(u16::MAX)).min(PIECE) / GRANULE * GRANULE;
         let piece = PIECE.min(segments * segment);
         if piece == 0 {
-            return Err(not("it copies too little at once"));
+            return Err(not("the copy limits of the target are too small"));
         }
         Ok(Limits { nameless: head[4] & 1 != 0, copies: copies(head), segment, piece, unit })
     }

@@ -48,7 +48,7 @@ pub async fn log_in(
     options: &Options,
     mut report: impl FnMut(Error),
 ) -> Result<(Url, Session), Error> {
-    let mut last = Error::new(ErrorCode::InvalidArgument, "no URL to log in to");
+    let mut last = Error::new(ErrorCode::InvalidArgument, "the list of URLs to log in to is empty");
     for (n, url) in urls.iter().enumerate() {
         if n > 0 {
             report(last);
@@ -110,13 +110,15 @@ fn only_target(url: &Url, mut found: Vec<DiscoveredTarget>) -> Result<Discovered
     match found.len() {
         0 => Err(Error::new(
             ErrorCode::NotFound,
-            format!("the portal {} shows no target to this initiator", url.portal),
+            format!("portal {}: the target list for this initiator is empty", url.portal),
         )
-        .with_hint("the target's access list may want another initiator name: initiator=IQN")),
+        .with_hint(
+            "the access list of the target may require another initiator name: add initiator=IQN to the URL",
+        )),
         1 => Ok(found.remove(0)),
         n => {
             let names = found.iter().map(|one| url.at(&one.name, None).plain());
-            let what = format!("{} has {n} targets, and the URL names none", url.portal);
+            let what = format!("portal {}: the URL names none of the {n} targets", url.portal);
             Err(Error::new(ErrorCode::InvalidArgument, what)
                 .with_hint(format!("choose one of: {}", list(names))))
         }
@@ -129,13 +131,15 @@ async fn only_lun(url: &Url, session: &Session) -> Result<u16, Error> {
     match found[..] {
         [] => Err(Error::new(
             ErrorCode::NotFound,
-            format!("the target {target} shows no LUN to this initiator"),
+            format!("target {target}: the LUN list for this initiator is empty"),
         )
-        .with_hint("the target's access list may want another initiator name: initiator=IQN")),
+        .with_hint(
+            "the access list of the target may require another initiator name: add initiator=IQN to the URL",
+        )),
         [one] => Ok(one),
         _ => {
             let urls = found.iter().map(|lun| url.at(&target, Some(*lun)).plain());
-            let what = format!("{target} has {} LUNs, and the URL names none", found.len());
+            let what = format!("target {target}: the URL names none of the {} LUNs", found.len());
             Err(Error::new(ErrorCode::InvalidArgument, what)
                 .with_hint(format!("choose one of: {}", list(urls))))
         }
@@ -180,7 +184,10 @@ mod tests {
         let found = DiscoveredTarget { name: "iqn.2026-11.org.example:a".into(), addresses: vec![address] };
         let there = portal_urls(&url, found.clone()).swap_remove(0);
         let error = there.explain(Error::new(ErrorCode::Unreachable, "connection refused"));
-        assert_eq!(error.what, "192.0.2.9:3260, which 127.0.0.1:3260 named: connection refused");
+        assert_eq!(
+            error.what,
+            "portal 192.0.2.9:3260, which the portal 127.0.0.1:3260 advertised: connection refused"
+        );
         assert!(error.hint.as_ref().unwrap().contains("127.0.0.1:3260"), "{:?}", error.hint);
         let kept = [
             there.explain(Error::new(ErrorCode::Refused, "x")),

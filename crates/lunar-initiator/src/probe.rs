@@ -66,7 +66,7 @@ impl Probe {
             route: TcpInfo::default(),
             carrier: None,
             exchanges: Vec::new(),
-            login: Err(Error::new(ErrorCode::TimedOut, "not done")),
+            login: Err(Error::new(ErrorCode::TimedOut, "the login was not attempted")),
         }
     }
 
@@ -92,7 +92,10 @@ impl Probe {
                 }
             }
         }
-        self.login = Err(Error::new(ErrorCode::ProtocolError, "too many redirects"));
+        self.login = Err(Error::new(
+            ErrorCode::ProtocolError,
+            format!("targets redirected the login more than {REDIRECTIONS} times"),
+        ));
     }
 
     /// Logs in at one portal. Returns the next portal after a redirection.
@@ -202,7 +205,7 @@ impl Probe {
 }
 
 fn nowhere() -> Error {
-    Error::new(ErrorCode::Unreachable, "its name resolves to no address")
+    Error::new(ErrorCode::Unreachable, "the host name of the portal resolves to no address")
 }
 
 /// Whether this error means that the target has responded.

@@ -12,10 +12,10 @@ pub fn no_rdma(e: &io::Error) -> Error {
         | io::ErrorKind::ConnectionReset
         | io::ErrorKind::BrokenPipe
         | io::ErrorKind::TimedOut => {
-            "it may be a portal of iSCSI over TCP: use iscsi://HOST[:PORT]/IQN there; or have as many connections as it \
-             takes: its log says so"
+            "if the portal serves iSCSI over TCP, use iscsi://HOST[:PORT]/IQN; if its connection limit is reached, \
+             end some connections (see the log of the target)"
         }
-        _ => "look at host and port: no portal of Lunar, nor of Linux, answers so",
+        _ => "check host and port: portals of Lunar and Linux do not fail in this way",
     };
     Error::new(ErrorCode::Unreachable, text(e)).with_hint(hint)
 }
@@ -23,14 +23,14 @@ pub fn no_rdma(e: &io::Error) -> Error {
 /// A protocol, and a hint with the URL to use for it.
 pub struct Protocol(&'static str, &'static str);
 
-pub const ISER: Protocol = Protocol("iSER", "use iser://HOST[:PORT]/IQN there");
+pub const ISER: Protocol = Protocol("iSER", "use iser://HOST[:PORT]/IQN");
 pub const SRP: Protocol = Protocol(
     "SRP",
-    "use srp://HOST[:PORT]/ID_EXT[:IOC_GUID] there, as the target shows its id_ext and ioc_guid",
+    "use srp://HOST[:PORT]/ID_EXT[:IOC_GUID], with id_ext and ioc_guid as the target shows them",
 );
 
 /// The error when a portal seems to use another protocol. `happened` is the evidence.
 pub fn mismatch(happened: &str, Protocol(what, hint): Protocol) -> Error {
-    Error::new(ErrorCode::Unreachable, format!("{happened}: it seems to be a portal of {what}"))
+    Error::new(ErrorCode::Unreachable, format!("{happened}: the portal seems to serve {what}"))
         .with_hint(hint)
 }

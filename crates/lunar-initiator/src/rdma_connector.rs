@@ -22,8 +22,9 @@ pub fn no_device(e: std::io::Error) -> Error {
 }
 
 fn by_device(e: &std::io::Error) -> Error {
-    const DEVICES: Hint =
-        Hint::new("lunar rdma list shows the devices; without provider=verbs iWARP is done in software");
+    const DEVICES: Hint = Hint::new(
+        "`lunar rdma list` shows the RDMA devices; remove provider=verbs from the URL to use software iWARP",
+    );
     let hint = lunar_runtime::error::hint(e).cloned().unwrap_or(DEVICES);
     Error::new(ErrorCode::Unreachable, lunar_runtime::error::text(e)).with_hint(hint)
 }

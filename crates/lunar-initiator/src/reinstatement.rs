@@ -45,7 +45,7 @@ pub async fn replace(url: &Url, port: OldInitiatorPort<'_>) -> Result<Option<Str
 /// request was sent, if the target has executed it. Logs the reason and any failure.
 pub async fn reset(through: &Session, lun: u64, why: &str) -> Option<Instant> {
     let (path, sent) = (through.place(lun), Instant::now());
-    tracing::warn!(path, "{why}: the logical unit is reset");
+    tracing::warn!(path, "{why}: the initiator resets the logical unit");
     is_done(through.manage(TaskManagementFunction::LunReset, lun).await, &path).then_some(sent)
 }
 

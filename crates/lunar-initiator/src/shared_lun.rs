@@ -111,8 +111,14 @@ impl SharedLun {
 
     pub fn compare_and_write(&self, offset: u64, old: &[u8], new: &[u8]) -> Answer<bool> {
         if old.len() != new.len() {
-            let what = format!("compare and write: {} bytes to compare, {} to write", old.len(), new.len());
-            return Err(Error::new(ErrorCode::InvalidArgument, what).with_hint("the lengths must be equal"));
+            let what = format!(
+                "compare and write: {} bytes to compare, but {} bytes to write",
+                old.len(),
+                new.len()
+            );
+            return Err(
+                Error::new(ErrorCode::InvalidArgument, what).with_hint("pass two buffers of the same length")
+            );
         }
         let (lun, buf) = (self.lun().clone(), Buf::copy_of(&[old, new].concat()));
         start(move || async move { lun.compare_and_write(offset, buf).await })
@@ -136,7 +142,9 @@ impl SharedLun {
         if offset.checked_add(len).is_some_and(|end| end <= capacity) {
             return Ok(());
         }
-        let what = format!("{len} bytes at {offset} are beyond the capacity of {capacity} bytes");
+        let what = format!(
+            "range of {len} bytes at offset {offset}: beyond the capacity of the LUN, {capacity} bytes"
+        );
         Err(Error::new(ErrorCode::InvalidArgument, what))
     }
 }

@@ -16,14 +16,16 @@ pub fn question(asked: &[(&str, &str)]) -> Result<Vec<u8>, Error> {
     asked.iter().for_each(|(key, value)| push(&mut text, key, value));
     let is_whole = pairs(&text).eq(asked.iter().map(|pair| Ok(*pair)));
     if !is_whole {
-        let what =
-            format!("{asked:?} is not key text: a name has letters, digits and .-+@_#, a value has no NUL");
+        let what = format!(
+            "invalid keys {asked:?}: a key name has letters, digits and .-+@_#, and a value has no NUL"
+        );
         return Err(Error::new(ErrorCode::InvalidArgument, what));
     }
     match asked.iter().find(|(key, _)| is_settled(key)) {
-        Some((key, _)) => {
-            Err(Error::new(ErrorCode::InvalidArgument, format!("{key} can only be negotiated during login")))
-        }
+        Some((key, _)) => Err(Error::new(
+            ErrorCode::InvalidArgument,
+            format!("the key {key} can be negotiated only during login"),
+        )),
         None => Ok(text),
     }
 }
@@ -37,14 +39,17 @@ fn is_settled(key: &str) -> bool {
 pub fn answer(text: &[u8]) -> Result<Pairs, Error> {
     let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
     let malformed = |e: lunar_wire::iscsi::text::MalformedText| {
-        Error::new(ErrorCode::ProtocolError, format!("malformed key text at byte {}: {}", e.at, e.why))
+        Error::new(
+            ErrorCode::ProtocolError,
+            format!("the Text Response has malformed key text at byte {}: {}", e.at, e.why),
+        )
     };
     pairs(text).map(|pair| pair.map(owned).map_err(malformed)).collect()
 }
 
 /// The error of a rejected request (RFC 7143 section 11.17.1).
 pub fn rejected(reason: u8) -> Error {
-    Error::new(ErrorCode::Refused, format!("the target rejects the Text Request (reason {reason:#04x})"))
+    Error::new(ErrorCode::Refused, format!("the target rejected the Text Request: reason {reason:#04x}"))
 }
 
 #[cfg(test)]

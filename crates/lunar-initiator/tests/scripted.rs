@@ -363,7 +363,7 @@ fn repeated_violation_ends_commands_early() {
         [read().await.0.expect_err("a protocol violation"), read().await.0.expect_err("a protocol violation")]
     });
     assert_eq!(errors.each_ref().map(|e| e.code), [ErrorCode::ProtocolError; 2], "{errors:?}");
-    assert!(errors[0].what.contains("repeats a violation of the protocol"), "{errors:?}");
+    assert!(errors[0].what.contains("repeats a protocol violation"), "{errors:?}");
 }
 
 #[test]

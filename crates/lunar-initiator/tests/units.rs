@@ -92,7 +92,10 @@ fn lun_that_is_unmapped_fails_its_own_commands_and_no_others() {
     assert!(took < Duration::from_secs(2), "{took:?}");
     let error = Error::of(&error).expect("an error of this crate");
     assert_eq!(error.code, ErrorCode::TimedOut);
-    assert!(error.what.starts_with("LUN 1 of iqn") && error.what.contains("not there"), "{error}");
+    assert!(
+        error.what.starts_with("LUN 1 of iqn") && error.what.contains("missing or reports no identity"),
+        "{error}"
+    );
     assert!(events.iter().all(|e| matches!(e, Event::Attention { .. })), "{events:?}");
     assert_eq!(recoveries, 0, "the connection was never lost");
     assert_eq!(reads_of(&target, 1), 0, "nothing was sent to the unverified LUN");

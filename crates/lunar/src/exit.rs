@@ -223,7 +223,7 @@ mod tests {
         ] {
             let words = [
                 "x",
-                "no login within 15 s",
+                "the login did not complete within 15 s",
                 "HeaderDigest=None, which is not among the offered values",
                 "timed out",
             ];

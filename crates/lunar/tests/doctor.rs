@@ -133,17 +133,17 @@ fn portal_of_another_protocol_is_recognized() {
         &[&format!("srp://{plain}/{id}/0")],
         4,
         "closed the connection during the MPA handshake",
-        "it may be a portal of iSCSI over TCP: use iscsi://",
+        "if the portal serves iSCSI over TCP, use iscsi://",
     );
     let silent = portal(|mut stream| while matches!(stream.read(&mut [0; 64]), Ok(1..)) {});
     let at_silent = [&format!("srp://{silent}/{id}/0"), "--timeout", "1"];
     is_broken(&at_silent, 8, "to the SRP login", "check that the portal accepts SRP");
-    is_broken(&[&format!("iser://{srp}/{TARGET}/0")], 4, "it seems to be a portal of SRP", "srp://HOST");
-    is_broken(&[&format!("srp://{iser}/{id}/0")], 4, "it seems to be a portal of iSER", "use iser://");
+    is_broken(&[&format!("iser://{srp}/{TARGET}/0")], 4, "the portal seems to serve SRP", "srp://HOST");
+    is_broken(&[&format!("srp://{iser}/{id}/0")], 4, "the portal seems to serve iSER", "use iser://");
     let user = "ann%0123456789abcdef@";
     for user in ["", user] {
         let url = format!("iscsi://{user}{srp}/{TARGET}/0");
-        is_broken(&[&url], 4, "the target closed the connection", "use iser:// or srp:// there");
+        is_broken(&[&url], 4, "the target closed the connection", "use iser:// or srp://");
     }
 }
 
@@ -154,18 +154,23 @@ fn missing_srp_target_port_is_reported() {
     for name in ["0123456789abcdef", &format!("{id}:0123456789abcdef"), &format!("0123456789abcdef:{id}")] {
         let settings = "initiator_ext=0000000000000001&initiator_guid=0000000000000002";
         let url = format!("srp://{srp}/{name}/0?{settings}");
-        is_broken(&[&url], 21, "no such target port", "our port is 0x00000000000000010000000000000002");
+        is_broken(
+            &[&url],
+            21,
+            "no such target port",
+            "admit the initiator port 0x00000000000000010000000000000002",
+        );
         let (_, said) = doctor(&[&url]);
         assert!(said.contains("login, request 1") && !said.contains("no response"), "{said}");
     }
-    is_broken(&[&format!("srp://{srp}")], 7, "no discovery", "id_ext and ioc_guid");
+    is_broken(&[&format!("srp://{srp}")], 7, "cannot report the targets", "id_ext and ioc_guid");
 }
 
 #[test]
 fn rejection_by_an_access_list_is_reported() {
     let server = Server::start("closed");
     let url = format!("srp://{}/{}/0", server.srp, server.closed);
-    is_broken(&[&url], 21, "or not for this initiator", "the target's access list");
+    is_broken(&[&url], 21, "or not for this initiator", "the access list of the target");
     is_broken(&[&format!("iser://{}/{CLOSED}/0", server.iser)], 5, "02/02", "initiator name");
 }
 
@@ -176,7 +181,7 @@ fn closed_or_rejected_connection_is_reported() {
         &[&format!("iser://{closes}/{TARGET}/0")],
         4,
         "closed the connection during the MPA handshake",
-        "or have as many connections as it takes",
+        "if its connection limit is reached",
     );
     let web = portal(|mut stream| {
         _ = stream.read(&mut [0; 64]);
@@ -186,7 +191,7 @@ fn closed_or_rejected_connection_is_reported() {
         &[&format!("iser://{web}/{TARGET}/0")],
         4,
         "sent an MPA frame with a wrong key",
-        "look at host and port",
+        "check host and port",
     );
     // An MPA reply of revision 2 that rejects, without a word (RFC 5044 section 7.1.1).
     let rejects = || {
@@ -195,8 +200,18 @@ fn closed_or_rejected_connection_is_reported() {
             _ = stream.write_all(b"MPA ID Rep Frame\x20\x02\0\0");
         })
     };
-    is_broken(&[&format!("iser://{}/{TARGET}/0", rejects())], 4, "rejected the connection", "log says why");
-    is_broken(&[&format!("srp://{}/5c0f2813d1be3e7a/0", rejects())], 4, "without a reason", "portal of SRP");
+    is_broken(
+        &[&format!("iser://{}/{TARGET}/0", rejects())],
+        4,
+        "rejected the RDMA connection",
+        "see its log",
+    );
+    is_broken(
+        &[&format!("srp://{}/5c0f2813d1be3e7a/0", rejects())],
+        4,
+        "without a reason",
+        "portal serves SRP",
+    );
 }
 
 #[test]

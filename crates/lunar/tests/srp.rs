@@ -126,7 +126,7 @@ fn impossible_srp_request_has_a_hint() {
     for command in ["discover", "ls", "info"] {
         let (status, _, err) = server.lunar(&[command, &portal]);
         assert_ne!(status, 0);
-        assert!(err.contains("no discovery") && err.contains("ID_EXT"), "{command}: {err}");
+        assert!(err.contains("cannot report the targets") && err.contains("ID_EXT"), "{command}: {err}");
     }
     let (_, _, err) = server.lunar(&["info", &format!("{portal}/0123456789abcdef/0")]);
     assert!(err.contains("no such target port") && err.contains("access list"), "{err}");

@@ -68,7 +68,7 @@ fn faults_have_their_exit_status(peer: &Peer) {
     ls(24, "wrong CHAP response of the target", &user, MUTUAL, &mutual.replace("moonsecret", "sunsecret"));
     ls(21, "02/03", "", "iqn.2026-11.org.example:none", "");
     let url = peer.open("").replace(&format!("/{}?", peer.lun()), "/7?");
-    fails(21, "LUN 7: there is no such logical unit", &["ls", &url]);
+    fails(21, "LUN 7: the target has no such logical unit", &["ls", &url]);
 }
 
 fn copy_is_verified(peer: &Peer) {
@@ -111,7 +111,7 @@ fn commands_work_with_stgt() {
         // STGT uses digests only if it is configured to.
         fails(5, "HeaderDigest=None", &["ls", &peer.open(DIGESTS)]);
         let url = peer.url(peer.address(), &credentials().0, CHAP, "auth=sha-256");
-        fails(5, "the target may not know this algorithm", &["ls", &url]);
+        fails(5, "the target may not support the offered CHAP algorithms", &["ls", &url]);
         is_reserved_in_one_session(&peer);
     }
 }

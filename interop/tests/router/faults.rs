@@ -225,9 +225,10 @@ fn slow_command_is_logged_with_its_lun() {
     let mut raw = session(router.portal(), T, &[0, 3]);
     let command = raw.command(3, 0x80 | READ, &read10(0, 8), 4096);
     raw.send(&command);
-    let log =
-        until("the warning", || Some(router.log()).filter(|log| log.contains("a command takes too long")));
-    let line = log.lines().find(|line| line.contains("a command takes too long"));
+    let log = until("the warning", || {
+        Some(router.log()).filter(|log| log.contains("a command exceeded command_timeout"))
+    });
+    let line = log.lines().find(|line| line.contains("a command exceeded command_timeout"));
     assert!(line.is_some_and(|line| line.contains("lun=3 ")), "{log}");
 }
 

@@ -55,12 +55,21 @@ impl IserDatamover {
             Err(e) => return breaks(session, &e.to_string()),
         };
         if pdu.read.is_some() || pdu.write.is_some() {
-            return breaks(session, "the target advertises memory");
+            return breaks(
+                session,
+                "the target sent an iSER header with a steering tag, which only initiators may send",
+            );
         }
         match pdu.bhs.opcode() {
             opcode::SCSI_RESPONSE => self.give_back(session, &pdu.bhs, pdu.data),
             opcode::DATA_IN | opcode::R2T => {
-                return breaks(session, &format!("{} over RDMA", opcode::name(pdu.bhs.opcode())));
+                return breaks(
+                    session,
+                    &format!(
+                        "the target sent a {} PDU over iSER, where the data moves by RDMA",
+                        opcode::name(pdu.bhs.opcode())
+                    ),
+                );
             }
             _ => {}
         }

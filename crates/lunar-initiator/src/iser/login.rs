@@ -121,14 +121,20 @@ impl IserLoginConnection {
                 self.endpoint.receives(1, LOGIN_LEN);
                 match pdu.data.len() <= limit && pdu.ahs.is_empty() {
                     true => Ok((pdu.bhs, pdu.data.to_vec())),
-                    false => Err(broke(format!("a PDU with {} bytes of data", pdu.data.len()))),
+                    false => Err(broke(format!(
+                        "the target sent a login PDU with {} bytes of data and {} of AHS; allowed are {limit} and 0",
+                        pdu.data.len(),
+                        pdu.ahs.len()
+                    ))),
                 }
             }
             EndpointEvent::End(Some(e)) => Err(lost(e)),
             EndpointEvent::End(None) => {
-                Err(Error::new(ErrorCode::ConnectionLost, "the target closed the connection"))
+                Err(Error::new(ErrorCode::ConnectionLost, "the target closed the connection during login"))
             }
-            EndpointEvent::Read(..) => Err(broke("data that was not asked for")),
+            EndpointEvent::Read(..) => {
+                Err(broke("the login completed an RDMA Read that the initiator did not request"))
+            }
         }
     }
 
@@ -142,14 +148,14 @@ fn refused(e: ConnectError) -> Error {
     match e {
         ConnectError::Io(e) => no_rdma(&e),
         ConnectError::Rejected(private) if LoginReject::decode(&private).is_ok() => {
-            mismatch("the portal rejected the connection, in words of SRP", protocol_mismatch::SRP)
+            mismatch("the portal rejected the connection with an SRP login reject", protocol_mismatch::SRP)
         }
         ConnectError::Rejected(_) => Error::new(
             ErrorCode::Unreachable,
-            "the portal rejected the connection",
+            "the portal rejected the RDMA connection",
         )
         .with_hint(
-            "it may not speak iSER, or may have as many connections as it takes: the target's log says why",
+            "check that the portal serves iSER, and that the target accepts more connections (see its log)",
         ),
     }
 }

@@ -23,7 +23,13 @@ impl Lun {
         let fits = data.len() as u64 == blocks * 2 * size && offset.is_multiple_of(size);
         let blocks = u8::try_from(blocks).ok().filter(|b| fits && *b > 0);
         let Some(blocks) = blocks else {
-            let e = Error::new(ErrorCode::InvalidArgument, "COMPARE AND WRITE takes 1 to 255 whole blocks");
+            let e = Error::new(
+                ErrorCode::InvalidArgument,
+                format!(
+                    "COMPARE AND WRITE at {offset} with {} bytes of data: expected 1 to 255 blocks of {size} bytes",
+                    data.len()
+                ),
+            );
             return (Err(e), data);
         };
         let hold = self.hold(offset, u64::from(blocks) * size).await;

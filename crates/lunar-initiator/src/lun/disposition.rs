@@ -40,13 +40,16 @@ pub fn disposition(
         s if s == Status::TaskAborted as u8 && repeatable && tries < TRIES => Disposition::Retry,
         s if s == Status::ReservationConflict as u8 => failed(
             ErrorCode::ReservationConflict,
-            "reservation conflict: another initiator holds it, or this one under another ISID".into(),
+            "reservation conflict: another I_T nexus holds a reservation on the LUN".into(),
         ),
         s if s == Status::CheckCondition as u8 => match c.sense() {
             Some(sense) => by_sense(sense, (tries, repeatable), pause, on_sense),
-            None => failed(ErrorCode::ScsiError, "CHECK CONDITION without sense data".into()),
+            None => failed(
+                ErrorCode::ScsiError,
+                "the command ended with CHECK CONDITION and no sense data".into(),
+            ),
         },
-        s => failed(ErrorCode::ScsiError, format!("SCSI status {s:02x}")),
+        s => failed(ErrorCode::ScsiError, format!("the command ended with SCSI status {s:02x}h")),
     }
 }
 
@@ -63,7 +66,7 @@ fn by_sense(
     on_sense: impl FnOnce(Sense),
 ) -> Disposition {
     if sense.deferred {
-        tracing::warn!("deferred error of an earlier command: {sense}");
+        tracing::warn!("the LUN reports a deferred error of an earlier command: {sense}");
         // A recovered error loses no data.
         if sense.key > 1 {
             on_sense(sense);

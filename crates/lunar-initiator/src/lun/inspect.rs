@@ -10,7 +10,7 @@ use lunar_wire::scsi::{Sense, op};
 
 /// The allocation length of the commands.
 const LEN: u16 = 255;
-const NO_UNIT: &str = "there is no such logical unit";
+const NO_UNIT: &str = "the target has no such logical unit";
 
 /// Reads all properties once the logical unit is ready. A reservation of another initiator does not prevent this.
 pub async fn properties(session: &Session, lun: u64) -> Result<Properties, Error> {
@@ -130,7 +130,11 @@ async fn read(session: &Session, lun: u64, cdb: Cdb, len: u16) -> Result<Vec<u8>
 async fn maybe(session: &Session, lun: u64, cdb: Cdb, len: u16) -> Result<Vec<u8>, Error> {
     match read(session, lun, cdb, len).await {
         Err(e) if e.sense.is_some_and(|s| s.key == 5) => {
-            tracing::debug!(opcode = cdb[0], is_inquiry = cdb[0] == op::INQUIRY, "not there: {e}");
+            tracing::debug!(
+                opcode = cdb[0],
+                is_inquiry = cdb[0] == op::INQUIRY,
+                "the logical unit does not have this page: {e}"
+            );
             Ok(Vec::new())
         }
         Err(e) if e.code == ErrorCode::ReservationConflict => Ok(Vec::new()),

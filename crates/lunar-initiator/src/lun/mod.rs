@@ -98,8 +98,7 @@ impl Lun {
             let properties =
                 inspect::properties(session, lun).await.map_err(|e| e.during(format!("LUN {number}")))?;
             if !properties.is_block_device() || properties.block_size == 0 {
-                let what =
-                    format!("LUN {number} is not a disk (device type {:02x}h)", properties.device_type);
+                let what = format!("LUN {number} is not a disk: device type {:02x}h", properties.device_type);
                 return Err(Error::new(ErrorCode::InvalidArgument, what));
             }
             if properties.identity.is_empty() {
@@ -187,13 +186,20 @@ impl Lun {
             return Err(self.session.expel(self.lun, properties.identity));
         }
         if properties.block_size != self.block_size {
-            let what =
-                format!("the block size changed from {} to {}", self.block_size, properties.block_size);
+            let what = format!(
+                "the block size of LUN {} changed from {} to {} bytes",
+                self.number, self.block_size, properties.block_size
+            );
             return Err(Error::new(ErrorCode::IdentityMismatch, what));
         }
         let before = self.capacity.swap(properties.capacity(), Ordering::Relaxed);
         if before != properties.capacity() {
-            tracing::info!(lun = self.number, before, now = properties.capacity(), "the capacity changed");
+            tracing::info!(
+                lun = self.number,
+                before,
+                now = properties.capacity(),
+                "the capacity of the LUN changed"
+            );
             self.changed.store(true, Ordering::Relaxed);
         }
         *self.properties.lock().unwrap_or_else(|e| e.into_inner()) = properties;
@@ -243,7 +249,7 @@ async fn keep_reading(lun: &Weak<Lun>, events: &flume::Receiver<Event>) {
         let read = inspect::properties(&session, address).await;
         let Some(lun) = lun.upgrade() else { return };
         if let Err(e) = read.and_then(|properties| lun.take(properties)) {
-            tracing::warn!(lun = lun.number, "cannot read what it is now: {e}");
+            tracing::warn!(lun = lun.number, "cannot read the changed properties of the LUN: {e}");
         }
     }
 }

@@ -213,11 +213,12 @@ async fn repeat_until_settled(
             Disposition::Done => return (Ok((completion, None)), buf),
             Disposition::Failed(e) => return (Ok((completion, Some(e))), buf),
             Disposition::RetryAfter(pause) if late(pause) => {
-                let why = unready(&completion, "it stays busy or not ready");
+                let why = unready(&completion, "the LUN stays busy or not ready");
                 return (Ok((completion, Some(why))), buf);
             }
             Disposition::Retry if left.is_zero() => {
-                let why = unready(&completion, "it did not end in time").with_hint(hints::OPERATION_TIMEOUT);
+                let why = unready(&completion, "the command did not end within the operation timeout")
+                    .with_hint(hints::OPERATION_TIMEOUT);
                 return (Ok((completion, Some(why))), buf);
             }
             Disposition::RetryAfter(pause) => compio::time::sleep(pause).await,
@@ -229,7 +230,7 @@ async fn repeat_until_settled(
 }
 
 fn unready(c: &Completion, what: &str) -> Error {
-    let why = c.sense().map_or_else(|| format!("SCSI status {:02x}", c.status), |s| s.to_string());
+    let why = c.sense().map_or_else(|| format!("SCSI status {:02x}h", c.status), |s| s.to_string());
     let error = Error::new(ErrorCode::TimedOut, format!("{what}: {why}"));
     error.with_status(c.status).with_sense(c.sense())
 }

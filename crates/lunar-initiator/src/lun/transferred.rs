@@ -13,8 +13,12 @@ pub(super) fn with_buffer<T>(
     data: Option<Buf>,
     len: usize,
 ) -> (Result<T, Error>, Buf) {
-    let gone =
-        |e: Error| Error::new(ErrorCode::InvalidArgument, format!("{e}; the data of the write is lost"));
+    let gone = |e: Error| {
+        Error::new(
+            ErrorCode::InvalidArgument,
+            format!("the write failed, and its data is no longer in memory for a retry on another path: {e}"),
+        )
+    };
     match data {
         Some(data) => (result, data),
         None => (result.map_err(gone), Buf::zeroed(len)),
@@ -38,7 +42,10 @@ fn whole(c: &Completion, wanted: usize) -> Result<(), Error> {
     if c.transferred == wanted {
         return Ok(());
     }
-    Err(Error::new(ErrorCode::ScsiError, format!("{} of {wanted} bytes were transferred", c.transferred)))
+    Err(Error::new(
+        ErrorCode::ScsiError,
+        format!("the target transferred {} of {wanted} bytes of the command", c.transferred),
+    ))
 }
 
 #[cfg(test)]

@@ -48,17 +48,17 @@ impl Multipath {
 fn same_unit(ways: &[Arc<dyn LunPath>]) -> Result<(), Error> {
     let wrong = |what: String, hint| Err(Error::new(ErrorCode::IdentityMismatch, what).with_hint(hint));
     let Some((first, others)) = ways.split_first() else {
-        return Err(Error::new(ErrorCode::InvalidArgument, "a logical unit needs at least one path"));
+        return Err(Error::new(ErrorCode::InvalidArgument, "the list of paths to the logical unit is empty"));
     };
     for other in others {
         let (a, b) = (first.name(), other.name());
         if first.identity().is_empty() || other.identity().is_empty() {
-            let what = format!("{a} and {b}: without VPD page 83h it cannot be seen that they are the same");
+            let what = format!("paths {a} and {b}: the LUN has no identity (VPD page 83h) to compare");
             return wrong(what, hints::NO_IDENTITY);
         }
         let (f, o) = (first.facts(), other.facts());
         if first.identity() != other.identity() || f.capacity != o.capacity {
-            return wrong(format!("{a} and {b} lead to different logical units"), hints::PATHS_DIFFER);
+            return wrong(format!("paths {a} and {b} lead to different logical units"), hints::PATHS_DIFFER);
         }
     }
     Ok(())

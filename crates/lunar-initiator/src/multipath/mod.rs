@@ -125,9 +125,9 @@ impl Multipath {
         }
         let path = self.ways[at].name();
         if state.is_usable() {
-            tracing::info!(path, "the path is back");
+            tracing::info!(path, "the path to the LUN works again");
         } else {
-            tracing::warn!(path, ?state, "the path is out of use");
+            tracing::warn!(path, ?state, "the path to the LUN is no longer used");
         }
     }
 
@@ -233,11 +233,11 @@ impl Multipath {
         if self.paths.all_changed() {
             return Err(Error::new(
                 ErrorCode::IdentityMismatch,
-                "all paths lead to a different logical unit than before",
+                "every path of the LUN now leads to another logical unit than before",
             ));
         }
         if self.gives_up.load(SeqCst) {
-            return Err(Error::new(ErrorCode::SessionClosed, "all paths have failed"));
+            return Err(Error::new(ErrorCode::SessionClosed, "all paths to the LUN have failed"));
         }
         let gone = self.outage().map_or(Duration::ZERO, |since| since.elapsed());
         let left = self.settings.queue.saturating_sub(gone);
@@ -253,7 +253,7 @@ impl Multipath {
 }
 
 fn none_left(queue: Duration) -> Error {
-    Error::new(ErrorCode::TimedOut, format!("no usable path for {} s", queue.as_secs()))
+    Error::new(ErrorCode::TimedOut, format!("no path to the LUN was usable for {} s", queue.as_secs()))
 }
 
 impl fmt::Debug for Multipath {

@@ -86,7 +86,12 @@ async fn oldest(lun: &Lun) -> Option<Duration> {
 /// Resets a logical unit through another path. Returns false on failure.
 async fn reset(lun: &Lun, other: &dyn LunPath) -> bool {
     let Some(through) = other.lun() else { return false };
-    let sent = reinstatement::reset(through.session(), through.address(), "writes of a lost path wait").await;
+    let sent = reinstatement::reset(
+        through.session(),
+        through.address(),
+        "writes of a lost path are not known to have ended",
+    )
+    .await;
     if let Some(sent) = sent {
         lun.session().was_reset(lun.address(), sent).await;
     }

@@ -20,7 +20,7 @@ pub async fn run(local: &Rc<LocalSession>, mut receiver: TransportReceiver) -> E
     let mut patience = YieldHeuristic::default();
     loop {
         let Some(stream) = local.stream.borrow().clone() else {
-            return Error::new(ErrorCode::ConnectionLost, "the connection was closed locally");
+            return Error::new(ErrorCode::ConnectionLost, "this initiator closed the connection");
         };
         // More data are available: they complete further commands, whose owners send new ones. All of these leave in
         // one send.
@@ -107,7 +107,10 @@ impl LocalSession {
         let stray = |t: &mut Task| t.state == TaskState::Sent && t.is_abandoned();
         let are_there = self.state.borrow_mut().tasks.iter().any(stray);
         if are_there {
-            self.give_up_connection(Error::new(ErrorCode::ConnectionLost, "a command did not end in time"));
+            self.give_up_connection(Error::new(
+                ErrorCode::ConnectionLost,
+                "the initiator dropped the connection: an abandoned command was still in flight",
+            ));
         }
     }
 

@@ -79,7 +79,9 @@ impl SessionState {
                 Ok(())
             }
             None => {
-                let what = format!("an answer with the tag {tag:08x}, which names no request");
+                let what = format!(
+                    "the target sent a response with Initiator Task Tag {tag:08x}, which no request has"
+                );
                 Err(Error::new(ErrorCode::ProtocolError, what))
             }
         }

@@ -78,7 +78,10 @@ impl LocalSession {
         let mut state = self.state.borrow_mut();
         for (lun, found) in state.unverified.late(now, limit) {
             let (number, limit_s) = (shown(lun), limit.as_secs());
-            let what = format!("LUN {number} of {} was not seen for {limit_s} s: {found}", self.name());
+            let what = format!(
+                "LUN {number} of {}: the identity check failed for {limit_s} s: {found}",
+                self.name()
+            );
             tracing::warn!("{what}");
             let error = Error::new(ErrorCode::TimedOut, what).with_hint(hints::RECOVERY_TIMEOUT);
             state.fail_queued(&error, |t| t.lun == lun && !t.urgent);
@@ -104,7 +107,10 @@ impl LocalSession {
         }
         drop(state);
         if is_stray {
-            self.give_up_connection(Error::new(ErrorCode::ConnectionLost, "a command did not end in time"));
+            self.give_up_connection(Error::new(
+                ErrorCode::ConnectionLost,
+                "the initiator dropped the connection: a command exceeded operation_timeout",
+            ));
         }
     }
 
@@ -118,7 +124,7 @@ impl LocalSession {
         match state.oldest_ping() {
             Some(since) if now.duration_since(since.max(state.connection.heard())) >= t.noop => {
                 drop(state);
-                let what = format!("no answer to a NOP-Out within {} s", t.noop.as_secs_f32());
+                let what = format!("the target did not answer a NOP-Out within {} s", t.noop.as_secs_f32());
                 self.give_up_connection(Error::new(ErrorCode::ConnectionLost, what));
             }
             Some(_) => {}
@@ -146,10 +152,13 @@ impl LocalSession {
         say: impl FnOnce(&mut SessionState) -> flume::Receiver<Result<T, Error>>,
     ) -> Result<T, Error> {
         if self.state.borrow().online == Online::No {
-            return Err(Error::new(ErrorCode::ConnectionLost, "there is no connection"));
+            return Err(Error::new(ErrorCode::ConnectionLost, "the session has no connection at the moment"));
         }
         if self.state.borrow().connection.is_logging_out() {
-            return Err(Error::new(ErrorCode::ConnectionLost, "the connection is logging out"));
+            return Err(Error::new(
+                ErrorCode::ConnectionLost,
+                "the connection of the session is logging out",
+            ));
         }
         self.answer(limit, say).await
     }
@@ -171,12 +180,17 @@ impl LocalSession {
             let (before, _) = self.state.borrow().connection.progress();
             match time_limit::within(limit, answer.recv_async()).await {
                 Some(Ok(answer)) => return answer,
-                Some(Err(_)) => return Err(Error::new(ErrorCode::ConnectionLost, "the connection was lost")),
+                Some(Err(_)) => {
+                    return Err(Error::new(
+                        ErrorCode::ConnectionLost,
+                        "the connection was lost before the target answered",
+                    ));
+                }
                 None if before < end
                     && self.state.borrow().connection.progress().0 > before
                     && Instant::now() < last => {}
                 None => {
-                    let what = format!("no answer within {} s", limit.as_secs());
+                    let what = format!("the target did not answer the request within {} s", limit.as_secs());
                     return Err(Error::new(ErrorCode::TimedOut, what));
                 }
             }
@@ -239,8 +253,8 @@ fn reaches(function: TaskManagementFunction, lun: u64) -> impl Fn(u64, u32) -> b
 pub(crate) fn is_done(answer: Result<u8, Error>, path: &str) -> bool {
     match answer {
         Ok(COMPLETE) => return true,
-        Ok(code) => tracing::warn!(path, "the target refuses LOGICAL UNIT RESET (response {code})"),
-        Err(e) => tracing::warn!(path, "LOGICAL UNIT RESET: {e}"),
+        Ok(code) => tracing::warn!(path, "the target rejected LOGICAL UNIT RESET: response {code}"),
+        Err(e) => tracing::warn!(path, "LOGICAL UNIT RESET failed: {e}"),
     }
     false
 }
@@ -269,7 +283,8 @@ pub(super) async fn carry_out(
     let (before, at) = (local.state.borrow().command_window.cmd_sn, Instant::now());
     let answer = local.ask(limit, |m| m.manage(function, lun, None)).await;
     if answer == Ok(COMPLETE) {
-        let error = Error::new(ErrorCode::TimedOut, "the command was aborted by its owner");
+        let error =
+            Error::new(ErrorCode::TimedOut, "a task management function of the caller aborted the command");
         local.ended(&error, before, reaches(function, lun));
         local.was_reset(function, lun, at);
         local.flush_soon();
@@ -286,7 +301,8 @@ async fn escalate(local: Rc<LocalSession>, tag: u32) {
 
 async fn recover_task(local: &Rc<LocalSession>, tag: u32) {
     let t = &local.options.timeouts;
-    let what = format!("the command did not end within {} s and was aborted", t.command.as_secs_f32());
+    let what =
+        format!("the command did not end within {} s, and the initiator aborted it", t.command.as_secs_f32());
     let error = Error::new(ErrorCode::TimedOut, what).with_hint(hints::COMMAND_TIMEOUT);
     let steps = [
         (TaskManagementFunction::AbortTask, t.abort),
@@ -300,7 +316,7 @@ async fn recover_task(local: &Rc<LocalSession>, tag: u32) {
             let Some(task) = state.unended(tag) else { return };
             (task.lun, task.cmd_sn, before)
         };
-        tracing::warn!(target = %local.name(), lun = %shown(lun), ?function, "a command takes too long");
+        tracing::warn!(target = %local.name(), lun = %shown(lun), ?function, "a command exceeded command_timeout");
         let (aborts, at) = (function == TaskManagementFunction::AbortTask, Instant::now());
         let task = aborts.then_some((tag, cmd_sn));
         match local.ask(limit, |m| m.manage(function, lun, task)).await {
@@ -316,7 +332,7 @@ async fn recover_task(local: &Rc<LocalSession>, tag: u32) {
     if still_there {
         local.give_up_connection(Error::new(
             ErrorCode::ConnectionLost,
-            "a command did not end after ABORT TASK and resets",
+            "the initiator dropped the connection: a command did not end after ABORT TASK and resets",
         ));
     }
 }

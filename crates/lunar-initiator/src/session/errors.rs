@@ -14,5 +14,8 @@ pub fn broke(what: impl Into<String>) -> Error {
 
 /// The error of commands to a LUN that leads to another logical unit.
 pub fn changed() -> Error {
-    Error::new(ErrorCode::IdentityMismatch, "the identity of the logical unit (VPD page 83h) has changed")
+    Error::new(
+        ErrorCode::IdentityMismatch,
+        "the LUN now leads to a logical unit with another identity (VPD page 83h)",
+    )
 }

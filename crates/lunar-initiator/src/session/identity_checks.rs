@@ -107,7 +107,7 @@ impl LocalSession {
                 self.state.borrow_mut().fail_queued(&changed(), |t| t.lun == lun && !t.urgent);
             }
             IdentityCheck::Unchanged if was => {
-                tracing::info!(lun, "the logical unit is again the one that it was");
+                tracing::info!(lun, "the LUN leads to the original logical unit again");
                 self.changed.borrow_mut().retain(|l| *l != lun);
             }
             IdentityCheck::Unchanged => {}
@@ -127,7 +127,9 @@ impl LocalSession {
         let data = Direction::In(Buf::zeroed(IDENTITY_LEN.into()));
         let command = Command::new(lun, cdb::inquiry(page, IDENTITY_LEN), data);
         let tag = self.state.borrow_mut().submit_urgently(command, Waiter::Unknown);
-        let tag = tag.map_err(|_| Error::new(ErrorCode::InvalidArgument, "too many commands"))?;
+        let tag = tag.map_err(|_| {
+            Error::new(ErrorCode::InvalidArgument, "no task tag is free for the identity check of the LUN")
+        })?;
         self.flush_soon();
         Ok(self.pending(tag))
     }
@@ -171,7 +173,7 @@ impl LocalSession {
                 self.flush_soon();
                 return true;
             }
-            Ok(None) => "it is not there".into(),
+            Ok(None) => "the LUN is missing or reports no identity".into(),
             Err(e) => e.to_string(),
         };
         let is_over = self.state.borrow_mut().unverified.missed(lun, found);

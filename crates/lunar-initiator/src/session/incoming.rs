@@ -79,11 +79,17 @@ impl SessionState {
     fn arrived(&mut self, pdu: ReceivedPdu<'_>) -> Result<(), Error> {
         let header = &pdu.header;
         if !pdu.ahs.is_empty() {
-            return Err(broke(format!("{} with an additional header", opcode::name(header.opcode()))));
+            return Err(broke(format!(
+                "the target sent a {} with an additional header segment",
+                opcode::name(header.opcode())
+            )));
         }
         if !pdu.intact {
             // At ErrorRecoveryLevel 0, a lost PDU ends the session.
-            return Err(broke(format!("data digest mismatch in {}", opcode::name(header.opcode()))));
+            return Err(broke(format!(
+                "the data digest of a {} does not match its data",
+                opcode::name(header.opcode())
+            )));
         }
         match header.opcode() {
             opcode::DATA_IN => self.take_data_in(header, pdu.data),
@@ -95,9 +101,10 @@ impl SessionState {
             opcode::LOGOUT_RESPONSE => self.control_response(header, ControlKind::Logout),
             opcode::ASYNC => self.async_message(header, pdu.data.bytes()),
             opcode::REJECT => self.reject(header, pdu.data.bytes()),
-            other => {
-                Err(broke(format!("{} (opcode {other:02x}) in full feature phase", opcode::name(other))))
-            }
+            other => Err(broke(format!(
+                "the target sent a {} (opcode {other:02x}h), which is invalid in full feature phase",
+                opcode::name(other)
+            ))),
         }
     }
 
@@ -107,7 +114,9 @@ impl SessionState {
         let expected = self.connection.exp_stat_sn();
         if !self.connection.take_stat_sn(header) {
             let (name, got) = (opcode::name(header.opcode()), header.stat_sn());
-            return Err(broke(format!("{name} with StatSN {got} instead of {expected}: an answer was lost")));
+            return Err(broke(format!(
+                "the target sent a {name} with StatSN {got}, expected {expected}: a response was lost"
+            )));
         }
         self.window(header);
         Ok(())
@@ -127,7 +136,11 @@ impl SessionState {
         if let Segment::Bytes(bytes) = &segment
             && bytes.len() != header.data_len()
         {
-            return Err(broke("a segment of another length than its header states"));
+            return Err(broke(format!(
+                "the target sent {} bytes in a Data-In whose DataSegmentLength is {}",
+                bytes.len(),
+                header.data_len()
+            )));
         }
         self.data_in(header, segment)?;
         if header.flags() & STATUS == 0 {
@@ -135,7 +148,7 @@ impl SessionState {
             return Ok(());
         }
         if !header.is_final() {
-            return Err(broke("Data-In with a status that is not the last of its sequence"));
+            return Err(broke("the target sent a Data-In with a status (S bit) but without the F bit"));
         }
         self.status(header)?;
         self.complete(header, Box::default())
@@ -145,18 +158,19 @@ impl SessionState {
         self.status(header)?;
         let Some(task) = self.tasks.sent(header.itt()) else {
             return Err(broke(format!(
-                "a SCSI Response for the tag {:08x}, which names no command",
+                "the target sent a SCSI Response with Initiator Task Tag {:08x}, which no command has",
                 header.itt()
             )));
         };
         let (counted, received) = (header.exp_data_sn(), task.data_sn);
         match header.response() {
-            0 if counted > received => {
-                Err(broke(format!("{received} Data-In or R2T PDUs came; the response counts {counted}")))
-            }
+            0 if counted > received => Err(broke(format!(
+                "{received} Data-In or R2T PDUs arrived for a command, but ExpDataSN of the response is {counted}"
+            ))),
             0 => self.complete(header, sense_of(data)?),
             code => {
-                let what = format!("the target failed to carry out the command (response {code:02x})");
+                let what =
+                    format!("the target failed to execute the command: iSCSI response code {code:02x}h");
                 match code {
                     // The logical unit has not responded, so a repeatable command is sent again.
                     TARGET_FAILURE => {
@@ -174,14 +188,19 @@ impl SessionState {
     #[inline]
     fn complete(&mut self, header: &Bhs, sense: Box<[u8]>) -> Result<(), Error> {
         let Some(task) = self.tasks.sent(header.itt()) else {
-            return Err(broke("a status for a tag that names no command"));
+            return Err(broke("the target sent a status with an Initiator Task Tag that no command has"));
         };
         let (flags, residual) = (header.flags(), header.residual_count());
         let (under, over) = match flags & (OVERFLOW | UNDERFLOW) {
             0 => (0, 0),
             UNDERFLOW if residual <= task.expected => (residual, 0),
             OVERFLOW => (0, residual),
-            _ => return Err(broke("invalid residual count")),
+            _ => {
+                return Err(broke(format!(
+                    "the target sent an invalid residual count: {residual} of {} bytes, flags {flags:02x}h",
+                    task.expected
+                )));
+            }
         };
         let (status, queued, is_check) = (header.scsi_status(), task.queued, task.urgent);
         let transferred = moved(task, under, status)?;
@@ -211,7 +230,9 @@ impl SessionState {
     fn nop_in(&mut self, header: &Bhs) -> Result<(), Error> {
         let (itt, ttt) = (header.itt(), header.ttt());
         if itt != NONE && ttt != NONE {
-            return Err(broke("a NOP-In with both an initiator and a target tag"));
+            return Err(broke(
+                "the target sent a NOP-In with both an Initiator Task Tag and a Target Transfer Tag",
+            ));
         }
         if itt != NONE {
             self.status(header)?;
@@ -221,7 +242,7 @@ impl SessionState {
         self.window(header);
         if ttt != NONE {
             if !self.connection.count_pong() {
-                return Err(broke("the target sends NOP-Ins and does not read the answers"));
+                return Err(broke("the target sends NOP-Ins but does not read the replies of the initiator"));
             }
             self.say(request::nop_out(header.lun(), NONE, ttt), Payload::Empty);
         }
@@ -254,15 +275,25 @@ impl SessionState {
             }
             async_event::CONNECTION_DROP | async_event::SESSION_DROP => {
                 self.connection.set_time2wait_s(header.async_parameters()[1]);
-                return Err(Error::new(ErrorCode::ConnectionLost, "the target ends the connection"));
+                return Err(Error::new(
+                    ErrorCode::ConnectionLost,
+                    "the target ended the connection with an Asynchronous Message",
+                ));
             }
             async_event::TASK_TERMINATION => {
                 let lun = header.lun();
                 let ended: Vec<u32> = self.tasks.iter().filter(|t| t.lun == lun).map(|t| t.tag).collect();
-                self.ended_by_abort(ended, "the target ended the command");
+                self.ended_by_abort(
+                    ended,
+                    "the target terminated the command (Asynchronous Message: task termination)",
+                );
             }
             code if async_event::VENDOR_SPECIFIC.contains(&code) => {}
-            code => return Err(broke(format!("an Asynchronous Message of the unknown kind {code}"))),
+            code => {
+                return Err(broke(format!(
+                    "the target sent an Asynchronous Message with the unknown AsyncEvent {code}"
+                )));
+            }
         }
         self.pump();
         Ok(())
@@ -272,12 +303,12 @@ impl SessionState {
     fn reject(&mut self, header: &Bhs, data: &[u8]) -> Result<(), Error> {
         self.status(header)?;
         let reason = header.reject_reason();
-        let what = format!("the target rejected a request (reason {reason:02x})");
+        let what = format!("the target rejected a request: reason {reason:02x}h");
         let Some(rejected) = data.first_chunk::<48>().map(|b| Bhs::from_bytes(*b)) else {
-            return Err(broke(format!("{what} without its header")));
+            return Err(broke(format!("{what}, and did not return the header of the request")));
         };
         let name = opcode::name(rejected.opcode());
-        let error = broke(format!("the target rejected a {name} (reason {reason:02x})"));
+        let error = broke(format!("the target rejected a {name}: reason {reason:02x}h"));
         let tag = rejected.itt();
         if rejected.opcode() == opcode::TEXT && self.text_tag() == Some(tag) {
             self.rejected_text(reason);
@@ -336,9 +367,10 @@ impl SessionState {
 fn moved(task: &Task, under: u32, status: u8) -> Result<u32, Error> {
     let moved = task.expected - under;
     match task.data {
-        TaskData::In(_, came) if came < moved && status == 0 => {
-            Err(broke(format!("{came} of {moved} bytes came for the read with the tag {:08x}", task.tag)))
-        }
+        TaskData::In(_, came) if came < moved && status == 0 => Err(broke(format!(
+            "{came} bytes of {moved} arrived for the read with Initiator Task Tag {:08x}",
+            task.tag
+        ))),
         TaskData::In(_, came) => Ok(moved.min(came)),
         _ => Ok(moved),
     }
@@ -357,5 +389,7 @@ fn sense_of(data: &[u8]) -> Result<Box<[u8]>, Error> {
     }
     let len = be::get16(data) as usize;
     let sense = data.get(2..2 + len);
-    sense.map(Box::from).ok_or_else(|| broke(format!("sense data of {len} bytes in {}", data.len())))
+    sense
+        .map(Box::from)
+        .ok_or_else(|| broke(format!("SenseLength is {len}, but the data segment has {} bytes", data.len())))
 }

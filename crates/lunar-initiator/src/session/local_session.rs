@@ -117,7 +117,7 @@ impl LocalSession {
             return Err(ended(error, command));
         }
         let taken = self.state.borrow_mut().submit(command, waiter);
-        let many = "too many commands, or too much data in one";
+        let many = "the command exceeds the limit on commands in flight or on the length of a transfer";
         let tag = taken.map_err(|command| ended(Error::new(ErrorCode::InvalidArgument, many), *command))?;
         self.flush_soon();
         Ok(tag)

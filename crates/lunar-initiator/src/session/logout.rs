@@ -63,7 +63,7 @@ pub async fn close(local: &Rc<LocalSession>) -> Result<(), Error> {
         return Err(error);
     }
     if local.state.borrow().connection.is_logging_out() && !local.parted.get() {
-        return Err(Error::new(ErrorCode::TimedOut, "the target did not answer the logout"));
+        return Err(Error::new(ErrorCode::TimedOut, "the target did not answer the Logout Request in time"));
     }
     Ok(())
 }

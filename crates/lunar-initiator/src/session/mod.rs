@@ -255,7 +255,10 @@ impl Session {
     /// Takes the deferred error that a logical unit reported since the last call: acknowledged data are lost.
     pub(crate) fn take_deferred_error(&self, lun: u64) -> Option<Error> {
         let sense = self.0.deferred_errors.take(lun)?;
-        let error = Error::new(ErrorCode::ScsiError, format!("acknowledged data is lost: {sense}"));
+        let error = Error::new(
+            ErrorCode::ScsiError,
+            format!("acknowledged data of an earlier write is lost: {sense}"),
+        );
         // Returned as a current error of this request: hosts retry a command that returns a deferred error.
         let sense = Sense { deferred: false, ..sense };
         Some(error.with_status(Status::CheckCondition as u8).with_sense(Some(sense)))

@@ -73,7 +73,7 @@ impl SessionState {
             return Some((task.cmd_sn, tag));
         }
         let kind = if task.aborting { ErrorCode::Aborted } else { ErrorCode::ConnectionLost };
-        let what = "the connection was lost; it is not known whether the command was carried out before, and it will not be later";
+        let what = "the connection was lost: the target may have executed the command, but will not execute it later";
         let error = task.overdue.take().unwrap_or_else(|| Error::new(kind, what));
         self.finish(tag, Err(error));
         None
@@ -173,8 +173,8 @@ impl LocalSession {
             Some((count, since)) if late(since) && !self.said_waits.replace(true) => tracing::warn!(
                 target = %self.name(),
                 writes = count,
-                "writes wait: the target may still carry them out; \
-                 hint: they end when the session has recovered; late_writes=risk does not wait",
+                "writes wait until the target can no longer execute their earlier transmission; \
+                 hint: the writes end when the session recovers; late_writes=risk in the URL does not wait",
             ),
             None => self.say_how_they_ended(),
             Some(_) => {}
@@ -193,7 +193,13 @@ impl LocalSession {
         match self.said_waits.replace(false) {
             false => {}
             true if failed == 0 => {
-                tracing::info!(target, succeeded, repeated, failed, "the writes that waited have ended");
+                tracing::info!(
+                    target,
+                    succeeded,
+                    repeated,
+                    failed,
+                    "the writes that waited for the end of a lost session have ended"
+                );
             }
             // The error may be local to this path.
             true => {
@@ -202,7 +208,7 @@ impl LocalSession {
                     succeeded,
                     repeated,
                     failed,
-                    "writes that waited have failed on this path"
+                    "writes that waited for the end of a lost session have failed on this path"
                 );
             }
         }
@@ -213,7 +219,7 @@ impl LocalSession {
         let failed = self.state.borrow_mut().fail_queued(error, |_| true);
         // A recovery timeout of zero means that the owner has another path.
         if failed > 0 && !self.options.timeouts.recovery.is_zero() {
-            tracing::error!(target = %self.name(), failed, "writes that waited have failed: {error}");
+            tracing::error!(target = %self.name(), failed, "writes waited for a connection and failed: {error}");
         }
     }
 
@@ -237,8 +243,9 @@ impl LocalSession {
 
     fn left_behind_as(&self, kind: ErrorCode) -> Option<Error> {
         let count = self.left_behind.get();
-        let what = || format!("the session ended while {} may still carry out writes ({count})", self.name());
-        let hint = "write nothing there before the target has ended the old session: restart the target, or look at it";
+        let what =
+            || format!("the session ended while target {} may still execute writes ({count})", self.name());
+        let hint = "write nothing to the LUN before the old session has ended: restart the target to end it";
         (count > 0).then(|| Error::new(kind, what()).with_hint(hint))
     }
 }
@@ -247,7 +254,11 @@ impl LocalSession {
 async fn end_orphans(local: Rc<LocalSession>, luns: Vec<u64>) {
     for lun in luns {
         let (target, number) = (local.name(), shown(lun));
-        tracing::warn!(target, lun = %number, "writes of another portal group wait: the logical unit is reset");
+        tracing::warn!(
+            target,
+            lun = %number,
+            "writes of another portal group may be in flight: the initiator resets the logical unit"
+        );
         is_done(
             carry_out(&local, TaskManagementFunction::LunReset, lun).await,
             &format!("{target}/{number}"),

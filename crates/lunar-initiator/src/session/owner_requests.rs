@@ -47,7 +47,7 @@ impl LocalSession {
     }
 
     async fn abort(self: &Rc<Self>, tag: u32) -> Result<(), Error> {
-        let aborted = || Error::new(ErrorCode::Aborted, "the command was aborted by its owner");
+        let aborted = || Error::new(ErrorCode::Aborted, "the caller aborted the command");
         let Some(task) = self.state.borrow_mut().abort(tag, &aborted()) else {
             return self.no_orphan(tag).await;
         };
@@ -64,12 +64,15 @@ impl LocalSession {
                 return Ok(());
             }
             Ok(code) => {
-                Error::new(ErrorCode::Refused, format!("the target refuses ABORT TASK (response {code})"))
+                Error::new(ErrorCode::Refused, format!("the target rejected the function: response {code}"))
             }
             Err(e) => e,
         };
         if self.may_come_late(tag) {
-            self.give_up_connection(Error::new(ErrorCode::ConnectionLost, "a command could not be aborted"));
+            self.give_up_connection(Error::new(
+                ErrorCode::ConnectionLost,
+                "the initiator dropped the connection: the target did not execute ABORT TASK",
+            ));
             return self.no_orphan(tag).await;
         }
         self.state.borrow_mut().tasks.expire(tag, aborted());

@@ -160,7 +160,7 @@ impl LocalSession {
         facts.recoveries += u32::from(again);
         drop(facts);
         if again {
-            tracing::info!(target = %self.name(), "the session has recovered");
+            tracing::info!(target = %self.name(), "the session has reconnected");
             self.listeners.notify(&Event::Connected);
         }
         self.bell.notify(usize::MAX);
@@ -177,7 +177,7 @@ impl LocalSession {
         let repeats = self.violations.borrow_mut().note(why);
         if repeats && !self.asked.get() && self.gave_up.borrow().is_none() {
             self.end_waiting(
-                why.clone().during(format!("{} repeats a violation of the protocol", self.name())),
+                why.clone().during(format!("target {} repeats a protocol violation", self.name())),
             );
         }
     }
@@ -189,7 +189,7 @@ async fn reconnect(local: &Rc<LocalSession>, why: Error, short_lives: u32) -> Op
         return None;
     }
     match local.asked.get() {
-        true => tracing::debug!(target = %local.name(), "the session was lost over a text request: {why}"),
+        true => tracing::debug!(target = %local.name(), "the session was lost during a Text Request: {why}"),
         false => tracing::warn!(target = %local.name(), "the session was lost: {why}"),
     }
     local.listeners.notify(&Event::Lost(why.to_string()));
@@ -203,7 +203,7 @@ async fn reconnect(local: &Rc<LocalSession>, why: Error, short_lives: u32) -> Op
         match tried {
             Ok(connected) => return Some(connected),
             Err(e) => {
-                tracing::debug!(target = %local.name(), "no connection yet: {e}");
+                tracing::debug!(target = %local.name(), "cannot reconnect the session yet: {e}");
                 local.note_violation(&e);
                 *local.last_error.borrow_mut() = Some(e);
             }

@@ -167,7 +167,7 @@ impl SessionState {
         self.orphan(&orphans);
         self.queue_again(back);
         for tag in over {
-            let what = format!("{why}; it is not known whether the command was carried out");
+            let what = format!("{why}; the target may have executed the command");
             let is_aborting = self.tasks.get(tag).is_some_and(|t| t.aborting);
             let kind = if is_aborting { ErrorCode::Aborted } else { ErrorCode::ConnectionLost };
             if self.tasks.get(tag).is_some_and(|t| t.is_leaving()) {

@@ -307,7 +307,7 @@ fn residuals_say_how_much_was_moved() {
     let tag = peer.read(512);
     peer.data_in(tag, 0, &[1; 100], true, None);
     peer.respond(tag, 0, 0, 0, &[]);
-    assert!(peer.broken().what.contains("100 of 512 bytes came"), "missing data must be an error");
+    assert!(peer.broken().what.contains("100 bytes of 512 arrived"), "missing data must be an error");
 }
 
 /// FRM-024, SN-005, SN-010, SN-014, DAT-014, DAT-024, DAT-028, REJ-012: one protocol violation each.

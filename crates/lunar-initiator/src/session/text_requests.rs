@@ -59,7 +59,7 @@ impl SessionState {
         let Some(TextExchange { asks: ExchangeState::Active(_, exchange), .. }) =
             self.text_exchanges.front_mut()
         else {
-            return Err(broke("a Text Response to no request"));
+            return Err(broke("the target sent a Text Response without a Text Request"));
         };
         match exchange.response(header, data) {
             TextStep::Send(next) => self.say_text(next),

@@ -27,36 +27,41 @@ impl SessionState {
         let exp_stat_sn = self.connection.exp_stat_sn();
         let (out, p, digests) = self.connection.out_with_parameters();
         let Some(task) = self.tasks.sent(header.itt()) else {
-            return Err(broke(format!("an R2T for the tag {:08x}, which names no command", header.itt())));
+            return Err(broke(format!(
+                "the target sent an R2T with Initiator Task Tag {:08x}, which no command has",
+                header.itt()
+            )));
         };
         let (lun, expected, next) = (task.lun, task.expected, task.data_sn);
         let Data::Out(buf) = &task.data else {
-            return Err(broke("an R2T for a command that sends no data"));
+            return Err(broke("the target sent an R2T for a command that is no write"));
         };
         if ttt == NONE {
-            return Err(broke("an R2T with the reserved target transfer tag"));
+            return Err(broke("the target sent an R2T with the reserved Target Transfer Tag ffffffff"));
         }
         if len == 0 || len > p.max_burst_length || expected.checked_sub(offset).is_none_or(|n| n < len) {
             return Err(broke(format!(
-                "an R2T for {len} bytes at {offset} of a command with {expected} and MaxBurstLength {}",
+                "R2T for {len} bytes at offset {offset} of a write of {expected} bytes, with MaxBurstLength {}",
                 p.max_burst_length
             )));
         }
         if r2t_sn != next {
-            return Err(broke(format!("an R2T numbered {r2t_sn} instead of {next}")));
+            return Err(broke(format!("the target sent R2TSN {r2t_sn}, expected {next}")));
         }
         // Some targets set the field to zero.
         if header.lun() != lun && header.lun() != 0 {
             let (asked, own) = (shown(header.lun()), shown(lun));
-            return Err(broke(format!("an R2T for LUN {asked} of a command for LUN {own}")));
+            return Err(broke(format!(
+                "the target sent an R2T for LUN {asked}, but the command is for LUN {own}"
+            )));
         }
         if Rc::strong_count(buf) - 1 > most_waiting(expected, p) {
-            return Err(broke("the target sends R2Ts and does not read the data"));
+            return Err(broke("the target sends R2Ts but does not read the data that they request"));
         }
         task.data_sn += 1;
         let stretch = Stretch { offset: offset as usize, end: (offset + len) as usize, exp_stat_sn };
         let TransportSender::Tcp(out) = out else {
-            return Err(broke("an R2T on a connection whose target reads by RDMA"));
+            return Err(broke("the target sent an R2T on an RDMA connection, where it must use RDMA Read"));
         };
         data_out(out, DataOutTags { lun, itt: header.itt(), ttt }, buf, stretch, p, digests);
         task.end = out.end();
@@ -95,24 +100,33 @@ impl SessionState {
         let in_order = self.connection.parameters().data_pdu_in_order
             && self.connection.parameters().data_sequence_in_order;
         let Some(task) = self.tasks.sent(header.itt()) else {
-            return Err(broke(format!("Data-In for the tag {:08x}, which names no command", header.itt())));
+            return Err(broke(format!(
+                "the target sent a Data-In with Initiator Task Tag {:08x}, which no command has",
+                header.itt()
+            )));
         };
         let Data::In(_, received) = &task.data else {
-            return Err(broke("Data-In for a command that reads nothing"));
+            return Err(broke("the target sent a Data-In for a command that is no read"));
         };
         if task.expected.checked_sub(offset).is_none_or(|room| room < len) {
             let expected = task.expected;
-            return Err(broke(format!("Data-In of {len} bytes at {offset} of a command with {expected}")));
+            return Err(broke(format!(
+                "the target sent a Data-In of {len} bytes at offset {offset} of a read of {expected} bytes"
+            )));
         }
         if data_sn != task.data_sn {
             let next = task.data_sn;
-            return Err(broke(format!("Data-In numbered {data_sn} instead of {next}: a part was lost")));
+            return Err(broke(format!(
+                "the target sent DataSN {data_sn}, expected {next}: a Data-In was lost"
+            )));
         }
         if in_order && len > 0 && offset != *received {
-            return Err(broke(format!("Data-In at {offset} where {received} was next")));
+            return Err(broke(format!("the target sent a Data-In at offset {offset}, expected {received}")));
         }
         if !in_order && task.pieces.iter().any(|(from, to)| *from < offset + len && offset < *to) {
-            return Err(broke(format!("Data-In of {len} bytes at {offset}, some of which came before")));
+            return Err(broke(format!(
+                "the target sent a Data-In of {len} bytes at offset {offset} that overlaps an earlier Data-In"
+            )));
         }
         Ok(offset as usize)
     }
@@ -126,14 +140,18 @@ impl SessionState {
         let Some(task) = self.tasks.get(header.itt()) else { return Ok(()) };
         task.data_sn += 1;
         if !in_order && !join(&mut task.pieces, (offset as u32, (offset + header.data_len()) as u32)) {
-            return Err(broke(format!("Data-In in more than {PIECES} pieces that lie apart")));
+            return Err(broke(format!(
+                "the target sent the data of a read in more than {PIECES} separate ranges"
+            )));
         }
         let Data::In(buf, received) = &mut task.data else { return Ok(()) };
         let len = header.data_len();
         match (segment, &mut *buf) {
             (Segment::Landed(back), _) => *buf = Some(back),
             (Segment::Bytes(bytes), Some(buf)) => buf[offset..offset + len].copy_from_slice(bytes),
-            (Segment::Bytes(_), None) => return Err(broke("Data-In for a command whose buffer is away")),
+            (Segment::Bytes(_), None) => {
+                return Err(broke("the target sent a Data-In while an earlier one still fills the buffer"));
+            }
         }
         *received += len as u32;
         Ok(())

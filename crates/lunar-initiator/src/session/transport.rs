@@ -77,7 +77,7 @@ pub trait Datamover {
 /// The error of a command whose memory could not be registered.
 #[cfg(feature = "rdma")]
 pub fn cannot_lend(e: &io::Error) -> Error {
-    Error::new(ErrorCode::InvalidArgument, format!("memory registration failed: {e}"))
+    Error::new(ErrorCode::InvalidArgument, format!("cannot register the buffer of the command for RDMA: {e}"))
 }
 
 /// The number of bytes of a read that the target has not filled, from the residual count of the response. A failed

@@ -82,7 +82,7 @@ impl UnverifiedLuns {
         let limit = |u: &Unit| if u.found.is_some() { limit } else { limit.max(LOOK) };
         let is_late =
             |u: &&Unit| u.look.is_some() && u.over.is_none() && now.duration_since(u.since) >= limit(u);
-        let found = |u: &Unit| u.found.clone().unwrap_or_else(|| "it does not answer".into());
+        let found = |u: &Unit| u.found.clone().unwrap_or_else(|| "the LUN does not answer".into());
         self.units.iter().filter(is_late).map(|u| (u.lun, found(u))).collect()
     }
 

@@ -31,7 +31,10 @@ impl SrpDatamover {
                 Ok(self.deliver(session, header, &data, true))
             }
             FromTarget::Logout(end) => {
-                let what = format!("the target ended the connection (reason {:#x})", end.reason);
+                let what = format!(
+                    "the target ended the SRP connection with an SRP_T_LOGOUT: reason {:#x}",
+                    end.reason
+                );
                 Err(broken(io::ErrorKind::ConnectionReset, what))
             }
         }
@@ -45,7 +48,7 @@ impl SrpDatamover {
             closed
         }) else {
             // The request may have been aborted meanwhile.
-            tracing::debug!(tag = response.tag, "an answer to no request");
+            tracing::debug!(tag = response.tag, "the target sent an SRP response whose tag no request has");
             return self.news(session);
         };
         let (header, data) = match open.asked {
@@ -71,7 +74,7 @@ impl SrpDatamover {
         self.with_state(|state| {
             state.replies = if self.endpoint.waiting() == 0 { 0 } else { state.replies + 1 };
             if state.replies > MOST_REPLIES {
-                let what = "the target asks and asks, and does not read the answers";
+                let what = "the target sends SRP requests but does not read the replies of the initiator";
                 return Err(broken(io::ErrorKind::InvalidData, what.into()));
             }
             self.endpoint.send(unit, Payload::Empty, None);

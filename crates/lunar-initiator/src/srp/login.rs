@@ -153,7 +153,7 @@ pub fn request(login_target: &LoginTarget, options: &Options) -> Result<LoginReq
         )
     };
     let target = target_port(name).ok_or_else(|| {
-        wrong().with_hint("it is ID_EXT[:IOC_GUID], 16 hexadecimal digits each, as the target shows them")
+        wrong().with_hint("write ID_EXT[:IOC_GUID], each of 16 hexadecimal digits, as the target shows them")
     })?;
     let immediate = options.offer.immediate_data;
     Ok(LoginRequest {
@@ -180,15 +180,21 @@ pub fn finish(
     let (endpoint, private) = connected.map_err(|refused| turned_down(refused, request))?;
     let response = LoginResponse::decode(&private);
     if is_of_iser(&private) {
-        return Err(mismatch("the answer to the login is none of SRP", protocol_mismatch::ISER));
+        return Err(mismatch(
+            "the portal did not answer the login with an SRP response",
+            protocol_mismatch::ISER,
+        ));
     }
     let response = response.map_err(|e| {
-        Error::new(ErrorCode::ProtocolError, format!("invalid SRP login response: {e}")).with_hint(
-            "is it a portal of SRP? If so, this is a fault of the target; LUNAR_LOG=debug logs more",
+        Error::new(ErrorCode::ProtocolError, format!("the portal sent an invalid SRP login response: {e}")).with_hint(
+            "check that the portal serves SRP. If it does, the target is at fault: LUNAR_LOG=debug logs details",
         )
     })?;
     if response.formats & format::DIRECT == 0 {
-        let what = format!("the target takes no direct descriptors (formats {:#06x})", response.formats);
+        let what = format!(
+            "the target does not support direct data buffer descriptors: formats {:#06x}",
+            response.formats
+        );
         return Err(Error::new(ErrorCode::ProtocolError, what));
     }
     tracing::debug!(?response, "logged in");
@@ -245,10 +251,10 @@ fn turned_down(refused: ConnectError, request: &LoginRequest) -> Error {
     };
     let Ok(reject) = LoginReject::decode(&private) else {
         return Error::new(ErrorCode::Unreachable, "the portal rejected the connection without a reason")
-            .with_hint("is it a portal of SRP? those of other protocols turn it down so");
+            .with_hint("check that the portal serves SRP: portals of other protocols give no reason");
     };
     let (kind, hint) = advice(reject.reason, request);
-    Error::new(kind, format!("the target refuses the login: {}", reject.reason)).with_hint(hint)
+    Error::new(kind, format!("the target rejected the SRP login: {}", reject.reason)).with_hint(hint)
 }
 
 /// The error code and hint for a reject reason.
@@ -258,21 +264,23 @@ fn advice(reason: LoginRejectReason, request: &LoginRequest) -> (ErrorCode, Stri
         LoginRejectReason::NOT_ASSOCIATED => (
             ErrorCode::NotFound,
             format!(
-                "look at ID_EXT and IOC_GUID, and at the target's access list: our port is {ours}, and an entry with \
-                 chap admits no SRP port, even if another entry names the port"
+                "check ID_EXT and IOC_GUID, and admit the initiator port {ours} in the access list of the target; an \
+                 entry with `chap` admits no SRP port"
             ),
         ),
         LoginRejectReason::TOO_MANY_CHANNELS => (
             ErrorCode::Refused,
-            format!("Linux says so too when its access list does not have our port, {ours}, or our address"),
+            format!(
+                "raise the channel limit of the target; on Linux, also admit port {ours} or the address of this host"
+            ),
         ),
         // The condition may be temporary.
         LoginRejectReason::NO_RESOURCES => {
-            (ErrorCode::Unreachable, "it may have as many connections as it takes".into())
+            (ErrorCode::Unreachable, "end some connections of the target, or raise its limit".into())
         }
         LoginRejectReason::IT_IU_TOO_LONG => {
-            (ErrorCode::Refused, "add immediate_data=no to the URL: commands are short then".into())
+            (ErrorCode::Refused, "add immediate_data=no to the URL, which makes commands shorter".into())
         }
-        _ => (ErrorCode::Refused, "the log of the target may have the cause".into()),
+        _ => (ErrorCode::Refused, "see the log of the target".into()),
     }
 }

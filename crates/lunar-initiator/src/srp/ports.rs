@@ -46,9 +46,9 @@ fn guid(name: &str) -> u64 {
 
 /// The error of a discovery request to an SRP portal.
 pub fn no_discovery() -> Error {
-    Error::new(ErrorCode::InvalidArgument, "SRP has no discovery: a portal cannot report its targets")
+    Error::new(ErrorCode::InvalidArgument, "discovery over SRP: the protocol cannot report the targets of a portal")
         .with_hint(
-            "name the target: srp://HOST[:PORT]/ID_EXT[:IOC_GUID], as it shows its id_ext and ioc_guid",
+            "name the target: srp://HOST[:PORT]/ID_EXT[:IOC_GUID], with id_ext and ioc_guid as the target shows them",
         )
 }
 

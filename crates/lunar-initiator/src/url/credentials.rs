@@ -78,7 +78,8 @@ fn check(url: &Url, options: &Options) -> Result<(), Error> {
         crc32c_first: options.crc32c_first,
         credentials: options.credentials.clone(),
     };
-    wish.check().map_err(|why| wrong(why, "look at the URL and at the environment"))
+    wish.check()
+        .map_err(|why| wrong(why, "check the URL, and the LUNAR_ and LIBISCSI_ variables of the environment"))
 }
 
 /// The initiator name: from the URL, the environment, the file, or derived from the host name.
@@ -96,7 +97,7 @@ fn initiator(
     };
     let Err(why) = name::check(&name) else { return Ok(name) };
     let what = format!("{source}: \"{}\" is not an iSCSI name: {why}", name.escape_debug());
-    Err(wrong(what, "an initiator is called iqn.YEAR-MONTH.DOMAIN:NAME, or eui. or naa. and hex digits"))
+    Err(wrong(what, "write iqn.YEAR-MONTH.DOMAIN:NAME, or eui. or naa. and hexadecimal digits"))
 }
 
 /// The name in Open-iSCSI's file. An unusable file is logged: access lists and reservations of the target may contain
@@ -112,7 +113,7 @@ fn kept(file: std::fs::File) -> Option<String> {
     let report = |why| {
         let ours = name::of_host(&lunar_runtime::host::name());
         tracing::warn!(
-            "{NAME_FILE}: {why}; this host logs in as {ours}; hint: write InitiatorName=IQN there"
+            "{NAME_FILE}: {why}; this host logs in as {ours}; hint: add InitiatorName=IQN to {NAME_FILE}"
         );
     };
     found.map_err(report).ok()
@@ -120,7 +121,7 @@ fn kept(file: std::fs::File) -> Option<String> {
 
 /// The value of InitiatorName in such a file.
 fn name_in(text: &[u8]) -> Result<String, String> {
-    let text = std::str::from_utf8(text).map_err(|_| "InitiatorName is not UTF-8")?;
+    let text = std::str::from_utf8(text).map_err(|_| "the file with InitiatorName is not UTF-8 text")?;
     let value = |line: &str| {
         let (key, value) = line.trim().trim_start_matches('\u{feff}').split_once('=')?;
         (key.trim() == "InitiatorName").then(|| value.trim().to_owned())
@@ -130,7 +131,7 @@ fn name_in(text: &[u8]) -> Result<String, String> {
             Ok(_) => Ok(name),
             Err(why) => Err(format!("InitiatorName \"{}\" is not an iSCSI name: {why}", name.escape_debug())),
         },
-        None => Err("no InitiatorName".into()),
+        None => Err("the file has no InitiatorName".into()),
     }
 }
 
@@ -178,8 +179,8 @@ fn credentials(url: &Url, env: Env<'_>) -> Result<Option<Credentials>, Error> {
             Ok(Some(Credentials { name, secret, mutual, algorithms, required: false }))
         }
         (None, Some(_)) => Err(wrong(
-            "the target is to prove itself, and we have no user and password ourselves",
-            "mutual CHAP needs both: write iscsi://USER@HOST..., and give a password",
+            "mutual CHAP: the user and password of this initiator are missing",
+            "write iscsi://USER@HOST..., and add password_file=FILE",
         )),
         (None, None) => Ok(None),
     }
@@ -193,15 +194,17 @@ impl Side<'_> {
             (Some(user), Some(secret)) => Ok(Some((user, secret))),
             (None, None) => Ok(None),
             (Some(_), None) => {
-                Err(wrong(format!("{what} has a user and no password"), self.missing_password))
+                Err(wrong(format!("{what}: a user is set, but no password"), self.missing_password))
             }
-            (None, Some(_)) => Err(wrong(format!("{what} has a password and no user"), self.missing_user)),
+            (None, Some(_)) => {
+                Err(wrong(format!("{what}: a password is set, but no user"), self.missing_user))
+            }
         }
     }
 
     fn secret(&self, env: Env<'_>) -> Result<Option<Secret>, Error> {
         if self.password.is_some() && self.file.is_some() {
-            return Err(wrong("the URL has a password and a file with a password", "remove one of them"));
+            return Err(wrong("the URL has both a password and a password file", "remove one of them"));
         }
         if let Some(text) = self.password {
             return secret(text.as_bytes()).map(Some);
@@ -223,9 +226,10 @@ fn from_file(path: &str) -> Result<Secret, Error> {
     let read = lunar_runtime::host::secret_file(Path::new(path), 2 * SECRET_LEN + 4);
     let bytes = read.map_err(|refused| match Path::new(path).exists() {
         true => wrong(refused.what, refused.hint),
-        false => {
-            wrong(refused.what, "put the secret there that the target has for this user, and chmod 0600 it")
-        }
+        false => wrong(
+            refused.what,
+            "create the file with the secret that the target has for this user, and run chmod 0600 on it",
+        ),
     })?;
     let bad = |bad: SecretError| {
         let (what, hint) = bad.explain();
@@ -238,8 +242,8 @@ fn secret(bytes: &[u8]) -> Result<Secret, Error> {
     if (1..=SECRET_LEN).contains(&bytes.len()) {
         return Ok(Secret::new(bytes));
     }
-    let what = format!("a secret of CHAP has {} bytes", bytes.len());
-    Err(wrong(what, "it needs 1 to 255, better 16 random ones (RFC 7143 section 9.2.1)"))
+    let what = format!("the CHAP secret has {} bytes, outside 1 to {SECRET_LEN}", bytes.len());
+    Err(wrong(what, "use 1 to 255 bytes, preferably 16 random bytes (RFC 7143 section 9.2.1)"))
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ const LONGEST: usize = 8192;
 /// The transports. Each has its own URL scheme.
 const TRANSPORTS: [Transport; 3] = [Transport::Tcp, Transport::Iser, Transport::Srp];
 /// The form of a URL, for hints.
-const FORM: &str = "it has the form iscsi://[USER@]HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]";
+const FORM: &str = "write iscsi://[USER@]HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...]";
 /// The number of LUNs with a single level (SAM-5 section 4.7).
 const LUNS: u16 = 0x4000;
 
@@ -79,7 +79,7 @@ impl Url {
         let is_srp = transport == Transport::Srp;
         let form = if is_srp { srp::FORM } else { FORM };
         if rest.contains(char::is_control) {
-            return Err(wrong("there are control characters in the URL", form));
+            return Err(wrong("the URL contains control characters", form));
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (user, rest) = match rest.split_once('@') {
@@ -121,7 +121,7 @@ impl Url {
             let row = settings::find(key).map_err(|meant| unknown(key, meant))?;
             srp::check(self.transport, row)?;
             if self.named.contains(&row.name) {
-                return Err(wrong(format!("{key} stands twice in the URL"), "remove one of them"));
+                return Err(wrong(format!("the URL has the key {key} twice"), "remove one of them"));
             }
             self.named.push(row.name);
             let value = percent::decode(value).ok_or_else(|| badly_encoded(key))?;
@@ -142,8 +142,8 @@ impl Url {
         let idle = digests.iter().find(|(key, digests)| self.has(key) && digests.crc32c);
         match idle {
             Some((key, _)) if self.settings.provider == Provider::Verbs => Err(wrong(
-                format!("{key} in the URL does nothing with provider=verbs"),
-                "remove it, or write none: RDMA devices have checksums of their own",
+                format!("{key} in the URL has no effect with provider=verbs"),
+                "remove the key, or write none: RDMA devices have their own checksums",
             )),
             _ => Ok(()),
         }
@@ -204,11 +204,11 @@ impl Url {
     /// Adds the discovering portal to the error of an unreachable portal.
     pub fn explain(&self, e: Error) -> Error {
         let Some(named_by) = self.named_by.as_ref().filter(|_| e.is_away()) else { return e };
-        let e = e.during(format!("{}, which {named_by} named", self.portal));
+        let e = e.during(format!("portal {}, which the portal {named_by} advertised", self.portal));
         match &e.hint {
             Some(hint) if *hint != hints::LOGIN_TIMEOUT => e,
             _ => e.with_hint(format!(
-                "let {named_by} advertise an address that this host reaches, or name the target in the URL"
+                "configure {named_by} to advertise an address that this host reaches, or name the target in the URL"
             )),
         }
     }
@@ -253,7 +253,11 @@ impl Url {
             Some(name) => format!("initiator={}", name.escape_debug()),
             None => "no initiator=".to_owned(),
         };
-        let what = format!("this path has {}, and the first one has {}", show(this), show(other));
+        let what = format!(
+            "the URL of this path has {}, but that of the first path has {}",
+            show(this),
+            show(other)
+        );
         Err(wrong(what, "write the same initiator= in the URL of each path, or in none"))
     }
 }
@@ -277,9 +281,10 @@ fn meant_scheme(text: &str) -> Option<&'static str> {
 fn no_scheme(text: &str) -> Error {
     match meant_scheme(text).filter(|_| text.len() <= LONGEST) {
         Some(meant) => wrong("the URL has an unknown scheme", format!("did you mean {meant}://?")),
-        None => {
-            wrong("this is not an iSCSI URL", format!("{FORM}, or so with iser://; over SRP {}", srp::FORM))
-        }
+        None => wrong(
+            "the text is not an iSCSI, iSER or SRP URL",
+            format!("{FORM}, the same with iser://, or {}", srp::FORM),
+        ),
     }
 }
 
@@ -311,14 +316,14 @@ fn defaults() -> UrlSettings {
 fn unknown(key: &str, meant: Option<&str>) -> Error {
     let hint = match meant {
         Some(meant) => format!("did you mean {meant}?"),
-        None => "docs/use.md has all keys".to_owned(),
+        None => "docs/use.md lists all keys".to_owned(),
     };
     let key: String = key.chars().take(64).collect();
     wrong(format!("the URL has the unknown key \"{}\"", key.escape_debug()), hint)
 }
 
 fn badly_encoded(what: &str) -> Error {
-    wrong(format!("{what} in the URL is not percent-encoded as it has to be"), "write a percent sign as %25")
+    wrong(format!("{what} in the URL has an invalid percent-encoding"), "write a percent sign as %25")
 }
 
 /// Splits the path into target and LUN.
@@ -334,13 +339,13 @@ fn path_of(path: &str) -> Result<(Option<String>, Option<u16>), Error> {
     let target = percent::decode(target).ok_or_else(|| badly_encoded("the target"))?;
     if !name::is_usable(&target) {
         let what = format!("\"{}\" in the URL is not a target name", target.escape_debug());
-        return Err(wrong(what, "a name has 1 to 223 bytes, such as iqn.YEAR-MONTH.DOMAIN:NAME"));
+        return Err(wrong(what, "use a name of 1 to 223 bytes, such as iqn.YEAR-MONTH.DOMAIN:NAME"));
     }
     let number = |lun: &str| match lun.parse().ok().filter(|n| *n < LUNS && !lun.starts_with('+')) {
         Some(number) => Ok(number),
         None => Err(wrong(
             format!("\"{}\" in the URL is not a LUN", lun.escape_debug()),
-            "LUNs are numbers from 0 to 16383",
+            "use a number from 0 to 16383",
         )),
     };
     Ok((Some(target), lun.map(number).transpose()?))

@@ -159,7 +159,7 @@ pub struct Refusal {
 
 impl From<String> for Refusal {
     fn from(what: String) -> Refusal {
-        Refusal { what, hint: "docs/use.md has all keys".into() }
+        Refusal { what, hint: "docs/use.md lists all keys".into() }
     }
 }
 
@@ -226,29 +226,29 @@ impl Row {
     /// The accepted values.
     pub fn set(&self, settings: &mut UrlSettings, value: &str) -> Result<(), Refusal> {
         match &self.takes {
-            Flag(place) => *place(&mut settings.offer) = flag(value).ok_or("it takes yes or no")?,
+            Flag(place) => *place(&mut settings.offer) = flag(value).ok_or("the value must be yes or no")?,
             Bytes(place) => *place(&mut settings.offer) = number(value, &SIZES)?,
             Count(range, place) => *place(settings) = number(value, range)?,
             Window => settings.window = Some(number(value, &WINDOW)?),
             Provider => {
                 let found = Carrier::NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(value));
-                settings.provider = found.ok_or("it takes iwarp or verbs")?.1;
+                settings.provider = found.ok_or("the value must be iwarp or verbs")?.1;
             }
             Half(place) => {
-                *place(settings) = Some(srp::half(value).ok_or("it takes 16 hexadecimal digits")?);
+                *place(settings) = Some(srp::half(value).ok_or("the value must have 16 hexadecimal digits")?);
             }
             Channels => settings.channels = number(value, &(1..=64))?,
             Late => {
                 let found = LateWrites::NAMES.iter().find(|(name, _)| *name == value);
-                settings.late_writes = found.ok_or("write wait or risk")?.1;
+                settings.late_writes = found.ok_or("the value must be wait or risk")?.1;
             }
-            Isid => settings.isid = Some(isid(value).ok_or("it takes 12 hexadecimal digits")?),
+            Isid => settings.isid = Some(isid(value).ok_or("the value must have 12 hexadecimal digits")?),
             Tries(place) => *place(&mut settings.timeouts) = number(value, &(1..=1_000_000))?,
             Only(one) if value == *one => {}
-            Only(one) => return Err(format!("only {one} is supported").into()),
+            Only(one) => return Err(format!("the value must be {one}").into()),
             Digest(place) => {
                 let (digests, crc32c_first) =
-                    digests(value).ok_or("it takes none, crc32c, or both with a comma")?;
+                    digests(value).ok_or("the value must be none, crc32c, or both with a comma")?;
                 *place(&mut settings.offer) = digests;
                 settings.crc32c_first |= crc32c_first;
             }
@@ -256,11 +256,11 @@ impl Row {
                 // This initiator does not implement FastAbort (RFC 7143 section 4.2.3.4).
                 let mut names = TaskReporting::NAMES.iter().filter(|row| row.1 < TaskReporting::FastAbort);
                 let found = names.find(|(name, _)| name.eq_ignore_ascii_case(value));
-                settings.offer.task_reporting = found.ok_or("it takes RFC3720 or ResponseFence")?.1;
+                settings.offer.task_reporting = found.ok_or("the value must be RFC3720 or ResponseFence")?.1;
             }
             Algorithms => {
                 settings.algorithms = algorithms(value)
-                    .ok_or("it takes md5, sha1, sha-256, sha3-256, or several with commas")?;
+                    .ok_or("the value must be md5, sha1, sha-256, sha3-256, or several with commas")?;
             }
             Time(place) => *place(&mut settings.timeouts) = duration::within(value, SHORTEST..=LONGEST)?,
             TimeOrNone(place) => {
@@ -269,7 +269,7 @@ impl Row {
             Text(place) | Secret(place) if !value.is_empty() => {
                 *place(&mut settings.texts) = Some(value.to_owned());
             }
-            Text(_) | Secret(_) => return Err("it has no value".into()),
+            Text(_) | Secret(_) => return Err("the value is empty".into()),
         }
         Ok(())
     }
@@ -293,7 +293,7 @@ where
     T: std::str::FromStr + PartialOrd + std::fmt::Display,
 {
     let read = value.parse().ok().filter(|n| range.contains(n) && !value.starts_with('+'));
-    read.ok_or_else(|| format!("it takes a number from {} to {}", range.start(), range.end()))
+    read.ok_or_else(|| format!("the value must be a number from {} to {}", range.start(), range.end()))
 }
 
 /// Parses digests in the format of libiscsi. Also returns whether CRC32C is preferred.

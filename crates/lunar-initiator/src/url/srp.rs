@@ -6,7 +6,7 @@ use crate::options::Transport;
 use crate::{Error, srp};
 
 /// The form of an SRP URL, for hints.
-pub const FORM: &str = "it has the form srp://HOST[:PORT]/ID_EXT[:IOC_GUID][/LUN][?KEY=VALUE&...]";
+pub const FORM: &str = "write srp://HOST[:PORT]/ID_EXT[:IOC_GUID][/LUN][?KEY=VALUE&...]";
 /// The default port. None is assigned; Linux's tests use this one.
 pub const PORT: u16 = 5555;
 
@@ -22,15 +22,15 @@ fn no_target(name: &str) -> Error {
     match short.filter(|_| halves.into_iter().all(srp::are_digits)) {
         Some(half) => wrong(
             format!(
-                "\"{half}\" in the URL is to have {} hexadecimal digits, and has {}",
+                "\"{half}\" in the URL must have {} hexadecimal digits, and has {}",
                 srp::DIGITS,
                 half.len()
             ),
-            format!("zeros in front belong to it: {half:0>width$}", width = srp::DIGITS),
+            format!("write the leading zeros: {half:0>width$}", width = srp::DIGITS),
         ),
         None => wrong(
             format!("\"{}\" in the URL is not an SRP target port", name.escape_debug()),
-            "it is ID_EXT[:IOC_GUID], 16 hexadecimal digits each, as the target shows its id_ext and ioc_guid",
+            "write ID_EXT[:IOC_GUID], each of 16 hexadecimal digits, as the target shows its id_ext and ioc_guid",
         ),
     }
 }
@@ -46,11 +46,11 @@ pub fn check(transport: Transport, row: &Row) -> Result<(), Error> {
     match (row.belongs(), transport) {
         (Belongs::Iscsi, Transport::Srp) => Err(no_users()),
         (Belongs::Srp, Transport::Tcp | Transport::Iser) => {
-            Err(wrong(format!("{} in the URL is for SRP alone", row.name), FORM))
+            Err(wrong(format!("{} in the URL applies only to srp:// URLs", row.name), FORM))
         }
         (Belongs::Rdma, Transport::Tcp) => {
-            let what = format!("{} in the URL is for RDMA alone", row.name);
-            Err(wrong(what, "write iser:// instead of iscsi://, or leave it out"))
+            let what = format!("{} in the URL applies only to iser:// and srp:// URLs", row.name);
+            Err(wrong(what, "write iser:// instead of iscsi://, or remove the key"))
         }
         _ => Ok(()),
     }
@@ -58,5 +58,8 @@ pub fn check(transport: Transport, row: &Row) -> Result<(), Error> {
 
 /// The error for a user in an SRP URL: SRP has no authentication.
 pub fn no_users() -> Error {
-    wrong("SRP has no users and no passwords", "the target lets ports and addresses in: leave them out")
+    wrong(
+        "the SRP URL has a user or a password, which SRP does not support",
+        "remove user and password: SRP targets admit initiators by port or address",
+    )
 }

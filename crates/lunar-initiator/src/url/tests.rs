@@ -56,7 +56,7 @@ fn users_and_passwords_in_both_forms() {
 #[test]
 fn invalid_url_error_has_a_hint() {
     for (text, part) in [
-        ("http://h", "not an iSCSI URL"),
+        ("http://h", "not an iSCSI, iSER or SRP URL"),
         ("iscsi://h\n", "control"),
         ("iscsi://", "invalid host name or address"),
         ("iscsi://h:0/iqn.2026-11.org.example:a", "no port"),
@@ -200,21 +200,21 @@ fn our_port_over_srp_is_what_the_url_says() {
 fn srp_url_with_iscsi_keys_is_an_error() {
     for (text, part) in [
         ("srp://h/iqn.2026-11.org.example:a", "ID_EXT[:IOC_GUID]"),
-        ("srp://h/0002c90300a0b0c", "is to have 16 hexadecimal digits, and has 15"),
-        ("srp://h/0002c90300a0b0c0:1/0", "in front belong to it: 0000000000000001"),
-        ("srp://h/0002c90300a0b0c0:x/0", "16 hexadecimal digits each"),
-        ("srp://h/00002c90300a0b0c0/0", "16 hexadecimal digits each"),
-        ("srp://h/1:2:3/0", "16 hexadecimal digits each"),
-        ("srp://ann@h/0002c90300a0b0c0", "no users"),
-        ("srp://h/0002c90300a0b0c0?password_file=x", "no users"),
-        ("srp://h/0002c90300a0b0c0?auth=md5", "no users"),
-        ("srp://h/0002c90300a0b0c0?target_user=t", "no users"),
+        ("srp://h/0002c90300a0b0c", "must have 16 hexadecimal digits, and has 15"),
+        ("srp://h/0002c90300a0b0c0:1/0", "write the leading zeros: 0000000000000001"),
+        ("srp://h/0002c90300a0b0c0:x/0", "each of 16 hexadecimal digits"),
+        ("srp://h/00002c90300a0b0c0/0", "each of 16 hexadecimal digits"),
+        ("srp://h/1:2:3/0", "each of 16 hexadecimal digits"),
+        ("srp://ann@h/0002c90300a0b0c0", "does not support"),
+        ("srp://h/0002c90300a0b0c0?password_file=x", "does not support"),
+        ("srp://h/0002c90300a0b0c0?auth=md5", "does not support"),
+        ("srp://h/0002c90300a0b0c0?target_user=t", "does not support"),
         ("srp://h/0002c90300a0b0c0?initiator_guid=1", "16 hexadecimal digits"),
         ("srp://h/0002c90300a0b0c0?channels=0", "1 to 64"),
-        ("iscsi://h/iqn.2026-11.org.example:a?channels=2", "for SRP alone"),
-        ("iscsi://h/iqn.2026-11.org.example:a?provider=verbs", "for RDMA alone"),
+        ("iscsi://h/iqn.2026-11.org.example:a?channels=2", "only to srp:// URLs"),
+        ("iscsi://h/iqn.2026-11.org.example:a?provider=verbs", "only to iser:// and srp:// URLs"),
         ("srp://::1/0002c90300a0b0c0", "srp://HOST"),
-        ("iscsi://h?initiator_ext=0000000000000001", "SRP alone"),
+        ("iscsi://h?initiator_ext=0000000000000001", "only to srp:// URLs"),
     ] {
         assert!(error(text).contains(part), "{text}: {}", error(text));
     }
@@ -227,7 +227,7 @@ fn near_miss_of_a_scheme_is_suggested_with_all_forms() {
         ("iscis://h/x/0", "did you mean iscsi://?"),
         ("SPR://h", "did you mean srp://?"),
         ("http://h", "iscsi://[USER@]HOST[:PORT][/TARGET[/LUN]]"),
-        ("moon/disk", "iser://; over SRP it has the form srp://HOST"),
+        ("moon/disk", "iser://, or write srp://HOST"),
     ] {
         assert!(error(text).contains(part), "{text}: {}", error(text));
         assert_eq!(is_url(text), part.starts_with("did you mean"), "{text}");
@@ -241,7 +241,7 @@ fn digests_that_do_nothing_are_refused() {
         for scheme in ["iser://h/iqn.2026-11.org.example:a", "srp://h/0002c90300a0b0c0"] {
             url(&format!("{scheme}?{settings}"));
             let text = format!("{scheme}?{settings}&provider=verbs");
-            assert!(error(&text).contains("does nothing with provider=verbs"), "{text}: {}", error(&text));
+            assert!(error(&text).contains("has no effect with provider=verbs"), "{text}: {}", error(&text));
         }
     }
     url("iser://h/iqn.2026-11.org.example:a?data_digest=none&provider=verbs");
@@ -259,7 +259,7 @@ fn paths_under_different_names_are_refused() {
     assert!(written.check_beside(&folded).is_ok(), "the same name in two spellings (RFC 3722)");
     for (this, first) in [(&one, &other), (&one, &bare), (&bare, &one)] {
         let refused = this.check_beside(first).unwrap_err();
-        assert!(refused.what.contains("the first one has"), "{refused}");
+        assert!(refused.what.contains("that of the first path has"), "{refused}");
     }
 }
 

@@ -256,7 +256,7 @@ fn data_that_come_twice_are_no_other_data() {
         peer.say(piece(tag, 0, 0, 0), &[2; 512], false);
         let end = encode(Digests::default(), piece(tag, 1, second, 0x81), &[], &[1; 512]);
         _ = peer.receiver.feed(&end, &mut peer.state);
-        assert!(peer.broken().what.contains("came before"), "{second}: {}", peer.broken());
+        assert!(peer.broken().what.contains("overlaps an earlier Data-In"), "{second}: {}", peer.broken());
     }
 }
 

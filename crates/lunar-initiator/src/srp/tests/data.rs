@@ -239,5 +239,5 @@ fn unit_that_the_target_could_not_use_fails_its_command() {
     let data = [0, 0, 0, task_status::INVALID_FIELDS];
     peer.answer(SrpResponse { tag: command(&unit).tag, credits: 1, data: &data, ..SrpResponse::default() });
     let e = peer.failed(tag);
-    assert!(e.code == ErrorCode::ScsiError && e.what.contains("response 02"), "{e}");
+    assert!(e.code == ErrorCode::ScsiError && e.what.contains("response code 02h"), "{e}");
 }

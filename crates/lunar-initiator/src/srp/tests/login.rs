@@ -86,7 +86,7 @@ fn reject_reasons_have_text_and_hint() {
             LoginRejectReason::NOT_ASSOCIATED,
             ErrorCode::NotFound,
             "no such target port",
-            "chap admits no SRP port",
+            "`chap` admits no SRP port",
         ),
         (LoginRejectReason::FORMATS, ErrorCode::Refused, "data buffer formats", "log"),
         (LoginRejectReason::NO_MULTICHANNEL, ErrorCode::Refused, "one channel", "log"),
@@ -127,7 +127,7 @@ fn answer_of_an_iser_portal_is_recognised() {
     for private in [Vec::new(), vec![0x80, 0, 0, 0], padded(0xc0), padded(0)] {
         let e = not_taken(private);
         assert_eq!(e.code, ErrorCode::Unreachable, "{e}");
-        assert!(e.what.ends_with("it seems to be a portal of iSER"), "{e}");
+        assert!(e.what.ends_with("the portal seems to serve iSER"), "{e}");
         assert!(e.hint.as_ref().is_some_and(|hint| hint.contains("iser://HOST")), "{:?}", e.hint);
     }
 }

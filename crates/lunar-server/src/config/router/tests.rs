@@ -275,7 +275,8 @@ fn problems_of_an_upstream() {
             (
                 "urls = [\"iscsi://h/iqn.x:a/0\", \"iscsi://g/iqn.x:a/0?initiator=iqn.x:b\"]",
                 &[
-                    "t.toml:2:32: this path has initiator=iqn.x:b, and the first one has no initiator=",
+                    "t.toml:2:32: the URL of this path has initiator=iqn.x:b, but that of the first path has no \
+                     initiator=",
                     "hint: write the same initiator= in the URL of each path, or in none",
                 ],
             ),
@@ -288,7 +289,7 @@ fn problems_of_an_upstream() {
             ),
             (
                 "urls = [\"iscsi://h/x/99999\"]",
-                &["t.toml:2:9: \"99999\" in the URL is not a LUN", "hint: LUNs are numbers from 0 to 16383"],
+                &["t.toml:2:9: \"99999\" in the URL is not a LUN", "hint: use a number from 0 to 16383"],
             ),
             (
                 "memory = \"1\"",
