@@ -168,10 +168,10 @@ fn sec_005_each_fault_has_its_reason_in_the_log() {
     for (server, reason) in [
         (&server, "the initiator offers no AuthMethod"),
         (&server, "the CHAP user carol is not allowed"),
-        (&server, "wrong secret of the CHAP user alice"),
-        (&server, "CHAP_A=99 contains no allowed algorithm"),
+        (&server, "wrong secret for the CHAP user alice"),
+        (&server, "CHAP_A=99 without an allowed algorithm"),
         (&server, "sends the target's own challenge back"),
-        (&alone, "the target has no user for it (`mutual`)"),
+        (&alone, "the key `mutual` names no CHAP user"),
     ] {
         says(server, reason);
     }

@@ -43,7 +43,7 @@ fn name_that_rfc_3722_prohibits_is_refused() {
         assert_eq!(status, Some(0x0200), "{name:?}");
     }
     let log = server.log();
-    assert!(log.contains("no iSCSI name: RFC 3722 prohibits '\\u{202e}'"), "{log}");
+    assert!(log.contains("not an iSCSI name: RFC 3722 prohibits '\\u{202e}'"), "{log}");
     assert!(!log.contains('\u{202e}'), "{log}");
     Login::new().initiator(&format!("{head}Host_1\u{ad}")).on(server.portal()).ping();
 }

@@ -51,7 +51,10 @@ fn rejection_names_key_value_and_rule() {
     let server = Server::start(&config::standard());
     let login = Login::new().key("MaxBurstLength", "\x1b[1m12");
     assert_eq!(login.try_on(server.portal()).err(), Some(0x0200));
-    says(&server, &["login refused", "MaxBurstLength=\\u{1b}[1m12: a number of 512 to 16777215"]);
+    says(
+        &server,
+        &["login refused", "MaxBurstLength=\\u{1b}[1m12: the value must be a number from 512 to 16777215"],
+    );
     assert!(!server.log().contains('\x1b'), "a control character reaches the log");
 }
 

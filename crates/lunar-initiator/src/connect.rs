@@ -574,8 +574,8 @@ mod tests {
         ] {
             for words in [
                 "",
-                "HeaderDigest=None, which is not among the offered values",
-                "unknown opcode before the login is over",
+                "the target sent HeaderDigest=None: the value was not offered",
+                "the target sent a PDU during login that is no Login Response: unknown opcode",
             ] {
                 let e = failed(make(words.into()));
                 assert_eq!((e.code, e.hint.clone()), (code, hint.clone()), "{words}");

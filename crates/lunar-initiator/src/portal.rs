@@ -35,10 +35,7 @@ impl std::str::FromStr for Portal {
     /// Parses `HOST[:PORT][,TAG]`, with an IPv6 address in brackets. The tag is ignored.
     fn from_str(text: &str) -> Result<Portal, Error> {
         let bad = |why| {
-            Error::new(
-                ErrorCode::InvalidArgument,
-                format!("\"{}\" is not a portal: {why}", text.escape_debug()),
-            )
+            Error::new(ErrorCode::InvalidArgument, format!("portal \"{}\": {why}", text.escape_debug()))
         };
         PortalAddress::parse(text).map(Portal::from).map_err(bad)
     }

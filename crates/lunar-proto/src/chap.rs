@@ -83,10 +83,12 @@ impl SecretError {
     /// The fault and a hint, for an error message.
     pub fn explain(self) -> (String, &'static str) {
         match self {
-            Self::Hex => ("0x without pairs of hexadecimal digits".into(), "write two digits for each byte"),
+            Self::Hex => {
+                ("0x not followed by pairs of hexadecimal digits".into(), "write two digits for each byte")
+            }
             Self::Control(c) => (
                 format!("the control character {:02x}h", u32::from(c)),
-                "save it as one line of plain text, or write the bytes in hexadecimal after 0x",
+                "save the secret as one line of plain text, or write its bytes in hexadecimal after 0x",
             ),
         }
     }

@@ -119,15 +119,17 @@ impl KeyDefinition {
     /// The allowed values as text, for messages.
     pub fn rule(&self) -> String {
         match &self.kind {
-            KeyType::And(_) | KeyType::Or(_) => "Yes or No".into(),
+            KeyType::And(_) | KeyType::Or(_) => "the value must be Yes or No".into(),
             KeyType::Min(range, _) | KeyType::Max(range, _) | KeyType::DeclaredNumber(range, _) => {
-                format!("a number of {} to {}", range.start(), range.end())
+                format!("the value must be a number from {} to {}", range.start(), range.end())
             }
-            KeyType::Digest(..) | KeyType::Reporting => "no supported value".into(),
-            KeyType::Declared => format!("{VALUE_LEN} bytes at most"),
+            KeyType::Digest(..) | KeyType::Reporting => "no supported value in the list".into(),
+            KeyType::Declared => format!("the value must have at most {VALUE_LEN} bytes"),
             KeyType::ForPeople => "any text".into(),
-            KeyType::OverRdma(_) => "valid over RDMA only".into(),
-            KeyType::Security | KeyType::Request | KeyType::Fixed(_) => "not valid here".into(),
+            KeyType::OverRdma(_) => "the key is valid over RDMA only".into(),
+            KeyType::Security | KeyType::Request | KeyType::Fixed(_) => {
+                "the key is not valid in this request".into()
+            }
         }
     }
 }

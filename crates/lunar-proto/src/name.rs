@@ -16,7 +16,11 @@ pub fn check(name: &str) -> Result<Cow<'_, str>, String> {
         Some(("naa.", rest)) => (rest.len() == 16 || rest.len() == 32) && is_hex(rest),
         _ => false,
     };
-    if is_formed { Ok(name) } else { Err("an iqn., eui. or naa. name of RFC 7143 section 4.2.7".into()) }
+    if is_formed {
+        Ok(name)
+    } else {
+        Err("the form iqn., eui. or naa. of RFC 7143 section 4.2.7 is required".into())
+    }
 }
 
 /// Whether this is an iSCSI name: type iqn., eui. or naa., in characters that RFC 3722 allows or folds.

@@ -41,7 +41,7 @@ pub fn parse(text: &str) -> Result<u64, NotationError> {
     let factor = UNITS.iter().find(|(name, _)| *name == unit).filter(|_| !digits.is_empty());
     let Some((_, factor)) = factor else { return Err(unfit(text, "not a size", FORMS)) };
     let bytes = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(*factor)).filter(|n| *n <= MAX_BYTES);
-    bytes.ok_or_else(|| unfit(text, "too large a size", "the largest is 8191P"))
+    bytes.ok_or_else(|| unfit(text, "too large a size", "use at most 8191P"))
 }
 
 fn unfit(text: &str, fault: &str, hint: &str) -> NotationError {

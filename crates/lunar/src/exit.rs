@@ -224,7 +224,7 @@ mod tests {
             let words = [
                 "x",
                 "the login did not complete within 15 s",
-                "HeaderDigest=None, which is not among the offered values",
+                "the target sent HeaderDigest=None: the value was not offered",
                 "timed out",
             ];
             for what in words {

@@ -59,7 +59,7 @@ fn invalid_url_error_has_a_hint() {
         ("http://h", "not an iSCSI, iSER or SRP URL"),
         ("iscsi://h\n", "control"),
         ("iscsi://", "invalid host name or address"),
-        ("iscsi://h:0/iqn.2026-11.org.example:a", "no port"),
+        ("iscsi://h:0/iqn.2026-11.org.example:a", "not a number from 1 to 65535"),
         ("iscsi://::1/iqn.2026-11.org.example:a", "brackets"),
         ("iscsi://h/disk%0A/0", "percent"),
         (&format!("iscsi://h/{}/0", "a".repeat(224)), "not a target name"),

@@ -113,14 +113,16 @@ fn answer_that_makes_no_sense_ends_the_connection() {
     type Answer = fn(u64) -> Vec<u8>;
     let cases: [(&str, Answer); 10] = [
         ("wrong magic", |_| vec![0; 64]),
-        ("unknown cookie", |cookie| part(chunk::NONE, true, cookie + 1, b"")),
-        ("unknown cookie", |cookie| part(chunk::NONE, true, cookie + (1 << 32), b"")),
-        ("incomplete reply", |cookie| part(chunk::NONE, true, cookie, b"")),
-        ("incomplete reply", |cookie| part(chunk::OFFSET_DATA, true, cookie, &data(8192, 512))),
+        ("a cookie that no request has", |cookie| part(chunk::NONE, true, cookie + 1, b"")),
+        ("a cookie that no request has", |cookie| part(chunk::NONE, true, cookie + (1 << 32), b"")),
+        ("before all requested data arrived", |cookie| part(chunk::NONE, true, cookie, b"")),
+        ("before all requested data arrived", |cookie| {
+            part(chunk::OFFSET_DATA, true, cookie, &data(8192, 512))
+        }),
         ("outside the requested range", |cookie| part(chunk::OFFSET_DATA, true, cookie, &data(0, 512))),
         ("outside the requested range", |cookie| part(chunk::OFFSET_DATA, true, cookie, &data(8192, 8192))),
-        ("overlap", |cookie| part(chunk::OFFSET_DATA, false, cookie, &data(8192, 512)).repeat(2)),
-        ("invalid chunk type or length", |cookie| part(chunk::ERROR, true, cookie, &[1; 60_000])),
+        ("overlapping", |cookie| part(chunk::OFFSET_DATA, false, cookie, &data(8192, 512)).repeat(2)),
+        ("an invalid type or length", |cookie| part(chunk::ERROR, true, cookie, &[1; 60_000])),
         ("simple reply", |cookie| SimpleReply { error: 0, cookie }.encode().to_vec()),
     ];
     for (words, bytes) in cases {
@@ -246,7 +248,7 @@ fn server_that_requires_tls_is_reported_with_a_hint() {
         take(&mut client, SIMPLE_REPLY_LEN) == b"IHAVEOPT\0\0\0\x02\0\0\0\0"
     });
     let (what, hint) = refused(&url);
-    assert!(what.contains("TLS required (first TLS,  [31mplease)"), "{what}");
+    assert!(what.contains("the server requires TLS (first TLS,  [31mplease)"), "{what}");
     assert!(hint.contains("no TLS"), "{hint}");
     assert!(thread.join().expect("the server thread panicked"), "the client did not send NBD_OPT_ABORT");
 }

@@ -111,7 +111,12 @@ impl Login {
         match status.0 {
             0 | 1 => self.check(header, data)?,
             2 | 3 => return Err(LoginError::Refused(status)),
-            _ => return broke(format!("Status-Class {} does not exist", status.0)),
+            _ => {
+                return broke(format!(
+                    "the target sent a Login Response with the unknown Status-Class {}",
+                    status.0
+                ));
+            }
         }
         if status.0 == 1 {
             return moved(data, status == LoginStatus::MOVED_PERMANENTLY);
@@ -123,11 +128,11 @@ impl Login {
             return if data.is_empty() && !header.continues() && !header.is_final() {
                 Ok(LoginStep::Send(self.request()))
             } else {
-                broke("an answer to an incomplete text (C bit)".into())
+                broke("the target answered key text before its end (the request had the C bit)".into())
             };
         }
         match self.gather.take(data, header.continues()) {
-            Err(_) => broke(format!("more than {TEXT_LEN} bytes of key text")),
+            Err(_) => broke(format!("the target sent more than {TEXT_LEN} bytes of key text")),
             Ok(None) => Ok(LoginStep::Send(self.request())),
             Ok(Some(text)) => self.take(header, &text),
         }
@@ -137,10 +142,16 @@ impl Login {
     fn check(&mut self, header: &Bhs, data: &[u8]) -> Result<(), LoginError> {
         self.exchanges += 1;
         hold(&[
-            (self.exchanges <= EXCHANGES, "no end after 64 exchanges"),
-            (header.ahs_len() == 0, "an additional header segment"),
-            (data.len() <= SEGMENT_LEN, "DataSegmentLength is above 8192"),
-            (header.itt() == self.wish.itt, "Initiator Task Tag is not that of the request"),
+            (self.exchanges <= EXCHANGES, "the target did not end the login within 64 responses"),
+            (header.ahs_len() == 0, "the target sent a Login Response with an additional header segment"),
+            (
+                data.len() <= SEGMENT_LEN,
+                "the target sent a Login Response with a DataSegmentLength above 8192",
+            ),
+            (
+                header.itt() == self.wish.itt,
+                "the target sent a Login Response whose Initiator Task Tag differs from the request",
+            ),
         ])
     }
 
@@ -151,14 +162,29 @@ impl Login {
         let (asked, furthest) = (self.asked & TRANSIT != 0, self.asked & 3);
         hold(&[
             // Some targets return 0. This is harmless, because the connection identifies the login.
-            (h.isid() == self.wish.isid || h.isid() == [0; 6], "ISID is not that of the request"),
-            (h.version_min() == 0, "Version-active is not 0, the only version offered"),
-            (self.last.is_none_or(|l| l.version_max() == h.version_max()), "Version-max has changed"),
-            (self.exp_stat_sn().is_none_or(|n| n == header.stat_sn()), "unexpected StatSN"),
-            (!(t && header.continues()), "T and C bit in one response"),
-            (current == self.csg(), "CSG is not that of the request"),
-            (!t || asked, "T bit without a request"),
-            (!t || (current..=furthest).contains(&next) && next != 2, "NSG is not the requested one"),
+            (
+                h.isid() == self.wish.isid || h.isid() == [0; 6],
+                "the target sent a Login Response whose ISID differs from the request",
+            ),
+            (
+                h.version_min() == 0,
+                "the target sent a Version-active that is not 0, the only version offered",
+            ),
+            (
+                self.last.is_none_or(|l| l.version_max() == h.version_max()),
+                "the target changed Version-max during the login",
+            ),
+            (
+                self.exp_stat_sn().is_none_or(|n| n == header.stat_sn()),
+                "the target sent a Login Response with an unexpected StatSN",
+            ),
+            (!(t && header.continues()), "the target sent a Login Response with both T bit and C bit"),
+            (current == self.csg(), "the target sent a Login Response whose CSG differs from the request"),
+            (!t || asked, "the target sent a T bit that the request did not have"),
+            (
+                !t || (current..=furthest).contains(&next) && next != 2,
+                "the target sent a Login Response whose NSG differs from the request",
+            ),
         ])
     }
 
@@ -169,8 +195,9 @@ impl Login {
         let moves = header.is_final() && next > self.csg();
         let mut found = vec![];
         for pair in pairs(text) {
-            let (key, value) =
-                pair.map_err(|m| LoginError::Broke(format!("key text, at byte {}: {}", m.at, m.why)))?;
+            let (key, value) = pair.map_err(|m| {
+                LoginError::Broke(format!("the target sent malformed key text, at byte {}: {}", m.at, m.why))
+            })?;
             let value = spelled(key, value);
             if self.is_late_method(key, value) || self.negotiation.is_declared_again(key, value) {
                 continue;
@@ -212,13 +239,13 @@ impl Login {
         let tsih = header.tsih();
         let normal = self.wish.session_type == SessionType::Normal;
         if (self.wish.tsih != 0 && tsih != self.wish.tsih) || (normal && tsih == 0) {
-            return broke(format!("TSIH {tsih} in the last response"));
+            return broke(format!("the target sent an invalid TSIH {tsih} in the last Login Response"));
         }
         let (exp_cmd_sn, max_cmd_sn) = (header.exp_cmd_sn(), header.max_cmd_sn());
         let (begins, cmd_sn) = (self.wish.tsih == 0, self.wish.cmd_sn);
         // Over iSER, STGT counts the immediate login in ExpCmdSN, and still expects its CmdSN.
         if begins && ![cmd_sn, cmd_sn.wrapping_add(1)].contains(&exp_cmd_sn) {
-            return broke(format!("ExpCmdSN is {exp_cmd_sn} after a login with CmdSN {cmd_sn}"));
+            return broke(format!("the target sent ExpCmdSN {exp_cmd_sn} after a login with CmdSN {cmd_sn}"));
         }
         let exp_cmd_sn = if begins { cmd_sn } else { exp_cmd_sn };
         // A MaxCmdSN below ExpCmdSN - 1 is ignored (RFC 7143 section 4.2.2.1), which leaves a window of one command.
@@ -292,10 +319,14 @@ fn spelled<'a>(key: &str, value: &'a str) -> &'a str {
 /// Decodes a redirect (RFC 7143 section 11.13.5). The address is checked here; the caller parses it.
 fn moved(data: &[u8], permanent: bool) -> Result<LoginStep, LoginError> {
     let pair = pairs(data).find_map(|p| p.ok().filter(|p| p.0 == "TargetAddress"));
-    let Some((_, address)) = pair else { return broke("a redirect without TargetAddress".into()) };
+    let Some((_, address)) = pair else {
+        return broke("the target redirected the login without a TargetAddress".into());
+    };
     match PortalAddress::parse(address) {
         Ok(_) => Ok(LoginStep::Moved { address: address.to_owned(), permanent }),
-        Err(why) => broke(format!("TargetAddress={}: {why}", shown(address))),
+        Err(why) => {
+            broke(format!("the target redirected the login to TargetAddress={}: {why}", shown(address)))
+        }
     }
 }
 
@@ -306,7 +337,8 @@ fn hold(rules: &[(bool, &str)]) -> Result<(), LoginError> {
 
 /// The error for a PDU other than a Login Response.
 fn before_login_ends(code: u8) -> LoginError {
-    let what = format!("{} before the login is over", opcode::name(code));
+    let what =
+        format!("the target sent a PDU during login that is no Login Response: {}", opcode::name(code));
     if opcode::is_known(code) { LoginError::Broke(what) } else { LoginError::UnknownPdu(what) }
 }
 

@@ -99,16 +99,16 @@ impl Negotiation {
         let known = row.map(|r| &TABLE[r]);
         self.unknown += usize::from(row.is_none());
         if known.is_some_and(|k| k.sender == KeySender::Initiator) {
-            return broke(key, value, "a key that only initiators send");
+            return broke(key, value, "only initiators may send this key");
         }
         if known.is_some_and(|k| !k.may_stand(phase, self.leading)) {
-            return broke(key, value, "a key that is not valid in this stage");
+            return broke(key, value, "the key is not valid in this login stage");
         }
         if self.unknown > UNKNOWN_KEYS {
-            return Err(LoginError::Broke(format!("more than {UNKNOWN_KEYS} unknown keys")));
+            return Err(LoginError::Broke(format!("the target sent more than {UNKNOWN_KEYS} unknown keys")));
         }
         if !self.said.insert(key.to_owned()) {
-            return broke(key, value, "a repeated key");
+            return broke(key, value, "the key was sent before");
         }
         if !key.starts_with("CHAP_") {
             self.answers.push((key.to_owned(), shown(value)));
@@ -134,7 +134,7 @@ impl Negotiation {
     ) -> Result<(), LoginError> {
         let Some((row, known)) = row.map(|r| (r, &TABLE[r])) else {
             if ANSWERS_ONLY.contains(&value) {
-                return broke(key, value, "an answer to a key that was not offered");
+                return broke(key, value, "the value is an answer, but the initiator did not offer this key");
             }
             push(out, key, "NotUnderstood");
             return Ok(());
@@ -152,16 +152,16 @@ impl Negotiation {
     /// Processes a declaration of the target.
     fn declared(&mut self, key: &KeyDefinition, value: &str) -> Result<(), LoginError> {
         if value.len() > VALUE_LEN {
-            return broke(key.name, value, "longer than 255 bytes");
+            return broke(key.name, value, "the value is longer than 255 bytes");
         }
         match key.name {
             "TargetAlias" => self.target_alias = Some(value.replace(char::is_control, "?")),
             "TargetPortalGroupTag" => match keys::in_range(value, &(0..=0xffff)) {
                 Ok(tag) => self.portal_group_tag = u16::try_from(tag).ok(),
-                Err(_) => return broke(key.name, value, "which is not a number from 0 to 65535"),
+                Err(_) => return broke(key.name, value, "the value is not a number from 0 to 65535"),
             },
             "TargetName" if self.target.as_deref() != Some(value) => {
-                return broke(key.name, value, "which is not the requested target");
+                return broke(key.name, value, "the initiator requested another target");
             }
             _ => {}
         }
@@ -175,7 +175,7 @@ impl Negotiation {
             "NotUnderstood" if YOUNG.contains(&key.name) => return Ok(()),
             // Without this key, RDMA cannot carry a session (RFC 7145 section 6.3).
             "No" if key.name == "RDMAExtensions" => {
-                return broke(key.name, value, "where RDMA carries the session");
+                return broke(key.name, value, "a session over RDMA requires Yes");
             }
             "Irrelevant" if key.name == "FirstBurstLength" && self.sends_nothing_unasked() => {
                 self.parameters.first_burst_length =
@@ -190,7 +190,7 @@ impl Negotiation {
         match keys::settle(key, value, &self.offer, &mut self.parameters) {
             Ok(None) => Ok(()),
             Ok(Some(result)) if is_same(&result, value) => Ok(()),
-            Ok(Some(_)) => broke(key.name, value, "which is beyond what was offered"),
+            Ok(Some(_)) => broke(key.name, value, "the value is outside the range that was offered"),
             Err(_) => Err(unoffered(key.name, value)),
         }
     }
@@ -205,7 +205,7 @@ impl Negotiation {
         let default = proposal(key, &Offer::rfc(), false).unwrap_or_default();
         match self.accept(key, &default) {
             Ok(()) => Ok(()),
-            Err(_) => broke(key.name, value, "and its default was not offered"),
+            Err(_) => broke(key.name, value, "the default of the key was not offered"),
         }
     }
 
@@ -218,18 +218,24 @@ impl Negotiation {
         out: &mut Vec<u8>,
     ) -> Result<(), LoginError> {
         if ANSWERS_ONLY.contains(&value) {
-            return broke(key.name, value, "an answer to a key that was not offered");
+            return broke(
+                key.name,
+                value,
+                "the value is an answer, but the initiator did not offer this key",
+            );
         }
         if key.irrelevant_in_discovery && self.session_type == SessionType::Discovery {
             push(out, key.name, "Irrelevant");
             return Ok(());
         }
         match keys::settle(key, value, &self.offer, &mut self.parameters) {
-            Err(_) => broke(key.name, value, "which is not possible"),
+            Err(_) => broke(key.name, value, "the value is not valid for this key"),
             Ok(None) => Ok(()),
-            Ok(Some(_)) if over && !self.may_stay_unanswered(key, value) => {
-                broke(key.name, value, "a proposal in the last response, which cannot be answered")
-            }
+            Ok(Some(_)) if over && !self.may_stay_unanswered(key, value) => broke(
+                key.name,
+                value,
+                "the last Login Response contains a proposal, which the initiator cannot answer",
+            ),
             Ok(Some(answer)) => {
                 push(out, key.name, &answer);
                 Ok(())
@@ -255,7 +261,9 @@ impl Negotiation {
                 KeyType::DeclaredNumber(..) => {}
                 KeyType::And(f) if !(f.offer)(&self.offer) => (f.set)(&mut self.parameters, false),
                 KeyType::Or(f) if (f.offer)(&self.offer) => (f.set)(&mut self.parameters, true),
-                _ => return Err(LoginError::Broke(format!("{} is not answered", key.name))),
+                _ => {
+                    return Err(LoginError::Broke(format!("the target did not answer the key {}", key.name)));
+                }
             }
         }
         self.parameters.bind();
@@ -301,7 +309,7 @@ fn is_same(a: &str, b: &str) -> bool {
 
 /// The error for an answer that the offer does not allow. Targets with digests disabled answer `None`.
 fn unoffered(key: &str, value: &str) -> LoginError {
-    let what = format!("{key}={}, which is not among the offered values", shown(value));
+    let what = format!("the target sent {key}={}: the value was not offered", shown(value));
     match (key, value) {
         ("HeaderDigest" | "DataDigest", "None") => LoginError::Digests(what),
         _ => LoginError::Broke(what),
@@ -309,5 +317,5 @@ fn unoffered(key: &str, value: &str) -> LoginError {
 }
 
 fn broke<T>(key: &str, value: &str, why: &str) -> Result<T, LoginError> {
-    Err(LoginError::Broke(format!("{key}={}, {why}", shown(value))))
+    Err(LoginError::Broke(format!("the target sent {key}={}: {why}", shown(value))))
 }

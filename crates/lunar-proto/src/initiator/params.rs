@@ -78,12 +78,13 @@ impl LoginParams {
     /// # Errors
     /// A message that describes the fault.
     pub fn check(&self) -> Result<(), String> {
-        name::check(&self.initiator).map_err(|why| format!("no iSCSI name: {:?}: {why}", self.initiator))?;
+        name::check(&self.initiator)
+            .map_err(|why| format!("initiator name {:?}: not an iSCSI name: {why}", self.initiator))?;
         if let Some(target) = self.target.as_ref().filter(|target| !name::is_usable(target)) {
-            return Err(format!("{target:?} is not a target name"));
+            return Err(format!("target name {target:?}: not a valid target name"));
         }
         if self.target.is_none() && self.session_type == SessionType::Normal {
-            return Err("the name of the target is missing".into());
+            return Err("the login has no target name".into());
         }
         self.credentials.as_ref().map_or(Ok(()), Credentials::check)
     }
@@ -94,12 +95,14 @@ impl Credentials {
         let fits = |n: &str| (1..=VALUE_LEN).contains(&n.len()) && !n.contains(char::is_control);
         let mutual = self.mutual.as_ref();
         if !fits(&self.name) || !mutual.is_none_or(|m| fits(&m.0)) {
-            return Err("a CHAP name has 1 to 255 bytes and no control characters".into());
+            return Err(
+                "the CHAP user has fewer than 1 or more than 255 bytes, or a control character".into()
+            );
         }
         if mutual.is_some_and(|m| m.1 == self.secret) {
-            return Err("one CHAP secret cannot serve both directions".into());
+            return Err("the CHAP secrets of initiator and target are the same".into());
         }
-        if self.algorithms.is_empty() { Err("no CHAP algorithm is offered".into()) } else { Ok(()) }
+        if self.algorithms.is_empty() { Err("the list of CHAP algorithms is empty".into()) } else { Ok(()) }
     }
 }
 
@@ -146,10 +149,10 @@ pub enum LoginError {
 impl fmt::Display for LoginError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused(status) => write!(f, "the target refuses the login: {status}"),
+            Self::Refused(status) => write!(f, "the target rejected the login: {status}"),
             Self::Authentication(why) => write!(f, "authentication failed: {why}"),
             Self::Digests(why) | Self::UnknownPdu(why) | Self::Broke(why) => {
-                write!(f, "login protocol error by the target: {why}")
+                write!(f, "the target violated the login protocol: {why}")
             }
         }
     }

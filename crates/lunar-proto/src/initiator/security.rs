@@ -69,18 +69,18 @@ impl Security {
             (Self::Offered, METHOD, _) => chosen(keys.method.unwrap_or_default(), credentials, out)?,
             (Self::Offered, NOTHING, None) => Self::Over(None),
             (Self::Offered, NOTHING, Some(_)) => {
-                return failed("the target does not answer AuthMethod=CHAP".into());
+                return failed("the target did not answer AuthMethod=CHAP".into());
             }
             (Self::Chosen, CHALLENGE, Some(c)) => prove(keys, c, out)?,
             (Self::Chosen, ALGORITHM, _) if keys.a == Some("Reject") => {
-                return failed("the target accepts none of the offered CHAP_A algorithms".into());
+                return failed("the target rejected every offered CHAP algorithm (CHAP_A=Reject)".into());
             }
             (Self::Proved(algorithm, Some(challenge)), PROOF, Some(c)) => {
                 verify(&challenge, keys, c)?;
                 Self::Over(Some(algorithm))
             }
             (Self::Proved(_, Some(_)), NOTHING, _) => {
-                return failed("the target does not authenticate itself (no CHAP_N and CHAP_R)".into());
+                return failed("mutual CHAP: the target sent neither CHAP_N nor CHAP_R".into());
             }
             (Self::Proved(algorithm, None), NOTHING, _) => Self::Over(Some(algorithm)),
             (over @ Self::Over(_), NOTHING, _) => over,
@@ -92,12 +92,12 @@ impl Security {
     /// The error for unexpected security keys. It names the expected keys.
     fn unfit(&self) -> String {
         let wanted = match self {
-            Self::Offered => "AuthMethod alone",
+            Self::Offered => "only AuthMethod",
             Self::Chosen => "CHAP_A, CHAP_I and CHAP_C",
             Self::Proved(_, Some(_)) => "CHAP_N and CHAP_R",
-            Self::Proved(_, None) | Self::Over(_) => "no more of them",
+            Self::Proved(_, None) | Self::Over(_) => "none",
         };
-        format!("unexpected security keys in this step, expected {wanted}")
+        format!("the target sent unexpected keys in this step of authentication; expected: {wanted}")
     }
 }
 
@@ -116,7 +116,10 @@ fn chosen(method: &str, ours: Option<&Credentials>, out: &mut Vec<u8>) -> Result
             failed("the target requires CHAP, but no user and password are set".into())
         }
         ("Reject", Some(_)) => failed("the target does not support CHAP (AuthMethod=Reject)".into()),
-        _ => Err(LoginError::Broke(format!("AuthMethod={} was not offered", shown(method)))),
+        _ => Err(LoginError::Broke(format!(
+            "the target sent AuthMethod={}, which was not offered",
+            shown(method)
+        ))),
     }
 }
 
@@ -124,24 +127,30 @@ fn chosen(method: &str, ours: Option<&Credentials>, out: &mut Vec<u8>) -> Result
 /// with equal secrets, the target could obtain its response from us on another connection (RFC 7143 section 9.2.1).
 fn prove(keys: &ChapKeys, ours: &Credentials, out: &mut Vec<u8>) -> Result<Security, LoginError> {
     if ours.mutual.as_ref().is_some_and(|m| m.1 == ours.secret) {
-        return failed("one CHAP secret cannot serve both directions".into());
+        return failed("the CHAP secrets of initiator and target are the same".into());
     }
     let (a, i) = (keys.a.unwrap_or_default(), keys.i.unwrap_or_default());
     let algorithm = Algorithm::numbered(a).filter(|a| ours.algorithms.contains(a));
-    let algorithm = algorithm.ok_or_else(|| unfit("CHAP_A", a, "which was not offered"))?;
+    let algorithm = algorithm.ok_or_else(|| unfit("CHAP_A", a, "the algorithm was not offered"))?;
     let id = number(i).and_then(|n| u8::try_from(n).ok());
-    let id = id.ok_or_else(|| unfit("CHAP_I", i, "which is not a number from 0 to 255"))?;
+    let id = id.ok_or_else(|| unfit("CHAP_I", i, "the value is not a number from 0 to 255"))?;
     let mut buf = [0; BINARY_LEN];
     let challenge = binary(keys.c.unwrap_or_default(), &mut buf).filter(|c| !c.is_empty());
-    let challenge = challenge
-        .ok_or_else(|| LoginError::Broke("CHAP_C is not 1 to 1024 bytes in hex or base64".into()))?;
+    let challenge = challenge.ok_or_else(|| {
+        LoginError::Broke(
+            "the target sent a CHAP_C that does not encode 1 to 1024 bytes in hexadecimal or base64".into(),
+        )
+    })?;
     push(out, "CHAP_N", &ours.name);
     push_hex(out, "CHAP_R", &algorithm.response(id, &ours.secret, challenge));
     if ours.mutual.is_none() {
         return Ok(Security::Proved(algorithm, None));
     }
-    let mine = Challenge::new(algorithm)
-        .ok_or_else(|| LoginError::Authentication("the system provides no random bytes".into()))?;
+    let mine = Challenge::new(algorithm).ok_or_else(|| {
+        LoginError::Authentication(
+            "the operating system provided no random bytes for the CHAP challenge".into(),
+        )
+    })?;
     push(out, "CHAP_I", &mine.id.to_string());
     push_hex(out, "CHAP_C", &mine.bytes);
     Ok(Security::Proved(algorithm, Some(mine)))
@@ -149,23 +158,31 @@ fn prove(keys: &ChapKeys, ours: &Credentials, out: &mut Vec<u8>) -> Result<Secur
 
 /// Checks the target's response to our challenge.
 fn verify(challenge: &Challenge, keys: &ChapKeys, ours: &Credentials) -> Result<(), LoginError> {
-    let Some((name, secret)) = &ours.mutual else { return failed("no mutual CHAP user".into()) };
+    let Some((name, secret)) = &ours.mutual else {
+        return failed("mutual CHAP: the target user is not set".into());
+    };
     let said = keys.n.unwrap_or_default();
     if said != name {
-        return failed(format!("the target authenticates as {}, not as {name} (CHAP_N)", shown(said)));
+        return failed(format!(
+            "mutual CHAP: the target authenticates as user {} (CHAP_N), expected {name}",
+            shown(said)
+        ));
     }
     let mut buf = [0; BINARY_LEN];
-    let response = binary(keys.r.unwrap_or_default(), &mut buf)
-        .ok_or_else(|| LoginError::Broke("CHAP_R is not binary of up to 1024 bytes".into()))?;
+    let response = binary(keys.r.unwrap_or_default(), &mut buf).ok_or_else(|| {
+        LoginError::Broke(
+            "the target sent a CHAP_R that does not encode up to 1024 bytes in hexadecimal or base64".into(),
+        )
+    })?;
     if challenge.is_answered(response, secret) {
         Ok(())
     } else {
-        failed("wrong CHAP response of the target (CHAP_R)".into())
+        failed("mutual CHAP: wrong CHAP response of the target (CHAP_R)".into())
     }
 }
 
 fn unfit(key: &str, value: &str, why: &str) -> LoginError {
-    LoginError::Broke(format!("{key}={}, {why}", shown(value)))
+    LoginError::Broke(format!("the target sent {key}={}: {why}", shown(value)))
 }
 
 fn failed<T>(why: String) -> Result<T, LoginError> {

@@ -19,7 +19,7 @@ const ADDRESSES: usize = 1024;
 /// Maximum number of notes.
 const NOTES: usize = 16;
 
-const NO_NAME: &str = "an address before any TargetName";
+const NO_NAME: &str = "the address precedes the first TargetName";
 
 /// The longest host name, in bytes (RFC 1035 section 2.3.4).
 const HOST_LEN: usize = 253;
@@ -64,11 +64,13 @@ impl PortalAddress {
     /// A message that describes the fault.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (place, tag) = match text.split_once(',') {
-            Some((place, tag)) => (place, Some(small(tag, 0).ok_or("no portal group tag after the comma")?)),
+            Some((place, tag)) => {
+                (place, Some(small(tag, 0).ok_or("the text after the comma is not a portal group tag")?))
+            }
             None => (text, None),
         };
         let (host, port) = match place.strip_prefix('[') {
-            Some(rest) => rest.split_once(']').ok_or("no ] after the IPv6 address")?,
+            Some(rest) => rest.split_once(']').ok_or("the IPv6 address has no closing bracket ]")?,
             None => place.split_at(place.find(':').unwrap_or(place.len())),
         };
         let good = if place.starts_with('[') { is_ipv6(host) } else { is_host(host) };
@@ -77,7 +79,10 @@ impl PortalAddress {
         }
         let port = match port {
             "" => PORT,
-            port => port.strip_prefix(':').and_then(|p| small(p, 1)).ok_or("no port from 1 to 65535")?,
+            port => port
+                .strip_prefix(':')
+                .and_then(|p| small(p, 1))
+                .ok_or("the port is not a number from 1 to 65535")?,
         };
         Ok(PortalAddress { host: host.to_owned(), port, tag })
     }
@@ -123,8 +128,8 @@ pub fn parse(text: &[u8]) -> Result<SendTargetsResult, String> {
             None => {}
             Some(Ok((key, value))) => reader.pair(key, value).map_err(|why| wrong(key, value, &why))?,
             Some(Err(m)) => {
-                let (key, value) =
-                    binary(pair).ok_or_else(|| format!("key text, at byte {at}: {}", m.why))?;
+                let (key, value) = binary(pair)
+                    .ok_or_else(|| format!("the target sent malformed key text, at byte {at}: {}", m.why))?;
                 reader.binary(key, &value).map_err(|why| wrong(key, &value, &why))?;
             }
         }
@@ -144,7 +149,7 @@ fn binary(pair: &[u8]) -> Option<(&str, String)> {
 }
 
 fn wrong(key: &str, value: &str, why: &str) -> String {
-    format!("{key}={}: {why}", shown(value))
+    format!("the target sent {key}={}: {why}", shown(value))
 }
 
 /// The target to which the following addresses belong.
@@ -171,7 +176,7 @@ impl SendTargetsParser {
         match key {
             "TargetName" => self.name(value),
             "TargetAddress" => self.address(value)?,
-            "SendTargets" => return Err("rejected by the target".into()),
+            "SendTargets" => return Err("the target rejected the request for its target list".into()),
             // Ignore other keys: some targets send them.
             _ => {}
         }
@@ -187,13 +192,13 @@ impl SendTargetsParser {
             // Ignore an address of a skipped target, and any other key.
             _ => return Ok(()),
         }
-        self.note(key, escaped, "not UTF-8, skipped");
+        self.note(key, escaped, "the value is not UTF-8 (skipped)");
         Ok(())
     }
 
     fn name(&mut self, name: &str) {
         if !name::is_usable(name) {
-            self.note("TargetName", name, "invalid iSCSI name, skipped");
+            self.note("TargetName", name, "invalid iSCSI name (skipped)");
             self.current = CurrentTarget::Passed;
             return;
         }
@@ -205,7 +210,7 @@ impl SendTargetsParser {
         }
         self.current = CurrentTarget::At(place);
         if is_new && !name::is_valid(name) {
-            self.note("TargetName", name, "invalid iSCSI name, accepted anyway");
+            self.note("TargetName", name, "invalid iSCSI name (accepted anyway)");
         }
     }
 
@@ -219,10 +224,10 @@ impl SendTargetsParser {
         match PortalAddress::parse(text) {
             Ok(address) if addresses.contains(&address) => {}
             Ok(_) if addresses.len() == ADDRESSES => {
-                self.note("TargetAddress", text, "more than 1024 addresses, skipped");
+                self.note("TargetAddress", text, "the target has more than 1024 addresses (skipped)");
             }
             Ok(address) => addresses.push(address),
-            Err(why) => self.note("TargetAddress", text, &format!("{why}; skipped")),
+            Err(why) => self.note("TargetAddress", text, &format!("{why} (skipped)")),
         }
         Ok(())
     }

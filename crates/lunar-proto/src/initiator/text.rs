@@ -60,11 +60,11 @@ impl TextClient {
             return if asks {
                 Ok(self.send(header))
             } else {
-                Err("a Text Response to an incomplete request (C bit)".into())
+                Err("the target answered a Text Request before its end (the request had the C bit)".into())
             };
         }
         let text = self.gather.take(data, !header.is_final());
-        match text.map_err(|_| "a Text Response that is too long".to_owned())? {
+        match text.map_err(|_| "the target sent a Text Response that is too long".to_owned())? {
             Some(text) => Ok(TextStep::Done(text)),
             None => Ok(self.send(header)),
         }
@@ -72,15 +72,27 @@ impl TextClient {
 
     fn check(&mut self, header: &Bhs) -> Result<(), String> {
         if header.opcode() != opcode::TEXT_RESPONSE {
-            return Err(format!("{} instead of a Text Response", opcode::name(header.opcode())));
+            return Err(format!(
+                "the target sent a {}, expected a Text Response",
+                opcode::name(header.opcode())
+            ));
         }
         let left = self.left.checked_sub(1);
         for (holds, rule) in [
-            (left.is_some(), "a Text Response without end"),
-            (header.ahs_len() == 0, "a Text Response with an additional header segment"),
-            (header.itt() == self.itt, "a Text Response to another Initiator Task Tag"),
-            (!(header.is_final() && header.continues()), "a Text Response with F and C bit"),
-            (header.is_final() || header.ttt() != NONE, "a Text Response without F bit and tag"),
+            (left.is_some(), "the target sent too many Text Responses without the F bit"),
+            (header.ahs_len() == 0, "the target sent a Text Response with an additional header segment"),
+            (
+                header.itt() == self.itt,
+                "the target sent a Text Response with an Initiator Task Tag that the request did not have",
+            ),
+            (
+                !(header.is_final() && header.continues()),
+                "the target sent a Text Response with both F bit and C bit",
+            ),
+            (
+                header.is_final() || header.ttt() != NONE,
+                "the target sent a Text Response with neither F bit nor Target Transfer Tag",
+            ),
         ] {
             if !holds {
                 return Err(rule.into());

@@ -156,11 +156,12 @@ impl Login {
         if !self.out.is_empty() {
             // The rest of our answer is outstanding. An empty PDU requests it.
             let asks = data.is_empty() && !header.continues();
-            let early = "text before the rest of our answer was requested";
+            let early =
+                "the initiator sent key text before it requested the rest of the answer of the target";
             return if asks { self.answer(header, policy) } else { Err(self.blame(early)) };
         }
         let Ok(text) = self.gather.take(data, header.continues()) else {
-            return Err(self.blame("more text than allowed in a negotiation"));
+            return Err(self.blame("the initiator sent more key text than a login may have"));
         };
         match text {
             None => Ok(LoginStep::Reply(self.reply(header, 0, vec![]))),
@@ -186,16 +187,20 @@ impl Login {
         let moves = !header.is_final() || matches!((current, next), (0, 1 | 3) | (1, 3));
         let fits = current == self.csg() && moves && !(header.is_final() && header.continues());
         if data.len() > SEGMENT_LEN {
-            return Err(
-                self.blame(format!("a data segment of {} bytes, more than {SEGMENT_LEN}", data.len()))
-            );
+            return Err(self.blame(format!(
+                "the Login Request has {} bytes of data, above the maximum of {SEGMENT_LEN}",
+                data.len()
+            )));
         }
         if self.exchanges > EXCHANGES {
-            return Err(self.blame(format!("more than {EXCHANGES} requests")));
+            return Err(self.blame(format!("the login has more than {EXCHANGES} requests")));
         }
         match fits {
             true => Ok(()),
-            false => Err(self.blame(format!("invalid T, C, CSG or NSG: flags {:02x}h", header.flags()))),
+            false => Err(self.blame(format!(
+                "the Login Request has an invalid T bit, C bit, CSG or NSG: flags {:02x}h",
+                header.flags()
+            ))),
         }
     }
 
@@ -229,7 +234,7 @@ impl Login {
         let mut found = vec![];
         for pair in pairs(text) {
             let Ok((key, value)) = pair else {
-                return Err(self.blame("malformed key text: KEY=VALUE pairs terminated by NUL required"));
+                return Err(self.blame("malformed key text: expected KEY=VALUE pairs, each ended by NUL"));
             };
             if !self.is_said_again(key, value) {
                 let row = self.admit(key).map_err(|rule| self.blame_key(key, value, rule))?;
@@ -241,7 +246,7 @@ impl Login {
             None => self.identify(&found, policy)?,
             Some(identity) => {
                 if let Some((_, key, value)) = found.iter().find(|f| !stays(identity, f)) {
-                    return Err(self.blame_key(key, value, "repeated key"));
+                    return Err(self.blame_key(key, value, "the key was sent before"));
                 }
             }
         }
@@ -254,9 +259,10 @@ impl Login {
             NegotiationPhase::Security => {
                 let step = self.security.step(&security, &self.demand, &mut self.out);
                 step.map_err(|fault| match fault.status {
-                    LoginStatus::INITIATOR_ERROR => {
-                        self.blame(format!("{}: unexpected in this step", excerpt(&brought)))
-                    }
+                    LoginStatus::INITIATOR_ERROR => self.blame(format!(
+                        "unexpected keys in this step of authentication: {}",
+                        excerpt(&brought)
+                    )),
                     _ => self.note(fault),
                 })
             }
@@ -273,7 +279,7 @@ impl Login {
     fn late_method(&mut self, list: Option<&str>) -> Result<(), LoginStatus> {
         let Some(list) = list else { return Ok(()) };
         if keys::first_of(list, |method| method == "None").is_err() {
-            return Err(self.blame("AuthMethod without None is not allowed in this stage"));
+            return Err(self.blame("AuthMethod in the operational stage must contain None"));
         }
         push(&mut self.out, "AuthMethod", "None");
         Ok(())
@@ -296,12 +302,12 @@ impl Login {
     /// Checks that a key is allowed in this stage, and was not sent before. Returns its index in the table; `None`
     /// for an unknown key.
     fn admit(&mut self, key: &str) -> Result<Option<usize>, &'static str> {
-        const TWICE: &str = "repeated key";
+        const TWICE: &str = "the key was sent before";
         let Some(row) = keys::find(key) else {
             return match self.unknown.len() < UNKNOWN_KEYS {
                 true if self.unknown.insert(key.to_owned()) => Ok(None),
                 true => Err(TWICE),
-                false => Err("too many unknown keys"),
+                false => Err("the login has too many unknown keys"),
             };
         };
         let (bit, k) = (1 << row, &keys::TABLE[row]);
@@ -310,10 +316,12 @@ impl Login {
         }
         self.seen |= bit;
         match k.sender {
-            KeySender::Target => Err("only targets send it"),
+            KeySender::Target => Err("only targets may send this key"),
             // Some initiators skip the security stage and still send AuthMethod: see `late_method`.
             _ if k.name == "AuthMethod" && self.phase == NegotiationPhase::Operational => Ok(Some(row)),
-            _ if !k.may_stand(self.phase, self.tsih() == 0) => Err("not valid in this stage"),
+            _ if !k.may_stand(self.phase, self.tsih() == 0) => {
+                Err("the key is not valid in this login stage")
+            }
             _ => Ok(Some(row)),
         }
     }
@@ -551,11 +559,11 @@ fn identity(found: &[(Option<usize>, &str, &str)]) -> Result<LoginNames, (LoginS
         None | Some("Normal") => SessionType::Normal,
         Some("Discovery") => SessionType::Discovery,
         Some(other) => {
-            let why = format!("SessionType={}: Normal or Discovery", excerpt(other));
+            let why = format!("SessionType={}: the value must be Normal or Discovery", excerpt(other));
             return Err((LoginStatus::SESSION_TYPE_UNSUPPORTED, why));
         }
     };
-    let missing = |key| (LoginStatus::MISSING_PARAMETER, format!("no {key}"));
+    let missing = |key| (LoginStatus::MISSING_PARAMETER, format!("the key {key} is missing"));
     let initiator = named("InitiatorName")?.ok_or_else(|| missing("InitiatorName"))?;
     let target = named("TargetName")?;
     if target.is_none() && session_type == SessionType::Normal {
@@ -572,7 +580,7 @@ fn for_people(text: &str) -> String {
 }
 
 fn wrong_name(key: &str, name: &str, why: &str) -> (LoginStatus, String) {
-    (LoginStatus::INITIATOR_ERROR, format!("{key}={}: no iSCSI name: {why}", excerpt(name)))
+    (LoginStatus::INITIATOR_ERROR, format!("{key}={}: not an iSCSI name: {why}", excerpt(name)))
 }
 
 /// Whether a later text leaves initiator, target and session type unchanged.

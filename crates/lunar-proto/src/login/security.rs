@@ -66,7 +66,7 @@ impl Security {
     pub fn may_end(&self, demand: &Authentication) -> Result<bool, SecurityFailure> {
         match self {
             Self::Start if demand.required => {
-                denied("CHAP is required, and the initiator offers no AuthMethod")
+                denied("CHAP is required, but the initiator offers no AuthMethod")
             }
             Self::Start | Self::Done(_) => Ok(true),
             _ => Ok(false),
@@ -87,12 +87,16 @@ fn choose(list: &str, demand: &Authentication, out: &mut Vec<u8>) -> Result<Secu
     let Ok(method) = first_of(list, good) else {
         let offered = excerpt(list);
         return match (demand.required, demand.users.is_empty()) {
-            (true, true) => denied("CHAP is required, and no user is admitted"),
+            (true, true) => denied("CHAP is required, but the access entry admits no CHAP user"),
             (true, false) => {
-                denied(format!("CHAP is required, and the initiator offers AuthMethod={offered}"))
+                denied(format!("CHAP is required, but the initiator offers AuthMethod={offered}"))
             }
-            (false, true) => denied(format!("AuthMethod={offered} has no None, and there are no CHAP users")),
-            (false, false) => denied(format!("AuthMethod={offered} has neither CHAP nor None")),
+            (false, true) => denied(format!(
+                "the initiator offers AuthMethod={offered} without None, but the target has no CHAP users"
+            )),
+            (false, false) => {
+                denied(format!("the initiator offers AuthMethod={offered} with neither CHAP nor None"))
+            }
         };
     };
     push(out, "AuthMethod", method);
@@ -103,7 +107,9 @@ fn challenge(list: &str, demand: &Authentication, out: &mut Vec<u8>) -> Result<S
     let Some(algorithm) = Algorithm::first_of(list, &demand.algorithms) else {
         let allowed: Vec<_> = demand.algorithms.iter().map(|algorithm| algorithm.name()).collect();
         let (offered, allowed) = (excerpt(list), allowed.join(", "));
-        return denied(format!("CHAP_A={offered} contains no allowed algorithm ({allowed})"));
+        return denied(format!(
+            "the initiator offers CHAP_A={offered} without an allowed algorithm ({allowed})"
+        ));
     };
     let challenge = Challenge::new(algorithm).ok_or(LoginStatus::TARGET_ERROR)?;
     push(out, "CHAP_A", &(algorithm as u8).to_string());
@@ -132,7 +138,7 @@ fn verify(
     match secret {
         None => return denied(format!("the CHAP user {} is not allowed", excerpt(name))),
         Some(_) if !is_answered => {
-            return denied(format!("wrong secret of the CHAP user {}", excerpt(name)));
+            return denied(format!("the initiator sent a wrong secret for the CHAP user {}", excerpt(name)));
         }
         Some(_) => {}
     }
@@ -157,7 +163,7 @@ fn prove(
     let mut buf = [0; BINARY_LEN];
     let theirs = binary(theirs, &mut buf).filter(|c| !c.is_empty()).ok_or(LoginStatus::INITIATOR_ERROR)?;
     let Some(mutual) = &demand.mutual else {
-        return denied("the initiator requests mutual CHAP, but the target has no user for it (`mutual`)");
+        return denied("the initiator requests mutual CHAP, but the key `mutual` names no CHAP user");
     };
     if ours.is_reflected(theirs) {
         return denied("the initiator sends the target's own challenge back (RFC 7143 section 9.2.1)");

@@ -631,7 +631,8 @@ fn forbidden_algorithms_are_not_chosen() {
         p.text(SECURITY, &format!("{NAMES}AuthMethod=CHAP\0"));
         let status = p.refused(SECURITY, &format!("CHAP_A={list}\0"));
         assert_eq!(status, LoginStatus::AUTHENTICATION_FAILURE, "{list}");
-        let why = format!("CHAP_A={list} contains no allowed algorithm (sha256, sha3-256)");
+        let why =
+            format!("the initiator offers CHAP_A={list} without an allowed algorithm (sha256, sha3-256)");
         assert_eq!(p.login.reason(), Some(&*why));
     }
 }
@@ -725,14 +726,14 @@ fn each_chap_fault_is_logged_and_looks_alike() {
     let faults: [(Fails, &str); 6] = [
         (|| proved("bob", b"alice's secret"), "the CHAP user bob is not allowed"),
         (|| proved("b\x1b", b"x"), "the CHAP user b\\u{1b} is not allowed"),
-        (|| proved("alice", b"wrong"), "wrong secret of the CHAP user alice"),
+        (|| proved("alice", b"wrong"), "the initiator sent a wrong secret for the CHAP user alice"),
         (
             || mutual(|_| {}, <[u8]>::to_vec),
             "the initiator sends the target's own challenge back (RFC 7143 section 9.2.1)",
         ),
         (
             || mutual(|p| p.login.demand.mutual = None, |_| vec![1]),
-            "the initiator requests mutual CHAP, but the target has no user for it (`mutual`)",
+            "the initiator requests mutual CHAP, but the key `mutual` names no CHAP user",
         ),
         (
             || mutual(|p| p.login.demand.mutual = Some(user("lunar", b"alice's secret")), |_| vec![1]),
@@ -743,10 +744,13 @@ fn each_chap_fault_is_logged_and_looks_alike() {
     all.extend([
         (
             Pair::new(guarded()).ends_with(DIRECT, NAMES),
-            "CHAP is required, and the initiator offers no AuthMethod",
+            "CHAP is required, but the initiator offers no AuthMethod",
         ),
-        (offers("None"), "CHAP is required, and the initiator offers AuthMethod=None"),
-        (algorithm(), "CHAP_A=99 contains no allowed algorithm (sha3-256, sha1, md5, sha256)"),
+        (offers("None"), "CHAP is required, but the initiator offers AuthMethod=None"),
+        (
+            algorithm(),
+            "the initiator offers CHAP_A=99 without an allowed algorithm (sha3-256, sha1, md5, sha256)",
+        ),
     ]);
     for (p, why) in &all {
         assert_eq!(p.login.reason(), Some(*why));
@@ -832,23 +836,29 @@ fn key_text() -> impl Strategy<Value = Vec<u8>> {
 fn rejected_login_has_its_reason() {
     let long = "x".repeat(200);
     let cases = [
-        (format!("{NAMES}MaxBurstLength=12\0"), "MaxBurstLength=12: a number of 512 to 16777215".to_owned()),
-        (format!("{NAMES}InitialR2T=\x1b[1mmaybe\0"), "InitialR2T=\\u{1b}[1mmaybe: Yes or No".to_owned()),
-        (format!("{NAMES}X-a={long}\0X-a={long}\0"), format!("X-a={}...: repeated key", "x".repeat(64))),
-        (format!("{NAMES}CHAP_A=5\0"), "CHAP_A=(not shown): not valid in this stage".to_owned()),
+        (
+            format!("{NAMES}MaxBurstLength=12\0"),
+            "MaxBurstLength=12: the value must be a number from 512 to 16777215".to_owned(),
+        ),
+        (
+            format!("{NAMES}InitialR2T=\x1b[1mmaybe\0"),
+            "InitialR2T=\\u{1b}[1mmaybe: the value must be Yes or No".to_owned(),
+        ),
+        (format!("{NAMES}X-a={long}\0X-a={long}\0"), format!("X-a={}...: the key was sent before", "x".repeat(64))),
+        (format!("{NAMES}CHAP_A=5\0"), "CHAP_A=(not shown): the key is not valid in this login stage".to_owned()),
         (
             format!("{NAMES}TargetAddress=192.0.2.1\0"),
-            "TargetAddress=192.0.2.1: only targets send it".to_owned(),
+            "TargetAddress=192.0.2.1: only targets may send this key".to_owned(),
         ),
-        ("SessionType=Normal\0".to_owned(), "no InitiatorName".to_owned()),
+        ("SessionType=Normal\0".to_owned(), "the key InitiatorName is missing".to_owned()),
         (
             "InitiatorName=me\0".to_owned(),
-            "InitiatorName=me: no iSCSI name: an iqn., eui. or naa. name of RFC 7143 section 4.2.7"
+            "InitiatorName=me: not an iSCSI name: the form iqn., eui. or naa. of RFC 7143 section 4.2.7 is required"
                 .to_owned(),
         ),
         (
             format!("{NAMES}InitialR2T\0"),
-            "malformed key text: KEY=VALUE pairs terminated by NUL required".to_owned(),
+            "malformed key text: expected KEY=VALUE pairs, each ended by NUL".to_owned(),
         ),
     ];
     for (text, reason) in cases {

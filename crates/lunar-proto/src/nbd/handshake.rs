@@ -48,8 +48,9 @@ pub struct Handshake {
 /// An error reply: its type and message.
 type OptionError = (u32, &'static str);
 
-const NO_DATA: OptionError = (reply::ERR_INVALID, "this option has no data");
-const BROKEN: OptionError = (reply::ERR_INVALID, "inconsistent length");
+const NO_DATA: OptionError = (reply::ERR_INVALID, "the option must have no data");
+const BROKEN: OptionError =
+    (reply::ERR_INVALID, "the lengths in the option data do not match the length of the option");
 const UNKNOWN: OptionError = (reply::ERR_UNKNOWN, "no such export");
 
 impl Handshake {
@@ -86,7 +87,7 @@ impl Handshake {
         let known = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
         match u16::try_from(be::get32(bytes)) {
             Ok(flags) if flags & !known == 0 => self.flags = Some(flags),
-            _ => return (CLIENT_FLAGS_LEN, HandshakeStep::End("unknown client flags")),
+            _ => return (CLIENT_FLAGS_LEN, HandshakeStep::End("the client sent unknown client flags")),
         }
         (CLIENT_FLAGS_LEN, HandshakeStep::More)
     }
@@ -104,10 +105,15 @@ impl Handshake {
     fn next_option(&mut self, flags: u16, bytes: &[u8], out: &mut Vec<u8>) -> (usize, HandshakeStep) {
         let Some(header) = bytes.first_chunk::<OPTION_LEN>() else { return (0, HandshakeStep::More) };
         let Some(OptionHeader { option, len }) = OptionHeader::decode(header) else {
-            return (OPTION_LEN, HandshakeStep::End("an option with a wrong magic"));
+            return (OPTION_LEN, HandshakeStep::End("the client sent an option with a wrong magic number"));
         };
         if flags & handshake_flag::FIXED_NEWSTYLE == 0 && option != option::EXPORT_NAME {
-            return (OPTION_LEN, HandshakeStep::End("an option that the client's flags exclude"));
+            return (
+                OPTION_LEN,
+                HandshakeStep::End(
+                    "the client sent an option other than NBD_OPT_EXPORT_NAME without the fixed newstyle flag",
+                ),
+            );
         }
         if len as usize > MAX_OPTION {
             self.options += 1;
@@ -129,11 +135,17 @@ impl Handshake {
     }
 
     fn bounded(&self) -> HandshakeStep {
-        if self.options < MAX_OPTIONS { HandshakeStep::More } else { HandshakeStep::End("too many options") }
+        if self.options < MAX_OPTIONS {
+            HandshakeStep::More
+        } else {
+            HandshakeStep::End("the client sent too many options")
+        }
     }
 
     fn export_name(&self, name: &[u8], flags: u16, out: &mut Vec<u8>) -> HandshakeStep {
-        let Some(export) = self.find(name) else { return HandshakeStep::End("no such export") };
+        let Some(export) = self.find(name) else {
+            return HandshakeStep::End("the client requested an unknown export");
+        };
         let agreed = self.agree(export);
         out.extend(self::export(agreed.terms.size, agreed.terms.flags));
         if flags & handshake_flag::NO_ZEROES == 0 {
@@ -152,7 +164,7 @@ impl Handshake {
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(option, data, out),
             option::STARTTLS if !data.is_empty() => Err(NO_DATA),
             option::STARTTLS => Err((reply::ERR_POLICY, "TLS is not supported")),
-            _ => Err((reply::ERR_UNSUP, "unknown option")),
+            _ => Err((reply::ERR_UNSUP, "the option is unknown")),
         };
         match done {
             Ok(agreed) => {
@@ -234,7 +246,7 @@ impl Handshake {
         if setting {
             self.selected = None;
             if !self.structured {
-                return Err((reply::ERR_INVALID, "structured replies come first"));
+                return Err((reply::ERR_INVALID, "NBD_OPT_STRUCTURED_REPLY must precede this option"));
             }
         }
         let mut rest = data;

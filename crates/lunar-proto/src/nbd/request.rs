@@ -122,16 +122,16 @@ impl NegotiatedOptions {
             return Ok(NbdCommand::Disconnect);
         }
         let Some(row) = COMMANDS.iter().find(|row| row.command == request.command) else {
-            return refuse(Errno::Inval, "unknown command");
+            return refuse(Errno::Inval, "the command type is unknown");
         };
         if request.flags & !(row.flags | command_flag::FUA) != 0 {
-            return refuse(Errno::Inval, "the command does not have this flag");
+            return refuse(Errno::Inval, "the request has a flag that is not valid for its command");
         }
         if row.writes && self.flags & transmission_flag::READ_ONLY != 0 {
             return refuse(Errno::Perm, "the export is read-only");
         }
         if !self.offers(row, request) {
-            return refuse(Errno::Inval, "command or flag was not offered");
+            return refuse(Errno::Inval, "the request has a command or flag that the server did not offer");
         }
         self.check_range(row, request)?;
         Ok(command_of(request))
@@ -152,21 +152,24 @@ impl NegotiatedOptions {
         if row.command == command::FLUSH {
             return match offset | len {
                 0 => Ok(()),
-                _ => refuse(Errno::Inval, "a flush has no range"),
+                _ => refuse(Errno::Inval, "the flush request has an offset or a length other than 0"),
             };
         }
         if row.command == command::BLOCK_STATUS && len == 0 {
-            return refuse(Errno::Inval, "an empty range");
+            return refuse(Errno::Inval, "the block status request has a length of 0");
         }
         if (offset | len) & u64::from(self.block_size - 1) != 0 {
-            return refuse(Errno::Inval, "not aligned to the block size");
+            return refuse(Errno::Inval, "offset or length of the request is not aligned to the block size");
         }
         if offset.checked_add(len).is_none_or(|end| end > self.size) {
-            return refuse(row.beyond, "beyond the end");
+            return refuse(row.beyond, "the range of the request is beyond the end of the export");
         }
         if row.payload && request.len > self.max_payload {
             let overflow = row.command == command::READ && self.structured;
-            return refuse(if overflow { Errno::Overflow } else { Errno::Inval }, "too long");
+            return refuse(
+                if overflow { Errno::Overflow } else { Errno::Inval },
+                "the request is longer than the maximum payload size",
+            );
         }
         Ok(())
     }

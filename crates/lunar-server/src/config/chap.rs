@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(what(b"elevenbytes\n"), "has 11 bytes");
         assert_eq!(what(&[b'x'; 256]), "has more than 255 bytes");
         for text in [&b"0x00010"[..], b"0xsecret and more"] {
-            assert_eq!(what(text), "contains 0x without pairs of hexadecimal digits");
+            assert_eq!(what(text), "contains 0x not followed by pairs of hexadecimal digits");
         }
         assert_eq!(what(b"twelve byte\n\n"), "contains the control character 0ah");
         assert_eq!(what("twelve bytes\u{85}\n".as_bytes()), "contains the control character 85h");

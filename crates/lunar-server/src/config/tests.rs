@@ -277,7 +277,7 @@ fn problems_of_limits_and_session() {
             ),
             (
                 "[limits]\nmemory = \"99999999999999999999G\"",
-                &["t.toml:2:10: \"99999999999999999999G\" is too large a size", "hint: the largest is 8191P"],
+                &["t.toml:2:10: \"99999999999999999999G\" is too large a size", "hint: use at most 8191P"],
             ),
             (
                 "[session]\nmax_outstanding_r2t = 33",
@@ -868,7 +868,7 @@ fn problems_of_chap_users() {
             (
                 "[[chap_user]]\nname = \"a\"\nsecret_file = \"hex\"\n",
                 &[
-                    "t.toml:3:15: the secret hex contains 0x without pairs of hexadecimal digits",
+                    "t.toml:3:15: the secret hex contains 0x not followed by pairs of hexadecimal digits",
                     "hint: write two digits for each byte",
                 ],
             ),

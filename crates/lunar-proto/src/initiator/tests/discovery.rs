@@ -60,9 +60,9 @@ fn responses_that_break_the_rules() {
     };
     let last = response(FINAL, NONE);
     for (header, why) in [
-        (response(FINAL | CONTINUE, NONE), "F and C"),
-        (response(0, NONE), "tag"),
-        (response(CONTINUE, NONE), "tag"),
+        (response(FINAL | CONTINUE, NONE), "both F bit and C bit"),
+        (response(0, NONE), "Transfer Tag"),
+        (response(CONTINUE, NONE), "Transfer Tag"),
         (other(last, |h| h.set_itt(1)), "Task Tag"),
         (other(last, |h| h.set_ahs_len(4)), "additional header"),
         (other(last, |h| h.set_opcode(opcode::NOP_IN)), "NOP-In"),
@@ -185,8 +185,8 @@ fn record_that_is_not_utf8_hides_no_other() {
     let seen: Vec<_> = found.iter().map(|one| (one.name.as_str(), one.addresses.len())).collect();
     assert_eq!(seen, [("iqn.2026-11.org.example:a", 1), ("iqn.2026-11.org.example:b", 0)]);
     let wanted = [
-        r"TargetName=iqn.2026-11.org.example:\xff\x1b: not UTF-8, skipped",
-        r"TargetAddress=\xe4b: not UTF-8, skipped",
+        r"the target sent TargetName=iqn.2026-11.org.example:\xff\x1b: the value is not UTF-8 (skipped)",
+        r"the target sent TargetAddress=\xe4b: the value is not UTF-8 (skipped)",
     ];
     assert_eq!(notes, wanted);
     for refused in [&b"TargetName=\xff\0"[..], b"TargetAddress=\xff\0TargetName=a\0", b"\xffTargetName=a\0"] {

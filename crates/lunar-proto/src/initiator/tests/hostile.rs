@@ -82,7 +82,7 @@ fn target_may_count_the_login() {
 #[test]
 fn invalid_stage_or_flag_ends_the_login() {
     for (flags, why) in [
-        (TRANSIT | CONTINUE | 1, "T and C"),
+        (TRANSIT | CONTINUE | 1, "both T bit and C bit"),
         (TRANSIT | 3, "NSG"),
         (TRANSIT | 2, "NSG"),
         (OPERATIONAL, "CSG"),
@@ -113,7 +113,7 @@ fn malformed_key_text_ends_the_login() {
     // Keys are case-sensitive.
     let mut script = Script::operational(wish());
     let text = script.agree(&[("ImmediateData", None)]) + "immediatedata=Yes\0";
-    assert!(script.broke(LAST, &text).contains("ImmediateData is not answered"));
+    assert!(script.broke(LAST, &text).contains("did not answer the key ImmediateData"));
 }
 
 /// LOG-033, LOG-034, KEY-004, KEY-005, KEY-021, SEC-019, NEG-013: keys that are not allowed there.
@@ -217,19 +217,19 @@ fn answers_that_were_not_offered() {
         else {
             panic!("{key}={value}: {step:?}")
         };
-        assert!(why.starts_with(key) && why.len() < 400, "{why}");
+        assert!(why.contains(key) && why.len() < 400, "{why}");
     }
     let script = Script::operational(wish());
     let step = script.answered(&[("MaxBurstLength", Some("4096")), ("FirstBurstLength", Some("8192"))]);
     assert!(
-        matches!(step, LoginStep::Failed(LoginError::Broke(why)) if why.starts_with("FirstBurstLength")),
+        matches!(step, LoginStep::Failed(LoginError::Broke(why)) if why.contains("FirstBurstLength")),
         "A-06"
     );
     let mut script = Script::operational(wish());
     let text = script.agree(&[]) + &format!("X#NodeArchitecture={}\0", "x".repeat(256));
-    assert!(script.broke(LAST, &text).starts_with("X#NodeArchitecture"), "KEY-027");
+    assert!(script.broke(LAST, &text).contains("X#NodeArchitecture"), "KEY-027");
     let mut script = Script::operational(wish());
-    assert!(script.broke(OPERATIONAL, "iSCSIProtocolLevel=32\0").starts_with("iSCSIProtocolLevel"));
+    assert!(script.broke(OPERATIONAL, "iSCSIProtocolLevel=32\0").contains("iSCSIProtocolLevel"));
 }
 
 /// LOG-018: until our key text is complete, the target may send only empty responses.
@@ -249,7 +249,7 @@ fn text_that_is_interrupted() {
 fn login_beyond_a_limit_ends() {
     let mut script = Script::new(wish());
     (1..=EXCHANGES).for_each(|_| assert_eq!(script.send(SECURITY, "").0, TO_OPERATIONAL));
-    assert!(script.broke(SECURITY, "").contains("exchanges"));
+    assert!(script.broke(SECURITY, "").contains("within 64 responses"));
 
     let mut script = Script::operational(wish());
     let part = "A".repeat(SEGMENT_LEN);
@@ -441,7 +441,7 @@ fn challenges_that_do_not_fit() {
     let mut script = Script::new(with(alice()));
     script.challenged("7", "0x0102");
     assert!(
-        script.broke(SECURITY, "CHAP_N=t\0CHAP_R=0x01\0").contains("no more"),
+        script.broke(SECURITY, "CHAP_N=t\0CHAP_R=0x01\0").contains("expected: none"),
         "mutual CHAP was not requested"
     );
 }
@@ -517,10 +517,10 @@ fn login_status_gives_the_error_text() {
     for (failure, want) in [
         (
             LoginError::Refused(LoginStatus::NOT_FOUND),
-            "the target refuses the login: 02/03 (no such target at this portal)",
+            "the target rejected the login: 02/03 (no such target at this portal)",
         ),
         (LoginError::Authentication("x".into()), "authentication failed: x"),
-        (LoginError::Broke("x".into()), "login protocol error by the target: x"),
+        (LoginError::Broke("x".into()), "the target violated the login protocol: x"),
     ] {
         assert_eq!(failure.to_string(), want);
     }

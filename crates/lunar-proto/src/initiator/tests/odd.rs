@@ -86,7 +86,7 @@ fn target_that_sends_a_ping_in_a_login_is_named() {
     };
     let step = script.reply_with(TO_OPERATIONAL, b"", ping);
     let LoginStep::Failed(LoginError::Broke(why)) = step else { panic!("{step:?}") };
-    assert_eq!(why, "NOP-In before the login is over");
+    assert_eq!(why, "the target sent a PDU during login that is no Login Response: NOP-In");
 }
 
 /// A Discovery session in which the target proposes keys of Normal sessions.

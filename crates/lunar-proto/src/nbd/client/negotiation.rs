@@ -110,12 +110,12 @@ impl ClientNegotiation {
         // wait.
         let magic = [MAGIC, OPTION_MAGIC].map(u64::to_be_bytes).concat();
         if !bytes.iter().zip(&magic).take(8).all(|(got, wanted)| got == wanted) {
-            return (bytes.len(), broken("no NBD greeting"));
+            return (bytes.len(), broken("no NBD greeting at the start of the connection"));
         }
         let Some(bytes) = bytes.first_chunk::<GREETING_LEN>() else { return (0, NegotiationStep::More) };
         let flags = be::get16(&bytes[16..]);
         if bytes[..16] != magic || flags & handshake_flag::FIXED_NEWSTYLE == 0 {
-            return (GREETING_LEN, broken("the server supports only the old handshake, not fixed newstyle"));
+            return (GREETING_LEN, broken("only the old handshake is supported; fixed newstyle is required"));
         }
         self.zeros = flags & handshake_flag::NO_ZEROES == 0;
         let ours = flags & (handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
@@ -155,12 +155,14 @@ impl ClientNegotiation {
     fn reply(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> (usize, NegotiationStep) {
         let Some(header) = bytes.first_chunk::<OPTION_REPLY_LEN>() else { return (0, NegotiationStep::More) };
         let Some(OptionReply { option, reply, len }) = OptionReply::decode(header) else {
-            return (OPTION_REPLY_LEN, broken("a reply with a wrong magic"));
+            return (OPTION_REPLY_LEN, broken("an option reply with a wrong magic number"));
         };
         if option != self.asked() || len as usize > MAX_REPLY || self.replies == MAX_REPLIES {
             return (
                 OPTION_REPLY_LEN,
-                broken("a reply to another option, an oversized reply, or too many replies"),
+                broken(
+                    "an option reply that is too long, one too many, or for an option that was not requested",
+                ),
             );
         }
         let whole = OPTION_REPLY_LEN + len as usize;
@@ -198,7 +200,7 @@ impl ClientNegotiation {
             (State::Go, _) if refused => return self.refuse(kind, data, out),
             (State::List, reply::SERVER) => self.keep(data),
             (State::List, _) if over => return self.give_up(),
-            _ => return broken("unexpected reply"),
+            _ => return broken("an option reply of an unexpected type"),
         }
         NegotiationStep::More
     }
@@ -232,7 +234,7 @@ impl ClientNegotiation {
                 let exports = std::mem::take(&mut self.exports);
                 NegotiationStep::Failed(NegotiationFailure::Refused { why, said, tls, exports })
             }
-            _ => broken("unrequested export list"),
+            _ => broken("an export list that was not requested"),
         }
     }
 
@@ -242,7 +244,9 @@ impl ClientNegotiation {
                 self.size_and_flags = Some((be::get64(rest), be::get16(&rest[8..])))
             }
             (Some((info::BLOCK_SIZE, rest)), 14) => self.sizes = (be::get32(rest), be::get32(&rest[8..])),
-            (None | Some((info::EXPORT | info::BLOCK_SIZE, _)), _) => return broken("truncated information"),
+            (None | Some((info::EXPORT | info::BLOCK_SIZE, _)), _) => {
+                return broken("an NBD_REP_INFO reply of an invalid length");
+            }
             _ => {}
         }
         NegotiationStep::More
@@ -257,13 +261,15 @@ impl ClientNegotiation {
     }
 
     fn agree(&self) -> NegotiationStep {
-        let Some((size, flags)) = self.size_and_flags else { return broken("it does not report the size") };
+        let Some((size, flags)) = self.size_and_flags else {
+            return broken("no size of the export in the replies");
+        };
         let (block_size, max_payload) = self.sizes;
         if i64::try_from(size).is_err() {
-            return broken("invalid export size");
+            return broken("an export size above 2^63 - 1 bytes");
         }
         if !block_size.is_power_of_two() || block_size > MAX_BLOCK || max_payload < block_size {
-            return broken("invalid block sizes");
+            return broken("invalid block sizes of the export");
         }
         let has_flags = flags & transmission_flag::HAS_FLAGS != 0;
         NegotiationStep::Agreed(ExportInfo {
@@ -285,7 +291,7 @@ fn reason(kind: u32) -> &'static str {
     match kind {
         reply::ERR_POLICY => "forbidden by the policy of the server",
         reply::ERR_UNKNOWN => "no such export",
-        reply::ERR_TLS_REQD => "TLS required",
+        reply::ERR_TLS_REQD => "the server requires TLS",
         reply::ERR_SHUTDOWN => "the server is shutting down",
         reply::ERR_BLOCK_SIZE_REQD => "the server requires its block sizes",
         _ => "no reason given",

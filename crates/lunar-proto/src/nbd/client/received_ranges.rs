@@ -17,7 +17,7 @@ impl ReceivedRanges {
     pub fn add(&mut self, start: u32, end: u32) -> Result<(), &'static str> {
         let at = self.pieces.partition_point(|piece| piece.1 <= start);
         if start < self.prefix || self.pieces.get(at).is_some_and(|next| next.0 < end) {
-            return Err("chunks that overlap");
+            return Err("a reply to a read has overlapping chunks");
         }
         let joins_next = self.pieces.get(at).is_some_and(|next| next.0 == end);
         let end = if joins_next { self.pieces.remove(at).1 } else { end };
@@ -28,7 +28,7 @@ impl ReceivedRanges {
         } else if self.pieces.len() < MAX_PIECES {
             self.pieces.insert(at, (start, end));
         } else {
-            return Err("too many chunks out of order");
+            return Err("a reply to a read has too many chunks out of order");
         }
         Ok(())
     }
@@ -67,7 +67,7 @@ mod tests {
     fn number_of_ranges_is_bounded() {
         let mut covered = ReceivedRanges::default();
         let last = (1..=MAX_PIECES as u32 + 1).map(|n| covered.add(2 * n, 2 * n + 1)).find(Result::is_err);
-        assert_eq!(last, Some(Err("too many chunks out of order")));
+        assert_eq!(last, Some(Err("a reply to a read has too many chunks out of order")));
         assert_eq!(covered.pieces.len(), MAX_PIECES);
     }
 }

@@ -70,7 +70,7 @@ impl PendingCommand {
         let start = offset.checked_sub(self.request.offset).filter(|_| self.request.command == command::READ);
         let end = start.and_then(|start| start.checked_add(len.into()));
         let (Some(start), Some(end)) = (start, end.filter(|end| *end <= self.request.len.into())) else {
-            return Err(ProtocolViolation("data outside the requested range"));
+            return Err(ProtocolViolation("a reply to a read has data outside the requested range"));
         };
         self.covered.add(start as u32, end as u32).map_err(ProtocolViolation)?;
         Ok(start as usize..end as usize)
@@ -84,7 +84,7 @@ impl PendingCommand {
             _ => false,
         };
         match missing && self.refused.is_none() {
-            true => Err(ProtocolViolation("incomplete reply")),
+            true => Err(ProtocolViolation("a reply ended before all requested data arrived")),
             false => Ok(()),
         }
     }
@@ -125,14 +125,14 @@ pub fn next_message<'a>(
     find: impl FnOnce(u64) -> Option<&'a mut PendingCommand>,
 ) -> Result<Option<ServerMessage>, ProtocolViolation> {
     let Some(header) = bytes.first_chunk::<SIMPLE_REPLY_LEN>() else { return Ok(None) };
-    let find = |cookie| find(cookie).ok_or(ProtocolViolation("a reply with an unknown cookie"));
+    let find = |cookie| find(cookie).ok_or(ProtocolViolation("a reply has a cookie that no request has"));
     if be::get32(header) == SIMPLE_REPLY_MAGIC {
         let reply = SimpleReply::decode(header).expect("its magic is right");
         return simple(reply, find(reply.cookie)?, export).map(Some);
     }
     let Some(header) = bytes.first_chunk::<CHUNK_LEN>() else { return Ok(None) };
     let header = ChunkHeader::decode(header).filter(|_| export.structured);
-    let header = header.ok_or(ProtocolViolation("a reply with a wrong magic"))?;
+    let header = header.ok_or(ProtocolViolation("a reply has a wrong magic number"))?;
     let request = find(header.cookie)?;
     let body = &bytes[CHUNK_LEN..];
     let Some((used, fill)) = chunk(&header, body, request, export)? else { return Ok(None) };
@@ -150,7 +150,9 @@ fn simple(
 ) -> Result<ServerMessage, ProtocolViolation> {
     let is_read = request.request.command == command::READ;
     if is_read && export.structured {
-        return Err(ProtocolViolation("a simple reply to a read despite structured replies"));
+        return Err(ProtocolViolation(
+            "a simple reply to a read, although structured replies were negotiated",
+        ));
     }
     let mut fill = BufferFill::Nothing;
     if reply.error != 0 {
@@ -179,14 +181,14 @@ fn chunk(
         kind => (len, kind & chunk::ERRORS != 0 && len >= 6),
     };
     if !fits || needed > MAX_CONTROL as usize {
-        return Err(ProtocolViolation("invalid chunk type or length"));
+        return Err(ProtocolViolation("a reply chunk has an invalid type or length"));
     }
     let Some(body) = body.get(..needed) else { return Ok(None) };
     let fill = match header.kind {
         chunk::NONE => BufferFill::Nothing,
         chunk::OFFSET_DATA => BufferFill::Payload(request.place(be::get64(body), header.len - 8)?),
         chunk::OFFSET_HOLE => match be::get32(&body[8..]) {
-            0 => return Err(ProtocolViolation("an empty hole")),
+            0 => return Err(ProtocolViolation("a reply to a read has a hole of 0 bytes")),
             len => BufferFill::Zeros(request.place(be::get64(body), len)?),
         },
         chunk::BLOCK_STATUS => {
@@ -206,7 +208,9 @@ impl PendingCommand {
         let (context, len, flags) = (be::get32(body), be::get32(&body[4..]), be::get32(&body[8..]));
         let asked = self.request.command == command::BLOCK_STATUS && export.allocation == Some(context);
         if !asked || self.status.is_some() || len == 0 {
-            return Err(ProtocolViolation("unrequested extents, or an empty one"));
+            return Err(ProtocolViolation(
+                "a reply has block status that was not requested, or a descriptor of 0 bytes",
+            ));
         }
         self.status = Some(ExtentStatus { len, zero: flags & state::ZERO != 0 });
         Ok(())
@@ -215,7 +219,7 @@ impl PendingCommand {
     fn error(&mut self, body: &[u8]) -> Result<(), ProtocolViolation> {
         let (errno, words) = (be::get32(body), body[6..].get(..usize::from(be::get16(&body[4..]))));
         let (Some(words), true) = (words, errno != 0) else {
-            return Err(ProtocolViolation("malformed error chunk"));
+            return Err(ProtocolViolation("a reply has a malformed error chunk"));
         };
         self.refused.get_or_insert(ServerError { errno, said: said(words) });
         Ok(())

@@ -52,10 +52,11 @@ fn portal(text: &str) -> Result<Portal, InvalidValue> {
     let hint = "write a host name or an address, and a port: 192.0.2.9:3260 or [2001:db8::9]:3260";
     match PortalAddress::parse(text) {
         Ok(PortalAddress { host, port, tag: None }) => Ok(Portal { host, port }),
-        Ok(_) => {
-            invalid(format!("\"{}\" has a portal group tag", text.escape_debug()), "write the tag as `group`")
-        }
-        Err(why) => invalid(format!("\"{}\" is not a portal: {why}", text.escape_debug()), hint),
+        Ok(_) => invalid(
+            format!("portal \"{}\": portal group tag not allowed", text.escape_debug()),
+            "write the tag as `group`",
+        ),
+        Err(why) => invalid(format!("portal \"{}\": {why}", text.escape_debug()), hint),
     }
 }
 

@@ -684,13 +684,16 @@ fn problems_of_a_pair() {
             (
                 "peer = \"a b\"\ngroup = 2",
                 &[
-                    "t.toml:2:8: \"a b\" is not a portal: invalid host name or address (IPv6 needs brackets)",
+                    "t.toml:2:8: portal \"a b\": invalid host name or address (IPv6 needs brackets)",
                     "hint: write a host name or an address, and a port: 192.0.2.9:3260 or [2001:db8::9]:3260",
                 ],
             ),
             (
                 "peer = \"h,3\"\ngroup = 2",
-                &["t.toml:2:8: \"h,3\" has a portal group tag", "hint: write the tag as `group`"],
+                &[
+                    "t.toml:2:8: portal \"h,3\": portal group tag not allowed",
+                    "hint: write the tag as `group`",
+                ],
             ),
         ],
     );
