@@ -123,9 +123,9 @@ impl fmt::Display for IserError {
         match self {
             IserError::Short(len) => write!(f, "an iSER message of {len} bytes is shorter than its headers"),
             IserError::Opcode(opcode) => write!(f, "an iSER header with the unknown opcode {opcode}"),
-            IserError::Greeting => write!(f, "an iSER Hello or HelloReply, which was not agreed on"),
+            IserError::Greeting => write!(f, "an iSER Hello or HelloReply message, which was not negotiated"),
             IserError::Length(asked, there) => {
-                write!(f, "an iSER message has {there} bytes behind its headers, its PDU asks for {asked}")
+                write!(f, "an iSER message has {there} bytes of data, but its PDU header states {asked}")
             }
         }
     }

@@ -83,13 +83,14 @@ fn normalized(name: &str) -> Result<Cow<'_, str>, String> {
         Ok(prepared) => Ok(prepared.into_owned()),
         Err(_) => Err(match text.chars().find(|&c| is_prohibited(c)) {
             Some(c) => prohibited(c),
-            None => "it mixes text of two directions, or normalizes to what RFC 3722 prohibits".to_owned(),
+            None => "the name mixes text directions, or normalizes to characters that RFC 3722 prohibits"
+                .to_owned(),
         }),
     };
     let once = nameprep(name)?;
     match nameprep(&once)? == once {
         true => Ok(once.into()),
-        false => Err("its normalization is not stable".into()),
+        false => Err("normalizing the name twice gives different results".into()),
     }
 }
 
@@ -100,7 +101,11 @@ fn prohibited(c: char) -> String {
 
 fn check_len(name: &str) -> Result<(), String> {
     let len = name.len();
-    if len > NAME_LEN { Err(format!("{len} bytes, above the maximum of {NAME_LEN}")) } else { Ok(()) }
+    if len > NAME_LEN {
+        Err(format!("the name has {len} bytes, above the maximum of {NAME_LEN}"))
+    } else {
+        Ok(())
+    }
 }
 
 fn lower(name: &str) -> Cow<'_, str> {

@@ -54,13 +54,13 @@ fn split(text: &[u8]) -> Result<(&str, &str), &'static str> {
         Err(e) if is_for_people => std::str::from_utf8(&text[..e.valid_up_to()]),
         whole => whole,
     };
-    let pair = pair.map_err(|_| "not UTF-8")?;
-    let (key, value) = pair.split_once('=').ok_or("no = in the pair")?;
+    let pair = pair.map_err(|_| "the text is not UTF-8")?;
+    let (key, value) = pair.split_once('=').ok_or("a KEY=VALUE pair has no =")?;
     if key.is_empty() || key.len() > KEY_LEN {
-        return Err("a key name has 1 to 63 characters");
+        return Err("a key name is empty or longer than 63 characters");
     }
     if !key.bytes().all(|b| b.is_ascii_alphanumeric() || b".-+@_#".contains(&b)) {
-        return Err("invalid character in a key name");
+        return Err("a key name has an invalid character");
     }
     Ok((key, value))
 }

@@ -66,10 +66,12 @@ impl fmt::Display for MalformedFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             MalformedFrame::Key => write!(f, "an MPA frame with a wrong key"),
-            MalformedFrame::Revision(n) => write!(f, "MPA revision {n}"),
-            MalformedFrame::Private(n) => write!(f, "{n} bytes of private data in an MPA frame"),
+            MalformedFrame::Revision(n) => write!(f, "an MPA frame with the unsupported revision {n}"),
+            MalformedFrame::Private(n) => {
+                write!(f, "an MPA frame with {n} bytes of private data, above the limit")
+            }
             MalformedFrame::Enhanced => {
-                write!(f, "an MPA frame announces enhanced data that it has no room for")
+                write!(f, "an MPA frame that announces enhanced data, but is too short for it")
             }
         }
     }

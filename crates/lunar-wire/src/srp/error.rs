@@ -51,23 +51,37 @@ impl fmt::Display for SrpError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SrpError::Short { needed, there } => {
-                write!(f, "an SRP unit of {there} bytes that takes {needed}")
+                write!(f, "an SRP information unit of {there} bytes, expected at least {needed}")
             }
-            SrpError::Opcode(opcode) => write!(f, "an SRP unit with the opcode {opcode:#04x}"),
-            SrpError::Channels(code) => write!(f, "an SRP login with the multichannel code {code}"),
-            SrpError::Format(byte) => write!(f, "an SRP command with the buffer formats {byte:#04x}"),
-            SrpError::Attribute(code) => write!(f, "an SRP command with the task attribute {code}"),
-            SrpError::Cdb(len) => write!(f, "an SRP command with an additional CDB of {len} bytes"),
+            SrpError::Opcode(opcode) => {
+                write!(f, "an SRP information unit with the unexpected opcode {opcode:#04x}")
+            }
+            SrpError::Channels(code) => write!(f, "an SRP login with the invalid multichannel code {code}"),
+            SrpError::Format(byte) => {
+                write!(f, "an SRP command with the unsupported buffer formats {byte:#04x}")
+            }
+            SrpError::Attribute(code) => write!(f, "an SRP command with the invalid task attribute {code}"),
+            SrpError::Cdb(len) => {
+                write!(f, "an SRP command with an additional CDB of the invalid length of {len} bytes")
+            }
             SrpError::Table { len, descriptors } => {
-                write!(f, "an SRP command with a table of {len} bytes and {descriptors} of its descriptors")
+                write!(
+                    f,
+                    "an SRP command whose table of {len} bytes does not match its {descriptors} descriptors"
+                )
             }
             SrpError::Total { said, sum } => {
-                write!(f, "an SRP command for {said} bytes with descriptors for {sum}")
+                write!(f, "an SRP command for {said} bytes, but its descriptors have {sum} bytes")
             }
             SrpError::Offset { at, end } => {
-                write!(f, "an SRP command with immediate data at byte {at}, its descriptors end at {end}")
+                write!(
+                    f,
+                    "an SRP command with immediate data at byte {at}, but its descriptors end at byte {end}"
+                )
             }
-            SrpError::Residual(flags) => write!(f, "an SRP response with the flags {flags:#04x}"),
+            SrpError::Residual(flags) => {
+                write!(f, "an SRP response with the invalid residual flags {flags:#04x}")
+            }
         }
     }
 }

@@ -238,8 +238,8 @@ impl fmt::Display for LoginRejectReason {
             Self::NO_RESOURCES => "the target lacks resources",
             Self::IT_IU_TOO_LONG => "the initiator's information units are too long for the target",
             Self::NOT_ASSOCIATED => "no such target port, or not for this initiator",
-            Self::FORMATS => "the target does not know the data buffer formats",
-            Self::NO_MULTICHANNEL => "the target takes one channel from an initiator",
+            Self::FORMATS => "the target does not support the data buffer formats",
+            Self::NO_MULTICHANNEL => "the target allows only one channel for each initiator",
             Self::TOO_MANY_CHANNELS => "too many channels",
             Self(code) => return write!(f, "reason {code:#010x}"),
         })

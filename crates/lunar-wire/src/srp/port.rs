@@ -44,7 +44,7 @@ pub struct InvalidPortId;
 
 impl fmt::Display for InvalidPortId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an SRP port is named by 0x and 32 hexadecimal digits")
+        f.write_str("an SRP port must be 0x and 32 hexadecimal digits")
     }
 }
 
