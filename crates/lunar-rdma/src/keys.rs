@@ -28,8 +28,8 @@ impl fmt::Display for AccessError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             AccessError::Tag => "an invalid steering tag",
-            AccessError::Direction => "memory for the other direction",
-            AccessError::Bounds => "a range outside the exposed memory",
+            AccessError::Direction => "memory registered for the other direction",
+            AccessError::Bounds => "a range outside the registered memory",
         })
     }
 }
@@ -61,7 +61,9 @@ impl SteeringTags {
                 self.slots.push(TagSlot { generation: 1, ..TagSlot::default() });
                 self.slots.len() - 1
             }
-            None => return Err(io::Error::other("too many registered memory regions")),
+            None => {
+                return Err(io::Error::other("the RDMA connection has too many registered memory regions"));
+            }
         };
         let generation = self.slots[slot].generation;
         self.slots[slot].memory = Some(memory);

@@ -150,7 +150,7 @@ impl Endpoint for IwarpEndpoint {
     fn flush(&self) -> io::Result<bool> {
         let engine = &mut *self.engine.borrow_mut();
         match engine.is_over() {
-            true => Err(io::Error::new(io::ErrorKind::NotConnected, "the connection has ended")),
+            true => Err(io::Error::new(io::ErrorKind::NotConnected, "the RDMA connection has ended")),
             false => IwarpEndpoint::send(self, engine),
         }
     }

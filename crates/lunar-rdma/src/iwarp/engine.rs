@@ -274,7 +274,10 @@ impl Engine {
         self.has_failed |= failed.is_some();
         let is_amid = !self.partial.is_empty() || self.inbox.has_begun() || self.due.is_some();
         let amid = || {
-            io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed the connection inside a message")
+            io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the peer closed the RDMA connection in the middle of a message",
+            )
         };
         let why = self.lost.take().or(failed).or_else(|| is_amid.then(amid));
         self.end(why);
@@ -378,11 +381,13 @@ impl Engine {
         if !self.due.is_none_or(has_place) {
             return Err(IwarpError::new(
                 Terminate::BOUNDS,
-                "an RDMA Write or a Read Response inside another message",
+                "a segment of an RDMA Write or Read Response in the middle of another message",
             ));
         }
         let end = t.offset.checked_add(payload.len() as u64);
-        let end = end.ok_or_else(|| IwarpError::new(Terminate::WRAP, "data after the end of the message"))?;
+        let end = end.ok_or_else(|| {
+            IwarpError::new(Terminate::WRAP, "a tagged segment that ends above the largest offset")
+        })?;
         self.due = (!t.last).then_some(TaggedHeader { offset: end, ..*t });
         if t.opcode == opcode::READ_RESPONSE {
             into.list.extend(self.reads.take(t, payload)?);
@@ -420,6 +425,10 @@ impl Engine {
 }
 
 fn ended_by(terminate: &[u8]) -> io::Error {
-    let why = Terminate::decode(terminate).map_or("no reason".into(), |why| why.to_string());
-    io::Error::new(io::ErrorKind::ConnectionAborted, format!("the peer ended the connection: {why}"))
+    let why = Terminate::decode(terminate)
+        .map_or("its Terminate message is malformed".into(), |why| why.to_string());
+    io::Error::new(
+        io::ErrorKind::ConnectionAborted,
+        format!("the peer terminated the RDMA connection: {why}"),
+    )
 }

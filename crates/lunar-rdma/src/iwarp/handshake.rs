@@ -67,7 +67,7 @@ pub(super) async fn write(stream: &Stream, bytes: &[u8], limit: Duration) -> io:
 /// # Errors
 /// When it is too long.
 pub(super) fn check_private(private: &[u8]) -> io::Result<()> {
-    let why = format!("{} bytes of private data are more than {MAX_PRIVATE}", private.len());
+    let why = format!("private data of {} bytes: the limit is {MAX_PRIVATE}", private.len());
     match private.len() > MAX_PRIVATE {
         true => Err(io::Error::new(io::ErrorKind::InvalidInput, why)),
         false => Ok(()),

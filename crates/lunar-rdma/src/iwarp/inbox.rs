@@ -59,7 +59,7 @@ impl Inbox {
         into: &mut EndpointEvents,
     ) -> Result<(), IwarpError> {
         if header.msn != self.msn {
-            let what = format!("message {} where {} was due", header.msn, self.msn);
+            let what = format!("a message with sequence number {}, expected {}", header.msn, self.msn);
             return Err(IwarpError::new(Terminate::MSN, what));
         }
         let mut partial = match self.partial.take() {
@@ -69,15 +69,16 @@ impl Inbox {
         if (header.opcode, header.stag) != (partial.opcode, partial.stag) {
             return Err(IwarpError::new(
                 Terminate::OPCODE,
-                "a segment of another message type within a message",
+                "a segment of another message type in the middle of a message",
             ));
         }
         if header.offset as usize != partial.bytes.len() {
-            let what = format!("byte {} of a message where {} was due", header.offset, partial.bytes.len());
+            let what =
+                format!("a message segment at offset {}, expected {}", header.offset, partial.bytes.len());
             return Err(IwarpError::new(Terminate::OFFSET, what));
         }
         if partial.bytes.len() + payload.len() > partial.max {
-            let what = format!("a message longer than its receive of {} bytes", partial.max);
+            let what = format!("a message longer than its receive buffer of {} bytes", partial.max);
             return Err(IwarpError::new(Terminate::TOO_LONG, what));
         }
         if !header.last {
@@ -102,7 +103,10 @@ impl Inbox {
     /// Takes a receive for the message that starts with this segment.
     fn begin(&mut self, header: &UntaggedHeader) -> Result<PartialMessage, IwarpError> {
         let Some((count, len)) = self.receives.front_mut() else {
-            return Err(IwarpError::new(Terminate::NO_BUFFER, "a message without a posted receive"));
+            return Err(IwarpError::new(
+                Terminate::NO_BUFFER,
+                "a message for which no receive buffer was posted",
+            ));
         };
         let max = *len;
         *count -= 1;

@@ -29,7 +29,7 @@ impl TaggedMemory {
         if self.keys.end(stag) {
             return Ok(());
         }
-        let what = format!("a message that invalidates {stag:#x}, which is not a valid steering tag");
+        let what = format!("a message that invalidates the steering tag {stag:#x}, which is not valid");
         Err(IwarpError::new(Terminate::INVALIDATE, what))
     }
 

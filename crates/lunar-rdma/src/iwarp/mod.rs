@@ -197,7 +197,10 @@ fn malformed(wrong: MalformedFrame) -> io::Error {
 }
 
 fn unsupported_markers() -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, "the peer requires MPA markers")
+    io::Error::new(
+        io::ErrorKind::Unsupported,
+        "the peer requires MPA markers, which software iWARP does not support",
+    )
 }
 
 fn endpoint(

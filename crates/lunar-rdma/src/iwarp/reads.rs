@@ -75,12 +75,12 @@ impl ReadQueue {
         let job = GatherJob { id, buf, left: from.len() };
         match (fits, from.len(), self.ord) {
             (false, ..) => {
-                let what = "an RDMA Read beyond the end of its buffer";
+                let what = "the RDMA Read exceeds its local buffer";
                 return Some(job.ended(Err(io::Error::new(io::ErrorKind::InvalidInput, what))));
             }
             (_, 0, _) => return Some(job.ended(Ok(()))),
             (.., 0) => {
-                let what = "the other side takes no RDMA Reads";
+                let what = "the peer accepts no RDMA Reads (IRD 0)";
                 return Some(job.ended(Err(io::Error::new(io::ErrorKind::Unsupported, what))));
             }
             _ => self.jobs.push_back(job),
@@ -114,13 +114,18 @@ impl ReadQueue {
         payload: &[u8],
     ) -> Result<Option<EndpointEvent>, IwarpError> {
         let Some(read) = self.under_way.front_mut().filter(|read| read.stag == header.stag) else {
-            let what =
-                format!("a Read Response to the steering tag {:#x}, which no read waits for", header.stag);
+            let what = format!(
+                "a Read Response for the steering tag {:#x}, which no pending RDMA Read has",
+                header.stag
+            );
             return Err(IwarpError::new(Terminate::STAG, what));
         };
         let end = read.come + payload.len();
         if header.offset != BASE + read.come as u64 || end > read.len || header.last != (end == read.len) {
-            let what = format!("a Read Response that is not the rest of a read of {} bytes", read.len);
+            let what = format!(
+                "a Read Response whose offset or length does not continue the RDMA Read of {} bytes",
+                read.len
+            );
             return Err(IwarpError::new(Terminate::BOUNDS, what));
         }
         let Some(job) = self.jobs.front_mut() else { return Ok(None) };
@@ -139,7 +144,7 @@ impl ReadQueue {
     pub(super) fn end(&mut self) -> impl Iterator<Item = EndpointEvent> {
         self.under_way.clear();
         self.waiting.clear();
-        let gone = || io::Error::new(io::ErrorKind::ConnectionAborted, "the connection has ended");
+        let gone = || io::Error::new(io::ErrorKind::ConnectionAborted, "the RDMA connection has ended");
         self.jobs.drain(..).map(move |job| job.ended(Err(gone())))
     }
 }

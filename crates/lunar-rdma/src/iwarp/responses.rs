@@ -33,22 +33,22 @@ impl ReadResponses {
         memory: &TaggedMemory,
     ) -> Result<(), IwarpError> {
         if u.msn != self.msn {
-            let what = format!("Read Request {} where {} was due", u.msn, self.msn);
+            let what = format!("a Read Request with sequence number {}, expected {}", u.msn, self.msn);
             return Err(IwarpError::new(Terminate::MSN, what));
         }
         if !u.last || u.offset != 0 {
-            return Err(IwarpError::new(Terminate::OFFSET, "a Read Request of several segments"));
+            return Err(IwarpError::new(Terminate::OFFSET, "a Read Request in several segments"));
         }
         let Some(request) = ReadRequest::decode(payload) else {
             return Err(IwarpError::new(
                 Terminate::LENGTH,
-                format!("a Read Request of {} bytes", payload.len()),
+                format!("a Read Request with the invalid length of {} bytes", payload.len()),
             ));
         };
         if self.queue.len() >= self.ird {
             return Err(IwarpError::new(
                 Terminate::NO_BUFFER,
-                format!("more than {} RDMA Reads at a time", self.ird),
+                format!("more than {} concurrent RDMA Reads, the negotiated maximum", self.ird),
             ));
         }
         self.msn = self.msn.wrapping_add(1);

@@ -136,7 +136,7 @@ impl LinkState {
             SideWork::Read(read) => {
                 side.reads.push_back(read);
                 if side.ord == 0 {
-                    self.end(Some("an RDMA Read, and none were agreed on".into()));
+                    self.end(Some("the peer sent an RDMA Read, but none were negotiated".into()));
                 }
             }
         }
@@ -148,7 +148,7 @@ impl LinkState {
         let side = &self.sides[me];
         side.faults.did(EndpointOp::Send { len: bytes.len(), invalidate: *invalidate });
         if invalidate.is_some() && !side.invalidates {
-            return self.end(Some("a message with invalidate, which this end cannot send".into()));
+            return self.end(Some("this end cannot send a message that invalidates a steering tag".into()));
         }
         self.sides[1 - me].arriving.push_back(message);
     }

@@ -66,7 +66,10 @@ fn padded(mut private: Vec<u8>, len: usize, faults: &Faults) -> Vec<u8> {
 }
 
 fn too_much() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, format!("more than {MAX_PRIVATE} bytes of private data"))
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!("private data above the limit of {MAX_PRIVATE} bytes"),
+    )
 }
 
 impl InitiatorSide {

@@ -113,7 +113,7 @@ impl EndpointSide {
             let (bytes, start) =
                 source.map_err(|fault| format!("RDMA Read from {:#010x}: {fault}", from.stag))?;
             let sink = at.checked_add(*len).and_then(|end| read.buf.get_mut(at..end));
-            sink.ok_or("RDMA Read beyond the end of its buffer")?.copy_from_slice(&bytes[start..start + len]);
+            sink.ok_or("RDMA Read exceeds its local buffer")?.copy_from_slice(&bytes[start..start + len]);
             at += len;
         }
         Ok(())
@@ -121,12 +121,15 @@ impl EndpointSide {
 
     /// Receives a message.
     pub fn arrives(&mut self, message: &SideMessage) -> Result<(), String> {
-        let len = self.next_receive().ok_or("a message found no receive posted")?;
+        let len = self.next_receive().ok_or("a message arrived, but no receive buffer was posted")?;
         if message.bytes.len() > len {
-            return Err(format!("a message of {} bytes found a receive of {len}", message.bytes.len()));
+            return Err(format!(
+                "a message of {} bytes is longer than its receive buffer of {len} bytes",
+                message.bytes.len()
+            ));
         }
         if let Some(stag) = message.invalidate.filter(|stag| !self.keys.end(*stag)) {
-            return Err(format!("a message invalidated {stag:#010x}, which is not a valid steering tag"));
+            return Err(format!("a message invalidates the steering tag {stag:#010x}, which is not valid"));
         }
         self.came.message(&message.bytes, message.invalidate);
         Ok(())
@@ -212,5 +215,8 @@ impl EndpointSide {
 
 /// The error of work that fails with the connection.
 pub(super) fn broken(reason: Option<&str>) -> io::Error {
-    io::Error::new(io::ErrorKind::ConnectionReset, reason.unwrap_or("the connection was closed").to_string())
+    io::Error::new(
+        io::ErrorKind::ConnectionReset,
+        reason.unwrap_or("the RDMA connection was closed").to_string(),
+    )
 }

@@ -118,8 +118,11 @@ fn message_without_a_receive_ends_both_sides() {
     say(&a, "x");
     a.send(b"too many", Payload::Empty, None);
     assert!(a.flush().is_err());
-    assert_eq!(came(&b), ["x", "x", "x", "x", "x", "end: a message found no receive posted"]);
-    assert_eq!(came(&a), ["end: a message found no receive posted"]);
+    assert_eq!(
+        came(&b),
+        ["x", "x", "x", "x", "x", "end: a message arrived, but no receive buffer was posted"]
+    );
+    assert_eq!(came(&a), ["end: a message arrived, but no receive buffer was posted"]);
     assert!(now(a.readable()).is_err() && now(b.writable()).is_err() && b.flush().is_err());
 }
 
@@ -130,7 +133,10 @@ fn receives_are_used_in_the_order_they_were_posted() {
     say(&a, "12345678");
     a.send(b"123", Payload::Empty, None);
     assert!(a.flush().is_err());
-    assert_eq!(came(&b), ["12345678", "end: a message of 3 bytes found a receive of 2"]);
+    assert_eq!(
+        came(&b),
+        ["12345678", "end: a message of 3 bytes is longer than its receive buffer of 2 bytes"]
+    );
 }
 
 #[test]
@@ -236,7 +242,7 @@ fn read_ends_the_connection_when_none_were_agreed_on() {
     let from = b.expose(source("abc")).unwrap();
     read(&a, 0, from, 3);
     assert!(a.flush().is_err());
-    assert_eq!(came(&a), ["read 0 failed", "end: an RDMA Read, and none were agreed on"]);
+    assert_eq!(came(&a), ["read 0 failed", "end: the peer sent an RDMA Read, but none were negotiated"]);
 }
 
 #[test]
@@ -271,7 +277,7 @@ fn ending_a_tag_that_names_nothing_ends_the_connection() {
     let Pair { a, b, .. } = ready();
     a.send(b"done", Payload::Empty, Some(0x1_0000));
     assert!(a.flush().is_err());
-    assert_eq!(came(&b), ["end: a message invalidated 0x00010000, which is not a valid steering tag"]);
+    assert_eq!(came(&b), ["end: a message invalidates the steering tag 0x00010000, which is not valid"]);
 }
 
 #[test]
@@ -375,7 +381,7 @@ fn too_many_regions_fail_and_the_connection_continues() {
         a.expose(MemoryRegion::Source(shared.clone())).unwrap();
     }
     let error = a.expose(MemoryRegion::Source(shared)).unwrap_err();
-    assert_eq!(error.to_string(), "too many registered memory regions");
+    assert_eq!(error.to_string(), "the RDMA connection has too many registered memory regions");
     b.receives(1, 100);
     say(&a, "still here");
     assert_eq!(came(&b), ["still here"]);

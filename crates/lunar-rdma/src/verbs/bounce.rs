@@ -92,8 +92,7 @@ impl BouncePool {
     /// # Errors
     /// When it is too long, or the registration fails.
     pub fn chunk(self: &Arc<Self>, len: usize) -> io::Result<BounceBuffer> {
-        let too_long =
-            || io::Error::other(format!("{len} bytes are too long: {LARGEST} may be sent in one piece"));
+        let too_long = || io::Error::other(format!("RDMA message of {len} bytes: the limit is {LARGEST}"));
         let class = CLASSES.iter().position(|class| *class >= len).ok_or_else(too_long)?;
         let mut inside = self.inside();
         if inside.free[class].is_empty() {

@@ -77,12 +77,13 @@ impl CmEvent {
         match self.status {
             0 => io::Error::other(text),
             // InfiniBand: invalid service ID.
-            8 => {
-                io::Error::new(io::ErrorKind::ConnectionRefused, format!("{text}: no listener at that port"))
-            }
+            8 => io::Error::new(
+                io::ErrorKind::ConnectionRefused,
+                format!("{text}: no RDMA listener at the port of the peer"),
+            ),
             // A negative status is an errno, a positive one a reason code of the protocol.
             n if n < 0 => cannot(&format!("connect ({text})"), io::Error::from_raw_os_error(-n)),
-            n => io::Error::other(format!("{text}, reason {n}")),
+            n => io::Error::other(format!("{text}, reason code {n}")),
         }
     }
 }
@@ -162,7 +163,7 @@ impl CmId {
             unsafe { (library.rdma_create_id)(channel.channel.as_ptr(), &raw mut id, null_mut(), PS_TCP) };
         match NonNull::new(id) {
             Some(id) if status == 0 => Ok(CmId { library, id, channel }),
-            _ => Err(last_error("create an RDMA id")),
+            _ => Err(last_error("create an RDMA connection identifier")),
         }
     }
 
@@ -218,7 +219,7 @@ impl CmId {
     /// # Errors
     /// When there is none.
     pub fn context(&self) -> io::Result<NonNull<ibv_context>> {
-        NonNull::new(self.inside().verbs).ok_or_else(|| io::Error::other("the connection has no RDMA device"))
+        NonNull::new(self.inside().verbs).ok_or_else(|| io::Error::other("the RDMA connection has no device"))
     }
 
     /// The local address, and that of the peer.
@@ -267,7 +268,7 @@ impl CmId {
             let value = (&raw mut yes).cast();
             (self.library.rdma_set_option)(self.as_ptr(), OPTION_ID, option, value, size_of::<c_int>())
         };
-        done(status, "set an option of an RDMA id")
+        done(status, "set an option of the RDMA connection")
     }
 
     /// Binds to an address, without listening.
@@ -311,7 +312,10 @@ impl CmId {
     /// When the call fails; the result itself is an event.
     pub fn resolve_route(&self, timeout_ms: c_int) -> io::Result<()> {
         // SAFETY: the id is valid.
-        done(unsafe { (self.library.rdma_resolve_route)(self.as_ptr(), timeout_ms) }, "find an RDMA route")
+        done(
+            unsafe { (self.library.rdma_resolve_route)(self.as_ptr(), timeout_ms) },
+            "find a route of the RDMA device to the peer",
+        )
     }
 
     /// Starts to connect. With software devices the call may block.

@@ -69,7 +69,7 @@ impl RegisteredRegion {
             // SAFETY: owned, and registered.
             let status = unsafe { (self.pd.library.ibv_dereg_mr)(self.mr) };
             if status != 0 {
-                tracing::warn!(status, "memory deregistration failed");
+                tracing::warn!(status, "the RDMA device failed to deregister memory");
                 return false;
             }
             self.mr = std::ptr::null_mut();
@@ -85,7 +85,7 @@ impl Drop for RegisteredRegion {
 }
 
 fn memory_error(len: usize) -> io::Error {
-    let e = last_error(&format!("register {len} bytes with the device"));
+    let e = last_error(&format!("register {len} bytes with the RDMA device"));
     match e.kind() {
         io::ErrorKind::OutOfMemory => {
             lunar_runtime::error::with_hint(e, "raise the limit of locked memory (ulimit -l)")
@@ -144,7 +144,7 @@ impl Domain {
         let status = unsafe { (library.ibv_query_device)(context.as_ptr(), &raw mut attr) };
         if status != 0 {
             return Err(super::library::cannot(
-                "query the device",
+                "query the RDMA device",
                 io::Error::from_raw_os_error(status.abs()),
             ));
         }
@@ -156,7 +156,7 @@ impl Domain {
         // SAFETY: the context is valid.
         let pd = unsafe { (library.ibv_alloc_pd)(context.as_ptr()) };
         if pd.is_null() {
-            return Err(last_error(&format!("create a protection domain of {name}")));
+            return Err(last_error(&format!("create a protection domain of the RDMA device {name}")));
         }
         let pd = Arc::new(Pd { library, pd });
         let pool = BouncePool::new(register(&pd, ACCESS_LOCAL_WRITE));
@@ -167,7 +167,9 @@ impl Domain {
         let watcher = EventThread::new(library, context, &name, async_events.clone());
         Ok(Domain {
             // Without the thread, failures are detected later, by operations of each connection.
-            _watcher: watcher.inspect_err(|e| tracing::warn!("cannot watch {name}: {e}")).ok(),
+            _watcher: watcher
+                .inspect_err(|e| tracing::warn!("cannot receive the events of the RDMA device {name}: {e}"))
+                .ok(),
             async_events,
             pd,
             pool,

@@ -313,7 +313,7 @@ impl VerbsInner {
             state.out.taken(taken);
             if taken < all {
                 return match state.out.is_idle() {
-                    true => Err(io::Error::other("the device accepts no send requests")),
+                    true => Err(io::Error::other("the RDMA device accepts no send requests")),
                     false => Ok(()),
                 };
             }
@@ -425,7 +425,7 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn expose(&self, mut memory: MemoryRegion) -> io::Result<RemoteAddress> {
-        let nothing = || io::Error::new(io::ErrorKind::InvalidInput, "there is no memory to register");
+        let nothing = || io::Error::new(io::ErrorKind::InvalidInput, "the memory to register has 0 bytes");
         let (at, len, access) = place(&mut memory).ok_or_else(nothing)?;
         let region = self.inner.domain.expose(at, len, access)?;
         let stag = region.keys().1;

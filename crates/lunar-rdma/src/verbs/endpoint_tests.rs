@@ -361,7 +361,9 @@ fn shared_receive_is_reposted_once_its_message_is_taken() {
 
 #[test]
 fn peer_over_its_limits_takes_no_receives_of_others() {
-    for (count, len, why) in [(3, 100, "without a posted receive"), (1, 101, "longer than its receive")] {
+    for (count, len, why) in
+        [(3, 100, "for which no receive buffer was posted"), (1, 101, "longer than its receive")]
+    {
         run(async move {
             let fake = FakeDevice::new();
             let (end, _alone) = sharing(fake, 2);

@@ -59,8 +59,8 @@ impl ReceiveShare {
                 self.open -= 1;
                 Ok(())
             }
-            Some(_) => wrong("the peer sent a message longer than its receive"),
-            None => wrong("the peer sent a message without a posted receive"),
+            Some(_) => wrong("the peer sent a message longer than its receive buffer"),
+            None => wrong("the peer sent a message for which no receive buffer was posted"),
         }
     }
 }
@@ -81,7 +81,7 @@ impl Inbound {
             Inbound::Own(receives) => receives.add(queues, count, len),
             Inbound::Shared(_) if len > shared::LEN => {
                 let text = format!(
-                    "a receive of {len} bytes: the limit of the shared queue is {} bytes",
+                    "receive buffer of {len} bytes: the limit of the shared receive queue is {} bytes",
                     shared::LEN
                 );
                 Err(io::Error::new(io::ErrorKind::InvalidInput, text))

@@ -48,7 +48,11 @@ fn loader_error() -> String {
     // SAFETY: dlerror has no preconditions. Its text is valid until the next call of this thread, and is copied.
     unsafe {
         let text = libc::dlerror();
-        if text.is_null() { "no reason".into() } else { CStr::from_ptr(text).to_string_lossy().into_owned() }
+        if text.is_null() {
+            "the dynamic loader gave no reason".into()
+        } else {
+            CStr::from_ptr(text).to_string_lossy().into_owned()
+        }
     }
 }
 
@@ -69,7 +73,7 @@ impl SharedLibrary {
         // SAFETY: the handle is that of a loaded library, and the name is null-terminated.
         let address = unsafe { libc::dlsym(self.handle, text.as_ptr()) };
         match address.is_null() {
-            true => Err(MissingLibrary { what: format!("{} has no {name}", self.name) }),
+            true => Err(MissingLibrary { what: format!("the library {} has no function {name}", self.name) }),
             false => Ok(address),
         }
     }

@@ -78,7 +78,7 @@ impl Listener {
                 Some(listener) => match listener.next().await {
                     Ok(pending) => return pending,
                     Err(e) => {
-                        tracing::error!(%at, error = %e, "RDMA listener failed; it is opened again later");
+                        tracing::error!(%at, error = %e, "the RDMA listener failed; the server reopens it");
                         self.device_listener = None;
                     }
                 },
@@ -87,7 +87,7 @@ impl Listener {
                     let opened =
                         DeviceListener::open(at, self.options).inspect_err(|e| tracing::debug!("{e}"));
                     self.device_listener =
-                        opened.ok().inspect(|_| tracing::info!(%at, "RDMA listener is open again"));
+                        opened.ok().inspect(|_| tracing::info!(%at, "the RDMA listener is open again"));
                 }
             }
         }

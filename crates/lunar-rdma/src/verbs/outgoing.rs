@@ -200,9 +200,9 @@ impl Outgoing {
         let is_inside = len.and_then(|len| at.checked_add(len)).is_some_and(|end| end <= buf.len());
         let refused = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         let at_once = match (len, self.ord) {
-            _ if !is_inside => refused("a read goes beyond its buffer"),
+            _ if !is_inside => refused("the RDMA Read exceeds its local buffer"),
             (Some(0), _) => Ok(()),
-            (_, 0) => refused("the peer allows no RDMA Read"),
+            (_, 0) => refused("the peer accepts no RDMA Reads (IRD 0)"),
             _ => {
                 self.cut(id, from, buf, at);
                 return None;

@@ -126,13 +126,13 @@ impl QueuePair {
         // SAFETY: the context is valid as long as the id.
         queues.channel = unsafe { (library.ibv_create_comp_channel)(context) };
         if queues.channel.is_null() {
-            return Err(last_error("make a completion channel"));
+            return Err(last_error("create an RDMA completion channel"));
         }
         let cqe = c_int::try_from(cqe).unwrap_or(c_int::MAX);
         // SAFETY: both are valid. The queue uses the channel for its events.
         queues.cq = unsafe { (library.ibv_create_cq)(context, cqe, null_mut(), queues.channel, 0) };
         if queues.cq.is_null() {
-            return Err(last_error("make a completion queue"));
+            return Err(last_error("create an RDMA completion queue"));
         }
         queues.pair(domain, depth, shared.map_or(null_mut(), SharedReceives::as_ptr))?;
         Ok(queues)
@@ -178,7 +178,7 @@ impl QueuePair {
         let status = unsafe { (self.library.rdma_create_qp)(self.id, domain.pd(), &raw mut attr) };
         match status {
             0 => Ok(attr.cap.max_inline_data as usize),
-            _ => Err(last_error("make a queue pair")),
+            _ => Err(last_error("create an RDMA queue pair")),
         }
     }
 
@@ -209,7 +209,7 @@ impl QueuePair {
     pub fn arm(&self) -> io::Result<()> {
         // SAFETY: the queue is valid as long as this, with its context and the functions in it.
         let status = unsafe { ((*(*self.cq).context).ops.req_notify_cq)(self.cq, 0) };
-        check(status, "wait for completions")
+        check(status, "request completion events of the RDMA device")
     }
 
     /// Takes and acknowledges an event, if available. A watch must exist, which makes the descriptor non-blocking.
@@ -231,7 +231,7 @@ impl QueuePair {
     pub fn poll(&self, into: &mut [ibv_wc; BATCH]) -> io::Result<usize> {
         // SAFETY: as for `arm`. There is room for this many.
         let n = unsafe { ((*(*self.cq).context).ops.poll_cq)(self.cq, BATCH as c_int, into.as_mut_ptr()) };
-        usize::try_from(n).map_err(|_| io::Error::other("the completion queue is broken"))
+        usize::try_from(n).map_err(|_| io::Error::other("the RDMA device cannot poll its completion queue"))
     }
 
     /// Posts operations in one call. Returns how many the device has accepted.

@@ -106,7 +106,11 @@ impl Receives {
             }
         }
         self.depth = self.used();
-        if self.depth == 0 { Err(io::Error::other("the device accepts no receive requests")) } else { Ok(()) }
+        if self.depth == 0 {
+            Err(io::Error::other("the RDMA device accepts no receive requests"))
+        } else {
+            Ok(())
+        }
     }
 
     /// The limit of posted receives.

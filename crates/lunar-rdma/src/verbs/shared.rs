@@ -83,7 +83,7 @@ impl SharedReceives {
         // SAFETY: the domain is valid, and so are the attributes until the call returns.
         let srq = unsafe { (pd.library.ibv_create_srq)(pd.pd, &raw mut attr) };
         if srq.is_null() {
-            return Err(last_error("make a shared receive queue"));
+            return Err(last_error("create an RDMA shared receive queue"));
         }
         let inside = SrqSlots { receives: Receives::new(domain.pool(), most as usize), reserved: 0 };
         let async_sink = domain.async_events.add([srq as usize, 0, 0]);

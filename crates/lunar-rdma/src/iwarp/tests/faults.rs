@@ -17,7 +17,7 @@ fn terminated(called: &mut Engine, bytes: &[u8]) -> Terminate {
     caller.feed(&said, &mut heard);
     caller.take_news(&mut heard);
     let why = end(&heard).expect("the stream has ended").expect("a reason for the end");
-    assert!(why.starts_with("the peer ended the connection: "), "{why}");
+    assert!(why.starts_with("the peer terminated the RDMA connection: "), "{why}");
     called.feed(&send(SEND, b"more"), &mut into);
     called.take_news(&mut into);
     assert!(matches!(into.list.last(), Some(EndpointEvent::End(_))) && called.take_bytes().is_empty());

@@ -409,7 +409,7 @@ fn terminate_reaches_a_peer_that_stopped_reading() {
         drop(called);
         let why =
             end(&serve(&*caller, 1).await).expect("the stream has ended").expect("a reason for the end");
-        assert!(why.contains("the peer ended the connection"), "{why}");
+        assert!(why.contains("the peer terminated the RDMA connection"), "{why}");
     });
 }
 
