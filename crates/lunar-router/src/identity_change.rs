@@ -30,7 +30,7 @@ impl IdentityChange<'_> {
             path,
             was,
             now,
-            "the path leads to another logical unit and is disabled; hint: restore the previous one, or remove the LUN",
+            "the path leads to another logical unit and is disabled; hint: restore the old unit, or remove the LUN",
         );
     }
 }

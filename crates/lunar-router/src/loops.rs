@@ -177,9 +177,12 @@ impl LoopDetector {
         let itself = there.keeps_name.then_some(there.target);
         let mut users = route.targets.iter().map(String::as_str).chain(itself);
         if let Some(target) = users.find(|target| behind.contains(&self.name(target))) {
-            let what = format!("{} leads back to {target}, which uses it: a loop", there.upstream);
+            let what = format!(
+                "routing loop: {} leads back to the target {target}, which itself uses this upstream",
+                there.upstream
+            );
             route.behind.remove(there.target);
-            let hint = "remove the upstream from one configuration of the loop";
+            let hint = "remove the upstream from the configuration of one router in the loop";
             return Err(Error::new(ErrorCode::InvalidArgument, what).with_hint(hint));
         }
         route.behind.insert(there.target.to_owned(), behind);
@@ -203,7 +206,10 @@ fn kept(file: &Path) -> [u8; OWN_LEN] {
     }
     let own = random();
     if let Err(e) = lunar_target::replace_file(file, &own) {
-        tracing::warn!("{}: {e}: after a restart, routing loops are detected late", file.display());
+        tracing::warn!(
+            "{}: cannot write the identifier of this server: {e}; after a restart, routing loops are detected late",
+            file.display()
+        );
     }
     own
 }

@@ -201,7 +201,7 @@ fn log_change(key: &(String, String), (target, lun): (&str, u16), was: &FoundLun
         lun,
         was = was.name(),
         now = now.name(),
-        "another logical unit replaced the routed one; hint: restore the previous one, or remove the LUN",
+        "another logical unit replaced the routed unit; hint: restore the previous unit, or remove the LUN",
     );
 }
 

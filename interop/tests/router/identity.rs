@@ -70,7 +70,7 @@ fn wrong_upstream_disk_is_not_served() {
     let one = format!("map = \"lun\"\nname = \"{T}\"\nlun = [{{ lun = 0, upstream = \"a\" }}]");
     let router = Server::start(&router_text("", &(upstreams + &map(&one))));
     until("why it is not served", || {
-        router.log().contains("the configuration requires naa.6001405000000000000000000000000f").then_some(())
+        router.log().contains("`identity` requires naa.6001405000000000000000000000000f").then_some(())
     });
     assert_eq!(Login::new().target(T).try_on(router.portal()).err(), Some(0x0301), "no login is admitted");
 }
@@ -132,7 +132,7 @@ fn second_server_of_a_state_folder_ends_no_session() {
     let mut second = Server::start(&(state + &router_text("", &upstreams(U))));
     for _ in 0..2 {
         session(second.portal(), U, &[0]).read_blocks(0, 0, 8);
-        assert!(second.log().contains("r1.isids: another server uses it"), "{}", second.log());
+        assert!(second.log().contains("r1.isids: another server uses this ISID record"), "{}", second.log());
         second.restart();
     }
     host.read_blocks(0, 0, 8);

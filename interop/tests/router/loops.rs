@@ -4,7 +4,7 @@ use crate::*;
 use interop::script::{HookAction, Script};
 use interop::{Pdu, op};
 
-const REFUSED: &str = "a loop";
+const REFUSED: &str = "routing loop: ";
 
 /// Two routers with targets of their own. Each has the other as its upstream `o`, with these mappings.
 fn each_other(rest: &str, map: [&str; 2], own: [&str; 2]) -> [Server; 2] {
@@ -55,8 +55,11 @@ fn targets_that_lead_to_each_other_are_rejected() {
     until("the error in the log", || log(&routers).contains(REFUSED).then_some(()));
     let text = log(&routers);
     let line = text.lines().find(|line| line.contains(REFUSED)).expect("a log line");
-    assert!(line.contains("upstream o of router r1 leads back to iqn.2026-11.org.example:t"), "{line}");
-    assert!(line.contains("hint=\"remove the upstream from one configuration"), "{line}");
+    assert!(
+        line.contains("upstream o of router r1 leads back to the target iqn.2026-11.org.example:t"),
+        "{line}"
+    );
+    assert!(line.contains("hint=\"remove the upstream from the configuration of one router"), "{line}");
 }
 
 #[test]

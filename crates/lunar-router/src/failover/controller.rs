@@ -204,7 +204,9 @@ impl Controller {
         self.each_alive(async move |owner: &mut ReservationOwner| {
             // An unreachable logical unit is taken later, when it is reachable.
             let result = match owner.holder() {
-                Holder::Unknown => Err(Error::new(ErrorCode::Unreachable, "the storage is unreachable")),
+                Holder::Unknown => {
+                    Err(Error::new(ErrorCode::Unreachable, "the storage of the failover pair is unreachable"))
+                }
                 _ => owner.take(seize).await,
             };
             // The receiver exists until all have sent.
@@ -255,7 +257,7 @@ impl Controller {
     /// Handles a takeover by the other router.
     fn fenced(&mut self, pair: &Arc<Pair>) {
         self.owners.iter_mut().for_each(ReservationOwner::lose);
-        tracing::warn!(router = pair.spec.router, "the peer router has taken over");
+        tracing::warn!(router = pair.spec.router, "the peer router has taken over the storage");
         pair.state().history.fenced(Instant::now());
         pair.is(Role::Standby);
     }

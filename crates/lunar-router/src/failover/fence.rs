@@ -57,7 +57,12 @@ async fn identity(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
 /// # Errors
 /// [`ErrorCode::TimedOut`] after `WAIT`; the errors of the step.
 pub async fn soon<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let late = |_| Err(Error::new(ErrorCode::TimedOut, format!("no answer within {} s", WAIT.as_secs())));
+    let late = |_| {
+        Err(Error::new(
+            ErrorCode::TimedOut,
+            format!("the storage did not answer within {} s", WAIT.as_secs()),
+        ))
+    };
     compio::time::timeout(WAIT, work).await.unwrap_or_else(late)
 }
 
@@ -120,7 +125,10 @@ pub async fn unregister(session: &Session, lun: u64, key: u64) -> Result<(), Err
 async fn end_all(session: &Session, lun: u64) -> Result<(), Error> {
     match session.manage(TaskManagementFunction::LunReset, lun).await? {
         COMPLETE => Ok(()),
-        code => Err(Error::new(ErrorCode::Refused, format!("the reset returned {code}"))),
+        code => Err(Error::new(
+            ErrorCode::Refused,
+            format!("the storage rejected LOGICAL UNIT RESET: response {code}"),
+        )),
     }
 }
 
@@ -156,7 +164,7 @@ impl Fence {
         if let Some(open) = &self.session {
             return Ok(open.clone());
         }
-        let mut last = Error::new(ErrorCode::InvalidArgument, "the LUN has no path");
+        let mut last = Error::new(ErrorCode::InvalidArgument, "the upstream LUN has no path");
         for (url, target, lun) in &self.ways {
             match self.open(url, target, encode(*lun)).await {
                 Ok(session) => return Ok(self.session.insert((session, encode(*lun))).clone()),
@@ -171,7 +179,7 @@ impl Fence {
         if self.identity.is_empty() || soon(identity(&session, lun)).await? == self.identity {
             return Ok(session);
         }
-        let what = "the session of `initiator` sees another logical unit at this LUN";
+        let what = "the session of `initiator` finds another logical unit at the LUN than the other sessions";
         Err(Error::new(ErrorCode::IdentityMismatch, what))
     }
 
@@ -233,7 +241,7 @@ impl Fence {
                     _ = soon(unregister(session, lun, key)).await;
                     return Err(Error::new(
                         ErrorCode::ReservationConflict,
-                        "another initiator has reserved it",
+                        "another initiator holds a reservation on the LUN",
                     ));
                 }
                 None => {
@@ -255,7 +263,7 @@ impl Fence {
                 Err(e) => return Err(e),
             }
         }
-        Err(Error::new(ErrorCode::ReservationConflict, "another initiator keeps reserving it"))
+        Err(Error::new(ErrorCode::ReservationConflict, "another initiator repeatedly reserves the LUN"))
     }
 
     /// Removes the registrations of a key, and aborts their commands.
@@ -348,7 +356,8 @@ async fn open(
     }
     let found = lunar_initiator::discover(portal.clone(), &options).await?;
     let here = found.into_iter().find(|found| found.name == target);
-    let missing = || Error::new(ErrorCode::NotFound, format!("{portal} does not report the target {target}"));
+    let missing =
+        || Error::new(ErrorCode::NotFound, format!("portal {portal} does not report the target {target}"));
     let portals = lunar_initiator::portal_urls(url, here.ok_or_else(missing)?);
     lunar_initiator::log_in(&portals, &options, |e| tracing::warn!("{e}")).await.map(|(_, session)| session)
 }

@@ -108,8 +108,12 @@ impl IoGate {
     pub async fn admit(&self, session: &Session, lun: u64) -> Result<(), Error> {
         let is_ours =
             |seen: &ReservationState| seen.held.is_some_and(|held| (held.key, held.kind) == (self.key, KIND));
-        let not_ours =
-            || Error::new(ErrorCode::ReservationConflict, "this router is not the active one of its pair");
+        let not_ours = || {
+            Error::new(
+                ErrorCode::ReservationConflict,
+                "this router is not the active router of its failover pair",
+            )
+        };
         // Other logical units wait for this read, so it has a time limit: a read can be abandoned. A registration
         // cannot, because it could be executed after a takeover.
         if !is_ours(&fence::soon(fence::reservation(session, lun)).await?) {

@@ -21,7 +21,7 @@ pub async fn listen(pair: Weak<Pair>) {
             Ok(status) => pair.heard(status),
             Err(e) => {
                 session = None;
-                tracing::debug!(router = pair.spec.router, peer = %pair.spec.peer, "no heartbeat: {e}");
+                tracing::debug!(router = pair.spec.router, peer = %pair.spec.peer, "no heartbeat of the peer: {e}");
             }
         }
         if is != was {
@@ -41,7 +41,9 @@ async fn ask(session: &mut Option<Discovery>, spec: &PairSpec) -> Result<PeerSta
     };
     let answer = open.text(&[(KEY, &spec.router)]).await?;
     let status = answer.iter().find(|(key, _)| key == KEY).and_then(|(_, value)| PeerStatus::decode(value));
-    status.ok_or_else(|| Error::new(ErrorCode::ProtocolError, "the answer is not a heartbeat"))
+    status.ok_or_else(|| {
+        Error::new(ErrorCode::ProtocolError, "the peer router answered with no valid heartbeat")
+    })
 }
 
 async fn connect(spec: &PairSpec) -> Result<Discovery, Error> {

@@ -227,7 +227,8 @@ impl Pair {
         if clash && !state.clash {
             tracing::error!(
                 router = self.spec.router,
-                "the peer {} has the same reservation key; hint: set another `key` in [router.NAME.failover] of one router",
+                "the peer {} has the same reservation key; hint: set another `key` in [router.NAME.failover] of one \
+                 router",
                 self.spec.peer
             );
         }
@@ -261,7 +262,7 @@ impl Pair {
     fn is(&self, role: Role) {
         let before = std::mem::replace(&mut self.state().role, role);
         if before != role {
-            tracing::info!(router = self.spec.router, "this router is {} in its pair", role.name());
+            tracing::info!(router = self.spec.router, "this router is {} in its failover pair", role.name());
             (self.changed)();
         }
     }

@@ -126,7 +126,10 @@ impl ReservationOwner {
         self.gate.shut();
         (self.is_taken, self.opened, self.refusals) = (false, None, 0);
         if !self.gate.empty(self.path_loss_timeout).await {
-            return Err(Error::new(ErrorCode::TimedOut, "earlier commands are still in flight"));
+            return Err(Error::new(
+                ErrorCode::TimedOut,
+                "earlier commands of this router are still in flight",
+            ));
         }
         let taken = self.fence.take(seize).await;
         match &taken {
@@ -151,7 +154,7 @@ impl ReservationOwner {
             match session.await {
                 Ok(Err(e)) if e.code == ErrorCode::ReservationConflict => is_ours = false,
                 // The session is admitted at its first conflict.
-                Ok(Err(e)) => tracing::debug!("cannot register a session with {} yet: {e}", self.name),
+                Ok(Err(e)) => tracing::debug!("cannot register a session at {} yet: {e}", self.name),
                 // A panicked task has not registered its session.
                 Ok(Ok(())) | Err(_) => {}
             }
@@ -174,8 +177,8 @@ impl ReservationOwner {
         self.refusals = if is_soon { self.refusals + 1 } else { 0 };
         if self.refusals == REFUSALS {
             tracing::error!(
-                "{} rejects our registered sessions with RESERVATION CONFLICT. LIO does this to sessions of the \
-                 initiator name that holds the reservation; hint: set another name as `initiator` in \
+                "{} rejects the registered sessions of this router with RESERVATION CONFLICT. LIO does this if the \
+                 reservation has the same initiator name; hint: set another `initiator` in \
                  [router.NAME.failover]",
                 self.name
             );
@@ -198,7 +201,7 @@ impl ReservationOwner {
         }
         let released = match self.gate.empty(self.path_loss_timeout).await {
             true => self.fence.release(&self.gate).await,
-            false => Err(Error::new(ErrorCode::TimedOut, "commands are still in flight")),
+            false => Err(Error::new(ErrorCode::TimedOut, "commands of this router are still in flight")),
         };
         if let Err(e) = released {
             tracing::warn!("cannot release the reservation of {}: {e}", self.name);

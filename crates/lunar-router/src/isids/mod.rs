@@ -61,7 +61,7 @@ impl IsidStore {
             }
         };
         if let Err(e) = on.wait(0, part) {
-            tracing::warn!("cannot log out of the upstream sessions: {e}");
+            tracing::warn!("the router cannot log out of its upstream sessions: {e}");
         }
     }
 }
@@ -442,7 +442,7 @@ impl RouterIsids {
         match others.first().map(|other| other.rsplit(' ').next().unwrap_or_default()) {
             Some(other) => Err(Error::new(
                 ErrorCode::ConnectionLost,
-                format!("earlier sessions at {other} may still have writes in flight"),
+                format!("sessions of an earlier router process at {other} may still have writes in flight"),
             )),
             None => Ok(()),
         }
@@ -575,7 +575,7 @@ impl RouterIsids {
         let isids = self.clone();
         let write = move || Ok(isids.write());
         lunar_runtime::blocking(write).await.unwrap_or_else(|e| {
-            tracing::warn!("cannot record the ISIDs of a router: {e}");
+            tracing::warn!("cannot write the ISID record of the router: {e}");
             false
         })
     }

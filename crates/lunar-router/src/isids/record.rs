@@ -31,17 +31,20 @@ impl IsidRecord {
             Ok(Some(lock)) => Some(lock),
             Ok(None) => {
                 let hint = "set another state_dir in this server, or rename the router";
-                return IsidRecord::left_alone(file, "another server uses it", hint);
+                return IsidRecord::left_alone(file, "another server uses this ISID record", hint);
             }
             // On such a file system, no server locks.
             Err(e) if has_no_locks(&e) => {
-                tracing::warn!("{}: not locked against other servers: {e}", file.display());
+                tracing::warn!(
+                    "{}: the ISID record is not locked against other servers: {e}",
+                    file.display()
+                );
                 None
             }
             // Another server may hold the lock.
             Err(e) => {
-                let hint = "give the server write access to the folder, and restart it";
-                return IsidRecord::left_alone(file, &format!("cannot lock it: {e}"), hint);
+                let hint = "give the server write access to the folder, and restart the server";
+                return IsidRecord::left_alone(file, &format!("cannot lock the ISID record: {e}"), hint);
             }
         };
         lunar_target::remove_leftovers(&file);
@@ -69,7 +72,10 @@ impl IsidRecord {
             Err(e) if !is_again => {
                 warn(&self.file, &e.to_string(), "check the space and the permissions of the folder");
             }
-            Ok(()) if is_again => tracing::info!("{}: written again", self.file.display()),
+            Ok(()) if is_again => tracing::info!(
+                "{}: the ISID record was written after an earlier failure",
+                self.file.display()
+            ),
             _ => {}
         }
         written.is_ok()
@@ -77,7 +83,7 @@ impl IsidRecord {
 }
 
 fn warn(file: &Path, fault: &str, hint: &str) {
-    let effect = "if this router is killed, the next process does not replace its sessions";
+    let effect = "if this router is killed, its next process cannot end the old sessions";
     tracing::warn!(hint, "{}: {fault}; {effect}", file.display());
 }
 
@@ -86,7 +92,7 @@ fn load(file: &Path) -> (Paths, Option<String>) {
     match fs::read_to_string(file) {
         Ok(text) => {
             let (paths, bad) = read(&text);
-            (paths, bad.map(|number| format!("line {number} is damaged")))
+            (paths, bad.map(|number| format!("line {number} of the ISID record is damaged")))
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => (Paths::new(), None),
         Err(e) => (Paths::new(), Some(e.to_string())),

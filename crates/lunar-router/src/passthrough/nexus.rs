@@ -150,7 +150,7 @@ impl UpstreamNexus {
         // It stays in `lost` meanwhile, so that a reset reaches it.
         let session = self.lost.borrow()[path].clone()?;
         if !session.facts().connected && session.oldest_orphan(None).await.is_some() {
-            let what = "the target may still execute commands of a lost session";
+            let what = "the upstream target may still execute commands of a lost session";
             return Some(Err(Error::new(lunar_initiator::ErrorCode::ConnectionLost, what)));
         }
         self.lost.borrow_mut()[path] = None;
@@ -403,7 +403,7 @@ impl LuNexus {
             return reply::failed(
                 &lunar_initiator::Error::new(
                     lunar_initiator::ErrorCode::InvalidArgument,
-                    "the command has no valid CDB",
+                    "the CDB of the passthrough command has an invalid length",
                 ),
                 false,
             );
@@ -477,7 +477,7 @@ impl LuNexus {
         let Some(CommandStage::Sent(session, id, changes)) = stage else { return CommandFate::Ended };
         let Err(e) = session.abort(id).await else { return CommandFate::Ended };
         // The next login as the same nexus ends the command. This does not wait for it.
-        tracing::warn!(target = session.facts().target, "cannot abort a command: {e}");
+        tracing::warn!(target = session.facts().target, "cannot abort a passthrough command: {e}");
         session.reset_abandoned().await;
         if changes { CommandFate::Indeterminate } else { CommandFate::Ended }
     }

@@ -57,7 +57,7 @@ impl StaleSessions {
         let (stale, session) = (self.clone(), session.clone());
         lunar_runtime::spawn(async move {
             if let Err(e) = stale.try_to_end(&session).await {
-                tracing::info!("commands of a host are delayed: {e}");
+                tracing::info!("commands of hosts wait: {e}");
                 compio::time::sleep(PAUSE).await;
             }
             stale.is_being_ended.set(false);
@@ -143,7 +143,7 @@ impl StaleSessions {
                 Reinstatement::Login => {
                     return Err(Error::new(
                         ErrorCode::ConnectionLost,
-                        "another session is logging in with the same ISID",
+                        "another session of this router is logging in with the same ISID",
                     )
                     .into());
                 }
@@ -198,7 +198,7 @@ impl StaleReason {
         let place = old.path.rsplit(' ').next().unwrap_or_default();
         let what = Error::new(
             ErrorCode::ConnectionLost,
-            format!("earlier sessions at {place} may still have writes in flight"),
+            format!("sessions of an earlier router process at {place} may still have writes in flight"),
         );
         StaleReason { what, is_final: true }
     }

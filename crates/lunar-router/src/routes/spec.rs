@@ -103,7 +103,7 @@ pub(super) async fn attend_device(key: Key, path: PathBuf, shared: Arc<RoutesInn
     loop {
         if is_there && shared.has_gone(&key) {
             is_there = false;
-            shared.is_hindered(&key, Some(format!("{} was removed", path.display())));
+            shared.is_hindered(&key, Some(format!("the SCSI device {} was removed", path.display())));
         }
         if !is_there {
             let seen = shared.learn_device(&key, &path).await;
@@ -142,7 +142,12 @@ impl RoutesInner {
         is_meant(&lun, known, wanted.as_deref())?;
         if let Some(used) = state.open_lus.device(key).filter(|used| used.is_gone()) {
             used.replace(&device);
-            tracing::info!(router = key.0, upstream = key.1, "{} is back", path.display());
+            tracing::info!(
+                router = key.0,
+                upstream = key.1,
+                "the SCSI device {} is available again",
+                path.display()
+            );
         }
         let target = FoundTarget { luns: [(0, lun)].into(), ..FoundTarget::default() };
         state.found.0.insert(key.clone(), vec![target]);
@@ -155,11 +160,13 @@ impl RoutesInner {
 /// Checks that a device is the known one, and has the configured identity.
 fn is_meant(seen: &FoundLun, known: Option<&FoundLun>, wanted: Option<&str>) -> Result<(), String> {
     if known.is_some_and(|known| !known.is_same(seen)) {
-        return Err("the path now names another device; hint: configure the new number".into());
+        return Err(
+            "the path now leads to another device; hint: configure the new path of the old device".into()
+        );
     }
     match wanted.filter(|wanted| !lunar_initiator::is_named(&seen.designators, wanted)) {
         Some(wanted) => {
-            Err(format!("its identity is {}, and the configuration requires {wanted}", seen.name()))
+            Err(format!("the device has the identity {}, but `identity` requires {wanted}", seen.name()))
         }
         None => Ok(()),
     }
@@ -191,6 +198,6 @@ mod tests {
         let wanted = "naa.5001020304050607";
         assert_eq!(is_meant(&named, None, Some(wanted)), Ok(()));
         let other = is_meant(&text("A", "1"), None, Some(wanted)).expect_err("another logical unit");
-        assert!(other.contains("its identity is A  1") && other.contains(wanted), "{other}");
+        assert!(other.contains("the device has the identity A  1") && other.contains(wanted), "{other}");
     }
 }

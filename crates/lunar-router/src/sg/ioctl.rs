@@ -222,7 +222,9 @@ impl SgDriver for SgNode {
             Err(e) => return Err(e.into()),
         }
         let flight = flights.remove(&(header.pack_id as u32));
-        let flight = flight.ok_or_else(|| io::Error::other("completion of an unknown command"))?;
+        let flight = flight.ok_or_else(|| {
+            io::Error::other("the sg driver returned a completion with the tag of no command")
+        })?;
         Ok(Some(flight.end(&header)))
     }
 

@@ -209,10 +209,12 @@ impl OpenSgDevice {
         let done = lunar_runtime::blocking(move || driver.reset()).await;
         if let Err(e) = &done {
             let hint = match e.kind() {
-                io::ErrorKind::PermissionDenied => "a reset needs CAP_SYS_ADMIN and CAP_SYS_RAWIO",
-                _ => "read the driver's messages in the kernel log",
+                io::ErrorKind::PermissionDenied => {
+                    "give the server CAP_SYS_ADMIN and CAP_SYS_RAWIO, which a reset requires"
+                }
+                _ => "read the messages of the driver in the kernel log",
             };
-            tracing::warn!(device = %path.display(), error = %e, hint, "cannot reset the device");
+            tracing::warn!(device = %path.display(), error = %e, hint, "cannot reset the SCSI device");
         }
         done.is_ok()
     }

@@ -47,7 +47,7 @@ fn examine(file: File) -> io::Result<OpenedDevice> {
     let node = SgNode::new(file)?;
     let version = node.version()?;
     if version < VERSION {
-        let text = format!("its driver has version {version}; {VERSION} or newer is required");
+        let text = format!("the sg driver has version {version}; {VERSION} or newer is required");
         return Err(io::Error::new(io::ErrorKind::Unsupported, text));
     }
     let place = node.scsi_id()?;
@@ -66,10 +66,10 @@ fn hint(e: &io::Error) -> &'static str {
             "load the kernel module with `modprobe sg`; /sys/class/scsi_generic lists the devices"
         }
         io::ErrorKind::Unsupported => {
-            "name a /dev/sgN: /sys/class/scsi_generic or `lsscsi -g` shows the device of each"
+            "configure a /dev/sgN; /sys/class/scsi_generic and `lsscsi -g` list them with their devices"
         }
-        io::ErrorKind::ResourceBusy => "another program has opened it exclusively: end that program",
-        _ => "check that the device is present, and read the kernel's log",
+        io::ErrorKind::ResourceBusy => "end the program that has opened the device exclusively",
+        _ => "check that the device is present, and read the kernel log",
     }
 }
 

@@ -31,7 +31,10 @@ const OF_BLOCKS: [u8; 5] = [0x00, 0x05, 0x07, 0x0e, 0x14];
 pub(super) async fn read(way: &impl PassthroughNexus) -> io::Result<FoundLun> {
     let standard = ask(way, cdb::inquiry(None, STANDARD_LEN), STANDARD_LEN).await?;
     if standard.len() < usize::from(STANDARD_LEN) {
-        return Err(io::Error::other(format!("{} bytes of INQUIRY data; 36 are required", standard.len())));
+        return Err(io::Error::other(format!(
+            "the device returned {} bytes of INQUIRY data; 36 are required",
+            standard.len()
+        )));
     }
     // Some devices fail on unsupported pages.
     let pages = page(way, SUPPORTED_PAGES).await;

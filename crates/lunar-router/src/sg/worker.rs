@@ -108,7 +108,7 @@ impl SgWorker {
     /// Runs until the request channel is closed.
     pub fn run(mut self) {
         if let Err(e) = self.work() {
-            tracing::error!(error = %e, "cannot read completions of the sg device; its commands fail from now on");
+            tracing::error!(error = %e, "cannot read completions of the sg device: its commands fail from now on");
             self.refuse_all();
         }
     }
@@ -196,7 +196,7 @@ impl SgWorker {
         if substitute == SubstituteReply::GONE && !self.counters.gone.swap(true, Relaxed) {
             tracing::warn!(error = %e, "the sg device was removed");
         }
-        tracing::debug!(error = %e, opcode = sg_io.cdb.first(), len, "the kernel rejected a command");
+        tracing::debug!(error = %e, opcode = sg_io.cdb.first(), len, "the kernel rejected a SCSI command");
         answer(to, substitute.reply());
     }
 
@@ -219,7 +219,7 @@ impl SgWorker {
                 opcode,
                 host = outcome.host,
                 status = outcome.status,
-                "the host adapter ended a command"
+                "the host adapter ended a SCSI command with an error"
             );
         }
         if let Some(flight) = self.flying.remove(&id) {

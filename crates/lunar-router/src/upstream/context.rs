@@ -99,7 +99,7 @@ impl LuContext {
             return Err(Error::new(ErrorCode::IdentityMismatch, seen.name()));
         }
         if seen.block_size != self.found.block_size {
-            let what = format!("{}, with blocks of {} bytes", self.was(), seen.block_size);
+            let what = format!("{}, but with blocks of {} bytes", self.was(), seen.block_size);
             return Err(Error::new(ErrorCode::IdentityMismatch, what));
         }
         Ok(())

@@ -270,21 +270,21 @@ impl UpstreamLu {
 
 fn check(upstream: &Upstream, found: &FoundLun) -> Result<(), Error> {
     if found.block_size == 0 {
-        let what = format!("not a block device (device type {:02x}h)", found.kind);
-        return Err(
-            Error::new(ErrorCode::InvalidArgument, what).with_hint("route it with mode = \"passthrough\"")
-        );
+        let what = format!("device type {:02x}h is not a block device", found.kind);
+        return Err(Error::new(ErrorCode::InvalidArgument, what)
+            .with_hint("route the LUN with mode = \"passthrough\""));
     }
     if upstream.urls.len() > 1 && found.designators.is_empty() {
-        let what = "several paths, and no VPD page 83h that identifies the LUN";
-        return Err(Error::new(ErrorCode::IdentityMismatch, what).with_hint("configure one URL"));
+        let what = "the LUN has several paths, but no VPD page 83h to identify it";
+        return Err(Error::new(ErrorCode::IdentityMismatch, what).with_hint("configure only one URL"));
     }
     let wanted = upstream.identity.as_deref();
     if let Some(wanted) = wanted.filter(|wanted| !lunar_initiator::is_named(&found.designators, wanted)) {
-        let is = lunar_initiator::name_of(&found.designators).unwrap_or_else(|| "without designators".into());
+        let is =
+            lunar_initiator::name_of(&found.designators).unwrap_or_else(|| "none (no designators)".into());
         return Err(Error::new(
             ErrorCode::IdentityMismatch,
-            format!("its identity is {is}, and the configuration requires {wanted}"),
+            format!("the LUN has the identity {is}, but `identity` requires {wanted}"),
         ));
     }
     Ok(())
@@ -347,13 +347,27 @@ fn update(all_cores: &AllCores, context: &LuContext) {
     let Some(health) = context.monitor.update(probe) else { return };
     let LuContext { router, upstream, target, lun, .. } = context;
     match health {
-        Health::Up => tracing::info!(router, upstream, target, lun, "the upstream LUN is back"),
-        Health::Holding(_) => tracing::warn!(router, upstream, target, lun, "no path works: commands wait"),
+        Health::Up => tracing::info!(router, upstream, target, lun, "the upstream LUN is usable again"),
+        Health::Holding(_) => {
+            tracing::warn!(router, upstream, target, lun, "no path to the upstream LUN works: commands wait")
+        }
         Health::Lost(_) => {
-            tracing::error!(router, upstream, target, lun, "no path returned in time: commands fail")
+            tracing::error!(
+                router,
+                upstream,
+                target,
+                lun,
+                "no path to the upstream LUN recovered in time: commands fail"
+            )
         }
         Health::Changed => {
-            tracing::error!(router, upstream, target, lun, "every path leads to another LUN: commands fail");
+            tracing::error!(
+                router,
+                upstream,
+                target,
+                lun,
+                "every path leads to another logical unit: commands fail"
+            );
         }
     }
 }

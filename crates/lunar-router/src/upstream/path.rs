@@ -101,7 +101,7 @@ impl UpstreamPath {
 
     async fn open(&self) -> Result<(Arc<Lun>, flume::Receiver<Event>), Error> {
         let options = self.url.options()?;
-        let mut last = Error::new(ErrorCode::NotFound, "the target has no portal");
+        let mut last = Error::new(ErrorCode::NotFound, "the discovery returned no portal of the target");
         for url in self.found(&options).await? {
             match self.open_at(&url, options.clone()).await {
                 Err(e) if e.is_away() => last = e,
@@ -223,7 +223,8 @@ impl UpstreamPath {
             return Ok(());
         }
         turn.has_failed();
-        let what = "the storage may still execute writes of an earlier process of this router, and rejected LOGICAL UNIT RESET";
+        let what =
+            "the storage rejected LOGICAL UNIT RESET, and may execute writes of an earlier router process";
         let hint = "restore the other paths, or set late_writes = \"risk\" at the upstream";
         Err(Error::new(ErrorCode::ConnectionLost, what).with_hint(hint))
     }
@@ -245,7 +246,7 @@ impl UpstreamPath {
         let missing = || {
             Error::new(
                 ErrorCode::NotFound,
-                format!("{} does not report the target {target}", self.url.portal),
+                format!("portal {} does not report the target {target}", self.url.portal),
             )
         };
         Ok(lunar_initiator::portal_urls(&self.url, here.ok_or_else(missing)?))
@@ -260,7 +261,7 @@ impl UpstreamPath {
         self.is_changed.store(is_other, Relaxed);
         let mut obstacle = self.obstacle.lock().unwrap_or_else(PoisonError::into_inner);
         if obstacle.as_ref() != Some(&e) && !is_other {
-            tracing::warn!(path = self.place(), "cannot open the path yet: {e}");
+            tracing::warn!(path = self.place(), "cannot open the path to the upstream LUN yet: {e}");
         }
         *obstacle = Some(e);
         drop(obstacle);
@@ -317,7 +318,7 @@ impl UpstreamPath {
     fn not_open(&self) -> Error {
         let kind =
             if self.is_changed.load(Relaxed) { ErrorCode::IdentityMismatch } else { ErrorCode::Unreachable };
-        Error::new(kind, "the path is not open")
+        Error::new(kind, "the path to the upstream LUN is not open")
     }
 }
 

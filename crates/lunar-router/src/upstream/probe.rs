@@ -44,10 +44,10 @@ fn expected(upstream: &Upstream, found: Vec<FoundTarget>) -> Result<Vec<FoundTar
     let Some(other) = luns.find(|lun| !lunar_initiator::is_named(&lun.designators, wanted)) else {
         return Ok(found);
     };
-    let is = lunar_initiator::name_of(&other.designators).unwrap_or_else(|| "without designators".into());
+    let is = lunar_initiator::name_of(&other.designators).unwrap_or_else(|| "none (no designators)".into());
     Err(Error::new(
         ErrorCode::IdentityMismatch,
-        format!("its LUN has the identity {is}, and the configuration requires {wanted}"),
+        format!("the LUN has the identity {is}, but `identity` requires {wanted}"),
     ))
 }
 
@@ -77,7 +77,7 @@ async fn through(url: &Url, check: &LoopCheck<'_>) -> Result<Vec<FoundTarget>, E
                         | ErrorCode::InvalidArgument
                 ) =>
             {
-                tracing::warn!(portal = %url.portal, "skipping a target: {e}");
+                tracing::warn!(portal = %url.portal, "a target of the upstream is skipped: {e}");
             }
             Err(e) => return Err(e),
         }
@@ -87,7 +87,7 @@ async fn through(url: &Url, check: &LoopCheck<'_>) -> Result<Vec<FoundTarget>, E
 
 /// Probes a target through the first of its portals that responds.
 async fn at_first(urls: &[Url], options: &Options, check: &LoopCheck<'_>) -> Result<FoundTarget, Error> {
-    let mut last = Error::new(ErrorCode::NotFound, "the target has no portal");
+    let mut last = Error::new(ErrorCode::NotFound, "the discovery returned no portal of the target");
     for url in urls {
         match target(url, options.clone(), check).await {
             Err(e) if e.is_away() => last = e,
