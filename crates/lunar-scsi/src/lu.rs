@@ -108,14 +108,14 @@ impl LuSettings {
         }
         if !physical.is_power_of_two() || physical < block || physical / block > 1 << 15 {
             return Err(InvalidDefinition(
-                "the physical block size is not a power of two multiple of the block size",
+                "the physical block size is not the block size times a power of two",
             ));
         }
         let id = &self.identity;
         let texts = [(&id.vendor, 8), (&id.product, 16), (&id.revision, 4), (&id.serial, 200)];
         if texts.iter().any(|(t, max)| t.len() > *max || !t.bytes().all(|b| (0x20..0x7f).contains(&b))) {
             return Err(InvalidDefinition(
-                "vendor, product, revision or serial is too long or not plain ASCII",
+                "vendor, product, revision or serial number is too long or not printable ASCII",
             ));
         }
         match id.naa.len() {

@@ -74,7 +74,7 @@ impl State {
     /// Restores what [`State::save`] returned. An operation that a restart interrupted has failed.
     pub(crate) fn restore(&mut self, bytes: &[u8]) -> Result<(), InvalidDefinition> {
         let &[unrestricted @ 0..2] = bytes else {
-            return Err(InvalidDefinition::new("invalid saved sanitize state"));
+            return Err(InvalidDefinition::new("the saved state of SANITIZE is invalid"));
         };
         *self = State::Failed { unrestricted: unrestricted == 1 };
         Ok(())

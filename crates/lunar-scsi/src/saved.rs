@@ -24,18 +24,18 @@ pub(crate) fn encode(sections: &[(u8, Vec<u8>)]) -> Vec<u8> {
 /// Decodes sections, after it has verified the checksum.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<(u8, &[u8])>, InvalidDefinition> {
     if !bytes.starts_with(&MAGIC[..7]) {
-        return Err(InvalidDefinition::new("not the saved state of a logical unit"));
+        return Err(InvalidDefinition::new("the file is not the saved state of a logical unit"));
     }
     if bytes.get(7) != Some(&MAGIC[7]) {
-        return Err(InvalidDefinition::new("unsupported version of the saved state"));
+        return Err(InvalidDefinition::new("the saved state has an unsupported version"));
     }
     let Some((body, crc)) = bytes.split_last_chunk::<CRC>().filter(|(b, _)| b.len() >= MAGIC.len()) else {
         return Err(InvalidDefinition::new("the saved state is truncated"));
     };
     if checksum(body) != u32::from_be_bytes(*crc) {
-        return Err(InvalidDefinition::new("checksum mismatch"));
+        return Err(InvalidDefinition::new("the checksum does not match the saved state"));
     }
-    sections(&body[MAGIC.len()..]).ok_or(InvalidDefinition::new("a section is truncated"))
+    sections(&body[MAGIC.len()..]).ok_or(InvalidDefinition::new("a section of the saved state is truncated"))
 }
 
 fn sections(mut rest: &[u8]) -> Option<Vec<(u8, &[u8])>> {

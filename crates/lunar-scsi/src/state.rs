@@ -130,7 +130,7 @@ impl State {
                 MODES => self.modes.restore(section)?,
                 RESERVATIONS => self.reservations.restore(section)?,
                 SANITIZE => self.sanitize.restore(section)?,
-                _ => return Err(InvalidDefinition::new("unknown section")),
+                _ => return Err(InvalidDefinition::new("the saved state has an unknown section")),
             }
         }
         Ok(())

@@ -313,7 +313,7 @@ mod tests {
         crate::create_folder(&lu).unwrap();
         std::fs::write(lu.join("0.state"), "no state of ours").unwrap();
         let damaged = "the saved state state/lu/iqn.2026-11.org.example:d/0.state is damaged: \
-            not the saved state of a logical unit";
+            the file is not the saved state of a logical unit";
         assert_eq!(problems_and_notes(&folder, "path = \"disk.img\""), (damaged.into(), String::new()));
     }
 

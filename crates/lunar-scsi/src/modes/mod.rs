@@ -122,7 +122,7 @@ impl State {
     /// Restores what [`State::save`] returned.
     pub(crate) fn restore(&mut self, bytes: &[u8]) -> Result<(), InvalidDefinition> {
         let &[bits @ 0..16] = bytes else {
-            return Err(InvalidDefinition::new("invalid saved mode pages"));
+            return Err(InvalidDefinition::new("the saved mode pages are invalid"));
         };
         self.saved = Some(ChangeableValues(bits));
         self.reset();

@@ -58,10 +58,10 @@ pub(super) fn decode(bytes: &[u8], max: usize) -> Result<Registry, InvalidDefini
         return Ok(registry);
     }
     let mut rest = SavedReader(bytes);
-    let short = InvalidDefinition::new("saved reservations are truncated");
+    let short = InvalidDefinition::new("the saved reservations are truncated");
     let [version] = rest.take().ok_or(short.clone())?;
     if ![PLAIN, VERSION].contains(&version) {
-        return Err(InvalidDefinition::new("saved reservations have an unsupported version"));
+        return Err(InvalidDefinition::new("the saved reservations have an unsupported version"));
     }
     let [kind] = rest.take().ok_or(short.clone())?;
     let number = u32::from_be_bytes(rest.take().ok_or(short.clone())?);
@@ -70,12 +70,14 @@ pub(super) fn decode(bytes: &[u8], max: usize) -> Result<Registry, InvalidDefini
         // Registrants were written in order. This excludes duplicates, and keeps the index of the holder valid.
         let ordered = registry.keys.last_key_value().is_none_or(|(last, _)| *last < who);
         if key == 0 || who.initiator.is_empty() || !ordered {
-            return Err(InvalidDefinition::new("invalid saved registration"));
+            return Err(InvalidDefinition::new("a saved registration is invalid, or out of order"));
         }
         registry.keys.insert(who, key);
     }
     if has_users(&registry) != (version == VERSION) {
-        return Err(InvalidDefinition::new("saved reservations have an unsupported sub-version"));
+        return Err(InvalidDefinition::new(
+            "the saved registrations do not match the version of their format",
+        ));
     }
     registry.reservation = reservation(kind, number, &registry.keys)?;
     registry.persists = true;
@@ -115,7 +117,7 @@ fn reservation(
     number: u32,
     keys: &BTreeMap<Registrant, u64>,
 ) -> Result<Option<PersistentReservation>, InvalidDefinition> {
-    let wrong = InvalidDefinition::new("invalid saved reservation");
+    let wrong = InvalidDefinition::new("the saved reservation is invalid");
     let holder = keys.keys().nth(number as usize).cloned();
     match (kind, ReservationType::from_code(kind)) {
         (0, _) if number == NOBODY && !keys.is_empty() => Ok(None),

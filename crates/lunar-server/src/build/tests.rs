@@ -484,7 +484,7 @@ fn damaged_state_is_refused_and_stays() {
     assert_eq!(
         messages(Units::new(folder.0.join("state")).setup(&config(&folder, NULL), &rest), &folder),
         "LUN 1 of iqn.2026-11.org.example:disks: the saved state state/lu/iqn.2026-11.org.example:disks/1.state \
-         is damaged: not the saved state of a logical unit\n  \
+         is damaged: the file is not the saved state of a logical unit\n  \
          hint: restore it from a backup, or move it away to start without reservations and saved mode pages"
     );
     assert_eq!(std::fs::read(&state).unwrap(), b"no state of ours");
