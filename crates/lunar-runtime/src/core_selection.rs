@@ -64,8 +64,7 @@ impl CoreSelection {
             (_, Ok(count)) => CoreSelection::from_number(count),
             _ => list(text).map(CoreSelection::List),
         };
-        selection
-            .ok_or_else(|| invalid(format!("\"{}\" is not a core selection", text.escape_debug()), FORMS))
+        selection.ok_or_else(|| invalid(format!("invalid core selection \"{}\"", text.escape_debug()), FORMS))
     }
 
     /// The numbers of the selected cores, out of those that the process may use.
@@ -88,14 +87,14 @@ impl CoreSelection {
             CoreSelection::Count(count) if *count <= usable.len() => Ok(usable[..*count].to_vec()),
             CoreSelection::Count(count) => Err(invalid(
                 format!("{count} cores selected, but this process may use only {}", usable.len()),
-                format!("ask for {} or fewer, or for \"all\"", usable.len()),
+                format!("select {} or fewer cores, or \"all\"", usable.len()),
             )),
             CoreSelection::List(list) => match list.iter().find(|core| !usable.contains(core)) {
                 None => Ok(list.clone()),
                 Some(core) => {
                     let numbers = usable.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
                     let what = format!("core {core} is not available to this process");
-                    Err(invalid(what, format!("it may use {numbers}")))
+                    Err(invalid(what, format!("select from the available cores: {numbers}")))
                 }
             },
         }

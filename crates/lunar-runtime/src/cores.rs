@@ -82,7 +82,8 @@ impl Cores {
         };
         let thread = std::thread::Builder::new().name(name).spawn(body)?;
         self.threads().push(thread);
-        let driver = result.recv().map_err(|_| io::Error::other("an event loop thread panicked"))??;
+        let driver =
+            result.recv().map_err(|_| io::Error::other("the thread of an event loop panicked"))??;
         tracing::debug!(cpu, ?driver, "event loop started");
         self.jobs.push(jobs);
         Ok(())
@@ -134,7 +135,7 @@ impl Cores {
         core: usize,
         work: impl FnOnce() -> W + Send + 'static,
     ) -> io::Result<T> {
-        self.start_on(core, work).recv().map_err(|_| io::Error::other("an event loop thread panicked"))
+        self.start_on(core, work).recv().map_err(|_| io::Error::other("the thread of an event loop panicked"))
     }
 
     /// Runs a future on a core. The result arrives on the returned channel, which is closed without one if the core ends

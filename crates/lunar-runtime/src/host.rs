@@ -28,9 +28,11 @@ fn refused<T>(what: String, hint: String) -> Result<T, SecretError> {
 /// The fix for an unreadable secret. It never overwrites an existing one.
 fn for_unread(kind: ErrorKind, shown: &impl Display) -> String {
     match kind {
-        ErrorKind::NotFound => format!("create it with: (umask 077; openssl rand -hex 16 > {shown})"),
+        ErrorKind::NotFound => format!("create the file with: (umask 077; openssl rand -hex 16 > {shown})"),
         ErrorKind::PermissionDenied => {
-            format!("allow only the user who runs lunar to read it; ls -l {shown} shows its permissions")
+            format!(
+                "allow only the user who runs lunar to read the file; ls -l {shown} shows its permissions"
+            )
         }
         _ => format!("check the file: ls -l {shown}"),
     }
@@ -57,7 +59,7 @@ pub fn secret_file(path: &Path, most: usize) -> Result<Zeroizing<Vec<u8>>, Secre
     if !metadata.is_file() {
         return refused(
             format!("the secret {shown} is not a regular file"),
-            "put the secret into a file".into(),
+            "put the secret into a regular file".into(),
         );
     }
     let us = rustix::process::geteuid().as_raw();
@@ -70,7 +72,10 @@ pub fn secret_file(path: &Path, most: usize) -> Result<Zeroizing<Vec<u8>>, Secre
     // 0400 is accepted too.
     if metadata.mode() & 0o7177 != 0 {
         return refused(
-            format!("the secret {shown} has mode {:04o}", metadata.mode() & 0o7777),
+            format!(
+                "the secret {shown} has mode {:04o}, but only 0600 and 0400 are allowed",
+                metadata.mode() & 0o7777
+            ),
             format!("run: chmod 0600 {shown}"),
         );
     }
@@ -88,7 +93,7 @@ mod tests {
     fn hint_creates_only_a_missing_secret() {
         let hint = |path: &Path| secret_file(path, 16).unwrap_err().hint;
         let missing = Path::new("/no/such/secret");
-        assert!(hint(missing).starts_with("create it with: "));
+        assert!(hint(missing).starts_with("create the file with: "));
         // The path continues below a regular file.
         assert_eq!(hint(Path::new("/proc/version/x")), "check the file: ls -l /proc/version/x");
         let denied = for_unread(ErrorKind::PermissionDenied, &missing.display());

@@ -127,7 +127,7 @@ impl Stream {
     /// When the peer is gone, or this is a Unix socket.
     pub fn peer(&self) -> io::Result<SocketAddr> {
         let address = SockRef::from(&self.fd).peer_addr()?;
-        address.as_socket().ok_or_else(|| io::Error::other("the peer has no address"))
+        address.as_socket().ok_or_else(|| io::Error::other("the peer of a Unix socket has no IP address"))
     }
 
     /// The kernel's parameters of this connection.
@@ -486,8 +486,9 @@ impl Listener {
             self.shortage.set(Some(now));
             if is_new {
                 self.logged.set(Some(now));
-                let hint = "raise the hard limit on open files (ulimit -Hn, LimitNOFILE=), or have fewer connections";
-                tracing::error!(%error, hint, "connections wait to be accepted");
+                let hint =
+                    "raise the hard limit on open files (ulimit -Hn, LimitNOFILE=), or use fewer connections";
+                tracing::error!(%error, hint, "new connections wait: the process has no free file descriptor");
             }
         }
     }
@@ -496,7 +497,10 @@ impl Listener {
         if let Some(since) = self.shortage.take()
             && self.logged.get() == Some(since)
         {
-            tracing::info!(waited_ms = since.elapsed().as_millis() as u64, "connections are accepted again");
+            tracing::info!(
+                waited_ms = since.elapsed().as_millis() as u64,
+                "new connections are accepted again"
+            );
         }
     }
 }

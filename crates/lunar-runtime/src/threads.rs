@@ -73,7 +73,7 @@ impl Drop for ThreadPermit {
 }
 
 fn panicked() -> io::Error {
-    io::Error::other("a thread panicked")
+    io::Error::other("the thread of a blocking operation panicked")
 }
 
 /// Runs `work` on a thread once a permit is free: for blocking calls that io_uring does not offer. Dropping the

@@ -73,9 +73,9 @@ impl std::fmt::Display for ReceiveError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             ReceiveError::Io(e) => write!(f, "{e}"),
-            ReceiveError::HeaderDigest => write!(f, "header digest mismatch"),
+            ReceiveError::HeaderDigest => write!(f, "the header digest of a PDU does not match its header"),
             ReceiveError::TooLong(n) => {
-                write!(f, "data segment of {n} bytes exceeds the declared MaxRecvDataSegmentLength")
+                write!(f, "a data segment of {n} bytes exceeds the declared MaxRecvDataSegmentLength")
             }
         }
     }

@@ -177,7 +177,7 @@ fn failed_start_reports_the_reason() {
     assert!(message(io::ErrorKind::PermissionDenied).contains("hint: ports below 1024 require privileges"));
     let cores = Serve { cores: Some("none".into()), ..args(folder.config(1)) };
     let failed = Service::<Fake>::start(&cores, &channel().0, |_, _| Ok(Fake::default())).err().unwrap();
-    assert!(failed[0].to_string().starts_with("--cores: \"none\" is not a core selection\n  hint: "));
+    assert!(failed[0].to_string().starts_with("--cores: invalid core selection \"none\"\n  hint: "));
 }
 
 #[test]
