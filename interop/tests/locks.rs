@@ -283,11 +283,11 @@ fn deleted_state_folder_lets_no_second_server_in() {
     };
     std::fs::remove_dir_all(&state).expect("deleted");
     refused();
-    until_logged(&server, "the lock file was deleted or replaced; it is locked again", 2);
+    until_logged(&server, "the lock file was deleted or replaced; the server has locked it again", 2);
     std::fs::remove_file(&locks[0]).expect("deleted");
     std::fs::remove_dir_all(&locks[1]).expect("deleted");
     refused();
-    until_logged(&server, "the lock file was deleted or replaced; it is locked again", 4);
+    until_logged(&server, "the lock file was deleted or replaced; the server has locked it again", 4);
     let log = server.log();
     assert!(log.lines().any(|line| line.contains("ERROR") && line.contains("0.lock")), "{log}");
     let said = Server::refused(&second, &with(&b));

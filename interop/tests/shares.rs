@@ -93,7 +93,7 @@ fn full_login_table_admits_a_new_address() {
     let mut user = alice(&server).expect("a new address");
     greedy.remove(0).expect_close();
     user.ping();
-    let reason = "another address needed its place";
+    let reason = "gave the slot of this connection to another address";
     interop::routed::until("the log", || server.log().contains(reason).then_some(()));
     greedy.iter_mut().chain(&mut others).for_each(Raw::expect_silence);
 }

@@ -9,7 +9,8 @@ use std::io;
 use std::time::Duration;
 
 /// The reason why the login ends of a connection whose slot was taken.
-const EVICTED: &str = "the login was not complete, and another address needed its place";
+const EVICTED: &str =
+    "the server gave the slot of this connection to another address before its login completed";
 
 /// The reason why a new connection is closed at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,11 +30,11 @@ impl fmt::Display for AdmissionError {
         f.write_str(match self {
             AdmissionError::ServerStop => "the server is stopping",
             AdmissionError::ConnectionLimit => {
-                "the share of the address, or `connections` of [limits], is used up"
+                "`connections` of [limits], or the share of this address in it, is used up"
             }
             AdmissionError::FileDescriptors => "the limit of this process on open files is used up",
             AdmissionError::LoginLimit => {
-                "the share of the address, or `connections_before_login` of [limits], is used up"
+                "`connections_before_login` of [limits], or the share of this address in it, is used up"
             }
         })
     }
@@ -88,7 +89,8 @@ impl EvictionNotice {
             Err(io::Error::other(EVICTED))
         };
         let work = compio::time::timeout(limit, lunar_runtime::either(work, evicted));
-        work.await.unwrap_or_else(|_| Err(io::Error::other("the login took too long")))
+        work.await
+            .unwrap_or_else(|_| Err(io::Error::other("the initiator did not complete the login in time")))
     }
 }
 

@@ -48,10 +48,12 @@ impl fmt::Display for EndReason {
             EndReason::Reinstated => "the initiator logged in again",
             EndReason::DataOutTimeout => "the initiator did not send the data of a write in time",
             EndReason::DiscoveryTimeout => "the discovery session was idle for too long",
-            EndReason::KeepaliveTimeout => "the initiator did not answer a ping",
-            EndReason::InvalidScsiCommand => "format error: a SCSI Command PDU contradicts itself",
-            EndReason::MissingCommand => "too much data waits for a command that does not arrive",
-            EndReason::AbortBlocked => "the initiator held up the end of tasks that another session aborted",
+            EndReason::KeepaliveTimeout => "the initiator did not answer a NOP-In",
+            EndReason::InvalidScsiCommand => {
+                "the initiator sent a SCSI Command PDU with contradictory fields"
+            }
+            EndReason::MissingCommand => "too much data waits for a SCSI Command that has not arrived",
+            EndReason::AbortBlocked => "the initiator delayed the end of tasks that another session aborted",
             EndReason::AccessRemoved => "the target, or the access to it, was removed",
             EndReason::TargetColdReset => "TARGET COLD RESET",
             EndReason::ServerStop => "the server is stopping",

@@ -103,7 +103,7 @@ impl LogicalUnit {
         let medium = medium.iter().rev().find(|(name, _)| name == "path" || name == "backend");
         let medium = medium.map(|(_, what)| what.as_str());
         let serial = self.lu.settings().identity.serial.clone();
-        tracing::warn!(%error, medium, serial, offset, left_out, "access to the medium failed");
+        tracing::warn!(%error, medium, serial, offset, left_out, "access to the medium of the LUN failed");
     }
 
     /// Saves the current state to stable storage, unless it was saved meanwhile.
@@ -128,7 +128,7 @@ impl LogicalUnit {
         let Some(path) = &self.state_file else { return Ok(self.commit_volatile(draft)) };
         let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
         if saved.retired {
-            return Err(io::Error::other("the logical unit was removed"));
+            return Err(io::Error::other("the logical unit was removed from the configuration"));
         }
         // Other writers of the state wait for this lock. Only the end of a SANITIZE changes state without it.
         loop {
@@ -142,7 +142,7 @@ impl LogicalUnit {
                     // change.
                     let kept = if now == bytes { Ok(()) } else { state_file::replace(path, &now) };
                     if let Err(error) = &kept {
-                        tracing::error!(%error, state_file = ?path, "the state file contains a rejected change");
+                        tracing::error!(%error, state_file = ?path, "the state file contains a rejected change of the LUN");
                     }
                     saved.version = kept.is_ok().then_some(version);
                     return Ok(answer);
@@ -167,7 +167,7 @@ impl LogicalUnit {
         if std::fs::read(path).is_ok_and(|found| found != holds)
             && let Err(error) = state_file::replace(path, &holds)
         {
-            tracing::error!(%error, state_file = ?path, "the state file contains a rejected change");
+            tracing::error!(%error, state_file = ?path, "the state file contains a rejected change of the LUN");
         }
     }
 
@@ -175,7 +175,7 @@ impl LogicalUnit {
         let Some(path) = &self.state_file else { return Err(io::ErrorKind::Unsupported.into()) };
         let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
         if saved.retired {
-            return Err(io::Error::other("the logical unit was removed"));
+            return Err(io::Error::other("the logical unit was removed from the configuration"));
         }
         let (version, bytes) = self.lu.saved_state();
         if saved.version.is_none_or(|s| version > s) {
@@ -202,7 +202,7 @@ impl LogicalUnit {
         let what = format!("LUN {lun} of {target} changed its size to {bytes} bytes; it had {before}");
         match bytes < before {
             true => tracing::warn!(
-                "{what}; hint: unless you shrank it on purpose, stop the hosts and restore the medium"
+                "{what}; hint: unless you shrank the medium on purpose, stop the hosts and restore it"
             ),
             false => tracing::info!("{what}"),
         }

@@ -14,8 +14,9 @@ impl LogicalUnit {
     /// # Errors
     /// `ResourceBusy` during a SANITIZE operation, which may take days.
     pub async fn quiesce(self: &Arc<Self>) -> io::Result<Quiesced> {
-        let sanitizing =
-            || Err(io::Error::new(io::ErrorKind::ResourceBusy, "a SANITIZE operation is in progress"));
+        let sanitizing = || {
+            Err(io::Error::new(io::ErrorKind::ResourceBusy, "a SANITIZE operation of the LUN is in progress"))
+        };
         if self.lu.is_sanitizing() {
             return sanitizing();
         }

@@ -95,7 +95,7 @@ impl TargetServer {
         self.cores.run_on(0, move || {
             lunar_runtime::spawn(async move { drop(result.send(quiesce(&units).await)) });
         });
-        ended.recv().unwrap_or_else(|_| Err((0, io::Error::other("an event loop has ended"))))
+        ended.recv().unwrap_or_else(|_| Err((0, io::Error::other("the thread of an event loop ended"))))
     }
 
     /// Replaces the configuration. Sessions continue unless their target or their access to it was removed.
@@ -131,7 +131,8 @@ impl TargetServer {
         self.cores.run_on(0, move || {
             lunar_runtime::spawn(async move { drop(result.send(stop_sessions(shared).await)) });
         });
-        let result = ended.recv().unwrap_or_else(|_| Err(io::Error::other("an event loop has ended")));
+        let result =
+            ended.recv().unwrap_or_else(|_| Err(io::Error::other("the thread of an event loop ended")));
         last();
         self.entrance.stop();
         self.cores.stop();
@@ -147,7 +148,10 @@ async fn quiesce(units: &[Arc<LogicalUnit>]) -> Result<Vec<Quiesced>, (usize, io
             Ok(Ok(rests)) => quiesced.push(rests),
             Ok(Err(e)) => return Err((i, e)),
             Err(_) => {
-                let e = io::Error::new(io::ErrorKind::TimedOut, "its commands did not end within 10 seconds");
+                let e = io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "commands of the LUN did not end within 10 seconds",
+                );
                 return Err((i, e));
             }
         }
@@ -158,7 +162,10 @@ async fn quiesce(units: &[Arc<LogicalUnit>]) -> Result<Vec<Quiesced>, (usize, io
 async fn stop_sessions(shared: Arc<ServerState>) -> io::Result<()> {
     let stopping = shared.registry.broadcast(None, |done| SessionMessage::Stop { done });
     if compio::time::timeout(STOP_TIMEOUT, stopping).await.is_err() {
-        tracing::warn!(sessions = shared.registry.list().len(), "sessions did not end in time");
+        tracing::warn!(
+            sessions = shared.registry.list().len(),
+            "sessions did not end before the server stopped"
+        );
     }
     let mut result = Ok(());
     for unit in shared.config().targets.values().flat_map(|t| t.luns.values()) {
@@ -166,7 +173,7 @@ async fn stop_sessions(shared: Arc<ServerState>) -> io::Result<()> {
         if let Err(e) = backend.flush().await
             && !backend.is_unwritten()
         {
-            tracing::error!(error = %e, "a medium could not be flushed");
+            tracing::error!(error = %e, "cannot flush the medium of a LUN");
             result = Err(e);
         }
     }
@@ -228,7 +235,7 @@ fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
 async fn accept(shared: Arc<ServerState>, cores: Arc<Cores>, socket: TcpListener, portal: usize) {
     let listener = match Listener::new(socket) {
         Ok(l) => l,
-        Err(e) => return tracing::error!(error = %e, "a portal cannot be served"),
+        Err(e) => return tracing::error!(error = %e, "cannot accept connections on a portal"),
     };
     let waiting = Rc::new(());
     loop {
@@ -237,7 +244,7 @@ async fn accept(shared: Arc<ServerState>, cores: Arc<Cores>, socket: TcpListener
                 let Some(peer) = peer.as_socket() else { continue };
                 if lunar_runtime::stream::is_hung_up(&stream) {
                     // The peer has given up, and slots are for connections that still wait.
-                    tracing::debug!(%peer, "a connection was closed before it was accepted");
+                    tracing::debug!(%peer, "a connection was closed before the server accepted it");
                     continue;
                 }
                 let stream = stream.into();
@@ -256,7 +263,7 @@ async fn accept(shared: Arc<ServerState>, cores: Arc<Cores>, socket: TcpListener
                 }
             }
             Err(e) => {
-                tracing::error!(error = %e, "accepting connections failed");
+                tracing::error!(error = %e, "cannot accept a connection on a portal");
                 compio::time::sleep(Duration::from_millis(100)).await;
             }
         }

@@ -111,7 +111,8 @@ impl ServerState {
             tracing::warn!(
                 connections,
                 room,
-                "`connections` of [limits] exceeds the limit of this process on open files; hint: raise it (ulimit -Hn, LimitNOFILE=)"
+                "`connections` of [limits] exceeds the limit of this process on open files; hint: raise the limit on open files \
+                 (ulimit -Hn, LimitNOFILE=)"
             );
         }
     }

@@ -80,7 +80,7 @@ async fn negotiate(
         match machine.request(&header, &data, &IscsiPolicy(&login_context)) {
             LoginStep::Reply(pdu) => fresh.send(&pdu).await?,
             LoginStep::Drop => {
-                return Err(io::Error::other("the first PDU is no Login Request"));
+                return Err(io::Error::other("the first PDU of the initiator is no Login Request"));
             }
             LoginStep::Refuse(pdu) => {
                 refused(shared, &login_context, addresses, &machine, &pdu);
@@ -217,7 +217,9 @@ impl TcpLogin {
         };
         let len = header.data_len();
         if len > SEGMENT_LEN {
-            return Err(io::Error::other(format!("login data segment too long: {len} bytes")));
+            return Err(io::Error::other(format!(
+                "the Login Request has {len} bytes of data, above the maximum of {SEGMENT_LEN}"
+            )));
         }
         let start = BHS_LEN + header.ahs_len();
         let whole = start + padded(len);

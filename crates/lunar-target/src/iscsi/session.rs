@@ -178,7 +178,7 @@ impl IscsiSession {
             self.reply(first.cid(), pdu::async_message(lun, event, parameters), Payload::Bytes(data));
         } else if !std::mem::replace(&mut self.has_logged_no_room, true) {
             let SessionInfo { initiator, address, .. } = &*self.info;
-            tracing::info!(%initiator, %address, event, "no receive buffer for an asynchronous message");
+            tracing::info!(%initiator, %address, event, "no receive buffer at the initiator for an Asynchronous Message");
         }
         has_room
     }

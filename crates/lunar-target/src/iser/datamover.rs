@@ -164,7 +164,9 @@ impl IserDatamover {
             opcode::SCSI_COMMAND => self.record_memory(taker, &pdu)?,
             // It would be mistaken for data of an RDMA Read.
             opcode::DATA_OUT if pdu.bhs.ttt() != NONE => {
-                return Err(broken("solicited Data-Out in a message instead of by RDMA"));
+                return Err(broken(
+                    "the initiator sent solicited Data-Out in an iSER message; RDMA is required",
+                ));
             }
             _ => {}
         }
@@ -184,7 +186,7 @@ impl IserDatamover {
         if (reads && edtl > 0 && pdu.read.is_none())
             || (writes && edtl > pdu.data.len() && pdu.write.is_none())
         {
-            return Err(broken("the command advertises no memory for its data"));
+            return Err(broken("the initiator sent a command without a steering tag for its data"));
         }
         let mut inner = self.inner.borrow_mut();
         inner.max_tasks = taker.max_tasks();

@@ -63,7 +63,7 @@ impl LoginTransport for IserLogin {
                         Err(io::Error::other("the initiator closed the connection during login"))
                     }
                     EndpointEvent::Read(..) => {
-                        Err(io::Error::other("data arrived before the end of the login"))
+                        Err(io::Error::other("an RDMA Read completed before the end of the login"))
                     }
                 };
             }

@@ -65,13 +65,13 @@ impl LockInner {
             Ok(Some(file)) => {
                 if self.replace(file) {
                     tracing::error!(
-                        "{path}: the lock file was deleted or replaced; it is locked again; hint: {HINT}"
+                        "{path}: the lock file was deleted or replaced; the server has locked it again; hint: {HINT}"
                     );
                 }
                 return;
             }
-            Ok(None) => "another server has locked the new one, and hosts see both servers as one".into(),
-            Err(e) => format!("it cannot be created again, and another server may get the lock: {e}"),
+            Ok(None) => "another server has locked the new file, and hosts see both servers as one".into(),
+            Err(e) => format!("the server cannot create it again, and another server may get the lock: {e}"),
         };
         let mut state = self.state();
         if state.file.is_some() && state.logged.is_none_or(|then| then.elapsed() > REPEAT_INTERVAL) {

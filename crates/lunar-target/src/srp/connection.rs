@@ -293,7 +293,7 @@ impl DeliveryHandler for IuDispatcher<'_> {
 }
 
 fn no_credit() -> io::Error {
-    broken("more SRP requests than credits")
+    broken("the initiator sent more SRP requests than it has credits")
 }
 
 impl IuDispatcher<'_> {
@@ -324,7 +324,9 @@ impl IuDispatcher<'_> {
     /// Processes the response to a request of the target.
     fn answered(&mut self, kind: RequestKind, tag: u64) -> io::Result<bool> {
         if !self.session().requests.answered(kind, tag) {
-            return Err(self.conn.fault(reason::ANSWER, "an SRP response without a request"));
+            return Err(self
+                .conn
+                .fault(reason::ANSWER, "the initiator sent an SRP response without a request"));
         }
         Ok(true)
     }

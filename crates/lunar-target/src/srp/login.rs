@@ -156,13 +156,13 @@ fn check(request: &LoginRequest) -> Result<(), LoginRefusal> {
     if request.it_iu_len as usize > IU_LEN {
         return Err(LoginRefusal(
             LoginRejectReason::IT_IU_TOO_LONG,
-            "the information units of the initiator are too long",
+            "the maximum information unit of the initiator is too long",
         ));
     }
     if request.it_iu_len < MIN_IU_LEN {
         return Err(LoginRefusal(
             LoginRejectReason::UNABLE,
-            "the information units of the initiator are too short for a command",
+            "the maximum information unit of the initiator is too short for a command",
         ));
     }
     if request.formats & !FORMATS != 0 {
@@ -177,7 +177,7 @@ fn check(request: &LoginRequest) -> Result<(), LoginRefusal> {
 /// The name of the target with this port ID, if the initiator may use it.
 fn target(login_context: &LoginContext, initiator: &str, port: PortId) -> Result<String, LoginRefusal> {
     const UNKNOWN_PORT: LoginRefusal =
-        LoginRefusal(LoginRejectReason::NOT_ASSOCIATED, "no target has this port ID");
+        LoginRefusal(LoginRejectReason::NOT_ASSOCIATED, "no target has the requested SRP target port");
     let is_asked_for = |name: &&String| port_id(name) == port;
     let count = |name: &str, error| login_context.config.refused(login_context.group, name, error);
     let Some(name) = login_context.config.targets.keys().find(is_asked_for) else {
@@ -211,7 +211,7 @@ fn refusal(error: LoginError, keeps_channels: bool) -> LoginRefusal {
         }
         LoginError::AuthenticationFailed => LoginRefusal(
             LoginRejectReason::NOT_ASSOCIATED,
-            "the target requires CHAP, which SRP does not have",
+            "the target requires CHAP, which SRP does not support",
         ),
         LoginError::OutOfResources if keeps_channels => {
             LoginRefusal(LoginRejectReason::TOO_MANY_CHANNELS, "the session limits of [limits] are used up")
