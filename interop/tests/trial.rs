@@ -128,7 +128,7 @@ fn trial_rejects_a_size_that_loses_memory() {
     let smaller = changed(&server, |text| text.replace(&memory(1), &other));
     let (said, status) = ask(&server, &["apply", &smaller, "--confirm-within", "1h"]);
     assert!(
-        status != 0 && said.contains("its memory has 8 MiB; a change to 4 MiB would lose its data"),
+        status != 0 && said.contains("the memory disk has 8 MiB: a change to 4 MiB would lose its data"),
         "{said}"
     );
     is_as_before(&mut raw, &before);

@@ -166,7 +166,7 @@ fn assemble(name: String, luns: Vec<LunConfig>, portals: Vec<Portal>) -> Config 
 /// Parses a LUN argument.
 fn lun(target: &str, text: &str, size: Option<u64>) -> Result<LunConfig, Diagnostic> {
     if text.is_empty() {
-        invalid("the LUN is empty", "write a path, null:SIZE or memory:SIZE")?;
+        invalid("the LUN argument is empty", "write a path, null:SIZE or memory:SIZE")?;
     }
     match text.split_once(':') {
         Some(("null", size)) => {
@@ -181,7 +181,9 @@ fn lun(target: &str, text: &str, size: Option<u64>) -> Result<LunConfig, Diagnos
 
 fn memory_size(text: &str, size: &str) -> Result<u64, InvalidValue> {
     match lunar_proto::size::parse(size)? {
-        0..4096 => invalid(format!("{} is too small", text.escape_debug()), "the minimum is 4096 bytes"),
+        0..4096 => {
+            invalid(format!("the size of {} is too small", text.escape_debug()), "use at least 4096 bytes")
+        }
         size => Ok(size),
     }
 }
@@ -191,8 +193,8 @@ fn disk_size(text: &str) -> Result<u64, InvalidValue> {
     match memory_size(text, text)? {
         size if size.is_multiple_of(512) => Ok(size),
         size => invalid(
-            format!("{size} bytes is not a multiple of the block size"),
-            format!("blocks have 512 bytes: use {}", size.next_multiple_of(512)),
+            format!("the size of {size} bytes is not a multiple of the block size, 512 bytes"),
+            format!("use {}", size.next_multiple_of(512)),
         ),
     }
 }
@@ -208,7 +210,7 @@ fn path(target: &str, text: &str, size: Option<u64>) -> Result<LunConfig, Diagno
         Ok(_) => Ok(disk(target, path, size)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => missing(target, text, path, iso, size),
         Err(e) => {
-            let what = format!("{}: {}", text.escape_debug(), crate::io_text(&e));
+            let what = format!("cannot examine {}: {}", text.escape_debug(), crate::io_text(&e));
             Err(Diagnostic::new(what, "check the path and its permissions")
                 .with_code(ErrorCode::from(e.kind())))
         }

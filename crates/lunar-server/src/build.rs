@@ -262,7 +262,12 @@ impl Units {
                     && matches!(lun.source, Source::Null { .. })
                     && lun.serial.is_none() =>
             {
-                tracing::warn!("LUN {} of {} keeps no state: {}", name.1, name.0, problem.what);
+                tracing::warn!(
+                    "LUN {} of {} saves no reservations and mode pages: {}",
+                    name.1,
+                    name.0,
+                    problem.what
+                );
                 None
             }
             other => Some(other?),
@@ -310,12 +315,14 @@ impl Units {
     /// The medium of a LUN: the open one if it is open in the same way, otherwise a new one.
     fn medium(&self, name: &Name, lun: &LunConfig, media: &ReusableMedia<'_>) -> Result<Medium, Diagnostic> {
         if let Some(place) = lun.source.place() {
-            let routes =
-                self.routes.as_ref().ok_or_else(|| Diagnostic::new("nothing is routed", "restart lunar"))?;
+            let routes = self
+                .routes
+                .as_ref()
+                .ok_or_else(|| Diagnostic::new("no router is running for the LUN", "restart lunar"))?;
             let opened = routes.open(place);
             let rate = |opened: &RoutedLu| self.rate(lun, matches!(opened, RoutedLu::Commands(..)));
             return opened.map(|opened| Medium::of(rate(&opened), opened)).map_err(|e| {
-                let hint = e.hint.clone().unwrap_or_else(|| "look at the upstream: lunar ls URL".into());
+                let hint = e.hint.clone().unwrap_or_else(|| "check the upstream: lunar ls URL".into());
                 Diagnostic::new(format!("{}: {}", lun.source, e.what), hint)
             });
         }
@@ -418,7 +425,7 @@ fn to_rest(
     wanted: &BTreeMap<Name, &LunConfig>,
     rest: Rest<'_>,
 ) -> Result<BTreeMap<Name, Quiesced>, Vec<Diagnostic>> {
-    let hint = "the configuration is unchanged: try again later, or restart lunar";
+    let hint = "reload again later, or restart lunar; the old configuration stays in force";
     let problem = |name: &Name, what: String| vec![of_lun(name, Diagnostic::new(what, hint))];
     let names: Vec<&Name> = leaving.keys().collect();
     let resting = rest(leaving.values().map(|open| open.unit.clone()).collect());
@@ -432,7 +439,7 @@ fn to_rest(
         // A routed unit may fail to flush: an unreachable upstream is often the reason for the change.
         let is_ours = wanted.get(name).is_some_and(|lun| lun.source.place().is_none());
         if is_ours {
-            return Err(problem(name, format!("cannot flush its medium: {}", io_text(e))));
+            return Err(problem(name, format!("cannot flush the medium of the LUN: {}", io_text(e))));
         }
         tracing::error!(error = %e, "cannot flush the medium of the removed LUN {} of {}", name.1, name.0);
     }
@@ -483,11 +490,11 @@ fn would_forget(open: &LunConfig, lun: &LunConfig) -> Option<Diagnostic> {
     match (&open.source, &lun.source) {
         (Source::Memory { size: old }, Source::Memory { size: new }) if old != new => Some(Diagnostic::new(
             format!(
-                "its memory has {}; a change to {} would lose its data",
+                "the memory disk has {}: a change to {} would lose its data",
                 size::show(*old),
                 size::show(*new)
             ),
-            "keep the size; a restart begins with empty memory",
+            "keep the size, or restart the server, which empties the disk",
         )),
         _ => None,
     }
@@ -516,7 +523,7 @@ impl PlannedUnit {
         let replaced = !reopened && !Arc::ptr_eq(&open.medium.blocks, &self.medium.blocks);
         let backend = self.medium.filtered(&self.lun);
         if let Err(e) = resting.redefine(self.settings.clone(), backend, replaced) {
-            tracing::error!(error = %e, "a LUN could not be changed");
+            tracing::error!(error = %e, "cannot apply the new settings of a LUN");
         }
     }
 }
@@ -570,7 +577,7 @@ impl<'a> ReusableMedia<'a> {
         let Some(mut spec) = spec(lun) else {
             return Err(Diagnostic::new(
                 format!("{} is not open", lun.source),
-                "look at the upstream: lunar ls URL",
+                "check the upstream: lunar ls URL",
             ));
         };
         spec.raw = raw;
@@ -603,8 +610,9 @@ pub(crate) fn notes_of_size(lun: &LunConfig, capacity: u64) -> Vec<String> {
     let mut notes = Vec::new();
     let (block, rest) = (lun.block_size, capacity % u64::from(lun.block_size));
     if rest > 0 {
-        notes
-            .push(format!("the last {rest} bytes are less than a block of {block} bytes and are not served"));
+        notes.push(format!(
+            "the last {rest} bytes of the medium are less than a block of {block} bytes and are not served"
+        ));
     }
     if let Source::File { path, size: Some(wanted) } = &lun.source
         && capacity != *wanted
@@ -736,7 +744,7 @@ pub(crate) fn load(settings: LuSettings, state_file: &Path) -> Result<Lu, Diagno
     Lu::new(settings, Some(&saved)).map_err(|e| {
         Diagnostic::new(
             format!("the saved state {} is damaged: {e}", state_file.display()),
-            "restore it from a backup, or move it away to start without reservations and saved mode pages",
+            "restore the file from a backup, or move it away to start without reservations and saved mode pages",
         )
     })
 }
@@ -763,7 +771,7 @@ fn read_state(path: &Path) -> Result<Option<Vec<u8>>, Diagnostic> {
     let failed = |what: String| {
         Diagnostic::new(
             format!("the saved state {} {what}", path.display()),
-            "make it readable, or move it away to start without reservations and saved mode pages",
+            "make the file readable, or move it away to start without reservations and saved mode pages",
         )
     };
     let file = match std::fs::File::open(path) {

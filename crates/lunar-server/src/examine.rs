@@ -82,8 +82,8 @@ fn devices(router: &RouterConfig) -> Vec<Diagnostic> {
         match path.metadata() {
             Ok(found) if found.file_type().is_char_device() => None,
             Ok(_) => Some(of_upstream(
-                "no SCSI generic device".into(),
-                "`lsscsi -g` lists them: /dev/sg0 and so on",
+                "the path is no SCSI generic device".into(),
+                "`lsscsi -g` lists the SCSI generic devices: /dev/sg0 and so on",
             )),
             Err(e) => {
                 let hint = "`lsscsi -g` lists the devices; `modprobe sg` creates them";
@@ -189,7 +189,7 @@ fn started_with(file: &Path) -> Vec<u32> {
 }
 
 fn refused_by_reload(problem: Diagnostic) -> Diagnostic {
-    let hint = "a reload rejects it: the server's log says how to keep the old file or to serve this one";
+    let hint = "a reload rejects this change: the server's log shows how to keep the old file or to serve the new one";
     Diagnostic { hint: Some(hint.into()), ..problem }
 }
 
@@ -230,7 +230,7 @@ mod tests {
             (
                 "path = \"odd.img\"",
                 "",
-                "the last 392 bytes are less than a block of 512 bytes and are not served",
+                "the last 392 bytes of the medium are less than a block of 512 bytes and are not served",
             ),
             (
                 "path = \"small.img\"\nblock_size = 4096",
@@ -240,7 +240,7 @@ mod tests {
             (
                 "path = \"small.img\"\nsize = \"1M\"",
                 "",
-                "the last 488 bytes are less than a block of 512 bytes and are not served\n\
+                "the last 488 bytes of the medium are less than a block of 512 bytes and are not served\n\
                  small.img exists and keeps its size of 1000 bytes; the given size is 1 MiB",
             ),
         ];
@@ -266,7 +266,7 @@ mod tests {
         let problems: Vec<String> = problems.iter().map(|problem| plain(&problem.what)).collect();
         let none = "LUN 0 of iqn.2026-11.org.example:d: none.img: no such file or directory";
         let [file, gone] = [
-            "c of router r: odd.img: no SCSI generic device",
+            "c of router r: odd.img: the path is no SCSI generic device",
             "d of router r: none: no such file or directory",
         ];
         assert_eq!(problems, [format!("upstream {file}"), format!("upstream {gone}"), none.to_owned()]);
@@ -282,7 +282,7 @@ mod tests {
         let state = folder.0.join("state");
         for (key, path, hint) in [
             ("file", "none.img", "check the path, or create the file: truncate -s 1G none.img"),
-            ("file", "empty.img", "set its size: truncate -s 1G empty.img"),
+            ("file", "empty.img", "set the size of the file: truncate -s 1G empty.img"),
             ("device", "none.img", "check the path; lsblk lists the disks"),
             ("device", "file.img", "write `file` instead of `device`"),
         ] {

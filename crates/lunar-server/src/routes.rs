@@ -131,7 +131,7 @@ fn twins(
         };
         if first.1 || lun.is_block {
             twins.push(format!(
-                "{} and {place} are the same disk: a reservation on one does not apply to the other; {}",
+                "{} and {place} are the same disk: a reservation on one does not apply to the other; hint: {}",
                 first.0, "set mode = \"passthrough\" for both"
             ));
         }
@@ -239,9 +239,9 @@ fn is_servable(there: &FoundTarget) -> bool {
     let good = iscsi_name(&there.name);
     if let Err(invalid) = &good {
         tracing::warn!(
-            "a target of an upstream is not served: {}; {}",
+            "a target of an upstream is not served: {}; hint: {}",
             invalid.what,
-            "rename it with map = \"target\""
+            "rename the target with map = \"target\""
         );
     }
     good.is_ok()
@@ -309,7 +309,7 @@ fn routed(router: &RouterConfig, name: &str, there: &FoundTarget, number: u16) -
         lun: number,
     });
     if let Some(why) = not_blocks(found).filter(|_| upstream.mode == Mode::Block) {
-        tracing::warn!("{source} is not served: {why}; set mode = \"passthrough\" to route it");
+        tracing::warn!("{source} is not served: {why}; hint: set mode = \"passthrough\" to route the LUN");
         return None;
     }
     // A failover does not transfer the reservations of hosts.
@@ -321,9 +321,9 @@ fn routed(router: &RouterConfig, name: &str, there: &FoundTarget, number: u16) -
 /// The reason why block mode cannot serve a logical unit.
 fn not_blocks(found: &FoundLun) -> Option<String> {
     if !matches!(found.kind, DISK | CD) {
-        return Some(format!("it is of device type {:02x}h, neither a disk nor a CD", found.kind));
+        return Some(format!("the LUN has device type {:02x}h, neither a disk nor a CD", found.kind));
     }
-    (!is_block_size(found.block_size)).then(|| format!("its blocks have {} bytes", found.block_size))
+    (!is_block_size(found.block_size)).then(|| format!("the LUN has blocks of {} bytes", found.block_size))
 }
 
 /// Peripheral device types (SPC-5 section 6.6.2).

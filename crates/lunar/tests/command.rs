@@ -190,8 +190,8 @@ fn check_looks_at_media_when_asked() {
     let missing = format!("error: LUN 9 of iqn.2026-11.org.example:a: {}: no such file", disk.display());
     assert!(err.starts_with(&missing) && err.contains("\n  hint: "), "{err}");
     folder.write("disk.img", &"x".repeat(5000));
-    let warning = "warning: LUN 9 of iqn.2026-11.org.example:a: the last 392 bytes are less than a block of 512 \
-        bytes and are not served\n";
+    let warning = "warning: LUN 9 of iqn.2026-11.org.example:a: the last 392 bytes of the medium are less than a \
+        block of 512 bytes and are not served\n";
     assert_eq!(folder.run(&["check", "--media", "lunar.toml"]), (0, fine.into(), warning.into()));
 }
 
@@ -295,7 +295,8 @@ fn size_option_differing_from_the_file_is_reported() {
     std::fs::File::create(folder.0.join("disk.img")).unwrap().set_len((5 << 20) + 7).unwrap();
     let log = serve("5M");
     assert!(
-        log.contains("LUN 0 of ") && log.contains("the last 7 bytes are less than a block of 512"),
+        log.contains("LUN 0 of ")
+            && log.contains("the last 7 bytes of the medium are less than a block of 512"),
         "{log}"
     );
     std::fs::File::create(folder.0.join("disk.img")).unwrap().set_len(5 << 20).unwrap();

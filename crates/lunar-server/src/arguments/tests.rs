@@ -83,7 +83,7 @@ fn invalid_arguments_have_hints() {
             "LUN: none does not exist\n  hint: check the path, or add --size 10G to create it",
         ),
         (arguments(&["nul:1G"]), "LUN: nul:1G does not exist\n  hint: did you mean null:1G?"),
-        (arguments(&["memory:1"]), "LUN: memory:1 is too small\n  hint: the minimum is 4096 bytes"),
+        (arguments(&["memory:1"]), "LUN: the size of memory:1 is too small\n  hint: use at least 4096 bytes"),
         (
             arguments(&["null:"]),
             "LUN: \"\" is not a size\n  hint: write a number with K, M, G, T (powers of 1024) \
@@ -96,7 +96,7 @@ fn invalid_arguments_have_hints() {
         ),
         (
             Arguments { size: Some("1G".into()), ..arguments(&[""]) },
-            "LUN: the LUN is empty\n  hint: write a path, null:SIZE or memory:SIZE",
+            "LUN: the LUN argument is empty\n  hint: write a path, null:SIZE or memory:SIZE",
         ),
         (
             Arguments { size: Some("1G".into()), ..arguments(&[&here("a.iso")]) },
@@ -108,11 +108,11 @@ fn invalid_arguments_have_hints() {
         ),
         (
             Arguments { size: Some("0".into()), ..arguments(&[&here("a.img")]) },
-            "--size: 0 is too small\n  hint: the minimum is 4096 bytes",
+            "--size: the size of 0 is too small\n  hint: use at least 4096 bytes",
         ),
         (
             Arguments { size: Some("10kb".into()), ..Arguments::default() },
-            "--size: 10000 bytes is not a multiple of the block size\n  hint: blocks have 512 bytes: use 10240",
+            "--size: the size of 10000 bytes is not a multiple of the block size, 512 bytes\n  hint: use 10240",
         ),
     ];
     for (arguments, expected) in cases {

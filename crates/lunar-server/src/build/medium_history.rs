@@ -182,7 +182,7 @@ impl MediumHistory {
             _ => return Ok(()),
         };
         let (path, file, before) = (path.display(), self.file.display(), record.place());
-        let what = format!("{path}: {fault}; it held the data of this LUN before ({before})");
+        let what = format!("{path}: {fault}; the path held the data of this LUN before ({before})");
         let hint = format!(
             "restore the image, or mount its file system; to start with an empty disk, remove the record {file}"
         );
@@ -195,8 +195,10 @@ impl MediumHistory {
         let before = self.at(&now.path)?.place();
         let is_other = now.inode.is_some() && !now.is(&before);
         let path = now.path.display();
-        let what = format!("{path} is not the file that was served before: that was {before}, this is {now}");
-        let hint = "unless you replaced it on purpose, stop the server and restore the old file";
+        let what = format!(
+            "{path} is not the file that was served before: the old file was {before}, the file now is {now}"
+        );
+        let hint = "unless you replaced the file on purpose, stop the server and restore the old file";
         is_other.then(|| Diagnostic::new(what, hint))
     }
 
@@ -204,11 +206,9 @@ impl MediumHistory {
     pub(crate) fn shrunk(&self, lun: &LunConfig, size: u64) -> Option<Diagnostic> {
         let path = MediumLocation::of(lun)?.path;
         let before = self.at(&path)?.size.filter(|before| size < *before)?;
-        let what = format!(
-            "{} shrank: it has {size} bytes, and had {before} when it was served before",
-            path.display()
-        );
-        Some(Diagnostic::new(what, "unless you shrank it on purpose, stop the hosts and restore the medium"))
+        let what =
+            format!("{} shrank from {before} to {size} bytes since it was served before", path.display());
+        Some(Diagnostic::new(what, "unless you shrank the medium on purpose, stop the hosts and restore it"))
     }
 
     /// Whether the LUN was last served from its current path.
@@ -299,11 +299,11 @@ impl Blocks {
     pub(crate) fn note(self) -> Option<String> {
         match self {
             Blocks::Defined(_) => None,
-            Blocks::OfDevice(bytes) => {
-                Some(format!("block size {bytes} bytes, as the device; set block_size to change it"))
-            }
+            Blocks::OfDevice(bytes) => Some(format!(
+                "the block size is {bytes} bytes, that of the device; set block_size to change it"
+            )),
             Blocks::OfBefore(bytes, own) => Some(format!(
-                "keeps the block size of {bytes} bytes that hosts have used, though the device has {own}; \
+                "the LUN keeps the block size of {bytes} bytes that hosts have used, though the device has {own}; \
                  block_size = {own} changes it, and requires new partitions"
             )),
         }
@@ -368,7 +368,7 @@ fn has_table_of_usual(lun: &LunConfig) -> bool {
 
 fn read(file: &Path) -> Result<Option<MediumRecord>, Diagnostic> {
     let failed = |what: String| {
-        let hint = "remove it: the next start then examines the medium again";
+        let hint = "remove the record: the next start then examines the medium again";
         Diagnostic::new(format!("the record {} {what}", file.display()), hint)
     };
     let opened = match File::open(file) {
@@ -530,7 +530,7 @@ mod tests {
         assert!(past(&folder).shrunk(&lun, 8192).is_none() && past(&folder).shrunk(&lun, 9000).is_none());
         let shrunk = past(&folder).shrunk(&lun, 4096).unwrap();
         assert!(
-            shrunk.what.ends_with("disk shrank: it has 4096 bytes, and had 8192 when it was served before"),
+            shrunk.what.ends_with("disk shrank from 8192 to 4096 bytes since it was served before"),
             "{shrunk}"
         );
         let mut older = past(&folder).newest.unwrap();

@@ -26,9 +26,13 @@ fn hint_of_upstream(lun: &LunConfig, kind: ErrorKind) -> Option<String> {
     Some(match kind {
         ErrorKind::NotFound if is_file => format!("check the path, or create the file: {}", make()),
         ErrorKind::PermissionDenied => "run as a user with write access".into(),
-        ErrorKind::ReadOnlyFilesystem => "put it on a writable file system".into(),
-        ErrorKind::ResourceBusy => "stop the program that uses it: lsblk and fuser -v show it".into(),
-        ErrorKind::InvalidData => format!("convert it: qemu-img convert -O raw {} disk.img", path.display()),
+        ErrorKind::ReadOnlyFilesystem => "put the file on a writable file system".into(),
+        ErrorKind::ResourceBusy => {
+            "stop the program that uses the disk: lsblk and fuser -v show the program".into()
+        }
+        ErrorKind::InvalidData => {
+            format!("convert the image: qemu-img convert -O raw {} disk.img", path.display())
+        }
         ErrorKind::InvalidInput if is_file && is_device => "write `device` instead of `file`".into(),
         ErrorKind::InvalidInput if !is_file && found.as_ref().is_some_and(|found| found.is_file()) => {
             "write `file` instead of `device`".into()
@@ -36,7 +40,7 @@ fn hint_of_upstream(lun: &LunConfig, kind: ErrorKind) -> Option<String> {
         ErrorKind::Other
             if is_file && found.as_ref().is_some_and(|found| found.is_file() && found.len() == 0) =>
         {
-            format!("set its size: {}", make())
+            format!("set the size of the file: {}", make())
         }
         _ => return None,
     })

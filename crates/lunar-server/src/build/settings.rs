@@ -16,7 +16,7 @@ pub(crate) fn settings(
     // A routed LUN may have no medium now.
     if facts.capacity < u64::from(lun.block_size) && lun.source.place().is_none() {
         return Err(Diagnostic::new(
-            format!("the medium has {} bytes, less than a block of {}", facts.capacity, lun.block_size),
+            format!("the medium has {} bytes, less than a block of {} bytes", facts.capacity, lun.block_size),
             "serve a larger medium",
         ));
     }

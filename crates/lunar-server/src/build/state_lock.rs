@@ -150,7 +150,10 @@ pub(crate) fn serial_twice(wanted: &BTreeMap<Name, &LunConfig>) -> Result<(), Ve
         let Some(serial) = serial(name, lun) else { continue };
         if let Some((number, target)) = first.insert(serial.clone(), (name.1, &name.0)) {
             let what = format!("LUN {number} of {target} has the same serial number {serial}");
-            return Err(vec![of_lun(name, Diagnostic::new(what, "set another `serial` for one of them"))]);
+            return Err(vec![of_lun(
+                name,
+                Diagnostic::new(what, "set another `serial` for one of the two LUNs"),
+            )]);
         }
     }
     Ok(())

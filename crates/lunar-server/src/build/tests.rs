@@ -248,8 +248,8 @@ fn deleted_file_is_the_only_copy_and_its_lun_stays() {
     assert!(hint.contains(&format!("cp --sparse=always /proc/{}/fd/", std::process::id())), "{hint}");
     for changed in [NULL.to_owned(), format!("{DISK}read_only = true\n{NULL}")] {
         let refused = messages(again(&mut units, &config(&folder, &changed)), &folder);
-        let start = "LUN 0 of iqn.2026-11.org.example:disks: disk.img was deleted; its data is lost when the server \
-            closes it\n";
+        let start = "LUN 0 of iqn.2026-11.org.example:disks: disk.img was deleted; the data of the file is lost when \
+            the server closes it\n";
         assert!(refused.starts_with(start) && refused.contains("cp --sparse=always"), "{refused}");
     }
     let new = again(&mut units, &both).ok().unwrap();
@@ -426,7 +426,7 @@ fn unit_that_does_not_come_to_rest_stays_as_it_was() {
     assert_eq!(
         messages(units.setup(&config(&folder, &format!("{DISK}serial = \"1\"\n")), &restless), &folder),
         "LUN 1 of iqn.2026-11.org.example:disks: cannot be changed now: its commands did not end\n  \
-         hint: the configuration is unchanged: try again later, or restart lunar"
+         hint: reload again later, or restart lunar; the old configuration stays in force"
     );
     let again = units.setup(&good, &|units| {
         assert!(units.is_empty());
@@ -485,7 +485,7 @@ fn damaged_state_is_refused_and_stays() {
         messages(Units::new(folder.0.join("state")).setup(&config(&folder, NULL), &rest), &folder),
         "LUN 1 of iqn.2026-11.org.example:disks: the saved state state/lu/iqn.2026-11.org.example:disks/1.state \
          is damaged: the file is not the saved state of a logical unit\n  \
-         hint: restore it from a backup, or move it away to start without reservations and saved mode pages"
+         hint: restore the file from a backup, or move it away to start without reservations and saved mode pages"
     );
     assert_eq!(std::fs::read(&state).unwrap(), b"no state of ours");
     std::fs::remove_file(&state).unwrap();
@@ -494,7 +494,7 @@ fn damaged_state_is_refused_and_stays() {
         messages(Units::new(folder.0.join("state")).setup(&config(&folder, NULL), &rest), &folder),
         "LUN 1 of iqn.2026-11.org.example:disks: the saved state state/lu/iqn.2026-11.org.example:disks/1.state \
          cannot be read: is a directory\n  \
-         hint: make it readable, or move it away to start without reservations and saved mode pages"
+         hint: make the file readable, or move it away to start without reservations and saved mode pages"
     );
 }
 
@@ -556,8 +556,8 @@ fn memory_keeps_its_size_and_its_data() {
     let other = config(&folder, &MEMORY.replace("1MiB", "2MiB"));
     assert_eq!(
         messages(units.setup(&other, &rest), &folder),
-        "LUN 2 of iqn.2026-11.org.example:disks: its memory has 1 MiB; a change to 2 MiB would lose its data\n  \
-         hint: keep the size; a restart begins with empty memory"
+        "LUN 2 of iqn.2026-11.org.example:disks: the memory disk has 1 MiB: a change to 2 MiB would lose its data\n  \
+         hint: keep the size, or restart the server, which empties the disk"
     );
     assert!(Arc::ptr_eq(&backend, &unit(&old, 2).backend()));
     assert_eq!(unit(&old, 2).lu.busy_status(), None);

@@ -45,7 +45,7 @@ impl Units {
 
 fn unlinked(name: &Name, open: &OpenUnit) -> Option<Diagnostic> {
     let missing = open.medium.blocks.missing().filter(|missing| missing.is_unlinked)?;
-    let what = format!("{missing}; its data is lost when the server closes it");
+    let what = format!("{missing}; the data of the file is lost when the server closes it");
     Some(of_lun(name, Diagnostic::new(what, missing.remedy())))
 }
 

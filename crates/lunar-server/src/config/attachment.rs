@@ -142,7 +142,8 @@ pub fn load(name: &str) -> Result<Option<Attachment>, Vec<Diagnostic>> {
     let attachment = parse(name, &source, &path)?;
     let mode = path.metadata().map_or(0, |metadata| metadata.mode());
     if mode & 0o077 != 0 && attachment.urls.iter().any(|url| holds_secret(url)) {
-        let what = format!("the file holds a secret, and has mode {:04o}", mode & 0o7777);
+        let what =
+            format!("the file holds a secret, but other users can access it: mode {:04o}", mode & 0o7777);
         let hint = format!("run chmod 0600 {}, or keep the secret in a password_file=", path.display());
         return Err(vec![Diagnostic { file: Some(path), ..Diagnostic::new(what, hint) }]);
     }

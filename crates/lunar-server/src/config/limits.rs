@@ -91,7 +91,7 @@ pub(super) fn session(p: &mut Diagnostics<'_>, mut s: Section<'_>) -> SessionCon
                 "`first_burst_length` ({}) exceeds `max_burst_length` ({})",
                 session.first_burst_length, session.max_burst_length
             ),
-            "decrease it, or increase max_burst_length (RFC 7143 section 13.14)",
+            "decrease first_burst_length, or increase max_burst_length (RFC 7143 section 13.14)",
         );
     }
     s.done(p);

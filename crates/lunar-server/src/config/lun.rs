@@ -106,7 +106,11 @@ impl UsedFiles {
             false => format!("{} and {} are the same file", name.display(), path.display()),
         };
         let what = format!("{how}, line {first} and line {second}");
-        p.add(at, what, "remove one of them (one LUN serves many hosts), or set read_only = true in both");
+        p.add(
+            at,
+            what,
+            "remove one of the LUNs (one LUN serves many hosts), or set read_only = true in both",
+        );
     }
 }
 
@@ -351,7 +355,7 @@ fn block_sizes(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut LunConfig
             lun.has_block_size = matches!(lun.source, Source::Device { .. });
         } else {
             let hint = if lun.kind == PeripheralDeviceType::CdRom {
-                "a cdrom requires 2048"
+                "write 2048, which a cdrom requires"
             } else {
                 "write 512 or 4096"
             };
@@ -379,7 +383,11 @@ fn flags(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut LunConfig) {
     lun.direct = s.flag(p, "direct", lun.direct);
     lun.thin = s.flag(p, "thin", lun.thin);
     if let (true, false, Some(value)) = (cdrom, lun.read_only, s.find("read_only")) {
-        p.add(&value.span(), "a cdrom is always read-only", "remove `read_only`, or write kind = \"disk\"");
+        p.add(
+            &value.span(),
+            "`read_only` is false, but a cdrom is always read-only",
+            "remove `read_only`, or write kind = \"disk\"",
+        );
     }
     let in_memory = matches!(lun.source, Source::Null { .. } | Source::Memory { .. });
     if let (true, true, Some(value)) = (lun.direct, in_memory, s.find("direct")) {
@@ -404,7 +412,7 @@ fn format(text: &str) -> Result<(), InvalidValue> {
     match text {
         "raw" => Ok(()),
         _ => invalid(
-            format!("the format \"{}\" cannot be served", text.escape_debug()),
+            format!("unsupported format \"{}\"", text.escape_debug()),
             "convert the image (qemu-img convert -O raw), and write format = \"raw\" or leave it out",
         ),
     }
@@ -468,7 +476,7 @@ fn share(p: &mut Diagnostics<'_>, s: &mut Section<'_>, key: &'static str) -> f64
         toml::de::DeValue::Float(float) => float.as_str().parse().unwrap_or(f64::NAN),
         toml::de::DeValue::Integer(integer) => integer.as_str().parse().unwrap_or(f64::NAN),
         _ => {
-            kind(p, key, value, "a share of 1", "write 0.0 to 1.0");
+            kind(p, key, value, "a number from 0.0 to 1.0", "write 0.0 to 1.0");
             return 0.0;
         }
     };

@@ -63,7 +63,7 @@ impl PortalGroups {
     ) -> Option<Vec<Portal>> {
         let (values, at) = s.list(p, key)?;
         if values.is_empty() {
-            p.add(&at, format!("`{key}` is empty"), "remove it, or write [\"127.0.0.1:3260\"]");
+            p.add(&at, format!("`{key}` is empty"), "remove the key, or write [\"127.0.0.1:3260\"]");
         }
         Some(values.into_iter().filter_map(|value| portal(p, key, value, &mut self.addresses)).collect())
     }
@@ -133,7 +133,7 @@ fn check_for_srp(p: &mut Diagnostics<'_>, tags: &mut UniqueKeys<u16>, tag: u16, 
     if tag & SRP != 0 {
         p.add(
             at,
-            "the portal group has an SRP portal, and a tag of 32768 or more",
+            "the portal group has an SRP portal, but a tag of 32768 or more",
             "set a `tag` below 32768",
         );
     } else {
@@ -166,8 +166,8 @@ fn transports(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Transports {
     } else if let (Some(at), true, false) = (provider_at, is_known, iser || srp) {
         p.add(
             &at,
-            "`provider` requires RDMA, which this portal does not have",
-            "remove it, or add transport = [\"tcp\", \"iser\"] or [\"srp\"]",
+            "`provider` requires an RDMA transport, which this portal does not have",
+            "remove `provider`, or add transport = [\"tcp\", \"iser\"] or [\"srp\"]",
         );
     }
     Transports { tcp, iser, srp, provider }

@@ -183,7 +183,7 @@ fn without_default(
     let Some(default) = groups.list.first() else { return };
     let listens = default.portals.first().map(|portal| portal.listen);
     for draft in drafts {
-        let hint = "add [[portal_group]] for the targets without their own portals";
+        let hint = "add [[portal_group]] for the targets that have no portals of their own";
         if let Some((_, at)) = draft.tag.as_ref().filter(|(tag, _)| *tag == default.tag) {
             p.add(at, format!("portal group {} already belongs to the default portal", default.tag), hint);
         }

@@ -183,7 +183,7 @@ pub(super) fn not_empty<T>(
     if let Some(value) = s.find(key)
         && value.get_ref().as_array().is_some_and(|array| array.is_empty())
     {
-        p.add(&value.span(), format!("`{key}` is empty"), "remove it to match all");
+        p.add(&value.span(), format!("`{key}` is empty"), "remove the key to match all");
     }
     s.parsed_list(p, key, parse).unwrap_or_default()
 }
@@ -225,9 +225,9 @@ fn lun_of_target(p: &mut Diagnostics<'_>, value: Value<'_>, numbers: &[u16]) -> 
     if !numbers.contains(&lun) {
         let shown = numbers.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
         let hint = if numbers.is_empty() {
-            "add [[target.lun]], or remove it".into()
+            "add [[target.lun]], or remove the LUN from the access entry".into()
         } else {
-            format!("its LUNs are {shown}")
+            format!("the LUNs of the target are {shown}")
         };
         p.add(&value.span(), format!("the target has no LUN {lun}"), hint);
         return None;

@@ -298,7 +298,7 @@ fn problems_of_limits_and_session() {
                 "[session]\nfirst_burst_length = 65536\nmax_burst_length = 4096",
                 &[
                     "t.toml:2:22: `first_burst_length` (65536) exceeds `max_burst_length` (4096)",
-                    "hint: decrease it, or increase max_burst_length (RFC 7143 section 13.14)",
+                    "hint: decrease first_burst_length, or increase max_burst_length (RFC 7143 section 13.14)",
                 ],
             ),
             (
@@ -408,15 +408,15 @@ fn problems_of_portals() {
             (
                 "[[portal_group]]\ntag = 1\nportals = [{ listen = \"[::1]:1\", transport = [\"tcp\"], provider = \"verbs\" }]",
                 &[
-                    "t.toml:3:66: `provider` requires RDMA, which this portal does not have",
-                    "hint: remove it, or add transport = [\"tcp\", \"iser\"] or [\"srp\"]",
+                    "t.toml:3:66: `provider` requires an RDMA transport, which this portal does not have",
+                    "hint: remove `provider`, or add transport = [\"tcp\", \"iser\"] or [\"srp\"]",
                 ],
             ),
             (
                 "[[portal_group]]\ntag = 1\nportals = [{ listen = \"[::1]:1\", provider = \"verbs\" }, { listen = \"[::1]:2\", transport = [\"isre\"], provider = \"verbs\" }]",
                 &[
-                    "t.toml:3:45: `provider` requires RDMA, which this portal does not have",
-                    "hint: remove it, or add transport = [\"tcp\", \"iser\"] or [\"srp\"]",
+                    "t.toml:3:45: `provider` requires an RDMA transport, which this portal does not have",
+                    "hint: remove `provider`, or add transport = [\"tcp\", \"iser\"] or [\"srp\"]",
                     "t.toml:3:91: unknown transport \"isre\"",
                     "hint: write \"tcp\" (iSCSI over TCP), \"iser\" (iSCSI over RDMA) or \"srp\" (SRP)",
                 ],
@@ -428,7 +428,7 @@ fn problems_of_portals() {
             (
                 "[[portal_group]]\ntag = 32769\nportals = [{ listen = \"[::1]:1\", transport = [\"srp\"] }]",
                 &[
-                    "t.toml:2:7: the portal group has an SRP portal, and a tag of 32768 or more",
+                    "t.toml:2:7: the portal group has an SRP portal, but a tag of 32768 or more",
                     "hint: set a `tag` below 32768",
                 ],
             ),
@@ -594,7 +594,7 @@ fn problems_of_targets() {
             ),
             (
                 "[[target.access]]\ninitiators = []",
-                &["t.toml:4:14: `initiators` is empty", "hint: remove it to match all"],
+                &["t.toml:4:14: `initiators` is empty", "hint: remove the key to match all"],
             ),
             (
                 "[[target.access]]\nnetworks = [\"10.0.0.1/8\", \"::1/129\", \"here\"]",
@@ -602,14 +602,17 @@ fn problems_of_targets() {
                     "t.toml:4:13: the network 10.0.0.1/8 has host bits set beyond the prefix of 8",
                     "hint: write 10.0.0.0/8 for the network, or 10.0.0.1 for one address",
                     "t.toml:4:27: \"::1/129\" is not a network",
-                    "hint: write it as 192.0.2.0/24 or 2001:db8::/32",
+                    "hint: write a network such as 192.0.2.0/24 or 2001:db8::/32",
                     "t.toml:4:38: \"here\" is not a network",
-                    "hint: write it as 192.0.2.0/24 or 2001:db8::/32",
+                    "hint: write a network such as 192.0.2.0/24 or 2001:db8::/32",
                 ],
             ),
             (
                 "[[target.access]]\nluns = [0]",
-                &["t.toml:4:9: the target has no LUN 0", "hint: add [[target.lun]], or remove it"],
+                &[
+                    "t.toml:4:9: the target has no LUN 0",
+                    "hint: add [[target.lun]], or remove the LUN from the access entry",
+                ],
             ),
             (
                 "[[target.access]]\nluns = 0",
@@ -624,7 +627,7 @@ fn problems_of_targets() {
                     "t.toml:4:10: \"x\" is not a LUN",
                     "hint: use a number from 0 to 16383",
                     "t.toml:4:14: the target has no LUN 1",
-                    "hint: its LUNs are 0",
+                    "hint: the LUNs of the target are 0",
                 ],
             ),
             (
@@ -676,7 +679,7 @@ fn problems_of_luns() {
                 "backend = \"file\"\npath = \"x\"\n[[target.lun]]\nlun = 1\nbackend = \"file\"\npath = \"x\"",
                 &[
                     "t.toml:10:8: x is given twice, line 6 and line 10",
-                    "hint: remove one of them (one LUN serves many hosts), or set read_only = true in both",
+                    "hint: remove one of the LUNs (one LUN serves many hosts), or set read_only = true in both",
                 ],
             ),
             (
@@ -737,8 +740,8 @@ fn problems_of_luns() {
                 "backend = \"file\"\npath = \"x.iso\"\nkind = \"cdrom\"\nblock_size = 512\nread_only = false",
                 &[
                     "t.toml:8:14: `block_size` cannot be 512 bytes",
-                    "hint: a cdrom requires 2048",
-                    "t.toml:9:13: a cdrom is always read-only",
+                    "hint: write 2048, which a cdrom requires",
+                    "t.toml:9:13: `read_only` is false, but a cdrom is always read-only",
                     "hint: remove `read_only`, or write kind = \"disk\"",
                 ],
             ),
@@ -753,7 +756,7 @@ fn problems_of_luns() {
             (
                 "backend = \"file\"\npath = \"a\"\nformat = \"qcow2\"\non_missing_file = \"notready\"",
                 &[
-                    "t.toml:7:10: the format \"qcow2\" cannot be served",
+                    "t.toml:7:10: unsupported format \"qcow2\"",
                     "hint: convert the image (qemu-img convert -O raw), and write format = \"raw\" or leave it out",
                     "t.toml:8:19: unknown setting \"notready\"",
                     "hint: did you mean \"not-ready\"?",
@@ -811,7 +814,10 @@ fn problems_of_luns() {
             ),
             (
                 "backend = \"null\"\nsize = \"1G\"\nfilters = [{ kind = \"error\", rate = \"1\" }]",
-                &["t.toml:7:37: `rate` must be a share of 1, not a string", "hint: write 0.0 to 1.0"],
+                &[
+                    "t.toml:7:37: `rate` must be a number from 0.0 to 1.0, not a string",
+                    "hint: write 0.0 to 1.0",
+                ],
             ),
             (
                 "backend = \"null\"\nsize = \"1G\"\nfilters = [{ kind = \"stats\", read_us = 1 }]",

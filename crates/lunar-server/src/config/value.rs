@@ -12,7 +12,7 @@ pub(crate) fn network(text: &str) -> Result<IpNetwork, InvalidValue> {
     let not = || {
         invalid(
             format!("\"{}\" is not a network", text.escape_debug()),
-            "write it as 192.0.2.0/24 or 2001:db8::/32",
+            "write a network such as 192.0.2.0/24 or 2001:db8::/32",
         )
     };
     let (address, bits) = match text.split_once('/') {

@@ -89,7 +89,7 @@ pub(super) fn check_groups(
     for (router, at) in routers.iter().zip(at) {
         let Some((pair, at)) = router.failover.as_ref().zip(at.as_ref()) else { continue };
         if own.contains(&pair.group) {
-            let what = format!("this server also has the peer's portal group {}", pair.group);
+            let what = format!("this server has a portal group with the tag of the peer: {}", pair.group);
             p.add(at, what, "use different portal group tags on the two routers");
         }
     }

@@ -76,7 +76,7 @@ fn kind(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Option<&'static str> {
     };
     for key in ["name", "upstream", "lun"] {
         if let (Some(value), false) = (s.find(key), keys.contains(&key)) {
-            let hint = format!("its keys are `{}`", keys.join("` and `"));
+            let hint = format!("the keys of this map are `{}`", keys.join("` and `"));
             p.add(&value.span(), format!("`{key}` does not fit map = \"{name}\""), hint);
         }
     }
@@ -128,13 +128,15 @@ fn misfit(
     wanted: &str,
 ) {
     let hint = match upstream.reach() {
-        Reach::Portal => "map = \"transparent\" takes a portal",
-        Reach::Target(_) => "map = \"target\" takes a target, and map = \"lun\" a LUN of it with `from`",
-        Reach::Lun(..) | Reach::Local => "map = \"lun\" takes a LUN",
+        Reach::Portal => "use map = \"transparent\" for a portal",
+        Reach::Target(_) => {
+            "use map = \"target\" for a target, or map = \"lun\" and `from` for a LUN of the target"
+        }
+        Reach::Lun(..) | Reach::Local => "use map = \"lun\" for a LUN",
     };
     p.add(
         at,
-        format!("the upstream {name} is {}, and the mapping requires {wanted}", upstream.reach().name()),
+        format!("the upstream {name} is {}, but the mapping requires {wanted}", upstream.reach().name()),
         hint,
     );
 }
@@ -184,11 +186,17 @@ fn from(
     let upstream = upstream?;
     match (upstream.reach(), &from_at) {
         (Reach::Portal, _) => misfit(p, (name, upstream), &at, "a LUN, or a target and `from`"),
-        (Reach::Target(_), None) => {
-            p.add(&at, format!("the upstream {name} is a target, and its LUN is missing"), "add from = 0")
-        }
+        (Reach::Target(_), None) => p.add(
+            &at,
+            format!("the upstream {name} is a target, but `from` does not name a LUN"),
+            "add from = 0",
+        ),
         (Reach::Lun(..) | Reach::Local, Some(from_at)) => {
-            p.add(from_at, format!("the upstream {name} is a LUN"), "remove `from`");
+            p.add(
+                from_at,
+                format!("the upstream {name} is a LUN, and `from` applies only to a target"),
+                "remove `from`",
+            );
         }
         _ => {}
     }

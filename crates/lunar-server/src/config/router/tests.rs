@@ -119,7 +119,7 @@ fn problems_of_a_router() {
             ),
             (
                 "listen = []",
-                &["t.toml:2:10: `listen` is empty", "hint: remove it, or write [\"127.0.0.1:3260\"]"],
+                &["t.toml:2:10: `listen` is empty", "hint: remove the key, or write [\"127.0.0.1:3260\"]"],
             ),
             (
                 "listen = [\"host\"]",
@@ -153,9 +153,9 @@ fn problems_of_a_router() {
                 "listen = [\"127.0.0.1\"]\nportal_group = 1\n[[target]]\nname = \"iqn.2026-11.org.example:t\"",
                 &[
                     "t.toml:2:10: the default portal already uses 127.0.0.1:3260",
-                    "hint: add [[portal_group]] for the targets without their own portals",
+                    "hint: add [[portal_group]] for the targets that have no portals of their own",
                     "t.toml:3:16: portal group 1 already belongs to the default portal",
-                    "hint: add [[portal_group]] for the targets without their own portals",
+                    "hint: add [[portal_group]] for the targets that have no portals of their own",
                 ],
             ),
             (
@@ -257,7 +257,7 @@ fn problems_of_an_upstream() {
                     "hint: did you mean `urls`?",
                 ],
             ),
-            ("null = \"1M\"\nfile = \"a.img\"", &["t.toml:3:8: an upstream has one source", &twice]),
+            ("null = \"1M\"\nfile = \"a.img\"", &["t.toml:3:8: the upstream has several sources", &twice]),
             (
                 "urls = []",
                 &[
@@ -268,8 +268,8 @@ fn problems_of_an_upstream() {
             (
                 "urls = [\"iscsi://h/iqn.x:a/0\", \"iscsi://g/iqn.x:a\"]",
                 &[
-                    "t.toml:2:32: this URL names a target, and the first one a LUN",
-                    "hint: the URLs of an upstream must be paths to the same portal, target or LUN",
+                    "t.toml:2:32: this URL names a target, but the first URL names a LUN",
+                    "hint: write URLs that are paths to the same portal, target or LUN",
                 ],
             ),
             (
@@ -350,7 +350,7 @@ fn problems_of_an_upstream() {
             (
                 "urls = [\"iscsi://h\"]\npolicy = \"alua\"\nmode = \"passthrough\"",
                 &[
-                    "t.toml:3:10: mode = \"passthrough\" uses one path at a time",
+                    "t.toml:3:10: `policy` uses several paths, but mode = \"passthrough\" uses one path at a time",
                     "hint: write policy = \"failover\", or mode = \"block\"",
                 ],
             ),
@@ -358,34 +358,34 @@ fn problems_of_an_upstream() {
                 "urls = [\"iscsi://h/iqn.x:a\"]\nidentity = \"naa.6001405123456789\"",
                 &[
                     "t.toml:3:12: `identity` requires an upstream of one LUN",
-                    "hint: add the LUN to the URLs, or remove it",
+                    "hint: add the LUN to the URLs, or remove the key",
                 ],
             ),
             (
                 "null = \"1M\"\nidentity = \"naa.6001405123456789\"",
                 &[
                     "t.toml:3:12: `identity` requires an upstream of one LUN",
-                    "hint: add the LUN to the URLs, or remove it",
+                    "hint: add the LUN to the URLs, or remove the key",
                 ],
             ),
             (
                 "urls = [\"iscsi://h/iqn.x:a/0\"]\nidentity = \"naa.600\"",
                 &[
                     "t.toml:3:12: \"naa.600\" is not a LUN identity",
-                    "hint: write it as lunar ls shows it: naa. and 16 or 32 hexadecimal digits, eui. and 16, 24 or \
-                     32, or t10.",
+                    "hint: write the identity as `lunar ls` shows it: naa. and 16 or 32 hexadecimal digits, eui. and \
+                     16, 24 or 32, or t10.",
                 ],
             ),
             (
                 "urls = [\"iscsi://h\"]\nserial = \"1\"",
                 &[
                     "t.toml:3:10: `serial` requires an upstream of one LUN",
-                    "hint: add the LUN to the URLs, or remove it",
+                    "hint: add the LUN to the URLs, or remove the key",
                 ],
             ),
             (
                 "urls = [\"iscsi://h\"]\nvendor = \"A\"\nmode = \"passthrough\"",
-                &[own, "hint: remove it, or write mode = \"block\""],
+                &[own, "hint: remove the key, or write mode = \"block\""],
             ),
             (
                 "urls = [\"iscsi://h\"]\nvendor = \"NINE CHAR\"",
@@ -398,7 +398,7 @@ fn problems_of_an_upstream() {
                 "file = \"a.img\"\n[router.r1.upstream.c]\nfile = \"./a.img\"",
                 &[
                     "t.toml:4:8: ./a.img is given twice, line 2 and line 4",
-                    "hint: remove one of them (one LUN serves many hosts), or set read_only = true in both",
+                    "hint: remove one of the LUNs (one LUN serves many hosts), or set read_only = true in both",
                 ],
             ),
         ],
@@ -439,27 +439,30 @@ fn problems_of_a_mapping() {
             ),
             (
                 "access = \"all\"\nmap = \"transparent\"\nupstream = \"portal\"\nname = \"iqn.2026-11.org.example:t\"",
-                &["t.toml:5:8: `name` does not fit map = \"transparent\"", "hint: its keys are `upstream`"],
+                &[
+                    "t.toml:5:8: `name` does not fit map = \"transparent\"",
+                    "hint: the keys of this map are `upstream`",
+                ],
             ),
             (
                 "access = \"all\"\nmap = \"transparent\"\nupstream = \"target\"",
                 &[
-                    "t.toml:4:12: the upstream target is a target, and the mapping requires a portal",
-                    "hint: map = \"target\" takes a target, and map = \"lun\" a LUN of it with `from`",
+                    "t.toml:4:12: the upstream target is a target, but the mapping requires a portal",
+                    "hint: use map = \"target\" for a target, or map = \"lun\" and `from` for a LUN of the target",
                 ],
             ),
             (
                 "access = \"all\"\nmap = \"target\"\nupstream = \"portal\"\nname = \"iqn.2026-11.org.example:t\"",
                 &[
-                    "t.toml:4:12: the upstream portal is a portal, and the mapping requires a target",
-                    "hint: map = \"transparent\" takes a portal",
+                    "t.toml:4:12: the upstream portal is a portal, but the mapping requires a target",
+                    "hint: use map = \"transparent\" for a portal",
                 ],
             ),
             (
                 "access = \"all\"\nmap = \"target\"\nupstream = \"disk\"\nname = \"iqn.2026-11.org.example:t\"",
                 &[
-                    "t.toml:4:12: the upstream disk is a LUN of this host, and the mapping requires a target",
-                    "hint: map = \"lun\" takes a LUN",
+                    "t.toml:4:12: the upstream disk is a LUN of this host, but the mapping requires a target",
+                    "hint: use map = \"lun\" for a LUN",
                 ],
             ),
             (
@@ -476,7 +479,7 @@ fn problems_of_a_mapping() {
                     "hint: a name looks like iqn.2026-11.org.example:disks, eui.02004567a425678d or \
                      naa.52004567ba64678d",
                     "t.toml:6:7: `lun` does not fit map = \"target\"",
-                    "hint: its keys are `name` and `upstream`",
+                    "hint: the keys of this map are `name` and `upstream`",
                 ],
             ),
             (
@@ -513,21 +516,24 @@ fn problems_of_a_mapping() {
             (
                 "{ lun = 0, upstream = \"portal\", from = 0 }",
                 &[
-                    "t.toml:5:30: the upstream portal is a portal, and the mapping requires a LUN, or a target and \
+                    "t.toml:5:30: the upstream portal is a portal, but the mapping requires a LUN, or a target and \
                      `from`",
-                    "hint: map = \"transparent\" takes a portal",
+                    "hint: use map = \"transparent\" for a portal",
                 ],
             ),
             (
                 "{ lun = 0, upstream = \"target\" }",
                 &[
-                    "t.toml:5:30: the upstream target is a target, and its LUN is missing",
+                    "t.toml:5:30: the upstream target is a target, but `from` does not name a LUN",
                     "hint: add from = 0",
                 ],
             ),
             (
                 "{ lun = 0, upstream = \"lun\", from = 0 }",
-                &["t.toml:5:44: the upstream lun is a LUN", "hint: remove `from`"],
+                &[
+                    "t.toml:5:44: the upstream lun is a LUN, and `from` applies only to a target",
+                    "hint: remove `from`",
+                ],
             ),
             (
                 "{ lun = 0, upstream = \"lun\" }, { lun = 0, upstream = \"disk\" }",
@@ -587,7 +593,7 @@ fn problems_of_access_lists() {
                     "t.toml:2:13: the network 10.0.0.1/24 has host bits set beyond the prefix of 24",
                     "hint: write 10.0.0.0/24 for the network, or 10.0.0.1 for one address",
                     "t.toml:3:14: `initiators` is empty",
-                    "hint: remove it to match all",
+                    "hint: remove the key to match all",
                 ],
             ),
             (
@@ -663,7 +669,7 @@ fn problems_of_a_pair() {
             (
                 "[[portal_group]]\ntag = 3\nportals = [\"10.0.0.5\"]",
                 &[
-                    "t.toml:3:9: this server also has the peer's portal group 3",
+                    "t.toml:3:9: this server has a portal group with the tag of the peer: 3",
                     "hint: use different portal group tags on the two routers",
                 ],
             ),
@@ -708,8 +714,8 @@ fn password_is_kept_in_a_file_of_its_owner() {
     let message = problems[0].to_string().replace(&format!("{}/", folder.0.display()), "");
     assert_eq!(
         message,
-        "lunar.toml:2:9: the URL holds a secret, and the file has mode 0644\n  hint: run chmod 0600 lunar.toml, or \
-         keep the secret in a password_file="
+        "lunar.toml:2:9: the URL holds a secret, but other users can access the file: mode 0644\n  \
+         hint: run chmod 0600 lunar.toml, or keep the secret in a password_file="
     );
     let config = load(&folder.file("lunar.toml", &text, 0o600)).map_err(|list| list[0].to_string()).unwrap();
     let shown = format!("{:?} {}", config.routers, config.routers[0].upstreams["a"].place());

@@ -232,7 +232,7 @@ fn source(p: &mut Diagnostics<'_>, s: &mut Section<'_>, around: &mut Context<'_>
         p.add(&s.at, "the upstream has no source", format!("add one of {keys}"));
     }
     if let Some(second) = there.get(1) {
-        p.add(second, "an upstream has one source", format!("keep one of {keys}"));
+        p.add(second, "the upstream has several sources", format!("keep one of {keys}"));
     }
     let base = around.base;
     let urls = urls(p, s, base).map(|urls| UpstreamSource::Remote { urls });
@@ -279,8 +279,8 @@ fn urls(p: &mut Diagnostics<'_>, s: &mut Section<'_>, base: &Path) -> Option<Vec
         let (this, first) =
             (reach(&url.url).name(), urls.first().map_or(reach(&url.url), |first| reach(&first.url)).name());
         if this != first {
-            let what = format!("this URL names {this}, and the first one {first}");
-            p.add(&at, what, "the URLs of an upstream must be paths to the same portal, target or LUN");
+            let what = format!("this URL names {this}, but the first URL names {first}");
+            p.add(&at, what, "write URLs that are paths to the same portal, target or LUN");
         }
         if let Err(e) = urls.first().map_or(Ok(()), |first| url.url.check_beside(&first.url)) {
             p.add(&at, e.what.clone(), e.hint.clone().map(String::from).unwrap_or_default());
@@ -305,7 +305,7 @@ fn url(text: &str, base: &Path) -> Result<RemoteUrl, InvalidValue> {
 /// Rejects a password in a file that other users can read.
 fn refuse_open_secret(p: &mut Diagnostics<'_>, url: &RemoteUrl, at: &Range<usize>) {
     if let (true, Some(mode)) = (url.url.holds_secret(), p.open_to_others()) {
-        let what = format!("the URL holds a secret, and the file has mode {mode:04o}");
+        let what = format!("the URL holds a secret, but other users can access the file: mode {mode:04o}");
         let file = p.file().display();
         p.add(at, what, format!("run chmod 0600 {file}, or keep the secret in a password_file="));
     }
@@ -330,7 +330,7 @@ fn identity(text: &str) -> Result<String, InvalidValue> {
         }
         _ => invalid(
             format!("\"{}\" is not a LUN identity", text.escape_debug()),
-            "write it as lunar ls shows it: naa. and 16 or 32 hexadecimal digits, eui. and 16, 24 or 32, or t10.",
+            "write the identity as `lunar ls` shows it: naa. and 16 or 32 hexadecimal digits, eui. and 16, 24 or 32, or t10.",
         ),
     }
 }
@@ -358,24 +358,24 @@ fn fits(p: &mut Diagnostics<'_>, s: &mut Section<'_>, u: &mut UpstreamConfig) {
         (
             "policy",
             is_remote && is_pass && u.policy != UpstreamPolicy::Failover,
-            "mode = \"passthrough\" uses one path at a time",
+            "`policy` uses several paths, but mode = \"passthrough\" uses one path at a time",
             "write policy = \"failover\", or mode = \"block\"",
         ),
         (
             "identity",
             !(is_remote || is_sg) || !is_one,
             "`identity` requires an upstream of one LUN",
-            "add the LUN to the URLs, or remove it",
+            "add the LUN to the URLs, or remove the key",
         ),
         (
             "serial",
             !is_pass && !is_one,
             "`serial` requires an upstream of one LUN",
-            "add the LUN to the URLs, or remove it",
+            "add the LUN to the URLs, or remove the key",
         ),
     ];
     let of_own = ["vendor", "product", "serial"]
-        .map(|key| (key, is_pass, own, "remove it, or write mode = \"block\""));
+        .map(|key| (key, is_pass, own, "remove the key, or write mode = \"block\""));
     for (key, is_wrong, what, hint) in rules.into_iter().chain(of_own) {
         if let (true, Some(value)) = (is_wrong, s.find(key)) {
             p.add(&value.span(), what, hint);
