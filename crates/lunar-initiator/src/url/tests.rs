@@ -79,7 +79,7 @@ fn invalid_url_error_has_a_hint() {
         ("iscsi://h?login_timeout=5x", "\"5x\" is not a time; write seconds"),
         ("iscsi://h?data_digest=md5", "crc32c"),
         ("iscsi://h?auth=rot13", "sha3-256"),
-        ("iscsi://h?error_recovery_level=1", "only 0"),
+        ("iscsi://h?error_recovery_level=1", "must be 0"),
         ("iscsi://h?target_user=", "no value"),
         ("iscsi://h?late_writes=never", "wait or risk"),
     ] {

@@ -90,7 +90,7 @@ fn reject_reasons_have_text_and_hint() {
         ),
         (LoginRejectReason::FORMATS, ErrorCode::Refused, "data buffer formats", "log"),
         (LoginRejectReason::NO_MULTICHANNEL, ErrorCode::Refused, "one channel", "log"),
-        (LoginRejectReason::TOO_MANY_CHANNELS, ErrorCode::Refused, "too many channels", "access list"),
+        (LoginRejectReason::TOO_MANY_CHANNELS, ErrorCode::Refused, "too many channels", "also admit port"),
         (LoginRejectReason(0x42), ErrorCode::Refused, "0x00000042", "log"),
     ] {
         let e = refused(LoginReject { reason, tag: 0, formats: 6 }.encode().to_vec());
