@@ -27,6 +27,7 @@ mod server;
 mod server_state;
 mod session_entry;
 mod session_info;
+mod session_key;
 pub mod single_connection;
 pub mod srp;
 mod state_file;
@@ -51,5 +52,9 @@ pub use quiesce::Quiesced;
 pub use scsi_error::ScsiError;
 pub use server::{TargetServer, cannot_bind};
 pub use server_state::BoundPortal;
-pub use session_info::{SessionCounter, SessionCounters, SessionInfo, SessionTransport};
+pub use session_info::{
+    IscsiSessionInfo, SessionCounter, SessionCounters, SessionInfo, SessionProtocol, SessionTransport,
+    SrpSessionInfo,
+};
+pub use session_key::InitiatorPort;
 pub use state_file::{remove_leftovers, replace as replace_file};

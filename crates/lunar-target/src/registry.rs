@@ -4,31 +4,13 @@ use crate::access::LunMap;
 use crate::config::TargetLimits;
 use crate::end_reason::EndReason;
 use crate::fair_share::{self, AdmissionSlot, SourcePrefix};
+use crate::session_key::SessionKey;
 use crate::{LogicalUnit, LoginError, session_info::SessionInfo};
 use lunar_scsi::NexusId;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-
-/// The identity of a session (RFC 7143 section 4.4.3; for discovery section 7.4.2).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SessionKey {
-    /// iSCSI name of the initiator.
-    pub initiator: String,
-    /// Its ISID.
-    pub isid: [u8; 6],
-    /// iSCSI name of the target. None: unnamed discovery.
-    pub target: Option<String>,
-    /// Target portal group tag.
-    pub tag: u16,
-    /// The portal, by which unnamed discovery sessions differ.
-    pub portal: Option<SocketAddr>,
-    /// The CHAP account. Name and ISID of an initiator are not secret (READ FULL STATUS reports them). Another
-    /// account is therefore another initiator port, which neither ends nor blocks sessions of the first.
-    pub user: Option<String>,
-}
 
 /// Maximum number of attempts of a login to find room, and the time between them.
 const MAX_TRIES: u32 = 5;
@@ -102,7 +84,6 @@ impl AbortScope {
 
 struct SessionEntry {
     key: SessionKey,
-    cid: u16,
     mailbox: flume::Sender<SessionMessage>,
     info: Arc<SessionInfo>,
     place: AdmissionSlot,
@@ -129,12 +110,10 @@ struct SessionTable {
 
 /// The request of a login to register a session.
 pub struct RegisterRequest {
-    /// The session's identity.
+    /// The I_T nexus of the session.
     pub key: SessionKey,
     /// The earlier sessions that end first.
     pub replaces: Replaced,
-    /// Connection ID.
-    pub cid: u16,
     /// The mailbox of the session.
     pub mailbox: flume::Sender<SessionMessage>,
     /// The facts that `lunar session` shows.
@@ -144,17 +123,19 @@ pub struct RegisterRequest {
 /// The earlier sessions that a login replaces.
 #[derive(Clone, Copy, Debug)]
 pub enum Replaced {
-    /// The session with the same identity, for a login with this TSIH. 0: a new session.
+    /// The session with the same key, for a login with this TSIH. 0: a new session.
     Session(u16),
-    /// All channels between the same ports (SRP).
+    /// All channels with the same key (SRP).
     Channels,
+    /// None: the session is a further channel (SRP).
+    Nothing,
 }
 
 impl RegisterRequest {
     fn replaces(&self, entry: &SessionEntry) -> bool {
         match self.replaces {
-            Replaced::Session(_) => entry.key == self.key,
-            Replaced::Channels => entry.info.has_same_ports(&self.info),
+            Replaced::Session(_) | Replaced::Channels => entry.key == self.key,
+            Replaced::Nothing => false,
         }
     }
 }
@@ -235,7 +216,7 @@ impl Registry {
     ) -> Result<SessionGuard, LoginError> {
         let mut wanted = match request.replaces {
             Replaced::Session(tsih) => tsih,
-            Replaced::Channels => 0,
+            Replaced::Channels | Replaced::Nothing => 0,
         };
         let (mut kept, mut tries, mut replaced) = (None, 0, 0);
         loop {
@@ -275,7 +256,7 @@ impl Registry {
         match (wanted, replaced().next()) {
             (0, _) => {}
             (_, Some((tsih, old))) if *tsih == wanted => {
-                if request.cid != old.cid {
+                if request.info.connection_id() != old.info.connection_id() {
                     return Err(LoginError::TooManyConnections);
                 }
             }
@@ -289,9 +270,9 @@ impl Registry {
         }
         let kept = kept.filter(|t| !table.sessions.contains_key(t));
         let tsih = kept.or_else(|| table.free_tsih()).ok_or(LoginError::OutOfResources)?;
-        let RegisterRequest { key, cid, mailbox, info, .. } = request;
+        let RegisterRequest { key, mailbox, info, .. } = request;
         let (key, mailbox, info) = (key.clone(), mailbox.clone(), info.clone());
-        let entry = SessionEntry { key, cid: *cid, mailbox, info, place };
+        let entry = SessionEntry { key, mailbox, info, place };
         table.sessions.insert(tsih, entry);
         table.last = tsih;
         Ok(RegisterStep::Registered(tsih))
@@ -376,7 +357,7 @@ impl SessionTable {
         let info = &request.info;
         let origin = SourcePrefix::from(info.address.ip());
         let (mut used, mut of_groups, mut of_name) = (0, fair_share::GroupCounts::default(), 0);
-        let stays = |e: &&SessionEntry| e.info.discovery == info.discovery && !request.replaces(e);
+        let stays = |e: &&SessionEntry| e.info.is_discovery() == info.is_discovery() && !request.replaces(e);
         for other in self.sessions.values().filter(stays) {
             let counts = other.place.counts_for(origin);
             // Without CHAP any initiator can claim a name.
@@ -385,7 +366,7 @@ impl SessionTable {
             of_groups.iter_mut().zip(counts).for_each(|(own, one)| *own += one);
             of_name += usize::from(is_same && (counts[0] > 0 || info.user.is_some()));
         }
-        let (limit, per_name) = match info.discovery {
+        let (limit, per_name) = match info.is_discovery() {
             true => (limits.discovery_sessions, usize::MAX),
             false => (limits.sessions, limits.sessions_per_initiator),
         };

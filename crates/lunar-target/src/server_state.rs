@@ -144,7 +144,8 @@ pub struct BoundPortal {
 /// The message with the LUNs of a session after a change of the configuration.
 pub fn luns_update(config: &Arc<TargetConfig>, info: &SessionInfo) -> Option<SessionMessage> {
     let target = config.targets.get(info.target.as_ref()?);
-    let login_context = LoginContext { config: config.clone(), group: info.tag, peer: info.address.ip() };
+    let login_context =
+        LoginContext { config: config.clone(), group: info.portal_group, peer: info.address.ip() };
     // A rule with CHAP accounts does not apply to a session that logged in without one of them.
     let may = |t: &&TargetNode| {
         login_context.authorize(Some(&t.name), &info.initiator, info.user.as_deref()).is_ok()

@@ -2,9 +2,10 @@
 
 use crate::config::{TargetConfig, TargetNode};
 use crate::end_reason::EndReason;
-use crate::registry::{ChosenSession, RegisterRequest, Replaced, SessionGuard, SessionKey, SessionMessage};
+use crate::registry::{ChosenSession, RegisterRequest, Replaced, SessionGuard, SessionMessage};
 use crate::server_state::{ConnectionGuard, ServerState, luns_update};
 use crate::session_info::SessionInfo;
+use crate::session_key::SessionKey;
 use crate::{InstanceSession, LoginError};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ pub struct RegisteredSession {
 }
 
 impl RegisteredSession {
-    /// Registers a session with this identity, after the end of the sessions that it replaces. A login that fails
+    /// Registers a session with this key, after the end of the sessions that it replaces. A login that fails
     /// leaves those working.
     ///
     /// # Errors
@@ -49,7 +50,7 @@ impl RegisteredSession {
         mut count: ConnectionGuard,
     ) -> Result<RegisteredSession, LoginError> {
         let (mailbox, messages) = flume::unbounded();
-        let request = RegisterRequest { key, replaces, cid: info.cid, mailbox, info: info.clone() };
+        let request = RegisterRequest { key, replaces, mailbox, info: info.clone() };
         let target = info.target.as_ref().and_then(|name| config.targets.get(name));
         let may_replace = |replaced: &[ChosenSession]| may_replace(shared, target, replaced, &mut count);
         let guard = shared.registry.register(&request, &config.limits, may_replace).await?;
@@ -136,24 +137,20 @@ pub fn log_end(
 mod tests {
     use super::*;
     use crate::Instance;
-    use crate::session_info::SessionTransport;
+    use crate::session_info::{IscsiSessionInfo, SessionProtocol, SessionTransport};
     use crate::test_target::{NAME, TestTarget, config, run_test_with};
     use std::sync::atomic::Ordering::Relaxed;
 
-    fn info(peer: SocketAddr) -> Arc<SessionInfo> {
+    fn info(peer: SocketAddr, cid: u16) -> Arc<SessionInfo> {
         Arc::new(SessionInfo {
             initiator: "iqn.2026-11.org.example:host".into(),
-            alias: None,
             address: peer,
             portal: peer,
             target: Some(NAME.into()),
-            tag: 1,
-            isid: [0; 6],
-            cid: 0,
-            discovery: false,
+            portal_group: 1,
             transport: SessionTransport::Tcp,
+            protocol: SessionProtocol::Iscsi(IscsiSessionInfo { cid, ..IscsiSessionInfo::default() }),
             user: None,
-            parameters: Default::default(),
             since: Instant::now(),
             counters: Default::default(),
             instance_session: Default::default(),
@@ -164,16 +161,18 @@ mod tests {
 
     /// A login of the only initiator port with this slot.
     async fn log_in(target: &TestTarget, count: ConnectionGuard) -> Result<RegisteredSession, LoginError> {
-        let (config, info) = (target.shared.config(), info(peer(1)));
-        let key = SessionKey {
-            initiator: info.initiator.clone(),
-            isid: info.isid,
-            target: info.target.clone(),
-            tag: info.tag,
-            portal: None,
-            user: None,
-        };
-        RegisteredSession::register(&target.shared, &config, info, key, Replaced::Session(0), count).await
+        log_in_again(target, count, 0, Replaced::Session(0)).await
+    }
+
+    async fn log_in_again(
+        target: &TestTarget,
+        count: ConnectionGuard,
+        cid: u16,
+        replaces: Replaced,
+    ) -> Result<RegisteredSession, LoginError> {
+        let (config, info) = (target.shared.config(), info(peer(1), cid));
+        let key = SessionKey::new(&info, info.portal);
+        RegisteredSession::register(&target.shared, &config, info, key, replaces, count).await
     }
 
     fn peer(host: u8) -> SocketAddr {
@@ -197,6 +196,38 @@ mod tests {
             let listed = target.shared.registry.find(first.guard.tsih).expect("the session");
             assert!(Arc::ptr_eq(&listed, &first.info));
         });
+    }
+
+    #[test]
+    fn login_with_other_cid_joins_no_session() {
+        run_test_with(
+            |_| {},
+            async |target| {
+                let first = log_in(&target, target.count(peer(1))).await.expect("a session");
+                let tsih = first.guard.tsih;
+                for (wanted, error) in
+                    [(tsih, LoginError::TooManyConnections), (tsih + 1, LoginError::NoSuchSession)]
+                {
+                    let joins = log_in_again(&target, target.count(peer(1)), 1, Replaced::Session(wanted));
+                    assert_eq!(joins.await.err(), Some(error));
+                }
+                assert!(first.messages.is_empty(), "nothing ended the session");
+            },
+        );
+    }
+
+    #[test]
+    fn login_that_replaces_nothing_adds_session_of_same_key() {
+        run_test_with(
+            |_| {},
+            async |target| {
+                let first = log_in(&target, target.count(peer(1))).await.expect("a session");
+                let second = log_in_again(&target, target.count(peer(1)), 0, Replaced::Nothing).await;
+                let second = second.expect("another session");
+                assert_eq!((second.guard.replaced, target.sessions()), (0, 2));
+                assert!(first.messages.is_empty(), "nothing ended the session");
+            },
+        );
     }
 
     #[test]

@@ -2,54 +2,48 @@
 
 #[cfg(test)]
 pub(crate) mod account;
+mod protocol;
+#[cfg(test)]
+mod tests;
 
 use crate::InstanceSession;
 use crate::config::RdmaProvider;
 use crate::fence::SessionFence;
 use crate::nexus_list::NexusList;
-use lunar_proto::parameters::Parameters;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-/// The transport of a session.
+pub use protocol::{IscsiSessionInfo, SessionProtocol, SrpSessionInfo};
+
+/// The transport that carries the protocol of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionTransport {
-    /// iSCSI over TCP.
+    /// TCP.
     Tcp,
-    /// iSCSI over RDMA.
-    Iser(RdmaProvider),
-    /// SCSI over RDMA (SRP). The session is one of the channels between two ports.
-    Srp(RdmaProvider),
+    /// RDMA.
+    Rdma(RdmaProvider),
 }
 
 /// Facts about a session: the result of its login, and its counters.
 pub struct SessionInfo {
-    /// iSCSI name of the initiator.
+    /// Name of the initiator: its iSCSI name, or its SRP port identifier as text.
     pub initiator: String,
-    /// InitiatorAlias.
-    pub alias: Option<String>,
     /// Address of the initiator.
     pub address: SocketAddr,
     /// Address of the portal.
     pub portal: SocketAddr,
-    /// iSCSI name of the target. None: unnamed discovery.
+    /// Name of the target. None: unnamed discovery.
     pub target: Option<String>,
-    /// Target portal group tag.
-    pub tag: u16,
-    /// ISID.
-    pub isid: [u8; 6],
-    /// Connection ID.
-    pub cid: u16,
-    /// Whether it is a Discovery session.
-    pub discovery: bool,
+    /// Tag of the portal group, which is the port of the target.
+    pub portal_group: u16,
     /// The transport.
     pub transport: SessionTransport,
+    /// The protocol, with the facts that only it has.
+    pub protocol: SessionProtocol,
     /// The CHAP account.
     pub user: Option<String>,
-    /// The negotiated parameters.
-    pub parameters: Parameters,
     /// The time of its login.
     pub since: Instant,
     /// Counters of its commands and bytes.
@@ -65,20 +59,14 @@ pub struct SessionInfo {
 impl SessionInfo {
     /// Whether the other session has the same ports. For SRP it is another channel between them.
     pub fn has_same_ports(&self, other: &SessionInfo) -> bool {
-        (&self.initiator, &self.target, self.tag) == (&other.initiator, &other.target, other.tag)
+        (&self.target, self.portal_group) == (&other.target, other.portal_group)
+            && self.initiator_port() == other.initiator_port()
     }
 
     /// Releases the resources of the session while its core is stalled. Its fence is closed, so it executes nothing.
     pub(crate) fn release_all(&self) {
         self.nexuses.lose();
         self.instance_session.get().into_iter().for_each(InstanceSession::leave);
-    }
-
-    /// Whether both may be sessions of one host. An SRP initiator port does not identify a host: each HCA port of a
-    /// host has its own.
-    pub fn may_be_of_host(&self, other: &SessionInfo) -> bool {
-        let is_srp = |info: &SessionInfo| matches!(info.transport, SessionTransport::Srp(_));
-        self.initiator == other.initiator || is_srp(self) || is_srp(other)
     }
 }
 

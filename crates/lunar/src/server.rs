@@ -2,7 +2,7 @@
 
 use lunar_admin::{Counters, Parameters, SessionReport, Srp};
 use lunar_target::config::{RdmaProvider, TargetConfig};
-use lunar_target::{BoundPortal, LogicalUnit, Quiesced, SessionInfo, SessionTransport};
+use lunar_target::{BoundPortal, LogicalUnit, Quiesced, SessionInfo, SessionProtocol, SessionTransport};
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
@@ -78,7 +78,7 @@ impl TargetServer for RunningServer {
 
 /// Properties of an SRP channel; `list` has all sessions, in order.
 fn srp(tsih: u16, info: &SessionInfo, list: &[(u16, Arc<SessionInfo>)]) -> Option<Srp> {
-    let SessionTransport::Srp(_) = info.transport else { return None };
+    let SessionProtocol::Srp(_) = info.protocol else { return None };
     let beside = || list.iter().filter(|(_, other)| other.has_same_ports(info));
     Some(Srp {
         initiator_port: info.initiator.clone(),
@@ -88,37 +88,48 @@ fn srp(tsih: u16, info: &SessionInfo, list: &[(u16, Arc<SessionInfo>)]) -> Optio
     })
 }
 
-/// Names of transport and RDMA provider.
-fn names(transport: SessionTransport) -> (&'static str, Option<&'static str>) {
-    let named = |provider| match provider {
-        RdmaProvider::Iwarp => "iwarp",
-        RdmaProvider::Verbs => "verbs",
-    };
+/// Name of the protocol with its transport.
+fn transport(info: &SessionInfo) -> &'static str {
+    match (&info.protocol, info.transport) {
+        (SessionProtocol::Iscsi(_), SessionTransport::Tcp) => "TCP",
+        (SessionProtocol::Iscsi(_), SessionTransport::Rdma(_)) => "iSER",
+        (SessionProtocol::Srp(_), _) => "SRP",
+    }
+}
+
+/// Name of the RDMA provider.
+fn provider(transport: SessionTransport) -> Option<&'static str> {
     match transport {
-        SessionTransport::Tcp => ("TCP", None),
-        SessionTransport::Iser(provider) => ("iSER", Some(named(provider))),
-        SessionTransport::Srp(provider) => ("SRP", Some(named(provider))),
+        SessionTransport::Tcp => None,
+        SessionTransport::Rdma(RdmaProvider::Iwarp) => Some("iwarp"),
+        SessionTransport::Rdma(RdmaProvider::Verbs) => Some("verbs"),
+    }
+}
+
+/// The negotiated parameters, if the protocol is iSCSI.
+fn parameters(info: &SessionInfo) -> Option<Parameters> {
+    match &info.protocol {
+        SessionProtocol::Iscsi(iscsi) => Some(Parameters::from(&iscsi.parameters)),
+        SessionProtocol::Srp(_) => None,
     }
 }
 
 /// A session in the form of the admin socket.
 fn session(tsih: u16, info: &SessionInfo) -> SessionReport {
     let counters = &info.counters;
-    let (transport, provider) = names(info.transport);
-    let is_srp = matches!(info.transport, SessionTransport::Srp(_));
     SessionReport {
         tsih,
         initiator: info.initiator.clone(),
         initiator_address: info.address.to_string(),
         target: info.target.clone(),
         portal: info.portal.to_string(),
-        portal_group: info.tag,
-        isid: info.isid.iter().map(|byte| format!("{byte:02x}")).collect(),
-        transport: transport.into(),
-        provider: provider.map(str::to_owned),
+        portal_group: info.portal_group,
+        isid: info.isid().iter().map(|byte| format!("{byte:02x}")).collect(),
+        transport: transport(info).into(),
+        provider: provider(info.transport).map(str::to_owned),
         srp: None,
-        session_type: if info.discovery { "Discovery" } else { "Normal" }.into(),
-        parameters: (!is_srp).then(|| Parameters::from(&info.parameters)),
+        session_type: if info.is_discovery() { "Discovery" } else { "Normal" }.into(),
+        parameters: parameters(info),
         counters: Counters {
             commands: counters.commands.get(),
             reads: counters.reads.get(),
@@ -134,25 +145,26 @@ fn session(tsih: u16, info: &SessionInfo) -> SessionReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lunar_target::{IscsiSessionInfo, SrpSessionInfo};
     use std::time::Instant;
 
     const TARGET: &str = "iqn.2026-11.org.example:disk";
 
-    fn info(initiator: &str, transport: SessionTransport) -> Arc<SessionInfo> {
+    fn info(initiator: &str, provider: RdmaProvider) -> Arc<SessionInfo> {
         let address = ([127, 0, 0, 1], 5555).into();
+        let protocol = match initiator.parse() {
+            Ok(initiator_port) => SessionProtocol::Srp(SrpSessionInfo { initiator_port }),
+            Err(_) => SessionProtocol::Iscsi(IscsiSessionInfo::default()),
+        };
         Arc::new(SessionInfo {
             initiator: initiator.into(),
-            alias: None,
             address,
             portal: address,
             target: Some(TARGET.into()),
-            tag: 1,
-            isid: [0; 6],
-            cid: 0,
-            discovery: false,
-            transport,
+            portal_group: 1,
+            transport: SessionTransport::Rdma(provider),
+            protocol,
             user: None,
-            parameters: Default::default(),
             since: Instant::now(),
             counters: Default::default(),
             instance_session: Default::default(),
@@ -164,12 +176,11 @@ mod tests {
     #[test]
     fn channels_between_two_ports_are_counted() {
         let (one, other) = ("0x00000000000000010000000000000002", "0x00000000000000010000000000000003");
-        let iwarp = SessionTransport::Srp(RdmaProvider::Iwarp);
         let list = [
-            (3, info(one, iwarp)),
-            (4, info(other, SessionTransport::Srp(RdmaProvider::Verbs))),
-            (5, info("iqn.a", SessionTransport::Iser(RdmaProvider::Verbs))),
-            (9, info(one, iwarp)),
+            (3, info(one, RdmaProvider::Iwarp)),
+            (4, info(other, RdmaProvider::Verbs)),
+            (5, info("iqn.a", RdmaProvider::Verbs)),
+            (9, info(one, RdmaProvider::Iwarp)),
         ];
         let sessions: Vec<_> = list.iter().map(|(tsih, info)| srp(*tsih, info, &list)).collect();
         let counts = sessions.iter().map(|srp| srp.as_ref().map(|srp| (srp.channel, srp.channels)));

@@ -40,7 +40,7 @@ pub async fn run<F: FrontEnd, C: KeepaliveConnection<F>>(nexus: Weak<ItNexus<F>>
 fn schedule<F: FrontEnd>(nexus: &ItNexus<F>) -> (Option<Duration>, Option<(Duration, Duration)>) {
     let state = nexus.state();
     let config = &state.login_context().config;
-    let idle = state.info().discovery.then_some(config.limits.discovery_timeout);
+    let idle = state.info().is_discovery().then_some(config.limits.discovery_timeout);
     (idle, config.session.nop_interval.map(|interval| (interval, config.session.nop_timeout)))
 }
 

@@ -56,7 +56,7 @@ impl<F: FrontEnd> ItNexus<F> {
         let asks = {
             let mut state = self.state();
             state.waiting_for_end.push(done);
-            let asks = state.phase() == SessionPhase::LoggingOut && !state.info.discovery;
+            let asks = state.phase() == SessionPhase::LoggingOut && !state.info.is_discovery();
             asks && state.front.request_logout(TIME_TO_LOG_OUT_S)
         };
         F::flush(&self);

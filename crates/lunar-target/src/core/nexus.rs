@@ -92,10 +92,10 @@ fn port_of(shared: &ServerState, info: &SessionInfo, login_context: &LoginContex
     let groups = target.map(|t| t.portal_groups.iter()).unwrap_or_default();
     Arc::new(NexusPorts {
         initiator: info.initiator.clone(),
-        isid: info.isid,
+        isid: info.isid(),
         user: info.user.clone().unwrap_or_default(),
         target: info.target.clone().unwrap_or_default(),
-        tag: info.tag,
+        tag: info.portal_group,
         ports: groups.flat_map(|tag| shared.target_ports(*tag)).collect(),
     })
 }
@@ -110,7 +110,7 @@ fn owner_of(info: &SessionInfo) -> String {
 fn luns_of(shared: &ServerState, info: &SessionInfo, login_context: &LoginContext) -> NexusLuns {
     let target = info.target.as_ref().and_then(|t| login_context.config.targets.get(t));
     let map = target
-        .filter(|_| !info.discovery)
+        .filter(|_| !info.is_discovery())
         .map(|t| login_context.lun_map(t, &info.initiator))
         .unwrap_or_default();
     NexusLuns::new(Arc::new(map), port_of(shared, info, login_context), info.nexuses.clone())

@@ -13,6 +13,7 @@ use crate::registry::{SessionGuard, SessionMessage};
 use crate::server_state::{ConnectionGuard, ServerState};
 use crate::session_info::SessionInfo;
 use lunar_proto::login::SessionType;
+use lunar_proto::parameters::Parameters;
 use lunar_proto::text::TextServer;
 use lunar_runtime::SendPump;
 use lunar_wire::iscsi::Bhs;
@@ -35,6 +36,8 @@ pub struct OpenedSession {
     pub login_context: LoginContext,
     /// The facts that the login has established.
     pub info: Arc<SessionInfo>,
+    /// The negotiated parameters.
+    pub parameters: Parameters,
     /// Its entry in the registry.
     pub guard: SessionGuard,
     /// Messages from other cores.
@@ -98,7 +101,8 @@ impl IscsiConnection {
         let IscsiTransport { handle, out, inbound } = transport;
         let mut state = nexus.state();
         let text_bytes = state.login_context().config.limits.text_bytes;
-        let session_type = if state.info().discovery { SessionType::Discovery } else { SessionType::Normal };
+        let session_type =
+            if state.info().is_discovery() { SessionType::Discovery } else { SessionType::Normal };
         let connection = Rc::new(IscsiConnection {
             nexus: Rc::downgrade(nexus),
             cid,

@@ -87,7 +87,7 @@ impl PduHandler for PduDispatcher<'_> {
             opcode::SNACK => self.snack(&header, ahs),
             op if !is_request(op) => self.reject(RejectReason::Unsupported, &header, ahs),
             opcode::LOGIN => self.reject(RejectReason::Protocol, &header, ahs),
-            op if self.state.info().discovery && !matches!(op, opcode::TEXT | opcode::LOGOUT) => {
+            op if self.state.info().is_discovery() && !matches!(op, opcode::TEXT | opcode::LOGOUT) => {
                 self.reject(RejectReason::Protocol, &header, ahs)
             }
             _ => self.in_turn(header, ahs, data, behind),

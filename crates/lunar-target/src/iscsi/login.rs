@@ -8,10 +8,11 @@ use super::receive::PduReceiver;
 use super::transport::IscsiTransport;
 use crate::access::LoginContext;
 use crate::config::RdmaProvider;
-use crate::registry::{Replaced, SessionKey};
-use crate::server_state::{BoundPortal, ConnectionGuard, ServerState};
+use crate::registry::Replaced;
+use crate::server_state::{ConnectionGuard, ServerState};
 use crate::session_entry::{self, Addresses, RegisteredSession};
-use crate::session_info::{SessionInfo, SessionTransport};
+use crate::session_info::{IscsiSessionInfo, SessionInfo, SessionProtocol, SessionTransport};
+use crate::session_key::SessionKey;
 use lunar_proto::Pdu;
 use lunar_proto::login::{Login, LoginStep, SEGMENT_LEN, SessionType};
 use lunar_proto::parameters::{Offer, Parameters};
@@ -43,8 +44,9 @@ pub trait LoginTransport {
     /// Adjusts the negotiated parameters of a session of this type to this transport.
     fn parameters(&self, parameters: Parameters, session_type: SessionType) -> Parameters;
 
-    /// Sends the final Login Response. `depth`: maximum number of commands in flight.
-    async fn accept(self, pdu: &Pdu, info: &SessionInfo, depth: u32) -> io::Result<IscsiTransport>;
+    /// Sends the final Login Response, after which these parameters apply. `depth`: maximum number of commands in
+    /// flight.
+    async fn accept(self, pdu: &Pdu, parameters: &Parameters, depth: u32) -> io::Result<IscsiTransport>;
 }
 
 /// Performs the login of a connection. None: it failed.
@@ -92,9 +94,9 @@ async fn negotiate(
     }
     let parameters = fresh.parameters(machine.parameters().clone(), machine.session_type());
     let transport = fresh.transport(bound.transports.provider);
-    let session = shared.registry.find(machine.tsih());
-    let info = info(&machine, addresses, transport, bound.tag, parameters, session);
-    let key = key(&info, &bound);
+    let parameters = joined(parameters, shared.registry.find(machine.tsih()).as_deref());
+    let info = info(&machine, addresses, transport, bound.tag, parameters.clone());
+    let key = SessionKey::new(&info, bound.address);
     let replaced = Replaced::Session(machine.tsih());
     let entering = RegisteredSession::register(shared, &config, info, key, replaced, count);
     // This may wait for the end of the session that it replaces.
@@ -116,56 +118,72 @@ async fn negotiate(
         }
     };
     let pdu = machine.accept(entered.guard.tsih, entered.depth);
-    let transport = fresh.accept(&pdu, &entered.info, entered.depth).await?;
+    let transport = fresh.accept(&pdu, &parameters, entered.depth).await?;
     session_entry::log_begin(shared, &entered.info, &entered.guard);
-    let (cmd_sn, stat_sn) = (machine.cmd_sn(), machine.next_stat_sn());
+    let connection = connection(&machine, transport, addresses, &parameters);
     let (shared, RegisteredSession { info, guard, depth, messages, count }) = (shared.clone(), entered);
-    let p = &info.parameters;
-    let connection = OpenedConnection {
-        transport,
-        cid: info.cid,
-        local: info.portal,
-        stat_sn,
-        digests: Digests { header: p.header_digest, data: p.data_digest },
-        max_xmit: p.max_xmit_data_segment_length,
-    };
-    Ok(Some(OpenedSession { shared, connection, login_context, info, guard, messages, count, depth, cmd_sn }))
+    Ok(Some(OpenedSession {
+        shared,
+        connection,
+        login_context,
+        info,
+        parameters,
+        guard,
+        messages,
+        count,
+        depth,
+        cmd_sn: machine.cmd_sn(),
+    }))
 }
 
-/// The identity of a session (RFC 7143 section 4.5.1). For Discovery sessions it includes the portal.
-fn key(info: &SessionInfo, bound: &BoundPortal) -> SessionKey {
-    SessionKey {
-        initiator: info.initiator.clone(),
-        isid: info.isid,
-        target: info.target.clone(),
-        tag: bound.tag,
-        portal: info.target.is_none().then_some(bound.address),
-        user: info.user.clone(),
+/// The connection, whose login is complete.
+fn connection(
+    machine: &Login,
+    transport: IscsiTransport,
+    addresses: Addresses,
+    p: &Parameters,
+) -> OpenedConnection {
+    OpenedConnection {
+        transport,
+        cid: machine.cid(),
+        local: addresses.local,
+        stat_sn: machine.next_stat_sn(),
+        digests: Digests { header: p.header_digest, data: p.data_digest },
+        max_xmit: p.max_xmit_data_segment_length,
     }
 }
 
-/// The facts about the session. `session`: the session that it reinstates.
+/// The parameters of a session. `session`: the session that it reinstates.
+fn joined(own: Parameters, session: Option<&SessionInfo>) -> Parameters {
+    match session.map(|session| &session.protocol) {
+        Some(SessionProtocol::Iscsi(iscsi)) => own.joining(&iscsi.parameters),
+        Some(SessionProtocol::Srp(_)) | None => own,
+    }
+}
+
+/// The facts about the session.
 fn info(
     machine: &Login,
     addresses: Addresses,
     transport: SessionTransport,
-    tag: u16,
-    own: Parameters,
-    session: Option<Arc<SessionInfo>>,
+    portal_group: u16,
+    parameters: Parameters,
 ) -> Arc<SessionInfo> {
     Arc::new(SessionInfo {
         initiator: machine.initiator_name().to_owned(),
-        alias: machine.initiator_alias().map(str::to_owned),
         address: addresses.peer,
         portal: addresses.local,
         target: machine.target_name().map(str::to_owned),
-        tag,
-        isid: machine.isid(),
-        cid: machine.cid(),
+        portal_group,
         transport,
-        discovery: machine.session_type() == SessionType::Discovery,
+        protocol: SessionProtocol::Iscsi(IscsiSessionInfo {
+            isid: machine.isid(),
+            cid: machine.cid(),
+            alias: machine.initiator_alias().map(str::to_owned),
+            discovery: machine.session_type() == SessionType::Discovery,
+            parameters,
+        }),
         user: machine.chap_user().map(str::to_owned),
-        parameters: session.map_or_else(|| own.clone(), |s| own.joining(&s.parameters)),
         since: Instant::now(),
         counters: Default::default(),
         instance_session: Default::default(),
@@ -278,9 +296,8 @@ impl LoginTransport for TcpLogin {
         parameters
     }
 
-    async fn accept(mut self, pdu: &Pdu, info: &SessionInfo, _depth: u32) -> io::Result<IscsiTransport> {
+    async fn accept(mut self, pdu: &Pdu, p: &Parameters, _depth: u32) -> io::Result<IscsiTransport> {
         self.send(pdu).await?;
-        let p = &info.parameters;
         let digests = Digests { header: p.header_digest, data: p.data_digest };
         let receiver = PduReceiver::new(digests, p.max_recv_data_segment_length as usize, self.pending);
         Ok(IscsiTransport::tcp(self.stream, receiver))

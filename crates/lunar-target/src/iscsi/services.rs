@@ -53,7 +53,7 @@ impl PduDispatcher<'_> {
     /// session.
     pub(super) fn logout(&mut self, header: &Bhs, ahs: &[u8]) {
         let (reason, cid) = (header.flags() & 0x7f, header.cid());
-        if self.state.info().discovery && reason != CLOSE_SESSION {
+        if self.state.info().is_discovery() && reason != CLOSE_SESSION {
             return self.reject(RejectReason::Protocol, header, ahs);
         }
         let p = self.state.front().parameters();
@@ -115,7 +115,7 @@ impl IscsiSession {
         let named = if let SendTargets::Named(name) = wanted { fold(name) } else { Cow::default() };
         let asked = |name: &str| match wanted {
             SendTargets::All => true,
-            SendTargets::Named(_) => named == name && (self.info.discovery || own == Some(name)),
+            SendTargets::Named(_) => named == name && (self.info.is_discovery() || own == Some(name)),
             SendTargets::Empty => own == Some(name),
         };
         let visible = config

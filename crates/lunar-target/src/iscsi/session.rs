@@ -80,7 +80,7 @@ impl IscsiSession {
             shared: opened.shared.clone(),
             info: opened.info.clone(),
             login_context: opened.login_context.clone(),
-            parameters: opened.info.parameters.clone(),
+            parameters: opened.parameters.clone(),
             window: CmdWindow::new(opened.cmd_sn, opened.depth),
             held: BTreeMap::new(),
             immediate: 0,

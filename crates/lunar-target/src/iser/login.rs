@@ -4,7 +4,7 @@ use super::datamover::{IserDatamover, message};
 use crate::config::RdmaProvider;
 use crate::iscsi::login::LoginTransport;
 use crate::iscsi::transport::IscsiTransport;
-use crate::session_info::{SessionInfo, SessionTransport};
+use crate::session_info::SessionTransport;
 use lunar_proto::Pdu;
 use lunar_proto::login::SessionType;
 use lunar_proto::parameters::{Digests, Offer, Parameters};
@@ -80,7 +80,7 @@ impl LoginTransport for IserLogin {
     }
 
     fn transport(&self, provider: RdmaProvider) -> SessionTransport {
-        SessionTransport::Iser(provider)
+        SessionTransport::Rdma(provider)
     }
 
     fn offer(&self, offer: Offer) -> Offer {
@@ -113,13 +113,13 @@ impl LoginTransport for IserLogin {
         Parameters { max_recv_data_segment_length, max_xmit_data_segment_length, ..parameters }
     }
 
-    async fn accept(self, pdu: &Pdu, info: &SessionInfo, depth: u32) -> io::Result<IscsiTransport> {
-        let segment = info.parameters.max_recv_data_segment_length.max(MAX_SEGMENT) as usize;
+    async fn accept(self, pdu: &Pdu, parameters: &Parameters, depth: u32) -> io::Result<IscsiTransport> {
+        let segment = parameters.max_recv_data_segment_length.max(MAX_SEGMENT) as usize;
         let longest = OVERHEAD + MAX_AHS + segment;
         // Post all receive buffers before the final response, because requests may follow it at once.
         self.endpoint.receives(depth as usize + EXTRA_RECEIVES, longest);
         self.send_message(pdu).await?;
-        let starts_at_first_byte = !info.parameters.tagged_buffer_for_solicited_data_only;
+        let starts_at_first_byte = !parameters.tagged_buffer_for_solicited_data_only;
         let mover =
             IserDatamover::new(self.endpoint, self.events, longest, self.invalidate, starts_at_first_byte);
         Ok(IscsiTransport::datamover(Rc::new(mover)))

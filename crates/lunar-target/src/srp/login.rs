@@ -3,11 +3,11 @@
 
 use crate::LoginError;
 use crate::access::LoginContext;
-use crate::registry::{Replaced, SessionKey};
+use crate::registry::Replaced;
 use crate::server_state::{BoundPortal, ConnectionGuard, ServerState};
 use crate::session_entry::{Addresses, RegisteredSession};
-use crate::session_info::{SessionInfo, SessionTransport};
-use lunar_proto::parameters::Parameters;
+use crate::session_info::{SessionInfo, SessionProtocol, SessionTransport, SrpSessionInfo};
+use crate::session_key::SessionKey;
 use lunar_wire::srp::{
     LINUX_IU_LEN, LoginFormat, LoginReject, LoginRejectReason, LoginRequest, LoginResponse, PortId,
     PreviousChannels, SrpError,
@@ -16,7 +16,6 @@ use lunar_wire::srp::{SrpResponse, format};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 /// Maximum length of an accepted information unit in bytes. Linux sends no longer ones.
@@ -33,9 +32,6 @@ const FORMATS: u16 = format::DIRECT | format::INDIRECT;
 const MAX_CREDITS: u32 = 128;
 /// Maximum number of bytes of one request for data: a 24-bit length in whole pages.
 pub const MAX_BURST: u32 = (1 << 24) - 4096;
-
-/// Numbers channels, so that each has its own identity.
-static CHANNEL: AtomicU64 = AtomicU64::new(1);
 
 /// The port ID of a target: `id_ext` and `ioc_guid` of a login string.
 pub fn port_id(target: &str) -> PortId {
@@ -121,11 +117,10 @@ async fn enter(
     let login_context = LoginContext { config: config.clone(), group: bound.tag, peer: addresses.peer.ip() };
     let initiator = request.initiator.to_string();
     let name = target(&login_context, &initiator, request.target)?;
-    let info = info(initiator, name.clone(), bound, addresses);
+    let info = info(request.initiator, name.clone(), bound, addresses);
     let kept = request.keep_channels && has_channels(shared, &info);
-    // Each channel has an identity of its own, so a login that keeps the others replaces none.
-    let replaced = if request.keep_channels { Replaced::Session(0) } else { Replaced::Channels };
-    let key = key(&info);
+    let replaced = if request.keep_channels { Replaced::Nothing } else { Replaced::Channels };
+    let key = SessionKey::new(&info, bound.address);
     let entered = RegisteredSession::register(shared, &config, info, key, replaced, count).await;
     let mut entered = entered.map_err(|error| {
         config.refused(bound.tag, &name, error);
@@ -241,56 +236,26 @@ fn previous(kept: bool, replaced: usize) -> PreviousChannels {
     }
 }
 
-/// The identity of the session. Each channel is a session of its own.
-fn key(info: &SessionInfo) -> SessionKey {
-    let [_, _, channel @ ..] = CHANNEL.fetch_add(1, Relaxed).to_be_bytes();
-    SessionKey {
-        initiator: info.initiator.clone(),
-        isid: channel,
-        target: info.target.clone(),
-        tag: info.tag,
-        portal: None,
-        user: None,
-    }
-}
-
-/// The facts about the session. All channels of a nexus have the same ISID, because they have one initiator port.
+/// The facts about the session.
 fn info(
-    initiator: String,
+    initiator_port: PortId,
     target: String,
     bound: &BoundPortal,
     Addresses { local, peer }: Addresses,
 ) -> Arc<SessionInfo> {
     Arc::new(SessionInfo {
-        initiator,
-        alias: None,
+        initiator: initiator_port.to_string(),
         address: peer,
         portal: local,
         target: Some(target),
-        tag: bound.tag,
-        isid: [0; 6],
-        cid: 0,
-        transport: SessionTransport::Srp(bound.transports.provider),
-        discovery: false,
+        portal_group: bound.tag,
+        transport: SessionTransport::Rdma(bound.transports.provider),
+        protocol: SessionProtocol::Srp(SrpSessionInfo { initiator_port }),
         user: None,
-        parameters: parameters(),
         since: Instant::now(),
         counters: Default::default(),
         instance_session: Default::default(),
         fence: Default::default(),
         nexuses: Default::default(),
     })
-}
-
-/// The parameters that correspond to SRP: all data are requested, except immediate data.
-fn parameters() -> Parameters {
-    Parameters {
-        initial_r2t: true,
-        immediate_data: true,
-        max_recv_data_segment_length: IU_LEN as u32,
-        first_burst_length: IU_LEN as u32,
-        max_burst_length: MAX_BURST,
-        max_outstanding_r2t: 1,
-        ..Parameters::default()
-    }
 }

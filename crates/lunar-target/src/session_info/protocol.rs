@@ -1,0 +1,84 @@
+//! The facts about a session that only its protocol has.
+
+use super::SessionInfo;
+use crate::session_key::InitiatorPort;
+use lunar_proto::parameters::Parameters;
+use lunar_wire::srp::PortId;
+
+/// The protocol of a session, with the facts that only this protocol has.
+#[derive(Clone, Debug)]
+pub enum SessionProtocol {
+    /// iSCSI. Over RDMA it is iSER.
+    Iscsi(IscsiSessionInfo),
+    /// SRP. The session is one of the channels between two ports.
+    Srp(SrpSessionInfo),
+}
+
+/// The facts about an iSCSI session (RFC 7143).
+#[derive(Clone, Debug, Default)]
+pub struct IscsiSessionInfo {
+    /// ISID. With the initiator name it identifies the initiator port.
+    pub isid: [u8; 6],
+    /// Connection ID.
+    pub cid: u16,
+    /// InitiatorAlias.
+    pub alias: Option<String>,
+    /// Whether it is a Discovery session.
+    pub discovery: bool,
+    /// The negotiated parameters.
+    pub parameters: Parameters,
+}
+
+/// The facts about an SRP session.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SrpSessionInfo {
+    /// INITIATOR PORT IDENTIFIER.
+    pub initiator_port: PortId,
+}
+
+impl SessionInfo {
+    /// The port of the initiator.
+    pub fn initiator_port(&self) -> InitiatorPort {
+        match &self.protocol {
+            SessionProtocol::Iscsi(iscsi) => {
+                InitiatorPort::Iscsi { name: self.initiator.clone(), isid: iscsi.isid }
+            }
+            SessionProtocol::Srp(srp) => InitiatorPort::Srp(srp.initiator_port),
+        }
+    }
+
+    /// Whether it can only discover targets.
+    #[inline]
+    pub fn is_discovery(&self) -> bool {
+        match &self.protocol {
+            SessionProtocol::Iscsi(iscsi) => iscsi.discovery,
+            SessionProtocol::Srp(_) => false,
+        }
+    }
+
+    /// The identifier of its connection within the session. None: a session of this protocol is one connection.
+    pub fn connection_id(&self) -> Option<u16> {
+        match &self.protocol {
+            SessionProtocol::Iscsi(iscsi) => Some(iscsi.cid),
+            SessionProtocol::Srp(_) => None,
+        }
+    }
+
+    /// The ISID, as [`lunar_scsi::NexusPorts`] has it: zero for a protocol without ISIDs.
+    pub fn isid(&self) -> [u8; 6] {
+        match &self.protocol {
+            SessionProtocol::Iscsi(iscsi) => iscsi.isid,
+            SessionProtocol::Srp(_) => [0; 6],
+        }
+    }
+
+    /// Whether both may be sessions of one host. An SRP initiator port does not identify a host: each HCA port of a
+    /// host has its own.
+    pub fn may_be_of_host(&self, other: &SessionInfo) -> bool {
+        match (&self.protocol, &other.protocol) {
+            (SessionProtocol::Iscsi(_), SessionProtocol::Iscsi(_)) => self.initiator == other.initiator,
+            (SessionProtocol::Srp(_), SessionProtocol::Iscsi(_) | SessionProtocol::Srp(_))
+            | (SessionProtocol::Iscsi(_), SessionProtocol::Srp(_)) => true,
+        }
+    }
+}

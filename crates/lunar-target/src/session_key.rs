@@ -1,0 +1,49 @@
+//! The identities of sessions in the registry.
+
+use crate::session_info::SessionInfo;
+use lunar_wire::srp::PortId;
+use std::net::SocketAddr;
+
+/// The identifier of an initiator port. Ports of different protocols are different ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InitiatorPort {
+    /// An iSCSI initiator port (RFC 7143 section 4.4.2).
+    Iscsi {
+        /// iSCSI name of the initiator.
+        name: String,
+        /// ISID.
+        isid: [u8; 6],
+    },
+    /// An SRP initiator port.
+    Srp(PortId),
+}
+
+/// The I_T nexus of a session: its initiator port and its target port. In iSCSI it identifies the session (RFC 7143
+/// section 4.4.3; for discovery section 7.4.2). In SRP all channels between two ports have the same key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionKey {
+    /// The initiator port.
+    pub initiator: InitiatorPort,
+    /// The CHAP account. The identifier of an initiator port is not secret (READ FULL STATUS reports it). Another
+    /// account is therefore another initiator port, which neither ends nor blocks sessions of the first.
+    pub user: Option<String>,
+    /// Name of the target. None: unnamed discovery.
+    pub target: Option<String>,
+    /// Tag of the portal group, which is the port of the target.
+    pub portal_group: u16,
+    /// The portal, by which unnamed discovery sessions differ.
+    pub portal: Option<SocketAddr>,
+}
+
+impl SessionKey {
+    /// The key of a session that logged in at this portal.
+    pub fn new(info: &SessionInfo, portal: SocketAddr) -> SessionKey {
+        SessionKey {
+            initiator: info.initiator_port(),
+            user: info.user.clone(),
+            target: info.target.clone(),
+            portal_group: info.portal_group,
+            portal: info.target.is_none().then_some(portal),
+        }
+    }
+}
