@@ -235,7 +235,8 @@ impl Transports {
 
     /// Whether the portal accepts a protocol over RDMA.
     pub fn by_rdma(self) -> bool {
-        self.iser || self.srp
+        let Transports { tcp: _, iser, srp, provider: _ } = self;
+        iser || srp
     }
 
     /// Whether connections arrive through RDMA devices.
@@ -245,14 +246,16 @@ impl Transports {
 
     /// Whether connections arrive through TCP.
     pub fn by_tcp(self) -> bool {
-        self.tcp || !self.by_devices()
+        let Transports { tcp, iser: _, srp: _, provider: _ } = self;
+        tcp || !self.by_devices()
     }
 }
 
 /// The protocols as text: `TCP and iSER`, `SRP by RDMA devices`.
 impl fmt::Display for Transports {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match (self.srp, self.tcp, self.iser) {
+        let Transports { tcp, iser, srp, provider: _ } = *self;
+        f.write_str(match (srp, tcp, iser) {
             (true, ..) => "SRP",
             (_, true, true) => "TCP and iSER",
             (_, _, true) => "iSER",
