@@ -3,7 +3,7 @@
 use lunar_initiator::backend::{BackendInfo, BufResult};
 use lunar_initiator::command::{TaskManagementFunction, management_response};
 use lunar_initiator::multipath::{LatencyTotal, MultipathOptions};
-use lunar_initiator::options::{Credentials, Digests};
+use lunar_initiator::options::{AllowedDigests, Credentials};
 use lunar_initiator::{
     Backend, Buf, Error, ErrorCode, LocalBoxFuture, Lun, Options, Parameters, Session, SessionHooks,
     SessionLogin, TargetPort, Url, any_executor, blocking, lun_address, lun_number, luns,
@@ -51,7 +51,7 @@ impl SessionHooks for LastLogin {
 fn options(hooks: Arc<dyn SessionHooks>) -> Options {
     let mut options = Options::new("iqn.2026-11.org.example:outside");
     options.credentials = Some(Credentials::new("alice", b"a secret of 96 bits"));
-    options.offer.data_digest = Digests { none: false, crc32c: true };
+    options.offer.data_digest = AllowedDigests { none: false, crc32c: true };
     options.timeouts.login_tries = 1;
     options.hooks = Some(hooks);
     options

@@ -8,7 +8,7 @@ use crate::{Error, ErrorCode, Options, Portal, text, time_limit};
 use lunar_proto::Pdu;
 use lunar_proto::initiator::targets::{self, DiscoveredTarget};
 use lunar_proto::initiator::{TextClient, TextStep};
-use lunar_proto::parameters::{Digests, Offer};
+use lunar_proto::parameters::{AllowedDigests, Offer};
 use lunar_wire::iscsi::text::push;
 use lunar_wire::iscsi::{Bhs, NONE, opcode, request};
 use std::fmt;
@@ -66,7 +66,7 @@ impl Discovery {
         if options.transport == Transport::Srp {
             return Err(no_discovery());
         }
-        let none = Digests { none: true, crc32c: false };
+        let none = AllowedDigests { none: true, crc32c: false };
         let offer = Offer {
             header_digest: none,
             data_digest: none,

@@ -16,7 +16,7 @@ pub use lunar_proto::chap::{Algorithm, Secret};
 pub use lunar_proto::initiator::login::Credentials;
 use lunar_proto::login::SEGMENT_LEN;
 #[doc(inline)]
-pub use lunar_proto::parameters::{Digests, Offer, TaskReporting};
+pub use lunar_proto::parameters::{AllowedDigests, Offer, TaskReporting};
 #[doc(inline)]
 pub use lunar_wire::srp::PortId;
 use std::sync::Arc;
@@ -132,7 +132,7 @@ impl Transport {
 
     /// Adapts the offer to this transport. Over iSER, the target requests all data by R2T, and there are no digests.
     pub(crate) fn offer(self, offer: &Offer) -> Offer {
-        let none = Digests { none: true, crc32c: false };
+        let none = AllowedDigests { none: true, crc32c: false };
         match self {
             Transport::Tcp | Transport::Srp => offer.clone(),
             Transport::Iser => Offer {
@@ -247,7 +247,7 @@ impl Options {
 
 /// The default offer: Open-iSCSI's values, except for several R2Ts and no digests.
 fn offer() -> Offer {
-    let digests = Digests { none: true, crc32c: false };
+    let digests = AllowedDigests { none: true, crc32c: false };
     Offer {
         max_burst_length: 16_776_192,
         // At ErrorRecoveryLevel 0, a new session need not wait. The target may choose a longer time.

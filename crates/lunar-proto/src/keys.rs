@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use crate::parameters::{Digests, Offer, Parameters, TaskReporting};
+use crate::parameters::{AllowedDigests, Offer, Parameters, TaskReporting};
 
 /// Access to a negotiated value.
 pub struct NegotiatedField<T> {
@@ -25,7 +25,7 @@ pub enum KeyType {
     /// A number that each side declares for itself, without negotiation.
     DeclaredNumber(RangeInclusive<u32>, fn(&mut Parameters, u32)),
     /// A digest list: the first value that is allowed.
-    Digest(fn(&Offer) -> Digests, fn(&mut Parameters, bool)),
+    Digest(fn(&Offer) -> AllowedDigests, fn(&mut Parameters, bool)),
     /// TaskReporting, a list: the first value that is supported.
     Reporting,
     /// A string that each side declares for itself. The login or text machine of the receiver reads it.
@@ -479,7 +479,7 @@ mod tests {
     /// NEG-020: a digest that is not allowed is not chosen, neither None nor CRC32C.
     #[test]
     fn required_digest_is_offered() {
-        let demand = Digests { none: false, crc32c: true };
+        let demand = AllowedDigests { none: false, crc32c: true };
         let offer = Offer { header_digest: demand, ..Offer::default() };
         assert_eq!(answer(&offer, "HeaderDigest", "None"), Err(InvalidKeyValue));
         assert_eq!(answer(&offer, "HeaderDigest", "None,CRC32C"), Ok(Some("CRC32C".into())));

@@ -159,7 +159,7 @@ impl Parameters {
 
 /// The allowed values of a digest key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Digests {
+pub struct AllowedDigests {
     /// None: the connection may run without the digest.
     pub none: bool,
     /// CRC32C.
@@ -195,9 +195,9 @@ pub struct Offer {
     /// Upper bound of MaxConnections.
     pub max_connections: u16,
     /// Allowed values of HeaderDigest.
-    pub header_digest: Digests,
+    pub header_digest: AllowedDigests,
     /// Allowed values of DataDigest.
-    pub data_digest: Digests,
+    pub data_digest: AllowedDigests,
     /// The strongest TaskReporting that is supported; weaker ones are supported too.
     pub task_reporting: TaskReporting,
     /// Upper bound of iSCSIProtocolLevel: 1, or 2 with RFC 7144.
@@ -215,7 +215,7 @@ pub struct Offer {
 
 impl Default for Offer {
     fn default() -> Self {
-        let digests = Digests { none: true, crc32c: true };
+        let digests = AllowedDigests { none: true, crc32c: true };
         Offer {
             initial_r2t: false,
             immediate_data: true,
@@ -245,7 +245,7 @@ impl Offer {
     /// The default values of RFC 7143 section 13, which apply where nothing is negotiated, as an offer.
     pub(crate) fn rfc() -> Self {
         let now = Parameters::default();
-        let none = Digests { none: true, crc32c: false };
+        let none = AllowedDigests { none: true, crc32c: false };
         Offer {
             initial_r2t: now.initial_r2t,
             immediate_data: now.immediate_data,

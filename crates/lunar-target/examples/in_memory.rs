@@ -12,7 +12,7 @@ use lunar_runtime::cores::CorePlacement;
 use lunar_runtime::{Buf, Cores};
 use lunar_scsi::{Lu, LuIdentity, LuSettings};
 use lunar_target::config::{
-    Digests, DiscoveryConfig, TargetConfig, TargetLimits, TargetNode, TextKeyHandler, Transports,
+    AllowedDigests, DiscoveryConfig, TargetConfig, TargetLimits, TargetNode, TextKeyHandler, Transports,
 };
 use lunar_target::{LogicalUnit, single_connection, srp};
 use std::cell::Cell;
@@ -53,7 +53,7 @@ fn limits() -> TargetLimits {
 }
 
 fn session() -> lunar_target::config::SessionConfig {
-    let digests = Digests { none: true, crc32c: false };
+    let digests = AllowedDigests { none: true, crc32c: false };
     lunar_target::config::SessionConfig {
         initial_r2t: true,
         immediate_data: true,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::{Instance, LogicalUnit, LoginError};
 use lunar_proto::chap::Algorithm;
-pub use lunar_proto::parameters::Digests;
+pub use lunar_proto::parameters::AllowedDigests;
 use lunar_proto::parameters::Offer;
 use zeroize::Zeroizing;
 
@@ -116,9 +116,9 @@ pub struct SessionConfig {
     /// DefaultTime2Retain in seconds.
     pub default_time2retain: u16,
     /// Whether the target accepts no header digest, and whether it accepts CRC32C.
-    pub header_digest: Digests,
+    pub header_digest: AllowedDigests,
     /// The same for data digests.
-    pub data_digest: Digests,
+    pub data_digest: AllowedDigests,
     /// Silence of an initiator after which the target pings it. None: it never does.
     pub nop_interval: Option<Duration>,
     /// Time that an initiator has to answer a ping before the target closes the connection.

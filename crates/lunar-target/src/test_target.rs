@@ -158,7 +158,7 @@ pub fn target(name: &str, luns: BTreeMap<u16, Arc<LogicalUnit>>) -> TargetNode {
 
 /// A configuration with a target of two disks.
 pub fn config() -> TargetConfig {
-    let digests = Digests { none: true, crc32c: true };
+    let digests = AllowedDigests { none: true, crc32c: true };
     let portal = Portal::tcp(([127, 0, 0, 1], 3260).into());
     TargetConfig {
         limits: TargetLimits {

@@ -6,7 +6,8 @@ use lunar_initiator::{Command, Direction, Discovery, Options, Session};
 use lunar_runtime::{Buf, Cores};
 use lunar_scsi::{Lu, LuIdentity, LuSettings};
 use lunar_target::config::{
-    Digests, DiscoveryConfig, Portal, PortalGroup, TargetConfig, TargetLimits, TargetNode, TextKeyHandler,
+    AllowedDigests, DiscoveryConfig, Portal, PortalGroup, TargetConfig, TargetLimits, TargetNode,
+    TextKeyHandler,
 };
 use lunar_target::{LogicalUnit, TargetServer};
 use lunar_wire::scsi::cdb;
@@ -34,7 +35,7 @@ fn limits() -> TargetLimits {
 }
 
 fn session() -> lunar_target::config::SessionConfig {
-    let digests = Digests { none: true, crc32c: true };
+    let digests = AllowedDigests { none: true, crc32c: true };
     lunar_target::config::SessionConfig {
         initial_r2t: false,
         immediate_data: true,
@@ -180,7 +181,7 @@ fn private_keys_are_unknown_by_default() {
 fn long_cdbs_arrive_with_and_without_digests() {
     for crc32c in [false, true] {
         let ends = beside(serve(TextKeyHandler::default()), move |portal, mut options| async move {
-            let digests = Digests { none: !crc32c, crc32c };
+            let digests = AllowedDigests { none: !crc32c, crc32c };
             (options.offer.header_digest, options.offer.data_digest) = (digests, digests);
             let session = Session::open(portal, NAME, options).await.expect("a session");
             let command = |cdb: &[u8], data| Command::long(0, cdb, data).expect("a command");

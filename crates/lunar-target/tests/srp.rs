@@ -6,8 +6,8 @@ use lunar_runtime::send_queue::Payload;
 use lunar_runtime::{Buf, Cores, Stream};
 use lunar_scsi::{Lu, LuIdentity, LuSettings};
 use lunar_target::config::{
-    Digests, DiscoveryConfig, Portal, PortalGroup, TargetConfig, TargetLimits, TargetNode, TextKeyHandler,
-    Transports,
+    AllowedDigests, DiscoveryConfig, Portal, PortalGroup, TargetConfig, TargetLimits, TargetNode,
+    TextKeyHandler, Transports,
 };
 use lunar_target::{LogicalUnit, TargetServer};
 use lunar_wire::scsi::cdb;
@@ -42,7 +42,7 @@ fn limits() -> TargetLimits {
 }
 
 fn session() -> lunar_target::config::SessionConfig {
-    let digests = Digests { none: true, crc32c: true };
+    let digests = AllowedDigests { none: true, crc32c: true };
     lunar_target::config::SessionConfig {
         initial_r2t: false,
         immediate_data: true,

@@ -5,7 +5,7 @@ use crate::srp;
 use lunar_proto::chap::Algorithm;
 use lunar_proto::duration::{self, NotationError};
 use lunar_proto::nearest::nearest;
-use lunar_proto::parameters::{Digests, Offer, TaskReporting};
+use lunar_proto::parameters::{AllowedDigests, Offer, TaskReporting};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ enum Takes {
     Tries(fn(&mut Timeouts) -> &mut u32),
     /// The one value that this initiator supports.
     Only(&'static str),
-    Digest(fn(&mut Offer) -> &mut Digests),
+    Digest(fn(&mut Offer) -> &mut AllowedDigests),
     Reporting,
     Algorithms,
     Time(fn(&mut Timeouts) -> &mut Duration),
@@ -297,12 +297,12 @@ where
 }
 
 /// Parses digests in the format of libiscsi. Also returns whether CRC32C is preferred.
-fn digests(value: &str) -> Option<(Digests, bool)> {
+fn digests(value: &str) -> Option<(AllowedDigests, bool)> {
     match value.to_ascii_lowercase().as_str() {
-        "none" => Some((Digests { none: true, crc32c: false }, false)),
-        "crc32c" => Some((Digests { none: false, crc32c: true }, true)),
-        "none,crc32c" => Some((Digests { none: true, crc32c: true }, false)),
-        "crc32c,none" => Some((Digests { none: true, crc32c: true }, true)),
+        "none" => Some((AllowedDigests { none: true, crc32c: false }, false)),
+        "crc32c" => Some((AllowedDigests { none: false, crc32c: true }, true)),
+        "none,crc32c" => Some((AllowedDigests { none: true, crc32c: true }, false)),
+        "crc32c,none" => Some((AllowedDigests { none: true, crc32c: true }, true)),
         _ => None,
     }
 }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::ErrorCode;
 use crate::LateWrites;
-use lunar_proto::parameters::Digests;
+use lunar_proto::parameters::AllowedDigests;
 use std::time::Duration;
 
 fn url(text: &str) -> Url {
@@ -93,7 +93,7 @@ fn settings_go_where_they_belong() {
     let u = url("iscsi://h?header_digest=crc32c&data_digest=none&initial_r2t=Yes&immediate_data=no&\
          first_burst_length=4096&login_timeout=1.5&noop_interval=0&transition_timeout=0&login_tries=1&commands=7&auth=sha-256,md5&isid=0x80aB00000001&late_writes=risk");
     let s = &u.settings;
-    assert_eq!(s.offer.header_digest, Digests { none: false, crc32c: true });
+    assert_eq!(s.offer.header_digest, AllowedDigests { none: false, crc32c: true });
     assert_eq!((s.offer.initial_r2t, s.offer.immediate_data), (true, false));
     assert_eq!((s.offer.first_burst_length, s.commands, s.timeouts.login_tries), (4096, 7, 1));
     assert_eq!((s.timeouts.login, s.timeouts.noop_interval), (Duration::from_millis(1500), Duration::ZERO));

@@ -8,7 +8,7 @@ use super::login::{LoginError, LoginParams};
 use super::shown;
 use crate::keys::{self, KeyDefinition, KeySender, KeyType, KeyUse, NegotiationPhase, TABLE, VALUE_LEN};
 use crate::login::{SessionType, UNKNOWN_KEYS};
-use crate::parameters::{Digests, Offer, Parameters, TaskReporting};
+use crate::parameters::{AllowedDigests, Offer, Parameters, TaskReporting};
 
 /// Values that are valid in answers only (RFC 7143 section 6.2).
 const ANSWERS_ONLY: [&str; 3] = ["Reject", "Irrelevant", "NotUnderstood"];
@@ -284,8 +284,8 @@ fn proposal(key: &KeyDefinition, offer: &Offer, crc32c_first: bool) -> Option<St
         KeyType::Min(_, f) | KeyType::Max(_, f) => (f.offer)(offer).to_string(),
         KeyType::DeclaredNumber(..) => offer.max_recv_data_segment_length.to_string(),
         KeyType::Digest(may, _) => match (may(offer), crc32c_first) {
-            (Digests { none: false, .. }, _) => "CRC32C",
-            (Digests { crc32c: false, .. }, _) => "None",
+            (AllowedDigests { none: false, .. }, _) => "CRC32C",
+            (AllowedDigests { crc32c: false, .. }, _) => "None",
             (_, true) => "CRC32C,None",
             (_, false) => "None,CRC32C",
         }

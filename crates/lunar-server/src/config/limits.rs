@@ -4,7 +4,7 @@ use lunar_config::Diagnostics;
 use lunar_config::{Section, kind, text};
 use lunar_proto::chap::Algorithm;
 use lunar_proto::duration;
-use lunar_target::config::{Digests, SessionConfig, TargetLimits};
+use lunar_target::config::{AllowedDigests, SessionConfig, TargetLimits};
 use std::time::Duration;
 
 /// The limits of peers, and the maximum number of registrants of a LUN.
@@ -103,10 +103,10 @@ fn length(p: &mut Diagnostics<'_>, s: &mut Section<'_>, key: &'static str, defau
 }
 
 /// A list of accepted digests.
-fn digests(p: &mut Diagnostics<'_>, s: &mut Section<'_>, key: &'static str) -> Digests {
+fn digests(p: &mut Diagnostics<'_>, s: &mut Section<'_>, key: &'static str) -> AllowedDigests {
     const HINT: &str = "write [\"None\"], [\"CRC32C\"] or both";
-    let mut digests = Digests { none: false, crc32c: false };
-    let Some(value) = s.find(key) else { return Digests { none: true, crc32c: true } };
+    let mut digests = AllowedDigests { none: false, crc32c: false };
+    let Some(value) = s.find(key) else { return AllowedDigests { none: true, crc32c: true } };
     let Some(list) = value.get_ref().as_array() else {
         kind(p, key, value, "a list", HINT);
         return digests;

@@ -6,7 +6,8 @@ use lunar_proto::duration;
 use lunar_proto::size;
 use lunar_runtime::CoreSelection;
 use lunar_target::config::{
-    AccessRule, ChapAccount, Digests, DiscoveryConfig, IpNetwork, PortalGroup, SessionConfig, TargetLimits,
+    AccessRule, AllowedDigests, ChapAccount, DiscoveryConfig, IpNetwork, PortalGroup, SessionConfig,
+    TargetLimits,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -168,7 +169,7 @@ fn session(s: &SessionConfig) -> Vec<Setting> {
     ]
 }
 
-fn digests(digests: &Digests) -> String {
+fn digests(digests: &AllowedDigests) -> String {
     let names = [("None", digests.none), ("CRC32C", digests.crc32c)];
     list(names.into_iter().filter(|(_, allowed)| *allowed).map(|(name, _)| name))
 }

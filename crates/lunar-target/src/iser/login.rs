@@ -7,7 +7,7 @@ use crate::iscsi::transport::IscsiTransport;
 use crate::session_info::SessionTransport;
 use lunar_proto::Pdu;
 use lunar_proto::login::SessionType;
-use lunar_proto::parameters::{Digests, Offer, Parameters};
+use lunar_proto::parameters::{AllowedDigests, Offer, Parameters};
 use lunar_rdma::{Endpoint, EndpointEvent, EndpointEvents};
 use lunar_runtime::send_queue::Payload;
 use lunar_wire::iscsi::Bhs;
@@ -84,7 +84,7 @@ impl LoginTransport for IserLogin {
     }
 
     fn offer(&self, offer: Offer) -> Offer {
-        let none = Digests { none: true, crc32c: false };
+        let none = AllowedDigests { none: true, crc32c: false };
         Offer {
             rdma_extensions: true,
             target_recv_data_segment_length: MAX_SEGMENT,

@@ -193,7 +193,7 @@ fn target_without_extensions_is_refused() {
 
 #[test]
 fn digests_are_not_offered_over_rdma_whatever_the_options_say() {
-    let crc = lunar_proto::parameters::Digests { none: false, crc32c: true };
+    let crc = lunar_proto::parameters::AllowedDigests { none: false, crc32c: true };
     let mut options = options();
     (options.offer.header_digest, options.offer.data_digest) = (crc, crc);
     let (came, _, asked) = log_in(Some(NAME), options, &[]);

@@ -165,8 +165,8 @@ fn answers_that_were_not_offered() {
     let level = Offer { error_recovery_level: 1, max_outstanding_r2t: 1, ..Offer::default() };
     let no = Offer { initial_r2t: true, immediate_data: false, ..Offer::default() };
     let fence = Offer { task_reporting: TaskReporting::ResponseFence, ..Offer::default() };
-    let none = Offer { header_digest: Digests { none: true, crc32c: false }, ..Offer::default() };
-    let demand = Offer { data_digest: Digests { none: false, crc32c: true }, ..Offer::default() };
+    let none = Offer { header_digest: AllowedDigests { none: true, crc32c: false }, ..Offer::default() };
+    let demand = Offer { data_digest: AllowedDigests { none: false, crc32c: true }, ..Offer::default() };
     let young = Offer { protocol_level: 2, ..Offer::default() };
     let usual = Offer::default();
     for (offer, key, value) in [

@@ -14,7 +14,7 @@ use super::login::*;
 use crate::Pdu;
 use crate::chap::{Algorithm, Secret};
 use crate::login::{EXCHANGES, SEGMENT_LEN, SessionType};
-use crate::parameters::{Digests, Offer, Parameters, TaskReporting};
+use crate::parameters::{AllowedDigests, Offer, Parameters, TaskReporting};
 
 const INITIATOR: &str = "iqn.1993-08.org.debian:01:abc";
 const DISKS: &str = "iqn.2026-11.org.example:disks";
@@ -264,8 +264,8 @@ fn login_of_two_exchanges() {
 /// KEY-001, KEY-022, KEY-023, NEG-018: the offered keys follow the login parameters.
 #[test]
 fn offered_keys_follow_the_options() {
-    let none = Digests { none: true, crc32c: false };
-    let crc32c = Digests { none: false, crc32c: true };
+    let none = AllowedDigests { none: true, crc32c: false };
+    let crc32c = AllowedDigests { none: false, crc32c: true };
     let offer = Offer { header_digest: none, data_digest: crc32c, ..Offer::default() };
     let young = Offer { protocol_level: 2, task_reporting: TaskReporting::ResponseFence, ..Offer::default() };
     let old = Offer { task_reporting: TaskReporting::Rfc3720, ..Offer::default() };
@@ -429,7 +429,7 @@ fn lists_with_values_of_others() {
 fn answers_beside_values() {
     let small = Offer { max_burst_length: 4096, first_burst_length: 4096, ..Offer::default() };
     let quiet = Offer { initial_r2t: true, immediate_data: false, ..small.clone() };
-    let demand = Offer { header_digest: Digests { none: false, crc32c: true }, ..Offer::default() };
+    let demand = Offer { header_digest: AllowedDigests { none: false, crc32c: true }, ..Offer::default() };
     for (offer, key, value, good) in [
         (Offer::default(), "DataPDUInOrder", Some("Reject"), true),
         (Offer::default(), "MaxBurstLength", Some("Reject"), true),

@@ -113,8 +113,8 @@ fn users(required: bool) -> Authentication {
     Authentication { required, users: Arc::new([alice]), mutual: Some(lunar), ..Authentication::none() }
 }
 
-fn digests() -> impl Strategy<Value = Digests> {
-    let d = |none, crc32c| Digests { none, crc32c };
+fn digests() -> impl Strategy<Value = AllowedDigests> {
+    let d = |none, crc32c| AllowedDigests { none, crc32c };
     prop::sample::select(vec![d(true, true), d(true, false), d(false, true)])
 }
 
@@ -157,7 +157,7 @@ fn credentials() -> impl Strategy<Value = Option<Credentials>> {
     prop_oneof![Just(None), some]
 }
 
-fn meet(a: Digests, b: Digests) -> bool {
+fn meet(a: AllowedDigests, b: AllowedDigests) -> bool {
     a.none && b.none || a.crc32c && b.crc32c
 }
 

@@ -4,7 +4,7 @@ use super::*;
 
 /// The offer for a session over RDMA.
 fn over_rdma() -> Offer {
-    let none = Digests { none: true, crc32c: false };
+    let none = AllowedDigests { none: true, crc32c: false };
     Offer {
         rdma_extensions: true,
         initial_r2t: true,

@@ -1,14 +1,14 @@
 //! Keys of iSER (RFC 7145 section 6).
 
 use super::*;
-use crate::parameters::Digests;
+use crate::parameters::AllowedDigests;
 
 const ALL: &str = "RDMAExtensions=Yes\0TargetRecvDataSegmentLength=4096\0InitiatorRecvDataSegmentLength=262144\0\
     TaggedBufferForSolicitedDataOnly=Yes\0iSERHelloRequired=Yes\0MaxOutstandingUnexpectedPDUs=4\0MaxAHSLength=64\0";
 
 /// A target whose sessions run over RDMA.
 fn over_rdma() -> Pair {
-    let none = Digests { none: true, crc32c: false };
+    let none = AllowedDigests { none: true, crc32c: false };
     let offer = Offer {
         rdma_extensions: true,
         initial_r2t: true,
