@@ -307,7 +307,7 @@ fn invalid_mount_point_or_name_is_refused_with_a_hint() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     let long = "x".repeat(256);
     let cases = [
-        (Path::new("/no/such/folder"), NAME, "make an empty folder"),
+        (Path::new("/no/such/folder"), NAME, "create an empty folder"),
         (&file, NAME, "is not a directory"),
         (Path::new("/"), "a/b", "is not a file name"),
         (Path::new("/"), "..", "is not a file name"),

@@ -32,9 +32,9 @@ step "without the driver"
 refused 'modprobe ublk_drv' start memory:1048576
 modprobe ublk_drv || fail "modprobe"
 echo 2 >/proc/sys/kernel/io_uring_disabled
-refused 'ublk needs io_uring' start memory:1048576
+refused 'which ublk needs' start memory:1048576
 echo 0 >/proc/sys/kernel/io_uring_disabled
-refused 'cannot find it' recover 0 memory:1048576
+refused 'cannot find the device' recover 0 memory:1048576
 refused '1 to 4096 requests' start memory:1048576 depth=5000
 
 step "a file as a device"
@@ -62,15 +62,15 @@ try blkdiscard -z -o 1048576 -l 2097152 "$disk"
 step "kill -9 under load"
 try mkfs.ext4 -q -F "$disk"
 try mount "$disk" /mnt
-refused 'serves it' recover 0 memory:268435456
-refused 'serves it' remove 0
+refused 'serves its requests' recover 0 memory:268435456
+refused 'serves its requests' remove 0
 start_writer
 for kill in $(seq "${KILLS:-2}"); do
     await_files 12
     killed
     echo "killed after file $(cat /run/acknowledged)"
     sleep 0.5
-    refused 'give it the medium' recover 0 memory:1048576
+    refused 'use the medium that' recover 0 memory:1048576
     serve recover 0 /run/disk.img
 done
 await_files 12
@@ -82,7 +82,7 @@ step "a larger medium"
 serve start /run/disk.img
 truncate -s 320M /run/disk.img
 kill -HUP "$server"
-wait_for 30 '[ "$(blockdev --getsize64 "$disk")" = 335544320 ] || grep -q "needs Linux 6.16" /run/ublk.log' ||
+wait_for 30 '[ "$(blockdev --getsize64 "$disk")" = 335544320 ] || grep -q "Linux 6.16 can change" /run/ublk.log' ||
     fail "neither a new capacity nor a log line"
 stopped
 
@@ -100,7 +100,7 @@ step "no process, no device"
 serve start memory:16777216 id=3 block-size=4096 depth=1
 [ "$disk" = /dev/ublkb3 ] || fail "it is $disk"
 [ "$(blockdev --getss "$disk")" = 4096 ] || fail "not blocks of 4096 bytes"
-refused 'choose another number' start memory:1048576 id=3
+refused 'choose another device number' start memory:1048576 id=3
 verify "$disk" 4
 killed
 try "$UBLK" remove 3

@@ -56,8 +56,14 @@ impl FuseMount {
     ) -> Result<FuseMount, Error> {
         check_name(name)?;
         let read_only = options.read_only || backend.facts().read_only;
-        let dir = std::path::absolute(dir)
-            .map_err(|e| Error::refused(dir.display().to_string(), "use it", e, "name a folder"))?;
+        let dir = std::path::absolute(dir).map_err(|e| {
+            Error::refused(
+                dir.display().to_string(),
+                "make the path absolute",
+                e,
+                "give the path of a folder",
+            )
+        })?;
         let (device, mounted) = mount::mount(&dir, read_only)?;
         let (stop, stopped) = flume::bounded(0);
         let (ending, ended) = flume::bounded(0);
@@ -66,7 +72,7 @@ impl FuseMount {
         cores.run_on(0, move || {
             let session = async {
                 if let Err(e) = session::serve(device, file, stopped, ending).await {
-                    tracing::error!("a FUSE session ended: {e}");
+                    tracing::error!("FUSE session failed, and its mount is no longer served: {e}");
                 }
             };
             lunar_runtime::spawn(session);
@@ -76,7 +82,12 @@ impl FuseMount {
         // If the file is not accessible, dropping the mount unmounts it.
         match std::fs::metadata(&mount.path) {
             Ok(_) => Ok(mount),
-            Err(e) => Err(Error::refused(mount.path.display().to_string(), "see it", e, "see the log")),
+            Err(e) => Err(Error::refused(
+                mount.path.display().to_string(),
+                "access the mounted file",
+                e,
+                "see the log for the error of the FUSE session",
+            )),
         }
     }
 
@@ -112,7 +123,7 @@ impl FuseMount {
         let _ = self.ended.recv_timeout(PATIENCE);
         unmounted?;
         let hint = "the last writes may be lost: see the log for the medium's error";
-        flushed.map_err(|e| Error::refused(self.path.display().to_string(), "flush", e, hint))
+        flushed.map_err(|e| Error::refused(self.path.display().to_string(), "flush the writes", e, hint))
     }
 }
 
@@ -127,7 +138,11 @@ impl Drop for FuseMount {
 fn check_name(name: &str) -> Result<(), Error> {
     let cannot_be = name.is_empty() || name.len() > MAX_NAME || matches!(name, "." | "..");
     match cannot_be || name.bytes().any(|b| b == b'/' || b == 0) {
-        true => Err(Error::new(format!("{name:?}"), "is not a file name", "choose a short one without /")),
+        true => Err(Error::new(
+            format!("{name:?}"),
+            "is not a file name",
+            "use 1 to 255 bytes without /, and neither . nor ..",
+        )),
         false => Ok(()),
     }
 }

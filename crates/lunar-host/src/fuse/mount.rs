@@ -41,20 +41,29 @@ pub(super) fn mount(dir: &Path, read_only: bool) -> Result<(OwnedFd, MountGuard)
     check(dir, &subject)?;
     let (device, unmount) = match HELPERS.into_iter().find_map(|program| with(program, dir, read_only)) {
         Some((program, mounted)) => {
-            let device =
-                mounted.map_err(|e| Error::refused(&subject, "mount", e, "name a folder of your own"))?;
+            let device = mounted.map_err(|e| {
+                Error::refused(&subject, "mount a file system here", e, "choose a folder that this user owns")
+            })?;
             (device, vec![program, "-u", "-z", "-q", "--"])
         }
         None => {
-            let hint = "install fusermount3 (Debian: apt-get install fuse3), or run this as root; /dev/fuse must be there";
+            let hint = "install fusermount3 (Debian: apt-get install fuse3), or run lunar as root; /dev/fuse must exist";
             let mounted = by_system_call(dir, read_only);
-            (mounted.map_err(|e| Error::refused(&subject, "mount", e, hint))?, vec!["umount", "-l", "--"])
+            (
+                mounted.map_err(|e| Error::refused(&subject, "mount a file system here", e, hint))?,
+                vec!["umount", "-l", "--"],
+            )
         }
     };
     let watcher = watch(dir, &unmount).map_err(|e| {
         // Unmount: there is no watcher, and nothing serves the mount.
         let _ = Command::new(unmount[0]).args(&unmount[1..]).arg(dir).status();
-        Error::refused(&subject, "start /bin/sh, which unmounts it later", e, "install a shell")
+        Error::refused(
+            &subject,
+            "start /bin/sh, which unmounts the folder later",
+            e,
+            "install a shell as /bin/sh",
+        )
     })?;
     Ok((device, MountGuard { watcher }))
 }
@@ -79,17 +88,22 @@ fn check(dir: &Path, subject: &str) -> Result<(), Error> {
     loop {
         let refused = match std::fs::metadata(dir) {
             Ok(found) if found.is_dir() => return empty(dir, subject),
-            Ok(_) => return Err(Error::new(subject, "is not a directory", "name an empty folder")),
+            Ok(_) => return Err(Error::new(subject, "is not a directory", "choose an empty folder")),
             Err(e) => e,
         };
         if refused.raw_os_error() != Some(Errno::NOTCONN.raw_os_error()) {
-            return Err(Error::refused(subject, "use it", refused, "make an empty folder there"));
-        }
-        if Instant::now() > end {
-            let hint = format!("unmount it: fusermount3 -u {subject}, or umount {subject}");
             return Err(Error::refused(
                 subject,
-                "use it: the process of its file system has ended",
+                "use the folder",
+                refused,
+                "create an empty folder at this path",
+            ));
+        }
+        if Instant::now() > end {
+            let hint = format!("unmount the folder: fusermount3 -u {subject}, or umount {subject}");
+            return Err(Error::refused(
+                subject,
+                "use the folder, a FUSE mount whose process has ended",
                 refused,
                 hint,
             ));
@@ -101,9 +115,11 @@ fn check(dir: &Path, subject: &str) -> Result<(), Error> {
 /// Checks that the directory is empty, since the mount would hide its files.
 fn empty(dir: &Path, subject: &str) -> Result<(), Error> {
     let first = std::fs::read_dir(dir).map(|mut entries| entries.next());
-    match first.map_err(|e| Error::refused(subject, "read it", e, "name a folder of your own"))? {
+    match first
+        .map_err(|e| Error::refused(subject, "list the folder", e, "choose a folder that this user owns"))?
+    {
         None => Ok(()),
-        Some(_) => Err(Error::new(subject, "is not empty", "name an empty folder")),
+        Some(_) => Err(Error::new(subject, "the folder is not empty", "choose an empty folder")),
     }
 }
 
@@ -175,8 +191,8 @@ impl MountGuard {
         let subject = dir.display().to_string();
         // The watcher was killed. As root, this process can unmount by itself.
         rustix::mount::unmount(dir, UnmountFlags::DETACH).map_err(|e| {
-            let hint = format!("unmount it by hand: fusermount3 -uz {subject}");
-            Error::refused(&subject, "unmount it", e.into(), hint)
+            let hint = format!("unmount the folder by hand: fusermount3 -uz {subject}");
+            Error::refused(&subject, "unmount the folder", e.into(), hint)
         })
     }
 }

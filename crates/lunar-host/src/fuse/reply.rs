@@ -291,7 +291,11 @@ impl ExportedFile {
 
 fn init(arguments: &InitIn) -> io::Result<FuseReply> {
     if arguments.major != MAJOR || arguments.minor < MINOR_LEAST {
-        tracing::error!(arguments.major, arguments.minor, "this kernel speaks another FUSE");
+        tracing::error!(
+            arguments.major,
+            arguments.minor,
+            "this kernel's FUSE protocol is not supported: version {MAJOR}.{MINOR_LEAST} or a later {MAJOR}.x is required"
+        );
         return Err(Errno::PROTO.into());
     }
     let known =

@@ -80,7 +80,10 @@ async fn receive(device: &PollFd<OwnedFd>, mut into: FuseRequest) -> io::Result<
 /// Executes a request, sends the reply, and returns the buffer.
 async fn handle(device: &PollFd<OwnedFd>, file: &ExportedFile, mut request: FuseRequest) -> FuseRequest {
     let Some(header) = request.header() else {
-        tracing::warn!(len = request.len, "no FUSE request");
+        tracing::warn!(
+            len = request.len,
+            "message of the kernel on /dev/fuse is too short for a FUSE request"
+        );
         return request;
     };
     let result = file.answer(&header, &mut request).await;
@@ -98,7 +101,7 @@ async fn handle(device: &PollFd<OwnedFd>, file: &ExportedFile, mut request: Fuse
     };
     // The kernel accepts a reply completely or not at all. It fails if the caller or the mount is gone.
     if let Err(e) = rustix::io::writev(device, &[IoSlice::new(head.as_bytes()), IoSlice::new(body)]) {
-        tracing::debug!(header.opcode, "a FUSE answer was not taken: {e}");
+        tracing::debug!(header.opcode, "the kernel did not accept the reply to a FUSE request: {e}");
     }
     request
 }

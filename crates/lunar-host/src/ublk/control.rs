@@ -40,7 +40,7 @@ impl ControlDevice {
     pub fn open() -> Result<ControlDevice, Error> {
         let file = File::options().read(true).write(true).open(PATH).map_err(no_driver)?;
         let ring = ring().map_err(|e| {
-            let hint = "ublk needs io_uring: allow it (sysctl kernel.io_uring_disabled=0, and the container's \
+            let hint = "allow io_uring, which ublk needs (sysctl kernel.io_uring_disabled=0, and the container's \
                 seccomp profile), or export with NBD or FUSE";
             Error::refused(PATH, "set up an io_uring", e, hint)
         })?;
@@ -195,11 +195,13 @@ fn is_early(e: &io::Error) -> bool {
 fn no_driver(e: io::Error) -> Error {
     let hint = match e.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-            "load the driver with `modprobe ublk_drv`. It is in Linux since 6.0 (CONFIG_BLK_DEV_UBLK=m); Debian has \
-                it from 6.12 on, Ubuntu in linux-modules-extra-$(uname -r). Without it, export with NBD or FUSE"
+            "load the driver with `modprobe ublk_drv`. Linux has ublk_drv since 6.0 (CONFIG_BLK_DEV_UBLK=m), Debian \
+                since its kernel 6.12, Ubuntu in linux-modules-extra-$(uname -r). Without ublk, export with NBD or FUSE"
         }
-        io::ErrorKind::PermissionDenied => "run this as root, or export with NBD or FUSE",
-        _ => "see dmesg; in a container, hand in /dev/ublk-control and the new /dev/ublkc* and /dev/ublkb*",
+        io::ErrorKind::PermissionDenied => "run lunar as root, or export with NBD or FUSE",
+        _ => {
+            "see dmesg; a container needs access to /dev/ublk-control, and to the new /dev/ublkc* and /dev/ublkb*"
+        }
     };
     Error::refused(PATH, "open", e, hint)
 }

@@ -88,9 +88,12 @@ impl UblkDevice {
         // If it does not start, dropping `device` removes it.
         let mut device = UblkDevice::new(control, &info, backend, options.block_size);
         let alive = device.begin(cores, &info, params(options, &facts));
-        alive.map_err(|e| device.refused("start it", e, "see dmesg"))?;
+        alive.map_err(|e| device.refused("start the device", e, "see dmesg"))?;
         if !device.survives() {
-            tracing::warn!(device.id, "before Linux 6.1, a ublk device does not outlive its process");
+            tracing::warn!(
+                device.id,
+                "this ublk device is lost if its process dies: recovery needs Linux 6.1"
+            );
         }
         Ok(device)
     }
@@ -105,25 +108,29 @@ impl UblkDevice {
         let mut control = ControlDevice::open()?;
         let info = orphan(&mut control, id)?;
         if info.flags & feature::USER_RECOVERY == 0 || info.state != state::QUIESCED {
-            let hint = "remove it and start anew: it was made without recovery, or never started";
-            return Err(Error::new(block_path(id).display().to_string(), "cannot be taken over", hint));
+            let hint = "remove the device, and attach the disk again";
+            return Err(Error::new(
+                block_path(id).display().to_string(),
+                "cannot be recovered: the device was created without recovery, or never started",
+                hint,
+            ));
         }
         let fail = |what: &str, e| Error::refused(block_path(id).display().to_string(), what, e, "see dmesg");
-        let params = control.params(id).map_err(|e| fail("read the parameters", e))?;
+        let params = control.params(id).map_err(|e| fail("read the parameters of the device", e))?;
         let (has, needs) = (backend.facts().capacity, params.basic.sectors << SECTOR_SHIFT);
         if has < needs {
-            let what = format!("has {needs} bytes, but the medium only {has}");
+            let what = format!("the device has {needs} bytes, but the medium has only {has}");
             let subject = block_path(id).display().to_string();
-            return Err(Error::new(subject, what, "give it the medium that it had"));
+            return Err(Error::new(subject, what, "use the medium that the device had before"));
         }
         while_busy(|| control.plain(UblkCommand::START_USER_RECOVERY, id, 0))
-            .map_err(|e| fail("take it over", e))?;
+            .map_err(|e| fail("recover the device", e))?;
         let mut device = UblkDevice::new(control, &info, backend, 1 << params.basic.logical_shift);
         let alive = device.serve(cores, &info, UblkCommand::END_USER_RECOVERY);
         alive.map_err(|e| {
             // A later process may still recover the device, so dropping must not remove it.
             device.is_stopped = true;
-            fail("take it over", e)
+            fail("recover the device", e)
         })?;
         Ok(device)
     }
@@ -136,7 +143,9 @@ impl UblkDevice {
         let mut control = ControlDevice::open()?;
         orphan(&mut control, id)?;
         let removed = control.plain(UblkCommand::STOP_DEV, id, 0).and_then(|()| delete(&mut control, id));
-        removed.map_err(|e| Error::refused(block_path(id).display().to_string(), "remove it", e, "see dmesg"))
+        removed.map_err(|e| {
+            Error::refused(block_path(id).display().to_string(), "remove the device", e, "see dmesg")
+        })
     }
 
     /// The number N of `/dev/ublkbN`.
@@ -176,14 +185,15 @@ impl UblkDevice {
     /// Before Linux 6.16, which cannot change the capacity.
     pub fn resize(&mut self) -> Result<(), Error> {
         let can = self.control.features().unwrap_or(0) & feature::UPDATE_SIZE != 0;
-        let hint = "detach it and attach it again: a change while it is in use needs Linux 6.16";
+        let hint =
+            "detach the disk and attach it again; Linux 6.16 can change the capacity of an attached disk";
         if !can {
-            let what = "this kernel's ublk devices keep their capacity";
+            let what = "this kernel cannot change the capacity of a ublk device";
             return Err(Error::new(self.path().display().to_string(), what, hint));
         }
         let sectors = sectors(&self.backend.facts(), self.block_size);
         let done = self.control.plain(UblkCommand::UPDATE_SIZE, self.id, sectors);
-        done.map_err(|e| self.refused("change its capacity", e, hint))
+        done.map_err(|e| self.refused("change the capacity", e, hint))
     }
 
     /// Flushes the page cache and removes the device, even while it is in use (see [`UblkDevice::is_in_use`]): its
@@ -236,15 +246,19 @@ impl UblkDevice {
         // Flush first: once the device is stopping, the kernel fails all further writes.
         let synced = self.sync();
         let stopped = self.control.plain(UblkCommand::STOP_DEV, self.id, 0);
-        stopped.map_err(|e| self.refused("stop it", e, "see dmesg"))?;
+        stopped.map_err(|e| self.refused("stop the device", e, "see dmesg"))?;
         if !self.served_no_more() {
-            let hint = "the kernel stops it when this process ends; remove it then";
-            return Err(Error::new(self.path().display().to_string(), "its requests do not end", hint));
+            let hint = "the kernel stops the device when this process ends; remove the device then";
+            return Err(Error::new(
+                self.path().display().to_string(),
+                "requests to the device have not ended in time",
+                hint,
+            ));
         }
         let id = self.id;
-        delete(&mut self.control, id).map_err(|e| self.refused("remove it", e, "see dmesg"))?;
-        let lost = "its last writes may be lost: check the data on it";
-        synced.map_err(|e| self.refused("flush it", e, lost))
+        delete(&mut self.control, id).map_err(|e| self.refused("remove the device", e, "see dmesg"))?;
+        let lost = "the last writes may be lost: check the data on the device";
+        synced.map_err(|e| self.refused("flush the page cache", e, lost))
     }
 
     /// Flushes the page cache. Skipped if a queue has failed, because it would block forever.
@@ -297,17 +311,18 @@ fn block_path(id: u32) -> PathBuf {
 }
 
 fn check(options: &Options, facts: &BackendInfo) -> Result<(), Error> {
-    let fail = |what: String, hint: &str| Err(Error::new("a ublk device", what, hint));
+    let fail = |what: String, hint: &str| Err(Error::new("ublk device", what, hint));
     if !matches!(options.block_size, 512 | 1024 | 2048 | 4096) {
         let what = format!("logical blocks of {} bytes are not supported", options.block_size);
-        return fail(what, "choose 512, 1024, 2048 or 4096");
+        return fail(what, "use a block size of 512, 1024, 2048 or 4096 bytes");
     }
     if options.queues == 0 || options.depth == 0 || options.depth > abi::MAX_DEPTH {
         let what = format!("{} queues of {} requests are not supported", options.queues, options.depth);
-        return fail(what, "choose at least 1 queue, of 1 to 4096 requests");
+        return fail(what, "use at least 1 queue, of 1 to 4096 requests");
     }
     if sectors(facts, options.block_size) == 0 {
-        return fail("the medium is smaller than one block".into(), "give it a larger one");
+        let what = format!("the medium is smaller than one block of {} bytes", options.block_size);
+        return fail(what, "use a larger medium");
     }
     Ok(())
 }
@@ -326,15 +341,17 @@ fn wanted(options: &Options) -> DeviceInfo {
 
 fn not_added(options: &Options, e: io::Error) -> Error {
     let hint = match (e.kind(), options.id) {
-        (io::ErrorKind::AlreadyExists, _) => "choose another number, or recover or remove that device",
-        (io::ErrorKind::PermissionDenied, _) => {
-            "run this as root (CAP_SYS_ADMIN), or export with NBD or FUSE"
+        (io::ErrorKind::AlreadyExists, _) => {
+            "choose another device number, or recover or remove the device with this number"
         }
-        (_, Some(_)) => "choose a smaller number, or none",
+        (io::ErrorKind::PermissionDenied, _) => {
+            "run lunar as root (CAP_SYS_ADMIN), or export with NBD or FUSE"
+        }
+        (_, Some(_)) => "choose a smaller device number, or omit the number",
         (_, None) => "see dmesg; the driver's parameter ublks_max limits the number of devices",
     };
-    let subject = options.id.map_or("a ublk device".into(), |id| block_path(id).display().to_string());
-    Error::refused(subject, "make it", e, hint)
+    let subject = options.id.map_or("ublk device".into(), |id| block_path(id).display().to_string());
+    Error::refused(subject, "create the device", e, hint)
 }
 
 /// The capacity in sectors, rounded down to whole blocks.
@@ -374,7 +391,7 @@ fn params(options: &Options, facts: &BackendInfo) -> Params {
 fn open_char(id: u32) -> io::Result<File> {
     let path = format!("/dev/ublkc{id}");
     let opened = while_busy(|| File::options().read(true).write(true).open(&path));
-    opened.map_err(|e| io::Error::new(e.kind(), format!("{path}: {e}")))
+    opened.map_err(|e| io::Error::new(e.kind(), format!("cannot open {path}: {e}")))
 }
 
 /// Repeats a call while it fails with `ResourceBusy` or `NotFound`, until the time limit.
@@ -398,14 +415,17 @@ fn orphan(control: &mut ControlDevice, id: u32) -> Result<DeviceInfo, Error> {
     let end = Instant::now() + PATIENCE;
     loop {
         let found = control.info(id);
-        let info = found.map_err(|e| Error::refused(&subject, "find it", e, "see `ls /dev/ublkb*`"))?;
+        let info = found.map_err(|e| {
+            Error::refused(&subject, "find the device", e, "list the devices with `ls /dev/ublkb*`")
+        })?;
         if info.state != state::LIVE {
             return Ok(info);
         }
         // An exiting process no longer has an executable.
         let is_served = std::fs::read_link(format!("/proc/{}/exe", info.pid)).is_ok();
         if is_served || Instant::now() > end {
-            return Err(Error::new(subject, format!("process {} serves it", info.pid), "end that one first"));
+            let what = format!("the device is in use: process {} serves its requests", info.pid);
+            return Err(Error::new(subject, what, "end that process first"));
         }
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -415,10 +435,13 @@ fn orphan(control: &mut ControlDevice, id: u32) -> Result<DeviceInfo, Error> {
 /// its number stays in use.
 fn delete(control: &mut ControlDevice, id: u32) -> io::Result<()> {
     let end = Instant::now() + CLOSING;
-    let give_up = || (Instant::now() > end).then(|| io::Error::other("another process has it open"));
+    let give_up = || (Instant::now() > end).then(|| io::Error::other("another process has the device open"));
     match control.plain_unless(UblkCommand::DEL_DEV, id, 0, &give_up) {
         Err(e) if e.kind() == io::ErrorKind::TimedOut => {
-            tracing::info!(id, "a ublk device is gone, and its number when the last user has closed it");
+            tracing::info!(
+                id,
+                "ublk device removed; its number becomes free when the last process closes the device"
+            );
             Ok(())
         }
         done => done,

@@ -57,7 +57,7 @@ impl Drop for RequestMap {
     fn drop(&mut self) {
         // SAFETY: `map` created it with this length, and no reference to it is left.
         if let Err(e) = unsafe { munmap(self.at.as_ptr(), self.bytes) } {
-            tracing::warn!("munmap: {e}");
+            tracing::warn!("cannot unmap the request descriptors of a ublk queue: {e}");
         }
     }
 }
@@ -105,7 +105,11 @@ async fn serve(queue: Arc<UblkQueue>, tag: u16, backend: &dyn Backend) -> io::Re
         let (answer, back) = exchange(&queue, tag, command, result, buf).await;
         match answer {
             Ok(0) => begin_batch(),
-            Ok(other) => return Err(io::Error::other(format!("the ublk driver returned {other}"))),
+            Ok(other) => {
+                return Err(io::Error::other(format!(
+                    "the ublk driver returned the unexpected result {other}"
+                )));
+            }
             Err(e) if e.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => return Ok(()),
             Err(e) => return Err(e),
         }
@@ -161,7 +165,7 @@ unsafe impl PollOpCode for TagCommand {
     type Control = ();
 
     fn pre_submit(&mut self, (): &mut ()) -> io::Result<Decision> {
-        Err(io::Error::new(io::ErrorKind::Unsupported, "ublk needs io_uring event loops"))
+        Err(io::Error::new(io::ErrorKind::Unsupported, "ublk needs an event loop with io_uring"))
     }
 
     fn operate(&mut self, (): &mut ()) -> Poll<io::Result<usize>> {
