@@ -95,7 +95,7 @@ fn sgp_dd_rejects_wrong_block_and_cdb_sizes() {
     let refused =
         |words: &[&str]| play(&[&["sgp_dd", &from, "of=."], words].concat()).expect_err(words[0]).to_string();
     assert!(refused(&["bs=4096"]).contains("use bs=512"));
-    assert!(refused(&["cdbsz=6", "bpt=257"]).contains("do not fit into a 6-byte CDB"));
+    assert!(refused(&["cdbsz=6", "bpt=257"]).contains("does not fit into a 6-byte CDB"));
     assert!(refused(&["cdbsz=6", "fua=2"]).contains("FUA"));
 }
 

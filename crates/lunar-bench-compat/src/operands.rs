@@ -93,7 +93,7 @@ impl Operands {
             return Ok(n);
         }
         Err(refused(
-            format!("{key}={n}: out of bounds"),
+            format!("{key}={n}: out of range"),
             format!("use {} to {}", bounds.start(), bounds.end()),
         ))
     }
@@ -115,7 +115,7 @@ impl Operands {
         match flags.iter().find(|flag| !known.contains(flag)) {
             None => Ok(flags),
             Some(flag) => Err(refused(
-                format!("{key}={}: not supported", flag.escape_debug()),
+                format!("{key}={}: flag not supported", flag.escape_debug()),
                 format!("use {}", known.join(", ")),
             )),
         }

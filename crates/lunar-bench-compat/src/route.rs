@@ -34,7 +34,7 @@ impl RouteEnd {
             None | Some("-") => {
                 let hint = "use a disk, /dev/zero to read from, or /dev/null to write to";
                 return Err(refused(
-                    format!("{key}= is missing: standard input and output are not supported"),
+                    format!("{key}= names no file or disk: standard input and output are not supported"),
                     hint,
                 ));
             }
@@ -150,7 +150,9 @@ fn check_file(target: &TargetSpec, output: Option<Option<u64>>) -> Result<(), Er
     let TargetSpec::Path(path) = target else { return Ok(()) };
     let (kind, what) = match fs::metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => (io::ErrorKind::NotFound, "the file does not exist"),
-        Ok(found) if found.is_file() && found.len() == 0 => (io::ErrorKind::InvalidInput, "it is empty"),
+        Ok(found) if found.is_file() && found.len() == 0 => {
+            (io::ErrorKind::InvalidInput, "the file is empty")
+        }
         _ => return Ok(()),
     };
     let hint = match output {
@@ -179,7 +181,10 @@ fn grown(
     to.close();
     let file = File::options().write(true).open(path).and_then(|file| file.set_len(size));
     file.map_err(|e| {
-        refused(format!("{}: cannot be extended: {e}", path.display()), "free space, or use a smaller count")
+        refused(
+            format!("cannot extend {} to {size} bytes: {e}", path.display()),
+            "free space, or use a smaller count",
+        )
     })?;
     open_end(&RoutePlan { destroy: true, ..plan.clone() }, target, Some(None))
 }
@@ -208,8 +213,10 @@ fn join(
         plan.bytes.map(|bytes| if plan.until_end { bytes.min(left.unwrap_or(bytes)) } else { bytes });
     let bytes = match (wanted, left.into_iter().chain(right).min()) {
         (Some(bytes), Some(room)) if bytes > room => {
-            let what = format!("{bytes} bytes were requested, {room} are available after skip or seek");
-            return Err(refused(what, "use a smaller count"));
+            let what = format!(
+                "count= requests {bytes} bytes, but only {room} bytes are available after skip= and seek="
+            );
+            return Err(refused(what, "use a smaller count="));
         }
         (bytes, room) => bytes.or(room).unwrap_or(0),
     };
@@ -225,7 +232,9 @@ fn join(
         (Some(from), None) => (from, None, IoDirection::Read, start),
         (Some(mut from), Some(to)) => {
             let fua = plan.fua;
-            let disk = to.disk(0).ok_or_else(|| refused("the output is closed", "open it again"))?;
+            let disk = to.disk(0).ok_or_else(|| {
+                refused("the output disk of of= is already closed", "run the command again")
+            })?;
             from.wrap(|_, from| -> Arc<dyn Backend> {
                 Arc::new(CopyDisk { from, to: disk.clone(), start: (start, seek), fua })
             });

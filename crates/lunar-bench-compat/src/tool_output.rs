@@ -37,8 +37,8 @@ impl<'a> ToolOutput<'a> {
         written.map_err(|e| {
             Error::new(
                 ErrorKind::System,
-                format!("writing the output failed: {e}"),
-                "check where the output goes",
+                format!("cannot write the output of the benchmark: {e}"),
+                "check the file or pipe that receives the output",
             )
         })
     }
@@ -66,7 +66,7 @@ impl<'a> ToolOutput<'a> {
     pub fn finish(mut self) -> Document {
         if self.left_out > 0 {
             // All other lines are printed. A failed output does not make the measurement fail.
-            _ = self.remark(format!("{} further runs are not kept", self.left_out));
+            _ = self.remark(format!("{} more runs are not in the stored result", self.left_out));
         }
         self.document
     }

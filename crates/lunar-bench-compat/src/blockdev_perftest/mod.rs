@@ -154,8 +154,12 @@ fn check(args: &Args) -> Result<(), Error> {
         return Err(refused("-t: dropping caches of another host is not supported", hint));
     }
     if args.blocks().is_empty() {
-        let what = format!("no block size from 2^{} down to 2^{}", args.max.min(args.size), args.min);
-        return Err(refused(what, "use a value of -m up to -M and -s"));
+        let what = format!(
+            "-m {0}: the smallest block size 2^{0} exceeds the largest, 2^{1}",
+            args.min,
+            args.max.min(args.size)
+        );
+        return Err(refused(what, "make -m at most as large as -M and -s"));
     }
     Ok(())
 }
@@ -167,7 +171,11 @@ fn measure(
     context: RunContext,
 ) -> Result<Document, Error> {
     if opened.capacity() < args.bytes() {
-        let what = format!("{target} has {} bytes, fewer than 2^{}", opened.capacity(), args.size);
+        let what = format!(
+            "{target} has {} bytes, fewer than the 2^{1} bytes of -s {1}",
+            opened.capacity(),
+            args.size
+        );
         return Err(refused(what, "use a smaller -s"));
     }
     let mut output = ToolOutput::new(format!("blockdev-perftest {} {target}", args.options_text()), context);
@@ -178,7 +186,7 @@ fn measure(
     let before = if args.buffered { CacheModel::PageCache } else { CacheModel::RequestSplittingWithoutData };
     if emulate_block_layer(opened, target, before) && args.buffered {
         output.remark(format!(
-            "-a: {target} has no page cache; requests of {} KiB, {} in flight, emulate it",
+            "-a: {target} has no page cache; requests of {} KiB, {} in flight, emulate a page cache",
             device::PIECE >> 10,
             device::MAX_IN_FLIGHT
         ))?;
@@ -224,7 +232,7 @@ fn refuse_data(
         }
         Some(why) => {
             let what = format!("{target} holds data in its first 2^{} bytes: {why}", args.size);
-            Err(Error::new(ErrorKind::HoldsData, what, "add -f to overwrite it"))
+            Err(Error::new(ErrorKind::HoldsData, what, "add -f to overwrite the data"))
         }
     }
 }

@@ -165,8 +165,12 @@ fn existing_data_is_found_and_options_f_n_overwrite() {
 fn invalid_options_are_rejected_with_a_hint() {
     let refused = |line: &str| perftest(line).expect_err("refused");
     assert!(refused("-t root@host null:1M").hint.contains("drop_caches"));
-    assert!(refused("-s 30 null:1M").what.contains("fewer than 2^30"));
-    assert!(refused("-m 14 -M 12 null:1M").what.contains("no block size"));
+    assert!(refused("-s 30 null:1M").what.contains("fewer than the 2^30 bytes of -s 30"));
+    assert!(
+        refused("-m 14 -M 12 null:1M")
+            .what
+            .contains("the smallest block size 2^14 exceeds the largest, 2^12")
+    );
     let error = refused("iscsi://127.0.0.1:1/iqn.2026-11.org.example:none/0");
     assert!(matches!(error.kind, ErrorKind::Target(Some(_))), "{error}");
 }

@@ -150,7 +150,7 @@ impl DbMixSettings {
         }
         if high > window || window > size {
             let what = format!(
-                "an operation of {high} bytes, a window of {window} and a file of {size} are not in ascending order"
+                "operation length {high}, window {window} and file size {size} (in bytes) are not in ascending order"
             );
             return Err(refused(
                 what,
@@ -158,7 +158,9 @@ impl DbMixSettings {
             ));
         }
         if size.checked_mul(self.files).is_none_or(|sum| sum > i64::MAX as u64) {
-            return Err(refused("the files are too large", "use fewer or smaller files"));
+            let what =
+                format!("{} files of {size} bytes are too large: the limit is 2^63-1 bytes", self.files);
+            return Err(refused(what, "use fewer or smaller files"));
         }
         // Align to the operation length if it is constant; a file ends with a whole operation.
         self.habit.granule = if low == high { low } else { SECTOR };
@@ -217,7 +219,9 @@ fn io_trash(places: &[String]) -> Option<Result<DbMixSettings, Error>> {
     if writes.checked_add(reads) != Some(100) || !within(outside, 0..=100) {
         let hint = "arguments 10 and 11 are percentages of writes and reads, argument 6 is the percentage outside the window";
         return Some(Err(refused(
-            format!("the sum of {writes} and {reads} is not 100, or {outside} exceeds 100"),
+            format!(
+                "invalid percentages: writes {writes} plus reads {reads} must be 100, outside the window {outside} at most 100"
+            ),
             hint,
         )));
     }
@@ -227,8 +231,10 @@ fn io_trash(places: &[String]) -> Option<Result<DbMixSettings, Error>> {
         || !within(think_ms, 0..=u32::MAX.into())
     {
         return Some(Err(refused(
-            "an argument is out of bounds",
-            "use 1 to 1024 threads and files, at least 1 operation",
+            format!(
+                "argument out of range: {threads} threads, {files} files, {operations} operations, {think_ms} ms think time"
+            ),
+            "use 1 to 1024 threads and files, at least 1 operation, and at most 4294967295 ms think time",
         )));
     }
     Some(Ok(DbMixSettings {

@@ -135,6 +135,9 @@ fn invalid_options_are_rejected_with_a_hint() {
     assert!(
         refused("2 2 ./ 500000000 50000000 10 4096 4096 300000 20 90 0 10").contains("arguments 10 and 11")
     );
-    assert!(refused("0 2 ./ 500000000 50000000 10 4096 4096 300000 10 90 0 10").contains("out of bounds"));
+    assert!(
+        refused("0 2 ./ 500000000 50000000 10 4096 4096 300000 10 90 0 10")
+            .contains("argument out of range: 0 threads, 2 files")
+    );
     assert!(refused("/nowhere/at/all").contains("/nowhere/at/all"));
 }

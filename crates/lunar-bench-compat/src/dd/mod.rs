@@ -66,8 +66,8 @@ impl DdSettings {
         let given = Operands::parse("dd", &args.operands, &KEYS)?;
         let list = given.text("bs").unwrap_or("512").split(',');
         let sizes = list.map(|text| operands::read("bs", text)).collect::<Result<Vec<_>, _>>()?;
-        if sizes.iter().any(|bs| !(1..=1 << 30).contains(bs)) {
-            return Err(refused("bs: out of bounds", "use 1 to 1G"));
+        if let Some(bs) = sizes.iter().find(|bs| !(1..=1 << 30).contains(*bs)) {
+            return Err(refused(format!("bs={bs}: out of range"), "use 1 to 1G"));
         }
         let (input, output) = (given.flags("iflag", &IFLAGS)?, given.flags("oflag", &OFLAGS)?);
         let conv = given.flags("conv", &CONV)?;
@@ -75,8 +75,11 @@ impl DdSettings {
             None | Some("progress") => (true, true),
             Some("noxfer") => (true, false),
             Some("none") => (false, false),
-            Some(_) => {
-                return Err(refused("unknown status", "use none, noxfer or progress"));
+            Some(other) => {
+                return Err(refused(
+                    format!("status={}: unknown", other.escape_debug()),
+                    "use none, noxfer or progress",
+                ));
             }
         };
         let direct = [input.contains(&"direct"), output.contains(&"direct")];
@@ -91,7 +94,7 @@ impl DdSettings {
             (self.given.all("if").collect(), self.given.all("of").collect());
         match (&inputs[..], &outputs[..]) {
             ([], _) | (_, []) => Err(refused(
-                "if= or of= is missing: standard input and output are not supported",
+                "if= or of= is missing, and standard input and output are not supported",
                 "use /dev/zero to read from, /dev/null to write to",
             )),
             ([input], outputs) => Ok(outputs.iter().map(|output| (*input, *output)).collect()),
@@ -100,15 +103,19 @@ impl DdSettings {
                 Ok(inputs.iter().copied().zip(outputs.iter().copied()).collect())
             }
             _ => Err(refused(
-                "the numbers of if= and of= differ",
-                "use one of them once, or both equally often",
+                format!(
+                    "{} inputs (if=) cannot be paired with {} outputs (of=)",
+                    inputs.len(),
+                    outputs.len()
+                ),
+                "give if= or of= once, or both equally often",
             )),
         }
     }
 
     fn plan(&self, (input, output): (&str, &str), bs: u64, index: usize) -> Result<RoutePlan, Error> {
         let bytes = |key: &str| -> Result<Option<u64>, Error> {
-            let many = || refused(format!("{key} is too large"), "use a smaller value");
+            let many = || refused(format!("{key}=: too many blocks of {bs} bytes"), "use a smaller value");
             self.given.number(key)?.map(|blocks| blocks.checked_mul(bs).ok_or_else(many)).transpose()
         };
         Ok(RoutePlan {
@@ -226,7 +233,7 @@ fn check_skips(pairs: &[(String, String)], routes: &[OpenRoute]) -> Result<(), E
         None => Ok(()),
         Some((pair, route)) => Err(refused(
             format!(
-                "{}: cannot skip: the end is {} bytes before that",
+                "{}: skip= is {} bytes past the end of the input",
                 redact_secrets(&pair.0),
                 route.past_end
             ),

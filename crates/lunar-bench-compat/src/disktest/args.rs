@@ -215,8 +215,8 @@ impl TestPlan {
     pub fn area(&self, capacity: u64) -> Result<(u64, u64), Error> {
         let small = |end: u64| {
             refused(
-                format!("byte {end} is past the end of the target, {capacity} bytes"),
-                "use a smaller range",
+                format!("the range ends at byte {end}, past the end of the target at byte {capacity}"),
+                "use a smaller range: see -s, -S and -N",
             )
         };
         let volume = self.volume.unwrap_or(capacity);
@@ -231,8 +231,9 @@ impl TestPlan {
         }
         let longest = self.phases.iter().map(|phase| phase.job.longest()).max().unwrap_or(0);
         if u64::from(longest) > end - start {
-            let what = format!("transfers of {longest} bytes exceed the {} bytes in use", end - start);
-            return Err(refused(what, "use a smaller -B, or a larger target"));
+            let what =
+                format!("transfers of {longest} bytes (-B) exceed the tested range of {} bytes", end - start);
+            return Err(refused(what, "use a smaller -B, or a larger range"));
         }
         Ok((start, end - start))
     }
@@ -247,12 +248,20 @@ fn wanted(letters: &str) -> Result<ReportOptions, Error> {
             'R' => wanted.times = true,
             'P' => wanted.performance = true,
             'A' => wanted = ReportOptions { throughput: true, transfers: true, times: true, ..wanted },
-            _ => return Err(refused(format!("-P {letters}: unknown"), "use T, X, R, A and P")),
+            _ => {
+                return Err(refused(
+                    format!("-P {letters}: unknown letter {letter:?}"),
+                    "use T, X, R, A and P",
+                ));
+            }
         }
     }
     let ReportOptions { throughput, transfers, times, performance } = wanted;
     if performance && !(throughput || transfers || times) {
-        return Err(refused("-P P selects only the format", "add T, X, R or A: -P AP"));
+        return Err(refused(
+            "-P P: only the format of the statistics is selected, and no statistics",
+            "add T, X, R or A, as in -P AP",
+        ));
     }
     Ok(wanted)
 }
@@ -263,10 +272,11 @@ fn check_heartbeat(
     wanted: ReportOptions,
 ) -> Result<(), Error> {
     if heartbeat.is_some() && wanted == ReportOptions::default() {
-        return Err(refused("-h has nothing to print", "add -P, such as -P T"));
+        return Err(refused("-h: a heartbeat prints statistics, and -P selects none", "add -P, as in -P T"));
     }
-    if heartbeat.zip(time).is_some_and(|(heartbeat, time)| heartbeat > time) {
-        return Err(refused("the heartbeat is longer than the run time", "use a smaller -h, or a larger -T"));
+    if let Some((heartbeat, time)) = heartbeat.zip(time).filter(|(heartbeat, time)| heartbeat > time) {
+        let what = format!("-h: the heartbeat of {heartbeat:?} exceeds the run time of {time:?} (-T)");
+        return Err(refused(what, "use a smaller -h, or a larger -T"));
     }
     Ok(())
 }
@@ -276,8 +286,8 @@ fn is_direct(kind: &str) -> Result<bool, Error> {
         "r" | "rd" | "bd" | "fd" => Ok(true),
         "b" | "f" => Ok(false),
         _ => {
-            let what = format!("-I {}: unknown", kind.escape_debug());
-            Err(refused(what, "use r, b or f, and d for direct: -I bd"))
+            let what = format!("-I {}: unknown type of I/O", kind.escape_debug());
+            Err(refused(what, "use r, b or f, with d appended for direct I/O, as in -I bd"))
         }
     }
 }
@@ -297,11 +307,14 @@ fn compare(args: &Args, reads: bool, writes: bool) -> Result<bool, Error> {
         return Ok(false);
     }
     if args.random {
-        return Err(refused("-E cannot compare random bytes (-z)", "use -c, -f or -n"));
+        return Err(refused("-E: random data (-z) cannot be compared", "replace -z with -c, -f or -n"));
     }
     if reads && writes && order(args) != "L" {
-        let hint = "use -p L: all writes come before all reads";
-        return Err(refused("-E needs data that was written before it is read", hint));
+        let hint = "use -p L, which does all writes before all reads";
+        return Err(refused(
+            "-E: mixed reads and writes would compare blocks that were not written before",
+            hint,
+        ));
     }
     Ok(reads)
 }
@@ -322,14 +335,17 @@ pub fn order(args: &Args) -> &str {
 
 /// The bytes of a number of sectors.
 fn volume(text: &str) -> Result<u64, Error> {
-    let many = || refused(format!("-N {text} is too large"), "use fewer sectors");
+    let many = || refused(format!("-N {text}: too many sectors"), "use fewer sectors");
     number("-N", text)?.checked_mul(SECTOR).ok_or_else(many)
 }
 
 fn phases(args: &Args, job: Job, reads: bool, writes: bool) -> Result<Vec<TestPhase>, Error> {
     let order = order(args);
     if order.ends_with('d') {
-        return Err(refused("sweeps up and down are not supported", "omit the d: sweeps go upwards"));
+        return Err(refused(
+            format!("-p {order}: sweeps up and down (d) are not supported"),
+            "omit the d: sweeps then go upwards",
+        ));
     }
     let direction = match (reads, writes) {
         (true, false) => IoDirection::Read,
@@ -342,17 +358,19 @@ fn phases(args: &Args, job: Job, reads: bool, writes: bool) -> Result<Vec<TestPh
         ("R" | "r", Some(text)) => {
             let wrong = || {
                 refused(
-                    format!("-D {}: not a ratio", text.escape_debug()),
+                    format!("-D {}: not a ratio of reads and writes", text.escape_debug()),
                     "use R:W with a sum of 100, as in 70:30",
                 )
             };
             let share = duty(text).ok_or_else(wrong)?;
             if IoDirection::Mix(share).writes() && !writes {
-                return Err(refused("-D needs writes", "add -w"));
+                return Err(refused(format!("-D {text}: a ratio with writes needs -w"), "add -w"));
             }
             Ok(vec![phase(None, IoDirection::Mix(share), AccessPattern::Random)])
         }
-        ("L" | "l", Some(_)) => Err(refused("-D needs random passes", "use -p R, or omit -D")),
+        ("L" | "l", Some(_)) => {
+            Err(refused(format!("-D: a ratio needs random passes, not -p {order}"), "use -p R, or omit -D"))
+        }
         ("L", None) if reads && writes => Ok(vec![
             phase(Some("write"), IoDirection::Write, AccessPattern::Sequential),
             phase(Some("read"), IoDirection::Read, AccessPattern::Sequential),
@@ -361,7 +379,9 @@ fn phases(args: &Args, job: Job, reads: bool, writes: bool) -> Result<Vec<TestPh
             Ok(vec![phase(None, IoDirection::Turns, AccessPattern::Sequential)])
         }
         ("L" | "l", None) => Ok(vec![phase(None, direction, AccessPattern::Sequential)]),
-        _ => Err(refused(format!("-p {}: unknown", order.escape_debug()), "use R, L or l")),
+        _ => {
+            Err(refused(format!("-p {}: unknown order of transfers", order.escape_debug()), "use R, L or l"))
+        }
     }
 }
 
@@ -369,8 +389,8 @@ fn range(args: &Args, sizes: &[Weighted]) -> Result<Option<(u64, Option<u64>, u6
     let (key, text, unit) = match (&args.lba, &args.block_range) {
         (Some(text), _) => ("-s", text, SECTOR),
         (None, Some(_)) if sizes.len() > 1 => {
-            let what = "-S counts transfers, and needs a single size (-B)";
-            return Err(refused(what, "use -s, which counts sectors, or a single size"));
+            let what = "-S counts transfers of one size, but -B has a range of sizes";
+            return Err(refused(what, "use -s, which counts sectors, or a single size in -B"));
         }
         (None, Some(text)) => ("-S", text, u64::from(sizes[0].0)),
         (None, None) => return Ok(None),

@@ -319,7 +319,7 @@ impl TestedDevice<'_> {
                 }
             }
             running.join().unwrap_or_else(|_| {
-                Err(super::refused("the thread of a pass panicked", "this is a bug in Lunar: report it"))
+                Err(super::refused("a thread of disktest panicked", "this is a bug in Lunar: report it"))
             })
         })
     }

@@ -43,7 +43,10 @@ pub fn sizes(text: &str) -> Result<Vec<Weighted>, Error> {
     let (low, high) = text.split_once(':').unwrap_or((text, text));
     let (low, high) = (size(low)?, size(high)?);
     if low > high {
-        return Err(refused(format!("-B {text}: the range is descending"), "put the smaller size first"));
+        return Err(refused(
+            format!("-B {text}: the first size of the range is the larger one"),
+            "put the smaller size first",
+        ));
     }
     Ok(words::length_range(low, high, SECTOR))
 }
@@ -52,14 +55,17 @@ fn size(text: &str) -> Result<u64, Error> {
     // Most powers of 1000 are not whole sectors: an upper-case letter is probably a mistake.
     if text.ends_with(['K', 'M', 'G']) {
         let hint = format!("use -B {}", text.to_ascii_lowercase());
-        return Err(refused(format!("-B {text}: a transfer size needs the suffix k, m or g"), hint));
+        return Err(refused(
+            format!("-B {text}: the suffix of a transfer size must be lower case: k, m or g"),
+            hint,
+        ));
     }
     let n = number("-B", text)?;
     let is_bare = text.bytes().all(|byte| byte.is_ascii_digit());
     let bytes = if is_bare && n <= 256 { n * SECTOR } else { n / SECTOR * SECTOR };
     match bytes {
         1..=0x4000_0000 => Ok(bytes),
-        _ => Err(refused(format!("-B {text}: not a transfer size"), "use 1 sector to 1g")),
+        _ => Err(refused(format!("-B {text}: transfer size out of range"), "use 512 bytes (1 sector) to 1g")),
     }
 }
 
@@ -72,7 +78,7 @@ pub fn fixed(text: &str) -> Result<[u8; 8], Error> {
     let digits = if digits.len() == 1 { format!("0{digits}") } else { digits.to_owned() };
     words::hex_pattern(&digits).ok_or_else(|| {
         let hint = "use 1, 2, 4 or 8 bytes in hexadecimal: a5, deadbeef";
-        refused(format!("-f {}: not a pattern", text.escape_debug()), hint)
+        refused(format!("-f {}: not a data pattern", text.escape_debug()), hint)
     })
 }
 

@@ -61,13 +61,13 @@ impl CdbOptions {
     pub fn check(self, end: u64, blocks: u64) -> Result<(), String> {
         let size = self.row();
         if self.size == 6 && (self.fua || self.dpo) {
-            return Err("6-byte CDBs have no FUA and no DPO".into());
+            return Err("a 6-byte CDB has neither FUA nor DPO".into());
         }
         if blocks > size.blocks {
-            return Err(format!("{} blocks do not fit into a {}-byte CDB", blocks, self.size));
+            return Err(format!("a command of {} blocks does not fit into a {}-byte CDB", blocks, self.size));
         }
         if end > 0 && end - 1 > size.last {
-            return Err(format!("block {} does not fit into a {}-byte CDB", end - 1, self.size));
+            return Err(format!("block address {} does not fit into a {}-byte CDB", end - 1, self.size));
         }
         Ok(())
     }
@@ -117,7 +117,8 @@ impl CdbDisk {
         let size = u64::from(self.lun.block_size());
         let (lba, blocks) = (offset / size, len as u64 / size);
         if !offset.is_multiple_of(size) || !(len as u64).is_multiple_of(size) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a multiple of the block size"));
+            let what = format!("{len} bytes at offset {offset} are not whole blocks of {size} bytes");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let fits = self.shape.check(lba + blocks, blocks);
         fits.map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
@@ -129,7 +130,10 @@ fn whole(completion: &Completion, len: usize) -> io::Result<()> {
     if completion.transferred == len {
         return Ok(());
     }
-    Err(io::Error::other(format!("{} of {len} bytes were transferred", completion.transferred)))
+    Err(io::Error::other(format!(
+        "the logical unit transferred only {} of {len} bytes",
+        completion.transferred
+    )))
 }
 
 impl Backend for CdbDisk {

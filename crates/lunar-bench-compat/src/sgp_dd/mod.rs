@@ -188,8 +188,8 @@ fn block_size(given: &Operands) -> Result<u64, Error> {
     for key in ["ibs", "obs"] {
         if given.number(key)?.is_some_and(|other| other != bs) {
             return Err(refused(
-                format!("{key} differs from bs"),
-                "use the logical block size for all three",
+                format!("{key}= differs from bs={bs}"),
+                "use the logical block size for bs=, ibs= and obs=",
             ));
         }
     }
@@ -200,7 +200,12 @@ fn block_size(given: &Operands) -> Result<u64, Error> {
 }
 
 fn bytes(blocks: u64, bs: u64) -> Result<u64, Error> {
-    blocks.checked_mul(bs).ok_or_else(|| refused(format!("{blocks} blocks are too many"), "use fewer blocks"))
+    blocks.checked_mul(bs).ok_or_else(|| {
+        refused(
+            format!("{blocks} blocks of {bs} bytes are too many: the limit is 2^64-1 bytes"),
+            "use fewer blocks",
+        )
+    })
 }
 
 /// Runs sgp_dd.
@@ -225,7 +230,10 @@ fn copy(
     context: RunContext,
 ) -> Result<Document, Error> {
     if route.bytes == 0 && settings.plan.bytes != Some(0) {
-        return Err(refused("no blocks after skip= or seek=", "use a smaller skip= or seek="));
+        return Err(refused(
+            "nothing to copy: skip= or seek= leaves no blocks",
+            "use a smaller skip= or seek=",
+        ));
     }
     let mut output = ToolOutput::new(tool_output::title("sgp_dd", &args.operands), context);
     let ends = [&settings.plan.input, &settings.plan.output];

@@ -114,7 +114,7 @@ fn dry_run_moves_nothing() {
 #[test]
 fn invalid_options_are_rejected_with_a_hint() {
     let refused = |line: &str| sgp_dd(line).expect_err(line).to_string();
-    assert!(refused("of=.").contains("if= is missing"));
+    assert!(refused("of=.").contains("if= names no file or disk"));
     assert!(refused("if=- of=.").contains("standard input"));
     assert!(refused("if=/dev/zero of=/dev/null").contains("neither"));
     assert!(refused("if=null:1M of=. cdbsz=7").contains("6, 10, 12 or 16"));
@@ -182,9 +182,9 @@ fn coe_replaces_unreadable_blocks_and_reports_them() {
 #[test]
 fn skip_past_end_is_rejected_and_count_zero_accepted() {
     let refused = |line: &str| sgp_dd(line).expect_err(line).to_string();
-    assert!(refused("if=null:1M of=. skip=2048").contains("no blocks after skip="));
-    assert!(refused("if=null:1M of=. skip=5000").contains("no blocks after skip="));
-    assert!(refused("if=null:1M of=. skip=5000 count=10").contains(", 0 are available"));
+    assert!(refused("if=null:1M of=. skip=2048").contains("leaves no blocks"));
+    assert!(refused("if=null:1M of=. skip=5000").contains("leaves no blocks"));
+    assert!(refused("if=null:1M of=. skip=5000 count=10").contains("only 0 bytes are available"));
     let (_, text) = sgp_dd("if=null:1M of=. count=0").expect("a count of zero");
     assert_eq!(text, "0+0 records in\n0+0 records out\n");
 }
