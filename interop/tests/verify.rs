@@ -107,6 +107,6 @@ fn verify_detects_a_disk_changed_by_others() {
     server.restart();
     let output = bench(&server, &["--verify-only"]).output().expect("lunar runs");
     let (out, err) = stdout_and_stderr(&output);
-    let expected = format!("block {block} (byte {}): CRC mismatch", block * UNIT);
+    let expected = format!("block {block} (byte {}): the data does not match its CRC", block * UNIT);
     assert!(output.status.code() == Some(1) && err.contains(&expected), "{out}{err}");
 }

@@ -36,6 +36,8 @@ fn with_default_timeouts(url: Url) -> Result<Url, lunar_initiator::Error> {
 
 /// Bytes of `null:` and `memory:` without a size.
 const DEFAULT_SIZE: u64 = 1 << 30;
+/// The fault if the event loop of a session has ended.
+const EVENT_LOOP: &str = "an event loop of the benchmark failed";
 
 /// How targets are opened.
 #[derive(Clone, Debug)]
@@ -148,7 +150,8 @@ impl OpenTargets {
         if let Some(pid) = options.target_pid {
             cpu::of(pid)?;
         }
-        let cores = Cores::start(&cpus).map_err(|e| system_error("the event loops cannot start", &e))?;
+        let cores = Cores::start(&cpus)
+            .map_err(|e| system_error("cannot start the event loops of the benchmark", &e))?;
         let (target_sessions, luns, facts) = (Vec::new(), Vec::new(), Vec::new());
         let mut opened = OpenTargets { cores, target_sessions, options: options.clone(), luns, facts };
         for target in targets {
@@ -267,7 +270,7 @@ impl OpenTargets {
     fn add_lun(&mut self, url: &Url) -> Result<Arc<Lun>, Error> {
         let (core, url) = (self.target_sessions.len() % self.cores.count(), url.clone());
         let lun = self.cores.wait(core, move || async move { lunar_initiator::open(&url).await });
-        let lun = lun.map_err(|e| system_error("an event loop failed", &e))?.map_err(initiator_error)?;
+        let lun = lun.map_err(|e| system_error(EVENT_LOOP, &e))?.map_err(initiator_error)?;
         self.add_session(lun.clone());
         self.luns.push((core, lun.clone()));
         Ok(lun)
@@ -276,7 +279,7 @@ impl OpenTargets {
     fn add_nbd(&mut self, url: &nbd::NbdUrl) -> Result<Arc<nbd::NbdDisk>, Error> {
         let (core, url) = (self.target_sessions.len() % self.cores.count(), url.clone());
         let disk = self.cores.wait(core, move || async move { nbd::open(&url).await });
-        let disk = disk.map_err(|e| system_error("an event loop failed", &e))?.map_err(open_error)?;
+        let disk = disk.map_err(|e| system_error(EVENT_LOOP, &e))?.map_err(open_error)?;
         self.add_session(disk.clone());
         Ok(disk)
     }
@@ -290,11 +293,11 @@ impl OpenTargets {
             let (disk, len) = (session.disk.clone(), CHECKED_BYTES.min(capacity) as usize);
             let look = move || async move { disk.read(offset, lunar_runtime::Buf::zeroed(len)).await };
             let (result, buf) =
-                self.cores.wait(session.core, look).map_err(|e| system_error("an event loop failed", &e))?;
+                self.cores.wait(session.core, look).map_err(|e| system_error(EVENT_LOOP, &e))?;
             result.map_err(|e| system_error(&format!("{target} cannot be read"), &e))?;
             if let Some(at) = buf.iter().position(|byte| *byte != 0) {
                 let what = format!("{target} holds data: byte {} is not zero", offset + at as u64);
-                return Err(Error::new(ErrorKind::HoldsData, what, "add --destroy to overwrite it"));
+                return Err(Error::new(ErrorKind::HoldsData, what, "add --destroy to overwrite the data"));
             }
         }
         Ok(())

@@ -42,15 +42,15 @@ impl TargetTransport {
             )
         };
         let TargetSpec::Lun(url) = &target else {
-            return Err(wrong("needs a target with sessions", "omit --transport"));
+            return Err(wrong("applies only to iSCSI, iSER and SRP targets", "omit --transport"));
         };
         match (url.transport, self.carried()) {
             (Carried::Tcp | Carried::Iser, Carried::Srp) => Err(wrong(
-                "cannot use an iSCSI name",
+                "needs an SRP target port, and the URL has an iSCSI name",
                 "use srp://HOST[:PORT]/ID_EXT[:IOC_GUID]/LUN with the target's id_ext and ioc_guid",
             )),
             (Carried::Srp, Carried::Tcp | Carried::Iser) => Err(wrong(
-                "cannot use an SRP target port",
+                "needs an iSCSI name, and the URL has an SRP target port",
                 "use iscsi://HOST[:PORT]/IQN/LUN; lunar ls iscsi://HOST[:PORT] lists the names",
             )),
             (_, transport) => {

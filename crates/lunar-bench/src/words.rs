@@ -96,7 +96,7 @@ pub fn sizes(text: &str) -> Result<Vec<Weighted>, Error> {
         match weight.parse::<u32>() {
             Ok(weight @ 1..=1_000_000) => Ok((length(size)?, weight)),
             _ => invalid(
-                format!("invalid weight \"{}\"", weight.escape_debug()),
+                format!("invalid weight \"{}\" of a command length", weight.escape_debug()),
                 "use a number from 1 to 1000000, as in 4k/60",
             ),
         }

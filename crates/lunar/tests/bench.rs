@@ -242,7 +242,12 @@ fn full_disk_ends_the_run_and_results_are_printed() {
     let document: Document = serde_json::from_str(&out).expect("the results so far");
     let outcome = &document.runs[0].outcome;
     assert_eq!((outcome.write.ios, outcome.write.bytes), (16, 1 << 20));
-    assert!(outcome.ended_early.as_ref().is_some_and(|why| why.contains("write of 65536 bytes at 1048576")));
+    assert!(
+        outcome
+            .ended_early
+            .as_ref()
+            .is_some_and(|why| why.contains("write of 65536 bytes at offset 1048576"))
+    );
 }
 
 #[test]

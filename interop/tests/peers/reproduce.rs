@@ -180,7 +180,7 @@ fn running_target_is_only_read() {
         let document = reproduce(&dir, seed, &["--against", &url]);
         let is_read_only_note = |note: &String| {
             note.contains("holds data")
-                && note.ends_with("it is used read-only (add --destroy to overwrite it)")
+                && note.ends_with("the target is used read-only (add --destroy to overwrite the data)")
         };
         assert!(document.notes.iter().any(is_read_only_note), "{:?}", document.notes);
         assert!(running.is_untouched(), "{seed} wrote");

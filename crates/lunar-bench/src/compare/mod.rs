@@ -120,11 +120,11 @@ pub fn compare(a: &Document, b: &Document, threshold_percent: f64) -> Result<Com
             if labels.is_empty() { "no runs".to_owned() } else { format!("\"{}\"", labels.join("\", \"")) }
         };
         let what =
-            format!("the measurements have nothing in common: A has {}, B has {}", labels(a), labels(b));
+            format!("the measurements have no run in common: A has {}, B has {}", labels(a), labels(b));
         return Err(Error::new(
             ErrorKind::Invalid,
             what,
-            "runs are matched by label: compare two runs of the same command",
+            "compare two measurements of the same command: runs are matched by label",
         ));
     }
     let worse = rows.iter().filter(|row| row.verdict == ChangeVerdict::Worse).count();

@@ -19,23 +19,23 @@ pub fn read(path: &Path) -> Result<Document, Error> {
     let name = path.display().to_string();
     let cannot = |e: std::io::Error| {
         let kind = ErrorKind::Medium(e.kind().into());
-        Error::new(kind, format!("{name}: {e}"), "use a file of lunar bench --json")
+        Error::new(kind, format!("cannot read {name}: {e}"), "use a file that lunar bench --json created")
     };
     let mut text = String::new();
     let file = File::open(path).map_err(cannot)?;
     file.take(LIMIT + 1).read_to_string(&mut text).map_err(|e| match e.kind() {
-        std::io::ErrorKind::InvalidData => not_one(&name, "it is not a text file"),
+        std::io::ErrorKind::InvalidData => not_one(&name, "the file is not text"),
         _ => cannot(e),
     })?;
     if text.len() as u64 > LIMIT {
-        return Err(not_one(&name, "it is larger than 1 GiB"));
+        return Err(not_one(&name, "the file is larger than 1 GiB"));
     }
     parse(&text, &name)
 }
 
 fn not_one(name: &str, why: &str) -> Error {
     let what = format!("{name} is not a measurement of lunar bench: {why}");
-    Error::new(ErrorKind::Invalid, what, "create it with lunar bench --json")
+    Error::new(ErrorKind::Invalid, what, "create the file with lunar bench --json")
 }
 
 /// Parses a document; `name` appears in errors.
@@ -48,15 +48,16 @@ pub fn parse(text: &str, name: &str) -> Result<Document, Error> {
         Some(known) if known == SCHEMA || OLDER_SCHEMAS.contains(&known) => {}
         Some(other) if other.split('/').next() == Some(family) => {
             let [other, known] = [other.escape_debug().to_string(), OLDER_SCHEMAS.join(", ")];
-            let what = format!("{name} has schema {other}, supported are {SCHEMA} and {known}");
+            let what =
+                format!("{name} has the unsupported schema {other}; supported are {SCHEMA} and {known}");
             return Err(Error::new(
                 ErrorKind::Invalid,
                 what,
-                "use the version of lunar that created it, or measure again",
+                "use the version of lunar that created the file, or measure again",
             ));
         }
-        Some(other) => return Err(not_one(name, &format!("its schema is {}", other.escape_debug()))),
-        None => return Err(not_one(name, "it has no schema")),
+        Some(other) => return Err(not_one(name, &format!("the schema is {}", other.escape_debug()))),
+        None => return Err(not_one(name, "the schema is missing")),
     }
     Document::deserialize(value).map_err(|e| not_one(name, &e.to_string()))
 }

@@ -213,7 +213,7 @@ fn documents_without_common_runs_are_an_error() {
     let e = compare(&document(vec![read(1e8, 0.1)]), &other, 5.0).unwrap_err();
     assert_eq!(
         e.what,
-        "the measurements have nothing in common: A has \"4 KiB read\", B has \"other\", \"more\""
+        "the measurements have no run in common: A has \"4 KiB read\", B has \"other\", \"more\""
     );
 }
 
@@ -251,11 +251,11 @@ fn files_that_are_not_documents_are_rejected() {
     let what = |text: &str| read::parse(text, "F").unwrap_err().what;
     assert_eq!(read::parse(&good, "F").unwrap(), sample::large());
     assert!(what("no").starts_with("F is not a measurement of lunar bench: invalid JSON: "));
-    assert_eq!(what("[1]"), "F is not a measurement of lunar bench: it has no schema");
-    assert_eq!(what(r#"{"schema":"x"}"#), "F is not a measurement of lunar bench: its schema is x");
+    assert_eq!(what("[1]"), "F is not a measurement of lunar bench: the schema is missing");
+    assert_eq!(what(r#"{"schema":"x"}"#), "F is not a measurement of lunar bench: the schema is x");
     assert_eq!(
         what(r#"{"schema":"lunar.bench/3"}"#),
-        "F has schema lunar.bench/3, supported are lunar.bench/2 and lunar.bench/1"
+        "F has the unsupported schema lunar.bench/3; supported are lunar.bench/2 and lunar.bench/1"
     );
     assert!(what(r#"{"schema":"lunar.bench/1"}"#).contains("missing field"));
     assert!(what(&"[".repeat(100_000)).contains("invalid JSON"));

@@ -48,5 +48,5 @@ pub fn flush(opened: &OpenTargets) -> Result<(), String> {
     let Some(place) = opened.target_sessions.first() else { return Ok(()) };
     let disk = place.disk.clone();
     let flushed = opened.cores.wait(place.core, move || async move { disk.flush().await });
-    flushed.and_then(|result| result).map_err(|e| format!("flush: {e}"))
+    flushed.and_then(|result| result).map_err(|e| format!("flush failed: {e}"))
 }

@@ -49,10 +49,12 @@ impl InFlightPiece {
     }
 
     async fn wait(self) -> BufResult {
-        self.end
-            .recv_async()
-            .await
-            .unwrap_or_else(|_| (Err(io::Error::other("the task of a request ended")), Buf::zeroed(0)))
+        self.end.recv_async().await.unwrap_or_else(|_| {
+            (
+                Err(io::Error::other("the internal task of a read or write ended without a result")),
+                Buf::zeroed(0),
+            )
+        })
     }
 }
 
@@ -106,7 +108,7 @@ impl PageCacheDisk {
         }
         self.read_ahead(state, at);
         let Some(piece) = state.ahead.pop_front() else {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "read past the end"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "read past the end of the target"));
         };
         let offset = piece.offset;
         let (result, buf) = piece.wait().await;

@@ -99,7 +99,9 @@ impl RequestSplitter {
         }
         match came == len {
             true => result,
-            false => result.and(Err(io::Error::other("the task of a piece ended"))),
+            false => result.and(Err(io::Error::other(
+                "the internal task of a part of a read or write ended without a result",
+            ))),
         }
     }
 }

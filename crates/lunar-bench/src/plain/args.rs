@@ -196,7 +196,11 @@ impl Args {
         match (first, &self.rw) {
             (Some(word), Some(rw)) => {
                 let what = format!("two workloads: {word} and --rw {rw}");
-                Err(Error::new(ErrorKind::Invalid, what, format!("for a file of this name, write ./{word}")))
+                Err(Error::new(
+                    ErrorKind::Invalid,
+                    what,
+                    format!("omit one of them; for a file of this name, write ./{word}"),
+                ))
             }
             (Some(word), None) => Ok((word, &self.targets[1..])),
             (None, rw) => Ok((rw.as_deref().unwrap_or("read"), &self.targets)),

@@ -150,7 +150,7 @@ fn lun_amounts_and_strides_must_be_whole_blocks() {
     );
     assert_eq!(
         refused("--stride 1000 --amount 4k").what,
-        "1000 bytes are not a multiple of the block size 512"
+        "a length, offset or stride of 1000 bytes is not a multiple of the block size 512"
     );
     let document =
         run(&line("--bs 512 --stride 1k --amount 1k"), &RunHandle::default()).expect("whole blocks");

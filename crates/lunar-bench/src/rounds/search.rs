@@ -125,7 +125,7 @@ impl fmt::Display for RateSearch {
                 write!(f, "up to {rate:.0} commands per second (at full speed: {fastest:.0})")?;
             }
             (None, Some(lowest)) => {
-                write!(f, "no tried rate meets it, down to {lowest:.0} per second")?;
+                write!(f, "no tried rate meets the target, down to {lowest:.0} commands per second")?;
             }
             (None, None) => write!(f, "no trial was completed")?,
         }
@@ -145,7 +145,7 @@ pub fn highest_rate(
     handle: &RunHandle,
 ) -> Result<(Vec<JobRun>, RateSearch), Error> {
     if job.pace != ArrivalProcess::Closed {
-        let what = "--rate and --latency-target exclude each other";
+        let what = "--rate cannot be combined with --latency-target";
         return Err(Error::new(ErrorKind::Invalid, what, "omit --rate"));
     }
     let first = plain::one(opened, job, handle)?;

@@ -312,7 +312,7 @@ fn impossible_bound_is_met_at_no_rate() {
     };
     let never = search(Duration::from_nanos(1));
     assert!(never.rate.is_none() && never.tries.len() > 4, "{never}");
-    assert!(never.to_string().contains("no tried rate meets it"), "{never}");
+    assert!(never.to_string().contains("no tried rate meets the target"), "{never}");
     let paced = Job { pace: ArrivalProcess::Even(1.0), ..short() };
     let bound = LatencyBound { percent: 99.0, within: Duration::from_millis(1) };
     assert_eq!(

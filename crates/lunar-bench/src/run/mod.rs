@@ -179,7 +179,10 @@ pub(crate) fn check(job: &Job, capacity: u64) -> Result<u64, Error> {
     let room = capacity.saturating_sub(job.offset);
     let span = job.span.unwrap_or(room);
     if job.sizes.is_empty() || job.sizes.iter().any(|size| size.0 == 0 || size.1 == 0) || job.depth == 0 {
-        return invalid("a command length, a weight or the depth is 0".into(), "use values of at least 1");
+        return invalid(
+            "a command length, a weight or the queue depth is 0".into(),
+            "use values of at least 1",
+        );
     }
     if span > room {
         let what =
@@ -187,14 +190,14 @@ pub(crate) fn check(job: &Job, capacity: u64) -> Result<u64, Error> {
         return invalid(what, "reduce --span or --offset");
     }
     if u64::from(job.longest()) > span {
-        let what = format!("commands of {} bytes exceed the {span} bytes in use", job.longest());
-        return invalid(what, "use shorter commands or a larger target");
+        let what = format!("commands of {} bytes exceed the range of {span} bytes", job.longest());
+        return invalid(what, "use shorter commands, or a larger target or --span");
     }
     if job.time.is_none() && job.amount.is_none() && job.commands.is_none() {
-        return invalid("the job has no end".into(), "set a time or an amount");
+        return invalid("the job has neither a time limit nor an amount".into(), "set a time or an amount");
     }
     if job.compare && job.direction.reads() && job.fill == crate::job::Fill::Random {
-        return invalid("random data cannot be compared".into(), "use another --fill");
+        return invalid("--compare: random data cannot be compared".into(), "use another --fill");
     }
     time_series::check(job)?;
     Ok(span)
@@ -206,7 +209,8 @@ fn check_blocks(job: &Job, block_size: u64) -> Result<(), Error> {
     let stride = if let AccessPattern::Strided(stride) = job.order { stride } else { 0 };
     let odd = [job.granule(), job.offset, stride].into_iter().find(|bytes| bytes % block_size != 0);
     let Some(odd) = odd else { return Ok(()) };
-    let what = format!("{odd} bytes are not a multiple of the block size {block_size}");
+    let what =
+        format!("a length, offset or stride of {odd} bytes is not a multiple of the block size {block_size}");
     let hint = "use lengths, offsets and strides that are multiples of the block size";
     Err(Error::new(ErrorKind::Invalid, what, hint))
 }

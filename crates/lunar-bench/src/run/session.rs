@@ -203,7 +203,7 @@ impl JobSession {
         self.in_flight.set(self.in_flight.get() - 1);
         match flushed {
             Ok(()) => self.last.set(Instant::now()),
-            Err(e) => self.fail(format!("flush: {e}")),
+            Err(e) => self.fail(format!("flush failed: {e}")),
         }
     }
 
@@ -222,7 +222,10 @@ impl JobSession {
             let patience = if self.handle.is_ended() { ABORT_TIMEOUT } else { DRAIN_TIMEOUT };
             if now > *over.get_or_insert(now) + patience {
                 let in_flight = text_report::count(self.in_flight.get(), "command");
-                return self.fail(format!("no response {} s after the end: {in_flight}", patience.as_secs()));
+                return self.fail(format!(
+                    "{in_flight} without a response {} s after the end of the run",
+                    patience.as_secs()
+                ));
             }
         }
     }
@@ -396,7 +399,7 @@ impl JobSession {
         if let Err(e) = result {
             self.errors.set(self.errors.get() + 1);
             if !self.job.continue_on_error {
-                self.fail(format!("{direction} of {} bytes at {}: {e}", next.len, next.offset));
+                self.fail(format!("{direction} of {} bytes at offset {} failed: {e}", next.len, next.offset));
             }
             return false;
         }

@@ -293,7 +293,7 @@ fn commands_without_response_are_in_latency() {
     });
     assert_eq!((outcome.read.ios, outcome.late), (10, 3));
     assert!(outcome.read.total.max_ns >= 1_000_000_000, "{} ns", outcome.read.total.max_ns);
-    assert!(outcome.ended_early.expect("an early end").contains("no response"));
+    assert!(outcome.ended_early.expect("an early end").contains("without a response"));
 }
 
 #[test]
@@ -320,7 +320,7 @@ fn failure_ends_the_job_and_keeps_results() {
     };
     let outcome = run(&odd(broken), &amount(1 << 20));
     assert_eq!((outcome.read.ios, outcome.errors), (10, 1));
-    assert_eq!(outcome.ended_early.as_deref(), Some("read of 4096 bytes at 40960: a scratch"));
+    assert_eq!(outcome.ended_early.as_deref(), Some("read of 4096 bytes at offset 40960 failed: a scratch"));
     let outcome = run(&odd(broken), &Job { continue_on_error: true, ..amount(1 << 20) });
     assert_eq!((outcome.read.ios, outcome.errors, outcome.ended_early), (255, 1, None));
 }
@@ -329,9 +329,15 @@ fn failure_ends_the_job_and_keeps_results() {
 fn ended_job_does_not_wait_for_unresponsive_target() {
     let silent = odd(|_| Box::pin(std::future::pending()));
     let outcome = ended(&silent, &amount(1 << 20));
-    assert_eq!(outcome.ended_early.as_deref(), Some("no response 2 s after the end: 1 command"));
+    assert_eq!(
+        outcome.ended_early.as_deref(),
+        Some("1 command without a response 2 s after the end of the run")
+    );
     let outcome = ended(&silent, &Job { depth: 3, interval: Duration::from_millis(10), ..short(60) });
-    assert_eq!(outcome.ended_early.as_deref(), Some("no response 2 s after the end: 3 commands"));
+    assert_eq!(
+        outcome.ended_early.as_deref(),
+        Some("3 commands without a response 2 s after the end of the run")
+    );
     assert_eq!(
         (outcome.elapsed_s, outcome.series.len()),
         (0.06, 6),
@@ -604,9 +610,13 @@ pub(crate) fn mute(opened: &mut OpenTargets) {
 fn invalid_job_is_rejected() {
     let opened = opened(&["null:1M"], 1);
     let refused = |job: Job| opened.run(&job, &RunHandle::default()).unwrap_err().what;
-    assert_eq!(refused(Job { time: None, ..Job::default() }), "the job has no end");
+    assert_eq!(
+        refused(Job { time: None, ..Job::default() }),
+        "the job has neither a time limit nor an amount"
+    );
     assert!(
-        refused(Job { sizes: vec![(2 << 20, 1)], ..Job::default() }).contains("exceed the 1048576 bytes")
+        refused(Job { sizes: vec![(2 << 20, 1)], ..Job::default() })
+            .contains("exceed the range of 1048576 bytes")
     );
     assert!(refused(Job { span: Some(1 << 20), offset: 1, ..Job::default() }).contains("exceed"));
     assert!(refused(Job { depth: 0, ..Job::default() }).contains("depth is 0"));
@@ -623,16 +633,19 @@ fn lengths_and_offsets_must_be_whole_blocks() {
     assert!(checked(&[1000], 3, 1).is_ok());
     assert_eq!(
         checked(&[3000, 1000], 0, 512).unwrap_err(),
-        "1000 bytes are not a multiple of the block size 512"
+        "a length, offset or stride of 1000 bytes is not a multiple of the block size 512"
     );
     assert_eq!(
         checked(&[4096], 512, 4096).unwrap_err(),
-        "512 bytes are not a multiple of the block size 4096"
+        "a length, offset or stride of 512 bytes is not a multiple of the block size 4096"
     );
     let strided =
         |stride| check_blocks(&Job { order: AccessPattern::Strided(stride), ..Job::default() }, 512);
     assert!(strided(8192).is_ok());
-    assert_eq!(strided(1000).unwrap_err().what, "1000 bytes are not a multiple of the block size 512");
+    assert_eq!(
+        strided(1000).unwrap_err().what,
+        "a length, offset or stride of 1000 bytes is not a multiple of the block size 512"
+    );
 }
 
 #[test]

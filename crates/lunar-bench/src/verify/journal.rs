@@ -107,16 +107,19 @@ impl JournalHeader {
     pub fn read(from: &mut impl Read) -> Result<JournalHeader, JournalError> {
         let fixed = exactly(from, FIXED)?;
         if fixed[..8] != MAGIC {
-            return Err("it is not a file of --verify-state".into());
+            return Err("the file was not created by --verify-state".into());
         }
         if le32(&fixed, 8) != VERSION {
-            return Err(format!("it has version {}, supported is {VERSION}", le32(&fixed, 8)));
+            return Err(format!(
+                "the file has format version {}, and only version {VERSION} is supported",
+                le32(&fixed, 8)
+            ));
         }
         let len = usize::try_from(le64(&fixed, 40)).ok().filter(|len| *len <= LONGEST_NAME);
-        let rest = exactly(from, len.ok_or("its header is damaged")? + 4)?;
+        let rest = exactly(from, len.ok_or("the header of the file is damaged")? + 4)?;
         let whole = [fixed, rest].concat();
-        let bytes = strip_crc(&whole).ok_or("its header is damaged")?;
-        let target = std::str::from_utf8(&bytes[FIXED..]).map_err(|_| "its header is damaged")?;
+        let bytes = strip_crc(&whole).ok_or("the header of the file is damaged")?;
+        let target = std::str::from_utf8(&bytes[FIXED..]).map_err(|_| "the header of the file is damaged")?;
         Ok(JournalHeader {
             unit: le32(bytes, 12),
             owner: le64(bytes, 16),
@@ -130,7 +133,7 @@ impl JournalHeader {
 fn exactly(from: &mut impl Read, len: usize) -> Result<Vec<u8>, JournalError> {
     let mut bytes = vec![0; len];
     from.read_exact(&mut bytes).map_err(|e| match e.kind() {
-        io::ErrorKind::UnexpectedEof => "it ends within its header".into(),
+        io::ErrorKind::UnexpectedEof => "the file ends within its header".into(),
         _ => e.to_string(),
     })?;
     Ok(bytes)
@@ -182,7 +185,7 @@ pub fn replay(
         from.by_ref().take(RECORD as u64).read_to_end(&mut bytes).map_err(|e| e.to_string())?;
         match JournalRecord::decode(&bytes) {
             _ if bytes.is_empty() => return Ok(good),
-            _ if torn => return Err(format!("its record {} is damaged", good / RECORD as u64)),
+            _ if torn => return Err(format!("record {} of the file is damaged", good / RECORD as u64)),
             Some(record) => apply(record)?,
             None => {
                 torn = true;
@@ -202,7 +205,7 @@ impl VerifyJournal {
         let file = File::options().read(true).append(to_append).create(to_append).open(path)?;
         file.try_lock().map_err(|e| match e {
             TryLockError::WouldBlock => {
-                io::Error::new(io::ErrorKind::ResourceBusy, "another process uses it")
+                io::Error::new(io::ErrorKind::ResourceBusy, "another process uses the file")
             }
             TryLockError::Error(e) => e,
         })?;
@@ -324,7 +327,7 @@ mod tests {
         for at in 0..48 {
             let mut damaged = bytes.clone();
             damaged[at] ^= 0x10;
-            let expected = format!("its record {} is damaged", at / RECORD);
+            let expected = format!("record {} of the file is damaged", at / RECORD);
             assert_eq!(replayed(&damaged), Err(expected), "byte {at}");
         }
     }

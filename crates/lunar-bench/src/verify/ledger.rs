@@ -61,14 +61,19 @@ impl WriteLedger {
     ) -> Result<WriteLedger, JournalError> {
         let unit = u64::from(header.unit);
         if !(SHORTEST..=LONGEST).contains(&unit) || !unit.is_power_of_two() {
-            return Err(format!("invalid block size: {unit} bytes"));
+            return Err(format!("invalid size of verified blocks: {unit} bytes"));
         }
         if !header.first.is_multiple_of(unit) || header.first.checked_add(header.span).is_none() {
-            return Err(format!("offset {} is not a multiple of the block size {unit}", header.first));
+            return Err(format!(
+                "offset {} is not a multiple of the verified block of {unit} bytes",
+                header.first
+            ));
         }
         let units = header.span / unit;
         if units > MAX_UNITS {
-            return Err(format!("{units} blocks of {unit} bytes exceed the maximum of {MAX_UNITS}"));
+            return Err(format!(
+                "cannot verify {units} blocks of {unit} bytes: the maximum is {MAX_UNITS} blocks"
+            ));
         }
         let known = vec![[0; 2]; units as usize];
         let book =
@@ -167,13 +172,21 @@ impl LedgerState {
         let end = start.and_then(|start| start.checked_add(count.into()));
         let units = match (start, end) {
             (Some(start), Some(end)) if count > 0 && end <= self.known.len() as u64 => start..end,
-            _ => return Err(format!("{count} blocks from {block} are outside its span")),
+            _ => {
+                return Err(format!(
+                    "a record of {count} blocks from block {block} is outside the range of the file"
+                ));
+            }
         };
         for known in self.of(&units) {
             match event {
                 WriteEvent::Begun if generation > known[1] => known[1] = generation,
                 WriteEvent::Done if generation == known[1] => known[0] = generation,
-                _ => return Err(format!("generation {generation} of block {block} is out of order")),
+                _ => {
+                    return Err(format!(
+                        "the record of generation {generation} of block {block} is out of order"
+                    ));
+                }
             }
         }
         Ok(())
@@ -273,17 +286,21 @@ fn judge(
     match seen {
         // A unit that was never written may hold anything.
         _ if acked == 0 => {}
-        UnitContent::Foreign => return Err("not written by this run".into()),
+        UnitContent::Foreign => return Err("the data was not written by this run".into()),
         UnitContent::Damaged if is_unsure => counts.torn += 1,
-        UnitContent::Damaged => return Err("CRC mismatch".into()),
+        UnitContent::Damaged => return Err("the data does not match its CRC".into()),
         UnitContent::Whole { block, .. } if block != place => {
-            return Err(format!("misplaced: holds block {block}"));
+            return Err(format!("misplaced data that was written to block {block}"));
         }
         UnitContent::Whole { generation, .. } if generation < acked => {
-            return Err(format!("stale: holds generation {generation}, {acked} was acknowledged"));
+            return Err(format!(
+                "stale data of generation {generation}, although generation {acked} was acknowledged"
+            ));
         }
         UnitContent::Whole { generation, .. } if generation > begun => {
-            return Err(format!("holds generation {generation}, the last one started was {begun}"));
+            return Err(format!(
+                "data of generation {generation}, although the last write started was generation {begun}"
+            ));
         }
         UnitContent::Whole { .. } => counts.sound += u64::from(!is_unsure),
     }
@@ -328,17 +345,22 @@ mod tests {
         assert_eq!(check(&ledger, 2048, &good), Ok(()));
         assert_eq!(ledger.counts(), VerifyCounts { sound: 2, ..VerifyCounts::default() });
         let wrong = |bytes: &[u8]| check(&ledger, 2048, bytes).unwrap_err();
-        assert_eq!(wrong(&old), "block 4 (byte 2048): stale: holds generation 1, 3 was acknowledged");
+        assert_eq!(
+            wrong(&old),
+            "block 4 (byte 2048): stale data of generation 1, although generation 3 was acknowledged"
+        );
         let swapped = [&good[UNIT..], &good[..UNIT]].concat();
-        assert_eq!(wrong(&swapped), "block 4 (byte 2048): misplaced: holds block 5");
+        assert_eq!(wrong(&swapped), "block 4 (byte 2048): misplaced data that was written to block 5");
         let mut flipped = good.clone();
         flipped[UNIT + 300] ^= 4;
-        assert_eq!(wrong(&flipped), "block 5 (byte 2560): CRC mismatch");
+        assert_eq!(wrong(&flipped), "block 5 (byte 2560): the data does not match its CRC");
         flipped[UNIT..].fill(0);
-        assert_eq!(wrong(&flipped), "block 5 (byte 2560): not written by this run");
+        assert_eq!(wrong(&flipped), "block 5 (byte 2560): the data was not written by this run");
         let mut newer = good.clone();
         Stamp { owner: 9, block: 4, generation: 4 }.write_to(&mut newer[..UNIT]);
-        assert!(wrong(&newer).ends_with("holds generation 4, the last one started was 3"));
+        assert!(
+            wrong(&newer).ends_with("data of generation 4, although the last write started was generation 3")
+        );
     }
 
     #[test]
@@ -351,7 +373,9 @@ mod tests {
             assert_eq!(check(&ledger, 4096, bytes), Ok(()));
         }
         assert_eq!(ledger.counts(), VerifyCounts { sound: 0, unsure: 3, torn: 1 });
-        assert!(check(&ledger, 4096, &[0; UNIT]).unwrap_err().contains("not written by this run"));
+        assert!(
+            check(&ledger, 4096, &[0; UNIT]).unwrap_err().contains("the data was not written by this run")
+        );
         // A unit with only unacknowledged writes may hold anything.
         write(&ledger, 1024, 512, false);
         assert_eq!(check(&ledger, 1024, &[0; UNIT]), Ok(()));
@@ -399,7 +423,7 @@ mod tests {
         assert_eq!(of(&[begun, (WriteEvent::Done, 2, 16, 5)]), Ok((16 * 512, 48)));
         for (block, count) in [(0, 1), (2, 17), (18, 1), (2, 0), (u64::MAX, 1), (2, u32::MAX)] {
             let said = of(&[(WriteEvent::Begun, block, count, 1)]).unwrap_err();
-            assert!(said.contains("outside its span"), "{said}");
+            assert!(said.contains("outside the range of the file"), "{said}");
         }
         for wrong in [(WriteEvent::Begun, 2, 1, 5), (WriteEvent::Done, 2, 1, 4), (WriteEvent::Done, 2, 1, 6)]
         {

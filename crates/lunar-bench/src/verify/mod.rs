@@ -66,7 +66,7 @@ impl VerifyOptions {
     fn fresh(&self, opened: &OpenTargets, job: &Job) -> Result<Vec<Arc<WriteLedger>>, Error> {
         if !job.direction.writes() {
             return invalid(
-                "the job writes nothing to verify",
+                "--verify: the workload writes nothing that can be verified",
                 "use a workload that writes, or --verify-state",
             );
         }
@@ -86,10 +86,10 @@ impl VerifyOptions {
         job: &Job,
     ) -> Result<(WriteLedger, Vec<String>), Error> {
         let [target] = &opened.facts()[..] else {
-            return invalid("--verify-state supports one target", "run one command for each target");
+            return invalid("--verify-state supports only one target", "run one command for each target");
         };
         let cannot = |e: io::Error| {
-            let what = format!("{} cannot be used: {e}", path.display());
+            let what = format!("{} cannot be used for --verify-state: {e}", path.display());
             Error::new(ErrorKind::Medium(e.kind().into()), what, "use another file")
         };
         let journal = VerifyJournal::open(path, !self.is_only).map_err(cannot)?;
@@ -101,13 +101,13 @@ impl VerifyOptions {
             return Ok((ledger, Vec::new()));
         }
         let unusable = |why: String| {
-            let what = format!("{} cannot be used: {why}", path.display());
+            let what = format!("{} cannot be used for --verify-state: {why}", path.display());
             Error::new(ErrorKind::Invalid, what, "use another file")
         };
         let (ledger, records) = WriteLedger::read(&mut journal.read().map_err(cannot)?).map_err(unusable)?;
         self.fits(ledger.header(), opened, job).map_err(unusable)?;
         let other = (ledger.header().target != target.name)
-            .then(|| format!("{} was created for {}", path.display(), ledger.header().target));
+            .then(|| format!("{} was created for the target {}", path.display(), ledger.header().target));
         if !self.is_only {
             journal.cut(ledger.header(), records).map_err(cannot)?;
             ledger.set_journal(journal);
@@ -118,12 +118,12 @@ impl VerifyOptions {
     /// Checks that a file belongs to this target and job.
     fn fits(&self, kept: &JournalHeader, opened: &OpenTargets, job: &Job) -> Result<(), String> {
         let contents = format!(
-            "it contains blocks of {} bytes in {} bytes from offset {}",
+            "the file covers blocks of {} bytes in {} bytes from offset {}",
             kept.unit, kept.span, kept.first
         );
         let capacity = opened.capacity();
         if kept.first + kept.span > capacity {
-            return Err(format!("{contents}, the target has {capacity} bytes"));
+            return Err(format!("{contents}, but the target has only {capacity} bytes"));
         }
         if self.is_only {
             return Ok(());
@@ -132,7 +132,7 @@ impl VerifyOptions {
         if (requested.unit, requested.first, requested.span) != (kept.unit, kept.first, kept.span) {
             let JournalHeader { unit, first, span, .. } = requested;
             return Err(format!(
-                "{contents}, the job uses blocks of {unit} bytes in {span} bytes from offset {first}"
+                "{contents}, but the job uses blocks of {unit} bytes in {span} bytes from offset {first}"
             ));
         }
         Ok(())
@@ -158,12 +158,13 @@ fn header(job: &Job, capacity: u64, target: &str) -> Result<JournalHeader, Error
     let stride = if let AccessPattern::Strided(stride) = job.order { stride } else { 0 };
     for (name, bytes) in [("offset", job.offset), ("amount", job.amount.unwrap_or(0)), ("stride", stride)] {
         if !bytes.is_multiple_of(unit) {
-            let what = format!("--{name} is not a multiple of the verified block, {unit} bytes");
-            return invalid(what, "round the value");
+            let what =
+                format!("--{name}: {bytes} bytes are not a multiple of the verified block of {unit} bytes");
+            return invalid(what, "use a multiple of the verified block");
         }
     }
     let owner = getrandom::u64().map_err(|e| {
-        Error::new(ErrorKind::System, format!("no random numbers: {e}"), "check /dev/urandom")
+        Error::new(ErrorKind::System, format!("cannot get random numbers: {e}"), "check /dev/urandom")
     })?;
     Ok(JournalHeader { owner, unit: unit as u32, first: job.offset, span, target: target.into() })
 }

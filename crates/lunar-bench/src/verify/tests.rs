@@ -148,7 +148,7 @@ fn read_without_data_after_same_write_is_a_mismatch() {
         ..Job::default()
     };
     let document = run(opened, &checks(), job).expect("a document");
-    assert_eq!(said(&document), "block 0 (byte 0): not written by this run");
+    assert_eq!(said(&document), "block 0 (byte 0): the data was not written by this run");
     assert!(document.runs[0].outcome.read.ios < 40, "the fault was detected only in the read-back");
 }
 
@@ -166,16 +166,22 @@ fn each_target_has_its_own_ledger() {
 fn lost_write_is_found() {
     let forgets: FaultOfUnit = |offset| if offset == 8192 { Wrong::Forgotten } else { Wrong::Nothing };
     let never_there = on_faulty(0, forgets, Job::default());
-    assert_eq!(said(&never_there), "block 2 (byte 8192): not written by this run");
+    assert_eq!(said(&never_there), "block 2 (byte 8192): the data was not written by this run");
     let second = on_faulty(16, forgets, Job::default());
-    assert_eq!(said(&second), "block 2 (byte 8192): stale: holds generation 1, 2 was acknowledged");
+    assert_eq!(
+        said(&second),
+        "block 2 (byte 8192): stale data of generation 1, although generation 2 was acknowledged"
+    );
     assert!(second.notes.last().expect("a note").starts_with("verification failed: block 2"));
 }
 
 #[test]
 fn misdirected_write_is_found() {
     let astray: FaultOfUnit = |offset| if offset == 12288 { Wrong::At(4096) } else { Wrong::Nothing };
-    assert_eq!(said(&on_faulty(0, astray, Job::default())), "block 1 (byte 4096): misplaced: holds block 3");
+    assert_eq!(
+        said(&on_faulty(0, astray, Job::default())),
+        "block 1 (byte 4096): misplaced data that was written to block 3"
+    );
 }
 
 #[test]
@@ -187,7 +193,7 @@ fn failed_write_may_be_old_or_new() {
             .ends_with("15 blocks hold acknowledged data; 1 have an unacknowledged write, 0 of them torn")
     );
     let ended = on_faulty(16, fails, Job::default());
-    assert_eq!(said(&ended), "write of 4096 bytes at 8192: a scratch");
+    assert_eq!(said(&ended), "write of 4096 bytes at offset 8192 failed: a scratch");
     assert_eq!(ended.notes, ["written data was not read back"]);
 }
 
@@ -272,7 +278,10 @@ fn run_with_state_continues_the_last_one() {
     assert_eq!(document.runs[0].outcome.write.ios, 0);
     folder.write_to(3, &first);
     let document = run(folder.opened(), &folder.only(), Job::default()).expect("a document");
-    assert_eq!(said(&document), "block 3 (byte 12288): stale: holds generation 1, 2 was acknowledged");
+    assert_eq!(
+        said(&document),
+        "block 3 (byte 12288): stale data of generation 1, although generation 2 was acknowledged"
+    );
 }
 
 #[test]
@@ -287,11 +296,11 @@ fn altered_disk_is_found_by_verify_only() {
     let mut flipped = le32.clone();
     flipped[1000] ^= 1;
     folder.write_to(4, &flipped);
-    assert_eq!(why(), "block 4 (byte 16384): CRC mismatch");
+    assert_eq!(why(), "block 4 (byte 16384): the data does not match its CRC");
     folder.write_to(4, &five);
-    assert_eq!(why(), "block 4 (byte 16384): misplaced: holds block 5");
+    assert_eq!(why(), "block 4 (byte 16384): misplaced data that was written to block 5");
     folder.write_to(4, &[0; 4096]);
-    assert_eq!(why(), "block 4 (byte 16384): not written by this run");
+    assert_eq!(why(), "block 4 (byte 16384): the data was not written by this run");
     folder.write_to(4, &le32);
     let document = run(folder.opened(), &folder.only(), Job::default()).expect("a document");
     good(&document);
@@ -331,17 +340,20 @@ fn state_is_exclusive_and_bound_to_its_job() {
     let refused = |checks: &VerifyOptions, job: Job| run(folder.opened(), checks, job).unwrap_err().what;
     let other = refused(&folder.checks(), Job { span: Some(32 << 10), ..sixteen() });
     assert!(other.ends_with(
-        "it contains blocks of 4096 bytes in 65536 bytes from offset 0, the job uses blocks of 4096 bytes in \
+        "the file covers blocks of 4096 bytes in 65536 bytes from offset 0, but the job uses blocks of 4096 bytes in \
          32768 bytes from offset 0"
     ));
     let held = VerifyJournal::open(&folder.state(), false).expect("the state file can be opened");
-    assert!(refused(&folder.checks(), sixteen()).ends_with("another process uses it"));
+    assert!(refused(&folder.checks(), sixteen()).ends_with("another process uses the file"));
     drop(held);
     let small = folder.0.join("small");
     File::create(&small).and_then(|file| file.set_len(32 << 10)).expect("a disk");
     let small = || opened(small.to_str().expect("text"), 1);
     assert!(
-        run(small(), &folder.only(), sixteen()).unwrap_err().what.ends_with("the target has 32768 bytes")
+        run(small(), &folder.only(), sixteen())
+            .unwrap_err()
+            .what
+            .ends_with("the target has only 32768 bytes")
     );
     fs::remove_file(folder.state()).expect("removed");
     assert_eq!(
@@ -359,10 +371,10 @@ fn job_that_cannot_be_verified_is_rejected() {
     assert!(refused(Job { direction: IoDirection::Read, ..sixteen() }).contains("writes nothing"));
     assert!(
         refused(Job { offset: 512, ..sixteen() })
-            .starts_with("--offset is not a multiple of the verified block, 4096")
+            .starts_with("--offset: 512 bytes are not a multiple of the verified block of 4096")
     );
     assert!(refused(Job { amount: Some(5000), ..sixteen() }).starts_with("--amount"));
     assert!(refused(Job { order: AccessPattern::Strided(6144), ..sixteen() }).starts_with("--stride"));
     let huge = run(opened("null:2T", 1), &checks(), Job { span: None, ..sixteen() }).unwrap_err();
-    assert!(huge.what.contains("exceed the maximum of 268435456") && huge.hint.contains("--span"), "{huge}");
+    assert!(huge.what.contains("the maximum is 268435456 blocks") && huge.hint.contains("--span"), "{huge}");
 }
