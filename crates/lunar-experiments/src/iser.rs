@@ -86,7 +86,7 @@ pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
     }
     for peer in lab.all() {
         if !peer.has_null() && matches!(peer, Peer::Istgt) {
-            lab.note("istgt has no null storage: it is skipped");
+            lab.note("istgt is skipped: istgt has no null storage");
             continue;
         }
         let mut tables = IserTables(MEASURED.map(|id| (id, published.table(id))).into());

@@ -54,7 +54,7 @@ impl<'a> Lab<'a> {
                 Error::new(
                     ErrorKind::System,
                     format!("cannot find the path of this program: {e}"),
-                    "mount /proc",
+                    "mount /proc, or name the program with --lunar",
                 )
             })?,
         };
@@ -134,7 +134,7 @@ impl<'a> Lab<'a> {
     /// A relay to each portal of a server. If that fails, a note has the reason.
     pub fn links(&mut self, server: &PeerServer, line: LinkProfile) -> Option<Vec<RelayLink>> {
         if !self.transport.is_relayed() {
-            self.note("network emulation needs TCP: it is skipped for an RDMA device");
+            self.note("network emulation is skipped: it needs TCP, and the transport is an RDMA device");
             return None;
         }
         let links: std::io::Result<Vec<RelayLink>> =
@@ -148,7 +148,7 @@ impl<'a> Lab<'a> {
             return RelayLink::start(portal, line);
         }
         RelayLink::far(portal, line).or_else(|e| {
-            self.note(format!("a relay in this process emulates the remote line; the kernel cannot: {e}"));
+            self.note(format!("a relay in this process emulates the remote line, because network emulation by the kernel failed: {e}"));
             RelayLink::start(portal, line)
         })
     }
@@ -221,7 +221,7 @@ impl<'a> Lab<'a> {
     /// The reason, as text.
     pub fn mount(&mut self, target: &TargetSpec, server: &PeerServer) -> Result<MountedFs, String> {
         if server.pid().is_none() {
-            return Err("it would overwrite data of a running target".into());
+            return Err("a file system would overwrite data of a running target".into());
         }
         self.handle.set_activity(format!("a file system on {target}"));
         let dir = WorkDir::below(&std::env::temp_dir()).map_err(|e| e.what)?;
@@ -255,7 +255,7 @@ impl<'a> Lab<'a> {
         if let Err(e) = &opened
             && e.kind == ErrorKind::HoldsData
         {
-            self.note(format!("{}; it is used read-only ({})", e.what, e.hint));
+            self.note(format!("{}; the target is used read-only ({})", e.what, e.hint));
             opening.write = false;
             opened = OpenTargets::open(targets, &opening);
         }
@@ -389,8 +389,13 @@ fn at_once(
     std::thread::scope(|scope| {
         let other = scope.spawn(|| two.0.run(two.1, handle));
         let first = one.0.run(one.1, handle);
-        let died =
-            || Err(Error::new(ErrorKind::System, "a thread panicked", "this is a bug in Lunar: report it"));
+        let died = || {
+            Err(Error::new(
+                ErrorKind::System,
+                "a worker thread panicked",
+                "this is a bug in Lunar: report it",
+            ))
+        };
         [first, other.join().unwrap_or_else(|_| died())]
     })
 }

@@ -57,7 +57,8 @@ impl MountedFs {
         mounted.device = match attach_method {
             AttachMethod::Ublk => file,
             AttachMethod::Fuse => {
-                let looped = LoopDevice::over(&file).ok_or("losetup failed")?;
+                let looped = LoopDevice::over(&file)
+                    .ok_or("losetup cannot create a loop device over the attached file")?;
                 mounted.looped.insert(looped).path().to_owned()
             }
         };
@@ -73,7 +74,7 @@ impl MountedFs {
     pub fn file(&self, size: u64) -> Result<PathBuf, String> {
         let path = self.dir().join(FILE);
         let made = File::create(&path).and_then(|file| file.set_len(size));
-        made.map(|()| path).map_err(|e| format!("creating a file: {e}"))
+        made.map(|()| path).map_err(|e| format!("cannot create a file on the mounted file system: {e}"))
     }
 
     /// Replaces the file by `many` files of this size, filled with data.
@@ -81,7 +82,7 @@ impl MountedFs {
     /// # Errors
     /// If they cannot be created.
     pub fn files(&self, many: usize, size: u64) -> Result<Vec<PathBuf>, String> {
-        let cannot = |e: std::io::Error| format!("creating files: {e}");
+        let cannot = |e: std::io::Error| format!("cannot create files on the mounted file system: {e}");
         fs::remove_file(self.dir().join(FILE)).map_err(cannot)?;
         let paths: Vec<PathBuf> = (0..many).map(|n| self.dir().join(format!("mix{n}"))).collect();
         paths.iter().try_for_each(|path| write_file(path, size)).map_err(cannot)?;
@@ -115,7 +116,7 @@ impl MountedFs {
 
     /// The device or file that `lunar attach` prints when it is ready.
     fn attached_path(&self) -> Result<PathBuf, String> {
-        let stdout = self.attach.stdout().ok_or("lunar attach has no output")?;
+        let stdout = self.attach.stdout().ok_or("the output of lunar attach is not readable")?;
         let (send, lines) = mpsc::channel();
         thread::spawn(move || {
             BufReader::new(stdout).lines().map_while(Result::ok).for_each(|line| drop(send.send(line)))
@@ -123,7 +124,7 @@ impl MountedFs {
         lines.recv_timeout(START).map(PathBuf::from).map_err(|_| {
             let said = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
             let said = said.replace(&self.dir.display().to_string(), "");
-            format!("lunar attach: {}", said.lines().next().unwrap_or("no response"))
+            format!("lunar attach did not become ready: {}", said.lines().next().unwrap_or("no output"))
         })
     }
 }
@@ -131,7 +132,7 @@ impl MountedFs {
 fn attach_method() -> Result<AttachMethod, String> {
     let there = |device: &str| Path::new(device).exists();
     match (geteuid().is_root(), there("/dev/ublk-control"), there("/dev/fuse")) {
-        (false, ..) => Err("root is required".into()),
+        (false, ..) => Err("mounting a file system requires root".into()),
         (_, true, _) => Ok(AttachMethod::Ublk),
         (_, _, true) => Ok(AttachMethod::Fuse),
         _ => Err("the kernel has neither ublk nor FUSE".into()),
@@ -154,7 +155,7 @@ fn attach(
     };
     command.env("XDG_RUNTIME_DIR", &**dir).env("XDG_STATE_HOME", &**dir);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
-    PeerProcess::start(&mut command, STOP).map_err(|e| format!("lunar attach: {e}"))
+    PeerProcess::start(&mut command, STOP).map_err(|e| format!("cannot run lunar attach: {e}"))
 }
 
 fn unmount(dir: &Path) {
@@ -167,7 +168,11 @@ fn unmount(dir: &Path) {
 /// Runs a program to its end, in its own process group, so that ^C does not reach it.
 fn run(command: &mut Command) -> Result<(), String> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let ran = command.process_group(0).stdin(Stdio::null()).output().map_err(|e| format!("{name}: {e}"))?;
-    let said = || format!("{name}: {}", String::from_utf8_lossy(&ran.stderr).trim());
+    let ran = command
+        .process_group(0)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| format!("cannot run {name}: {e}"))?;
+    let said = || format!("{name} failed: {}", String::from_utf8_lossy(&ran.stderr).trim());
     if ran.status.success() { Ok(()) } else { Err(said()) }
 }

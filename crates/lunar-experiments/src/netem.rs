@@ -56,7 +56,9 @@ impl FarEnd {
             move_into_link_name_space(there.as_fd(), Some(LinkNameSpaceType::Network))?;
             TcpListener::bind((address, 0))
         });
-        listening.join().unwrap_or_else(|_| Err(io::Error::other("a thread has panicked")))
+        listening.join().unwrap_or_else(|_| {
+            Err(io::Error::other("the thread that listens in the network namespace panicked"))
+        })
     }
 }
 
@@ -88,12 +90,15 @@ fn tool(line: &str) -> io::Result<()> {
     let mut words = line.split(' ');
     let program = words.next().unwrap_or_default();
     let result = Command::new(program).args(words).process_group(0).output();
-    let output = result.map_err(|e| io::Error::new(e.kind(), format!("{program}: {e}")))?;
+    let output = result.map_err(|e| io::Error::new(e.kind(), format!("cannot run {program}: {e}")))?;
     match output.status.success() {
         true => Ok(()),
         false => {
             let said = String::from_utf8_lossy(&output.stderr);
-            Err(io::Error::other(format!("{program}: {}", said.trim().lines().last().unwrap_or_default())))
+            Err(io::Error::other(format!(
+                "{program} failed: {}",
+                said.trim().lines().last().unwrap_or_default()
+            )))
         }
     }
 }

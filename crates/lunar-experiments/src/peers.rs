@@ -87,7 +87,7 @@ fn find(program: &str, folders: &[PathBuf]) -> Option<PathBuf> {
 
 /// The command of an installed program.
 fn command(program: &str) -> Result<Command, String> {
-    find(program, &folders()).map(Command::new).ok_or_else(|| format!("{program} is missing"))
+    find(program, &folders()).map(Command::new).ok_or_else(|| format!("{program} is not installed"))
 }
 
 /// The first line of a program's output, if it succeeds.
@@ -143,7 +143,10 @@ impl PeerServer {
         transport: &FabricTransport,
         dir: WorkDir,
     ) -> Result<PeerServer, String> {
-        let portal = *upstream.portals.first().ok_or("its target was not started here")?;
+        let portal = *upstream
+            .portals
+            .first()
+            .ok_or("the target behind the router was not started by this command")?;
         let (luns, transport) = (upstream.luns.clone(), transport.clone());
         let mut server =
             PeerServer { peer: Peer::Lunar, process: None, portals: Vec::new(), transport, luns, dir };
@@ -195,7 +198,7 @@ impl PeerServer {
         fs::write(&file, config).map_err(|e| e.to_string())?;
         let mut command = Command::new(program);
         command.args(["serve", "--config"]).arg(&file).stdout(Stdio::piped());
-        let stdout = self.spawn(&mut command)?.stdout().ok_or("lunar serve has no output")?;
+        let stdout = self.spawn(&mut command)?.stdout().ok_or("the output of lunar serve is not readable")?;
         let (send, lines) = mpsc::channel();
         // Read to the end, so that the server never blocks.
         thread::spawn(move || {
@@ -204,13 +207,15 @@ impl PeerServer {
         let end = Instant::now() + START;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            let line = lines.recv_timeout(left).map_err(|_| self.said("it did not become ready"))?;
+            let line = lines.recv_timeout(left).map_err(|_| self.said("the server did not become ready"))?;
             if line == "ready" {
                 return Ok(());
             }
             if let Some(rest) = line.strip_prefix("listening on ") {
                 let address = rest.split(',').next().unwrap_or(rest);
-                self.portals.push(address.parse().map_err(|e| format!("{line}: {e}"))?);
+                self.portals.push(
+                    address.parse().map_err(|e| format!("cannot parse the address in \"{line}\": {e}"))?,
+                );
             }
         }
     }
@@ -245,8 +250,8 @@ impl PeerServer {
         let mut command = command("tgtadm")?;
         command.args(["-C", "1", "--lld", "iscsi"]).args(words.split_whitespace()).args(path);
         command.env("TGT_IPC_SOCKET", self.dir.join("tgt")).stdin(Stdio::null());
-        let ran = command.output().map_err(|e| format!("tgtadm: {e}"))?;
-        let said = || format!("tgtadm {words}: {}", String::from_utf8_lossy(&ran.stderr).trim());
+        let ran = command.output().map_err(|e| format!("cannot run tgtadm: {e}"))?;
+        let said = || format!("tgtadm {words} failed: {}", String::from_utf8_lossy(&ran.stderr).trim());
         if ran.status.success() { Ok(()) } else { Err(said()) }
     }
 
@@ -259,7 +264,7 @@ impl PeerServer {
         let mut command = command("istgt")?;
         command.args(["-D", "-q", "-c"]).arg(&file).stdout(Stdio::null());
         self.spawn(&mut command)?;
-        let last = *self.portals.last().ok_or("no portal")?;
+        let last = *self.portals.last().ok_or("istgt has no portal")?;
         self.until(|_| TcpStream::connect(last).is_ok())
     }
 
@@ -277,7 +282,7 @@ impl PeerServer {
         while !is_so(self) {
             let is_gone = self.process.as_ref().is_some_and(PeerProcess::is_gone);
             if is_gone || Instant::now() > end {
-                return Err(self.said("it did not become ready"));
+                return Err(self.said("the server did not become ready"));
             }
             thread::sleep(Duration::from_millis(20));
         }
@@ -447,7 +452,7 @@ mod tests {
             &FabricTransport::tcp(),
             dir(),
         );
-        assert!(refused.is_err_and(|why| why.contains("not started here")));
+        assert!(refused.is_err_and(|why| why.contains("not started by this command")));
     }
 
     #[test]

@@ -181,7 +181,7 @@ fn on_file_system(
     if lab.is_ended() {
         return Ok([None; 3]);
     }
-    let target = server.target(storage.disk, "").ok_or("the disk is not served")?;
+    let target = server.target(storage.disk, "").ok_or("the server does not serve the disk")?;
     let mut mounted = lab.mount(&target, server)?;
     let whole = |bytes: u64| bytes / u64::from(BLOCK) * u64::from(BLOCK);
     // The file system needs some space for itself.

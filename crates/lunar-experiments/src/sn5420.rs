@@ -70,7 +70,7 @@ pub fn run(lab: &mut Lab, published: &Published) -> Result<(), Error> {
         let disks = files.clone().map(|file| ServedDisk::new(DiskMedium::Cached(file), size));
         let server = lab.serve(&peer, &disks, 1);
         if matches!(peer, Peer::Running(_)) {
-            lab.note(format!("{}: both reads use its one logical unit", peer.name()));
+            lab.note(format!("{}: both reads use the only logical unit of this target", peer.name()));
         }
         tables(lab, published, &local, &peer.name(), server.as_ref(), &files);
         if let (Peer::Lunar, Some(server)) = (&peer, &server) {
@@ -201,7 +201,7 @@ fn fill(lab: &mut Lab, name: &str, server: &PeerServer, files: &[PathBuf; 2], ta
     }
     match lab.transport().is_relayed() {
         true => windows(lab, name, server, &files[0], &mut tables.window),
-        false => lab.note("RDMA devices have no TCP windows: their table is omitted"),
+        false => lab.note("the table of TCP windows is omitted: RDMA devices have no TCP windows"),
     }
 }
 
@@ -229,7 +229,8 @@ fn windows(lab: &mut Lab, name: &str, server: &PeerServer, path: &Path, table: &
         let links = lab.links(server, LinkProfile { window: bytes as usize, ..FAR }).unwrap_or_default();
         let target = |link: &RelayLink| server.at(link.address(), 0, &format!("window={bytes}"));
         let Some(target) = links.first().and_then(target) else {
-            return lab.note(format!("{name}: network emulation failed, its windows are omitted"));
+            return lab
+                .note(format!("{name}: network emulation failed, so the table of TCP windows is omitted"));
         };
         let Some(open) = lab.open_device(&[target], 1, Some(server), false) else { continue };
         let job = job(lab, IoDirection::Read, 256 << 10);

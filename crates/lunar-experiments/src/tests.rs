@@ -29,7 +29,7 @@ fn invalid_arguments_are_rejected_before_any_run() {
     assert!(e.kind == ErrorKind::Invalid && e.what.contains("only --transport tcp"), "{e}");
     let provider = Some(RdmaProvider::Verbs);
     let e = refused(Args { provider, ..args(Experiment::Iser) });
-    assert!(e.kind == ErrorKind::Invalid && e.what.contains("not used with TCP"), "{e}");
+    assert!(e.kind == ErrorKind::Invalid && e.what.contains("does not apply to --transport tcp"), "{e}");
     let e = refused(Args { against: vec!["lio".into()], ..args(Experiment::Iser) });
     assert!(e.kind == ErrorKind::Invalid && e.what.contains("--against lio"), "{e}");
     let e = refused(Args { out: "/proc/lunar".into(), ..args(Experiment::Iser) });

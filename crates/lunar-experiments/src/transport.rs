@@ -45,7 +45,11 @@ impl FabricTransport {
         let device = match (transport, provider) {
             (TargetTransport::Tcp, Some(_)) => {
                 let hint = "omit --provider, or use --transport iser or srp";
-                return Err(Error::new(ErrorKind::Invalid, "--provider: not used with TCP", hint));
+                return Err(Error::new(
+                    ErrorKind::Invalid,
+                    "--provider does not apply to --transport tcp",
+                    hint,
+                ));
             }
             (TargetTransport::Tcp, None) | (_, Some(RdmaProvider::Iwarp)) => None,
             (_, None) => devices().ok().and_then(one_that_is_up),
@@ -164,7 +168,7 @@ fn one_that_is_up(devices: Vec<lunar_rdma::verbs::RdmaDevice>) -> Option<RdmaDev
 pub fn free_ports(address: IpAddr, many: usize) -> Result<Vec<SocketAddr>, String> {
     let held: Result<Vec<_>, _> = (0..many).map(|_| TcpListener::bind((address, 0))).collect();
     let addresses = held.and_then(|held| held.iter().map(TcpListener::local_addr).collect());
-    addresses.map_err(|e: std::io::Error| format!("no port is free: {e}"))
+    addresses.map_err(|e: std::io::Error| format!("no free TCP port on {address}: {e}"))
 }
 
 #[cfg(test)]
