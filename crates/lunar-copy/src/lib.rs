@@ -132,7 +132,7 @@ pub enum CopyErrorCause {
     #[error("cannot flush the destination: {0}")]
     Flush(#[source] io::Error),
     /// The checkpoint failed.
-    #[error("cannot save the progress: {0}")]
+    #[error("cannot save the progress of the copy: {0}")]
     Checkpoint(#[source] io::Error),
     /// The stream is longer than the destination.
     #[error("the source has data beyond the end of the destination")]
@@ -141,7 +141,7 @@ pub enum CopyErrorCause {
     #[error("source and destination differ")]
     Differs,
     /// More unreadable ranges than the list may hold.
-    #[error("too many ranges of the source cannot be read")]
+    #[error("the copy gave up after too many unreadable ranges of the source")]
     TooManyBad,
 }
 
