@@ -761,14 +761,14 @@ fn unsuitable_export_is_reported() {
     let (server, url) = nbd_server(MIB);
     folder.make("a", &noise(1, 2 * MIB));
     folder.make("odd", &noise(1, 1000));
-    folder.ends(21, &format!("a {url}none"), "hint: it has \"disk\", \"fixed\"");
+    folder.ends(21, &format!("a {url}none"), "hint: the server has the exports \"disk\", \"fixed\"");
     folder.bad(&format!("a {url}fixed"), "read-only");
     folder.bad(&format!("a {url}disk"), "the destination is too small; nothing was written");
-    folder.bad(&format!("odd {url}disk"), "takes only multiples of 512 bytes");
+    folder.bad(&format!("odd {url}disk"), "must be multiples of 512 bytes");
     folder.invalid(&format!("{url}disk {url}disk"), "are the same");
     folder.invalid(&format!("a {url}disk --resume"), "no default journal");
-    folder.invalid("a nbds://127.0.0.1/disk", "no TLS");
-    folder.invalid("a nbd+unix:///disk", "names no socket");
+    folder.invalid("a nbds://127.0.0.1/disk", "TLS is not supported");
+    folder.invalid("a nbd+unix:///disk", "the path of the socket is missing");
     folder.ends(21, "nbd+unix:///?socket=nowhere b", "No such file");
     drop(server);
     assert!(!folder.is_there("b"));

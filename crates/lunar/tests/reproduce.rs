@@ -133,7 +133,7 @@ fn scst_iet_stgt_2009() {
     }
     let has = |begin: &str| document.notes.iter().any(|note| note.starts_with(begin));
     let (is_mounted, is_on_disk) =
-        (has("rows on a file system: ext3"), has("db-mix: two stretches of the disk"));
+        (has("rows on a file system: ext3"), has("db-mix: two ranges of the disk"));
     assert!(is_mounted || is_on_disk, "{:?}", document.notes);
     for run in document.runs.iter().filter(|run| run.label.ends_with(" db-mix")) {
         let in_files = run.targets.iter().filter(|target| target.name.contains("/mnt/")).count();

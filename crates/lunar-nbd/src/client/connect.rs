@@ -27,7 +27,7 @@ pub struct NegotiatedConnection {
 /// Connects, and negotiates the export.
 pub async fn connect(url: &NbdUrl) -> Result<NegotiatedConnection, OpenError> {
     let late = |_| {
-        let what = format!("no answer within {} s", PATIENCE.as_secs());
+        let what = format!("the NBD server did not answer within {} s", PATIENCE.as_secs());
         let late = OpenError::new(url.to_string(), what, "check the server and the network");
         Err(late.of(io::ErrorKind::TimedOut))
     };
@@ -36,11 +36,20 @@ pub async fn connect(url: &NbdUrl) -> Result<NegotiatedConnection, OpenError> {
 
 async fn attempt(url: &NbdUrl) -> Result<NegotiatedConnection, OpenError> {
     let stream = reach(&url.place).await.map_err(|e| {
-        OpenError::new(url.to_string(), text(&e), "check that the server runs there and accepts connections")
-            .of(e.kind())
+        OpenError::new(
+            url.to_string(),
+            format!("cannot connect: {}", text(&e)),
+            "check that an NBD server listens at this address",
+        )
+        .of(e.kind())
     })?;
     let cut = |e: io::Error| {
-        OpenError::new(url.to_string(), text(&e), "see the server's log; it may require TLS").of(e.kind())
+        OpenError::new(
+            url.to_string(),
+            format!("the handshake failed: {}", text(&e)),
+            "see the log of the server, which may require TLS",
+        )
+        .of(e.kind())
     };
     let (mut machine, mut input, mut out) = (ClientNegotiation::new(&url.export), Vec::new(), Vec::new());
     loop {
@@ -68,8 +77,8 @@ async fn reach(place: &NbdAddress) -> io::Result<Stream> {
     };
     let asked =
         compio::runtime::spawn_blocking(move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter));
-    let addresses = asked.await.map_err(|_| io::Error::other("the resolver failed"))??;
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "its name resolves to no address");
+    let addresses = asked.await.map_err(|_| io::Error::other("the name resolver failed"))??;
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
     for address in addresses {
         match Stream::connect(address).await {
             Ok(stream) => {
@@ -87,10 +96,7 @@ async fn receive(stream: &Stream, input: &mut Vec<u8>) -> io::Result<()> {
     loop {
         match stream.receive(&mut scratch)? {
             Some(0) => {
-                return Err(io::Error::new(
-                    io::ErrorKind::UnexpectedEof,
-                    "the server closed during the handshake",
-                ));
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection"));
             }
             Some(n) => {
                 input.extend_from_slice(&scratch[..n]);
@@ -107,15 +113,18 @@ fn failed(url: &NbdUrl, failure: NegotiationFailure) -> OpenError {
         NegotiationFailure::Broken(why) => OpenError::new(
             subject,
             format!("the server violates the protocol: {why}"),
-            "check that it is an NBD server",
+            "check that an NBD server listens at this address",
         ),
         NegotiationFailure::Refused { why, said, tls, exports } => {
             let said = if said.is_empty() { said } else { format!(" ({said})") };
             let hint = match (tls, exports.is_empty()) {
-                (true, _) => "there is no TLS for NBD here: let a tunnel carry it".to_owned(),
-                (_, true) => "see the server's log; nbdinfo --list shows its exports".to_owned(),
+                (true, _) => {
+                    "NBD over TLS is not supported: allow connections without TLS at the server, through a tunnel"
+                        .to_owned()
+                }
+                (_, true) => "see the log of the server; nbdinfo --list shows the exports".to_owned(),
                 _ => format!(
-                    "it has {}",
+                    "the server has the exports {}",
                     exports.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ")
                 ),
             };

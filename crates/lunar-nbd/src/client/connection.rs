@@ -165,7 +165,10 @@ enum ReplyPath {
 }
 
 fn gone() -> io::Error {
-    io::Error::new(io::ErrorKind::NotConnected, "the event loop of the connection has ended")
+    io::Error::new(
+        io::ErrorKind::NotConnected,
+        "the NBD disk is closed: the event loop of its connection has ended",
+    )
 }
 
 /// Submits a command to its connection.

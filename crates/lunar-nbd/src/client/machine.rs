@@ -138,7 +138,7 @@ impl ClientMachine {
     /// Queues NBD_CMD_DISC. Later commands are rejected.
     pub fn leave(&mut self) {
         if self.over.is_none() {
-            self.over = Some((io::ErrorKind::NotConnected, "the disk was closed".into()));
+            self.over = Some((io::ErrorKind::NotConnected, "the NBD disk was closed".into()));
             self.out.push(
                 &PendingCommand::new(NbdCommand::Disconnect, 0, 0, 0).encode(),
                 Payload::Empty,
@@ -260,12 +260,12 @@ impl ClientMachine {
 const ERRORS: [(u32, io::ErrorKind, &str); 8] = [
     (1, io::ErrorKind::PermissionDenied, "operation not permitted"),
     (5, io::ErrorKind::Other, "input/output error"),
-    (12, io::ErrorKind::OutOfMemory, "it has no memory"),
+    (12, io::ErrorKind::OutOfMemory, "out of memory"),
     (22, io::ErrorKind::InvalidInput, "invalid argument"),
-    (28, io::ErrorKind::StorageFull, "no space left on its device"),
+    (28, io::ErrorKind::StorageFull, "no space left on device"),
     (75, io::ErrorKind::InvalidInput, "value too large"),
     (95, io::ErrorKind::Unsupported, "operation not supported"),
-    (108, io::ErrorKind::NotConnected, "it is being stopped"),
+    (108, io::ErrorKind::NotConnected, "the server is being stopped"),
 ];
 
 /// Converts an error reported by the server.
@@ -274,5 +274,5 @@ fn refused(ServerError { errno, said }: ServerError) -> io::Error {
     let kind = known.map_or(io::ErrorKind::Other, |row| row.1);
     let words = known.map_or_else(|| format!("error {errno}"), |row| row.2.to_owned());
     let said = if said.is_empty() { said } else { format!(" ({said})") };
-    io::Error::new(kind, format!("the NBD server answers: {words}{said}"))
+    io::Error::new(kind, format!("the NBD server returned an error: {words}{said}"))
 }

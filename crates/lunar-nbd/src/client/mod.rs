@@ -68,13 +68,17 @@ impl NbdDisk {
         if (offset | len) & (block - 1) == 0 {
             return Ok(());
         }
-        let what = format!("{len} bytes at {offset}: {} takes only multiples of {block} bytes", self.url);
+        let what = format!(
+            "{}: {len} bytes at offset {offset}: length and offset must be multiples of {block} bytes",
+            self.url
+        );
         Err(io::Error::new(io::ErrorKind::InvalidInput, what))
     }
 
     fn check_write(&self, offset: u64, len: u64) -> io::Result<()> {
         if self.export.is_read_only() {
-            return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the export is read-only"));
+            let what = format!("{}: the export is read-only", self.url);
+            return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, what));
         }
         self.check(offset, len)
     }

@@ -17,7 +17,7 @@ pub enum ReplyStreamError {
     #[error("the server violates the protocol: {0}")]
     Rules(&'static str),
     /// The server closed the connection.
-    #[error("the server closed it")]
+    #[error("the server closed the connection")]
     End,
 }
 

@@ -44,33 +44,42 @@ impl FromStr for NbdUrl {
 
     fn from_str(text: &str) -> Result<NbdUrl, OpenError> {
         let wrong = |what: &str, hint: &str| OpenError::new(text, what, hint);
-        let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong("it is no URL", FORMS))?;
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong("not a URL", FORMS))?;
         let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
         let (authority, export) = rest.split_once('/').unwrap_or((rest, ""));
         let decoded = |text| {
-            percent::decode(text).ok_or_else(|| {
-                wrong("it is not percent-encoded as it has to be", "write a percent sign as %25")
-            })
+            percent::decode(text)
+                .ok_or_else(|| wrong("invalid percent-encoding", "write a percent sign as %25"))
         };
         let export = decoded(export)?;
         if export.len() > ClientNegotiation::MAX_NAME {
-            return Err(wrong("the name of the export is too long", "it may have 4096 bytes"));
+            return Err(wrong("the name of the export is too long", "use at most 4096 bytes"));
         }
         let place = match scheme.to_ascii_lowercase().as_str() {
             "nbd" if query.is_some_and(|query| !query.is_empty()) => {
-                return Err(wrong("nbd:// has no settings after a question mark", FORMS));
+                return Err(wrong("an nbd:// URL has no settings after '?'", FORMS));
             }
-            "nbd" => tcp(authority).ok_or_else(|| wrong("it names no host, or no port", FORMS))?,
+            "nbd" => {
+                tcp(authority).ok_or_else(|| wrong("the host is missing, or the port is invalid", FORMS))?
+            }
             "nbd+unix" => {
                 let path =
                     query.and_then(|query| query.strip_prefix("socket=")).filter(|_| authority.is_empty());
                 let path = path.filter(|path| !path.is_empty() && !path.contains('&'));
-                NbdAddress::Unix(decoded(path.ok_or_else(|| wrong("it names no socket", FORMS))?)?.into())
+                NbdAddress::Unix(
+                    decoded(
+                        path.ok_or_else(|| wrong("the path of the socket is missing or invalid", FORMS))?,
+                    )?
+                    .into(),
+                )
             }
             "nbds" | "nbds+unix" => {
-                return Err(wrong("there is no TLS for NBD here", "let a tunnel carry it, or use nbd://"));
+                return Err(wrong(
+                    "NBD over TLS is not supported",
+                    "use nbd://, through a tunnel if it must be encrypted",
+                ));
             }
-            _ => return Err(wrong("this is not an NBD URL that can be used here", FORMS)),
+            _ => return Err(wrong(&format!("unsupported URL scheme \"{}\"", scheme.escape_debug()), FORMS)),
         };
         Ok(NbdUrl { place, export })
     }
@@ -157,26 +166,26 @@ mod tests {
     #[test]
     fn invalid_url_is_refused_with_a_reason() {
         for (text, words) in [
-            ("nbd:", "no URL"),
-            ("nbd://", "no host"),
-            ("nbd://:10809/", "no host"),
-            ("nbd://h:0", "no port"),
-            ("nbd://h:65536", "no port"),
-            ("nbd://::1/", "no port"),
-            ("nbd://[::1/", "no host"),
-            ("nbd://[::1]x/", "no port"),
-            ("nbd://user@h/", "no host"),
+            ("nbd:", "not a URL"),
+            ("nbd://", "host is missing"),
+            ("nbd://:10809/", "host is missing"),
+            ("nbd://h:0", "port is invalid"),
+            ("nbd://h:65536", "port is invalid"),
+            ("nbd://::1/", "port is invalid"),
+            ("nbd://[::1/", "host is missing"),
+            ("nbd://[::1]x/", "port is invalid"),
+            ("nbd://user@h/", "host is missing"),
             ("nbd://h/a%", "percent"),
             ("nbd://h/a%00", "percent"),
-            ("nbd://h/a?socket=x", "question mark"),
-            ("nbd+unix:///a", "no socket"),
-            ("nbd+unix:///a?socket=", "no socket"),
-            ("nbd+unix:///a?path=/x", "no socket"),
-            ("nbd+unix:///a?socket=/x&y=1", "no socket"),
-            ("nbd+unix://h/a?socket=/x", "no socket"),
+            ("nbd://h/a?socket=x", "no settings after"),
+            ("nbd+unix:///a", "path of the socket"),
+            ("nbd+unix:///a?socket=", "path of the socket"),
+            ("nbd+unix:///a?path=/x", "path of the socket"),
+            ("nbd+unix:///a?socket=/x&y=1", "path of the socket"),
+            ("nbd+unix://h/a?socket=/x", "path of the socket"),
             ("nbds://h/a", "TLS"),
             ("nbds+unix:///a?socket=/x", "TLS"),
-            ("nbd+vsock://1/", "not an NBD URL"),
+            ("nbd+vsock://1/", "unsupported URL scheme"),
             (&format!("nbd://h/{}", "a".repeat(4097)), "too long"),
         ] {
             let said = text.parse::<NbdUrl>().expect_err(text).to_string();

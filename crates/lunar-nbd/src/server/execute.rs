@@ -139,12 +139,15 @@ async fn change(
         }
         (NbdCommand::WriteZeroes { fua, unmap, fast }, _) => {
             if fast && !is_fast(&**backend, unmap) {
-                return Err(ReplyError::new(Errno::NotSup, "no faster than a write"));
+                return Err(ReplyError::new(
+                    Errno::NotSup,
+                    "zeroing this range would be no faster than a write",
+                ));
             }
             backend.write_zeroes(offset, len, unmap).await?;
             settle = fua;
         }
-        _ => return Err(ReplyError::new(Errno::Inval, "unknown command")),
+        _ => return Err(ReplyError::new(Errno::Inval, "unknown NBD command")),
     }
     if settle {
         backend.flush().await?;

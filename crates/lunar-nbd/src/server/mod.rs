@@ -63,9 +63,9 @@ impl NbdExport {
 
     fn check(&self) -> io::Result<()> {
         let wrong = if self.name.len() > MAX_STRING || self.description.len() > MAX_STRING {
-            "its name or description is too long"
+            format!("the name or description is longer than {MAX_STRING} bytes")
         } else if !self.block_size.is_power_of_two() || self.block_size > MAX_BLOCK {
-            "its block size is not a power of two up to 64 KiB"
+            format!("the block size {} is not a power of two up to 64 KiB", self.block_size)
         } else {
             return Ok(());
         };

@@ -78,7 +78,7 @@ impl std::fmt::Display for RequestStreamError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             RequestStreamError::Io(e) => write!(f, "{e}"),
-            RequestStreamError::Magic => write!(f, "a request with a wrong magic"),
+            RequestStreamError::Magic => write!(f, "the client sent a request with a wrong magic number"),
         }
     }
 }

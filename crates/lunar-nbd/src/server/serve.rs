@@ -112,7 +112,7 @@ fn check(exports: &[NbdExport]) -> io::Result<()> {
             return wrong(format!("two exports have the name {:?}", export.name));
         }
     }
-    if exports.is_empty() { wrong("there is nothing to export".into()) } else { Ok(()) }
+    if exports.is_empty() { wrong("the list of NBD exports is empty".into()) } else { Ok(()) }
 }
 
 impl NbdServer {
@@ -156,12 +156,15 @@ impl Drop for NbdServer {
 async fn wind_down(shared: &ServerShared) -> io::Result<()> {
     let ended = shared.until(|shared| shared.connections.load(SeqCst) == 0);
     if compio::time::timeout(STOP, ended).await.is_err() {
-        tracing::warn!(clients = shared.connections.load(SeqCst), "NBD clients did not end in time");
+        tracing::warn!(
+            clients = shared.connections.load(SeqCst),
+            "NBD clients did not disconnect before the time limit"
+        );
     }
     let mut result = Ok(());
     for export in &shared.exports {
         if let Err(e) = export.backend.flush().await {
-            tracing::error!(export = %export.name, error = %e, "final flush of an export failed");
+            tracing::error!(export = %export.name, error = %e, "the final flush of an NBD export failed");
             result = Err(e);
         }
     }
@@ -172,7 +175,7 @@ async fn wind_down(shared: &ServerShared) -> io::Result<()> {
 async fn accept(shared: Arc<ServerShared>, cores: Arc<Cores>, socket: Socket, first: usize) {
     let listener = match Listener::new(socket) {
         Ok(listener) => listener,
-        Err(e) => return tracing::error!(error = %e, "an address cannot be served"),
+        Err(e) => return tracing::error!(error = %e, "cannot accept NBD clients on a listening address"),
     };
     let mut next = first;
     loop {
@@ -189,7 +192,7 @@ async fn accept(shared: Arc<ServerShared>, cores: Arc<Cores>, socket: Socket, fi
                 }
             }
             Some(Err(e)) => {
-                tracing::error!(error = %e, "accepting NBD clients failed");
+                tracing::error!(error = %e, "cannot accept an NBD client");
                 compio::time::sleep(Duration::from_millis(100)).await;
             }
         }
@@ -222,7 +225,7 @@ async fn serve_one(socket: Socket, count: ClientCount) {
         Ok(()) => tracing::debug!("NBD client ended"),
         Err(e) => {
             if let Some(left_out) = shared.ended.may(Instant::now()) {
-                tracing::info!(error = %e, left_out, "NBD client ended");
+                tracing::info!(error = %e, left_out, "the connection of an NBD client failed");
             }
         }
     }

@@ -213,7 +213,7 @@ fn non_nbd_peer_is_reported() {
     for (bytes, words) in [
         (&b"SSH-2.0-OpenSSH\r\n"[..], "no NBD greeting"),
         (b"NBDMAGIC\0\0\x42\x02\x81\x86\x12\x53\0\0", "old handshake"),
-        (b"", "closed during the handshake"),
+        (b"", "the handshake failed: the server closed the connection"),
     ] {
         let (url, thread) = server(move |mut client| client.write_all(bytes).expect("the bytes are sent"));
         let (what, _) = refused(&url);
@@ -231,7 +231,7 @@ fn silent_server_times_out() {
     let (url, thread) = server(|mut client| drop(client.read(&mut [0; 1])));
     let begun = Instant::now();
     let (what, _) = refused(&url);
-    assert_eq!(what, "no answer within 15 s");
+    assert_eq!(what, "the NBD server did not answer within 15 s");
     assert!(begun.elapsed() < Duration::from_secs(60));
     thread.join().expect("the server thread panicked");
 }
