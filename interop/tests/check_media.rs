@@ -189,7 +189,7 @@ const CASES: [(&str, SetUp); 32] = [
         File::create(folder.join("a.img")).ok()?;
         plain(disk(&format!("size = \"{}\"", beyond(folder)?)))
     }),
-    ("a.img: has 1048577 bytes, which O_DIRECT in blocks of ", |folder| {
+    ("a.img: has 1048577 bytes, not a multiple of the O_DIRECT block size of ", |folder| {
         image(folder, "b.img");
         let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
         File::options().write(true).custom_flags(direct).open(folder.join("b.img")).ok()?;
@@ -233,7 +233,7 @@ const CASES: [(&str, SetUp); 32] = [
         let (_, undo) = loop_device(folder)?;
         Some((disk(""), Box::new(undo)))
     }),
-    ("a.img: is in use by the system, which swaps to it", |folder| swap(folder)),
+    ("a.img: is in use by the system as swap space", |folder| swap(folder)),
     ("device or resource busy", |folder| busy_device(folder)),
     ("0.state is in use by process ", |folder| {
         image(folder, "a.img");

@@ -40,7 +40,12 @@ pub fn nothing() -> std::sync::Arc<dyn Backend> {
 pub fn within(capacity: u64, offset: u64, len: u64) -> io::Result<()> {
     match offset.checked_add(len) {
         Some(end) if end <= capacity => Ok(()),
-        _ => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "beyond the end of the medium")),
+        _ => {
+            let what = format!(
+                "{len} bytes at offset {offset} are beyond the end of the medium, which has {capacity} bytes"
+            );
+            Err(io::Error::new(io::ErrorKind::UnexpectedEof, what))
+        }
     }
 }
 

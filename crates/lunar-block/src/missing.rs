@@ -91,11 +91,11 @@ impl MissingMedium {
                 format!("attach the device again, or serve another path than {path}")
             }
             _ if self.is_unlinked => {
-                format!("stop the hosts from writing, and before the server ends: {}", self.save())
+                format!("stop the writes of hosts, and copy the data before the server ends: {}", self.save())
             }
             Some(now) if self.is_link => format!("point the link back: ln -sfn {} {path}", shell_word(now)),
-            Some(now) => format!("move it back: mv {} {path}", shell_word(now)),
-            None => format!("move it back to {path}, or copy it: {}", self.save()),
+            Some(now) => format!("move the file back: mv {} {path}", shell_word(now)),
+            None => format!("move the file back to {path}, or copy the data: {}", self.save()),
         }
     }
 }

@@ -25,7 +25,7 @@ fn missing_file_is_made_sparse_and_private() {
     use std::os::unix::fs::MetadataExt;
     let scratch = Scratch::new();
     let e = refused(&BackendSpec { create: false, ..scratch.spec(1 << 40) });
-    assert_eq!(e.hint, "check the path, or give a size to create it");
+    assert_eq!(e.hint, "check the path, or set a size to create the file");
     let disk = open(&scratch.spec(1 << 40)).expect("made");
     assert_eq!(disk.facts().capacity, 1 << 40);
     let made = std::fs::metadata(&scratch.0).expect("there");
@@ -67,7 +67,7 @@ fn examine_reports_what_open_would_and_changes_nothing() {
     assert_eq!(found(&spec), Ok(ExamineReport { size: None, in_use: None, block_size: None }));
     assert!(!scratch.0.exists(), "examine does not create the file");
     let e = examine(&BackendSpec { create: false, ..spec.clone() }).expect_err("missing");
-    assert_eq!(e.hint, "check the path, or give a size to create it");
+    assert_eq!(e.hint, "check the path, or set a size to create the file");
     let nowhere = BackendSpec { path: scratch.0.join("none/disk.img"), ..spec.clone() };
     assert!(examine(&nowhere).is_err());
     let disk = open(&spec).expect("open");
@@ -152,7 +152,7 @@ fn refused_backend_names_the_fault_and_its_fix() {
         (file(folder), "is a directory", "name a file in it"),
         (file("/dev/null"), "is neither a file nor a block device", "name a disk image or a disk"),
         (device(&empty.0.display().to_string()), "is a file, not a block device", "use backend = \"file\""),
-        (BackendSpec::path(&empty.0), "is empty", "give a size to create it"),
+        (BackendSpec::path(&empty.0), "is empty", "set a size to create the disk"),
         (
             BackendSpec { size: None, ..BackendSpec::sized(BackendKind::Null, 1) },
             "size missing",
@@ -297,7 +297,7 @@ fn direct_needs_whole_blocks_to_the_end() {
     std::fs::write(&scratch.0, [0; 4096 + 100]).expect("written");
     if direct(&Scratch::new()).is_some() {
         let e = refused(&BackendSpec { direct: true, ..scratch.spec(MIB) });
-        assert!(e.what.starts_with("has 4196 bytes, which O_DIRECT in blocks of"), "{e}");
+        assert!(e.what.starts_with("has 4196 bytes, not a multiple of the O_DIRECT block size of"), "{e}");
     }
     assert_eq!(open(&scratch.spec(MIB)).expect("through the page cache").facts().capacity, 4196);
 }

@@ -82,7 +82,7 @@ impl FileBackend {
             let len = buf.len();
             tracing::error!(
                 error = %e, offset, len,
-                "the record of an atomic write cannot be cleared; the medium refuses writes until it is; \
+                "the medium rejects writes, because the journal record of an atomic write cannot be cleared; \
                  hint: check the disks of the medium and of the state folder, and restart"
             );
         }

@@ -291,7 +291,10 @@ impl WriteJournal {
         let first = ours[0].0;
         ours.retain(|(_, record)| record.medium.path == self.medium.path);
         match ours.is_empty() {
-            true => Err(StuckRecord::unread(first, io::Error::other("another record is of the same medium"))),
+            true => Err(StuckRecord::unread(
+                first,
+                io::Error::other("several records belong to this medium, and none of them to this path"),
+            )),
             false => Ok(ours),
         }
     }
@@ -337,8 +340,8 @@ impl WriteJournal {
                 Err(e) if self.is_of_path(&path) => return Err(StuckRecord::unread(&path, e)),
                 // It most likely belongs to another medium. This medium must stay usable.
                 Err(e) => tracing::warn!(
-                    "{}: this record of an atomic write cannot be read: {e}; it may be of {}; hint: repair it, or remove it \
-                     if its medium does not come back",
+                    "{}: cannot read this journal record of an atomic write: {e}; the record may belong to {}; hint: repair \
+                     the record, or remove the record if its medium is gone",
                     path.display(),
                     self.medium.path.display()
                 ),
@@ -370,7 +373,9 @@ impl WriteJournal {
     fn create(&self) -> io::Result<JournalFile> {
         // The directory may have been deleted.
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.folder);
-        made.map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", self.folder.display())))?;
+        made.map_err(|e| {
+            io::Error::new(e.kind(), format!("cannot create the folder {}: {e}", self.folder.display()))
+        })?;
         for path in (0..FILES).map(|number| self.path(number)) {
             let file = open(&path)?;
             if is_locked_by_others(&file) || !is_at(&file, &path) {
@@ -384,7 +389,7 @@ impl WriteJournal {
             return Ok(JournalFile { file, path });
         }
         let all = self.folder.display();
-        let what = format!("the records of {FILES} other media that were at this path are in {all}");
+        let what = format!("{all} is full: it has records of {FILES} other media that were at this path");
         Err(io::Error::new(io::ErrorKind::StorageFull, what))
     }
 
@@ -699,7 +704,7 @@ mod tests {
             journal(path).put(&record).expect("kept");
         }
         let stuck = journal("/third").replay(&place.medium()).expect_err("two records match");
-        assert!(stuck.error.to_string().contains("of the same medium"), "{stuck:?}");
+        assert!(stuck.error.to_string().contains("several records belong to this medium"), "{stuck:?}");
         assert_eq!(journal("/second").replay(&place.medium()).expect("replayed"), [DONE]);
         assert!(journal("/first").is_pending().expect("readable"), "it waits");
     }

@@ -135,24 +135,25 @@ impl OpenMedium {
                 offset,
                 len,
                 %error,
-                "{name}: an interrupted atomic write cannot be replayed; the old blocks stay, and its host received no GOOD \
-                status for it"
+                "{name}: an interrupted atomic write cannot be replayed; the old blocks stay, and the host received no \
+                 GOOD status for the write"
             ),
             ReplayOutcome::Aside { offset, len, path } => tracing::error!(
                 offset,
                 len,
-                "{name}: an incomplete atomic write was not completed: another program has changed its blocks; its record is \
-                 kept in {}; hint: check the data of these blocks, then remove it",
+                "{name}: an incomplete atomic write was not completed: another program has changed the blocks; the journal \
+                 record is kept in {}; hint: check the data of these blocks, then remove the record",
                 path.display()
             ),
             ReplayOutcome::Other { id, path } => tracing::error!(
-                "{name}: an atomic write to another medium at this path is incomplete; that was {id}, this is {medium}; its \
-                 record waits for that medium in {}; hint: bring that medium back, or remove the record",
+                "{name}: an atomic write to another medium at this path is incomplete; the other medium was {id}, \
+                 this one is {medium}; the journal record is kept in {}; hint: bring the other medium back, or remove the \
+                 record",
                 path.display()
             ),
             ReplayOutcome::Old { path } => tracing::error!(
-                "{name}: the record {} of an atomic write has a format before this version, and is ignored; hint: check the \
-                 data of the medium, then remove it",
+                "{name}: the journal record {} of an atomic write is ignored: it has the format of an older version; \
+                 hint: check the data of the medium, then remove the record",
                 path.display()
             ),
         }
@@ -371,22 +372,24 @@ impl ErrorContext<'_> {
             io::ErrorKind::NotFound if self.spec.kind == BackendKind::Device => {
                 "check the path; lsblk lists the disks"
             }
-            io::ErrorKind::NotFound if self.spec.creates() => "make the folder for it first (mkdir -p)",
-            io::ErrorKind::NotFound => "check the path, or give a size to create it",
-            io::ErrorKind::PermissionDenied if self.spec.read_only => "run as a user who may read it",
-            io::ErrorKind::PermissionDenied => "run as a user with write access, or serve it read-only",
-            io::ErrorKind::ReadOnlyFilesystem => "serve it read-only",
-            io::ErrorKind::InvalidInput if self.spec.direct => {
-                "its file system may not know O_DIRECT: leave direct out"
+            io::ErrorKind::NotFound if self.spec.creates() => "create the folder first (mkdir -p)",
+            io::ErrorKind::NotFound => "check the path, or set a size to create the file",
+            io::ErrorKind::PermissionDenied if self.spec.read_only => "run as a user with read access",
+            io::ErrorKind::PermissionDenied => {
+                "run as a user with write access, or serve the medium read-only"
             }
-            _ => "check that it is a disk or a disk image in good order",
+            io::ErrorKind::ReadOnlyFilesystem => "serve the medium read-only",
+            io::ErrorKind::InvalidInput if self.spec.direct => {
+                "omit direct: the file system may not support O_DIRECT"
+            }
+            _ => "check that the path names a working disk or disk image",
         };
         self.error(e, hint).of(e.kind())
     }
 
     /// The error of a busy device with its users: the kernel has one exclusive user at a time.
     pub(super) fn busy(&self, e: &io::Error) -> InUse {
-        let hint = "unmount it and stop what uses it (lsblk, fuser -v), or serve it read-only";
+        let hint = "unmount the device and stop its users (lsblk, fuser -v), or serve the device read-only";
         let error = |what: String, pids| InUse { error: self.error(what, hint).of(e.kind()), pids };
         let number = std::fs::metadata(&self.spec.path).map_or(0, |found| found.rdev());
         if let Some(user) = users::of_busy(number) {
@@ -404,7 +407,7 @@ impl ErrorContext<'_> {
             LockError::InUse(by) => self.locked(by).error,
             LockError::Failed(e) => self.error(
                 format!("cannot be locked: {e}"),
-                "put it on a file system with locks, so that two servers cannot write it at once",
+                "use a file system with file locks, so that two servers cannot write the medium at once",
             ),
         }
     }
@@ -431,7 +434,7 @@ impl ErrorContext<'_> {
         };
         match is_there() {
             Ok(true) => Ok(()),
-            Ok(false) => Err(self.error("is a different file now", "try again")),
+            Ok(false) => Err(self.error("was replaced by a different file during the open", "try again")),
             Err(e) => Err(self.open(&e)),
         }
     }
@@ -440,8 +443,10 @@ impl ErrorContext<'_> {
     pub(super) fn check_pending(&self, journal: &WriteJournal) -> Result<(), OpenError> {
         match journal.is_pending() {
             Ok(false) => Ok(()),
-            Ok(true) => Err(self
-                .error("contains an incomplete atomic write", "serve it writable once: that ends the write")),
+            Ok(true) => Err(self.error(
+                "contains an incomplete atomic write",
+                "serve the medium writable once, to complete the write",
+            )),
             Err(stuck) => Err(self.stuck(&stuck)),
         }
     }
@@ -449,11 +454,16 @@ impl ErrorContext<'_> {
     fn stuck(&self, StuckRecord { path, error, is_unread }: &StuckRecord) -> OpenError {
         let path = path.display();
         if *is_unread {
-            let what = format!("may contain an incomplete atomic write: {path} cannot be used: {error}");
+            let what = format!(
+                "may contain an incomplete atomic write: the journal record {path} cannot be used: {error}"
+            );
             return self.error(what, &format!("repair {path}, or remove it to keep the blocks as they are"));
         }
-        let what = format!("contains an incomplete atomic write and cannot be done again: {error}");
-        self.error(what, &format!("make space for it, or remove {path} to keep the blocks as they are"))
+        let what = format!("contains an incomplete atomic write that cannot be replayed: {error}");
+        self.error(
+            what,
+            &format!("free space for the write, or remove {path} to keep the blocks as they are"),
+        )
     }
 
     pub(super) fn create(&self, e: &io::Error) -> OpenError {
@@ -465,12 +475,12 @@ impl ErrorContext<'_> {
     /// Checks `size` in bytes against the alignment of O_DIRECT.
     pub(super) fn check_size(&self, size: u64, direct: Option<NonZeroU64>) -> Result<(), OpenError> {
         if size == 0 {
-            return Err(self.error("is empty", "give a size to create it"));
+            return Err(self.error("is empty", "set a size to create the disk"));
         }
         match direct {
             Some(align) if size % align != 0 => Err(self.error(
-                format!("has {size} bytes, which O_DIRECT in blocks of {align} bytes cannot reach"),
-                "leave direct out, or make the size a multiple (truncate -s)",
+                format!("has {size} bytes, not a multiple of the O_DIRECT block size of {align} bytes"),
+                "omit direct, or change the size to a multiple (truncate -s)",
             )),
             _ => Ok(()),
         }
@@ -521,7 +531,7 @@ mod tests {
         assert_eq!(e.kind, io::ErrorKind::NotFound);
         _ = OpenMedium::open(&spec).expect("another");
         let e = OpenMedium::claim(other, false, &spec).err().expect("it is not this one");
-        assert_eq!(e.what, "is a different file now");
+        assert_eq!(e.what, "was replaced by a different file during the open");
         std::fs::remove_file(&spec.path).expect("it is there");
     }
 }

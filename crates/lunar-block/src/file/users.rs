@@ -56,11 +56,11 @@ fn used_by_loop(block: &Path, write: bool) -> Option<MediumUser> {
     Some(match of_disk(block).first() {
         Some(user) => MediumUser::of_system(
             format!("the loop device {device}, which is {user}"),
-            format!("end that use, then detach it: losetup -d {device}"),
+            format!("end that use, then detach the loop device: losetup -d {device}"),
         ),
         None => MediumUser::of_system(
             format!("the loop device {device}"),
-            format!("detach it: losetup -d {device}"),
+            format!("detach the loop device: losetup -d {device}"),
         ),
     })
 }
@@ -69,17 +69,14 @@ fn is_swap(id: &FileId) -> Option<MediumUser> {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let mut paths = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).map(unescaped);
     let path = paths.find(|path| id.is_at(path))?;
-    Some(MediumUser::of_system(
-        "the system, which swaps to it",
-        format!("take it out of use: swapoff {path}"),
-    ))
+    Some(MediumUser::of_system("the system as swap space", format!("stop swapping: swapoff {path}")))
 }
 
 /// The user that prevents an exclusive open of a device: a mount, a device made of it, or swap.
 pub(super) fn of_busy(number: u64) -> Option<String> {
     let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
     let of_disk = of_disk(Path::new(&format!("/sys/dev/block/{major}:{minor}")));
-    let swap = || is_swap(&FileId::Device(number)).map(|_| "the system swaps to it".into());
+    let swap = || is_swap(&FileId::Device(number)).map(|_| "swap space of the system".into());
     of_disk.into_iter().next().or_else(swap)
 }
 
@@ -168,7 +165,7 @@ pub fn of_device(path: &Path) -> Vec<String> {
     let mut users = of_disk(&Path::new("/sys/block").join(name(path)));
     users.extend(others(path));
     if users.is_empty() && is_exclusive(path) {
-        users.push("another user, exclusively".into());
+        users.push("an unknown exclusive user".into());
     }
     users
 }

@@ -153,7 +153,10 @@ fn reload_refuses_another_file_at_the_path_of_a_served_one() {
     ];
     for (keep, remedies) in [
         (None, ["cp --sparse=always /proc/", "stop and start the server"]),
-        (Some("kept.img"), ["move it back: mv kept.img disk.img", "once without this LUN and once with it"]),
+        (
+            Some("kept.img"),
+            ["move the file back: mv kept.img disk.img", "once without this LUN and once with it"],
+        ),
     ] {
         let folder = Folder::new("replaced");
         let mut units = Units::new(folder.0.join("state"));
@@ -188,7 +191,7 @@ fn file_that_was_moved_is_not_made_anew_by_a_reload() {
     std::fs::rename(folder.0.join("disk.img"), folder.0.join("aside.img")).unwrap();
     let changed = config(&folder, &format!("{DISK}read_only = true\n"));
     let refused = messages(again(&mut units, &changed), &folder);
-    assert!(refused.contains("disk.img was moved to aside.img\n  hint: move it back"), "{refused}");
+    assert!(refused.contains("disk.img was moved to aside.img\n  hint: move the file back"), "{refused}");
     assert!(unit(&old, 0).lu.busy_status().is_none());
     for goes_on in [format!("{DISK}serial = \"9\"\n"), DISK.replace("lun = 0", "lun = 7")] {
         again(&mut units, &config(&folder, &goes_on)).ok().unwrap();
@@ -408,7 +411,7 @@ fn failed_open_leaves_the_old_medium_serving() {
             &folder
         ),
         "LUN 1 of iqn.2026-11.org.example:disks: none.img: no such file or directory\n  \
-         hint: check the path, or give a size to create it"
+         hint: check the path, or set a size to create the file"
     );
     assert!(Arc::ptr_eq(&before, &unit(&old, 0).backend()));
     assert!(!unit(&old, 0).lu.settings().read_only);
@@ -445,7 +448,7 @@ fn after_an_error_everything_is_as_it_was() {
     assert_eq!(
         messages(units.setup(&config(&folder, &format!("{missing}{NULL}vendor = \"X\"\n")), &rest), &folder),
         "LUN 0 of iqn.2026-11.org.example:disks: none.img: no such file or directory\n  \
-         hint: check the path, or give a size to create it"
+         hint: check the path, or set a size to create the file"
     );
     let again = units.setup(&good, &rest).ok().unwrap();
     assert!(Arc::ptr_eq(unit(&old, 0), unit(&again, 0)));
