@@ -29,7 +29,7 @@ pub fn read(path: &Path) -> Result<String, Diagnostic> {
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(problem(
-            "the file is larger than 16 MiB".into(),
+            "the configuration file is larger than 16 MiB".into(),
             "to serve a disk image, remove --config",
         ));
     }
@@ -38,7 +38,8 @@ pub fn read(path: &Path) -> Result<String, Diagnostic> {
         let line = 1 + valid.iter().filter(|b| **b == b'\n').count();
         let start = valid.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
         let column = 1 + String::from_utf8_lossy(&valid[start..]).chars().count();
-        let mut problem = problem("the file is not UTF-8 text".into(), "save it as UTF-8");
+        let mut problem =
+            problem("the configuration file is not UTF-8 text".into(), "save the file as UTF-8");
         problem.position = Some(Position { line, column });
         problem
     })
@@ -48,7 +49,11 @@ pub fn read(path: &Path) -> Result<String, Diagnostic> {
 pub fn syntax(p: &mut Diagnostics<'_>, root: &DeTable<'_>, error: &toml::de::Error) {
     let at = error.span().unwrap_or(0..0);
     if error.message() != "duplicate key" {
-        return p.add(&at, format!("not TOML: {}", error.message()), "https://toml.io describes the syntax");
+        return p.add(
+            &at,
+            format!("invalid TOML: {}", error.message()),
+            "https://toml.io describes the syntax",
+        );
     }
     let mut hint = "remove one of them".to_string();
     if let Some(first) = key_before(root, p.text(&at), at.start) {

@@ -265,7 +265,7 @@ pub fn table<'a>(
 pub fn text<'a>(p: &mut Diagnostics<'_>, key: &str, value: Value<'a>) -> Option<&'a str> {
     let text = value.get_ref().as_str();
     if text.is_none() {
-        kind(p, key, value, "a string", "put it in quotes");
+        kind(p, key, value, "a string", "put the value in quotes");
     }
     text
 }

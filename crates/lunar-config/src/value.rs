@@ -41,18 +41,18 @@ pub fn iscsi_name(text: &str) -> Result<String, InvalidValue> {
 
 /// Checks what follows `iqn.`: yyyy-mm, a reversed domain, and an optional suffix after a colon.
 fn iqn(rest: &str) -> Result<(), &'static str> {
-    let (date, rest) = rest.split_once('.').ok_or("a date and a domain follow iqn.")?;
-    let (year, month) = date.split_once('-').ok_or("the date is written yyyy-mm")?;
+    let (date, rest) = rest.split_once('.').ok_or("a date and a domain must follow iqn.")?;
+    let (year, month) = date.split_once('-').ok_or("the date must have the form yyyy-mm")?;
     let digits = |text: &str, len| text.len() == len && text.bytes().all(|b| b.is_ascii_digit());
     if !digits(year, 4) || !digits(month, 2) {
-        return Err("the date is written yyyy-mm");
+        return Err("the date must have the form yyyy-mm");
     }
     if !(1..=12).contains(&month.parse::<u8>().unwrap_or(0)) {
-        return Err("the month is 01 to 12");
+        return Err("the month must be 01 to 12");
     }
     let domain = rest.split(':').next().unwrap_or("");
     if domain.split('.').any(|label| label.is_empty() || label.starts_with('-') || label.ends_with('-')) {
-        return Err("a reversed domain name follows the date");
+        return Err("a reversed domain name must follow the date");
     }
     Ok(())
 }
@@ -61,7 +61,7 @@ fn hex(digits: &str, lengths: &[usize]) -> Result<(), &'static str> {
     if lengths.contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit()) {
         return Ok(());
     }
-    Err("eui. takes 16 hexadecimal digits, naa. 16 or 32")
+    Err("eui. must have 16 hexadecimal digits, naa. 16 or 32")
 }
 
 /// A pattern of initiator names, with `*` and `?`; folded, as the names of logins are (RFC 3722).
@@ -96,9 +96,9 @@ fn check_port(text: &str) -> Result<(), InvalidValue> {
     let is_digit = |c: &char| matches!(c, '0'..='9' | 'a'..='f' | '?');
     let shown = text.escape_debug();
     match digits.chars().find(|c| !is_digit(c)) {
-        Some(c) => invalid(format!("the port \"{shown}\" contains {c:?}"), HINT),
+        Some(c) => invalid(format!("the SRP port \"{shown}\" contains {c:?}"), HINT),
         None if digits.len() != PORT_DIGITS => {
-            invalid(format!("the port \"{shown}\" has {} digits", digits.len()), HINT)
+            invalid(format!("the SRP port \"{shown}\" has {} digits", digits.len()), HINT)
         }
         None => Ok(()),
     }
@@ -121,7 +121,7 @@ pub fn advertised_address(text: &str) -> Result<String, InvalidValue> {
         return Ok(text.to_string());
     }
     invalid(
-        format!("\"{}\" is not an address for initiators", text.escape_debug()),
+        format!("\"{}\" is not an address that initiators can use", text.escape_debug()),
         "write a host name or an address, and a port: storage.example:3260, 192.0.2.9:3260 or [2001:db8::9]:3260",
     )
 }

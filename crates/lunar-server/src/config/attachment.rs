@@ -450,7 +450,7 @@ mod tests {
             ("url = \"iscsi://h\"\npaths = [\"x\"]", "2:10: the text is not an iSCSI, iSER or SRP URL"),
             ("url = \"iscsi://h\"\npolicy = \"failover\"", "`policy` requires several paths"),
             ("url = \"iscsi://h\"\npaths = [\"iscsi://i\"]\npolicy = \"failing\"", "3:10: unknown policy"),
-            ("url =", "not TOML"),
+            ("url =", "invalid TOML"),
         ] {
             let errors = read(text).unwrap_err();
             assert!(errors[0].contains(what), "{text}: {errors:?}");

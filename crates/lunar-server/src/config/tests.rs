@@ -199,7 +199,7 @@ fn problems_of_the_file() {
             (
                 "a = ",
                 &[
-                    "t.toml:1:5: not TOML: string values must be quoted, expected literal string",
+                    "t.toml:1:5: invalid TOML: string values must be quoted, expected literal string",
                     "hint: https://toml.io describes the syntax",
                 ],
             ),
@@ -239,7 +239,7 @@ fn problems_of_the_file() {
                     "t.toml:3:13: \"\" is not a valid path",
                     "hint: use a path without control characters",
                     "t.toml:4:16: `admin_socket` must be a string, not an integer",
-                    "hint: put it in quotes",
+                    "hint: put the value in quotes",
                 ],
             ),
             ("[server]\ncores = -1", &["t.toml:2:9: `cores` is out of range: -1", "hint: use 0 to 4096"]),
@@ -391,7 +391,7 @@ fn problems_of_portals() {
             (
                 "[[portal_group]]\ntag = 1\nportals = [{ listen = \"127.0.0.1\", advertise = \"a b:70000\" }]",
                 &[
-                    "t.toml:3:48: \"a b:70000\" is not an address for initiators",
+                    "t.toml:3:48: \"a b:70000\" is not an address that initiators can use",
                     "hint: write a host name or an address, and a port: storage.example:3260, 192.0.2.9:3260 or \
                      [2001:db8::9]:3260",
                 ],
@@ -485,7 +485,7 @@ fn problems_of_targets() {
             (
                 "[[target]]\nname = \"iqn.2026-13.org.example\"",
                 &[
-                    "t.toml:2:8: \"iqn.2026-13.org.example\" is not an iSCSI name: the month is 01 to 12",
+                    "t.toml:2:8: \"iqn.2026-13.org.example\" is not an iSCSI name: the month must be 01 to 12",
                     "hint: a name looks like iqn.2026-11.org.example:disks, eui.02004567a425678d or \
                      naa.52004567ba64678d",
                 ],
@@ -508,7 +508,7 @@ fn problems_of_targets() {
             (
                 "[[target]]\nname = \"eui.02004567a425678\"",
                 &[
-                    "t.toml:2:8: \"eui.02004567a425678\" is not an iSCSI name: eui. takes 16 hexadecimal digits, \
+                    "t.toml:2:8: \"eui.02004567a425678\" is not an iSCSI name: eui. must have 16 hexadecimal digits, \
                      naa. 16 or 32",
                     "hint: a name looks like iqn.2026-11.org.example:disks, eui.02004567a425678d or \
                      naa.52004567ba64678d",
@@ -545,7 +545,7 @@ fn problems_of_targets() {
             (
                 "redirect = [{ portal_group = 1, to = \"there:0\" }]",
                 &[
-                    "t.toml:3:38: \"there:0\" is not an address for initiators",
+                    "t.toml:3:38: \"there:0\" is not an address that initiators can use",
                     "hint: write a host name or an address, and a port: storage.example:3260, 192.0.2.9:3260 or \
                      [2001:db8::9]:3260",
                 ],
@@ -586,9 +586,9 @@ fn problems_of_targets() {
             (
                 "[[target.access]]\ninitiators = [\"0x0000000000000001000000000000002\", \"0x*\", \"0xzz\", \"0x?000000000000001000000000000000a\"]",
                 &[
-                    "t.toml:4:15: the port \"0x0000000000000001000000000000002\" has 31 digits",
+                    "t.toml:4:15: the SRP port \"0x0000000000000001000000000000002\" has 31 digits",
                     "hint: an SRP port is 0x and 32 lower-case hexadecimal digits; * and ? are wildcards",
-                    "t.toml:4:59: the port \"0xzz\" contains 'z'",
+                    "t.toml:4:59: the SRP port \"0xzz\" contains 'z'",
                     "hint: an SRP port is 0x and 32 lower-case hexadecimal digits; * and ? are wildcards",
                 ],
             ),
@@ -976,13 +976,13 @@ fn files_that_cannot_be_read() {
     );
     assert_eq!(
         message(&folder.file("bytes", b"a = 1\nb = \xff", 0o600)),
-        "bytes:2:5: the file is not UTF-8 text\n  hint: save it as UTF-8"
+        "bytes:2:5: the configuration file is not UTF-8 text\n  hint: save the file as UTF-8"
     );
     let large = folder.file("large", "", 0o600);
     std::fs::File::options().write(true).open(&large).unwrap().set_len((16 << 20) + 1).unwrap();
     assert_eq!(
         message(&large),
-        "large: the file is larger than 16 MiB\n  hint: to serve a disk image, remove --config"
+        "large: the configuration file is larger than 16 MiB\n  hint: to serve a disk image, remove --config"
     );
 }
 
