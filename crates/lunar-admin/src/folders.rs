@@ -29,7 +29,10 @@ pub fn run() -> Result<PathBuf, Diagnostic> {
 pub fn admin_socket() -> Result<PathBuf, Diagnostic> {
     let hint = |problem: Diagnostic| {
         let hint = problem.hint.unwrap_or_default();
-        Diagnostic { hint: Some(format!("{hint}, or give the server's socket with --socket")), ..problem }
+        Diagnostic {
+            hint: Some(format!("{hint}, or give the socket of the server with --socket")),
+            ..problem
+        }
     };
     Ok(run().map_err(hint)?.join("lunar.sock"))
 }

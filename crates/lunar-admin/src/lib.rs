@@ -226,14 +226,14 @@ pub fn can_bind(path: &Path) -> Result<(), Diagnostic> {
     if is_answered(path) {
         let problem = Diagnostic::new(
             format!("another server uses the admin socket {}", path.display()),
-            "stop it, or set admin_socket in the configuration to another path",
+            "stop that server, or set admin_socket in the configuration to another path",
         );
         return Err(problem.with_code(ErrorCode::InUse));
     }
     if std::fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
         return Err(Diagnostic::new(
-            format!("the path of the admin socket {} is a file", path.display()),
-            "move it away, or set admin_socket in the configuration to another path",
+            format!("the path of the admin socket {} is a file, not a socket", path.display()),
+            "move the file away, or set admin_socket in the configuration to another path",
         ));
     }
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -309,8 +309,8 @@ fn ask_beside(
 }
 
 fn busy() -> Response {
-    let what = format!("the server has {MOST_WAITING} pending requests and rejects this one");
-    Diagnostic::new(what, "check its process, and repeat the command later")
+    let what = format!("the server rejects the request, because {MOST_WAITING} requests are pending");
+    Diagnostic::new(what, "check the process of the server, and repeat the command later")
         .with_code(ErrorCode::TimedOut)
         .into()
 }
@@ -398,7 +398,10 @@ pub fn execute(path: &Path, what: &Request, timeout: Duration) -> Result<String,
 }
 
 fn strange() -> Diagnostic {
-    Diagnostic::new("unexpected response of the server", "the server may have another version: restart it")
+    Diagnostic::new(
+        "unexpected response from the admin socket of the server",
+        "restart the server, which may have another version",
+    )
 }
 
 fn request(path: &Path, request: &Request, timeout: Duration) -> Result<Response, Diagnostic> {
@@ -413,7 +416,7 @@ fn no_answer(path: &Path, request: &Request, timeout: Duration, e: &io::Error) -
     match e.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => Diagnostic::new(
             format!("no server answers at {path}"),
-            "start one with lunar serve, or give its socket with --socket",
+            "start a server with lunar serve, or give the socket of a server with --socket",
         )
         .with_code(ErrorCode::Unreachable),
         ErrorKind::PermissionDenied => Diagnostic::new(
@@ -426,15 +429,18 @@ fn no_answer(path: &Path, request: &Request, timeout: Duration, e: &io::Error) -
                 "no answer from the server at {path} within {}",
                 lunar_proto::duration::show(timeout)
             );
-            let hint = "the server is stopped or overloaded: check its process, or raise --timeout";
+            let hint = "check the process of the server, which is stopped or overloaded, or raise --timeout";
             let later = match request {
                 Request::Sessions {} | Request::Routers {} | Request::Diff { .. } => "",
-                _ => "; it may still execute the request",
+                _ => "; the server may still execute the request",
             };
             Diagnostic::new(what, format!("{hint}{later}")).with_code(ErrorCode::TimedOut)
         }
-        _ => Diagnostic::new(format!("the server at {path} does not answer: {}", io_text(e)), "read its log")
-            .with_code(ErrorCode::Unreachable),
+        _ => Diagnostic::new(
+            format!("the server at {path} does not answer: {}", io_text(e)),
+            "read the log of the server",
+        )
+        .with_code(ErrorCode::Unreachable),
     }
 }
 

@@ -282,7 +282,7 @@ pub fn show(r: &RouterReport, now: u64) -> String {
             _ = writeln!(text, "  LUN {}: {} ({})", lun.lun, shown(&lun.from), lun.health);
         }
         if target.luns.is_empty() {
-            text += "  no LUN yet: its upstream was not found\n";
+            text += "  no LUN yet: the upstream was not found\n";
         }
     }
     text

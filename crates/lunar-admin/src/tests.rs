@@ -53,7 +53,7 @@ fn sessions_are_listed() {
             .unwrap_err()
             .to_string()
             .replace(&format!("{}/", folder.0.display()), ""),
-        "no server answers at lunar.sock\n  hint: start one with lunar serve, or give its socket with --socket"
+        "no server answers at lunar.sock\n  hint: start a server with lunar serve, or give the socket of a server with --socket"
     );
 }
 
@@ -123,7 +123,11 @@ fn requests_that_wait_are_bounded_and_hold_up_no_other() {
     assert_eq!(sessions(&path, PATIENCE * 10).unwrap(), []);
     let refused = execute(&path, &Request::Confirm {}, PATIENCE * 10).unwrap_err();
     assert_eq!(refused.code, ErrorCode::TimedOut);
-    assert!(refused.what.starts_with("the server has 16 pending requests"), "{}", refused.what);
+    assert!(
+        refused.what.starts_with("the server rejects the request, because 16 requests are pending"),
+        "{}",
+        refused.what
+    );
     drop(lets_go);
     for stream in &mut waiting {
         let mut text = String::new();
@@ -161,15 +165,15 @@ fn socket_in_use_is_left_alone_and_a_dead_one_replaced() {
     assert_eq!(
         message(Admin::start(&path, Arc::new(Fake))),
         "another server uses the admin socket lunar.sock\n  \
-         hint: stop it, or set admin_socket in the configuration to another path"
+         hint: stop that server, or set admin_socket in the configuration to another path"
     );
     assert_eq!(sessions(&path, PATIENCE * 2).unwrap().len(), 2);
     drop(first);
     std::fs::write(&path, "a file").unwrap();
     assert_eq!(
         message(Admin::start(&path, Arc::new(Fake))),
-        "the path of the admin socket lunar.sock is a file\n  \
-         hint: move it away, or set admin_socket in the configuration to another path"
+        "the path of the admin socket lunar.sock is a file, not a socket\n  \
+         hint: move the file away, or set admin_socket in the configuration to another path"
     );
     assert_eq!(
         message(Admin::start(&folder.0.join("none/lunar.sock"), Arc::new(Fake))),
@@ -190,11 +194,11 @@ fn server_that_hangs_is_reported_when_the_time_is_over() {
         problem.to_string().replace(&format!("{}/", folder.0.display()), "")
     };
     let hangs = "no answer from the server at lunar.sock within 100ms\n  \
-         hint: the server is stopped or overloaded: check its process, or raise --timeout";
+         hint: check the process of the server, which is stopped or overloaded, or raise --timeout";
     assert_eq!(said(sessions(&path, limit).map(|_| String::new())), hangs);
     assert_eq!(
         said(execute(&path, &Request::Confirm {}, limit)),
-        format!("{hangs}; it may still execute the request")
+        format!("{hangs}; the server may still execute the request")
     );
     // Fills the backlog of the socket.
     let waiting: Vec<UnixStream> = std::iter::from_fn(|| connect(&path, limit).ok()).take(100_000).collect();
