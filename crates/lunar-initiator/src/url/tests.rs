@@ -80,7 +80,7 @@ fn invalid_url_error_has_a_hint() {
         ("iscsi://h?data_digest=md5", "crc32c"),
         ("iscsi://h?auth=rot13", "sha3-256"),
         ("iscsi://h?error_recovery_level=1", "must be 0"),
-        ("iscsi://h?target_user=", "no value"),
+        ("iscsi://h?target_user=", "value is empty"),
         ("iscsi://h?late_writes=never", "wait or risk"),
     ] {
         assert!(error(text).contains(part), "{text}: {}", error(text));
