@@ -148,119 +148,50 @@ impl Completion {
 
 /// Whether the command may be repeated with the same result on any device type. Unknown commands are not repeatable,
 /// nor are commands that compare first. Commands that move a tape are not repeatable either: READ(6), WRITE(6), and
-/// the operation codes of [`is_repeatable_on_blocks`].
+/// some operation codes of [`is_repeatable_on_blocks`].
 #[inline]
 pub fn is_repeatable(cdb: &Cdb) -> bool {
-    REPEATABLE[cdb[0] as usize]
+    op::is_repeatable(cdb) && !op::moves_tape(cdb)
 }
 
 /// The same on a block device. On a tape, some of these commands write at the current position or move the tape.
 #[inline]
 pub fn is_repeatable_on_blocks(cdb: &Cdb) -> bool {
-    const ON_BLOCKS: [u8; 4] = [op::READ_16, op::WRITE_16, op::VERIFY_16, op::SYNCHRONIZE_CACHE_16];
-    is_repeatable(cdb) || ON_BLOCKS.contains(&cdb[0])
+    op::is_repeatable(cdb)
 }
 
 /// Whether the command changes nothing on any device type, so that late execution is harmless. Unknown commands count
 /// as changes.
 #[inline]
 pub fn only_reads(cdb: &Cdb) -> bool {
-    ONLY_READS[cdb[0] as usize]
+    op::only_reads(cdb) && !op::moves_tape(cdb)
 }
 
 /// The same on a block device. Some of these commands move a tape.
 #[inline]
 pub fn only_reads_on_blocks(cdb: &Cdb) -> bool {
-    const ON_BLOCKS: [u8; 4] = [op::READ_6, op::READ_16, op::VERIFY_16, op::SYNCHRONIZE_CACHE_16];
-    only_reads(cdb) || ON_BLOCKS.contains(&cdb[0])
+    op::only_reads(cdb)
 }
-
-/// Repeatable commands, by operation code.
-static REPEATABLE: [bool; 256] = {
-    const SAME: [u8; 35] = [
-        op::TEST_UNIT_READY,
-        op::REQUEST_SENSE,
-        op::INQUIRY,
-        op::MODE_SENSE_6,
-        op::RESERVE_6,
-        op::RELEASE_6,
-        op::RECEIVE_DIAGNOSTIC,
-        op::PREVENT_ALLOW,
-        op::READ_CAPACITY_10,
-        op::READ_10,
-        op::WRITE_10,
-        op::WRITE_VERIFY_10,
-        op::VERIFY_10,
-        op::PRE_FETCH_10,
-        op::SYNCHRONIZE_CACHE_10,
-        op::READ_DEFECT_DATA_10,
-        op::READ_BUFFER_10,
-        op::WRITE_SAME_10,
-        op::UNMAP,
-        op::READ_TOC,
-        op::GET_CONFIGURATION,
-        op::LOG_SENSE,
-        op::MODE_SENSE_10,
-        op::PERSISTENT_RESERVE_IN,
-        op::RECEIVE_COPY_RESULTS,
-        op::WRITE_VERIFY_16,
-        op::PRE_FETCH_16,
-        op::WRITE_SAME_16,
-        op::SERVICE_ACTION_IN_16,
-        op::REPORT_LUNS,
-        op::MAINTENANCE_IN,
-        op::READ_12,
-        op::WRITE_12,
-        op::WRITE_VERIFY_12,
-        op::VERIFY_12,
-    ];
-    let mut bits = [false; 256];
-    let mut i = 0;
-    while i < SAME.len() {
-        bits[SAME[i] as usize] = true;
-        i += 1;
-    }
-    bits
-};
-
-/// Commands that only read, by operation code: the repeatable ones without those that change the medium or a state.
-static ONLY_READS: [bool; 256] = {
-    const CHANGE: [u8; 11] = [
-        op::RESERVE_6,
-        op::RELEASE_6,
-        op::PREVENT_ALLOW,
-        op::WRITE_10,
-        op::WRITE_12,
-        op::WRITE_VERIFY_10,
-        op::WRITE_VERIFY_12,
-        op::WRITE_VERIFY_16,
-        op::WRITE_SAME_10,
-        op::WRITE_SAME_16,
-        op::UNMAP,
-    ];
-    let mut bits = REPEATABLE;
-    let mut i = 0;
-    while i < CHANGE.len() {
-        bits[CHANGE[i] as usize] = false;
-        i += 1;
-    }
-    bits
-};
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn cdb(code: u8) -> Cdb {
+        with_action(code, 0)
+    }
+
+    fn with_action(code: u8, action: u8) -> Cdb {
+        let mut cdb = Cdb::default();
+        (cdb[0], cdb[1]) = (code, action);
+        cdb
+    }
+
     #[test]
     fn commands_that_may_change_anything_are_not_reads() {
-        let cdb = |code: u8| {
-            let mut cdb = Cdb::default();
-            cdb[0] = code;
-            cdb
-        };
         let reads = (0..=255).filter(|code| only_reads(&cdb(*code))).count();
-        assert_eq!(reads, 24);
-        for code in [0x00, 0x12, 0x25, 0x28, 0x2f, 0x35, 0x5e, 0x9e, 0xa0, 0xa3, 0xa8] {
+        assert_eq!(reads, 25);
+        for code in [0x00, 0x05, 0x12, 0x25, 0x28, 0x2f, 0x35, 0x44, 0x5e, 0xa0, 0xa8] {
             assert!(
                 only_reads(&cdb(code)) && !Command::new(0, cdb(code), Direction::None).changes,
                 "{code:02x}"
@@ -269,7 +200,7 @@ mod tests {
         // Commands from WRITE(6) to WRITE SCATTERED, and unknown operation codes.
         for code in [
             0x04, 0x0a, 0x1b, 0x2a, 0x2e, 0x3f, 0x41, 0x42, 0x48, 0x50, 0x51, 0x53, 0x5f, 0x7f, 0x83, 0x89,
-            0x8a, 0x8b, 0x8e, 0x93, 0x9c, 0x9f, 0xaa, 0xae, 0xc1, 0xff,
+            0x8a, 0x8b, 0x8e, 0x93, 0x9c, 0x9e, 0x9f, 0xa3, 0xaa, 0xae, 0xc1, 0xff,
         ] {
             assert!(!only_reads(&cdb(code)) && !only_reads_on_blocks(&cdb(code)), "{code:02x}");
             assert!(Command::on_blocks(0, cdb(code), Direction::None).changes, "{code:02x}");
@@ -280,19 +211,30 @@ mod tests {
         }
     }
 
-    /// READ(16), WRITE(16), VERIFY(16) and SPACE(16), which has the code of SYNCHRONIZE CACHE(16).
+    /// STREAM CONTROL and REMOVE ELEMENT AND TRUNCATE have the operation code of READ CAPACITY(16).
+    #[test]
+    fn service_action_that_changes_something_is_no_read() {
+        for action in [0x14, 0x18] {
+            let command = Command::on_blocks(0, with_action(0x9e, action), Direction::None);
+            assert!(command.changes && !command.repeatable, "{action:02x}");
+        }
+        for (code, action) in [(0x9e, 0x10), (0x9e, 0x12), (0xa3, 0x0a), (0xa3, 0x0c)] {
+            let command = Command::new(0, with_action(code, action), Direction::None);
+            assert!(!command.changes && command.repeatable, "{code:02x}/{action:02x}");
+        }
+    }
+
+    /// READ(6), READ(16), WRITE(16), VERIFY(16) and SPACE(16), which has the code of SYNCHRONIZE CACHE(16).
     #[test]
     fn tape_motion_is_repeated_on_block_devices_alone() {
-        for code in [0x88, 0x8a, 0x8f, 0x91] {
-            let mut cdb = Cdb::default();
-            cdb[0] = code;
+        for code in [0x08, 0x88, 0x8a, 0x8f, 0x91] {
+            let cdb = cdb(code);
             assert!(!is_repeatable(&cdb) && is_repeatable_on_blocks(&cdb), "{code:02x}");
             assert!(!Command::new(0, cdb, Direction::None).repeatable);
             assert!(Command::on_blocks(0, cdb, Direction::None).repeatable);
         }
-        for (code, is) in [(0x28, true), (0x2a, true), (0x08, false), (0x0a, false), (0x89, false)] {
-            let mut cdb = Cdb::default();
-            cdb[0] = code;
+        for (code, is) in [(0x28, true), (0x2a, true), (0x0a, false), (0x89, false)] {
+            let cdb = cdb(code);
             assert_eq!((is_repeatable(&cdb), is_repeatable_on_blocks(&cdb)), (is, is), "{code:02x}");
         }
     }
