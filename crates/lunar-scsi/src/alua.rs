@@ -23,6 +23,7 @@ pub(crate) const ROWS: &[Row] = &[
         &[0xa3, 0x2a, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0],
     )
     .action(TARGET_PORT_GROUPS)
+    .despite_reserve()
     .only(PeripheralDeviceType::Disk)
     .in_standby()
     .while_sanitizing(),

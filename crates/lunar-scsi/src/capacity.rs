@@ -17,6 +17,7 @@ pub(crate) const ROWS: &[Row] = &[
         ChangeScope::Nothing,
         &[0x25, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x01, 0],
     )
+    .despite_reserve()
     .in_standby()
     .medium(),
     Row::new(
@@ -27,6 +28,7 @@ pub(crate) const ROWS: &[Row] = &[
         &[0x9e, 0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01, 0],
     )
     .action(READ_CAPACITY_16)
+    .despite_reserve()
     .only(PeripheralDeviceType::Disk)
     .in_standby()
     .medium(),

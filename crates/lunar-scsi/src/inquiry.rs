@@ -11,6 +11,7 @@ const INQUIRY: &[u8] = &[0x12, 0x01, 0xff, 0xff, 0xff, 0];
 pub(crate) const ROWS: &[Row] =
     &[Row::new(op::INQUIRY, inquiry, ReservationClass::Always, ChangeScope::Nothing, INQUIRY)
         .despite_attention()
+        .despite_reserve()
         .in_standby()
         .while_sanitizing()];
 

@@ -30,6 +30,7 @@ mod medium;
 mod modes;
 mod nexus;
 mod nexus_snapshot;
+mod op_attributes;
 mod passthrough;
 mod pending_commit;
 mod per_core;
@@ -56,6 +57,7 @@ pub use lu::{InvalidDefinition, Lu, LuIdentity, LuSettings, PassthroughMode, Per
 pub use luns::{absent_lun, report_luns, well_known_lu};
 pub use medium::Withheld;
 pub use nexus::{Nexus, NexusId};
+pub use op_attributes::OpAttributes;
 pub use pending_commit::{CommitOutcome, PendingCommit};
 pub use per_core::{CoreIndex, PerCore};
 pub use plan::{CommandError, Compare, CopySegment, Op, Plan, PlanResult};

@@ -14,6 +14,7 @@ const LOG_SELECT: &[u8] = &[0x4c, 0x02, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, 0];
 /// Rows of the command table.
 pub(crate) const ROWS: &[Row] = &[
     Row::new(op::LOG_SENSE, sense, ReservationClass::Always, ChangeScope::Nothing, LOG_SENSE)
+        .despite_reserve()
         .in_standby()
         .while_sanitizing(),
     Row::new(op::LOG_SELECT, select, ReservationClass::Never, ChangeScope::Shared, LOG_SELECT).in_standby(),

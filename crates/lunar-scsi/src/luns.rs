@@ -19,6 +19,7 @@ pub(crate) const ROWS: &[Row] = &[Row::new(
     REPORT_LUNS,
 )
 .despite_attention()
+.despite_reserve()
 .in_standby()
 .while_sanitizing()];
 

@@ -11,8 +11,10 @@ const PREVENT_ALLOW: &[u8] = &[0x1e, 0, 0, 0, 0x03, 0];
 
 /// Rows of the command table. A reservation allows only some forms of these commands: see [`unreserved`].
 pub(crate) const ROWS: &[Row] = &[
-    Row::new(op::START_STOP_UNIT, start_stop, ReservationClass::Always, ChangeScope::Shared, START_STOP_UNIT),
-    Row::new(op::PREVENT_ALLOW, prevent_allow, ReservationClass::Always, ChangeScope::Shared, PREVENT_ALLOW),
+    Row::new(op::START_STOP_UNIT, start_stop, ReservationClass::Always, ChangeScope::Shared, START_STOP_UNIT)
+        .despite_reserve(),
+    Row::new(op::PREVENT_ALLOW, prevent_allow, ReservationClass::Always, ChangeScope::Shared, PREVENT_ALLOW)
+        .despite_reserve(),
 ];
 
 /// Bits of START STOP UNIT, byte 4.

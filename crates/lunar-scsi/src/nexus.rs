@@ -124,6 +124,11 @@ impl Nexus {
         self.row(cdb).is_some_and(|row| row.exact)
     }
 
+    /// Whether the write cache must be flushed before the command takes effect.
+    pub fn flushes_first(&self, cdb: &[u8]) -> bool {
+        self.row(cdb).is_some_and(|row| row.flushes_first)
+    }
+
     /// The table row of a command that this device server executes.
     fn row(&self, cdb: &[u8]) -> Option<&'static Row> {
         let settings = self.lu.settings();

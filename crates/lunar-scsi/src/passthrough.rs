@@ -7,56 +7,6 @@ use crate::table::{self, ChangeScope, CommandContext, Row};
 use crate::{Lu, NexusId, Op, Plan, PlanResult, ReservationClass, State};
 use lunar_wire::scsi::{Sense, Status, op};
 
-/// Commands that do not report unit attentions (SPC-5 section 5.14).
-const DESPITE_ATTENTION: [u8; 3] = [op::INQUIRY, op::REPORT_LUNS, op::REQUEST_SENSE];
-
-/// Operation codes that change nothing on a device of any type: a nexus with read-only access may send only these.
-const READING: [u8; 29] = [
-    op::TEST_UNIT_READY,
-    op::REQUEST_SENSE,
-    op::READ_6,
-    op::INQUIRY,
-    op::MODE_SENSE_6,
-    op::MODE_SENSE_10,
-    op::RECEIVE_DIAGNOSTIC,
-    op::READ_CAPACITY_10,
-    op::READ_10,
-    op::READ_12,
-    op::READ_16,
-    op::VERIFY_10,
-    op::VERIFY_12,
-    op::VERIFY_16,
-    op::PRE_FETCH_10,
-    op::PRE_FETCH_16,
-    op::READ_DEFECT_DATA_10,
-    op::READ_BUFFER_10,
-    op::READ_TOC,
-    op::GET_CONFIGURATION,
-    op::LOG_SENSE,
-    op::PERSISTENT_RESERVE_IN,
-    op::SERVICE_ACTION_IN_16,
-    op::REPORT_LUNS,
-    op::MAINTENANCE_IN,
-    op::READ_BLOCK_LIMITS,
-    op::REPORT_DENSITY_SUPPORT,
-    op::SYNCHRONIZE_CACHE_10,
-    op::SYNCHRONIZE_CACHE_16,
-];
-
-/// Operation codes of [`READING`] of which only these service actions read (SPC-5 table 95, SBC-4 table 33). Other
-/// service actions of the first remove or restore storage elements. On a CD/DVD device the second is SEND KEY if the
-/// service action field is zero.
-const READING_ACTIONS: [(u8, &[u8]); 2] = [
-    (op::SERVICE_ACTION_IN_16, &[0x10, 0x11, 0x12, 0x13, 0x16, 0x17]),
-    (op::MAINTENANCE_IN, &[0x05, 0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f, 0x10]),
-];
-
-/// Whether a command changes nothing on a device of any type. An unknown command may change something.
-fn reads(cdb: &[u8]) -> bool {
-    let actions = READING_ACTIONS.iter().find(|(opcode, _)| *opcode == cdb[0]);
-    READING.contains(&cdb[0]) && actions.is_none_or(|(_, actions)| actions.contains(&(cdb[1] & 0x1f)))
-}
-
 /// The row of an unknown command: it conflicts with every reservation.
 static UNKNOWN: Row =
     Row::new(0xff, |_| Ok(Plan::Done), ReservationClass::Never, ChangeScope::Shared, &[0xff]);
@@ -71,7 +21,7 @@ pub(crate) fn run_per_nexus(cx: &mut CommandContext<'_>, requester: Requester<'_
     if opcode == op::REPORT_LUNS {
         return dispatch::execute_here(cx, requester);
     }
-    if !DESPITE_ATTENTION.contains(&opcode)
+    if !table::is_despite_attention(opcode)
         && let Some(sense) = own_attention(cx.state, requester.id)
     {
         return Err(sense.into());
@@ -91,7 +41,7 @@ pub(crate) fn run_shared_nexus(cx: &mut CommandContext<'_>, requester: Requester
     if cx.state.busy {
         return Err(Status::Busy.into());
     }
-    if !DESPITE_ATTENTION.contains(&opcode) {
+    if !table::is_despite_attention(opcode) {
         dispatch::attention(cx.state, requester.id)?;
     }
     let settings = cx.lu.settings();
@@ -110,7 +60,7 @@ fn pass_through(cx: &CommandContext<'_>, requester: Requester<'_>) -> PlanResult
     if COPY_COMMANDS.contains(&cx.cdb[0]) {
         return Err(Sense::INVALID_OPCODE.into());
     }
-    if (requester.read_only || cx.lu.settings().read_only) && !reads(cx.cdb) {
+    if (requester.read_only || cx.lu.settings().read_only) && !op::only_reads(cx.cdb) {
         return Err(Sense::WRITE_PROTECTED.into());
     }
     Ok(Plan::op(Op::Passthrough))
@@ -211,7 +161,8 @@ mod tests {
             let mut n = lu.attach(port("a"), true);
             let _power_on = run(&mut n, TUR);
             // READ BLOCK LIMITS and REPORT DENSITY SUPPORT, which hosts send when they open a tape.
-            for cdb in [READ_ONE, &[0x05], &[0x44, 0, 0, 0, 0, 0, 0, 1, 0, 0]] {
+            let defects = &[op::READ_DEFECT_DATA_12];
+            for cdb in [READ_ONE, defects, &[0x05], &[0x44, 0, 0, 0, 0, 0, 0, 1, 0, 0]] {
                 assert_eq!(run(&mut n, cdb), passed_through(), "{cdb:02x?}");
             }
             for cdb in [WRITE_ONE, MOVE, RESERVE, &[op::PERSISTENT_RESERVE_OUT], &[op::MODE_SELECT_6, 0x11]] {

@@ -240,40 +240,4 @@ impl Plan {
         data.truncate(allocation_len as usize);
         Plan::data(data)
     }
-
-    /// Bytes that a WRITE writes to the medium; `None` for other commands.
-    pub fn written_len(&self) -> Option<u32> {
-        match self {
-            Plan::Write { len, .. } => Some(*len),
-            Plan::Op(op) => match **op {
-                Op::WriteAtomic { len, .. } => Some(len),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
-    /// Bytes of Data-Out that the plan needs.
-    pub fn data_out_len(&self) -> u32 {
-        match self {
-            Plan::Write { len, .. } | Plan::Parameters { len } => *len,
-            Plan::Op(op) => op.data_out_len(),
-            Plan::Done | Plan::Data(_) | Plan::Read { .. } => 0,
-        }
-    }
-}
-
-impl Op {
-    fn data_out_len(&self) -> u32 {
-        match self {
-            Op::Verify { len, compare: Compare::Whole, .. } => *len as u32,
-            Op::Verify { compare: Compare::OneBlock(size), .. } => *size,
-            Op::WriteVerify { len, .. } | Op::WriteAtomic { len, .. } | Op::OrWrite { len, .. } => *len,
-            Op::WriteSame { zero: false, block_size, .. } => *block_size,
-            Op::CompareAndWrite { len, .. } => 2 * len,
-            // Only the device knows the length, so accept all that the initiator offers.
-            Op::Passthrough => u32::MAX,
-            _ => 0,
-        }
-    }
 }

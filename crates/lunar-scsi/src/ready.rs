@@ -22,6 +22,7 @@ pub(crate) const ROWS: &[Row] = &[
         &[0x03, 0x01, 0, 0, 0xff, 0],
     )
     .despite_attention()
+    .despite_reserve()
     .in_standby()
     .while_sanitizing(),
 ];

@@ -68,6 +68,11 @@ pub(crate) struct Row {
     pub writes: bool,
     /// It does not report unit attentions (INQUIRY, REPORT LUNS, REQUEST SENSE).
     pub despite_attention: bool,
+    /// RESERVE of another nexus permits it (SPC-2 table 10, SBC-2 table 9, and similar later commands). RELEASE then
+    /// has no effect.
+    pub despite_reserve: bool,
+    /// The write cache is flushed before the command takes effect, because the command may disable it.
+    pub flushes_first: bool,
     /// It works in the ALUA states standby and unavailable (SPC-5 section 5.18.2.4).
     pub in_standby: bool,
     /// It works during a sanitize operation (SBC-4 section 4.11.2).
@@ -103,6 +108,8 @@ impl Row {
             medium: false,
             writes: false,
             despite_attention: false,
+            despite_reserve: false,
+            flushes_first: false,
             in_standby: false,
             while_sanitizing: false,
             thin: false,
@@ -140,6 +147,16 @@ impl Row {
     /// The command does not report unit attentions.
     pub const fn despite_attention(self) -> Row {
         Row { despite_attention: true, ..self }
+    }
+
+    /// RESERVE of another nexus permits the command.
+    pub const fn despite_reserve(self) -> Row {
+        Row { despite_reserve: true, ..self }
+    }
+
+    /// The write cache is flushed before the command takes effect.
+    pub const fn flushes_first(self) -> Row {
+        Row { flushes_first: true, ..self }
     }
 
     /// The command works in the states standby and unavailable.
@@ -249,6 +266,11 @@ pub(crate) fn rows(settings: &LuSettings) -> impl Iterator<Item = &'static Row> 
     INDEX.iter().flatten().copied().filter(|r| r.is_for(settings))
 }
 
+/// Whether a command does not report unit attentions, whatever the device type.
+pub(crate) fn is_despite_attention(opcode: u8) -> bool {
+    INDEX[usize::from(opcode)].iter().any(|row| row.despite_attention)
+}
+
 /// The row of a command. Fails with INVALID FIELD IN CDB if only the service action is unknown.
 pub(crate) fn find(settings: &LuSettings, cdb: &[u8]) -> Result<&'static Row, Sense> {
     let action = (cdb[1] & 0x1f) as u16;
@@ -317,6 +339,27 @@ mod tests {
                 let answer = run(&mut guest, &[row.opcode, row.service_action.unwrap_or(0) as u8]);
                 let refused = answer == fails(Sense::WRITE_PROTECTED);
                 assert_eq!(refused, shared, "{:02x}/{:?}", row.opcode, row.service_action);
+            }
+        }
+    }
+
+    /// Commands that change nothing here, but may change something on another device: a self-test, a reported event, and
+    /// operation codes that have another meaning on another device type.
+    const READ_HERE: [u8; 5] = [
+        op::SEND_DIAGNOSTIC,
+        op::GET_EVENT_STATUS,
+        op::READ_DISC_INFORMATION,
+        op::READ_TRACK_INFORMATION,
+        op::MECHANISM_STATUS,
+    ];
+
+    #[test]
+    fn command_that_changes_nothing_is_marked_as_a_read() {
+        for settings in [disk(), cdrom()] {
+            for row in rows(&settings) {
+                let reads = op::only_reads(&[row.opcode, row.service_action.unwrap_or(0) as u8]);
+                let nothing = row.changes == ChangeScope::Nothing && !READ_HERE.contains(&row.opcode);
+                assert_eq!(reads, nothing, "{:02x}/{:?}", row.opcode, row.service_action);
             }
         }
     }

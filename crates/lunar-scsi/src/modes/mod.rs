@@ -29,6 +29,7 @@ const fn selecting(opcode: u8, usage: &'static [u8]) -> Row {
         .in_standby()
         .persists()
         .exclusive()
+        .flushes_first()
 }
 
 /// The changeable values: a set of the following bits.

@@ -40,9 +40,9 @@ const fn prout(action: u16, usage: &'static [u8]) -> Row {
 #[rustfmt::skip]
 pub(crate) const ROWS: &[Row] = &[
     reserves(op::RESERVE_6, reserve, &[0x16, 0, 0, 0, 0, 0]),
-    reserves(op::RELEASE_6, release, &[0x17, 0, 0, 0, 0, 0]),
+    reserves(op::RELEASE_6, release, &[0x17, 0, 0, 0, 0, 0]).despite_reserve(),
     reserves(op::RESERVE_10, reserve, &[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
-    reserves(op::RELEASE_10, release, &[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+    reserves(op::RELEASE_10, release, &[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0]).despite_reserve(),
     prin(0, |cx| read(cx, report::keys), &[0x5e, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0]),
     prin(1, |cx| read(cx, report::reservation), &[0x5e, 1, 0, 0, 0, 0, 0, 0xff, 0xff, 0]),
     prin(2, |cx| read(cx, report::capabilities), &[0x5e, 2, 0, 0, 0, 0, 0, 0xff, 0xff, 0]),

@@ -11,7 +11,6 @@ mod tests;
 mod transport_id;
 mod types;
 
-use crate::capacity::READ_CAPACITY_16;
 use crate::table::Row;
 use crate::{InvalidDefinition, Lu, LuSettings, NexusId, NexusPorts, ReservationClass};
 use lunar_wire::scsi::op;
@@ -31,23 +30,6 @@ pub(crate) const OPCODES: [u8; 6] = [
 
 /// A field pointer without a bit pointer.
 const NO_BIT: u8 = 8;
-
-/// Operation codes and service actions that are allowed under the RESERVE of another nexus (SPC-2 table 10, SBC-2
-/// table 9, and similar later commands). RELEASE then has no effect.
-const DESPITE_RESERVE: [(u8, Option<u16>); 11] = [
-    (op::INQUIRY, None),
-    (op::REQUEST_SENSE, None),
-    (op::REPORT_LUNS, None),
-    (op::LOG_SENSE, None),
-    (op::READ_CAPACITY_10, None),
-    (op::SERVICE_ACTION_IN_16, Some(READ_CAPACITY_16)),
-    (op::MAINTENANCE_IN, Some(REPORT_TARGET_PORT_GROUPS)),
-    (op::START_STOP_UNIT, None),
-    (op::PREVENT_ALLOW, None),
-    (op::RELEASE_6, None),
-    (op::RELEASE_10, None),
-];
-const REPORT_TARGET_PORT_GROUPS: u16 = 0x0a;
 
 impl Lu {
     /// Declares that [`Lu::saved_state`] is not stored. Registrations that persist through power loss (APTPL) and
@@ -90,7 +72,7 @@ impl State {
             Some(holder) if holder == nexus => false,
             // The forms of START STOP UNIT and PREVENT ALLOW that are never allowed use `ReservationClass::Never`.
             Some(_) if row.allowed != ReservationClass::Always => true,
-            Some(_) => !DESPITE_RESERVE.contains(&(row.opcode, row.service_action)),
+            Some(_) => !row.despite_reserve,
             None => !self.registry.permits(port, row.allowed),
         }
     }

@@ -39,14 +39,12 @@ use lunar_wire::scsi::{Sense, Status, op};
 use std::rc::Rc;
 use std::sync::Arc;
 
-const WRITES: [u8; 3] = [op::WRITE_10, op::WRITE_12, op::WRITE_16];
-
 /// Whether a command receives its data in chunks. An ORDERED command holds the task set lock exclusively from start
 /// to end, so it must not wait for data meanwhile. A passthrough command needs all of its data at once.
 pub fn is_chunked(c: &ScsiCommand, unit: Option<&LogicalUnit>, answer: Option<&PlanResult>) -> bool {
     let len = c.data_out_len();
     let is_long = len > BUFFERS * CHUNK_LEN && len as usize <= Pool::MAX_BUFFER;
-    let is_plain = c.attribute != TaskAttribute::Ordered && !c.reads && WRITES.contains(&c.cdb()[0]);
+    let is_plain = c.attribute != TaskAttribute::Ordered && !c.reads && op::is_long_write(c.cdb());
     let fits = match answer {
         None => true,
         Some(Ok(Plan::Write { len: needed, .. })) => *needed == len,

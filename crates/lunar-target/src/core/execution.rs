@@ -66,6 +66,8 @@ pub(super) struct TaskOrdering {
     pub mode: LockMode,
     /// Whether the length of the Data-Out must be exactly that of the CDB.
     pub exact: bool,
+    /// Whether the write cache is flushed before the command takes effect.
+    pub flushes_first: bool,
 }
 
 impl<F: FrontEnd> TaskExecution<F> {
@@ -123,6 +125,7 @@ impl<F: FrontEnd> ItNexus<F> {
             task_set: handle.task_set(),
             mode,
             exact: handle.nexus.requires_exact_data_out(c.cdb()),
+            flushes_first: handle.nexus.flushes_first(c.cdb()),
         })
     }
 

@@ -33,7 +33,6 @@ mod transfer;
 pub use begin_function::{FunctionRefusal, FunctionRequest};
 pub use command::{Cdb, ScsiCommand, TaskAttribute};
 pub use front_end::{FINAL_FLUSH_TIMEOUT, FrontEnd, InFlightData, InFlightReads, MAX_QUEUED_BYTES};
-pub use stale::READS;
 
 pub use nexus::{ItNexus, NexusParams, SessionPhase, State};
 pub use response::{CommandResponse, DataInProgress, Residual};

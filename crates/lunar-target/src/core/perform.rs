@@ -7,7 +7,7 @@ use super::execution::{TaskEnd, TaskExecution, TaskOrdering};
 use super::front_end::FrontEnd;
 use super::nexus::State;
 use super::passthrough::is_forwarded;
-use super::stale::{READS, WaitTracker};
+use super::stale::WaitTracker;
 use super::task_context::TaskContext;
 use crate::LogicalUnit;
 use crate::exec::{self, ExecutionResult};
@@ -57,7 +57,9 @@ impl<F: FrontEnd> TaskExecution<F> {
             let answer = answer.unwrap_or(Err(Sense::LUN_NOT_SUPPORTED.into()));
             return TaskEnd::of(exec::run_without_lu(answer, &self.context()));
         };
-        let Some(TaskOrdering { task_set, mode, exact }) = nexus.ordering(&self.command, &unit) else {
+        let Some(TaskOrdering { task_set, mode, exact, flushes_first }) =
+            nexus.ordering(&self.command, &unit)
+        else {
             return TaskEnd::of(lun_gone());
         };
         self.lock = Some((task_set.clone(), mode));
@@ -105,24 +107,23 @@ impl<F: FrontEnd> TaskExecution<F> {
             plan => Ok(plan),
         };
         let plan = exec::persist(&unit, plan).await;
-        // These release the lock. During SANITIZE, the logical unit must report its state to other commands. PREEMPT
-        // AND ABORT waits for tasks that may wait for this lock. A copy takes several locks, and must not hold one
-        // while it waits for another.
-        let _inside = if plan.as_ref().is_ok_and(releases_lock) {
+        let _inside = if plan.as_ref().is_ok_and(|plan| plan.attributes().releases_lock) {
             drop(inside);
             None
         } else {
             Some(inside)
         };
         let written = plan.as_ref().ok().and_then(Plan::written_len);
-        let ended = self.carry_out(&unit, plan, data).await;
+        let ended = self.carry_out(&unit, plan, data, flushes_first).await;
         TaskEnd { ended, moved: needed.into(), written }
     }
 
     /// The current plan. While the task waited, reservations, write protection, size or write cache may have changed.
     fn current_plan(&self, earlier: Option<PlanResult>, unit: &Arc<LogicalUnit>) -> PlanResult {
-        let is_valid =
-            |plan: &PlanResult| !plan.as_ref().is_ok_and(accesses_medium) || unit.lu.epoch() == self.epoch;
+        let is_valid = |plan: &PlanResult| {
+            !plan.as_ref().is_ok_and(|plan| plan.attributes().accesses_medium)
+                || unit.lu.epoch() == self.epoch
+        };
         earlier.filter(is_valid).unwrap_or_else(|| self.nexus.decide(&self.command, unit, None))
     }
 
@@ -132,9 +133,10 @@ impl<F: FrontEnd> TaskExecution<F> {
         unit: &Arc<LogicalUnit>,
         plan: PlanResult,
         data: Option<Buf>,
+        flushes_first: bool,
     ) -> ExecutionResult {
         let plan = plan?;
-        if MODE_SELECT.contains(&self.command.cdb()[0]) {
+        if flushes_first {
             exec::flush(unit).await?;
         }
         self.execute(unit, plan, data).await
@@ -152,7 +154,7 @@ impl<F: FrontEnd> TaskExecution<F> {
         let len = match answer {
             _ if unit.passthrough().is_some() => offered,
             Some(Ok(Plan::Read { len, .. })) => *len as usize,
-            _ if READS.contains(&self.command.cdb()[0]) => offered,
+            _ if op::is_read(self.command.cdb()) => offered,
             _ => 0,
         };
         let wanted = len > 0 && len <= Pool::MAX_BUFFER;
@@ -191,8 +193,7 @@ impl<F: FrontEnd> TaskExecution<F> {
 
     async fn execute(&self, unit: &Arc<LogicalUnit>, plan: Plan, data: Option<Buf>) -> ExecutionResult {
         let reports = matches!(&plan, Plan::Op(op) if matches!(**op, Op::ReportLuns { .. }));
-        // PREEMPT AND ABORT waits for tasks, one of which may wait for this task.
-        let goes_on = sanitizes(&plan) || preempts(&plan);
+        let goes_on = plan.attributes().outlasts_abort;
         let context = self.context();
         let work = exec::run(unit, self.nexus.pool(), plan, data, &context);
         let ended = match goes_on {
@@ -205,43 +206,6 @@ impl<F: FrontEnd> TaskExecution<F> {
         ended
     }
 }
-
-/// Whether a plan accesses the medium, and planning it again has no side effects.
-fn accesses_medium(plan: &Plan) -> bool {
-    let of_medium = |op: &Op| {
-        matches!(
-            op,
-            Op::Prefetch { .. }
-                | Op::Verify { .. }
-                | Op::WriteVerify { .. }
-                | Op::WriteAtomic { .. }
-                | Op::CompareAndWrite { .. }
-                | Op::OrWrite { .. }
-                | Op::WriteSame { .. }
-                | Op::LbaStatus { .. }
-        )
-    };
-    match plan {
-        Plan::Read { .. } | Plan::Write { .. } => true,
-        Plan::Op(op) => of_medium(op),
-        _ => false,
-    }
-}
-
-fn releases_lock(plan: &Plan) -> bool {
-    sanitizes(plan) || matches!(plan, Plan::Op(op) if matches!(**op, Op::Preempt { .. } | Op::Copy { .. }))
-}
-
-fn preempts(plan: &Plan) -> bool {
-    matches!(plan, Plan::Op(op) if matches!(**op, Op::Preempt { .. }))
-}
-
-/// Whether the operation outlasts its command.
-fn sanitizes(plan: &Plan) -> bool {
-    matches!(plan, Plan::Op(op) if matches!(**op, Op::Sanitize { .. }))
-}
-
-const MODE_SELECT: [u8; 2] = [op::MODE_SELECT_6, op::MODE_SELECT_10];
 
 /// The mismatch between the Data-Out of a command and its CDB. Excess data are ignored, unless the command requires
 /// the exact length (`exact`). Too little data fail the whole command (FCP-4 section 9.4.2).

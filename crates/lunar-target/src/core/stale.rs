@@ -39,15 +39,11 @@ use crate::end_reason::EndReason;
 use crate::fence::{self, InFlightGuard, SessionFence};
 use crate::registry::AbortScope;
 use crate::session_info::SessionInfo;
-use lunar_wire::scsi::op;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// READ commands change nothing, so a stale one does no harm.
-pub const READS: [u8; 4] = [op::READ_6, op::READ_10, op::READ_12, op::READ_16];
 
 /// Records whether a task had to wait before it began.
 #[derive(Default)]

@@ -2,10 +2,10 @@
 
 use super::pdu_queue::Digests;
 use super::receive::last_opcode;
-use crate::core::READS;
 use crate::end_reason::EndReason;
 use lunar_runtime::PeerState;
 use lunar_wire::iscsi::{Bhs, opcode};
+use lunar_wire::scsi::op;
 
 /// Maximum number of bytes after the last command of a closed connection that are searched for a Logout. By default,
 /// socket buffers are smaller (`tcp_rmem`, tcp(7)).
@@ -15,7 +15,7 @@ pub const MAX_UNREAD: usize = 8 << 20;
 #[inline]
 pub fn changes(header: &Bhs) -> bool {
     match header.opcode() {
-        opcode::SCSI_COMMAND => !READS.contains(&header.cdb()[0]),
+        opcode::SCSI_COMMAND => !op::is_read(header.cdb()),
         opcode::TASK_MANAGEMENT => true,
         _ => false,
     }

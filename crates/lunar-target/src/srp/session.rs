@@ -8,7 +8,7 @@ use super::{memory, response};
 use crate::core::data_in::DataIn;
 use crate::core::{
     CommandResponse, DataInProgress, DataOutId, DataRequest, FrontEnd, InFlightData, InFlightReads, ItNexus,
-    READS, ScsiCommand, SessionPhase, State,
+    ScsiCommand, SessionPhase, State,
 };
 use crate::end_reason::EndReason;
 use crate::registry::AbortScope;
@@ -16,7 +16,7 @@ use lunar_proto::transfer::{DataOutRules, DataOutSegment};
 use lunar_proto::window::precedes;
 use lunar_rdma::{Endpoint, RemoteRange};
 use lunar_runtime::{Buf, ReceivedData, SendPump};
-use lunar_wire::scsi::{Sense, Status};
+use lunar_wire::scsi::{Sense, Status, op};
 use lunar_wire::srp;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -197,7 +197,7 @@ pub fn discard_queued(state: &mut State<SrpSession>, is_meant: impl Fn(&ScsiComm
 }
 
 fn begin(state: &mut State<SrpSession>, command: ScsiCommand, data: &[u8]) {
-    if !READS.contains(&command.cdb()[0])
+    if !op::is_read(command.cdb())
         && let Some(why) = state.front().stale_reason(0)
     {
         state.end_with(why);
