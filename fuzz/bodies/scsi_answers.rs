@@ -1,7 +1,11 @@
 //! Responses to INQUIRY, MODE SENSE, PERSISTENT RESERVE IN and other informational commands. Every decoder reads the
 //! same bytes.
 
+use lunar_wire::iscsi::{request, sense_segment};
+use lunar_wire::scsi::copy::OperatingParameters;
 use lunar_wire::scsi::fields::{FieldValue, read};
+use lunar_wire::scsi::inquiry::{Capacity, StandardData};
+use lunar_wire::scsi::limits::{BlockLimits, Provisioning};
 use lunar_wire::scsi::{Sense, inquiry, mode, pr, report, vpd};
 
 pub fn run(input: &[u8]) {
@@ -15,6 +19,8 @@ pub fn run(input: &[u8]) {
     assert!(inquiry::standards(b).count() <= 8);
     pages(b);
     lists(b);
+    structures(b);
+    segments(b);
     if let Some(sense) = Sense::decode(b) {
         shown(&sense.to_string());
         sense.detail().iter().for_each(|text| shown(text));
@@ -32,6 +38,32 @@ fn pages(b: &[u8]) {
         let table = page.table().unwrap_or(&[]);
         read(table, page.bytes).for_each(|(_, value)| plain(&value));
     }
+}
+
+fn structures(b: &[u8]) {
+    let standard = StandardData(b);
+    [standard.vendor(), standard.product(), standard.revision()].iter().for_each(|text| shown(text));
+    assert!(standard.device_type() < 0x20 && standard.alua() < 4);
+    assert_eq!(inquiry::is_connected(b), b.first().is_some_and(|byte| byte & 0xe0 == 0));
+    assert!(Capacity::decode_16(b).is_none_or(|capacity| capacity.blocks() > 0 && b.len() >= 12));
+    assert!(Capacity::decode_10(b).is_none_or(|capacity| !capacity.thin && b.len() >= 8));
+    assert!(b.len() > 5 || BlockLimits::decode(b) == BlockLimits::default());
+    assert!(b.len() > 5 || Provisioning::decode(b) == Provisioning::default());
+    assert_eq!(OperatingParameters::decode(b).is_some(), b.len() >= OperatingParameters::HEAD_LEN);
+    assert!(vpd::body(b).len() <= vpd::after_header(b).len() && vpd::code(b).is_some() == (b.len() > 1));
+    assert!(
+        b.len() > 3 || vpd::whole_len(b).is_none() && !mode::write_protected(b) && !mode::supports_fua(b)
+    );
+    assert!(mode::from_six(b).is_empty() || mode::has_header(&mode::from_six(b)));
+    assert!(mode::write_cache(b).is_none() || mode::has_header(b));
+}
+
+fn segments(b: &[u8]) {
+    assert!(sense_segment::decode(b).is_ok_and(|sense| sense.len() <= b.len()) || b.len() > 1);
+    let mut short = b.to_vec();
+    sense_segment::truncate(&mut short, 64);
+    assert!(short.len() <= 64 && sense_segment::undelimited(&short).len() < 63);
+    assert!(request::whole_cdb(&[0; 16], b).is_none_or(|cdb| (16..=260).contains(&cdb.len())));
 }
 
 fn lists(b: &[u8]) {

@@ -5,6 +5,7 @@ pub mod name;
 pub mod opcode;
 pub mod pdu;
 pub mod request;
+pub mod sense_segment;
 pub mod status;
 pub mod text;
 

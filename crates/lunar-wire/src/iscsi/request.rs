@@ -1,6 +1,7 @@
 //! Headers of the PDUs that an initiator sends. [`stamp`] fills in CmdSN and ExpStatSN when a PDU is sent.
 
 use super::{Bhs, NONE, flag, opcode};
+use crate::be;
 use crate::scsi::{TaskAttribute, TaskManagementFunction};
 
 /// The I bit of the opcode byte.
@@ -43,6 +44,29 @@ pub fn extended_cdb(rest: &[u8]) -> Vec<u8> {
     let mut ahs = [&[high, low, EXTENDED_CDB, 0], rest].concat();
     ahs.resize(ahs.len().next_multiple_of(4), 0);
     ahs
+}
+
+/// The longest CDB in bytes (SPC-5 section 4.2.3).
+const MAX_CDB_LEN: usize = 260;
+
+/// A CDB and its rest in the additional header segments (RFC 7143 section 11.2.2), at most 260 bytes. `None`: a segment
+/// is incomplete, or has no length.
+pub fn whole_cdb(first: &[u8; 16], mut ahs: &[u8]) -> Option<Vec<u8>> {
+    let mut whole = first.to_vec();
+    while ahs.len() >= 4 {
+        // AHSLength counts the bytes after AHSType.
+        let len = usize::from(be::get16(ahs));
+        let end = 3 + len;
+        if len == 0 || end > ahs.len() {
+            return None;
+        }
+        if ahs[2] & 0x3f == EXTENDED_CDB {
+            whole.extend_from_slice(&ahs[4.min(end)..end]);
+        }
+        ahs = ahs.get(end.next_multiple_of(4)..).unwrap_or_default();
+    }
+    whole.truncate(MAX_CDB_LEN);
+    Some(whole)
 }
 
 /// Sets R and an Expected Data Transfer Length of `len` bytes in a SCSI Command.
@@ -166,6 +190,21 @@ mod tests {
         assert_eq!(extended_cdb(&[9; 5]), [0, 6, 1, 0, 9, 9, 9, 9, 9, 0, 0, 0]);
         let longest = extended_cdb(&[9; 244]);
         assert_eq!((longest.len(), &longest[..4]), (248, &[0, 245, 1, 0][..]));
+    }
+
+    #[test]
+    fn cdb_is_joined_from_its_segments() {
+        let first = [1; 16];
+        let other = [0, 5, 2, 0, 7, 7, 7, 7];
+        let segment = extended_cdb(&[9; 5]);
+        let joined = whole_cdb(&first, &[&other[..], &segment].concat());
+        assert_eq!(joined, Some([&first[..], &[9; 5]].concat()));
+        for n in 0..4 {
+            assert_eq!(whole_cdb(&first, &segment[..n]), Some(first.to_vec()), "{n} bytes");
+        }
+        (4..9).for_each(|n| assert_eq!(whole_cdb(&first, &segment[..n]), None, "{n} bytes"));
+        assert_eq!(whole_cdb(&first, &[0, 0, 1, 0]), None, "a segment without a length");
+        assert_eq!(whole_cdb(&first, &extended_cdb(&[9; 300])).map(|cdb| cdb.len()), Some(260));
     }
 
     #[test]

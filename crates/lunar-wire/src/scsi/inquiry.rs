@@ -1,6 +1,7 @@
 //! Standard INQUIRY data (SPC-5 section 6.7.2), and READ CAPACITY(16) (SBC-4 section 5.21).
 
 use super::fields::{self, Field, ascii, bits, flag, name_of, named, number, numbered};
+use crate::be;
 
 /// Peripheral device types.
 pub const DEVICE_TYPES: &[(u64, &str)] = &[
@@ -66,6 +67,109 @@ pub static CAPACITY: &[Field] = &[
     flag("unmapped_reads_zero", 14, 6),
 ];
 
+/// PERIPHERAL QUALIFIER of standard data or of a VPD page; `None` without data.
+pub fn qualifier(b: &[u8]) -> Option<u8> {
+    b.first().map(|byte| byte >> 5)
+}
+
+/// Whether standard data or a VPD page are those of a logical unit (PERIPHERAL QUALIFIER 000b).
+pub fn is_connected(b: &[u8]) -> bool {
+    qualifier(b) == Some(0)
+}
+
+/// Standard data. Missing bytes count as zeros.
+#[derive(Clone, Copy, Debug)]
+pub struct StandardData<'a>(pub &'a [u8]);
+
+impl StandardData<'_> {
+    fn byte(&self, at: usize) -> u8 {
+        self.0.get(at).copied().unwrap_or(0)
+    }
+
+    fn text(&self, at: usize, len: usize) -> String {
+        fields::text(self.0.get(at..self.0.len().min(at + len)).unwrap_or(&[]))
+    }
+
+    /// PERIPHERAL DEVICE TYPE.
+    pub fn device_type(&self) -> u8 {
+        self.byte(0) & 0x1f
+    }
+
+    /// RMB.
+    pub fn removable(&self) -> bool {
+        self.byte(1) & 0x80 != 0
+    }
+
+    /// TPGS: 1 implicit, 2 explicit, 3 both.
+    pub fn alua(&self) -> u8 {
+        self.byte(5) >> 4 & 3
+    }
+
+    /// T10 VENDOR IDENTIFICATION.
+    pub fn vendor(&self) -> String {
+        self.text(8, 8)
+    }
+
+    /// PRODUCT IDENTIFICATION.
+    pub fn product(&self) -> String {
+        self.text(16, 16)
+    }
+
+    /// PRODUCT REVISION LEVEL.
+    pub fn revision(&self) -> String {
+        self.text(32, 4)
+    }
+}
+
+/// The data of READ CAPACITY(10) or (16).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capacity {
+    /// RETURNED LOGICAL BLOCK ADDRESS.
+    pub last_lba: u64,
+    /// LOGICAL BLOCK LENGTH IN BYTES.
+    pub block_size: u32,
+    /// LOGICAL BLOCKS PER PHYSICAL BLOCK EXPONENT.
+    pub physical_exponent: u8,
+    /// LBPME.
+    pub thin: bool,
+    /// LBPRZ.
+    pub unmapped_reads_zero: bool,
+}
+
+impl Capacity {
+    /// The last LBA of READ CAPACITY(10), if only READ CAPACITY(16) can report it.
+    pub const BEYOND_10: u64 = u32::MAX as u64;
+
+    /// Decodes the data of READ CAPACITY(10); `None` if they are incomplete.
+    pub fn decode_10(b: &[u8]) -> Option<Capacity> {
+        let b = b.first_chunk::<8>()?;
+        Some(Capacity {
+            last_lba: be::get32(b).into(),
+            block_size: be::get32(&b[4..]),
+            ..Capacity::default()
+        })
+    }
+
+    /// Decodes the data of READ CAPACITY(16); `None` if they end before the block size. Further missing bytes count as
+    /// zeros.
+    pub fn decode_16(b: &[u8]) -> Option<Capacity> {
+        let head = b.first_chunk::<12>()?;
+        let byte = |at: usize| b.get(at).copied().unwrap_or(0);
+        Some(Capacity {
+            last_lba: be::get64(head),
+            block_size: be::get32(&head[8..]),
+            physical_exponent: byte(13) & 0x0f,
+            thin: byte(14) & 0x80 != 0,
+            unmapped_reads_zero: byte(14) & 0x40 != 0,
+        })
+    }
+
+    /// The number of logical blocks.
+    pub fn blocks(&self) -> u64 {
+        self.last_lba.saturating_add(1)
+    }
+}
+
 /// Version descriptor values by standard; the low five bits name a draft.
 const STANDARDS: &[(u64, &str)] = &[
     (0x0020, "SAM"),
@@ -115,6 +219,43 @@ mod tests {
         let names: Vec<_> = standards(&b).map(|(_, name)| name.unwrap()).collect();
         assert_eq!(names, ["SAM-5", "SPC-4", "iSCSI", "SRP"]);
         (0..96).for_each(|n| assert!(standards(&b[..n]).count() <= 4));
+    }
+
+    #[test]
+    fn standard_data_cut_anywhere_are_read_as_zeros() {
+        let mut b = [0; 36];
+        b[..8].copy_from_slice(&[0x25, 0x80, 6, 2, 31, 0x30, 0, 2]);
+        b[8..].copy_from_slice(b"LUNAR   VIRTUAL DISK    0001");
+        let whole = StandardData(&b);
+        assert_eq!((whole.device_type(), whole.removable(), whole.alua()), (5, true, 3));
+        let texts = [whole.vendor(), whole.product(), whole.revision()];
+        assert_eq!(texts, ["LUNAR", "VIRTUAL DISK", "0001"]);
+        assert_eq!((qualifier(&b), is_connected(&b), is_connected(&[0x1f])), (Some(1), false, true));
+        assert_eq!((qualifier(&[]), is_connected(&[])), (None, false));
+        for n in 0..b.len() {
+            let cut = StandardData(&b[..n]);
+            assert_eq!(
+                (cut.device_type(), cut.alua()),
+                (if n > 0 { 5 } else { 0 }, if n > 5 { 3 } else { 0 })
+            );
+            assert_eq!((cut.removable(), cut.vendor().len()), (n > 1, n.saturating_sub(8).min(5)));
+            assert!(cut.product().len() <= 12 && cut.revision().len() < 4);
+        }
+    }
+
+    #[test]
+    fn capacity_ends_with_its_block_size() {
+        let mut b = [0; 32];
+        (b[7], b[10], b[13], b[14]) = (99, 2, 0xf3, 0xc0);
+        let plain = Capacity { last_lba: 99, block_size: 512, ..Capacity::default() };
+        let whole = Capacity { physical_exponent: 3, thin: true, unmapped_reads_zero: true, ..plain };
+        assert_eq!((Capacity::decode_16(&b), whole.blocks()), (Some(whole), 100));
+        assert_eq!(Capacity::decode_10(&b[4..]), Some(plain));
+        (0..12).for_each(|n| assert_eq!(Capacity::decode_16(&b[..n]), None, "{n} bytes"));
+        assert_eq!(Capacity::decode_16(&b[..13]), Some(plain));
+        (0..8).for_each(|n| assert_eq!(Capacity::decode_10(&b[..n]), None, "{n} bytes"));
+        assert_eq!(Capacity::decode_16(&[0xff; 12]).map(|c| c.blocks()), Some(u64::MAX));
+        assert_eq!(Capacity::decode_10(&[0xff; 8]).map(|c| c.last_lba), Some(Capacity::BEYOND_10));
     }
 
     #[test]

@@ -2,8 +2,10 @@
 
 pub mod asc;
 pub mod cdb;
+pub mod copy;
 pub mod fields;
 pub mod inquiry;
+pub mod limits;
 pub mod lun;
 pub mod mode;
 pub mod op;

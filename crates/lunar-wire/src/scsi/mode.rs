@@ -34,6 +34,41 @@ pub fn pages(answer: &[u8]) -> impl Iterator<Item = ModePage<'_>> {
     })
 }
 
+/// WP of the header of MODE SENSE(10): the medium is write-protected.
+pub fn write_protected(answer: &[u8]) -> bool {
+    get(answer, 3, 1) & 0x80 != 0
+}
+
+/// DPOFUA of the header of MODE SENSE(10).
+pub fn supports_fua(answer: &[u8]) -> bool {
+    get(answer, 3, 1) & 0x10 != 0
+}
+
+/// WCE of the caching page in the data of MODE SENSE(10); `None` without that page.
+pub fn write_cache(answer: &[u8]) -> Option<bool> {
+    let page = pages(answer).find(|page| (page.code, page.subpage) == (CACHING_PAGE, 0))?;
+    page.bytes.get(2).map(|byte| byte & 0x04 != 0)
+}
+
+/// Whether the data of MODE SENSE(10) contain the whole header.
+pub fn has_header(answer: &[u8]) -> bool {
+    answer.len() >= 8
+}
+
+/// Converts the data of MODE SENSE(6) to those of MODE SENSE(10), without MODE DATA LENGTH above 255. Empty without a
+/// header.
+pub fn from_six(answer: &[u8]) -> Vec<u8> {
+    let Some(([len, medium, parameter, descriptors], rest)) = answer.split_first_chunk::<4>() else {
+        return Vec::new();
+    };
+    [&[0, *len, *medium, *parameter, 0, 0, 0, *descriptors][..], rest].concat()
+}
+
+/// PAGE CODE of the caching page.
+pub const CACHING_PAGE: u8 = 0x08;
+/// PAGE CODE that requests all pages.
+pub const ALL_PAGES: u8 = 0x3f;
+
 const ORDER: &[(u64, &str)] = &[(0, "restricted"), (1, "unrestricted")];
 const SHARING: &[(u64, &str)] = &[(0, "one task set for all"), (1, "a task set for each I_T nexus")];
 const REPORTING: &[(u64, &str)] = &[
@@ -163,6 +198,23 @@ impl ModePage<'_> {
 mod tests {
     use super::super::fields::{FieldValue, read};
     use super::*;
+
+    #[test]
+    fn write_cache_is_found_after_the_block_descriptors() {
+        let b = [0, 0, 0, 0x90, 0, 0, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0x48, 1, 0, 2, 9, 9, 0x08, 1, 0x04];
+        assert_eq!(write_cache(&b), Some(true));
+        assert!(write_protected(&b) && supports_fua(&b) && has_header(&b));
+        assert!(!has_header(&b[..7]) && !write_protected(&b[..3]) && !supports_fua(&[]));
+        (0..b.len()).for_each(|n| assert_eq!(write_cache(&b[..n]), None, "{n} bytes"));
+    }
+
+    #[test]
+    fn data_of_the_short_command_are_converted() {
+        let b = [15, 1, 0x80, 0, 0x88, 0x01, 0x00];
+        assert_eq!(from_six(&b), [0, 15, 1, 0x80, 0, 0, 0, 0, 0x88, 0x01, 0x00]);
+        assert_eq!(write_cache(&from_six(&b)), Some(false));
+        (0..4).for_each(|n| assert!(from_six(&b[..n]).is_empty(), "{n} bytes"));
+    }
 
     #[test]
     fn mode_pages_follow_block_descriptors() {

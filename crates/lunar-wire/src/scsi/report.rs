@@ -95,6 +95,18 @@ pub struct LbaStatusDescriptor {
     pub status: u8,
 }
 
+impl LbaStatusDescriptor {
+    /// Whether the blocks have no storage. An anchored block has.
+    pub fn is_deallocated(&self) -> bool {
+        self.status == 1
+    }
+
+    /// Bytes of Data-In with this number of descriptors.
+    pub const fn list_len(descriptors: usize) -> usize {
+        8 + 16 * descriptors
+    }
+}
+
 /// The descriptors in the data of GET LBA STATUS.
 pub fn extents(answer: &[u8]) -> impl Iterator<Item = LbaStatusDescriptor> {
     let end = answer.len().min(4 + get(answer, 0, 4) as usize);

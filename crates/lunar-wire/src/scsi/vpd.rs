@@ -46,7 +46,7 @@ const FORM_FACTORS: &[(u64, &str)] = &[
     (5, "less than 1.8 inch"),
 ];
 const ZONED: &[(u64, &str)] = &[(0, "not reported"), (1, "host aware"), (2, "device managed")];
-const PROVISIONING: &[(u64, &str)] = &[(0, "not reported"), (1, "resource provisioned"), (2, "thin")];
+const PROVISIONING_TYPES: &[(u64, &str)] = &[(0, "not reported"), (1, "resource provisioned"), (2, "thin")];
 
 static EXTENDED: &[Field] = &[
     named("activate_microcode", 4, (6, 2), MICROCODE),
@@ -106,7 +106,7 @@ static CHARACTERISTICS: &[Field] = &[
 ];
 
 static THIN: &[Field] = &[
-    named("provisioning_type", 6, (0, 3), PROVISIONING),
+    named("provisioning_type", 6, (0, 3), PROVISIONING_TYPES),
     flag("unmap", 5, 7),
     flag("write_same_16_unmap", 5, 6),
     flag("write_same_10_unmap", 5, 5),
@@ -134,9 +134,35 @@ pub fn table(page: u8) -> Option<&'static [Field]> {
     })
 }
 
+/// Supported VPD pages.
+pub const SUPPORTED_PAGES: u8 = 0x00;
+/// Unit serial number.
+pub const SERIAL_NUMBER: u8 = 0x80;
+/// Device identification.
+pub const IDENTIFICATION: u8 = 0x83;
+/// Block limits.
+pub const BLOCK_LIMITS: u8 = 0xb0;
+/// Logical block provisioning.
+pub const PROVISIONING: u8 = 0xb2;
+
+/// PAGE CODE.
+pub fn code(page: &[u8]) -> Option<u8> {
+    page.get(1).copied()
+}
+
+/// Bytes of the whole page by its PAGE LENGTH; `None` without a page header.
+pub fn whole_len(page: &[u8]) -> Option<usize> {
+    (page.len() >= 4).then(|| 4 + get(page, 2, 2) as usize)
+}
+
+/// All bytes after the page header, whatever PAGE LENGTH is.
+pub fn after_header(page: &[u8]) -> &[u8] {
+    page.get(4..).unwrap_or(&[])
+}
+
 /// The bytes after the page header, up to PAGE LENGTH.
 pub fn body(page: &[u8]) -> &[u8] {
-    let rest = page.get(4..).unwrap_or(&[]);
+    let rest = after_header(page);
     &rest[..rest.len().min(get(page, 2, 2) as usize)]
 }
 
@@ -163,6 +189,17 @@ pub struct Designator<'a> {
 }
 
 impl Designator<'_> {
+    /// [`Designator::kind`] of a T10 vendor ID.
+    pub const T10: u8 = 1;
+    /// [`Designator::kind`] of EUI-64.
+    pub const EUI: u8 = 2;
+    /// [`Designator::kind`] of NAA.
+    pub const NAA: u8 = 3;
+    /// [`Designator::kind`] of a target port group.
+    pub const PORT_GROUP: u8 = 5;
+    /// [`Designator::kind`] of a SCSI name string.
+    pub const SCSI_NAME: u8 = 8;
+
     /// The name of its association.
     pub fn of(&self) -> &'static str {
         ["logical unit", "target port", "target device", "reserved"][usize::from(self.association & 3)]
@@ -186,12 +223,18 @@ impl Designator<'_> {
         name_of(KINDS, self.kind.into())
     }
 
+    /// The number of a relative target port, a target port group or a logical unit group.
+    pub fn number(&self) -> Option<u16> {
+        let is_number = (4..=6).contains(&self.kind) && self.value.len() >= 4;
+        is_number.then(|| get(self.value, 2, 2) as u16)
+    }
+
     /// The designator as text: a number, text, or hexadecimal digits.
     pub fn text(&self) -> String {
-        match (self.kind, self.code_set) {
-            (4..=6, _) if self.value.len() >= 4 => get(self.value, 2, 2).to_string(),
-            (_, 2) => fields::text(self.value),
-            (_, 3) => fields::utf8(self.value),
+        match (self.number(), self.code_set) {
+            (Some(number), _) => number.to_string(),
+            (None, 2) => fields::text(self.value),
+            (None, 3) => fields::utf8(self.value),
             _ => self.value.iter().map(|byte| format!("{byte:02x}")).collect(),
         }
     }
@@ -317,6 +360,28 @@ mod tests {
         );
         assert_eq!((all[0].protocol, all[1].protocol), (None, Some(5)));
         (0..page.len()).for_each(|n| assert!(designators(&page[..n]).count() < 3));
+    }
+
+    #[test]
+    fn page_header_is_read_as_far_as_it_goes() {
+        let page = page(0xb0, &[1, 2]);
+        assert_eq!((code(&page), whole_len(&page), after_header(&page)), (Some(0xb0), Some(6), &[1, 2][..]));
+        assert_eq!(
+            (whole_len(&page[..3]), after_header(&page[..3]), code(&page[..1])),
+            (None, &[][..], None)
+        );
+        assert_eq!((whole_len(&[0, 0, 0xff, 0xff]), body(&page[..5])), (Some(65539), &[1][..]));
+    }
+
+    #[test]
+    fn only_ports_and_groups_have_a_number() {
+        let number = |kind, value| {
+            let whole = &[][..];
+            Designator { protocol: None, code_set: 1, association: 1, kind, value, whole }.number()
+        };
+        assert_eq!(number(Designator::PORT_GROUP, &[0, 0, 1, 2]), Some(258));
+        assert_eq!(number(Designator::PORT_GROUP, &[0, 0, 1]), None);
+        assert_eq!(number(Designator::NAA, &[0, 0, 1, 2]), None);
     }
 
     #[test]
