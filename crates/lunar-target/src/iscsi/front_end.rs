@@ -14,8 +14,8 @@ use lunar_proto::transfer::DataOutRules;
 use lunar_proto::window::precedes;
 use lunar_runtime::SendPump;
 use lunar_wire::iscsi::flag;
-use lunar_wire::iscsi::pdu;
 use lunar_wire::iscsi::status::async_event;
+use lunar_wire::iscsi::{pdu, sense_segment};
 use lunar_wire::scsi::{Sense, Status};
 use std::rc::Rc;
 
@@ -108,9 +108,7 @@ impl FrontEnd for IscsiSession {
 
     /// An event that the initiator has no room for is left to its unit attention.
     fn report_event(&mut self, lun: u64, event: Sense) -> bool {
-        let sense = event.encode(false);
-        let data = [&(sense.len() as u16).to_be_bytes()[..], &sense].concat();
-        self.announce(lun, async_event::SCSI, [0; 3], data)
+        self.announce(lun, async_event::SCSI, [0; 3], sense_segment::encode(&event.encode(false)))
     }
 
     /// Without room for the message, only the end of the connection follows.

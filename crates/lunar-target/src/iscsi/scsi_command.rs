@@ -1,10 +1,7 @@
 //! SCSI Command PDUs (RFC 7143 section 11.3).
 
 use crate::core::command::{Cdb, ScsiCommand, TaskAttribute};
-use lunar_wire::iscsi::{Bhs, flag};
-
-/// Type of the Extended CDB header segment (RFC 7143 section 11.2.2.3).
-const EXTENDED_CDB: u8 = 1;
+use lunar_wire::iscsi::{Bhs, flag, request};
 
 /// Decodes a SCSI Command PDU. None: its fields contradict each other (a format error, RFC 7143 section 7.7).
 #[inline]
@@ -35,22 +32,10 @@ pub fn read(h: &Bhs, ahs: &[u8], connection: u16) -> Option<ScsiCommand> {
     })
 }
 
-/// Decodes the additional header segments (RFC 7143 section 11.2.2). AHSLength counts the bytes after the type.
-fn extended(cdb: &[u8; 16], mut ahs: &[u8]) -> Option<Cdb> {
-    let mut whole = cdb.to_vec();
-    while ahs.len() >= 4 {
-        let len = u16::from_be_bytes([ahs[0], ahs[1]]) as usize;
-        let end = 3 + len;
-        if len == 0 || end > ahs.len() {
-            return None;
-        }
-        if ahs[2] & 0x3f == EXTENDED_CDB {
-            whole.extend_from_slice(&ahs[4.min(end)..end]);
-        }
-        ahs = ahs.get(end.next_multiple_of(4)..).unwrap_or_default();
-    }
-    whole.truncate(260);
-    Some(if whole.len() == 16 { Cdb::Short(*cdb) } else { Cdb::Long(whole.into()) })
+/// The CDB with the bytes of its additional header segments.
+fn extended(cdb: &[u8; 16], ahs: &[u8]) -> Option<Cdb> {
+    let whole = request::whole_cdb(cdb, ahs)?;
+    Some(if whole.len() == cdb.len() { Cdb::Short(*cdb) } else { Cdb::Long(whole.into()) })
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use lunar_proto::window::CmdWindow;
 use lunar_runtime::Buf;
 use lunar_wire::iscsi::flag::{self, OVERFLOW, STATUS, UNDERFLOW};
 use lunar_wire::iscsi::status::{RejectReason, async_event};
-use lunar_wire::iscsi::{Bhs, NONE, opcode, pdu};
+use lunar_wire::iscsi::{Bhs, NONE, opcode, pdu, sense_segment};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -250,7 +250,8 @@ impl IscsiSession {
         let mut header = pdu::scsi_response(c.tag, 0, 0, status);
         set_residual(&mut header, 0, residual);
         header.set_exp_data_sn(data_ins);
-        let payload = if sense.is_empty() { Payload::Empty } else { sense_segment(sense) };
+        let payload =
+            if sense.is_empty() { Payload::Empty } else { Payload::Bytes(sense_segment::encode(sense)) };
         self.reply(c.connection, header, payload);
     }
 }
@@ -276,11 +277,6 @@ pub(super) fn set_residual(header: &mut Bhs, flags: u8, residual: Residual) {
     };
     header.set_flags(header.flags() | flags | residual_flag);
     header.set_residual_count(count);
-}
-
-/// The data segment of a SCSI Response (RFC 7143 section 11.4.7).
-fn sense_segment(sense: &[u8]) -> Payload {
-    Payload::Bytes([&(sense.len() as u16).to_be_bytes()[..], sense].concat())
 }
 
 #[inline]

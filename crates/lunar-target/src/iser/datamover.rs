@@ -12,7 +12,7 @@ use lunar_runtime::Buf;
 use lunar_runtime::send_queue::Payload;
 use lunar_wire::iscsi::flag::{self, STATUS};
 use lunar_wire::iscsi::status::async_event;
-use lunar_wire::iscsi::{BHS_LEN, Bhs, NONE, opcode, pdu, request};
+use lunar_wire::iscsi::{BHS_LEN, Bhs, NONE, opcode, pdu, request, sense_segment};
 use lunar_wire::iser::{self, AdvertisedBuffer, HEADER_LEN, IserHeader, OVERHEAD, SAFE_DATA_LEN};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -349,9 +349,8 @@ fn remote(place: AdvertisedBuffer) -> RemoteAddress {
 /// accept.
 pub fn message(mut header: Bhs, payload: Payload) -> ([u8; OVERHEAD], Payload) {
     let mut data = payload.bytes().to_vec();
-    if header.opcode() == opcode::SCSI_RESPONSE && data.len() > SAFE_DATA_LEN {
-        data.truncate(SAFE_DATA_LEN);
-        data[..2].copy_from_slice(&(SAFE_DATA_LEN as u16 - 2).to_be_bytes());
+    if header.opcode() == opcode::SCSI_RESPONSE {
+        sense_segment::truncate(&mut data, SAFE_DATA_LEN);
     }
     header.set_data_len(data.len());
     data.resize(lunar_wire::iscsi::padded(data.len()), 0);
