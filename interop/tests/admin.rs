@@ -48,7 +48,11 @@ fn each_command_ends_in_time_when_the_server_hangs() {
         assert_eq!((out.as_str(), status), ("", Some(TIMED_OUT)), "{command:?}: {err}");
         assert!(err.contains("lunar.sock within 100ms\n  hint: "), "{command:?}: {err}");
         let may_follow = matches!(command[..2], ["apply", _] | ["router", "drain" | "eligible"]);
-        assert_eq!(err.contains("the server may still execute the request"), may_follow, "{command:?}: {err}");
+        assert_eq!(
+            err.contains("the server may still execute the request"),
+            may_follow,
+            "{command:?}: {err}"
+        );
     }
     server.resume();
     assert_eq!(lunar(&runs, &["session", "list"]), ("no sessions\n".into(), String::new(), Some(0)));

@@ -1180,7 +1180,9 @@ fn failures_have_their_status() {
     host.ends(21, &["attach", &format!("iscsi://{}/{TARGET}/7", server.portal())]);
     assert!(host.ends(1, &["attach", &url(&server), "--fuse", "not-there"]).contains("not-there"));
     fs::create_dir_all(host.path("full/of")).expect("folders");
-    assert!(host.ends(1, &["attach", &url(&server), "--fuse", "full"]).contains("full: the folder is not empty"));
+    assert!(
+        host.ends(1, &["attach", &url(&server), "--fuse", "full"]).contains("full: the folder is not empty")
+    );
     let busy = server.portal().to_string();
     assert!(host.ends(28, &["attach", &url(&server), "--nbd", &busy]).contains("the address is in use"));
     assert!(host.ends(0, &["attached", "--json"]).starts_with("[]"));

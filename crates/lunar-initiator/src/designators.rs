@@ -1,6 +1,5 @@
 //! The designators of a logical unit (VPD page 83h, SPC-5 section 7.7.6).
 
-use lunar_wire::be;
 use lunar_wire::scsi::vpd::{self, Designator};
 
 /// The designators of VPD page 83h that are associated with the logical unit, not with the port or the target.
@@ -25,25 +24,25 @@ pub fn is_named(identity: &[u8], name: &str) -> bool {
 
 fn ranked(identity: &[u8]) -> impl Iterator<Item = (u8, String)> {
     vpd::descriptors(identity).filter_map(|d| match d.kind {
-        3 => Some((4, format!("naa.{}", d.text()))),
-        2 => Some((3, format!("eui.{}", d.text()))),
-        8 => Some((2, d.text())),
-        1 => Some((1, format!("t10.{}", d.text()))),
+        Designator::NAA => Some((4, format!("naa.{}", d.text()))),
+        Designator::EUI => Some((3, format!("eui.{}", d.text()))),
+        Designator::SCSI_NAME => Some((2, d.text())),
+        Designator::T10 => Some((1, format!("t10.{}", d.text()))),
         _ => None,
     })
 }
 
 /// The bytes of the first NAA designator of an identity.
 pub fn naa(identity: &[u8]) -> Option<&[u8]> {
-    vpd::descriptors(identity).find(|d| d.kind == 3).map(|d| d.value)
+    vpd::descriptors(identity).find(|d| d.kind == Designator::NAA).map(|d| d.value)
 }
 
 /// The designation descriptor that identifies this logical unit to a copy manager: binary NAA, else EUI-64.
 /// Descriptors with an invalid length are skipped (SPC-5 section 7.7.6).
 pub fn copy_name(identity: &[u8]) -> Option<&[u8]> {
     let rank = |d: &Designator<'_>| match (d.code_set, d.kind, d.value.len()) {
-        (1, 3, 8 | 16) => Some(2),
-        (1, 2, 8 | 12 | 16) => Some(1),
+        (1, Designator::NAA, 8 | 16) => Some(2),
+        (1, Designator::EUI, 8 | 12 | 16) => Some(1),
         _ => None,
     };
     let ranked = vpd::descriptors(identity).filter_map(|d| Some((rank(&d)?, d.whole)));
@@ -53,8 +52,8 @@ pub fn copy_name(identity: &[u8]) -> Option<&[u8]> {
 
 /// The target port group of the port that returned this VPD page 83h (designator type 5h, association 1h).
 pub fn port_group(page: &[u8]) -> Option<u16> {
-    let of_port = |d: &vpd::Designator<'_>| (d.kind, d.association) == (5, 1) && d.value.len() >= 4;
-    vpd::designators(page).find(of_port).map(|d| be::get16(&d.value[2..]))
+    let of_port = |d: &Designator<'_>| (d.kind, d.association) == (Designator::PORT_GROUP, 1);
+    vpd::designators(page).filter(of_port).find_map(|d| d.number())
 }
 
 #[cfg(test)]

@@ -10,32 +10,23 @@ use crate::{Direction, Error, ErrorCode, Lun, properties};
 use lunar_block::LocalBoxFuture;
 use lunar_block::offload::{GRANULE, Offload};
 use lunar_runtime::Buf;
-use lunar_wire::be;
 use lunar_wire::scsi::cdb;
+use lunar_wire::scsi::copy::{
+    self, BLOCK_TO_BLOCK, BlockSegment, CSCD_LEN, IDENTIFICATION, OperatingParameters, SEGMENT_LEN,
+};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 
 /// The maximum number of bytes of one command. It is small enough for progress reports and a quick stop.
 const PIECE: u64 = 4 << 20;
-/// The length of the parameter list header, of a CSCD descriptor (E4h), and of a block to block segment descriptor
-/// (02h), in bytes.
-const HEADER: usize = 16;
-const CSCD: usize = 32;
-const SEGMENT: usize = 28;
-/// Descriptor type codes.
-const IDENTIFICATION: u8 = 0xe4;
-const BLOCK_TO_BLOCK: u8 = 0x02;
-/// LIST ID USAGE: no list identifier is used, and the target keeps no result.
-const NO_LIST_ID: u8 = 0x18;
-/// The length of the operating parameters up to their list of descriptor types, and the allocation length, in bytes.
-const PARAMETERS: usize = 44;
+/// The allocation length of the operating parameters in bytes.
 const ANSWER: u16 = 255;
 
 /// Copies from a source to a destination of the same target.
 pub struct ExtendedCopy {
     destination: Arc<Lun>,
-    cscds: [[u8; CSCD]; 2],
+    cscds: [[u8; CSCD_LEN]; 2],
     /// The block sizes of source and destination in bytes.
     block_sizes: [u64; 2],
     limits: Limits,
@@ -94,34 +85,15 @@ impl ExtendedCopy {
         result.map(drop)
     }
 
-    /// The parameter list (SPC-4 section 6.4.2).
+    /// The parameter list. Each segment counts its length in blocks of the source.
     fn list(&self, id: u8, offset: u64, len: u64) -> Vec<u8> {
-        let mut b = vec![0; HEADER];
-        (b[0], b[1]) = if self.limits.nameless { (0, NO_LIST_ID) } else { (id, 0) };
-        be::put16(&mut b[2..], (2 * CSCD) as u16);
-        b.extend_from_slice(self.cscds.as_flattened());
-        let mut at = offset;
-        while at < offset + len {
-            let len = (offset + len - at).min(self.limits.segment);
-            b.extend_from_slice(&self.segment(at, len));
-            at += len;
-        }
-        let segments = (b.len() - HEADER - 2 * CSCD) as u32;
-        be::put32(&mut b[8..], segments);
-        b
-    }
-
-    /// A segment descriptor (SPC-4 section 6.4.6.4). It counts the length in blocks of the source.
-    fn segment(&self, offset: u64, len: u64) -> [u8; SEGMENT] {
-        let [from, to] = self.block_sizes;
-        let mut b = [0; SEGMENT];
-        b[0] = BLOCK_TO_BLOCK;
-        be::put16(&mut b[2..], (SEGMENT - 4) as u16);
-        be::put16(&mut b[6..], 1);
-        be::put16(&mut b[10..], (len / from) as u16);
-        be::put64(&mut b[12..], offset / from);
-        be::put64(&mut b[20..], offset / to);
-        b
+        let ([from, to], longest) = (self.block_sizes, self.limits.segment);
+        let segments = (offset..offset + len).step_by(longest as usize).map(|at| BlockSegment {
+            blocks: ((offset + len - at).min(longest) / from) as u16,
+            source_lba: at / from,
+            destination_lba: at / to,
+        });
+        copy::list((!self.limits.nameless).then_some(id), &self.cscds, segments)
     }
 }
 
@@ -145,19 +117,12 @@ fn not(why: &str) -> Error {
     Error::new(ErrorCode::InvalidArgument, format!("EXTENDED COPY between these LUNs is not possible: {why}"))
 }
 
-/// The identification CSCD descriptor of a logical unit (SPC-4 section 6.4.5.4). It has the layout of a designator in
-/// VPD page 83h.
-fn cscd(lun: &Lun) -> Result<[u8; CSCD], Error> {
+/// The CSCD descriptor of a logical unit.
+fn cscd(lun: &Lun) -> Result<[u8; CSCD_LEN], Error> {
     let properties = lun.properties();
     let name = copy_name(&properties.identity)
         .ok_or_else(|| not("a LUN has neither an NAA nor an EUI-64 designator"))?;
-    let mut b = [0; CSCD];
-    (b[0], b[1]) = (IDENTIFICATION, properties.device_type);
-    b[4..4 + name.len()].copy_from_slice(name);
-    // Clears the protocol identifier and the PIV bit.
-    (b[4], b[5]) = (b[4] & 0x0f, b[5] & 0x3f);
-    be::put24(&mut b[29..], properties.block_size);
-    Ok(b)
+    Ok(copy::cscd(properties.device_type, name, properties.block_size))
 }
 
 /// The limits of the copy manager that apply to these copies.
@@ -176,24 +141,23 @@ struct Limits {
 }
 
 impl Limits {
-    /// Reads the operating parameters (SPC-4 section 6.24.4). A field of zero sets no limit.
+    /// Reads the operating parameters.
     fn read(b: &[u8], block_sizes: [u64; 2]) -> Result<Limits, Error> {
-        let Some((head, types)) = b.split_at_checked(PARAMETERS) else {
+        let Some(all) = OperatingParameters::decode(b) else {
             return Err(not("the target does not report the limits of its copy manager"));
         };
-        let types = &types[..types.len().min(head[43].into())];
-        let unit = block_sizes.into_iter().chain([1u64.checked_shl(head[37].into()).unwrap_or(0)]).max();
-        let unit = unit.unwrap_or(0);
+        let granule = 1u64.checked_shl(all.granularity.into()).unwrap_or(0);
+        let unit = block_sizes.into_iter().chain([granule]).max().unwrap_or(0);
         let even = |n: &u64| *n > 0 && unit.is_multiple_of(*n) && GRANULE.is_multiple_of(*n);
-        if ![BLOCK_TO_BLOCK, IDENTIFICATION].iter().all(|kind| types.contains(kind)) {
+        if ![BLOCK_TO_BLOCK, IDENTIFICATION].iter().all(|kind| all.types.contains(kind)) {
             return Err(not("the copy manager of the target lacks the required descriptor types (E4h, 02h)"));
         }
-        if head[37] > 16 || be::get16(&head[8..]) < 2 || !block_sizes.iter().chain([&unit]).all(even) {
+        if all.granularity > 16 || all.max_cscds < 2 || !block_sizes.iter().chain([&unit]).all(even) {
             return Err(not("the copy limits of the target do not fit the block sizes of the LUNs"));
         }
-        let room = (be::get32(&head[12..]) as usize).saturating_sub(2 * CSCD) / SEGMENT;
-        let segments = u64::from(be::get16(&head[10..])).min(room as u64);
-        let longest = match be::get32(&head[16..]) {
+        let room = (all.max_list_len as usize).saturating_sub(2 * CSCD_LEN) / SEGMENT_LEN;
+        let segments = u64::from(all.max_segments).min(room as u64);
+        let longest = match all.max_segment_len {
             0 => u64::MAX,
             n => n.into(),
         };
@@ -203,23 +167,24 @@ impl Limits {
         if piece == 0 {
             return Err(not("the copy limits of the target are too small"));
         }
-        Ok(Limits { nameless: head[4] & 1 != 0, copies: copies(head), segment, piece, unit })
+        Ok(Limits { nameless: all.needs_no_list_id, copies: copies(&all), segment, piece, unit })
     }
 }
 
 /// The maximum number of concurrent copies: the lower of the limits for copies with list identifiers and for all
 /// copies.
-fn copies(head: &[u8]) -> u8 {
-    let all = match be::get16(&head[34..]) {
+fn copies(all: &OperatingParameters<'_>) -> u8 {
+    let total = match all.total_copies {
         0 => u8::MAX,
         n => n.min(u8::MAX.into()) as u8,
     };
-    head[36].clamp(1, all)
+    all.max_copies.clamp(1, total)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lunar_wire::be;
 
     /// Builds operating parameters: CSCDs, segments, descriptor bytes, segment bytes, copies, granularity.
     fn parameters(
@@ -230,7 +195,7 @@ mod tests {
         copies: u8,
         granularity: u8,
     ) -> Vec<u8> {
-        let mut b = vec![0; PARAMETERS];
+        let mut b = vec![0; OperatingParameters::HEAD_LEN];
         b[4] = 1;
         be::put16(&mut b[8..], cscds);
         be::put16(&mut b[10..], segments);

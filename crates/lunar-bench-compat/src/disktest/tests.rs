@@ -252,7 +252,9 @@ fn unusable_targets_are_rejected() {
     assert!(disktest("-N 4096 null:1M").expect_err("too small").what.contains("past the end"));
     let gone = disktest("iscsi://127.0.0.1:1/iqn.2026-11.org.example:none/0").expect_err("no server");
     assert!(matches!(gone.kind, ErrorKind::Target(Some(_))), "{gone}");
-    assert!(disktest("-B 2m null:1M").expect_err("too large").what.contains("exceed the tested range of 1048576"));
+    assert!(
+        disktest("-B 2m null:1M").expect_err("too large").what.contains("exceed the tested range of 1048576")
+    );
 }
 
 #[test]

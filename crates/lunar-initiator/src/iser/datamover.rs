@@ -10,7 +10,7 @@ use lunar_rdma::{Endpoint, EndpointEvents, LocalBoxFuture, MemoryRegion, RemoteA
 use lunar_runtime::iscsi::receive::{ReceiveError, ReceiveStatus, ReceivedData, ReceivedPdu};
 use lunar_runtime::send_queue::Payload;
 use lunar_wire::iscsi::flag::{OVERFLOW, UNDERFLOW};
-use lunar_wire::iscsi::{Bhs, opcode, padded, request};
+use lunar_wire::iscsi::{Bhs, opcode, padded, request, sense_segment};
 use lunar_wire::iser::{self, AdvertisedBuffer, IserHeader, LOGIN_LEN};
 use std::cell::RefCell;
 use std::io;
@@ -91,8 +91,7 @@ impl IserDatamover {
                 OVERFLOW => Some(0),
                 _ => Some(response.residual_count()),
             };
-            // The sense data follow the two-byte SenseLength (RFC 7143 section 11.4.7).
-            let sense = data.get(2..).unwrap_or_default();
+            let sense = sense_segment::undelimited(data);
             session.filled(response.itt(), buf, transport::unfilled(residual, response.scsi_status(), sense));
         }
     }

@@ -1,12 +1,12 @@
 //! Reads the properties of a logical unit.
 
-use super::properties::{Answers, Properties};
+use super::properties::{Answers, Properties, has_blocks};
 use super::retry::{BusyRetry, perform_within};
 use crate::{CommandResult, Direction, Error, ErrorCode, Session};
 use lunar_runtime::Buf;
-use lunar_wire::be;
 use lunar_wire::scsi::cdb::{self, Cdb};
-use lunar_wire::scsi::{Sense, op};
+use lunar_wire::scsi::inquiry::{self, Capacity, StandardData};
+use lunar_wire::scsi::{Sense, mode, op, vpd};
 
 /// The allocation length of the commands.
 const LEN: u16 = 255;
@@ -14,7 +14,7 @@ const NO_UNIT: &str = "the target has no such logical unit";
 
 /// Reads all properties once the logical unit is ready. A reservation of another initiator does not prevent this.
 pub async fn properties(session: &Session, lun: u64) -> Result<Properties, Error> {
-    let inquiry = inquiry(session, lun).await?;
+    let inquiry = standard(session, lun).await?;
     match ask(session, lun, cdb::test_unit_ready(), Direction::None).await.0 {
         Err(e) if e.code != ErrorCode::ReservationConflict => return Err(e),
         _ => {}
@@ -24,7 +24,7 @@ pub async fn properties(session: &Session, lun: u64) -> Result<Properties, Error
 
 /// Reads the properties that the logical unit reports, whether it is ready or not.
 pub async fn properties_if_ready(session: &Session, lun: u64) -> Result<Properties, Error> {
-    let inquiry = inquiry(session, lun).await?;
+    let inquiry = standard(session, lun).await?;
     let is_ready = match ask(session, lun, cdb::test_unit_ready(), Direction::None).await.0 {
         Err(e) if e.sense.is_some_and(|s| s.key == Sense::NOT_READY_NO_MEDIUM.key) => false,
         Err(e) if e.status.is_none() => return Err(e),
@@ -36,43 +36,39 @@ pub async fn properties_if_ready(session: &Session, lun: u64) -> Result<Properti
 async fn read_on(session: &Session, lun: u64, inquiry: Vec<u8>, medium: bool) -> Result<Properties, Error> {
     let mut answers = described(session, lun, inquiry).await?;
     answers.transport = session.options().transport;
-    if medium && is_disk(&answers) {
+    if medium && has_blocks(StandardData(&answers.inquiry).device_type()) {
         answers.capacity = capacity(session, lun).await?;
-        answers.mode = mode(session, lun).await?;
+        answers.mode = mode_pages(session, lun).await?;
     }
     Ok(Properties::read(&answers))
 }
 
-fn is_disk(answers: &Answers) -> bool {
-    answers.inquiry.first().is_some_and(|b| matches!(b & 0x1f, 0 | 5 | 7 | 0x0e))
-}
-
-async fn inquiry(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
-    let inquiry = read(session, lun, cdb::inquiry(None, 96), 96).await.map_err(not_there)?;
+async fn standard(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
+    let standard = read(session, lun, cdb::inquiry(None, 96), 96).await.map_err(not_there)?;
     // PERIPHERAL QUALIFIER (SPC-5 section 6.6.2): no logical unit at this LUN.
-    if inquiry.first().is_none_or(|b| b >> 5 != 0) {
+    if !inquiry::is_connected(&standard) {
         return Err(Error::new(ErrorCode::NotFound, NO_UNIT));
     }
-    Ok(inquiry)
+    Ok(standard)
 }
 
 /// Reads the VPD pages.
 async fn described(session: &Session, lun: u64, inquiry: Vec<u8>) -> Result<Answers, Error> {
     let mut answers = Answers { inquiry, ..Answers::default() };
-    let pages = page(session, lun, 0x00).await?;
-    let has = |p: u8| pages.get(4..).is_some_and(|list| list.contains(&p));
-    if has(0x80) {
-        answers.serial = page(session, lun, 0x80).await?;
+    let pages = page(session, lun, vpd::SUPPORTED_PAGES).await?;
+    let has = |code: u8| vpd::after_header(&pages).contains(&code);
+    if has(vpd::SERIAL_NUMBER) {
+        answers.serial = page(session, lun, vpd::SERIAL_NUMBER).await?;
     }
-    if has(0x83) {
+    if has(vpd::IDENTIFICATION) {
         let len = crate::session::IDENTITY_LEN;
-        answers.identity = maybe(session, lun, cdb::inquiry(Some(0x83), len), len).await?;
+        answers.identity = maybe(session, lun, cdb::inquiry(Some(vpd::IDENTIFICATION), len), len).await?;
     }
-    if has(0xb0) {
-        answers.limits = page(session, lun, 0xb0).await?;
+    if has(vpd::BLOCK_LIMITS) {
+        answers.limits = page(session, lun, vpd::BLOCK_LIMITS).await?;
     }
-    if has(0xb2) {
-        answers.provisioning = page(session, lun, 0xb2).await?;
+    if has(vpd::PROVISIONING) {
+        answers.provisioning = page(session, lun, vpd::PROVISIONING).await?;
     }
     Ok(answers)
 }
@@ -88,32 +84,25 @@ async fn page(session: &Session, lun: u64, page: u8) -> Result<Vec<u8>, Error> {
     maybe(session, lun, cdb::inquiry(Some(page), LEN), LEN).await
 }
 
-/// READ CAPACITY(16), or READ CAPACITY(10) converted to its format.
-async fn capacity(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
+/// READ CAPACITY(16), or READ CAPACITY(10).
+async fn capacity(session: &Session, lun: u64) -> Result<Option<Capacity>, Error> {
     let long = maybe(session, lun, cdb::read_capacity_16(32), 32).await?;
-    if long.len() >= 12 {
-        return Ok(long);
+    if let Some(capacity) = Capacity::decode_16(&long) {
+        return Ok(Some(capacity));
     }
     let short = read(session, lun, cdb::read_capacity_10(), 8).await?;
-    let mut b = vec![0; 32];
-    if short.len() >= 8 {
-        be::put64(&mut b, be::get32(&short).into());
-        b[8..12].copy_from_slice(&short[4..8]);
-    }
-    Ok(b)
+    Ok(Some(Capacity::decode_10(&short).unwrap_or_default()))
 }
 
 /// MODE SENSE(10) of the caching page or of all pages, or MODE SENSE(6) converted to its format.
-async fn mode(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
-    for page in [0x08, 0x3f] {
+async fn mode_pages(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
+    for page in [mode::CACHING_PAGE, mode::ALL_PAGES] {
         let b = maybe(session, lun, cdb::mode_sense_10(page, 0, LEN), LEN).await?;
-        if b.len() >= 8 {
+        if mode::has_header(&b) {
             return Ok(b);
         }
     }
-    let short = maybe(session, lun, cdb::mode_sense_6(0x3f, 192), 192).await?;
-    let Some((head, rest)) = short.split_first_chunk::<4>() else { return Ok(Vec::new()) };
-    Ok([&[0, head[0], head[1], head[2], 0, 0, 0, head[3]][..], rest].concat())
+    Ok(mode::from_six(&maybe(session, lun, cdb::mode_sense_6(mode::ALL_PAGES, 192), 192).await?))
 }
 
 async fn ask(session: &Session, lun: u64, cdb: Cdb, data: Direction) -> CommandResult {

@@ -1,12 +1,9 @@
 //! The data of GET LBA STATUS (SBC-4 section 5.9): the provisioning status of blocks.
 
 use lunar_block::Extent;
-use lunar_wire::be;
+use lunar_wire::scsi::report::{self, LbaStatusDescriptor};
 use std::ops::Range;
 
-/// The lengths of the parameter data header and of a descriptor in bytes.
-const HEAD: usize = 8;
-const DESCRIPTOR: usize = 16;
 /// The minimum number of requested descriptors. A target with small extents returns many with the same state in a row.
 const FEWEST: usize = 64;
 /// The maximum number of requested descriptors.
@@ -14,16 +11,14 @@ const MOST: usize = 256;
 
 /// The allocation length for this number of extents.
 pub fn room(extents: usize) -> usize {
-    HEAD + extents.clamp(FEWEST, MOST) * DESCRIPTOR
+    LbaStatusDescriptor::list_len(extents.clamp(FEWEST, MOST))
 }
 
 /// The extents from the start of `bytes` up to the first gap. Adjacent extents of the same state are merged.
 pub fn extents(answer: &[u8], block_size: u64, bytes: Range<u64>) -> Vec<Extent> {
-    let list_end = answer.get(..4).map_or(0, be::get32) as usize + 4;
-    let Some(list) = answer.get(HEAD..list_end.min(answer.len())) else { return Vec::new() };
     let mut found: Vec<Extent> = Vec::new();
     let mut at = bytes.start;
-    for (start, end, mapped) in list.chunks_exact(DESCRIPTOR).map(|d| extent(d, block_size)) {
+    for (start, end, mapped) in report::extents(answer).map(|d| extent(d, block_size)) {
         // Only the first one may begin before `bytes`.
         let joins = start == at || (found.is_empty() && start < at);
         let end = end.min(bytes.end);
@@ -42,10 +37,10 @@ pub fn extents(answer: &[u8], block_size: u64, bytes: Range<u64>) -> Vec<Extent>
 
 /// First byte, end, and whether the extent is mapped. Only deallocated blocks are unmapped: an anchored block has
 /// storage.
-fn extent(descriptor: &[u8], block_size: u64) -> (u64, u64, bool) {
-    let (lba, blocks) = (be::get64(descriptor), u64::from(be::get32(&descriptor[8..])));
+fn extent(descriptor: LbaStatusDescriptor, block_size: u64) -> (u64, u64, bool) {
     let byte = |lba: u64| lba.saturating_mul(block_size);
-    (byte(lba), byte(lba.saturating_add(blocks)), descriptor[12] & 0x0f != 1)
+    let end = descriptor.lba.saturating_add(descriptor.blocks.into());
+    (byte(descriptor.lba), byte(end), !descriptor.is_deallocated())
 }
 
 #[cfg(test)]

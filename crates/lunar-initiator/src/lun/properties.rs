@@ -2,8 +2,9 @@
 
 use crate::designators::{identity, name_of, port_group};
 use crate::options::Transport;
-use lunar_wire::be;
-use lunar_wire::scsi::{fields, mode, vpd};
+use lunar_wire::scsi::inquiry::{Capacity, StandardData};
+use lunar_wire::scsi::limits::{BlockLimits, Provisioning};
+use lunar_wire::scsi::{mode, vpd};
 
 /// The transfer limit in bytes if the logical unit reports none.
 const TRANSFER: u64 = 8 << 20;
@@ -11,6 +12,9 @@ const TRANSFER: u64 = 8 << 20;
 const RDMA_TRANSFER: u64 = 512 << 10;
 /// The upper limit, which fits every block count field.
 const MAX_TRANSFER: u64 = 16 << 20;
+
+/// The peripheral device type of a CD, which is never written.
+const CD: u8 = 5;
 
 /// The properties of a logical unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,22 +72,6 @@ pub struct Properties {
     pub alua: u8,
 }
 
-fn text(b: &[u8], at: usize, len: usize) -> String {
-    fields::text(b.get(at..(at + len).min(b.len())).unwrap_or(&[]))
-}
-
-fn byte(b: &[u8], at: usize) -> u8 {
-    b.get(at).copied().unwrap_or(0)
-}
-
-fn word(b: &[u8], at: usize) -> u32 {
-    b.get(at..at + 4).map_or(0, be::get32)
-}
-
-fn long(b: &[u8], at: usize) -> u64 {
-    b.get(at..at + 8).map_or(0, be::get64)
-}
-
 /// The data from which the properties are decoded. Missing data are empty.
 #[derive(Debug, Default)]
 pub struct Answers {
@@ -97,8 +85,8 @@ pub struct Answers {
     pub limits: Vec<u8>,
     /// VPD page B2h.
     pub provisioning: Vec<u8>,
-    /// READ CAPACITY(16), or READ CAPACITY(10) converted to its format.
-    pub capacity: Vec<u8>,
+    /// READ CAPACITY(16), or READ CAPACITY(10).
+    pub capacity: Option<Capacity>,
     /// MODE SENSE(10) of the caching page or of all pages.
     pub mode: Vec<u8>,
     /// The transport of the session.
@@ -115,46 +103,45 @@ impl Default for Properties {
 impl Properties {
     /// Decodes the data. Missing bytes count as zeros.
     pub(crate) fn read(a: &Answers) -> Properties {
-        let block_size = word(&a.capacity, 8);
-        let exponent = u32::from(byte(&a.capacity, 13) & 0x0f);
-        let limit = |blocks: u32| u64::from(blocks) * u64::from(block_size);
-        let provisioning = byte(&a.provisioning, 5);
-        let thin = byte(&a.capacity, 14) & 0x80 != 0;
-        let (max_unmap, unmaps) = (word(&a.limits, 20), provisioning & 0x80 != 0);
+        let standard = StandardData(&a.inquiry);
+        let (capacity, limits) = (a.capacity.unwrap_or_default(), BlockLimits::decode(&a.limits));
+        let provisioning = Provisioning::decode(&a.provisioning);
+        let (block_size, thin) = (capacity.block_size, capacity.thin);
+        let bytes = |blocks: u32| u64::from(blocks) * u64::from(block_size);
         Properties {
-            device_type: byte(&a.inquiry, 0) & 0x1f,
-            vendor: text(&a.inquiry, 8, 8),
-            product: text(&a.inquiry, 16, 16),
-            revision: text(&a.inquiry, 32, 4),
+            device_type: standard.device_type(),
+            vendor: standard.vendor(),
+            product: standard.product(),
+            revision: standard.revision(),
             serial: Some(vpd::serial(&a.serial)).filter(|s| !s.is_empty()),
             padded_serial: vpd::body(&a.serial).to_vec(),
             designator: name_of(&identity(&a.identity)),
             identity: identity(&a.identity),
-            blocks: if a.capacity.len() < 12 { 0 } else { long(&a.capacity, 0).saturating_add(1) },
+            blocks: a.capacity.map_or(0, |capacity| capacity.blocks()),
             block_size,
-            physical_block_size: block_size << exponent.min(15),
-            read_only: byte(&a.mode, 3) & 0x80 != 0 || byte(&a.inquiry, 0) & 0x1f == 5,
-            removable: byte(&a.inquiry, 1) & 0x80 != 0,
+            physical_block_size: block_size << capacity.physical_exponent,
+            read_only: mode::write_protected(&a.mode) || standard.device_type() == CD,
+            removable: standard.removable(),
             // An unknown state counts as an enabled cache.
-            write_cache: caching(&a.mode).is_none_or(|b| b & 0x04 != 0),
-            fua: byte(&a.mode, 3) & 0x10 != 0,
+            write_cache: mode::write_cache(&a.mode).unwrap_or(true),
+            fua: mode::supports_fua(&a.mode),
             thin,
-            unmapped_reads_zero: byte(&a.capacity, 14) & 0x40 != 0 || provisioning & 0x04 != 0,
-            unmap: (thin && unmaps && max_unmap > 0).then_some(max_unmap),
-            write_same_unmap: thin && provisioning & 0x40 != 0,
-            write_same: match long(&a.limits, 36) {
+            unmapped_reads_zero: capacity.unmapped_reads_zero || provisioning.reads_zero,
+            unmap: (thin && provisioning.unmap && limits.unmap > 0).then_some(limits.unmap),
+            write_same_unmap: thin && provisioning.write_same_16,
+            write_same: match limits.write_same {
                 0 => u32::MAX.into(),
                 n => n,
             },
-            transfer: match limit(word(&a.limits, 8)) {
+            transfer: match bytes(limits.transfer) {
                 0 if a.transport == Transport::Tcp => TRANSFER,
                 0 => RDMA_TRANSFER,
                 n => n.min(MAX_TRANSFER),
             },
-            optimal_transfer: Some(limit(word(&a.limits, 12))).filter(|n| *n > 0),
-            compare_and_write: byte(&a.limits, 5),
+            optimal_transfer: Some(bytes(limits.optimal_transfer)).filter(|n| *n > 0),
+            compare_and_write: limits.compare_and_write,
             port_group: port_group(&a.identity),
-            alua: byte(&a.inquiry, 5) >> 4 & 3,
+            alua: standard.alua(),
         }
     }
 
@@ -165,20 +152,20 @@ impl Properties {
 
     /// Whether it is a block device.
     pub fn is_block_device(&self) -> bool {
-        matches!(self.device_type, 0 | 5 | 7 | 0x0e)
+        has_blocks(self.device_type)
     }
 }
 
-/// Byte 2 of the caching mode page (08h), if present.
-fn caching(mode: &[u8]) -> Option<u8> {
-    let page = mode::pages(mode).find(|page| (page.code, page.subpage) == (8, 0))?;
-    page.bytes.get(2).copied()
+/// Whether devices of this type have blocks: disk, CD, optical memory, simplified disk.
+pub fn has_blocks(device_type: u8) -> bool {
+    matches!(device_type, 0 | CD | 7 | 0x0e)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::designators::{is_named, naa};
+    use lunar_wire::be;
 
     #[test]
     fn thin_disk_is_read_as_what_it_is() {
@@ -190,10 +177,8 @@ mod tests {
         be::put32(&mut a.limits[8..], 64);
         be::put32(&mut a.limits[20..], 1000);
         a.provisioning = vec![0, 0xb2, 0, 4, 0, 0xe4, 0, 0];
-        a.capacity = vec![0; 32];
-        a.capacity[7] = 99;
-        be::put32(&mut a.capacity[8..], 512);
-        (a.capacity[13], a.capacity[14]) = (3, 0xc0);
+        let flags = Capacity { thin: true, unmapped_reads_zero: true, ..Capacity::default() };
+        a.capacity = Some(Capacity { last_lba: 99, block_size: 512, physical_exponent: 3, ..flags });
         a.mode = vec![0, 0, 0, 0x10, 0, 0, 0, 0, 0x08, 0x12, 0x04];
         a.mode.resize(28, 0);
         a.serial = [&[0, 0x80, 0, 3][..], b"S\x1b1"].concat();
@@ -235,7 +220,6 @@ mod tests {
     fn answers_cut_anywhere_are_read_without_a_panic() {
         let page = [&[0, 0x83, 0, 12, 1, 3, 0, 8][..], &[0x60, 1, 2, 3, 4, 5, 6, 7]].concat();
         let mode = [0, 0, 0, 0x90, 0, 0, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0x48, 1, 0, 2, 9, 9, 0x08, 1, 0x04];
-        assert_eq!(caching(&mode), Some(0x04));
         for n in 0..mode.len() {
             let cut = |b: &[u8]| b[..n.min(b.len())].to_vec();
             Properties::read(&Answers {
@@ -244,7 +228,7 @@ mod tests {
                 identity: cut(&page),
                 limits: cut(&[0xff; 64]),
                 provisioning: cut(&[0xff; 8]),
-                capacity: cut(&[0xff; 32]),
+                capacity: Capacity::decode_16(&cut(&[0xff; 32])),
                 mode: cut(&mode),
                 transport: Transport::Tcp,
             });

@@ -12,7 +12,7 @@ use super::task::Waiter;
 use crate::designators;
 use crate::{Command, CommandResult, Direction, Error, ErrorCode, time_limit};
 use lunar_runtime::Buf;
-use lunar_wire::scsi::cdb;
+use lunar_wire::scsi::{cdb, inquiry};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -143,7 +143,7 @@ impl LocalSession {
     ) -> Result<Option<IdentityCheck>, Error> {
         let (standard, page) = (self.inquire(lun, None)?, self.inquire(lun, Some(0x83))?);
         let (standard, page) = (data_of(standard.await)?, data_of(page.await)?);
-        let is_there = standard.is_some_and(|data| data.first().is_some_and(|b| b >> 5 == 0));
+        let is_there = standard.is_some_and(|data| inquiry::is_connected(&data));
         let compare = |page: Vec<u8>| match designators::identity(&page) {
             now if now == identity => IdentityCheck::Unchanged,
             now => IdentityCheck::Changed(now),

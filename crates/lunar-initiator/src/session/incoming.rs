@@ -13,11 +13,10 @@ use lunar_proto::window::precedes;
 use lunar_runtime::Buf;
 use lunar_runtime::iscsi::pdu_queue::Payload;
 use lunar_runtime::iscsi::receive::{PduHandler, PredictedPdu, ReceivePrediction, ReceivedData, ReceivedPdu};
-use lunar_wire::be;
 use lunar_wire::iscsi::flag::{OVERFLOW, STATUS, UNDERFLOW};
 use lunar_wire::iscsi::request;
 use lunar_wire::iscsi::status::{RejectReason, async_event};
-use lunar_wire::iscsi::{Bhs, NONE, opcode};
+use lunar_wire::iscsi::{Bhs, NONE, opcode, sense_segment};
 use lunar_wire::scsi::{Sense, Status};
 
 /// Reject reasons as constants, for match patterns.
@@ -382,14 +381,8 @@ fn raises_doubt(sense: &Sense) -> bool {
     sense.is_unit_attention() && matches!((sense.asc, sense.ascq), (0x28 | 0x29, _) | (0x3f, 0x03 | 0x0e))
 }
 
-/// The sense data of a data segment. They follow the two-byte SenseLength.
+/// The sense data of a data segment.
 fn sense_of(data: &[u8]) -> Result<Box<[u8]>, Error> {
-    if data.len() < 2 {
-        return Ok(Box::default());
-    }
-    let len = be::get16(data) as usize;
-    let sense = data.get(2..2 + len);
-    sense
-        .map(Box::from)
-        .ok_or_else(|| broke(format!("SenseLength is {len}, but the data segment has {} bytes", data.len())))
+    let sense = sense_segment::decode(data).map(Box::from);
+    sense.map_err(|len| broke(format!("SenseLength is {len}, but the data segment has {} bytes", data.len())))
 }

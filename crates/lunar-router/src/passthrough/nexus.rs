@@ -16,6 +16,7 @@ use lunar_scsi::NexusPorts;
 use lunar_target::{CommandFate, PassthroughCommand, PassthroughData, PassthroughNexus, PassthroughResponse};
 use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::scsi::cdb;
+use lunar_wire::scsi::inquiry;
 use lunar_wire::scsi::lun;
 use sha2::{Digest, Sha256};
 use std::cell::{Cell, RefCell};
@@ -277,7 +278,7 @@ impl UpstreamNexus {
 /// The identity of a logical unit by VPD page 83h. Without that page, it has no designators. None if there is no
 /// logical unit (PERIPHERAL QUALIFIER, SPC-5 section 6.6.2), or it is busy.
 fn identity_of(answer: &Completion, page: &[u8]) -> Option<Vec<u8>> {
-    let is_there = page.first().is_some_and(|byte| byte >> 5 == 0);
+    let is_there = inquiry::is_connected(page);
     let knows_no_page = answer.sense().is_some_and(|s| (s.key, s.asc) == NO_SUCH_PAGE);
     match answer.status {
         0 if is_there => Some(lunar_initiator::identity(page)),

@@ -3,20 +3,16 @@
 use crate::FoundLun;
 use lunar_runtime::Buf;
 use lunar_target::{PassthroughCommand, PassthroughData, PassthroughNexus, PassthroughResponse};
-use lunar_wire::be;
 use lunar_wire::scsi::TaskAttribute;
-use lunar_wire::scsi::{cdb, fields, vpd};
+use lunar_wire::scsi::cdb;
+use lunar_wire::scsi::inquiry::{Capacity, StandardData};
+use lunar_wire::scsi::vpd::{self, Designator, IDENTIFICATION, SERIAL_NUMBER, SUPPORTED_PAGES};
 use std::io;
 
 /// The length of the standard INQUIRY data that every device has.
 const STANDARD_LEN: u16 = 36;
 /// The maximum length of a VPD page of older devices, whose length field has one byte.
 const PAGE_LEN: u16 = 252;
-const SUPPORTED_PAGES: u8 = 0x00;
-const SERIAL: u8 = 0x80;
-const IDENTIFICATION: u8 = 0x83;
-/// Designator type NAA (SPC-5 section 7.7.6.6).
-const NAA: u8 = 3;
 /// The number of attempts: a device reports one or more unit attentions after a reset.
 const TRIES: u64 = 5;
 
@@ -39,23 +35,26 @@ pub(super) async fn read(way: &impl PassthroughNexus) -> io::Result<FoundLun> {
     // Some devices fail on unsupported pages.
     let pages = page(way, SUPPORTED_PAGES).await;
     let has = |code| vpd::body(&pages).contains(&code);
-    let serial = if has(SERIAL) { page(way, SERIAL).await } else { Vec::new() };
+    let serial = if has(SERIAL_NUMBER) { page(way, SERIAL_NUMBER).await } else { Vec::new() };
     let identification = if has(IDENTIFICATION) { page(way, IDENTIFICATION).await } else { Vec::new() };
     let unit = || vpd::designators(&identification).filter(|designator| designator.association == 0);
-    let kind = standard[0] & 0x1f;
+    let standard = StandardData(&standard);
+    let kind = standard.device_type();
     let (blocks, block_size) = if OF_BLOCKS.contains(&kind) { capacity(way).await } else { (0, 0) };
     Ok(FoundLun {
         kind,
         block_size,
         physical_block_size: block_size,
         capacity: blocks.saturating_mul(block_size.into()),
-        removable: standard[1] & 0x80 != 0,
-        vendor: fields::text(&standard[8..16]),
-        product: fields::text(&standard[16..32]),
-        revision: fields::text(&standard[32..36]),
+        removable: standard.removable(),
+        vendor: standard.vendor(),
+        product: standard.product(),
+        revision: standard.revision(),
         serial: vpd::serial(&serial),
         padded_serial: vpd::body(&serial).to_vec(),
-        naa: unit().find(|designator| designator.kind == NAA).map_or(Vec::new(), |naa| naa.value.to_vec()),
+        naa: unit()
+            .find(|designator| designator.kind == Designator::NAA)
+            .map_or(Vec::new(), |naa| naa.value.to_vec()),
         designators: unit().flat_map(|designator| designator.whole).copied().collect(),
         ..FoundLun::default()
     })
@@ -64,30 +63,28 @@ pub(super) async fn read(way: &impl PassthroughNexus) -> io::Result<FoundLun> {
 /// The number of blocks and the block size. 0 if the device does not report them, as without a medium.
 async fn capacity(way: &impl PassthroughNexus) -> (u64, u32) {
     let short = ask(way, cdb::read_capacity_10(), 8).await.unwrap_or_default();
-    match (short.get(..4).map(be::get32), short.get(4..8).map(be::get32)) {
+    let capacity = match Capacity::decode_10(&short) {
         // The capacity exceeds this form of the command.
-        (Some(u32::MAX), _) => {
-            let long = ask(way, cdb::read_capacity_16(32), 32).await.unwrap_or_default();
-            let last = long.get(..8).map_or(0, be::get64);
-            (last.saturating_add(1), long.get(8..12).map_or(0, be::get32))
+        Some(Capacity { last_lba: Capacity::BEYOND_10, .. }) => {
+            Capacity::decode_16(&ask(way, cdb::read_capacity_16(32), 32).await.unwrap_or_default())
         }
-        (Some(last), Some(size)) => (u64::from(last) + 1, size),
-        _ => (0, 0),
-    }
+        capacity => capacity,
+    };
+    capacity.map_or((0, 0), |capacity| (capacity.blocks(), capacity.block_size))
 }
 
 /// A whole VPD page. Empty if the device fails or returns another page.
 async fn page(way: &impl PassthroughNexus, code: u8) -> Vec<u8> {
     let page = inquiry(way, code, PAGE_LEN).await;
-    let Some(len) = page.get(2..4).map(be::get16) else { return page };
-    let len = len.saturating_add(4);
+    let Some(len) = vpd::whole_len(&page) else { return page };
+    let len = u16::try_from(len).unwrap_or(u16::MAX);
     if len <= PAGE_LEN { page } else { inquiry(way, code, len).await }
 }
 
 /// The first `len` bytes of a VPD page. Empty if the device fails or returns another page.
 async fn inquiry(way: &impl PassthroughNexus, code: u8, len: u16) -> Vec<u8> {
     let page = ask(way, cdb::inquiry(Some(code), len), len).await.unwrap_or_default();
-    if page.len() >= 4 && page[1] == code { page } else { Vec::new() }
+    if vpd::whole_len(&page).is_some() && vpd::code(&page) == Some(code) { page } else { Vec::new() }
 }
 
 /// The data of a command.

@@ -5,8 +5,9 @@ use crate::exit::Failure;
 use crate::open_lun::{OpenLun, is_rejected};
 use crate::tree::{Node, read};
 use lunar_initiator::{Error, ErrorCode, Url};
-use lunar_wire::be;
 use lunar_wire::scsi::cdb::{self, Cdb};
+use lunar_wire::scsi::inquiry::Capacity;
+use lunar_wire::scsi::vpd::Designator;
 use lunar_wire::scsi::{inquiry, pr, report, vpd};
 
 /// ALLOCATION LENGTH where the CDB has 16 bits for it. A device that uses only the low eight bits returns 252 bytes.
@@ -111,7 +112,7 @@ impl LuReader {
     async fn standard(&mut self) -> Result<(), Error> {
         let Some(b) = self.query("INQUIRY", cdb::inquiry(None, 252), 252).await? else { return Ok(()) };
         // PERIPHERAL QUALIFIER 011b (SPC-5 section 6.6.2): no device can be there.
-        if b.first().is_none_or(|first| first >> 5 == 3) {
+        if inquiry::qualifier(&b).is_none_or(|qualifier| qualifier == 3) {
             let what = format!("there is no LUN {}", self.lu.number);
             return Err(Error::new(ErrorCode::NotFound, what));
         }
@@ -120,20 +121,16 @@ impl LuReader {
     }
 
     async fn capacity(&mut self) -> Result<(), Error> {
-        let (blocks, size, mut facts, thin) =
-            match self.query("READ CAPACITY(16)", cdb::read_capacity_16(32), 32).await? {
-                Some(b) if b.len() >= 12 => {
-                    let thin = b.get(14).is_some_and(|byte| byte & 0x80 != 0);
-                    let blocks = be::get64(&b).saturating_add(1);
-                    (blocks, be::get32(&b[8..]), read(inquiry::CAPACITY, &b), thin)
-                }
-                _ => match self.query("READ CAPACITY(10)", cdb::read_capacity_10(), 8).await? {
-                    Some(b) if b.len() >= 8 => {
-                        (u64::from(be::get32(&b)) + 1, be::get32(&b[4..]), Facts::new(), false)
-                    }
-                    _ => return Ok(()),
-                },
-            };
+        let long = self.query("READ CAPACITY(16)", cdb::read_capacity_16(32), 32).await?.unwrap_or_default();
+        let (capacity, mut facts) = match Capacity::decode_16(&long) {
+            Some(capacity) => (capacity, read(inquiry::CAPACITY, &long)),
+            None => {
+                let short = self.query("READ CAPACITY(10)", cdb::read_capacity_10(), 8).await?;
+                let Some(capacity) = short.as_deref().and_then(Capacity::decode_10) else { return Ok(()) };
+                (capacity, Facts::new())
+            }
+        };
+        let (blocks, size, thin) = (capacity.blocks(), capacity.block_size, capacity.thin);
         let bytes = blocks.saturating_mul(size.into());
         let sizes = [("bytes", Node::number(bytes)), ("size", Node::text(lunar_proto::size::show(bytes)))];
         let sizes = sizes.map(|(name, node)| (name.to_owned(), node));
@@ -160,7 +157,7 @@ impl LuReader {
             let before = lba;
             for extent in report::extents(&b).take_while(|extent| extent.blocks > 0) {
                 let end = extent.lba.saturating_add(extent.blocks.into()).min(blocks);
-                if extent.status != 1 {
+                if !extent.is_deallocated() {
                     mapped += end.saturating_sub(lba.max(extent.lba));
                 }
                 lba = lba.max(end);
@@ -177,7 +174,7 @@ impl LuReader {
         let answer =
             self.query(&what, cdb::inquiry(Some(code), ALLOCATION_LENGTH), ALLOCATION_LENGTH.into()).await?;
         // A device without VPD may answer with standard data.
-        let answer = answer.filter(|b| b.get(1) == Some(&code));
+        let answer = answer.filter(|b| vpd::code(b) == Some(code));
         Ok(answer.map(|b| (pages::key(code, 0), Node::Map(pages::vpd_page(code, &b)))))
     }
 
@@ -191,9 +188,9 @@ impl LuReader {
         let mut ours = None;
         for code in vpd::body(&list).iter().copied().filter(|code| *code != 0) {
             facts.extend(self.vpd(code).await?);
-            if let Some((_, b)) = self.report.answers.last().filter(|_| code == 0x83) {
-                let group = vpd::designators(b).find(|d| d.kind == 5 && d.value.len() >= 4);
-                ours = group.map(|d| be::get16(&d.value[2..]));
+            if let Some((_, b)) = self.report.answers.last().filter(|_| code == vpd::IDENTIFICATION) {
+                let mut groups = vpd::designators(b).filter(|d| d.kind == Designator::PORT_GROUP);
+                ours = groups.find_map(|d| d.number());
             }
         }
         self.add("vpd", Node::Map(facts));
