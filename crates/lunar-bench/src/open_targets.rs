@@ -4,7 +4,7 @@ use crate::document::MeasuredTarget;
 use crate::run::DRAIN_TIMEOUT;
 use crate::verify::WriteLedger;
 use crate::{Error, ErrorKind, cpu};
-use lunar_block::{Backend, BackendSpec};
+use lunar_block::{Backend, BackendKind, BackendSpec};
 use lunar_initiator::{Lun, Url};
 use lunar_nbd::client as nbd;
 use lunar_proto::size;
@@ -19,10 +19,8 @@ pub enum TargetSpec {
     Lun(Box<Url>),
     /// An export of an NBD server: `nbd://...`, `nbd+unix://...`.
     Nbd(nbd::NbdUrl),
-    /// A disk that reads as zeros and discards writes: `null:SIZE`, or `null:`.
-    Null(u64),
-    /// A disk in this process: `memory:SIZE`, or `memory:`.
-    Memory(u64),
+    /// A disk in this process, and its size in bytes: `null:SIZE`, `memory:SIZE`, or either without a size.
+    InProcess(BackendKind, u64),
     /// A file or a block device.
     Path(PathBuf),
 }
@@ -108,13 +106,12 @@ impl TargetSpec {
             size => size::parse(size)
                 .map_err(|e| Error::new(ErrorKind::Invalid, format!("{text}: {}", e.what), e.hint)),
         };
-        Ok(match text.split_once(':') {
-            Some(("null", size)) => TargetSpec::Null(sized(size)?),
-            Some(("memory", size)) => TargetSpec::Memory(sized(size)?),
+        Ok(match BackendKind::split_argument(text) {
+            Some((kind, size)) => TargetSpec::InProcess(kind, sized(size)?),
             _ if lunar_initiator::is_url(text) => TargetSpec::Lun(Box::new(
                 Url::parse(text).and_then(with_default_timeouts).map_err(initiator_error)?,
             )),
-            Some(_) if nbd::is_url(text) => TargetSpec::Nbd(
+            _ if nbd::is_url(text) => TargetSpec::Nbd(
                 text.parse().map_err(|e| Error { kind: ErrorKind::Invalid, ..open_error(e) })?,
             ),
             _ => TargetSpec::Path(text.into()),
@@ -127,8 +124,7 @@ impl std::fmt::Display for TargetSpec {
         match self {
             TargetSpec::Lun(url) => url.fmt(f),
             TargetSpec::Nbd(url) => url.fmt(f),
-            TargetSpec::Null(size) => write!(f, "null:{size}"),
-            TargetSpec::Memory(size) => write!(f, "memory:{size}"),
+            TargetSpec::InProcess(kind, size) => write!(f, "{}:{size}", kind.name()),
             TargetSpec::Path(path) => path.display().fmt(f),
         }
     }
@@ -325,8 +321,7 @@ fn open_error(e: lunar_block::OpenError) -> Error {
 
 fn open_local(target: &TargetSpec, options: &TargetOptions) -> Result<Arc<dyn Backend>, Error> {
     let spec = match target {
-        TargetSpec::Null(size) => BackendSpec::sized(lunar_block::BackendKind::Null, *size),
-        TargetSpec::Memory(size) => BackendSpec::sized(lunar_block::BackendKind::Memory, *size),
+        TargetSpec::InProcess(kind, size) => BackendSpec::sized(*kind, *size),
         TargetSpec::Path(path) => BackendSpec {
             read_only: !options.write,
             direct: options.direct,

@@ -4,6 +4,7 @@
 use crate::job::{AccessPattern, ArrivalProcess, Job};
 use crate::text_report::short;
 use crate::{Document, Error, JobOutcome, OpenTargets, RunHandle, TargetOptions, TargetSpec, words};
+use lunar_block::BackendKind;
 use std::io::Write;
 use std::time::Duration;
 
@@ -89,7 +90,7 @@ fn cost(job: &Job, opening: TargetOptions, capacity: u64) -> Result<f64, Error> 
         ..job.clone()
     };
     let opening = TargetOptions { create: None, target_pid: None, ..opening };
-    let opened = OpenTargets::open(&[TargetSpec::Null(capacity)], &opening)?;
+    let opened = OpenTargets::open(&[TargetSpec::InProcess(BackendKind::Null, capacity)], &opening)?;
     let outcome = opened.run(&job, &RunHandle::default());
     opened.close();
     outcome.map(|outcome| cpu_us_per_io(&outcome))

@@ -3,6 +3,7 @@
 use crate::document::{Document, JobRun, MeasuredTarget, ResultTable, SCHEMA, TableCell};
 use crate::outcome::{CpuTime, DirectionTotals, IoCounts, JobOutcome, Latency, SeriesStep};
 use crate::{HostInfo, Job, OpenTargets, RunHandle, TargetOptions, TargetSpec};
+use lunar_block::BackendKind;
 use std::time::Duration;
 
 /// Published MB/s (write, read) of `blockdev-perftest -f -d`, from 4 KiB to 64 MiB (scst-srpt-2010).
@@ -188,14 +189,18 @@ pub fn measured() -> Document {
     let jobs = [
         (
             "mixed 4k at a rate",
-            TargetSpec::Memory(16 << 20),
+            TargetSpec::InProcess(BackendKind::Memory, 16 << 20),
             Job {
                 direction: crate::job::IoDirection::Mix(70),
                 pace: crate::job::ArrivalProcess::Poisson(2000.0),
                 ..Job::default()
             },
         ),
-        ("read 64k", TargetSpec::Null(16 << 20), Job { sizes: vec![(65536, 1)], ..Job::default() }),
+        (
+            "read 64k",
+            TargetSpec::InProcess(BackendKind::Null, 16 << 20),
+            Job { sizes: vec![(65536, 1)], ..Job::default() },
+        ),
     ];
     for (label, target, job) in jobs {
         let opened = OpenTargets::open(&[target], &TargetOptions { write: true, ..TargetOptions::default() })

@@ -6,6 +6,7 @@ mod backend;
 mod file;
 pub mod filter;
 mod format;
+mod kind;
 mod memory;
 mod missing;
 mod null;
@@ -18,9 +19,10 @@ mod turns;
 
 pub use backend::{Backend, BackendInfo, BackendQueue, BufResult, Extent, TryIo, describe_row};
 pub use file::users;
+pub use kind::{BackendKind, DataLifetime, SizeRule};
 pub use lunar_runtime::LocalBoxFuture;
 pub use missing::{FileId, MissingMedium};
-pub use open::{BackendKind, BackendSpec, ExamineReport, InUse, OpenError, examine, open};
+pub use open::{BackendSpec, ExamineReport, InUse, OpenError, examine, open};
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,37 +1,13 @@
 //! Opens a backend from a specification.
 
 use crate::file::FileBackend;
+use crate::kind::BackendKind;
 use crate::memory::MemoryBackend;
 use crate::null::NullBackend;
 use crate::{Backend, within};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-
-/// The kind of a backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BackendKind {
-    /// No storage: reads return zeros, writes are discarded.
-    Null,
-    /// The memory of this process.
-    Memory,
-    /// A regular file.
-    File,
-    /// A block device.
-    Device,
-}
-
-impl BackendKind {
-    /// The kind of a path: [`BackendKind::Device`] for a block device, otherwise [`BackendKind::File`], even if it
-    /// does not exist.
-    pub fn of(path: &Path) -> BackendKind {
-        use std::os::unix::fs::FileTypeExt;
-        match std::fs::metadata(path) {
-            Ok(found) if found.file_type().is_block_device() => BackendKind::Device,
-            _ => BackendKind::File,
-        }
-    }
-}
 
 /// The specification of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,10 +124,10 @@ pub struct InUse {
 /// # Errors
 /// As [`open`], except that another user is not an error.
 pub fn examine(spec: &BackendSpec) -> Result<ExamineReport, OpenError> {
-    let sized = |kind| Ok(ExamineReport { size: Some(size_of(kind, spec)?), in_use: None, block_size: None });
     match spec.kind {
-        BackendKind::Null => sized("null"),
-        BackendKind::Memory => sized("memory"),
+        BackendKind::Null | BackendKind::Memory => {
+            Ok(ExamineReport { size: Some(size_of(spec)?), in_use: None, block_size: None })
+        }
         BackendKind::File | BackendKind::Device => crate::file::examine(spec),
     }
 }
@@ -163,14 +139,15 @@ pub fn examine(spec: &BackendSpec) -> Result<ExamineReport, OpenError> {
 /// writes the medium, the file has an image format, or the operating system fails.
 pub fn open(spec: &BackendSpec) -> Result<Arc<dyn Backend>, OpenError> {
     Ok(match spec.kind {
-        BackendKind::Null => Arc::new(NullBackend::new(size_of("null", spec)?)),
-        BackendKind::Memory => Arc::new(MemoryBackend::new(size_of("memory", spec)?)),
+        BackendKind::Null => Arc::new(NullBackend::new(size_of(spec)?)),
+        BackendKind::Memory => Arc::new(MemoryBackend::new(size_of(spec)?)),
         BackendKind::File | BackendKind::Device => Arc::new(FileBackend::open(spec)?),
     })
 }
 
 /// The size of null and memory. The limit is that of a file, because some offsets are signed.
-fn size_of(kind: &str, spec: &BackendSpec) -> Result<u64, OpenError> {
+fn size_of(spec: &BackendSpec) -> Result<u64, OpenError> {
+    let kind = spec.kind.name();
     match spec.size {
         Some(size) if size > 0 && within(i64::MAX as u64, 0, size).is_ok() => Ok(size),
         Some(size) => {

@@ -255,14 +255,15 @@ mod tests {
     use crate::published::figure;
     use lunar_bench::testing::RecordingDisk;
     use lunar_bench::{OpenTargets, RunHandle, TargetOptions};
-    use lunar_block::Backend;
+    use lunar_block::{Backend, BackendKind};
     use std::sync::Arc;
 
     const SIZE: u64 = 1 << 20;
 
     #[test]
     fn two_reads_start_at_their_files_and_have_own_times() {
-        let two = [TargetSpec::Memory(SIZE), TargetSpec::Memory(SIZE)];
+        let memory = || TargetSpec::InProcess(BackendKind::Memory, SIZE);
+        let two = [memory(), memory()];
         let mut opened = OpenTargets::open(&two, &TargetOptions::default()).expect("a rig");
         // The second file is slow: its disk delays each read.
         let probe = RecordingDisk::new(SIZE as usize);

@@ -17,10 +17,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         Ok(address) => ListenAddress::Tcp(address),
         Err(_) => ListenAddress::Unix(listen.into()),
     };
-    let spec = match disk.split_once(':') {
-        Some(("null", size)) => BackendSpec::sized(BackendKind::Null, size.parse()?),
-        Some(("memory", size)) => BackendSpec::sized(BackendKind::Memory, size.parse()?),
-        _ => BackendSpec::path(disk),
+    let spec = match BackendKind::split_argument(disk) {
+        Some((kind, size)) => BackendSpec::sized(kind, size.parse()?),
+        None => BackendSpec::path(disk),
     };
     let export = NbdExport {
         name: "disk".into(),

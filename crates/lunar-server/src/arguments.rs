@@ -3,6 +3,7 @@
 use crate::build::create_folder;
 use crate::config::{self, Config, LunConfig, OneFile, Source};
 use crate::{Diagnostic, ErrorCode, identity};
+use lunar_block::BackendKind;
 use lunar_config::{InvalidValue, invalid, nearest};
 use lunar_scsi::PeripheralDeviceType;
 use lunar_target::config::{Portal, PortalGroup, Transports};
@@ -111,7 +112,7 @@ impl Arguments {
         for text in &self.luns {
             match lun(target, text, size).map(|lun| LunConfig { raw: self.raw, ..lun }) {
                 Ok(lun) => {
-                    let (Source::File { path, .. } | Source::Device { path }) = &lun.source else {
+                    let Some(path) = lun.source.path() else {
                         luns.push(lun);
                         continue;
                     };
@@ -166,16 +167,15 @@ fn assemble(name: String, luns: Vec<LunConfig>, portals: Vec<Portal>) -> Config 
 /// Parses a LUN argument.
 fn lun(target: &str, text: &str, size: Option<u64>) -> Result<LunConfig, Diagnostic> {
     if text.is_empty() {
-        invalid("the LUN argument is empty", "write a path, null:SIZE or memory:SIZE")?;
+        let forms: Vec<String> =
+            BackendKind::without_path().map(|kind| format!("{}:SIZE", kind.name())).collect();
+        invalid("the LUN argument is empty", format!("write a path, {}", forms.join(" or ")))?;
     }
-    match text.split_once(':') {
-        Some(("null", size)) => {
-            Ok(LunConfig::new(Source::Null { size: memory_size(text, size)? }, PeripheralDeviceType::Disk))
-        }
-        Some(("memory", size)) => {
-            Ok(LunConfig::new(Source::Memory { size: memory_size(text, size)? }, PeripheralDeviceType::Disk))
-        }
-        _ => path(target, text, size),
+    let Some((kind, written)) = BackendKind::split_argument(text) else { return path(target, text, size) };
+    match Source::new(kind, None, Some(memory_size(text, written)?)) {
+        Some(source) => Ok(LunConfig::new(source, PeripheralDeviceType::Disk)),
+        // Unreachable: a kind that an argument names with a size needs no path.
+        None => path(target, text, size),
     }
 }
 
@@ -204,7 +204,7 @@ fn path(target: &str, text: &str, size: Option<u64>) -> Result<LunConfig, Diagno
     let iso = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("iso"));
     match std::fs::metadata(&path) {
         Ok(_) if iso => Ok(named(target, Source::File { path, size: None }, PeripheralDeviceType::CdRom)),
-        Ok(_) if lunar_block::BackendKind::of(&path) == lunar_block::BackendKind::Device => {
+        Ok(_) if BackendKind::of(&path) == BackendKind::Device => {
             Ok(named(target, Source::Device { path }, PeripheralDeviceType::Disk))
         }
         Ok(_) => Ok(disk(target, path, size)),
@@ -226,11 +226,11 @@ fn missing(
 ) -> Result<LunConfig, Diagnostic> {
     let what = format!("{} does not exist", text.escape_debug());
     if let Some((kind, rest)) = text.split_once(':')
-        && let Some(meant) = nearest(kind, ["null", "memory"])
+        && let Some(meant) = nearest(kind, BackendKind::without_path().map(BackendKind::name))
     {
         invalid(&what, format!("did you mean {meant}:{}?", rest.escape_debug()))?;
     }
-    if matches!(text, "null" | "memory") {
+    if BackendKind::without_path().any(|kind| kind.name() == text) {
         invalid(&what, format!("write {text}:10G for a disk without a file, or ./{text} for a file"))?;
     }
     let none = |hint: &str| Err(Diagnostic::new(what, hint).with_code(ErrorCode::NotFound));
@@ -249,7 +249,7 @@ fn disk(target: &str, path: PathBuf, size: Option<u64>) -> LunConfig {
 /// could take two disks that are served at different times for the same one.
 fn named(target: &str, source: Source, kind: PeripheralDeviceType) -> LunConfig {
     let mut lun = LunConfig::new(source, kind);
-    if let Source::File { path, .. } | Source::Device { path } = &lun.source {
+    if let Some(path) = lun.source.path() {
         let serial = identity::serial(&[target, &config::one_name(path).to_string_lossy()]);
         lun.state_name = Some(serial.clone());
         lun.serial = Some(serial);

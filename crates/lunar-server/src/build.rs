@@ -16,11 +16,11 @@ use settings::passing;
 pub(crate) use settings::settings;
 pub(crate) use state_lock::{LockConflict, configuration, has_identity, held, lockable, serial_twice};
 
-use crate::config::{Config, LunConfig, Share, Source};
+use crate::config::{Config, LunConfig, Share};
 use crate::{Diagnostic, ErrorCode, folders, identity, io_text};
 use kept::TrialMemory;
 use lunar_block::filter::RateLimit;
-use lunar_block::{Backend, BackendSpec};
+use lunar_block::{Backend, BackendSpec, DataLifetime, SizeRule};
 use lunar_proto::size;
 use lunar_router::routes::{RoutedLu, Routes, ServedLu};
 use lunar_router::with_rate_limit;
@@ -256,10 +256,10 @@ impl Units {
     ) -> Result<PlannedUnit, Diagnostic> {
         // First, so that a rejected unit creates no file.
         let holds = match self.holds.take(&self.state_dir, name, &lun) {
-            // Without state, a null disk has no data that two servers could mix.
+            // Without state, such a disk has no data that two servers could mix.
             Err(problem)
                 if problem.code == ErrorCode::InUse
-                    && matches!(lun.source, Source::Null { .. })
+                    && lun.source.data_lifetime() == DataLifetime::None
                     && lun.serial.is_none() =>
             {
                 tracing::warn!(
@@ -457,20 +457,21 @@ fn goes_on(name: &Name, open: &OpenUnit, lun: &LunConfig) -> bool {
 
 /// Whether both definitions lead to the same blocks, even by different paths.
 fn same_place(a: &LunConfig, b: &LunConfig) -> bool {
-    match (&a.source, &b.source) {
-        (Source::File { path: a, .. }, Source::File { path: b, .. }) => a == b,
-        // The paths may differ: the identity decides.
-        (Source::Routed { .. }, Source::Routed { .. }) => {
+    let (kind, other) = (a.source.kind(), b.source.kind());
+    match (a.source.path(), b.source.path()) {
+        (Some(a), Some(b)) => kind == other && a == b,
+        // The upstreams may differ: the identity decides.
+        _ if kind.or(other).is_none() => {
             let identity = |lun: &LunConfig| lun.found.as_ref().map(|found| found.designators.clone());
             identity(a) == identity(b) && identity(a).is_some_and(|identity| !identity.is_empty())
         }
-        (a, b) => a == b,
+        _ => a.source == b.source,
     }
 }
 
 /// Memory without a configured serial number. It is a new disk with a new identity at each start, and has no state.
 fn is_nameless(lun: &LunConfig) -> bool {
-    lun.serial.is_none() && matches!(lun.source, Source::Memory { .. })
+    lun.serial.is_none() && lun.source.data_lifetime() == DataLifetime::Process
 }
 
 /// A LUN with its serial number. Memory without a configured one keeps its current one, or gets a random one.
@@ -487,17 +488,16 @@ fn known(lun: &LunConfig, before: Option<&OpenUnit>) -> Result<LunConfig, Diagno
 
 /// Rejects a change of the size of a memory disk, because it would lose its data.
 fn would_forget(open: &LunConfig, lun: &LunConfig) -> Option<Diagnostic> {
-    match (&open.source, &lun.source) {
-        (Source::Memory { size: old }, Source::Memory { size: new }) if old != new => Some(Diagnostic::new(
-            format!(
-                "the memory disk has {}: a change to {} would lose its data",
-                size::show(*old),
-                size::show(*new)
-            ),
-            "keep the size, or restart the server, which empties the disk",
-        )),
-        _ => None,
+    if open.source.kind() != lun.source.kind() || lun.source.data_lifetime() != DataLifetime::Process {
+        return None;
     }
+    let (old, new) = open.source.size().zip(lun.source.size()).filter(|(old, new)| old != new)?;
+    let what = format!(
+        "the memory disk has {}: a change to {} would lose its data",
+        size::show(old),
+        size::show(new)
+    );
+    Some(Diagnostic::new(what, "keep the size, or restart the server, which empties the disk"))
 }
 
 /// The share of a LUN. A passthrough LUN (`always`) has one even without a limit, so that a reload can set a limit.
@@ -614,10 +614,10 @@ pub(crate) fn notes_of_size(lun: &LunConfig, capacity: u64) -> Vec<String> {
             "the last {rest} bytes of the medium are less than a block of {block} bytes and are not served"
         ));
     }
-    if let Source::File { path, size: Some(wanted) } = &lun.source
-        && capacity != *wanted
+    if let (Some(path), Some(wanted)) = (lun.source.path(), lun.source.size())
+        && capacity != wanted
     {
-        let (found, wanted, path) = (size::show(capacity), size::show(*wanted), path.display());
+        let (found, wanted, path) = (size::show(capacity), size::show(wanted), path.display());
         notes.push(format!("{path} exists and keeps its size of {found}; the given size is {wanted}"));
     }
     notes
@@ -633,7 +633,7 @@ pub(crate) fn wanted(config: &Config) -> BTreeMap<Name, &LunConfig> {
 }
 
 pub(crate) fn has_path(lun: &LunConfig) -> bool {
-    matches!(lun.source, Source::File { .. } | Source::Device { .. })
+    lun.source.path().is_some()
 }
 
 /// The path of the state file of a unit.
@@ -692,16 +692,11 @@ pub(crate) fn of_lun(name: &Name, problem: Diagnostic) -> Diagnostic {
 
 /// The specification of a medium; None for a routed LUN.
 pub(crate) fn spec(lun: &LunConfig) -> Option<BackendSpec> {
-    let (kind, path, size) = match &lun.source {
-        Source::Null { size } => return Some(BackendSpec::sized(lunar_block::BackendKind::Null, *size)),
-        Source::Memory { size } => return Some(BackendSpec::sized(lunar_block::BackendKind::Memory, *size)),
-        Source::File { path, size } => (lunar_block::BackendKind::File, path, *size),
-        Source::Device { path } => (lunar_block::BackendKind::Device, path, None),
-        Source::Routed { .. } => return None,
-    };
+    let (kind, size) = (lun.source.kind()?, lun.source.size());
+    let Some(path) = lun.source.path() else { return size.map(|size| BackendSpec::sized(kind, size)) };
     Some(BackendSpec {
         kind,
-        path: path.clone(),
+        path: path.to_path_buf(),
         size,
         read_only: lun.read_only,
         direct: lun.direct,
@@ -714,7 +709,7 @@ pub(crate) fn spec(lun: &LunConfig) -> Option<BackendSpec> {
 /// Whether two LUNs open their medium in the same way. The size only matters for a file that does not exist yet.
 fn same_way(a: &LunConfig, b: &LunConfig) -> bool {
     let way = |lun: &LunConfig| match spec(lun) {
-        Some(spec) if spec.kind == lunar_block::BackendKind::File => {
+        Some(spec) if spec.kind.size_rule() == SizeRule::IfCreated => {
             Some(BackendSpec { size: None, create: false, raw: true, ..spec })
         }
         // An open medium counts as raw.

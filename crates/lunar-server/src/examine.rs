@@ -8,7 +8,7 @@ use crate::config::router::UpstreamSource;
 use crate::config::{Config, LunConfig, RouterConfig};
 use crate::routes::{Found, expand};
 use crate::{Diagnostic, ErrorCode, folders, io_text, listeners};
-use lunar_block::{BackendInfo, BackendSpec, InUse};
+use lunar_block::{BackendInfo, BackendSpec, DataLifetime, InUse};
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -115,7 +115,7 @@ impl MediaCheck<'_> {
         for held in held(self.state_dir, name, lun) {
             match server_of(&self.file, &held) {
                 // A null disk without a serial number has no data that two servers could mix.
-                None if spec.kind == lunar_block::BackendKind::Null && lun.serial.is_none() => {}
+                None if lun.source.data_lifetime() == DataLifetime::None && lun.serial.is_none() => {}
                 None => return Err(held.problem),
                 Some(pid) => server = Some(pid),
             }

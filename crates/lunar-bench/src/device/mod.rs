@@ -13,7 +13,10 @@ use std::sync::Arc;
 
 /// Whether the page cache of this host does not apply to a target.
 pub fn is_remote(target: &TargetSpec) -> bool {
-    !matches!(target, TargetSpec::Path(_) | TargetSpec::Null(_) | TargetSpec::Memory(_))
+    match target {
+        TargetSpec::Lun(_) | TargetSpec::Nbd(_) => true,
+        TargetSpec::Path(_) | TargetSpec::InProcess(..) => false,
+    }
 }
 
 /// The emulated part of the block layer.

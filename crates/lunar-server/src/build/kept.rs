@@ -2,7 +2,8 @@
 //! cannot reach them.
 
 use super::{Name, OpenUnit, Units, same_way};
-use crate::config::{LunConfig, Source};
+use crate::config::LunConfig;
+use lunar_block::DataLifetime;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ impl TrialMemory {
     pub(super) fn keep(&mut self, left: BTreeMap<Name, OpenUnit>, open: &BTreeMap<Name, OpenUnit>) {
         let is_used =
             |one: &OpenUnit| open.values().any(|o| Arc::ptr_eq(&o.medium.blocks, &one.medium.blocks));
-        let is_memory = |one: &OpenUnit| matches!(one.lun.source, Source::Memory { .. });
+        let is_memory = |one: &OpenUnit| one.lun.source.data_lifetime() == DataLifetime::Process;
         let kept = left.into_iter().filter(|(_, one)| self.is_on_trial && is_memory(one) && !is_used(one));
         for (name, one) in kept {
             self.open.entry(name).or_insert(one);

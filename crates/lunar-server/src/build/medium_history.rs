@@ -174,7 +174,13 @@ impl MediumHistory {
     /// Rejects a missing or empty file if this unit was served from its path. With an empty disk under the old
     /// identity, hosts would see all data lost.
     pub(crate) fn check_there(&self, lun: &LunConfig) -> Result<(), Diagnostic> {
-        let Source::File { path, .. } = &lun.source else { return Ok(()) };
+        let path = match &lun.source {
+            Source::File { path, .. } => path,
+            // A device node does not vanish with its data, and the others have no path.
+            Source::Device { .. } | Source::Null { .. } | Source::Memory { .. } | Source::Routed(_) => {
+                return Ok(());
+            }
+        };
         let Some(record) = self.at(&one_name(path)) else { return Ok(()) };
         let fault = match std::fs::metadata(path) {
             Err(e) if e.kind() == ErrorKind::NotFound => io_text(&e),
@@ -322,7 +328,7 @@ impl MediumLocation {
         let (path, found) = match &lun.source {
             Source::File { path, .. } => (path, statx(CWD, path, AtFlags::empty(), WANTED).ok()),
             Source::Device { path } => (path, None),
-            _ => return None,
+            Source::Null { .. } | Source::Memory { .. } | Source::Routed(_) => return None,
         };
         let inode = found.as_ref().map(|found| found.stx_ino);
         Some(MediumLocation { path: one_name(path), inode, birth_ns: found.as_ref().and_then(birth_ns) })
@@ -359,7 +365,7 @@ fn birth_ns(found: &Statx) -> Option<i64> {
 /// Whether the device has a GPT at byte 512 and none at byte 4096, which shows that hosts used blocks of 512 bytes.
 fn has_table_of_usual(lun: &LunConfig) -> bool {
     const HEADER: &[u8] = b"EFI PART";
-    let Source::Device { path } = &lun.source else { return false };
+    let Some(path) = lun.source.path().filter(|_| lun.source.has_own_block_size()) else { return false };
     let mut start = [0; 8192];
     let read = File::open(path).and_then(|mut device| device.read_exact(&mut start));
     let is_at = |at: u32| start[at as usize..].starts_with(HEADER);

@@ -5,7 +5,7 @@
 //! a lock counts only while the file is at its path.
 
 use super::{Name, TRIAL, can_create, of_lun, state_path};
-use crate::config::{LunConfig, Source, one_name};
+use crate::config::{LunConfig, one_name};
 use crate::{Diagnostic, ErrorCode, create_folder, identity, io_text};
 use lunar_target::lock_file::{self, LockFile, has_no_locks};
 use std::collections::BTreeMap;
@@ -161,9 +161,9 @@ pub(crate) fn serial_twice(wanted: &BTreeMap<Name, &LunConfig>) -> Result<(), Ve
 
 /// A medium, by absolute path, and its unit.
 fn place(name: &Name, lun: &LunConfig) -> String {
-    let medium = match &lun.source {
-        Source::File { path, .. } | Source::Device { path } => one_name(path).display().to_string(),
-        other => other.to_string(),
+    let medium = match lun.source.path() {
+        Some(path) => one_name(path).display().to_string(),
+        None => lun.source.to_string(),
     };
     format!("{medium}, LUN {} of {}", name.1, name.0)
 }
@@ -277,6 +277,7 @@ impl Drop for StateLock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Source;
     use crate::config::tests::Folder;
     use lunar_scsi::PeripheralDeviceType;
 

@@ -1,11 +1,14 @@
 //! `[[target.lun]]`: a logical unit and its medium.
 
+mod source;
+
+pub use source::Source;
+
 use lunar_config::scsi_text;
 use lunar_config::{Diagnostics, InvalidValue, invalid, unknown};
 use lunar_config::{Section, UniqueKeys, kind, table};
 use lunar_proto::size;
 use lunar_router::FoundLun;
-use lunar_router::routes::LuAddress;
 use lunar_scsi::PeripheralDeviceType;
 use lunar_target::OnMissing;
 use std::collections::BTreeMap;
@@ -156,46 +159,6 @@ pub(crate) fn one_name(path: &Path) -> PathBuf {
     path
 }
 
-/// The medium of a LUN.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// Reads return zeros, writes are discarded.
-    Null {
-        /// Bytes.
-        size: u64,
-    },
-    /// Sparse memory.
-    Memory {
-        /// Bytes.
-        size: u64,
-    },
-    /// A regular file.
-    File {
-        /// Its path.
-        path: PathBuf,
-        /// Size in bytes if the file is created; None: the file must exist.
-        size: Option<u64>,
-    },
-    /// A block device.
-    Device {
-        /// Its path.
-        path: PathBuf,
-    },
-    /// A logical unit of an upstream. It results from the mappings of an instance ([`crate::routes::expand`]), never
-    /// from the file itself.
-    Routed(LuAddress),
-}
-
-impl Source {
-    /// The logical unit of an upstream, if it is one.
-    pub fn place(&self) -> Option<&LuAddress> {
-        match self {
-            Source::Routed(place) => Some(place),
-            _ => None,
-        }
-    }
-}
-
 /// A filter around a backend.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Filter {
@@ -273,7 +236,7 @@ pub(super) fn lun(
     base: &Path,
     unique: &mut UniqueValues,
 ) -> Option<LunConfig> {
-    let source = source(p, s, base);
+    let source = source::source(p, s, base);
     let kind = s.parsed(p, "kind", device_kind).unwrap_or(PeripheralDeviceType::Disk);
     let mut lun = LunConfig::new(source.clone().unwrap_or(Source::Null { size: 0 }), kind);
     block_sizes(p, s, &mut lun);
@@ -286,8 +249,7 @@ pub(super) fn lun(
     lun.product = s.parsed(p, "product", |text| scsi_text(text, "product", 16)).unwrap_or(lun.product);
     lun.filters = filters(p, s);
     source?;
-    if let (Source::File { path, .. } | Source::Device { path }, Some(value)) = (&lun.source, s.find("path"))
-    {
+    if let (Some(path), Some(value)) = (lun.source.path(), s.find("path")) {
         unique.files.add(p, path, lun.read_only, &value.span());
     }
     Some(lun)
@@ -301,58 +263,12 @@ fn device_kind(text: &str) -> Result<PeripheralDeviceType, InvalidValue> {
     }
 }
 
-const BACKENDS: [&str; 4] = ["null", "memory", "file", "device"];
-
-fn source(p: &mut Diagnostics<'_>, s: &mut Section<'_>, base: &Path) -> Option<Source> {
-    let backend = s.text(p, "backend");
-    let (path_at, size_at) = (s.find("path").map(|v| v.span()), s.find("size").map(|v| v.span()));
-    let path = s.parsed(p, "path", |text| super::path(text, base));
-    let size = s.size(p, "size", 4096..=size::MAX_BYTES);
-    let Some((backend, at)) = backend else {
-        if s.find("backend").is_none() {
-            s.missing(p, "backend", "\"file\" (or \"null\", \"memory\", \"device\")");
-        }
-        return None;
-    };
-    let of_medium = matches!(backend, "file" | "device");
-    match (path_at, of_medium) {
-        (None, true) => {
-            p.add(&at, format!("the backend \"{backend}\" needs a path"), "add path = \"disk.img\"")
-        }
-        (Some(at), false) if BACKENDS.contains(&backend) => p.add(
-            &at,
-            format!("the backend \"{backend}\" takes no path"),
-            "remove `path`, or write backend = \"file\"",
-        ),
-        _ => {}
-    }
-    match (size_at, backend) {
-        (None, "null" | "memory") => {
-            p.add(&at, format!("the backend \"{backend}\" needs a size"), "add size = \"64MiB\"")
-        }
-        (Some(at), "device") => p.add(&at, "the size of a device is fixed", "remove `size`"),
-        _ => {}
-    }
-    match backend {
-        "null" => Some(Source::Null { size: size? }),
-        "memory" => Some(Source::Memory { size: size? }),
-        "file" => Some(Source::File { path: path?, size }),
-        "device" => Some(Source::Device { path: path? }),
-        _ => {
-            let all = "write \"null\", \"memory\", \"file\" or \"device\"";
-            let InvalidValue { what, hint } = unknown("backend", backend, BACKENDS, all);
-            p.add(&at, what, hint);
-            None
-        }
-    }
-}
-
 fn block_sizes(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut LunConfig) {
     let allowed: &[u64] = if lun.kind == PeripheralDeviceType::CdRom { &[2048] } else { &[512, 4096] };
     if let (Some(value), Some(size)) = (s.find("block_size"), s.size(p, "block_size", 0..=1 << 20)) {
         if allowed.contains(&size) {
             lun.block_size = size as u32;
-            lun.has_block_size = matches!(lun.source, Source::Device { .. });
+            lun.has_block_size = lun.source.has_own_block_size();
         } else {
             let hint = if lun.kind == PeripheralDeviceType::CdRom {
                 "write 2048, which a cdrom requires"
@@ -389,7 +305,7 @@ fn flags(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut LunConfig) {
             "remove `read_only`, or write kind = \"disk\"",
         );
     }
-    let in_memory = matches!(lun.source, Source::Null { .. } | Source::Memory { .. });
+    let in_memory = lun.source.path().is_none();
     if let (true, true, Some(value)) = (lun.direct, in_memory, s.find("direct")) {
         p.add(&value.span(), "`direct` requires a file or a device", "remove `direct`");
     }

@@ -89,11 +89,9 @@ impl CopyEnd {
 ///
 /// `raw`: copy the bytes of a file or device, even if they look like an image format.
 pub async fn open_end(text: &str, role: EndRole, raw: bool) -> Result<CopyEnd, Failure> {
-    Ok(match text.split_once(':') {
+    Ok(match null_size(text) {
         _ if text == "-" => standard(role)?,
-        Some(("null", size)) => {
-            null(text, lunar_proto::size::parse(size).map_err(|e| invalid(e.into()))?, role)?
-        }
+        Some(size) => null(text, lunar_proto::size::parse(size).map_err(|e| invalid(e.into()))?, role)?,
         _ if is_url(text) => remote(text).await?,
         _ if nbd::is_url(text) => export(text, role).await?,
         _ => at_path(text, Path::new(text), role, raw).await?,
@@ -131,7 +129,17 @@ fn is_url(text: &str) -> bool {
 
 /// Whether an argument is a path.
 pub fn is_path(text: &str) -> bool {
-    text != "-" && !text.starts_with("null:") && !is_url(text) && !nbd::is_url(text)
+    text != "-" && null_size(text).is_none() && !is_url(text) && !nbd::is_url(text)
+}
+
+/// The text of the size in `null:SIZE`. The other disks without a path begin empty: there is nothing to copy from or
+/// to them.
+fn null_size(text: &str) -> Option<&str> {
+    let (kind, size) = BackendKind::split_argument(text)?;
+    match kind {
+        BackendKind::Null => Some(size),
+        BackendKind::Memory | BackendKind::File | BackendKind::Device => None,
+    }
 }
 
 /// stdin or stdout.

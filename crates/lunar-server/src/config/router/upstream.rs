@@ -3,12 +3,12 @@
 use super::{Context, Mode, mode};
 use crate::config::lun::Source;
 use crate::config::{attachment, path};
+use lunar_block::BackendKind;
 use lunar_config::scsi_text;
 use lunar_config::{Diagnostics, InvalidValue, invalid, unknown};
 use lunar_config::{Section, UniqueKeys, text};
 use lunar_initiator::Url;
 use lunar_proto::size;
-use lunar_router::routes::LuAddress;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -189,8 +189,12 @@ fn reach(url: &Url) -> Reach<'_> {
     }
 }
 
-/// The keys that locate an upstream.
-const SOURCES: [&str; 6] = ["urls", "file", "device", "sg", "null", "memory"];
+/// The keys that locate an upstream: `urls`, `sg`, and the name of each kind of backend.
+fn source_keys() -> Vec<&'static str> {
+    let with_path = BackendKind::ALL.iter().filter(|kind| kind.has_path()).map(|kind| kind.name());
+    let without = BackendKind::without_path().map(BackendKind::name);
+    ["urls"].into_iter().chain(with_path).chain(["sg"]).chain(without).collect()
+}
 
 /// Reads an upstream.
 pub(super) fn upstream(
@@ -224,10 +228,11 @@ pub(super) fn upstream(
 }
 
 fn source(p: &mut Diagnostics<'_>, s: &mut Section<'_>, around: &mut Context<'_>) -> Option<UpstreamSource> {
-    let there = SOURCES.map(|key| s.find(key).map(|value| value.span()));
-    let mut there: Vec<Range<usize>> = there.into_iter().flatten().collect();
+    let keys = source_keys();
+    let there = keys.iter().filter_map(|key| s.find(key).map(|value| value.span()));
+    let mut there: Vec<Range<usize>> = there.collect();
     there.sort_by_key(|at| at.start);
-    let keys = SOURCES.map(|key| format!("`{key}`")).join(", ");
+    let keys = keys.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
     if there.is_empty() {
         p.add(&s.at, "the upstream has no source", format!("add one of {keys}"));
     }
@@ -236,12 +241,14 @@ fn source(p: &mut Diagnostics<'_>, s: &mut Section<'_>, around: &mut Context<'_>
     }
     let base = around.base;
     let urls = urls(p, s, base).map(|urls| UpstreamSource::Remote { urls });
-    let file = disk(p, s, "file", around).map(|path| Source::File { path, size: None });
-    let device = disk(p, s, "device", around).map(|path| Source::Device { path });
+    let with_path = BackendKind::ALL.iter().copied().filter(|kind| kind.has_path());
+    let with_path: Vec<_> =
+        with_path.map(|kind| Source::new(kind, disk(p, s, kind.name(), around), None)).collect();
     let sg = s.parsed(p, "sg", |text| path(text, base)).map(|path| UpstreamSource::Sg { path });
-    let null = s.size(p, "null", 4096..=size::MAX_BYTES).map(|size| Source::Null { size });
-    let memory = s.size(p, "memory", 4096..=size::MAX_BYTES).map(|size| Source::Memory { size });
-    let local = file.or(device).or(null).or(memory).map(UpstreamSource::Local);
+    let mut sized = |kind: BackendKind| s.size(p, kind.name(), 4096..=size::MAX_BYTES);
+    let without: Vec<_> =
+        BackendKind::without_path().map(|kind| Source::new(kind, None, sized(kind))).collect();
+    let local = with_path.into_iter().chain(without).flatten().next().map(UpstreamSource::Local);
     urls.or(sg).or(local)
 }
 
@@ -342,17 +349,8 @@ fn fits(p: &mut Diagnostics<'_>, s: &mut Section<'_>, u: &mut UpstreamConfig) {
     let is_sg = matches!(u.source, UpstreamSource::Sg { .. });
     let is_one = !matches!(u.reach(), Reach::Portal | Reach::Target(_));
     let own = "a passthrough upstream keeps its own vendor, product and serial number";
-    let rules: [(&'static str, bool, &str, &str); 10] = [
+    let rules: [(&'static str, bool, &str, &str); 6] = [
         ("sg", is_sg && !is_pass, "`sg` requires mode = \"passthrough\"", "add mode = \"passthrough\""),
-        ("file", is_pass, "a file does not support mode = \"passthrough\"", "write mode = \"block\""),
-        (
-            "device",
-            is_pass,
-            "a block device does not support mode = \"passthrough\"",
-            "write mode = \"block\", or `sg` for a SCSI device",
-        ),
-        ("null", is_pass, "null does not support mode = \"passthrough\"", "write mode = \"block\""),
-        ("memory", is_pass, "memory does not support mode = \"passthrough\"", "write mode = \"block\""),
         ("late_writes", !is_remote, "`late_writes` requires `urls`", "remove `late_writes`"),
         ("policy", !is_remote, "`policy` requires `urls`", "remove `policy`"),
         (
@@ -376,24 +374,26 @@ fn fits(p: &mut Diagnostics<'_>, s: &mut Section<'_>, u: &mut UpstreamConfig) {
     ];
     let of_own = ["vendor", "product", "serial"]
         .map(|key| (key, is_pass, own, "remove the key, or write mode = \"block\""));
-    for (key, is_wrong, what, hint) in rules.into_iter().chain(of_own) {
+    let of_local = BackendKind::ALL.iter().map(|kind| {
+        let (what, hint) = no_passthrough(*kind);
+        (kind.name(), is_pass, what, hint)
+    });
+    for (key, is_wrong, what, hint) in rules.into_iter().chain(of_local).chain(of_own) {
         if let (true, Some(value)) = (is_wrong, s.find(key)) {
             p.add(&value.span(), what, hint);
         }
     }
 }
 
-/// The source in messages.
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Source::Null { size } => write!(f, "null, {}", size::show(*size)),
-            Source::Memory { size } => write!(f, "memory, {}", size::show(*size)),
-            Source::File { path, .. } | Source::Device { path } => write!(f, "{}", path.display()),
-            Source::Routed(LuAddress { router, upstream, target, lun }) => {
-                write!(f, "router {router}, upstream {upstream}")?;
-                if target.is_empty() { Ok(()) } else { write!(f, ", LUN {lun} of {target}") }
-            }
-        }
+/// The fault and the hint for a backend of this host in passthrough mode.
+fn no_passthrough(kind: BackendKind) -> (&'static str, &'static str) {
+    match kind {
+        BackendKind::Null => ("null does not support mode = \"passthrough\"", "write mode = \"block\""),
+        BackendKind::Memory => ("memory does not support mode = \"passthrough\"", "write mode = \"block\""),
+        BackendKind::File => ("a file does not support mode = \"passthrough\"", "write mode = \"block\""),
+        BackendKind::Device => (
+            "a block device does not support mode = \"passthrough\"",
+            "write mode = \"block\", or `sg` for a SCSI device",
+        ),
     }
 }
