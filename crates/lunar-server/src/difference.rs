@@ -4,6 +4,7 @@ mod settings;
 
 use crate::config::Config;
 use lunar_admin::{Change, Difference};
+use lunar_target::config::TargetLimits;
 use settings::{ConfigSettings, Setting};
 use std::collections::BTreeSet;
 
@@ -23,7 +24,8 @@ pub fn diff(a: &Config, b: &Config) -> Vec<Difference> {
             (Some(old), Some(new)) => {
                 let changes = changes(old, new).into_iter();
                 differences.extend(
-                    changes.map(|(key, change)| one(change, place.needs_restart() || key == "memory")),
+                    changes
+                        .map(|(needs_restart, change)| one(change, place.needs_restart() || needs_restart)),
                 );
             }
             (None, None) => {}
@@ -35,15 +37,37 @@ pub fn diff(a: &Config, b: &Config) -> Vec<Difference> {
 /// The configuration in force when a process that runs `before` loads `new`. Settings that need a restart keep their
 /// old values.
 pub fn in_force(before: &Config, new: &Config) -> Config {
-    let mut config = new.clone();
-    config.server = before.server.clone();
-    config.portal_groups = before.portal_groups.clone();
-    config.limits.memory = before.limits.memory;
-    config
+    Config {
+        server: before.server.clone(),
+        limits: limits_in_force(&before.limits, &new.limits),
+        max_registrants: new.max_registrants,
+        session: new.session.clone(),
+        discovery: new.discovery.clone(),
+        portal_groups: before.portal_groups.clone(),
+        targets: new.targets.clone(),
+        routers: new.routers.clone(),
+        awaited: new.awaited.clone(),
+        access_lists: new.access_lists.clone(),
+    }
 }
 
-/// The settings of a part that differ.
-fn changes(old: &[Setting], new: &[Setting]) -> Vec<(&'static str, Change)> {
+fn limits_in_force(before: &TargetLimits, new: &TargetLimits) -> TargetLimits {
+    TargetLimits {
+        connections: new.connections,
+        connections_before_login: new.connections_before_login,
+        login_timeout: new.login_timeout,
+        sessions: new.sessions,
+        sessions_per_initiator: new.sessions_per_initiator,
+        discovery_sessions: new.discovery_sessions,
+        discovery_timeout: new.discovery_timeout,
+        commands_per_session: new.commands_per_session,
+        text_bytes: new.text_bytes,
+        memory: before.memory,
+    }
+}
+
+/// The settings of a part that differ, each with whether it needs a restart.
+fn changes(old: &[Setting], new: &[Setting]) -> Vec<(bool, Change)> {
     let find =
         |list: &[Setting], key| list.iter().find(|setting| setting.key == key).cloned().unwrap_or_default();
     let mut keys: Vec<&'static str> = old.iter().chain(new).map(|setting| setting.key).collect();
@@ -53,7 +77,8 @@ fn changes(old: &[Setting], new: &[Setting]) -> Vec<(&'static str, Change)> {
     let differ = pairs.filter(|(_, old, new)| (&old.shown, &old.hidden) != (&new.shown, &new.hidden));
     let change = |(key, old, new): (&'static str, Setting, Setting)| {
         let secret = if old.shown == new.shown { " (with another secret)" } else { "" };
-        (key, Change::Changed { key: key.into(), from: old.shown, to: new.shown + secret })
+        let needs_restart = old.needs_restart || new.needs_restart;
+        (needs_restart, Change::Changed { key: key.into(), from: old.shown, to: new.shown + secret })
     };
     differ.map(change).collect()
 }

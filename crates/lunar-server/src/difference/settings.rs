@@ -1,13 +1,16 @@
-//! A configuration as a map: its parts, and each of their settings as text.
+//! A configuration as a map: its parts, and each of their settings as text. Each structure is destructured without
+//! `..`, so that a new field does not compile until it is shown here.
 
-use crate::config::router::{Map, RouterConfig, RouterTarget, UpstreamConfig, UpstreamSource};
-use crate::config::{Config, Filter, LunConfig, Source, Target};
+use crate::config::router::{
+    Failover, From, Grant, Map, RouterConfig, RouterTarget, UpstreamConfig, UpstreamSource,
+};
+use crate::config::{Config, Filter, LunConfig, ServerConfig, Target};
 use lunar_proto::duration;
 use lunar_proto::size;
 use lunar_runtime::CoreSelection;
 use lunar_target::config::{
-    AccessRule, AllowedDigests, ChapAccount, DiscoveryConfig, IpNetwork, PortalGroup, SessionConfig,
-    TargetLimits,
+    AccessRule, AllowedDigests, ChapAccount, DiscoveryConfig, IpNetwork, LoginRedirect, Portal, PortalGroup,
+    SessionConfig, TargetLimits,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,6 +25,8 @@ pub(super) struct Setting {
     pub(super) shown: String,
     /// A part of the value that is compared but never shown.
     pub(super) hidden: Vec<u8>,
+    /// Whether a change takes effect only at the next start.
+    pub(super) needs_restart: bool,
 }
 
 /// A part of a configuration, in the order of the report.
@@ -64,7 +69,18 @@ impl ConfigPart {
 
     /// Whether a change takes effect only at the next start.
     pub(super) fn needs_restart(&self) -> bool {
-        matches!(self, ConfigPart::Server | ConfigPart::Group(_))
+        match self {
+            ConfigPart::Server | ConfigPart::Group(_) => true,
+            ConfigPart::Limits
+            | ConfigPart::Session
+            | ConfigPart::Discovery
+            | ConfigPart::Target(_)
+            | ConfigPart::Lun(..)
+            | ConfigPart::Router(_)
+            | ConfigPart::Upstream(..)
+            | ConfigPart::Mapping(..)
+            | ConfigPart::Behind(..) => false,
+        }
     }
 }
 
@@ -74,32 +90,35 @@ pub(super) struct ConfigSettings(pub(super) BTreeMap<ConfigPart, Vec<Setting>>);
 impl ConfigSettings {
     /// The parts of a configuration, without the targets that result from routers.
     pub(super) fn of(config: &Config) -> ConfigSettings {
-        let server = &config.server;
-        let server = vec![
-            setting("cores", cores(&server.cores)),
-            setting("state_dir", path(server.state_dir.as_deref())),
-            setting("admin_socket", path(server.admin_socket.as_deref())),
-        ];
+        let Config {
+            server: of_server,
+            limits: of_limits,
+            max_registrants,
+            session: of_session,
+            discovery: of_discovery,
+            portal_groups,
+            targets,
+            routers,
+            // These result from discovery.
+            awaited: _,
+            // The rules of a list are shown where a target or mapping uses them.
+            access_lists: _,
+        } = config;
         let mut settings = BTreeMap::from([
-            (ConfigPart::Server, server),
-            (ConfigPart::Limits, limits(&config.limits, config.max_registrants)),
-            (ConfigPart::Session, session(&config.session)),
-            (ConfigPart::Discovery, discovery(&config.discovery)),
+            (ConfigPart::Server, server(of_server)),
+            (ConfigPart::Limits, limits(of_limits, *max_registrants)),
+            (ConfigPart::Session, session(of_session)),
+            (ConfigPart::Discovery, discovery(of_discovery)),
         ]);
-        settings
-            .extend(config.portal_groups.iter().map(|group| (ConfigPart::Group(group.tag), portals(group))));
-        for one in config.targets.iter().filter(|target| target.router.is_none()) {
-            settings.insert(ConfigPart::Target(one.name.clone()), target(one));
-            settings
-                .extend(one.luns.iter().map(|(n, unit)| (ConfigPart::Lun(one.name.clone(), *n), lun(unit))));
-        }
-        config.routers.iter().for_each(|one| router(one, &mut settings));
+        settings.extend(portal_groups.iter().map(group));
+        targets.iter().filter(|one| one.router.is_none()).for_each(|one| target(one, &mut settings));
+        routers.iter().for_each(|one| router(one, &mut settings));
         ConfigSettings(settings)
     }
 }
 
 fn setting(key: &'static str, shown: impl ToString) -> Setting {
-    Setting { key, shown: shown.to_string(), hidden: Vec::new() }
+    Setting { key, shown: shown.to_string(), ..Setting::default() }
 }
 
 fn path(path: Option<&Path>) -> String {
@@ -134,86 +153,139 @@ fn size(bytes: usize) -> String {
     size::show(bytes as u64)
 }
 
-fn limits(l: &TargetLimits, max_registrants: usize) -> Vec<Setting> {
+fn server(ServerConfig { cores: on, state_dir, admin_socket }: &ServerConfig) -> Vec<Setting> {
     vec![
-        setting("connections", l.connections),
-        setting("connections_before_login", l.connections_before_login),
-        setting("login_timeout_s", seconds(l.login_timeout)),
-        setting("sessions", l.sessions),
-        setting("sessions_per_initiator", l.sessions_per_initiator),
-        setting("discovery_sessions", l.discovery_sessions),
-        setting("discovery_timeout_s", seconds(l.discovery_timeout)),
-        setting("commands_per_session", l.commands_per_session),
-        setting("text_bytes", size(l.text_bytes)),
-        setting("memory", size(l.memory)),
+        setting("cores", cores(on)),
+        setting("state_dir", path(state_dir.as_deref())),
+        setting("admin_socket", path(admin_socket.as_deref())),
+    ]
+}
+
+fn limits(limits: &TargetLimits, max_registrants: usize) -> Vec<Setting> {
+    let TargetLimits {
+        connections,
+        connections_before_login,
+        login_timeout,
+        sessions,
+        sessions_per_initiator,
+        discovery_sessions,
+        discovery_timeout,
+        commands_per_session,
+        text_bytes,
+        memory,
+    } = limits;
+    vec![
+        setting("connections", connections),
+        setting("connections_before_login", connections_before_login),
+        setting("login_timeout_s", seconds(*login_timeout)),
+        setting("sessions", sessions),
+        setting("sessions_per_initiator", sessions_per_initiator),
+        setting("discovery_sessions", discovery_sessions),
+        setting("discovery_timeout_s", seconds(*discovery_timeout)),
+        setting("commands_per_session", commands_per_session),
+        setting("text_bytes", size(*text_bytes)),
+        Setting { needs_restart: true, ..setting("memory", size(*memory)) },
         setting("registrants", max_registrants),
     ]
 }
 
-fn session(s: &SessionConfig) -> Vec<Setting> {
+fn session(session: &SessionConfig) -> Vec<Setting> {
+    let SessionConfig {
+        initial_r2t,
+        immediate_data,
+        max_recv_data_segment_length,
+        max_burst_length,
+        first_burst_length,
+        max_outstanding_r2t,
+        default_time2wait,
+        default_time2retain,
+        header_digest,
+        data_digest,
+        nop_interval,
+        nop_timeout,
+        data_out_timeout,
+        chap_algorithms,
+    } = session;
     vec![
-        setting("initial_r2t", s.initial_r2t),
-        setting("immediate_data", s.immediate_data),
-        setting("max_recv_data_segment_length", s.max_recv_data_segment_length),
-        setting("max_burst_length", s.max_burst_length),
-        setting("first_burst_length", s.first_burst_length),
-        setting("max_outstanding_r2t", s.max_outstanding_r2t),
-        setting("default_time2wait", s.default_time2wait),
-        setting("default_time2retain", s.default_time2retain),
-        setting("header_digest", digests(&s.header_digest)),
-        setting("data_digest", digests(&s.data_digest)),
-        setting("nop_interval_s", seconds(s.nop_interval.unwrap_or_default())),
-        setting("nop_timeout_s", seconds(s.nop_timeout)),
-        setting("data_out_timeout_s", seconds(s.data_out_timeout)),
-        setting("chap_algorithms", list(s.chap_algorithms.iter().map(|algorithm| algorithm.name()))),
+        setting("initial_r2t", initial_r2t),
+        setting("immediate_data", immediate_data),
+        setting("max_recv_data_segment_length", max_recv_data_segment_length),
+        setting("max_burst_length", max_burst_length),
+        setting("first_burst_length", first_burst_length),
+        setting("max_outstanding_r2t", max_outstanding_r2t),
+        setting("default_time2wait", default_time2wait),
+        setting("default_time2retain", default_time2retain),
+        setting("header_digest", digests(header_digest)),
+        setting("data_digest", digests(data_digest)),
+        setting("nop_interval_s", seconds(nop_interval.unwrap_or_default())),
+        setting("nop_timeout_s", seconds(*nop_timeout)),
+        setting("data_out_timeout_s", seconds(*data_out_timeout)),
+        setting("chap_algorithms", list(chap_algorithms.iter().map(|algorithm| algorithm.name()))),
     ]
 }
 
-fn digests(digests: &AllowedDigests) -> String {
-    let names = [("None", digests.none), ("CRC32C", digests.crc32c)];
-    list(names.into_iter().filter(|(_, allowed)| *allowed).map(|(name, _)| name))
+fn digests(AllowedDigests { none, crc32c }: &AllowedDigests) -> String {
+    let names = [("None", none), ("CRC32C", crc32c)];
+    list(names.into_iter().filter(|(_, allowed)| **allowed).map(|(name, _)| name))
 }
 
-fn discovery(d: &DiscoveryConfig) -> Vec<Setting> {
+fn discovery(DiscoveryConfig { disabled, chap, mutual }: &DiscoveryConfig) -> Vec<Setting> {
     vec![
-        setting("enabled", !d.disabled),
-        users("chap", d.chap.as_deref()),
-        users("mutual", d.mutual.as_slice().into()),
+        setting("enabled", !disabled),
+        users("chap", chap.as_deref()),
+        users("mutual", mutual.as_slice().into()),
     ]
 }
 
 /// Users by name. None, which admits all users, is shown as empty.
 fn users(key: &'static str, users: Option<&[ChapAccount]>) -> Setting {
     let users = users.unwrap_or_default();
-    let secrets =
-        users.iter().flat_map(|user| [&(user.secret.len() as u64).to_be_bytes()[..], &user.secret].concat());
-    Setting { key, shown: list(users.iter().map(|user| &user.name)), hidden: secrets.collect() }
+    let secret = |ChapAccount { name: _, secret }: &ChapAccount| {
+        [&(secret.len() as u64).to_be_bytes()[..], secret].concat()
+    };
+    let (shown, hidden) =
+        (list(users.iter().map(|user| &user.name)), users.iter().flat_map(secret).collect());
+    Setting { key, shown, hidden, ..Setting::default() }
 }
 
-fn portals(group: &PortalGroup) -> Vec<Setting> {
-    let shown = group.portals.iter().map(|portal| {
+fn group(PortalGroup { tag, portals }: &PortalGroup) -> (ConfigPart, Vec<Setting>) {
+    let shown = portals.iter().map(|Portal { listen, advertise, transports }| {
         let advertised =
-            portal.advertise.as_ref().map_or(String::new(), |address| format!(" advertised as {address}"));
-        let by_rdma = portal.transports.by_rdma();
-        let carries = if by_rdma { format!(" for {}", portal.transports) } else { String::new() };
-        format!("{}{advertised}{carries}", portal.listen)
+            advertise.as_ref().map_or(String::new(), |address| format!(" advertised as {address}"));
+        let carries = if transports.by_rdma() { format!(" for {transports}") } else { String::new() };
+        format!("{listen}{advertised}{carries}")
     });
-    vec![setting("portals", list(shown))]
+    (ConfigPart::Group(*tag), vec![setting("portals", list(shown))])
 }
 
-fn target(t: &Target) -> Vec<Setting> {
-    let redirects = t.redirects.iter().map(|r| {
-        let how = if r.permanent { ", for good" } else { "" };
-        format!("portal group {} to {}{how}", r.portal_group, r.to)
+fn target(target: &Target, settings: &mut BTreeMap<ConfigPart, Vec<Setting>>) {
+    let Target {
+        name,
+        alias,
+        portal_groups,
+        redirects,
+        offline,
+        mutual,
+        luns,
+        access: rules,
+        // The mappings of a router set these two.
+        router: _,
+        depth: _,
+    } = target;
+    let redirects = redirects.iter().map(|LoginRedirect { portal_group, to, permanent }| {
+        let how = if *permanent { ", for good" } else { "" };
+        format!("portal group {portal_group} to {to}{how}")
     });
-    vec![
-        setting("alias", option(&t.alias)),
-        setting("portal_groups", list(&t.portal_groups)),
+    let own = vec![
+        setting("alias", option(alias)),
+        setting("portal_groups", list(portal_groups)),
         setting("redirect", list(redirects)),
-        setting("offline", t.offline),
-        users("mutual", t.mutual.as_slice().into()),
-        access(&t.access),
-    ]
+        setting("offline", offline),
+        users("mutual", mutual.as_slice().into()),
+        access(rules),
+    ];
+    settings.insert(ConfigPart::Target(name.clone()), own);
+    settings.extend(luns.iter().map(|(number, unit)| (ConfigPart::Lun(name.clone(), *number), lun(unit))));
 }
 
 /// An access list in evaluation order.
@@ -231,48 +303,74 @@ fn access(entries: &[AccessRule]) -> Setting {
 }
 
 /// The initiators that an entry admits, and their LUNs.
-fn who(entry: &AccessRule, chap: &str) -> String {
-    let network = |network: &IpNetwork| format!("{}/{}", network.address, network.bits);
-    let mut parts = vec![list(&entry.initiators), list(entry.networks.iter().map(network))];
-    if entry.chap.is_some() {
-        parts.push(format!("as {chap}"));
+fn who(entry: &AccessRule, users: &str) -> String {
+    let AccessRule { initiators, networks, chap, luns, read_only, aen } = entry;
+    let network = |IpNetwork { address, bits }: &IpNetwork| format!("{address}/{bits}");
+    let mut parts = vec![list(initiators), list(networks.iter().map(network))];
+    if chap.is_some() {
+        parts.push(format!("as {users}"));
     }
-    if let Some(luns) = &entry.luns {
+    if let Some(luns) = luns {
         parts.push(format!(
             "LUNs {}",
             list(luns.iter().map(|(seen, of_target)| format!("{seen} = {of_target}")))
         ));
     }
-    let flags = [(entry.read_only, "read-only"), (entry.aen, "with events")];
-    parts.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, word)| word.to_owned()));
+    let flags = [(read_only, "read-only"), (aen, "with events")];
+    parts.extend(flags.into_iter().filter(|(is_set, _)| **is_set).map(|(_, word)| word.to_owned()));
     parts.retain(|part| !part.is_empty());
     if parts.is_empty() { "everybody".into() } else { parts.join(" ") }
 }
 
-fn lun(l: &LunConfig) -> Vec<Setting> {
+fn lun(lun: &LunConfig) -> Vec<Setting> {
+    let LunConfig {
+        source,
+        kind,
+        block_size: _,
+        has_block_size: _,
+        physical_block_size,
+        read_only,
+        removable,
+        write_cache,
+        direct,
+        raw,
+        on_missing_file,
+        thin,
+        serial,
+        vendor,
+        product,
+        filters,
+        // The command line or a router sets these, and not a key of the LUN.
+        state_name: _,
+        found: _,
+        reservable: _,
+        is_block: _,
+        is_upstream: _,
+        share: _,
+    } = lun;
     vec![
-        setting("source", &l.source),
-        setting("kind", format!("{:?}", l.kind).to_lowercase()),
-        setting("block_size", block_size(l)),
-        setting("physical_block_size", l.physical_block_size),
-        setting("read_only", l.read_only),
-        setting("removable", l.removable),
-        setting("write_cache", l.write_cache),
-        setting("direct", l.direct),
-        setting("format", if l.raw { "raw" } else { "" }),
-        setting("on_missing_file", l.on_missing_file.name()),
-        setting("thin", l.thin),
-        setting("serial", option(&l.serial)),
-        setting("vendor", &l.vendor),
-        setting("product", &l.product),
-        setting("filters", list(l.filters.iter().map(filter))),
+        setting("source", source),
+        setting("kind", format!("{kind:?}").to_lowercase()),
+        setting("block_size", block_size(lun)),
+        setting("physical_block_size", physical_block_size),
+        setting("read_only", read_only),
+        setting("removable", removable),
+        setting("write_cache", write_cache),
+        setting("direct", direct),
+        setting("format", if *raw { "raw" } else { "" }),
+        setting("on_missing_file", on_missing_file.name()),
+        setting("thin", thin),
+        setting("serial", option(serial)),
+        setting("vendor", vendor),
+        setting("product", product),
+        setting("filters", list(filters.iter().map(filter))),
     ]
 }
 
 fn block_size(l: &LunConfig) -> String {
-    match l.source {
-        Source::Device { .. } if !l.has_block_size => "that of the device".into(),
-        _ => l.block_size.to_string(),
+    match l.source.has_own_block_size() && !l.has_block_size {
+        true => "that of the device".into(),
+        false => l.block_size.to_string(),
     }
 }
 
@@ -287,74 +385,89 @@ fn filter(filter: &Filter) -> String {
     }
 }
 
-fn router(r: &RouterConfig, settings: &mut BTreeMap<ConfigPart, Vec<Setting>>) {
-    let failover = r.failover.as_ref().map(|pair| {
-        let preferred = if pair.is_preferred { ", this one preferred" } else { "" };
-        let key = pair.key.map_or(String::new(), |key| format!(", key {key:#x}"));
-        let name = pair.initiator.as_ref().map_or(String::new(), |name| format!(", reserved as {name}"));
-        format!("peer {} in portal group {}{preferred}{key}{name}", pair.peer, pair.group)
-    });
+fn router(router: &RouterConfig, settings: &mut BTreeMap<ConfigPart, Vec<Setting>>) {
+    let RouterConfig {
+        name,
+        portal_groups,
+        // The portal groups show it.
+        has_own_portals: _,
+        path_loss_timeout,
+        max_sessions,
+        iops,
+        bytes_per_s,
+        upstreams,
+        targets,
+        failover: pair,
+    } = router;
     let own = vec![
-        setting("portal_groups", list(&r.portal_groups)),
-        setting("path_loss_timeout_s", seconds(r.path_loss_timeout)),
-        setting("max_sessions", option(&r.max_sessions)),
-        setting("iops", r.iops),
-        setting("bytes_per_s", r.bytes_per_s),
-        setting("failover", option(&failover)),
+        setting("portal_groups", list(portal_groups)),
+        setting("path_loss_timeout_s", seconds(*path_loss_timeout)),
+        setting("max_sessions", option(max_sessions)),
+        setting("iops", iops),
+        setting("bytes_per_s", bytes_per_s),
+        setting("failover", option(&pair.as_ref().map(failover))),
     ];
-    settings.insert(ConfigPart::Router(r.name.clone()), own);
-    let upstreams =
-        r.upstreams.iter().map(|(name, u)| (ConfigPart::Upstream(r.name.clone(), name.clone()), upstream(u)));
-    settings.extend(upstreams);
-    r.targets.iter().for_each(|one| mapping(r, one, settings));
+    settings.insert(ConfigPart::Router(name.clone()), own);
+    let part = |upstream: &String| ConfigPart::Upstream(name.clone(), upstream.clone());
+    settings.extend(upstreams.iter().map(|(name, one)| (part(name), upstream(one))));
+    targets.iter().for_each(|one| mapping(name, one, settings));
 }
 
-fn upstream(u: &UpstreamConfig) -> Vec<Setting> {
-    let hidden = match &u.source {
+fn failover(Failover { peer, group, is_preferred, key, initiator }: &Failover) -> String {
+    let preferred = if *is_preferred { ", this one preferred" } else { "" };
+    let key = key.map_or(String::new(), |key| format!(", key {key:#x}"));
+    let name = initiator.as_ref().map_or(String::new(), |name| format!(", reserved as {name}"));
+    format!("peer {peer} in portal group {group}{preferred}{key}{name}")
+}
+
+fn upstream(upstream: &UpstreamConfig) -> Vec<Setting> {
+    let UpstreamConfig { source, mode, policy, identity, vendor, product, serial } = upstream;
+    let hidden = match source {
         UpstreamSource::Remote { urls } => {
             urls.iter().flat_map(|url| url.secret_text().bytes().chain([0])).collect()
         }
         UpstreamSource::Local(_) | UpstreamSource::Sg { .. } => Vec::new(),
     };
-    let shown = match &u.source {
+    let shown = match source {
         UpstreamSource::Remote { urls } => list(urls),
-        UpstreamSource::Local(_) | UpstreamSource::Sg { .. } => u.place(),
+        UpstreamSource::Local(_) | UpstreamSource::Sg { .. } => upstream.place(),
     };
     vec![
-        Setting { key: "source", shown, hidden },
-        setting("mode", u.mode.name()),
-        setting("policy", u.policy.name()),
-        setting("identity", option(&u.identity)),
-        setting("vendor", option(&u.vendor)),
-        setting("product", option(&u.product)),
-        setting("serial", option(&u.serial)),
+        Setting { key: "source", shown, hidden, ..Setting::default() },
+        setting("mode", mode.name()),
+        setting("policy", policy.name()),
+        setting("identity", option(identity)),
+        setting("vendor", option(vendor)),
+        setting("product", option(product)),
+        setting("serial", option(serial)),
     ]
 }
 
 /// A mapping, named after its target, or else after its upstream.
-fn mapping(router: &RouterConfig, one: &RouterTarget, settings: &mut BTreeMap<ConfigPart, Vec<Setting>>) {
-    let name = match &one.map {
+fn mapping(router: &str, mapping: &RouterTarget, settings: &mut BTreeMap<ConfigPart, Vec<Setting>>) {
+    let RouterTarget { map, access: Grant { names, none: _, entries } } = mapping;
+    let name = match map {
         Map::Transparent { upstream } => format!("targets of {upstream}"),
         Map::Target { name, .. } | Map::Lun { name, .. } => format!("target {name}"),
     };
-    let upstream = match &one.map {
+    let upstream = match map {
         Map::Transparent { upstream } | Map::Target { upstream, .. } => upstream.as_str(),
         Map::Lun { .. } => "",
     };
     let own = vec![
-        setting("map", one.map.kind()),
+        setting("map", map.kind()),
         setting("upstream", upstream),
-        setting("access", one.access.names.join(", ")),
-        Setting { key: "entries of its access lists", ..access(&one.access.entries) },
+        setting("access", names.join(", ")),
+        Setting { key: "entries of its access lists", ..access(entries) },
     ];
-    settings.insert(ConfigPart::Mapping(router.name.clone(), name.clone()), own);
-    if let Map::Lun { luns, .. } = &one.map {
-        settings.extend(luns.iter().map(|(number, from)| {
-            let behind = match from.lun {
-                Some(lun) => format!("LUN {lun} of upstream {}", from.upstream),
-                None => format!("upstream {}", from.upstream),
+    settings.insert(ConfigPart::Mapping(router.to_owned(), name.clone()), own);
+    if let Map::Lun { luns, .. } = map {
+        settings.extend(luns.iter().map(|(number, From { upstream, lun })| {
+            let behind = match lun {
+                Some(lun) => format!("LUN {lun} of upstream {upstream}"),
+                None => format!("upstream {upstream}"),
             };
-            (ConfigPart::Behind(router.name.clone(), name.clone(), *number), vec![setting("source", behind)])
+            (ConfigPart::Behind(router.to_owned(), name.clone(), *number), vec![setting("source", behind)])
         }));
     }
 }
