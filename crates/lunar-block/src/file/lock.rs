@@ -10,7 +10,7 @@
 
 mod bytes;
 
-use super::users::{self, MediumUser};
+use super::users::{self, LockKind, MediumUser};
 use crate::FileId;
 use bytes::{ForeignLock, conflict, set};
 use nix::libc;
@@ -198,8 +198,8 @@ fn free_of_system(key: &FileId, purpose: FileAccess) -> Result<(), LockError> {
 
 fn named(refusal: LockError, key: &FileId) -> LockError {
     let user = match refusal {
-        LockError::InUse(LockOwner::Server) => users::lockers(key, users::SERVER),
-        LockError::InUse(LockOwner::Program) => users::lockers(key, users::PROGRAM),
+        LockError::InUse(LockOwner::Server) => users::lockers(key, LockKind::Server),
+        LockError::InUse(LockOwner::Program) => users::lockers(key, LockKind::Program),
         other => return other,
     };
     LockError::InUse(LockOwner::Known(user))

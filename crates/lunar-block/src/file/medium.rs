@@ -3,7 +3,7 @@
 use super::identity::MediumIdentity;
 use super::journal::{ReplayOutcome, StuckRecord, WriteJournal};
 use super::lock::{self, FileAccess, LockError, LockOwner, MediumLock, PATIENCE, PAUSE};
-use super::users;
+use super::users::{self, LockKind};
 use crate::{BackendKind, BackendSpec, FileId, InUse, OpenError, describe_row};
 use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags};
 use std::fs::{File, OpenOptions};
@@ -395,7 +395,7 @@ impl ErrorContext<'_> {
         if let Some(user) = users::of_busy(number) {
             return error(format!("is in use: {user}"), None);
         }
-        let user = users::lockers(&FileId::Device(number), users::SERVER);
+        let user = users::lockers(&FileId::Device(number), LockKind::Server);
         match user.pids.as_ref().is_some_and(|pids| !pids.is_empty()) {
             true => self.locked(LockOwner::Known(user)),
             false => error(e.to_string(), Some(Vec::new())),

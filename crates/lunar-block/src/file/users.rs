@@ -2,6 +2,7 @@
 
 use super::loops;
 use crate::FileId;
+use std::fmt;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -89,63 +90,93 @@ pub fn mounted_for_writing(device: &Path) -> Option<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mounts: Vec<&str> = mounts.lines().filter(is_written).collect();
     let users = of_disk_by(Path::new(&format!("/sys/dev/block/{major}:{minor}")), &mounts.join("\n"));
-    users.into_iter().find(|user| user.starts_with(MOUNTED))
+    users.into_iter().find(|user| matches!(user, DiskUser::Mount(_))).map(|user| user.to_string())
+}
+
+/// A user of a disk or of its partition.
+#[derive(Debug, PartialEq, Eq)]
+enum DiskUser {
+    /// A mount, by its mount point.
+    Mount(String),
+    /// A device made of it, by its name in /dev.
+    Device(String),
+}
+
+impl fmt::Display for DiskUser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DiskUser::Mount(folder) => write!(f, "mounted on {folder}"),
+            DiskUser::Device(name) => write!(f, "part of /dev/{name}"),
+        }
+    }
 }
 
 /// The mounts of a disk and of its partitions, and the devices made of them, by its directory in /sys.
 fn of_disk(block: &Path) -> Vec<String> {
-    of_disk_by(block, &fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    of_disk_by(block, &mounts).iter().map(DiskUser::to_string).collect()
 }
 
-fn of_disk_by(block: &Path, mounts: &str) -> Vec<String> {
+fn of_disk_by(block: &Path, mounts: &str) -> Vec<DiskUser> {
     let parts = entries(block).into_iter().filter(|entry| entry.join("partition").exists());
     let folders = std::iter::once(block.to_path_buf()).chain(parts);
     let users = folders.flat_map(|folder| {
         let number = fs::read_to_string(folder.join("dev")).unwrap_or_default();
         let holders = entries(folder.join("holders"));
-        let holders = holders.iter().map(|holder| format!("part of /dev/{}", name(holder)));
+        let holders = holders.iter().map(|holder| DiskUser::Device(name(holder)));
         mounted(mounts, number.trim()).into_iter().chain(holders).collect::<Vec<_>>()
     });
     users.collect()
 }
 
-const MOUNTED: &str = "mounted on ";
-
 /// The mount points of a device by its number, `MAJOR:MINOR` (proc(5), mountinfo).
-fn mounted(mountinfo: &str, number: &str) -> Vec<String> {
+fn mounted(mountinfo: &str, number: &str) -> Vec<DiskUser> {
     let place = |line: &str| {
         let mut words = line.split(' ').skip(2);
         let is_it = words.next() == Some(number);
-        is_it.then(|| words.nth(1)).flatten().map(|dir| format!("{MOUNTED}{}", unescaped(dir)))
+        is_it.then(|| words.nth(1)).flatten().map(|dir| DiskUser::Mount(unescaped(dir)))
     };
     mountinfo.lines().filter_map(place).collect()
 }
 
-pub(super) const SERVER: &str = "another server";
-pub(super) const PROGRAM: &str = "another program";
+/// The kind of a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LockKind {
+    /// flock, which servers take.
+    Server,
+    /// Byte locks, which other programs take.
+    Program,
+}
 
-/// The holders of locks on a medium, as far as /proc shows them to this user. `kind` is the text if it shows none.
-pub(super) fn lockers(id: &FileId, kind: &str) -> MediumUser {
+/// The holders of locks on a medium, as far as /proc shows them to this user. `kind` is reported if it shows none.
+pub(super) fn lockers(id: &FileId, kind: LockKind) -> MediumUser {
     programs(with_open(|fd| has_lock(fd, id)).collect(), kind)
 }
 
 /// A process that holds a lock.
 pub(super) fn process(pid: i32) -> MediumUser {
-    programs(vec![pid], PROGRAM)
+    programs(vec![pid], LockKind::Program)
 }
 
 /// An unknown program.
 pub(super) fn unknown() -> MediumUser {
-    programs(Vec::new(), SERVER)
+    programs(Vec::new(), LockKind::Server)
 }
 
-fn programs(pids: Vec<i32>, kind: &str) -> MediumUser {
-    let holders: Vec<String> = pids.iter().map(|pid| in_words(*pid)).collect();
-    let is_server = !holders.is_empty() && holders.iter().all(|program| program.starts_with("lunar "));
-    let kind = if is_server { SERVER } else { kind };
+const STOP_PROGRAM: &str = "stop that program (find it with fuser -v), or let both only read the file";
+
+fn programs(pids: Vec<i32>, kind: LockKind) -> MediumUser {
+    let names: Vec<Option<String>> = pids.iter().map(|pid| comm(*pid)).collect();
+    // /proc shows no more of a process of another user than the name of its program.
+    let is_server = !names.is_empty() && names.iter().all(|name| name.as_deref() == Some("lunar"));
+    let holders = pids.iter().zip(&names).map(|(pid, name)| in_words(*pid, name.as_deref()));
+    let holders: Vec<String> = holders.collect();
+    let (kind, remedy) = match kind {
+        LockKind::Program if !is_server => ("another program", Some(STOP_PROGRAM.to_owned())),
+        LockKind::Program | LockKind::Server => ("another server", None),
+    };
     let who = if holders.is_empty() { kind.into() } else { format!("{kind}: {}", holders.join(", ")) };
-    let remedy = "stop that program (find it with fuser -v), or let both only read the file";
-    MediumUser { who, remedy: (kind == PROGRAM).then(|| remedy.into()), pids: Some(pids) }
+    MediumUser { who, remedy, pids: Some(pids) }
 }
 
 /// Programs that open every new device for a moment.
@@ -183,12 +214,12 @@ fn others(path: &Path) -> Vec<String> {
     let open = with_open(|fd| fs::read_link(fd).is_ok_and(|open| open == path));
     let others = open
         .filter(|pid| pid.unsigned_abs() != us && comm(*pid).is_some_and(|comm| !PASSING.contains(&&*comm)));
-    others.map(in_words).collect()
+    others.map(|pid| in_words(pid, comm(pid).as_deref())).collect()
 }
 
 /// A process as text: `qemu-io (process 7)`.
-fn in_words(pid: i32) -> String {
-    match comm(pid) {
+fn in_words(pid: i32, name: Option<&str>) -> String {
+    match name {
         Some(program) => format!("{program} (process {pid})"),
         None => format!("process {pid}"),
     }
@@ -234,8 +265,9 @@ mod tests {
     fn mounts_are_found_by_number() {
         let text =
             "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n40 22 259:3 / /mnt/a\\040b rw - xfs /dev/nvme0n1 rw\n";
-        assert_eq!(mounted(text, "259:3"), ["mounted on /mnt/a b"]);
-        assert_eq!(mounted(text, "259:30"), Vec::<String>::new());
+        let mounts = |number| mounted(text, number).iter().map(DiskUser::to_string).collect::<Vec<_>>();
+        assert_eq!(mounts("259:3"), ["mounted on /mnt/a b"]);
+        assert_eq!(mounts("259:30"), Vec::<String>::new());
     }
 
     #[test]
@@ -244,7 +276,7 @@ mod tests {
         fs::write(&path, "x").expect("a file");
         let key = FileId::of(&fs::metadata(&path).expect("there"));
         assert_eq!(of_system(&key, true), None);
-        assert_eq!(lockers(&key, PROGRAM).who, "another program");
+        assert_eq!(lockers(&key, LockKind::Program).who, "another program");
         fs::remove_file(path).expect("its name");
     }
 
