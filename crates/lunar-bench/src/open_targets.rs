@@ -5,6 +5,7 @@ use crate::run::DRAIN_TIMEOUT;
 use crate::verify::WriteLedger;
 use crate::{Error, ErrorKind, cpu};
 use lunar_block::{Backend, BackendKind, BackendSpec};
+use lunar_initiator::options::Transport;
 use lunar_initiator::{Lun, Url};
 use lunar_nbd::client as nbd;
 use lunar_proto::size;
@@ -341,9 +342,9 @@ pub(crate) const TRANSPORT: &str = "Transport";
 /// The identification of a logical unit, and the negotiated keys (RFC 7143 section 13).
 fn facts_of_lun(lun: &Lun) -> Vec<(String, String)> {
     let (unit, session) = (lun.properties(), lun.session().facts());
-    let is_srp = session.carrier.starts_with("srp/");
+    let is_srp = session.carrier.transport == Transport::Srp;
     let mut facts = vec![
-        (TRANSPORT.to_owned(), session.carrier),
+        (TRANSPORT.to_owned(), session.carrier.to_string()),
         ("Vendor".to_owned(), unit.vendor.trim().to_owned()),
         ("Product".to_owned(), unit.product.trim().to_owned()),
         ("Revision".to_owned(), unit.revision.trim().to_owned()),

@@ -3,7 +3,7 @@
 pub use crate::addresses::resolve;
 use crate::io_error::{lost, no_connection};
 use crate::nexus::{LoginTarget, TargetPort};
-use crate::options::Transport;
+use crate::options::{Carrier, Transport};
 use crate::portal::Portal;
 #[cfg(feature = "rdma")]
 use crate::rdma_connector::RdmaConnector;
@@ -433,14 +433,14 @@ impl LoginConnection {
         }
     }
 
-    /// The transport and its provider: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
-    pub fn carrier(&self) -> String {
+    /// The transport and its provider.
+    pub fn carrier(&self) -> Carrier {
         let over = |transport: Transport, provider: &str| {
             // The provider string is "name device": the space becomes a colon.
-            format!("{}/{}", transport.name(), provider.replace(' ', ":"))
+            Carrier { transport, provider: Some(provider.replace(' ', ":")) }
         };
         match self {
-            LoginConnection::Tcp(_) => Transport::Tcp.name().into(),
+            LoginConnection::Tcp(_) => Carrier { transport: Transport::Tcp, provider: None },
             LoginConnection::Iser(wire) => over(Transport::Iser, wire.provider()),
             LoginConnection::Srp(wire) => over(Transport::Srp, wire.provider()),
         }

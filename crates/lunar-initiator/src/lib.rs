@@ -128,6 +128,7 @@ mod addresses;
 pub mod any_executor;
 pub mod backend;
 pub mod blocking;
+mod carrier;
 pub mod command;
 mod connect;
 mod designators;

@@ -9,12 +9,13 @@
 //! ```
 
 use crate::SessionHooks;
+#[doc(inline)]
+pub use crate::carrier::{Carrier, Transport};
 pub use crate::portal::Portal;
 #[doc(inline)]
 pub use lunar_proto::chap::{Algorithm, Secret};
 #[doc(inline)]
 pub use lunar_proto::initiator::login::Credentials;
-use lunar_proto::login::SEGMENT_LEN;
 #[doc(inline)]
 pub use lunar_proto::parameters::{AllowedDigests, Offer, TaskReporting};
 #[doc(inline)]
@@ -83,19 +84,6 @@ impl Default for Timeouts {
     }
 }
 
-/// The transport of a session.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Transport {
-    /// TCP (RFC 7143).
-    #[default]
-    Tcp,
-    /// iSER: iSCSI over RDMA (RFC 7145).
-    Iser,
-    /// SRP, the SCSI RDMA Protocol. It has no iSCSI PDUs and thus no text keys, digests or CHAP.
-    Srp,
-}
-
 /// An RDMA provider.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -110,45 +98,6 @@ pub enum Provider {
 impl Provider {
     /// The names in URLs.
     pub(crate) const NAMES: [(&str, Provider); 2] = [("iwarp", Provider::Iwarp), ("verbs", Provider::Verbs)];
-}
-
-impl Transport {
-    /// The name in output and records.
-    pub fn name(self) -> &'static str {
-        match self {
-            Transport::Tcp => "tcp",
-            Transport::Iser => "iser",
-            Transport::Srp => "srp",
-        }
-    }
-
-    /// The URL scheme.
-    pub fn scheme(self) -> &'static str {
-        match self {
-            Transport::Tcp => "iscsi",
-            Transport::Iser | Transport::Srp => self.name(),
-        }
-    }
-
-    /// Adapts the offer to this transport. Over iSER, the target requests all data by R2T, and there are no digests.
-    pub(crate) fn offer(self, offer: &Offer) -> Offer {
-        let none = AllowedDigests { none: true, crc32c: false };
-        match self {
-            Transport::Tcp | Transport::Srp => offer.clone(),
-            Transport::Iser => Offer {
-                rdma_extensions: true,
-                initial_r2t: true,
-                max_outstanding_r2t: 1,
-                // The size of one message. Discovery sessions declare it.
-                max_recv_data_segment_length: SEGMENT_LEN as u32,
-                target_recv_data_segment_length: SEGMENT_LEN as u32,
-                initiator_recv_data_segment_length: SEGMENT_LEN as u32,
-                header_digest: none,
-                data_digest: none,
-                ..offer.clone()
-            },
-        }
-    }
 }
 
 /// The treatment of a write whose connection is lost. The target may still execute it, even after newer commands.

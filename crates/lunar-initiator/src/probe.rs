@@ -3,7 +3,7 @@
 use crate::connect::{self, LoginConnection, LoginOutcome, LoginTrace};
 use crate::io_error;
 use crate::nexus::{self, LoginTarget};
-use crate::options::Transport;
+use crate::options::{Carrier, Transport};
 use crate::{Error, ErrorCode, Options, Portal, srp, time_limit};
 use lunar_proto::initiator::login::LoggedIn;
 use lunar_runtime::stream::{Stream, TcpInfo};
@@ -31,8 +31,8 @@ pub struct Probe {
     pub connections: Vec<(SocketAddr, Result<Duration, String>)>,
     /// The kernel's information about a TCP connection.
     pub route: TcpInfo,
-    /// The transport and provider, once connected: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
-    pub carrier: Option<String>,
+    /// The transport and provider, once connected.
+    pub carrier: Option<Carrier>,
     /// The requests and responses of the login.
     pub exchanges: Vec<Exchange>,
     /// The result of the login, or its error.

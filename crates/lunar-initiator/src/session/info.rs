@@ -1,5 +1,6 @@
 //! Information about a session, for its owners.
 
+use crate::carrier::Carrier;
 use crate::nexus::TargetPort;
 use crate::portal::Portal;
 use lunar_proto::parameters::Parameters;
@@ -24,8 +25,8 @@ pub struct SessionInfo {
     pub tsih: u16,
     /// The CHAP user. Empty if the target requested no authentication.
     pub user: String,
-    /// The transport and its provider: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
-    pub carrier: String,
+    /// The transport and its provider.
+    pub carrier: Carrier,
     /// The negotiated parameters.
     pub parameters: Parameters,
     /// Whether there is a connection.

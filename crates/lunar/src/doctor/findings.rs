@@ -2,6 +2,7 @@
 
 use super::devices;
 use super::report::{DoctorReport, Finding, Severity};
+use lunar_initiator::options::Transport;
 
 /// A command window below this leaves the network idle.
 const WINDOW: u32 = 16;
@@ -174,11 +175,11 @@ fn lun<'a>(s: &'a Evidence<'_>) -> Option<&'a super::report::LunProperties> {
 }
 
 fn is_srp(s: &Evidence<'_>) -> bool {
-    s.report.transport == "srp"
+    s.report.transport == Transport::Srp
 }
 
 fn is_rdma(s: &Evidence<'_>) -> bool {
-    is_srp(s) || s.report.transport == "iser"
+    is_srp(s) || s.report.transport == Transport::Iser
 }
 
 fn window(s: &Evidence<'_>) -> Option<String> {
@@ -307,11 +308,11 @@ mod tests {
     #[test]
     fn rdma_values_are_no_faults() {
         let mut report = healthy();
-        report.transport = "iser";
+        report.transport = Transport::Iser;
         let parameters = &mut report.session.as_mut().unwrap().parameters;
         (parameters.max_xmit_data_segment_length, parameters.initial_r2t) = (8192, "Yes".into());
         assert_eq!(of(&report, false, false), []);
-        report.transport = "srp";
+        report.transport = Transport::Srp;
         report.session.as_mut().unwrap().parameters.immediate_data = "No".into();
         report.session.as_mut().unwrap().window = 3;
         let found: Vec<_> = of(&report, false, false).into_iter().map(|found| found.what).collect();

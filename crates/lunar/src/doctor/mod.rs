@@ -61,7 +61,7 @@ async fn examine(url: &Url, limit: Option<Duration>) -> Result<(DoctorReport, Op
     let mut report = DoctorReport {
         url: url.to_string(),
         initiator,
-        transport: options.transport.name(),
+        transport: options.transport,
         by_device: options.by_device(),
         devices: if options.transport == Transport::Tcp { None } else { devices::of_this_host() },
         usable: true,

@@ -1,6 +1,7 @@
 //! The report of the doctor, as text and JSON.
 
 use lunar_admin::Parameters;
+use lunar_initiator::options::{Carrier, Transport};
 use lunar_initiator::{ErrorCode, Probe};
 use lunar_proto::size;
 use serde::Serialize;
@@ -13,13 +14,15 @@ pub struct DoctorReport {
     pub url: String,
     pub initiator: String,
     /// `tcp`, `iser` or `srp`.
-    pub transport: &'static str,
+    #[serde(serialize_with = "transport_name")]
+    pub transport: Transport,
     /// Whether the URL selects RDMA devices (`provider=verbs`) instead of software.
     pub by_device: bool,
     /// RDMA ports of this host; None for TCP, or if the RDMA libraries are not installed.
     pub devices: Option<Vec<Port>>,
     /// Transport and provider of the connection: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
-    pub carrier: Option<String>,
+    #[serde(serialize_with = "carrier_name")]
+    pub carrier: Option<Carrier>,
     pub portals: Vec<String>,
     pub addresses: Vec<String>,
     pub resolved_in_us: u64,
@@ -151,6 +154,14 @@ pub struct Finding {
     pub hint: String,
 }
 
+fn transport_name<S: serde::Serializer>(transport: &Transport, out: S) -> Result<S::Ok, S::Error> {
+    transport.name().serialize(out)
+}
+
+fn carrier_name<S: serde::Serializer>(carrier: &Option<Carrier>, out: S) -> Result<S::Ok, S::Error> {
+    carrier.as_ref().map(Carrier::to_string).serialize(out)
+}
+
 fn code_name<S: serde::Serializer>(code: &Option<ErrorCode>, out: S) -> Result<S::Ok, S::Error> {
     code.map(ErrorCode::name).serialize(out)
 }
@@ -215,11 +226,11 @@ impl DoctorReport {
                 format!("a connection to {portal}"),
                 "a firewall may drop the packets; check the network path (ping, traceroute)",
             ),
-            _ if self.carrier.is_none() && self.transport == "iser" => (
+            _ if self.carrier.is_none() && self.transport == Transport::Iser => (
                 format!("an RDMA connection to {portal}"),
                 "check that the portal accepts iSER; for iSCSI over TCP, use iscsi://",
             ),
-            _ if self.carrier.is_none() && self.transport == "srp" => (
+            _ if self.carrier.is_none() && self.transport == Transport::Srp => (
                 format!("the response of {portal} to the SRP login"),
                 "check that the portal accepts SRP, and check its log and load; for iSCSI over TCP, use iscsi://",
             ),
@@ -277,7 +288,7 @@ impl DoctorReport {
             let control = self.path.congestion_control.as_ref().map_or(String::new(), |c| format!(", {c}"));
             _ = writeln!(text, "  path MTU {mtu}, TCP MSS {mss}, receive buffer {buffer} bytes{control}");
         }
-        if let Some(carrier) = self.carrier.as_ref().filter(|carrier| *carrier != "tcp") {
+        if let Some(carrier) = self.carrier.as_ref().filter(|carrier| carrier.transport != Transport::Tcp) {
             _ = writeln!(text, "  transport {carrier}");
         }
     }
@@ -303,7 +314,7 @@ impl DoctorReport {
         let p = &s.parameters;
         _ = writeln!(text, "\nsession\n  {}", s.target);
         _ = writeln!(text, "  authentication: {}", s.chap.unwrap_or("none"));
-        if self.transport == "tcp" {
+        if self.transport == Transport::Tcp {
             _ = writeln!(text, "  digests: header {}, data {}", p.header_digest, p.data_digest);
         }
         _ = writeln!(text, "  window: {} commands; this initiator sends up to {}", s.window, s.commands);
