@@ -167,6 +167,7 @@ pub struct ResultTable {
 impl ResultTable {
     /// Whether a column holds standard deviations, for which neither a larger nor a smaller value is better.
     pub fn is_spread(&self, column: &str) -> bool {
+        // The headings are those of blockdev-perftest. A stored document has no other mark of such a column.
         column.ends_with("(std")
     }
 }

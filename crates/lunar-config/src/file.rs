@@ -48,6 +48,7 @@ pub fn read(path: &Path) -> Result<String, Diagnostic> {
 /// Reports an error of the TOML parser.
 pub fn syntax(p: &mut Diagnostics<'_>, root: &DeTable<'_>, error: &toml::de::Error) {
     let at = error.span().unwrap_or(0..0);
+    // The parser has no error code: its message is the only sign of a repeated key. A test pins it.
     if error.message() != "duplicate key" {
         return p.add(
             &at,

@@ -62,7 +62,7 @@ struct LunEntry {
     capacity_bytes: u64,
     block_size_bytes: u32,
     read_only: bool,
-    /// The error of the examination.
+    /// The error of the examination. It starts with the LUN ([`lunar_initiator::properties`]).
     error: Option<String>,
 }
 
@@ -206,10 +206,10 @@ fn text(target: &TargetEntry) -> String {
         text += "  no LUNs\n";
     }
     for lun in &target.luns {
-        let prefix = format!("LUN {}: ", lun.lun);
-        // The error may start with the LUN already.
-        let error = lun.error.as_ref().map(|error| error.strip_prefix(&prefix).unwrap_or(error).to_owned());
-        _ = writeln!(text, "  {prefix}{}", error.unwrap_or_else(|| line(lun)));
+        _ = match &lun.error {
+            Some(error) => writeln!(text, "  {error}"),
+            None => writeln!(text, "  LUN {}: {}", lun.lun, line(lun)),
+        };
     }
     text
 }
@@ -242,7 +242,7 @@ mod tests {
             read_only: true,
             ..LunEntry::default()
         };
-        let away = LunEntry { lun: 1, error: Some("not ready".into()), ..LunEntry::default() };
+        let away = LunEntry { lun: 1, error: Some("LUN 1: not ready".into()), ..LunEntry::default() };
         let mut target = TargetEntry {
             target: "iqn.x".into(),
             portal: "h:1".into(),
@@ -254,8 +254,6 @@ mod tests {
             text(&target),
             "iqn.x at h:1\n  LUN 0: cdrom, 1 GiB, LUNAR CD, naa.3, read-only\n  LUN 1: not ready\n"
         );
-        target.luns[1].error = Some("LUN 1: not ready".into());
-        assert!(text(&target).ends_with("\n  LUN 1: not ready\n"), "named once");
         target.luns.clear();
         assert_eq!(text(&target), "iqn.x at h:1\n  no LUNs\n");
         assert_eq!(kind(0x1f), "other");
