@@ -6,7 +6,7 @@
 //! # Reload
 //!
 //! A LUN keeps its logical unit object while it is served from the same medium or under the same identity. So one task set
-//! lock and one device server are in front of a medium. `build.rs` works in this order:
+//! lock and one device server are in front of a medium. `build/change.rs` works in this order:
 //!
 //! 1. Quiesce every unit that changes or leaves: it returns BUSY, its lock is held exclusively, its medium is flushed. A
 //!    unit that is not quiet within 10 s ends the reload.

@@ -5,7 +5,9 @@
 //! The record is written only once the medium is served: a failed start or reload does not change it. It also lists
 //! earlier paths, because a LUN may return to one of them.
 
-use super::{MAX_STATE_BYTES, Medium, Name, ReusableMedia, Units, notes_of_size};
+use super::medium::Medium;
+use super::reusable_media::ReusableMedia;
+use super::{MAX_STATE_BYTES, Name, Units, notes_of_size};
 use crate::config::{LunConfig, Source, one_name};
 use crate::{Diagnostic, ErrorCode, io_text};
 use lunar_block::Backend;

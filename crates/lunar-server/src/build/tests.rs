@@ -1,6 +1,8 @@
 use super::*;
 use crate::config::tests::Folder;
-use crate::config::{Filter, parse};
+use crate::config::{Filter, Share, parse};
+use lunar_block::BackendSpec;
+use std::path::Path;
 use std::time::Duration;
 
 fn config(folder: &Folder, luns: &str) -> Config {

@@ -1,0 +1,81 @@
+//! The configuration of the target from the open units.
+
+use super::{Name, OpenUnit, Units};
+use crate::config::Config;
+use lunar_router::routes::ServedLu;
+use lunar_target::Instance;
+use lunar_target::config::{TargetConfig, TargetNode, TextKeyHandler};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+impl Units {
+    pub(super) fn assemble(&self, config: &Config) -> TargetConfig {
+        let targets =
+            config.targets.iter().map(|target| (target.name.clone(), self.target(target))).collect();
+        TargetConfig {
+            limits: config.limits.clone(),
+            session: config.session.clone(),
+            discovery: config.discovery.clone(),
+            portal_groups: config.portal_groups.clone(),
+            targets,
+            awaited: config.awaited.clone(),
+            instances: self.instances(config),
+            text_keys: self.answers(),
+        }
+    }
+
+    /// The instances with their own portal group.
+    fn instances(&self, config: &Config) -> BTreeMap<u16, Arc<Instance>> {
+        let Some(routes) = &self.routes else { return BTreeMap::new() };
+        let mut own = BTreeMap::new();
+        for group in &config.portal_groups {
+            let is_of = |tags: &[u16]| tags.contains(&group.tag);
+            let mut here = config.routers.iter().filter(|router| is_of(&router.portal_groups));
+            let is_shared =
+                config.targets.iter().any(|target| target.router.is_none() && is_of(&target.portal_groups));
+            if let (Some(router), None, false) = (here.next(), here.next(), is_shared) {
+                own.insert(group.tag, routes.instance(&router.name));
+            }
+        }
+        own
+    }
+
+    /// Answers text keys for the targets behind a routed target, and for the role in a failover pair.
+    fn answers(&self) -> TextKeyHandler {
+        let Some(routes) = &self.routes else { return TextKeyHandler::default() };
+        let routes = routes.clone();
+        TextKeyHandler::new(move |target, key, value| routes.answer(target, key, value))
+    }
+
+    fn target(&self, target: &crate::config::Target) -> TargetNode {
+        let unit =
+            |number: &u16| Some((*number, self.open.get(&(target.name.clone(), *number))?.unit.clone()));
+        TargetNode {
+            name: target.name.clone(),
+            alias: target.alias.clone(),
+            portal_groups: target.portal_groups.clone(),
+            redirects: target.redirects.clone(),
+            offline: target.offline,
+            mutual: target.mutual.clone(),
+            luns: target.luns.keys().filter_map(unit).collect(),
+            access: target.access.clone(),
+            instance: self.routes.as_ref().zip(target.router.as_deref()).map(|(r, name)| r.instance(name)),
+            depth: target.depth,
+        }
+    }
+
+    /// The routed logical units that hosts see.
+    pub fn routed(&self, config: &Config) -> Vec<ServedLu> {
+        let tags: BTreeMap<&str, &[u16]> = config
+            .targets
+            .iter()
+            .map(|target| (target.name.as_str(), target.portal_groups.as_slice()))
+            .collect();
+        let one = |(name, open): (&Name, &OpenUnit)| {
+            let place = open.lun.source.place().filter(|_| open.medium.commands.is_none())?.clone();
+            let tags = tags.get(name.0.as_str())?.to_vec();
+            Some(ServedLu { place, lu: open.unit.lu.clone(), tags })
+        };
+        self.open.iter().filter_map(one).collect()
+    }
+}

@@ -1,0 +1,291 @@
+//! Changes the units whose definition changed: first all steps that can fail, then those that cannot.
+
+use super::medium::{Medium, has_path, same_place, share};
+use super::reusable_media::ReusableMedia;
+use super::saved_state::{invalid, restored, state_path};
+use super::settings::{passing, settings};
+use super::state_lock::{self, StateLock, serial_twice};
+use super::{Name, OpenUnit, Rest, Units, create_folder, of_lun, unlinked};
+use crate::config::LunConfig;
+use crate::{Diagnostic, ErrorCode, identity, io_text};
+use lunar_block::DataLifetime;
+use lunar_proto::size;
+use lunar_scsi::{Lu, LuSettings};
+use lunar_target::{LogicalUnit, Quiesced};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A unit after all steps that can fail.
+struct PlannedUnit {
+    lun: LunConfig,
+    settings: LuSettings,
+    medium: Medium,
+    holds: Vec<Arc<StateLock>>,
+    /// The new unit; None if the open unit continues.
+    fresh: Option<Arc<LogicalUnit>>,
+}
+
+impl Units {
+    /// Changes the units whose definition changed.
+    pub(super) fn change(
+        &self,
+        wanted: &BTreeMap<Name, &LunConfig>,
+        max_registrants: usize,
+        staying: &BTreeMap<Name, OpenUnit>,
+        leaving: &BTreeMap<Name, OpenUnit>,
+        rest: Rest<'_>,
+    ) -> Result<BTreeMap<Name, OpenUnit>, Vec<Diagnostic>> {
+        serial_twice(wanted)?;
+        let lost = unlinked::lost(leaving, staying, wanted);
+        if !lost.is_empty() {
+            return Err(lost);
+        }
+        let resting = to_rest(leaving, wanted, rest)?;
+        let changed = wanted.iter().filter(|(name, _)| !staying.contains_key(*name));
+        let changed: Vec<(&Name, LunConfig)> = changed.map(|(name, lun)| (name, (*lun).clone())).collect();
+        let media = ReusableMedia::offer(
+            staying,
+            leaving,
+            &self.kept,
+            changed.iter().map(|(name, lun)| (*name, lun)),
+        );
+        match self.plan_all(changed, max_registrants, leaving, &media) {
+            Ok(plans) => Ok(apply(plans, max_registrants, leaving, resting)),
+            Err(problems) => {
+                media.keep();
+                Err(problems)
+            }
+        }
+    }
+
+    /// Executes all steps that can fail.
+    fn plan_all(
+        &self,
+        changed: Vec<(&Name, LunConfig)>,
+        max_registrants: usize,
+        leaving: &BTreeMap<Name, OpenUnit>,
+        media: &ReusableMedia<'_>,
+    ) -> Result<BTreeMap<Name, PlannedUnit>, Vec<Diagnostic>> {
+        let (mut plans, mut problems) = (BTreeMap::new(), Vec::new());
+        for (name, lun) in changed {
+            let is_kept = self.kept.find(name, &lun).is_some();
+            if let Some(open) = leaving.get(name).filter(|_| !is_kept)
+                && let Some(problem) = would_forget(&open.lun, &lun)
+            {
+                problems.push(of_lun(name, problem));
+                continue;
+            }
+            let before = leaving.get(name).filter(|open| goes_on(name, open, &lun));
+            match self.plan(name, lun, max_registrants, media, before) {
+                Ok(plan) => _ = plans.insert(name.clone(), plan),
+                Err(problem) => problems.push(of_lun(name, problem)),
+            }
+        }
+        if problems.is_empty() { Ok(plans) } else { Err(problems) }
+    }
+
+    /// Executes all steps for a changed unit that can fail.
+    fn plan(
+        &self,
+        name: &Name,
+        lun: LunConfig,
+        max_registrants: usize,
+        media: &ReusableMedia<'_>,
+        before: Option<&OpenUnit>,
+    ) -> Result<PlannedUnit, Diagnostic> {
+        // First, so that a rejected unit creates no file.
+        let holds = self.hold(name, &lun)?;
+        let medium = self.medium(name, &lun, media)?;
+        let before = before.filter(|open| open.medium.passes_as(&medium));
+        let known = known(&lun, self.kept.find(name, &lun).or(before))?;
+        let known = LunConfig { block_size: medium.block_size.unwrap_or(known.block_size), ..known };
+        let settings = match medium.commands {
+            Some((_, passes)) => passing(name, &known, passes, max_registrants),
+            None => LuSettings {
+                max_atomic: medium.blocks.max_atomic(),
+                ..settings(name, &known, medium.blocks.facts(), max_registrants)?
+            },
+        };
+        let fresh = match before {
+            Some(_) => {
+                Lu::new(settings.clone(), None).map_err(invalid)?;
+                None
+            }
+            None => Some(self.fresh(name, &lun, &settings, &medium, holds.is_some())?),
+        };
+        Ok(PlannedUnit { lun, settings, medium, holds: holds.unwrap_or_default(), fresh })
+    }
+
+    /// Locks the state of a LUN. None for a LUN that keeps none.
+    fn hold(&self, name: &Name, lun: &LunConfig) -> Result<Option<Vec<Arc<StateLock>>>, Diagnostic> {
+        match self.holds.take(&self.state_dir, name, lun) {
+            // Without state, a null disk has no data that two servers could mix.
+            Err(problem)
+                if problem.code == ErrorCode::InUse
+                    && lun.source.data_lifetime() == DataLifetime::None
+                    && lun.serial.is_none() =>
+            {
+                tracing::warn!(
+                    "LUN {} of {} saves no reservations and mode pages: {}",
+                    name.1,
+                    name.0,
+                    problem.what
+                );
+                Ok(None)
+            }
+            other => other.map(Some),
+        }
+    }
+
+    /// A new unit, with its saved state if it keeps one.
+    fn fresh(
+        &self,
+        name: &Name,
+        lun: &LunConfig,
+        settings: &LuSettings,
+        medium: &Medium,
+        is_held: bool,
+    ) -> Result<Arc<LogicalUnit>, Diagnostic> {
+        let keeps = is_held && !is_nameless(lun);
+        let state_file = if keeps { Some(self.state_file(name, lun)?) } else { None };
+        let lu = match &state_file {
+            Some(file) => restored(name, settings.clone(), file)?,
+            None => Lu::new(settings.clone(), None).map_err(invalid)?,
+        };
+        let lu = Arc::new(lu);
+        Ok(Arc::new(match medium.passage() {
+            Some(passage) => LogicalUnit::new_passthrough(lu, passage, state_file),
+            None => LogicalUnit::new(lu, medium.filtered(lun), state_file),
+        }))
+    }
+
+    /// The state file of a unit. Creates its folder.
+    pub(super) fn state_file(&self, name: &Name, lun: &LunConfig) -> Result<PathBuf, Diagnostic> {
+        let file = state_path(&self.state_dir, name, lun);
+        file.parent().map_or(Ok(()), create_folder)?;
+        Ok(file)
+    }
+}
+
+/// Applies the plans. No step can fail.
+fn apply(
+    plans: BTreeMap<Name, PlannedUnit>,
+    max_registrants: usize,
+    leaving: &BTreeMap<Name, OpenUnit>,
+    mut resting: BTreeMap<Name, Quiesced>,
+) -> BTreeMap<Name, OpenUnit> {
+    let mut open = BTreeMap::new();
+    for (name, mut plan) in plans {
+        plan.set_rate();
+        let before = leaving.get(&name).zip(resting.remove(&name));
+        let unit = match (plan.fresh.take(), before) {
+            (Some(fresh), before) => {
+                if let Some((_, resting)) = before {
+                    resting.retire();
+                }
+                fresh
+            }
+            (None, Some((before, resting))) => {
+                plan.succeed(before, &resting);
+                before.unit.clone()
+            }
+            // Unreachable: a unit that continues was open before.
+            (None, None) => continue,
+        };
+        unit.set_on_missing(plan.lun.on_missing_file);
+        state_lock::sign(&plan.holds, &name, &plan.lun);
+        let (lun, medium, holds) = (plan.lun, plan.medium, plan.holds);
+        open.insert(name, OpenUnit { lun, max_registrants, medium, unit, _holds: holds });
+    }
+    resting.into_values().for_each(Quiesced::retire);
+    open
+}
+
+impl PlannedUnit {
+    /// Sets the limits of its share.
+    fn set_rate(&self) {
+        let share = share(&self.lun, self.medium.commands.is_some());
+        if let Some((rate, share)) = self.medium.rate.as_ref().zip(share) {
+            rate.set(share.iops, share.bytes_per_s);
+        }
+    }
+
+    /// Applies the plan to the quiesced unit that continues.
+    fn succeed(&self, open: &OpenUnit, resting: &Quiesced) {
+        let is_reached_anew = has_path(&self.lun) || self.lun.source.place().is_some();
+        let reopened = is_reached_anew && same_place(&open.lun, &self.lun);
+        let replaced = !reopened && !Arc::ptr_eq(&open.medium.blocks, &self.medium.blocks);
+        let backend = self.medium.filtered(&self.lun);
+        if let Err(e) = resting.redefine(self.settings.clone(), backend, replaced) {
+            tracing::error!(error = %e, "cannot apply the new settings of a LUN");
+        }
+    }
+}
+
+/// Quiesces the units that leave or change.
+fn to_rest(
+    leaving: &BTreeMap<Name, OpenUnit>,
+    wanted: &BTreeMap<Name, &LunConfig>,
+    rest: Rest<'_>,
+) -> Result<BTreeMap<Name, Quiesced>, Vec<Diagnostic>> {
+    let hint = "reload again later, or restart lunar; the old configuration stays in force";
+    let problem = |name: &Name, what: String| vec![of_lun(name, Diagnostic::new(what, hint))];
+    let names: Vec<&Name> = leaving.keys().collect();
+    let resting = rest(leaving.values().map(|open| open.unit.clone()).collect());
+    let resting = resting.map_err(|(i, e)| match names.get(i) {
+        Some(name) => problem(name, format!("cannot be changed now: {}", io_text(&e))),
+        None => vec![Diagnostic::new(format!("cannot change LUNs now: {}", io_text(&e)), hint)],
+    })?;
+    let resting: BTreeMap<Name, Quiesced> = names.into_iter().cloned().zip(resting).collect();
+    for (name, one) in &resting {
+        let Err(e) = &one.flushed else { continue };
+        // A routed unit may fail to flush: an unreachable upstream is often the reason for the change.
+        let is_ours = wanted.get(name).is_some_and(|lun| lun.source.place().is_none());
+        if is_ours {
+            return Err(problem(name, format!("cannot flush the medium of the LUN: {}", io_text(e))));
+        }
+        tracing::error!(error = %e, "cannot flush the medium of the removed LUN {} of {}", name.1, name.0);
+    }
+    Ok(resting)
+}
+
+/// Whether a LUN under another definition is the same logical unit: of the same type, and on the same disk or with
+/// the same identity.
+fn goes_on(name: &Name, open: &OpenUnit, lun: &LunConfig) -> bool {
+    let identity = || identity::identity(&name.0, name.1, lun).naa == open.unit.lu.settings().identity.naa;
+    open.lun.kind == lun.kind
+        && open.lun.state_name == lun.state_name
+        && (same_place(&open.lun, lun) || identity())
+}
+
+/// A LUN with its serial number. Memory without a configured one keeps its current one, or gets a random one.
+fn known(lun: &LunConfig, before: Option<&OpenUnit>) -> Result<LunConfig, Diagnostic> {
+    if !is_nameless(lun) {
+        return Ok(lun.clone());
+    }
+    let serial = match before.filter(|open| is_nameless(&open.lun)) {
+        Some(open) => open.unit.lu.settings().identity.serial.clone(),
+        None => identity::random_serial()?,
+    };
+    Ok(LunConfig { serial: Some(serial), ..lun.clone() })
+}
+
+/// Rejects a change of the size of a memory disk, because it would lose its data.
+fn would_forget(open: &LunConfig, lun: &LunConfig) -> Option<Diagnostic> {
+    if open.source.kind() != lun.source.kind() || lun.source.data_lifetime() != DataLifetime::Process {
+        return None;
+    }
+    let (old, new) = open.source.size().zip(lun.source.size()).filter(|(old, new)| old != new)?;
+    let what = format!(
+        "the memory disk has {}: a change to {} would lose its data",
+        size::show(old),
+        size::show(new)
+    );
+    Some(Diagnostic::new(what, "keep the size, or restart the server, which empties the disk"))
+}
+
+/// Memory without a configured serial number. It is a new disk with a new identity at each start, and has no state.
+pub(super) fn is_nameless(lun: &LunConfig) -> bool {
+    lun.serial.is_none() && lun.source.data_lifetime() == DataLifetime::Process
+}

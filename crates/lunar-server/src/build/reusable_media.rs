@@ -1,0 +1,92 @@
+//! Media that are open already, which changed units may continue to use.
+
+use super::kept::TrialMemory;
+use super::medium::{has_path, same_way, spec};
+use super::{Name, OpenUnit, cannot_open, create_folder, unlinked};
+use crate::config::LunConfig;
+use crate::{Diagnostic, folders};
+use lunar_block::Backend;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The media of units that leave or change. A medium that no unit keeps is offered, so that it can be opened in
+/// another way.
+pub(super) struct ReusableMedia<'a> {
+    staying: &'a BTreeMap<Name, OpenUnit>,
+    leaving: &'a BTreeMap<Name, OpenUnit>,
+    kept: &'a TrialMemory,
+    offered: Vec<Arc<dyn Backend>>,
+}
+
+impl<'a> ReusableMedia<'a> {
+    pub(super) fn offer<'l>(
+        staying: &'a BTreeMap<Name, OpenUnit>,
+        leaving: &'a BTreeMap<Name, OpenUnit>,
+        kept: &'a TrialMemory,
+        wanted: impl Iterator<Item = (&'l Name, &'l LunConfig)>,
+    ) -> ReusableMedia<'a> {
+        let mut media = ReusableMedia { staying, leaving, kept, offered: Vec::new() };
+        let mut used: Vec<_> = wanted.filter_map(|(name, lun)| media.find(name, lun)).collect();
+        used.extend(staying.values().map(|open| open.medium.blocks.clone()));
+        for open in leaving.values() {
+            if used.iter().any(|medium| Arc::ptr_eq(medium, &open.medium.blocks)) {
+                continue;
+            }
+            used.push(open.medium.blocks.clone());
+            open.medium.blocks.offer(true);
+            media.offered.push(open.medium.blocks.clone());
+        }
+        media
+    }
+
+    /// The medium of a LUN if it is open in the same way already.
+    pub(super) fn find(&self, name: &Name, lun: &LunConfig) -> Option<Arc<dyn Backend>> {
+        let same = |open: &&OpenUnit| same_way(&open.lun, lun);
+        let here = self.leaving.get(name).filter(same).or_else(|| self.kept.find(name, lun));
+        // Memory is never shared by two LUNs.
+        let all = || self.leaving.values().chain(self.staying.values()).find(same);
+        here.or_else(|| all().filter(|_| has_path(lun))).map(|open| open.medium.blocks.clone())
+    }
+
+    /// Checks that the path of a LUN still leads to its open medium.
+    pub(super) fn in_place(&self, lun: &LunConfig) -> Result<(), Diagnostic> {
+        unlinked::in_place(self.leaving.values().chain(self.staying.values()), lun)
+    }
+
+    /// With `raw`, image formats are not detected.
+    pub(super) fn open(
+        &self,
+        lun: &LunConfig,
+        raw: bool,
+        state_dir: &Path,
+    ) -> Result<Arc<dyn Backend>, Diagnostic> {
+        let Some(mut spec) = spec(lun) else {
+            return Err(Diagnostic::new(
+                format!("{} is not open", lun.source),
+                "check the upstream: lunar ls URL",
+            ));
+        };
+        spec.raw = raw;
+        if has_path(lun) {
+            let records = folders::atomic(state_dir);
+            create_folder(&records)?;
+            spec.journal = Some(records);
+        }
+        lunar_block::open(&spec).map_err(|e| {
+            let is_same =
+                |open: &OpenUnit| self::spec(&open.lun).is_some_and(|other| other.path == spec.path);
+            let held = has_path(lun) && self.leaving.values().any(is_same);
+            let problem = cannot_open(lun, e);
+            match held && spec.kind == lunar_block::BackendKind::Device {
+                true => Diagnostic { hint: Some("restart lunar to reopen the device".into()), ..problem },
+                false => problem,
+            }
+        })
+    }
+
+    /// Withdraws the offers after a failure.
+    pub(super) fn keep(self) {
+        self.offered.iter().for_each(|medium| medium.offer(false));
+    }
+}
