@@ -5,6 +5,7 @@ pub mod access;
 pub mod config;
 mod connection_slots;
 pub(crate) mod core;
+mod deferred_responses;
 mod end_reason;
 mod exec;
 mod fair_share;

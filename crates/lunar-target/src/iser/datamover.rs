@@ -1,7 +1,7 @@
 //! The datamover over RDMA (RFC 7145 section 7). It sends the PDUs of a session as messages, RDMA Writes and RDMA
 //! Reads, and passes received messages and data to the session as PDUs.
 
-use super::deferred::DeferredResponses;
+use super::deferred::DeferredPdus;
 use crate::core::{InFlightData, InFlightReads};
 use crate::iscsi::receive::{ReceiveError, ReceiveStatus, ReceivedData, ReceivedPdu};
 use crate::iscsi::transport::{ConnectionPduHandler, Datamover};
@@ -51,7 +51,7 @@ struct DatamoverState {
     /// StatSNs of unacknowledged events.
     events: VecDeque<u32>,
     /// Responses that report the end of tasks, deferred while data of the tasks are in flight.
-    deferred: DeferredResponses,
+    deferred: DeferredPdus,
     /// Maximum number of commands of the session.
     max_tasks: usize,
 }
@@ -228,10 +228,6 @@ impl DatamoverState {
         self.events.len() < before
     }
 
-    fn is_busy_for(&self, header: &Bhs) -> bool {
-        is_busy(&self.pending_reads, header)
-    }
-
     /// The first deferred response, if it need not wait any longer.
     fn pop_ready(&mut self) -> Option<(Bhs, Payload)> {
         let DatamoverState { deferred, pending_reads, .. } = self;
@@ -278,13 +274,13 @@ impl InFlightData for IserDatamover {
 
     fn reads(&self) -> InFlightReads {
         let inner = self.inner.borrow();
-        InFlightReads { latest: inner.reads, deferred: inner.deferred.mark() }
+        inner.deferred.mark(inner.reads)
     }
 
     fn have_ended(&self, before: InFlightReads) -> bool {
         let inner = self.inner.borrow();
-        let are_read = || !inner.pending_reads.keys().any(|id| *id <= before.latest);
-        self.receiver.has_ended() || inner.deferred.has_passed(before.deferred) && are_read()
+        let reads_up_to = |number| inner.pending_reads.keys().any(|id| *id <= number);
+        self.receiver.has_ended() || inner.deferred.has_passed(before, reads_up_to)
     }
 
     fn fence(&self) -> u64 {
@@ -310,10 +306,10 @@ impl Datamover for IserDatamover {
         if header.opcode() == opcode::ASYNC {
             inner.events.push_back(header.stat_sn());
         }
-        if inner.deferred.is_empty() && !inner.is_busy_for(&header) {
+        if !inner.deferred.must_defer(|| is_busy(&inner.pending_reads, &header)) {
             return self.send_pdu(&mut inner, header, payload);
         }
-        inner.deferred.hold(header, payload);
+        inner.deferred.push(header, payload);
         if inner.deferred.is_over_limit(inner.max_tasks) {
             self.endpoint.close();
         }

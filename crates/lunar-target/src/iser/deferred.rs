@@ -1,9 +1,10 @@
-//! Responses that wait for the end of RDMA Reads, and all PDUs queued after them.
+//! PDUs that wait for the end of RDMA Reads, and their limits.
 
+use crate::core::InFlightReads;
+use crate::deferred_responses::DeferredResponses;
 use lunar_runtime::send_queue::Payload;
 use lunar_wire::iscsi::flag::STATUS;
 use lunar_wire::iscsi::{Bhs, opcode};
-use std::collections::VecDeque;
 
 /// Maximum number of deferred responses in excess of one per command of a session, and of bytes. A connection that
 /// exceeds one of them ends.
@@ -12,30 +13,29 @@ const MAX_BYTES: usize = 16 << 20;
 
 /// Deferred PDUs in queue order.
 #[derive(Default)]
-pub struct DeferredResponses {
-    list: VecDeque<(Bhs, Payload)>,
+pub struct DeferredPdus {
+    queue: DeferredResponses<(Bhs, Payload)>,
     /// Number of deferred responses and events, and of bytes that count in no pool.
     answers: usize,
     bytes: usize,
-    /// Number of PDUs that were deferred since the start.
-    ever: u64,
 }
 
-impl DeferredResponses {
-    /// Defers a PDU.
-    pub fn hold(&mut self, header: Bhs, payload: Payload) {
-        self.answers += usize::from(is_answer(&header));
-        self.bytes += own(&payload);
-        self.ever += 1;
-        self.list.push_back((header, payload));
+impl DeferredPdus {
+    /// Whether a PDU must be deferred (see [`DeferredResponses::must_defer`]).
+    pub fn must_defer(&self, is_busy: impl FnOnce() -> bool) -> bool {
+        self.queue.must_defer(is_busy)
     }
 
-    /// The first PDU, if it need not wait any longer.
-    pub fn pop_ready(&mut self, is_busy_for: impl FnOnce(&Bhs) -> bool) -> Option<(Bhs, Payload)> {
-        if is_busy_for(&self.list.front()?.0) {
-            return None;
-        }
-        let (header, payload) = self.list.pop_front()?;
+    /// Defers a PDU.
+    pub fn push(&mut self, header: Bhs, payload: Payload) {
+        self.answers += usize::from(is_answer(&header));
+        self.bytes += own(&payload);
+        self.queue.push((header, payload));
+    }
+
+    /// Takes the first PDU, if it need not wait any longer.
+    pub fn pop_ready(&mut self, is_busy: impl FnOnce(&Bhs) -> bool) -> Option<(Bhs, Payload)> {
+        let (header, payload) = self.queue.pop_ready(|(header, _)| is_busy(header))?;
         self.answers -= usize::from(is_answer(&header));
         self.bytes -= own(&payload);
         Some((header, payload))
@@ -43,7 +43,7 @@ impl DeferredResponses {
 
     /// Whether no PDU is deferred.
     pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        self.queue.is_empty()
     }
 
     /// Whether the initiator sends too many requests while it withholds the data for which their responses wait.
@@ -54,17 +54,17 @@ impl DeferredResponses {
 
     /// Whether a deferred PDU has this tag.
     pub fn names(&self, itt: u32) -> bool {
-        self.list.iter().any(|(header, _)| header.itt() == itt)
+        self.queue.iter().any(|(header, _)| header.itt() == itt)
     }
 
-    /// A mark after the PDUs that are deferred now.
-    pub fn mark(&self) -> u64 {
-        self.ever
+    /// See [`DeferredResponses::mark`].
+    pub fn mark(&self, latest: u64) -> InFlightReads {
+        self.queue.mark(latest)
     }
 
-    /// Whether all PDUs before this mark were sent.
-    pub fn has_passed(&self, mark: u64) -> bool {
-        self.ever - self.list.len() as u64 >= mark
+    /// See [`DeferredResponses::has_passed`].
+    pub fn has_passed(&self, mark: InFlightReads, reads_up_to: impl FnOnce(u64) -> bool) -> bool {
+        self.queue.has_passed(mark, reads_up_to)
     }
 }
 
@@ -82,27 +82,25 @@ mod tests {
     use super::*;
     use lunar_wire::iscsi::{NONE, pdu};
 
-    fn ping(held: &mut DeferredResponses, bytes: usize) {
-        held.hold(pdu::nop_in(0, 1, NONE), Payload::Bytes(vec![0; bytes]));
+    fn ping(held: &mut DeferredPdus, bytes: usize) {
+        held.push(pdu::nop_in(0, 1, NONE), Payload::Bytes(vec![0; bytes]));
     }
 
     #[test]
     fn sent_responses_do_not_count_as_deferred() {
-        let mut held = DeferredResponses::default();
+        let mut held = DeferredPdus::default();
         ping(&mut held, MAX_BYTES / 2);
-        let mark = held.mark();
-        assert!(held.pop_ready(|_| true).is_none() && !held.has_passed(mark));
+        assert!(held.pop_ready(|_| true).is_none() && !held.is_over_limit(0));
         ping(&mut held, MAX_BYTES / 2 + 1);
         assert!(held.is_over_limit(0));
-        assert!(held.pop_ready(|_| false).is_some() && held.has_passed(mark) && !held.is_over_limit(0));
-        assert!(!held.is_empty() && !held.has_passed(held.mark()));
+        assert!(held.pop_ready(|_| false).is_some() && !held.is_over_limit(0) && !held.is_empty());
     }
 
     #[test]
     fn deferred_responses_are_bounded_without_data() {
-        let mut held = DeferredResponses::default();
+        let mut held = DeferredPdus::default();
         for _ in 0..2 * EXTRA_RESPONSES {
-            held.hold(Bhs::new(opcode::DATA_IN), Payload::Zeros(512));
+            held.push(Bhs::new(opcode::DATA_IN), Payload::Zeros(512));
         }
         (0..EXTRA_RESPONSES + 7).for_each(|_| ping(&mut held, 0));
         assert_eq!([7, 6].map(|commands| held.is_over_limit(commands)), [false, true]);

@@ -140,6 +140,15 @@ impl RequestTable {
         self.reads > 0
     }
 
+    /// Whether the response to a request must wait for RDMA Reads: for its own, or for all if it is a function.
+    pub fn is_busy_for(&mut self, tag: u32) -> bool {
+        match self.get(tag) {
+            Some(slot) if slot.kind == SlotKind::Function => self.is_reading(),
+            Some(slot) => slot.pending.is_some(),
+            None => false,
+        }
+    }
+
     /// Records the RDMA Read of a request.
     pub fn begin(&mut self, tag: u32, pending: SlotRead) {
         let read = self.latest_read + 1;

@@ -2,7 +2,7 @@
 
 use super::connection::SrpConnection;
 use super::login::{IU_LEN, MAX_BURST};
-use super::request_table::{RequestTable, SlotKind, SlotRead};
+use super::request_table::{RequestTable, SlotRead};
 use super::target_requests::TargetRequests;
 use super::{memory, response};
 use crate::core::data_in::DataIn;
@@ -10,6 +10,7 @@ use crate::core::{
     CommandResponse, DataInProgress, DataOutId, DataRequest, FrontEnd, InFlightData, InFlightReads, ItNexus,
     ScsiCommand, SessionPhase, State,
 };
+use crate::deferred_responses::DeferredResponses;
 use crate::end_reason::EndReason;
 use crate::registry::AbortScope;
 use lunar_proto::transfer::{DataOutRules, DataOutSegment};
@@ -63,9 +64,7 @@ pub struct SrpSession {
     asked: VecDeque<(u32, u64, DataRequest)>,
     /// Scratch space for the addresses of a read.
     places: Vec<RemoteRange>,
-    deferred: VecDeque<DeferredResponse>,
-    /// Number of responses that were deferred since the start.
-    ever_deferred: u64,
+    deferred: DeferredResponses<DeferredResponse>,
 }
 
 impl SrpSession {
@@ -80,8 +79,7 @@ impl SrpSession {
             queue: VecDeque::new(),
             asked: VecDeque::new(),
             places: Vec::new(),
-            deferred: VecDeque::new(),
-            ever_deferred: 0,
+            deferred: DeferredResponses::default(),
         }
     }
 
@@ -122,7 +120,7 @@ impl SrpSession {
 
     /// Answers a request, after its reads have ended, and after deferred responses.
     pub(super) fn answer(&mut self, tag: u32, response: response::PendingResponse) {
-        if self.deferred.is_empty() && !self.is_busy_for(tag) {
+        if !self.deferred.must_defer(|| self.slots.is_busy_for(tag)) {
             return self.send_answer(tag, response);
         }
         self.defer(tag, response);
@@ -132,16 +130,7 @@ impl SrpSession {
     /// of the commands that it ended, and allows the initiator to reuse their memory.
     pub(super) fn defer(&mut self, tag: u32, response: response::PendingResponse) {
         self.slots.queue(tag, true);
-        self.ever_deferred += 1;
-        self.deferred.push_back(DeferredResponse { tag, response });
-    }
-
-    fn is_busy_for(&mut self, tag: u32) -> bool {
-        match self.slots.get(tag) {
-            Some(slot) if slot.kind == SlotKind::Function => self.slots.is_reading(),
-            Some(slot) => slot.pending.is_some(),
-            None => false,
-        }
+        self.deferred.push(DeferredResponse { tag, response });
     }
 
     fn send_answer(&mut self, tag: u32, response: response::PendingResponse) {
@@ -227,9 +216,8 @@ pub fn prepare(state: &mut State<SrpSession>) {
 pub fn release(state: &mut State<SrpSession>) {
     forget_ended(state);
     let session = state.front_mut();
-    while let Some(tag) = session.deferred.front().map(|deferred| deferred.tag)
-        && !session.is_busy_for(tag)
-        && let Some(DeferredResponse { tag, response }) = session.deferred.pop_front()
+    while let Some(DeferredResponse { tag, response }) =
+        session.deferred.pop_ready(|deferred| session.slots.is_busy_for(deferred.tag))
     {
         session.send_answer(tag, response);
         session.slots.queue(tag, false);
@@ -373,13 +361,12 @@ impl State<SrpSession> {
     /// The RDMA Reads that have begun so far, and the responses that were deferred so far.
     pub(super) fn reads_now(&self) -> InFlightReads {
         let session = self.front();
-        InFlightReads { latest: session.slots.latest_read(), deferred: session.ever_deferred }
+        session.deferred.mark(session.slots.latest_read())
     }
 
     /// Whether these reads have ended, and the responses that waited for them were sent.
     pub(super) fn have_ended(&self, reads: InFlightReads) -> bool {
         let session = self.front();
-        let gone = session.ever_deferred - session.deferred.len() as u64;
-        gone >= reads.deferred && !session.slots.reads_up_to(reads.latest)
+        session.deferred.has_passed(reads, |number| session.slots.reads_up_to(number))
     }
 }
