@@ -3,13 +3,18 @@
 
 use crate::LogicalUnit;
 use crate::config::*;
+use crate::end_reason::EndReason;
+use crate::registry::{Registry, SessionMessage};
 use crate::server_state::{BoundPortal, ConnectionGuard, ServerState};
 use lunar_block::{Backend, BackendKind, BackendSpec};
 use lunar_runtime::{Buf, Cores};
 use lunar_scsi::{Lu, LuIdentity, LuSettings, PassthroughMode, PeripheralDeviceType};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 /// The name of the target.
@@ -29,6 +34,18 @@ pub struct TestTarget {
     pub shared: Arc<ServerState>,
     /// Counts the connections of its core.
     cores: Cores,
+}
+
+/// Observes the registry when it is woken.
+struct EndObserver {
+    registry: Arc<Registry>,
+    was_empty: AtomicBool,
+}
+
+impl Wake for EndObserver {
+    fn wake(self: Arc<EndObserver>) {
+        self.was_empty.store(self.registry.list().is_empty(), SeqCst);
+    }
 }
 
 /// Runs a test on an event loop of its own.
@@ -88,6 +105,23 @@ impl TestTarget {
     /// The first disk.
     pub fn disk(&self) -> Arc<LogicalUnit> {
         self.shared.config().targets[NAME].luns[&0].clone()
+    }
+
+    /// Ends all sessions. Returns whether none was registered any more when the sender was notified of their end.
+    pub async fn end_sessions(&self) -> bool {
+        let registry = self.shared.registry.clone();
+        let observer = Arc::new(EndObserver { registry, was_empty: AtomicBool::new(false) });
+        let (done, ended) = flume::bounded(0);
+        self.shared.registry.send_each(move |_| {
+            Some(SessionMessage::End { reason: EndReason::ServerStop, done: done.clone() })
+        });
+        let waker = Waker::from(observer.clone());
+        let mut ended = pin!(ended.into_recv_async());
+        assert!(ended.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        while self.sessions() > 0 {
+            run_ready().await;
+        }
+        observer.was_empty.load(SeqCst)
     }
 
     /// Sessions of the target.

@@ -23,6 +23,7 @@ mod nexus;
 mod passthrough;
 mod perform;
 mod response;
+pub mod session_end;
 mod stale;
 mod submit;
 mod task;
@@ -32,7 +33,7 @@ mod transfer;
 
 pub use begin_function::{FunctionRefusal, FunctionRequest};
 pub use command::{Cdb, ScsiCommand, TaskAttribute};
-pub use front_end::{FINAL_FLUSH_TIMEOUT, FrontEnd, InFlightData, InFlightReads, MAX_QUEUED_BYTES};
+pub use front_end::{FrontEnd, InFlightData, InFlightReads, MAX_QUEUED_BYTES};
 
 pub use nexus::{ItNexus, NexusParams, SessionPhase, State};
 pub use response::{CommandResponse, DataInProgress, Residual};

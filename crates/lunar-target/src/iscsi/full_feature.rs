@@ -7,11 +7,11 @@ use super::receive::{ReceiveError, ReceiveStatus};
 use super::session::IscsiSession;
 use super::transport::Inbound;
 use crate::core::keepalive::{self, KeepaliveConnection};
-use crate::core::{FINAL_FLUSH_TIMEOUT, FrontEnd, ItNexus, NexusParams, SessionPhase, State, messages};
+use crate::core::session_end::{self, SessionEnd};
+use crate::core::{FrontEnd, ItNexus, NexusParams, SessionPhase, State, messages};
 use crate::end_reason::EndReason;
 use crate::registry::SessionGuard;
 use crate::server_state::ConnectionGuard;
-use crate::session_entry;
 use lunar_runtime::{SendPump, SendSide};
 use lunar_wire::iscsi::{NONE, pdu};
 use std::io;
@@ -57,20 +57,9 @@ impl RunningSession {
             };
             nexus.wait_until(is_over).await;
         }
-        log_end(&nexus, guard.tsih, received.err());
-        finish(&nexus).await;
-        let waiting = nexus.state().take_waiting_for_end();
-        // The order matters: those who wait for the end must find the registry entry free and the nexuses gone.
-        drop((first, nexus));
-        drop((guard, count));
-        drop(waiting);
+        let broken = received.err().map(|broken| broken.to_string());
+        session_end::end(nexus, first, (guard, count), broken).await;
     }
-}
-
-fn log_end(nexus: &ItNexus<IscsiSession>, tsih: u16, broken: Option<ReceiveError>) {
-    let state = nexus.state();
-    let broken = broken.map(|broken| broken.to_string());
-    session_entry::log_end(&state.front().shared, state.info(), tsih, state.end_reason(), broken);
 }
 
 fn open(nexus: &Rc<ItNexus<IscsiSession>>, opened: OpenedConnection) -> Rc<IscsiConnection> {
@@ -119,7 +108,7 @@ async fn remove(nexus: &Rc<ItNexus<IscsiSession>>, connection: &Rc<IscsiConnecti
     nexus.end_tasks_of(cid).await;
     connection.send_logout_response(nexus);
     IscsiSession::flush(nexus);
-    connection.finish(nexus).await;
+    session_end::close(nexus, connection).await;
     nexus.state().front_mut().remove(cid);
     if nexus.state().front().connections().is_empty() {
         nexus.state().set_end_reason(EndReason::Logout);
@@ -127,17 +116,29 @@ async fn remove(nexus: &Rc<ItNexus<IscsiSession>>, connection: &Rc<IscsiConnecti
     nexus.notify();
 }
 
-/// Ends all tasks, closes every I_T_L nexus, sends queued PDUs, and closes the connections.
-async fn finish(nexus: &Rc<ItNexus<IscsiSession>>) {
-    nexus.state().front_mut().held.clear();
-    nexus.end_tasks().await;
-    let connections = nexus.state().front().connections().to_vec();
-    for connection in &connections {
-        connection.send_logout_response(nexus);
-        connection.finish(nexus).await;
+impl SessionEnd for IscsiSession {
+    type Connection = IscsiConnection;
+
+    fn open_connections(&self) -> Vec<Rc<IscsiConnection>> {
+        self.connections().to_vec()
     }
-    drop(connections);
-    nexus.wait_until(|s| s.front().serving == 0).await;
+
+    fn discard_unsubmitted(state: &mut State<IscsiSession>) {
+        state.front_mut().held.clear();
+    }
+
+    fn queue_last_message(nexus: &ItNexus<IscsiSession>, connection: &IscsiConnection) {
+        connection.send_logout_response(nexus);
+    }
+
+    async fn drained(nexus: &ItNexus<IscsiSession>, connection: &Rc<IscsiConnection>) {
+        connection.send_deferred(nexus).await;
+        SendPump::flushed(connection).await;
+    }
+
+    fn is_in_use(&self) -> bool {
+        self.serving > 0
+    }
 }
 
 impl IscsiConnection {
@@ -147,18 +148,8 @@ impl IscsiConnection {
         }
     }
 
-    /// Sends what is queued, within a limit, and closes the connection.
-    async fn finish(self: &Rc<Self>, nexus: &ItNexus<IscsiSession>) {
-        let last_sends = async {
-            self.drain(nexus).await;
-            SendPump::flushed(self).await;
-        };
-        let _ = compio::time::timeout(FINAL_FLUSH_TIMEOUT, last_sends).await;
-        self.close();
-    }
-
     /// Waits until its datamover defers no response any more.
-    async fn drain(&self, nexus: &ItNexus<IscsiSession>) {
+    async fn send_deferred(&self, nexus: &ItNexus<IscsiSession>) {
         let Some(mover) = self.datamover() else { return };
         while mover.has_deferred() {
             if mover.receiver().wait_for_event().await.is_err() {

@@ -6,14 +6,15 @@ use super::session::{self, SrpSession};
 use super::target_requests::{RequestKind, reason, reason_of};
 use super::{memory, request, response};
 use crate::core::keepalive::{self, KeepaliveConnection};
+use crate::core::session_end::{self, SessionEnd};
 use crate::core::{
-    DataOutResult, FINAL_FLUSH_TIMEOUT, Function, FunctionRefusal, FunctionRequest, InFlightData,
-    InFlightReads, ItNexus, MAX_QUEUED_BYTES, ManagementResponse, NexusParams, SessionPhase, State, messages,
+    DataOutResult, Function, FunctionRefusal, FunctionRequest, InFlightData, InFlightReads, ItNexus,
+    MAX_QUEUED_BYTES, ManagementResponse, NexusParams, SessionPhase, State, messages,
 };
 use crate::end_reason::EndReason;
 use crate::rdma_receiver::{DeliveryHandler, RdmaDelivery, RdmaReceiver, broken};
 use crate::server_state::ServerState;
-use crate::session_entry::{self, RegisteredSession};
+use crate::session_entry::RegisteredSession;
 use lunar_rdma::{Endpoint, EndpointEvents};
 use lunar_runtime::send_queue::Payload;
 use lunar_runtime::{Buf, ReceiveStatus, ReceivedData, SendPump, SendSide};
@@ -56,20 +57,13 @@ pub async fn run(
 ) {
     let RegisteredSession { info, guard, messages, count, .. } = entered;
     let conn = Rc::new(conn);
-    let params = NexusParams { shared: shared.clone(), login_context, info: info.clone(), tsih: guard.tsih };
+    let params = NexusParams { shared: shared.clone(), login_context, info, tsih: guard.tsih };
     let nexus = ItNexus::new(params, session(conn.clone()));
     let _ = conn.nexus.set(Rc::downgrade(&nexus));
     lunar_runtime::spawn(messages::serve(Rc::downgrade(&nexus), messages));
     lunar_runtime::spawn(keepalive::run(Rc::downgrade(&nexus), Rc::downgrade(&conn)));
     let received = conn.receive_all(&nexus).await;
-    let end = nexus.state().end_reason();
-    session_entry::log_end(shared, &info, guard.tsih, end, received.err().map(|e| e.to_string()));
-    conn.finish(&nexus).await;
-    let waiting = nexus.state().take_waiting_for_end();
-    // The order matters: tasks that wait for the end must find the registry entry free and the nexuses closed.
-    drop((conn, nexus));
-    drop((guard, count));
-    drop(waiting);
+    session_end::end(nexus, conn, (guard, count), received.err().map(|e| e.to_string())).await;
 }
 
 impl SrpConnection {
@@ -157,15 +151,6 @@ impl SrpConnection {
         }
     }
 
-    /// Ends all tasks, closes every I_T_L nexus, sends queued information units, and closes the connection.
-    async fn finish(self: &Rc<Self>, nexus: &ItNexus<SrpSession>) {
-        session::discard_queued(&mut nexus.state(), |_| true);
-        nexus.end_tasks().await;
-        self.send_logout(&mut nexus.state());
-        let _ = compio::time::timeout(FINAL_FLUSH_TIMEOUT, SendPump::flushed(self)).await;
-        self.close();
-    }
-
     /// Sends a logout. Linux initiators only log it, and wait for the end of the connection, which follows.
     fn send_logout(&self, state: &mut State<SrpSession>) {
         let reason_of = |end| match end {
@@ -183,6 +168,26 @@ impl SrpConnection {
     fn fault(&self, reason: u32, what: impl Into<String>) -> io::Error {
         self.fault.set(Some(reason));
         broken(what)
+    }
+}
+
+impl SessionEnd for SrpSession {
+    type Connection = SrpConnection;
+
+    fn open_connections(&self) -> Vec<Rc<SrpConnection>> {
+        vec![self.connection.clone()]
+    }
+
+    fn discard_unsubmitted(state: &mut State<SrpSession>) {
+        session::discard_queued(state, |_| true);
+    }
+
+    fn queue_last_message(nexus: &ItNexus<SrpSession>, connection: &SrpConnection) {
+        connection.send_logout(&mut nexus.state());
+    }
+
+    async fn drained(_: &ItNexus<SrpSession>, connection: &Rc<SrpConnection>) {
+        SendPump::flushed(connection).await;
     }
 }
 

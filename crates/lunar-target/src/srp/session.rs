@@ -50,7 +50,7 @@ struct DeferredResponse {
 
 /// A session, which is one channel of an I_T nexus. The core identifies a request by its slot number.
 pub struct SrpSession {
-    connection: Rc<SrpConnection>,
+    pub(super) connection: Rc<SrpConnection>,
     pub(super) slots: RequestTable,
     /// Requests of the target to the initiator.
     pub(super) requests: TargetRequests,

@@ -8,5 +8,6 @@ mod connections;
 mod function_limit;
 mod host;
 mod lun_forms;
+mod session_end;
 mod stale_commands;
 mod truncated_file;

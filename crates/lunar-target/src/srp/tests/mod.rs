@@ -7,6 +7,7 @@ mod malformed;
 mod medium_watch;
 mod passthrough;
 mod reservations;
+mod session_end;
 mod stale_commands;
 mod target_requests;
 mod task_management;
