@@ -49,8 +49,8 @@ impl<T> DeferredResponses<T> {
         InFlightReads { latest, deferred: self.ever }
     }
 
-    /// Whether the RDMA Reads before this mark have ended, and the responses before it were sent. `reads_up_to`: whether
-    /// an RDMA Read up to this number is in flight.
+    /// Whether the RDMA Reads before this mark have ended, and the responses before it were sent. `reads_up_to`:
+    /// whether an RDMA Read up to this number is in flight.
     pub fn has_passed(&self, mark: InFlightReads, reads_up_to: impl FnOnce(u64) -> bool) -> bool {
         self.ever - self.list.len() as u64 >= mark.deferred && !reads_up_to(mark.latest)
     }

@@ -7,6 +7,10 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 
+/// Maximum number of events that [`RdmaReceiver::receive_arrived`] handles. It is never reached, because an initiator
+/// without responses runs out of credits.
+const MAX_EVENTS: u64 = 1 << 16;
+
 /// A received event.
 pub enum RdmaDelivery<'a> {
     /// A message.
@@ -60,6 +64,21 @@ impl RdmaReceiver {
     /// The connection has failed, or the received data are invalid.
     pub fn receive(&self, taker: &mut impl DeliveryHandler) -> io::Result<ReceiveStatus> {
         if self.over.get() { Ok(ReceiveStatus::End) } else { self.take(taker) }
+    }
+
+    /// Passes all events that have arrived to the handler, unless receiving was stopped.
+    ///
+    /// # Errors
+    /// The same as for [`RdmaReceiver::receive`].
+    pub fn receive_arrived(&self, taker: &mut impl DeliveryHandler) -> io::Result<ReceiveStatus> {
+        let most = self.taken() + MAX_EVENTS;
+        loop {
+            let before = self.taken();
+            let received = self.receive(taker)?;
+            if received != ReceiveStatus::More || self.taken() == before || self.taken() >= most {
+                return Ok(received);
+            }
+        }
     }
 
     /// Passes received events to the handler, even if receiving was stopped.
@@ -142,13 +161,8 @@ impl RdmaReceiver {
         self.ended.get() || self.ends.get() || self.endpoint.has_ended()
     }
 
-    /// The endpoint of the connection.
-    pub fn endpoint(&self) -> &dyn Endpoint {
-        &*self.endpoint
-    }
-
     /// Number of handled events.
-    pub fn taken(&self) -> u64 {
+    fn taken(&self) -> u64 {
         self.taken.get()
     }
 

@@ -5,7 +5,7 @@ use super::pdu_queue::{Digests, Payload};
 use super::receive::{ReceiveError, ReceiveStatus};
 use super::session::IscsiSession;
 use super::stale;
-use super::transport::{ConnectionPduHandler, Datamover, Inbound, IscsiTransport, Outbound, TransportHandle};
+use super::transport::{ConnectionPduHandler, Datamover, IscsiTransport};
 use crate::access::LoginContext;
 use crate::core::{ItNexus, MAX_QUEUED_BYTES};
 use crate::end_reason::EndReason;
@@ -18,7 +18,6 @@ use lunar_proto::text::TextServer;
 use lunar_runtime::SendPump;
 use lunar_wire::iscsi::Bhs;
 use std::cell::{Cell, RefCell};
-use std::io;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -73,10 +72,7 @@ pub struct IscsiConnection {
     cid: u16,
     /// The local address.
     local: SocketAddr,
-    handle: TransportHandle,
-    /// The send queue.
-    out: RefCell<Outbound>,
-    inbound: RefCell<Inbound>,
+    transport: IscsiTransport,
     digests: Digests,
     /// StatSN of the next response.
     stat_sn: Cell<u32>,
@@ -98,7 +94,6 @@ impl IscsiConnection {
     /// Adds a connection to a session.
     pub fn open(nexus: &Rc<ItNexus<IscsiSession>>, opened: OpenedConnection) -> Rc<IscsiConnection> {
         let OpenedConnection { transport, cid, local, stat_sn, digests, max_xmit } = opened;
-        let IscsiTransport { handle, out, inbound } = transport;
         let mut state = nexus.state();
         let text_bytes = state.login_context().config.limits.text_bytes;
         let session_type =
@@ -107,9 +102,7 @@ impl IscsiConnection {
             nexus: Rc::downgrade(nexus),
             cid,
             local,
-            handle,
-            out: RefCell::new(out),
-            inbound: RefCell::new(inbound),
+            transport,
             digests,
             stat_sn: Cell::new(stat_sn),
             max_xmit: Cell::new(max_xmit),
@@ -129,31 +122,12 @@ impl IscsiConnection {
         self.nexus.upgrade()
     }
 
-    pub(super) fn handle(&self) -> &TransportHandle {
-        &self.handle
-    }
-
-    pub(super) fn inbound(&self) -> &RefCell<Inbound> {
-        &self.inbound
+    pub(super) fn transport(&self) -> &IscsiTransport {
+        &self.transport
     }
 
     pub(super) fn send_pump(&self) -> &SendPump {
         &self.pump
-    }
-
-    /// Sends queued bytes like [`SendSide::try_flush`](lunar_runtime::SendSide::try_flush). None: the transport is
-    /// not a stream.
-    #[inline]
-    pub(super) fn flush_stream(&self) -> Option<io::Result<bool>> {
-        match (&self.handle, &mut *self.out.borrow_mut()) {
-            (TransportHandle::Tcp(stream), Outbound::Tcp(out)) => Some(out.flush(stream)),
-            _ => None,
-        }
-    }
-
-    /// Discards the send queue, which cannot be sent anymore.
-    pub(super) fn discard_queue(&self) {
-        self.out.borrow_mut().discard_queue();
     }
 
     /// Takes the Logout Response.
@@ -166,7 +140,7 @@ impl IscsiConnection {
     /// # Errors
     /// The reason why the connection cannot go on.
     pub fn take_arrived(&self, taker: &mut impl ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
-        self.inbound.borrow_mut().take_arrived(&self.handle, taker)
+        self.transport.receive_arrived(taker)
     }
 
     /// Connection ID.
@@ -206,7 +180,7 @@ impl IscsiConnection {
     /// Queues a PDU whose sequence numbers are set.
     #[inline]
     pub fn push(&self, header: Bhs, payload: Payload) {
-        self.out.borrow_mut().push(header, payload, self.digests);
+        self.transport.push(header, payload, self.digests);
     }
 
     /// Longest data segment that the initiator accepts, in bytes.
@@ -216,7 +190,7 @@ impl IscsiConnection {
 
     /// Records the MaxRecvDataSegmentLength that the initiator declares.
     pub fn set_max_xmit(&self, len: u32) {
-        if self.out.borrow().uses_declared_length() {
+        if self.transport.uses_declared_length() {
             self.max_xmit.set(len);
         }
     }
@@ -224,28 +198,28 @@ impl IscsiConnection {
     /// Maximum length of a Data-In in bytes.
     #[inline]
     pub fn longest_data_in(&self) -> usize {
-        self.out.borrow().longest_data_in(self.max_xmit())
+        self.transport.longest_data_in(self.max_xmit())
     }
 
     /// Whether the initiator has a receive buffer for an asynchronous message.
     pub fn can_send_event(&self) -> bool {
-        self.out.borrow().can_send_event()
+        self.transport.can_send_event()
     }
 
     /// Whether data were sent since the last call.
     pub fn has_moved(&self) -> bool {
-        self.out.borrow_mut().has_moved()
+        self.transport.has_moved()
     }
 
     /// The datamover, if there is one.
     pub fn datamover(&self) -> Option<Rc<dyn Datamover>> {
-        self.handle.datamover().cloned()
+        self.transport.datamover().cloned()
     }
 
     /// Whether the send queue is too long to receive more.
     pub fn is_full(&self) -> bool {
-        let out = self.out.borrow();
-        out.waiting() > MAX_QUEUED_BYTES || out.own() > MAX_UNPOOLED_BYTES
+        let (queued, unpooled) = self.transport.queued();
+        queued > MAX_QUEUED_BYTES || unpooled > MAX_UNPOOLED_BYTES
     }
 
     /// Sets the Logout Response, which is sent when no task is left, on the connection with this CID.
@@ -268,12 +242,12 @@ impl IscsiConnection {
     /// them.
     #[inline]
     pub fn stale_reason(&self, behind: Option<&[u8]>) -> Option<EndReason> {
-        stale::why(self.handle.peer_state(), || self.ends_with_logout(behind))
+        stale::why(self.transport.peer_state(), || self.ends_with_logout(behind))
     }
 
     /// Makes the next [`IscsiConnection::stale_reason`] query the kernel.
     pub fn recheck_peer(&self) {
-        self.handle.recheck_peer();
+        self.transport.recheck_peer();
     }
 
     /// Whether the data of a closed connection end with a Logout (RFC 7143 section 11.14). The connection then did
@@ -283,13 +257,13 @@ impl IscsiConnection {
         if let Some(known) = self.logs_out.get() {
             return known;
         }
-        let unread = self.handle.peek(stale::MAX_UNREAD);
+        let unread = self.transport.peek(stale::MAX_UNREAD);
         let logout_response = self.logout_response.take();
         self.logout_response.set(logout_response);
         let logs_out = logout_response.is_some()
             || match behind {
                 Some(behind) => stale::is_logout_last(self.digests, &[behind, &unread[..]].concat()),
-                None => stale::is_logout(self.inbound.borrow().last_opcode(&unread)),
+                None => stale::is_logout(self.transport.last_opcode(&unread)),
             };
         self.logs_out.set(Some(logs_out));
         logs_out
@@ -298,11 +272,11 @@ impl IscsiConnection {
     /// Stops receiving: the receive loop finds that the socket is shut down.
     pub fn stop_receiving(&self) {
         self.pump.wake();
-        self.handle.stop_receiving();
+        self.transport.stop_receiving();
     }
 
     /// Ends the connection.
     pub fn close(&self) {
-        self.handle.close();
+        self.transport.close();
     }
 }

@@ -5,7 +5,7 @@ use super::dispatch::PduDispatcher;
 use super::pdu_queue::Payload;
 use super::receive::{ReceiveError, ReceiveStatus};
 use super::session::IscsiSession;
-use super::transport::Inbound;
+use super::transport::IscsiTransport;
 use crate::core::keepalive::{self, KeepaliveConnection};
 use crate::core::session_end::{self, SessionEnd};
 use crate::core::{FrontEnd, ItNexus, NexusParams, SessionPhase, State, messages};
@@ -152,10 +152,10 @@ impl IscsiConnection {
     async fn send_deferred(&self, nexus: &ItNexus<IscsiSession>) {
         let Some(mover) = self.datamover() else { return };
         while mover.has_deferred() {
-            if mover.receiver().wait_for_event().await.is_err() {
+            if mover.readable_after_stop().await.is_err() {
                 return;
             }
-            if mover.take(&mut PduDispatcher::new(&mut nexus.state(), self)).is_err() {
+            if mover.receive_after_stop(&mut PduDispatcher::new(&mut nexus.state(), self)).is_err() {
                 return;
             }
         }
@@ -167,9 +167,8 @@ impl IscsiConnection {
     /// The connection has failed, or its data are invalid.
     pub async fn receive(self: &Rc<Self>, nexus: &Rc<ItNexus<IscsiSession>>) -> Result<(), ReceiveError> {
         let mut next = ReceiveStatus::More;
-        let has_begun = self.inbound().borrow().has_begun();
-        if has_begun {
-            next = self.take(nexus, |inbound, dispatcher| inbound.resume(dispatcher))?;
+        if self.transport().has_begun() {
+            next = self.take(nexus, |transport, dispatcher| transport.resume(dispatcher))?;
         }
         loop {
             if next == ReceiveStatus::End {
@@ -178,10 +177,10 @@ impl IscsiConnection {
             self.flush_session(nexus);
             nexus.wait_for_room(self.send_pump(), || self.is_full()).await;
             next = if next == ReceiveStatus::Full {
-                self.take(nexus, |inbound, dispatcher| inbound.resume(dispatcher))?
+                self.take(nexus, |transport, dispatcher| transport.resume(dispatcher))?
             } else {
-                self.handle().readable().await?;
-                self.take(nexus, |inbound, dispatcher| inbound.receive(self.handle(), dispatcher))?
+                self.transport().readable().await?;
+                self.take(nexus, |transport, dispatcher| transport.receive(dispatcher))?
             };
         }
     }
@@ -202,12 +201,12 @@ impl IscsiConnection {
     fn take(
         self: &Rc<Self>,
         nexus: &ItNexus<IscsiSession>,
-        what: impl FnOnce(&mut Inbound, &mut PduDispatcher<'_>) -> Result<ReceiveStatus, ReceiveError>,
+        what: impl FnOnce(&IscsiTransport, &mut PduDispatcher<'_>) -> Result<ReceiveStatus, ReceiveError>,
     ) -> Result<ReceiveStatus, ReceiveError> {
         let Some(_under_way) = nexus.begin_receive() else {
             return Ok(ReceiveStatus::End);
         };
-        what(&mut self.inbound().borrow_mut(), &mut PduDispatcher::new(&mut nexus.state(), self))
+        what(self.transport(), &mut PduDispatcher::new(&mut nexus.state(), self))
     }
 }
 
@@ -218,20 +217,21 @@ impl SendSide for IscsiConnection {
 
     #[inline]
     fn try_flush(&self) -> io::Result<bool> {
-        if let Some(sent) = self.flush_stream() {
-            return sent;
+        match self.transport() {
+            IscsiTransport::Tcp(tcp) => tcp.flush(),
+            IscsiTransport::Datamover(mover) => self
+                .nexus()
+                .map_or(Ok(true), |nexus| mover.flush(&mut PduDispatcher::new(&mut nexus.state(), self))),
         }
-        let (Some(nexus), Some(mover)) = (self.nexus(), self.datamover()) else { return Ok(true) };
-        mover.flush(&mut PduDispatcher::new(&mut nexus.state(), self))
     }
 
     async fn writable(&self) -> io::Result<()> {
-        self.handle().writable().await
+        self.transport().writable().await
     }
 
     /// Discards the send queue, which must not keep the receive loop running.
     fn lost(&self, _: io::Error) {
-        self.discard_queue();
+        self.transport().discard_queue();
         if let Some(nexus) = self.nexus() {
             nexus.lost();
         }

@@ -5,6 +5,7 @@ use super::connection::{OpenedConnection, OpenedSession};
 use super::login_status::{IscsiPolicy, error_of};
 use super::pdu_queue::Digests;
 use super::receive::PduReceiver;
+use super::tcp_transport::TcpTransport;
 use super::transport::IscsiTransport;
 use crate::access::LoginContext;
 use crate::config::RdmaProvider;
@@ -300,6 +301,6 @@ impl LoginTransport for TcpLogin {
         self.send(pdu).await?;
         let digests = Digests { header: p.header_digest, data: p.data_digest };
         let receiver = PduReceiver::new(digests, p.max_recv_data_segment_length as usize, self.pending);
-        Ok(IscsiTransport::tcp(self.stream, receiver))
+        Ok(IscsiTransport::Tcp(TcpTransport::new(self.stream, receiver)))
     }
 }

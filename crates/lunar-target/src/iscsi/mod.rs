@@ -12,6 +12,7 @@ mod services;
 pub mod session;
 mod stale;
 mod task_management;
+mod tcp_transport;
 pub mod testing;
 #[cfg(test)]
 mod tests;

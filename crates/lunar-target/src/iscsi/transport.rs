@@ -3,19 +3,14 @@
 //! Over TCP, PDUs are bytes of a stream. A datamover converts them (RFC 5047, RFC 7145 section 3): Data-In becomes an
 //! RDMA Write. R2T becomes an RDMA Read, whose data are passed on as Data-Out.
 
-use super::pdu_queue::{self, Digests, MAX_SEGMENT, Payload};
-use super::receive::{PduHandler, PduReceiver, ReceiveError, ReceiveStatus};
+use super::pdu_queue::{Digests, MAX_SEGMENT, Payload};
+use super::receive::{PduHandler, ReceiveError, ReceiveStatus};
+use super::tcp_transport::TcpTransport;
 use crate::core::InFlightData;
-use crate::rdma_receiver::RdmaReceiver;
-use lunar_runtime::{PeerState, Stream};
+use lunar_runtime::{LocalBoxFuture, PeerState};
 use lunar_wire::iscsi::Bhs;
 use std::io;
-use std::net::Shutdown;
 use std::rc::Rc;
-
-/// Maximum number of messages and completed RDMA Reads that are processed at once. It is never reached, because an
-/// initiator without responses runs out of credits.
-const MAX_EVENTS: u64 = 1 << 16;
 
 /// The handler of a connection's PDUs, with access to its tasks.
 pub trait ConnectionPduHandler: PduHandler {
@@ -37,21 +32,24 @@ pub trait ConnectionPduHandler: PduHandler {
 
 /// A transport for PDUs that is not a byte stream (RFC 5047).
 pub trait Datamover: InFlightData {
-    /// The receiving side.
-    fn receiver(&self) -> &RdmaReceiver;
-
     /// Queues a PDU. Its DataSegmentLength is not set yet.
     fn push(&self, header: Bhs, payload: Payload);
 
     /// Whether the initiator has a receive buffer for an unsolicited message.
     fn can_send_event(&self) -> bool;
 
-    /// Sends queued PDUs. It may take the buffers of tasks from `taker`. False: the endpoint must become writable
+    /// Sends queued PDUs. It may take the buffers of tasks from `taker`. False: wait for [`Datamover::writable`]
     /// first.
     ///
     /// # Errors
     /// The connection has failed.
     fn flush(&self, taker: &mut dyn ConnectionPduHandler) -> io::Result<bool>;
+
+    /// Waits until more can be sent.
+    fn writable(&self) -> LocalBoxFuture<'_, io::Result<()>>;
+
+    /// Waits until there may be something to receive, or receiving is stopped.
+    fn readable(&self) -> LocalBoxFuture<'_, io::Result<()>>;
 
     /// Processes received PDUs, unless receiving was stopped.
     ///
@@ -59,269 +57,218 @@ pub trait Datamover: InFlightData {
     /// The connection has failed, or the received data are invalid.
     fn receive(&self, taker: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError>;
 
+    /// Processes everything received, unless receiving was stopped.
+    ///
+    /// # Errors
+    /// The same as for [`Datamover::receive`].
+    fn receive_arrived(&self, taker: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError>;
+
+    /// Waits until there is something to receive, even if receiving was stopped.
+    ///
+    /// # Errors
+    /// Nothing can arrive anymore.
+    fn readable_after_stop(&self) -> LocalBoxFuture<'_, io::Result<()>>;
+
     /// Processes received PDUs, even if receiving was stopped.
     ///
     /// # Errors
     /// The same as for [`Datamover::receive`].
-    fn take(&self, taker: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError>;
+    fn receive_after_stop(&self, taker: &mut dyn ConnectionPduHandler)
+    -> Result<ReceiveStatus, ReceiveError>;
 
     /// Whether responses are deferred.
     fn has_deferred(&self) -> bool;
+
+    /// Whether data were sent since the last call.
+    fn has_moved(&self) -> bool;
+
+    /// The state of the peer.
+    fn peer_state(&self) -> PeerState;
+
+    /// Makes the next [`Datamover::peer_state`] query the kernel.
+    fn recheck_peer(&self);
+
+    /// Stops receiving. Queued PDUs are still sent.
+    fn stop_receiving(&self);
+
+    /// Ends the connection.
+    fn close(&self);
 }
 
-/// The connection of a transport.
-pub enum TransportHandle {
-    /// A byte stream.
-    Tcp(Stream),
-    /// A datamover.
-    Datamover(Rc<dyn Datamover>),
-}
-
-/// The sending side of a transport.
-pub enum Outbound {
+/// The transport of a connection after login.
+#[expect(clippy::large_enum_variant, reason = "a box would add an indirection to every PDU over TCP")]
+pub enum IscsiTransport {
     /// PDUs in a byte stream.
-    Tcp(pdu_queue::PduQueue),
+    Tcp(TcpTransport),
     /// A datamover.
     Datamover(Rc<dyn Datamover>),
-}
-
-/// The receiving side of a transport.
-pub enum Inbound {
-    /// PDUs in a byte stream.
-    Tcp(PduReceiver),
-    /// A datamover.
-    Datamover(Rc<dyn Datamover>),
-}
-
-/// A transport after login.
-pub struct IscsiTransport {
-    /// The connection.
-    pub handle: TransportHandle,
-    /// Its sending side.
-    pub out: Outbound,
-    /// Its receiving side.
-    pub inbound: Inbound,
 }
 
 impl IscsiTransport {
-    /// A transport over a byte stream.
-    pub fn tcp(stream: Stream, receiver: PduReceiver) -> IscsiTransport {
-        IscsiTransport {
-            handle: TransportHandle::Tcp(stream),
-            out: Outbound::Tcp(pdu_queue::PduQueue::default()),
-            inbound: Inbound::Tcp(receiver),
+    /// The datamover, if there is one.
+    pub fn datamover(&self) -> Option<&Rc<dyn Datamover>> {
+        match self {
+            IscsiTransport::Tcp(_) => None,
+            IscsiTransport::Datamover(mover) => Some(mover),
         }
     }
 
-    /// A transport over a datamover.
-    pub fn datamover(mover: Rc<dyn Datamover>) -> IscsiTransport {
-        IscsiTransport {
-            handle: TransportHandle::Datamover(mover.clone()),
-            out: Outbound::Datamover(mover.clone()),
-            inbound: Inbound::Datamover(mover),
-        }
-    }
-}
-
-impl TransportHandle {
     /// Waits until there may be data to receive, or the peer has closed the connection.
     pub async fn readable(&self) -> io::Result<()> {
         match self {
-            TransportHandle::Tcp(stream) => stream.readable().await,
-            TransportHandle::Datamover(mover) => mover.receiver().readable().await,
+            IscsiTransport::Tcp(tcp) => tcp.stream.readable().await,
+            IscsiTransport::Datamover(mover) => mover.readable().await,
         }
     }
 
     /// Waits until more data can be sent.
     pub async fn writable(&self) -> io::Result<()> {
         match self {
-            TransportHandle::Tcp(stream) => stream.writable().await,
-            TransportHandle::Datamover(mover) => mover.receiver().endpoint().writable().await,
+            IscsiTransport::Tcp(tcp) => tcp.stream.writable().await,
+            IscsiTransport::Datamover(mover) => mover.writable().await,
         }
     }
 
-    /// The state of the peer. RDMA has no half-closed connections.
+    /// The state of the peer.
     #[inline]
     pub fn peer_state(&self) -> PeerState {
         match self {
-            TransportHandle::Tcp(stream) => stream.peer_state(),
-            TransportHandle::Datamover(mover) if mover.receiver().ends() => PeerState::Reset,
-            TransportHandle::Datamover(_) => PeerState::Open,
+            IscsiTransport::Tcp(tcp) => tcp.stream.peer_state(),
+            IscsiTransport::Datamover(mover) => mover.peer_state(),
         }
     }
 
-    /// Makes the next [`TransportHandle::peer_state`] query the kernel.
+    /// Makes the next [`IscsiTransport::peer_state`] query the kernel.
     pub fn recheck_peer(&self) {
         match self {
-            TransportHandle::Tcp(stream) => stream.recheck_peer(),
-            TransportHandle::Datamover(mover) => mover.receiver().endpoint().recheck_peer(),
-        }
-    }
-
-    /// The amount received so far: bytes of a stream, or events.
-    fn taken(&self) -> u64 {
-        match self {
-            TransportHandle::Tcp(stream) => stream.received(),
-            TransportHandle::Datamover(mover) => mover.receiver().taken(),
+            IscsiTransport::Tcp(tcp) => tcp.stream.recheck_peer(),
+            IscsiTransport::Datamover(mover) => mover.recheck_peer(),
         }
     }
 
     /// Up to `most` bytes that the kernel has received and that were not read.
     pub fn peek(&self, most: usize) -> Vec<u8> {
         match self {
-            TransportHandle::Tcp(stream) => stream.peek(most),
-            TransportHandle::Datamover(_) => Vec::new(),
-        }
-    }
-
-    /// The datamover, if there is one.
-    pub fn datamover(&self) -> Option<&Rc<dyn Datamover>> {
-        match self {
-            TransportHandle::Tcp(_) => None,
-            TransportHandle::Datamover(mover) => Some(mover),
+            IscsiTransport::Tcp(tcp) => tcp.stream.peek(most),
+            IscsiTransport::Datamover(_) => Vec::new(),
         }
     }
 
     /// Stops receiving. Queued PDUs are still sent.
     pub fn stop_receiving(&self) {
         match self {
-            TransportHandle::Tcp(stream) => stream.shutdown(Shutdown::Read),
-            TransportHandle::Datamover(mover) => mover.receiver().stop(),
+            IscsiTransport::Tcp(tcp) => tcp.stop_receiving(),
+            IscsiTransport::Datamover(mover) => mover.stop_receiving(),
         }
     }
 
     /// Ends the connection.
     pub fn close(&self) {
         match self {
-            TransportHandle::Tcp(stream) => stream.shutdown(Shutdown::Both),
-            TransportHandle::Datamover(mover) => mover.receiver().close(),
+            IscsiTransport::Tcp(tcp) => tcp.close(),
+            IscsiTransport::Datamover(mover) => mover.close(),
         }
     }
-}
 
-impl Outbound {
     /// Queues a PDU.
     #[inline]
-    pub fn push(&mut self, header: Bhs, payload: Payload, digests: Digests) {
+    pub fn push(&self, header: Bhs, payload: Payload, digests: Digests) {
         match self {
-            Outbound::Tcp(out) => out.push(header, payload, digests),
-            Outbound::Datamover(mover) => mover.push(header, payload),
+            IscsiTransport::Tcp(tcp) => tcp.push(header, payload, digests),
+            IscsiTransport::Datamover(mover) => mover.push(header, payload),
         }
     }
 
-    /// Bytes in the send queue, including the buffers that it holds.
-    pub fn waiting(&self) -> usize {
+    /// Bytes in the send queue, including the buffers that it holds, and how many of them count in no pool (0 if the
+    /// transport does not distinguish them).
+    #[inline]
+    pub fn queued(&self) -> (usize, usize) {
         match self {
-            Outbound::Tcp(out) => out.waiting(),
-            Outbound::Datamover(mover) => mover.waiting(),
-        }
-    }
-
-    /// Bytes in the send queue that count in no pool; 0 if the transport does not distinguish them.
-    pub fn own(&self) -> usize {
-        match self {
-            Outbound::Tcp(out) => out.own(),
-            Outbound::Datamover(_) => 0,
+            IscsiTransport::Tcp(tcp) => tcp.queued(),
+            IscsiTransport::Datamover(mover) => (mover.waiting(), 0),
         }
     }
 
     /// Whether data were sent since the last call.
-    pub fn has_moved(&mut self) -> bool {
+    pub fn has_moved(&self) -> bool {
         match self {
-            Outbound::Tcp(out) => out.has_moved(),
-            Outbound::Datamover(mover) => mover.receiver().endpoint().has_moved(),
+            IscsiTransport::Tcp(tcp) => tcp.has_moved(),
+            IscsiTransport::Datamover(mover) => mover.has_moved(),
         }
     }
 
     /// Whether the initiator has a receive buffer for an asynchronous message. Each event is also a unit attention.
     pub fn can_send_event(&self) -> bool {
         match self {
-            Outbound::Tcp(_) => true,
-            Outbound::Datamover(mover) => mover.can_send_event(),
+            IscsiTransport::Tcp(_) => true,
+            IscsiTransport::Datamover(mover) => mover.can_send_event(),
         }
     }
 
     /// Discards the send queue, which cannot be sent anymore.
-    pub fn discard_queue(&mut self) {
-        if let Outbound::Tcp(out) = self {
-            *out = pdu_queue::PduQueue::default();
+    pub fn discard_queue(&self) {
+        if let IscsiTransport::Tcp(tcp) = self {
+            tcp.discard_queue();
         }
     }
 
-    /// Whether the declared MaxRecvDataSegmentLength of the initiator applies. Over RDMA the size of its posted
-    /// receive buffers applies instead.
+    /// Whether the declared MaxRecvDataSegmentLength of the initiator applies. Over a datamover the size of its
+    /// posted receive buffers applies instead.
     pub fn uses_declared_length(&self) -> bool {
-        matches!(self, Outbound::Tcp(_))
+        matches!(self, IscsiTransport::Tcp(_))
     }
 
     /// Maximum length of a Data-In in bytes, for an initiator that accepts segments of `max_xmit` bytes.
     #[inline]
     pub fn longest_data_in(&self, max_xmit: usize) -> usize {
         match self {
-            Outbound::Tcp(_) => MAX_SEGMENT.min(max_xmit),
-            // RDMA Writes go to the advertised memory, not to a data segment.
-            Outbound::Datamover(_) => MAX_SEGMENT,
+            IscsiTransport::Tcp(_) => MAX_SEGMENT.min(max_xmit),
+            // The data go to the advertised memory, not to a data segment.
+            IscsiTransport::Datamover(_) => MAX_SEGMENT,
         }
     }
-}
 
-impl Inbound {
     /// Whether PDUs may already have arrived.
     pub fn has_begun(&self) -> bool {
         match self {
-            Inbound::Tcp(receiver) => receiver.has_begun(),
-            Inbound::Datamover(_) => true,
+            IscsiTransport::Tcp(tcp) => tcp.has_begun(),
+            IscsiTransport::Datamover(_) => true,
         }
     }
 
     /// Receives, and passes every complete PDU to the handler.
     #[inline]
-    pub fn receive(
-        &mut self,
-        handle: &TransportHandle,
-        taker: &mut impl ConnectionPduHandler,
-    ) -> Result<ReceiveStatus, ReceiveError> {
-        match (self, handle) {
-            (Inbound::Tcp(receiver), TransportHandle::Tcp(stream)) => receiver.receive(stream, taker),
-            (Inbound::Datamover(mover), _) => mover.receive(taker),
-            (Inbound::Tcp(_), TransportHandle::Datamover(_)) => Ok(ReceiveStatus::End),
+    pub fn receive(&self, taker: &mut impl ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
+        match self {
+            IscsiTransport::Tcp(tcp) => tcp.receive(taker),
+            IscsiTransport::Datamover(mover) => mover.receive(taker),
         }
     }
 
     /// Processes data that were received before and not handled yet.
-    pub fn resume(&mut self, taker: &mut impl ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
+    pub fn resume(&self, taker: &mut impl ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
         match self {
-            Inbound::Tcp(receiver) => receiver.resume(taker),
-            Inbound::Datamover(mover) => mover.receive(taker),
+            IscsiTransport::Tcp(tcp) => tcp.resume(taker),
+            IscsiTransport::Datamover(mover) => mover.receive(taker),
+        }
+    }
+
+    /// Processes everything received, including the result of one further receive.
+    pub fn receive_arrived(
+        &self,
+        taker: &mut impl ConnectionPduHandler,
+    ) -> Result<ReceiveStatus, ReceiveError> {
+        match self {
+            IscsiTransport::Tcp(tcp) => tcp.receive_arrived(taker),
+            IscsiTransport::Datamover(mover) => mover.receive_arrived(taker),
         }
     }
 
     /// The opcode of the last PDU in the received bytes and in `behind`, which follow them.
     pub fn last_opcode(&self, behind: &[u8]) -> Option<u8> {
         match self {
-            Inbound::Tcp(receiver) => receiver.last_opcode(behind),
-            Inbound::Datamover(_) => None,
+            IscsiTransport::Tcp(tcp) => tcp.last_opcode(behind),
+            IscsiTransport::Datamover(_) => None,
         }
-    }
-
-    /// Processes everything received, including the result of one further receive.
-    pub fn take_arrived(
-        &mut self,
-        handle: &TransportHandle,
-        taker: &mut impl ConnectionPduHandler,
-    ) -> Result<ReceiveStatus, ReceiveError> {
-        let most = match handle {
-            TransportHandle::Tcp(stream) => stream.received() + stream.unread(),
-            TransportHandle::Datamover(mover) => mover.receiver().taken() + MAX_EVENTS,
-        };
-        let mut received = self.resume(taker)?;
-        while received == ReceiveStatus::More && handle.taken() < most {
-            let before = handle.taken();
-            received = self.receive(handle, taker)?;
-            if handle.taken() == before {
-                break;
-            }
-        }
-        Ok(received)
     }
 }

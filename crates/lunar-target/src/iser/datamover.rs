@@ -8,8 +8,8 @@ use crate::iscsi::transport::{ConnectionPduHandler, Datamover};
 use crate::rdma_receiver::{DeliveryHandler, RdmaDelivery, RdmaReceiver, broken};
 use lunar_proto::window::precedes;
 use lunar_rdma::{Endpoint, EndpointEvents, RemoteAddress};
-use lunar_runtime::Buf;
 use lunar_runtime::send_queue::Payload;
+use lunar_runtime::{Buf, LocalBoxFuture, PeerState};
 use lunar_wire::iscsi::flag::{self, STATUS};
 use lunar_wire::iscsi::status::async_event;
 use lunar_wire::iscsi::{BHS_LEN, Bhs, NONE, opcode, pdu, request, sense_segment};
@@ -297,10 +297,6 @@ impl InFlightData for IserDatamover {
 }
 
 impl Datamover for IserDatamover {
-    fn receiver(&self) -> &RdmaReceiver {
-        &self.receiver
-    }
-
     fn push(&self, header: Bhs, payload: Payload) {
         let mut inner = self.inner.borrow_mut();
         if header.opcode() == opcode::ASYNC {
@@ -324,16 +320,56 @@ impl Datamover for IserDatamover {
         self.endpoint.flush()
     }
 
+    fn writable(&self) -> LocalBoxFuture<'_, io::Result<()>> {
+        self.endpoint.writable()
+    }
+
+    fn readable(&self) -> LocalBoxFuture<'_, io::Result<()>> {
+        self.receiver.readable()
+    }
+
     fn receive(&self, taker: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
         Ok(self.receiver.receive(&mut PduAdapter { mover: self, taker })?)
     }
 
-    fn take(&self, taker: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
+    fn receive_arrived(&self, taker: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
+        Ok(self.receiver.receive_arrived(&mut PduAdapter { mover: self, taker })?)
+    }
+
+    fn readable_after_stop(&self) -> LocalBoxFuture<'_, io::Result<()>> {
+        Box::pin(self.receiver.wait_for_event())
+    }
+
+    fn receive_after_stop(
+        &self,
+        taker: &mut dyn ConnectionPduHandler,
+    ) -> Result<ReceiveStatus, ReceiveError> {
         Ok(self.receiver.take(&mut PduAdapter { mover: self, taker })?)
     }
 
     fn has_deferred(&self) -> bool {
         !self.inner.borrow().deferred.is_empty()
+    }
+
+    fn has_moved(&self) -> bool {
+        self.endpoint.has_moved()
+    }
+
+    /// RDMA has no half-closed connections.
+    fn peer_state(&self) -> PeerState {
+        if self.receiver.ends() { PeerState::Reset } else { PeerState::Open }
+    }
+
+    fn recheck_peer(&self) {
+        self.endpoint.recheck_peer();
+    }
+
+    fn stop_receiving(&self) {
+        self.receiver.stop();
+    }
+
+    fn close(&self) {
+        self.receiver.close();
     }
 }
 

@@ -122,6 +122,6 @@ impl LoginTransport for IserLogin {
         let starts_at_first_byte = !parameters.tagged_buffer_for_solicited_data_only;
         let mover =
             IserDatamover::new(self.endpoint, self.events, longest, self.invalidate, starts_at_first_byte);
-        Ok(IscsiTransport::datamover(Rc::new(mover)))
+        Ok(IscsiTransport::Datamover(Rc::new(mover)))
     }
 }

@@ -28,8 +28,6 @@ use std::sync::Arc;
 
 /// Offset of the tag in a request.
 const TAG_OFFSET: usize = 8;
-/// Maximum number of messages and completed RDMA Reads that are processed at once.
-const MAX_EVENTS: u64 = 1 << 16;
 /// A tag that no command has.
 const NO_TAG: u32 = u32::MAX;
 
@@ -133,22 +131,12 @@ impl SrpConnection {
         self.receiver.receive(&mut IuDispatcher { state: &mut nexus.state(), conn: self })
     }
 
-    /// Processes everything received. False: the connection has ended.
+    /// Processes everything received.
     ///
     /// # Errors
     /// The connection has failed, or the received data are invalid.
-    pub fn take_arrived(&self, state: &mut State<SrpSession>) -> io::Result<bool> {
-        let most = self.receiver.taken() + MAX_EVENTS;
-        loop {
-            let before = self.receiver.taken();
-            let taken = self.receiver.receive(&mut IuDispatcher { state, conn: self })?;
-            let is_more = self.receiver.taken() > before && self.receiver.taken() < most;
-            match taken {
-                ReceiveStatus::More if is_more => {}
-                ReceiveStatus::More | ReceiveStatus::Full => return Ok(true),
-                ReceiveStatus::End => return Ok(false),
-            }
-        }
+    pub fn take_arrived(&self, state: &mut State<SrpSession>) -> io::Result<ReceiveStatus> {
+        self.receiver.receive_arrived(&mut IuDispatcher { state, conn: self })
     }
 
     /// Sends a logout. Linux initiators only log it, and wait for the end of the connection, which follows.

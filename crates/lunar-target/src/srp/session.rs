@@ -16,7 +16,7 @@ use crate::registry::AbortScope;
 use lunar_proto::transfer::{DataOutRules, DataOutSegment};
 use lunar_proto::window::precedes;
 use lunar_rdma::{Endpoint, RemoteRange};
-use lunar_runtime::{Buf, ReceivedData, SendPump};
+use lunar_runtime::{Buf, ReceiveStatus, ReceivedData, SendPump};
 use lunar_wire::scsi::{Sense, Status, op};
 use lunar_wire::srp;
 use std::collections::VecDeque;
@@ -311,8 +311,8 @@ impl FrontEnd for SrpSession {
         state.front_mut().queue = queue;
         let connection = state.front().connection.clone();
         match state.with_busy_scope(Some(scope.clone()), |state| connection.take_arrived(state)) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(EndReason::ConnectionClosed),
+            Ok(ReceiveStatus::More | ReceiveStatus::Full) => Ok(()),
+            Ok(ReceiveStatus::End) => Err(EndReason::ConnectionClosed),
             Err(_) => Err(EndReason::ConnectionLost),
         }
     }
