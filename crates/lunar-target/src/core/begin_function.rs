@@ -6,9 +6,6 @@ use super::task_management::{Function, ManagementResponse};
 use crate::fence;
 use std::rc::Rc;
 
-/// Task management functions without a response that a session may have.
-const MAX_FUNCTIONS: usize = 16;
-
 /// A request for a function.
 #[derive(Clone, Copy, Debug)]
 pub struct FunctionRequest {
@@ -43,13 +40,13 @@ impl<F: FrontEnd> State<F> {
         if let Some(refusal) = self.refuses(request.function, request.lun) {
             return Err(FunctionRefusal::Answered(refusal));
         }
-        if self.functions >= MAX_FUNCTIONS {
+        if self.functions.is_full() {
             return Err(FunctionRefusal::TooMany);
         }
         let Some(nexus) = self.nexus() else { return Ok(()) };
         // With a closed fence, another core has ended the session, which answers nothing more.
         let Some(under_way) = fence::enter(nexus.fence().clone()) else { return Ok(()) };
-        self.functions += 1;
+        self.functions.begin();
         lunar_runtime::spawn(async move {
             let _under_way = under_way;
             nexus.run_function(request, reply).await;
@@ -68,7 +65,7 @@ impl<F: FrontEnd> ItNexus<F> {
         let managed = self.manage(request).await;
         {
             let mut state = self.state();
-            state.functions -= 1;
+            state.functions.end();
             if state.phase() != SessionPhase::Ended {
                 reply(&mut state, managed);
             }

@@ -4,6 +4,7 @@
 use super::data_in::DataIn;
 use super::execution::TaskExecution;
 use super::front_end::FrontEnd;
+use super::nexus::State;
 use crate::LogicalUnit;
 use crate::exec::{self, ExecutionOutput, ExecutionResult};
 use lunar_runtime::Buf;
@@ -132,10 +133,10 @@ impl<F: FrontEnd> TaskExecution<F> {
         if state.is_aborted(tag, self.serial) {
             return;
         }
-        let Some(sent) = state.tasks.get(&tag).map(|task| task.sent) else { return };
+        let State { tasks, front, .. } = &mut *state;
+        let Some(task) = tasks.find_mut(tag, self.serial) else { return };
         let len = part.len();
-        let sent = state.front.data_in(&self.command, DataIn::Buf(part, len), sent);
-        state.tasks.entry(tag).and_modify(|task| task.sent = sent);
+        task.sent = front.data_in(&self.command, DataIn::Buf(part, len), task.sent);
         drop(state);
         // Flush now: the request for the next parts does not use this send queue, and would leave before this part.
         F::flush(&self.nexus);

@@ -78,9 +78,9 @@ impl<F: FrontEnd> State<F> {
         let Some(work) = DirectIo::of(&self.pool, handle, c, plan, data) else { return false };
         let Some(under_way) = fence::enter(nexus.fence().clone()) else { return false };
         let (unit, inside, queue) = (handle.unit.clone(), handle.task_set().into_guard(), handle.queue());
-        self.serial += 1;
+        let serial = self.tasks.next_serial();
         let task = Task {
-            serial: self.serial,
+            serial,
             command: c.clone(),
             lu_nexus: Some((unit.clone(), handle.nexus.id())),
             copy_nexuses: Vec::new(),
@@ -93,11 +93,11 @@ impl<F: FrontEnd> State<F> {
             started_at: None,
             waited: Some(Duration::ZERO),
         };
-        self.tasks.insert(c.tag, task);
+        self.tasks.insert(task);
         let begun = DirectIoCommand {
             tag: c.tag,
             connection: c.connection,
-            serial: self.serial,
+            serial,
             unit,
             inside,
             _under_way: under_way,

@@ -91,7 +91,7 @@ impl<F: FrontEnd> TaskExecution<F> {
     /// Notes how long the command has waited for its execution, which begins now.
     pub fn end_wait(&self) {
         let mut state = self.nexus.state();
-        if let Some(task) = state.tasks.get_mut(&self.command.tag).filter(|t| t.serial == self.serial) {
+        if let Some(task) = state.tasks.find_mut(self.command.tag, self.serial) {
             task.waited = task.started_at.map(|started_at| started_at.elapsed());
         }
     }
@@ -194,7 +194,7 @@ impl<F: FrontEnd> ItNexus<F> {
     /// Ends a task: its response leaves, unless the task was aborted.
     pub(super) fn end_task(self: &Rc<Self>, tag: u32, serial: u64, end: TaskEnd) {
         let mut state = self.state();
-        if state.tasks.get(&tag).is_none_or(|t| t.serial != serial) {
+        if state.tasks.find(tag, serial).is_none() {
             return;
         }
         let Some(task) = state.remove(tag) else { return };

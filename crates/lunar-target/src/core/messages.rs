@@ -44,7 +44,7 @@ pub async fn serve<F: FrontEnd>(nexus: Weak<ItNexus<F>>, messages: flume::Receiv
 impl<F: FrontEnd> ItNexus<F> {
     /// Ends the session. `done` is dropped when it is over.
     fn end_for(&self, reason: EndReason, done: DoneSender) {
-        self.state().waiting_for_end.push(done);
+        self.state().notify_end(done);
         self.end(reason);
     }
 
@@ -55,7 +55,7 @@ impl<F: FrontEnd> ItNexus<F> {
         self.wait_until(|s| s.tasks.is_empty() || s.phase() == SessionPhase::Ended).await;
         let asks = {
             let mut state = self.state();
-            state.waiting_for_end.push(done);
+            state.notify_end(done);
             let asks = state.phase() == SessionPhase::LoggingOut && !state.info.is_discovery();
             asks && state.front.request_logout(TIME_TO_LOG_OUT_S)
         };

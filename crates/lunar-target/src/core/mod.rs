@@ -3,6 +3,7 @@
 //! A front end ([`FrontEnd`]) submits commands and data, and receives data, requests for data, and responses. These
 //! are the transport protocol services of SAM-5. The core does not know PDUs.
 
+mod abort;
 mod access_rights;
 mod begin_function;
 mod chunked_write;
@@ -15,6 +16,7 @@ mod data_out_buffers;
 mod direct_io;
 mod execution;
 mod front_end;
+mod function_state;
 mod io_queue;
 pub mod keepalive;
 mod lun_map;
@@ -29,6 +31,7 @@ mod submit;
 mod task;
 mod task_context;
 mod task_management;
+mod task_table;
 mod transfer;
 
 pub use begin_function::{FunctionRefusal, FunctionRequest};

@@ -1,8 +1,10 @@
 //! An I_T nexus: the SCSI state of a session of any transport. It lives on one core.
 
 use super::front_end::FrontEnd;
+use super::function_state::{FunctionCount, IndeterminateTasks};
 use super::lun_map::NexusLuns;
 use super::task::{AbortResponse, Task};
+use super::task_table::TaskTable;
 use crate::access::LoginContext;
 use crate::end_reason::EndReason;
 use crate::exec;
@@ -15,7 +17,6 @@ use event_listener::Event;
 use lunar_runtime::{Buf, Pool, SendPump};
 use lunar_scsi::NexusPorts;
 use std::cell::{RefCell, RefMut};
-use std::collections::{HashMap, VecDeque};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
@@ -63,14 +64,11 @@ pub struct State<F: FrontEnd> {
     pub(super) pool: Pool,
     pub(super) luns: NexusLuns,
     /// Commands that did not complete at once, by tag.
-    pub(super) tasks: HashMap<u32, Task>,
-    /// The serial of the latest task.
-    pub(super) serial: u64,
-    /// Serials of tasks that have ended here, but that the remote logical unit may still execute. The oldest ones are
-    /// dropped.
-    pub(super) indeterminate: VecDeque<u64>,
+    pub(super) tasks: TaskTable,
+    /// Tasks that the remote logical unit may still execute.
+    pub(super) indeterminate: IndeterminateTasks,
     /// Task management functions that have not ended.
-    pub(super) functions: usize,
+    pub(super) functions: FunctionCount,
     /// Upper bits of the tag of the latest transfer.
     pub(super) transfer_base: u32,
     /// Number of requests for data that were sent.
@@ -84,7 +82,7 @@ pub struct State<F: FrontEnd> {
     /// The reason for the end. None: the initiator closed the connection.
     end: Option<EndReason>,
     /// Dropped when the session is over.
-    pub(super) waiting_for_end: Vec<DoneSender>,
+    waiting_for_end: Vec<DoneSender>,
 }
 
 fn port_of(shared: &ServerState, info: &SessionInfo, login_context: &LoginContext) -> Arc<NexusPorts> {
@@ -134,10 +132,9 @@ impl<F: FrontEnd> ItNexus<F> {
                 login_context,
                 tsih,
                 pool,
-                tasks: HashMap::new(),
-                serial: 0,
-                indeterminate: VecDeque::new(),
-                functions: 0,
+                tasks: TaskTable::default(),
+                indeterminate: IndeterminateTasks::default(),
+                functions: FunctionCount::default(),
                 transfer_base: 0,
                 requests: 0,
                 is_data_timer_running: false,
@@ -309,6 +306,11 @@ impl<F: FrontEnd> State<F> {
         self.end.get_or_insert(reason);
     }
 
+    /// Drops this sender when the session is over.
+    pub(super) fn notify_end(&mut self, done: DoneSender) {
+        self.waiting_for_end.push(done);
+    }
+
     /// Takes the senders that wait for the end.
     pub fn take_waiting_for_end(&mut self) -> Vec<DoneSender> {
         std::mem::take(&mut self.waiting_for_end)
@@ -331,17 +333,6 @@ impl<F: FrontEnd> State<F> {
         done
     }
 
-    /// Number of tasks that have not ended.
-    pub fn task_count(&self) -> usize {
-        self.tasks.len()
-    }
-
-    /// Whether a task has this tag.
-    #[inline]
-    pub fn has_task(&self, tag: u32) -> bool {
-        !self.tasks.is_empty() && self.tasks.contains_key(&tag)
-    }
-
     /// Wakes all waiters.
     pub fn notify(&self) {
         if let Some(nexus) = self.me.upgrade() {
@@ -353,39 +344,5 @@ impl<F: FrontEnd> State<F> {
     /// always processed.
     pub fn is_full(&self) -> bool {
         self.busy_scope.is_none() && self.front.is_full()
-    }
-
-    /// Aborts tasks. Returns the serials of all matching tasks, even of those aborted before: the caller waits for
-    /// them.
-    ///
-    /// With `wait`, tasks that receive data end when all requested data have arrived (RFC 7143 section 4.2.3.3).
-    /// Otherwise they end at once.
-    pub(super) fn abort(
-        &mut self,
-        scope: impl Fn(&Task) -> bool,
-        how: AbortResponse,
-        wait: bool,
-    ) -> Vec<u64> {
-        let (mut serials, mut idle) = (Vec::new(), Vec::new());
-        for task in self.tasks.values_mut().filter(|t| scope(t)) {
-            serials.push(task.serial);
-            let how = *task.aborted.get_or_insert(how);
-            if let Some(r) = &mut task.receiving {
-                r.sequencer.stop();
-                r.is_abandoned |= !wait;
-                // A launched task ends on its own.
-                if !r.is_launched && (!wait || r.sequencer.is_complete()) {
-                    idle.push((task.command.tag, how));
-                }
-            }
-        }
-        idle.into_iter().for_each(|(tag, how)| self.end_aborted(tag, how));
-        self.notify();
-        serials
-    }
-
-    /// Aborts the task with this tag, if there is one.
-    pub fn abort_tag(&mut self, tag: u32, how: AbortResponse) {
-        self.abort(|t| t.command.tag == tag, how, false);
     }
 }

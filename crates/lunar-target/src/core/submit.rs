@@ -176,14 +176,14 @@ impl<F: FrontEnd> State<F> {
             chunked_write::is_chunked(&c, lu_nexus.as_ref().map(|(unit, ..)| &**unit), answer.as_ref());
         let receiving = self.begin_data_out(&c, &mut answer, data, is_chunked);
         let tag = c.tag;
-        self.serial += 1;
+        let serial = self.tasks.next_serial();
         let receiving = Some(receiving);
         let epoch = lu_nexus.as_ref().map_or(0, |(.., epoch)| *epoch);
         let medium = lu_nexus.as_ref().map_or(0, |(unit, ..)| unit.lu.medium());
         let lu_nexus = lu_nexus.map(|(unit, nexus, _)| (unit, nexus));
         self.count_ordered(&c, lu_nexus.as_ref(), 1);
         let task = Task {
-            serial: self.serial,
+            serial,
             command: c,
             lu_nexus,
             copy_nexuses: Vec::new(),
@@ -196,12 +196,12 @@ impl<F: FrontEnd> State<F> {
             started_at: self.info.instance_session.get().map(|_| Instant::now()),
             waited: None,
         };
-        self.tasks.insert(tag, task);
+        self.tasks.insert(task);
         self.progress(tag);
     }
 
     /// Counts unfinished ORDERED commands, for which later commands wait.
-    fn count_ordered(
+    pub(super) fn count_ordered(
         &mut self,
         c: &ScsiCommand,
         lu_nexus: Option<&(Arc<LogicalUnit>, lunar_scsi::NexusId)>,
@@ -228,20 +228,5 @@ impl<F: FrontEnd> State<F> {
         {
             handle.nexus.requeue_attention(sense);
         }
-    }
-
-    /// Removes a task, which the caller completes.
-    pub(super) fn remove(&mut self, tag: u32) -> Option<Task> {
-        let task = self.tasks.remove(&tag)?;
-        self.count_ordered(&task.command, task.lu_nexus.as_ref(), -1);
-        if let (Some((unit, _)), Some(Err(unreported))) = (&task.lu_nexus, &task.answer) {
-            self.restore_attention(&task.command, unit, unreported);
-        }
-        Some(task)
-    }
-
-    /// Whether the task was aborted or has ended.
-    pub(super) fn is_aborted(&self, tag: u32, serial: u64) -> bool {
-        self.tasks.get(&tag).is_none_or(|t| t.serial != serial || t.aborted.is_some())
     }
 }

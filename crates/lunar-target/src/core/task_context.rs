@@ -30,7 +30,7 @@ impl<F: FrontEnd> ExecutionContext for TaskContext<'_, F> {
     fn copy_ends(&self, number: u16, segment: &CopySegment) -> Result<CopyEnds, Sense> {
         let mut state = self.nexus.state();
         let ends = state.luns.copy_ends(number, segment)?;
-        if let Some(task) = state.tasks.get_mut(&self.command.tag).filter(|t| t.serial == self.serial) {
+        if let Some(task) = state.tasks.find_mut(self.command.tag, self.serial) {
             task.copy_nexuses.extend([ends.source.nexus, ends.destination.nexus]);
         }
         Ok(ends)

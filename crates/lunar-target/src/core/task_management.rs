@@ -27,9 +27,6 @@ const DATA_TIMEOUT: Duration = Duration::from_secs(2);
 const DATA_TIMEOUT_AT_END: Duration = Duration::from_millis(100);
 /// Time that a function waits for tasks at a remote target. Open-iSCSI waits 15 s for ABORT TASK, so this is shorter.
 const REMOTE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of remembered tasks that a remote target may still execute. A function looks for its tasks as soon
-/// as they have ended.
-const MAX_INDETERMINATE: usize = 4096;
 /// Maximum number of times that a data timeout is extended for an initiator that makes progress.
 const MAX_EXTENSIONS: usize = 5;
 /// Interval at which data in flight are checked.
@@ -95,10 +92,7 @@ impl<F: FrontEnd> State<F> {
 
     /// Records that a remote target may still execute this task, although it ends here.
     pub(super) fn leave_indeterminate(&mut self, serial: u64) {
-        if self.indeterminate.len() >= MAX_INDETERMINATE {
-            self.indeterminate.pop_front();
-        }
-        self.indeterminate.push_back(serial);
+        self.indeterminate.add(serial);
     }
 
     /// The nexus of a LUN field.
@@ -157,7 +151,7 @@ impl<F: FrontEnd> ItNexus<F> {
                 true
             }
         };
-        in_time && !self.state().indeterminate.iter().any(|serial| serials.contains(serial))
+        in_time && !self.state().indeterminate.has_any_of(serials)
     }
 
     /// ABORT TASK SET, CLEAR TASK SET and LOGICAL UNIT RESET.
