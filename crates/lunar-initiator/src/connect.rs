@@ -18,7 +18,7 @@ use lunar_runtime::Stream;
 use lunar_runtime::iscsi::pdu_queue::{Digests, Payload, PduQueue};
 use lunar_wire::iscsi::{BHS_LEN, Bhs, opcode, padded, request};
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The maximum number of consecutive redirections.
 const REDIRECTIONS: u32 = 5;
@@ -172,9 +172,20 @@ pub trait LoginTrace {
     fn record(&mut self, header: &Bhs, data: &[u8]);
 }
 
+/// Observes the attempts to connect to the addresses of a portal.
+pub trait AddressTrace {
+    /// Records the end of an attempt: the time to connect, or the fault.
+    fn attempted(&mut self, address: SocketAddr, result: Result<Duration, &str>);
+}
+
 /// Records nothing.
 impl LoginTrace for () {
     fn record(&mut self, _: &Bhs, _: &[u8]) {}
+}
+
+/// Records nothing.
+impl AddressTrace for () {
+    fn attempted(&mut self, _: SocketAddr, _: Result<Duration, &str>) {}
 }
 
 async fn attempt(
@@ -362,14 +373,12 @@ impl LoginConnection {
         if options.transport != Transport::Tcp {
             return Err(crate::io_error::no_rdma_feature());
         }
+        let addresses = resolve(portal).await?;
         if options.by_device() {
-            return LoginConnection::by_device(&resolve(portal).await?, login_target, options).await;
+            return LoginConnection::by_device(&addresses, login_target, options, &mut ()).await;
         }
-        let tcp = TcpLoginConnection::connect(portal, options.timeouts.login).await?;
-        if let Some(bytes) = options.window {
-            tcp.stream.set_window(bytes as usize).map_err(lost)?;
-        }
-        LoginConnection::over(tcp.stream, login_target, options).await
+        let stream = tcp_stream(&addresses, options, &mut ()).await?;
+        LoginConnection::over(stream, login_target, options).await
     }
 
     /// Adds the other channels of an SRP session. As in Linux, a session may get fewer channels than requested.
@@ -396,10 +405,11 @@ impl LoginConnection {
         addresses: &[SocketAddr],
         login_target: &LoginTarget,
         options: &Options,
+        trace: &mut impl AddressTrace,
     ) -> Result<LoginConnection, Error> {
-        let mut last =
-            Error::new(ErrorCode::Unreachable, "the host name of the portal resolves to no address");
+        let mut last = no_address();
         for address in addresses {
+            let since = Instant::now();
             let wire = match options.transport {
                 Transport::Srp => srp::SrpLoginConnection::by_device(*address, login_target, options)
                     .await
@@ -409,8 +419,14 @@ impl LoginConnection {
                 }
             };
             match wire {
-                Ok(wire) => return Ok(wire),
-                Err(e) => last = e,
+                Ok(wire) => {
+                    trace.attempted(*address, Ok(since.elapsed()));
+                    return Ok(wire);
+                }
+                Err(e) => {
+                    trace.attempted(*address, Err(&e.what));
+                    last = e;
+                }
             }
         }
         Err(last)
@@ -478,6 +494,50 @@ fn no_pdus() -> Error {
     Error::new(ErrorCode::InvalidArgument, "an SRP connection carries no iSCSI PDUs")
 }
 
+/// The error of a name without an address.
+fn no_address() -> Error {
+    Error::new(ErrorCode::Unreachable, "the host name of the portal resolves to no address")
+}
+
+/// Connects over TCP to the first of these addresses that answers within the login timeout.
+pub async fn tcp_stream(
+    addresses: &[SocketAddr],
+    options: &Options,
+    trace: &mut impl AddressTrace,
+) -> Result<Stream, Error> {
+    let stream = first_stream(addresses, options.timeouts.login, trace).await?;
+    if let Some(bytes) = options.window {
+        stream.set_window(bytes as usize).map_err(lost)?;
+    }
+    Ok(stream)
+}
+
+/// Each address gets a share of the time, so that an unresponsive one leaves time for the next.
+async fn first_stream(
+    addresses: &[SocketAddr],
+    limit: Duration,
+    trace: &mut impl AddressTrace,
+) -> Result<Stream, Error> {
+    let share = limit / (addresses.len().max(1) + 1) as u32;
+    let mut last = no_address();
+    for (left, address) in addresses.iter().enumerate().map(|(n, a)| (addresses.len() - 1 - n, a)) {
+        // The last address gets all remaining time: the caller limits the total.
+        let share = if left == 0 { limit } else { share };
+        let since = Instant::now();
+        last = match time_limit::within(share, Stream::connect(*address)).await {
+            Some(Ok(stream)) => {
+                trace.attempted(*address, Ok(since.elapsed()));
+                return Ok(stream);
+            }
+            Some(Err(e)) => no_connection(&e),
+            None => Error::new(ErrorCode::TimedOut, "the portal does not accept a TCP connection in time")
+                .with_hint(hints::LOGIN_TIMEOUT),
+        };
+        trace.attempted(*address, Err(&last.what));
+    }
+    Err(last)
+}
+
 /// A connection during login over a byte stream.
 pub struct TcpLoginConnection {
     stream: Stream,
@@ -485,32 +545,6 @@ pub struct TcpLoginConnection {
 }
 
 impl TcpLoginConnection {
-    /// Connects to the first address of a portal that answers, within `limit`.
-    pub async fn connect(portal: &Portal, limit: Duration) -> Result<TcpLoginConnection, Error> {
-        TcpLoginConnection::to_one_of(&resolve(portal).await?, limit).await
-    }
-
-    /// Each address gets a share of the time, so that an unresponsive one leaves time for the next.
-    async fn to_one_of(addresses: &[SocketAddr], limit: Duration) -> Result<TcpLoginConnection, Error> {
-        let share = limit / (addresses.len().max(1) + 1) as u32;
-        let mut last =
-            Error::new(ErrorCode::Unreachable, "the host name of the portal resolves to no address");
-        for (left, address) in addresses.iter().enumerate().map(|(n, a)| (addresses.len() - 1 - n, a)) {
-            // The last address gets all remaining time: the caller limits the total.
-            let share = if left == 0 { limit } else { share };
-            match time_limit::within(share, Stream::connect(*address)).await {
-                Some(Ok(stream)) => return Ok(TcpLoginConnection { stream, begun: Vec::new() }),
-                Some(Err(e)) => last = no_connection(&e),
-                None => {
-                    last =
-                        Error::new(ErrorCode::TimedOut, "the portal does not accept a TCP connection in time")
-                            .with_hint(hints::LOGIN_TIMEOUT)
-                }
-            }
-        }
-        Err(last)
-    }
-
     /// Sends a PDU.
     pub async fn send(&mut self, pdu: Pdu) -> Result<(), Error> {
         let mut out = PduQueue::default();
@@ -559,9 +593,21 @@ impl TcpLoginConnection {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use std::net::{TcpListener, TcpStream};
+
+    /// An address that does not answer while the returned sockets are open.
+    pub fn silent_address() -> (SocketAddr, TcpListener, Vec<TcpStream>) {
+        let full = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let silent = full.local_addr().expect("bound");
+        // A listener with a full backlog drops further SYNs.
+        rustix::net::listen(&full, 0).expect("listen with backlog 0");
+        let moment = Duration::from_millis(200);
+        let held: Vec<_> = (0..4).map_while(|_| TcpStream::connect_timeout(&silent, moment).ok()).collect();
+        assert!(held.len() < 4, "the backlog is not full");
+        (silent, full, held)
+    }
 
     #[test]
     fn login_failure_has_code_and_hint_of_its_variant() {
@@ -601,19 +647,15 @@ mod tests {
     #[test]
     fn address_that_is_silent_leaves_time_for_the_next() {
         compio::runtime::Runtime::new().expect("an event loop").block_on(async {
-            let [full, open] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-            let [silent, answers] = [&full, &open].map(|l| l.local_addr().expect("bound"));
-            // A listener with a full backlog drops further SYNs.
-            rustix::net::listen(&full, 0).expect("listen with backlog 0");
-            let moment = Duration::from_millis(200);
-            let held: Vec<_> =
-                (0..4).map_while(|_| TcpStream::connect_timeout(&silent, moment).ok()).collect();
-            assert!(held.len() < 4, "the backlog is not full");
+            let (silent, _full, _held) = silent_address();
+            let open = TcpListener::bind("127.0.0.1:0").expect("a free port");
+            let answers = open.local_addr().expect("bound");
             let limit = Duration::from_secs(3);
             let addresses = [silent, silent, answers];
-            let tried = compio::time::timeout(limit, TcpLoginConnection::to_one_of(&addresses, limit));
-            let wire = tried.await.expect("the attempt ends in time").expect("the last address answers");
-            assert_eq!(wire.stream.route().local.map(|a| a.ip()), Some(answers.ip()));
+            let mut trace = ();
+            let tried = compio::time::timeout(limit, first_stream(&addresses, limit, &mut trace));
+            let stream = tried.await.expect("the attempt ends in time").expect("the last address answers");
+            assert_eq!(stream.route().local.map(|a| a.ip()), Some(answers.ip()));
         });
     }
 }

@@ -1,12 +1,11 @@
 //! A login that records each step, for diagnosis.
 
-use crate::connect::{self, LoginConnection, LoginOutcome, LoginTrace};
-use crate::io_error;
+use crate::connect::{self, AddressTrace, LoginConnection, LoginOutcome, LoginTrace};
 use crate::nexus::{self, LoginTarget};
 use crate::options::{Carrier, Transport};
 use crate::{Error, ErrorCode, Options, Portal, srp, time_limit};
 use lunar_proto::initiator::login::LoggedIn;
-use lunar_runtime::stream::{Stream, TcpInfo};
+use lunar_runtime::stream::TcpInfo;
 use lunar_wire::iscsi::text::pairs;
 use lunar_wire::iscsi::{Bhs, opcode};
 use std::net::SocketAddr;
@@ -154,58 +153,20 @@ impl Probe {
         login_target: &LoginTarget,
         options: &Options,
     ) -> Result<LoginConnection, Error> {
+        let addresses = self.addresses.clone();
         if options.by_device() {
-            return self.by_device(login_target, options).await;
+            return LoginConnection::by_device(&addresses, login_target, options, self).await;
         }
-        let stream = self.by_tcp().await?;
+        let stream = connect::tcp_stream(&addresses, options, self).await?;
         self.route = stream.route();
         LoginConnection::over(stream, login_target, options).await
     }
-
-    /// Tries each address through the RDMA device that routes to it.
-    async fn by_device(
-        &mut self,
-        login_target: &LoginTarget,
-        options: &Options,
-    ) -> Result<LoginConnection, Error> {
-        let mut last = nowhere();
-        for address in self.addresses.clone() {
-            let since = Instant::now();
-            match LoginConnection::by_device(&[address], login_target, options).await {
-                Ok(wire) => {
-                    self.connections.push((address, Ok(since.elapsed())));
-                    return Ok(wire);
-                }
-                Err(e) => {
-                    self.connections.push((address, Err(e.what.clone())));
-                    last = e;
-                }
-            }
-        }
-        Err(last)
-    }
-
-    async fn by_tcp(&mut self) -> Result<Stream, Error> {
-        let mut last = nowhere();
-        for address in self.addresses.clone() {
-            let since = Instant::now();
-            match Stream::connect(address).await {
-                Ok(stream) => {
-                    self.connections.push((address, Ok(since.elapsed())));
-                    return Ok(stream);
-                }
-                Err(e) => {
-                    self.connections.push((address, Err(lunar_runtime::error::text(&e))));
-                    last = io_error::no_connection(&e);
-                }
-            }
-        }
-        Err(last)
-    }
 }
 
-fn nowhere() -> Error {
-    Error::new(ErrorCode::Unreachable, "the host name of the portal resolves to no address")
+impl AddressTrace for Probe {
+    fn attempted(&mut self, address: SocketAddr, result: Result<Duration, &str>) {
+        self.connections.push((address, result.map_err(str::to_owned)));
+    }
 }
 
 /// Whether this error means that the target has responded.
@@ -259,6 +220,31 @@ fn keys(text: &[u8]) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn silent_address_is_recorded_and_leaves_time_for_the_next() {
+        compio::runtime::Runtime::new().expect("an event loop").block_on(async {
+            let (silent, _full, _held) = connect::tests::silent_address();
+            let open = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+            let answers = open.local_addr().expect("bound");
+            let portal: Portal = answers.to_string().parse().expect("a portal");
+            let mut options = Options::new("iqn.2026-11.org.example:host");
+            options.timeouts.login = Duration::from_secs(3);
+            let login_target = LoginTarget {
+                portal: portal.clone(),
+                target: None,
+                isid: nexus::new_isid(),
+                is_extra_channel: false,
+            };
+            let mut probe = Probe::of(portal);
+            probe.addresses = vec![silent, answers];
+            let limit = options.timeouts.login;
+            let made = time_limit::within(limit, probe.connect(&login_target, &options)).await;
+            made.expect("the attempt ends in time").expect("the last address answers");
+            let attempts: Vec<_> = probe.connections.iter().map(|(to, end)| (*to, end.is_ok())).collect();
+            assert_eq!(attempts, [(silent, false), (answers, true)]);
+        });
+    }
 
     #[test]
     fn keys_are_shown_without_proofs_and_without_controls() {

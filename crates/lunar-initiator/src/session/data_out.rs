@@ -74,13 +74,7 @@ pub fn unsolicited(len: usize, p: &Parameters) -> usize {
 
 /// The SCSI Command PDU, including a long CDB.
 #[inline]
-fn command(
-    out: &mut pdu_queue::PduQueue,
-    header: Bhs,
-    task: &Task,
-    payload: Payload,
-    digests: Digests,
-) {
+fn command(out: &mut pdu_queue::PduQueue, header: Bhs, task: &Task, payload: Payload, digests: Digests) {
     match &task.rest {
         None => out.push(header, payload, digests),
         Some(rest) => out.push_extended(header, rest.ahs(), payload, digests),
