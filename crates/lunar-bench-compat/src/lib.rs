@@ -35,6 +35,7 @@ pub struct RunContext<'a> {
 
 /// The error of an invalid option, with its fix.
 fn refused(what: impl Into<String>, hint: impl Into<String>) -> Error {
+    let hint: String = hint.into();
     Error::new(ErrorKind::Invalid, what, hint)
 }
 

@@ -2,7 +2,7 @@
 
 use lunar_proto::duration::NotationError;
 use lunar_runtime::CoreSelectionError;
-use lunar_runtime::error::ErrorCode;
+use lunar_runtime::error::{ErrorCode, Hint};
 
 /// The kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,12 +28,12 @@ pub struct Error {
     /// The object, the fault and the value.
     pub what: String,
     /// The fix.
-    pub hint: String,
+    pub hint: Hint,
 }
 
 impl Error {
     /// Creates an error.
-    pub fn new(kind: ErrorKind, what: impl Into<String>, hint: impl Into<String>) -> Error {
+    pub fn new(kind: ErrorKind, what: impl Into<String>, hint: impl Into<Hint>) -> Error {
         Error { kind, what: what.into(), hint: hint.into() }
     }
 }

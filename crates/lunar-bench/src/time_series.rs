@@ -13,7 +13,7 @@ pub const MOST: usize = 1_000_000;
 /// # Errors
 /// If one of these does not hold.
 pub fn check(job: &Job) -> Result<(), Error> {
-    let invalid = |what: String, hint: &str| Err(Error::new(ErrorKind::Invalid, what, hint));
+    let invalid = |what: String, hint: &'static str| Err(Error::new(ErrorKind::Invalid, what, hint));
     if job.interval.is_zero() {
         return invalid("the interval of the time series is 0".into(), "use an interval such as 1 or 100ms");
     }

@@ -34,7 +34,7 @@ impl TargetTransport {
     /// # Errors
     /// If the target has no sessions, or its name has the other format.
     pub fn to(self, target: TargetSpec) -> Result<TargetSpec, Error> {
-        let wrong = |why: &str, hint: &str| {
+        let wrong = |why: &str, hint: &'static str| {
             Error::new(
                 ErrorKind::Invalid,
                 format!("{target}: --transport {} {why}", self.carried().name()),

@@ -19,7 +19,7 @@ const RW: [(&str, bool, IoDirection); 9] = [
     ("randbidir", false, IoDirection::Both),
 ];
 
-fn invalid<T>(what: String, hint: &str) -> Result<T, Error> {
+fn invalid<T>(what: String, hint: &'static str) -> Result<T, Error> {
     Err(Error::new(ErrorKind::Invalid, what, hint))
 }
 
@@ -33,7 +33,8 @@ pub fn rw(word: &str, read_percent: u8) -> Result<(AccessPattern, IoDirection), 
         let known: Vec<&str> = RW.iter().map(|row| row.0).collect();
         let hint =
             nearest_rw(word).map_or_else(|| known.join(", "), |meant| format!("did you mean {meant}?"));
-        return invalid(format!("unknown workload \"{}\"", word.escape_debug()), &hint);
+        let what = format!("unknown workload \"{}\"", word.escape_debug());
+        return Err(Error::new(ErrorKind::Invalid, what, hint));
     };
     let order = if *is_sequential { AccessPattern::Sequential } else { AccessPattern::Random };
     let direction =

@@ -209,7 +209,7 @@ mod tests {
         let missing = || Err(MissingLibrary { what: "no library".into() });
         let e = FabricTransport::among(TargetTransport::Iser, Some(RdmaProvider::Verbs), missing)
             .expect_err("no libraries");
-        assert!(e.what.ends_with("no library") && e.hint == *MissingLibrary::HINT, "{e}");
+        assert!(e.what.ends_with("no library") && e.hint == MissingLibrary::HINT, "{e}");
         assert_eq!(
             FabricTransport::among(TargetTransport::Iser, None, missing).map(|c| c.name()).as_deref(),
             Ok("iser/iwarp")

@@ -1,6 +1,6 @@
 //! Errors: a code for programs, and a message for people.
 
-pub use lunar_runtime::error::{ErrorCode, Hint};
+pub use lunar_runtime::error::{ErrorCode, Hint, Remedy};
 use lunar_wire::scsi::Sense;
 use std::{fmt, io};
 

@@ -170,7 +170,7 @@ pub mod waits;
 pub use command::{Command, CommandResult, Completion, Direction, MAX_CDB_LEN};
 pub use designators::{identity, is_named, naa, name_of};
 pub use discovery::{Discovery, discover};
-pub use error::{Details, Error, ErrorCode, Hint};
+pub use error::{Details, Error, ErrorCode, Hint, Remedy};
 pub use lun::{Lun, Properties, inspect, properties};
 pub use lunar_block::{Backend, BackendQueue, LocalBoxFuture};
 #[doc(inline)]

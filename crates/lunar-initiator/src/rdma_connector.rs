@@ -1,8 +1,7 @@
 //! The source of RDMA connections: a device, or a function of a benchmark or test.
 
-use crate::{Error, ErrorCode};
+use crate::{Error, ErrorCode, hints};
 use lunar_rdma::{ConnParam, ConnectError, LocalBoxFuture};
-use lunar_runtime::error::Hint;
 
 /// Makes an RDMA connection from private data and connection parameters.
 pub trait RdmaConnector:
@@ -22,10 +21,7 @@ pub fn no_device(e: std::io::Error) -> Error {
 }
 
 fn by_device(e: &std::io::Error) -> Error {
-    const DEVICES: Hint = Hint::new(
-        "`lunar rdma list` shows the RDMA devices; remove provider=verbs from the URL to use software iWARP",
-    );
-    let hint = lunar_runtime::error::hint(e).cloned().unwrap_or(DEVICES);
+    let hint = lunar_runtime::error::hint(e).cloned().unwrap_or(hints::NO_RDMA_DEVICE);
     Error::new(ErrorCode::Unreachable, lunar_runtime::error::text(e)).with_hint(hint)
 }
 
@@ -44,6 +40,6 @@ mod tests {
             ("cannot open it: No such device", Some("load its module"))
         );
         let e = by_device(&std::io::Error::other("no device leads there"));
-        assert!(e.hint.as_deref().is_some_and(|hint| hint.contains("rdma list")));
+        assert_eq!(e.hint, Some(hints::NO_RDMA_DEVICE));
     }
 }

@@ -4,7 +4,7 @@ use crate::loops::{self, LoopDetector};
 use crate::upstream::{Upstream, probe};
 use crate::{Found, FoundLun, FoundTarget};
 use compio::runtime::JoinHandle;
-use lunar_initiator::ErrorCode;
+use lunar_initiator::{ErrorCode, Hint};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -27,6 +27,9 @@ impl Default for ProbeSchedule {
     }
 }
 
+/// The words of a hint in the log.
+pub type HintWords = fn(&Hint) -> &str;
+
 /// The result of one probe.
 type ProbeResult = ((String, String), Vec<FoundTarget>);
 
@@ -38,6 +41,7 @@ pub async fn watch(
     pace: ProbeSchedule,
     known: Found,
     loops: Arc<LoopDetector>,
+    hint_words: HintWords,
     sender: flume::Sender<Found>,
 ) {
     let (probe_sender, seen) = flume::unbounded();
@@ -46,7 +50,9 @@ pub async fn watch(
     // The tasks end when this is dropped.
     let _tasks: Vec<JoinHandle<()>> = upstreams
         .into_iter()
-        .map(|upstream| compio::runtime::spawn(attend(upstream, pace, loops.clone(), probe_sender.clone())))
+        .map(|upstream| {
+            compio::runtime::spawn(attend(upstream, pace, loops.clone(), hint_words, probe_sender.clone()))
+        })
         .collect();
     drop(probe_sender);
     let (mut all, mut missing) = (known, MissedProbes::default());
@@ -72,6 +78,7 @@ async fn attend(
     upstream: Upstream,
     pace: ProbeSchedule,
     loops: Arc<LoopDetector>,
+    hint_words: HintWords,
     probe_sender: flume::Sender<ProbeResult>,
 ) {
     let mut pause = pace.first;
@@ -99,7 +106,7 @@ async fn attend(
                     tracing::warn!(
                         router = upstream.router,
                         upstream = upstream.name,
-                        hint = e.hint.as_deref(),
+                        hint = e.hint.as_ref().map(hint_words),
                         "cannot probe the upstream: {e}"
                     );
                 }

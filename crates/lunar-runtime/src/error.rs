@@ -106,12 +106,43 @@ impl From<io::ErrorKind> for ErrorCode {
 
 /// The fix for an error, for people. Code attaches it where it creates the error, and never parses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hint(Cow<'static, str>);
+pub struct Hint {
+    text: Cow<'static, str>,
+    remedy: Option<Remedy>,
+}
+
+/// A fix for which a program may have a command or an option. The text of its [`Hint`] names none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Remedy {
+    /// Examine the network, or raise the timeout of the login.
+    LoginTimeout,
+    /// Examine the network, or raise the timeout of the recovery.
+    RecoveryTimeout,
+    /// Give paths to the same logical unit.
+    PathsDiffer,
+    /// Use a device of this host that does RDMA.
+    NoRdmaDevice,
+    /// Check that the portal is one of iSCSI. The debug log has the PDUs.
+    NotIscsi,
+    /// Check that the portal is one of SRP. The debug log has the messages.
+    NotSrp,
+}
 
 impl Hint {
     /// A hint of fixed text.
     pub const fn new(text: &'static str) -> Hint {
-        Hint(Cow::Borrowed(text))
+        Hint { text: Cow::Borrowed(text), remedy: None }
+    }
+
+    /// A hint that a program may show in words of its own.
+    pub const fn with_remedy(text: &'static str, remedy: Remedy) -> Hint {
+        Hint { text: Cow::Borrowed(text), remedy: Some(remedy) }
+    }
+
+    /// The fix, if a program may have a command or an option for it.
+    pub fn remedy(&self) -> Option<Remedy> {
+        self.remedy
     }
 }
 
@@ -123,20 +154,14 @@ impl From<&'static str> for Hint {
 
 impl From<String> for Hint {
     fn from(text: String) -> Hint {
-        Hint(Cow::Owned(text))
-    }
-}
-
-impl From<Hint> for String {
-    fn from(hint: Hint) -> String {
-        hint.0.into_owned()
+        Hint { text: Cow::Owned(text), remedy: None }
     }
 }
 
 impl std::ops::Deref for Hint {
     type Target = str;
     fn deref(&self) -> &str {
-        &self.0
+        &self.text
     }
 }
 

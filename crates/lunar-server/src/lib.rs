@@ -33,6 +33,7 @@ mod build;
 pub mod config;
 mod difference;
 mod examine;
+pub mod hints;
 mod identity;
 mod listeners;
 pub mod routes;

@@ -1,8 +1,8 @@
 //! Exit statuses of all commands that use targets, in one table. Errors of iSCSI have the statuses of Open-iSCSI.
 
 use lunar_initiator::{Error, ErrorCode};
-use lunar_runtime::error::Hint;
 use lunar_server::Problem;
+use lunar_server::hints::words;
 use std::process::ExitCode;
 
 /// Exit status of a failed command. 0 is success, 2 is an invalid command line.
@@ -180,7 +180,7 @@ impl From<lunar_bench::Error> for Failure {
             lunar_bench::ErrorKind::Medium(code) => of(code).0,
             lunar_bench::ErrorKind::Target(None) | lunar_bench::ErrorKind::System => Exit::General,
         };
-        Failure::new(exit, e.what, e.hint)
+        Failure::new(exit, e.what, words(&e.hint))
     }
 }
 
@@ -190,7 +190,7 @@ impl From<Error> for Failure {
         let is_missing = e.sense.is_some_and(|sense| sense.asc == 0x25);
         let (exit, hint) = of(if is_missing { ErrorCode::NotFound } else { e.code });
         let lunar_initiator::Details { what, hint: better, .. } = e.into_details();
-        Failure::new(exit, what, better.unwrap_or(Hint::new(hint)))
+        Failure::new(exit, what, better.as_ref().map_or(hint, words))
     }
 }
 

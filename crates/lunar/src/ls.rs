@@ -8,6 +8,7 @@ use crate::output;
 use clap::Args;
 use lunar_initiator::{Error, Options, Session, Url};
 use lunar_proto::size;
+use lunar_server::hints::words;
 use lunar_wire::scsi::lun::decode;
 use serde::Serialize;
 use std::fmt::Write;
@@ -85,7 +86,7 @@ pub fn ls(args: Ls) -> Result<String, Failure> {
 /// Reports on stderr why a target is listed without LUNs, and its unreachable portals.
 fn warn(TargetEntry { target, error, unreachable, .. }: &TargetEntry) {
     for e in unreachable {
-        let hint = e.hint.as_ref().map(|hint| format!("\n  hint: {hint}")).unwrap_or_default();
+        let hint = e.hint.as_ref().map(|hint| format!("\n  hint: {}", words(hint))).unwrap_or_default();
         output::stderr_line(format_args!("warning: {target}: {}{hint}", e.what));
     }
     if let Some(error) = error {

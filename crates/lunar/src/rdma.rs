@@ -62,14 +62,14 @@ pub fn rdma(command: &Rdma) -> Result<String, Failure> {
 fn found(devices: Result<Vec<RdmaDevice>, MissingLibrary>) -> RdmaInventory {
     let (missing, hint) = match &devices {
         Ok(list) if list.is_empty() => {
-            (Some(lunar_rdma::NO_DEVICE.to_owned()), Some(lunar_rdma::NO_DEVICE_HINT.into()))
+            (Some(lunar_rdma::NO_DEVICE.to_owned()), Some(lunar_rdma::NO_DEVICE_HINT.to_string()))
         }
         Ok(list) if list.iter().all(|device| !device.is_usable) => (
             Some("rdma-core has no provider for the RDMA devices of this host".to_owned()),
             Some("install the providers of rdma-core (Debian, Ubuntu: ibverbs-providers)".to_owned()),
         ),
         Ok(_) => (None, None),
-        Err(missing) => (Some(missing.to_string()), Some(MissingLibrary::HINT.into())),
+        Err(missing) => (Some(missing.to_string()), Some(MissingLibrary::HINT.to_string())),
     };
     let iwarp = ProviderStatus {
         name: "iwarp",

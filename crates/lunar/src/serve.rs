@@ -16,7 +16,7 @@ use lunar_router::routes::Routes;
 use lunar_runtime::CoreSelection;
 use lunar_server::config::{self, Config};
 use lunar_server::routes::{Found, expand_early};
-use lunar_server::{Arguments, ErrorCode, Problem, ServeContext, Units, folders};
+use lunar_server::{Arguments, ErrorCode, Problem, ServeContext, Units, folders, hints};
 use lunar_target::config::TargetConfig;
 use retry::Retry;
 use routed::{AdminHandler, send_event};
@@ -183,7 +183,7 @@ impl<S: TargetServer> Service<S> {
         // A reload may add the first router. Until then, the file is neither read nor written.
         let loops = LoopDetector::kept_in(&state_dir.join("router.id"));
         let ports = isids::IsidStore::kept_in(&state_dir);
-        let routes = Routes::start(loops, ports, move || send_event(&found, ServeEvent::Found));
+        let routes = Routes::start(loops, ports, hints::words, move || send_event(&found, ServeEvent::Found));
         let routes = routes.map_err(|e| vec![cannot_serve(&e)])?;
         let routes = Arc::new(routes);
         let mut units = Units::new(state_dir).with(routes.clone());

@@ -320,7 +320,7 @@ impl Args {
     }
 
     fn order(&self, order: AccessPattern) -> Result<AccessPattern, Error> {
-        let invalid = |what: String, hint: &str| Err(Error::new(ErrorKind::Invalid, what, hint));
+        let invalid = |what: String, hint: &'static str| Err(Error::new(ErrorKind::Invalid, what, hint));
         match (order, self.zipf, &self.stride) {
             (AccessPattern::Random, Some(theta), _) if theta > 0.0 && theta <= 100.0 => {
                 Ok(AccessPattern::Zipf(theta))

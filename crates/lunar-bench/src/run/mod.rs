@@ -175,7 +175,7 @@ fn collect_until(moment: Option<Instant>, ends: &Receiver<SessionResult>, ended:
 
 /// Checks a job against a capacity, and returns the number of bytes that it uses.
 pub(crate) fn check(job: &Job, capacity: u64) -> Result<u64, Error> {
-    let invalid = |what: String, hint: &str| Err(Error::new(ErrorKind::Invalid, what, hint));
+    let invalid = |what: String, hint: &'static str| Err(Error::new(ErrorKind::Invalid, what, hint));
     let room = capacity.saturating_sub(job.offset);
     let span = job.span.unwrap_or(room);
     if job.sizes.is_empty() || job.sizes.iter().any(|size| size.0 == 0 || size.1 == 0) || job.depth == 0 {

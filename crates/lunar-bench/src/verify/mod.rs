@@ -139,7 +139,7 @@ impl VerifyOptions {
     }
 }
 
-fn invalid<T>(what: impl Into<String>, hint: &str) -> Result<T, Error> {
+fn invalid<T>(what: impl Into<String>, hint: &'static str) -> Result<T, Error> {
     Err(Error::new(ErrorKind::Invalid, what, hint))
 }
 

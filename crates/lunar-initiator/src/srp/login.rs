@@ -10,7 +10,7 @@ use crate::nexus::LoginTarget;
 use crate::protocol_mismatch::{self, mismatch, no_rdma};
 use crate::rdma_connector::{RdmaConnector, no_device};
 use crate::session::transport;
-use crate::{Error, ErrorCode, Options};
+use crate::{Error, ErrorCode, Options, hints};
 use lunar_proto::initiator::login::LoggedIn;
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::{ConnParam, ConnectError, ConnectedEndpoint};
@@ -186,9 +186,8 @@ pub fn finish(
         ));
     }
     let response = response.map_err(|e| {
-        Error::new(ErrorCode::ProtocolError, format!("the portal sent an invalid SRP login response: {e}")).with_hint(
-            "check that the portal serves SRP. If it does, the target is at fault: LUNAR_LOG=debug logs details",
-        )
+        Error::new(ErrorCode::ProtocolError, format!("the portal sent an invalid SRP login response: {e}"))
+            .with_hint(hints::NOT_SRP)
     })?;
     if response.formats & format::DIRECT == 0 {
         let what = format!(

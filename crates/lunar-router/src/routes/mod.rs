@@ -15,7 +15,7 @@ use crate::failover::{self, Pair};
 use crate::isids;
 use crate::loops::{LoopDetector, name};
 use crate::upstream::Upstream;
-use crate::watch::{ProbeSchedule, watch};
+use crate::watch::{HintWords, ProbeSchedule, watch};
 use lunar_initiator::{Error, ErrorCode};
 use lunar_runtime::{Cores, either};
 use lunar_target::Instance;
@@ -36,6 +36,7 @@ struct RoutesInner {
     loops: Arc<LoopDetector>,
     isids: isids::IsidStore,
     state: Mutex<State>,
+    hint_words: HintWords,
     changed: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -80,17 +81,20 @@ impl RoutesInner {
 }
 
 impl Routes {
-    /// Starts without upstreams. `changed` is called after each discovery with a change.
+    /// Starts without upstreams. `changed` is called after each discovery with a change. The log has hints in the words
+    /// of `hint_words`.
     ///
     /// # Errors
     /// When its event loop cannot be started.
     pub fn start(
         loops: LoopDetector,
         isids: isids::IsidStore,
+        hint_words: HintWords,
         changed: impl Fn() + Send + Sync + 'static,
     ) -> io::Result<Routes> {
         let (loops, state, changed) = (Arc::new(loops), Mutex::default(), Box::new(changed));
-        Ok(Routes { cores: Cores::one()?, shared: Arc::new(RoutesInner { loops, isids, state, changed }) })
+        let shared = Arc::new(RoutesInner { loops, isids, state, hint_words, changed });
+        Ok(Routes { cores: Cores::one()?, shared })
     }
 
     /// Replaces the upstreams. Discoveries of retained upstreams are kept.
@@ -133,7 +137,8 @@ impl Routes {
         let (known, shared) = (state.found.clone(), self.shared.clone());
         self.cores.run_on(0, move || {
             let (sender, found) = flume::unbounded();
-            let looks = watch(upstreams, ProbeSchedule::default(), known, shared.loops.clone(), sender);
+            let pace = ProbeSchedule::default();
+            let looks = watch(upstreams, pace, known, shared.loops.clone(), shared.hint_words, sender);
             lunar_runtime::spawn(async move {
                 // The tasks end when this is dropped.
                 let mut looks = vec![compio::runtime::spawn(looks)];
@@ -315,8 +320,8 @@ mod tests {
 
     #[test]
     fn eligibility_survives_a_rebuilt_pair() {
-        let routes =
-            Routes::start(LoopDetector::default(), isids::IsidStore::default(), || {}).expect("routes");
+        let routes = Routes::start(LoopDetector::default(), isids::IsidStore::default(), |hint| hint, || {})
+            .expect("routes");
         let eligible = || routes.pair("r1").expect("a pair").status().eligible;
         routes.pairs(vec![pair(1)]);
         assert!(eligible());

@@ -95,8 +95,8 @@ mod tests {
 
     /// Routes to a discovered disk.
     fn routes() -> Routes {
-        let routes =
-            Routes::start(LoopDetector::default(), isids::IsidStore::default(), || {}).expect("routes");
+        let routes = Routes::start(LoopDetector::default(), isids::IsidStore::default(), |hint| hint, || {})
+            .expect("routes");
         routes.pairs(vec![pair(1)]);
         routes.set(vec![upstream(1)]);
         let disk = FoundLun { block_size: 512, capacity: 1 << 20, ..FoundLun::default() };

@@ -112,6 +112,7 @@ fn probe_reports_first_result_and_changes() {
             pace,
             Found::default(),
             Arc::default(),
+            |hint| hint,
             sender,
         ));
         pause(200).await;

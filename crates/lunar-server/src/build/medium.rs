@@ -3,8 +3,8 @@
 use super::filters::filtered;
 use super::reusable_media::ReusableMedia;
 use super::{Name, Units, medium_history};
-use crate::Diagnostic;
 use crate::config::{LunConfig, Share};
+use crate::{Diagnostic, hints};
 use lunar_block::filter::RateLimit;
 use lunar_block::{Backend, BackendSpec, SizeRule};
 use lunar_proto::size;
@@ -88,7 +88,7 @@ impl Units {
             let opened = routes.open(place);
             let rate = |opened: &RoutedLu| self.rate(lun, matches!(opened, RoutedLu::Commands(..)));
             return opened.map(|opened| Medium::of(rate(&opened), opened)).map_err(|e| {
-                let hint = e.hint.clone().unwrap_or_else(|| "check the upstream: lunar ls URL".into());
+                let hint = e.hint.as_ref().map_or("check the upstream: lunar ls URL", hints::words);
                 Diagnostic::new(format!("{}: {}", lun.source, e.what), hint)
             });
         }

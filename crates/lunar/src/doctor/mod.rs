@@ -14,6 +14,7 @@ use lunar_initiator::{Error, ErrorCode, Options, Probe, Url};
 use lunar_proto::chap::Algorithm;
 use lunar_proto::initiator::login::LoggedIn;
 use lunar_server::Problem;
+use lunar_server::hints::words;
 use lunar_wire::scsi::lun::decode;
 use report::{DoctorReport, Finding, LunProperties, SessionSummary, Severity};
 use std::sync::Arc;
@@ -130,7 +131,7 @@ async fn log_in_at_one(
                 weight: Severity::Warning,
                 code: Some(e.code),
                 what: e.what.clone(),
-                hint: e.hint.clone().map(String::from).unwrap_or_default(),
+                hint: e.hint.as_ref().map(words).unwrap_or_default().to_owned(),
             }),
             end => return end.map(|login| (url.clone(), login)),
         }

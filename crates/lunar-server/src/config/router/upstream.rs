@@ -3,6 +3,7 @@
 use super::{Context, Mode, mode};
 use crate::config::lun::Source;
 use crate::config::{attachment, path};
+use crate::hints::words;
 use lunar_block::BackendKind;
 use lunar_config::scsi_text;
 use lunar_config::{Diagnostics, InvalidValue, invalid, unknown};
@@ -290,7 +291,7 @@ fn urls(p: &mut Diagnostics<'_>, s: &mut Section<'_>, base: &Path) -> Option<Vec
             p.add(&at, what, "write URLs that are paths to the same portal, target or LUN");
         }
         if let Err(e) = urls.first().map_or(Ok(()), |first| url.url.check_beside(&first.url)) {
-            p.add(&at, e.what.clone(), e.hint.clone().map(String::from).unwrap_or_default());
+            p.add(&at, e.what.clone(), e.hint.as_ref().map(words).unwrap_or_default());
         }
         urls.push(url);
     }
