@@ -152,7 +152,7 @@ pub trait Endpoint {
     fn waiting(&self) -> usize;
 
     /// Whether anything was sent since the last call, which shows that the peer is receiving.
-    fn has_moved(&self) -> bool;
+    fn take_moved(&self) -> bool;
 
     /// A fence after all messages and RDMA Writes queued so far.
     fn fence(&self) -> u64;

@@ -115,7 +115,7 @@ impl LoopDetector {
     }
 
     /// Records that a target rejected the request, or ended the session. It is asked again only after an outage.
-    pub fn is_no_router(&self, there: UpstreamTarget<'_>) {
+    pub fn record_no_router(&self, there: UpstreamTarget<'_>) {
         let mut routes = self.routes();
         let route = routes.entry(there.upstream.to_owned()).or_default();
         route.behind.remove(there.target);
@@ -123,7 +123,7 @@ impl LoopDetector {
     }
 
     /// Records that an upstream is down: when it returns, it may be a router.
-    pub fn is_away(&self, upstream: &str) {
+    pub fn record_outage(&self, upstream: &str) {
         self.routes().entry(upstream.to_owned()).or_default().silent.clear();
     }
 
@@ -338,9 +338,9 @@ mod tests {
     #[test]
     fn non_router_is_asked_again_after_an_outage() {
         let a = router();
-        a.is_no_router(THERE);
+        a.record_no_router(THERE);
         assert!(a.is_silent(THERE) && !a.is_silent(UpstreamTarget { target: "other", ..THERE }));
-        a.is_away("u");
+        a.record_outage("u");
         assert!(!a.is_silent(THERE));
     }
 

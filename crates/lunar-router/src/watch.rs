@@ -99,7 +99,7 @@ async fn attend(
             Err(e) => {
                 // A target that responds at all was not down.
                 if matches!(e.code, ErrorCode::Unreachable | ErrorCode::UnknownHost | ErrorCode::TimedOut) {
-                    loops.is_away(&loops::name(&upstream.router, &upstream.name));
+                    loops.record_outage(&loops::name(&upstream.router, &upstream.name));
                 }
                 *upstream.obstacle.lock().unwrap_or_else(PoisonError::into_inner) = Some(e.what.clone());
                 if last.as_ref() != Some(&e) {

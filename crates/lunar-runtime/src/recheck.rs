@@ -42,13 +42,13 @@ impl Recheck {
 
     /// Whether to ask the kernel now. If so, the new answer is valid from now on.
     #[inline]
-    pub fn is_due(&self) -> bool {
+    pub fn take_due(&self) -> bool {
         // The coarse clock costs a few nanoseconds, the precise one several times as much.
         let tick = Some(clock_gettime(ClockId::MonotonicCoarse));
-        self.tick.replace(tick) != tick && self.is_old()
+        self.tick.replace(tick) != tick && self.renew_if_old()
     }
 
-    fn is_old(&self) -> bool {
+    fn renew_if_old(&self) -> bool {
         let now = Instant::now();
         let is_old = self.asked.get().is_none_or(|asked| now.duration_since(asked) >= HOLDS);
         if is_old {
@@ -79,21 +79,21 @@ mod tests {
     #[test]
     fn answer_that_is_forgotten_is_due() {
         let recheck = Recheck::new();
-        assert!(recheck.is_due());
+        assert!(recheck.take_due());
         recheck.forget();
-        assert!(recheck.is_due());
+        assert!(recheck.take_due());
     }
 
     #[test]
     fn old_answer_is_due_in_the_next_batch() {
         let recheck = Recheck::new();
         let begun = Instant::now();
-        assert!(recheck.is_due());
+        assert!(recheck.take_due());
         recheck.next_batch();
         // On a machine that stalls here, the answer may have expired already.
-        assert!(!recheck.is_due() || begun.elapsed() >= HOLDS);
+        assert!(!recheck.take_due() || begun.elapsed() >= HOLDS);
         std::thread::sleep(HOLDS);
         recheck.next_batch();
-        assert!(recheck.is_due());
+        assert!(recheck.take_due());
     }
 }

@@ -88,7 +88,7 @@ pub struct SendQueue {
     waiting: usize,
     /// Bytes sent so far.
     left: u64,
-    /// Whether bytes were sent since [`SendQueue::has_moved`].
+    /// Whether bytes were sent since [`SendQueue::take_moved`].
     moved: bool,
 }
 
@@ -195,7 +195,7 @@ impl SendQueue {
     }
 
     /// Whether bytes were sent since the last call, which shows that the peer receives.
-    pub fn has_moved(&mut self) -> bool {
+    pub fn take_moved(&mut self) -> bool {
         std::mem::take(&mut self.moved)
     }
 

@@ -171,7 +171,7 @@ impl Stream {
     /// receive or tick of the coarse clock.
     #[inline]
     pub fn peer_state(&self) -> PeerState {
-        if !self.seen_open.is_due() {
+        if !self.seen_open.take_due() {
             return PeerState::Open;
         }
         let state = self.ask_peer_state();

@@ -52,7 +52,8 @@ impl RegisteredSession {
         let (mailbox, messages) = flume::unbounded();
         let request = RegisterRequest { key, replaces, mailbox, info: info.clone() };
         let target = info.target.as_ref().and_then(|name| config.targets.get(name));
-        let may_replace = |replaced: &[ChosenSession]| may_replace(shared, target, replaced, &mut count);
+        let may_replace =
+            |replaced: &[ChosenSession]| check_replacement(shared, target, replaced, &mut count);
         let guard = shared.registry.register(&request, &config.limits, may_replace).await?;
         // A stop ends the sessions that were registered before, and flushes after them.
         if shared.stopping.load(SeqCst) {
@@ -74,7 +75,7 @@ impl RegisteredSession {
 }
 
 /// Refuses a login before sessions end for it. The checks after their end are for changes in the meantime.
-fn may_replace(
+fn check_replacement(
     shared: &ServerState,
     target: Option<&TargetNode>,
     replaced: &[ChosenSession],

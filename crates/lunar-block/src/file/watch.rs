@@ -112,7 +112,7 @@ impl FileBackend {
             // Later writes are newer than the check. Writes of one receive share a check: it costs as much as a small write.
             LOOK.with(Recheck::next_batch);
         }
-        if !LOOK.with(Recheck::is_due) {
+        if !LOOK.with(Recheck::take_due) {
             return;
         }
         if let Some(size) = self.medium.size_known() {

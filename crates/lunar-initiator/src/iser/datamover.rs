@@ -143,8 +143,8 @@ impl transport::Datamover for IserDatamover {
         self.endpoint.waiting()
     }
 
-    fn has_moved(&self) -> bool {
-        self.endpoint.has_moved()
+    fn take_moved(&self) -> bool {
+        self.endpoint.take_moved()
     }
 
     fn flush(&self) -> io::Result<bool> {

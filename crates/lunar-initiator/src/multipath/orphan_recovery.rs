@@ -93,7 +93,7 @@ async fn reset(lun: &Lun, other: &dyn LunPath) -> bool {
     )
     .await;
     if let Some(sent) = sent {
-        lun.session().was_reset(lun.address(), sent).await;
+        lun.session().record_reset(lun.address(), sent).await;
     }
     sent.is_some()
 }

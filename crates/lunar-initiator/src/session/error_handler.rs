@@ -28,11 +28,11 @@ pub async fn watch(local: Rc<LocalSession>) {
         local.state.borrow_mut().look_at_line(now);
         local.end_recovery(now);
         local.end_looks(now);
-        local.may_be_back();
+        local.complete_verified_recovery();
         local.state.borrow_mut().tasks.forget_abandoned();
         local.end_operations(now);
         local.say_what_waits(now);
-        local.may_end_orphans(now);
+        local.reset_overdue_orphans(now);
         local.keep_alive(now);
         if let Some(tag) = local.overdue(now)
             && !local.escalating.replace(true)
@@ -207,7 +207,7 @@ impl LocalSession {
     }
 
     /// A reset also ends orphans.
-    fn was_reset(self: &Rc<Self>, function: TaskManagementFunction, lun: u64, at: Instant) {
+    fn record_reset(self: &Rc<Self>, function: TaskManagementFunction, lun: u64, at: Instant) {
         match function {
             TaskManagementFunction::LunReset => self.prove(Proof::Reset(Some(lun), at)),
             TaskManagementFunction::TargetWarmReset | TaskManagementFunction::TargetColdReset => {
@@ -230,7 +230,7 @@ impl SessionState {
     /// the connection works.
     pub(super) fn look_at_line(&mut self, now: Instant) {
         self.now = now;
-        let moved = self.connection.out().has_moved();
+        let moved = self.connection.out().take_moved();
         let (before, left) = self.connection.look();
         let pings = self.controls.iter_mut().filter(|c| moved && c.asked == ControlKind::Ping);
         pings.for_each(|c| c.since = now);
@@ -286,7 +286,7 @@ pub(super) async fn carry_out(
         let error =
             Error::new(ErrorCode::TimedOut, "a task management function of the caller aborted the command");
         local.ended(&error, before, reaches(function, lun));
-        local.was_reset(function, lun, at);
+        local.record_reset(function, lun, at);
         local.flush_soon();
     }
     answer
@@ -323,7 +323,7 @@ async fn recover_task(local: &Rc<LocalSession>, tag: u32) {
             Ok(COMPLETE | NO_SUCH_TASK) if aborts => return local.ended(&error, before, |_, t| t == tag),
             Ok(COMPLETE) => {
                 local.ended(&error, before, reaches(function, lun));
-                return local.was_reset(function, lun, at);
+                return local.record_reset(function, lun, at);
             }
             Ok(_) | Err(_) => {}
         }

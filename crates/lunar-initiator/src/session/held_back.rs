@@ -7,7 +7,7 @@ use super::unverified_luns::Apart;
 impl SessionState {
     /// Holds back a command if its logical unit is unverified. Returns false if the command may be sent.
     #[inline]
-    pub(super) fn is_set_apart(&mut self, tag: u32) -> bool {
+    pub(super) fn set_apart_unverified(&mut self, tag: u32) -> bool {
         if self.unverified.is_empty() {
             return false;
         }

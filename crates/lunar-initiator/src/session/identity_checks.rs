@@ -159,7 +159,7 @@ impl LocalSession {
         if !self.state.borrow().unverified.wants(lun, look) {
             return true;
         }
-        self.is_back();
+        self.complete_recovery();
         // A unit attention during the check may announce a change after the response.
         if self.state.borrow().doubts != doubts || self.identity(lun) != Some(identity) {
             return false;

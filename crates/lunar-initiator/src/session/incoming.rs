@@ -65,7 +65,7 @@ impl DatamoverEvents for SessionState {
     }
 
     fn filled(&mut self, tag: u32, memory: Buf, short: u32) {
-        self.has_filled(tag, memory, short);
+        self.take_back_filled(tag, memory, short);
     }
 
     fn fail(&mut self, error: Error) {

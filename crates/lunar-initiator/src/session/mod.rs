@@ -303,7 +303,7 @@ impl Session {
     /// of connections that were lost earlier.
     // Public for the routers and attachments of Lunar, which end orphans in other ways than a session does.
     #[doc(hidden)]
-    pub async fn was_reset(&self, lun: u64, at: Instant) {
+    pub async fn record_reset(&self, lun: u64, at: Instant) {
         // An error means that the session has ended: there are no orphans.
         let _ = self.request(|reply| SessionRequest::Prove(Proof::Reset(Some(lun), at), reply)).await;
     }
@@ -312,7 +312,7 @@ impl Session {
     /// the tasks of this session (RFC 7143 section 6.3.5).
     // Public for the routers and attachments of Lunar, which end orphans in other ways than a session does.
     #[doc(hidden)]
-    pub async fn was_reinstated(&self, by: &Session) {
+    pub async fn record_reinstatement(&self, by: &Session) {
         let Some(port) = by.facts().port.filter(|_| by.initiator_port() == self.initiator_port()) else {
             return;
         };

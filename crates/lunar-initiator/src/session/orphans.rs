@@ -152,7 +152,7 @@ impl LocalSession {
 
     /// Handles orphans while there is a connection. The connection is to another target port, so its login did not
     /// end them. After `fast_io_fail`, and again after each further such time, their logical units are reset.
-    pub(super) fn may_end_orphans(self: &Rc<Self>, now: Instant) {
+    pub(super) fn reset_overdue_orphans(self: &Rc<Self>, now: Instant) {
         let is_late = |since: Instant| now.duration_since(since) >= self.options.timeouts.fast_io_fail;
         if self.reset.get().is_some_and(|at| !is_late(at)) {
             return;

@@ -60,7 +60,7 @@ impl LocalSession {
             // The command may have ended before the response to ABORT TASK.
             _ if !matches!(state, Some(TaskState::Sent | TaskState::Orphaned)) => return Ok(()),
             Ok(COMPLETE | NO_SUCH_TASK) => {
-                self.was_aborted(tag, aborted());
+                self.end_aborted(tag, aborted());
                 return Ok(());
             }
             Ok(code) => {
@@ -80,7 +80,7 @@ impl LocalSession {
     }
 
     /// Ends a command that the target has aborted.
-    fn was_aborted(self: &Rc<Self>, tag: u32, error: Error) {
+    fn end_aborted(self: &Rc<Self>, tag: u32, error: Error) {
         let mut state = self.state.borrow_mut();
         if state.tasks.sent(tag).is_some() {
             state.finish(tag, Err(error));

@@ -66,7 +66,7 @@ async fn run(local: &Rc<LocalSession>, connected: Connected) -> Error {
         local.give_up_connection(closed());
     }
     identity_checks::admit(local);
-    local.may_be_back();
+    local.complete_verified_recovery();
     let why = connection::run(local, receiver).await;
     local.remove_connection(&why);
     why
@@ -137,18 +137,18 @@ impl LocalSession {
     }
 
     /// Completes the recovery if no identity checks are due.
-    pub(super) fn may_be_back(&self) {
+    pub(super) fn complete_verified_recovery(&self) {
         let state = self.state.borrow();
         let is_enough = state.online == Online::Yes && state.unverified.is_empty();
         drop(state);
         if is_enough {
-            self.is_back();
+            self.complete_recovery();
         }
     }
 
     /// Completes the recovery once a command has been answered on the new connection. A target that only accepts
     /// logins has not recovered.
-    pub(super) fn is_back(&self) {
+    pub(super) fn complete_recovery(&self) {
         if lock(&self.facts).connected {
             return;
         }

@@ -263,7 +263,7 @@ impl SessionState {
                 return;
             }
             self.queue.pop_front();
-            if self.is_set_apart(tag) {
+            if self.set_apart_unverified(tag) {
                 continue;
             }
             self.end_wait(tag);

@@ -70,7 +70,7 @@ impl SessionState {
     }
 
     /// Takes back the buffer of a read that the target has filled by RDMA, except for the last `short` bytes.
-    pub fn has_filled(&mut self, tag: u32, memory: Buf, short: u32) {
+    pub fn take_back_filled(&mut self, tag: u32, memory: Buf, short: u32) {
         let Some(task) = self.tasks.sent(tag) else { return };
         let expected = task.expected;
         if let Data::In(buf, received) = &mut task.data {

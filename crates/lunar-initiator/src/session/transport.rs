@@ -50,7 +50,7 @@ pub trait Datamover {
     fn waiting(&self) -> usize;
 
     /// Whether anything was sent since the last call.
-    fn has_moved(&self) -> bool;
+    fn take_moved(&self) -> bool;
 
     /// Sends queued PDUs. Returns false if some must wait for [`Datamover::writable`].
     fn flush(&self) -> io::Result<bool>;
@@ -267,10 +267,10 @@ impl TransportSender {
     }
 
     /// Whether a Datamover has sent anything since the last call. A stream counts bytes instead.
-    pub fn has_moved(&self) -> bool {
+    pub fn take_moved(&self) -> bool {
         match self {
             TransportSender::Tcp(_) => false,
-            TransportSender::Datamover(mover) => mover.has_moved(),
+            TransportSender::Datamover(mover) => mover.take_moved(),
         }
     }
 

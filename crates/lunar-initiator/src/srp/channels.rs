@@ -101,9 +101,9 @@ impl transport::Datamover for Channels {
         self.list.iter().map(|channel| channel.mover.waiting()).sum()
     }
 
-    fn has_moved(&self) -> bool {
+    fn take_moved(&self) -> bool {
         // Every channel has its own flag, so each must be read.
-        self.list.iter().fold(false, |moved, channel| channel.mover.has_moved() | moved)
+        self.list.iter().fold(false, |moved, channel| channel.mover.take_moved() | moved)
     }
 
     fn flush(&self) -> io::Result<bool> {

@@ -279,8 +279,8 @@ impl transport::Datamover for SrpDatamover {
         self.endpoint.waiting()
     }
 
-    fn has_moved(&self) -> bool {
-        self.endpoint.has_moved()
+    fn take_moved(&self) -> bool {
+        self.endpoint.take_moved()
     }
 
     fn flush(&self) -> io::Result<bool> {

@@ -168,7 +168,7 @@ impl ServerConnection {
                     receiver.receive(&self.stream, &mut ConnectionRequests(self))?
                 }
                 RequestReceive::Full | RequestReceive::Starved(_) => {
-                    if !self.can_go_on(next, turn).await {
+                    if !self.wait_for_room(next, turn).await {
                         return Ok(());
                     }
                     receiver.resume(&mut ConnectionRequests(self))?
@@ -182,7 +182,7 @@ impl ServerConnection {
 
     /// Waits for room or for a buffer. Returns false if the connection must end first, because later ones wait for
     /// it.
-    async fn can_go_on(&self, missing: RequestReceive, turn: &FairnessTurn<'_>) -> bool {
+    async fn wait_for_room(&self, missing: RequestReceive, turn: &FairnessTurn<'_>) -> bool {
         let is_there = async {
             if let RequestReceive::Starved(len) = missing {
                 let buf = self.pool.get(len).await;

@@ -159,8 +159,8 @@ impl Endpoint for IwarpEndpoint {
         self.engine.borrow().waiting()
     }
 
-    fn has_moved(&self) -> bool {
-        self.engine.borrow_mut().has_moved()
+    fn take_moved(&self) -> bool {
+        self.engine.borrow_mut().take_moved()
     }
 
     fn fence(&self) -> u64 {

@@ -143,8 +143,8 @@ impl Engine {
     }
 
     /// Whether bytes were sent since the last call.
-    pub fn has_moved(&mut self) -> bool {
-        self.transmit.out.has_moved()
+    pub fn take_moved(&mut self) -> bool {
+        self.transmit.out.take_moved()
     }
 
     /// Whether this side may send: the responder waits for the initiator's first FPDU.

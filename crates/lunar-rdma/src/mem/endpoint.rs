@@ -92,7 +92,7 @@ impl Endpoint for MemEndpoint {
         self.link.side(self.me).queue.iter().map(SideWork::size).sum()
     }
 
-    fn has_moved(&self) -> bool {
+    fn take_moved(&self) -> bool {
         std::mem::take(&mut self.link.side(self.me).moved)
     }
 

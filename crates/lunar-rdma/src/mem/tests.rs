@@ -86,10 +86,10 @@ fn messages_arrive_in_order_and_only_when_they_are_flushed() {
     let Pair { a, b, fa, .. } = ready();
     a.send(b"one ", Payload::Bytes(b"two".to_vec()), None);
     a.send(b"three", Payload::Empty, None);
-    assert!(a.waiting() > 12 && !a.has_moved() && fa.outstanding() == 2);
+    assert!(a.waiting() > 12 && !a.take_moved() && fa.outstanding() == 2);
     assert_eq!(came(&b), [""; 0]);
     assert!(a.flush().unwrap());
-    assert!(a.waiting() == 0 && a.has_moved() && !a.has_moved() && fa.outstanding() == 0);
+    assert!(a.waiting() == 0 && a.take_moved() && !a.take_moved() && fa.outstanding() == 0);
     say(&a, "four");
     assert_eq!(came(&b), ["one two", "three", "four"]);
     assert_eq!(came(&b), [""; 0]);

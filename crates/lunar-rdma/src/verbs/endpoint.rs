@@ -458,8 +458,8 @@ impl Endpoint for VerbsEndpoint {
         self.inner.state.borrow().out.waiting()
     }
 
-    fn has_moved(&self) -> bool {
-        self.inner.state.borrow_mut().out.has_moved()
+    fn take_moved(&self) -> bool {
+        self.inner.state.borrow_mut().out.take_moved()
     }
 
     fn fence(&self) -> u64 {
@@ -474,7 +474,7 @@ impl Endpoint for VerbsEndpoint {
 
     fn has_ended(&self) -> bool {
         let mut state = self.inner.state.borrow_mut();
-        if matches!(state.end, EndStage::None) && self.inner.cm_recheck.is_due() {
+        if matches!(state.end, EndStage::None) && self.inner.cm_recheck.take_due() {
             let seen = self.inner.process_cm_events(&mut state);
             state.end.set_pending(seen.err().map(Some));
         }

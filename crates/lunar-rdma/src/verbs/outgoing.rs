@@ -252,7 +252,7 @@ impl Outgoing {
     }
 
     /// Whether anything was sent since the last call.
-    pub fn has_moved(&mut self) -> bool {
+    pub fn take_moved(&mut self) -> bool {
         std::mem::take(&mut self.moved)
     }
 

@@ -60,9 +60,9 @@ fn write_is_signalled_only_if_no_message_follows() {
         (Verb::Write(remote(8)), &[1], true),
     ];
     assert_eq!(signals, want);
-    assert!(!out.has_moved());
+    assert!(!out.take_moved());
     out.completed(posted[1].0);
-    assert_eq!((out.posted.len(), out.out, out.has_moved(), out.has_moved()), (1, 1, true, false));
+    assert_eq!((out.posted.len(), out.out, out.take_moved(), out.take_moved()), (1, 1, true, false));
 }
 
 #[test]

@@ -182,13 +182,13 @@ impl Controller {
 
     async fn take(&mut self, pair: &Arc<Pair>, seize: bool) {
         pair.state().history.wanted();
-        pair.is(Role::Taking);
+        pair.set_role(Role::Taking);
         let results = self.take_all(seize).await;
         let others =
             results.iter().any(|r| r.as_ref().is_err_and(|e| e.code == ErrorCode::ReservationConflict));
         if others || results.iter().all(Result::is_err) {
             self.each(async |owner| owner.release().await).await;
-            return pair.is(Role::Standby);
+            return pair.set_role(Role::Standby);
         }
         self.each(async |owner| {
             if owner.is_taken {
@@ -196,7 +196,7 @@ impl Controller {
             }
         })
         .await;
-        pair.is(Role::Active);
+        pair.set_role(Role::Active);
     }
 
     async fn take_all(&mut self, seize: bool) -> Vec<Result<(), Error>> {
@@ -259,15 +259,15 @@ impl Controller {
         self.owners.iter_mut().for_each(ReservationOwner::lose);
         tracing::warn!(router = pair.spec.router, "the peer router has taken over the storage");
         pair.state().history.fenced(Instant::now());
-        pair.is(Role::Standby);
+        pair.set_role(Role::Standby);
     }
 
     /// Hands the active role to the peer.
     async fn give_up(&mut self, pair: &Arc<Pair>) {
-        pair.is(Role::Yielding);
+        pair.set_role(Role::Yielding);
         self.each(async |owner| owner.release().await).await;
         pair.state().history.yielded(Instant::now());
-        pair.is(Role::Standby);
+        pair.set_role(Role::Standby);
     }
 }
 

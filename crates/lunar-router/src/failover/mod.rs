@@ -259,7 +259,7 @@ impl Pair {
         self.state().asked.elapsed() >= UNASKED
     }
 
-    fn is(&self, role: Role) {
+    fn set_role(&self, role: Role) {
         let before = std::mem::replace(&mut self.state().role, role);
         if before != role {
             tracing::info!(router = self.spec.router, "this router is {} in its failover pair", role.name());

@@ -165,7 +165,7 @@ impl ReservationOwner {
         self.probe().await;
         if self.holder() == Holder::Ours {
             // This router received no events while the peer held the logical unit.
-            remote.may_be_reset();
+            remote.record_possible_reset();
             self.count_refusals();
             self.gate.open();
         }

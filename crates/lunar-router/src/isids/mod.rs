@@ -232,13 +232,13 @@ pub struct ResetTurn<'a> {
 
 impl ResetTurn<'_> {
     /// Records that the reset has ended the commands of old sessions with the logical unit.
-    pub async fn has_ended(self) {
+    pub async fn record_reset(self) {
         self.isids.end(|path, _| path.starts_with(self.key.unit));
         self.isids.save().await;
     }
 
     /// Records that the reset failed. The next attempt is due after the same time.
-    pub fn has_failed(self) {
+    pub fn record_failure(self) {
         if let Some(recorded) = self.isids.lock().get_mut(self.key.path) {
             recorded.since = Some(Instant::now());
         }
@@ -319,7 +319,7 @@ impl RouterIsids {
     }
 
     /// Records that an old session has ended.
-    pub fn is_replaced(&self, old: &OldSession) {
+    pub fn record_replaced(&self, old: &OldSession) {
         self.end(|path, entry| *path == old.path && entry.isid == old.isid && entry.at == old.at);
     }
 
@@ -368,7 +368,7 @@ impl RouterIsids {
     }
 
     /// Records the target port of a session after its login.
-    pub async fn is_at(self: &Arc<Self>, key: PathKey<'_>, isid: Isid, session: &Session) {
+    pub async fn record_login(self: &Arc<Self>, key: PathKey<'_>, isid: Isid, session: &Session) {
         let at = known_or_not(session.facts().target_port());
         self.moves(key.path, isid, at, self.id_of(session));
         self.save().await;
@@ -385,7 +385,7 @@ impl RouterIsids {
     }
 
     /// Records that a session with this ISID could not log in: it has sent nothing, unless it was logged in before.
-    pub async fn is_not_there(self: &Arc<Self>, key: PathKey<'_>, isid: Isid) {
+    pub async fn record_failed_login(self: &Arc<Self>, key: PathKey<'_>, isid: Isid) {
         if let Some(recorded) = self.lock().get_mut(key.path) {
             let is_it = |entry: &&mut SessionEntry| entry.isid == isid && entry.state == State::Used;
             let unused = recorded.all.iter_mut().filter(is_it).filter(|entry| entry.at.is_none());
@@ -433,7 +433,7 @@ impl RouterIsids {
             port = log_in(&old).await?;
             self.release(path, old.isid);
             if old.is_ended_at(key, port.as_deref()) {
-                self.is_replaced(&old);
+                self.record_replaced(&old);
             } else {
                 others.push(old.path);
             }

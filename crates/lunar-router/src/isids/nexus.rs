@@ -48,7 +48,7 @@ impl RecordedNexus {
 
     /// Records the target port of a later login. The earlier port stays recorded while commands may be left there.
     pub(super) async fn logged_in_again(&self, at: Option<String>, has_orphans: bool) {
-        self.isids.has_moved(self.id, at, has_orphans);
+        self.isids.record_move(self.id, at, has_orphans);
         self.isids.save().await;
     }
 
@@ -77,7 +77,7 @@ impl SessionHooks for RecordedNexus {
 
     fn ended(&self, is_settled: bool) {
         if is_settled {
-            self.isids.has_ended(self.id);
+            self.isids.record_end(self.id);
         }
         self.forget();
         let isids = self.isids.clone();
@@ -150,7 +150,7 @@ impl RouterIsids {
 
     /// Records a later login of a session. While it may have commands at the earlier port, that port stays recorded
     /// too.
-    pub(super) fn has_moved(&self, id: u64, at: Option<String>, has_orphans: bool) {
+    pub(super) fn record_move(&self, id: u64, at: Option<String>, has_orphans: bool) {
         let at = super::known_or_not(at);
         for recorded in self.lock().values_mut() {
             let is_its = |entry: &super::SessionEntry| entry.state == State::Used && entry.by == id;
@@ -167,7 +167,7 @@ impl RouterIsids {
     }
 
     /// Records that a session has ended and the target executes no more of its commands.
-    pub(super) fn has_ended(&self, id: u64) {
+    pub(super) fn record_end(&self, id: u64) {
         for recorded in self.lock().values_mut() {
             let is_its = |entry: &super::SessionEntry| entry.state == State::Used && entry.by == id;
             let Some(first) = recorded.all.iter().find(|entry| is_its(entry)).cloned() else { continue };

@@ -194,13 +194,13 @@ fn reset_ends_all_old_sessions_once_logins_had_time() {
         let elsewhere = async |_: &OldSession| group(2);
         assert!(isids.settle(key(BESIDE), LONG, elsewhere).await.is_err());
         assert_eq!(isids.settle(key(BESIDE), NO_WAIT, elsewhere).await, Ok(true));
-        isids.turn(key(BESIDE)).await.expect("old sessions").has_failed();
+        isids.turn(key(BESIDE)).await.expect("old sessions").record_failure();
         assert!(isids.settle(key(BESIDE), LONG, elsewhere).await.is_err(), "the next attempt is not due yet");
         let turn = isids.turn(key(BESIDE)).await.expect("old sessions");
         let mut other = Box::pin(isids.turn(key(PATH)));
         let is_first = std::future::poll_fn(|cx| Poll::Ready(other.as_mut().poll(cx).is_pending()));
         assert!(is_first.await, "one reset at a time");
-        turn.has_ended().await;
+        turn.record_reset().await;
         assert!(other.await.is_none(), "no old session is left");
         assert_eq!(isids.settle(key(PATH), LONG, elsewhere).await, Ok(false));
     });
@@ -224,7 +224,7 @@ fn session_that_was_never_there_has_left_nothing() {
             [None],
             "the session may have logged in"
         );
-        isids.is_not_there(key(PATH), lease.isid()).await;
+        isids.record_failed_login(key(PATH), lease.isid()).await;
         assert!(after_restart(&isids).left(key(PATH).unit).is_empty());
     });
 }

@@ -133,7 +133,7 @@ impl UpstreamNexus {
 
     /// Removes the lost session of this path, unless the target may still execute its commands.
     async fn remove(&self, path: usize, lost: Instant) {
-        self.status.is_lost();
+        self.status.record_loss();
         self.down.set(Some(lost));
         let session = self.session.replace(None);
         self.lost.borrow_mut()[path].clone_from(&session);
@@ -160,9 +160,9 @@ impl UpstreamNexus {
 
     /// Handles a login of a session. The login ended lost sessions at the same target port, because all paths have
     /// one ISID.
-    async fn has_logged_in(&self, session: &Session) {
+    async fn handle_login(&self, session: &Session) {
         for lost in self.all_lost() {
-            lost.was_reinstated(session).await;
+            lost.record_reinstatement(session).await;
         }
         self.close_ended().await;
     }
@@ -185,9 +185,9 @@ impl UpstreamNexus {
     }
 
     /// Handles a reset of the logical unit by a request sent at this time.
-    async fn was_reset(&self, lun: u64, at: Instant) {
+    async fn handle_reset(&self, lun: u64, at: Instant) {
         for session in self.all_lost() {
-            session.was_reset(lun, at).await;
+            session.record_reset(lun, at).await;
         }
     }
 
@@ -210,7 +210,7 @@ impl UpstreamNexus {
 
     /// Waits until no stale session of an earlier process is left. Returns false after the time limit, when
     /// `is_over`, or when the session has another connection.
-    async fn has_no_stale_sessions(
+    async fn end_stale_sessions(
         &self,
         stale: &Rc<StaleSessions>,
         (session, connection): (&Session, u64),
@@ -234,7 +234,7 @@ impl UpstreamNexus {
 
     /// Whether a logical unit has the expected identity. None if it does not respond. INQUIRY does not clear unit
     /// attentions of the host.
-    async fn is_meant(&self, session: &Session, lun: u64, spec: &PassthroughSpec) -> Option<bool> {
+    async fn check_identity(&self, session: &Session, lun: u64, spec: &PassthroughSpec) -> Option<bool> {
         let identity = &spec.identity;
         if identity.is_empty() {
             return Some(true);
@@ -261,10 +261,10 @@ impl UpstreamNexus {
     /// Handles an event of the session.
     fn heed(&self, event: &Event) {
         match event {
-            Event::Lost(_) => self.status.is_lost(),
+            Event::Lost(_) => self.status.record_loss(),
             Event::Connected => {
                 self.connection.set(self.connection.get() + 1);
-                self.status.is_back();
+                self.status.record_connection();
             }
             Event::Changed { lun, identity } => {
                 let was = self.seen.borrow().get(lun).cloned().unwrap_or_default();
@@ -317,7 +317,7 @@ async fn keep(nexus: Weak<UpstreamNexus>, paths: Vec<(Url, Options)>, isids: Opt
                     // No reference is held meanwhile: the session ends with the host nexus.
                     match nexus.upgrade() {
                         Some(nexus) => {
-                            nexus.has_logged_in(&session).await;
+                            nexus.handle_login(&session).await;
                             nexus.install(session, number);
                         }
                         None => return,
@@ -422,7 +422,7 @@ impl LuNexus {
             return reply::no_path();
         };
         let connection = self.nexus.connection();
-        match self.nexus.is_meant(&session, self.lun, spec).await {
+        match self.nexus.check_identity(&session, self.lun, spec).await {
             Some(true) if !is_over() => {}
             Some(false) => {
                 self.host_lu.is_changed.store(true, Relaxed);
@@ -432,8 +432,7 @@ impl LuNexus {
         }
         // Reads never wait.
         if changes && !self.stale.is_over() {
-            let has_none =
-                self.nexus.has_no_stale_sessions(&self.stale, (&session, connection), is_over).await;
+            let has_none = self.nexus.end_stale_sessions(&self.stale, (&session, connection), is_over).await;
             // The host may have aborted the command in the same turn.
             if !has_none || is_over() {
                 return reply::no_path();
@@ -517,12 +516,12 @@ impl PassthroughNexus for LuNexus {
                 return false;
             };
             // At another logical unit, the function would end tasks of other initiators.
-            let is_meant = self.nexus.is_meant(&session, self.lun, spec).await == Some(true);
+            let is_meant = self.nexus.check_identity(&session, self.lun, spec).await == Some(true);
             let sent = Instant::now();
             let done =
                 is_meant && session.manage(function, self.lun).await.is_ok_and(|code| code == COMPLETE);
             if done && function == TaskManagementFunction::LunReset {
-                self.nexus.was_reset(self.lun, sent).await;
+                self.nexus.handle_reset(self.lun, sent).await;
             }
             done
         })

@@ -117,7 +117,7 @@ impl StaleSessions {
         }
         let why = "an earlier process of this router may have left writes at another portal group";
         if reinstatement::reset(session, self.lun, why).await.is_some() {
-            turn.has_ended().await;
+            turn.record_reset().await;
             return Ok(());
         }
         self.since.set(Some(Instant::now()));
@@ -149,7 +149,7 @@ impl StaleSessions {
                 }
                 Reinstatement::Nobody => self.replace_at(&old, &mut leads).await?,
             }
-            isids.is_replaced(&old);
+            isids.record_replaced(&old);
         }
         Ok(())
     }

@@ -47,17 +47,17 @@ impl NexusStatus {
     /// Records a session over the path with this index.
     pub fn take(&self, path: usize) {
         self.taken.store(path, Relaxed);
-        self.is_back();
+        self.record_connection();
     }
 
     /// Records a new connection.
-    pub fn is_back(&self) {
+    pub fn record_connection(&self) {
         self.made.fetch_add(1, Relaxed);
         self.is_up.store(true, Relaxed);
     }
 
     /// Records the loss of the connection.
-    pub fn is_lost(&self) {
+    pub fn record_loss(&self) {
         self.is_up.store(false, Relaxed);
     }
 

@@ -103,12 +103,12 @@ pub(super) async fn attend_device(key: Key, path: PathBuf, shared: Arc<RoutesInn
     loop {
         if is_there && shared.has_gone(&key) {
             is_there = false;
-            shared.is_hindered(&key, Some(format!("the SCSI device {} was removed", path.display())));
+            shared.set_obstacle(&key, Some(format!("the SCSI device {} was removed", path.display())));
         }
         if !is_there {
             let seen = shared.learn_device(&key, &path).await;
             is_there = seen.is_ok();
-            shared.is_hindered(&key, seen.err().map(|e| format!("{}: {e}", path.display())));
+            shared.set_obstacle(&key, seen.err().map(|e| format!("{}: {e}", path.display())));
         }
         compio::time::sleep(AGAIN).await;
     }
@@ -123,7 +123,7 @@ impl RoutesInner {
     }
 
     /// Sets the reason why an upstream is unreachable. Logs a new reason.
-    fn is_hindered(&self, key: &Key, why: Option<String>) {
+    fn set_obstacle(&self, key: &Key, why: Option<String>) {
         let state = self.state();
         let Some(spec) = state.specs.get(key) else { return };
         let mut obstacle = spec.upstream.obstacle.lock().unwrap_or_else(PoisonError::into_inner);

@@ -111,7 +111,7 @@ impl LuContext {
     }
 
     /// Records that it was reset upstream, or may have been.
-    pub fn was_reset(&self) {
+    pub fn record_reset(&self) {
         // Full: an event is already pending.
         _ = self.resets.0.try_send(());
     }

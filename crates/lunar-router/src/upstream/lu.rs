@@ -132,8 +132,8 @@ impl UpstreamLu {
     }
 
     /// Records that it may have been reset while no session of this router was open.
-    pub fn may_be_reset(&self) {
-        self.context.was_reset();
+    pub fn record_possible_reset(&self) {
+        self.context.record_reset();
     }
 
     /// All paths of all cores, or those of the configuration while no core uses it.

@@ -172,9 +172,9 @@ impl UpstreamPath {
         match &session {
             Ok(session) => {
                 nexus.is(session);
-                isids.is_at(way, isid, session).await;
+                isids.record_login(way, isid, session).await;
             }
-            Err(_) => isids.is_not_there(way, isid).await,
+            Err(_) => isids.record_failed_login(way, isid).await,
         }
         session
     }
@@ -219,10 +219,10 @@ impl UpstreamPath {
         let Some(turn) = isids.turn(names.way()).await else { return Ok(()) };
         let why = "an earlier process of this router may have left writes at another portal group";
         if reinstatement::reset(lun.session(), lun.address(), why).await.is_some() {
-            turn.has_ended().await;
+            turn.record_reset().await;
             return Ok(());
         }
-        turn.has_failed();
+        turn.record_failure();
         let what =
             "the storage rejected LOGICAL UNIT RESET, and may execute writes of an earlier router process";
         let hint = "restore the other paths, or set late_writes = \"risk\" at the upstream";
@@ -293,7 +293,7 @@ impl UpstreamPath {
                 _ = self.context.rediscover.notify(usize::MAX)
             }
             Event::Attention { lun, sense } if Some(*lun) == own && is_reset(sense) => {
-                self.context.was_reset()
+                self.context.record_reset()
             }
             _ => {}
         }

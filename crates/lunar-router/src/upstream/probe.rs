@@ -138,7 +138,7 @@ async fn checked(
             // Reject, and are available again at once. A router that went down is not.
             _ = session.close().await;
             let session = open().await?;
-            loops.is_no_router(there);
+            loops.record_no_router(there);
             Ok(session)
         }
         Err(e) => {

@@ -98,8 +98,8 @@ impl PduQueue {
     }
 
     /// Whether bytes were sent since the last call, which shows that the peer receives.
-    pub fn has_moved(&mut self) -> bool {
-        self.0.has_moved()
+    pub fn take_moved(&mut self) -> bool {
+        self.0.take_moved()
     }
 }
 

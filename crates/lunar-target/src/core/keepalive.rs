@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// A connection with a keepalive.
 pub trait KeepaliveConnection<F: FrontEnd>: 'static {
     /// Whether something was received, or queued data were sent, since the last call.
-    fn is_alive(&self, state: &mut State<F>) -> bool;
+    fn take_heard(&self, state: &mut State<F>) -> bool;
 
     /// Queues a ping, unless the previous one has no answer yet. False: the initiator may not be pinged yet.
     fn ping(&self, state: &mut State<F>) -> bool;
@@ -31,7 +31,7 @@ pub async fn run<F: FrontEnd, C: KeepaliveConnection<F>>(nexus: Weak<ItNexus<F>>
     let Some((idle, ping)) = nexus.upgrade().map(|nexus| schedule(&nexus)) else { return };
     match (idle, ping) {
         (Some(timeout), _) => end_idle(nexus, conn, timeout).await,
-        (None, Some((interval, timeout))) => while is_answered(&nexus, &conn, interval, timeout).await {},
+        (None, Some((interval, timeout))) => while ping_if_silent(&nexus, &conn, interval, timeout).await {},
         (None, None) => {}
     }
 }
@@ -57,7 +57,7 @@ async fn end_idle<F: FrontEnd, C: KeepaliveConnection<F>>(
         if state.phase() == SessionPhase::Ended {
             return;
         }
-        if !conn.is_alive(&mut state) {
+        if !conn.take_heard(&mut state) {
             state.set_end_reason(EndReason::DiscoveryTimeout);
             return conn.close();
         }
@@ -65,7 +65,7 @@ async fn end_idle<F: FrontEnd, C: KeepaliveConnection<F>>(
 }
 
 /// Waits for the interval, pings a silent initiator, and waits for an answer. False: the connection is over.
-async fn is_answered<F: FrontEnd, C: KeepaliveConnection<F>>(
+async fn ping_if_silent<F: FrontEnd, C: KeepaliveConnection<F>>(
     nexus: &Weak<ItNexus<F>>,
     conn: &Weak<C>,
     interval: Duration,
@@ -78,7 +78,7 @@ async fn is_answered<F: FrontEnd, C: KeepaliveConnection<F>>(
         if state.phase() == SessionPhase::Ended {
             return false;
         }
-        if conn.is_alive(&mut state) || !conn.ping(&mut state) {
+        if conn.take_heard(&mut state) || !conn.ping(&mut state) {
             return true;
         }
         drop(state);
@@ -87,7 +87,7 @@ async fn is_answered<F: FrontEnd, C: KeepaliveConnection<F>>(
     }
     lunar_runtime::sleep_until(Instant::now() + timeout).await;
     let (Some(nexus), Some(conn)) = (nexus.upgrade(), conn.upgrade()) else { return false };
-    let is_alive = conn.is_alive(&mut nexus.state());
+    let is_alive = conn.take_heard(&mut nexus.state());
     if is_alive {
         conn.forget_ping();
     } else {

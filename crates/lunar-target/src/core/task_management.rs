@@ -137,12 +137,12 @@ impl<F: FrontEnd> ItNexus<F> {
             state.abort(same, AbortResponse::None, false)
         };
         let unit = self.state().unit_at(field);
-        ManagementResponse::if_done(self.are_over(&serials, unit.iter().any(is_elsewhere)).await)
+        ManagementResponse::if_done(self.wait_until_over(&serials, unit.iter().any(is_elsewhere)).await)
     }
 
     /// Waits for the end of aborted tasks. False: a remote target may still execute one of them, so the function was
     /// not performed (SAM-5 section 7).
-    async fn are_over(&self, serials: &[u64], are_elsewhere: bool) -> bool {
+    async fn wait_until_over(&self, serials: &[u64], are_elsewhere: bool) -> bool {
         let ended = self.wait_for(serials);
         let in_time = match are_elsewhere {
             true => compio::time::timeout(REMOTE_TIMEOUT, ended).await.is_ok(),
@@ -213,7 +213,7 @@ impl<F: FrontEnd> ItNexus<F> {
             let own = |t: &Task| serials.contains(&t.serial);
             self.state().abort(own, AbortResponse::None, false);
         }
-        self.are_over(serials, scope.is_elsewhere()).await
+        self.wait_until_over(serials, scope.is_elsewhere()).await
     }
 
     /// Aborts the tasks of other sessions. False: a remote target may still execute one of them.
@@ -301,7 +301,7 @@ impl<F: FrontEnd> ItNexus<F> {
             (serials, concerns)
         };
         F::flush(self);
-        if !self.are_over(&serials, false).await {
+        if !self.wait_until_over(&serials, false).await {
             indeterminate.store(true, Relaxed);
         }
         // Drain even without tasks: data of tasks that ended a moment ago may be in flight.

@@ -207,8 +207,8 @@ impl IscsiConnection {
     }
 
     /// Whether data were sent since the last call.
-    pub fn has_moved(&self) -> bool {
-        self.transport.has_moved()
+    pub fn take_moved(&self) -> bool {
+        self.transport.take_moved()
     }
 
     /// The datamover, if there is one.

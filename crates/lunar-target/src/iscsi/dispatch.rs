@@ -51,7 +51,7 @@ impl<'a> PduDispatcher<'a> {
     /// Whether a request is stale; this ends the session. `behind`: received bytes that are not parsed yet; None: the
     /// receiver has them.
     #[inline]
-    fn is_late(&mut self, behind: Option<&[u8]>) -> bool {
+    fn end_if_stale(&mut self, behind: Option<&[u8]>) -> bool {
         let Some(why) = self.connection.stale_reason(behind) else { return false };
         self.state.end_with(why);
         true
@@ -78,7 +78,7 @@ impl PduHandler for PduDispatcher<'_> {
         }
         self.connection.keepalive().borrow_mut().heard();
         let ReceivedPdu { header, ahs, data, intact, behind } = pdu;
-        if stale::changes(&header) && self.is_late(Some(behind)) {
+        if stale::changes(&header) && self.end_if_stale(Some(behind)) {
             return false;
         }
         match header.opcode() {
@@ -179,7 +179,7 @@ impl PduDispatcher<'_> {
             let behind = behind.filter(|_| connection.cid() == self.connection.cid());
             let take = |state: &mut State<IscsiSession>| {
                 let mut dispatcher = PduDispatcher::new(state, &connection);
-                let is_late = stale::changes(&header) && dispatcher.is_late(behind);
+                let is_late = stale::changes(&header) && dispatcher.end_if_stale(behind);
                 if !is_late {
                     dispatcher.request(&header, &ahs, ReceivedData::Bytes(&data));
                 }
@@ -260,7 +260,7 @@ impl ConnectionPduHandler for PduDispatcher<'_> {
         self.state.front().max_tasks()
     }
 
-    fn has_event_room(&mut self) {
+    fn announce_unsent(&mut self) {
         self.session().announce_unsent();
     }
 }

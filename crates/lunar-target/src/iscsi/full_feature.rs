@@ -246,8 +246,8 @@ impl SendSide for IscsiConnection {
 
 /// Pings are NOP-In (RFC 7143 section 11.19).
 impl KeepaliveConnection<IscsiSession> for IscsiConnection {
-    fn is_alive(&self, _: &mut State<IscsiSession>) -> bool {
-        self.keepalive().borrow_mut().take_heard() | self.has_moved()
+    fn take_heard(&self, _: &mut State<IscsiSession>) -> bool {
+        self.keepalive().borrow_mut().take_heard() | self.take_moved()
     }
 
     fn ping(&self, state: &mut State<IscsiSession>) -> bool {
@@ -259,7 +259,7 @@ impl KeepaliveConnection<IscsiSession> for IscsiConnection {
     }
 
     fn ping_sent(&self) {
-        self.has_moved();
+        self.take_moved();
     }
 
     fn forget_ping(&self) {

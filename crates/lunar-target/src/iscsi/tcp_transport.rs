@@ -46,8 +46,8 @@ impl TcpTransport {
     }
 
     /// Whether data were sent since the last call.
-    pub fn has_moved(&self) -> bool {
-        self.queue.borrow_mut().has_moved()
+    pub fn take_moved(&self) -> bool {
+        self.queue.borrow_mut().take_moved()
     }
 
     /// Discards the send queue, which cannot be sent anymore.

@@ -26,8 +26,8 @@ pub trait ConnectionPduHandler: PduHandler {
     /// Maximum number of commands in flight.
     fn max_tasks(&self) -> usize;
 
-    /// The initiator has room for more asynchronous messages.
-    fn has_event_room(&mut self);
+    /// Sends the asynchronous messages that waited for room at the initiator.
+    fn announce_unsent(&mut self);
 }
 
 /// A transport for PDUs that is not a byte stream (RFC 5047).
@@ -80,7 +80,7 @@ pub trait Datamover: InFlightData {
     fn has_deferred(&self) -> bool;
 
     /// Whether data were sent since the last call.
-    fn has_moved(&self) -> bool;
+    fn take_moved(&self) -> bool;
 
     /// The state of the peer.
     fn peer_state(&self) -> PeerState;
@@ -190,10 +190,10 @@ impl IscsiTransport {
     }
 
     /// Whether data were sent since the last call.
-    pub fn has_moved(&self) -> bool {
+    pub fn take_moved(&self) -> bool {
         match self {
-            IscsiTransport::Tcp(tcp) => tcp.has_moved(),
-            IscsiTransport::Datamover(mover) => mover.has_moved(),
+            IscsiTransport::Tcp(tcp) => tcp.take_moved(),
+            IscsiTransport::Datamover(mover) => mover.take_moved(),
         }
     }
 

@@ -158,7 +158,7 @@ impl IserDatamover {
         let pdu = iser::IserPdu::decode(message).map_err(|e| broken(e.to_string()))?;
         let has_event_room = self.inner.borrow_mut().acknowledged(pdu.bhs.exp_stat_sn());
         if has_event_room {
-            taker.has_event_room();
+            taker.announce_unsent();
         }
         match pdu.bhs.opcode() {
             opcode::SCSI_COMMAND => self.record_memory(taker, &pdu)?,
@@ -351,8 +351,8 @@ impl Datamover for IserDatamover {
         !self.inner.borrow().deferred.is_empty()
     }
 
-    fn has_moved(&self) -> bool {
-        self.endpoint.has_moved()
+    fn take_moved(&self) -> bool {
+        self.endpoint.take_moved()
     }
 
     /// RDMA has no half-closed connections.

@@ -212,8 +212,8 @@ impl SendSide for SrpConnection {
 /// initiator's first message: iWARP requires that the initiator sends first (RFC 5044 section 7.1), and on one of
 /// several channels it may never do so. Nor is there a second ping before the answer.
 impl KeepaliveConnection<SrpSession> for SrpConnection {
-    fn is_alive(&self, _: &mut State<SrpSession>) -> bool {
-        self.heard.take() | self.endpoint.has_moved()
+    fn take_heard(&self, _: &mut State<SrpSession>) -> bool {
+        self.heard.take() | self.endpoint.take_moved()
     }
 
     fn ping(&self, state: &mut State<SrpSession>) -> bool {
@@ -226,7 +226,7 @@ impl KeepaliveConnection<SrpSession> for SrpConnection {
     }
 
     fn ping_sent(&self) {
-        self.endpoint.has_moved();
+        self.endpoint.take_moved();
     }
 
     fn forget_ping(&self) {}
@@ -416,7 +416,7 @@ impl IuDispatcher<'_> {
         match self.session().slots.take_read(tag) {
             Some(SlotRead::Table { len, declared_len }) => {
                 self.table(tag, declared_len, &buf[..len])?;
-                self.session().is_read(tag);
+                self.session().mark_read(tag);
                 session::begin_queued(self.state);
             }
             Some(SlotRead::Data { origin, segment, lands }) => {

@@ -105,7 +105,7 @@ impl SrpSession {
     }
 
     /// Records that the descriptor table of a command has arrived.
-    pub fn is_read(&mut self, tag: u32) {
+    pub fn mark_read(&mut self, tag: u32) {
         let queued = self.queue.iter_mut().find(|queued| queued.command.tag == tag);
         queued.into_iter().for_each(|queued| queued.is_ready = true);
     }

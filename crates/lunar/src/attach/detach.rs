@@ -121,7 +121,7 @@ fn end(attached: &Attached, record: &Record, args: &Detach, limit: Option<Instan
         false => unused(attached, record, limit)?,
     };
     signal(attached, record, Signal::TERM)?;
-    if is_over(attached, &record.name, left(limit))? {
+    if wait_until_over(attached, &record.name, left(limit))? {
         return Ok(false);
     }
     if !args.force {
@@ -139,7 +139,7 @@ fn end(attached: &Attached, record: &Record, args: &Detach, limit: Option<Instan
         record.pid
     ));
     signal(attached, record, Signal::KILL)?;
-    is_over(attached, &record.name, KILLED).map(|_| true)
+    wait_until_over(attached, &record.name, KILLED).map(|_| true)
 }
 
 /// Returns the number of writes in flight.
@@ -177,7 +177,7 @@ fn signal(attached: &Attached, record: &Record, signal: Signal) -> Result<(), Fa
 }
 
 /// Waits for the end of the process; false after the time limit.
-fn is_over(attached: &Attached, name: &str, limit: Duration) -> Result<bool, Failure> {
+fn wait_until_over(attached: &Attached, name: &str, limit: Duration) -> Result<bool, Failure> {
     let end = Instant::now().checked_add(limit);
     loop {
         if !attached.look()?.is_alive(name) {

@@ -23,7 +23,7 @@ pub struct Trial {
 }
 
 impl Trial {
-    fn is_over(&mut self) {
+    fn end(&mut self) {
         self.before = None;
         self.number += 1;
         self.retry = Retry::default();
@@ -33,7 +33,7 @@ impl Trial {
 impl<S: TargetServer> Service<S> {
     /// Ends the trial and keeps the current configuration.
     fn end_trial(&mut self) {
-        self.trial.is_over();
+        self.trial.end();
         self.units.end_trial();
     }
 

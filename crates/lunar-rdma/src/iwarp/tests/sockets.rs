@@ -78,7 +78,7 @@ fn megabyte_is_written_and_read_with_and_without_crcs() {
             let into = serve(&*caller, 1).await;
             let [EndpointEvent::Read(7, read, Ok(()))] = &into.list[..] else { panic!("{:?}", into.list) };
             assert!(read[..] == data[..]);
-            assert!(caller.has_moved() && caller.waiting() == 0);
+            assert!(caller.take_moved() && caller.waiting() == 0);
             caller.close();
             let into = serving.await.expect("served");
             assert_eq!(messages(&into), [(&b"written"[..], Some(sink.stag))]);

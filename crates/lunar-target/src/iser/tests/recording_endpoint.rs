@@ -96,8 +96,8 @@ impl Endpoint for RecordingEndpoint {
         self.0.waiting()
     }
 
-    fn has_moved(&self) -> bool {
-        self.0.has_moved()
+    fn take_moved(&self) -> bool {
+        self.0.take_moved()
     }
 
     fn fence(&self) -> u64 {
