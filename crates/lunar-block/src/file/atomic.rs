@@ -10,10 +10,11 @@
 //! Other writes start only while no record is open. If step 3 fails, the old content of the changed sectors is
 //! restored and synced before the record is cleared.
 
+use super::FileBackend;
 use super::journal::changed;
 use super::space::cannot;
 use super::watch::{look_again, wait};
-use super::{FileBackend, RangeAccess};
+use crate::range_lock::RangeAccess;
 use crate::{BufResult, MAX_ATOMIC, locked};
 use lunar_runtime::Buf;
 use rustix::fs::FallocateFlags;

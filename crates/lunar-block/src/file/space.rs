@@ -1,8 +1,9 @@
 //! Zeros, holes and allocation.
 
 use super::watch::wait;
-use super::{FileBackend, RangeAccess, ops};
+use super::{FileBackend, ops};
 use crate::Extent;
+use crate::range_lock::RangeAccess;
 use lunar_runtime::Buf;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;

@@ -1,0 +1,143 @@
+//! Reads and writes: inline in the page cache, or asynchronous, with read-modify-write of partial blocks.
+
+use super::FileBackend;
+use super::in_flight::{InFlightWrites, RegionIndices};
+use super::ops::{self, FileHandle, OpGuard};
+use super::watch::wait;
+use crate::range_lock::RangeAccess;
+use crate::{BufResult, TryIo};
+use lunar_runtime::Buf;
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use std::io::{self, IoSliceMut};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Bytes for which a read blocks writers at a time.
+const ALONE: usize = 256 << 10;
+
+impl FileBackend {
+    #[inline]
+    pub(super) fn read_once(&self, offset: u64, buf: &mut [u8]) -> TryIo {
+        let checked = self.check(offset, buf.len() as u64);
+        inline(checked, buf.len(), &self.can.try_read, io::ErrorKind::UnexpectedEof, |at| {
+            let mut rest = [IoSliceMut::new(&mut buf[at..])];
+            Ok(preadv2(&self.medium.files.plain, &mut rest, offset + at as u64, ReadWriteFlags::NOWAIT)?)
+        })
+    }
+
+    pub(super) async fn read_all(&self, offset: u64, mut buf: Buf) -> BufResult {
+        if self.medium.is_aligned(offset, buf.len()) {
+            return self.read_whole_blocks(offset, buf).await;
+        }
+        let whole = self.medium.widen(offset, buf.len() as u64);
+        let bounce = Buf::zeroed((whole.end - whole.start) as usize);
+        let (result, bounce) = self.read_whole_blocks(whole.start, bounce).await;
+        if result.is_ok() {
+            let skip = (offset - whole.start) as usize;
+            let n = buf.len();
+            buf.copy_from_slice(&bounce[skip..skip + n]);
+        }
+        (result, buf)
+    }
+
+    /// Returns each block as it was before or after a concurrent write.
+    async fn read_whole_blocks(&self, offset: u64, buf: Buf) -> BufResult {
+        let regions = RegionIndices::of(offset, buf.len() as u64);
+        let before = self.under_way.before(regions);
+        let (result, buf) = ops::read(FileHandle::reading(&self.medium.files), offset, buf).await;
+        if result.is_err() || before.is_some_and(|before| self.under_way.is_as_before(regions, before)) {
+            return (result, buf);
+        }
+        self.read_alone(offset, buf).await
+    }
+
+    /// Reads in parts of [`ALONE`] bytes, and blocks writers during each part.
+    async fn read_alone(&self, offset: u64, mut buf: Buf) -> BufResult {
+        let (mut result, mut at, len) = (Ok(()), 0, buf.len());
+        while result.is_ok() && at < len {
+            let part = at..len.min(at + ALONE);
+            let _still = self.under_way.still(RegionIndices::of(offset + at as u64, part.len() as u64)).await;
+            at = part.end;
+            (result, buf) = ops::read_part(FileHandle::reading(&self.medium.files), offset, buf, part).await;
+        }
+        (result, buf)
+    }
+
+    pub(super) async fn write_all(&self, offset: u64, buf: Buf, fua: bool) -> BufResult {
+        let (result, buf) = match self.medium.is_aligned(offset, buf.len()) {
+            true => {
+                let len = buf.len() as u64;
+                let handle = self.handle(offset, len, RangeAccess::Shared, fua).await;
+                ops::write(handle, offset, buf, || self.still_there(offset, len)).await
+            }
+            false => self.write_around(offset, buf, fua).await,
+        };
+        let result = match result {
+            Ok(()) if fua => self.settle().await,
+            other => other,
+        };
+        (result, buf)
+    }
+
+    /// Completes a FUA write after its bytes were written.
+    pub(super) async fn settle(&self) -> io::Result<()> {
+        match self.medium.files.through {
+            Some(_) => self.syncer.verdict(),
+            None => self.syncer.flush().await,
+        }
+    }
+
+    /// A direct write of partial blocks: a read-modify-write that locks its blocks exclusively.
+    async fn write_around(&self, offset: u64, buf: Buf, fua: bool) -> BufResult {
+        let whole = self.medium.widen(offset, buf.len() as u64);
+        let handle = self.handle(whole.start, whole.end - whole.start, RangeAccess::Exclusive, fua).await;
+        let bounce = Buf::zeroed((whole.end - whole.start) as usize);
+        let read = FileHandle::reading(&self.medium.files);
+        let (mut result, mut bounce) = wait(ops::read(read, whole.start, bounce)).await;
+        if result.is_ok() {
+            let skip = (offset - whole.start) as usize;
+            bounce[skip..skip + buf.len()].copy_from_slice(&buf);
+            let may = || self.still_there(whole.start, whole.end - whole.start);
+            (result, _) = ops::write(handle, whole.start, bounce, may).await;
+        }
+        (result, buf)
+    }
+
+    /// A handle of the file with the lock for a write of this range. The page cache orders adjacent writes itself.
+    /// Direct I/O needs the lock as soon as one write covers part of a block.
+    pub(super) async fn handle(&self, offset: u64, len: u64, share: RangeAccess, fua: bool) -> FileHandle {
+        let range = match self.medium.direct() {
+            true => Some(wait(self.ranges.lock(self.medium.widen(offset, len), share)).await),
+            false => None,
+        };
+        let mark = Some(wait(InFlightWrites::write(&self.under_way, RegionIndices::of(offset, len))).await);
+        FileHandle::new(&self.medium.files, fua, Some(OpGuard { _range: range, _mark: mark }))
+    }
+}
+
+/// Repeats `step`, each time from where the last one ended, until `len` bytes are done or it would block.
+pub(super) fn inline(
+    checked: io::Result<()>,
+    len: usize,
+    can: &AtomicBool,
+    nothing: io::ErrorKind,
+    mut step: impl FnMut(usize) -> io::Result<usize>,
+) -> TryIo {
+    if checked.is_err() {
+        return TryIo::Done(checked);
+    }
+    let mut at = 0;
+    while at < len {
+        match step(at).map_err(|e| (Errno::from_io_error(&e), e)) {
+            Ok(0) => return TryIo::Done(Err(nothing.into())),
+            Ok(n) => at += n,
+            Err((Some(Errno::INTR), _)) => {}
+            Err((Some(Errno::AGAIN), _)) => return TryIo::WouldWait,
+            Err((Some(Errno::OPNOTSUPP), _)) => {
+                can.store(false, Relaxed);
+                return TryIo::WouldWait;
+            }
+            Err((_, e)) => return TryIo::Done(Err(e)),
+        }
+    }
+    TryIo::Done(Ok(()))
+}

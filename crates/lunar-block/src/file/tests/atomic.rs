@@ -1,0 +1,181 @@
+//! Atomic writes, their records, and undo.
+
+use super::volumes::Tmpfs;
+use super::*;
+use rustix::io::Errno;
+
+#[test]
+fn atomic_write_ends_and_is_not_done_again() {
+    with_journal("ends", async |spec, file| {
+        file.write_atomic(512, of(1, 5000)).await.0.expect("written");
+        file.write(512, of(2, 5000), true).await.0.expect("a later write");
+        drop(file);
+        let file = FileBackend::open(spec).expect("again");
+        assert_eq!(file.read(512, Buf::zeroed(5000)).await.1[..], [2; 5000]);
+    });
+}
+
+/// FUA writes go to a device that is always full.
+#[test]
+fn atomic_write_without_space_leaves_the_old_blocks() {
+    with_journal("full", async |spec, mut file| {
+        file.write(0, of(1, 8192), false).await.0.expect("written");
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device");
+        file.syncer = Arc::new(Syncer::new(|| Ok(())));
+        Arc::get_mut(&mut file.medium.files).expect("not shared").through = Some(full);
+        let e = file.write_atomic(0, of(2, 8192)).await.0.expect_err("no space");
+        assert_eq!(e.kind(), io::ErrorKind::StorageFull);
+        drop(file);
+        let file = FileBackend::open(spec).expect("again");
+        assert_eq!(file.read(0, Buf::zeroed(8192)).await.1[..], [1; 8192]);
+    });
+}
+
+/// For each sync of the file: its first byte, and whether a record is valid.
+type Syncs = Arc<std::sync::Mutex<Vec<(u8, bool)>>>;
+
+/// Records the syncs. `end` returns the result of each sync, by its number.
+fn watch_syncs(
+    spec: &BackendSpec,
+    file: &mut FileBackend,
+    end: fn(usize, &WriteJournal) -> Result<(), Errno>,
+) -> Syncs {
+    let syncs = Syncs::default();
+    let (path, seen) = (spec.path.clone(), syncs.clone());
+    let journal = file.journal.clone().expect("a journal");
+    file.syncer = Arc::new(Syncer::new(move || {
+        let first = std::fs::read(&path).expect("a file")[0];
+        let mut seen = crate::locked(&seen);
+        seen.push((first, journal.is_pending().expect("readable")));
+        end(seen.len(), &journal)
+    }));
+    syncs
+}
+
+#[test]
+fn unflushed_old_blocks_are_stable_before_the_record() {
+    with_journal("unflushed", async |spec, mut file| {
+        let syncs = watch_syncs(spec, &mut file, |_, _| Ok(()));
+        file.write(0, of(1, 8192), false).await.0.expect("written");
+        file.write_atomic(0, of(2, 8192)).await.0.expect("written");
+        assert_eq!(crate::locked(&syncs).first(), Some(&(1, false)));
+    });
+}
+
+#[test]
+fn record_that_is_not_cleared_stops_other_writes() {
+    with_journal("not-cleared", async |spec, mut file| {
+        // The second sync is that of the new blocks.
+        _ = watch_syncs(spec, &mut file, |number, journal| {
+            (number == 2).then(|| journal.reopen(false));
+            Ok(())
+        });
+        Arc::get_mut(&mut file.medium.files).expect("not shared").through = None;
+        file.write(0, of(1, 8192), false).await.0.expect("written");
+        file.write_atomic(0, of(2, 8192)).await.0.expect_err("not cleared");
+        assert!(matches!(file.try_write(0, &[1; 8192]), TryIo::WouldWait));
+        file.write(0, of(1, 8192), true).await.0.expect_err("not cleared");
+        file.write_zeroes(0, 8192, false).await.expect_err("not cleared");
+        file.write_atomic(0, of(3, 8192)).await.0.expect_err("not cleared");
+        file.journal.as_ref().expect("a journal").reopen(true);
+        file.write(0, of(1, 8192), true).await.0.expect("cleared");
+        assert!(!file.open.is_open());
+        drop(file);
+        let file = FileBackend::open(spec).expect("again");
+        assert_eq!(file.read(0, Buf::zeroed(8192)).await.1[..], [1; 8192]);
+    });
+}
+
+/// An atomic write whose record cannot be stored changes nothing, and blocks no other write.
+async fn check_without_record(file: &FileBackend) {
+    file.write(0, of(1, 8192), false).await.0.expect("written");
+    file.write_atomic(0, of(2, 8192)).await.0.expect_err("no space for its record");
+    assert_eq!(file.read(0, Buf::zeroed(8192)).await.1[..], [1; 8192]);
+    assert!(!file.open.is_open());
+    file.write(0, of(3, 8192), true).await.0.expect("a plain write needs no record");
+    file.write_zeroes(0, 4096, false).await.expect("zeros need no record");
+}
+
+#[test]
+fn record_without_space_stops_no_other_write() {
+    use rustix::fs::{MemfdFlags, SealFlags};
+    with_journal("no-record", async |_, file| {
+        // As an empty file on a full file system: it can be truncated, but not extended.
+        let full = rustix::fs::memfd_create("full", MemfdFlags::ALLOW_SEALING).expect("a file");
+        rustix::fs::fcntl_add_seals(&full, SealFlags::GROW).expect("sealed");
+        let path = file.journal.as_ref().expect("a journal").file_now();
+        let number = std::os::fd::AsRawFd::as_raw_fd(&full);
+        std::os::unix::fs::symlink(format!("/proc/self/fd/{number}"), path).expect("a link");
+        check_without_record(&file).await;
+    });
+}
+
+#[test]
+fn full_state_folder_stops_no_other_write() {
+    let Some(folder) = Tmpfs::mount("full-state", "64k") else { return };
+    let room = || std::fs::remove_file(folder.0.join("other"));
+    with_journal_in("full-state", Some(&folder.0), async |_, file| {
+        std::fs::write(folder.0.join("other"), [0; 1 << 17]).expect_err("the file system is full");
+        check_without_record(&file).await;
+        room().expect("removed");
+        file.write_atomic(0, of(4, 8192)).await.0.expect("there is space again");
+    });
+}
+
+/// Unchanged blocks may be shared with another file, and there may be no space for a copy of them.
+#[test]
+fn undo_writes_no_block_that_has_not_changed() {
+    with_journal("undo-same", async |spec, mut file| {
+        file.write(0, of(1, 8192), false).await.0.expect("written");
+        let reads = std::fs::File::open(&spec.path).expect("a file");
+        file.syncer = Arc::new(Syncer::new(|| Ok(())));
+        Arc::get_mut(&mut file.medium.files).expect("not shared").plain = reads;
+        undo(&file, 0, 8192).await.expect("undo has nothing to write");
+        assert!(!file.open.is_open());
+    });
+}
+
+/// A file of ones, after an atomic write of twos failed without space.
+async fn without_space(
+    spec: &BackendSpec,
+    file: &mut FileBackend,
+    end: fn(usize, &WriteJournal) -> Result<(), Errno>,
+) -> Syncs {
+    file.write(0, of(1, 8192), false).await.0.expect("written");
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device");
+    let syncs = watch_syncs(spec, file, end);
+    Arc::get_mut(&mut file.medium.files).expect("not shared").through = Some(full);
+    file.write_atomic(0, of(2, 8192)).await.0.expect_err("no space");
+    syncs
+}
+
+#[test]
+fn undo_is_stable_before_its_record_is_cleared() {
+    with_journal("undo-stable", async |spec, mut file| {
+        let syncs = without_space(spec, &mut file, |_, _| Ok(())).await;
+        assert_eq!(*crate::locked(&syncs), [(1, false), (1, true)]);
+        assert!(!file.journal.as_ref().expect("a journal").is_pending().expect("readable"));
+    });
+}
+
+#[test]
+fn undo_that_fails_keeps_its_record() {
+    with_journal("undo-fails", async |spec, mut file| {
+        let end = |number, _: &WriteJournal| if number == 2 { Err(Errno::IO) } else { Ok(()) };
+        without_space(spec, &mut file, end).await;
+        assert!(file.journal.as_ref().expect("a journal").is_pending().expect("readable"));
+        file.write(0, of(1, 8192), false).await.0.expect_err("the record is valid");
+        drop(file);
+        let file = FileBackend::open(spec).expect("again");
+        assert_eq!(file.read(0, Buf::zeroed(8192)).await.1[..], [2; 8192]);
+    });
+}
+
+#[test]
+fn medium_without_a_journal_writes_nothing_atomically() {
+    let file = nameless();
+    assert_eq!(file.max_atomic(), 0);
+    let runtime = compio::runtime::Runtime::new().expect("a runtime");
+    let e = runtime.block_on(file.write_atomic(0, Buf::zeroed(512))).0.expect_err("no journal");
+    assert_eq!(e.kind(), io::ErrorKind::Unsupported);
+}
