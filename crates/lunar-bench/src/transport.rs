@@ -1,7 +1,7 @@
 //! The transport of sessions with targets.
 
 use crate::{Error, ErrorKind, TargetSpec};
-use lunar_initiator::options::Transport as Carried;
+use lunar_initiator::options::Transport;
 
 /// A transport of commands and data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -21,11 +21,11 @@ impl TargetTransport {
         self.carried().scheme()
     }
 
-    fn carried(self) -> Carried {
+    fn carried(self) -> Transport {
         match self {
-            TargetTransport::Tcp => Carried::Tcp,
-            TargetTransport::Iser => Carried::Iser,
-            TargetTransport::Srp => Carried::Srp,
+            TargetTransport::Tcp => Transport::Tcp,
+            TargetTransport::Iser => Transport::Iser,
+            TargetTransport::Srp => Transport::Srp,
         }
     }
 
@@ -45,11 +45,11 @@ impl TargetTransport {
             return Err(wrong("applies only to iSCSI, iSER and SRP targets", "omit --transport"));
         };
         match (url.transport, self.carried()) {
-            (Carried::Tcp | Carried::Iser, Carried::Srp) => Err(wrong(
+            (Transport::Tcp | Transport::Iser, Transport::Srp) => Err(wrong(
                 "needs an SRP target port, and the URL has an iSCSI name",
                 "use srp://HOST[:PORT]/ID_EXT[:IOC_GUID]/LUN with the target's id_ext and ioc_guid",
             )),
-            (Carried::Srp, Carried::Tcp | Carried::Iser) => Err(wrong(
+            (Transport::Srp, Transport::Tcp | Transport::Iser) => Err(wrong(
                 "needs an iSCSI name, and the URL has an SRP target port",
                 "use iscsi://HOST[:PORT]/IQN/LUN; lunar ls iscsi://HOST[:PORT] lists the names",
             )),

@@ -90,22 +90,22 @@ impl std::error::Error for Error {}
 
 impl From<Error> for io::Error {
     fn from(e: Error) -> Self {
-        use io::ErrorKind as Io;
+        use io::ErrorKind;
         let kind = match e.code {
-            ErrorCode::InvalidArgument => Io::InvalidInput,
-            ErrorCode::UnknownHost | ErrorCode::NotFound => Io::NotFound,
-            ErrorCode::Unreachable => Io::ConnectionRefused,
+            ErrorCode::InvalidArgument => ErrorKind::InvalidInput,
+            ErrorCode::UnknownHost | ErrorCode::NotFound => ErrorKind::NotFound,
+            ErrorCode::Unreachable => ErrorKind::ConnectionRefused,
             ErrorCode::Refused | ErrorCode::AuthenticationFailed | ErrorCode::ReservationConflict => {
-                Io::PermissionDenied
+                ErrorKind::PermissionDenied
             }
-            ErrorCode::TimedOut => Io::TimedOut,
-            ErrorCode::ConnectionLost | ErrorCode::SessionClosed => Io::ConnectionReset,
-            ErrorCode::Aborted => Io::ConnectionAborted,
+            ErrorCode::TimedOut => ErrorKind::TimedOut,
+            ErrorCode::ConnectionLost | ErrorCode::SessionClosed => ErrorKind::ConnectionReset,
+            ErrorCode::Aborted => ErrorKind::ConnectionAborted,
             ErrorCode::ProtocolError | ErrorCode::NegotiationFailed | ErrorCode::IdentityMismatch => {
-                Io::InvalidData
+                ErrorKind::InvalidData
             }
-            ErrorCode::ScsiError => e.sense.map_or(Io::Other, io_kind),
-            _ => Io::Other,
+            ErrorCode::ScsiError => e.sense.map_or(ErrorKind::Other, io_kind),
+            _ => ErrorKind::Other,
         };
         io::Error::new(kind, e)
     }
@@ -113,23 +113,23 @@ impl From<Error> for io::Error {
 
 /// The I/O error that a local disk would return for this sense data.
 fn io_kind(sense: Sense) -> io::ErrorKind {
-    use io::ErrorKind as Io;
+    use io::ErrorKind;
     match (sense.key, sense.asc, sense.ascq) {
-        (7, 0x27, 0x07) => Io::StorageFull,
-        (7, ..) => Io::ReadOnlyFilesystem,
-        (5, 0x20, _) => Io::Unsupported,
-        (5, 0x21, _) => Io::InvalidInput,
-        (5, 0x25, _) => Io::NotFound,
+        (7, 0x27, 0x07) => ErrorKind::StorageFull,
+        (7, ..) => ErrorKind::ReadOnlyFilesystem,
+        (5, 0x20, _) => ErrorKind::Unsupported,
+        (5, 0x21, _) => ErrorKind::InvalidInput,
+        (5, 0x25, _) => ErrorKind::NotFound,
         // NOT READY and HARDWARE ERROR concern the device, not a block of the medium.
-        (2 | 4, ..) => Io::NotConnected,
-        _ => Io::Other,
+        (2 | 4, ..) => ErrorKind::NotConnected,
+        _ => ErrorKind::Other,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use io::ErrorKind as Io;
+    use io::ErrorKind;
 
     #[test]
     fn medium_error_differs_from_hardware_error() {
@@ -137,8 +137,8 @@ mod tests {
             let sense = Some(Sense { key, asc, ascq, ..Sense::READ_ERROR });
             io::Error::from(Error::new(ErrorCode::ScsiError, "refused").with_sense(sense)).kind()
         };
-        assert_eq!(kind(3, 0x11, 0), Io::Other, "MEDIUM ERROR");
-        assert_eq!(kind(4, 0x44, 0), Io::NotConnected, "HARDWARE ERROR");
-        assert_eq!(kind(2, 0x3a, 0), Io::NotConnected, "NOT READY");
+        assert_eq!(kind(3, 0x11, 0), ErrorKind::Other, "MEDIUM ERROR");
+        assert_eq!(kind(4, 0x44, 0), ErrorKind::NotConnected, "HARDWARE ERROR");
+        assert_eq!(kind(2, 0x3a, 0), ErrorKind::NotConnected, "NOT READY");
     }
 }

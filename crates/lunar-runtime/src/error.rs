@@ -85,20 +85,21 @@ impl fmt::Display for ErrorCode {
 
 impl From<io::ErrorKind> for ErrorCode {
     fn from(kind: io::ErrorKind) -> ErrorCode {
-        use io::ErrorKind as Io;
+        use io::ErrorKind;
         match kind {
-            Io::ResourceBusy | Io::AddrInUse => ErrorCode::InUse,
-            Io::PermissionDenied | Io::ReadOnlyFilesystem => ErrorCode::PermissionDenied,
-            Io::NotFound => ErrorCode::NotFound,
-            Io::AddrNotAvailable
-            | Io::FileTooLarge
-            | Io::InvalidInput
-            | Io::IsADirectory
-            | Io::NotADirectory => ErrorCode::InvalidArgument,
-            Io::ConnectionRefused | Io::ConnectionReset | Io::HostUnreachable | Io::NetworkUnreachable => {
-                ErrorCode::Unreachable
-            }
-            Io::TimedOut => ErrorCode::TimedOut,
+            ErrorKind::ResourceBusy | ErrorKind::AddrInUse => ErrorCode::InUse,
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => ErrorCode::PermissionDenied,
+            ErrorKind::NotFound => ErrorCode::NotFound,
+            ErrorKind::AddrNotAvailable
+            | ErrorKind::FileTooLarge
+            | ErrorKind::InvalidInput
+            | ErrorKind::IsADirectory
+            | ErrorKind::NotADirectory => ErrorCode::InvalidArgument,
+            ErrorKind::ConnectionRefused
+            | ErrorKind::ConnectionReset
+            | ErrorKind::HostUnreachable
+            | ErrorKind::NetworkUnreachable => ErrorCode::Unreachable,
+            ErrorKind::TimedOut => ErrorCode::TimedOut,
             _ => ErrorCode::Other,
         }
     }

@@ -45,7 +45,5 @@ pub use build::{Rest, Units, create_folder, was_served};
 pub use difference::{diff, in_force};
 pub use examine::{Examined, examine};
 pub use lunar_admin::{Change, Difference, folders};
-/// The name that the commands use for a [`Diagnostic`].
-pub use lunar_config::Diagnostic as Problem;
 pub use lunar_config::{Diagnostic, ErrorCode, Position, nearest};
 pub(crate) use lunar_config::{io_text, plain};

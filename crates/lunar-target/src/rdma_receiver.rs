@@ -1,6 +1,6 @@
 //! The receiving side of an RDMA connection. Events arrive in batches, of which a part may have to wait.
 
-use event_listener::Event as Notify;
+use event_listener::Event;
 use lunar_rdma::{Endpoint, EndpointEvent, EndpointEvents, LocalBoxFuture};
 use lunar_runtime::{Buf, ReceiveStatus};
 use std::cell::{Cell, RefCell};
@@ -46,7 +46,7 @@ pub struct RdmaReceiver {
     ends: Cell<bool>,
     /// Number of handled events.
     taken: Cell<u64>,
-    stopped: Notify,
+    stopped: Event,
 }
 
 impl RdmaReceiver {
@@ -55,7 +55,7 @@ impl RdmaReceiver {
     pub fn new(endpoint: Rc<dyn Endpoint>, longest: usize, begun: EndpointEvents) -> RdmaReceiver {
         let (events, over) = (RefCell::new(begun), Cell::new(false));
         let (ended, ends, taken) = (Cell::default(), Cell::new(ends(&events.borrow())), Cell::default());
-        RdmaReceiver { endpoint, longest, events, over, ended, ends, taken, stopped: Notify::new() }
+        RdmaReceiver { endpoint, longest, events, over, ended, ends, taken, stopped: Event::new() }
     }
 
     /// Passes received events to the handler, unless receiving was stopped.

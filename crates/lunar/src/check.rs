@@ -4,12 +4,12 @@ use crate::output::{self, count};
 use crate::serve::cannot_serve;
 use lunar_server::config::router::{From, Map, RouterConfig, RouterTarget};
 use lunar_server::config::{self, Config};
-use lunar_server::{ErrorCode, Problem, folders};
+use lunar_server::{Diagnostic, ErrorCode, folders};
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Checks a configuration file and summarizes it.
-pub fn check(file: &Path, media: bool) -> Result<String, Vec<Problem>> {
+pub fn check(file: &Path, media: bool) -> Result<String, Vec<Diagnostic>> {
     let config = config::load(file)?;
     let notes = config::unused(&config).into_iter().chain(config::access_lint(&config));
     let notes = notes.chain(config::exposed(&config));
@@ -21,10 +21,10 @@ pub fn check(file: &Path, media: bool) -> Result<String, Vec<Problem>> {
 }
 
 /// Examines the media that a configuration would open. Notes go to stderr.
-fn check_media(config: &Config, file: &Path) -> Result<(), Vec<Problem>> {
+fn check_media(config: &Config, file: &Path) -> Result<(), Vec<Diagnostic>> {
     let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok);
     let mut found = lunar_server::examine(config, &state_dir.map_err(|problem| vec![problem])?, file);
-    found.problems.extend(config.server.cores.usable().err().map(Problem::from));
+    found.problems.extend(config.server.cores.usable().err().map(Diagnostic::from));
     for (portal, e) in lunar_target::cannot_bind(&config.portal_groups) {
         let problem = cannot_serve(&e);
         match problem.code {

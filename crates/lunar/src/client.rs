@@ -4,7 +4,7 @@ use crate::exit::{Exit, Failure};
 use clap::Args;
 use lunar_initiator::Url;
 use lunar_runtime::Cores;
-use lunar_server::Problem;
+use lunar_server::Diagnostic;
 use serde::Serialize;
 use std::net::Ipv6Addr;
 use std::pin::pin;
@@ -50,7 +50,7 @@ pub fn late(limit: Duration, waited: Option<String>) -> Failure {
 }
 
 fn cannot_start(e: &std::io::Error) -> Failure {
-    Problem::new(format!("cannot start an event loop: {e}"), crate::error_hints::process_limits(e)).into()
+    Diagnostic::new(format!("cannot start an event loop: {e}"), crate::error_hints::process_limits(e)).into()
 }
 
 /// Parses a URL, or the host and port of a portal alone. The command is interactive: unless the URL states otherwise,
@@ -76,9 +76,9 @@ pub fn url(text: &str) -> Result<Url, Failure> {
 ///
 /// # Errors
 /// When it cannot be serialized.
-pub fn json(value: &impl Serialize) -> Result<String, Problem> {
+pub fn json(value: &impl Serialize) -> Result<String, Diagnostic> {
     let text = serde_json::to_string_pretty(value);
-    let text = text.map_err(|e| Problem::new(format!("cannot write JSON: {e}"), "run without --json"))?;
+    let text = text.map_err(|e| Diagnostic::new(format!("cannot write JSON: {e}"), "run without --json"))?;
     Ok(text + "\n")
 }
 

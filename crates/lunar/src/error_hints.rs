@@ -29,7 +29,7 @@ pub fn with_url_hint(url: &Url, failure: Failure) -> Failure {
         }
         _ => return failure,
     };
-    let hinted = |problem| lunar_server::Problem { hint: Some(hint.clone()), ..problem };
+    let hinted = |problem| lunar_server::Diagnostic { hint: Some(hint.clone()), ..problem };
     Failure { problems: failure.problems.into_iter().map(hinted).collect(), ..failure }
 }
 

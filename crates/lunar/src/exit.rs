@@ -1,7 +1,7 @@
 //! Exit statuses of all commands that use targets, in one table. Errors of iSCSI have the statuses of Open-iSCSI.
 
 use lunar_initiator::{Error, ErrorCode};
-use lunar_server::Problem;
+use lunar_server::Diagnostic;
 use lunar_server::hints::words;
 use std::process::ExitCode;
 
@@ -70,7 +70,7 @@ pub struct Failure {
     /// Its exit status.
     pub exit: Exit,
     /// The faults.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<Diagnostic>,
 }
 
 impl Exit {
@@ -83,12 +83,12 @@ impl Exit {
 impl Failure {
     /// A failure with one problem and this exit status.
     pub fn new(exit: Exit, what: impl Into<String>, hint: impl Into<String>) -> Failure {
-        Failure { exit, problems: vec![Problem::new(what, hint)] }
+        Failure { exit, problems: vec![Diagnostic::new(what, hint)] }
     }
 }
 
 /// A failure of the command line.
-pub fn invalid(problem: Problem) -> Failure {
+pub fn invalid(problem: Diagnostic) -> Failure {
     Failure { exit: Exit::Invalid, problems: vec![problem] }
 }
 
@@ -104,20 +104,20 @@ impl From<Failure> for ExitCode {
     }
 }
 
-impl From<Vec<Problem>> for Failure {
-    fn from(problems: Vec<Problem>) -> Failure {
+impl From<Vec<Diagnostic>> for Failure {
+    fn from(problems: Vec<Diagnostic>) -> Failure {
         Failure { exit: of(common_code(&problems)).0, problems }
     }
 }
 
 /// The common code of all problems; [`ErrorCode::Other`] if they differ.
-pub fn common_code(problems: &[Problem]) -> ErrorCode {
+pub fn common_code(problems: &[Diagnostic]) -> ErrorCode {
     let first = problems.first().map(|problem| problem.code).unwrap_or_default();
     if problems.iter().all(|problem| problem.code == first) { first } else { ErrorCode::Other }
 }
 
-impl From<Problem> for Failure {
-    fn from(problem: Problem) -> Failure {
+impl From<Diagnostic> for Failure {
+    fn from(problem: Diagnostic) -> Failure {
         Failure::from(vec![problem])
     }
 }
@@ -231,7 +231,7 @@ mod tests {
                 let failure = Failure::from(Error::new(code, what));
                 assert_eq!(failure.exit as u8, status, "{code}: {what}");
                 assert_eq!(failure.problems[0].hint.as_deref(), Some(of(code).1), "{code}: {what}");
-                let problem = Problem::new(what, "").with_code(code);
+                let problem = Diagnostic::new(what, "").with_code(code);
                 assert_eq!(Failure::from(problem).exit as u8, status, "{code}: {what}");
             }
             assert!(TABLE.iter().any(|row| row.0 == of(code).0), "{code}");

@@ -31,7 +31,7 @@ mod tree;
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 use exit::Failure;
-use lunar_server::{ErrorCode, Problem};
+use lunar_server::{Diagnostic, ErrorCode};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::SIGXFSZ;
 use std::backtrace::{Backtrace, BacktraceStatus};
@@ -152,7 +152,7 @@ fn level(command: &Command) -> &'static str {
 }
 
 /// Logs go to stderr; LUNAR_LOG says which, or this level.
-fn log(level: &str) -> Result<(), Problem> {
+fn log(level: &str) -> Result<(), Diagnostic> {
     let filter = match std::env::var("LUNAR_LOG") {
         Ok(text) if !text.is_empty() => filter(&text)?,
         _ => tracing_subscriber::EnvFilter::new(level),
@@ -172,22 +172,22 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The filter of LUNAR_LOG: a level, and levels of modules. The library would take any other word for the name of a
 /// module, and log nothing at all.
-fn filter(text: &str) -> Result<tracing_subscriber::EnvFilter, Problem> {
+fn filter(text: &str) -> Result<tracing_subscriber::EnvFilter, Diagnostic> {
     let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
     let unknown = text.split(',').map(str::trim).find(|part| !part.contains('=') && !is_level(part));
     if let Some(word) = unknown {
         let what = format!("invalid LUNAR_LOG: unknown level \"{}\"", word.escape_debug());
         let hint =
             "set it to error, warn, info, debug or trace; levels of modules follow: warn,lunar_target=debug";
-        return Err(Problem::new(what, hint));
+        return Err(Diagnostic::new(what, hint));
     }
     tracing_subscriber::EnvFilter::try_new(text).map_err(|e| {
-        Problem::new(format!("invalid LUNAR_LOG: {e}"), "set it to error, warn, info, debug or trace")
+        Diagnostic::new(format!("invalid LUNAR_LOG: {e}"), "set it to error, warn, info, debug or trace")
     })
 }
 
 /// The manual page of lunar itself or of one of its commands.
-fn manual(name: Option<&str>) -> Result<String, Problem> {
+fn manual(name: Option<&str>) -> Result<String, Diagnostic> {
     let mut lunar = Cli::command();
     lunar.build();
     let command = match name {
@@ -197,13 +197,14 @@ fn manual(name: Option<&str>) -> Result<String, Problem> {
             None => {
                 let what = format!("lunar has no command \"{}\"", name.escape_debug());
                 return Err(
-                    Problem::new(what, "lunar --help lists them").with_code(ErrorCode::InvalidArgument)
+                    Diagnostic::new(what, "lunar --help lists them").with_code(ErrorCode::InvalidArgument)
                 );
             }
         },
     };
     let mut page = Vec::new();
     let rendered = clap_mangen::Man::new(command).render(&mut page);
-    rendered.map_err(|e| Problem::new(format!("cannot write the manual page: {e}"), "try lunar --help"))?;
+    rendered
+        .map_err(|e| Diagnostic::new(format!("cannot write the manual page: {e}"), "try lunar --help"))?;
     Ok(String::from_utf8_lossy(&page).into_owned())
 }

@@ -3,7 +3,7 @@
 
 use crate::stderr;
 pub use lunar_bench::text_report::count;
-use lunar_server::Problem;
+use lunar_server::Diagnostic;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
@@ -16,7 +16,7 @@ pub fn colours(stream: &impl IsTerminal) -> bool {
 const MAX_PROBLEMS: usize = 50;
 
 /// Formats problems.
-fn problems(list: &[Problem], coloured: bool) -> String {
+fn problems(list: &[Diagnostic], coloured: bool) -> String {
     let (red, cyan, end) = if coloured { ("\x1b[1;31m", "\x1b[36m", "\x1b[0m") } else { ("", "", "") };
     let mut text = String::new();
     for problem in list.iter().take(MAX_PROBLEMS) {
@@ -40,7 +40,7 @@ pub fn stderr(text: impl Into<Vec<u8>>) {
 }
 
 /// Writes problems to stderr.
-pub fn report(list: &[Problem]) {
+pub fn report(list: &[Diagnostic]) {
     stderr::put(problems(list, colours(&io::stderr())));
 }
 
@@ -48,7 +48,7 @@ pub fn report(list: &[Problem]) {
 ///
 /// # Errors
 /// When not all bytes could be written.
-pub fn stdout(bytes: impl AsRef<[u8]>) -> Result<(), Problem> {
+pub fn stdout(bytes: impl AsRef<[u8]>) -> Result<(), Diagnostic> {
     stderr::settle();
     let mut out = io::stdout().lock();
     stdout_result(out.write_all(bytes.as_ref()).and_then(|()| out.flush()))
@@ -58,20 +58,20 @@ pub fn stdout(bytes: impl AsRef<[u8]>) -> Result<(), Problem> {
 ///
 /// # Errors
 /// Any other error of the write.
-pub fn stdout_result(result: io::Result<()>) -> Result<(), Problem> {
+pub fn stdout_result(result: io::Result<()>) -> Result<(), Diagnostic> {
     match result {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(stdout_problem(&e)),
         _ => Ok(()),
     }
 }
 
-fn stdout_problem(e: &io::Error) -> Problem {
+fn stdout_problem(e: &io::Error) -> Diagnostic {
     let why = lunar_runtime::error::text(e);
     let hint = match e.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free space where stdout is written",
         _ => "check where stdout is redirected",
     };
-    Problem::new(format!("cannot write to stdout: {why}"), format!("{hint}; the output is lost"))
+    Diagnostic::new(format!("cannot write to stdout: {why}"), format!("{hint}; the output is lost"))
 }
 
 /// stdout for output line by line. It keeps the first error, and ignores later ones.
@@ -83,7 +83,7 @@ impl StdoutLines {
     ///
     /// # Errors
     /// As [`stdout_result`].
-    pub fn end(self) -> Result<(), Problem> {
+    pub fn end(self) -> Result<(), Diagnostic> {
         stdout_result(self.0.map_or(Ok(()), Err))
     }
 
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn problems_have_colours_only_when_wanted() {
-        let list = [Problem::new("no disk", "bring one")];
+        let list = [Diagnostic::new("no disk", "bring one")];
         assert_eq!(problems(&list, false), "error: no disk\n  hint: bring one\n");
         assert_eq!(
             problems(&list, true),
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn more_problems_than_anybody_reads_are_counted() {
-        let list = vec![Problem::new("no disk", "bring one"); MAX_PROBLEMS + 2];
+        let list = vec![Diagnostic::new("no disk", "bring one"); MAX_PROBLEMS + 2];
         let text = problems(&list, false);
         assert_eq!(text.lines().count(), 2 * MAX_PROBLEMS + 1);
         assert!(text.ends_with("\nand 2 more problems\n"));

@@ -6,13 +6,13 @@ use crate::client::json;
 use crate::session::{of_each, one, servers};
 use lunar_admin::{self as admin, Difference, Request, RouterAction, RouterReport, SessionReport};
 use lunar_proto::duration::{self, NotationError};
-use lunar_server::{ErrorCode, Problem};
+use lunar_server::{Diagnostic, ErrorCode};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The text to print.
-pub fn router(command: RouterCommand) -> Result<String, Problem> {
+pub fn router(command: RouterCommand) -> Result<String, Diagnostic> {
     match command {
         RouterCommand::List(common) => {
             status_text(&RouterShowArgs { name: None, common }, admin::router::list)
@@ -29,12 +29,12 @@ pub fn router(command: RouterCommand) -> Result<String, Problem> {
     }
 }
 
-fn server(common: &AdminArgs) -> Result<PathBuf, Problem> {
+fn server(common: &AdminArgs) -> Result<PathBuf, Diagnostic> {
     one(servers(common.socket.as_ref())?)
 }
 
 /// The server that runs routers, or the router with this name. Other running servers are ignored.
-fn routing(name: Option<&str>, common: &AdminArgs) -> Result<PathBuf, Problem> {
+fn routing(name: Option<&str>, common: &AdminArgs) -> Result<PathBuf, Diagnostic> {
     let all = servers(common.socket.as_ref())?;
     if all.len() == 1 {
         return one(all);
@@ -56,7 +56,7 @@ fn routing(name: Option<&str>, common: &AdminArgs) -> Result<PathBuf, Problem> {
     }
 }
 
-fn status_text(which: &RouterShowArgs, text: fn(&[RouterReport]) -> String) -> Result<String, Problem> {
+fn status_text(which: &RouterShowArgs, text: fn(&[RouterReport]) -> String) -> Result<String, Diagnostic> {
     let routers = chosen(which, &routing(which.name.as_deref(), &which.common)?)?;
     match which.common.json {
         true => json(&routers),
@@ -66,13 +66,15 @@ fn status_text(which: &RouterShowArgs, text: fn(&[RouterReport]) -> String) -> R
 }
 
 /// The router with the given name, or all routers.
-fn chosen(which: &RouterShowArgs, server: &Path) -> Result<Vec<RouterReport>, Problem> {
+fn chosen(which: &RouterShowArgs, server: &Path) -> Result<Vec<RouterReport>, Diagnostic> {
     let all = admin::routers(server, which.common.timeout)?;
     let Some(name) = &which.name else { return Ok(all) };
     let found: Vec<RouterReport> = all.into_iter().filter(|router| router.name == *name).collect();
     if found.is_empty() {
         let what = format!("no router {name}");
-        return Err(Problem::new(what, "lunar router list shows the routers").with_code(ErrorCode::NotFound));
+        return Err(
+            Diagnostic::new(what, "lunar router list shows the routers").with_code(ErrorCode::NotFound)
+        );
     }
     Ok(found)
 }
@@ -84,7 +86,7 @@ fn show(routers: &[RouterReport]) -> String {
 }
 
 /// The sessions of the routers' targets.
-fn sessions(which: &RouterShowArgs) -> Result<String, Problem> {
+fn sessions(which: &RouterShowArgs) -> Result<String, Diagnostic> {
     let server = routing(which.name.as_deref(), &which.common)?;
     let routers = chosen(which, &server)?;
     let ours = |session: &SessionReport| {
@@ -100,7 +102,7 @@ fn sessions(which: &RouterShowArgs) -> Result<String, Problem> {
     }
 }
 
-fn control(which: RouterArgs, action: RouterAction) -> Result<String, Problem> {
+fn control(which: RouterArgs, action: RouterAction) -> Result<String, Diagnostic> {
     let server = routing(Some(&which.name), &which.common)?;
     let router = which.name.clone();
     let result =
@@ -112,7 +114,7 @@ fn control(which: RouterArgs, action: RouterAction) -> Result<String, Problem> {
 }
 
 /// The changes that a configuration would make.
-pub fn diff(file: Option<&Path>, common: &AdminArgs) -> Result<String, Problem> {
+pub fn diff(file: Option<&Path>, common: &AdminArgs) -> Result<String, Diagnostic> {
     let differences = admin::diff(&server(common)?, absolute(file)?, common.timeout)?;
     match common.json {
         true => json(&differences),
@@ -122,7 +124,7 @@ pub fn diff(file: Option<&Path>, common: &AdminArgs) -> Result<String, Problem> 
 }
 
 /// Applies a configuration, or confirms or rolls back the applied one.
-pub fn apply(args: &Apply) -> Result<String, Problem> {
+pub fn apply(args: &Apply) -> Result<String, Diagnostic> {
     let server = one(servers(args.socket.as_ref())?)?;
     let request = match (args.confirm, args.rollback) {
         (true, _) => Request::Confirm {},
@@ -132,7 +134,7 @@ pub fn apply(args: &Apply) -> Result<String, Problem> {
     with_newline(admin::execute(&server, &request, args.timeout))
 }
 
-fn with_newline(answer: Result<String, Problem>) -> Result<String, Problem> {
+fn with_newline(answer: Result<String, Diagnostic>) -> Result<String, Diagnostic> {
     answer.map(|text| text + "\n")
 }
 
@@ -147,10 +149,10 @@ fn within(args: &Apply) -> Option<u64> {
 }
 
 /// An absolute path, because the server may have another working directory.
-fn absolute(file: Option<&Path>) -> Result<Option<PathBuf>, Problem> {
+fn absolute(file: Option<&Path>) -> Result<Option<PathBuf>, Diagnostic> {
     let Some(file) = file else { return Ok(None) };
     let path = std::path::absolute(file).map_err(|e| {
-        Problem::new(format!("{}: {e}", file.display()), "give the absolute path of the file")
+        Diagnostic::new(format!("{}: {e}", file.display()), "give the absolute path of the file")
     })?;
     Ok(Some(path))
 }

@@ -7,7 +7,7 @@ use crate::{hex, output};
 use clap::Args;
 use lunar_initiator::{Command, Completion, Direction, MAX_CDB_LEN, Url};
 use lunar_runtime::buf::Buf;
-use lunar_server::Problem;
+use lunar_server::Diagnostic;
 use lunar_wire::scsi::lun::encode;
 use lunar_wire::scsi::{Sense, Status, status_name};
 use serde::Serialize;
@@ -141,7 +141,7 @@ pub fn scsi(args: Scsi) -> Result<ExitCode, Failure> {
 fn without_data(failure: Failure) -> Failure {
     let is_late = failure.exit == Exit::TimedOut;
     let more = |hint: String| format!("if the command returns data, add --in BYTES; else {hint}");
-    let hinted = |problem: Problem| Problem { hint: problem.hint.map(more), ..problem };
+    let hinted = |problem: Diagnostic| Diagnostic { hint: problem.hint.map(more), ..problem };
     match is_late {
         true => Failure { problems: failure.problems.into_iter().map(hinted).collect(), ..failure },
         false => failure,

@@ -16,7 +16,7 @@ use lunar_router::routes::Routes;
 use lunar_runtime::CoreSelection;
 use lunar_server::config::{self, Config};
 use lunar_server::routes::{Found, expand_early};
-use lunar_server::{Arguments, ErrorCode, Problem, ServeContext, Units, folders, hints};
+use lunar_server::{Arguments, Diagnostic, ErrorCode, ServeContext, Units, folders, hints};
 use lunar_target::config::TargetConfig;
 use retry::Retry;
 use routed::{AdminHandler, send_event};
@@ -55,7 +55,7 @@ const RESCUE: Duration = Duration::from_secs(60);
 pub fn serve<S: TargetServer>(
     args: Serve,
     start: impl FnOnce(TargetConfig, &[usize]) -> io::Result<S>,
-) -> Result<ExitCode, Vec<Problem>> {
+) -> Result<ExitCode, Vec<Diagnostic>> {
     let stopping = Arc::new(AtomicBool::new(false));
     let (events, inbox) = channel();
     watch_signals(events.clone(), &stopping).map_err(|e| vec![cannot("watch for signals", &e)])?;
@@ -127,8 +127,8 @@ fn watch_signals(events: Sender<ServeEvent>, stopping: &Arc<AtomicBool>) -> io::
     std::thread::Builder::new().name("signals".into()).spawn(watch).map(drop)
 }
 
-fn cannot(what: &str, e: &io::Error) -> Problem {
-    Problem::new(format!("cannot {what}: {e}"), crate::error_hints::process_limits(e))
+fn cannot(what: &str, e: &io::Error) -> Diagnostic {
+    Diagnostic::new(format!("cannot {what}: {e}"), crate::error_hints::process_limits(e))
 }
 
 /// A running server and its configuration.
@@ -157,7 +157,7 @@ impl<S: TargetServer> Service<S> {
         args: &Serve,
         events: &Sender<ServeEvent>,
         start: impl FnOnce(TargetConfig, &[usize]) -> io::Result<S>,
-    ) -> Result<Service<S>, Vec<Problem>> {
+    ) -> Result<Service<S>, Vec<Diagnostic>> {
         let one = |problem| vec![problem];
         let config = match &args.config {
             Some(file) => config::load(file)?,
@@ -174,7 +174,7 @@ impl<S: TargetServer> Service<S> {
             Some(text) => CoreSelection::parse(text).map_err(|e| vec![of_argument("--cores", e.into())])?,
             None => config.server.cores.clone(),
         };
-        let cores = cores.usable().map_err(Problem::from).map_err(|problem| match &args.cores {
+        let cores = cores.usable().map_err(Diagnostic::from).map_err(|problem| match &args.cores {
             Some(_) => vec![of_argument("--cores", problem)],
             None => vec![problem],
         })?;
@@ -221,14 +221,14 @@ impl<S: TargetServer> Service<S> {
         Ok(service)
     }
 
-    fn captive(&self, command: &str, events: Sender<ServeEvent>) -> Result<Captive, Vec<Problem>> {
+    fn captive(&self, command: &str, events: Sender<ServeEvent>) -> Result<Captive, Vec<Diagnostic>> {
         let Some(reach) = connect_hints::client_urls(&self.config, &self.server.portals()) else {
             let hint =
                 "add [[target.lun]] and a portal for iSCSI or iSER: with SRP alone there is no LUNAR_URL";
-            return Err(vec![Problem::new("no LUN is served over iSCSI for the command", hint)]);
+            return Err(vec![Diagnostic::new("no LUN is served over iSCSI for the command", hint)]);
         };
         Captive::start(command, &reach, events).map_err(|e| {
-            vec![Problem::new(format!("cannot run the --run command: {e}"), "install a shell as /bin/sh")]
+            vec![Diagnostic::new(format!("cannot run the --run command: {e}"), "install a shell as /bin/sh")]
         })
     }
 
@@ -266,7 +266,7 @@ impl<S: TargetServer> Service<S> {
     }
 
     /// With `may_wait`, the server stays for a while if it holds deleted files, so that they can be copied.
-    fn stop(self, may_wait: bool) -> Result<(), Vec<Problem>> {
+    fn stop(self, may_wait: bool) -> Result<(), Vec<Diagnostic>> {
         let unlinked = self.units.unlinked();
         for problem in &unlinked {
             // An administrator who reads the log may still copy the data in time.
@@ -277,7 +277,7 @@ impl<S: TargetServer> Service<S> {
         let result = self.server.stop(&|| self.routes.part());
         drop(self.admin);
         let hint = "unflushed writes may be lost: read the system log, and check the disk";
-        let unstable = |e| vec![Problem::new(format!("cannot flush all data: {e}"), hint)];
+        let unstable = |e| vec![Diagnostic::new(format!("cannot flush all data: {e}"), hint)];
         result.map_err(unstable)?;
         if unlinked.is_empty() {
             return Ok(());
@@ -286,7 +286,7 @@ impl<S: TargetServer> Service<S> {
             wait_for_rescue();
         }
         let hint = "restore the file from your copy or from a backup";
-        let gone = |problem: Problem| Problem { hint: Some(hint.into()), ..problem };
+        let gone = |problem: Diagnostic| Diagnostic { hint: Some(hint.into()), ..problem };
         Err(unlinked.into_iter().map(gone).collect())
     }
 }
@@ -314,12 +314,15 @@ fn arguments(args: &Serve) -> Arguments {
     }
 }
 
-fn of_argument(argument: &str, problem: Problem) -> Problem {
-    Problem { what: format!("{argument}: {}", problem.what), ..problem.with_code(ErrorCode::InvalidArgument) }
+fn of_argument(argument: &str, problem: Diagnostic) -> Diagnostic {
+    Diagnostic {
+        what: format!("{argument}: {}", problem.what),
+        ..problem.with_code(ErrorCode::InvalidArgument)
+    }
 }
 
 /// The error of a server that cannot start.
-pub fn cannot_serve(e: &io::Error) -> Problem {
+pub fn cannot_serve(e: &io::Error) -> Diagnostic {
     let general = match e.kind() {
         io::ErrorKind::AddrInUse => "stop the program that listens there, or choose another address or port",
         io::ErrorKind::AddrNotAvailable => "choose an address of this host: `ip address` lists them",
@@ -330,11 +333,11 @@ pub fn cannot_serve(e: &io::Error) -> Problem {
     };
     // A hint attached to the error is more specific.
     let hint = lunar_runtime::error::hint(e).map_or(general, |hint| hint);
-    Problem::new(format!("cannot serve: {e}"), hint).with_code(ErrorCode::from(e.kind()))
+    Diagnostic::new(format!("cannot serve: {e}"), hint).with_code(ErrorCode::from(e.kind()))
 }
 
 /// Starts the admin socket. A failure is only logged, unless its path is configured.
-fn admin(configured: Option<&Path>, server: Arc<dyn ServerControl>) -> Result<Option<Admin>, Problem> {
+fn admin(configured: Option<&Path>, server: Arc<dyn ServerControl>) -> Result<Option<Admin>, Diagnostic> {
     if let Some(path) = configured {
         return Admin::start(path, server).map(Some);
     }

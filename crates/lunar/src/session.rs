@@ -4,7 +4,7 @@ use crate::args::{AdminArgs, SessionCommand};
 use crate::client::json;
 use crate::exit::Failure;
 use lunar_admin::{self as admin, SessionReport};
-use lunar_server::{ErrorCode, Problem, folders};
+use lunar_server::{Diagnostic, ErrorCode, folders};
 use serde::Serialize;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub fn session(command: SessionCommand) -> Result<(String, Option<Failure>), Fai
 }
 
 /// The admin sockets to query: at least one, even if no server listens there.
-pub fn servers(socket: Option<&PathBuf>) -> Result<Vec<PathBuf>, Problem> {
+pub fn servers(socket: Option<&PathBuf>) -> Result<Vec<PathBuf>, Diagnostic> {
     if let Some(path) = socket {
         return Ok(vec![path.clone()]);
     }
@@ -32,11 +32,11 @@ pub fn servers(socket: Option<&PathBuf>) -> Result<Vec<PathBuf>, Problem> {
 }
 
 /// The only server; an error if several run.
-pub fn one(mut servers: Vec<PathBuf>) -> Result<PathBuf, Problem> {
+pub fn one(mut servers: Vec<PathBuf>) -> Result<PathBuf, Diagnostic> {
     if servers.len() > 1 {
         let sockets: Vec<String> = servers.iter().map(|path| path.display().to_string()).collect();
         let what = format!("{} servers are running: {}", servers.len(), sockets.join(", "));
-        return Err(Problem::new(what, "choose one with --socket"));
+        return Err(Diagnostic::new(what, "choose one with --socket"));
     }
     Ok(servers.swap_remove(0))
 }
@@ -52,8 +52,8 @@ struct ServerSession {
 /// The responses of all servers. Queries run concurrently, so that a server that hangs does not delay the others.
 pub fn of_each<T: Send>(
     servers: &[PathBuf],
-    ask: impl Fn(&Path) -> Result<T, Problem> + Sync,
-) -> Vec<Result<T, Problem>> {
+    ask: impl Fn(&Path) -> Result<T, Diagnostic> + Sync,
+) -> Vec<Result<T, Diagnostic>> {
     let ask = &ask;
     std::thread::scope(|scope| {
         let asked: Vec<_> = servers.iter().map(|server| scope.spawn(move || ask(server))).collect();
@@ -102,7 +102,7 @@ fn list(sessions: &[SessionReport]) -> String {
     if sessions.is_empty() { "no sessions\n".into() } else { admin::table(sessions) }
 }
 
-fn show(sessions: Vec<SessionReport>, id: Option<u16>, as_json: bool) -> Result<String, Problem> {
+fn show(sessions: Vec<SessionReport>, id: Option<u16>, as_json: bool) -> Result<String, Diagnostic> {
     let Some(id) = id else {
         if as_json {
             return json(&sessions);
@@ -115,7 +115,7 @@ fn show(sessions: Vec<SessionReport>, id: Option<u16>, as_json: bool) -> Result<
         return Ok(texts.join("\n"));
     };
     let Some(one) = sessions.into_iter().find(|one| one.tsih == id) else {
-        return Err(Problem::new(format!("no session {id}"), "lunar session list shows the sessions")
+        return Err(Diagnostic::new(format!("no session {id}"), "lunar session list shows the sessions")
             .with_code(ErrorCode::NotFound));
     };
     if as_json { json(&one) } else { Ok(one.to_string()) }

@@ -9,7 +9,7 @@ use super::tool_output::{self, ToolOutput};
 use super::{RunContext, one_core};
 pub use args::Args;
 use args::{THREADS, TestPhase, TestPlan, order};
-use flume::{Receiver as Failed, unbounded};
+use flume::unbounded;
 pub use lines::stat;
 use lines::{LinePrefix, PassStats, VERSION};
 use lunar_bench::device::is_remote;
@@ -45,7 +45,7 @@ struct TestedDevice<'a> {
     /// The first byte and the number of bytes in use.
     area: (u64, u64),
     /// Failed commands, with -A.
-    failed: Failed<CommandFailure>,
+    failed: flume::Receiver<CommandFailure>,
     news: Sender<DeviceEvent>,
     /// Ends this device; the handle of all devices ends it, too.
     handle: RunHandle,
@@ -112,7 +112,7 @@ fn open(args: &Args, plan: &TestPlan, target: &TargetSpec, index: usize) -> Resu
 
 /// Reports failed commands if the test continues on errors. Otherwise the first failure ends the test, and is
 /// reported anyway.
-fn report_failures(opened: &mut OpenTargets, continue_on_error: bool) -> Failed<CommandFailure> {
+fn report_failures(opened: &mut OpenTargets, continue_on_error: bool) -> flume::Receiver<CommandFailure> {
     let (sender, failed) = unbounded();
     if continue_on_error {
         opened.wrap(|_, disk| Arc::new(FailureReporter::reporting(disk, sender.clone())));

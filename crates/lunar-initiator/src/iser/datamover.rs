@@ -2,7 +2,7 @@
 //! until the response arrives.
 
 use crate::session::tag_map::TagMap;
-use crate::session::task::{Data as Memory, Task};
+use crate::session::task::{Data, Task};
 use crate::session::transport::{self, DatamoverEvents};
 use crate::{Error, ErrorCode};
 use lunar_proto::parameters::Parameters;
@@ -107,13 +107,13 @@ impl transport::Datamover for IserDatamover {
         let (mut read, mut write, mut payload) = (None, None, Payload::Empty);
         let ahs = task.rest.as_ref().map_or(&[][..], |rest| rest.ahs());
         match &mut task.data {
-            Memory::None => {}
-            Memory::In(buf, _) => {
+            Data::None => {}
+            Data::In(buf, _) => {
                 request::set_read(&mut header, task.expected);
                 let lent = buf.take().map(|buf| self.lend(task.tag, MemoryRegion::Sink(buf)));
                 read = lent.transpose()?.map(advertised);
             }
-            Memory::Out(buf) => {
+            Data::Out(buf) => {
                 // Linux counts the headers in the longest data segment that it accepts.
                 let room = (p.target_recv_data_segment_length as usize).saturating_sub(ahs.len());
                 let first = (p.first_burst_length as usize).min(room).min(buf.len());

@@ -4,7 +4,7 @@ use super::path_checker::check_path;
 use super::path_selector::PathSelector;
 use super::{LunPath, Multipath, MultipathOptions};
 use crate::{Error, ErrorCode, hints};
-use event_listener::Event as Bell;
+use event_listener::Event;
 use lunar_runtime::latency::LatencyCounter;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -28,7 +28,7 @@ impl Multipath {
             ways,
             paths,
             settings,
-            state_changed: Bell::new(),
+            state_changed: Event::new(),
             doubts,
             outage: Mutex::new(Some(Instant::now())),
             gives_up: false.into(),

@@ -16,7 +16,7 @@ mod times;
 #[cfg(doc)]
 use crate::Lun;
 use crate::{Error, ErrorCode, time_limit};
-use event_listener::Event as Bell;
+use event_listener::Event;
 #[doc(inline)]
 pub use event_listener::EventListener;
 use lunar_block::LocalBoxFuture;
@@ -43,7 +43,7 @@ pub struct Multipath {
     paths: PathSelector,
     settings: MultipathOptions,
     /// Notified when the state of a path changes.
-    state_changed: Bell,
+    state_changed: Event,
     /// Triggers an immediate check, one sender for each path.
     doubts: Vec<flume::Sender<()>>,
     /// The start of the outage, while there is no usable path.

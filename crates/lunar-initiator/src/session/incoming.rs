@@ -5,7 +5,7 @@ use super::control_request::ControlKind;
 use super::errors::broke;
 use super::event::Event;
 use super::session_state::{Online, SessionState};
-use super::task::{Data as TaskData, Task};
+use super::task::{Data, Task};
 use super::transfer::Segment;
 use super::transport::DatamoverEvents;
 use crate::{Completion, Error, ErrorCode};
@@ -366,11 +366,11 @@ impl SessionState {
 fn moved(task: &Task, under: u32, status: u8) -> Result<u32, Error> {
     let moved = task.expected - under;
     match task.data {
-        TaskData::In(_, came) if came < moved && status == 0 => Err(broke(format!(
+        Data::In(_, came) if came < moved && status == 0 => Err(broke(format!(
             "{came} bytes of {moved} arrived for the read with Initiator Task Tag {:08x}",
             task.tag
         ))),
-        TaskData::In(_, came) => Ok(moved.min(came)),
+        Data::In(_, came) => Ok(moved.min(came)),
         _ => Ok(moved),
     }
 }

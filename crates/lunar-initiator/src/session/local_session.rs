@@ -10,7 +10,7 @@ use super::transport::TransportHandle;
 use super::violations::Violations;
 use crate::nexus::LoginTarget;
 use crate::{Command, CommandResult, Error, ErrorCode, Options};
-use event_listener::Event as Bell;
+use event_listener::Event;
 use lunar_runtime::SendPump;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -63,7 +63,7 @@ pub struct LocalSession {
     /// Whether a logout requested by the target is in progress.
     pub leaving: Cell<bool>,
     /// Notified when a command ends, the connection changes, or the session must end.
-    pub bell: Bell,
+    pub bell: Event,
     /// The send pump.
     pub pump: SendPump,
     /// Whether the error handler is escalating for a command.
@@ -103,7 +103,7 @@ impl LocalSession {
             over: Cell::new(false),
             parted: Cell::new(false),
             leaving: Cell::new(false),
-            bell: Bell::new(),
+            bell: Event::new(),
             pump: SendPump::default(),
             escalating: Cell::new(false),
         })

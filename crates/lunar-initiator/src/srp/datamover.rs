@@ -5,9 +5,9 @@ use super::credits::Credits;
 use super::requests::{self, BufferPlace};
 use crate::Error;
 use crate::session::tag_map::TagMap;
-use crate::session::task::{Data as Memory, Task};
+use crate::session::task::{Data, Task};
 use crate::session::transport::{self, DatamoverEvents};
-use event_listener::Event as Bell;
+use event_listener::Event;
 use lunar_proto::parameters::Parameters;
 use lunar_rdma::{Endpoint, EndpointEvents, LocalBoxFuture, MemoryRegion};
 use lunar_runtime::iscsi::receive::{ReceiveError, ReceiveStatus};
@@ -84,7 +84,7 @@ pub struct SrpDatamover {
     agreed: NegotiatedLimits,
     state: RefCell<State>,
     /// Notified when a PDU was generated locally.
-    bell: Bell,
+    bell: Event,
 }
 
 impl SrpDatamover {
@@ -98,7 +98,7 @@ impl SrpDatamover {
             replies: 0,
             events: EndpointEvents::default(),
         };
-        SrpDatamover { endpoint, agreed, state: RefCell::new(state), bell: Bell::new() }
+        SrpDatamover { endpoint, agreed, state: RefCell::new(state), bell: Event::new() }
     }
 
     /// Joins the session of another channel. Must precede the first request.
@@ -164,14 +164,14 @@ impl SrpDatamover {
     fn memory(&self, task: &mut Task) -> Result<BufferPlace, Error> {
         let (len, additional) = (task.expected, requests::additional_cdb(task).len());
         let (way, memory) = match &mut task.data {
-            Memory::In(buf, _) if len > 0 => match buf.take() {
+            Data::In(buf, _) if len > 0 => match buf.take() {
                 Some(buf) => (DataDirection::In, MemoryRegion::Sink(buf)),
                 None => return Ok(BufferPlace::None),
             },
-            Memory::Out(buf) if self.fits(buf.len(), additional) => {
+            Data::Out(buf) if self.fits(buf.len(), additional) => {
                 return Ok(BufferPlace::Here(buf.clone()));
             }
-            Memory::Out(buf) if len > 0 => (DataDirection::Out, MemoryRegion::Source(buf.clone())),
+            Data::Out(buf) if len > 0 => (DataDirection::Out, MemoryRegion::Source(buf.clone())),
             _ => return Ok(BufferPlace::None),
         };
         let place = self.endpoint.expose(memory).map_err(|e| transport::cannot_lend(&e))?;

@@ -33,12 +33,12 @@ impl ReplyError {
 
 impl From<io::Error> for ReplyError {
     fn from(e: io::Error) -> Self {
-        use io::ErrorKind as Kind;
+        use io::ErrorKind;
         let errno = match e.kind() {
-            Kind::StorageFull | Kind::QuotaExceeded | Kind::FileTooLarge => Errno::NoSpc,
-            Kind::ReadOnlyFilesystem | Kind::PermissionDenied => Errno::Perm,
-            Kind::OutOfMemory => Errno::NoMem,
-            Kind::InvalidInput | Kind::Unsupported => Errno::Inval,
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => Errno::NoSpc,
+            ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => Errno::Perm,
+            ErrorKind::OutOfMemory => Errno::NoMem,
+            ErrorKind::InvalidInput | ErrorKind::Unsupported => Errno::Inval,
             _ => Errno::Io,
         };
         ReplyError { errno, why: e.to_string() }

@@ -1,7 +1,7 @@
 //! Exposed memory, and the Terminate errors of denied access.
 
 use super::fault::IwarpError;
-use crate::keys::{AccessError as Denied, SteeringTags};
+use crate::keys::{AccessError, SteeringTags};
 use crate::{MemoryRegion, RemoteAddress};
 use lunar_runtime::send_queue::Payload;
 use lunar_wire::iwarp::{ReadRequest, TaggedHeader, Terminate};
@@ -38,9 +38,9 @@ impl TaggedMemory {
         let to = RemoteAddress { stag: t.stag, offset: t.offset };
         let sink = self.keys.sink(to, payload.len()).map_err(|denied| {
             let terminate = match denied {
-                Denied::Tag => Terminate::STAG,
-                Denied::Direction => Terminate::ACCESS,
-                Denied::Bounds => Terminate::BOUNDS,
+                AccessError::Tag => Terminate::STAG,
+                AccessError::Direction => Terminate::ACCESS,
+                AccessError::Bounds => Terminate::BOUNDS,
             };
             IwarpError::new(terminate, format!("an RDMA Write of {} bytes to {denied}", payload.len()))
         })?;
@@ -57,9 +57,9 @@ impl TaggedMemory {
         }
         let (buf, at) = self.keys.source(from, len).map_err(|denied| {
             let terminate = match denied {
-                Denied::Tag => Terminate::READ_STAG,
-                Denied::Direction => Terminate::ACCESS,
-                Denied::Bounds => Terminate::READ_BOUNDS,
+                AccessError::Tag => Terminate::READ_STAG,
+                AccessError::Direction => Terminate::ACCESS,
+                AccessError::Bounds => Terminate::READ_BOUNDS,
             };
             IwarpError::new(terminate, format!("an RDMA Read of {len} bytes from {denied}"))
         })?;

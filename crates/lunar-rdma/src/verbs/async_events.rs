@@ -4,7 +4,7 @@
 
 use super::ffi::*;
 use super::library::Library;
-use event_listener::Event as Wakeup;
+use event_listener::Event;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use std::ffi::c_int;
 use std::io;
@@ -34,7 +34,7 @@ pub struct AsyncEventSink {
     event: AtomicI32,
     is_last: AtomicBool,
     /// Notified of each event.
-    pub wakeup: Wakeup,
+    pub wakeup: Event,
 }
 
 impl AsyncEventSink {
@@ -61,7 +61,7 @@ impl AsyncEvents {
     /// Adds a connection with these queues.
     pub fn add(&self, queues: [usize; 3]) -> Arc<AsyncEventSink> {
         let (event, is_last) = (AtomicI32::new(NONE), AtomicBool::new(false));
-        let sink = Arc::new(AsyncEventSink { queues, event, is_last, wakeup: Wakeup::new() });
+        let sink = Arc::new(AsyncEventSink { queues, event, is_last, wakeup: Event::new() });
         let mut list = self.list();
         list.retain(|one| one.strong_count() > 0);
         list.push(Arc::downgrade(&sink));

@@ -18,7 +18,7 @@ use crate::{
     Endpoint, EndpointEvent, EndpointEvents, EndpointInfo, LocalBoxFuture, MemoryRegion, RemoteAddress,
     RemoteRange,
 };
-use event_listener::Event as Wakeup;
+use event_listener::Event;
 use lunar_runtime::send_queue::Payload;
 use lunar_runtime::{Buf, Recheck, begin_batch};
 use std::cell::RefCell;
@@ -65,7 +65,7 @@ pub fn endpoint(parts: ConnectionParts, ord: u8) -> io::Result<Rc<dyn Endpoint>>
         disconnected_at: None,
         completions: [ibv_wc::default(); BATCH],
     });
-    let (memory, woken) = (memory(&domain), Wakeup::new());
+    let (memory, woken) = (memory(&domain), Event::new());
     let inner = Rc::new(VerbsInner {
         queues,
         state,
@@ -143,7 +143,7 @@ pub struct VerbsInner {
     /// Caches that the connection manager has no event.
     cm_recheck: Recheck,
     /// Notified of every change.
-    pub woken: Wakeup,
+    pub woken: Event,
     /// The asynchronous events of this connection. It also wakes the task when the connection ends.
     pub async_sink: Arc<AsyncEventSink>,
     pub id: CmId,

@@ -4,7 +4,7 @@ use super::machine::{Decision, Holder};
 use super::owner::ReservationOwner;
 use super::{FailoverRequest, Pair, PairEnd, Role};
 use compio::runtime::spawn;
-use event_listener::Event as Notifier;
+use event_listener::Event;
 use lunar_initiator::{Error, ErrorCode};
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -57,7 +57,7 @@ struct Controller {
 struct RunningOwners {
     left: Cell<usize>,
     /// Notified when a job has ended.
-    ended: Notifier,
+    ended: Event,
 }
 
 /// Counts a job as ended when dropped, even by a panic.
@@ -89,7 +89,7 @@ impl Controller {
 
     /// The same for long jobs. Meanwhile this router sends heartbeats to the storage whose job has ended.
     async fn each_alive(&mut self, what: impl AsyncFn(&mut ReservationOwner) + Clone + 'static) {
-        let busy = Rc::new(RunningOwners { left: Cell::new(self.owners.len()), ended: Notifier::new() });
+        let busy = Rc::new(RunningOwners { left: Cell::new(self.owners.len()), ended: Event::new() });
         self.each(async move |owner: &mut ReservationOwner| {
             let mine = OwnerGuard(busy.clone());
             what(owner).await;

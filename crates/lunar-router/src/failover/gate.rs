@@ -1,7 +1,7 @@
 //! The gate of a logical unit: it admits commands only while this router holds the reservation.
 
 use super::fence::{self, KIND, ReservationState};
-use event_listener::{Event as Notifier, EventListener};
+use event_listener::{Event, EventListener};
 use lunar_initiator::{Error, ErrorCode, Session};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -17,7 +17,7 @@ pub struct IoGate {
     /// Whether admitted writes may not be stable and this router can no longer flush them.
     owes: AtomicBool,
     inside: AtomicUsize,
-    shut: Notifier,
+    shut: Event,
 }
 
 /// The permit of an admitted command, which leaves the gate when this is dropped.
@@ -37,7 +37,7 @@ impl IoGate {
             open: AtomicBool::new(false),
             owes: AtomicBool::new(false),
             inside: AtomicUsize::new(0),
-            shut: Notifier::new(),
+            shut: Event::new(),
         }
     }
 

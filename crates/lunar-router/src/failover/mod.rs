@@ -17,7 +17,7 @@ pub use gate::{IoGate, IoPermit};
 pub use machine::{PeerStatus, Role};
 
 use crate::upstream::UpstreamLu;
-use event_listener::{Event as Notifier, EventListener};
+use event_listener::{Event, EventListener};
 use history::PeerHistory;
 use lunar_initiator::Portal;
 use lunar_scsi::AccessState;
@@ -88,7 +88,7 @@ pub struct Pair {
     instance: Arc<Instance>,
     state: Mutex<State>,
     /// Notified when the controller must act before its next probe.
-    notifier: Notifier,
+    notifier: Event,
     end: PairEnd,
     /// Called when the states that hosts see may have changed.
     changed: Box<dyn Fn() + Send + Sync>,
@@ -128,7 +128,7 @@ impl Pair {
             request: None,
             fresh: Vec::new(),
         };
-        let (state, notifier, changed) = (Mutex::new(state), Notifier::new(), Box::new(changed));
+        let (state, notifier, changed) = (Mutex::new(state), Event::new(), Box::new(changed));
         let (over, end) = flume::bounded(0);
         let pair = Arc::new(Pair { spec, instance, state, notifier, end, changed });
         let weak = Arc::downgrade(&pair);

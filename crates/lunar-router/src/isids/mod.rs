@@ -9,7 +9,7 @@ mod record;
 
 pub use nexus::{RecordedNexus, Reinstatement};
 
-use event_listener::Event as Notifier;
+use event_listener::Event;
 use lunar_initiator::{Error, ErrorCode, Options, Session};
 use nexus::Sessions;
 use record::{IsidRecord, Paths};
@@ -84,7 +84,7 @@ pub struct RouterIsids {
     resetting: Mutex<BTreeSet<String>>,
     /// Notified when old sessions were replaced or could not be, when a reset has ended, and when a session of this
     /// process has ended.
-    notifier: Notifier,
+    notifier: Event,
 }
 
 /// A path to a logical unit.

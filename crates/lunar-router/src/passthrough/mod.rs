@@ -15,7 +15,7 @@ use crate::Hops;
 use crate::hops::HopCounters;
 use crate::isids::RouterIsids;
 use crate::upstream::PathStatus;
-use event_listener::Event as Notifier;
+use event_listener::Event;
 use lunar_block::describe_row;
 use lunar_initiator::{Options, Url};
 use lunar_scsi::NexusPorts;
@@ -48,7 +48,7 @@ pub struct PassthroughSpec {
     /// The time for which commands wait for a session.
     pub path_loss_timeout: Duration,
     /// Notified when a host gets a unit attention such as REPORTED LUNS DATA HAS CHANGED.
-    pub rediscover: Arc<Notifier>,
+    pub rediscover: Arc<Event>,
     /// The record of the target ports of sessions. None: they are not recorded.
     pub isids: Option<Arc<RouterIsids>>,
 }

@@ -5,7 +5,7 @@ use crate::FoundLun;
 use crate::failover::IoGate;
 use crate::identity_change::IdentityChange;
 use crate::isids::RouterIsids;
-use event_listener::Event as Notifier;
+use event_listener::Event;
 use lunar_block::BackendInfo;
 use lunar_initiator::{Error, ErrorCode};
 use std::sync::Arc;
@@ -31,9 +31,9 @@ pub struct LuContext {
     /// The time for which commands wait for it.
     pub path_loss_timeout: Duration,
     /// Notified when there may be other logical units.
-    pub rediscover: Arc<Notifier>,
+    pub rediscover: Arc<Event>,
     /// Notified when its identity may have changed.
-    pub recheck: Arc<Notifier>,
+    pub recheck: Arc<Event>,
     /// Reports resets upstream: one event for all resets before the next receive.
     pub resets: (flume::Sender<()>, flume::Receiver<()>),
     /// Its health.

@@ -21,7 +21,7 @@ pub use probe::probe;
 pub use scsi_error::{MANUAL_INTERVENTION, scsi_error};
 
 use crate::isids::RouterIsids;
-use event_listener::Event as Notifier;
+use event_listener::Event;
 use lunar_initiator::{Error, Url};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -63,10 +63,10 @@ pub struct Upstream {
     /// The designator that its LUN must have, such as `naa.6001405...`.
     pub identity: Option<String>,
     /// Notified when a session reports that there may be other logical units: the next probe starts at once.
-    pub rediscover: Arc<Notifier>,
+    pub rediscover: Arc<Event>,
     /// Notified when a probe has found a change. Sessions then check their logical units again, because not all
     /// targets report a change by a unit attention.
-    pub recheck: Arc<Notifier>,
+    pub recheck: Arc<Event>,
     /// The reason why the last probe failed.
     pub obstacle: Arc<Mutex<Option<String>>>,
     /// The reservation key with which this router of a failover pair excludes its peer.

@@ -4,7 +4,7 @@
 use super::disk::session_of;
 use lunar_block::LocalBoxFuture;
 use lunar_initiator::{Error, ErrorCode, Options, Session, SessionHooks, SessionInfo, SessionLogin, Url};
-use lunar_server::Problem;
+use lunar_server::Diagnostic;
 use lunar_server::attached::{Attached, Record};
 use std::fmt;
 use std::io;
@@ -47,7 +47,7 @@ impl AttachmentRecord {
     ///
     /// # Errors
     /// When the record cannot be written: it stays unchanged.
-    pub fn change(&self, change: impl FnOnce(&mut Record)) -> Result<(), Problem> {
+    pub fn change(&self, change: impl FnOnce(&mut Record)) -> Result<(), Diagnostic> {
         let mut state = self.lock();
         self.write(&mut state, change)
     }
@@ -57,7 +57,7 @@ impl AttachmentRecord {
     ///
     /// # Errors
     /// As [`AttachmentRecord::change`].
-    pub fn clear_left_behind(&self, logins: u64) -> Result<(), Problem> {
+    pub fn clear_left_behind(&self, logins: u64) -> Result<(), Diagnostic> {
         let mut state = self.lock();
         if state.logins != logins {
             return Ok(());
@@ -72,7 +72,7 @@ impl AttachmentRecord {
         state.record.clone()
     }
 
-    fn write(&self, state: &mut RecordState, change: impl FnOnce(&mut Record)) -> Result<(), Problem> {
+    fn write(&self, state: &mut RecordState, change: impl FnOnce(&mut Record)) -> Result<(), Diagnostic> {
         let mut record = state.record.clone();
         change(&mut record);
         if record != state.record {

@@ -8,7 +8,7 @@ use crate::exit::{Exit, Failure};
 use crate::output::{self, count};
 use clap::Args;
 use lunar_block::users;
-use lunar_server::Problem;
+use lunar_server::Diagnostic;
 use lunar_server::attached::{Attached, Record};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
@@ -82,7 +82,7 @@ pub fn detach(args: Detach) -> Result<String, Failure> {
         output::stdout(text)?;
         let hint = "check the last writes, or repeat them";
         let what = format!("{name}: its process was killed; writes in flight may be lost");
-        return Err(Problem::new(what, hint).into());
+        return Err(Diagnostic::new(what, hint).into());
     }
     Ok(text)
 }
@@ -235,7 +235,7 @@ fn forget(attached: &Attached, record: &Record) -> Result<(), Failure> {
     let Some(what) = &record.failure else { return Ok(()) };
     let log = attached.file(&record.name, "log");
     let hint = format!("the last writes may be lost; its log is {}", log.display());
-    Err(Problem::new(format!("{}: {what}", record.name), hint).into())
+    Err(Diagnostic::new(format!("{}: {what}", record.name), hint).into())
 }
 
 /// The error for a record that stays because the target may still execute writes.
@@ -243,5 +243,5 @@ fn kept(attached: &Attached, record: &Record, what: &str) -> Failure {
     let log = attached.file(&record.name, "log");
     let hint =
         format!("{}; its log is {}", unfinished_writes::HINT.replace("NAME", &record.name), log.display());
-    Problem::new(format!("{}: {what}", record.name), hint).into()
+    Diagnostic::new(format!("{}: {what}", record.name), hint).into()
 }

@@ -245,9 +245,12 @@ mod tests {
 
     #[test]
     fn paths_are_used_as_was_asked_for() {
-        use lunar_initiator::multipath::PathPolicy as ClientArgs;
         let policy = |policy| multipath_settings(&mut [], Duration::ZERO, policy).policy;
-        let asked = [ClientArgs::Failover, ClientArgs::RoundRobin, ClientArgs::LeastQueue];
+        let asked = [
+            multipath::PathPolicy::Failover,
+            multipath::PathPolicy::RoundRobin,
+            multipath::PathPolicy::LeastQueue,
+        ];
         assert_eq!(PathPolicy::ALL.map(policy), asked);
         assert_eq!(policy(PathPolicy::default()), MultipathOptions::default().policy);
     }

@@ -5,7 +5,7 @@ use super::process::{self, AttachObserver};
 use super::{cannot, open_attached};
 use crate::exit::{Exit, Failure};
 use crate::{output, stderr};
-use lunar_server::Problem;
+use lunar_server::Diagnostic;
 use lunar_server::attached::{Attached, Record};
 use lunar_server::config::attachment::Attachment;
 use serde::{Deserialize, Serialize};
@@ -71,7 +71,7 @@ pub fn launch(attachment: Attachment, timeout: Option<Duration>) -> Result<Recor
             Ok(LaunchReply::Ready(record)) => return Ok(*record),
             Ok(LaunchReply::Failed { exit, problems }) => {
                 _ = child.wait();
-                let problem = |(what, hint)| Problem { hint, ..Problem::new(what, "") };
+                let problem = |(what, hint)| Diagnostic { hint, ..Diagnostic::new(what, "") };
                 let problems = problems.into_iter().map(problem).collect();
                 return Err(Failure { exit: Exit::of(exit), problems });
             }

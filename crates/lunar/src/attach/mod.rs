@@ -30,7 +30,7 @@ use clap::Args;
 use lunar_initiator::{LateWrites, Url};
 use lunar_server::attached::{Attached, Record};
 use lunar_server::config::attachment::{self, Attachment, How, PathPolicy};
-use lunar_server::{Problem, folders};
+use lunar_server::{Diagnostic, folders};
 use process::AttachObserver;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -200,9 +200,9 @@ fn one_of_all(attached: &Attached, name: &str, common: ClientArgs) -> Result<Opt
 
 /// Adds the name of the attachment to problems that name no file.
 fn with_attachment_name(name: &str, failure: Failure) -> Failure {
-    let named = |problem: Problem| match problem.file {
+    let named = |problem: Diagnostic| match problem.file {
         Some(_) => problem,
-        None => Problem { what: format!("{name}: {}", problem.what), ..problem },
+        None => Diagnostic { what: format!("{name}: {}", problem.what), ..problem },
     };
     Failure { problems: failure.problems.into_iter().map(named).collect(), ..failure }
 }
@@ -264,7 +264,7 @@ fn policy(text: &str) -> Result<PathPolicy, String> {
 }
 
 fn cannot(what: &str, e: &std::io::Error) -> Failure {
-    Problem::new(format!("cannot {what}: {e}"), crate::error_hints::process_limits(e)).into()
+    Diagnostic::new(format!("cannot {what}: {e}"), crate::error_hints::process_limits(e)).into()
 }
 
 /// Target name after its last colon and LUN; the host if the URL has no target.
@@ -331,8 +331,8 @@ fn print_attached(record: &Record, as_json: bool, print_failure: Option<&str>) -
             output::stderr_line(format_args!("  {line}"));
         }
     }
-    let hinted = |problem: Problem| match print_failure {
-        Some(hint) => Problem { hint: Some(hint.into()), ..problem },
+    let hinted = |problem: Diagnostic| match print_failure {
+        Some(hint) => Diagnostic { hint: Some(hint.into()), ..problem },
         None => problem,
     };
     output::stdout(text).map_err(|problem| hinted(problem).into())

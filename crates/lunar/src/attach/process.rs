@@ -9,7 +9,7 @@ use super::{open_attached, unfinished_writes};
 use crate::exit::{Exit, Failure};
 use lunar_initiator::Error;
 use lunar_runtime::Cores;
-use lunar_server::Problem;
+use lunar_server::Diagnostic;
 use lunar_server::attached::{Attached, LeftSession, Record, State};
 use lunar_server::config::attachment::Attachment;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -195,13 +195,13 @@ fn watch_signals(
 }
 
 fn cannot(what: &str, e: &io::Error) -> Failure {
-    Problem::new(format!("cannot {what}: {e}"), crate::error_hints::process_limits(e)).into()
+    Diagnostic::new(format!("cannot {what}: {e}"), crate::error_hints::process_limits(e)).into()
 }
 
 /// The failure for writes that failed during the detach.
 fn not_stored(count: u64) -> Option<Failure> {
     let hint = "the writers got an error if they were still running: check the target, and repeat the writes";
-    (count > 0).then(|| Problem::new(format!("{} not stored", were(count)), hint).into())
+    (count > 0).then(|| Diagnostic::new(format!("{} not stored", were(count)), hint).into())
 }
 
 fn were(count: u64) -> String {
@@ -212,7 +212,7 @@ fn were(count: u64) -> String {
 /// The failure for data that could not be flushed.
 pub fn unstable(e: io::Error) -> Failure {
     let hint = "unflushed writes may be lost: check the target";
-    Problem::new(format!("cannot flush all data: {e}"), hint).into()
+    Diagnostic::new(format!("cannot flush all data: {e}"), hint).into()
 }
 
 /// Both ends of the channel of events.
@@ -334,7 +334,7 @@ fn serve_status(path: &Path, events: Sender<AttachEvent>) -> Result<(), Failure>
     _ = std::fs::remove_file(path);
     let listener = UnixListener::bind(path).map_err(|e| {
         let what = format!("cannot listen on {}: {e}", path.display());
-        Problem::new(what, "choose a shorter --name, or set LUNAR_RUN_DIR to a shorter path")
+        Diagnostic::new(what, "choose a shorter --name, or set LUNAR_RUN_DIR to a shorter path")
     })?;
     let listen = move || {
         for client in listener.incoming().flatten() {

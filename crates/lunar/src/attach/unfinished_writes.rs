@@ -7,7 +7,7 @@ use crate::exit::Failure;
 use lunar_initiator::reinstatement::{self, OldInitiatorPort};
 use lunar_initiator::{Error, ErrorCode, Lun, Url};
 use lunar_runtime::Cores;
-use lunar_server::Problem;
+use lunar_server::Diagnostic;
 use lunar_server::attached::{Attached, LeftSession, Look, ProcessLock, Record, UNKNOWN_PORT};
 use lunar_server::config::attachment::{self, Attachment};
 use std::io;
@@ -29,7 +29,7 @@ pub fn failure(failed: u64, left: usize) -> Failure {
             failed.min(left as u64)
         ),
     };
-    Problem::new(what, HINT).into()
+    Diagnostic::new(what, HINT).into()
 }
 
 /// A session with unfinished writes, and its URL with secrets.
@@ -79,7 +79,7 @@ fn unsettled(left: &[UnfinishedSession]) -> Failure {
     let what = format!("the target may still execute writes of an ended session at {}", urls.join(", "));
     let hint = "restore this path, or let the target accept LOGICAL UNIT RESET; after a restart of the target: \
         lunar detach NAME --forget";
-    Problem::new(what, hint).into()
+    Diagnostic::new(what, hint).into()
 }
 
 /// Whether the login of session `by` ended session `left`. A URL may lead to several target ports, each with its own nexus,
@@ -121,7 +121,7 @@ fn is_same(a: &LeftSession, b: &LeftSession) -> bool {
 }
 
 /// Records of dead processes that had this disk under other names.
-fn others(look: &Look<'_>, record: &Record) -> Result<Vec<Record>, Problem> {
+fn others(look: &Look<'_>, record: &Record) -> Result<Vec<Record>, Diagnostic> {
     let has_it = |other: &Record| {
         let is_same = !other.identity.is_empty() && other.identity == record.identity;
         other.name != record.name && (is_same || same_disk(&other.urls, &record.urls))

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use lunar_bench::{Document, RunHandle, clean_up_all, compare, overhead, plain, terse, text_report};
 use lunar_bench_compat::{self as compat, RunContext};
 use lunar_experiments as experiments;
-use lunar_server::{ErrorCode, Problem};
+use lunar_server::{Diagnostic, ErrorCode};
 use progress::ProgressLine;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::exit;
@@ -176,7 +176,7 @@ struct BenchResult {
     document: Document,
     text: String,
     /// The first error of output during the run.
-    printed: Result<(), Problem>,
+    printed: Result<(), Diagnostic>,
     problem: Option<lunar_bench::Error>,
 }
 
@@ -242,7 +242,7 @@ impl ReportFile {
 
     fn cannot(path: &Path, e: &io::Error) -> Failure {
         let what = format!("cannot write the report {}: {e}", path.display());
-        Problem::new(what, "choose a writable file").with_code(ErrorCode::from(e.kind())).into()
+        Diagnostic::new(what, "choose a writable file").with_code(ErrorCode::from(e.kind())).into()
     }
 }
 
@@ -256,9 +256,9 @@ impl Drop for ReportFile {
 }
 
 /// JSON on one line, because histograms are long.
-fn json(document: &Document) -> Result<String, Problem> {
+fn json(document: &Document) -> Result<String, Diagnostic> {
     let text = serde_json::to_string(document);
-    let text = text.map_err(|e| Problem::new(format!("cannot write JSON: {e}"), "run without --json"))?;
+    let text = text.map_err(|e| Diagnostic::new(format!("cannot write JSON: {e}"), "run without --json"))?;
     Ok(text + "\n")
 }
 
@@ -266,7 +266,7 @@ fn ended(document: &Document, signal: i32) -> ExitCode {
     match (signal, document.shortfall()) {
         (0, None) => ExitCode::SUCCESS,
         (0, Some((what, hint))) => {
-            let problem = Problem::new(what, hint);
+            let problem = Diagnostic::new(what, hint);
             output::report(&[problem]);
             Exit::General.into()
         }
@@ -276,9 +276,9 @@ fn ended(document: &Document, signal: i32) -> ExitCode {
 
 /// The first signal ends the run and prints its results. A second one cleans up and ends the process; a third one ends it at
 /// once.
-fn watch_signals(handle: &RunHandle) -> Result<Arc<AtomicI32>, Problem> {
+fn watch_signals(handle: &RunHandle) -> Result<Arc<AtomicI32>, Diagnostic> {
     let cannot = |e: std::io::Error| {
-        Problem::new(format!("cannot watch for signals: {e}"), error_hints::process_limits(&e))
+        Diagnostic::new(format!("cannot watch for signals: {e}"), error_hints::process_limits(&e))
     };
     let (stopping, heard) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicI32::new(0)));
     for signal in [SIGINT, SIGTERM] {

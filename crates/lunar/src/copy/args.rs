@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use lunar_block::offload::GRANULE;
 use lunar_copy::{CopyStyle, ZeroPolicy};
-use lunar_server::Problem;
+use lunar_server::Diagnostic;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -108,15 +108,15 @@ const MAX_BUFFER_BYTES: u64 = 2 << 30;
 
 impl Args {
     /// The style of the copy, from --block, --depth, --sparse and --skip-errors.
-    pub fn style(&self) -> Result<CopyStyle, Problem> {
+    pub fn style(&self) -> Result<CopyStyle, Diagnostic> {
         let block = size("--block", &self.block)?;
         if block == 0 || !block.is_multiple_of(GRANULE) || block > 32 << 20 {
             let what = format!("--block: invalid size: {} bytes", block);
-            return Err(Problem::new(what, "choose a multiple of 64K, up to 32M"));
+            return Err(Diagnostic::new(what, "choose a multiple of 64K, up to 32M"));
         }
         if block * u64::from(self.depth) > MAX_BUFFER_BYTES {
             let what = format!("--depth {} with --block {} exceeds the memory limit", self.depth, self.block);
-            return Err(Problem::new(what, "keep their product at 2G or less"));
+            return Err(Diagnostic::new(what, "keep their product at 2G or less"));
         }
         let sparse = match self.sparse {
             SparseMode::Auto => ZeroPolicy::Auto,
@@ -126,12 +126,12 @@ impl Args {
     }
 
     /// Bytes between updates of the journal; None: without --resume or --journal it is written only when the copy fails.
-    pub fn checkpoint_bytes(&self) -> Result<Option<u64>, Problem> {
+    pub fn checkpoint_bytes(&self) -> Result<Option<u64>, Diagnostic> {
         let every = size("--checkpoint", &self.checkpoint)?;
         Ok((self.resume || self.journal.is_some()).then_some(every))
     }
 }
 
-fn size(argument: &str, text: &str) -> Result<u64, Problem> {
-    lunar_proto::size::parse(text).map_err(|e| Problem::new(format!("{argument}: {}", e.what), e.hint))
+fn size(argument: &str, text: &str) -> Result<u64, Diagnostic> {
+    lunar_proto::size::parse(text).map_err(|e| Diagnostic::new(format!("{argument}: {}", e.what), e.hint))
 }

@@ -7,7 +7,7 @@ use crate::output;
 use lunar_block::{Backend, BackendKind, BackendSpec, OpenError};
 use lunar_initiator::Lun;
 use lunar_nbd::client as nbd;
-use lunar_server::{ErrorCode, Problem, folders};
+use lunar_server::{Diagnostic, ErrorCode, folders};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -101,14 +101,14 @@ pub async fn open_end(text: &str, role: EndRole, raw: bool) -> Result<CopyEnd, F
 /// An NBD export. Its identity is URL and size: NBD has no identifier of a disk.
 async fn export(text: &str, role: EndRole) -> Result<CopyEnd, Failure> {
     let cannot = |e: OpenError| {
-        Problem::new(format!("{}: {}", e.subject, e.what), e.hint).with_code(ErrorCode::from(e.kind))
+        Diagnostic::new(format!("{}: {}", e.subject, e.what), e.hint).with_code(ErrorCode::from(e.kind))
     };
     let url: nbd::NbdUrl = text.parse().map_err(|e| invalid(cannot(e)))?;
     let disk = nbd::open(&url).await.map_err(cannot)?;
     let facts = disk.facts();
     if facts.read_only && role != EndRole::Source {
         let what = format!("{url}: the server offers this export read-only");
-        return Err(Problem::new(what, "choose another export, or serve it writable").into());
+        return Err(Diagnostic::new(what, "choose another export, or serve it writable").into());
     }
     let identity = format!("{url}, {} bytes", facts.capacity);
     Ok(CopyEnd { export: Some(disk.clone()), ..CopyEnd::disk(&url.to_string(), identity, disk) })
@@ -143,11 +143,11 @@ fn null_size(text: &str) -> Option<&str> {
 }
 
 /// stdin or stdout.
-fn standard(role: EndRole) -> Result<CopyEnd, Problem> {
+fn standard(role: EndRole) -> Result<CopyEnd, Diagnostic> {
     let (name, file) = match role {
         EndRole::Source => ("stdin", rustix::io::dup(rustix::stdio::stdin())),
         EndRole::Destination { .. } if io::stdout().is_terminal() => {
-            return Err(Problem::new("stdout is a terminal", "redirect it to a file or a pipe"));
+            return Err(Diagnostic::new("stdout is a terminal", "redirect it to a file or a pipe"));
         }
         EndRole::Destination { .. } => ("stdout", rustix::io::dup(rustix::stdio::stdout())),
     };
@@ -156,11 +156,11 @@ fn standard(role: EndRole) -> Result<CopyEnd, Problem> {
 }
 
 /// A null disk. As a destination it accepts any amount of data.
-fn null(text: &str, size: u64, role: EndRole) -> Result<CopyEnd, Problem> {
+fn null(text: &str, size: u64, role: EndRole) -> Result<CopyEnd, Diagnostic> {
     const ENDLESS: u64 = i64::MAX as u64 & !0xffff;
     let size = if role == EndRole::Source { size } else { ENDLESS };
     let disk = lunar_block::open(&BackendSpec::sized(BackendKind::Null, size));
-    let disk = disk.map_err(|e| Problem::new(format!("{text}: {}", e.what), e.hint))?;
+    let disk = disk.map_err(|e| Diagnostic::new(format!("{text}: {}", e.what), e.hint))?;
     Ok(CopyEnd { zeroed: true, ..CopyEnd::disk(text, text.into(), disk) })
 }
 
@@ -193,13 +193,13 @@ async fn at_path(text: &str, path: &Path, role: EndRole, raw: bool) -> Result<Co
 }
 
 /// A pipe or a character device.
-fn stream(text: &str, path: &Path, role: EndRole) -> Result<CopyEnd, Problem> {
+fn stream(text: &str, path: &Path, role: EndRole) -> Result<CopyEnd, Diagnostic> {
     let (read, write) = (role == EndRole::Source, role != EndRole::Source);
     let file = OpenOptions::new().read(read).write(write).open(path);
     Ok(CopyEnd::stream(text, file.map_err(|e| cannot_open(text, role, e))?))
 }
 
-fn source(text: &str, spec: BackendSpec) -> Result<CopyEnd, Problem> {
+fn source(text: &str, spec: BackendSpec) -> Result<CopyEnd, Diagnostic> {
     let disk = open(text, EndRole::Source, &BackendSpec { read_only: true, ..spec.clone() })?;
     let path = &*spec.path;
     if let Some(user) = lunar_block::users::mounted_for_writing(path) {
@@ -246,15 +246,15 @@ async fn has_no_data(disk: &dyn Backend) -> bool {
     disk.extent(0, capacity).await.is_ok_and(|found| !found.mapped && found.len == capacity)
 }
 
-fn open(text: &str, role: EndRole, spec: &BackendSpec) -> Result<Arc<dyn Backend>, Problem> {
+fn open(text: &str, role: EndRole, spec: &BackendSpec) -> Result<Arc<dyn Backend>, Diagnostic> {
     lunar_block::open(spec).map_err(|e| {
         let hint = if e.kind == io::ErrorKind::InvalidData { &e.hint } else { hint(role) };
-        Problem::new(format!("{text}: {}", e.what), hint).with_code(ErrorCode::from(e.kind))
+        Diagnostic::new(format!("{text}: {}", e.what), hint).with_code(ErrorCode::from(e.kind))
     })
 }
 
-fn cannot_open(text: &str, role: EndRole, e: io::Error) -> Problem {
-    Problem::new(format!("{text}: {e}"), hint(role)).with_code(ErrorCode::from(e.kind()))
+fn cannot_open(text: &str, role: EndRole, e: io::Error) -> Diagnostic {
+    Diagnostic::new(format!("{text}: {e}"), hint(role)).with_code(ErrorCode::from(e.kind()))
 }
 
 fn hint(role: EndRole) -> &'static str {

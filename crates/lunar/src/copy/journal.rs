@@ -1,7 +1,7 @@
 //! The journal of a copy: a small file that holds its progress, for `--resume`.
 
 use super::ends::CopyEnd;
-use lunar_server::{ErrorCode, Problem};
+use lunar_server::{Diagnostic, ErrorCode};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fmt;
@@ -71,10 +71,10 @@ impl CopyJournal {
     }
 
     /// Reads the state of an interrupted copy; None if the file does not exist.
-    pub fn read(&self) -> Result<Option<State>, Problem> {
+    pub fn read(&self) -> Result<Option<State>, Diagnostic> {
         let damaged = |why: String| {
             let what = format!("{} is not a copy journal: {why}", self.path.display());
-            Problem::new(what, "remove it to start over, or choose another --journal")
+            Diagnostic::new(what, "remove it to start over, or choose another --journal")
         };
         let text = match fs::metadata(&self.path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -146,7 +146,7 @@ impl CopyJournal {
 
 impl State {
     /// Checks that the journal belongs to these ends.
-    pub fn check(&self, ends: &(EndFingerprint, EndFingerprint), journal: &Path) -> Result<(), Problem> {
+    pub fn check(&self, ends: &(EndFingerprint, EndFingerprint), journal: &Path) -> Result<(), Diagnostic> {
         match () {
             () if self.source != ends.0 => Err(other("source", &self.source, &ends.0, journal)),
             () if self.destination != ends.1 => {
@@ -158,13 +158,13 @@ impl State {
 }
 
 /// The error for an end that differs from that of the interrupted copy.
-fn other(side: &str, then: &EndFingerprint, now: &EndFingerprint, journal: &Path) -> Problem {
+fn other(side: &str, then: &EndFingerprint, now: &EndFingerprint, journal: &Path) -> Diagnostic {
     let what = format!(
         "the {side} differs from that of the interrupted copy, or has changed: it was {then}, it is {now}"
     );
     let journal = journal.display();
     let hint = format!("give the same one; to start over, remove the journal {journal} and add --force");
-    Problem::new(what, hint)
+    Diagnostic::new(what, hint)
 }
 
 impl fmt::Display for EndFingerprint {

@@ -17,7 +17,7 @@ use crate::exit::{Exit, Failure};
 use crate::output;
 use lunar_copy::StopFlag;
 use lunar_runtime::Cores;
-use lunar_server::Problem;
+use lunar_server::Diagnostic;
 use report::{CopyReport, CopyStatus};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io;
@@ -66,7 +66,7 @@ pub fn copy(args: Args) -> Result<ExitCode, Failure> {
                 true => "repeat the command with --resume to continue from the journal",
                 false => "no progress was saved: see --resume and --journal",
             };
-            output::report(&[Problem::new(what, hint)]);
+            output::report(&[Diagnostic::new(what, hint)]);
             Ok(exit(CopyStatus::Stopped, early))
         }
     }
@@ -122,7 +122,7 @@ fn wait(
                 stop.stop();
             }
             Ok(CopyEvent::Died) | Err(RecvTimeoutError::Disconnected) => {
-                let problem = Problem::new(
+                let problem = Diagnostic::new(
                     "the copy thread panicked: this is a bug in lunar",
                     "report the panic message",
                 );
@@ -132,7 +132,7 @@ fn wait(
     }
 }
 
-fn print_report(report: CopyReport, early: Option<StopReason>, json: bool) -> Result<ExitCode, Problem> {
+fn print_report(report: CopyReport, early: Option<StopReason>, json: bool) -> Result<ExitCode, Diagnostic> {
     if report.summary.complete && !json {
         output::stderr(report.line);
     }
@@ -187,6 +187,6 @@ fn is_ignored(signal: i32) -> bool {
     mask >> (signal - 1) & 1 != 0
 }
 
-fn cannot_start(e: &io::Error) -> Problem {
-    Problem::new(format!("cannot start: {e}"), crate::error_hints::process_limits(e))
+fn cannot_start(e: &io::Error) -> Diagnostic {
+    Diagnostic::new(format!("cannot start: {e}"), crate::error_hints::process_limits(e))
 }

@@ -4,11 +4,11 @@ use super::args::Args;
 use super::ends::{CopyEnd, EndRole, is_path, open_end, same};
 use super::journal::CopyJournal;
 use crate::exit::{Exit, Failure, invalid};
-use lunar_server::Problem;
+use lunar_server::Diagnostic;
 use std::path::Path;
 
 /// Rejects arguments that are invalid whatever the destination is.
-pub fn arguments(args: &Args, source: &CopyEnd) -> Result<(), Problem> {
+pub fn arguments(args: &Args, source: &CopyEnd) -> Result<(), Diagnostic> {
     let to_stdout = args.destination == "-";
     // An empty file is read as a stream, but can be read again.
     let is_empty = std::fs::metadata(&args.source).is_ok_and(|found| found.is_file() && found.len() == 0);
@@ -51,12 +51,12 @@ pub fn ends(args: &Args, source: &CopyEnd, destination: &CopyEnd) -> Result<(), 
     let (Some(from), Some(to)) = (source.size(), destination.size()) else { return Ok(()) };
     let sizes = format!("{} has {from} bytes, {} has {to}", source.name, destination.name);
     match () {
-        () if to < from => Err(Problem::new(
+        () if to < from => Err(Diagnostic::new(
             format!("{sizes}: the destination is too small; nothing was written"),
             "choose or create a larger destination",
         )
         .into()),
-        () if to > from && args.exact => Err(Problem::new(
+        () if to > from && args.exact => Err(Diagnostic::new(
             format!("{sizes}, and --exact is set; nothing was written"),
             "without --exact, the rest of the destination stays unchanged",
         )
@@ -65,9 +65,9 @@ pub fn ends(args: &Args, source: &CopyEnd, destination: &CopyEnd) -> Result<(), 
     }
 }
 
-fn refused(refusals: &[(bool, &str, &str)]) -> Result<(), Problem> {
+fn refused(refusals: &[(bool, &str, &str)]) -> Result<(), Diagnostic> {
     match refusals.iter().find(|(applies, ..)| *applies) {
-        Some((_, what, hint)) => Err(Problem::new(*what, *hint)),
+        Some((_, what, hint)) => Err(Diagnostic::new(*what, *hint)),
         None => Ok(()),
     }
 }
@@ -97,7 +97,7 @@ pub async fn destination(
     }
     if resumed && is_path(&args.destination) && !Path::new(&args.destination).exists() {
         let what = format!("{} does not exist any more: the copy cannot be resumed", args.destination);
-        return Err(Problem::new(what, "to start over, remove the journal").into());
+        return Err(Diagnostic::new(what, "to start over, remove the journal").into());
     }
     let side = EndRole::Destination { size: source.size().unwrap_or(1), overwrite: args.force || resumed };
     let resumable = !resumed && journal.is_some_and(CopyJournal::exists);
@@ -109,10 +109,10 @@ pub async fn destination(
     })
 }
 
-fn with_resume(problem: Problem, resumable: bool) -> Problem {
+fn with_resume(problem: Diagnostic, resumable: bool) -> Diagnostic {
     let hint = problem.hint.map(|hint| match resumable {
         true => format!("{hint}; --resume continues the interrupted copy"),
         false => hint,
     });
-    Problem { hint, ..problem }
+    Diagnostic { hint, ..problem }
 }

@@ -5,7 +5,7 @@ use crate::exit::{self, Exit};
 use crate::output;
 use lunar_copy::{CopyErrorCause, CopyFailure, CopyMeter};
 use lunar_initiator::Error;
-use lunar_server::Problem;
+use lunar_server::Diagnostic;
 use serde::Serialize;
 use std::io;
 use std::ops::Range;
@@ -20,8 +20,8 @@ pub struct CopyReport {
     pub summary: Summary,
     /// Summary line of a complete copy, for stderr.
     pub line: String,
-    /// Problem for stderr.
-    pub problem: Option<Problem>,
+    /// Diagnostic for stderr.
+    pub problem: Option<Diagnostic>,
     /// Determines the exit status.
     pub end: CopyStatus,
 }
@@ -98,10 +98,10 @@ impl Summary {
     }
 
     /// As JSON.
-    pub fn json(&self) -> Result<String, Problem> {
+    pub fn json(&self) -> Result<String, Diagnostic> {
         let text = serde_json::to_string_pretty(self);
         text.map(|text| text + "\n")
-            .map_err(|e| Problem::new(format!("cannot write JSON: {e}"), "run without --json"))
+            .map_err(|e| Diagnostic::new(format!("cannot write JSON: {e}"), "run without --json"))
     }
 
     /// The summary line of a complete copy.
@@ -125,7 +125,7 @@ impl Summary {
 }
 
 /// The problem that lists unreadable ranges.
-pub fn left_out(source: &str, bad: &[UnreadableRange]) -> Problem {
+pub fn left_out(source: &str, bad: &[UnreadableRange]) -> Diagnostic {
     let mut what = format!("{} of {source} unreadable: replaced by zeros", output::count(bad.len(), "range"));
     for UnreadableRange { offset, len } in bad.iter().take(LISTED) {
         what += &format!("\n  offset {offset}, {len} bytes");
@@ -133,7 +133,7 @@ pub fn left_out(source: &str, bad: &[UnreadableRange]) -> Problem {
     if bad.len() > LISTED {
         what += &format!("\n  and {} more", bad.len() - LISTED);
     }
-    Problem::new(what, "--json lists them all")
+    Diagnostic::new(what, "--json lists them all")
 }
 
 impl CopyStatus {
@@ -163,7 +163,7 @@ fn of_target(failure: &CopyFailure) -> Option<exit::Failure> {
 }
 
 /// The problem for a failure. `resume_hint`: how to continue the copy, if possible.
-pub fn failed(names: (&str, &str), failure: &CopyFailure, resume_hint: Option<&str>) -> Problem {
+pub fn failed(names: (&str, &str), failure: &CopyFailure, resume_hint: Option<&str>) -> Diagnostic {
     let what = format!("{} to {}: {failure}", names.0, names.1);
     let target_hint = of_target(failure).and_then(|failure| failure.problems.into_iter().next()?.hint);
     let hint = match (&failure.cause, &target_hint) {
@@ -187,8 +187,8 @@ pub fn failed(names: (&str, &str), failure: &CopyFailure, resume_hint: Option<&s
         (CopyErrorCause::Differs, _) => "check that nothing writes to source or destination, and copy again",
     };
     match resume_hint {
-        Some(resume_hint) => Problem::new(what, format!("{hint}; {resume_hint}")),
-        None => Problem::new(what, hint),
+        Some(resume_hint) => Diagnostic::new(what, format!("{hint}; {resume_hint}")),
+        None => Diagnostic::new(what, hint),
     }
 }
 

@@ -13,7 +13,7 @@ use lunar_copy::{
     copy, verify,
 };
 use lunar_initiator::ExtendedCopy;
-use lunar_server::Problem;
+use lunar_server::Diagnostic;
 use std::fs::OpenOptions;
 use std::ops::Range;
 use std::path::Path;
@@ -108,7 +108,7 @@ impl CopyRun {
         Ok(copy)
     }
 
-    async fn perform(mut self, began: Instant) -> Result<CopyReport, Problem> {
+    async fn perform(mut self, began: Instant) -> Result<CopyReport, Diagnostic> {
         let outcome = match &self.destination.medium {
             Medium::Disk(_) => self.fill_disk().await?,
             Medium::Stream(_) => self.fill_stream().await?,
@@ -128,15 +128,15 @@ impl CopyRun {
             }
             None if self.checkpoint_bytes.is_some() => {
                 journal.save(&self.fingerprints(), 0, &[]).map_err(|e| {
-                    Problem::new(format!("{}: {e}", journal.path().display()), "choose --journal FILE")
+                    Diagnostic::new(format!("{}: {e}", journal.path().display()), "choose --journal FILE")
                         .with_code(lunar_server::ErrorCode::from(e.kind()))
                         .into()
                 })
             }
             // This copy makes the journal of an earlier one invalid.
-            None => journal
-                .remove()
-                .map_err(|e| Problem::new(format!("{}: {e}", journal.path().display()), "remove it").into()),
+            None => journal.remove().map_err(|e| {
+                Diagnostic::new(format!("{}: {e}", journal.path().display()), "remove it").into()
+            }),
         }
     }
 
@@ -149,7 +149,7 @@ impl CopyRun {
             None => Ok(()),
             Some(failure) if matches!(failure.cause, CopyErrorCause::Differs) => {
                 let what = format!("data copied before differs from the source at offset {}", failure.offset);
-                Err(Problem::new(what, "to start over, remove the journal").into())
+                Err(Diagnostic::new(what, "to start over, remove the journal").into())
             }
             Some(failure) => Err(exit::Failure {
                 exit: report::exit_of(&failure),
@@ -188,7 +188,7 @@ impl CopyRun {
         })
     }
 
-    async fn fill_disk(&mut self) -> Result<CopyOutcome, Problem> {
+    async fn fill_disk(&mut self) -> Result<CopyOutcome, Diagnostic> {
         let grow = match (&self.from, &self.destination) {
             (CopySource::Stream(_), CopyEnd { file: Some(path), .. }) => Some(grow(path, &self.destination)?),
             _ => None,
@@ -210,7 +210,7 @@ impl CopyRun {
         Ok(outcome)
     }
 
-    async fn fill_stream(&mut self) -> Result<CopyOutcome, Problem> {
+    async fn fill_stream(&mut self) -> Result<CopyOutcome, Diagnostic> {
         let Medium::Stream(file) = &self.destination.medium else { return Err(no_disk(&self.destination)) };
         let stream = file.try_clone().and_then(streams::writer);
         let (out, written) = stream.map_err(|e| no_stream(&self.destination, &e))?;
@@ -236,7 +236,7 @@ impl CopyRun {
         outcome: CopyOutcome,
         began: Instant,
         copying: Duration,
-    ) -> Result<CopyReport, Problem> {
+    ) -> Result<CopyReport, Diagnostic> {
         let mut summary = Summary {
             source: self.source.name.clone(),
             destination: self.destination.name.clone(),
@@ -259,7 +259,7 @@ impl CopyRun {
         &self,
         outcome: &CopyOutcome,
         summary: &mut Summary,
-    ) -> Result<(report::CopyStatus, Option<Problem>), Problem> {
+    ) -> Result<(report::CopyStatus, Option<Diagnostic>), Diagnostic> {
         self.truncate_if_empty(outcome.stable)?;
         let compared = match self.args.verify {
             true => self.compare(&outcome.bad).await,
@@ -283,7 +283,7 @@ impl CopyRun {
             }
             Some(CopyOutcome { complete: false, .. }) => {
                 let what = "interrupted: all data are copied and flushed, but not all are verified";
-                (report::CopyStatus::Stopped, Some(Problem::new(what, "run it again with --verify")))
+                (report::CopyStatus::Stopped, Some(Diagnostic::new(what, "run it again with --verify")))
             }
             _ if !summary.unreadable.is_empty() => (
                 report::CopyStatus::Incomplete,
@@ -301,16 +301,16 @@ impl CopyRun {
     }
 
     /// Truncates the file if the stream was empty: while open, a file has at least one byte.
-    fn truncate_if_empty(&self, bytes: u64) -> Result<(), Problem> {
+    fn truncate_if_empty(&self, bytes: u64) -> Result<(), Diagnostic> {
         let CopyEnd { file: Some(path), created: true, name, .. } = &self.destination else { return Ok(()) };
         if bytes > 0 {
             return Ok(());
         }
         let cut = OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(0));
-        cut.map_err(|e| Problem::new(format!("{name}: {e}"), "the destination must be empty: truncate it"))
+        cut.map_err(|e| Diagnostic::new(format!("{name}: {e}"), "the destination must be empty: truncate it"))
     }
 
-    fn interrupted(&self, outcome: &CopyOutcome) -> (report::CopyStatus, Option<Problem>) {
+    fn interrupted(&self, outcome: &CopyOutcome) -> (report::CopyStatus, Option<Diagnostic>) {
         let resume_hint = match (self.is_journal_current, self.checkpoint_bytes) {
             (true, None) => Some("repeat the command with --resume to continue"),
             (true, Some(_)) => Some("repeat the command to continue"),
@@ -324,7 +324,7 @@ impl CopyRun {
         }
         let what = format!("interrupted: {} copied and flushed", progress::size(outcome.stable));
         let hint = resume_hint.unwrap_or("no progress was saved: see --resume and --journal");
-        (report::CopyStatus::Stopped, Some(Problem::new(what, hint)))
+        (report::CopyStatus::Stopped, Some(Diagnostic::new(what, hint)))
     }
 }
 
@@ -341,9 +341,9 @@ async fn offload(source: &CopyEnd, destination: &CopyEnd) -> Option<Arc<dyn Offl
 }
 
 /// Extends a file as the data of a stream arrives. Existing data beyond the end of the stream is not changed.
-fn grow(path: &Path, end: &CopyEnd) -> Result<GrowFn, Problem> {
+fn grow(path: &Path, end: &CopyEnd) -> Result<GrowFn, Diagnostic> {
     let file = OpenOptions::new().write(true).open(path);
-    let file = file.map_err(|e| Problem::new(format!("{}: {e}", end.name), "check its permissions"))?;
+    let file = file.map_err(|e| Diagnostic::new(format!("{}: {e}", end.name), "check its permissions"))?;
     let Some(disk) = end.as_disk().cloned() else { return Err(no_disk(end)) };
     Ok(Box::new(move |len| {
         if len > disk.facts().capacity {
@@ -354,12 +354,12 @@ fn grow(path: &Path, end: &CopyEnd) -> Result<GrowFn, Problem> {
     }))
 }
 
-fn no_disk(end: &CopyEnd) -> Problem {
-    Problem::new(format!("{} is a stream", end.name), "give a file, a block device or a LUN")
+fn no_disk(end: &CopyEnd) -> Diagnostic {
+    Diagnostic::new(format!("{} is a stream", end.name), "give a file, a block device or a LUN")
 }
 
-fn no_stream(end: &CopyEnd, e: &std::io::Error) -> Problem {
-    Problem::new(format!("{}: {e}", end.name), crate::error_hints::process_limits(e))
+fn no_stream(end: &CopyEnd, e: &std::io::Error) -> Diagnostic {
+    Diagnostic::new(format!("{}: {e}", end.name), crate::error_hints::process_limits(e))
 }
 
 #[cfg(test)]

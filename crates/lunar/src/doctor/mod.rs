@@ -13,7 +13,7 @@ use lunar_initiator::options::Transport;
 use lunar_initiator::{Error, ErrorCode, Options, Probe, Url};
 use lunar_proto::chap::Algorithm;
 use lunar_proto::initiator::login::LoggedIn;
-use lunar_server::Problem;
+use lunar_server::Diagnostic;
 use lunar_server::hints::words;
 use lunar_wire::scsi::lun::decode;
 use report::{DoctorReport, Finding, LunProperties, SessionSummary, Severity};
@@ -104,7 +104,7 @@ fn broken(report: &mut DoctorReport, url: &Url, e: Error) -> Failure {
         report.findings.push(Finding { weight: Severity::Broken, code, what: problem.what.clone(), hint });
     }
     let what = format!("{url} cannot be used: see the report");
-    Failure { problems: vec![Problem { hint: None, ..Problem::new(what, "") }], ..failure }
+    Failure { problems: vec![Diagnostic { hint: None, ..Diagnostic::new(what, "") }], ..failure }
 }
 
 async fn log_in(probe: &mut Probe, url: &Url, options: &Options) -> Result<Box<LoggedIn>, Error> {

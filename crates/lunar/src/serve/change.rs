@@ -7,7 +7,7 @@ use crate::server::TargetServer;
 use lunar_admin::Response;
 use lunar_server::config::{self, Config};
 use lunar_server::routes::{expand, expand_early, pairs, specs, users};
-use lunar_server::{Difference, Problem};
+use lunar_server::{Diagnostic, Difference};
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ impl<S: TargetServer> Service<S> {
     }
 
     /// Applies a configuration. Logs and returns its changes. After an error, nothing has changed.
-    pub(super) fn apply(&mut self, config: Config) -> Result<Vec<Difference>, Vec<Problem>> {
+    pub(super) fn apply(&mut self, config: Config) -> Result<Vec<Difference>, Vec<Diagnostic>> {
         let changes = lunar_server::diff(&self.in_force, &config);
         self.replace(config, true)?;
         for change in &changes {
@@ -60,7 +60,7 @@ impl<S: TargetServer> Service<S> {
     }
 
     /// Applies a configuration. With `is_asked`, a user requested it, so the files at the paths are checked.
-    fn replace(&mut self, config: Config, is_asked: bool) -> Result<(), Vec<Problem>> {
+    fn replace(&mut self, config: Config, is_asked: bool) -> Result<(), Vec<Diagnostic>> {
         // Before any discovery, so that a loop is detected.
         for ((router, upstream), targets) in users(&config) {
             self.routes.uses(&router, &upstream, targets);
@@ -81,7 +81,7 @@ impl<S: TargetServer> Service<S> {
     }
 
     /// Serves the expanded configuration. `is_asked` as for [`Service::replace`].
-    fn make(&mut self, config: &Config, is_asked: bool) -> Result<(), Vec<Problem>> {
+    fn make(&mut self, config: &Config, is_asked: bool) -> Result<(), Vec<Diagnostic>> {
         let whole = self.expanded(config)?;
         if is_asked {
             self.units.look_at_paths(&whole)?;
@@ -95,7 +95,7 @@ impl<S: TargetServer> Service<S> {
     }
 
     /// The configuration, expanded by the discoveries at upstreams.
-    fn expanded(&self, config: &Config) -> Result<Config, Vec<Problem>> {
+    fn expanded(&self, config: &Config) -> Result<Config, Vec<Diagnostic>> {
         let expand = if Instant::now() < self.early_until { expand_early } else { expand };
         expand(config, &self.routes.found())
     }
@@ -153,9 +153,9 @@ impl<S: TargetServer> Service<S> {
         }
     }
 
-    fn read(&self, file: Option<PathBuf>) -> Result<Config, Problem> {
+    fn read(&self, file: Option<PathBuf>) -> Result<Config, Diagnostic> {
         let Some(file) = file.or_else(|| self.file.clone()) else {
-            return Err(Problem::new(
+            return Err(Diagnostic::new(
                 "the server was started without a file",
                 "name the file: lunar apply FILE",
             ));
@@ -208,7 +208,7 @@ impl<S: TargetServer> Service<S> {
     /// Confirms the applied configuration.
     pub(super) fn confirm(&mut self) -> Response {
         if self.trial.before.is_none() {
-            return Problem::new(
+            return Diagnostic::new(
                 "no configuration waits for confirmation",
                 "lunar apply FILE --confirm-within 60s",
             )
@@ -233,8 +233,11 @@ impl<S: TargetServer> Service<S> {
     /// Rolls back to the configuration before the trial. Retries until it succeeds: a file in use may become free.
     pub(super) fn roll_back(&mut self) -> Response {
         let Some(before) = self.trial.before.clone() else {
-            return Problem::new("no configuration to roll back to", "lunar apply FILE --confirm-within 60s")
-                .into();
+            return Diagnostic::new(
+                "no configuration to roll back to",
+                "lunar apply FILE --confirm-within 60s",
+            )
+            .into();
         };
         // A replaced file must not prevent hosts from using the previous configuration.
         match self.replace(before, false) {
@@ -253,10 +256,10 @@ impl<S: TargetServer> Service<S> {
     }
 }
 
-fn not_rolled_back(problems: &[Problem]) -> Problem {
+fn not_rolled_back(problems: &[Diagnostic]) -> Diagnostic {
     let hint =
         "the server retries automatically; to keep the current configuration, run lunar apply --confirm";
-    Problem { hint: Some(hint.into()), ..joined(problems) }
+    Diagnostic { hint: Some(hint.into()), ..joined(problems) }
 }
 
 pub(super) fn later(events: &Sender<ServeEvent>, time: Duration, event: ServeEvent) {
@@ -268,16 +271,16 @@ pub(super) fn later(events: &Sender<ServeEvent>, time: Duration, event: ServeEve
     });
 }
 
-pub(super) fn log_problems(problems: &[Problem]) {
+pub(super) fn log_problems(problems: &[Diagnostic]) {
     for problem in problems {
         tracing::error!("{problem}");
     }
 }
 
 /// Joins all problems in one.
-fn joined(problems: &[Problem]) -> Problem {
-    let texts: Vec<String> = problems.iter().map(Problem::to_string).collect();
+fn joined(problems: &[Diagnostic]) -> Diagnostic {
+    let texts: Vec<String> = problems.iter().map(Diagnostic::to_string).collect();
     let what = format!("{}\nthe configuration is unchanged", texts.join("\n"));
-    Problem::new(what, "correct the file, and repeat the command")
+    Diagnostic::new(what, "correct the file, and repeat the command")
         .with_code(crate::exit::common_code(problems))
 }

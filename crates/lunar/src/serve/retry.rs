@@ -1,7 +1,7 @@
 //! Retries with increasing pauses. Failures are logged when they change.
 
 use super::change::log_problems;
-use lunar_server::Problem;
+use lunar_server::Diagnostic;
 use std::time::Duration;
 
 const FIRST_S: u64 = 5;
@@ -10,7 +10,7 @@ const LONGEST_S: u64 = 60;
 #[derive(Default)]
 pub struct Retry {
     failures: u32,
-    logged: Vec<Problem>,
+    logged: Vec<Diagnostic>,
     /// Whether a retry is scheduled.
     is_due: bool,
 }
@@ -22,7 +22,7 @@ impl Retry {
     }
 
     /// Records a failure. Returns the pause before the next attempt.
-    pub fn failed(&mut self, problems: &[Problem]) -> Duration {
+    pub fn failed(&mut self, problems: &[Diagnostic]) -> Duration {
         if self.logged != problems {
             log_problems(problems);
             tracing::warn!("the server retries at least every {LONGEST_S} s until it succeeds");
@@ -35,7 +35,7 @@ impl Retry {
 
     /// As [`Retry::failed`], for attempts that may have other causes than a retry. None if a retry is scheduled
     /// already, so that there is only one at a time.
-    pub fn failed_once_more(&mut self, problems: &[Problem]) -> Option<Duration> {
+    pub fn failed_once_more(&mut self, problems: &[Diagnostic]) -> Option<Duration> {
         let is_due = std::mem::replace(&mut self.is_due, true);
         let pause = self.failed(problems);
         (!is_due).then_some(pause)
@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn pause_doubles_up_to_its_bound() {
         let mut retry = Retry::default();
-        let problems = [Problem::new("x", "y")];
+        let problems = [Diagnostic::new("x", "y")];
         let pauses: Vec<u64> = (0..6).map(|_| retry.failed(&problems).as_secs()).collect();
         assert_eq!(pauses, [5, 10, 20, 40, 60, 60]);
         assert!(retry.succeeded() && !retry.succeeded());
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn one_try_is_due_whatever_causes_the_failures() {
         let mut retry = Retry::default();
-        let problems = [Problem::new("x", "y")];
+        let problems = [Diagnostic::new("x", "y")];
         let fails = |retry: &mut Retry| retry.failed_once_more(&problems).is_some();
         assert!(fails(&mut retry));
         assert!(!fails(&mut retry) && !fails(&mut retry));

@@ -14,7 +14,7 @@ use lunar_runtime::latency::LatencyTotal;
 use lunar_server::config::Source;
 use lunar_server::config::router::UpstreamSource;
 use lunar_server::routes::{Missing, missing};
-use lunar_server::{ErrorCode, Problem};
+use lunar_server::{Diagnostic, ErrorCode};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,8 +44,8 @@ impl<S: TargetServer> ServerControl for AdminHandler<S> {
     }
 }
 
-fn ends() -> Problem {
-    Problem::new("the server is shutting down", "read its log").with_code(ErrorCode::Unreachable)
+fn ends() -> Diagnostic {
+    Diagnostic::new("the server is shutting down", "read its log").with_code(ErrorCode::Unreachable)
 }
 
 impl<S: TargetServer> Service<S> {
@@ -65,7 +65,7 @@ impl<S: TargetServer> Service<S> {
     fn control(&mut self, name: &str, action: RouterAction) -> Response {
         if !self.config.routers.iter().any(|router| router.name == name) {
             let what = format!("no router {name}");
-            let problem = Problem::new(what, "lunar router list shows the routers");
+            let problem = Diagnostic::new(what, "lunar router list shows the routers");
             return problem.with_code(ErrorCode::NotFound).into();
         }
         let pair = self.routes.pair(name);
@@ -78,14 +78,14 @@ impl<S: TargetServer> Service<S> {
                 if request_of == FailoverRequest::Failover && status.role != Role::Active && !status.eligible
                 {
                     let what = format!("router {name} is not eligible");
-                    return Problem::new(what, format!("lunar router eligible {name} on")).into();
+                    return Diagnostic::new(what, format!("lunar router eligible {name} on")).into();
                 }
                 if request_of == FailoverRequest::Failover
                     && status.role == Role::Active
                     && !pair.can_hand_over()
                 {
                     let what = format!("the peer of router {name} cannot take over now");
-                    return Problem::new(what, "lunar router show reports its state").into();
+                    return Diagnostic::new(what, "lunar router show reports its state").into();
                 }
                 pair.request(request_of);
             }
@@ -96,7 +96,7 @@ impl<S: TargetServer> Service<S> {
                 ) =>
             {
                 let what = format!("router {name} has no failover pair");
-                return Problem::new(
+                return Diagnostic::new(
                     what,
                     "add [router.NAME.failover] to the configurations of both routers",
                 )

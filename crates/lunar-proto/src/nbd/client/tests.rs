@@ -1,7 +1,7 @@
 //! The client's state machines against the server's, and against scripted servers.
 
 use super::*;
-use crate::nbd::{ExportOffer, Handshake, HandshakeStep as ServerStep};
+use crate::nbd::{ExportOffer, Handshake, HandshakeStep};
 use lunar_wire::be;
 use lunar_wire::nbd::{
     ChunkHeader, Errno, OptionReply, SimpleReply, chunk, greeting, handshake_flag, info, option, reply, state,
@@ -37,7 +37,7 @@ fn negotiate(name: &str, offers: Vec<ExportOffer>, step: usize) -> NegotiationSt
             let (used, next) = server.feed(&to_server, &mut said);
             to_server.drain(..used);
             to_client.extend(said);
-            assert!(!matches!(next, ServerStep::End(_)));
+            assert!(!matches!(next, HandshakeStep::End(_)));
             if used == 0 {
                 break;
             }
