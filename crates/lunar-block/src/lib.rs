@@ -7,6 +7,7 @@ mod file;
 pub mod filter;
 mod format;
 mod kind;
+pub mod lock_file;
 mod memory;
 mod missing;
 mod null;

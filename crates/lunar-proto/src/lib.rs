@@ -10,7 +10,6 @@
 
 pub mod chap;
 pub mod duration;
-pub mod fnv;
 pub mod initiator;
 pub mod keys;
 pub mod login;

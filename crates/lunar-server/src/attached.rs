@@ -3,7 +3,7 @@
 
 use crate::config::attachment::{How, PathPolicy, check_name};
 use crate::{Diagnostic, create_folder_or, io_text};
-use lunar_target::lock_file;
+use lunar_block::lock_file;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -13,7 +13,6 @@ mod fence;
 mod instance;
 mod iscsi;
 mod iser;
-pub mod lock_file;
 mod logical_unit;
 mod login_error;
 mod missing_medium;
@@ -41,7 +40,6 @@ pub use iscsi::testing;
 
 pub use connection_slots::AdmissionError;
 pub use instance::{Instance, InstanceSession};
-pub use lock_file::LockFile;
 pub use logical_unit::LogicalUnit;
 pub use login_error::LoginError;
 pub use missing_medium::OnMissing;

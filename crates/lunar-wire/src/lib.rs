@@ -6,6 +6,7 @@
 #![deny(missing_docs)]
 
 pub mod be;
+pub mod fnv;
 pub mod iscsi;
 pub mod iser;
 pub mod iwarp;

@@ -2,7 +2,7 @@
 
 use super::loops;
 use crate::FileId;
-use lunar_proto::fnv::fnv1a;
+use lunar_wire::fnv::fnv1a;
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt;

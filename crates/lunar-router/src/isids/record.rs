@@ -2,7 +2,7 @@
 //! process, its sessions are alive.
 
 use super::{MOST, PathSessions, SessionEntry, State};
-use lunar_target::lock_file::{LockFile, has_no_locks};
+use lunar_block::lock_file::{LockFile, has_no_locks};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;

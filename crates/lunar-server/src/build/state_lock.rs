@@ -7,7 +7,7 @@
 use super::{Name, TRIAL, can_create, of_lun, state_path};
 use crate::config::{LunConfig, one_name};
 use crate::{Diagnostic, ErrorCode, create_folder, identity, io_text};
-use lunar_target::lock_file::{self, LockFile, has_no_locks};
+use lunar_block::lock_file::{self, LockFile, has_no_locks};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};

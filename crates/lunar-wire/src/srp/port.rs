@@ -1,5 +1,6 @@
 //! Identifiers of SRP ports.
 
+use crate::fnv::fnv1a;
 use std::fmt;
 use std::str::FromStr;
 
@@ -16,8 +17,7 @@ impl PortId {
     /// The port identifier of a device with an iSCSI name. Both halves are the 64-bit FNV-1a hash of the name, so the
     /// identifier is stable and predictable. It is never zero.
     pub fn of_name(name: &str) -> PortId {
-        let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        let id = name.bytes().fold(0xcbf2_9ce4_8422_2325, step).max(1);
+        let id = fnv1a(name.as_bytes()).max(1);
         PortId::new(id, id)
     }
 

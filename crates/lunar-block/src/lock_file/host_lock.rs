@@ -4,7 +4,7 @@
 //! Containers with their own network namespace do not see the socket, and those with their own mount namespace use
 //! other names. The lock on the file therefore remains the main one.
 
-use lunar_proto::fnv::fnv1a;
+use lunar_wire::fnv::fnv1a;
 use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect, shutdown, socket_with,
 };

@@ -1,7 +1,7 @@
 //! The thread that watches the lock files of this process.
 
 use super::{HostLock, LockInner, create_folder, release, try_lock};
-use lunar_block::FileId;
+use crate::FileId;
 use rustix::io::Errno;
 use std::fs::{File, Metadata};
 use std::io;

@@ -7,8 +7,8 @@
 mod host_lock;
 mod watcher;
 
+use crate::FileId;
 use host_lock::HostLock;
-use lunar_block::FileId;
 use rustix::io::Errno;
 use std::fs::{File, TryLockError};
 use std::io;
