@@ -994,7 +994,7 @@ fn file_that_is_unmounted_from_outside_ends_its_attachment() {
     }
     assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
     let log = fs::read_to_string(host.path("run/attached/disks-0.log")).expect("a log");
-    assert!(log.contains("another process unmounted it"), "{log}");
+    assert!(log.contains("another process unmounted the FUSE mount"), "{log}");
     assert!(fs::read(server.dir().join("disk.img")).expect("the disk").starts_with(&[7; 4096]));
 }
 

@@ -133,7 +133,7 @@ fn silent_peer_is_awaited_for_the_given_time() {
             "\n  connect ",
             "login, request 1: security stage, no response\n",
             " to login request 1",
-            "hint: check that an iSCSI target listens there",
+            "hint: check that an iSCSI target listens at this portal",
         ] {
             assert!(ran.out.contains(part), "{part}: {}", ran.out);
         }

@@ -83,7 +83,7 @@ fn info_prints_one_page_or_its_bytes() {
     let (out, _, _) = lunar(&["info", &url, "--page", "b0", "--hex"]);
     assert!(out.starts_with("VPD page b0h\n00000000  00 b0 00 3c 01 ff "), "{out}");
     let (out, err, status) = lunar(&["info", &url, "--page", "c0"]);
-    assert!(out.is_empty() && err.contains("no such page") && status == 21, "{err}");
+    assert!(out.is_empty() && err.contains("does not have the requested page") && status == 21, "{err}");
     assert_eq!(lunar(&["info", &url.replace("/0", "/9")]).2, 21, "no such LUN");
 }
 

@@ -61,7 +61,11 @@ fn cannot_start(e: &std::io::Error) -> Failure {
 pub fn url(text: &str) -> Result<Url, Failure> {
     if lunar_proto::name::is_valid(text) {
         let what = format!("{} is the name of a target, not a portal", text.escape_debug());
-        return Err(Failure::new(Exit::Invalid, what, format!("add its portal: iscsi://HOST/{text}")));
+        return Err(Failure::new(
+            Exit::Invalid,
+            what,
+            format!("add the portal of the target: iscsi://HOST/{text}"),
+        ));
     }
     let is_portal = !text.contains("://") && !text.contains('/');
     let url = match text.split('%').next().is_some_and(|address| address.parse::<Ipv6Addr>().is_ok()) {
@@ -95,7 +99,7 @@ mod tests {
         assert_eq!(url("moon/disk").unwrap_err().exit, Exit::Invalid);
         let name = url("iqn.2026-11.org.example:a").unwrap_err();
         assert_eq!(name.exit, Exit::Invalid);
-        let hint = "add its portal: iscsi://HOST/iqn.2026-11.org.example:a";
+        let hint = "add the portal of the target: iscsi://HOST/iqn.2026-11.org.example:a";
         assert_eq!(name.problems[0].hint.as_deref(), Some(hint));
     }
 

@@ -67,7 +67,7 @@ pub fn discover(args: Discover) -> Result<String, Failure> {
 
 /// The error for a portal without targets.
 pub fn none(portal: &Portal) -> Failure {
-    let hint = "check its access list: it may require another initiator name (initiator=IQN) or a CHAP user";
+    let hint = "check the access list of the target, which may require another initiator name (initiator=IQN) or a CHAP user";
     Failure::new(Exit::NotFound, format!("the portal {portal} shows no target to this initiator"), hint)
 }
 

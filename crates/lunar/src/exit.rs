@@ -126,9 +126,21 @@ impl From<Diagnostic> for Failure {
 const CODES: [(ErrorCode, Exit, &str); 19] = [
     (ErrorCode::Other, Exit::General, "LUNAR_LOG=debug logs more"),
     (ErrorCode::InvalidArgument, Exit::Invalid, "docs/use.md explains URLs"),
-    (ErrorCode::UnknownHost, Exit::UnknownHost, "check its spelling and the DNS configuration of this host"),
-    (ErrorCode::Unreachable, Exit::Unreachable, "check that the target runs there and that the port is open"),
-    (ErrorCode::Refused, Exit::Refused, "see the target's log; it may require another initiator name"),
+    (
+        ErrorCode::UnknownHost,
+        Exit::UnknownHost,
+        "check the spelling of the host name, and the DNS configuration of this host",
+    ),
+    (
+        ErrorCode::Unreachable,
+        Exit::Unreachable,
+        "check that the target runs at this address, and that the port is open",
+    ),
+    (
+        ErrorCode::Refused,
+        Exit::Refused,
+        "see the log of the target, which may require another initiator name",
+    ),
     (
         ErrorCode::NegotiationFailed,
         Exit::Refused,
@@ -141,20 +153,20 @@ const CODES: [(ErrorCode, Exit, &str); 19] = [
     ),
     (ErrorCode::NotFound, Exit::NotFound, "lunar ls lists targets and LUNs"),
     (ErrorCode::AlreadyExists, Exit::Exists, "choose another name"),
-    (ErrorCode::InUse, Exit::InUse, "end its other user, or choose another one"),
-    (ErrorCode::PermissionDenied, Exit::NoAccess, "run as a user with access to it"),
+    (ErrorCode::InUse, Exit::InUse, "stop the other user, or use another target, file or address"),
+    (ErrorCode::PermissionDenied, Exit::NoAccess, "run as a user with access to the file or device"),
     (
         ErrorCode::TimedOut,
         Exit::TimedOut,
         "check the network with lunar doctor; docs/use.md lists the time-outs of URLs",
     ),
     (ErrorCode::ConnectionLost, Exit::Unreachable, "check the network and the target's log"),
-    (ErrorCode::Aborted, Exit::General, "run it again"),
+    (ErrorCode::Aborted, Exit::General, "run the command again"),
     (ErrorCode::ProtocolError, Exit::General, "this is a fault of the target; LUNAR_LOG=debug logs more"),
     (
         ErrorCode::ScsiError,
         Exit::Scsi,
-        "the logical unit rejected the command; lunar scsi shows its full sense data",
+        "the logical unit rejected the command; lunar scsi shows the full sense data",
     ),
     (
         ErrorCode::ReservationConflict,
@@ -162,7 +174,7 @@ const CODES: [(ErrorCode, Exit, &str); 19] = [
         "lunar pr URL read-full-status shows the holder; if it is this host with another ISID, add isid= to the URL",
     ),
     (ErrorCode::IdentityMismatch, Exit::General, "another logical unit replaced this LUN: check the target"),
-    (ErrorCode::SessionClosed, Exit::General, "open it again"),
+    (ErrorCode::SessionClosed, Exit::General, "open the LUN again"),
 ];
 
 /// The exit status and the hint of a code. A test checks that every code has a row.

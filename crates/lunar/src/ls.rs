@@ -154,7 +154,7 @@ async fn of_session(url: &Url, session: Session) -> Result<TargetEntry, Error> {
         luns.push(lun(&url.at(&facts.target, Some(number)), number, &session).await?);
     }
     if let Err(e) = session.close().await {
-        tracing::info!("{}: logout: {e}", facts.target);
+        tracing::info!("{}: logout failed: {e}", facts.target);
     }
     let portal = facts.portal.to_string();
     Ok(TargetEntry { target: facts.target, portal, luns, error: None, unreachable: Vec::new() })

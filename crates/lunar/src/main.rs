@@ -196,9 +196,8 @@ fn manual(name: Option<&str>) -> Result<String, Diagnostic> {
             Some(command) => command.clone(),
             None => {
                 let what = format!("lunar has no command \"{}\"", name.escape_debug());
-                return Err(
-                    Diagnostic::new(what, "lunar --help lists them").with_code(ErrorCode::InvalidArgument)
-                );
+                return Err(Diagnostic::new(what, "lunar --help lists the commands")
+                    .with_code(ErrorCode::InvalidArgument));
             }
         },
     };

@@ -129,7 +129,7 @@ fn key(text: &str) -> Result<u64, String> {
 fn kind(text: &str) -> Result<u8, String> {
     let is = |row: &&(u8, &str, &str)| row.2 == text || row.0.to_string() == text;
     let row = pr::TYPES.iter().find(is);
-    row.map(|row| row.0).ok_or_else(|| "it is we, ea, we-ro, ea-ro, we-ar, ea-ar, or 1, 3, 5, 6, 7, 8".into())
+    row.map(|row| row.0).ok_or_else(|| "use we, ea, we-ro, ea-ro, we-ar, ea-ar, or 1, 3, 5, 6, 7, 8".into())
 }
 
 /// The text to print.
@@ -193,7 +193,7 @@ fn steps(args: &Pr) -> Result<Vec<PrStep>, Failure> {
     for &action in &args.actions {
         if registers && matches!(action, Register | RegisterIgnore | Preempt | PreemptAbort) {
             let what = "--new-key applies to one action only";
-            return Err(Failure::new(Exit::Invalid, what, "run two commands"));
+            return Err(Failure::new(Exit::Invalid, what, "run one command for each action"));
         }
         let order = action.out().map(|needs| order(args, key, &needs)).transpose()?;
         if matches!(action, Register | RegisterIgnore) {
@@ -207,8 +207,12 @@ fn steps(args: &Pr) -> Result<Vec<PrStep>, Failure> {
 fn order(args: &Pr, key: Option<u64>, needs: &PrRequirements) -> Result<PrOut, Failure> {
     let missing = [
         (needs.key && key.is_none(), "--key", "give the registered key of this initiator"),
-        (needs.new_key && args.new_key.is_none(), "--new-key", "see lunar pr --help"),
-        (needs.kind && args.kind.is_none(), "--type", "such as --type we-ro"),
+        (
+            needs.new_key && args.new_key.is_none(),
+            "--new-key",
+            "add --new-key KEY, the key to register or to preempt",
+        ),
+        (needs.kind && args.kind.is_none(), "--type", "add a reservation type, such as --type we-ro"),
     ];
     if let Some((_, option, hint)) = missing.iter().find(|row| row.0) {
         return Err(Failure::new(Exit::Invalid, format!("{option} is missing"), *hint));
@@ -238,7 +242,7 @@ async fn look(unit: &OpenLun, action: PrAction) -> Result<pages::Facts, Error> {
             ],
             Err(e) if is_rejected(&e) => {
                 output::stderr_line(format_args!(
-                    "warning: READ FULL STATUS: {e}; keys and reservation are shown instead"
+                    "warning: READ FULL STATUS failed: {e}; keys and reservation are shown instead"
                 ));
                 [pages::keys(&ask(unit, 0).await?), pages::reservation(&ask(unit, 1).await?)].concat()
             }
@@ -263,7 +267,8 @@ async fn conflict(unit: &OpenLun, given: u64) -> Failure {
         Err(e) if is_rejected(&e) => why_by_keys(unit, given).await,
         Err(e) => Err(e),
     };
-    let unknown = |e| ("reservation conflict".to_owned(), format!("cannot read its holder: {e}"));
+    let unknown =
+        |e| ("reservation conflict".to_owned(), format!("the holder of the reservation cannot be read: {e}"));
     let (what, hint) = results.unwrap_or_else(unknown);
     Failure::new(Exit::NoAccess, what, hint)
 }
@@ -307,7 +312,7 @@ fn why(all: &[RegistrationDescriptor], our_port: &str, given: u64) -> (String, S
             format!("{what}\n  this initiator is registered with key {:#x}, not {given:#x}", one.key),
             "give the registered key: --key".into(),
         ),
-        Some(_) => (what, "wait until it is released, or preempt it".into()),
+        Some(_) => (what, "wait until the reservation is released, or preempt it".into()),
     }
 }
 

@@ -71,7 +71,7 @@ fn chosen(which: &RouterShowArgs, server: &Path) -> Result<Vec<RouterReport>, Di
     let Some(name) = &which.name else { return Ok(all) };
     let found: Vec<RouterReport> = all.into_iter().filter(|router| router.name == *name).collect();
     if found.is_empty() {
-        let what = format!("no router {name}");
+        let what = format!("router {name} does not exist");
         return Err(
             Diagnostic::new(what, "lunar router list shows the routers").with_code(ErrorCode::NotFound)
         );
@@ -152,7 +152,10 @@ fn within(args: &Apply) -> Option<u64> {
 fn absolute(file: Option<&Path>) -> Result<Option<PathBuf>, Diagnostic> {
     let Some(file) = file else { return Ok(None) };
     let path = std::path::absolute(file).map_err(|e| {
-        Diagnostic::new(format!("{}: {e}", file.display()), "give the absolute path of the file")
+        Diagnostic::new(
+            format!("cannot make the path {} absolute: {e}", file.display()),
+            "give the absolute path of the file",
+        )
     })?;
     Ok(Some(path))
 }

@@ -195,7 +195,7 @@ fn cdb_len(cdb: &[u8]) -> Option<usize> {
 }
 
 fn cdb(text: &str, raw: bool) -> Result<Vec<u8>, Failure> {
-    let hint = "write its bytes in hexadecimal, such as 12:00:00:00:60:00 for an INQUIRY";
+    let hint = "write the bytes of the CDB in hexadecimal, such as 12:00:00:00:60:00 for an INQUIRY";
     let bytes =
         hex::parse(text).map_err(|why| Failure::new(Exit::Invalid, format!("the CDB: {why}"), hint))?;
     if bytes.is_empty() || bytes.len() > MAX_CDB_LEN {
@@ -212,7 +212,7 @@ fn cdb(text: &str, raw: bool) -> Result<Vec<u8>, Failure> {
             } else {
                 what
             };
-            Err(Failure::new(Exit::Invalid, what, "correct it, or send it unchanged with --raw"))
+            Err(Failure::new(Exit::Invalid, what, "correct the CDB, or send it unchanged with --raw"))
         }
     }
 }
@@ -224,7 +224,7 @@ fn given(what: &str) -> Result<Vec<u8>, Failure> {
         Some(digits) => hex::parse(digits)
             .map_err(|why| invalid(why, "write two hexadecimal digits for each byte: hex:00ff"))?,
         None => read(what).map_err(|e| {
-            let why = format!("{}: {e}", what.escape_debug());
+            let why = format!("cannot read {}: {e}", what.escape_debug());
             let exit = if e.kind() == io::ErrorKind::NotFound { Exit::NotFound } else { Exit::Invalid };
             Failure { exit, ..invalid(why, "name a file, - for stdin, or hex:BYTES") }
         })?,
@@ -232,7 +232,7 @@ fn given(what: &str) -> Result<Vec<u8>, Failure> {
     match bytes.len() as u64 {
         0 => Err(invalid("the data is empty".into(), "remove --out for a command without data")),
         n if n > MOST => Err(invalid(
-            format!("{n} bytes of data exceed the limit"),
+            format!("{n} bytes of data exceed the limit of {MOST} bytes"),
             "use several commands of at most 32 MiB each",
         )),
         _ => Ok(bytes),

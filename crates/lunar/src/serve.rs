@@ -225,7 +225,7 @@ impl<S: TargetServer> Service<S> {
         let Some(reach) = connect_hints::client_urls(&self.config, &self.server.portals()) else {
             let hint =
                 "add [[target.lun]] and a portal for iSCSI or iSER: with SRP alone there is no LUNAR_URL";
-            return Err(vec![Diagnostic::new("no LUN is served over iSCSI for the command", hint)]);
+            return Err(vec![Diagnostic::new("--run: no LUN is served over iSCSI or iSER", hint)]);
         };
         Captive::start(command, &reach, events).map_err(|e| {
             vec![Diagnostic::new(format!("cannot run the --run command: {e}"), "install a shell as /bin/sh")]
@@ -296,7 +296,7 @@ impl<S: TargetServer> Service<S> {
 fn wait_for_rescue() {
     let wait_s = RESCUE.as_secs();
     tracing::error!(
-        "the data of deleted files stays available for {wait_s} s; hint: copy it now, or send a second signal to \
+        "the data of deleted files stays available for {wait_s} s; hint: copy the data now, or send a second signal to \
          end at once"
     );
     std::thread::sleep(RESCUE);
@@ -324,10 +324,12 @@ fn of_argument(argument: &str, problem: Diagnostic) -> Diagnostic {
 /// The error of a server that cannot start.
 pub fn cannot_serve(e: &io::Error) -> Diagnostic {
     let general = match e.kind() {
-        io::ErrorKind::AddrInUse => "stop the program that listens there, or choose another address or port",
-        io::ErrorKind::AddrNotAvailable => "choose an address of this host: `ip address` lists them",
+        io::ErrorKind::AddrInUse => {
+            "stop the program that listens at this address, or choose another address or port"
+        }
+        io::ErrorKind::AddrNotAvailable => "choose an address of this host: `ip address` lists all",
         io::ErrorKind::PermissionDenied => {
-            "ports below 1024 require privileges: choose another, such as 3260"
+            "ports below 1024 require privileges: choose another port, such as 3260"
         }
         _ => crate::error_hints::process_limits(e),
     };

@@ -36,7 +36,7 @@ pub fn one(mut servers: Vec<PathBuf>) -> Result<PathBuf, Diagnostic> {
     if servers.len() > 1 {
         let sockets: Vec<String> = servers.iter().map(|path| path.display().to_string()).collect();
         let what = format!("{} servers are running: {}", servers.len(), sockets.join(", "));
-        return Err(Diagnostic::new(what, "choose one with --socket"));
+        return Err(Diagnostic::new(what, "choose a server with --socket"));
     }
     Ok(servers.swap_remove(0))
 }
@@ -115,8 +115,11 @@ fn show(sessions: Vec<SessionReport>, id: Option<u16>, as_json: bool) -> Result<
         return Ok(texts.join("\n"));
     };
     let Some(one) = sessions.into_iter().find(|one| one.tsih == id) else {
-        return Err(Diagnostic::new(format!("no session {id}"), "lunar session list shows the sessions")
-            .with_code(ErrorCode::NotFound));
+        return Err(Diagnostic::new(
+            format!("session {id} does not exist"),
+            "lunar session list shows the sessions",
+        )
+        .with_code(ErrorCode::NotFound));
     };
     if as_json { json(&one) } else { Ok(one.to_string()) }
 }

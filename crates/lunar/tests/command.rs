@@ -214,7 +214,7 @@ fn serve_prints_its_portals_and_ends_cleanly() {
     }
     assert_eq!(folder.run(&["session", "list"]), (0, "no sessions\n".into(), String::new()));
     assert_eq!(folder.run(&["session", "show", "--json"]), (0, "[]\n".into(), String::new()));
-    let none = "error: no session 9\n  hint: lunar session list shows the sessions\n";
+    let none = "error: session 9 does not exist\n  hint: lunar session list shows the sessions\n";
     assert_eq!(folder.run(&["session", "show", "9"]), (21, String::new(), none.into()));
     let (status, out, _) = server.end(Signal::INT);
     assert_eq!((status, out.as_str()), (0, ""));
@@ -328,7 +328,7 @@ fn unservable_arguments_are_reported() {
     let address = taken.local_addr().unwrap().to_string();
     let in_use = message(&["serve", "null:1G", "--listen", &address], 28);
     assert!(in_use.contains(&address), "{in_use}");
-    assert!(in_use.contains("hint: stop the program that listens there"), "{in_use}");
+    assert!(in_use.contains("hint: stop the program that listens at this address"), "{in_use}");
     let held = std::fs::File::create(folder.0.join("held.img")).unwrap();
     held.set_len(1 << 20).unwrap();
     held.try_lock().unwrap();
@@ -368,7 +368,7 @@ fn completions_and_manual_pages() {
     }
     assert!(folder.run(&["man"]).1.contains("lunar\\-serve"));
     assert!(folder.run(&["man", "serve"]).1.contains("null:SIZE"));
-    let none = "error: lunar has no command \"srve\"\n  hint: lunar --help lists them\n";
+    let none = "error: lunar has no command \"srve\"\n  hint: lunar --help lists the commands\n";
     assert_eq!(folder.run(&["man", "srve"]), (7, String::new(), none.into()));
 }
 
@@ -410,7 +410,7 @@ fn second_server_has_its_own_admin_socket() {
     let both = format!("[{}]\nno sessions\n[{}]\nno sessions\n", sockets[0], sockets[1]);
     assert_eq!((status, out), (0, both));
     let which = format!(
-        "error: 2 servers are running: {}, {}\n  hint: choose one with --socket\n",
+        "error: 2 servers are running: {}, {}\n  hint: choose a server with --socket\n",
         sockets[0], sockets[1]
     );
     assert_eq!(folder.run(&["session", "show"]), (1, String::new(), which));

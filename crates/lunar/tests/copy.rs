@@ -570,7 +570,7 @@ fn only_the_same_copy_is_resumed() {
     folder.make("other", &noise(8, 64 * MIB));
     folder.bad("other b --resume", "the source differs");
     let (_, _, said) = folder.run("other b --resume");
-    assert!(said.contains(": it was file /") && said.contains(", it is file /"), "{said}");
+    assert!(said.contains(" was file /") && said.contains(", and is now file /"), "{said}");
     assert!(said.contains("remove the journal b.lunar-copy and add --force"), "{said}");
     folder.make("c", &noise(9, 64 * MIB));
     folder.bad("a c --journal b.lunar-copy", "the destination differs");

@@ -118,7 +118,12 @@ fn doctor_over_srp_lists_login_parameters() {
 #[test]
 fn closed_port_is_unreachable() {
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    is_broken(&[&format!("iser://{gone}/{TARGET}/0")], 4, "Connection refused", "the target runs there");
+    is_broken(
+        &[&format!("iser://{gone}/{TARGET}/0")],
+        4,
+        "Connection refused",
+        "the target runs at this address",
+    );
     is_broken(&[&format!("srp://{gone}/5c0f2813d1be3e7a/0")], 4, "Connection refused", "the port is open");
 }
 

@@ -216,9 +216,13 @@ fn wrong_names_at_a_server_end_with_their_status() {
     let lists = format!("lunar ls {portal} lists the targets and LUNs");
     folder.ends(21, &format!("ls iscsi://{portal}/iqn.2026-11.org.example:b"), &lists);
     folder.ends(21, &format!("pr iscsi://{portal}/{NAME}/9 read-keys"), &lists);
-    folder.ends(28, &format!("serve null:1M --listen {portal}"), "stop the program that listens there");
-    folder.ends(21, "session show 99", "no session 99");
-    folder.ends(21, "router drain x", "no router x");
+    folder.ends(
+        28,
+        &format!("serve null:1M --listen {portal}"),
+        "stop the program that listens at this address",
+    );
+    folder.ends(21, "session show 99", "session 99 does not exist");
+    folder.ends(21, "router drain x", "router x does not exist");
     folder.ends(21, "diff none.toml", "cannot read the configuration");
     folder.ends(21, "apply none.toml", "cannot read the configuration");
 }

@@ -123,7 +123,7 @@ fn drained_instance_rejects_logins_until_resumed() {
     assert_eq!(json_output(&router, &["router", "resume", "r1"])["result"], "router r1: serving");
     assert_eq!(login(), None);
     let none = router.asked(&["router", "drain", "r9"]);
-    assert!(!none.ok() && none.said.contains("no router r9"), "{}", none.said);
+    assert!(!none.ok() && none.said.contains("router r9 does not exist"), "{}", none.said);
     let alone = router.asked(&["router", "failover", "r1"]);
     assert!(!alone.ok() && alone.said.contains("has no failover pair"), "{}", alone.said);
 }

@@ -73,7 +73,11 @@ fn unconfirmed_change_is_rolled_back() {
     std::thread::sleep(Duration::from_secs(4));
     assert!(has_u(&router));
     let late = router.asked(&["apply", "--rollback"]);
-    assert!(!late.ok() && late.said.contains("no configuration to roll back to"), "{}", late.said);
+    assert!(
+        !late.ok() && late.said.contains("no configuration is on trial: there is nothing to roll back"),
+        "{}",
+        late.said
+    );
     assert_eq!(host.read_blocks(3, 0, 1), [0; 512], "the change disturbed a host of another target");
 }
 

@@ -102,7 +102,7 @@ fn instance_shows_targets_upstreams_paths_and_sessions() {
         assert!(json.is_array(), "{words}: {json}");
     }
     let none = router.asked(&["router", "show", "r9"]);
-    assert!(!none.ok() && none.said.contains("no router r9"), "{}", none.said);
+    assert!(!none.ok() && none.said.contains("router r9 does not exist"), "{}", none.said);
     let nothing = storage.said(&["router", "list"]);
     assert_eq!(nothing, "no routers\n");
     // The router's probe of its upstream ended with a logout, which is no reason for a warning.

@@ -149,7 +149,7 @@ impl LoginRecorder {
             written.map_err(|problem| io::Error::other(problem.what))
         });
         let failed = |e: io::Error| {
-            Error::new(ErrorCode::ConnectionLost, format!("the record of the attachment: {e}"))
+            Error::new(ErrorCode::ConnectionLost, format!("cannot write the record of the attachment: {e}"))
         };
         write.await.map_err(failed)
     }

@@ -106,7 +106,8 @@ fn left(look: &Look<'_>, record: &Record) -> Result<StaleAttachment, Failure> {
         let sessions = other.sessions();
         if other.name == record.name && !had_it && !sessions.is_empty() {
             let what = format!("{} has unfinished writes at {}", other.name, other.urls.join(", "));
-            let hint = format!("attach it again, run lunar detach {}, or choose another --name", other.name);
+            let hint =
+                format!("attach that LUN again, run lunar detach {}, or choose another --name", other.name);
             return Err(Failure::new(Exit::Exists, what, hint));
         }
         if had_it {
@@ -116,7 +117,7 @@ fn left(look: &Look<'_>, record: &Record) -> Result<StaleAttachment, Failure> {
         if let Some(id) = left_behind(look, &other)? {
             if let Some(which) = takeover_obstacle(&other, record, is_same) {
                 let what = format!("the ended attachment {} left /dev/ublkb{id}, {which}", other.name);
-                let hint = format!("attach it again, or run lunar detach {}", other.name);
+                let hint = format!("attach that LUN again, or run lunar detach {}", other.name);
                 return Err(Failure::new(Exit::Exists, what, hint));
             }
             if is_same {
@@ -132,7 +133,7 @@ fn takeover_obstacle(device: &Record, record: &Record, is_same: bool) -> Option<
     match is_same {
         false if device.name == record.name => Some(format!("of {}", device.urls.join(", "))),
         // Programs that have the device open continue to write.
-        true if record.read_only && !device.read_only => Some("which can be written".into()),
+        true if record.read_only && !device.read_only => Some("which is writable".into()),
         _ => None,
     }
 }
@@ -158,7 +159,7 @@ pub fn already_attached(record: &Record) -> Failure {
     Failure::new(
         Exit::Exists,
         what,
-        format!("show it: lunar attached {0}; detach it: lunar detach {0}", record.name),
+        format!("lunar attached {0} shows the attachment; lunar detach {0} ends it", record.name),
     )
 }
 
@@ -300,7 +301,7 @@ mod tests {
         let of = |name: &str, read_only| record(&Attachment { read_only, ..attachment(name, A, How::Ublk) });
         assert_eq!(takeover_obstacle(&of("a", false), &of("a", false), true), None);
         assert_eq!(takeover_obstacle(&of("a", true), &of("b", false), true), None);
-        assert!(takeover_obstacle(&of("a", false), &of("a", true), true).unwrap().contains("can be written"));
+        assert!(takeover_obstacle(&of("a", false), &of("a", true), true).unwrap().contains("is writable"));
         assert!(takeover_obstacle(&of("a", false), &of("a", false), false).unwrap().starts_with("of iscsi:"));
         assert_eq!(takeover_obstacle(&of("a", false), &of("b", false), false), None);
     }

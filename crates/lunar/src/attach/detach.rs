@@ -81,7 +81,7 @@ pub fn detach(args: Detach) -> Result<String, Failure> {
     if killed {
         output::stdout(text)?;
         let hint = "check the last writes, or repeat them";
-        let what = format!("{name}: its process was killed; writes in flight may be lost");
+        let what = format!("{name}: the process of the attachment was killed; writes in flight may be lost");
         return Err(Diagnostic::new(what, hint).into());
     }
     Ok(text)
@@ -131,7 +131,7 @@ fn end(attached: &Attached, record: &Record, args: &Detach, limit: Option<Instan
             _ => format!(" with {} in flight", count(waiting as usize, "write")),
         };
         let what = format!("process {} of {} has not ended within {time}{writes}", record.pid, record.name);
-        let hint = "it waits for I/O in flight: check the network, raise --timeout, or use --force";
+        let hint = "the process waits for I/O in flight: check the network, raise --timeout, or use --force";
         return Err(Failure::new(Exit::TimedOut, what, hint));
     }
     output::stderr_line(format_args!(
@@ -162,7 +162,7 @@ fn left(limit: Option<Instant>) -> Duration {
 
 fn in_use(record: &Record, users: &[String]) -> Failure {
     let what = format!("{} is in use: {}", record.name, users.join(", "));
-    Failure::new(Exit::InUse, what, "unmount it, or end its users; --force detaches it anyway")
+    Failure::new(Exit::InUse, what, "unmount the disk, or end its users; --force detaches the disk anyway")
 }
 
 /// Sends a signal to its process, which runs as long as its lock is held.
@@ -172,7 +172,7 @@ fn signal(attached: &Attached, record: &Record, signal: Signal) -> Result<(), Fa
     let Some(pid) = pid.filter(|_| look.is_alive(&record.name)) else { return Ok(()) };
     kill_process(pid, signal).map_err(|e| {
         let what = format!("cannot end process {}: {e}", record.pid);
-        Failure::new(Exit::NoAccess, what, "run this as the user who attached it")
+        Failure::new(Exit::NoAccess, what, "run the command as the user who attached the disk")
     })
 }
 
@@ -234,14 +234,17 @@ fn forget(attached: &Attached, record: &Record) -> Result<(), Failure> {
     }
     let Some(what) = &record.failure else { return Ok(()) };
     let log = attached.file(&record.name, "log");
-    let hint = format!("the last writes may be lost; its log is {}", log.display());
+    let hint = format!("the last writes may be lost; the log of the attachment is {}", log.display());
     Err(Diagnostic::new(format!("{}: {what}", record.name), hint).into())
 }
 
 /// The error for a record that stays because the target may still execute writes.
 fn kept(attached: &Attached, record: &Record, what: &str) -> Failure {
     let log = attached.file(&record.name, "log");
-    let hint =
-        format!("{}; its log is {}", unfinished_writes::HINT.replace("NAME", &record.name), log.display());
+    let hint = format!(
+        "{}; the log of the attachment is {}",
+        unfinished_writes::HINT.replace("NAME", &record.name),
+        log.display()
+    );
     Diagnostic::new(format!("{}: {what}", record.name), hint).into()
 }

@@ -122,7 +122,7 @@ async fn open_all(
             Ok(Ok(())) => break,
             Ok(Err(e)) => failure = failure.or(Some(e)),
             Err(_) => {
-                let none = || Error::new(ErrorCode::SessionClosed, "no path was opened");
+                let none = || Error::new(ErrorCode::SessionClosed, "no path to the LUN was opened");
                 return Err(failure.unwrap_or_else(none).into());
             }
         }
@@ -130,7 +130,7 @@ async fn open_all(
     let rest = async { while ended.recv_async().await.is_ok() {} };
     _ = compio::time::timeout(OTHER_PATHS_TIMEOUT, rest).await;
     let open = paths.iter().find_map(|path| path.lun().cloned());
-    open.ok_or_else(|| Error::new(ErrorCode::SessionClosed, "no path was opened").into())
+    open.ok_or_else(|| Error::new(ErrorCode::SessionClosed, "no path to the LUN was opened").into())
 }
 
 /// Sends commands while the host is idle: a target reports a capacity change only with a response.
@@ -228,7 +228,7 @@ impl Disk {
         let (mut left, mut writes) = (Vec::new(), 0);
         for path in reached {
             if let Err(e) = path.lun.session().close().await {
-                tracing::info!("logout: {e}");
+                tracing::info!("logout failed: {e}");
             }
             // A session that had ended before this logout may have left writes, too.
             let count = path.lun.session().facts().left_behind;

@@ -111,9 +111,11 @@ impl HostExport {
     /// Why the export has ended: another process unmounted it, or it failed. None: it is in service.
     pub fn is_over(&mut self) -> Option<&'static str> {
         match self {
-            HostExport::Fuse(mount) => (!mount.is_mounted()).then_some("another process unmounted it"),
+            HostExport::Fuse(mount) => {
+                (!mount.is_mounted()).then_some("another process unmounted the FUSE mount")
+            }
             HostExport::Ublk(device) => {
-                device.has_failed().then_some("requests of its block device are unanswered")
+                device.has_failed().then_some("the ublk device no longer answers requests")
             }
             HostExport::Nbd(_) => None,
         }
@@ -142,7 +144,7 @@ fn nbd_server(
         None => nbd::ListenAddress::Unix(attached.file(&record.name, "nbd")),
         Some((Some(path), _)) => nbd::ListenAddress::Unix(path.into()),
         Some((None, address)) => nbd::ListenAddress::Tcp(address.parse().map_err(|e| {
-            Failure::new(Exit::Invalid, format!("{address}: {e}"), "write unix:PATH or ADDR:PORT")
+            Failure::new(Exit::Invalid, format!("--nbd {address}: {e}"), "write unix:PATH or ADDR:PORT")
         })?),
     };
     let offered = nbd::NbdExport {

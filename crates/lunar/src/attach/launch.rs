@@ -117,8 +117,8 @@ fn unexpected_exit(child: &mut Child, attached: &Attached, name: &str) -> Failur
     let said = last_lines(&attached.file(name, "log"), 5).join("\n  ");
     Failure::new(
         Exit::General,
-        format!("the process of {name} ended ({how})"),
-        format!("the end of its log:\n  {said}"),
+        format!("the process that attaches {name} ended ({how})"),
+        format!("the end of the log:\n  {said}"),
     )
 }
 
@@ -147,7 +147,7 @@ pub fn run_launched() -> Result<(), Failure> {
     let read =
         io::stdin().read_to_string(&mut text).and_then(|_| Ok(serde_json::from_str::<LaunchRequest>(&text)?));
     let handed =
-        read.map_err(|e| Failure::new(Exit::Invalid, format!("--handed is internal: {e}"), "leave it out"))?;
+        read.map_err(|e| Failure::new(Exit::Invalid, format!("--handed is internal: {e}"), "omit --handed"))?;
     // Fails if the process already leads its group, as it does when a shell started it.
     _ = rustix::process::setsid();
     let attached = open_attached()?;
@@ -155,7 +155,7 @@ pub fn run_launched() -> Result<(), Failure> {
     let (mut was_ready, mut new_log) = (false, false);
     let watch = AttachObserver {
         claimed: |_: &Record| {
-            new_log = log_to(&log).map_err(|e| cannot("open its log", &e))?;
+            new_log = log_to(&log).map_err(|e| cannot("open the log of the attachment", &e))?;
             Ok(())
         },
         missing: |why: &str| _ = reply(&LaunchReply::Missing(why.to_owned())),

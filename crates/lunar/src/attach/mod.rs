@@ -167,8 +167,8 @@ fn all(common: ClientArgs) -> Result<(), Failure> {
     let names = attachment::names()?;
     if names.is_empty() {
         let folder = attachment::folder()?;
-        let what = format!("nothing is saved in {}", folder.display());
-        return Err(Failure::new(Exit::NotFound, what, "save one: lunar attach URL --save"));
+        let what = format!("no attachment is saved in {}", folder.display());
+        return Err(Failure::new(Exit::NotFound, what, "save an attachment: lunar attach URL --save"));
     }
     let attached = open_attached()?;
     let mut failures: Vec<Failure> = Vec::new();
@@ -221,8 +221,9 @@ fn requested(args: &Attach) -> Result<Attachment, Failure> {
         || args.recovery_timeout.is_some()
         || args.save
     {
-        let hint = "change its file, or give the URL of the LUN: iscsi://HOST/TARGET/LUN";
-        let what = "run lunar attach NAME without other options";
+        let hint =
+            "change the file of the saved attachment, or give the URL of the LUN: iscsi://HOST/TARGET/LUN";
+        let what = "lunar attach NAME takes no other options";
         return Err(Failure::new(Exit::Invalid, what, hint));
     }
     saved(what)
@@ -260,7 +261,7 @@ fn late_writes(text: &str) -> Result<&'static str, String> {
 fn policy(text: &str) -> Result<PathPolicy, String> {
     let named = |policy: &PathPolicy| policy.name() == text;
     let names = || PathPolicy::ALL.map(PathPolicy::name).join(", ");
-    PathPolicy::ALL.into_iter().find(named).ok_or_else(|| format!("policies are {}", names()))
+    PathPolicy::ALL.into_iter().find(named).ok_or_else(|| format!("use one of: {}", names()))
 }
 
 fn cannot(what: &str, e: &std::io::Error) -> Failure {

@@ -8,7 +8,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 pub fn ready() {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()) else { return };
     if let Err(e) = send(path.as_encoded_bytes(), b"READY=1") {
-        tracing::warn!("NOTIFY_SOCKET: {e}");
+        tracing::warn!("cannot notify the service manager at NOTIFY_SOCKET: {e}");
     }
 }
 

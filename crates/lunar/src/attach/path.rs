@@ -63,7 +63,7 @@ impl LunPath {
         {
             return Err(Error::new(
                 ErrorCode::IdentityMismatch,
-                format!("{} reaches another logical unit", self.url),
+                format!("{} leads to another logical unit than the attached disk", self.url),
             ));
         }
         if let Some(recorder) = recorder {
@@ -212,7 +212,7 @@ fn missing() -> io::Error {
 }
 
 fn is_missing() -> Error {
-    Error::new(ErrorCode::Unreachable, "the path is missing")
+    Error::new(ErrorCode::Unreachable, "the path is not open")
 }
 
 /// Forwards an operation to the logical unit; an error if the path is closed.

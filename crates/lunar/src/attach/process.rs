@@ -103,7 +103,7 @@ pub fn serve(
     if (watch.ready)(&record) || left.device.is_some() {
         service.run(&cores, &inbox);
     } else {
-        tracing::warn!("the command that attaches {name} has ended");
+        tracing::warn!("the command that attaches {name} has ended: {name} is detached again");
     }
     tracing::info!("{name} is being detached");
     stopping.store(true, Ordering::SeqCst);
@@ -183,7 +183,7 @@ fn watch_signals(
     let watch = move || {
         for signal in signals.forever() {
             if signal == SIGHUP && !ends_with_terminal {
-                tracing::info!("SIGHUP ignored: there is no configuration file");
+                tracing::info!("SIGHUP ignored: an attachment has no configuration file to reload");
                 continue;
             }
             // The main thread reads no events while it waits for the target.
@@ -322,10 +322,14 @@ fn check_identity(before: &Record, disk: &Disk) -> Result<(), Failure> {
         return Ok(());
     }
     let what = format!(
-        "{} was left by an ended attachment of another LUN: its identity (VPD page 83h) was {}; this LUN has {}",
+        "{} was left by an ended attachment of another LUN; the identity (VPD page 83h) was {}, and this LUN has {}",
         before.name, before.identity, disk.identity
     );
-    Err(Failure::new(Exit::Exists, what, format!("remove it with: lunar detach {}", before.name)))
+    Err(Failure::new(
+        Exit::Exists,
+        what,
+        format!("remove the ended attachment with: lunar detach {}", before.name),
+    ))
 }
 
 /// Listens on the status socket. The main thread answers each client.
@@ -367,7 +371,7 @@ impl Service {
                 Err(RecvTimeoutError::Timeout) => {
                     look = Instant::now() + POLL_INTERVAL;
                     if let Some(why) = self.export.is_over() {
-                        return tracing::warn!("the export ends: {why}");
+                        return tracing::warn!("the attachment ends: {why}");
                     }
                     if self.disk.backend.refresh() {
                         self.export.resize();

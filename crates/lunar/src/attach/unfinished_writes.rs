@@ -14,7 +14,7 @@ use std::io;
 use std::time::Duration;
 
 /// Hint of a failure that leaves unfinished writes.
-pub const HINT: &str = "attach it before anything else writes to the LUN: that ends those writes at the target. \
+pub const HINT: &str = "attach the LUN again before anything else writes to it: this ends the old writes at the target. \
     After a restart of the target: lunar detach NAME --forget";
 
 /// The failure at a detach: `failed` writes of the host failed, and the target may still execute `left` commands.
@@ -205,11 +205,10 @@ fn cannot(e: io::Error) -> Failure {
 /// The error for a record that stays.
 fn named(name: &str, failure: Failure) -> Failure {
     let why = failure.problems.first().map(|problem| problem.what.clone()).unwrap_or_default();
-    let what = format!(
-        "cannot detach {name}: its target may still execute its writes, and they cannot be ended: {why}"
-    );
+    let what =
+        format!("cannot detach {name}: its target may still execute writes, and they cannot be ended: {why}");
     let hint = format!(
-        "repeat this when the target is reachable, or attach it; after a restart of the target: lunar detach {name} \
+        "repeat the command when the target is reachable, or attach the LUN again; after a restart of the target: lunar detach {name} \
          --forget"
     );
     Failure::new(failure.exit, what, hint)
@@ -258,7 +257,7 @@ async fn open((session, url): UnfinishedSession, limit: Duration) -> Result<Prob
     let bad = || {
         Error::new(
             ErrorCode::InvalidArgument,
-            format!("the record has the ISID \"{}\"", session.isid.escape_debug()),
+            format!("the record of the attachment has the invalid ISID \"{}\"", session.isid.escape_debug()),
         )
     };
     let isid = lunar_initiator::parse_isid(&session.isid).ok_or_else(bad)?;

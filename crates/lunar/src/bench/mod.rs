@@ -76,7 +76,7 @@ impl OutputArgs {
             Some((option, _)) => Err(Failure::new(
                 Exit::Invalid,
                 format!("{option} does not apply to bench compare"),
-                "remove it, or use --json",
+                "remove the option, or use --json",
             )),
         }
     }

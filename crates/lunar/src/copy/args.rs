@@ -116,7 +116,7 @@ impl Args {
         }
         if block * u64::from(self.depth) > MAX_BUFFER_BYTES {
             let what = format!("--depth {} with --block {} exceeds the memory limit", self.depth, self.block);
-            return Err(Diagnostic::new(what, "keep their product at 2G or less"));
+            return Err(Diagnostic::new(what, "keep the product of --depth and --block at 2G or less"));
         }
         let sparse = match self.sparse {
             SparseMode::Auto => ZeroPolicy::Auto,

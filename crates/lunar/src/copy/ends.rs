@@ -108,7 +108,7 @@ async fn export(text: &str, role: EndRole) -> Result<CopyEnd, Failure> {
     let facts = disk.facts();
     if facts.read_only && role != EndRole::Source {
         let what = format!("{url}: the server offers this export read-only");
-        return Err(Diagnostic::new(what, "choose another export, or serve it writable").into());
+        return Err(Diagnostic::new(what, "choose another export, or make this export writable").into());
     }
     let identity = format!("{url}, {} bytes", facts.capacity);
     Ok(CopyEnd { export: Some(disk.clone()), ..CopyEnd::disk(&url.to_string(), identity, disk) })
@@ -147,7 +147,7 @@ fn standard(role: EndRole) -> Result<CopyEnd, Diagnostic> {
     let (name, file) = match role {
         EndRole::Source => ("stdin", rustix::io::dup(rustix::stdio::stdin())),
         EndRole::Destination { .. } if io::stdout().is_terminal() => {
-            return Err(Diagnostic::new("stdout is a terminal", "redirect it to a file or a pipe"));
+            return Err(Diagnostic::new("stdout is a terminal", "redirect stdout to a file or a pipe"));
         }
         EndRole::Destination { .. } => ("stdout", rustix::io::dup(rustix::stdio::stdout())),
     };
@@ -204,7 +204,7 @@ fn source(text: &str, spec: BackendSpec) -> Result<CopyEnd, Diagnostic> {
     let path = &*spec.path;
     if let Some(user) = lunar_block::users::mounted_for_writing(path) {
         output::stderr_line(format_args!(
-            "warning: {text} is {user} and can change while it is read; hint: unmount it, mount it read-only, or copy a \
+            "warning: {text} is {user} and can change during the copy; hint: unmount the source, mount it read-only, or copy a \
              snapshot"
         ));
     }
@@ -234,7 +234,11 @@ async fn destination(
     let created = is_file && before.is_none_or(|before| before.len() == 0);
     let zeroed = is_file && (created || has_no_data(&*disk).await);
     if is_file && !zeroed && !overwrite {
-        return Err(Failure::new(Exit::Exists, format!("{text} already has data"), "--force overwrites it"));
+        return Err(Failure::new(
+            Exit::Exists,
+            format!("{text} already has data"),
+            "add --force to overwrite the data",
+        ));
     }
     let file = is_file.then(|| path.into());
     Ok(CopyEnd { zeroed, file, created, ..CopyEnd::disk(text, identity(path, &found), disk) })
@@ -254,7 +258,7 @@ fn open(text: &str, role: EndRole, spec: &BackendSpec) -> Result<Arc<dyn Backend
 }
 
 fn cannot_open(text: &str, role: EndRole, e: io::Error) -> Diagnostic {
-    Diagnostic::new(format!("{text}: {e}"), hint(role)).with_code(ErrorCode::from(e.kind()))
+    Diagnostic::new(format!("cannot open {text}: {e}"), hint(role)).with_code(ErrorCode::from(e.kind()))
 }
 
 fn hint(role: EndRole) -> &'static str {

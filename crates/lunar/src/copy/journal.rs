@@ -74,7 +74,7 @@ impl CopyJournal {
     pub fn read(&self) -> Result<Option<State>, Diagnostic> {
         let damaged = |why: String| {
             let what = format!("{} is not a copy journal: {why}", self.path.display());
-            Diagnostic::new(what, "remove it to start over, or choose another --journal")
+            Diagnostic::new(what, "remove the file to start over, or choose another --journal")
         };
         let text = match fs::metadata(&self.path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -85,10 +85,10 @@ impl CopyJournal {
         let state: State = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
         match state {
             State { form, .. } if form != FORMAT_VERSION => {
-                Err(damaged(format!("its format version is {form}, not {FORMAT_VERSION}")))
+                Err(damaged(format!("the format version is {form}, not {FORMAT_VERSION}")))
             }
             State { stable, ref source, .. } if stable > source.size => {
-                Err(damaged("its offset is beyond the end of the source".into()))
+                Err(damaged("the recorded offset is beyond the end of the source".into()))
             }
             state => Ok(Some(state)),
         }
@@ -160,10 +160,10 @@ impl State {
 /// The error for an end that differs from that of the interrupted copy.
 fn other(side: &str, then: &EndFingerprint, now: &EndFingerprint, journal: &Path) -> Diagnostic {
     let what = format!(
-        "the {side} differs from that of the interrupted copy, or has changed: it was {then}, it is {now}"
+        "the {side} differs from that of the interrupted copy, or has changed: the {side} was {then}, and is now {now}"
     );
     let journal = journal.display();
-    let hint = format!("give the same one; to start over, remove the journal {journal} and add --force");
+    let hint = format!("give the same {side}; to start over, remove the journal {journal} and add --force");
     Diagnostic::new(what, hint)
 }
 

@@ -188,5 +188,5 @@ fn is_ignored(signal: i32) -> bool {
 }
 
 fn cannot_start(e: &io::Error) -> Diagnostic {
-    Diagnostic::new(format!("cannot start: {e}"), crate::error_hints::process_limits(e))
+    Diagnostic::new(format!("cannot start the copy: {e}"), crate::error_hints::process_limits(e))
 }

@@ -133,7 +133,7 @@ pub fn left_out(source: &str, bad: &[UnreadableRange]) -> Diagnostic {
     if bad.len() > LISTED {
         what += &format!("\n  and {} more", bad.len() - LISTED);
     }
-    Diagnostic::new(what, "--json lists them all")
+    Diagnostic::new(what, "--json lists all ranges")
 }
 
 impl CopyStatus {

@@ -128,14 +128,21 @@ impl CopyRun {
             }
             None if self.checkpoint_bytes.is_some() => {
                 journal.save(&self.fingerprints(), 0, &[]).map_err(|e| {
-                    Diagnostic::new(format!("{}: {e}", journal.path().display()), "choose --journal FILE")
-                        .with_code(lunar_server::ErrorCode::from(e.kind()))
-                        .into()
+                    Diagnostic::new(
+                        format!("cannot write the journal {}: {e}", journal.path().display()),
+                        "choose another path with --journal FILE",
+                    )
+                    .with_code(lunar_server::ErrorCode::from(e.kind()))
+                    .into()
                 })
             }
             // This copy makes the journal of an earlier one invalid.
             None => journal.remove().map_err(|e| {
-                Diagnostic::new(format!("{}: {e}", journal.path().display()), "remove it").into()
+                Diagnostic::new(
+                    format!("cannot remove the old journal {}: {e}", journal.path().display()),
+                    "remove the file",
+                )
+                .into()
             }),
         }
     }
@@ -283,7 +290,7 @@ impl CopyRun {
             }
             Some(CopyOutcome { complete: false, .. }) => {
                 let what = "interrupted: all data are copied and flushed, but not all are verified";
-                (report::CopyStatus::Stopped, Some(Diagnostic::new(what, "run it again with --verify")))
+                (report::CopyStatus::Stopped, Some(Diagnostic::new(what, "run the copy again with --verify")))
             }
             _ if !summary.unreadable.is_empty() => (
                 report::CopyStatus::Incomplete,
@@ -307,7 +314,12 @@ impl CopyRun {
             return Ok(());
         }
         let cut = OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(0));
-        cut.map_err(|e| Diagnostic::new(format!("{name}: {e}"), "the destination must be empty: truncate it"))
+        cut.map_err(|e| {
+            Diagnostic::new(
+                format!("cannot truncate {name}: {e}"),
+                "truncate the destination, because the source is empty",
+            )
+        })
     }
 
     fn interrupted(&self, outcome: &CopyOutcome) -> (report::CopyStatus, Option<Diagnostic>) {
@@ -334,7 +346,7 @@ async fn offload(source: &CopyEnd, destination: &CopyEnd) -> Option<Arc<dyn Offl
     match ExtendedCopy::between(from, to).await {
         Ok(offload) => Some(Arc::new(offload)),
         Err(e) => {
-            tracing::info!("{e}: copying without offload");
+            tracing::info!("the copy runs without offload: {e}");
             None
         }
     }
@@ -343,7 +355,12 @@ async fn offload(source: &CopyEnd, destination: &CopyEnd) -> Option<Arc<dyn Offl
 /// Extends a file as the data of a stream arrives. Existing data beyond the end of the stream is not changed.
 fn grow(path: &Path, end: &CopyEnd) -> Result<GrowFn, Diagnostic> {
     let file = OpenOptions::new().write(true).open(path);
-    let file = file.map_err(|e| Diagnostic::new(format!("{}: {e}", end.name), "check its permissions"))?;
+    let file = file.map_err(|e| {
+        Diagnostic::new(
+            format!("cannot open {} for writing: {e}", end.name),
+            "check the permissions of the file",
+        )
+    })?;
     let Some(disk) = end.as_disk().cloned() else { return Err(no_disk(end)) };
     Ok(Box::new(move |len| {
         if len > disk.facts().capacity {

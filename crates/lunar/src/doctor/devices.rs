@@ -6,7 +6,7 @@ use lunar_initiator::ErrorCode;
 const NO_DRIVER: &str = "install the providers of rdma-core (Debian, Ubuntu: ibverbs-providers)";
 const DOWN: &str = "check the cable, and the switch or subnet manager; for a software device, its network device (ip \
                     link set DEVICE up)";
-const UNUSED: &str = "add provider=verbs to the URL to use it, if it can reach the target";
+const UNUSED: &str = "add provider=verbs to the URL to use this device, if the device can reach the target";
 
 /// All ports; None if the RDMA libraries are not installed.
 pub fn of_this_host() -> Option<Vec<Port>> {

@@ -134,7 +134,7 @@ const TABLE: &[Row] = &[
     (
         Severity::Note,
         |s| lun(s).filter(|lun| lun.read_only).map(|lun| format!("LUN {} is read-only", lun.lun)),
-        "to write to it, change its setting on the target",
+        "to write to the LUN, change its setting on the target",
     ),
     (
         Severity::Warning,
@@ -143,7 +143,7 @@ const TABLE: &[Row] = &[
                 .filter(|lun| lun.identity.is_none())
                 .map(|lun| format!("LUN {} has no identity (VPD page 83h)", lun.lun))
         },
-        "do not use it through several paths: nothing shows that they lead to the same logical unit",
+        "do not use this LUN through several paths: nothing shows that they lead to the same logical unit",
     ),
     (
         Severity::Note,

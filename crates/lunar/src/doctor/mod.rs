@@ -173,7 +173,7 @@ async fn examine_lun(
         )),
     };
     if let Err(e) = session.close().await {
-        tracing::info!("logout: {e}");
+        tracing::info!("logout failed: {e}");
     }
     outcome
 }

@@ -236,7 +236,7 @@ impl DoctorReport {
             ),
             Some(last) if last.took_us.is_none() => (
                 format!("the response of {portal} to login request {}", self.login.len()),
-                "check that an iSCSI target listens there, and check its log and load",
+                "check that an iSCSI target listens at this portal, and check its log and load",
             ),
             _ => (
                 format!("{portal}, after a successful login"),

@@ -60,7 +60,10 @@ pub fn info(args: Info) -> Result<String, Failure> {
     });
     let found = found.map_err(|failure| with_url_hint(&url, failure))?;
     if args.page.is_some() && found.answers.is_empty() {
-        let what = found.errors.first().map_or("the logical unit has no such page", |why| why.as_str());
+        let what = found
+            .errors
+            .first()
+            .map_or("the logical unit does not have the requested page", |why| why.as_str());
         return Err(Failure::new(Exit::NotFound, what, "lunar info without --page shows all pages"));
     }
     if args.hex {

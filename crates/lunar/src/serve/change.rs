@@ -156,7 +156,7 @@ impl<S: TargetServer> Service<S> {
     fn read(&self, file: Option<PathBuf>) -> Result<Config, Diagnostic> {
         let Some(file) = file.or_else(|| self.file.clone()) else {
             return Err(Diagnostic::new(
-                "the server was started without a file",
+                "the server was started without a configuration file",
                 "name the file: lunar apply FILE",
             ));
         };
@@ -186,7 +186,7 @@ impl<S: TargetServer> Service<S> {
         match within_s {
             None => {
                 self.replace_trial("the applied configuration");
-                text += "applied; to keep it after a restart, write it to the server's configuration file";
+                text += "applied; to keep the change after a restart, write it to the configuration file of the server";
             }
             Some(seconds) => {
                 // Of consecutive trials, the configuration before the first one is the last confirmed one.
@@ -194,7 +194,7 @@ impl<S: TargetServer> Service<S> {
                 self.trial.number += 1;
                 self.wake(seconds, self.trial.number);
                 text += &format!(
-                    "applied; it is rolled back in {seconds} s unless you run lunar apply --confirm"
+                    "applied; the change is rolled back in {seconds} s unless you run lunar apply --confirm"
                 );
             }
         }
@@ -209,8 +209,8 @@ impl<S: TargetServer> Service<S> {
     pub(super) fn confirm(&mut self) -> Response {
         if self.trial.before.is_none() {
             return Diagnostic::new(
-                "no configuration waits for confirmation",
-                "lunar apply FILE --confirm-within 60s",
+                "no configuration is on trial: there is nothing to confirm",
+                "start a trial: lunar apply FILE --confirm-within 60s",
             )
             .into();
         }
@@ -225,7 +225,7 @@ impl<S: TargetServer> Service<S> {
             return;
         }
         if !self.trial.retry.is_under_way() {
-            tracing::warn!("the configuration was not confirmed in time: rolled back");
+            tracing::warn!("the configuration on trial was not confirmed in time, and is rolled back");
         }
         self.roll_back();
     }
@@ -234,8 +234,8 @@ impl<S: TargetServer> Service<S> {
     pub(super) fn roll_back(&mut self) -> Response {
         let Some(before) = self.trial.before.clone() else {
             return Diagnostic::new(
-                "no configuration to roll back to",
-                "lunar apply FILE --confirm-within 60s",
+                "no configuration is on trial: there is nothing to roll back",
+                "start a trial: lunar apply FILE --confirm-within 60s",
             )
             .into();
         };

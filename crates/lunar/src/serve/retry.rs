@@ -25,7 +25,9 @@ impl Retry {
     pub fn failed(&mut self, problems: &[Diagnostic]) -> Duration {
         if self.logged != problems {
             log_problems(problems);
-            tracing::warn!("the server retries at least every {LONGEST_S} s until it succeeds");
+            tracing::warn!(
+                "the server retries the failed step at least every {LONGEST_S} s until it succeeds"
+            );
             self.logged = problems.to_vec();
         }
         let pause_s = FIRST_S.saturating_mul(1 << self.failures.min(8)).min(LONGEST_S);

@@ -45,7 +45,8 @@ impl<S: TargetServer> ServerControl for AdminHandler<S> {
 }
 
 fn ends() -> Diagnostic {
-    Diagnostic::new("the server is shutting down", "read its log").with_code(ErrorCode::Unreachable)
+    Diagnostic::new("the server is shutting down", "read the log of the server")
+        .with_code(ErrorCode::Unreachable)
 }
 
 impl<S: TargetServer> Service<S> {
@@ -64,7 +65,7 @@ impl<S: TargetServer> Service<S> {
     /// Executes an action on a router.
     fn control(&mut self, name: &str, action: RouterAction) -> Response {
         if !self.config.routers.iter().any(|router| router.name == name) {
-            let what = format!("no router {name}");
+            let what = format!("router {name} does not exist");
             let problem = Diagnostic::new(what, "lunar router list shows the routers");
             return problem.with_code(ErrorCode::NotFound).into();
         }
@@ -77,15 +78,19 @@ impl<S: TargetServer> Service<S> {
                 let status = pair.status();
                 if request_of == FailoverRequest::Failover && status.role != Role::Active && !status.eligible
                 {
-                    let what = format!("router {name} is not eligible");
-                    return Diagnostic::new(what, format!("lunar router eligible {name} on")).into();
+                    let what = format!("router {name} is not eligible to become active");
+                    return Diagnostic::new(
+                        what,
+                        format!("make the router eligible: lunar router eligible {name} on"),
+                    )
+                    .into();
                 }
                 if request_of == FailoverRequest::Failover
                     && status.role == Role::Active
                     && !pair.can_hand_over()
                 {
                     let what = format!("the peer of router {name} cannot take over now");
-                    return Diagnostic::new(what, "lunar router show reports its state").into();
+                    return Diagnostic::new(what, "lunar router show reports the state of the peer").into();
                 }
                 pair.request(request_of);
             }

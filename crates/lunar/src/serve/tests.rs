@@ -172,7 +172,7 @@ fn failed_start_reports_the_reason() {
     assert_eq!(
         message(io::ErrorKind::AddrInUse),
         "cannot serve: 127.0.0.1:3260: no\n  \
-         hint: stop the program that listens there, or choose another address or port"
+         hint: stop the program that listens at this address, or choose another address or port"
     );
     assert!(message(io::ErrorKind::PermissionDenied).contains("hint: ports below 1024 require privileges"));
     let cores = Serve { cores: Some("none".into()), ..args(folder.config(1)) };
