@@ -172,12 +172,12 @@ const CASES: [(&str, SetUp); 32] = [
         plain(state_in(folder, &state.display().to_string()))
     }),
     ("a.img: no such file or directory", |_| plain(disk(""))),
-    ("a.img: no such file or directory; it held the data of this LUN", |folder| {
+    ("a.img: no such file or directory; the path held the data of this LUN", |folder| {
         served(folder);
         fs::remove_file(folder.join("a.img")).ok()?;
         plain(disk("size = \"1M\""))
     }),
-    ("a.img: is empty; it held the data of this LUN", |folder| {
+    ("a.img: is empty; the path held the data of this LUN", |folder| {
         served(folder);
         File::create(folder.join("a.img")).ok()?;
         plain(disk("size = \"1M\""))

@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn url_for_other_name_format_is_rejected_with_hint() {
         let e = over(TargetTransport::Srp, ISCSI).expect_err("not an SRP target");
-        assert!(e.contains(": --transport srp cannot") && e.contains("ID_EXT[:IOC_GUID]"), "{e}");
+        assert!(e.contains(": --transport srp needs") && e.contains("ID_EXT[:IOC_GUID]"), "{e}");
         for transport in [TargetTransport::Tcp, TargetTransport::Iser] {
             assert!(over(transport, SRP).expect_err("not an iSCSI target").contains("iscsi://HOST"));
         }

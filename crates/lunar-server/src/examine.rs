@@ -234,7 +234,7 @@ mod tests {
             ),
             (
                 "path = \"small.img\"\nblock_size = 4096",
-                "the medium has 1000 bytes, less than a block of 4096",
+                "the medium has 1000 bytes, less than a block of 4096 bytes",
                 "",
             ),
             (

@@ -204,7 +204,7 @@ mod tests {
     fn range_that_does_not_fit_is_rejected() {
         let shape = |size| CdbOptions { size, fua: false, dpo: false };
         assert_eq!(shape(6).check(1 << 21, 256), Ok(()));
-        assert!(shape(6).check((1 << 21) + 1, 1).unwrap_err().contains("block 2097152"));
+        assert!(shape(6).check((1 << 21) + 1, 1).unwrap_err().contains("block address 2097152"));
         assert!(shape(6).check(1, 257).is_err());
         assert!(shape(10).check(1 << 32, 65536).is_err());
         assert!(shape(12).check((1 << 32) + 1, 1).is_err());

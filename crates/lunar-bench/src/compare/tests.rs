@@ -260,7 +260,7 @@ fn files_that_are_not_documents_are_rejected() {
     assert!(what(r#"{"schema":"lunar.bench/1"}"#).contains("missing field"));
     assert!(what(&"[".repeat(100_000)).contains("invalid JSON"));
     let missing = super::read(std::path::Path::new("/nowhere/a.json")).unwrap_err();
-    assert!(missing.what.starts_with("/nowhere/a.json: "), "{missing}");
+    assert!(missing.what.starts_with("cannot read /nowhere/a.json: "), "{missing}");
 }
 
 #[test]

@@ -47,7 +47,7 @@ pub(super) fn mount(dir: &Path, read_only: bool) -> Result<(OwnedFd, MountGuard)
             (device, vec![program, "-u", "-z", "-q", "--"])
         }
         None => {
-            let hint = "install fusermount3 (Debian: apt-get install fuse3), or run lunar as root; /dev/fuse must exist";
+            let hint = "install fusermount3 (Debian: apt-get install fuse3), or run this program as root; /dev/fuse must exist";
             let mounted = by_system_call(dir, read_only);
             (
                 mounted.map_err(|e| Error::refused(&subject, "mount a file system here", e, hint))?,

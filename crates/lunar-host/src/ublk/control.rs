@@ -198,7 +198,7 @@ fn no_driver(e: io::Error) -> Error {
             "load the driver with `modprobe ublk_drv`. Linux has ublk_drv since 6.0 (CONFIG_BLK_DEV_UBLK=m), Debian \
                 since its kernel 6.12, Ubuntu in linux-modules-extra-$(uname -r). Without ublk, export with NBD or FUSE"
         }
-        io::ErrorKind::PermissionDenied => "run lunar as root, or export with NBD or FUSE",
+        io::ErrorKind::PermissionDenied => "run this program as root, or export with NBD or FUSE",
         _ => {
             "see dmesg; a container needs access to /dev/ublk-control, and to the new /dev/ublkc* and /dev/ublkb*"
         }

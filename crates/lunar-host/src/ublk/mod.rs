@@ -345,7 +345,7 @@ fn not_added(options: &Options, e: io::Error) -> Error {
             "choose another device number, or recover or remove the device with this number"
         }
         (io::ErrorKind::PermissionDenied, _) => {
-            "run lunar as root (CAP_SYS_ADMIN), or export with NBD or FUSE"
+            "run this program as root (CAP_SYS_ADMIN), or export with NBD or FUSE"
         }
         (_, Some(_)) => "choose a smaller device number, or omit the number",
         (_, None) => "see dmesg; the driver's parameter ublks_max limits the number of devices",

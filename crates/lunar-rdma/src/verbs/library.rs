@@ -243,6 +243,6 @@ mod tests {
     #[test]
     fn library_without_the_symbols_is_reported_missing() {
         let missing = Library::open(&["libc.so.6"]).map(|_| ()).unwrap_err();
-        assert_eq!(missing.what, "libc.so.6 has no ibv_get_device_list");
+        assert_eq!(missing.what, "the library libc.so.6 has no function ibv_get_device_list");
     }
 }

@@ -500,11 +500,14 @@ mod tests {
         assert!(past(&folder).check_there(&of(&path)).is_ok());
         let refused = |path: &Path| past(&folder).check_there(&of(path)).err().unwrap();
         std::fs::write(&path, "").unwrap();
-        assert!(refused(&path).what.contains("disk: is empty; it held the data"), "{}", refused(&path));
+        assert!(refused(&path).what.contains("disk: is empty; the path held the data"), "{}", refused(&path));
         std::fs::remove_file(&path).unwrap();
         for path in [&path, &link] {
             let problem = refused(path);
-            assert!(problem.what.contains(": no such file or directory; it held the data"), "{problem}");
+            assert!(
+                problem.what.contains(": no such file or directory; the path held the data"),
+                "{problem}"
+            );
             assert!(problem.hint.as_ref().unwrap().contains("0.medium"), "{problem}");
             assert_eq!(problem.code, ErrorCode::NotFound);
         }
@@ -524,7 +527,10 @@ mod tests {
         std::fs::rename(folder.file("other", vec![0; 8192], 0o600), &path).unwrap();
         let (before, now) = (past(&folder).newest.unwrap().place(), MediumLocation::of(&lun).unwrap());
         let note = past(&folder).replaced(&lun).unwrap().line();
-        assert!(note.contains(&format!("that was {before}, this is {now}; hint: ")), "{note}");
+        assert!(
+            note.contains(&format!("the old file was {before}, the file now is {now}; hint: ")),
+            "{note}"
+        );
         keep(&folder, &lun, None, Blocks::Defined(512), 8192);
         assert!(past(&folder).replaced(&lun).is_none(), "said once");
     }

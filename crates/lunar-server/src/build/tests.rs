@@ -213,7 +213,7 @@ fn missing_image_is_not_made_anew_under_the_old_identity() {
     std::fs::remove_file(&disk).unwrap();
     let both = config(&folder, &format!("{DISK}{NULL}"));
     let start =
-        "LUN 0 of iqn.2026-11.org.example:disks: disk.img: no such file or directory; it held the data";
+        "LUN 0 of iqn.2026-11.org.example:disks: disk.img: no such file or directory; the path held the data";
     let started = messages(state().setup(&config(&folder, DISK), &rest), &folder);
     let reloaded = messages(again(&mut running, &both), &folder);
     let record = "remove the record state/lu/iqn.2026-11.org.example:disks/0.medium";
@@ -303,7 +303,7 @@ fn reload_that_fails_leaves_the_record_alone() {
     let mut units = Units::new(folder.0.join("state"));
     std::fs::rename(folder.0.join("disk.img"), folder.0.join("aside.img")).unwrap();
     let refused = messages(served(&mut units, &good), &folder);
-    assert!(refused.contains("disk.img: no such file or directory; it held the data"), "{refused}");
+    assert!(refused.contains("disk.img: no such file or directory; the path held the data"), "{refused}");
     assert!(!folder.0.join("disk.img").exists(), "no file was created");
     std::fs::rename(folder.0.join("aside.img"), folder.0.join("disk.img")).unwrap();
     write_qcow2(&folder.0.join("disk.img"));
@@ -334,7 +334,7 @@ fn lun_that_goes_back_to_a_disk_knows_it() {
     }
     std::fs::remove_file(folder.0.join("disk.img")).unwrap();
     let refused = messages(again(&mut units, &a), &folder);
-    assert!(refused.contains("disk.img: no such file or directory; it held the data"), "{refused}");
+    assert!(refused.contains("disk.img: no such file or directory; the path held the data"), "{refused}");
 }
 
 #[test]
