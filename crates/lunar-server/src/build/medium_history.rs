@@ -1,4 +1,4 @@
-//! The record of the media of a LUN, in `NAME.medium` next to its state. Hosts may write anything to a disk,
+//! The record of the media of a LUN, in `LUN.medium` next to its state. Hosts may write anything to a disk,
 //! including the magic of an image format, and depend on its block size. So both are fixed when a medium is first
 //! served.
 //!
