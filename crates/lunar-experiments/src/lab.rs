@@ -148,7 +148,9 @@ impl<'a> Lab<'a> {
             return RelayLink::start(portal, line);
         }
         RelayLink::far(portal, line).or_else(|e| {
-            self.note(format!("a relay in this process emulates the remote line, because network emulation by the kernel failed: {e}"));
+            self.note(format!(
+                "a relay in this process emulates the remote line, because network emulation by the kernel failed: {e}"
+            ));
             RelayLink::start(portal, line)
         })
     }
