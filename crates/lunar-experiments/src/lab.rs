@@ -223,7 +223,10 @@ impl<'a> Lab<'a> {
     /// The reason, as text.
     pub fn mount(&mut self, target: &TargetSpec, server: &PeerServer) -> Result<MountedFs, String> {
         if server.pid().is_none() {
-            return Err("a file system would overwrite data of a running target".into());
+            return Err(
+                "the target was not started by this program; a new file system would overwrite its data"
+                    .into(),
+            );
         }
         self.handle.set_activity(format!("a file system on {target}"));
         let dir = WorkDir::below(&std::env::temp_dir()).map_err(|e| e.what)?;

@@ -102,8 +102,9 @@ impl Discovery {
     }
 
     async fn exchange(&mut self, question: Vec<u8>) -> Result<Vec<u8>, Error> {
-        let gone =
-            || Error::new(ErrorCode::ConnectionLost, "the discovery session ended in an earlier exchange");
+        let gone = || {
+            Error::new(ErrorCode::ConnectionLost, "the discovery session has ended after an earlier request")
+        };
         // Taken until the exchange is complete: a cancelled call leaves None.
         let mut exchange = self.exchange.take().ok_or_else(gone)?;
         let answer = within(self.answer, exchange.ask(question)).await;

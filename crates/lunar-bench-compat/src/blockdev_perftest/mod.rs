@@ -159,7 +159,7 @@ fn check(args: &Args) -> Result<(), Error> {
             args.min,
             args.max.min(args.size)
         );
-        return Err(refused(what, "make -m at most as large as -M and -s"));
+        return Err(refused(what, "-m must not be larger than -M or -s"));
     }
     Ok(())
 }

@@ -63,9 +63,10 @@ impl LocalSession {
                 self.end_aborted(tag, aborted());
                 return Ok(());
             }
-            Ok(code) => {
-                Error::new(ErrorCode::Refused, format!("the target rejected the function: response {code}"))
-            }
+            Ok(code) => Error::new(
+                ErrorCode::Refused,
+                format!("the target rejected the task management function: response {code}"),
+            ),
             Err(e) => e,
         };
         if self.may_come_late(tag) {

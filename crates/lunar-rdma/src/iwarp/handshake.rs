@@ -58,7 +58,7 @@ async fn read_unbounded(stream: &Stream, key: &[u8; 16], mut bytes: Vec<u8>) -> 
 /// # Errors
 /// Those of the socket; a timeout.
 pub(super) async fn write(stream: &Stream, bytes: &[u8], limit: Duration) -> io::Result<()> {
-    let slow = |_| io::Error::new(io::ErrorKind::TimedOut, "the peer did not receive an MPA frame in time");
+    let slow = |_| io::Error::new(io::ErrorKind::TimedOut, "sending an MPA frame to the peer timed out");
     compio::time::timeout(limit, stream.send_all(bytes)).await.map_err(slow)?
 }
 

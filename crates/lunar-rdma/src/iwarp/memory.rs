@@ -61,7 +61,7 @@ impl TaggedMemory {
                 AccessError::Direction => Terminate::ACCESS,
                 AccessError::Bounds => Terminate::READ_BOUNDS,
             };
-            IwarpError::new(terminate, format!("an RDMA Read of {len} bytes from {denied}"))
+            IwarpError::new(terminate, format!("the peer's RDMA Read of {len} bytes was denied: {denied}"))
         })?;
         Ok(Payload::Part(buf, at, len))
     }

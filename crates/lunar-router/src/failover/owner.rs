@@ -128,7 +128,7 @@ impl ReservationOwner {
         if !self.gate.empty(self.path_loss_timeout).await {
             return Err(Error::new(
                 ErrorCode::TimedOut,
-                "earlier commands of this router are still in flight",
+                "the storage still executes earlier commands of this router",
             ));
         }
         let taken = self.fence.take(seize).await;
@@ -201,7 +201,9 @@ impl ReservationOwner {
         }
         let released = match self.gate.empty(self.path_loss_timeout).await {
             true => self.fence.release(&self.gate).await,
-            false => Err(Error::new(ErrorCode::TimedOut, "commands of this router are still in flight")),
+            false => {
+                Err(Error::new(ErrorCode::TimedOut, "the storage still executes commands of this router"))
+            }
         };
         if let Err(e) = released {
             tracing::warn!("cannot release the reservation of {}: {e}", self.name);

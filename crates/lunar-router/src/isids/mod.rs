@@ -442,7 +442,9 @@ impl RouterIsids {
         match others.first().map(|other| other.rsplit(' ').next().unwrap_or_default()) {
             Some(other) => Err(Error::new(
                 ErrorCode::ConnectionLost,
-                format!("sessions of an earlier router process at {other} may still have writes in flight"),
+                format!(
+                    "the storage at {other} may still execute writes of an earlier process of this router"
+                ),
             )),
             None => Ok(()),
         }

@@ -198,7 +198,7 @@ impl StaleReason {
         let place = old.path.rsplit(' ').next().unwrap_or_default();
         let what = Error::new(
             ErrorCode::ConnectionLost,
-            format!("sessions of an earlier router process at {place} may still have writes in flight"),
+            format!("the storage at {place} may still execute writes of an earlier process of this router"),
         );
         StaleReason { what, is_final: true }
     }

@@ -57,7 +57,7 @@ fn split(text: &[u8]) -> Result<(&str, &str), &'static str> {
     let pair = pair.map_err(|_| "the text is not UTF-8")?;
     let (key, value) = pair.split_once('=').ok_or("a KEY=VALUE pair has no =")?;
     if key.is_empty() || key.len() > KEY_LEN {
-        return Err("a key name is empty or longer than 63 characters");
+        return Err("the name of a text key is empty or longer than 63 characters");
     }
     if !key.bytes().all(|b| b.is_ascii_alphanumeric() || b".-+@_#".contains(&b)) {
         return Err("a key name has an invalid character");

@@ -60,7 +60,9 @@ pub(super) fn all(file: &File) -> io::Result<Vec<ForeignLock>> {
     let own = read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
     // The kernel names the file by a device number that differs from that of stat on some file systems.
     let name = own.lines().find_map(|line| parse(line.strip_prefix("lock:")?)).map(|(name, _)| name);
-    let name = name.ok_or_else(|| io::Error::other("/proc lists no lock of this file"))?;
+    let name = name.ok_or_else(|| {
+        io::Error::other("the holder of the lock is unknown: /proc/locks does not list this file")
+    })?;
     let locks = read_to_string("/proc/locks")?;
     Ok(locks.lines().filter_map(parse).filter(|(of, _)| *of == name).map(|(_, found)| found).collect())
 }
