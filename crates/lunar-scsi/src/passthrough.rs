@@ -21,7 +21,7 @@ pub(crate) fn run_per_nexus(cx: &mut CommandContext<'_>, requester: Requester<'_
     if opcode == op::REPORT_LUNS {
         return dispatch::execute_here(cx, requester);
     }
-    if !table::is_despite_attention(opcode)
+    if !table::is_despite_attention(&cx.lu.settings(), opcode)
         && let Some(sense) = own_attention(cx.state, requester.id)
     {
         return Err(sense.into());
@@ -41,10 +41,10 @@ pub(crate) fn run_shared_nexus(cx: &mut CommandContext<'_>, requester: Requester
     if cx.state.busy {
         return Err(Status::Busy.into());
     }
-    if !table::is_despite_attention(opcode) {
+    let settings = cx.lu.settings();
+    if !table::is_despite_attention(&settings, opcode) {
         dispatch::attention(cx.state, requester.id)?;
     }
-    let settings = cx.lu.settings();
     let row = table::find(&settings, cx.cdb).unwrap_or(&UNKNOWN);
     if cx.state.reservations.conflicts(row, requester.id, requester.port) {
         return Err(Status::ReservationConflict.into());
@@ -88,7 +88,7 @@ impl Lu {
 mod tests {
     use super::*;
     use crate::testing::*;
-    use crate::{LuSettings, PassthroughMode};
+    use crate::{LuSettings, PassthroughMode, PeripheralDeviceType};
 
     const READ_ONE: &[u8] = &[op::READ_10, 0, 0, 0, 0, 1, 0, 0, 1, 0];
     const WRITE_ONE: &[u8] = &[op::WRITE_10, 0, 0, 0, 0, 1, 0, 0, 1, 0];
@@ -152,6 +152,21 @@ mod tests {
         let (a, mut b) = (own.attach(port("a"), false), own.attach(port("b"), false));
         own.attention_received(a.id(), Sense::MEDIUM_CHANGED);
         assert_eq!(run(&mut b, TUR), passed_through(), "its own nexus gets it from the device");
+    }
+
+    /// MMC-6 exempts GET CONFIGURATION and GET EVENT STATUS NOTIFICATION. Other devices can have other commands there.
+    #[test]
+    fn only_a_cd_is_asked_for_its_events_despite_attention() {
+        for (device_type, expected) in [
+            (PeripheralDeviceType::CdRom, passed_through()),
+            (PeripheralDeviceType::Disk, fails(Sense::LUNS_CHANGED)),
+        ] {
+            let passthrough = PassthroughMode::PerNexus;
+            let lu = lu(LuSettings { passthrough, device_type, ..disk() });
+            let mut n = lu.attach(port("a"), false);
+            lu.luns_changed();
+            assert_eq!(run(&mut n, &[op::GET_EVENT_STATUS, 1, 0, 0, 0x10, 0, 0, 0, 8, 0]), expected);
+        }
     }
 
     #[test]

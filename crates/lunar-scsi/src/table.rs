@@ -189,9 +189,13 @@ impl Row {
         Row { persists: true, ..self }
     }
 
+    fn is_of_type(&self, device_type: PeripheralDeviceType) -> bool {
+        self.types == DeviceTypes::All || self.types == DeviceTypes::Only(device_type)
+    }
+
     fn is_for(&self, settings: &LuSettings) -> bool {
         (settings.reservable || !crate::reservation::OPCODES.contains(&self.opcode))
-            && (self.types == DeviceTypes::All || self.types == DeviceTypes::Only(settings.device_type))
+            && self.is_of_type(settings.device_type)
             && (settings.thin || !self.thin)
             && (settings.max_atomic >= settings.block_size || !self.atomic)
     }
@@ -266,9 +270,9 @@ pub(crate) fn rows(settings: &LuSettings) -> impl Iterator<Item = &'static Row> 
     INDEX.iter().flatten().copied().filter(|r| r.is_for(settings))
 }
 
-/// Whether a command does not report unit attentions, whatever the device type.
-pub(crate) fn is_despite_attention(opcode: u8) -> bool {
-    INDEX[usize::from(opcode)].iter().any(|row| row.despite_attention)
+/// Whether a command does not report unit attentions on devices of this type.
+pub(crate) fn is_despite_attention(settings: &LuSettings, opcode: u8) -> bool {
+    INDEX[usize::from(opcode)].iter().any(|row| row.despite_attention && row.is_of_type(settings.device_type))
 }
 
 /// The row of a command. Fails with INVALID FIELD IN CDB if only the service action is unknown.
