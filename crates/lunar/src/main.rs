@@ -147,7 +147,16 @@ fn level(command: &Command) -> &'static str {
         | Command::Apply(_)
         | Command::Completions { .. }
         | Command::Man { .. } => "off",
-        _ => "warn",
+        Command::Copy(_)
+        | Command::Bench(_)
+        | Command::Discover(_)
+        | Command::Ls(_)
+        | Command::Doctor(_)
+        | Command::Info(_)
+        | Command::Pr(_)
+        | Command::Scsi(_)
+        | Command::Attached(_)
+        | Command::Detach(_) => "warn",
     }
 }
 
