@@ -473,7 +473,11 @@ fn documented_keys_are_in_the_example() {
                             || example.contains(&format!("{key} ="))
                             || OF_IB_SRP.contains(&key)
                     }
-                    "docs/router.md" if settings.contains(&format!("row(\"{key}\"")) => true,
+                    "docs/router.md" | "docs/late-writes.md"
+                        if settings.contains(&format!("row(\"{key}\"")) =>
+                    {
+                        true
+                    }
                     "docs/measure.md" | "docs/use.md" => settings.contains(&format!("row(\"{key}\"")),
                     _ => example.contains(&format!("{key} =")) || example.contains(&format!("[{key}]")),
                 };

@@ -118,7 +118,10 @@ fn doctor_blames_the_portal_that_refused() {
     let there = server.portal();
     let target = Script::new().redirects_to(move |_| there.to_string()).listen();
     let (report, said, status) = lunar(&["doctor", &target.url("")]);
-    assert!(report.contains(&format!("\nbroken: login to {there}: refused")), "{report}");
+    assert!(
+        report.contains(&format!("\nbroken: login to {there}: the target rejected the login: 02/02 ")),
+        "{report}"
+    );
     assert!(status == 21 || status == 5, "{status}: {report}");
     // The cause is reported once, with a hint.
     assert_eq!((report.matches("hint:").count() >= 1, said.contains("hint:")), (true, false), "{said}");
