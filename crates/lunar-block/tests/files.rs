@@ -152,7 +152,11 @@ fn refused_backend_names_the_fault_and_its_fix() {
         (file(folder), "is a directory", "name a file in it"),
         (file("/dev/null"), "is neither a file nor a block device", "name a disk image or a disk"),
         (device(&empty.0.display().to_string()), "is a file, not a block device", "use backend = \"file\""),
-        (BackendSpec::path(&empty.0), "is empty", "set a size to create the disk"),
+        (
+            BackendSpec::path(&empty.0),
+            "is empty",
+            "remove the file and set a size, or extend the file with truncate -s SIZE",
+        ),
         (
             BackendSpec { size: None, ..BackendSpec::sized(BackendKind::Null, 1) },
             "size missing",

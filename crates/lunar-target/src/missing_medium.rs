@@ -43,7 +43,7 @@ impl OnMissing {
 
     fn consequence(self) -> &'static str {
         match self {
-            OnMissing::Continue => "hosts go on reading and writing the open file",
+            OnMissing::Continue => "hosts continue to read and write the open file",
             OnMissing::ReadOnly => "writes are rejected",
             OnMissing::NotReady => "the LUN is not ready",
         }
@@ -145,7 +145,11 @@ impl LogicalUnit {
             MediumChange::None => {}
             MediumChange::Back => tracing::info!("LUN {lun} of {target}: its medium is at its path again"),
             MediumChange::Missing(missing) => {
-                let lost = if missing.is_unlinked { "; its data are lost when this server ends" } else { "" };
+                let lost = if missing.is_unlinked {
+                    "; the data of the file is lost when this server ends"
+                } else {
+                    ""
+                };
                 tracing::error!("LUN {lun} of {target}: {missing}{lost}; hint: {}", missing.remedy());
                 tracing::warn!(
                     "LUN {lun} of {target}: {}: {} (on_missing_file = \"{}\")",

@@ -475,7 +475,10 @@ impl ErrorContext<'_> {
     /// Checks `size` in bytes against the alignment of O_DIRECT.
     pub(super) fn check_size(&self, size: u64, direct: Option<NonZeroU64>) -> Result<(), OpenError> {
         if size == 0 {
-            return Err(self.error("is empty", "set a size to create the disk"));
+            return Err(self.error(
+                "is empty",
+                "remove the file and set a size, or extend the file with truncate -s SIZE",
+            ));
         }
         match direct {
             Some(align) if size % align != 0 => Err(self.error(

@@ -227,7 +227,7 @@ fn lun_of_target(p: &mut Diagnostics<'_>, value: Value<'_>, numbers: &[u16]) -> 
         let hint = if numbers.is_empty() {
             "add [[target.lun]], or remove the LUN from the access entry".into()
         } else {
-            format!("the LUNs of the target are {shown}")
+            format!("the target has LUN {shown}")
         };
         p.add(&value.span(), format!("the target has no LUN {lun}"), hint);
         return None;

@@ -627,7 +627,7 @@ fn problems_of_targets() {
                     "t.toml:4:10: \"x\" is not a LUN",
                     "hint: use a number from 0 to 16383",
                     "t.toml:4:14: the target has no LUN 1",
-                    "hint: the LUNs of the target are 0",
+                    "hint: the target has LUN 0",
                 ],
             ),
             (
