@@ -78,5 +78,5 @@ fn unknown_export_error_lists_the_exports() {
     let server = server();
     let (what, hint) = refused(&server.addresses()[0].url("dsk"));
     assert!(what.contains("refuses export \"dsk\": no such export"), "{what}");
-    assert_eq!(hint, "it has \"disk\", \"copy\"");
+    assert_eq!(hint, "the server has the exports \"disk\", \"copy\"");
 }

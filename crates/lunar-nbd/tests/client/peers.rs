@@ -256,7 +256,7 @@ fn qemu_nbd_keeps_what_it_gets() {
     on_a_core(move || lives(url, true));
     let (what, hint) = refused(&peer.url("none"));
     assert!(what.contains("the server refuses export \"none\": no such export"), "{what}");
-    assert_eq!(hint, "it has \"a disk\"");
+    assert_eq!(hint, "the server has the exports \"a disk\"");
 }
 
 #[test]
