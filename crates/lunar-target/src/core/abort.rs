@@ -13,7 +13,7 @@ impl<F: FrontEnd> State<F> {
     /// Whether a task has this tag.
     #[inline]
     pub fn has_task(&self, tag: u32) -> bool {
-        !self.tasks.is_empty() && self.tasks.get(&tag).is_some()
+        !self.tasks.is_empty() && self.tasks.get(tag).is_some()
     }
 
     /// Whether the task was aborted or has ended.

@@ -39,6 +39,24 @@ pub struct ScsiCommand {
 }
 
 impl ScsiCommand {
+    /// A command without LUN, CDB and data, to be refused. The core identifies it by `tag`; `sequence` is its position
+    /// in the order of the initiator.
+    pub fn to_refuse(tag: u32, sequence: u32) -> ScsiCommand {
+        ScsiCommand {
+            tag,
+            connection: 0,
+            lun: 0,
+            sequence,
+            immediate: false,
+            reads: false,
+            writes: false,
+            has_unsolicited: false,
+            attribute: TaskAttribute::Simple,
+            expected_len: 0,
+            cdb: Cdb::Short([0; 16]),
+        }
+    }
+
     /// The CDB, 16 bytes or more.
     #[inline]
     pub fn cdb(&self) -> &[u8] {

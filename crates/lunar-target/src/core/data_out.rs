@@ -116,7 +116,7 @@ impl<F: FrontEnd> State<F> {
 
     /// Requests more data for a task, or launches the task when all data have arrived.
     pub fn progress(&mut self, tag: u32) {
-        let Some(task) = self.tasks.get_mut(&tag) else { return };
+        let Some(task) = self.tasks.get_mut(tag) else { return };
         let Some(receiving) = &mut task.receiving else { return };
         if receiving.is_launched {
             return self.notify_progress(tag);
@@ -141,7 +141,7 @@ impl<F: FrontEnd> State<F> {
     /// Handles data that arrived for a running task.
     fn notify_progress(&mut self, tag: u32) {
         self.request_more(tag);
-        let receiving = self.tasks.get(&tag).and_then(|task| task.receiving.as_ref());
+        let receiving = self.tasks.get(tag).and_then(|task| task.receiving.as_ref());
         if receiving.is_some_and(DataOutTransfer::has_news) {
             self.notify();
         }
@@ -156,7 +156,7 @@ impl<F: FrontEnd> State<F> {
             ));
         }
         loop {
-            let Some(Task { command, receiving: Some(r), .. }) = self.tasks.get_mut(&tag) else { return };
+            let Some(Task { command, receiving: Some(r), .. }) = self.tasks.get_mut(tag) else { return };
             let Some(DataOutRequest { index, number, offset, len }) = r.sequencer.next_request() else {
                 return;
             };
@@ -200,13 +200,13 @@ impl<F: FrontEnd> State<F> {
     /// Whether a task waits for data of this transfer. A transfer of an earlier task with the same tag does not
     /// count.
     pub fn is_awaiting(&self, tag: u32, transfer: u32) -> bool {
-        let receiving = self.tasks.get(&tag).and_then(|task| task.receiving.as_ref());
+        let receiving = self.tasks.get(tag).and_then(|task| task.receiving.as_ref());
         receiving.is_some_and(|r| index_of(Some(transfer), r.transfer_base).is_some())
     }
 
     /// The buffer of the task, and the offset in it, where these data belong; None if no task waits for them.
     pub fn placement_buffer(&mut self, origin: DataOutId, segment: DataOutSegment) -> Option<(Buf, usize)> {
-        let task = self.tasks.get_mut(&origin.tag)?;
+        let task = self.tasks.get_mut(origin.tag)?;
         let receiving = task.receiving.as_mut()?;
         let index = index_of(origin.transfer, receiving.transfer_base)?;
         if index.is_some() && origin.lun != task.command.lun {
@@ -228,7 +228,7 @@ impl<F: FrontEnd> State<F> {
         intact: bool,
     ) -> DataOutResult {
         let newest = self.transfer_base;
-        let Some(Task { command, receiving: Some(r), .. }) = self.tasks.get_mut(&origin.tag) else {
+        let Some(Task { command, receiving: Some(r), .. }) = self.tasks.get_mut(origin.tag) else {
             // Data that were requested before their task was aborted may still arrive. Ignore them.
             let may_come = origin.transfer.is_some_and(|transfer| transfer >> INDEX_BITS <= newest);
             return if may_come { DataOutResult::Ignored } else { DataOutResult::Invalid };

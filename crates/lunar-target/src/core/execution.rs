@@ -147,7 +147,7 @@ impl<F: FrontEnd> ItNexus<F> {
         };
         if c.attribute != TaskAttribute::HeadOfQueue && !none_ordered {
             self.wait_until(|s| {
-                let mine = s.tasks.get(&c.tag);
+                let mine = s.tasks.get(c.tag);
                 mine.is_none_or(|t| t.aborted.is_some()) || !s.tasks.values().any(precedes_this)
             })
             .await;

@@ -24,7 +24,7 @@ const BUFFER_TIMEOUT: Duration = Duration::from_secs(2);
 impl<F: FrontEnd> State<F> {
     /// Executes a task whose data have arrived.
     pub(super) fn launch(&mut self, tag: u32, data: Option<Buf>) {
-        let Some(task) = self.tasks.get_mut(&tag) else { return };
+        let Some(task) = self.tasks.get_mut(tag) else { return };
         let Some(nexus) = self.me.upgrade() else { return };
         let mut execution = TaskExecution {
             nexus,

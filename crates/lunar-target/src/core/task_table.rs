@@ -29,23 +29,23 @@ impl TaskTable {
     }
 
     /// The task with this tag.
-    pub fn get(&self, tag: &u32) -> Option<&Task> {
-        self.tasks.get(tag)
+    pub fn get(&self, tag: u32) -> Option<&Task> {
+        self.tasks.get(&tag)
     }
 
     /// The task with this tag, mutably.
-    pub fn get_mut(&mut self, tag: &u32) -> Option<&mut Task> {
-        self.tasks.get_mut(tag)
+    pub fn get_mut(&mut self, tag: u32) -> Option<&mut Task> {
+        self.tasks.get_mut(&tag)
     }
 
     /// The task with this tag and serial. None: it has ended, even if another task has its tag now.
     pub fn find(&self, tag: u32, serial: u64) -> Option<&Task> {
-        self.get(&tag).filter(|task| task.serial == serial)
+        self.get(tag).filter(|task| task.serial == serial)
     }
 
     /// The same, mutably.
     pub fn find_mut(&mut self, tag: u32, serial: u64) -> Option<&mut Task> {
-        self.get_mut(&tag).filter(|task| task.serial == serial)
+        self.get_mut(tag).filter(|task| task.serial == serial)
     }
 
     /// All tasks.
@@ -73,25 +73,12 @@ impl TaskTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::{Cdb, DataInProgress, ScsiCommand, TaskAttribute};
+    use crate::core::{DataInProgress, ScsiCommand};
 
     fn task(tag: u32, serial: u64) -> Task {
-        let command = ScsiCommand {
-            tag,
-            connection: 0,
-            lun: 0,
-            sequence: 1,
-            immediate: false,
-            reads: false,
-            writes: false,
-            has_unsolicited: false,
-            attribute: TaskAttribute::Simple,
-            expected_len: 0,
-            cdb: Cdb::Short([0; 16]),
-        };
         Task {
             serial,
-            command,
+            command: ScsiCommand::to_refuse(tag, 1),
             lu_nexus: None,
             copy_nexuses: Vec::new(),
             epoch: 0,

@@ -9,7 +9,7 @@ use crate::core::keepalive::{self, KeepaliveConnection};
 use crate::core::session_end::{self, SessionEnd};
 use crate::core::{
     DataOutResult, Function, FunctionRefusal, FunctionRequest, InFlightData, InFlightReads, ItNexus,
-    MAX_QUEUED_BYTES, ManagementResponse, NexusParams, SessionPhase, State, messages,
+    MAX_QUEUED_BYTES, ManagementResponse, NexusParams, ScsiCommand, SessionPhase, State, messages,
 };
 use crate::end_reason::EndReason;
 use crate::rdma_receiver::{DeliveryHandler, RdmaDelivery, RdmaReceiver, broken};
@@ -335,7 +335,7 @@ impl IuDispatcher<'_> {
         let tag =
             session.slots.take(SlotKind::Command(sequence), tag, notifications).ok_or_else(no_credit)?;
         session.take_sequence();
-        self.state.refuse(&request::refused(tag, sequence), failure);
+        self.state.refuse(&ScsiCommand::to_refuse(tag, sequence), failure);
         Ok(true)
     }
 

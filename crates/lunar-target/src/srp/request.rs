@@ -72,23 +72,6 @@ pub fn command(c: &SrpCommand<'_>, tag: u32, sequence: u32) -> core::ScsiCommand
     }
 }
 
-/// A command that is refused, whatever its CDB and data. The core identifies it by `tag`.
-pub fn refused(tag: u32, sequence: u32) -> core::ScsiCommand {
-    core::ScsiCommand {
-        tag,
-        connection: 0,
-        lun: 0,
-        sequence,
-        immediate: false,
-        reads: false,
-        writes: false,
-        has_unsolicited: false,
-        attribute: TaskAttribute::Simple,
-        expected_len: 0,
-        cdb: Cdb::Short([0; 16]),
-    }
-}
-
 /// The requested function. `tag`: the command that it names. None: not supported.
 pub fn function(asked: &TaskManagement, tag: u32) -> Option<Function> {
     match asked.function {
