@@ -52,8 +52,8 @@ pub use scsi_error::ScsiError;
 pub use server::{TargetServer, cannot_bind};
 pub use server_state::BoundPortal;
 pub use session_info::{
-    IscsiSessionInfo, SessionCounter, SessionCounters, SessionInfo, SessionProtocol, SessionTransport,
-    SrpSessionInfo,
+    Addresses, IscsiSessionInfo, SessionCounter, SessionCounters, SessionInfo, SessionProtocol,
+    SessionTransport, SrpSessionInfo,
 };
 pub use session_key::InitiatorPort;
 pub use state_file::{remove_leftovers, replace as replace_file};

@@ -7,19 +7,9 @@ use crate::server_state::{ConnectionGuard, ServerState, luns_update};
 use crate::session_info::SessionInfo;
 use crate::session_key::SessionKey;
 use crate::{InstanceSession, LoginError};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
-
-/// The addresses of a connection.
-#[derive(Clone, Copy, Debug)]
-pub struct Addresses {
-    /// The local address.
-    pub local: SocketAddr,
-    /// The address of the initiator.
-    pub peer: SocketAddr,
-}
 
 /// A registered session.
 pub struct RegisteredSession {
@@ -138,26 +128,16 @@ pub fn log_end(
 mod tests {
     use super::*;
     use crate::Instance;
-    use crate::session_info::{IscsiSessionInfo, SessionProtocol, SessionTransport};
+    use crate::session_info::{Addresses, IscsiSessionInfo, SessionProtocol, SessionTransport};
     use crate::test_target::{NAME, TestTarget, config, run_test_with};
+    use std::net::SocketAddr;
     use std::sync::atomic::Ordering::Relaxed;
 
     fn info(peer: SocketAddr, cid: u16) -> Arc<SessionInfo> {
-        Arc::new(SessionInfo {
-            initiator: "iqn.2026-11.org.example:host".into(),
-            address: peer,
-            portal: peer,
-            target: Some(NAME.into()),
-            portal_group: 1,
-            transport: SessionTransport::Tcp,
-            protocol: SessionProtocol::Iscsi(IscsiSessionInfo { cid, ..IscsiSessionInfo::default() }),
-            user: None,
-            since: Instant::now(),
-            counters: Default::default(),
-            instance_session: Default::default(),
-            fence: Default::default(),
-            nexuses: Default::default(),
-        })
+        let initiator = "iqn.2026-11.org.example:host".into();
+        let protocol = SessionProtocol::Iscsi(IscsiSessionInfo { cid, ..IscsiSessionInfo::default() });
+        let (addresses, target) = (Addresses { local: peer, peer }, (Some(NAME.into()), 1));
+        Arc::new(SessionInfo::new(initiator, addresses, target, SessionTransport::Tcp, protocol))
     }
 
     /// A login of the only initiator port with this slot.

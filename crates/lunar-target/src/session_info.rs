@@ -26,6 +26,15 @@ pub enum SessionTransport {
     Rdma(RdmaProvider),
 }
 
+/// The addresses of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Addresses {
+    /// The local address.
+    pub local: SocketAddr,
+    /// The address of the initiator.
+    pub peer: SocketAddr,
+}
+
 /// Facts about a session: the result of its login, and its counters.
 pub struct SessionInfo {
     /// Name of the initiator: its iSCSI name, or its SRP port identifier as text.
@@ -57,6 +66,31 @@ pub struct SessionInfo {
 }
 
 impl SessionInfo {
+    /// A session that begins now, without a CHAP account. `portal_group`: tag of the portal group.
+    pub fn new(
+        initiator: String,
+        addresses: Addresses,
+        (target, portal_group): (Option<String>, u16),
+        transport: SessionTransport,
+        protocol: SessionProtocol,
+    ) -> SessionInfo {
+        SessionInfo {
+            initiator,
+            address: addresses.peer,
+            portal: addresses.local,
+            target,
+            portal_group,
+            transport,
+            protocol,
+            user: None,
+            since: Instant::now(),
+            counters: SessionCounters::default(),
+            instance_session: OnceLock::new(),
+            fence: Arc::default(),
+            nexuses: Arc::default(),
+        }
+    }
+
     /// Whether the other session has the same ports. For SRP it is another channel between them.
     pub fn has_same_ports(&self, other: &SessionInfo) -> bool {
         (&self.target, self.portal_group) == (&other.target, other.portal_group)

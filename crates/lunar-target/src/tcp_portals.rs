@@ -1,7 +1,7 @@
 //! TCP connections: selects the front end of each.
 
 use crate::server_state::{ConnectionGuard, ServerState};
-use crate::session_entry::Addresses;
+use crate::session_info::Addresses;
 use crate::{iscsi, iser, srp};
 use lunar_runtime::Stream;
 use std::io;

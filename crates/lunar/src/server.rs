@@ -145,32 +145,19 @@ fn session(tsih: u16, info: &SessionInfo) -> SessionReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lunar_target::{IscsiSessionInfo, SrpSessionInfo};
-    use std::time::Instant;
+    use lunar_target::{Addresses, IscsiSessionInfo, SrpSessionInfo};
 
     const TARGET: &str = "iqn.2026-11.org.example:disk";
 
     fn info(initiator: &str, provider: RdmaProvider) -> Arc<SessionInfo> {
         let address = ([127, 0, 0, 1], 5555).into();
+        let addresses = Addresses { local: address, peer: address };
         let protocol = match initiator.parse() {
             Ok(initiator_port) => SessionProtocol::Srp(SrpSessionInfo { initiator_port }),
             Err(_) => SessionProtocol::Iscsi(IscsiSessionInfo::default()),
         };
-        Arc::new(SessionInfo {
-            initiator: initiator.into(),
-            address,
-            portal: address,
-            target: Some(TARGET.into()),
-            portal_group: 1,
-            transport: SessionTransport::Rdma(provider),
-            protocol,
-            user: None,
-            since: Instant::now(),
-            counters: Default::default(),
-            instance_session: Default::default(),
-            fence: Default::default(),
-            nexuses: Default::default(),
-        })
+        let transport = SessionTransport::Rdma(provider);
+        Arc::new(SessionInfo::new(initiator.into(), addresses, (Some(TARGET.into()), 1), transport, protocol))
     }
 
     #[test]

@@ -11,8 +11,8 @@ use crate::access::LoginContext;
 use crate::config::RdmaProvider;
 use crate::registry::Replaced;
 use crate::server_state::{ConnectionGuard, ServerState};
-use crate::session_entry::{self, Addresses, RegisteredSession};
-use crate::session_info::{IscsiSessionInfo, SessionInfo, SessionProtocol, SessionTransport};
+use crate::session_entry::{self, RegisteredSession};
+use crate::session_info::{Addresses, IscsiSessionInfo, SessionInfo, SessionProtocol, SessionTransport};
 use crate::session_key::SessionKey;
 use lunar_proto::Pdu;
 use lunar_proto::login::{Login, LoginStep, SEGMENT_LEN, SessionType};
@@ -21,7 +21,7 @@ use lunar_runtime::{PeerState, Stream, either};
 use lunar_wire::iscsi::{BHS_LEN, Bhs, padded};
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A connection before the end of its login: sends and receives login PDUs.
 pub trait LoginTransport {
@@ -170,26 +170,18 @@ fn info(
     portal_group: u16,
     parameters: Parameters,
 ) -> Arc<SessionInfo> {
+    let protocol = SessionProtocol::Iscsi(IscsiSessionInfo {
+        isid: machine.isid(),
+        cid: machine.cid(),
+        alias: machine.initiator_alias().map(str::to_owned),
+        discovery: machine.session_type() == SessionType::Discovery,
+        parameters,
+    });
+    let target = (machine.target_name().map(str::to_owned), portal_group);
+    let initiator = machine.initiator_name().to_owned();
     Arc::new(SessionInfo {
-        initiator: machine.initiator_name().to_owned(),
-        address: addresses.peer,
-        portal: addresses.local,
-        target: machine.target_name().map(str::to_owned),
-        portal_group,
-        transport,
-        protocol: SessionProtocol::Iscsi(IscsiSessionInfo {
-            isid: machine.isid(),
-            cid: machine.cid(),
-            alias: machine.initiator_alias().map(str::to_owned),
-            discovery: machine.session_type() == SessionType::Discovery,
-            parameters,
-        }),
         user: machine.chap_user().map(str::to_owned),
-        since: Instant::now(),
-        counters: Default::default(),
-        instance_session: Default::default(),
-        fence: Default::default(),
-        nexuses: Default::default(),
+        ..SessionInfo::new(initiator, addresses, target, transport, protocol)
     })
 }
 

@@ -10,7 +10,7 @@ pub(crate) mod tests;
 use crate::iscsi;
 use crate::iscsi::login::login;
 use crate::server_state::{ConnectionGuard, ServerState};
-use crate::session_entry::Addresses;
+use crate::session_info::Addresses;
 use lunar_rdma::{ConnParam, ConnectRequest};
 use lunar_runtime::Stream;
 use lunar_wire::iser::{IserCapabilities, LOGIN_LEN};

@@ -4,24 +4,10 @@ use super::*;
 use crate::session_key::SessionKey;
 use lunar_wire::srp::PortId;
 
-const PORTAL: ([u8; 4], u16) = ([10, 0, 0, 1], 3260);
-
 fn info(initiator: String, transport: SessionTransport, protocol: SessionProtocol) -> SessionInfo {
-    SessionInfo {
-        initiator,
-        address: PORTAL.into(),
-        portal: PORTAL.into(),
-        target: Some("iqn.2026-11.org.example:disk".into()),
-        portal_group: 1,
-        transport,
-        protocol,
-        user: None,
-        since: Instant::now(),
-        counters: Default::default(),
-        instance_session: Default::default(),
-        fence: Default::default(),
-        nexuses: Default::default(),
-    }
+    let portal = ([10, 0, 0, 1], 3260).into();
+    let target = (Some("iqn.2026-11.org.example:disk".into()), 1);
+    SessionInfo::new(initiator, Addresses { local: portal, peer: portal }, target, transport, protocol)
 }
 
 fn iscsi(name: &str, isid: u8) -> SessionInfo {

@@ -5,8 +5,8 @@ use crate::LoginError;
 use crate::access::LoginContext;
 use crate::registry::Replaced;
 use crate::server_state::{BoundPortal, ConnectionGuard, ServerState};
-use crate::session_entry::{Addresses, RegisteredSession};
-use crate::session_info::{SessionInfo, SessionProtocol, SessionTransport, SrpSessionInfo};
+use crate::session_entry::RegisteredSession;
+use crate::session_info::{Addresses, SessionInfo, SessionProtocol, SessionTransport, SrpSessionInfo};
 use crate::session_key::SessionKey;
 use lunar_wire::srp::{
     LINUX_IU_LEN, LoginFormat, LoginReject, LoginRejectReason, LoginRequest, LoginResponse, PortId,
@@ -16,7 +16,6 @@ use lunar_wire::srp::{SrpResponse, format};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Maximum length of an accepted information unit in bytes. Linux sends no longer ones.
 pub const IU_LEN: usize = LINUX_IU_LEN;
@@ -241,21 +240,10 @@ fn info(
     initiator_port: PortId,
     target: String,
     bound: &BoundPortal,
-    Addresses { local, peer }: Addresses,
+    addresses: Addresses,
 ) -> Arc<SessionInfo> {
-    Arc::new(SessionInfo {
-        initiator: initiator_port.to_string(),
-        address: peer,
-        portal: local,
-        target: Some(target),
-        portal_group: bound.tag,
-        transport: SessionTransport::Rdma(bound.transports.provider),
-        protocol: SessionProtocol::Srp(SrpSessionInfo { initiator_port }),
-        user: None,
-        since: Instant::now(),
-        counters: Default::default(),
-        instance_session: Default::default(),
-        fence: Default::default(),
-        nexuses: Default::default(),
-    })
+    let transport = SessionTransport::Rdma(bound.transports.provider);
+    let protocol = SessionProtocol::Srp(SrpSessionInfo { initiator_port });
+    let target = (Some(target), bound.tag);
+    Arc::new(SessionInfo::new(initiator_port.to_string(), addresses, target, transport, protocol))
 }

@@ -13,7 +13,8 @@ mod target_requests;
 mod tests;
 
 use crate::server_state::{ConnectionGuard, ServerState};
-use crate::session_entry::{self, Addresses};
+use crate::session_entry;
+use crate::session_info::Addresses;
 use connection::SrpConnection;
 pub use login::port_id;
 use login::{AcceptedLogin, IU_LEN};

@@ -5,7 +5,7 @@ use crate::iscsi::connection::OpenedSession;
 use crate::iscsi::login;
 use crate::iscsi::pdu_queue::Digests;
 use crate::iscsi::receive::encode;
-use crate::session_entry::Addresses;
+use crate::session_info::Addresses;
 use crate::test_target::TestTarget;
 use lunar_runtime::Stream;
 use lunar_wire::iscsi::request;
