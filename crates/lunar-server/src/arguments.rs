@@ -171,10 +171,12 @@ fn lun(target: &str, text: &str, size: Option<u64>) -> Result<LunConfig, Diagnos
             BackendKind::without_path().map(|kind| format!("{}:SIZE", kind.name())).collect();
         invalid("the LUN argument is empty", format!("write a path, {}", forms.join(" or ")))?;
     }
-    let Some((kind, written)) = BackendKind::split_argument(text) else { return path(target, text, size) };
-    match Source::new(kind, None, Some(memory_size(text, written)?)) {
+    let source = match BackendKind::split_argument(text) {
+        Some((kind, written)) => Source::new(kind, None, Some(memory_size(text, written)?)),
+        None => None,
+    };
+    match source {
         Some(source) => Ok(LunConfig::new(source, PeripheralDeviceType::Disk)),
-        // Unreachable: a kind that an argument names with a size needs no path.
         None => path(target, text, size),
     }
 }

@@ -242,14 +242,16 @@ fn source(p: &mut Diagnostics<'_>, s: &mut Section<'_>, around: &mut Context<'_>
     }
     let base = around.base;
     let urls = urls(p, s, base).map(|urls| UpstreamSource::Remote { urls });
-    let with_path = BackendKind::ALL.iter().copied().filter(|kind| kind.has_path());
-    let with_path: Vec<_> =
-        with_path.map(|kind| Source::new(kind, disk(p, s, kind.name(), around), None)).collect();
     let sg = s.parsed(p, "sg", |text| path(text, base)).map(|path| UpstreamSource::Sg { path });
-    let mut sized = |kind: BackendKind| s.size(p, kind.name(), 4096..=size::MAX_BYTES);
-    let without: Vec<_> =
-        BackendKind::without_path().map(|kind| Source::new(kind, None, sized(kind))).collect();
-    let local = with_path.into_iter().chain(without).flatten().next().map(UpstreamSource::Local);
+    // Each key is read, even after the first source.
+    let mut local = None;
+    for &kind in BackendKind::ALL {
+        let source = match kind.has_path() {
+            true => Source::new(kind, disk(p, s, kind.name(), around), None),
+            false => Source::new(kind, None, s.size(p, kind.name(), 4096..=size::MAX_BYTES)),
+        };
+        local = local.or(source.map(UpstreamSource::Local));
+    }
     urls.or(sg).or(local)
 }
 
