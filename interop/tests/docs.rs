@@ -456,6 +456,9 @@ fn documented_keys_are_in_the_example() {
     let is_key = |word: &str| {
         word.contains('_') && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
     };
+    let is_in_urls = |key: &str| settings.contains(&format!("row(\"{key}\""));
+    let is_in_files =
+        |key: &str| example.contains(&format!("{key} =")) || example.contains(&format!("[{key}]"));
     let mut seen = 0;
     for document in documents().into_iter().filter(|document| document != "docs/testing.md") {
         for span in spans(&document)
@@ -469,17 +472,11 @@ fn documented_keys_are_in_the_example() {
                     }
                     "docs/copy.md" => report.contains(&format!("pub {key}:")),
                     "docs/rdma.md" => {
-                        settings.contains(&format!("row(\"{key}\""))
-                            || example.contains(&format!("{key} ="))
-                            || OF_IB_SRP.contains(&key)
+                        is_in_urls(key) || example.contains(&format!("{key} =")) || OF_IB_SRP.contains(&key)
                     }
-                    "docs/router.md" | "docs/late-writes.md"
-                        if settings.contains(&format!("row(\"{key}\"")) =>
-                    {
-                        true
-                    }
-                    "docs/measure.md" | "docs/use.md" => settings.contains(&format!("row(\"{key}\"")),
-                    _ => example.contains(&format!("{key} =")) || example.contains(&format!("[{key}]")),
+                    "docs/router.md" | "docs/late-writes.md" => is_in_urls(key) || is_in_files(key),
+                    "docs/measure.md" | "docs/use.md" => is_in_urls(key),
+                    _ => is_in_files(key),
                 };
                 assert!(known, "{document}: `{key}` is no key of the configuration");
                 seen += 1;
