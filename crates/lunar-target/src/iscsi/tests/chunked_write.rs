@@ -386,6 +386,7 @@ fn abort_of_long_write_waits_for_chunk_in_progress() {
         send_requested(&mut host, &long).await;
         run_ready().await;
         host.manage(TaskManagementFunction::AbortTask, Some(long.itt));
+        host.ping().await;
         run_ready().await;
         assert!(host.next_now().is_none(), "no response yet");
         drop(go_on);

@@ -9,7 +9,7 @@ use crate::session_info::Addresses;
 use crate::test_target::TestTarget;
 use lunar_runtime::Stream;
 use lunar_wire::iscsi::request;
-use lunar_wire::iscsi::{BHS_LEN, Bhs, opcode, padded};
+use lunar_wire::iscsi::{BHS_LEN, Bhs, NONE, opcode, padded};
 use lunar_wire::scsi::cdb::{self, Cdb};
 use lunar_wire::scsi::{TaskAttribute, TaskManagementFunction};
 use std::cell::{Cell, RefCell};
@@ -261,6 +261,18 @@ impl Host {
         request::stamp(&mut header, self.cmd_sn, self.stat_sn);
         self.queue(header, &[]);
         self.send();
+    }
+
+    /// Sends a ping, and waits for its response, which must be the next PDU: the target has received everything
+    /// before the ping, and has sent nothing since.
+    pub async fn ping(&mut self) {
+        self.itt += 1;
+        let mut header = request::nop_out(0, self.itt, NONE);
+        request::stamp(&mut header, self.cmd_sn, self.stat_sn);
+        self.queue(header, &[]);
+        self.send();
+        let response = self.next().await.map(|header| (header.opcode(), header.itt()));
+        assert_eq!(response, Some((opcode::NOP_IN, self.itt)));
     }
 
     /// Queues a Logout that closes the connection with this CID.
