@@ -2,6 +2,7 @@
 
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{Plan, PlanResult};
+use lunar_wire::scsi::cdb::request_sense::{ALLOCATION_LENGTH, DESC};
 use lunar_wire::scsi::{Sense, op};
 
 /// Rows of the command table.
@@ -41,5 +42,5 @@ fn request_sense(cx: &mut CommandContext<'_>) -> PlanResult {
 
 /// Sense data as parameter data. DESC selects the format.
 pub(crate) fn sense_data(cdb: &[u8], sense: Sense) -> Plan {
-    Plan::data_cut(sense.encode(cdb[1] & 1 != 0), cdb[4] as u32)
+    Plan::data_cut(sense.encode(DESC.is_set(cdb)), ALLOCATION_LENGTH.get_u32(cdb))
 }

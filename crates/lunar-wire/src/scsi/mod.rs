@@ -1,6 +1,7 @@
 //! SCSI on the wire: CDBs, status, sense data, and the parameter data of common commands (SAM-5, SPC-5, SBC-4).
 
 pub mod asc;
+mod bit_field;
 pub mod cdb;
 pub mod copy;
 pub mod fields;
@@ -15,6 +16,7 @@ pub mod sense;
 pub mod task;
 pub mod vpd;
 
+pub use bit_field::BitField;
 pub use sense::Sense;
 pub use task::{TaskAttribute, TaskManagementFunction};
 

@@ -1,6 +1,6 @@
 //! Sense data, fixed and descriptor format (SPC-5 section 4.4).
 
-use super::asc;
+use super::{BitField, asc};
 use crate::be;
 
 /// The content of sense data, independent of their format on the wire.
@@ -148,6 +148,16 @@ impl Sense {
     /// INVALID FIELD IN PARAMETER LIST with a field pointer to a byte and, if `bit` is at most 7, to a bit.
     pub const fn parameter_field(byte: u16, bit: u8) -> Self {
         Sense::INVALID_FIELD_IN_PARAMETERS.pointing(false, byte, bit)
+    }
+
+    /// INVALID FIELD IN CDB with a field pointer to `field`.
+    pub const fn in_cdb(field: BitField) -> Self {
+        Sense::cdb_field(field.byte(), field.bit())
+    }
+
+    /// INVALID FIELD IN PARAMETER LIST with a field pointer to `field`.
+    pub const fn in_parameters(field: BitField) -> Self {
+        Sense::parameter_field(field.byte(), field.bit())
     }
 
     /// Sets a field pointer (SPC-5 section 4.4.2.4.2).

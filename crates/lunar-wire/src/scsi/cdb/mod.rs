@@ -1,7 +1,11 @@
-//! CDBs that an initiator sends. Each is 16 bytes; a shorter CDB is padded with zeros.
+//! CDBs. The functions encode those that an initiator sends: each is 16 bytes, and a shorter CDB is padded with zeros. A
+//! module has the fields of the command of its name, for a device server.
+
+mod ready;
 
 use super::op;
 use crate::be;
+pub use ready::request_sense;
 
 /// A CDB of at most 16 bytes, padded with zeros.
 pub type Cdb = [u8; 16];
