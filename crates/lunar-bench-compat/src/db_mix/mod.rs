@@ -154,7 +154,7 @@ impl DbMixSettings {
             );
             return Err(refused(
                 what,
-                "make the window at least as long as an operation, and the file as long as the window",
+                "make the window at least as long as an operation, and the file at least as long as the window",
             ));
         }
         if size.checked_mul(self.files).is_none_or(|sum| sum > i64::MAX as u64) {

@@ -259,7 +259,7 @@ fn wanted(letters: &str) -> Result<ReportOptions, Error> {
     let ReportOptions { throughput, transfers, times, performance } = wanted;
     if performance && !(throughput || transfers || times) {
         return Err(refused(
-            "-P P: only the format of the statistics is selected, and no statistics",
+            "-P P selects the format of the statistics, but no statistics are selected",
             "add T, X, R or A, as in -P AP",
         ));
     }

@@ -127,7 +127,7 @@ impl Units {
                     && lun.serial.is_none() =>
             {
                 tracing::warn!(
-                    "LUN {} of {} saves no reservations and mode pages: {}",
+                    "LUN {} of {} cannot save reservations and mode pages: {}",
                     name.1,
                     name.0,
                     problem.what
