@@ -154,7 +154,7 @@ impl DbMixSettings {
             );
             return Err(refused(
                 what,
-                "make the window at least as long as an operation, and the file at least as long as the window",
+                "the window must have at least the size of an operation, and at most the size of the file",
             ));
         }
         if size.checked_mul(self.files).is_none_or(|sum| sum > i64::MAX as u64) {
@@ -220,7 +220,7 @@ fn io_trash(places: &[String]) -> Option<Result<DbMixSettings, Error>> {
         let hint = "arguments 10 and 11 are percentages of writes and reads, argument 6 is the percentage outside the window";
         return Some(Err(refused(
             format!(
-                "invalid percentages: writes {writes} plus reads {reads} must be 100, outside the window {outside} at most 100"
+                "percentages out of range: writes {writes} and reads {reads} (their sum must be 100), outside the window {outside} (at most 100)"
             ),
             hint,
         )));

@@ -23,7 +23,7 @@ showed twice their rate. Times of day are UTC.
 -p: R random (default); L linear, all writes and then all reads; l linear, writes and reads alternate. \
 -L counts both directions: with -p L half of them are writes. The default is the number of the longest transfers that fit, \
 and twice that in linear passes that read and write. \
-Not supported: sweeps up and down (d), -m, -d, -t, -o.";
+Not supported: order d (up and down in turn), -m, -d, -t, -o.";
 
 /// `lunar bench disktest`.
 #[derive(Clone, Debug, clap::Args)]
@@ -343,7 +343,7 @@ fn phases(args: &Args, job: Job, reads: bool, writes: bool) -> Result<Vec<TestPh
     let order = order(args);
     if order.ends_with('d') {
         return Err(refused(
-            format!("-p {order}: sweeps up and down (d) are not supported"),
+            format!("-p {order}: order d (up and down in turn) is not supported"),
             "omit the d: sweeps then go upwards",
         ));
     }
@@ -390,7 +390,10 @@ fn range(args: &Args, sizes: &[Weighted]) -> Result<Option<(u64, Option<u64>, u6
         (Some(text), _) => ("-s", text, SECTOR),
         (None, Some(_)) if sizes.len() > 1 => {
             let what = "-S counts transfers of one size, but -B has a range of sizes";
-            return Err(refused(what, "use -s, which counts sectors, or a single size in -B"));
+            return Err(refused(
+                what,
+                "give the length in sectors with -s, or give -B one size instead of a range",
+            ));
         }
         (None, Some(text)) => ("-S", text, u64::from(sizes[0].0)),
         (None, None) => return Ok(None),

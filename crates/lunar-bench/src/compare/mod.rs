@@ -124,7 +124,7 @@ pub fn compare(a: &Document, b: &Document, threshold_percent: f64) -> Result<Com
         return Err(Error::new(
             ErrorKind::Invalid,
             what,
-            "compare two measurements of the same command: runs are matched by label",
+            "compare two results of the same benchmark command, whose runs have the same labels",
         ));
     }
     let worse = rows.iter().filter(|row| row.verdict == ChangeVerdict::Worse).count();

@@ -108,7 +108,10 @@ impl PageCacheDisk {
         }
         self.read_ahead(state, at);
         let Some(piece) = state.ahead.pop_front() else {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the read is beyond the end of the target"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the read is beyond the end of the target",
+            ));
         };
         let offset = piece.offset;
         let (result, buf) = piece.wait().await;

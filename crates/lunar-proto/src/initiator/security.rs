@@ -171,7 +171,8 @@ fn verify(challenge: &Challenge, keys: &ChapKeys, ours: &Credentials) -> Result<
     let mut buf = [0; BINARY_LEN];
     let response = binary(keys.r.unwrap_or_default(), &mut buf).ok_or_else(|| {
         LoginError::Broke(
-            "the CHAP_R of the target is longer than 1024 bytes, or is not valid hexadecimal or base64".into(),
+            "the CHAP_R of the target is longer than 1024 bytes, or is not valid hexadecimal or base64"
+                .into(),
         )
     })?;
     if challenge.is_answered(response, secret) {

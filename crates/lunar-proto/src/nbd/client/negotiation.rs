@@ -262,14 +262,14 @@ impl ClientNegotiation {
 
     fn agree(&self) -> NegotiationStep {
         let Some((size, flags)) = self.size_and_flags else {
-            return broken("no size of the export in the replies");
+            return broken("the replies do not contain the size of the export");
         };
         let (block_size, max_payload) = self.sizes;
         if i64::try_from(size).is_err() {
-            return broken("an export size above 2^63 - 1 bytes");
+            return broken("the export is larger than 2^63 - 1 bytes");
         }
         if !block_size.is_power_of_two() || block_size > MAX_BLOCK || max_payload < block_size {
-            return broken("invalid block sizes of the export");
+            return broken("the block sizes of the export are invalid");
         }
         let has_flags = flags & transmission_flag::HAS_FLAGS != 0;
         NegotiationStep::Agreed(ExportInfo {
