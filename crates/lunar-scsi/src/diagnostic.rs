@@ -82,8 +82,8 @@ mod tests {
         assert_eq!(run_with(&mut n, &send, &[0; 4]), Ok(Plan::Done));
         assert_eq!(run_with(&mut n, &send, &[0; 3]), fails(Sense::PARAMETER_LIST_LENGTH));
         assert_eq!(run_with(&mut n, &send, &[0x40, 0, 0, 0]), fails(Sense::parameter_field(0, 7)));
-        assert_eq!(data(&mut n, &[op::RECEIVE_DIAGNOSTIC, 0, 0, 0, 255, 0]), SUPPORTED);
-        assert_eq!(data(&mut n, &[op::RECEIVE_DIAGNOSTIC, 1, 0, 0, 2, 0]), SUPPORTED[..2]);
+        assert_eq!(data(&mut n, &[op::RECEIVE_DIAGNOSTIC, 0, 0, 0, 255, 0]), [0, 0, 0, 1, 0]);
+        assert_eq!(data(&mut n, &[op::RECEIVE_DIAGNOSTIC, 1, 0, 0, 4, 0]), [0, 0, 0, 1]);
         assert_eq!(run(&mut n, &[op::RECEIVE_DIAGNOSTIC, 1, 0x40, 0, 255, 0]), fails(Sense::cdb_field(2, 7)));
     }
 

@@ -252,6 +252,13 @@ mod tests {
     }
 
     #[test]
+    fn informational_exceptions_page_reports_no_failure() {
+        let mut n = nexus(&lu(disk()), "a");
+        let page = [0xaf, 0, 0, 8, 0, 0, 0x03, 4, 0, 0, 0xff, 0];
+        assert_eq!(data(&mut n, &log_sense(CURRENT | 0x2f, 0, 0)), page);
+    }
+
+    #[test]
     fn counters_add_up_over_cores() {
         let lu = lu(disk());
         let mut a = nexus(&lu, "a");

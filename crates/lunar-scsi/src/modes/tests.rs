@@ -168,3 +168,60 @@ fn wrong_lists_change_nothing() {
     assert_eq!(run(&mut n, WRITE_ONE), Ok(Plan::Write { offset: 0, len: 512, stable: false }));
     assert_eq!(run(&mut n, &[SELECT_6, 0x10, 0, 0, 0, 0]), Ok(Plan::Done));
 }
+
+/// PS is set where a value can be changed.
+#[test]
+fn mode_pages_have_the_bytes_of_the_standard() {
+    let zeros = |n| vec![0; n];
+    let disk_pages: [Vec<u8>; 5] = [
+        [vec![0x01, 0x0a], zeros(10)].concat(),
+        [vec![0x02, 0x0e], zeros(14)].concat(),
+        [vec![0x88, 0x12, 0x04], zeros(17)].concat(),
+        [vec![0x8a, 0x0a, 0, 0x10], zeros(8)].concat(),
+        [vec![0x1c, 0x0a, 0x08], zeros(9)].concat(),
+    ];
+    let changeable: [Vec<u8>; 5] = [
+        [vec![0x01, 0x0a], zeros(10)].concat(),
+        [vec![0x02, 0x0e], zeros(14)].concat(),
+        [vec![0x88, 0x12, 0x04], zeros(17)].concat(),
+        [vec![0x8a, 0x0a, 0x04, 0, 0x08, 0x40], zeros(6)].concat(),
+        [vec![0x1c, 0x0a], zeros(10)].concat(),
+    ];
+    let mut n = nexus(&lu(disk()), "a");
+    assert_eq!(data(&mut n, &[SENSE_6, 8, 0x3f, 0, 255, 0])[4..], disk_pages.concat());
+    assert_eq!(data(&mut n, &[SENSE_6, 8, 0x7f, 0, 255, 0])[4..], changeable.concat());
+    let mut cd = nexus(&lu(cdrom()), "a");
+    let cd_pages = data(&mut cd, &[SENSE_6, 8, 0x3f, 0, 255, 0]);
+    assert_eq!(cd_pages[..4], [cd_pages.len() as u8 - 1, 0, 0, 0]);
+    let first = [&disk_pages[0][..], &disk_pages[3], &disk_pages[4]].concat();
+    assert_eq!((&cd_pages[4..40], &cd_pages[40..42]), (&first[..], &[0x2a, 0x12][..]));
+}
+
+#[test]
+fn wrong_fields_of_a_long_list_are_pointed_at() {
+    let mut n = nexus(&lu(disk()), "a");
+    let cdb = |len: usize| [op::MODE_SELECT_10, 0x10, 0, 0, 0, 0, 0, 0, len as u8, 0];
+    let at = Sense::parameter_field;
+    let long = |blocks: u8, size: u8| {
+        vec![0, 0, 0, 0, 1, 0, 0, 16, 0, 0, 0, 0, 0, 0, blocks, 0, 0, 0, 0, 0, 0, 0, size, 0]
+    };
+    let cases: Vec<(Vec<u8>, PlanResult)> = vec![
+        (vec![0; 7], fails(Sense::PARAMETER_LIST_LENGTH)),
+        (vec![0, 0, 9, 0, 0, 0, 0, 0], fails(at(2, 7))),
+        (vec![0, 0, 0, 0, 0, 0, 0, 16], fails(at(6, 7))),
+        (vec![0, 0, 0, 0, 1, 0, 0, 8], fails(at(6, 7))),
+        (vec![0, 0, 0, 0, 0, 0, 0, 8, 0xff, 0xff, 0xff, 0xff, 0, 0, 2, 0], Ok(Plan::Done)),
+        (long(8, 2), Ok(Plan::Done)),
+        (long(0, 0), Ok(Plan::Done)),
+        (long(9, 2), fails(at(8, 7))),
+        (long(8, 4), fails(at(20, 7))),
+        ([long(8, 2), vec![7, 0]].concat(), fails(at(24, 5))),
+        (long(8, 2)[..23].to_vec(), fails(Sense::PARAMETER_LIST_LENGTH)),
+    ];
+    for (list, answer) in cases {
+        assert_eq!(run_with(&mut n, &cdb(list.len()), &list), answer, "{list:02x?}");
+    }
+    assert_eq!(run(&mut n, &[op::MODE_SELECT_10, 0, 0, 0, 0, 0, 0, 1, 0, 0]), fails(Sense::cdb_field(1, 4)));
+    let pages = run(&mut n, &[op::MODE_SELECT_10, 0x10, 0, 0, 0, 0, 0, 1, 2, 0]);
+    assert_eq!(pages, Ok(Plan::Parameters { len: 0x102 }));
+}
