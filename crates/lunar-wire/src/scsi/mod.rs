@@ -2,16 +2,21 @@
 
 pub mod asc;
 mod bit_field;
+pub mod buffer;
 pub mod cdb;
 pub mod copy;
+pub mod defects;
+pub mod diagnostic;
 pub mod fields;
 pub mod inquiry;
 pub mod limits;
+pub mod log;
 pub mod lun;
 pub mod mode;
 pub mod op;
 pub mod pr;
 pub mod report;
+pub mod sanitize;
 pub mod sense;
 pub mod task;
 pub mod vpd;

@@ -2,6 +2,7 @@
 //! provisioning status (SPC-5 sections 6.35 to 6.37 and 7.3, SBC-4 section 5.6).
 
 use super::fields::{Field, flag, get, name_of, split};
+use super::log::{LogPageHeader, LogParameterHeader};
 use crate::be;
 
 /// A command descriptor of REPORT SUPPORTED OPERATION CODES.
@@ -137,10 +138,11 @@ pub fn log_name(page: u8) -> Option<&'static str> {
 
 /// The log parameters of a log page: code and value of each.
 pub fn parameters(page: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    let rest = page.get(4..).unwrap_or(&[]);
-    let rest = &rest[..rest.len().min(get(page, 2, 2) as usize)];
-    let all = split(rest, |b| Some(4 + usize::from(*b.get(3)?)));
-    all.map(|p| (be::get16(p), &p[4..]))
+    let rest = page.get(LogPageHeader::LEN..).unwrap_or(&[]);
+    let rest = &rest[..rest.len().min(LogPageHeader::decode(page).page_length.into())];
+    let head = |b: &[u8]| b.get(..LogParameterHeader::LEN).map(LogParameterHeader::decode);
+    let all = split(rest, move |b| Some(LogParameterHeader::LEN + usize::from(head(b)?.parameter_length)));
+    all.map(move |b| (LogParameterHeader::decode(b).parameter_code, &b[LogParameterHeader::LEN..]))
 }
 
 /// Name and value of a log parameter; `None` if it is not decoded.

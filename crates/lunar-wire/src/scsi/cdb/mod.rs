@@ -1,10 +1,25 @@
 //! CDBs. The functions encode those that an initiator sends: each is 16 bytes, and a shorter CDB is padded with zeros. A
 //! module has the fields of the command of its name, for a device server.
 
+mod buffer;
+mod defects;
+mod diagnostic;
+mod log;
+mod medium;
+mod mode;
+mod opcode;
 mod ready;
+pub mod sanitize;
 
 use super::op;
 use crate::be;
+pub use buffer::{read_buffer_10, write_buffer};
+pub use defects::{read_defect_data_10, read_defect_data_12};
+pub use diagnostic::{receive_diagnostic_results, send_diagnostic};
+pub use log::{log_select, log_sense};
+pub use medium::{prevent_allow_medium_removal, start_stop_unit};
+pub use mode::{mode_select_6, mode_select_10, mode_sense_6, mode_sense_10};
+pub use opcode::OPERATION_CODE;
 pub use ready::request_sense;
 
 /// A CDB of at most 16 bytes, padded with zeros.
@@ -69,18 +84,18 @@ pub fn get_lba_status(lba: u64, len: u32) -> Cdb {
 /// MODE SENSE(10) (SPC-5 section 6.15), current values, LLBAA.
 pub fn mode_sense_10(page: u8, subpage: u8, len: u16) -> Cdb {
     let mut c = cdb(op::MODE_SENSE_10);
-    c[1] = 0x10;
-    c[2] = page;
-    c[3] = subpage;
-    be::put16(&mut c[7..], len);
+    mode_sense_10::LLBAA.fill(&mut c);
+    mode_sense_10::PAGE_CODE.set(&mut c, page.into());
+    mode_sense_10::SUBPAGE_CODE.set(&mut c, subpage.into());
+    mode_sense_10::ALLOCATION_LENGTH.set(&mut c, len.into());
     c
 }
 
 /// MODE SENSE(6) (SPC-5 section 6.14), current values.
 pub fn mode_sense_6(page: u8, len: u8) -> Cdb {
     let mut c = cdb(op::MODE_SENSE_6);
-    c[2] = page;
-    c[4] = len;
+    mode_sense_6::PAGE_CODE.set(&mut c, page.into());
+    mode_sense_6::ALLOCATION_LENGTH.set(&mut c, len.into());
     c
 }
 
@@ -185,8 +200,9 @@ pub fn report_task_management(len: u32) -> Cdb {
 /// LOG SENSE (SPC-5 section 6.8): cumulative values of a page.
 pub fn log_sense(page: u8, len: u16) -> Cdb {
     let mut c = cdb(op::LOG_SENSE);
-    c[2] = 0x40 | page & 0x3f;
-    be::put16(&mut c[7..], len);
+    log_sense::PC.set(&mut c, 1);
+    log_sense::PAGE_CODE.set(&mut c, page.into());
+    log_sense::ALLOCATION_LENGTH.set(&mut c, len.into());
     c
 }
 

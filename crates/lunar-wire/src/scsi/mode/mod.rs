@@ -1,9 +1,23 @@
 //! Mode pages in the data of MODE SENSE (SPC-5 section 7.5, SBC-4 section 6.5).
 
-use super::fields::{Field, bits, flag, get, named, number, split};
+mod layout;
+
+use super::BitField;
+use super::fields::{Field, bits, flag, named, number, split};
+pub use layout::{
+    BlockDescriptorLayout, HeaderLayout, ModeHeader, PAGE_CODE, PAGE_HEADER_LEN, PAGE_LENGTH, PS, SPF,
+    SUBPAGE_CODE, SUBPAGE_HEADER_LEN, SUBPAGE_LENGTH, caching, control, encode_page,
+    informational_exceptions_control,
+};
+
+const TEN: HeaderLayout = HeaderLayout::TEN;
+
+const fn flag_at(name: &'static str, field: BitField) -> Field {
+    flag(name, field.byte() as usize, field.bit())
+}
 
 /// The header of MODE SENSE(10).
-pub static HEADER: &[Field] = &[flag("write_protected", 3, 7), flag("dpo_and_fua", 3, 4)];
+pub static HEADER: &[Field] = &[flag_at("write_protected", TEN.wp), flag_at("dpo_and_fua", TEN.dpofua)];
 
 /// A mode page or subpage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,39 +34,40 @@ pub struct ModePage<'a> {
 
 /// The pages in the data of MODE SENSE(10) that are complete. MODE DATA LENGTH is ignored.
 pub fn pages(answer: &[u8]) -> impl Iterator<Item = ModePage<'_>> {
-    let start = 8 + get(answer, 6, 2) as usize;
-    let all = split(answer.get(start..).unwrap_or(&[]), |b| match b {
-        [code, _, _, _, ..] if code & 0x40 != 0 => Some(4 + get(b, 2, 2) as usize),
-        [_, len, ..] => Some(2 + usize::from(*len)),
-        _ => None,
+    let start = TEN.len + usize::from(ModeHeader::decode(answer, TEN).block_descriptor_length);
+    let all = split(answer.get(start..).unwrap_or(&[]), |b| {
+        if SPF.is_set(b) && b.len() >= SUBPAGE_HEADER_LEN {
+            return Some(SUBPAGE_HEADER_LEN + usize::from(SUBPAGE_LENGTH.get_u16(b)));
+        }
+        (b.len() >= PAGE_HEADER_LEN).then(|| PAGE_HEADER_LEN + usize::from(PAGE_LENGTH.get_u8(b)))
     });
     all.map(|bytes| ModePage {
-        code: bytes[0] & 0x3f,
-        subpage: if bytes[0] & 0x40 != 0 { bytes[1] } else { 0 },
-        saveable: bytes[0] & 0x80 != 0,
+        code: PAGE_CODE.get_u8(bytes),
+        subpage: if SPF.is_set(bytes) { SUBPAGE_CODE.get_u8(bytes) } else { 0 },
+        saveable: PS.is_set(bytes),
         bytes,
     })
 }
 
 /// WP of the header of MODE SENSE(10): the medium is write-protected.
 pub fn write_protected(answer: &[u8]) -> bool {
-    get(answer, 3, 1) & 0x80 != 0
+    TEN.wp.is_set(answer)
 }
 
 /// DPOFUA of the header of MODE SENSE(10).
 pub fn supports_fua(answer: &[u8]) -> bool {
-    get(answer, 3, 1) & 0x10 != 0
+    TEN.dpofua.is_set(answer)
 }
 
 /// WCE of the caching page in the data of MODE SENSE(10); `None` without that page.
 pub fn write_cache(answer: &[u8]) -> Option<bool> {
     let page = pages(answer).find(|page| (page.code, page.subpage) == (CACHING_PAGE, 0))?;
-    page.bytes.get(2).map(|byte| byte & 0x04 != 0)
+    (page.bytes.len() > caching::WCE.byte().into()).then(|| caching::WCE.is_set(page.bytes))
 }
 
 /// Whether the data of MODE SENSE(10) contain the whole header.
 pub fn has_header(answer: &[u8]) -> bool {
-    answer.len() >= 8
+    answer.len() >= TEN.len
 }
 
 /// Converts the data of MODE SENSE(6) to those of MODE SENSE(10), without MODE DATA LENGTH above 255. Empty without a
@@ -64,10 +79,20 @@ pub fn from_six(answer: &[u8]) -> Vec<u8> {
     [&[0, *len, *medium, *parameter, 0, 0, 0, *descriptors][..], rest].concat()
 }
 
+/// PAGE CODE of the read-write error recovery page.
+pub const ERROR_RECOVERY_PAGE: u8 = 0x01;
+/// PAGE CODE of the disconnect-reconnect page.
+pub const DISCONNECT_RECONNECT_PAGE: u8 = 0x02;
 /// PAGE CODE of the caching page.
 pub const CACHING_PAGE: u8 = 0x08;
+/// PAGE CODE of the control page.
+pub const CONTROL_PAGE: u8 = 0x0a;
+/// PAGE CODE of the informational exceptions control page.
+pub const INFORMATIONAL_EXCEPTIONS_CONTROL_PAGE: u8 = 0x1c;
 /// PAGE CODE that requests all pages.
 pub const ALL_PAGES: u8 = 0x3f;
+/// SUBPAGE CODE that requests all subpages.
+pub const ALL_SUBPAGES: u8 = 0xff;
 
 const ORDER: &[(u64, &str)] = &[(0, "restricted"), (1, "unrestricted")];
 const SHARING: &[(u64, &str)] = &[(0, "one task set for all"), (1, "a task set for each I_T nexus")];
@@ -100,7 +125,7 @@ static CONNECTION: &[Field] = &[
 ];
 
 static CACHING: &[Field] = &[
-    flag("write_cache", 2, 2),
+    flag_at("write_cache", caching::WCE),
     flag("read_cache_disabled", 2, 0),
     flag("initiator_control", 2, 7),
     flag("abort_prefetch", 2, 6),
@@ -117,14 +142,14 @@ static CACHING: &[Field] = &[
 
 static CONTROL: &[Field] = &[
     named("task_set", 2, (5, 3), SHARING),
-    flag("descriptor_sense", 2, 2),
+    flag_at("descriptor_sense", control::D_SENSE),
     flag("global_logging_target_save_disable", 2, 1),
     named("queue_algorithm", 3, (4, 4), ORDER),
     bits("queue_error", 3, 1, 2),
     bits("unit_attention_interlock", 4, 4, 2),
-    flag("software_write_protect", 4, 3),
+    flag_at("software_write_protect", control::SWP),
     flag("application_tag_owner", 5, 7),
-    flag("task_aborted_status", 5, 6),
+    flag_at("task_aborted_status", control::TAS),
     bits("autoload", 5, 0, 3),
     number("busy_timeout_100ms", 8, 2),
     number("extended_self_test_s", 10, 2),
@@ -152,7 +177,7 @@ static EXCEPTIONS: &[Field] = &[
     flag("performance", 2, 7),
     flag("background_functions", 2, 5),
     flag("warnings", 2, 4),
-    flag("disabled", 2, 3),
+    flag_at("disabled", informational_exceptions_control::DEXCPT),
     flag("test", 2, 2),
     flag("log_errors", 2, 0),
     named("method", 3, (0, 4), REPORTING),
