@@ -3,8 +3,10 @@
 
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{NexusId, Plan, PlanResult};
-use lunar_wire::be;
-use lunar_wire::scsi::{Sense, op};
+use lunar_wire::scsi::buffer::{BufferDescriptor, EchoBufferDescriptor};
+use lunar_wire::scsi::cdb::read_buffer_10::ALLOCATION_LENGTH;
+use lunar_wire::scsi::cdb::write_buffer::{BUFFER_ID, BUFFER_OFFSET, MODE, PARAMETER_LIST_LENGTH};
+use lunar_wire::scsi::{BitField, Sense, op};
 
 const READ_BUFFER: &[u8] = &[0x3c, 0x1f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0];
 const WRITE_BUFFER: &[u8] = &[0x3b, 0x1f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0];
@@ -89,17 +91,17 @@ struct BufferFields {
 }
 
 impl BufferFields {
-    fn of(cdb: &[u8]) -> BufferFields {
-        let (offset, len) = (be::get24(&cdb[3..]) as usize, be::get24(&cdb[6..]) as usize);
-        BufferFields { mode: cdb[1] & 0x1f, id: cdb[2], offset, len }
+    fn of(cdb: &[u8], len: BitField) -> BufferFields {
+        let (offset, len) = (BUFFER_OFFSET.get_u32(cdb) as usize, len.get_u32(cdb) as usize);
+        BufferFields { mode: MODE.get_u8(cdb), id: BUFFER_ID.get_u8(cdb), offset, len }
     }
 
     /// Checks that the buffer ID is 0, and that the offset lies within the data buffer.
     fn check_data(&self) -> Result<(), Sense> {
         if self.id != 0 {
-            return Err(Sense::cdb_field(2, 7));
+            return Err(Sense::in_cdb(BUFFER_ID));
         }
-        if self.offset > DATA_LEN { Err(Sense::cdb_field(3, 7)) } else { Ok(()) }
+        if self.offset > DATA_LEN { Err(Sense::in_cdb(BUFFER_OFFSET)) } else { Ok(()) }
     }
 
     /// Checks that the access state allows the mode: in standby and unavailable only the echo buffer works (SPC-5
@@ -111,7 +113,7 @@ impl BufferFields {
 }
 
 fn read(cx: &mut CommandContext<'_>) -> PlanResult {
-    let fields = BufferFields::of(cx.cdb);
+    let fields = BufferFields::of(cx.cdb, ALLOCATION_LENGTH);
     fields.check_access(cx)?;
     let data = match fields.mode {
         DATA => {
@@ -121,26 +123,23 @@ fn read(cx: &mut CommandContext<'_>) -> PlanResult {
         DESCRIPTOR => descriptor(fields.id).to_vec(),
         ECHO => cx.state.buffer.read_echo(cx.nexus)?,
         ECHO_DESCRIPTOR => echo_descriptor().to_vec(),
-        _ => return Err(Sense::cdb_field(1, 4).into()),
+        _ => return Err(Sense::in_cdb(MODE).into()),
     };
     Ok(Plan::data_cut(data, fields.len as u32))
 }
 
-/// OFFSET BOUNDARY 0 (any byte) and the capacity; zeros for a buffer that does not exist.
-fn descriptor(id: u8) -> [u8; 4] {
-    let capacity = if id == 0 { DATA_LEN as u32 } else { 0 };
-    capacity.to_be_bytes()
+/// The capacity; zeros for a buffer that does not exist.
+fn descriptor(id: u8) -> [u8; BufferDescriptor::LEN] {
+    let buffer_capacity = if id == 0 { DATA_LEN as u32 } else { 0 };
+    BufferDescriptor { offset_boundary: 0, buffer_capacity }.encode()
 }
 
-/// EBOS and the capacity. EBOS: another nexus may overwrite the echo buffer, and its reader is notified.
-fn echo_descriptor() -> [u8; 4] {
-    let mut b = [0x01, 0, 0, 0];
-    be::put16(&mut b[2..], ECHO_LEN as u16);
-    b
+fn echo_descriptor() -> [u8; EchoBufferDescriptor::LEN] {
+    EchoBufferDescriptor { ebos: true, buffer_capacity: ECHO_LEN as u16 }.encode()
 }
 
 fn write(cx: &mut CommandContext<'_>) -> PlanResult {
-    let fields = BufferFields::of(cx.cdb);
+    let fields = BufferFields::of(cx.cdb, PARAMETER_LIST_LENGTH);
     fields.check_access(cx)?;
     let room = match fields.mode {
         DATA => {
@@ -148,10 +147,10 @@ fn write(cx: &mut CommandContext<'_>) -> PlanResult {
             DATA_LEN - fields.offset
         }
         ECHO => ECHO_LEN,
-        _ => return Err(Sense::cdb_field(1, 4).into()),
+        _ => return Err(Sense::in_cdb(MODE).into()),
     };
     if fields.len > room {
-        return Err(Sense::cdb_field(6, 7).into());
+        return Err(Sense::in_cdb(PARAMETER_LIST_LENGTH).into());
     }
     match cx.parameters {
         _ if fields.len == 0 => Ok(Plan::Done),
@@ -171,6 +170,7 @@ fn write(cx: &mut CommandContext<'_>) -> PlanResult {
 mod tests {
     use super::*;
     use crate::testing::*;
+    use lunar_wire::be;
 
     fn cdb(opcode: u8, mode: u8, id: u8, offset: u32, len: u32) -> [u8; 10] {
         let mut cdb = [opcode, mode, id, 0, 0, 0, 0, 0, 0, 0];

@@ -2,7 +2,8 @@
 
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{PeripheralDeviceType, Plan, PlanResult};
-use lunar_wire::be;
+use lunar_wire::scsi::cdb::{read_defect_data_10, read_defect_data_12};
+use lunar_wire::scsi::defects::DefectListHeader;
 use lunar_wire::scsi::op;
 
 const fn row(opcode: u8, handler: fn(&mut CommandContext<'_>) -> PlanResult, usage: &'static [u8]) -> Row {
@@ -23,13 +24,25 @@ pub(crate) const ROWS: &[Row] = &[
 
 /// The header: PLISTV, GLISTV and DEFECT LIST FORMAT as requested, length 0.
 fn read_defect_data_10(cx: &mut CommandContext<'_>) -> PlanResult {
-    let header = vec![0, cx.cdb[2] & 0x1f, 0, 0];
-    Ok(Plan::data_cut(header, be::get16(&cx.cdb[7..]) as u32))
+    use read_defect_data_10::{ALLOCATION_LENGTH, DEFECT_LIST_FORMAT, REQ_GLIST, REQ_PLIST};
+    let header = DefectListHeader {
+        plistv: REQ_PLIST.is_set(cx.cdb),
+        glistv: REQ_GLIST.is_set(cx.cdb),
+        defect_list_format: DEFECT_LIST_FORMAT.get_u8(cx.cdb),
+        defect_list_length: 0,
+    };
+    Ok(Plan::data_cut(header.encode_10().to_vec(), ALLOCATION_LENGTH.get_u32(cx.cdb)))
 }
 
 fn read_defect_data_12(cx: &mut CommandContext<'_>) -> PlanResult {
-    let header = vec![0, cx.cdb[1] & 0x1f, 0, 0, 0, 0, 0, 0];
-    Ok(Plan::data_cut(header, be::get32(&cx.cdb[6..])))
+    use read_defect_data_12::{ALLOCATION_LENGTH, DEFECT_LIST_FORMAT, REQ_GLIST, REQ_PLIST};
+    let header = DefectListHeader {
+        plistv: REQ_PLIST.is_set(cx.cdb),
+        glistv: REQ_GLIST.is_set(cx.cdb),
+        defect_list_format: DEFECT_LIST_FORMAT.get_u8(cx.cdb),
+        defect_list_length: 0,
+    };
+    Ok(Plan::data_cut(header.encode_12().to_vec(), ALLOCATION_LENGTH.get_u32(cx.cdb)))
 }
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{Plan, PlanResult};
-use lunar_wire::be;
-use lunar_wire::scsi::{Sense, op};
+use lunar_wire::scsi::cdb::{receive_diagnostic_results, send_diagnostic};
+use lunar_wire::scsi::diagnostic::DiagnosticPageHeader;
+use lunar_wire::scsi::{BitField, Sense, op};
 
 /// Rows of the command table.
 pub(crate) const ROWS: &[Row] = &[
@@ -25,39 +26,45 @@ pub(crate) const ROWS: &[Row] = &[
     .in_standby(),
 ];
 
-/// Supported diagnostic pages (00h): only this page.
-const SUPPORTED: [u8; 5] = [0, 0, 0, 1, 0];
-/// Page code, reserved, page length.
-const HEADER: usize = 4;
+/// Page code of the supported diagnostic pages.
+const SUPPORTED: u8 = 0x00;
 
 /// PCV selects a page; without PCV it is the page of the last SEND DIAGNOSTIC. In both cases it can only be page 00h.
 fn receive(cx: &mut CommandContext<'_>) -> PlanResult {
-    if cx.cdb[1] & 0x01 != 0 && cx.cdb[2] != 0 {
-        return Err(Sense::cdb_field(2, 7).into());
+    use receive_diagnostic_results::{ALLOCATION_LENGTH, PAGE_CODE, PCV};
+    if PCV.is_set(cx.cdb) && PAGE_CODE.get_u8(cx.cdb) != SUPPORTED {
+        return Err(Sense::in_cdb(PAGE_CODE).into());
     }
-    Ok(Plan::data_cut(SUPPORTED.to_vec(), be::get16(&cx.cdb[3..]) as u32))
+    Ok(Plan::data_cut(supported_pages(), ALLOCATION_LENGTH.get_u32(cx.cdb)))
+}
+
+/// The list of pages: only the list itself.
+fn supported_pages() -> Vec<u8> {
+    let pages = [SUPPORTED];
+    let header = DiagnosticPageHeader { page_code: SUPPORTED, page_length: pages.len() as u16 };
+    [&header.encode()[..], &pages].concat()
 }
 
 /// Runs the default self-test, which cannot fail, or accepts page 00h. The usage data reserve SELF-TEST CODE, because
 /// other self-tests are not supported.
 fn send(cx: &mut CommandContext<'_>) -> PlanResult {
-    let (page_format, self_test) = (cx.cdb[1] & 0x10 != 0, cx.cdb[1] & 0x04 != 0);
-    match (be::get16(&cx.cdb[3..]), cx.parameters) {
+    use send_diagnostic::{PARAMETER_LIST_LENGTH, PF, SELFTEST};
+    match (PARAMETER_LIST_LENGTH.get_u32(cx.cdb), cx.parameters) {
         (0, _) => Ok(Plan::Done),
-        (_, _) if self_test => Err(Sense::cdb_field(3, 7).into()),
-        (_, _) if !page_format => Err(Sense::cdb_field(1, 4).into()),
-        (len, _) if len as usize != HEADER => Err(Sense::PARAMETER_LIST_LENGTH.into()),
-        (len, None) => Ok(Plan::Parameters { len: len as u32 }),
+        (_, _) if SELFTEST.is_set(cx.cdb) => Err(Sense::in_cdb(PARAMETER_LIST_LENGTH).into()),
+        (_, _) if !PF.is_set(cx.cdb) => Err(Sense::in_cdb(PF).into()),
+        (len, _) if len as usize != DiagnosticPageHeader::LEN => Err(Sense::PARAMETER_LIST_LENGTH.into()),
+        (len, None) => Ok(Plan::Parameters { len }),
         (_, Some(page)) => page_00(page),
     }
 }
 
 fn page_00(page: &[u8]) -> PlanResult {
-    if page.len() != HEADER {
+    if page.len() != DiagnosticPageHeader::LEN {
         return Err(Sense::PARAMETER_LIST_LENGTH.into());
     }
     match page.iter().position(|&b| b != 0) {
-        Some(at) => Err(Sense::parameter_field(at as u16, 7).into()),
+        Some(at) => Err(Sense::in_parameters(BitField::bytes(at as u16, 1)).into()),
         None => Ok(Plan::Done),
     }
 }

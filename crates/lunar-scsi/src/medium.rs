@@ -3,6 +3,8 @@
 
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{CommandError, Lu, NexusId, Op, Plan, PlanResult};
+use lunar_wire::scsi::cdb::prevent_allow_medium_removal::PREVENT;
+use lunar_wire::scsi::cdb::start_stop_unit::{LOEJ, NO_FLUSH, POWER_CONDITION, START};
 use lunar_wire::scsi::{Sense, Status, op};
 use std::collections::BTreeSet;
 
@@ -16,11 +18,6 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new(op::PREVENT_ALLOW, prevent_allow, ReservationClass::Always, ChangeScope::Shared, PREVENT_ALLOW)
         .despite_reserve(),
 ];
-
-/// Bits of START STOP UNIT, byte 4.
-const START: u8 = 0x01;
-const LOEJ: u8 = 0x02;
-const NO_FLUSH: u8 = 0x04;
 
 /// The access to the medium that the server withholds from initiators.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,21 +109,21 @@ fn unreserved(cx: &CommandContext<'_>) -> Result<(), CommandError> {
 
 /// START STOP UNIT. A power condition changes nothing: the unit leaves it at once, as it may at any time.
 fn start_stop(cx: &mut CommandContext<'_>) -> PlanResult {
-    let flags = cx.cdb[4];
-    let condition = flags >> 4;
-    if condition != 0 || flags & START == 0 {
+    let (condition, starts) = (POWER_CONDITION.get_u8(cx.cdb), START.is_set(cx.cdb));
+    let load_or_eject = LOEJ.is_set(cx.cdb);
+    if condition != 0 || !starts {
         unreserved(cx)?;
     }
-    if flags & LOEJ != 0 && !cx.lu.settings().removable && condition == 0 {
-        return Err(Sense::cdb_field(4, 1).into());
+    if load_or_eject && !cx.lu.settings().removable && condition == 0 {
+        return Err(Sense::in_cdb(LOEJ).into());
     }
-    if flags & LOEJ != 0 && condition == 0 && !cx.state.medium.preventing.is_empty() {
+    if load_or_eject && condition == 0 && !cx.state.medium.preventing.is_empty() {
         return Err(Sense::REMOVAL_PREVENTED.into());
     }
-    match (condition, flags & START != 0) {
+    match (condition, starts) {
         (1.., _) => Ok(Plan::Done),
-        (0, true) => Ok(start(cx, flags & LOEJ != 0)),
-        (0, false) => stop(cx, flags),
+        (0, true) => Ok(start(cx, load_or_eject)),
+        (0, false) => Ok(stop(cx, load_or_eject)),
     }
 }
 
@@ -141,19 +138,19 @@ fn start(cx: &mut CommandContext<'_>, load: bool) -> Plan {
 }
 
 /// Ejects the medium with LOEJ. Without LOEJ, a fixed disk stops, and a removable unit stays ready.
-fn stop(cx: &mut CommandContext<'_>, flags: u8) -> PlanResult {
+fn stop(cx: &mut CommandContext<'_>, eject: bool) -> Plan {
     let medium = &mut cx.state.medium;
-    if flags & LOEJ == 0 {
-        medium.stopped = !cx.lu.settings().removable;
-    } else {
+    if eject {
         medium.ejected = true;
+    } else {
+        medium.stopped = !cx.lu.settings().removable;
     }
     cx.state.mark_changed();
-    Ok(if flags & NO_FLUSH != 0 { Plan::Done } else { Plan::op(Op::Stop) })
+    if NO_FLUSH.is_set(cx.cdb) { Plan::Done } else { Plan::op(Op::Stop) }
 }
 
 fn prevent_allow(cx: &mut CommandContext<'_>) -> PlanResult {
-    match cx.cdb[4] {
+    match PREVENT.get_u8(cx.cdb) {
         0 => {
             cx.state.medium.preventing.remove(&cx.nexus);
         }
@@ -161,7 +158,7 @@ fn prevent_allow(cx: &mut CommandContext<'_>) -> PlanResult {
             unreserved(cx)?;
             cx.state.medium.preventing.insert(cx.nexus);
         }
-        _ => return Err(Sense::cdb_field(4, 1).into()),
+        _ => return Err(Sense::in_cdb(PREVENT).into()),
     }
     Ok(Plan::Done)
 }
@@ -174,8 +171,10 @@ mod tests {
 
     const TUR: &[u8] = &[op::TEST_UNIT_READY];
     const READ: &[u8] = &[op::READ_10, 0, 0, 0, 0, 0, 0, 0, 1, 0];
-    const EJECT: u8 = LOEJ;
-    const LOAD: u8 = LOEJ | START;
+    const START: u8 = 0x01;
+    const EJECT: u8 = 0x02;
+    const LOAD: u8 = 0x03;
+    const NO_FLUSH: u8 = 0x04;
 
     fn start_stop(n: &mut Nexus, flags: u8) -> PlanResult {
         run(n, &[op::START_STOP_UNIT, 0, 0, 0, flags, 0])
@@ -257,7 +256,7 @@ mod tests {
         assert_eq!(start_stop(&mut n, 0), Ok(Plan::op(Op::Stop)));
         assert_eq!(run(&mut n, TUR), Ok(Plan::Done));
         for condition in 1..16 {
-            assert_eq!(start_stop(&mut n, condition << 4 | LOEJ), Ok(Plan::Done));
+            assert_eq!(start_stop(&mut n, condition << 4 | EJECT), Ok(Plan::Done));
             assert_eq!(run(&mut n, TUR), Ok(Plan::Done));
         }
     }

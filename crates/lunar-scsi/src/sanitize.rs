@@ -2,16 +2,13 @@
 
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{InvalidDefinition, Lu, Op, PeripheralDeviceType, Plan, PlanResult};
-use lunar_wire::be;
+use lunar_wire::scsi::cdb::sanitize::{AUSE, IMMED, PARAMETER_LIST_LENGTH, SERVICE_ACTION};
+use lunar_wire::scsi::sanitize::OverwriteHeader;
 use lunar_wire::scsi::{Sense, op};
 
 const OVERWRITE: u16 = 0x01;
 const BLOCK_ERASE: u16 = 0x02;
 const EXIT_FAILURE_MODE: u16 = 0x1f;
-
-/// CDB byte 1. IMMED: the status precedes the operation. AUSE: EXIT FAILURE MODE may end a failure.
-const IMMED: u8 = 0x80;
-const AUSE: u8 = 0x20;
 
 /// Rows of the command table. CRYPTOGRAPHIC ERASE (03h) is not supported, because no data are encrypted. BLOCK ERASE
 /// unmaps the blocks, so only a thin provisioned unit supports it.
@@ -58,7 +55,7 @@ impl State {
     fn may_begin(&self, unrestricted: bool) -> Result<(), Sense> {
         match self {
             State::Running { .. } => self.not_ready().map_or(Ok(()), Err),
-            State::Failed { unrestricted: false } if unrestricted => Err(Sense::cdb_field(1, 5)),
+            State::Failed { unrestricted: false } if unrestricted => Err(Sense::in_cdb(AUSE)),
             _ => Ok(()),
         }
     }
@@ -107,10 +104,10 @@ impl Lu {
 }
 
 fn overwrite(cx: &mut CommandContext<'_>) -> PlanResult {
-    cx.state.sanitize.may_begin(cx.cdb[1] & AUSE != 0)?;
-    let (len, block_size) = (be::get16(&cx.cdb[7..]) as u32, cx.lu.settings().block_size);
+    cx.state.sanitize.may_begin(AUSE.is_set(cx.cdb))?;
+    let (len, block_size) = (PARAMETER_LIST_LENGTH.get_u32(cx.cdb), cx.lu.settings().block_size);
     if len <= HEADER as u32 || len > HEADER as u32 + block_size {
-        return Err(Sense::cdb_field(7, 7).into());
+        return Err(Sense::in_cdb(PARAMETER_LIST_LENGTH).into());
     }
     let Some(list) = cx.parameters else { return Ok(Plan::Parameters { len }) };
     let overwrite = Overwrite::parse(list, block_size as usize)?;
@@ -118,14 +115,14 @@ fn overwrite(cx: &mut CommandContext<'_>) -> PlanResult {
 }
 
 fn block_erase(cx: &mut CommandContext<'_>) -> PlanResult {
-    cx.state.sanitize.may_begin(cx.cdb[1] & AUSE != 0)?;
+    cx.state.sanitize.may_begin(AUSE.is_set(cx.cdb))?;
     Ok(begin(cx, None))
 }
 
 fn begin(cx: &mut CommandContext<'_>, overwrite: Option<Overwrite>) -> Plan {
-    cx.state.sanitize = State::Running { progress: 0, unrestricted: cx.cdb[1] & AUSE != 0 };
+    cx.state.sanitize = State::Running { progress: 0, unrestricted: AUSE.is_set(cx.cdb) };
     cx.state.mark_persistent_change();
-    let immediate = cx.cdb[1] & IMMED != 0;
+    let immediate = IMMED.is_set(cx.cdb);
     Plan::op(match overwrite {
         Some(o) => Op::Sanitize { pattern: Some(o.pattern), passes: o.passes, invert: o.invert, immediate },
         None => Op::Sanitize { pattern: None, passes: 1, invert: false, immediate },
@@ -135,7 +132,7 @@ fn begin(cx: &mut CommandContext<'_>, overwrite: Option<Overwrite>) -> Plan {
 fn exit_failure_mode(cx: &mut CommandContext<'_>) -> PlanResult {
     match cx.state.sanitize {
         State::Idle => Ok(Plan::Done),
-        State::Failed { unrestricted: false } => Err(Sense::cdb_field(1, 4).into()),
+        State::Failed { unrestricted: false } => Err(Sense::in_cdb(SERVICE_ACTION).into()),
         State::Failed { unrestricted: true } => {
             cx.state.sanitize = State::Idle;
             cx.state.mark_persistent_change();
@@ -164,29 +161,29 @@ struct Overwrite {
 }
 
 /// Bytes before the initialization pattern.
-const HEADER: usize = 4;
+const HEADER: usize = OverwriteHeader::LEN;
 
 impl Overwrite {
     fn parse(list: &[u8], block_size: usize) -> Result<Overwrite, Sense> {
         let Some((head, rest)) = list.split_at_checked(HEADER) else {
             return Err(Sense::PARAMETER_LIST_LENGTH);
         };
-        let (passes, len) = (head[0] & 0x1f, be::get16(&head[2..]) as usize);
-        // TEST must be 00b, the normal operation.
-        if head[0] & 0x60 != 0 {
-            return Err(Sense::parameter_field(0, 6));
+        let header = OverwriteHeader::decode(head);
+        let len = usize::from(header.initialization_pattern_length);
+        if header.test != 0 {
+            return Err(Sense::in_parameters(OverwriteHeader::TEST));
         }
-        if passes == 0 {
-            return Err(Sense::parameter_field(0, 4));
+        if header.overwrite_count == 0 {
+            return Err(Sense::in_parameters(OverwriteHeader::OVERWRITE_COUNT));
         }
-        if head[1] != 0 {
-            return Err(Sense::parameter_field(1, 7));
+        if OverwriteHeader::RESERVED.is_set(head) {
+            return Err(Sense::in_parameters(OverwriteHeader::RESERVED));
         }
         if len == 0 || len > block_size {
-            return Err(Sense::parameter_field(2, 7));
+            return Err(Sense::in_parameters(OverwriteHeader::INITIALIZATION_PATTERN_LENGTH));
         }
         let pattern = rest.get(..len).ok_or(Sense::PARAMETER_LIST_LENGTH)?.to_vec();
-        Ok(Overwrite { pattern, passes, invert: head[0] & 0x80 != 0 })
+        Ok(Overwrite { pattern, passes: header.overwrite_count, invert: header.invert })
     }
 }
 
@@ -222,7 +219,7 @@ mod tests {
         let lu = lu(disk());
         let mut n = nexus(&lu, "a");
         let op = Op::Sanitize { pattern: Some(vec![0xaa, 0x55]), passes: 3, invert: true, immediate: true };
-        let answer = overwrite(&mut n, IMMED, &[0x83, 0, 0, 2, 0xaa, 0x55]);
+        let answer = overwrite(&mut n, 0x80, &[0x83, 0, 0, 2, 0xaa, 0x55]);
         assert_eq!(begin(&lu, answer), Ok(Plan::Op(Box::new(op))));
     }
 

@@ -2,10 +2,8 @@
 //! everything before it. Integers are big-endian.
 
 use crate::InvalidDefinition;
-use lunar_wire::be;
 
 const MAGIC: &[u8; 8] = b"lunarLU\x01";
-const HEAD: usize = 5;
 const CRC: usize = 4;
 
 /// Encodes sections; empty ones are omitted.
@@ -41,9 +39,10 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<(u8, &[u8])>, InvalidDefinition
 fn sections(mut rest: &[u8]) -> Option<Vec<(u8, &[u8])>> {
     let mut found = Vec::new();
     while !rest.is_empty() {
-        let (head, tail) = rest.split_at_checked(HEAD)?;
-        let (section, tail) = tail.split_at_checked(be::get32(&head[1..]) as usize)?;
-        found.push((head[0], section));
+        let (&id, tail) = rest.split_first()?;
+        let (&len, tail) = tail.split_first_chunk()?;
+        let (section, tail) = tail.split_at_checked(u32::from_be_bytes(len) as usize)?;
+        found.push((id, section));
         rest = tail;
     }
     Some(found)
