@@ -4,8 +4,10 @@
 
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{Plan, PlanResult};
-use lunar_wire::be;
-use lunar_wire::scsi::{Sense, op};
+use lunar_wire::scsi::cdb::log_select::{PARAMETER_LIST_LENGTH, PCR};
+use lunar_wire::scsi::cdb::log_sense::{ALLOCATION_LENGTH, PAGE_CODE, PARAMETER_POINTER, PC, SUBPAGE_CODE};
+use lunar_wire::scsi::log::{InformationalExceptions, LogPageHeader, LogParameterHeader};
+use lunar_wire::scsi::{BitField, Sense, op};
 
 /// CDB usage data. PPC and SP are not supported, and therefore reserved.
 const LOG_SENSE: &[u8] = &[0x4d, 0, 0xff, 0xff, 0, 0xff, 0xff, 0xff, 0xff, 0];
@@ -63,15 +65,11 @@ const COUNTERS: &[(u8, &[(u16, LogCounter)])] = &[
 const BYTES: u16 = 0x0005;
 const UNCORRECTED: u16 = 0x0006;
 
-/// Page header, byte 0: DS (parameters are not saved), and SPF.
-const DS: u8 = 0x80;
-const SPF: u8 = 0x40;
-/// Parameter control byte: TSD for a counter, and FORMAT AND LINKING of a binary list.
-const COUNTER: u8 = 0x20;
-const BINARY_LIST: u8 = 0x03;
-/// Bytes of a page header, and of a counter parameter.
-const PAGE_HEADER: usize = 4;
-const PARAMETER: usize = 12;
+/// The value of a counter parameter.
+const VALUE: BitField = BitField::bytes(LogParameterHeader::LEN as u16, COUNTER_LEN);
+/// Bytes of the value of a counter, and of a counter parameter.
+const COUNTER_LEN: u8 = 8;
+const PARAMETER: usize = LogParameterHeader::LEN + COUNTER_LEN as usize;
 /// PC: cumulative and default cumulative values. Thresholds do not exist. The default values are zeros, and a reset
 /// sets them.
 const CUMULATIVE: u8 = 1;
@@ -82,63 +80,82 @@ fn counters_of(page: u8) -> Option<&'static [(u16, LogCounter)]> {
 }
 
 fn sense(cx: &mut CommandContext<'_>) -> PlanResult {
-    let (control, page, subpage) = (cx.cdb[2] >> 6, cx.cdb[2] & 0x3f, cx.cdb[3]);
+    let (page, subpage) = (PAGE_CODE.get_u8(cx.cdb), SUBPAGE_CODE.get_u8(cx.cdb));
     let data = match (page, subpage) {
         (SUPPORTED, 0 | ALL_SUBPAGES) => supported(cx.cdb, subpage != 0)?,
-        (SUPPORTED, _) => return Err(Sense::cdb_field(3, 7).into()),
+        (SUPPORTED, _) => return Err(Sense::in_cdb(SUBPAGE_CODE).into()),
         (INFORMATIONAL_EXCEPTIONS, 0) => informational_exceptions(cx.cdb)?,
-        _ => counters(cx, control, page, subpage)?,
+        _ => counters(cx, page, subpage)?,
     };
-    Ok(Plan::data_cut(data, be::get16(&cx.cdb[7..]) as u32))
+    Ok(Plan::data_cut(data, ALLOCATION_LENGTH.get_u32(cx.cdb)))
 }
 
 /// The list of pages. It has no parameters, so PARAMETER POINTER must be 0.
 fn supported(cdb: &[u8], subpages: bool) -> Result<Vec<u8>, Sense> {
-    if be::get16(&cdb[5..]) != 0 {
-        return Err(Sense::cdb_field(5, 7));
+    if PARAMETER_POINTER.is_set(cdb) {
+        return Err(Sense::in_cdb(PARAMETER_POINTER));
     }
     let counters = COUNTERS.iter().map(|(page, _)| *page);
     let pages = std::iter::once(SUPPORTED).chain(counters).chain([INFORMATIONAL_EXCEPTIONS]);
     if !subpages {
-        return Ok(page(&[SUPPORTED, 0], pages.collect()));
+        return Ok(page(LogPageHeader { page_code: SUPPORTED, ..Default::default() }, pages.collect()));
     }
     let mut list: Vec<u8> = pages.flat_map(|p| [p, 0]).collect();
     list.splice(2..2, [SUPPORTED, ALL_SUBPAGES]);
-    Ok(page(&[SUPPORTED | SPF, ALL_SUBPAGES], list))
+    let (page_code, subpage_code) = (SUPPORTED, ALL_SUBPAGES);
+    Ok(page(LogPageHeader { subpage_format: true, page_code, subpage_code, ..Default::default() }, list))
 }
 
 /// ASC and ASCQ 0: no informational exception. The temperature is unknown (FFh).
 fn informational_exceptions(cdb: &[u8]) -> Result<Vec<u8>, Sense> {
-    if be::get16(&cdb[5..]) != 0 {
-        return Err(Sense::cdb_field(5, 7));
+    if PARAMETER_POINTER.is_set(cdb) {
+        return Err(Sense::in_cdb(PARAMETER_POINTER));
     }
-    Ok(page(&[INFORMATIONAL_EXCEPTIONS | DS, 0], vec![0, 0, BINARY_LIST, 4, 0, 0, 0xff, 0]))
+    let value = InformationalExceptions { asc: 0, ascq: 0, temperature: 0xff }.encode();
+    let header = LogParameterHeader {
+        parameter_code: 0,
+        control: LogParameterHeader::BINARY_LIST,
+        parameter_length: value.len() as u8,
+    };
+    Ok(unsaved_page(INFORMATIONAL_EXCEPTIONS, [header.encode(), value].concat()))
 }
 
-fn counters(cx: &CommandContext<'_>, control: u8, code: u8, subpage: u8) -> Result<Vec<u8>, Sense> {
-    let parameters = counters_of(code).ok_or(Sense::cdb_field(2, 5))?;
+fn counters(cx: &CommandContext<'_>, code: u8, subpage: u8) -> Result<Vec<u8>, Sense> {
+    let control = PC.get_u8(cx.cdb);
+    let parameters = counters_of(code).ok_or(Sense::in_cdb(PAGE_CODE))?;
     if subpage != 0 {
-        return Err(Sense::cdb_field(3, 7));
+        return Err(Sense::in_cdb(SUBPAGE_CODE));
     }
     if ![CUMULATIVE, DEFAULT_CUMULATIVE].contains(&control) {
-        return Err(Sense::cdb_field(2, 7));
+        return Err(Sense::in_cdb(PC));
     }
-    let from = be::get16(&cx.cdb[5..]);
-    let mut body = Vec::new();
-    for &(parameter, count) in parameters.iter().filter(|(p, _)| *p >= from) {
-        let value = if control == CUMULATIVE { cx.log_value(count) } else { 0 };
-        body.extend_from_slice(&parameter.to_be_bytes());
-        body.extend_from_slice(&[COUNTER, 8]);
-        body.extend_from_slice(&value.to_be_bytes());
-    }
+    let from = PARAMETER_POINTER.get_u16(cx.cdb);
+    let value = |count| if control == CUMULATIVE { cx.log_value(count) } else { 0 };
+    let reported = parameters.iter().filter(|(parameter, _)| *parameter >= from);
+    let body: Vec<u8> = reported.flat_map(|&(parameter, count)| counter(parameter, value(count))).collect();
     if body.is_empty() {
-        return Err(Sense::cdb_field(5, 7));
+        return Err(Sense::in_cdb(PARAMETER_POINTER));
     }
-    Ok(page(&[code | DS, 0], body))
+    Ok(unsaved_page(code, body))
 }
 
-fn page(code: &[u8; 2], body: Vec<u8>) -> Vec<u8> {
-    [&code[..], &(body.len() as u16).to_be_bytes(), &body].concat()
+fn counter(parameter_code: u16, value: u64) -> [u8; PARAMETER] {
+    let control = LogParameterHeader::TSD;
+    let header = LogParameterHeader { parameter_code, control, parameter_length: COUNTER_LEN };
+    let mut b = [0; PARAMETER];
+    b[..LogParameterHeader::LEN].copy_from_slice(&header.encode());
+    VALUE.set(&mut b, value);
+    b
+}
+
+/// A page whose parameters are not saved.
+fn unsaved_page(page_code: u8, body: Vec<u8>) -> Vec<u8> {
+    page(LogPageHeader { disable_save: true, page_code, ..Default::default() }, body)
+}
+
+fn page(header: LogPageHeader, body: Vec<u8>) -> Vec<u8> {
+    let header = LogPageHeader { page_length: body.len() as u16, ..header };
+    [&header.encode()[..], &body].concat()
 }
 
 impl CommandContext<'_> {
@@ -151,17 +168,14 @@ impl CommandContext<'_> {
     }
 }
 
-/// PCR (parameter code reset), CDB byte 1.
-const PCR: u8 = 0x02;
-
 fn select(cx: &mut CommandContext<'_>) -> PlanResult {
-    let len = be::get16(&cx.cdb[7..]) as u32;
+    let len = PARAMETER_LIST_LENGTH.get_u32(cx.cdb);
     let values = match cx.parameters {
         _ if len == 0 => reset(cx.cdb)?,
-        _ if cx.cdb[1] & PCR != 0 => return Err(Sense::cdb_field(1, 1).into()),
-        _ if cx.cdb[2] & 0x3f != 0 => return Err(Sense::cdb_field(2, 5).into()),
-        _ if cx.cdb[2] >> 6 != CUMULATIVE => return Err(Sense::cdb_field(2, 7).into()),
-        _ if cx.cdb[3] != 0 => return Err(Sense::cdb_field(3, 7).into()),
+        _ if PCR.is_set(cx.cdb) => return Err(Sense::in_cdb(PCR).into()),
+        _ if PAGE_CODE.is_set(cx.cdb) => return Err(Sense::in_cdb(PAGE_CODE).into()),
+        _ if PC.get_u8(cx.cdb) != CUMULATIVE => return Err(Sense::in_cdb(PC).into()),
+        _ if SUBPAGE_CODE.is_set(cx.cdb) => return Err(Sense::in_cdb(SUBPAGE_CODE).into()),
         None => return Ok(Plan::Parameters { len }),
         Some(list) => parse(list)?,
     };
@@ -174,14 +188,14 @@ fn select(cx: &mut CommandContext<'_>) -> PlanResult {
 
 /// LOG SELECT without a parameter list: PCR or PC sets the counters of one page, or of all pages (page 00h), to zero.
 fn reset(cdb: &[u8]) -> Result<Vec<(LogCounter, u64)>, Sense> {
-    let (control, code) = (cdb[2] >> 6, cdb[2] & 0x3f);
+    let (control, code) = (PC.get_u8(cdb), PAGE_CODE.get_u8(cdb));
     if code != 0 && counters_of(code).is_none() && code != INFORMATIONAL_EXCEPTIONS {
-        return Err(Sense::cdb_field(2, 5));
+        return Err(Sense::in_cdb(PAGE_CODE));
     }
-    if cdb[3] != 0 {
-        return Err(Sense::cdb_field(3, 7));
+    if SUBPAGE_CODE.is_set(cdb) {
+        return Err(Sense::in_cdb(SUBPAGE_CODE));
     }
-    if cdb[1] & PCR == 0 && control != DEFAULT_CUMULATIVE {
+    if !PCR.is_set(cdb) && control != DEFAULT_CUMULATIVE {
         return Ok(Vec::new());
     }
     let pages = COUNTERS.iter().filter(|(p, _)| code == 0 || *p == code);
@@ -192,15 +206,15 @@ fn reset(cdb: &[u8]) -> Result<Vec<(LogCounter, u64)>, Sense> {
 fn parse(list: &[u8]) -> Result<Vec<(LogCounter, u64)>, Sense> {
     let (mut values, mut at) = (Vec::new(), 0);
     while at < list.len() {
-        let head = list[at..].first_chunk::<PAGE_HEADER>().ok_or(Sense::PARAMETER_LIST_LENGTH)?;
-        let Some(parameters) = counters_of(head[0] & 0x3f) else {
-            return Err(Sense::parameter_field(at as u16, 5));
-        };
-        if head[0] & SPF != 0 || head[1] != 0 {
-            return Err(Sense::parameter_field(at as u16, 6));
+        let head = list.get(at..at + LogPageHeader::LEN).ok_or(Sense::PARAMETER_LIST_LENGTH)?;
+        let head = LogPageHeader::decode(head);
+        let invalid = |field: BitField| Sense::in_parameters(field.after(at as u16));
+        let parameters = counters_of(head.page_code).ok_or(invalid(LogPageHeader::PAGE_CODE))?;
+        if head.subpage_format || head.subpage_code != 0 {
+            return Err(invalid(LogPageHeader::SPF));
         }
-        at += PAGE_HEADER;
-        let end = at + be::get16(&head[2..]) as usize;
+        at += LogPageHeader::LEN;
+        let end = at + usize::from(head.page_length);
         let body = list.get(at..end).ok_or(Sense::PARAMETER_LIST_LENGTH)?;
         for parameter in body.chunks(PARAMETER) {
             values.push(parse_parameter(parameter, parameters, at as u16)?);
@@ -212,16 +226,20 @@ fn parse(list: &[u8]) -> Result<Vec<(LogCounter, u64)>, Sense> {
 
 /// `at` is the offset of the parameter in the list. DU, ETC and TMC cannot be set.
 fn parse_parameter(b: &[u8], known: &[(u16, LogCounter)], at: u16) -> Result<(LogCounter, u64), Sense> {
-    let b: &[u8; PARAMETER] = b.try_into().map_err(|_| Sense::PARAMETER_LIST_LENGTH)?;
-    let code = be::get16(b);
-    let (_, count) = known.iter().find(|(p, _)| *p == code).ok_or(Sense::parameter_field(at, 7))?;
-    if b[2] & !COUNTER != 0 {
-        return Err(Sense::parameter_field(at + 2, 7));
+    if b.len() != PARAMETER {
+        return Err(Sense::PARAMETER_LIST_LENGTH);
     }
-    if b[3] != 8 {
-        return Err(Sense::parameter_field(at + 3, 7));
+    let header = LogParameterHeader::decode(b);
+    let invalid = |field: BitField| Sense::in_parameters(field.after(at));
+    let known = known.iter().find(|(code, _)| *code == header.parameter_code);
+    let (_, count) = known.ok_or(invalid(LogParameterHeader::PARAMETER_CODE))?;
+    if header.control & !LogParameterHeader::TSD != 0 {
+        return Err(invalid(LogParameterHeader::CONTROL));
     }
-    Ok((*count, be::get64(&b[4..])))
+    if header.parameter_length != COUNTER_LEN {
+        return Err(invalid(LogParameterHeader::PARAMETER_LENGTH));
+    }
+    Ok((*count, VALUE.get(b)))
 }
 
 #[cfg(test)]
@@ -229,8 +247,10 @@ mod tests {
     use super::*;
     use crate::Nexus;
     use crate::testing::*;
+    use lunar_wire::be;
 
     const CURRENT: u8 = 1 << 6;
+    const PCR: u8 = 0x02;
 
     fn log_sense(page: u8, subpage: u8, from: u8) -> [u8; 10] {
         [op::LOG_SENSE, 0, page, subpage, 0, 0, from, 1, 0, 0]

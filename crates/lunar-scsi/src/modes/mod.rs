@@ -4,28 +4,30 @@ mod pages;
 mod select;
 mod sense;
 
-use crate::table::{ChangeScope, ReservationClass, Row};
-use crate::{InvalidDefinition, LuSettings};
+use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
+use crate::{InvalidDefinition, LuSettings, PlanResult};
 use lunar_wire::scsi::op;
 
 /// Rows of the command table.
 pub(crate) const ROWS: &[Row] = &[
-    sensing(op::MODE_SENSE_6, &[0x1a, 0x08, 0xff, 0xff, 0xff, 0]),
-    sensing(op::MODE_SENSE_10, &[0x5a, 0x18, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, 0]),
-    selecting(op::MODE_SELECT_6, &[0x15, 0x11, 0, 0, 0xff, 0]),
-    selecting(op::MODE_SELECT_10, &[0x55, 0x11, 0, 0, 0, 0, 0, 0xff, 0xff, 0]),
+    sensing(op::MODE_SENSE_6, sense::mode_sense_6, &[0x1a, 0x08, 0xff, 0xff, 0xff, 0]),
+    sensing(op::MODE_SENSE_10, sense::mode_sense_10, &[0x5a, 0x18, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, 0]),
+    selecting(op::MODE_SELECT_6, select::mode_select_6, &[0x15, 0x11, 0, 0, 0xff, 0]),
+    selecting(op::MODE_SELECT_10, select::mode_select_10, &[0x55, 0x11, 0, 0, 0, 0, 0, 0xff, 0xff, 0]),
 ];
 
-const fn sensing(opcode: u8, usage: &'static [u8]) -> Row {
-    Row::new(opcode, sense::mode_sense, ReservationClass::Reading, ChangeScope::Nothing, usage)
+type Handler = fn(&mut CommandContext<'_>) -> PlanResult;
+
+const fn sensing(opcode: u8, handler: Handler, usage: &'static [u8]) -> Row {
+    Row::new(opcode, handler, ReservationClass::Reading, ChangeScope::Nothing, usage)
         .in_standby()
         .while_sanitizing()
 }
 
 /// MODE SELECT runs exclusively: a write that began with the write cache on must end before the cache is flushed and
 /// disabled.
-const fn selecting(opcode: u8, usage: &'static [u8]) -> Row {
-    Row::new(opcode, select::mode_select, ReservationClass::Never, ChangeScope::Shared, usage)
+const fn selecting(opcode: u8, handler: Handler, usage: &'static [u8]) -> Row {
+    Row::new(opcode, handler, ReservationClass::Never, ChangeScope::Shared, usage)
         .in_standby()
         .persists()
         .exclusive()

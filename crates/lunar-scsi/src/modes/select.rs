@@ -3,25 +3,29 @@
 use super::{ChangeableValues, pages};
 use crate::table::CommandContext;
 use crate::{LuSettings, Plan, PlanResult, State};
-use lunar_wire::be;
-use lunar_wire::scsi::{Sense, op};
+use lunar_wire::scsi::cdb;
+use lunar_wire::scsi::cdb::mode_select_10::{PF, SP};
+use lunar_wire::scsi::mode::{
+    BlockDescriptorLayout, HeaderLayout, ModeHeader, PAGE_CODE, PAGE_HEADER_LEN, PAGE_LENGTH, PS, SPF,
+};
+use lunar_wire::scsi::{BitField, Sense};
 
-/// PF and SP, byte 1.
-const PF: u8 = 0x10;
-const SP: u8 = 0x01;
-/// SPF, byte 0 of a page.
-const SPF: u8 = 0x40;
-/// PS, byte 0 of a page; reserved in MODE SELECT.
-const PS: u8 = 0x80;
+pub(super) fn mode_select_6(cx: &mut CommandContext<'_>) -> PlanResult {
+    let len = cdb::mode_select_6::PARAMETER_LIST_LENGTH.get_u32(cx.cdb);
+    mode_select(cx, HeaderLayout::SIX, len)
+}
 
-pub(super) fn mode_select(cx: &mut CommandContext<'_>) -> PlanResult {
-    let long = cx.cdb[0] == op::MODE_SELECT_10;
-    let len = if long { be::get16(&cx.cdb[7..]) as u32 } else { cx.cdb[4] as u32 };
-    if len != 0 && cx.cdb[1] & PF == 0 {
-        return Err(Sense::cdb_field(1, 4).into());
+pub(super) fn mode_select_10(cx: &mut CommandContext<'_>) -> PlanResult {
+    let len = cdb::mode_select_10::PARAMETER_LIST_LENGTH.get_u32(cx.cdb);
+    mode_select(cx, HeaderLayout::TEN, len)
+}
+
+fn mode_select(cx: &mut CommandContext<'_>, layout: HeaderLayout, len: u32) -> PlanResult {
+    if len != 0 && !PF.is_set(cx.cdb) {
+        return Err(Sense::in_cdb(PF).into());
     }
-    if cx.cdb[1] & SP != 0 && !cx.state.reservations.can_persist() {
-        return Err(Sense::cdb_field(1, 0).into());
+    if SP.is_set(cx.cdb) && !cx.state.reservations.can_persist() {
+        return Err(Sense::in_cdb(SP).into());
     }
     let list = match cx.parameters {
         _ if len == 0 => &[][..],
@@ -30,7 +34,7 @@ pub(super) fn mode_select(cx: &mut CommandContext<'_>) -> PlanResult {
     };
     let mut values = cx.state.modes.current;
     if len != 0 {
-        take(list, long, &cx.lu.settings(), cx.state, &mut values)?;
+        take(list, layout, &cx.lu.settings(), cx.state, &mut values)?;
     }
     Ok(apply(cx, values))
 }
@@ -38,7 +42,7 @@ pub(super) fn mode_select(cx: &mut CommandContext<'_>) -> PlanResult {
 fn apply(cx: &mut CommandContext<'_>, values: ChangeableValues) -> Plan {
     let modes = &mut cx.state.modes;
     let changed = std::mem::replace(&mut modes.current, values) != values;
-    if cx.cdb[1] & SP != 0 {
+    if SP.is_set(cx.cdb) {
         modes.saved = Some(values);
         cx.state.mark_persistent_change();
     }
@@ -51,42 +55,45 @@ fn apply(cx: &mut CommandContext<'_>, values: ChangeableValues) -> Plan {
 /// Parses header, block descriptor and pages.
 fn take(
     list: &[u8],
-    long: bool,
+    layout: HeaderLayout,
     settings: &LuSettings,
     state: &State,
     values: &mut ChangeableValues,
 ) -> Result<(), Sense> {
-    let head = if long { 8 } else { 4 };
-    let header = list.get(..head).ok_or(Sense::PARAMETER_LIST_LENGTH)?;
-    let (long_lba, descriptor_at) = if long { (header[4] & 1 != 0, 6) } else { (false, 3) };
-    let descriptor_len = if long { be::get16(&header[6..]) as usize } else { header[3] as usize };
-    if header[if long { 2 } else { 1 }] != 0 {
-        return Err(Sense::parameter_field(if long { 2 } else { 1 }, 7));
+    let head = list.get(..layout.len).ok_or(Sense::PARAMETER_LIST_LENGTH)?;
+    let header = ModeHeader::decode(head, layout);
+    if header.medium_type != 0 {
+        return Err(Sense::in_parameters(layout.medium_type));
     }
-    if descriptor_len != 0 && descriptor_len != if long_lba { 16 } else { 8 } {
-        return Err(Sense::parameter_field(descriptor_at, 7));
+    let descriptor_layout = BlockDescriptorLayout::of(header.longlba);
+    let descriptor_len = usize::from(header.block_descriptor_length);
+    if descriptor_len != 0 && descriptor_len != descriptor_layout.len {
+        return Err(Sense::in_parameters(layout.block_descriptor_length));
     }
-    let pages_at = head + descriptor_len;
-    let descriptor = list.get(head..pages_at).ok_or(Sense::PARAMETER_LIST_LENGTH)?;
+    let pages_at = layout.len + descriptor_len;
+    let descriptor = list.get(layout.len..pages_at).ok_or(Sense::PARAMETER_LIST_LENGTH)?;
     if !descriptor.is_empty() {
-        check_descriptor(descriptor, head, settings, state)?;
+        let invalid = |field: BitField| Sense::in_parameters(field.after(layout.len as u16));
+        check_descriptor(descriptor, descriptor_layout, settings, state).map_err(invalid)?;
     }
     take_pages(list, pages_at, settings, values)
 }
 
 /// Checks a block descriptor. The medium cannot be formatted: number and size of blocks must be the current ones, 0,
-/// or all ones.
-fn check_descriptor(descriptor: &[u8], at: usize, settings: &LuSettings, state: &State) -> Result<(), Sense> {
-    let (blocks, all, size, size_at) = if descriptor.len() == 16 {
-        (be::get64(descriptor), u64::MAX, be::get32(&descriptor[12..]), 12)
-    } else {
-        (be::get32(descriptor) as u64, u32::MAX as u64, be::get24(&descriptor[5..]), 5)
-    };
-    if blocks != 0 && blocks != all && blocks != state.blocks {
-        return Err(Sense::parameter_field(at as u16, 7));
+/// or all ones. An error is the field.
+fn check_descriptor(
+    descriptor: &[u8],
+    layout: BlockDescriptorLayout,
+    settings: &LuSettings,
+    state: &State,
+) -> Result<(), BitField> {
+    let blocks = layout.number_of_logical_blocks.get(descriptor);
+    let size = layout.logical_block_length.get_u32(descriptor);
+    if blocks != 0 && blocks != layout.max_blocks() && blocks != state.blocks {
+        return Err(layout.number_of_logical_blocks);
     }
     if size != 0 && size != settings.block_size {
-        return Err(Sense::parameter_field((at + size_at) as u16, 7));
+        return Err(layout.logical_block_length);
     }
     Ok(())
 }
@@ -98,21 +105,24 @@ fn take_pages(
     values: &mut ChangeableValues,
 ) -> Result<(), Sense> {
     while at < list.len() {
-        let head = list[at];
-        let page = pages::of(settings.device_type).find(|p| p.code == head & 0x3f);
-        let page = page.ok_or(Sense::parameter_field(at as u16, 5))?;
-        if head & (SPF | PS) != 0 {
-            return Err(Sense::parameter_field(at as u16, if head & PS != 0 { 7 } else { 6 }));
+        let rest = &list[at..];
+        let invalid = |field: BitField| Sense::in_parameters(field.after(at as u16));
+        let page = pages::of(settings.device_type).find(|p| p.code == PAGE_CODE.get_u8(rest));
+        let page = page.ok_or(invalid(PAGE_CODE))?;
+        if let Some(reserved) = [PS, SPF].into_iter().find(|field| field.is_set(rest)) {
+            return Err(invalid(reserved));
         }
-        let &len = list.get(at + 1).ok_or(Sense::PARAMETER_LIST_LENGTH)?;
-        if len != page.changeable()[1] {
-            return Err(Sense::parameter_field(at as u16 + 1, 7));
+        if rest.len() < PAGE_HEADER_LEN {
+            return Err(Sense::PARAMETER_LIST_LENGTH);
         }
-        let end = at + 2 + len as usize;
-        let bytes = list.get(at..end).ok_or(Sense::PARAMETER_LIST_LENGTH)?;
+        let len = PAGE_LENGTH.get_u8(rest);
+        if len != page.page_length() {
+            return Err(invalid(PAGE_LENGTH));
+        }
+        let bytes = rest.get(..PAGE_HEADER_LEN + usize::from(len)).ok_or(Sense::PARAMETER_LIST_LENGTH)?;
         let wrong = |(byte, bit): (usize, u8)| Sense::parameter_field((at + byte) as u16, bit);
         page.take(bytes, values).map_err(wrong)?;
-        at = end;
+        at += bytes.len();
     }
     Ok(())
 }

@@ -4,51 +4,42 @@ use super::pages::{self, ModePageTemplate};
 use crate::dispatch::write_protected;
 use crate::table::CommandContext;
 use crate::{PeripheralDeviceType, Plan, PlanResult};
-use lunar_wire::be;
-use lunar_wire::scsi::{Sense, op};
-
-/// Page code for all pages, subpage code for all subpages.
-const ALL: u8 = 0x3f;
-const ALL_SUBPAGES: u8 = 0xff;
+use lunar_wire::scsi::Sense;
+use lunar_wire::scsi::cdb;
+use lunar_wire::scsi::cdb::mode_sense_10::{DBD, LLBAA, PAGE_CODE, PC, SUBPAGE_CODE};
+use lunar_wire::scsi::mode::{ALL_PAGES, ALL_SUBPAGES, BlockDescriptorLayout, HeaderLayout, ModeHeader, PS};
 
 /// PC of the saved values.
 const SAVED: u8 = 3;
 
-/// DBD and LLBAA, byte 1.
-const DBD: u8 = 0x08;
-const LLBAA: u8 = 0x10;
+pub(super) fn mode_sense_6(cx: &mut CommandContext<'_>) -> PlanResult {
+    let data = data(cx, HeaderLayout::SIX, false)?;
+    Ok(Plan::data_cut(data, cdb::mode_sense_6::ALLOCATION_LENGTH.get_u32(cx.cdb)))
+}
 
-/// Device-specific parameter of a disk (SBC-4 section 6.4.1).
-const WP: u8 = 0x80;
-const DPOFUA: u8 = 0x10;
+pub(super) fn mode_sense_10(cx: &mut CommandContext<'_>) -> PlanResult {
+    let data = data(cx, HeaderLayout::TEN, LLBAA.is_set(cx.cdb))?;
+    Ok(Plan::data_cut(data, cdb::mode_sense_10::ALLOCATION_LENGTH.get_u32(cx.cdb)))
+}
 
-pub(super) fn mode_sense(cx: &mut CommandContext<'_>) -> PlanResult {
+/// Header, block descriptor and pages.
+fn data(cx: &CommandContext<'_>, layout: HeaderLayout, longlba: bool) -> Result<Vec<u8>, Sense> {
     let pages = wanted(cx)?;
-    let long = cx.cdb[0] == op::MODE_SENSE_10;
-    let long_lba = long && cx.cdb[1] & LLBAA != 0;
-    let descriptor = if cx.cdb[1] & DBD != 0 { Vec::new() } else { block_descriptor(cx, long_lba) };
-    let mut data = header(cx, long, long_lba, descriptor.len());
-    data.extend_from_slice(&descriptor);
-    data.extend_from_slice(&pages);
-    let allocation_len = if long {
-        let len = data.len() as u16 - 2;
-        be::put16(&mut data, len);
-        be::get16(&cx.cdb[7..]) as u32
-    } else {
-        data[0] = data.len() as u8 - 1;
-        cx.cdb[4] as u32
-    };
-    Ok(Plan::data_cut(data, allocation_len))
+    let descriptor = if DBD.is_set(cx.cdb) { Vec::new() } else { block_descriptor(cx, longlba) };
+    let header = header(cx, longlba, descriptor.len()).encode(layout);
+    let mut data = [header, descriptor, pages].concat();
+    layout.set_mode_data_length(&mut data);
+    Ok(data)
 }
 
 /// The pages that the CDB selects, with the values that PC selects.
 fn wanted(cx: &CommandContext<'_>) -> Result<Vec<u8>, Sense> {
-    let (code, subpage) = (cx.cdb[2] & 0x3f, cx.cdb[3]);
+    let (code, subpage) = (PAGE_CODE.get_u8(cx.cdb), SUBPAGE_CODE.get_u8(cx.cdb));
     if subpage != 0 && subpage != ALL_SUBPAGES {
-        return Err(Sense::cdb_field(3, 7));
+        return Err(Sense::in_cdb(SUBPAGE_CODE));
     }
     let (modes, can_save) = (&cx.state.modes, cx.state.reservations.can_persist());
-    let control = cx.cdb[2] >> 6;
+    let control = PC.get_u8(cx.cdb);
     if control == SAVED && !can_save {
         return Err(Sense::SAVING_NOT_SUPPORTED);
     }
@@ -59,38 +50,30 @@ fn wanted(cx: &CommandContext<'_>) -> Result<Vec<u8>, Sense> {
             2 => page.with(modes.default),
             _ => page.with(modes.saved_or_default()),
         };
-        bytes[0] &= if can_save { 0xff } else { !pages::PS };
+        if !can_save {
+            PS.set(&mut bytes, 0);
+        }
         bytes
     };
     let pages: Vec<u8> = pages::of(cx.lu.settings().device_type)
-        .filter(|p| code == ALL || p.code == code)
+        .filter(|p| code == ALL_PAGES || p.code == code)
         .flat_map(make)
         .collect();
-    if pages.is_empty() { Err(Sense::cdb_field(2, 5)) } else { Ok(pages) }
+    if pages.is_empty() { Err(Sense::in_cdb(PAGE_CODE)) } else { Ok(pages) }
 }
 
-fn header(cx: &CommandContext<'_>, long: bool, long_lba: bool, descriptor_len: usize) -> Vec<u8> {
+fn header(cx: &CommandContext<'_>, longlba: bool, descriptor_len: usize) -> ModeHeader {
     let settings = cx.lu.settings();
-    let specific = match settings.device_type {
-        PeripheralDeviceType::Disk if write_protected(cx.state, &settings, cx.read_only) => WP | DPOFUA,
-        PeripheralDeviceType::Disk => DPOFUA,
-        PeripheralDeviceType::CdRom => 0,
-    };
-    let len = descriptor_len as u8;
-    if long { vec![0, 0, 0, specific, long_lba as u8, 0, 0, len] } else { vec![0, 0, specific, len] }
+    let disk = settings.device_type == PeripheralDeviceType::Disk;
+    ModeHeader {
+        medium_type: 0,
+        wp: disk && write_protected(cx.state, &settings, cx.read_only),
+        dpofua: disk,
+        longlba,
+        block_descriptor_length: descriptor_len as u16,
+    }
 }
 
-/// Short or long LBA mode parameter block descriptor (SBC-4 sections 6.4.2 and 6.4.3).
-fn block_descriptor(cx: &CommandContext<'_>, long_lba: bool) -> Vec<u8> {
-    let (blocks, size) = (cx.state.blocks, cx.lu.settings().block_size);
-    if long_lba {
-        let mut b = vec![0; 16];
-        be::put64(&mut b, blocks);
-        be::put32(&mut b[12..], size);
-        return b;
-    }
-    let mut b = vec![0; 8];
-    be::put32(&mut b, u32::try_from(blocks).unwrap_or(u32::MAX));
-    be::put24(&mut b[5..], size);
-    b
+fn block_descriptor(cx: &CommandContext<'_>, longlba: bool) -> Vec<u8> {
+    BlockDescriptorLayout::of(longlba).encode(cx.state.blocks, cx.lu.settings().block_size)
 }
