@@ -6,6 +6,9 @@ use lunar_wire::scsi::copy::OperatingParameters;
 use lunar_wire::scsi::fields::{FieldValue, read};
 use lunar_wire::scsi::inquiry::{Capacity, StandardData};
 use lunar_wire::scsi::limits::{BlockLimits, Provisioning};
+use lunar_wire::scsi::log::{LogPageHeader, LogParameterHeader};
+use lunar_wire::scsi::mode::{BlockDescriptorLayout, HeaderLayout, ModeHeader};
+use lunar_wire::scsi::sanitize::OverwriteHeader;
 use lunar_wire::scsi::{Sense, inquiry, mode, pr, report, vpd};
 
 pub fn run(input: &[u8]) {
@@ -21,6 +24,7 @@ pub fn run(input: &[u8]) {
     lists(b);
     structures(b);
     segments(b);
+    headers(b);
     if let Some(sense) = Sense::decode(b) {
         shown(&sense.to_string());
         sense.detail().iter().for_each(|text| shown(text));
@@ -64,6 +68,21 @@ fn segments(b: &[u8]) {
     sense_segment::truncate(&mut short, 64);
     assert!(short.len() <= 64 && sense_segment::undelimited(&short).len() < 63);
     assert!(request::whole_cdb(&[0; 16], b).is_none_or(|cdb| (16..=260).contains(&cdb.len())));
+}
+
+/// Every header is the same after it is encoded and decoded again.
+fn headers(b: &[u8]) {
+    let (page, parameter) = (LogPageHeader::decode(b), LogParameterHeader::decode(b));
+    assert_eq!(LogPageHeader::decode(&page.encode()), page);
+    assert_eq!(LogParameterHeader::decode(&parameter.encode()), parameter);
+    for layout in [HeaderLayout::SIX, HeaderLayout::TEN] {
+        let header = ModeHeader::decode(b, layout);
+        assert_eq!(ModeHeader::decode(&header.encode(layout), layout), header);
+        let descriptor = BlockDescriptorLayout::of(header.longlba);
+        assert!(descriptor.number_of_logical_blocks.get(b) <= descriptor.max_blocks());
+    }
+    let overwrite = OverwriteHeader::decode(b);
+    assert!(overwrite.test < 4 && overwrite.overwrite_count < 0x20);
 }
 
 fn lists(b: &[u8]) {

@@ -93,15 +93,14 @@ impl ModePageTemplate {
         page
     }
 
-    /// Stores the values of a page of the right length. An error contains byte and bit of a value that cannot be
-    /// changed.
-    pub(super) fn take(&self, page: &[u8], values: &mut ChangeableValues) -> Result<(), (usize, u8)> {
+    /// Stores the values of a page of the right length. An error is the bit of a value that cannot be changed.
+    pub(super) fn take(&self, page: &[u8], values: &mut ChangeableValues) -> Result<(), BitField> {
         let (fixed, mask) = ((self.fixed)(), self.changeable());
         let bytes = page.iter().zip(&fixed).zip(&mask).enumerate();
         for (i, ((&new, &fixed), &mask)) in bytes.skip(mode::PAGE_HEADER_LEN) {
             let wrong = (new ^ fixed) & !mask;
             if wrong != 0 {
-                return Err((i, 7 - wrong.leading_zeros() as u8));
+                return Err(BitField::flag(i as u16, 7 - wrong.leading_zeros() as u8));
             }
         }
         self.fields.iter().for_each(|(field, value)| values.set(*value, field.is_set(page)));

@@ -120,8 +120,7 @@ fn take_pages(
             return Err(invalid(PAGE_LENGTH));
         }
         let bytes = rest.get(..PAGE_HEADER_LEN + usize::from(len)).ok_or(Sense::PARAMETER_LIST_LENGTH)?;
-        let wrong = |(byte, bit): (usize, u8)| Sense::parameter_field((at + byte) as u16, bit);
-        page.take(bytes, values).map_err(wrong)?;
+        page.take(bytes, values).map_err(invalid)?;
         at += bytes.len();
     }
     Ok(())
