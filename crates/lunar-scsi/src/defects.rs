@@ -4,7 +4,7 @@ use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{PeripheralDeviceType, Plan, PlanResult};
 use lunar_wire::scsi::cdb::{read_defect_data_10, read_defect_data_12};
 use lunar_wire::scsi::defects::DefectListHeader;
-use lunar_wire::scsi::op;
+use lunar_wire::scsi::{BitField, op};
 
 const fn row(opcode: u8, handler: fn(&mut CommandContext<'_>) -> PlanResult, usage: &'static [u8]) -> Row {
     Row::new(opcode, handler, ReservationClass::Reading, ChangeScope::Nothing, usage)
@@ -23,26 +23,25 @@ pub(crate) const ROWS: &[Row] = &[
 ];
 
 /// The header: PLISTV, GLISTV and DEFECT LIST FORMAT as requested, length 0.
+fn empty_list(cdb: &[u8], [plist, glist, format]: [BitField; 3]) -> DefectListHeader {
+    DefectListHeader {
+        plistv: plist.is_set(cdb),
+        glistv: glist.is_set(cdb),
+        defect_list_format: format.get_u8(cdb),
+        defect_list_length: 0,
+    }
+}
+
 fn read_defect_data_10(cx: &mut CommandContext<'_>) -> PlanResult {
     use read_defect_data_10::{ALLOCATION_LENGTH, DEFECT_LIST_FORMAT, REQ_GLIST, REQ_PLIST};
-    let header = DefectListHeader {
-        plistv: REQ_PLIST.is_set(cx.cdb),
-        glistv: REQ_GLIST.is_set(cx.cdb),
-        defect_list_format: DEFECT_LIST_FORMAT.get_u8(cx.cdb),
-        defect_list_length: 0,
-    };
-    Ok(Plan::data_cut(header.encode_10().to_vec(), ALLOCATION_LENGTH.get_u32(cx.cdb)))
+    let header = empty_list(cx.cdb, [REQ_PLIST, REQ_GLIST, DEFECT_LIST_FORMAT]).encode_10();
+    Ok(Plan::data_cut(header.to_vec(), ALLOCATION_LENGTH.get_u32(cx.cdb)))
 }
 
 fn read_defect_data_12(cx: &mut CommandContext<'_>) -> PlanResult {
     use read_defect_data_12::{ALLOCATION_LENGTH, DEFECT_LIST_FORMAT, REQ_GLIST, REQ_PLIST};
-    let header = DefectListHeader {
-        plistv: REQ_PLIST.is_set(cx.cdb),
-        glistv: REQ_GLIST.is_set(cx.cdb),
-        defect_list_format: DEFECT_LIST_FORMAT.get_u8(cx.cdb),
-        defect_list_length: 0,
-    };
-    Ok(Plan::data_cut(header.encode_12().to_vec(), ALLOCATION_LENGTH.get_u32(cx.cdb)))
+    let header = empty_list(cx.cdb, [REQ_PLIST, REQ_GLIST, DEFECT_LIST_FORMAT]).encode_12();
+    Ok(Plan::data_cut(header.to_vec(), ALLOCATION_LENGTH.get_u32(cx.cdb)))
 }
 
 #[cfg(test)]
