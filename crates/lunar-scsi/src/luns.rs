@@ -133,7 +133,8 @@ mod tests {
     #[test]
     fn lun_that_does_not_exist() {
         let data = bytes(absent_lun(&cdb(&[op::INQUIRY, 0, 0, 0, 255])));
-        assert_eq!((data[0], data.len()), (0x7f, 96));
+        let head = [0x7f, 0, 6, 0x12, 91, 0, 0, 2];
+        assert_eq!(data, [&head[..], b"LUNAR                       ", &[0; 60]].concat());
         assert_eq!(bytes(absent_lun(&cdb(&[op::INQUIRY, 1, 0, 0, 255]))), [0x7f, 0, 0, 1, 0]);
         assert_eq!(absent_lun(&cdb(&[op::INQUIRY, 1, 0x80, 0, 255])), fails(Sense::cdb_field(2, 7)));
         let sense = bytes(absent_lun(&cdb(&[op::REQUEST_SENSE, 1, 0, 0, 255])));

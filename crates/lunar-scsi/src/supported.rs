@@ -142,7 +142,23 @@ mod tests {
         assert!(all[4..].chunks_exact(20).all(|d| d[5] & 2 != 0 && d[8..10] == [0, 10]));
         let one = bytes(codes(&mut n, 0x81, op::READ_10, 0));
         assert_eq!(one[..6], [0, 0x83, 0, 10, op::READ_10, 0x18]);
-        assert_eq!(one[14..], TIMEOUTS);
+        assert_eq!(one[14..], [0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn command_descriptors_match_golden_bytes() {
+        let mut n = nexus(&lu(disk()), "a");
+        for (options, timeouts) in [(0, 0), (0x80, 2)] {
+            let all = bytes(codes(&mut n, options, 0, 0));
+            let expected = [
+                [op::READ_10, 0, 0, 0, 0, timeouts, 0, 10],
+                [op::SERVICE_ACTION_IN_16, 0, 0, 0x10, 0, 1 | timeouts, 0, 16],
+            ];
+            let step = if timeouts == 0 { 8 } else { 20 };
+            for one in expected {
+                assert!(all[4..].chunks_exact(step).any(|d| d[..8] == one), "{one:02x?}");
+            }
+        }
     }
 
     #[test]

@@ -127,9 +127,9 @@ mod tests {
         let mut n = nexus(&lu(disk()), "a");
         assert_eq!(vpd(&mut n, 0x80), [&[0, 0x80, 0, 16][..], b"0123456789abcdef"].concat());
         assert_eq!(vpd(&mut n, 0x85), [0, 0x85, 0, 0]);
-        assert_eq!(vpd(&mut n, 0x86)[..8], [0, 0x86, 0, 60, 0, 7, 1, 0]);
+        assert_eq!(vpd(&mut n, 0x86), [&[0, 0x86, 0, 60, 0, 7, 1, 0][..], &[0; 56]].concat());
         assert_eq!(vpd(&mut n, 0x87), [0, 0x87, 0, 4, 0x3f, 0xff, 0, 0]);
-        assert_eq!(vpd(&mut n, 0xb1)[..8], [0, 0xb1, 0, 60, 0, 1, 0, 0x40]);
+        assert_eq!(vpd(&mut n, 0xb1), [&[0, 0xb1, 0, 60, 0, 1, 0, 0x40][..], &[0; 56]].concat());
         assert_eq!(vpd(&mut n, 0xb2), [0, 0xb2, 0, 4, 0, 0xe6, 2, 0]);
         #[rustfmt::skip]
         assert_eq!(vpd(&mut n, 0xb0), [
@@ -144,6 +144,7 @@ mod tests {
     fn fully_provisioned_disk_claims_nothing_else() {
         let mut n = nexus(&lu(crate::LuSettings { thin: false, ..disk() }), "a");
         assert_eq!(vpd(&mut n, 0xb0)[20..36], [0; 16]);
+        assert_eq!(vpd(&mut n, 0xb1)[..8], [0, 0xb1, 0, 60, 0, 1, 0, 0]);
         assert_eq!(vpd(&mut n, 0xb2), [0, 0xb2, 0, 4, 0, 0, 0, 0]);
     }
 

@@ -40,10 +40,14 @@ fn last_session_is_reported_in_the_old_format() {
 fn raw_toc_has_four_points() {
     let n = &mut cd();
     let raw = data(n, &toc(1, 2, 1));
-    assert_eq!((raw.len(), &raw[..4]), (48, &[0, 46, 1, 1][..]));
-    let points: Vec<u8> = raw[4..].chunks(11).map(|e| e[3]).collect();
-    assert_eq!(points, [0xa0, 0xa1, 0xa2, 1]);
-    assert_eq!(raw[4 + 2 * 11 + 8..][..3], [0, 8, 62]);
+    let expected: [&[u8]; 5] = [
+        &[0, 46, 1, 1],
+        &[1, 0x14, 0, 0xa0, 0, 0, 0, 0, 1, 0, 0],
+        &[1, 0x14, 0, 0xa1, 0, 0, 0, 0, 1, 0, 0],
+        &[1, 0x14, 0, 0xa2, 0, 0, 0, 0, 0, 8, 62],
+        &[1, 0x14, 0, 1, 0, 0, 0, 0, 0, 2, 0],
+    ];
+    assert_eq!(raw, expected.concat());
     assert_eq!(run(n, &toc(1, 2, 2)), fails(Sense::cdb_field(6, 7)));
 }
 
@@ -75,6 +79,19 @@ fn features_are_chosen() {
     assert_eq!(data(n, &configuration(2, 0x20, 255)), [0, 0, 0, 4, 0, 0, 0, 8], "no such feature");
     assert_eq!(data(n, &configuration(0, 0, 8)).len(), 8);
     assert_eq!(run(n, &configuration(3, 0, 8)), fails(Sense::cdb_field(1, 1)));
+}
+
+#[test]
+fn configuration_matches_golden_bytes() {
+    let expected: [&[u8]; 6] = [
+        &[0, 0, 0, 56, 0, 0, 0, 8],
+        &[0, 0, 0x03, 8, 0, 0x10, 0, 0, 0, 8, 1, 0],
+        &[0, 1, 0x0b, 8, 0, 0, 0, 1, 0, 0, 0, 0],
+        &[0, 2, 0x07, 4, 0, 0, 0, 0],
+        &[0, 3, 0x03, 4, 0x29, 0, 0, 0],
+        &[0, 0x10, 0x01, 8, 0, 0, 8, 0, 0, 16, 0, 0],
+    ];
+    assert_eq!(data(&mut cd(), &configuration(0, 0, 255)), expected.concat());
 }
 
 #[test]
@@ -128,7 +145,8 @@ fn event_beyond_the_allocation_length_is_reported_later() {
 #[test]
 fn capabilities_page_is_there() {
     let page = data(&mut cd(), &[op::MODE_SENSE_10, 8, 0x2a, 0, 0, 0, 0, 0, 255, 0]);
-    assert_eq!((page.len(), page[8], page[9], page[14]), (28, 0x2a, 18, 0x29));
+    let expected = [0x2a, 18, 0x0b, 0, 0, 0, 0x29, 0, 0x10, 0x80, 0, 0, 0, 0, 0x10, 0x80, 0, 0, 0, 0];
+    assert_eq!(page[8..], expected);
 }
 
 #[test]
@@ -143,14 +161,16 @@ fn events_and_configuration_pass_unit_attentions_by() {
 fn disc_and_track_are_one_and_complete() {
     let n = &mut cd();
     let disc = data(n, &[op::READ_DISC_INFORMATION, 0, 0, 0, 0, 0, 0, 0, 255, 0]);
-    assert_eq!((disc.len(), &disc[..8]), (34, &[0, 32, 0x0e, 1, 1, 1, 1, 0x20][..]));
+    let expected = [&[0, 32, 0x0e, 1, 1, 1, 1, 0x20][..], &[0; 8], &[0xff; 8], &[0; 10]].concat();
+    assert_eq!(disc, expected);
     assert_eq!(
         run(n, &[op::READ_DISC_INFORMATION, 1, 0, 0, 0, 0, 0, 0, 255, 0]),
         fails(Sense::cdb_field(1, 2))
     );
     let track = |by, number| [op::READ_TRACK_INFORMATION, by, 0, 0, 1, number, 0, 0, 255, 0];
     let by_lba = data(n, &track(0, 255));
-    assert_eq!((&by_lba[..8], &by_lba[24..28]), (&[0, 34, 1, 1, 0, 4, 1, 0][..], &[0, 0, 2, 0][..]));
+    let expected = [&[0, 34, 1, 1, 0, 4, 1, 0][..], &[0; 16], &[0, 0, 2, 0], &[0; 8]].concat();
+    assert_eq!(by_lba, expected);
     assert_eq!(data(n, &[op::READ_TRACK_INFORMATION, 1, 0, 0, 0, 1, 0, 0, 255, 0]), by_lba);
     let beyond = [op::READ_TRACK_INFORMATION, 0, 0, 0, 2, 0, 0, 0, 255, 0];
     assert_eq!(run(n, &beyond), fails(Sense::LBA_OUT_OF_RANGE.at(512)));
