@@ -23,6 +23,7 @@ pub fn run(input: &[u8]) {
     pages(b);
     lists(b);
     structures(b);
+    round_trips(b);
     segments(b);
     headers(b);
     if let Some(sense) = Sense::decode(b) {
@@ -44,6 +45,17 @@ fn pages(b: &[u8]) {
     }
 }
 
+/// Checks that encoded values decode to themselves.
+fn round_trips(b: &[u8]) {
+    let (limits, provisioning) = (BlockLimits::decode(b), Provisioning::decode(b));
+    assert_eq!(BlockLimits::decode(&limits.encode()), limits);
+    assert_eq!(Provisioning::decode(&provisioning.encode()), provisioning);
+    let long = Capacity::decode_16(b);
+    assert!(long.is_none_or(|capacity| Capacity::decode_16(&capacity.encode_16()) == Some(capacity)));
+    let short = Capacity::decode_10(b);
+    assert!(short.is_none_or(|capacity| Capacity::decode_10(&capacity.encode_10()) == Some(capacity)));
+}
+
 fn structures(b: &[u8]) {
     let standard = StandardData(b);
     [standard.vendor(), standard.product(), standard.revision()].iter().for_each(|text| shown(text));
@@ -51,7 +63,7 @@ fn structures(b: &[u8]) {
     assert_eq!(inquiry::is_connected(b), b.first().is_some_and(|byte| byte & 0xe0 == 0));
     assert!(Capacity::decode_16(b).is_none_or(|capacity| capacity.blocks() > 0 && b.len() >= 12));
     assert!(Capacity::decode_10(b).is_none_or(|capacity| !capacity.thin && b.len() >= 8));
-    assert!(b.len() > 5 || BlockLimits::decode(b) == BlockLimits::default());
+    assert!(b.len() > 4 || BlockLimits::decode(b) == BlockLimits::default());
     assert!(b.len() > 5 || Provisioning::decode(b) == Provisioning::default());
     assert_eq!(OperatingParameters::decode(b).is_some(), b.len() >= OperatingParameters::HEAD_LEN);
     assert!(vpd::body(b).len() <= vpd::after_header(b).len() && vpd::code(b).is_some() == (b.len() > 1));

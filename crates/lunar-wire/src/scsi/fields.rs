@@ -124,6 +124,12 @@ pub fn utf8(b: &[u8]) -> String {
     String::from_utf8_lossy(b).chars().filter(|c| *c != '\0').map(shown).collect()
 }
 
+/// Fills a field with ASCII text, left-aligned and padded with spaces.
+pub fn put_text(field: &mut [u8], text: &str) {
+    field.fill(b' ');
+    field.iter_mut().zip(text.bytes()).for_each(|(to, byte)| *to = byte);
+}
+
 fn is_plain(c: char) -> bool {
     let steers = c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');

@@ -1,7 +1,11 @@
-//! Standard INQUIRY data (SPC-5 section 6.7.2), and READ CAPACITY(16) (SBC-4 section 5.21).
+//! Standard INQUIRY data (SPC-5 section 6.7.2), and the data of READ CAPACITY.
 
-use super::fields::{self, Field, ascii, bits, flag, name_of, named, number, numbered};
-use crate::be;
+mod capacity;
+
+use super::BitField;
+use super::fields::{self, Field, ascii, bits, flag, name_of, named, numbered};
+pub use capacity::{CAPACITY, Capacity};
+use std::ops::Range;
 
 /// Peripheral device types.
 pub const DEVICE_TYPES: &[(u64, &str)] = &[
@@ -56,20 +60,53 @@ pub static STANDARD: &[Field] = &[
     flag("command_queuing", 7, 1),
 ];
 
-/// Fields of READ CAPACITY(16).
-pub static CAPACITY: &[Field] = &[
-    number("last_lba", 0, 8),
-    number("block_size_bytes", 8, 4),
-    flag("protection", 12, 0),
-    bits("protection_type", 12, 1, 3),
-    bits("blocks_per_physical_block_exponent", 13, 0, 4),
-    flag("thin", 14, 7),
-    flag("unmapped_reads_zero", 14, 6),
-];
+/// Bytes of standard data, up to and including the reserved ones after the version descriptors.
+const LEN: usize = 96;
+const PERIPHERAL_QUALIFIER: BitField = BitField::bits(0, 7, 3);
+const PERIPHERAL_DEVICE_TYPE: BitField = BitField::bits(0, 4, 5);
+const RMB: BitField = BitField::flag(1, 7);
+const VERSION: BitField = BitField::bytes(2, 1);
+const HISUP: BitField = BitField::flag(3, 4);
+const RESPONSE_DATA_FORMAT: BitField = BitField::bits(3, 3, 4);
+const ADDITIONAL_LENGTH: BitField = BitField::bytes(4, 1);
+const TPGS: BitField = BitField::bits(5, 5, 2);
+const THIRD_PARTY_COPY: BitField = BitField::flag(5, 3);
+const MULTIP: BitField = BitField::flag(6, 4);
+const CMDQUE: BitField = BitField::flag(7, 1);
+const VENDOR: Range<usize> = 8..16;
+const PRODUCT: Range<usize> = 16..32;
+const REVISION: Range<usize> = 32..36;
+const VERSION_DESCRIPTORS: Range<usize> = 58..74;
+
+/// PERIPHERAL QUALIFIER and PERIPHERAL DEVICE TYPE, the first byte of standard data and of a VPD page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peripheral {
+    /// PERIPHERAL QUALIFIER; 0 for a logical unit that is connected.
+    pub qualifier: u8,
+    /// PERIPHERAL DEVICE TYPE.
+    pub device_type: u8,
+}
+
+impl Peripheral {
+    /// No logical unit can exist at this LUN.
+    pub const NONE: Peripheral = Peripheral { qualifier: 3, device_type: 0x1f };
+    /// A well-known logical unit.
+    pub const WELL_KNOWN: Peripheral = Peripheral { qualifier: 0, device_type: 0x1e };
+
+    /// Writes the first byte.
+    ///
+    /// # Panics
+    ///
+    /// If `b` is empty.
+    pub fn put(self, b: &mut [u8]) {
+        PERIPHERAL_QUALIFIER.set(b, self.qualifier.into());
+        PERIPHERAL_DEVICE_TYPE.set(b, self.device_type.into());
+    }
+}
 
 /// PERIPHERAL QUALIFIER of standard data or of a VPD page; `None` without data.
 pub fn qualifier(b: &[u8]) -> Option<u8> {
-    b.first().map(|byte| byte >> 5)
+    (!b.is_empty()).then(|| PERIPHERAL_QUALIFIER.get_u8(b))
 }
 
 /// Whether standard data or a VPD page are those of a logical unit (PERIPHERAL QUALIFIER 000b).
@@ -82,91 +119,94 @@ pub fn is_connected(b: &[u8]) -> bool {
 pub struct StandardData<'a>(pub &'a [u8]);
 
 impl StandardData<'_> {
-    fn byte(&self, at: usize) -> u8 {
-        self.0.get(at).copied().unwrap_or(0)
-    }
-
-    fn text(&self, at: usize, len: usize) -> String {
-        fields::text(self.0.get(at..self.0.len().min(at + len)).unwrap_or(&[]))
+    fn text(&self, at: Range<usize>) -> String {
+        fields::text(self.0.get(at.start..self.0.len().min(at.end)).unwrap_or(&[]))
     }
 
     /// PERIPHERAL DEVICE TYPE.
     pub fn device_type(&self) -> u8 {
-        self.byte(0) & 0x1f
+        PERIPHERAL_DEVICE_TYPE.get_u8(self.0)
     }
 
     /// RMB.
     pub fn removable(&self) -> bool {
-        self.byte(1) & 0x80 != 0
+        RMB.is_set(self.0)
     }
 
     /// TPGS: 1 implicit, 2 explicit, 3 both.
     pub fn alua(&self) -> u8 {
-        self.byte(5) >> 4 & 3
+        TPGS.get_u8(self.0)
     }
 
     /// T10 VENDOR IDENTIFICATION.
     pub fn vendor(&self) -> String {
-        self.text(8, 8)
+        self.text(VENDOR)
     }
 
     /// PRODUCT IDENTIFICATION.
     pub fn product(&self) -> String {
-        self.text(16, 16)
+        self.text(PRODUCT)
     }
 
     /// PRODUCT REVISION LEVEL.
     pub fn revision(&self) -> String {
-        self.text(32, 4)
+        self.text(REVISION)
     }
 }
 
-/// The data of READ CAPACITY(10) or (16).
+/// Standard data of a device server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Capacity {
-    /// RETURNED LOGICAL BLOCK ADDRESS.
-    pub last_lba: u64,
-    /// LOGICAL BLOCK LENGTH IN BYTES.
-    pub block_size: u32,
-    /// LOGICAL BLOCKS PER PHYSICAL BLOCK EXPONENT.
-    pub physical_exponent: u8,
-    /// LBPME.
-    pub thin: bool,
-    /// LBPRZ.
-    pub unmapped_reads_zero: bool,
+pub struct StandardInquiry<'a> {
+    /// PERIPHERAL QUALIFIER and PERIPHERAL DEVICE TYPE.
+    pub peripheral: Peripheral,
+    /// RMB: the medium can be removed.
+    pub removable: bool,
+    /// VERSION.
+    pub version: u8,
+    /// HISUP: the LUNs of REPORT LUNS have the format of SAM.
+    pub hierarchical_luns: bool,
+    /// TPGS: 1 implicit, 2 explicit, 3 both.
+    pub alua: u8,
+    /// 3PC: EXTENDED COPY is supported.
+    pub third_party_copy: bool,
+    /// MULTIP: more than one port.
+    pub multi_port: bool,
+    /// CMDQUE.
+    pub command_queuing: bool,
+    /// T10 VENDOR IDENTIFICATION.
+    pub vendor: &'a str,
+    /// PRODUCT IDENTIFICATION.
+    pub product: &'a str,
+    /// PRODUCT REVISION LEVEL.
+    pub revision: &'a str,
+    /// Version descriptors; 0 for none.
+    pub version_descriptors: [u16; 8],
 }
 
-impl Capacity {
-    /// The last LBA of READ CAPACITY(10), if only READ CAPACITY(16) can report it.
-    pub const BEYOND_10: u64 = u32::MAX as u64;
-
-    /// Decodes the data of READ CAPACITY(10); `None` if they are incomplete.
-    pub fn decode_10(b: &[u8]) -> Option<Capacity> {
-        let b = b.first_chunk::<8>()?;
-        Some(Capacity {
-            last_lba: be::get32(b).into(),
-            block_size: be::get32(&b[4..]),
-            ..Capacity::default()
-        })
-    }
-
-    /// Decodes the data of READ CAPACITY(16); `None` if they end before the block size. Further missing bytes count as
-    /// zeros.
-    pub fn decode_16(b: &[u8]) -> Option<Capacity> {
-        let head = b.first_chunk::<12>()?;
-        let byte = |at: usize| b.get(at).copied().unwrap_or(0);
-        Some(Capacity {
-            last_lba: be::get64(head),
-            block_size: be::get32(&head[8..]),
-            physical_exponent: byte(13) & 0x0f,
-            thin: byte(14) & 0x80 != 0,
-            unmapped_reads_zero: byte(14) & 0x40 != 0,
-        })
-    }
-
-    /// The number of logical blocks.
-    pub fn blocks(&self) -> u64 {
-        self.last_lba.saturating_add(1)
+impl StandardInquiry<'_> {
+    /// Encodes the data with RESPONSE DATA FORMAT 2.
+    pub fn encode(&self) -> [u8; LEN] {
+        let mut b = [0; LEN];
+        self.peripheral.put(&mut b);
+        RESPONSE_DATA_FORMAT.set(&mut b, 2);
+        ADDITIONAL_LENGTH.set(&mut b, LEN as u64 - 5);
+        VERSION.set(&mut b, self.version.into());
+        TPGS.set(&mut b, self.alua.into());
+        for (field, is_set) in [
+            (RMB, self.removable),
+            (HISUP, self.hierarchical_luns),
+            (THIRD_PARTY_COPY, self.third_party_copy),
+            (MULTIP, self.multi_port),
+            (CMDQUE, self.command_queuing),
+        ] {
+            field.set(&mut b, is_set.into());
+        }
+        for (at, text) in [(VENDOR, self.vendor), (PRODUCT, self.product), (REVISION, self.revision)] {
+            fields::put_text(&mut b[at], text);
+        }
+        let descriptors = b[VERSION_DESCRIPTORS].chunks_exact_mut(2).zip(self.version_descriptors);
+        descriptors.for_each(|(field, standard)| field.copy_from_slice(&standard.to_be_bytes()));
+        b
     }
 }
 
@@ -195,7 +235,7 @@ const STANDARDS: &[(u64, &str)] = &[
 /// Version descriptors of standard INQUIRY data, each with the name of its standard if known. A draft counts as its
 /// standard.
 pub fn standards(b: &[u8]) -> impl Iterator<Item = (u16, Option<&'static str>)> {
-    let list = b.get(58..b.len().min(74)).unwrap_or(&[]);
+    let list = b.get(VERSION_DESCRIPTORS.start..b.len().min(VERSION_DESCRIPTORS.end)).unwrap_or(&[]);
     let codes = list.chunks_exact(2).map(|pair| fields::get(pair, 0, 2)).filter(|code| *code != 0);
     codes.map(|code| (code as u16, name_of(STANDARDS, code & !0x1f)))
 }
@@ -222,6 +262,31 @@ mod tests {
     }
 
     #[test]
+    fn encoded_standard_data_decode_to_the_same_values() {
+        let data = StandardInquiry {
+            peripheral: Peripheral { qualifier: 1, device_type: 5 },
+            removable: true,
+            version: 6,
+            hierarchical_luns: true,
+            alua: 3,
+            third_party_copy: true,
+            multi_port: true,
+            command_queuing: true,
+            vendor: "LUNAR",
+            product: "a product with a long name",
+            revision: "1",
+            version_descriptors: [0xa0, 0x460, 0, 0, 0, 0, 0, 0x960],
+        };
+        let b = data.encode();
+        assert_eq!(b[..8], [0x25, 0x80, 6, 0x12, 91, 0x38, 0x10, 2]);
+        let decoded = StandardData(&b);
+        let texts = [decoded.vendor(), decoded.product(), decoded.revision()];
+        assert_eq!(texts, ["LUNAR", "a product with a", "1"]);
+        assert_eq!(standards(&b).map(|(code, _)| code).collect::<Vec<_>>(), [0xa0, 0x460, 0x960]);
+        assert_eq!(StandardInquiry::default().encode()[5..8], [0; 3]);
+    }
+
+    #[test]
     fn standard_data_cut_anywhere_are_read_as_zeros() {
         let mut b = [0; 36];
         b[..8].copy_from_slice(&[0x25, 0x80, 6, 2, 31, 0x30, 0, 2]);
@@ -241,37 +306,5 @@ mod tests {
             assert_eq!((cut.removable(), cut.vendor().len()), (n > 1, n.saturating_sub(8).min(5)));
             assert!(cut.product().len() <= 12 && cut.revision().len() < 4);
         }
-    }
-
-    #[test]
-    fn capacity_ends_with_its_block_size() {
-        let mut b = [0; 32];
-        (b[7], b[10], b[13], b[14]) = (99, 2, 0xf3, 0xc0);
-        let plain = Capacity { last_lba: 99, block_size: 512, ..Capacity::default() };
-        let whole = Capacity { physical_exponent: 3, thin: true, unmapped_reads_zero: true, ..plain };
-        assert_eq!((Capacity::decode_16(&b), whole.blocks()), (Some(whole), 100));
-        assert_eq!(Capacity::decode_10(&b[4..]), Some(plain));
-        (0..12).for_each(|n| assert_eq!(Capacity::decode_16(&b[..n]), None, "{n} bytes"));
-        assert_eq!(Capacity::decode_16(&b[..13]), Some(plain));
-        (0..8).for_each(|n| assert_eq!(Capacity::decode_10(&b[..n]), None, "{n} bytes"));
-        assert_eq!(Capacity::decode_16(&[0xff; 12]).map(|c| c.blocks()), Some(u64::MAX));
-        assert_eq!(Capacity::decode_10(&[0xff; 8]).map(|c| c.last_lba), Some(Capacity::BEYOND_10));
-    }
-
-    #[test]
-    fn read_capacity_data_decode() {
-        let mut b = [0; 32];
-        b[7] = 99;
-        b[10] = 2;
-        (b[13], b[14]) = (3, 0xc0);
-        let all: Vec<_> = fields::read(CAPACITY, &b).collect();
-        assert_eq!(
-            all[..2],
-            [("last_lba", FieldValue::Number(99)), ("block_size_bytes", FieldValue::Number(512))]
-        );
-        assert_eq!(
-            all[5..],
-            [("thin", FieldValue::Flag(true)), ("unmapped_reads_zero", FieldValue::Flag(true))]
-        );
     }
 }

@@ -1,34 +1,101 @@
 //! The VPD pages block limits (B0h) and logical block provisioning (B2h; SBC-4 sections 6.6.4 and 6.6.6).
 
-use super::fields::get;
+use super::BitField;
+use super::vpd::{self, set_header};
+
+const WSNZ: BitField = BitField::flag(4, 0);
+const MAX_COMPARE_AND_WRITE: BitField = BitField::bytes(5, 1);
+const OPTIMAL_GRANULARITY: BitField = BitField::bytes(6, 2);
+const MAX_TRANSFER: BitField = BitField::bytes(8, 4);
+const OPTIMAL_TRANSFER: BitField = BitField::bytes(12, 4);
+const MAX_UNMAP: BitField = BitField::bytes(20, 4);
+const MAX_UNMAP_DESCRIPTORS: BitField = BitField::bytes(24, 4);
+const OPTIMAL_UNMAP_GRANULARITY: BitField = BitField::bytes(28, 4);
+const UGAVALID: BitField = BitField::flag(32, 7);
+const UNMAP_ALIGNMENT: BitField = BitField::bits(32, 6, 31);
+const MAX_WRITE_SAME: BitField = BitField::bytes(36, 8);
+const MAX_ATOMIC: BitField = BitField::bytes(44, 4);
 
 /// Limits of commands; 0 if the page does not report one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockLimits {
+    /// WSNZ: WRITE SAME of 0 blocks is rejected.
+    pub write_same_non_zero: bool,
     /// MAXIMUM COMPARE AND WRITE LENGTH in blocks.
     pub compare_and_write: u8,
+    /// OPTIMAL TRANSFER LENGTH GRANULARITY in blocks.
+    pub optimal_granularity: u16,
     /// MAXIMUM TRANSFER LENGTH in blocks.
     pub transfer: u32,
     /// OPTIMAL TRANSFER LENGTH in blocks.
     pub optimal_transfer: u32,
     /// MAXIMUM UNMAP LBA COUNT.
     pub unmap: u32,
+    /// MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT.
+    pub unmap_descriptors: u32,
+    /// OPTIMAL UNMAP GRANULARITY in blocks.
+    pub unmap_granularity: u32,
+    /// UNMAP GRANULARITY ALIGNMENT, an LBA below 2^31, if UGAVALID is set.
+    pub unmap_alignment: Option<u32>,
     /// MAXIMUM WRITE SAME LENGTH in blocks.
     pub write_same: u64,
+    /// MAXIMUM ATOMIC TRANSFER LENGTH in blocks.
+    pub atomic_transfer: u32,
 }
 
 impl BlockLimits {
     /// Decodes page B0h. A field beyond the end of the bytes counts as 0.
     pub fn decode(page: &[u8]) -> BlockLimits {
+        // A number that is cut short would be a wrong limit.
+        let get = |field: BitField, len: usize| {
+            if page.len() >= usize::from(field.byte()) + len { field.get(page) } else { 0 }
+        };
         BlockLimits {
-            compare_and_write: get(page, 5, 1) as u8,
-            transfer: get(page, 8, 4) as u32,
-            optimal_transfer: get(page, 12, 4) as u32,
-            unmap: get(page, 20, 4) as u32,
-            write_same: get(page, 36, 8),
+            write_same_non_zero: WSNZ.is_set(page),
+            compare_and_write: get(MAX_COMPARE_AND_WRITE, 1) as u8,
+            optimal_granularity: get(OPTIMAL_GRANULARITY, 2) as u16,
+            transfer: get(MAX_TRANSFER, 4) as u32,
+            optimal_transfer: get(OPTIMAL_TRANSFER, 4) as u32,
+            unmap: get(MAX_UNMAP, 4) as u32,
+            unmap_descriptors: get(MAX_UNMAP_DESCRIPTORS, 4) as u32,
+            unmap_granularity: get(OPTIMAL_UNMAP_GRANULARITY, 4) as u32,
+            unmap_alignment: UGAVALID.is_set(page).then(|| get(UNMAP_ALIGNMENT, 4) as u32),
+            write_same: get(MAX_WRITE_SAME, 8),
+            atomic_transfer: get(MAX_ATOMIC, 4) as u32,
         }
     }
+
+    /// Encodes page B0h. PERIPHERAL QUALIFIER and PERIPHERAL DEVICE TYPE are zero.
+    pub fn encode(&self) -> [u8; 64] {
+        let mut page = [0; 64];
+        set_header(&mut page, vpd::BLOCK_LIMITS);
+        for (field, value) in [
+            (WSNZ, self.write_same_non_zero.into()),
+            (MAX_COMPARE_AND_WRITE, self.compare_and_write.into()),
+            (OPTIMAL_GRANULARITY, self.optimal_granularity.into()),
+            (MAX_TRANSFER, self.transfer.into()),
+            (OPTIMAL_TRANSFER, self.optimal_transfer.into()),
+            (MAX_UNMAP, self.unmap.into()),
+            (MAX_UNMAP_DESCRIPTORS, self.unmap_descriptors.into()),
+            (OPTIMAL_UNMAP_GRANULARITY, self.unmap_granularity.into()),
+            (UGAVALID, self.unmap_alignment.is_some().into()),
+            (UNMAP_ALIGNMENT, self.unmap_alignment.unwrap_or(0).into()),
+            (MAX_WRITE_SAME, self.write_same),
+            (MAX_ATOMIC, self.atomic_transfer.into()),
+        ] {
+            field.set(&mut page, value);
+        }
+        page
+    }
 }
+
+const LBPU: BitField = BitField::flag(5, 7);
+const LBPWS: BitField = BitField::flag(5, 6);
+const LBPWS10: BitField = BitField::flag(5, 5);
+/// The low bit of LBPRZ.
+const LBPRZ: BitField = BitField::flag(5, 2);
+const ANC_SUP: BitField = BitField::flag(5, 1);
+const PROVISIONING_TYPE: BitField = BitField::bits(6, 2, 3);
 
 /// The commands that deallocate blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,19 +104,43 @@ pub struct Provisioning {
     pub unmap: bool,
     /// LBPWS: WRITE SAME(16) with UNMAP.
     pub write_same_16: bool,
+    /// LBPWS10: WRITE SAME(10) with UNMAP.
+    pub write_same_10: bool,
     /// The low bit of LBPRZ: deallocated blocks read as zeros.
     pub reads_zero: bool,
+    /// ANC_SUP: blocks can be anchored.
+    pub anchor: bool,
+    /// PROVISIONING TYPE: 0 not reported, 1 resource provisioned, 2 thin.
+    pub kind: u8,
 }
 
 impl Provisioning {
+    /// [`Provisioning::kind`] of thin provisioning.
+    pub const THIN: u8 = 2;
+
     /// Decodes page B2h. Missing bytes count as zeros.
     pub fn decode(page: &[u8]) -> Provisioning {
-        let flags = get(page, 5, 1);
         Provisioning {
-            unmap: flags & 0x80 != 0,
-            write_same_16: flags & 0x40 != 0,
-            reads_zero: flags & 0x04 != 0,
+            unmap: LBPU.is_set(page),
+            write_same_16: LBPWS.is_set(page),
+            write_same_10: LBPWS10.is_set(page),
+            reads_zero: LBPRZ.is_set(page),
+            anchor: ANC_SUP.is_set(page),
+            kind: PROVISIONING_TYPE.get_u8(page),
         }
+    }
+
+    /// Encodes page B2h. PERIPHERAL QUALIFIER and PERIPHERAL DEVICE TYPE are zero.
+    pub fn encode(&self) -> [u8; 8] {
+        let mut page = [0; 8];
+        set_header(&mut page, vpd::PROVISIONING);
+        LBPU.set(&mut page, self.unmap.into());
+        LBPWS.set(&mut page, self.write_same_16.into());
+        LBPWS10.set(&mut page, self.write_same_10.into());
+        LBPRZ.set(&mut page, self.reads_zero.into());
+        ANC_SUP.set(&mut page, self.anchor.into());
+        PROVISIONING_TYPE.set(&mut page, self.kind.into());
+        page
     }
 }
 
@@ -61,24 +152,38 @@ mod tests {
     fn block_limits_cut_anywhere_lack_what_is_missing() {
         let b: Vec<u8> = (0..64).collect();
         let whole = BlockLimits {
+            write_same_non_zero: false,
             compare_and_write: 5,
+            optimal_granularity: 0x0607,
             transfer: 0x0809_0a0b,
             optimal_transfer: 0x0c0d_0e0f,
             unmap: 0x1415_1617,
+            unmap_descriptors: 0x1819_1a1b,
+            unmap_granularity: 0x1c1d_1e1f,
+            unmap_alignment: None,
             write_same: 0x2425_2627_2829_2a2b,
+            atomic_transfer: 0x2c2d_2e2f,
         };
         assert_eq!(BlockLimits::decode(&b), whole);
-        assert_eq!(BlockLimits::decode(&b[..43]), BlockLimits { write_same: 0, ..whole });
+        assert_eq!(BlockLimits::decode(&b[..43]), BlockLimits { write_same: 0, atomic_transfer: 0, ..whole });
         let none = BlockLimits::default();
-        assert_eq!(BlockLimits::decode(&b[..11]), BlockLimits { compare_and_write: 5, ..none });
+        let start = BlockLimits { compare_and_write: 5, optimal_granularity: 0x0607, ..none };
+        assert_eq!(BlockLimits::decode(&b[..11]), start);
+        let aligned = BlockLimits { write_same_non_zero: true, unmap_alignment: Some(7), ..whole };
+        assert_eq!(BlockLimits::decode(&aligned.encode()), aligned);
+        assert_eq!((aligned.encode()[4], &aligned.encode()[32..36]), (1, &[0x80, 0, 0, 7][..]));
         (0..6).for_each(|n| assert_eq!(BlockLimits::decode(&b[..n]), none, "{n} bytes"));
     }
 
     #[test]
     fn provisioning_flags_are_those_of_byte_5() {
         let page = [0, 0xb2, 0, 4, 0, 0xc4, 0, 0];
-        let whole = Provisioning { unmap: true, write_same_16: true, reads_zero: true };
-        assert_eq!(Provisioning::decode(&page), whole);
+        let whole =
+            Provisioning { unmap: true, write_same_16: true, reads_zero: true, ..Provisioning::default() };
+        assert_eq!((Provisioning::decode(&page), whole.encode()), (whole, page));
+        let all = Provisioning { write_same_10: true, anchor: true, kind: Provisioning::THIN, ..whole };
+        assert_eq!(all.encode(), [0, 0xb2, 0, 4, 0, 0xe6, 2, 0]);
+        assert_eq!(Provisioning::decode(&all.encode()), all);
         (0..6)
             .for_each(|n| assert_eq!(Provisioning::decode(&page[..n]), Provisioning::default(), "{n} bytes"));
     }

@@ -1,4 +1,9 @@
-//! The eight bytes of a LUN (SAM-5 section 4.7).
+//! The eight bytes of a LUN (SAM-5 section 4.7), and the list of REPORT LUNS (SPC-5 section 6.33).
+
+use super::BitField;
+
+/// LUN LIST LENGTH of the data of REPORT LUNS, in bytes.
+const LIST_LENGTH: BitField = BitField::bytes(0, 4);
 
 /// REPORT LUNS well-known logical unit.
 pub const REPORT_LUNS: u64 = 0xc101 << 48;
@@ -36,6 +41,15 @@ pub fn encode(lun: u16) -> u64 {
     (first as u64) << 48
 }
 
+/// The data of REPORT LUNS.
+pub fn encode_list(luns: impl Iterator<Item = u64>) -> Vec<u8> {
+    let mut b = vec![0; 8];
+    luns.for_each(|lun| b.extend_from_slice(&lun.to_be_bytes()));
+    let len = b.len() as u64 - 8;
+    LIST_LENGTH.set(&mut b, len);
+    b
+}
+
 /// A LUN for messages: its number, or sixteen hexadecimal digits if [`decode`] returns `None`.
 pub fn shown(lun: u64) -> String {
     decode(lun).map_or_else(|| format!("{lun:016x}"), |number| number.to_string())
@@ -52,6 +66,14 @@ mod tests {
         {
             assert_eq!(shown(lun), text);
         }
+    }
+
+    #[test]
+    fn lun_list_begins_with_its_length() {
+        assert_eq!(encode_list(std::iter::empty()), [0; 8]);
+        let list = encode_list([encode(1), REPORT_LUNS].into_iter());
+        let luns = [[0, 0, 0, 16, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0, 0, 0], [0xc1, 1, 0, 0, 0, 0, 0, 0]];
+        assert_eq!(list, luns.concat());
     }
 
     #[test]

@@ -1,47 +1,14 @@
 //! Parameter data of other commands: supported commands and task management functions, target port groups, log pages,
 //! provisioning status (SPC-5 sections 6.35 to 6.37 and 7.3, SBC-4 section 5.6).
 
-use super::fields::{Field, flag, get, name_of, split};
+mod supported;
+
+use super::fields::{get, name_of, split};
 use super::log::{LogPageHeader, LogParameterHeader};
 use crate::be;
-
-/// A command descriptor of REPORT SUPPORTED OPERATION CODES.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SupportedCommand {
-    /// Operation code.
-    pub opcode: u8,
-    /// Service action, if the operation code has service actions.
-    pub action: Option<u16>,
-    /// Bytes of the CDB.
-    pub len: u16,
-}
-
-/// The command descriptors in the data of REPORT SUPPORTED OPERATION CODES. Command timeouts descriptors are skipped.
-pub fn commands(answer: &[u8]) -> impl Iterator<Item = SupportedCommand> {
-    let rest = answer.get(4..).unwrap_or(&[]);
-    let rest = &rest[..rest.len().min(get(answer, 0, 4) as usize)];
-    let all = split(rest, |b| Some(if *b.get(5)? & 2 != 0 { 20 } else { 8 }));
-    all.map(|d| SupportedCommand {
-        opcode: d[0],
-        action: (d[5] & 1 != 0).then(|| be::get16(&d[2..])),
-        len: be::get16(&d[6..]),
-    })
-}
-
-/// Fields of REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS.
-pub static FUNCTIONS: &[Field] = &[
-    flag("abort_task", 0, 7),
-    flag("abort_task_set", 0, 6),
-    flag("clear_aca", 0, 5),
-    flag("clear_task_set", 0, 4),
-    flag("logical_unit_reset", 0, 3),
-    flag("query_task", 0, 2),
-    flag("target_reset", 0, 1),
-    flag("wakeup", 0, 0),
-    flag("query_asynchronous_event", 1, 2),
-    flag("query_task_set", 1, 1),
-    flag("i_t_nexus_reset", 1, 0),
-];
+pub use supported::{
+    CommandSupport, FUNCTIONS, SupportedCommand, commands, encode_commands, encode_functions, task_management,
+};
 
 /// A target port group descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,17 +143,6 @@ fn number(value: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn timeouts_descriptors_are_skipped() {
-        let plain = [0x28, 0, 0, 0, 0, 0, 0, 10];
-        let timed = [&[0x9e, 0, 0, 0x10, 0, 3, 0, 16][..], &[0, 10], &[0; 10]].concat();
-        let b = [&[0, 0, 0, 28][..], &plain, &timed].concat();
-        let all: Vec<_> = commands(&b).collect();
-        assert_eq!(all[0], SupportedCommand { opcode: 0x28, action: None, len: 10 });
-        assert_eq!(all[1], SupportedCommand { opcode: 0x9e, action: Some(0x10), len: 16 });
-        (0..b.len()).for_each(|n| assert!(commands(&b[..n]).count() < 2));
-    }
 
     #[test]
     fn target_port_groups_decode() {

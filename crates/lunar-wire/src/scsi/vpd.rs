@@ -1,6 +1,13 @@
 //! Vital product data pages (SPC-5 section 7.7, SBC-4 section 6.6).
 
+mod designator;
+mod pages;
+
+use super::BitField;
 use super::fields::{self, Field, ascii, bits, flag, get, name_of, named, number, numbered, split};
+
+pub use designator::{Designator, ScsiPortDescriptor, descriptors, designators, ports, relative};
+pub use pages::{BlockCharacteristics, ExtendedInquiry};
 
 /// Names of VPD pages.
 const NAMES: &[(u64, &str)] = &[
@@ -140,122 +147,67 @@ pub const SUPPORTED_PAGES: u8 = 0x00;
 pub const SERIAL_NUMBER: u8 = 0x80;
 /// Device identification.
 pub const IDENTIFICATION: u8 = 0x83;
+/// Management network addresses.
+pub const MANAGEMENT_ADDRESSES: u8 = 0x85;
+/// Extended INQUIRY data.
+pub const EXTENDED_INQUIRY: u8 = 0x86;
+/// Mode page policy.
+pub const MODE_PAGE_POLICY: u8 = 0x87;
+/// SCSI ports.
+pub const SCSI_PORTS: u8 = 0x88;
+/// Third-party copy.
+pub const THIRD_PARTY_COPY: u8 = 0x8f;
 /// Block limits.
 pub const BLOCK_LIMITS: u8 = 0xb0;
+/// Block device characteristics.
+pub const BLOCK_CHARACTERISTICS: u8 = 0xb1;
 /// Logical block provisioning.
 pub const PROVISIONING: u8 = 0xb2;
 
+/// Bytes of the page header.
+const HEADER: usize = 4;
+const PAGE_CODE: BitField = BitField::bytes(1, 1);
+const PAGE_LENGTH: BitField = BitField::bytes(2, 2);
+
 /// PAGE CODE.
 pub fn code(page: &[u8]) -> Option<u8> {
-    page.get(1).copied()
+    (page.len() > 1).then(|| PAGE_CODE.get_u8(page))
 }
 
 /// Bytes of the whole page by its PAGE LENGTH; `None` without a page header.
 pub fn whole_len(page: &[u8]) -> Option<usize> {
-    (page.len() >= 4).then(|| 4 + get(page, 2, 2) as usize)
+    (page.len() >= HEADER).then(|| HEADER + usize::from(PAGE_LENGTH.get_u16(page)))
 }
 
 /// All bytes after the page header, whatever PAGE LENGTH is.
 pub fn after_header(page: &[u8]) -> &[u8] {
-    page.get(4..).unwrap_or(&[])
+    page.get(HEADER..).unwrap_or(&[])
 }
 
 /// The bytes after the page header, up to PAGE LENGTH.
 pub fn body(page: &[u8]) -> &[u8] {
     let rest = after_header(page);
-    &rest[..rest.len().min(get(page, 2, 2) as usize)]
+    &rest[..rest.len().min(whole_len(page).map_or(0, |len| len - HEADER))]
+}
+
+/// A page of these bytes after the header. PERIPHERAL QUALIFIER and PERIPHERAL DEVICE TYPE are zero.
+pub fn encode(code: u8, body: &[u8]) -> Vec<u8> {
+    let mut page = vec![0; HEADER];
+    page.extend_from_slice(body);
+    set_header(&mut page, code);
+    page
+}
+
+/// Writes PAGE CODE and PAGE LENGTH into the header of a whole page.
+pub(super) fn set_header(page: &mut [u8], code: u8) {
+    let len = page.len() - HEADER;
+    PAGE_CODE.set(page, code.into());
+    PAGE_LENGTH.set(page, len as u64);
 }
 
 /// The unit serial number (page 80h).
 pub fn serial(page: &[u8]) -> String {
     fields::text(body(page))
-}
-
-/// A designation descriptor (SPC-5 section 7.7.6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Designator<'a> {
-    /// PROTOCOL IDENTIFIER, if PIV is set.
-    pub protocol: Option<u8>,
-    /// CODE SET: 1 binary, 2 ASCII, 3 UTF-8.
-    pub code_set: u8,
-    /// ASSOCIATION: 0 the logical unit, 1 the target port, 2 the target device.
-    pub association: u8,
-    /// DESIGNATOR TYPE.
-    pub kind: u8,
-    /// The designator.
-    pub value: &'a [u8],
-    /// The whole descriptor.
-    pub whole: &'a [u8],
-}
-
-impl Designator<'_> {
-    /// [`Designator::kind`] of a T10 vendor ID.
-    pub const T10: u8 = 1;
-    /// [`Designator::kind`] of EUI-64.
-    pub const EUI: u8 = 2;
-    /// [`Designator::kind`] of NAA.
-    pub const NAA: u8 = 3;
-    /// [`Designator::kind`] of a target port group.
-    pub const PORT_GROUP: u8 = 5;
-    /// [`Designator::kind`] of a SCSI name string.
-    pub const SCSI_NAME: u8 = 8;
-
-    /// The name of its association.
-    pub fn of(&self) -> &'static str {
-        ["logical unit", "target port", "target device", "reserved"][usize::from(self.association & 3)]
-    }
-
-    /// The name of its designator type.
-    pub fn kind_name(&self) -> Option<&'static str> {
-        const KINDS: &[(u64, &str)] = &[
-            (0, "vendor specific"),
-            (1, "T10 vendor"),
-            (2, "EUI-64"),
-            (3, "NAA"),
-            (4, "relative target port"),
-            (5, "target port group"),
-            (6, "logical unit group"),
-            (7, "MD5 logical unit identifier"),
-            (8, "SCSI name"),
-            (9, "protocol specific port"),
-            (10, "UUID"),
-        ];
-        name_of(KINDS, self.kind.into())
-    }
-
-    /// The number of a relative target port, a target port group or a logical unit group.
-    pub fn number(&self) -> Option<u16> {
-        let is_number = (4..=6).contains(&self.kind) && self.value.len() >= 4;
-        is_number.then(|| get(self.value, 2, 2) as u16)
-    }
-
-    /// The designator as text: a number, text, or hexadecimal digits.
-    pub fn text(&self) -> String {
-        match (self.number(), self.code_set) {
-            (Some(number), _) => number.to_string(),
-            (None, 2) => fields::text(self.value),
-            (None, 3) => fields::utf8(self.value),
-            _ => self.value.iter().map(|byte| format!("{byte:02x}")).collect(),
-        }
-    }
-}
-
-/// The designation descriptors in `bytes`, a list without a page header.
-pub fn descriptors(bytes: &[u8]) -> impl Iterator<Item = Designator<'_>> {
-    let all = split(bytes, |b| Some(4 + usize::from(*b.get(3)?)));
-    all.map(|whole| Designator {
-        protocol: (whole[1] & 0x80 != 0).then_some(whole[0] >> 4),
-        code_set: whole[0] & 0x0f,
-        association: whole[1] >> 4 & 3,
-        kind: whole[1] & 0x0f,
-        value: &whole[4..],
-        whole,
-    })
-}
-
-/// All designators of the device identification page (83h).
-pub fn designators(page: &[u8]) -> impl Iterator<Item = Designator<'_>> {
-    descriptors(body(page))
 }
 
 /// Management network addresses (page 85h): service and address of each.
@@ -277,38 +229,50 @@ pub fn addresses(page: &[u8]) -> impl Iterator<Item = (&'static str, String)> {
     })
 }
 
-/// Mode page policy descriptors (page 87h): page code, subpage code, MLUS, policy.
-pub fn policies(page: &[u8]) -> impl Iterator<Item = (u8, u8, bool, &'static str)> {
-    const SHARED: [&str; 4] = ["shared", "per target port", "obsolete", "per I_T nexus"];
-    body(page).chunks_exact(4).map(|d| (d[0] & 0x3f, d[1], d[2] & 0x80 != 0, SHARED[usize::from(d[2] & 3)]))
+/// A mode page policy descriptor (page 87h).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ModePagePolicy {
+    /// POLICY PAGE CODE; 3Fh for all pages.
+    pub page: u8,
+    /// POLICY SUBPAGE CODE; FFh for all subpages.
+    pub subpage: u8,
+    /// MLUS: logical units share the page.
+    pub multiple_units: bool,
+    /// MODE PAGE POLICY: 0 shared, 1 per target port, 3 per I_T nexus.
+    pub policy: u8,
 }
 
-/// A SCSI port designation descriptor (page 88h).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ScsiPortDescriptor<'a> {
-    /// RELATIVE PORT IDENTIFIER.
-    pub number: u16,
-    designators: &'a [u8],
-}
+impl ModePagePolicy {
+    const PAGE: BitField = BitField::bits(0, 5, 6);
+    const SUBPAGE: BitField = BitField::bytes(1, 1);
+    const MLUS: BitField = BitField::flag(2, 7);
+    const POLICY: BitField = BitField::bits(2, 1, 2);
 
-impl<'a> ScsiPortDescriptor<'a> {
-    /// Target port designators.
-    pub fn designators(&self) -> impl Iterator<Item = Designator<'a>> + use<'a> {
-        descriptors(self.designators)
+    fn decode(d: &[u8]) -> ModePagePolicy {
+        ModePagePolicy {
+            page: Self::PAGE.get_u8(d),
+            subpage: Self::SUBPAGE.get_u8(d),
+            multiple_units: Self::MLUS.is_set(d),
+            policy: Self::POLICY.get_u8(d),
+        }
+    }
+
+    /// Encodes the descriptor.
+    pub fn encode(&self) -> [u8; 4] {
+        let mut d = [0; 4];
+        Self::PAGE.set(&mut d, self.page.into());
+        Self::SUBPAGE.set(&mut d, self.subpage.into());
+        Self::MLUS.set(&mut d, self.multiple_units.into());
+        Self::POLICY.set(&mut d, self.policy.into());
+        d
     }
 }
 
-/// The descriptors of the SCSI ports page (88h).
-pub fn ports(page: &[u8]) -> impl Iterator<Item = ScsiPortDescriptor<'_>> {
-    let head = |b: &[u8]| 8 + get(b, 6, 2) as usize;
-    let all = split(body(page), move |b| {
-        let end = head(b);
-        (b.len() >= end + 4).then(|| end + 4 + get(b, end + 2, 2) as usize)
-    });
-    all.map(move |one| ScsiPortDescriptor {
-        number: get(one, 2, 2) as u16,
-        designators: &one[head(one) + 4..],
-    })
+/// Mode page policy descriptors (page 87h): page code, subpage code, MLUS, policy.
+pub fn policies(page: &[u8]) -> impl Iterator<Item = (u8, u8, bool, &'static str)> {
+    const SHARED: [&str; 4] = ["shared", "per target port", "obsolete", "per I_T nexus"];
+    let all = body(page).chunks_exact(4).map(ModePagePolicy::decode);
+    all.map(|d| (d.page, d.subpage, d.multiple_units, SHARED[usize::from(d.policy)]))
 }
 
 /// Third-party copy descriptors (page 8Fh): type and name of each.
@@ -339,30 +303,6 @@ mod tests {
     }
 
     #[test]
-    fn designators_are_decoded_in_order() {
-        let body = [
-            &[1, 3, 0, 8, 0x60, 1, 2, 3, 4, 5, 6, 7][..],
-            &[0x51, 0x94, 0, 4, 0, 0, 1, 2],
-            &[0x53, 0xa8, 0, 8],
-            b"iqn.a\x1b\0\0",
-        ]
-        .concat();
-        let page = page(0x83, &body);
-        let all: Vec<_> = designators(&page).collect();
-        let rows: Vec<_> = all.iter().map(|d| (d.of(), d.kind_name().unwrap(), d.text())).collect();
-        assert_eq!(
-            rows,
-            [
-                ("logical unit", "NAA", "6001020304050607".into()),
-                ("target port", "relative target port", "258".into()),
-                ("target device", "SCSI name", "iqn.a?".to_string()),
-            ]
-        );
-        assert_eq!((all[0].protocol, all[1].protocol), (None, Some(5)));
-        (0..page.len()).for_each(|n| assert!(designators(&page[..n]).count() < 3));
-    }
-
-    #[test]
     fn page_header_is_read_as_far_as_it_goes() {
         let page = page(0xb0, &[1, 2]);
         assert_eq!((code(&page), whole_len(&page), after_header(&page)), (Some(0xb0), Some(6), &[1, 2][..]));
@@ -374,30 +314,12 @@ mod tests {
     }
 
     #[test]
-    fn only_ports_and_groups_have_a_number() {
-        let number = |kind, value| {
-            let whole = &[][..];
-            Designator { protocol: None, code_set: 1, association: 1, kind, value, whole }.number()
-        };
-        assert_eq!(number(Designator::PORT_GROUP, &[0, 0, 1, 2]), Some(258));
-        assert_eq!(number(Designator::PORT_GROUP, &[0, 0, 1]), None);
-        assert_eq!(number(Designator::NAA, &[0, 0, 1, 2]), None);
-    }
-
-    #[test]
-    fn scsi_ports_have_designators() {
-        let name = [&[0x53, 0x98, 0, 4][..], b"iqn\0"].concat();
-        let port = |n| [&[0, 0, 0, n, 0, 0, 0, 0, 0, 0, 0, 8][..], &name].concat();
-        let page = page(0x88, &[port(1), port(2)].concat());
-        let all: Vec<_> = ports(&page).map(|p| (p.number, p.designators().next().unwrap().text())).collect();
-        assert_eq!(all, [(1, "iqn".into()), (2, "iqn".to_string())]);
-    }
-
-    #[test]
     fn vpd_lists_decode() {
         assert_eq!(serial(&page(0x80, b"S\x1b1 ")), "S?1");
         let policy = page(0x87, &[0x3f, 0xff, 0x80, 0]);
         assert_eq!(policies(&policy).collect::<Vec<_>>(), [(0x3f, 0xff, true, "shared")]);
+        let one = ModePagePolicy { page: 0x3f, subpage: 0xff, multiple_units: true, policy: 0 };
+        assert_eq!(encode(MODE_PAGE_POLICY, &one.encode()), policy);
         let address = page(0x85, &[&[1, 0, 0, 8][..], b"http://a"].concat());
         let all: Vec<_> = addresses(&address).collect();
         assert_eq!(all, [("storage configuration", "http://a".to_string())]);

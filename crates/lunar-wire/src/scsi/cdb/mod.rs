@@ -2,25 +2,36 @@
 //! module has the fields of the command of its name, for a device server.
 
 mod buffer;
+mod capacity;
 mod defects;
 mod diagnostic;
+mod identify;
 mod log;
 mod medium;
 mod mode;
+mod multimedia;
 mod opcode;
 mod ready;
 pub mod sanitize;
+mod supported;
 
 use super::op;
 use crate::be;
 pub use buffer::{read_buffer_10, write_buffer};
+pub use capacity::{read_capacity_10, read_capacity_16};
 pub use defects::{read_defect_data_10, read_defect_data_12};
 pub use diagnostic::{receive_diagnostic_results, send_diagnostic};
+pub use identify::{inquiry, report_luns};
 pub use log::{log_select, log_sense};
 pub use medium::{prevent_allow_medium_removal, start_stop_unit};
 pub use mode::{mode_select_6, mode_select_10, mode_sense_6, mode_sense_10};
+pub use multimedia::{
+    get_configuration, get_event_status, mechanism_status, read_disc_information, read_toc,
+    read_track_information,
+};
 pub use opcode::OPERATION_CODE;
 pub use ready::request_sense;
+pub use supported::{report_supported_operation_codes, report_task_management};
 
 /// A CDB of at most 16 bytes, padded with zeros.
 pub type Cdb = [u8; 16];
@@ -48,16 +59,16 @@ pub fn test_unit_ready() -> Cdb {
 /// INQUIRY (SPC-5 section 6.6) of standard data, or of a VPD page. `len` is the allocation length in bytes.
 pub fn inquiry(page: Option<u8>, len: u16) -> Cdb {
     let mut c = cdb(op::INQUIRY);
-    c[1] = page.is_some().into();
-    c[2] = page.unwrap_or(0);
-    be::put16(&mut c[3..], len);
+    inquiry::EVPD.set(&mut c, page.is_some().into());
+    inquiry::PAGE_CODE.set(&mut c, page.unwrap_or(0).into());
+    inquiry::ALLOCATION_LENGTH.set(&mut c, len.into());
     c
 }
 
 /// REPORT LUNS (SPC-5 section 6.34) of the logical units without the well-known ones.
 pub fn report_luns(len: u32) -> Cdb {
     let mut c = cdb(op::REPORT_LUNS);
-    be::put32(&mut c[6..], len);
+    report_luns::ALLOCATION_LENGTH.set(&mut c, len.into());
     c
 }
 
@@ -70,7 +81,7 @@ pub fn read_capacity_10() -> Cdb {
 pub fn read_capacity_16(len: u32) -> Cdb {
     let mut c = cdb(op::SERVICE_ACTION_IN_16);
     c[1] = 0x10;
-    be::put32(&mut c[10..], len);
+    read_capacity_16::ALLOCATION_LENGTH.set(&mut c, len.into());
     c
 }
 
@@ -185,7 +196,7 @@ pub fn report_target_port_groups(len: u32) -> Cdb {
 pub fn report_supported_operation_codes(len: u32) -> Cdb {
     let mut c = cdb(op::MAINTENANCE_IN);
     c[1] = 0x0c;
-    be::put32(&mut c[6..], len);
+    report_supported_operation_codes::ALLOCATION_LENGTH.set(&mut c, len.into());
     c
 }
 
@@ -193,7 +204,7 @@ pub fn report_supported_operation_codes(len: u32) -> Cdb {
 pub fn report_task_management(len: u32) -> Cdb {
     let mut c = cdb(op::MAINTENANCE_IN);
     c[1] = 0x0d;
-    be::put32(&mut c[6..], len);
+    report_task_management::ALLOCATION_LENGTH.set(&mut c, len.into());
     c
 }
 
