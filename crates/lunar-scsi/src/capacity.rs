@@ -2,8 +2,9 @@
 
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{PeripheralDeviceType, Plan, PlanResult};
-use lunar_wire::be;
-use lunar_wire::scsi::{Sense, op};
+use lunar_wire::scsi::cdb::{read_capacity_10, read_capacity_16};
+use lunar_wire::scsi::inquiry::Capacity;
+use lunar_wire::scsi::{BitField, Sense, op};
 
 /// Service action of READ CAPACITY(16).
 pub(crate) const READ_CAPACITY_16: u16 = 0x10;
@@ -12,7 +13,7 @@ pub(crate) const READ_CAPACITY_16: u16 = 0x10;
 pub(crate) const ROWS: &[Row] = &[
     Row::new(
         op::READ_CAPACITY_10,
-        read_capacity_10,
+        read_10,
         ReservationClass::Always,
         ChangeScope::Nothing,
         &[0x25, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0x01, 0],
@@ -22,7 +23,7 @@ pub(crate) const ROWS: &[Row] = &[
     .medium(),
     Row::new(
         op::SERVICE_ACTION_IN_16,
-        read_capacity_16,
+        read_16,
         ReservationClass::Always,
         ChangeScope::Nothing,
         &[0x9e, 0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01, 0],
@@ -34,32 +35,35 @@ pub(crate) const ROWS: &[Row] = &[
     .medium(),
 ];
 
-fn read_capacity_10(cx: &mut CommandContext<'_>) -> PlanResult {
-    // If PMI (obsolete) is 0, the LBA must be 0.
-    if cx.cdb[8] & 1 == 0 && be::get32(&cx.cdb[2..]) != 0 {
-        return Err(Sense::cdb_field(2, 7).into());
-    }
-    let mut b = vec![0; 8];
-    be::put32(&mut b, u32::try_from(last_lba(cx)).unwrap_or(u32::MAX));
-    be::put32(&mut b[4..], cx.lu.settings().block_size);
-    Ok(Plan::Data(b))
+fn read_10(cx: &mut CommandContext<'_>) -> PlanResult {
+    use read_capacity_10::{LOGICAL_BLOCK_ADDRESS, PMI};
+    check(cx, LOGICAL_BLOCK_ADDRESS, PMI)?;
+    Ok(Plan::Data(capacity(cx).encode_10().to_vec()))
 }
 
-fn read_capacity_16(cx: &mut CommandContext<'_>) -> PlanResult {
-    if cx.cdb[14] & 1 == 0 && be::get64(&cx.cdb[2..]) != 0 {
-        return Err(Sense::cdb_field(2, 7).into());
+fn read_16(cx: &mut CommandContext<'_>) -> PlanResult {
+    use read_capacity_16::{ALLOCATION_LENGTH, LOGICAL_BLOCK_ADDRESS, PMI};
+    check(cx, LOGICAL_BLOCK_ADDRESS, PMI)?;
+    Ok(Plan::data_cut(capacity(cx).encode_16().to_vec(), ALLOCATION_LENGTH.get_u32(cx.cdb)))
+}
+
+/// If PMI (obsolete) is 0, the LBA must be 0.
+fn check(cx: &CommandContext<'_>, lba: BitField, pmi: BitField) -> Result<(), Sense> {
+    match pmi.is_set(cx.cdb) || !lba.is_set(cx.cdb) {
+        true => Ok(()),
+        false => Err(Sense::in_cdb(lba)),
     }
+}
+
+fn capacity(cx: &CommandContext<'_>) -> Capacity {
     let settings = cx.lu.settings();
-    let mut b = vec![0; 32];
-    be::put64(&mut b, last_lba(cx));
-    be::put32(&mut b[8..], settings.block_size);
-    // LOGICAL BLOCKS PER PHYSICAL BLOCK EXPONENT.
-    b[13] = (settings.physical_block_size / settings.block_size).trailing_zeros() as u8;
-    if settings.thin {
-        // LBPME, and LBPRZ: unmapped blocks read as zeros.
-        b[14] = 0xc0;
+    Capacity {
+        last_lba: last_lba(cx),
+        block_size: settings.block_size,
+        physical_exponent: (settings.physical_block_size / settings.block_size).trailing_zeros() as u8,
+        thin: settings.thin,
+        unmapped_reads_zero: settings.thin,
     }
-    Ok(Plan::data_cut(b, be::get32(&cx.cdb[10..])))
 }
 
 /// The last LBA. An empty medium has none; it is not ready, so this value is not sent.

@@ -2,85 +2,62 @@
 //! 7.8.6).
 
 use crate::table::CommandContext;
-use crate::{TargetPort, TransportProtocol};
+use crate::{LuIdentity, TargetPort, TransportProtocol};
+use lunar_wire::scsi::vpd::{self, Designator, ScsiPortDescriptor};
 use lunar_wire::srp::PortId;
-
-/// Code sets.
-const BINARY: u8 = 1;
-const ASCII: u8 = 2;
-const UTF8: u8 = 3;
-
-/// Designator types.
-const T10_VENDOR: u8 = 1;
-const EUI_64: u8 = 2;
-const NAA: u8 = 3;
-const RELATIVE_PORT: u8 = 4;
-const PORT_GROUP: u8 = 5;
-const SCSI_NAME: u8 = 8;
-
-/// Byte 1 of a designator: ASSOCIATION, and PIV for ports and devices, which name their protocol.
-const UNIT: u8 = 0x00;
-const PORT: u8 = 0x90;
-const DEVICE: u8 = 0xa0;
 
 /// Device identification (83h).
 pub(crate) fn identification(cx: &CommandContext<'_>) -> Vec<u8> {
-    let settings = cx.lu.settings();
-    let identity = &settings.identity;
     let own = cx.port.own();
-    let (relative, group) = (u32::from(own.relative()).to_be_bytes(), u32::from(own.group).to_be_bytes());
-    let made = || {
-        let serial = format!("{:8}{}", identity.vendor, identity.serial);
-        let serial = designator(ASCII, UNIT, T10_VENDOR, serial.as_bytes());
-        [designator(BINARY, UNIT, NAA, &identity.naa), serial].concat()
-    };
+    let (relative, group) = (vpd::relative(own.relative()), vpd::relative(own.group));
+    let binary = |kind, value| of_port(own.protocol, Designator::new(Designator::BINARY, kind, value));
+    // SRP has no device names. The device is the same through all of its ports, so its iSCSI name is used.
+    let device = padded(&cx.port.target);
+    let device = Designator::new(Designator::UTF8, Designator::SCSI_NAME, &device)
+        .with_protocol(Designator::TARGET_DEVICE, TransportProtocol::Iscsi as u8);
     [
-        identity.designators.clone().unwrap_or_else(made),
-        of_protocol(own.protocol, designator(BINARY, PORT, RELATIVE_PORT, &relative)),
-        of_protocol(own.protocol, designator(BINARY, PORT, PORT_GROUP, &group)),
+        of_unit(&cx.lu.settings().identity),
+        binary(Designator::RELATIVE_PORT, &relative),
+        binary(Designator::PORT_GROUP, &group),
         port_name(cx, own),
-        // SRP has no device names. The device is the same through all of its ports, so its iSCSI name is used.
-        of_protocol(TransportProtocol::Iscsi, designator(UTF8, DEVICE, SCSI_NAME, &padded(&cx.port.target))),
+        device.encode(),
     ]
     .concat()
 }
 
+/// The designators of the logical unit: those of its definition, or NAA and T10 vendor ID.
+fn of_unit(identity: &LuIdentity) -> Vec<u8> {
+    let made = || {
+        let serial = format!("{:8}{}", identity.vendor, identity.serial);
+        let serial = Designator::new(Designator::ASCII, Designator::T10, serial.as_bytes()).encode();
+        let naa = Designator::new(Designator::BINARY, Designator::NAA, &identity.naa).encode();
+        [naa, serial].concat()
+    };
+    identity.designators.clone().unwrap_or_else(made)
+}
+
 /// SCSI ports (88h): each portal group has one target port for each protocol of its portals.
 pub(crate) fn ports(cx: &CommandContext<'_>) -> Vec<u8> {
-    let mut page = Vec::new();
-    for &port in cx.port.ports.iter() {
-        let name = port_name(cx, port);
-        page.extend_from_slice(&u32::from(port.relative()).to_be_bytes());
-        page.extend_from_slice(&[0, 0, 0, 0, 0, 0]);
-        page.extend_from_slice(&(name.len() as u16).to_be_bytes());
-        page.extend_from_slice(&name);
-    }
-    page
+    let one = |port: &TargetPort| ScsiPortDescriptor::new(port.relative(), &port_name(cx, *port)).encode();
+    cx.port.ports.iter().flat_map(one).collect()
 }
 
 /// The name of a target port: a SCSI name string (RFC 7143 section 4.4.2), or the SRP port identifier, which is an
 /// EUI-64 designator with identifier extension (SRP r16a section 4.3).
 fn port_name(cx: &CommandContext<'_>, port: TargetPort) -> Vec<u8> {
     let (target, tag) = (&cx.port.target, port.group);
-    let name = match port.protocol {
+    let name = |code_set, kind, value: &[u8]| of_port(port.protocol, Designator::new(code_set, kind, value));
+    match port.protocol {
         TransportProtocol::Iscsi => {
-            designator(UTF8, PORT, SCSI_NAME, &padded(&format!("{target},t,0x{tag:04x}")))
+            name(Designator::UTF8, Designator::SCSI_NAME, &padded(&format!("{target},t,0x{tag:04x}")))
         }
-        TransportProtocol::Srp => designator(BINARY, PORT, EUI_64, &PortId::of_name(target).0),
-    };
-    of_protocol(port.protocol, name)
+        TransportProtocol::Srp => name(Designator::BINARY, Designator::EUI, &PortId::of_name(target).0),
+    }
 }
 
-/// Sets PROTOCOL IDENTIFIER in the designator of a port or device.
-fn of_protocol(protocol: TransportProtocol, mut designator: Vec<u8>) -> Vec<u8> {
-    designator[0] |= (protocol as u8) << 4;
-    designator
-}
-
-fn designator(code_set: u8, of: u8, kind: u8, value: &[u8]) -> Vec<u8> {
-    // An iSCSI name has at most 223 bytes. Cut a longer value, so that the length field stays right.
-    let value = &value[..value.len().min(252)];
-    [&[code_set, of | kind, 0, value.len() as u8], value].concat()
+/// Encodes a designator of a target port.
+fn of_port(protocol: TransportProtocol, designator: Designator<'_>) -> Vec<u8> {
+    designator.with_protocol(Designator::TARGET_PORT, protocol as u8).encode()
 }
 
 /// Appends at least one NUL, up to a multiple of four bytes.

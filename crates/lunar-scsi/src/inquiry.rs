@@ -2,7 +2,8 @@
 
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{LuSettings, PeripheralDeviceType, Plan, PlanResult, TransportProtocol, vpd};
-use lunar_wire::be;
+use lunar_wire::scsi::cdb::inquiry::{ALLOCATION_LENGTH, EVPD, PAGE_CODE};
+use lunar_wire::scsi::inquiry::{Peripheral, StandardInquiry};
 use lunar_wire::scsi::{Sense, op};
 
 const INQUIRY: &[u8] = &[0x12, 0x01, 0xff, 0xff, 0xff, 0];
@@ -15,8 +16,6 @@ pub(crate) const ROWS: &[Row] =
         .in_standby()
         .while_sanitizing()];
 
-/// Bytes of standard data, up to and including the reserved bytes after the version descriptors.
-const LEN: usize = 96;
 /// VERSION: SPC-4.
 const VERSION: u8 = 6;
 /// Version descriptors: SAM-5, SPC-4, the standard of the device type, and that of the port's protocol.
@@ -35,59 +34,57 @@ impl PeripheralDeviceType {
             PeripheralDeviceType::CdRom => 0x05,
         }
     }
+
+    /// The first byte of standard data and of VPD pages.
+    pub(crate) fn peripheral(self) -> Peripheral {
+        Peripheral { qualifier: 0, device_type: self.device_type() }
+    }
 }
 
 fn inquiry(cx: &mut CommandContext<'_>) -> PlanResult {
-    let data = match (cx.cdb[1] & 1, cx.cdb[2]) {
-        (0, 0) => standard(&cx.lu.settings(), cx.port.own().protocol),
-        (0, _) => return Err(Sense::cdb_field(2, 7).into()),
-        (_, page) => vpd::page(cx, page).ok_or(Sense::cdb_field(2, 7))?,
+    let data = match (EVPD.is_set(cx.cdb), PAGE_CODE.get_u8(cx.cdb)) {
+        (false, 0) => standard(&cx.lu.settings(), cx.port.own().protocol),
+        (false, _) => return Err(Sense::in_cdb(PAGE_CODE).into()),
+        (true, page) => vpd::page(cx, page).ok_or(Sense::in_cdb(PAGE_CODE))?,
     };
-    Ok(Plan::data_cut(data, be::get16(&cx.cdb[3..]) as u32))
+    Ok(Plan::data_cut(data, ALLOCATION_LENGTH.get_u32(cx.cdb)))
 }
 
-/// The fields common to all standard data: qualifier and type, and the text fields.
-pub(crate) fn head(device: u8, vendor: &str, product: &str, revision: &str) -> Vec<u8> {
-    let mut b = vec![0; LEN];
-    b[0] = device;
-    b[2] = VERSION;
-    // HISUP, RESPONSE DATA FORMAT 2.
-    b[3] = 0x12;
-    b[4] = (LEN - 5) as u8;
-    // CMDQUE.
-    b[7] = 0x02;
-    text(&mut b[8..16], vendor);
-    text(&mut b[16..32], product);
-    text(&mut b[32..36], revision);
-    b
+/// The values common to all standard data.
+pub(crate) fn head(peripheral: Peripheral) -> StandardInquiry<'static> {
+    StandardInquiry {
+        peripheral,
+        version: VERSION,
+        hierarchical_luns: true,
+        command_queuing: true,
+        ..StandardInquiry::default()
+    }
 }
 
 fn standard(settings: &LuSettings, protocol: TransportProtocol) -> Vec<u8> {
     let id = &settings.identity;
-    let mut b = head(settings.device_type.device_type(), &id.vendor, &id.product, &id.revision);
-    b[1] = if settings.removable { 0x80 } else { 0 };
-    if settings.device_type == PeripheralDeviceType::Disk {
-        // TPGS: 11b if explicit access is allowed, otherwise 01b (implicit). 3PC: EXTENDED COPY is supported.
-        b[5] = if settings.explicit_access { 0x38 } else { 0x18 };
-    }
-    // MULTIP: more than one port.
-    b[6] = 0x10;
-    let own = if settings.device_type == PeripheralDeviceType::Disk { SBC_3 } else { MMC_6 };
+    let is_disk = settings.device_type == PeripheralDeviceType::Disk;
     let transport = match protocol {
         TransportProtocol::Iscsi => ISCSI,
         TransportProtocol::Srp => SRP,
     };
-    for (i, standard) in [SAM_5, SPC_4, own, transport].into_iter().enumerate() {
-        be::put16(&mut b[58 + 2 * i..], standard);
-    }
-    b
+    let data = StandardInquiry {
+        removable: settings.removable,
+        alua: if is_disk { access(settings) } else { 0 },
+        third_party_copy: is_disk,
+        multi_port: true,
+        vendor: &id.vendor,
+        product: &id.product,
+        revision: &id.revision,
+        version_descriptors: [SAM_5, SPC_4, if is_disk { SBC_3 } else { MMC_6 }, transport, 0, 0, 0, 0],
+        ..head(settings.device_type.peripheral())
+    };
+    data.encode().to_vec()
 }
 
-/// Fills a field with ASCII text, left-aligned and padded with spaces.
-pub(crate) fn text(field: &mut [u8], text: &str) {
-    field.fill(b' ');
-    let len = text.len().min(field.len());
-    field[..len].copy_from_slice(&text.as_bytes()[..len]);
+/// TPGS: implicit access, and explicit access if it is allowed.
+fn access(settings: &LuSettings) -> u8 {
+    if settings.explicit_access { 3 } else { 1 }
 }
 
 #[cfg(test)]

@@ -4,9 +4,10 @@ use crate::inquiry::head;
 use crate::ready::sense_data;
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{Op, Plan, PlanResult};
-use lunar_wire::be;
-use lunar_wire::scsi::lun;
-use lunar_wire::scsi::{Sense, op};
+use lunar_wire::scsi::cdb::inquiry;
+use lunar_wire::scsi::cdb::report_luns::{ALLOCATION_LENGTH, SELECT_REPORT};
+use lunar_wire::scsi::inquiry::{Peripheral, StandardInquiry};
+use lunar_wire::scsi::{Sense, lun, op, vpd};
 
 const REPORT_LUNS: &[u8] = &[0xa0, 0, 0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0];
 
@@ -25,10 +26,6 @@ pub(crate) const ROWS: &[Row] = &[Row::new(
 
 /// The highest supported SELECT REPORT: 0 excludes well-known logical units, 1 lists only them, 2 lists all.
 const SELECT_MAX: u8 = 2;
-/// Peripheral qualifier 011b: no logical unit can exist here.
-const NO_DEVICE: u8 = 0x7f;
-/// Peripheral device type of a well-known logical unit.
-const WELL_KNOWN: u8 = 0x1e;
 
 /// REPORT LUNS clears REPORTED LUNS DATA HAS CHANGED on its nexus.
 fn report_own_luns(cx: &mut CommandContext<'_>) -> PlanResult {
@@ -39,8 +36,8 @@ fn report_own_luns(cx: &mut CommandContext<'_>) -> PlanResult {
 }
 
 fn report(cdb: &[u8]) -> PlanResult {
-    match (cdb[2], be::get32(&cdb[6..])) {
-        (select, _) if select > SELECT_MAX => Err(Sense::cdb_field(2, 7).into()),
+    match (SELECT_REPORT.get_u8(cdb), ALLOCATION_LENGTH.get_u32(cdb)) {
+        (select, _) if select > SELECT_MAX => Err(Sense::in_cdb(SELECT_REPORT).into()),
         (_, 0) => Ok(Plan::Done),
         (select, allocation_len) => Ok(Plan::op(Op::ReportLuns { select, allocation_len })),
     }
@@ -51,11 +48,7 @@ fn report(cdb: &[u8]) -> PlanResult {
 pub fn report_luns(luns: &[u16], select: u8, allocation_len: u32) -> PlanResult {
     let own = luns.iter().map(|&l| lun::encode(l)).filter(|_| select != 1);
     let well_known = (select != 0).then_some(lun::REPORT_LUNS);
-    let list: Vec<u8> = own.chain(well_known).flat_map(u64::to_be_bytes).collect();
-    let mut data = vec![0; 8];
-    be::put32(&mut data, list.len() as u32);
-    data.extend_from_slice(&list);
-    Ok(Plan::data_cut(data, allocation_len))
+    Ok(Plan::data_cut(lun::encode_list(own.chain(well_known)), allocation_len))
 }
 
 /// The response of a LUN without a logical unit (SPC-5 section 6.7.2, SAM-5 section 5.11). `cdb` has at least 16
@@ -64,10 +57,10 @@ pub fn absent_lun(cdb: &[u8]) -> PlanResult {
     if cdb.len() < 16 {
         return Err(Sense::INVALID_OPCODE.into());
     }
-    match cdb[0] {
-        op::INQUIRY => nameless(cdb, NO_DEVICE),
-        op::REPORT_LUNS => checked(cdb, REPORT_LUNS).and_then(|()| report(cdb)),
-        op::REQUEST_SENSE => Ok(sense_data(cdb, Sense::LUN_NOT_SUPPORTED)),
+    match *cdb {
+        [op::INQUIRY, ..] => nameless(cdb, Peripheral::NONE),
+        [op::REPORT_LUNS, ..] => checked_report(cdb),
+        [op::REQUEST_SENSE, ..] => Ok(sense_data(cdb, Sense::LUN_NOT_SUPPORTED)),
         _ => Err(Sense::LUN_NOT_SUPPORTED.into()),
     }
 }
@@ -77,28 +70,35 @@ pub fn well_known_lu(cdb: &[u8]) -> PlanResult {
     if cdb.len() < 16 {
         return Err(Sense::INVALID_OPCODE.into());
     }
-    match cdb[0] {
-        op::INQUIRY => nameless(cdb, WELL_KNOWN),
-        op::REPORT_LUNS => checked(cdb, REPORT_LUNS).and_then(|()| report(cdb)),
-        op::REQUEST_SENSE => Ok(sense_data(cdb, Sense::NO_SENSE)),
-        op::TEST_UNIT_READY => Ok(Plan::Done),
+    match *cdb {
+        [op::INQUIRY, ..] => nameless(cdb, Peripheral::WELL_KNOWN),
+        [op::REPORT_LUNS, ..] => checked_report(cdb),
+        [op::REQUEST_SENSE, ..] => Ok(sense_data(cdb, Sense::NO_SENSE)),
+        [op::TEST_UNIT_READY, ..] => Ok(Plan::Done),
         _ => Err(Sense::INVALID_OPCODE.into()),
     }
 }
 
-fn checked(cdb: &[u8], usage: &'static [u8]) -> Result<(), crate::CommandError> {
-    Row::new(cdb[0], |_| Ok(Plan::Done), ReservationClass::Always, ChangeScope::Nothing, usage).check(cdb)?;
-    Ok(())
+/// REPORT LUNS where no table of commands checks the CDB.
+fn checked_report(cdb: &[u8]) -> PlanResult {
+    ROWS.iter().try_for_each(|row| row.check(cdb))?;
+    report(cdb)
 }
 
 /// INQUIRY of a device whose only VPD page is the list of pages (00h).
-fn nameless(cdb: &[u8], device: u8) -> PlanResult {
-    let data = match (cdb[1] & 1, cdb[2]) {
-        (0, 0) => head(device, "LUNAR", "", ""),
-        (1, 0) => vec![device, 0, 0, 1, 0],
-        _ => return Err(Sense::cdb_field(2, 7).into()),
+fn nameless(cdb: &[u8], peripheral: Peripheral) -> PlanResult {
+    let data = match (inquiry::EVPD.is_set(cdb), inquiry::PAGE_CODE.get_u8(cdb)) {
+        (false, 0) => StandardInquiry { vendor: "LUNAR", ..head(peripheral) }.encode().to_vec(),
+        (true, vpd::SUPPORTED_PAGES) => pages_without_others(peripheral),
+        _ => return Err(Sense::in_cdb(inquiry::PAGE_CODE).into()),
     };
-    Ok(Plan::data_cut(data, be::get16(&cdb[3..]) as u32))
+    Ok(Plan::data_cut(data, inquiry::ALLOCATION_LENGTH.get_u32(cdb)))
+}
+
+fn pages_without_others(peripheral: Peripheral) -> Vec<u8> {
+    let mut page = vpd::encode(vpd::SUPPORTED_PAGES, &[vpd::SUPPORTED_PAGES]);
+    peripheral.put(&mut page);
+    page
 }
 
 #[cfg(test)]

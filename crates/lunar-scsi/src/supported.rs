@@ -2,8 +2,9 @@
 
 use crate::table::{self, ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{Plan, PlanResult};
-use lunar_wire::be;
-use lunar_wire::scsi::{Sense, op};
+use lunar_wire::scsi::cdb::{report_supported_operation_codes as request, report_task_management};
+use lunar_wire::scsi::report::{self, CommandSupport, SupportedCommand, task_management as function};
+use lunar_wire::scsi::{BitField, Sense, op};
 
 /// Service actions of MAINTENANCE IN.
 const OPERATION_CODES: u16 = 0x0c;
@@ -33,72 +34,61 @@ pub(crate) const ROWS: &[Row] = &[
     .while_sanitizing(),
 ];
 
-/// RCTD and REPD, byte 2.
-const MORE: u8 = 0x80;
-/// A command timeouts descriptor that specifies no timeouts.
-const TIMEOUTS: [u8; 12] = [0, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-/// ABORT TASK, ABORT TASK SET, CLEAR ACA, CLEAR TASK SET, LOGICAL UNIT RESET, TARGET RESET.
-const FUNCTIONS: u8 = 0xfa;
+/// The supported task management functions.
+const FUNCTIONS: [BitField; 6] = [
+    function::ABORT_TASK,
+    function::ABORT_TASK_SET,
+    function::CLEAR_ACA,
+    function::CLEAR_TASK_SET,
+    function::LOGICAL_UNIT_RESET,
+    function::TARGET_RESET,
+];
 
 fn operation_codes(cx: &mut CommandContext<'_>) -> PlanResult {
-    let timeouts = cx.cdb[2] & MORE != 0;
-    let data = match cx.cdb[2] & 0x07 {
+    let timeouts = request::RCTD.is_set(cx.cdb);
+    let data = match request::REPORTING_OPTIONS.get_u8(cx.cdb) {
         0 => all(cx, timeouts),
         options @ 1..=3 => one(cx, options, timeouts)?,
-        _ => return Err(Sense::cdb_field(2, 2).into()),
+        _ => return Err(Sense::in_cdb(request::REPORTING_OPTIONS).into()),
     };
-    Ok(Plan::data_cut(data, be::get32(&cx.cdb[6..])))
+    Ok(Plan::data_cut(data, request::ALLOCATION_LENGTH.get_u32(cx.cdb)))
 }
 
 fn all(cx: &CommandContext<'_>, timeouts: bool) -> Vec<u8> {
-    let mut data = vec![0; 4];
-    for row in table::rows(&cx.lu.settings()) {
-        let flags = row.service_action.is_some() as u8 | (timeouts as u8) << 1;
-        data.extend_from_slice(&[row.opcode, 0]);
-        data.extend_from_slice(&row.service_action.unwrap_or(0).to_be_bytes());
-        data.extend_from_slice(&[0, flags, 0, row.usage.len() as u8]);
-        if timeouts {
-            data.extend_from_slice(&TIMEOUTS);
-        }
-    }
-    let len = data.len() as u32 - 4;
-    be::put32(&mut data, len);
-    data
+    let settings = cx.lu.settings();
+    let commands = table::rows(&settings).map(|row| SupportedCommand {
+        opcode: row.opcode,
+        action: row.service_action,
+        len: row.usage.len() as u16,
+    });
+    report::encode_commands(commands, timeouts)
 }
 
 /// REPORTING OPTIONS 1: without service action, 2: with service action, 3: either (SPC-5 section 6.29.1).
 fn one(cx: &CommandContext<'_>, options: u8, timeouts: bool) -> Result<Vec<u8>, Sense> {
-    let (opcode, action) = (cx.cdb[3], be::get16(&cx.cdb[4..]));
+    let opcode = request::REQUESTED_OPERATION_CODE.get_u8(cx.cdb);
+    let action = request::REQUESTED_SERVICE_ACTION.get_u16(cx.cdb);
     let settings = cx.lu.settings();
     let mut rows = table::rows(&settings).filter(|r| r.opcode == opcode).peekable();
     let has_actions = rows.peek().is_some_and(|r| r.service_action.is_some());
     let known = rows.peek().is_some();
     if known && (options == 1 && has_actions || options == 2 && !has_actions) {
-        return Err(Sense::cdb_field(2, 2));
+        return Err(Sense::in_cdb(request::REPORTING_OPTIONS));
     }
-    match rows.find(|r| r.service_action.is_none_or(|a| a == action)) {
-        Some(row) if row.service_action.is_some() || action == 0 || options == 1 => Ok(detail(row, timeouts)),
-        _ => Ok(vec![0, 1, 0, 0]),
-    }
+    let support = match rows.find(|r| r.service_action.is_none_or(|a| a == action)) {
+        Some(row) if row.service_action.is_some() || action == 0 || options == 1 => detail(row, timeouts),
+        _ => CommandSupport::none(),
+    };
+    Ok(support.encode())
 }
 
-fn detail(row: &Row, timeouts: bool) -> Vec<u8> {
-    let mut data = vec![0, (timeouts as u8) << 7 | 3, 0, row.usage.len() as u8];
-    data.extend_from_slice(row.usage);
-    if timeouts {
-        data.extend_from_slice(&TIMEOUTS);
-    }
-    data
+fn detail(row: &Row, with_timeouts: bool) -> CommandSupport<'static> {
+    CommandSupport { support: CommandSupport::AS_STANDARD, usage: row.usage, with_timeouts }
 }
 
 fn task_management(cx: &mut CommandContext<'_>) -> PlanResult {
-    let mut data = vec![FUNCTIONS, 0, 0, 0];
-    if cx.cdb[2] & MORE != 0 {
-        // Twelve more bytes, with timeouts of 0 (not specified).
-        data[3] = 12;
-        data.resize(16, 0);
-    }
-    Ok(Plan::data_cut(data, be::get32(&cx.cdb[6..])))
+    let data = report::encode_functions(&FUNCTIONS, report_task_management::REPD.is_set(cx.cdb));
+    Ok(Plan::data_cut(data, report_task_management::ALLOCATION_LENGTH.get_u32(cx.cdb)))
 }
 
 #[cfg(test)]
@@ -106,6 +96,7 @@ mod tests {
     use super::*;
     use crate::testing::*;
     use crate::{LuSettings, Nexus};
+    use lunar_wire::be;
 
     fn codes(n: &mut Nexus, options: u8, opcode: u8, action: u8) -> PlanResult {
         run(n, &[0xa3, 0x0c, options, opcode, 0, action, 0, 0, 0xff, 0xff, 0, 0])

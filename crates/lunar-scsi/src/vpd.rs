@@ -5,34 +5,48 @@ use crate::provisioning::{MAX_UNMAP_DESCRIPTORS, MAX_WRITE_SAME};
 use crate::table::{CommandContext, DeviceTypes};
 use crate::{LuSettings, PeripheralDeviceType};
 use crate::{copy, designators};
-use lunar_wire::be;
+use lunar_wire::scsi::limits::{BlockLimits, Provisioning};
+use lunar_wire::scsi::vpd::{
+    self, BLOCK_CHARACTERISTICS, BLOCK_LIMITS, BlockCharacteristics, EXTENDED_INQUIRY, ExtendedInquiry,
+    IDENTIFICATION, MANAGEMENT_ADDRESSES, MODE_PAGE_POLICY, ModePagePolicy, PROVISIONING, SCSI_PORTS,
+    SERIAL_NUMBER, SUPPORTED_PAGES, THIRD_PARTY_COPY,
+};
 
-/// Builds the body of a page, which follows the four bytes of the header.
-type PageBody = fn(&CommandContext<'_>) -> Vec<u8>;
+/// Builds a page, without PERIPHERAL QUALIFIER and PERIPHERAL DEVICE TYPE.
+type MakePage = fn(&CommandContext<'_>) -> Vec<u8>;
+
+const DISK: DeviceTypes = DeviceTypes::Only(PeripheralDeviceType::Disk);
 
 /// Pages in ascending order of their codes, as page 00h lists them.
-const PAGES: &[(u8, DeviceTypes, PageBody)] = &[
-    (0x00, DeviceTypes::All, |cx| pages(cx.lu.settings().device_type).map(|(code, ..)| *code).collect()),
-    (0x80, DeviceTypes::All, |cx| cx.lu.settings().identity.serial.as_bytes().to_vec()),
-    (0x83, DeviceTypes::All, designators::identification),
-    // Management network addresses: none.
-    (0x85, DeviceTypes::All, |_| Vec::new()),
-    (0x86, DeviceTypes::All, |_| extended_inquiry()),
-    // Mode page policy: all pages are shared.
-    (0x87, DeviceTypes::All, |_| vec![0x3f, 0xff, 0x00, 0]),
-    (0x88, DeviceTypes::All, designators::ports),
-    (0x8f, DeviceTypes::Only(PeripheralDeviceType::Disk), |cx| copy::third_party_page(&cx.lu.settings())),
-    (0xb0, DeviceTypes::Only(PeripheralDeviceType::Disk), |cx| block_limits(&cx.lu.settings())),
-    (0xb1, DeviceTypes::Only(PeripheralDeviceType::Disk), |cx| characteristics(cx.lu.settings().thin)),
-    (0xb2, DeviceTypes::Only(PeripheralDeviceType::Disk), |cx| provisioning(cx.lu.settings().thin)),
+const PAGES: &[(u8, DeviceTypes, MakePage)] = &[
+    (SUPPORTED_PAGES, DeviceTypes::All, |cx| supported_pages(cx.lu.settings().device_type)),
+    (SERIAL_NUMBER, DeviceTypes::All, |cx| {
+        vpd::encode(SERIAL_NUMBER, cx.lu.settings().identity.serial.as_bytes())
+    }),
+    (IDENTIFICATION, DeviceTypes::All, |cx| vpd::encode(IDENTIFICATION, &designators::identification(cx))),
+    // No addresses.
+    (MANAGEMENT_ADDRESSES, DeviceTypes::All, |_| vpd::encode(MANAGEMENT_ADDRESSES, &[])),
+    (EXTENDED_INQUIRY, DeviceTypes::All, |_| EXTENDED.encode().to_vec()),
+    (MODE_PAGE_POLICY, DeviceTypes::All, |_| vpd::encode(MODE_PAGE_POLICY, &SHARED_PAGES.encode())),
+    (SCSI_PORTS, DeviceTypes::All, |cx| vpd::encode(SCSI_PORTS, &designators::ports(cx))),
+    (THIRD_PARTY_COPY, DISK, |cx| vpd::encode(THIRD_PARTY_COPY, &copy::third_party_page(&cx.lu.settings()))),
+    (BLOCK_LIMITS, DISK, |cx| block_limits(&cx.lu.settings()).encode().to_vec()),
+    (BLOCK_CHARACTERISTICS, DISK, |cx| characteristics(cx.lu.settings().thin).encode().to_vec()),
+    (PROVISIONING, DISK, |cx| provisioning(cx.lu.settings().thin).encode().to_vec()),
 ];
 
+/// The task attributes and the cache of every logical unit.
+const EXTENDED: ExtendedInquiry =
+    ExtendedInquiry { head_of_queue: true, ordered: true, simple: true, volatile_cache: true };
+/// Nexuses share all mode pages, and logical units share none.
+const SHARED_PAGES: ModePagePolicy =
+    ModePagePolicy { page: 0x3f, subpage: 0xff, multiple_units: false, policy: 0 };
 /// MAXIMUM COMPARE AND WRITE LENGTH in blocks: the maximum that the CDB can express.
 const MAX_COMPARE_AND_WRITE: u8 = 255;
 /// OPTIMAL TRANSFER LENGTH in bytes.
 const OPTIMAL_TRANSFER: u32 = 1 << 20;
 
-fn pages(device_type: PeripheralDeviceType) -> impl Iterator<Item = &'static (u8, DeviceTypes, PageBody)> {
+fn pages(device_type: PeripheralDeviceType) -> impl Iterator<Item = &'static (u8, DeviceTypes, MakePage)> {
     PAGES
         .iter()
         .filter(move |(_, types, _)| *types == DeviceTypes::All || *types == DeviceTypes::Only(device_type))
@@ -42,59 +56,64 @@ fn pages(device_type: PeripheralDeviceType) -> impl Iterator<Item = &'static (u8
 pub(crate) fn page(cx: &CommandContext<'_>, code: u8) -> Option<Vec<u8>> {
     let kind = cx.lu.settings().device_type;
     let (_, _, make) = pages(kind).find(|(c, ..)| *c == code)?;
-    let body = make(cx);
-    let mut page = vec![kind.device_type(), code, 0, 0];
-    be::put16(&mut page[2..], body.len() as u16);
-    page.extend_from_slice(&body);
+    let mut page = make(cx);
+    kind.peripheral().put(&mut page);
     Some(page)
 }
 
-/// Extended INQUIRY data (86h). Offsets in the standard are four higher.
-fn extended_inquiry() -> Vec<u8> {
-    let mut b = vec![0; 60];
-    // HEADSUP, ORDSUP, SIMPSUP.
-    b[1] = 0x07;
-    // V_SUP: a volatile cache is supported.
-    b[2] = 0x01;
-    b
+fn supported_pages(device_type: PeripheralDeviceType) -> Vec<u8> {
+    let codes: Vec<u8> = pages(device_type).map(|(code, ..)| *code).collect();
+    vpd::encode(SUPPORTED_PAGES, &codes)
 }
 
-/// Block limits (B0h). Offsets in the standard are four higher.
-fn block_limits(settings: &LuSettings) -> Vec<u8> {
+fn block_limits(settings: &LuSettings) -> BlockLimits {
     let blocks = |bytes: u32| bytes / settings.block_size;
     let physical = blocks(settings.physical_block_size);
-    let mut b = vec![0; 60];
-    // WSNZ.
-    b[0] = 0x01;
-    b[1] = MAX_COMPARE_AND_WRITE;
-    be::put16(&mut b[2..], physical as u16);
-    be::put32(&mut b[4..], blocks(MAX_TRANSFER));
-    be::put32(&mut b[8..], blocks(OPTIMAL_TRANSFER));
-    if settings.thin {
+    let all = BlockLimits {
+        write_same_non_zero: true,
+        compare_and_write: MAX_COMPARE_AND_WRITE,
+        optimal_granularity: physical as u16,
+        transfer: blocks(MAX_TRANSFER),
+        optimal_transfer: blocks(OPTIMAL_TRANSFER),
+        write_same: MAX_WRITE_SAME / settings.block_size as u64,
+        // The alignment and granularity of atomic writes are 0: any.
+        atomic_transfer: blocks(settings.max_atomic),
+        ..BlockLimits::default()
+    };
+    if settings.thin { with_unmap(all, physical) } else { all }
+}
+
+fn with_unmap(limits: BlockLimits, physical: u32) -> BlockLimits {
+    BlockLimits {
         // UNMAP is limited by the number of descriptors, not of blocks.
-        be::put32(&mut b[16..], u32::MAX);
-        be::put32(&mut b[20..], MAX_UNMAP_DESCRIPTORS as u32);
-        be::put32(&mut b[24..], physical);
-        // UGAVALID: the alignment is LBA 0.
-        b[28] = 0x80;
+        unmap: u32::MAX,
+        unmap_descriptors: MAX_UNMAP_DESCRIPTORS as u32,
+        unmap_granularity: physical,
+        unmap_alignment: Some(0),
+        ..limits
     }
-    be::put64(&mut b[32..], MAX_WRITE_SAME / settings.block_size as u64);
-    // MAXIMUM ATOMIC TRANSFER LENGTH. Alignment and granularity are 0: any.
-    be::put32(&mut b[40..], blocks(settings.max_atomic));
-    b
 }
 
-/// Block device characteristics (B1h): non-rotating medium. WABEREQ: a read after a block erase succeeds.
-fn characteristics(thin: bool) -> Vec<u8> {
-    let mut b = vec![0; 60];
-    be::put16(&mut b, 1);
-    b[3] = if thin { 0x40 } else { 0 };
-    b
+/// A read after a block erase succeeds. Only a thin provisioned logical unit supports block erase.
+fn characteristics(thin: bool) -> BlockCharacteristics {
+    BlockCharacteristics {
+        rotation_rate: BlockCharacteristics::NON_ROTATING,
+        write_after_block_erase: thin.into(),
+    }
 }
 
-/// Logical block provisioning (B2h): LBPU, LBPWS, LBPWS10, LBPRZ, ANC_SUP; thin provisioned.
-fn provisioning(thin: bool) -> Vec<u8> {
-    if thin { vec![0, 0xe6, 0x02, 0] } else { vec![0, 0, 0, 0] }
+fn provisioning(thin: bool) -> Provisioning {
+    match thin {
+        true => Provisioning {
+            unmap: true,
+            write_same_16: true,
+            write_same_10: true,
+            reads_zero: true,
+            anchor: true,
+            kind: Provisioning::THIN,
+        },
+        false => Provisioning::default(),
+    }
 }
 
 #[cfg(test)]
