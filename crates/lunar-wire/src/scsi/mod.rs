@@ -12,6 +12,7 @@ pub mod inquiry;
 pub mod limits;
 pub mod log;
 pub mod lun;
+pub mod mmc;
 pub mod mode;
 pub mod op;
 pub mod pr;
