@@ -7,7 +7,10 @@ mod toc;
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{NexusId, PeripheralDeviceType, Plan, PlanResult};
 pub(crate) use features::CAPABILITIES;
-use lunar_wire::be;
+use lunar_wire::scsi::cdb::{
+    get_event_status, mechanism_status, read_disc_information, read_track_information as request,
+};
+use lunar_wire::scsi::mmc::{DiscInformation, EventStatus, MechanismStatus, MediaEvent, TrackInformation};
 use lunar_wire::scsi::{Sense, op};
 use std::collections::BTreeMap;
 
@@ -77,20 +80,15 @@ impl State {
     /// The media event to report to a nexus: the change since its last report.
     fn event(&mut self, nexus: NexusId, present: bool) -> u8 {
         match (self.was_present.insert(nexus, present), present) {
-            (Some(false), true) => NEW_MEDIA,
-            (Some(true), false) => MEDIA_REMOVAL,
-            _ => NO_CHANGE,
+            (Some(false), true) => MediaEvent::NEW_MEDIA,
+            (Some(true), false) => MediaEvent::MEDIA_REMOVAL,
+            _ => MediaEvent::NO_CHANGE,
         }
     }
 }
 
-/// Media events of GET EVENT STATUS NOTIFICATION, and their class.
-const NO_CHANGE: u8 = 0;
-const NEW_MEDIA: u8 = 2;
-const MEDIA_REMOVAL: u8 = 3;
-const MEDIA_CLASS: u8 = 4;
-/// NEA: no requested event class is supported.
-const NEA: u8 = 0x80;
+/// The bit of media events among event classes.
+const MEDIA_CLASS: u8 = 1 << MediaEvent::CLASS;
 
 fn present(cx: &CommandContext<'_>) -> bool {
     cx.state.medium.not_ready() != Some(Sense::NOT_READY_NO_MEDIUM)
@@ -98,39 +96,44 @@ fn present(cx: &CommandContext<'_>) -> bool {
 
 /// GET EVENT STATUS NOTIFICATION: only polling, and only the media class.
 fn event_status(cx: &mut CommandContext<'_>) -> PlanResult {
-    if cx.cdb[1] & 1 == 0 {
-        return Err(Sense::cdb_field(1, 0).into());
+    use get_event_status::{ALLOCATION_LENGTH, NOTIFICATION_CLASS_REQUEST, POLLED};
+    if !POLLED.is_set(cx.cdb) {
+        return Err(Sense::in_cdb(POLLED).into());
     }
-    let asked = cx.cdb[4] & 1 << MEDIA_CLASS != 0;
-    let mut b = if asked { vec![0, 6, MEDIA_CLASS, 0, 0, 0, 0, 0] } else { vec![0, 2, NEA, 0] };
-    b[3] = 1 << MEDIA_CLASS;
-    let len = be::get16(&cx.cdb[7..]);
-    if asked {
-        let present = present(cx);
-        // An event that does not fit into the allocation length is reported next time.
-        b[4] = if len > 4 { cx.state.cdrom.event(cx.nexus, present) } else { NO_CHANGE };
-        // Media present, or tray open.
-        b[5] = if present { 0x02 } else { 0x01 };
-    }
-    Ok(Plan::data_cut(b, len as u32))
+    let len = ALLOCATION_LENGTH.get_u32(cx.cdb);
+    let is_requested = NOTIFICATION_CLASS_REQUEST.get_u8(cx.cdb) & MEDIA_CLASS != 0;
+    let media = is_requested.then(|| media_event(cx, len));
+    Ok(Plan::data_cut(EventStatus { supported_classes: MEDIA_CLASS, media }.encode(), len))
+}
+
+/// The media event. One that does not fit into the allocation length is reported next time.
+fn media_event(cx: &mut CommandContext<'_>, len: u32) -> MediaEvent {
+    let is_present = present(cx);
+    let event = match len as usize > EventStatus::HEADER_LEN {
+        true => cx.state.cdrom.event(cx.nexus, is_present),
+        false => MediaEvent::NO_CHANGE,
+    };
+    MediaEvent { event, is_present, is_open: !is_present }
 }
 
 /// READ DISC INFORMATION, standard information: one finalized session with one track.
 fn disc(cx: &mut CommandContext<'_>) -> PlanResult {
-    if cx.cdb[1] & 0x07 != 0 {
-        return Err(Sense::cdb_field(1, 2).into());
+    use read_disc_information::{ALLOCATION_LENGTH, DATA_TYPE};
+    if DATA_TYPE.is_set(cx.cdb) {
+        return Err(Sense::in_cdb(DATA_TYPE).into());
     }
-    let mut b = vec![0; 34];
-    b[1] = 32;
-    // The last session is complete, and the disc is finalized.
-    b[2] = 0x0e;
-    // Number of the first track, number of sessions, first and last track of the last session.
-    b[3..7].fill(1);
-    // URU: unrestricted use.
-    b[7] = 0x20;
-    // Start of the next session's lead-in, and last possible start of a lead-out: none.
-    b[16..24].fill(0xff);
-    Ok(Plan::data_cut(b, be::get16(&cx.cdb[7..]) as u32))
+    let disc = DiscInformation {
+        last_session_state: DiscInformation::SESSION_COMPLETE,
+        status: DiscInformation::FINALIZED,
+        first_track: 1,
+        sessions: 1,
+        first_track_of_last_session: 1,
+        last_track_of_last_session: 1,
+        unrestricted_use: true,
+        lead_in_start: DiscInformation::NO_ADDRESS,
+        lead_out_start: DiscInformation::NO_ADDRESS,
+    };
+    Ok(Plan::data_cut(disc.encode().to_vec(), ALLOCATION_LENGTH.get_u32(cx.cdb)))
 }
 
 /// ADDRESS/NUMBER TYPE of READ TRACK INFORMATION.
@@ -139,28 +142,30 @@ const BY_TRACK: u8 = 1;
 const BY_SESSION: u8 = 2;
 
 fn track(cx: &mut CommandContext<'_>) -> PlanResult {
-    let (by, number) = (cx.cdb[1] & 0x03, be::get32(&cx.cdb[2..]));
-    match by {
+    let number = request::ADDRESS.get_u32(cx.cdb);
+    match request::ADDRESS_NUMBER_TYPE.get_u8(cx.cdb) {
         BY_LBA if (number as u64) < cx.state.blocks => {}
         BY_LBA => return Err(Sense::LBA_OUT_OF_RANGE.at(number as u64).into()),
         BY_TRACK | BY_SESSION if number == 1 => {}
-        BY_TRACK | BY_SESSION => return Err(Sense::cdb_field(2, 7).into()),
-        _ => return Err(Sense::cdb_field(1, 1).into()),
+        BY_TRACK | BY_SESSION => return Err(Sense::in_cdb(request::ADDRESS).into()),
+        _ => return Err(Sense::in_cdb(request::ADDRESS_NUMBER_TYPE).into()),
     }
     let blocks = toc::blocks(cx);
-    let mut b = vec![0; 36];
-    b[1] = 34;
-    // Track and session number, track mode and data mode.
-    (b[2], b[3], b[5], b[6]) = (1, 1, toc::DATA_TRACK, 1);
-    be::put32(&mut b[24..], blocks);
-    Ok(Plan::data_cut(b, be::get16(&cx.cdb[7..]) as u32))
+    let track = TrackInformation {
+        track: 1,
+        session: 1,
+        track_mode: toc::DATA_TRACK,
+        data_mode: 1,
+        start: 0,
+        blocks,
+    };
+    Ok(Plan::data_cut(track.encode().to_vec(), request::ALLOCATION_LENGTH.get_u32(cx.cdb)))
 }
 
 /// MECHANISM STATUS: no fault, no changer, and whether the tray is open.
 fn mechanism(cx: &mut CommandContext<'_>) -> PlanResult {
-    let mut b = vec![0; 8];
-    b[1] = if present(cx) { 0 } else { 0x10 };
-    Ok(Plan::data_cut(b, be::get16(&cx.cdb[8..]) as u32))
+    let status = MechanismStatus { is_open: !present(cx) };
+    Ok(Plan::data_cut(status.encode().to_vec(), mechanism_status::ALLOCATION_LENGTH.get_u32(cx.cdb)))
 }
 
 #[cfg(test)]

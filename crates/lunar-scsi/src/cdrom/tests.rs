@@ -1,6 +1,11 @@
 use super::*;
 use crate::testing::*;
 use crate::{LuSettings, Nexus};
+use lunar_wire::be;
+
+const NO_CHANGE: u8 = 0;
+const NEW_MEDIA: u8 = 2;
+const MEDIA_REMOVAL: u8 = 3;
 
 fn cd() -> Nexus {
     nexus(&lu(cdrom()), "a")

@@ -2,12 +2,14 @@
 
 use crate::table::CommandContext;
 use crate::{Plan, PlanResult};
-use lunar_wire::be;
 use lunar_wire::scsi::Sense;
+use lunar_wire::scsi::cdb::read_toc::{ALLOCATION_LENGTH, FORMAT, MSF, OLD_FORMAT, TRACK_SESSION_NUMBER};
+use lunar_wire::scsi::mmc::{RawTocEntry, TocAddress, TrackDescriptor, encode_toc};
 
-/// CONTROL of a data track. ADR 1: the Q sub-channel contains positions.
+/// CONTROL of a data track.
 pub(super) const DATA_TRACK: u8 = 0x04;
-const ADR_CONTROL: u8 = 0x10 | DATA_TRACK;
+/// ADR: the Q sub-channel contains positions.
+const POSITIONS: u8 = 1;
 /// Track number of the lead-out.
 const LEAD_OUT: u8 = 0xaa;
 /// Frames (blocks) before block 0, per second, and per minute.
@@ -21,20 +23,19 @@ pub(super) fn blocks(cx: &CommandContext<'_>) -> u32 {
 }
 
 pub(super) fn read(cx: &mut CommandContext<'_>) -> PlanResult {
-    let (msf, start) = (cx.cdb[1] & 0x02 != 0, cx.cdb[6]);
-    let format = if cx.cdb[2] & 0x0f != 0 { cx.cdb[2] & 0x0f } else { cx.cdb[9] >> 6 };
-    let body = match format {
+    let (msf, start) = (MSF.is_set(cx.cdb), TRACK_SESSION_NUMBER.get_u8(cx.cdb));
+    let body = match format(cx.cdb) {
         0 => tracks(start, blocks(cx), msf)?,
         1 => track(1, 0, msf).to_vec(),
         2 if start <= 1 => raw(blocks(cx)),
-        2 => return Err(Sense::cdb_field(6, 7).into()),
-        _ => return Err(Sense::cdb_field(2, 3).into()),
+        2 => return Err(Sense::in_cdb(TRACK_SESSION_NUMBER).into()),
+        _ => return Err(Sense::in_cdb(FORMAT).into()),
     };
-    // The length (later), then the first and the last track or session.
-    let mut data = vec![0, 0, 1, 1];
-    be::put16(&mut data, body.len() as u16 + 2);
-    data.extend_from_slice(&body);
-    Ok(Plan::data_cut(data, be::get16(&cx.cdb[7..]) as u32))
+    Ok(Plan::data_cut(encode_toc(1, 1, &body), ALLOCATION_LENGTH.get_u32(cx.cdb)))
+}
+
+fn format(cdb: &[u8]) -> u8 {
+    if FORMAT.is_set(cdb) { FORMAT.get_u8(cdb) } else { OLD_FORMAT.get_u8(cdb) }
 }
 
 /// Format 0: the tracks from number `start` on, and the lead-out.
@@ -43,25 +44,27 @@ fn tracks(start: u8, blocks: u32, msf: bool) -> Result<Vec<u8>, Sense> {
     match start {
         0 | 1 => Ok([track(1, 0, msf), lead_out].concat()),
         LEAD_OUT => Ok(lead_out.to_vec()),
-        _ => Err(Sense::cdb_field(6, 7)),
+        _ => Err(Sense::in_cdb(TRACK_SESSION_NUMBER)),
     }
 }
 
 /// A track descriptor of formats 0 and 1.
 fn track(number: u8, lba: u32, msf: bool) -> [u8; 8] {
-    let mut b = [0, ADR_CONTROL, number, 0, 0, 0, 0, 0];
-    if msf {
-        b[5..].copy_from_slice(&minutes(lba));
-    } else {
-        be::put32(&mut b[4..], lba);
-    }
-    b
+    let start = if msf { TocAddress::Msf(minutes(lba)) } else { TocAddress::Lba(lba) };
+    TrackDescriptor { adr: POSITIONS, control: DATA_TRACK, number, start }.encode()
 }
 
-/// Format 2: points A0h to A2h of the lead-in, and track 1. Positions are in MSF.
+/// Format 2: the first track, the last track and the lead-out, and track 1. Positions are in MSF.
 fn raw(blocks: u32) -> Vec<u8> {
-    let points = [(0xa0, [1, 0, 0]), (0xa1, [1, 0, 0]), (0xa2, minutes(blocks)), (1, minutes(0))];
-    let entry = |(point, [m, s, f]): (u8, [u8; 3])| [1, ADR_CONTROL, 0, point, 0, 0, 0, 0, m, s, f];
+    let entry = |(point, position)| {
+        RawTocEntry { session: 1, adr: POSITIONS, control: DATA_TRACK, point, position }.encode()
+    };
+    let points = [
+        (RawTocEntry::FIRST_TRACK, [1, 0, 0]),
+        (RawTocEntry::LAST_TRACK, [1, 0, 0]),
+        (RawTocEntry::LEAD_OUT, minutes(blocks)),
+        (1, minutes(0)),
+    ];
     points.map(entry).concat()
 }
 
