@@ -9,6 +9,7 @@ use lunar_wire::scsi::limits::{BlockLimits, Provisioning};
 use lunar_wire::scsi::log::{LogPageHeader, LogParameterHeader};
 use lunar_wire::scsi::mode::{BlockDescriptorLayout, HeaderLayout, ModeHeader};
 use lunar_wire::scsi::sanitize::OverwriteHeader;
+use lunar_wire::scsi::vpd::Designator;
 use lunar_wire::scsi::{Sense, inquiry, mode, pr, report, vpd};
 
 pub fn run(input: &[u8]) {
@@ -50,6 +51,11 @@ fn round_trips(b: &[u8]) {
     let (limits, provisioning) = (BlockLimits::decode(b), Provisioning::decode(b));
     assert_eq!(BlockLimits::decode(&limits.encode()), limits);
     assert_eq!(Provisioning::decode(&provisioning.encode()), provisioning);
+    for one in vpd::designators(b).filter(|one| one.value.len() <= 252) {
+        let encoded = one.encode();
+        let again = vpd::descriptors(&encoded).next();
+        assert_eq!(again, Some(Designator { whole: &encoded, ..one }));
+    }
     let long = Capacity::decode_16(b);
     assert!(long.is_none_or(|capacity| Capacity::decode_16(&capacity.encode_16()) == Some(capacity)));
     let short = Capacity::decode_10(b);

@@ -50,6 +50,11 @@ impl BitField {
         self.bit
     }
 
+    /// The first byte after the field.
+    pub const fn end(self) -> u16 {
+        self.byte + self.extent().0 as u16
+    }
+
     /// The number of bytes in which the field lies, and the number of bits after it in the last of them.
     const fn extent(self) -> (usize, u8) {
         match self.width > self.bit {
@@ -148,6 +153,12 @@ mod tests {
             (0..10).for_each(|i| assert_eq!(full[i], clear[i] | !own[i], "{field:?}, byte {i}"));
             (0..10).for_each(|i| assert_eq!(others[i] | own[i], 0xff, "{field:?}, byte {i}"));
         }
+    }
+
+    #[test]
+    fn field_ends_after_its_last_byte() {
+        let ends = [BitField::flag(3, 0), BitField::bits(1, 4, 21), BitField::bytes(2, 8)].map(BitField::end);
+        assert_eq!(ends, [4, 4, 10]);
     }
 
     #[test]

@@ -1,17 +1,19 @@
 //! Tables that describe the fields of a structure, one row per field. Reading never fails: a field beyond the end of
 //! the bytes is skipped.
 
+use super::BitField;
+
 /// The format of a field.
 #[derive(Clone, Copy, Debug)]
 enum FieldFormat {
     /// One bit of a byte.
-    Flag,
+    Flag(BitField),
     /// A number within one byte, or of one to eight whole bytes.
-    Number,
+    Number(BitField),
     /// A number whose values have names.
-    Named(&'static [(u64, &'static str)]),
-    /// ASCII.
-    Text,
+    Named(BitField, &'static [(u64, &'static str)]),
+    /// ASCII: first byte and length.
+    Text(usize, usize),
 }
 
 /// One field of a structure.
@@ -19,11 +21,6 @@ enum FieldFormat {
 pub struct Field {
     /// Its name, with the unit last. The name is stable: JSON output uses it as a key.
     pub name: &'static str,
-    at: usize,
-    /// Bytes.
-    len: usize,
-    /// The lowest bit and the number of bits; zero bits mean whole bytes.
-    bits: (u8, u8),
     form: FieldFormat,
 }
 
@@ -42,12 +39,12 @@ pub enum FieldValue {
 
 /// A one-bit field of byte `at`.
 pub const fn flag(name: &'static str, at: usize, bit: u8) -> Field {
-    Field { name, at, len: 1, bits: (bit, 1), form: FieldFormat::Flag }
+    Field::flag(name, BitField::flag(at as u16, bit))
 }
 
 /// A field of `count` bits in byte `at`, from bit `lowest` up.
 pub const fn bits(name: &'static str, at: usize, lowest: u8, count: u8) -> Field {
-    Field { name, at, len: 1, bits: (lowest, count), form: FieldFormat::Number }
+    Field::number(name, BitField::bits(at as u16, lowest + count - 1, count))
 }
 
 /// A field of `count` bits in byte `at`, from bit `lowest` up, whose values have names.
@@ -57,12 +54,12 @@ pub const fn named(
     (lowest, count): (u8, u8),
     names: &'static [(u64, &'static str)],
 ) -> Field {
-    Field { name, at, len: 1, bits: (lowest, count), form: FieldFormat::Named(names) }
+    Field::named(name, BitField::bits(at as u16, lowest + count - 1, count), names)
 }
 
 /// A big-endian number of `len` bytes, at most eight.
 pub const fn number(name: &'static str, at: usize, len: usize) -> Field {
-    Field { name, at, len, bits: (0, 0), form: FieldFormat::Number }
+    Field::number(name, BitField::bytes(at as u16, len as u8))
 }
 
 /// A big-endian number of which some values have names.
@@ -72,30 +69,47 @@ pub const fn numbered(
     len: usize,
     names: &'static [(u64, &'static str)],
 ) -> Field {
-    Field { name, at, len, bits: (0, 0), form: FieldFormat::Named(names) }
+    Field::named(name, BitField::bytes(at as u16, len as u8), names)
 }
 
 /// ASCII, padded with spaces.
 pub const fn ascii(name: &'static str, at: usize, len: usize) -> Field {
-    Field { name, at, len, bits: (0, 0), form: FieldFormat::Text }
+    Field { name, form: FieldFormat::Text(at, len) }
 }
 
 impl Field {
+    /// A flag.
+    pub const fn flag(name: &'static str, place: BitField) -> Field {
+        Field { name, form: FieldFormat::Flag(place) }
+    }
+
+    /// A number.
+    pub const fn number(name: &'static str, place: BitField) -> Field {
+        Field { name, form: FieldFormat::Number(place) }
+    }
+
+    /// A number of which some values have names.
+    pub const fn named(name: &'static str, place: BitField, names: &'static [(u64, &'static str)]) -> Field {
+        Field { name, form: FieldFormat::Named(place, names) }
+    }
+
     /// The value of the field in `b`; `None` if `b` ends before the field does.
     pub fn read(&self, b: &[u8]) -> Option<FieldValue> {
-        let part = b.get(self.at..self.at + self.len)?;
-        let whole = part.iter().take(8).fold(0, |n, byte| n << 8 | u64::from(*byte));
-        let (lowest, count) = self.bits;
-        let n = if count == 0 { whole } else { whole >> lowest & ((1 << count) - 1) };
         Some(match self.form {
-            FieldFormat::Flag => FieldValue::Flag(n != 0),
-            FieldFormat::Number => FieldValue::Number(n),
-            FieldFormat::Named(names) => {
+            FieldFormat::Flag(place) => FieldValue::Flag(whole(place, b)? != 0),
+            FieldFormat::Number(place) => FieldValue::Number(whole(place, b)?),
+            FieldFormat::Named(place, names) => {
+                let n = whole(place, b)?;
                 name_of(names, n).map_or(FieldValue::Number(n), |name| FieldValue::Named(n, name))
             }
-            FieldFormat::Text => FieldValue::Text(text(part)),
+            FieldFormat::Text(at, len) => FieldValue::Text(text(b.get(at..at + len)?)),
         })
     }
+}
+
+/// The value of a field; `None` if `b` ends before the field does.
+pub(super) fn whole(place: BitField, b: &[u8]) -> Option<u64> {
+    (b.len() >= usize::from(place.end())).then(|| place.get(b))
 }
 
 /// Names and values of all fields of a table that lie within `b`.

@@ -3,7 +3,7 @@
 mod capacity;
 
 use super::BitField;
-use super::fields::{self, Field, ascii, bits, flag, name_of, named, numbered};
+use super::fields::{self, Field, ascii, flag, name_of};
 pub use capacity::{CAPACITY, Capacity};
 use std::ops::Range;
 
@@ -41,23 +41,23 @@ const ACCESS: &[(u64, &str)] = &[(0, "none"), (1, "implicit"), (2, "explicit"), 
 
 /// Fields of standard data.
 pub static STANDARD: &[Field] = &[
-    named("device_type", 0, (0, 5), DEVICE_TYPES),
-    named("peripheral_qualifier", 0, (5, 3), QUALIFIERS),
-    ascii("vendor", 8, 8),
-    ascii("product", 16, 16),
-    ascii("revision", 32, 4),
-    numbered("version", 2, 1, VERSIONS),
-    flag("removable", 1, 7),
+    Field::named("device_type", PERIPHERAL_DEVICE_TYPE, DEVICE_TYPES),
+    Field::named("peripheral_qualifier", PERIPHERAL_QUALIFIER, QUALIFIERS),
+    ascii("vendor", VENDOR.start, VENDOR.end - VENDOR.start),
+    ascii("product", PRODUCT.start, PRODUCT.end - PRODUCT.start),
+    ascii("revision", REVISION.start, REVISION.end - REVISION.start),
+    Field::named("version", VERSION, VERSIONS),
+    Field::flag("removable", RMB),
     flag("normal_aca", 3, 5),
-    flag("hierarchical_luns", 3, 4),
-    bits("response_data_format", 3, 0, 4),
+    Field::flag("hierarchical_luns", HISUP),
+    Field::number("response_data_format", RESPONSE_DATA_FORMAT),
     flag("embedded_storage_array", 5, 7),
-    named("alua", 5, (4, 2), ACCESS),
-    flag("third_party_copy", 5, 3),
+    Field::named("alua", TPGS, ACCESS),
+    Field::flag("third_party_copy", THIRD_PARTY_COPY),
     flag("protection", 5, 0),
     flag("enclosure_services", 6, 6),
-    flag("multi_port", 6, 4),
-    flag("command_queuing", 7, 1),
+    Field::flag("multi_port", MULTIP),
+    Field::flag("command_queuing", CMDQUE),
 ];
 
 /// Bytes of standard data, up to and including the reserved ones after the version descriptors.

@@ -1,6 +1,7 @@
 //! The VPD pages block limits (B0h) and logical block provisioning (B2h; SBC-4 sections 6.6.4 and 6.6.6).
 
 use super::BitField;
+use super::fields::{Field, bits, flag, number, whole};
 use super::vpd::{self, set_header};
 
 const WSNZ: BitField = BitField::flag(4, 0);
@@ -15,6 +16,26 @@ const UGAVALID: BitField = BitField::flag(32, 7);
 const UNMAP_ALIGNMENT: BitField = BitField::bits(32, 6, 31);
 const MAX_WRITE_SAME: BitField = BitField::bytes(36, 8);
 const MAX_ATOMIC: BitField = BitField::bytes(44, 4);
+
+/// Fields of page B0h.
+pub(super) static LIMITS: &[Field] = &[
+    Field::flag("write_same_non_zero", WSNZ),
+    Field::number("max_compare_and_write_blocks", MAX_COMPARE_AND_WRITE),
+    Field::number("optimal_transfer_granularity_blocks", OPTIMAL_GRANULARITY),
+    Field::number("max_transfer_blocks", MAX_TRANSFER),
+    Field::number("optimal_transfer_blocks", OPTIMAL_TRANSFER),
+    number("max_prefetch_blocks", 16, 4),
+    Field::number("max_unmap_blocks", MAX_UNMAP),
+    Field::number("max_unmap_descriptors", MAX_UNMAP_DESCRIPTORS),
+    Field::number("optimal_unmap_granularity_blocks", OPTIMAL_UNMAP_GRANULARITY),
+    Field::flag("unmap_granularity_alignment_valid", UGAVALID),
+    Field::number("max_write_same_blocks", MAX_WRITE_SAME),
+    Field::number("max_atomic_transfer_blocks", MAX_ATOMIC),
+    number("atomic_alignment_blocks", 48, 4),
+    number("atomic_granularity_blocks", 52, 4),
+    number("max_atomic_transfer_with_boundary_blocks", 56, 4),
+    number("max_atomic_boundary_blocks", 60, 4),
+];
 
 /// Limits of commands; 0 if the page does not report one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,21 +68,19 @@ impl BlockLimits {
     /// Decodes page B0h. A field beyond the end of the bytes counts as 0.
     pub fn decode(page: &[u8]) -> BlockLimits {
         // A number that is cut short would be a wrong limit.
-        let get = |field: BitField, len: usize| {
-            if page.len() >= usize::from(field.byte()) + len { field.get(page) } else { 0 }
-        };
+        let get = |field| whole(field, page).unwrap_or(0);
         BlockLimits {
             write_same_non_zero: WSNZ.is_set(page),
-            compare_and_write: get(MAX_COMPARE_AND_WRITE, 1) as u8,
-            optimal_granularity: get(OPTIMAL_GRANULARITY, 2) as u16,
-            transfer: get(MAX_TRANSFER, 4) as u32,
-            optimal_transfer: get(OPTIMAL_TRANSFER, 4) as u32,
-            unmap: get(MAX_UNMAP, 4) as u32,
-            unmap_descriptors: get(MAX_UNMAP_DESCRIPTORS, 4) as u32,
-            unmap_granularity: get(OPTIMAL_UNMAP_GRANULARITY, 4) as u32,
-            unmap_alignment: UGAVALID.is_set(page).then(|| get(UNMAP_ALIGNMENT, 4) as u32),
-            write_same: get(MAX_WRITE_SAME, 8),
-            atomic_transfer: get(MAX_ATOMIC, 4) as u32,
+            compare_and_write: get(MAX_COMPARE_AND_WRITE) as u8,
+            optimal_granularity: get(OPTIMAL_GRANULARITY) as u16,
+            transfer: get(MAX_TRANSFER) as u32,
+            optimal_transfer: get(OPTIMAL_TRANSFER) as u32,
+            unmap: get(MAX_UNMAP) as u32,
+            unmap_descriptors: get(MAX_UNMAP_DESCRIPTORS) as u32,
+            unmap_granularity: get(OPTIMAL_UNMAP_GRANULARITY) as u32,
+            unmap_alignment: UGAVALID.is_set(page).then(|| get(UNMAP_ALIGNMENT) as u32),
+            write_same: get(MAX_WRITE_SAME),
+            atomic_transfer: get(MAX_ATOMIC) as u32,
         }
     }
 
@@ -96,6 +115,22 @@ const LBPWS10: BitField = BitField::flag(5, 5);
 const LBPRZ: BitField = BitField::flag(5, 2);
 const ANC_SUP: BitField = BitField::flag(5, 1);
 const PROVISIONING_TYPE: BitField = BitField::bits(6, 2, 3);
+
+const PROVISIONING_TYPES: &[(u64, &str)] = &[(0, "not reported"), (1, "resource provisioned"), (2, "thin")];
+
+/// Fields of page B2h.
+pub(super) static PROVISIONING: &[Field] = &[
+    Field::named("provisioning_type", PROVISIONING_TYPE, PROVISIONING_TYPES),
+    Field::flag("unmap", LBPU),
+    Field::flag("write_same_16_unmap", LBPWS),
+    Field::flag("write_same_10_unmap", LBPWS10),
+    bits("unmapped_reads_zero", 5, 2, 3),
+    Field::flag("anchor", ANC_SUP),
+    flag("resource_descriptor", 5, 0),
+    number("threshold_exponent", 4, 1),
+    bits("minimum_percentage", 6, 3, 5),
+    number("threshold_percentage", 7, 1),
+];
 
 /// The commands that deallocate blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 mod designator;
 mod pages;
 
-use super::BitField;
-use super::fields::{self, Field, ascii, bits, flag, get, name_of, named, number, numbered, split};
+use super::fields::{self, Field, ascii, get, name_of, number, split};
+use super::{BitField, limits};
 
 pub use designator::{Designator, ScsiPortDescriptor, descriptors, designators, ports, relative};
 pub use pages::{BlockCharacteristics, ExtendedInquiry};
@@ -41,89 +41,8 @@ pub fn name(page: u8) -> Option<&'static str> {
     name_of(NAMES, page.into())
 }
 
-const MICROCODE: &[(u64, &str)] =
-    &[(0, "not reported"), (1, "before the final command is completed"), (2, "at the next reset")];
-const ROTATION: &[(u64, &str)] = &[(0, "not reported"), (1, "no rotation")];
-const FORM_FACTORS: &[(u64, &str)] = &[
-    (0, "not reported"),
-    (1, "5.25 inch"),
-    (2, "3.5 inch"),
-    (3, "2.5 inch"),
-    (4, "1.8 inch"),
-    (5, "less than 1.8 inch"),
-];
-const ZONED: &[(u64, &str)] = &[(0, "not reported"), (1, "host aware"), (2, "device managed")];
-const PROVISIONING_TYPES: &[(u64, &str)] = &[(0, "not reported"), (1, "resource provisioned"), (2, "thin")];
-
-static EXTENDED: &[Field] = &[
-    named("activate_microcode", 4, (6, 2), MICROCODE),
-    bits("supported_protection_types", 4, 3, 3),
-    flag("guard_check", 4, 2),
-    flag("application_tag_check", 4, 1),
-    flag("reference_tag_check", 4, 0),
-    flag("unit_attention_sense_key_specific", 5, 5),
-    flag("grouping", 5, 4),
-    flag("priority", 5, 3),
-    flag("head_of_queue", 5, 2),
-    flag("ordered", 5, 1),
-    flag("simple", 5, 0),
-    flag("write_uncorrectable", 6, 3),
-    flag("correction_disable", 6, 2),
-    flag("non_volatile_cache", 6, 1),
-    flag("volatile_cache", 6, 0),
-    flag("protection_interval", 7, 4),
-    flag("luns_clear_on_i_t_nexus_loss", 7, 0),
-    flag("referrals", 8, 4),
-    flag("capability_based_security", 8, 0),
-    number("extended_self_test_minutes", 10, 2),
-    number("max_sense_bytes", 13, 1),
-];
-
 static ATA: &[Field] =
     &[ascii("sat_vendor", 8, 8), ascii("sat_product", 16, 16), ascii("sat_revision", 32, 4)];
-
-static LIMITS: &[Field] = &[
-    flag("write_same_non_zero", 4, 0),
-    number("max_compare_and_write_blocks", 5, 1),
-    number("optimal_transfer_granularity_blocks", 6, 2),
-    number("max_transfer_blocks", 8, 4),
-    number("optimal_transfer_blocks", 12, 4),
-    number("max_prefetch_blocks", 16, 4),
-    number("max_unmap_blocks", 20, 4),
-    number("max_unmap_descriptors", 24, 4),
-    number("optimal_unmap_granularity_blocks", 28, 4),
-    flag("unmap_granularity_alignment_valid", 32, 7),
-    number("max_write_same_blocks", 36, 8),
-    number("max_atomic_transfer_blocks", 44, 4),
-    number("atomic_alignment_blocks", 48, 4),
-    number("atomic_granularity_blocks", 52, 4),
-    number("max_atomic_transfer_with_boundary_blocks", 56, 4),
-    number("max_atomic_boundary_blocks", 60, 4),
-];
-
-static CHARACTERISTICS: &[Field] = &[
-    numbered("rotation_rate_rpm", 4, 2, ROTATION),
-    number("product_type", 6, 1),
-    named("nominal_form_factor", 7, (0, 4), FORM_FACTORS),
-    bits("write_after_block_erase", 7, 6, 2),
-    bits("write_after_cryptographic_erase", 7, 4, 2),
-    named("zoned", 8, (4, 2), ZONED),
-    flag("fua_behaviour", 8, 1),
-    flag("verify_byte_check_uncached", 8, 0),
-];
-
-static THIN: &[Field] = &[
-    named("provisioning_type", 6, (0, 3), PROVISIONING_TYPES),
-    flag("unmap", 5, 7),
-    flag("write_same_16_unmap", 5, 6),
-    flag("write_same_10_unmap", 5, 5),
-    bits("unmapped_reads_zero", 5, 2, 3),
-    flag("anchor", 5, 1),
-    flag("resource_descriptor", 5, 0),
-    number("threshold_exponent", 4, 1),
-    bits("minimum_percentage", 6, 3, 5),
-    number("threshold_percentage", 7, 1),
-];
 
 static REFERRALS: &[Field] =
     &[number("user_data_segment_blocks", 8, 4), number("user_data_segment_multiplier", 12, 4)];
@@ -131,11 +50,11 @@ static REFERRALS: &[Field] =
 /// The fields of a VPD page of fixed layout; `None` for lists and for unknown pages.
 pub fn table(page: u8) -> Option<&'static [Field]> {
     Some(match page {
-        0x86 => EXTENDED,
+        0x86 => pages::EXTENDED,
         0x89 => ATA,
-        0xb0 => LIMITS,
-        0xb1 => CHARACTERISTICS,
-        0xb2 => THIN,
+        0xb0 => limits::LIMITS,
+        0xb1 => pages::CHARACTERISTICS,
+        0xb2 => limits::PROVISIONING,
         0xb3 => REFERRALS,
         _ => return None,
     })

@@ -1,17 +1,17 @@
 //! Parameter data of READ CAPACITY (SBC-4 sections 5.20 and 5.21).
 
 use crate::scsi::BitField;
-use crate::scsi::fields::{Field, bits, flag, number};
+use crate::scsi::fields::{Field, bits, flag};
 
 /// Fields of READ CAPACITY(16).
 pub static CAPACITY: &[Field] = &[
-    number("last_lba", 0, 8),
-    number("block_size_bytes", 8, 4),
+    Field::number("last_lba", LAST_LBA_16),
+    Field::number("block_size_bytes", BLOCK_SIZE_16),
     flag("protection", 12, 0),
     bits("protection_type", 12, 1, 3),
-    bits("blocks_per_physical_block_exponent", 13, 0, 4),
-    flag("thin", 14, 7),
-    flag("unmapped_reads_zero", 14, 6),
+    Field::number("blocks_per_physical_block_exponent", PHYSICAL_EXPONENT),
+    Field::flag("thin", LBPME),
+    Field::flag("unmapped_reads_zero", LBPRZ),
 ];
 
 /// RETURNED LOGICAL BLOCK ADDRESS and LOGICAL BLOCK LENGTH IN BYTES of READ CAPACITY(10).

@@ -2,7 +2,7 @@
 //! 6.35 and 6.36).
 
 use crate::scsi::BitField;
-use crate::scsi::fields::{Field, flag, split};
+use crate::scsi::fields::{Field, split};
 
 /// COMMAND DATA LENGTH, before the command descriptors.
 const DATA_LENGTH: BitField = BitField::bytes(0, 4);
@@ -172,23 +172,19 @@ pub fn encode_functions(supported: &[BitField], is_extended: bool) -> Vec<u8> {
     b
 }
 
-const fn of_flag(name: &'static str, field: BitField) -> Field {
-    flag(name, field.byte() as usize, field.bit())
-}
-
 /// Fields of REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS.
 pub static FUNCTIONS: &[Field] = &[
-    of_flag("abort_task", task_management::ABORT_TASK),
-    of_flag("abort_task_set", task_management::ABORT_TASK_SET),
-    of_flag("clear_aca", task_management::CLEAR_ACA),
-    of_flag("clear_task_set", task_management::CLEAR_TASK_SET),
-    of_flag("logical_unit_reset", task_management::LOGICAL_UNIT_RESET),
-    of_flag("query_task", task_management::QUERY_TASK),
-    of_flag("target_reset", task_management::TARGET_RESET),
-    of_flag("wakeup", task_management::WAKEUP),
-    of_flag("query_asynchronous_event", task_management::QUERY_ASYNCHRONOUS_EVENT),
-    of_flag("query_task_set", task_management::QUERY_TASK_SET),
-    of_flag("i_t_nexus_reset", task_management::I_T_NEXUS_RESET),
+    Field::flag("abort_task", task_management::ABORT_TASK),
+    Field::flag("abort_task_set", task_management::ABORT_TASK_SET),
+    Field::flag("clear_aca", task_management::CLEAR_ACA),
+    Field::flag("clear_task_set", task_management::CLEAR_TASK_SET),
+    Field::flag("logical_unit_reset", task_management::LOGICAL_UNIT_RESET),
+    Field::flag("query_task", task_management::QUERY_TASK),
+    Field::flag("target_reset", task_management::TARGET_RESET),
+    Field::flag("wakeup", task_management::WAKEUP),
+    Field::flag("query_asynchronous_event", task_management::QUERY_ASYNCHRONOUS_EVENT),
+    Field::flag("query_task_set", task_management::QUERY_TASK_SET),
+    Field::flag("i_t_nexus_reset", task_management::I_T_NEXUS_RESET),
 ];
 
 #[cfg(test)]

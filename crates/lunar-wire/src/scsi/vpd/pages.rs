@@ -1,10 +1,61 @@
-//! VPD pages that a device server encodes: extended INQUIRY data (86h) and block device characteristics (B1h).
+//! VPD pages of fixed layout: extended INQUIRY data (86h) and block device characteristics (B1h).
 
 use super::set_header;
 use crate::scsi::BitField;
+use crate::scsi::fields::{Field, bits, flag, named, number};
 
 /// Bytes of each of these pages.
 const LEN: usize = 64;
+
+const MICROCODE: &[(u64, &str)] =
+    &[(0, "not reported"), (1, "before the final command is completed"), (2, "at the next reset")];
+const ROTATION: &[(u64, &str)] = &[(0, "not reported"), (1, "no rotation")];
+const FORM_FACTORS: &[(u64, &str)] = &[
+    (0, "not reported"),
+    (1, "5.25 inch"),
+    (2, "3.5 inch"),
+    (3, "2.5 inch"),
+    (4, "1.8 inch"),
+    (5, "less than 1.8 inch"),
+];
+const ZONED: &[(u64, &str)] = &[(0, "not reported"), (1, "host aware"), (2, "device managed")];
+
+/// Fields of page 86h.
+pub(super) static EXTENDED: &[Field] = &[
+    named("activate_microcode", 4, (6, 2), MICROCODE),
+    bits("supported_protection_types", 4, 3, 3),
+    flag("guard_check", 4, 2),
+    flag("application_tag_check", 4, 1),
+    flag("reference_tag_check", 4, 0),
+    flag("unit_attention_sense_key_specific", 5, 5),
+    flag("grouping", 5, 4),
+    flag("priority", 5, 3),
+    Field::flag("head_of_queue", ExtendedInquiry::HEADSUP),
+    Field::flag("ordered", ExtendedInquiry::ORDSUP),
+    Field::flag("simple", ExtendedInquiry::SIMPSUP),
+    flag("write_uncorrectable", 6, 3),
+    flag("correction_disable", 6, 2),
+    flag("non_volatile_cache", 6, 1),
+    Field::flag("volatile_cache", ExtendedInquiry::V_SUP),
+    flag("protection_interval", 7, 4),
+    flag("luns_clear_on_i_t_nexus_loss", 7, 0),
+    flag("referrals", 8, 4),
+    flag("capability_based_security", 8, 0),
+    number("extended_self_test_minutes", 10, 2),
+    number("max_sense_bytes", 13, 1),
+];
+
+/// Fields of page B1h.
+pub(super) static CHARACTERISTICS: &[Field] = &[
+    Field::named("rotation_rate_rpm", BlockCharacteristics::MEDIUM_ROTATION_RATE, ROTATION),
+    number("product_type", 6, 1),
+    named("nominal_form_factor", 7, (0, 4), FORM_FACTORS),
+    Field::number("write_after_block_erase", BlockCharacteristics::WABEREQ),
+    bits("write_after_cryptographic_erase", 7, 4, 2),
+    named("zoned", 8, (4, 2), ZONED),
+    flag("fua_behaviour", 8, 1),
+    flag("verify_byte_check_uncached", 8, 0),
+];
 
 /// Extended INQUIRY data (86h; SPC-5 section 7.7.7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
