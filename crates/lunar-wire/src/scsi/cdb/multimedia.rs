@@ -40,7 +40,7 @@ pub mod get_event_status {
     pub const ALLOCATION_LENGTH: BitField = BitField::bytes(7, 2);
 }
 
-/// READ DISC INFORMATION (MMC-6 section 6.21).
+/// READ DISC INFORMATION (MMC-6).
 pub mod read_disc_information {
     use crate::scsi::BitField;
 
@@ -62,7 +62,7 @@ pub mod read_track_information {
     pub const ALLOCATION_LENGTH: BitField = BitField::bytes(7, 2);
 }
 
-/// MECHANISM STATUS (MMC-6 section 6.9).
+/// MECHANISM STATUS (MMC-6).
 pub mod mechanism_status {
     use crate::scsi::BitField;
 

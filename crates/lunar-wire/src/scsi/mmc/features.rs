@@ -1,4 +1,4 @@
-//! Features and profiles: the data of GET CONFIGURATION (MMC-6 sections 5.3 and 6.6), and the capabilities mode page.
+//! Features and profiles: the data of GET CONFIGURATION (MMC-6 section 6.6), and the capabilities mode page.
 
 use crate::scsi::BitField;
 

@@ -16,7 +16,7 @@ pub struct EventStatus {
     pub media: Option<MediaEvent>,
 }
 
-/// The media event of GET EVENT STATUS NOTIFICATION (MMC-6 section 6.7.3.4).
+/// The media event of GET EVENT STATUS NOTIFICATION.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MediaEvent {
     /// MEDIA EVENT: one of the constants of this type.
@@ -72,7 +72,7 @@ impl EventStatus {
     }
 }
 
-/// Standard disc information (MMC-6 section 6.21.3.1).
+/// Standard disc information of READ DISC INFORMATION.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiscInformation {
     /// STATE OF LAST SESSION: 0 empty, 1 incomplete, or [`DiscInformation::SESSION_COMPLETE`].
@@ -135,7 +135,7 @@ impl DiscInformation {
     }
 }
 
-/// Track information (MMC-6 section 6.26.3).
+/// The data of READ TRACK INFORMATION (MMC-6 section 6.26).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrackInformation {
     /// TRACK NUMBER, below 256.
@@ -175,7 +175,7 @@ impl TrackInformation {
     }
 }
 
-/// The data of MECHANISM STATUS of a drive without a changer (MMC-6 section 6.9.3).
+/// The data of MECHANISM STATUS of a drive without a changer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MechanismStatus {
     /// DOOR OPEN.

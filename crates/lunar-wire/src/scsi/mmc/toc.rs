@@ -1,4 +1,4 @@
-//! The table of contents: the data of READ TOC/PMA/ATIP (MMC-6 section 6.25.3).
+//! The table of contents: the data of READ TOC/PMA/ATIP (MMC-6 section 6.25).
 
 use crate::scsi::BitField;
 
