@@ -66,6 +66,19 @@ mod tests {
     }
 
     #[test]
+    fn third_party_copy_page_matches_golden_bytes() {
+        let limits = [0, 4, 0, 28, 0, 0, 0, 0, 0, 16, 0, 64, 0, 0, 0x0a, 0];
+        let general = [0x80, 1, 0, 32, 0, 0, 0, 64, 0, 0, 0, 64, 0x10, 0, 0, 0, 9];
+        let golden = [
+            &[0, 1, 0, 12, 8, 0x83, 1, 0, 0x84, 3, 0, 3, 4, 0, 0, 0][..],
+            &[&limits[..], &[0; 16]].concat(),
+            &[0, 8, 0, 4, 3, 0x02, 0x0a, 0xe4, 0, 12, 0, 4, 0, 2, 0xff, 0xff],
+            &[&general[..], &[0; 19]].concat(),
+        ];
+        assert_eq!(third_party_page(&disk()), golden.concat());
+    }
+
+    #[test]
     fn third_party_copy_page_matches_the_table() {
         let table: Vec<u8> = super::super::ROWS
             .chunk_by(|a, b| a.opcode == b.opcode)

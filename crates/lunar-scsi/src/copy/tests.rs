@@ -260,6 +260,7 @@ fn details_of_a_failed_segment_hold_its_sense() {
     let details = data(&mut n, &receive(4, 1));
     assert_eq!((details[3] as usize, details[56], details[59]), (details.len() - 4, 2, 18));
     assert_eq!(details[60..], sense.encode(false));
+    assert_eq!(details[..60], [&[0, 0, 0, 74][..], &[0; 52], &[2, 0, 0, 18]].concat());
 }
 
 #[test]
@@ -306,5 +307,7 @@ fn limits_are_announced() {
     assert_eq!(be::get32(&b[16..]), 256 << 20);
     assert_eq!((be::get16(&b[34..]), b[36], b[37]), (64, 64, 9));
     assert_eq!(b[43..], [3, 0x02, 0x0a, 0xe4]);
+    assert_eq!(b[..20], [0, 0, 0, 43, 1, 0, 0, 0, 0, 16, 0, 64, 0, 0, 0x0a, 0, 0x10, 0, 0, 0]);
+    assert_eq!(b[20..43], [&[0; 14][..], &[0, 64, 64, 9], &[0; 5]].concat());
     assert_eq!(run(&mut n, &receive(1, 0)), fails(Sense::cdb_field(1, 4)), "RECEIVE DATA");
 }

@@ -71,3 +71,56 @@ pub(super) fn full_status(registry: &Registry) -> Vec<u8> {
     });
     listed(registry.generation, entries)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::registry::{PersistentReservation, Registrant};
+    use super::*;
+
+    fn reserved(kind: ReservationType) -> Registry {
+        let who = Registrant { initiator: "iqn.a:b".into(), isid: [1; 6], tag: 0x0102, user: String::new() };
+        let mut registry = Registry { generation: 0x0102_0304, persists: true, ..Registry::new(4) };
+        let holder = Some(who.clone()).filter(|_| !kind.all_registrants());
+        registry.keys.insert(who, 0x1122_3344_5566_7788);
+        registry.reservation = Some(PersistentReservation { kind, holder });
+        registry
+    }
+
+    #[test]
+    fn read_keys_and_reservation_match_golden_bytes() {
+        let registry = reserved(ReservationType::ExclusiveAccess);
+        let key = [0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88];
+        assert_eq!(keys(&registry), [&[1, 2, 3, 4, 0, 0, 0, 8][..], &key].concat());
+        let one = [&[1, 2, 3, 4, 0, 0, 0, 16][..], &key, &[0, 0, 0, 0, 0, 3, 0, 0]].concat();
+        assert_eq!(reservation(&registry), one);
+        let shared = reservation(&reserved(ReservationType::WriteExclusiveAllRegistrants));
+        assert_eq!(shared[8..], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0]);
+        assert_eq!(reservation(&Registry::new(1)), [0; 8]);
+    }
+
+    #[test]
+    fn capabilities_match_golden_bytes() {
+        let registry = reserved(ReservationType::ExclusiveAccess);
+        assert_eq!(capabilities(&registry), [0, 8, 0x1d, 0xb1, 0xea, 1, 0, 0]);
+        let volatile = Registry { can_persist: false, persists: false, ..registry };
+        assert_eq!(capabilities(&volatile), [0, 8, 0x1c, 0xb0, 0xea, 1, 0, 0]);
+    }
+
+    #[test]
+    fn full_status_matches_golden_bytes() {
+        let mut registry = reserved(ReservationType::ExclusiveAccessRegistrantsOnly);
+        let other = Registrant { initiator: "iqn.c".into(), isid: [2; 6], tag: 3, user: String::new() };
+        registry.keys.insert(other, 9);
+        let golden = [
+            &[1, 2, 3, 4, 0, 0, 0, 108][..],
+            &[
+                0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0, 0, 0, 0, 1, 6, 0, 0, 0, 0, 1, 2, 0, 0, 0,
+                32,
+            ],
+            b"\x45\0\0\x1ciqn.a:b,i,0x010101010101\0\0\0\0",
+            &[0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 28],
+            b"\x45\0\0\x18iqn.c,i,0x020202020202\0\0",
+        ];
+        assert_eq!(full_status(&registry), golden.concat());
+    }
+}
