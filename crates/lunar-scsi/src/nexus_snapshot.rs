@@ -3,7 +3,8 @@
 use crate::dispatch::{Requester, passes_all_checks};
 use crate::lba_range::{LbaRange, MAX_TRANSFER};
 use crate::{Lu, Plan, State};
-use lunar_wire::scsi::op;
+use lunar_wire::scsi::cdb::read_write::{FUA, other_bits_6, other_bits_10, other_bits_12, other_bits_16};
+use lunar_wire::scsi::{cdb, op};
 
 /// The state of a logical unit that READ and WRITE need, as of an epoch.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,30 +41,29 @@ impl NexusSnapshot {
     /// The plan of a READ or WRITE; `None` if the command must take the slow path.
     #[inline]
     pub(crate) fn plan(&self, cdb: &[u8]) -> Option<Plan> {
-        if cdb.len() < 16 {
-            return None;
-        }
-        let (write, reserved) = match cdb[0] {
-            op::READ_10 => (false, cdb[1] & !0x18 | cdb[6] & 0xe0 | cdb[9]),
-            op::WRITE_10 => (true, cdb[1] & !0x18 | cdb[6] & 0xe0 | cdb[9]),
-            op::READ_16 => (false, cdb[1] & !0x18 | cdb[14] & 0xe0 | cdb[15]),
-            op::WRITE_16 => (true, cdb[1] & !0x18 | cdb[14] & 0xe0 | cdb[15]),
-            op::READ_12 => (false, cdb[1] & !0x18 | cdb[10] & 0xe0 | cdb[11]),
-            op::WRITE_12 => (true, cdb[1] & !0x18 | cdb[10] & 0xe0 | cdb[11]),
-            op::READ_6 => (false, cdb[1] & 0xe0 | cdb[5]),
-            op::WRITE_6 => (true, cdb[1] & 0xe0 | cdb[5]),
+        let cdb = cdb.first_chunk()?;
+        let opcode = cdb::opcode(cdb);
+        let (write, other_bits) = match opcode {
+            op::READ_10 => (false, other_bits_10(cdb)),
+            op::WRITE_10 => (true, other_bits_10(cdb)),
+            op::READ_16 => (false, other_bits_16(cdb)),
+            op::WRITE_16 => (true, other_bits_16(cdb)),
+            op::READ_12 => (false, other_bits_12(cdb)),
+            op::WRITE_12 => (true, other_bits_12(cdb)),
+            op::READ_6 => (false, other_bits_6(cdb)),
+            op::WRITE_6 => (true, other_bits_6(cdb)),
             _ => return None,
         };
         let allowed = if write { self.may_write } else { self.may_read };
         let range = LbaRange::of(cdb);
         let possible =
             range.blocks != 0 && range.blocks <= self.max_blocks && range.fits(self.capacity_blocks);
-        if !allowed || reserved != 0 || !possible {
+        if !allowed || other_bits != 0 || !possible {
             return None;
         }
         let (offset, len) = (range.lba << self.block_shift, range.blocks << self.block_shift);
         Some(if write {
-            let fua = cdb[0] != op::WRITE_6 && cdb[1] & 0x08 != 0;
+            let fua = opcode != op::WRITE_6 && FUA.is_set(cdb);
             Plan::Write { offset, len, stable: self.stable || fua }
         } else {
             Plan::Read { offset, len }

@@ -3,8 +3,11 @@
 use crate::lba_range::LbaRange;
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{Op, PeripheralDeviceType, Plan, PlanResult};
-use lunar_wire::be;
-use lunar_wire::scsi::{Sense, op};
+use lunar_wire::scsi::cdb::get_lba_status::{ALLOCATION_LENGTH, STARTING_LBA};
+use lunar_wire::scsi::cdb::write_same::{ANCHOR, NDOB, UNMAP};
+use lunar_wire::scsi::report::{self, LbaStatusDescriptor};
+use lunar_wire::scsi::unmap::{self, UnmapDescriptor};
+use lunar_wire::scsi::{Sense, cdb, op};
 
 /// Service action of GET LBA STATUS.
 const GET_LBA_STATUS: u16 = 0x12;
@@ -12,11 +15,6 @@ const GET_LBA_STATUS: u16 = 0x12;
 pub(crate) const MAX_WRITE_SAME: u64 = 4 << 30;
 /// Maximum number of descriptors of UNMAP (MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT of VPD B0h).
 pub(crate) const MAX_UNMAP_DESCRIPTORS: usize = 256;
-
-/// Bits of byte 1.
-const ANCHOR: u8 = 0x10;
-const UNMAP: u8 = 0x08;
-const NDOB: u8 = 0x01;
 
 /// Rows of the command table.
 pub(crate) const ROWS: &[Row] = &[
@@ -56,26 +54,25 @@ const fn write_same_row(opcode: u8, usage: &'static [u8]) -> Row {
 
 /// WSNZ is set, so a length of 0 is rejected. With ANCHOR the blocks stay mapped, which is a stronger guarantee.
 fn write_same(cx: &mut CommandContext<'_>) -> PlanResult {
-    let settings = cx.lu.settings();
-    let flags = cx.cdb[1];
-    let (anchor, unmap) = (flags & ANCHOR != 0, flags & UNMAP != 0);
+    let (settings, opcode) = (cx.lu.settings(), cdb::opcode(cx.cdb));
+    let (anchor, unmap) = (ANCHOR.is_set(cx.cdb), UNMAP.is_set(cx.cdb));
     if unmap && !settings.thin {
-        return Err(Sense::cdb_field(1, 3).into());
+        return Err(Sense::in_cdb(UNMAP).into());
     }
     if anchor && !unmap {
-        return Err(Sense::cdb_field(1, 4).into());
+        return Err(Sense::in_cdb(ANCHOR).into());
     }
     let block_size = settings.block_size as u64;
     let range = LbaRange::of(cx.cdb);
     let len = range.blocks as u64 * block_size;
     if len == 0 || len > MAX_WRITE_SAME {
-        return Err(Sense::cdb_field(LbaRange::length_field(cx.cdb), 7).into());
+        return Err(Sense::in_cdb(cdb::length_field(opcode)).into());
     }
     range.check(cx.state)?;
     Ok(Plan::op(Op::WriteSame {
         offset: range.lba * block_size,
         len,
-        zero: cx.cdb[0] == op::WRITE_SAME_16 && flags & NDOB != 0,
+        zero: opcode == op::WRITE_SAME_16 && NDOB.is_set(cx.cdb),
         unmap: unmap && !anchor,
         block_size: settings.block_size,
         stable: !cx.state.modes.write_cache(),
@@ -83,7 +80,7 @@ fn write_same(cx: &mut CommandContext<'_>) -> PlanResult {
 }
 
 fn unmap(cx: &mut CommandContext<'_>) -> PlanResult {
-    let len = be::get16(&cx.cdb[7..]) as u32;
+    let len = cdb::unmap::PARAMETER_LIST_LENGTH.get_u32(cx.cdb);
     let Some(list) = cx.parameters else {
         return Ok(if len == 0 { Plan::Done } else { Plan::Parameters { len } });
     };
@@ -92,7 +89,7 @@ fn unmap(cx: &mut CommandContext<'_>) -> PlanResult {
         range.check(cx.state)?;
     }
     // With ANCHOR the blocks stay mapped, which is a stronger guarantee.
-    if cx.cdb[1] & 1 != 0 {
+    if cdb::unmap::ANCHOR.is_set(cx.cdb) {
         return Ok(Plan::Done);
     }
     let block_size = cx.lu.settings().block_size as u64;
@@ -105,29 +102,22 @@ fn unmap(cx: &mut CommandContext<'_>) -> PlanResult {
     })
 }
 
-/// The block descriptors of an UNMAP parameter list (SBC-4 section 5.35.2). An incomplete descriptor at the end is
-/// ignored.
+/// The ranges of an UNMAP parameter list.
 fn descriptors(list: &[u8]) -> Result<Vec<LbaRange>, Sense> {
-    let Some((header, rest)) = list.split_at_checked(8) else {
-        return Err(Sense::PARAMETER_LIST_LENGTH);
-    };
-    let Some(descriptors) = rest.get(..be::get16(&header[2..]) as usize) else {
-        return Err(Sense::PARAMETER_LIST_LENGTH);
-    };
-    if descriptors.len() / 16 > MAX_UNMAP_DESCRIPTORS {
-        return Err(Sense::parameter_field(2, 7));
+    let descriptors = unmap::descriptors(list).ok_or(Sense::PARAMETER_LIST_LENGTH)?;
+    if descriptors.len() > MAX_UNMAP_DESCRIPTORS {
+        return Err(Sense::in_parameters(unmap::DESCRIPTOR_DATA_LENGTH));
     }
-    let range = |d: &[u8]| LbaRange { lba: be::get64(d), blocks: be::get32(&d[8..]) };
-    Ok(descriptors.chunks_exact(16).map(range).collect())
+    Ok(descriptors.map(|UnmapDescriptor { lba, blocks }| LbaRange { lba, blocks }).collect())
 }
 
 fn get_lba_status(cx: &mut CommandContext<'_>) -> PlanResult {
-    let lba = be::get64(&cx.cdb[2..]);
+    let lba = STARTING_LBA.get(cx.cdb);
     if lba >= cx.state.blocks {
         return Err(Sense::LBA_OUT_OF_RANGE.at(lba).into());
     }
     let block_size = cx.lu.settings().block_size;
-    match be::get32(&cx.cdb[10..]) {
+    match ALLOCATION_LENGTH.get_u32(cx.cdb) {
         0 => Ok(Plan::Done),
         allocation_len => {
             let offset = lba * block_size as u64;
@@ -140,23 +130,21 @@ fn get_lba_status(cx: &mut CommandContext<'_>) -> PlanResult {
 /// `offset` of the medium on. A block that is partly mapped counts as mapped.
 pub fn lba_status(offset: u64, extents: &[(u64, bool)], block_size: u32, allocation_len: u32) -> Vec<u8> {
     let block_size = block_size as u64;
-    let mut data = vec![0; 8];
+    let mut list = Vec::new();
     let (mut end, mut at) = (offset, offset / block_size);
     for &(len, mapped) in extents {
         end = end.saturating_add(len);
         let next = if mapped { end.div_ceil(block_size) } else { end / block_size };
         let Some(blocks) = next.checked_sub(at).filter(|b| *b != 0) else { continue };
-        data.extend_from_slice(&at.to_be_bytes());
-        data.extend_from_slice(&u32::try_from(blocks).unwrap_or(u32::MAX).to_be_bytes());
-        data.extend_from_slice(&[if mapped { 0 } else { 1 }, 0, 0, 0]);
+        let count = u32::try_from(blocks).unwrap_or(u32::MAX);
+        list.push(LbaStatusDescriptor { lba: at, blocks: count, status: u8::from(!mapped) });
         // An extent that is too long for a descriptor ends the list; the initiator continues from there.
         if blocks > u32::MAX as u64 {
             break;
         }
         at = next;
     }
-    let len = data.len() as u32 - 4;
-    be::put32(&mut data, len);
+    let mut data = report::encode_extents(&list);
     data.truncate(allocation_len as usize);
     data
 }
@@ -166,6 +154,11 @@ mod tests {
     use super::*;
     use crate::LuSettings;
     use crate::testing::*;
+
+    /// Bits of byte 1 of WRITE SAME.
+    const ANCHOR: u8 = 0x10;
+    const UNMAP: u8 = 0x08;
+    const NDOB: u8 = 0x01;
 
     fn list(ranges: &[(u64, u32)]) -> Vec<u8> {
         let len = 16 * ranges.len() as u16;

@@ -3,12 +3,10 @@
 use crate::lba_range::LbaRange;
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{Op, PeripheralDeviceType, Plan, PlanResult};
+use lunar_wire::scsi::cdb::{self, read_write::FUA, write_atomic_16};
 use lunar_wire::scsi::{Sense, op};
 
 // GROUP NUMBER is accepted and ignored, because no grouping function is announced (GROUP_SUP of VPD 86h).
-
-/// FUA, byte 1.
-pub(crate) const FUA: u8 = 0x08;
 
 const fn reading(opcode: u8, usage: &'static [u8]) -> Row {
     Row::new(opcode, read, ReservationClass::Reading, ChangeScope::Nothing, usage).medium()
@@ -56,9 +54,9 @@ impl CommandContext<'_> {
         range.transfer(self.cdb, &self.lu.settings())
     }
 
-    /// Whether the write must be on stable storage before its status: FUA in byte 1, or the write cache is off.
+    /// Whether the write must be on stable storage before its status: FUA, or the write cache is off.
     pub(crate) fn stable(&self) -> bool {
-        self.cdb[1] & FUA != 0 || !self.state.modes.write_cache()
+        FUA.is_set(self.cdb) || !self.state.modes.write_cache()
     }
 }
 
@@ -70,7 +68,7 @@ fn read(cx: &mut CommandContext<'_>) -> PlanResult {
 }
 
 fn write(cx: &mut CommandContext<'_>) -> PlanResult {
-    let fua = cx.cdb[0] != op::WRITE_6 && cx.cdb[1] & FUA != 0;
+    let fua = cdb::opcode(cx.cdb) != op::WRITE_6 && FUA.is_set(cx.cdb);
     let stable = fua || !cx.state.modes.write_cache();
     match cx.transfer()? {
         (_, 0) => Ok(Plan::Done),
@@ -83,7 +81,7 @@ fn write(cx: &mut CommandContext<'_>) -> PlanResult {
 fn write_atomic(cx: &mut CommandContext<'_>) -> PlanResult {
     let settings = cx.lu.settings();
     if LbaRange::of(cx.cdb).blocks > settings.max_atomic / settings.block_size {
-        return Err(Sense::cdb_field(12, 7).into());
+        return Err(Sense::in_cdb(write_atomic_16::TRANSFER_LENGTH).into());
     }
     match cx.transfer()? {
         (_, 0) => Ok(Plan::Done),

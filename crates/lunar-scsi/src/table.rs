@@ -2,6 +2,7 @@
 
 use crate::{Lu, LuSettings, NexusId, NexusPorts, PeripheralDeviceType, PlanResult, State};
 use lunar_wire::scsi::Sense;
+use lunar_wire::scsi::cdb::{self, SERVICE_ACTION};
 use std::sync::LazyLock;
 
 /// Whether a command is allowed despite a persistent reservation of another nexus (SPC-5 table 66, SBC-4 table 13).
@@ -277,12 +278,12 @@ pub(crate) fn is_despite_attention(settings: &LuSettings, opcode: u8) -> bool {
 
 /// The row of a command. Fails with INVALID FIELD IN CDB if only the service action is unknown.
 pub(crate) fn find(settings: &LuSettings, cdb: &[u8]) -> Result<&'static Row, Sense> {
-    let action = (cdb[1] & 0x1f) as u16;
-    let mut known = INDEX[cdb[0] as usize].iter().filter(|r| r.is_for(settings)).peekable();
+    let action = SERVICE_ACTION.get_u16(cdb);
+    let mut known = INDEX[usize::from(cdb::opcode(cdb))].iter().filter(|r| r.is_for(settings)).peekable();
     if known.peek().is_none() {
         return Err(Sense::INVALID_OPCODE);
     }
-    known.find(|r| r.service_action.is_none_or(|a| a == action)).copied().ok_or(Sense::cdb_field(1, 4))
+    known.find(|r| r.service_action.is_none_or(|a| a == action)).copied().ok_or(Sense::in_cdb(SERVICE_ACTION))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{Compare, Op, PeripheralDeviceType, Plan, PlanResult};
+use lunar_wire::scsi::cdb::verify::BYTCHK;
 use lunar_wire::scsi::{Sense, op};
 
 /// CDB usage of byte 1 of VERIFY: DPO, BYTCHK.
@@ -56,10 +57,10 @@ pub(crate) const ROWS: &[Row] = &[
 ];
 
 fn verify(cx: &mut CommandContext<'_>) -> PlanResult {
-    let compare = match cx.cdb[1] >> 1 & 3 {
+    let compare = match BYTCHK.get(cx.cdb) {
         0 => Compare::Nothing,
         1 => Compare::Whole,
-        2 => return Err(Sense::cdb_field(1, 2).into()),
+        2 => return Err(Sense::in_cdb(BYTCHK).into()),
         _ => Compare::OneBlock(cx.lu.settings().block_size),
     };
     match cx.transfer()? {
@@ -69,7 +70,8 @@ fn verify(cx: &mut CommandContext<'_>) -> PlanResult {
 }
 
 fn write_verify(cx: &mut CommandContext<'_>) -> PlanResult {
-    let compare = cx.cdb[1] & 0x02 != 0;
+    // BYTCHK is 0 or 1: its high bit is reserved here.
+    let compare = BYTCHK.is_set(cx.cdb);
     match cx.transfer()? {
         (_, 0) => Ok(Plan::Done),
         (offset, len) => Ok(Plan::op(Op::WriteVerify { offset, len, compare })),

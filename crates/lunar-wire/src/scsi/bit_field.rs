@@ -56,6 +56,7 @@ impl BitField {
     }
 
     /// The number of bytes in which the field lies, and the number of bits after it in the last of them.
+    #[inline]
     const fn extent(self) -> (usize, u8) {
         match self.width > self.bit {
             true => (1 + (self.width - self.bit - 1) as usize / 8, 0),
@@ -63,6 +64,7 @@ impl BitField {
         }
     }
 
+    #[inline]
     const fn mask(self) -> u64 {
         u64::MAX >> (64 - self.width)
     }

@@ -3,12 +3,16 @@
 
 mod supported;
 
+use super::BitField;
 use super::fields::{get, name_of, split};
 use super::log::{LogPageHeader, LogParameterHeader};
 use crate::be;
 pub use supported::{
     CommandSupport, FUNCTIONS, SupportedCommand, commands, encode_commands, encode_functions, task_management,
 };
+
+/// The number of bytes that follow this field: the header of several commands' data begins with it.
+const PARAMETER_DATA_LENGTH: BitField = BitField::bytes(0, 4);
 
 /// A target port group descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,15 +75,47 @@ impl LbaStatusDescriptor {
 
     /// Bytes of Data-In with this number of descriptors.
     pub const fn list_len(descriptors: usize) -> usize {
-        8 + 16 * descriptors
+        EXTENTS_HEADER_LEN + EXTENT_LEN * descriptors
     }
+}
+
+/// Bytes of the header of GET LBA STATUS data, and of a descriptor.
+const EXTENTS_HEADER_LEN: usize = 8;
+const EXTENT_LEN: usize = 16;
+
+/// The data of GET LBA STATUS with these descriptors.
+pub fn encode_extents(list: &[LbaStatusDescriptor]) -> Vec<u8> {
+    let mut b = vec![0; EXTENTS_HEADER_LEN];
+    for extent in list {
+        let mut d = [0; EXTENT_LEN];
+        lba_status::LBA.set(&mut d, extent.lba);
+        lba_status::BLOCKS.set(&mut d, extent.blocks.into());
+        lba_status::PROVISIONING_STATUS.set(&mut d, extent.status.into());
+        b.extend_from_slice(&d);
+    }
+    let len = b.len() as u64 - 4;
+    PARAMETER_DATA_LENGTH.set(&mut b, len);
+    b
+}
+
+/// Fields of an LBA status descriptor.
+mod lba_status {
+    use crate::scsi::BitField;
+
+    pub(super) const LBA: BitField = BitField::bytes(0, 8);
+    pub(super) const BLOCKS: BitField = BitField::bytes(8, 4);
+    pub(super) const PROVISIONING_STATUS: BitField = BitField::bits(12, 3, 4);
 }
 
 /// The descriptors in the data of GET LBA STATUS.
 pub fn extents(answer: &[u8]) -> impl Iterator<Item = LbaStatusDescriptor> {
-    let end = answer.len().min(4 + get(answer, 0, 4) as usize);
-    let all = answer.get(8..end).unwrap_or(&[]).chunks_exact(16);
-    all.map(|d| LbaStatusDescriptor { lba: be::get64(d), blocks: be::get32(&d[8..]), status: d[12] & 0x0f })
+    let end = answer.len().min(4 + PARAMETER_DATA_LENGTH.get(answer) as usize);
+    let all = answer.get(EXTENTS_HEADER_LEN..end).unwrap_or(&[]).chunks_exact(EXTENT_LEN);
+    all.map(|d| LbaStatusDescriptor {
+        lba: lba_status::LBA.get(d),
+        blocks: lba_status::BLOCKS.get_u32(d),
+        status: lba_status::PROVISIONING_STATUS.get_u8(d),
+    })
 }
 
 /// The name of a log page; `None` if it is unknown.
@@ -163,6 +199,7 @@ mod tests {
         b.extend([0; 16]);
         let all: Vec<_> = extents(&b).collect();
         assert_eq!((all[0], all.len()), (LbaStatusDescriptor { lba: 8, blocks: 16, status: 1 }, 2));
+        assert_eq!(encode_extents(&all), b);
         (0..b.len()).for_each(|n| assert!(extents(&b[..n]).count() < 2));
     }
 

@@ -1,8 +1,10 @@
 //! CDBs. The functions encode those that an initiator sends: each is 16 bytes, and a shorter CDB is padded with zeros. A
 //! module has the fields of the command of its name, for a device server.
 
+mod blocks;
 mod buffer;
 mod capacity;
+mod copies;
 mod defects;
 mod diagnostic;
 mod identify;
@@ -11,14 +13,20 @@ mod medium;
 mod mode;
 mod multimedia;
 mod opcode;
+mod port_groups;
 mod ready;
+mod reservations;
 pub mod sanitize;
 mod supported;
 
-use super::op;
-use crate::be;
+use super::unmap::UnmapDescriptor;
+use super::{BitField, op};
+use blocks::put_lba_range;
+pub use blocks::{get_lba_status, lba_range, length_field, read_write};
+pub use blocks::{unmap, verify, write_atomic_16, write_same};
 pub use buffer::{read_buffer_10, write_buffer};
 pub use capacity::{read_capacity_10, read_capacity_16};
+pub use copies::{extended_copy, receive_copy_results};
 pub use defects::{read_defect_data_10, read_defect_data_12};
 pub use diagnostic::{receive_diagnostic_results, send_diagnostic};
 pub use identify::{inquiry, report_luns};
@@ -30,11 +38,22 @@ pub use multimedia::{
     read_track_information,
 };
 pub use opcode::OPERATION_CODE;
+pub use port_groups::{report_target_port_groups, set_target_port_groups};
 pub use ready::request_sense;
+pub use reservations::{persistent_reserve_in, persistent_reserve_out};
 pub use supported::{report_supported_operation_codes, report_task_management};
 
 /// A CDB of at most 16 bytes, padded with zeros.
 pub type Cdb = [u8; 16];
+
+/// SERVICE ACTION of the operation codes that have service actions.
+pub const SERVICE_ACTION: BitField = BitField::bits(1, 4, 5);
+
+/// The operation code of a CDB; 0 if it is empty.
+#[inline]
+pub fn opcode(cdb: &[u8]) -> u8 {
+    cdb.first().copied().unwrap_or(0)
+}
 
 fn cdb(opcode: u8) -> Cdb {
     let mut c = [0; 16];
@@ -42,12 +61,25 @@ fn cdb(opcode: u8) -> Cdb {
     c
 }
 
-/// A 16-byte CDB with the LBA at byte 2 and the length at byte 10.
-#[inline]
-fn long(opcode: u8, lba: u64, blocks: u32) -> Cdb {
+/// A CDB with an operation code, and a field of up to 64 bits.
+fn with(opcode: u8, field: BitField, value: u64) -> Cdb {
     let mut c = cdb(opcode);
-    be::put64(&mut c[2..], lba);
-    be::put32(&mut c[10..], blocks);
+    field.set(&mut c, value);
+    c
+}
+
+/// A CDB with a service action, and another field.
+fn action(opcode: u8, action: u8, field: BitField, value: u64) -> Cdb {
+    let mut c = with(opcode, field, value);
+    SERVICE_ACTION.set(&mut c, action.into());
+    c
+}
+
+/// A command of any group that addresses logical blocks. An LBA or a number of blocks wider than its field is cut.
+#[inline]
+pub fn of_blocks(opcode: u8, lba: u64, blocks: u32) -> Cdb {
+    let mut c = cdb(opcode);
+    put_lba_range(&mut c, lba, blocks);
     c
 }
 
@@ -87,8 +119,8 @@ pub fn read_capacity_16(len: u32) -> Cdb {
 
 /// GET LBA STATUS (SBC-4 section 5.6).
 pub fn get_lba_status(lba: u64, len: u32) -> Cdb {
-    let mut c = long(op::SERVICE_ACTION_IN_16, lba, len);
-    c[1] = 0x12;
+    let mut c = action(op::SERVICE_ACTION_IN_16, 0x12, get_lba_status::STARTING_LBA, lba);
+    get_lba_status::ALLOCATION_LENGTH.set(&mut c, len.into());
     c
 }
 
@@ -113,36 +145,28 @@ pub fn mode_sense_6(page: u8, len: u8) -> Cdb {
 /// READ(16) (SBC-4 section 5.19).
 #[inline]
 pub fn read_16(lba: u64, blocks: u32) -> Cdb {
-    long(op::READ_16, lba, blocks)
+    of_blocks(op::READ_16, lba, blocks)
 }
 
 /// READ(10) (SBC-4 section 5.17).
 #[inline]
 pub fn read_10(lba: u32, blocks: u16) -> Cdb {
-    ten(op::READ_10, lba, blocks)
+    of_blocks(op::READ_10, lba.into(), blocks.into())
 }
 
 /// WRITE(16) (SBC-4 section 5.42).
 #[inline]
 pub fn write_16(lba: u64, blocks: u32, fua: bool) -> Cdb {
-    let mut c = long(op::WRITE_16, lba, blocks);
-    c[1] = if fua { 0x08 } else { 0 };
+    let mut c = of_blocks(op::WRITE_16, lba, blocks);
+    read_write::FUA.set(&mut c, fua.into());
     c
 }
 
 /// WRITE(10) (SBC-4 section 5.40).
 #[inline]
 pub fn write_10(lba: u32, blocks: u16, fua: bool) -> Cdb {
-    let mut c = ten(op::WRITE_10, lba, blocks);
-    c[1] = if fua { 0x08 } else { 0 };
-    c
-}
-
-#[inline]
-fn ten(opcode: u8, lba: u32, blocks: u16) -> Cdb {
-    let mut c = cdb(opcode);
-    be::put32(&mut c[2..], lba);
-    be::put16(&mut c[7..], blocks);
+    let mut c = of_blocks(op::WRITE_10, lba.into(), blocks.into());
+    read_write::FUA.set(&mut c, fua.into());
     c
 }
 
@@ -153,43 +177,31 @@ pub fn synchronize_cache() -> Cdb {
 
 /// UNMAP (SBC-4 section 5.35). `len` is the parameter list length in bytes.
 pub fn unmap(len: u16) -> Cdb {
-    let mut c = cdb(op::UNMAP);
-    be::put16(&mut c[7..], len);
-    c
+    with(op::UNMAP, unmap::PARAMETER_LIST_LENGTH, len.into())
 }
 
 /// The parameter list of an UNMAP of a single range.
 pub fn unmap_list(lba: u64, blocks: u32) -> [u8; 24] {
-    let mut b = [0; 24];
-    be::put16(&mut b, 22);
-    be::put16(&mut b[2..], 16);
-    be::put64(&mut b[8..], lba);
-    be::put32(&mut b[16..], blocks);
-    b
+    super::unmap::encode_one(UnmapDescriptor { lba, blocks })
 }
 
 /// WRITE SAME(16) (SBC-4 section 5.53), which writes one block of data to each of `blocks` blocks.
 pub fn write_same_16(lba: u64, blocks: u32, unmap: bool) -> Cdb {
-    let mut c = long(op::WRITE_SAME_16, lba, blocks);
-    c[1] = if unmap { 0x08 } else { 0 };
+    let mut c = of_blocks(op::WRITE_SAME_16, lba, blocks);
+    write_same::UNMAP.set(&mut c, unmap.into());
     c
 }
 
 /// COMPARE AND WRITE (SBC-4 section 5.4).
 pub fn compare_and_write(lba: u64, blocks: u8, fua: bool) -> Cdb {
-    let mut c = cdb(op::COMPARE_AND_WRITE);
-    c[1] = if fua { 0x08 } else { 0 };
-    be::put64(&mut c[2..], lba);
-    c[13] = blocks;
+    let mut c = of_blocks(op::COMPARE_AND_WRITE, lba, blocks.into());
+    read_write::FUA.set(&mut c, fua.into());
     c
 }
 
 /// REPORT TARGET PORT GROUPS (SPC-5 section 6.36).
 pub fn report_target_port_groups(len: u32) -> Cdb {
-    let mut c = cdb(op::MAINTENANCE_IN);
-    c[1] = 0x0a;
-    be::put32(&mut c[6..], len);
-    c
+    action(op::MAINTENANCE_IN, 0x0a, report_target_port_groups::ALLOCATION_LENGTH, len.into())
 }
 
 /// REPORT SUPPORTED OPERATION CODES (SPC-5 section 6.35): all of them.
@@ -219,35 +231,26 @@ pub fn log_sense(page: u8, len: u16) -> Cdb {
 
 /// PERSISTENT RESERVE IN (SPC-5 section 6.16).
 pub fn persistent_reserve_in(action: u8, len: u16) -> Cdb {
-    let mut c = cdb(op::PERSISTENT_RESERVE_IN);
-    c[1] = action & 0x1f;
-    be::put16(&mut c[7..], len);
-    c
+    self::action(op::PERSISTENT_RESERVE_IN, action, persistent_reserve_in::ALLOCATION_LENGTH, len.into())
 }
 
 /// PERSISTENT RESERVE OUT (SPC-5 section 6.17) with scope logical unit. `kind` is the TYPE field, `len` the
 /// parameter list length in bytes.
 pub fn persistent_reserve_out(action: u8, kind: u8, len: u32) -> Cdb {
-    let mut c = cdb(op::PERSISTENT_RESERVE_OUT);
-    c[1] = action & 0x1f;
-    c[2] = kind & 0x0f;
-    be::put32(&mut c[5..], len);
+    use persistent_reserve_out::{PARAMETER_LIST_LENGTH, TYPE};
+    let mut c = self::action(op::PERSISTENT_RESERVE_OUT, action, PARAMETER_LIST_LENGTH, len.into());
+    TYPE.set(&mut c, kind.into());
     c
 }
 
 /// EXTENDED COPY(LID1) (SPC-4 section 6.4). `len` is the parameter list length in bytes.
 pub fn extended_copy(len: u32) -> Cdb {
-    let mut c = cdb(op::EXTENDED_COPY);
-    be::put32(&mut c[10..], len);
-    c
+    with(op::EXTENDED_COPY, extended_copy::PARAMETER_LIST_LENGTH, len.into())
 }
 
 /// RECEIVE COPY RESULTS of the operating parameters (SPC-4 section 6.24).
 pub fn copy_operating_parameters(len: u32) -> Cdb {
-    let mut c = cdb(op::RECEIVE_COPY_RESULTS);
-    c[1] = 0x03;
-    be::put32(&mut c[10..], len);
-    c
+    action(op::RECEIVE_COPY_RESULTS, 0x03, receive_copy_results::ALLOCATION_LENGTH, len.into())
 }
 
 #[cfg(test)]
