@@ -2,21 +2,11 @@
 
 use super::{MAX_CSCDS, MAX_DESCRIPTORS_LEN, MAX_SEGMENT_LEN, MAX_SEGMENTS};
 use crate::{CopySegment, LuSettings};
-use lunar_wire::be;
-use lunar_wire::scsi::Sense;
-
-/// Bytes before the CSCD descriptors.
-pub(super) const HEADER: usize = 16;
-/// Descriptor type of the identification descriptor CSCD descriptor, and its length in bytes.
-pub(super) const IDENTIFICATION: u8 = 0xe4;
-pub(super) const CSCD_LEN: usize = 32;
-/// Segment descriptor types: block to block, and the same with a length in bytes. SEGMENT_HEADER is the number of
-/// bytes that DESCRIPTOR LENGTH does not count.
-pub(super) const BLOCK_TO_BLOCK: u8 = 0x02;
-pub(super) const BLOCK_TO_BLOCK_BYTES: u8 = 0x0a;
-const SEGMENT_HEADER: usize = 4;
-/// CSCD descriptor ID of the logical unit that received the command.
-pub(super) const THIS: u16 = 0xffff;
+use lunar_wire::scsi::copy::{
+    BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_BYTES, IDENTIFICATION, THIS, cscd_descriptor as cscd,
+    list_header as header, segment_descriptor as segment,
+};
+use lunar_wire::scsi::{BitField, Sense};
 
 /// LIST ID USAGE: the meaning of LIST IDENTIFIER.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,29 +40,35 @@ struct Cscd {
 impl CopyParameterList {
     /// Parses a complete parameter list that the logical unit `this` received.
     pub(super) fn parse(list: &[u8], this: &LuSettings) -> Result<CopyParameterList, Sense> {
-        let Some((head, rest)) = list.split_at_checked(HEADER) else {
+        let Some((head, rest)) = list.split_at_checked(header::LEN) else {
             return Err(Sense::PARAMETER_LIST_LENGTH);
         };
-        let (id, usage) = (head[0], head[1] >> 3 & 0x03);
-        if head[1] & 0xc0 != 0 {
-            return Err(Sense::parameter_field(1, 7));
+        let id = header::LIST_IDENTIFIER.get_u8(head);
+        if header::RESERVED.is_set(head) {
+            return Err(Sense::in_parameters(header::RESERVED));
         }
-        let tracking = match usage {
+        let tracking = match header::LIST_ID_USAGE.get(head) {
             0 => ListIdUsage::One,
             2 => ListIdUsage::Last,
             3 if id == 0 => ListIdUsage::None,
-            3 => return Err(Sense::parameter_field(0, 7)),
-            _ => return Err(Sense::parameter_field(1, 4)),
+            3 => return Err(Sense::in_parameters(header::LIST_IDENTIFIER)),
+            _ => return Err(Sense::in_parameters(header::LIST_ID_USAGE)),
         };
-        if be::get32(&head[12..]) != 0 {
+        if header::INLINE_DATA_LENGTH.is_set(head) {
             return Err(Sense::INLINE_DATA_LENGTH);
         }
-        let (cscds, segments) = split(rest, be::get16(&head[2..]), be::get32(&head[8..]))?;
+        let (cscds, segments) =
+            split(rest, header::CSCD_LIST_LENGTH.get_u16(head), header::SEGMENT_LIST_LENGTH.get_u32(head))?;
         let cscds = parse_cscds(cscds)?;
-        let segments =
-            SegmentParser { cscds: &cscds, this, at: HEADER + CSCD_LEN * cscds.len() }.parse(segments)?;
+        let segments = SegmentParser { cscds: &cscds, this, at: header::LEN + cscd::LEN * cscds.len() }
+            .parse(segments)?;
         Ok(CopyParameterList { id, tracking, segments })
     }
+}
+
+/// Adds a field pointer into the parameter list.
+fn at(sense: Sense, field: BitField) -> Sense {
+    sense.pointing(false, field.byte(), field.bit())
 }
 
 /// Splits the descriptors into CSCD descriptors and segment descriptors.
@@ -85,37 +81,39 @@ fn split(rest: &[u8], cscds_len: u16, segments_len: u32) -> Result<(&[u8], &[u8]
 }
 
 fn parse_cscds(bytes: &[u8]) -> Result<Vec<Cscd>, Sense> {
-    if !bytes.len().is_multiple_of(CSCD_LEN) {
+    if !bytes.len().is_multiple_of(cscd::LEN) {
         return Err(Sense::PARAMETER_LIST_LENGTH);
     }
-    if bytes.len() / CSCD_LEN > MAX_CSCDS {
-        return Err(Sense::TOO_MANY_TARGETS.pointing(false, 2, 7));
+    if bytes.len() / cscd::LEN > MAX_CSCDS {
+        return Err(at(Sense::TOO_MANY_TARGETS, header::CSCD_LIST_LENGTH));
     }
-    let each = bytes.chunks_exact(CSCD_LEN).enumerate();
-    each.map(|(i, b)| Cscd::parse(b, (HEADER + i * CSCD_LEN) as u16)).collect()
+    let each = bytes.chunks_exact(cscd::LEN).enumerate();
+    each.map(|(i, b)| Cscd::parse(b, (header::LEN + i * cscd::LEN) as u16)).collect()
 }
 
 impl Cscd {
-    /// `at` is the offset of the descriptor in the parameter list. LU ID TYPE and NUL are obsolete.
-    fn parse(b: &[u8], at: u16) -> Result<Cscd, Sense> {
-        if b[0] != IDENTIFICATION {
-            return Err(Sense::UNSUPPORTED_TARGET_TYPE.pointing(false, at, 7));
+    /// `offset` is that of the descriptor in the parameter list. LU ID TYPE and NUL are obsolete.
+    fn parse(b: &[u8], offset: u16) -> Result<Cscd, Sense> {
+        if cscd::TYPE_CODE.get_u8(b) != IDENTIFICATION {
+            return Err(at(Sense::UNSUPPORTED_TARGET_TYPE, cscd::TYPE_CODE.after(offset)));
         }
-        let cdrom = match b[1] & 0x1f {
+        let cdrom = match cscd::PERIPHERAL_DEVICE_TYPE.get(b) {
             0x00 => false,
             0x05 => true,
-            _ => return Err(Sense::COPY_WRONG_TARGET.pointing(false, at + 1, 4)),
+            _ => return Err(at(Sense::COPY_WRONG_TARGET, cscd::PERIPHERAL_DEVICE_TYPE.after(offset))),
         };
-        let len = b[7] as usize;
-        match (b[4] & 0x0f, b[5] & 0x3f, len) {
+        let len = cscd::DESIGNATOR_LENGTH.get(b) as usize;
+        let wrong = match (cscd::CODE_SET.get(b), cscd::ASSOCIATION_AND_TYPE.get(b), len) {
             // Binary, association logical unit, NAA.
             (1, 0x03, 8 | 16) => {
-                Ok(Cscd { naa: b[8..8 + len].to_vec(), block_size: be::get24(&b[29..]), cdrom })
+                let naa = b[cscd::DESIGNATOR..][..len].to_vec();
+                return Ok(Cscd { naa, block_size: cscd::BLOCK_LENGTH.get_u32(b), cdrom });
             }
-            (1, 0x03, _) => Err(Sense::parameter_field(at + 7, 7)),
-            (1, _, _) => Err(Sense::parameter_field(at + 5, 5)),
-            _ => Err(Sense::parameter_field(at + 4, 3)),
-        }
+            (1, 0x03, _) => cscd::DESIGNATOR_LENGTH,
+            (1, _, _) => cscd::ASSOCIATION_AND_TYPE,
+            _ => cscd::CODE_SET,
+        };
+        Err(Sense::in_parameters(wrong.after(offset)))
     }
 }
 
@@ -132,7 +130,7 @@ impl SegmentParser<'_> {
         let mut segments = Vec::new();
         while !bytes.is_empty() {
             if segments.len() == MAX_SEGMENTS {
-                return Err(Sense::TOO_MANY_SEGMENTS.pointing(false, 8, 7));
+                return Err(at(Sense::TOO_MANY_SEGMENTS, header::SEGMENT_LIST_LENGTH));
             }
             let len = self.len(bytes)?;
             let (segment, rest) = bytes.split_at_checked(len).ok_or(Sense::PARAMETER_LIST_LENGTH)?;
@@ -145,39 +143,41 @@ impl SegmentParser<'_> {
 
     /// The length of a descriptor, by its type. DESCRIPTOR LENGTH must agree.
     fn len(&self, b: &[u8]) -> Result<usize, Sense> {
-        if b.len() < SEGMENT_HEADER {
+        if b.len() < segment::HEADER_LEN {
             return Err(Sense::PARAMETER_LIST_LENGTH);
         }
-        let len = match b[0] {
-            BLOCK_TO_BLOCK => 28,
-            BLOCK_TO_BLOCK_BYTES => 32,
-            _ => return Err(Sense::UNSUPPORTED_SEGMENT_TYPE.pointing(false, self.at as u16, 7)),
+        let len = match segment::TYPE_CODE.get_u8(b) {
+            BLOCK_TO_BLOCK => segment::LEN,
+            BLOCK_TO_BLOCK_BYTES => segment::LEN_WITH_OFFSETS,
+            _ => return Err(at(Sense::UNSUPPORTED_SEGMENT_TYPE, segment::TYPE_CODE.after(self.at as u16))),
         };
-        match be::get16(&b[2..]) as usize + SEGMENT_HEADER {
+        match segment::DESCRIPTOR_LENGTH.get(b) as usize + segment::HEADER_LEN {
             declared if declared == len => Ok(len),
-            _ => Err(self.field(2, 7)),
+            _ => Err(self.field(segment::DESCRIPTOR_LENGTH)),
         }
     }
 
     fn segment(&self, b: &[u8], number: u16) -> Result<CopySegment, Sense> {
-        if b[1] & 0xfc != 0 {
-            return Err(self.field(1, 7));
+        if segment::RESERVED.is_set(b) {
+            return Err(self.field(segment::RESERVED));
         }
-        let (source, destination) = (self.end(b, 4, number)?, self.end(b, 6, number)?);
+        let source = self.end(b, segment::SOURCE, number)?;
+        let destination = self.end(b, segment::DESTINATION, number)?;
         if destination.cdrom {
-            return Err(Sense::COPY_WRONG_TARGET.segment(number, 6));
+            return Err(Sense::COPY_WRONG_TARGET.segment(number, segment::DESTINATION.byte()));
         }
         // DC is ignored if the length is in bytes.
-        let count_by_destination = b[0] == BLOCK_TO_BLOCK && b[1] & 0x02 != 0;
-        let blocks = match b[0] {
-            BLOCK_TO_BLOCK => be::get16(&b[10..]) as u64,
-            _ => self.blocks(b, source.block_size, number)?,
+        let in_blocks = segment::TYPE_CODE.get_u8(b) == BLOCK_TO_BLOCK;
+        let count_by_destination = in_blocks && segment::DC.is_set(b);
+        let blocks = match in_blocks {
+            true => segment::BLOCKS.get(b),
+            false => self.blocks(b, source.block_size, number)?,
         };
         Ok(CopySegment {
             source: source.naa,
             destination: destination.naa,
-            source_lba: be::get64(&b[12..]),
-            destination_lba: be::get64(&b[20..]),
+            source_lba: segment::SOURCE_LBA.get(b),
+            destination_lba: segment::DESTINATION_LBA.get(b),
             blocks,
             count_by_destination,
             source_block_size: source.block_size,
@@ -188,31 +188,33 @@ impl SegmentParser<'_> {
     /// Converts the length in bytes to blocks of the source. A length that is not a multiple of the block size, or a
     /// byte offset within a block, is not supported.
     fn blocks(&self, b: &[u8], block_size: u32, number: u16) -> Result<u64, Sense> {
-        let len = be::get32(&b[8..]);
+        let len = segment::BYTES.get_u32(b);
         if len > MAX_SEGMENT_LEN {
-            return Err(self.field(8, 7));
+            return Err(self.field(segment::BYTES));
         }
-        if let Some(at) = [28, 30].into_iter().find(|&at| be::get16(&b[at..]) != 0) {
-            return Err(self.field(at as u16, 7));
+        let offsets = [segment::SOURCE_OFFSET, segment::DESTINATION_OFFSET];
+        if let Some(offset) = offsets.into_iter().find(|offset| offset.is_set(b)) {
+            return Err(self.field(offset));
         }
         match len.checked_rem(block_size) {
             Some(0) => Ok((len / block_size) as u64),
-            _ => Err(Sense::COPY_INEXACT_SEGMENT.segment(number, 8)),
+            _ => Err(Sense::COPY_INEXACT_SEGMENT.segment(number, segment::BYTES.byte())),
         }
     }
 
-    /// The CSCD to which the CSCD descriptor ID at byte `at` refers.
-    fn end(&self, b: &[u8], at: u16, number: u16) -> Result<Cscd, Sense> {
-        match be::get16(&b[at as usize..]) {
+    /// The CSCD to which a CSCD descriptor ID refers.
+    fn end(&self, b: &[u8], id: BitField, number: u16) -> Result<Cscd, Sense> {
+        let unknown = Sense::COPY_UNKNOWN_TARGET.segment(number, id.byte());
+        match id.get_u16(b) {
             THIS => {
                 let naa = self.this.identity.naa.clone();
                 Ok(Cscd { naa, block_size: self.this.block_size, cdrom: false })
             }
-            id => self.cscds.get(id as usize).cloned().ok_or(Sense::COPY_UNKNOWN_TARGET.segment(number, at)),
+            id => self.cscds.get(id as usize).cloned().ok_or(unknown),
         }
     }
 
-    fn field(&self, byte: u16, bit: u8) -> Sense {
-        Sense::parameter_field(self.at as u16 + byte, bit)
+    fn field(&self, field: BitField) -> Sense {
+        Sense::in_parameters(field.after(self.at as u16))
     }
 }

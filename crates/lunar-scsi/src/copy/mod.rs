@@ -8,8 +8,9 @@ mod segment;
 
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{Op, PeripheralDeviceType, Plan, PlanResult};
-use list::{CopyParameterList, HEADER};
-use lunar_wire::be;
+use list::CopyParameterList;
+use lunar_wire::scsi::cdb::extended_copy::PARAMETER_LIST_LENGTH;
+use lunar_wire::scsi::copy::list_header;
 use lunar_wire::scsi::{Sense, op};
 pub(crate) use page::third_party_page;
 pub use results::CopyResult;
@@ -52,10 +53,12 @@ const MAX_SEGMENT_LEN: u32 = 256 << 20;
 const MAX_COPIES: usize = 64;
 
 fn copy(cx: &mut CommandContext<'_>) -> PlanResult {
-    let len = be::get32(&cx.cdb[10..]);
+    let len = PARAMETER_LIST_LENGTH.get_u32(cx.cdb);
     match cx.parameters {
         _ if len == 0 => Ok(Plan::Done),
-        _ if len as usize > HEADER + MAX_DESCRIPTORS_LEN => Err(Sense::PARAMETER_LIST_LENGTH.into()),
+        _ if len as usize > list_header::LEN + MAX_DESCRIPTORS_LEN => {
+            Err(Sense::PARAMETER_LIST_LENGTH.into())
+        }
         None => Ok(Plan::Parameters { len }),
         Some(bytes) => begin(cx, bytes),
     }

@@ -1,17 +1,11 @@
 //! Third-party copy VPD page (8Fh; SPC-5 section 7.7.18): the commands and the limits of copies.
 
-use super::list::{BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_BYTES, IDENTIFICATION, THIS};
 use super::{MAX_COPIES, MAX_CSCDS, MAX_DESCRIPTORS_LEN, MAX_SEGMENT_LEN, MAX_SEGMENTS};
 use crate::LuSettings;
-use lunar_wire::be;
+use lunar_wire::scsi::copy::{
+    BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_BYTES, IDENTIFICATION, THIS, ThirdPartyCopyDescriptor,
+};
 use lunar_wire::scsi::op;
-
-/// Third-party copy descriptor types.
-const COMMANDS: u16 = 0x0001;
-const PARAMETERS: u16 = 0x0004;
-const DESCRIPTORS: u16 = 0x0008;
-const CSCD_IDS: u16 = 0x000c;
-const GENERAL: u16 = 0x8001;
 
 /// Each operation code with the number of its supported service actions, and their codes.
 const SUPPORTED: [u8; 8] = [op::EXTENDED_COPY, 1, 0x00, op::RECEIVE_COPY_RESULTS, 3, 0x00, 0x03, 0x04];
@@ -19,39 +13,32 @@ const TYPES: [u8; 3] = [BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_BYTES, IDENTIFICATION];
 
 /// The page without its header.
 pub(crate) fn third_party_page(settings: &LuSettings) -> Vec<u8> {
-    let mut parameters = [0; 28];
-    be::put16(&mut parameters[4..], MAX_CSCDS as u16);
-    be::put16(&mut parameters[6..], MAX_SEGMENTS as u16);
-    be::put32(&mut parameters[8..], MAX_DESCRIPTORS_LEN as u32);
-    let mut general = [0; 32];
-    be::put32(&mut general, MAX_COPIES as u32);
-    be::put32(&mut general[4..], MAX_COPIES as u32);
-    be::put32(&mut general[8..], MAX_SEGMENT_LEN);
-    general[12] = settings.block_size.trailing_zeros() as u8;
-    let [high, low] = THIS.to_be_bytes();
-    [
-        descriptor(COMMANDS, &[&[SUPPORTED.len() as u8], &SUPPORTED[..]].concat()),
-        descriptor(PARAMETERS, &parameters),
-        descriptor(DESCRIPTORS, &[&[TYPES.len() as u8], &TYPES[..]].concat()),
-        descriptor(CSCD_IDS, &[0, 2, high, low]),
-        descriptor(GENERAL, &general),
-    ]
-    .concat()
-}
-
-/// A third-party copy descriptor: type, length, body, padded with zeros to a multiple of four bytes.
-fn descriptor(code: u16, body: &[u8]) -> Vec<u8> {
-    let len = body.len().next_multiple_of(4);
-    let mut b = [code.to_be_bytes(), (len as u16).to_be_bytes()].concat();
-    b.extend_from_slice(body);
-    b.resize(4 + len, 0);
-    b
+    let limits = ThirdPartyCopyDescriptor::ParameterData {
+        max_cscds: MAX_CSCDS as u16,
+        max_segments: MAX_SEGMENTS as u16,
+        max_list_len: MAX_DESCRIPTORS_LEN as u32,
+    };
+    let general = ThirdPartyCopyDescriptor::GeneralCopyOperations {
+        total_copies: MAX_COPIES as u32,
+        max_copies: MAX_COPIES as u32,
+        max_segment_len: MAX_SEGMENT_LEN,
+        granularity: settings.block_size.trailing_zeros() as u8,
+    };
+    let all = [
+        ThirdPartyCopyDescriptor::Commands(&SUPPORTED),
+        limits,
+        ThirdPartyCopyDescriptor::Descriptors(&TYPES),
+        ThirdPartyCopyDescriptor::CscdIds(&[THIS]),
+        general,
+    ];
+    all.iter().flat_map(ThirdPartyCopyDescriptor::encode).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::*;
+    use lunar_wire::be;
 
     #[test]
     fn descriptors_follow_each_other_to_the_end() {
@@ -61,7 +48,7 @@ mod tests {
             seen.push(be::get16(rest));
             rest = &rest[4 + be::get16(&rest[2..]) as usize..];
         }
-        assert_eq!(seen, [COMMANDS, PARAMETERS, DESCRIPTORS, CSCD_IDS, GENERAL]);
+        assert_eq!(seen, [0x0001, 0x0004, 0x0008, 0x000c, 0x8001]);
         assert_eq!(page[4..20], [0, 1, 0, 12, 8, 0x83, 1, 0, 0x84, 3, 0, 3, 4, 0, 0, 0]);
     }
 

@@ -1,11 +1,15 @@
 //! RECEIVE COPY RESULTS (SPC-4 section 6.24): the status of running and ended copies, and the limits of the copy
 //! manager.
 
-use super::list::{BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_BYTES, IDENTIFICATION, ListIdUsage};
+use super::list::ListIdUsage;
 use super::{MAX_COPIES, MAX_CSCDS, MAX_DESCRIPTORS_LEN, MAX_SEGMENT_LEN, MAX_SEGMENTS};
 use crate::table::CommandContext;
 use crate::{CommandError, Lu, NexusId, Plan, PlanResult};
-use lunar_wire::be;
+use lunar_wire::scsi::cdb::receive_copy_results::{ALLOCATION_LENGTH, LIST_IDENTIFIER};
+use lunar_wire::scsi::copy::{
+    BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_BYTES, CopyManagerStatus, CopyStatus, FailedSegmentDetails,
+    IDENTIFICATION, OperatingParameters,
+};
 use lunar_wire::scsi::{Sense, Status};
 
 /// Maximum number of results that a logical unit keeps; the oldest is dropped first.
@@ -74,7 +78,7 @@ impl State {
 
     fn find(&mut self, nexus: NexusId, id: u8) -> Result<&mut CopyRecord, Sense> {
         let named = |c: &&mut CopyRecord| c.tracking != ListIdUsage::None && c.nexus == nexus && c.id == id;
-        self.copies.iter_mut().rfind(named).ok_or(Sense::cdb_field(2, 7))
+        self.copies.iter_mut().rfind(named).ok_or(Sense::in_cdb(LIST_IDENTIFIER))
     }
 
     /// Removes a lost nexus with its copies.
@@ -96,26 +100,16 @@ impl Lu {
     }
 }
 
-/// COPY MANAGER STATUS.
-const IN_PROGRESS: u8 = 0x00;
-const GOOD: u8 = 0x01;
-const FAILED: u8 = 0x02;
-
 pub(super) fn copy_status(cx: &mut CommandContext<'_>) -> PlanResult {
-    let copy = cx.state.copy.find(cx.nexus, cx.cdb[2])?;
+    let copy = cx.state.copy.find(cx.nexus, LIST_IDENTIFIER.get_u8(cx.cdb))?;
     let result = copy.result.unwrap_or_default();
-    let mut b = vec![0; 12];
-    b[3] = 8;
-    b[4] = match copy.result {
-        None => IN_PROGRESS,
-        Some(CopyResult { failure: None, .. }) => GOOD,
-        Some(_) => FAILED,
+    let status = match copy.result {
+        None => CopyManagerStatus::InProgress,
+        Some(CopyResult { failure: None, .. }) => CopyManagerStatus::Good,
+        Some(_) => CopyManagerStatus::Failed,
     };
-    be::put16(&mut b[5..], result.segments);
     let (units, count) = transfer_count(result.bytes);
-    b[7] = units;
-    be::put32(&mut b[8..], count);
-    Ok(cut(cx, b))
+    Ok(cut(cx, CopyStatus { status, segments: result.segments, units, count }.encode()))
 }
 
 /// TRANSFER COUNT UNITS (bytes, KiB, MiB, GiB or TiB) and TRANSFER COUNT, in the finest unit that fits.
@@ -126,40 +120,34 @@ fn transfer_count(bytes: u64) -> (u8, u32) {
 }
 
 pub(super) fn failed_segment_details(cx: &mut CommandContext<'_>) -> PlanResult {
-    let copy = cx.state.copy.find(cx.nexus, cx.cdb[2])?;
-    let Some(sense) = copy.result.and_then(|r| r.failure) else { return Ok(cut(cx, vec![0; 4])) };
-    let sense = sense.encode(false);
-    let mut b = vec![0; 60];
-    be::put32(&mut b, 56 + sense.len() as u32);
-    b[56] = Status::CheckCondition as u8;
-    be::put16(&mut b[58..], sense.len() as u16);
-    b.extend_from_slice(&sense);
-    Ok(cut(cx, b))
+    let copy = cx.state.copy.find(cx.nexus, LIST_IDENTIFIER.get_u8(cx.cdb))?;
+    let Some(sense) = copy.result.and_then(|r| r.failure) else {
+        return Ok(cut(cx, FailedSegmentDetails::none()));
+    };
+    let details =
+        FailedSegmentDetails { status: Status::CheckCondition as u8, sense: &sense.encode(false) }.encode();
+    Ok(cut(cx, details))
 }
 
 /// The limits that `list` enforces.
 pub(super) fn operating_parameters(cx: &mut CommandContext<'_>) -> PlanResult {
-    let mut b = vec![0; 44];
-    // SNLID: EXTENDED COPY is supported without a list identifier.
-    b[4] = 0x01;
-    be::put16(&mut b[8..], MAX_CSCDS as u16);
-    be::put16(&mut b[10..], MAX_SEGMENTS as u16);
-    be::put32(&mut b[12..], MAX_DESCRIPTORS_LEN as u32);
-    be::put32(&mut b[16..], MAX_SEGMENT_LEN);
-    be::put16(&mut b[34..], MAX_COPIES as u16);
-    b[36] = MAX_COPIES as u8;
-    // DATA SEGMENT GRANULARITY, the exponent of a power of two.
-    b[37] = cx.lu.settings().block_size.trailing_zeros() as u8;
-    let types = [BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_BYTES, IDENTIFICATION];
-    b[43] = types.len() as u8;
-    b.extend_from_slice(&types);
-    let len = b.len() as u32 - 4;
-    be::put32(&mut b, len);
-    Ok(cut(cx, b))
+    let parameters = OperatingParameters {
+        // EXTENDED COPY is supported without a list identifier.
+        needs_no_list_id: true,
+        max_cscds: MAX_CSCDS as u16,
+        max_segments: MAX_SEGMENTS as u16,
+        max_list_len: MAX_DESCRIPTORS_LEN as u32,
+        max_segment_len: MAX_SEGMENT_LEN,
+        total_copies: MAX_COPIES as u16,
+        max_copies: MAX_COPIES as u8,
+        granularity: cx.lu.settings().block_size.trailing_zeros() as u8,
+        types: &[BLOCK_TO_BLOCK, BLOCK_TO_BLOCK_BYTES, IDENTIFICATION],
+    };
+    Ok(cut(cx, parameters.encode()))
 }
 
 fn cut(cx: &CommandContext<'_>, data: Vec<u8>) -> Plan {
-    Plan::data_cut(data, be::get32(&cx.cdb[10..]))
+    Plan::data_cut(data, ALLOCATION_LENGTH.get_u32(cx.cdb))
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use super::MAX_SEGMENT_LEN;
 use crate::dispatch::{Requester, passes_checks};
 use crate::{CopySegment, Nexus};
-use lunar_wire::scsi::{Sense, op};
+use lunar_wire::scsi::copy::segment_descriptor::{BYTES, DESTINATION, DESTINATION_LBA, SOURCE, SOURCE_LBA};
+use lunar_wire::scsi::{BitField, Sense, op};
 
 /// The byte ranges of a segment on both media, within their capacities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,34 +34,36 @@ impl CopySegment {
     /// extends beyond its medium.
     pub fn range(&self, number: u16, source: &Nexus, destination: &Nexus) -> Result<CopyRange, Sense> {
         let from = medium(source, op::READ_10).ok_or(self.unreachable(number))?;
-        let to =
-            medium(destination, op::WRITE_10).ok_or(Sense::COPY_TARGET_UNREACHABLE.segment(number, 6))?;
-        self.between(from, to).map_err(|(sense, byte)| sense.segment(number, byte))
+        let to = medium(destination, op::WRITE_10)
+            .ok_or(Sense::COPY_TARGET_UNREACHABLE.segment(number, DESTINATION.byte()))?;
+        self.between(from, to).map_err(|(sense, field)| sense.segment(number, field.byte()))
     }
 
     /// The sense data if a segment names a logical unit that the session cannot access.
     pub fn unreachable(&self, number: u16) -> Sense {
-        Sense::COPY_TARGET_UNREACHABLE.segment(number, 4)
+        Sense::COPY_TARGET_UNREACHABLE.segment(number, SOURCE.byte())
     }
 
-    /// An error contains the byte of the segment descriptor at fault.
-    fn between(&self, from: CopyMedium, to: CopyMedium) -> Result<CopyRange, (Sense, u16)> {
-        for (block_size, medium, byte) in
-            [(self.source_block_size, from, 4), (self.destination_block_size, to, 6)]
+    /// An error contains the field of the segment descriptor at fault.
+    fn between(&self, from: CopyMedium, to: CopyMedium) -> Result<CopyRange, (Sense, BitField)> {
+        for (block_size, medium, field) in
+            [(self.source_block_size, from, SOURCE), (self.destination_block_size, to, DESTINATION)]
         {
             if block_size != 0 && block_size as u64 != medium.block_size {
-                return Err((Sense::COPY_WRONG_TARGET, byte));
+                return Err((Sense::COPY_WRONG_TARGET, field));
             }
         }
         let counted = if self.count_by_destination { to } else { from };
         let len = self.blocks.checked_mul(counted.block_size).filter(|l| *l <= MAX_SEGMENT_LEN as u64);
-        let len = len.ok_or((Sense::COPY_ABORTED, 8))?;
+        let len = len.ok_or((Sense::COPY_ABORTED, BYTES))?;
         if len % from.block_size != 0 || len % to.block_size != 0 {
-            return Err((Sense::COPY_INEXACT_SEGMENT, 8));
+            return Err((Sense::COPY_INEXACT_SEGMENT, BYTES));
         }
         Ok(CopyRange {
-            source: from.offset(self.source_lba, len).ok_or((Sense::COPY_ABORTED, 12))?,
-            destination: to.offset(self.destination_lba, len).ok_or((Sense::COPY_ABORTED, 20))?,
+            source: from.offset(self.source_lba, len).ok_or((Sense::COPY_ABORTED, SOURCE_LBA))?,
+            destination: to
+                .offset(self.destination_lba, len)
+                .ok_or((Sense::COPY_ABORTED, DESTINATION_LBA))?,
             len,
         })
     }

@@ -1,7 +1,10 @@
-use super::list::CSCD_LEN;
 use super::*;
 use crate::testing::*;
 use crate::{CopySegment, LuSettings, Nexus};
+use lunar_wire::be;
+
+const HEADER: usize = 16;
+const CSCD_LEN: usize = 32;
 
 const OWN: [u8; 8] = [0x30, 1, 2, 3, 4, 5, 6, 7];
 const OTHER: [u8; 16] = [0x60, 9, 9, 9, 9, 9, 9, 9, 1, 2, 3, 4, 5, 6, 7, 8];
