@@ -6,8 +6,10 @@
 use crate::capacity::READ_CAPACITY_16;
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{Lu, NexusPorts, PeripheralDeviceType, Plan, PlanResult};
-use lunar_wire::be;
-use lunar_wire::scsi::{Sense, op};
+use lunar_wire::scsi::cdb::{report_target_port_groups, set_target_port_groups};
+use lunar_wire::scsi::report::target_port_group::{ACCESS_STATE, SET_HEADER_LEN, SET_LEN, TARGET_PORT_GROUP};
+use lunar_wire::scsi::report::{TargetPortGroupDescriptor, encode_groups};
+use lunar_wire::scsi::{BitField, Sense, op};
 use std::collections::BTreeMap;
 
 /// TARGET PORT GROUPS, the service action of both commands.
@@ -85,8 +87,6 @@ const WHEN_UNAVAILABLE: &[(u8, Option<u16>)] = &[
 /// STATUS CODE: changed by SET TARGET PORT GROUPS, or by the device itself.
 const SET_EXPLICITLY: u8 = 0x01;
 const SET_IMPLICITLY: u8 = 0x02;
-/// PREF.
-const PREFERRED: u8 = 0x80;
 
 impl AccessState {
     fn of(code: u8) -> Option<AccessState> {
@@ -154,58 +154,43 @@ impl State {
         self.not_ready(port).filter(|_| !allowed)
     }
 
-    fn group(&self, tag: u16) -> [u8; GROUP] {
+    fn group(&self, tag: u16, ports: impl Iterator<Item = u16>) -> TargetPortGroupDescriptor {
         let set = self.groups.get(&tag);
-        let mut b = [0; GROUP];
-        let preferred = if self.preferred.contains(&tag) { PREFERRED } else { 0 };
-        b[0] = *set.unwrap_or(&AccessState::Optimized) as u8 | preferred;
-        b[1] = if self.implicit { SUPPORTED | TRANSITIONS } else { SUPPORTED };
-        be::put16(&mut b[2..], tag);
-        b[5] = match (set, self.implicit) {
-            (None, _) => 0,
-            (Some(_), true) => SET_IMPLICITLY,
-            (Some(_), false) => SET_EXPLICITLY,
-        };
-        b
+        TargetPortGroupDescriptor {
+            number: tag,
+            state: *set.unwrap_or(&AccessState::Optimized) as u8,
+            preferred: self.preferred.contains(&tag),
+            supported: if self.implicit { SUPPORTED | TRANSITIONS } else { SUPPORTED },
+            status: match (set, self.implicit) {
+                (None, _) => 0,
+                (Some(_), true) => SET_IMPLICITLY,
+                (Some(_), false) => SET_EXPLICITLY,
+            },
+            ports: ports.collect(),
+        }
     }
 }
 
-/// Bytes of a target port group descriptor before its target port descriptors.
-const GROUP: usize = 8;
+/// PARAMETER DATA FORMAT of the extended header.
+const EXTENDED: u8 = 1;
 
 fn report(cx: &mut CommandContext<'_>) -> PlanResult {
-    let extended = cx.cdb[1] & 0x20 != 0;
-    let mut data = if extended { vec![0, 0, 0, 0, 0x10, 0, 0, 0] } else { vec![0; 4] };
+    use report_target_port_groups::{ALLOCATION_LENGTH, PARAMETER_DATA_FORMAT};
     let own: Vec<u16> = cx.port.groups().collect();
-    for &tag in &own {
-        describe(&mut data, cx.state.alua.group(tag), cx.port.relative_in(tag));
-    }
-    for &tag in cx.state.alua.groups.keys().filter(|tag| !own.contains(tag)) {
-        describe(&mut data, cx.state.alua.group(tag), std::iter::once(tag));
-    }
-    let len = data.len() as u32 - 4;
-    be::put32(&mut data, len);
-    Ok(Plan::data_cut(data, be::get32(&cx.cdb[6..])))
+    let alua = &cx.state.alua;
+    let others = alua.groups.keys().copied().filter(|tag| !own.contains(tag));
+    let mut groups: Vec<_> = own.iter().map(|tag| alua.group(*tag, cx.port.relative_in(*tag))).collect();
+    groups.extend(others.map(|tag| alua.group(tag, std::iter::once(tag))));
+    let data = encode_groups(&groups, PARAMETER_DATA_FORMAT.get_u8(cx.cdb) == EXTENDED);
+    Ok(Plan::data_cut(data, ALLOCATION_LENGTH.get_u32(cx.cdb)))
 }
-
-/// Appends the descriptor of a group with the relative identifiers of its ports.
-fn describe(data: &mut Vec<u8>, mut group: [u8; GROUP], ports: impl Iterator<Item = u16>) {
-    let ports: Vec<u16> = ports.collect();
-    group[7] = ports.len() as u8;
-    data.extend_from_slice(&group);
-    ports.iter().for_each(|port| data.extend_from_slice(&u32::from(*port).to_be_bytes()));
-}
-
-/// Bytes before the descriptors in the parameter list of SET TARGET PORT GROUPS, and bytes of a descriptor.
-const SET_HEADER: usize = 4;
-const SET_GROUP: usize = 4;
 
 fn set(cx: &mut CommandContext<'_>) -> PlanResult {
     if !cx.lu.settings().explicit_access {
         return Err(Sense::INVALID_OPCODE.into());
     }
-    let len = be::get32(&cx.cdb[6..]);
-    let most = SET_HEADER + SET_GROUP * cx.port.groups().count();
+    let len = set_target_port_groups::PARAMETER_LIST_LENGTH.get_u32(cx.cdb);
+    let most = SET_HEADER_LEN + SET_LEN * cx.port.groups().count();
     match cx.parameters {
         _ if len == 0 => Ok(Plan::Done),
         _ if len as usize > most => Err(Sense::PARAMETER_LIST_LENGTH.into()),
@@ -222,19 +207,20 @@ fn set(cx: &mut CommandContext<'_>) -> PlanResult {
 
 /// The states that a parameter list sets. Fails if any part of the list is invalid.
 fn wanted(list: &[u8], port: &NexusPorts) -> Result<Vec<(u16, AccessState)>, Sense> {
-    let Some(groups) = list.get(SET_HEADER..).filter(|g| g.len() % SET_GROUP == 0) else {
+    let Some(groups) = list.get(SET_HEADER_LEN..).filter(|g| g.len() % SET_LEN == 0) else {
         return Err(Sense::PARAMETER_LIST_LENGTH);
     };
     let check = |(i, group): (usize, &[u8])| {
-        let at = (SET_HEADER + i * SET_GROUP) as u16;
-        let access = AccessState::of(group[0] & 0x0f).ok_or(Sense::parameter_field(at, 3))?;
-        let tag = be::get16(&group[2..]);
+        let at = (SET_HEADER_LEN + i * SET_LEN) as u16;
+        let wrong = |field: BitField| Sense::in_parameters(field.after(at));
+        let access = AccessState::of(ACCESS_STATE.get_u8(group)).ok_or(wrong(ACCESS_STATE))?;
+        let tag = TARGET_PORT_GROUP.get_u16(group);
         if !port.groups().any(|own| own == tag) {
-            return Err(Sense::parameter_field(at + 2, 7));
+            return Err(wrong(TARGET_PORT_GROUP));
         }
         Ok((tag, access))
     };
-    groups.chunks_exact(SET_GROUP).enumerate().map(check).collect()
+    groups.chunks_exact(SET_LEN).enumerate().map(check).collect()
 }
 
 fn apply(state: &mut State, wanted: &[(u16, AccessState)]) -> bool {

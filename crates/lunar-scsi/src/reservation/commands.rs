@@ -6,7 +6,7 @@ use super::report;
 use super::request::{self, ReserveOut, ServiceAction};
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{NexusId, Op, Plan, PlanResult, State};
-use lunar_wire::be;
+use lunar_wire::scsi::cdb::{SERVICE_ACTION, persistent_reserve_in::ALLOCATION_LENGTH};
 use lunar_wire::scsi::{Sense, Status, op};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -87,11 +87,13 @@ fn release(cx: &mut CommandContext<'_>) -> PlanResult {
 
 fn read(cx: &mut CommandContext<'_>, report: fn(&Registry) -> Vec<u8>) -> PlanResult {
     let data = report(&cx.state.reservations.registry);
-    Ok(Plan::data_cut(data, be::get16(&cx.cdb[7..]) as u32))
+    Ok(Plan::data_cut(data, ALLOCATION_LENGTH.get_u32(cx.cdb)))
 }
 
 fn reserve_out(cx: &mut CommandContext<'_>) -> PlanResult {
-    let action = ServiceAction::ALL[(cx.cdb[1] & 0x07) as usize];
+    // The rows of the command table have no other codes.
+    let code = SERVICE_ACTION.get(cx.cdb) as usize;
+    let action = *ServiceAction::ALL.get(code).ok_or(Sense::in_cdb(SERVICE_ACTION))?;
     let len = request::length(action, cx.cdb)?;
     let Some(data) = cx.parameters else { return Ok(Plan::Parameters { len }) };
     // While the parameter list was in transit, another nexus may have sent RESERVE.

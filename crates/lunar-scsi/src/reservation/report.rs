@@ -3,22 +3,22 @@
 use super::registry::Registry;
 use super::transport_id;
 use super::types::{RegistrantRole, ReservationType};
+use lunar_wire::scsi::pr::{ListHeader, ReservationDescriptor, ReserveCapabilities, encode_registration};
 
 /// Maximum value of ALLOCATION LENGTH, which has 16 bits.
 const MAX: usize = 0xffff;
 
 /// PRGENERATION, ADDITIONAL LENGTH, and as many entries as fit into the maximum allocation length.
 fn listed(generation: u32, entries: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
-    let mut out = vec![0; 8];
-    let mut additional = 0u32;
+    let mut out = vec![0; ListHeader::LEN];
+    let mut additional_len = 0;
     for entry in entries {
-        additional += entry.len() as u32;
+        additional_len += entry.len() as u32;
         if out.len() < MAX {
             out.extend_from_slice(&entry);
         }
     }
-    out[..4].copy_from_slice(&generation.to_be_bytes());
-    out[4..8].copy_from_slice(&additional.to_be_bytes());
+    out[..ListHeader::LEN].copy_from_slice(&ListHeader { generation, additional_len }.encode());
     out
 }
 
@@ -30,44 +30,34 @@ pub(super) fn keys(registry: &Registry) -> Vec<u8> {
 /// READ RESERVATION.
 pub(super) fn reservation(registry: &Registry) -> Vec<u8> {
     let entry = registry.reservation.as_ref().map(|r| {
-        let mut entry = registry.holder_key().to_be_bytes().to_vec();
-        entry.extend_from_slice(&[0, 0, 0, 0, 0, r.kind as u8, 0, 0]);
-        entry
+        ReservationDescriptor { key: registry.holder_key(), scope: 0, kind: r.kind as u8 }.encode().to_vec()
     });
     listed(registry.generation, entry.into_iter())
 }
 
-/// REPORT CAPABILITIES: CRH, SIP_C, ATP_C, PTPL_C; TMV, PTPL_A, TYPE MASK; ALLOW COMMANDS 011b (TEST UNIT READY is
-/// always allowed, and commands that read are allowed under write exclusive).
+/// ALLOW COMMANDS 011b: TEST UNIT READY is always allowed, and commands that read are allowed under write exclusive.
+const ALLOW_COMMANDS: u8 = 3;
+
+/// REPORT CAPABILITIES.
 pub(super) fn capabilities(registry: &Registry) -> Vec<u8> {
-    let types = ReservationType::ALL.iter().fold(0u16, |mask, kind| mask | 1 << *kind as u16);
-    let active = 0x80 | 0x30 | registry.persists as u8;
-    vec![0, 8, 0x10 | 0x08 | 0x04 | registry.can_persist as u8, active, types as u8, (types >> 8) as u8, 0, 0]
+    let capabilities = ReserveCapabilities {
+        compatible_reservation_handling: true,
+        specify_initiator_ports: true,
+        all_target_ports: true,
+        persist_capable: registry.can_persist,
+        persist_active: registry.persists,
+        allow_commands: ALLOW_COMMANDS,
+        types: &ReservationType::ALL.map(|kind| kind as u8),
+    };
+    capabilities.encode().to_vec()
 }
 
 /// READ FULL STATUS.
 pub(super) fn full_status(registry: &Registry) -> Vec<u8> {
     let kind = registry.reservation.as_ref().map(|r| r.kind);
     let entries = registry.keys.iter().map(|(who, key)| {
-        let id = transport_id::encode(who);
-        let holder = kind.filter(|_| registry.role(who) == RegistrantRole::Holder);
-        let mut entry = key.to_be_bytes().to_vec();
-        entry.extend_from_slice(&[
-            0,
-            0,
-            0,
-            0,
-            holder.is_some() as u8,
-            holder.map_or(0, |k| k as u8),
-            0,
-            0,
-            0,
-            0,
-        ]);
-        entry.extend_from_slice(&who.tag.to_be_bytes());
-        entry.extend_from_slice(&(id.len() as u32).to_be_bytes());
-        entry.extend_from_slice(&id);
-        entry
+        let holds = kind.filter(|_| registry.role(who) == RegistrantRole::Holder).map(|kind| kind as u8);
+        encode_registration(*key, holds, who.tag, &transport_id::encode(who))
     });
     listed(registry.generation, entries)
 }

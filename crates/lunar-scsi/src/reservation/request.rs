@@ -2,13 +2,14 @@
 
 use super::NO_BIT;
 use super::transport_id::{self, TransportId};
-use lunar_wire::be;
 use lunar_wire::scsi::Sense;
+use lunar_wire::scsi::cdb::persistent_reserve_out::{PARAMETER_LIST_LENGTH, SCOPE_AND_TYPE};
+use lunar_wire::scsi::pr::{PARAMETERS_LEN, register_and_move, reserve_out};
 
 /// Bytes of the basic parameter list.
-const BASIC: usize = 24;
+const BASIC: usize = PARAMETERS_LEN;
 /// Bytes before the TransportIDs of SPEC_I_PT.
-const LIST: usize = 28;
+const LIST: usize = reserve_out::TRANSPORT_IDS;
 /// Maximum length of a parameter list in bytes, because field pointers have 16 bits.
 const MAX: u32 = 65536;
 
@@ -70,7 +71,7 @@ pub(super) struct Destination {
 
 /// The parameter list length in a CDB. Fails if the service action does not allow it.
 pub(super) fn length(action: ServiceAction, cdb: &[u8]) -> Result<u32, Sense> {
-    let len = be::get32(&cdb[5..]);
+    let len = PARAMETER_LIST_LENGTH.get_u32(cdb);
     let possible = match action {
         ServiceAction::Register => len == BASIC as u32 || (LIST as u32..=MAX).contains(&len),
         ServiceAction::RegisterAndMove => (BASIC + 1..=BASIC + transport_id::MAX).contains(&(len as usize)),
@@ -86,14 +87,14 @@ impl ReserveOut {
             return Err(Sense::PARAMETER_LIST_LENGTH);
         }
         let moves = action == ServiceAction::RegisterAndMove;
-        let flags = if moves { data[17] } else { data[20] };
+        let persists = if moves { register_and_move::APTPL } else { reserve_out::APTPL };
         Ok(ReserveOut {
             action,
-            scope_and_type: cdb[2],
-            key: be::get64(data),
-            action_key: be::get64(&data[8..]),
-            persists: flags & 0x01 != 0,
-            all_ports: !moves && flags & 0x04 != 0,
+            scope_and_type: SCOPE_AND_TYPE.get_u8(cdb),
+            key: reserve_out::KEY.get(data),
+            action_key: reserve_out::ACTION_KEY.get(data),
+            persists: persists.is_set(data),
+            all_ports: !moves && reserve_out::ALL_TG_PT.is_set(data),
             others: if moves { None } else { others(action, data)? },
             destination: if moves { Some(destination(data)?) } else { None },
         })
@@ -107,14 +108,14 @@ impl ReserveOut {
 
 /// The TransportIDs of SPEC_I_PT.
 fn others(action: ServiceAction, data: &[u8]) -> Result<Option<Vec<(TransportId, u16)>>, Sense> {
-    let specified = data[20] & 0x08 != 0;
+    let specified = reserve_out::SPEC_I_PT.is_set(data);
     if specified && action != ServiceAction::Register {
-        return Err(Sense::parameter_field(20, 3));
+        return Err(Sense::in_parameters(reserve_out::SPEC_I_PT));
     }
     if !specified {
         return if data.len() == BASIC { Ok(None) } else { Err(Sense::PARAMETER_LIST_LENGTH) };
     }
-    if data.len() < LIST || be::get32(&data[BASIC..]) as usize != data.len() - LIST {
+    if data.len() < LIST || reserve_out::TRANSPORT_IDS_LENGTH.get(data) as usize != data.len() - LIST {
         return Err(Sense::PARAMETER_LIST_LENGTH);
     }
     let (mut found, mut at) = (Vec::new(), LIST);
@@ -127,12 +128,14 @@ fn others(action: ServiceAction, data: &[u8]) -> Result<Option<Vec<(TransportId,
 }
 
 fn destination(data: &[u8]) -> Result<Destination, Sense> {
-    if be::get32(&data[20..]) as usize != data.len() - BASIC {
+    use register_and_move::{RELATIVE_TARGET_PORT, TRANSPORT_ID, TRANSPORT_ID_LENGTH, UNREG};
+    let id = &data[TRANSPORT_ID..];
+    if TRANSPORT_ID_LENGTH.get(data) as usize != id.len() {
         return Err(Sense::PARAMETER_LIST_LENGTH);
     }
-    let (to, len) = transport_id::decode(&data[BASIC..], BASIC)?;
-    if len != data.len() - BASIC {
-        return Err(Sense::parameter_field(20, NO_BIT));
+    let (to, len) = transport_id::decode(id, TRANSPORT_ID)?;
+    if len != id.len() {
+        return Err(Sense::parameter_field(TRANSPORT_ID_LENGTH.byte(), NO_BIT));
     }
-    Ok(Destination { unregister: data[17] & 0x02 != 0, tag: be::get16(&data[18..]), to })
+    Ok(Destination { unregister: UNREG.is_set(data), tag: RELATIVE_TARGET_PORT.get_u16(data), to })
 }

@@ -1,25 +1,23 @@
 //! TransportIDs of iSCSI (SPC-5 section 7.6.4.6) and SRP (section 7.6.4.5).
 
+use super::NO_BIT;
 use super::registry::Registrant;
 use crate::TransportProtocol;
-use lunar_wire::be;
 use lunar_wire::iscsi::name::{NAME_LEN, prepare};
 use lunar_wire::scsi::Sense;
+use lunar_wire::scsi::transport_id::{
+    ADDITIONAL_LENGTH, FORMAT_CODE, ISCSI_NAME, PROTOCOL_IDENTIFIER, SRP_LEN, SRP_PORT,
+};
 use lunar_wire::srp::PortId;
 
 const ISCSI: u8 = TransportProtocol::Iscsi as u8;
 const SRP: u8 = TransportProtocol::Srp as u8;
 /// The text between the name and the digits of the ISID in format 01b.
 const SEPARATOR: &str = ",i,0x";
-/// Bytes before the name.
-const HEAD: usize = 4;
-/// Bytes of an SRP TransportID, and offset of its initiator port identifier.
-const SRP_LEN: usize = 24;
-const SRP_PORT: usize = 8;
 /// Minimum value of ADDITIONAL LENGTH.
 const MIN_ADDITIONAL: usize = 20;
-/// Maximum length of a TransportID: head, name, separator, 12 digits, NUL and padding.
-pub(super) const MAX: usize = HEAD + (NAME_LEN + SEPARATOR.len() + 12 + 1).next_multiple_of(4);
+/// Maximum length of a TransportID: header, name, separator, 12 digits, NUL and padding.
+pub(super) const MAX: usize = ISCSI_NAME + (NAME_LEN + SEPARATOR.len() + 12 + 1).next_multiple_of(4);
 
 /// The initiator ports that a TransportID in a parameter list names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,28 +31,29 @@ pub(crate) enum TransportId {
 /// Decodes the TransportID at the start of `bytes`, and returns it with its length. `at` is its offset in the
 /// parameter list.
 pub(super) fn decode(bytes: &[u8], at: usize) -> Result<(TransportId, usize), Sense> {
-    let wrong = |byte: usize, bit| Sense::parameter_field((at + byte) as u16, bit);
-    if bytes.len() < HEAD {
+    let wrong = |byte| Sense::parameter_field(at as u16 + byte, NO_BIT);
+    if bytes.len() < ISCSI_NAME {
         return Err(Sense::PARAMETER_LIST_LENGTH);
     }
-    match bytes[0] & 0x0f {
+    let wrong_format = Sense::in_parameters(FORMAT_CODE.after(at as u16));
+    match PROTOCOL_IDENTIFIER.get_u8(bytes) {
         ISCSI => {}
-        SRP if bytes[0] >> 6 != 0 => return Err(wrong(0, 7)),
+        SRP if FORMAT_CODE.is_set(bytes) => return Err(wrong_format),
         SRP => return srp(bytes).map(|id| (id, SRP_LEN)).ok_or(Sense::PARAMETER_LIST_LENGTH),
-        _ => return Err(wrong(0, 3)),
+        _ => return Err(Sense::in_parameters(PROTOCOL_IDENTIFIER.after(at as u16))),
     }
-    let additional = be::get16(&bytes[2..]) as usize;
+    let additional = ADDITIONAL_LENGTH.get(bytes) as usize;
     if additional < MIN_ADDITIONAL || !additional.is_multiple_of(4) {
-        return Err(wrong(2, super::NO_BIT));
+        return Err(wrong(ADDITIONAL_LENGTH.byte()));
     }
-    let text = bytes.get(HEAD..HEAD + additional).ok_or(Sense::PARAMETER_LIST_LENGTH)?;
-    let text = terminated(text).ok_or(wrong(HEAD, super::NO_BIT))?;
-    let id = match bytes[0] >> 6 {
+    let text = bytes.get(ISCSI_NAME..ISCSI_NAME + additional).ok_or(Sense::PARAMETER_LIST_LENGTH)?;
+    let text = terminated(text).ok_or(wrong(ISCSI_NAME as u16))?;
+    let id = match FORMAT_CODE.get(bytes) {
         0 => name(text).map(TransportId::Name),
         1 => port(text),
-        _ => return Err(wrong(0, 7)),
+        _ => return Err(wrong_format),
     };
-    Ok((id.ok_or(wrong(HEAD, super::NO_BIT))?, HEAD + additional))
+    Ok((id.ok_or(wrong(ISCSI_NAME as u16))?, ISCSI_NAME + additional))
 }
 
 fn srp(bytes: &[u8]) -> Option<TransportId> {
@@ -86,18 +85,22 @@ fn port(text: &str) -> Option<TransportId> {
 /// Encodes the TransportID of a registrant; for iSCSI in format 01b.
 pub(super) fn encode(who: &Registrant) -> Vec<u8> {
     if let Ok(PortId(port)) = who.initiator.parse() {
-        return [&[SRP, 0, 0, 0, 0, 0, 0, 0][..], &port].concat();
+        let mut out = vec![0; SRP_PORT];
+        PROTOCOL_IDENTIFIER.set(&mut out, SRP.into());
+        return [&out[..], &port].concat();
     }
-    let mut out = vec![0x40 | ISCSI, 0, 0, 0];
+    let mut out = vec![0; ISCSI_NAME];
+    FORMAT_CODE.set(&mut out, 1);
+    PROTOCOL_IDENTIFIER.set(&mut out, ISCSI.into());
     out.extend_from_slice(who.initiator.as_bytes());
     out.extend_from_slice(SEPARATOR.as_bytes());
     for byte in who.isid {
         out.extend_from_slice(format!("{byte:02x}").as_bytes());
     }
     out.push(0);
-    out.resize(out.len().next_multiple_of(4).max(HEAD + MIN_ADDITIONAL), 0);
-    let additional = (out.len() - HEAD) as u16;
-    be::put16(&mut out[2..], additional);
+    out.resize(out.len().next_multiple_of(4).max(ISCSI_NAME + MIN_ADDITIONAL), 0);
+    let additional = out.len() - ISCSI_NAME;
+    ADDITIONAL_LENGTH.set(&mut out, additional as u64);
     out
 }
 

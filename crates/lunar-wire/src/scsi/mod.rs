@@ -20,6 +20,7 @@ pub mod report;
 pub mod sanitize;
 pub mod sense;
 pub mod task;
+pub mod transport_id;
 pub mod unmap;
 pub mod vpd;
 

@@ -14,6 +14,37 @@ pub use supported::{
 /// The number of bytes that follow this field: the header of several commands' data begins with it.
 const PARAMETER_DATA_LENGTH: BitField = BitField::bytes(0, 4);
 
+/// Fields of a target port group descriptor of REPORT TARGET PORT GROUPS, and of a descriptor in the parameter list of
+/// SET TARGET PORT GROUPS, which has the first two alone.
+pub mod target_port_group {
+    use crate::scsi::BitField;
+
+    /// ASYMMETRIC ACCESS STATE.
+    pub const ACCESS_STATE: BitField = BitField::bits(0, 3, 4);
+    /// TARGET PORT GROUP.
+    pub const TARGET_PORT_GROUP: BitField = BitField::bytes(2, 2);
+    /// Bytes of the header of the parameter list of SET TARGET PORT GROUPS.
+    pub const SET_HEADER_LEN: usize = 4;
+    /// Bytes of a descriptor of SET TARGET PORT GROUPS.
+    pub const SET_LEN: usize = 4;
+
+    pub(super) const PREF: BitField = BitField::flag(0, 7);
+    pub(super) const SUPPORTED_STATES: BitField = BitField::bytes(1, 1);
+    pub(super) const STATUS_CODE: BitField = BitField::bytes(5, 1);
+    pub(super) const TARGET_PORT_COUNT: BitField = BitField::bytes(7, 1);
+    /// Bytes before the target port descriptors, and of each.
+    pub(super) const LEN: usize = 8;
+    pub(super) const PORT_LEN: usize = 4;
+    /// RELATIVE TARGET PORT IDENTIFIER of a target port descriptor.
+    pub(super) const RELATIVE_TARGET_PORT: BitField = BitField::bytes(2, 2);
+}
+
+/// FORMAT TYPE of the extended header of REPORT TARGET PORT GROUPS: 1 in this header.
+const FORMAT_TYPE: BitField = BitField::bits(4, 6, 3);
+/// Bytes of the header with only a length, and of the extended header.
+const LENGTH_HEADER_LEN: usize = 4;
+const EXTENDED_HEADER_LEN: usize = 8;
+
 /// A target port group descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetPortGroupDescriptor {
@@ -23,6 +54,10 @@ pub struct TargetPortGroupDescriptor {
     pub state: u8,
     /// PREF.
     pub preferred: bool,
+    /// The supported states, a bit for each: T_SUP, O_SUP, a reserved bit, LBD_SUP, U_SUP, S_SUP, AN_SUP, AO_SUP.
+    pub supported: u8,
+    /// STATUS CODE: the reason of the latest change.
+    pub status: u8,
     /// Relative target port identifiers.
     pub ports: Vec<u16>,
 }
@@ -41,18 +76,50 @@ impl TargetPortGroupDescriptor {
         ];
         name_of(STATES, self.state.into()).unwrap_or("reserved")
     }
+
+    fn encode(&self) -> Vec<u8> {
+        use target_port_group::*;
+        let mut b = vec![0; LEN];
+        PREF.set(&mut b, self.preferred.into());
+        ACCESS_STATE.set(&mut b, self.state.into());
+        SUPPORTED_STATES.set(&mut b, self.supported.into());
+        TARGET_PORT_GROUP.set(&mut b, self.number.into());
+        STATUS_CODE.set(&mut b, self.status.into());
+        TARGET_PORT_COUNT.set(&mut b, self.ports.len() as u64);
+        for port in &self.ports {
+            let mut d = [0; PORT_LEN];
+            RELATIVE_TARGET_PORT.set(&mut d, (*port).into());
+            b.extend_from_slice(&d);
+        }
+        b
+    }
+}
+
+/// The data of REPORT TARGET PORT GROUPS with these descriptors. PARAMETER DATA FORMAT selects the header.
+pub fn encode_groups(list: &[TargetPortGroupDescriptor], extended: bool) -> Vec<u8> {
+    let mut b = vec![0; if extended { EXTENDED_HEADER_LEN } else { LENGTH_HEADER_LEN }];
+    if extended {
+        FORMAT_TYPE.set(&mut b, 1);
+    }
+    list.iter().for_each(|group| b.extend_from_slice(&group.encode()));
+    let len = b.len() as u64 - 4;
+    PARAMETER_DATA_LENGTH.set(&mut b, len);
+    b
 }
 
 /// The descriptors in the data of REPORT TARGET PORT GROUPS with the length-only header format.
 pub fn groups(answer: &[u8]) -> impl Iterator<Item = TargetPortGroupDescriptor> {
-    let rest = answer.get(4..).unwrap_or(&[]);
-    let rest = &rest[..rest.len().min(get(answer, 0, 4) as usize)];
-    let all = split(rest, |b| Some(8 + 4 * usize::from(*b.get(7)?)));
+    use target_port_group::*;
+    let rest = answer.get(LENGTH_HEADER_LEN..).unwrap_or(&[]);
+    let rest = &rest[..rest.len().min(PARAMETER_DATA_LENGTH.get(answer) as usize)];
+    let all = split(rest, |b| (b.len() >= LEN).then(|| LEN + PORT_LEN * TARGET_PORT_COUNT.get(b) as usize));
     all.map(|d| TargetPortGroupDescriptor {
-        number: be::get16(&d[2..]),
-        state: d[0] & 0x0f,
-        preferred: d[0] & 0x80 != 0,
-        ports: d[8..].chunks_exact(4).map(|port| be::get16(&port[2..])).collect(),
+        number: TARGET_PORT_GROUP.get_u16(d),
+        state: ACCESS_STATE.get_u8(d),
+        preferred: PREF.is_set(d),
+        supported: SUPPORTED_STATES.get_u8(d),
+        status: STATUS_CODE.get_u8(d),
+        ports: d[LEN..].chunks_exact(PORT_LEN).map(|port| RELATIVE_TARGET_PORT.get_u16(port)).collect(),
     })
 }
 
@@ -186,9 +253,19 @@ mod tests {
         let all: Vec<_> = groups(&b).collect();
         assert_eq!(
             all[0],
-            TargetPortGroupDescriptor { number: 1, state: 0, preferred: true, ports: vec![7] }
+            TargetPortGroupDescriptor {
+                number: 1,
+                state: 0,
+                preferred: true,
+                supported: 0x0f,
+                status: 0,
+                ports: vec![7]
+            }
         );
         assert_eq!((all[1].number, all[1].state_name()), (256, "standby"));
+        assert_eq!(encode_groups(&all, false), b);
+        let extended = [&[0, 0, 0, 24, 0x10, 0, 0, 0], &b[4..]].concat();
+        assert_eq!(encode_groups(&all, true), extended);
         (0..b.len()).for_each(|n| assert!(groups(&b[..n]).count() < 2));
     }
 
