@@ -10,7 +10,7 @@ use lunar_wire::scsi::log::{LogPageHeader, LogParameterHeader};
 use lunar_wire::scsi::mode::{BlockDescriptorLayout, HeaderLayout, ModeHeader};
 use lunar_wire::scsi::sanitize::OverwriteHeader;
 use lunar_wire::scsi::vpd::Designator;
-use lunar_wire::scsi::{Sense, inquiry, mode, pr, report, unmap, vpd};
+use lunar_wire::scsi::{Sense, inquiry, lun, mode, pr, report, unmap, vpd};
 
 pub fn run(input: &[u8]) {
     let b = &input[..input.len().min(4096)];
@@ -110,6 +110,7 @@ fn lists(b: &[u8]) {
     assert!(report::commands(b).count() <= b.len() / 8);
     assert!(report::groups(b).map(|group| 2 + group.ports.len()).sum::<usize>() <= b.len() / 4);
     assert!(report::extents(b).count() <= b.len() / 16);
+    assert!(lun::list(b).count() <= b.len() / 8);
     assert!(unmap::descriptors(b).is_none_or(|all| all.len() <= b.len() / 16));
     for (code, value) in report::parameters(b) {
         for page in [0x02, 0x06, 0x0d, 0x2f] {

@@ -22,7 +22,10 @@ pub fn run(input: &[u8]) {
 }
 
 fn from_initiator(input: &[u8], offset: Option<u16>) {
+    let head = SrpCommand::tag_and_notifications(input);
+    assert_eq!(head.is_some(), input.len() >= SrpCommand::LEN);
     let Ok(FromInitiator::Command(command)) = FromInitiator::decode(input, offset) else { return };
+    assert_eq!(head, Some((command.tag, command.notifications)));
     let held = [command.data_out, command.data_in].map(|data| match data {
         DataBuffer::Immediate(bytes) => bytes.len(),
         DataBuffer::Indirect(all) => {

@@ -9,7 +9,7 @@ use lunar_initiator::{Command, Completion, Direction, MAX_CDB_LEN, Url};
 use lunar_runtime::buf::Buf;
 use lunar_server::Diagnostic;
 use lunar_wire::scsi::lun::encode;
-use lunar_wire::scsi::{Sense, Status, status_name};
+use lunar_wire::scsi::{Sense, Status, cdb, status_name};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Read};
 use std::process::ExitCode;
@@ -179,21 +179,6 @@ async fn send(order: ScsiCommand) -> Result<ScsiReply, Failure> {
     Ok(ScsiReply { completion, expected, data })
 }
 
-/// Operation code of variable length CDBs: ADDITIONAL CDB LENGTH in byte 7 (SPC-5 section 4.2.3).
-const VARIABLE: u8 = 0x7f;
-
-/// The CDB length of an operation code's group (SPC-5 section 4.2.5.1); None if any length is valid.
-fn cdb_len(cdb: &[u8]) -> Option<usize> {
-    match cdb[0] >> 5 {
-        0 => Some(6),
-        1 | 2 => Some(10),
-        4 => Some(16),
-        5 => Some(12),
-        _ if cdb[0] == VARIABLE => Some(8 + usize::from(*cdb.get(7)?)),
-        _ => None,
-    }
-}
-
 fn cdb(text: &str, raw: bool) -> Result<Vec<u8>, Failure> {
     let hint = "write the bytes of the CDB in hexadecimal, such as 12:00:00:00:60:00 for an INQUIRY";
     let bytes =
@@ -202,12 +187,12 @@ fn cdb(text: &str, raw: bool) -> Result<Vec<u8>, Failure> {
         let what = format!("the CDB has {} bytes, and must have 1 to {MAX_CDB_LEN}", bytes.len());
         return Err(Failure::new(Exit::Invalid, what, hint));
     }
-    match cdb_len(&bytes).filter(|len| !raw && *len != bytes.len()) {
+    match cdb::len(&bytes).filter(|len| !raw && *len != bytes.len()) {
         None => Ok(bytes),
         Some(len) => {
-            let (has, code) = (bytes.len(), bytes[0]);
+            let (has, code) = (bytes.len(), cdb::opcode(&bytes));
             let what = format!("the CDB has {has} bytes; operation code {code:02x}h requires {len}");
-            let what = if code == VARIABLE {
+            let what = if code == cdb::VARIABLE_LENGTH {
                 format!("the CDB has {has} bytes, but its length field requires {len}")
             } else {
                 what

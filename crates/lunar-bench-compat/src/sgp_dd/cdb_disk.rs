@@ -3,8 +3,8 @@
 use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture};
 use lunar_initiator::{Completion, Direction, Lun};
 use lunar_runtime::Buf;
-use lunar_wire::be;
-use lunar_wire::scsi::cdb::Cdb;
+use lunar_wire::scsi::cdb::read_write::{DPO, FUA};
+use lunar_wire::scsi::cdb::{self, Cdb};
 use lunar_wire::scsi::op;
 use std::io;
 use std::sync::Arc;
@@ -37,9 +37,6 @@ const CDB_FORMATS: [CdbFormat; 4] = [
     },
     CdbFormat { bytes: 16, read: op::READ_16, write: op::WRITE_16, last: u64::MAX, blocks: u32::MAX as u64 },
 ];
-
-const FUA: u8 = 0x08;
-const DPO: u8 = 0x10;
 
 /// The size and flags of CDBs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,27 +72,13 @@ impl CdbOptions {
     /// A READ or WRITE of blocks that fit.
     fn cdb(self, write: bool, lba: u64, blocks: u32) -> Cdb {
         let size = self.row();
-        let mut cdb = [0; 16];
-        cdb[0] = if write { size.write } else { size.read };
-        cdb[1] = (u8::from(self.fua) * FUA) | (u8::from(self.dpo) * DPO);
-        match self.size {
-            6 => {
-                let [_, high, middle, low] = (lba as u32).to_be_bytes();
-                // A transfer length of 0 means 256 blocks (SBC-4).
-                cdb[1..5].copy_from_slice(&[high, middle, low, blocks as u8]);
-            }
-            12 => {
-                be::put32(&mut cdb[2..], lba as u32);
-                be::put32(&mut cdb[6..], blocks);
-            }
-            16 => {
-                be::put64(&mut cdb[2..], lba);
-                be::put32(&mut cdb[10..], blocks);
-            }
-            _ => {
-                be::put32(&mut cdb[2..], lba as u32);
-                be::put16(&mut cdb[7..], blocks as u16);
-            }
+        // A 6-byte CDB expresses 256 blocks as 0, which is the low byte of 256 (SBC-4).
+        let mut cdb = cdb::of_blocks(if write { size.write } else { size.read }, lba, blocks);
+        if self.fua {
+            FUA.fill(&mut cdb);
+        }
+        if self.dpo {
+            DPO.fill(&mut cdb);
         }
         cdb
     }

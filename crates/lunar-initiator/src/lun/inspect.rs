@@ -4,7 +4,7 @@ use super::properties::{Answers, Properties, has_blocks};
 use super::retry::{BusyRetry, perform_within};
 use crate::{CommandResult, Direction, Error, ErrorCode, Session};
 use lunar_runtime::Buf;
-use lunar_wire::scsi::cdb::{self, Cdb};
+use lunar_wire::scsi::cdb::{self, Cdb, opcode};
 use lunar_wire::scsi::inquiry::{self, Capacity, StandardData};
 use lunar_wire::scsi::{Sense, mode, op, vpd};
 
@@ -120,8 +120,8 @@ async fn maybe(session: &Session, lun: u64, cdb: Cdb, len: u16) -> Result<Vec<u8
     match read(session, lun, cdb, len).await {
         Err(e) if e.sense.is_some_and(|s| s.key == 5) => {
             tracing::debug!(
-                opcode = cdb[0],
-                is_inquiry = cdb[0] == op::INQUIRY,
+                opcode = opcode(&cdb),
+                is_inquiry = opcode(&cdb) == op::INQUIRY,
                 "the logical unit does not have this page: {e}"
             );
             Ok(Vec::new())

@@ -3,7 +3,7 @@
 use super::retry::{BusyRetry, perform_within, send_until_settled};
 use crate::waits::{self, Wait};
 use crate::{Command, CommandResult, Direction, Session};
-use lunar_wire::scsi::cdb::Cdb;
+use lunar_wire::scsi::cdb::{Cdb, opcode};
 use lunar_wire::scsi::op;
 
 impl Session {
@@ -13,7 +13,7 @@ impl Session {
     /// # Errors
     /// The error of the logical unit, or the lack of a response. The buffer is returned in either case.
     pub async fn perform(&self, lun: u64, cdb: Cdb, data: Direction) -> CommandResult {
-        let _wait = self.waits_for(cdb[0]);
+        let _wait = self.waits_for(opcode(&cdb));
         perform_within(BusyRetry::of(self), self, lun, cdb, data).await
     }
 
@@ -22,7 +22,7 @@ impl Session {
     /// # Errors
     /// The lack of a response. The buffer is returned in either case.
     pub async fn ask(&self, command: Command) -> CommandResult {
-        let _wait = self.waits_for(command.cdb[0]);
+        let _wait = self.waits_for(opcode(&command.cdb));
         let (result, buf) = send_until_settled(BusyRetry::of(self), self, command).await;
         (result.map(|(completion, _)| completion), buf)
     }

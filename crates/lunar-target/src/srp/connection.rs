@@ -26,8 +26,6 @@ use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-/// Offset of the tag in a request.
-const TAG_OFFSET: usize = 8;
 /// A tag that no command has.
 const NO_TAG: u32 = u32::MAX;
 
@@ -306,11 +304,13 @@ impl IuDispatcher<'_> {
             Ok(FromInitiator::Logout(_)) => Ok(false),
             Ok(FromInitiator::CreditResponse(tag)) => self.answered(RequestKind::Credits, tag),
             Ok(FromInitiator::AerResponse(tag)) => self.answered(RequestKind::Event, tag),
-            // The unit is complete, but requests an unsupported feature.
-            Err(SrpError::Format(_) | SrpError::Attribute(_)) if unit.len() >= SrpCommand::LEN => {
-                self.refuse_command(lunar_wire::be::get64(&unit[TAG_OFFSET..]), unit[1])
-            }
-            Err(e) => Err(self.conn.fault(reason_of(&e), e.to_string())),
+            Err(e) => match (&e, SrpCommand::tag_and_notifications(unit)) {
+                // The unit is complete, but requests an unsupported feature.
+                (SrpError::Format(_) | SrpError::Attribute(_), Some((tag, notifications))) => {
+                    self.refuse_command(tag, notifications)
+                }
+                _ => Err(self.conn.fault(reason_of(&e), e.to_string())),
+            },
         }
     }
 

@@ -1,9 +1,7 @@
-//! The eight bytes of a LUN (SAM-5 section 4.7), and the list of REPORT LUNS (SPC-5 section 6.33).
+//! The eight bytes of a LUN (SAM-5 section 4.7), and the list of REPORT LUNS (SPC-5 section 6.34).
 
 use super::BitField;
-
-/// LUN LIST LENGTH of the data of REPORT LUNS, in bytes.
-const LIST_LENGTH: BitField = BitField::bytes(0, 4);
+use crate::be;
 
 /// REPORT LUNS well-known logical unit.
 pub const REPORT_LUNS: u64 = 0xc101 << 48;
@@ -41,13 +39,24 @@ pub fn encode(lun: u16) -> u64 {
     (first as u64) << 48
 }
 
+/// LUN LIST LENGTH in bytes.
+const LIST_LENGTH: BitField = BitField::bytes(0, 4);
+/// Bytes of the header of the list.
+pub const LIST_HEADER_LEN: usize = 8;
+
 /// The data of REPORT LUNS.
 pub fn encode_list(luns: impl Iterator<Item = u64>) -> Vec<u8> {
-    let mut b = vec![0; 8];
+    let mut b = vec![0; LIST_HEADER_LEN];
     luns.for_each(|lun| b.extend_from_slice(&lun.to_be_bytes()));
-    let len = b.len() as u64 - 8;
+    let len = (b.len() - LIST_HEADER_LEN) as u64;
     LIST_LENGTH.set(&mut b, len);
     b
+}
+
+/// The LUNs in the data of REPORT LUNS.
+pub fn list(answer: &[u8]) -> impl Iterator<Item = u64> {
+    let luns = answer.get(LIST_HEADER_LEN..).unwrap_or(&[]);
+    luns[..luns.len().min(LIST_LENGTH.get(answer) as usize)].chunks_exact(8).map(be::get64)
 }
 
 /// A LUN for messages: its number, or sixteen hexadecimal digits if [`decode`] returns `None`.
@@ -58,6 +67,15 @@ pub fn shown(lun: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lun_list_ends_with_its_length() {
+        let b = [&[0, 0, 0, 16, 0, 0, 0, 0][..], &[0, 3, 0, 0, 0, 0, 0, 0], &[0x41, 0, 0, 0, 0, 0, 0, 0]]
+            .concat();
+        assert_eq!(list(&b).collect::<Vec<_>>(), [encode(3), encode(256)]);
+        (0..b.len()).for_each(|n| assert!(list(&b[..n]).count() < 2, "{n} bytes"));
+        assert_eq!(list(&[&[0, 0, 0, 15], &b[4..]].concat()).count(), 1);
+    }
 
     #[test]
     fn lun_without_a_number_shows_in_hex() {

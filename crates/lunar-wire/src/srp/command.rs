@@ -63,6 +63,13 @@ impl<'a> SrpCommand<'a> {
         self.data_out != DataBuffer::None && self.data_in != DataBuffer::None
     }
 
+    /// Tag and solicited notification of an information unit that [`SrpCommand::decode`] may reject; `None` if it is
+    /// shorter than [`SrpCommand::LEN`].
+    pub fn tag_and_notifications(iu: &[u8]) -> Option<(u64, u8)> {
+        let b: &[u8; LEN] = iu.first_chunk()?;
+        Some((be::get64(&b[8..]), b[1]))
+    }
+
     /// Decodes an information unit. `immediate_offset` is the negotiated offset of immediate data; `None` without it.
     ///
     /// # Errors

@@ -237,6 +237,10 @@ fn reserved_buffer_formats_are_rejected() {
     let mut b = encoded(&command(DataBuffer::None, DataBuffer::None));
     b[29] = 3;
     assert_eq!(decode(&b), Err(SrpError::Attribute(3)));
+    b[1] = 6;
+    let tag = u64::from_be_bytes(tag());
+    assert_eq!(SrpCommand::tag_and_notifications(&b), Some((tag, 6)), "for the response that rejects it");
+    assert_eq!(SrpCommand::tag_and_notifications(&b[..47]), None);
 }
 
 /// A read with a table length of `len` bytes, two descriptors of 4 KiB in the command, and `total` as data length.

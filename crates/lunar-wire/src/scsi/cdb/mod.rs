@@ -55,6 +55,27 @@ pub fn opcode(cdb: &[u8]) -> u8 {
     cdb.first().copied().unwrap_or(0)
 }
 
+/// Operation code of variable length CDBs (SPC-5 section 4.2.3).
+pub const VARIABLE_LENGTH: u8 = 0x7f;
+/// ADDITIONAL CDB LENGTH of a variable length CDB: the number of bytes that follow this field.
+const ADDITIONAL_CDB_LENGTH: BitField = BitField::bytes(7, 1);
+
+/// The CDB length of an operation code's group (SPC-5 section 4.2.5.1), or the length that a variable length CDB
+/// states; `None` if any length is valid.
+pub fn len(cdb: &[u8]) -> Option<usize> {
+    let (opcode, length_end) = (opcode(cdb), usize::from(ADDITIONAL_CDB_LENGTH.byte()) + 1);
+    match opcode >> 5 {
+        0 => Some(6),
+        1 | 2 => Some(10),
+        4 => Some(16),
+        5 => Some(12),
+        _ if opcode == VARIABLE_LENGTH && cdb.len() >= length_end => {
+            Some(length_end + ADDITIONAL_CDB_LENGTH.get(cdb) as usize)
+        }
+        _ => None,
+    }
+}
+
 fn cdb(opcode: u8) -> Cdb {
     let mut c = [0; 16];
     c[0] = opcode;
@@ -256,6 +277,14 @@ pub fn copy_operating_parameters(len: u32) -> Cdb {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cdb_length_follows_from_the_first_bytes() {
+        let length = |opcode: u8| len(&[opcode]);
+        assert_eq!([0x00, 0x28, 0x43, 0x88, 0xa0].map(length), [6, 10, 10, 16, 12].map(Some));
+        assert_eq!([0x7e, 0x7f, 0xc0].map(length), [None; 3]);
+        assert_eq!(len(&[0x7f, 0, 0, 0, 0, 0, 0, 0x18]), Some(32));
+    }
 
     #[test]
     fn cdb_fields_lie_as_in_the_standard() {
