@@ -2,6 +2,7 @@
 
 use crate::ReservationClass;
 use lunar_wire::scsi::Sense;
+use lunar_wire::scsi::cdb::persistent_reserve_out::{SCOPE, TYPE};
 
 /// A reservation type; the value is that of the TYPE field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,9 +46,9 @@ impl ReservationType {
     /// The type in SCOPE and TYPE (byte 2 of the CDB). The scope must be the logical unit.
     pub(crate) fn of_scope_and_type(byte: u8) -> Result<ReservationType, Sense> {
         if byte >> 4 != 0 {
-            return Err(Sense::cdb_field(2, 7));
+            return Err(Sense::in_cdb(SCOPE));
         }
-        ReservationType::from_code(byte & 0x0f).ok_or(Sense::cdb_field(2, 3))
+        ReservationType::from_code(byte & 0x0f).ok_or(Sense::in_cdb(TYPE))
     }
 
     /// Whether every registrant is a holder.

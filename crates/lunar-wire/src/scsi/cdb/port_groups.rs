@@ -1,6 +1,6 @@
 //! Fields of the commands of asymmetric logical unit access.
 
-/// REPORT TARGET PORT GROUPS (SPC-5 section 6.36).
+/// REPORT TARGET PORT GROUPS (SPC-5 section 6.37).
 pub mod report_target_port_groups {
     use crate::scsi::BitField;
 

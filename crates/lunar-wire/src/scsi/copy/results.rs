@@ -22,7 +22,7 @@ pub enum CopyManagerStatus {
     Failed = 0x02,
 }
 
-/// The status of a copy (SPC-4 section 6.24.2).
+/// The status of a copy (SPC-4 section 6.24).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyStatus {
     /// COPY MANAGER STATUS.
@@ -54,7 +54,7 @@ impl CopyStatus {
     }
 }
 
-/// The details of a failed segment (SPC-4 section 6.24.5).
+/// The details of a failed segment (SPC-4 section 6.24).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailedSegmentDetails<'a> {
     /// EXTENDED COPY COMMAND STATUS.

@@ -36,7 +36,7 @@ pub mod reserve_out {
     pub const TRANSPORT_IDS: usize = 28;
 }
 
-/// Further fields of the parameter list of REGISTER AND MOVE (SPC-5 section 6.17.4).
+/// Further fields of the parameter list of REGISTER AND MOVE.
 pub mod register_and_move {
     use crate::scsi::BitField;
 
