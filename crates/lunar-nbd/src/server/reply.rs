@@ -4,9 +4,9 @@ use lunar_block::Extent;
 use lunar_proto::nbd::NegotiatedOptions;
 use lunar_runtime::Buf;
 use lunar_runtime::send_queue::{MAX_ZEROS, Payload, SendQueue};
-use lunar_wire::be;
 use lunar_wire::nbd::{
-    CHUNK_LEN, ChunkHeader, Errno, Request, SIMPLE_REPLY_LEN, SimpleReply, chunk, command, state,
+    CHUNK_LEN, ChunkHeader, Errno, ErrorBody, OffsetData, OffsetHole, Request, SIMPLE_REPLY_LEN, SimpleReply,
+    StatusDescriptor, chunk, command, state,
 };
 use std::io;
 use std::ops::Range;
@@ -70,9 +70,7 @@ impl ReplyQueue {
             return self.simple(request, failure.errno as u32, Payload::Empty);
         }
         let why = failure.why.chars().take(MAX_WORDS).collect::<String>().into_bytes();
-        let mut head = [0; 6];
-        be::put32(&mut head, failure.errno as u32);
-        be::put16(&mut head[4..], why.len() as u16);
+        let head = ErrorBody::encode_head(failure.errno as u32, why.len() as u16);
         self.chunk(request, chunk::ERROR, true, &head, Payload::Bytes(why));
     }
 
@@ -118,8 +116,7 @@ impl ReplyQueue {
         let mut descriptors = Vec::with_capacity(extents.len() * 8);
         for extent in extents {
             let flags = if extent.mapped { 0 } else { state::HOLE | state::ZERO };
-            descriptors.extend((extent.len as u32).to_be_bytes());
-            descriptors.extend(flags.to_be_bytes());
+            descriptors.extend(StatusDescriptor { len: extent.len as u32, flags }.encode());
         }
         let head = NegotiatedOptions::ALLOCATION_ID.to_be_bytes();
         self.chunk(request, chunk::BLOCK_STATUS, true, &head, Payload::Bytes(descriptors));
@@ -127,13 +124,16 @@ impl ReplyQueue {
 
     /// Queues a chunk with a piece of the data, or with a hole.
     fn content(&mut self, request: &Request, range: Range<usize>, zero: bool, done: bool, payload: Payload) {
-        let mut head = [0; 12];
-        be::put64(&mut head, request.offset + range.start as u64);
-        if zero {
-            be::put32(&mut head[8..], range.len() as u32);
-            self.chunk(request, chunk::OFFSET_HOLE, done, &head, payload);
-        } else {
-            self.chunk(request, chunk::OFFSET_DATA, done, &head[..8], payload);
+        let (offset, len) = (request.offset + range.start as u64, range.len() as u32);
+        match zero {
+            true => {
+                let head = OffsetHole { offset, len }.encode();
+                self.chunk(request, chunk::OFFSET_HOLE, done, &head, payload);
+            }
+            false => {
+                let head = OffsetData { offset }.encode();
+                self.chunk(request, chunk::OFFSET_DATA, done, &head, payload);
+            }
         }
     }
 

@@ -3,8 +3,8 @@
 use super::{ExportOffer, NegotiatedExport, NegotiatedOptions};
 use lunar_wire::be;
 use lunar_wire::nbd::{
-    CLIENT_FLAGS_LEN, EXPORT_ZEROS, GREETING_LEN, MAX_STRING, OPTION_LEN, OptionHeader, OptionReply, export,
-    greeting, handshake_flag, info, option, reply, transmission_flag,
+    BlockSizes, CLIENT_FLAGS_LEN, EXPORT_ZEROS, GREETING_LEN, MAX_STRING, OPTION_LEN, OptionHeader,
+    OptionReply, greeting, handshake_flag, info, option, reply, transmission_flag,
 };
 
 /// Maximum length of the data of an option, in bytes. Longer data are skipped, and the option is refused.
@@ -147,7 +147,7 @@ impl Handshake {
             return HandshakeStep::End("the client requested an unknown export");
         };
         let agreed = self.agree(export);
-        out.extend(self::export(agreed.terms.size, agreed.terms.flags));
+        out.extend(agreed.reply().encode());
         if flags & handshake_flag::NO_ZEROES == 0 {
             out.extend([0; EXPORT_ZEROS]);
         }
@@ -221,7 +221,7 @@ impl Handshake {
             let kind = kind.to_be_bytes();
             answer(out, option, reply::INFO, &[&[&kind[..]], parts].concat());
         };
-        push_info(info::EXPORT, &[&self::export(agreed.terms.size, agreed.terms.flags)]);
+        push_info(info::EXPORT, &[&agreed.reply().encode()]);
         if wanted(info::NAME) {
             push_info(info::NAME, &[offer.name.as_bytes()]);
         }
@@ -229,8 +229,8 @@ impl Handshake {
             push_info(info::DESCRIPTION, &[offer.description.as_bytes()]);
         }
         if wanted(info::BLOCK_SIZE) {
-            let sizes = [offer.block_size, offer.preferred, offer.max_payload].map(u32::to_be_bytes);
-            push_info(info::BLOCK_SIZE, &[&sizes.concat()]);
+            let (min, preferred, max_payload) = (offer.block_size, offer.preferred, offer.max_payload);
+            push_info(info::BLOCK_SIZE, &[&BlockSizes { min, preferred, max_payload }.encode()]);
         }
         Ok((option == option::GO).then_some(agreed))
     }

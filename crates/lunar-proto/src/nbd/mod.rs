@@ -6,6 +6,7 @@ mod handshake;
 mod request;
 
 pub use handshake::{Handshake, HandshakeStep, MAX_OPTION};
+use lunar_wire::nbd::ExportReply;
 pub use request::{NbdCommand, NegotiatedOptions, RequestError};
 
 /// An export as reported to clients.
@@ -34,4 +35,11 @@ pub struct NegotiatedExport {
     pub export: usize,
     /// The options by which its requests are validated.
     pub terms: NegotiatedOptions,
+}
+
+impl NegotiatedExport {
+    /// The export in replies of the negotiation.
+    fn reply(&self) -> ExportReply {
+        ExportReply { size: self.terms.size, flags: self.terms.flags }
+    }
 }

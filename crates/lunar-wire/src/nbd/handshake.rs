@@ -129,6 +129,12 @@ pub fn greeting(flags: u16) -> [u8; GREETING_LEN] {
     b
 }
 
+/// The handshake flags of a greeting. `None` if a magic number is wrong.
+pub fn greeting_flags(b: &[u8; GREETING_LEN]) -> Option<u16> {
+    let is_right = be::get64(b) == MAGIC && be::get64(&b[8..]) == OPTION_MAGIC;
+    is_right.then(|| be::get16(&b[16..]))
+}
+
 /// The header of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionHeader {
@@ -184,12 +190,58 @@ impl OptionReply {
     }
 }
 
-/// Size in bytes and transmission flags, as the reply to EXPORT_NAME and [`info::EXPORT`] carry them.
-pub fn export(size: u64, flags: u16) -> [u8; EXPORT_LEN] {
-    let mut b = [0; EXPORT_LEN];
-    be::put64(&mut b, size);
-    be::put16(&mut b[8..], flags);
-    b
+/// An export in the reply to EXPORT_NAME and in [`info::EXPORT`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExportReply {
+    /// Size in bytes.
+    pub size: u64,
+    /// Transmission flags: see [`transmission_flag`].
+    pub flags: u16,
+}
+
+impl ExportReply {
+    /// Decodes the reply.
+    pub fn decode(b: &[u8; EXPORT_LEN]) -> ExportReply {
+        ExportReply { size: be::get64(b), flags: be::get16(&b[8..]) }
+    }
+
+    /// Encodes the reply.
+    pub fn encode(&self) -> [u8; EXPORT_LEN] {
+        let mut b = [0; EXPORT_LEN];
+        be::put64(&mut b, self.size);
+        be::put16(&mut b[8..], self.flags);
+        b
+    }
+}
+
+/// The block sizes of an export in [`info::BLOCK_SIZE`], in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockSizes {
+    /// The minimum.
+    pub min: u32,
+    /// The preferred size.
+    pub preferred: u32,
+    /// The maximum length of a payload.
+    pub max_payload: u32,
+}
+
+impl BlockSizes {
+    /// Bytes of the encoded sizes.
+    pub const LEN: usize = 12;
+
+    /// Decodes the sizes.
+    pub fn decode(b: &[u8; Self::LEN]) -> BlockSizes {
+        BlockSizes { min: be::get32(b), preferred: be::get32(&b[4..]), max_payload: be::get32(&b[8..]) }
+    }
+
+    /// Encodes the sizes.
+    pub fn encode(&self) -> [u8; Self::LEN] {
+        let mut b = [0; Self::LEN];
+        be::put32(&mut b, self.min);
+        be::put32(&mut b[4..], self.preferred);
+        be::put32(&mut b[8..], self.max_payload);
+        b
+    }
 }
 
 #[cfg(test)]
@@ -225,6 +277,25 @@ mod tests {
 
     #[test]
     fn size_and_flags_follow_one_another() {
-        assert_eq!(export(0x0102_0304_0506_0708, 0x0a0b), [1, 2, 3, 4, 5, 6, 7, 8, 10, 11]);
+        let export = ExportReply { size: 0x0102_0304_0506_0708, flags: 0x0a0b };
+        assert_eq!(export.encode(), [1, 2, 3, 4, 5, 6, 7, 8, 10, 11]);
+        assert_eq!(ExportReply::decode(&export.encode()), export);
+    }
+
+    #[test]
+    fn block_sizes_match_and_round_trip() {
+        let sizes = BlockSizes { min: 1, preferred: 0x0203, max_payload: 0x0405_0607 };
+        assert_eq!(sizes.encode(), [0, 0, 0, 1, 0, 0, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(BlockSizes::decode(&sizes.encode()), sizes);
+    }
+
+    #[test]
+    fn greeting_without_both_magic_numbers_is_none() {
+        assert_eq!(greeting_flags(&greeting(3)), Some(3));
+        for at in 0..16 {
+            let mut b = greeting(3);
+            b[at] ^= 1;
+            assert_eq!(greeting_flags(&b), None);
+        }
     }
 }

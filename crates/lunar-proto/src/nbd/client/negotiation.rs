@@ -4,8 +4,8 @@
 use super::{ExportInfo, MAX_PAYLOAD, said};
 use lunar_wire::be;
 use lunar_wire::nbd::{
-    EXPORT_LEN, EXPORT_ZEROS, GREETING_LEN, MAGIC, MAX_STRING, OPTION_MAGIC, OPTION_REPLY_LEN, OptionHeader,
-    OptionReply, handshake_flag, info, option, reply, transmission_flag,
+    BlockSizes, EXPORT_LEN, EXPORT_ZEROS, ExportReply, GREETING_LEN, MAGIC, MAX_STRING, OPTION_REPLY_LEN,
+    OptionHeader, OptionReply, greeting_flags, handshake_flag, info, option, reply, transmission_flag,
 };
 
 /// Maximum length of the data of a reply, in bytes.
@@ -66,10 +66,8 @@ pub struct ClientNegotiation {
     replies: u32,
     structured: bool,
     allocation: Option<u32>,
-    /// Size in bytes, and transmission flags.
-    size_and_flags: Option<(u64, u16)>,
-    /// Minimum block size and maximum payload size, in bytes.
-    sizes: (u32, u32),
+    export: Option<ExportReply>,
+    sizes: BlockSizes,
     refusal: Option<NegotiationFailure>,
     exports: Vec<String>,
 }
@@ -88,8 +86,8 @@ impl ClientNegotiation {
             replies: 0,
             structured: false,
             allocation: None,
-            size_and_flags: None,
-            sizes: (1, MAX_PAYLOAD),
+            export: None,
+            sizes: BlockSizes { min: 1, preferred: 1, max_payload: MAX_PAYLOAD },
             refusal: None,
             exports: Vec::new(),
         }
@@ -108,15 +106,14 @@ impl ClientNegotiation {
     fn greeting(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> (usize, NegotiationStep) {
         // Compare as soon as bytes arrive: a peer that is not an NBD server may send less than a greeting, and then
         // wait.
-        let magic = [MAGIC, OPTION_MAGIC].map(u64::to_be_bytes).concat();
-        if !bytes.iter().zip(&magic).take(8).all(|(got, wanted)| got == wanted) {
+        if !bytes.iter().zip(MAGIC.to_be_bytes()).all(|(got, wanted)| *got == wanted) {
             return (bytes.len(), broken("no NBD greeting at the start of the connection"));
         }
         let Some(bytes) = bytes.first_chunk::<GREETING_LEN>() else { return (0, NegotiationStep::More) };
-        let flags = be::get16(&bytes[16..]);
-        if bytes[..16] != magic || flags & handshake_flag::FIXED_NEWSTYLE == 0 {
+        let newstyle = |flags: &u16| flags & handshake_flag::FIXED_NEWSTYLE != 0;
+        let Some(flags) = greeting_flags(bytes).filter(newstyle) else {
             return (GREETING_LEN, broken("only the old handshake is supported; fixed newstyle is required"));
-        }
+        };
         self.zeros = flags & handshake_flag::NO_ZEROES == 0;
         let ours = flags & (handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
         out.extend(u32::from(ours).to_be_bytes());
@@ -239,14 +236,17 @@ impl ClientNegotiation {
     }
 
     fn info(&mut self, data: &[u8]) -> NegotiationStep {
-        match (data.split_first_chunk::<2>().map(|(kind, rest)| (be::get16(kind), rest)), data.len()) {
-            (Some((info::EXPORT, rest)), 12) => {
-                self.size_and_flags = Some((be::get64(rest), be::get16(&rest[8..])))
-            }
-            (Some((info::BLOCK_SIZE, rest)), 14) => self.sizes = (be::get32(rest), be::get32(&rest[8..])),
-            (None | Some((info::EXPORT | info::BLOCK_SIZE, _)), _) => {
-                return broken("an NBD_REP_INFO reply of an invalid length");
-            }
+        const INVALID: &str = "an NBD_REP_INFO reply has an invalid length";
+        let Some((kind, rest)) = data.split_first_chunk::<2>() else { return broken(INVALID) };
+        match u16::from_be_bytes(*kind) {
+            info::EXPORT => match rest.try_into() {
+                Ok(export) => self.export = Some(ExportReply::decode(export)),
+                Err(_) => return broken(INVALID),
+            },
+            info::BLOCK_SIZE => match rest.try_into() {
+                Ok(sizes) => self.sizes = BlockSizes::decode(sizes),
+                Err(_) => return broken(INVALID),
+            },
             _ => {}
         }
         NegotiationStep::More
@@ -255,16 +255,18 @@ impl ClientNegotiation {
     /// Processes the reply to EXPORT_NAME. A server that refuses the export closes the connection instead.
     fn export_name(&mut self, bytes: &[u8]) -> (usize, NegotiationStep) {
         let whole = EXPORT_LEN + if self.zeros { EXPORT_ZEROS } else { 0 };
-        let Some(bytes) = bytes.get(..whole) else { return (0, NegotiationStep::More) };
-        self.size_and_flags = Some((be::get64(bytes), be::get16(&bytes[8..])));
+        let Some(export) = bytes.get(..whole).and_then(<[u8]>::first_chunk) else {
+            return (0, NegotiationStep::More);
+        };
+        self.export = Some(ExportReply::decode(export));
         (whole, self.agree())
     }
 
     fn agree(&self) -> NegotiationStep {
-        let Some((size, flags)) = self.size_and_flags else {
+        let Some(ExportReply { size, flags }) = self.export else {
             return broken("the replies do not contain the size of the export");
         };
-        let (block_size, max_payload) = self.sizes;
+        let BlockSizes { min: block_size, max_payload, .. } = self.sizes;
         if i64::try_from(size).is_err() {
             return broken("the export is larger than 2^63 - 1 bytes");
         }

@@ -3,10 +3,9 @@
 
 use super::received_ranges::ReceivedRanges;
 use super::{ExportInfo, NbdCommand, encoded, said};
-use lunar_wire::be;
 use lunar_wire::nbd::{
-    CHUNK_LEN, ChunkHeader, REQUEST_LEN, Request, SIMPLE_REPLY_LEN, SIMPLE_REPLY_MAGIC, SimpleReply, chunk,
-    command, state,
+    CHUNK_LEN, ChunkHeader, ErrorBody, OffsetData, OffsetHole, REQUEST_LEN, Request, SIMPLE_REPLY_LEN,
+    SimpleReply, StatusDescriptor, chunk, command, state,
 };
 use std::ops::Range;
 
@@ -126,8 +125,7 @@ pub fn next_message<'a>(
 ) -> Result<Option<ServerMessage>, ProtocolViolation> {
     let Some(header) = bytes.first_chunk::<SIMPLE_REPLY_LEN>() else { return Ok(None) };
     let find = |cookie| find(cookie).ok_or(ProtocolViolation("a reply has a cookie that no request has"));
-    if be::get32(header) == SIMPLE_REPLY_MAGIC {
-        let reply = SimpleReply::decode(header).expect("its magic is right");
+    if let Some(reply) = SimpleReply::decode(header) {
         return simple(reply, find(reply.cookie)?, export).map(Some);
     }
     let Some(header) = bytes.first_chunk::<CHUNK_LEN>() else { return Ok(None) };
@@ -175,53 +173,69 @@ fn chunk(
     let len = header.len as usize;
     let (needed, fits) = match header.kind {
         chunk::NONE => (0, len == 0 && header.flags & chunk::DONE != 0),
-        chunk::OFFSET_DATA => (8, len > 8),
-        chunk::OFFSET_HOLE => (12, len == 12),
-        chunk::BLOCK_STATUS => (len, len >= 12 && len % 8 == 4),
-        kind => (len, kind & chunk::ERRORS != 0 && len >= 6),
+        chunk::OFFSET_DATA => (OffsetData::LEN, len > OffsetData::LEN),
+        chunk::OFFSET_HOLE => (OffsetHole::LEN, len == OffsetHole::LEN),
+        chunk::BLOCK_STATUS => (len, is_status_len(len)),
+        kind => (len, kind & chunk::ERRORS != 0 && len >= ErrorBody::HEAD_LEN),
     };
     if !fits || needed > MAX_CONTROL as usize {
         return Err(ProtocolViolation("a reply chunk has an invalid type or length"));
     }
     let Some(body) = body.get(..needed) else { return Ok(None) };
-    let fill = match header.kind {
-        chunk::NONE => BufferFill::Nothing,
-        chunk::OFFSET_DATA => BufferFill::Payload(request.place(be::get64(body), header.len - 8)?),
-        chunk::OFFSET_HOLE => match be::get32(&body[8..]) {
-            0 => return Err(ProtocolViolation("a reply to a read has a hole of 0 bytes")),
-            len => BufferFill::Zeros(request.place(be::get64(body), len)?),
-        },
-        chunk::BLOCK_STATUS => {
-            request.status(body, export)?;
-            BufferFill::Nothing
-        }
-        _ => {
-            request.error(body)?;
-            BufferFill::Nothing
-        }
-    };
-    Ok(Some((needed, fill)))
+    Ok(Some((needed, request.fill(header, body, export)?)))
+}
+
+/// Whether a BLOCK_STATUS body of this length has at least one descriptor and ends with one.
+fn is_status_len(len: usize) -> bool {
+    let descriptors = len.checked_sub(StatusDescriptor::CONTEXT_LEN);
+    descriptors.is_some_and(|len| len > 0 && len.is_multiple_of(StatusDescriptor::LEN))
 }
 
 impl PendingCommand {
+    /// Processes the body of a chunk, whose length fits its type.
+    fn fill(
+        &mut self,
+        header: &ChunkHeader,
+        body: &[u8],
+        export: &ExportInfo,
+    ) -> Result<BufferFill, ProtocolViolation> {
+        const CUT: ProtocolViolation = ProtocolViolation("a reply chunk is truncated");
+        match header.kind {
+            chunk::NONE => Ok(BufferFill::Nothing),
+            chunk::OFFSET_DATA => {
+                let OffsetData { offset } = OffsetData::decode(body).ok_or(CUT)?;
+                self.place(offset, header.len - OffsetData::LEN as u32).map(BufferFill::Payload)
+            }
+            chunk::OFFSET_HOLE => match OffsetHole::decode(body).ok_or(CUT)? {
+                OffsetHole { len: 0, .. } => {
+                    Err(ProtocolViolation("a reply to a read has a hole of 0 bytes"))
+                }
+                OffsetHole { offset, len } => self.place(offset, len).map(BufferFill::Zeros),
+            },
+            chunk::BLOCK_STATUS => self.status(body, export).map(|()| BufferFill::Nothing),
+            _ => self.error(body).map(|()| BufferFill::Nothing),
+        }
+    }
+
     fn status(&mut self, body: &[u8], export: &ExportInfo) -> Result<(), ProtocolViolation> {
-        let (context, len, flags) = (be::get32(body), be::get32(&body[4..]), be::get32(&body[8..]));
-        let asked = self.request.command == command::BLOCK_STATUS && export.allocation == Some(context);
-        if !asked || self.status.is_some() || len == 0 {
+        let is_requested = self.request.command == command::BLOCK_STATUS && self.status.is_none();
+        let first = StatusDescriptor::decode_first(body)
+            .filter(|(context, first)| is_requested && export.allocation == Some(*context) && first.len > 0);
+        let Some((_, StatusDescriptor { len, flags })) = first else {
             return Err(ProtocolViolation(
                 "a reply has block status that was not requested, or a descriptor of 0 bytes",
             ));
-        }
+        };
         self.status = Some(ExtentStatus { len, zero: flags & state::ZERO != 0 });
         Ok(())
     }
 
     fn error(&mut self, body: &[u8]) -> Result<(), ProtocolViolation> {
-        let (errno, words) = (be::get32(body), body[6..].get(..usize::from(be::get16(&body[4..]))));
-        let (Some(words), true) = (words, errno != 0) else {
+        let Some(ErrorBody { errno, message }) = ErrorBody::decode(body).filter(|body| body.errno != 0)
+        else {
             return Err(ProtocolViolation("a reply has a malformed error chunk"));
         };
-        self.refused.get_or_insert(ServerError { errno, said: said(words) });
+        self.refused.get_or_insert(ServerError { errno, said: said(message) });
         Ok(())
     }
 }
