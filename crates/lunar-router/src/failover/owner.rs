@@ -5,8 +5,9 @@ use super::fence::{Fence, FencePort, KIND, ReservationState};
 use super::gate::IoGate;
 use super::machine::Holder;
 use crate::upstream::UpstreamLu;
-use compio::runtime::spawn;
+use compio::runtime::{JoinHandle, spawn};
 use lunar_initiator::{Error, ErrorCode, Lun};
+use lunar_wire::scsi::TaskManagementFunction;
 use sha2::{Digest, Sha256};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -38,6 +39,8 @@ pub struct ReservationOwner {
     /// opening.
     opened: Option<Instant>,
     refusals: u32,
+    /// The running requests that end aborted commands, one for each session.
+    ending: Vec<JoinHandle<()>>,
 }
 
 impl ReservationOwner {
@@ -50,7 +53,7 @@ impl ReservationOwner {
         let remote = Arc::downgrade(remote);
         let (key, path_loss_timeout) = (spec.key, spec.path_loss_timeout);
         let (seen, pause, opened) = (None, None, None);
-        let (is_taken, refusals) = (false, 0);
+        let (is_taken, refusals, ending) = (false, 0, Vec::new());
         Some(ReservationOwner {
             remote,
             gate,
@@ -63,6 +66,7 @@ impl ReservationOwner {
             pause,
             opened,
             refusals,
+            ending,
         })
     }
 
@@ -92,8 +96,27 @@ impl ReservationOwner {
         }
     }
 
-    /// Reads the reservation.
+    /// Reads the reservation. If another initiator has it, ends the commands that it may have aborted.
     pub async fn probe(&mut self) {
+        self.read_reservation().await;
+        if self.holder() == Holder::Other {
+            self.end_aborted();
+        }
+    }
+
+    /// Ends commands that a takeover may have aborted at the storage. Unless TAS is set, the storage sends no response
+    /// for them (SAM-5 section 5.3.1), and hosts would wait until the command timeout.
+    fn end_aborted(&mut self) {
+        if self.gate.is_empty() || !self.ending.iter().all(JoinHandle::is_finished) {
+            return;
+        }
+        let Some(remote) = self.remote.upgrade() else { return };
+        self.gate.shut();
+        let end = |lun| spawn(end_commands(self.gate.clone(), lun, self.name.clone()));
+        self.ending = remote.luns().into_iter().map(end).collect();
+    }
+
+    async fn read_reservation(&mut self) {
         if self.pause.is_some_and(|until| Instant::now() < until) {
             return;
         }
@@ -229,6 +252,18 @@ impl Drop for ReservationOwner {
 async fn admit(gate: Arc<IoGate>, lun: Arc<Lun>) -> Result<(), Error> {
     gate.admit(lun.session(), lun.address()).await?;
     lun.reload().await
+}
+
+/// Ends the commands of one session with ABORT TASK SET, unless this router has taken the reservation again.
+async fn end_commands(gate: Arc<IoGate>, lun: Arc<Lun>, name: String) {
+    if gate.is_open() || gate.is_empty() {
+        return;
+    }
+    // If this fails, the command timeout ends the commands.
+    match lun.session().manage(TaskManagementFunction::AbortTaskSet, lun.address()).await {
+        Ok(code) => tracing::debug!("{name}: ABORT TASK SET after a takeover: response {code}"),
+        Err(e) => tracing::debug!("{name}: ABORT TASK SET after a takeover: {e}"),
+    }
 }
 
 /// An ISID in the random format (RFC 7143 section 11.12.5), derived from `seed` and `name`.

@@ -257,6 +257,30 @@ fn takeover_waits_for_writes_of_the_former_router() {
     });
 }
 
+/// The storage sends no response for an aborted command. The command timeout exceeds the time limit of the test.
+#[test]
+fn write_aborted_by_a_takeover_gets_a_response() {
+    run(async || {
+        let server = server_with("filters = [{ kind = \"delay\", write_us = 1000000 }]\n");
+        let patient = format!("{}?command_timeout=60&operation_timeout=60", url(&server));
+        let url = Url::parse(&patient).expect("a URL");
+        let (disk, mut b) = (disk(&url, 0xa).await, Half::new(&url, 0xb).await);
+        let mut a = ReservationOwner::new(&disk, &spec(0xa)).expect("a gate");
+        assert!(a.take(false).await.is_ok());
+        a.open().await;
+        assert!(disk.read(0, Buf::zeroed(LEN)).await.0.is_ok());
+        let gate = disk.gate().expect("a gate").clone();
+        let late = compio::runtime::spawn(async move { disk.write(0, Buf::zeroed(LEN), false).await.0 });
+        compio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(b.take(true).await, Ok(()));
+        assert!(!gate.is_empty(), "the storage has aborted the write");
+        a.probe().await;
+        let e = late.await.expect("the task").expect_err("an aborted write");
+        assert_eq!(ScsiError::of(&e).and_then(|error| error.sense), Some(Sense::NOT_READY_TRANSITION));
+        assert!(gate.is_empty() && !gate.is_open());
+    });
+}
+
 /// The heartbeats show the other router that a takeover is in progress.
 #[test]
 fn slow_disk_at_takeover_keeps_heartbeat_on_the_others() {
