@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 const REDIRECTIONS: u32 = 5;
 /// CmdSN of a new session.
 const FIRST_CMD_SN: u32 = 1;
+/// The fault of an address that does not answer.
+const NO_CONNECTION_IN_TIME: &str = "the portal does not accept a TCP connection in time";
 
 /// A connection after login.
 pub struct Connected {
@@ -512,6 +514,34 @@ pub async fn tcp_stream(
     Ok(stream)
 }
 
+/// An attempt to connect to an address. Dropping it records an attempt that the caller's time limit has ended.
+struct AddressAttempt<'a, T: AddressTrace> {
+    trace: &'a mut T,
+    address: SocketAddr,
+    since: Instant,
+    is_recorded: bool,
+}
+
+impl<'a, T: AddressTrace> AddressAttempt<'a, T> {
+    fn begin(trace: &'a mut T, address: SocketAddr) -> AddressAttempt<'a, T> {
+        AddressAttempt { trace, address, since: Instant::now(), is_recorded: false }
+    }
+
+    fn record<C>(mut self, result: &Result<C, Error>) {
+        self.is_recorded = true;
+        let result = result.as_ref().map(|_| self.since.elapsed()).map_err(|e| e.what.as_str());
+        self.trace.attempted(self.address, result);
+    }
+}
+
+impl<T: AddressTrace> Drop for AddressAttempt<'_, T> {
+    fn drop(&mut self) {
+        if !self.is_recorded {
+            self.trace.attempted(self.address, Err(NO_CONNECTION_IN_TIME));
+        }
+    }
+}
+
 /// Each address gets a share of the time, so that an unresponsive one leaves time for the next.
 async fn first_stream(
     addresses: &[SocketAddr],
@@ -523,17 +553,18 @@ async fn first_stream(
     for (left, address) in addresses.iter().enumerate().map(|(n, a)| (addresses.len() - 1 - n, a)) {
         // The last address gets all remaining time: the caller limits the total.
         let share = if left == 0 { limit } else { share };
-        let since = Instant::now();
-        last = match time_limit::within(share, Stream::connect(*address)).await {
-            Some(Ok(stream)) => {
-                trace.attempted(*address, Ok(since.elapsed()));
-                return Ok(stream);
+        let attempt = AddressAttempt::begin(trace, *address);
+        let connected = match time_limit::within(share, Stream::connect(*address)).await {
+            Some(connected) => connected.map_err(|e| no_connection(&e)),
+            None => {
+                Err(Error::new(ErrorCode::TimedOut, NO_CONNECTION_IN_TIME).with_hint(hints::LOGIN_TIMEOUT))
             }
-            Some(Err(e)) => no_connection(&e),
-            None => Error::new(ErrorCode::TimedOut, "the portal does not accept a TCP connection in time")
-                .with_hint(hints::LOGIN_TIMEOUT),
         };
-        trace.attempted(*address, Err(&last.what));
+        attempt.record(&connected);
+        match connected {
+            Ok(stream) => return Ok(stream),
+            Err(e) => last = e,
+        }
     }
     Err(last)
 }

@@ -247,6 +247,20 @@ mod tests {
     }
 
     #[test]
+    fn last_silent_address_is_recorded_at_the_time_limit() {
+        compio::runtime::Runtime::new().expect("an event loop").block_on(async {
+            let (silent, _full, _held) = connect::tests::silent_address();
+            let mut options = Options::new("iqn.2026-11.org.example:host");
+            options.timeouts.login = Duration::from_secs(1);
+            let mut probe = Probe::of(silent.to_string().parse().expect("a portal"));
+            probe.log_in(None, &options).await;
+            let attempts: Vec<_> = probe.connections.iter().map(|(to, end)| (*to, end.is_ok())).collect();
+            assert_eq!(attempts, [(silent, false)]);
+            assert_eq!(probe.login.expect_err("no answer").code, ErrorCode::TimedOut);
+        });
+    }
+
+    #[test]
     fn keys_are_shown_without_proofs_and_without_controls() {
         let text = b"AuthMethod=CHAP\0CHAP_R=0x1234\0TargetAlias=a\x1b[m\0";
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
