@@ -25,7 +25,7 @@ const REDIRECTIONS: u32 = 5;
 /// CmdSN of a new session.
 const FIRST_CMD_SN: u32 = 1;
 /// The fault of an address that does not answer.
-const NO_CONNECTION_IN_TIME: &str = "the portal does not accept a TCP connection in time";
+const NO_CONNECTION_IN_TIME: &str = "the portal does not accept a connection in time";
 
 /// A connection after login.
 pub struct Connected {
@@ -402,36 +402,22 @@ impl LoginConnection {
         }
     }
 
-    /// Connects through an RDMA device to the first of these addresses that answers.
+    /// Connects through an RDMA device to the first of these addresses that answers within the login timeout.
     pub async fn by_device(
         addresses: &[SocketAddr],
         login_target: &LoginTarget,
         options: &Options,
         trace: &mut impl AddressTrace,
     ) -> Result<LoginConnection, Error> {
-        let mut last = no_address();
-        for address in addresses {
-            let since = Instant::now();
-            let wire = match options.transport {
-                Transport::Srp => srp::SrpLoginConnection::by_device(*address, login_target, options)
-                    .await
-                    .map(LoginConnection::Srp),
-                Transport::Tcp | Transport::Iser => {
-                    iser::IserLoginConnection::by_device(*address, options).await.map(LoginConnection::Iser)
-                }
-            };
-            match wire {
-                Ok(wire) => {
-                    trace.attempted(*address, Ok(since.elapsed()));
-                    return Ok(wire);
-                }
-                Err(e) => {
-                    trace.attempted(*address, Err(&e.what));
-                    last = e;
-                }
+        let connect = async |address| match options.transport {
+            Transport::Srp => srp::SrpLoginConnection::by_device(address, login_target, options)
+                .await
+                .map(LoginConnection::Srp),
+            Transport::Tcp | Transport::Iser => {
+                iser::IserLoginConnection::by_device(address, options).await.map(LoginConnection::Iser)
             }
-        }
-        Err(last)
+        };
+        first_that_answers(addresses, options.timeouts.login, trace, connect).await
     }
 
     /// Starts on a byte stream on which nothing has been sent.
@@ -507,7 +493,8 @@ pub async fn tcp_stream(
     options: &Options,
     trace: &mut impl AddressTrace,
 ) -> Result<Stream, Error> {
-    let stream = first_stream(addresses, options.timeouts.login, trace).await?;
+    let connect = async |address| Stream::connect(address).await.map_err(|e| no_connection(&e));
+    let stream = first_that_answers(addresses, options.timeouts.login, trace, connect).await?;
     if let Some(bytes) = options.window {
         stream.set_window(bytes as usize).map_err(lost)?;
     }
@@ -542,27 +529,25 @@ impl<T: AddressTrace> Drop for AddressAttempt<'_, T> {
     }
 }
 
-/// Each address gets a share of the time, so that an unresponsive one leaves time for the next.
-async fn first_stream(
+/// Connects to the first of these addresses that answers. Each address gets a share of the time, so that an
+/// unresponsive one leaves time for the next.
+async fn first_that_answers<C>(
     addresses: &[SocketAddr],
     limit: Duration,
     trace: &mut impl AddressTrace,
-) -> Result<Stream, Error> {
+    connect: impl AsyncFn(SocketAddr) -> Result<C, Error>,
+) -> Result<C, Error> {
     let share = limit / (addresses.len().max(1) + 1) as u32;
+    let silent = || Error::new(ErrorCode::TimedOut, NO_CONNECTION_IN_TIME).with_hint(hints::LOGIN_TIMEOUT);
     let mut last = no_address();
     for (left, address) in addresses.iter().enumerate().map(|(n, a)| (addresses.len() - 1 - n, a)) {
         // The last address gets all remaining time: the caller limits the total.
         let share = if left == 0 { limit } else { share };
         let attempt = AddressAttempt::begin(trace, *address);
-        let connected = match time_limit::within(share, Stream::connect(*address)).await {
-            Some(connected) => connected.map_err(|e| no_connection(&e)),
-            None => {
-                Err(Error::new(ErrorCode::TimedOut, NO_CONNECTION_IN_TIME).with_hint(hints::LOGIN_TIMEOUT))
-            }
-        };
+        let connected = time_limit::within(share, connect(*address)).await.unwrap_or_else(|| Err(silent()));
         attempt.record(&connected);
         match connected {
-            Ok(stream) => return Ok(stream),
+            Ok(connection) => return Ok(connection),
             Err(e) => last = e,
         }
     }
@@ -675,16 +660,34 @@ pub mod tests {
         }
     }
 
+    /// The same loop serves TCP and RDMA devices, which tests do not have.
+    #[test]
+    fn silent_address_gets_a_share_with_any_connector() {
+        compio::runtime::Runtime::new().expect("an event loop").block_on(async {
+            let [silent, answers] = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+            let connect = async |address| match address == silent {
+                true => std::future::pending().await,
+                false => Ok(address),
+            };
+            let limit = Duration::from_secs(1);
+            let addresses = [silent, answers];
+            let mut trace = ();
+            let tried = time_limit::within(limit, first_that_answers(&addresses, limit, &mut trace, connect));
+            assert_eq!(tried.await.expect("the attempt ends in time"), Ok(answers));
+        });
+    }
+
     #[test]
     fn address_that_is_silent_leaves_time_for_the_next() {
         compio::runtime::Runtime::new().expect("an event loop").block_on(async {
             let (silent, _full, _held) = silent_address();
             let open = TcpListener::bind("127.0.0.1:0").expect("a free port");
             let answers = open.local_addr().expect("bound");
-            let limit = Duration::from_secs(3);
-            let addresses = [silent, silent, answers];
-            let mut trace = ();
-            let tried = compio::time::timeout(limit, first_stream(&addresses, limit, &mut trace));
+            let mut options = Options::new("iqn.2026-11.org.example:host");
+            options.timeouts.login = Duration::from_secs(3);
+            let (addresses, mut trace) = ([silent, silent, answers], ());
+            let tried =
+                compio::time::timeout(options.timeouts.login, tcp_stream(&addresses, &options, &mut trace));
             let stream = tried.await.expect("the attempt ends in time").expect("the last address answers");
             assert_eq!(stream.route().local.map(|a| a.ip()), Some(answers.ip()));
         });
