@@ -172,6 +172,8 @@ impl SessionEnd for SrpSession {
         connection.send_logout(&mut nexus.state());
     }
 
+    /// Responses that wait for RDMA Reads are dropped. Unlike iSCSI, SRP has no logout response: the disconnection of
+    /// the channel ends its requests and its RDMA operations, so the initiator can reuse the memory.
     async fn drained(_: &ItNexus<SrpSession>, connection: &Rc<SrpConnection>) {
         SendPump::flushed(connection).await;
     }

@@ -170,6 +170,22 @@ fn logout_ends_connection() {
 }
 
 #[test]
+fn logout_drops_response_that_waits_for_rdma_read() {
+    on_core(async move || {
+        let target = TestTarget::new();
+        let mut host = target.host(1, false).await.receive_attentions().await;
+        host.faults[1].reads.hold();
+        let (at, cdb) = (host.source(&[7; 512]), cdb::write_10(0, 1, false));
+        host.send(&SrpCommand { data_out: DataBuffer::Direct(at), ..command(5, &cdb) });
+        super::test_target::run_ready().await;
+        host.manage(6, function::ABORT_TASK, 5);
+        host.expect_silence().await;
+        host.send_unit(&srp::logout(7));
+        host.expect_close().await;
+    });
+}
+
+#[test]
 fn lost_connection_during_rdma_read_leaves_nothing() {
     on_core(async move || {
         let target = TestTarget::new();
