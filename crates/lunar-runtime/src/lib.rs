@@ -35,7 +35,7 @@ pub use local::{CoreHandle, CoreLocal, Registration};
 pub use log_rate_limit::{LogRateLimit, OncePerMinute};
 pub use pool::Pool;
 pub use pump::{SendPump, SendSide};
-pub use race::{either, yield_now};
+pub use race::{all, either, yield_now};
 pub use received::{ReceiveStatus, ReceivedData};
 pub use recheck::{Recheck, begin_batch, current_batch};
 pub use scratch::{SCRATCH, with_scratch};

@@ -1,4 +1,4 @@
-//! Waiting for the first of two futures, and yielding.
+//! Waiting for the first of two futures, or for all of several, and yielding.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -10,6 +10,16 @@ pub async fn either<T>(a: impl Future<Output = T>, b: impl Future<Output = T>) -
     poll_fn(|cx| match a.as_mut().poll(cx) {
         Poll::Ready(done) => Poll::Ready(done),
         Poll::Pending => b.as_mut().poll(cx),
+    })
+    .await
+}
+
+/// Runs these futures concurrently, until all have ended.
+pub async fn all(work: impl IntoIterator<Item = impl Future<Output = ()>>) {
+    let mut left: Vec<_> = work.into_iter().map(Box::pin).collect();
+    poll_fn(|cx| {
+        left.retain_mut(|future| future.as_mut().poll(cx).is_pending());
+        if left.is_empty() { Poll::Ready(()) } else { Poll::Pending }
     })
     .await
 }

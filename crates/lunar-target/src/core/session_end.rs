@@ -58,11 +58,10 @@ pub async fn close<F: SessionEnd>(nexus: &ItNexus<F>, connection: &Rc<F::Connect
     connection.close();
 }
 
+/// Closes all connections concurrently, so that several silent peers cost one limit.
 async fn close_all<F: SessionEnd>(nexus: &ItNexus<F>) {
     let connections = nexus.state().front().open_connections();
-    for connection in &connections {
-        close(nexus, connection).await;
-    }
+    lunar_runtime::all(connections.iter().map(|connection| close(nexus, connection))).await;
 }
 
 fn log<F: FrontEnd>(nexus: &ItNexus<F>, broken: Option<String>) {

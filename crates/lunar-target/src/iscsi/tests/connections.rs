@@ -1,7 +1,7 @@
 //! A session with two connections: shared state, and the state of each connection.
 
 use super::host::Host;
-use crate::core::ItNexus;
+use crate::core::{FrontEnd, ItNexus};
 use crate::end_reason::EndReason;
 use crate::iscsi::connection::{OpenedConnection, OpenedSession};
 use crate::iscsi::full_feature::{self, RunningSession};
@@ -201,4 +201,31 @@ fn lost_connection_ends_session_with_all_connections() {
             assert!(joined.has_ended());
         });
     }
+}
+
+/// Sends READs until the send queue is full. The host does not receive their data.
+async fn fill_send_queue(host: &mut Host, joined: &TwoConnections) {
+    while !joined.nexus().state().front().is_full() {
+        let mut read = host.command(&cdb::read_10(0, 2048));
+        request::set_read(&mut read, 1 << 20);
+        host.queue(read, &[]);
+        host.send();
+        run_ready().await;
+    }
+}
+
+#[test]
+fn silent_connection_does_not_delay_close_of_another() {
+    run_test(|target| async move {
+        let (mut a, mut b, joined) = joined(&target).await;
+        ready(&mut a);
+        a.receive(opcode::SCSI_RESPONSE).await;
+        a.set_next(2, 1);
+        fill_send_queue(&mut a, &joined).await;
+        joined.nexus().end(EndReason::ServerStop);
+        assert!(b.next().await.is_none(), "the connection is closed");
+        run_ready().await;
+        assert!(!joined.has_ended(), "the data of the first connection are still being sent");
+        drop(a);
+    });
 }
