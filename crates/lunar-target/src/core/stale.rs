@@ -19,12 +19,15 @@
 //! | has ended, over RDMA | are dropped |
 //! | is replaced by another login | are dropped; the login waits for commands that have begun |
 //!
-//! READs change nothing, and are not checked. Before a session aborts tasks for another session of the same
-//! initiator, or for a PREEMPT AND ABORT of its nexuses, it parses everything that has arrived. These commands were
-//! in no task set yet, so they end with BUSY, whatever TAS is. An initiator that has given them up ignores the
-//! status; a live one repeats them. An SRP command whose descriptor table is being read counts as one of them. SRP
-//! ports do not identify a host, so a reset by any session drains an SRP session. Sessions of other initiators lose
-//! only tasks, because their commands were not repeated elsewhere.
+//! READs that complete at once change nothing, and are not checked. A READ that becomes a task is checked. READ(6) and
+//! READ(16) move a tape, but a forwarded command always becomes a task.
+//!
+//! Before a session aborts tasks for another session of the same initiator, or for a PREEMPT AND ABORT of its
+//! nexuses, it parses everything that has arrived. These commands were in no task set yet, so they end with BUSY,
+//! whatever TAS is. An initiator that has given them up ignores the status; a live one repeats them. An SRP command
+//! whose descriptor table is being read counts as one of them. SRP ports do not identify a host, so a reset by any
+//! session drains an SRP session. Sessions of other initiators lose only tasks, because their commands were not
+//! repeated elsewhere.
 //!
 //! Three gaps remain. A core may stall between the check and the system call, for at most one tick. An operation that
 //! the kernel has started runs to its end. A connection that was cut without a packet looks open, as does one whose

@@ -1,17 +1,22 @@
 //! Commands in the socket, or held for their CmdSN, when their session ends or another session aborts them.
 
 use super::host::Host;
-use crate::Instance;
 use crate::config::TargetConfig;
 use crate::end_reason::EndReason;
 use crate::registry::{AbortScope, SessionMessage};
 use crate::task_set_lock::LockMode;
 use crate::test_target::{NAME, TestTarget, run_ready, run_test, run_test_with};
-use lunar_scsi::{CoreIndex, NexusId};
+use crate::{
+    CommandFate, Instance, LogicalUnit, PassthroughCommand, PassthroughLu, PassthroughNexus,
+    PassthroughResponse,
+};
+use lunar_block::LocalBoxFuture;
+use lunar_scsi::{CoreIndex, NexusId, NexusPorts};
 use lunar_wire::iscsi::{Bhs, NONE, opcode, request};
-use lunar_wire::scsi::{Status, cdb, op};
+use lunar_wire::scsi::{Status, TaskManagementFunction, cdb, op};
+use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const OLD: u8 = 1;
 const NEW: u8 = 2;
@@ -306,4 +311,66 @@ fn login_before_reset_or_close_ends_no_session() {
         host.receive(opcode::SCSI_RESPONSE).await;
         assert_eq!((target.on_medium(0), target.sessions()), (NEW, 1));
     });
+}
+
+/// A tape at another target, which counts the commands that it receives.
+#[derive(Default)]
+struct Tape(Arc<AtomicUsize>);
+
+impl PassthroughLu for Tape {
+    fn enter(&self, _: &Arc<NexusPorts>) -> Rc<dyn PassthroughNexus> {
+        Rc::new(Tape(self.0.clone()))
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+}
+
+impl PassthroughNexus for Tape {
+    fn submit(&self, _: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> {
+        self.0.fetch_add(1, Relaxed);
+        let (status, sense, data, moved) = (Status::Good as u8, Box::default(), None, 0);
+        let fate = CommandFate::Ended;
+        Box::pin(std::future::ready(PassthroughResponse { status, sense, data, moved, fate }))
+    }
+
+    fn abort(&self, _: u64) -> LocalBoxFuture<'_, CommandFate> {
+        Box::pin(std::future::ready(CommandFate::Ended))
+    }
+
+    fn manage(&self, _: TaskManagementFunction) -> LocalBoxFuture<'_, bool> {
+        Box::pin(std::future::ready(true))
+    }
+}
+
+/// READ(6) and READ(16) move a tape. The check of received READs skips them, the check of tasks does not.
+#[test]
+fn tape_read_before_reset_does_not_begin_after_it() {
+    for opcode in [op::READ_6, op::READ_16] {
+        let tape = Arc::<Tape>::default();
+        let served = tape.clone();
+        let change = move |config: &mut TargetConfig| {
+            let mut settings = crate::test_target::settings(1, crate::test_target::CAPACITY);
+            settings.passthrough = lunar_scsi::PassthroughMode::PerNexus;
+            let lu = Arc::new(lunar_scsi::Lu::new(settings, None).expect("settings"));
+            let unit = Arc::new(LogicalUnit::new_passthrough(lu, served, None));
+            config.targets.get_mut(NAME).expect("the target").luns.insert(0, unit);
+        };
+        let count = tape.0.clone();
+        run_test_with(change, move |target| async move {
+            let mut host = Host::session(&target, 1).await;
+            let before = count.load(Relaxed);
+            assert!(before > 0, "the tape receives commands");
+            let mut cdb = [0; 16];
+            cdb[0] = opcode;
+            let mut read = host.command(&cdb);
+            request::set_read(&mut read, 512);
+            host.queue(read, &[]);
+            host.send();
+            host.reset();
+            until_sessions(&target, 0).await;
+            assert_eq!(count.load(Relaxed), before, "{opcode:02x}");
+        });
+    }
 }
