@@ -3,6 +3,7 @@
 mod alua;
 mod backend;
 mod join;
+mod late_path;
 mod options;
 mod orphan_recovery;
 mod path;
@@ -19,6 +20,7 @@ use crate::{Error, ErrorCode, time_limit};
 use event_listener::Event;
 #[doc(inline)]
 pub use event_listener::EventListener;
+pub use late_path::{LatePath, PathOpener};
 use lunar_block::LocalBoxFuture;
 #[doc(inline)]
 pub use lunar_block::range_lock::RangeLocks;

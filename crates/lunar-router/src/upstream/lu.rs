@@ -13,7 +13,7 @@ use crate::FoundLun;
 use crate::Hops;
 use crate::failover::{IoGate, IoPermit};
 use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture, describe_row};
-use lunar_initiator::multipath::{self, LunPath as _, Multipath, MultipathOptions, Times};
+use lunar_initiator::multipath::{self, LatePath, LunPath as _, Multipath, MultipathOptions, Times};
 use lunar_initiator::{Error, ErrorCode, Lun, Url};
 use lunar_runtime::{Buf, CoreLocal, Registration};
 use lunar_target::ScsiError;
@@ -48,7 +48,7 @@ type AllCores = Mutex<Vec<Arc<PerCoreUpstream>>>;
 /// The state of one core.
 struct PerCoreUpstream {
     core: String,
-    paths: Vec<Arc<UpstreamPath>>,
+    paths: Vec<Arc<LatePath<UpstreamPath>>>,
     joined: Arc<Multipath>,
     /// Whether there was a path.
     was_up: AtomicBool,
@@ -160,7 +160,7 @@ impl UpstreamLu {
     pub fn luns(&self) -> Vec<Arc<Lun>> {
         lock(&self.all_cores)
             .iter()
-            .flat_map(|per_core| per_core.paths.iter().filter_map(|l| l.lun().cloned()))
+            .flat_map(|per_core| per_core.paths.iter().filter_map(|path| path.opened().cloned()))
             .collect()
     }
 
@@ -246,7 +246,7 @@ impl UpstreamLu {
 
     async fn settle(&self) -> Result<Arc<PerCoreUpstream>, Error> {
         let begin = |url: &Url| UpstreamPath::begin(self.context.clone(), url.clone());
-        let paths: Vec<Arc<UpstreamPath>> = self.urls.iter().map(begin).collect();
+        let paths: Vec<Arc<LatePath<UpstreamPath>>> = self.urls.iter().map(begin).collect();
         let ways = paths.iter().map(|path| path.clone() as Arc<dyn multipath::LunPath>).collect();
         let joined = Multipath::join(ways, self.settings).await?;
         // Another operation may have opened the paths during the wait.
@@ -297,7 +297,7 @@ impl PerCoreUpstream {
             state: Some(state),
             core: Some(self.core.clone()),
             in_flight,
-            recoveries: path.lun().map_or(0, |lun| lun.session().facts().recoveries),
+            recoveries: path.opened().map_or(0, |lun| lun.session().facts().recoveries),
             obstacle: path.obstacle().map(|e| e.what.clone()),
         })
     }

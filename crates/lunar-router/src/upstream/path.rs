@@ -4,15 +4,12 @@
 use super::context::LuContext;
 use crate::identity_change;
 use crate::isids::{self, IsidLease, RouterIsids};
-use lunar_block::range_lock::RangeLocks;
-use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture};
-use lunar_initiator::multipath::{self, State};
+use lunar_block::{Backend, BackendInfo, LocalBoxFuture};
+use lunar_initiator::multipath::{LatePath, PathOpener, State};
 use lunar_initiator::reinstatement::{self, OldInitiatorPort};
 use lunar_initiator::{Error, ErrorCode, Event, LateWrites, Lun, Options, Session, Url};
-use lunar_runtime::Buf;
 use lunar_wire::scsi::Sense;
 use lunar_wire::scsi::lun::encode;
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -56,9 +53,9 @@ impl RecordNames {
 
 impl UpstreamPath {
     /// Starts to open a path. Call it inside an event loop.
-    pub fn begin(context: Arc<LuContext>, url: Url) -> Arc<UpstreamPath> {
+    pub fn begin(context: Arc<LuContext>, url: Url) -> Arc<LatePath<UpstreamPath>> {
         let (sender, news) = flume::bounded(EVENTS);
-        let path = Arc::new(UpstreamPath {
+        let path = LatePath::new(UpstreamPath {
             context,
             url,
             lun: OnceLock::new(),
@@ -79,11 +76,6 @@ impl UpstreamPath {
         let context = &self.context;
         let target = self.url.target.as_deref().unwrap_or(&context.target);
         self.url.at(target, Some(self.number())).plain()
-    }
-
-    /// The logical unit, once the path is open.
-    pub fn lun(&self) -> Option<&Arc<Lun>> {
-        self.lun.get()
     }
 
     /// The reason why it is not open.
@@ -309,17 +301,6 @@ impl UpstreamPath {
         }
         self.stir(Event::Connected);
     }
-
-    /// The error of an operation while the path is not open.
-    fn closed(&self) -> io::Error {
-        self.not_open().into()
-    }
-
-    fn not_open(&self) -> Error {
-        let kind =
-            if self.is_changed.load(Relaxed) { ErrorCode::IdentityMismatch } else { ErrorCode::Unreachable };
-        Error::new(kind, "the path to the upstream LUN is not open")
-    }
 }
 
 pub fn is_about_luns(sense: &Sense) -> bool {
@@ -332,7 +313,7 @@ fn is_reset(sense: &Sense) -> bool {
 }
 
 /// Opens a path, however long it takes, and handles its events from then on.
-async fn keep(path: Weak<UpstreamPath>) {
+async fn keep(path: Weak<LatePath<UpstreamPath>>) {
     let mut pause = FIRST_PAUSE;
     let events = loop {
         let Some(open) = path.upgrade() else { return };
@@ -368,7 +349,11 @@ async fn keep(path: Weak<UpstreamPath>) {
     }
 }
 
-impl multipath::LunPath for UpstreamPath {
+impl PathOpener for UpstreamPath {
+    fn opened(&self) -> Option<&Arc<Lun>> {
+        self.lun.get()
+    }
+
     fn name(&self) -> String {
         self.place()
     }
@@ -377,106 +362,22 @@ impl multipath::LunPath for UpstreamPath {
         self.context.found.designators.clone()
     }
 
-    fn share(&self, ranges: &Arc<RangeLocks>) {
-        if let Some(lun) = self.lun.get() {
-            multipath::LunPath::share(&**lun, ranges);
-        }
-    }
-
-    fn lun(&self) -> Option<&Lun> {
-        self.lun.get().map(|lun| &**lun)
-    }
-
-    fn compare_and_write(&self, offset: u64, data: Buf) -> LocalBoxFuture<'_, (Result<bool, Error>, Buf)> {
-        match self.lun.get() {
-            Some(lun) => multipath::LunPath::compare_and_write(&**lun, offset, data),
-            None => Box::pin(async move { (Err(self.not_open()), data) }),
-        }
-    }
-
-    fn check(&self) -> LocalBoxFuture<'_, State> {
-        let closed = if self.is_changed.load(Relaxed) { State::Changed } else { State::Down };
-        match self.lun.get() {
-            Some(lun) => lun.check(),
-            None => Box::pin(async move { closed }),
-        }
-    }
-
-    fn reset_abandoned(&self) -> LocalBoxFuture<'_, ()> {
-        match self.lun.get() {
-            Some(lun) => lun.reset_abandoned(),
-            None => Box::pin(async {}),
-        }
-    }
-
-    fn take_deferred_error(&self) -> Option<Error> {
-        self.lun.get().and_then(|lun| lun.take_deferred_error())
-    }
-
-    fn news(&self) -> flume::Receiver<Event> {
-        self.news.clone()
-    }
-}
-
-impl Backend for UpstreamPath {
     fn facts(&self) -> BackendInfo {
         self.context.facts()
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
-        match self.lun.get() {
-            Some(lun) => lun.read(offset, buf),
-            None => Box::pin(async move { (Err(self.closed()), buf) }),
-        }
+    fn check_closed(&self) -> LocalBoxFuture<'_, State> {
+        let closed = if self.is_changed.load(Relaxed) { State::Changed } else { State::Down };
+        Box::pin(async move { closed })
     }
 
-    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
-        match self.lun.get() {
-            Some(lun) => lun.write(offset, buf, fua),
-            None => Box::pin(async move { (Err(self.closed()), buf) }),
-        }
+    fn closed(&self) -> Error {
+        let kind =
+            if self.is_changed.load(Relaxed) { ErrorCode::IdentityMismatch } else { ErrorCode::Unreachable };
+        Error::new(kind, "the path to the upstream LUN is not open")
     }
 
-    fn queue(self: Arc<Self>) -> Option<Box<dyn BackendQueue>> {
-        self.lun.get()?.clone().queue()
-    }
-
-    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
-        match self.lun.get() {
-            Some(lun) => lun.flush(),
-            None => Box::pin(async { Err(self.closed()) }),
-        }
-    }
-
-    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
-        match self.lun.get() {
-            Some(lun) => lun.unmap(offset, len),
-            None => Box::pin(async { Err(self.closed()) }),
-        }
-    }
-
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
-        match self.lun.get() {
-            Some(lun) => lun.write_zeroes(offset, len, unmap),
-            None => Box::pin(async { Err(self.closed()) }),
-        }
-    }
-
-    fn extent(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<Extent>> {
-        match self.lun.get() {
-            Some(lun) => lun.extent(offset, len),
-            None => Box::pin(async { Err(self.closed()) }),
-        }
-    }
-
-    fn extents(&self, offset: u64, len: u64, most: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
-        match self.lun.get() {
-            Some(lun) => lun.extents(offset, len, most),
-            None => Box::pin(async { Err(self.closed()) }),
-        }
-    }
-
-    fn describe(&self) -> Vec<(String, String)> {
-        self.lun.get().map(|lun| lun.describe()).unwrap_or_default()
+    fn news(&self) -> flume::Receiver<Event> {
+        self.news.clone()
     }
 }

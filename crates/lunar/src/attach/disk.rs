@@ -4,7 +4,7 @@ use super::attachment_record::{AttachmentRecord, PathRecord};
 use super::path::LunPath;
 use crate::exit::{Exit, Failure};
 use lunar_block::Backend;
-use lunar_initiator::multipath::{self, LunPath as _, Multipath, MultipathOptions};
+use lunar_initiator::multipath::{self, LatePath, LunPath as _, Multipath, MultipathOptions};
 use lunar_initiator::{Error, ErrorCode, Lun, Options, SessionInfo, Url};
 use lunar_server::attached::{LeftSession, PathState, UNKNOWN_PORT};
 use lunar_server::config::attachment::{Attachment, PathPolicy};
@@ -30,7 +30,7 @@ pub struct Disk {
     pub identity: String,
     /// How long I/O waits for a lost connection.
     pub recovery: Duration,
-    paths: Vec<Arc<LunPath>>,
+    paths: Vec<Arc<LatePath<LunPath>>>,
     joined: Option<Arc<Multipath>>,
 }
 
@@ -62,7 +62,7 @@ pub async fn open(
         let record = PathRecord { record: record.clone(), index: at, url: url.clone() };
         LunPath::new(url, Some(record))
     };
-    let paths: Vec<Arc<LunPath>> = urls.into_iter().enumerate().map(path).collect();
+    let paths: Vec<Arc<LatePath<LunPath>>> = urls.into_iter().enumerate().map(path).collect();
     let lun = open_all(&paths, missing).await?;
     let properties = lun.properties();
     let whole = || properties.identity.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -101,11 +101,11 @@ fn multipath_settings(urls: &mut [Url], recovery: Duration, policy: PathPolicy) 
 /// Opens all paths concurrently, and returns the first LUN. The other paths have [`OTHER_PATHS_TIMEOUT`] to open; a path
 /// that misses it is retried while the disk is in use.
 async fn open_all(
-    paths: &[Arc<LunPath>],
+    paths: &[Arc<LatePath<LunPath>>],
     missing: impl Fn(&Error) + Clone + 'static,
 ) -> Result<Arc<Lun>, Failure> {
     let (done, ended) = flume::unbounded();
-    let open = |path: &Arc<LunPath>| {
+    let open = |path: &Arc<LatePath<LunPath>>| {
         let (path, done, missing) = (path.clone(), done.clone(), missing.clone());
         compio::runtime::spawn(async move {
             let opened = path.open_with_retry(missing).await;
@@ -129,7 +129,7 @@ async fn open_all(
     }
     let rest = async { while ended.recv_async().await.is_ok() {} };
     _ = compio::time::timeout(OTHER_PATHS_TIMEOUT, rest).await;
-    let open = paths.iter().find_map(|path| path.lun().cloned());
+    let open = paths.iter().find_map(|path| path.opened().cloned());
     open.ok_or_else(|| Error::new(ErrorCode::SessionClosed, "no path to the LUN was opened").into())
 }
 
@@ -178,14 +178,14 @@ fn without_isid(url: &str) -> String {
 
 /// I/O of a disk that waits for its target.
 pub struct PendingIo {
-    paths: Vec<Arc<LunPath>>,
+    paths: Vec<Arc<LatePath<LunPath>>>,
     joined: Option<Arc<Multipath>>,
 }
 
 impl PendingIo {
     /// Fails all I/O that waits for an unreachable target.
     pub fn fail(&self) {
-        self.paths.iter().filter_map(|path| path.lun()).for_each(|lun| lun.session().give_up());
+        self.paths.iter().filter_map(|path| path.opened()).for_each(|lun| lun.session().give_up());
         if let Some(joined) = &self.joined {
             joined.give_up();
         }
@@ -207,8 +207,9 @@ impl Disk {
 
     /// The logical unit on each open path.
     pub fn reached(&self) -> Vec<ProbedLun> {
-        let reached =
-            |path: &Arc<LunPath>| Some(ProbedLun { url: path.url().clone(), lun: path.lun()?.clone() });
+        let reached = |path: &Arc<LatePath<LunPath>>| {
+            Some(ProbedLun { url: path.url().clone(), lun: path.opened()?.clone() })
+        };
         self.paths.iter().filter_map(reached).collect()
     }
 

@@ -1,13 +1,10 @@
 //! A path of an attachment. It may be unreachable at first, and is opened later.
 
 use super::attachment_record::PathRecord;
-use lunar_block::range_lock::RangeLocks;
-use lunar_block::{Backend, BackendInfo, BufResult, Extent, LocalBoxFuture};
-use lunar_initiator::multipath::{self, LunPath as _, State};
+use lunar_block::{Backend, BackendInfo, LocalBoxFuture};
+use lunar_initiator::multipath::{LatePath, LunPath as _, PathOpener, State};
 use lunar_initiator::{Error, ErrorCode, Event, Lun, SessionHooks, Url};
-use lunar_runtime::Buf;
 use lunar_server::attached::PathState;
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -34,10 +31,10 @@ pub struct LunPath {
 
 impl LunPath {
     /// A closed path.
-    pub fn new(mut url: Url, record: Option<PathRecord>) -> Arc<LunPath> {
+    pub fn new(mut url: Url, record: Option<PathRecord>) -> Arc<LatePath<LunPath>> {
         let tries = std::mem::replace(&mut url.timeouts_mut().login_tries, 1);
         let (lun, expected) = (OnceLock::new(), OnceLock::new());
-        Arc::new(LunPath {
+        LatePath::new(LunPath {
             url,
             record,
             tries,
@@ -110,14 +107,9 @@ impl LunPath {
         _ = self.expected.set((identity, facts));
     }
 
-    /// The logical unit, if the path is open.
-    pub fn lun(&self) -> Option<&Arc<Lun>> {
-        self.lun.get()
-    }
-
     /// The state of the path for `lunar attached`; `state` comes from multipath.
     pub fn state(&self, state: Option<State>) -> PathState {
-        let Some(lun) = self.lun() else {
+        let Some(lun) = self.opened() else {
             return PathState { url: self.name(), state: "missing".into(), connected: false, recoveries: 0 };
         };
         let facts = lun.session().facts();
@@ -145,134 +137,50 @@ impl LunPath {
     }
 }
 
-impl multipath::LunPath for LunPath {
+impl PathOpener for LunPath {
+    fn opened(&self) -> Option<&Arc<Lun>> {
+        self.lun.get()
+    }
+
     fn name(&self) -> String {
-        self.lun().map_or_else(|| self.url.to_string(), |lun| lun.name())
+        self.opened().map_or_else(|| self.url.to_string(), |lun| lun.name())
     }
 
     fn identity(&self) -> Vec<u8> {
-        match (self.lun(), self.expected.get()) {
+        match (self.opened(), self.expected.get()) {
             (Some(lun), _) => lun.identity(),
             (None, Some((identity, _))) => identity.clone(),
             (None, None) => Vec::new(),
         }
     }
 
-    fn share(&self, ranges: &Arc<RangeLocks>) {
-        if let Some(lun) = self.lun() {
-            multipath::LunPath::share(&**lun, ranges);
-        }
-    }
-
-    fn lun(&self) -> Option<&Lun> {
-        self.lun.get().map(|lun| &**lun)
-    }
-
-    fn compare_and_write(&self, offset: u64, data: Buf) -> LocalBoxFuture<'_, (Result<bool, Error>, Buf)> {
-        match self.lun() {
-            Some(lun) => multipath::LunPath::compare_and_write(&**lun, offset, data),
-            None => Box::pin(async { (Err(is_missing()), data) }),
-        }
-    }
-
-    fn check(&self) -> LocalBoxFuture<'_, State> {
-        Box::pin(async move {
-            if self.lun().is_none() {
-                let state = self.try_again().await;
-                if state != State::Optimized {
-                    return state;
-                }
-            }
-            match self.lun() {
-                Some(lun) => lun.check().await,
-                None => State::Down,
-            }
-        })
-    }
-
-    fn reset_abandoned(&self) -> LocalBoxFuture<'_, ()> {
-        match self.lun() {
-            Some(lun) => lun.reset_abandoned(),
-            None => Box::pin(async {}),
-        }
-    }
-
-    fn take_deferred_error(&self) -> Option<Error> {
-        self.lun().and_then(|lun| lun.take_deferred_error())
-    }
-
-    fn news(&self) -> flume::Receiver<Event> {
-        self.lun().map_or_else(|| self.no_events.1.clone(), |lun| lun.news())
-    }
-}
-
-/// The error of I/O on a closed path. Multipath sends I/O to open paths only.
-fn missing() -> io::Error {
-    is_missing().into()
-}
-
-fn is_missing() -> Error {
-    Error::new(ErrorCode::Unreachable, "the path is not open")
-}
-
-/// Forwards an operation to the logical unit; an error if the path is closed.
-macro_rules! pass {
-    ($self:ident, $lun:ident => $operation:expr) => {
-        match $self.lun() {
-            Some($lun) => $operation,
-            None => Box::pin(async { Err(missing()) }),
-        }
-    };
-}
-
-impl Backend for LunPath {
     fn facts(&self) -> BackendInfo {
         let nothing =
             BackendInfo { capacity: 0, read_only: true, unmap: false, null: false, write_through: false };
         let expected = || self.expected.get().map_or(nothing, |(_, facts)| *facts);
-        self.lun().map_or_else(expected, |lun| lun.facts())
+        self.opened().map_or_else(expected, |lun| lun.facts())
     }
 
     fn refresh(&self) -> bool {
-        self.lun().is_some_and(|lun| lun.refresh())
+        self.opened().is_some_and(|lun| lun.refresh())
     }
 
-    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
-        match self.lun() {
-            Some(lun) => lun.read(offset, buf),
-            None => Box::pin(async { (Err(missing()), buf) }),
-        }
+    fn check_closed(&self) -> LocalBoxFuture<'_, State> {
+        Box::pin(async move {
+            match (self.try_again().await, self.opened()) {
+                (State::Optimized, Some(lun)) => lun.check().await,
+                (State::Optimized, None) => State::Down,
+                (state, _) => state,
+            }
+        })
     }
 
-    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
-        match self.lun() {
-            Some(lun) => lun.write(offset, buf, fua),
-            None => Box::pin(async { (Err(missing()), buf) }),
-        }
+    fn closed(&self) -> Error {
+        Error::new(ErrorCode::Unreachable, "the path is not open")
     }
 
-    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
-        pass!(self, lun => lun.flush())
-    }
-
-    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
-        pass!(self, lun => lun.unmap(offset, len))
-    }
-
-    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
-        pass!(self, lun => lun.write_zeroes(offset, len, unmap))
-    }
-
-    fn extent(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<Extent>> {
-        pass!(self, lun => lun.extent(offset, len))
-    }
-
-    fn extents(&self, offset: u64, len: u64, most: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
-        pass!(self, lun => lun.extents(offset, len, most))
-    }
-
-    fn describe(&self) -> Vec<(String, String)> {
-        self.lun().map(|lun| lun.describe()).unwrap_or_default()
+    fn news(&self) -> flume::Receiver<Event> {
+        self.opened().map_or_else(|| self.no_events.1.clone(), |lun| lun.news())
     }
 }
 
@@ -289,7 +197,7 @@ mod tests {
         let open = move || async move {
             let first = LunPath::new(url.clone(), None);
             first.open().await.expect("the target is reachable");
-            let lun = first.lun().expect("the path is open");
+            let lun = first.opened().expect("the path is open");
             let smaller = BackendInfo { capacity: lun.facts().capacity / 2, ..lun.facts() };
             let (same, other) = (LunPath::new(url.clone(), None), LunPath::new(url, None));
             same.set_expected(lun.identity(), smaller);
