@@ -8,7 +8,7 @@ use crate::config::router::UpstreamSource;
 use crate::config::{Config, LunConfig, RouterConfig};
 use crate::routes::{Found, expand};
 use crate::{Diagnostic, ErrorCode, folders, io_text, listeners};
-use lunar_block::{BackendInfo, BackendSpec, DataLifetime, InUse};
+use lunar_block::{BackendInfo, BackendSpec, DataLifetime, ExamineReport, InUse};
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -109,8 +109,39 @@ struct MediaCheck<'a> {
 impl MediaCheck<'_> {
     /// Examines a LUN, in the order in which a server opens it.
     fn at(&mut self, name: &Name, lun: &LunConfig) -> Result<(), Diagnostic> {
-        let mut note = |text: String| self.found.notes.push(format!("LUN {} of {}: {text}", name.1, name.0));
         let Some(spec) = spec(lun) else { return Ok(()) };
+        let server = self.locks(name, lun)?;
+        self.found.server = self.found.server.or(server);
+        let state_file = self.state_file(name, lun)?;
+        let past = MediumHistory::read(&state_file)?;
+        past.check_there(lun)?;
+        let spec = BackendSpec { raw: spec.raw || past.is_raw(lun), ..spec };
+        let medium = self.medium(name, lun, &spec, server)?;
+        self.replaced(name, lun, &past, server)?;
+        // A file to create gets the configured size.
+        let capacity = medium.size.or(spec.size).unwrap_or_default();
+        self.note(name, past.shrunk(lun, capacity).iter().map(Diagnostic::line));
+        let facts = BackendInfo {
+            capacity,
+            read_only: spec.read_only,
+            unmap: true,
+            null: false,
+            write_through: false,
+        };
+        let blocks = past.blocks(lun, medium.block_size);
+        let lun = &LunConfig { block_size: blocks.bytes(), ..lun.clone() };
+        let settings = settings(name, lun, facts, self.max_registrants)?;
+        self.note(name, blocks.note().into_iter().chain(notes_of_size(lun, capacity)));
+        load(settings, &state_file).map(drop)
+    }
+
+    fn note(&mut self, name: &Name, texts: impl IntoIterator<Item = String>) {
+        let of_lun = |text| format!("LUN {} of {}: {text}", name.1, name.0);
+        self.found.notes.extend(texts.into_iter().map(of_lun));
+    }
+
+    /// Checks the locks of a LUN. Returns the server of this configuration, if it holds one.
+    fn locks(&mut self, name: &Name, lun: &LunConfig) -> Result<Option<u32>, Diagnostic> {
         let mut server = None;
         for held in held(self.state_dir, name, lun) {
             match server_of(&self.file, &held) {
@@ -119,52 +150,60 @@ impl MediaCheck<'_> {
                 None => return Err(held.problem),
                 Some(pid) => server = Some(pid),
             }
-            note(held.problem.what);
+            self.note(name, [held.problem.what]);
         }
-        self.found.server = self.found.server.or(server);
-        let state_file = state_path(self.state_dir, name, lun);
+        Ok(server)
+    }
+
+    /// Checks that the state of a LUN can be saved. Returns the path of its file.
+    fn state_file(&mut self, name: &Name, lun: &LunConfig) -> Result<PathBuf, Diagnostic> {
+        let file = state_path(self.state_dir, name, lun);
         if has_identity(lun) {
-            can_create(state_file.parent().unwrap_or(self.state_dir))?;
-            lockable(self.state_dir, name, lun)?.into_iter().for_each(&mut note);
+            can_create(file.parent().unwrap_or(self.state_dir))?;
+            self.note(name, lockable(self.state_dir, name, lun)?);
         }
-        let past = MediumHistory::read(&state_file)?;
-        past.check_there(lun)?;
-        let raw = spec.raw || past.is_raw(lun);
+        Ok(file)
+    }
+
+    /// Examines the medium. Use by the server of this configuration is a note.
+    fn medium(
+        &mut self,
+        name: &Name,
+        lun: &LunConfig,
+        spec: &BackendSpec,
+        server: Option<u32>,
+    ) -> Result<ExamineReport, Diagnostic> {
         let journal = folders::atomic(self.state_dir);
         if has_path(lun) {
             can_create(&journal)?;
         }
-        let journal = Some(journal);
-        let found = lunar_block::examine(&BackendSpec { raw, journal, ..spec.clone() })
-            .map_err(|e| cannot_open(lun, e))?;
-        match found.in_use {
+        let spec = BackendSpec { journal: Some(journal), ..spec.clone() };
+        let mut report = lunar_block::examine(&spec).map_err(|e| cannot_open(lun, e))?;
+        match report.in_use.take() {
             Some(in_use) if is_of(&in_use, server) => {
-                note(format!("{} {}", in_use.error.subject, in_use.error.what));
+                self.note(name, [format!("{} {}", in_use.error.subject, in_use.error.what)]);
             }
             Some(in_use) => return Err(cannot_open(lun, in_use.error)),
             None => {}
         }
+        Ok(report)
+    }
+
+    /// Checks whether the path leads to another medium than before.
+    fn replaced(
+        &mut self,
+        name: &Name,
+        lun: &LunConfig,
+        past: &MediumHistory,
+        server: Option<u32>,
+    ) -> Result<(), Diagnostic> {
         match past.replaced(lun) {
-            Some(problem) if server.is_some() && past.is_newest(lun) => {
-                return Err(refused_by_reload(problem));
+            Some(problem) if server.is_some() && past.is_newest(lun) => Err(refused_by_reload(problem)),
+            problem => {
+                self.note(name, problem.iter().map(Diagnostic::line));
+                Ok(())
             }
-            other => other.iter().for_each(|problem| note(problem.line())),
         }
-        // A file to create gets the configured size.
-        let capacity = found.size.or(spec.size).unwrap_or_default();
-        past.shrunk(lun, capacity).iter().for_each(|problem| note(problem.line()));
-        let facts = BackendInfo {
-            capacity,
-            read_only: spec.read_only,
-            unmap: true,
-            null: false,
-            write_through: false,
-        };
-        let blocks = past.blocks(lun, found.block_size);
-        let lun = &LunConfig { block_size: blocks.bytes(), ..lun.clone() };
-        let settings = settings(name, lun, facts, self.max_registrants)?;
-        blocks.note().into_iter().chain(notes_of_size(lun, capacity)).for_each(note);
-        load(settings, &state_file).map(drop)
     }
 }
 
