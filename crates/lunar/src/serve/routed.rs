@@ -6,7 +6,7 @@ use lunar_admin::router::{
     Failover, Hop, LunHealth, LunReport, PathReport, RouterReport, TargetReport, UpstreamReport,
 };
 use lunar_admin::{Request, Response, RouterAction, ServerControl, SessionReport};
-use lunar_router::failover::{FailoverRequest, Role};
+use lunar_router::failover::{FailoverRequest, Pair, Role};
 use lunar_router::passthrough::HostPath;
 use lunar_router::routes::{LuAddress, LuStatus, UpstreamStatus};
 use lunar_router::upstream::{Health, State};
@@ -73,52 +73,29 @@ impl<S: TargetServer> Service<S> {
         let leaves = matches!(action, RouterAction::Drain | RouterAction::Ineligible);
         let is_last =
             leaves && pair.as_ref().is_some_and(|p| p.status().role == Role::Active && !p.can_hand_over());
-        match (&pair, request_of(action)) {
-            (Some(pair), Some(request_of)) => {
-                let status = pair.status();
-                if request_of == FailoverRequest::Failover && status.role != Role::Active && !status.eligible
-                {
-                    let what = format!("router {name} is not eligible to become active");
-                    return Diagnostic::new(
-                        what,
-                        format!("make the router eligible: lunar router eligible {name} on"),
-                    )
-                    .into();
-                }
-                if request_of == FailoverRequest::Failover
-                    && status.role == Role::Active
-                    && !pair.can_hand_over()
-                {
-                    let what = format!("the peer of router {name} cannot take over now");
-                    return Diagnostic::new(what, "lunar router show reports the state of the peer").into();
-                }
-                pair.request(request_of);
-            }
-            (None, _)
-                if matches!(
-                    action,
-                    RouterAction::Failover | RouterAction::Eligible | RouterAction::Ineligible
-                ) =>
-            {
-                let what = format!("router {name} has no failover pair");
-                return Diagnostic::new(
-                    what,
-                    "add [router.NAME.failover] to the configurations of both routers",
-                )
-                .into();
-            }
-            _ => {}
+        let requested = match &pair {
+            Some(pair) => request(name, pair, action),
+            None => without_pair(name, action),
+        };
+        if let Err(problem) = requested {
+            return problem.into();
         }
-        if matches!(action, RouterAction::Drain | RouterAction::Resume) {
-            let draining = action == RouterAction::Drain;
-            self.routes.instance(name).draining.store(draining, Relaxed);
-            if draining {
-                self.server.dismiss(name);
-            }
-        }
+        self.set_draining(name, action);
         let warning = if is_last { "; the peer cannot take over now: no router serves" } else { "" };
         let done = done(action, pair.is_some(), &self.routes.state(name));
         Response::Done(format!("router {name}: {done}{warning}"))
+    }
+
+    fn set_draining(&self, name: &str, action: RouterAction) {
+        let draining = match action {
+            RouterAction::Drain => true,
+            RouterAction::Resume => false,
+            RouterAction::Failover | RouterAction::Eligible | RouterAction::Ineligible => return,
+        };
+        self.routes.instance(name).draining.store(draining, Relaxed);
+        if draining {
+            self.server.dismiss(name);
+        }
     }
 
     fn routers(&self) -> Vec<RouterReport> {
@@ -221,12 +198,47 @@ impl<S: TargetServer> Service<S> {
     }
 }
 
-/// The request to the failover pair for an action.
-fn request_of(action: RouterAction) -> Option<FailoverRequest> {
+/// Submits the request of an action to a failover pair.
+fn request(name: &str, pair: &Pair, action: RouterAction) -> Result<(), Diagnostic> {
+    let request = request_of(action);
+    if request == FailoverRequest::Failover {
+        check_failover(name, pair)?;
+    }
+    pair.request(request);
+    Ok(())
+}
+
+fn check_failover(name: &str, pair: &Pair) -> Result<(), Diagnostic> {
+    let status = pair.status();
+    if status.role != Role::Active && !status.eligible {
+        let what = format!("router {name} is not eligible to become active");
+        let hint = format!("make the router eligible: lunar router eligible {name} on");
+        return Err(Diagnostic::new(what, hint));
+    }
+    if status.role == Role::Active && !pair.can_hand_over() {
+        let what = format!("the peer of router {name} cannot take over now");
+        return Err(Diagnostic::new(what, "lunar router show reports the state of the peer"));
+    }
+    Ok(())
+}
+
+/// Rejects an action that needs a failover pair.
+fn without_pair(name: &str, action: RouterAction) -> Result<(), Diagnostic> {
     match action {
-        RouterAction::Failover => Some(FailoverRequest::Failover),
-        RouterAction::Drain | RouterAction::Ineligible => Some(FailoverRequest::Ineligible),
-        RouterAction::Resume | RouterAction::Eligible => Some(FailoverRequest::Eligible),
+        RouterAction::Drain | RouterAction::Resume => Ok(()),
+        RouterAction::Failover | RouterAction::Eligible | RouterAction::Ineligible => Err(Diagnostic::new(
+            format!("router {name} has no failover pair"),
+            "add [router.NAME.failover] to the configurations of both routers",
+        )),
+    }
+}
+
+/// The request to the failover pair for an action.
+fn request_of(action: RouterAction) -> FailoverRequest {
+    match action {
+        RouterAction::Failover => FailoverRequest::Failover,
+        RouterAction::Drain | RouterAction::Ineligible => FailoverRequest::Ineligible,
+        RouterAction::Resume | RouterAction::Eligible => FailoverRequest::Eligible,
     }
 }
 
