@@ -152,6 +152,39 @@ struct Service<S> {
     early_until: Instant,
 }
 
+/// The configuration of the file, or of the arguments.
+fn configuration(args: &Serve) -> Result<Config, Vec<Diagnostic>> {
+    if let Some(file) = &args.config {
+        return config::load(file);
+    }
+    let state_dir = &folders::state().map_err(|problem| vec![problem])?;
+    arguments(args).config(ServeContext { state_dir, host: &lunar_runtime::host::name() })
+}
+
+/// The cores of the arguments, or else of the configuration.
+fn usable_cores(args: &Serve, config: &Config) -> Result<Vec<usize>, Diagnostic> {
+    let Some(text) = &args.cores else { return config.server.cores.usable().map_err(Diagnostic::from) };
+    let cores = CoreSelection::parse(text).map_err(|e| of_argument("--cores", e.into()))?;
+    cores.usable().map_err(|e| of_argument("--cores", e.into()))
+}
+
+fn start_routes(state_dir: &Path, events: &Sender<ServeEvent>) -> Result<Arc<Routes>, Diagnostic> {
+    let found = Mutex::new(events.clone());
+    // A reload may add the first router. Until then, the file is neither read nor written.
+    let loops = LoopDetector::kept_in(&state_dir.join("router.id"));
+    let ports = isids::IsidStore::kept_in(state_dir);
+    let routes = Routes::start(loops, ports, hints::words, move || send_event(&found, ServeEvent::Found));
+    routes.map(Arc::new).map_err(|e| cannot_serve(&e))
+}
+
+/// How long LUNs that were not rediscovered yet are kept. Then a search for changes follows. Commands wait no longer
+/// than this for a lost path either.
+fn patience(config: &Config, events: &Sender<ServeEvent>) -> Duration {
+    let patience = config.routers.iter().map(|router| router.path_loss_timeout).max();
+    patience.iter().for_each(|patience| change::later(events, *patience, ServeEvent::Found));
+    patience.unwrap_or_default()
+}
+
 impl<S: TargetServer> Service<S> {
     fn start(
         args: &Serve,
@@ -159,63 +192,32 @@ impl<S: TargetServer> Service<S> {
         start: impl FnOnce(TargetConfig, &[usize]) -> io::Result<S>,
     ) -> Result<Service<S>, Vec<Diagnostic>> {
         let one = |problem| vec![problem];
-        let config = match &args.config {
-            Some(file) => config::load(file)?,
-            None => {
-                let place = ServeContext {
-                    state_dir: &folders::state().map_err(one)?,
-                    host: &lunar_runtime::host::name(),
-                };
-                arguments(args).config(place)?
-            }
-        };
+        let config = configuration(args)?;
         config::exposed(&config).iter().for_each(|line| tracing::warn!("{line}"));
-        let cores = match &args.cores {
-            Some(text) => CoreSelection::parse(text).map_err(|e| vec![of_argument("--cores", e.into())])?,
-            None => config.server.cores.clone(),
-        };
-        let cores = cores.usable().map_err(Diagnostic::from).map_err(|problem| match &args.cores {
-            Some(_) => vec![of_argument("--cores", problem)],
-            None => vec![problem],
-        })?;
+        let cores = usable_cores(args, &config).map_err(one)?;
         let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok).map_err(one)?;
-        let found = Mutex::new(events.clone());
-        // A reload may add the first router. Until then, the file is neither read nor written.
-        let loops = LoopDetector::kept_in(&state_dir.join("router.id"));
-        let ports = isids::IsidStore::kept_in(&state_dir);
-        let routes = Routes::start(loops, ports, hints::words, move || send_event(&found, ServeEvent::Found));
-        let routes = routes.map_err(|e| vec![cannot_serve(&e)])?;
-        let routes = Arc::new(routes);
+        let routes = start_routes(&state_dir, events).map_err(one)?;
         let mut units = Units::new(state_dir).with(routes.clone());
         // Upstreams are discovered while the server runs.
         let whole = expand_early(&config, &Found::default())?;
         let setup = units.setup(&whole, &|_| Ok(Vec::new()))?;
-        let server = start(setup, &cores).map_err(|e| vec![cannot_serve(&e)])?;
+        let server = Arc::new(start(setup, &cores).map_err(|e| vec![cannot_serve(&e)])?);
         units.record();
-        let server = Arc::new(server);
         let desk = Arc::new(AdminHandler { server: server.clone(), events: Mutex::new(events.clone()) });
         let admin = admin(config.server.admin_socket.as_deref(), desk).map_err(one)?;
-        let (trial, events) = (Trial::default(), events.clone());
-        // Commands wait no longer than this for a lost path either.
-        let patience = config.routers.iter().map(|router| router.path_loss_timeout).max();
-        patience.iter().for_each(|patience| change::later(&events, *patience, ServeEvent::Found));
-        let early_until = Instant::now() + patience.unwrap_or_default();
-        let file = args.config.clone();
-        let in_force = config.clone();
-        let retry = Retry::default();
         let service = Service {
-            file,
-            in_force,
+            file: args.config.clone(),
+            in_force: config.clone(),
+            early_until: Instant::now() + patience(&config, events),
             config,
             whole,
             units,
             routes,
             server,
             admin,
-            trial,
-            retry,
-            events,
-            early_until,
+            trial: Trial::default(),
+            retry: Retry::default(),
+            events: events.clone(),
         };
         service.route();
         Ok(service)
