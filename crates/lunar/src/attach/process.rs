@@ -65,65 +65,90 @@ pub fn serve(
         impl FnOnce(&Record) -> bool,
     >,
 ) -> Result<(), Failure> {
-    let stopping = Arc::new(AtomicBool::new(false));
-    let (events, inbox) = channel();
-    let attached = open_attached()?;
-    let (name, waits) = (attachment.name.clone(), OnceLock::new());
-    let force = Arc::new(ForcedDetach { attached: attached.clone(), name, waits, failed: OnceLock::new() });
-    let watched = watch_signals(events.clone(), &stopping, watch.ends_with_terminal, force.clone());
-    watched.map_err(|e| cannot("watch for signals", &e))?;
-    let AttachClaim { alive, record, left } = claim(&attached, attachment)?;
-    let name = record.name.clone();
+    let process = AttachProcess::watch(attachment, watch.ends_with_terminal)?;
+    let attached = &process.force.attached;
+    let AttachClaim { alive, record, left } = claim(attached, attachment)?;
     if let Err(failure) = (watch.claimed)(&record) {
-        return release(&attached, &record, Err(failure));
+        return release(attached, &record, Err(failure));
     }
     let attachment = &with_isids(attachment, &record);
     let end = timeout.map(|limit| Instant::now() + limit);
     let cores = Arc::new(Cores::one().map_err(|e| cannot("start an event loop", &e))?);
-    let shared_record = AttachmentRecord::of(&attached, record);
-    let begun = open_and_export(
-        &cores,
-        attachment,
-        &shared_record,
-        &left,
-        &attached,
-        (&events, &inbox),
-        (end, &mut watch.missing),
-    );
-    let mut service = match begun {
+    let shared_record = AttachmentRecord::of(attached, record);
+    let channel = (&process.events, &process.inbox);
+    let patience = (end, &mut watch.missing as &mut dyn FnMut(&str));
+    let begun = open_and_export(&cores, attachment, &shared_record, &left, attached, channel, patience);
+    let service = match begun {
         Ok(Some(service)) => service,
         // A signal came before the disk was open.
-        Ok(None) => return release(&attached, &shared_record.end(), Ok(())),
-        Err(failure) => return release(&attached, &shared_record.end(), Err(failure)),
+        end => return release(attached, &shared_record.end(), end.map(drop)),
     };
-    let record = shared_record.record();
-    _ = force.waits.set((service.disk.pending_io(), service.written.clone()));
-    tracing::info!(device = record.device, "{name} is attached");
     // A device that was taken over has users, even if the attaching command is gone.
-    if (watch.ready)(&record) || left.device.is_some() {
-        service.run(&cores, &inbox);
-    } else {
-        tracing::warn!("the command that attaches {name} has ended: {name} is detached again");
-    }
-    tracing::info!("{name} is being detached");
-    stopping.store(true, Ordering::SeqCst);
-    let stopped = service.stop(&cores, &force);
-    cores.stop();
-    let (stopped, left) = stopped;
-    let mut record = shared_record.end();
-    if let Err(failure) = &stopped {
-        failure.problems.iter().for_each(|problem| tracing::error!("{problem}"));
-        record.left_behind = left_behind_by(&record, left);
-        record.isids.clear();
-        record.failure = failure.problems.first().map(|problem| problem.what.clone());
-        let kept = attached.look().and_then(|look| look.write(&record));
-        _ = kept.inspect_err(|problem| tracing::error!("{problem}"));
-    } else {
-        attached.look()?.clear(&name);
-    }
+    let is_wanted = |record: &Record| (watch.ready)(record) || left.device.is_some();
+    let stopped = process.run(service, &cores, is_wanted);
     // `lunar detach` waits for this lock.
     drop(alive);
     stopped
+}
+
+/// What the main thread needs from its start to its end.
+struct AttachProcess {
+    events: Sender<AttachEvent>,
+    inbox: Receiver<AttachEvent>,
+    /// Whether a second SIGINT ends the process.
+    stopping: Arc<AtomicBool>,
+    force: Arc<ForcedDetach>,
+}
+
+impl AttachProcess {
+    /// Starts to watch for signals.
+    fn watch(attachment: &Attachment, ends_with_terminal: bool) -> Result<AttachProcess, Failure> {
+        let (stopping, (events, inbox)) = (Arc::new(AtomicBool::new(false)), channel());
+        let (attached, name, waits) = (open_attached()?, attachment.name.clone(), OnceLock::new());
+        let force = Arc::new(ForcedDetach { attached, name, waits, failed: OnceLock::new() });
+        watch_signals(events.clone(), &stopping, ends_with_terminal, force.clone())
+            .map_err(|e| cannot("watch for signals", &e))?;
+        Ok(AttachProcess { events, inbox, stopping, force })
+    }
+
+    /// Serves until a signal, detaches, and updates the record.
+    fn run(
+        &self,
+        mut service: Service,
+        cores: &Cores,
+        is_wanted: impl FnOnce(&Record) -> bool,
+    ) -> Result<(), Failure> {
+        let (shared_record, force) = (service.shared_record.clone(), &self.force);
+        let record = shared_record.record();
+        let name = &record.name;
+        _ = force.waits.set((service.disk.pending_io(), service.written.clone()));
+        tracing::info!(device = record.device, "{name} is attached");
+        if is_wanted(&record) {
+            service.run(cores, &self.inbox);
+        } else {
+            tracing::warn!("the command that attaches {name} has ended: {name} is detached again");
+        }
+        tracing::info!("{name} is being detached");
+        self.stopping.store(true, Ordering::SeqCst);
+        let (stopped, left) = service.stop(cores, force);
+        cores.stop();
+        let record = shared_record.end();
+        match &stopped {
+            Ok(()) => force.attached.look()?.clear(&record.name),
+            Err(failure) => keep_record(&force.attached, record, failure, left),
+        }
+        stopped
+    }
+}
+
+/// Keeps the record of an attachment that failed to end, for the next one of the same LUN.
+fn keep_record(attached: &Attached, mut record: Record, failure: &Failure, left: Option<Vec<LeftSession>>) {
+    failure.problems.iter().for_each(|problem| tracing::error!("{problem}"));
+    record.left_behind = left_behind_by(&record, left);
+    record.isids.clear();
+    record.failure = failure.problems.first().map(|problem| problem.what.clone());
+    let kept = attached.look().and_then(|look| look.write(&record));
+    _ = kept.inspect_err(|problem| tracing::error!("{problem}"));
 }
 
 /// The sessions whose writes the target may still execute. `left`: those found at logout; None if that is unknown. A path
