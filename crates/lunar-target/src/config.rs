@@ -1,8 +1,9 @@
 //! The configuration that the target runs: plain values, checked by the code that builds them. A reload replaces it as
 //! a whole.
 
+mod transports;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use crate::{Instance, LogicalUnit, LoginError};
 use lunar_proto::chap::Algorithm;
 pub use lunar_proto::parameters::AllowedDigests;
 use lunar_proto::parameters::Offer;
+pub use transports::{PortalProtocol, RdmaProvider, Transports};
 use zeroize::Zeroizing;
 
 /// All that the target serves, the initiators that may use it, and the limits.
@@ -198,70 +200,6 @@ impl Portal {
     /// A portal for iSCSI over TCP that advertises its own address.
     pub fn tcp(listen: SocketAddr) -> Portal {
         Portal { listen, advertise: None, transports: Transports::TCP }
-    }
-}
-
-/// The protocols of a portal. One port may accept iSCSI over TCP and iSER: the first bytes of a connection select the
-/// protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transports {
-    /// iSCSI over TCP.
-    pub tcp: bool,
-    /// iSCSI over RDMA (RFC 7145).
-    pub iser: bool,
-    /// SRP. A portal for SRP accepts nothing else.
-    pub srp: bool,
-    /// The RDMA provider of the portal.
-    pub provider: RdmaProvider,
-}
-
-/// An implementation of RDMA.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RdmaProvider {
-    /// Software iWARP, on the TCP port.
-    #[default]
-    Iwarp,
-    /// The RDMA devices that own the address, through rdma-core.
-    Verbs,
-}
-
-impl Transports {
-    /// iSCSI over TCP only.
-    pub const TCP: Transports =
-        Transports { tcp: true, iser: false, srp: false, provider: RdmaProvider::Iwarp };
-
-    /// SRP only.
-    pub const SRP: Transports = Transports { tcp: false, srp: true, ..Transports::TCP };
-
-    /// Whether the portal accepts a protocol over RDMA.
-    pub fn by_rdma(self) -> bool {
-        let Transports { tcp: _, iser, srp, provider: _ } = self;
-        iser || srp
-    }
-
-    /// Whether connections arrive through RDMA devices.
-    pub fn by_devices(self) -> bool {
-        self.by_rdma() && self.provider == RdmaProvider::Verbs
-    }
-
-    /// Whether connections arrive through TCP.
-    pub fn by_tcp(self) -> bool {
-        let Transports { tcp, iser: _, srp: _, provider: _ } = self;
-        tcp || !self.by_devices()
-    }
-}
-
-/// The protocols as text: `TCP and iSER`, `SRP by RDMA devices`.
-impl fmt::Display for Transports {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Transports { tcp, iser, srp, provider: _ } = *self;
-        f.write_str(match (srp, tcp, iser) {
-            (true, ..) => "SRP",
-            (_, true, true) => "TCP and iSER",
-            (_, _, true) => "iSER",
-            _ => "TCP",
-        })?;
-        f.write_str(if self.by_devices() { " by RDMA devices" } else { "" })
     }
 }
 

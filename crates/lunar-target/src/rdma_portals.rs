@@ -1,5 +1,6 @@
 //! Connections through RDMA devices.
 
+use crate::config::PortalProtocol;
 use crate::server_state::{ConnectionGuard, ServerState};
 use crate::{iser, srp};
 use lunar_rdma::verbs::{self, Listener, Options, PendingRequest};
@@ -37,9 +38,9 @@ fn named(address: SocketAddr, e: io::Error) -> io::Error {
 }
 
 async fn serve(shared: Arc<ServerState>, request: PendingRequest, portal: usize, count: ConnectionGuard) {
-    match shared.portals[portal].transports.srp {
-        true => srp::serve(shared, Box::new(request), portal, count).await,
-        false => iser::serve(shared, Box::new(request), portal, count).await,
+    match shared.portals[portal].transports.protocol {
+        PortalProtocol::Srp => srp::serve(shared, Box::new(request), portal, count).await,
+        PortalProtocol::Iscsi => iser::serve(shared, Box::new(request), portal, count).await,
     }
 }
 

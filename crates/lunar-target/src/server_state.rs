@@ -95,8 +95,12 @@ impl ServerState {
     /// The target ports of a portal group: one for iSCSI, one for SRP, or both. A group without portals belongs to
     /// another server, and counts as an iSCSI port.
     pub fn target_ports(&self, group: u16) -> impl Iterator<Item = TargetPort> {
-        let any = |srp| self.portals.iter().any(|portal| portal.tag == group && portal.transports.srp == srp);
-        let (srp, iscsi) = (any(true), any(false));
+        let any = |protocol| {
+            let mut protocols =
+                self.portals.iter().filter(|p| p.tag == group).map(|p| p.transports.protocol.scsi());
+            protocols.any(|of_portal| of_portal == protocol)
+        };
+        let (srp, iscsi) = (any(TransportProtocol::Srp), any(TransportProtocol::Iscsi));
         let protocols = [(TransportProtocol::Iscsi, iscsi || !srp), (TransportProtocol::Srp, srp)];
         protocols
             .into_iter()

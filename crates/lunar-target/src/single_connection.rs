@@ -1,6 +1,6 @@
 //! A single connection without a portal, for measurements and for tests of other crates.
 
-use crate::config::{TargetConfig, Transports};
+use crate::config::{PortalProtocol, TargetConfig, Transports};
 use crate::connection_slots::AdmissionError;
 use crate::server_state::{BoundPortal, ConnectionGuard, ServerState};
 use crate::{iser, srp};
@@ -25,9 +25,9 @@ pub async fn serve(
     let bound = BoundPortal { address, tag: TAG, advertise: None, transports };
     let shared = Arc::new(ServerState::new(config, vec![bound]));
     let count = ConnectionGuard::new(&shared, peer, place)?;
-    match transports.srp {
-        true => srp::serve(shared, request, 0, count).await,
-        false => iser::serve(shared, request, 0, count).await,
+    match transports.protocol {
+        PortalProtocol::Srp => srp::serve(shared, request, 0, count).await,
+        PortalProtocol::Iscsi => iser::serve(shared, request, 0, count).await,
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! TCP connections: selects the front end of each.
 
+use crate::config::PortalProtocol;
 use crate::server_state::{ConnectionGuard, ServerState};
 use crate::session_info::Addresses;
 use crate::{iscsi, iser, srp};
@@ -44,10 +45,21 @@ pub async fn serve(
     if let Err(e) = stream.keep_alive(KEEPALIVE, KEEPALIVE_TRIES) {
         tracing::debug!(%peer, error = %e, "TCP keepalive could not be enabled");
     }
-    let transports = shared.portals[portal].transports;
-    if transports.srp {
-        return srp::serve_stream(shared, stream, addresses, portal, count).await;
+    match shared.portals[portal].transports.protocol {
+        PortalProtocol::Srp => srp::serve_stream(shared, stream, addresses, portal, count).await,
+        PortalProtocol::Iscsi => serve_iscsi(shared, stream, addresses, portal, count).await,
     }
+}
+
+/// Serves iSCSI over TCP, or iSER over software iWARP.
+async fn serve_iscsi(
+    shared: Arc<ServerState>,
+    stream: Stream,
+    addresses: Addresses,
+    portal: usize,
+    count: ConnectionGuard,
+) {
+    let (transports, peer) = (shared.portals[portal].transports, addresses.peer);
     let mut begun = Vec::new();
     if transports.iser && !transports.by_devices() {
         let limit = shared.config().limits.login_timeout;

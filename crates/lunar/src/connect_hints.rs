@@ -4,6 +4,7 @@ use lunar_proto::chap::Algorithm;
 use lunar_server::config::router::Map;
 use lunar_server::config::{Config, LunConfig, Target};
 use lunar_target::BoundPortal;
+use lunar_target::config::PortalProtocol;
 use lunar_target::srp::port_id;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -63,7 +64,7 @@ fn target_urls(
 
 /// Whether the portal accepts iSCSI logins to this target.
 fn leads_to(target: &Target, bound: &BoundPortal) -> bool {
-    !bound.transports.srp && target.portal_groups.contains(&bound.tag)
+    bound.transports.protocol == PortalProtocol::Iscsi && target.portal_groups.contains(&bound.tag)
 }
 
 /// A CHAP user of a target that requires CHAP from every initiator.
@@ -236,7 +237,7 @@ struct SrpHint {
 /// SRP addresses, one for each portal and target.
 fn srp_hints(config: &Config, portals: &[BoundPortal]) -> Vec<SrpHint> {
     let mut ways = Vec::new();
-    for portal in portals.iter().filter(|portal| portal.transports.srp) {
+    for portal in portals.iter().filter(|portal| portal.transports.protocol == PortalProtocol::Srp) {
         let provider = if portal.transports.by_devices() { "?provider=verbs" } else { "" };
         for (name, lun) in targets_of(config, portal.tag).into_iter().take(MAX_LUNS) {
             let (id, here) = (port_id(name).guid(), local(portal.address));

@@ -2,7 +2,7 @@
 
 use super::Config;
 use lunar_target::access::matches_pattern;
-use lunar_target::config::{AccessRule, IpNetwork};
+use lunar_target::config::{AccessRule, IpNetwork, PortalProtocol};
 
 /// Prefix of SRP initiator ports in place of iSCSI names.
 const PORT: &str = "0x";
@@ -11,9 +11,8 @@ const PORT: &str = "0x";
 pub fn access_lint(config: &Config) -> Vec<String> {
     let groups = config.portal_groups.iter();
     let has_srp = |tags: &[u16]| {
-        groups
-            .clone()
-            .any(|group| tags.contains(&group.tag) && group.portals.iter().any(|p| p.transports.srp))
+        let of_target = groups.clone().filter(|group| tags.contains(&group.tag));
+        of_target.flat_map(|group| &group.portals).any(|p| p.transports.protocol == PortalProtocol::Srp)
     };
     let own = config.targets.iter().map(|t| (t.name.clone(), has_srp(&t.portal_groups), &t.access));
     let routed = config.routers.iter().flat_map(|router| {

@@ -5,7 +5,7 @@ use super::value::listen;
 use lunar_config::advertised_address;
 use lunar_config::{Diagnostics, InvalidValue, invalid};
 use lunar_config::{Section, UniqueKeys, Value, kind};
-use lunar_target::config::{DiscoveryConfig, Portal, PortalGroup, RdmaProvider, Transports};
+use lunar_target::config::{DiscoveryConfig, Portal, PortalGroup, PortalProtocol, RdmaProvider, Transports};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
 
@@ -103,7 +103,8 @@ fn portal_group(
     let portals: Vec<Portal> =
         values.into_iter().filter_map(|value| portal(p, "portals", value, addresses)).collect();
     s.done(p);
-    if let (Some(at), Some(tag), true) = (&tag_at, tag, portals.iter().any(|portal| portal.transports.srp)) {
+    let has_srp = portals.iter().any(|portal| portal.transports.protocol == PortalProtocol::Srp);
+    if let (Some(at), Some(tag), true) = (&tag_at, tag, has_srp) {
         check_for_srp(p, tags, tag, at);
     }
     Some(PortalGroup { tag: tag?, portals })
@@ -157,20 +158,23 @@ fn transports(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Transports {
     let is_known = written.is_none_or(|v| v.get_ref().as_array().is_some_and(|array| array.len() == count));
     let named = named.unwrap_or_else(|| vec![TransportName::Tcp]);
     let has = |what| named.contains(&what);
-    let (tcp, iser, srp) = (has(TransportName::Tcp), has(TransportName::Iser), has(TransportName::Srp));
+    let (tcp, iser) = (has(TransportName::Tcp), has(TransportName::Iser));
+    let mut others = named.iter().map(|name| name.protocol()).filter(|one| *one != PortalProtocol::Iscsi);
+    let protocol = others.next().unwrap_or(PortalProtocol::Iscsi);
+    let transports = Transports { protocol, tcp, iser, provider };
     // An unknown word may stand for any transport, so the combination is not checked.
     if let (Some(value), true) = (written, is_known)
         && let Some((what, hint)) = wrong_together(&named)
     {
         p.add(&value.span(), what, hint);
-    } else if let (Some(at), true, false) = (provider_at, is_known, iser || srp) {
+    } else if let (Some(at), true, false) = (provider_at, is_known, transports.by_rdma()) {
         p.add(
             &at,
             "`provider` requires an RDMA transport, which this portal does not have",
             "remove `provider`, or add transport = [\"tcp\", \"iser\"] or [\"srp\"]",
         );
     }
-    Transports { tcp, iser, srp, provider }
+    transports
 }
 
 /// The fault in a combination of transports, and the fix.
@@ -206,6 +210,15 @@ enum TransportName {
     Tcp,
     Iser,
     Srp,
+}
+
+impl TransportName {
+    fn protocol(self) -> PortalProtocol {
+        match self {
+            TransportName::Tcp | TransportName::Iser => PortalProtocol::Iscsi,
+            TransportName::Srp => PortalProtocol::Srp,
+        }
+    }
 }
 
 fn transport(text: &str) -> Result<TransportName, InvalidValue> {

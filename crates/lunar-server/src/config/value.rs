@@ -1,7 +1,7 @@
 //! Addresses and networks of the configuration, in the types of the target.
 
 use lunar_config::{InvalidValue, invalid};
-use lunar_target::config::{IpNetwork, Transports};
+use lunar_target::config::{IpNetwork, PortalProtocol, Transports};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// The IANA port of iSCSI targets (RFC 7143 section 15).
@@ -53,7 +53,10 @@ const SRP_PORT: u16 = 5555;
 
 /// An address to listen on: `ADDR:PORT`, or `ADDR` with the default port of its transport.
 pub(crate) fn listen(text: &str, transports: Transports) -> Result<SocketAddr, InvalidValue> {
-    let port = if transports.srp { SRP_PORT } else { PORT };
+    let port = match transports.protocol {
+        PortalProtocol::Iscsi => PORT,
+        PortalProtocol::Srp => SRP_PORT,
+    };
     let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
     if let Ok(address) = bare.parse::<IpAddr>() {
         return Ok(SocketAddr::new(address, port));

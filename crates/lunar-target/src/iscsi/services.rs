@@ -4,7 +4,7 @@ use super::dispatch::PduDispatcher;
 use super::pdu_queue::Payload;
 use super::session::IscsiSession;
 use crate::access::target_address;
-use crate::config::TargetNode;
+use crate::config::{PortalProtocol, TargetNode};
 use crate::core::AbortResponse;
 use crate::end_reason::EndReason;
 use lunar_proto::name::fold;
@@ -130,7 +130,8 @@ impl IscsiSession {
     }
 
     fn addresses(&self, groups: &[u16], local: SocketAddr) -> Vec<String> {
-        let portals = self.shared.portals.iter().filter(|p| groups.contains(&p.tag) && !p.transports.srp);
-        portals.filter_map(|p| target_address(p.advertise.as_deref(), p.address, local, p.tag)).collect()
+        let portals = self.shared.portals.iter().filter(|p| groups.contains(&p.tag));
+        let of_iscsi = portals.filter(|p| p.transports.protocol == PortalProtocol::Iscsi);
+        of_iscsi.filter_map(|p| target_address(p.advertise.as_deref(), p.address, local, p.tag)).collect()
     }
 }
