@@ -5,8 +5,8 @@
 //! the parameter list as a byte, and the parameter list.
 
 use lunar_scsi::{
-    CommitOutcome, CopyResult, Lu, LuIdentity, LuSettings, Nexus, NexusPorts, Op, PassthroughMode,
-    PeripheralDeviceType, Plan, PlanResult, TargetPort, TransportProtocol,
+    CommitOutcome, CopyResult, InitiatorPort, Lu, LuIdentity, LuSettings, Nexus, NexusPorts, Op,
+    PassthroughMode, PeripheralDeviceType, Plan, PlanResult, TargetPort, TransportProtocol,
 };
 use lunar_wire::scsi::Status;
 use std::sync::Arc;
@@ -49,8 +49,7 @@ fn settings(flags: u8, blocks: u64) -> LuSettings {
 
 fn nexus(lu: &Arc<Lu>, initiator: &str) -> Nexus {
     let port = NexusPorts {
-        initiator: initiator.into(),
-        isid: [0x80, 0, 0, 1, 0, 0],
+        initiator: InitiatorPort::Iscsi { name: initiator.into(), isid: [0x80, 0, 0, 1, 0, 0] },
         user: String::new(),
         target: "iqn.2026-11.org.example:disk".into(),
         tag: 1,

@@ -70,7 +70,6 @@ fn padded(name: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use crate::testing::*;
-    use crate::{NexusPorts, TargetPort, TransportProtocol};
     use lunar_wire::scsi::op;
 
     #[test]
@@ -96,14 +95,7 @@ mod tests {
         [0x9f, 0xb1, 0xbf, 0x94, 0xf0, 0x01, 0x06, 0xed, 0x9f, 0xb1, 0xbf, 0x94, 0xf0, 0x01, 0x06, 0xed];
 
     fn srp_nexus() -> crate::Nexus {
-        let group = |group| {
-            [TransportProtocol::Iscsi, TransportProtocol::Srp].map(|protocol| TargetPort { protocol, group })
-        };
-        let initiator = "0x00000000000000010000000000000002".into();
-        let ports = [group(1), group(2)].concat().into();
-        let mut n = lu(disk()).attach(NexusPorts { initiator, ports, ..(*port("")).clone() }.into(), false);
-        assert_eq!(run(&mut n, &[op::TEST_UNIT_READY]), fails(lunar_wire::scsi::Sense::POWER_ON));
-        n
+        nexus_of(&lu(disk()), srp_port())
     }
 
     #[test]

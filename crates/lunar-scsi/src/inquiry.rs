@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn version_descriptors_name_the_protocol_of_the_port() {
-        let mut n = nexus(&lu(disk()), "0x00000000000000010000000000000002");
+        let mut n = nexus_of(&lu(disk()), srp_port());
         assert_eq!(
             data(&mut n, &[op::INQUIRY, 0, 0, 1, 0, 0])[58..68],
             [0, 0xa0, 4, 0x60, 4, 0xc0, 9, 0x40, 0, 0]

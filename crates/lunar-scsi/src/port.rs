@@ -1,6 +1,8 @@
 //! The ports of a nexus, and their names in each protocol (SAM-5 annex A, SPC-5 sections 7.6.4 and 7.8.6).
 
 use lunar_wire::srp::PortId;
+use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// Set in the relative port identifiers of SRP ports, so that the ports of a portal group differ.
@@ -16,11 +18,65 @@ pub enum TransportProtocol {
     Iscsi = 5,
 }
 
-impl TransportProtocol {
-    /// The protocol of an initiator name. No name is valid in both protocols: an SRP port is `0x` and 32 hexadecimal
-    /// digits, and an iSCSI name does not begin with `0x` (RFC 7143 section 4.2.7).
-    pub fn of_initiator(name: &str) -> TransportProtocol {
-        if name.parse::<PortId>().is_ok() { TransportProtocol::Srp } else { TransportProtocol::Iscsi }
+/// The identifier of an initiator port. Ports of different protocols are different ports.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum InitiatorPort {
+    /// An iSCSI initiator port (RFC 7143 section 4.4.2).
+    Iscsi {
+        /// iSCSI name of the initiator. Names are folded at login, so they are compared byte by byte.
+        name: String,
+        /// ISID of the sessions.
+        isid: [u8; 6],
+    },
+    /// An SRP initiator port.
+    Srp(PortId),
+}
+
+impl InitiatorPort {
+    /// The protocol that the port speaks.
+    pub fn protocol(&self) -> TransportProtocol {
+        match self {
+            InitiatorPort::Iscsi { .. } => TransportProtocol::Iscsi,
+            InitiatorPort::Srp(_) => TransportProtocol::Srp,
+        }
+    }
+
+    /// The name by which access lists and logs refer to the port: the iSCSI name, or the SRP port identifier as text.
+    pub fn name(&self) -> Cow<'_, str> {
+        match self {
+            InitiatorPort::Iscsi { name, .. } => name.into(),
+            InitiatorPort::Srp(port) => port.to_string().into(),
+        }
+    }
+
+    /// Whether it is an iSCSI port of the initiator with this name.
+    pub(crate) fn has_iscsi_name(&self, wanted: &str) -> bool {
+        match self {
+            InitiatorPort::Iscsi { name, .. } => name == wanted,
+            InitiatorPort::Srp(_) => false,
+        }
+    }
+}
+
+/// By name, then by ISID. Saved registrations and reports have this order.
+impl Ord for InitiatorPort {
+    fn cmp(&self, other: &Self) -> Ordering {
+        use InitiatorPort::{Iscsi, Srp};
+        match (self, other) {
+            (Iscsi { name, isid }, Iscsi { name: other, isid: other_isid }) => {
+                (name, isid).cmp(&(other, other_isid))
+            }
+            // The digits of the text have a fixed number, so the order is the same.
+            (Srp(port), Srp(other)) => port.cmp(other),
+            (Iscsi { .. }, Srp(_)) => self.name().cmp(&other.name()).then(Ordering::Greater),
+            (Srp(_), Iscsi { .. }) => other.cmp(self).reverse(),
+        }
+    }
+}
+
+impl PartialOrd for InitiatorPort {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
@@ -46,12 +102,10 @@ impl TargetPort {
 /// The two ports of a nexus (RFC 7143 section 4.4.2).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NexusPorts {
-    /// iSCSI name of the initiator; for SRP its port identifier as text (see [`PortId`]).
-    pub initiator: String,
-    /// ISID of the session; zero for SRP.
-    pub isid: [u8; 6],
-    /// The CHAP user that logged in; empty without CHAP. Another user with the same name and ISID is a different
-    /// initiator port.
+    /// The initiator port.
+    pub initiator: InitiatorPort,
+    /// The CHAP user that logged in; empty without CHAP. Another user of the same initiator port is a different
+    /// initiator.
     pub user: String,
     /// iSCSI name of the target.
     pub target: String,
@@ -64,7 +118,7 @@ pub struct NexusPorts {
 impl NexusPorts {
     /// The target port of the nexus.
     pub fn own(&self) -> TargetPort {
-        TargetPort { protocol: TransportProtocol::of_initiator(&self.initiator), group: self.tag }
+        TargetPort { protocol: self.initiator.protocol(), group: self.tag }
     }
 
     /// The portal group tags of the target.
@@ -91,7 +145,27 @@ mod tests {
         assert_eq!(at.groups().collect::<Vec<_>>(), [1, 7]);
         assert_eq!(at.relative_in(7).collect::<Vec<_>>(), [7, 0x8007]);
         assert_eq!(at.own().relative(), 1);
-        let srp = NexusPorts { initiator: PortId::new(1, 2).to_string(), ..at };
+        let srp = NexusPorts { initiator: InitiatorPort::Srp(PortId::new(1, 2)), ..at };
         assert_eq!(srp.own().relative(), 0x8001);
+    }
+
+    #[test]
+    fn initiator_ports_of_all_protocols_sort_by_name() {
+        let iscsi = |name: &str, isid| InitiatorPort::Iscsi { name: name.into(), isid: [isid; 6] };
+        let srp = |extension| InitiatorPort::Srp(PortId::new(extension, 2));
+        let sorted = [
+            iscsi("-odd", 1),
+            srp(1),
+            srp(u64::MAX),
+            iscsi("0xodd", 1),
+            iscsi("iqn.a", 1),
+            iscsi("iqn.a", 2),
+            iscsi("iqn.b", 0),
+        ];
+        for (i, one) in sorted.iter().enumerate() {
+            for (j, other) in sorted.iter().enumerate() {
+                assert_eq!((one.cmp(other), one == other), (i.cmp(&j), i == j), "{one:?}, {other:?}");
+            }
+        }
     }
 }

@@ -1,10 +1,11 @@
 //! Helpers for the tests of this crate.
 
 use crate::{
-    CommandError, CommitOutcome, Lu, LuIdentity, LuSettings, Nexus, NexusPorts, Op, PassthroughMode,
-    PeripheralDeviceType, Plan, PlanResult, TargetPort, TransportProtocol,
+    CommandError, CommitOutcome, InitiatorPort, Lu, LuIdentity, LuSettings, Nexus, NexusPorts, Op,
+    PassthroughMode, PeripheralDeviceType, Plan, PlanResult, TargetPort, TransportProtocol,
 };
 use lunar_wire::scsi::{Sense, Status, op};
+use lunar_wire::srp::PortId;
 use std::sync::Arc;
 
 /// Blocks of [`disk`].
@@ -57,8 +58,7 @@ pub(crate) fn lu(settings: LuSettings) -> Arc<Lu> {
 /// The ports of an initiator of this name at portal group 1. The target has groups 1 and 2.
 pub(crate) fn port(initiator: &str) -> Arc<NexusPorts> {
     Arc::new(NexusPorts {
-        initiator: initiator.into(),
-        isid: [0x80, 0, 0, 1, 0, 0],
+        initiator: InitiatorPort::Iscsi { name: initiator.into(), isid: [0x80, 0, 0, 1, 0, 0] },
         user: String::new(),
         target: "iqn.2026-11.org.example:disk".into(),
         tag: 1,
@@ -66,9 +66,22 @@ pub(crate) fn port(initiator: &str) -> Arc<NexusPorts> {
     })
 }
 
+/// The ports of an SRP initiator. Each of the groups 1 and 2 of the target has an iSCSI port and an SRP port.
+pub(crate) fn srp_port() -> Arc<NexusPorts> {
+    let protocols = [TransportProtocol::Iscsi, TransportProtocol::Srp];
+    let ports = [1, 2].map(|group| protocols.map(|protocol| TargetPort { protocol, group }));
+    let initiator = InitiatorPort::Srp(PortId::new(1, 2));
+    Arc::new(NexusPorts { initiator, ports: ports.concat().into(), ..(*port("")).clone() })
+}
+
 /// A nexus whose POWER ON attention is cleared.
 pub(crate) fn nexus(lu: &Arc<Lu>, initiator: &str) -> Nexus {
-    let mut nexus = lu.attach(port(initiator), false);
+    nexus_of(lu, port(initiator))
+}
+
+/// Like [`nexus`], with these ports.
+pub(crate) fn nexus_of(lu: &Arc<Lu>, ports: Arc<NexusPorts>) -> Nexus {
+    let mut nexus = lu.attach(ports, false);
     assert_eq!(run(&mut nexus, &[op::TEST_UNIT_READY]), fails(Sense::POWER_ON));
     nexus
 }

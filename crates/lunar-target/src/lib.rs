@@ -55,5 +55,4 @@ pub use session_info::{
     Addresses, IscsiSessionInfo, SessionCounter, SessionCounters, SessionInfo, SessionProtocol,
     SessionTransport, SrpSessionInfo,
 };
-pub use session_key::InitiatorPort;
 pub use state_file::{remove_leftovers, replace as replace_file};

@@ -1,22 +1,8 @@
 //! The identities of sessions in the registry.
 
 use crate::session_info::SessionInfo;
-use lunar_wire::srp::PortId;
+use lunar_scsi::InitiatorPort;
 use std::net::SocketAddr;
-
-/// The identifier of an initiator port. Ports of different protocols are different ports.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum InitiatorPort {
-    /// An iSCSI initiator port (RFC 7143 section 4.4.2).
-    Iscsi {
-        /// iSCSI name of the initiator.
-        name: String,
-        /// ISID.
-        isid: [u8; 6],
-    },
-    /// An SRP initiator port.
-    Srp(PortId),
-}
 
 /// The I_T nexus of a session: its initiator port and its target port. In iSCSI it identifies the session (RFC 7143
 /// section 4.4.3; for discovery section 7.4.2). In SRP all channels between two ports have the same key.

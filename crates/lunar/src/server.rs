@@ -106,6 +106,14 @@ fn provider(transport: SessionTransport) -> Option<&'static str> {
     }
 }
 
+/// The ISID; zero if the protocol has none.
+fn isid(info: &SessionInfo) -> [u8; 6] {
+    match &info.protocol {
+        SessionProtocol::Iscsi(iscsi) => iscsi.isid,
+        SessionProtocol::Srp(_) => [0; 6],
+    }
+}
+
 /// The negotiated parameters, if the protocol is iSCSI.
 fn parameters(info: &SessionInfo) -> Option<Parameters> {
     match &info.protocol {
@@ -124,7 +132,7 @@ fn session(tsih: u16, info: &SessionInfo) -> SessionReport {
         target: info.target.clone(),
         portal: info.portal.to_string(),
         portal_group: info.portal_group,
-        isid: info.isid().iter().map(|byte| format!("{byte:02x}")).collect(),
+        isid: isid(info).iter().map(|byte| format!("{byte:02x}")).collect(),
         transport: transport(info).into(),
         provider: provider(info.transport).map(str::to_owned),
         srp: None,

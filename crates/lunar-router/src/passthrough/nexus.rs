@@ -12,7 +12,7 @@ use lunar_initiator::{
     SessionHooks, Url,
 };
 use lunar_runtime::Buf;
-use lunar_scsi::NexusPorts;
+use lunar_scsi::{InitiatorPort, NexusPorts};
 use lunar_target::{CommandFate, PassthroughCommand, PassthroughData, PassthroughNexus, PassthroughResponse};
 use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::scsi::cdb;
@@ -57,8 +57,12 @@ impl Key {
     pub fn isid(&self) -> [u8; 6] {
         let port = &self.port;
         let mut hash = Sha256::new();
-        for part in [self.instance.as_bytes(), port.initiator.as_bytes(), &port.isid, port.target.as_bytes()]
-        {
+        let name = port.initiator.name();
+        let isid = match &port.initiator {
+            InitiatorPort::Iscsi { isid, .. } => *isid,
+            InitiatorPort::Srp(_) => [0; 6],
+        };
+        for part in [self.instance.as_bytes(), name.as_bytes(), &isid, port.target.as_bytes()] {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }
@@ -536,8 +540,10 @@ mod tests {
     fn another_user_is_another_nexus_upstream() {
         let isid = |user: &str| {
             let port = NexusPorts {
-                initiator: "iqn.2026-11.org.example:host".into(),
-                isid: [0x80, 0, 0, 0, 0, 1],
+                initiator: InitiatorPort::Iscsi {
+                    name: "iqn.2026-11.org.example:host".into(),
+                    isid: [0x80, 0, 0, 0, 0, 1],
+                },
                 user: user.into(),
                 target: "iqn.2026-11.org.example:disk".into(),
                 tag: 1,

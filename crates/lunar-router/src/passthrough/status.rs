@@ -35,7 +35,7 @@ impl NexusStatus {
         Arc::new(NexusStatus {
             router: spec.router.clone(),
             upstream: spec.upstream.clone(),
-            host: port.initiator.clone(),
+            host: port.initiator.name().into_owned(),
             core: std::thread::current().name().unwrap_or("a thread").to_owned(),
             paths: spec.paths.iter().map(|(url, _)| url.clone()).collect(),
             taken: AtomicUsize::new(0),

@@ -6,7 +6,7 @@ use super::registry::{Effect, Registrant, Registry};
 use super::request::{Destination, ReserveOut, ServiceAction};
 use super::transport_id::TransportId;
 use super::types::{RegistrantRole, ReservationType};
-use crate::{CommandError, TargetPort, TransportProtocol};
+use crate::{CommandError, InitiatorPort, TargetPort};
 use lunar_wire::scsi::{Sense, Status};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,11 +16,11 @@ pub(super) struct ReserveOutContext<'a> {
     /// The ports of the target.
     pub(super) ports: &'a [TargetPort],
     /// The initiator ports that are logged in. Needed if the parameter list names ports.
-    pub(super) known: &'a BTreeSet<InitiatorPort>,
+    pub(super) known: &'a BTreeSet<PortAndUser>,
 }
 
-/// Name, ISID and CHAP user.
-pub(super) type InitiatorPort = (String, [u8; 6], String);
+/// An initiator port, and a CHAP user of it.
+pub(super) type PortAndUser = (InitiatorPort, String);
 
 type EffectResult = Result<Effect, CommandError>;
 
@@ -227,14 +227,14 @@ impl Registry {
     ) -> Result<Registrant, Sense> {
         let port = context.ports.iter().find(|port| port.relative() == destination.tag);
         let port = port.ok_or(Sense::parameter_field(18, NO_BIT))?;
-        let TransportId::Port(initiator, isid) = &destination.to else {
+        let TransportId::Port(initiator) = &destination.to else {
             return Err(Sense::parameter_field(24, 7));
         };
-        if TransportProtocol::of_initiator(initiator) != port.protocol {
+        if initiator.protocol() != port.protocol {
             return Err(Sense::parameter_field(24, 3));
         }
-        let to = |user| Registrant { initiator: initiator.clone(), isid: *isid, tag: destination.tag, user };
-        let users = self.users(context, initiator, *isid);
+        let to = |user| Registrant { initiator: initiator.clone(), tag: destination.tag, user };
+        let users = self.users(context, initiator);
         let mut named: Vec<_> = users.into_iter().map(to).collect();
         if named.len() > 1 {
             named.retain(|port| self.keys.contains_key(port));
@@ -247,51 +247,54 @@ impl Registry {
 
     /// The users of the initiator port in a TransportID, at least one. In this order: the sender's own user if the
     /// port is the sender's, the registered users, the logged-in users, an empty user. Registrations precede logins:
-    /// while a registered initiator is logged out, another user may log in with its name and ISID.
-    fn users(&self, context: &ReserveOutContext<'_>, initiator: &str, isid: [u8; 6]) -> BTreeSet<String> {
-        if context.who.is_named(initiator, isid) {
+    /// while a registered initiator is logged out, another user may log in from its initiator port.
+    fn users(&self, context: &ReserveOutContext<'_>, initiator: &InitiatorPort) -> BTreeSet<String> {
+        if context.who.initiator == *initiator {
             return [context.who.user.clone()].into();
         }
-        let registered = self.keys.keys().filter(|n| n.is_named(initiator, isid));
+        let registered = self.keys.keys().filter(|n| n.initiator == *initiator);
         let registered: BTreeSet<_> = registered.map(|n| n.user.clone()).collect();
         if !registered.is_empty() {
             return registered;
         }
-        let from = (initiator.to_owned(), isid, String::new());
-        let known = context.known.range(from..).take_while(|(name, id, _)| name == initiator && *id == isid);
-        let known: BTreeSet<_> = known.map(|(_, _, user)| user.clone()).collect();
+        let known = context.known.range((initiator.clone(), String::new())..);
+        let known = known.take_while(|(port, _)| port == initiator);
+        let known: BTreeSet<_> = known.map(|(_, user)| user.clone()).collect();
         if known.is_empty() { [String::new()].into() } else { known }
     }
 
     /// The initiator ports that match a TransportID.
-    fn initiator_ports(&self, context: &ReserveOutContext<'_>, id: &TransportId) -> BTreeSet<InitiatorPort> {
-        let (name, isids) = match id {
-            TransportId::Port(name, isid) => (name, BTreeSet::from([*isid])),
+    fn initiator_ports(&self, context: &ReserveOutContext<'_>, id: &TransportId) -> BTreeSet<PortAndUser> {
+        let ports = match id {
+            TransportId::Port(port) => BTreeSet::from([port]),
             TransportId::Name(name) => {
-                let from = (name.clone(), [0; 6], String::new());
-                let known = context.known.range(from..).take_while(|(known, ..)| known == name);
-                (name, known.map(|(_, isid, _)| *isid).collect())
+                let from = InitiatorPort::Iscsi { name: name.clone(), isid: [0; 6] };
+                let known = context.known.range((from, String::new())..);
+                known.map(|(port, _)| port).take_while(|port| port.has_iscsi_name(name)).collect()
             }
         };
-        let of_users = |isid| self.users(context, name, isid).into_iter().map(move |user| (isid, user));
-        isids.into_iter().flat_map(of_users).map(|(isid, user)| (name.clone(), isid, user)).collect()
+        let of_users = |port: &InitiatorPort| {
+            let port = port.clone();
+            self.users(context, &port).into_iter().map(move |user| (port.clone(), user))
+        };
+        ports.into_iter().flat_map(of_users).collect()
     }
 }
 
 /// The nexuses of the sender's initiator port to which a registration applies.
 fn own_ports(context: &ReserveOutContext<'_>, request: &ReserveOut) -> BTreeSet<Registrant> {
-    let Registrant { initiator, isid, user, .. } = context.who;
-    on_ports(context, request, &(initiator.clone(), *isid, user.clone())).into_iter().collect()
+    let Registrant { initiator, user, tag: _ } = context.who;
+    on_ports(context, request, &(initiator.clone(), user.clone())).into_iter().collect()
 }
 
 /// The nexuses of an initiator port with the sender's target port and, with ALL_TG_PT, with all others. Only target
 /// ports of the initiator's protocol count, because it cannot reach others.
-fn on_ports(context: &ReserveOutContext<'_>, request: &ReserveOut, port: &InitiatorPort) -> Vec<Registrant> {
-    let (initiator, isid, user) = port;
-    let protocol = TransportProtocol::of_initiator(initiator);
+fn on_ports(context: &ReserveOutContext<'_>, request: &ReserveOut, port: &PortAndUser) -> Vec<Registrant> {
+    let (initiator, user) = port;
+    let protocol = initiator.protocol();
     let own = (protocol == context.who.protocol()).then_some(context.who.tag);
     let more = context.ports.iter().filter(|port| request.all_ports && port.protocol == protocol);
     let tags = own.into_iter().chain(more.map(|port| port.relative()));
-    let on = |tag| Registrant { initiator: initiator.clone(), isid: *isid, tag, user: user.clone() };
+    let on = |tag| Registrant { initiator: initiator.clone(), tag, user: user.clone() };
     tags.map(on).collect()
 }

@@ -1,6 +1,6 @@
 //! The reservation commands: rows of the command table, and handlers that connect the registry with the logical unit.
 
-use super::actions::{InitiatorPort, ReserveOutContext};
+use super::actions::{PortAndUser, ReserveOutContext};
 use super::registry::{Effect, Registrant, Registry};
 use super::report;
 use super::request::{self, ReserveOut, ServiceAction};
@@ -112,8 +112,8 @@ fn reserve_out(cx: &mut CommandContext<'_>) -> PlanResult {
 }
 
 /// All initiator ports that are logged in.
-fn known(state: &State) -> BTreeSet<InitiatorPort> {
-    state.nexuses.values().map(|p| (p.port.initiator.clone(), p.port.isid, p.port.user.clone())).collect()
+fn known(state: &State) -> BTreeSet<PortAndUser> {
+    state.nexuses.values().map(|p| (p.port.initiator.clone(), p.port.user.clone())).collect()
 }
 
 /// Raises the unit attentions, and returns the remaining work.

@@ -1,18 +1,14 @@
 //! The registrations, their keys, and the holder of the persistent reservation (SPC-5 section 5.14).
 
 use super::types::{RegistrantRole, ReservationType};
-use crate::{CommandError, NexusPorts, ReservationClass, TransportProtocol};
+use crate::{CommandError, InitiatorPort, NexusPorts, ReservationClass, TransportProtocol};
 use lunar_wire::scsi::{Sense, Status};
 use std::collections::BTreeMap;
 
 /// The I_T nexus of a registration, which outlives sessions. The target is the logical unit's own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Registrant {
-    /// iSCSI name of the initiator, or its SRP port identifier. Names are folded at login, so they are compared byte
-    /// by byte.
-    pub(crate) initiator: String,
-    /// ISID of its sessions; zero for SRP.
-    pub(crate) isid: [u8; 6],
+    pub(crate) initiator: InitiatorPort,
     /// Relative target port identifier.
     pub(crate) tag: u16,
     /// The CHAP user of its sessions. Empty without CHAP, and while unknown: if another initiator named the port, or
@@ -23,19 +19,14 @@ pub(crate) struct Registrant {
 impl From<&NexusPorts> for Registrant {
     fn from(port: &NexusPorts) -> Self {
         let (initiator, user) = (port.initiator.clone(), port.user.clone());
-        Registrant { initiator, isid: port.isid, tag: port.own().relative(), user }
+        Registrant { initiator, tag: port.own().relative(), user }
     }
 }
 
 impl Registrant {
     /// The protocol of both ports.
     pub(super) fn protocol(&self) -> TransportProtocol {
-        TransportProtocol::of_initiator(&self.initiator)
-    }
-
-    /// Whether name and ISID are those of the initiator port.
-    pub(super) fn is_named(&self, initiator: &str, isid: [u8; 6]) -> bool {
-        self.initiator == initiator && self.isid == isid
+        self.initiator.protocol()
     }
 }
 
@@ -152,7 +143,7 @@ impl Registry {
         }
     }
 
-    /// Passes a registration without a user to the first user that logs in with its name and ISID. Returns whether
+    /// Passes a registration without a user to the first user that logs in from its initiator port. Returns whether
     /// there was one.
     pub(super) fn adopt(&mut self, who: &Registrant) -> bool {
         let plain = Registrant { user: String::new(), ..who.clone() };

@@ -57,7 +57,7 @@ pub(super) fn full_status(registry: &Registry) -> Vec<u8> {
     let kind = registry.reservation.as_ref().map(|r| r.kind);
     let entries = registry.keys.iter().map(|(who, key)| {
         let holds = kind.filter(|_| registry.role(who) == RegistrantRole::Holder).map(|kind| kind as u8);
-        encode_registration(*key, holds, who.tag, &transport_id::encode(who))
+        encode_registration(*key, holds, who.tag, &transport_id::encode(&who.initiator))
     });
     listed(registry.generation, entries)
 }
@@ -66,14 +66,19 @@ pub(super) fn full_status(registry: &Registry) -> Vec<u8> {
 mod tests {
     use super::super::registry::{PersistentReservation, Registrant};
     use super::*;
+    use crate::InitiatorPort;
 
     fn reserved(kind: ReservationType) -> Registry {
-        let who = Registrant { initiator: "iqn.a:b".into(), isid: [1; 6], tag: 0x0102, user: String::new() };
+        let who = Registrant { initiator: port("iqn.a:b", 1), tag: 0x0102, user: String::new() };
         let mut registry = Registry { generation: 0x0102_0304, persists: true, ..Registry::new(4) };
         let holder = Some(who.clone()).filter(|_| !kind.all_registrants());
         registry.keys.insert(who, 0x1122_3344_5566_7788);
         registry.reservation = Some(PersistentReservation { kind, holder });
         registry
+    }
+
+    fn port(name: &str, isid: u8) -> InitiatorPort {
+        InitiatorPort::Iscsi { name: name.into(), isid: [isid; 6] }
     }
 
     #[test]
@@ -99,7 +104,7 @@ mod tests {
     #[test]
     fn full_status_matches_golden_bytes() {
         let mut registry = reserved(ReservationType::ExclusiveAccessRegistrantsOnly);
-        let other = Registrant { initiator: "iqn.c".into(), isid: [2; 6], tag: 3, user: String::new() };
+        let other = Registrant { initiator: port("iqn.c", 2), tag: 3, user: String::new() };
         registry.keys.insert(other, 9);
         let golden = [
             &[1, 2, 3, 4, 0, 0, 0, 108][..],

@@ -6,8 +6,9 @@
 
 use super::registry::{PersistentReservation, Registrant, Registry};
 use super::types::ReservationType;
-use crate::InvalidDefinition;
+use crate::{InitiatorPort, InvalidDefinition};
 use lunar_wire::iscsi::name::fold;
+use lunar_wire::srp::PortId;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -32,13 +33,29 @@ pub(super) fn encode(registry: &Registry) -> Vec<u8> {
     for (who, key) in &registry.keys {
         out.extend_from_slice(&key.to_be_bytes());
         out.extend_from_slice(&who.tag.to_be_bytes());
-        out.extend_from_slice(&who.isid);
-        put(&mut out, &who.initiator);
+        out.extend_from_slice(&saved_isid(&who.initiator));
+        put(&mut out, &who.initiator.name());
         if has_users {
             put(&mut out, &who.user);
         }
     }
     out
+}
+
+/// The ISID of an initiator port; zero for SRP.
+fn saved_isid(port: &InitiatorPort) -> [u8; 6] {
+    match port {
+        InitiatorPort::Iscsi { isid, .. } => *isid,
+        InitiatorPort::Srp(_) => [0; 6],
+    }
+}
+
+/// The initiator port with this name and ISID in the format. Names of iSCSI are never the text of an SRP port.
+fn saved_port(name: String, isid: [u8; 6]) -> InitiatorPort {
+    match name.parse::<PortId>() {
+        Ok(port) if isid == [0; 6] && port.to_string() == name => InitiatorPort::Srp(port),
+        _ => InitiatorPort::Iscsi { name, isid },
+    }
 }
 
 fn has_users(registry: &Registry) -> bool {
@@ -69,7 +86,7 @@ pub(super) fn decode(bytes: &[u8], max: usize) -> Result<Registry, InvalidDefini
         let (who, key) = registrant(&mut rest, version).ok_or(short.clone())?;
         // Registrants were written in order. This excludes duplicates, and keeps the index of the holder valid.
         let ordered = registry.keys.last_key_value().is_none_or(|(last, _)| *last < who);
-        if key == 0 || who.initiator.is_empty() || !ordered {
+        if key == 0 || who.initiator.name().is_empty() || !ordered {
             return Err(InvalidDefinition::new("a saved registration is invalid, or out of order"));
         }
         registry.keys.insert(who, key);
@@ -88,8 +105,10 @@ pub(super) fn decode(bytes: &[u8], max: usize) -> Result<Registry, InvalidDefini
 /// holder's registration stays.
 pub(super) fn fold_names(registry: &mut Registry) {
     let folded = |mut who: Registrant| {
-        if let Cow::Owned(name) = fold(&who.initiator) {
-            who.initiator = name;
+        if let InitiatorPort::Iscsi { name, isid } = &who.initiator
+            && let Cow::Owned(name) = fold(name)
+        {
+            who.initiator = saved_port(name, *isid);
         }
         who
     };
@@ -107,9 +126,9 @@ fn registrant(rest: &mut SavedReader<'_>, version: u8) -> Option<(Registrant, u6
     let key = u64::from_be_bytes(rest.take()?);
     let tag = u16::from_be_bytes(rest.take()?);
     let isid = rest.take()?;
-    let initiator = rest.text()?;
+    let initiator = saved_port(rest.text()?, isid);
     let user = if version == PLAIN { String::new() } else { rest.text()? };
-    Some((Registrant { initiator, isid, tag, user }, key))
+    Some((Registrant { initiator, tag, user }, key))
 }
 
 fn reservation(
@@ -158,13 +177,15 @@ mod tests {
     use proptest::prelude::*;
 
     fn who(n: u8) -> Registrant {
-        Registrant { initiator: format!("iqn.{n}"), isid: [n; 6], tag: 1, user: String::new() }
+        let initiator = InitiatorPort::Iscsi { name: format!("iqn.{n}"), isid: [n; 6] };
+        Registrant { initiator, tag: 1, user: String::new() }
     }
 
     /// A registry in which some registrants have a user.
     fn with_users(kind: Option<ReservationType>, n: u8) -> Registry {
         let mut r = registry(kind, n);
-        let user = |who: Registrant| Registrant { user: "u".repeat(who.isid[0] as usize), ..who };
+        let user =
+            |who: Registrant| Registrant { user: "u".repeat(saved_isid(&who.initiator)[0] as usize), ..who };
         r.keys = r.keys.into_iter().map(|(who, key)| (user(who), key)).collect();
         if let Some(PersistentReservation { holder: Some(holder), .. }) = &mut r.reservation {
             *holder = user(holder.clone());
@@ -193,7 +214,8 @@ mod tests {
 
     #[test]
     fn saved_upper_case_names_load_in_lower_case() {
-        let named = |name: &str| Registrant { initiator: name.into(), ..who(1) };
+        let port = |name: &str| InitiatorPort::Iscsi { name: name.into(), isid: [1; 6] };
+        let named = |name: &str| Registrant { initiator: port(name), ..who(1) };
         let mut r = registry(None, 0);
         r.keys = [(named("iqn.HOST"), 1), (named("iqn.Host"), 2), (named("iqn.other"), 3)].into();
         r.establish(ReservationType::WriteExclusive, &named("iqn.Host"));
@@ -201,6 +223,35 @@ mod tests {
         fold_names(&mut loaded);
         assert_eq!(loaded.keys, [(named("iqn.host"), 2), (named("iqn.other"), 3)].into());
         assert_eq!(loaded.reservation.unwrap().holder, Some(named("iqn.host")));
+    }
+
+    #[test]
+    fn saved_registrations_of_both_protocols_match_golden_bytes() {
+        let srp = InitiatorPort::Srp(PortId::new(0xabcd, 2));
+        let mut r = registry(None, 2);
+        r.keys.insert(Registrant { initiator: srp, tag: 0x8001, ..who(0) }, 7);
+        r.establish(ReservationType::WriteExclusive, &who(0));
+        let of_srp = b"\0\0\0\0\0\0\0\x07\x80\x01\0\0\0\0\0\0\0\x220x000000000000abcd0000000000000002";
+        let of_iscsi: [&[u8]; 2] = [
+            b"\0\0\0\0\0\0\0\x01\0\x01\0\0\0\0\0\0\0\x05iqn.0",
+            b"\0\0\0\0\0\0\0\x02\0\x01\x01\x01\x01\x01\x01\x01\0\x05iqn.1",
+        ];
+        let golden = [&[1, 1, 0, 0, 0, 1][..], of_srp, &of_iscsi.concat()].concat();
+        assert_eq!(encode(&r), golden);
+        assert_eq!(decode(&golden, 64), Ok(r));
+    }
+
+    #[test]
+    fn saved_text_of_srp_port_with_isid_comes_back() {
+        for (name, isid, is_srp) in [
+            ("0x0000000000000000000000000000000a", 0, true),
+            ("0x0000000000000000000000000000000a", 1, false),
+            ("0x0000000000000000000000000000000A", 0, false),
+        ] {
+            let port = saved_port(name.into(), [isid; 6]);
+            assert_eq!(matches!(port, InitiatorPort::Srp(_)), is_srp, "{name}, {isid}");
+            assert_eq!((&*port.name(), saved_isid(&port)), (name, [isid; 6]));
+        }
     }
 
     #[test]

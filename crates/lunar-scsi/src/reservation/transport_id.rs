@@ -1,8 +1,7 @@
 //! TransportIDs of iSCSI (SPC-5 section 7.6.4.6) and SRP (section 7.6.4.5).
 
 use super::NO_BIT;
-use super::registry::Registrant;
-use crate::TransportProtocol;
+use crate::{InitiatorPort, TransportProtocol};
 use lunar_wire::iscsi::name::{NAME_LEN, prepare};
 use lunar_wire::scsi::Sense;
 use lunar_wire::scsi::transport_id::{
@@ -24,8 +23,8 @@ pub(super) const MAX: usize = ISCSI_NAME + (NAME_LEN + SEPARATOR.len() + 12 + 1)
 pub(crate) enum TransportId {
     /// Format 00b: every initiator port of this name.
     Name(String),
-    /// Format 01b: one initiator port, by name and ISID. For SRP, the port identifier as text and a zero ISID.
-    Port(String, [u8; 6]),
+    /// Format 01b of iSCSI, or a TransportID of SRP: one initiator port.
+    Port(InitiatorPort),
 }
 
 /// Decodes the TransportID at the start of `bytes`, and returns it with its length. `at` is its offset in the
@@ -58,7 +57,7 @@ pub(super) fn decode(bytes: &[u8], at: usize) -> Result<(TransportId, usize), Se
 
 fn srp(bytes: &[u8]) -> Option<TransportId> {
     let port = bytes.get(SRP_PORT..SRP_LEN)?.first_chunk()?;
-    Some(TransportId::Port(PortId(*port).to_string(), [0; 6]))
+    Some(TransportId::Port(InitiatorPort::Srp(PortId(*port))))
 }
 
 /// The text before the first NUL.
@@ -67,9 +66,10 @@ fn terminated(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(&bytes[..end]).ok()
 }
 
-/// An iSCSI name, folded as at login.
+/// An iSCSI name, folded as at login. The text of an SRP port is none (RFC 7143 section 4.2.7), because saved
+/// registrations differ by name.
 fn name(text: &str) -> Option<String> {
-    let name = prepare(text).ok().filter(|name| !name.is_empty())?;
+    let name = prepare(text).ok().filter(|name| !name.is_empty() && name.parse::<PortId>().is_err())?;
     Some(name.into_owned())
 }
 
@@ -78,23 +78,29 @@ fn port(text: &str) -> Option<TransportId> {
     if !(1..=12).contains(&digits.len()) || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
         return None;
     }
-    let isid = u64::from_str_radix(digits, 16).ok()?.to_be_bytes();
-    Some(TransportId::Port(name(before)?, [isid[2], isid[3], isid[4], isid[5], isid[6], isid[7]]))
+    let [_, _, isid @ ..] = u64::from_str_radix(digits, 16).ok()?.to_be_bytes();
+    Some(TransportId::Port(InitiatorPort::Iscsi { name: name(before)?, isid }))
 }
 
-/// Encodes the TransportID of a registrant; for iSCSI in format 01b.
-pub(super) fn encode(who: &Registrant) -> Vec<u8> {
-    if let Ok(PortId(port)) = who.initiator.parse() {
-        let mut out = vec![0; SRP_PORT];
-        PROTOCOL_IDENTIFIER.set(&mut out, SRP.into());
-        return [&out[..], &port].concat();
+/// Encodes the TransportID of an initiator port; for iSCSI in format 01b.
+pub(super) fn encode(port: &InitiatorPort) -> Vec<u8> {
+    match port {
+        InitiatorPort::Iscsi { name, isid } => encode_iscsi(name, *isid),
+        InitiatorPort::Srp(PortId(port)) => {
+            let mut out = vec![0; SRP_PORT];
+            PROTOCOL_IDENTIFIER.set(&mut out, SRP.into());
+            [&out[..], port].concat()
+        }
     }
+}
+
+fn encode_iscsi(name: &str, isid: [u8; 6]) -> Vec<u8> {
     let mut out = vec![0; ISCSI_NAME];
     FORMAT_CODE.set(&mut out, 1);
     PROTOCOL_IDENTIFIER.set(&mut out, ISCSI.into());
-    out.extend_from_slice(who.initiator.as_bytes());
+    out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(SEPARATOR.as_bytes());
-    for byte in who.isid {
+    for byte in isid {
         out.extend_from_slice(format!("{byte:02x}").as_bytes());
     }
     out.push(0);
@@ -109,6 +115,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn iscsi(name: &str, isid: [u8; 6]) -> InitiatorPort {
+        InitiatorPort::Iscsi { name: name.into(), isid }
+    }
+
     fn id(format: u8, text: &[u8]) -> Vec<u8> {
         let mut out = vec![format << 6 | ISCSI, 0, 0, 0];
         out.extend_from_slice(text);
@@ -120,26 +130,19 @@ mod tests {
 
     #[test]
     fn transport_id_matches_golden_bytes() {
-        let who = Registrant {
-            initiator: "iqn.a:b".into(),
-            isid: [0, 2, 0x3d, 0, 0, 0xaf],
-            tag: 1,
-            user: String::new(),
-        };
-        let bytes = encode(&who);
+        let port = iscsi("iqn.a:b", [0, 2, 0x3d, 0, 0, 0xaf]);
+        let bytes = encode(&port);
         assert_eq!(&bytes[..4], &[0x45, 0, 0, 28]);
         assert_eq!(&bytes[4..], b"iqn.a:b,i,0x00023d0000af\0\0\0\0");
-        assert_eq!(decode(&bytes, 24), Ok((TransportId::Port("iqn.a:b".into(), who.isid), 32)));
+        assert_eq!(decode(&bytes, 24), Ok((TransportId::Port(port), 32)));
     }
-
-    const SRP_NAME: &str = "0x0102030405060708090a0b0c0d0e0f10";
 
     #[test]
     fn srp_port_is_reported_by_its_identifier() {
-        let who = Registrant { initiator: SRP_NAME.into(), isid: [0; 6], tag: 1, user: String::new() };
+        let port = InitiatorPort::Srp(PortId([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]));
         let golden = [4, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
-        assert_eq!(encode(&who), golden);
-        let id = TransportId::Port(SRP_NAME.into(), [0; 6]);
+        assert_eq!(encode(&port), golden);
+        let id = TransportId::Port(port);
         assert_eq!(decode(&[&golden[..], &[5; 9]].concat(), 24), Ok((id, 24)));
         assert_eq!(decode(&golden[..23], 24), Err(Sense::PARAMETER_LIST_LENGTH));
         assert_eq!(decode(&[&[0x44], &golden[1..]].concat(), 24), Err(Sense::parameter_field(24, 7)));
@@ -148,7 +151,7 @@ mod tests {
     #[test]
     fn transport_id_is_decoded_in_lower_case() {
         assert_eq!(decode(&id(0, b"iqn.X"), 0), Ok((TransportId::Name("iqn.x".into()), 24)));
-        let wanted = TransportId::Port("iqn.x".into(), [0, 0, 0, 0, 0xab, 0xcd]);
+        let wanted = TransportId::Port(iscsi("iqn.x", [0, 0, 0, 0, 0xab, 0xcd]));
         assert_eq!(decode(&id(1, b"iqn.X,i,0xABcd"), 0), Ok((wanted, 24)));
     }
 
@@ -177,6 +180,7 @@ mod tests {
             ("a sign", id(1, b"iqn.x,i,0x+1"), Sense::parameter_field(104, 8)),
             ("13 digits", id(1, b"iqn.x,i,0x1234567890123"), Sense::parameter_field(104, 8)),
             ("empty name", id(1, b",i,0x1"), Sense::parameter_field(104, 8)),
+            ("SRP port", id(0, b"0x0000000000000000000000000000000A"), Sense::parameter_field(104, 8)),
             ("long name", id(0, &[b'x'; 224]), Sense::parameter_field(104, 8)),
             ("no NUL", [&[5, 0, 0, 20][..], &[b'x'; 20]].concat(), Sense::parameter_field(104, 8)),
             ("cut", vec![0x45, 0, 0], Sense::PARAMETER_LIST_LENGTH),
@@ -188,17 +192,15 @@ mod tests {
 
     #[test]
     fn longest_fits_its_bound() {
-        let who =
-            Registrant { initiator: "x".repeat(NAME_LEN), isid: [0xff; 6], tag: 1, user: String::new() };
-        assert_eq!(encode(&who).len(), MAX);
+        assert_eq!(encode(&iscsi(&"x".repeat(NAME_LEN), [0xff; 6])).len(), MAX);
     }
 
     proptest! {
         #[test]
         fn encoded_ids_come_back(name in "[a-z0-9.:-]{1,223}", isid: [u8; 6]) {
-            let who = Registrant { initiator: name.clone(), isid, tag: 1, user: String::new() };
-            let bytes = encode(&who);
-            prop_assert_eq!(decode(&bytes, 0), Ok((TransportId::Port(name, isid), bytes.len())));
+            let port = iscsi(&name, isid);
+            let bytes = encode(&port);
+            prop_assert_eq!(decode(&bytes, 0), Ok((TransportId::Port(port), bytes.len())));
         }
 
         #[test]

@@ -89,8 +89,7 @@ fn port_of(shared: &ServerState, info: &SessionInfo, login_context: &LoginContex
     let target = info.target.as_ref().and_then(|t| login_context.config.targets.get(t));
     let groups = target.map(|t| t.portal_groups.iter()).unwrap_or_default();
     Arc::new(NexusPorts {
-        initiator: info.initiator.clone(),
-        isid: info.isid(),
+        initiator: info.initiator_port(),
         user: info.user.clone().unwrap_or_default(),
         target: info.target.clone().unwrap_or_default(),
         tag: info.portal_group,

@@ -9,7 +9,9 @@ use crate::task_set_lock::{LockMode, TaskSetHandle};
 use lunar_block::testing::VolatileBackend;
 use lunar_block::{Backend, BackendKind, BackendSpec};
 use lunar_scsi::{CopyRange, CopySegment, NexusId};
-use lunar_scsi::{Lu, LuIdentity, LuSettings, Nexus, NexusPorts, TargetPort, TransportProtocol};
+use lunar_scsi::{
+    InitiatorPort, Lu, LuIdentity, LuSettings, Nexus, NexusPorts, TargetPort, TransportProtocol,
+};
 use lunar_wire::scsi::op;
 
 const BLOCK: usize = 512;
@@ -86,10 +88,13 @@ pub fn lu(write_cache: bool) -> Arc<Lu> {
     Arc::new(Lu::new(settings(write_cache), None).expect("settings"))
 }
 
+fn initiator(isid: [u8; 6]) -> InitiatorPort {
+    InitiatorPort::Iscsi { name: "iqn.2026-11.org.example:host".into(), isid }
+}
+
 pub fn port() -> Arc<NexusPorts> {
     Arc::new(NexusPorts {
-        initiator: "iqn.2026-11.org.example:host".into(),
-        isid: [0x80, 0, 0, 1, 0, 0],
+        initiator: initiator([0x80, 0, 0, 1, 0, 0]),
         user: String::new(),
         target: "iqn.2026-11.org.example:disk".into(),
         tag: 1,
@@ -366,7 +371,7 @@ fn unsaved_change_changes_nothing() {
         block_folder(&folder, false);
         let mut disk = TestDisk::new(true);
         let lu = lu(true);
-        let other = Arc::new(NexusPorts { isid: [0x80, 0, 0, 2, 0, 0], ..(*port()).clone() });
+        let other = Arc::new(NexusPorts { initiator: initiator([0x80, 0, 0, 2, 0, 0]), ..(*port()).clone() });
         (disk.unit, disk.nexus) =
             (Arc::new(LogicalUnit::new(lu.clone(), memory(), Some(file.clone()))), lu.attach(port(), false));
         let mut victim = lu.attach(other, false);

@@ -1,8 +1,8 @@
 //! The facts about a session that only its protocol has.
 
 use super::SessionInfo;
-use crate::session_key::InitiatorPort;
 use lunar_proto::parameters::Parameters;
+use lunar_scsi::InitiatorPort;
 use lunar_wire::srp::PortId;
 
 /// The protocol of a session, with the facts that only this protocol has.
@@ -61,14 +61,6 @@ impl SessionInfo {
         match &self.protocol {
             SessionProtocol::Iscsi(iscsi) => Some(iscsi.cid),
             SessionProtocol::Srp(_) => None,
-        }
-    }
-
-    /// The ISID, as [`lunar_scsi::NexusPorts`] has it: zero for a protocol without ISIDs.
-    pub fn isid(&self) -> [u8; 6] {
-        match &self.protocol {
-            SessionProtocol::Iscsi(iscsi) => iscsi.isid,
-            SessionProtocol::Srp(_) => [0; 6],
         }
     }
 

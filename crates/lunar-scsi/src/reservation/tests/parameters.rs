@@ -2,7 +2,7 @@
 
 use super::world::{TestTarget, basic, moving, out_cdb, port, read, send, transport_id};
 use crate::testing::{data, disk, fails, lu, nexus, run, run_with};
-use crate::{LuSettings, Plan};
+use crate::{InitiatorPort, LuSettings, Plan};
 use lunar_wire::scsi::{Sense, Status, op};
 
 #[test]
@@ -164,7 +164,8 @@ fn ten_thousand_registrants() {
     for n in 0..10_000u32 {
         let [_, a, b, c] = n.to_be_bytes();
         let mut port = (*port("C")).clone();
-        port.isid = [0x80, 0, 0, a, b, c];
+        let isid = [0x80, 0, 0, a, b, c];
+        port.initiator = InitiatorPort::Iscsi { name: "iqn.2026-11.org.example:c".into(), isid };
         let mut nexus = lu.attach(port.into(), false);
         assert!(run(&mut nexus, &[0; 6]).is_err(), "POWER ON");
         let persists = (n == 9_998) as u8;

@@ -10,7 +10,8 @@
 
 use crate::testing::{disk, run, run_with};
 use crate::{
-    Lu, LuSettings, Nexus, NexusId, NexusPorts, Op, Plan, PlanResult, TargetPort, TransportProtocol,
+    InitiatorPort, Lu, LuSettings, Nexus, NexusId, NexusPorts, Op, Plan, PlanResult, TargetPort,
+    TransportProtocol,
 };
 use lunar_wire::be;
 use lunar_wire::scsi::{Sense, Status, op};
@@ -42,14 +43,12 @@ fn srp(name: &str) -> Option<PortId> {
 pub(super) fn port(name: &str) -> Arc<NexusPorts> {
     let (name, user) = name.split_once('@').unwrap_or((name, ""));
     let tag = name.chars().find_map(|c| c.to_digit(10)).unwrap_or(1);
-    let of_srp = srp(name);
-    let isid = [0x80, 0, 0, 0, 0, name.ends_with('\'') as u8];
+    let iscsi = || InitiatorPort::Iscsi {
+        name: format!("iqn.2026-11.org.example:{}", name[..1].to_ascii_lowercase()),
+        isid: [0x80, 0, 0, 0, 0, name.ends_with('\'') as u8],
+    };
     Arc::new(NexusPorts {
-        initiator: of_srp.map_or_else(
-            || format!("iqn.2026-11.org.example:{}", name[..1].to_ascii_lowercase()),
-            |port| port.to_string(),
-        ),
-        isid: if of_srp.is_some() { [0; 6] } else { isid },
+        initiator: srp(name).map_or_else(iscsi, InitiatorPort::Srp),
         user: user.into(),
         target: "iqn.2026-11.org.example:disk".into(),
         tag: tag as u16,
@@ -63,10 +62,11 @@ pub(super) fn transport_id(name: &str) -> Vec<u8> {
         return [&[4, 0, 0, 0, 0, 0, 0, 0][..], &port].concat();
     }
     let (format, text) = match name.strip_prefix('*') {
-        Some(letter) => (0x05, port(letter).initiator.clone()),
-        None => {
-            (0x45, format!("{},i,0x{:012x}", port(name).initiator, name.ends_with('\'') as u64 | 0x80 << 40))
-        }
+        Some(letter) => (0x05, port(letter).initiator.name().into_owned()),
+        None => (
+            0x45,
+            format!("{},i,0x{:012x}", port(name).initiator.name(), name.ends_with('\'') as u64 | 0x80 << 40),
+        ),
     };
     let mut id = vec![format, 0, 0, 0];
     id.extend_from_slice(text.as_bytes());

@@ -2,9 +2,9 @@
 
 use super::test_target::{HostResponse, TestTarget, command, on_core};
 use crate::LogicalUnit;
-use lunar_scsi::{Concurrency, CoreIndex, Nexus, NexusPorts};
+use lunar_scsi::{Concurrency, CoreIndex, InitiatorPort, Nexus, NexusPorts};
 use lunar_wire::scsi::{cdb, op};
-use lunar_wire::srp::{DataBuffer, SrpCommand, SrpTaskAttribute};
+use lunar_wire::srp::{DataBuffer, PortId, SrpCommand, SrpTaskAttribute};
 use std::sync::Arc;
 
 /// A target, and its logical unit.
@@ -16,9 +16,8 @@ fn target() -> (TestTarget, Arc<LogicalUnit>) {
 
 fn nexus(unit: &LogicalUnit) -> Nexus {
     let port = NexusPorts {
-        initiator: "iqn.2026-11.org.example:other".into(),
+        initiator: InitiatorPort::Srp(PortId::new(7, 7)),
         user: String::new(),
-        isid: [0x80, 0, 0, 1, 0, 0],
         target: super::test_target::NAME.into(),
         tag: 1,
         ports: Arc::from([]),
