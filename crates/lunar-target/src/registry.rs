@@ -90,12 +90,12 @@ struct SessionEntry {
 }
 
 impl SessionEntry {
-    fn chosen((tsih, entry): (&u16, &SessionEntry)) -> ChosenSession {
-        (*tsih, entry.mailbox.clone(), entry.info.clone())
+    fn chosen((session_handle, entry): (&u16, &SessionEntry)) -> ChosenSession {
+        (*session_handle, entry.mailbox.clone(), entry.info.clone())
     }
 }
 
-/// All sessions, by TSIH.
+/// All sessions, by their handles.
 #[derive(Default)]
 pub struct Registry {
     table: Mutex<SessionTable>,
@@ -123,7 +123,7 @@ pub struct RegisterRequest {
 /// The earlier sessions that a login replaces.
 #[derive(Clone, Copy, Debug)]
 pub enum Replaced {
-    /// The session with the same key, for a login with this TSIH. 0: a new session.
+    /// The session with the same key, for a login that names this handle. 0: a new session.
     Session(u16),
     /// All channels with the same key (SRP).
     Channels,
@@ -145,14 +145,14 @@ pub struct SessionGuard {
     registry: Arc<Registry>,
     info: Arc<SessionInfo>,
     /// The handle of the session.
-    pub tsih: u16,
+    pub session_handle: u16,
     /// The number of sessions that it replaced.
     pub replaced: usize,
 }
 
 impl Drop for SessionGuard {
     fn drop(&mut self) {
-        self.registry.lock().remove(self.tsih, &self.info);
+        self.registry.lock().remove(self.session_handle, &self.info);
     }
 }
 
@@ -162,7 +162,7 @@ enum RegisterStep {
     ReplaceFirst(Vec<ChosenSession>),
 }
 
-/// A session that is to end: its TSIH, its mailbox and the facts about it.
+/// A session that is to end: its handle, its mailbox and the facts about it.
 pub type ChosenSession = (u16, flume::Sender<SessionMessage>, Arc<SessionInfo>);
 
 /// The time that a replaced session has for an orderly end, before and after its fence is closed. A stalled core does
@@ -194,9 +194,9 @@ fn request_end(chosen: Vec<ChosenSession>, reason: EndReason) -> EndingSessions 
     let (done, ended) = flume::bounded(0);
     // Either the message arrives, or the session is gone. An unread message is dropped with the last sender, so none
     // of our senders may outlive the wait.
-    let ask = |(tsih, mailbox, info): ChosenSession| {
+    let ask = |(session_handle, mailbox, info): ChosenSession| {
         let _ = mailbox.send(SessionMessage::End { reason, done: done.clone() });
-        (tsih, info)
+        (session_handle, info)
     };
     EndingSessions { sessions: chosen.into_iter().map(ask).collect(), ended }
 }
@@ -215,7 +215,7 @@ impl Registry {
         mut may_replace: impl FnMut(&[ChosenSession]) -> Result<(), LoginError>,
     ) -> Result<SessionGuard, LoginError> {
         let mut wanted = match request.replaces {
-            Replaced::Session(tsih) => tsih,
+            Replaced::Session(session_handle) => session_handle,
             Replaced::Channels | Replaced::Nothing => 0,
         };
         let (mut kept, mut tries, mut replaced) = (None, 0, 0);
@@ -228,9 +228,9 @@ impl Registry {
                 continue;
             }
             match step? {
-                RegisterStep::Registered(tsih) => {
+                RegisterStep::Registered(session_handle) => {
                     let (registry, info) = (self.clone(), request.info.clone());
-                    return Ok(SessionGuard { registry, info, tsih, replaced });
+                    return Ok(SessionGuard { registry, info, session_handle, replaced });
                 }
                 RegisterStep::ReplaceFirst(old) => {
                     may_replace(&old)?;
@@ -255,7 +255,7 @@ impl Registry {
         let replaced = || table.sessions.iter().filter(|(_, entry)| request.replaces(entry));
         match (wanted, replaced().next()) {
             (0, _) => {}
-            (_, Some((tsih, old))) if *tsih == wanted => {
+            (_, Some((session_handle, old))) if *session_handle == wanted => {
                 if request.info.connection_id() != old.info.connection_id() {
                     return Err(LoginError::TooManyConnections);
                 }
@@ -269,13 +269,13 @@ impl Registry {
             return Ok(RegisterStep::ReplaceFirst(replaced));
         }
         let kept = kept.filter(|t| !table.sessions.contains_key(t));
-        let tsih = kept.or_else(|| table.free_tsih()).ok_or(LoginError::OutOfResources)?;
+        let session_handle = kept.or_else(|| table.free_handle()).ok_or(LoginError::OutOfResources)?;
         let RegisterRequest { key, mailbox, info, .. } = request;
         let (key, mailbox, info) = (key.clone(), mailbox.clone(), info.clone());
         let entry = SessionEntry { key, mailbox, info, place };
-        table.sessions.insert(tsih, entry);
-        table.last = tsih;
-        Ok(RegisterStep::Registered(tsih))
+        table.sessions.insert(session_handle, entry);
+        table.last = session_handle;
+        Ok(RegisterStep::Registered(session_handle))
     }
 
     /// Sends a message to every session except `except`, and waits until all of them have dropped its `done`.
@@ -283,7 +283,7 @@ impl Registry {
         let (done, ended) = flume::bounded(0);
         let others: Vec<_> = {
             let table = self.lock();
-            let chosen = table.sessions.iter().filter(|(tsih, _)| Some(**tsih) != except);
+            let chosen = table.sessions.iter().filter(|(session_handle, _)| Some(**session_handle) != except);
             chosen.map(|(_, entry)| entry.mailbox.clone()).collect()
         };
         for mailbox in others {
@@ -316,10 +316,10 @@ impl Registry {
         if lunar_runtime::either(is_over, fence_unresponsive(&sessions)).await {
             return;
         }
-        for (tsih, info) in &sessions {
+        for (session_handle, info) in &sessions {
             info.release_all();
-            if self.lock().remove(*tsih, info) {
-                tracing::warn!(tsih, initiator = %info.initiator, "replaced a session whose core does not respond");
+            if self.lock().remove(*session_handle, info) {
+                tracing::warn!(tsih = session_handle, initiator = %info.initiator, "replaced a session whose core does not respond");
             }
         }
     }
@@ -333,22 +333,22 @@ impl Registry {
         }
     }
 
-    /// The facts about the session with this TSIH, if there is one.
-    pub fn find(&self, tsih: u16) -> Option<Arc<SessionInfo>> {
-        self.lock().sessions.get(&tsih).map(|e| e.info.clone())
+    /// The facts about the session with this handle, if there is one.
+    pub fn find(&self, session_handle: u16) -> Option<Arc<SessionInfo>> {
+        self.lock().sessions.get(&session_handle).map(|e| e.info.clone())
     }
 
-    /// The facts about all sessions, by TSIH.
+    /// The facts about all sessions, by their handles.
     pub fn list(&self) -> Vec<(u16, Arc<SessionInfo>)> {
-        self.lock().sessions.iter().map(|(tsih, e)| (*tsih, e.info.clone())).collect()
+        self.lock().sessions.iter().map(|(session_handle, e)| (*session_handle, e.info.clone())).collect()
     }
 }
 
 impl SessionTable {
     /// Removes a session. False: the handle now belongs to a newer session.
-    fn remove(&mut self, tsih: u16, info: &Arc<SessionInfo>) -> bool {
-        let is_it = self.sessions.get(&tsih).is_some_and(|entry| Arc::ptr_eq(&entry.info, info));
-        is_it && self.sessions.remove(&tsih).is_some()
+    fn remove(&mut self, session_handle: u16, info: &Arc<SessionInfo>) -> bool {
+        let is_it = self.sessions.get(&session_handle).is_some_and(|entry| Arc::ptr_eq(&entry.info, info));
+        is_it && self.sessions.remove(&session_handle).is_some()
     }
 
     /// A slot for the session of a login, if the limits and the share of its address allow it. The sessions that it
@@ -373,7 +373,7 @@ impl SessionTable {
         AdmissionSlot::new(origin, limit, used, of_groups).filter(|_| of_name < per_name)
     }
 
-    fn free_tsih(&self) -> Option<u16> {
+    fn free_handle(&self) -> Option<u16> {
         (self.last..u16::MAX).map(|t| t + 1).chain(1..=self.last).find(|t| !self.sessions.contains_key(t))
     }
 }

@@ -72,7 +72,7 @@ impl TargetServer {
         &self.shared.portals
     }
 
-    /// The sessions, by TSIH.
+    /// The sessions, by their handles (in iSCSI TSIH).
     pub fn sessions(&self) -> Vec<(u16, Arc<SessionInfo>)> {
         self.shared.registry.list()
     }

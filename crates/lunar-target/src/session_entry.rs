@@ -95,12 +95,12 @@ fn instance_session(target: Option<&TargetNode>, info: &SessionInfo) -> Result<(
 /// Logs the start of a session.
 pub fn log_begin(shared: &ServerState, info: &SessionInfo, guard: &SessionGuard) {
     let SessionInfo { initiator, address, .. } = info;
-    let (tsih, user) = (guard.tsih, info.user.as_deref());
+    let (session_handle, user) = (guard.session_handle, info.user.as_deref());
     let Some(target) = &info.target else {
-        return tracing::debug!(%initiator, %address, user, tsih, "discovery");
+        return tracing::debug!(%initiator, %address, user, tsih = session_handle, "discovery");
     };
     if let Some(left_out) = shared.began.may_of(address.ip(), Instant::now()) {
-        tracing::info!(%initiator, %address, %target, user, tsih, left_out, "logged in");
+        tracing::info!(%initiator, %address, %target, user, tsih = session_handle, left_out, "logged in");
     }
 }
 
@@ -109,7 +109,7 @@ pub fn log_begin(shared: &ServerState, info: &SessionInfo, guard: &SessionGuard)
 pub fn log_end(
     shared: &ServerState,
     info: &SessionInfo,
-    tsih: u16,
+    session_handle: u16,
     end: Option<EndReason>,
     broken: Option<String>,
 ) {
@@ -117,10 +117,10 @@ pub fn log_end(
     let reason = end.map(|reason| reason.to_string()).or(broken).unwrap_or_else(closed);
     let SessionInfo { initiator, address, .. } = info;
     let Some(target) = &info.target else {
-        return tracing::debug!(%initiator, %address, tsih, reason, "discovery ended");
+        return tracing::debug!(%initiator, %address, tsih = session_handle, reason, "discovery ended");
     };
     if let Some(left_out) = shared.ended.may_of(address.ip(), Instant::now()) {
-        tracing::info!(%initiator, %address, %target, tsih, reason, left_out, "session ended");
+        tracing::info!(%initiator, %address, %target, tsih = session_handle, reason, left_out, "session ended");
     }
 }
 
@@ -174,7 +174,7 @@ mod tests {
             change(&target, &instance);
             assert_eq!(log_in(&target, count).await.err(), Some(error));
             assert!(first.messages.is_empty(), "nothing ended the session");
-            let listed = target.shared.registry.find(first.guard.tsih).expect("the session");
+            let listed = target.shared.registry.find(first.guard.session_handle).expect("the session");
             assert!(Arc::ptr_eq(&listed, &first.info));
         });
     }
@@ -185,10 +185,11 @@ mod tests {
             |_| {},
             async |target| {
                 let first = log_in(&target, target.count(peer(1))).await.expect("a session");
-                let tsih = first.guard.tsih;
-                for (wanted, error) in
-                    [(tsih, LoginError::TooManyConnections), (tsih + 1, LoginError::NoSuchSession)]
-                {
+                let session_handle = first.guard.session_handle;
+                for (wanted, error) in [
+                    (session_handle, LoginError::TooManyConnections),
+                    (session_handle + 1, LoginError::NoSuchSession),
+                ] {
                     let joins = log_in_again(&target, target.count(peer(1)), 1, Replaced::Session(wanted));
                     assert_eq!(joins.await.err(), Some(error));
                 }

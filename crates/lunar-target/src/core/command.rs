@@ -14,13 +14,13 @@ pub enum Cdb {
 /// A SCSI command: what the core needs until the command ends.
 #[derive(Clone, Debug)]
 pub struct ScsiCommand {
-    /// Identifies the command within its I_T nexus (in iSCSI the Initiator Task Tag).
+    /// Identifies the command within its I_T nexus.
     pub tag: u32,
     /// Index of the connection that received the command and sends its response.
     pub connection: u16,
     /// The LUN field (SAM-5 section 4.7).
     pub lun: u64,
-    /// Position in the order of the initiator's commands, modulo 2^32 (in iSCSI CmdSN).
+    /// Position in the order of the initiator's commands, modulo 2^32.
     pub sequence: u32,
     /// The command is immediate: delivered outside that order.
     pub immediate: bool,

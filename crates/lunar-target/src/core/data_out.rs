@@ -77,7 +77,7 @@ impl<F: FrontEnd> State<F> {
             buffers,
             wanted,
             transfer_base: self.transfer_base,
-            has_digest_error: false,
+            is_damaged: false,
             is_out_of_memory: false,
             has_progressed: true,
             idle_checks: 0,
@@ -219,7 +219,7 @@ impl<F: FrontEnd> State<F> {
         receiving.buffers.take_range(segment.offset, segment.len)
     }
 
-    /// Processes data that have arrived. `intact`: the data digest matches, or there is none.
+    /// Processes data that have arrived. `intact`: they were not damaged on the way.
     pub fn receive_data(
         &mut self,
         origin: DataOutId,
@@ -306,7 +306,7 @@ fn index_of(transfer: Option<u32>, base: u32) -> Option<Option<u16>> {
 impl DataOutTransfer {
     /// The failure that keeps the command from running or continuing.
     pub fn failure(&self) -> Option<CommandError> {
-        match (self.has_digest_error, self.sequencer.failure()) {
+        match (self.is_damaged, self.sequencer.failure()) {
             (true, _) => Some(Sense::CRC_ERROR.into()),
             (false, Some(failure)) => Some(sense_of(failure).into()),
             (false, None) => self.is_out_of_memory.then(|| Status::TaskSetFull.into()),
@@ -340,10 +340,10 @@ impl DataOutTransfer {
         !self.is_out_of_memory
     }
 
-    /// Records the result of a digest check. After a digest error no further chunk is requested.
+    /// Records whether data arrived intact. After damaged data no further chunk is requested.
     fn checked(&mut self, intact: bool) {
-        self.has_digest_error |= !intact;
-        if self.has_digest_error && self.is_chunked {
+        self.is_damaged |= !intact;
+        if self.is_damaged && self.is_chunked {
             self.sequencer.stop();
         }
     }
@@ -369,7 +369,7 @@ mod tests {
             buffers: DataOutBuffers::default(),
             wanted: 4096,
             transfer_base: 0,
-            has_digest_error: false,
+            is_damaged: false,
             is_out_of_memory: false,
             has_progressed: true,
             idle_checks: 0,

@@ -39,8 +39,8 @@ pub struct NexusParams {
     pub login_context: LoginContext,
     /// The part of the session that other cores see.
     pub info: Arc<SessionInfo>,
-    /// Its handle in the registry (in iSCSI TSIH).
-    pub tsih: u16,
+    /// Its handle in the registry.
+    pub session_handle: u16,
 }
 
 /// An I_T nexus. It lives on one core, in an [`Rc`] that its tasks share.
@@ -60,7 +60,7 @@ pub struct State<F: FrontEnd> {
     pub(super) shared: Arc<ServerState>,
     pub(super) info: Arc<SessionInfo>,
     pub(super) login_context: LoginContext,
-    pub(super) tsih: u16,
+    pub(super) session_handle: u16,
     pub(super) pool: Pool,
     pub(super) luns: NexusLuns,
     /// Commands that did not complete at once, by tag.
@@ -116,7 +116,7 @@ fn luns_of(shared: &ServerState, info: &SessionInfo, login_context: &LoginContex
 impl<F: FrontEnd> ItNexus<F> {
     /// The nexus of a logged-in session.
     pub fn new(params: NexusParams, front: F) -> Rc<ItNexus<F>> {
-        let NexusParams { shared, login_context, info, tsih } = params;
+        let NexusParams { shared, login_context, info, session_handle } = params;
         let pool = shared.pool.share_of(&owner_of(&info));
         Rc::new_cyclic(|me| ItNexus {
             fence: info.fence.clone(),
@@ -129,7 +129,7 @@ impl<F: FrontEnd> ItNexus<F> {
                 shared,
                 info,
                 login_context,
-                tsih,
+                session_handle,
                 pool,
                 tasks: TaskTable::default(),
                 indeterminate: IndeterminateTasks::default(),

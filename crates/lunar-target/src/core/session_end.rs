@@ -66,5 +66,5 @@ async fn close_all<F: SessionEnd>(nexus: &ItNexus<F>) {
 
 fn log<F: FrontEnd>(nexus: &ItNexus<F>, broken: Option<String>) {
     let state = nexus.state();
-    session_entry::log_end(&state.shared, &state.info, state.tsih, state.end_reason(), broken);
+    session_entry::log_end(&state.shared, &state.info, state.session_handle, state.end_reason(), broken);
 }

@@ -14,7 +14,7 @@
 //! | the connection | commands that have not started |
 //! |---|---|
 //! | was reset, or the kernel has given it up | are dropped |
-//! | is closed, and its last PDU is a Logout | run |
+//! | is closed, and its last message is a logout | run |
 //! | is closed otherwise | are dropped |
 //! | has ended, over RDMA | are dropped |
 //! | is replaced by another login | are dropped; the login waits for commands that have begun |

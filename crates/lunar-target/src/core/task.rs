@@ -17,8 +17,8 @@ pub enum AbortResponse {
     None,
     /// TASK ABORTED: another nexus aborted it, and TAS is set.
     TaskAborted,
-    /// SNACK REJECTED: the initiator requested a retransmission, which the target does not support.
-    SnackRejected,
+    /// CHECK CONDITION: the initiator requested a retransmission, which the target does not support.
+    RetransmissionRefused,
 }
 
 impl AbortResponse {
@@ -27,7 +27,7 @@ impl AbortResponse {
         match self {
             AbortResponse::None => None,
             AbortResponse::TaskAborted => Some(Status::TaskAborted.into()),
-            AbortResponse::SnackRejected => Some(Sense::SNACK_REJECTED.into()),
+            AbortResponse::RetransmissionRefused => Some(Sense::SNACK_REJECTED.into()),
         }
     }
 }
@@ -42,8 +42,8 @@ pub struct DataOutTransfer {
     pub wanted: u32,
     /// Upper bits of its transfer tags.
     pub transfer_base: u32,
-    /// Whether a data digest did not match.
-    pub has_digest_error: bool,
+    /// Whether data arrived damaged.
+    pub is_damaged: bool,
     /// Whether the pool had no room when the data arrived.
     pub is_out_of_memory: bool,
     /// Whether data have arrived since the last check.

@@ -206,7 +206,7 @@ impl<F: FrontEnd> ItNexus<F> {
     }
 
     /// Waits for tasks of this session. Waits only for a limited time for their requested data, because hosts may not
-    /// send them after the function, although FastAbort was not negotiated. False: a remote target may still execute
+    /// send them after the function, although they must. False: a remote target may still execute
     /// one of the tasks.
     async fn wait_for_own(&self, serials: &[u64], scope: &AbortScope) -> bool {
         if compio::time::timeout(DATA_TIMEOUT, self.wait_for(serials)).await.is_err() {
@@ -219,13 +219,13 @@ impl<F: FrontEnd> ItNexus<F> {
     /// Aborts the tasks of other sessions. False: a remote target may still execute one of them.
     async fn abort_others(&self, scope: AbortScope) -> bool {
         let (shared, from) = self.origin();
-        let tsih = self.state().tsih;
+        let session_handle = self.state().session_handle;
         let (is_elsewhere, indeterminate) = (scope.is_elsewhere(), Indeterminate::default());
         let message = |done| {
             let (scope, from, indeterminate) = (scope.clone(), from.clone(), indeterminate.clone());
             SessionMessage::Abort { scope, from, indeterminate, done }
         };
-        let ended = shared.registry.broadcast(Some(tsih), message);
+        let ended = shared.registry.broadcast(Some(session_handle), message);
         let in_time = match is_elsewhere {
             true => compio::time::timeout(REMOTE_TIMEOUT, ended).await.is_ok(),
             false => {
@@ -386,7 +386,7 @@ impl<F: FrontEnd> State<F> {
         is_over || self.luns.used().any(|h| scope.covers(&h.unit, h.nexus.id()))
     }
 
-    /// Reports to an initiator with FastAbort the logical units whose tasks are aborted (RFC 7143 section 4.2.3.4).
+    /// Reports the logical units whose tasks are aborted to an initiator that need not send requested data.
     fn report_termination(&mut self, chosen: impl Fn(&Task) -> bool) {
         if self.front.waits_for_data() {
             return;

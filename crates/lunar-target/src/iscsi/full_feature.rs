@@ -35,7 +35,10 @@ impl RunningSession {
     pub fn start(opened: OpenedSession) -> RunningSession {
         let session = IscsiSession::new(&opened);
         let OpenedSession { shared, connection, login_context, info, guard, messages, count, .. } = opened;
-        let nexus = ItNexus::new(NexusParams { shared, login_context, info, tsih: guard.tsih }, session);
+        let nexus = ItNexus::new(
+            NexusParams { shared, login_context, info, session_handle: guard.session_handle },
+            session,
+        );
         lunar_runtime::spawn(messages::serve(Rc::downgrade(&nexus), messages));
         let first = open(&nexus, connection);
         RunningSession { nexus, first, guard, count }

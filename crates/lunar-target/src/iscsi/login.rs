@@ -118,7 +118,7 @@ async fn negotiate(
             return Ok(None);
         }
     };
-    let pdu = machine.accept(entered.guard.tsih, entered.depth);
+    let pdu = machine.accept(entered.guard.session_handle, entered.depth);
     let transport = fresh.accept(&pdu, &parameters, entered.depth).await?;
     session_entry::log_begin(shared, &entered.info, &entered.guard);
     let connection = connection(&machine, transport, addresses, &parameters);

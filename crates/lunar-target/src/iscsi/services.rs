@@ -92,7 +92,7 @@ impl PduDispatcher<'_> {
         let is_data = header.flags() & 0x0f == 0;
         self.reject(RejectReason::Snack, header, ahs);
         if is_data {
-            self.state.abort_tag(header.itt(), AbortResponse::SnackRejected);
+            self.state.abort_tag(header.itt(), AbortResponse::RetransmissionRefused);
         }
     }
 }

@@ -53,7 +53,8 @@ pub async fn run(
 ) {
     let RegisteredSession { info, guard, messages, count, .. } = entered;
     let conn = Rc::new(conn);
-    let params = NexusParams { shared: shared.clone(), login_context, info, tsih: guard.tsih };
+    let params =
+        NexusParams { shared: shared.clone(), login_context, info, session_handle: guard.session_handle };
     let nexus = ItNexus::new(params, session(conn.clone()));
     let _ = conn.nexus.set(Rc::downgrade(&nexus));
     lunar_runtime::spawn(messages::serve(Rc::downgrade(&nexus), messages));
