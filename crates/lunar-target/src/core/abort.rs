@@ -46,13 +46,8 @@ impl<F: FrontEnd> State<F> {
         for task in self.tasks.values_mut().filter(|t| scope(t)) {
             serials.push(task.serial);
             let how = *task.aborted.get_or_insert(how);
-            if let Some(r) = &mut task.receiving {
-                r.sequencer.stop();
-                r.is_abandoned |= !wait;
-                // A launched task ends on its own.
-                if !r.is_launched && (!wait || r.sequencer.is_complete()) {
-                    idle.push((task.command.tag, how));
-                }
+            if task.receiving.as_mut().is_some_and(|r| r.abort(wait)) {
+                idle.push((task.command.tag, how));
             }
         }
         idle.into_iter().for_each(|(tag, how)| self.end_aborted(tag, how));

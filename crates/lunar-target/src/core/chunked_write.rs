@@ -26,11 +26,11 @@
 
 use super::command::{ScsiCommand, TaskAttribute};
 use super::data_out_buffers::{BUFFERS, CHUNK_LEN};
+use super::data_out_transfer::DataOutTransfer;
 use super::execution::{ExecutionGuards, TaskExecution};
 use super::front_end::FrontEnd;
 use super::nexus::{ItNexus, State};
 use super::stale::WaitTracker;
-use super::task::DataOutTransfer;
 use crate::LogicalUnit;
 use crate::exec::{self, ExecutionOutput, ExecutionResult};
 use lunar_runtime::{Buf, Pool};
@@ -63,31 +63,6 @@ pub struct WriteRange {
     pub stable: bool,
 }
 
-impl DataOutTransfer {
-    /// Whether the next chunk has arrived, or never will.
-    fn has_chunk(&self) -> bool {
-        self.failure().is_some() || self.buffers.is_filled(self.sequencer.arrived())
-    }
-
-    /// Whether the command receives its data in chunks, and the first one has arrived.
-    pub fn may_begin(&self) -> bool {
-        self.is_chunked && self.failure().is_none() && self.has_chunk()
-    }
-
-    /// Whether the waiting task can continue.
-    pub fn has_news(&self) -> bool {
-        self.has_chunk() || self.sequencer.is_complete()
-    }
-
-    /// Takes one more buffer if this command has too few and the pool has one.
-    pub fn grow(&mut self, pool: &Pool) {
-        if self.is_chunked {
-            self.buffers.grow(pool, self.wanted);
-            self.sequencer.allow(self.buffers.end());
-        }
-    }
-}
-
 impl<F: FrontEnd> State<F> {
     /// The Data-Out of a task that was not aborted.
     fn receiving_of(&mut self, tag: u32, serial: u64) -> Option<&mut DataOutTransfer> {
@@ -98,17 +73,12 @@ impl<F: FrontEnd> State<F> {
     fn discard_rest(&mut self, tag: u32, serial: u64) {
         let task = self.tasks.find_mut(tag, serial);
         if let Some(receiving) = task.and_then(|t| t.receiving.as_mut()) {
-            receiving.sequencer.stop();
-            receiving.buffers = Default::default();
+            receiving.discard_rest();
         }
     }
 
     fn take_chunk(&mut self, tag: u32, serial: u64) -> Result<Buf, CommandError> {
-        let receiving = self.receiving_of(tag, serial).ok_or_else(exec::aborted_failure)?;
-        match receiving.failure() {
-            Some(failure) => Err(failure),
-            None => receiving.buffers.take().ok_or(Sense::INTERNAL_FAILURE.into()),
-        }
+        self.receiving_of(tag, serial).ok_or_else(exec::aborted_failure)?.take_chunk()
     }
 }
 
@@ -127,8 +97,7 @@ impl<F: FrontEnd> ItNexus<F> {
     fn chunk_written(self: &Rc<Self>, tag: u32, serial: u64, buf: Buf) {
         let mut state = self.state();
         let Some(receiving) = state.receiving_of(tag, serial) else { return };
-        receiving.buffers.reuse(buf, receiving.wanted);
-        receiving.grow(self.pool());
+        receiving.reuse(buf, self.pool());
         state.request_more(tag);
         drop(state);
         F::flush(self);
@@ -140,8 +109,7 @@ impl<F: FrontEnd> ItNexus<F> {
         self.state().discard_rest(tag, serial);
         self.wait_until(|s| {
             let task = s.tasks.find(tag, serial);
-            let left = |r: &DataOutTransfer| r.is_abandoned || r.sequencer.is_complete();
-            task.and_then(|t| t.receiving.as_ref()).is_none_or(left)
+            task.and_then(|t| t.receiving.as_ref()).is_none_or(DataOutTransfer::may_end)
         })
         .await;
     }

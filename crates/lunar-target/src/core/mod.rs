@@ -13,6 +13,8 @@ mod cut_through;
 pub mod data_in;
 mod data_out;
 mod data_out_buffers;
+mod data_out_requests;
+mod data_out_transfer;
 mod direct_io;
 mod execution;
 mod front_end;

@@ -1,5 +1,6 @@
 //! An I_T nexus: the SCSI state of a session of any transport. It lives on one core.
 
+use super::data_out_requests::DataOutRequests;
 use super::front_end::FrontEnd;
 use super::function_state::{FunctionCount, IndeterminateTasks};
 use super::lun_map::NexusLuns;
@@ -69,12 +70,8 @@ pub struct State<F: FrontEnd> {
     pub(super) indeterminate: IndeterminateTasks,
     /// Task management functions that have not ended.
     pub(super) functions: FunctionCount,
-    /// Upper bits of the tag of the latest transfer.
-    pub(super) transfer_base: u32,
-    /// Number of requests for data that were sent.
-    pub(super) requests: u64,
-    /// Whether the timer for outstanding data is running.
-    pub(super) is_data_timer_running: bool,
+    /// The requests for data of the tasks.
+    pub(super) requests: DataOutRequests,
     /// Set while received bytes are parsed that arrived before a task management function of another session, with
     /// its scope: commands within the scope end with BUSY, and no command completes at once.
     pub(super) busy_scope: Option<AbortScope>,
@@ -134,9 +131,7 @@ impl<F: FrontEnd> ItNexus<F> {
                 tasks: TaskTable::default(),
                 indeterminate: IndeterminateTasks::default(),
                 functions: FunctionCount::default(),
-                transfer_base: 0,
-                requests: 0,
-                is_data_timer_running: false,
+                requests: DataOutRequests::default(),
                 busy_scope: None,
                 phase: SessionPhase::Running,
                 end: None,

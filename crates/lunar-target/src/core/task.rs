@@ -1,10 +1,9 @@
 //! Tasks: SCSI commands that did not complete at once.
 
 use super::command::ScsiCommand;
-use super::data_out_buffers::DataOutBuffers;
+use super::data_out_transfer::DataOutTransfer;
 use super::response::DataInProgress;
 use crate::LogicalUnit;
-use lunar_proto::transfer::DataOutSequencer;
 use lunar_scsi::{CommandError, NexusId, PlanResult};
 use lunar_wire::scsi::{Sense, Status};
 use std::sync::Arc;
@@ -30,38 +29,6 @@ impl AbortResponse {
             AbortResponse::RetransmissionRefused => Some(Sense::SNACK_REJECTED.into()),
         }
     }
-}
-
-/// The Data-Out of a task, while it arrives.
-pub struct DataOutTransfer {
-    /// The bytes that have arrived, and the bytes to request next.
-    pub sequencer: DataOutSequencer,
-    /// The buffers for the data.
-    pub buffers: DataOutBuffers,
-    /// Bytes that the command needs.
-    pub wanted: u32,
-    /// Upper bits of its transfer tags.
-    pub transfer_base: u32,
-    /// Whether data arrived damaged.
-    pub is_damaged: bool,
-    /// Whether the pool had no room when the data arrived.
-    pub is_out_of_memory: bool,
-    /// Whether data have arrived since the last check.
-    pub has_progressed: bool,
-    /// Number of consecutive checks without new data.
-    pub idle_checks: u32,
-    /// Number of checks at which data were missing.
-    pub checks: u32,
-    /// Number of checks after which the data are overdue; 0: not known yet.
-    pub max_checks: u32,
-    /// The number of this transfer's latest request, among all requests of the session.
-    pub last_request: u64,
-    /// Whether the data arrive chunk by chunk.
-    pub is_chunked: bool,
-    /// Whether the command was launched; it then ends this transfer.
-    pub is_launched: bool,
-    /// Whether the command ends without the requested data.
-    pub is_abandoned: bool,
 }
 
 /// A command that did not complete at once.
@@ -95,7 +62,7 @@ pub struct Task {
 impl Task {
     /// The serial and the Data-Out of the task, if the initiator still has to send data.
     pub fn waits_for_data(&mut self) -> Option<(u64, &mut DataOutTransfer)> {
-        let receiving = self.receiving.as_mut().filter(|receiving| receiving.sequencer.is_awaited());
+        let receiving = self.receiving.as_mut().filter(|receiving| receiving.is_awaited());
         receiving.map(|receiving| (self.serial, receiving))
     }
 }
