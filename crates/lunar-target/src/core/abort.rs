@@ -7,23 +7,23 @@ use super::task::{AbortResponse, Task};
 impl<F: FrontEnd> State<F> {
     /// Number of tasks that have not ended.
     pub fn task_count(&self) -> usize {
-        self.tasks.len()
+        self.tasks().len()
     }
 
     /// Whether a task has this tag.
     #[inline]
     pub fn has_task(&self, tag: u32) -> bool {
-        !self.tasks.is_empty() && self.tasks.get(tag).is_some()
+        !self.tasks().is_empty() && self.tasks().get(tag).is_some()
     }
 
     /// Whether the task was aborted or has ended.
     pub(super) fn is_aborted(&self, tag: u32, serial: u64) -> bool {
-        self.tasks.find(tag, serial).is_none_or(|task| task.aborted.is_some())
+        self.tasks().find(tag, serial).is_none_or(|task| task.aborted.is_some())
     }
 
     /// Removes a task, which the caller completes.
     pub(super) fn remove(&mut self, tag: u32) -> Option<Task> {
-        let task = self.tasks.remove(tag)?;
+        let task = self.tasks_mut().remove(tag)?;
         self.count_ordered(&task.command, task.lu_nexus.as_ref(), -1);
         if let (Some((unit, _)), Some(Err(unreported))) = (&task.lu_nexus, &task.answer) {
             self.restore_attention(&task.command, unit, unreported);
@@ -43,7 +43,7 @@ impl<F: FrontEnd> State<F> {
         wait: bool,
     ) -> Vec<u64> {
         let (mut serials, mut idle) = (Vec::new(), Vec::new());
-        for task in self.tasks.values_mut().filter(|t| scope(t)) {
+        for task in self.tasks_mut().values_mut().filter(|t| scope(t)) {
             serials.push(task.serial);
             let how = *task.aborted.get_or_insert(how);
             if task.receiving.as_mut().is_some_and(|r| r.abort(wait)) {

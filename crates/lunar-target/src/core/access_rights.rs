@@ -14,7 +14,7 @@ impl<F: FrontEnd> State<F> {
     /// SET and resets require write access. TARGET COLD RESET ends every session of the target, so it requires access
     /// to all LUNs.
     pub(super) fn may_manage(&self, function: Function, field: u64) -> bool {
-        let map = self.luns.map();
+        let map = self.lun_map();
         let writes_all = || map.values().all(|visible| !visible.read_only);
         match function {
             Function::ClearTaskSet | Function::LunReset => {
@@ -29,9 +29,9 @@ impl<F: FrontEnd> State<F> {
 
     /// Whether every logical unit of the target is among the LUNs of this session.
     fn sees_whole_target(&self) -> bool {
-        let config = self.shared.config();
-        let target = self.info.target.as_ref().and_then(|name| config.targets.get(name));
-        let sees = |unit: &Arc<LogicalUnit>| self.luns.map().values().any(|v| Arc::ptr_eq(&v.unit, unit));
+        let config = self.shared().config();
+        let target = self.info().target.as_ref().and_then(|name| config.targets.get(name));
+        let sees = |unit: &Arc<LogicalUnit>| self.lun_map().values().any(|v| Arc::ptr_eq(&v.unit, unit));
         target.is_some_and(|target| target.luns.values().all(sees))
     }
 }

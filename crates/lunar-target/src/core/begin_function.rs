@@ -40,13 +40,13 @@ impl<F: FrontEnd> State<F> {
         if let Some(refusal) = self.refuses(request.function, request.lun) {
             return Err(FunctionRefusal::Answered(refusal));
         }
-        if self.functions.is_full() {
+        if self.functions_mut().is_full() {
             return Err(FunctionRefusal::TooMany);
         }
         let Some(nexus) = self.nexus() else { return Ok(()) };
         // With a closed fence, another core has ended the session, which answers nothing more.
         let Some(under_way) = fence::enter(nexus.fence().clone()) else { return Ok(()) };
-        self.functions.begin();
+        self.functions_mut().begin();
         lunar_runtime::spawn(async move {
             let _under_way = under_way;
             nexus.run_function(request, reply).await;
@@ -65,7 +65,7 @@ impl<F: FrontEnd> ItNexus<F> {
         let managed = self.manage(request).await;
         {
             let mut state = self.state();
-            state.functions.end();
+            state.functions_mut().end();
             if state.phase() != SessionPhase::Ended {
                 reply(&mut state, managed);
             }

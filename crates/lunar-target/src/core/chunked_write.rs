@@ -66,12 +66,12 @@ pub struct WriteRange {
 impl<F: FrontEnd> State<F> {
     /// The Data-Out of a task that was not aborted.
     fn receiving_of(&mut self, tag: u32, serial: u64) -> Option<&mut DataOutTransfer> {
-        let task = self.tasks.find_mut(tag, serial).filter(|t| t.aborted.is_none())?;
+        let task = self.tasks_mut().find_mut(tag, serial).filter(|t| t.aborted.is_none())?;
         task.receiving.as_mut()
     }
 
     fn discard_rest(&mut self, tag: u32, serial: u64) {
-        let task = self.tasks.find_mut(tag, serial);
+        let task = self.tasks_mut().find_mut(tag, serial);
         if let Some(receiving) = task.and_then(|t| t.receiving.as_mut()) {
             receiving.discard_rest();
         }
@@ -86,7 +86,7 @@ impl<F: FrontEnd> ItNexus<F> {
     /// Waits for the next chunk of a task's data.
     async fn next_chunk(&self, tag: u32, serial: u64) -> Result<Buf, CommandError> {
         self.wait_until(|s| {
-            let task = s.tasks.find(tag, serial).filter(|t| t.aborted.is_none());
+            let task = s.tasks().find(tag, serial).filter(|t| t.aborted.is_none());
             task.and_then(|t| t.receiving.as_ref()).is_none_or(DataOutTransfer::has_chunk)
         })
         .await;
@@ -108,7 +108,7 @@ impl<F: FrontEnd> ItNexus<F> {
     pub async fn wait_for_requested_data(&self, tag: u32, serial: u64) {
         self.state().discard_rest(tag, serial);
         self.wait_until(|s| {
-            let task = s.tasks.find(tag, serial);
+            let task = s.tasks().find(tag, serial);
             task.and_then(|t| t.receiving.as_ref()).is_none_or(DataOutTransfer::may_end)
         })
         .await;

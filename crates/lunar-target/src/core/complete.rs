@@ -188,9 +188,9 @@ impl<F: FrontEnd> State<F> {
     #[inline]
     pub(super) fn complete(&mut self, c: &ScsiCommand, completion: Completion) {
         self.count(&completion);
-        self.front.release(c);
+        self.front_mut().release(c);
         if let Completion::Responded(result) = completion {
-            self.front.respond(c, result.response(c));
+            self.front_mut().respond(c, result.response(c));
         }
     }
 
@@ -206,7 +206,7 @@ impl<F: FrontEnd> State<F> {
 
     #[inline]
     fn count(&self, completion: &Completion) {
-        let counters = &self.info.counters;
+        let counters = &self.info().counters;
         counters.commands.add(1);
         if let Some(waited) = completion.waited() {
             self.record_front_latency(waited);
@@ -236,13 +236,13 @@ impl<F: FrontEnd> State<F> {
 
     /// Counts a command that did not end with GOOD, and the Data-In that was sent before.
     fn count_failure(&self, sent: DataInProgress) {
-        self.info.counters.failures.add(1);
-        self.info.counters.read_bytes.add(sent.bytes as u64);
+        self.info().counters.failures.add(1);
+        self.info().counters.read_bytes.add(sent.bytes as u64);
     }
 
     /// Records the time from the arrival of a command to its execution.
     fn record_front_latency(&self, waited: Duration) {
-        if let Some(instance_session) = self.info.instance_session.get() {
+        if let Some(instance_session) = self.info().instance_session.get() {
             instance_session.instance().front.add(waited);
         }
     }

@@ -4,7 +4,7 @@
 use super::data_in::DataIn;
 use super::execution::TaskExecution;
 use super::front_end::FrontEnd;
-use super::nexus::State;
+use super::nexus::TransferParts;
 use crate::LogicalUnit;
 use crate::exec::{self, ExecutionOutput, ExecutionResult};
 use lunar_runtime::Buf;
@@ -133,7 +133,7 @@ impl<F: FrontEnd> TaskExecution<F> {
         if state.is_aborted(tag, self.serial) {
             return;
         }
-        let State { tasks, front, .. } = &mut *state;
+        let TransferParts { tasks, front, .. } = state.transfer_parts();
         let Some(task) = tasks.find_mut(tag, self.serial) else { return };
         let len = part.len();
         task.sent = front.data_in(&self.command, DataIn::Buf(part, len), task.sent);

@@ -11,7 +11,7 @@ use super::complete::{CommandResult, Completion};
 use super::data_out_buffers::CHUNK_LEN;
 use super::data_out_transfer::{CHECKS_PER_TIMEOUT, DataOutTransfer, FirstData, is_late};
 use super::front_end::FrontEnd;
-use super::nexus::{ItNexus, SessionPhase, State};
+use super::nexus::{ItNexus, SessionPhase, State, TransferParts};
 use super::task::{AbortResponse, Task};
 use super::transfer::{DataOutId, DataOutResult};
 use crate::end_reason::EndReason;
@@ -19,7 +19,7 @@ use lunar_proto::transfer::{DataOutSegment, DataOutSequencer};
 use lunar_runtime::{Buf, Pool, ReceivedData};
 use lunar_scsi::{CommandError, PlanResult};
 use lunar_wire::scsi::{Sense, Status};
-use std::rc::Weak;
+use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
 impl<F: FrontEnd> State<F> {
@@ -38,7 +38,7 @@ impl<F: FrontEnd> State<F> {
         };
         let wanted = needed.min(c.data_out_len());
         let immediate = data.bytes().len();
-        let rules = self.front.data_out_rules();
+        let rules = self.front().data_out_rules();
         let mut sequencer =
             DataOutSequencer::new(c.data_out_len(), wanted, immediate as u32, c.has_unsolicited, &rules);
         // Unsolicited data must fit into the first chunk.
@@ -51,10 +51,11 @@ impl<F: FrontEnd> State<F> {
             None
         });
         let first = FirstData { wanted, buf, is_chunked };
-        let mut receiving = DataOutTransfer::new(sequencer, first, &mut self.requests);
+        let TransferParts { requests, front, pool, .. } = self.transfer_parts();
+        let mut receiving = DataOutTransfer::new(sequencer, first, requests);
         // The first buffer is available.
-        if immediate > 0 || self.front.fetches_data() {
-            receiving.grow(&self.pool);
+        if immediate > 0 || front.fetches_data() {
+            receiving.grow(pool);
         }
         receiving
     }
@@ -66,11 +67,11 @@ impl<F: FrontEnd> State<F> {
             ReceivedData::Buf(b) if b.len() == wanted && b.is_pooled() => Ok(Some(b)),
             // Data that are only announced take no memory yet. A front end that fetches data itself needs the buffer
             // now.
-            data if data.bytes().is_empty() && !self.front.fetches_data() => {
-                self.pool.promise(wanted).map(Some).ok_or(Status::TaskSetFull.into())
+            data if data.bytes().is_empty() && !self.front().fetches_data() => {
+                self.pool().promise(wanted).map(Some).ok_or(Status::TaskSetFull.into())
             }
             data => {
-                let mut buf = self.pool.try_get(wanted).ok_or(Status::TaskSetFull)?;
+                let mut buf = self.pool().try_get(wanted).ok_or(Status::TaskSetFull)?;
                 let n = data.bytes().len().min(wanted);
                 buf[..n].copy_from_slice(&data.bytes()[..n]);
                 Ok(Some(buf))
@@ -80,7 +81,7 @@ impl<F: FrontEnd> State<F> {
 
     /// Requests more data for a task, or launches the task when all data have arrived.
     pub fn progress(&mut self, tag: u32) {
-        let Some(task) = self.tasks.get_mut(tag) else { return };
+        let Some(task) = self.tasks_mut().get_mut(tag) else { return };
         let Some(receiving) = &mut task.receiving else { return };
         if receiving.is_launched() {
             return self.notify_progress(tag);
@@ -104,7 +105,7 @@ impl<F: FrontEnd> State<F> {
     /// Handles data that arrived for a running task.
     fn notify_progress(&mut self, tag: u32) {
         self.request_more(tag);
-        let receiving = self.tasks.get(tag).and_then(|task| task.receiving.as_ref());
+        let receiving = self.tasks().get(tag).and_then(|task| task.receiving.as_ref());
         if receiving.is_some_and(DataOutTransfer::has_news) {
             self.notify();
         }
@@ -112,16 +113,21 @@ impl<F: FrontEnd> State<F> {
 
     /// Requests the data that are due.
     pub(super) fn request_more(&mut self, tag: u32) {
-        if self.requests.needs_timer() {
-            lunar_runtime::spawn(data_out_timer(
-                self.me.clone(),
-                self.login_context.config.session.data_out_timeout / CHECKS_PER_TIMEOUT,
-            ));
+        self.start_timer();
+        let TransferParts { tasks, requests, front, .. } = self.transfer_parts();
+        let Some(Task { command, receiving: Some(r), .. }) = tasks.get_mut(tag) else { return };
+        while let Some(request) = r.next_request(requests) {
+            front.request_data(command, request);
         }
-        loop {
-            let Some(Task { command, receiving: Some(r), .. }) = self.tasks.get_mut(tag) else { return };
-            let Some(request) = r.next_request(&mut self.requests) else { return };
-            self.front.request_data(command, request);
+    }
+
+    /// Starts the timer for outstanding data, unless it is running.
+    fn start_timer(&mut self) {
+        if self.transfer_parts().requests.needs_timer()
+            && let Some(nexus) = self.nexus()
+        {
+            let timeout = self.login_context().config.session.data_out_timeout;
+            lunar_runtime::spawn(data_out_timer(Rc::downgrade(&nexus), timeout / CHECKS_PER_TIMEOUT));
         }
     }
 
@@ -145,7 +151,7 @@ impl<F: FrontEnd> State<F> {
     fn check_data_out(&mut self) -> Option<bool> {
         // Data cannot arrive while the target does not receive.
         let is_full = self.is_full();
-        let mut waiting: Vec<_> = self.tasks.values_mut().filter_map(Task::waits_for_data).collect();
+        let mut waiting: Vec<_> = self.tasks_mut().values_mut().filter_map(Task::waits_for_data).collect();
         let missing_bytes = waiting.iter().map(|(_, receiving)| u64::from(receiving.missing_bytes())).sum();
         let mut is_slow = false;
         for (_, receiving) in &mut waiting {
@@ -157,15 +163,16 @@ impl<F: FrontEnd> State<F> {
     /// Whether a task waits for data of this transfer. A transfer of an earlier task with the same tag does not
     /// count.
     pub fn is_awaiting(&self, tag: u32, transfer: u32) -> bool {
-        let receiving = self.tasks.get(tag).and_then(|task| task.receiving.as_ref());
+        let receiving = self.tasks().get(tag).and_then(|task| task.receiving.as_ref());
         receiving.is_some_and(|r| r.has_transfer(transfer))
     }
 
     /// The buffer of the task, and the offset in it, where these data belong; None if no task waits for them.
     pub fn placement_buffer(&mut self, origin: DataOutId, segment: DataOutSegment) -> Option<(Buf, usize)> {
-        let task = self.tasks.get_mut(origin.tag)?;
+        let TransferParts { tasks, pool, .. } = self.transfer_parts();
+        let task = tasks.get_mut(origin.tag)?;
         let is_of_lun = origin.lun == task.command.lun;
-        task.receiving.as_mut()?.placement(origin.transfer, is_of_lun, segment, &self.pool)
+        task.receiving.as_mut()?.placement(origin.transfer, is_of_lun, segment, pool)
     }
 
     /// Processes data that have arrived. `intact`: they were not damaged on the way.
@@ -176,9 +183,10 @@ impl<F: FrontEnd> State<F> {
         data: ReceivedData<'_>,
         intact: bool,
     ) -> DataOutResult {
-        let Some(Task { command, receiving: Some(r), .. }) = self.tasks.get_mut(origin.tag) else {
+        let TransferParts { tasks, requests, pool, .. } = self.transfer_parts();
+        let Some(Task { command, receiving: Some(r), .. }) = tasks.get_mut(origin.tag) else {
             // Data that were requested before their task was aborted may still arrive. Ignore them.
-            let may_come = origin.transfer.is_some_and(|transfer| self.requests.may_have_begun(transfer));
+            let may_come = origin.transfer.is_some_and(|transfer| requests.may_have_begun(transfer));
             return if may_come { DataOutResult::Ignored } else { DataOutResult::Invalid };
         };
         match data {
@@ -188,7 +196,7 @@ impl<F: FrontEnd> State<F> {
                 }
             }
             data => {
-                if !r.take(origin.transfer, origin.lun == command.lun, segment, &data, &self.pool) {
+                if !r.take(origin.transfer, origin.lun == command.lun, segment, &data, pool) {
                     return DataOutResult::Invalid;
                 }
             }
@@ -209,11 +217,11 @@ async fn data_out_timer<F: FrontEnd>(nexus: Weak<ItNexus<F>>, part: Duration) {
         let mut state = nexus.state();
         let late = state.check_data_out().filter(|_| state.phase() != SessionPhase::Ended);
         if late != Some(false) {
-            state.requests.stop_timer();
+            state.transfer_parts().requests.stop_timer();
         }
         if late == Some(true) {
             state.set_end_reason(EndReason::DataOutTimeout);
-            return state.front.close();
+            return state.front().close();
         }
         if late.is_none() {
             return;

@@ -7,7 +7,7 @@ use super::execution::TaskEnd;
 use super::front_end::FrontEnd;
 use super::io_queue::{DirectIo, DirectIoCommand, IoQueue};
 use super::lun_map::{LunHandle, LunLookup};
-use super::nexus::{ItNexus, State};
+use super::nexus::{ItNexus, Route, State};
 use super::response::DataInProgress;
 use super::task::Task;
 use crate::LogicalUnit;
@@ -72,19 +72,19 @@ impl<F: FrontEnd> State<F> {
     /// Begins a READ, or a WRITE with all of its data. The command keeps the task set lock until it ends. False: the
     /// command needs more than that, and nothing was done.
     pub(super) fn try_direct_io(&mut self, c: &ScsiCommand, plan: &Plan, data: &ReceivedData<'_>) -> bool {
-        let (LunLookup::LogicalUnit(handle), Some(nexus)) = (self.luns.find(c.lun), self.me.upgrade()) else {
-            return false;
-        };
-        let Some(work) = DirectIo::of(&self.pool, handle, c, plan, data) else { return false };
+        let Some(nexus) = self.nexus() else { return false };
+        let Route { lun: LunLookup::LogicalUnit(handle), pool, .. } = self.route(c.lun) else { return false };
+        let Some(work) = DirectIo::of(pool, handle, c, plan, data) else { return false };
         let Some(under_way) = fence::enter(nexus.fence().clone()) else { return false };
         let (unit, inside, queue) = (handle.unit.clone(), handle.task_set().into_guard(), handle.queue());
-        let serial = self.tasks.next_serial();
+        let (id, epoch) = (handle.nexus.id(), handle.nexus.epoch());
+        let serial = self.tasks_mut().next_serial();
         let task = Task {
             serial,
             command: c.clone(),
-            lu_nexus: Some((unit.clone(), handle.nexus.id())),
+            lu_nexus: Some((unit.clone(), id)),
             copy_nexuses: Vec::new(),
-            epoch: handle.nexus.epoch(),
+            epoch,
             medium: unit.lu.medium(),
             aborted: None,
             receiving: None,
@@ -93,7 +93,7 @@ impl<F: FrontEnd> State<F> {
             started_at: None,
             waited: Some(Duration::ZERO),
         };
-        self.tasks.insert(task);
+        self.tasks_mut().insert(task);
         let begun = DirectIoCommand {
             tag: c.tag,
             connection: c.connection,

@@ -91,7 +91,7 @@ impl<F: FrontEnd> TaskExecution<F> {
     /// Notes how long the command has waited for its execution, which begins now.
     pub fn end_wait(&self) {
         let mut state = self.nexus.state();
-        if let Some(task) = state.tasks.find_mut(self.command.tag, self.serial) {
+        if let Some(task) = state.tasks_mut().find_mut(self.command.tag, self.serial) {
             task.waited = task.started_at.map(|started_at| started_at.elapsed());
         }
     }
@@ -113,7 +113,7 @@ impl<F: FrontEnd> ItNexus<F> {
     /// None if the LUN has become another logical unit, or none.
     pub(super) fn ordering(&self, c: &ScsiCommand, unit: &Arc<LogicalUnit>) -> Option<TaskOrdering> {
         let mut state = self.state();
-        let handle = state.luns.unit(c.lun, unit)?;
+        let handle = state.luns_mut().unit(c.lun, unit)?;
         let mode = match (c.attribute, handle.nexus.concurrency(c.cdb())) {
             // The remote logical unit orders commands. Here a command that hangs must not block other hosts.
             _ if unit.passthrough().is_some() => LockMode::HeadOfQueue,
@@ -141,14 +141,14 @@ impl<F: FrontEnd> ItNexus<F> {
             t.serial < serial && ordered && lun::is_same(t.command.lun, c.lun)
         };
         // Usually there is no ORDERED task.
-        let none_ordered = match self.state().luns.find(c.lun) {
+        let none_ordered = match self.state().luns_mut().find(c.lun) {
             LunLookup::LogicalUnit(handle) => handle.ordered == 0,
             LunLookup::WellKnown | LunLookup::Absent => false,
         };
         if c.attribute != TaskAttribute::HeadOfQueue && !none_ordered {
             self.wait_until(|s| {
-                let mine = s.tasks.get(c.tag);
-                mine.is_none_or(|t| t.aborted.is_some()) || !s.tasks.values().any(precedes_this)
+                let mine = s.tasks().get(c.tag);
+                mine.is_none_or(|t| t.aborted.is_some()) || !s.tasks().values().any(precedes_this)
             })
             .await;
         }
@@ -161,7 +161,7 @@ impl<F: FrontEnd> ItNexus<F> {
         unit: &Arc<LogicalUnit>,
         parameters: Option<&[u8]>,
     ) -> PlanResult {
-        match (self.state().luns.unit(c.lun, unit), parameters) {
+        match (self.state().luns_mut().unit(c.lun, unit), parameters) {
             (Some(handle), None) => handle.begin(c.cdb()),
             (Some(handle), Some(data)) => handle.nexus.parameters(c.cdb(), data),
             (None, _) => Err(Sense::LUN_NOT_SUPPORTED.into()),
@@ -171,7 +171,7 @@ impl<F: FrontEnd> ItNexus<F> {
     /// Plans a command again that has begun and continues with more data.
     pub(super) fn go_on(&self, c: &ScsiCommand, unit: &Arc<LogicalUnit>) -> PlanResult {
         let mut state = self.state();
-        let handle = state.luns.unit(c.lun, unit).ok_or(Sense::LUN_NOT_SUPPORTED)?;
+        let handle = state.luns_mut().unit(c.lun, unit).ok_or(Sense::LUN_NOT_SUPPORTED)?;
         handle.nexus.resume(c.cdb())
     }
 
@@ -194,7 +194,7 @@ impl<F: FrontEnd> ItNexus<F> {
     /// Ends a task: its response leaves, unless the task was aborted.
     pub(super) fn end_task(self: &Rc<Self>, tag: u32, serial: u64, end: TaskEnd) {
         let mut state = self.state();
-        if state.tasks.find(tag, serial).is_none() {
+        if state.tasks().find(tag, serial).is_none() {
             return;
         }
         let Some(task) = state.remove(tag) else { return };
@@ -209,7 +209,7 @@ impl<F: FrontEnd> State<F> {
     fn answer(&mut self, task: &Task, TaskEnd { ended, moved, written }: TaskEnd) {
         let (c, sent, waited) = (&task.command, task.sent, task.waited);
         let Some(how) = task.aborted else {
-            let descriptor = match self.luns.find(c.lun) {
+            let descriptor = match self.luns_mut().find(c.lun) {
                 LunLookup::LogicalUnit(handle) => handle.nexus.uses_descriptor_sense(),
                 LunLookup::WellKnown | LunLookup::Absent => false,
             };

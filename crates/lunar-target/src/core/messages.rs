@@ -30,7 +30,7 @@ pub async fn serve<F: FrontEnd>(nexus: Weak<ItNexus<F>>, messages: flume::Receiv
             SessionMessage::Stop { done } => lunar_runtime::spawn(async move { nexus.stop(done).await }),
             SessionMessage::Luns(Some(map)) => nexus.replace_luns(map),
             SessionMessage::Luns(None) => {
-                nexus.state().front.report_gone();
+                nexus.state().front_mut().report_gone();
                 F::flush(&nexus);
                 nexus.end_for(EndReason::AccessRemoved, flume::bounded(0).0);
             }
@@ -52,12 +52,12 @@ impl<F: FrontEnd> ItNexus<F> {
     /// out.
     async fn stop(self: Rc<Self>, done: DoneSender) {
         self.state().begin_logout();
-        self.wait_until(|s| s.tasks.is_empty() || s.phase() == SessionPhase::Ended).await;
+        self.wait_until(|s| s.tasks().is_empty() || s.phase() == SessionPhase::Ended).await;
         let asks = {
             let mut state = self.state();
             state.notify_end(done);
-            let asks = state.phase() == SessionPhase::LoggingOut && !state.info.is_discovery();
-            asks && state.front.request_logout(TIME_TO_LOG_OUT_S)
+            let asks = state.phase() == SessionPhase::LoggingOut && !state.info().is_discovery();
+            asks && state.front_mut().request_logout(TIME_TO_LOG_OUT_S)
         };
         F::flush(&self);
         if asks {
@@ -69,7 +69,7 @@ impl<F: FrontEnd> ItNexus<F> {
 
     /// Replaces the LUNs that the initiator sees, and reports the change.
     fn replace_luns(self: &Rc<Self>, map: Arc<LunMap>) {
-        let changed = self.state().luns.replace(map);
+        let changed = self.state().luns_mut().replace(map);
         if changed {
             self.report(Sense::LUNS_CHANGED, |_| true);
         }
@@ -78,8 +78,8 @@ impl<F: FrontEnd> ItNexus<F> {
     /// Sends an asynchronous SCSI event for the first affected LUN whose access rule enables events.
     fn report(self: &Rc<Self>, event: Sense, concerns: impl Fn(&LunEntry) -> bool) {
         let mut state = self.state();
-        let number = state.luns.map().iter().find(|(_, v)| v.aen && concerns(v)).map(|(n, _)| *n);
-        if number.is_some_and(|number| state.front.report_event(lun::encode(number), event)) {
+        let number = state.lun_map().iter().find(|(_, v)| v.aen && concerns(v)).map(|(n, _)| *n);
+        if number.is_some_and(|number| state.front_mut().report_event(lun::encode(number), event)) {
             drop(state);
             F::flush(self);
         }

@@ -3,16 +3,17 @@
 use super::data_out_requests::DataOutRequests;
 use super::front_end::FrontEnd;
 use super::function_state::{FunctionCount, IndeterminateTasks};
-use super::lun_map::NexusLuns;
+use super::lun_map::{LunLookup, NexusLuns};
 use super::task::{AbortResponse, Task};
 use super::task_table::TaskTable;
-use crate::access::LoginContext;
+use crate::access::{LoginContext, LunMap};
 use crate::end_reason::EndReason;
 use crate::exec;
 use crate::fair_share::SourcePrefix;
 use crate::fence::{self, InFlightGuard, SessionFence};
-use crate::registry::{AbortScope, DoneSender};
+use crate::registry::{AbortScope, DoneSender, SessionMessage};
 use crate::server_state::ServerState;
+use crate::session_entry;
 use crate::session_info::SessionInfo;
 use event_listener::Event;
 use lunar_runtime::{Buf, Pool, SendPump};
@@ -56,30 +57,52 @@ pub struct ItNexus<F: FrontEnd> {
 
 /// The mutable state of an I_T nexus.
 pub struct State<F: FrontEnd> {
-    pub(super) me: Weak<ItNexus<F>>,
-    pub(super) front: F,
-    pub(super) shared: Arc<ServerState>,
-    pub(super) info: Arc<SessionInfo>,
-    pub(super) login_context: LoginContext,
-    pub(super) session_handle: u16,
-    pub(super) pool: Pool,
-    pub(super) luns: NexusLuns,
+    me: Weak<ItNexus<F>>,
+    front: F,
+    shared: Arc<ServerState>,
+    info: Arc<SessionInfo>,
+    login_context: LoginContext,
+    session_handle: u16,
+    pool: Pool,
+    luns: NexusLuns,
     /// Commands that did not complete at once, by tag.
-    pub(super) tasks: TaskTable,
+    tasks: TaskTable,
     /// Tasks that the remote logical unit may still execute.
-    pub(super) indeterminate: IndeterminateTasks,
+    indeterminate: IndeterminateTasks,
     /// Task management functions that have not ended.
-    pub(super) functions: FunctionCount,
+    functions: FunctionCount,
     /// The requests for data of the tasks.
-    pub(super) requests: DataOutRequests,
+    requests: DataOutRequests,
     /// Set while received bytes are parsed that arrived before a task management function of another session, with
     /// its scope: commands within the scope end with BUSY, and no command completes at once.
-    pub(super) busy_scope: Option<AbortScope>,
+    busy_scope: Option<AbortScope>,
     phase: SessionPhase,
     /// The reason for the end. None: the initiator closed the connection.
     end: Option<EndReason>,
     /// Dropped when the session is over.
     waiting_for_end: Vec<DoneSender>,
+}
+
+/// The path of a command to its logical unit.
+pub(super) struct Route<'a> {
+    /// The logical unit of its LUN field.
+    pub lun: LunLookup<'a>,
+    /// The session's share of the buffer pool.
+    pub pool: &'a Pool,
+    /// See [`State::busy_scope`].
+    pub busy_scope: Option<&'a AbortScope>,
+}
+
+/// The parts of the state that move data of tasks.
+pub(super) struct TransferParts<'a, F> {
+    /// The tasks.
+    pub tasks: &'a mut TaskTable,
+    /// The requests for data.
+    pub requests: &'a mut DataOutRequests,
+    /// The session of the transport.
+    pub front: &'a mut F,
+    /// The session's share of the buffer pool.
+    pub pool: &'a Pool,
 }
 
 fn port_of(shared: &ServerState, info: &SessionInfo, login_context: &LoginContext) -> Arc<NexusPorts> {
@@ -223,6 +246,15 @@ impl<F: FrontEnd> ItNexus<F> {
         self.wait_for(&aborted).await;
     }
 
+    /// Sends a message to every other session, and waits until all of them have dropped its `done`.
+    pub(super) async fn broadcast_to_others(&self, message: impl Fn(DoneSender) -> SessionMessage) {
+        let (shared, own) = {
+            let state = self.state.borrow();
+            (state.shared.clone(), state.session_handle)
+        };
+        shared.registry.broadcast(Some(own), message).await;
+    }
+
     /// Ends the session and stops receiving. An earlier reason is kept.
     pub fn end(&self, reason: EndReason) {
         self.state().end_with(reason);
@@ -263,6 +295,66 @@ impl<F: FrontEnd> State<F> {
     /// The session's share of the buffer pool.
     pub fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    /// The state that all sessions share.
+    pub(super) fn shared(&self) -> &Arc<ServerState> {
+        &self.shared
+    }
+
+    /// The LUNs that the initiator sees.
+    pub(super) fn lun_map(&self) -> &Arc<LunMap> {
+        self.luns.map()
+    }
+
+    /// The LUNs of the nexus.
+    #[inline]
+    pub(super) fn luns_mut(&mut self) -> &mut NexusLuns {
+        &mut self.luns
+    }
+
+    /// Finds the logical unit of a command.
+    #[inline]
+    pub(super) fn route(&mut self, lun: u64) -> Route<'_> {
+        Route { lun: self.luns.find(lun), pool: &self.pool, busy_scope: self.busy_scope.as_ref() }
+    }
+
+    /// Commands that did not complete at once, by tag.
+    #[inline]
+    pub(super) fn tasks(&self) -> &TaskTable {
+        &self.tasks
+    }
+
+    /// The same, mutably.
+    #[inline]
+    pub(super) fn tasks_mut(&mut self) -> &mut TaskTable {
+        &mut self.tasks
+    }
+
+    /// The parts that move data of tasks.
+    pub(super) fn transfer_parts(&mut self) -> TransferParts<'_, F> {
+        let State { tasks, requests, front, pool, .. } = self;
+        TransferParts { tasks, requests, front, pool }
+    }
+
+    /// Counts the task management functions that have not ended.
+    pub(super) fn functions_mut(&mut self) -> &mut FunctionCount {
+        &mut self.functions
+    }
+
+    /// Records that a remote target may still execute this task, although it ends here.
+    pub(super) fn leave_indeterminate(&mut self, serial: u64) {
+        self.indeterminate.add(serial);
+    }
+
+    /// Whether a remote target may still execute one of these tasks, which have ended here.
+    pub(super) fn is_indeterminate(&self, serials: &[u64]) -> bool {
+        self.indeterminate.has_any_of(serials)
+    }
+
+    /// Logs the end of the session. `broken`: the error of its connection.
+    pub(super) fn log_end(&self, broken: Option<String>) {
+        session_entry::log_end(&self.shared, &self.info, self.session_handle, self.end, broken);
     }
 
     /// A buffer for data that have no place in a task. It may exceed the limit of the pool, because receiving must

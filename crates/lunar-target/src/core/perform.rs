@@ -24,8 +24,8 @@ const BUFFER_TIMEOUT: Duration = Duration::from_secs(2);
 impl<F: FrontEnd> State<F> {
     /// Executes a task whose data have arrived.
     pub(super) fn launch(&mut self, tag: u32, data: Option<Buf>) {
-        let Some(task) = self.tasks.get_mut(tag) else { return };
-        let Some(nexus) = self.me.upgrade() else { return };
+        let Some(nexus) = self.nexus() else { return };
+        let Some(task) = self.tasks_mut().get_mut(tag) else { return };
         let mut execution = TaskExecution {
             nexus,
             serial: task.serial,
@@ -201,7 +201,7 @@ impl<F: FrontEnd> TaskExecution<F> {
             false => work.await,
         };
         if ended.is_ok() && reports {
-            self.nexus.state().luns.used().for_each(|h| h.nexus.luns_reported());
+            self.nexus.state().luns_mut().used().for_each(|h| h.nexus.luns_reported());
         }
         ended
     }

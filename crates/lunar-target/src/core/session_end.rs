@@ -5,7 +5,6 @@ use super::keepalive::KeepaliveConnection;
 use super::nexus::{ItNexus, State};
 use crate::registry::SessionGuard;
 use crate::server_state::ConnectionGuard;
-use crate::session_entry;
 use std::rc::Rc;
 
 /// The transport's own steps at the end of a session.
@@ -39,7 +38,7 @@ pub async fn end<F: SessionEnd>(
     (guard, count): (SessionGuard, ConnectionGuard),
     broken: Option<String>,
 ) {
-    log(&nexus, broken);
+    nexus.state().log_end(broken);
     F::discard_unsubmitted(&mut nexus.state());
     nexus.end_tasks().await;
     close_all(&nexus).await;
@@ -62,9 +61,4 @@ pub async fn close<F: SessionEnd>(nexus: &ItNexus<F>, connection: &Rc<F::Connect
 async fn close_all<F: SessionEnd>(nexus: &ItNexus<F>) {
     let connections = nexus.state().front().open_connections();
     lunar_runtime::all(connections.iter().map(|connection| close(nexus, connection))).await;
-}
-
-fn log<F: FrontEnd>(nexus: &ItNexus<F>, broken: Option<String>) {
-    let state = nexus.state();
-    session_entry::log_end(&state.shared, &state.info, state.session_handle, state.end_reason(), broken);
 }

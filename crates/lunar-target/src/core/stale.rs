@@ -75,14 +75,14 @@ impl<F: FrontEnd> State<F> {
     /// session. Commands of other initiators need not, because they were not repeated on another path.
     fn must_drain(&mut self, scope: &AbortScope, from: &SessionInfo) -> bool {
         match scope {
-            AbortScope::LogicalUnits(_) => self.info.may_be_of_host(from),
-            AbortScope::Nexuses(list) => self.luns.used().any(|h| list.contains(&h.nexus.id())),
+            AbortScope::LogicalUnits(_) => self.info().may_be_of_host(from),
+            AbortScope::Nexuses(list) => self.luns_mut().used().any(|h| list.contains(&h.nexus.id())),
         }
     }
 
     /// Whether a function with this scope aborts commands that have this LUN field.
     pub fn is_covered(&mut self, scope: &AbortScope, lun: u64) -> bool {
-        match self.luns.find(lun) {
+        match self.luns_mut().find(lun) {
             LunLookup::LogicalUnit(handle) => scope.covers(&handle.unit, handle.nexus.id()),
             LunLookup::WellKnown | LunLookup::Absent => false,
         }
@@ -100,11 +100,11 @@ impl<F: FrontEnd> ItNexus<F> {
     ) -> Option<InFlightGuard<Arc<SessionFence>>> {
         let mut state = self.state();
         if tracker.0.get() {
-            state.front.recheck_peer(c.connection);
+            state.front().recheck_peer(c.connection);
         }
         let late = match state.phase() {
             SessionPhase::Ended => state.end_reason().or(Some(EndReason::ConnectionClosed)),
-            SessionPhase::Running | SessionPhase::LoggingOut => state.front.stale_reason(c.connection),
+            SessionPhase::Running | SessionPhase::LoggingOut => state.front().stale_reason(c.connection),
         };
         // This is the last check: from now on the end of the session waits for this task.
         let under_way = fence::enter(self.fence().clone());
@@ -115,7 +115,7 @@ impl<F: FrontEnd> ItNexus<F> {
         };
         state.end_with(why);
         state.abort(|task| task.serial == serial, AbortResponse::None, false);
-        state.front.stop_receiving();
+        state.front().stop_receiving();
         None
     }
 

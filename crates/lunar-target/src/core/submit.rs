@@ -5,7 +5,7 @@ use super::command::{ScsiCommand, TaskAttribute};
 use super::complete::{CommandResult, Completion};
 use super::front_end::FrontEnd;
 use super::lun_map::{LunHandle, LunLookup};
-use super::nexus::State;
+use super::nexus::{Route, State};
 use super::response::DataInProgress;
 use super::task::Task;
 use crate::LogicalUnit;
@@ -51,19 +51,20 @@ impl<F: FrontEnd> State<F> {
     #[inline]
     pub fn command(&mut self, c: ScsiCommand, data: ReceivedData<'_>) {
         let has_all_data = self.has_all_data(&c, &data);
-        let handle = match self.luns.find(c.lun) {
+        let Route { lun, pool, busy_scope } = self.route(c.lun);
+        let handle = match lun {
             LunLookup::LogicalUnit(handle) => handle,
             LunLookup::WellKnown => return self.command_without_lu(c, lunar_scsi::well_known_lu, data),
             LunLookup::Absent => return self.command_without_lu(c, lunar_scsi::absent_lun, data),
         };
         if c.attribute != TaskAttribute::Simple
             || handle.ordered > 0
-            || self.busy_scope.is_some()
+            || busy_scope.is_some()
             || !handle.unit.task_set.try_lock_shared(handle.nexus.per_core())
         {
             let is_recalled =
                 |scope: &AbortScope| scope.covers(&handle.unit, handle.nexus.id()).then_some(Status::Busy);
-            let busy_scope = self.busy_scope.as_ref().and_then(is_recalled);
+            let busy_scope = busy_scope.and_then(is_recalled);
             // Report BUSY at once: the wait for the lock could be long.
             if let Some(status) = busy_scope.or_else(|| handle.unit.lu.busy_status()) {
                 return self.start_task(c, None, Some(Err(status.into())), data);
@@ -72,13 +73,11 @@ impl<F: FrontEnd> State<F> {
             return self.start_task(c, Some(lu_nexus), None, data);
         }
         match handle.begin(c.cdb()) {
-            Ok(Plan::Read { offset, len }) => {
-                match try_read(handle, &self.pool, offset, len, c.data_in_len()) {
-                    ReadAttempt::NotNow => self.wait_for_medium(c, Plan::Read { offset, len }, data),
-                    ReadAttempt::Zeros => self.read_done(&c, ExecutionOutput::Zeros(len as usize), len),
-                    ReadAttempt::Done(buf) => self.read_done(&c, ExecutionOutput::Medium(buf), len),
-                }
-            }
+            Ok(Plan::Read { offset, len }) => match try_read(handle, pool, offset, len, c.data_in_len()) {
+                ReadAttempt::NotNow => self.wait_for_medium(c, Plan::Read { offset, len }, data),
+                ReadAttempt::Zeros => self.read_done(&c, ExecutionOutput::Zeros(len as usize), len),
+                ReadAttempt::Done(buf) => self.read_done(&c, ExecutionOutput::Medium(buf), len),
+            },
             Ok(Plan::Write { offset, len, stable }) if has_all_data && len == c.data_out_len() => {
                 let now =
                     if stable { TryIo::WouldWait } else { handle.backend.try_write(offset, data.bytes()) };
@@ -95,7 +94,7 @@ impl<F: FrontEnd> State<F> {
     #[inline]
     fn has_all_data(&self, c: &ScsiCommand, data: &ReceivedData<'_>) -> bool {
         let whole = !c.has_unsolicited && data.bytes().len() == c.data_out_len() as usize;
-        whole && c.data_out_len() <= self.front.data_out_rules().max_immediate
+        whole && c.data_out_len() <= self.front().data_out_rules().max_immediate
     }
 
     #[inline]
@@ -116,7 +115,7 @@ impl<F: FrontEnd> State<F> {
     /// Releases the task set lock of a command that completed at once, and updates the log counters.
     #[inline]
     fn unlock_task_set(&mut self, c: &ScsiCommand, count: LogCounter, bytes: u32) {
-        if let LunLookup::LogicalUnit(handle) = self.luns.find(c.lun) {
+        if let LunLookup::LogicalUnit(handle) = self.luns_mut().find(c.lun) {
             let part = handle.nexus.per_core();
             handle.unit.task_set.unlock_shared(part);
             part.count(count, bytes as u64);
@@ -132,7 +131,7 @@ impl<F: FrontEnd> State<F> {
 
     /// Makes a task of a command that holds the lock and did not complete at once.
     fn defer(&mut self, c: ScsiCommand, answer: PlanResult, data: ReceivedData<'_>) {
-        let LunLookup::LogicalUnit(handle) = self.luns.find(c.lun) else { return };
+        let LunLookup::LogicalUnit(handle) = self.luns_mut().find(c.lun) else { return };
         // The task takes the lock again when it executes: a command that waits for data must not block others.
         handle.unit.task_set.unlock_shared(handle.nexus.per_core());
         let lu_nexus = (handle.unit.clone(), handle.nexus.id(), handle.nexus.epoch());
@@ -176,7 +175,7 @@ impl<F: FrontEnd> State<F> {
             chunked_write::is_chunked(&c, lu_nexus.as_ref().map(|(unit, ..)| &**unit), answer.as_ref());
         let receiving = self.begin_data_out(&c, &mut answer, data, is_chunked);
         let tag = c.tag;
-        let serial = self.tasks.next_serial();
+        let serial = self.tasks_mut().next_serial();
         let receiving = Some(receiving);
         let epoch = lu_nexus.as_ref().map_or(0, |(.., epoch)| *epoch);
         let medium = lu_nexus.as_ref().map_or(0, |(unit, ..)| unit.lu.medium());
@@ -193,10 +192,10 @@ impl<F: FrontEnd> State<F> {
             receiving,
             answer,
             sent: DataInProgress::default(),
-            started_at: self.info.instance_session.get().map(|_| Instant::now()),
+            started_at: self.info().instance_session.get().map(|_| Instant::now()),
             waited: None,
         };
-        self.tasks.insert(task);
+        self.tasks_mut().insert(task);
         self.progress(tag);
     }
 
@@ -209,7 +208,7 @@ impl<F: FrontEnd> State<F> {
     ) {
         if c.attribute == TaskAttribute::Ordered
             && let Some((unit, _)) = lu_nexus
-            && let Some(handle) = self.luns.unit(c.lun, unit)
+            && let Some(handle) = self.luns_mut().unit(c.lun, unit)
         {
             // Never below zero: the LUN may have belonged to another logical unit meanwhile.
             handle.ordered = (handle.ordered + by).max(0);
@@ -224,7 +223,7 @@ impl<F: FrontEnd> State<F> {
         unreported: &CommandError,
     ) {
         if let Some(sense) = unreported.sense.filter(Sense::is_unit_attention)
-            && let Some(handle) = self.luns.unit(c.lun, unit)
+            && let Some(handle) = self.luns_mut().unit(c.lun, unit)
         {
             handle.nexus.requeue_attention(sense);
         }

@@ -24,20 +24,20 @@ pub struct TaskContext<'a, F: FrontEnd> {
 
 impl<F: FrontEnd> ExecutionContext for TaskContext<'_, F> {
     fn luns(&self) -> Vec<u16> {
-        self.nexus.state().luns.map().keys().copied().collect()
+        self.nexus.state().lun_map().keys().copied().collect()
     }
 
     fn copy_ends(&self, number: u16, segment: &CopySegment) -> Result<CopyEnds, Sense> {
         let mut state = self.nexus.state();
-        let ends = state.luns.copy_ends(number, segment)?;
-        if let Some(task) = state.tasks.find_mut(self.command.tag, self.serial) {
+        let ends = state.luns_mut().copy_ends(number, segment)?;
+        if let Some(task) = state.tasks_mut().find_mut(self.command.tag, self.serial) {
             task.copy_nexuses.extend([ends.source.nexus, ends.destination.nexus]);
         }
         Ok(ends)
     }
 
     fn copy_range(&self, number: u16, segment: &CopySegment, ends: &CopyEnds) -> Result<CopyRange, Sense> {
-        self.nexus.state().luns.copy_range(number, segment, ends)
+        self.nexus.state().luns_mut().copy_range(number, segment, ends)
     }
 
     fn own_lock(&self) -> Option<(TaskSetHandle, LockMode)> {

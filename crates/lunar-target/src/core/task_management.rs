@@ -87,17 +87,12 @@ impl<F: FrontEnd> State<F> {
 
     /// The logical unit of a LUN field, whether the session has used it or not.
     fn unit_at(&self, field: u64) -> Option<Arc<LogicalUnit>> {
-        self.luns.map().get(&lun::of_request(field)?).map(|v| v.unit.clone())
-    }
-
-    /// Records that a remote target may still execute this task, although it ends here.
-    pub(super) fn leave_indeterminate(&mut self, serial: u64) {
-        self.indeterminate.add(serial);
+        self.lun_map().get(&lun::of_request(field)?).map(|v| v.unit.clone())
     }
 
     /// The nexus of a LUN field.
     fn nexus_at(&mut self, field: u64) -> Option<NexusId> {
-        match self.luns.find(field) {
+        match self.luns_mut().find(field) {
             LunLookup::LogicalUnit(h) => Some(h.nexus.id()),
             _ => None,
         }
@@ -120,7 +115,8 @@ impl<F: FrontEnd> ItNexus<F> {
             Function::TargetWarmReset | Function::TargetColdReset => self.reset_target(sequence).await,
             Function::AbortTaskSet | Function::ClearTaskSet | Function::LunReset => {
                 // Every command before the function has arrived, or never will (RFC 7143 section 4.2.3.3).
-                self.wait_until(|s| s.phase() == SessionPhase::Ended || s.front.has_received(sequence)).await;
+                self.wait_until(|s| s.phase() == SessionPhase::Ended || s.front().has_received(sequence))
+                    .await;
                 self.task_set(function, lun, sequence).await
             }
         }
@@ -131,7 +127,7 @@ impl<F: FrontEnd> ItNexus<F> {
         let serials = {
             let mut state = self.state();
             let same = |t: &Task| t.command.tag == tag && lun::is_same(t.command.lun, field);
-            if !state.tasks.values().any(same) {
+            if !state.tasks().values().any(same) {
                 return ManagementResponse::NoSuchTask;
             }
             state.abort(same, AbortResponse::None, false)
@@ -151,7 +147,7 @@ impl<F: FrontEnd> ItNexus<F> {
                 true
             }
         };
-        in_time && !self.state().indeterminate.has_any_of(serials)
+        in_time && !self.state().is_indeterminate(serials)
     }
 
     /// ABORT TASK SET, CLEAR TASK SET and LOGICAL UNIT RESET.
@@ -189,7 +185,7 @@ impl<F: FrontEnd> ItNexus<F> {
             // Aborts are forwarded task by task.
             Function::AbortTask { .. } | Function::AbortTaskSet | Function::ClearAca => return true,
         };
-        let passthrough_nexuses = self.state().luns.passthrough_nexuses(units);
+        let passthrough_nexuses = self.state().luns_mut().passthrough_nexuses(units);
         let mut done = true;
         for nexus in passthrough_nexuses {
             done &= nexus.manage(function).await;
@@ -201,13 +197,12 @@ impl<F: FrontEnd> ItNexus<F> {
     /// wait for.
     fn abort_own(&self, scope: &AbortScope, sequence: u32) -> Vec<u64> {
         let mut state = self.state();
-        let wait = state.front.waits_for_data();
+        let wait = state.front().waits_for_data();
         state.abort(|t| scope.covers_task(t) && is_before(t, sequence), AbortResponse::None, wait)
     }
 
     /// Waits for tasks of this session. Waits only for a limited time for their requested data, because hosts may not
-    /// send them after the function, although they must. False: a remote target may still execute
-    /// one of the tasks.
+    /// send them after the function, although they must. False: a remote target may still execute one of the tasks.
     async fn wait_for_own(&self, serials: &[u64], scope: &AbortScope) -> bool {
         if compio::time::timeout(DATA_TIMEOUT, self.wait_for(serials)).await.is_err() {
             let own = |t: &Task| serials.contains(&t.serial);
@@ -218,14 +213,13 @@ impl<F: FrontEnd> ItNexus<F> {
 
     /// Aborts the tasks of other sessions. False: a remote target may still execute one of them.
     async fn abort_others(&self, scope: AbortScope) -> bool {
-        let (shared, from) = self.origin();
-        let session_handle = self.state().session_handle;
+        let from = self.state().info().clone();
         let (is_elsewhere, indeterminate) = (scope.is_elsewhere(), Indeterminate::default());
         let message = |done| {
             let (scope, from, indeterminate) = (scope.clone(), from.clone(), indeterminate.clone());
             SessionMessage::Abort { scope, from, indeterminate, done }
         };
-        let ended = shared.registry.broadcast(Some(session_handle), message);
+        let ended = self.broadcast_to_others(message);
         let in_time = match is_elsewhere {
             true => compio::time::timeout(REMOTE_TIMEOUT, ended).await.is_ok(),
             false => {
@@ -239,12 +233,12 @@ impl<F: FrontEnd> ItNexus<F> {
     /// The shared state, and this session as the sender of messages to other sessions.
     pub(super) fn origin(&self) -> (Arc<ServerState>, Arc<SessionInfo>) {
         let state = self.state();
-        (state.shared.clone(), state.info.clone())
+        (state.shared().clone(), state.info().clone())
     }
 
     /// TARGET WARM RESET: resets every logical unit that this session sees.
     async fn reset_target(&self, sequence: u32) -> ManagementResponse {
-        let scope = AbortScope::units(self.state().luns.map().values().map(|v| v.unit.clone()));
+        let scope = AbortScope::units(self.state().lun_map().values().map(|v| v.unit.clone()));
         let own = self.abort_own(&scope, sequence);
         let forwarded = self.forward(&scope, Function::TargetWarmReset).await;
         let others = self.abort_others(scope.clone()).await;
@@ -265,7 +259,7 @@ impl<F: FrontEnd> ItNexus<F> {
     pub(super) async fn end_target_sessions(self: Rc<Self>) {
         let (shared, target) = {
             let state = self.state();
-            (state.shared.clone(), state.info.target.clone())
+            (state.shared().clone(), state.info().target.clone())
         };
         F::flushed(&self).await;
         shared.registry.send_each(|info| {
@@ -317,14 +311,14 @@ impl<F: FrontEnd> ItNexus<F> {
     async fn drain(&self) {
         let (in_flight, phase) = {
             let state = self.state();
-            (state.front.in_flight_data(), state.phase())
+            (state.front().in_flight_data(), state.phase())
         };
         let timeout = if phase == SessionPhase::Ended { DATA_TIMEOUT_AT_END } else { DATA_TIMEOUT };
         for data in in_flight {
             if !drains(&*data, timeout).await {
                 self.state().end_with(EndReason::AbortBlocked);
                 data.reset();
-                self.state().front.stop_receiving();
+                self.state().front().stop_receiving();
             }
         }
     }
@@ -383,29 +377,29 @@ impl<F: FrontEnd> State<F> {
     /// one that has.
     fn is_concerned(&mut self, scope: &AbortScope) -> bool {
         let is_over = self.phase() == SessionPhase::Ended;
-        is_over || self.luns.used().any(|h| scope.covers(&h.unit, h.nexus.id()))
+        is_over || self.luns_mut().used().any(|h| scope.covers(&h.unit, h.nexus.id()))
     }
 
     /// Reports the logical units whose tasks are aborted to an initiator that need not send requested data.
     fn report_termination(&mut self, chosen: impl Fn(&Task) -> bool) {
-        if self.front.waits_for_data() {
+        if self.front().waits_for_data() {
             return;
         }
-        let lost = self.tasks.values().filter(|t| t.aborted.is_none() && chosen(t)).map(|t| t.command.lun);
+        let lost = self.tasks().values().filter(|t| t.aborted.is_none() && chosen(t)).map(|t| t.command.lun);
         for lun in lost.collect::<BTreeSet<_>>() {
-            self.front.report_termination(lun);
+            self.front_mut().report_termination(lun);
         }
     }
 
     /// The nexuses whose tasks end with TASK ABORTED when another nexus aborts them (TAS of the control mode page).
     fn reports_aborted(&mut self, scope: &AbortScope) -> BTreeSet<NexusId> {
         let lu_nexuses =
-            self.tasks.values().filter(|t| scope.covers_task(t)).filter_map(|t| t.lu_nexus.as_ref());
+            self.tasks().values().filter(|t| scope.covers_task(t)).filter_map(|t| t.lu_nexus.as_ref());
         let concerned: BTreeSet<NexusId> = lu_nexuses.map(|(_, nexus)| *nexus).collect();
         if concerned.is_empty() {
             return concerned;
         }
-        let used = self.luns.used().filter(|h| concerned.contains(&h.nexus.id()));
+        let used = self.luns_mut().used().filter(|h| concerned.contains(&h.nexus.id()));
         used.filter_map(|h| h.nexus.task_aborted_status().then_some(h.nexus.id())).collect()
     }
 }
