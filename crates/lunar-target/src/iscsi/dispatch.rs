@@ -3,8 +3,9 @@
 use super::connection::IscsiConnection;
 use super::pdu_queue::Payload;
 use super::receive::{PduHandler, ReceiveStatus, ReceivedData, ReceivedPdu};
+use super::request_order::OutOfOrderPdu;
 use super::scsi_command;
-use super::session::{IscsiSession, OutOfOrderPdu};
+use super::session::IscsiSession;
 use super::stale;
 use super::transport::ConnectionPduHandler;
 use crate::core::{DataOutId, DataOutResult, SessionPhase, State};
@@ -130,15 +131,15 @@ impl PduDispatcher<'_> {
     /// Processes a request when its CmdSN is next, and then the held requests that follow it.
     #[inline]
     fn in_turn(&mut self, header: Bhs, ahs: &[u8], data: ReceivedData<'_>, behind: &[u8]) {
-        match self.session().window.receive(header.cmd_sn(), header.immediate()) {
+        match self.session().order_mut().receive(&header) {
             CmdSnVerdict::Deliver => self.request(&header, ahs, data),
             CmdSnVerdict::Ignore => return,
             CmdSnVerdict::Hold => return self.hold(header, ahs, data.bytes()),
         }
-        if !self.state.front().held.is_empty() {
+        if self.state.front().order().has_held() {
             self.release_held(Some(behind));
         }
-        if !self.state.front().pending_functions.is_empty() {
+        if self.state.front().has_pending_functions() {
             self.state.notify();
         }
     }
@@ -156,10 +157,10 @@ impl PduDispatcher<'_> {
             return self.state.end_with(EndReason::MissingCommand);
         };
         data.copy_from_slice(bytes);
-        let Some(connection) = self.state.front().connection(self.connection.cid()).cloned() else { return };
+        let cid = self.connection.cid();
         let busy_scope = self.state.busy_scope().cloned();
-        let pdu = OutOfOrderPdu { connection, header, ahs: ahs.to_vec(), data, busy_scope };
-        self.session().held.insert(header.cmd_sn(), pdu);
+        let pdu = OutOfOrderPdu { cid, header, ahs: ahs.to_vec(), data, busy_scope };
+        self.session().order_mut().hold(pdu);
     }
 
     /// Processes the held requests whose CmdSN is next. `behind`: received bytes that are not parsed yet; None: the
@@ -169,13 +170,13 @@ impl PduDispatcher<'_> {
     /// it may be one that is not checked.
     pub(super) fn release_held(&mut self, behind: Option<&[u8]>) {
         while self.state.phase() != SessionPhase::Ended
-            && let Some(cmd_sn) = self.session().window.next_held()
+            && let Some(pdu) = self.session().order_mut().take_next()
         {
-            let Some(pdu) = self.session().held.remove(&cmd_sn) else {
-                self.session().window.finished();
+            let OutOfOrderPdu { cid, header, ahs, data, busy_scope } = pdu;
+            let Some(connection) = self.state.front().connection(cid).cloned() else {
+                self.session().order_mut().finished();
                 continue;
             };
-            let OutOfOrderPdu { connection, header, ahs, data, busy_scope } = pdu;
             let behind = behind.filter(|_| connection.cid() == self.connection.cid());
             let take = |state: &mut State<IscsiSession>| {
                 let mut dispatcher = PduDispatcher::new(state, &connection);
@@ -195,7 +196,7 @@ impl PduDispatcher<'_> {
         }
         // Other requests do not stay pending in the window: they are answered here, or outside the task set.
         if !header.immediate() {
-            self.session().window.finished();
+            self.session().order_mut().finished();
         }
         match header.opcode() {
             opcode::NOP_OUT => self.nop_out(header, data.bytes()),
@@ -224,7 +225,7 @@ impl PduDispatcher<'_> {
         };
         let Some(reason) = refusal else { return self.state.command(c, data) };
         if !c.immediate {
-            self.session().window.finished();
+            self.session().order_mut().finished();
         }
         self.reject(reason, header, ahs);
     }
@@ -253,7 +254,7 @@ impl ConnectionPduHandler for PduDispatcher<'_> {
     }
 
     fn is_held(&self, itt: u32) -> bool {
-        self.state.front().is_held(itt)
+        self.state.front().order().is_held(itt)
     }
 
     fn max_tasks(&self) -> usize {
@@ -287,9 +288,7 @@ pub fn drain_received(state: &mut State<IscsiSession>, scope: &AbortScope) -> Re
 
 /// Marks the held commands within the function's scope, so that they end with BUSY.
 fn mark_held_busy(state: &mut State<IscsiSession>, scope: &AbortScope) {
-    let mut held = std::mem::take(&mut state.front_mut().held);
-    for pdu in held.values_mut().filter(|pdu| state.is_covered(scope, pdu.lun())) {
-        pdu.drain_received(scope);
-    }
-    state.front_mut().held = held;
+    let mut luns = state.front().order().held_luns();
+    luns.retain(|lun| state.is_covered(scope, *lun));
+    state.front_mut().order_mut().mark_busy(&luns, scope);
 }

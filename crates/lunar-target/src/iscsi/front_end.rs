@@ -63,9 +63,9 @@ impl FrontEnd for IscsiSession {
     #[inline]
     fn release(&mut self, c: &ScsiCommand) {
         if c.immediate {
-            self.immediate -= 1;
+            self.end_immediate();
         } else {
-            self.window.finished();
+            self.order_mut().finished();
         }
     }
 
@@ -89,7 +89,7 @@ impl FrontEnd for IscsiSession {
     }
 
     fn has_received(&self, sequence: u32) -> bool {
-        !precedes(self.window.exp_cmd_sn(), sequence)
+        !precedes(self.order().exp_cmd_sn(), sequence)
     }
 
     fn in_flight_data(&self) -> Vec<Rc<dyn InFlightData>> {

@@ -76,14 +76,14 @@ fn open(nexus: &Rc<ItNexus<IscsiSession>>, opened: OpenedConnection) -> Rc<Iscsi
 #[cfg_attr(not(test), expect(dead_code, reason = "a login negotiates one connection"))]
 pub fn join(nexus: &Rc<ItNexus<IscsiSession>>, opened: OpenedConnection) {
     let (nexus, connection) = (nexus.clone(), open(nexus, opened));
-    nexus.state().front_mut().serving += 1;
+    nexus.state().front_mut().begin_serving();
     lunar_runtime::spawn(async move {
         let received = serve(&nexus, &connection).await;
         if !connection.is_closing() {
             nexus.end(received.map_or(EndReason::ConnectionLost, |()| EndReason::ConnectionClosed));
         }
         drop(connection);
-        nexus.state().front_mut().serving -= 1;
+        nexus.state().front_mut().end_serving();
         nexus.notify();
     });
 }
@@ -107,7 +107,7 @@ async fn serve(
 /// Removes a connection that logs out: its tasks end without a response (RFC 7143 section 11.14).
 async fn remove(nexus: &Rc<ItNexus<IscsiSession>>, connection: &Rc<IscsiConnection>) {
     let cid = connection.cid();
-    nexus.state().front_mut().discard_held(cid);
+    nexus.state().front_mut().order_mut().discard_of(cid);
     nexus.end_tasks_of(cid).await;
     connection.send_logout_response(nexus);
     IscsiSession::flush(nexus);
@@ -127,7 +127,7 @@ impl SessionEnd for IscsiSession {
     }
 
     fn discard_unsubmitted(state: &mut State<IscsiSession>) {
-        state.front_mut().held.clear();
+        state.front_mut().order_mut().discard_all();
     }
 
     fn queue_last_message(nexus: &ItNexus<IscsiSession>, connection: &IscsiConnection) {
@@ -140,7 +140,7 @@ impl SessionEnd for IscsiSession {
     }
 
     fn is_in_use(&self) -> bool {
-        self.serving > 0
+        self.is_serving()
     }
 }
 

@@ -3,16 +3,11 @@
 use super::dispatch::PduDispatcher;
 use super::pdu_queue::Payload;
 use super::session::IscsiSession;
-use crate::access::target_address;
-use crate::config::{PortalProtocol, TargetNode};
 use crate::core::AbortResponse;
 use crate::end_reason::EndReason;
-use lunar_proto::name::fold;
-use lunar_proto::text::{SendTargets, TargetRecord, TextStep};
+use lunar_proto::text::{SendTargets, TextStep};
 use lunar_wire::iscsi::status::{RejectReason, logout_response};
 use lunar_wire::iscsi::{Bhs, NONE, pdu};
-use std::borrow::Cow;
-use std::net::SocketAddr;
 
 /// Logout reasons (RFC 7143 section 11.14.1).
 const CLOSE_SESSION: u8 = 0;
@@ -32,10 +27,9 @@ impl PduDispatcher<'_> {
     /// Text Request (RFC 7143 section 11.10).
     pub(super) fn text_request(&mut self, header: &Bhs, ahs: &[u8], data: &[u8]) {
         let (session, connection) = (self.state.front(), self.connection);
-        let config = session.shared.config();
-        let target = session.info.target.clone();
-        let own = |key: &str, value: &str| config.text_keys.ask(target.as_deref(), key, value);
-        let records = |wanted: SendTargets<'_>| session.records(wanted, connection.local());
+        let directory = session.directory();
+        let own = |key: &str, value: &str| directory.ask(key, value);
+        let records = |wanted: SendTargets<'_>| directory.records(wanted, connection.local());
         let max = connection.max_xmit() as u32;
         let step = connection.text().borrow_mut().request(header, data, max, records, own);
         match step {
@@ -100,38 +94,5 @@ impl PduDispatcher<'_> {
 impl IscsiSession {
     fn has_cid(&self, cid: u16) -> bool {
         self.connection(cid).is_some()
-    }
-
-    /// The targets that this initiator may see, with addresses that it can reach from `local`. A target without an
-    /// address is omitted, because the initiator would look for it at this portal (RFC 7143 appendix C).
-    fn records(&self, wanted: SendTargets<'_>, local: SocketAddr) -> Vec<TargetRecord> {
-        let config = self.shared.config();
-        let login_context = crate::access::LoginContext {
-            config: config.clone(),
-            group: self.login_context.group,
-            peer: self.login_context.peer,
-        };
-        let own = self.info.target.as_deref();
-        let named = if let SendTargets::Named(name) = wanted { fold(name) } else { Cow::default() };
-        let asked = |name: &str| match wanted {
-            SendTargets::All => true,
-            SendTargets::Named(_) => named == name && (self.info.is_discovery() || own == Some(name)),
-            SendTargets::Empty => own == Some(name),
-        };
-        let visible = config
-            .targets
-            .values()
-            .filter(|t| asked(&t.name) && login_context.is_visible(t, &self.info.initiator));
-        let record = |t: &TargetNode| TargetRecord {
-            name: t.name.clone(),
-            addresses: self.addresses(&t.portal_groups, local),
-        };
-        visible.map(record).filter(|record| !record.addresses.is_empty()).collect()
-    }
-
-    fn addresses(&self, groups: &[u16], local: SocketAddr) -> Vec<String> {
-        let portals = self.shared.portals.iter().filter(|p| groups.contains(&p.tag));
-        let of_iscsi = portals.filter(|p| p.transports.protocol == PortalProtocol::Iscsi);
-        of_iscsi.filter_map(|p| target_address(p.advertise.as_deref(), p.address, local, p.tag)).collect()
     }
 }

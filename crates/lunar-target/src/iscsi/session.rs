@@ -2,70 +2,36 @@
 
 use super::connection::{IscsiConnection, OpenedSession};
 use super::pdu_queue::Payload;
-use crate::access::LoginContext;
+use super::request_order::RequestOrder;
+use super::target_directory::TargetDirectory;
 use crate::core::data_in::DataIn;
 use crate::core::{DataInProgress, Residual, ScsiCommand};
-use crate::registry::AbortScope;
-use crate::server_state::ServerState;
 use crate::session_info::SessionInfo;
 use lunar_proto::parameters::Parameters;
-use lunar_proto::window::CmdWindow;
-use lunar_runtime::Buf;
 use lunar_wire::iscsi::flag::{self, OVERFLOW, STATUS, UNDERFLOW};
 use lunar_wire::iscsi::status::{RejectReason, async_event};
 use lunar_wire::iscsi::{Bhs, NONE, opcode, pdu, sense_segment};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// Maximum number of unfinished immediate commands of a session.
 const MAX_IMMEDIATE: u32 = 64;
 
-/// A request that arrived before its CmdSN was next.
-pub struct OutOfOrderPdu {
-    pub(super) connection: Rc<IscsiConnection>,
-    pub(super) header: Bhs,
-    pub(super) ahs: Vec<u8>,
-    pub(super) data: Buf,
-    /// The scope of another session's task management function, if this request arrived before it.
-    pub(super) busy_scope: Option<AbortScope>,
-}
-
-impl OutOfOrderPdu {
-    /// Its Initiator Task Tag.
-    pub fn itt(&self) -> u32 {
-        self.header.itt()
-    }
-
-    /// Its LUN field.
-    pub fn lun(&self) -> u64 {
-        self.header.lun()
-    }
-
-    /// Records that a function of another session, whose scope includes this logical unit, comes after this request.
-    pub fn drain_received(&mut self, scope: &AbortScope) {
-        self.busy_scope = Some(scope.clone());
-    }
-}
-
 /// A session. The response to a command goes to the connection that received it.
 pub struct IscsiSession {
     /// In login order.
     connections: Vec<Rc<IscsiConnection>>,
     /// Tasks that serve connections, except the first one.
-    pub(super) serving: u16,
-    pub(super) shared: Arc<ServerState>,
-    pub(super) info: Arc<SessionInfo>,
-    pub(super) login_context: LoginContext,
+    serving: u16,
+    info: Arc<SessionInfo>,
+    directory: TargetDirectory,
     parameters: Parameters,
-    /// The CmdSN window.
-    pub(super) window: CmdWindow,
-    /// Requests that arrived before their CmdSN was next, by CmdSN.
-    pub(super) held: BTreeMap<u32, OutOfOrderPdu>,
+    order: RequestOrder,
     /// Number of unfinished immediate commands.
-    pub(super) immediate: u32,
+    immediate: u32,
     /// Initiator Task Tags of task management functions without a response.
-    pub(super) pending_functions: Vec<u32>,
+    pending_functions: Vec<u32>,
     /// LUN fields of terminated tasks, while the initiator has no room for the messages.
     unsent_terminations: BTreeSet<u64>,
     has_logged_no_room: bool,
@@ -74,15 +40,15 @@ pub struct IscsiSession {
 impl IscsiSession {
     /// A session without connections. The caller adds one at once.
     pub fn new(opened: &OpenedSession) -> IscsiSession {
+        let (shared, info, login_context) =
+            (opened.shared.clone(), opened.info.clone(), opened.login_context.clone());
         IscsiSession {
             connections: Vec::new(),
             serving: 0,
-            shared: opened.shared.clone(),
             info: opened.info.clone(),
-            login_context: opened.login_context.clone(),
+            directory: TargetDirectory::new(shared, info, login_context),
             parameters: opened.parameters.clone(),
-            window: CmdWindow::new(opened.cmd_sn, opened.depth),
-            held: BTreeMap::new(),
+            order: RequestOrder::new(opened.cmd_sn, opened.depth),
             immediate: 0,
             pending_functions: Vec::new(),
             unsent_terminations: BTreeSet::new(),
@@ -100,9 +66,57 @@ impl IscsiSession {
         self.connections.retain(|connection| connection.cid() != cid);
     }
 
-    /// Discards the requests of this connection that wait for their CmdSN.
-    pub(super) fn discard_held(&mut self, cid: u16) {
-        self.held.retain(|_, pdu| pdu.connection.cid() != cid);
+    /// Counts a task that serves a connection other than the first.
+    pub(super) fn begin_serving(&mut self) {
+        self.serving += 1;
+    }
+
+    /// Such a task has ended.
+    pub(super) fn end_serving(&mut self) {
+        self.serving -= 1;
+    }
+
+    /// Whether such tasks exist.
+    pub(super) fn is_serving(&self) -> bool {
+        self.serving > 0
+    }
+
+    /// The order of the requests.
+    #[inline]
+    pub(super) fn order(&self) -> &RequestOrder {
+        &self.order
+    }
+
+    /// The same, mutably.
+    #[inline]
+    pub(super) fn order_mut(&mut self) -> &mut RequestOrder {
+        &mut self.order
+    }
+
+    /// The answers to text requests.
+    pub(super) fn directory(&self) -> &TargetDirectory {
+        &self.directory
+    }
+
+    /// A task management function has begun.
+    pub(super) fn begin_function(&mut self, itt: u32) {
+        self.pending_functions.push(itt);
+    }
+
+    /// A task management function is about to have its response.
+    pub(super) fn end_function(&mut self, itt: u32) {
+        self.pending_functions.retain(|tag| *tag != itt);
+    }
+
+    /// Whether this is the tag of a task management function without a response.
+    pub(super) fn is_pending_function(&self, itt: u32) -> bool {
+        self.pending_functions.contains(&itt)
+    }
+
+    /// Whether a task management function has no response yet.
+    #[inline]
+    pub(super) fn has_pending_functions(&self) -> bool {
+        !self.pending_functions.is_empty()
     }
 
     /// A connection remains when the one with this CID is closed.
@@ -128,12 +142,7 @@ impl IscsiSession {
 
     /// Maximum number of commands in flight, immediate ones included.
     pub fn max_tasks(&self) -> usize {
-        self.window.depth() as usize + MAX_IMMEDIATE as usize
-    }
-
-    /// Whether a held request has this tag.
-    pub fn is_held(&self, itt: u32) -> bool {
-        self.held.values().any(|held| held.itt() == itt)
+        self.order.depth() as usize + MAX_IMMEDIATE as usize
     }
 
     /// Counts an immediate command. False: there are too many.
@@ -143,11 +152,17 @@ impl IscsiSession {
         has_room
     }
 
+    /// An immediate command has ended.
+    #[inline]
+    pub(super) fn end_immediate(&mut self) {
+        self.immediate -= 1;
+    }
+
     /// Sends a PDU with status, which consumes a StatSN of the connection.
     #[inline]
     pub fn reply(&self, cid: u16, mut header: Bhs, payload: Payload) {
         let Some(connection) = self.connection(cid) else { return };
-        let (exp_cmd_sn, max_cmd_sn) = (self.window.exp_cmd_sn(), self.window.max_cmd_sn());
+        let (exp_cmd_sn, max_cmd_sn) = (self.order.exp_cmd_sn(), self.order.max_cmd_sn());
         pdu::stamp(&mut header, connection.take_stat_sn(), exp_cmd_sn, max_cmd_sn);
         connection.push(header, payload);
     }
@@ -155,7 +170,7 @@ impl IscsiSession {
     /// Sends a PDU without status, such as an R2T or a ping, which consumes no StatSN.
     pub fn notice(&self, cid: u16, mut header: Bhs) {
         let Some(connection) = self.connection(cid) else { return };
-        let (exp_cmd_sn, max_cmd_sn) = (self.window.exp_cmd_sn(), self.window.max_cmd_sn());
+        let (exp_cmd_sn, max_cmd_sn) = (self.order.exp_cmd_sn(), self.order.max_cmd_sn());
         pdu::stamp(&mut header, connection.stat_sn(), exp_cmd_sn, max_cmd_sn);
         connection.push(header, Payload::Empty);
     }
@@ -226,8 +241,8 @@ impl IscsiSession {
                     self.reply(c.connection, header, data.part(at, n));
                 }
                 _ => {
-                    header.set_exp_cmd_sn(self.window.exp_cmd_sn());
-                    header.set_max_cmd_sn(self.window.max_cmd_sn());
+                    header.set_exp_cmd_sn(self.order.exp_cmd_sn());
+                    header.set_max_cmd_sn(self.order.max_cmd_sn());
                     connection.push(header, data.part(at, n));
                 }
             }

@@ -4,7 +4,6 @@ use super::dispatch::PduDispatcher;
 use super::pdu_queue::Payload;
 use super::session::IscsiSession;
 use crate::core::{Function, FunctionRefusal, FunctionRequest, ManagementResponse, SessionPhase, State};
-use lunar_proto::window::precedes;
 use lunar_wire::iscsi::status::RejectReason;
 use lunar_wire::iscsi::status::management_response::{
     COMPLETE, NO_SUCH_LUN, NO_SUCH_TASK, REASSIGN_UNSUPPORTED, REJECTED, UNAUTHORIZED, UNSUPPORTED,
@@ -53,7 +52,7 @@ impl PduDispatcher<'_> {
             })
         });
         match begun {
-            Ok(()) => self.session().pending_functions.push(header.itt()),
+            Ok(()) => self.session().begin_function(header.itt()),
             Err(Refusal::Reject(reason)) => self.reject(reason, header, &[]),
             Err(Refusal::Response(refusal)) => {
                 self.reply(pdu::task_management_response(header.itt(), refusal), Payload::Empty);
@@ -69,7 +68,7 @@ impl PduDispatcher<'_> {
         };
         let Function::AbortTask { tag } = function else { return Ok(function) };
         // A function without a response cannot be aborted.
-        let is_of_function = self.state.front().pending_functions.contains(&tag);
+        let is_of_function = self.state.front().is_pending_function(tag);
         let has_lun = self.state.refuses(function, header.lun()) != Some(ManagementResponse::NoSuchLun);
         if is_of_function && has_lun { Err(Refusal::Response(REJECTED)) } else { Ok(function) }
     }
@@ -88,7 +87,7 @@ fn reply(state: &mut State<IscsiSession>, connection: u16, header: &Bhs, mut man
     if managed == ManagementResponse::NoSuchTask && plug(state, header) {
         managed = ManagementResponse::Complete;
     }
-    state.front_mut().pending_functions.retain(|tag| *tag != header.itt());
+    state.front_mut().end_function(header.itt());
     // The commands that followed a missing one may have ended the session.
     if state.phase() != SessionPhase::Ended {
         let answer = pdu::task_management_response(header.itt(), response(managed));
@@ -99,13 +98,10 @@ fn reply(state: &mut State<IscsiSession>, connection: u16, header: &Bhs, mut man
 /// ABORT TASK of a command that has not arrived consumes its CmdSN (RFC 7143 section 7.11). The CmdSN must precede
 /// that of the function, and no other request may use it.
 fn plug(state: &mut State<IscsiSession>, header: &Bhs) -> bool {
-    let (itt, ref_cmd_sn) = (header.referenced_task_tag(), header.ref_cmd_sn());
     let session = state.front_mut();
-    let is_free = session.held.get(&ref_cmd_sn).is_none_or(|pdu| pdu.itt() == itt);
-    if !is_free || !precedes(ref_cmd_sn, header.cmd_sn()) || !session.window.plug(ref_cmd_sn) {
+    if !session.order_mut().plug(header) {
         return false;
     }
-    session.held.remove(&ref_cmd_sn);
     if let Some(connection) = session.connections().first().cloned() {
         PduDispatcher::new(state, &connection).release_held(None);
     }
