@@ -18,15 +18,15 @@ impl<F: FrontEnd> State<F> {
 
     /// Whether the task was aborted or has ended.
     pub(super) fn is_aborted(&self, tag: u32, serial: u64) -> bool {
-        self.tasks().find(tag, serial).is_none_or(|task| task.aborted.is_some())
+        self.tasks().find(tag, serial).is_none_or(|task| task.is_aborted())
     }
 
     /// Removes a task, which the caller completes.
     pub(super) fn remove(&mut self, tag: u32) -> Option<Task> {
         let task = self.tasks_mut().remove(tag)?;
-        self.count_ordered(&task.command, task.lu_nexus.as_ref(), -1);
-        if let (Some((unit, _)), Some(Err(unreported))) = (&task.lu_nexus, &task.answer) {
-            self.restore_attention(&task.command, unit, unreported);
+        self.count_ordered(task.command(), task.lu(), -1);
+        if let (Some(lu), Some(unreported)) = (task.lu(), task.unreported()) {
+            self.restore_attention(task.command(), lu.unit(), unreported);
         }
         Some(task)
     }
@@ -44,10 +44,10 @@ impl<F: FrontEnd> State<F> {
     ) -> Vec<u64> {
         let (mut serials, mut idle) = (Vec::new(), Vec::new());
         for task in self.tasks_mut().values_mut().filter(|t| scope(t)) {
-            serials.push(task.serial);
-            let how = *task.aborted.get_or_insert(how);
-            if task.receiving.as_mut().is_some_and(|r| r.abort(wait)) {
-                idle.push((task.command.tag, how));
+            serials.push(task.serial());
+            let how = task.abort(how);
+            if task.transfer_mut().is_some_and(|r| r.abort(wait)) {
+                idle.push((task.command().tag, how));
             }
         }
         idle.into_iter().for_each(|(tag, how)| self.end_aborted(tag, how));
@@ -57,6 +57,6 @@ impl<F: FrontEnd> State<F> {
 
     /// Aborts the task with this tag, if there is one.
     pub fn abort_tag(&mut self, tag: u32, how: AbortResponse) {
-        self.abort(|t| t.command.tag == tag, how, false);
+        self.abort(|t| t.command().tag == tag, how, false);
     }
 }

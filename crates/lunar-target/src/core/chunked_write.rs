@@ -27,10 +27,11 @@
 use super::command::{ScsiCommand, TaskAttribute};
 use super::data_out_buffers::{BUFFERS, CHUNK_LEN};
 use super::data_out_transfer::DataOutTransfer;
-use super::execution::{ExecutionGuards, TaskExecution};
 use super::front_end::FrontEnd;
 use super::nexus::{ItNexus, State};
 use super::stale::WaitTracker;
+use super::task::Task;
+use super::task_execution::{ExecutionGuards, TaskExecution};
 use crate::LogicalUnit;
 use crate::exec::{self, ExecutionOutput, ExecutionResult};
 use lunar_runtime::{Buf, Pool};
@@ -66,13 +67,13 @@ pub struct WriteRange {
 impl<F: FrontEnd> State<F> {
     /// The Data-Out of a task that was not aborted.
     fn receiving_of(&mut self, tag: u32, serial: u64) -> Option<&mut DataOutTransfer> {
-        let task = self.tasks_mut().find_mut(tag, serial).filter(|t| t.aborted.is_none())?;
-        task.receiving.as_mut()
+        let task = self.tasks_mut().find_mut(tag, serial).filter(|t| !t.is_aborted())?;
+        task.transfer_mut()
     }
 
     fn discard_rest(&mut self, tag: u32, serial: u64) {
         let task = self.tasks_mut().find_mut(tag, serial);
-        if let Some(receiving) = task.and_then(|t| t.receiving.as_mut()) {
+        if let Some(receiving) = task.and_then(Task::transfer_mut) {
             receiving.discard_rest();
         }
     }
@@ -86,8 +87,8 @@ impl<F: FrontEnd> ItNexus<F> {
     /// Waits for the next chunk of a task's data.
     async fn next_chunk(&self, tag: u32, serial: u64) -> Result<Buf, CommandError> {
         self.wait_until(|s| {
-            let task = s.tasks().find(tag, serial).filter(|t| t.aborted.is_none());
-            task.and_then(|t| t.receiving.as_ref()).is_none_or(DataOutTransfer::has_chunk)
+            let task = s.tasks().find(tag, serial).filter(|t| !t.is_aborted());
+            task.and_then(Task::transfer).is_none_or(DataOutTransfer::has_chunk)
         })
         .await;
         self.state().take_chunk(tag, serial)
@@ -109,7 +110,7 @@ impl<F: FrontEnd> ItNexus<F> {
         self.state().discard_rest(tag, serial);
         self.wait_until(|s| {
             let task = s.tasks().find(tag, serial);
-            task.and_then(|t| t.receiving.as_ref()).is_none_or(DataOutTransfer::may_end)
+            task.and_then(Task::transfer).is_none_or(DataOutTransfer::may_end)
         })
         .await;
     }
@@ -124,8 +125,8 @@ impl<F: FrontEnd> TaskExecution<F> {
         mut write: WriteRange,
         guards: ExecutionGuards,
     ) -> ExecutionResult {
-        let nexus = &self.nexus;
-        let (tag, serial) = (self.command.tag, self.serial);
+        let nexus = self.nexus();
+        let (tag, serial) = (self.command().tag, self.serial());
         let (mut at, mut guards) = (0, guards);
         let mut chunk = nexus.next_chunk(tag, serial).await?;
         loop {
@@ -156,12 +157,12 @@ impl<F: FrontEnd> TaskExecution<F> {
         unit: &Arc<LogicalUnit>,
         write: &mut WriteRange,
     ) -> Result<ExecutionGuards, CommandError> {
-        let ordering = self.nexus.ordering(&self.command, unit).ok_or(Sense::LUN_NOT_SUPPORTED)?;
+        let ordering = self.nexus().ordering(self.command(), unit).ok_or(Sense::LUN_NOT_SUPPORTED)?;
         let tracker = WaitTracker::for_data();
         let inside = self.acquire(&ordering.task_set, ordering.mode, &tracker).await;
         let guards = inside.ok_or_else(exec::aborted_failure)?;
-        self.check_medium(unit).map_err(has_begun)?;
-        match self.nexus.go_on(&self.command, unit).map_err(has_begun)? {
+        self.check_medium().map_err(has_begun)?;
+        match self.nexus().go_on(self.command(), unit).map_err(has_begun)? {
             Plan::Write { offset, len, stable } if (offset, len) == (write.offset, write.len) => {
                 write.stable |= stable;
                 Ok(guards)

@@ -91,7 +91,7 @@ pub(super) enum Completion {
 impl Completion {
     /// The end of an aborted task.
     pub fn aborted(task: &Task, how: AbortResponse) -> Completion {
-        let (sent, waited) = (task.sent, task.waited);
+        let (sent, waited) = (task.sent(), task.waited());
         match how.failure() {
             Some(failure) => {
                 Completion::Responded(CommandResult { sent, waited, ..CommandResult::of(Err(failure)) })

@@ -2,9 +2,9 @@
 //! (cut-through).
 
 use super::data_in::DataIn;
-use super::execution::TaskExecution;
 use super::front_end::FrontEnd;
 use super::nexus::TransferParts;
+use super::task_execution::TaskExecution;
 use crate::LogicalUnit;
 use crate::exec::{self, ExecutionOutput, ExecutionResult};
 use lunar_runtime::Buf;
@@ -128,18 +128,18 @@ impl<F: FrontEnd> TaskExecution<F> {
     }
 
     fn send_part(&self, part: Buf) {
-        let tag = self.command.tag;
-        let mut state = self.nexus.state();
-        if state.is_aborted(tag, self.serial) {
+        let tag = self.command().tag;
+        let mut state = self.nexus().state();
+        if state.is_aborted(tag, self.serial()) {
             return;
         }
         let TransferParts { tasks, front, .. } = state.transfer_parts();
-        let Some(task) = tasks.find_mut(tag, self.serial) else { return };
+        let Some(task) = tasks.find_mut(tag, self.serial()) else { return };
         let len = part.len();
-        task.sent = front.data_in(&self.command, DataIn::Buf(part, len), task.sent);
+        task.send_part(|sent| front.data_in(self.command(), DataIn::Buf(part, len), sent));
         drop(state);
         // Flush now: the request for the next parts does not use this send queue, and would leave before this part.
-        F::flush(&self.nexus);
+        F::flush(self.nexus());
     }
 }
 

@@ -82,11 +82,12 @@ impl<F: FrontEnd> State<F> {
     /// Requests more data for a task, or launches the task when all data have arrived.
     pub fn progress(&mut self, tag: u32) {
         let Some(task) = self.tasks_mut().get_mut(tag) else { return };
-        let Some(receiving) = &mut task.receiving else { return };
+        let is_aborted = task.is_aborted();
+        let Some(receiving) = task.transfer_mut() else { return };
         if receiving.is_launched() {
             return self.notify_progress(tag);
         }
-        if task.aborted.is_none() && receiving.launch() {
+        if !is_aborted && receiving.launch() {
             self.launch(tag, None);
             return self.request_more(tag);
         }
@@ -94,8 +95,8 @@ impl<F: FrontEnd> State<F> {
             return self.request_more(tag);
         }
         let failure = receiving.failure();
-        let buf = task.receiving.take().and_then(DataOutTransfer::into_buf);
-        match (task.aborted, failure) {
+        let buf = task.take_transfer().and_then(DataOutTransfer::into_buf);
+        match (task.aborted(), failure) {
             (Some(how), _) => self.end_aborted(tag, how),
             (None, Some(failure)) => self.fail(tag, failure),
             (None, None) => self.launch(tag, buf),
@@ -105,7 +106,7 @@ impl<F: FrontEnd> State<F> {
     /// Handles data that arrived for a running task.
     fn notify_progress(&mut self, tag: u32) {
         self.request_more(tag);
-        let receiving = self.tasks().get(tag).and_then(|task| task.receiving.as_ref());
+        let receiving = self.tasks().get(tag).and_then(Task::transfer);
         if receiving.is_some_and(DataOutTransfer::has_news) {
             self.notify();
         }
@@ -115,7 +116,7 @@ impl<F: FrontEnd> State<F> {
     pub(super) fn request_more(&mut self, tag: u32) {
         self.start_timer();
         let TransferParts { tasks, requests, front, .. } = self.transfer_parts();
-        let Some(Task { command, receiving: Some(r), .. }) = tasks.get_mut(tag) else { return };
+        let Some((command, r)) = tasks.get_mut(tag).and_then(Task::command_and_transfer) else { return };
         while let Some(request) = r.next_request(requests) {
             front.request_data(command, request);
         }
@@ -134,7 +135,7 @@ impl<F: FrontEnd> State<F> {
     /// Ends a task that was not launched.
     pub(super) fn fail(&mut self, tag: u32, failure: CommandError) {
         if let Some(task) = self.remove(tag) {
-            self.complete(&task.command, Completion::Responded(CommandResult::of(Err(failure))));
+            self.complete(task.command(), Completion::Responded(CommandResult::of(Err(failure))));
             self.notify();
         }
     }
@@ -142,7 +143,7 @@ impl<F: FrontEnd> State<F> {
     /// Ends a task that was aborted and not launched.
     pub(super) fn end_aborted(&mut self, tag: u32, how: AbortResponse) {
         if let Some(task) = self.remove(tag) {
-            self.complete(&task.command, Completion::aborted(&task, how));
+            self.complete(task.command(), Completion::aborted(&task, how));
             self.notify();
         }
     }
@@ -163,16 +164,16 @@ impl<F: FrontEnd> State<F> {
     /// Whether a task waits for data of this transfer. A transfer of an earlier task with the same tag does not
     /// count.
     pub fn is_awaiting(&self, tag: u32, transfer: u32) -> bool {
-        let receiving = self.tasks().get(tag).and_then(|task| task.receiving.as_ref());
+        let receiving = self.tasks().get(tag).and_then(Task::transfer);
         receiving.is_some_and(|r| r.has_transfer(transfer))
     }
 
     /// The buffer of the task, and the offset in it, where these data belong; None if no task waits for them.
     pub fn placement_buffer(&mut self, origin: DataOutId, segment: DataOutSegment) -> Option<(Buf, usize)> {
         let TransferParts { tasks, pool, .. } = self.transfer_parts();
-        let task = tasks.get_mut(origin.tag)?;
-        let is_of_lun = origin.lun == task.command.lun;
-        task.receiving.as_mut()?.placement(origin.transfer, is_of_lun, segment, pool)
+        let (command, receiving) = tasks.get_mut(origin.tag)?.command_and_transfer()?;
+        let is_of_lun = origin.lun == command.lun;
+        receiving.placement(origin.transfer, is_of_lun, segment, pool)
     }
 
     /// Processes data that have arrived. `intact`: they were not damaged on the way.
@@ -184,7 +185,7 @@ impl<F: FrontEnd> State<F> {
         intact: bool,
     ) -> DataOutResult {
         let TransferParts { tasks, requests, pool, .. } = self.transfer_parts();
-        let Some(Task { command, receiving: Some(r), .. }) = tasks.get_mut(origin.tag) else {
+        let Some((command, r)) = tasks.get_mut(origin.tag).and_then(Task::command_and_transfer) else {
             // Data that were requested before their task was aborted may still arrive. Ignore them.
             let may_come = origin.transfer.is_some_and(|transfer| requests.may_have_begun(transfer));
             return if may_come { DataOutResult::Ignored } else { DataOutResult::Invalid };

@@ -8,8 +8,7 @@ use super::front_end::FrontEnd;
 use super::io_queue::{DirectIo, DirectIoCommand, IoQueue};
 use super::lun_map::{LunHandle, LunLookup};
 use super::nexus::{ItNexus, Route, State};
-use super::response::DataInProgress;
-use super::task::Task;
+use super::task::{Task, TaskLu};
 use crate::LogicalUnit;
 use crate::exec::{self, ExecutionOutput, ExecutionResult};
 use crate::fence;
@@ -17,7 +16,6 @@ use lunar_runtime::{Pool, ReceivedData};
 use lunar_scsi::Plan;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 impl DirectIo {
     /// None if the command needs more than that: outstanding data, a buffer, parts that are sent early, or a length
@@ -77,23 +75,9 @@ impl<F: FrontEnd> State<F> {
         let Some(work) = DirectIo::of(pool, handle, c, plan, data) else { return false };
         let Some(under_way) = fence::enter(nexus.fence().clone()) else { return false };
         let (unit, inside, queue) = (handle.unit.clone(), handle.task_set().into_guard(), handle.queue());
-        let (id, epoch) = (handle.nexus.id(), handle.nexus.epoch());
+        let lu = TaskLu::new(unit.clone(), handle.nexus.id(), handle.nexus.epoch());
         let serial = self.tasks_mut().next_serial();
-        let task = Task {
-            serial,
-            command: c.clone(),
-            lu_nexus: Some((unit.clone(), id)),
-            copy_nexuses: Vec::new(),
-            epoch,
-            medium: unit.lu.medium(),
-            aborted: None,
-            receiving: None,
-            answer: None,
-            sent: DataInProgress::default(),
-            started_at: None,
-            waited: Some(Duration::ZERO),
-        };
-        self.tasks_mut().insert(task);
+        self.tasks_mut().insert(Task::executing(serial, c.clone(), Some(lu)));
         let begun = DirectIoCommand {
             tag: c.tag,
             connection: c.connection,

@@ -5,15 +5,12 @@ use super::complete::{CommandResult, Completion};
 use super::front_end::FrontEnd;
 use super::lun_map::LunLookup;
 use super::nexus::{ItNexus, State};
-use super::stale::WaitTracker;
 use super::task::Task;
 use crate::LogicalUnit;
 use crate::exec::ExecutionResult;
-use crate::fence::{InFlightGuard, SessionFence};
-use crate::task_set_lock::{LockMode, TaskSetGuard, TaskSetHandle};
-use lunar_scsi::{CommandError, Concurrency, PlanResult};
+use crate::task_set_lock::{LockMode, TaskSetHandle};
+use lunar_scsi::{Concurrency, PlanResult};
 use lunar_wire::scsi::Sense;
-use lunar_wire::scsi::lun;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -37,27 +34,6 @@ impl TaskEnd {
     }
 }
 
-/// A task during its execution by task set, device server and backend.
-pub(super) struct TaskExecution<F: FrontEnd> {
-    /// Its I_T nexus.
-    pub nexus: Rc<ItNexus<F>>,
-    /// Identifies the task within its nexus.
-    pub serial: u64,
-    /// Its command.
-    pub command: ScsiCommand,
-    pub unit: Option<Arc<LogicalUnit>>,
-    pub answer: Option<PlanResult>,
-    pub epoch: u64,
-    pub medium: u64,
-    /// The task set lock of its logical unit, and the mode in which the task takes it.
-    pub lock: Option<(TaskSetHandle, LockMode)>,
-    /// Its data arrive chunk by chunk while it runs.
-    pub is_chunked: bool,
-}
-
-/// The guards that a task holds while it executes.
-pub(super) type ExecutionGuards = (TaskSetGuard, InFlightGuard<Arc<SessionFence>>);
-
 /// The order of a command among others, and whether the length of its data must match.
 pub(super) struct TaskOrdering {
     /// The task set of its logical unit, on this core.
@@ -68,43 +44,6 @@ pub(super) struct TaskOrdering {
     pub exact: bool,
     /// Whether the write cache is flushed before the command takes effect.
     pub flushes_first: bool,
-}
-
-impl<F: FrontEnd> TaskExecution<F> {
-    /// Acquires the guards of a task. None: the command was aborted or is stale. An aborted command stops waiting at
-    /// once, because the holders of the lock may never end, and others queue behind it.
-    pub async fn acquire(
-        &self,
-        task_set: &TaskSetHandle,
-        mode: LockMode,
-        tracker: &WaitTracker,
-    ) -> Option<ExecutionGuards> {
-        let nexus = &self.nexus;
-        let inside = nexus.until_aborted(&self.command, self.serial, task_set.lock(mode));
-        let inside = tracker.track(inside).await?;
-        let is_aborted = nexus.state().is_aborted(self.command.tag, self.serial);
-        let under_way = (!is_aborted).then(|| nexus.begin_task(&self.command, self.serial, tracker));
-        let under_way = under_way.flatten()?;
-        Some((inside, under_way))
-    }
-
-    /// Notes how long the command has waited for its execution, which begins now.
-    pub fn end_wait(&self) {
-        let mut state = self.nexus.state();
-        if let Some(task) = state.tasks_mut().find_mut(self.command.tag, self.serial) {
-            task.waited = task.started_at.map(|started_at| started_at.elapsed());
-        }
-    }
-
-    /// Checks that the logical unit still serves and still has the medium that the command was sent to.
-    pub fn check_medium(&self, unit: &LogicalUnit) -> Result<(), CommandError> {
-        if unit.lu.epoch() != self.epoch
-            && let Some(status) = unit.lu.busy_status()
-        {
-            return Err(status.into());
-        }
-        if unit.lu.medium() == self.medium { Ok(()) } else { Err(Sense::MEDIUM_CHANGED.into()) }
-    }
 }
 
 impl<F: FrontEnd> ItNexus<F> {
@@ -137,8 +76,8 @@ impl<F: FrontEnd> ItNexus<F> {
     pub(super) async fn wait_for_order(&self, c: &ScsiCommand, serial: u64) {
         let precedes_this = |t: &Task| {
             let ordered =
-                c.attribute == TaskAttribute::Ordered || t.command.attribute == TaskAttribute::Ordered;
-            t.serial < serial && ordered && lun::is_same(t.command.lun, c.lun)
+                c.attribute == TaskAttribute::Ordered || t.command().attribute == TaskAttribute::Ordered;
+            t.serial() < serial && ordered && t.is_of_lun(c.lun)
         };
         // Usually there is no ORDERED task.
         let none_ordered = match self.state().luns_mut().find(c.lun) {
@@ -148,7 +87,7 @@ impl<F: FrontEnd> ItNexus<F> {
         if c.attribute != TaskAttribute::HeadOfQueue && !none_ordered {
             self.wait_until(|s| {
                 let mine = s.tasks().get(c.tag);
-                mine.is_none_or(|t| t.aborted.is_some()) || !s.tasks().values().any(precedes_this)
+                mine.is_none_or(Task::is_aborted) || !s.tasks().values().any(precedes_this)
             })
             .await;
         }
@@ -207,8 +146,8 @@ impl<F: FrontEnd> ItNexus<F> {
 
 impl<F: FrontEnd> State<F> {
     fn answer(&mut self, task: &Task, TaskEnd { ended, moved, written }: TaskEnd) {
-        let (c, sent, waited) = (&task.command, task.sent, task.waited);
-        let Some(how) = task.aborted else {
+        let (c, sent, waited) = (task.command(), task.sent(), task.waited());
+        let Some(how) = task.aborted() else {
             let descriptor = match self.luns_mut().find(c.lun) {
                 LunLookup::LogicalUnit(handle) => handle.nexus.uses_descriptor_sense(),
                 LunLookup::WellKnown | LunLookup::Absent => false,
@@ -216,8 +155,8 @@ impl<F: FrontEnd> State<F> {
             let result = CommandResult { ended, moved, written, descriptor, sent, waited };
             return self.complete(c, Completion::Responded(result));
         };
-        if let (Some((unit, _)), Err(unreported)) = (&task.lu_nexus, &ended) {
-            self.restore_attention(c, unit, unreported);
+        if let (Some(lu), Err(unreported)) = (task.lu(), &ended) {
+            self.restore_attention(c, lu.unit(), unreported);
         }
         self.complete(c, Completion::aborted(task, how));
     }

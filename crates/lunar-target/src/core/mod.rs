@@ -32,6 +32,7 @@ mod stale;
 mod submit;
 mod task;
 mod task_context;
+mod task_execution;
 mod task_management;
 mod task_table;
 mod transfer;

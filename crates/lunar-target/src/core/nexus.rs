@@ -213,7 +213,7 @@ impl<F: FrontEnd> ItNexus<F> {
 
     /// Waits until these tasks have ended.
     pub async fn wait_for(&self, serials: &[u64]) {
-        self.wait_until(|s| !s.tasks.values().any(|t| serials.contains(&t.serial))).await;
+        self.wait_until(|s| !s.tasks.values().any(|t| serials.contains(&t.serial()))).await;
     }
 
     /// Waits until `wanted` holds. It is checked whenever a task ends or a command arrives.
@@ -241,7 +241,7 @@ impl<F: FrontEnd> ItNexus<F> {
 
     /// Aborts the tasks of one connection without a response, and waits for those that execute.
     pub async fn end_tasks_of(&self, connection: u16) {
-        let of_it = |task: &Task| task.command.connection == connection;
+        let of_it = |task: &Task| task.command().connection == connection;
         let aborted = self.state().abort(of_it, AbortResponse::None, false);
         self.wait_for(&aborted).await;
     }

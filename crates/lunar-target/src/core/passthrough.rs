@@ -1,7 +1,7 @@
 //! Commands that a remote logical unit executes.
 
-use super::execution::TaskExecution;
 use super::front_end::FrontEnd;
+use super::task_execution::TaskExecution;
 use crate::exec::{ExecutionOutput, ExecutionResult};
 use crate::passthrough::{CommandFate, PassthroughCommand, PassthroughData};
 use crate::{LogicalUnit, PassthroughNexus};
@@ -32,7 +32,7 @@ impl<F: FrontEnd> TaskExecution<F> {
         let Some((way, nexus)) = self.passthrough(unit) else {
             return Err(Sense::LUN_NOT_SUPPORTED.into());
         };
-        let c = &self.command;
+        let c = self.command();
         let data = match (c.writes, c.reads) {
             (true, true) => return Err(Sense::INVALID_FIELD_IN_CDB.into()),
             // No buffer is large enough.
@@ -44,10 +44,10 @@ impl<F: FrontEnd> TaskExecution<F> {
             (_, true) => PassthroughData::In(room.unwrap_or_else(|| Buf::zeroed(0))),
             _ => PassthroughData::None,
         };
-        let tag = self.serial;
+        let tag = self.serial();
         let mut submitted =
             pin!(way.submit(PassthroughCommand { tag, cdb: c.cdb().into(), attribute: c.attribute, data }));
-        let (fate, reply) = match self.nexus.until_aborted(c, self.serial, &mut submitted).await {
+        let (fate, reply) = match self.nexus().until_aborted(c, self.serial(), &mut submitted).await {
             Some(reply) => (reply.fate, reply),
             None => {
                 let (fate, reply) = (way.abort(tag).await, submitted.await);
@@ -55,7 +55,7 @@ impl<F: FrontEnd> TaskExecution<F> {
             }
         };
         if fate == CommandFate::Indeterminate {
-            self.nexus.state().leave_indeterminate(self.serial);
+            self.nexus().state().leave_indeterminate(self.serial());
         }
         if let Some(sense) = Sense::decode(&reply.sense).filter(|sense| sense.key == ATTENTION) {
             unit.lu.attention_received(nexus, sense);
@@ -64,8 +64,8 @@ impl<F: FrontEnd> TaskExecution<F> {
     }
 
     fn passthrough(&self, unit: &Arc<LogicalUnit>) -> Option<(Rc<dyn PassthroughNexus>, NexusId)> {
-        let mut state = self.nexus.state();
-        let handle = state.luns_mut().unit(self.command.lun, unit)?;
+        let mut state = self.nexus().state();
+        let handle = state.luns_mut().unit(self.command().lun, unit)?;
         Some((handle.passthrough.clone()?, handle.nexus.id()))
     }
 }

@@ -3,12 +3,13 @@
 use super::chunked_write;
 use super::command::ScsiCommand;
 use super::cut_through::{self, ReadBuffers};
-use super::execution::{TaskEnd, TaskExecution, TaskOrdering};
+use super::execution::{TaskEnd, TaskOrdering};
 use super::front_end::FrontEnd;
 use super::nexus::State;
 use super::passthrough::is_forwarded;
 use super::stale::WaitTracker;
-use super::task_context::TaskContext;
+use super::task::TaskLu;
+use super::task_execution::TaskExecution;
 use crate::LogicalUnit;
 use crate::exec::{self, ExecutionResult};
 use lunar_runtime::{Buf, Pool};
@@ -26,24 +27,14 @@ impl<F: FrontEnd> State<F> {
     pub(super) fn launch(&mut self, tag: u32, data: Option<Buf>) {
         let Some(nexus) = self.nexus() else { return };
         let Some(task) = self.tasks_mut().get_mut(tag) else { return };
-        let mut execution = TaskExecution {
-            nexus,
-            serial: task.serial,
-            command: task.command.clone(),
-            unit: task.lu_nexus.as_ref().map(|(unit, _)| unit.clone()),
-            answer: task.answer.take(),
-            epoch: task.epoch,
-            medium: task.medium,
-            lock: None,
-            is_chunked: task.receiving.is_some(),
-        };
+        let mut execution = TaskExecution::new(nexus, task.launch());
         lunar_runtime::spawn(async move {
             let ended = execution.perform(data).await;
-            let TaskExecution { nexus, command, serial, is_chunked, .. } = &execution;
-            if *is_chunked {
-                nexus.wait_for_requested_data(command.tag, *serial).await;
+            let (nexus, tag, serial) = (execution.nexus(), execution.command().tag, execution.serial());
+            if execution.is_chunked() {
+                nexus.wait_for_requested_data(tag, serial).await;
             }
-            nexus.end_task(command.tag, *serial, ended);
+            nexus.end_task(tag, serial, ended);
         });
     }
 }
@@ -51,27 +42,27 @@ impl<F: FrontEnd> State<F> {
 impl<F: FrontEnd> TaskExecution<F> {
     /// Executes the command.
     async fn perform(&mut self, mut data: Option<Buf>) -> TaskEnd {
-        let nexus = self.nexus.clone();
-        let answer = self.answer.take();
-        let Some(unit) = self.unit.clone() else {
+        let nexus = self.nexus().clone();
+        let answer = self.take_answer();
+        let Some(unit) = self.lu().map(|lu| lu.unit().clone()) else {
             let answer = answer.unwrap_or(Err(Sense::LUN_NOT_SUPPORTED.into()));
             return TaskEnd::of(exec::run_without_lu(answer, &self.context()));
         };
         let Some(TaskOrdering { task_set, mode, exact, flushes_first }) =
-            nexus.ordering(&self.command, &unit)
+            nexus.ordering(self.command(), &unit)
         else {
             return TaskEnd::of(lun_gone());
         };
-        self.lock = Some((task_set.clone(), mode));
+        self.set_lock(task_set.clone(), mode);
         let tracker = WaitTracker::default();
-        tracker.track(nexus.wait_for_order(&self.command, self.serial)).await;
+        tracker.track(nexus.wait_for_order(self.command(), self.serial())).await;
         let buffers = match tracker.track(self.read_buffers(&unit, answer.as_ref())).await {
             Ok(buffers) => buffers,
             Err(status) => return TaskEnd::of(Err(status.into())),
         };
         let inside = self.acquire(&task_set, mode, &tracker).await;
         let Some((inside, under_way)) = inside else { return TaskEnd::of(unreported(answer)) };
-        if let Err(failure) = self.check_medium(&unit) {
+        if let Err(failure) = self.check_medium() {
             return TaskEnd::of(Err(failure));
         }
         let plan = match self.current_plan(answer, &unit) {
@@ -84,10 +75,10 @@ impl<F: FrontEnd> TaskExecution<F> {
             // Boxed, so that the futures of other commands stay small.
             return TaskEnd::of(Box::pin(self.pass(&unit, data, buffers.first)).await);
         }
-        if let Some(sense) = length_mismatch(&self.command, needed, exact) {
+        if let Some(sense) = length_mismatch(self.command(), needed, exact) {
             return TaskEnd { moved: needed.into(), ..TaskEnd::of(Err(sense.into())) };
         }
-        if let (true, &Plan::Write { offset, len, stable }) = (self.is_chunked, &plan) {
+        if let (true, &Plan::Write { offset, len, stable }) = (self.is_chunked(), &plan) {
             let (write, guards) = (chunked_write::WriteRange { offset, len, stable }, (inside, under_way));
             let ended = Box::pin(self.write_in_chunks(&unit, write, guards)).await;
             return TaskEnd { ended, moved: needed.into(), written: Some(len) };
@@ -98,7 +89,7 @@ impl<F: FrontEnd> TaskExecution<F> {
                 return TaskEnd::of(Box::pin(self.read_in_parts(&unit, offset, buffers)).await);
             }
             Plan::Parameters { .. } => {
-                nexus.decide(&self.command, &unit, Some(data.take().as_deref().unwrap_or_default()))
+                nexus.decide(self.command(), &unit, Some(data.take().as_deref().unwrap_or_default()))
             }
             Plan::Read { offset, len } => {
                 data = buffers.whole(len as usize);
@@ -122,9 +113,9 @@ impl<F: FrontEnd> TaskExecution<F> {
     fn current_plan(&self, earlier: Option<PlanResult>, unit: &Arc<LogicalUnit>) -> PlanResult {
         let is_valid = |plan: &PlanResult| {
             !plan.as_ref().is_ok_and(|plan| plan.attributes().accesses_medium)
-                || unit.lu.epoch() == self.epoch
+                || self.lu().is_some_and(TaskLu::is_current)
         };
-        earlier.filter(is_valid).unwrap_or_else(|| self.nexus.decide(&self.command, unit, None))
+        earlier.filter(is_valid).unwrap_or_else(|| self.nexus().decide(self.command(), unit, None))
     }
 
     /// Executes a plan. If MODE SELECT disables the write cache, its content is flushed first.
@@ -150,11 +141,11 @@ impl<F: FrontEnd> TaskExecution<F> {
         unit: &LogicalUnit,
         answer: Option<&PlanResult>,
     ) -> Result<ReadBuffers, Status> {
-        let offered = self.command.data_in_len() as usize;
+        let offered = self.command().data_in_len() as usize;
         let len = match answer {
             _ if unit.passthrough().is_some() => offered,
             Some(Ok(Plan::Read { len, .. })) => *len as usize,
-            _ if op::is_read(self.command.cdb()) => offered,
+            _ if op::is_read(self.command().cdb()) => offered,
             _ => 0,
         };
         let wanted = len > 0 && len <= Pool::MAX_BUFFER;
@@ -175,33 +166,30 @@ impl<F: FrontEnd> TaskExecution<F> {
     }
 
     async fn buffer(&self, len: usize) -> Result<Buf, Status> {
-        if let Some(buf) = self.nexus.pool().try_get(len) {
+        if let Some(buf) = self.nexus().pool().try_get(len) {
             return Ok(buf);
         }
-        let buffers = compio::time::timeout(BUFFER_TIMEOUT, self.nexus.pool().get(len));
-        match self.nexus.until_aborted(&self.command, self.serial, buffers).await {
+        let buffers = compio::time::timeout(BUFFER_TIMEOUT, self.nexus().pool().get(len));
+        match self.nexus().until_aborted(self.command(), self.serial(), buffers).await {
             Some(Ok(buf)) => Ok(buf),
             // An aborted command gets no response, whatever its result.
             Some(Err(_)) | None => Err(Status::TaskSetFull),
         }
     }
 
-    fn context(&self) -> TaskContext<'_, F> {
-        let (nexus, command, lock) = (&self.nexus, &self.command, self.lock.clone());
-        TaskContext { nexus, command, serial: self.serial, lock }
-    }
-
     async fn execute(&self, unit: &Arc<LogicalUnit>, plan: Plan, data: Option<Buf>) -> ExecutionResult {
         let reports = matches!(&plan, Plan::Op(op) if matches!(**op, Op::ReportLuns { .. }));
         let goes_on = plan.attributes().outlasts_abort;
         let context = self.context();
-        let work = exec::run(unit, self.nexus.pool(), plan, data, &context);
+        let work = exec::run(unit, self.nexus().pool(), plan, data, &context);
         let ended = match goes_on {
-            true => self.nexus.until_aborted(&self.command, self.serial, work).await.unwrap_or_else(lun_gone),
+            true => {
+                self.nexus().until_aborted(self.command(), self.serial(), work).await.unwrap_or_else(lun_gone)
+            }
             false => work.await,
         };
         if ended.is_ok() && reports {
-            self.nexus.state().luns_mut().used().for_each(|h| h.nexus.luns_reported());
+            self.nexus().state().luns_mut().used().for_each(|h| h.nexus.luns_reported());
         }
         ended
     }

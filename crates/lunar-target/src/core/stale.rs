@@ -114,7 +114,7 @@ impl<F: FrontEnd> ItNexus<F> {
             (None, None) => EndReason::Reinstated,
         };
         state.end_with(why);
-        state.abort(|task| task.serial == serial, AbortResponse::None, false);
+        state.abort(|task| task.serial() == serial, AbortResponse::None, false);
         state.front().stop_receiving();
         None
     }

@@ -6,8 +6,7 @@ use super::complete::{CommandResult, Completion};
 use super::front_end::FrontEnd;
 use super::lun_map::{LunHandle, LunLookup};
 use super::nexus::{Route, State};
-use super::response::DataInProgress;
-use super::task::Task;
+use super::task::{Task, TaskLu};
 use crate::LogicalUnit;
 use crate::exec::{ExecutionOutput, ExecutionResult};
 use crate::registry::AbortScope;
@@ -69,8 +68,8 @@ impl<F: FrontEnd> State<F> {
             if let Some(status) = busy_scope.or_else(|| handle.unit.lu.busy_status()) {
                 return self.start_task(c, None, Some(Err(status.into())), data);
             }
-            let lu_nexus = (handle.unit.clone(), handle.nexus.id(), handle.unit.lu.epoch());
-            return self.start_task(c, Some(lu_nexus), None, data);
+            let lu = TaskLu::new(handle.unit.clone(), handle.nexus.id(), handle.unit.lu.epoch());
+            return self.start_task(c, Some(lu), None, data);
         }
         match handle.begin(c.cdb()) {
             Ok(Plan::Read { offset, len }) => match try_read(handle, pool, offset, len, c.data_in_len()) {
@@ -134,7 +133,7 @@ impl<F: FrontEnd> State<F> {
         let LunLookup::LogicalUnit(handle) = self.luns_mut().find(c.lun) else { return };
         // The task takes the lock again when it executes: a command that waits for data must not block others.
         handle.unit.task_set.unlock_shared(handle.nexus.per_core());
-        let lu_nexus = (handle.unit.clone(), handle.nexus.id(), handle.nexus.epoch());
+        let lu = TaskLu::new(handle.unit.clone(), handle.nexus.id(), handle.nexus.epoch());
         let needs_no_more = !c.has_unsolicited && data.bytes().is_empty();
         match answer {
             Ok(Plan::Done) if needs_no_more => self.finish_now(&c, Ok(ExecutionOutput::Good), false),
@@ -143,7 +142,7 @@ impl<F: FrontEnd> State<F> {
                 let descriptor = handle.nexus.uses_descriptor_sense();
                 self.finish_now(&c, Err(f), descriptor);
             }
-            answer => self.start_task(c, Some(lu_nexus), Some(answer), data),
+            answer => self.start_task(c, Some(lu), Some(answer), data),
         }
     }
 
@@ -162,53 +161,31 @@ impl<F: FrontEnd> State<F> {
         self.start_task(c, None, Some(answer), data);
     }
 
-    /// Makes a task of a command. It executes when its data have arrived. `lu_nexus` contains the epoch of `answer`.
+    /// Makes a task of a command. It executes when its data have arrived. `lu` has the epoch of `answer`.
     fn start_task(
         &mut self,
         c: ScsiCommand,
-        lu_nexus: Option<(Arc<LogicalUnit>, lunar_scsi::NexusId, u64)>,
+        lu: Option<TaskLu>,
         answer: Option<PlanResult>,
         data: ReceivedData<'_>,
     ) {
         let mut answer = answer;
-        let is_chunked =
-            chunked_write::is_chunked(&c, lu_nexus.as_ref().map(|(unit, ..)| &**unit), answer.as_ref());
+        let is_chunked = chunked_write::is_chunked(&c, lu.as_ref().map(|lu| &**lu.unit()), answer.as_ref());
         let receiving = self.begin_data_out(&c, &mut answer, data, is_chunked);
         let tag = c.tag;
         let serial = self.tasks_mut().next_serial();
-        let receiving = Some(receiving);
-        let epoch = lu_nexus.as_ref().map_or(0, |(.., epoch)| *epoch);
-        let medium = lu_nexus.as_ref().map_or(0, |(unit, ..)| unit.lu.medium());
-        let lu_nexus = lu_nexus.map(|(unit, nexus, _)| (unit, nexus));
-        self.count_ordered(&c, lu_nexus.as_ref(), 1);
-        let task = Task {
-            serial,
-            command: c,
-            lu_nexus,
-            copy_nexuses: Vec::new(),
-            epoch,
-            medium,
-            aborted: None,
-            receiving,
-            answer,
-            sent: DataInProgress::default(),
-            started_at: self.info().instance_session.get().map(|_| Instant::now()),
-            waited: None,
-        };
+        self.count_ordered(&c, lu.as_ref(), 1);
+        let started_at = self.info().instance_session.get().map(|_| Instant::now());
+        let task = Task::receiving(serial, c, lu, receiving, answer, started_at);
         self.tasks_mut().insert(task);
         self.progress(tag);
     }
 
     /// Counts unfinished ORDERED commands, for which later commands wait.
-    pub(super) fn count_ordered(
-        &mut self,
-        c: &ScsiCommand,
-        lu_nexus: Option<&(Arc<LogicalUnit>, lunar_scsi::NexusId)>,
-        by: i32,
-    ) {
+    pub(super) fn count_ordered(&mut self, c: &ScsiCommand, lu: Option<&TaskLu>, by: i32) {
         if c.attribute == TaskAttribute::Ordered
-            && let Some((unit, _)) = lu_nexus
-            && let Some(handle) = self.luns_mut().unit(c.lun, unit)
+            && let Some(lu) = lu
+            && let Some(handle) = self.luns_mut().unit(c.lun, lu.unit())
         {
             // Never below zero: the LUN may have belonged to another logical unit meanwhile.
             handle.ordered = (handle.ordered + by).max(0);

@@ -5,7 +5,7 @@ use super::data_out_transfer::DataOutTransfer;
 use super::response::DataInProgress;
 use crate::LogicalUnit;
 use lunar_scsi::{CommandError, NexusId, PlanResult};
-use lunar_wire::scsi::{Sense, Status};
+use lunar_wire::scsi::{Sense, Status, lun};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,38 +31,221 @@ impl AbortResponse {
     }
 }
 
+/// The logical unit of a task, as its command found it.
+#[derive(Clone)]
+pub struct TaskLu {
+    unit: Arc<LogicalUnit>,
+    nexus: NexusId,
+    /// The epoch of the logical unit when the command was planned.
+    epoch: u64,
+    /// The medium for which the command was sent (see [`Lu::medium`](lunar_scsi::Lu::medium)).
+    medium: u64,
+}
+
+impl TaskLu {
+    /// The logical unit and its nexus, at the epoch of the plan.
+    pub fn new(unit: Arc<LogicalUnit>, nexus: NexusId, epoch: u64) -> TaskLu {
+        let medium = unit.lu.medium();
+        TaskLu { unit, nexus, epoch, medium }
+    }
+
+    /// The logical unit.
+    pub fn unit(&self) -> &Arc<LogicalUnit> {
+        &self.unit
+    }
+
+    /// Its nexus.
+    pub fn nexus(&self) -> NexusId {
+        self.nexus
+    }
+
+    /// Whether the state of the logical unit is that of the plan.
+    pub fn is_current(&self) -> bool {
+        self.unit.lu.epoch() == self.epoch
+    }
+
+    /// Checks that the logical unit still serves and still has the medium that the command was sent to.
+    pub fn check_medium(&self) -> Result<(), CommandError> {
+        let lu = &self.unit.lu;
+        if !self.is_current()
+            && let Some(status) = lu.busy_status()
+        {
+            return Err(status.into());
+        }
+        if lu.medium() == self.medium { Ok(()) } else { Err(Sense::MEDIUM_CHANGED.into()) }
+    }
+}
+
 /// A command that did not complete at once.
 pub struct Task {
     /// Unique within its I_T nexus.
-    pub serial: u64,
-    /// The command.
-    pub command: ScsiCommand,
-    /// The logical unit and its nexus. None: the LUN field names no logical unit.
-    pub lu_nexus: Option<(Arc<LogicalUnit>, NexusId)>,
+    serial: u64,
+    command: ScsiCommand,
+    /// None: the LUN field names no logical unit.
+    lu: Option<TaskLu>,
     /// Nexuses with other logical units that a copy uses.
-    pub copy_nexuses: Vec<NexusId>,
-    /// The epoch of the logical unit when `answer` was planned.
-    pub epoch: u64,
-    /// The medium for which the command was sent (see [`Lu::medium`](lunar_scsi::Lu::medium)).
-    pub medium: u64,
-    /// Set when the task is aborted.
-    pub aborted: Option<AbortResponse>,
+    copy_nexuses: Vec<NexusId>,
+    aborted: Option<AbortResponse>,
     /// Data-Out that has not arrived. None: all data have arrived, and the task executes.
-    pub receiving: Option<DataOutTransfer>,
+    transfer: Option<DataOutTransfer>,
     /// The plan. None: not planned yet, or the task executes.
-    pub answer: Option<PlanResult>,
+    answer: Option<PlanResult>,
     /// The progress of its Data-In.
-    pub sent: DataInProgress,
+    sent: DataInProgress,
     /// The time at which it arrived, if latency is recorded.
-    pub started_at: Option<Instant>,
+    started_at: Option<Instant>,
     /// The time from its arrival to its execution, if latency is recorded.
-    pub waited: Option<Duration>,
+    waited: Option<Duration>,
+}
+
+/// The facts of a task with which its execution begins.
+pub struct LaunchedTask {
+    /// Unique within its I_T nexus.
+    pub serial: u64,
+    /// Its command.
+    pub command: ScsiCommand,
+    /// Its logical unit, if it has one.
+    pub lu: Option<TaskLu>,
+    /// The plan, unless there is none yet.
+    pub answer: Option<PlanResult>,
+    /// Its data arrive chunk by chunk while it runs.
+    pub is_chunked: bool,
 }
 
 impl Task {
+    /// A task that executes.
+    pub fn executing(serial: u64, command: ScsiCommand, lu: Option<TaskLu>) -> Task {
+        Task {
+            serial,
+            command,
+            lu,
+            copy_nexuses: Vec::new(),
+            aborted: None,
+            transfer: None,
+            answer: None,
+            sent: DataInProgress::default(),
+            started_at: None,
+            waited: Some(Duration::ZERO),
+        }
+    }
+
+    /// A task that executes when its data have arrived. `started_at`: the time of its arrival, if latency is recorded.
+    pub fn receiving(
+        serial: u64,
+        command: ScsiCommand,
+        lu: Option<TaskLu>,
+        transfer: DataOutTransfer,
+        answer: Option<PlanResult>,
+        started_at: Option<Instant>,
+    ) -> Task {
+        let task = Task::executing(serial, command, lu);
+        Task { transfer: Some(transfer), answer, started_at, waited: None, ..task }
+    }
+
+    /// Identifies the task within its I_T nexus.
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// Its command.
+    pub fn command(&self) -> &ScsiCommand {
+        &self.command
+    }
+
+    /// Its logical unit. None: the LUN field names none.
+    pub fn lu(&self) -> Option<&TaskLu> {
+        self.lu.as_ref()
+    }
+
+    /// Whether the LUN fields are those of one logical unit.
+    pub fn is_of_lun(&self, field: u64) -> bool {
+        lun::is_same(self.command.lun, field)
+    }
+
+    /// Counts the task as one of these nexuses too.
+    pub fn add_copy_nexuses(&mut self, nexuses: [NexusId; 2]) {
+        self.copy_nexuses.extend(nexuses);
+    }
+
+    /// Whether the task copies through one of these nexuses.
+    pub fn copies_through(&self, nexuses: &[NexusId]) -> bool {
+        self.copy_nexuses.iter().any(|nexus| nexuses.contains(nexus))
+    }
+
+    /// Aborts the task. Returns its response, which the first abort decides.
+    pub fn abort(&mut self, how: AbortResponse) -> AbortResponse {
+        *self.aborted.get_or_insert(how)
+    }
+
+    /// The response of an aborted task.
+    pub fn aborted(&self) -> Option<AbortResponse> {
+        self.aborted
+    }
+
+    /// Whether the task was aborted.
+    pub fn is_aborted(&self) -> bool {
+        self.aborted.is_some()
+    }
+
+    /// The failure of a plan that the initiator does not get.
+    pub fn unreported(&self) -> Option<&CommandError> {
+        self.answer.as_ref()?.as_ref().err()
+    }
+
+    /// Data-Out that has not arrived.
+    pub fn transfer(&self) -> Option<&DataOutTransfer> {
+        self.transfer.as_ref()
+    }
+
+    /// The same, mutably.
+    pub fn transfer_mut(&mut self) -> Option<&mut DataOutTransfer> {
+        self.transfer.as_mut()
+    }
+
+    /// The same, with the command.
+    pub fn command_and_transfer(&mut self) -> Option<(&ScsiCommand, &mut DataOutTransfer)> {
+        Some((&self.command, self.transfer.as_mut()?))
+    }
+
+    /// Ends the transfer.
+    pub fn take_transfer(&mut self) -> Option<DataOutTransfer> {
+        self.transfer.take()
+    }
+
     /// The serial and the Data-Out of the task, if the initiator still has to send data.
     pub fn waits_for_data(&mut self) -> Option<(u64, &mut DataOutTransfer)> {
-        let receiving = self.receiving.as_mut().filter(|receiving| receiving.is_awaited());
-        receiving.map(|receiving| (self.serial, receiving))
+        let transfer = self.transfer.as_mut().filter(|transfer| transfer.is_awaited());
+        transfer.map(|transfer| (self.serial, transfer))
+    }
+
+    /// Begins the execution.
+    pub fn launch(&mut self) -> LaunchedTask {
+        LaunchedTask {
+            serial: self.serial,
+            command: self.command.clone(),
+            lu: self.lu.clone(),
+            answer: self.answer.take(),
+            is_chunked: self.transfer.is_some(),
+        }
+    }
+
+    /// Notes how long the command has waited for its execution.
+    pub fn end_wait(&mut self) {
+        self.waited = self.started_at.map(|started_at| started_at.elapsed());
+    }
+
+    /// The time from the arrival of the command to its execution, if latency is recorded.
+    pub fn waited(&self) -> Option<Duration> {
+        self.waited
+    }
+
+    /// Sends a part of its Data-In. `send` returns the new progress.
+    pub fn send_part(&mut self, send: impl FnOnce(DataInProgress) -> DataInProgress) {
+        self.sent = send(self.sent);
+    }
+
+    /// The progress of its Data-In.
+    pub fn sent(&self) -> DataInProgress {
+        self.sent
     }
 }

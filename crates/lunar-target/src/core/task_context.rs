@@ -31,7 +31,7 @@ impl<F: FrontEnd> ExecutionContext for TaskContext<'_, F> {
         let mut state = self.nexus.state();
         let ends = state.luns_mut().copy_ends(number, segment)?;
         if let Some(task) = state.tasks_mut().find_mut(self.command.tag, self.serial) {
-            task.copy_nexuses.extend([ends.source.nexus, ends.destination.nexus]);
+            task.add_copy_nexuses([ends.source.nexus, ends.destination.nexus]);
         }
         Ok(ends)
     }

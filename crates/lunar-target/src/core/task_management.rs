@@ -4,7 +4,7 @@ use super::begin_function::FunctionRequest;
 use super::front_end::{FrontEnd, InFlightData};
 use super::lun_map::LunLookup;
 use super::nexus::{ItNexus, SessionPhase, State};
-use super::task::{AbortResponse, Task};
+use super::task::{AbortResponse, Task, TaskLu};
 use crate::end_reason::EndReason;
 use crate::registry::{AbortScope, Indeterminate, SessionMessage};
 use crate::server_state::ServerState;
@@ -102,7 +102,8 @@ impl<F: FrontEnd> State<F> {
 /// Whether a function at this position in the initiator's order applies to a task, because the task was sent before
 /// it.
 fn is_before(task: &Task, sequence: u32) -> bool {
-    task.command.immediate || precedes(task.command.sequence, sequence)
+    let command = task.command();
+    command.immediate || precedes(command.sequence, sequence)
 }
 
 impl<F: FrontEnd> ItNexus<F> {
@@ -126,7 +127,7 @@ impl<F: FrontEnd> ItNexus<F> {
     async fn abort_task(&self, tag: u32, field: u64) -> ManagementResponse {
         let serials = {
             let mut state = self.state();
-            let same = |t: &Task| t.command.tag == tag && lun::is_same(t.command.lun, field);
+            let same = |t: &Task| t.command().tag == tag && t.is_of_lun(field);
             if !state.tasks().values().any(same) {
                 return ManagementResponse::NoSuchTask;
             }
@@ -205,7 +206,7 @@ impl<F: FrontEnd> ItNexus<F> {
     /// send them after the function, although they must. False: a remote target may still execute one of the tasks.
     async fn wait_for_own(&self, serials: &[u64], scope: &AbortScope) -> bool {
         if compio::time::timeout(DATA_TIMEOUT, self.wait_for(serials)).await.is_err() {
-            let own = |t: &Task| serials.contains(&t.serial);
+            let own = |t: &Task| serials.contains(&t.serial());
             self.state().abort(own, AbortResponse::None, false);
         }
         self.wait_until_over(serials, scope.is_elsewhere()).await
@@ -283,8 +284,7 @@ impl<F: FrontEnd> ItNexus<F> {
             let concerns = state.is_concerned(scope);
             state.report_termination(|t| scope.covers_task(t));
             let nexuses = state.reports_aborted(scope);
-            let is_reported =
-                |t: &Task| t.lu_nexus.as_ref().is_some_and(|(_, nexus)| nexuses.contains(nexus));
+            let is_reported = |t: &Task| t.lu().is_some_and(|lu| nexuses.contains(&lu.nexus()));
             let mut serials =
                 state.abort(|t| scope.covers_task(t) && is_reported(t), AbortResponse::TaskAborted, false);
             serials.extend(state.abort(
@@ -366,9 +366,8 @@ impl AbortScope {
     /// Whether the scope covers a task. A copy also belongs to every nexus that it uses, because a preempted nexus
     /// must not continue to write.
     fn covers_task(&self, task: &Task) -> bool {
-        let placed = task.lu_nexus.as_ref().is_some_and(|(unit, nexus)| self.covers(unit, *nexus));
-        placed
-            || matches!(self, AbortScope::Nexuses(list) if task.copy_nexuses.iter().any(|n| list.contains(n)))
+        let placed = task.lu().is_some_and(|lu| self.covers(lu.unit(), lu.nexus()));
+        placed || matches!(self, AbortScope::Nexuses(list) if task.copies_through(list))
     }
 }
 
@@ -385,7 +384,7 @@ impl<F: FrontEnd> State<F> {
         if self.front().waits_for_data() {
             return;
         }
-        let lost = self.tasks().values().filter(|t| t.aborted.is_none() && chosen(t)).map(|t| t.command.lun);
+        let lost = self.tasks().values().filter(|t| !t.is_aborted() && chosen(t)).map(|t| t.command().lun);
         for lun in lost.collect::<BTreeSet<_>>() {
             self.front_mut().report_termination(lun);
         }
@@ -393,9 +392,8 @@ impl<F: FrontEnd> State<F> {
 
     /// The nexuses whose tasks end with TASK ABORTED when another nexus aborts them (TAS of the control mode page).
     fn reports_aborted(&mut self, scope: &AbortScope) -> BTreeSet<NexusId> {
-        let lu_nexuses =
-            self.tasks().values().filter(|t| scope.covers_task(t)).filter_map(|t| t.lu_nexus.as_ref());
-        let concerned: BTreeSet<NexusId> = lu_nexuses.map(|(_, nexus)| *nexus).collect();
+        let lus = self.tasks().values().filter(|t| scope.covers_task(t)).filter_map(Task::lu);
+        let concerned: BTreeSet<NexusId> = lus.map(TaskLu::nexus).collect();
         if concerned.is_empty() {
             return concerned;
         }

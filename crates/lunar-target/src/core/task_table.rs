@@ -20,7 +20,7 @@ impl TaskTable {
 
     /// Adds a task. No other task has its tag.
     pub fn insert(&mut self, task: Task) {
-        self.tasks.insert(task.command.tag, task);
+        self.tasks.insert(task.command().tag, task);
     }
 
     /// Removes the task with this tag.
@@ -40,12 +40,12 @@ impl TaskTable {
 
     /// The task with this tag and serial. None: it has ended, even if another task has its tag now.
     pub fn find(&self, tag: u32, serial: u64) -> Option<&Task> {
-        self.get(tag).filter(|task| task.serial == serial)
+        self.get(tag).filter(|task| task.serial() == serial)
     }
 
     /// The same, mutably.
     pub fn find_mut(&mut self, tag: u32, serial: u64) -> Option<&mut Task> {
-        self.get_mut(tag).filter(|task| task.serial == serial)
+        self.get_mut(tag).filter(|task| task.serial() == serial)
     }
 
     /// All tasks.
@@ -73,23 +73,10 @@ impl TaskTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::{DataInProgress, ScsiCommand};
+    use crate::core::ScsiCommand;
 
     fn task(tag: u32, serial: u64) -> Task {
-        Task {
-            serial,
-            command: ScsiCommand::to_refuse(tag, 1),
-            lu_nexus: None,
-            copy_nexuses: Vec::new(),
-            epoch: 0,
-            medium: 0,
-            aborted: None,
-            receiving: None,
-            answer: None,
-            sent: DataInProgress::default(),
-            started_at: None,
-            waited: None,
-        }
+        Task::executing(serial, ScsiCommand::to_refuse(tag, 1), None)
     }
 
     #[test]
