@@ -145,9 +145,7 @@ impl SrpConnection {
             _ => reason::NONE,
         };
         let reason = self.fault.get().or(state.end_reason().map(reason_of));
-        let session = state.front_mut();
-        let unit =
-            reason.filter(|_| session.has_received_any).and_then(|reason| session.requests.logout(reason));
+        let unit = reason.and_then(|reason| state.front_mut().requests_mut().logout(reason));
         unit.iter().for_each(|unit| self.send(unit));
     }
 
@@ -162,7 +160,7 @@ impl SessionEnd for SrpSession {
     type Connection = SrpConnection;
 
     fn open_connections(&self) -> Vec<Rc<SrpConnection>> {
-        vec![self.connection.clone()]
+        vec![self.connection().clone()]
     }
 
     fn discard_unsubmitted(state: &mut State<SrpSession>) {
@@ -218,11 +216,11 @@ impl KeepaliveConnection<SrpSession> for SrpConnection {
     }
 
     fn ping(&self, state: &mut State<SrpSession>) -> bool {
-        let session = state.front_mut();
-        if !session.has_received_any {
+        let requests = state.front_mut().requests_mut();
+        if !requests.has_heard() {
             return false;
         }
-        session.requests.credits(0).iter().for_each(|unit| self.send(unit));
+        requests.credits(0).iter().for_each(|unit| self.send(unit));
         true
     }
 
@@ -297,7 +295,7 @@ impl IuDispatcher<'_> {
 
     /// Processes an information unit.
     fn unit(&mut self, unit: &[u8]) -> io::Result<bool> {
-        self.session().has_received_any = true;
+        self.session().requests_mut().hear();
         match FromInitiator::decode(unit, self.conn.immediate_offset) {
             Ok(FromInitiator::Command(c)) if !request::is_served(&c) => {
                 self.refuse_command(c.tag, c.notifications)
@@ -319,7 +317,7 @@ impl IuDispatcher<'_> {
 
     /// Processes the response to a request of the target.
     fn answered(&mut self, kind: RequestKind, tag: u64) -> io::Result<bool> {
-        if !self.session().requests.answered(kind, tag) {
+        if !self.session().requests_mut().answered(kind, tag) {
             return Err(self
                 .conn
                 .fault(reason::ANSWER, "the initiator sent an SRP response without a request"));
@@ -335,8 +333,10 @@ impl IuDispatcher<'_> {
     fn refuse(&mut self, tag: u64, notifications: u8, failure: impl Into<CommandError>) -> io::Result<bool> {
         let session = self.session();
         let sequence = session.sequence();
-        let tag =
-            session.slots.take(SlotKind::Command(sequence), tag, notifications).ok_or_else(no_credit)?;
+        let tag = session
+            .slots_mut()
+            .take(SlotKind::Command(sequence), tag, notifications)
+            .ok_or_else(no_credit)?;
         session.take_sequence();
         self.state.refuse(&ScsiCommand::to_refuse(tag, sequence), failure);
         Ok(true)
@@ -356,17 +356,17 @@ impl IuDispatcher<'_> {
         let conn = self.conn;
         let session = self.session();
         let sequence = session.sequence();
-        let tag = session.slots.take(SlotKind::Command(sequence), c.tag, c.notifications);
+        let tag = session.slots_mut().take(SlotKind::Command(sequence), c.tag, c.notifications);
         let tag = tag.ok_or_else(no_credit)?;
         // A command that waits for its descriptor table also takes its position, so that later commands wait for it.
         session.take_sequence();
         let command = request::command(c, tag, sequence);
-        let Some(slot) = session.slots.get(tag) else { return Ok(true) };
+        let Some(slot) = session.slots_mut().get(tag) else { return Ok(true) };
         slot.writes = request::writes(c);
         if let (Some(table), Some(Some(buf))) = (table, room) {
             let (len, declared_len) = (table.len as usize, command.expected_len);
             conn.endpoint.read(tag.into(), memory::remote(table), buf, 0, len);
-            session.slots.begin(tag, SlotRead::Table { len, declared_len });
+            session.slots_mut().begin(tag, SlotRead::Table { len, declared_len });
             let busy_scope = self.state.busy_scope().cloned();
             self.session().queue_until_read(command, busy_scope);
             return Ok(true);
@@ -382,9 +382,11 @@ impl IuDispatcher<'_> {
 
     fn task_management(&mut self, asked: &TaskManagement) -> io::Result<bool> {
         let session = self.session();
-        let (task, sequence) = (session.slots.command(asked.task_tag), session.sequence());
-        let tag =
-            session.slots.take(SlotKind::Function, asked.tag, asked.notifications).ok_or_else(no_credit)?;
+        let (task, sequence) = (session.slots_mut().command(asked.task_tag), session.sequence());
+        let tag = session
+            .slots_mut()
+            .take(SlotKind::Function, asked.tag, asked.notifications)
+            .ok_or_else(no_credit)?;
         // A command that is not in the table cannot arrive later, because messages arrive in order.
         let task = task.map_or(NO_TAG, |(tag, _)| tag);
         let Some(function) = request::function(asked, task) else {
@@ -416,7 +418,7 @@ impl IuDispatcher<'_> {
 
     /// Processes a completed RDMA Read of a request.
     fn read(&mut self, tag: u32, buf: Buf) -> io::Result<bool> {
-        match self.session().slots.take_read(tag) {
+        match self.session().slots_mut().take_read(tag) {
             Some(SlotRead::Table { len, declared_len }) => {
                 self.table(tag, declared_len, &buf[..len])?;
                 self.session().mark_read(tag);
@@ -447,7 +449,7 @@ impl IuDispatcher<'_> {
                 .conn
                 .fault(reason::NONE, SrpError::Total { said: declared_len, sum }.to_string()));
         }
-        if let Some(slot) = self.session().slots.get(tag) {
+        if let Some(slot) = self.session().slots_mut().get(tag) {
             slot.pieces.extend(pieces());
         }
         Ok(())

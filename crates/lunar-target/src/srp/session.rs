@@ -50,12 +50,10 @@ struct DeferredResponse {
 
 /// A session, which is one channel of an I_T nexus. The core identifies a request by its slot number.
 pub struct SrpSession {
-    pub(super) connection: Rc<SrpConnection>,
-    pub(super) slots: RequestTable,
+    connection: Rc<SrpConnection>,
+    slots: RequestTable,
     /// Requests of the target to the initiator.
-    pub(super) requests: TargetRequests,
-    /// Whether the initiator has sent something, so that it can receive requests.
-    pub(super) has_received_any: bool,
+    requests: TargetRequests,
     /// Position of the next command in the order of the initiator.
     sequence: u32,
     /// Commands that have not begun, in order.
@@ -74,13 +72,27 @@ impl SrpSession {
             connection,
             slots: RequestTable::new(credits),
             requests: TargetRequests::new(notifications),
-            has_received_any: false,
             sequence: 1,
             queue: VecDeque::new(),
             asked: VecDeque::new(),
             places: Vec::new(),
             deferred: DeferredResponses::default(),
         }
+    }
+
+    /// Its connection.
+    pub fn connection(&self) -> &Rc<SrpConnection> {
+        &self.connection
+    }
+
+    /// The unanswered requests of the initiator.
+    pub fn slots_mut(&mut self) -> &mut RequestTable {
+        &mut self.slots
+    }
+
+    /// Requests of the target to the initiator.
+    pub fn requests_mut(&mut self) -> &mut TargetRequests {
+        &mut self.requests
     }
 
     fn endpoint(&self) -> &dyn Endpoint {
@@ -328,7 +340,7 @@ impl FrontEnd for SrpSession {
     /// An event that the initiator has no room for is left to its unit attention.
     fn report_event(&mut self, lun: u64, event: Sense) -> bool {
         let sense = event.encode(false);
-        let unit = self.has_received_any.then(|| self.requests.event(lun, &sense)).flatten();
+        let unit = self.requests.event(lun, &sense);
         unit.iter().for_each(|unit| self.connection.send(unit));
         unit.is_some()
     }

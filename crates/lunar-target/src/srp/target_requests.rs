@@ -43,6 +43,9 @@ pub enum RequestKind {
 /// The requests on one connection.
 pub struct TargetRequests {
     notifications: u8,
+    /// Whether the initiator has sent something. Before that it cannot receive requests: iWARP requires that the
+    /// initiator sends first (RFC 5044 section 7.1).
+    has_heard: bool,
     /// The unanswered request and its tag.
     open: Option<(RequestKind, u64)>,
     /// The latest tag.
@@ -52,12 +55,22 @@ pub struct TargetRequests {
 impl TargetRequests {
     /// No request was sent. `notifications`: those that the login requests.
     pub fn new(notifications: u8) -> TargetRequests {
-        TargetRequests { notifications, open: None, last: 0 }
+        TargetRequests { notifications, has_heard: false, open: None, last: 0 }
+    }
+
+    /// Records that the initiator has sent something.
+    pub fn hear(&mut self) {
+        self.has_heard = true;
+    }
+
+    /// Whether the initiator has sent something, so that it can receive requests.
+    pub fn has_heard(&self) -> bool {
+        self.has_heard
     }
 
     /// Whether a request may be sent.
     pub fn may(&self) -> bool {
-        self.open.is_none()
+        self.has_heard && self.open.is_none()
     }
 
     fn ask(&mut self, kind: RequestKind) -> Option<u64> {
@@ -68,14 +81,14 @@ impl TargetRequests {
         })
     }
 
-    /// A request that grants credits; zero credits are a ping. None: another request is unanswered.
+    /// A request that grants credits; zero credits are a ping. None: no request may be sent.
     pub fn credits(&mut self, credits: i32) -> Option<Vec<u8>> {
         let solicited = self.notifications & NOTIFY_CREDITS != 0;
         let tag = self.ask(RequestKind::Credits)?;
         Some(CreditRequest { solicited, credits, tag }.encode().to_vec())
     }
 
-    /// A request that reports an event. None: another request is unanswered.
+    /// A request that reports an event. None: no request may be sent.
     pub fn event(&mut self, lun: u64, sense: &[u8]) -> Option<Vec<u8>> {
         let solicited = self.notifications & NOTIFY_EVENTS != 0;
         let tag = self.ask(RequestKind::Event)?;
@@ -84,7 +97,7 @@ impl TargetRequests {
         Some(unit)
     }
 
-    /// A target logout. None: a request is unanswered.
+    /// A target logout. None: no request may be sent.
     pub fn logout(&mut self, reason: u32) -> Option<Vec<u8>> {
         let solicited = self.notifications & NOTIFY_LOGOUT != 0;
         let tag = self.last.wrapping_add(1);
@@ -108,6 +121,8 @@ mod tests {
     #[test]
     fn target_sends_one_request_at_a_time() {
         let mut requests = TargetRequests::new(NOTIFY_CREDITS);
+        assert_eq!((requests.credits(1), requests.event(0, &[]), requests.logout(0)), (None, None, None));
+        requests.hear();
         let first = requests.credits(2).unwrap();
         assert_eq!(CreditRequest::decode(&first), Ok(CreditRequest { solicited: true, credits: 2, tag: 1 }));
         assert_eq!((requests.credits(1), requests.event(0, &[]), requests.logout(0)), (None, None, None));
