@@ -6,7 +6,8 @@ use super::cut_through;
 use super::execution::TaskEnd;
 use super::front_end::FrontEnd;
 use super::io_queue::{DirectIo, DirectIoCommand, IoQueue};
-use super::lun_map::{LunHandle, LunLookup};
+use super::lun_handle::LunHandle;
+use super::lun_map::LunLookup;
 use super::nexus::{ItNexus, Route, State};
 use super::task::{Task, TaskLu};
 use crate::LogicalUnit;
@@ -32,7 +33,7 @@ impl DirectIo {
                 if len > 0 && len <= c.data_in_len() && c.data_out_len() == 0 =>
             {
                 let len = len as usize;
-                let stride = handle.is_remote.then(|| handle.backend.preferred_read_size()).flatten();
+                let stride = handle.preferred_read_size();
                 let is_whole = len <= Pool::MAX_BUFFER && cut_through::lengths(len, stride).nth(1).is_none();
                 let buf = is_whole.then(|| pool.try_get(len)).flatten()?;
                 Some(DirectIo::Read { offset, buf })
@@ -74,8 +75,8 @@ impl<F: FrontEnd> State<F> {
         let Route { lun: LunLookup::LogicalUnit(handle), pool, .. } = self.route(c.lun) else { return false };
         let Some(work) = DirectIo::of(pool, handle, c, plan, data) else { return false };
         let Some(under_way) = fence::enter(nexus.fence().clone()) else { return false };
-        let (unit, inside, queue) = (handle.unit.clone(), handle.task_set().into_guard(), handle.queue());
-        let lu = TaskLu::new(unit.clone(), handle.nexus.id(), handle.nexus.epoch());
+        let (unit, inside, queue) = (handle.unit().clone(), handle.task_set().into_guard(), handle.queue());
+        let lu = TaskLu::new(unit.clone(), handle.nexus().id(), handle.nexus().epoch());
         let serial = self.tasks_mut().next_serial();
         self.tasks_mut().insert(Task::executing(serial, c.clone(), Some(lu)));
         let begun = DirectIoCommand {

@@ -53,7 +53,7 @@ impl<F: FrontEnd> ItNexus<F> {
     pub(super) fn ordering(&self, c: &ScsiCommand, unit: &Arc<LogicalUnit>) -> Option<TaskOrdering> {
         let mut state = self.state();
         let handle = state.luns_mut().unit(c.lun, unit)?;
-        let mode = match (c.attribute, handle.nexus.concurrency(c.cdb())) {
+        let mode = match (c.attribute, handle.nexus().concurrency(c.cdb())) {
             // The remote logical unit orders commands. Here a command that hangs must not block other hosts.
             _ if unit.passthrough().is_some() => LockMode::HeadOfQueue,
             (TaskAttribute::Ordered, _) | (_, Concurrency::Exclusive) => LockMode::Exclusive,
@@ -63,8 +63,8 @@ impl<F: FrontEnd> ItNexus<F> {
         Some(TaskOrdering {
             task_set: handle.task_set(),
             mode,
-            exact: handle.nexus.requires_exact_data_out(c.cdb()),
-            flushes_first: handle.nexus.flushes_first(c.cdb()),
+            exact: handle.nexus().requires_exact_data_out(c.cdb()),
+            flushes_first: handle.nexus().flushes_first(c.cdb()),
         })
     }
 
@@ -81,7 +81,7 @@ impl<F: FrontEnd> ItNexus<F> {
         };
         // Usually there is no ORDERED task.
         let none_ordered = match self.state().luns_mut().find(c.lun) {
-            LunLookup::LogicalUnit(handle) => handle.ordered == 0,
+            LunLookup::LogicalUnit(handle) => !handle.has_ordered(),
             LunLookup::WellKnown | LunLookup::Absent => false,
         };
         if c.attribute != TaskAttribute::HeadOfQueue && !none_ordered {
@@ -102,7 +102,7 @@ impl<F: FrontEnd> ItNexus<F> {
     ) -> PlanResult {
         match (self.state().luns_mut().unit(c.lun, unit), parameters) {
             (Some(handle), None) => handle.begin(c.cdb()),
-            (Some(handle), Some(data)) => handle.nexus.parameters(c.cdb(), data),
+            (Some(handle), Some(data)) => handle.nexus_mut().parameters(c.cdb(), data),
             (None, _) => Err(Sense::LUN_NOT_SUPPORTED.into()),
         }
     }
@@ -111,7 +111,7 @@ impl<F: FrontEnd> ItNexus<F> {
     pub(super) fn go_on(&self, c: &ScsiCommand, unit: &Arc<LogicalUnit>) -> PlanResult {
         let mut state = self.state();
         let handle = state.luns_mut().unit(c.lun, unit).ok_or(Sense::LUN_NOT_SUPPORTED)?;
-        handle.nexus.resume(c.cdb())
+        handle.nexus_mut().resume(c.cdb())
     }
 
     /// Runs `work`, which may outlast the command. None: the command was aborted.
@@ -149,7 +149,7 @@ impl<F: FrontEnd> State<F> {
         let (c, sent, waited) = (task.command(), task.sent(), task.waited());
         let Some(how) = task.aborted() else {
             let descriptor = match self.luns_mut().find(c.lun) {
-                LunLookup::LogicalUnit(handle) => handle.nexus.uses_descriptor_sense(),
+                LunLookup::LogicalUnit(handle) => handle.nexus_mut().uses_descriptor_sense(),
                 LunLookup::WellKnown | LunLookup::Absent => false,
             };
             let result = CommandResult { ended, moved, written, descriptor, sent, waited };

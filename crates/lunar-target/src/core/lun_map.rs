@@ -1,76 +1,15 @@
-//! The LUNs of an I_T nexus, and the I_T_L nexus of each LUN that was used.
+//! The LUNs of an I_T nexus.
 
-use super::io_queue::IoQueue;
+use super::lun_handle::LunHandle;
 use crate::access::{LunEntry, LunMap};
 use crate::exec::copy::{CopyEnd, CopyEnds};
-use crate::nexus_list::{NexusList, NexusListing};
-use crate::task_set_lock::TaskSetHandle;
+use crate::nexus_list::NexusList;
 use crate::{LogicalUnit, PassthroughNexus};
-use lunar_block::Backend;
-use lunar_scsi::{CopyRange, CopySegment, Nexus, NexusPorts, PlanResult};
+use lunar_scsi::{CopyRange, CopySegment, NexusPorts};
 use lunar_wire::scsi::Sense;
 use lunar_wire::scsi::lun;
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// A LUN that this session has used.
-pub struct LunHandle {
-    /// The I_T_L nexus.
-    pub nexus: Nexus,
-    /// The logical unit behind it.
-    pub unit: Arc<LogicalUnit>,
-    /// The backend, as of `epoch`.
-    pub backend: Arc<dyn Backend>,
-    /// Whether the backend needs no reads and keeps no data, as of `epoch`.
-    pub null: bool,
-    /// Whether the medium is remote, so that no command completes at once; as of `epoch`.
-    pub is_remote: bool,
-    /// The epoch of the nexus when the backend was looked up.
-    epoch: u64,
-    /// Number of unfinished ORDERED commands.
-    pub ordered: i32,
-    /// Its nexus with the remote logical unit, if this is a passthrough.
-    pub passthrough: Option<Rc<dyn PassthroughNexus>>,
-    /// The queue of its medium, if that executes many commands at once, as of `epoch`.
-    queue: Option<Rc<IoQueue>>,
-    /// Its entry in the list of nexuses of the session.
-    _listing: NexusListing,
-}
-
-impl LunHandle {
-    /// The task set of its logical unit, on this core.
-    pub fn task_set(&self) -> TaskSetHandle {
-        self.unit.task_set.handle(self.nexus.core_index())
-    }
-
-    /// Plans a command that holds the task set lock, or would. Afterwards `backend` is current, because replacing the
-    /// backend advances the epoch.
-    #[inline]
-    pub fn begin(&mut self, cdb: &[u8]) -> PlanResult {
-        let answer = self.nexus.begin(cdb);
-        if self.nexus.epoch() != self.epoch {
-            self.refresh();
-        }
-        answer
-    }
-
-    /// The queue of the medium, if that executes many commands at once on this core.
-    pub fn queue(&mut self) -> Option<Rc<IoQueue>> {
-        if self.queue.is_none() {
-            self.queue = self.backend.clone().queue().map(|queue| Rc::new(IoQueue::new(queue)));
-        }
-        self.queue.clone()
-    }
-
-    #[cold]
-    fn refresh(&mut self) {
-        self.backend = self.unit.backend();
-        self.queue = None;
-        self.null = self.backend.facts().null;
-        self.is_remote = self.backend.preferred_read_size().is_some();
-        self.epoch = self.nexus.epoch();
-    }
-}
 
 /// The result of looking up a LUN field.
 pub enum LunLookup<'a> {
@@ -118,22 +57,7 @@ impl NexusLuns {
 
     fn open(&mut self, number: u16) -> bool {
         let Some(visible) = self.map.get(&number) else { return false };
-        let unit = visible.unit.clone();
-        let backend = unit.backend();
-        let nexus = unit.lu.attach(self.port.clone(), visible.read_only);
-        let handle = LunHandle {
-            _listing: self.nexuses.list(&nexus),
-            nexus,
-            null: backend.facts().null,
-            is_remote: backend.preferred_read_size().is_some(),
-            backend,
-            // The first command looks up the backend, because the epoch differs.
-            epoch: 0,
-            ordered: 0,
-            passthrough: unit.passthrough().map(|passthrough| passthrough.enter(&self.port)),
-            queue: None,
-            unit,
-        };
+        let handle = LunHandle::open(visible, &self.port, &self.nexuses);
         let at = number as usize;
         if self.handles.len() <= at {
             self.handles.resize_with(at + 1, || None);
@@ -149,8 +73,8 @@ impl NexusLuns {
         let (from, to) = from.zip(to).ok_or(segment.unreachable(number))?;
         let end = |lun| {
             let h = self.handle(lun)?;
-            let (nexus, task_set, medium) = (h.nexus.id(), h.task_set(), h.unit.lu.medium());
-            Some(CopyEnd { lun, unit: h.unit.clone(), nexus, task_set, medium })
+            let (nexus, task_set, medium) = (h.nexus().id(), h.task_set(), h.unit().lu.medium());
+            Some(CopyEnd { lun, unit: h.unit().clone(), nexus, task_set, medium })
         };
         let ends = end(from).zip(end(to)).map(|(source, destination)| CopyEnds { source, destination });
         ends.ok_or(segment.unreachable(number))
@@ -165,8 +89,8 @@ impl NexusLuns {
         ends: &CopyEnds,
     ) -> Result<CopyRange, Sense> {
         let nexus = |end: &CopyEnd| {
-            let handle = self.handle(end.lun).filter(|h| Arc::ptr_eq(&h.unit, &end.unit));
-            handle.map(|h| &h.nexus).ok_or(segment.unreachable(number))
+            let handle = self.handle(end.lun).filter(|h| Arc::ptr_eq(h.unit(), &end.unit));
+            handle.map(LunHandle::nexus).ok_or(segment.unreachable(number))
         };
         segment.range(number, nexus(&ends.source)?, nexus(&ends.destination)?)
     }
@@ -179,7 +103,7 @@ impl NexusLuns {
         let numbers: Vec<u16> = self.map.iter().filter(passing).map(|(number, _)| *number).collect();
         let way = |number: u16| {
             let used = self.handle(number).is_some() || self.open(number);
-            self.handle(number).filter(|_| used)?.passthrough.clone()
+            self.handle(number).filter(|_| used)?.passthrough()
         };
         numbers.into_iter().filter_map(way).collect()
     }
@@ -187,7 +111,7 @@ impl NexusLuns {
     /// The handle of a LUN field, if it still is this logical unit. A reload may have given the LUN to another one.
     pub fn unit(&mut self, field: u64, unit: &Arc<LogicalUnit>) -> Option<&mut LunHandle> {
         match self.find(field) {
-            LunLookup::LogicalUnit(handle) if Arc::ptr_eq(&handle.unit, unit) => Some(handle),
+            LunLookup::LogicalUnit(handle) if Arc::ptr_eq(handle.unit(), unit) => Some(handle),
             _ => None,
         }
     }
@@ -223,13 +147,13 @@ impl NexusLuns {
             let stays = slot
                 .as_ref()
                 .zip(now)
-                .is_some_and(|(h, v)| Arc::ptr_eq(&h.unit, &v.unit) && h.nexus.read_only() == v.read_only);
+                .is_some_and(|(h, v)| Arc::ptr_eq(h.unit(), &v.unit) && h.nexus().read_only() == v.read_only);
             if stays {
                 continue;
             }
             // The same logical unit with a new nexus: its ORDERED commands are still unfinished.
-            let to_same = |h: &LunHandle| now.is_some_and(|v| Arc::ptr_eq(&h.unit, &v.unit));
-            let ordered = slot.take().filter(|h| h.ordered > 0 && to_same(h)).map(|h| h.ordered);
+            let to_same = |h: &LunHandle| now.is_some_and(|v| Arc::ptr_eq(h.unit(), &v.unit));
+            let ordered = slot.take().filter(|h| h.has_ordered() && to_same(h)).map(|h| h.ordered());
             anew.extend(ordered.map(|ordered| (number as u16, ordered)));
         }
         // Release replaced media, so that their file descriptors close with their last user.
@@ -239,11 +163,11 @@ impl NexusLuns {
             if self.open(number)
                 && let Some(Some(handle)) = self.handles.get_mut(number as usize)
             {
-                handle.ordered = ordered;
+                handle.count_ordered(ordered);
             }
         }
         if changed {
-            self.used().for_each(|h| h.nexus.luns_changed());
+            self.used().for_each(|h| h.nexus_mut().luns_changed());
         }
         changed
     }
@@ -265,7 +189,7 @@ mod tests {
 
     fn ordered(luns: &mut NexusLuns) -> Option<i32> {
         match luns.find(0) {
-            LunLookup::LogicalUnit(handle) => Some(handle.ordered),
+            LunLookup::LogicalUnit(handle) => Some(handle.ordered()),
             _ => None,
         }
     }
@@ -276,7 +200,7 @@ mod tests {
             [(); 2].map(|()| Arc::new(LogicalUnit::new(lu(true), lunar_block::nothing(), None)));
         let mut luns = NexusLuns::new(map(&one, false), port(), Default::default());
         let LunLookup::LogicalUnit(handle) = luns.find(0) else { panic!("LUN 0 is missing") };
-        handle.ordered = 2;
+        handle.count_ordered(2);
         luns.replace(map(&one, true));
         assert_eq!(ordered(&mut luns), Some(2));
         luns.replace(map(&other, true));

@@ -21,6 +21,7 @@ mod front_end;
 mod function_state;
 mod io_queue;
 pub mod keepalive;
+mod lun_handle;
 mod lun_map;
 pub mod messages;
 mod nexus;

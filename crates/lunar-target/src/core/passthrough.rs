@@ -66,6 +66,6 @@ impl<F: FrontEnd> TaskExecution<F> {
     fn passthrough(&self, unit: &Arc<LogicalUnit>) -> Option<(Rc<dyn PassthroughNexus>, NexusId)> {
         let mut state = self.nexus().state();
         let handle = state.luns_mut().unit(self.command().lun, unit)?;
-        Some((handle.passthrough.clone()?, handle.nexus.id()))
+        Some((handle.passthrough()?, handle.nexus().id()))
     }
 }

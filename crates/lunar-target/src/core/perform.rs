@@ -189,7 +189,7 @@ impl<F: FrontEnd> TaskExecution<F> {
             false => work.await,
         };
         if ended.is_ok() && reports {
-            self.nexus().state().luns_mut().used().for_each(|h| h.nexus.luns_reported());
+            self.nexus().state().luns_mut().used().for_each(|h| h.nexus_mut().luns_reported());
         }
         ended
     }

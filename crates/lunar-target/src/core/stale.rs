@@ -76,14 +76,14 @@ impl<F: FrontEnd> State<F> {
     fn must_drain(&mut self, scope: &AbortScope, from: &SessionInfo) -> bool {
         match scope {
             AbortScope::LogicalUnits(_) => self.info().may_be_of_host(from),
-            AbortScope::Nexuses(list) => self.luns_mut().used().any(|h| list.contains(&h.nexus.id())),
+            AbortScope::Nexuses(list) => self.luns_mut().used().any(|h| list.contains(&h.nexus().id())),
         }
     }
 
     /// Whether a function with this scope aborts commands that have this LUN field.
     pub fn is_covered(&mut self, scope: &AbortScope, lun: u64) -> bool {
         match self.luns_mut().find(lun) {
-            LunLookup::LogicalUnit(handle) => scope.covers(&handle.unit, handle.nexus.id()),
+            LunLookup::LogicalUnit(handle) => scope.covers(handle.unit(), handle.nexus().id()),
             LunLookup::WellKnown | LunLookup::Absent => false,
         }
     }

@@ -4,46 +4,19 @@ use super::chunked_write;
 use super::command::{ScsiCommand, TaskAttribute};
 use super::complete::{CommandResult, Completion};
 use super::front_end::FrontEnd;
-use super::lun_map::{LunHandle, LunLookup};
+use super::lun_handle::ReadAttempt;
+use super::lun_map::LunLookup;
 use super::nexus::{Route, State};
 use super::task::{Task, TaskLu};
 use crate::LogicalUnit;
 use crate::exec::{ExecutionOutput, ExecutionResult};
 use crate::registry::AbortScope;
 use lunar_block::TryIo;
-use lunar_runtime::{Buf, Pool, ReceivedData};
+use lunar_runtime::ReceivedData;
 use lunar_scsi::{CommandError, LogCounter, Plan, PlanResult};
 use lunar_wire::scsi::{Sense, Status};
 use std::sync::Arc;
 use std::time::Instant;
-
-/// Maximum length of a read that is tried without waiting, in bytes. A longer one would delay other connections of
-/// the core.
-const MAX_READ_AT_ONCE: u32 = 256 << 10;
-
-/// The result of a read without waiting.
-enum ReadAttempt {
-    Zeros,
-    Done(Buf),
-    NotNow,
-}
-
-/// Reads from the cache, or returns zeros for a null backend.
-#[inline]
-fn try_read(handle: &LunHandle, pool: &Pool, offset: u64, len: u32, room: u32) -> ReadAttempt {
-    if handle.null {
-        return ReadAttempt::Zeros;
-    }
-    let n = len.min(room);
-    if n == 0 || n > MAX_READ_AT_ONCE || handle.is_remote {
-        return ReadAttempt::NotNow;
-    }
-    let Some(mut buf) = pool.try_get(n as usize) else { return ReadAttempt::NotNow };
-    match handle.backend.try_read(offset, &mut buf) {
-        TryIo::Done(Ok(())) => ReadAttempt::Done(buf),
-        _ => ReadAttempt::NotNow,
-    }
-}
 
 impl<F: FrontEnd> State<F> {
     /// Submits a command. Most commands complete here; the others become tasks.
@@ -57,29 +30,28 @@ impl<F: FrontEnd> State<F> {
             LunLookup::Absent => return self.command_without_lu(c, lunar_scsi::absent_lun, data),
         };
         if c.attribute != TaskAttribute::Simple
-            || handle.ordered > 0
+            || handle.has_ordered()
             || busy_scope.is_some()
-            || !handle.unit.task_set.try_lock_shared(handle.nexus.per_core())
+            || !handle.unit().task_set.try_lock_shared(handle.nexus().per_core())
         {
             let is_recalled =
-                |scope: &AbortScope| scope.covers(&handle.unit, handle.nexus.id()).then_some(Status::Busy);
+                |scope: &AbortScope| scope.covers(handle.unit(), handle.nexus().id()).then_some(Status::Busy);
             let busy_scope = busy_scope.and_then(is_recalled);
             // Report BUSY at once: the wait for the lock could be long.
-            if let Some(status) = busy_scope.or_else(|| handle.unit.lu.busy_status()) {
+            if let Some(status) = busy_scope.or_else(|| handle.unit().lu.busy_status()) {
                 return self.start_task(c, None, Some(Err(status.into())), data);
             }
-            let lu = TaskLu::new(handle.unit.clone(), handle.nexus.id(), handle.unit.lu.epoch());
+            let lu = TaskLu::new(handle.unit().clone(), handle.nexus().id(), handle.unit().lu.epoch());
             return self.start_task(c, Some(lu), None, data);
         }
         match handle.begin(c.cdb()) {
-            Ok(Plan::Read { offset, len }) => match try_read(handle, pool, offset, len, c.data_in_len()) {
+            Ok(Plan::Read { offset, len }) => match handle.try_read(pool, offset, len, c.data_in_len()) {
                 ReadAttempt::NotNow => self.wait_for_medium(c, Plan::Read { offset, len }, data),
                 ReadAttempt::Zeros => self.read_done(&c, ExecutionOutput::Zeros(len as usize), len),
                 ReadAttempt::Done(buf) => self.read_done(&c, ExecutionOutput::Medium(buf), len),
             },
             Ok(Plan::Write { offset, len, stable }) if has_all_data && len == c.data_out_len() => {
-                let now =
-                    if stable { TryIo::WouldWait } else { handle.backend.try_write(offset, data.bytes()) };
+                let now = if stable { TryIo::WouldWait } else { handle.try_write(offset, data.bytes()) };
                 match now {
                     TryIo::Done(Ok(())) => self.write_done(&c, len),
                     _ => self.wait_for_medium(c, Plan::Write { offset, len, stable }, data),
@@ -115,8 +87,8 @@ impl<F: FrontEnd> State<F> {
     #[inline]
     fn unlock_task_set(&mut self, c: &ScsiCommand, count: LogCounter, bytes: u32) {
         if let LunLookup::LogicalUnit(handle) = self.luns_mut().find(c.lun) {
-            let part = handle.nexus.per_core();
-            handle.unit.task_set.unlock_shared(part);
+            let part = handle.nexus().per_core();
+            handle.unit().task_set.unlock_shared(part);
             part.count(count, bytes as u64);
         }
     }
@@ -132,14 +104,14 @@ impl<F: FrontEnd> State<F> {
     fn defer(&mut self, c: ScsiCommand, answer: PlanResult, data: ReceivedData<'_>) {
         let LunLookup::LogicalUnit(handle) = self.luns_mut().find(c.lun) else { return };
         // The task takes the lock again when it executes: a command that waits for data must not block others.
-        handle.unit.task_set.unlock_shared(handle.nexus.per_core());
-        let lu = TaskLu::new(handle.unit.clone(), handle.nexus.id(), handle.nexus.epoch());
+        handle.unit().task_set.unlock_shared(handle.nexus().per_core());
+        let lu = TaskLu::new(handle.unit().clone(), handle.nexus().id(), handle.nexus().epoch());
         let needs_no_more = !c.has_unsolicited && data.bytes().is_empty();
         match answer {
             Ok(Plan::Done) if needs_no_more => self.finish_now(&c, Ok(ExecutionOutput::Good), false),
             Ok(Plan::Data(d)) if needs_no_more => self.finish_now(&c, Ok(ExecutionOutput::Data(d)), false),
             Err(f) if needs_no_more && c.data_out_len() == 0 => {
-                let descriptor = handle.nexus.uses_descriptor_sense();
+                let descriptor = handle.nexus_mut().uses_descriptor_sense();
                 self.finish_now(&c, Err(f), descriptor);
             }
             answer => self.start_task(c, Some(lu), Some(answer), data),
@@ -187,8 +159,7 @@ impl<F: FrontEnd> State<F> {
             && let Some(lu) = lu
             && let Some(handle) = self.luns_mut().unit(c.lun, lu.unit())
         {
-            // Never below zero: the LUN may have belonged to another logical unit meanwhile.
-            handle.ordered = (handle.ordered + by).max(0);
+            handle.count_ordered(by);
         }
     }
 
@@ -202,7 +173,7 @@ impl<F: FrontEnd> State<F> {
         if let Some(sense) = unreported.sense.filter(Sense::is_unit_attention)
             && let Some(handle) = self.luns_mut().unit(c.lun, unit)
         {
-            handle.nexus.requeue_attention(sense);
+            handle.nexus_mut().requeue_attention(sense);
         }
     }
 }

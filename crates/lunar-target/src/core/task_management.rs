@@ -93,7 +93,7 @@ impl<F: FrontEnd> State<F> {
     /// The nexus of a LUN field.
     fn nexus_at(&mut self, field: u64) -> Option<NexusId> {
         match self.luns_mut().find(field) {
-            LunLookup::LogicalUnit(h) => Some(h.nexus.id()),
+            LunLookup::LogicalUnit(h) => Some(h.nexus().id()),
             _ => None,
         }
     }
@@ -376,7 +376,7 @@ impl<F: FrontEnd> State<F> {
     /// one that has.
     fn is_concerned(&mut self, scope: &AbortScope) -> bool {
         let is_over = self.phase() == SessionPhase::Ended;
-        is_over || self.luns_mut().used().any(|h| scope.covers(&h.unit, h.nexus.id()))
+        is_over || self.luns_mut().used().any(|h| scope.covers(h.unit(), h.nexus().id()))
     }
 
     /// Reports the logical units whose tasks are aborted to an initiator that need not send requested data.
@@ -397,7 +397,7 @@ impl<F: FrontEnd> State<F> {
         if concerned.is_empty() {
             return concerned;
         }
-        let used = self.luns_mut().used().filter(|h| concerned.contains(&h.nexus.id()));
-        used.filter_map(|h| h.nexus.task_aborted_status().then_some(h.nexus.id())).collect()
+        let used = self.luns_mut().used().filter(|h| concerned.contains(&h.nexus().id()));
+        used.filter_map(|h| h.nexus_mut().task_aborted_status().then_some(h.nexus().id())).collect()
     }
 }

@@ -1,0 +1,173 @@
+//! The I_T_L nexus of a LUN that was used, with its medium.
+
+use super::io_queue::IoQueue;
+use crate::access::LunEntry;
+use crate::nexus_list::{NexusList, NexusListing};
+use crate::task_set_lock::TaskSetHandle;
+use crate::{LogicalUnit, PassthroughNexus};
+use lunar_block::{Backend, TryIo};
+use lunar_runtime::{Buf, Pool};
+use lunar_scsi::{Nexus, NexusPorts, PlanResult};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Maximum length of a read that is tried without waiting, in bytes. A longer one would delay other connections of
+/// the core.
+const MAX_READ_AT_ONCE: u32 = 256 << 10;
+
+/// The result of a read without waiting.
+pub enum ReadAttempt {
+    /// The data are zeros.
+    Zeros,
+    /// The data.
+    Done(Buf),
+    /// The read would wait.
+    NotNow,
+}
+
+/// A LUN that this session has used.
+pub struct LunHandle {
+    /// The I_T_L nexus.
+    nexus: Nexus,
+    /// The logical unit behind it.
+    unit: Arc<LogicalUnit>,
+    /// The backend, as of `epoch`.
+    backend: Arc<dyn Backend>,
+    /// Whether the backend needs no reads and keeps no data, as of `epoch`.
+    null: bool,
+    /// Whether the medium is remote, so that no command completes at once; as of `epoch`.
+    is_remote: bool,
+    /// The epoch of the nexus when the backend was looked up.
+    epoch: u64,
+    /// Number of unfinished ORDERED commands.
+    ordered: i32,
+    /// Its nexus with the remote logical unit, if this is a passthrough.
+    passthrough: Option<Rc<dyn PassthroughNexus>>,
+    /// The queue of its medium, if that executes many commands at once, as of `epoch`.
+    queue: Option<Rc<IoQueue>>,
+    /// Its entry in the list of nexuses of the session.
+    _listing: NexusListing,
+}
+
+impl LunHandle {
+    /// Creates the I_T_L nexus of a LUN.
+    pub fn open(visible: &LunEntry, port: &Arc<NexusPorts>, nexuses: &Arc<NexusList>) -> LunHandle {
+        let unit = visible.unit.clone();
+        let backend = unit.backend();
+        let nexus = unit.lu.attach(port.clone(), visible.read_only);
+        LunHandle {
+            _listing: nexuses.list(&nexus),
+            nexus,
+            null: backend.facts().null,
+            is_remote: backend.preferred_read_size().is_some(),
+            backend,
+            // The first command looks up the backend, because the epoch differs.
+            epoch: 0,
+            ordered: 0,
+            passthrough: unit.passthrough().map(|passthrough| passthrough.enter(port)),
+            queue: None,
+            unit,
+        }
+    }
+
+    /// The I_T_L nexus.
+    #[inline]
+    pub fn nexus(&self) -> &Nexus {
+        &self.nexus
+    }
+
+    /// The same, mutably.
+    pub fn nexus_mut(&mut self) -> &mut Nexus {
+        &mut self.nexus
+    }
+
+    /// The logical unit behind it.
+    #[inline]
+    pub fn unit(&self) -> &Arc<LogicalUnit> {
+        &self.unit
+    }
+
+    /// Its nexus with the remote logical unit, if this is a passthrough.
+    pub fn passthrough(&self) -> Option<Rc<dyn PassthroughNexus>> {
+        self.passthrough.clone()
+    }
+
+    /// Whether there are unfinished ORDERED commands.
+    #[inline]
+    pub fn has_ordered(&self) -> bool {
+        self.ordered > 0
+    }
+
+    /// Number of unfinished ORDERED commands.
+    pub fn ordered(&self) -> i32 {
+        self.ordered
+    }
+
+    /// Counts ORDERED commands that begin or end.
+    pub fn count_ordered(&mut self, by: i32) {
+        // Never below zero: the LUN may have belonged to another logical unit meanwhile.
+        self.ordered = (self.ordered + by).max(0);
+    }
+
+    /// Reads from the cache, or returns zeros for a null backend.
+    #[inline]
+    pub fn try_read(&self, pool: &Pool, offset: u64, len: u32, room: u32) -> ReadAttempt {
+        if self.null {
+            return ReadAttempt::Zeros;
+        }
+        let n = len.min(room);
+        if n == 0 || n > MAX_READ_AT_ONCE || self.is_remote {
+            return ReadAttempt::NotNow;
+        }
+        let Some(mut buf) = pool.try_get(n as usize) else { return ReadAttempt::NotNow };
+        match self.backend.try_read(offset, &mut buf) {
+            TryIo::Done(Ok(())) => ReadAttempt::Done(buf),
+            _ => ReadAttempt::NotNow,
+        }
+    }
+
+    /// Writes without waiting.
+    #[inline]
+    pub fn try_write(&self, offset: u64, data: &[u8]) -> TryIo {
+        self.backend.try_write(offset, data)
+    }
+
+    /// The preferred length of reads from a remote medium.
+    pub fn preferred_read_size(&self) -> Option<usize> {
+        self.is_remote.then(|| self.backend.preferred_read_size()).flatten()
+    }
+
+    /// The task set of its logical unit, on this core.
+    pub fn task_set(&self) -> TaskSetHandle {
+        self.unit.task_set.handle(self.nexus.core_index())
+    }
+
+    /// Plans a command that holds the task set lock, or would. Afterwards `backend` is current, because replacing the
+    /// backend advances the epoch.
+    #[inline]
+    pub fn begin(&mut self, cdb: &[u8]) -> PlanResult {
+        let answer = self.nexus.begin(cdb);
+        if self.nexus.epoch() != self.epoch {
+            self.refresh();
+        }
+        answer
+    }
+
+    /// The queue of the medium, if that executes many commands at once on this core.
+    pub fn queue(&mut self) -> Option<Rc<IoQueue>> {
+        if self.queue.is_none() {
+            self.queue = self.backend.clone().queue().map(|queue| Rc::new(IoQueue::new(queue)));
+        }
+        self.queue.clone()
+    }
+
+    /// Looks up the backend again.
+    #[cold]
+    pub fn refresh(&mut self) {
+        self.backend = self.unit.backend();
+        self.queue = None;
+        self.null = self.backend.facts().null;
+        self.is_remote = self.backend.preferred_read_size().is_some();
+        self.epoch = self.nexus.epoch();
+    }
+}
