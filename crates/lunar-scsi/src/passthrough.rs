@@ -5,7 +5,7 @@ use crate::dispatch::{self, Requester};
 use crate::reservation;
 use crate::table::{self, ChangeScope, CommandContext, Row};
 use crate::{Lu, NexusId, Op, Plan, PlanResult, ReservationClass, State};
-use lunar_wire::scsi::cdb::OPERATION_CODE;
+use lunar_wire::scsi::cdb;
 use lunar_wire::scsi::{Sense, Status, op};
 
 /// The row of an unknown command: it conflicts with every reservation.
@@ -18,7 +18,7 @@ pub(crate) fn run_per_nexus(cx: &mut CommandContext<'_>, requester: Requester<'_
     if cx.state.busy {
         return Err(Status::Busy.into());
     }
-    let opcode = OPERATION_CODE.get_u8(cx.cdb);
+    let opcode = cdb::opcode(cx.cdb);
     if opcode == op::REPORT_LUNS {
         return dispatch::execute_here(cx, requester);
     }
@@ -32,7 +32,7 @@ pub(crate) fn run_per_nexus(cx: &mut CommandContext<'_>, requester: Requester<'_
 
 /// All nexuses share one nexus to the device. Reservations and unit attentions of each nexus are handled here.
 pub(crate) fn run_shared_nexus(cx: &mut CommandContext<'_>, requester: Requester<'_>) -> PlanResult {
-    let opcode = OPERATION_CODE.get_u8(cx.cdb);
+    let opcode = cdb::opcode(cx.cdb);
     let has_attention = cx.state.nexuses.get(&requester.id).is_some_and(|p| !p.attentions.is_empty());
     // The device could execute these, but cannot distinguish the nexuses.
     let is_reservation = reservation::OPCODES.contains(&opcode);
@@ -58,7 +58,7 @@ pub(crate) fn run_shared_nexus(cx: &mut CommandContext<'_>, requester: Requester
 const COPY_COMMANDS: [u8; 2] = [op::EXTENDED_COPY, op::RECEIVE_COPY_RESULTS];
 
 fn pass_through(cx: &CommandContext<'_>, requester: Requester<'_>) -> PlanResult {
-    if COPY_COMMANDS.contains(&OPERATION_CODE.get_u8(cx.cdb)) {
+    if COPY_COMMANDS.contains(&cdb::opcode(cx.cdb)) {
         return Err(Sense::INVALID_OPCODE.into());
     }
     if (requester.read_only || cx.lu.settings().read_only) && !op::only_reads(cx.cdb) {

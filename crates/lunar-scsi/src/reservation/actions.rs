@@ -1,13 +1,16 @@
 //! The service actions of PERSISTENT RESERVE OUT (SPC-5 section 5.14, tables 59 to 64). Each makes all of its changes
 //! or none.
 
-use super::NO_BIT;
 use super::registry::{Effect, Registrant, Registry};
 use super::request::{Destination, ReserveOut, ServiceAction};
 use super::transport_id::TransportId;
 use super::types::{RegistrantRole, ReservationType};
+use super::{NO_BIT, without_bit};
 use crate::{CommandError, InitiatorPort, TargetPort};
-use lunar_wire::scsi::{Sense, Status};
+use lunar_wire::scsi::cdb::SERVICE_ACTION;
+use lunar_wire::scsi::pr::{register_and_move, reserve_out};
+use lunar_wire::scsi::transport_id::{FORMAT_CODE, PROTOCOL_IDENTIFIER};
+use lunar_wire::scsi::{BitField, Sense, Status};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The requesting nexus, the target's ports, and the logged-in initiator ports.
@@ -25,6 +28,8 @@ pub(super) type PortAndUser = (InitiatorPort, String);
 type EffectResult = Result<Effect, CommandError>;
 
 const CONFLICT: Status = Status::ReservationConflict;
+/// The first byte of the TransportID of REGISTER AND MOVE.
+const DESTINATION: u16 = register_and_move::TRANSPORT_ID as u16;
 
 impl Registry {
     /// Performs a service action.
@@ -40,8 +45,8 @@ impl Registry {
     }
 
     /// Rejects APTPL if the saved state is not stored.
-    fn check_persists(&self, request: &ReserveOut, byte: u16) -> Result<(), Sense> {
-        if request.persists && !self.can_persist { Err(Sense::parameter_field(byte, 0)) } else { Ok(()) }
+    fn check_persists(&self, request: &ReserveOut, aptpl: BitField) -> Result<(), Sense> {
+        if request.persists && !self.can_persist { Err(Sense::in_parameters(aptpl)) } else { Ok(()) }
     }
 
     fn registered(&mut self, request: &ReserveOut) {
@@ -56,9 +61,9 @@ impl Registry {
             return Err(CONFLICT.into());
         }
         if own.is_some() && request.others.is_some() {
-            return Err(Sense::parameter_field(20, 3).into());
+            return Err(Sense::in_parameters(reserve_out::SPEC_I_PT).into());
         }
-        self.check_persists(request, 20)?;
+        self.check_persists(request, reserve_out::APTPL)?;
         let mut effect = Effect::default();
         match (own, request.action_key) {
             (None, 0) => return Ok(effect),
@@ -149,7 +154,7 @@ impl Registry {
         let target = request.action_key;
         let effect = match held {
             Some(held) if target == self.holder_key() => self.preempt_reservation(who, request, held)?,
-            _ if target == 0 => return Err(Sense::parameter_field(8, NO_BIT).into()),
+            _ if target == 0 => return Err(without_bit(reserve_out::ACTION_KEY).into()),
             _ => self.preempt_registrations(who, target)?,
         };
         self.generation = self.generation.wrapping_add(1);
@@ -197,15 +202,15 @@ impl Registry {
     fn register_and_move(&mut self, context: &ReserveOutContext<'_>, request: &ReserveOut) -> EffectResult {
         self.check_key(context.who, request.key)?;
         let Some(held) = self.reservation.as_ref().map(|r| r.kind) else {
-            return Err(Sense::cdb_field(1, 4).into());
+            return Err(Sense::in_cdb(SERVICE_ACTION).into());
         };
         if held.all_registrants() || self.role(context.who) != RegistrantRole::Holder {
             return Err(CONFLICT.into());
         }
         if request.action_key == 0 {
-            return Err(Sense::parameter_field(8, NO_BIT).into());
+            return Err(without_bit(reserve_out::ACTION_KEY).into());
         }
-        self.check_persists(request, 17)?;
+        self.check_persists(request, register_and_move::APTPL)?;
         let Some(destination) = &request.destination else { return Err(Sense::PARAMETER_LIST_LENGTH.into()) };
         let to = self.moves_to(context, destination)?;
         self.enroll(vec![to.clone()], request.action_key)?;
@@ -226,12 +231,12 @@ impl Registry {
         destination: &Destination,
     ) -> Result<Registrant, Sense> {
         let port = context.ports.iter().find(|port| port.relative() == destination.tag);
-        let port = port.ok_or(Sense::parameter_field(18, NO_BIT))?;
+        let port = port.ok_or(without_bit(register_and_move::RELATIVE_TARGET_PORT))?;
         let TransportId::Port(initiator) = &destination.to else {
-            return Err(Sense::parameter_field(24, 7));
+            return Err(Sense::in_parameters(FORMAT_CODE.after(DESTINATION)));
         };
         if initiator.protocol() != port.protocol {
-            return Err(Sense::parameter_field(24, 3));
+            return Err(Sense::in_parameters(PROTOCOL_IDENTIFIER.after(DESTINATION)));
         }
         let to = |user| Registrant { initiator: initiator.clone(), tag: destination.tag, user };
         let users = self.users(context, initiator);
@@ -241,8 +246,9 @@ impl Registry {
         }
         // A TransportID contains no CHAP user. Reject an ambiguous one, so that a reservation never moves to the
         // wrong user.
-        let [to] = <[Registrant; 1]>::try_from(named).map_err(|_| Sense::parameter_field(24, NO_BIT))?;
-        if to == *context.who { Err(Sense::parameter_field(24, NO_BIT)) } else { Ok(to) }
+        let [to] =
+            <[Registrant; 1]>::try_from(named).map_err(|_| Sense::parameter_field(DESTINATION, NO_BIT))?;
+        if to == *context.who { Err(Sense::parameter_field(DESTINATION, NO_BIT)) } else { Ok(to) }
     }
 
     /// The users of the initiator port in a TransportID, at least one. In this order: the sender's own user if the

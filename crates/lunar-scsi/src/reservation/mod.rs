@@ -13,7 +13,7 @@ mod types;
 
 use crate::table::Row;
 use crate::{InvalidDefinition, Lu, LuSettings, NexusId, NexusPorts, ReservationClass};
-use lunar_wire::scsi::op;
+use lunar_wire::scsi::{BitField, Sense, op};
 use registry::Registry;
 
 pub(crate) use commands::ROWS;
@@ -30,6 +30,11 @@ pub(crate) const OPCODES: [u8; 6] = [
 
 /// A field pointer without a bit pointer.
 const NO_BIT: u8 = 8;
+
+/// INVALID FIELD IN PARAMETER LIST with a field pointer to the first byte of a field, without a bit.
+fn without_bit(field: BitField) -> Sense {
+    Sense::parameter_field(field.byte(), NO_BIT)
+}
 
 impl Lu {
     /// Declares that [`Lu::saved_state`] is not stored. Registrations that persist through power loss (APTPL) and

@@ -1,7 +1,7 @@
 //! The parameter list of PERSISTENT RESERVE OUT (SPC-5 section 6.16.3).
 
-use super::NO_BIT;
 use super::transport_id::{self, TransportId};
+use super::without_bit;
 use lunar_wire::scsi::Sense;
 use lunar_wire::scsi::cdb::persistent_reserve_out::{PARAMETER_LIST_LENGTH, SCOPE_AND_TYPE};
 use lunar_wire::scsi::pr::{PARAMETERS_LEN, register_and_move, reserve_out};
@@ -135,7 +135,7 @@ fn destination(data: &[u8]) -> Result<Destination, Sense> {
     }
     let (to, len) = transport_id::decode(id, TRANSPORT_ID)?;
     if len != id.len() {
-        return Err(Sense::parameter_field(TRANSPORT_ID_LENGTH.byte(), NO_BIT));
+        return Err(without_bit(TRANSPORT_ID_LENGTH));
     }
     Ok(Destination { unregister: UNREG.is_set(data), tag: RELATIVE_TARGET_PORT.get_u16(data), to })
 }

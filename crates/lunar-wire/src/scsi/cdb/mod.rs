@@ -12,7 +12,6 @@ mod log;
 mod medium;
 mod mode;
 mod multimedia;
-mod opcode;
 mod port_groups;
 mod ready;
 mod reservations;
@@ -37,7 +36,6 @@ pub use multimedia::{
     get_configuration, get_event_status, mechanism_status, read_disc_information, read_toc,
     read_track_information,
 };
-pub use opcode::OPERATION_CODE;
 pub use port_groups::{report_target_port_groups, set_target_port_groups};
 pub use ready::request_sense;
 pub use reservations::{persistent_reserve_in, persistent_reserve_out};
