@@ -9,7 +9,7 @@ use std::fmt::{self, Write};
 pub struct RouterReport {
     /// Its name.
     pub name: String,
-    /// `serving`, `draining`, or its role in a failover pair: `active`, `standby`, `taking`, `yielding`.
+    /// `serving`, `no path`, `draining`, or its role in a failover pair: `active`, `standby`, `taking`, `yielding`.
     pub state: String,
     /// Whether it was drained, so that it rejects logins.
     pub draining: bool,
@@ -84,6 +84,11 @@ impl LunHealth {
     /// True if hosts see the logical unit.
     fn is_there(self) -> bool {
         !matches!(self, LunHealth::Awaited | LunHealth::NotFound | LunHealth::NotServed)
+    }
+
+    /// True if no path leads to the logical unit.
+    fn lacks_path(self) -> bool {
+        matches!(self, LunHealth::Holding | LunHealth::Lost | LunHealth::Another | LunHealth::Awaited)
     }
 }
 
@@ -160,16 +165,30 @@ pub struct Failover {
     pub preferred: bool,
 }
 
+/// The state of a router without a peer that serves, but has no path to any logical unit.
+pub const NO_PATH: &str = "no path";
+
 impl RouterReport {
-    /// State for display: in a failover pair, draining combines with each role.
+    /// State for display: in a failover pair, draining and the loss of all paths combine with each role.
     fn state(&self) -> String {
-        match self.draining && self.failover.is_some() {
-            true => format!("{}, draining", self.state),
-            false => self.state.clone(),
+        let is_pair = self.failover.is_some();
+        let added = [(self.draining, "draining"), (self.has_no_path(), NO_PATH)];
+        let added = added.iter().filter(|(is_set, _)| is_pair && *is_set).map(|(_, word)| *word);
+        std::iter::once(&*self.state).chain(added).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether no path works to any of its logical units, or no upstream was found yet.
+    pub fn has_no_path(&self) -> bool {
+        let mut luns = self.luns().peekable();
+        match luns.peek() {
+            None => !self.targets.is_empty() && self.upstreams.iter().all(|upstream| upstream.luns == 0),
+            Some(_) => {
+                luns.clone().any(|lun| lun.health.lacks_path()) && luns.all(|lun| lun.health != LunHealth::Up)
+            }
         }
     }
 
-    fn luns(&self) -> impl Iterator<Item = &LunReport> {
+    fn luns(&self) -> impl Iterator<Item = &LunReport> + Clone {
         self.targets.iter().flat_map(|target| &target.luns)
     }
 }
@@ -345,6 +364,27 @@ mod tests {
         assert!(all.contains("r1      active, draining  1        1 of 4  1          2 "), "{all}");
         let one = RouterReport { failover: None, state: "draining".into(), ..router };
         assert!(show(&one, 1_795_343_460).starts_with("router r1: draining, for 1m 0s\n"));
+    }
+
+    #[test]
+    fn router_has_no_path_if_no_lun_has_one() {
+        let with = |healths: &[LunHealth]| {
+            let mut router = router();
+            let lun = |health: &LunHealth| LunReport { health: *health, ..LunReport::default() };
+            router.targets[0].luns = healths.iter().map(lun).collect();
+            router
+        };
+        use LunHealth::*;
+        for healths in [&[Lost][..], &[Holding, NotFound], &[Another], &[Awaited]] {
+            assert!(with(healths).has_no_path(), "{healths:?}");
+        }
+        for healths in [&[][..], &[Up], &[Lost, Up], &[NotFound]] {
+            assert!(!with(healths).has_no_path(), "{healths:?}");
+        }
+        assert!(list(&[with(&[Lost])]).contains("r1      active, no path  1 "));
+        let mut unseen = with(&[]);
+        unseen.upstreams[0].luns = 0;
+        assert!(unseen.has_no_path());
     }
 
     #[test]

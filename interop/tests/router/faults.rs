@@ -211,8 +211,10 @@ fn commands_fail_after_path_loss_timeout() {
         if mode == "block" {
             assert_eq!(r1(&router)["targets"][0]["luns"][0]["health"], "lost");
         }
+        assert_eq!(r1(&router)["state"], "no path", "{mode}");
         storage.restart();
         until("it is served again", || (settled_read(&mut raw).0 == 0).then_some(()));
+        assert_eq!(r1(&router)["state"], "serving", "{mode}");
         assert!(raw.read_blocks(0, 0, 8) == pattern(4096, 3));
     }
 }

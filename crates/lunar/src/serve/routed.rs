@@ -3,7 +3,7 @@
 use super::{ServeEvent, Service};
 use crate::server::TargetServer;
 use lunar_admin::router::{
-    Failover, Hop, LunHealth, LunReport, PathReport, RouterReport, TargetReport, UpstreamReport,
+    Failover, Hop, LunHealth, LunReport, NO_PATH, PathReport, RouterReport, TargetReport, UpstreamReport,
 };
 use lunar_admin::{Request, Response, RouterAction, ServerControl, SessionReport};
 use lunar_router::failover::{FailoverRequest, Pair, Role};
@@ -133,7 +133,7 @@ impl<S: TargetServer> Service<S> {
             hop(units().map(total).fold(LatencyTotal::default(), LatencyTotal::and))
         };
         let missing = self.missing(name);
-        RouterReport {
+        let mut report = RouterReport {
             name: name.to_owned(),
             state: self.routes.state(name),
             draining: instance.draining.load(Relaxed),
@@ -148,7 +148,11 @@ impl<S: TargetServer> Service<S> {
             upstream: sum(|unit| unit.hops.upstream),
             upstreams: self.upstreams(name, &status, &missing),
             failover: self.failover(name),
+        };
+        if report.failover.is_none() && !report.draining && report.has_no_path() {
+            report.state = NO_PATH.into();
         }
+        report
     }
 
     fn failover(&self, name: &str) -> Option<Failover> {
@@ -169,14 +173,10 @@ impl<S: TargetServer> Service<S> {
             let both =
                 status.iter().flat_map(|upstream| upstream.units.iter().map(move |unit| (upstream, unit)));
             let (upstream, unit) = both.into_iter().find(|(_, unit)| unit.place == *place)?;
-            // In passthrough mode, each host has its own path: the last probe counts for all.
-            let is_another = unit.paths.iter().any(|(_, path)| path.state == Some(State::Changed));
-            Some(match &unit.health {
-                Some(health) => health_of(health),
-                None if is_another => LunHealth::Another,
-                None if upstream.obstacle.is_some() => LunHealth::Lost,
-                None => LunHealth::Up,
-            })
+            let states: Vec<State> = unit.paths.iter().filter_map(|(_, path)| path.state).collect();
+            // The path to a device of this host belongs to no host.
+            let is_gone = unit.paths.iter().any(|(host, p)| host.is_none() && p.state == Some(State::Down));
+            Some(lun_health(unit.health.as_ref(), &states, is_gone || upstream.obstacle.is_some()))
         };
         let lun = |(number, lun): (&u16, &lunar_server::config::LunConfig)| LunReport {
             lun: *number,
@@ -257,6 +257,20 @@ fn done(action: RouterAction, is_pair: bool, state: &str) -> String {
     format!("{what} (it was {state})")
 }
 
+/// The health of a LUN, from the states of its used paths. While no path is used, the last probe counts. In passthrough
+/// mode, each host has its own path, and `health` is None.
+fn lun_health(health: Option<&Health>, states: &[State], is_obstructed: bool) -> LunHealth {
+    let has_usable = states.iter().any(|state| state.is_usable());
+    match health {
+        Some(Health::Up) if states.is_empty() && is_obstructed => LunHealth::Lost,
+        Some(health) => health_of(health),
+        None if states.contains(&State::Changed) => LunHealth::Another,
+        None if !has_usable && is_obstructed => LunHealth::Lost,
+        None if !has_usable && states.contains(&State::Down) => LunHealth::Holding,
+        None => LunHealth::Up,
+    }
+}
+
 fn health_of(health: &Health) -> LunHealth {
     match health {
         Health::Up => LunHealth::Up,
@@ -325,4 +339,26 @@ fn local(name: &str, source: &Source, is_used: bool) -> UpstreamReport {
     let state = if is_used { "up" } else { "unused" };
     let paths = vec![plain(&place, state)];
     UpstreamReport { name: name.to_owned(), urls: vec![place], luns: 1, obstacle: None, paths }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unused_lun_of_unreachable_upstream_is_lost() {
+        let up = Some(&Health::Up);
+        for (health, states, is_obstructed, expected) in [
+            (up, &[][..], false, LunHealth::Up),
+            (up, &[], true, LunHealth::Lost),
+            (up, &[State::Optimized], true, LunHealth::Up),
+            (None, &[], false, LunHealth::Up),
+            (None, &[], true, LunHealth::Lost),
+            (None, &[State::Down, State::Optimized], true, LunHealth::Up),
+            (None, &[State::Down], false, LunHealth::Holding),
+            (None, &[State::Changed], true, LunHealth::Another),
+        ] {
+            assert_eq!(lun_health(health, states, is_obstructed), expected, "{health:?} {states:?}");
+        }
+    }
 }
