@@ -126,8 +126,10 @@ impl Multipath {
             return;
         }
         let path = self.ways[at].name();
-        if state.is_usable() {
+        if state.is_usable() && self.paths.take_was_usable(at) {
             tracing::info!(path, "the path to the LUN works again");
+        } else if state.is_usable() {
+            tracing::info!(path, "the path to the LUN works");
         } else {
             tracing::warn!(path, ?state, "the path to the LUN is no longer used");
         }
@@ -255,7 +257,11 @@ impl Multipath {
 }
 
 fn none_left(queue: Duration) -> Error {
-    Error::new(ErrorCode::TimedOut, format!("no path to the LUN was usable for {} s", queue.as_secs()))
+    let what = match queue.is_zero() {
+        true => "no path to the LUN is usable".into(),
+        false => format!("no path to the LUN was usable for {} s", queue.as_secs_f32()),
+    };
+    Error::new(ErrorCode::TimedOut, what)
 }
 
 impl fmt::Debug for Multipath {

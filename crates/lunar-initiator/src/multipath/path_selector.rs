@@ -1,6 +1,6 @@
 //! Selects the path for the next operation.
 
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
 
 /// The distribution of operations over the best paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,6 +67,8 @@ impl State {
 struct PathEntry {
     state: AtomicU8,
     load: AtomicUsize,
+    /// Whether it was ever usable.
+    was_usable: AtomicBool,
 }
 
 /// The states and loads of all paths.
@@ -93,7 +95,11 @@ impl Drop for PathLease<'_> {
 impl PathSelector {
     /// A selector for `count` paths that are not checked yet.
     pub fn new(count: usize, policy: PathPolicy) -> PathSelector {
-        let path = || PathEntry { state: AtomicU8::new(State::Down as u8), load: AtomicUsize::new(0) };
+        let path = || PathEntry {
+            state: AtomicU8::new(State::Down as u8),
+            load: AtomicUsize::new(0),
+            was_usable: AtomicBool::new(false),
+        };
         PathSelector { paths: (0..count).map(|_| path()).collect(), policy, next: AtomicUsize::new(0) }
     }
 
@@ -112,6 +118,11 @@ impl PathSelector {
         let before = self.state(at);
         self.paths[at].state.store(state as u8, Relaxed);
         before
+    }
+
+    /// Whether a path was usable before. From now on it was.
+    pub fn take_was_usable(&self, at: usize) -> bool {
+        self.paths[at].was_usable.swap(true, Relaxed)
     }
 
     /// Whether every path leads to another logical unit.
@@ -203,6 +214,14 @@ mod tests {
         assert!(p.all_changed());
         p.set(0, State::Optimized);
         assert_eq!(turns(&p, 1), [0]);
+    }
+
+    #[test]
+    fn path_was_usable_from_its_first_use_on() {
+        let p = PathSelector::new(2, PathPolicy::Failover);
+        assert!(!p.take_was_usable(0));
+        p.set(0, State::Down);
+        assert!(p.take_was_usable(0) && !p.take_was_usable(1));
     }
 
     #[test]

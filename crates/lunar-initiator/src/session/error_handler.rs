@@ -51,8 +51,7 @@ impl LocalSession {
         if !over || self.gave_up.borrow().is_some() {
             return;
         }
-        let last = self.last_error.borrow().as_ref().map_or(String::new(), |e| format!(": {e}"));
-        let what = format!("no connection to {} for {} s{last}", self.name(), limit.as_secs());
+        let what = gave_up(&self.name(), limit, self.last_error.borrow().as_ref());
         self.end_waiting(Error::new(ErrorCode::TimedOut, what).with_hint(hints::RECOVERY_TIMEOUT));
     }
 
@@ -77,11 +76,12 @@ impl LocalSession {
         let limit = self.options.timeouts.recovery;
         let mut state = self.state.borrow_mut();
         for (lun, found) in state.unverified.late(now, limit) {
-            let (number, limit_s) = (shown(lun), limit.as_secs());
-            let what = format!(
-                "LUN {number} of {}: the identity check failed for {limit_s} s: {found}",
-                self.name()
-            );
+            let time = match limit.is_zero() {
+                true => String::new(),
+                false => format!(" for {} s", limit.as_secs_f32()),
+            };
+            let what =
+                format!("LUN {} of {}: the identity check failed{time}: {found}", shown(lun), self.name());
             tracing::warn!("{what}");
             let error = Error::new(ErrorCode::TimedOut, what).with_hint(hints::RECOVERY_TIMEOUT);
             state.fail_queued(&error, |t| t.lun == lun && !t.urgent);
@@ -102,7 +102,7 @@ impl LocalSession {
         let mut is_stray = state.tasks.iter().any(is_stuck);
         for tag in overdue {
             is_stray |= state.tasks.sent(tag).is_some_and(|t| !matches!(t.data, Data::In(..)));
-            let what = format!("the command did not end within {} s", limit.as_secs());
+            let what = format!("the command did not end within {} s", limit.as_secs_f32());
             state.expire(tag, Error::new(ErrorCode::TimedOut, what).with_hint(hints::OPERATION_TIMEOUT));
         }
         drop(state);
@@ -190,7 +190,8 @@ impl LocalSession {
                     && self.state.borrow().connection.progress().0 > before
                     && Instant::now() < last => {}
                 None => {
-                    let what = format!("the target did not answer the request within {} s", limit.as_secs());
+                    let what =
+                        format!("the target did not answer the request within {} s", limit.as_secs_f32());
                     return Err(Error::new(ErrorCode::TimedOut, what));
                 }
             }
@@ -247,6 +248,15 @@ fn reaches(function: TaskManagementFunction, lun: u64) -> impl Fn(u64, u32) -> b
     let whole =
         matches!(function, TaskManagementFunction::TargetWarmReset | TaskManagementFunction::TargetColdReset);
     move |task_lun, _| whole || task_lun == lun
+}
+
+/// The error of a session whose recovery timeout has expired.
+fn gave_up(name: &str, limit: Duration, last: Option<&Error>) -> String {
+    let last = last.map_or(String::new(), |e| format!(": {e}"));
+    match limit.is_zero() {
+        true => format!("the connection to {name} was lost{last}"),
+        false => format!("no connection to {name} for {} s{last}", limit.as_secs_f32()),
+    }
 }
 
 /// Whether LOGICAL UNIT RESET was executed. A failure is logged.
@@ -334,5 +344,17 @@ async fn recover_task(local: &Rc<LocalSession>, tag: u32) {
             ErrorCode::ConnectionLost,
             "the initiator dropped the connection: a command did not end after ABORT TASK and resets",
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recovery_without_a_time_limit_names_no_time() {
+        let last = Error::new(ErrorCode::ConnectionLost, "cut");
+        assert_eq!(gave_up("t", Duration::ZERO, Some(&last)), "the connection to t was lost: cut");
+        assert_eq!(gave_up("t", Duration::from_millis(1500), None), "no connection to t for 1.5 s");
     }
 }
