@@ -252,15 +252,19 @@ pub async fn log_in(
                 })));
             }
             LoginStep::Moved { address, .. } => return redirected(&address).map(LoginOutcome::Redirected),
-            LoginStep::Failed(failure) => return Err(with_algorithms(failed(failure), options)),
+            LoginStep::Failed(failure) => return Err(with_chap_hint(failed(failure), options)),
         }
     }
 }
 
-/// Adds a hint about MD5, the one algorithm that every target must support (RFC 7143 section 12.1.3).
-fn with_algorithms(e: Error, options: &Options) -> Error {
+/// Adds a hint about missing credentials, or about MD5, the one algorithm that every target must support (RFC 7143
+/// section 12.1.3).
+fn with_chap_hint(e: Error, options: &Options) -> Error {
     let has_md5 = options.credentials.as_ref().is_none_or(|c| c.algorithms.contains(&Algorithm::Md5));
     match e.code {
+        ErrorCode::AuthenticationFailed if options.credentials.is_none() => {
+            e.with_hint(hints::CREDENTIALS_MISSING)
+        }
         ErrorCode::AuthenticationFailed | ErrorCode::Refused if !has_md5 => e.with_hint(
             "the target may not support the offered CHAP algorithms. Some targets, such as STGT, support only MD5: \
              remove auth= from the URL, or write auth=md5",
@@ -285,7 +289,7 @@ impl ClosedDuringLogin {
             return e;
         }
         let login = match self.anonymous {
-            true => "the target may require CHAP: give a user and a password",
+            true => "the target may require CHAP: add USER@ and password_file=FILE to the URL",
             false => {
                 "the target may reject the login: check user, password and initiator name, and the log of the target"
             }
@@ -645,6 +649,20 @@ pub mod tests {
         }
         let late = login_timed_out(Duration::from_secs(1));
         assert_eq!((late.code, late.hint.clone()), (ErrorCode::TimedOut, Some(hints::LOGIN_TIMEOUT)));
+    }
+
+    #[test]
+    fn authentication_failure_without_user_hints_at_user_and_secret() {
+        let refused =
+            || failed(LoginError::Refused(lunar_wire::iscsi::status::LoginStatus::AUTHENTICATION_FAILURE));
+        let anonymous = Options::new("iqn.2026-11.org.example:h");
+        let hint = |options| with_chap_hint(refused(), options).hint.clone();
+        assert_eq!(hint(&anonymous), Some(hints::CREDENTIALS_MISSING));
+        let url = crate::Url::parse("iscsi://ann%secret-of-ann@h").expect("a URL");
+        let named = url.options().expect("valid options");
+        assert_ne!(hint(&named), Some(hints::CREDENTIALS_MISSING));
+        let unset = failed(LoginError::Authentication("the target requires CHAP".into()));
+        assert_eq!(with_chap_hint(unset, &anonymous).hint.clone(), Some(hints::CREDENTIALS_MISSING));
     }
 
     #[test]

@@ -20,6 +20,11 @@ pub const RECOVERY_TIMEOUT: Hint = Hint::with_remedy(
     "check the network, or add a longer recovery_timeout=TIME to the URL",
     Remedy::RecoveryTimeout,
 );
+/// The target requires CHAP, and no user is set.
+pub const CREDENTIALS_MISSING: Hint = Hint::new(
+    "the target requires CHAP: add USER@ and password_file=FILE to the URL, or set LUNAR_CHAP_USER and \
+     LUNAR_CHAP_PASSWORD_FILE",
+);
 /// The target rejected the required digests.
 pub const DIGESTS_OFF: Hint = Hint::new(
     "enable CRC32C digests at the target, or write header_digest=crc32c,none and data_digest=crc32c,none in the URL",
