@@ -82,6 +82,8 @@ pub(crate) struct TargetSession {
     pub disk: Arc<dyn Backend>,
     /// The index of the target.
     pub target: usize,
+    /// The logical unit below the disk, if it is one.
+    pub lun: Option<Arc<Lun>>,
     /// The expected content of the target, if jobs verify it.
     pub ledger: Option<Arc<WriteLedger>>,
 }
@@ -260,7 +262,13 @@ impl OpenTargets {
 
     fn add_session(&mut self, disk: Arc<dyn Backend>) -> usize {
         let core = self.target_sessions.len() % self.cores.count();
-        self.target_sessions.push(TargetSession { core, disk, target: self.facts.len(), ledger: None });
+        self.target_sessions.push(TargetSession {
+            core,
+            disk,
+            target: self.facts.len(),
+            lun: None,
+            ledger: None,
+        });
         core
     }
 
@@ -269,6 +277,9 @@ impl OpenTargets {
         let lun = self.cores.wait(core, move || async move { lunar_initiator::open(&url).await });
         let lun = lun.map_err(|e| system_error(EVENT_LOOP, &e))?.map_err(initiator_error)?;
         self.add_session(lun.clone());
+        if let Some(session) = self.target_sessions.last_mut() {
+            session.lun = Some(lun.clone());
+        }
         self.luns.push((core, lun.clone()));
         Ok(lun)
     }

@@ -52,6 +52,7 @@ impl Connected {
             carrier: self.wire.carrier(),
             parameters: self.login.parameters.clone(),
             connected: true,
+            lost_by: None,
             recoveries: 0,
             left_behind: 0,
         }

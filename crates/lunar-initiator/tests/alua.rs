@@ -226,6 +226,32 @@ fn one_path_waits_for_the_end_of_a_transition() {
     with_disk(LIMIT, &target, "", |lun| async move { lun.read(0, Buf::zeroed(512)).await.0 }).expect("read");
 }
 
+#[test]
+fn session_names_the_response_that_commands_wait_for() {
+    let state = Arc::new(AtomicU8::new(BUSY));
+    let port_state = state.clone();
+    let target = Script::new().scsi(READ_10, move |link, pdu| {
+        refuse(link, pdu, port_state.load(SeqCst)).map_or(HookAction::Usual, |()| HookAction::Done)
+    });
+    let target = target.listen();
+    with_disk(LIMIT, &target, "", |lun| async move {
+        assert_eq!(lun.session().obstacle(), None);
+        let reader = lun.clone();
+        let reading = compio::runtime::spawn(async move { reader.read(0, Buf::zeroed(512)).await.0 });
+        let named = async |words: &str| {
+            while !lun.session().obstacle().is_some_and(|obstacle| obstacle.contains(words)) {
+                compio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        named("/0 is busy or not ready: SCSI status 08h").await;
+        state.store(TRANSITIONING, SeqCst);
+        named(": not ready").await;
+        state.store(OPTIMIZED, SeqCst);
+        reading.await.expect("the task panicked").expect("read");
+        assert_eq!(lun.session().obstacle(), None);
+    });
+}
+
 /// The result of a path check in this state, by a host that would retry I/O for long.
 fn looked_at(script: Script, first: impl FnOnce() + Send + 'static) -> State {
     let target = script.listen();

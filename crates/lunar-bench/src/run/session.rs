@@ -16,6 +16,8 @@ use compio::runtime::spawn;
 use compio::time::sleep;
 use flume::{Receiver, Sender};
 use lunar_block::{Backend, BufResult};
+use lunar_initiator::Lun;
+use lunar_initiator::multipath::LunPath;
 use lunar_runtime::Buf;
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -54,6 +56,7 @@ pub struct JobSession {
     disk: Arc<dyn Backend>,
     /// The shared queue, if the disk has one.
     queue: Option<WorkerQueue>,
+    lun: Option<Arc<Lun>>,
     ledger: Option<Arc<WriteLedger>>,
     is_read_back: bool,
     handle: RunHandle,
@@ -125,6 +128,7 @@ impl JobSession {
             job,
             clock,
             disk: target_session.disk,
+            lun: target_session.lun,
             ledger: target_session.ledger,
             is_read_back,
             handle,
@@ -223,11 +227,19 @@ impl JobSession {
             if now > *over.get_or_insert(now) + patience {
                 let in_flight = text_report::count(self.in_flight.get(), "command");
                 return self.fail(format!(
-                    "{in_flight} without a response {} s after the end of the run",
-                    patience.as_secs()
+                    "{in_flight} without a response {} s after the end of the run{}",
+                    patience.as_secs(),
+                    self.obstacle()
                 ));
             }
         }
+    }
+
+    /// The reason why the commands wait, after a colon, as far as the initiator knows it.
+    fn obstacle(&self) -> String {
+        let Some(lun) = &self.lun else { return String::new() };
+        let silent = || format!("{} is connected, but does not respond", lun.name());
+        format!(": {}", lun.session().obstacle().unwrap_or_else(silent))
     }
 
     fn publish(&self) {

@@ -184,6 +184,15 @@ fn as_error((result, buf): Settled) -> CommandResult {
 /// The final response, and its error if it reports a failure.
 type Settled = (Result<(Completion, Option<Error>), Error>, Option<Buf>);
 
+/// A command that was sent again. It ends when this is dropped.
+struct Repeated<'s>(&'s Session);
+
+impl Drop for Repeated<'_> {
+    fn drop(&mut self) {
+        self.0.record_repeat(None);
+    }
+}
+
 /// Sends a command to any device type, with retries, until there is a final response.
 pub(crate) async fn send_until_settled(patience: BusyRetry, session: &Session, command: Command) -> Settled {
     let (what, since) = (Repeatable::of(&command), session.about_now());
@@ -201,6 +210,7 @@ async fn repeat_until_settled(
 ) -> Settled {
     let (mut tries, answered) = (1, Instant::now());
     let operation = session.options().timeouts.operation;
+    let mut repeated = None;
     loop {
         let completion = match result {
             Ok(c) if c.status == 0 => return (Ok((c, None)), buf),
@@ -221,7 +231,11 @@ async fn repeat_until_settled(
                     .with_hint(hints::OPERATION_TIMEOUT);
                 return (Ok((completion, Some(why))), buf);
             }
-            Disposition::RetryAfter(pause) => compio::time::sleep(pause).await,
+            Disposition::RetryAfter(pause) => {
+                session.record_repeat(Some((what.lun, response(&completion))));
+                repeated.get_or_insert_with(|| Repeated(session));
+                compio::time::sleep(pause).await;
+            }
             Disposition::Retry => {}
         }
         tries += 1;
@@ -230,7 +244,10 @@ async fn repeat_until_settled(
 }
 
 fn unready(c: &Completion, what: &str) -> Error {
-    let why = c.sense().map_or_else(|| format!("SCSI status {:02x}h", c.status), |s| s.to_string());
-    let error = Error::new(ErrorCode::TimedOut, format!("{what}: {why}"));
+    let error = Error::new(ErrorCode::TimedOut, format!("{what}: {}", response(c)));
     error.with_status(c.status).with_sense(c.sense())
+}
+
+fn response(c: &Completion) -> String {
+    c.sense().map_or_else(|| format!("SCSI status {:02x}h", c.status), |s| s.to_string())
 }

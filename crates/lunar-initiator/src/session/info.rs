@@ -31,6 +31,8 @@ pub struct SessionInfo {
     pub parameters: Parameters,
     /// Whether there is a connection.
     pub connected: bool,
+    /// The reason why there is no connection.
+    pub(crate) lost_by: Option<String>,
     /// The number of completed recoveries.
     pub recoveries: u32,
     /// The number of orphans at the end of the session. The target may still execute them.

@@ -79,6 +79,8 @@ struct SessionShared {
     facts: Arc<Mutex<SessionInfo>>,
     listeners: Arc<Listeners>,
     deferred_errors: DeferredErrors,
+    /// The LUN whose commands are sent again, and its last response.
+    repeats: Mutex<Option<(u64, String)>>,
     options: Options,
 }
 
@@ -145,8 +147,15 @@ impl Session {
         let local = LocalSession::new(login_target, options.clone(), facts.clone(), listeners.clone());
         let (handle, core) = SessionHandle::new(local);
         mailbox::start(core, connected);
-        let (sent, deferred_errors) = (AtomicU64::new(0), DeferredErrors::default());
-        Ok(Session(Arc::new(SessionShared { handle, sent, facts, listeners, deferred_errors, options })))
+        Ok(Session(Arc::new(SessionShared {
+            handle,
+            sent: AtomicU64::new(0),
+            facts,
+            listeners,
+            deferred_errors: DeferredErrors::default(),
+            repeats: Mutex::default(),
+            options,
+        })))
     }
 
     /// Sends a command. The result is the response of the logical unit, whatever its status, or an error if there is
@@ -236,6 +245,23 @@ impl Session {
     /// The options of the session.
     pub fn options(&self) -> &Options {
         &self.0.options
+    }
+
+    /// The reason why commands of the session wait: it has no connection, or a logical unit is busy or not ready. None
+    /// if commands only wait for their responses.
+    pub fn obstacle(&self) -> Option<String> {
+        let facts = self.facts();
+        if !facts.connected {
+            let why = facts.lost_by.map_or(String::new(), |why| format!(": {why}"));
+            return Some(format!("no connection to {}{why}", facts.portal));
+        }
+        let (lun, answer) = lock(&self.0.repeats).clone()?;
+        Some(format!("{} is busy or not ready: {answer}", self.place(lun)))
+    }
+
+    /// Records the response after which a command of a logical unit is sent again; None once it has ended.
+    pub(crate) fn record_repeat(&self, repeat: Option<(u64, String)>) {
+        *lock(&self.0.repeats) = repeat;
     }
 
     /// Subscribes to events. At most 256 are queued.

@@ -128,7 +128,10 @@ impl LocalSession {
         state.now = Instant::now();
         self.asked.set(state.is_text_only());
         state.disconnect(why);
-        lock(&self.facts).connected = false;
+        {
+            let mut facts = lock(&self.facts);
+            (facts.connected, facts.lost_by) = (false, Some(why.to_string()));
+        }
         self.lost.set(self.lost.get().or(Some(state.now)));
         *self.last_error.borrow_mut() = Some(why.clone());
         drop(state);
@@ -205,6 +208,7 @@ async fn reconnect(local: &Rc<LocalSession>, why: Error, short_lives: u32) -> Op
             Err(e) => {
                 tracing::debug!(target = %local.name(), "cannot reconnect the session yet: {e}");
                 local.note_violation(&e);
+                lock(&local.facts).lost_by = Some(e.to_string());
                 *local.last_error.borrow_mut() = Some(e);
             }
         }
