@@ -84,13 +84,15 @@ pub struct OpenError {
     /// The kind of the operating system's error; `ResourceBusy` when another user has the medium, `InvalidData` for a
     /// file in an image format.
     pub kind: io::ErrorKind,
+    /// The processes that have the medium, if they are known: `lunar (process 7)`.
+    pub users: Option<String>,
 }
 
 impl OpenError {
     /// An error of the kind `Other`.
     pub fn new(subject: impl Into<String>, what: impl ToString, hint: impl Into<String>) -> Self {
         let kind = io::ErrorKind::Other;
-        OpenError { what: what.to_string(), subject: subject.into(), hint: hint.into(), kind }
+        OpenError { what: what.to_string(), subject: subject.into(), hint: hint.into(), kind, users: None }
     }
 
     /// The same error with another kind.

@@ -414,16 +414,14 @@ impl ErrorContext<'_> {
 
     pub(super) fn locked(&self, by: LockOwner) -> InUse {
         let LockOwner::Known(user) = by else { return self.locked(LockOwner::Known(users::unknown())) };
+        let stop = users::stop(user.processes.as_deref(), "that server");
         let (how, hint) = match self.spec.read_only {
-            true => ("is being written by", "stop that server (find it with fuser -v)"),
-            false => (
-                "is in use by",
-                "stop that server (find it with fuser -v), or serve the file read-only in both",
-            ),
+            true => ("is being written by", stop),
+            false => ("is in use by", format!("{stop}, or serve the file read-only in both")),
         };
-        let hint = user.remedy.as_deref().unwrap_or(hint);
-        let error = self.error(format!("{how} {}", user.who), hint).of(io::ErrorKind::ResourceBusy);
-        InUse { error, pids: user.pids }
+        let hint = user.remedy.unwrap_or(hint);
+        let error = self.error(format!("{how} {}", user.who), &hint).of(io::ErrorKind::ResourceBusy);
+        InUse { error: OpenError { users: user.processes, ..error }, pids: user.pids }
     }
 
     /// While this call waited for the lock, its holder may have removed or replaced the file.

@@ -14,13 +14,15 @@ pub(super) struct MediumUser {
     pub(super) who: String,
     /// The fix; None: that for a server.
     pub(super) remedy: Option<String>,
+    /// The processes as text, if they are known.
+    pub(super) processes: Option<String>,
     /// The processes that this user may see; None if the user is not a process.
     pub(super) pids: Option<Vec<i32>>,
 }
 
 impl MediumUser {
     fn of_system(who: impl Into<String>, remedy: String) -> MediumUser {
-        MediumUser { who: who.into(), remedy: Some(remedy), pids: None }
+        MediumUser { who: who.into(), remedy: Some(remedy), processes: None, pids: None }
     }
 }
 
@@ -163,20 +165,30 @@ pub(super) fn unknown() -> MediumUser {
     programs(Vec::new(), LockKind::Server)
 }
 
-const STOP_PROGRAM: &str = "stop that program (find it with fuser -v), or let both only read the file";
-
 fn programs(pids: Vec<i32>, kind: LockKind) -> MediumUser {
     let names: Vec<Option<String>> = pids.iter().map(|pid| comm(*pid)).collect();
     // /proc shows no more of a process of another user than the name of its program.
     let is_server = !names.is_empty() && names.iter().all(|name| name.as_deref() == Some("lunar"));
     let holders = pids.iter().zip(&names).map(|(pid, name)| in_words(*pid, name.as_deref()));
     let holders: Vec<String> = holders.collect();
+    let processes = (!holders.is_empty()).then(|| holders.join(", "));
     let (kind, remedy) = match kind {
-        LockKind::Program if !is_server => ("another program", Some(STOP_PROGRAM.to_owned())),
+        LockKind::Program if !is_server => {
+            let stop = stop(processes.as_deref(), "that program");
+            ("another program", Some(format!("{stop}, or let both only read the file")))
+        }
         LockKind::Program | LockKind::Server => ("another server", None),
     };
-    let who = if holders.is_empty() { kind.into() } else { format!("{kind}: {}", holders.join(", ")) };
-    MediumUser { who, remedy, pids: Some(pids) }
+    let who = processes.as_ref().map_or(kind.into(), |processes| format!("{kind}: {processes}"));
+    MediumUser { who, remedy, processes, pids: Some(pids) }
+}
+
+/// The request to stop these processes. If /proc shows none to this user, root can find them.
+pub(super) fn stop(processes: Option<&str>, unknown: &str) -> String {
+    match processes {
+        Some(processes) => format!("stop {processes}"),
+        None => format!("stop {unknown} (find it with fuser -v)"),
+    }
 }
 
 /// Programs that open every new device for a moment.
@@ -276,8 +288,19 @@ mod tests {
         fs::write(&path, "x").expect("a file");
         let key = FileId::of(&fs::metadata(&path).expect("there"));
         assert_eq!(of_system(&key, true), None);
-        assert_eq!(lockers(&key, LockKind::Program).who, "another program");
+        let unknown = lockers(&key, LockKind::Program);
+        assert_eq!((&*unknown.who, unknown.processes), ("another program", None));
+        assert!(unknown.remedy.is_some_and(|remedy| remedy.starts_with("stop that program (find it with")));
         fs::remove_file(path).expect("its name");
+    }
+
+    #[test]
+    fn remedy_names_a_known_process() {
+        let name = comm(std::process::id() as i32).expect("the name of this program");
+        let own = process(std::process::id() as i32);
+        let stop = format!("stop {name} (process {})", std::process::id());
+        assert_eq!(own.remedy, Some(format!("{stop}, or let both only read the file")));
+        assert_eq!(super::stop(own.processes.as_deref(), "that server"), stop);
     }
 
     #[test]

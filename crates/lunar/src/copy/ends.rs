@@ -252,7 +252,11 @@ async fn has_no_data(disk: &dyn Backend) -> bool {
 
 fn open(text: &str, role: EndRole, spec: &BackendSpec) -> Result<Arc<dyn Backend>, Diagnostic> {
     lunar_block::open(spec).map_err(|e| {
-        let hint = if e.kind == io::ErrorKind::InvalidData { &e.hint } else { hint(role) };
+        let hint = match &e.users {
+            Some(users) => format!("stop {users}"),
+            None if e.kind == io::ErrorKind::InvalidData => e.hint.clone(),
+            None => hint(role).into(),
+        };
         Diagnostic::new(format!("{text}: {}", e.what), hint).with_code(ErrorCode::from(e.kind))
     })
 }
