@@ -1110,8 +1110,8 @@ fn absent_target_is_reported_while_waiting() {
     let (server, host) = (server(), Host::new());
     let dead = format!("iscsi://127.0.0.1:1/{TARGET}/0");
     let said = host.ends(8, &["attach", &dead, "--timeout", "2"]);
-    assert!(said.contains("warning: login to 127.0.0.1:1: Connection refused; trying again\n"), "{said}");
-    assert!(said.contains("in time: login to 127.0.0.1:1: Connection refused\n"), "{said}");
+    assert!(said.contains("warning: login to 127.0.0.1:1: connection refused; trying again\n"), "{said}");
+    assert!(said.contains("in time: login to 127.0.0.1:1: connection refused\n"), "{said}");
     // A dead path must not delay the attachment, although it is retried for longer than the time limit.
     host.attach(&[&dead, "--path", &url(&server), "--timeout", "10", "--name", "b"]);
     assert!(host.is("b", "degraded"));

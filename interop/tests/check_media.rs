@@ -182,10 +182,10 @@ const CASES: [(&str, SetUp); 32] = [
         File::create(folder.join("a.img")).ok()?;
         plain(disk("size = \"1M\""))
     }),
-    ("a.img: cannot be created: File too large", |folder| {
+    ("a.img: cannot be created: file too large", |folder| {
         plain(disk(&format!("size = \"{}\"", beyond(folder)?)))
     }),
-    ("a.img: cannot be created: File too large", |folder| {
+    ("a.img: cannot be created: file too large", |folder| {
         File::create(folder.join("a.img")).ok()?;
         plain(disk(&format!("size = \"{}\"", beyond(folder)?)))
     }),

@@ -290,7 +290,8 @@ pub fn show(r: &RouterReport, now: u64) -> String {
     }
     for upstream in &r.upstreams {
         let luns = upstream.luns;
-        _ = writeln!(text, "upstream {}: {luns} LUNs at {}", upstream.name, upstream.urls.join(", "));
+        let luns = if luns == 1 { "1 LUN".into() } else { format!("{luns} LUNs") };
+        _ = writeln!(text, "upstream {}: {luns} at {}", upstream.name, upstream.urls.join(", "));
         if let Some(obstacle) = &upstream.obstacle {
             _ = writeln!(text, "  unusable: {}", shown(obstacle));
         }
@@ -426,7 +427,7 @@ mod tests {
             text,
             "router r1: active, for 1m 0s\n\
              failover: preferred, not eligible; peer 10.0.0.6:3260: does not answer\n\
-             upstream a: 1 LUNs at iscsi://h/t\n\
+             upstream a: 1 LUN at iscsi://h/t\n\
              target iqn.2026-11.org.example:t1\n  LUN 0: a, LUN 3 (up)\n"
         );
         assert!(list(&[router()]).contains(

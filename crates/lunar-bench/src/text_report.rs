@@ -57,7 +57,7 @@ pub fn run_text(run: &JobRun) -> String {
         );
     }
     if outcome.errors > 0 {
-        let _ = writeln!(text, "{} commands failed", outcome.errors);
+        let _ = writeln!(text, "{} failed", count(outcome.errors as usize, "command"));
     }
     if let Some(why) = &outcome.ended_early {
         let _ = writeln!(text, "the run ended early: {why}");
@@ -178,5 +178,7 @@ mod tests {
         let row: Vec<&str> = text.lines().nth(1).expect("a row").split_whitespace().collect();
         assert_eq!(row.join(" "), "read 1,000 1.0 1.0 1.5 us 1.0 us 2.0 us 3.0 us 9.00 ms");
         assert!(text.contains("2 commands failed\nthe run ended early: a scratch\n"), "{text}");
+        let one = JobRun { outcome: JobOutcome { errors: 1, ..run.outcome }, ..run };
+        assert!(run_text(&one).contains("\n1 command failed\n"));
     }
 }

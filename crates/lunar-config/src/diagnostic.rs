@@ -4,6 +4,7 @@ use lunar_proto::duration::NotationError;
 pub use lunar_proto::nearest::nearest;
 use lunar_runtime::CoreSelectionError;
 pub use lunar_runtime::error::ErrorCode;
+use lunar_runtime::error::without_errno;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -41,7 +42,7 @@ pub struct Diagnostic {
 impl Diagnostic {
     /// A fault without a file.
     pub fn new(what: impl Into<String>, hint: impl Into<String>) -> Diagnostic {
-        let (what, hint) = (what.into(), Some(hint.into()));
+        let (what, hint) = (without_errno(&what.into()), Some(hint.into()));
         Diagnostic { file: None, position: None, what, hint, code: ErrorCode::Other }
     }
 
@@ -150,7 +151,7 @@ impl<'a> Diagnostics<'a> {
     pub fn add(&mut self, at: &Range<usize>, what: impl Into<String>, hint: impl Into<String>) {
         let position = Some(self.position(at.start));
         let hint = Some(hint.into());
-        let (file, what) = (Some(self.file.to_path_buf()), what.into());
+        let (file, what) = (Some(self.file.to_path_buf()), without_errno(&what.into()));
         self.list.push(Diagnostic { file, position, what, hint, code: ErrorCode::Other });
     }
 
@@ -216,5 +217,8 @@ mod tests {
         problems.add(&(4..5), "a is wrong", "take another");
         assert_eq!(problems.into_list()[0].to_string(), "lunar.toml:1:5: a is wrong\n  hint: take another");
         assert_eq!(Diagnostic::new("no disk", "bring one").to_string(), "no disk\n  hint: bring one");
+        let missing = std::fs::File::open("/proc/none").expect_err("no such file");
+        let missing = Diagnostic::new(format!("cannot read x: {missing}; stop"), "");
+        assert_eq!(missing.what, "cannot read x: no such file or directory; stop");
     }
 }

@@ -20,6 +20,7 @@ pub fn io_text(e: &std::io::Error) -> String {
 
 /// Error text for the end of a sentence: without errno, in lower case.
 pub fn plain(text: &str) -> String {
-    let mut chars = lunar_runtime::error::without_errno(text).chars();
+    let text = lunar_runtime::error::without_errno(text);
+    let mut chars = text.chars();
     chars.next().map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
 }

@@ -37,7 +37,7 @@ mod tests {
         let e = by_device(&e);
         assert_eq!(
             (e.what.as_str(), e.hint.as_deref()),
-            ("cannot open it: No such device", Some("load its module"))
+            ("cannot open it: no such device", Some("load its module"))
         );
         let e = by_device(&std::io::Error::other("no device leads there"));
         assert_eq!(e.hint, Some(hints::NO_RDMA_DEVICE));

@@ -227,14 +227,25 @@ pub fn raw_os_error(e: &io::Error) -> Option<i32> {
     e.raw_os_error().or_else(|| raw_os_error(&annotated(e)?.error))
 }
 
-/// The message of an error without the errno that `std` puts behind it.
+/// The message of an error, as [`without_errno`] shows it.
 pub fn text(e: &io::Error) -> String {
-    without_errno(&e.to_string()).to_owned()
+    without_errno(&e.to_string())
 }
 
-/// A message without the errno that `std` puts behind it. `std` offers no other way to the bare text.
-pub fn without_errno(message: &str) -> &str {
-    message.split_once(" (os error").map_or(message, |(text, _)| text)
+/// A message with its errors of the operating system in lower case and without the errno that `std` puts behind them.
+/// `std` offers no other way to the bare text.
+pub fn without_errno(message: &str) -> String {
+    let (mut shown, mut rest) = (String::with_capacity(message.len()), message);
+    while let Some((before, after)) = rest.split_once(" (os error ") {
+        // The text of the system contains no colon.
+        let at = before.rfind(": ").map_or(0, |at| at + 2);
+        shown += &before[..at];
+        let mut error = before[at..].chars();
+        shown.extend(error.next().into_iter().flat_map(char::to_lowercase));
+        shown += error.as_str();
+        rest = after.split_once(')').map_or("", |(_, rest)| rest);
+    }
+    shown + rest
 }
 
 #[cfg(test)]
@@ -261,7 +272,9 @@ mod tests {
         assert!(find::<fmt::Error>(&e).is_none());
         let typed = with_context(io::Error::other(fmt::Error), "reading");
         assert_eq!(find(&typed), Some(&fmt::Error));
-        assert_eq!(text(&e), "cannot start: cannot open the ring: Too many open files");
+        assert_eq!(text(&e), "cannot start: cannot open the ring: too many open files");
+        let twice = "a: No such file or directory (os error 2); B: Is a directory (os error 21) at 0";
+        assert_eq!(without_errno(twice), "a: no such file or directory; B: is a directory at 0");
     }
 
     #[test]

@@ -46,7 +46,7 @@ fn for_unread(kind: ErrorKind, shown: &impl Display) -> String {
 pub fn secret_file(path: &Path, most: usize) -> Result<Zeroizing<Vec<u8>>, SecretError> {
     let shown = path.display();
     let cannot = |e: std::io::Error| {
-        let why = crate::error::text(&e).to_lowercase();
+        let why = crate::error::text(&e);
         SecretError {
             what: format!("cannot read the secret {shown}: {why}"),
             hint: for_unread(e.kind(), &shown),

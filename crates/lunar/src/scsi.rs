@@ -184,16 +184,17 @@ fn cdb(text: &str, raw: bool) -> Result<Vec<u8>, Failure> {
     let bytes =
         hex::parse(text).map_err(|why| Failure::new(Exit::Invalid, format!("the CDB: {why}"), hint))?;
     if bytes.is_empty() || bytes.len() > MAX_CDB_LEN {
-        let what = format!("the CDB has {} bytes, and must have 1 to {MAX_CDB_LEN}", bytes.len());
+        let what =
+            format!("the CDB has {}, and must have 1 to {MAX_CDB_LEN}", output::count(bytes.len(), "byte"));
         return Err(Failure::new(Exit::Invalid, what, hint));
     }
     match cdb::len(&bytes).filter(|len| !raw && *len != bytes.len()) {
         None => Ok(bytes),
         Some(len) => {
-            let (has, code) = (bytes.len(), cdb::opcode(&bytes));
-            let what = format!("the CDB has {has} bytes; operation code {code:02x}h requires {len}");
+            let (has, code) = (output::count(bytes.len(), "byte"), cdb::opcode(&bytes));
+            let what = format!("the CDB has {has}; operation code {code:02x}h requires {len}");
             let what = if code == cdb::VARIABLE_LENGTH {
-                format!("the CDB has {has} bytes, but its length field requires {len}")
+                format!("the CDB has {has}, but its length field requires {len}")
             } else {
                 what
             };

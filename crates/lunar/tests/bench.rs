@@ -238,7 +238,7 @@ fn full_disk_ends_the_run_and_results_are_printed() {
     fs::File::create(folder.0.join("disk")).and_then(|disk| disk.set_len(4 << 20)).unwrap();
     let (status, out, complaint) = limited(&folder, 1024, "write disk --bs 64k --amount 4M --json");
     assert_eq!(status, 1, "{out}{complaint}");
-    assert!(complaint.contains("File too large") && complaint.contains("hint:"), "{complaint}");
+    assert!(complaint.contains("file too large") && complaint.contains("hint:"), "{complaint}");
     let document: Document = serde_json::from_str(&out).expect("the results so far");
     let outcome = &document.runs[0].outcome;
     assert_eq!((outcome.write.ios, outcome.write.bytes), (16, 1 << 20));

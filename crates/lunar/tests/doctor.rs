@@ -121,10 +121,10 @@ fn closed_port_is_unreachable() {
     is_broken(
         &[&format!("iser://{gone}/{TARGET}/0")],
         4,
-        "Connection refused",
+        "connection refused",
         "the target runs at this address",
     );
-    is_broken(&[&format!("srp://{gone}/5c0f2813d1be3e7a/0")], 4, "Connection refused", "the port is open");
+    is_broken(&[&format!("srp://{gone}/5c0f2813d1be3e7a/0")], 4, "connection refused", "the port is open");
 }
 
 #[test]

@@ -80,15 +80,18 @@ fn wrong_input_ends_with_the_status_of_the_table() {
         (1, "check bad.toml", "unknown key"),
         (21, "serve --config none.toml", "none.toml"),
         (7, "serve dir", "is a directory"),
+        (7, "info dir/none", "\"dir/none\" is not"),
+        (7, "serve null:1M --listen 127.0.0.1:70000", "the port 70000 is out of range 0 to 65535"),
+        (7, "ls 127.0.0.1:70000", "the port \"70000\" is out of range: use 1 to 65535"),
         (7, "serve null:1M --cores 999 --listen 127.0.0.1:0", "999 cores"),
         (7, "man srve", "no command"),
-        (21, "copy none x", "No such file"),
-        (21, "copy data none/x", "No such file"),
+        (21, "copy none x", "no such file"),
+        (21, "copy data none/x", "no such file"),
         (21, "copy data x --journal none/j", "--journal FILE"),
-        (4, "copy nbd://127.0.0.1:1/x x", "Connection refused"),
-        (21, "bench read none", "No such file"),
+        (4, "copy nbd://127.0.0.1:1/x x", "connection refused"),
+        (21, "bench read none", "no such file"),
         (7, "bench read dir", "directory"),
-        (4, "bench read nbd://127.0.0.1:1/x", "Connection refused"),
+        (4, "bench read nbd://127.0.0.1:1/x", "connection refused"),
         (7, "bench randraed null:1G", "did you mean randread?"),
         (4, "session list", "no server answers"),
         (4, "router list --socket none", "no server answers"),
@@ -247,7 +250,7 @@ fn client_without_descriptors_names_its_limit() {
     let script = format!("ulimit -n 24; exec {} bench read {url} --sessions 64", env!("CARGO_BIN_EXE_lunar"));
     let ended = Command::new("/bin/sh").args(["-c", &script]).output().unwrap();
     let err = String::from_utf8_lossy(&ended.stderr);
-    assert!(!ended.status.success() && err.contains("Too many open files"), "{err}");
+    assert!(!ended.status.success() && err.contains("too many open files"), "{err}");
     assert!(err.contains("hint: raise the limit of this process on open files: ulimit -n"), "{err}");
 }
 

@@ -203,7 +203,10 @@ impl Verification {
         let mut outcome = opened.read_back(&job, handle)?;
         if outcome.ended_early.is_none() {
             let left = self.blocks().saturating_sub(self.counts().iter().map(|c| c.sound + c.unsure).sum());
-            outcome.ended_early = (left > 0).then(|| format!("{left} blocks were not read back"));
+            outcome.ended_early = (left > 0).then(|| match left {
+                1 => "1 block was not read back".to_owned(),
+                _ => format!("{left} blocks were not read back"),
+            });
         }
         let mut run = plain::labelled_run(opened, &job, outcome);
         run.label = "verify".into();

@@ -79,7 +79,10 @@ impl Url {
         let is_srp = transport == Transport::Srp;
         let form = if is_srp { srp::FORM } else { FORM };
         if rest.contains(char::is_control) {
-            return Err(wrong("the URL contains control characters", form));
+            return Err(wrong(
+                format!("the URL \"{}\" contains control characters", without_secrets(text)),
+                form,
+            ));
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (user, rest) = match rest.split_once('@') {
@@ -280,12 +283,25 @@ fn meant_scheme(text: &str) -> Option<&'static str> {
 /// The error for a text without a known scheme.
 fn no_scheme(text: &str) -> Error {
     match meant_scheme(text).filter(|_| text.len() <= LONGEST) {
-        Some(meant) => wrong("the URL has an unknown scheme", format!("did you mean {meant}://?")),
+        Some(meant) => {
+            let what = format!("the URL \"{}\" has an unknown scheme", without_secrets(text));
+            wrong(what, format!("did you mean {meant}://?"))
+        }
         None => wrong(
-            "the text is not an iSCSI, iSER or SRP URL",
+            format!("\"{}\" is not an iSCSI, iSER or SRP URL", without_secrets(text)),
             format!("{FORM}, the same with iser://, or {}", srp::FORM),
         ),
     }
+}
+
+/// The beginning of an invalid URL, safe to display, without what may be a user, a password or a setting.
+fn without_secrets(text: &str) -> String {
+    let text = text.split('?').next().unwrap_or_default();
+    let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
+    let shown: String = rest.rsplit('@').next().unwrap_or_default().chars().take(100).collect();
+    let scheme: String = scheme.chars().take(16).collect();
+    let mark = if text.contains("://") { "://" } else { "" };
+    format!("{scheme}{mark}{shown}").escape_debug().to_string()
 }
 
 fn scheme_of(text: &str) -> Option<(Transport, &str)> {

@@ -56,10 +56,14 @@ fn users_and_passwords_in_both_forms() {
 #[test]
 fn invalid_url_error_has_a_hint() {
     for (text, part) in [
-        ("http://h", "not an iSCSI, iSER or SRP URL"),
-        ("iscsi://h\n", "control"),
+        ("http://ann:secret@h/x?password=y", "\"http://h/x\" is not an iSCSI, iSER or SRP URL"),
+        ("iscssi://ann%secret@h/x", "\"iscssi://h/x\" has an unknown scheme"),
+        ("iscsi://h\n", "\"iscsi://h\\n\" contains control"),
         ("iscsi://", "invalid host name or address"),
-        ("iscsi://h:0/iqn.2026-11.org.example:a", "not a number from 1 to 65535"),
+        ("iscsi://h:0/iqn.2026-11.org.example:a", "the port \"0\" is out of range: use 1 to 65535"),
+        ("iscsi://h:99999", "the port \"99999\" is out of range: use 1 to 65535"),
+        ("iscsi://h:x", "the port \"x\" is not a number: use 1 to 65535"),
+        ("iscsi://a b/x", "invalid host name or address \"a b\""),
         ("iscsi://::1/iqn.2026-11.org.example:a", "brackets"),
         ("iscsi://h/disk%0A/0", "percent"),
         (&format!("iscsi://h/{}/0", "a".repeat(224)), "not a target name"),

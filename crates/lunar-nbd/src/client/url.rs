@@ -60,7 +60,13 @@ impl FromStr for NbdUrl {
                 return Err(wrong("an nbd:// URL has no settings after '?'", FORMS));
             }
             "nbd" => {
-                tcp(authority).ok_or_else(|| wrong("the host is missing, or the port is invalid", FORMS))?
+                let given: String =
+                    authority.rsplit('@').next().unwrap_or_default().chars().take(100).collect();
+                let what = format!(
+                    "\"{}\": the host is missing, or the port is invalid (1 to 65535)",
+                    given.escape_debug()
+                );
+                tcp(authority).ok_or_else(|| wrong(&what, FORMS))?
             }
             "nbd+unix" => {
                 let path =
@@ -170,7 +176,7 @@ mod tests {
             ("nbd://", "host is missing"),
             ("nbd://:10809/", "host is missing"),
             ("nbd://h:0", "port is invalid"),
-            ("nbd://h:65536", "port is invalid"),
+            ("nbd://h:65536", "\"h:65536\": the host is missing, or the port is invalid (1 to 65535)"),
             ("nbd://::1/", "port is invalid"),
             ("nbd://[::1/", "host is missing"),
             ("nbd://[::1]x/", "port is invalid"),

@@ -75,14 +75,15 @@ impl PortalAddress {
         };
         let good = if place.starts_with('[') { is_ipv6(host) } else { is_host(host) };
         if !good {
-            return Err("invalid host name or address (IPv6 needs brackets)".into());
+            let host = shortened(host);
+            return Err(format!("invalid host name or address \"{host}\" (IPv6 needs brackets)"));
         }
         let port = match port {
             "" => PORT,
-            port => port
-                .strip_prefix(':')
-                .and_then(|p| small(p, 1))
-                .ok_or("the port is not a number from 1 to 65535")?,
+            port => {
+                let number = port.strip_prefix(':').and_then(|p| small(p, 1));
+                number.ok_or_else(|| port_fault(port.strip_prefix(':').unwrap_or(port)))?
+            }
         };
         Ok(PortalAddress { host: host.to_owned(), port, tag })
     }
@@ -109,6 +110,17 @@ fn is_ipv6(host: &str) -> bool {
     let (address, zone) = host.split_once('%').map_or((host, None), |(address, zone)| (address, Some(zone)));
     let is_zone = |zone: &str| zone.len() <= ZONE_LEN && is_host(zone);
     address.parse::<Ipv6Addr>().is_ok() && zone.is_none_or(is_zone)
+}
+
+fn port_fault(port: &str) -> String {
+    let is_number = !port.is_empty() && port.bytes().all(|digit| digit.is_ascii_digit());
+    let what = if is_number { "out of range" } else { "not a number" };
+    format!("the port \"{}\" is {what}: use 1 to 65535", shortened(port))
+}
+
+/// The beginning of a text, safe to display.
+fn shortened(text: &str) -> String {
+    text.chars().take(64).collect::<String>().escape_debug().to_string()
 }
 
 fn small(value: &str, least: u32) -> Option<u16> {

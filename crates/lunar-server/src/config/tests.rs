@@ -601,9 +601,9 @@ fn problems_of_targets() {
                 &[
                     "t.toml:4:13: the network 10.0.0.1/8 has host bits set beyond the prefix of 8",
                     "hint: write 10.0.0.0/8 for the network, or 10.0.0.1 for one address",
-                    "t.toml:4:27: \"::1/129\" is not a network",
+                    "t.toml:4:27: \"::1/129\" is not a network: the prefix length must be 0 to 128",
                     "hint: write a network such as 192.0.2.0/24 or 2001:db8::/32",
-                    "t.toml:4:38: \"here\" is not a network",
+                    "t.toml:4:38: \"here\" is not a network: the address is invalid",
                     "hint: write a network such as 192.0.2.0/24 or 2001:db8::/32",
                 ],
             ),

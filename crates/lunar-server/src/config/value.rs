@@ -9,9 +9,9 @@ pub const PORT: u16 = 3260;
 
 /// An address with a prefix length, or a single address.
 pub(crate) fn network(text: &str) -> Result<IpNetwork, InvalidValue> {
-    let not = || {
+    let not = |why: &str| {
         invalid(
-            format!("\"{}\" is not a network", text.escape_debug()),
+            format!("\"{}\" is not a network{why}", text.escape_debug()),
             "write a network such as 192.0.2.0/24 or 2001:db8::/32",
         )
     };
@@ -19,12 +19,12 @@ pub(crate) fn network(text: &str) -> Result<IpNetwork, InvalidValue> {
         Some((address, bits)) => (address, Some(bits)),
         None => (text, None),
     };
-    let Ok(address) = address.parse::<IpAddr>() else { return not() };
+    let Ok(address) = address.parse::<IpAddr>() else { return not(": the address is invalid") };
     let most = if address.is_ipv4() { 32 } else { 128 };
     let bits = match bits.map(str::parse::<u8>) {
         None => most,
         Some(Ok(bits)) if bits <= most => bits,
-        Some(_) => return not(),
+        Some(_) => return not(&format!(": the prefix length must be 0 to {most}")),
     };
     let first = first_address(address, bits);
     if first != address {
@@ -62,8 +62,15 @@ pub(crate) fn listen(text: &str, transports: Transports) -> Result<SocketAddr, I
         return Ok(SocketAddr::new(address, port));
     }
     text.parse().or_else(|_| {
+        let port = text.rsplit_once(':').map_or("", |(_, port)| port);
+        let is_number = !port.is_empty() && port.bytes().all(|digit| digit.is_ascii_digit());
+        let why = if is_number && port.parse::<u16>().is_err() {
+            format!(": the port {port} is out of range 0 to 65535")
+        } else {
+            String::new()
+        };
         invalid(
-            format!("\"{}\" is not an address to listen on", text.escape_debug()),
+            format!("\"{}\" is not an address to listen on{why}", text.escape_debug()),
             "write a numeric address and a port: 127.0.0.1:3260, [::1]:3260 or 0.0.0.0:3260",
         )
     })

@@ -434,7 +434,7 @@ mod tests {
             let problem = report.problem.expect("a problem");
             assert_eq!(
                 problem.to_string(),
-                "broken to sound: cannot read the source: Input/output error (os error 5) at offset 0\n  \
+                "broken to sound: cannot read the source: input/output error at offset 0\n  \
                  hint: --skip-errors copies the rest and writes zeros for unreadable ranges"
             );
             let report = from_broken(&["--skip-errors", "--verify"]).await;

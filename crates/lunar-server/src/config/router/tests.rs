@@ -690,7 +690,7 @@ fn problems_of_a_pair() {
             (
                 "peer = \"a b\"\ngroup = 2",
                 &[
-                    "t.toml:2:8: portal \"a b\": invalid host name or address (IPv6 needs brackets)",
+                    "t.toml:2:8: portal \"a b\": invalid host name or address \"a b\" (IPv6 needs brackets)",
                     "hint: write a host name or an address, and a port: 192.0.2.9:3260 or [2001:db8::9]:3260",
                 ],
             ),
