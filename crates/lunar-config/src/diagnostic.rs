@@ -96,30 +96,33 @@ pub struct InvalidValue {
     pub what: String,
     /// The fix.
     pub hint: String,
+    /// The code; [`ErrorCode::Other`] for a value that is wrong by itself.
+    pub code: ErrorCode,
 }
 
 /// Conversion of an invalid argument of the command line.
 impl From<InvalidValue> for Diagnostic {
     fn from(invalid: InvalidValue) -> Diagnostic {
-        Diagnostic::new(invalid.what, invalid.hint).with_code(ErrorCode::InvalidArgument)
+        let code = if invalid.code == ErrorCode::Other { ErrorCode::InvalidArgument } else { invalid.code };
+        Diagnostic::new(invalid.what, invalid.hint).with_code(code)
     }
 }
 
 impl From<NotationError> for InvalidValue {
     fn from(e: NotationError) -> InvalidValue {
-        InvalidValue { what: e.what, hint: e.hint }
+        InvalidValue { what: e.what, hint: e.hint, code: ErrorCode::Other }
     }
 }
 
 impl From<CoreSelectionError> for InvalidValue {
     fn from(e: CoreSelectionError) -> InvalidValue {
-        InvalidValue { what: e.what, hint: e.hint }
+        InvalidValue { what: e.what, hint: e.hint, code: ErrorCode::Other }
     }
 }
 
 /// An `Err` with an [`InvalidValue`].
 pub fn invalid<T>(what: impl Into<String>, hint: impl Into<String>) -> Result<T, InvalidValue> {
-    Err(InvalidValue { what: what.into(), hint: hint.into() })
+    Err(InvalidValue { what: what.into(), hint: hint.into(), code: ErrorCode::Other })
 }
 
 /// Reports a `text` that is none of `names`. `otherwise` is the hint if no name is similar.
@@ -131,7 +134,7 @@ pub fn unknown<'a>(
 ) -> InvalidValue {
     let hint = nearest(text, names).map(|meant| format!("did you mean \"{meant}\"?"));
     let what = format!("unknown {kind} \"{}\"", text.escape_debug());
-    InvalidValue { what, hint: hint.unwrap_or_else(|| otherwise.into()) }
+    InvalidValue { what, hint: hint.unwrap_or_else(|| otherwise.into()), code: ErrorCode::Other }
 }
 
 /// Collects the diagnostics of one file.
@@ -157,7 +160,13 @@ impl<'a> Diagnostics<'a> {
 
     /// Adds the fault of an invalid value; None if there is one.
     pub fn check<T>(&mut self, at: &Range<usize>, result: Result<T, InvalidValue>) -> Option<T> {
-        result.map_err(|invalid| self.add(at, invalid.what, invalid.hint)).ok()
+        let add = |InvalidValue { what, hint, code }| {
+            self.add(at, what, hint);
+            if let Some(added) = self.list.last_mut() {
+                added.code = code;
+            }
+        };
+        result.map_err(add).ok()
     }
 
     /// True if there is no diagnostic yet.

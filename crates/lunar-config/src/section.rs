@@ -1,7 +1,7 @@
 //! Reads a parsed TOML table key by key. A key is known if a call looks it up; `done` reports the other keys. Unlike
 //! a derived deserializer, it continues after an error, so that one run reports all errors.
 
-use crate::diagnostic::{Diagnostics, InvalidValue, nearest};
+use crate::diagnostic::{Diagnostics, ErrorCode, InvalidValue, nearest};
 use crate::value;
 use lunar_proto::duration::{self, NotationError};
 use lunar_proto::size;
@@ -151,6 +151,7 @@ impl<'a> Section<'a> {
                 let named = |unfit: NotationError| InvalidValue {
                     what: format!("`{key}`: {}", unfit.what),
                     hint: unfit.hint,
+                    code: ErrorCode::Other,
                 };
                 p.check(&value.span(), duration::within(text, range).map_err(named))
             }

@@ -135,6 +135,7 @@ fn twice(what: &str) -> InvalidValue {
     InvalidValue {
         what: format!("{} is given twice", what.escape_debug()),
         hint: "remove one of them".into(),
+        code: ErrorCode::Other,
     }
 }
 
@@ -143,7 +144,7 @@ fn one_file(first: &str, second: &str) -> InvalidValue {
         return twice(second);
     }
     let what = format!("{} and {} are the same file", first.escape_debug(), second.escape_debug());
-    InvalidValue { what, hint: "remove one of them".into() }
+    InvalidValue { what, hint: "remove one of them".into(), code: ErrorCode::Other }
 }
 
 fn assemble(name: String, luns: Vec<LunConfig>, portals: Vec<Portal>) -> Config {

@@ -1,6 +1,6 @@
 //! Hints that depend on the process and on the URL of a command.
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{self, Exit, Failure};
 use lunar_initiator::Url;
 use lunar_initiator::options::Transport;
 
@@ -17,7 +17,10 @@ pub fn process_limits(e: &std::io::Error) -> &'static str {
 pub fn with_url_hint(url: &Url, failure: Failure) -> Failure {
     let is_srp = url.transport == Transport::Srp;
     let Some(target) = url.target.as_deref().filter(|_| !is_srp) else { return failure };
+    // A missing secret or key has its own hint.
+    let has_own = |problem: &lunar_server::Diagnostic| problem.hint.as_deref() != Some(exit::NOT_FOUND_HINT);
     let hint = match failure.exit {
+        Exit::NotFound if failure.problems.iter().all(has_own) => return failure,
         Exit::Refused | Exit::NotFound if !lunar_proto::name::is_valid(target) => format!(
             "\"{}\" is not a valid iSCSI name (iqn.YYYY-MM.DOMAIN:NAME, eui. or naa.); lunar discover {} lists the \
              targets",
@@ -70,6 +73,13 @@ mod tests {
         assert_eq!(hint("iscsi://h/nope/0", Exit::TimedOut), "as before");
         assert_eq!(hint("iscsi://h/iqn.2026-11.org.example:a/0", Exit::Refused), "as before");
         assert_eq!(hint("iscsi://h", Exit::Refused), "as before");
+        let of_error = |error: lunar_initiator::Error| {
+            let url = Url::parse("iscsi://h/nope/0").expect("a URL");
+            with_url_hint(&url, error.into()).problems[0].hint.clone().unwrap_or_default()
+        };
+        let missing = lunar_initiator::Error::new(lunar_initiator::ErrorCode::NotFound, "missing");
+        assert!(of_error(missing.clone()).starts_with("\"nope\" is not a valid"));
+        assert_eq!(of_error(missing.with_hint("create the file")), "create the file");
         assert_eq!(hint("srp://h/5c0f2813d1be3e7a/0", Exit::NotFound), "as before");
     }
 }

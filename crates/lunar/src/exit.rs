@@ -122,6 +122,9 @@ impl From<Diagnostic> for Failure {
     }
 }
 
+/// The hint for something missing that has no hint of its own.
+pub const NOT_FOUND_HINT: &str = "lunar ls lists targets and LUNs";
+
 /// The exit status of each code, and the hint for errors without their own hint.
 const CODES: [(ErrorCode, Exit, &str); 19] = [
     (ErrorCode::Other, Exit::General, "LUNAR_LOG=debug logs more"),
@@ -151,7 +154,7 @@ const CODES: [(ErrorCode, Exit, &str); 19] = [
         Exit::Authentication,
         "check user and password on both sides; docs/use.md explains CHAP",
     ),
-    (ErrorCode::NotFound, Exit::NotFound, "lunar ls lists targets and LUNs"),
+    (ErrorCode::NotFound, Exit::NotFound, NOT_FOUND_HINT),
     (ErrorCode::AlreadyExists, Exit::Exists, "choose another name"),
     (ErrorCode::InUse, Exit::InUse, "stop the other user, or use another target, file or address"),
     (ErrorCode::PermissionDenied, Exit::NoAccess, "run as a user with access to the file or device"),

@@ -71,6 +71,8 @@ impl Drop for Server {
 #[test]
 fn wrong_input_ends_with_the_status_of_the_table() {
     let folder = Folder::new("input");
+    let secret = "[[chap_user]]\nname = \"ann\"\nsecret_file = \"none\"\n";
+    fs::write(folder.0.join("secret.toml"), secret).unwrap();
     for (status, args, words) in [
         (7, "ls foo/bar", ""),
         (7, "discover iqn.2026-11.org.example:a", "iscsi://HOST/iqn.2026-11.org.example:a"),
@@ -80,6 +82,9 @@ fn wrong_input_ends_with_the_status_of_the_table() {
         (1, "check bad.toml", "unknown key"),
         (21, "serve --config none.toml", "none.toml"),
         (7, "serve dir", "is a directory"),
+        (21, "check secret.toml", "no such file or directory"),
+        (21, "info iscsi://ann@127.0.0.1:1/x/0?password_file=none", "no such file or directory"),
+        (7, "attach ./none", "cannot be the name of an attachment"),
         (7, "info dir/none", "\"dir/none\" is not"),
         (7, "serve null:1M --listen 127.0.0.1:70000", "the port 70000 is out of range 0 to 65535"),
         (7, "ls 127.0.0.1:70000", "the port \"70000\" is out of range: use 1 to 65535"),

@@ -4,7 +4,7 @@ use super::Url;
 use super::error::wrong;
 use super::settings::Texts;
 use crate::options::Transport;
-use crate::{Error, Options};
+use crate::{Error, ErrorCode, Options};
 use lunar_proto::chap::{Secret, SecretError, secret_of_text};
 use lunar_proto::initiator::login::Credentials;
 use lunar_proto::initiator::login::LoginParams;
@@ -226,8 +226,7 @@ fn from_file(path: &str) -> Result<Secret, Error> {
     let read = lunar_runtime::host::secret_file(Path::new(path), 2 * SECRET_LEN + 4);
     let bytes = read.map_err(|refused| match Path::new(path).exists() {
         true => wrong(refused.what, refused.hint),
-        false => wrong(
-            refused.what,
+        false => Error::new(ErrorCode::NotFound, refused.what).with_hint(
             "create the file with the secret that the target has for this user, and run chmod 0600 on it",
         ),
     })?;

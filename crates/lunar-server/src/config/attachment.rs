@@ -85,7 +85,8 @@ pub fn check_name(name: &str) -> Result<(), Diagnostic> {
         return Ok(());
     }
     let hint = "use at most 48 letters, digits, `.`, `_` and `-`, starting with a letter or digit";
-    Err(Diagnostic::new(format!("\"{}\" cannot be the name of an attachment", name.escape_debug()), hint))
+    let what = format!("\"{}\" cannot be the name of an attachment", name.escape_debug());
+    Err(Diagnostic::new(what, hint).with_code(ErrorCode::InvalidArgument))
 }
 
 /// A valid name derived from any text.

@@ -1,6 +1,6 @@
 //! `[[chap_user]]`: names, and secrets in files that only their owner can read.
 
-use lunar_config::{Diagnostics, InvalidValue, invalid, nearest};
+use lunar_config::{Diagnostics, ErrorCode, InvalidValue, invalid, nearest};
 use lunar_config::{Section, UniqueKeys, text};
 use lunar_target::config::ChapAccount;
 use std::collections::BTreeMap;
@@ -121,8 +121,11 @@ const MAX_FILE_BYTES: usize = 2 + 2 * 255 + 2;
 
 /// Reads a secret: a regular file of this user without access for others.
 fn secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, InvalidValue> {
-    let refused =
-        |refused: lunar_runtime::host::SecretError| InvalidValue { what: refused.what, hint: refused.hint };
+    let refused = |refused: lunar_runtime::host::SecretError| InvalidValue {
+        what: refused.what,
+        hint: refused.hint,
+        code: if path.exists() { ErrorCode::Other } else { ErrorCode::NotFound },
+    };
     let bytes = lunar_runtime::host::secret_file(path, MAX_FILE_BYTES).map_err(refused)?;
     decode(&bytes).or_else(|(what, hint)| invalid(format!("the secret {} {what}", path.display()), hint))
 }

@@ -376,7 +376,7 @@ fn filter(p: &mut Diagnostics<'_>, mut s: Section<'_>) -> Option<Filter> {
         },
         _ => {
             let all = format!("filters are {}", FILTERS.join(", "));
-            let InvalidValue { what, hint } = unknown("filter", kind, FILTERS, all);
+            let InvalidValue { what, hint, .. } = unknown("filter", kind, FILTERS, all);
             p.add(&at, what, hint);
             return None;
         }

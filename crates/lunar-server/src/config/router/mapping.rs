@@ -70,7 +70,7 @@ fn kind(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Option<&'static str> {
     let (text, at) = s.text(p, "map")?;
     let Some((name, keys)) = MAPS.into_iter().find(|(name, _)| *name == text) else {
         let all = "write \"transparent\", \"target\" or \"lun\"";
-        let InvalidValue { what, hint } = unknown("map", text, MAPS.map(|(name, _)| name), all);
+        let InvalidValue { what, hint, .. } = unknown("map", text, MAPS.map(|(name, _)| name), all);
         p.add(&at, what, hint);
         return None;
     };
