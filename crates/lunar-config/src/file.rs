@@ -45,11 +45,22 @@ pub fn read(path: &Path) -> Result<String, Diagnostic> {
     })
 }
 
-/// Reports an error of the TOML parser.
-pub fn syntax(p: &mut Diagnostics<'_>, root: &DeTable<'_>, error: &toml::de::Error) {
+/// Reports the keys that are given twice, and the first of the other errors of the TOML parser: it finds one in each
+/// line of a file that is no TOML.
+pub fn syntax(p: &mut Diagnostics<'_>, root: &DeTable<'_>, errors: &[toml::de::Error]) {
+    let start = |error: &&toml::de::Error| error.span().map_or(0, |at| at.start);
+    let first = errors.iter().filter(|error| error.message() != TWICE).min_by_key(start);
+    for error in errors.iter().filter(|error| error.message() == TWICE).chain(first) {
+        one_error(p, root, error);
+    }
+}
+
+/// The message of the parser about a repeated key. It has no error code: its message is the only sign. A test pins it.
+const TWICE: &str = "duplicate key";
+
+fn one_error(p: &mut Diagnostics<'_>, root: &DeTable<'_>, error: &toml::de::Error) {
     let at = error.span().unwrap_or(0..0);
-    // The parser has no error code: its message is the only sign of a repeated key. A test pins it.
-    if error.message() != "duplicate key" {
+    if error.message() != TWICE {
         return p.add(
             &at,
             format!("invalid TOML: {}", error.message()),

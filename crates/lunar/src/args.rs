@@ -140,6 +140,7 @@ pub enum Command {
 /// Arguments of `lunar serve`.
 #[derive(Args, Debug)]
 #[command(after_help = SERVE_EXAMPLES)]
+#[command(override_usage = "lunar serve [OPTIONS] [LUN]...\n       lunar serve [OPTIONS] --config <FILE>")]
 pub struct Serve {
     /// LUNs in command-line order from 0: a file, a block device, null:SIZE or memory:SIZE [default: a disk in your
     /// state folder]

@@ -151,6 +151,9 @@ fn wrong_usage_is_refused() {
         &["session", "show", "one"],
     ];
     refused.iter().for_each(|args| assert_eq!(folder.run(args).0, 2, "{args:?}"));
+    let usage = "Usage: lunar serve [OPTIONS] [LUN]...\n       lunar serve [OPTIONS] --config <FILE>\n";
+    let (_, _, said) = folder.run(&["serve", "--config", "x", "--siz", "1G"]);
+    assert!(said.contains(usage), "{said}");
 }
 
 #[test]

@@ -249,9 +249,7 @@ fn text(attachment: &Attachment) -> String {
 pub fn parse(name: &str, source: &str, path: &Path) -> Result<Attachment, Vec<Diagnostic>> {
     let mut problems = Diagnostics::new(path, source);
     let (root, errors) = DeTable::parse_recoverable(source);
-    for error in &errors {
-        syntax(&mut problems, root.get_ref(), error);
-    }
+    syntax(&mut problems, root.get_ref(), &errors);
     if !errors.is_empty() {
         return Err(problems.into_list());
     }

@@ -114,9 +114,7 @@ pub fn parse(source: &str, path: &Path) -> Result<Config, Vec<Diagnostic>> {
 fn parse_at(source: &str, path: &Path, whole: &Path) -> Result<Config, Vec<Diagnostic>> {
     let mut problems = Diagnostics::new(path, source);
     let (root, errors) = DeTable::parse_recoverable(source);
-    for error in &errors {
-        syntax(&mut problems, root.get_ref(), error);
-    }
+    syntax(&mut problems, root.get_ref(), &errors);
     if !errors.is_empty() {
         return Err(problems.into_list());
     }

@@ -197,6 +197,13 @@ fn problems_of_the_file() {
                 ],
             ),
             (
+                "root:x:0\nbin:x:1\na = = 2",
+                &[
+                    "t.toml:1:5: invalid TOML: invalid unquoted key, expected letters, numbers, `-`, `_`",
+                    "hint: https://toml.io describes the syntax",
+                ],
+            ),
+            (
                 "a = ",
                 &[
                     "t.toml:1:5: invalid TOML: string values must be quoted, expected literal string",
