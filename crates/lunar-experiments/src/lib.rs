@@ -61,7 +61,7 @@ impl Experiment {
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// The experiment
-    #[arg(value_name = "SEED")]
+    #[arg(value_name = "EXPERIMENT")]
     pub seed: Experiment,
 
     /// Another target to measure besides Lunar's: stgt, istgt, a URL, or none; may be repeated [default: stgt

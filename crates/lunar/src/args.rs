@@ -35,8 +35,14 @@ Examples:
   lunar attach iscsi://192.0.2.10/IQN/0 --ublk attach it as a block device
 
 Environment:
-  LUNAR_LOG   log level of stderr: error, warn, info (default), debug, trace
-  NO_COLOR    disable colours on terminals";
+  LUNAR_LOG                  log level of stderr: error, warn, info (default), debug, trace
+  LUNAR_INITIATOR            initiator name
+  LUNAR_CHAP_USER            CHAP user
+  LUNAR_CHAP_PASSWORD        its secret; LUNAR_CHAP_PASSWORD_FILE names a file
+  LUNAR_CHAP_TARGET_USER     user of the target, for mutual CHAP
+  LUNAR_CHAP_TARGET_PASSWORD its secret; LUNAR_CHAP_TARGET_PASSWORD_FILE names a file
+  LUNAR_RUN_DIR              folder of sockets and of attached disks
+  NO_COLOR                   disable colours on terminals";
 
 const SERVE_EXAMPLES: &str = "\
 Examples:
@@ -142,8 +148,8 @@ pub enum Command {
 #[command(after_help = SERVE_EXAMPLES)]
 #[command(override_usage = "lunar serve [OPTIONS] [LUN]...\n       lunar serve [OPTIONS] --config <FILE>")]
 pub struct Serve {
-    /// LUNs in command-line order from 0: a file, a block device, null:SIZE or memory:SIZE [default: a disk in your
-    /// state folder]
+    /// LUNs in command-line order from 0: a file, a block device, null:SIZE or memory:SIZE [default: a disk of
+    /// 1 GiB in your state folder]
     #[arg(value_name = "LUN")]
     pub luns: Vec<String>,
 
@@ -163,7 +169,7 @@ pub struct Serve {
     #[arg(long)]
     pub iser: bool,
 
-    /// Listen for SRP on this address too, with software iWARP; repeatable
+    /// Listen for SRP on this address too, with software iWARP; repeatable [default: no SRP]
     #[arg(long, value_name = "ADDR:PORT")]
     pub srp: Vec<String>,
 
@@ -251,12 +257,12 @@ pub enum RouterCommand {
     Resume(RouterArgs),
     /// Switch the active router of a failover pair
     Failover(RouterArgs),
-    /// Set whether a router may become the active one of its failover pair
+    /// Let a router become active in its failover pair, or not
     Eligible {
         #[command(flatten)]
         which: RouterArgs,
-        /// on or off
-        #[arg(value_parser = ["on", "off"])]
+        /// Whether it can become active
+        #[arg(value_name = "on|off", value_parser = ["on", "off"], hide_possible_values = true)]
         may: String,
     },
 }

@@ -123,7 +123,17 @@ fn help_names_every_command_and_argument() {
     let folder = Folder::new("help");
     let (status, help, _) = folder.run(&["--help"]);
     assert_eq!(status, 0);
-    for word in ["serve", "copy", "check", "session", "completions", "man", "Examples:", "LUNAR_LOG"] {
+    for word in [
+        "serve",
+        "copy",
+        "check",
+        "session",
+        "completions",
+        "man",
+        "Examples:",
+        "LUNAR_LOG",
+        "LUNAR_CHAP_PASSWORD_FILE",
+    ] {
         assert!(help.contains(word), "{word}");
     }
     let (_, help, _) = folder.run(&["help", "serve"]);
@@ -154,6 +164,8 @@ fn wrong_usage_is_refused() {
     let usage = "Usage: lunar serve [OPTIONS] [LUN]...\n       lunar serve [OPTIONS] --config <FILE>\n";
     let (_, _, said) = folder.run(&["serve", "--config", "x", "--siz", "1G"]);
     assert!(said.contains(usage), "{said}");
+    let (_, help, _) = folder.run(&["router", "eligible", "--help"]);
+    assert!(help.contains("Usage: lunar router eligible [OPTIONS] <NAME> <on|off>\n"), "{help}");
 }
 
 #[test]
