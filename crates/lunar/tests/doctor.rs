@@ -110,7 +110,9 @@ fn doctor_over_srp_lists_login_parameters() {
     let server = Server::start("srp");
     let (status, said) = doctor(&[&format!("srp://{}/{}/0", server.srp, server.id)]);
     assert!(status == 0 && said.contains("transport srp/iwarp"), "{said}");
-    for part in ["initiator port=0x", "immediate data=yes  -> yes", "-> credits=", "LUN 0: 8 MiB"] {
+    for part in
+        ["initiator port=0x", "immediate data=yes  -> yes", "-> credits=", "\n  1 LUN: 0\n", "LUN 0: 8 MiB"]
+    {
         assert!(said.contains(part), "{part}: {said}");
     }
 }

@@ -115,7 +115,8 @@ impl ProgressThread {
     fn show(&mut self, now: Instant) {
         let new = self.phase.meter.done.get();
         self.pace.note(now, new);
-        let line = line(&self.phase, new, self.pace.per_s());
+        let zeros = self.phase.meter.zeroed.get() + self.phase.meter.skipped.get();
+        let line = line(&self.phase, (new, zeros), self.pace.per_s());
         match self.form {
             ProgressFormat::Bar => {
                 self.bar.set_position(self.phase.start + new);
@@ -128,8 +129,8 @@ impl ProgressThread {
     }
 }
 
-/// The progress as text.
-fn line(phase: &CopyPhase, new: u64, per_s: f64) -> String {
+/// The progress as text. `zeros` are the bytes that were not written.
+fn line(phase: &CopyPhase, (new, zeros): (u64, u64), per_s: f64) -> String {
     let done = phase.start + new;
     let mut text = format!("{} {}", phase.what, size(done));
     if let Some(total) = phase.total {
@@ -137,6 +138,9 @@ fn line(phase: &CopyPhase, new: u64, per_s: f64) -> String {
         text += &format!(" of {} ({percent} %)", size(total));
     }
     text += &format!(", {}", rate(per_s));
+    if phase.what == COPIED && zeros > 0 {
+        text += &format!(", {} of zeros not written", size(zeros));
+    }
     if phase.what == COPIED && phase.total == Some(done) {
         return text + ", flushing";
     }
@@ -205,13 +209,17 @@ mod tests {
     #[test]
     fn progress_line_has_both_units_and_time_left() {
         assert_eq!(
-            line(&phase(Some(4 << 30)), 1 << 30, 1e8),
+            line(&phase(Some(4 << 30)), (1 << 30, 0), 1e8),
             "copied 2.00 GiB of 4.00 GiB (50 %), 100.0 MB/s (95.4 MiB/s), 0:21 left"
         );
-        assert_eq!(line(&phase(None), 512 << 20, 0.0), "copied 1.50 GiB, 0.0 MB/s (0.0 MiB/s)");
+        assert_eq!(line(&phase(None), (512 << 20, 0), 0.0), "copied 1.50 GiB, 0.0 MB/s (0.0 MiB/s)");
         assert_eq!(
-            line(&phase(Some(1 << 30)), 0, 0.0),
+            line(&phase(Some(1 << 30)), (0, 0), 0.0),
             "copied 1.00 GiB of 1.00 GiB (100 %), 0.0 MB/s (0.0 MiB/s), flushing"
+        );
+        assert_eq!(
+            line(&phase(None), (1 << 20, 1 << 20), 0.0),
+            "copied 1.00 GiB, 0.0 MB/s (0.0 MiB/s), 1.00 MiB of zeros not written"
         );
         assert_eq!((size(1023), clock(3661)), ("1023 bytes".into(), "1:01:01".into()));
     }

@@ -107,11 +107,19 @@ impl Summary {
     /// The summary line of a complete copy.
     pub fn line(&self, copying: Duration) -> String {
         let new = self.bytes - self.resumed_at;
-        let per_s = new as f64 / copying.as_secs_f64().max(1e-9);
-        let mut text = format!("copied {} in {:.1} s, {}", size(new), copying.as_secs_f64(), rate(per_s));
+        let zeros = self.zeroes_cleared + self.zeroes_skipped;
+        // Zeros that are not written move no data, so they would make the rate meaningless.
+        let data = new.saturating_sub(zeros);
+        let per_s = data as f64 / copying.as_secs_f64().max(1e-9);
+        let mut text = format!("copied {} in {:.1} s", size(new), copying.as_secs_f64());
+        match (data, zeros) {
+            (_, 0) => text += &format!(", {}", rate(per_s)),
+            (0, _) => {}
+            _ => text += &format!(", {} of data", rate(per_s)),
+        }
         let parts = [
             (self.resumed_at, "were copied before"),
-            (self.zeroes_cleared + self.zeroes_skipped, "of zeros were not written"),
+            (zeros, "of zeros were not written"),
             (self.bytes_offloaded, "were copied by the target (offload)"),
         ];
         for (bytes, what) in parts.into_iter().filter(|(bytes, _)| *bytes > 0) {
@@ -207,9 +215,11 @@ mod tests {
         summary.verified = Some(true);
         assert_eq!(
             summary.line(second),
-            "copied 2.00 GiB in 1.0 s, 2147.5 MB/s (2048.0 MiB/s); 1.00 GiB were copied before; \
+            "copied 2.00 GiB in 1.0 s, 2145.4 MB/s (2046.0 MiB/s) of data; 1.00 GiB were copied before; \
              2.00 MiB of zeros were not written; verified\n"
         );
+        let zeros = Summary { bytes: 1 << 20, zeroes_skipped: 1 << 20, ..Summary::default() };
+        assert_eq!(zeros.line(second), "copied 1.00 MiB in 1.0 s; 1.00 MiB of zeros were not written\n");
     }
 
     #[test]

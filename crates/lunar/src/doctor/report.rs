@@ -1,5 +1,6 @@
 //! The report of the doctor, as text and JSON.
 
+use crate::output;
 use lunar_admin::Parameters;
 use lunar_initiator::options::{Carrier, Transport};
 use lunar_initiator::{ErrorCode, Probe};
@@ -320,7 +321,10 @@ impl DoctorReport {
         _ = writeln!(text, "  window: {} commands; this initiator sends up to {}", s.window, s.commands);
         let numbers: Vec<String> = s.luns.iter().take(16).map(ToString::to_string).collect();
         let more = if s.luns.len() > numbers.len() { ", ..." } else { "" };
-        _ = writeln!(text, "  LUNs: {}{more}", numbers.join(", "));
+        _ = match s.luns.len() {
+            0 => writeln!(text, "  no LUN"),
+            count => writeln!(text, "  {}: {}{more}", output::count(count, "LUN"), numbers.join(", ")),
+        };
         let Some(lun) = &self.lun else { return };
         let size = size::show(lun.capacity_bytes);
         let identity = lun.identity.as_deref().unwrap_or("no identity");
