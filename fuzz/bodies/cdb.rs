@@ -52,8 +52,10 @@ fn nexus(lu: &Arc<Lu>, initiator: &str) -> Nexus {
         initiator: InitiatorPort::Iscsi { name: initiator.into(), isid: [0x80, 0, 0, 1, 0, 0] },
         user: String::new(),
         target: "iqn.2026-11.org.example:disk".into(),
-        tag: 1,
-        ports: [1, 2].map(|group| TargetPort { protocol: TransportProtocol::Iscsi, group }).into(),
+        portal_group_tag: 1,
+        ports: [1, 2]
+            .map(|group| TargetPort { protocol: TransportProtocol::Iscsi, portal_group_tag: group })
+            .into(),
     };
     lu.attach(Arc::new(port), false)
 }

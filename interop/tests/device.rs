@@ -90,13 +90,13 @@ fn survives(manage: impl Fn(&mut Raw, &Pdu) -> u8) {
     let server = slow();
     let mut raw = Raw::session(server.portal(), &[]);
     let sanitize = begin_overwrite(&mut raw);
-    let begun = Instant::now();
+    let started_at = Instant::now();
     assert_eq!(manage(&mut raw, &sanitize), 0);
-    assert!(begun.elapsed() < Duration::from_millis(1500), "it waited for the end of the operation");
+    assert!(started_at.elapsed() < Duration::from_millis(1500), "it waited for the end of the operation");
     let mut other = Raw::session(server.portal(), &[]);
     other.clear_attentions(3);
     assert_eq!(other.simple(3, &[0; 6]).sense(), SANITIZING);
-    let end = begun + Duration::from_secs(20);
+    let end = started_at + Duration::from_secs(20);
     while other.simple(3, &[0; 6]).status != 0 {
         assert!(Instant::now() < end, "the sanitize operation does not end");
         std::thread::sleep(Duration::from_millis(50));

@@ -275,9 +275,9 @@ fn glutton(server: &Server) -> Raw {
 fn reset_ends_commands_that_wait_for_memory() {
     let server = server();
     let (_glutton, mut other) = (glutton(&server), session(&server, 2));
-    let since = Instant::now();
+    let started_at = Instant::now();
     assert_eq!(other.manage(LUN_RESET, 0), COMPLETE);
-    assert!(since.elapsed() < Duration::from_secs(15), "it took {:?}", since.elapsed());
+    assert!(started_at.elapsed() < Duration::from_secs(15), "it took {:?}", started_at.elapsed());
 }
 
 #[test]
@@ -353,14 +353,14 @@ fn memory_is_returned_after_a_load() {
         }
         drop(crowd);
     }
-    let most = server.rss_kib();
+    let max = server.rss_kib();
     let end = Instant::now() + Duration::from_secs(60);
     while server.rss_kib() > before + LEFT_KIB {
         let now = server.rss_kib();
-        assert!(Instant::now() < end, "KiB: {before} before, {most} with a load, {now} since");
+        assert!(Instant::now() < end, "KiB: {before} before, {max} with a load, {now} since");
         std::thread::sleep(Duration::from_millis(200));
     }
-    println!("KiB: {before} before, {most} with a load, {} since", server.rss_kib());
+    println!("KiB: {before} before, {max} with a load, {} since", server.rss_kib());
 }
 
 /// A session that requests 12 MiB, and receives nothing.

@@ -42,7 +42,7 @@ struct LastLogin(Mutex<Option<(Option<TargetPort>, Parameters)>>);
 
 impl SessionHooks for LastLogin {
     fn logged_in<'a>(&'a self, login: SessionLogin<'a>) -> LocalBoxFuture<'a, Result<(), Error>> {
-        *self.0.lock().expect("a lock") = Some((login.facts.port, login.facts.parameters.clone()));
+        *self.0.lock().expect("a lock") = Some((login.info.port, login.info.parameters.clone()));
         Box::pin(std::future::ready(Ok(())))
     }
 }
@@ -72,8 +72,8 @@ async fn reopen(session: &Session) -> Result<Vec<Arc<Lun>>, Error> {
 struct ReadOnly(Arc<dyn Backend>);
 
 impl Backend for ReadOnly {
-    fn facts(&self) -> BackendInfo {
-        BackendInfo { read_only: true, ..self.0.facts() }
+    fn info(&self) -> BackendInfo {
+        BackendInfo { read_only: true, ..self.0.info() }
     }
 
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {

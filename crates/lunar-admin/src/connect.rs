@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Time limit of a check for a listener.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Connects. `timeout` also applies to each write to the stream. A timeout is reported as `WouldBlock`.
 pub(super) fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
@@ -23,7 +23,7 @@ pub(super) fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> 
 
 /// Whether a server listens at this path, even one that hangs.
 pub(super) fn is_answered(path: &Path) -> bool {
-    match connect(path, LOOK) {
+    match connect(path, CHECK_INTERVAL) {
         Ok(_) => true,
         Err(e) => e.kind() == io::ErrorKind::WouldBlock,
     }

@@ -121,7 +121,7 @@ const MAX_RESPONSE_BYTES: usize = 256 << 20;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Maximum number of pending requests, including those whose clients are gone.
-const MOST_WAITING: usize = 16;
+const MAX_WAITING: usize = 16;
 
 /// The admin socket of a running server. Dropping it removes the socket.
 pub struct Admin {
@@ -270,7 +270,7 @@ fn answer(mut stream: UnixStream, server: &Arc<dyn ServerControl>, waiting: &Arc
     let response = match asked(&mut stream)? {
         Ok(Request::Sessions {}) => Response::Sessions(server.sessions()),
         // The accepting thread holds one reference.
-        Ok(request) if Arc::strong_count(waiting) <= MOST_WAITING => {
+        Ok(request) if Arc::strong_count(waiting) <= MAX_WAITING => {
             return ask_beside(stream, server.clone(), request, waiting.clone());
         }
         Ok(_) => busy(),
@@ -309,7 +309,7 @@ fn ask_beside(
 }
 
 fn busy() -> Response {
-    let what = format!("the server rejects the request, because {MOST_WAITING} requests are pending");
+    let what = format!("the server rejects the request, because {MAX_WAITING} requests are pending");
     Diagnostic::new(what, "check the process of the server, and repeat the command later")
         .with_code(ErrorCode::TimedOut)
         .into()
@@ -333,8 +333,8 @@ impl From<Diagnostic> for Response {
     }
 }
 
-/// Reads a line; None if it is longer than `most` bytes.
-fn line(stream: &mut UnixStream, most: usize, until: Instant) -> io::Result<Option<Vec<u8>>> {
+/// Reads a line; None if it is longer than `max` bytes.
+fn line(stream: &mut UnixStream, max: usize, until: Instant) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     let mut part = [0; 4096];
     loop {
@@ -350,10 +350,10 @@ fn line(stream: &mut UnixStream, most: usize, until: Instant) -> io::Result<Opti
         };
         if let Some(end) = part[..n].iter().position(|byte| *byte == b'\n') {
             bytes.extend_from_slice(&part[..end]);
-            return Ok((bytes.len() <= most).then_some(bytes));
+            return Ok((bytes.len() <= max).then_some(bytes));
         }
         bytes.extend_from_slice(&part[..n]);
-        if n == 0 || bytes.len() > most {
+        if n == 0 || bytes.len() > max {
             return Ok(None);
         }
     }

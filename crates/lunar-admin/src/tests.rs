@@ -111,15 +111,15 @@ fn requests_that_wait_are_bounded_and_hold_up_no_other() {
     let folder = TempDir::new("slow");
     let path = folder.0.join("lunar.sock");
     let ((taken, takes), (lets_go, go)) =
-        (std::sync::mpsc::sync_channel(MOST_WAITING), std::sync::mpsc::channel());
+        (std::sync::mpsc::sync_channel(MAX_WAITING), std::sync::mpsc::channel());
     let _admin = Admin::start(&path, Arc::new(Slow { taken, go: go.into() })).unwrap();
     let ask = || {
         let mut stream = UnixStream::connect(&path).unwrap();
         stream.write_all(b"{\"command\":\"confirm\"}\n").unwrap();
         stream
     };
-    let mut waiting: Vec<UnixStream> = (0..MOST_WAITING).map(|_| ask()).collect();
-    (0..MOST_WAITING).for_each(|_| takes.recv().unwrap());
+    let mut waiting: Vec<UnixStream> = (0..MAX_WAITING).map(|_| ask()).collect();
+    (0..MAX_WAITING).for_each(|_| takes.recv().unwrap());
     assert_eq!(sessions(&path, PATIENCE * 10).unwrap(), []);
     let refused = execute(&path, &Request::Confirm {}, PATIENCE * 10).unwrap_err();
     assert_eq!(refused.code, ErrorCode::TimedOut);

@@ -32,8 +32,8 @@ impl CopyDisk {
 
 impl Backend for CopyDisk {
     /// Limited by the source, and by the room in the destination.
-    fn facts(&self) -> BackendInfo {
-        let (from, to) = (self.from.facts(), self.to.facts());
+    fn info(&self) -> BackendInfo {
+        let (from, to) = (self.from.info(), self.to.info());
         let room = to.capacity.saturating_sub(self.start.1).saturating_add(self.start.0);
         BackendInfo { capacity: from.capacity.min(room), ..from }
     }
@@ -73,7 +73,7 @@ mod tests {
         let (from, to) = (RecordingDisk::new(8192), RecordingDisk::new(4096));
         from.set(&[7; 8192]);
         let copy = CopyDisk { from: from.clone(), to: to.clone(), start: (1024, 512), fua: false };
-        assert_eq!(copy.facts().capacity, 4096 - 512 + 1024);
+        assert_eq!(copy.info().capacity, 4096 - 512 + 1024);
         run_on_core(move || async move {
             copy.read(2048, Buf::zeroed(1024)).await.0.expect("copied");
             let why = |end: BufResult| end.0.unwrap_err().to_string();

@@ -58,8 +58,8 @@ impl FailureReporter {
 }
 
 impl Backend for FailureReporter {
-    fn facts(&self) -> BackendInfo {
-        self.disk.facts()
+    fn info(&self) -> BackendInfo {
+        self.disk.info()
     }
 
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {

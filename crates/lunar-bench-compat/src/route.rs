@@ -114,9 +114,9 @@ impl OpenRoute {
     }
 
     /// The description of both ends.
-    pub fn facts(&self) -> Vec<MeasuredTarget> {
-        let to = self.to.as_ref().map(OpenTargets::facts).unwrap_or_default();
-        self.opened.facts().into_iter().chain(to).collect()
+    pub fn measured_targets(&self) -> Vec<MeasuredTarget> {
+        let to = self.to.as_ref().map(OpenTargets::measured_targets).unwrap_or_default();
+        self.opened.measured_targets().into_iter().chain(to).collect()
     }
 
     /// Logs out.

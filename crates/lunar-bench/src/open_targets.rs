@@ -95,7 +95,7 @@ pub struct OpenTargets {
     /// The options with which the targets were opened.
     pub(crate) options: TargetOptions,
     luns: Vec<(usize, Arc<Lun>)>,
-    facts: Vec<MeasuredTarget>,
+    measured: Vec<MeasuredTarget>,
 }
 
 impl TargetSpec {
@@ -151,8 +151,8 @@ impl OpenTargets {
         }
         let cores = Cores::start(&cpus)
             .map_err(|e| system_error("cannot start the event loops of the benchmark", &e))?;
-        let (target_sessions, luns, facts) = (Vec::new(), Vec::new(), Vec::new());
-        let mut opened = OpenTargets { cores, target_sessions, options: options.clone(), luns, facts };
+        let (target_sessions, luns, measured) = (Vec::new(), Vec::new(), Vec::new());
+        let mut opened = OpenTargets { cores, target_sessions, options: options.clone(), luns, measured };
         for target in targets {
             opened.add(target, options)?;
             if options.write && !options.destroy {
@@ -163,8 +163,8 @@ impl OpenTargets {
     }
 
     /// The description of each target.
-    pub fn facts(&self) -> Vec<MeasuredTarget> {
-        self.facts.clone()
+    pub fn measured_targets(&self) -> Vec<MeasuredTarget> {
+        self.measured.clone()
     }
 
     /// Sessions, all targets together.
@@ -181,12 +181,12 @@ impl OpenTargets {
 
     /// Whether all targets are null disks.
     pub fn is_null(&self) -> bool {
-        self.target_sessions.iter().all(|session| session.disk.facts().null)
+        self.target_sessions.iter().all(|session| session.disk.info().null)
     }
 
     /// Bytes of the smallest target.
     pub fn capacity(&self) -> u64 {
-        self.target_sessions.iter().map(|session| session.disk.facts().capacity).min().unwrap_or(0)
+        self.target_sessions.iter().map(|session| session.disk.info().capacity).min().unwrap_or(0)
     }
 
     /// The largest block size of the logical units; 1 if there are none.
@@ -255,8 +255,8 @@ impl OpenTargets {
                 disk.describe()
             }
         };
-        let capacity = self.target_sessions.last().map_or(0, |session| session.disk.facts().capacity);
-        self.facts.push(MeasuredTarget { name: target.to_string(), sessions, capacity, facts });
+        let capacity = self.target_sessions.last().map_or(0, |session| session.disk.info().capacity);
+        self.measured.push(MeasuredTarget { name: target.to_string(), sessions, capacity, facts });
         Ok(())
     }
 
@@ -265,7 +265,7 @@ impl OpenTargets {
         self.target_sessions.push(TargetSession {
             core,
             disk,
-            target: self.facts.len(),
+            target: self.measured.len(),
             lun: None,
             ledger: None,
         });
@@ -296,7 +296,7 @@ impl OpenTargets {
     fn check_no_data(&self, target: &TargetSpec) -> Result<(), Error> {
         const CHECKED_BYTES: u64 = 1 << 20;
         let Some(session) = self.target_sessions.last() else { return Ok(()) };
-        let capacity = session.disk.facts().capacity;
+        let capacity = session.disk.info().capacity;
         for offset in [0, capacity.saturating_sub(CHECKED_BYTES)] {
             let (disk, len) = (session.disk.clone(), CHECKED_BYTES.min(capacity) as usize);
             let look = move || async move { disk.read(offset, lunar_runtime::Buf::zeroed(len)).await };
@@ -352,10 +352,10 @@ pub(crate) const TRANSPORT: &str = "Transport";
 
 /// The identification of a logical unit, and the negotiated keys (RFC 7143 section 13).
 fn facts_of_lun(lun: &Lun) -> Vec<(String, String)> {
-    let (unit, session) = (lun.properties(), lun.session().facts());
-    let is_srp = session.carrier.transport == Transport::Srp;
+    let (unit, session) = (lun.properties(), lun.session().info());
+    let is_srp = session.transport.transport == Transport::Srp;
     let mut facts = vec![
-        (TRANSPORT.to_owned(), session.carrier.to_string()),
+        (TRANSPORT.to_owned(), session.transport.to_string()),
         ("Vendor".to_owned(), unit.vendor.trim().to_owned()),
         ("Product".to_owned(), unit.product.trim().to_owned()),
         ("Revision".to_owned(), unit.revision.trim().to_owned()),

@@ -15,7 +15,7 @@ struct RunState {
     read: [AtomicU64; 2],
     write: [AtomicU64; 2],
     end: AtomicBool,
-    measurement_begin: Mutex<Option<Instant>>,
+    measured_from: Mutex<Option<Instant>>,
     /// The time of the last update of the counts.
     updated: Mutex<Option<Instant>>,
     activity: Mutex<String>,
@@ -70,12 +70,12 @@ impl RunHandle {
     }
 
     /// The start of the measured time of the latest job.
-    pub fn measurement_begin(&self) -> Option<Instant> {
-        *self.0.measurement_begin.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn measured_from(&self) -> Option<Instant> {
+        *self.0.measured_from.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn set_measurement_begin(&self, at: Instant) {
-        *self.0.measurement_begin.lock().unwrap_or_else(PoisonError::into_inner) = Some(at);
+    pub(crate) fn set_measured_from(&self, at: Instant) {
+        *self.0.measured_from.lock().unwrap_or_else(PoisonError::into_inner) = Some(at);
     }
 
     /// Sets the current activity, for progress reports.

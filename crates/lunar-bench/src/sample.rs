@@ -214,7 +214,12 @@ pub fn measured() -> Document {
         };
         let outcome = opened.run(&job, &RunHandle::default()).expect("a run");
         let words = vec![("depth".to_owned(), "4".to_owned())];
-        document.runs.push(JobRun { label: label.into(), job: words, targets: opened.facts(), outcome });
+        document.runs.push(JobRun {
+            label: label.into(),
+            job: words,
+            targets: opened.measured_targets(),
+            outcome,
+        });
         opened.close();
     }
     document

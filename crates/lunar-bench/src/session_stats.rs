@@ -20,7 +20,7 @@ pub struct CommandTimes {
     /// When it was due.
     pub due: Instant,
     /// When it was submitted.
-    pub begun: Instant,
+    pub started_at: Instant,
     /// When it completed.
     pub done: Instant,
 }
@@ -65,9 +65,9 @@ impl DirectionStats {
     }
 
     fn time(&mut self, times: CommandTimes) {
-        note(&mut self.service, times.done - times.begun);
+        note(&mut self.service, times.done - times.started_at);
         if let Some((submit, total)) = &mut self.paced {
-            note(submit, times.begun - times.due);
+            note(submit, times.started_at - times.due);
             note(total, times.done - times.due);
         }
     }
@@ -120,10 +120,10 @@ pub struct SessionStats {
 }
 
 impl SessionStats {
-    /// Starts at `begin`; `paced` is true if the job has a rate.
-    pub fn new(begin: Instant, interval: Duration, paced: bool) -> SessionStats {
+    /// Starts at `measured_from`; `paced` is true if the job has a rate.
+    pub fn new(measured_from: Instant, interval: Duration, paced: bool) -> SessionStats {
         let (read, write) = (DirectionStats::new(paced), DirectionStats::new(paced));
-        SessionStats { read, write, steps: TimeSeries::new(begin, interval) }
+        SessionStats { read, write, steps: TimeSeries::new(measured_from, interval) }
     }
 
     fn direction(&mut self, read: bool) -> &mut DirectionStats {
@@ -188,42 +188,58 @@ impl SessionStats {
 mod tests {
     use super::*;
 
-    fn at(begin: Instant, ms: u64) -> Instant {
-        begin + Duration::from_millis(ms)
+    fn at(measured_from: Instant, ms: u64) -> Instant {
+        measured_from + Duration::from_millis(ms)
     }
 
     #[test]
     fn merged_sessions_add_each_direction_and_interval() {
-        let begin = Instant::now();
-        let new = || SessionStats::new(begin, Duration::from_secs(1), true);
+        let measured_from = Instant::now();
+        let new = || SessionStats::new(measured_from, Duration::from_secs(1), true);
         let (mut a, mut b) = (new(), new());
-        a.add(true, 512, CommandTimes { due: begin, begun: at(begin, 100), done: at(begin, 400) });
-        b.add(false, 1024, CommandTimes { due: begin, begun: begin, done: at(begin, 2500) });
+        a.add(
+            true,
+            512,
+            CommandTimes {
+                due: measured_from,
+                started_at: at(measured_from, 100),
+                done: at(measured_from, 400),
+            },
+        );
+        b.add(
+            false,
+            1024,
+            CommandTimes { due: measured_from, started_at: measured_from, done: at(measured_from, 2500) },
+        );
         a.merge(&b);
         let (read, write) = a.totals();
         assert_eq!((read.ios, read.bytes, write.ios, write.bytes), (1, 512, 1, 1024));
         let ms = |ns: u64| (ns as f64 / 1e6).round() as u64;
         assert_eq!((ms(read.submit.max_ns), ms(read.service.max_ns), ms(read.total.max_ns)), (100, 300, 400));
-        let series = a.series(at(begin, 2600));
+        let series = a.series(at(measured_from, 2600));
         assert_eq!(series.len(), 3);
         assert_eq!(
             (series[0].share.read_ios, series[1].share, series[2].share.write_ios),
             (1, IoCounts::default(), 1)
         );
         assert_eq!((series[1].until_s, series[2].until_s), (2.0, 2.6));
-        assert_eq!(a.series(at(begin, 4200)).len(), 5, "including intervals without commands");
+        assert_eq!(a.series(at(measured_from, 4200)).len(), 5, "including intervals without commands");
         assert_eq!((a.counts().read_bytes, a.counts().write_bytes), (512, 1024));
     }
 
     #[test]
     fn histogram_keeps_three_digits_and_every_count() {
-        let begin = Instant::now();
-        let mut record = SessionStats::new(begin, Duration::from_secs(1), false);
+        let measured_from = Instant::now();
+        let mut record = SessionStats::new(measured_from, Duration::from_secs(1), false);
         for us in 1..=1000 {
             record.add(
                 true,
                 1,
-                CommandTimes { due: begin, begun: begin, done: begin + Duration::from_micros(us) },
+                CommandTimes {
+                    due: measured_from,
+                    started_at: measured_from,
+                    done: measured_from + Duration::from_micros(us),
+                },
             );
         }
         let (read, _) = record.totals();
@@ -238,11 +254,12 @@ mod tests {
 
     #[test]
     fn one_slow_command_of_thousand_is_above_p99_9() {
-        let begin = Instant::now();
-        let mut record = SessionStats::new(begin, Duration::from_secs(2), false);
-        let mut took = |done| record.add(true, 1, CommandTimes { due: begin, begun: begin, done });
-        (0..999).for_each(|_| took(begin + Duration::from_nanos(10)));
-        took(begin + Duration::from_secs(1));
+        let measured_from = Instant::now();
+        let mut record = SessionStats::new(measured_from, Duration::from_secs(2), false);
+        let mut took =
+            |done| record.add(true, 1, CommandTimes { due: measured_from, started_at: measured_from, done });
+        (0..999).for_each(|_| took(measured_from + Duration::from_nanos(10)));
+        took(measured_from + Duration::from_secs(1));
         let total = record.totals().0.total;
         assert_eq!(total.quantile(99.9 / 100.0), Some(10));
         assert_eq!(total.percentiles.iter().find(|p| p.0 == 99.9), Some(&(99.9, 10)));

@@ -92,10 +92,10 @@ fn bandwidth(series: &[SeriesStep], totals: &DirectionTotals, bytes: fn(&IoCount
     let mean = sum(|rate, _| rate, 0.0) / many;
     let square = sum(|rate, mean| (rate - mean).powi(2), mean) / (many - 1.0).max(1.0);
     let least = rates.iter().copied().reduce(f64::min).unwrap_or(0.0);
-    let most = rates.iter().copied().reduce(f64::max).unwrap_or(0.0);
+    let max = rates.iter().copied().reduce(f64::max).unwrap_or(0.0);
     let share = if totals.ios > 0 { 100.0 } else { 0.0 };
-    let [least, most] = [least, most].map(|rate| format!("{:.0}", rate.floor()));
-    [least, most, format!("{share:.6}%"), format!("{mean:.6}"), format!("{:.6}", square.sqrt())]
+    let [least, max] = [least, max].map(|rate| format!("{:.0}", rate.floor()));
+    [least, max, format!("{share:.6}%"), format!("{mean:.6}"), format!("{:.6}", square.sqrt())]
 }
 
 fn depths(run: &JobRun) -> Vec<String> {

@@ -30,7 +30,7 @@ pub struct RecordingDisk {
     /// Reads of this range fail.
     bad: Mutex<Range<u64>>,
     now: AtomicUsize,
-    most: AtomicUsize,
+    max: AtomicUsize,
 }
 
 impl RecordingDisk {
@@ -44,7 +44,7 @@ impl RecordingDisk {
             flush_ms: AtomicU64::new(0),
             bad: Mutex::default(),
             now: AtomicUsize::new(0),
-            most: AtomicUsize::new(0),
+            max: AtomicUsize::new(0),
         })
     }
 
@@ -85,20 +85,20 @@ impl RecordingDisk {
         self.flushes.load(Ordering::Relaxed)
     }
 
-    pub fn most_at_once(&self) -> usize {
-        self.most.load(Ordering::Relaxed)
+    pub fn max_in_flight(&self) -> usize {
+        self.max.load(Ordering::Relaxed)
     }
 
     async fn take_a_moment(&self) {
         let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
-        self.most.fetch_max(now, Ordering::Relaxed);
+        self.max.fetch_max(now, Ordering::Relaxed);
         compio::time::sleep(Duration::from_millis(2)).await;
         self.now.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Backend for RecordingDisk {
-    fn facts(&self) -> BackendInfo {
+    fn info(&self) -> BackendInfo {
         let capacity = self.bytes.lock().expect("not poisoned").len() as u64;
         BackendInfo { capacity, read_only: false, unmap: false, null: false, write_through: false }
     }

@@ -35,10 +35,10 @@ pub fn run_text(run: &JobRun) -> String {
     let outcome = &run.outcome;
     let mut text = String::new();
     for target in &run.targets {
-        let carrier = target.facts.iter().find(|(name, _)| name == TRANSPORT);
-        let carrier = carrier.map(|(_, carrier)| format!(", {carrier}")).unwrap_or_default();
+        let transport = target.facts.iter().find(|(name, _)| name == TRANSPORT);
+        let transport = transport.map(|(_, transport)| format!(", {transport}")).unwrap_or_default();
         let size = lunar_proto::size::show(target.capacity);
-        let _ = writeln!(text, "{} ({size}{carrier})", target.name);
+        let _ = writeln!(text, "{} ({size}{transport})", target.name);
     }
     let head = ["", "IOPS", "MB/s", "MiB/s", "mean", "p50", "p99", "p99.9", "max"].map(String::from).to_vec();
     let mut rows = vec![head];

@@ -6,7 +6,7 @@ use crate::{Error, ErrorKind};
 use std::time::{Duration, Instant};
 
 /// The maximum number of intervals.
-pub const MOST: usize = 1_000_000;
+pub const MAX: usize = 1_000_000;
 
 /// Checks that the interval of a job is not zero, and that its time has few enough intervals.
 ///
@@ -18,8 +18,8 @@ pub fn check(job: &Job) -> Result<(), Error> {
         return invalid("the interval of the time series is 0".into(), "use an interval such as 1 or 100ms");
     }
     let steps = job.time.unwrap_or_default().as_nanos().div_ceil(job.interval.as_nanos());
-    if steps > MOST as u128 {
-        let what = format!("the time series has {steps} intervals, the maximum is {MOST}");
+    if steps > MAX as u128 {
+        let what = format!("the time series has {steps} intervals, the maximum is {MAX}");
         return invalid(what, "use a longer interval, or a shorter time");
     }
     Ok(())
@@ -55,7 +55,7 @@ fn add(share: &mut IoCounts, read: bool, ios: u64, bytes: u64) {
 /// Intervals of equal width, from the start of a measurement.
 #[derive(Clone)]
 pub struct TimeSeries {
-    begin: Instant,
+    measured_from: Instant,
     width: Duration,
     sums: Vec<StepSum>,
     /// The end of the last interval.
@@ -64,8 +64,8 @@ pub struct TimeSeries {
 
 impl TimeSeries {
     /// Creates a series with its first interval.
-    pub fn new(begin: Instant, width: Duration) -> TimeSeries {
-        TimeSeries { begin, width, sums: vec![StepSum::default()], end: begin + width }
+    pub fn new(measured_from: Instant, width: Duration) -> TimeSeries {
+        TimeSeries { measured_from, width, sums: vec![StepSum::default()], end: measured_from + width }
     }
 
     /// Records a command that ended, `ns` after it was due.
@@ -97,7 +97,7 @@ impl TimeSeries {
     /// The intervals of a measurement that ended at `end`, including empty ones at the end; the last one may be
     /// shorter.
     pub fn series(&self, end: Instant) -> Vec<SeriesStep> {
-        let elapsed = end.saturating_duration_since(self.begin).as_secs_f64();
+        let elapsed = end.saturating_duration_since(self.measured_from).as_secs_f64();
         let mut whole = self.clone();
         whole.extend_to(end);
         let step = |(i, sum): (usize, &StepSum)| {
@@ -115,7 +115,7 @@ impl TimeSeries {
     /// Appends intervals up to the one that contains `to`.
     fn extend_to(&mut self, to: Instant) {
         while to > self.end {
-            if self.sums.len() == MOST {
+            if self.sums.len() == MAX {
                 self.widen();
             }
             self.sums.push(StepSum::default());
@@ -131,7 +131,7 @@ impl TimeSeries {
             .chunks(2)
             .map(|two| two.iter().fold(StepSum::default(), StepSum::merged_with))
             .collect();
-        self.end = self.begin + self.width * self.sums.len() as u32;
+        self.end = self.measured_from + self.width * self.sums.len() as u32;
     }
 }
 
@@ -143,27 +143,31 @@ mod tests {
 
     #[test]
     fn empty_intervals_at_the_end_are_kept() {
-        let begin = Instant::now();
-        let mut steps = TimeSeries::new(begin, MS * 1000);
-        steps.add(true, 512, begin + MS * 400, 7);
-        let series = steps.series(begin + MS * 4500);
+        let measured_from = Instant::now();
+        let mut steps = TimeSeries::new(measured_from, MS * 1000);
+        steps.add(true, 512, measured_from + MS * 400, 7);
+        let series = steps.series(measured_from + MS * 4500);
         let ends: Vec<f64> = series.iter().map(|step| step.until_s).collect();
         assert_eq!(ends, [1.0, 2.0, 3.0, 4.0, 4.5]);
         assert_eq!((series[0].share.read_ios, series[0].max_ns), (1, 7));
         assert!(series[1..].iter().all(|step| step.share == IoCounts::default()));
-        assert_eq!(steps.series(begin + MS * 1000).len(), 1, "the series ends with the first interval");
+        assert_eq!(
+            steps.series(measured_from + MS * 1000).len(),
+            1,
+            "the series ends with the first interval"
+        );
     }
 
     #[test]
     fn too_many_intervals_merge_in_pairs() {
-        let begin = Instant::now();
-        let (mut many, mut few) = (TimeSeries::new(begin, MS), TimeSeries::new(begin, MS));
+        let measured_from = Instant::now();
+        let (mut many, mut few) = (TimeSeries::new(measured_from, MS), TimeSeries::new(measured_from, MS));
         for second in 1..=2500 {
-            many.add(true, 1, begin + MS * (second * 1000), 1);
+            many.add(true, 1, measured_from + MS * (second * 1000), 1);
         }
-        few.add(false, 1, begin + MS * 5, 3);
+        few.add(false, 1, measured_from + MS * 5, 3);
         few.merge(&many);
-        let series = few.series(begin + MS * 2_500_000);
+        let series = few.series(measured_from + MS * 2_500_000);
         assert_eq!((series.len(), series[0].until_s), (625_000, 0.004), "four intervals merged in one");
         assert_eq!(series.iter().map(|step| step.share.read_ios).sum::<u64>(), 2500);
         assert_eq!((series[1].share.write_ios, series[249].share.read_ios), (1, 1));

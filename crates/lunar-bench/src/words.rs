@@ -175,8 +175,8 @@ pub fn hex_pattern(digits: &str) -> Option<[u8; 8]> {
 /// Lengths from `low` to `high` in whole blocks, with equal weights. If there are too many, only some at equal
 /// distances.
 pub fn length_range(low: u64, high: u64, block: u64) -> Vec<Weighted> {
-    const MOST: u64 = 1024;
-    let step = ((high - low) / block).div_ceil(MOST).max(1) * block;
+    const MAX: u64 = 1024;
+    let step = ((high - low) / block).div_ceil(MAX).max(1) * block;
     (low..=high).step_by(step as usize).map(|len| (len as u32, 1)).collect()
 }
 

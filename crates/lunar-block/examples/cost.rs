@@ -20,8 +20,8 @@ fn offset(round: u64, len: usize) -> u64 {
     round.wrapping_mul(0x9e37_79b9) * 4096 % (CAPACITY - len as u64) / 4096 * 4096
 }
 
-fn print(name: &str, len: usize, begin: Instant, done: u64) {
-    let ns = begin.elapsed().as_nanos() as u64 / ROUNDS;
+fn print(name: &str, len: usize, started_at: Instant, done: u64) {
+    let ns = started_at.elapsed().as_nanos() as u64 / ROUNDS;
     println!("{name:36} {len:7} bytes {ns:7} ns   {:3} % on the spot", done * 100 / ROUNDS);
 }
 
@@ -35,33 +35,33 @@ fn is_done(outcome: TryIo) -> bool {
 /// Reads as a server does: inline if possible, otherwise asynchronously.
 async fn reads(name: &str, disk: &dyn Backend, len: usize) {
     let (mut buf, mut done) = (Buf::zeroed(len), 0);
-    let begin = Instant::now();
+    let started_at = Instant::now();
     for round in 0..ROUNDS {
         match is_done(disk.try_read(offset(round, len), &mut buf)) {
             true => done += 1,
             false => (_, buf) = disk.read(offset(round, len), buf).await,
         }
     }
-    print(&format!("{name}: read"), len, begin, done);
+    print(&format!("{name}: read"), len, started_at, done);
 }
 
 /// Writes as a server does.
 async fn writes(name: &str, disk: &dyn Backend, len: usize) {
     let (mut buf, mut done) = (Buf::zeroed(len), 0);
     buf.fill(1);
-    let begin = Instant::now();
+    let started_at = Instant::now();
     for round in 0..ROUNDS {
         match is_done(disk.try_write(offset(round, len), &buf)) {
             true => done += 1,
             false => (_, buf) = disk.write(offset(round, len), buf, false).await,
         }
     }
-    print(&format!("{name}: write"), len, begin, done);
+    print(&format!("{name}: write"), len, started_at, done);
 }
 
 /// Writes asynchronously, many at once.
 async fn deep_writes(name: &str, disk: &Arc<dyn Backend>, len: usize) {
-    let begin = Instant::now();
+    let started_at = Instant::now();
     let lanes: Vec<_> = (0..DEPTH)
         .map(|lane| {
             let disk = disk.clone();
@@ -76,23 +76,23 @@ async fn deep_writes(name: &str, disk: &Arc<dyn Backend>, len: usize) {
     for lane in lanes {
         lane.await.expect("a lane");
     }
-    print(&format!("{name}: write, {DEPTH} at once"), len, begin, 0);
+    print(&format!("{name}: write, {DEPTH} at once"), len, started_at, 0);
 }
 
 fn bare(path: &Path, len: usize) {
     let file = std::fs::File::options().read(true).write(true).open(path).expect("a file");
     let mut buf = Buf::zeroed(len);
-    let begin = Instant::now();
+    let started_at = Instant::now();
     for round in 0..ROUNDS {
         let n = preadv2(&file, &mut [IoSliceMut::new(&mut buf)], offset(round, len), ReadWriteFlags::NOWAIT);
         assert!(n.is_ok_and(|n| n == len));
     }
-    print("the bare call: read", len, begin, ROUNDS);
-    let begin = Instant::now();
+    print("the bare call: read", len, started_at, ROUNDS);
+    let started_at = Instant::now();
     for round in 0..ROUNDS {
         file.write_all_at(&buf, offset(round, len)).expect("written");
     }
-    print("the bare call: write", len, begin, ROUNDS);
+    print("the bare call: write", len, started_at, ROUNDS);
 }
 
 fn main() {

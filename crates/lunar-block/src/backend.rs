@@ -51,7 +51,7 @@ pub enum TryIo {
 /// that the backend lacks.
 pub trait Backend: Send + Sync {
     /// The current properties. The capacity may change; see [`Backend::refresh`].
-    fn facts(&self) -> BackendInfo;
+    fn info(&self) -> BackendInfo;
 
     /// Reads the properties of the medium again (a file may have been resized); true if they changed.
     fn refresh(&self) -> bool {
@@ -135,13 +135,13 @@ pub trait Backend: Send + Sync {
         Box::pin(async move { Ok(Extent { offset, len, mapped: true }) })
     }
 
-    /// The extents from `offset` on, adjacent and in order, within `len` bytes and at most `most`; neighbours may
+    /// The extents from `offset` on, adjacent and in order, within `len` bytes and at most `max`; neighbours may
     /// have the same state. A remote backend may return fewer, but at least one: the caller continues where they end.
-    fn extents(&self, offset: u64, len: u64, most: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
+    fn extents(&self, offset: u64, len: u64, max: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
         Box::pin(async move {
             let (mut at, end) = (offset, offset.saturating_add(len));
             let mut found = Vec::new();
-            while at < end && found.len() < most {
+            while at < end && found.len() < max {
                 let extent = self.extent(at, end - at).await?;
                 if extent.len == 0 {
                     break;

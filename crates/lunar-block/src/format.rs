@@ -27,7 +27,7 @@ const FOOTER_BYTES: usize = 512;
 
 /// The number of bytes that are examined at either end. With O_DIRECT, offset, length and memory must be multiples of a
 /// block.
-const LOOK: usize = 64 << 10;
+const PROBE_LEN: usize = 64 << 10;
 
 /// Rejects a file in an image format.
 pub(crate) fn check(spec: &BackendSpec, file: &File, size: u64) -> Result<(), OpenError> {
@@ -57,18 +57,21 @@ fn find(file: &File, size: u64) -> io::Result<Option<&'static str>> {
     if let Some(format) = of_head(&head) {
         return Ok(Some(format));
     }
-    let last = size.saturating_sub(1) / LOOK as u64 * LOOK as u64;
+    let last = size.saturating_sub(1) / PROBE_LEN as u64 * PROBE_LEN as u64;
     let tail = if last == 0 { head } else { read(file, last)? };
     // The footer may cross the boundary between the last two blocks.
-    let before =
-        if tail.len() < FOOTER_BYTES && last > 0 { read(file, last - LOOK as u64)? } else { Buf::zeroed(0) };
+    let before = if tail.len() < FOOTER_BYTES && last > 0 {
+        read(file, last - PROBE_LEN as u64)?
+    } else {
+        Buf::zeroed(0)
+    };
     let end = [&before[..], &tail[..]].concat();
     Ok(is_footer(&end).then_some("VHD"))
 }
 
-/// Reads `LOOK` bytes, or fewer at the end.
+/// Reads `PROBE_LEN` bytes, or fewer at the end.
 fn read(file: &File, offset: u64) -> io::Result<Buf> {
-    let mut buf = Buf::zeroed(LOOK);
+    let mut buf = Buf::zeroed(PROBE_LEN);
     let len = loop {
         match pread(file, &mut buf[..], offset) {
             Err(Errno::INTR) => {}
@@ -111,7 +114,7 @@ mod tests {
         let mut footer = [0; FOOTER_BYTES];
         footer[..8].copy_from_slice(FOOTER.0);
         footer[12..16].copy_from_slice(FOOTER.1);
-        for len in [0, 512, LOOK - 256, LOOK, 3 * LOOK, 3 * LOOK - 511] {
+        for len in [0, 512, PROBE_LEN - 256, PROBE_LEN, 3 * PROBE_LEN, 3 * PROBE_LEN - 511] {
             std::fs::write(&path, [&vec![0; len][..], &footer].concat()).expect("written");
             let file = File::open(&path).expect("there");
             let size = (len + FOOTER_BYTES) as u64;

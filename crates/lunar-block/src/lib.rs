@@ -5,6 +5,8 @@
 mod backend;
 mod file;
 pub mod filter;
+#[cfg(test)]
+mod fork_lock;
 mod format;
 mod kind;
 pub mod lock_file;
@@ -15,8 +17,6 @@ pub mod offload;
 mod open;
 pub mod range_lock;
 pub mod testing;
-#[cfg(test)]
-mod turns;
 
 pub use backend::{Backend, BackendInfo, BackendQueue, BufResult, Extent, TryIo, describe_row};
 pub use file::users;

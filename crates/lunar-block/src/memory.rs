@@ -150,7 +150,7 @@ impl MemoryBackend {
 }
 
 impl Backend for MemoryBackend {
-    fn facts(&self) -> BackendInfo {
+    fn info(&self) -> BackendInfo {
         BackendInfo {
             capacity: self.capacity,
             read_only: false,

@@ -144,7 +144,7 @@ mod tests {
     fn path_with_special_characters_is_one_shell_word() {
         for path in ["/d/a.img", "/d/my disk.img", "/d/it's;touch x", "-f", "/d/$(x)\"\n"] {
             let command = format!("printf %s {}", shell_word(Path::new(path)));
-            let _turn = crate::turns::turn();
+            let _turn = crate::fork_lock::lock();
             let said = std::process::Command::new("sh").args(["-c", &command]).output().expect("a shell");
             assert_eq!(String::from_utf8_lossy(&said.stdout), path, "{command}");
         }

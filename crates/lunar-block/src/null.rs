@@ -22,7 +22,7 @@ impl NullBackend {
 }
 
 impl Backend for NullBackend {
-    fn facts(&self) -> BackendInfo {
+    fn info(&self) -> BackendInfo {
         BackendInfo {
             capacity: self.capacity,
             read_only: false,

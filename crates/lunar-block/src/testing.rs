@@ -130,11 +130,11 @@ impl VolatileBackend {
 
     fn add(&self, offset: u64, data: CachedData) -> io::Result<()> {
         let cached = CachedWrite { offset, data };
-        let (range, facts) = (cached.range(), self.inner.facts());
-        if facts.read_only {
+        let (range, info) = (cached.range(), self.inner.info());
+        if info.read_only {
             return Err(io::ErrorKind::ReadOnlyFilesystem.into());
         }
-        within(facts.capacity, range.start, range.end - range.start)?;
+        within(info.capacity, range.start, range.end - range.start)?;
         locked(&self.cache).push(cached);
         Ok(())
     }
@@ -162,8 +162,8 @@ impl VolatileBackend {
 }
 
 impl Backend for VolatileBackend {
-    fn facts(&self) -> BackendInfo {
-        BackendInfo { null: false, write_through: false, ..self.inner.facts() }
+    fn info(&self) -> BackendInfo {
+        BackendInfo { null: false, write_through: false, ..self.inner.info() }
     }
 
     fn refresh(&self) -> bool {

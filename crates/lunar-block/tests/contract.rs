@@ -86,15 +86,15 @@ async fn write(disk: &dyn Backend, offset: u64, bytes: &[u8], fua: bool, now: bo
 
 /// Checks that extents cover the disk without a gap, one or several at a time, and that unmapped ranges are zeros.
 async fn check_extents(disk: &dyn Backend, model: &[u8]) {
-    for most in [1, 3] {
+    for max in [1, 3] {
         let mut at = 0;
         while at < CAPACITY {
-            let found = match most {
+            let found = match max {
                 1 => disk.extent(at, CAPACITY - at).await.map(|one| vec![one]),
-                _ => disk.extents(at, CAPACITY - at, most).await,
+                _ => disk.extents(at, CAPACITY - at, max).await,
             };
             let found = found.expect("extents");
-            assert!((1..=most).contains(&found.len()));
+            assert!((1..=max).contains(&found.len()));
             for Extent { offset, len, mapped } in found {
                 assert_eq!(offset, at);
                 assert!(len > 0 && at + len <= CAPACITY);
@@ -150,7 +150,7 @@ fn promise(cases: u32, make: impl AsyncFn(&Scratch) -> Arc<dyn Backend>) {
             let scratch = Scratch::new();
             runtime.block_on(async {
                 let disk = make(&scratch).await;
-                assert_eq!(disk.facts().capacity, CAPACITY);
+                assert_eq!(disk.info().capacity, CAPACITY);
                 live(&*disk, &steps).await;
             });
         });

@@ -27,7 +27,7 @@ fn missing_file_is_made_sparse_and_private() {
     let e = refused(&BackendSpec { create: false, ..scratch.spec(1 << 40) });
     assert_eq!(e.hint, "check the path, or set a size to create the file");
     let disk = open(&scratch.spec(1 << 40)).expect("made");
-    assert_eq!(disk.facts().capacity, 1 << 40);
+    assert_eq!(disk.info().capacity, 1 << 40);
     let made = std::fs::metadata(&scratch.0).expect("there");
     assert!(made.blocks() < 100 && made.mode() & 0o777 == 0o600);
 }
@@ -37,7 +37,7 @@ fn file_that_exists_keeps_its_size_and_bytes() {
     let scratch = Scratch::new();
     std::fs::write(&scratch.0, [7; 5000]).expect("written");
     let disk = open(&scratch.spec(MIB)).expect("open");
-    assert_eq!(disk.facts().capacity, 5000);
+    assert_eq!(disk.info().capacity, 5000);
     assert_eq!(std::fs::read(&scratch.0).expect("read"), [7; 5000]);
 }
 
@@ -125,7 +125,7 @@ fn reader_changes_nothing() {
     let scratch = Scratch::new();
     drop(open(&scratch.spec(MIB)).expect("made"));
     let disk = open(&BackendSpec { read_only: true, ..scratch.spec(MIB) }).expect("open");
-    assert!(disk.facts().read_only && !disk.facts().unmap);
+    assert!(disk.info().read_only && !disk.info().unmap);
     for runtime in runtimes() {
         runtime.block_on(async {
             let kinds = [
@@ -192,7 +192,7 @@ fn file_that_grows_or_shrinks_is_seen() {
         assert_eq!(result.expect_err("the new size is not known yet").kind(), io::ErrorKind::UnexpectedEof);
     }
     assert!(disk.refresh() && !disk.refresh());
-    assert_eq!(disk.facts().capacity, 2 * MIB);
+    assert_eq!(disk.info().capacity, 2 * MIB);
     resize(4096);
     for runtime in runtimes() {
         let (result, _) = runtime.block_on(disk.read(4096 - 512, Buf::zeroed(1024)));
@@ -205,7 +205,7 @@ fn file_that_grows_or_shrinks_is_seen() {
         TryIo::WouldWait => println!("skipped: this file system does not read on the spot"),
     }
     assert!(disk.refresh());
-    assert_eq!(disk.facts().capacity, 4096);
+    assert_eq!(disk.info().capacity, 4096);
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn unmap_gives_space_back() {
     use std::os::unix::fs::MetadataExt;
     let scratch = Scratch::new();
     let disk = open(&scratch.spec(4 * MIB)).expect("made");
-    if !disk.facts().unmap {
+    if !disk.info().unmap {
         return println!("skipped: this file system cannot punch holes");
     }
     let blocks = || std::fs::metadata(&scratch.0).expect("there").blocks();
@@ -303,7 +303,7 @@ fn direct_needs_whole_blocks_to_the_end() {
         let e = refused(&BackendSpec { direct: true, ..scratch.spec(MIB) });
         assert!(e.what.starts_with("has 4196 bytes, not a multiple of the O_DIRECT block size of"), "{e}");
     }
-    assert_eq!(open(&scratch.spec(MIB)).expect("through the page cache").facts().capacity, 4196);
+    assert_eq!(open(&scratch.spec(MIB)).expect("through the page cache").info().capacity, 4196);
 }
 
 /// One backend, used by four threads with a runtime each, including flushes.

@@ -29,11 +29,11 @@ async fn write_ok(disk: &dyn Backend) -> bool {
 
 #[test]
 fn null_backend_behind_a_filter_is_not_null() {
-    assert!(null().facts().null);
+    assert!(null().info().null);
     for disk in
         [rate(null(), RateLimit::new(0, 0)), stats(null()).0, error(null(), FilterOp::Read, 0.5, None)]
     {
-        assert!(!disk.facts().null, "{:?}", disk.describe());
+        assert!(!disk.info().null, "{:?}", disk.describe());
     }
 }
 
@@ -53,9 +53,9 @@ fn delay_of_reads_only_leaves_writes_undelayed() {
         runtime.block_on(async {
             assert!(matches!(disk.try_read(0, &mut [0; 512]), TryIo::WouldWait));
             assert!(matches!(disk.try_write(0, &[0; 512]), TryIo::Done(Ok(()))));
-            let begin = Instant::now();
+            let started_at = Instant::now();
             assert!(read_ok(&*disk).await);
-            assert!(begin.elapsed() >= Duration::from_millis(20));
+            assert!(started_at.elapsed() >= Duration::from_millis(20));
         });
     }
 }
@@ -96,7 +96,7 @@ fn error_filter_fails_with_eio_and_never_inline() {
 #[test]
 fn error_filter_on_flush_disables_write_through() {
     let disk = error(memory(4096), FilterOp::Flush, 1.0, None);
-    assert!(memory(4096).facts().write_through && !disk.facts().write_through);
+    assert!(memory(4096).info().write_through && !disk.info().write_through);
     runtimes().remove(0).block_on(async {
         assert!(write_ok(&*disk).await);
         disk.flush().await.expect_err("always");
@@ -141,11 +141,11 @@ fn rate_lets_no_more_through_than_it_says() {
         // 100 operations a second, and a burst of ten: the other 20 take a fifth of a second.
         let disk = rate(memory(4096), RateLimit::new(100, 0));
         runtime.block_on(async {
-            let begin = Instant::now();
+            let started_at = Instant::now();
             for _ in 0..30 {
                 assert!(read_ok(&*disk).await);
             }
-            assert!(begin.elapsed() >= Duration::from_millis(190));
+            assert!(started_at.elapsed() >= Duration::from_millis(190));
             let mut waits = (0..20).map(|_| disk.try_read(0, &mut [0; 512]));
             assert!(
                 waits.any(|outcome| matches!(outcome, TryIo::WouldWait)),
@@ -159,12 +159,12 @@ fn rate_lets_no_more_through_than_it_says() {
 fn rate_counts_bytes_too() {
     let disk = rate(memory(1 << 20), RateLimit::new(0, 1 << 20));
     runtimes().remove(0).block_on(async {
-        let begin = Instant::now();
+        let started_at = Instant::now();
         for _ in 0..5 {
             disk.read(0, Buf::zeroed(1 << 16)).await.0.expect("read");
         }
         // 320 KiB at 1 MiB/s: the last operation runs on credit, and the burst covers a tenth of a second.
-        assert!(begin.elapsed() >= Duration::from_millis(140));
+        assert!(started_at.elapsed() >= Duration::from_millis(140));
     });
 }
 

@@ -144,15 +144,15 @@ pub fn word(text: &str) -> Result<(), InvalidValue> {
     )
 }
 
-/// Text that SCSI can carry: printable ASCII of at most `most` characters.
-pub fn scsi_text(text: &str, what: &str, most: usize) -> Result<String, InvalidValue> {
-    let good = !text.is_empty() && text.len() <= most && text.bytes().all(|b| (0x20..0x7f).contains(&b));
+/// Text that SCSI can carry: printable ASCII of at most `max` characters.
+pub fn scsi_text(text: &str, what: &str, max: usize) -> Result<String, InvalidValue> {
+    let good = !text.is_empty() && text.len() <= max && text.bytes().all(|b| (0x20..0x7f).contains(&b));
     if good && text.trim() == text {
         return Ok(text.to_string());
     }
     invalid(
         format!("\"{}\" cannot be a {what}", text.escape_debug()),
-        format!("use 1 to {most} printable ASCII characters without leading or trailing spaces"),
+        format!("use 1 to {max} printable ASCII characters without leading or trailing spaces"),
     )
 }
 

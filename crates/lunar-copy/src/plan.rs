@@ -87,8 +87,8 @@ impl CopyPlan {
             self.extent = extent(disk, range.clone()).await;
         }
         let (end, mapped) = self.extent;
-        let most = if mapped { self.block - offset % self.block } else { LONGEST_ZEROS };
-        let len = most.min(end.min(range.end) - offset);
+        let max = if mapped { self.block - offset % self.block } else { LONGEST_ZEROS };
+        let len = max.min(end.min(range.end) - offset);
         self.ranges.front_mut()?.start += len;
         Some(CopyPiece {
             offset,

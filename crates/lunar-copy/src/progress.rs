@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The limit of unreadable ranges, which bounds their list.
-const MOST_BAD: usize = 1 << 16;
+const MAX_BAD: usize = 1 << 16;
 
 /// A set of ranges, in order, with adjacent ones merged.
 #[derive(Default)]
@@ -60,7 +60,7 @@ impl CopyProgress {
             Some(failure) => self.fail(failure),
             None => self.done.add(piece.range.clone()),
         }
-        if self.bad.0.len() > MOST_BAD {
+        if self.bad.0.len() > MAX_BAD {
             self.fail(CopyFailure::new(piece.range.start, CopyErrorCause::TooManyBad));
         }
         self.failure.is_none()
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn list_of_unreadable_ranges_is_bounded() {
         let mut progress = CopyProgress::new(0);
-        let bad = (0..=MOST_BAD as u64).map(|n| 2 * n..2 * n + 1).collect();
+        let bad = (0..=MAX_BAD as u64).map(|n| 2 * n..2 * n + 1).collect();
         assert!(!progress.enter(PieceResult { bad, ..done(0..1 << 20) }));
         assert!(matches!(progress.take_failure().expect("too many").cause, CopyErrorCause::TooManyBad));
     }

@@ -144,7 +144,7 @@ impl CopyWork {
             self.meter.skipped.add(len);
             return Ok(());
         }
-        let unmap = self.destination.facts().unmap;
+        let unmap = self.destination.info().unmap;
         match self.destination.write_zeroes(offset, len, unmap).await {
             Ok(()) => {
                 self.meter.zeroed.add(len);

@@ -33,7 +33,7 @@ fn job(source: &Arc<dyn Backend>, destination: &Arc<dyn Backend>, style: CopySty
     CopyJob {
         source: CopySource::Disk(source.clone()),
         destination: destination.clone(),
-        range: 0..source.facts().capacity,
+        range: 0..source.info().capacity,
         style,
         zeroed: false,
         grow: None,
@@ -208,8 +208,8 @@ struct Uneven(Arc<VolatileBackend>);
 static WRITES: AtomicU32 = AtomicU32::new(0);
 
 impl Backend for Uneven {
-    fn facts(&self) -> BackendInfo {
-        self.0.facts()
+    fn info(&self) -> BackendInfo {
+        self.0.info()
     }
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         self.0.read(offset, buf)
@@ -261,8 +261,8 @@ impl Damaged {
 }
 
 impl Backend for Damaged {
-    fn facts(&self) -> BackendInfo {
-        BackendInfo { unmap: false, ..self.inner.facts() }
+    fn info(&self) -> BackendInfo {
+        BackendInfo { unmap: false, ..self.inner.info() }
     }
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         match self.verdict(self.unreadable.iter(), offset, buf.len()) {
@@ -416,8 +416,8 @@ struct Forgetful {
 }
 
 impl Backend for Forgetful {
-    fn facts(&self) -> BackendInfo {
-        self.inner.facts()
+    fn info(&self) -> BackendInfo {
+        self.inner.info()
     }
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         self.inner.read(offset, buf)
@@ -506,21 +506,21 @@ fn first_difference_is_named() {
 struct Crowd {
     inner: Arc<dyn Backend>,
     inside: AtomicU32,
-    most: AtomicU32,
+    max: AtomicU32,
 }
 
 impl Crowd {
     async fn stay(&self) {
         let inside = self.inside.fetch_add(1, SeqCst) + 1;
-        self.most.fetch_max(inside, SeqCst);
+        self.max.fetch_max(inside, SeqCst);
         compio::time::sleep(Duration::from_millis(5)).await;
         self.inside.fetch_sub(1, SeqCst);
     }
 }
 
 impl Backend for Crowd {
-    fn facts(&self) -> BackendInfo {
-        self.inner.facts()
+    fn info(&self) -> BackendInfo {
+        self.inner.info()
     }
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
@@ -550,14 +550,14 @@ impl Backend for Crowd {
 
 #[test]
 fn as_many_requests_are_in_flight_as_asked() {
-    let crowd = |inner| Arc::new(Crowd { inner, inside: AtomicU32::new(0), most: AtomicU32::new(0) });
+    let crowd = |inner| Arc::new(Crowd { inner, inside: AtomicU32::new(0), max: AtomicU32::new(0) });
     for runtime in runtimes() {
         runtime.block_on(async {
             let (reads, writes) = (crowd(full(16 * GRANULE).await), crowd(memory(16 * GRANULE)));
             let (source, destination): (Arc<dyn Backend>, Arc<dyn Backend>) = (reads.clone(), writes.clone());
             let style = CopyStyle { block: GRANULE, depth: 5, ..STYLE };
             assert!(simply(job(&source, &destination, style)).await.complete);
-            assert_eq!((reads.most.load(SeqCst), writes.most.load(SeqCst)), (5, 5));
+            assert_eq!((reads.max.load(SeqCst), writes.max.load(SeqCst)), (5, 5));
         });
     }
 }
@@ -629,8 +629,8 @@ struct Stuck {
 }
 
 impl Backend for Stuck {
-    fn facts(&self) -> BackendInfo {
-        self.inner.facts()
+    fn info(&self) -> BackendInfo {
+        self.inner.info()
     }
 
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {

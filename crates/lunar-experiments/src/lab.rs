@@ -364,7 +364,7 @@ impl<'a> Lab<'a> {
         self.document.runs.push(JobRun {
             label: label.into(),
             job: job_words(job, opened.sessions()),
-            targets: opened.facts(),
+            targets: opened.measured_targets(),
             outcome: outcome.clone(),
         });
         self.counts(label, outcome)

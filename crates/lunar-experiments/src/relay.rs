@@ -175,26 +175,26 @@ impl RelayState {
 struct SendWindow {
     whole: usize,
     free: usize,
-    under_way: VecDeque<(Instant, usize)>,
+    in_flight: VecDeque<(Instant, usize)>,
 }
 
 impl SendWindow {
     fn new(whole: usize) -> SendWindow {
         let whole = whole.max(1);
-        SendWindow { whole, free: whole, under_way: VecDeque::new() }
+        SendWindow { whole, free: whole, in_flight: VecDeque::new() }
     }
 
     /// The number of bytes that may be sent next. Waits until a chunk, or the whole window, is free, so that no
     /// small pieces are sent.
     fn room(&mut self) -> usize {
         let enough = CHUNK.min(self.whole);
-        while let Some((back, len)) = self.under_way.front().copied() {
+        while let Some((back, len)) = self.in_flight.front().copied() {
             let wait = back.saturating_duration_since(Instant::now());
             if self.free >= enough && !wait.is_zero() {
                 break;
             }
             thread::sleep(wait);
-            self.under_way.pop_front();
+            self.in_flight.pop_front();
             self.free += len;
         }
         enough
@@ -202,7 +202,7 @@ impl SendWindow {
 
     fn take(&mut self, len: usize, back: Instant) {
         self.free -= len;
-        self.under_way.push_back((back, len));
+        self.in_flight.push_back((back, len));
     }
 }
 
@@ -244,7 +244,7 @@ mod tests {
         let link = RelayLink::start(echo(), line).expect("a link");
         let mut stream = TcpStream::connect(link.address()).expect("connected");
         let sent: Vec<u8> = (0..100_000u32).map(|n| (n % 251) as u8).collect();
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let mut copy = stream.try_clone().expect("a copy");
         let bytes = sent.clone();
         let sending = thread::spawn(move || copy.write_all(&bytes).expect("sent"));
@@ -253,7 +253,7 @@ mod tests {
         sending.join().expect("sent");
         assert!(came == sent, "other bytes");
         // Twice the delay, and one hundred thousand bytes at ten million per second.
-        assert!(begun.elapsed() >= Duration::from_millis(50), "{:?}", begun.elapsed());
+        assert!(started_at.elapsed() >= Duration::from_millis(50), "{:?}", started_at.elapsed());
     }
 
     #[test]
@@ -261,14 +261,14 @@ mod tests {
         let line = LinkProfile { delay: Duration::from_millis(20), bytes_per_s: 1e9, window: CHUNK };
         let link = RelayLink::start(echo(), line).expect("a link");
         let mut stream = TcpStream::connect(link.address()).expect("connected");
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let sent = vec![7; 4 * CHUNK];
         stream.write_all(&sent).expect("sent");
         let mut came = vec![0; sent.len()];
         stream.read_exact(&mut came).expect("all bytes");
         assert!(came == sent, "other bytes");
         // Three windows are acknowledged before the fourth leaves, which then travels both ways.
-        assert!(begun.elapsed() >= Duration::from_millis(3 * 40 + 40), "{:?}", begun.elapsed());
+        assert!(started_at.elapsed() >= Duration::from_millis(3 * 40 + 40), "{:?}", started_at.elapsed());
     }
 
     #[test]

@@ -350,11 +350,11 @@ fn parameters(lab: &mut Lab, peer: &Peer, open: &LabTargets, measured: &mut Meas
     if measured.iter().any(|row| row.0 == id && row.1 == peer.name()) {
         return;
     }
-    let facts = open.opened.facts();
-    let Some(facts) = facts.first() else { return };
+    let targets = open.opened.measured_targets();
+    let Some(target) = targets.first() else { return };
     lab.lines.push(format!("# session parameters: {}", peer.name()));
     // They follow the identification of the logical unit.
-    let keys = facts.facts.iter().skip_while(|fact| fact.0 != "InitialR2T");
+    let keys = target.facts.iter().skip_while(|fact| fact.0 != "InitialR2T");
     for (key, value) in keys {
         lab.lines.push(format!("{key}={value}"));
         let figure = match value.as_str() {

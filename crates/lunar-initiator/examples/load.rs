@@ -43,7 +43,7 @@ impl Offsets {
 /// Reads or writes until `on` is cleared. Returns the number of operations.
 async fn work(disk: Arc<dyn Backend>, load: Load, on: Rc<Cell<bool>>) -> std::io::Result<u64> {
     // The same part of the disk as the reference load generator.
-    let places = disk.facts().capacity.min(256 << 20) / load.bytes as u64;
+    let places = disk.info().capacity.min(256 << 20) / load.bytes as u64;
     let mut offsets = Offsets { state: 0x9e37_79b9_7f4a_7c16, places };
     let mut queue = disk.queue().ok_or_else(|| std::io::Error::other("the session is on another core"))?;
     let mut begin = |queue: &mut dyn BackendQueue, lane, data| {

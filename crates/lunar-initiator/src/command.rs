@@ -53,7 +53,7 @@ pub struct Command {
     /// The first 16 bytes of the CDB. A shorter CDB is padded with zeros.
     pub cdb: Cdb,
     /// The bytes of a longer CDB after the first 16.
-    pub rest: Option<Box<Rest>>,
+    pub extended_cdb: Option<Box<ExtendedCdb>>,
     /// The data and their direction.
     pub data: Direction,
     /// The task attribute.
@@ -64,7 +64,7 @@ pub struct Command {
     /// commands.
     pub changes: bool,
     /// The time of the first attempt, if this command is a retry. The operation timeout counts from it.
-    pub(crate) since: Option<Instant>,
+    pub(crate) started_at: Option<Instant>,
     /// The range lock of a write. No other command may write the range until the target has ended this command, even
     /// if the owner no longer waits.
     pub(crate) hold: Option<RangeLock>,
@@ -76,7 +76,17 @@ impl Command {
     pub fn new(lun: u64, cdb: Cdb, data: Direction) -> Command {
         let (repeatable, changes) = (is_repeatable(&cdb), !only_reads(&cdb));
         let attribute = TaskAttribute::Simple;
-        Command { lun, cdb, rest: None, data, attribute, repeatable, changes, since: None, hold: None }
+        Command {
+            lun,
+            cdb,
+            extended_cdb: None,
+            data,
+            attribute,
+            repeatable,
+            changes,
+            started_at: None,
+            hold: None,
+        }
     }
 
     /// The same for a block device, where [`is_repeatable_on_blocks`] decides.
@@ -100,7 +110,7 @@ impl Command {
         let mut short = Cdb::default();
         short[..first.len()].copy_from_slice(first);
         let mut command = Command::new(lun, short, data);
-        command.rest = (!rest.is_empty()).then(|| Box::new(Rest(request::extended_cdb(rest))));
+        command.extended_cdb = (!rest.is_empty()).then(|| Box::new(ExtendedCdb(request::extended_cdb(rest))));
         Ok(command)
     }
 }
@@ -110,9 +120,9 @@ pub const MAX_CDB_LEN: usize = 260;
 
 /// The bytes of a CDB after the first 16, encoded as an additional header segment (RFC 7143 section 11.2.2).
 #[derive(Clone, Debug)]
-pub struct Rest(Vec<u8>);
+pub struct ExtendedCdb(Vec<u8>);
 
-impl Rest {
+impl ExtendedCdb {
     /// The segment, padded.
     pub(crate) fn ahs(&self) -> &[u8] {
         &self.0

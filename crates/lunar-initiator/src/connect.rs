@@ -3,7 +3,7 @@
 pub use crate::addresses::resolve;
 use crate::io_error::{lost, no_connection};
 use crate::nexus::{LoginTarget, TargetPort};
-use crate::options::{Carrier, Transport};
+use crate::options::{SessionTransport, Transport};
 use crate::portal::Portal;
 #[cfg(feature = "rdma")]
 use crate::rdma_connector::RdmaConnector;
@@ -39,7 +39,7 @@ pub struct Connected {
 
 impl Connected {
     /// The properties of a new session on this connection.
-    pub fn facts(&self, login_target: &LoginTarget, options: &Options) -> SessionInfo {
+    pub fn info(&self, login_target: &LoginTarget, options: &Options) -> SessionInfo {
         SessionInfo {
             portal: self.portal.clone(),
             target: login_target.target.clone().unwrap_or_default(),
@@ -49,12 +49,12 @@ impl Connected {
             isid: login_target.isid,
             tsih: self.login.tsih,
             user: self.user(options),
-            carrier: self.wire.carrier(),
+            transport: self.wire.transport(),
             parameters: self.login.parameters.clone(),
             connected: true,
             lost_by: None,
             recoveries: 0,
-            left_behind: 0,
+            orphans: 0,
         }
     }
 
@@ -70,7 +70,7 @@ impl Connected {
             (LoginConnection::Srp(_), _) => {
                 login_target.target.as_deref().and_then(srp::target_port).map(TargetPort::Srp)
             }
-            (_, Some(tag)) => Some(TargetPort::Group(tag)),
+            (_, Some(tag)) => Some(TargetPort::PortalGroup(tag)),
             (LoginConnection::Tcp(wire), None) => wire.stream.peer().ok().map(TargetPort::Portal),
             (LoginConnection::Iser(wire), None) => Some(TargetPort::Portal(wire.peer())),
         }
@@ -443,13 +443,13 @@ impl LoginConnection {
     }
 
     /// The transport and its provider.
-    pub fn carrier(&self) -> Carrier {
+    pub fn transport(&self) -> SessionTransport {
         let over = |transport: Transport, provider: &str| {
             // The provider string is "name device": the space becomes a colon.
-            Carrier { transport, provider: Some(provider.replace(' ', ":")) }
+            SessionTransport { transport, provider: Some(provider.replace(' ', ":")) }
         };
         match self {
-            LoginConnection::Tcp(_) => Carrier { transport: Transport::Tcp, provider: None },
+            LoginConnection::Tcp(_) => SessionTransport { transport: Transport::Tcp, provider: None },
             LoginConnection::Iser(wire) => over(Transport::Iser, wire.provider()),
             LoginConnection::Srp(wire) => over(Transport::Srp, wire.provider()),
         }
@@ -510,18 +510,18 @@ pub async fn tcp_stream(
 struct AddressAttempt<'a, T: AddressTrace> {
     trace: &'a mut T,
     address: SocketAddr,
-    since: Instant,
+    started_at: Instant,
     is_recorded: bool,
 }
 
 impl<'a, T: AddressTrace> AddressAttempt<'a, T> {
     fn begin(trace: &'a mut T, address: SocketAddr) -> AddressAttempt<'a, T> {
-        AddressAttempt { trace, address, since: Instant::now(), is_recorded: false }
+        AddressAttempt { trace, address, started_at: Instant::now(), is_recorded: false }
     }
 
     fn record<C>(mut self, result: &Result<C, Error>) {
         self.is_recorded = true;
-        let result = result.as_ref().map(|_| self.since.elapsed()).map_err(|e| e.what.as_str());
+        let result = result.as_ref().map(|_| self.started_at.elapsed()).map_err(|e| e.what.as_str());
         self.trace.attempted(self.address, result);
     }
 }

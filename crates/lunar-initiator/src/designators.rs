@@ -51,8 +51,8 @@ pub fn copy_name(identity: &[u8]) -> Option<&[u8]> {
 }
 
 /// The target port group of the port that returned this VPD page 83h (designator type 5h, association 1h).
-pub fn port_group(page: &[u8]) -> Option<u16> {
-    let of_port = |d: &Designator<'_>| (d.kind, d.association) == (Designator::PORT_GROUP, 1);
+pub fn target_port_group(page: &[u8]) -> Option<u16> {
+    let of_port = |d: &Designator<'_>| (d.kind, d.association) == (Designator::TARGET_PORT_GROUP, 1);
     vpd::designators(page).filter(of_port).find_map(|d| d.number())
 }
 
@@ -79,7 +79,7 @@ mod tests {
             &[0x51, 0x95, 0, 4, 0, 0, 0x01, 0x02],
         ]
         .concat();
-        assert_eq!(port_group(&page), Some(0x0102));
-        (0..page.len()).for_each(|n| assert_eq!(port_group(&page[..n]), None, "{n} bytes"));
+        assert_eq!(target_port_group(&page), Some(0x0102));
+        (0..page.len()).for_each(|n| assert_eq!(target_port_group(&page[..n]), None, "{n} bytes"));
     }
 }

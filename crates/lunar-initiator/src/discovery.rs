@@ -89,7 +89,7 @@ impl Discovery {
     /// and for those that only a login may negotiate. Other errors end the session: [`ErrorCode::ConnectionLost`],
     /// [`ErrorCode::TimedOut`], and [`ErrorCode::ProtocolError`] for a response that violates the protocol.
     pub async fn text(&mut self, asked: &[(&str, &str)]) -> Result<Vec<(String, String)>, Error> {
-        text::answer(&self.exchange(text::question(asked)?).await?)
+        text::parse(&self.exchange(text::question(asked)?).await?)
     }
 
     /// Logs out.

@@ -128,7 +128,6 @@ mod addresses;
 pub mod any_executor;
 pub mod backend;
 pub mod blocking;
-mod carrier;
 pub mod command;
 mod connect;
 mod designators;
@@ -152,6 +151,7 @@ mod protocol_mismatch;
 pub mod rdma;
 #[cfg(feature = "rdma")]
 mod rdma_connector;
+mod transport;
 // Public for the routers and attachments of Lunar, which end the writes of a process before them.
 #[doc(hidden)]
 pub mod reinstatement;

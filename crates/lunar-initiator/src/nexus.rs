@@ -23,7 +23,7 @@ pub struct LoginTarget {
 #[non_exhaustive]
 pub enum TargetPort {
     /// A target portal group tag.
-    Group(u16),
+    PortalGroup(u16),
     /// An address of a target that reports no portal group. Another address may belong to another group.
     Portal(SocketAddr),
     /// An SRP target port.
@@ -33,7 +33,7 @@ pub enum TargetPort {
 impl fmt::Display for TargetPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            TargetPort::Group(tag) => write!(f, "group:{tag}"),
+            TargetPort::PortalGroup(tag) => write!(f, "group:{tag}"),
             TargetPort::Portal(address) => write!(f, "portal:{address}"),
             TargetPort::Srp(port) => write!(f, "srp:{port}"),
         }

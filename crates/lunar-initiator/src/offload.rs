@@ -48,7 +48,7 @@ impl ExtendedCopy {
     /// [`ErrorCode::InvalidArgument`] with the reason; the errors of the SCSI commands.
     pub async fn between(source: &Lun, destination: &Arc<Lun>) -> Result<ExtendedCopy, Error> {
         let session = destination.session();
-        if source.session().facts().target != session.facts().target {
+        if source.session().info().target != session.info().target {
             return Err(not("the source and the destination belong to different targets"));
         }
         let cscds = [cscd(source)?, cscd(destination)?];

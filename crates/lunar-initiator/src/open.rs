@@ -126,7 +126,7 @@ fn only_target(url: &Url, mut found: Vec<DiscoveredTarget>) -> Result<Discovered
 }
 
 async fn only_lun(url: &Url, session: &Session) -> Result<u16, Error> {
-    let target = session.facts().target;
+    let target = session.info().target;
     let found: Vec<u16> = luns(session).await?.into_iter().filter_map(decode).collect();
     match found[..] {
         [] => Err(Error::new(
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn unreachable_address_names_its_source() {
         let url = Url::parse("iscsi://127.0.0.1").unwrap();
-        let address = PortalAddress { host: "192.0.2.9".into(), port: 3260, tag: Some(1) };
+        let address = PortalAddress { host: "192.0.2.9".into(), port: 3260, portal_group_tag: Some(1) };
         let found = DiscoveredTarget { name: "iqn.2026-11.org.example:a".into(), addresses: vec![address] };
         let there = portal_urls(&url, found.clone()).swap_remove(0);
         let error = there.explain(Error::new(ErrorCode::Unreachable, "connection refused"));
@@ -202,7 +202,8 @@ mod tests {
     fn portals_of_a_target_are_tried_from_the_one_asked() {
         let url = Url::parse("iscsi://a").unwrap();
         let of = |hosts: &[&str]| {
-            let address = |host: &&str| PortalAddress { host: host.to_string(), port: 3260, tag: Some(1) };
+            let address =
+                |host: &&str| PortalAddress { host: host.to_string(), port: 3260, portal_group_tag: Some(1) };
             let found =
                 DiscoveredTarget { name: "iqn.x".into(), addresses: hosts.iter().map(address).collect() };
             portal_urls(&url, found).into_iter().map(|way| way.portal.host).collect::<Vec<_>>().join(" ")

@@ -9,9 +9,9 @@
 //! ```
 
 use crate::SessionHooks;
-#[doc(inline)]
-pub use crate::carrier::{Carrier, Transport};
 pub use crate::portal::Portal;
+#[doc(inline)]
+pub use crate::transport::{SessionTransport, Transport};
 #[doc(inline)]
 pub use lunar_proto::chap::{Algorithm, Secret};
 #[doc(inline)]

@@ -2,7 +2,7 @@
 
 use crate::connect::{self, AddressTrace, LoginConnection, LoginOutcome, LoginTrace};
 use crate::nexus::{self, LoginTarget};
-use crate::options::{Carrier, Transport};
+use crate::options::{SessionTransport, Transport};
 use crate::{Error, ErrorCode, Options, Portal, srp, time_limit};
 use lunar_proto::initiator::login::LoggedIn;
 use lunar_runtime::stream::TcpInfo;
@@ -31,7 +31,7 @@ pub struct Probe {
     /// The kernel's information about a TCP connection.
     pub route: TcpInfo,
     /// The transport and provider, once connected.
-    pub carrier: Option<Carrier>,
+    pub transport: Option<SessionTransport>,
     /// The requests and responses of the login.
     pub exchanges: Vec<Exchange>,
     /// The result of the login, or its error.
@@ -63,7 +63,7 @@ impl Probe {
             resolved_in: Duration::ZERO,
             connections: Vec::new(),
             route: TcpInfo::default(),
-            carrier: None,
+            transport: None,
             exchanges: Vec::new(),
             login: Err(Error::new(ErrorCode::TimedOut, "the login was not attempted")),
         }
@@ -100,17 +100,17 @@ impl Probe {
     /// Logs in at one portal. Returns the next portal after a redirection.
     async fn step(&mut self, login_target: &LoginTarget, options: &Options) -> Result<Option<Portal>, Error> {
         let portal = self.portals.last().expect("the given portal").clone();
-        let since = Instant::now();
+        let started_at = Instant::now();
         self.addresses = connect::resolve(&portal).await?;
-        self.resolved_in = since.elapsed();
+        self.resolved_in = started_at.elapsed();
         self.connections.clear();
         self.exchanges.clear();
         let wire = match options.transport {
             Transport::Srp => self.by_srp(login_target, options).await?,
             Transport::Tcp | Transport::Iser => self.connect(login_target, options).await?,
         };
-        self.carrier = Some(wire.carrier());
-        let mut notes = Notes { exchanges: &mut self.exchanges, since: Instant::now() };
+        self.transport = Some(wire.transport());
+        let mut notes = Notes { exchanges: &mut self.exchanges, started_at: Instant::now() };
         match connect::log_in(wire, &portal, login_target, options, &mut notes).await? {
             LoginOutcome::Redirected(there) => Ok(Some(there)),
             LoginOutcome::LoggedIn(connected) => {
@@ -129,7 +129,7 @@ impl Probe {
         options: &Options,
     ) -> Result<LoginConnection, Error> {
         let sent = srp::asked(&srp::request(login_target, options)?);
-        let since = Instant::now();
+        let started_at = Instant::now();
         self.exchanges.push(Exchange {
             stage: "single",
             sent,
@@ -144,7 +144,7 @@ impl Probe {
             Err(e) if !is_answer(e.code) => return made,
             _ => {}
         }
-        exchange.took = Some(since.elapsed());
+        exchange.took = Some(started_at.elapsed());
         made
     }
 
@@ -180,14 +180,14 @@ fn is_answer(kind: ErrorCode) -> bool {
 /// Records the exchanges of a login.
 struct Notes<'a> {
     exchanges: &'a mut Vec<Exchange>,
-    since: Instant,
+    started_at: Instant,
 }
 
 impl LoginTrace for Notes<'_> {
     fn record(&mut self, header: &Bhs, data: &[u8]) {
         match header.opcode() {
             opcode::LOGIN => {
-                self.since = Instant::now();
+                self.started_at = Instant::now();
                 self.exchanges.push(Exchange {
                     stage: if header.stages().0 == 0 { "security" } else { "operational" },
                     sent: keys(data),
@@ -201,7 +201,7 @@ impl LoginTrace for Notes<'_> {
                     let status = header.login_status();
                     last.received = keys(data);
                     last.status = Some((status.0, status.1));
-                    last.took = Some(self.since.elapsed());
+                    last.took = Some(self.started_at.elapsed());
                 }
             }
         }

@@ -35,7 +35,7 @@ pub async fn log_in(url: &Url, port: OldInitiatorPort<'_>) -> Result<Session, Er
 /// Those of [`log_in`].
 pub async fn replace(url: &Url, port: OldInitiatorPort<'_>) -> Result<Option<String>, Error> {
     let session = log_in(url, port).await?;
-    let at = session.facts().target_port();
+    let at = session.info().target_port();
     // Without a response, the session ends with its connection. It has sent no commands.
     _ = session.close().await;
     Ok(at)
@@ -52,7 +52,7 @@ pub async fn reset(through: &Session, lun: u64, why: &str) -> Option<Instant> {
 impl Session {
     /// The URL of a logical unit of this session, for messages.
     pub(crate) fn place(&self, lun: u64) -> String {
-        let facts = self.facts();
-        format!("{}://{}/{}/{}", self.transport().scheme(), facts.portal, facts.target, shown(lun))
+        let info = self.info();
+        format!("{}://{}/{}/{}", self.transport().scheme(), info.portal, info.target, shown(lun))
     }
 }

@@ -54,11 +54,11 @@ impl Drop for SharedLun {
     }
 }
 
-type Answer<T> = Result<Reply<Result<T, Error>>, Error>;
+type PendingResult<T> = Result<Reply<Result<T, Error>>, Error>;
 
 impl SharedLun {
     /// Opens the logical unit of a URL.
-    pub fn open(url: &Url) -> Answer<SharedLun> {
+    pub fn open(url: &Url) -> PendingResult<SharedLun> {
         let url = url.clone();
         start(move || async move { crate::open(&url).await.map(|lun| SharedLun(Some(lun))) })
     }
@@ -72,10 +72,10 @@ impl SharedLun {
     }
 
     pub fn capacity(&self) -> u64 {
-        self.lun().facts().capacity
+        self.lun().info().capacity
     }
 
-    pub fn read(&self, offset: u64, len: usize) -> Answer<Buf> {
+    pub fn read(&self, offset: u64, len: usize) -> PendingResult<Buf> {
         self.check_range(offset, len as u64)?;
         let lun = self.lun().clone();
         start(move || async move {
@@ -84,24 +84,24 @@ impl SharedLun {
         })
     }
 
-    pub fn write(&self, offset: u64, data: &[u8]) -> Answer<()> {
+    pub fn write(&self, offset: u64, data: &[u8]) -> PendingResult<()> {
         self.check_range(offset, data.len() as u64)?;
         let (lun, buf) = (self.lun().clone(), Buf::copy_of(data));
         start(move || async move { lun.write(offset, buf, false).await.0.map_err(|e| from_io(e, "write")) })
     }
 
-    pub fn flush(&self) -> Answer<()> {
+    pub fn flush(&self) -> PendingResult<()> {
         let lun = self.lun().clone();
         start(move || async move { lun.flush().await.map_err(|e| from_io(e, "flush")) })
     }
 
-    pub fn unmap(&self, offset: u64, len: u64) -> Answer<()> {
+    pub fn unmap(&self, offset: u64, len: u64) -> PendingResult<()> {
         self.check_range(offset, len)?;
         let lun = self.lun().clone();
         start(move || async move { lun.unmap(offset, len).await.map_err(|e| from_io(e, "unmap")) })
     }
 
-    pub fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Answer<()> {
+    pub fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> PendingResult<()> {
         self.check_range(offset, len)?;
         let lun = self.lun().clone();
         start(move || async move {
@@ -109,7 +109,7 @@ impl SharedLun {
         })
     }
 
-    pub fn compare_and_write(&self, offset: u64, old: &[u8], new: &[u8]) -> Answer<bool> {
+    pub fn compare_and_write(&self, offset: u64, old: &[u8], new: &[u8]) -> PendingResult<bool> {
         if old.len() != new.len() {
             let what = format!(
                 "compare and write: {} bytes to compare, but {} bytes to write",
@@ -124,7 +124,7 @@ impl SharedLun {
         start(move || async move { lun.compare_and_write(offset, buf).await })
     }
 
-    pub fn scsi(&self, cdb: Cdb, data: Direction) -> Answer<(Completion, Option<Buf>)> {
+    pub fn scsi(&self, cdb: Cdb, data: Direction) -> PendingResult<(Completion, Option<Buf>)> {
         let lun = self.lun().clone();
         start(move || async move {
             let (result, buf) = lun.scsi(cdb, data).await;
@@ -132,7 +132,7 @@ impl SharedLun {
         })
     }
 
-    pub fn close(&self) -> Answer<()> {
+    pub fn close(&self) -> PendingResult<()> {
         let lun = self.lun().clone();
         start(move || async move { lun.session().close().await })
     }

@@ -36,7 +36,7 @@ fn is_settled(key: &str) -> bool {
 }
 
 /// Decodes a response.
-pub fn answer(text: &[u8]) -> Result<Pairs, Error> {
+pub fn parse(text: &[u8]) -> Result<Pairs, Error> {
     let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
     let malformed = |e: lunar_wire::iscsi::text::MalformedText| {
         Error::new(
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn answer_is_taken_apart_or_is_none() {
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-        assert_eq!(answer(b"X-a=1\0X-b=\0").unwrap(), [pair("X-a", "1"), pair("X-b", "")]);
-        assert_eq!(answer(b"X-a=1\0X-b").unwrap_err().code, ErrorCode::ProtocolError);
+        assert_eq!(parse(b"X-a=1\0X-b=\0").unwrap(), [pair("X-a", "1"), pair("X-b", "")]);
+        assert_eq!(parse(b"X-a=1\0X-b").unwrap_err().code, ErrorCode::ProtocolError);
     }
 }

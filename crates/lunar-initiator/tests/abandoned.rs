@@ -133,8 +133,8 @@ fn answered_write_with_unread_data_ends_in_time() {
             return HookAction::Usual;
         }
         link.check_condition(pdu, [7, 0x27, 0]);
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(30) {
+        let started_at = Instant::now();
+        while started_at.elapsed() < Duration::from_secs(30) {
             link.send(Pdu::new(op::NOP_IN).itt(NONE).ttt(NONE));
             std::thread::sleep(Duration::from_millis(200));
         }
@@ -144,10 +144,10 @@ fn answered_write_with_unread_data_ends_in_time() {
     let settings =
         format!("operation_timeout=2&window=16384&max_burst_length={LEN}&first_burst_length={LEN}");
     let (error, took) = with_disk(LIMIT, &target, &settings, |lun| async move {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let many = Direction::Out(Buf::zeroed(LEN));
         let cdb = cdb::write_10(0, (LEN / 512) as u16, false);
-        (lun.perform(cdb, many).await.0.expect_err("WRITE PROTECTED"), begun.elapsed())
+        (lun.perform(cdb, many).await.0.expect_err("WRITE PROTECTED"), started_at.elapsed())
     });
     assert_eq!(error.code, ErrorCode::ScsiError);
     assert!(took < Duration::from_secs(15), "{took:?}");

@@ -149,11 +149,11 @@ fn path_that_takes_no_io_is_left_at_once() {
         with_both(&ports, NEVER, move |disk, [first, _]| async move {
             assert_eq!(states(&disk), [Optimized; 2]);
             first.store(code, SeqCst);
-            let begun = Instant::now();
+            let started_at = Instant::now();
             let mut queue = disk.clone().queue().expect("a queue");
             read_by(&mut *queue).await;
             read(&disk).await;
-            assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+            assert!(started_at.elapsed() < Duration::from_secs(5), "{:?}", started_at.elapsed());
             assert_eq!(states(&disk), [seen, Optimized]);
         });
         assert_eq!([ports[0].reads(), ports[1].reads()], [1, 2], "{seen}");

@@ -103,7 +103,7 @@ fn lgo_007_logout_request_starts_no_identity_check() {
 /// afterwards.
 #[test]
 fn asy_004_logout_is_sent_within_the_targets_time() {
-    for (within_s, most) in [(0, 700), (2, 2000)] {
+    for (within_s, max) in [(0, 700), (2, 2000)] {
         let times = Arc::new(Mutex::new(Vec::new()));
         let kept = times.clone();
         let target = Script::new().answer("DefaultTime2Wait", "0").hook(move |link, pdu| {
@@ -127,7 +127,7 @@ fn asy_004_logout_is_sent_within_the_targets_time() {
             .expect("read on the next connection");
         let times = times.lock().expect("an unpoisoned lock");
         let took = times[1] - times[0];
-        assert!(took <= Duration::from_millis(most), "{within_s} s: {took:?}");
+        assert!(took <= Duration::from_millis(max), "{within_s} s: {took:?}");
     }
 }
 
@@ -158,9 +158,9 @@ fn close_ends_also_where_commands_keep_coming() {
         let session = lun.session().clone();
         let readers: Vec<_> = (0..4).map(|_| compio::runtime::spawn(read_on(session.clone()))).collect();
         compio::time::sleep(Duration::from_millis(300)).await;
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let closed = session.close().await;
-        let took = begun.elapsed();
+        let took = started_at.elapsed();
         let mut ends = Vec::new();
         for reader in readers {
             ends.push(reader.await.expect("the task panicked"));

@@ -36,14 +36,14 @@ fn unanswered_task_management_escalates_in_time() {
         _ => HookAction::Usual,
     });
     let target = target.listen();
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let times = "command_timeout=1&abort_timeout=1&lun_reset_timeout=1&target_reset_timeout=1";
     let recoveries = with_disk(LIMIT, &target, times, |lun| async move {
         lun.read(0, Buf::zeroed(4096)).await.0.expect("read on the next connection");
-        lun.session().facts().recoveries
+        lun.session().info().recoveries
     });
     assert_eq!((functions(&target), recoveries), (vec![(1, 0), (5, 0), (6, 0)], 1));
-    assert!(begun.elapsed() < Duration::from_secs(30), "other timeouts were used");
+    assert!(started_at.elapsed() < Duration::from_secs(30), "other timeouts were used");
 }
 
 /// A command that LOGICAL UNIT RESET has ended is resent on the same connection.
@@ -62,7 +62,7 @@ fn reset_of_the_unit_ends_what_the_abort_does_not() {
     let target = target.listen();
     let recoveries = with_disk(LIMIT, &target, "command_timeout=1&abort_timeout=1", |lun| async move {
         lun.read(0, Buf::zeroed(4096)).await.0.expect("read after the reset");
-        lun.session().facts().recoveries
+        lun.session().info().recoveries
     });
     assert_eq!((functions(&target), recoveries), (vec![(1, 0), (5, 0)], 0));
 }
@@ -106,14 +106,14 @@ fn endless_time_limits_open_recover_and_close() {
 #[test]
 fn logout_that_is_not_answered_ends_in_time() {
     let target = Script::new().at(op::LOGOUT, |_, _| HookAction::Done).listen();
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let (closed, after) = with_disk(LIMIT, &target, "logout_timeout=1", |lun| async move {
         let closed = lun.session().close().await.map_err(|e| e.code);
         let after = lun.read(0, Buf::zeroed(4096)).await.0.is_err();
         (closed, after)
     });
     assert_eq!((closed, after), (Err(ErrorCode::TimedOut), true));
-    assert!(begun.elapsed() < Duration::from_secs(12), "the default timeout was used");
+    assert!(started_at.elapsed() < Duration::from_secs(12), "the default timeout was used");
     assert_eq!(target.requests(op::LOGOUT).len(), 1);
 }
 
@@ -128,15 +128,15 @@ fn unanswered_requested_logout_reconnects_in_time() {
         if link.number == 0 && pdu.opcode() == op::LOGOUT { HookAction::Done } else { HookAction::Usual }
     });
     let target = target.listen();
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let recoveries = with_disk(LIMIT, &target, "logout_timeout=1", |lun| async move {
         for _ in 0..2 {
             lun.read(0, Buf::zeroed(4096)).await.0.expect("read");
         }
-        lun.session().facts().recoveries
+        lun.session().info().recoveries
     });
     assert_eq!(recoveries, 1);
-    assert!(begun.elapsed() < Duration::from_secs(12), "the default timeout was used");
+    assert!(started_at.elapsed() < Duration::from_secs(12), "the default timeout was used");
 }
 
 /// BUSY and TASK SET FULL: the command is retried with growing pauses until it succeeds.
@@ -173,7 +173,7 @@ fn target_is_reached_over_ipv6() {
     let target = Script::new().listen_with(listener);
     let portal = with_disk(LIMIT, &target, "", |lun| async move {
         lun.read(0, Buf::zeroed(4096)).await.0.expect("read");
-        lun.session().facts().portal
+        lun.session().info().portal
     });
     assert_eq!((portal.host.as_str(), portal.to_string()), ("::1", target.address().to_string()));
     let url = Url::parse(&format!("iscsi://{}?login_tries=1", target.address())).expect("a URL");

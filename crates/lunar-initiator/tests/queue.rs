@@ -131,7 +131,7 @@ fn lanes_outlive_their_connection() {
     let recoveries = with_disk(LIMIT, &target, "", |lun| async move {
         let mut queue = lun.clone().queue().expect("the session is on this core");
         assert_eq!(read_back(&mut *queue, 0).await.len(), LANES);
-        lun.session().facts().recoveries
+        lun.session().info().recoveries
     });
     assert_eq!(recoveries, 1);
 }

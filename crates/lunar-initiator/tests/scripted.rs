@@ -65,7 +65,7 @@ fn lun_that_becomes_another_disk_is_not_written_on() {
 }
 
 #[test]
-fn lun_that_is_still_the_same_is_written_on_after_the_look() {
+fn lun_that_is_still_the_same_is_written_after_the_check() {
     let was_reported = AtomicBool::new(false);
     let target = Script::new().scsi(WRITE_10, move |link, pdu| {
         if was_reported.swap(true, SeqCst) {
@@ -155,7 +155,7 @@ fn lun_that_is_added_after_the_login_is_waited_for() {
     let target = target.listen();
     let recoveries = with_disk(LIMIT, &target, "", |lun| async move {
         lun.read(0, Buf::zeroed(4096)).await.0.expect("read once the LUN exists");
-        lun.session().facts().recoveries
+        lun.session().info().recoveries
     });
     assert_eq!(recoveries, 1);
 }
@@ -236,7 +236,7 @@ fn target_that_closes_after_a_logout_request_is_not_left_again() {
     let recoveries = with_disk(LIMIT, &target, "logout_timeout=1", |lun| async move {
         lun.read(0, Buf::zeroed(4096)).await.0.expect("read on the next connection");
         compio::time::sleep(Duration::from_secs(2)).await;
-        lun.session().facts().recoveries
+        lun.session().info().recoveries
     });
     assert_eq!(recoveries, 1);
     let logouts = target.seen().into_iter().filter(|s| s.link == 1 && s.pdu.opcode() == op::LOGOUT).count();
@@ -265,7 +265,7 @@ fn given_up_write_is_not_delivered_later() {
     let settings = format!("noop_interval=1&noop_timeout=1&first_burst_length={LEN}");
     let written = with_disk(LIMIT, &target, &settings, |lun| async move {
         lun.write(0, Buf::zeroed(LEN), false).await.0.expect("written on the next connection");
-        lun.session().facts().recoveries
+        lun.session().info().recoveries
     });
     assert_eq!(written, 1);
     assert_eq!(
@@ -288,7 +288,7 @@ fn on_a_slow_line_nothing_is_late_that_waits_to_leave() {
     let settings = format!("{times}&window=16384&max_burst_length={LEN}&first_burst_length={LEN}");
     let recoveries = with_disk(LIMIT, &target, &settings, |lun| async move {
         lun.write(0, Buf::zeroed(LEN), false).await.0.expect("written");
-        lun.session().facts().recoveries
+        lun.session().info().recoveries
     });
     assert_eq!((recoveries, target.requests(op::TMF).len()), (0, 0));
     assert!(!target.requests(op::NOP_OUT).is_empty(), "a ping was sent");
@@ -303,13 +303,13 @@ fn unit_that_stays_busy_fails_at_the_operation_timeout() {
             HookAction::Done
         });
         let target = target.listen();
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let late = with_disk(LIMIT, &target, "operation_timeout=2", |lun| async move {
             kind(&lun.read(0, Buf::zeroed(4096)).await.0.expect_err("the operation times out"))
         });
         assert_eq!(late, ErrorCode::TimedOut, "{status:02x}");
         assert!(
-            begun.elapsed() < Duration::from_secs(20),
+            started_at.elapsed() < Duration::from_secs(20),
             "{status:02x}: the limit for busy logical units was used"
         );
     }

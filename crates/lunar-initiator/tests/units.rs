@@ -87,7 +87,7 @@ fn lun_that_is_unmapped_fails_its_own_commands_and_no_others() {
             let again = read(&luns[1]).await.expect_err("the logical unit is still missing");
             assert_eq!(again.to_string(), error.to_string(), "the error must be the same");
             read(&luns[0]).await.expect("read after the other LUN has timed out");
-            (took, error, events.drain().collect::<Vec<_>>(), session.facts().recoveries)
+            (took, error, events.drain().collect::<Vec<_>>(), session.info().recoveries)
         });
     assert!(took < Duration::from_secs(2), "{took:?}");
     let error = Error::of(&error).expect("an error of this crate");
@@ -96,7 +96,7 @@ fn lun_that_is_unmapped_fails_its_own_commands_and_no_others() {
         error.what.starts_with("LUN 1 of iqn") && error.what.contains("missing or reports no identity"),
         "{error}"
     );
-    assert!(events.iter().all(|e| matches!(e, Event::Attention { .. })), "{events:?}");
+    assert!(events.iter().all(|e| matches!(e, Event::UnitAttention { .. })), "{events:?}");
     assert_eq!(recoveries, 0, "the connection was never lost");
     assert_eq!(reads_of(&target, 1), 0, "nothing was sent to the unverified LUN");
 }
@@ -134,12 +134,12 @@ fn missing_lun_after_recovery_holds_back_no_other() {
     let target = target.listen();
     let (took, error, recoveries) =
         with_units(&target, "recovery_timeout=3", 2, |session, luns| async move {
-            let begun = Instant::now();
+            let started_at = Instant::now();
             read(&luns[0]).await.expect("read on the next connection");
             let (took, error) =
-                (begun.elapsed(), read(&luns[1]).await.expect_err("the logical unit is missing"));
+                (started_at.elapsed(), read(&luns[1]).await.expect_err("the logical unit is missing"));
             read(&luns[0]).await.expect("read after the other LUN has timed out");
-            (took, error.to_string(), session.facts().recoveries)
+            (took, error.to_string(), session.info().recoveries)
         });
     assert!(took < Duration::from_secs(3), "{took:?}");
     assert!(error.contains("LUN 1 of iqn") && !error.contains("no connection"), "{error}");
@@ -221,9 +221,9 @@ fn target_that_takes_logins_alone_is_given_up_in_time() {
     let target = target.listen();
     let (took, error, recoveries) =
         with_units(&target, "recovery_timeout=2", 1, |session, luns| async move {
-            let begun = Instant::now();
+            let started_at = Instant::now();
             let error = read(&luns[0]).await.expect_err("no command gets a response");
-            (begun.elapsed(), error, session.facts().recoveries)
+            (started_at.elapsed(), error, session.info().recoveries)
         });
     assert_eq!(Error::of(&error).expect("an error of this crate").code, ErrorCode::TimedOut);
     assert!(took < Duration::from_secs(10) && recoveries == 0, "{took:?}, {recoveries}: {error}");

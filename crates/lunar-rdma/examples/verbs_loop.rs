@@ -151,7 +151,7 @@ async fn pair(listener: &mut verbs::Listener, addr: SocketAddr) -> (End, End) {
     .await;
     let (client, private) = client.unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(private[..6], *b"server");
-    println!("connected: {:?} and {:?}", client.facts(), server.facts());
+    println!("connected: {:?} and {:?}", client.info(), server.info());
     (End::new(client), End::new(server))
 }
 
@@ -237,7 +237,7 @@ async fn reads(client: &End, server: &End) {
         }
     }
     assert!(matches!(client.endpoint.revoke(from.stag), Some(MemoryRegion::Source(_))));
-    println!("ten reads of {} bytes, {} at a time", LONG - 10, server.endpoint.facts().ord);
+    println!("ten reads of {} bytes, {} at a time", LONG - 10, server.endpoint.info().ord);
 }
 
 /// Pool buffers, which the device uses in place: a page, and more than one piece.
@@ -304,7 +304,7 @@ async fn crowd(listener: &mut verbs::Listener, addr: SocketAddr) {
 /// Only soft iWARP lets a message invalidate the tags of regions that user space registered. Its library does not report
 /// the invalidated tag, so this checks only the message.
 async fn invalidate(client: &End, server: &End) {
-    if !server.endpoint.facts().provider.contains("siw") {
+    if !server.endpoint.info().provider.contains("siw") {
         return println!("no invalidation: the device supports it only for kernel memory");
     }
     let to = client.endpoint.expose(MemoryRegion::Sink(Buf::zeroed(64))).expect("memory");

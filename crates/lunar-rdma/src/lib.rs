@@ -108,7 +108,7 @@ pub struct EndpointInfo {
 /// One end of a reliable connection. It belongs to one core. Dropping it ends the connection.
 pub trait Endpoint {
     /// The parameters of the connection.
-    fn facts(&self) -> &EndpointInfo;
+    fn info(&self) -> &EndpointInfo;
 
     /// Posts `count` more receives of `len` bytes each. A message that finds no receive, or is longer than its
     /// receive, ends the connection.

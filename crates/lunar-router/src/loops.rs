@@ -15,7 +15,7 @@ pub const KEY: &str = "X-org.lunar.route";
 /// The value of the request.
 const ASK: &str = "?";
 /// The maximum number of names in a response.
-const MOST: usize = 256;
+const MAX: usize = 256;
 /// The number of random bytes from which names are derived.
 const OWN_LEN: usize = 16;
 /// The length of a name in characters.
@@ -98,7 +98,7 @@ impl LoopDetector {
         let used = routes.values().filter(|route| route.targets.contains(target));
         let behind: BTreeSet<&String> = used.flat_map(|route| route.behind.values().flatten()).collect();
         let own = self.name(target);
-        let all: Vec<&str> = std::iter::once(&own).chain(behind).take(MOST).map(String::as_str).collect();
+        let all: Vec<&str> = std::iter::once(&own).chain(behind).take(MAX).map(String::as_str).collect();
         all.join(",")
     }
 
@@ -171,7 +171,7 @@ impl LoopDetector {
     fn learn(&self, there: UpstreamTarget<'_>, names: &str) -> Result<(), Error> {
         let is_name = |name: &&str| name.len() == NAME_LEN && name.bytes().all(|b| b.is_ascii_hexdigit());
         let behind: BTreeSet<String> =
-            names.split(',').filter(is_name).take(MOST).map(str::to_owned).collect();
+            names.split(',').filter(is_name).take(MAX).map(str::to_owned).collect();
         let mut routes = self.routes();
         let route = routes.entry(there.upstream.to_owned()).or_default();
         let itself = there.keeps_name.then_some(there.target);

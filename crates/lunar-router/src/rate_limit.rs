@@ -16,19 +16,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Adds a rate limit, which several logical units may share.
-pub fn with_rate_limit(passage: Arc<dyn PassthroughLu>, rate: Arc<RateLimit>) -> Arc<dyn PassthroughLu> {
-    Arc::new(RateLimited { passage, rate })
+pub fn with_rate_limit(passthrough: Arc<dyn PassthroughLu>, rate: Arc<RateLimit>) -> Arc<dyn PassthroughLu> {
+    Arc::new(RateLimited { passthrough, rate })
 }
 
 struct RateLimited {
-    passage: Arc<dyn PassthroughLu>,
+    passthrough: Arc<dyn PassthroughLu>,
     rate: Arc<RateLimit>,
 }
 
 impl PassthroughLu for RateLimited {
     fn enter(&self, port: &Arc<NexusPorts>) -> Rc<dyn PassthroughNexus> {
         Rc::new(RateLimitedNexus {
-            way: self.passage.enter(port),
+            way: self.passthrough.enter(port),
             rate: self.rate.clone(),
             line: RefCell::default(),
             aborted: RefCell::default(),
@@ -37,7 +37,7 @@ impl PassthroughLu for RateLimited {
     }
 
     fn describe(&self) -> Vec<(String, String)> {
-        self.passage.describe()
+        self.passthrough.describe()
     }
 }
 
@@ -170,12 +170,12 @@ mod tests {
         let runtime = compio::runtime::Runtime::new().expect("a runtime");
         runtime.block_on(async {
             let (seen, way) = with_rate_limit(100, 0);
-            let begun = Instant::now();
+            let started_at = Instant::now();
             for tag in 0..20 {
                 assert_eq!(way.submit(command(tag)).await.status, 0);
             }
             // The allowance of a tenth of a second is available at once.
-            assert!(begun.elapsed().as_millis() >= 50, "{:?}", begun.elapsed());
+            assert!(started_at.elapsed().as_millis() >= 50, "{:?}", started_at.elapsed());
             let waits = way.submit(command(20));
             way.abort(20).await;
             assert_eq!(waits.await.status, Status::TaskAborted as u8);

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn one_look_that_misses_a_lun_takes_nothing_away() {
+    fn one_scan_that_misses_a_lun_removes_nothing() {
         let key = ("r".to_owned(), "a".to_owned());
         let (both, one) = ([target(&[(0, 1, 10), (1, 2, 10)])], target(&[(1, 2, 10)]));
         let mut missing = MissedProbes::default();

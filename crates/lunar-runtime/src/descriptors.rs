@@ -11,7 +11,7 @@ const KEPT_BACK: usize = 32;
 /// Spare descriptors, closed for a moment when no other is free.
 const SPARE: usize = 4;
 /// An upper bound: a child process may close all descriptors up to the limit one by one, which would take too long.
-const MOST: u64 = 1 << 20;
+const MAX: u64 = 1 << 20;
 
 /// The hint when no descriptor is left.
 pub const HINT: &str = "raise the limit on open files: ulimit -n, or LimitNOFILE= of a service";
@@ -24,7 +24,7 @@ static SPARES: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
 /// When the system rejects it; the limit stays.
 pub fn raise() -> io::Result<()> {
     let mut limit = getrlimit(Resource::Nofile);
-    let wanted = limit.maximum.unwrap_or(MOST).min(MOST);
+    let wanted = limit.maximum.unwrap_or(MAX).min(MAX);
     if limit.current.is_some_and(|current| current < wanted) {
         limit.current = Some(wanted);
         setrlimit(Resource::Nofile, limit)?;

@@ -38,12 +38,12 @@ fn for_unread(kind: ErrorKind, shown: &impl Display) -> String {
     }
 }
 
-/// Reads a secret, at most one byte more than `most`. It must be a regular file of this user without access for
+/// Reads a secret, at most one byte more than `max`. It must be a regular file of this user without access for
 /// others.
 ///
 /// # Errors
 /// When it cannot be read, or its owner or mode lets others access it.
-pub fn secret_file(path: &Path, most: usize) -> Result<Zeroizing<Vec<u8>>, SecretError> {
+pub fn secret_file(path: &Path, max: usize) -> Result<Zeroizing<Vec<u8>>, SecretError> {
     let shown = path.display();
     let cannot = |e: std::io::Error| {
         let why = crate::error::text(&e);
@@ -80,8 +80,8 @@ pub fn secret_file(path: &Path, most: usize) -> Result<Zeroizing<Vec<u8>>, Secre
         );
     }
     // Reserved at once: a growing vector leaves copies of its bytes in freed memory.
-    let mut bytes = Zeroizing::new(Vec::with_capacity(most + 64));
-    file.take(most as u64 + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    let mut bytes = Zeroizing::new(Vec::with_capacity(max + 64));
+    file.take(max as u64 + 1).read_to_end(&mut bytes).map_err(cannot)?;
     Ok(bytes)
 }
 

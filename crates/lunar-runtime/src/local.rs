@@ -1,5 +1,5 @@
 //! Values that live on one core, and handles by which every core reaches them: on their own core at once, from other cores
-//! through a mailbox.
+//! through a channel.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -118,13 +118,13 @@ impl<T> Drop for Registration<T> {
 pub struct CoreHandle<T, M> {
     id: u64,
     slot: usize,
-    mailbox: flume::Sender<M>,
+    sender: flume::Sender<M>,
     value: PhantomData<fn() -> T>,
 }
 
 impl<T, M> Clone for CoreHandle<T, M> {
     fn clone(&self) -> CoreHandle<T, M> {
-        CoreHandle { mailbox: self.mailbox.clone(), ..*self }
+        CoreHandle { sender: self.sender.clone(), ..*self }
     }
 }
 
@@ -134,8 +134,8 @@ impl<T: 'static, M> CoreHandle<T, M> {
     pub fn new(value: Rc<T>) -> (CoreHandle<T, M>, Registration<T>, flume::Receiver<M>) {
         let local = CoreLocal::new();
         let registration = local.register(value);
-        let (mailbox, messages) = flume::unbounded();
-        let handle = CoreHandle { id: local.id, slot: registration.slot, mailbox, value: PhantomData };
+        let (sender, messages) = flume::unbounded();
+        let handle = CoreHandle { id: local.id, slot: registration.slot, sender, value: PhantomData };
         (handle, registration, messages)
     }
 
@@ -150,7 +150,7 @@ impl<T: 'static, M> CoreHandle<T, M> {
     /// # Errors
     /// Returns the message when the receiver is gone.
     pub fn send(&self, message: M) -> Result<(), M> {
-        self.mailbox.send(message).map_err(|e| e.into_inner())
+        self.sender.send(message).map_err(|e| e.into_inner())
     }
 }
 

@@ -38,7 +38,7 @@ pub struct LogRateLimit(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    since: Option<Instant>,
+    started_at: Option<Instant>,
     lines: u32,
     /// Lines per address in this window: at most as many entries as lines.
     by_address: BTreeMap<IpAddr, u32>,
@@ -65,8 +65,8 @@ impl LogRateLimit {
 
     fn state(&self, now: Instant) -> std::sync::MutexGuard<'_, State> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.since.is_none_or(|since| now.saturating_duration_since(since) >= STRETCH) {
-            *state = State { since: Some(now), left_out: state.left_out, ..State::default() };
+        if state.started_at.is_none_or(|started_at| now.saturating_duration_since(started_at) >= STRETCH) {
+            *state = State { started_at: Some(now), left_out: state.left_out, ..State::default() };
         }
         state
     }

@@ -87,11 +87,11 @@ mod tests {
     #[test]
     fn old_answer_is_due_in_the_next_batch() {
         let recheck = Recheck::new();
-        let begun = Instant::now();
+        let started_at = Instant::now();
         assert!(recheck.take_due());
         recheck.next_batch();
         // On a machine that stalls here, the answer may have expired already.
-        assert!(!recheck.take_due() || begun.elapsed() >= HOLDS);
+        assert!(!recheck.take_due() || started_at.elapsed() >= HOLDS);
         std::thread::sleep(HOLDS);
         recheck.next_batch();
         assert!(recheck.take_due());

@@ -208,9 +208,9 @@ impl Stream {
         rustix::io::ioctl_fionread(&self.fd).unwrap_or(0)
     }
 
-    /// Copies up to `most` bytes without receiving them.
-    pub fn peek(&self, most: usize) -> Vec<u8> {
-        let there = usize::try_from(self.unread()).unwrap_or(most).min(most);
+    /// Copies up to `max` bytes without receiving them.
+    pub fn peek(&self, max: usize) -> Vec<u8> {
+        let there = usize::try_from(self.unread()).unwrap_or(max).min(max);
         let mut bytes = vec![0; there];
         let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
         let got = rustix::net::recv(&self.fd, &mut bytes[..], flags).map_or(0, |(got, _)| got);

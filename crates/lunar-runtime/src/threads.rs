@@ -21,7 +21,7 @@ pub const AT_ONCE: usize = 64;
 pub(crate) const THREADS: usize = 2 * AT_ONCE;
 
 thread_local! {
-    static TURNS: Arc<ThreadPermits> = Arc::new(ThreadPermits { free: AtomicUsize::new(AT_ONCE), freed: Event::new() });
+    static PERMITS: Arc<ThreadPermits> = Arc::new(ThreadPermits { free: AtomicUsize::new(AT_ONCE), freed: Event::new() });
 }
 
 struct ThreadPermits {
@@ -36,14 +36,14 @@ pub struct ThreadPermit(Arc<ThreadPermits>);
 impl ThreadPermit {
     /// Waits for a permit.
     pub async fn wait() -> ThreadPermit {
-        let turns = TURNS.with(Arc::clone);
+        let permits = PERMITS.with(Arc::clone);
         loop {
-            if let Some(turn) = turns.take() {
-                return turn;
+            if let Some(permit) = permits.take() {
+                return permit;
             }
-            let freed = turns.freed.listen();
-            if let Some(turn) = turns.take() {
-                return turn;
+            let freed = permits.freed.listen();
+            if let Some(permit) = permits.take() {
+                return permit;
             }
             freed.await;
         }
@@ -84,12 +84,12 @@ fn panicked() -> io::Error {
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    let turn = ThreadPermit::wait().await;
+    let permit = ThreadPermit::wait().await;
     let call = move || {
         // Without this, the panic would continue in the waiting task.
         let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(panicked()));
         // The permit returns to the core with the result, even if the waiter is gone.
-        BufResult(Ok(0), (done, turn))
+        BufResult(Ok(0), (done, permit))
     };
     let BufResult(result, op) = submit(Asyncify::new(call)).await;
     result?;
@@ -124,26 +124,26 @@ mod tests {
     fn blocking_work_waits_for_a_permit() {
         runs(|| async {
             let (go, gone) = flume::bounded::<()>(0);
-            let [inside, most] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+            let [inside, max] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
             let work: Vec<_> = (0..5 * THREADS)
                 .map(|_| {
-                    let (inside, most, gone) = (inside.clone(), most.clone(), gone.clone());
+                    let (inside, max, gone) = (inside.clone(), max.clone(), gone.clone());
                     compio::runtime::spawn(blocking(move || {
-                        most.fetch_max(inside.fetch_add(1, SeqCst) + 1, SeqCst);
+                        max.fetch_max(inside.fetch_add(1, SeqCst) + 1, SeqCst);
                         let _ = gone.recv(); // until the sender is dropped
                         inside.fetch_sub(1, SeqCst);
                         Ok(())
                     }))
                 })
                 .collect();
-            while most.load(SeqCst) < AT_ONCE {
+            while max.load(SeqCst) < AT_ONCE {
                 compio::time::sleep(Duration::from_millis(1)).await;
             }
             drop(go);
             for one in work {
                 one.await.expect("joined").expect("done");
             }
-            assert_eq!((most.load(SeqCst), inside.load(SeqCst)), (AT_ONCE, 0));
+            assert_eq!((max.load(SeqCst), inside.load(SeqCst)), (AT_ONCE, 0));
         });
     }
 
@@ -163,7 +163,7 @@ mod tests {
             for one in all {
                 std::mem::forget(one.await);
             }
-            TURNS.with(|turns| turns.free.store(AT_ONCE, SeqCst));
+            PERMITS.with(|permits| permits.free.store(AT_ONCE, SeqCst));
         });
     }
 }

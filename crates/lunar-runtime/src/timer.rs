@@ -114,13 +114,13 @@ mod tests {
     fn shorter_sleep_wakes_first() {
         start().expect("a thread");
         let (awake, order) = flume::unbounded();
-        let begin = Instant::now();
+        let started_at = Instant::now();
         compio::runtime::Runtime::new().expect("an event loop").block_on(async move {
             for ms in [60, 20, 40] {
                 let awake = awake.clone();
                 crate::spawn(async move {
-                    sleep_until(begin + Duration::from_millis(ms)).await;
-                    assert!(begin.elapsed() >= Duration::from_millis(ms));
+                    sleep_until(started_at + Duration::from_millis(ms)).await;
+                    assert!(started_at.elapsed() >= Duration::from_millis(ms));
                     awake.send(ms).expect("somebody listens");
                 });
             }

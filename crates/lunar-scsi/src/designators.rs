@@ -9,7 +9,7 @@ use lunar_wire::srp::PortId;
 /// Device identification (83h).
 pub(crate) fn identification(cx: &CommandContext<'_>) -> Vec<u8> {
     let own = cx.port.own();
-    let (relative, group) = (vpd::relative(own.relative()), vpd::relative(own.group));
+    let (relative, group) = (vpd::relative(own.relative()), vpd::relative(own.portal_group_tag));
     let binary = |kind, value| of_port(own.protocol, Designator::new(Designator::BINARY, kind, value));
     // SRP has no device names. The device is the same through all of its ports, so its iSCSI name is used.
     let device = padded(&cx.port.target);
@@ -18,7 +18,7 @@ pub(crate) fn identification(cx: &CommandContext<'_>) -> Vec<u8> {
     [
         of_unit(&cx.lu.settings().identity),
         binary(Designator::RELATIVE_PORT, &relative),
-        binary(Designator::PORT_GROUP, &group),
+        binary(Designator::TARGET_PORT_GROUP, &group),
         port_name(cx, own),
         device.encode(),
     ]
@@ -45,7 +45,7 @@ pub(crate) fn ports(cx: &CommandContext<'_>) -> Vec<u8> {
 /// The name of a target port: a SCSI name string (RFC 7143 section 4.4.2), or the SRP port identifier, which is an
 /// EUI-64 designator with identifier extension (SRP r16a section 4.3).
 fn port_name(cx: &CommandContext<'_>, port: TargetPort) -> Vec<u8> {
-    let (target, tag) = (&cx.port.target, port.group);
+    let (target, tag) = (&cx.port.target, port.portal_group_tag);
     let name = |code_set, kind, value: &[u8]| of_port(port.protocol, Designator::new(code_set, kind, value));
     match port.protocol {
         TransportProtocol::Iscsi => {

@@ -86,15 +86,15 @@ pub struct TargetPort {
     /// Its protocol.
     pub protocol: TransportProtocol,
     /// Portal group tag; below 0x8000 for SRP.
-    pub group: u16,
+    pub portal_group_tag: u16,
 }
 
 impl TargetPort {
     /// RELATIVE TARGET PORT IDENTIFIER: the portal group tag, with the highest bit set for SRP.
     pub fn relative(self) -> u16 {
         match self.protocol {
-            TransportProtocol::Iscsi => self.group,
-            TransportProtocol::Srp => self.group | SRP_PORTS,
+            TransportProtocol::Iscsi => self.portal_group_tag,
+            TransportProtocol::Srp => self.portal_group_tag | SRP_PORTS,
         }
     }
 }
@@ -110,7 +110,7 @@ pub struct NexusPorts {
     /// iSCSI name of the target.
     pub target: String,
     /// Target portal group tag.
-    pub tag: u16,
+    pub portal_group_tag: u16,
     /// All target ports of the target. The ports of a portal group are adjacent.
     pub ports: Arc<[TargetPort]>,
 }
@@ -118,17 +118,19 @@ pub struct NexusPorts {
 impl NexusPorts {
     /// The target port of the nexus.
     pub fn own(&self) -> TargetPort {
-        TargetPort { protocol: self.initiator.protocol(), group: self.tag }
+        TargetPort { protocol: self.initiator.protocol(), portal_group_tag: self.portal_group_tag }
     }
 
     /// The portal group tags of the target.
-    pub fn groups(&self) -> impl Iterator<Item = u16> {
-        self.ports.chunk_by(|a, b| a.group == b.group).map(|group| group[0].group)
+    pub fn portal_group_tags(&self) -> impl Iterator<Item = u16> {
+        self.ports
+            .chunk_by(|a, b| a.portal_group_tag == b.portal_group_tag)
+            .map(|group| group[0].portal_group_tag)
     }
 
     /// The relative identifiers of the target's ports in a group.
     pub fn relative_in(&self, group: u16) -> impl Iterator<Item = u16> {
-        self.ports.iter().filter(move |port| port.group == group).map(|port| port.relative())
+        self.ports.iter().filter(move |port| port.portal_group_tag == group).map(|port| port.relative())
     }
 }
 
@@ -138,11 +140,11 @@ mod tests {
 
     #[test]
     fn ports_of_a_group_have_relative_identifiers_of_their_own() {
-        let port = |protocol, group| TargetPort { protocol, group };
+        let port = |protocol, group| TargetPort { protocol, portal_group_tag: group };
         let of = |group| [port(TransportProtocol::Iscsi, group), port(TransportProtocol::Srp, group)];
         let ports = Arc::from([of(1), of(7)].concat());
-        let at = NexusPorts { ports, tag: 1, ..(*crate::testing::port("iqn.a")).clone() };
-        assert_eq!(at.groups().collect::<Vec<_>>(), [1, 7]);
+        let at = NexusPorts { ports, portal_group_tag: 1, ..(*crate::testing::port("iqn.a")).clone() };
+        assert_eq!(at.portal_group_tags().collect::<Vec<_>>(), [1, 7]);
         assert_eq!(at.relative_in(7).collect::<Vec<_>>(), [7, 0x8007]);
         assert_eq!(at.own().relative(), 1);
         let srp = NexusPorts { initiator: InitiatorPort::Srp(PortId::new(1, 2)), ..at };

@@ -61,15 +61,18 @@ pub(crate) fn port(initiator: &str) -> Arc<NexusPorts> {
         initiator: InitiatorPort::Iscsi { name: initiator.into(), isid: [0x80, 0, 0, 1, 0, 0] },
         user: String::new(),
         target: "iqn.2026-11.org.example:disk".into(),
-        tag: 1,
-        ports: [1, 2].map(|group| TargetPort { protocol: TransportProtocol::Iscsi, group }).into(),
+        portal_group_tag: 1,
+        ports: [1, 2]
+            .map(|group| TargetPort { protocol: TransportProtocol::Iscsi, portal_group_tag: group })
+            .into(),
     })
 }
 
 /// The ports of an SRP initiator. Each of the groups 1 and 2 of the target has an iSCSI port and an SRP port.
 pub(crate) fn srp_port() -> Arc<NexusPorts> {
     let protocols = [TransportProtocol::Iscsi, TransportProtocol::Srp];
-    let ports = [1, 2].map(|group| protocols.map(|protocol| TargetPort { protocol, group }));
+    let ports =
+        [1, 2].map(|group| protocols.map(|protocol| TargetPort { protocol, portal_group_tag: group }));
     let initiator = InitiatorPort::Srp(PortId::new(1, 2));
     Arc::new(NexusPorts { initiator, ports: ports.concat().into(), ..(*port("")).clone() })
 }

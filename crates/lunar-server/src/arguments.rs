@@ -45,7 +45,7 @@ const DEFAULT_DISK_BYTES: u64 = 1 << 30;
 
 impl Arguments {
     /// The equivalent configuration. Creates the folder of the default disk.
-    pub fn config(&self, place: ServeContext<'_>) -> Result<Config, Vec<Diagnostic>> {
+    pub fn config(&self, context: ServeContext<'_>) -> Result<Config, Vec<Diagnostic>> {
         let mut problems = Vec::new();
         let mut note = |argument: &str, invalid: Diagnostic| {
             problems.push(Diagnostic { what: format!("{argument}: {}", invalid.what), ..invalid });
@@ -60,11 +60,11 @@ impl Arguments {
         let name = match &self.target {
             Some(name) => config::iscsi_name(name).unwrap_or_else(|invalid| {
                 note("--target", invalid.into());
-                lunar_proto::name::of_host(place.host)
+                lunar_proto::name::of_host(context.host)
             }),
-            None => lunar_proto::name::of_host(place.host),
+            None => lunar_proto::name::of_host(context.host),
         };
-        let luns = self.units(&name, size, place, &mut note);
+        let luns = self.units(&name, size, context, &mut note);
         if problems.is_empty() { Ok(assemble(name, luns, portals)) } else { Err(problems) }
     }
 
@@ -93,12 +93,12 @@ impl Arguments {
         &self,
         target: &str,
         size: Option<u64>,
-        place: ServeContext<'_>,
+        context: ServeContext<'_>,
         note: &mut impl FnMut(&str, Diagnostic),
     ) -> Vec<LunConfig> {
         if self.luns.is_empty() {
-            let path = place.state_dir.join("disk.img");
-            match create_folder(place.state_dir) {
+            let path = context.state_dir.join("disk.img");
+            match create_folder(context.state_dir) {
                 // An existing disk keeps its size, unless another one was requested.
                 Ok(()) if size.is_none() && path.metadata().is_ok_and(|found| found.len() > 0) => {
                     return vec![disk(target, path, None)];

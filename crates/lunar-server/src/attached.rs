@@ -184,7 +184,7 @@ pub struct Attached {
 }
 
 /// The lock of the folder. No other process reads or changes the folder while it is held.
-pub struct Look<'a> {
+pub struct LockedFolder<'a> {
     attached: &'a Attached,
     _lock: File,
 }
@@ -226,9 +226,12 @@ impl Attached {
     ///
     /// # Errors
     /// When the folder cannot be locked.
-    pub fn look(&self) -> Result<Look<'_>, Diagnostic> {
+    pub fn lock(&self) -> Result<LockedFolder<'_>, Diagnostic> {
         let path = self.folder.join("lock");
-        Ok(Look { attached: self, _lock: lock_file::wait(&path).map_err(|e| cannot("lock", &path, &e))? })
+        Ok(LockedFolder {
+            attached: self,
+            _lock: lock_file::wait(&path).map_err(|e| cannot("lock", &path, &e))?,
+        })
     }
 
     /// The state from the process of an attachment; None if it does not respond within `limit`, or within 5 s.
@@ -241,7 +244,7 @@ impl Attached {
     }
 }
 
-impl Look<'_> {
+impl LockedFolder<'_> {
     /// All records, by name. An unreadable record is left out and logged.
     ///
     /// # Errors
@@ -376,7 +379,7 @@ mod tests {
         let (new, other) = (attached.file("a", "new"), folder.0.join("other"));
         std::fs::write(&other, "kept").unwrap();
         std::os::unix::fs::symlink(&other, &new).unwrap();
-        attached.look().unwrap().write(&record("a")).unwrap();
+        attached.lock().unwrap().write(&record("a")).unwrap();
         assert_eq!(std::fs::read_to_string(&other).unwrap(), "kept");
         assert!(attached.file("a", "json").symlink_metadata().unwrap().is_file());
     }
@@ -385,16 +388,16 @@ mod tests {
     fn records_are_kept_and_cleared() {
         let folder = Folder::new("records");
         let attached = Attached::at(folder.0.clone()).unwrap();
-        let look = attached.look().unwrap();
+        let locked = attached.lock().unwrap();
         for name in ["b", "a"] {
-            look.write(&record(name)).unwrap();
+            locked.write(&record(name)).unwrap();
         }
         std::fs::write(attached.file("c", "json"), "{").unwrap();
         std::fs::write(attached.file("d", "json"), serde_json::to_string(&record("other")).unwrap()).unwrap();
-        assert_eq!(look.all().unwrap(), [record("a"), record("b")]);
-        assert_eq!(look.record("../a"), None);
-        look.clear("a");
-        assert_eq!(look.all().unwrap(), [record("b")]);
+        assert_eq!(locked.all().unwrap(), [record("a"), record("b")]);
+        assert_eq!(locked.record("../a"), None);
+        locked.clear("a");
+        assert_eq!(locked.all().unwrap(), [record("b")]);
     }
 
     #[test]
@@ -457,30 +460,30 @@ mod tests {
     fn running_process_holds_its_lock() {
         let folder = Folder::new("locks");
         let attached = Attached::at(folder.0.clone()).unwrap();
-        let look = attached.look().unwrap();
-        assert!(!look.is_alive("a"));
-        let alive = look.take("a").unwrap().expect("the lock is free");
-        assert!(look.is_alive("a"));
-        assert!(look.take("a").unwrap().is_none());
+        let locked = attached.lock().unwrap();
+        assert!(!locked.is_alive("a"));
+        let alive = locked.take("a").unwrap().expect("the lock is free");
+        assert!(locked.is_alive("a"));
+        assert!(locked.take("a").unwrap().is_none());
         drop(alive);
-        assert!(!look.is_alive("a"));
-        assert!(look.take("a").unwrap().is_some());
+        assert!(!locked.is_alive("a"));
+        assert!(locked.take("a").unwrap().is_some());
     }
 
     #[test]
-    fn one_looks_at_a_time() {
+    fn folder_lock_is_held_by_one_at_a_time() {
         let folder = Folder::new("one");
         let attached = Attached::at(folder.0.clone()).unwrap();
-        let look = attached.look().unwrap();
+        let locked = attached.lock().unwrap();
         let (other, done) = (attached.clone(), std::sync::atomic::AtomicBool::new(false));
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| {
-                let _look = other.look().unwrap();
+                let _locked = other.lock().unwrap();
                 assert!(done.load(std::sync::atomic::Ordering::SeqCst), "the lock was acquired too early");
             });
             std::thread::sleep(Duration::from_millis(50));
             done.store(true, std::sync::atomic::Ordering::SeqCst);
-            drop(look);
+            drop(locked);
             waits.join().unwrap();
         });
     }

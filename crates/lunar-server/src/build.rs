@@ -127,8 +127,8 @@ impl Units {
 /// reservations are kept here, and a new unit would lose them.
 fn is_led_to(open: &OpenUnit, routes: Option<&Routes>) -> bool {
     let is_device = matches!(open.medium.commands, Some((_, PassthroughMode::Shared)));
-    let place = open.lun.source.place().filter(|_| !is_device);
-    place.zip(routes).is_none_or(|(place, routes)| routes.leads_to(place))
+    let address = open.lun.source.lu_address().filter(|_| !is_device);
+    address.zip(routes).is_none_or(|(address, routes)| routes.leads_to(address))
 }
 
 /// All LUNs of a configuration, by name.

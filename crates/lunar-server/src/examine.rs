@@ -121,7 +121,7 @@ impl MediaCheck<'_> {
         // A file to create gets the configured size.
         let capacity = medium.size.or(spec.size).unwrap_or_default();
         self.note(name, past.shrunk(lun, capacity).iter().map(Diagnostic::line));
-        let facts = BackendInfo {
+        let info = BackendInfo {
             capacity,
             read_only: spec.read_only,
             unmap: true,
@@ -130,7 +130,7 @@ impl MediaCheck<'_> {
         };
         let blocks = past.blocks(lun, medium.block_size);
         let lun = &LunConfig { block_size: blocks.bytes(), ..lun.clone() };
-        let settings = settings(name, lun, facts, self.max_registrants)?;
+        let settings = settings(name, lun, info, self.max_registrants)?;
         self.note(name, blocks.note().into_iter().chain(notes_of_size(lun, capacity)));
         load(settings, &state_file).map(drop)
     }

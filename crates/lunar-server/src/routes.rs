@@ -121,22 +121,22 @@ fn twins(
     let mut twins = Vec::new();
     for (number, lun) in luns {
         let Some(found) = lun.found.as_ref().filter(|found| !found.designators.is_empty()) else { continue };
-        let place = format!("LUN {number} of {target}");
+        let address = format!("LUN {number} of {target}");
         let first = match disks.entry(found.designators.clone()) {
             Entry::Occupied(first) => first.into_mut(),
             Entry::Vacant(new) => {
-                new.insert((place, lun.is_block));
+                new.insert((address, lun.is_block));
                 continue;
             }
         };
         if first.1 || lun.is_block {
             twins.push(format!(
-                "{} and {place} are the same disk: a reservation on one does not apply to the other; hint: {}",
+                "{} and {address} are the same disk: a reservation on one does not apply to the other; hint: {}",
                 first.0, "set mode = \"passthrough\" for both"
             ));
         }
         if lun.is_block {
-            *first = (place, true);
+            *first = (address, true);
         }
     }
     twins
@@ -169,9 +169,9 @@ fn shared(router: &RouterConfig, luns: BTreeMap<u16, LunConfig>) -> BTreeMap<u16
 
 /// The smallest command window of the upstreams, so that no command of a host waits in the router.
 fn depth(luns: &BTreeMap<u16, LunConfig>, found: &Found) -> Option<u32> {
-    let places = luns.values().filter_map(|lun| lun.source.place());
-    let there = places.filter_map(|place| {
-        found.targets(&place.router, &place.upstream).iter().find(|there| there.name == place.target)
+    let places = luns.values().filter_map(|lun| lun.source.lu_address());
+    let there = places.filter_map(|address| {
+        found.targets(&address.router, &address.upstream).iter().find(|there| there.name == address.target)
     });
     there.map(|there| there.window).filter(|window| *window > 0).min()
 }
@@ -370,8 +370,8 @@ fn serial(found: &FoundLun) -> Option<String> {
 const MAX_SERIAL: usize = 200;
 
 /// The printable ASCII characters of a text from an upstream, cut to a length.
-fn text(text: &str, most: usize) -> String {
-    text.chars().filter(|c| matches!(c, ' '..='~')).take(most).collect()
+fn text(text: &str, max: usize) -> String {
+    text.chars().filter(|c| matches!(c, ' '..='~')).take(max).collect()
 }
 
 /// The upstreams of a configuration.
@@ -456,8 +456,8 @@ pub fn users(config: &Config) -> BTreeMap<(String, String), BTreeSet<String>> {
         }
     }
     for target in &config.targets {
-        for place in target.luns.values().filter_map(|lun| lun.source.place()) {
-            let key = (place.router.clone(), place.upstream.clone());
+        for address in target.luns.values().filter_map(|lun| lun.source.lu_address()) {
+            let key = (address.router.clone(), address.upstream.clone());
             users.entry(key).or_default().insert(target.name.clone());
         }
     }

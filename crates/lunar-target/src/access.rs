@@ -179,7 +179,7 @@ impl LoginContext {
         if target.offline {
             return Err(LoginError::NotServing);
         }
-        let redirect = target.redirects.iter().find(|r| r.portal_group == self.group);
+        let redirect = target.redirects.iter().find(|r| r.portal_group_tag == self.group);
         Ok(TargetInfo {
             alias: target.alias.clone(),
             authentication: authentication(

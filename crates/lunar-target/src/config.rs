@@ -232,7 +232,7 @@ pub struct TargetNode {
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoginRedirect {
     /// The portal group whose logins are redirected.
-    pub portal_group: u16,
+    pub portal_group_tag: u16,
     /// The new address: `host[:port]`.
     pub to: String,
     /// The redirect is permanent.

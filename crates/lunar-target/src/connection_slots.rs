@@ -54,7 +54,7 @@ pub struct ConnectionSlots {
 /// A connection before login. Dropping it signals that its slot was taken.
 pub struct PendingLogin {
     origin: SourcePrefix,
-    place: AdmissionSlot,
+    slot: AdmissionSlot,
     _holds: flume::Sender<()>,
 }
 
@@ -153,16 +153,16 @@ impl ConnectionSlots {
             self.end_login(victim);
         }
         let all = self.all.enter(origin, limits.connections.min(room));
-        let place = self.before_login.enter(origin, limits.connections_before_login);
+        let slot = self.before_login.enter(origin, limits.connections_before_login);
         self.serial += 1;
         let (holds, evicted) = flume::bounded(0);
-        self.pending_logins.insert(self.serial, PendingLogin { origin, place, _holds: holds });
+        self.pending_logins.insert(self.serial, PendingLogin { origin, slot, _holds: holds });
         Ok((all, LoginTicket { serial: self.serial, evicted }))
     }
 
     fn end_login(&mut self, serial: u64) -> Option<PendingLogin> {
         let login = self.pending_logins.remove(&serial)?;
-        self.before_login.leave(login.place);
+        self.before_login.leave(login.slot);
         Some(login)
     }
 
@@ -172,8 +172,8 @@ impl ConnectionSlots {
     }
 
     /// Releases the slots of a connection.
-    pub fn leave(&mut self, place: AdmissionSlot, ticket: Option<LoginTicket>) {
-        self.all.leave(place);
+    pub fn leave(&mut self, slot: AdmissionSlot, ticket: Option<LoginTicket>) {
+        self.all.leave(slot);
         ticket.map(|ticket| self.end_login(ticket.serial));
     }
 }

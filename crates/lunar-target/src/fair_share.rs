@@ -118,25 +118,25 @@ impl SlotTable {
         self.of.get(&(level, origin.groups()[level])).copied().unwrap_or_default()
     }
 
-    fn place(&self, origin: SourcePrefix, limit: usize) -> Option<AdmissionSlot> {
+    fn admission_slot(&self, origin: SourcePrefix, limit: usize) -> Option<AdmissionSlot> {
         let own = std::array::from_fn(|level| self.count(origin, level).own);
         AdmissionSlot::new(origin, limit, self.used, own)
     }
 
     /// Whether the limit and the share of this address allow one more entry.
     pub fn has_room(&self, origin: SourcePrefix, limit: usize) -> bool {
-        self.place(origin, limit).is_some()
+        self.admission_slot(origin, limit).is_some()
     }
 
     /// The largest prefixes, which yield to this address. They belong to the largest sites, if these would still have
     /// more entries than the site of this address with one more, or if that site has none. Otherwise they are
     /// prefixes of its own site, by the same rule.
     pub fn largest_before(&self, origin: SourcePrefix) -> Option<LargestPrefixes> {
-        let is_less = |own, most| own == 0 || own + 1 < most;
+        let is_less = |own, max| own == 0 || own + 1 < max;
         let sites = self.of.iter().filter(|((level, _), _)| *level == SITE);
-        let most = sites.map(|(_, count)| count.all).max()?;
-        if is_less(self.count(origin, SITE).all, most) {
-            return Some(LargestPrefixes::OfSites(most));
+        let max = sites.map(|(_, count)| count.all).max()?;
+        if is_less(self.count(origin, SITE).all, max) {
+            return Some(LargestPrefixes::OfSites(max));
         }
         let site = origin.groups()[SITE];
         let entries = self.largest_of(site);
@@ -154,8 +154,8 @@ impl SlotTable {
     pub fn is_of(&self, largest: LargestPrefixes, origin: SourcePrefix) -> bool {
         let (site, own) = (origin.groups()[SITE], self.count(origin, 0).all);
         match largest {
-            LargestPrefixes::OfSites(most) => {
-                self.count(origin, SITE).all == most && own == self.largest_of(site)
+            LargestPrefixes::OfSites(max) => {
+                self.count(origin, SITE).all == max && own == self.largest_of(site)
             }
             LargestPrefixes::OfSite(of, entries) => site == of && own == entries,
         }
@@ -163,23 +163,23 @@ impl SlotTable {
 
     /// Adds an entry. Beyond the limit it counts as an entry within the reserve.
     pub fn enter(&mut self, origin: SourcePrefix, limit: usize) -> AdmissionSlot {
-        let place = self.place(origin, limit).unwrap_or(AdmissionSlot { origin, is_reserved: true });
+        let slot = self.admission_slot(origin, limit).unwrap_or(AdmissionSlot { origin, is_reserved: true });
         self.used += 1;
         for key in origin.groups().into_iter().enumerate() {
             let count = self.of.entry(key).or_default();
             count.all += 1;
-            count.own += usize::from(place.counts_at(key.0));
+            count.own += usize::from(slot.counts_at(key.0));
         }
-        place
+        slot
     }
 
     /// Removes an entry.
-    pub fn leave(&mut self, place: AdmissionSlot) {
+    pub fn leave(&mut self, slot: AdmissionSlot) {
         self.used -= 1;
-        for key in place.origin.groups().into_iter().enumerate() {
+        for key in slot.origin.groups().into_iter().enumerate() {
             let Some(count) = self.of.get_mut(&key) else { continue };
             count.all -= 1;
-            count.own -= usize::from(place.counts_at(key.0));
+            count.own -= usize::from(slot.counts_at(key.0));
             if count.all == 0 {
                 self.of.remove(&key);
             }
@@ -324,7 +324,7 @@ mod tests {
         let mut table = SlotTable::default();
         let all: Vec<_> = (0..12).map(|_| table.enter(origin("192.0.2.1"), 16)).collect();
         assert!(!table.has_room(origin("192.0.2.1"), 16));
-        all.into_iter().for_each(|place| table.leave(place));
+        all.into_iter().for_each(|slot| table.leave(slot));
         assert!(table.used() == 0 && table.of.is_empty());
         assert_eq!(fill(&mut table, "192.0.2.2", 16), 12);
     }

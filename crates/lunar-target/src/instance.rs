@@ -90,8 +90,8 @@ impl InstanceSession {
         if instance.draining.load(Relaxed) {
             return Err(LoginError::NotServing);
         }
-        let most = instance.max_sessions.load(Relaxed);
-        let admitted = |active| (active < most).then_some(active + 1);
+        let max = instance.max_sessions.load(Relaxed);
+        let admitted = |active| (active < max).then_some(active + 1);
         let entered = instance.logins_active.fetch_update(SeqCst, SeqCst, admitted);
         entered.map_err(|_| LoginError::OutOfResources)?;
         instance.logins_accepted.fetch_add(1, Relaxed);

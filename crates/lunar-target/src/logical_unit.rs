@@ -56,7 +56,7 @@ impl LogicalUnit {
             lu.set_volatile();
         }
         let task_set = Arc::new(TaskSetLock::new(lu.clone()));
-        let logged_size = AtomicU64::new(backend.facts().capacity);
+        let logged_size = AtomicU64::new(backend.info().capacity);
         let (backend, passthrough, saved) = (RwLock::new(backend), None, Mutex::default());
         let (io_failures, save_failures, watch, has_shrunk) = Default::default();
         LogicalUnit {
@@ -192,12 +192,12 @@ impl LogicalUnit {
         self.backend().refresh();
         // Locked, so that a medium that is replaced meanwhile does not get the size of the old one.
         let backend = self.backend.read().unwrap_or_else(PoisonError::into_inner);
-        self.lu.resized(backend.facts().capacity) | self.has_shrunk.swap(false, Relaxed)
+        self.lu.resized(backend.info().capacity) | self.has_shrunk.swap(false, Relaxed)
     }
 
     /// Logs the size of the medium, and its previous size.
     pub(crate) fn log_size(&self, target: &str, lun: u16) {
-        let bytes = self.backend().facts().capacity;
+        let bytes = self.backend().info().capacity;
         let before = self.logged_size.swap(bytes, Relaxed);
         let what = format!("LUN {lun} of {target} changed its size to {bytes} bytes; it had {before}");
         match bytes < before {
@@ -213,7 +213,7 @@ impl LogicalUnit {
     pub(crate) fn ends_before(&self, offset: u64) -> bool {
         let is_new = self.refresh();
         self.has_shrunk.fetch_or(is_new, Relaxed);
-        is_new || offset >= self.backend().facts().capacity
+        is_new || offset >= self.backend().info().capacity
     }
 
     /// Runs `with`, and replaces the backend if it succeeds. The caller ensures that no command runs.
@@ -224,7 +224,7 @@ impl LogicalUnit {
     ) -> Result<(), InvalidDefinition> {
         let mut now = self.backend.write().unwrap_or_else(PoisonError::into_inner);
         with(&self.lu)?;
-        self.logged_size.store(backend.facts().capacity, Relaxed);
+        self.logged_size.store(backend.info().capacity, Relaxed);
         *now = backend;
         Ok(())
     }

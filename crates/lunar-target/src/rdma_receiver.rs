@@ -62,20 +62,20 @@ impl RdmaReceiver {
     ///
     /// # Errors
     /// The connection has failed, or the received data are invalid.
-    pub fn receive(&self, taker: &mut impl DeliveryHandler) -> io::Result<ReceiveStatus> {
-        if self.over.get() { Ok(ReceiveStatus::End) } else { self.take(taker) }
+    pub fn receive(&self, handler: &mut impl DeliveryHandler) -> io::Result<ReceiveStatus> {
+        if self.over.get() { Ok(ReceiveStatus::End) } else { self.take(handler) }
     }
 
     /// Passes all events that have arrived to the handler, unless receiving was stopped.
     ///
     /// # Errors
     /// The same as for [`RdmaReceiver::receive`].
-    pub fn receive_arrived(&self, taker: &mut impl DeliveryHandler) -> io::Result<ReceiveStatus> {
-        let most = self.taken() + MAX_EVENTS;
+    pub fn receive_arrived(&self, handler: &mut impl DeliveryHandler) -> io::Result<ReceiveStatus> {
+        let max = self.taken() + MAX_EVENTS;
         loop {
             let before = self.taken();
-            let received = self.receive(taker)?;
-            if received != ReceiveStatus::More || self.taken() == before || self.taken() >= most {
+            let received = self.receive(handler)?;
+            if received != ReceiveStatus::More || self.taken() == before || self.taken() >= max {
                 return Ok(received);
             }
         }
@@ -85,7 +85,7 @@ impl RdmaReceiver {
     ///
     /// # Errors
     /// The same as for [`RdmaReceiver::receive`].
-    pub fn take(&self, taker: &mut impl DeliveryHandler) -> io::Result<ReceiveStatus> {
+    pub fn take(&self, handler: &mut impl DeliveryHandler) -> io::Result<ReceiveStatus> {
         let mut events = self.events.take();
         if events.is_empty() {
             events.clear();
@@ -99,9 +99,9 @@ impl RdmaReceiver {
             let more = match std::mem::replace(event, EndpointEvent::End(None)) {
                 EndpointEvent::Message(range, _) => {
                     messages += 1;
-                    taker.take(RdmaDelivery::Message(&bytes[range]))
+                    handler.take(RdmaDelivery::Message(&bytes[range]))
                 }
-                EndpointEvent::Read(id, buf, Ok(())) => taker.take(RdmaDelivery::Read(id, buf)),
+                EndpointEvent::Read(id, buf, Ok(())) => handler.take(RdmaDelivery::Read(id, buf)),
                 EndpointEvent::Read(_, _, Err(e)) | EndpointEvent::End(Some(e)) => {
                     self.ended.set(true);
                     Err(e)
@@ -112,7 +112,7 @@ impl RdmaReceiver {
                 }
             };
             result = match more {
-                Ok(true) if taker.is_full() => Ok(ReceiveStatus::Full),
+                Ok(true) if handler.is_full() => Ok(ReceiveStatus::Full),
                 Ok(true) => continue,
                 Ok(false) => Ok(ReceiveStatus::End),
                 Err(e) => Err(e),

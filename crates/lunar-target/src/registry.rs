@@ -84,14 +84,14 @@ impl AbortScope {
 
 struct SessionEntry {
     key: SessionKey,
-    mailbox: flume::Sender<SessionMessage>,
+    sender: flume::Sender<SessionMessage>,
     info: Arc<SessionInfo>,
-    place: AdmissionSlot,
+    slot: AdmissionSlot,
 }
 
 impl SessionEntry {
     fn chosen((session_handle, entry): (&u16, &SessionEntry)) -> ChosenSession {
-        (*session_handle, entry.mailbox.clone(), entry.info.clone())
+        (*session_handle, entry.sender.clone(), entry.info.clone())
     }
 }
 
@@ -114,8 +114,8 @@ pub struct RegisterRequest {
     pub key: SessionKey,
     /// The earlier sessions that end first.
     pub replaces: Replaced,
-    /// The mailbox of the session.
-    pub mailbox: flume::Sender<SessionMessage>,
+    /// Sends messages to the session.
+    pub sender: flume::Sender<SessionMessage>,
     /// The facts that `lunar session` shows.
     pub info: Arc<SessionInfo>,
 }
@@ -194,8 +194,8 @@ fn request_end(chosen: Vec<ChosenSession>, reason: EndReason) -> EndingSessions 
     let (done, ended) = flume::bounded(0);
     // Either the message arrives, or the session is gone. An unread message is dropped with the last sender, so none
     // of our senders may outlive the wait.
-    let ask = |(session_handle, mailbox, info): ChosenSession| {
-        let _ = mailbox.send(SessionMessage::End { reason, done: done.clone() });
+    let ask = |(session_handle, sender, info): ChosenSession| {
+        let _ = sender.send(SessionMessage::End { reason, done: done.clone() });
         (session_handle, info)
     };
     EndingSessions { sessions: chosen.into_iter().map(ask).collect(), ended }
@@ -263,16 +263,16 @@ impl Registry {
             _ => return Err(LoginError::NoSuchSession),
         }
         // The limits are checked before a session ends for a login that they refuse.
-        let place = table.place(request, limits).ok_or(LoginError::OutOfResources)?;
+        let slot = table.admission_slot(request, limits).ok_or(LoginError::OutOfResources)?;
         let replaced: Vec<_> = replaced().map(SessionEntry::chosen).collect();
         if !replaced.is_empty() {
             return Ok(RegisterStep::ReplaceFirst(replaced));
         }
         let kept = kept.filter(|t| !table.sessions.contains_key(t));
         let session_handle = kept.or_else(|| table.free_handle()).ok_or(LoginError::OutOfResources)?;
-        let RegisterRequest { key, mailbox, info, .. } = request;
-        let (key, mailbox, info) = (key.clone(), mailbox.clone(), info.clone());
-        let entry = SessionEntry { key, mailbox, info, place };
+        let RegisterRequest { key, sender, info, .. } = request;
+        let (key, sender, info) = (key.clone(), sender.clone(), info.clone());
+        let entry = SessionEntry { key, sender, info, slot };
         table.sessions.insert(session_handle, entry);
         table.last = session_handle;
         Ok(RegisterStep::Registered(session_handle))
@@ -284,10 +284,10 @@ impl Registry {
         let others: Vec<_> = {
             let table = self.lock();
             let chosen = table.sessions.iter().filter(|(session_handle, _)| Some(**session_handle) != except);
-            chosen.map(|(_, entry)| entry.mailbox.clone()).collect()
+            chosen.map(|(_, entry)| entry.sender.clone()).collect()
         };
-        for mailbox in others {
-            let _ = mailbox.send(message(done.clone()));
+        for sender in others {
+            let _ = sender.send(message(done.clone()));
         }
         drop(done);
         let _ = ended.recv_async().await;
@@ -328,7 +328,7 @@ impl Registry {
     pub fn send_each(&self, message: impl Fn(&SessionInfo) -> Option<SessionMessage>) {
         for entry in self.lock().sessions.values() {
             if let Some(l) = message(&entry.info) {
-                let _ = entry.mailbox.send(l);
+                let _ = entry.sender.send(l);
             }
         }
     }
@@ -353,13 +353,13 @@ impl SessionTable {
 
     /// A slot for the session of a login, if the limits and the share of its address allow it. The sessions that it
     /// replaces do not count. Discovery sessions take no slots from normal ones.
-    fn place(&self, request: &RegisterRequest, limits: &TargetLimits) -> Option<AdmissionSlot> {
+    fn admission_slot(&self, request: &RegisterRequest, limits: &TargetLimits) -> Option<AdmissionSlot> {
         let info = &request.info;
         let origin = SourcePrefix::from(info.address.ip());
         let (mut used, mut of_groups, mut of_name) = (0, fair_share::GroupCounts::default(), 0);
         let stays = |e: &&SessionEntry| e.info.is_discovery() == info.is_discovery() && !request.replaces(e);
         for other in self.sessions.values().filter(stays) {
-            let counts = other.place.counts_for(origin);
+            let counts = other.slot.counts_for(origin);
             // Without CHAP any initiator can claim a name.
             let is_same = (&other.info.initiator, &other.info.user) == (&info.initiator, &info.user);
             used += 1;

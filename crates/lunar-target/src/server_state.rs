@@ -105,7 +105,7 @@ impl ServerState {
         protocols
             .into_iter()
             .filter(|(_, is_there)| *is_there)
-            .map(move |(protocol, _)| TargetPort { protocol, group })
+            .map(move |(protocol, _)| TargetPort { protocol, portal_group_tag: group })
     }
 
     /// Warns if the limit on connections exceeds the limit on open files.
@@ -149,7 +149,7 @@ pub struct BoundPortal {
 pub fn luns_update(config: &Arc<TargetConfig>, info: &SessionInfo) -> Option<SessionMessage> {
     let target = config.targets.get(info.target.as_ref()?);
     let login_context =
-        LoginContext { config: config.clone(), group: info.portal_group, peer: info.address.ip() };
+        LoginContext { config: config.clone(), group: info.portal_group_tag, peer: info.address.ip() };
     // A rule with CHAP accounts does not apply to a session that logged in without one of them.
     let may = |t: &&TargetNode| {
         login_context.authorize(Some(&t.name), &info.initiator, info.user.as_deref()).is_ok()

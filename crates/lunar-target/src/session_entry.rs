@@ -39,8 +39,8 @@ impl RegisteredSession {
         replaces: Replaced,
         mut count: ConnectionGuard,
     ) -> Result<RegisteredSession, LoginError> {
-        let (mailbox, messages) = flume::unbounded();
-        let request = RegisterRequest { key, replaces, mailbox, info: info.clone() };
+        let (sender, messages) = flume::unbounded();
+        let request = RegisterRequest { key, replaces, sender, info: info.clone() };
         let target = info.target.as_ref().and_then(|name| config.targets.get(name));
         let may_replace =
             |replaced: &[ChosenSession]| check_replacement(shared, target, replaced, &mut count);
@@ -50,15 +50,15 @@ impl RegisteredSession {
             return Err(LoginError::NotServing);
         }
         instance_session(target, &info)?;
-        let most = config.limits.commands_per_session;
-        let depth = target.and_then(|t| t.depth).map_or(most, |depth| depth.clamp(1, most));
+        let max = config.limits.commands_per_session;
+        let depth = target.and_then(|t| t.depth).map_or(max, |depth| depth.clamp(1, max));
         if !count.logged_in() {
             return Err(LoginError::OutOfResources);
         }
         let now = shared.config();
         if !Arc::ptr_eq(&now, config) {
             // The configuration was replaced before this session could get the message.
-            luns_update(&now, &info).into_iter().for_each(|message| drop(request.mailbox.send(message)));
+            luns_update(&now, &info).into_iter().for_each(|message| drop(request.sender.send(message)));
         }
         Ok(RegisteredSession { info, guard, depth, messages, count })
     }

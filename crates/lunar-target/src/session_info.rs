@@ -46,7 +46,7 @@ pub struct SessionInfo {
     /// Name of the target. None: unnamed discovery.
     pub target: Option<String>,
     /// Tag of the portal group, which is the port of the target.
-    pub portal_group: u16,
+    pub portal_group_tag: u16,
     /// The transport.
     pub transport: SessionTransport,
     /// The protocol, with the facts that only it has.
@@ -54,7 +54,7 @@ pub struct SessionInfo {
     /// The CHAP account.
     pub user: Option<String>,
     /// The time of its login.
-    pub since: Instant,
+    pub started_at: Instant,
     /// Counters of its commands and bytes.
     pub counters: SessionCounters,
     /// Its place in the SCSI routing instance of its target.
@@ -66,11 +66,11 @@ pub struct SessionInfo {
 }
 
 impl SessionInfo {
-    /// A session that begins now, without a CHAP account. `portal_group`: tag of the portal group.
+    /// A session that begins now, without a CHAP account. `portal_group_tag`: tag of the portal group.
     pub fn new(
         initiator: String,
         addresses: Addresses,
-        (target, portal_group): (Option<String>, u16),
+        (target, portal_group_tag): (Option<String>, u16),
         transport: SessionTransport,
         protocol: SessionProtocol,
     ) -> SessionInfo {
@@ -79,11 +79,11 @@ impl SessionInfo {
             address: addresses.peer,
             portal: addresses.local,
             target,
-            portal_group,
+            portal_group_tag,
             transport,
             protocol,
             user: None,
-            since: Instant::now(),
+            started_at: Instant::now(),
             counters: SessionCounters::default(),
             instance_session: OnceLock::new(),
             fence: Arc::default(),
@@ -93,7 +93,7 @@ impl SessionInfo {
 
     /// Whether the other session has the same ports. For SRP it is another channel between them.
     pub fn has_same_ports(&self, other: &SessionInfo) -> bool {
-        (&self.target, self.portal_group) == (&other.target, other.portal_group)
+        (&self.target, self.portal_group_tag) == (&other.target, other.portal_group_tag)
             && self.initiator_port() == other.initiator_port()
     }
 
@@ -118,7 +118,7 @@ pub struct SessionCounters {
     /// Bytes written.
     pub write_bytes: SessionCounter,
     /// Commands that did not end with GOOD.
-    pub failures: SessionCounter,
+    pub errors: SessionCounter,
 }
 
 /// A counter with one writer.

@@ -16,7 +16,7 @@ pub struct SessionKey {
     /// Name of the target. None: unnamed discovery.
     pub target: Option<String>,
     /// Tag of the portal group, which is the port of the target.
-    pub portal_group: u16,
+    pub portal_group_tag: u16,
     /// The portal, by which unnamed discovery sessions differ.
     pub portal: Option<SocketAddr>,
 }
@@ -28,7 +28,7 @@ impl SessionKey {
             initiator: info.initiator_port(),
             user: info.user.clone(),
             target: info.target.clone(),
-            portal_group: info.portal_group,
+            portal_group_tag: info.portal_group_tag,
             portal: info.target.is_none().then_some(portal),
         }
     }

@@ -34,9 +34,9 @@ use std::time::Duration;
 /// The task set lock of one logical unit.
 pub struct TaskSetLock {
     lu: Arc<Lu>,
-    /// The latest [`ExclusiveTurn`] and its phase in one word, so that a single exchange ends the turn of another
+    /// The latest [`ExclusiveTicket`] and its phase in one word, so that a single exchange ends the turn of another
     /// core.
-    turn: AtomicU64,
+    ticket: AtomicU64,
     opened: Event,
     /// Notified when no command runs alone anymore. HEAD OF QUEUE commands wait for it.
     vacated: Event,
@@ -62,7 +62,7 @@ fn pass_on(event: &Event, waited: bool) {
 
 /// Exclusive commands take turns to close the lock. Turns are numbered, so that they cannot be confused.
 #[derive(Clone, Copy)]
-struct ExclusiveTurn(u64);
+struct ExclusiveTicket(u64);
 
 /// Bits of the word that hold the phase of the turn.
 const PHASE: u64 = 3;
@@ -73,10 +73,10 @@ const WAITS: u64 = 1;
 /// The owner runs alone, or checks whether it can. No other core may end the turn.
 const OCCUPIED: u64 = 2;
 
-impl ExclusiveTurn {
+impl ExclusiveTicket {
     /// The turn after the one in this word.
-    fn after(word: u64) -> ExclusiveTurn {
-        ExclusiveTurn((word & !PHASE).wrapping_add(PHASE + 1))
+    fn after(word: u64) -> ExclusiveTicket {
+        ExclusiveTicket((word & !PHASE).wrapping_add(PHASE + 1))
     }
 
     /// The word of this turn in a phase.
@@ -137,14 +137,14 @@ pub async fn lock_all(mut wanted: Vec<(TaskSetHandle, LockMode)>) -> Vec<TaskSet
 pub struct SharedGuard(TaskSetHandle);
 
 /// Holds the lock alone, until dropped.
-pub struct ExclusiveGuard(TaskSetHandle, ExclusiveTurn);
+pub struct ExclusiveGuard(TaskSetHandle, ExclusiveTicket);
 
 impl TaskSetLock {
     /// The lock of this logical unit, which must have no other.
     pub fn new(lu: Arc<Lu>) -> TaskSetLock {
         TaskSetLock {
             lu,
-            turn: AtomicU64::new(OVER),
+            ticket: AtomicU64::new(OVER),
             opened: Event::new(),
             vacated: Event::new(),
             drained: Event::new(),
@@ -176,23 +176,23 @@ impl TaskSetLock {
     }
 
     fn is_in(&self, phase: u64) -> bool {
-        self.turn.load(SeqCst) & PHASE == phase
+        self.ticket.load(SeqCst) & PHASE == phase
     }
 
     /// Begins the next turn, as occupied, if the word has not changed.
-    fn begin_after(&self, word: u64) -> Option<ExclusiveTurn> {
-        let turn = ExclusiveTurn::after(word);
-        self.turn.compare_exchange(word, turn.at(OCCUPIED), SeqCst, SeqCst).ok().map(|_| turn)
+    fn begin_after(&self, word: u64) -> Option<ExclusiveTicket> {
+        let ticket = ExclusiveTicket::after(word);
+        self.ticket.compare_exchange(word, ticket.at(OCCUPIED), SeqCst, SeqCst).ok().map(|_| ticket)
     }
 
     /// Closes the lock, taking turns with other exclusive commands.
-    async fn close(&self) -> ExclusiveTurn {
+    async fn close(&self) -> ExclusiveTicket {
         loop {
-            let word = self.turn.load(SeqCst);
+            let word = self.ticket.load(SeqCst);
             if word & PHASE == OVER
-                && let Some(turn) = self.begin_after(word)
+                && let Some(ticket) = self.begin_after(word)
             {
-                return turn;
+                return ticket;
             }
             let opened = self.opened.listen();
             if !self.is_in(OVER) {
@@ -202,37 +202,37 @@ impl TaskSetLock {
     }
 
     /// Occupies a waiting turn. False: another core has ended it.
-    fn occupy(&self, turn: ExclusiveTurn) -> bool {
-        self.turn.compare_exchange(turn.at(WAITS), turn.at(OCCUPIED), SeqCst, SeqCst).is_ok()
+    fn occupy(&self, ticket: ExclusiveTicket) -> bool {
+        self.ticket.compare_exchange(ticket.at(WAITS), ticket.at(OCCUPIED), SeqCst, SeqCst).is_ok()
     }
 
     /// Returns a turn to waiting after the owner found that it could not run alone. Commands that saw the check may
     /// continue.
-    fn vacate(&self, turn: ExclusiveTurn) {
-        self.turn.store(turn.at(WAITS), SeqCst);
+    fn vacate(&self, ticket: ExclusiveTicket) {
+        self.ticket.store(ticket.at(WAITS), SeqCst);
         wake_next(&self.vacated);
     }
 
     /// Waits in an occupied turn until all running commands have ended. False: another core has ended the turn.
-    async fn drain(&self, turn: ExclusiveTurn) -> bool {
+    async fn drain(&self, ticket: ExclusiveTicket) -> bool {
         loop {
             if self.is_empty() {
                 return true;
             }
-            self.vacate(turn);
+            self.vacate(ticket);
             // Not occupied during the wait, because HEAD OF QUEUE commands would then wait too.
-            self.until_empty(turn).await;
-            if !self.occupy(turn) {
+            self.until_empty(ticket).await;
+            if !self.occupy(ticket) {
                 return false;
             }
         }
     }
 
     /// Waits until all running commands have ended, or another core has ended the turn.
-    async fn until_empty(&self, turn: ExclusiveTurn) {
+    async fn until_empty(&self, ticket: ExclusiveTicket) {
         loop {
             let drained = self.drained.listen();
-            if self.is_empty() || self.turn.load(SeqCst) != turn.at(WAITS) {
+            if self.is_empty() || self.ticket.load(SeqCst) != ticket.at(WAITS) {
                 return;
             }
             drained.await;
@@ -247,11 +247,11 @@ impl TaskSetLock {
     }
 
     /// Ends an occupied turn.
-    fn open(&self, turn: ExclusiveTurn) {
+    fn open(&self, ticket: ExclusiveTicket) {
         for part in self.lu.all_cores() {
             part.lock_word.fetch_and(!CLOSED, SeqCst);
         }
-        self.turn.store(turn.at(OVER), SeqCst);
+        self.ticket.store(ticket.at(OVER), SeqCst);
         wake_next(&self.vacated);
         wake_next(&self.opened);
     }
@@ -270,14 +270,14 @@ impl TaskSetLock {
 
     /// The word of a waiting turn whose owner could run alone.
     fn could_be_alone(&self) -> Option<u64> {
-        let word = self.turn.load(SeqCst);
+        let word = self.ticket.load(SeqCst);
         (word & PHASE == WAITS && self.is_empty()).then_some(word)
     }
 
     /// Ends the turn of a stalled core by taking a turn, so that only one of the two opens the lock.
     fn end_for_another(&self, word: u64) {
-        if let Some(turn) = self.begin_after(word) {
-            self.open(turn);
+        if let Some(ticket) = self.begin_after(word) {
+            self.open(ticket);
             self.drained.notify(usize::MAX);
         }
     }
@@ -351,11 +351,11 @@ impl TaskSetHandle {
     /// Closes the lock, taking turns with other exclusive commands, and waits until all running commands have ended.
     pub async fn lock_exclusive(&self) -> ExclusiveGuard {
         loop {
-            let turn = self.lock.close().await;
+            let ticket = self.lock.close().await;
             // Created before the wait, so that dropping this future opens the lock again.
-            let alone = ExclusiveGuard(self.clone(), turn);
+            let alone = ExclusiveGuard(self.clone(), ticket);
             self.lock.mark();
-            if self.lock.drain(turn).await {
+            if self.lock.drain(ticket).await {
                 return alone;
             }
         }
@@ -370,9 +370,9 @@ impl Drop for SharedGuard {
 
 impl Drop for ExclusiveGuard {
     fn drop(&mut self) {
-        let ExclusiveGuard(TaskSetHandle { lock, .. }, turn) = self;
-        if lock.turn.load(SeqCst) == turn.at(OCCUPIED) || lock.occupy(*turn) {
-            lock.open(*turn);
+        let ExclusiveGuard(TaskSetHandle { lock, .. }, ticket) = self;
+        if lock.ticket.load(SeqCst) == ticket.at(OCCUPIED) || lock.occupy(*ticket) {
+            lock.open(*ticket);
         }
     }
 }

@@ -77,7 +77,7 @@ fn row(router: &RouterConfig, target: &RouterTarget) -> [String; 5] {
 
 /// An upstream with its location.
 fn placed(router: &RouterConfig, name: &str) -> String {
-    router.upstreams.get(name).map_or(name.into(), |upstream| format!("{name}: {}", upstream.place()))
+    router.upstreams.get(name).map_or(name.into(), |upstream| format!("{name}: {}", upstream.location()))
 }
 
 /// Limit of listed LUNs per target.

@@ -73,8 +73,11 @@ pub fn none(portal: &Portal) -> Failure {
 
 /// A target without an address is at the portal of the request.
 fn entry(asked: &Portal, found: DiscoveredTarget) -> TargetEntry {
-    let mut portals: Vec<PortalEntry> =
-        found.addresses.into_iter().map(|p| PortalEntry { host: p.host, port: p.port, tag: p.tag }).collect();
+    let mut portals: Vec<PortalEntry> = found
+        .addresses
+        .into_iter()
+        .map(|p| PortalEntry { host: p.host, port: p.port, tag: p.portal_group_tag })
+        .collect();
     if portals.is_empty() {
         portals.push(PortalEntry { host: asked.host.clone(), port: asked.port, tag: None });
     }

@@ -148,16 +148,16 @@ async fn of_session(url: &Url, session: Session) -> Result<TargetEntry, Error> {
         Some(lun) => vec![lun],
         None => lunar_initiator::luns(&session).await?.into_iter().filter_map(decode).collect(),
     };
-    let facts = session.facts();
+    let info = session.info();
     let mut luns = Vec::new();
     for number in numbers {
-        luns.push(lun(&url.at(&facts.target, Some(number)), number, &session).await?);
+        luns.push(lun(&url.at(&info.target, Some(number)), number, &session).await?);
     }
     if let Err(e) = session.close().await {
-        tracing::info!("{}: logout failed: {e}", facts.target);
+        tracing::info!("{}: logout failed: {e}", info.target);
     }
-    let portal = facts.portal.to_string();
-    Ok(TargetEntry { target: facts.target, portal, luns, error: None, unreachable: Vec::new() })
+    let portal = info.portal.to_string();
+    Ok(TargetEntry { target: info.target, portal, luns, error: None, unreachable: Vec::new() })
 }
 
 /// Examines one logical unit. If the URL names it, it must exist.

@@ -46,7 +46,7 @@ impl OpenLun {
 
     /// Our initiator port, in the form of an iSCSI TransportID; over SRP its 32 hexadecimal digits.
     pub fn our_port(&self) -> String {
-        let (isid, options) = (self.session.facts().isid, self.session.options());
+        let (isid, options) = (self.session.info().isid, self.session.options());
         match options.transport {
             Transport::Srp => crate::hex::digits(&options.srp_port(isid).0),
             _ => format!("{},i,0x{}", options.initiator, crate::hex::digits(&isid)),

@@ -147,15 +147,15 @@ pub fn pr(args: Pr) -> Result<String, Failure> {
         ended
     });
     let mut results = results.map_err(|failure| with_url_hint(&whole, failure))?;
-    let facts = match results.len() {
+    let fields = match results.len() {
         1 => results.remove(0).1,
-        _ => results.into_iter().map(|(name, facts)| (name, Node::Map(facts))).collect(),
+        _ => results.into_iter().map(|(name, fields)| (name, Node::Map(fields))).collect(),
     };
-    Ok(if asked.json { json(&Node::Map(facts))? } else { tree::lines(&facts) })
+    Ok(if asked.json { json(&Node::Map(fields))? } else { tree::lines(&fields) })
 }
 
 /// Executes the actions in order, up to the first failure. Returns the results of those that read, by action.
-async fn perform(unit: &OpenLun, steps: Vec<PrStep>) -> Result<Vec<(String, pages::Facts)>, Failure> {
+async fn perform(unit: &OpenLun, steps: Vec<PrStep>) -> Result<Vec<(String, pages::Fields)>, Failure> {
     let mut results = Vec::new();
     for PrStep { action, order } in steps {
         match order {
@@ -230,7 +230,7 @@ async fn ask(unit: &OpenLun, number: u8) -> Result<Vec<u8>, Error> {
     unit.read(cdb::persistent_reserve_in(number, u16::MAX), u16::MAX.into()).await
 }
 
-async fn look(unit: &OpenLun, action: PrAction) -> Result<pages::Facts, Error> {
+async fn look(unit: &OpenLun, action: PrAction) -> Result<pages::Fields, Error> {
     Ok(match action {
         ReadKeys => pages::keys(&ask(unit, 0).await?),
         ReadReservation => pages::reservation(&ask(unit, 1).await?),

@@ -25,7 +25,7 @@ Received data goes to stdout: raw bytes, or a dump if stdout is a terminal. Stat
 stderr.";
 
 /// Limit of the data of a command, in bytes.
-const MOST: u64 = 32 << 20;
+const MAX: u64 = 32 << 20;
 
 /// Arguments of `lunar scsi`.
 #[derive(Args, Debug)]
@@ -39,7 +39,7 @@ pub struct Scsi {
     cdb: Vec<String>,
 
     /// Receive at most this many bytes of data
-    #[arg(long = "in", value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=MOST))]
+    #[arg(long = "in", value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=MAX))]
     take: Option<u64>,
 
     /// Send data from a file, from stdin (-), or from hexadecimal digits
@@ -103,7 +103,7 @@ struct ScsiCommand {
 }
 
 /// The response and the received data.
-struct ScsiReply {
+struct ScsiResponse {
     completion: Completion,
     expected: usize,
     data: Vec<u8>,
@@ -156,7 +156,7 @@ fn exit(status: u8) -> ExitCode {
     }
 }
 
-async fn send(order: ScsiCommand) -> Result<ScsiReply, Failure> {
+async fn send(order: ScsiCommand) -> Result<ScsiResponse, Failure> {
     let session = lunar_initiator::connect(&order.url).await?;
     let lun = encode(lunar_initiator::lun_of(&order.url, &session).await?);
     let direction = match (order.take, order.data.len()) {
@@ -176,7 +176,7 @@ async fn send(order: ScsiCommand) -> Result<ScsiReply, Failure> {
     let completion = result?;
     let came = if order.take == 0 { 0 } else { completion.transferred };
     let data = buf.map(|buf| buf[..came.min(buf.len())].to_vec()).unwrap_or_default();
-    Ok(ScsiReply { completion, expected, data })
+    Ok(ScsiResponse { completion, expected, data })
 }
 
 fn cdb(text: &str, raw: bool) -> Result<Vec<u8>, Failure> {
@@ -217,8 +217,8 @@ fn given(what: &str) -> Result<Vec<u8>, Failure> {
     };
     match bytes.len() as u64 {
         0 => Err(invalid("the data is empty".into(), "remove --out for a command without data")),
-        n if n > MOST => Err(invalid(
-            format!("{n} bytes of data exceed the limit of {MOST} bytes"),
+        n if n > MAX => Err(invalid(
+            format!("{n} bytes of data exceed the limit of {MAX} bytes"),
             "use several commands of at most 32 MiB each",
         )),
         _ => Ok(bytes),
@@ -229,13 +229,13 @@ fn given(what: &str) -> Result<Vec<u8>, Failure> {
 fn read(file: &str) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     match file {
-        "-" => io::stdin().lock().take(MOST + 1).read_to_end(&mut bytes)?,
-        _ => std::fs::File::open(file)?.take(MOST + 1).read_to_end(&mut bytes)?,
+        "-" => io::stdin().lock().take(MAX + 1).read_to_end(&mut bytes)?,
+        _ => std::fs::File::open(file)?.take(MAX + 1).read_to_end(&mut bytes)?,
     };
     Ok(bytes)
 }
 
-fn report(answer: &ScsiReply) -> ScsiReport {
+fn report(answer: &ScsiResponse) -> ScsiReport {
     let c = &answer.completion;
     let sense = |s: Sense| SenseReport {
         key: s.key,
@@ -260,7 +260,7 @@ fn report(answer: &ScsiReply) -> ScsiReport {
 }
 
 /// The text for stderr.
-fn words(answer: &ScsiReply) -> String {
+fn words(answer: &ScsiResponse) -> String {
     let report = report(answer);
     let mut text = format!("status: {} ({:02x}h)\n", report.status_name.unwrap_or("unknown"), report.status);
     if let Some(sense) = report.sense {
@@ -330,7 +330,7 @@ mod tests {
     fn status_sense_and_residual_are_shown() {
         let mut completion = Completion::default();
         (completion.status, completion.sense) = (2, Sense::cdb_field(2, 7).encode(false).into());
-        let text = words(&ScsiReply { completion, expected: 96, data: Vec::new() });
+        let text = words(&ScsiResponse { completion, expected: 96, data: Vec::new() });
         assert!(
             text.starts_with("status: CHECK CONDITION (02h)\nsense: illegal request (5/24/00)"),
             "{text}"
@@ -338,7 +338,7 @@ mod tests {
         assert!(text.ends_with("residual: 96 of 96 bytes were not transferred\n"), "{text}");
         let mut completion = Completion::default();
         (completion.transferred, completion.overflow) = (4, 92);
-        let text = words(&ScsiReply { completion, expected: 4, data: vec![0; 4] });
+        let text = words(&ScsiResponse { completion, expected: 4, data: vec![0; 4] });
         assert_eq!(text, "status: GOOD (00h)\noverflow: the logical unit transfers 92 more bytes\n");
     }
 }

@@ -131,7 +131,7 @@ fn session(tsih: u16, info: &SessionInfo) -> SessionReport {
         initiator_address: info.address.to_string(),
         target: info.target.clone(),
         portal: info.portal.to_string(),
-        portal_group: info.portal_group,
+        portal_group: info.portal_group_tag,
         isid: isid(info).iter().map(|byte| format!("{byte:02x}")).collect(),
         transport: transport(info).into(),
         provider: provider(info.transport).map(str::to_owned),
@@ -144,9 +144,9 @@ fn session(tsih: u16, info: &SessionInfo) -> SessionReport {
             writes: counters.writes.get(),
             read_bytes: counters.read_bytes.get(),
             write_bytes: counters.write_bytes.get(),
-            errors: counters.failures.get(),
+            errors: counters.errors.get(),
         },
-        connected_s: info.since.elapsed().as_secs(),
+        connected_s: info.started_at.elapsed().as_secs(),
     }
 }
 

@@ -32,8 +32,8 @@ impl Node {
     }
 
     /// Named values.
-    pub fn map<const N: usize>(facts: [(&str, Node); N]) -> Node {
-        Node::Map(facts.map(|(name, node)| (name.to_owned(), node)).into())
+    pub fn map<const N: usize>(fields: [(&str, Node); N]) -> Node {
+        Node::Map(fields.map(|(name, node)| (name.to_owned(), node)).into())
     }
 }
 
@@ -55,7 +55,7 @@ impl Serialize for Node {
                 map.end()
             }
             Node::List(list) => to.collect_seq(list),
-            Node::Map(facts) => to.collect_map(facts.iter().map(|(name, node)| (name, node))),
+            Node::Map(fields) => to.collect_map(fields.iter().map(|(name, node)| (name, node))),
         }
     }
 }
@@ -64,16 +64,16 @@ impl Serialize for Node {
 const TITLE: &str = "name";
 
 /// Lines for people: a paragraph for each group of values.
-pub fn lines(facts: &[(String, Node)]) -> String {
+pub fn lines(fields: &[(String, Node)]) -> String {
     let mut text = String::new();
-    put(&mut text, facts, 0);
+    put(&mut text, fields, 0);
     text
 }
 
-fn put(text: &mut String, facts: &[(String, Node)], depth: usize) {
-    let leaves = || facts.iter().filter(|(_, node)| one_line(node).is_some());
+fn put(text: &mut String, fields: &[(String, Node)], depth: usize) {
+    let leaves = || fields.iter().filter(|(_, node)| one_line(node).is_some());
     let width = leaves().map(|(name, _)| name.len()).max().unwrap_or(0);
-    for (name, node) in facts.iter().filter(|(name, _)| depth == 0 || name != TITLE) {
+    for (name, node) in fields.iter().filter(|(name, _)| depth == 0 || name != TITLE) {
         let pad = "  ".repeat(depth);
         let shown = name.replace('_', " ");
         match (one_line(node), node) {
@@ -93,8 +93,8 @@ fn put(text: &mut String, facts: &[(String, Node)], depth: usize) {
     }
 }
 
-fn title(name: &str, facts: &[(String, Node)]) -> String {
-    match facts.iter().find(|(name, _)| name == TITLE) {
+fn title(name: &str, fields: &[(String, Node)]) -> String {
+    match fields.iter().find(|(name, _)| name == TITLE) {
         Some((_, Node::Leaf(FieldValue::Text(title)))) => format!("{title} ({name})"),
         _ => name.to_owned(),
     }
@@ -108,7 +108,7 @@ fn one_line(node: &Node) -> Option<String> {
             let all: Vec<String> = list.iter().map(item).collect();
             Some(if all.is_empty() { "none".into() } else { all.join(", ") })
         }
-        Node::Map(facts) if facts.iter().all(|(name, _)| name == TITLE) => Some("no more details".into()),
+        Node::Map(fields) if fields.iter().all(|(name, _)| name == TITLE) => Some("no more details".into()),
         _ => None,
     }
 }
@@ -128,9 +128,9 @@ fn item(node: &Node) -> String {
     match node {
         Node::Leaf(value) => leaf(value),
         Node::List(list) => list.iter().map(item).collect::<Vec<_>>().join(", "),
-        Node::Map(facts) => {
+        Node::Map(fields) => {
             let fact = |(name, node): &(String, Node)| format!("{} {}", name.replace('_', " "), item(node));
-            facts.iter().map(fact).collect::<Vec<_>>().join(", ")
+            fields.iter().map(fact).collect::<Vec<_>>().join(", ")
         }
     }
 }
@@ -139,7 +139,7 @@ fn item(node: &Node) -> String {
 mod tests {
     use super::*;
 
-    fn facts() -> Vec<(String, Node)> {
+    fn fields() -> Vec<(String, Node)> {
         let port = Node::map([("number", Node::number(1u16)), ("is_ours", Node::flag(true))]);
         let page = Node::map([
             ("name", Node::text("block limits")),
@@ -148,20 +148,20 @@ mod tests {
             ("ports", Node::List(vec![port])),
             ("keys", Node::List(Vec::new())),
         ]);
-        let Node::Map(facts) = Node::map([("lun", Node::number(0u16)), ("0xb0", page)]) else { panic!() };
-        facts
+        let Node::Map(fields) = Node::map([("lun", Node::number(0u16)), ("0xb0", page)]) else { panic!() };
+        fields
     }
 
     #[test]
     fn people_get_lines() {
         let wanted = "lun  0\n\nblock limits (0xb0)\n  max blocks  8\n  kind        thin (2)\n  ports\n    \
                       number 1, is ours yes\n  keys        none\n";
-        assert_eq!(lines(&facts()), wanted);
+        assert_eq!(lines(&fields()), wanted);
     }
 
     #[test]
     fn programs_get_json_in_the_same_order() {
-        let json = serde_json::to_string(&Node::Map(facts())).unwrap();
+        let json = serde_json::to_string(&Node::Map(fields())).unwrap();
         assert_eq!(
             json,
             [

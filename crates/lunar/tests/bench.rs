@@ -177,14 +177,14 @@ fn existing_data_is_kept_and_errors_have_exit_statuses() {
 
 /// Waits until the child catches signals. An earlier signal would end it without output.
 fn wait_until_it_heeds(child: &Child) {
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let heeds = || {
         let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
         caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 2 != 0)
     };
     while !heeds() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "the child catches no signals");
+        assert!(started_at.elapsed() < Duration::from_secs(30), "the child catches no signals");
         sleep(Duration::from_millis(5));
     }
     sleep(Duration::from_millis(300));
@@ -220,10 +220,10 @@ fn second_signal_ends_it_at_once() {
     kill(&child, Signal::TERM);
     sleep(Duration::from_millis(300));
     assert!(child.try_wait().unwrap().is_none(), "the child still waits for its target");
-    let begun = Instant::now();
+    let started_at = Instant::now();
     kill(&child, Signal::TERM);
     assert_eq!(child.wait().unwrap().code(), Some(143));
-    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert!(started_at.elapsed() < Duration::from_secs(2), "{:?}", started_at.elapsed());
 }
 
 /// Runs in a shell with a file size limit of `kib` KiB, which stands for a full disk.

@@ -273,11 +273,11 @@ fn captive_command_decides_the_exit_status() {
 #[test]
 fn children_of_a_captive_command_end_with_it() {
     let folder = Folder::new("orphans");
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let command = "sleep 60 & echo begun; exit 5";
     let (status, out, _) = folder.run(&["serve", "null:1G", "--listen", "127.0.0.1:0", "--run", command]);
     assert_eq!((status, out.as_str()), (5, "begun\n"));
-    assert!(begun.elapsed() < Duration::from_secs(30), "the run waited for the child of the command");
+    assert!(started_at.elapsed() < Duration::from_secs(30), "the run waited for the child of the command");
 }
 
 #[test]

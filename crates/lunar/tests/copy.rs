@@ -119,12 +119,12 @@ fn signal(child: &Child, signal: Signal) {
 
 /// Waits for a condition; false if the child ends first.
 fn until(child: &mut Child, mut so: impl FnMut() -> bool) -> bool {
-    let begin = Instant::now();
+    let started_at = Instant::now();
     while !so() {
         if child.try_wait().unwrap().is_some() {
             return false;
         }
-        assert!(begin.elapsed() < Duration::from_secs(60), "the condition was not met in time");
+        assert!(started_at.elapsed() < Duration::from_secs(60), "the condition was not met in time");
         sleep(Duration::from_millis(1));
     }
     true
@@ -309,9 +309,9 @@ impl Stgt {
         let child = command.spawn().ok()?;
         let url = format!("iscsi://127.0.0.1:{port}/iqn.2026-11.org.example:t");
         let stgt = Stgt { child, control, socket, url };
-        let begin = Instant::now();
+        let started_at = Instant::now();
         while !stgt.did("target --op show") {
-            assert!(begin.elapsed() < Duration::from_secs(20), "tgtd does not answer");
+            assert!(started_at.elapsed() < Duration::from_secs(20), "tgtd does not answer");
             sleep(Duration::from_millis(20));
         }
         assert!(stgt.did("target --op new --tid 1 -T iqn.2026-11.org.example:t"));
@@ -526,10 +526,10 @@ fn killed_copy_resumes() {
         loop {
             let mut child = folder.copy(&format!("a b --resume --verify --json {STEPS}")).spawn().unwrap();
             let patience = Duration::from_millis(u64::from(moments.next().unwrap_or(255)) * (1 + attempts));
-            let begin = Instant::now();
+            let started_at = Instant::now();
             let ended = loop {
                 match child.try_wait().unwrap() {
-                    None if begin.elapsed() < patience => sleep(Duration::from_millis(1)),
+                    None if started_at.elapsed() < patience => sleep(Duration::from_millis(1)),
                     status => break status.is_some(),
                 }
             };

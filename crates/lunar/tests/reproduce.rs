@@ -271,9 +271,9 @@ fn running_in(folder: &Path) -> Vec<String> {
 fn second_signal_leaves_nothing_of_it_behind() {
     let folder = Folder::new("signals");
     let mut child = folder.start(&["stgt-iser-null-2008", "--against", "none"]);
-    let begun = Instant::now();
+    let started_at = Instant::now();
     while running_in(&folder.0).is_empty() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "no server runs");
+        assert!(started_at.elapsed() < Duration::from_secs(30), "no server runs");
         std::thread::sleep(Duration::from_millis(5));
     }
     for signal in [Signal::INT, Signal::TERM] {

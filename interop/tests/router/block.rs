@@ -16,7 +16,7 @@ const GET_LBA_STATUS: u8 = 0x12;
 /// LBPME and LBPRZ: the disk is thin, and unmapped blocks read as zeros.
 const THIN: u8 = 0xc0;
 /// Most descriptors in a response to GET LBA STATUS.
-const MOST: usize = 256;
+const MAX: usize = 256;
 /// POWER ON, RESET, OR BUS DEVICE RESET OCCURRED, whatever its qualifier.
 const RESET: u32 = 0x0629;
 
@@ -110,9 +110,9 @@ fn fragmented() -> Script {
     })
 }
 
-/// First block, number of blocks and state of the descriptors of GET LBA STATUS, with room for `most` of them.
-fn mapped(raw: &mut Raw, from: usize, most: usize) -> Vec<(u64, u32, u8)> {
-    let room = (8 + 16 * most) as u32;
+/// First block, number of blocks and state of the descriptors of GET LBA STATUS, with room for `max` of them.
+fn mapped(raw: &mut Raw, from: usize, max: usize) -> Vec<(u64, u32, u8)> {
+    let room = (8 + 16 * max) as u32;
     let mut cdb = [0; 16];
     (cdb[0], cdb[1]) = (SERVICE_ACTION_IN_16, GET_LBA_STATUS);
     cdb[2..10].copy_from_slice(&(from as u64).to_be_bytes());
@@ -134,16 +134,16 @@ fn one_lba_status_request_is_one_request_upstream() {
         |pdu: &&interop::Pdu| pdu.bhs[32] == SERVICE_ACTION_IN_16 && pdu.bhs[33] == GET_LBA_STATUS;
     let asked = || target.requests(op::SCSI).iter().filter(is_status).count();
     let every: Vec<_> = (0..BLOCKS as u64).map(|lba| (lba, 1, (lba % 2) as u8)).collect();
-    for most in [7, 64, MOST, 2 * MOST] {
+    for max in [7, 64, MAX, 2 * MAX] {
         let (before, mut found, mut questions) = (asked(), Vec::new(), 0);
         while found.len() < BLOCKS {
-            let more = mapped(&mut raw, found.len(), most);
-            assert!((1..=most).contains(&more.len()));
+            let more = mapped(&mut raw, found.len(), max);
+            assert!((1..=max).contains(&more.len()));
             found.extend(more);
             questions += 1;
         }
-        assert!(found == every, "{most} at a time: {found:?}");
-        assert_eq!((questions, asked() - before), (BLOCKS.div_ceil(most.min(MOST)), questions));
+        assert!(found == every, "{max} at a time: {found:?}");
+        assert_eq!((questions, asked() - before), (BLOCKS.div_ceil(max.min(MAX)), questions));
     }
 }
 

@@ -167,18 +167,18 @@ fn has_path_that_is_down(router: &Server) -> bool {
 
 /// Sends a READ; returns its sense and its duration.
 fn timed_read(raw: &mut Raw) -> (u32, Duration) {
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let command = raw.command(0, 0xc0, &interop::scsi::read10(0, 8), 4096);
     raw.send(&command);
     // It may take longer than other responses.
     let mut reply = None;
-    while begun.elapsed() < PATIENCE && reply.is_none() {
+    while started_at.elapsed() < PATIENCE && reply.is_none() {
         if let interop::Received::Pdu(pdu) = raw.get(PATIENCE) {
             reply = (pdu.tag() == command.tag()).then_some(pdu);
         }
     }
     let reply = reply.expect("an answer");
-    (interop::sense(reply.data.get(2..).unwrap_or_default()), begun.elapsed())
+    (interop::sense(reply.data.get(2..).unwrap_or_default()), started_at.elapsed())
 }
 
 /// The first response that is no unit attention.

@@ -130,7 +130,7 @@ fn target_comes_back_with_all_its_luns_or_later() {
     storages[1].kill9();
     router.restart();
     let refusal = || Login::new().target(T).try_on(router.portal()).err();
-    let begun = Instant::now();
+    let started_at = Instant::now();
     until("the first disk is found", || {
         router.said(&["router", "show", "r1"]).contains("1 LUN").then_some(())
     });
@@ -141,7 +141,7 @@ fn target_comes_back_with_all_its_luns_or_later() {
     router.restart();
     drop(session(router.portal(), T, &[0]));
     assert!(
-        begun.elapsed() > Duration::from_secs(5),
+        started_at.elapsed() > Duration::from_secs(5),
         "a missing disk delays the others only for a limited time"
     );
 }

@@ -102,10 +102,10 @@ fn reserve_6_reservation_ends_with_its_session() {
         if logs_out {
             assert_eq!(holder.logout(0, 0).bhs[2], 0);
         }
-        let begun = Instant::now();
+        let started_at = Instant::now();
         holder.cut();
         until("it is free", || (other.simple(0, &[0; 6]).status == 0).then_some(()));
-        assert!(begun.elapsed() < Duration::from_secs(1), "only after {:?}", begun.elapsed());
+        assert!(started_at.elapsed() < Duration::from_secs(1), "only after {:?}", started_at.elapsed());
     }
 }
 
@@ -277,9 +277,9 @@ fn forwarded_lun_reset_ends_hung_commands() {
     let command = raw.command(0, 0x80 | READ, &read10(0, 8), 4096);
     raw.send(&command);
     until("it hangs", || target.requests(op::SCSI).iter().any(|pdu| pdu.bhs[32] == 0x28).then_some(()));
-    let begun = Instant::now();
+    let started_at = Instant::now();
     assert_eq!(raw.manage(LUN_RESET, 0), 0);
-    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    assert!(started_at.elapsed() < Duration::from_secs(4), "{:?}", started_at.elapsed());
     assert!(functions(&target).contains(&LUN_RESET), "{:?}", functions(&target));
     raw.clear_attentions(0);
     raw.simple(0, &[0; 6]).good();

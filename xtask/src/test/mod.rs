@@ -108,9 +108,9 @@ pub fn run(options: &Options) -> Result<StepResult> {
 
 /// Runs a step; returns its result and duration in seconds.
 fn timed(step: &steps::Row) -> (StepReport, u64) {
-    let begin = Instant::now();
+    let started_at = Instant::now();
     let report = outcome((step.run)());
-    (report, begin.elapsed().as_secs())
+    (report, started_at.elapsed().as_secs())
 }
 
 /// A step that returns an error has failed.

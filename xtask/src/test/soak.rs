@@ -45,9 +45,9 @@ pub fn run(options: &Options) -> Result<StepResult> {
     for Row { name, what, run } in STEPS {
         if options.steps.is_empty() || options.steps.iter().any(|step| step == name) {
             println!("\n=== {name}: {what}");
-            let begin = Instant::now();
+            let started_at = Instant::now();
             let report = outcome(run(options.minutes));
-            sum.add(name, &report, begin.elapsed().as_secs());
+            sum.add(name, &report, started_at.elapsed().as_secs());
         }
     }
     Ok(sum.end())

@@ -11,7 +11,7 @@ const LIMITS: [(&str, usize); 2] = [("lunar-initiator", 2), ("lunar-target", 2)]
 /// Test modules import the code that they test.
 const TESTS: [&str; 2] = ["tests", "testing"];
 /// The maximum number of re-exports of a name.
-const MOST_HOPS: usize = 8;
+const MAX_HOPS: usize = 8;
 
 /// A module, or a name in one, as segments from the root of the crate.
 type ModulePath = Vec<String>;
@@ -30,10 +30,10 @@ type CrateModules = BTreeMap<ModulePath, ModuleImports>;
 
 /// Cycles longer than the limit of their crate.
 pub fn check(files: &[SourceFile]) -> Vec<TidyFinding> {
-    LIMITS.iter().flat_map(|(name, most)| check_crate(files, name, *most)).collect()
+    LIMITS.iter().flat_map(|(name, max)| check_crate(files, name, *max)).collect()
 }
 
-fn check_crate(files: &[SourceFile], name: &str, most: usize) -> Vec<TidyFinding> {
+fn check_crate(files: &[SourceFile], name: &str, max: usize) -> Vec<TidyFinding> {
     let modules = modules(files, &format!("crates/{name}/src/"));
     let imports = imports(&modules);
     let remedy = "move what they share to a file below them";
@@ -42,7 +42,7 @@ fn check_crate(files: &[SourceFile], name: &str, most: usize) -> Vec<TidyFinding
         let what = format!("{} files import each other: {}", files.len(), files.join(", "));
         TidyFinding::new(files[0], 1, what, remedy)
     };
-    cycles(&imports).iter().filter(|cycle| cycle.len() > most).map(finding).collect()
+    cycles(&imports).iter().filter(|cycle| cycle.len() > max).map(finding).collect()
 }
 
 fn modules(files: &[SourceFile], root: &str) -> CrateModules {
@@ -173,7 +173,7 @@ fn absolute(module: &[String], path: &[String], known: &BTreeSet<ModulePath>) ->
 /// The modules that each module imports.
 fn imports(modules: &CrateModules) -> BTreeMap<&ModulePath, BTreeSet<&ModulePath>> {
     let of = |(path, module): (_, &ModuleImports)| {
-        let targets = module.uses.iter().filter_map(|used| home(modules, used, MOST_HOPS));
+        let targets = module.uses.iter().filter_map(|used| home(modules, used, MAX_HOPS));
         (path, targets.filter(|target| *target != path).collect())
     };
     modules.iter().map(of).collect()
@@ -226,12 +226,12 @@ fn reach<'a>(
 mod tests {
     use super::*;
 
-    fn found(files: &[(&str, &str)], most: usize) -> Vec<String> {
+    fn found(files: &[(&str, &str)], max: usize) -> Vec<String> {
         let file = |(path, text): &(&str, &str)| {
             crate::tidy::project::file(&format!("crates/lunar-initiator/src/{path}"), text)
         };
         let files: Vec<SourceFile> = files.iter().map(file).collect();
-        check_crate(&files, "lunar-initiator", most).into_iter().map(|finding| finding.what).collect()
+        check_crate(&files, "lunar-initiator", max).into_iter().map(|finding| finding.what).collect()
     }
 
     #[test]

@@ -269,7 +269,7 @@ fn one_row(
                 ("bs", block.to_string()),
             ];
             let label = format!("{block} {name} {}", n + 1);
-            output.keep(tool_output::run(label, &words, opened.facts(), outcome));
+            output.keep(tool_output::run(label, &words, opened.measured_targets(), outcome));
         }
     }
     Ok(row)

@@ -72,9 +72,9 @@ impl Database {
 }
 
 impl Backend for Database {
-    fn facts(&self) -> BackendInfo {
-        let facts = self.files_of_db[0].disk.facts();
-        BackendInfo { capacity: self.habit.size * self.files_of_db.len() as u64, ..facts }
+    fn info(&self) -> BackendInfo {
+        let info = self.files_of_db[0].disk.info();
+        BackendInfo { capacity: self.habit.size * self.files_of_db.len() as u64, ..info }
     }
 
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
@@ -127,7 +127,7 @@ mod tests {
         let habit =
             AccessProfile { size: 500_000, window: 65536, outside: 10, fsync_every: 10, granule: 512 };
         let base = Database::new(vec![part(0), part(500_224)], habit);
-        assert_eq!(base.facts().capacity, 1_000_000);
+        assert_eq!(base.info().capacity, 1_000_000);
         run_on_core(move || async move {
             for n in 0..200u64 {
                 let offset = n * 4999 / 512 * 512;

@@ -220,7 +220,7 @@ fn io_trash(places: &[String]) -> Option<Result<DbMixSettings, Error>> {
         let hint = "arguments 10 and 11 are percentages of writes and reads, argument 6 is the percentage outside the window";
         return Some(Err(refused(
             format!(
-                "percentages out of range: writes {writes} and reads {reads} (their sum must be 100), outside the window {outside} (at most 100)"
+                "invalid percentages: writes {writes} and reads {reads} must add up to 100; outside the window {outside} must not exceed 100"
             ),
             hint,
         )));
@@ -319,7 +319,12 @@ fn fill(settings: &DbMixSettings, opened: &OpenTargets, output: &mut ToolOutput)
     let outcome = opened.run(&job, &output.handle)?;
     let (seconds, why) = (outcome.elapsed_s, outcome.ended_early.clone());
     output.line(format!("{} files of {size} bytes written in {}", settings.files, clock::span(seconds)))?;
-    output.keep(tool_output::run("files written".into(), &settings.words(), opened.facts(), outcome));
+    output.keep(tool_output::run(
+        "files written".into(),
+        &settings.words(),
+        opened.measured_targets(),
+        outcome,
+    ));
     if let Some(why) = &why {
         output.remark(format!("the run ended early: {why}"))?;
     }
@@ -356,7 +361,7 @@ fn measure(
     opened: &mut OpenTargets,
     output: &mut ToolOutput,
 ) -> Result<(), Error> {
-    let facts = opened.facts();
+    let measured = opened.measured_targets();
     opened.replace_by_shared(settings.threads as usize, |disks| Arc::new(base_of(settings, &disks)));
     let outcome = opened.run(&settings.job(args.seed), &output.handle)?;
     for line in lines(&outcome) {
@@ -365,7 +370,7 @@ fn measure(
     if let Some(why) = &outcome.ended_early {
         output.remark(format!("the run ended early: {why}"))?;
     }
-    output.keep(tool_output::run("operations".into(), &settings.words(), facts, outcome));
+    output.keep(tool_output::run("operations".into(), &settings.words(), measured, outcome));
     Ok(())
 }
 

@@ -315,7 +315,7 @@ fn kept(
         _ => "copy",
     };
     let label = format!("{name} bs={}", shorten(bs));
-    tool_output::run(label, &settings.words(pair, bs), route.facts(), outcome.clone())
+    tool_output::run(label, &settings.words(pair, bs), route.measured_targets(), outcome.clone())
 }
 
 /// `64k` instead of 65536.

@@ -50,7 +50,7 @@ struct TestedDevice<'a> {
     /// Ends this device; the handle of all devices ends it, too.
     handle: RunHandle,
     all: RunHandle,
-    begun: Instant,
+    started_at: Instant,
 }
 
 /// Runs disktest.
@@ -82,8 +82,8 @@ pub fn run(args: &Args, context: RunContext) -> Result<Document, Error> {
             let (area, failed, is_one) = (areas[index], failed[index].clone(), all_opened.len() == 1);
             scope.spawn(move || {
                 let head = head(args, &plan.targets[index], is_one);
-                let (handle, begun) = (all.child(), Instant::now());
-                TestedDevice { args, plan, opened, head, area, failed, news, handle, all, begun }.test()
+                let (handle, started_at) = (all.child(), Instant::now());
+                TestedDevice { args, plan, opened, head, area, failed, news, handle, all, started_at }.test()
             });
         }
         drop(news);
@@ -215,7 +215,7 @@ impl TestedDevice<'_> {
         let mut spent = (0.0, 0.0);
         let why = self.passes(&mut spent);
         let (share, directions) = (self.handle.counts(), directions(&self.plan.phases));
-        let overall_s = self.begun.elapsed().as_secs_f64();
+        let overall_s = self.started_at.elapsed().as_secs_f64();
         let total =
             PassStats { share, read_s: spent.0, write_s: spent.1, overall_s, directions, is_total: true };
         self.stat(total);
@@ -233,7 +233,7 @@ impl TestedDevice<'_> {
         let cycles = self.plan.cycles;
         for pass in 1..=cycles.unwrap_or(u64::MAX) {
             for phase in &self.plan.phases {
-                let left = self.plan.time.map(|time| time.saturating_sub(self.begun.elapsed()));
+                let left = self.plan.time.map(|time| time.saturating_sub(self.started_at.elapsed()));
                 if left == Some(Duration::ZERO) || self.all.is_ended() {
                     return Ok(());
                 }
@@ -283,7 +283,7 @@ impl TestedDevice<'_> {
         let ended = (outcome.elapsed_s, outcome.ended_early.clone());
         let label = format!("{} {} {pass}", self.head.device, phase.name.unwrap_or("pass"));
         let words = [("tool", "disktest".to_owned()), ("options", option_words(self.args).join(" "))];
-        let run = tool_output::run(label, &words, self.opened.facts(), outcome);
+        let run = tool_output::run(label, &words, self.opened.measured_targets(), outcome);
         _ = self.news.send(DeviceEvent::Run(Box::new(run)));
         Ok(ended)
     }
@@ -310,11 +310,11 @@ impl TestedDevice<'_> {
                 }
                 self.print_failures();
                 // The pass starts when its buffers are allocated.
-                let begun = self.handle.measurement_begin().filter(|begun| *begun >= start);
-                let passed = begun.map(|begun| begun.elapsed()).unwrap_or_default();
+                let started_at = self.handle.measured_from().filter(|started_at| *started_at >= start);
+                let passed = started_at.map(|started_at| started_at.elapsed()).unwrap_or_default();
                 if let Some(due) = self.plan.heartbeat.and_then(|every| due_heartbeat(passed, every, printed))
                 {
-                    self.heartbeat(before, begun, phase);
+                    self.heartbeat(before, started_at, phase);
                     printed = due;
                 }
             }
@@ -336,9 +336,11 @@ impl TestedDevice<'_> {
     }
 
     /// Counts are updated a few times per second; rates use the time of the last update.
-    fn heartbeat(&self, before: IoCounts, begun: Option<Instant>, phase: &TestPhase) {
+    fn heartbeat(&self, before: IoCounts, started_at: Option<Instant>, phase: &TestPhase) {
         let (updated, share) = self.handle.counts_at_update();
-        let passed = updated.zip(begun).map(|(updated, begun)| updated.saturating_duration_since(begun));
+        let passed = updated
+            .zip(started_at)
+            .map(|(updated, started_at)| updated.saturating_duration_since(started_at));
         self.stat_of_pass(since(share, before), passed.unwrap_or_default().as_secs_f64(), phase);
     }
 

@@ -113,7 +113,7 @@ fn interleaved_passes_stay_within_the_threads() {
         let disk = served(probe.clone());
         let line = format!("-B 4k -p l -r -w -K {threads} -L 100 --destroy {}", disk.url);
         disktest(&line).expect("the tool runs");
-        assert_eq!(probe.most_at_once(), threads, "{line}");
+        assert_eq!(probe.max_in_flight(), threads, "{line}");
         let places = |all: Vec<(u64, usize)>| all.into_iter().map(|io| io.0).max();
         assert_eq!((places(probe.writes()), probe.writes().len()), (Some(49 * 4096), 50));
     }

@@ -120,8 +120,8 @@ fn whole(completion: &Completion, len: usize) -> io::Result<()> {
 }
 
 impl Backend for CdbDisk {
-    fn facts(&self) -> BackendInfo {
-        self.lun.facts()
+    fn info(&self) -> BackendInfo {
+        self.lun.info()
     }
 
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {

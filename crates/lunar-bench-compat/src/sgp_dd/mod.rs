@@ -264,7 +264,7 @@ fn copy(
         (_, None) => "read",
         (_, Some(_)) => "copy",
     };
-    output.keep(tool_output::run(label.into(), &words, route.facts(), outcome));
+    output.keep(tool_output::run(label.into(), &words, route.measured_targets(), outcome));
     Ok(output.finish())
 }
 

@@ -132,7 +132,7 @@ fn threads_are_commands_in_flight() {
     let disk = served(probe.clone());
     for threads in [1, 6] {
         sgp_dd(&format!("if={} of=. bpt=8 thr={threads}", disk.url)).expect("a read");
-        assert_eq!(probe.most_at_once(), threads);
+        assert_eq!(probe.max_in_flight(), threads);
     }
 }
 

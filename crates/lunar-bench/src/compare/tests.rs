@@ -97,7 +97,7 @@ fn alive(seconds: u64) -> JobRun {
     for n in 1..=seconds * 10 {
         let (due, done) =
             (begin + Duration::from_millis(n * 100 - 5), begin + Duration::from_millis(n * 100));
-        record.add(true, 4096, CommandTimes { due, begun: due, done });
+        record.add(true, 4096, CommandTimes { due, started_at: due, done });
     }
     let mut run = read(1e8, 0.0);
     run.outcome.read = record.totals().0;
@@ -116,7 +116,7 @@ fn mixed(factor: f64) -> JobRun {
         let (is_read, noise) = (lot % 10 < 7, 1.0 + (lot % 97) as f64 / 5000.0);
         let took = Duration::from_secs_f64(if is_read { 1e-4 } else { 1e-3 } * noise * factor);
         let done = begin + Duration::from_millis(n * 100);
-        record.add(is_read, 4096, CommandTimes { due: done - took, begun: done - took, done });
+        record.add(is_read, 4096, CommandTimes { due: done - took, started_at: done - took, done });
     }
     let (mut run, totals) = (read(1e8, 0.0), record.totals());
     (run.outcome.read, run.outcome.write) = totals;

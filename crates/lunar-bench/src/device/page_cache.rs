@@ -123,7 +123,7 @@ impl PageCacheDisk {
 
     /// Requests what follows the last requested piece, or what starts at `at`.
     fn read_ahead(&self, state: &mut State, at: u64) {
-        let capacity = self.disk.facts().capacity;
+        let capacity = self.disk.info().capacity;
         let behind = state.current.as_ref().map_or(at, |(offset, buf)| offset + buf.len() as u64);
         let mut next = state.ahead.back().map_or(behind, |piece| piece.offset + piece.len as u64);
         while state.ahead.len() < MAX_IN_FLIGHT && next < capacity {
@@ -212,8 +212,8 @@ impl PageCacheDisk {
 }
 
 impl Backend for PageCacheDisk {
-    fn facts(&self) -> BackendInfo {
-        self.disk.facts()
+    fn info(&self) -> BackendInfo {
+        self.disk.info()
     }
 
     fn read(&self, offset: u64, mut buf: Buf) -> LocalBoxFuture<'_, BufResult> {
@@ -288,7 +288,7 @@ mod tests {
         });
         let reads = requested.reads();
         assert!(reads[..6].iter().all(|read| read.1 == PIECE), "{reads:?}");
-        assert!(requested.most_at_once() >= MAX_IN_FLIGHT, "{}", requested.most_at_once());
+        assert!(requested.max_in_flight() >= MAX_IN_FLIGHT, "{}", requested.max_in_flight());
     }
 
     #[test]
@@ -328,7 +328,7 @@ mod tests {
         assert_eq!(requested.flushes(), 1);
         let writes = requested.writes();
         assert_eq!((writes.len(), writes[0]), (7, (0, PIECE)), "{writes:?}");
-        assert!(requested.most_at_once() >= MAX_IN_FLIGHT);
+        assert!(requested.max_in_flight() >= MAX_IN_FLIGHT);
     }
 
     #[test]

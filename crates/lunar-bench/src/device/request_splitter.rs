@@ -107,8 +107,8 @@ impl RequestSplitter {
 }
 
 impl Backend for RequestSplitter {
-    fn facts(&self) -> BackendInfo {
-        self.disk.facts()
+    fn info(&self) -> BackendInfo {
+        self.disk.info()
     }
 
     fn read(&self, offset: u64, mut buf: Buf) -> LocalBoxFuture<'_, BufResult> {
@@ -169,7 +169,7 @@ mod tests {
             let at = |n: u64| (4096 + n * piece, PIECE);
             assert_eq!(writes, [at(0), at(1), at(2), at(3), (4096 + 4 * piece, 4096)]);
             assert_eq!(probe.reads().len(), 3);
-            assert_eq!(probe.most_at_once(), 5);
+            assert_eq!(probe.max_in_flight(), 5);
         }
     }
 

@@ -78,7 +78,8 @@ fn check_amount(job: &Job, opened: &OpenTargets) -> Result<(), Error> {
 /// The note that targets of different sizes are used up to the smallest one.
 fn part_that_is_used(opened: &OpenTargets, job: &Job) -> Option<String> {
     let least = opened.capacity();
-    let is_less = job.span.is_none() && opened.facts().iter().any(|target| target.capacity > least);
+    let is_less =
+        job.span.is_none() && opened.measured_targets().iter().any(|target| target.capacity > least);
     is_less.then(|| {
         format!("the targets differ in size: the job uses {least} bytes of each, the size of the smallest")
     })
@@ -110,10 +111,10 @@ pub fn one(opened: &OpenTargets, job: &Job, handle: &RunHandle) -> Result<JobRun
 
 /// A run with a label that describes the job.
 pub fn labelled_run(opened: &OpenTargets, job: &Job, outcome: JobOutcome) -> JobRun {
-    let sessions = opened.sessions() / opened.facts().len().max(1);
+    let sessions = opened.sessions() / opened.measured_targets().len().max(1);
     let label = title(job, sessions as u32);
     let options = [args::job_words(job, sessions), args::option_words(&opened.options)].concat();
-    JobRun { label, job: options, targets: opened.facts(), outcome }
+    JobRun { label, job: options, targets: opened.measured_targets(), outcome }
 }
 
 fn title(job: &Job, sessions: u32) -> String {

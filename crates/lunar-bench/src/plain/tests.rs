@@ -332,9 +332,9 @@ fn nbd_url_is_measured() {
     let url = server.addresses()[0].url("disk");
     let line = format!("randrw {url} --amount 1m --depth 4 --sessions 2 --verify");
     let document = run(&args(&line), &RunHandle::default()).expect("a document");
-    let (first, facts) = (&document.runs[0], &document.runs[0].targets[0]);
+    let (first, measured) = (&document.runs[0], &document.runs[0].targets[0]);
     assert_eq!((document.ended_early(), first.outcome.bytes()), (None, 1 << 20));
-    assert_eq!((facts.name.as_str(), facts.capacity, facts.sessions), (url.as_str(), 8 << 20, 2));
+    assert_eq!((measured.name.as_str(), measured.capacity, measured.sessions), (url.as_str(), 8 << 20, 2));
     assert!(document.notes.iter().any(|note| note.starts_with("verified: ")), "{:?}", document.notes);
     let gone = args(&format!("read {url}-that-is-not-there")).clone();
     assert_eq!(run(&gone, &RunHandle::default()).unwrap_err().kind, ErrorKind::Medium(ErrorCode::NotFound));

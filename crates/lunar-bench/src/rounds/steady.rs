@@ -100,7 +100,7 @@ impl fmt::Display for SteadyState {
     }
 }
 
-/// Runs a job in rounds until the last five are steady, at most `most` times, with different random offsets in
+/// Runs a job in rounds until the last five are steady, at most `max` times, with different random offsets in
 /// each round. A round that failed or was ended early is the last one, and does not count.
 ///
 /// # Errors
@@ -109,12 +109,12 @@ pub fn until_steady(
     opened: &OpenTargets,
     job: &Job,
     figure: SteadyMetric,
-    most: usize,
+    max: usize,
     handle: &RunHandle,
 ) -> Result<(Vec<JobRun>, SteadyState), Error> {
     opened.check(job)?;
     let (mut runs, mut figures, mut window) = (Vec::new(), Vec::new(), None::<SteadyWindow>);
-    for round in 1..=most {
+    for round in 1..=max {
         let (run, is_whole) = next(opened, &job.round(round - 1), handle, &format!("round {round}"));
         let figure = figure.of(&run.outcome);
         runs.push(run);

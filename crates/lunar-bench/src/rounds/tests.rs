@@ -33,8 +33,8 @@ fn short() -> Job {
 
 #[test]
 fn rounds_end_at_steady_state_or_limit() {
-    let run = |most| {
-        until_steady(&opened(), &short(), SteadyMetric::Iops, most, &RunHandle::default()).expect("runs")
+    let run = |max| {
+        until_steady(&opened(), &short(), SteadyMetric::Iops, max, &RunHandle::default()).expect("runs")
     };
     let (runs, steady) = run(3);
     assert_eq!((runs.len(), steady.rounds, steady.is_steady, &steady.window), (3, 3, false, &None));
@@ -148,8 +148,8 @@ fn taking(ms: fn(u64) -> u64) -> OpenTargets {
 fn bandwidth_and_latency_that_drift_are_not_steady() {
     let four = Job { time: None, amount: Some(4 * 4096), ..Job::default() };
     for figure in [SteadyMetric::Bw, SteadyMetric::Lat] {
-        let run = |opened: OpenTargets, most| {
-            until_steady(&opened, &four, figure, most, &RunHandle::default()).expect("runs")
+        let run = |opened: OpenTargets, max| {
+            until_steady(&opened, &four, figure, max, &RunHandle::default()).expect("runs")
         };
         let (runs, steady) = run(taking(|_| 50), 25);
         assert!(runs.len() >= 5 && steady.is_steady, "{figure:?}: {steady}");

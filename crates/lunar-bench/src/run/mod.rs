@@ -25,7 +25,7 @@ struct JobClock {
     /// The first commands may start.
     start: Instant,
     /// Commands that end from here on are counted.
-    begin: Instant,
+    measured_from: Instant,
     /// Commands that end later count only in the latency distribution.
     deadline: Option<Instant>,
 }
@@ -48,8 +48,8 @@ struct SessionContext {
 impl JobClock {
     fn now(job: &Job) -> JobClock {
         let start = Instant::now();
-        let begin = start + job.ramp;
-        JobClock { start, begin, deadline: job.time.map(|time| begin + time) }
+        let measured_from = start + job.ramp;
+        JobClock { start, measured_from, deadline: job.time.map(|time| measured_from + time) }
     }
 }
 
@@ -106,7 +106,7 @@ impl OpenTargets {
         // Everything slow happens before the clock starts.
         let waiting: Vec<Sender<JobClock>> = prepared.iter().collect();
         let clock = JobClock::now(job);
-        handle.set_measurement_begin(clock.begin);
+        handle.set_measured_from(clock.measured_from);
         for session in waiting {
             // A missing result shows that the event loop of a session has died.
             let _ = session.send(clock);
@@ -156,7 +156,7 @@ fn collect(
     ends: &Receiver<SessionResult>,
 ) -> (Vec<SessionResult>, CpuTime) {
     let mut ended = Vec::new();
-    collect_until(Some(clock.begin), ends, &mut ended);
+    collect_until(Some(clock.measured_from), ends, &mut ended);
     let before = meter.read();
     collect_until(clock.deadline.filter(|_| !flush), ends, &mut ended);
     let cpu = meter.since(before);

@@ -69,7 +69,7 @@ pub struct JobSession {
     /// Commands that were submitted and have not ended.
     in_flight: Cell<usize>,
     /// The pending command of each worker: whether it reads, and when it started.
-    begun: Vec<Cell<Option<(bool, Instant)>>>,
+    started_at: Vec<Cell<Option<(bool, Instant)>>>,
     /// Whether a command that was charged to the amount did not end in time.
     is_cut: Cell<bool>,
     errors: Cell<u64>,
@@ -107,7 +107,7 @@ impl JobSession {
         JobSession {
             offsets: RefCell::new(OffsetGenerator::new(&job, job.offset, span, index, (turn, turns))),
             stats: RefCell::new(SessionStats::new(
-                clock.begin,
+                clock.measured_from,
                 job.interval,
                 job.pace != ArrivalProcess::Closed,
             )),
@@ -115,11 +115,11 @@ impl JobSession {
             left: Cell::new(share(job.amount, job.granule())),
             commands: Cell::new(share(job.commands, 1)),
             in_flight: Cell::new(0),
-            begun: vec![Cell::new(None); job.workers()],
+            started_at: vec![Cell::new(None); job.workers()],
             is_cut: Cell::new(false),
             errors: Cell::new(0),
             published: Cell::new(IoCounts::default()),
-            last: Cell::new(clock.begin),
+            last: Cell::new(clock.measured_from),
             why: RefCell::new(None),
             has_failed,
             sleepers: RefCell::new(Some(sleepers)),
@@ -155,7 +155,7 @@ impl JobSession {
         let backlog = self.charge_backlog(end);
         SessionResult {
             index,
-            stats: self.stats.replace(SessionStats::new(self.clock.begin, self.job.interval, false)),
+            stats: self.stats.replace(SessionStats::new(self.clock.measured_from, self.job.interval, false)),
             errors: self.errors.get(),
             backlog,
             end,
@@ -179,8 +179,8 @@ impl JobSession {
     /// Charges commands that never completed with the time that they have waited.
     fn charge_unanswered(&self) {
         let (mut stats, done) = (self.stats.borrow_mut(), Instant::now());
-        for (read, begun) in self.begun.iter().filter_map(Cell::take) {
-            stats.add_late(read, CommandTimes { due: begun, begun, done });
+        for (read, started_at) in self.started_at.iter().filter_map(Cell::take) {
+            stats.add_late(read, CommandTimes { due: started_at, started_at, done });
         }
     }
 
@@ -290,17 +290,17 @@ impl JobSession {
             }
             // The client's own checks are not latency of the target.
             let is_next = self.job.pace == ArrivalProcess::Closed && claim.is_none() && !self.job.compare;
-            let begun = if is_next { now } else { Instant::now() };
-            let due = if self.job.pace == ArrivalProcess::Closed { begun } else { due };
-            self.begun[lane].set(Some((next.read, begun)));
+            let started_at = if is_next { now } else { Instant::now() };
+            let due = if self.job.pace == ArrivalProcess::Closed { started_at } else { due };
+            self.started_at[lane].set(Some((next.read, started_at)));
             let ((result, back), came) = self.transfer(lane, next, buf).await;
-            self.begun[lane].set(None);
+            self.started_at[lane].set(None);
             (buf, now) = (back, came);
             if !is_taken {
                 // The command was in flight when the warm-up ended, or ended during it.
                 self.take(next, now);
             }
-            let is_done = self.record_completion(next, CommandTimes { due, begun, done: now }, result);
+            let is_done = self.record_completion(next, CommandTimes { due, started_at, done: now }, result);
             if is_done && let Err(why) = check_data(next, &mut content, claim.as_ref(), &buf) {
                 self.fail(why);
             }
@@ -354,7 +354,7 @@ impl JobSession {
 
     /// Charges a command to the amount; false during the warm-up, which charges nothing.
     fn take(&self, next: NextCommand, now: Instant) -> bool {
-        let counts = now >= self.clock.begin;
+        let counts = now >= self.clock.measured_from;
         if counts {
             self.left.set(self.left.get().saturating_sub(next.len.into()));
             self.commands.set(self.commands.get().saturating_sub(1));
@@ -402,7 +402,7 @@ impl JobSession {
     fn record_completion(&self, next: NextCommand, times: CommandTimes, result: io::Result<()>) -> bool {
         // With a flush at the end, commands that end before it count.
         let is_late = !self.job.flush && self.clock.deadline.is_some_and(|deadline| times.done > deadline);
-        let is_counted = times.done >= self.clock.begin && !is_late;
+        let is_counted = times.done >= self.clock.measured_from && !is_late;
         if is_counted {
             self.last.set(times.done);
         }

@@ -25,12 +25,12 @@ pub struct SessionResult {
 /// Merges the results into one.
 pub fn outcome(job: &Job, clock: JobClock, mut ended: Vec<SessionResult>, cpu: CpuTime) -> JobOutcome {
     ended.sort_unstable_by_key(|session| session.index);
-    let end = ended.iter().map(|session| session.end).max().unwrap_or(clock.begin);
+    let end = ended.iter().map(|session| session.end).max().unwrap_or(clock.measured_from);
     let why = ended.iter_mut().find_map(|session| session.why.take());
-    let mut sum = SessionStats::new(clock.begin, job.interval, job.pace != ArrivalProcess::Closed);
+    let mut sum = SessionStats::new(clock.measured_from, job.interval, job.pace != ArrivalProcess::Closed);
     ended.iter().for_each(|session| sum.merge(&session.stats));
     let (read, write) = sum.totals();
-    let seconds = |end: Instant| end.saturating_duration_since(clock.begin).as_secs_f64();
+    let seconds = |end: Instant| end.saturating_duration_since(clock.measured_from).as_secs_f64();
     JobOutcome {
         elapsed_s: seconds(end),
         read,

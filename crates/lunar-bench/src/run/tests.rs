@@ -36,8 +36,8 @@ fn short(ms: u64) -> Job {
 struct MisbehavingDisk<F>(Arc<dyn Backend>, F, bool);
 
 impl<F: Fn(u64) -> LocalBoxFuture<'static, io::Result<()>> + Send + Sync> Backend for MisbehavingDisk<F> {
-    fn facts(&self) -> BackendInfo {
-        self.0.facts()
+    fn info(&self) -> BackendInfo {
+        self.0.info()
     }
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, lunar_block::BufResult> {
         Box::pin(async move {
@@ -83,10 +83,10 @@ fn panicking_worker_ends_the_job_with_reason() {
         }
         Box::pin(async { Ok(()) })
     });
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let outcome = run(&opened, &Job { depth: 4, ..short(60_000) });
     assert!(outcome.ended_early.is_some_and(|why| why.starts_with("a worker thread panicked")));
-    assert!(begun.elapsed() < Duration::from_secs(30), "all workers end");
+    assert!(started_at.elapsed() < Duration::from_secs(30), "all workers end");
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn alternating_directions_stay_within_depth() {
     let job =
         Job { direction: IoDirection::Turns, depth: 1, time: None, commands: Some(7), ..Job::default() };
     let outcome = run(&opened, &job);
-    assert_eq!((outcome.write.ios, outcome.read.ios, probe.most_at_once()), (4, 3, 1));
+    assert_eq!((outcome.write.ios, outcome.read.ios, probe.max_in_flight()), (4, 3, 1));
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn zero_interval_and_too_many_intervals_are_rejected() {
     assert!(many.contains("10000000 intervals, the maximum is 1000000\nhint: use a longer"), "{many}");
     let job = Job { interval: Duration::from_nanos(1), ..amount(1 << 20) };
     let series = run(&opened, &job).series;
-    assert!(series.len() <= crate::time_series::MOST, "{}", series.len());
+    assert!(series.len() <= crate::time_series::MAX, "{}", series.len());
     assert_eq!(series.iter().map(|step| step.share.read_bytes).sum::<u64>(), 1 << 20);
 }
 
@@ -445,8 +445,8 @@ struct QueueRecorder {
 }
 
 impl Backend for QueueRecorder {
-    fn facts(&self) -> BackendInfo {
-        self.disk.facts()
+    fn info(&self) -> BackendInfo {
+        self.disk.info()
     }
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         self.disk.read(offset, buf)

@@ -137,9 +137,12 @@ mod tests {
                         compio::time::sleep(Duration::from_millis(1)).await;
                     }
                     let buf = Buf::zeroed(slot + 1);
-                    let begun = Instant::now();
+                    let started_at = Instant::now();
                     let ((result, buf), came) = slots.transfer(slot, |queue| queue.read(slot, 0, buf)).await;
-                    assert!(result.is_ok() && came > begun, "the completion is later than the submission");
+                    assert!(
+                        result.is_ok() && came > started_at,
+                        "the completion is later than the submission"
+                    );
                     assert_eq!(buf.len(), slot + 1, "the buffer of this worker");
                 }
             }))

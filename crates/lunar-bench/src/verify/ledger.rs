@@ -130,13 +130,13 @@ impl WriteLedger {
 
     /// Claims the next adjacent units that were written, at most `longest` bytes. Each unit is returned once.
     pub(crate) fn claim_known(self: &Arc<Self>, longest: u32) -> Option<UnitClaim> {
-        let most = u64::from(longest / self.header.unit).max(1);
+        let max = u64::from(longest / self.header.unit).max(1);
         let mut book = self.book();
         let is_known = |known: &Generations| known[1] > 0;
         let rest = &book.known[book.cursor as usize..];
         let first = book.cursor + rest.iter().position(is_known)? as u64;
         let count =
-            book.known[first as usize..].iter().take(most as usize).take_while(|k| is_known(k)).count();
+            book.known[first as usize..].iter().take(max as usize).take_while(|k| is_known(k)).count();
         let units = first..first + count as u64;
         book.cursor = units.end;
         book.occupy(&units).then(|| UnitClaim { ledger: self.clone(), units, generation: 0 })

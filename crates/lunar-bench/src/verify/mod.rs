@@ -70,12 +70,12 @@ impl VerifyOptions {
                 "use a workload that writes, or --verify-state",
             );
         }
-        let of = |facts: crate::document::MeasuredTarget| {
-            WriteLedger::new(header(job, opened.capacity(), &facts.name)?, None)
+        let of = |measured: crate::document::MeasuredTarget| {
+            WriteLedger::new(header(job, opened.capacity(), &measured.name)?, None)
                 .map(Arc::new)
                 .map_err(too_large)
         };
-        opened.facts().into_iter().map(of).collect()
+        opened.measured_targets().into_iter().map(of).collect()
     }
 
     /// Loads a ledger from a file, or creates it, with a note if the target has another name.
@@ -85,7 +85,7 @@ impl VerifyOptions {
         opened: &OpenTargets,
         job: &Job,
     ) -> Result<(WriteLedger, Vec<String>), Error> {
-        let [target] = &opened.facts()[..] else {
+        let [target] = &opened.measured_targets()[..] else {
             return invalid("--verify-state supports only one target", "run one command for each target");
         };
         let cannot = |e: io::Error| {

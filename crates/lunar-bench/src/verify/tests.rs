@@ -29,8 +29,8 @@ struct Faulty {
 }
 
 impl Backend for Faulty {
-    fn facts(&self) -> BackendInfo {
-        self.disk.facts()
+    fn info(&self) -> BackendInfo {
+        self.disk.info()
     }
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         self.disk.read(offset, buf)

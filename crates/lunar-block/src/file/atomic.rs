@@ -13,7 +13,7 @@
 use super::FileBackend;
 use super::journal::changed;
 use super::space::cannot;
-use super::watch::{look_again, wait};
+use super::watch::{invalidate_size, wait};
 use crate::range_lock::RangeAccess;
 use crate::{BufResult, MAX_ATOMIC, locked};
 use lunar_runtime::Buf;
@@ -122,8 +122,8 @@ impl FileBackend {
     /// Restores the old blocks that have changed. The others may be shared with another file, so writing them would need
     /// space. Blocks beyond the end of a file that became shorter are not restored.
     async fn undo(&self, offset: u64, old: &Buf) -> io::Result<()> {
-        look_again();
-        self.look_for_end();
+        invalidate_size();
+        self.refresh_size();
         let left = self.capacity.load(Relaxed).saturating_sub(offset).min(old.len() as u64) as usize;
         let (result, now) = wait(self.read_all(offset, Buf::zeroed(left))).await;
         result?;
@@ -136,7 +136,7 @@ impl FileBackend {
 
     /// Writes the new blocks. After a failure, the old blocks are kept for the undo.
     async fn write_or_undo(&self, offset: u64, buf: Buf, old: Buf) -> BufResult {
-        look_again();
+        invalidate_size();
         if let Err(e) = wait(self.reserve(offset, buf.len() as u64)).await {
             return (Err(e), buf);
         }

@@ -72,13 +72,13 @@ impl RegionIndices {
 
 /// A write in flight, ended on drop.
 pub(super) struct InFlightWrite<W: Deref<Target = InFlightWrites>> {
-    under_way: W,
+    in_flight: W,
     regions: RegionIndices,
 }
 
 /// Blocks writes in these regions until it is dropped.
 pub(super) struct WriteBarrier<'a> {
-    under_way: &'a InFlightWrites,
+    in_flight: &'a InFlightWrites,
     regions: RegionIndices,
 }
 
@@ -101,31 +101,31 @@ impl InFlightWrites {
     /// Starts a write, unless a reader blocks it.
     #[inline]
     pub(super) fn try_write<W: Deref<Target = InFlightWrites>>(
-        under_way: W,
+        in_flight: W,
         regions: RegionIndices,
     ) -> Option<InFlightWrite<W>> {
         // Checked before counting, because readers would see the count as a write.
-        if under_way.keeps_out(regions) {
+        if in_flight.keeps_out(regions) {
             return None;
         }
-        under_way.counts(regions).for_each(|count| _ = count.begun.fetch_add(1, SeqCst));
+        in_flight.counts(regions).for_each(|count| _ = count.begun.fetch_add(1, SeqCst));
         // The written bytes become visible after the count.
         fence(Release);
-        let mark = InFlightWrite { under_way, regions };
-        if mark.under_way.keeps_out(regions) { None } else { Some(mark) }
+        let mark = InFlightWrite { in_flight, regions };
+        if mark.in_flight.keeps_out(regions) { None } else { Some(mark) }
     }
 
     /// Starts a write as soon as no reader blocks it.
     pub(super) async fn write(
-        under_way: &Arc<InFlightWrites>,
+        in_flight: &Arc<InFlightWrites>,
         regions: RegionIndices,
     ) -> InFlightWrite<Arc<InFlightWrites>> {
         loop {
-            if let Some(mark) = InFlightWrites::try_write(under_way.clone(), regions) {
+            if let Some(mark) = InFlightWrites::try_write(in_flight.clone(), regions) {
                 return mark;
             }
-            let moved = under_way.moved.listen();
-            if let Some(mark) = InFlightWrites::try_write(under_way.clone(), regions) {
+            let moved = in_flight.moved.listen();
+            if let Some(mark) = InFlightWrites::try_write(in_flight.clone(), regions) {
                 return mark;
             }
             moved.await;
@@ -174,7 +174,7 @@ impl InFlightWrites {
     pub(super) async fn still(&self, regions: RegionIndices) -> WriteBarrier<'_> {
         locked(&self.kept).push(regions);
         self.readers.fetch_add(1, SeqCst);
-        let still = WriteBarrier { under_way: self, regions };
+        let still = WriteBarrier { in_flight: self, regions };
         loop {
             let moved = self.moved.listen();
             let is_over = |count: &WriteCount| count.begun.load(SeqCst) == count.ended.load(SeqCst);
@@ -189,23 +189,23 @@ impl InFlightWrites {
 impl<W: Deref<Target = InFlightWrites>> Drop for InFlightWrite<W> {
     #[inline]
     fn drop(&mut self) {
-        let under_way = &*self.under_way;
-        under_way.counts(self.regions).for_each(|count| _ = count.ended.fetch_add(1, SeqCst));
-        if under_way.readers.load(SeqCst) != 0 {
-            under_way.moved.notify(usize::MAX);
+        let in_flight = &*self.in_flight;
+        in_flight.counts(self.regions).for_each(|count| _ = count.ended.fetch_add(1, SeqCst));
+        if in_flight.readers.load(SeqCst) != 0 {
+            in_flight.moved.notify(usize::MAX);
         }
     }
 }
 
 impl Drop for WriteBarrier<'_> {
     fn drop(&mut self) {
-        let mut kept = locked(&self.under_way.kept);
+        let mut kept = locked(&self.in_flight.kept);
         if let Some(at) = kept.iter().position(|kept| *kept == self.regions) {
             kept.swap_remove(at);
         }
         drop(kept);
-        self.under_way.readers.fetch_sub(1, SeqCst);
-        self.under_way.moved.notify(usize::MAX);
+        self.in_flight.readers.fetch_sub(1, SeqCst);
+        self.in_flight.moved.notify(usize::MAX);
     }
 }
 

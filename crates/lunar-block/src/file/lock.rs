@@ -289,7 +289,8 @@ impl LockEntry {
     fn upgrade(&mut self, file: &File) -> Result<(), LockError> {
         self.take_bytes(file, FileAccess::Write, false)?;
         self.holders.iter().for_each(|other| self.release_bytes(&other.file, other.purpose));
-        let free = self.look(file, FileAccess::Write).and_then(|()| self.take_flock(FileAccess::Write));
+        let free =
+            self.check_conflict(file, FileAccess::Write).and_then(|()| self.take_flock(FileAccess::Write));
         for other in &self.holders {
             _ = self.take_bytes(&other.file, other.purpose, false);
         }
@@ -335,14 +336,14 @@ impl LockEntry {
         }
     }
 
-    fn take_bytes(&self, file: &File, purpose: FileAccess, look: bool) -> Result<(), LockError> {
+    fn take_bytes(&self, file: &File, purpose: FileAccess, checks: bool) -> Result<(), LockError> {
         if !self.kinds.bytes {
             return Ok(());
         }
         let taken = purpose.held().iter().try_for_each(|byte| set(file, libc::F_RDLCK, *byte));
         let free = taken
             .map_err(|e| refused(e, LockOwner::Program))
-            .and_then(|()| if look { self.look(file, purpose) } else { Ok(()) });
+            .and_then(|()| if checks { self.check_conflict(file, purpose) } else { Ok(()) });
         if free.is_err() {
             self.release_bytes(file, purpose);
         }
@@ -356,7 +357,7 @@ impl LockEntry {
     }
 
     /// Checks for locks of other programs.
-    fn look(&self, file: &File, purpose: FileAccess) -> Result<(), LockError> {
+    fn check_conflict(&self, file: &File, purpose: FileAccess) -> Result<(), LockError> {
         if !self.kinds.bytes {
             return Ok(());
         }

@@ -36,7 +36,7 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use sync::Syncer;
-use watch::{look_again, wait};
+use watch::{invalidate_size, wait};
 
 /// Inline attempts of a read before it takes the asynchronous path, which blocks writers.
 const TRIES: u32 = 2;
@@ -49,7 +49,7 @@ pub(crate) struct FileBackend {
     can: FileFeatures,
     syncer: Arc<Syncer>,
     ranges: Arc<RangeLocks>,
-    under_way: Arc<InFlightWrites>,
+    in_flight: Arc<InFlightWrites>,
     journal: Option<Arc<WriteJournal>>,
     /// Serializes atomic writes.
     atomic: Arc<RangeLocks>,
@@ -82,8 +82,8 @@ impl FileBackend {
         let files = medium.files.clone();
         let syncer = Arc::new(Syncer::new(move || rustix::fs::fdatasync(&files.plain)));
         let capacity = AtomicU64::new(medium.size);
-        let (ranges, under_way, atomic, open) = Default::default();
-        Ok(FileBackend { medium, capacity, can, syncer, ranges, under_way, journal, atomic, open })
+        let (ranges, in_flight, atomic, open) = Default::default();
+        Ok(FileBackend { medium, capacity, can, syncer, ranges, in_flight, journal, atomic, open })
     }
 
     fn check(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -99,7 +99,7 @@ impl FileBackend {
 }
 
 impl Backend for FileBackend {
-    fn facts(&self) -> BackendInfo {
+    fn info(&self) -> BackendInfo {
         BackendInfo {
             capacity: self.capacity.load(Relaxed),
             read_only: self.medium.read_only,
@@ -135,9 +135,9 @@ impl Backend for FileBackend {
         }
         let regions = RegionIndices::of(offset, buf.len() as u64);
         for _ in 0..TRIES {
-            let Some(before) = self.under_way.before_soon(regions) else { break };
+            let Some(before) = self.in_flight.before_soon(regions) else { break };
             let outcome = self.read_once(offset, buf);
-            let is_whole = self.under_way.is_as_before(regions, before);
+            let is_whole = self.in_flight.is_as_before(regions, before);
             if is_whole || !matches!(outcome, TryIo::Done(Ok(()))) {
                 return outcome;
             }
@@ -150,7 +150,7 @@ impl Backend for FileBackend {
             return TryIo::WouldWait;
         }
         let regions = RegionIndices::of(offset, data.len() as u64);
-        let Some(_mark) = InFlightWrites::try_write(&*self.under_way, regions) else {
+        let Some(_mark) = InFlightWrites::try_write(&*self.in_flight, regions) else {
             return TryIo::WouldWait;
         };
         let checked = self.check_write(offset, data.len() as u64);
@@ -160,7 +160,7 @@ impl Backend for FileBackend {
             // rejected, with a part of the data written.
             let how = if at == 0 { ReadWriteFlags::NOWAIT } else { ReadWriteFlags::empty() };
             if at > 0 {
-                look_again();
+                invalidate_size();
                 self.still_there(offset, data.len() as u64)?;
             }
             Ok(pwritev2(&self.medium.files.plain, &rest, offset + at as u64, how)?)
@@ -232,10 +232,10 @@ impl Backend for FileBackend {
         })
     }
 
-    fn extents(&self, offset: u64, len: u64, most: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
+    fn extents(&self, offset: u64, len: u64, max: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
         Box::pin(async move {
             self.check(offset, len)?;
-            self.find(offset, len, most).await
+            self.find(offset, len, max).await
         })
     }
 

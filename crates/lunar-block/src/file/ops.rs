@@ -2,7 +2,7 @@
 
 use super::in_flight::{InFlightWrite, InFlightWrites};
 use super::medium::OpenFiles;
-use super::watch::{look_again, wait};
+use super::watch::{invalidate_size, wait};
 use crate::range_lock::RangeLock;
 use compio::buf::{IntoInner, IoBuf};
 use compio::driver::op::{ReadAt, WriteAt};
@@ -31,12 +31,12 @@ pub(super) struct FileHandle {
     through: bool,
     _held: Option<Arc<OpGuard>>,
     /// The thread permit, with the polling driver.
-    _turn: Option<Arc<ThreadPermit>>,
+    _permit: Option<Arc<ThreadPermit>>,
 }
 
 impl FileHandle {
     pub(super) fn new(files: &Arc<OpenFiles>, through: bool, held: Option<OpGuard>) -> Self {
-        FileHandle { files: files.clone(), through, _held: held.map(Arc::new), _turn: None }
+        FileHandle { files: files.clone(), through, _held: held.map(Arc::new), _permit: None }
     }
 
     /// A handle for reads.
@@ -45,8 +45,8 @@ impl FileHandle {
     }
 
     /// Waits for a thread permit if the driver needs one.
-    async fn in_turn(self) -> FileHandle {
-        FileHandle { _turn: ThreadPermit::for_file().await.map(Arc::new), ..self }
+    async fn with_permit(self) -> FileHandle {
+        FileHandle { _permit: ThreadPermit::for_file().await.map(Arc::new), ..self }
     }
 }
 
@@ -70,7 +70,7 @@ pub(super) async fn read_part(
     mut buf: Buf,
     part: Range<usize>,
 ) -> BufResult {
-    let handle = handle.in_turn().await;
+    let handle = handle.with_permit().await;
     let mut at = part.start;
     while at < part.end {
         let op = ReadAt::new(handle.clone(), offset + at as u64, buf.slice(at..part.end));
@@ -91,11 +91,11 @@ pub(super) async fn write(
     mut buf: Buf,
     may: impl Fn() -> io::Result<()>,
 ) -> BufResult {
-    let handle = wait(handle.in_turn()).await;
+    let handle = wait(handle.with_permit()).await;
     let mut at = 0;
     while at < buf.len() {
         if at > 0 {
-            look_again();
+            invalidate_size();
         }
         if let Err(e) = may() {
             return (Err(e), buf);

@@ -42,9 +42,9 @@ impl FileBackend {
     /// Returns each block as it was before or after a concurrent write.
     async fn read_whole_blocks(&self, offset: u64, buf: Buf) -> BufResult {
         let regions = RegionIndices::of(offset, buf.len() as u64);
-        let before = self.under_way.before(regions);
+        let before = self.in_flight.before(regions);
         let (result, buf) = ops::read(FileHandle::reading(&self.medium.files), offset, buf).await;
-        if result.is_err() || before.is_some_and(|before| self.under_way.is_as_before(regions, before)) {
+        if result.is_err() || before.is_some_and(|before| self.in_flight.is_as_before(regions, before)) {
             return (result, buf);
         }
         self.read_alone(offset, buf).await
@@ -55,7 +55,7 @@ impl FileBackend {
         let (mut result, mut at, len) = (Ok(()), 0, buf.len());
         while result.is_ok() && at < len {
             let part = at..len.min(at + ALONE);
-            let _still = self.under_way.still(RegionIndices::of(offset + at as u64, part.len() as u64)).await;
+            let _still = self.in_flight.still(RegionIndices::of(offset + at as u64, part.len() as u64)).await;
             at = part.end;
             (result, buf) = ops::read_part(FileHandle::reading(&self.medium.files), offset, buf, part).await;
         }
@@ -109,7 +109,7 @@ impl FileBackend {
             true => Some(wait(self.ranges.lock(self.medium.widen(offset, len), share)).await),
             false => None,
         };
-        let mark = Some(wait(InFlightWrites::write(&self.under_way, RegionIndices::of(offset, len))).await);
+        let mark = Some(wait(InFlightWrites::write(&self.in_flight, RegionIndices::of(offset, len))).await);
         FileHandle::new(&self.medium.files, fua, Some(OpGuard { _range: range, _mark: mark }))
     }
 }

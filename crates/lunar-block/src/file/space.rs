@@ -72,8 +72,8 @@ impl FileBackend {
         Ok(())
     }
 
-    /// The extents from `offset` on, at most `most` of them, in one call on a thread, because it may block.
-    pub(super) async fn find(&self, offset: u64, len: u64, most: usize) -> io::Result<Vec<Extent>> {
+    /// The extents from `offset` on, at most `max` of them, in one call on a thread, because it may block.
+    pub(super) async fn find(&self, offset: u64, len: u64, max: usize) -> io::Result<Vec<Extent>> {
         let handle = ops::FileHandle::reading(&self.medium.files);
         let (mut at, end) = (offset, offset.saturating_add(len));
         let next = move || {
@@ -81,7 +81,7 @@ impl FileBackend {
             at += extent.len;
             Some(extent)
         };
-        lunar_runtime::blocking(move || Ok(std::iter::from_fn(next).take(most).collect())).await
+        lunar_runtime::blocking(move || Ok(std::iter::from_fn(next).take(max).collect())).await
     }
 }
 

@@ -31,7 +31,7 @@ struct SyncRounds {
 }
 
 /// The next step of a waiter for round `want`.
-enum SyncTurn {
+enum SyncStep {
     Over(io::Result<()>),
     Run(SyncRound),
     Wait,
@@ -68,28 +68,28 @@ impl Syncer {
         let want = locked(&self.rounds).begun + 1;
         loop {
             let ended = self.ended.listen();
-            match self.turn(want) {
-                SyncTurn::Over(result) => return result,
-                SyncTurn::Run(round) => blocking(move || round.run()).await?,
-                SyncTurn::Wait => ended.await,
+            match self.step(want) {
+                SyncStep::Over(result) => return result,
+                SyncStep::Run(round) => blocking(move || round.run()).await?,
+                SyncStep::Wait => ended.await,
             }
         }
     }
 
-    fn turn(self: &Arc<Self>, want: u64) -> SyncTurn {
+    fn step(self: &Arc<Self>, want: u64) -> SyncStep {
         let mut rounds = locked(&self.rounds);
         if let Err(e) = self.verdict() {
-            return SyncTurn::Over(Err(e));
+            return SyncStep::Over(Err(e));
         }
         if rounds.good >= want {
-            return SyncTurn::Over(Ok(()));
+            return SyncStep::Over(Ok(()));
         }
         if rounds.running {
-            return SyncTurn::Wait;
+            return SyncStep::Wait;
         }
         rounds.running = true;
         rounds.begun += 1;
-        SyncTurn::Run(SyncRound { syncer: self.clone(), good: false })
+        SyncStep::Run(SyncRound { syncer: self.clone(), good: false })
     }
 }
 

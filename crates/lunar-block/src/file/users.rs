@@ -309,7 +309,7 @@ mod tests {
         fs::write(&path, "x").expect("a file");
         assert_eq!(of_file(&path), Vec::<String>::new());
         let file = fs::File::open(&path).expect("there");
-        let turn = crate::turns::turn();
+        let turn = crate::fork_lock::lock();
         let mut sleeper = std::process::Command::new("sleep").arg("60").stdin(file).spawn().expect("sleep");
         drop(turn);
         let named = format!("sleep (process {})", sleeper.id());

@@ -65,9 +65,9 @@ fn is_gone(kind: ErrorKind) -> bool {
 
 thread_local! {
     /// The file whose size this core checked last, and the batch of work in which it needed the size last.
-    static LOOKED_AT: Cell<(usize, u64)> = const { Cell::new((0, 0)) };
+    static LAST_CHECKED: Cell<(usize, u64)> = const { Cell::new((0, 0)) };
     /// How long that check is valid.
-    static LOOK: Recheck = const { Recheck::new() };
+    static SIZE_RECHECK: Recheck = const { Recheck::new() };
 }
 
 /// Waits for a future and invalidates the cached size check.
@@ -80,39 +80,39 @@ pub(super) async fn wait<T>(work: impl Future<Output = T>) -> T {
     });
     let done = done.await;
     if waited {
-        look_again();
+        invalidate_size();
     }
     done
 }
 
 /// Makes the next size check ask the kernel.
-pub(super) fn look_again() {
-    LOOK.with(Recheck::forget);
+pub(super) fn invalidate_size() {
+    SIZE_RECHECK.with(Recheck::forget);
 }
 
 impl FileBackend {
     /// Checks that the range still exists. Called right before each step of a write, which must never extend a file.
     pub(super) fn still_there(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.look_for_end();
+        self.refresh_size();
         self.check(offset, len)
     }
 
     /// Reads the size unless the cached check is valid. A new check is due before the first write of each receive (if
     /// the last one is older than 100 microseconds), at each tick of the coarse clock (1 to 10 ms), and after each
     /// wait. A write beyond the end would extend a truncated file again.
-    pub(super) fn look_for_end(&self) {
+    pub(super) fn refresh_size(&self) {
         if self.medium.device {
             return;
         }
         let this = (std::ptr::from_ref(self).addr(), current_batch());
-        let last = LOOKED_AT.replace(this);
+        let last = LAST_CHECKED.replace(this);
         if last.0 != this.0 {
-            LOOK.with(Recheck::forget);
+            SIZE_RECHECK.with(Recheck::forget);
         } else if last.1 != this.1 {
             // Later writes are newer than the check. Writes of one receive share a check: it costs as much as a small write.
-            LOOK.with(Recheck::next_batch);
+            SIZE_RECHECK.with(Recheck::next_batch);
         }
-        if !LOOK.with(Recheck::take_due) {
+        if !SIZE_RECHECK.with(Recheck::take_due) {
             return;
         }
         if let Some(size) = self.medium.size_known() {

@@ -38,7 +38,7 @@ impl ErrorFilter {
 }
 
 impl Hook for ErrorFilter {
-    fn facts(&self, inner: BackendInfo) -> BackendInfo {
+    fn info(&self, inner: BackendInfo) -> BackendInfo {
         // With write-through, callers would not flush, and no flush would fail.
         BackendInfo { write_through: inner.write_through && self.op != FilterOp::Flush, ..inner }
     }

@@ -34,7 +34,7 @@ pub enum FilterOp {
 /// The behaviour of a filter. `bytes` is the transferred length.
 trait Hook: Send + Sync {
     /// The properties of the filtered backend.
-    fn facts(&self, inner: BackendInfo) -> BackendInfo {
+    fn info(&self, inner: BackendInfo) -> BackendInfo {
         inner
     }
 
@@ -122,9 +122,9 @@ impl<H: Hook> Filter<H> {
 }
 
 impl<H: Hook> Backend for Filter<H> {
-    fn facts(&self) -> BackendInfo {
+    fn info(&self) -> BackendInfo {
         // Callers may skip a null backend, and with it the filter.
-        BackendInfo { null: false, ..self.hook.facts(self.inner.facts()) }
+        BackendInfo { null: false, ..self.hook.info(self.inner.info()) }
     }
 
     fn refresh(&self) -> bool {
@@ -192,8 +192,8 @@ impl<H: Hook> Backend for Filter<H> {
         self.inner.extent(offset, len)
     }
 
-    fn extents(&self, offset: u64, len: u64, most: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
-        self.inner.extents(offset, len, most)
+    fn extents(&self, offset: u64, len: u64, max: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
+        self.inner.extents(offset, len, max)
     }
 
     fn describe(&self) -> Vec<(String, String)> {

@@ -55,7 +55,7 @@ impl FuseMount {
         options: &Options,
     ) -> Result<FuseMount, Error> {
         check_name(name)?;
-        let read_only = options.read_only || backend.facts().read_only;
+        let read_only = options.read_only || backend.info().read_only;
         let dir = std::path::absolute(dir).map_err(|e| {
             Error::refused(
                 dir.display().to_string(),

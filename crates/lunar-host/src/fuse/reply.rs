@@ -116,7 +116,7 @@ impl ExportedFile {
     }
 
     fn capacity(&self) -> u64 {
-        self.backend.facts().capacity
+        self.backend.info().capacity
     }
 
     fn attr(&self, node: u64) -> io::Result<Attr> {

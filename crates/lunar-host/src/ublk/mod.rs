@@ -81,13 +81,13 @@ impl UblkDevice {
     /// # Errors
     /// Invalid options, no driver, no privileges, no io_uring, or an `id` in use.
     pub fn start(cores: &Cores, backend: Arc<dyn Backend>, options: &Options) -> Result<UblkDevice, Error> {
-        let facts = backend.facts();
-        check(options, &facts)?;
+        let backend_info = backend.info();
+        check(options, &backend_info)?;
         let mut control = ControlDevice::open()?;
         let info = control.add(wanted(options)).map_err(|e| not_added(options, e))?;
         // If it does not start, dropping `device` removes it.
         let mut device = UblkDevice::new(control, &info, backend, options.block_size);
-        let alive = device.begin(cores, &info, params(options, &facts));
+        let alive = device.begin(cores, &info, params(options, &backend_info));
         alive.map_err(|e| device.refused("start the device", e, "see dmesg"))?;
         if !device.survives() {
             tracing::warn!(
@@ -117,7 +117,7 @@ impl UblkDevice {
         }
         let fail = |what: &str, e| Error::refused(block_path(id).display().to_string(), what, e, "see dmesg");
         let params = control.params(id).map_err(|e| fail("read the parameters of the device", e))?;
-        let (has, needs) = (backend.facts().capacity, params.basic.sectors << SECTOR_SHIFT);
+        let (has, needs) = (backend.info().capacity, params.basic.sectors << SECTOR_SHIFT);
         if has < needs {
             let what = format!("the device has {needs} bytes, but the medium has only {has}");
             let subject = block_path(id).display().to_string();
@@ -191,7 +191,7 @@ impl UblkDevice {
             let what = "this kernel cannot change the capacity of a ublk device";
             return Err(Error::new(self.path().display().to_string(), what, hint));
         }
-        let sectors = sectors(&self.backend.facts(), self.block_size);
+        let sectors = sectors(&self.backend.info(), self.block_size);
         let done = self.control.plain(UblkCommand::UPDATE_SIZE, self.id, sectors);
         done.map_err(|e| self.refused("change the capacity", e, hint))
     }
@@ -310,7 +310,7 @@ fn block_path(id: u32) -> PathBuf {
     format!("/dev/ublkb{id}").into()
 }
 
-fn check(options: &Options, facts: &BackendInfo) -> Result<(), Error> {
+fn check(options: &Options, backend_info: &BackendInfo) -> Result<(), Error> {
     let fail = |what: String, hint: &str| Err(Error::new("ublk device", what, hint));
     if !matches!(options.block_size, 512 | 1024 | 2048 | 4096) {
         let what = format!("logical blocks of {} bytes are not supported", options.block_size);
@@ -320,7 +320,7 @@ fn check(options: &Options, facts: &BackendInfo) -> Result<(), Error> {
         let what = format!("{} queues of {} requests are not supported", options.queues, options.depth);
         return fail(what, "use at least 1 queue, of 1 to 4096 requests");
     }
-    if sectors(facts, options.block_size) == 0 {
+    if sectors(backend_info, options.block_size) == 0 {
         let what = format!("the medium is smaller than one block of {} bytes", options.block_size);
         return fail(what, "use a larger medium");
     }
@@ -355,15 +355,15 @@ fn not_added(options: &Options, e: io::Error) -> Error {
 }
 
 /// The capacity in sectors, rounded down to whole blocks.
-fn sectors(facts: &BackendInfo, block_size: u32) -> u64 {
+fn sectors(backend_info: &BackendInfo, block_size: u32) -> u64 {
     let block = u64::from(block_size);
-    (facts.capacity / block * block) >> SECTOR_SHIFT
+    (backend_info.capacity / block * block) >> SECTOR_SHIFT
 }
 
-fn params(options: &Options, facts: &BackendInfo) -> Params {
+fn params(options: &Options, backend_info: &BackendInfo) -> Params {
     // Announced even if the medium has no cache: the device cannot announce it later if one is enabled.
     let mut attributes = attribute::VOLATILE_CACHE | attribute::FUA;
-    if options.read_only || facts.read_only {
+    if options.read_only || backend_info.read_only {
         attributes |= attribute::READ_ONLY;
     }
     let basic = Basic {
@@ -373,12 +373,12 @@ fn params(options: &Options, facts: &BackendInfo) -> Params {
         optimal_shift: MAX_IO_BYTES.trailing_zeros() as u8,
         minimum_shift: PHYSICAL_SHIFT,
         max_sectors: MAX_IO_BYTES >> SECTOR_SHIFT,
-        sectors: sectors(facts, options.block_size),
+        sectors: sectors(backend_info, options.block_size),
         ..Basic::default()
     };
     let discard = Discard {
         granularity: 1 << PHYSICAL_SHIFT,
-        max_discard_sectors: if facts.unmap { MAX_DISCARD_BYTES >> SECTOR_SHIFT } else { 0 },
+        max_discard_sectors: if backend_info.unmap { MAX_DISCARD_BYTES >> SECTOR_SHIFT } else { 0 },
         max_zeroes_sectors: MAX_ZEROES_BYTES >> SECTOR_SHIFT,
         max_segments: 1,
         ..Discard::default()

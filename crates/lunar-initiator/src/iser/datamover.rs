@@ -105,7 +105,7 @@ impl transport::Datamover for IserDatamover {
 
     fn command(&self, mut header: Bhs, task: &mut Task, p: &Parameters) -> Result<(), Error> {
         let (mut read, mut write, mut payload) = (None, None, Payload::Empty);
-        let ahs = task.rest.as_ref().map_or(&[][..], |rest| rest.ahs());
+        let ahs = task.extended_cdb.as_ref().map_or(&[][..], |cdb| cdb.ahs());
         match &mut task.data {
             Data::None => {}
             Data::In(buf, _) => {

@@ -88,12 +88,12 @@ impl IserLoginConnection {
 
     /// The RDMA provider: `iwarp`, or `verbs` and a device.
     pub fn provider(&self) -> &str {
-        &self.endpoint.facts().provider
+        &self.endpoint.info().provider
     }
 
     /// The address of the target.
     pub fn peer(&self) -> SocketAddr {
-        self.endpoint.facts().peer
+        self.endpoint.info().peer
     }
 
     /// Sends a PDU.

@@ -54,7 +54,7 @@ struct Peer {
 impl Peer {
     fn new(parameters: Parameters) -> Peer {
         let mut state = SessionState::new(32, Instant::now);
-        state.port = Some(TargetPort::Group(1));
+        state.port = Some(TargetPort::PortalGroup(1));
         let (mover, end, faults) = connection();
         let mut peer = Peer { state, mover, end, faults, stat_sn: 7 };
         peer.begin(parameters);

@@ -202,8 +202,8 @@ impl Lun {
         let mut done = 0;
         while done < blocks && !self.no_write_same.load(Ordering::Relaxed) {
             // Without UNMAP, the target must write all blocks within the command timeout.
-            let most = if unmap { 1 << 22 } else { (WRITTEN_SAME / size).max(1) };
-            let n = (blocks - done).min(p.write_same).min(most) as u32;
+            let max = if unmap { 1 << 22 } else { (WRITTEN_SAME / size).max(1) };
+            let n = (blocks - done).min(p.write_same).min(max) as u32;
             let cdb = cdb::write_same_16(lba + done, n, unmap);
             let block = Direction::Out(Buf::zeroed(self.block_size as usize));
             match self.perform_holding(cdb, block, &hold).await.0 {
@@ -237,7 +237,7 @@ impl Lun {
     /// blocks read as zeros.
     async fn give_back(&self, offset: u64, len: u64) -> Result<(), Error> {
         let p = self.properties();
-        let (Some(most), true) = (p.unmap, p.unmapped_reads_zero) else {
+        let (Some(max), true) = (p.unmap, p.unmapped_reads_zero) else {
             return self.zero(offset, len, true).await;
         };
         if p.write_same_unmap && !self.no_write_same.load(Ordering::Relaxed) {
@@ -251,7 +251,7 @@ impl Lun {
         let hold = self.hold(lba * size, blocks * size).await;
         let mut done = 0;
         while done < blocks {
-            let n = (blocks - done).min(most.into()) as u32;
+            let n = (blocks - done).min(max.into()) as u32;
             let list = Buf::copy_of(&cdb::unmap_list(lba + done, n));
             self.perform_holding(cdb::unmap(24), Direction::Out(list), &hold).await.0?;
             done += u64::from(n);
@@ -261,7 +261,7 @@ impl Lun {
 
     /// Sends GET LBA STATUS once. Returns the extents that the response describes, starting at `offset`: at least
     /// one.
-    async fn status_of(&self, offset: u64, len: u64, most: usize) -> Result<Vec<Extent>, Error> {
+    async fn status_of(&self, offset: u64, len: u64, max: usize) -> Result<Vec<Extent>, Error> {
         let mapped = vec![Extent { offset, len, mapped: true }];
         let p = self.properties();
         // Without LBPRZ, unmapped blocks may read as any data.
@@ -269,7 +269,7 @@ impl Lun {
             return Ok(mapped);
         }
         let size = u64::from(self.block_size);
-        let room = lba_status::room(most);
+        let room = lba_status::room(max);
         let cdb = cdb::get_lba_status(offset / size, room as u32);
         let (result, buf) = perform(&self.session, self.lun, cdb, Direction::In(Buf::zeroed(room))).await;
         let (got, buf) = match (result, buf) {
@@ -280,12 +280,12 @@ impl Lun {
         };
         let extents =
             lba_status::extents(&buf[..got.min(buf.len())], size, offset..offset.saturating_add(len));
-        Ok(if extents.is_empty() { mapped } else { extents.into_iter().take(most.max(1)).collect() })
+        Ok(if extents.is_empty() { mapped } else { extents.into_iter().take(max.max(1)).collect() })
     }
 }
 
 impl Backend for Lun {
-    fn facts(&self) -> BackendInfo {
+    fn info(&self) -> BackendInfo {
         let p = self.properties.lock().unwrap_or_else(|e| e.into_inner());
         BackendInfo {
             capacity: self.capacity.load(Ordering::Relaxed),
@@ -346,16 +346,16 @@ impl Backend for Lun {
         })
     }
 
-    fn extents(&self, offset: u64, len: u64, most: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
-        Box::pin(async move { self.status_of(offset, len, most).await.map_err(io::Error::from) })
+    fn extents(&self, offset: u64, len: u64, max: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
+        Box::pin(async move { self.status_of(offset, len, max).await.map_err(io::Error::from) })
     }
 
     fn describe(&self) -> Vec<(String, String)> {
-        let facts = self.session.facts();
+        let info = self.session.info();
         vec![
             describe_row("kind", "remote"),
-            describe_row("target", facts.target),
-            describe_row("portal", facts.portal),
+            describe_row("target", info.target),
+            describe_row("portal", info.portal),
             describe_row("lun", self.number),
         ]
     }

@@ -1,6 +1,6 @@
 //! Reads the properties of a logical unit.
 
-use super::properties::{Answers, Properties, has_blocks};
+use super::properties::{ParameterData, Properties, has_blocks};
 use super::retry::{BusyRetry, perform_within};
 use crate::{CommandResult, Direction, Error, ErrorCode, Session};
 use lunar_runtime::Buf;
@@ -34,13 +34,13 @@ pub async fn properties_if_ready(session: &Session, lun: u64) -> Result<Properti
 }
 
 async fn read_on(session: &Session, lun: u64, inquiry: Vec<u8>, medium: bool) -> Result<Properties, Error> {
-    let mut answers = described(session, lun, inquiry).await?;
-    answers.transport = session.options().transport;
-    if medium && has_blocks(StandardData(&answers.inquiry).device_type()) {
-        answers.capacity = capacity(session, lun).await?;
-        answers.mode = mode_pages(session, lun).await?;
+    let mut data = described(session, lun, inquiry).await?;
+    data.transport = session.options().transport;
+    if medium && has_blocks(StandardData(&data.inquiry).device_type()) {
+        data.capacity = capacity(session, lun).await?;
+        data.mode = mode_pages(session, lun).await?;
     }
-    Ok(Properties::read(&answers))
+    Ok(Properties::read(&data))
 }
 
 async fn standard(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
@@ -53,24 +53,24 @@ async fn standard(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
 }
 
 /// Reads the VPD pages.
-async fn described(session: &Session, lun: u64, inquiry: Vec<u8>) -> Result<Answers, Error> {
-    let mut answers = Answers { inquiry, ..Answers::default() };
+async fn described(session: &Session, lun: u64, inquiry: Vec<u8>) -> Result<ParameterData, Error> {
+    let mut data = ParameterData { inquiry, ..ParameterData::default() };
     let pages = page(session, lun, vpd::SUPPORTED_PAGES).await?;
     let has = |code: u8| vpd::after_header(&pages).contains(&code);
     if has(vpd::SERIAL_NUMBER) {
-        answers.serial = page(session, lun, vpd::SERIAL_NUMBER).await?;
+        data.serial = page(session, lun, vpd::SERIAL_NUMBER).await?;
     }
     if has(vpd::IDENTIFICATION) {
         let len = crate::session::IDENTITY_LEN;
-        answers.identity = maybe(session, lun, cdb::inquiry(Some(vpd::IDENTIFICATION), len), len).await?;
+        data.identity = maybe(session, lun, cdb::inquiry(Some(vpd::IDENTIFICATION), len), len).await?;
     }
     if has(vpd::BLOCK_LIMITS) {
-        answers.limits = page(session, lun, vpd::BLOCK_LIMITS).await?;
+        data.limits = page(session, lun, vpd::BLOCK_LIMITS).await?;
     }
     if has(vpd::PROVISIONING) {
-        answers.provisioning = page(session, lun, vpd::PROVISIONING).await?;
+        data.provisioning = page(session, lun, vpd::PROVISIONING).await?;
     }
-    Ok(answers)
+    Ok(data)
 }
 
 /// LIO rejects even INQUIRY to a LUN without a logical unit.

@@ -7,18 +7,18 @@ use std::ops::Range;
 /// The minimum number of requested descriptors. A target with small extents returns many with the same state in a row.
 const FEWEST: usize = 64;
 /// The maximum number of requested descriptors.
-const MOST: usize = 256;
+const MAX: usize = 256;
 
 /// The allocation length for this number of extents.
 pub fn room(extents: usize) -> usize {
-    LbaStatusDescriptor::list_len(extents.clamp(FEWEST, MOST))
+    LbaStatusDescriptor::list_len(extents.clamp(FEWEST, MAX))
 }
 
 /// The extents from the start of `bytes` up to the first gap. Adjacent extents of the same state are merged.
-pub fn extents(answer: &[u8], block_size: u64, bytes: Range<u64>) -> Vec<Extent> {
+pub fn extents(data: &[u8], block_size: u64, bytes: Range<u64>) -> Vec<Extent> {
     let mut found: Vec<Extent> = Vec::new();
     let mut at = bytes.start;
-    for (start, end, mapped) in report::extents(answer).map(|d| extent(d, block_size)) {
+    for (start, end, mapped) in report::extents(data).map(|d| extent(d, block_size)) {
         // Only the first one may begin before `bytes`.
         let joins = start == at || (found.is_empty() && start < at);
         let end = end.min(bytes.end);
@@ -57,8 +57,8 @@ mod tests {
     }
 
     /// First block, number of blocks, and whether they are mapped.
-    fn block_extents(answer: &[u8], from: u64, to: u64) -> Vec<(u64, u64, bool)> {
-        let found = extents(answer, 512, from * 512..to * 512);
+    fn block_extents(data: &[u8], from: u64, to: u64) -> Vec<(u64, u64, bool)> {
+        let found = extents(data, 512, from * 512..to * 512);
         found.iter().map(|e| (e.offset / 512, e.len / 512, e.mapped)).collect()
     }
 

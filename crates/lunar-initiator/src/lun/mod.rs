@@ -57,8 +57,8 @@ impl Lun {
     /// When there is no such logical unit, it is not ready in time, it is not a block device, or this session has
     /// pinned another identity.
     pub async fn open(session: &Session, number: u16) -> Result<Arc<Lun>, Error> {
-        let looked = Lun::look_and_hold(session, encode(number), number).await?;
-        Ok(Lun::begin(session, number, looked, session.events()))
+        let inspected = Lun::inspect_and_hold(session, encode(number), number).await?;
+        Ok(Lun::begin(session, number, inspected, session.events()))
     }
 
     /// Creates a `Lun` with known properties, which handles these events.
@@ -88,13 +88,13 @@ impl Lun {
     }
 
     /// Reads the properties and pins the identity.
-    async fn look_and_hold(
+    async fn inspect_and_hold(
         session: &Session,
         lun: u64,
         number: u16,
     ) -> Result<(Properties, Option<Held>), Error> {
         loop {
-            let before = session.facts().recoveries;
+            let before = session.info().recoveries;
             let properties =
                 inspect::properties(session, lun).await.map_err(|e| e.during(format!("LUN {number}")))?;
             if !properties.is_block_device() || properties.block_size == 0 {
@@ -106,7 +106,7 @@ impl Lun {
             }
             let held = session.hold(lun, properties.identity.clone()).await?;
             // Properties read on an earlier connection may belong to another logical unit.
-            if session.facts().recoveries == before {
+            if session.info().recoveries == before {
                 return Ok((properties, Some(held)));
             }
         }
@@ -258,7 +258,9 @@ async fn keep_reading(lun: &Weak<Lun>, events: &flume::Receiver<Event>) {
 /// 7.5.1), which may enable a write cache.
 fn is_change(event: &Event, address: u64) -> bool {
     match event {
-        Event::Attention { lun, sense } => *lun == address && matches!(sense.asc, 0x28 | 0x29 | 0x2a | 0x3f),
+        Event::UnitAttention { lun, sense } => {
+            *lun == address && matches!(sense.asc, 0x28 | 0x29 | 0x2a | 0x3f)
+        }
         Event::Seen { lun } => *lun == address,
         Event::Connected => true,
         Event::Lost(_) | Event::GaveUp(_) | Event::Changed { .. } => false,

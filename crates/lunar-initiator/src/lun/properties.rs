@@ -1,6 +1,6 @@
 //! The properties of a logical unit.
 
-use crate::designators::{identity, name_of, port_group};
+use crate::designators::{identity, name_of, target_port_group};
 use crate::options::Transport;
 use lunar_wire::scsi::inquiry::{Capacity, StandardData};
 use lunar_wire::scsi::limits::{BlockLimits, Provisioning};
@@ -67,14 +67,14 @@ pub struct Properties {
     /// The maximum number of blocks of one COMPARE AND WRITE. 0 if it is not supported.
     pub compare_and_write: u8,
     /// The target port group of the port that reported the properties.
-    pub port_group: Option<u16>,
+    pub target_port_group: Option<u16>,
     /// Support of target port groups (TPGS): implicit, explicit or both.
     pub alua: u8,
 }
 
 /// The data from which the properties are decoded. Missing data are empty.
 #[derive(Debug, Default)]
-pub struct Answers {
+pub struct ParameterData {
     /// Standard INQUIRY data.
     pub inquiry: Vec<u8>,
     /// VPD page 80h.
@@ -96,13 +96,13 @@ pub struct Answers {
 /// Those of a logical unit that reports nothing.
 impl Default for Properties {
     fn default() -> Properties {
-        Properties::read(&Answers::default())
+        Properties::read(&ParameterData::default())
     }
 }
 
 impl Properties {
     /// Decodes the data. Missing bytes count as zeros.
-    pub(crate) fn read(a: &Answers) -> Properties {
+    pub(crate) fn read(a: &ParameterData) -> Properties {
         let standard = StandardData(&a.inquiry);
         let (capacity, limits) = (a.capacity.unwrap_or_default(), BlockLimits::decode(&a.limits));
         let provisioning = Provisioning::decode(&a.provisioning);
@@ -140,7 +140,7 @@ impl Properties {
             },
             optimal_transfer: Some(bytes(limits.optimal_transfer)).filter(|n| *n > 0),
             compare_and_write: limits.compare_and_write,
-            port_group: port_group(&a.identity),
+            target_port_group: target_port_group(&a.identity),
             alua: standard.alua(),
         }
     }
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn thin_disk_is_read_as_what_it_is() {
-        let mut a = Answers { inquiry: vec![0; 36], limits: vec![0; 64], ..Answers::default() };
+        let mut a = ParameterData { inquiry: vec![0; 36], limits: vec![0; 64], ..ParameterData::default() };
         a.inquiry[8..15].copy_from_slice(b"LUNAR  ");
         a.inquiry[16..20].copy_from_slice(b"DISK");
         a.inquiry[5] = 0x10;
@@ -209,7 +209,8 @@ mod tests {
 
     #[test]
     fn missing_transfer_limit_is_that_of_the_transport() {
-        let transfer = |transport| Properties::read(&Answers { transport, ..Answers::default() }).transfer;
+        let transfer =
+            |transport| Properties::read(&ParameterData { transport, ..ParameterData::default() }).transfer;
         assert_eq!(
             [Transport::Tcp, Transport::Iser, Transport::Srp].map(transfer),
             [8 << 20, 512 << 10, 512 << 10]
@@ -222,7 +223,7 @@ mod tests {
         let mode = [0, 0, 0, 0x90, 0, 0, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0x48, 1, 0, 2, 9, 9, 0x08, 1, 0x04];
         for n in 0..mode.len() {
             let cut = |b: &[u8]| b[..n.min(b.len())].to_vec();
-            Properties::read(&Answers {
+            Properties::read(&ParameterData {
                 inquiry: cut(&[0xff; 36]),
                 serial: cut(&[0xff; 20]),
                 identity: cut(&page),

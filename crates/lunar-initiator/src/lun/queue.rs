@@ -27,7 +27,7 @@ pub struct LunQueue {
 
 struct SentCommand {
     cdb: Cdb,
-    since: Instant,
+    started_at: Instant,
     offset: u64,
     len: usize,
     is_write: bool,
@@ -53,7 +53,7 @@ impl LunQueue {
     fn send(&mut self, lane: usize, offset: u64, command: Command) {
         let sent = SentCommand {
             cdb: command.cdb,
-            since: self.batch.about_now(),
+            started_at: self.batch.about_now(),
             offset,
             len: command.data.expected(),
             is_write: command.hold.is_some(),
@@ -76,19 +76,19 @@ impl LunQueue {
     fn try_again(&mut self, lane: usize, sent: SentCommand, completion: Completion, buf: Option<Buf>) {
         let lun = self.lun.clone();
         self.slow.begin(lane, async move {
-            let SentCommand { cdb, since, offset, len, is_write } = sent;
+            let SentCommand { cdb, started_at, offset, len, is_write } = sent;
             // The range lock of the first attempt has been released.
             let hold = if is_write { Some(lun.hold(offset, len as u64).await) } else { None };
             let what = Repeatable {
                 lun: lun.lun,
                 cdb,
-                rest: None,
+                extended_cdb: None,
                 out: is_write,
                 repeatable: true,
                 attribute: TaskAttribute::Simple,
                 hold: hold.as_ref(),
             };
-            let (result, buf) = perform_again(&lun.session, what, since, Ok(completion), buf).await;
+            let (result, buf) = perform_again(&lun.session, what, started_at, Ok(completion), buf).await;
             sent.end(result, buf)
         });
     }

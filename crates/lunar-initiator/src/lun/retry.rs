@@ -1,7 +1,7 @@
 //! Sends a command, with retries while the logical unit is busy or not ready.
 
 use super::disposition::{Disposition, disposition, is_in_transition};
-use crate::command::Rest;
+use crate::command::ExtendedCdb;
 use crate::{Command, CommandResult, Completion, Direction, Error, ErrorCode, Session, hints};
 use lunar_block::range_lock::RangeLock;
 use lunar_runtime::Buf;
@@ -46,7 +46,7 @@ pub(super) struct Repeatable<'h> {
     pub lun: u64,
     pub cdb: Cdb,
     /// The CDB bytes after the first 16.
-    pub rest: Option<Box<Rest>>,
+    pub extended_cdb: Option<Box<ExtendedCdb>>,
     /// Whether the data are Data-Out.
     pub out: bool,
     pub repeatable: bool,
@@ -60,7 +60,7 @@ impl Repeatable<'_> {
         Repeatable {
             lun: command.lun,
             cdb: command.cdb,
-            rest: command.rest.clone(),
+            extended_cdb: command.extended_cdb.clone(),
             out: matches!(command.data, Direction::Out(_)),
             repeatable: command.repeatable,
             attribute: command.attribute,
@@ -69,14 +69,14 @@ impl Repeatable<'_> {
     }
 
     /// Builds the command from the buffer that the last attempt returned.
-    fn again(&self, buf: Option<Buf>, since: Instant) -> Command {
+    fn again(&self, buf: Option<Buf>, started_at: Instant) -> Command {
         let data = match buf {
             None => Direction::None,
             Some(buf) if self.out => Direction::Out(buf),
             Some(buf) => Direction::In(buf),
         };
         let mut command = Command::new(self.lun, self.cdb, data);
-        (command.since, command.rest) = (Some(since), self.rest.clone());
+        (command.started_at, command.extended_cdb) = (Some(started_at), self.extended_cdb.clone());
         (command.repeatable, command.attribute) = (self.repeatable, self.attribute);
         command.hold = self.hold.map(RangeLock::add_holder);
         command
@@ -106,7 +106,7 @@ pub(super) fn perform_holding<'a>(
     let mut command = Command::on_blocks(lun, cdb, data);
     command.hold = hold.map(RangeLock::add_holder);
     let what = Repeatable { hold, ..Repeatable::of(&command) };
-    let since = session.about_now();
+    let started_at = session.about_now();
     // Submitted before the first poll, so that the future does not contain the command.
     let sent = session.submit(command);
     async move {
@@ -115,19 +115,19 @@ pub(super) fn perform_holding<'a>(
             return (result, buf);
         }
         // Boxed, so that the future of a successful command stays small.
-        Box::pin(perform_again(session, what, since, result, buf)).await
+        Box::pin(perform_again(session, what, started_at, result, buf)).await
     }
 }
 
-/// Continues [`perform`] after the response to the first attempt, which began at `since`.
+/// Continues [`perform`] after the response to the first attempt, which began at `started_at`.
 pub(super) async fn perform_again(
     session: &Session,
     what: Repeatable<'_>,
-    since: Instant,
+    started_at: Instant,
     result: Result<Completion, Error>,
     buf: Option<Buf>,
 ) -> CommandResult {
-    as_error(repeat_until_settled(session, what, (since, BusyRetry::of(session)), result, buf).await)
+    as_error(repeat_until_settled(session, what, (started_at, BusyRetry::of(session)), result, buf).await)
 }
 
 /// Sends a command to any device type. Retries it for the time limits in `busy`.
@@ -195,16 +195,16 @@ impl Drop for Repeated<'_> {
 
 /// Sends a command to any device type, with retries, until there is a final response.
 pub(crate) async fn send_until_settled(patience: BusyRetry, session: &Session, command: Command) -> Settled {
-    let (what, since) = (Repeatable::of(&command), session.about_now());
+    let (what, started_at) = (Repeatable::of(&command), session.about_now());
     let (result, buf) = session.submit(command).await;
-    repeat_until_settled(session, what, (since, patience), result, buf).await
+    repeat_until_settled(session, what, (started_at, patience), result, buf).await
 }
 
-/// The same, with the response to the first attempt, which began at `since`.
+/// The same, with the response to the first attempt, which began at `started_at`.
 async fn repeat_until_settled(
     session: &Session,
     what: Repeatable<'_>,
-    (since, patience): (Instant, BusyRetry),
+    (started_at, patience): (Instant, BusyRetry),
     mut result: Result<Completion, Error>,
     mut buf: Option<Buf>,
 ) -> Settled {
@@ -217,7 +217,7 @@ async fn repeat_until_settled(
             Ok(c) => c,
             Err(e) => return (Err(e), buf),
         };
-        let left = operation.saturating_sub(since.elapsed());
+        let left = operation.saturating_sub(started_at.elapsed());
         let late = |pause| answered.elapsed() >= patience.with(&completion) || left <= pause;
         match disposition(&completion, tries, what.repeatable, |sense| session.attention(what.lun, sense)) {
             Disposition::Done => return (Ok((completion, None)), buf),
@@ -239,7 +239,7 @@ async fn repeat_until_settled(
             Disposition::Retry => {}
         }
         tries += 1;
-        (result, buf) = session.submit(what.again(buf, since)).await;
+        (result, buf) = session.submit(what.again(buf, started_at)).await;
     }
 }
 

@@ -29,10 +29,10 @@ fn event_task_of_a_lun_ends_with_it() {
     inside(async {
         let (first, _target) = open(Script::new()).await;
         let session = first.session();
-        let looked =
-            Lun::look_and_hold(session, first.address(), first.number()).await.expect("the properties");
+        let inspected =
+            Lun::inspect_and_hold(session, first.address(), first.number()).await.expect("the properties");
         let (sender, events) = flume::bounded(1);
-        let lun = Lun::begin(session, first.number(), looked, events);
+        let lun = Lun::begin(session, first.number(), inspected, events);
         drop(lun);
         while !sender.is_disconnected() {
             compio::time::sleep(Duration::from_millis(1)).await;
@@ -62,10 +62,10 @@ fn reset_rereads_whether_writes_are_stable() {
     });
     inside(async {
         let (lun, _target) = open(script).await;
-        assert!(lun.facts().write_through);
+        assert!(lun.info().write_through);
         lun.read(0, Buf::zeroed(512)).await.0.expect("a retried read");
         assert_eq!(resets.load(SeqCst), 2);
-        while lun.facts().write_through {
+        while lun.info().write_through {
             compio::time::sleep(Duration::from_millis(1)).await;
         }
     });

@@ -8,13 +8,13 @@ use std::io;
 use std::sync::Arc;
 
 impl Backend for Multipath {
-    fn facts(&self) -> BackendInfo {
-        self.any().facts()
+    fn info(&self) -> BackendInfo {
+        self.any().info()
     }
 
     fn refresh(&self) -> bool {
         // Every path has its own flag, so each must be read.
-        self.ways.iter().fold(false, |changed, way| way.refresh() | changed)
+        self.lun_paths.iter().fold(false, |changed, way| way.refresh() | changed)
     }
 
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
@@ -33,7 +33,7 @@ impl Backend for Multipath {
         Box::pin(async move {
             self.run((), |way, ()| Box::pin(async move { (way.flush().await, ()) })).await.0?;
             // One path flushes the medium. Another may hold a deferred error.
-            self.ways.iter().find_map(|way| way.take_deferred_error()).map_or(Ok(()), |e| Err(e.into()))
+            self.lun_paths.iter().find_map(|way| way.take_deferred_error()).map_or(Ok(()), |e| Err(e.into()))
         })
     }
 
@@ -59,9 +59,9 @@ impl Backend for Multipath {
         })
     }
 
-    fn extents(&self, offset: u64, len: u64, most: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
+    fn extents(&self, offset: u64, len: u64, max: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
         Box::pin(async move {
-            self.run((), move |way, ()| Box::pin(async move { (way.extents(offset, len, most).await, ()) }))
+            self.run((), move |way, ()| Box::pin(async move { (way.extents(offset, len, max).await, ()) }))
                 .await
                 .0
         })

@@ -18,14 +18,14 @@ impl Multipath {
     /// [`ErrorCode::IdentityMismatch`] when the paths lead to different logical units, or the logical unit has no
     /// identity.
     pub async fn join(
-        ways: Vec<Arc<dyn LunPath>>,
+        lun_paths: Vec<Arc<dyn LunPath>>,
         settings: MultipathOptions,
     ) -> Result<Arc<Multipath>, Error> {
-        same_unit(&ways)?;
-        let paths = PathSelector::new(ways.len(), settings.policy);
-        let (doubts, doubted): (Vec<_>, Vec<_>) = ways.iter().map(|_| flume::bounded(1)).unzip();
+        same_unit(&lun_paths)?;
+        let paths = PathSelector::new(lun_paths.len(), settings.policy);
+        let (doubts, doubted): (Vec<_>, Vec<_>) = lun_paths.iter().map(|_| flume::bounded(1)).unzip();
         let joined = Arc::new(Multipath {
-            ways,
+            lun_paths,
             paths,
             settings,
             state_changed: Event::new(),
@@ -37,7 +37,7 @@ impl Multipath {
             ranges: Arc::default(),
         });
         for (at, doubts) in doubted.into_iter().enumerate() {
-            joined.set(at, joined.ways[at].check().await);
+            joined.set(at, joined.lun_paths[at].check().await);
             lunar_runtime::spawn(check_path(Arc::downgrade(&joined), at, doubts));
         }
         Ok(joined)
@@ -45,9 +45,9 @@ impl Multipath {
 }
 
 /// Checks that all paths lead to the same logical unit. It must have an identity.
-fn same_unit(ways: &[Arc<dyn LunPath>]) -> Result<(), Error> {
+fn same_unit(lun_paths: &[Arc<dyn LunPath>]) -> Result<(), Error> {
     let wrong = |what: String, hint| Err(Error::new(ErrorCode::IdentityMismatch, what).with_hint(hint));
-    let Some((first, others)) = ways.split_first() else {
+    let Some((first, others)) = lun_paths.split_first() else {
         return Err(Error::new(ErrorCode::InvalidArgument, "the list of paths to the logical unit is empty"));
     };
     for other in others {
@@ -56,7 +56,7 @@ fn same_unit(ways: &[Arc<dyn LunPath>]) -> Result<(), Error> {
             let what = format!("paths {a} and {b}: the LUN has no identity (VPD page 83h) to compare");
             return wrong(what, hints::NO_IDENTITY);
         }
-        let (f, o) = (first.facts(), other.facts());
+        let (f, o) = (first.info(), other.info());
         if first.identity() != other.identity() || f.capacity != o.capacity {
             return wrong(format!("paths {a} and {b} lead to different logical units"), hints::PATHS_DIFFER);
         }

@@ -21,8 +21,8 @@ pub trait PathOpener: Send + Sync + 'static {
     /// See [`LunPath::identity`].
     fn identity(&self) -> Vec<u8>;
 
-    /// See [`Backend::facts`].
-    fn facts(&self) -> BackendInfo;
+    /// See [`Backend::info`].
+    fn info(&self) -> BackendInfo;
 
     /// See [`Backend::refresh`].
     fn refresh(&self) -> bool {
@@ -35,8 +35,8 @@ pub trait PathOpener: Send + Sync + 'static {
     /// The error of an operation on the closed path. Multipath sends operations to open paths only.
     fn closed(&self) -> Error;
 
-    /// See [`LunPath::news`].
-    fn news(&self) -> flume::Receiver<Event>;
+    /// See [`LunPath::events`].
+    fn events(&self) -> flume::Receiver<Event>;
 }
 
 /// A path that its opener opens later. Operations go to the logical unit, and fail while the path is closed.
@@ -123,14 +123,14 @@ impl<P: PathOpener> LunPath for LatePath<P> {
         self.opened().and_then(|lun| lun.take_deferred_error())
     }
 
-    fn news(&self) -> flume::Receiver<Event> {
-        self.0.news()
+    fn events(&self) -> flume::Receiver<Event> {
+        self.0.events()
     }
 }
 
 impl<P: PathOpener> Backend for LatePath<P> {
-    fn facts(&self) -> BackendInfo {
-        self.0.facts()
+    fn info(&self) -> BackendInfo {
+        self.0.info()
     }
 
     fn refresh(&self) -> bool {
@@ -171,8 +171,8 @@ impl<P: PathOpener> Backend for LatePath<P> {
         forward!(self, lun => lun.extent(offset, len))
     }
 
-    fn extents(&self, offset: u64, len: u64, most: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
-        forward!(self, lun => lun.extents(offset, len, most))
+    fn extents(&self, offset: u64, len: u64, max: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
+        forward!(self, lun => lun.extents(offset, len, max))
     }
 
     fn describe(&self) -> Vec<(String, String)> {
@@ -200,7 +200,7 @@ mod tests {
             Vec::new()
         }
 
-        fn facts(&self) -> BackendInfo {
+        fn info(&self) -> BackendInfo {
             BackendInfo { capacity: 0, read_only: true, unmap: false, null: false, write_through: false }
         }
 
@@ -212,7 +212,7 @@ mod tests {
             Error::new(ErrorCode::IdentityMismatch, "the path is not open")
         }
 
-        fn news(&self) -> flume::Receiver<Event> {
+        fn events(&self) -> flume::Receiver<Event> {
             flume::bounded(1).1
         }
     }

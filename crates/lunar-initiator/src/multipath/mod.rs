@@ -41,7 +41,7 @@ pub use times::Times;
 
 /// A logical unit with several paths.
 pub struct Multipath {
-    ways: Vec<Arc<dyn LunPath>>,
+    lun_paths: Vec<Arc<dyn LunPath>>,
     paths: PathSelector,
     settings: MultipathOptions,
     /// Notified when the state of a path changes.
@@ -61,7 +61,7 @@ pub struct Multipath {
 impl Multipath {
     /// The name, state, and number of operations of each path.
     pub fn paths(&self) -> Vec<(String, State, usize)> {
-        self.ways
+        self.lun_paths
             .iter()
             .enumerate()
             .map(|(at, w)| (w.name(), self.paths.state(at), self.paths.load(at)))
@@ -114,7 +114,7 @@ impl Multipath {
 
     fn set(&self, at: usize, state: State) {
         if state.is_usable() {
-            self.ways[at].share(&self.ranges);
+            self.lun_paths[at].share(&self.ranges);
         }
         let before = self.paths.set(at, state);
         if before == state {
@@ -125,7 +125,7 @@ impl Multipath {
         if before.is_usable() == state.is_usable() {
             return;
         }
-        let path = self.ways[at].name();
+        let path = self.lun_paths[at].name();
         if state.is_usable() && self.paths.take_was_usable(at) {
             tracing::info!(path, "the path to the LUN works again");
         } else if state.is_usable() {
@@ -143,7 +143,7 @@ impl Multipath {
         } else if outage.is_none() {
             *outage = Some(Instant::now());
             // Paths in standby may be needed now.
-            (0..self.ways.len()).for_each(|at| self.doubt(at));
+            (0..self.lun_paths.len()).for_each(|at| self.doubt(at));
         }
     }
 
@@ -159,30 +159,30 @@ impl Multipath {
     /// The same for an operation that began earlier.
     async fn run_since<T, R>(
         &self,
-        begun: Instant,
+        started_at: Instant,
         mut what: T,
         does: impl for<'a> Fn(&'a dyn LunPath, T) -> LocalBoxFuture<'a, (io::Result<R>, T)>,
     ) -> (io::Result<R>, T) {
-        let mut sent = begun;
+        let mut sent = started_at;
         loop {
             let Some(turn) = self.paths.choose() else {
                 if let Err(e) = Box::pin(self.wait()).await {
-                    self.queued.add(begun.elapsed());
+                    self.queued.add(started_at.elapsed());
                     return (Err(e.into()), what);
                 }
                 sent = Instant::now();
                 continue;
             };
-            let (result, back) = does(&*self.ways[turn.at], what).await;
+            let (result, back) = does(&*self.lun_paths[turn.at], what).await;
             what = back;
             match result {
                 Err(e) if let Some(state) = path::fault(&e) => {
-                    if let Err(e) = self.leave(turn.at, state, e, begun).await {
+                    if let Err(e) = self.leave(turn.at, state, e, started_at).await {
                         return (Err(e), what);
                     }
                 }
                 end => {
-                    self.queued.add(sent - begun);
+                    self.queued.add(sent - started_at);
                     self.served.add(sent.elapsed());
                     return (end, what);
                 }
@@ -194,11 +194,11 @@ impl Multipath {
     ///
     /// # Errors
     /// The failure, when the operation has exceeded its time limit.
-    async fn leave(&self, at: usize, state: State, e: io::Error, begun: Instant) -> io::Result<()> {
-        tracing::debug!(path = self.ways[at].name(), "{e}");
+    async fn leave(&self, at: usize, state: State, e: io::Error, started_at: Instant) -> io::Result<()> {
+        tracing::debug!(path = self.lun_paths[at].name(), "{e}");
         self.fail(at, state);
-        self.ways[at].reset_abandoned().await;
-        if begun.elapsed() >= self.settings.operation { Err(e) } else { Ok(()) }
+        self.lun_paths[at].reset_abandoned().await;
+        if started_at.elapsed() >= self.settings.operation { Err(e) } else { Ok(()) }
     }
 
     /// Compares blocks with the first half of `data`. If they are equal, writes the second half in the same atomic
@@ -208,13 +208,13 @@ impl Multipath {
     /// # Errors
     /// Those of [`Lun::compare_and_write`], and an error when no path is left.
     pub async fn compare_and_write(&self, offset: u64, mut data: Buf) -> Result<bool, Error> {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         loop {
             let Some(turn) = self.paths.choose() else {
                 self.wait().await?;
                 continue;
             };
-            let (result, back) = self.ways[turn.at].compare_and_write(offset, data).await;
+            let (result, back) = self.lun_paths[turn.at].compare_and_write(offset, data).await;
             data = back;
             let e = match result {
                 Ok(equal) => return Ok(equal),
@@ -222,7 +222,7 @@ impl Multipath {
             };
             let Some(state) = path::state_after(&e) else { return Err(e) };
             self.fail(turn.at, state);
-            if !path::is_undone(&e) || begun.elapsed() >= self.settings.operation {
+            if !path::is_undone(&e) || started_at.elapsed() >= self.settings.operation {
                 return Err(e);
             }
         }
@@ -243,7 +243,7 @@ impl Multipath {
         if self.gives_up.load(SeqCst) {
             return Err(Error::new(ErrorCode::SessionClosed, "all paths to the LUN have failed"));
         }
-        let gone = self.outage().map_or(Duration::ZERO, |since| since.elapsed());
+        let gone = self.outage().map_or(Duration::ZERO, |started_at| started_at.elapsed());
         let left = self.settings.queue.saturating_sub(gone);
         let in_time = !left.is_zero() && time_limit::within(left, turn).await.is_some();
         in_time.then_some(()).ok_or_else(|| none_left(self.settings.queue))
@@ -251,8 +251,8 @@ impl Multipath {
 
     /// The first usable path, or else the first path.
     fn any(&self) -> &dyn LunPath {
-        let at = (0..self.ways.len()).find(|at| self.paths.state(*at).is_usable()).unwrap_or(0);
-        &*self.ways[at]
+        let at = (0..self.lun_paths.len()).find(|at| self.paths.state(*at).is_usable()).unwrap_or(0);
+        &*self.lun_paths[at]
     }
 }
 

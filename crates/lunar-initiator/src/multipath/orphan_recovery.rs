@@ -13,16 +13,16 @@ const AGAIN: Duration = Duration::from_secs(1);
 static RESETTING: Mutex<Option<HashSet<Vec<u8>>>> = Mutex::new(None);
 
 /// Held by the task that resets a logical unit: one task per logical unit.
-struct Turn(Vec<u8>);
+struct LunResetGuard(Vec<u8>);
 
-impl Turn {
-    fn take(identity: Vec<u8>) -> Option<Turn> {
+impl LunResetGuard {
+    fn take(identity: Vec<u8>) -> Option<LunResetGuard> {
         let is_free = with_resetting(|all| all.insert(identity.clone()));
-        is_free.then_some(Turn(identity))
+        is_free.then_some(LunResetGuard(identity))
     }
 }
 
-impl Drop for Turn {
+impl Drop for LunResetGuard {
     fn drop(&mut self) {
         with_resetting(|all| all.remove(&self.0));
     }
@@ -37,8 +37,8 @@ impl Multipath {
     /// The other usable paths.
     pub(super) fn others(&self, at: usize) -> Vec<Arc<dyn LunPath>> {
         let others =
-            (0..self.ways.len()).filter(|other| *other != at && self.paths.state(*other).is_usable());
-        others.map(|other| self.ways[other].clone()).collect()
+            (0..self.lun_paths.len()).filter(|other| *other != at && self.paths.state(*other).is_usable());
+        others.map(|other| self.lun_paths[other].clone()).collect()
     }
 }
 
@@ -56,7 +56,7 @@ pub async fn end_orphans(
     if !left.is_zero() {
         return Some(left);
     }
-    let Some(_turn) = Turn::take(way.identity()) else { return Some(AGAIN) };
+    let Some(_guard) = LunResetGuard::take(way.identity()) else { return Some(AGAIN) };
     for other in &others {
         if oldest(lun).await.is_none() || reset(lun, &**other).await {
             *failed = None;
@@ -70,8 +70,8 @@ pub async fn end_orphans(
 /// The time left for a lost path to recover. `waited` is the age of its oldest write, `failed` the time since all
 /// resets failed.
 fn left(waited: Duration, failed: Option<Duration>, limit: Duration) -> Duration {
-    let since = failed.map_or(waited, |failed| failed.min(waited));
-    limit.saturating_sub(since)
+    let elapsed = failed.map_or(waited, |failed| failed.min(waited));
+    limit.saturating_sub(elapsed)
 }
 
 fn limit(lun: &Lun) -> Duration {

@@ -40,7 +40,7 @@ pub trait LunPath: Backend {
     fn take_deferred_error(&self) -> Option<Error>;
 
     /// Events that cause a check.
-    fn news(&self) -> flume::Receiver<Event>;
+    fn events(&self) -> flume::Receiver<Event>;
 }
 
 impl LunPath for Lun {
@@ -86,7 +86,7 @@ impl LunPath for Lun {
         self.session().take_deferred_error(self.address())
     }
 
-    fn news(&self) -> flume::Receiver<Event> {
+    fn events(&self) -> flume::Receiver<Event> {
         self.session().events()
     }
 }
@@ -101,7 +101,7 @@ impl Lun {
     /// is too busy to report it.
     async fn access_state(&self) -> State {
         let properties = self.properties();
-        let Some(group) = properties.port_group.filter(|_| properties.alua > 0) else {
+        let Some(group) = properties.target_port_group.filter(|_| properties.alua > 0) else {
             return State::Optimized;
         };
         let groups = List { cdb: cdb::report_target_port_groups, head: 4 };

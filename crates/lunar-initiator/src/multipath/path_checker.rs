@@ -25,13 +25,13 @@ async fn gone(joined: &Weak<Multipath>) {
 }
 
 async fn keep_checking(joined: &Weak<Multipath>, at: usize, doubts: flume::Receiver<()>) {
-    let Some(news) = joined.upgrade().map(|joined| joined.ways[at].news()) else { return };
+    let Some(events) = joined.upgrade().map(|joined| joined.lun_paths[at].events()) else { return };
     let (mut resets_failed, mut orphans_due) = (None, None);
-    let mut reasons = Reasons { news, doubts, doubted: None };
+    let mut reasons = Reasons { events, doubts, doubted: None };
     while let Some(pause) = joined.upgrade().map(|joined| joined.pause(at)) {
         reasons.next(orphans_due.map_or(pause, |due| pause.min(due))).await;
         // A check may take long: hold no strong reference meanwhile.
-        let Some(way) = joined.upgrade().map(|joined| joined.ways[at].clone()) else { return };
+        let Some(way) = joined.upgrade().map(|joined| joined.lun_paths[at].clone()) else { return };
         let state = way.check().await;
         let Some(joined) = joined.upgrade() else { return };
         let was_usable = joined.paths.state(at).is_usable();
@@ -39,7 +39,7 @@ async fn keep_checking(joined: &Weak<Multipath>, at: usize, doubts: flume::Recei
         let others = joined.others(at);
         if !was_usable && state.is_usable() {
             // The session of a path that was down may be new: subscribe to its events again.
-            reasons.news = way.news();
+            reasons.events = way.events();
         }
         drop(joined);
         orphans_due = orphan_recovery::end_orphans(&*way, others, &mut resets_failed).await;
@@ -57,7 +57,7 @@ impl Multipath {
 
 /// The reasons for a check before the interval ends.
 struct Reasons {
-    news: flume::Receiver<Event>,
+    events: flume::Receiver<Event>,
     doubts: flume::Receiver<()>,
     /// The time of the last check that a failed operation caused.
     doubted: Option<Instant>,
@@ -84,7 +84,7 @@ impl Reasons {
     }
 
     async fn some_news(&self) -> Option<Instant> {
-        match self.news.recv_async().await {
+        match self.events.recv_async().await {
             Ok(_) => None,
             Err(_) => pending().await,
         }

@@ -38,7 +38,7 @@ impl BlockIo {
 pub struct PathQueue {
     joined: Arc<Multipath>,
     /// The queue of each path, opened at the first use.
-    ways: Vec<Option<Box<dyn BackendQueue>>>,
+    queues: Vec<Option<Box<dyn BackendQueue>>>,
     /// The operations on paths, by lane.
     sent: Vec<Option<SentIo>>,
     slow: SlowPath,
@@ -51,7 +51,7 @@ struct SentIo {
     job: BlockIo,
     /// The path.
     at: usize,
-    since: Instant,
+    started_at: Instant,
 }
 
 /// The kind of work between two waits.
@@ -77,10 +77,10 @@ impl Clock {
 
 impl PathQueue {
     pub fn new(joined: Arc<Multipath>) -> PathQueue {
-        let ways = joined.ways.iter().map(|_| None).collect();
+        let queues = joined.lun_paths.iter().map(|_| None).collect();
         PathQueue {
             joined,
-            ways,
+            queues,
             sent: Vec::new(),
             slow: SlowPath::default(),
             clock: Clock(None),
@@ -90,10 +90,10 @@ impl PathQueue {
 
     fn begin(&mut self, lane: usize, job: BlockIo, buf: Buf) {
         let Some(at) = self.joined.paths.take() else { return self.search(lane, job, buf) };
-        if self.ways[at].is_none() {
-            self.ways[at] = self.joined.ways[at].clone().queue();
+        if self.queues[at].is_none() {
+            self.queues[at] = self.joined.lun_paths[at].clone().queue();
         }
-        let Some(queue) = &mut self.ways[at] else {
+        let Some(queue) = &mut self.queues[at] else {
             self.joined.paths.give_back(at);
             return self.search(lane, job, buf);
         };
@@ -101,7 +101,7 @@ impl PathQueue {
         if lane >= self.sent.len() {
             self.sent.resize_with(lane + 1, || None);
         }
-        self.sent[lane] = Some(SentIo { job, at, since: self.clock.now(Phase::Beginning) });
+        self.sent[lane] = Some(SentIo { job, at, started_at: self.clock.now(Phase::Beginning) });
     }
 
     /// Runs an operation with a future, which waits for a path.
@@ -114,10 +114,10 @@ impl PathQueue {
     fn leave(&mut self, lane: usize, sent: SentIo, state: State, e: io::Error, buf: Buf) {
         let joined = self.joined.clone();
         self.slow.begin(lane, async move {
-            let SentIo { job, at, since } = sent;
-            match joined.leave(at, state, e, since).await {
+            let SentIo { job, at, started_at } = sent;
+            match joined.leave(at, state, e, started_at).await {
                 Err(e) => (Err(e), buf),
-                Ok(()) => joined.run_since(since, buf, move |way, buf| job.on(way, buf)).await,
+                Ok(()) => joined.run_since(started_at, buf, move |way, buf| job.on(way, buf)).await,
             }
         });
     }
@@ -142,7 +142,7 @@ impl PathQueue {
                 None
             }
             (result, _) => {
-                self.served.add(self.clock.now(Phase::Ending) - sent.since);
+                self.served.add(self.clock.now(Phase::Ending) - sent.started_at);
                 Some((result, buf))
             }
         }
@@ -159,8 +159,8 @@ impl BackendQueue for PathQueue {
     }
 
     fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(usize, BufResult)> {
-        for at in 0..self.ways.len() {
-            while let Some(queue) = &mut self.ways[at]
+        for at in 0..self.queues.len() {
+            while let Some(queue) = &mut self.queues[at]
                 && let Poll::Ready((lane, finished)) = queue.poll_ended(cx)
             {
                 if let Some(finished) = self.end(lane, finished) {

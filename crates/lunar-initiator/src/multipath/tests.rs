@@ -1,6 +1,6 @@
 //! Failing and returning paths, over a medium in memory.
 
-mod looks;
+mod checks;
 
 use super::*;
 use crate::slow_path::SlowPath;
@@ -18,7 +18,7 @@ struct Wire {
     up: AtomicBool,
     given_up: AtomicBool,
     identity: Vec<u8>,
-    news: flume::Receiver<Event>,
+    events: flume::Receiver<Event>,
     sender: flume::Sender<Event>,
     /// The event channel while the path is down: it carries no events.
     silence: (flume::Sender<Event>, flume::Receiver<Event>),
@@ -33,13 +33,13 @@ struct Wire {
 
 impl Wire {
     fn new(medium: &Arc<dyn Backend>, identity: &[u8]) -> Arc<Wire> {
-        let (sender, news) = flume::unbounded();
+        let (sender, events) = flume::unbounded();
         Arc::new(Wire {
             medium: medium.clone(),
             up: AtomicBool::new(true),
             given_up: AtomicBool::new(false),
             identity: identity.to_vec(),
-            news,
+            events,
             sender,
             silence: flume::bounded(1),
             mute: AtomicBool::new(false),
@@ -84,8 +84,8 @@ impl LunPath for Wire {
     fn take_deferred_error(&self) -> Option<Error> {
         self.lost.swap(false, Relaxed).then(|| Error::new(ErrorCode::ScsiError, "lost"))
     }
-    fn news(&self) -> flume::Receiver<Event> {
-        if self.up.load(Relaxed) { self.news.clone() } else { self.silence.1.clone() }
+    fn events(&self) -> flume::Receiver<Event> {
+        if self.up.load(Relaxed) { self.events.clone() } else { self.silence.1.clone() }
     }
     fn compare_and_write(&self, offset: u64, data: Buf) -> LocalBoxFuture<'_, (Result<bool, Error>, Buf)> {
         Box::pin(async move {
@@ -108,8 +108,8 @@ impl LunPath for Wire {
 }
 
 impl Backend for Wire {
-    fn facts(&self) -> BackendInfo {
-        self.medium.facts()
+    fn info(&self) -> BackendInfo {
+        self.medium.info()
     }
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
@@ -192,10 +192,10 @@ fn two() -> [Arc<Wire>; 2] {
 }
 
 async fn join(wires: &[Arc<Wire>; 2], queue: Duration) -> Arc<Multipath> {
-    let ways: Vec<Arc<dyn LunPath>> = vec![wires[0].clone(), wires[1].clone()];
+    let lun_paths: Vec<Arc<dyn LunPath>> = vec![wires[0].clone(), wires[1].clone()];
     let settings =
         MultipathOptions { queue, check: Duration::from_millis(10), ..MultipathOptions::default() };
-    Multipath::join(ways, settings).await.expect("two paths to one logical unit")
+    Multipath::join(lun_paths, settings).await.expect("two paths to one logical unit")
 }
 
 async fn write(on: &Multipath, byte: u8) -> io::Result<()> {
@@ -278,9 +278,9 @@ fn path_that_was_missing_is_heard_once_it_is_there() {
     inside(async {
         let wires = two();
         wires[1].up.store(false, Relaxed);
-        let ways: Vec<Arc<dyn LunPath>> = vec![wires[0].clone(), wires[1].clone()];
+        let lun_paths: Vec<Arc<dyn LunPath>> = vec![wires[0].clone(), wires[1].clone()];
         let settings = MultipathOptions { check: Duration::from_secs(3), ..MultipathOptions::default() };
-        let joined = Multipath::join(ways, settings).await.expect("two paths to one logical unit");
+        let joined = Multipath::join(lun_paths, settings).await.expect("two paths to one logical unit");
         // The checker of this path starts while the path is down.
         compio::time::sleep(Duration::from_millis(10)).await;
         wires[1].up.store(true, Relaxed);
@@ -300,13 +300,13 @@ fn path_that_was_missing_is_heard_once_it_is_there() {
 fn compare_and_write_changes_path_only_if_not_carried_out() {
     inside(async {
         let wires = two();
-        let ways: Vec<Arc<dyn LunPath>> = vec![wires[0].clone(), wires[1].clone()];
+        let lun_paths: Vec<Arc<dyn LunPath>> = vec![wires[0].clone(), wires[1].clone()];
         let settings = MultipathOptions {
             policy: PathPolicy::Failover,
             check: Duration::from_secs(60),
             ..MultipathOptions::default()
         };
-        let joined = Multipath::join(ways, settings).await.expect("two paths to one logical unit");
+        let joined = Multipath::join(lun_paths, settings).await.expect("two paths to one logical unit");
         let swap = |old: u8, new: u8| {
             let mut data = Buf::zeroed(1024);
             data[..512].fill(old);
@@ -347,8 +347,8 @@ fn paths_to_different_units_are_refused() {
     inside(async {
         let medium = medium();
         for (a, b) in [(&b"one"[..], &b"two"[..]), (b"", b"")] {
-            let ways: Vec<Arc<dyn LunPath>> = vec![Wire::new(&medium, a), Wire::new(&medium, b)];
-            let error = Multipath::join(ways, MultipathOptions::default()).await.expect_err("an error");
+            let lun_paths: Vec<Arc<dyn LunPath>> = vec![Wire::new(&medium, a), Wire::new(&medium, b)];
+            let error = Multipath::join(lun_paths, MultipathOptions::default()).await.expect_err("an error");
             assert_eq!(error.code, ErrorCode::IdentityMismatch);
         }
         assert!(Multipath::join(Vec::new(), MultipathOptions::default()).await.is_err());
@@ -363,8 +363,8 @@ fn outage_past_its_time_fails_operations_until_a_path_is_back() {
         assert!(joined.outage().is_none());
         wires.iter().for_each(|w| w.set(false));
         write(&joined, 1).await.expect_err("no path came back");
-        let since = joined.outage().expect("an outage");
-        assert!(since.elapsed() >= Duration::from_millis(50));
+        let started_at = joined.outage().expect("an outage");
+        assert!(started_at.elapsed() >= Duration::from_millis(50));
         let at_once = async { Some(write(&joined, 1).await) };
         let ended = lunar_runtime::either(at_once, async {
             for _ in 0..100 {
@@ -409,9 +409,10 @@ fn operation_that_fails_on_every_path_again_and_again_ends() {
     );
     inside(async {
         let wires = two();
-        let ways: Vec<Arc<dyn LunPath>> = vec![wires[0].clone(), wires[1].clone()];
+        let lun_paths: Vec<Arc<dyn LunPath>> = vec![wires[0].clone(), wires[1].clone()];
         let operation = Duration::from_millis(50);
-        let joined = Multipath::join(ways, MultipathOptions { operation, ..MultipathOptions::default() });
+        let joined =
+            Multipath::join(lun_paths, MultipathOptions { operation, ..MultipathOptions::default() });
         let joined = joined.await.expect("two paths to one logical unit");
         wires.iter().for_each(|w| w.up.store(false, Relaxed));
         let (me, over) = (joined.clone(), Arc::new(AtomicBool::new(false)));

@@ -15,12 +15,12 @@ pub struct Batch {
     local: Rc<LocalSession>,
     ends: Rc<Completions>,
     /// The tags of commands in flight, indexed by the owner's number.
-    under_way: Vec<Option<u32>>,
+    in_flight: Vec<Option<u32>>,
 }
 
 impl Batch {
     pub(super) fn new(local: Rc<LocalSession>) -> Batch {
-        Batch { local, ends: Rc::default(), under_way: Vec::new() }
+        Batch { local, ends: Rc::default(), in_flight: Vec::new() }
     }
 
     /// The approximate time, without a system call.
@@ -34,12 +34,12 @@ impl Batch {
     /// The result of the command, when it cannot be sent.
     #[inline]
     pub fn submit(&mut self, name: u32, command: Command) -> Result<(), Box<CommandResult>> {
-        let place = name as usize;
-        if place >= self.under_way.len() {
-            self.under_way.resize(place + 1, None);
+        let index = name as usize;
+        if index >= self.in_flight.len() {
+            self.in_flight.resize(index + 1, None);
         }
-        debug_assert_eq!(self.under_way[place], None, "two commands in flight have the number {name}");
-        self.under_way[place] = Some(self.local.accept(command, Waiter::Among(self.ends.clone(), name))?);
+        debug_assert_eq!(self.in_flight[index], None, "two commands in flight have the number {name}");
+        self.in_flight[index] = Some(self.local.accept(command, Waiter::Among(self.ends.clone(), name))?);
         Ok(())
     }
 
@@ -48,7 +48,7 @@ impl Batch {
     pub fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(u32, CommandResult)> {
         loop {
             let Poll::Ready((name, tag)) = self.ends.poll(cx) else { return Poll::Pending };
-            self.under_way[name as usize] = None;
+            self.in_flight[name as usize] = None;
             if let Some(finished) = self.local.state.borrow_mut().tasks.take(tag) {
                 return Poll::Ready((name, finished));
             }
@@ -58,7 +58,7 @@ impl Batch {
 
 impl fmt::Debug for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let in_flight = self.under_way.iter().flatten().count();
+        let in_flight = self.in_flight.iter().flatten().count();
         f.debug_struct("Batch").field("in_flight", &in_flight).finish_non_exhaustive()
     }
 }
@@ -66,6 +66,6 @@ impl fmt::Debug for Batch {
 impl Drop for Batch {
     fn drop(&mut self) {
         let mut state = self.local.state.borrow_mut();
-        self.under_way.iter().flatten().for_each(|tag| state.tasks.abandon(*tag));
+        self.in_flight.iter().flatten().for_each(|tag| state.tasks.abandon(*tag));
     }
 }

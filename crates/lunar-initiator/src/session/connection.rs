@@ -35,7 +35,7 @@ pub async fn run(local: &Rc<LocalSession>, mut receiver: TransportReceiver) -> E
             match ready {
                 Ok(()) => {
                     let mut state = local.state.borrow_mut();
-                    patience.before_receive(state.under_way());
+                    patience.before_receive(state.in_flight());
                     state.now = Instant::now();
                     let now = state.now;
                     state.connection.hear(now);

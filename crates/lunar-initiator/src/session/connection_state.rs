@@ -8,7 +8,7 @@ use lunar_wire::iscsi::Bhs;
 use std::time::{Duration, Instant};
 
 /// The maximum number of queued replies to NOP-Ins.
-const MOST_PONGS: u32 = 65536;
+const MAX_PONGS: u32 = 65536;
 
 /// A connection in the full feature phase.
 pub struct ConnectionState {
@@ -149,7 +149,7 @@ impl ConnectionState {
     }
 
     /// Bytes sent at the time of the previous check, and now.
-    pub fn look(&mut self) -> (u64, u64) {
+    pub fn send_progress(&mut self) -> (u64, u64) {
         let left = self.out.left();
         (std::mem::replace(&mut self.left, left), left)
     }
@@ -157,7 +157,7 @@ impl ConnectionState {
     /// Counts a reply to a NOP-In. Returns false if too many are queued because the target does not read.
     pub fn count_pong(&mut self) -> bool {
         self.pongs = if self.out.waiting() == 0 { 0 } else { self.pongs + 1 };
-        self.pongs <= MOST_PONGS
+        self.pongs <= MAX_PONGS
     }
 
     /// Seconds to wait before the next connection.

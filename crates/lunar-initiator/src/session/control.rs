@@ -1,6 +1,6 @@
 //! Requests other than SCSI commands, and their responses.
 
-use super::control_request::{ControlAnswer, ControlKind, ControlRequest};
+use super::control_request::{ControlKind, ControlRequest, ControlResponse};
 use super::session_state::SessionState;
 use crate::{Error, ErrorCode};
 use lunar_runtime::iscsi::pdu_queue::Payload;
@@ -10,18 +10,18 @@ use lunar_wire::scsi::TaskManagementFunction;
 use std::time::Instant;
 
 impl SessionState {
-    fn control(&mut self, asked: ControlKind, header: impl FnOnce(u32) -> Bhs) -> ControlAnswer {
-        let (reply, answer) = flume::bounded(1);
+    fn control(&mut self, asked: ControlKind, header: impl FnOnce(u32) -> Bhs) -> ControlResponse {
+        let (reply, response) = flume::bounded(1);
         let tag = self.control_tag();
         self.say(header(tag), Payload::Empty);
-        self.await_answer(tag, asked, reply);
-        answer
+        self.expect_response(tag, asked, reply);
+        response
     }
 
     /// Registers the request that was just queued.
-    fn await_answer(&mut self, tag: u32, asked: ControlKind, reply: flume::Sender<Result<u8, Error>>) {
-        let (since, (_, end)) = (self.now, self.connection.progress());
-        self.controls.push(ControlRequest { tag, asked, since, end, reply });
+    fn expect_response(&mut self, tag: u32, asked: ControlKind, reply: flume::Sender<Result<u8, Error>>) {
+        let (started_at, (_, end)) = (self.now, self.connection.progress());
+        self.controls.push(ControlRequest { tag, asked, started_at, end, reply });
     }
 
     /// Sends a NOP-Out. The NOP-In shows that the target responds.
@@ -40,7 +40,7 @@ impl SessionState {
         header.set_opcode(opcode::NOP_OUT);
         request::stamp(&mut header, cmd_sn, self.connection.exp_stat_sn());
         self.connection.push(header, Payload::Empty);
-        self.await_answer(tag, ControlKind::Ping, reply);
+        self.expect_response(tag, ControlKind::Ping, reply);
     }
 
     /// Requests a task management function. The reply is the response code (RFC 7143 section 11.6.1).
@@ -49,7 +49,7 @@ impl SessionState {
         function: TaskManagementFunction,
         lun: u64,
         task: Option<(u32, u32)>,
-    ) -> ControlAnswer {
+    ) -> ControlResponse {
         let whole = matches!(
             function,
             TaskManagementFunction::TargetWarmReset | TaskManagementFunction::TargetColdReset
@@ -60,19 +60,19 @@ impl SessionState {
     }
 
     /// Requests the logout of the session. No PDU follows it.
-    pub fn log_out(&mut self) -> ControlAnswer {
-        let answer = self.control(ControlKind::Logout, request::logout);
+    pub fn log_out(&mut self) -> ControlResponse {
+        let response = self.control(ControlKind::Logout, request::logout);
         self.connection.send_logout();
-        answer
+        response
     }
 
     /// The time of the oldest unanswered NOP-Out.
     pub fn oldest_ping(&self) -> Option<Instant> {
-        self.controls.iter().find(|c| c.asked == ControlKind::Ping).map(|c| c.since)
+        self.controls.iter().find(|c| c.asked == ControlKind::Ping).map(|c| c.started_at)
     }
 
     /// Handles a response with this code.
-    pub(super) fn answered(&mut self, tag: u32, asked: ControlKind, code: u8) -> Result<(), Error> {
+    pub(super) fn take_response(&mut self, tag: u32, asked: ControlKind, code: u8) -> Result<(), Error> {
         match self.controls.iter().position(|c| c.tag == tag && c.asked == asked) {
             Some(at) => {
                 self.controls.swap_remove(at).complete(Ok(code));

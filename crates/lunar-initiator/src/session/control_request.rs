@@ -23,7 +23,7 @@ pub struct ControlRequest {
     pub asked: ControlKind,
     /// The start of the time limit: the time when the request was queued or, later, when bytes before it were last
     /// being sent.
-    pub since: Instant,
+    pub started_at: Instant,
     /// The number of bytes sent on the connection up to the end of this request.
     pub end: u64,
     /// Receives the response code, or the error of a lost connection or a rejected request.
@@ -31,12 +31,12 @@ pub struct ControlRequest {
 }
 
 /// The receiver of the response to a request.
-pub type ControlAnswer = flume::Receiver<Result<u8, Error>>;
+pub type ControlResponse = flume::Receiver<Result<u8, Error>>;
 
 impl ControlRequest {
     /// Delivers the response.
-    pub fn complete(self, answer: Result<u8, Error>) {
+    pub fn complete(self, response: Result<u8, Error>) {
         // The caller may have stopped waiting.
-        let _ = self.reply.send(answer);
+        let _ = self.reply.send(response);
     }
 }

@@ -63,8 +63,8 @@ fn begin_stream(
 
 /// The number of bytes that are sent as immediate data.
 fn immediate(len: usize, p: &Parameters) -> usize {
-    let most = p.first_burst_length.min(p.max_xmit_data_segment_length);
-    if p.immediate_data { len.min(most as usize) } else { 0 }
+    let max = p.first_burst_length.min(p.max_xmit_data_segment_length);
+    if p.immediate_data { len.min(max as usize) } else { 0 }
 }
 
 /// The number of bytes that are sent without an R2T.
@@ -75,7 +75,7 @@ pub fn unsolicited(len: usize, p: &Parameters) -> usize {
 /// The SCSI Command PDU, including a long CDB.
 #[inline]
 fn command(out: &mut pdu_queue::PduQueue, header: Bhs, task: &Task, payload: Payload, digests: Digests) {
-    match &task.rest {
+    match &task.extended_cdb {
         None => out.push(header, payload, digests),
         Some(rest) => out.push_extended(header, rest.ahs(), payload, digests),
     }

@@ -25,9 +25,9 @@ pub async fn watch(local: Rc<LocalSession>) {
         let busy = local.state.borrow().tasks.count() > 0;
         compio::time::sleep(if busy { TICK } else { IDLE_TICK }).await;
         let now = Instant::now();
-        local.state.borrow_mut().look_at_line(now);
+        local.state.borrow_mut().check_send_progress(now);
         local.end_recovery(now);
-        local.end_looks(now);
+        local.end_checks(now);
         local.complete_verified_recovery();
         local.state.borrow_mut().tasks.forget_abandoned();
         local.end_operations(now);
@@ -47,7 +47,7 @@ impl LocalSession {
     /// Fails queued commands after the recovery timeout. New ones then fail at once.
     pub fn end_recovery(&self, now: Instant) {
         let limit = self.options.timeouts.recovery;
-        let over = self.lost.get().is_some_and(|since| now.duration_since(since) >= limit);
+        let over = self.lost.get().is_some_and(|started_at| now.duration_since(started_at) >= limit);
         if !over || self.gave_up.borrow().is_some() {
             return;
         }
@@ -72,7 +72,7 @@ impl LocalSession {
 
     /// Fails the commands of logical units whose identity check takes too long. New ones fail at once until a check
     /// succeeds.
-    fn end_looks(&self, now: Instant) {
+    fn end_checks(&self, now: Instant) {
         let limit = self.options.timeouts.recovery;
         let mut state = self.state.borrow_mut();
         for (lun, found) in state.unverified.late(now, limit) {
@@ -94,11 +94,11 @@ impl LocalSession {
     fn end_operations(&self, now: Instant) {
         let limit = self.options.timeouts.operation;
         let mut state = self.state.borrow_mut();
-        let late = |since: Instant| now.duration_since(since) >= limit;
+        let late = |started_at: Instant| now.duration_since(started_at) >= limit;
         let overdue: Vec<u32> =
-            state.tasks.iter().filter(|t| t.is_due() && late(t.since)).map(|t| t.tag).collect();
+            state.tasks.iter().filter(|t| t.is_due() && late(t.started_at)).map(|t| t.tag).collect();
         // A command with a response whose data are still queued: the target does not read them.
-        let is_stuck = |t: &mut Task| t.answer.is_some() && t.is_leaving() && late(t.since);
+        let is_stuck = |t: &mut Task| t.result.is_some() && t.is_leaving() && late(t.started_at);
         let mut is_stray = state.tasks.iter().any(is_stuck);
         for tag in overdue {
             is_stray |= state.tasks.sent(tag).is_some_and(|t| !matches!(t.data, Data::In(..)));
@@ -122,7 +122,7 @@ impl LocalSession {
             return;
         }
         match state.oldest_ping() {
-            Some(since) if now.duration_since(since.max(state.connection.heard())) >= t.noop => {
+            Some(started_at) if now.duration_since(started_at.max(state.connection.heard())) >= t.noop => {
                 drop(state);
                 let what = format!("the target did not answer a NOP-Out within {} s", t.noop.as_secs_f32());
                 self.give_up_connection(Error::new(ErrorCode::ConnectionLost, what));
@@ -160,17 +160,17 @@ impl LocalSession {
                 "the connection of the session is logging out",
             ));
         }
-        self.answer(limit, say).await
+        self.await_response(limit, say).await
     }
 
     /// The same without these checks. The time limit does not run while bytes before the request are being sent: on a
     /// slow link, much data may be queued before it.
-    pub(super) async fn answer<T>(
+    pub(super) async fn await_response<T>(
         self: &Rc<Self>,
         limit: Duration,
         say: impl FnOnce(&mut SessionState) -> flume::Receiver<Result<T, Error>>,
     ) -> Result<T, Error> {
-        let (answer, end) = {
+        let (response, end) = {
             let mut state = self.state.borrow_mut();
             (say(&mut state), state.connection.progress().1)
         };
@@ -178,8 +178,8 @@ impl LocalSession {
         let last = time_limit::deadline(self.options.timeouts.operation);
         loop {
             let (before, _) = self.state.borrow().connection.progress();
-            match time_limit::within(limit, answer.recv_async()).await {
-                Some(Ok(answer)) => return answer,
+            match time_limit::within(limit, response.recv_async()).await {
+                Some(Ok(response)) => return response,
                 Some(Err(_)) => {
                     return Err(Error::new(
                         ErrorCode::ConnectionLost,
@@ -229,14 +229,14 @@ impl SessionState {
     /// Compares the bytes sent with the last check. While bytes before a request are being sent, the request's time
     /// limit does not run. A Datamover does not report which bytes it has moved: there, any progress only shows that
     /// the connection works.
-    pub(super) fn look_at_line(&mut self, now: Instant) {
+    pub(super) fn check_send_progress(&mut self, now: Instant) {
         self.now = now;
         let moved = self.connection.out().take_moved();
-        let (before, left) = self.connection.look();
+        let (before, left) = self.connection.send_progress();
         let pings = self.controls.iter_mut().filter(|c| moved && c.asked == ControlKind::Ping);
-        pings.for_each(|c| c.since = now);
+        pings.for_each(|c| c.started_at = now);
         if left > before {
-            self.controls.iter_mut().filter(|c| c.end > before).for_each(|c| c.since = now);
+            self.controls.iter_mut().filter(|c| c.end > before).for_each(|c| c.started_at = now);
             let behind = |t: &&mut Task| t.state == TaskState::Sent && t.end > before;
             self.tasks.iter().filter(behind).for_each(|t| t.sent = now);
         }
@@ -260,8 +260,8 @@ fn gave_up(name: &str, limit: Duration, last: Option<&Error>) -> String {
 }
 
 /// Whether LOGICAL UNIT RESET was executed. A failure is logged.
-pub(crate) fn is_done(answer: Result<u8, Error>, path: &str) -> bool {
-    match answer {
+pub(crate) fn is_done(response: Result<u8, Error>, path: &str) -> bool {
+    match response {
         Ok(COMPLETE) => return true,
         Ok(code) => tracing::warn!(path, "the target rejected LOGICAL UNIT RESET: response {code}"),
         Err(e) => tracing::warn!(path, "LOGICAL UNIT RESET failed: {e}"),
@@ -291,15 +291,15 @@ pub(super) async fn carry_out(
         matches!(function, TaskManagementFunction::TargetWarmReset | TaskManagementFunction::TargetColdReset);
     let limit = if whole { t.target_reset } else { t.lun_reset };
     let (before, at) = (local.state.borrow().command_window.cmd_sn, Instant::now());
-    let answer = local.ask(limit, |m| m.manage(function, lun, None)).await;
-    if answer == Ok(COMPLETE) {
+    let response = local.ask(limit, |m| m.manage(function, lun, None)).await;
+    if response == Ok(COMPLETE) {
         let error =
             Error::new(ErrorCode::TimedOut, "a task management function of the caller aborted the command");
         local.ended(&error, before, reaches(function, lun));
         local.record_reset(function, lun, at);
         local.flush_soon();
     }
-    answer
+    response
 }
 
 /// Ends a command by escalation: ABORT TASK, LOGICAL UNIT RESET, TARGET WARM RESET, a new connection.

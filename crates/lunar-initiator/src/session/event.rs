@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard};
 #[non_exhaustive]
 pub enum Event {
     /// A logical unit has reported a unit attention.
-    Attention {
+    UnitAttention {
         /// The eight bytes of the LUN.
         lun: u64,
         /// The unit attention.

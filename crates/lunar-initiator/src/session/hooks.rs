@@ -27,7 +27,7 @@ pub trait SessionHooks: Debug + Send + Sync {
 #[non_exhaustive]
 pub struct SessionLogin<'a> {
     /// The session, on its new connection.
-    pub facts: &'a SessionInfo,
+    pub info: &'a SessionInfo,
     /// Whether the login opened the session. Otherwise it replaces a lost connection.
     pub is_first: bool,
     /// Whether there are orphans: the target received them on an earlier connection and may still execute them.
@@ -36,12 +36,12 @@ pub struct SessionLogin<'a> {
 
 impl<'a> SessionLogin<'a> {
     /// The first login of a session.
-    pub fn first(facts: &'a SessionInfo) -> SessionLogin<'a> {
-        SessionLogin { facts, is_first: true, has_orphans: false }
+    pub fn first(info: &'a SessionInfo) -> SessionLogin<'a> {
+        SessionLogin { info, is_first: true, has_orphans: false }
     }
 
     /// A login after a lost connection.
-    pub fn again(facts: &'a SessionInfo, has_orphans: bool) -> SessionLogin<'a> {
-        SessionLogin { facts, is_first: false, has_orphans }
+    pub fn again(info: &'a SessionInfo, has_orphans: bool) -> SessionLogin<'a> {
+        SessionLogin { info, is_first: false, has_orphans }
     }
 }

@@ -116,9 +116,9 @@ impl LocalSession {
 
     /// Holds back the commands of a logical unit until its identity is checked.
     pub(super) fn verify_first(self: &Rc<Self>, lun: u64) {
-        let look = self.state.borrow_mut().unverified.add(lun, Instant::now());
-        if let Some(look) = look {
-            lunar_runtime::spawn(verify(self.clone(), lun, look));
+        let check = self.state.borrow_mut().unverified.add(lun, Instant::now());
+        if let Some(check) = check {
+            lunar_runtime::spawn(verify(self.clone(), lun, check));
         }
     }
 
@@ -152,11 +152,11 @@ impl LocalSession {
     }
 
     /// Runs one check, if it is still needed. Returns true if no further check is needed.
-    async fn verify_once(self: &Rc<Self>, lun: u64, look: u32) -> bool {
+    async fn verify_once(self: &Rc<Self>, lun: u64, check: u32) -> bool {
         let Some(identity) = self.identity(lun) else { return true };
         let doubts = self.state.borrow().doubts;
         let seen = self.read_identity(lun, &identity).await;
-        if !self.state.borrow().unverified.wants(lun, look) {
+        if !self.state.borrow().unverified.wants(lun, check) {
             return true;
         }
         self.complete_recovery();
@@ -191,8 +191,8 @@ fn data_of((result, buf): CommandResult) -> Result<Option<Vec<u8>>, Error> {
 
 /// Repeats the check of a logical unit on this connection until it succeeds: a starting target may add the LUN later.
 /// Only the commands of this LUN wait.
-async fn verify(local: Rc<LocalSession>, lun: u64, look: u32) {
-    while local.state.borrow().unverified.wants(lun, look) && !local.verify_once(lun, look).await {}
+async fn verify(local: Rc<LocalSession>, lun: u64, check: u32) {
+    while local.state.borrow().unverified.wants(lun, check) && !local.verify_once(lun, check).await {}
 }
 
 /// Checks a LUN again that led to another logical unit. A missing logical unit does not count as restored.

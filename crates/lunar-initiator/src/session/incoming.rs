@@ -236,7 +236,7 @@ impl SessionState {
         if itt != NONE {
             self.status(header)?;
             self.pump();
-            return self.answered(itt, ControlKind::Ping, 0);
+            return self.take_response(itt, ControlKind::Ping, 0);
         }
         self.window(header);
         if ttt != NONE {
@@ -251,7 +251,7 @@ impl SessionState {
 
     fn control_response(&mut self, header: &Bhs, asked: ControlKind) -> Result<(), Error> {
         self.status(header)?;
-        self.answered(header.itt(), asked, header.response())?;
+        self.take_response(header.itt(), asked, header.response())?;
         self.pump();
         Ok(())
     }
@@ -265,7 +265,7 @@ impl SessionState {
                     if raises_doubt(&sense) {
                         self.doubt();
                     }
-                    self.events.push(Event::Attention { lun: header.lun(), sense });
+                    self.events.push(Event::UnitAttention { lun: header.lun(), sense });
                 }
             }
             // A new session also renegotiates.

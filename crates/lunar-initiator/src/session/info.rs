@@ -1,8 +1,8 @@
 //! Information about a session, for its owners.
 
-use crate::carrier::Carrier;
 use crate::nexus::TargetPort;
 use crate::portal::Portal;
+use crate::transport::SessionTransport;
 use lunar_proto::parameters::Parameters;
 
 /// Information about a session.
@@ -26,7 +26,7 @@ pub struct SessionInfo {
     /// The CHAP user. Empty if the target requested no authentication.
     pub user: String,
     /// The transport and its provider.
-    pub carrier: Carrier,
+    pub transport: SessionTransport,
     /// The negotiated parameters.
     pub parameters: Parameters,
     /// Whether there is a connection.
@@ -36,7 +36,7 @@ pub struct SessionInfo {
     /// The number of completed recoveries.
     pub recoveries: u32,
     /// The number of orphans at the end of the session. The target may still execute them.
-    pub left_behind: usize,
+    pub orphans: usize,
 }
 
 impl SessionInfo {

@@ -28,7 +28,7 @@ pub struct LocalSession {
     /// The options of the session.
     pub options: Options,
     /// The information about the session, shared with handles on other cores.
-    pub facts: Arc<Mutex<SessionInfo>>,
+    pub info: Arc<Mutex<SessionInfo>>,
     /// The listeners of the session's events.
     pub listeners: Arc<Listeners>,
     /// Logical units whose identity must not change.
@@ -49,7 +49,7 @@ pub struct LocalSession {
     /// Whether the session must end now, without waiting for orphans.
     pub leaves_now: Cell<bool>,
     /// The number of orphans at the end of the session.
-    pub left_behind: Cell<usize>,
+    pub orphans: Cell<usize>,
     /// The time of the last reset of logical units for orphans of another portal group.
     pub reset: Cell<Option<Instant>>,
     /// Whether the warning about waiting orphans was logged.
@@ -75,7 +75,7 @@ impl LocalSession {
     pub fn new(
         login_target: LoginTarget,
         options: Options,
-        facts: Arc<Mutex<SessionInfo>>,
+        info: Arc<Mutex<SessionInfo>>,
         listeners: Arc<Listeners>,
     ) -> Rc<LocalSession> {
         let mut state = SessionState::new(options.commands, Instant::now);
@@ -85,7 +85,7 @@ impl LocalSession {
             stream: RefCell::default(),
             login_target: RefCell::new(login_target),
             options,
-            facts,
+            info,
             listeners,
             pinned: RefCell::default(),
             changed: RefCell::default(),
@@ -96,7 +96,7 @@ impl LocalSession {
             asked: Cell::new(false),
             closing: Cell::new(false),
             leaves_now: Cell::new(false),
-            left_behind: Cell::new(0),
+            orphans: Cell::new(0),
             reset: Cell::new(None),
             said_waits: Cell::new(false),
             gives_up: Cell::new(false),

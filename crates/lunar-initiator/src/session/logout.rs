@@ -20,7 +20,7 @@ pub async fn log_out_as_asked(local: Rc<LocalSession>, line: Weak<TransportHandl
     if !local.is_on(&line) || local.state.borrow().connection.is_logging_out() {
         return;
     }
-    let heard = local.answer(local.options.timeouts.logout, SessionState::log_out).await;
+    let heard = local.await_response(local.options.timeouts.logout, SessionState::log_out).await;
     let why = Error::new(ErrorCode::ConnectionLost, "the target requested a logout");
     if !local.is_on(&line) {
         return;
@@ -59,7 +59,7 @@ pub async fn close(local: &Rc<LocalSession>) -> Result<(), Error> {
             rung.await;
         }
     }
-    if let Some(error) = local.left_behind() {
+    if let Some(error) = local.orphans() {
         return Err(error);
     }
     if local.state.borrow().connection.is_logging_out() && !local.parted.get() {
@@ -81,7 +81,7 @@ async fn end(local: &Rc<LocalSession>) {
         // A logout requested by the target also ends the session.
         return;
     }
-    let heard = if is_there() { local.answer(limit, SessionState::log_out).await.ok() } else { None };
+    let heard = if is_there() { local.await_response(limit, SessionState::log_out).await.ok() } else { None };
     match heard {
         Some(code) => local.part_in_order(code == logout_response::CLOSED, closed()),
         None => local.give_up_connection(closed()),

@@ -20,7 +20,6 @@ mod incoming;
 pub(crate) mod info;
 mod local_session;
 mod logout;
-mod mailbox;
 mod orphans;
 mod owner_requests;
 mod pending;
@@ -30,6 +29,7 @@ mod recovery;
 mod request;
 mod send_order;
 pub(crate) mod session_state;
+mod session_tasks;
 pub(crate) mod tag_map;
 pub(crate) mod task;
 pub mod testing;
@@ -76,7 +76,7 @@ struct SessionShared {
     handle: SessionHandle,
     /// The number of commands sent from other cores.
     sent: AtomicU64,
-    facts: Arc<Mutex<SessionInfo>>,
+    info: Arc<Mutex<SessionInfo>>,
     listeners: Arc<Listeners>,
     deferred_errors: DeferredErrors,
     /// The LUN whose commands are sent again, and its last response.
@@ -138,19 +138,19 @@ impl Session {
         options: Options,
         connected: connect::Connected,
     ) -> Result<Session, Error> {
-        let facts = connected.facts(&login_target, &options);
+        let info = connected.info(&login_target, &options);
         if let Some(hooks) = &options.hooks {
-            hooks.logged_in(SessionLogin::first(&facts)).await?;
+            hooks.logged_in(SessionLogin::first(&info)).await?;
         }
-        let facts = Arc::new(Mutex::new(facts));
+        let info = Arc::new(Mutex::new(info));
         let listeners = Arc::new(Listeners::default());
-        let local = LocalSession::new(login_target, options.clone(), facts.clone(), listeners.clone());
+        let local = LocalSession::new(login_target, options.clone(), info.clone(), listeners.clone());
         let (handle, core) = SessionHandle::new(local);
-        mailbox::start(core, connected);
+        session_tasks::start(core, connected);
         Ok(Session(Arc::new(SessionShared {
             handle,
             sent: AtomicU64::new(0),
-            facts,
+            info,
             listeners,
             deferred_errors: DeferredErrors::default(),
             repeats: Mutex::default(),
@@ -200,13 +200,13 @@ impl Session {
     /// protocol. [`ErrorCode::InvalidArgument`] for malformed keys, and for those that only a login may negotiate.
     pub async fn text(&self, asked: &[(&str, &str)]) -> Result<Vec<(String, String)>, Error> {
         let question = text::question(asked)?;
-        text::answer(&self.request(|reply| SessionRequest::Text(question, reply)).await??)
+        text::parse(&self.request(|reply| SessionRequest::Text(question, reply)).await??)
     }
 
     /// The name of the target, and the portal.
     pub(crate) fn destination(&self) -> (String, Portal) {
-        let facts = lock(&self.0.facts);
-        (facts.target.clone(), facts.portal.clone())
+        let info = lock(&self.0.info);
+        (info.target.clone(), info.portal.clone())
     }
 
     /// The transport.
@@ -220,8 +220,8 @@ impl Session {
     }
 
     /// The current state.
-    pub fn facts(&self) -> SessionInfo {
-        lock(&self.0.facts).clone()
+    pub fn info(&self) -> SessionInfo {
+        lock(&self.0.info).clone()
     }
 
     /// The size of the command window (MaxCmdSN - ExpCmdSN + 1). None if the caller is on another core.
@@ -237,7 +237,7 @@ impl Session {
 
     /// The initiator port of the nexus, and the target name.
     fn initiator_port(&self) -> (String, [u8; 6], String, Option<PortId>) {
-        let (SessionInfo { isid, target, .. }, options) = (self.facts(), self.options());
+        let (SessionInfo { isid, target, .. }, options) = (self.info(), self.options());
         let srp = (options.transport == Transport::Srp).then(|| options.srp_port(isid));
         (options.initiator.to_ascii_lowercase(), isid, target, srp)
     }
@@ -250,10 +250,10 @@ impl Session {
     /// The reason why commands of the session wait: it has no connection, or a logical unit is busy or not ready. None
     /// if commands only wait for their responses.
     pub fn obstacle(&self) -> Option<String> {
-        let facts = self.facts();
-        if !facts.connected {
-            let why = facts.lost_by.map_or(String::new(), |why| format!(": {why}"));
-            return Some(format!("no connection to {}{why}", facts.portal));
+        let info = self.info();
+        if !info.connected {
+            let why = info.lost_by.map_or(String::new(), |why| format!(": {why}"));
+            return Some(format!("no connection to {}{why}", info.portal));
         }
         let (lun, answer) = lock(&self.0.repeats).clone()?;
         Some(format!("{} is busy or not ready: {answer}", self.place(lun)))
@@ -274,7 +274,7 @@ impl Session {
     pub(crate) fn attention(&self, lun: u64, sense: Sense) {
         match sense.deferred {
             true => self.0.deferred_errors.note(lun, sense),
-            false => self.0.listeners.notify(&Event::Attention { lun, sense }),
+            false => self.0.listeners.notify(&Event::UnitAttention { lun, sense }),
         }
     }
 
@@ -339,7 +339,7 @@ impl Session {
     // Public for the routers and attachments of Lunar, which end orphans in other ways than a session does.
     #[doc(hidden)]
     pub async fn record_reinstatement(&self, by: &Session) {
-        let Some(port) = by.facts().port.filter(|_| by.initiator_port() == self.initiator_port()) else {
+        let Some(port) = by.info().port.filter(|_| by.initiator_port() == self.initiator_port()) else {
             return;
         };
         // An error means that the session has ended: there are no orphans.

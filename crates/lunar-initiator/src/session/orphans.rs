@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// The interval of checks whether an orphan has ended.
-const LOOK: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 impl SessionState {
     /// Applies the operation timeout to a command. If the target may still execute the command, its owner gets the
@@ -83,12 +83,12 @@ impl SessionState {
     pub fn orphans(&mut self, lun: Option<u64>) -> Option<(usize, Instant)> {
         let is_one = |t: &&mut Task| t.state == TaskState::Orphaned && lun.is_none_or(|lun| t.lun == lun);
         let all = self.tasks.iter().filter(is_one).map(|t| (1, t.sent));
-        all.reduce(|(count, oldest), (one, since)| (count + one, oldest.min(since)))
+        all.reduce(|(count, oldest), (one, started_at)| (count + one, oldest.min(started_at)))
     }
 
     /// Whether any write that became an orphan has not ended yet.
     pub(super) fn has_waiting(&mut self) -> bool {
-        self.tasks.iter().any(|t| t.waited && t.answer.is_none())
+        self.tasks.iter().any(|t| t.waited && t.result.is_none())
     }
 
     /// The logical units with overdue orphans.
@@ -145,15 +145,16 @@ impl LocalSession {
     pub(super) async fn no_orphan(&self, tag: u32) -> Result<(), Error> {
         let is_open = |t: &mut Task| matches!(t.state, TaskState::Sent | TaskState::Orphaned);
         while !self.over.get() && self.state.borrow_mut().tasks.get(tag).is_some_and(is_open) {
-            compio::time::sleep(LOOK).await;
+            compio::time::sleep(CHECK_INTERVAL).await;
         }
-        self.left_behind().map_or(Ok(()), Err)
+        self.orphans().map_or(Ok(()), Err)
     }
 
     /// Handles orphans while there is a connection. The connection is to another target port, so its login did not
     /// end them. After `fast_io_fail`, and again after each further such time, their logical units are reset.
     pub(super) fn reset_overdue_orphans(self: &Rc<Self>, now: Instant) {
-        let is_late = |since: Instant| now.duration_since(since) >= self.options.timeouts.fast_io_fail;
+        let is_late =
+            |started_at: Instant| now.duration_since(started_at) >= self.options.timeouts.fast_io_fail;
         if self.reset.get().is_some_and(|at| !is_late(at)) {
             return;
         }
@@ -168,14 +169,16 @@ impl LocalSession {
     /// Logs once that writes wait for a proof, and once how they ended.
     pub(super) fn say_what_waits(&self, now: Instant) {
         let orphans = self.state.borrow_mut().orphans(None);
-        let late = |since: Instant| now.duration_since(since) >= self.options.timeouts.login;
+        let late = |started_at: Instant| now.duration_since(started_at) >= self.options.timeouts.login;
         match orphans {
-            Some((count, since)) if late(since) && !self.said_waits.replace(true) => tracing::warn!(
-                target = %self.name(),
-                writes = count,
-                "writes wait until the target can no longer execute their earlier transmission; \
-                 hint: the writes end when the session recovers; late_writes=risk in the URL does not wait",
-            ),
+            Some((count, started_at)) if late(started_at) && !self.said_waits.replace(true) => {
+                tracing::warn!(
+                    target = %self.name(),
+                    writes = count,
+                    "writes wait until the target can no longer execute their earlier transmission; \
+                     hint: the writes end when the session recovers; late_writes=risk in the URL does not wait",
+                )
+            }
             None => self.say_how_they_ended(),
             Some(_) => {}
         }
@@ -227,8 +230,8 @@ impl LocalSession {
     pub(super) fn leave_orphans(&self) {
         let mut state = self.state.borrow_mut();
         let Some((count, _)) = state.orphans(None) else { return };
-        self.left_behind.set(count);
-        lock(&self.facts).left_behind = count;
+        self.orphans.set(count);
+        lock(&self.info).orphans = count;
         // Aborted is not a path error: the owner must not repeat the commands on another path.
         if let Some(error) = self.left_behind_as(ErrorCode::Aborted) {
             tracing::error!(target = %self.name(), failed = count, "{error}");
@@ -237,12 +240,12 @@ impl LocalSession {
     }
 
     /// The error of a close that has left orphans behind.
-    pub(super) fn left_behind(&self) -> Option<Error> {
+    pub(super) fn orphans(&self) -> Option<Error> {
         self.left_behind_as(ErrorCode::ConnectionLost)
     }
 
     fn left_behind_as(&self, kind: ErrorCode) -> Option<Error> {
-        let count = self.left_behind.get();
+        let count = self.orphans.get();
         let what =
             || format!("the session ended while target {} may still execute writes ({count})", self.name());
         let hint = "write nothing to the LUN before the old session has ended: restart the target to end it";

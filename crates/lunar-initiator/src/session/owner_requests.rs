@@ -14,12 +14,12 @@ use std::rc::Rc;
 /// Runs a text request for a caller.
 pub async fn text(local: Rc<LocalSession>, question: Vec<u8>, reply: flume::Sender<Result<Vec<u8>, Error>>) {
     let limit = local.options.timeouts.login;
-    let answer = match local.closing.get() {
+    let response = match local.closing.get() {
         true => Err(closed()),
         false => local.ask(limit, |m| m.start_text(question)).await,
     };
     // The caller may have stopped waiting.
-    let _ = reply.send(answer);
+    let _ = reply.send(response);
 }
 
 /// Aborts one command for its owner.
@@ -52,11 +52,11 @@ impl LocalSession {
             return self.no_orphan(tag).await;
         };
         let limit = self.options.timeouts.abort;
-        let answer = self
+        let response = self
             .ask(limit, |m| m.manage(TaskManagementFunction::AbortTask, task.lun, Some((tag, task.cmd_sn))))
             .await;
         let state = self.state.borrow_mut().tasks.get(tag).map(|t| t.state);
-        let refused = match answer {
+        let refused = match response {
             // The command may have ended before the response to ABORT TASK.
             _ if !matches!(state, Some(TaskState::Sent | TaskState::Orphaned)) => return Ok(()),
             Ok(COMPLETE | NO_SUCH_TASK) => {
@@ -117,7 +117,7 @@ impl SessionState {
                 task.aborting = true;
                 None
             }
-            TaskState::Answered => None,
+            TaskState::Completed => None,
         }
     }
 }

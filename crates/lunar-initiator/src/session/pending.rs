@@ -52,11 +52,11 @@ pub fn submit(session: &SessionHandle, sent: &AtomicU64, command: Command) -> Pe
             Err(finished) => PendingState::Rejected(finished),
         });
     }
-    let (reply, answer) = flume::bounded(1);
+    let (reply, response) = flume::bounded(1);
     let number = sent.fetch_add(1, Ordering::Relaxed);
     let hold = command.hold.as_ref().map(RangeLock::add_holder);
     let Err(refused) = session.try_send(SessionRequest::Command(command, reply, number)) else {
-        return Pending(PendingState::Remote(answer.into_recv_async(), number, hold));
+        return Pending(PendingState::Remote(response.into_recv_async(), number, hold));
     };
     Pending(match *refused {
         SessionRequest::Command(command, ..) => {
@@ -77,7 +77,7 @@ impl Future for Pending {
                 Some(finished) => finished,
                 None => return Poll::Pending,
             },
-            PendingState::Remote(answer, ..) => match Pin::new(answer).poll(cx) {
+            PendingState::Remote(response, ..) => match Pin::new(response).poll(cx) {
                 Poll::Ready(got) => got.unwrap_or_else(|_| (Err(closed()), None)),
                 Poll::Pending => return Poll::Pending,
             },

@@ -29,12 +29,12 @@ pub async fn live(registration: Registration<LocalSession>, connected: Connected
     let local = registration.value();
     let (mut next, mut short_lives) = (Some(connected), 0);
     while let Some(connected) = next {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let why = match accepted(local, &connected).await {
             Err(why) => why,
             Ok(()) => run(local, connected).await,
         };
-        short_lives = if begun.elapsed() < SHORT_LIFE { short_lives + 1 } else { 0 };
+        short_lives = if started_at.elapsed() < SHORT_LIFE { short_lives + 1 } else { 0 };
         next = reconnect(local, why, short_lives).await;
     }
     // Reject further requests.
@@ -77,33 +77,33 @@ impl LocalSession {
     fn is_settled(&self) -> bool {
         let waits = self.options.late_writes == LateWrites::Wait;
         // With `late_writes=risk`, commands of lost connections are not tracked.
-        let is_first = lock(&self.facts).recoveries == 0 && self.state.borrow().connection.is_logged_out();
-        self.left_behind.get() == 0 && (waits || is_first)
+        let is_first = lock(&self.info).recoveries == 0 && self.state.borrow().connection.is_logged_out();
+        self.orphans.get() == 0 && (waits || is_first)
     }
 
     /// Runs the hook after a login that replaces a lost connection.
     async fn accept_login(self: &Rc<Self>, connected: &Connected) -> Result<(), Error> {
         let Some(hooks) = &self.options.hooks else { return Ok(()) };
-        let facts = connected.facts(&self.login_target.borrow(), &self.options);
-        hooks.logged_in(SessionLogin::again(&facts, self.has_orphans())).await
+        let info = connected.info(&self.login_target.borrow(), &self.options);
+        hooks.logged_in(SessionLogin::again(&info, self.has_orphans())).await
     }
 
     fn install(&self, connected: Connected) -> TransportReceiver {
         let port = connected.target_port(&self.login_target.borrow());
         let user = connected.user(&self.options);
         let Connected { wire, portal, login } = connected;
-        let carrier = wire.carrier();
+        let transport = wire.transport();
         let (line, begun) = wire.into_line();
         let command_window = CommandWindow {
             cmd_sn: login.cmd_sn,
             exp_cmd_sn: login.exp_cmd_sn,
             max_cmd_sn: login.max_cmd_sn,
         };
-        let mut facts = lock(&self.facts);
-        (facts.portal, facts.tsih) = (portal, login.tsih);
-        (facts.alias, facts.portal_group_tag) = (login.target_alias, login.portal_group_tag);
-        (facts.port, facts.user) = (port, user);
-        (facts.carrier, facts.parameters) = (carrier, login.parameters.clone());
+        let mut info = lock(&self.info);
+        (info.portal, info.tsih) = (portal, login.tsih);
+        (info.alias, info.portal_group_tag) = (login.target_alias, login.portal_group_tag);
+        (info.port, info.user) = (port, user);
+        (info.transport, info.parameters) = (transport, login.parameters.clone());
         let mut state = self.state.borrow_mut();
         state.now = Instant::now();
         state.port = port;
@@ -129,8 +129,8 @@ impl LocalSession {
         self.asked.set(state.is_text_only());
         state.disconnect(why);
         {
-            let mut facts = lock(&self.facts);
-            (facts.connected, facts.lost_by) = (false, Some(why.to_string()));
+            let mut info = lock(&self.info);
+            (info.connected, info.lost_by) = (false, Some(why.to_string()));
         }
         self.lost.set(self.lost.get().or(Some(state.now)));
         *self.last_error.borrow_mut() = Some(why.clone());
@@ -152,16 +152,16 @@ impl LocalSession {
     /// Completes the recovery once a command has been answered on the new connection. A target that only accepts
     /// logins has not recovered.
     pub(super) fn complete_recovery(&self) {
-        if lock(&self.facts).connected {
+        if lock(&self.info).connected {
             return;
         }
         let again = self.lost.take().is_some();
         *self.gave_up.borrow_mut() = None;
         self.state.borrow_mut().gave_up = false;
-        let mut facts = lock(&self.facts);
-        facts.connected = true;
-        facts.recoveries += u32::from(again);
-        drop(facts);
+        let mut info = lock(&self.info);
+        info.connected = true;
+        info.recoveries += u32::from(again);
+        drop(info);
         if again {
             tracing::info!(target = %self.name(), "the session has reconnected");
             self.listeners.notify(&Event::Connected);
@@ -208,7 +208,7 @@ async fn reconnect(local: &Rc<LocalSession>, why: Error, short_lives: u32) -> Op
             Err(e) => {
                 tracing::debug!(target = %local.name(), "cannot reconnect the session yet: {e}");
                 local.note_violation(&e);
-                lock(&local.facts).lost_by = Some(e.to_string());
+                lock(&local.info).lost_by = Some(e.to_string());
                 *local.last_error.borrow_mut() = Some(e);
             }
         }
@@ -217,12 +217,12 @@ async fn reconnect(local: &Rc<LocalSession>, why: Error, short_lives: u32) -> Op
     }
 }
 
-/// The pause after `short_lives` short-lived connections in a row, at most `most`.
-fn pause_after(short_lives: u32, most: Duration) -> Duration {
+/// The pause after `short_lives` short-lived connections in a row, at most `max`.
+fn pause_after(short_lives: u32, max: Duration) -> Duration {
     match short_lives {
         0 | 1 => Duration::ZERO,
         _ => {
-            let pause = FIRST_PAUSE.saturating_mul(1 << (short_lives - 2).min(16)).min(most);
+            let pause = FIRST_PAUSE.saturating_mul(1 << (short_lives - 2).min(16)).min(max);
             pause + jitter(pause)
         }
     }

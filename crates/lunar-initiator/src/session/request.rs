@@ -85,9 +85,9 @@ impl SessionHandle {
 
     /// Sends a request and waits for its answer.
     pub async fn ask<T>(&self, request: impl FnOnce(flume::Sender<T>) -> SessionRequest) -> Result<T, Error> {
-        let (reply, answer) = flume::bounded(1);
+        let (reply, response) = flume::bounded(1);
         self.send(request(reply))?;
-        answer.recv_async().await.map_err(|_| closed())
+        response.recv_async().await.map_err(|_| closed())
     }
 }
 

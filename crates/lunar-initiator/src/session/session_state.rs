@@ -139,7 +139,7 @@ impl SessionState {
     pub fn disconnect(&mut self, why: &Error) {
         self.online = Online::No;
         self.to_check = false;
-        self.unverified.end_looks();
+        self.unverified.end_checks();
         // An identity check is valid on one connection only.
         self.fail_queued(why, |t| t.urgent);
         let sent = self.tasks.iter().filter(|t| t.state == TaskState::Sent).map(|t| t.tag);
@@ -303,7 +303,7 @@ impl SessionState {
 
     /// Completes a command. Its tag is free once the owner has taken the result.
     #[inline]
-    pub fn finish(&mut self, tag: u32, answer: Result<Completion, Error>) {
+    pub fn finish(&mut self, tag: u32, result: Result<Completion, Error>) {
         let Some(task) = self.tasks.get(tag) else { return };
         if task.state == TaskState::Sent {
             self.sent -= 1;
@@ -312,7 +312,7 @@ impl SessionState {
         if task.is_leaving() {
             self.leaving.push(tag);
         }
-        self.tasks.finish(tag, answer);
+        self.tasks.finish(tag, result);
         self.order.settle(&mut self.tasks);
     }
 
@@ -417,7 +417,7 @@ impl SessionState {
     }
 
     /// The number of commands in flight.
-    pub fn under_way(&self) -> u32 {
+    pub fn in_flight(&self) -> u32 {
         self.sent as u32
     }
 

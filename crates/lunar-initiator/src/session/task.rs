@@ -1,7 +1,7 @@
 //! The commands of a session and their tags.
 
 use super::completions::Completions;
-use crate::command::Rest;
+use crate::command::ExtendedCdb;
 use crate::nexus::TargetPort;
 use crate::{Command, CommandResult, Completion, Error};
 use lunar_block::range_lock::RangeLock;
@@ -34,7 +34,7 @@ pub enum TaskState {
     Orphaned,
     /// Was answered. The owner may not have taken the result yet, and parts of the buffer may still be in the send
     /// queue.
-    Answered,
+    Completed,
 }
 
 /// The owner of a command.
@@ -86,7 +86,7 @@ pub struct Task {
     /// The first 16 bytes of the CDB.
     pub cdb: Cdb,
     /// The CDB bytes after the first 16.
-    pub rest: Option<Box<Rest>>,
+    pub extended_cdb: Option<Box<ExtendedCdb>>,
     /// The task attribute.
     pub attribute: TaskAttribute,
     /// Whether it may be sent again.
@@ -112,7 +112,7 @@ pub struct Task {
     /// The number of transmissions.
     pub tries: u8,
     /// The time of submission.
-    pub since: Instant,
+    pub started_at: Instant,
     /// The start of the time limit: the time of the last transmission or, later, when bytes before it were last being
     /// sent. For a queued command, the time when it was queued.
     pub sent: Instant,
@@ -133,7 +133,7 @@ pub struct Task {
     /// The error for the operation timeout, which the owner gets once the target can no longer execute the command.
     pub overdue: Option<Error>,
     /// The result.
-    pub answer: Option<Result<Completion, Error>>,
+    pub result: Option<Result<Completion, Error>>,
 }
 
 impl Task {
@@ -159,7 +159,7 @@ impl Task {
 
     /// Whether the command has neither ended nor timed out.
     pub fn is_due(&self) -> bool {
-        self.answer.is_none() && self.overdue.is_none()
+        self.result.is_none() && self.overdue.is_none()
     }
 
     /// Whether the owner no longer waits.
@@ -223,8 +223,8 @@ enum OrphanOutcome {
 }
 
 impl OrphanOutcome {
-    fn of(answer: &Result<Completion, Error>) -> OrphanOutcome {
-        let Ok(completion) = answer else { return OrphanOutcome::Failed };
+    fn of(result: &Result<Completion, Error>) -> OrphanOutcome {
+        let Ok(completion) = result else { return OrphanOutcome::Failed };
         let is = |status: Status| completion.status == status as u8;
         let is_attention = completion.sense().is_some_and(|sense| sense.key == UNIT_ATTENTION);
         match is(Status::Good) {
@@ -251,14 +251,14 @@ pub struct Tasks {
     waited: [usize; 3],
 }
 
-fn place(tag: u32) -> (usize, u16) {
+fn slot_and_generation(tag: u32) -> (usize, u16) {
     ((tag & SLOTS) as usize, (tag >> SLOT_BITS) as u16)
 }
 
 /// The slot in the tag of a command. None for tags of other requests.
 #[inline]
 pub fn slot(tag: u32) -> Option<usize> {
-    (tag & CONTROL == 0).then(|| place(tag).0)
+    (tag & CONTROL == 0).then(|| slot_and_generation(tag).0)
 }
 
 impl Tasks {
@@ -286,7 +286,7 @@ impl Tasks {
             tag,
             lun: command.lun,
             cdb: command.cdb,
-            rest: command.rest,
+            extended_cdb: command.extended_cdb,
             attribute: command.attribute,
             repeatable: command.repeatable,
             changes: command.changes,
@@ -299,7 +299,7 @@ impl Tasks {
             end: 0,
             data_sn: 0,
             tries: 0,
-            since: command.since.unwrap_or(now),
+            started_at: command.started_at.unwrap_or(now),
             sent: now,
             queued: Duration::ZERO,
             waiter,
@@ -309,7 +309,7 @@ impl Tasks {
             aborting: false,
             expired: None,
             overdue: None,
-            answer: None,
+            result: None,
         });
         self.count += 1;
         tag
@@ -318,7 +318,7 @@ impl Tasks {
     /// The task of a tag.
     #[inline]
     pub fn get(&mut self, tag: u32) -> Option<&mut Task> {
-        let (at, generation) = place(tag);
+        let (at, generation) = slot_and_generation(tag);
         let slot = self.slots.get_mut(at)?;
         if slot.generation == generation { slot.task.as_mut() } else { None }
     }
@@ -332,7 +332,7 @@ impl Tasks {
     /// Removes a task whose owner has taken or abandoned the result.
     #[inline]
     pub fn forget(&mut self, tag: u32) {
-        let (at, generation) = place(tag);
+        let (at, generation) = slot_and_generation(tag);
         if let Some(slot) = self.slots.get_mut(at).filter(|slot| slot.generation == generation)
             && slot.task.is_some()
         {
@@ -345,12 +345,12 @@ impl Tasks {
     /// Records the result of a task and wakes its owner. The task remains while parts of its buffer are in the send
     /// queue.
     #[inline]
-    pub fn finish(&mut self, tag: u32, answer: Result<Completion, Error>) {
+    pub fn finish(&mut self, tag: u32, result: Result<Completion, Error>) {
         let Some(task) = self.get(tag) else { return };
-        let was_orphan = task.waited && task.answer.is_none();
-        let end = if was_orphan { OrphanOutcome::of(&answer) } else { OrphanOutcome::Failed };
-        task.answer.get_or_insert(answer);
-        task.state = TaskState::Answered;
+        let was_orphan = task.waited && task.result.is_none();
+        let end = if was_orphan { OrphanOutcome::of(&result) } else { OrphanOutcome::Failed };
+        task.result.get_or_insert(result);
+        task.state = TaskState::Completed;
         if !task.is_leaving() {
             self.hand_over(tag);
         }
@@ -387,16 +387,16 @@ impl Tasks {
         if let Some(error) = task.expired.take() {
             task.waiter = Waiter::Gone;
             let finished = (Err(error), task.spare_buf());
-            if task.answer.is_some() && !task.is_leaving() {
+            if task.result.is_some() && !task.is_leaving() {
                 self.forget(tag);
             }
             return Some(finished);
         }
-        if task.answer.is_none() || task.is_leaving() {
+        if task.result.is_none() || task.is_leaving() {
             return None;
         }
         // Taken in place, because moving a task is expensive.
-        let finished = (task.answer.take()?, task.take_buf());
+        let finished = (task.result.take()?, task.take_buf());
         self.forget(tag);
         Some(finished)
     }
@@ -404,7 +404,7 @@ impl Tasks {
     /// Ends a task for its owner with this error. If the target has the command, it may still transfer data, so the
     /// task and its buffer remain.
     pub fn expire(&mut self, tag: u32, error: Error) {
-        let Some(task) = self.get(tag).filter(|t| t.answer.is_none()) else { return };
+        let Some(task) = self.get(tag).filter(|t| t.result.is_none()) else { return };
         if task.state == TaskState::Queued {
             return self.finish(tag, Err(error));
         }
@@ -424,10 +424,10 @@ impl Tasks {
         let Some(task) = self.get(tag) else { return };
         task.waiter = Waiter::Gone;
         // The owner continues. Newer writes to the same bytes must not overtake this one.
-        if let Some(hold) = task.hold.as_ref().filter(|_| task.answer.is_none()) {
+        if let Some(hold) = task.hold.as_ref().filter(|_| task.result.is_none()) {
             hold.make_exclusive();
         }
-        let over = task.answer.is_some() && !task.is_leaving();
+        let over = task.result.is_some() && !task.is_leaving();
         if over || task.state == TaskState::Queued {
             self.forget(tag);
         }

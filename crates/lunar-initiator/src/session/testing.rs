@@ -3,7 +3,7 @@
 use super::command_window::CommandWindow;
 use super::session_state::{Online, SessionState};
 use super::task::Waiter;
-use super::text_exchange::TextAnswer;
+use super::text_exchange::TextResponse;
 use super::transport::TransportSender;
 use crate::nexus::TargetPort;
 use crate::{Command, Direction, Error, ErrorCode};
@@ -30,7 +30,7 @@ pub struct Session {
     receiver: PduReceiver,
     digests: Digests,
     commands: Vec<(u32, usize)>,
-    answers: Vec<TextAnswer>,
+    answers: Vec<TextResponse>,
 }
 
 impl fmt::Debug for Session {
@@ -50,7 +50,7 @@ impl Session {
             commands: Vec::new(),
             answers: Vec::new(),
         };
-        session.state.port = Some(TargetPort::Group(1));
+        session.state.port = Some(TargetPort::PortalGroup(1));
         session.log_in();
         session
     }

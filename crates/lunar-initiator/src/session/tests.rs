@@ -49,7 +49,7 @@ fn parameters() -> Parameters {
 impl Peer {
     fn new(parameters: Parameters) -> Peer {
         let mut state = SessionState::new(128, Instant::now);
-        state.port = Some(TargetPort::Group(1));
+        state.port = Some(TargetPort::PortalGroup(1));
         let mut peer = Peer {
             receiver: PduReceiver::new(Digests::default(), 65536, Vec::new()),
             stat_sn: 7,
@@ -554,6 +554,6 @@ fn asynchronous_unit_attentions_are_reported() {
     let sense = Sense::LUNS_CHANGED.encode(false);
     let data = [&(sense.len() as u16).to_be_bytes()[..], &sense].concat();
     peer.say(pdu::async_message(1 << 48, 0, [0; 3]), &data, true);
-    let event = super::Event::Attention { lun: 1 << 48, sense: Sense::LUNS_CHANGED };
+    let event = super::Event::UnitAttention { lun: 1 << 48, sense: Sense::LUNS_CHANGED };
     assert_eq!(peer.state.events, [event]);
 }

@@ -20,4 +20,4 @@ pub enum ExchangeState {
 }
 
 /// The receiver of the response to a text request.
-pub type TextAnswer = flume::Receiver<Result<Vec<u8>, Error>>;
+pub type TextResponse = flume::Receiver<Result<Vec<u8>, Error>>;

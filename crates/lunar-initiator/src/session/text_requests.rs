@@ -2,7 +2,7 @@
 
 use super::errors::broke;
 use super::session_state::SessionState;
-use super::text_exchange::{ExchangeState, TextAnswer, TextExchange};
+use super::text_exchange::{ExchangeState, TextExchange, TextResponse};
 use crate::{Error, text};
 use lunar_proto::Pdu;
 use lunar_proto::initiator::{TextClient, TextStep};
@@ -11,7 +11,7 @@ use lunar_wire::iscsi::Bhs;
 
 impl SessionState {
     /// Queues a text request.
-    pub fn start_text(&mut self, question: Vec<u8>) -> TextAnswer {
+    pub fn start_text(&mut self, question: Vec<u8>) -> TextResponse {
         let (reply, answer) = flume::bounded(1);
         self.text_exchanges.push_back(TextExchange { asks: ExchangeState::Waiting(question), reply });
         self.next_text();

@@ -55,7 +55,7 @@ impl SessionState {
                 "the target sent an R2T for LUN {asked}, but the command is for LUN {own}"
             )));
         }
-        if Rc::strong_count(buf) - 1 > most_waiting(expected, p) {
+        if Rc::strong_count(buf) - 1 > max_waiting(expected, p) {
             return Err(broke("the target sends R2Ts but does not read the data that they request"));
         }
         task.data_sn += 1;
@@ -160,7 +160,7 @@ impl SessionState {
 
 /// The maximum number of queued Data-Out PDUs for a command with `expected` bytes: twice its data, and a partial PDU
 /// for each R2T. Each queued PDU keeps a reference to the buffer.
-fn most_waiting(expected: u32, p: &Parameters) -> usize {
+fn max_waiting(expected: u32, p: &Parameters) -> usize {
     let whole = expected.div_ceil(p.max_xmit_data_segment_length.max(1)) as usize;
     2 * whole + usize::from(p.max_outstanding_r2t.max(1)) + SPARE_R2TS
 }

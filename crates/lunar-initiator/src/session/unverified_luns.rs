@@ -5,7 +5,7 @@ use crate::Error;
 use std::time::{Duration, Instant};
 
 /// The minimum time for an identity check, even with a shorter recovery timeout.
-const LOOK: Duration = Duration::from_secs(5);
+const MIN_CHECK_TIME: Duration = Duration::from_secs(5);
 
 /// The unverified logical units of a session.
 #[derive(Debug, Default)]
@@ -13,7 +13,7 @@ pub struct UnverifiedLuns {
     units: Vec<Unit>,
     /// The commands that wait for them, in order.
     apart: Vec<u32>,
-    latest_look: u32,
+    latest_check: u32,
 }
 
 /// An unverified logical unit.
@@ -22,9 +22,9 @@ struct Unit {
     /// The eight bytes of its LUN.
     lun: u64,
     /// The start of the wait. Time without a connection is excluded.
-    since: Instant,
+    started_at: Instant,
     /// The check in progress on the current connection.
-    look: Option<u32>,
+    check: Option<u32>,
     /// The result of the last failed check.
     found: Option<String>,
     /// The error of its commands, once the time limit has passed.
@@ -50,22 +50,22 @@ impl UnverifiedLuns {
     /// Adds a logical unit. Returns the id of the check to start, or None if a check is in progress.
     pub fn add(&mut self, lun: u64, now: Instant) -> Option<u32> {
         if !self.has(lun) {
-            self.units.push(Unit { lun, since: now, look: None, found: None, over: None });
+            self.units.push(Unit { lun, started_at: now, check: None, found: None, over: None });
         }
-        self.latest_look = self.latest_look.wrapping_add(1);
-        let look = self.latest_look;
-        let unit = self.unit(lun).filter(|u| u.look.is_none())?;
+        self.latest_check = self.latest_check.wrapping_add(1);
+        let check = self.latest_check;
+        let unit = self.unit(lun).filter(|u| u.check.is_none())?;
         // Time without a connection does not count.
         if unit.found.is_none() {
-            unit.since = now;
+            unit.started_at = now;
         }
-        unit.look = Some(look);
-        Some(look)
+        unit.check = Some(check);
+        Some(check)
     }
 
     /// Whether this check is still needed.
-    pub fn wants(&self, lun: u64, look: u32) -> bool {
-        self.units.iter().any(|u| u.lun == lun && u.look == Some(look))
+    pub fn wants(&self, lun: u64, check: u32) -> bool {
+        self.units.iter().any(|u| u.lun == lun && u.check == Some(check))
     }
 
     /// Records a failed check. Returns true if the time limit has passed, so that no command waits for the next
@@ -79,9 +79,9 @@ impl UnverifiedLuns {
 
     /// The logical units whose time limit has just passed, with the result of the last check.
     pub fn late(&self, now: Instant, limit: Duration) -> Vec<(u64, String)> {
-        let limit = |u: &Unit| if u.found.is_some() { limit } else { limit.max(LOOK) };
+        let limit = |u: &Unit| if u.found.is_some() { limit } else { limit.max(MIN_CHECK_TIME) };
         let is_late =
-            |u: &&Unit| u.look.is_some() && u.over.is_none() && now.duration_since(u.since) >= limit(u);
+            |u: &&Unit| u.check.is_some() && u.over.is_none() && now.duration_since(u.started_at) >= limit(u);
         let found = |u: &Unit| u.found.clone().unwrap_or_else(|| "the LUN does not answer".into());
         self.units.iter().filter(is_late).map(|u| (u.lun, found(u))).collect()
     }
@@ -126,8 +126,8 @@ impl UnverifiedLuns {
     }
 
     /// Discards the checks of a lost connection.
-    pub fn end_looks(&mut self) {
-        self.units.iter_mut().for_each(|u| u.look = None);
+    pub fn end_checks(&mut self) {
+        self.units.iter_mut().for_each(|u| u.check = None);
     }
 }
 

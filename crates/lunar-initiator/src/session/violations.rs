@@ -3,7 +3,7 @@
 use crate::{Error, ErrorCode};
 
 /// The number of equal consecutive violations after which commands fail.
-const MOST: u32 = 3;
+const MAX: u32 = 3;
 
 /// The last protocol violations without a successful command between them.
 #[derive(Default)]
@@ -24,7 +24,7 @@ impl Violations {
         let shape: String = why.what.chars().filter(|c| !c.is_ascii_hexdigit()).collect();
         let is_same = std::mem::replace(&mut self.shape, shape) == self.shape;
         self.count = if is_same { self.count + 1 } else { 1 };
-        self.count >= MOST
+        self.count >= MAX
     }
 }
 

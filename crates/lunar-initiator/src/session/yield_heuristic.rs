@@ -18,7 +18,7 @@ const STREAK: u32 = 32;
 #[derive(Debug, Default)]
 pub struct YieldHeuristic {
     /// The number of responses in the last receive without a yield.
-    came: u32,
+    received: u32,
     /// The duration of the yield before this receive.
     away: Option<Duration>,
     /// The number of receives left without a yield.
@@ -29,25 +29,25 @@ pub struct YieldHeuristic {
 
 impl YieldHeuristic {
     /// Called before a receive: yields the core if that may bring more responses.
-    pub fn before_receive(&mut self, under_way: u32) {
+    pub fn before_receive(&mut self, in_flight: u32) {
         self.away = None;
         if self.pause > 0 {
             self.pause -= 1;
         } else if self.streak == STREAK {
             self.streak = 0;
-        } else if under_way >= FEW && self.came * 8 <= under_way {
-            let begun = Instant::now();
+        } else if in_flight >= FEW && self.received * 8 <= in_flight {
+            let started_at = Instant::now();
             std::thread::yield_now();
-            self.away = Some(begun.elapsed());
+            self.away = Some(started_at.elapsed());
         }
     }
 
     /// Called after a receive, with the number of responses.
-    pub fn after_receive(&mut self, came: u32) {
+    pub fn after_receive(&mut self, received: u32) {
         match self.away {
-            None => self.came = came,
+            None => self.received = received,
             Some(away) if away > LONG => self.pause = LONG_PAUSE,
-            Some(_) if came <= 2 * self.came => (self.pause, self.streak) = (PAUSE, 0),
+            Some(_) if received <= 2 * self.received => (self.pause, self.streak) = (PAUSE, 0),
             Some(_) => self.streak += 1,
         }
     }
@@ -58,17 +58,17 @@ mod tests {
     use super::*;
 
     /// Simulates one receive. Returns whether it yielded, which takes no time here.
-    fn receive(patience: &mut YieldHeuristic, under_way: u32, came: u32) -> bool {
-        patience.before_receive(under_way);
+    fn receive(patience: &mut YieldHeuristic, in_flight: u32, received: u32) -> bool {
+        patience.before_receive(in_flight);
         let yielded = patience.away.is_some();
         patience.away = patience.away.map(|_| Duration::ZERO);
-        patience.after_receive(came);
+        patience.after_receive(received);
         yielded
     }
 
     #[test]
     fn yield_for_single_answers_stops_when_it_brings_nothing() {
-        let mut patience = YieldHeuristic { came: 8, ..YieldHeuristic::default() };
+        let mut patience = YieldHeuristic { received: 8, ..YieldHeuristic::default() };
         assert!(!receive(&mut patience, 16, 1), "the last receive returned half of the responses");
         assert!(!receive(&mut patience, FEW - 1, 1), "too few commands are in flight");
         assert!(receive(&mut patience, 32, 20), "the last receive returned one of many responses");

@@ -1,8 +1,8 @@
 //! The Datamover over SRP. The memory of a command is registered for the target until its response arrives.
 
-use super::answers::DataDirection;
 use super::credits::Credits;
-use super::requests::{self, BufferPlace};
+use super::requests::{self, BufferLocation};
+use super::responses::DataDirection;
 use crate::Error;
 use crate::session::tag_map::TagMap;
 use crate::session::task::{Data, Task};
@@ -34,7 +34,7 @@ pub struct NegotiatedLimits {
     /// Whether commands may contain immediate data.
     pub immediate: bool,
     /// The maximum number of requests in flight: each response has a posted receive.
-    pub under_way: usize,
+    pub in_flight: usize,
 }
 
 impl NegotiatedLimits {
@@ -143,7 +143,7 @@ impl SrpDatamover {
     /// Sends queued requests, as far as credits allow. Order matters: a task management function applies to the
     /// commands before it.
     pub(super) fn send_on(&self, state: &mut State) {
-        while state.may_send(self.agreed.under_way)
+        while state.may_send(self.agreed.in_flight)
             && let Some((itt, unit, payload)) = state.waiting.pop_front()
         {
             if let Some(open) = state.open.get_mut(itt) {
@@ -161,21 +161,21 @@ impl SrpDatamover {
     }
 
     /// Registers the data of a command, or selects them as immediate data.
-    fn memory(&self, task: &mut Task) -> Result<BufferPlace, Error> {
+    fn memory(&self, task: &mut Task) -> Result<BufferLocation, Error> {
         let (len, additional) = (task.expected, requests::additional_cdb(task).len());
         let (way, memory) = match &mut task.data {
             Data::In(buf, _) if len > 0 => match buf.take() {
                 Some(buf) => (DataDirection::In, MemoryRegion::Sink(buf)),
-                None => return Ok(BufferPlace::None),
+                None => return Ok(BufferLocation::None),
             },
             Data::Out(buf) if self.fits(buf.len(), additional) => {
-                return Ok(BufferPlace::Here(buf.clone()));
+                return Ok(BufferLocation::Here(buf.clone()));
             }
             Data::Out(buf) if len > 0 => (DataDirection::Out, MemoryRegion::Source(buf.clone())),
-            _ => return Ok(BufferPlace::None),
+            _ => return Ok(BufferLocation::None),
         };
         let place = self.endpoint.expose(memory).map_err(|e| transport::cannot_lend(&e))?;
-        Ok(BufferPlace::Lent(way, place, len))
+        Ok(BufferLocation::Lent(way, place, len))
     }
 
     /// Whether a write of this length is sent as immediate data.
@@ -215,8 +215,8 @@ impl SrpDatamover {
 }
 
 impl State {
-    fn may_send(&self, most: usize) -> bool {
-        self.credits.is_left() && self.open.len().saturating_sub(self.waiting.len()) < most
+    fn may_send(&self, max: usize) -> bool {
+        self.credits.is_left() && self.open.len().saturating_sub(self.waiting.len()) < max
     }
 
     /// Removes the request of a response.
@@ -252,11 +252,11 @@ impl transport::Datamover for SrpDatamover {
         let asked = ControlKind::Command(memory.way());
         let open = Open { tag: requests::tag(itt, header.cmd_sn()), asked, lent: memory.lent(), sent: false };
         let payload = match memory {
-            BufferPlace::Here(buf) => {
+            BufferLocation::Here(buf) => {
                 let len = buf.len();
                 Payload::Part(buf, 0, len)
             }
-            BufferPlace::None | BufferPlace::Lent(..) => Payload::Empty,
+            BufferLocation::None | BufferLocation::Lent(..) => Payload::Empty,
         };
         self.request(itt, open, unit, payload);
         Ok(())

@@ -1,7 +1,7 @@
 //! Received information units, converted to PDUs of the session.
 
-use super::answers;
 use super::datamover::{ControlKind, SrpDatamover};
+use super::responses;
 use crate::session::transport::DatamoverEvents;
 use lunar_rdma::MemoryRegion;
 use lunar_runtime::iscsi::receive::{ReceiveError, ReceivedData, ReceivedPdu};
@@ -11,7 +11,7 @@ use lunar_wire::srp::{self, FromTarget, SrpResponse};
 use std::io;
 
 /// The maximum number of queued replies to requests of the target.
-const MOST_REPLIES: u32 = 4096;
+const MAX_REPLIES: u32 = 4096;
 
 impl SrpDatamover {
     /// Handles an information unit. Returns false if the session accepts no more.
@@ -27,7 +27,7 @@ impl SrpDatamover {
                 if event.sense.is_empty() {
                     return Ok(self.news(session));
                 }
-                let (header, data) = answers::event(&event);
+                let (header, data) = responses::event(&event);
                 Ok(self.deliver(session, header, &data, true))
             }
             FromTarget::Logout(end) => {
@@ -53,10 +53,10 @@ impl SrpDatamover {
         };
         let (header, data) = match open.asked {
             ControlKind::Command(way) => {
-                self.give_back(session, itt, open.lent, answers::unfilled(way, response));
-                answers::scsi_response(itt, way, response)
+                self.give_back(session, itt, open.lent, responses::unfilled(way, response));
+                responses::scsi_response(itt, way, response)
             }
-            ControlKind::Manage => (answers::managed(itt, response), Vec::new()),
+            ControlKind::Manage => (responses::managed(itt, response), Vec::new()),
             ControlKind::Ping => (pdu::nop_in(0, itt, NONE), Vec::new()),
         };
         self.deliver(session, header, &data, true)
@@ -73,7 +73,7 @@ impl SrpDatamover {
     fn reply(&self, unit: &[u8], credits: i32) -> Result<(), ReceiveError> {
         self.with_state(|state| {
             state.replies = if self.endpoint.waiting() == 0 { 0 } else { state.replies + 1 };
-            if state.replies > MOST_REPLIES {
+            if state.replies > MAX_REPLIES {
                 let what = "the target sends SRP requests but does not read the replies of the initiator";
                 return Err(broken(io::ErrorKind::InvalidData, what.into()));
             }

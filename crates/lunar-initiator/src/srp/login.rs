@@ -105,7 +105,7 @@ impl SrpLoginConnection {
 
     /// The RDMA provider: `iwarp`, or `verbs` and a device.
     pub fn provider(&self) -> &str {
-        &self.mover.endpoint.facts().provider
+        &self.mover.endpoint.info().provider
     }
 
     /// Adds a channel.
@@ -202,7 +202,7 @@ pub fn finish(
         it_iu_len: response.it_iu_len.min(request.it_iu_len) as usize,
         immediate,
         // Requests of the target also need posted receives.
-        under_way: receives(options) - BESIDE / 2,
+        in_flight: receives(options) - BESIDE / 2,
     };
     let credits = Credits::new(response.credits);
     let login = Box::new(logged_in(&agreed, &credits));

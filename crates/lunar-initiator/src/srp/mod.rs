@@ -4,8 +4,6 @@
 //! Login is part of connecting. There is no discovery, key text or CHAP.
 
 #[cfg(feature = "rdma")]
-mod answers;
-#[cfg(feature = "rdma")]
 mod channels;
 #[cfg(feature = "rdma")]
 mod credits;
@@ -19,6 +17,8 @@ mod login;
 mod ports;
 #[cfg(feature = "rdma")]
 mod requests;
+#[cfg(feature = "rdma")]
+mod responses;
 #[cfg(all(test, feature = "rdma"))]
 mod tests;
 

@@ -1,6 +1,6 @@
 //! Requests of a session as SRP information units.
 
-use super::answers::DataDirection;
+use super::responses::DataDirection;
 use crate::session::task::Task;
 use lunar_rdma::RemoteAddress;
 use lunar_runtime::Buf;
@@ -28,7 +28,7 @@ pub fn tag(itt: u32, cmd_sn: u32) -> u64 {
 }
 
 /// The location of a command's data.
-pub enum BufferPlace {
+pub enum BufferLocation {
     /// No data.
     None,
     /// In registered memory of this length, for transfers in this direction.
@@ -37,35 +37,35 @@ pub enum BufferPlace {
     Here(Rc<Buf>),
 }
 
-impl BufferPlace {
+impl BufferLocation {
     /// The direction of the data.
     pub fn way(&self) -> DataDirection {
         match self {
-            BufferPlace::None => DataDirection::None,
-            BufferPlace::Lent(way, ..) => *way,
-            BufferPlace::Here(_) => DataDirection::Out,
+            BufferLocation::None => DataDirection::None,
+            BufferLocation::Lent(way, ..) => *way,
+            BufferLocation::Here(_) => DataDirection::Out,
         }
     }
 
     /// The steering tag of the registered memory.
     pub fn lent(&self) -> Option<u32> {
-        if let BufferPlace::Lent(_, at, _) = self { Some(at.stag) } else { None }
+        if let BufferLocation::Lent(_, at, _) = self { Some(at.stag) } else { None }
     }
 
     /// The number of bytes sent with the command.
     pub fn immediate_len(&self) -> usize {
-        if let BufferPlace::Here(buf) = self { buf.len() } else { 0 }
+        if let BufferLocation::Here(buf) = self { buf.len() } else { 0 }
     }
 
     /// The Data-Out and Data-In buffers.
     fn data(&self) -> (DataBuffer<'_>, DataBuffer<'_>) {
         match self {
-            BufferPlace::None | BufferPlace::Lent(DataDirection::None, ..) => {
+            BufferLocation::None | BufferLocation::Lent(DataDirection::None, ..) => {
                 (DataBuffer::None, DataBuffer::None)
             }
-            BufferPlace::Lent(DataDirection::In, at, len) => (DataBuffer::None, direct(*at, *len)),
-            BufferPlace::Lent(DataDirection::Out, at, len) => (direct(*at, *len), DataBuffer::None),
-            BufferPlace::Here(buf) => (DataBuffer::Immediate(buf), DataBuffer::None),
+            BufferLocation::Lent(DataDirection::In, at, len) => (DataBuffer::None, direct(*at, *len)),
+            BufferLocation::Lent(DataDirection::Out, at, len) => (direct(*at, *len), DataBuffer::None),
+            BufferLocation::Here(buf) => (DataBuffer::Immediate(buf), DataBuffer::None),
         }
     }
 }
@@ -77,10 +77,10 @@ impl BufferPlace {
 pub fn command(
     header: &Bhs,
     task: &Task,
-    place: &BufferPlace,
+    location: &BufferLocation,
     immediate_offset: u16,
 ) -> Result<Vec<u8>, SrpError> {
-    let (data_out, data_in) = place.data();
+    let (data_out, data_in) = location.data();
     let command = SrpCommand {
         notifications: 0,
         tag: tag(task.tag, header.cmd_sn()),
@@ -110,7 +110,7 @@ fn attribute(attribute: TaskAttribute) -> SrpTaskAttribute {
 
 /// The CDB bytes after the first 16, padded to whole words.
 pub fn additional_cdb(task: &Task) -> &[u8] {
-    task.rest.as_ref().and_then(|rest| rest.ahs().get(AHS_HEAD..)).unwrap_or_default()
+    task.extended_cdb.as_ref().and_then(|rest| rest.ahs().get(AHS_HEAD..)).unwrap_or_default()
 }
 
 /// Encodes a task management function. None if SRP does not define it: the target resets.

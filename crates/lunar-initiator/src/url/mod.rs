@@ -89,8 +89,8 @@ impl Url {
             Some((user, rest)) => (user, rest),
             None => ("", rest),
         };
-        let (place, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let portal = PortalAddress::parse(place);
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let portal = PortalAddress::parse(authority);
         let portal = portal.map_err(|why| wrong(format!("host and port of the URL: {why}"), form))?;
         let (mut target, lun) = path_of(path)?;
         let (user, password) = user_of(user)?;
@@ -100,7 +100,7 @@ impl Url {
             }
             target = target.map(|name| srp::target(&name)).transpose()?;
         }
-        let port = if is_srp && !srp::names_port(place) { srp::PORT } else { portal.port };
+        let port = if is_srp && !srp::names_port(authority) { srp::PORT } else { portal.port };
         let mut url = Url {
             transport,
             portal: Portal { host: portal.host, port },

@@ -1,6 +1,6 @@
 //! The settings of a URL, one row for each.
 
-use crate::options::{LateWrites, Provider as Carrier, Timeouts};
+use crate::options::{LateWrites, Provider, Timeouts};
 use crate::srp;
 use lunar_proto::chap::Algorithm;
 use lunar_proto::duration::{self, NotationError};
@@ -21,7 +21,7 @@ pub struct UrlSettings {
     /// The maximum number of commands in flight.
     pub commands: u16,
     /// The RDMA provider.
-    pub provider: Carrier,
+    pub provider: Provider,
     /// The size of the socket buffers in bytes.
     pub window: Option<u32>,
     /// The ISID.
@@ -226,16 +226,16 @@ impl Row {
     /// The accepted values.
     pub fn set(&self, settings: &mut UrlSettings, value: &str) -> Result<(), Refusal> {
         match &self.takes {
-            Flag(place) => *place(&mut settings.offer) = flag(value).ok_or("the value must be yes or no")?,
-            Bytes(place) => *place(&mut settings.offer) = number(value, &SIZES)?,
-            Count(range, place) => *place(settings) = number(value, range)?,
+            Flag(field) => *field(&mut settings.offer) = flag(value).ok_or("the value must be yes or no")?,
+            Bytes(field) => *field(&mut settings.offer) = number(value, &SIZES)?,
+            Count(range, field) => *field(settings) = number(value, range)?,
             Window => settings.window = Some(number(value, &WINDOW)?),
             Provider => {
-                let found = Carrier::NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(value));
+                let found = Provider::NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(value));
                 settings.provider = found.ok_or("the value must be iwarp or verbs")?.1;
             }
-            Half(place) => {
-                *place(settings) = Some(srp::half(value).ok_or("the value must have 16 hexadecimal digits")?);
+            Half(field) => {
+                *field(settings) = Some(srp::half(value).ok_or("the value must have 16 hexadecimal digits")?);
             }
             Channels => settings.channels = number(value, &(1..=64))?,
             Late => {
@@ -243,13 +243,13 @@ impl Row {
                 settings.late_writes = found.ok_or("the value must be wait or risk")?.1;
             }
             Isid => settings.isid = Some(isid(value).ok_or("the value must have 12 hexadecimal digits")?),
-            Tries(place) => *place(&mut settings.timeouts) = number(value, &(1..=1_000_000))?,
+            Tries(field) => *field(&mut settings.timeouts) = number(value, &(1..=1_000_000))?,
             Only(one) if value == *one => {}
             Only(one) => return Err(format!("the value must be {one}").into()),
-            Digest(place) => {
+            Digest(field) => {
                 let (digests, crc32c_first) =
                     digests(value).ok_or("the value must be none, crc32c, or both with a comma")?;
-                *place(&mut settings.offer) = digests;
+                *field(&mut settings.offer) = digests;
                 settings.crc32c_first |= crc32c_first;
             }
             Reporting => {
@@ -262,12 +262,12 @@ impl Row {
                 settings.algorithms = algorithms(value)
                     .ok_or("the value must be md5, sha1, sha-256, sha3-256, or several with commas")?;
             }
-            Time(place) => *place(&mut settings.timeouts) = duration::within(value, SHORTEST..=LONGEST)?,
-            TimeOrNone(place) => {
-                *place(&mut settings.timeouts) = duration::within(value, Duration::ZERO..=LONGEST)?;
+            Time(field) => *field(&mut settings.timeouts) = duration::within(value, SHORTEST..=LONGEST)?,
+            TimeOrNone(field) => {
+                *field(&mut settings.timeouts) = duration::within(value, Duration::ZERO..=LONGEST)?;
             }
-            Text(place) | Secret(place) if !value.is_empty() => {
-                *place(&mut settings.texts) = Some(value.to_owned());
+            Text(field) | Secret(field) if !value.is_empty() => {
+                *field(&mut settings.texts) = Some(value.to_owned());
             }
             Text(_) | Secret(_) => return Err("the value is empty".into()),
         }

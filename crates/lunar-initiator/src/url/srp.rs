@@ -36,9 +36,9 @@ fn no_target(name: &str) -> Error {
 }
 
 /// Whether `HOST[:PORT]` contains a port.
-pub fn names_port(place: &str) -> bool {
+pub fn names_port(authority: &str) -> bool {
     // The colons of an IPv6 address are inside its brackets.
-    place.rsplit(']').next().is_some_and(|rest| rest.contains(':'))
+    authority.rsplit(']').next().is_some_and(|rest| rest.contains(':'))
 }
 
 /// Checks that a setting applies to this transport.

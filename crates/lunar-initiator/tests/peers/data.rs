@@ -52,7 +52,7 @@ fn zeroed_and_unmapped_ranges_leave_their_neighbours() {
             let mut model = pattern(1, 4 << 20).to_vec();
             lun.write_zeroes(MIB - 512, MIB, false).await.expect("zeros");
             model[(MIB - 512) as usize..(2 * MIB - 512) as usize].fill(0);
-            if lun.facts().unmap {
+            if lun.info().unmap {
                 lun.unmap(3 * MIB, MIB / 2).await.expect("unmapped");
                 model[3 << 20..7 << 19].fill(0);
             }
@@ -69,16 +69,16 @@ fn larger_disk_is_seen() {
         let watcher = std::thread::spawn(move || {
             run(move || async move {
                 let lun = open(&url).await.expect("a LUN");
-                assert_eq!(lun.facts().capacity, SIZE);
+                assert_eq!(lun.info().capacity, SIZE);
                 receiver.recv_async().await.expect("the disk grows");
                 receiver.recv_async().await.expect("the disk has grown");
                 // Any command may return the unit attention. Without one, the properties are read again.
                 read(&*lun, 0, 512).await;
-                while lun.facts().capacity == SIZE {
+                while lun.info().capacity == SIZE {
                     compio::time::sleep(Duration::from_millis(100)).await;
                     lun.reload().await.expect("the properties");
                 }
-                assert_eq!(lun.facts().capacity, SIZE + (32 << 20));
+                assert_eq!(lun.info().capacity, SIZE + (32 << 20));
                 write(&*lun, SIZE + 4096, 3, 65536).await.expect("the new part");
                 assert!(read(&*lun, SIZE + 4096, 65536).await == *pattern(3, 65536));
             })

@@ -55,7 +55,7 @@ async fn write_and_check(url: String, progress: Arc<Progress>) {
     for writer in (0..WRITERS).map(begin).collect::<Vec<_>>() {
         acknowledged.extend(writer.await.expect("the writer panicked"));
     }
-    assert!(lun.session().facts().recoveries >= 2, "the session was never lost");
+    assert!(lun.session().info().recoveries >= 2, "the session was never lost");
     for (slot, seed) in acknowledged {
         assert!(read(&*lun, slot * LEN as u64, LEN).await == *pattern(seed, LEN), "slot {slot} was lost");
     }
@@ -131,10 +131,10 @@ fn target_that_moved_is_followed_also_after_it_was_killed() {
         let writer = spawn(move || {
             run(move || async move {
                 let lun = open(&url).await.expect("a LUN");
-                assert_eq!(lun.session().facts().portal.to_string(), there);
+                assert_eq!(lun.session().info().portal.to_string(), there);
                 write_on(lun.clone(), 0, seen).await;
-                assert!(lun.session().facts().recoveries > 0);
-                assert_eq!(lun.session().facts().portal.to_string(), there);
+                assert!(lun.session().info().recoveries > 0);
+                assert_eq!(lun.session().info().portal.to_string(), there);
             })
         });
         progress.await_more(50);

@@ -35,7 +35,7 @@ pub async fn connect(url: &NbdUrl) -> Result<NegotiatedConnection, OpenError> {
 }
 
 async fn attempt(url: &NbdUrl) -> Result<NegotiatedConnection, OpenError> {
-    let stream = reach(&url.place).await.map_err(|e| {
+    let stream = reach(&url.address).await.map_err(|e| {
         OpenError::new(
             url.to_string(),
             format!("cannot connect: {}", text(&e)),
@@ -70,8 +70,8 @@ async fn attempt(url: &NbdUrl) -> Result<NegotiatedConnection, OpenError> {
     }
 }
 
-async fn reach(place: &NbdAddress) -> io::Result<Stream> {
-    let (host, port) = match place {
+async fn reach(address: &NbdAddress) -> io::Result<Stream> {
+    let (host, port) = match address {
         NbdAddress::Unix(path) => return Stream::connect_unix(path).await,
         NbdAddress::Tcp(host, port) => (host.clone(), *port),
     };

@@ -150,9 +150,9 @@ impl NbdDisk {
         self.check_write(offset, len)?;
         let zeroes = self.export.can_write_zeroes();
         let (mut at, end) = (offset, offset + len);
-        let most = if zeroes { MAX_RANGE } else { ZEROS.min(self.export.max_payload.into()) };
+        let max = if zeroes { MAX_RANGE } else { ZEROS.min(self.export.max_payload.into()) };
         while at < end {
-            let len = most.min(end - at);
+            let len = max.min(end - at);
             let (command, buf) = match zeroes {
                 true => (NbdCommand::WriteZeroes { fua: self.sends_fua(false), unmap, fast: false }, None),
                 false => (NbdCommand::Write { fua: self.sends_fua(false) }, Some(Buf::zeroed(len as usize))),
@@ -193,7 +193,7 @@ fn given_back(buf: Option<Buf>, len: usize) -> Buf {
 }
 
 impl Backend for NbdDisk {
-    fn facts(&self) -> BackendInfo {
+    fn info(&self) -> BackendInfo {
         BackendInfo {
             capacity: self.export.size,
             read_only: self.export.is_read_only(),

@@ -26,7 +26,7 @@ pub enum NbdAddress {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NbdUrl {
     /// The address of the server.
-    pub place: NbdAddress,
+    pub address: NbdAddress,
     /// The name of the export.
     pub export: String,
 }
@@ -55,7 +55,7 @@ impl FromStr for NbdUrl {
         if export.len() > ClientNegotiation::MAX_NAME {
             return Err(wrong("the name of the export is too long", "use at most 4096 bytes"));
         }
-        let place = match scheme.to_ascii_lowercase().as_str() {
+        let address = match scheme.to_ascii_lowercase().as_str() {
             "nbd" if query.is_some_and(|query| !query.is_empty()) => {
                 return Err(wrong("an nbd:// URL has no settings after '?'", FORMS));
             }
@@ -87,7 +87,7 @@ impl FromStr for NbdUrl {
             }
             _ => return Err(wrong(&format!("unsupported URL scheme \"{}\"", scheme.escape_debug()), FORMS)),
         };
-        Ok(NbdUrl { place, export })
+        Ok(NbdUrl { address, export })
     }
 }
 
@@ -113,13 +113,13 @@ fn tcp(authority: &str) -> Option<NbdAddress> {
 
 impl fmt::Display for NbdUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
+        match &self.address {
             NbdAddress::Tcp(host, port) if host.contains(':') => write!(f, "nbd://[{host}]:{port}/")?,
             NbdAddress::Tcp(host, port) => write!(f, "nbd://{host}:{port}/")?,
             NbdAddress::Unix(_) => f.write_str("nbd+unix:///")?,
         }
         percent::encode(f, &self.export, percent::is_plain)?;
-        match &self.place {
+        match &self.address {
             NbdAddress::Tcp(..) => Ok(()),
             NbdAddress::Unix(path) => {
                 f.write_str("?socket=")?;
@@ -138,7 +138,7 @@ mod tests {
     }
 
     fn tcp(host: &str, port: u16, export: &str) -> NbdUrl {
-        NbdUrl { place: NbdAddress::Tcp(host.into(), port), export: export.into() }
+        NbdUrl { address: NbdAddress::Tcp(host.into(), port), export: export.into() }
     }
 
     #[test]
@@ -163,7 +163,7 @@ mod tests {
             ("nbd+unix:///disk%3f?socket=/run/a%26b", "/run/a&b", "disk?"),
             ("nbd+unix://?socket=nbd.sock", "nbd.sock", ""),
         ] {
-            let expected = NbdUrl { place: NbdAddress::Unix(path.into()), export: export.into() };
+            let expected = NbdUrl { address: NbdAddress::Unix(path.into()), export: export.into() };
             assert_eq!(url(text), expected, "{text}");
             assert_eq!(url(&expected.to_string()), expected, "{expected}");
         }

@@ -1,7 +1,7 @@
 //! A connection in the transmission phase: its state, its loops, and how it ends.
 
 use super::ServerLimits;
-use super::fairness::FairnessTurn;
+use super::fairness::FairnessTicket;
 use super::receive::{
     Admission, ReceivedRequest, RequestHandler, RequestReceive, RequestReceiver, RequestStreamError,
     ends_with_leave,
@@ -25,7 +25,7 @@ const MAX_WAITING: usize = 4 << 20;
 /// read is then still in the CPU caches.
 const WARM: usize = 256 << 10;
 /// The maximum number of unreceived bytes that are searched for NBD_CMD_DISC when a client has closed.
-const MOST_UNREAD: usize = 8 << 20;
+const MAX_UNREAD: usize = 8 << 20;
 /// How long the last replies may take to be sent.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -109,7 +109,7 @@ impl ServerConnection {
         };
         Rc::new(ServerConnection {
             stream,
-            null: backend.facts().null,
+            null: backend.info().null,
             backend,
             block: terms.block_size.into(),
             pool,
@@ -127,10 +127,10 @@ impl ServerConnection {
     pub(super) async fn serve(
         self: &Rc<Self>,
         receiver: RequestReceiver,
-        turn: &FairnessTurn<'_>,
+        ticket: &FairnessTicket<'_>,
         stopping: impl Future<Output = ()>,
     ) -> Result<(), RequestStreamError> {
-        either(self.receive(receiver, turn), self.wind_down(stopping)).await
+        either(self.receive(receiver, ticket), self.wind_down(stopping)).await
     }
 
     /// Waits until no request that changes data is in flight.
@@ -156,7 +156,7 @@ impl ServerConnection {
     async fn receive(
         self: &Rc<Self>,
         mut receiver: RequestReceiver,
-        turn: &FairnessTurn<'_>,
+        ticket: &FairnessTicket<'_>,
     ) -> Result<(), RequestStreamError> {
         let mut next = receiver.resume(&mut ConnectionRequests(self))?;
         loop {
@@ -168,7 +168,7 @@ impl ServerConnection {
                     receiver.receive(&self.stream, &mut ConnectionRequests(self))?
                 }
                 RequestReceive::Full | RequestReceive::Starved(_) => {
-                    if !self.wait_for_room(next, turn).await {
+                    if !self.wait_for_room(next, ticket).await {
                         return Ok(());
                     }
                     receiver.resume(&mut ConnectionRequests(self))?
@@ -182,7 +182,7 @@ impl ServerConnection {
 
     /// Waits for room or for a buffer. Returns false if the connection must end first, because later ones wait for
     /// it.
-    async fn wait_for_room(&self, missing: RequestReceive, turn: &FairnessTurn<'_>) -> bool {
+    async fn wait_for_room(&self, missing: RequestReceive, ticket: &FairnessTicket<'_>) -> bool {
         let is_there = async {
             if let RequestReceive::Starved(len) = missing {
                 let buf = self.pool.get(len).await;
@@ -193,7 +193,7 @@ impl ServerConnection {
             true
         };
         let ends = async {
-            turn.ends().await;
+            ticket.ends().await;
             false
         };
         either(is_there, ends).await
@@ -230,7 +230,7 @@ impl ServerConnection {
 
     /// Whether NBD_CMD_DISC is the last request of a client that has closed. The result cannot change and is cached.
     fn leaves(&self, behind: &[u8]) -> bool {
-        let look = || ends_with_leave(&[behind, &self.stream.peek(MOST_UNREAD)].concat());
+        let look = || ends_with_leave(&[behind, &self.stream.peek(MAX_UNREAD)].concat());
         *self.leave.get_or_init(look)
     }
 

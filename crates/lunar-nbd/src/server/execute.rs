@@ -157,8 +157,8 @@ async fn change(
 
 /// Whether zeroing is certainly cheaper than a write, because the backend frees space or stores nothing.
 fn is_fast(backend: &dyn Backend, unmap: bool) -> bool {
-    let facts = backend.facts();
-    facts.null || (unmap && facts.unmap)
+    let info = backend.info();
+    info.null || (unmap && info.unmap)
 }
 
 /// Returns the extents of a request. They consist of whole blocks, and adjacent extents differ in their state.

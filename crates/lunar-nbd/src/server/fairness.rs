@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// The interval at which a waiting connection checks the earlier ones. A connection without a client that only waits
 /// for room is ended after one to two intervals if later ones wait for it.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The connections of an export, in order of arrival.
 #[derive(Default)]
@@ -27,7 +27,7 @@ struct FairnessEntry {
 }
 
 /// The position of a connection in the order. Dropping it lets later connections start.
-pub(super) struct FairnessTurn<'a> {
+pub(super) struct FairnessTicket<'a> {
     fairness: &'a ConnectionFairness,
     number: u64,
 }
@@ -43,15 +43,15 @@ impl ConnectionFairness {
     }
 
     /// Appends a connection.
-    pub(super) fn join(&self, line: Hangup) -> FairnessTurn<'_> {
+    pub(super) fn join(&self, line: Hangup) -> FairnessTicket<'_> {
         let mut all = self.lock();
         let number = all.last().map_or(0, |last| last.number + 1);
         all.push(FairnessEntry { number, line, waits: true });
-        FairnessTurn { fairness: self, number }
+        FairnessTicket { fairness: self, number }
     }
 }
 
-impl FairnessTurn<'_> {
+impl FairnessTicket<'_> {
     /// Waits until the connection may be served.
     pub(super) async fn comes(&self) {
         loop {
@@ -59,7 +59,7 @@ impl FairnessTurn<'_> {
             if self.begins() {
                 return;
             }
-            _ = compio::time::timeout(LOOK, ended).await;
+            _ = compio::time::timeout(CHECK_INTERVAL, ended).await;
         }
     }
 
@@ -78,11 +78,11 @@ impl FairnessTurn<'_> {
         has_gone && all.iter().any(|other| other.number > self.number && other.waits)
     }
 
-    /// Completes when [`FairnessTurn::is_over`] has returned true at two consecutive checks.
+    /// Completes when [`FairnessTicket::is_over`] has returned true at two consecutive checks.
     pub(super) async fn ends(&self) {
         let mut was_over = false;
         loop {
-            compio::time::sleep(LOOK).await;
+            compio::time::sleep(CHECK_INTERVAL).await;
             let is_over = self.is_over();
             if was_over && is_over {
                 return;
@@ -92,7 +92,7 @@ impl FairnessTurn<'_> {
     }
 }
 
-impl Drop for FairnessTurn<'_> {
+impl Drop for FairnessTicket<'_> {
     fn drop(&mut self) {
         self.fairness.lock().retain(|entry| entry.number != self.number);
         self.fairness.ended.notify(usize::MAX);

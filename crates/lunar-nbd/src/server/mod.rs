@@ -49,12 +49,12 @@ pub struct NbdExport {
 
 impl NbdExport {
     fn offer(&self) -> ExportOffer {
-        let facts = self.backend.facts();
+        let info = self.backend.info();
         ExportOffer {
             name: self.name.clone(),
             description: self.description.clone(),
-            size: facts.capacity - facts.capacity % u64::from(self.block_size),
-            flags: flags(&facts, self.read_only),
+            size: info.capacity - info.capacity % u64::from(self.block_size),
+            flags: flags(&info, self.read_only),
             block_size: self.block_size,
             preferred: self.block_size.max(PREFERRED),
             max_payload: MAX_PAYLOAD,
@@ -73,14 +73,14 @@ impl NbdExport {
     }
 }
 
-fn flags(facts: &BackendInfo, read_only: bool) -> u16 {
+fn flags(info: &BackendInfo, read_only: bool) -> u16 {
     let always = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_CACHE;
     // Backends are coherent: a flush covers the writes of all connections.
     let always = always | flag::CAN_MULTI_CONN;
-    if facts.read_only || read_only {
+    if info.read_only || read_only {
         return always | flag::READ_ONLY;
     }
-    let trim = if facts.unmap { flag::SEND_TRIM } else { 0 };
+    let trim = if info.unmap { flag::SEND_TRIM } else { 0 };
     always | trim | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO
 }
 

@@ -248,16 +248,16 @@ async fn serve_client(socket: Socket, shared: &Arc<ServerShared>) -> io::Result<
     let Some((agreed, begun)) = negotiated? else { return Ok(()) };
     let export = &shared.exports[agreed.export];
     tracing::debug!(export = %export.name, "NBD client begins");
-    let turn = shared.fairness[agreed.export].join(stream.hangup()?);
-    either(turn.comes(), shared.stopped()).await;
-    if turn.is_over() || shared.stopping.load(SeqCst) {
+    let ticket = shared.fairness[agreed.export].join(stream.hangup()?);
+    either(ticket.comes(), shared.stopped()).await;
+    if ticket.is_over() || shared.stopping.load(SeqCst) {
         return Ok(());
     }
     let pool = shared.pool.share();
     let conn = ServerConnection::new(stream, export.backend.clone(), &agreed.terms, pool, shared.limits);
-    let ended = conn.serve(RequestReceiver::new(agreed.terms, begun), &turn, shared.stopped()).await;
+    let ended = conn.serve(RequestReceiver::new(agreed.terms, begun), &ticket, shared.stopped()).await;
     conn.settle().await;
-    drop(turn);
+    drop(ticket);
     conn.leave().await;
     ended.map_err(|e| io::Error::other(e.to_string()))
 }

@@ -229,10 +229,10 @@ fn non_nbd_peer_is_reported() {
 #[test]
 fn silent_server_times_out() {
     let (url, thread) = server(|mut client| drop(client.read(&mut [0; 1])));
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let (what, _) = refused(&url);
     assert_eq!(what, "the NBD server did not answer within 15 s");
-    assert!(begun.elapsed() < Duration::from_secs(60));
+    assert!(started_at.elapsed() < Duration::from_secs(60));
     thread.join().expect("the server thread panicked");
 }
 

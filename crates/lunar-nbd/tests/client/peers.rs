@@ -65,7 +65,7 @@ impl Drop for Peer {
 /// close.
 async fn lives(url: String, extents: bool) {
     let disk = open(&url).await;
-    assert!(disk.facts().capacity == 64 * MIB && !disk.facts().read_only, "{:?}", disk.facts());
+    assert!(disk.info().capacity == 64 * MIB && !disk.info().read_only, "{:?}", disk.info());
     assert_eq!(
         described_value(&*disk, "offers").contains("extents"),
         extents,
@@ -100,7 +100,7 @@ async fn lives(url: String, extents: bool) {
 
 /// Checks that the extents cover the disk without gaps, and that unmapped ones are zeros.
 async fn whole_map(disk: &dyn Backend) {
-    let (mut at, capacity) = (0, disk.facts().capacity);
+    let (mut at, capacity) = (0, disk.info().capacity);
     while at < capacity {
         let extent = disk.extent(at, capacity - at).await.expect("the extent is reported");
         assert!(extent.offset == at && extent.len > 0 && at + extent.len <= capacity, "{extent:?}");
@@ -139,7 +139,7 @@ fn unaligned_request_is_refused_before_it_is_sent() {
     on_a_core(move || async move {
         let disk = open(&url).await;
         assert_eq!(
-            disk.facts().capacity,
+            disk.info().capacity,
             1_000_000 / 4096 * 4096,
             "the capacity is not rounded down to whole blocks"
         );
@@ -169,7 +169,7 @@ fn read_only_export_is_not_written() {
     let url = peer.url("");
     on_a_core(move || async move {
         let disk = open(&url).await;
-        assert!(disk.facts().read_only);
+        assert!(disk.info().read_only);
         let (result, _) = disk.write(0, lunar_runtime::Buf::zeroed(512), true).await;
         assert_eq!(
             result.expect_err("a write to a read-only export succeeded").kind(),

@@ -22,8 +22,8 @@ struct Hanging {
 }
 
 impl Backend for Hanging {
-    fn facts(&self) -> BackendInfo {
-        self.medium.facts()
+    fn info(&self) -> BackendInfo {
+        self.medium.info()
     }
     fn try_write(&self, offset: u64, data: &[u8]) -> TryIo {
         if offset == BLOCKS {

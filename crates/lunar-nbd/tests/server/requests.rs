@@ -55,8 +55,8 @@ fn write_after_truncation_never_grows_a_file() {
         let file = std::fs::File::options().write(true).open(path(n)).expect("a file");
         file.set_len(4096).expect("truncated");
         // An answer is valid for further receives for 100 microseconds (`lunar_runtime::Recheck`).
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_micros(150) {
+        let started_at = Instant::now();
+        while started_at.elapsed() < Duration::from_micros(150) {
             std::hint::spin_loop();
         }
         assert_ne!(client.write_at(0, MIB - 512, &[8; 512]), 0);
@@ -179,8 +179,8 @@ impl Stalled {
 }
 
 impl Backend for Stalled {
-    fn facts(&self) -> BackendInfo {
-        self.medium.facts()
+    fn info(&self) -> BackendInfo {
+        self.medium.info()
     }
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         self.medium.read(offset, buf)

@@ -54,7 +54,7 @@ pub struct PortalAddress {
     /// TCP port.
     pub port: u16,
     /// Target portal group tag.
-    pub tag: Option<u16>,
+    pub portal_group_tag: Option<u16>,
 }
 
 impl PortalAddress {
@@ -85,7 +85,7 @@ impl PortalAddress {
                 number.ok_or_else(|| port_fault(port.strip_prefix(':').unwrap_or(port)))?
             }
         };
-        Ok(PortalAddress { host: host.to_owned(), port, tag })
+        Ok(PortalAddress { host: host.to_owned(), port, portal_group_tag: tag })
     }
 }
 

@@ -29,7 +29,7 @@ thread_local! {
 /// An endpoint over TCP.
 pub(super) struct IwarpEndpoint {
     stream: Rc<Stream>,
-    facts: EndpointInfo,
+    info: EndpointInfo,
     engine: RefCell<Engine>,
     /// Notified of the peer's first FPDU and of the end of the connection.
     spoken: Event,
@@ -40,10 +40,10 @@ pub(super) struct IwarpEndpoint {
 }
 
 impl IwarpEndpoint {
-    pub(super) fn new(stream: Stream, facts: EndpointInfo, engine: Engine) -> IwarpEndpoint {
+    pub(super) fn new(stream: Stream, info: EndpointInfo, engine: Engine) -> IwarpEndpoint {
         IwarpEndpoint {
             stream: Rc::new(stream),
-            facts,
+            info,
             engine: RefCell::new(engine),
             spoken: Event::new(),
             is_shut: Cell::new(false),
@@ -119,8 +119,8 @@ async fn send_and_drain(stream: &Stream, word: &[u8]) -> io::Result<()> {
 }
 
 impl Endpoint for IwarpEndpoint {
-    fn facts(&self) -> &EndpointInfo {
-        &self.facts
+    fn info(&self) -> &EndpointInfo {
+        &self.info
     }
 
     fn receives(&self, count: usize, len: usize) {

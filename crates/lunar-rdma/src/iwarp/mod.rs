@@ -210,7 +210,7 @@ fn endpoint(
     options: &Options,
     begun: Vec<u8>,
 ) -> Rc<dyn Endpoint> {
-    let facts = EndpointInfo {
+    let info = EndpointInfo {
         provider: "iwarp".into(),
         ord: agreed.ord,
         sends_invalidate: true,
@@ -219,7 +219,7 @@ fn endpoint(
         peer,
     };
     let mss = options.mss.or_else(|| stream.route().mss.and_then(|mss| usize::try_from(mss).ok()));
-    Rc::new(IwarpEndpoint::new(stream, facts, Engine::new(agreed, mss, begun)))
+    Rc::new(IwarpEndpoint::new(stream, info, Engine::new(agreed, mss, begun)))
 }
 
 /// A connection request that is not answered yet.

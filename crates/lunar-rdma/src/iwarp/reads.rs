@@ -42,7 +42,7 @@ struct PendingRead {
 pub(super) struct ReadQueue {
     ord: usize,
     jobs: VecDeque<GatherJob>,
-    under_way: VecDeque<PendingRead>,
+    in_flight: VecDeque<PendingRead>,
     waiting: VecDeque<PendingRead>,
     /// The number of started reads, from which the next steering tag is derived.
     begun: u16,
@@ -54,7 +54,7 @@ impl ReadQueue {
         ReadQueue {
             ord: ord.into(),
             jobs: VecDeque::new(),
-            under_way: VecDeque::new(),
+            in_flight: VecDeque::new(),
             waiting: VecDeque::new(),
             begun: 0,
         }
@@ -94,7 +94,7 @@ impl ReadQueue {
 
     /// The request of the next read, if it may start.
     pub(super) fn next(&mut self) -> Option<ReadRequest> {
-        if self.under_way.len() >= self.ord {
+        if self.in_flight.len() >= self.ord {
             return None;
         }
         let mut read = self.waiting.pop_front()?;
@@ -102,7 +102,7 @@ impl ReadQueue {
         read.stag = u32::from(self.begun) << 16 | SLOT;
         let source = (read.from.stag, read.from.offset);
         let request = ReadRequest { sink: (read.stag, BASE), len: read.len as u32, source };
-        self.under_way.push_back(read);
+        self.in_flight.push_back(read);
         Some(request)
     }
 
@@ -113,7 +113,7 @@ impl ReadQueue {
         header: &TaggedHeader,
         payload: &[u8],
     ) -> Result<Option<EndpointEvent>, IwarpError> {
-        let Some(read) = self.under_way.front_mut().filter(|read| read.stag == header.stag) else {
+        let Some(read) = self.in_flight.front_mut().filter(|read| read.stag == header.stag) else {
             let what = format!(
                 "a Read Response for the steering tag {:#x}, which no pending RDMA Read has",
                 header.stag
@@ -134,7 +134,7 @@ impl ReadQueue {
         if !header.last {
             return Ok(None);
         }
-        self.under_way.pop_front();
+        self.in_flight.pop_front();
         job.left -= 1;
         let ended = if job.left == 0 { self.jobs.pop_front() } else { None };
         Ok(ended.map(|job| job.ended(Ok(()))))
@@ -142,7 +142,7 @@ impl ReadQueue {
 
     /// Ends all reads, because the connection has ended.
     pub(super) fn end(&mut self) -> impl Iterator<Item = EndpointEvent> {
-        self.under_way.clear();
+        self.in_flight.clear();
         self.waiting.clear();
         let gone = || io::Error::new(io::ErrorKind::ConnectionAborted, "the RDMA connection has ended");
         self.jobs.drain(..).map(move |job| job.ended(Err(gone())))

@@ -22,7 +22,7 @@ const fn loopback(port: u16) -> SocketAddr {
 struct MemEndpoint {
     link: Rc<MemLink>,
     me: usize,
-    facts: EndpointInfo,
+    info: EndpointInfo,
     bell: Rc<Event>,
 }
 
@@ -34,7 +34,7 @@ pub(super) fn both(link: Rc<MemLink>) -> [Rc<dyn Endpoint>; 2] {
 impl MemEndpoint {
     fn new(link: Rc<MemLink>, me: usize) -> MemEndpoint {
         let side = link.side(me);
-        let facts = EndpointInfo {
+        let info = EndpointInfo {
             provider: "mem".into(),
             ord: side.ord,
             sends_invalidate: side.invalidates,
@@ -44,7 +44,7 @@ impl MemEndpoint {
         };
         let bell = side.faults.bell.clone();
         drop(side);
-        MemEndpoint { link, me, facts, bell }
+        MemEndpoint { link, me, info, bell }
     }
 }
 
@@ -55,8 +55,8 @@ impl Drop for MemEndpoint {
 }
 
 impl Endpoint for MemEndpoint {
-    fn facts(&self) -> &EndpointInfo {
-        &self.facts
+    fn info(&self) -> &EndpointInfo {
+        &self.info
     }
 
     fn receives(&self, count: usize, len: usize) {

@@ -55,9 +55,9 @@ pub(super) struct EndpointSide {
     /// The totals of queued and of sent messages and RDMA Writes.
     pub queued: u64,
     pub sent: u64,
-    /// Flushed reads that have not ended. The first `under_way` are in flight, the others wait.
+    /// Flushed reads that have not ended. The first `in_flight` are in flight, the others wait.
     pub reads: VecDeque<SideRead>,
-    pub under_way: usize,
+    pub in_flight: usize,
     pub ord: u16,
     pub invalidates: bool,
     /// Messages to this endpoint that have not arrived yet.
@@ -79,7 +79,7 @@ impl EndpointSide {
             queued: 0,
             sent: 0,
             reads: VecDeque::new(),
-            under_way: 0,
+            in_flight: 0,
             ord: own.ord.min(other.ird),
             arriving: VecDeque::new(),
             came: EndpointEvents::default(),
@@ -153,22 +153,22 @@ impl EndpointSide {
 
     /// Starts the RDMA Reads that ORD allows.
     pub fn begin_reads(&mut self) {
-        while self.under_way < self.ord.into()
-            && let Some(SideRead { id, from, .. }) = self.reads.get(self.under_way)
+        while self.in_flight < self.ord.into()
+            && let Some(SideRead { id, from, .. }) = self.reads.get(self.in_flight)
         {
             for (from, len) in from {
                 self.faults.did(EndpointOp::Read { id: *id, from: *from, len: *len });
             }
-            self.under_way += 1;
+            self.in_flight += 1;
         }
     }
 
     /// The next RDMA Read to complete, unless a gate holds it back.
     pub fn next_read(&mut self) -> Option<SideRead> {
-        if self.under_way == 0 || !self.faults.reads.admits() {
+        if self.in_flight == 0 || !self.faults.reads.admits() {
             return None;
         }
-        self.under_way -= 1;
+        self.in_flight -= 1;
         self.reads.pop_front()
     }
 
@@ -191,7 +191,7 @@ impl EndpointSide {
     pub fn over(&mut self, reason: Option<&str>) {
         self.arriving.clear();
         self.posted.clear();
-        self.under_way = 0;
+        self.in_flight = 0;
         let queued = std::mem::take(&mut self.queue);
         let queued = queued
             .into_iter()

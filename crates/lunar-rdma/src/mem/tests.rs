@@ -201,7 +201,7 @@ fn invalid_read_fails_and_ends_the_connection() {
 #[test]
 fn reads_stay_within_the_depth_and_messages_pass_them() {
     let Pair { a, b, fa, .. } = pair_of(ConnParam { ord: 9, ..TERMS }, TERMS);
-    assert_eq!((a.facts().ord, b.facts().ord), (2, 2));
+    assert_eq!((a.info().ord, b.info().ord), (2, 2));
     let from = b.expose(source("abc")).unwrap();
     fa.reads.hold();
     (0..3).for_each(|i| read(&a, i, from.beyond(i), 1));
@@ -249,7 +249,7 @@ fn read_ends_the_connection_when_none_were_agreed_on() {
 fn invalidated_tag_is_reported_and_its_memory_returns() {
     let Pair { a, b, fa, .. } = ready();
     let sink = b.expose(MemoryRegion::Sink(Buf::zeroed(4))).unwrap();
-    assert!(a.facts().sends_invalidate);
+    assert!(a.info().sends_invalidate);
     a.write(sink, Payload::Zeros(4));
     a.send(b"done", Payload::Empty, Some(sink.stag));
     a.flush().unwrap();
@@ -285,7 +285,7 @@ fn endpoint_without_invalidate_reports_and_refuses_it() {
     let faults = [Rc::<Faults>::default(), Rc::default()];
     faults[0].invalidates.set(false);
     let (a, b) = pair(TERMS, TERMS, faults);
-    assert!(!a.facts().sends_invalidate && b.facts().sends_invalidate);
+    assert!(!a.info().sends_invalidate && b.info().sends_invalidate);
     let sink = b.expose(MemoryRegion::Sink(Buf::zeroed(4))).unwrap();
     a.send(b"done", Payload::Empty, Some(sink.stag));
     assert!(a.flush().is_err());
@@ -396,9 +396,9 @@ fn connection_carries_private_data_both_ways() {
     let target = now(asked.accept(b"gladly".to_vec(), ConnParam { ord: 4, ird: 3, ..TERMS })).unwrap();
     let (initiator, private) = now(outcome).unwrap();
     assert_eq!(private, b"gladly");
-    assert_eq!((initiator.facts().ord, target.facts().ord), (3, 1));
-    assert_eq!((target.facts().local, target.facts().peer), addresses);
-    assert_eq!((initiator.facts().peer, initiator.facts().local), addresses);
+    assert_eq!((initiator.info().ord, target.info().ord), (3, 1));
+    assert_eq!((target.info().local, target.info().peer), addresses);
+    assert_eq!((initiator.info().peer, initiator.info().local), addresses);
     say(&initiator, "hello");
     say(&target, "welcome");
     assert_eq!((came(&initiator), came(&target)), (vec!["welcome".into()], vec!["hello".into()]));

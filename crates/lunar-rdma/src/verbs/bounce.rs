@@ -42,8 +42,8 @@ unsafe impl Send for Slab {}
 
 impl Slab {
     fn new(class: usize, register: &RegisterFn) -> io::Result<Slab> {
-        let (least, most) = SLAB;
-        let len = (class * CHUNKS).clamp(least, most);
+        let (least, max) = SLAB;
+        let len = (class * CHUNKS).clamp(least, max);
         let layout = Layout::from_size_align(len, ALIGN).map_err(io::Error::other)?;
         // SAFETY: the size of the layout is not zero.
         let at = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(io::ErrorKind::OutOfMemory)?;

@@ -44,10 +44,10 @@ pub fn endpoint(parts: ConnectionParts, ord: u8) -> io::Result<Rc<dyn Endpoint>>
     // Before the parts are moved out: on an error they are dropped in the order of their fields.
     let (completions, events) = (parts.queues.watch()?, parts.id.watch()?);
     let ConnectionParts { queues, receives, domain, id } = parts;
-    let [pair, completed] = queues.places();
+    let [pair, completed] = queues.addresses();
     let async_sink = domain.async_events.add([pair, completed, receives.place()]);
     let (local, peer) = id.addresses();
-    let facts = EndpointInfo {
+    let info = EndpointInfo {
         provider: format!("verbs {}", domain.name),
         ord: ord.into(),
         sends_invalidate: domain.sends_invalidate(),
@@ -71,7 +71,7 @@ pub fn endpoint(parts: ConnectionParts, ord: u8) -> io::Result<Rc<dyn Endpoint>>
         state,
         memory,
         domain,
-        facts,
+        info,
         cm_recheck: Recheck::default(),
         woken,
         async_sink,
@@ -139,7 +139,7 @@ pub struct VerbsInner {
     pub state: RefCell<State>,
     memory: SendMemory,
     domain: Arc<Domain>,
-    facts: EndpointInfo,
+    info: EndpointInfo,
     /// Caches that the connection manager has no event.
     cm_recheck: Recheck,
     /// Notified of every change.
@@ -391,8 +391,8 @@ fn place(memory: &mut MemoryRegion) -> Option<(NonNull<u8>, usize, i32)> {
 }
 
 impl Endpoint for VerbsEndpoint {
-    fn facts(&self) -> &EndpointInfo {
-        &self.inner.facts
+    fn info(&self) -> &EndpointInfo {
+        &self.inner.info
     }
 
     fn receives(&self, count: usize, len: usize) {

@@ -144,10 +144,10 @@ fn completion_during_arming_is_not_missed() {
 
 #[test]
 fn short_messages_go_inline_as_far_as_the_device_takes_them() {
-    for (most, least, want) in [(INLINE, 0, 80), (1000, 0, 128), (1000, 220, 220), (79, 0, 0)] {
+    for (max, least, want) in [(INLINE, 0, 80), (1000, 0, 128), (1000, 220, 220), (79, 0, 0)] {
         run(async move {
             let fake = FakeDevice::new();
-            fake.state().most_inline = most;
+            fake.state().max_inline = max;
             fake.state().least_inline = least;
             let end = connection(fake, 4);
             let lens = [1, 76, 80, 81, 128, 129, 220, 221];
@@ -168,8 +168,8 @@ fn failed_registration_leaves_the_connection_usable() {
     run(async {
         let fake = FakeDevice::new();
         let end = connection(fake, 4);
-        let most = fake.state().regions + 1;
-        fake.state().most_regions = most;
+        let max = fake.state().regions + 1;
+        fake.state().max_regions = max;
         let place = end.expose(MemoryRegion::Sink(Buf::zeroed(4096))).unwrap();
         let error = end.expose(MemoryRegion::Sink(Buf::zeroed(4096))).unwrap_err();
         assert!(error.to_string().contains("4096 bytes"), "{error}");
@@ -246,8 +246,8 @@ fn unregistered_memory_is_copied() {
         // Allocates a bounce buffer before the device accepts no more regions.
         end.write(remote(0), Payload::Bytes(vec![1; 4096]));
         end.flush().unwrap();
-        let most = fake.state().regions;
-        fake.state().most_regions = most;
+        let max = fake.state().regions;
+        fake.state().max_regions = max;
         let buf = pool.try_get(4096).expect("room");
         let at = buf.as_ptr() as u64;
         end.write(remote(0), Payload::Buf(buf, 4096));

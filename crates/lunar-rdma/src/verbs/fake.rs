@@ -44,12 +44,12 @@ pub struct State {
     completions: VecDeque<ibv_wc>,
     pub when_armed: VecDeque<ibv_wc>,
     /// The maximum inline length in bytes. A queue pair that requests more is not created.
-    pub most_inline: u32,
+    pub max_inline: u32,
     pub least_inline: u32,
     /// The current number of regions, the total, and the maximum.
     pub regions: usize,
     pub registered: usize,
-    pub most_regions: usize,
+    pub max_regions: usize,
     pub attr: ibv_device_attr,
     /// The descriptor of completion events.
     completed_fd: c_int,
@@ -109,7 +109,7 @@ impl FakeDevice {
             ..ibv_device_attr::default()
         };
         let state =
-            State { most_inline: INLINE, most_regions: 1000, attr, completed_fd: -1, ..State::default() };
+            State { max_inline: INLINE, max_regions: 1000, attr, completed_fd: -1, ..State::default() };
         let fake =
             Box::leak(Box::new(FakeDevice { context: context(), device, library, state: Mutex::new(state) }));
         fake.context.device = &raw mut fake.device;
@@ -237,11 +237,11 @@ fn errno(number: c_int) {
     unsafe { *libc::__errno_location() = number }
 }
 
-extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, into: *mut ibv_wc) -> c_int {
+extern "C" fn poll_cq(cq: *mut ibv_cq, max: c_int, into: *mut ibv_wc) -> c_int {
     // SAFETY: a queue of this module.
     let mut state = fake(unsafe { (*cq).context }).state();
     state.polls += 1;
-    let n = state.completions.len().min(most as usize);
+    let n = state.completions.len().min(max as usize);
     for (at, wc) in state.completions.drain(..n).enumerate() {
         // SAFETY: the caller has room for this many.
         unsafe { into.add(at).write(wc) };
@@ -317,7 +317,7 @@ extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
 
 extern "C" fn reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, _: c_int) -> *mut ibv_mr {
     let mut state = fake(pd).state();
-    if state.regions >= state.most_regions {
+    if state.regions >= state.max_regions {
         errno(libc::ENOMEM);
         return null_mut();
     }
@@ -395,7 +395,7 @@ extern "C" fn create_qp(id: *mut rdma_cm_id, pd: *mut ibv_pd, attr: *mut ibv_qp_
     unsafe {
         let context = (*id).verbs;
         let mut state = fake(context).state();
-        if (*attr).cap.max_inline_data > state.most_inline {
+        if (*attr).cap.max_inline_data > state.max_inline {
             errno(libc::EINVAL);
             return -1;
         }

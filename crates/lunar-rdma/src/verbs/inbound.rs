@@ -54,7 +54,7 @@ impl ReceiveShare {
         }
         let wrong = |text| Err(io::Error::new(io::ErrorKind::InvalidData, text));
         match self.allowed.front_mut() {
-            Some((count, most)) if *most >= len => {
+            Some((count, max)) if *max >= len => {
                 *count -= 1;
                 self.open -= 1;
                 Ok(())

@@ -111,7 +111,7 @@ fn accepted_connection_has_the_common_limits() {
             let (param, private) = fake.state().manager.params[0].clone();
             assert_eq!((param.responder_resources, param.initiator_depth), granted);
             assert_eq!((param.retry_count, param.rnr_retry_count), (7, 7), "RNR is retried without limit");
-            assert_eq!((&private[..], end.facts().ord), (&b"welcome"[..], granted.1.into()));
+            assert_eq!((&private[..], end.info().ord), (&b"welcome"[..], granted.1.into()));
         });
     }
 }
@@ -138,7 +138,7 @@ async fn connected(fake: &'static FakeDevice, answer: FakeId) -> Result<(u16, Ve
         std::future::pending().await
     };
     let connected = lunar_runtime::either(connect(at("192.0.2.1:3260"), b"let me in", TERMS), answered).await;
-    connected.map(|(end, private)| (end.facts().ord, private))
+    connected.map(|(end, private)| (end.info().ord, private))
 }
 
 #[test]

@@ -43,8 +43,8 @@ impl ConnectionParts {
 
     /// The requested limits of outstanding RDMA Reads, reduced to those of the device.
     pub fn depths(&self, ird: u16, ord: u16) -> ReadDepths {
-        let least = |wanted: u16, most: i32| {
-            u8::try_from(most.clamp(0, 255)).unwrap_or(u8::MAX).min(u8::try_from(wanted).unwrap_or(u8::MAX))
+        let least = |wanted: u16, max: i32| {
+            u8::try_from(max.clamp(0, 255)).unwrap_or(u8::MAX).min(u8::try_from(wanted).unwrap_or(u8::MAX))
         };
         let attr = &self.domain.attr;
         ReadDepths { ird: least(ird, attr.max_qp_rd_atom), ord: least(ord, attr.max_qp_init_rd_atom) }

@@ -58,8 +58,8 @@ pub fn hand_over(
     into: &[(u64, &BounceBuffer, usize)],
     call: impl FnOnce(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
 ) -> usize {
-    let part = |(_, chunk, len): &(u64, &BounceBuffer, usize)| place(chunk.place(), (*len).min(chunk.len()));
-    let mut places: Vec<ibv_sge> = into.iter().map(part).collect();
+    let part = |(_, chunk, len): &(u64, &BounceBuffer, usize)| sge(chunk.place(), (*len).min(chunk.len()));
+    let mut sges: Vec<ibv_sge> = into.iter().map(part).collect();
     let empty = |(id, _, _): &(u64, &BounceBuffer, usize)| ibv_recv_wr {
         wr_id: *id,
         next: null_mut(),
@@ -68,7 +68,7 @@ pub fn hand_over(
     };
     let mut chain: Vec<ibv_recv_wr> = into.iter().map(empty).collect();
     for n in 0..chain.len() {
-        chain[n].sg_list = &raw mut places[n];
+        chain[n].sg_list = &raw mut sges[n];
         chain[n].next = if n + 1 < chain.len() { &raw mut chain[n + 1] } else { null_mut() };
     }
     let Some(first) = chain.first_mut() else { return 0 };
@@ -106,8 +106,8 @@ impl QueuePair {
     /// When the device has no free queues.
     pub fn new(id: &CmId, domain: &Domain, shared: Option<&SharedReceives>) -> io::Result<QueuePair> {
         let context = id.context()?.as_ptr();
-        let most = |limit: c_int| u32::try_from(limit).unwrap_or(0).clamp(1, DEPTH);
-        let depth = most(domain.attr.max_qp_wr).min(most(domain.attr.max_cqe / 2));
+        let limited = |limit: c_int| u32::try_from(limit).unwrap_or(0).clamp(1, DEPTH);
+        let depth = limited(domain.attr.max_qp_wr).min(limited(domain.attr.max_cqe / 2));
         // One connection may use the whole shared queue, if its peer exceeds its own limit.
         let cqe = depth + shared.map_or(depth, SharedReceives::depth);
         let mut queues = QueuePair {
@@ -238,15 +238,15 @@ impl QueuePair {
     ///
     /// Their memory must be valid until their completions, or until the queues are destroyed.
     pub fn post(&self, work: impl Iterator<Item = WorkRequest>) -> usize {
-        let (places, chain) = &mut *self.chain.borrow_mut();
-        places.clear();
+        let (sges, chain) = &mut *self.chain.borrow_mut();
+        sges.clear();
         chain.clear();
         for work in work {
-            places.push(place(work.at, work.len));
+            sges.push(sge(work.at, work.len));
             chain.push(request(&work, self.inline_for(work.verb)));
         }
         for n in 0..chain.len() {
-            chain[n].sg_list = &raw mut places[n];
+            chain[n].sg_list = &raw mut sges[n];
             chain[n].next = if n + 1 < chain.len() { &raw mut chain[n + 1] } else { null_mut() };
         }
         let Some((first, qp)) = chain.first_mut().zip(self.pair_now()) else { return 0 };
@@ -263,7 +263,7 @@ impl QueuePair {
     }
 
     /// The addresses of the pair and the completion queue, which identify them in asynchronous events.
-    pub fn places(&self) -> [usize; 2] {
+    pub fn addresses(&self) -> [usize; 2] {
         [self.qp.get() as usize, self.cq as usize]
     }
 
@@ -301,7 +301,7 @@ impl Drop for QueuePair {
     }
 }
 
-fn place((addr, lkey): (u64, u32), len: usize) -> ibv_sge {
+fn sge((addr, lkey): (u64, u32), len: usize) -> ibv_sge {
     ibv_sge { addr, length: u32::try_from(len).unwrap_or(0), lkey }
 }
 
@@ -360,8 +360,8 @@ mod tests {
         }
         let empty = WorkRequest { id: 3, verb: Verb::Send(None), at: (1000, 9), len: 0, is_signalled: false };
         assert_eq!((request(&empty, 100).send_flags, request(&empty, 100).num_sge), (0, 0));
-        let place = place((1000, 9), 100);
-        assert_eq!((place.addr, place.length, place.lkey), (1000, 100, 9));
+        let entry = sge((1000, 9), 100);
+        assert_eq!((entry.addr, entry.length, entry.lkey), (1000, 100, 9));
     }
 
     #[test]

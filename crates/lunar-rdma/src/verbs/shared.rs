@@ -76,20 +76,20 @@ impl SharedReceives {
     /// When the device has no free queues.
     pub fn new(domain: &Domain) -> io::Result<SharedReceives> {
         // Its completions must fit into half of a completion queue.
-        let most = domain.attr.max_srq_wr.min(domain.attr.max_cqe / 2);
-        let most = u32::try_from(most).unwrap_or(0).clamp(1, DEPTH);
-        let mut attr = ibv_srq_init_attr { srq_context: null_mut(), max_wr: most, max_sge: 1, srq_limit: 0 };
+        let max = domain.attr.max_srq_wr.min(domain.attr.max_cqe / 2);
+        let max = u32::try_from(max).unwrap_or(0).clamp(1, DEPTH);
+        let mut attr = ibv_srq_init_attr { srq_context: null_mut(), max_wr: max, max_sge: 1, srq_limit: 0 };
         let pd = domain.shared_pd();
         // SAFETY: the domain is valid, and so are the attributes until the call returns.
         let srq = unsafe { (pd.library.ibv_create_srq)(pd.pd, &raw mut attr) };
         if srq.is_null() {
             return Err(last_error("create an RDMA shared receive queue"));
         }
-        let inside = SrqSlots { receives: Receives::new(domain.pool(), most as usize), reserved: 0 };
+        let inside = SrqSlots { receives: Receives::new(domain.pool(), max as usize), reserved: 0 };
         let async_sink = domain.async_events.add([srq as usize, 0, 0]);
         Ok(SharedReceives {
             queue: SrqHandle { srq, pd },
-            depth: most,
+            depth: max,
             async_sink,
             inside: Mutex::new(inside),
         })

@@ -76,19 +76,19 @@ impl VerbsInner {
 
     /// Tears down a connection that has ended.
     pub async fn tear_down(&self) {
-        let begun = Instant::now();
-        while !self.advance_teardown(begun) {
+        let started_at = Instant::now();
+        while !self.advance_teardown(started_at) {
             compio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    fn advance_teardown(&self, begun: Instant) -> bool {
+    fn advance_teardown(&self, started_at: Instant) -> bool {
         let state = &mut *self.state.borrow_mut();
         // Read before the completions: all messages before that event are then in the completion queue.
         let is_last = self.async_sink.is_last();
         self.reap(state);
         match state.disconnected_at {
-            None if self.is_peer_gone() || !state.out.is_sending() || begun.elapsed() >= GRACE => {
+            None if self.is_peer_gone() || !state.out.is_sending() || started_at.elapsed() >= GRACE => {
                 self.disconnect(state)
             }
             Some(since) if is_done(state, is_last, since.elapsed()) => {
@@ -138,16 +138,16 @@ impl Drop for VerbsInner {
     fn drop(&mut self) {
         let state = &mut *self.state.borrow_mut();
         self.reap(state);
-        let begun = Instant::now();
+        let started_at = Instant::now();
         while state.disconnected_at.is_none()
             && !state.resets
             && state.out.is_sending()
-            && begun.elapsed() < LOOP_EXIT_BUDGET.get()
+            && started_at.elapsed() < LOOP_EXIT_BUDGET.get()
         {
             std::thread::sleep(POLL_INTERVAL);
             self.reap(state);
         }
-        LOOP_EXIT_BUDGET.set(LOOP_EXIT_BUDGET.get().saturating_sub(begun.elapsed()));
+        LOOP_EXIT_BUDGET.set(LOOP_EXIT_BUDGET.get().saturating_sub(started_at.elapsed()));
         if !self.queues.is_ended() {
             self.disconnect(state);
             self.reap(state);

@@ -72,13 +72,13 @@ fn undelivered_message_is_waited_for_a_bounded_time() {
         let fake = FakeDevice::new();
         let end = connection(fake, 4);
         let word = said(fake, &end);
-        let begun = Instant::now();
+        let started_at = Instant::now();
         drop(end);
         until(|| disconnects(fake) > 0).await;
-        assert!(begun.elapsed() >= GRACE);
+        assert!(started_at.elapsed() >= GRACE);
         fake.flush(&[word]);
         until(|| gone(fake) == 1).await;
-        assert!(begun.elapsed() < 2 * GRACE);
+        assert!(started_at.elapsed() < 2 * GRACE);
     });
 }
 
@@ -165,14 +165,14 @@ fn device_with_last_wqe_event_is_not_waited_for() {
         run(async move {
             let fake = FakeDevice::new();
             let (end, _alone) = sharing(fake, 4);
-            let begun = Instant::now();
+            let started_at = Instant::now();
             drop(end);
             let pair = *fake.state().pairs.last().unwrap();
             if reports_last_wqe {
                 fake.raise_async_event(pair, EVENT_QP_LAST_WQE_REACHED);
             }
             until(|| gone(fake) == 1).await;
-            assert_eq!(begun.elapsed() < INBOUND_DRAIN, reports_last_wqe);
+            assert_eq!(started_at.elapsed() < INBOUND_DRAIN, reports_last_wqe);
         });
     }
 }

@@ -131,7 +131,7 @@ impl Controller {
         for remote in fresh.iter().filter_map(Weak::upgrade) {
             // While the same logical unit is routed, its earlier owner continues: otherwise the earlier one would
             // release the reservation of the new one. After a failed configuration change it stays.
-            if self.owners.iter().any(|old| old.is_at(&remote.place())) {
+            if self.owners.iter().any(|old| old.is_at(&remote.location())) {
                 pair.state().fresh.push(Arc::downgrade(&remote));
                 continue;
             }

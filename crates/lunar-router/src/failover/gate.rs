@@ -83,9 +83,9 @@ impl IoGate {
 
     /// Waits until no admitted command is running. Returns false after `limit`.
     pub async fn empty(&self, limit: Duration) -> bool {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         while self.inside.load(SeqCst) > 0 {
-            if begun.elapsed() >= limit {
+            if started_at.elapsed() >= limit {
                 return false;
             }
             compio::time::sleep(POLL_INTERVAL).await;

@@ -47,7 +47,7 @@ impl ReservationOwner {
     /// Creates the owner of a logical unit. None if it has no gate.
     pub fn new(remote: &Arc<UpstreamLu>, spec: &PairSpec) -> Option<ReservationOwner> {
         let gate = remote.gate()?.clone();
-        let name = remote.place();
+        let name = remote.location();
         let port = FencePort { initiator: spec.initiator.clone(), isid: isid(&spec.seed, &name) };
         let fence = Fence::new(remote, port, spec.key, spec.path_loss_timeout);
         let remote = Arc::downgrade(remote);
@@ -71,8 +71,8 @@ impl ReservationOwner {
     }
 
     /// Whether it owns the logical unit at this place, and thus uses its nexus.
-    pub fn is_at(&self, place: &str) -> bool {
-        self.name == place
+    pub fn is_at(&self, location: &str) -> bool {
+        self.name == location
     }
 
     /// Whether the logical unit is no longer routed.

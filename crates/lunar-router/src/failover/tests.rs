@@ -327,10 +327,10 @@ fn silent_disk_delays_takeover_once_and_gets_no_io_before() {
         let is_open = |disk: &Arc<UpstreamLu>| disk.gate().is_some_and(|gate| gate.is_open());
         away.pause();
         let pair = pair(spec(0xb), None);
-        let begun = Instant::now();
+        let started_at = Instant::now();
         far.iter().chain([&near]).for_each(|disk| pair.add_lu(disk));
         until(|| pair.status().role == Role::Active).await;
-        assert!(begun.elapsed() < TOGETHER, "the disks were taken one after the other");
+        assert!(started_at.elapsed() < TOGETHER, "the disks were taken one after the other");
         assert!(is_open(&near) && near.read(0, Buf::zeroed(LEN)).await.0.is_ok());
         assert_eq!(
             pair.access(false),
@@ -355,11 +355,11 @@ fn silent_disk_delays_takeover_once_and_gets_no_io_before() {
         }
         // The end of a pair is concurrent too. A probe may precede it.
         away.pause();
-        let (end, begun) = (pair.end(), Instant::now());
+        let (end, started_at) = (pair.end(), Instant::now());
         drop(pair);
         _ = end.recv_async().await;
         assert!(
-            begun.elapsed() < TOGETHER + Duration::from_secs(2),
+            started_at.elapsed() < TOGETHER + Duration::from_secs(2),
             "the disks were released one after the other"
         );
     });
@@ -379,9 +379,9 @@ fn silent_path_delays_the_others_only_briefly() {
         until(|| disk.luns().len() == 2).await;
         relay.silence();
         assert!(a.take(false).await.is_ok());
-        let begun = Instant::now();
+        let started_at = Instant::now();
         a.open().await;
-        assert!(disk.gate().expect("a gate").is_open() && begun.elapsed() < TOGETHER);
+        assert!(disk.gate().expect("a gate").is_open() && started_at.elapsed() < TOGETHER);
         assert!(disk.read(0, Buf::zeroed(LEN)).await.0.is_ok());
     });
 }

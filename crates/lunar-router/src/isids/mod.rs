@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// The maximum number of recorded sessions of a path.
-const MOST: usize = 1024;
+const MAX: usize = 1024;
 /// The interval of attempts to write the record.
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -131,7 +131,7 @@ struct PathSessions {
     /// Whether old sessions are being replaced over this path.
     is_replacing: bool,
     /// The time since which old sessions block this path, or of the last failed reset over it.
-    since: Option<Instant>,
+    started_at: Option<Instant>,
 }
 
 /// A recorded session.
@@ -225,12 +225,12 @@ enum LeaseCheck {
 }
 
 /// The exclusive right to reset a logical unit.
-pub struct ResetTurn<'a> {
+pub struct ResetGuard<'a> {
     isids: &'a Arc<RouterIsids>,
     key: PathKey<'a>,
 }
 
-impl ResetTurn<'_> {
+impl ResetGuard<'_> {
     /// Records that the reset has ended the commands of old sessions with the logical unit.
     pub async fn record_reset(self) {
         self.isids.end(|path, _| path.starts_with(self.key.unit));
@@ -240,12 +240,12 @@ impl ResetTurn<'_> {
     /// Records that the reset failed. The next attempt is due after the same time.
     pub fn record_failure(self) {
         if let Some(recorded) = self.isids.lock().get_mut(self.key.path) {
-            recorded.since = Some(Instant::now());
+            recorded.started_at = Some(Instant::now());
         }
     }
 }
 
-impl Drop for ResetTurn<'_> {
+impl Drop for ResetGuard<'_> {
     fn drop(&mut self) {
         self.isids.resetting().remove(self.key.unit);
         self.isids.notifier.notify(usize::MAX);
@@ -296,14 +296,14 @@ impl RouterIsids {
     }
 
     /// Waits for the exclusive right to reset the logical unit. None if no old session is left.
-    pub async fn turn<'a>(self: &'a Arc<Self>, key: PathKey<'a>) -> Option<ResetTurn<'a>> {
+    pub async fn acquire_reset<'a>(self: &'a Arc<Self>, key: PathKey<'a>) -> Option<ResetGuard<'a>> {
         loop {
             let rings = self.notifier.listen();
             if self.left(key.unit).is_empty() {
                 return None;
             }
             if self.resetting().insert(key.unit.to_owned()) {
-                return Some(ResetTurn { isids: self, key });
+                return Some(ResetGuard { isids: self, key });
             }
             rings.await;
         }
@@ -325,12 +325,12 @@ impl RouterIsids {
 
     /// Records that a session with a derived ISID uses a path to this target port.
     pub async fn uses(self: &Arc<Self>, key: PathKey<'_>, session: &Session) {
-        let (facts, by) = (session.facts(), self.id_of(session));
-        let at = known_or_not(facts.target_port());
+        let (info, by) = (session.info(), self.id_of(session));
+        let at = known_or_not(info.target_port());
         let initiator = Some(session.options().initiator.clone());
         let user = key.user.map(str::to_owned);
         let used = SessionEntry {
-            isid: facts.isid,
+            isid: info.isid,
             initiator,
             user,
             at,
@@ -369,7 +369,7 @@ impl RouterIsids {
 
     /// Records the target port of a session after its login.
     pub async fn record_login(self: &Arc<Self>, key: PathKey<'_>, isid: Isid, session: &Session) {
-        let at = known_or_not(session.facts().target_port());
+        let at = known_or_not(session.info().target_port());
         self.moves(key.path, isid, at, self.id_of(session));
         self.save().await;
     }
@@ -486,8 +486,8 @@ impl RouterIsids {
 
     /// Whether the time for logins before a reset has passed.
     fn is_due(&self, key: PathKey<'_>, limit: Duration) -> bool {
-        let since = self.lock().get(key.path).and_then(|recorded| recorded.since);
-        since.is_some_and(|since| since.elapsed() >= limit)
+        let started_at = self.lock().get(key.path).and_then(|recorded| recorded.started_at);
+        started_at.is_some_and(|started_at| started_at.elapsed() >= limit)
     }
 
     /// Reserves an ISID for a login over a path. Returns false if another path uses it, so that its old session was
@@ -523,7 +523,7 @@ impl RouterIsids {
             return LeaseCheck::Wait;
         }
         recorded.is_replacing = true;
-        recorded.since.get_or_insert_with(Instant::now);
+        recorded.started_at.get_or_insert_with(Instant::now);
         LeaseCheck::Left(old)
     }
 
@@ -611,7 +611,7 @@ impl PathSessions {
 
     /// Makes room for one more session.
     fn make_room(&mut self) {
-        if self.all.len() >= MOST {
+        if self.all.len() >= MAX {
             // Ended sessions are removed first, then the oldest one of this process.
             let ended = self.all.iter().position(SessionEntry::is_free);
             let used = || self.all.iter().position(|entry| entry.state != State::Left);

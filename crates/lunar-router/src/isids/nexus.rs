@@ -69,7 +69,7 @@ impl SessionHooks for RecordedNexus {
     fn logged_in<'a>(&'a self, login: SessionLogin<'a>) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             if !login.is_first {
-                self.logged_in_again(login.facts.target_port(), login.has_orphans).await;
+                self.logged_in_again(login.info.target_port(), login.has_orphans).await;
             }
             Ok(())
         })
@@ -104,7 +104,7 @@ impl RouterIsids {
                 meets = Reinstatement::Login;
                 continue;
             };
-            let at = session.facts().target_port();
+            let at = session.info().target_port();
             let is_its = old.initiator.as_ref() == Some(&session.options().initiator);
             if is_its
                 && at.is_some()

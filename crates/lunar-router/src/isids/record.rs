@@ -1,7 +1,7 @@
 //! The file with the ISIDs of a router. Only the process that holds its lock reads and writes it: to any other
 //! process, its sessions are alive.
 
-use super::{MOST, PathSessions, SessionEntry, State};
+use super::{MAX, PathSessions, SessionEntry, State};
 use lunar_block::lock_file::{LockFile, has_no_locks};
 use std::collections::BTreeMap;
 use std::fs;
@@ -133,7 +133,7 @@ pub(super) fn read(text: &str) -> (Paths, Option<usize>) {
             continue;
         };
         let recorded = paths.entry(path.to_owned()).or_default();
-        if recorded.all.len() < MOST && !recorded.all.iter().any(|other| other.is_same(&entry)) {
+        if recorded.all.len() < MAX && !recorded.all.iter().any(|other| other.is_same(&entry)) {
             recorded.all.push(entry);
         }
     }

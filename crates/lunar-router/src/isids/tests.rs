@@ -194,13 +194,13 @@ fn reset_ends_all_old_sessions_once_logins_had_time() {
         let elsewhere = async |_: &OldSession| group(2);
         assert!(isids.settle(key(BESIDE), LONG, elsewhere).await.is_err());
         assert_eq!(isids.settle(key(BESIDE), NO_WAIT, elsewhere).await, Ok(true));
-        isids.turn(key(BESIDE)).await.expect("old sessions").record_failure();
+        isids.acquire_reset(key(BESIDE)).await.expect("old sessions").record_failure();
         assert!(isids.settle(key(BESIDE), LONG, elsewhere).await.is_err(), "the next attempt is not due yet");
-        let turn = isids.turn(key(BESIDE)).await.expect("old sessions");
-        let mut other = Box::pin(isids.turn(key(PATH)));
+        let guard = isids.acquire_reset(key(BESIDE)).await.expect("old sessions");
+        let mut other = Box::pin(isids.acquire_reset(key(PATH)));
         let is_first = std::future::poll_fn(|cx| Poll::Ready(other.as_mut().poll(cx).is_pending()));
         assert!(is_first.await, "one reset at a time");
-        turn.record_reset().await;
+        guard.record_reset().await;
         assert!(other.await.is_none(), "no old session is left");
         assert_eq!(isids.settle(key(PATH), LONG, elsewhere).await, Ok(false));
     });
@@ -368,12 +368,12 @@ fn isid_that_another_path_logs_in_with_is_not_used() {
 
 #[test]
 fn record_is_bounded_and_lines_that_are_none_are_left_out() {
-    let lines: String = (0..2 * MOST).map(|n| format!("80000000{n:04x} {PATH}\n")).collect();
+    let lines: String = (0..2 * MAX).map(|n| format!("80000000{n:04x} {PATH}\n")).collect();
     let (paths, bad) = record::read(&format!("{lines}+80000000001 x\nno line\n8000000000 x\n"));
-    assert_eq!((paths.keys().collect::<Vec<_>>(), bad), (vec![&PATH.to_owned()], Some(2 * MOST + 1)));
-    assert_eq!(paths[PATH].all.len(), MOST);
+    assert_eq!((paths.keys().collect::<Vec<_>>(), bad), (vec![&PATH.to_owned()], Some(2 * MAX + 1)));
+    assert_eq!(paths[PATH].all.len(), MAX);
     let isids = RouterIsids { paths: Mutex::new(paths), ..RouterIsids::default() };
     isids.end(|_, _| true);
-    let all_isids: BTreeSet<Isid> = (0..2 * MOST).map(|_| isids.take(key(PATH), NAME).isid()).collect();
-    assert_eq!((all_isids.len(), isids.lock()[PATH].all.len()), (2 * MOST, MOST));
+    let all_isids: BTreeSet<Isid> = (0..2 * MAX).map(|_| isids.take(key(PATH), NAME).isid()).collect();
+    assert_eq!((all_isids.len(), isids.lock()[PATH].all.len()), (2 * MAX, MAX));
 }

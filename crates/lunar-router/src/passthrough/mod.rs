@@ -75,14 +75,14 @@ impl PassthroughInner {
     }
 
     /// The URLs of the paths, without secrets.
-    fn places(&self) -> Vec<String> {
-        self.spec.paths.iter().map(|(url, _)| self.spec.place(url)).collect()
+    fn locations(&self) -> Vec<String> {
+        self.spec.paths.iter().map(|(url, _)| self.spec.location(url)).collect()
     }
 }
 
 impl PassthroughSpec {
     /// The URL of a path, without secrets.
-    fn place(&self, url: &Url) -> String {
+    fn location(&self, url: &Url) -> String {
         url.at(url.target.as_deref().unwrap_or_default(), Some(self.lun)).plain()
     }
 }
@@ -109,11 +109,11 @@ impl PassthroughUpstream {
 
     /// The paths of each host, or those of the configuration while there is no host.
     pub fn paths(&self) -> Vec<HostPath> {
-        let (places, host_lus) = (self.0.places(), self.0.host_lus());
+        let (locations, host_lus) = (self.0.locations(), self.0.host_lus());
         if host_lus.is_empty() {
-            return places.iter().map(|place| (None, PathStatus::unused(place))).collect();
+            return locations.iter().map(|location| (None, PathStatus::unused(location))).collect();
         }
-        host_lus.iter().flat_map(|host_lu| host_lu.paths(&places)).collect()
+        host_lus.iter().flat_map(|host_lu| host_lu.paths(&locations)).collect()
     }
 }
 

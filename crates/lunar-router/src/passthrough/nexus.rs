@@ -66,7 +66,7 @@ impl Key {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }
-        hash.update(port.tag.to_be_bytes());
+        hash.update(port.portal_group_tag.to_be_bytes());
         // Without a user nothing is hashed, so that such a nexus keeps its ISID.
         hash.update(&port.user);
         let hash = hash.finalize();
@@ -154,12 +154,12 @@ impl UpstreamNexus {
     async fn come_back(&self, path: usize) -> Option<Result<Session, Error>> {
         // It stays in `lost` meanwhile, so that a reset reaches it.
         let session = self.lost.borrow()[path].clone()?;
-        if !session.facts().connected && session.oldest_orphan(None).await.is_some() {
+        if !session.info().connected && session.oldest_orphan(None).await.is_some() {
             let what = "the upstream target may still execute commands of a lost session";
             return Some(Err(Error::new(lunar_initiator::ErrorCode::ConnectionLost, what)));
         }
         self.lost.borrow_mut()[path] = None;
-        session.facts().connected.then_some(Ok(session))
+        session.info().connected.then_some(Ok(session))
     }
 
     /// Handles a login of a session. The login ended lost sessions at the same target port, because all paths have
@@ -220,13 +220,14 @@ impl UpstreamNexus {
         (session, connection): (&Session, u64),
         is_over: impl Fn() -> bool,
     ) -> bool {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         loop {
             let rings = self.notifier.listen();
             if stale.is_over() {
                 return true;
             }
-            let left = stale.path_loss_timeout().checked_sub(begun.elapsed()).filter(|left| !left.is_zero());
+            let left =
+                stale.path_loss_timeout().checked_sub(started_at.elapsed()).filter(|left| !left.is_zero());
             let Some(left) = left.filter(|_| !is_over() && self.connection.get() == connection) else {
                 return false;
             };
@@ -481,7 +482,7 @@ impl LuNexus {
         let Some(CommandStage::Sent(session, id, changes)) = stage else { return CommandFate::Ended };
         let Err(e) = session.abort(id).await else { return CommandFate::Ended };
         // The next login as the same nexus ends the command. This does not wait for it.
-        tracing::warn!(target = session.facts().target, "cannot abort a passthrough command: {e}");
+        tracing::warn!(target = session.info().target, "cannot abort a passthrough command: {e}");
         session.reset_abandoned().await;
         if changes { CommandFate::Indeterminate } else { CommandFate::Ended }
     }
@@ -489,7 +490,7 @@ impl LuNexus {
 
 /// The outcome of a command that failed on this session.
 fn fate(session: &Session, changes: bool) -> CommandFate {
-    let is_known = session.options().late_writes == LateWrites::Wait && session.facts().left_behind == 0;
+    let is_known = session.options().late_writes == LateWrites::Wait && session.info().orphans == 0;
     if is_known || !changes { CommandFate::Ended } else { CommandFate::Indeterminate }
 }
 
@@ -546,7 +547,7 @@ mod tests {
                 },
                 user: user.into(),
                 target: "iqn.2026-11.org.example:disk".into(),
-                tag: 1,
+                portal_group_tag: 1,
                 ports: Default::default(),
             };
             Key { instance: "r1/a".into(), port, paths: Vec::new() }.isid()

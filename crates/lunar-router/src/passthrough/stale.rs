@@ -27,7 +27,7 @@ pub struct StaleSessions {
     recorded: Cell<u64>,
     is_being_ended: Cell<bool>,
     /// The time since which commands wait, or of the last failed reset.
-    since: Cell<Option<Instant>>,
+    started_at: Cell<Option<Instant>>,
     /// Whether a reset has failed.
     has_failed: Cell<bool>,
 }
@@ -35,8 +35,17 @@ pub struct StaleSessions {
 impl StaleSessions {
     pub fn new(shared: Arc<PassthroughInner>, nexus: Rc<UpstreamNexus>, lun: u64) -> Rc<StaleSessions> {
         let (is_over, is_being_ended) = (Cell::new(false), Cell::new(false));
-        let (recorded, since, has_failed) = (Cell::new(0), Cell::new(None), Cell::new(false));
-        Rc::new(StaleSessions { shared, nexus, lun, is_over, recorded, is_being_ended, since, has_failed })
+        let (recorded, started_at, has_failed) = (Cell::new(0), Cell::new(None), Cell::new(false));
+        Rc::new(StaleSessions {
+            shared,
+            nexus,
+            lun,
+            is_over,
+            recorded,
+            is_being_ended,
+            started_at,
+            has_failed,
+        })
     }
 
     /// The time for which commands wait.
@@ -87,7 +96,7 @@ impl StaleSessions {
         let (url, _) = &spec.paths[path];
         let target = url.target.as_deref().unwrap_or_default();
         let unit = format!("{}/{} pass {target} {} ", spec.router, spec.upstream, spec.lun);
-        let path = format!("{unit}{}", spec.place(url));
+        let path = format!("{unit}{}", spec.location(url));
         (unit, path)
     }
 
@@ -104,23 +113,23 @@ impl StaleSessions {
         if isids.old(way.unit).await?.is_empty() {
             return Ok(());
         }
-        let since = self.since.get().unwrap_or_else(Instant::now);
-        self.since.set(Some(since));
+        let started_at = self.started_at.get().unwrap_or_else(Instant::now);
+        self.started_at.set(Some(started_at));
         // One caller at a time: all host nexuses have the same stale sessions.
-        let Some(turn) = isids.turn(way).await else { return Ok(()) };
+        let Some(guard) = isids.acquire_reset(way).await else { return Ok(()) };
         let Err(StaleReason { what, is_final }) = self.replace(isids, way, session).await else {
             return Ok(());
         };
-        let is_over = since.elapsed() >= options.timeouts.fast_io_fail;
+        let is_over = started_at.elapsed() >= options.timeouts.fast_io_fail;
         if !is_over && (!is_final || self.has_failed.get()) {
             return Err(what);
         }
         let why = "an earlier process of this router may have left writes at another portal group";
         if reinstatement::reset(session, self.lun, why).await.is_some() {
-            turn.record_reset().await;
+            guard.record_reset().await;
             return Ok(());
         }
-        self.since.set(Some(Instant::now()));
+        self.started_at.set(Some(Instant::now()));
         self.has_failed.set(true);
         Err(what)
     }
@@ -132,11 +141,11 @@ impl StaleSessions {
         way: PathKey<'_>,
         session: &Session,
     ) -> Result<(), StaleReason> {
-        let (facts, own) = (session.facts(), session.options().initiator.as_str());
-        let port = facts.target_port();
+        let (info, own) = (session.info(), session.options().initiator.as_str());
+        let port = info.target_port();
         let mut leads = BTreeMap::new();
         for old in isids.old(way.unit).await? {
-            let is_own = old.isid == facts.isid && old.initiator.as_deref() == Some(own);
+            let is_own = old.isid == info.isid && old.initiator.as_deref() == Some(own);
             match isids.meets(&old) {
                 _ if is_own && old.is_ended_at(way, port.as_deref()) => {}
                 Reinstatement::Successor => {}
@@ -195,10 +204,12 @@ struct StaleReason {
 
 impl StaleReason {
     fn at(old: &OldSession) -> StaleReason {
-        let place = old.path.rsplit(' ').next().unwrap_or_default();
+        let location = old.path.rsplit(' ').next().unwrap_or_default();
         let what = Error::new(
             ErrorCode::ConnectionLost,
-            format!("the storage at {place} may still execute writes of an earlier process of this router"),
+            format!(
+                "the storage at {location} may still execute writes of an earlier process of this router"
+            ),
         );
         StaleReason { what, is_final: true }
     }

@@ -88,7 +88,7 @@ impl HostLu {
     }
 
     /// All paths, one of which has the session.
-    pub fn paths(&self, places: &[String]) -> impl Iterator<Item = HostPath> {
+    pub fn paths(&self, locations: &[String]) -> impl Iterator<Item = HostPath> {
         let status = &self.status;
         let path = move |(number, url): (usize, &String)| {
             let is_taken = number == status.taken.load(Relaxed);
@@ -105,7 +105,7 @@ impl HostLu {
             };
             (Some(status.host.clone()), path)
         };
-        places.iter().enumerate().map(path)
+        locations.iter().enumerate().map(path)
     }
 
     fn state(&self) -> State {

@@ -11,7 +11,7 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct ServedLu {
     /// The address of the logical unit.
-    pub place: LuAddress,
+    pub address: LuAddress,
     /// The device server of the logical unit.
     pub lu: Arc<Lu>,
     /// The portal groups through which hosts see it.
@@ -41,10 +41,10 @@ impl State {
     /// The target port groups of a logical unit. In a pair they include the peer's.
     fn groups(&self, one: &ServedLu) -> Vec<TargetPortGroup> {
         let (open_lus, pairs) = self.serving();
-        let mut access = access(open_lus.health(&one.place));
-        let pair = pairs.get(&one.place.router);
+        let mut access = access(open_lus.health(&one.address));
+        let pair = pairs.get(&one.address.router);
         if let Some(pair) = pair {
-            let own = pair.access(open_lus.is_open(&one.place));
+            let own = pair.access(open_lus.is_open(&one.address));
             access = if access == AccessState::Optimized { own } else { access };
         }
         let preferred = pair.is_some_and(|pair| pair.spec().preferred);
@@ -61,19 +61,19 @@ impl State {
 const ONE_RESET: Duration = Duration::from_millis(500);
 
 /// Notifies hosts of an upstream reset: their unflushed writes may be lost.
-async fn notify_hosts_of_resets(place: LuAddress, resets: flume::Receiver<()>, shared: Arc<RoutesInner>) {
+async fn notify_hosts_of_resets(address: LuAddress, resets: flume::Receiver<()>, shared: Arc<RoutesInner>) {
     while resets.recv_async().await.is_ok() {
         let served = shared.state().served.clone();
-        served.iter().filter(|one| one.place == place).for_each(|one| one.lu.backing_device_reset());
+        served.iter().filter(|one| one.address == address).for_each(|one| one.lu.backing_device_reset());
         compio::time::sleep(ONE_RESET).await;
         resets.drain().for_each(drop);
     }
 }
 
 /// Follows the health of one logical unit while it is open.
-pub(super) async fn watch_lu(place: LuAddress, remote: Arc<UpstreamLu>, shared: Arc<RoutesInner>) {
+pub(super) async fn watch_lu(address: LuAddress, remote: Arc<UpstreamLu>, shared: Arc<RoutesInner>) {
     let changes = remote.watch();
-    lunar_runtime::spawn(notify_hosts_of_resets(place, remote.resets(), shared.clone()));
+    lunar_runtime::spawn(notify_hosts_of_resets(address, remote.resets(), shared.clone()));
     drop(remote);
     while changes.recv_async().await.is_ok() {
         shared.state().settle();

@@ -251,30 +251,31 @@ impl Routes {
     }
 
     /// Whether a logical unit is open with the current settings of its upstream.
-    pub fn leads_to(&self, place: &LuAddress) -> bool {
-        self.shared.state().open_lus.leads_to(place)
+    pub fn leads_to(&self, address: &LuAddress) -> bool {
+        self.shared.state().open_lus.leads_to(address)
     }
 
     /// Opens a discovered logical unit, without a connection.
     ///
     /// # Errors
     /// [`ErrorCode::NotFound`] when it was not found; those of [`UpstreamLu::open`](crate::upstream::UpstreamLu::open).
-    pub fn open(&self, place: &LuAddress) -> Result<RoutedLu, Error> {
+    pub fn open(&self, address: &LuAddress) -> Result<RoutedLu, Error> {
         let mut state = self.shared.state();
         let state = &mut *state;
-        let key = place.key();
-        let not_found =
-            || Error::new(ErrorCode::NotFound, format!("{} has no LUN {}", name(&key.0, &key.1), place.lun));
+        let key = address.key();
+        let not_found = || {
+            Error::new(ErrorCode::NotFound, format!("{} has no LUN {}", name(&key.0, &key.1), address.lun))
+        };
         let spec = state.specs.get(&key).ok_or_else(not_found)?;
-        let there = state.found.targets(&key.0, &key.1).iter().find(|t| t.name == place.target);
-        let found = there.and_then(|t| t.luns.get(&place.lun)).ok_or_else(not_found)?;
-        let (routed_lu, fresh) = state.open_lus.open(place, spec, found)?;
+        let there = state.found.targets(&key.0, &key.1).iter().find(|t| t.name == address.target);
+        let found = there.and_then(|t| t.luns.get(&address.lun)).ok_or_else(not_found)?;
+        let (routed_lu, fresh) = state.open_lus.open(address, spec, found)?;
         if let Some(remote) = fresh {
-            if let Some(pair) = state.pairs.get(&place.router) {
+            if let Some(pair) = state.pairs.get(&address.router) {
                 pair.add_lu(&remote);
             }
-            let (place, shared) = (place.clone(), self.shared.clone());
-            let watch_lu = move || lunar_runtime::spawn(access::watch_lu(place, remote, shared));
+            let (address, shared) = (address.clone(), self.shared.clone());
+            let watch_lu = move || lunar_runtime::spawn(access::watch_lu(address, remote, shared));
             self.cores.run_on(0, watch_lu);
         }
         Ok(routed_lu)

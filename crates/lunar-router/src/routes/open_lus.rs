@@ -34,7 +34,7 @@ pub struct UpstreamStatus {
     /// The name.
     pub name: String,
     /// The URLs or the device, without secrets.
-    pub places: Vec<String>,
+    pub urls: Vec<String>,
     /// The number of discovered logical units.
     pub luns: usize,
     /// The reason why the last probe failed.
@@ -47,7 +47,7 @@ pub struct UpstreamStatus {
 #[derive(Clone, Debug)]
 pub struct LuStatus {
     /// The address.
-    pub place: LuAddress,
+    pub address: LuAddress,
     /// The health. None if it is known only for each host.
     pub health: Option<Health>,
     /// The paths. In passthrough mode each host has its own.
@@ -64,72 +64,72 @@ impl OpenLus {
     /// Opens a discovered logical unit, or returns the open one. The second value is a new one that must be watched.
     pub fn open(
         &mut self,
-        place: &LuAddress,
+        address: &LuAddress,
         spec: &UpstreamSpec,
         found: &FoundLun,
     ) -> Result<(RoutedLu, Option<Arc<UpstreamLu>>), Error> {
-        if let Some((was, way)) = self.0.get(place)
+        if let Some((was, way)) = self.0.get(address)
             && was.is_same(found)
             && was.block_size == found.block_size
         {
             return Ok((way.routed_lu(), None));
         }
-        let way = open(spec, place, found)?;
+        let way = open(spec, address, found)?;
         let (routed_lu, fresh) = (way.routed_lu(), way.remote().cloned());
-        self.0.insert(place.clone(), (found.clone(), way));
+        self.0.insert(address.clone(), (found.clone(), way));
         Ok((routed_lu, fresh))
     }
 
     /// Whether a logical unit is open.
-    pub fn leads_to(&self, place: &LuAddress) -> bool {
-        self.0.contains_key(place)
+    pub fn leads_to(&self, address: &LuAddress) -> bool {
+        self.0.contains_key(address)
     }
 
     /// Removes the logical units of an upstream that was removed, or whose settings changed.
     pub fn forget(&mut self, key: &Key) {
-        self.0.retain(|place, _| place.key() != *key);
+        self.0.retain(|address, _| address.key() != *key);
     }
 
     /// The logical units of an instance in block mode.
     pub fn of<'w>(&'w self, router: &'w str) -> impl Iterator<Item = &'w Arc<UpstreamLu>> {
-        let mine = self.0.iter().filter(move |(place, _)| place.router == router);
+        let mine = self.0.iter().filter(move |(address, _)| address.router == router);
         mine.filter_map(|(_, (_, way))| way.remote())
     }
 
     /// The SCSI device of this host behind an upstream, if one is used.
     pub fn device(&self, key: &Key) -> Option<Arc<sg::Device>> {
-        self.0.iter().find_map(|(place, (_, way))| match way {
-            OpenLu::Device(device) if place.key() == *key => Some(device.clone()),
+        self.0.iter().find_map(|(address, (_, way))| match way {
+            OpenLu::Device(device) if address.key() == *key => Some(device.clone()),
             _ => None,
         })
     }
 
     /// The health of a logical unit, if it is known.
-    pub fn health(&self, place: &LuAddress) -> Option<Health> {
-        Some(self.0.get(place)?.1.remote()?.health())
+    pub fn health(&self, address: &LuAddress) -> Option<Health> {
+        Some(self.0.get(address)?.1.remote()?.health())
     }
 
     /// Whether a logical unit of a failover pair is open for commands.
-    pub fn is_open(&self, place: &LuAddress) -> bool {
-        let remote = self.0.get(place).and_then(|(_, way)| way.remote());
+    pub fn is_open(&self, address: &LuAddress) -> bool {
+        let remote = self.0.get(address).and_then(|(_, way)| way.remote());
         remote.and_then(|remote| remote.gate()).is_some_and(|gate| gate.is_open())
     }
 
     pub fn status(&self, key: &Key, spec: &UpstreamSpec, luns: usize) -> UpstreamStatus {
-        let mine = self.0.iter().filter(|(place, _)| place.key() == *key);
-        let units = mine.map(|(place, (_, way))| way.status(place, spec)).collect();
+        let mine = self.0.iter().filter(|(address, _)| address.key() == *key);
+        let units = mine.map(|(address, (_, way))| way.status(address, spec)).collect();
         let obstacle = spec.upstream.obstacle.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        UpstreamStatus { name: key.1.clone(), places: spec.places(), luns, obstacle, units }
+        UpstreamStatus { name: key.1.clone(), urls: spec.urls(), luns, obstacle, units }
     }
 }
 
-fn open(spec: &UpstreamSpec, place: &LuAddress, found: &FoundLun) -> Result<OpenLu, Error> {
+fn open(spec: &UpstreamSpec, address: &LuAddress, found: &FoundLun) -> Result<OpenLu, Error> {
     Ok(match &spec.mode {
         Mode::Block => {
-            OpenLu::Block(UpstreamLu::open(&spec.upstream, &place.target, place.lun, found.clone())?)
+            OpenLu::Block(UpstreamLu::open(&spec.upstream, &address.target, address.lun, found.clone())?)
         }
         Mode::Passthrough => OpenLu::Passthrough(Arc::new(passthrough::PassthroughUpstream::new(
-            passthrough_spec(&spec.upstream, place, found)?,
+            passthrough_spec(&spec.upstream, address, found)?,
         ))),
         Mode::Device(path) => {
             let device = sg::Device::open(path);
@@ -145,11 +145,11 @@ const FOREVER: Duration = Duration::from_secs(86_400);
 
 fn passthrough_spec(
     upstream: &Upstream,
-    place: &LuAddress,
+    address: &LuAddress,
     found: &FoundLun,
 ) -> Result<passthrough::PassthroughSpec, Error> {
     let path = |url: &Url| {
-        let url = url.at(&place.target, None);
+        let url = url.at(&address.target, None);
         let mut options = url.options()?;
         let times = &mut options.timeouts;
         (times.command, times.operation) = (FOREVER, FOREVER);
@@ -158,10 +158,10 @@ fn passthrough_spec(
         Ok((url, options))
     };
     Ok(passthrough::PassthroughSpec {
-        router: place.router.clone(),
-        upstream: place.upstream.clone(),
+        router: address.router.clone(),
+        upstream: address.upstream.clone(),
         paths: upstream.session_urls()?.iter().map(path).collect::<Result<_, Error>>()?,
-        lun: place.lun,
+        lun: address.lun,
         is_disk: matches!(found.kind, 0 | 5),
         identity: found.designators.clone(),
         path_loss_timeout: upstream.path_loss_timeout,
@@ -171,9 +171,9 @@ fn passthrough_spec(
 }
 
 /// The only path to a device of this host. It has no counters.
-fn local(place: &str, device: &sg::Device) -> PathStatus {
+fn local(location: &str, device: &sg::Device) -> PathStatus {
     let state = if device.is_gone() { State::Down } else { State::Optimized };
-    PathStatus { state: Some(state), ..PathStatus::unused(place) }
+    PathStatus { state: Some(state), ..PathStatus::unused(location) }
 }
 
 impl OpenLu {
@@ -192,17 +192,17 @@ impl OpenLu {
         }
     }
 
-    fn status(&self, place: &LuAddress, spec: &UpstreamSpec) -> LuStatus {
+    fn status(&self, address: &LuAddress, spec: &UpstreamSpec) -> LuStatus {
         let (paths, hops) = match self {
             OpenLu::Block(remote) => {
                 (remote.paths().into_iter().map(|path| (None, path)).collect(), remote.hops())
             }
             OpenLu::Passthrough(remote) => (remote.paths(), remote.hops()),
             OpenLu::Device(device) => {
-                (spec.places().iter().map(|at| (None, local(at, device))).collect(), Hops::default())
+                (spec.urls().iter().map(|at| (None, local(at, device))).collect(), Hops::default())
             }
         };
         let health = self.remote().map(|remote| remote.health());
-        LuStatus { place: place.clone(), health, paths, hops }
+        LuStatus { address: address.clone(), health, paths, hops }
     }
 }

@@ -62,7 +62,7 @@ impl UpstreamSpec {
     }
 
     /// The URLs or the device, for people.
-    pub(super) fn places(&self) -> Vec<String> {
+    pub(super) fn urls(&self) -> Vec<String> {
         match &self.mode {
             Mode::Device(path) => vec![path.display().to_string()],
             Mode::Block | Mode::Passthrough => self.upstream.urls.iter().map(|url| url.plain()).collect(),

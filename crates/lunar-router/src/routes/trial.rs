@@ -133,14 +133,14 @@ mod tests {
     fn commit_replaces_the_previous_routes() {
         let routes = routes();
         let (disk, previous) = (open(&routes), routes.pair("r1").expect("a pair"));
-        let place = LuAddress { router: "r1".into(), upstream: "u".into(), target: TARGET.into(), lun: 0 };
+        let address = LuAddress { router: "r1".into(), upstream: "u".into(), target: TARGET.into(), lun: 0 };
         routes.try_out();
         routes.pairs(vec![pair(2)]);
         routes.set(vec![upstream(2)]);
-        assert!(!routes.leads_to(&place), "it is not open with the new settings yet");
+        assert!(!routes.leads_to(&address), "it is not open with the new settings yet");
         let other = open(&routes);
         routes.keep();
-        assert!(routes.leads_to(&place));
+        assert!(routes.leads_to(&address));
         let after = routes.pair("r1").expect("a pair");
         assert!(!Arc::ptr_eq(&after, &previous) && !Arc::ptr_eq(&other, &disk));
         assert!(Arc::ptr_eq(&open(&routes), &other));

@@ -38,7 +38,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use translate::SubstituteReply;
+use translate::SubstituteResponse;
 use worker::{CancelScope, Request, SgCounters, SgJob, SgWorker};
 
 /// The maximum number of commands that an open sg device has in the kernel (SG_MAX_QUEUE).
@@ -58,7 +58,7 @@ struct Slot {
 
 /// An open device.
 struct OpenSgDevice {
-    place: ScsiId,
+    scsi_id: ScsiId,
     max_transfer: usize,
     depth: usize,
     driver: Arc<dyn SgDriver>,
@@ -73,23 +73,23 @@ impl Device {
     /// The error of the system, with a hint; `Unsupported` when it is not an sg device, or its driver is too old.
     pub fn open(path: &Path) -> io::Result<Arc<Device>> {
         let found = open::open(path)?;
-        Device::start(path, found.place, found.max_transfer, Arc::new(found.node))
+        Device::start(path, found.scsi_id, found.max_transfer, Arc::new(found.node))
     }
 
     fn start(
         path: &Path,
-        place: ScsiId,
+        scsi_id: ScsiId,
         max_transfer: usize,
         driver: Arc<dyn SgDriver>,
     ) -> io::Result<Arc<Device>> {
-        let depth = usize::try_from(place.queue_depth).unwrap_or(1).clamp(1, MAX_QUEUE);
+        let depth = usize::try_from(scsi_id.queue_depth).unwrap_or(1).clamp(1, MAX_QUEUE);
         let (requests, asked) = flume::unbounded();
         let counters = Arc::<SgCounters>::default();
         let worker = SgWorker::new(driver.clone(), asked, counters.clone(), depth, max_transfer);
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         std::thread::Builder::new().name(name).spawn(move || worker.run())?;
         let requests = Some(requests);
-        let open = OpenSgDevice { place, max_transfer, depth, driver, requests, counters };
+        let open = OpenSgDevice { scsi_id, max_transfer, depth, driver, requests, counters };
         let (ways, now) = (AtomicU64::new(0), Mutex::new(Some(Arc::new(open))));
         Ok(Arc::new(Device(Arc::new(Slot { path: path.to_owned(), ways, now }))))
     }
@@ -150,7 +150,7 @@ impl PassthroughLu for Device {
 
 impl OpenSgDevice {
     fn describe(&self) -> [(&'static str, String); 9] {
-        let ScsiId { host, channel, target, lun, .. } = self.place;
+        let ScsiId { host, channel, target, lun, .. } = self.scsi_id;
         let count = |counter: &AtomicU64| counter.load(Relaxed).to_string();
         let counters = &self.counters;
         [
@@ -169,7 +169,7 @@ impl OpenSgDevice {
     /// Peripheral device type (SPC-5 section 6.6.2).
     fn device_type(&self) -> u8 {
         // 1Fh: unknown or no device type.
-        u8::try_from(self.place.device_type).unwrap_or(0x1f)
+        u8::try_from(self.scsi_id.device_type).unwrap_or(0x1f)
     }
 
     fn ask(&self, request: Request) {
@@ -236,13 +236,17 @@ struct SgNexus {
 impl PassthroughNexus for SgNexus {
     // Submitted here and not at the first poll of the future, so that commands keep their order.
     fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> {
-        let Some(device) = self.slot.now() else { return Box::pin(async { SubstituteReply::GONE.reply() }) };
+        let Some(device) = self.slot.now() else {
+            return Box::pin(async { SubstituteResponse::GONE.reply() });
+        };
         let first = command.attribute == lunar_wire::scsi::TaskAttribute::HeadOfQueue;
         let sg_io = device.sg_io(&command.cdb, command.data, first);
         let (reply, replied) = flume::bounded(1);
         let from = (self.number, command.tag);
         device.ask(Request::Run(SgJob { from, attribute: command.attribute, sg_io, reply }));
-        Box::pin(async move { replied.recv_async().await.unwrap_or_else(|_| SubstituteReply::GONE.reply()) })
+        Box::pin(
+            async move { replied.recv_async().await.unwrap_or_else(|_| SubstituteResponse::GONE.reply()) },
+        )
     }
 
     fn abort(&self, tag: u64) -> LocalBoxFuture<'_, CommandFate> {

@@ -19,7 +19,7 @@ pub(super) struct OpenedDevice {
     /// The device.
     pub node: SgNode,
     /// The address and type of the device.
-    pub place: ScsiId,
+    pub scsi_id: ScsiId,
     /// The kernel's maximum transfer length for one command in bytes.
     pub max_transfer: usize,
 }
@@ -50,11 +50,11 @@ fn examine(file: File) -> io::Result<OpenedDevice> {
         let text = format!("the sg driver has version {version}; {VERSION} or newer is required");
         return Err(io::Error::new(io::ErrorKind::Unsupported, text));
     }
-    let place = node.scsi_id()?;
+    let scsi_id = node.scsi_id()?;
     node.prepare(RESERVED)?;
     let max_transfer = node.max_transfer()?;
-    tracing::debug!(version, ?place, max_transfer, "sg device");
-    Ok(OpenedDevice { node, place, max_transfer })
+    tracing::debug!(version, ?scsi_id, max_transfer, "sg device");
+    Ok(OpenedDevice { node, scsi_id, max_transfer })
 }
 
 fn hint(e: &io::Error) -> &'static str {

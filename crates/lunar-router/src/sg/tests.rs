@@ -109,8 +109,8 @@ fn runs<F: std::future::Future>(test: F) -> F::Output {
 /// A device with this queue depth and type.
 fn device(queue_depth: i16, device_type: i32) -> (Arc<Fake>, Arc<Device>) {
     let fake = Arc::<Fake>::default();
-    let place = ScsiId { queue_depth, device_type, ..ScsiId::default() };
-    let device = Device::start(Path::new("/dev/sg7"), place, 4096, fake.clone()).expect("a device");
+    let scsi_id = ScsiId { queue_depth, device_type, ..ScsiId::default() };
+    let device = Device::start(Path::new("/dev/sg7"), scsi_id, 4096, fake.clone()).expect("a device");
     (fake, device)
 }
 

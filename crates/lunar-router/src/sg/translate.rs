@@ -12,18 +12,18 @@ use std::io;
 
 /// An unreachable device is NOT READY: it may return, and multipath software uses another path. With LOGICAL UNIT NOT
 /// SUPPORTED, hosts would remove it.
-const UNREACHABLE: SubstituteReply = SubstituteReply::Check(Sense::NOT_READY_UNAVAILABLE);
+const UNREACHABLE: SubstituteResponse = SubstituteResponse::Check(Sense::NOT_READY_UNAVAILABLE);
 /// The command may have been executed in part: only the host knows whether it may be repeated.
-const TIMED_OUT: SubstituteReply = SubstituteReply::Check(Sense::new(0xb, 0x2e, 0x02));
-const TERMINATED: SubstituteReply = SubstituteReply::Check(Sense::new(0xb, 0x00, 0x06));
-const PARITY: SubstituteReply = SubstituteReply::Check(Sense::new(0xb, 0x47, 0x00));
+const TIMED_OUT: SubstituteResponse = SubstituteResponse::Check(Sense::new(0xb, 0x2e, 0x02));
+const TERMINATED: SubstituteResponse = SubstituteResponse::Check(Sense::new(0xb, 0x00, 0x06));
+const PARITY: SubstituteResponse = SubstituteResponse::Check(Sense::new(0xb, 0x47, 0x00));
 /// The host adapter reports an unspecific failure: ABORTED COMMAND, because the device itself reported none.
-const ADAPTER: SubstituteReply = SubstituteReply::Check(Sense::new(0xb, 0x44, 0x00));
-const BUSY: SubstituteReply = SubstituteReply::Status(Status::Busy);
+const ADAPTER: SubstituteResponse = SubstituteResponse::Check(Sense::new(0xb, 0x44, 0x00));
+const BUSY: SubstituteResponse = SubstituteResponse::Status(Status::Busy);
 
 /// A reply in place of a missing response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SubstituteReply {
+pub(super) enum SubstituteResponse {
     /// A status without sense data.
     Status(Status),
     /// CHECK CONDITION.
@@ -31,37 +31,37 @@ pub(super) enum SubstituteReply {
 }
 
 /// The replies to `DID_*` (the kernel's `scsi/scsi_status.h`) if the device did not respond.
-const HOST: [(u16, SubstituteReply); 19] = [
-    (0x01, UNREACHABLE),                                            // NO_CONNECT
-    (0x02, BUSY),                                                   // BUS_BUSY
-    (0x03, TIMED_OUT),                                              // TIME_OUT
-    (0x04, UNREACHABLE),                                            // BAD_TARGET
-    (0x05, TERMINATED),                                             // ABORT
-    (0x06, PARITY),                                                 // PARITY
-    (0x07, ADAPTER),                                                // ERROR
-    (0x08, SubstituteReply::Check(Sense::POWER_ON)),                // RESET: so every nexus hears of it
-    (0x09, ADAPTER),                                                // BAD_INTR
-    (0x0b, ADAPTER),                                                // SOFT_ERROR: perhaps seen by the device
-    (0x0c, ADAPTER),                                                // IMM_RETRY: the same
-    (0x0d, BUSY),                                                   // REQUEUE
+const HOST: [(u16, SubstituteResponse); 19] = [
+    (0x01, UNREACHABLE),                                               // NO_CONNECT
+    (0x02, BUSY),                                                      // BUS_BUSY
+    (0x03, TIMED_OUT),                                                 // TIME_OUT
+    (0x04, UNREACHABLE),                                               // BAD_TARGET
+    (0x05, TERMINATED),                                                // ABORT
+    (0x06, PARITY),                                                    // PARITY
+    (0x07, ADAPTER),                                                   // ERROR
+    (0x08, SubstituteResponse::Check(Sense::POWER_ON)),                // RESET: so every nexus hears of it
+    (0x09, ADAPTER),                                                   // BAD_INTR
+    (0x0b, ADAPTER),     // SOFT_ERROR: perhaps seen by the device
+    (0x0c, ADAPTER),     // IMM_RETRY: the same
+    (0x0d, BUSY),        // REQUEUE
     (0x0e, ADAPTER),     // TRANSPORT_DISRUPTED: perhaps seen by the device
     (0x0f, UNREACHABLE), // TRANSPORT_FAILFAST
-    (0x10, SubstituteReply::Check(Sense::INTERNAL_FAILURE)), // TARGET_FAILURE
-    (0x11, SubstituteReply::Status(Status::ReservationConflict)), // NEXUS_FAILURE
-    (0x12, SubstituteReply::Check(Sense::SPACE_ALLOCATION_FAILED)), // ALLOC_FAILURE
-    (0x13, SubstituteReply::Check(Sense::READ_ERROR)), // MEDIUM_ERROR
+    (0x10, SubstituteResponse::Check(Sense::INTERNAL_FAILURE)), // TARGET_FAILURE
+    (0x11, SubstituteResponse::Status(Status::ReservationConflict)), // NEXUS_FAILURE
+    (0x12, SubstituteResponse::Check(Sense::SPACE_ALLOCATION_FAILED)), // ALLOC_FAILURE
+    (0x13, SubstituteResponse::Check(Sense::READ_ERROR)), // MEDIUM_ERROR
     (0x14, UNREACHABLE), // TRANSPORT_MARGINAL
 ];
 
 /// The replies to `DRIVER_*` (the low 4 bits) of kernels before 5.14. 8 means only that there are sense data.
-const DRIVER: [(u16, SubstituteReply); 7] = [
-    (1, BUSY),                                                // BUSY
-    (2, BUSY),                                                // SOFT
-    (3, SubstituteReply::Check(Sense::READ_ERROR)),           // MEDIA
-    (4, ADAPTER),                                             // ERROR
-    (5, SubstituteReply::Check(Sense::INVALID_FIELD_IN_CDB)), // INVALID
-    (6, TIMED_OUT),                                           // TIMEOUT
-    (7, SubstituteReply::Check(Sense::INTERNAL_FAILURE)),     // HARD
+const DRIVER: [(u16, SubstituteResponse); 7] = [
+    (1, BUSY),                                                   // BUSY
+    (2, BUSY),                                                   // SOFT
+    (3, SubstituteResponse::Check(Sense::READ_ERROR)),           // MEDIA
+    (4, ADAPTER),                                                // ERROR
+    (5, SubstituteResponse::Check(Sense::INVALID_FIELD_IN_CDB)), // INVALID
+    (6, TIMED_OUT),                                              // TIMEOUT
+    (7, SubstituteResponse::Check(Sense::INTERNAL_FAILURE)),     // HARD
 ];
 
 /// DID_OK and DID_PASSTHROUGH: the status of the device applies.
@@ -88,7 +88,7 @@ pub(super) fn reply(sg_io: SgIo, outcome: SgOutcome) -> PassthroughResponse {
 }
 
 /// The status of the device itself, or its substitute.
-fn said(outcome: &SgOutcome) -> Result<Status, SubstituteReply> {
+fn said(outcome: &SgOutcome) -> Result<Status, SubstituteResponse> {
     // Bits 0 and 7 were vendor-specific in SCSI-1.
     let status = status_of(outcome.status & 0x7e);
     let has_sense = Sense::decode(&outcome.sense).is_some();
@@ -102,9 +102,9 @@ fn said(outcome: &SgOutcome) -> Result<Status, SubstituteReply> {
 }
 
 /// The reply for the results of host adapter and driver if the device did not respond.
-fn quiet(outcome: &SgOutcome) -> Option<SubstituteReply> {
+fn quiet(outcome: &SgOutcome) -> Option<SubstituteResponse> {
     let row =
-        |table: &[(u16, SubstituteReply)], code| table.iter().find(|row| row.0 == code).map(|row| row.1);
+        |table: &[(u16, SubstituteResponse)], code| table.iter().find(|row| row.0 == code).map(|row| row.1);
     if !HOST_IS_FINE.contains(&outcome.host) {
         return Some(row(&HOST, outcome.host).unwrap_or(ADAPTER));
     }
@@ -119,31 +119,31 @@ fn status_of(byte: u8) -> Option<Status> {
 }
 
 /// The reply to a command of `len` bytes that the kernel rejected. `max_transfer` is its maximum.
-pub(super) fn refused(e: &io::Error, len: usize, max_transfer: usize) -> SubstituteReply {
+pub(super) fn refused(e: &io::Error, len: usize, max_transfer: usize) -> SubstituteResponse {
     match Errno::from_io_error(e) {
         // Too large for the host adapter, or a CDB that the kernel cannot carry.
         Some(Errno::INVAL | Errno::MSGSIZE | Errno::TOOBIG) => {
-            SubstituteReply::Check(Sense::INVALID_FIELD_IN_CDB)
+            SubstituteResponse::Check(Sense::INVALID_FIELD_IN_CDB)
         }
-        Some(Errno::NOMEM) if len > max_transfer => SubstituteReply::Check(Sense::INVALID_FIELD_IN_CDB),
+        Some(Errno::NOMEM) if len > max_transfer => SubstituteResponse::Check(Sense::INVALID_FIELD_IN_CDB),
         Some(Errno::NOMEM | Errno::AGAIN | Errno::INTR | Errno::BUSY) => BUSY,
-        Some(Errno::DOM) => SubstituteReply::Status(Status::TaskSetFull),
+        Some(Errno::DOM) => SubstituteResponse::Status(Status::TaskSetFull),
         Some(Errno::NODEV | Errno::NXIO) => UNREACHABLE,
-        _ => SubstituteReply::Check(Sense::INTERNAL_FAILURE),
+        _ => SubstituteResponse::Check(Sense::INTERNAL_FAILURE),
     }
 }
 
-impl SubstituteReply {
+impl SubstituteResponse {
     /// For a device that is not present.
-    pub const GONE: SubstituteReply = UNREACHABLE;
+    pub const GONE: SubstituteResponse = UNREACHABLE;
     /// For a command that was ended before it was submitted.
-    pub const ENDED: SubstituteReply = SubstituteReply::Status(Status::TaskAborted);
+    pub const ENDED: SubstituteResponse = SubstituteResponse::Status(Status::TaskAborted);
 
     /// Converts it to a reply without data.
     pub fn reply(self) -> PassthroughResponse {
         let (status, sense) = match self {
-            SubstituteReply::Status(status) => (status, Vec::new()),
-            SubstituteReply::Check(sense) => (Status::CheckCondition, sense.encode(false)),
+            SubstituteResponse::Status(status) => (status, Vec::new()),
+            SubstituteResponse::Check(sense) => (Status::CheckCondition, sense.encode(false)),
         };
         PassthroughResponse {
             status: status as u8,
@@ -167,7 +167,7 @@ mod tests {
         SgIo { cdb: [0; 6].into(), data, timeout_ms: 1, first: false }
     }
 
-    fn came(len: usize, outcome: SgOutcome) -> PassthroughResponse {
+    fn completed(len: usize, outcome: SgOutcome) -> PassthroughResponse {
         reply(sg_io(PassthroughData::In(Buf::zeroed(len))), outcome)
     }
 
@@ -178,9 +178,9 @@ mod tests {
 
     #[test]
     fn reply_has_only_the_received_data() {
-        let short = came(96, SgOutcome { residual: 60, ..SgOutcome::default() });
+        let short = completed(96, SgOutcome { residual: 60, ..SgOutcome::default() });
         assert_eq!((short.status, short.moved, short.data.expect("data").len()), (0, 36, 36));
-        let over = came(96, SgOutcome { residual: -4, ..SgOutcome::default() });
+        let over = completed(96, SgOutcome { residual: -4, ..SgOutcome::default() });
         assert_eq!((over.moved, over.data.expect("data").len()), (100, 96));
         let out = reply(
             sg_io(PassthroughData::Out(Buf::zeroed(512))),
@@ -194,7 +194,7 @@ mod tests {
     fn sense_data_go_on_as_they_are_with_the_data() {
         let outcome =
             SgOutcome { status: 2, driver: 8, sense: SENSE.to_vec(), residual: 500, ..SgOutcome::default() };
-        let reply = came(512, outcome);
+        let reply = completed(512, outcome);
         assert_eq!((reply.status, &reply.sense[..]), (2, &SENSE[..]));
         assert_eq!((reply.moved, reply.data.expect("data").len()), (12, 12));
     }
@@ -202,35 +202,35 @@ mod tests {
     #[test]
     fn device_status_overrides_adapter_status() {
         let outcome = SgOutcome { status: 2, host: 7, sense: SENSE.to_vec(), ..SgOutcome::default() };
-        assert_eq!(key(&came(8, outcome)), (5, 0x21, 0));
-        let conflict = came(8, SgOutcome { status: 0x18, host: 7, ..SgOutcome::default() });
+        assert_eq!(key(&completed(8, outcome)), (5, 0x21, 0));
+        let conflict = completed(8, SgOutcome { status: 0x18, host: 7, ..SgOutcome::default() });
         assert_eq!((conflict.status, conflict.sense.len()), (0x18, 0));
         let old = SgOutcome { driver: 8, sense: SENSE.to_vec(), ..SgOutcome::default() };
-        assert_eq!(key(&came(8, old)), (5, 0x21, 0));
+        assert_eq!(key(&completed(8, old)), (5, 0x21, 0));
     }
 
     #[test]
     fn missing_status_becomes_sense_data() {
-        let host = |host| came(8, SgOutcome { host, ..SgOutcome::default() });
+        let host = |host| completed(8, SgOutcome { host, ..SgOutcome::default() });
         assert_eq!(key(&host(0x01)), (2, 0x04, 0x0c));
         assert_eq!(key(&host(0x03)), (0xb, 0x2e, 0x02));
         assert_eq!(key(&host(0x08)), (6, 0x29, 0x00));
         assert_eq!((host(0x02).status, host(0x0d).status), (8, 8));
         assert_eq!(key(&host(0x7777)), (0xb, 0x44, 0));
         assert!(host(0x01).data.is_none() && host(0x01).moved == 0);
-        assert_eq!(key(&came(8, SgOutcome { driver: 6, ..SgOutcome::default() })), (0xb, 0x2e, 0x02));
-        assert_eq!(key(&came(8, SgOutcome { status: 2, ..SgOutcome::default() })), (0xb, 0x44, 0));
+        assert_eq!(key(&completed(8, SgOutcome { driver: 6, ..SgOutcome::default() })), (0xb, 0x2e, 0x02));
+        assert_eq!(key(&completed(8, SgOutcome { status: 2, ..SgOutcome::default() })), (0xb, 0x44, 0));
     }
 
     #[test]
     fn kernel_error_becomes_sense_data() {
         let substitute = |errno: Errno, len| refused(&errno.into(), len, 4096);
-        assert_eq!(substitute(Errno::INVAL, 1), SubstituteReply::Check(Sense::INVALID_FIELD_IN_CDB));
-        assert_eq!(substitute(Errno::NOMEM, 8192), SubstituteReply::Check(Sense::INVALID_FIELD_IN_CDB));
+        assert_eq!(substitute(Errno::INVAL, 1), SubstituteResponse::Check(Sense::INVALID_FIELD_IN_CDB));
+        assert_eq!(substitute(Errno::NOMEM, 8192), SubstituteResponse::Check(Sense::INVALID_FIELD_IN_CDB));
         assert_eq!(substitute(Errno::NOMEM, 4096), BUSY);
-        assert_eq!(substitute(Errno::DOM, 1), SubstituteReply::Status(Status::TaskSetFull));
+        assert_eq!(substitute(Errno::DOM, 1), SubstituteResponse::Status(Status::TaskSetFull));
         assert_eq!(substitute(Errno::NODEV, 1), UNREACHABLE);
-        assert_eq!(substitute(Errno::PERM, 1), SubstituteReply::Check(Sense::INTERNAL_FAILURE));
+        assert_eq!(substitute(Errno::PERM, 1), SubstituteResponse::Check(Sense::INTERNAL_FAILURE));
     }
 
     proptest! {

@@ -1,7 +1,7 @@
 //! The thread of a device: submits commands to the kernel in order, and returns their completions.
 
 use super::driver::{SgCompletion, SgDriver, SgIo};
-use super::translate::{SubstituteReply, refused, reply};
+use super::translate::{SubstituteResponse, refused, reply};
 use lunar_target::PassthroughResponse;
 use lunar_wire::scsi::TaskAttribute;
 use std::collections::{HashMap, VecDeque};
@@ -149,7 +149,7 @@ impl SgWorker {
         self.waiting.retain(|job| {
             let stays = !which.has(job.from);
             if !stays {
-                answer(&job.reply, SubstituteReply::ENDED.reply());
+                answer(&job.reply, SubstituteResponse::ENDED.reply());
             }
             stays
         });
@@ -193,7 +193,7 @@ impl SgWorker {
     fn not_taken(&self, e: &io::Error, sg_io: &SgIo, len: usize, to: &flume::Sender<PassthroughResponse>) {
         self.counters.refused.fetch_add(1, Relaxed);
         let substitute = refused(e, len, self.max_transfer);
-        if substitute == SubstituteReply::GONE && !self.counters.gone.swap(true, Relaxed) {
+        if substitute == SubstituteResponse::GONE && !self.counters.gone.swap(true, Relaxed) {
             tracing::warn!(error = %e, "the sg device was removed");
         }
         tracing::debug!(error = %e, opcode = sg_io.cdb.first(), len, "the kernel rejected a SCSI command");
@@ -231,11 +231,11 @@ impl SgWorker {
     fn refuse_all(&mut self) {
         self.counters.gone.store(true, Relaxed);
         self.counters.in_flight.store(0, Relaxed);
-        self.flying.drain().for_each(|(_, flight)| answer(&flight.reply, SubstituteReply::GONE.reply()));
-        self.waiting.drain(..).for_each(|job| answer(&job.reply, SubstituteReply::GONE.reply()));
+        self.flying.drain().for_each(|(_, flight)| answer(&flight.reply, SubstituteResponse::GONE.reply()));
+        self.waiting.drain(..).for_each(|job| answer(&job.reply, SubstituteResponse::GONE.reply()));
         while let Ok(request) = self.requests.recv() {
             if let Request::Run(job) = request {
-                answer(&job.reply, SubstituteReply::GONE.reply());
+                answer(&job.reply, SubstituteResponse::GONE.reply());
             }
         }
     }

@@ -70,7 +70,7 @@ impl LuContext {
 
     /// The current properties.
     #[inline]
-    pub fn facts(&self) -> BackendInfo {
+    pub fn info(&self) -> BackendInfo {
         let flags = self.flags.load(Relaxed);
         BackendInfo {
             capacity: self.capacity.load(Relaxed),
@@ -179,12 +179,12 @@ mod tests {
     #[test]
     fn learned_fact_is_logged_once() {
         let context = context(&NAA);
-        let mut facts = context.facts();
-        assert_eq!((facts.capacity, facts.write_through), (4096, false));
-        assert!(!context.learn(facts));
-        facts.capacity = 8192;
-        facts.write_through = true;
-        assert!(context.learn(facts) && !context.learn(facts));
-        assert_eq!(context.facts(), facts);
+        let mut info = context.info();
+        assert_eq!((info.capacity, info.write_through), (4096, false));
+        assert!(!context.learn(info));
+        info.capacity = 8192;
+        info.write_through = true;
+        assert!(context.learn(info) && !context.learn(info));
+        assert_eq!(context.info(), info);
     }
 }

@@ -181,7 +181,7 @@ impl UpstreamLu {
     }
 
     /// The name in messages.
-    pub fn place(&self) -> String {
+    pub fn location(&self) -> String {
         let LuContext { upstream, target, lun, .. } = &*self.context;
         format!("LUN {lun} of {target} (upstream {upstream})")
     }
@@ -297,7 +297,7 @@ impl PerCoreUpstream {
             state: Some(state),
             core: Some(self.core.clone()),
             in_flight,
-            recoveries: path.opened().map_or(0, |lun| lun.session().facts().recoveries),
+            recoveries: path.opened().map_or(0, |lun| lun.session().info().recoveries),
             obstacle: path.obstacle().map(|e| e.what.clone()),
         })
     }
@@ -373,8 +373,8 @@ fn update(all_cores: &AllCores, context: &LuContext) {
 }
 
 impl Backend for UpstreamLu {
-    fn facts(&self) -> BackendInfo {
-        self.context.facts()
+    fn info(&self) -> BackendInfo {
+        self.context.info()
     }
 
     fn refresh(&self) -> bool {
@@ -382,7 +382,7 @@ impl Backend for UpstreamLu {
         let paths = all_cores.iter().flat_map(|per_core| &per_core.paths);
         paths
             .filter_map(|path| path.learned())
-            .fold(false, |changed, facts| self.context.learn(facts) | changed)
+            .fold(false, |changed, info| self.context.learn(info) | changed)
     }
 
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
@@ -450,10 +450,10 @@ impl Backend for UpstreamLu {
         })
     }
 
-    fn extents(&self, offset: u64, len: u64, most: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
+    fn extents(&self, offset: u64, len: u64, max: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
         Box::pin(async move {
             let (_inside, per_core) = self.enter().await?;
-            per_core.joined.extents(offset, len, most).await.map_err(|e| self.with_scsi_error(e))
+            per_core.joined.extents(offset, len, max).await.map_err(|e| self.with_scsi_error(e))
         })
     }
 

@@ -35,7 +35,7 @@ pub struct UpstreamPath {
     /// Whether the properties of the logical unit are not reported yet.
     is_new: AtomicBool,
     sender: flume::Sender<Event>,
-    news: flume::Receiver<Event>,
+    events: flume::Receiver<Event>,
 }
 
 /// The names of the logical unit and of the path in the record.
@@ -54,7 +54,7 @@ impl RecordNames {
 impl UpstreamPath {
     /// Starts to open a path. Call it inside an event loop.
     pub fn begin(context: Arc<LuContext>, url: Url) -> Arc<LatePath<UpstreamPath>> {
-        let (sender, news) = flume::bounded(EVENTS);
+        let (sender, events) = flume::bounded(EVENTS);
         let path = LatePath::new(UpstreamPath {
             context,
             url,
@@ -65,14 +65,14 @@ impl UpstreamPath {
             is_changed: AtomicBool::new(false),
             is_new: AtomicBool::new(false),
             sender,
-            news,
+            events,
         });
         lunar_runtime::spawn(keep(Arc::downgrade(&path)));
         path
     }
 
     /// The URL, without secrets.
-    pub fn place(&self) -> String {
+    pub fn location(&self) -> String {
         let context = &self.context;
         let target = self.url.target.as_deref().unwrap_or(&context.target);
         self.url.at(target, Some(self.number())).plain()
@@ -88,7 +88,7 @@ impl UpstreamPath {
         let lun = self.lun.get()?;
         // Each of the two calls clears its own flag, so both are needed.
         let is_news = self.is_new.swap(false, Relaxed) | lun.refresh();
-        is_news.then(|| lun.facts())
+        is_news.then(|| lun.info())
     }
 
     async fn open(&self) -> Result<(Arc<Lun>, flume::Receiver<Event>), Error> {
@@ -175,7 +175,7 @@ impl UpstreamPath {
     fn names(&self) -> RecordNames {
         let LuContext { router, upstream, target, lun, .. } = &*self.context;
         let unit = format!("{router}/{upstream} {target} {lun} ");
-        let path = format!("{unit}{}", self.place());
+        let path = format!("{unit}{}", self.location());
         RecordNames { unit, path, user: self.user.get().cloned().flatten() }
     }
 
@@ -208,13 +208,13 @@ impl UpstreamPath {
     async fn reset(&self, lun: &Lun) -> Result<(), Error> {
         let Some(isids) = &self.context.isids else { return Ok(()) };
         let names = self.names();
-        let Some(turn) = isids.turn(names.way()).await else { return Ok(()) };
+        let Some(guard) = isids.acquire_reset(names.way()).await else { return Ok(()) };
         let why = "an earlier process of this router may have left writes at another portal group";
         if reinstatement::reset(lun.session(), lun.address(), why).await.is_some() {
-            turn.record_reset().await;
+            guard.record_reset().await;
             return Ok(());
         }
-        turn.record_failure();
+        guard.record_failure();
         let what =
             "the storage rejected LOGICAL UNIT RESET, and may execute writes of an earlier router process";
         let hint = "restore the other paths, or set late_writes = \"risk\" at the upstream";
@@ -248,12 +248,12 @@ impl UpstreamPath {
     fn fail(&self, e: Error) {
         let is_other = e.code == ErrorCode::IdentityMismatch;
         if is_other && !self.is_changed.load(Relaxed) {
-            self.context.log_change(&self.place(), &e.what);
+            self.context.log_change(&self.location(), &e.what);
         }
         self.is_changed.store(is_other, Relaxed);
         let mut obstacle = self.obstacle.lock().unwrap_or_else(PoisonError::into_inner);
         if obstacle.as_ref() != Some(&e) && !is_other {
-            tracing::warn!(path = self.place(), "cannot open the path to the upstream LUN yet: {e}");
+            tracing::warn!(path = self.location(), "cannot open the path to the upstream LUN yet: {e}");
         }
         *obstacle = Some(e);
         drop(obstacle);
@@ -279,12 +279,12 @@ impl UpstreamPath {
         let own = self.lun.get().map(|lun| lun.address());
         match &event {
             Event::Changed { lun, identity } if Some(*lun) == own => {
-                self.context.log_change(&self.place(), &identity_change::name(identity));
+                self.context.log_change(&self.location(), &identity_change::name(identity));
             }
-            Event::Attention { sense, .. } if is_about_luns(sense) => {
+            Event::UnitAttention { sense, .. } if is_about_luns(sense) => {
                 _ = self.context.rediscover.notify(usize::MAX)
             }
-            Event::Attention { lun, sense } if Some(*lun) == own && is_reset(sense) => {
+            Event::UnitAttention { lun, sense } if Some(*lun) == own && is_reset(sense) => {
                 self.context.record_reset()
             }
             _ => {}
@@ -293,11 +293,11 @@ impl UpstreamPath {
     }
 
     /// Checks the identity of the logical unit. The session reports a change as an event.
-    async fn look_again(&self) {
+    async fn recheck(&self) {
         if let Some(lun) = self.lun.get()
             && let Err(e) = lun.reload().await
         {
-            tracing::debug!(path = self.place(), "cannot check the identity of the LUN: {e}");
+            tracing::debug!(path = self.location(), "cannot check the identity of the LUN: {e}");
         }
         self.stir(Event::Connected);
     }
@@ -322,7 +322,7 @@ async fn keep(path: Weak<LatePath<UpstreamPath>>) {
                 open.take(lun);
                 // A new nexus gets the unit attention of the last reset, which is not news.
                 let is_last_reset =
-                    |event: &Event| matches!(event, Event::Attention { sense, .. } if is_reset(sense));
+                    |event: &Event| matches!(event, Event::UnitAttention { sense, .. } if is_reset(sense));
                 events.try_iter().filter(|event| !is_last_reset(event)).for_each(|event| open.heed(event));
                 break events;
             }
@@ -343,7 +343,7 @@ async fn keep(path: Weak<LatePath<UpstreamPath>>) {
         let Some(path) = path.upgrade() else { return };
         match event {
             Ok(Some(event)) => path.heed(event),
-            Ok(None) => path.look_again().await,
+            Ok(None) => path.recheck().await,
             Err(_) => return,
         }
     }
@@ -355,15 +355,15 @@ impl PathOpener for UpstreamPath {
     }
 
     fn name(&self) -> String {
-        self.place()
+        self.location()
     }
 
     fn identity(&self) -> Vec<u8> {
         self.context.found.designators.clone()
     }
 
-    fn facts(&self) -> BackendInfo {
-        self.context.facts()
+    fn info(&self) -> BackendInfo {
+        self.context.info()
     }
 
     fn check_closed(&self) -> LocalBoxFuture<'_, State> {
@@ -377,7 +377,7 @@ impl PathOpener for UpstreamPath {
         Error::new(kind, "the path to the upstream LUN is not open")
     }
 
-    fn news(&self) -> flume::Receiver<Event> {
-        self.news.clone()
+    fn events(&self) -> flume::Receiver<Event> {
+        self.events.clone()
     }
 }

@@ -91,9 +91,9 @@ fn another_capacity_is_seen() {
     let (_target, url) = scripted(script);
     run(move || async move {
         let disk = open(&upstream(&[url], 500)).await;
-        assert_eq!(disk.facts().capacity, 512 << 10);
+        assert_eq!(disk.info().capacity, 512 << 10);
         read(&disk, 0).await.expect("a read after the unit attention");
-        while !disk.refresh() || disk.facts().capacity != 1 << 20 {
+        while !disk.refresh() || disk.info().capacity != 1 << 20 {
             pause(5).await;
         }
         assert!(!disk.refresh(), "the change is reported once");
@@ -104,9 +104,9 @@ fn another_capacity_is_seen() {
 fn command_that_hangs_is_given_up_before_its_host_does_so() {
     let target = Script::new().scsi(READ_10, |_, _| HookAction::Done).listen();
     let url = target.url("command_timeout=0.3&abort_timeout=0.3&operation_timeout=1");
-    let begun = Instant::now();
+    let started_at = Instant::now();
     assert_eq!(status_and_sense(read_first(url, 1000)), TRANSITION);
-    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    assert!(started_at.elapsed() < Duration::from_secs(4), "{:?}", started_at.elapsed());
     assert!(!target.requests(op::TMF).is_empty(), "the command was not aborted");
 }
 

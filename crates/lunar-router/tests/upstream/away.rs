@@ -102,11 +102,11 @@ fn lost_upstream_delays_once_then_commands_fail_at_once() {
         let health = disk.watch();
         write(&disk, 1).await.expect("a successful write");
         relay.cut();
-        let begun = Instant::now();
+        let started_at = Instant::now();
         // A write could be sent before the loss is detected, and would then wait for the target.
         assert_eq!(status_and_sense(read(&disk, 1).await), TRANSITION);
         assert!(
-            begun.elapsed() >= Duration::from_millis(600),
+            started_at.elapsed() >= Duration::from_millis(600),
             "the operation must wait for the path loss timeout"
         );
         assert_eq!(status_and_sense(at_once(write(&disk, 2)).await), TRANSITION);
@@ -163,7 +163,7 @@ fn each_core_has_its_own_sessions() {
         });
     }
     (0..2).for_each(|_| end.recv_timeout(LIMIT).expect("both cores complete"));
-    let sessions: Vec<_> = disk.luns().iter().map(|lun| lun.session().facts().isid).collect();
+    let sessions: Vec<_> = disk.luns().iter().map(|lun| lun.session().info().isid).collect();
     assert!(sessions.len() == 2 && sessions[0] != sessions[1], "{sessions:?}");
     assert_eq!(disk.hops().upstream.count, 400);
     cores

@@ -57,9 +57,9 @@ fn replaced_disk_is_not_written_until_it_is_back() {
         let before = disk.target.disk();
         // The first write may fail with the lost session.
         assert_eq!(status_and_sense(write(&remote, 2).await), MANUAL);
-        let begun = Instant::now();
+        let started_at = Instant::now();
         assert_eq!(status_and_sense(read(&remote, 1).await), MANUAL);
-        assert!(begun.elapsed() < Duration::from_secs(1), "a changed identity fails without a wait");
+        assert!(started_at.elapsed() < Duration::from_secs(1), "a changed identity fails without a wait");
         assert_eq!(remote.health(), Health::Changed);
         assert!(disk.target.disk() == before && disk.writes() <= 2);
         // Restoring the original does not end any connection.

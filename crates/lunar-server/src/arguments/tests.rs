@@ -6,13 +6,13 @@ fn arguments(luns: &[&str]) -> Arguments {
 }
 
 fn config(arguments: &Arguments, folder: &Folder) -> Config {
-    let place = ServeContext { state_dir: &folder.0.join("state"), host: "Moon.Example" };
-    arguments.config(place).map_err(|list| list[0].to_string()).unwrap()
+    let context = ServeContext { state_dir: &folder.0.join("state"), host: "Moon.Example" };
+    arguments.config(context).map_err(|list| list[0].to_string()).unwrap()
 }
 
 fn messages(arguments: Arguments, folder: &Folder) -> String {
-    let place = ServeContext { state_dir: &folder.0.join("state"), host: "moon" };
-    let list = arguments.config(place).unwrap_err();
+    let context = ServeContext { state_dir: &folder.0.join("state"), host: "moon" };
+    let list = arguments.config(context).unwrap_err();
     let text: Vec<String> = list.iter().map(Diagnostic::to_string).collect();
     text.join("\n").replace(&format!("{}/", folder.0.display()), "")
 }

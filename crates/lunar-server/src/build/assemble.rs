@@ -72,9 +72,9 @@ impl Units {
             .map(|target| (target.name.as_str(), target.portal_groups.as_slice()))
             .collect();
         let one = |(name, open): (&Name, &OpenUnit)| {
-            let place = open.lun.source.place().filter(|_| open.medium.commands.is_none())?.clone();
+            let address = open.lun.source.lu_address().filter(|_| open.medium.commands.is_none())?.clone();
             let tags = tags.get(name.0.as_str())?.to_vec();
-            Some(ServedLu { place, lu: open.unit.lu.clone(), tags })
+            Some(ServedLu { address, lu: open.unit.lu.clone(), tags })
         };
         self.open.iter().filter_map(one).collect()
     }

@@ -97,14 +97,14 @@ impl Units {
         // First, so that a rejected unit creates no file.
         let holds = self.hold(name, &lun)?;
         let medium = self.medium(name, &lun, media)?;
-        let before = before.filter(|open| open.medium.passes_as(&medium));
+        let before = before.filter(|open| open.medium.has_same_passthrough(&medium));
         let known = known(&lun, self.kept.find(name, &lun).or(before))?;
         let known = LunConfig { block_size: medium.block_size.unwrap_or(known.block_size), ..known };
         let settings = match medium.commands {
             Some((_, passes)) => passing(name, &known, passes, max_registrants),
             None => LuSettings {
                 max_atomic: medium.blocks.max_atomic(),
-                ..settings(name, &known, medium.blocks.facts(), max_registrants)?
+                ..settings(name, &known, medium.blocks.info(), max_registrants)?
             },
         };
         let fresh = match before {
@@ -154,8 +154,8 @@ impl Units {
             None => Lu::new(settings.clone(), None).map_err(invalid)?,
         };
         let lu = Arc::new(lu);
-        Ok(Arc::new(match medium.passage() {
-            Some(passage) => LogicalUnit::new_passthrough(lu, passage, state_file),
+        Ok(Arc::new(match medium.passthrough() {
+            Some(passthrough) => LogicalUnit::new_passthrough(lu, passthrough, state_file),
             None => LogicalUnit::new(lu, medium.filtered(lun), state_file),
         }))
     }
@@ -213,7 +213,7 @@ impl PlannedUnit {
 
     /// Applies the plan to the quiesced unit that continues.
     fn succeed(&self, open: &OpenUnit, resting: &Quiesced) {
-        let is_reached_anew = has_path(&self.lun) || self.lun.source.place().is_some();
+        let is_reached_anew = has_path(&self.lun) || self.lun.source.lu_address().is_some();
         let reopened = is_reached_anew && same_place(&open.lun, &self.lun);
         let replaced = !reopened && !Arc::ptr_eq(&open.medium.blocks, &self.medium.blocks);
         let backend = self.medium.filtered(&self.lun);
@@ -241,7 +241,7 @@ fn to_rest(
     for (name, one) in &resting {
         let Err(e) = &one.flushed else { continue };
         // A routed unit may fail to flush: an unreachable upstream is often the reason for the change.
-        let is_ours = wanted.get(name).is_some_and(|lun| lun.source.place().is_none());
+        let is_ours = wanted.get(name).is_some_and(|lun| lun.source.lu_address().is_none());
         if is_ours {
             return Err(problem(name, format!("cannot flush the medium of the LUN: {}", io_text(e))));
         }

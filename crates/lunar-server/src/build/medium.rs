@@ -32,17 +32,17 @@ impl Medium {
     pub(super) fn of(rate: Option<Arc<RateLimit>>, opened: RoutedLu) -> Medium {
         let (blocks, commands) = match opened {
             RoutedLu::Blocks(blocks) => (blocks, None),
-            RoutedLu::Commands(passage, passes) => (lunar_block::nothing(), Some((passage, passes))),
+            RoutedLu::Commands(passthrough, passes) => (lunar_block::nothing(), Some((passthrough, passes))),
         };
         Medium { blocks, commands, rate, block_size: None, record: None }
     }
 
     /// The passthrough, wrapped in its rate limit.
-    pub(super) fn passage(&self) -> Option<Arc<dyn PassthroughLu>> {
-        let (passage, _) = self.commands.as_ref()?;
+    pub(super) fn passthrough(&self) -> Option<Arc<dyn PassthroughLu>> {
+        let (passthrough, _) = self.commands.as_ref()?;
         Some(match &self.rate {
-            Some(rate) => with_rate_limit(passage.clone(), rate.clone()),
-            None => passage.clone(),
+            Some(rate) => with_rate_limit(passthrough.clone(), rate.clone()),
+            None => passthrough.clone(),
         })
     }
 
@@ -56,7 +56,7 @@ impl Medium {
     }
 
     /// Whether both have the same passthrough, or neither has one.
-    pub(super) fn passes_as(&self, other: &Medium) -> bool {
+    pub(super) fn has_same_passthrough(&self, other: &Medium) -> bool {
         match (&self.commands, &other.commands) {
             (None, None) => true,
             (Some((a, _)), Some((b, _))) => Arc::ptr_eq(a, b),
@@ -80,12 +80,12 @@ impl Units {
         lun: &LunConfig,
         media: &ReusableMedia<'_>,
     ) -> Result<Medium, Diagnostic> {
-        if let Some(place) = lun.source.place() {
+        if let Some(address) = lun.source.lu_address() {
             let routes = self
                 .routes
                 .as_ref()
                 .ok_or_else(|| Diagnostic::new("no router is running for the LUN", "restart lunar"))?;
-            let opened = routes.open(place);
+            let opened = routes.open(address);
             let rate = |opened: &RoutedLu| self.rate(lun, matches!(opened, RoutedLu::Commands(..)));
             return opened.map(|opened| Medium::of(rate(&opened), opened)).map_err(|e| {
                 let hint = e.hint.as_ref().map_or("check the upstream: lunar ls URL", hints::words);
@@ -102,8 +102,13 @@ impl Units {
 
 /// The share of a LUN. A passthrough LUN (`always`) has one even without a limit, so that a reload can set a limit.
 pub(super) fn share(lun: &LunConfig, always: bool) -> Option<Share> {
-    let none =
-        || lun.source.place().map(|place| Share { router: place.router.clone(), iops: 0, bytes_per_s: 0 });
+    let none = || {
+        lun.source.lu_address().map(|address| Share {
+            router: address.router.clone(),
+            iops: 0,
+            bytes_per_s: 0,
+        })
+    };
     lun.share.clone().or_else(|| none().filter(|_| always))
 }
 

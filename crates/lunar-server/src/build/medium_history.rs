@@ -84,7 +84,7 @@ pub(crate) enum Blocks {
 }
 
 impl MediumRecord {
-    fn place(&self) -> MediumLocation {
+    fn location(&self) -> MediumLocation {
         MediumLocation { path: self.path.clone(), inode: self.inode, birth_ns: self.birth_ns }
     }
 }
@@ -111,7 +111,7 @@ impl Units {
         };
         let own = blocks.device_block_size();
         let seen = past.blocks(lun, own);
-        let size = blocks.facts().capacity;
+        let size = blocks.info().capacity;
         let faults = past.replaced(lun).into_iter().chain(past.shrunk(lun, size));
         // An open medium stays in use when its path is gone. The record then keeps the path.
         let is_there = blocks.missing().is_none();
@@ -189,7 +189,7 @@ impl MediumHistory {
             Ok(found) if found.is_file() && found.len() == 0 => "is empty".into(),
             _ => return Ok(()),
         };
-        let (path, file, before) = (path.display(), self.file.display(), record.place());
+        let (path, file, before) = (path.display(), self.file.display(), record.location());
         let what = format!("{path}: {fault}; the path held the data of this LUN before ({before})");
         let hint = format!(
             "restore the image, or mount its file system; to start with an empty disk, remove the record {file}"
@@ -200,7 +200,7 @@ impl MediumHistory {
     /// Reports that the path leads to another file than the one that was served.
     pub(crate) fn replaced(&self, lun: &LunConfig) -> Option<Diagnostic> {
         let now = MediumLocation::of(lun)?;
-        let before = self.at(&now.path)?.place();
+        let before = self.at(&now.path)?.location();
         let is_other = now.inode.is_some() && !now.is(&before);
         let path = now.path.display();
         let what = format!(
@@ -234,7 +234,7 @@ impl MediumHistory {
     /// The record of the medium of a LUN.
     fn of(&self, lun: &LunConfig) -> Option<&MediumRecord> {
         let now = MediumLocation::of(lun)?;
-        self.at(&now.path).filter(|record| now.is(&record.place()))
+        self.at(&now.path).filter(|record| now.is(&record.location()))
     }
 
     /// The block size of a LUN. `of_device` is that of the device in bytes; None for a file.
@@ -409,9 +409,9 @@ mod tests {
 
     #[test]
     fn time_of_birth_is_shown_as_a_date() {
-        let place =
+        let location =
             MediumLocation { path: "/a".into(), inode: Some(12), birth_ns: Some(1_795_343_400_900_000_000) };
-        assert_eq!(place.to_string(), "inode 12, created 2026-11-22T10:30:00Z");
+        assert_eq!(location.to_string(), "inode 12, created 2026-11-22T10:30:00Z");
     }
 
     #[test]
@@ -478,11 +478,11 @@ mod tests {
 
     #[test]
     fn birth_that_one_side_does_not_know_is_no_difference() {
-        let place = |birth_ns| MediumLocation { path: "/a".into(), inode: Some(7), birth_ns };
+        let location = |birth_ns| MediumLocation { path: "/a".into(), inode: Some(7), birth_ns };
         for (a, b, is) in
             [(None, None, true), (Some(1), None, true), (None, Some(1), true), (Some(1), Some(2), false)]
         {
-            assert_eq!(place(a).is(&place(b)), is, "{a:?} {b:?}");
+            assert_eq!(location(a).is(&location(b)), is, "{a:?} {b:?}");
         }
     }
 
@@ -525,7 +525,7 @@ mod tests {
         keep(&folder, &lun, None, Blocks::Defined(512), 8192);
         assert!(past(&folder).replaced(&lun).is_none());
         std::fs::rename(folder.file("other", vec![0; 8192], 0o600), &path).unwrap();
-        let (before, now) = (past(&folder).newest.unwrap().place(), MediumLocation::of(&lun).unwrap());
+        let (before, now) = (past(&folder).newest.unwrap().location(), MediumLocation::of(&lun).unwrap());
         let note = past(&folder).replaced(&lun).unwrap().line();
         assert!(
             note.contains(&format!("the old file was {before}, the file now is {now}; hint: ")),

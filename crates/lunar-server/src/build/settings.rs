@@ -10,13 +10,13 @@ use lunar_scsi::{LuSettings, PassthroughMode, PeripheralDeviceType};
 pub(crate) fn settings(
     name: &Name,
     lun: &LunConfig,
-    facts: BackendInfo,
+    info: BackendInfo,
     max_registrants: usize,
 ) -> Result<LuSettings, Diagnostic> {
     // A routed LUN may have no medium now.
-    if facts.capacity < u64::from(lun.block_size) && lun.source.place().is_none() {
+    if info.capacity < u64::from(lun.block_size) && lun.source.lu_address().is_none() {
         return Err(Diagnostic::new(
-            format!("the medium has {} bytes, less than a block of {} bytes", facts.capacity, lun.block_size),
+            format!("the medium has {} bytes, less than a block of {} bytes", info.capacity, lun.block_size),
             "serve a larger medium",
         ));
     }
@@ -25,17 +25,17 @@ pub(crate) fn settings(
         identity: identity::identity(&name.0, name.1, lun),
         block_size: lun.block_size,
         physical_block_size: lun.physical_block_size.max(lun.block_size),
-        capacity: facts.capacity,
-        read_only: lun.read_only || facts.read_only,
+        capacity: info.capacity,
+        read_only: lun.read_only || info.read_only,
         removable: lun.removable,
         write_cache: lun.write_cache,
-        thin: lun.thin && facts.unmap,
+        thin: lun.thin && info.unmap,
         // Set when the medium is opened.
         max_atomic: 0,
         max_registrants,
         reservable: lun.reservable,
         passthrough: PassthroughMode::None,
-        explicit_access: lun.source.place().is_none(),
+        explicit_access: lun.source.lu_address().is_none(),
     })
 }
 

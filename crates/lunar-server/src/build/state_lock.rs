@@ -138,7 +138,7 @@ pub(crate) fn has_identity(lun: &LunConfig) -> bool {
 
 /// The serial number of a medium of this host; None if it does not last, or belongs to an upstream.
 fn serial(name: &Name, lun: &LunConfig) -> Option<String> {
-    let is_own = lun.source.place().is_none() && !super::is_nameless(lun);
+    let is_own = lun.source.lu_address().is_none() && !super::is_nameless(lun);
     is_own.then(|| identity::identity(&name.0, name.1, lun).serial.trim().to_string())
 }
 

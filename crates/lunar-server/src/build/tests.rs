@@ -96,9 +96,9 @@ fn file_is_opened_in_another_way_by_the_same_unit() {
     let new = new.map_err(|list| list[0].to_string()).unwrap();
     assert!(Arc::ptr_eq(unit(&old, 0), unit(&new, 0)));
     assert!(!Arc::ptr_eq(&before, &unit(&new, 0).backend()));
-    assert!(unit(&new, 0).backend().facts().read_only && unit(&new, 0).lu.settings().read_only);
+    assert!(unit(&new, 0).backend().info().read_only && unit(&new, 0).lu.settings().read_only);
     let writable = units.setup(&config(&folder, DISK), &rest).ok().unwrap();
-    assert!(!unit(&writable, 0).backend().facts().read_only);
+    assert!(!unit(&writable, 0).backend().info().read_only);
     assert_eq!(locked(&folder), "is in use by another server");
 }
 
@@ -120,7 +120,7 @@ fn second_null_disk_of_a_name_keeps_no_state() {
 
 /// A reload.
 fn again(units: &mut Units, config: &Config) -> Result<TargetConfig, Vec<Diagnostic>> {
-    units.look_at_paths(config)?;
+    units.check_paths(config)?;
     served(units, config)
 }
 
@@ -177,7 +177,7 @@ fn reload_refuses_another_file_at_the_path_of_a_served_one() {
         let Some(keep) = keep else { continue };
         again(&mut units, &config(&folder, NULL)).ok().unwrap();
         let new = again(&mut units, &both).ok().unwrap();
-        assert_eq!(unit(&new, 0).backend().facts().capacity, 2 << 20);
+        assert_eq!(unit(&new, 0).backend().info().capacity, 2 << 20);
         std::fs::rename(folder.0.join(keep), folder.0.join("disk.img")).unwrap();
         assert!(again(&mut units, &both).is_err(), "the new file is served now");
     }
@@ -368,7 +368,7 @@ fn file_lock_moves_to_another_lun_after_removal() {
     let moved = units.setup(&config(&folder, &DISK.replace("lun = 0", "lun = 7")), &rest).ok().unwrap();
     assert!(Arc::ptr_eq(&medium, &unit(&moved, 7).backend()));
     assert!(unit(&old, 0).lu.busy_status().is_some(), "a removed unit stays busy");
-    assert!(unit(&old, 0).backend().facts().null, "a removed unit has closed the file");
+    assert!(unit(&old, 0).backend().info().null, "a removed unit has closed the file");
 }
 
 #[test]

@@ -23,7 +23,7 @@ impl Units {
     ///
     /// # Errors
     /// One for each LUN, because hosts would silently get another disk under the same identity.
-    pub fn look_at_paths(&self, config: &Config) -> Result<(), Vec<Diagnostic>> {
+    pub fn check_paths(&self, config: &Config) -> Result<(), Vec<Diagnostic>> {
         let wanted = wanted(config);
         let mut replaced = Vec::new();
         for (name, open) in self.open.iter().filter(|(_, open)| has_path(&open.lun)) {

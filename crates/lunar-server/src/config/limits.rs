@@ -41,10 +41,10 @@ fn time(
     p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
     key: &'static str,
-    most_s: u64,
+    max_s: u64,
     default_s: u64,
 ) -> Duration {
-    let range = SHORTEST..=Duration::from_secs(most_s);
+    let range = SHORTEST..=Duration::from_secs(max_s);
     s.time(p, key, range).unwrap_or(Duration::from_secs(default_s))
 }
 

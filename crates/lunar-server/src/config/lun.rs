@@ -142,9 +142,9 @@ impl OneFile {
 /// The canonical path of a file, with links resolved, even if the file does not exist yet.
 pub(crate) fn one_name(path: &Path) -> PathBuf {
     /// The kernel follows at most 40 links in one path (path_resolution(7)).
-    const MOST_LINKS: usize = 40;
+    const MAX_LINKS: usize = 40;
     let mut path = path.to_path_buf();
-    for _ in 0..MOST_LINKS {
+    for _ in 0..MAX_LINKS {
         if let Ok(path) = path.canonicalize() {
             return path;
         }

@@ -104,7 +104,7 @@ fn redirects(p: &mut Diagnostics<'_>, s: &mut Section<'_>, known: &[u16]) -> Vec
     let mut redirects = Vec::new();
     for value in values {
         let Some(mut s) = table(p, "redirect", "redirect = [{ ... }]", value) else { continue };
-        let portal_group = s.find("portal_group").and_then(|value| tag(p, "portal_group", value, known));
+        let portal_group_tag = s.find("portal_group").and_then(|value| tag(p, "portal_group", value, known));
         let to = s.parsed(p, "to", advertised_address);
         let permanent = s.flag(p, "permanent", false);
         for (key, example) in [("portal_group", "1"), ("to", "\"192.0.2.9:3260\"")] {
@@ -112,9 +112,9 @@ fn redirects(p: &mut Diagnostics<'_>, s: &mut Section<'_>, known: &[u16]) -> Vec
                 s.missing(p, key, example);
             }
         }
-        if let (Some(portal_group), Some(to)) = (portal_group, to) {
-            once.first(p, portal_group, &s.at);
-            redirects.push(LoginRedirect { portal_group, to, permanent });
+        if let (Some(portal_group_tag), Some(to)) = (portal_group_tag, to) {
+            once.first(p, portal_group_tag, &s.at);
+            redirects.push(LoginRedirect { portal_group_tag, to, permanent });
         }
         s.done(p);
     }

@@ -20,11 +20,11 @@ pub(crate) fn network(text: &str) -> Result<IpNetwork, InvalidValue> {
         None => (text, None),
     };
     let Ok(address) = address.parse::<IpAddr>() else { return not(": the address is invalid") };
-    let most = if address.is_ipv4() { 32 } else { 128 };
+    let max = if address.is_ipv4() { 32 } else { 128 };
     let bits = match bits.map(str::parse::<u8>) {
-        None => most,
-        Some(Ok(bits)) if bits <= most => bits,
-        Some(_) => return not(&format!(": the prefix length must be 0 to {most}")),
+        None => max,
+        Some(Ok(bits)) if bits <= max => bits,
+        Some(_) => return not(&format!(": the prefix length must be 0 to {max}")),
     };
     let first = first_address(address, bits);
     if first != address {

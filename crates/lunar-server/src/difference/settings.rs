@@ -272,9 +272,9 @@ fn target(target: &Target, settings: &mut BTreeMap<ConfigPart, Vec<Setting>>) {
         router: _,
         depth: _,
     } = target;
-    let redirects = redirects.iter().map(|LoginRedirect { portal_group, to, permanent }| {
+    let redirects = redirects.iter().map(|LoginRedirect { portal_group_tag, to, permanent }| {
         let how = if *permanent { ", for good" } else { "" };
-        format!("portal group {portal_group} to {to}{how}")
+        format!("portal group {portal_group_tag} to {to}{how}")
     });
     let own = vec![
         setting("alias", option(alias)),
@@ -430,7 +430,7 @@ fn upstream(upstream: &UpstreamConfig) -> Vec<Setting> {
     };
     let shown = match source {
         UpstreamSource::Remote { urls } => list(urls),
-        UpstreamSource::Local(_) | UpstreamSource::Sg { .. } => upstream.place(),
+        UpstreamSource::Local(_) | UpstreamSource::Sg { .. } => upstream.location(),
     };
     vec![
         Setting { key: "source", shown, hidden, ..Setting::default() },

@@ -15,7 +15,7 @@ pub struct Missing {
     /// Its LUN in that target.
     pub lun: u16,
     /// Its source.
-    pub place: LuAddress,
+    pub address: LuAddress,
     /// `awaited`: the upstream was never reached. `not found`: the upstream has no such LUN. `not served`: the LUN
     /// cannot be served, for a reason in the log.
     pub why: LunHealth,
@@ -50,11 +50,11 @@ fn absent(router: &RouterConfig, (target, lun): (&str, u16), from: &From, found:
         (true, None) => LunHealth::NotFound,
         (true, Some(_)) => LunHealth::NotServed,
     };
-    let place = LuAddress {
+    let address = LuAddress {
         router: router.name.clone(),
         upstream: from.upstream.clone(),
         target: name.into(),
         lun: behind,
     };
-    Some(Missing { target: target.into(), lun, place, why })
+    Some(Missing { target: target.into(), lun, address, why })
 }

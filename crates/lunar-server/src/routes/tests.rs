@@ -248,8 +248,8 @@ fn missing_mapped_luns_are_listed_with_reason() {
     let config = config(TARGET, &format!("{map}[router.r1.upstream.m]\nmemory = \"1M\"\n"));
     let missing_luns = |found: &Found| {
         let all = missing(&config.routers[0], &expand(&config, found).unwrap(), found);
-        all.iter().for_each(|one| assert_eq!((one.target.as_str(), one.lun, one.place.lun), (name, 7, 3)));
-        all.iter().map(|one| (one.place.target.clone(), one.why)).collect::<Vec<_>>()
+        all.iter().for_each(|one| assert_eq!((one.target.as_str(), one.lun, one.address.lun), (name, 7, 3)));
+        all.iter().map(|one| (one.address.target.clone(), one.why)).collect::<Vec<_>>()
     };
     assert_eq!(missing_luns(&Found::default()), [(t.into(), LunHealth::Awaited)]);
     assert_eq!(missing_luns(&found(&[(t, &[0])])), [(t.into(), LunHealth::NotFound)]);
@@ -295,8 +295,8 @@ fn serial_number_keeps_the_spaces_around_it() {
     let lun = |padded: &str, serial: &str| {
         let found = FoundLun { padded_serial: padded.into(), serial: serial.into(), ..disk() };
         let config = config(LUN, &one_lun());
-        let place = LuAddress { router: "r1".into(), upstream: "a".into(), target: String::new(), lun: 3 };
-        let lun = as_found(&config.routers[0].upstreams["a"], &found, Source::Routed(place));
+        let address = LuAddress { router: "r1".into(), upstream: "a".into(), target: String::new(), lun: 3 };
+        let lun = as_found(&config.routers[0].upstreams["a"], &found, Source::Routed(address));
         (lun.serial.clone(), crate::identity::identity("t", 0, &lun))
     };
     let (serial, identity) = lun("    beaf11 ", "beaf11");
@@ -377,8 +377,8 @@ proptest! {
             for target in &whole.targets {
                 prop_assert!(iscsi_name(&target.name).is_ok());
                 for (number, lun) in &target.luns {
-                    let facts = lunar_block::BackendInfo { capacity: 1 << 40, read_only: false, unmap: true, null: false, write_through: false };
-                    let settings = crate::build::settings(&(target.name.clone(), *number), lun, facts, 8).unwrap();
+                    let info = lunar_block::BackendInfo { capacity: 1 << 40, read_only: false, unmap: true, null: false, write_through: false };
+                    let settings = crate::build::settings(&(target.name.clone(), *number), lun, info, 8).unwrap();
                     prop_assert!(lunar_scsi::Lu::new(settings, None).is_ok(), "the device server accepts the settings");
                 }
             }

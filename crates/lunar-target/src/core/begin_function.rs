@@ -45,10 +45,10 @@ impl<F: FrontEnd> State<F> {
         }
         let Some(nexus) = self.nexus() else { return Ok(()) };
         // With a closed fence, another core has ended the session, which answers nothing more.
-        let Some(under_way) = fence::enter(nexus.fence().clone()) else { return Ok(()) };
+        let Some(in_flight) = fence::enter(nexus.fence().clone()) else { return Ok(()) };
         self.functions_mut().begin();
         lunar_runtime::spawn(async move {
-            let _under_way = under_way;
+            let _in_flight = in_flight;
             nexus.run_function(request, reply).await;
         });
         Ok(())

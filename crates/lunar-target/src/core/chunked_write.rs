@@ -42,11 +42,11 @@ use std::sync::Arc;
 
 /// Whether a command receives its data in chunks. An ORDERED command holds the task set lock exclusively from start
 /// to end, so it must not wait for data meanwhile. A passthrough command needs all of its data at once.
-pub fn is_chunked(c: &ScsiCommand, unit: Option<&LogicalUnit>, answer: Option<&PlanResult>) -> bool {
+pub fn is_chunked(c: &ScsiCommand, unit: Option<&LogicalUnit>, plan: Option<&PlanResult>) -> bool {
     let len = c.data_out_len();
     let is_long = len > BUFFERS * CHUNK_LEN && len as usize <= Pool::MAX_BUFFER;
     let is_plain = c.attribute != TaskAttribute::Ordered && !c.reads && op::is_long_write(c.cdb());
-    let fits = match answer {
+    let fits = match plan {
         None => true,
         Some(Ok(Plan::Write { len: needed, .. })) => *needed == len,
         Some(_) => false,

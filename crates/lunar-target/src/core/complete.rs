@@ -158,8 +158,8 @@ impl CommandResult {
                 CommandResponse::data(c, cut, len)
             }
             Ok(ExecutionOutput::Medium(rest)) if sent.bytes > 0 => {
-                let (len, most) = (rest.len(), c.data_in_len().max(c.data_out_len()));
-                let residual = Residual::new(most, (sent.bytes + len) as u64);
+                let (len, max) = (rest.len(), c.data_in_len().max(c.data_out_len()));
+                let residual = Residual::new(max, (sent.bytes + len) as u64);
                 let data = DataIn::Buf(rest, len);
                 CommandResponse { residual, data, sent, ..CommandResponse::status(c, Status::Good, 0) }
             }
@@ -236,7 +236,7 @@ impl<F: FrontEnd> State<F> {
 
     /// Counts a command that did not end with GOOD, and the Data-In that was sent before.
     fn count_failure(&self, sent: DataInProgress) {
-        self.info().counters.failures.add(1);
+        self.info().counters.errors.add(1);
         self.info().counters.read_bytes.add(sent.bytes as u64);
     }
 

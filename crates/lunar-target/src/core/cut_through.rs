@@ -46,12 +46,12 @@ pub fn lengths(len: usize, stride: Option<usize>) -> impl Iterator<Item = usize>
     let short = stride.map_or(len, |stride| stride / 4);
     let mut left = len;
     let part = move |n: usize| {
-        let most = match (n, stride) {
+        let max = match (n, stride) {
             (0, _) | (_, None) => short,
             (1, Some(stride)) => stride - short,
             (_, Some(stride)) => stride,
         };
-        let part = most.min(left);
+        let part = max.min(left);
         left -= part;
         (part > 0).then_some(part)
     };

@@ -27,11 +27,11 @@ impl<F: FrontEnd> State<F> {
     pub(super) fn begin_data_out(
         &mut self,
         c: &ScsiCommand,
-        answer: &mut Option<PlanResult>,
+        plan: &mut Option<PlanResult>,
         data: ReceivedData<'_>,
         is_chunked: bool,
     ) -> DataOutTransfer {
-        let needed = match answer {
+        let needed = match plan {
             Some(Ok(plan)) => plan.data_out_len(),
             Some(Err(_)) => 0,
             None => u32::MAX,
@@ -47,7 +47,7 @@ impl<F: FrontEnd> State<F> {
         let buf = self.buffer_for(data, first as usize).unwrap_or_else(|failure| {
             // Unsolicited data still arrive, and are dropped, before the response is sent.
             sequencer.stop();
-            *answer = Some(Err(failure));
+            *plan = Some(Err(failure));
             None
         });
         let first = FirstData { wanted, buf, is_chunked };
@@ -171,9 +171,9 @@ impl<F: FrontEnd> State<F> {
     /// The buffer of the task, and the offset in it, where these data belong; None if no task waits for them.
     pub fn placement_buffer(&mut self, origin: DataOutId, segment: DataOutSegment) -> Option<(Buf, usize)> {
         let TransferParts { tasks, pool, .. } = self.transfer_parts();
-        let (command, receiving) = tasks.get_mut(origin.tag)?.command_and_transfer()?;
+        let (command, receiving) = tasks.get_mut(origin.task_tag)?.command_and_transfer()?;
         let is_of_lun = origin.lun == command.lun;
-        receiving.placement(origin.transfer, is_of_lun, segment, pool)
+        receiving.placement(origin.transfer_tag, is_of_lun, segment, pool)
     }
 
     /// Processes data that have arrived. `intact`: they were not damaged on the way.
@@ -185,19 +185,19 @@ impl<F: FrontEnd> State<F> {
         intact: bool,
     ) -> DataOutResult {
         let TransferParts { tasks, requests, pool, .. } = self.transfer_parts();
-        let Some((command, r)) = tasks.get_mut(origin.tag).and_then(Task::command_and_transfer) else {
+        let Some((command, r)) = tasks.get_mut(origin.task_tag).and_then(Task::command_and_transfer) else {
             // Data that were requested before their task was aborted may still arrive. Ignore them.
-            let may_come = origin.transfer.is_some_and(|transfer| requests.may_have_begun(transfer));
+            let may_come = origin.transfer_tag.is_some_and(|transfer| requests.may_have_begun(transfer));
             return if may_come { DataOutResult::Ignored } else { DataOutResult::Invalid };
         };
         match data {
             ReceivedData::Placed(buf) => {
-                if !r.take_placed(origin.transfer, segment, buf) {
+                if !r.take_placed(origin.transfer_tag, segment, buf) {
                     return DataOutResult::Ignored;
                 }
             }
             data => {
-                if !r.take(origin.transfer, origin.lun == command.lun, segment, &data, pool) {
+                if !r.take(origin.transfer_tag, origin.lun == command.lun, segment, &data, pool) {
                     return DataOutResult::Invalid;
                 }
             }

@@ -93,7 +93,7 @@ impl DataOutTransfer {
     pub fn next_request(&mut self, requests: &mut DataOutRequests) -> Option<DataRequest> {
         let DataOutRequest { index, number, offset, len } = self.sequencer.next_request()?;
         self.last_request = requests.next_number();
-        Some(DataRequest { tag: self.tags.tag(index), number, offset, len })
+        Some(DataRequest { transfer_tag: self.tags.tag(index), number, offset, len })
     }
 
     /// Whether a transfer tag belongs to this task.

@@ -74,7 +74,7 @@ impl<F: FrontEnd> State<F> {
         let Some(nexus) = self.nexus() else { return false };
         let Route { lun: LunLookup::LogicalUnit(handle), pool, .. } = self.route(c.lun) else { return false };
         let Some(work) = DirectIo::of(pool, handle, c, plan, data) else { return false };
-        let Some(under_way) = fence::enter(nexus.fence().clone()) else { return false };
+        let Some(in_flight) = fence::enter(nexus.fence().clone()) else { return false };
         let (unit, inside, queue) = (handle.unit().clone(), handle.task_set().into_guard(), handle.queue());
         let lu = TaskLu::new(unit.clone(), handle.nexus().id(), handle.nexus().epoch());
         let serial = self.tasks_mut().next_serial();
@@ -85,7 +85,7 @@ impl<F: FrontEnd> State<F> {
             serial,
             unit,
             inside,
-            _under_way: under_way,
+            _in_flight: in_flight,
             written: work.written(),
         };
         match queue {

@@ -137,7 +137,7 @@ impl<F: FrontEnd> ItNexus<F> {
             return;
         }
         let Some(task) = state.remove(tag) else { return };
-        state.answer(&task, end);
+        state.respond(&task, end);
         drop(state);
         self.notify();
         F::flush_soon(self);
@@ -145,7 +145,7 @@ impl<F: FrontEnd> ItNexus<F> {
 }
 
 impl<F: FrontEnd> State<F> {
-    fn answer(&mut self, task: &Task, TaskEnd { ended, moved, written }: TaskEnd) {
+    fn respond(&mut self, task: &Task, TaskEnd { ended, moved, written }: TaskEnd) {
         let (c, sent, waited) = (task.command(), task.sent(), task.waited());
         let Some(how) = task.aborted() else {
             let descriptor = match self.luns_mut().find(c.lun) {

@@ -46,7 +46,7 @@ pub struct DirectIoCommand {
     /// Its guard of the task set lock.
     pub inside: SharedGuard,
     /// The session does not end before it.
-    pub _under_way: InFlightGuard<Arc<SessionFence>>,
+    pub _in_flight: InFlightGuard<Arc<SessionFence>>,
     /// Bytes of Data-Out.
     pub written: u32,
 }

@@ -58,7 +58,7 @@ impl LunHandle {
         LunHandle {
             _listing: nexuses.list(&nexus),
             nexus,
-            null: backend.facts().null,
+            null: backend.info().null,
             is_remote: backend.preferred_read_size().is_some(),
             backend,
             // The first command looks up the backend, because the epoch differs.
@@ -146,11 +146,11 @@ impl LunHandle {
     /// backend advances the epoch.
     #[inline]
     pub fn begin(&mut self, cdb: &[u8]) -> PlanResult {
-        let answer = self.nexus.begin(cdb);
+        let plan = self.nexus.begin(cdb);
         if self.nexus.epoch() != self.epoch {
             self.refresh();
         }
-        answer
+        plan
     }
 
     /// The queue of the medium, if that executes many commands at once on this core.
@@ -166,7 +166,7 @@ impl LunHandle {
     pub fn refresh(&mut self) {
         self.backend = self.unit.backend();
         self.queue = None;
-        self.null = self.backend.facts().null;
+        self.null = self.backend.info().null;
         self.is_remote = self.backend.preferred_read_size().is_some();
         self.epoch = self.nexus.epoch();
     }

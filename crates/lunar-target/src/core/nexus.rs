@@ -112,7 +112,7 @@ fn port_of(shared: &ServerState, info: &SessionInfo, login_context: &LoginContex
         initiator: info.initiator_port(),
         user: info.user.clone().unwrap_or_default(),
         target: info.target.clone().unwrap_or_default(),
-        tag: info.portal_group,
+        portal_group_tag: info.portal_group_tag,
         ports: groups.flat_map(|tag| shared.target_ports(*tag)).collect(),
     })
 }
@@ -177,11 +177,11 @@ impl<F: FrontEnd> ItNexus<F> {
     /// Begins to parse received bytes. None: another core has ended the session.
     #[inline]
     pub fn begin_receive(&self) -> Option<InFlightGuard<&SessionFence>> {
-        let under_way = fence::enter(&*self.fence);
-        if under_way.is_none() {
+        let in_flight = fence::enter(&*self.fence);
+        if in_flight.is_none() {
             self.state().end_with(EndReason::Reinstated);
         }
-        under_way
+        in_flight
     }
 
     /// Waits while the send queue is too long to receive more.

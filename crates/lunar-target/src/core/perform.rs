@@ -43,10 +43,10 @@ impl<F: FrontEnd> TaskExecution<F> {
     /// Executes the command.
     async fn perform(&mut self, mut data: Option<Buf>) -> TaskEnd {
         let nexus = self.nexus().clone();
-        let answer = self.take_answer();
+        let plan = self.take_plan();
         let Some(unit) = self.lu().map(|lu| lu.unit().clone()) else {
-            let answer = answer.unwrap_or(Err(Sense::LUN_NOT_SUPPORTED.into()));
-            return TaskEnd::of(exec::run_without_lu(answer, &self.context()));
+            let plan = plan.unwrap_or(Err(Sense::LUN_NOT_SUPPORTED.into()));
+            return TaskEnd::of(exec::run_without_lu(plan, &self.context()));
         };
         let Some(TaskOrdering { task_set, mode, exact, flushes_first }) =
             nexus.ordering(self.command(), &unit)
@@ -56,16 +56,16 @@ impl<F: FrontEnd> TaskExecution<F> {
         self.set_lock(task_set.clone(), mode);
         let tracker = WaitTracker::default();
         tracker.track(nexus.wait_for_order(self.command(), self.serial())).await;
-        let buffers = match tracker.track(self.read_buffers(&unit, answer.as_ref())).await {
+        let buffers = match tracker.track(self.read_buffers(&unit, plan.as_ref())).await {
             Ok(buffers) => buffers,
             Err(status) => return TaskEnd::of(Err(status.into())),
         };
         let inside = self.acquire(&task_set, mode, &tracker).await;
-        let Some((inside, under_way)) = inside else { return TaskEnd::of(unreported(answer)) };
+        let Some((inside, in_flight)) = inside else { return TaskEnd::of(unreported(plan)) };
         if let Err(failure) = self.check_medium() {
             return TaskEnd::of(Err(failure));
         }
-        let plan = match self.current_plan(answer, &unit) {
+        let plan = match self.current_plan(plan, &unit) {
             Ok(plan) => plan,
             Err(f) => return TaskEnd::of(Err(f)),
         };
@@ -79,7 +79,7 @@ impl<F: FrontEnd> TaskExecution<F> {
             return TaskEnd { moved: needed.into(), ..TaskEnd::of(Err(sense.into())) };
         }
         if let (true, &Plan::Write { offset, len, stable }) = (self.is_chunked(), &plan) {
-            let (write, guards) = (chunked_write::WriteRange { offset, len, stable }, (inside, under_way));
+            let (write, guards) = (chunked_write::WriteRange { offset, len, stable }, (inside, in_flight));
             let ended = Box::pin(self.write_in_chunks(&unit, write, guards)).await;
             return TaskEnd { ended, moved: needed.into(), written: Some(len) };
         }
@@ -139,17 +139,17 @@ impl<F: FrontEnd> TaskExecution<F> {
     async fn read_buffers(
         &self,
         unit: &LogicalUnit,
-        answer: Option<&PlanResult>,
+        plan: Option<&PlanResult>,
     ) -> Result<ReadBuffers, Status> {
         let offered = self.command().data_in_len() as usize;
-        let len = match answer {
+        let len = match plan {
             _ if unit.passthrough().is_some() => offered,
             Some(Ok(Plan::Read { len, .. })) => *len as usize,
             _ if op::is_read(self.command().cdb()) => offered,
             _ => 0,
         };
         let wanted = len > 0 && len <= Pool::MAX_BUFFER;
-        if !wanted || (unit.passthrough().is_none() && unit.backend().facts().null) {
+        if !wanted || (unit.passthrough().is_none() && unit.backend().info().null) {
             return Ok(ReadBuffers::default());
         }
         // Data that the initiator does not accept are not sent early either.
@@ -213,8 +213,8 @@ fn hide_excess(data: &mut Option<Buf>, needed: usize) {
 }
 
 /// The result of an aborted command. Removing the task restores the unit attention that it did not report.
-fn unreported(answer: Option<PlanResult>) -> ExecutionResult {
-    answer.and_then(Result::err).map_or_else(lun_gone, Err)
+fn unreported(plan: Option<PlanResult>) -> ExecutionResult {
+    plan.and_then(Result::err).map_or_else(lun_gone, Err)
 }
 
 fn lun_gone() -> ExecutionResult {

@@ -107,9 +107,9 @@ impl<F: FrontEnd> ItNexus<F> {
             SessionPhase::Running | SessionPhase::LoggingOut => state.front().stale_reason(c.connection),
         };
         // This is the last check: from now on the end of the session waits for this task.
-        let under_way = fence::enter(self.fence().clone());
-        let why = match (late, under_way) {
-            (None, Some(under_way)) => return Some(under_way),
+        let in_flight = fence::enter(self.fence().clone());
+        let why = match (late, in_flight) {
+            (None, Some(in_flight)) => return Some(in_flight),
             (Some(why), _) => why,
             (None, None) => EndReason::Reinstated,
         };

@@ -57,7 +57,7 @@ impl<F: FrontEnd> State<F> {
                     _ => self.wait_for_medium(c, Plan::Write { offset, len, stable }, data),
                 }
             }
-            answer => self.defer(c, answer, data),
+            plan => self.defer(c, plan, data),
         }
     }
 
@@ -101,20 +101,20 @@ impl<F: FrontEnd> State<F> {
     }
 
     /// Makes a task of a command that holds the lock and did not complete at once.
-    fn defer(&mut self, c: ScsiCommand, answer: PlanResult, data: ReceivedData<'_>) {
+    fn defer(&mut self, c: ScsiCommand, plan: PlanResult, data: ReceivedData<'_>) {
         let LunLookup::LogicalUnit(handle) = self.luns_mut().find(c.lun) else { return };
         // The task takes the lock again when it executes: a command that waits for data must not block others.
         handle.unit().task_set.unlock_shared(handle.nexus().per_core());
         let lu = TaskLu::new(handle.unit().clone(), handle.nexus().id(), handle.nexus().epoch());
         let needs_no_more = !c.has_unsolicited && data.bytes().is_empty();
-        match answer {
+        match plan {
             Ok(Plan::Done) if needs_no_more => self.finish_now(&c, Ok(ExecutionOutput::Good), false),
             Ok(Plan::Data(d)) if needs_no_more => self.finish_now(&c, Ok(ExecutionOutput::Data(d)), false),
             Err(f) if needs_no_more && c.data_out_len() == 0 => {
                 let descriptor = handle.nexus_mut().uses_descriptor_sense();
                 self.finish_now(&c, Err(f), descriptor);
             }
-            answer => self.start_task(c, Some(lu), Some(answer), data),
+            plan => self.start_task(c, Some(lu), Some(plan), data),
         }
     }
 
@@ -129,26 +129,26 @@ impl<F: FrontEnd> State<F> {
         decide: fn(&[u8]) -> PlanResult,
         data: ReceivedData<'_>,
     ) {
-        let answer = decide(c.cdb());
-        self.start_task(c, None, Some(answer), data);
+        let plan = decide(c.cdb());
+        self.start_task(c, None, Some(plan), data);
     }
 
-    /// Makes a task of a command. It executes when its data have arrived. `lu` has the epoch of `answer`.
+    /// Makes a task of a command. It executes when its data have arrived. `lu` has the epoch of `plan`.
     fn start_task(
         &mut self,
         c: ScsiCommand,
         lu: Option<TaskLu>,
-        answer: Option<PlanResult>,
+        plan: Option<PlanResult>,
         data: ReceivedData<'_>,
     ) {
-        let mut answer = answer;
-        let is_chunked = chunked_write::is_chunked(&c, lu.as_ref().map(|lu| &**lu.unit()), answer.as_ref());
-        let receiving = self.begin_data_out(&c, &mut answer, data, is_chunked);
+        let mut plan = plan;
+        let is_chunked = chunked_write::is_chunked(&c, lu.as_ref().map(|lu| &**lu.unit()), plan.as_ref());
+        let receiving = self.begin_data_out(&c, &mut plan, data, is_chunked);
         let tag = c.tag;
         let serial = self.tasks_mut().next_serial();
         self.count_ordered(&c, lu.as_ref(), 1);
         let started_at = self.info().instance_session.get().map(|_| Instant::now());
-        let task = Task::receiving(serial, c, lu, receiving, answer, started_at);
+        let task = Task::receiving(serial, c, lu, receiving, plan, started_at);
         self.tasks_mut().insert(task);
         self.progress(tag);
     }

@@ -89,7 +89,7 @@ pub struct Task {
     /// Data-Out that has not arrived. None: all data have arrived, and the task executes.
     transfer: Option<DataOutTransfer>,
     /// The plan. None: not planned yet, or the task executes.
-    answer: Option<PlanResult>,
+    plan: Option<PlanResult>,
     /// The progress of its Data-In.
     sent: DataInProgress,
     /// The time at which it arrived, if latency is recorded.
@@ -107,7 +107,7 @@ pub struct LaunchedTask {
     /// Its logical unit, if it has one.
     pub lu: Option<TaskLu>,
     /// The plan, unless there is none yet.
-    pub answer: Option<PlanResult>,
+    pub plan: Option<PlanResult>,
     /// Its data arrive chunk by chunk while it runs.
     pub is_chunked: bool,
 }
@@ -122,7 +122,7 @@ impl Task {
             copy_nexuses: Vec::new(),
             aborted: None,
             transfer: None,
-            answer: None,
+            plan: None,
             sent: DataInProgress::default(),
             started_at: None,
             waited: Some(Duration::ZERO),
@@ -135,11 +135,11 @@ impl Task {
         command: ScsiCommand,
         lu: Option<TaskLu>,
         transfer: DataOutTransfer,
-        answer: Option<PlanResult>,
+        plan: Option<PlanResult>,
         started_at: Option<Instant>,
     ) -> Task {
         let task = Task::executing(serial, command, lu);
-        Task { transfer: Some(transfer), answer, started_at, waited: None, ..task }
+        Task { transfer: Some(transfer), plan, started_at, waited: None, ..task }
     }
 
     /// Identifies the task within its I_T nexus.
@@ -189,7 +189,7 @@ impl Task {
 
     /// The failure of a plan that the initiator does not get.
     pub fn unreported(&self) -> Option<&CommandError> {
-        self.answer.as_ref()?.as_ref().err()
+        self.plan.as_ref()?.as_ref().err()
     }
 
     /// Data-Out that has not arrived.
@@ -224,7 +224,7 @@ impl Task {
             serial: self.serial,
             command: self.command.clone(),
             lu: self.lu.clone(),
-            answer: self.answer.take(),
+            plan: self.plan.take(),
             is_chunked: self.transfer.is_some(),
         }
     }

@@ -18,7 +18,7 @@ pub(super) struct TaskExecution<F: FrontEnd> {
     serial: u64,
     command: ScsiCommand,
     lu: Option<TaskLu>,
-    answer: Option<PlanResult>,
+    plan: Option<PlanResult>,
     /// The task set lock of its logical unit, and the mode in which the task takes it.
     lock: Option<(TaskSetHandle, LockMode)>,
     /// Its data arrive chunk by chunk while it runs.
@@ -31,8 +31,8 @@ pub(super) type ExecutionGuards = (TaskSetGuard, InFlightGuard<Arc<SessionFence>
 impl<F: FrontEnd> TaskExecution<F> {
     /// The execution of a task of this nexus.
     pub fn new(nexus: Rc<ItNexus<F>>, task: LaunchedTask) -> TaskExecution<F> {
-        let LaunchedTask { serial, command, lu, answer, is_chunked } = task;
-        TaskExecution { nexus, serial, command, lu, answer, lock: None, is_chunked }
+        let LaunchedTask { serial, command, lu, plan, is_chunked } = task;
+        TaskExecution { nexus, serial, command, lu, plan, lock: None, is_chunked }
     }
 
     /// Its I_T nexus.
@@ -62,9 +62,9 @@ impl<F: FrontEnd> TaskExecution<F> {
         let inside = nexus.until_aborted(&self.command, self.serial, task_set.lock(mode));
         let inside = tracker.track(inside).await?;
         let is_aborted = nexus.state().is_aborted(self.command.tag, self.serial);
-        let under_way = (!is_aborted).then(|| nexus.begin_task(&self.command, self.serial, tracker));
-        let under_way = under_way.flatten()?;
-        Some((inside, under_way))
+        let in_flight = (!is_aborted).then(|| nexus.begin_task(&self.command, self.serial, tracker));
+        let in_flight = in_flight.flatten()?;
+        Some((inside, in_flight))
     }
 
     /// Notes how long the command has waited for its execution, which begins now.
@@ -86,8 +86,8 @@ impl<F: FrontEnd> TaskExecution<F> {
     }
 
     /// The plan that was made before the data arrived.
-    pub fn take_answer(&mut self) -> Option<PlanResult> {
-        self.answer.take()
+    pub fn take_plan(&mut self) -> Option<PlanResult> {
+        self.plan.take()
     }
 
     /// Whether its data arrive chunk by chunk while it runs.

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug)]
 pub struct DataRequest {
     /// The transfer tag, which identifies the request within the nexus. It never has all bits set.
-    pub tag: u32,
+    pub transfer_tag: u32,
     /// Position among all requests of the command, from 0 on.
     pub number: u32,
     /// Bytes from the start of the command's data.
@@ -17,11 +17,11 @@ pub struct DataRequest {
 #[derive(Clone, Copy, Debug)]
 pub struct DataOutId {
     /// The tag of the command.
-    pub tag: u32,
+    pub task_tag: u32,
     /// The LUN field that arrived with the data.
     pub lun: u64,
     /// The transfer tag of the request. None: unsolicited data.
-    pub transfer: Option<u32>,
+    pub transfer_tag: Option<u32>,
 }
 
 /// The result of receiving data.

@@ -121,7 +121,7 @@ async fn read(
     if len == 0 {
         return Ok(ExecutionOutput::Good);
     }
-    if unit.backend().facts().null {
+    if unit.backend().info().null {
         unit.lu.count(LogCounter::ReadBytes, len as u64);
         return Ok(ExecutionOutput::Zeros(len));
     }
@@ -160,8 +160,8 @@ pub async fn reset(unit: &Arc<LogicalUnit>) {
 
 /// Saves a change to stable storage before it takes effect. Returns the plan for the rest of the command. If saving
 /// fails, nothing changes.
-pub async fn persist(unit: &Arc<LogicalUnit>, answer: PlanResult) -> PlanResult {
-    let draft = match answer? {
+pub async fn persist(unit: &Arc<LogicalUnit>, plan: PlanResult) -> PlanResult {
+    let draft = match plan? {
         Plan::Op(op) => match *op {
             Op::Persist(draft) => draft,
             op => return Ok(Plan::Op(Box::new(op))),

@@ -103,7 +103,7 @@ pub async fn lba_status(
     allocation_len: u32,
     block_size: u32,
 ) -> ExecutionResult {
-    let end = unit.backend().facts().capacity / block_size as u64 * block_size as u64;
+    let end = unit.backend().info().capacity / block_size as u64 * block_size as u64;
     let room = (allocation_len as usize / 16).clamp(1, MAX_EXTENTS);
     let found = unit.backend().extents(offset, end.saturating_sub(offset), room).await;
     let found = found.map_err(|e| io_failure(unit, &e, offset, &READ))?;

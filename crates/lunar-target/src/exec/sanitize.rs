@@ -52,7 +52,7 @@ async fn save_state(unit: &Arc<LogicalUnit>) {
 }
 
 async fn overwrite(unit: &Arc<LogicalUnit>, pool: &Pool, job: &SanitizeJob) -> Result<(), CommandError> {
-    let capacity = unit.backend().facts().capacity;
+    let capacity = unit.backend().info().capacity;
     let passes = if job.pattern.is_some() { job.passes.max(1) as u64 } else { 1 };
     for pass in 0..passes {
         let mut at = 0;

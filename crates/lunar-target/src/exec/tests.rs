@@ -97,8 +97,8 @@ pub fn port() -> Arc<NexusPorts> {
         initiator: initiator([0x80, 0, 0, 1, 0, 0]),
         user: String::new(),
         target: "iqn.2026-11.org.example:disk".into(),
-        tag: 1,
-        ports: [TargetPort { protocol: TransportProtocol::Iscsi, group: 1 }].into(),
+        portal_group_tag: 1,
+        ports: [TargetPort { protocol: TransportProtocol::Iscsi, portal_group_tag: 1 }].into(),
     })
 }
 

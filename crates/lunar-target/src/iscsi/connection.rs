@@ -139,8 +139,11 @@ impl IscsiConnection {
     ///
     /// # Errors
     /// The reason why the connection cannot go on.
-    pub fn take_arrived(&self, taker: &mut impl ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
-        self.transport.receive_arrived(taker)
+    pub fn take_arrived(
+        &self,
+        handler: &mut impl ConnectionPduHandler,
+    ) -> Result<ReceiveStatus, ReceiveError> {
+        self.transport.receive_arrived(handler)
     }
 
     /// Connection ID.

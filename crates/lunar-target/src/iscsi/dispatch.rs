@@ -118,7 +118,7 @@ fn is_request(op: u8) -> bool {
 /// The transfer to which a Data-Out belongs.
 fn origin(header: &Bhs) -> DataOutId {
     let transfer = Some(header.ttt()).filter(|ttt| *ttt != NONE);
-    DataOutId { tag: header.itt(), lun: header.lun(), transfer }
+    DataOutId { task_tag: header.itt(), lun: header.lun(), transfer_tag: transfer }
 }
 
 /// The segment of the command's data that a Data-Out contains.

@@ -31,7 +31,7 @@ impl FrontEnd for IscsiSession {
 
     /// The transfer tag is the Target Transfer Tag, and the number the R2TSN (RFC 7143 section 11.8).
     fn request_data(&mut self, c: &ScsiCommand, request: DataRequest) {
-        let DataRequest { tag, number, offset, len } = request;
+        let DataRequest { transfer_tag: tag, number, offset, len } = request;
         self.notice(c.connection, pdu::r2t(c.lun, c.tag, tag, number, offset, len));
     }
 
@@ -51,8 +51,8 @@ impl FrontEnd for IscsiSession {
             let sent = self.data_in_pdus(c, data, sent, FinalPdu::Data);
             return self.scsi_response(c, status, &sense, residual, sent.parts);
         }
-        let most = self.connection(c.connection).map_or(0, |connection| connection.longest_data_in());
-        if sent.bytes == 0 && len <= most && len <= self.parameters().max_burst_length as usize {
+        let max = self.connection(c.connection).map_or(0, |connection| connection.longest_data_in());
+        if sent.bytes == 0 && len <= max && len <= self.parameters().max_burst_length as usize {
             let mut header = data_in_header(c, sent);
             set_residual(&mut header, flag::FINAL | flag::STATUS, residual);
             return self.reply(c.connection, header, data.whole());

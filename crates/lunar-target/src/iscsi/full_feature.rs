@@ -206,7 +206,7 @@ impl IscsiConnection {
         nexus: &ItNexus<IscsiSession>,
         what: impl FnOnce(&IscsiTransport, &mut PduDispatcher<'_>) -> Result<ReceiveStatus, ReceiveError>,
     ) -> Result<ReceiveStatus, ReceiveError> {
-        let Some(_under_way) = nexus.begin_receive() else {
+        let Some(_in_flight) = nexus.begin_receive() else {
             return Ok(ReceiveStatus::End);
         };
         what(self.transport(), &mut PduDispatcher::new(&mut nexus.state(), self))

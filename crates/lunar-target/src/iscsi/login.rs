@@ -167,7 +167,7 @@ fn info(
     machine: &Login,
     addresses: Addresses,
     transport: SessionTransport,
-    portal_group: u16,
+    portal_group_tag: u16,
     parameters: Parameters,
 ) -> Arc<SessionInfo> {
     let protocol = SessionProtocol::Iscsi(IscsiSessionInfo {
@@ -177,7 +177,7 @@ fn info(
         discovery: machine.session_type() == SessionType::Discovery,
         parameters,
     });
-    let target = (machine.target_name().map(str::to_owned), portal_group);
+    let target = (machine.target_name().map(str::to_owned), portal_group_tag);
     let initiator = machine.initiator_name().to_owned();
     Arc::new(SessionInfo {
         user: machine.chap_user().map(str::to_owned),

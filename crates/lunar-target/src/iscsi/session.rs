@@ -225,12 +225,12 @@ impl IscsiSession {
         last: FinalPdu,
     ) -> DataInProgress {
         let Some(connection) = self.connection(c.connection) else { return sent };
-        let (most, burst) = (connection.longest_data_in(), self.parameters.max_burst_length as usize);
+        let (max, burst) = (connection.longest_data_in(), self.parameters.max_burst_length as usize);
         let (len, data) = (data.len(), data.shared());
         let mut at = 0;
         while at < len {
             let to_burst = burst - sent.bytes % burst;
-            let n = most.min(len - at).min(to_burst);
+            let n = max.min(len - at).min(to_burst);
             let is_last = at + n == len;
             let mut header = data_in_header(c, sent);
             let is_final = n == to_burst || (is_last && last != FinalPdu::Open);

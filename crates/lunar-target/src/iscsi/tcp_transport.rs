@@ -62,22 +62,22 @@ impl TcpTransport {
 
     /// Receives, and passes every complete PDU to the handler.
     #[inline]
-    pub fn receive(&self, taker: &mut impl PduHandler) -> Result<ReceiveStatus, ReceiveError> {
-        self.receiver.borrow_mut().receive(&self.stream, taker)
+    pub fn receive(&self, handler: &mut impl PduHandler) -> Result<ReceiveStatus, ReceiveError> {
+        self.receiver.borrow_mut().receive(&self.stream, handler)
     }
 
     /// Processes data that were received before and not handled yet.
-    pub fn resume(&self, taker: &mut impl PduHandler) -> Result<ReceiveStatus, ReceiveError> {
-        self.receiver.borrow_mut().resume(taker)
+    pub fn resume(&self, handler: &mut impl PduHandler) -> Result<ReceiveStatus, ReceiveError> {
+        self.receiver.borrow_mut().resume(handler)
     }
 
     /// Processes everything received, including the result of one further receive.
-    pub fn receive_arrived(&self, taker: &mut impl PduHandler) -> Result<ReceiveStatus, ReceiveError> {
-        let most = self.stream.received() + self.stream.unread();
-        let mut received = self.resume(taker)?;
-        while received == ReceiveStatus::More && self.stream.received() < most {
+    pub fn receive_arrived(&self, handler: &mut impl PduHandler) -> Result<ReceiveStatus, ReceiveError> {
+        let max = self.stream.received() + self.stream.unread();
+        let mut received = self.resume(handler)?;
+        while received == ReceiveStatus::More && self.stream.received() < max {
             let before = self.stream.received();
-            received = self.receive(taker)?;
+            received = self.receive(handler)?;
             if self.stream.received() == before {
                 break;
             }

@@ -38,12 +38,12 @@ pub trait Datamover: InFlightData {
     /// Whether the initiator has a receive buffer for an unsolicited message.
     fn can_send_event(&self) -> bool;
 
-    /// Sends queued PDUs. It may take the buffers of tasks from `taker`. False: wait for [`Datamover::writable`]
+    /// Sends queued PDUs. It may take the buffers of tasks from `handler`. False: wait for [`Datamover::writable`]
     /// first.
     ///
     /// # Errors
     /// The connection has failed.
-    fn flush(&self, taker: &mut dyn ConnectionPduHandler) -> io::Result<bool>;
+    fn flush(&self, handler: &mut dyn ConnectionPduHandler) -> io::Result<bool>;
 
     /// Waits until more can be sent.
     fn writable(&self) -> LocalBoxFuture<'_, io::Result<()>>;
@@ -55,13 +55,13 @@ pub trait Datamover: InFlightData {
     ///
     /// # Errors
     /// The connection has failed, or the received data are invalid.
-    fn receive(&self, taker: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError>;
+    fn receive(&self, handler: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError>;
 
     /// Processes everything received, unless receiving was stopped.
     ///
     /// # Errors
     /// The same as for [`Datamover::receive`].
-    fn receive_arrived(&self, taker: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError>;
+    fn receive_arrived(&self, handler: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError>;
 
     /// Waits until there is something to receive, even if receiving was stopped.
     ///
@@ -73,8 +73,10 @@ pub trait Datamover: InFlightData {
     ///
     /// # Errors
     /// The same as for [`Datamover::receive`].
-    fn receive_after_stop(&self, taker: &mut dyn ConnectionPduHandler)
-    -> Result<ReceiveStatus, ReceiveError>;
+    fn receive_after_stop(
+        &self,
+        handler: &mut dyn ConnectionPduHandler,
+    ) -> Result<ReceiveStatus, ReceiveError>;
 
     /// Whether responses are deferred.
     fn has_deferred(&self) -> bool;
@@ -146,10 +148,10 @@ impl IscsiTransport {
         }
     }
 
-    /// Up to `most` bytes that the kernel has received and that were not read.
-    pub fn peek(&self, most: usize) -> Vec<u8> {
+    /// Up to `max` bytes that the kernel has received and that were not read.
+    pub fn peek(&self, max: usize) -> Vec<u8> {
         match self {
-            IscsiTransport::Tcp(tcp) => tcp.stream.peek(most),
+            IscsiTransport::Tcp(tcp) => tcp.stream.peek(max),
             IscsiTransport::Datamover(_) => Vec::new(),
         }
     }
@@ -238,29 +240,29 @@ impl IscsiTransport {
 
     /// Receives, and passes every complete PDU to the handler.
     #[inline]
-    pub fn receive(&self, taker: &mut impl ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
+    pub fn receive(&self, handler: &mut impl ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
         match self {
-            IscsiTransport::Tcp(tcp) => tcp.receive(taker),
-            IscsiTransport::Datamover(mover) => mover.receive(taker),
+            IscsiTransport::Tcp(tcp) => tcp.receive(handler),
+            IscsiTransport::Datamover(mover) => mover.receive(handler),
         }
     }
 
     /// Processes data that were received before and not handled yet.
-    pub fn resume(&self, taker: &mut impl ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
+    pub fn resume(&self, handler: &mut impl ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
         match self {
-            IscsiTransport::Tcp(tcp) => tcp.resume(taker),
-            IscsiTransport::Datamover(mover) => mover.receive(taker),
+            IscsiTransport::Tcp(tcp) => tcp.resume(handler),
+            IscsiTransport::Datamover(mover) => mover.receive(handler),
         }
     }
 
     /// Processes everything received, including the result of one further receive.
     pub fn receive_arrived(
         &self,
-        taker: &mut impl ConnectionPduHandler,
+        handler: &mut impl ConnectionPduHandler,
     ) -> Result<ReceiveStatus, ReceiveError> {
         match self {
-            IscsiTransport::Tcp(tcp) => tcp.receive_arrived(taker),
-            IscsiTransport::Datamover(mover) => mover.receive_arrived(taker),
+            IscsiTransport::Tcp(tcp) => tcp.receive_arrived(handler),
+            IscsiTransport::Datamover(mover) => mover.receive_arrived(handler),
         }
     }
 

@@ -119,7 +119,7 @@ impl IserDatamover {
     }
 
     /// Begins the RDMA Reads of queued R2Ts, except those whose task has ended.
-    fn read(&self, inner: &mut DatamoverState, taker: &mut dyn ConnectionPduHandler) {
+    fn read(&self, inner: &mut DatamoverState, handler: &mut dyn ConnectionPduHandler) {
         while let Some(r2t) = inner.pending_r2ts.pop_front() {
             let (offset, len) = (r2t.buffer_offset(), r2t.desired_len());
             let burst = request::DataOutTags { lun: r2t.lun(), itt: r2t.itt(), ttt: r2t.ttt() };
@@ -128,12 +128,12 @@ impl IserDatamover {
             let Some(from) = inner.tags.get(&r2t.itt()).and_then(|tags| self.source(tags, offset)) else {
                 continue;
             };
-            if !taker.is_awaiting(r2t.itt(), r2t.ttt()) {
+            if !handler.is_awaiting(r2t.itt(), r2t.ttt()) {
                 continue;
             }
-            let place = taker.place(&header);
+            let place = handler.place(&header);
             let lands = place.is_some();
-            let (buf, at) = place.unwrap_or_else(|| (taker.buffer(len as usize), 0));
+            let (buf, at) = place.unwrap_or_else(|| (handler.buffer(len as usize), 0));
             inner.reads += 1;
             inner.pending_reads.insert(inner.reads, RdmaRead { header, lands });
             self.endpoint.read(inner.reads, from, buf, at, len as usize);
@@ -154,14 +154,14 @@ impl IserDatamover {
         }
     }
 
-    fn message(&self, taker: &mut dyn ConnectionPduHandler, message: &[u8]) -> io::Result<bool> {
+    fn message(&self, handler: &mut dyn ConnectionPduHandler, message: &[u8]) -> io::Result<bool> {
         let pdu = iser::IserPdu::decode(message).map_err(|e| broken(e.to_string()))?;
         let has_event_room = self.inner.borrow_mut().acknowledged(pdu.bhs.exp_stat_sn());
         if has_event_room {
-            taker.announce_unsent();
+            handler.announce_unsent();
         }
         match pdu.bhs.opcode() {
-            opcode::SCSI_COMMAND => self.record_memory(taker, &pdu)?,
+            opcode::SCSI_COMMAND => self.record_memory(handler, &pdu)?,
             // It would be mistaken for data of an RDMA Read.
             opcode::DATA_OUT if pdu.bhs.ttt() != NONE => {
                 return Err(broken(
@@ -170,7 +170,7 @@ impl IserDatamover {
             }
             _ => {}
         }
-        Ok(taker.take(ReceivedPdu {
+        Ok(handler.take(ReceivedPdu {
             header: pdu.bhs,
             ahs: pdu.ahs,
             data: ReceivedData::Bytes(pdu.data),
@@ -180,7 +180,7 @@ impl IserDatamover {
     }
 
     /// Records the memory that a command advertises.
-    fn record_memory(&self, taker: &dyn ConnectionPduHandler, pdu: &iser::IserPdu<'_>) -> io::Result<()> {
+    fn record_memory(&self, handler: &dyn ConnectionPduHandler, pdu: &iser::IserPdu<'_>) -> io::Result<()> {
         let (flags, edtl) = (pdu.bhs.flags(), pdu.bhs.edtl() as usize);
         let (reads, writes) = (flags & flag::READ != 0, flags & flag::WRITE != 0);
         if (reads && edtl > 0 && pdu.read.is_none())
@@ -189,15 +189,15 @@ impl IserDatamover {
             return Err(broken("the initiator sent a command without a steering tag for its data"));
         }
         let mut inner = self.inner.borrow_mut();
-        inner.max_tasks = taker.max_tasks();
+        inner.max_tasks = handler.max_tasks();
         // Remove entries of tasks that ended without a response. The session does not know the new command yet.
         if inner.tags.len() >= 2 * inner.max_tasks {
             let DatamoverState { tags, deferred, .. } = &mut *inner;
-            let is_known = |itt: u32| taker.has_task(itt) || taker.is_held(itt);
+            let is_known = |itt: u32| handler.has_task(itt) || handler.is_held(itt);
             tags.retain(|itt, _| is_known(*itt) || deferred.names(*itt));
         }
         // A command whose tag is in use will be rejected, and the other command keeps its memory.
-        if !taker.has_task(pdu.bhs.itt()) {
+        if !handler.has_task(pdu.bhs.itt()) {
             let tags =
                 AdvertisedBuffers { read: pdu.read, write: pdu.write, unsolicited: pdu.data.len() as u32 };
             inner.tags.insert(pdu.bhs.itt(), tags);
@@ -205,14 +205,14 @@ impl IserDatamover {
         Ok(())
     }
 
-    fn arrived(&self, taker: &mut dyn ConnectionPduHandler, id: u64, buf: Buf) -> bool {
+    fn arrived(&self, handler: &mut dyn ConnectionPduHandler, id: u64, buf: Buf) -> bool {
         let Some(RdmaRead { header, lands }) = self.inner.borrow_mut().pending_reads.remove(&id) else {
             return true;
         };
         let data = if lands { ReceivedData::Placed(buf) } else { ReceivedData::Buf(buf) };
-        let is_awaited = taker.is_awaiting(header.itt(), header.ttt());
+        let is_awaited = handler.is_awaiting(header.itt(), header.ttt());
         let more =
-            !is_awaited || taker.take(ReceivedPdu { header, ahs: &[], data, intact: true, behind: &[] });
+            !is_awaited || handler.take(ReceivedPdu { header, ahs: &[], data, intact: true, behind: &[] });
         self.release();
         more
     }
@@ -251,19 +251,19 @@ fn is_busy(pending_reads: &HashMap<u64, RdmaRead>, header: &Bhs) -> bool {
 /// Passes the received messages and data to the session.
 struct PduAdapter<'a> {
     mover: &'a IserDatamover,
-    taker: &'a mut dyn ConnectionPduHandler,
+    handler: &'a mut dyn ConnectionPduHandler,
 }
 
 impl DeliveryHandler for PduAdapter<'_> {
-    fn take(&mut self, came: RdmaDelivery<'_>) -> io::Result<bool> {
-        match came {
-            RdmaDelivery::Message(message) => self.mover.message(self.taker, message),
-            RdmaDelivery::Read(id, buf) => Ok(self.mover.arrived(self.taker, id, buf)),
+    fn take(&mut self, delivery: RdmaDelivery<'_>) -> io::Result<bool> {
+        match delivery {
+            RdmaDelivery::Message(message) => self.mover.message(self.handler, message),
+            RdmaDelivery::Read(id, buf) => Ok(self.mover.arrived(self.handler, id, buf)),
         }
     }
 
     fn is_full(&self) -> bool {
-        self.taker.is_full()
+        self.handler.is_full()
     }
 }
 
@@ -315,8 +315,8 @@ impl Datamover for IserDatamover {
         self.inner.borrow().events.len() < MAX_EVENTS
     }
 
-    fn flush(&self, taker: &mut dyn ConnectionPduHandler) -> io::Result<bool> {
-        self.read(&mut self.inner.borrow_mut(), taker);
+    fn flush(&self, handler: &mut dyn ConnectionPduHandler) -> io::Result<bool> {
+        self.read(&mut self.inner.borrow_mut(), handler);
         self.endpoint.flush()
     }
 
@@ -328,12 +328,12 @@ impl Datamover for IserDatamover {
         self.receiver.readable()
     }
 
-    fn receive(&self, taker: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
-        Ok(self.receiver.receive(&mut PduAdapter { mover: self, taker })?)
+    fn receive(&self, handler: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
+        Ok(self.receiver.receive(&mut PduAdapter { mover: self, handler })?)
     }
 
-    fn receive_arrived(&self, taker: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
-        Ok(self.receiver.receive_arrived(&mut PduAdapter { mover: self, taker })?)
+    fn receive_arrived(&self, handler: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
+        Ok(self.receiver.receive_arrived(&mut PduAdapter { mover: self, handler })?)
     }
 
     fn readable_after_stop(&self) -> LocalBoxFuture<'_, io::Result<()>> {
@@ -342,9 +342,9 @@ impl Datamover for IserDatamover {
 
     fn receive_after_stop(
         &self,
-        taker: &mut dyn ConnectionPduHandler,
+        handler: &mut dyn ConnectionPduHandler,
     ) -> Result<ReceiveStatus, ReceiveError> {
-        Ok(self.receiver.take(&mut PduAdapter { mover: self, taker })?)
+        Ok(self.receiver.take(&mut PduAdapter { mover: self, handler })?)
     }
 
     fn has_deferred(&self) -> bool {

@@ -26,7 +26,7 @@ impl Account {
     /// How far the counters have moved since the last look.
     pub fn moved(&mut self) -> Counts {
         let c = &self.info.counters;
-        let all = [&c.commands, &c.reads, &c.writes, &c.read_bytes, &c.write_bytes, &c.failures];
+        let all = [&c.commands, &c.reads, &c.writes, &c.read_bytes, &c.write_bytes, &c.errors];
         let now = all.map(|counter| counter.get());
         let before = std::mem::replace(&mut self.before, now);
         std::array::from_fn(|n| now[n] - before[n])

@@ -48,7 +48,7 @@ fn user_target_and_portal_group_are_part_of_key() {
     let changes: [fn(&mut SessionInfo); 3] = [
         |info| info.user = Some("alice".into()),
         |info| info.target = Some("iqn.2026-11.org.example:other".into()),
-        |info| info.portal_group = 2,
+        |info| info.portal_group_tag = 2,
     ];
     for change in changes {
         let mut other = iscsi("iqn.a", 1);

@@ -124,7 +124,7 @@ impl SrpConnection {
 
     /// Processes received information units, unless another core has ended the session.
     fn take_some(&self, nexus: &ItNexus<SrpSession>) -> io::Result<ReceiveStatus> {
-        let Some(_under_way) = nexus.begin_receive() else {
+        let Some(_in_flight) = nexus.begin_receive() else {
             return Ok(ReceiveStatus::End);
         };
         self.receiver.receive(&mut IuDispatcher { state: &mut nexus.state(), conn: self })
@@ -271,9 +271,9 @@ struct IuDispatcher<'a> {
 }
 
 impl DeliveryHandler for IuDispatcher<'_> {
-    fn take(&mut self, came: RdmaDelivery<'_>) -> io::Result<bool> {
+    fn take(&mut self, delivery: RdmaDelivery<'_>) -> io::Result<bool> {
         self.conn.heard.set(true);
-        match came {
+        match delivery {
             RdmaDelivery::Message(unit) => self.unit(unit),
             RdmaDelivery::Read(id, buf) => self.read(id as u32, buf),
         }
@@ -425,12 +425,13 @@ impl IuDispatcher<'_> {
                 session::begin_queued(self.state);
             }
             Some(SlotRead::Data { origin, segment, lands }) => {
-                let is_awaited =
-                    origin.transfer.is_some_and(|transfer| self.state.is_awaiting(origin.tag, transfer));
+                let is_awaited = origin
+                    .transfer_tag
+                    .is_some_and(|transfer| self.state.is_awaiting(origin.task_tag, transfer));
                 if is_awaited && !self.is_over() {
                     let data = if lands { ReceivedData::Placed(buf) } else { ReceivedData::Buf(buf) };
                     if self.state.receive_data(origin, segment, data, true) == DataOutResult::Accepted {
-                        self.state.progress(origin.tag);
+                        self.state.progress(origin.task_tag);
                     }
                 }
             }

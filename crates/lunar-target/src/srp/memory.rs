@@ -8,7 +8,7 @@ use std::ops::Range;
 
 /// The addresses of `len` bytes of a command's data from `offset` on, each with the range of these bytes that it
 /// holds.
-pub fn places(
+pub fn remote_ranges(
     pieces: &[MemoryDescriptor],
     offset: usize,
     len: usize,
@@ -33,11 +33,11 @@ pub fn remote(piece: MemoryDescriptor) -> RemoteAddress {
 /// Writes a part of a command's data to the initiator, from `offset` on.
 pub fn write(endpoint: &dyn Endpoint, pieces: &[MemoryDescriptor], offset: usize, data: DataIn) {
     let len = data.len();
-    match places(pieces, offset, len).next() {
+    match remote_ranges(pieces, offset, len).next() {
         Some((to, part)) if part.len() == len && len <= MAX_ZEROS => endpoint.write(to, data.whole()),
         _ => {
             let data = data.shared();
-            for (to, part) in places(pieces, offset, len) {
+            for (to, part) in remote_ranges(pieces, offset, len) {
                 for at in part.clone().step_by(MAX_ZEROS) {
                     let n = MAX_ZEROS.min(part.end - at);
                     endpoint.write(to.beyond((at - part.start) as u64), data.part(at, n));
@@ -57,7 +57,7 @@ mod tests {
 
     fn found(offset: usize, len: usize) -> Vec<(u32, u64, Range<usize>)> {
         let pieces = [piece(1, 10), piece(2, 0), piece(3, 5), piece(4, 100)];
-        places(&pieces, offset, len).map(|(at, part)| (at.stag, at.offset, part)).collect()
+        remote_ranges(&pieces, offset, len).map(|(at, part)| (at.stag, at.offset, part)).collect()
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub struct SrpSession {
     /// Requested data whose RDMA Read has not begun: tag and LUN field of the command, and the request.
     asked: VecDeque<(u32, u64, DataRequest)>,
     /// Scratch space for the addresses of a read.
-    places: Vec<RemoteRange>,
+    remote_ranges: Vec<RemoteRange>,
     deferred: DeferredResponses<DeferredResponse>,
 }
 
@@ -75,7 +75,7 @@ impl SrpSession {
             sequence: 1,
             queue: VecDeque::new(),
             asked: VecDeque::new(),
-            places: Vec::new(),
+            remote_ranges: Vec::new(),
             deferred: DeferredResponses::default(),
         }
     }
@@ -251,22 +251,23 @@ fn forget_ended(state: &mut State<SrpSession>) {
 fn fetch(state: &mut State<SrpSession>) {
     while let Some((tag, lun, request)) = state.front_mut().asked.pop_front() {
         state.front_mut().slots.queue(tag, false);
-        if !state.is_awaiting(tag, request.tag) {
+        if !state.is_awaiting(tag, request.transfer_tag) {
             continue;
         }
         let DataRequest { offset, len, .. } = request;
-        let origin = DataOutId { tag, lun, transfer: Some(request.tag) };
+        let origin = DataOutId { task_tag: tag, lun, transfer_tag: Some(request.transfer_tag) };
         let segment = DataOutSegment { number: None, offset, len, is_final: true };
         let place = state.placement_buffer(origin, segment);
         let lands = place.is_some();
         let (buf, at) = place.unwrap_or_else(|| (state.buffer(len as usize), 0));
-        let SrpSession { slots, places, connection, .. } = state.front_mut();
+        let SrpSession { slots, remote_ranges, connection, .. } = state.front_mut();
         let Some(slot) = slots.get(tag) else { continue };
-        places.clear();
-        places.extend(
-            memory::places(&slot.pieces, offset as usize, len as usize).map(|(at, part)| (at, part.len())),
+        remote_ranges.clear();
+        remote_ranges.extend(
+            memory::remote_ranges(&slot.pieces, offset as usize, len as usize)
+                .map(|(at, part)| (at, part.len())),
         );
-        connection.endpoint().gather(tag.into(), places, buf, at);
+        connection.endpoint().gather(tag.into(), remote_ranges, buf, at);
         slots.begin(tag, SlotRead::Data { origin, segment, lands });
     }
 }

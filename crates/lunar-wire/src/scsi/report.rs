@@ -108,10 +108,10 @@ pub fn encode_groups(list: &[TargetPortGroupDescriptor], extended: bool) -> Vec<
 }
 
 /// The descriptors in the data of REPORT TARGET PORT GROUPS with the length-only header format.
-pub fn groups(answer: &[u8]) -> impl Iterator<Item = TargetPortGroupDescriptor> {
+pub fn groups(data: &[u8]) -> impl Iterator<Item = TargetPortGroupDescriptor> {
     use target_port_group::*;
-    let rest = answer.get(LENGTH_HEADER_LEN..).unwrap_or(&[]);
-    let rest = &rest[..rest.len().min(PARAMETER_DATA_LENGTH.get(answer) as usize)];
+    let rest = data.get(LENGTH_HEADER_LEN..).unwrap_or(&[]);
+    let rest = &rest[..rest.len().min(PARAMETER_DATA_LENGTH.get(data) as usize)];
     let all = split(rest, |b| (b.len() >= LEN).then(|| LEN + PORT_LEN * TARGET_PORT_COUNT.get(b) as usize));
     all.map(|d| TargetPortGroupDescriptor {
         number: TARGET_PORT_GROUP.get_u16(d),
@@ -175,9 +175,9 @@ mod lba_status {
 }
 
 /// The descriptors in the data of GET LBA STATUS.
-pub fn extents(answer: &[u8]) -> impl Iterator<Item = LbaStatusDescriptor> {
-    let end = answer.len().min(4 + PARAMETER_DATA_LENGTH.get(answer) as usize);
-    let all = answer.get(EXTENTS_HEADER_LEN..end).unwrap_or(&[]).chunks_exact(EXTENT_LEN);
+pub fn extents(data: &[u8]) -> impl Iterator<Item = LbaStatusDescriptor> {
+    let end = data.len().min(4 + PARAMETER_DATA_LENGTH.get(data) as usize);
+    let all = data.get(EXTENTS_HEADER_LEN..end).unwrap_or(&[]).chunks_exact(EXTENT_LEN);
     all.map(|d| LbaStatusDescriptor {
         lba: lba_status::LBA.get(d),
         blocks: lba_status::BLOCKS.get_u32(d),

@@ -264,15 +264,15 @@ fn inconsistent_descriptor_table_is_rejected() {
         );
     }
     assert!(decode(&with_table(48, u32::MAX)).is_ok(), "the others may be that long");
-    let most = [MemoryDescriptor { len: u32::MAX, ..HERE }.encode(); 255].concat();
+    let max = [MemoryDescriptor { len: u32::MAX, ..HERE }.encode(); 255].concat();
     let mut b = with_table(16 * 255, 0xffff_ff01);
     b.truncate(68);
-    b.extend_from_slice(&most);
+    b.extend_from_slice(&max);
     b[7] = 255;
     let sum = 255 * 0xffff_ffff;
     assert_eq!(decode(&b), Err(SrpError::Total { said: 0xffff_ff01, sum }), "the sum is one of 64 bits");
-    let most = [HERE.encode(); 256].concat();
-    let many = command(DataBuffer::Indirect(table(4096, &most, 1 << 20)), DataBuffer::None);
+    let max = [HERE.encode(); 256].concat();
+    let many = command(DataBuffer::Indirect(table(4096, &max, 1 << 20)), DataBuffer::None);
     let wrong = Err(SrpError::Table { len: 4096, descriptors: 256 });
     assert_eq!(many.encode(None, &mut Vec::new()), wrong);
 }

@@ -76,7 +76,7 @@ impl AttachmentRecord {
         let mut record = state.record.clone();
         change(&mut record);
         if record != state.record {
-            self.attached.look()?.write(&record)?;
+            self.attached.lock()?.write(&record)?;
             state.record = record;
         }
         Ok(())
@@ -125,18 +125,18 @@ impl LoginRecorder {
     pub async fn begin(&self, session: &Session) -> Result<(), Error> {
         self.is_used.store(true, SeqCst);
         loop {
-            let facts = session.facts();
-            self.record_login(&facts, false).await?;
+            let info = session.info();
+            self.record_login(&info, false).await?;
             // Also records a login during the write above.
-            let now = session.facts();
-            if (now.target_port(), now.user) == (facts.target_port(), facts.user) {
+            let now = session.info();
+            if (now.target_port(), now.user) == (info.target_port(), info.user) {
                 return Ok(());
             }
         }
     }
 
-    async fn record_login(&self, facts: &SessionInfo, has_orphans: bool) -> Result<(), Error> {
-        let session = session_of(&self.path.url, &self.options, facts);
+    async fn record_login(&self, info: &SessionInfo, has_orphans: bool) -> Result<(), Error> {
+        let session = session_of(&self.path.url, &self.options, info);
         let (record, index) = (self.path.record.clone(), self.path.index);
         // The lock of the folder may block.
         let write = lunar_runtime::blocking(move || {
@@ -165,7 +165,7 @@ impl SessionHooks for LoginRecorder {
     fn logged_in<'a>(&'a self, login: SessionLogin<'a>) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             match self.is_used.load(SeqCst) {
-                true => self.record_login(login.facts, login.has_orphans).await,
+                true => self.record_login(login.info, login.has_orphans).await,
                 false => Ok(()),
             }
         })

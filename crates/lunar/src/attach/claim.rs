@@ -2,7 +2,7 @@
 
 use crate::exit::{Exit, Failure};
 use lunar_initiator::Url;
-use lunar_server::attached::{Attached, LeftSession, Look, ProcessLock, Record};
+use lunar_server::attached::{Attached, LeftSession, LockedFolder, ProcessLock, Record};
 use lunar_server::config::attachment::{self, Attachment, How};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -34,30 +34,30 @@ pub struct StaleAttachment {
 /// [`Exit::Exists`] if the name or the LUN is already attached, or if the name left a device or unfinished writes of
 /// another LUN.
 pub fn claim(attached: &Attached, attachment: &Attachment) -> Result<AttachClaim, Failure> {
-    let look = attached.look()?;
+    let locked = attached.lock()?;
     let mut record = record(attachment);
-    let left = left(&look, &record)?;
-    record.isids = isids(&look, &record)?;
+    let left = left(&locked, &record)?;
+    record.isids = isids(&locked, &record)?;
     record.left_behind.clone_from(&left.sessions);
-    let Some(alive) = look.take(&attachment.name)? else { return Err(already_attached(&record)) };
+    let Some(alive) = locked.take(&attachment.name)? else { return Err(already_attached(&record)) };
     match &left.device {
         // The next process must find the device even if this one dies early.
         Some(before) => {
             (record.ublk_id, record.identity) = (before.ublk_id, before.identity.clone());
-            look.write(&record)?;
+            locked.write(&record)?;
             if before.name != record.name {
-                look.clear(&before.name);
+                locked.clear(&before.name);
             }
         }
-        None => look.write(&record)?,
+        None => locked.write(&record)?,
     }
     Ok(AttachClaim { alive, record, left })
 }
 
 /// An ISID for each path: the one that a dead process used on this path, or else a new one.
-fn isids(look: &Look<'_>, record: &Record) -> Result<Vec<String>, Failure> {
+fn isids(locked: &LockedFolder<'_>, record: &Record) -> Result<Vec<String>, Failure> {
     let (alive, dead): (Vec<Record>, Vec<Record>) =
-        look.all()?.into_iter().partition(|other| look.is_alive(&other.name));
+        locked.all()?.into_iter().partition(|other| locked.is_alive(&other.name));
     let mut taken: Vec<String> = alive.into_iter().flat_map(|other| other.isids).collect();
     let without_settings = |url: &String| without_settings(url);
     let own =
@@ -89,12 +89,12 @@ pub fn with_isids(of: &Attachment, record: &Record) -> Attachment {
 ///
 /// # Errors
 /// [`Exit::Exists`] if one of them prevents this attachment.
-fn left(look: &Look<'_>, record: &Record) -> Result<StaleAttachment, Failure> {
+fn left(locked: &LockedFolder<'_>, record: &Record) -> Result<StaleAttachment, Failure> {
     let mut left = StaleAttachment::default();
-    for other in look.all()? {
+    for other in locked.all()? {
         let had_it = same_disk(&other.urls, &record.urls);
         let is_same = other.how == record.how && had_it;
-        if look.is_alive(&other.name) {
+        if locked.is_alive(&other.name) {
             // The other process is ending unfinished writes of this LUN.
             let is_settling = had_it && !other.left_behind.is_empty();
             if is_same || other.name == record.name || is_settling {
@@ -114,7 +114,7 @@ fn left(look: &Look<'_>, record: &Record) -> Result<StaleAttachment, Failure> {
             let new = sessions.into_iter().filter(|session| !left.sessions.contains(session));
             left.sessions.extend(new.collect::<Vec<_>>());
         }
-        if let Some(id) = left_behind(look, &other)? {
+        if let Some(id) = left_behind(locked, &other)? {
             if let Some(which) = takeover_obstacle(&other, record, is_same) {
                 let what = format!("the ended attachment {} left /dev/ublkb{id}, {which}", other.name);
                 let hint = format!("attach that LUN again, or run lunar detach {}", other.name);
@@ -142,12 +142,12 @@ fn takeover_obstacle(device: &Record, record: &Record, is_same: bool) -> Option<
 ///
 /// # Errors
 /// When the folder cannot be read.
-pub fn alive(look: &Look<'_>, attachment: &Attachment) -> Result<Option<Record>, Failure> {
+pub fn alive(locked: &LockedFolder<'_>, attachment: &Attachment) -> Result<Option<Record>, Failure> {
     let wanted = record(attachment);
     let has_it = |other: &Record| {
-        other.how == wanted.how && same_disk(&other.urls, &wanted.urls) && look.is_alive(&other.name)
+        other.how == wanted.how && same_disk(&other.urls, &wanted.urls) && locked.is_alive(&other.name)
     };
-    Ok(look.all()?.into_iter().find(has_it))
+    Ok(locked.all()?.into_iter().find(has_it))
 }
 
 /// The error for a LUN or a name that is already attached.
@@ -167,13 +167,14 @@ pub fn already_attached(record: &Record) -> Failure {
 ///
 /// # Errors
 /// When the folder cannot be read.
-pub fn left_behind(look: &Look<'_>, record: &Record) -> Result<Option<u32>, Failure> {
+pub fn left_behind(locked: &LockedFolder<'_>, record: &Record) -> Result<Option<u32>, Failure> {
     let Some(id) = record.ublk_id.filter(|id| Path::new(&format!("/dev/ublkb{id}")).exists()) else {
         return Ok(None);
     };
-    let is_anothers =
-        |other: &Record| other.name != record.name && other.ublk_id == Some(id) && look.is_alive(&other.name);
-    let is_taken = look.all()?.iter().any(is_anothers);
+    let is_anothers = |other: &Record| {
+        other.name != record.name && other.ublk_id == Some(id) && locked.is_alive(&other.name)
+    };
+    let is_taken = locked.all()?.iter().any(is_anothers);
     Ok((!is_taken).then_some(id))
 }
 
@@ -276,23 +277,23 @@ mod tests {
         first.ports = vec!["group:1,iqn.2026-11.org.example:a".into()];
         let owed = first.sessions();
         let ended = Record { isids: Vec::new(), left_behind: owed.clone(), ..first };
-        attached.look().unwrap().write(&ended).unwrap();
+        attached.lock().unwrap().write(&ended).unwrap();
         assert!(refused("a", "iscsi://other").problems[0].what.contains("has unfinished writes"));
         let second = claimed("b", &format!("{A}?commands=3"), How::Fuse).unwrap();
         assert_eq!((&second.record.left_behind, &second.record.isids[0]), (&owed, &owed[0].isid));
         assert_eq!(refused("c", A).exit, Exit::Exists, "the writes have not ended");
         drop(second.alive);
-        let look = attached.look().unwrap();
-        unfinished_writes::hand_back(&look, &second.record).unwrap();
-        assert_eq!(look.all().unwrap(), [ended], "after a failed start");
-        drop(look);
+        let locked = attached.lock().unwrap();
+        unfinished_writes::hand_back(&locked, &second.record).unwrap();
+        assert_eq!(locked.all().unwrap(), [ended], "after a failed start");
+        drop(locked);
         let third = claimed("a", A, How::Nbd).unwrap().record;
-        let look = attached.look().unwrap();
-        unfinished_writes::hand_back(&look, &third).unwrap();
-        assert_eq!(look.record("a").unwrap().sessions(), owed);
-        unfinished_writes::clear_ended(&look, &second.record).unwrap();
-        assert_eq!(look.all().unwrap(), [], "after a successful start");
-        drop(look);
+        let locked = attached.lock().unwrap();
+        unfinished_writes::hand_back(&locked, &third).unwrap();
+        assert_eq!(locked.record("a").unwrap().sessions(), owed);
+        unfinished_writes::clear_ended(&locked, &second.record).unwrap();
+        assert_eq!(locked.all().unwrap(), [], "after a successful start");
+        drop(locked);
         std::fs::remove_dir_all(folder).unwrap();
     }
 

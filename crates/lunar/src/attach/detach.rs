@@ -59,7 +59,7 @@ struct DetachReport {
 }
 
 /// Interval of checks whether a process has ended.
-const LOOK: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Limit for the kernel to end a killed process.
 const KILLED: Duration = Duration::from_secs(5);
 
@@ -89,11 +89,11 @@ pub fn detach(args: Detach) -> Result<String, Failure> {
 
 /// The attachment that the argument names, and whether its process is alive.
 fn find(attached: &Attached, what: &str) -> Result<(Record, bool), Failure> {
-    let look = attached.look()?;
-    let all = look.all()?;
+    let locked = attached.lock()?;
+    let all = locked.all()?;
     let meant: Vec<&Record> = all.iter().filter(|record| is_meant(record, what)).collect();
     match meant[..] {
-        [record] => Ok((record.clone(), look.is_alive(&record.name))),
+        [record] => Ok((record.clone(), locked.is_alive(&record.name))),
         [] => {
             let what = format!("\"{}\" is not attached", what.escape_debug());
             Err(Failure::new(Exit::NotFound, what, "lunar attached lists the attachments"))
@@ -167,9 +167,9 @@ fn in_use(record: &Record, users: &[String]) -> Failure {
 
 /// Sends a signal to its process, which runs as long as its lock is held.
 fn signal(attached: &Attached, record: &Record, signal: Signal) -> Result<(), Failure> {
-    let look = attached.look()?;
+    let locked = attached.lock()?;
     let pid = i32::try_from(record.pid).ok().and_then(Pid::from_raw);
-    let Some(pid) = pid.filter(|_| look.is_alive(&record.name)) else { return Ok(()) };
+    let Some(pid) = pid.filter(|_| locked.is_alive(&record.name)) else { return Ok(()) };
     kill_process(pid, signal).map_err(|e| {
         let what = format!("cannot end process {}: {e}", record.pid);
         Failure::new(Exit::NoAccess, what, "run the command as the user who attached the disk")
@@ -180,13 +180,13 @@ fn signal(attached: &Attached, record: &Record, signal: Signal) -> Result<(), Fa
 fn wait_until_over(attached: &Attached, name: &str, limit: Duration) -> Result<bool, Failure> {
     let end = Instant::now().checked_add(limit);
     loop {
-        if !attached.look()?.is_alive(name) {
+        if !attached.lock()?.is_alive(name) {
             return Ok(true);
         }
         if end.is_some_and(|end| Instant::now() > end) {
             return Ok(false);
         }
-        sleep(LOOK);
+        sleep(CHECK_INTERVAL);
     }
 }
 
@@ -198,24 +198,24 @@ fn finish(
     args: &Detach,
     (ends_now, limit): (bool, Option<Instant>),
 ) -> Result<(), Failure> {
-    let look = attached.look()?;
-    let left = look.record(&record.name).filter(|_| !look.is_alive(&record.name));
+    let locked = attached.lock()?;
+    let left = locked.record(&record.name).filter(|_| !locked.is_alive(&record.name));
     let Some(left) = left else { return Ok(()) };
-    if let Some(id) = left_behind(&look, &left)? {
+    if let Some(id) = left_behind(&locked, &left)? {
         let used = users::of_device(Path::new(&format!("/dev/ublkb{id}")));
         if !used.is_empty() && !args.force {
             return Err(in_use(&left, &used));
         }
         lunar_host::ublk::UblkDevice::remove(id).map_err(failed)?;
     }
-    drop(look);
+    drop(locked);
     let is_owed = !left.sessions().is_empty() && !args.forget;
     match (is_owed, &left.failure) {
         // The process has just tried to end these writes, and failed.
         (true, Some(what)) if ends_now => Err(kept(attached, &left, what)),
         (true, _) => {
             let _alive = unfinished_writes::end_of_record(attached, &left, self::left(limit).max(KILLED))?;
-            attached.look()?.clear(&left.name);
+            attached.lock()?.clear(&left.name);
             Ok(())
         }
         (false, _) => forget(attached, &left),
@@ -227,10 +227,10 @@ fn finish(
 /// # Errors
 /// The failure that the process recorded when it ended.
 fn forget(attached: &Attached, record: &Record) -> Result<(), Failure> {
-    let look = attached.look()?;
+    let locked = attached.lock()?;
     // Another process may have taken the name since.
-    if !look.is_alive(&record.name) {
-        look.clear(&record.name);
+    if !locked.is_alive(&record.name) {
+        locked.clear(&record.name);
     }
     let Some(what) = &record.failure else { return Ok(()) };
     let log = attached.file(&record.name, "log");

@@ -69,9 +69,9 @@ pub async fn open(
     let identity = properties.designator.clone().unwrap_or_else(whole);
     let block_size = lun.block_size();
     let (backend, joined): (Arc<dyn Backend>, _) = if several {
-        paths.iter().for_each(|path| path.set_expected(lun.properties().identity, lun.facts()));
-        let ways = paths.iter().map(|path| path.clone() as Arc<dyn multipath::LunPath>).collect();
-        let joined = Multipath::join(ways, settings).await?;
+        paths.iter().for_each(|path| path.set_expected(lun.properties().identity, lun.info()));
+        let lun_paths = paths.iter().map(|path| path.clone() as Arc<dyn multipath::LunPath>).collect();
+        let joined = Multipath::join(lun_paths, settings).await?;
         (joined.clone(), Some(joined))
     } else {
         lunar_runtime::spawn(check_periodically(Arc::downgrade(&lun)));
@@ -154,18 +154,18 @@ impl ProbedLun {
     /// The session of the path, in the form of the record.
     pub fn session(&self) -> LeftSession {
         let session = self.lun.session();
-        session_of(&self.url, session.options(), &session.facts())
+        session_of(&self.url, session.options(), &session.info())
     }
 }
 
 /// A session in the form of the record.
-pub fn session_of(url: &Url, options: &Options, facts: &SessionInfo) -> LeftSession {
+pub fn session_of(url: &Url, options: &Options, info: &SessionInfo) -> LeftSession {
     LeftSession {
         url: without_isid(&url.to_string()),
-        isid: crate::hex::digits(&facts.isid),
+        isid: crate::hex::digits(&info.isid),
         initiator: Some(options.initiator.clone()),
-        port: Some(facts.target_port().unwrap_or_else(|| UNKNOWN_PORT.to_owned())),
-        user: Some(facts.user.clone()),
+        port: Some(info.target_port().unwrap_or_else(|| UNKNOWN_PORT.to_owned())),
+        user: Some(info.user.clone()),
     }
 }
 
@@ -232,7 +232,7 @@ impl Disk {
                 tracing::info!("logout failed: {e}");
             }
             // A session that had ended before this logout may have left writes, too.
-            let count = path.lun.session().facts().left_behind;
+            let count = path.lun.session().info().orphans;
             writes += count;
             left.extend((count > 0).then(|| path.session()));
         }

@@ -62,9 +62,9 @@ fn all(name: Option<&str>, limit: Option<Duration>) -> Result<Vec<AttachmentRepo
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));
     let attached = open_attached()?;
     let records: Vec<(Record, bool)> = {
-        let look = attached.look()?;
-        let wanted = look.all()?.into_iter().filter(|record| name.is_none_or(|name| name == record.name));
-        wanted.map(|record| (look.is_alive(&record.name), record)).map(|(alive, r)| (r, alive)).collect()
+        let locked = attached.lock()?;
+        let wanted = locked.all()?.into_iter().filter(|record| name.is_none_or(|name| name == record.name));
+        wanted.map(|record| (locked.is_alive(&record.name), record)).map(|(alive, r)| (r, alive)).collect()
     };
     let report = |(mut record, is_alive): (Record, bool)| {
         let log = attached.file(&record.name, "log");

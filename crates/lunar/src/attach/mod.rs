@@ -187,11 +187,11 @@ fn all(common: ClientArgs) -> Result<(), Failure> {
 
 /// Attaches one saved attachment. None: its name or its LUN is already attached.
 fn one_of_all(attached: &Attached, name: &str, common: ClientArgs) -> Result<Option<Record>, Failure> {
-    if attached.look()?.is_alive(name) {
+    if attached.lock()?.is_alive(name) {
         return Ok(None);
     }
     let attachment = saved(name)?;
-    if let Some(other) = claim::alive(&attached.look()?, &attachment)? {
+    if let Some(other) = claim::alive(&attached.lock()?, &attachment)? {
         output::stderr_line(format_args!("{name} is already attached as {}", other.name));
         return Ok(None);
     }
@@ -282,9 +282,9 @@ fn saved(name: &str) -> Result<Attachment, Failure> {
         return Ok(found);
     }
     let attached = open_attached()?;
-    let look = attached.look()?;
-    match look.record(name) {
-        Some(record) if look.is_alive(name) => Err(claim::already_attached(&record)),
+    let locked = attached.lock()?;
+    match locked.record(name) {
+        Some(record) if locked.is_alive(name) => Err(claim::already_attached(&record)),
         Some(record) => Ok(attachment_of_record(record)),
         None => {
             let folder = attachment::folder()?;

@@ -103,8 +103,8 @@ impl LunPath {
     }
 
     /// Sets identity and properties that the logical unit must have when the path is opened later.
-    pub fn set_expected(&self, identity: Vec<u8>, facts: BackendInfo) {
-        _ = self.expected.set((identity, facts));
+    pub fn set_expected(&self, identity: Vec<u8>, info: BackendInfo) {
+        _ = self.expected.set((identity, info));
     }
 
     /// The state of the path for `lunar attached`; `state` comes from multipath.
@@ -112,10 +112,10 @@ impl LunPath {
         let Some(lun) = self.opened() else {
             return PathState { url: self.name(), state: "missing".into(), connected: false, recoveries: 0 };
         };
-        let facts = lun.session().facts();
-        let alone = if facts.connected { "connected" } else { "lost" };
+        let info = lun.session().info();
+        let alone = if info.connected { "connected" } else { "lost" };
         let state = state.map_or(alone.to_owned(), |state| state.to_string());
-        PathState { url: self.name(), state, connected: facts.connected, recoveries: facts.recoveries }
+        PathState { url: self.name(), state, connected: info.connected, recoveries: info.recoveries }
     }
 
     async fn try_again(&self) -> State {
@@ -154,11 +154,11 @@ impl PathOpener for LunPath {
         }
     }
 
-    fn facts(&self) -> BackendInfo {
+    fn info(&self) -> BackendInfo {
         let nothing =
             BackendInfo { capacity: 0, read_only: true, unmap: false, null: false, write_through: false };
-        let expected = || self.expected.get().map_or(nothing, |(_, facts)| *facts);
-        self.opened().map_or_else(expected, |lun| lun.facts())
+        let expected = || self.expected.get().map_or(nothing, |(_, info)| *info);
+        self.opened().map_or_else(expected, |lun| lun.info())
     }
 
     fn refresh(&self) -> bool {
@@ -179,8 +179,8 @@ impl PathOpener for LunPath {
         Error::new(ErrorCode::Unreachable, "the path is not open")
     }
 
-    fn news(&self) -> flume::Receiver<Event> {
-        self.opened().map_or_else(|| self.no_events.1.clone(), |lun| lun.news())
+    fn events(&self) -> flume::Receiver<Event> {
+        self.opened().map_or_else(|| self.no_events.1.clone(), |lun| lun.events())
     }
 }
 
@@ -198,10 +198,10 @@ mod tests {
             let first = LunPath::new(url.clone(), None);
             first.open().await.expect("the target is reachable");
             let lun = first.opened().expect("the path is open");
-            let smaller = BackendInfo { capacity: lun.facts().capacity / 2, ..lun.facts() };
+            let smaller = BackendInfo { capacity: lun.info().capacity / 2, ..lun.info() };
             let (same, other) = (LunPath::new(url.clone(), None), LunPath::new(url, None));
             same.set_expected(lun.identity(), smaller);
-            other.set_expected(vec![1, 2, 3], lun.facts());
+            other.set_expected(vec![1, 2, 3], lun.info());
             (same.open().await, other.open().await)
         };
         let (same, other) = Cores::one().expect("an event loop").wait(0, open).expect("an event loop");

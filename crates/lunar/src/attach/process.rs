@@ -134,7 +134,7 @@ impl AttachProcess {
         cores.stop();
         let record = shared_record.end();
         match &stopped {
-            Ok(()) => force.attached.look()?.clear(&record.name),
+            Ok(()) => force.attached.lock()?.clear(&record.name),
             Err(failure) => keep_record(&force.attached, record, failure, left),
         }
         stopped
@@ -147,7 +147,7 @@ fn keep_record(attached: &Attached, mut record: Record, failure: &Failure, left:
     record.left_behind = left_behind_by(&record, left);
     record.isids.clear();
     record.failure = failure.problems.first().map(|problem| problem.what.clone());
-    let kept = attached.look().and_then(|look| look.write(&record));
+    let kept = attached.lock().and_then(|locked| locked.write(&record));
     _ = kept.inspect_err(|problem| tracing::error!("{problem}"));
 }
 
@@ -189,9 +189,9 @@ impl ForcedDetach {
 
 /// Removes the record. It stays if a block device must still be found, or if unfinished writes have not ended.
 fn release(attached: &Attached, record: &Record, end: Result<(), Failure>) -> Result<(), Failure> {
-    let look = attached.look()?;
-    if left_behind(&look, record)?.is_none() {
-        unfinished_writes::hand_back(&look, record)?;
+    let locked = attached.lock()?;
+    if left_behind(&locked, record)?.is_none() {
+        unfinished_writes::hand_back(&locked, record)?;
     }
     end
 }
@@ -284,8 +284,8 @@ fn open_and_export(
         record.device = Some(export.device());
         record.place = export.place().or(record.place.take());
         record.ublk_id = export.ublk_id();
-        record.size_bytes = disk.backend.facts().capacity;
-        record.read_only |= disk.backend.facts().read_only;
+        record.size_bytes = disk.backend.info().capacity;
+        record.read_only |= disk.backend.info().read_only;
         record.recovery_timeout = disk.recovery;
     })?;
     Ok(Some(Service { disk, export, written, shared_record: shared_record.clone() }))
@@ -300,14 +300,14 @@ fn settle(
 ) -> Result<(), Failure> {
     // Lock order: the record, then the folder, as at the login of a path.
     let record = shared_record.record();
-    let owed = unfinished_writes::sessions(&attached.look()?, &record)?;
+    let owed = unfinished_writes::sessions(&attached.lock()?, &record)?;
     let reached = disk.reached();
     let ended =
         cores.wait(0, move || async move { unfinished_writes::end(owed, &reached, LOGIN_TIMEOUT).await });
     ended.map_err(|e| cannot("end old sessions", &e))??;
     shared_record.change(|record| record.left_behind.clear())?;
     let record = shared_record.record();
-    unfinished_writes::clear_ended(&attached.look()?, &record)
+    unfinished_writes::clear_ended(&attached.lock()?, &record)
 }
 
 /// Waits until the disk is open. None: a signal came first.
@@ -387,14 +387,14 @@ struct Service {
 impl Service {
     /// Handles events until the service must stop.
     fn run(&mut self, cores: &Cores, inbox: &Receiver<AttachEvent>) {
-        let mut look = Instant::now() + POLL_INTERVAL;
+        let mut next_check = Instant::now() + POLL_INTERVAL;
         loop {
-            match inbox.recv_timeout(look.saturating_duration_since(Instant::now())) {
+            match inbox.recv_timeout(next_check.saturating_duration_since(Instant::now())) {
                 Ok(AttachEvent::Status(client)) => self.send_status(client),
                 Ok(AttachEvent::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(AttachEvent::Opened(_) | AttachEvent::Missing(_)) => {}
                 Err(RecvTimeoutError::Timeout) => {
-                    look = Instant::now() + POLL_INTERVAL;
+                    next_check = Instant::now() + POLL_INTERVAL;
                     if let Some(why) = self.export.is_over() {
                         return tracing::warn!("the attachment ends: {why}");
                     }
@@ -424,7 +424,7 @@ impl Service {
 
     fn send_status(&self, mut client: UnixStream) {
         let state = State {
-            size_bytes: self.disk.backend.facts().capacity,
+            size_bytes: self.disk.backend.info().capacity,
             paths: self.disk.paths(),
             users: self.export.users(),
             waiting_writes: self.written.waiting(),

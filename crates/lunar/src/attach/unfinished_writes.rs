@@ -8,7 +8,7 @@ use lunar_initiator::reinstatement::{self, OldInitiatorPort};
 use lunar_initiator::{Error, ErrorCode, Lun, Url};
 use lunar_runtime::Cores;
 use lunar_server::Diagnostic;
-use lunar_server::attached::{Attached, LeftSession, Look, ProcessLock, Record, UNKNOWN_PORT};
+use lunar_server::attached::{Attached, LeftSession, LockedFolder, ProcessLock, Record, UNKNOWN_PORT};
 use lunar_server::config::attachment::{self, Attachment};
 use std::io;
 use std::time::Duration;
@@ -121,21 +121,21 @@ fn is_same(a: &LeftSession, b: &LeftSession) -> bool {
 }
 
 /// Records of dead processes that had this disk under other names.
-fn others(look: &Look<'_>, record: &Record) -> Result<Vec<Record>, Diagnostic> {
+fn others(locked: &LockedFolder<'_>, record: &Record) -> Result<Vec<Record>, Diagnostic> {
     let has_it = |other: &Record| {
         let is_same = !other.identity.is_empty() && other.identity == record.identity;
         other.name != record.name && (is_same || same_disk(&other.urls, &record.urls))
     };
-    Ok(look.all()?.into_iter().filter(|other| has_it(other) && !look.is_alive(&other.name)).collect())
+    Ok(locked.all()?.into_iter().filter(|other| has_it(other) && !locked.is_alive(&other.name)).collect())
 }
 
 /// All sessions with unfinished writes to this disk, also at other URLs.
 ///
 /// # Errors
 /// When the folder cannot be read.
-pub fn sessions(look: &Look<'_>, record: &Record) -> Result<Vec<UnfinishedSession>, Failure> {
+pub fn sessions(locked: &LockedFolder<'_>, record: &Record) -> Result<Vec<UnfinishedSession>, Failure> {
     let mut left = record.left_behind.clone();
-    let others = others(look, record)?;
+    let others = others(locked, record)?;
     for session in others.iter().flat_map(Record::sessions) {
         if !left.iter().any(|known| is_same(known, &session)) {
             left.push(session);
@@ -148,19 +148,19 @@ pub fn sessions(look: &Look<'_>, record: &Record) -> Result<Vec<UnfinishedSessio
 ///
 /// # Errors
 /// When a record cannot be read or written.
-pub fn clear_ended(look: &Look<'_>, record: &Record) -> Result<(), Failure> {
-    for mut other in others(look, record)? {
+pub fn clear_ended(locked: &LockedFolder<'_>, record: &Record) -> Result<(), Failure> {
+    for mut other in others(locked, record)? {
         if other.sessions().is_empty() {
             continue;
         }
-        let was_kept = other.isids.is_empty() && super::claim::left_behind(look, &other)?.is_none();
+        let was_kept = other.isids.is_empty() && super::claim::left_behind(locked, &other)?.is_none();
         if was_kept {
-            look.clear(&other.name);
+            locked.clear(&other.name);
             continue;
         }
         other.isids.clear();
         other.left_behind.clear();
-        look.write(&other)?;
+        locked.write(&other)?;
     }
     Ok(())
 }
@@ -169,15 +169,15 @@ pub fn clear_ended(look: &Look<'_>, record: &Record) -> Result<(), Failure> {
 ///
 /// # Errors
 /// When a record cannot be read or written.
-pub fn hand_back(look: &Look<'_>, record: &Record) -> Result<(), Failure> {
-    let others: Vec<LeftSession> = others(look, record)?.iter().flat_map(Record::sessions).collect();
+pub fn hand_back(locked: &LockedFolder<'_>, record: &Record) -> Result<(), Failure> {
+    let others: Vec<LeftSession> = others(locked, record)?.iter().flat_map(Record::sessions).collect();
     let is_ours = |session: &LeftSession| !others.iter().any(|other| is_same(session, other));
     let left_behind: Vec<LeftSession> = record.left_behind.iter().filter(|s| is_ours(s)).cloned().collect();
     if left_behind.is_empty() {
-        look.clear(&record.name);
+        locked.clear(&record.name);
         return Ok(());
     }
-    Ok(look.write(&Record { isids: Vec::new(), device: None, left_behind, ..record.clone() })?)
+    Ok(locked.write(&Record { isids: Vec::new(), device: None, left_behind, ..record.clone() })?)
 }
 
 /// Ends the unfinished writes of this record, by logins with its ISIDs. The returned lock prevents an attachment of the name.
@@ -186,10 +186,10 @@ pub fn hand_back(look: &Look<'_>, record: &Record) -> Result<(), Failure> {
 /// When the target cannot be reached within `limit`, or the writes cannot be ended: the record stays.
 pub fn end_of_record(attached: &Attached, record: &Record, limit: Duration) -> Result<ProcessLock, Failure> {
     let left = record.sessions();
-    let look = attached.look()?;
-    let Some(alive) = look.take(&record.name)? else { return Err(super::claim::already_attached(record)) };
-    look.write(&Record { isids: Vec::new(), left_behind: left.clone(), ..record.clone() })?;
-    drop(look);
+    let locked = attached.lock()?;
+    let Some(alive) = locked.take(&record.name)? else { return Err(super::claim::already_attached(record)) };
+    locked.write(&Record { isids: Vec::new(), left_behind: left.clone(), ..record.clone() })?;
+    drop(locked);
     let owed = with_urls(record, left)?;
     let cores = Cores::one().map_err(cannot)?;
     let ended = cores.wait(0, move || async move { end(owed, &[], limit).await });

@@ -63,8 +63,8 @@ impl WriteTracker {
 }
 
 impl Backend for WriteTracker {
-    fn facts(&self) -> BackendInfo {
-        self.inner.facts()
+    fn info(&self) -> BackendInfo {
+        self.inner.info()
     }
 
     fn refresh(&self) -> bool {
@@ -127,8 +127,8 @@ impl Backend for WriteTracker {
         self.inner.extent(offset, len)
     }
 
-    fn extents(&self, offset: u64, len: u64, most: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
-        self.inner.extents(offset, len, most)
+    fn extents(&self, offset: u64, len: u64, max: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
+        self.inner.extents(offset, len, max)
     }
 
     fn describe(&self) -> Vec<(String, String)> {

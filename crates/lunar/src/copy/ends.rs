@@ -73,7 +73,7 @@ impl CopyEnd {
 
     /// Size in bytes; None for a stream.
     pub fn size(&self) -> Option<u64> {
-        self.as_disk().map(|disk| disk.facts().capacity)
+        self.as_disk().map(|disk| disk.info().capacity)
     }
 
     /// The disk, if it is one.
@@ -105,12 +105,12 @@ async fn export(text: &str, role: EndRole) -> Result<CopyEnd, Failure> {
     };
     let url: nbd::NbdUrl = text.parse().map_err(|e| invalid(cannot(e)))?;
     let disk = nbd::open(&url).await.map_err(cannot)?;
-    let facts = disk.facts();
-    if facts.read_only && role != EndRole::Source {
+    let info = disk.info();
+    if info.read_only && role != EndRole::Source {
         let what = format!("{url}: the server offers this export read-only");
         return Err(Diagnostic::new(what, "choose another export, or make this export writable").into());
     }
-    let identity = format!("{url}, {} bytes", facts.capacity);
+    let identity = format!("{url}, {} bytes", info.capacity);
     Ok(CopyEnd { export: Some(disk.clone()), ..CopyEnd::disk(&url.to_string(), identity, disk) })
 }
 
@@ -246,7 +246,7 @@ async fn destination(
 
 /// Whether the whole disk is one hole, so that overwriting it loses no data.
 async fn has_no_data(disk: &dyn Backend) -> bool {
-    let capacity = disk.facts().capacity;
+    let capacity = disk.info().capacity;
     disk.extent(0, capacity).await.is_ok_and(|found| !found.mapped && found.len == capacity)
 }
 

@@ -33,7 +33,7 @@ pub fn arguments(args: &Args, source: &CopyEnd) -> Result<(), Diagnostic> {
 
 /// Checks the open ends, before the first write.
 pub fn ends(args: &Args, source: &CopyEnd, destination: &CopyEnd) -> Result<(), Failure> {
-    let null = destination.as_disk().is_some_and(|disk| disk.facts().null);
+    let null = destination.as_disk().is_some_and(|disk| disk.info().null);
     let to_stream = destination.size().is_none();
     let refusals = [
         (

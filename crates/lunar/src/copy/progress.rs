@@ -226,9 +226,9 @@ mod tests {
 
     #[test]
     fn pace_is_that_of_the_last_seconds() {
-        let begin = Instant::now();
-        let at = |s| begin + Duration::from_secs(s);
-        let mut pace = RateWindow::new(begin);
+        let started_at = Instant::now();
+        let at = |s| started_at + Duration::from_secs(s);
+        let mut pace = RateWindow::new(started_at);
         assert_eq!(pace.per_s(), 0.0);
         pace.note(at(1), 1000);
         assert_eq!(pace.per_s(), 1000.0);

@@ -28,12 +28,12 @@ const LOGOUT_TIMEOUT: Duration = Duration::from_secs(1);
 /// # Errors
 /// When nothing was copied. A failure after the first write is part of the report.
 pub async fn run(args: Args, stop: Arc<StopFlag>) -> Result<CopyReport, exit::Failure> {
-    let began = Instant::now();
+    let started_at = Instant::now();
     let copy = CopyRun::prepare(args, stop).await?;
     let sessions =
         [&copy.source, &copy.destination].map(|end| end.lun.as_ref().map(|lun| lun.session().clone()));
     let exports = [&copy.source, &copy.destination].map(|end| end.export.clone());
-    let report = copy.perform(began).await;
+    let report = copy.perform(started_at).await;
     for session in sessions.into_iter().flatten() {
         // The data is flushed: a missing logout response does not matter.
         _ = compio::time::timeout(LOGOUT_TIMEOUT, session.close()).await;
@@ -108,13 +108,13 @@ impl CopyRun {
         Ok(copy)
     }
 
-    async fn perform(mut self, began: Instant) -> Result<CopyReport, Diagnostic> {
+    async fn perform(mut self, started_at: Instant) -> Result<CopyReport, Diagnostic> {
         let outcome = match &self.destination.medium {
             Medium::Disk(_) => self.fill_disk().await?,
             Medium::Stream(_) => self.fill_stream().await?,
         };
-        let copying = began.elapsed();
-        self.end(outcome, began, copying).await
+        let copying = started_at.elapsed();
+        self.end(outcome, started_at, copying).await
     }
 
     /// Restores the progress of an interrupted copy, or starts a new journal.
@@ -181,7 +181,7 @@ impl CopyRun {
     /// The job for [`copy`] and [`verify`]; None if the destination is a stream.
     fn job(&self, grow: Option<GrowFn>) -> Option<CopyJob> {
         let destination = self.destination.as_disk()?.clone();
-        let end = self.source.size().unwrap_or_else(|| destination.facts().capacity);
+        let end = self.source.size().unwrap_or_else(|| destination.info().capacity);
         Some(CopyJob {
             source: self.from.clone(),
             destination,
@@ -241,7 +241,7 @@ impl CopyRun {
     async fn end(
         self,
         outcome: CopyOutcome,
-        began: Instant,
+        started_at: Instant,
         copying: Duration,
     ) -> Result<CopyReport, Diagnostic> {
         let mut summary = Summary {
@@ -258,7 +258,7 @@ impl CopyRun {
             true => self.conclude(&outcome, &mut summary).await?,
             false => self.interrupted(&outcome),
         };
-        summary.seconds = began.elapsed().as_secs_f64();
+        summary.seconds = started_at.elapsed().as_secs_f64();
         Ok(CopyReport { line: summary.line(copying), summary, problem, end })
     }
 
@@ -363,7 +363,7 @@ fn grow(path: &Path, end: &CopyEnd) -> Result<GrowFn, Diagnostic> {
     })?;
     let Some(disk) = end.as_disk().cloned() else { return Err(no_disk(end)) };
     Ok(Box::new(move |len| {
-        if len > disk.facts().capacity {
+        if len > disk.info().capacity {
             file.set_len(len)?;
             disk.refresh();
         }

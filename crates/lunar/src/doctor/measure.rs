@@ -25,9 +25,9 @@ const DEPTH: usize = 16;
 pub async fn round_trip(lun: &Lun) -> Result<RoundTrip, Error> {
     let mut times = Vec::new();
     for _ in 0..ROUND_TRIPS {
-        let since = Instant::now();
+        let started_at = Instant::now();
         lun.scsi(cdb::test_unit_ready(), Direction::None).await.0?;
-        times.push(us(since.elapsed()));
+        times.push(us(started_at.elapsed()));
     }
     times.sort_unstable();
     Ok(RoundTrip {
@@ -41,7 +41,7 @@ pub async fn round_trip(lun: &Lun) -> Result<RoundTrip, Error> {
 /// Reads for a second: first small reads, one at a time, scattered over the medium; then concurrent large reads from
 /// its start. None if the medium is smaller than a large read.
 pub async fn reads(lun: &Arc<Lun>) -> std::io::Result<Option<ReadStats>> {
-    let capacity = lun.facts().capacity;
+    let capacity = lun.info().capacity;
     let small = SMALL.max(lun.block_size().into());
     if capacity < LARGE || capacity < small {
         return Ok(None);
@@ -58,28 +58,28 @@ pub async fn reads(lun: &Arc<Lun>) -> std::io::Result<Option<ReadStats>> {
 }
 
 async fn one_by_one(lun: &Lun, size: u64, places: u64) -> std::io::Result<u64> {
-    let (since, mut times) = (Instant::now(), Vec::new());
+    let (started_at, mut times) = (Instant::now(), Vec::new());
     let (mut buf, mut n) = (Buf::zeroed(size as usize), 0u64);
-    while since.elapsed() < PHASE {
-        let begun = Instant::now();
+    while started_at.elapsed() < PHASE {
+        let started_at = Instant::now();
         // A multiplicative walk defeats read-ahead without random numbers.
         let place = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % places;
         let (result, back) = lun.read(place * size, buf).await;
         result?;
         (buf, n) = (back, n + 1);
-        times.push(us(begun.elapsed()));
+        times.push(us(started_at.elapsed()));
     }
     times.sort_unstable();
     Ok(times[times.len() / 2])
 }
 
 async fn together(lun: &Arc<Lun>, places: u64) -> std::io::Result<(u64, Duration)> {
-    let (since, next, bytes) = (Instant::now(), Rc::new(Cell::new(0u64)), Rc::new(Cell::new(0u64)));
+    let (started_at, next, bytes) = (Instant::now(), Rc::new(Cell::new(0u64)), Rc::new(Cell::new(0u64)));
     let reader = || {
         let (lun, next, bytes) = (lun.clone(), next.clone(), bytes.clone());
         compio::runtime::spawn(async move {
             let mut buf = Buf::zeroed(LARGE as usize);
-            while since.elapsed() < PHASE {
+            while started_at.elapsed() < PHASE {
                 let place = next.get() % places;
                 next.set(next.get() + 1);
                 let (result, back) = lun.read(place * LARGE, buf).await;
@@ -94,5 +94,5 @@ async fn together(lun: &Arc<Lun>, places: u64) -> std::io::Result<(u64, Duration
     for reader in readers {
         reader.await.map_err(|_| std::io::Error::other("a reader thread panicked"))??;
     }
-    Ok((bytes.get(), since.elapsed()))
+    Ok((bytes.get(), started_at.elapsed()))
 }

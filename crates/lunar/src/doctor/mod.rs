@@ -154,13 +154,13 @@ async fn examine_lun(
     let session = lunar_initiator::Session::open(url.portal.clone(), &target, options.clone()).await?;
     let luns: Vec<u16> = lunar_initiator::luns(&session).await?.into_iter().filter_map(decode).collect();
     let number = url.lun.or(luns.first().copied());
-    let facts = session.facts();
+    let info = session.info();
     report.session = Some(SessionSummary {
-        target: facts.target,
-        target_alias: facts.alias,
-        portal_group: facts.portal_group_tag,
+        target: info.target,
+        target_alias: info.alias,
+        portal_group: info.portal_group_tag,
         chap: login.chap.map(name),
-        parameters: (&facts.parameters).into(),
+        parameters: (&info.parameters).into(),
         window: session.window().unwrap_or(0),
         commands: options.commands,
         luns,

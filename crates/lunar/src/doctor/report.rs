@@ -2,7 +2,7 @@
 
 use crate::output;
 use lunar_admin::Parameters;
-use lunar_initiator::options::{Carrier, Transport};
+use lunar_initiator::options::{SessionTransport, Transport};
 use lunar_initiator::{ErrorCode, Probe};
 use lunar_proto::size;
 use serde::Serialize;
@@ -23,7 +23,7 @@ pub struct DoctorReport {
     pub devices: Option<Vec<Port>>,
     /// Transport and provider of the connection: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
     #[serde(serialize_with = "carrier_name")]
-    pub carrier: Option<Carrier>,
+    pub carrier: Option<SessionTransport>,
     pub portals: Vec<String>,
     pub addresses: Vec<String>,
     pub resolved_in_us: u64,
@@ -159,8 +159,8 @@ fn transport_name<S: serde::Serializer>(transport: &Transport, out: S) -> Result
     transport.name().serialize(out)
 }
 
-fn carrier_name<S: serde::Serializer>(carrier: &Option<Carrier>, out: S) -> Result<S::Ok, S::Error> {
-    carrier.as_ref().map(Carrier::to_string).serialize(out)
+fn carrier_name<S: serde::Serializer>(carrier: &Option<SessionTransport>, out: S) -> Result<S::Ok, S::Error> {
+    carrier.as_ref().map(SessionTransport::to_string).serialize(out)
 }
 
 fn code_name<S: serde::Serializer>(code: &Option<ErrorCode>, out: S) -> Result<S::Ok, S::Error> {
@@ -182,7 +182,7 @@ impl Port {
 impl DoctorReport {
     /// Copies the observations of a probe.
     pub fn take(&mut self, probe: &Probe) {
-        self.carrier = probe.carrier.clone();
+        self.carrier = probe.transport.clone();
         self.portals = probe.portals.iter().map(ToString::to_string).collect();
         self.addresses = probe.addresses.iter().map(ToString::to_string).collect();
         self.resolved_in_us = us(probe.resolved_in);

@@ -1,6 +1,6 @@
 //! The commands of `lunar info`, in the order of the report.
 
-use super::pages::{self, Facts};
+use super::pages::{self, Fields};
 use crate::exit::Failure;
 use crate::open_lun::{OpenLun, is_rejected};
 use crate::tree::{Node, read};
@@ -23,7 +23,7 @@ const MAX_LOG_PAGES: usize = 64;
 #[derive(Default)]
 pub struct LuReport {
     /// Decoded responses.
-    pub facts: Facts,
+    pub fields: Fields,
     /// Raw responses, with the names of their commands.
     pub answers: Vec<(String, Vec<u8>)>,
     /// Commands that failed, and why.
@@ -41,7 +41,7 @@ pub async fn page(url: &Url, code: u8) -> Result<LuReport, Failure> {
     let page = reader.vpd(code).await;
     reader.lu.close().await;
     if let Some((key, node)) = page? {
-        reader.report.facts.push((key, node));
+        reader.report.fields.push((key, node));
     }
     Ok(reader.report)
 }
@@ -79,13 +79,13 @@ impl LuReader {
     }
 
     fn add(&mut self, name: &str, node: Node) {
-        self.report.facts.push((name.to_owned(), node));
+        self.report.fields.push((name.to_owned(), node));
     }
 
     async fn all(&mut self, commands: bool) -> Result<(), Error> {
-        let facts = self.lu.session.facts();
-        self.add("target", Node::text(facts.target));
-        self.add("portal", Node::text(facts.portal.to_string()));
+        let info = self.lu.session.info();
+        self.add("target", Node::text(info.target));
+        self.add("portal", Node::text(info.portal.to_string()));
         self.add("lun", Node::number(self.lu.number));
         self.standard().await?;
         self.capacity().await?;
@@ -122,25 +122,25 @@ impl LuReader {
 
     async fn capacity(&mut self) -> Result<(), Error> {
         let long = self.query("READ CAPACITY(16)", cdb::read_capacity_16(32), 32).await?.unwrap_or_default();
-        let (capacity, mut facts) = match Capacity::decode_16(&long) {
+        let (capacity, mut fields) = match Capacity::decode_16(&long) {
             Some(capacity) => (capacity, read(inquiry::CAPACITY, &long)),
             None => {
                 let short = self.query("READ CAPACITY(10)", cdb::read_capacity_10(), 8).await?;
                 let Some(capacity) = short.as_deref().and_then(Capacity::decode_10) else { return Ok(()) };
-                (capacity, Facts::new())
+                (capacity, Fields::new())
             }
         };
         let (blocks, size, thin) = (capacity.blocks(), capacity.block_size, capacity.thin);
         let bytes = blocks.saturating_mul(size.into());
         let sizes = [("bytes", Node::number(bytes)), ("size", Node::text(lunar_proto::size::show(bytes)))];
         let sizes = sizes.map(|(name, node)| (name.to_owned(), node));
-        facts.splice(0..0, sizes);
+        fields.splice(0..0, sizes);
         if thin && let Some((mapped, whole)) = self.mapped(blocks).await? {
             let mapped = mapped.saturating_mul(size.into());
-            facts.push(("mapped_bytes".into(), Node::number(mapped)));
-            facts.push(("mapped_is_exact".into(), Node::flag(whole)));
+            fields.push(("mapped_bytes".into(), Node::number(mapped)));
+            fields.push(("mapped_is_exact".into(), Node::flag(whole)));
         }
-        self.add("capacity", Node::Map(facts));
+        self.add("capacity", Node::Map(fields));
         Ok(())
     }
 
@@ -184,16 +184,16 @@ impl LuReader {
             .query("VPD page 00h", cdb::inquiry(Some(0), ALLOCATION_LENGTH), ALLOCATION_LENGTH.into())
             .await?
             .unwrap_or_default();
-        let mut facts = Facts::new();
+        let mut fields = Fields::new();
         let mut ours = None;
         for code in vpd::body(&list).iter().copied().filter(|code| *code != 0) {
-            facts.extend(self.vpd(code).await?);
+            fields.extend(self.vpd(code).await?);
             if let Some((_, b)) = self.report.answers.last().filter(|_| code == vpd::IDENTIFICATION) {
-                let mut groups = vpd::designators(b).filter(|d| d.kind == Designator::PORT_GROUP);
+                let mut groups = vpd::designators(b).filter(|d| d.kind == Designator::TARGET_PORT_GROUP);
                 ours = groups.find_map(|d| d.number());
             }
         }
-        self.add("vpd", Node::Map(facts));
+        self.add("vpd", Node::Map(fields));
         Ok(ours)
     }
 
@@ -210,22 +210,22 @@ impl LuReader {
     }
 
     async fn reservations(&mut self) -> Result<(), Error> {
-        let mut facts = Facts::new();
+        let mut fields = Fields::new();
         for (action, what) in [(0, "READ KEYS"), (1, "READ RESERVATION"), (2, "REPORT CAPABILITIES")] {
             let cdb = cdb::persistent_reserve_in(action, ALLOCATION_LENGTH);
             let Some(b) = self.query(what, cdb, ALLOCATION_LENGTH.into()).await? else { continue };
             match action {
-                0 => facts.extend(pages::keys(&b)),
-                1 => facts.extend(pages::reservation(&b)),
-                _ => facts.push(("capabilities".into(), Node::Map(read(pr::CAPABILITIES, &b)))),
+                0 => fields.extend(pages::keys(&b)),
+                1 => fields.extend(pages::reservation(&b)),
+                _ => fields.push(("capabilities".into(), Node::Map(read(pr::CAPABILITIES, &b)))),
             }
         }
         let cdb = cdb::persistent_reserve_in(3, u16::MAX);
         if let Some(b) = self.query("READ FULL STATUS", cdb, u16::MAX.into()).await? {
-            facts.push(("registrations".into(), pages::registrations(&b)));
+            fields.push(("registrations".into(), pages::registrations(&b)));
         }
-        if !facts.is_empty() {
-            self.add("reservations", Node::Map(facts));
+        if !fields.is_empty() {
+            self.add("reservations", Node::Map(fields));
         }
         Ok(())
     }
@@ -237,7 +237,7 @@ impl LuReader {
         else {
             return Ok(());
         };
-        let mut facts = Facts::new();
+        let mut fields = Fields::new();
         for code in
             vpd::body(&list).iter().copied().filter(|code| (1..0x40).contains(code)).take(MAX_LOG_PAGES)
         {
@@ -245,10 +245,10 @@ impl LuReader {
             if let Some(b) =
                 self.query(&what, cdb::log_sense(code, ALLOCATION_LENGTH), ALLOCATION_LENGTH.into()).await?
             {
-                facts.push((pages::key(code, 0), Node::Map(pages::log_page(code, &b))));
+                fields.push((pages::key(code, 0), Node::Map(pages::log_page(code, &b))));
             }
         }
-        self.add("logs", Node::Map(facts));
+        self.add("logs", Node::Map(fields));
         Ok(())
     }
 

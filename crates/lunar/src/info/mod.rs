@@ -70,14 +70,14 @@ pub fn info(args: Info) -> Result<String, Failure> {
         let dump = |(what, bytes): &(String, Vec<u8>)| format!("{what}\n{}", hex::dump(bytes));
         return Ok(found.answers.iter().map(dump).collect::<Vec<_>>().join("\n"));
     }
-    let mut facts = found.facts;
+    let mut fields = found.fields;
     if !found.errors.is_empty() {
-        facts.push(("errors".into(), Node::List(found.errors.into_iter().map(Node::text).collect())));
+        fields.push(("errors".into(), Node::List(found.errors.into_iter().map(Node::text).collect())));
     }
     if args.common.json {
-        return Ok(json(&Node::Map(facts))?);
+        return Ok(json(&Node::Map(fields))?);
     }
-    Ok(tree::lines(&facts))
+    Ok(tree::lines(&fields))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use lunar_wire::scsi::vpd::{self, Designator};
 use lunar_wire::scsi::{inquiry, mode, op, pr, report};
 
 /// Named values, in order.
-pub type Facts = Vec<(String, Node)>;
+pub type Fields = Vec<(String, Node)>;
 
 fn list(all: impl Iterator<Item = Node>) -> Node {
     Node::List(all.collect())
@@ -23,14 +23,14 @@ pub fn pr_key(key: u64) -> Node {
 }
 
 /// Standard INQUIRY data.
-pub fn standard(b: &[u8]) -> Facts {
-    let mut facts = read(inquiry::STANDARD, b);
+pub fn standard(b: &[u8]) -> Fields {
+    let mut fields = read(inquiry::STANDARD, b);
     let named = inquiry::standards(b).map(|(code, name)| match name {
         Some(name) => Node::text(name),
         None => Node::text(format!("{code:04x}h")),
     });
-    facts.push(("standards".into(), list(named)));
-    facts
+    fields.push(("standards".into(), list(named)));
+    fields
 }
 
 fn designator(d: Designator<'_>) -> Node {
@@ -39,11 +39,11 @@ fn designator(d: Designator<'_>) -> Node {
 }
 
 /// A VPD page.
-pub fn vpd_page(code: u8, b: &[u8]) -> Facts {
-    let mut facts = vec![("name".to_owned(), Node::text(vpd::name(code).unwrap_or("unknown")))];
+pub fn vpd_page(code: u8, b: &[u8]) -> Fields {
+    let mut fields = vec![("name".to_owned(), Node::text(vpd::name(code).unwrap_or("unknown")))];
     if let Some(table) = vpd::table(code) {
-        facts.extend(read(table, b));
-        return facts;
+        fields.extend(read(table, b));
+        return fields;
     }
     let (name, node) = match code {
         0x00 => ("pages", list(vpd::body(b).iter().map(|page| Node::text(key(*page, 0))))),
@@ -55,8 +55,8 @@ pub fn vpd_page(code: u8, b: &[u8]) -> Facts {
         0x8f => ("descriptors", list(vpd::copy_descriptors(b).map(|(_, name)| Node::text(name)))),
         _ => ("bytes", Node::text(hex::digits(vpd::body(b)))),
     };
-    facts.push((name.to_owned(), node));
-    facts
+    fields.push((name.to_owned(), node));
+    fields
 }
 
 fn address((service, address): (&'static str, String)) -> Node {
@@ -78,8 +78,8 @@ fn port(port: vpd::ScsiPortDescriptor<'_>) -> Node {
 }
 
 /// MODE SENSE(10).
-pub fn mode_pages(b: &[u8]) -> Facts {
-    let mut facts = read(mode::HEADER, b);
+pub fn mode_pages(b: &[u8]) -> Fields {
+    let mut fields = read(mode::HEADER, b);
     for page in mode::pages(b) {
         let mut inner = vec![("name".to_owned(), Node::text(page.name().unwrap_or("unknown")))];
         match page.table() {
@@ -89,11 +89,11 @@ pub fn mode_pages(b: &[u8]) -> Facts {
         inner.push(("saveable".into(), Node::flag(page.saveable)));
         let key = key(page.code, page.subpage);
         // istgt sends one page twice, and JSON keys must be unique.
-        if facts.iter().all(|(there, _)| *there != key) {
-            facts.push((key, Node::Map(inner)));
+        if fields.iter().all(|(there, _)| *there != key) {
+            fields.push((key, Node::Map(inner)));
         }
     }
-    facts
+    fields
 }
 
 /// Target port groups; `ours`: the group of the port in use.
@@ -110,7 +110,7 @@ pub fn groups(b: &[u8], ours: Option<u16>) -> Node {
 }
 
 /// READ KEYS.
-pub fn keys(b: &[u8]) -> Facts {
+pub fn keys(b: &[u8]) -> Fields {
     let generation = ("generation".to_owned(), Node::number(pr::generation(b)));
     vec![generation, ("keys".into(), list(pr::keys(b).map(pr_key)))]
 }
@@ -120,52 +120,52 @@ fn kind(code: u8) -> Node {
 }
 
 /// READ RESERVATION.
-pub fn reservation(b: &[u8]) -> Facts {
+pub fn reservation(b: &[u8]) -> Fields {
     let held = pr::reservation(b);
-    let mut facts = vec![("reserved".to_owned(), Node::flag(held.is_some()))];
+    let mut fields = vec![("reserved".to_owned(), Node::flag(held.is_some()))];
     if let Some(held) = held {
-        facts.push(("key".into(), pr_key(held.key)));
-        facts.push(("type".into(), kind(held.kind)));
+        fields.push(("key".into(), pr_key(held.key)));
+        fields.push(("type".into(), kind(held.kind)));
     }
-    facts
+    fields
 }
 
 /// READ FULL STATUS.
 pub fn registrations(b: &[u8]) -> Node {
     list(pr::registrations(b).map(|one| {
-        let mut facts = vec![
+        let mut fields = vec![
             ("initiator".to_owned(), Node::text(one.initiator)),
             ("key".to_owned(), pr_key(one.key)),
             ("port".to_owned(), Node::number(one.port)),
             ("all_ports".to_owned(), Node::flag(one.all_ports)),
             ("holds_reservation".to_owned(), Node::flag(one.holds.is_some())),
         ];
-        facts.extend(one.holds.map(|code| ("type".to_owned(), kind(code))));
-        Node::Map(facts)
+        fields.extend(one.holds.map(|code| ("type".to_owned(), kind(code))));
+        Node::Map(fields)
     }))
 }
 
 /// A log page.
-pub fn log_page(code: u8, b: &[u8]) -> Facts {
-    let mut facts = vec![("name".to_owned(), Node::text(report::log_name(code).unwrap_or("unknown")))];
+pub fn log_page(code: u8, b: &[u8]) -> Fields {
+    let mut fields = vec![("name".to_owned(), Node::text(report::log_name(code).unwrap_or("unknown")))];
     for (number, value) in report::parameters(b) {
-        facts.push(match report::parameter(code, number, value) {
+        fields.push(match report::parameter(code, number, value) {
             Some((name, n)) => (name.to_owned(), Node::number(n)),
             None => (format!("0x{number:04x}"), Node::text(hex::digits(value))),
         });
     }
-    facts
+    fields
 }
 
 /// REPORT SUPPORTED OPERATION CODES.
 pub fn commands(b: &[u8]) -> Node {
     list(report::commands(b).map(|one| {
         let name = op::command(one.opcode, one.action).unwrap_or("unknown");
-        let mut facts = vec![("opcode".to_owned(), Node::text(format!("0x{:02x}", one.opcode)))];
-        facts.extend(one.action.map(|action| ("action".to_owned(), Node::text(format!("0x{action:02x}")))));
-        facts.push(("bytes".into(), Node::number(one.len)));
-        facts.push(("command".into(), Node::text(name)));
-        Node::Map(facts)
+        let mut fields = vec![("opcode".to_owned(), Node::text(format!("0x{:02x}", one.opcode)))];
+        fields.extend(one.action.map(|action| ("action".to_owned(), Node::text(format!("0x{action:02x}")))));
+        fields.push(("bytes".into(), Node::number(one.len)));
+        fields.push(("command".into(), Node::text(name)));
+        Node::Map(fields)
     }))
 }
 
@@ -178,8 +178,8 @@ mod tests {
     fn repeated_page_is_listed_once() {
         let page = |byte: u8| [&[0x0a, 0x0a, byte][..], &[0; 9]].concat();
         let b = [&[0, 30, 0, 0, 0, 0, 0, 0][..], &page(2), &page(4)].concat();
-        let facts = mode_pages(&b);
-        let entries: Vec<_> = facts.iter().filter(|(key, _)| key == "0x0a").collect();
+        let fields = mode_pages(&b);
+        let entries: Vec<_> = fields.iter().filter(|(key, _)| key == "0x0a").collect();
         assert_eq!(entries.len(), 1);
         assert_eq!(entries[0], mode_pages(&b[..20]).last().expect("the first"));
     }

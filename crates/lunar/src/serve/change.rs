@@ -84,7 +84,7 @@ impl<S: TargetServer> Service<S> {
     fn make(&mut self, config: &Config, is_asked: bool) -> Result<(), Vec<Diagnostic>> {
         let whole = self.expanded(config)?;
         if is_asked {
-            self.units.look_at_paths(&whole)?;
+            self.units.check_paths(&whole)?;
         }
         let server = self.server.clone();
         let setup = self.units.setup(&whole, &|units| server.rest(units))?;

@@ -118,7 +118,7 @@ impl<S: TargetServer> Service<S> {
         all.filter_map(|(name, config)| match &config.source {
             UpstreamSource::Local(source) => Some(local(name, source, is_used(name))),
             UpstreamSource::Remote { .. } | UpstreamSource::Sg { .. } => {
-                let mine = missing.iter().filter(|missing| missing.place.upstream == *name);
+                let mine = missing.iter().filter(|missing| missing.address.upstream == *name);
                 Some(upstream(status.iter().find(|status| status.name == *name)?, mine))
             }
         })
@@ -169,10 +169,10 @@ impl<S: TargetServer> Service<S> {
     fn targets(&self, router: &str, status: &[UpstreamStatus], missing: &[Missing]) -> Vec<TargetReport> {
         let mine = self.whole.targets.iter().filter(|target| target.router.as_deref() == Some(router));
         let health = |lun: &lunar_server::config::LunConfig| {
-            let place = lun.source.place()?;
+            let address = lun.source.lu_address()?;
             let both =
                 status.iter().flat_map(|upstream| upstream.units.iter().map(move |unit| (upstream, unit)));
-            let (upstream, unit) = both.into_iter().find(|(_, unit)| unit.place == *place)?;
+            let (upstream, unit) = both.into_iter().find(|(_, unit)| unit.address == *address)?;
             let states: Vec<State> = unit.paths.iter().filter_map(|(_, path)| path.state).collect();
             // The path to a device of this host belongs to no host.
             let is_gone = unit.paths.iter().any(|(host, p)| host.is_none() && p.state == Some(State::Down));
@@ -185,7 +185,7 @@ impl<S: TargetServer> Service<S> {
         };
         let absent = |missing: &Missing| LunReport {
             lun: missing.lun,
-            from: Source::Routed(missing.place.clone()).to_string(),
+            from: Source::Routed(missing.address.clone()).to_string(),
             health: missing.why,
         };
         let luns = |target: &lunar_server::config::Target| {
@@ -289,7 +289,7 @@ fn hop(total: LatencyTotal) -> Hop {
 /// The status of an upstream, with mapped LUNs that it does not have.
 fn upstream<'a>(status: &UpstreamStatus, missing: impl Iterator<Item = &'a Missing>) -> UpstreamReport {
     let path = |unit: &LuStatus, (host, path): &HostPath| PathReport {
-        lun: shown(&unit.place),
+        lun: shown(&unit.address),
         url: path.url.clone(),
         state: path.state.map_or("unused".into(), |state| state.to_string()),
         core: path.core.clone(),
@@ -299,21 +299,23 @@ fn upstream<'a>(status: &UpstreamStatus, missing: impl Iterator<Item = &'a Missi
     };
     let of_unit = |unit: &LuStatus| unit.paths.iter().map(|p| path(unit, p)).collect::<Vec<_>>();
     let absent = |missing: &Missing| {
-        let one =
-            |url: &String| PathReport { lun: shown(&missing.place), ..plain(url, &missing.why.to_string()) };
-        status.places.iter().map(one).collect::<Vec<_>>()
+        let one = |url: &String| PathReport {
+            lun: shown(&missing.address),
+            ..plain(url, &missing.why.to_string())
+        };
+        status.urls.iter().map(one).collect::<Vec<_>>()
     };
     let mut paths: Vec<PathReport> =
         status.units.iter().flat_map(of_unit).chain(missing.flat_map(absent)).collect();
     if paths.is_empty() {
         let state = if status.luns == 0 { "awaited" } else { "unused" };
-        paths.extend(status.places.iter().map(|place| plain(place, state)));
+        paths.extend(status.urls.iter().map(|place| plain(place, state)));
     }
     let mut obstacles =
         status.units.iter().flat_map(|unit| &unit.paths).filter_map(|(_, path)| path.obstacle.clone());
     UpstreamReport {
         name: status.name.clone(),
-        urls: status.places.clone(),
+        urls: status.urls.clone(),
         luns: status.luns,
         obstacle: obstacles.next().or_else(|| status.obstacle.clone()),
         paths,
@@ -326,10 +328,10 @@ fn plain(place: &str, state: &str) -> PathReport {
 }
 
 /// A logical unit of an upstream, as text; `-` for a disk of this host.
-fn shown(place: &LuAddress) -> String {
-    match place.target.as_str() {
+fn shown(address: &LuAddress) -> String {
+    match address.target.as_str() {
         "" => "-".into(),
-        target => format!("{target}/{}", place.lun),
+        target => format!("{target}/{}", address.lun),
     }
 }
 

@@ -132,8 +132,8 @@ impl Attacker {
         Some(())
     }
 
-    fn bytes(&mut self, most: u64) -> Vec<u8> {
-        let length = 1 + self.random.below(most);
+    fn bytes(&mut self, max: u64) -> Vec<u8> {
+        let length = 1 + self.random.below(max);
         (0..length).map(|_| self.random.next_u64() as u8).collect()
     }
 

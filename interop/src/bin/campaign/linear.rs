@@ -120,8 +120,8 @@ impl Session {
     /// Sends this many commands, and returns their operations. A response that is not allowed is an error.
     fn run(mut self, commands: u64, tally: &Tally) -> Result<Vec<Op>, String> {
         while self.sent < commands || self.depth.in_flight() > 0 {
-            let most = if self.mood == Workload::Wild { DEPTH } else { 1 };
-            while self.sent < commands && self.depth.in_flight() < most && self.depth.has_window() {
+            let max = if self.mood == Workload::Wild { DEPTH } else { 1 };
+            while self.sent < commands && self.depth.in_flight() < max && self.depth.has_window() {
                 self.send();
             }
             match self.depth.next(NO_ANSWER) {

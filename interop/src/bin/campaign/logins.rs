@@ -40,7 +40,7 @@ pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
     more_files();
     let mut random = Random::new(seed);
     let attacks = if tally.is_short() { ATTACKS_SHORT } else { ATTACKS };
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let mut server = Server::start_in(folder(tally), &configuration());
     let mut honest = HonestHost::new(&server, &mut random);
     honest.visit(tally)?;
@@ -53,7 +53,7 @@ pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
     settles(&server, &before)?;
     honest.visit(tally)?;
     let log = server.log();
-    let judged = log_is_bounded(&log, most_lines(begun.elapsed(), addresses), attacks)?;
+    let judged = log_is_bounded(&log, most_lines(started_at.elapsed(), addresses), attacks)?;
     tally.add(if judged { "logs checked" } else { "logs that may have a line for each attack" }, 1);
     if !server.lives() {
         return Err("the server has ended".into());
@@ -257,18 +257,18 @@ fn most_lines(elapsed: Duration, addresses: u64) -> u64 {
     OTHER_LINES + stretches * KINDS_OF_LINES * of_kind
 }
 
-/// Checks that the log has at most `most` lines, and no panic. Returns false if the check proves nothing, because
-/// `most` also allows a line for each attack.
-fn log_is_bounded(log: &str, most: u64, attacks: u64) -> Result<bool, String> {
+/// Checks that the log has at most `max` lines, and no panic. Returns false if the check proves nothing, because
+/// `max` also allows a line for each attack.
+fn log_is_bounded(log: &str, max: u64, attacks: u64) -> Result<bool, String> {
     if let Some(line) = log.lines().find(|line| line.contains("panicked")) {
         return Err(format!("the log has: {line}"));
     }
     let lines = log.lines().count() as u64;
-    if lines <= most && log.len() as u64 <= most * 400 {
-        return Ok(most < attacks);
+    if lines <= max && log.len() as u64 <= max * 400 {
+        return Ok(max < attacks);
     }
     Err(format!(
-        "the log has {lines} lines and {} bytes after {attacks} attacks; {most} lines may be",
+        "the log has {lines} lines and {} bytes after {attacks} attacks; {max} lines may be",
         log.len()
     ))
 }
@@ -280,9 +280,9 @@ mod tests {
     #[test]
     fn log_line_for_every_attack_is_rejected() {
         let log = "a line\n".repeat(ATTACKS as usize);
-        let most = most_lines(Duration::from_secs(20), 9);
-        assert!(log_is_bounded(&log, most, ATTACKS).expect_err("a fault").contains("4000 lines"));
-        assert_eq!(log_is_bounded(&log[..log.len() / 8], most, ATTACKS), Ok(true));
+        let max = most_lines(Duration::from_secs(20), 9);
+        assert!(log_is_bounded(&log, max, ATTACKS).expect_err("a fault").contains("4000 lines"));
+        assert_eq!(log_is_bounded(&log[..log.len() / 8], max, ATTACKS), Ok(true));
     }
 
     #[test]

@@ -11,7 +11,7 @@ impl Scratch {
     fn new(name: &str) -> Scratch {
         let path = std::env::temp_dir().join(format!("lunar-lock-{name}-{}", std::process::id()));
         std::fs::write(&path, [0; 4096]).expect("a file");
-        Scratch(path, crate::turns::turn())
+        Scratch(path, crate::fork_lock::lock())
     }
 
     /// Opens a separate file description.

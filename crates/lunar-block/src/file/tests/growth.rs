@@ -9,7 +9,7 @@ async fn shrinks(
     is_waiting: impl Fn() -> bool,
     mut write: LocalBoxFuture<'_, io::Result<()>>,
 ) {
-    let still = file.under_way.still(RegionIndices::of(0, 1 << 14)).await;
+    let still = file.in_flight.still(RegionIndices::of(0, 1 << 14)).await;
     let (mut polls, pause) = (0, std::time::Duration::from_millis(1));
     while polls < 20 || !is_waiting() {
         assert!(poll_once(&mut write).await.is_pending(), "a reader blocks the write");
@@ -19,7 +19,7 @@ async fn shrinks(
     shrink(spec);
     // Another write has checked the size just before the truncation.
     lunar_runtime::begin_batch();
-    file.look_for_end();
+    file.refresh_size();
     file.capacity.store(1 << 16, Relaxed);
     drop(still);
     assert_eq!(write.await.expect_err("beyond the end").kind(), io::ErrorKind::UnexpectedEof);

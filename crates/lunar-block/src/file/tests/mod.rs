@@ -29,7 +29,7 @@ fn write(file: &FileBackend, fua: bool) -> io::Result<()> {
 #[test]
 fn read_waits_for_an_overlapping_write() {
     let file = nameless();
-    let mark = InFlightWrites::try_write(&*file.under_way, RegionIndices::of(0, 512));
+    let mark = InFlightWrites::try_write(&*file.in_flight, RegionIndices::of(0, 512));
     let mut buf = [0; 512];
     assert!(matches!(file.try_read(0, &mut buf), TryIo::WouldWait), "an inline read would be torn");
     let runtime = compio::runtime::Runtime::new().expect("a runtime");

@@ -58,7 +58,7 @@ impl Volume {
         std::fs::File::create(&image).and_then(|file| file.set_len(320 << 20)).expect("an image");
         let folder = Volume(path);
         let run = |program, options: &[&str], paths: &[&Path]| {
-            let _turn = crate::turns::turn();
+            let _turn = crate::fork_lock::lock();
             let ran = std::process::Command::new(program).args(options).args(paths).output();
             ran.is_ok_and(|ran| ran.status.success())
         };
@@ -70,7 +70,7 @@ impl Volume {
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        let _turn = crate::turns::turn();
+        let _turn = crate::fork_lock::lock();
         _ = std::process::Command::new("umount").arg("-l").arg(&self.0).output();
         _ = std::fs::remove_file(self.0.with_extension("img"));
         _ = std::fs::remove_dir(&self.0);
@@ -87,7 +87,7 @@ impl Tmpfs {
         let folder = Tmpfs(path);
         let mut mount = std::process::Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(&folder.0);
-        let _turn = crate::turns::turn();
+        let _turn = crate::fork_lock::lock();
         if mount.output().is_ok_and(|ran| ran.status.success()) {
             return Some(folder);
         }
@@ -98,7 +98,7 @@ impl Tmpfs {
 
 impl Drop for Tmpfs {
     fn drop(&mut self) {
-        let _turn = crate::turns::turn();
+        let _turn = crate::fork_lock::lock();
         _ = std::process::Command::new("umount").arg("-l").arg(&self.0).output();
         _ = std::fs::remove_dir(&self.0);
     }

@@ -6,7 +6,7 @@ use super::*;
 fn narrow(limit: u16) -> Peer {
     let mut peer = Peer::new(parameters());
     peer.state = SessionState::new(limit, Instant::now);
-    peer.state.port = Some(TargetPort::Group(1));
+    peer.state.port = Some(TargetPort::PortalGroup(1));
     peer.log_in(parameters());
     peer
 }

@@ -216,7 +216,7 @@ proptest! {
     #[test]
     fn any_cdb_arrives(cdb in prop::collection::vec(any::<u8>(), 1..=MAX_CDB_LEN)) {
         let command = Command::long(0, &cdb, Direction::None).expect("a command");
-        let rest = command.rest.as_ref().map_or(&[][..], |rest| rest.ahs());
+        let rest = command.extended_cdb.as_ref().map_or(&[][..], |cdb| cdb.ahs());
         let rest_len = rest.first_chunk::<2>().map_or(1, |len| u16::from_be_bytes(*len)) as usize - 1;
         let whole = [&command.cdb[..], rest.get(4..4 + rest_len).unwrap_or_default()].concat();
         prop_assert_eq!(&whole[..cdb.len()], &cdb[..]);

@@ -18,11 +18,11 @@ const STEPS: usize = 250;
 struct Random(u64);
 
 impl Random {
-    fn below(&mut self, most: usize) -> usize {
+    fn below(&mut self, max: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        (self.0 % most as u64) as usize
+        (self.0 % max as u64) as usize
     }
 }
 
@@ -251,7 +251,7 @@ impl Path {
         self.connections.retain(|connection| connection.group != group);
         self.connections.push(Connection { group, has: VecDeque::new() });
         (self.peer.exp_cmd_sn, self.peer.max_cmd_sn) = (1, 10_000);
-        self.peer.state.port = Some(TargetPort::Group(group));
+        self.peer.state.port = Some(TargetPort::PortalGroup(group));
         self.peer.log_in(parameters());
         self.peer.state.gave_up = false;
     }

@@ -16,7 +16,7 @@ fn lost(peer: &mut Peer) {
 /// Logs in at a portal group.
 fn log_in_at(peer: &mut Peer, group: u16) {
     (peer.exp_cmd_sn, peer.max_cmd_sn) = (1, 32);
-    peer.state.port = Some(TargetPort::Group(group));
+    peer.state.port = Some(TargetPort::PortalGroup(group));
     peer.log_in(parameters());
 }
 
@@ -91,10 +91,10 @@ fn reset_ends_what_was_lost_before_it_was_sent() {
     let (write, other) = (once(&mut peer), once(&mut peer));
     peer.state.tasks.get(other).expect("the task exists").lun = 2 << 48;
     lost(&mut peer);
-    let (_, since) = peer.state.orphans(Some(LUN)).expect("an orphan");
-    peer.state.prove(Proof::Reset(Some(LUN), since - Duration::from_millis(1)));
+    let (_, started_at) = peer.state.orphans(Some(LUN)).expect("an orphan");
+    peer.state.prove(Proof::Reset(Some(LUN), started_at - Duration::from_millis(1)));
     assert!(peer.end(write).is_none(), "the command may have arrived after the reset");
-    peer.state.prove(Proof::Reset(Some(LUN), since));
+    peer.state.prove(Proof::Reset(Some(LUN), started_at));
     assert!(peer.end(write).expect("the command has ended").0.is_err());
     assert!(peer.end(other).is_none(), "the reset was for another logical unit");
     peer.state.prove(Proof::Reset(None, Instant::now()));
@@ -185,7 +185,7 @@ fn portal_of_no_group_proves_nothing_for_another_one() {
         log_in(&mut peer, lost_at);
         let write = once(&mut peer);
         lost(&mut peer);
-        for other in [None, portal(2), Some(TargetPort::Group(1))] {
+        for other in [None, portal(2), Some(TargetPort::PortalGroup(1))] {
             log_in(&mut peer, other);
             assert!(peer.end(write).is_none(), "{lost_at:?}: {other:?} may be another nexus");
             lost(&mut peer);

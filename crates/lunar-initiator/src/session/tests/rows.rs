@@ -505,5 +505,5 @@ fn floods_leave_nothing_behind() {
     let sense = Sense::LUNS_CHANGED.encode(false);
     let data = [&(sense.len() as u16).to_be_bytes()[..], &sense].concat();
     peer.say(pdu::async_message(0, 0, [0; 3]), &data, true);
-    assert!(matches!(peer.state.events[..], [Event::Attention { .. }]));
+    assert!(matches!(peer.state.events[..], [Event::UnitAttention { .. }]));
 }

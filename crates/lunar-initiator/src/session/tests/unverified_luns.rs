@@ -63,16 +63,16 @@ fn those_that_have_ended_meanwhile_are_not_sent() {
 }
 
 #[test]
-fn one_look_at_a_time_is_that_of_its_connection() {
+fn one_check_at_a_time_is_that_of_its_connection() {
     let mut peer = Peer::new(parameters());
-    let look = verify_first(&mut peer, FIRST);
+    let check = verify_first(&mut peer, FIRST);
     assert_eq!(peer.state.unverified.add(FIRST, Instant::now()), None, "a check is already running");
-    assert!(peer.state.unverified.wants(FIRST, look));
+    assert!(peer.state.unverified.wants(FIRST, check));
     peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
-    assert!(!peer.state.unverified.wants(FIRST, look));
+    assert!(!peer.state.unverified.wants(FIRST, check));
     peer.log_in(parameters());
     let next = verify_first(&mut peer, FIRST);
-    assert!(next != look && peer.state.unverified.wants(FIRST, next));
+    assert!(next != check && peer.state.unverified.wants(FIRST, next));
 }
 
 /// The time limit does not run without a connection, unless a check has already failed.
@@ -81,29 +81,29 @@ fn time_runs_while_there_is_a_connection() {
     let s = Duration::from_secs;
     for (is_missed, late) in [(false, 0), (true, 1)] {
         let mut unverified = super::super::unverified_luns::UnverifiedLuns::default();
-        let begun = Instant::now();
-        unverified.add(FIRST, begun);
-        assert!(unverified.late(begun + s(9), s(10)).is_empty());
+        let started_at = Instant::now();
+        unverified.add(FIRST, started_at);
+        assert!(unverified.late(started_at + s(9), s(10)).is_empty());
         if is_missed {
             assert!(!unverified.missed(FIRST, "it is not there".into()));
         }
-        unverified.end_looks();
+        unverified.end_checks();
         assert!(
-            unverified.late(begun + s(60), s(10)).is_empty(),
+            unverified.late(started_at + s(60), s(10)).is_empty(),
             "the time limit does not run without a connection"
         );
-        unverified.add(FIRST, begun + s(60));
-        assert_eq!(unverified.late(begun + s(61), s(10)).len(), late);
-        assert_eq!(unverified.late(begun + s(70), s(10)).len(), 1);
+        unverified.add(FIRST, started_at + s(60));
+        assert_eq!(unverified.late(started_at + s(61), s(10)).len(), late);
+        assert_eq!(unverified.late(started_at + s(70), s(10)).len(), 1);
         unverified.give_up(FIRST, Error::new(ErrorCode::TimedOut, "late"));
-        assert!(unverified.late(begun + s(80), s(10)).is_empty(), "each logical unit is reported once");
+        assert!(unverified.late(started_at + s(80), s(10)).is_empty(), "each logical unit is reported once");
         assert!(unverified.obstacle(FIRST).is_some() && unverified.obstacle(SECOND).is_none());
     }
 }
 
 /// Also with a recovery timeout of zero, a check gets the minimum time to complete.
 #[test]
-fn look_that_has_shown_nothing_yet_is_given_its_time() {
+fn check_without_a_result_is_given_its_time() {
     let mut peer = Peer::new(parameters());
     verify_first(&mut peer, FIRST);
     let (now, none) = (Instant::now(), Duration::ZERO);

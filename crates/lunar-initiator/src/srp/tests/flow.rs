@@ -55,7 +55,7 @@ fn event_is_answered_and_reported() {
     assert!(matches!(peer.say(&unit), Ok(ReceiveStatus::More)));
     assert_eq!(peer.one(), [0x42, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5]);
     let events = std::mem::take(&mut peer.state.events);
-    let [Event::Attention { lun: LUN, sense }] = &events[..] else { panic!("{events:?}") };
+    let [Event::UnitAttention { lun: LUN, sense }] = &events[..] else { panic!("{events:?}") };
     assert_eq!((sense.key, sense.asc, sense.ascq), (6, 0x2a, 9), "CAPACITY DATA HAS CHANGED");
     unit.clear();
     Aer { solicited: false, credits: 0, tag: 6, lun: LUN, sense: &[] }.encode(&mut unit);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ErrorCode;
-use crate::session::control_request::ControlAnswer;
+use crate::session::control_request::ControlResponse;
 use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::srp::{TaskManagement, task_status};
 
@@ -15,12 +15,12 @@ pub fn managed(unit: &[u8]) -> TaskManagement {
 }
 
 impl Peer {
-    fn receive_answer(&mut self, answer: &ControlAnswer) -> Option<Result<u8, Error>> {
+    fn receive_answer(&mut self, answer: &ControlResponse) -> Option<Result<u8, Error>> {
         assert!(matches!(self.mover.receive(&mut self.state), Ok(ReceiveStatus::More)));
         answer.try_recv().ok()
     }
 
-    fn abort(&mut self, tag: u32) -> ControlAnswer {
+    fn abort(&mut self, tag: u32) -> ControlResponse {
         let sent =
             self.state.abort(tag, &Error::new(ErrorCode::Aborted, "on demand")).expect("the task exists");
         self.state.manage(TaskManagementFunction::AbortTask, LUN, Some((tag, sent.cmd_sn)))

@@ -196,8 +196,8 @@ fn written_data_is_read_back() {
             assert_eq!((done.status, done.transferred), (0, data.len()));
             assert!(read(session, lba, blocks).await == data);
         }
-        let facts = session.facts();
-        assert_eq!((facts.target.as_str(), facts.recoveries), (TARGET, 0));
+        let info = session.info();
+        assert_eq!((info.target.as_str(), info.recoveries), (TARGET, 0));
         assert_eq!(session.window(), Some(15));
     });
     assert_eq!(seen[0].commands, [WRITE_10, READ_10].repeat(4));
@@ -209,7 +209,7 @@ fn lost_connection_is_replaced_and_the_command_resent() {
         let data = pattern(512);
         perform(session, cdb::write_10(3, 1, false), Direction::Out(buf(&data))).await;
         assert!(read(session, 3, 1).await == data);
-        assert_eq!(session.facts().recoveries, 1);
+        assert_eq!(session.info().recoveries, 1);
     });
     assert_eq!([&seen[0].commands[..], &seen[1].commands], [&[WRITE_10, READ_10][..], &[READ_10]]);
     assert_eq!(
@@ -222,12 +222,12 @@ fn lost_connection_is_replaced_and_the_command_resent() {
 #[test]
 fn session_lost_repeatedly_waits_before_the_next() {
     const AGAIN: Manner = Manner::HangsUp;
-    let begun = std::time::Instant::now();
+    let started_at = std::time::Instant::now();
     with(&[AGAIN, AGAIN, AGAIN, Manner::Serves], options(), async |session| {
         read(session, 0, 1).await;
-        assert_eq!(session.facts().recoveries, 3);
+        assert_eq!(session.info().recoveries, 3);
     });
-    assert!(begun.elapsed() >= Duration::from_millis(250 + 500), "{:?}", begun.elapsed());
+    assert!(started_at.elapsed() >= Duration::from_millis(250 + 500), "{:?}", started_at.elapsed());
 }
 
 #[test]

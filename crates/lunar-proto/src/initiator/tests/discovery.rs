@@ -132,7 +132,7 @@ fn long_lists_come_in_pieces() {
 }
 
 fn at(host: &str, port: u16, tag: Option<u16>) -> PortalAddress {
-    PortalAddress { host: host.into(), port, tag }
+    PortalAddress { host: host.into(), port, portal_group_tag: tag }
 }
 
 /// DSC-013, KEY-008, LOG-045: records with and without addresses, ports and tags.

@@ -180,9 +180,9 @@ fn private_data_travel_both_ways_and_so_do_the_facts() {
             let (caller, called) = call(&noise(len), Options::default(), take).await;
             let (caller, private) = caller.expect("connected");
             assert_eq!(private, noise(512 - len));
-            assert_eq!((caller.facts().ord, called.facts().ord), (2, 1));
-            assert_eq!(caller.facts().peer, called.facts().local);
-            assert!(caller.facts().sends_invalidate && caller.facts().provider == "iwarp");
+            assert_eq!((caller.info().ord, called.info().ord), (2, 1));
+            assert_eq!(caller.info().peer, called.info().local);
+            assert!(caller.info().sends_invalidate && caller.info().provider == "iwarp");
         }
         let (caller, _called, address) = streams().await;
         let refused = connect(caller, address, &[0; 513], TERMS, &Options::default()).await;

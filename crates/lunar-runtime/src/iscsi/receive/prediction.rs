@@ -52,7 +52,7 @@ pub struct ReceivePrediction {
     /// Bytes of their data.
     data: usize,
     /// Limit of predicted responses.
-    most: usize,
+    max: usize,
     /// Receives until the handler makes the next prediction.
     pause: u32,
     next_pause: u32,
@@ -60,7 +60,7 @@ pub struct ReceivePrediction {
 
 impl Default for ReceivePrediction {
     fn default() -> Self {
-        ReceivePrediction { answers: Vec::new(), data: 0, most: FEW, pause: 0, next_pause: PAUSE }
+        ReceivePrediction { answers: Vec::new(), data: 0, max: FEW, pause: 0, next_pause: PAUSE }
     }
 }
 
@@ -68,7 +68,7 @@ impl ReceivePrediction {
     /// Whether a response with this many bytes of data still fits.
     #[inline]
     pub fn has_room(&self, data: usize) -> bool {
-        self.answers.len() < self.most && self.data + data <= DATA
+        self.answers.len() < self.max && self.data + data <= DATA
     }
 
     /// Adds the next response.
@@ -95,7 +95,7 @@ impl ReceivePrediction {
     /// Adapts the limit to a receive that brought `came` predicted responses.
     fn learn(&mut self, right: bool, came: usize) {
         if right {
-            self.most = (2 * came).clamp(FEW, MANY);
+            self.max = (2 * came).clamp(FEW, MANY);
             self.next_pause = PAUSE;
         } else {
             self.pause = self.next_pause;
@@ -141,8 +141,8 @@ pub(super) fn scatter<'a, 'b>(
 /// Reassembles `len` received bytes in wire order: data from the buffers, the rest from `between`.
 fn as_sent(answers: &[PredictedPdu], mut between: &[u8], len: usize, digests: Digests) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len);
-    let mut take = |from: &[u8], most: usize| {
-        let n = most.min(len - bytes.len());
+    let mut take = |from: &[u8], max: usize| {
+        let n = max.min(len - bytes.len());
         bytes.extend_from_slice(&from[..n]);
         n
     };

@@ -28,7 +28,8 @@ pub(super) struct TestTarget {
 /// The ports of the target: each of two portal groups has an iSCSI port and an SRP port.
 fn ports() -> Arc<[TargetPort]> {
     let group = |group| {
-        [TransportProtocol::Iscsi, TransportProtocol::Srp].map(|protocol| TargetPort { protocol, group })
+        [TransportProtocol::Iscsi, TransportProtocol::Srp]
+            .map(|protocol| TargetPort { protocol, portal_group_tag: group })
     };
     [group(1), group(2)].concat().into()
 }
@@ -51,7 +52,7 @@ pub(super) fn port(name: &str) -> Arc<NexusPorts> {
         initiator: srp(name).map_or_else(iscsi, InitiatorPort::Srp),
         user: user.into(),
         target: "iqn.2026-11.org.example:disk".into(),
-        tag: tag as u16,
+        portal_group_tag: tag as u16,
         ports: ports(),
     })
 }

@@ -78,9 +78,9 @@ impl Source {
     }
 
     /// The logical unit of an upstream, if it is one.
-    pub fn place(&self) -> Option<&LuAddress> {
+    pub fn lu_address(&self) -> Option<&LuAddress> {
         match self {
-            Source::Routed(place) => Some(place),
+            Source::Routed(address) => Some(address),
             Source::Null { .. } | Source::Memory { .. } | Source::File { .. } | Source::Device { .. } => None,
         }
     }

@@ -51,7 +51,7 @@ pub(super) fn failover(
 fn portal(text: &str) -> Result<Portal, InvalidValue> {
     let hint = "write a host name or an address, and a port: 192.0.2.9:3260 or [2001:db8::9]:3260";
     match PortalAddress::parse(text) {
-        Ok(PortalAddress { host, port, tag: None }) => Ok(Portal { host, port }),
+        Ok(PortalAddress { host, port, portal_group_tag: None }) => Ok(Portal { host, port }),
         Ok(_) => invalid(
             format!("portal \"{}\": portal group tag not allowed", text.escape_debug()),
             "write the tag as `group`",

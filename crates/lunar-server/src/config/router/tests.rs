@@ -718,7 +718,7 @@ fn password_is_kept_in_a_file_of_its_owner() {
          hint: run chmod 0600 lunar.toml, or keep the secret in a password_file="
     );
     let config = load(&folder.file("lunar.toml", &text, 0o600)).map_err(|list| list[0].to_string()).unwrap();
-    let shown = format!("{:?} {}", config.routers, config.routers[0].upstreams["a"].place());
+    let shown = format!("{:?} {}", config.routers, config.routers[0].upstreams["a"].location());
     assert!(!shown.contains("hidden") && shown.contains("bob@"), "{shown}");
     let twice = text.replace("\"]\n", "\", \"iscsi://bob%hidden@192.0.2.1\"]\n");
     let problems = load(&folder.file("lunar.toml", twice, 0o600)).unwrap_err();
@@ -747,10 +747,10 @@ fn upstream_reach_follows_its_url() {
         source("device = \"/dev/sdb\"").source,
         UpstreamSource::Local(Source::Device { path: "/dev/sdb".into() })
     );
-    assert_eq!(source("null = \"1M\"").place(), "null, 1 MiB");
+    assert_eq!(source("null = \"1M\"").location(), "null, 1 MiB");
     let tape = source("sg = \"/dev/sg3\"\nmode = \"passthrough\"\nidentity = \"naa.6001405123456789\"");
     assert_eq!(
-        (tape.mode, tape.reach(), tape.place().as_str()),
+        (tape.mode, tape.reach(), tape.location().as_str()),
         (Mode::Passthrough, Reach::Local, "/dev/sg3")
     );
     assert_eq!(tape.identity.as_deref(), Some("naa.6001405123456789"));
@@ -763,7 +763,7 @@ fn upstream_reach_follows_its_url() {
         (lun.reach(), lun.identity.as_deref()),
         (Reach::Lun("iqn.x:a", 7), Some("naa.6001405123456789"))
     );
-    assert_eq!(lun.place(), "iscsi://h:3260/iqn.x:a/7");
+    assert_eq!(lun.location(), "iscsi://h:3260/iqn.x:a/7");
 }
 
 #[test]

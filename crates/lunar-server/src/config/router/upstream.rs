@@ -159,7 +159,7 @@ impl UpstreamConfig {
     }
 
     /// Its location in messages, without secrets.
-    pub fn place(&self) -> String {
+    pub fn location(&self) -> String {
         match &self.source {
             UpstreamSource::Remote { urls } => {
                 urls.iter().map(|url| url.url.plain()).collect::<Vec<_>>().join(", ")

@@ -8,8 +8,8 @@ use std::io::{self, ErrorKind};
 struct WriteFailingDisk(Arc<dyn Backend>, fn() -> io::Error);
 
 impl Backend for WriteFailingDisk {
-    fn facts(&self) -> BackendInfo {
-        self.0.facts()
+    fn info(&self) -> BackendInfo {
+        self.0.info()
     }
 
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {

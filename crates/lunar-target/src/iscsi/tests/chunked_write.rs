@@ -267,8 +267,8 @@ impl HeldDisk {
 }
 
 impl Backend for HeldDisk {
-    fn facts(&self) -> BackendInfo {
-        self.inner.facts()
+    fn info(&self) -> BackendInfo {
+        self.inner.info()
     }
 
     fn try_read(&self, offset: u64, buf: &mut [u8]) -> lunar_block::TryIo {

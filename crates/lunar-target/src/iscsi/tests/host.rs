@@ -355,8 +355,8 @@ impl Host {
 /// Waits until the target's cached state of the connection has expired (`lunar_runtime::Recheck`). The coarse clock
 /// of the kernel has hardly advanced by then.
 pub fn wait_for_expiry() {
-    let begun = std::time::Instant::now();
-    while begun.elapsed() < std::time::Duration::from_micros(150) {
+    let started_at = std::time::Instant::now();
+    while started_at.elapsed() < std::time::Duration::from_micros(150) {
         std::hint::spin_loop();
     }
 }

@@ -58,8 +58,8 @@ impl ConnectRequest for RecordingRequest {
 }
 
 impl Endpoint for RecordingEndpoint {
-    fn facts(&self) -> &EndpointInfo {
-        self.0.facts()
+    fn info(&self) -> &EndpointInfo {
+        self.0.info()
     }
 
     fn receives(&self, count: usize, len: usize) {

@@ -34,13 +34,13 @@ impl SlowDisk {
 }
 
 impl Backend for SlowDisk {
-    fn facts(&self) -> BackendInfo {
+    fn info(&self) -> BackendInfo {
         lunar_block::open(&lunar_block::BackendSpec::sized(
             lunar_block::BackendKind::Memory,
             test_target::CAPACITY,
         ))
         .expect("memory")
-        .facts()
+        .info()
     }
 
     fn preferred_read_size(&self) -> Option<usize> {

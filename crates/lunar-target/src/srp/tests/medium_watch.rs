@@ -26,8 +26,8 @@ impl Backend for PathWatchedDisk {
         None
     }
 
-    fn facts(&self) -> BackendInfo {
-        self.0.facts()
+    fn info(&self) -> BackendInfo {
+        self.0.info()
     }
 
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {

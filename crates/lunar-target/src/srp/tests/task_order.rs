@@ -19,7 +19,7 @@ fn nexus(unit: &LogicalUnit) -> Nexus {
         initiator: InitiatorPort::Srp(PortId::new(7, 7)),
         user: String::new(),
         target: super::test_target::NAME.into(),
-        tag: 1,
+        portal_group_tag: 1,
         ports: Arc::from([]),
     };
     unit.lu.attach(Arc::new(port), false)

@@ -67,7 +67,7 @@ impl<'a> Designator<'a> {
     /// [`Designator::kind`] of a relative target port identifier.
     pub const RELATIVE_PORT: u8 = 4;
     /// [`Designator::kind`] of a target port group.
-    pub const PORT_GROUP: u8 = 5;
+    pub const TARGET_PORT_GROUP: u8 = 5;
     /// [`Designator::kind`] of a SCSI name string.
     pub const SCSI_NAME: u8 = 8;
 
@@ -254,8 +254,8 @@ mod tests {
             let whole = &[][..];
             Designator { protocol: None, code_set: 1, association: 1, kind, value, whole }.number()
         };
-        assert_eq!(number(Designator::PORT_GROUP, &[0, 0, 1, 2]), Some(258));
-        assert_eq!(number(Designator::PORT_GROUP, &[0, 0, 1]), None);
+        assert_eq!(number(Designator::TARGET_PORT_GROUP, &[0, 0, 1, 2]), Some(258));
+        assert_eq!(number(Designator::TARGET_PORT_GROUP, &[0, 0, 1]), None);
         assert_eq!(number(Designator::NAA, &[0, 0, 1, 2]), None);
     }
 

@@ -4,9 +4,9 @@ use super::*;
 
 /// Joins paths that are checked only after events and failures: the interval is an hour.
 async fn join_unhurried(wires: &[Arc<Wire>; 2]) -> Arc<Multipath> {
-    let ways: Vec<Arc<dyn LunPath>> = vec![wires[0].clone(), wires[1].clone()];
+    let lun_paths: Vec<Arc<dyn LunPath>> = vec![wires[0].clone(), wires[1].clone()];
     let settings = MultipathOptions { check: Duration::from_secs(3600), ..MultipathOptions::default() };
-    Multipath::join(ways, settings).await.expect("two paths to one logical unit")
+    Multipath::join(lun_paths, settings).await.expect("two paths to one logical unit")
 }
 
 async fn until(what: impl Fn() -> bool) {
@@ -22,7 +22,7 @@ async fn until(what: impl Fn() -> bool) {
 
 /// The failed operation may have started before the path came back.
 #[test]
-fn path_that_has_failed_is_looked_at_at_once() {
+fn path_that_has_failed_is_checked_at_once() {
     inside(async {
         let joined = join_unhurried(&two()).await;
         for _ in 0..2 {
@@ -35,15 +35,15 @@ fn path_that_has_failed_is_looked_at_at_once() {
 
 /// Otherwise check and failure would alternate without a pause.
 #[test]
-fn path_that_fails_after_each_look_is_looked_at_more_slowly() {
+fn path_that_fails_after_each_check_is_checked_less_often() {
     inside(async {
         let joined = join_unhurried(&two()).await;
-        let begun = Instant::now();
+        let started_at = Instant::now();
         for _ in 0..3 {
             joined.fail(0, State::Down);
             until(|| joined.paths()[0].1.is_usable()).await;
         }
-        assert!(begun.elapsed() >= Duration::from_secs(2), "{:?}", begun.elapsed());
+        assert!(started_at.elapsed() >= Duration::from_secs(2), "{:?}", started_at.elapsed());
     });
 }
 

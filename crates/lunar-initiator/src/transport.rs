@@ -59,14 +59,14 @@ impl Transport {
 /// The transport of a session and its provider. As text: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Carrier {
+pub struct SessionTransport {
     /// The transport.
     pub transport: Transport,
     /// The RDMA provider and its device, as `verbs:rxe0`. None: TCP.
     pub provider: Option<String>,
 }
 
-impl fmt::Display for Carrier {
+impl fmt::Display for SessionTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.provider {
             Some(provider) => write!(f, "{}/{provider}", self.transport.name()),

@@ -1,4 +1,4 @@
-//! The tasks of a session: mailbox, timers, and connections.
+//! The tasks of a session: requests from other cores, timers, and connections.
 
 use super::local_session::LocalSession;
 use super::request::{SessionCore, SessionRequest};
@@ -10,15 +10,15 @@ use std::rc::Rc;
 /// Starts the tasks of a session.
 pub fn start(core: SessionCore, connected: Connected) {
     let local = core.registration.value();
-    lunar_runtime::spawn(mail(local.clone(), core.requests));
+    lunar_runtime::spawn(handle_requests(local.clone(), core.requests));
     lunar_runtime::spawn(error_handler::watch(local.clone()));
     lunar_runtime::spawn(recovery::live(core.registration, connected));
 }
 
 /// Handles requests from other cores. Closes the session when all handles are dropped.
-async fn mail(local: Rc<LocalSession>, inbox: flume::Receiver<SessionRequest>) {
-    while let Ok(mail) = inbox.recv_async().await {
-        match mail {
+async fn handle_requests(local: Rc<LocalSession>, requests: flume::Receiver<SessionRequest>) {
+    while let Ok(request) = requests.recv_async().await {
+        match request {
             // The owner dropped the command before it arrived here.
             SessionRequest::Command(_, reply, _) if reply.is_disconnected() => {}
             SessionRequest::Command(command, reply, number) => {
@@ -54,7 +54,7 @@ async fn mail(local: Rc<LocalSession>, inbox: flume::Receiver<SessionRequest>) {
             SessionRequest::Orphans(lun, reply) => {
                 let orphans = local.state.borrow_mut().orphans(lun);
                 // The caller may have stopped waiting.
-                let _ = reply.send(orphans.map(|(_, since)| since.elapsed()));
+                let _ = reply.send(orphans.map(|(_, started_at)| started_at.elapsed()));
             }
             SessionRequest::Prove(proof, reply) => {
                 local.prove(proof);
