@@ -224,8 +224,8 @@ fn join(
     let (opened, to, direction, offset) = match (from, to) {
         (None, None) => {
             return Err(refused(
-                "neither if= nor of= is a disk",
-                "use a disk for one of them, such as iscsi://...",
+                "neither if= nor of= is the URL of a disk",
+                "use a URL for one of them, such as iscsi://...",
             ));
         }
         (None, Some(to)) => (to, None, IoDirection::Write, seek),
@@ -233,7 +233,7 @@ fn join(
         (Some(mut from), Some(to)) => {
             let fua = plan.fua;
             let disk = to.disk(0).ok_or_else(|| {
-                refused("the output disk of of= is already closed", "run the command again")
+                refused("the disk that of= names is already closed", "run the command again")
             })?;
             from.wrap(|_, from| -> Arc<dyn Backend> {
                 Arc::new(CopyDisk { from, to: disk.clone(), start: (start, seek), fua })

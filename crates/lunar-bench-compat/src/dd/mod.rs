@@ -94,7 +94,7 @@ impl DdSettings {
             (self.given.all("if").collect(), self.given.all("of").collect());
         match (&inputs[..], &outputs[..]) {
             ([], _) | (_, []) => Err(refused(
-                "if= or of= is missing, and standard input and output are not supported",
+                "both if= and of= are required: standard input and output are not supported",
                 "use /dev/zero to read from, /dev/null to write to",
             )),
             ([input], outputs) => Ok(outputs.iter().map(|output| (*input, *output)).collect()),

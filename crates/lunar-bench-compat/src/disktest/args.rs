@@ -272,7 +272,7 @@ fn check_heartbeat(
     wanted: ReportOptions,
 ) -> Result<(), Error> {
     if heartbeat.is_some() && wanted == ReportOptions::default() {
-        return Err(refused("-h: a heartbeat prints statistics, and -P selects none", "add -P, as in -P T"));
+        return Err(refused("-h prints statistics, but -P selects none", "add -P, as in -P T"));
     }
     if let Some((heartbeat, time)) = heartbeat.zip(time).filter(|(heartbeat, time)| heartbeat > time) {
         let what = format!("-h: the heartbeat of {heartbeat:?} exceeds the run time of {time:?} (-T)");
@@ -307,14 +307,11 @@ fn compare(args: &Args, reads: bool, writes: bool) -> Result<bool, Error> {
         return Ok(false);
     }
     if args.random {
-        return Err(refused("-E: random data (-z) cannot be compared", "replace -z with -c, -f or -n"));
+        return Err(refused("-E cannot compare random data (-z)", "replace -z with -c, -f or -n"));
     }
     if reads && writes && order(args) != "L" {
         let hint = "use -p L, which does all writes before all reads";
-        return Err(refused(
-            "-E: mixed reads and writes would compare blocks that were not written before",
-            hint,
-        ));
+        return Err(refused("-E cannot compare blocks that mixed reads and writes have not written", hint));
     }
     Ok(reads)
 }
@@ -368,9 +365,12 @@ fn phases(args: &Args, job: Job, reads: bool, writes: bool) -> Result<Vec<TestPh
             }
             Ok(vec![phase(None, IoDirection::Mix(share), AccessPattern::Random)])
         }
-        ("L" | "l", Some(_)) => {
-            Err(refused(format!("-D: a ratio needs random passes, not -p {order}"), "use -p R, or omit -D"))
-        }
+        ("L" | "l", Some(_)) => Err(refused(
+            format!(
+                "-D: a ratio of reads and writes requires random access, but -p {order} selects another order"
+            ),
+            "use -p R, or omit -D",
+        )),
         ("L", None) if reads && writes => Ok(vec![
             phase(Some("write"), IoDirection::Write, AccessPattern::Sequential),
             phase(Some("read"), IoDirection::Read, AccessPattern::Sequential),
@@ -390,10 +390,7 @@ fn range(args: &Args, sizes: &[Weighted]) -> Result<Option<(u64, Option<u64>, u6
         (Some(text), _) => ("-s", text, SECTOR),
         (None, Some(_)) if sizes.len() > 1 => {
             let what = "-S counts transfers of one size, but -B has a range of sizes";
-            return Err(refused(
-                what,
-                "give the length in sectors with -s, or give -B one size instead of a range",
-            ));
+            return Err(refused(what, "set the length in sectors with -s, or use a single size in -B"));
         }
         (None, Some(text)) => ("-S", text, u64::from(sizes[0].0)),
         (None, None) => return Ok(None),

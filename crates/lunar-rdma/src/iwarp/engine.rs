@@ -381,12 +381,15 @@ impl Engine {
         if !self.due.is_none_or(has_place) {
             return Err(IwarpError::new(
                 Terminate::BOUNDS,
-                "a segment of an RDMA Write or Read Response in the middle of another message",
+                "the peer sent a segment of an RDMA Write or Read Response in the middle of another message",
             ));
         }
         let end = t.offset.checked_add(payload.len() as u64);
         let end = end.ok_or_else(|| {
-            IwarpError::new(Terminate::WRAP, "a tagged segment that ends above the largest offset")
+            IwarpError::new(
+                Terminate::WRAP,
+                "the peer sent a tagged segment that ends above the largest offset",
+            )
         })?;
         self.due = (!t.last).then_some(TaggedHeader { offset: end, ..*t });
         if t.opcode == opcode::READ_RESPONSE {

@@ -69,7 +69,7 @@ impl Inbox {
         if (header.opcode, header.stag) != (partial.opcode, partial.stag) {
             return Err(IwarpError::new(
                 Terminate::OPCODE,
-                "a segment of another message type in the middle of a message",
+                "the peer sent a segment of another message type in the middle of a message",
             ));
         }
         if header.offset as usize != partial.bytes.len() {

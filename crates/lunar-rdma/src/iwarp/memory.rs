@@ -42,7 +42,10 @@ impl TaggedMemory {
                 AccessError::Direction => Terminate::ACCESS,
                 AccessError::Bounds => Terminate::BOUNDS,
             };
-            IwarpError::new(terminate, format!("an RDMA Write of {} bytes to {denied}", payload.len()))
+            IwarpError::new(
+                terminate,
+                format!("the peer sent an RDMA Write of {} bytes to {denied}", payload.len()),
+            )
         })?;
         sink.copy_from_slice(payload);
         Ok(())

@@ -37,18 +37,21 @@ impl ReadResponses {
             return Err(IwarpError::new(Terminate::MSN, what));
         }
         if !u.last || u.offset != 0 {
-            return Err(IwarpError::new(Terminate::OFFSET, "a Read Request in several segments"));
+            return Err(IwarpError::new(
+                Terminate::OFFSET,
+                "the peer sent a Read Request in several segments",
+            ));
         }
         let Some(request) = ReadRequest::decode(payload) else {
             return Err(IwarpError::new(
                 Terminate::LENGTH,
-                format!("a Read Request with the invalid length of {} bytes", payload.len()),
+                format!("the peer sent a Read Request with the invalid length of {} bytes", payload.len()),
             ));
         };
         if self.queue.len() >= self.ird {
             return Err(IwarpError::new(
                 Terminate::NO_BUFFER,
-                format!("more than {} concurrent RDMA Reads, the negotiated maximum", self.ird),
+                format!("the peer sent more than the negotiated {} concurrent RDMA Reads", self.ird),
             ));
         }
         self.msn = self.msn.wrapping_add(1);

@@ -68,7 +68,7 @@ fn padded(mut private: Vec<u8>, len: usize, faults: &Faults) -> Vec<u8> {
 fn too_much() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidInput,
-        format!("private data above the limit of {MAX_PRIVATE} bytes"),
+        format!("the private data exceed the limit of {MAX_PRIVATE} bytes"),
     )
 }
 

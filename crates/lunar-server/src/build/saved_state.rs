@@ -66,7 +66,7 @@ fn read_state(path: &Path) -> Result<Option<Vec<u8>>, Diagnostic> {
     let read = file.take(MAX_STATE_BYTES + 1).read_to_end(&mut bytes);
     read.map_err(|e| failed(format!("cannot be read: {}", io_text(&e))))?;
     if bytes.len() as u64 > MAX_STATE_BYTES {
-        return Err(failed("has more than 64 MiB".into()));
+        return Err(failed("is larger than 64 MiB".into()));
     }
     Ok(Some(bytes))
 }

@@ -199,7 +199,10 @@ fn socket_path(text: &str, base: &Path) -> Result<PathBuf, InvalidValue> {
     let path = path(text, base)?;
     let len = path.as_os_str().len();
     if len > 107 {
-        return invalid(format!("the socket path has {len} bytes"), "use a path of at most 107 bytes");
+        return invalid(
+            format!("the socket path is too long: it has {len} bytes"),
+            "use a path of at most 107 bytes",
+        );
     }
     Ok(path)
 }

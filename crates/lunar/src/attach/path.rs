@@ -176,7 +176,7 @@ impl PathOpener for LunPath {
     }
 
     fn closed(&self) -> Error {
-        Error::new(ErrorCode::Unreachable, "the path is not open")
+        Error::new(ErrorCode::Unreachable, "the session of this path is not open")
     }
 
     fn events(&self) -> flume::Receiver<Event> {

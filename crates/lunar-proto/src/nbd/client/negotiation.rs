@@ -107,7 +107,7 @@ impl ClientNegotiation {
         // Compare as soon as bytes arrive: a peer that is not an NBD server may send less than a greeting, and then
         // wait.
         if !bytes.iter().zip(MAGIC.to_be_bytes()).all(|(got, wanted)| *got == wanted) {
-            return (bytes.len(), broken("no NBD greeting at the start of the connection"));
+            return (bytes.len(), broken("the server did not begin with an NBD greeting"));
         }
         let Some(bytes) = bytes.first_chunk::<GREETING_LEN>() else { return (0, NegotiationStep::More) };
         let newstyle = |flags: &u16| flags & handshake_flag::FIXED_NEWSTYLE != 0;
@@ -152,7 +152,7 @@ impl ClientNegotiation {
     fn reply(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> (usize, NegotiationStep) {
         let Some(header) = bytes.first_chunk::<OPTION_REPLY_LEN>() else { return (0, NegotiationStep::More) };
         let Some(OptionReply { option, reply, len }) = OptionReply::decode(header) else {
-            return (OPTION_REPLY_LEN, broken("an option reply with a wrong magic number"));
+            return (OPTION_REPLY_LEN, broken("the server sent an option reply with a wrong magic number"));
         };
         if option != self.asked() || len as usize > MAX_REPLY || self.replies == MAX_REPLIES {
             return (
@@ -197,7 +197,7 @@ impl ClientNegotiation {
             (State::Go, _) if refused => return self.refuse(kind, data, out),
             (State::List, reply::SERVER) => self.keep(data),
             (State::List, _) if over => return self.give_up(),
-            _ => return broken("an option reply of an unexpected type"),
+            _ => return broken("the server sent an option reply of an unexpected type"),
         }
         NegotiationStep::More
     }
