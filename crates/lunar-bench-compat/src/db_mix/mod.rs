@@ -220,7 +220,8 @@ fn io_trash(places: &[String]) -> Option<Result<DbMixSettings, Error>> {
         let hint = "arguments 10 and 11 are percentages of writes and reads, argument 6 is the percentage outside the window";
         return Some(Err(refused(
             format!(
-                "invalid percentages: writes ({writes}) and reads ({reads}) must add up to 100, and accesses outside the window ({outside}) must not exceed 100"
+                "invalid percentages: writes ({writes}) and reads ({reads}) must add up to 100, \
+                 and accesses outside the window ({outside}) must not exceed 100"
             ),
             hint,
         )));
