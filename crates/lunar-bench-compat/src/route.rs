@@ -233,7 +233,7 @@ fn join(
         (Some(mut from), Some(to)) => {
             let fua = plan.fua;
             let disk = to.disk(0).ok_or_else(|| {
-                refused("the disk that of= names is already closed", "run the command again")
+                refused("the output disk (of=) is already closed", "run the command again")
             })?;
             from.wrap(|_, from| -> Arc<dyn Backend> {
                 Arc::new(CopyDisk { from, to: disk.clone(), start: (start, seek), fua })

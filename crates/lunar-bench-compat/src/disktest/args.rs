@@ -311,7 +311,10 @@ fn compare(args: &Args, reads: bool, writes: bool) -> Result<bool, Error> {
     }
     if reads && writes && order(args) != "L" {
         let hint = "use -p L, which does all writes before all reads";
-        return Err(refused("-E cannot compare blocks that mixed reads and writes have not written", hint));
+        return Err(refused(
+            "-E cannot be used with mixed reads and writes: a read may reach a block before its write",
+            hint,
+        ));
     }
     Ok(reads)
 }

@@ -223,7 +223,7 @@ impl SgDriver for SgNode {
         }
         let flight = flights.remove(&(header.pack_id as u32));
         let flight = flight.ok_or_else(|| {
-            io::Error::other("the sg driver returned a completion with the tag of no command")
+            io::Error::other("the sg driver returned a completion whose tag matches no command")
         })?;
         Ok(Some(flight.end(&header)))
     }
