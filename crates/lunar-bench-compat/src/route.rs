@@ -34,7 +34,7 @@ impl RouteEnd {
             None | Some("-") => {
                 let hint = "use a disk, /dev/zero to read from, or /dev/null to write to";
                 return Err(refused(
-                    format!("{key}= names no file or disk: standard input and output are not supported"),
+                    format!("{key}= must name a file or a disk: standard input and output are not supported"),
                     hint,
                 ));
             }
@@ -232,9 +232,9 @@ fn join(
         (Some(from), None) => (from, None, IoDirection::Read, start),
         (Some(mut from), Some(to)) => {
             let fua = plan.fua;
-            let disk = to.disk(0).ok_or_else(|| {
-                refused("the output disk (of=) is already closed", "run the command again")
-            })?;
+            let disk = to
+                .disk(0)
+                .ok_or_else(|| refused("the output disk (of=) is already closed", "run the command again"))?;
             from.wrap(|_, from| -> Arc<dyn Backend> {
                 Arc::new(CopyDisk { from, to: disk.clone(), start: (start, seek), fua })
             });

@@ -114,7 +114,7 @@ fn dry_run_moves_nothing() {
 #[test]
 fn invalid_options_are_rejected_with_a_hint() {
     let refused = |line: &str| sgp_dd(line).expect_err(line).to_string();
-    assert!(refused("of=.").contains("if= names no file or disk"));
+    assert!(refused("of=.").contains("if= must name a file or a disk"));
     assert!(refused("if=- of=.").contains("standard input"));
     assert!(refused("if=/dev/zero of=/dev/null").contains("neither"));
     assert!(refused("if=null:1M of=. cdbsz=7").contains("6, 10, 12 or 16"));

@@ -100,7 +100,7 @@ impl RequestSplitter {
         match came == len {
             true => result,
             false => result.and(Err(io::Error::other(
-                "the internal task of a part of a read or write ended without a result",
+                "internal error: one part of a long read or write ended without a result",
             ))),
         }
     }
