@@ -300,7 +300,7 @@ fn pair_waits_for_storage_that_neither_router_reaches() {
     world.target.restart();
     host.write_for(Duration::from_millis(1000));
     world.becomes(0, "active");
-    assert!(!world.routers[0].log().contains("this router is yielding"), "{}", world.routers[0].log());
+    assert!(!world.routers[0].log().contains("this router is handing over"), "{}", world.routers[0].log());
     host.check(&mut path(&world.routers[0]));
 }
 

@@ -97,7 +97,7 @@ impl<'a> Section<'a> {
         match value.get_ref() {
             DeValue::Boolean(flag) => *flag,
             _ => {
-                kind(p, key, value, "true or false", format!("write {key} = {default}"));
+                kind(p, key, value, "true or false", format!("write {key} = true or {key} = false"));
                 default
             }
         }

@@ -44,6 +44,15 @@ impl Role {
     pub fn name(self) -> &'static str {
         ROLES.iter().find(|row| row.0 == self).map_or("standby", |row| row.1)
     }
+
+    /// The role in a sentence of the log: this router is so.
+    pub fn description(self) -> &'static str {
+        match self {
+            Role::Standby | Role::Active => self.name(),
+            Role::Taking => "taking over",
+            Role::Yielding => "handing over",
+        }
+    }
 }
 
 /// The status that a router reports to its peer.

@@ -262,7 +262,11 @@ impl Pair {
     fn set_role(&self, role: Role) {
         let before = std::mem::replace(&mut self.state().role, role);
         if before != role {
-            tracing::info!(router = self.spec.router, "this router is {} in its failover pair", role.name());
+            tracing::info!(
+                router = self.spec.router,
+                "this router is {} in its failover pair",
+                role.description()
+            );
             (self.changed)();
         }
     }

@@ -298,7 +298,7 @@ fn problems_of_limits_and_session() {
                 "[session]\nimmediate_data = \"Yes\"",
                 &[
                     "t.toml:2:18: `immediate_data` must be true or false, not a string",
-                    "hint: write immediate_data = true",
+                    "hint: write immediate_data = true or immediate_data = false",
                 ],
             ),
             (
