@@ -477,8 +477,8 @@ impl LoginConnection {
     pub fn into_line(self) -> (TransportHandle, Vec<u8>) {
         match self {
             LoginConnection::Tcp(wire) => (TransportHandle::Tcp(wire.stream), wire.begun),
-            LoginConnection::Iser(wire) => (TransportHandle::Datamover(wire.into_mover()), Vec::new()),
-            LoginConnection::Srp(wire) => (TransportHandle::Datamover(wire.into_mover()), Vec::new()),
+            LoginConnection::Iser(wire) => (TransportHandle::Datamover(wire.into_datamover()), Vec::new()),
+            LoginConnection::Srp(wire) => (TransportHandle::Datamover(wire.into_datamover()), Vec::new()),
         }
     }
 }

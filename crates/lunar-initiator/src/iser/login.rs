@@ -139,7 +139,7 @@ impl IserLoginConnection {
     }
 
     /// The Datamover of the session, after login.
-    pub fn into_mover(self) -> Rc<dyn Datamover> {
+    pub fn into_datamover(self) -> Rc<dyn Datamover> {
         Rc::new(IserDatamover::new(self.endpoint, self.events))
     }
 }

@@ -44,7 +44,7 @@ struct Got {
 /// A logged-in session and the scripted target.
 struct Peer {
     state: SessionState,
-    mover: Rc<IserDatamover>,
+    datamover: Rc<IserDatamover>,
     end: Rc<dyn Endpoint>,
     /// Faults to inject at the session's end.
     faults: Rc<Faults>,
@@ -55,15 +55,15 @@ impl Peer {
     fn new(parameters: Parameters) -> Peer {
         let mut state = SessionState::new(32, Instant::now);
         state.port = Some(TargetPort::PortalGroup(1));
-        let (mover, end, faults) = connection();
-        let mut peer = Peer { state, mover, end, faults, stat_sn: 7 };
+        let (datamover, end, faults) = connection();
+        let mut peer = Peer { state, datamover, end, faults, stat_sn: 7 };
         peer.begin(parameters);
         peer
     }
 
     /// Gives the session a new connection.
     fn reconnect(&mut self) {
-        (self.mover, self.end, self.faults) = connection();
+        (self.datamover, self.end, self.faults) = connection();
         self.begin(parameters());
     }
 
@@ -73,7 +73,7 @@ impl Peer {
             parameters,
             command_window,
             self.stat_sn,
-            TransportSender::Datamover(self.mover.clone()),
+            TransportSender::Datamover(self.datamover.clone()),
         );
         self.state.online = Online::Yes;
         self.state.pump();
@@ -94,7 +94,7 @@ impl Peer {
 
     /// The messages sent since the last call.
     fn sent(&mut self) -> Vec<Got> {
-        self.mover.flush().expect("a connection");
+        self.datamover.flush().expect("a connection");
         self.state.settle();
         let mut events = EndpointEvents::default();
         self.end.poll(&mut events);
@@ -126,7 +126,7 @@ impl Peer {
     fn bytes(&mut self, message: &[u8], invalidate: Option<u32>) -> ReceiveStatus {
         self.end.send(message, Payload::Empty, invalidate);
         self.end.flush().expect("a connection");
-        self.mover.receive(&mut self.state).unwrap_or_else(|_| panic!("a connection"))
+        self.datamover.receive(&mut self.state).unwrap_or_else(|_| panic!("a connection"))
     }
 
     /// Sends a SCSI Response.
@@ -425,9 +425,9 @@ fn no_data_out_is_ever_sent() {
 fn end_of_the_connection_is_seen() {
     let mut peer = Peer::new(parameters());
     peer.end.close();
-    assert!(matches!(peer.mover.receive(&mut peer.state), Ok(ReceiveStatus::End)));
-    let (mover, end, _) = connection();
+    assert!(matches!(peer.datamover.receive(&mut peer.state), Ok(ReceiveStatus::End)));
+    let (datamover, end, _) = connection();
     end.write(RemoteAddress { stag: 1, offset: 0 }, Payload::Zeros(1));
     assert!(end.flush().is_err());
-    assert!(matches!(mover.receive(&mut peer.state), Err(ReceiveError::Io(_))));
+    assert!(matches!(datamover.receive(&mut peer.state), Err(ReceiveError::Io(_))));
 }

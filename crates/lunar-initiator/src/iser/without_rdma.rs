@@ -36,7 +36,7 @@ impl IserLoginConnection {
         match *self {}
     }
 
-    pub fn into_mover(self) -> Rc<dyn Datamover> {
+    pub fn into_datamover(self) -> Rc<dyn Datamover> {
         match self {}
     }
 }

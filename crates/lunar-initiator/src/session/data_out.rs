@@ -27,7 +27,7 @@ pub fn begin(
             begin_stream(out, header, task, p, digests);
             Ok(())
         }
-        TransportSender::Datamover(mover) => mover.command(header, task, p),
+        TransportSender::Datamover(datamover) => datamover.command(header, task, p),
     }
 }
 

@@ -126,7 +126,7 @@ impl TransportHandle {
     pub fn out(&self) -> TransportSender {
         match self {
             TransportHandle::Tcp(_) => TransportSender::default(),
-            TransportHandle::Datamover(mover) => TransportSender::Datamover(mover.clone()),
+            TransportHandle::Datamover(datamover) => TransportSender::Datamover(datamover.clone()),
         }
     }
 
@@ -134,7 +134,7 @@ impl TransportHandle {
     pub fn incoming(&self, digests: Digests, max_data: usize, begun: Vec<u8>) -> TransportReceiver {
         match self {
             TransportHandle::Tcp(_) => TransportReceiver::Tcp(PduReceiver::new(digests, max_data, begun)),
-            TransportHandle::Datamover(mover) => TransportReceiver::Datamover(mover.clone()),
+            TransportHandle::Datamover(datamover) => TransportReceiver::Datamover(datamover.clone()),
         }
     }
 
@@ -142,7 +142,7 @@ impl TransportHandle {
     pub async fn readable(&self) -> io::Result<()> {
         match self {
             TransportHandle::Tcp(stream) => stream.readable().await,
-            TransportHandle::Datamover(mover) => mover.readable().await,
+            TransportHandle::Datamover(datamover) => datamover.readable().await,
         }
     }
 
@@ -158,7 +158,7 @@ impl TransportHandle {
     pub async fn writable(&self) -> io::Result<()> {
         match self {
             TransportHandle::Tcp(stream) => stream.writable().await,
-            TransportHandle::Datamover(mover) => mover.writable().await,
+            TransportHandle::Datamover(datamover) => datamover.writable().await,
         }
     }
 
@@ -166,7 +166,7 @@ impl TransportHandle {
     pub fn reset_on_close(&self, reset: bool) -> io::Result<()> {
         match self {
             TransportHandle::Tcp(stream) => stream.reset_on_close(reset),
-            TransportHandle::Datamover(mover) => mover.reset_on_close(reset),
+            TransportHandle::Datamover(datamover) => datamover.reset_on_close(reset),
         }
     }
 
@@ -174,7 +174,7 @@ impl TransportHandle {
     pub fn reset(&self) {
         match self {
             TransportHandle::Tcp(stream) => stream.reset(),
-            TransportHandle::Datamover(mover) => mover.reset(),
+            TransportHandle::Datamover(datamover) => datamover.reset(),
         }
     }
 
@@ -182,7 +182,7 @@ impl TransportHandle {
     pub fn close(&self) {
         match self {
             TransportHandle::Tcp(stream) => stream.shutdown(Shutdown::Both),
-            TransportHandle::Datamover(mover) => mover.close(),
+            TransportHandle::Datamover(datamover) => datamover.close(),
         }
     }
 }
@@ -227,7 +227,7 @@ impl TransportSender {
     pub fn push(&mut self, header: Bhs, payload: Payload, digests: Digests) {
         match self {
             TransportSender::Tcp(out) => out.push(header, payload, digests),
-            TransportSender::Datamover(mover) => mover.push(header, payload),
+            TransportSender::Datamover(datamover) => datamover.push(header, payload),
         }
     }
 
@@ -235,7 +235,7 @@ impl TransportSender {
     pub fn waiting(&self) -> usize {
         match self {
             TransportSender::Tcp(out) => out.waiting(),
-            TransportSender::Datamover(mover) => mover.waiting(),
+            TransportSender::Datamover(datamover) => datamover.waiting(),
         }
     }
 
@@ -243,7 +243,7 @@ impl TransportSender {
     pub fn flush(&mut self, line: &TransportHandle) -> io::Result<bool> {
         match (self, line) {
             (TransportSender::Tcp(out), TransportHandle::Tcp(stream)) => out.flush(stream),
-            (TransportSender::Datamover(mover), _) => mover.flush(),
+            (TransportSender::Datamover(datamover), _) => datamover.flush(),
             // The sender belongs to a connection that has ended.
             (TransportSender::Tcp(_), TransportHandle::Datamover(_)) => Ok(true),
         }
@@ -270,14 +270,14 @@ impl TransportSender {
     pub fn take_moved(&self) -> bool {
         match self {
             TransportSender::Tcp(_) => false,
-            TransportSender::Datamover(mover) => mover.take_moved(),
+            TransportSender::Datamover(datamover) => datamover.take_moved(),
         }
     }
 
     /// Revokes the memory of a command that has ended without a response.
     pub fn ended(&self, itt: u32) {
-        if let TransportSender::Datamover(mover) = self {
-            mover.ended(itt);
+        if let TransportSender::Datamover(datamover) = self {
+            datamover.ended(itt);
         }
     }
 
@@ -309,7 +309,7 @@ impl TransportReceiver {
             (TransportReceiver::Tcp(receiver), TransportHandle::Tcp(stream)) => {
                 receiver.receive(stream, session)
             }
-            (TransportReceiver::Datamover(mover), _) => mover.receive(session),
+            (TransportReceiver::Datamover(datamover), _) => datamover.receive(session),
             (TransportReceiver::Tcp(_), TransportHandle::Datamover(_)) => Ok(ReceiveStatus::End),
         }
     }
@@ -321,7 +321,7 @@ impl TransportReceiver {
     ) -> Result<ReceiveStatus, ReceiveError> {
         match self {
             TransportReceiver::Tcp(receiver) => receiver.resume(session),
-            TransportReceiver::Datamover(mover) => mover.receive(session),
+            TransportReceiver::Datamover(datamover) => datamover.receive(session),
         }
     }
 }

@@ -22,7 +22,7 @@ use std::task::Poll;
 
 /// A channel.
 struct Channel {
-    mover: Rc<SrpDatamover>,
+    datamover: Rc<SrpDatamover>,
     /// Whether it has queued information units that could not be sent.
     is_blocked: Cell<bool>,
 }
@@ -36,30 +36,31 @@ pub struct Channels {
 
 impl Channels {
     /// Creates the set from at least one channel.
-    pub fn new(movers: Vec<Rc<SrpDatamover>>) -> Channels {
-        let channel = |mover| Channel { mover, is_blocked: Cell::new(false) };
-        Channels { list: movers.into_iter().map(channel).collect(), pinged: Cell::new(0) }
+    pub fn new(datamovers: Vec<Rc<SrpDatamover>>) -> Channels {
+        let channel = |datamover| Channel { datamover, is_blocked: Cell::new(false) };
+        Channels { list: datamovers.into_iter().map(channel).collect(), pinged: Cell::new(0) }
     }
 
     /// The channel that has a request with this tag.
     fn with(&self, itt: u32) -> Option<&SrpDatamover> {
-        self.list.iter().map(|channel| &*channel.mover).find(|mover| mover.has(itt))
+        self.list.iter().map(|channel| &*channel.datamover).find(|datamover| datamover.has(itt))
     }
 
     fn next_to_ping(&self) -> &SrpDatamover {
         let next = (self.pinged.get() + 1) % self.list.len();
         self.pinged.set(next);
-        &self.list[next].mover
+        &self.list[next].datamover
     }
 
     /// The channel for a task management function: that of the affected commands. None if they are on several
     /// channels: the target could receive some of them after the function.
     fn to_manage(&self, header: &Bhs) -> Option<&SrpDatamover> {
-        let first = &*self.list[0].mover;
+        let first = &*self.list[0].datamover;
         if header.flags() & 0x7f == function_code(TaskManagementFunction::AbortTask) {
             return Some(self.with(header.referenced_task_tag()).unwrap_or(first));
         }
-        let mut busy = self.list.iter().map(|channel| &*channel.mover).filter(|mover| mover.is_busy());
+        let mut busy =
+            self.list.iter().map(|channel| &*channel.datamover).filter(|datamover| datamover.is_busy());
         let only = busy.next().unwrap_or(first);
         busy.next().is_none().then_some(only)
     }
@@ -67,10 +68,10 @@ impl Channels {
 
 impl transport::Datamover for Channels {
     fn push(&self, header: Bhs, payload: Payload) {
-        let first = &*self.list[0].mover;
-        let mover = match (header.opcode(), header.itt()) {
+        let first = &*self.list[0].datamover;
+        let datamover = match (header.opcode(), header.itt()) {
             (opcode::TASK_MANAGEMENT, itt) => match self.to_manage(&header) {
-                Some(mover) => mover,
+                Some(datamover) => datamover,
                 None => {
                     return first.answer(
                         pdu::task_management_response(itt, management_response::UNSUPPORTED),
@@ -81,35 +82,35 @@ impl transport::Datamover for Channels {
             (opcode::NOP_OUT, itt) if itt != NONE => self.next_to_ping(),
             _ => first,
         };
-        mover.push(header, payload);
+        datamover.push(header, payload);
     }
 
     fn command(&self, header: Bhs, task: &mut Task, parameters: &Parameters) -> Result<(), Error> {
         // Among equals the first, so that a single command always uses the same channel, whose core is awake.
-        let roomiest = self.list.iter().rev().max_by_key(|channel| channel.mover.room());
-        let mover = roomiest.map_or(&self.list[0].mover, |channel| &channel.mover);
-        mover.command(header, task, parameters)
+        let roomiest = self.list.iter().rev().max_by_key(|channel| channel.datamover.room());
+        let datamover = roomiest.map_or(&self.list[0].datamover, |channel| &channel.datamover);
+        datamover.command(header, task, parameters)
     }
 
     fn ended(&self, itt: u32) {
-        if let Some(mover) = self.with(itt) {
-            mover.ended(itt);
+        if let Some(datamover) = self.with(itt) {
+            datamover.ended(itt);
         }
     }
 
     fn waiting(&self) -> usize {
-        self.list.iter().map(|channel| channel.mover.waiting()).sum()
+        self.list.iter().map(|channel| channel.datamover.waiting()).sum()
     }
 
     fn take_moved(&self) -> bool {
         // Every channel has its own flag, so each must be read.
-        self.list.iter().fold(false, |moved, channel| channel.mover.take_moved() | moved)
+        self.list.iter().fold(false, |moved, channel| channel.datamover.take_moved() | moved)
     }
 
     fn flush(&self) -> io::Result<bool> {
         let mut all = true;
         for channel in &self.list {
-            let done = channel.mover.flush()?;
+            let done = channel.datamover.flush()?;
             channel.is_blocked.set(!done);
             all &= done;
         }
@@ -118,7 +119,7 @@ impl transport::Datamover for Channels {
 
     fn receive(&self, session: &mut dyn DatamoverEvents) -> Result<ReceiveStatus, ReceiveError> {
         for channel in &self.list {
-            match channel.mover.receive(session)? {
+            match channel.datamover.receive(session)? {
                 ReceiveStatus::More => {}
                 other => return Ok(other),
             }
@@ -127,24 +128,24 @@ impl transport::Datamover for Channels {
     }
 
     fn readable(&self) -> LocalBoxFuture<'_, io::Result<()>> {
-        first(self.list.iter().map(|channel| channel.mover.readable()).collect())
+        first(self.list.iter().map(|channel| channel.datamover.readable()).collect())
     }
 
     fn writable(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         let blocked = self.list.iter().filter(|channel| channel.is_blocked.get());
-        first(blocked.map(|channel| channel.mover.writable()).collect())
+        first(blocked.map(|channel| channel.datamover.writable()).collect())
     }
 
     fn close(&self) {
-        self.list.iter().for_each(|channel| channel.mover.close());
+        self.list.iter().for_each(|channel| channel.datamover.close());
     }
 
     fn reset(&self) {
-        self.list.iter().for_each(|channel| channel.mover.reset());
+        self.list.iter().for_each(|channel| channel.datamover.reset());
     }
 
     fn reset_on_close(&self, reset: bool) -> io::Result<()> {
-        self.list.iter().try_for_each(|channel| channel.mover.reset_on_close(reset))
+        self.list.iter().try_for_each(|channel| channel.datamover.reset_on_close(reset))
     }
 }
 

@@ -32,7 +32,7 @@ const ANY: u32 = 0xff_ffff;
 
 /// A connection after login.
 pub struct SrpLoginConnection {
-    mover: Rc<SrpDatamover>,
+    datamover: Rc<SrpDatamover>,
     /// The other channels.
     more: Vec<Rc<SrpDatamover>>,
     login: Box<LoggedIn>,
@@ -105,28 +105,28 @@ impl SrpLoginConnection {
 
     /// The RDMA provider: `iwarp`, or `verbs` and a device.
     pub fn provider(&self) -> &str {
-        &self.mover.endpoint.info().provider
+        &self.datamover.endpoint.info().provider
     }
 
     /// Adds a channel.
     pub fn join(&mut self, channel: SrpLoginConnection) {
-        channel.mover.join(&self.mover);
-        self.more.push(channel.mover);
-        self.login.max_cmd_sn = self.mover.max_cmd_sn();
+        channel.datamover.join(&self.datamover);
+        self.more.push(channel.datamover);
+        self.login.max_cmd_sn = self.datamover.max_cmd_sn();
     }
 
     /// The Datamover of the session, for one or all channels.
-    pub fn into_mover(self) -> Rc<dyn transport::Datamover> {
+    pub fn into_datamover(self) -> Rc<dyn transport::Datamover> {
         match self.more.is_empty() {
-            true => self.mover,
-            false => Rc::new(Channels::new(std::iter::once(self.mover).chain(self.more).collect())),
+            true => self.datamover,
+            false => Rc::new(Channels::new(std::iter::once(self.datamover).chain(self.more).collect())),
         }
     }
 
     /// The first channel.
     #[cfg(test)]
     pub fn first(&self) -> Rc<SrpDatamover> {
-        self.mover.clone()
+        self.datamover.clone()
     }
 }
 
@@ -206,8 +206,8 @@ pub fn finish(
     };
     let credits = Credits::new(response.credits);
     let login = Box::new(logged_in(&agreed, &credits));
-    let mover = Rc::new(SrpDatamover::new(endpoint, agreed, credits));
-    Ok(SrpLoginConnection { mover, more: Vec::new(), login, response })
+    let datamover = Rc::new(SrpDatamover::new(endpoint, agreed, credits));
+    Ok(SrpLoginConnection { datamover, more: Vec::new(), login, response })
 }
 
 /// The negotiated limits in terms of iSCSI. The target initiates all data transfer itself, in any order.

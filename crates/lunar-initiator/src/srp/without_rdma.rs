@@ -37,7 +37,7 @@ impl SrpLoginConnection {
         match *self {}
     }
 
-    pub fn into_mover(self) -> Rc<dyn Datamover> {
+    pub fn into_datamover(self) -> Rc<dyn Datamover> {
         match self {}
     }
 }

@@ -201,7 +201,7 @@ fn loss_while_blocked_ends_the_wait_for_the_flush() {
 }
 
 #[test]
-fn data_mover_that_is_blocked_still_flushes() {
+fn datamover_that_is_blocked_still_flushes() {
     on_a_core(async {
         let conn = Rc::new(Fake { waiting: 2.into(), reads: true, ..Fake::default() });
         SendPump::flush(&conn);

@@ -325,14 +325,14 @@ impl<F: FrontEnd> ItNexus<F> {
 }
 
 /// Waits for the data in flight, as long as they decrease. False: they were not drained.
-async fn drains(mover: &dyn InFlightData, timeout: Duration) -> bool {
-    let mut rest = std::pin::pin!(drained(mover));
+async fn drains(datamover: &dyn InFlightData, timeout: Duration) -> bool {
+    let mut rest = std::pin::pin!(drained(datamover));
     for _ in 0..MAX_EXTENSIONS {
-        let waiting = mover.waiting();
+        let waiting = datamover.waiting();
         if compio::time::timeout(timeout, rest.as_mut()).await.is_ok() {
             return true;
         }
-        if mover.waiting() >= waiting {
+        if datamover.waiting() >= waiting {
             return false;
         }
     }
@@ -340,11 +340,11 @@ async fn drains(mover: &dyn InFlightData, timeout: Duration) -> bool {
 }
 
 /// Waits until the RDMA Reads so far have ended, and the responses that waited for them were sent and have arrived.
-async fn drained(mover: &dyn InFlightData) {
-    let reads = mover.reads();
-    poll_until(|| mover.have_ended(reads)).await;
-    let fence = mover.fence();
-    poll_until(|| mover.fence_done(fence)).await;
+async fn drained(datamover: &dyn InFlightData) {
+    let reads = datamover.reads();
+    poll_until(|| datamover.have_ended(reads)).await;
+    let fence = datamover.fence();
+    poll_until(|| datamover.fence_done(fence)).await;
 }
 
 async fn poll_until(is_so: impl Fn() -> bool) {

@@ -93,8 +93,8 @@ impl FrontEnd for IscsiSession {
     }
 
     fn in_flight_data(&self) -> Vec<Rc<dyn InFlightData>> {
-        let movers = self.connections().iter().filter_map(|connection| connection.datamover());
-        movers.map(|mover| mover as Rc<dyn InFlightData>).collect()
+        let datamovers = self.connections().iter().filter_map(|connection| connection.datamover());
+        datamovers.map(|datamover| datamover as Rc<dyn InFlightData>).collect()
     }
 
     /// True unless FastAbort was negotiated (RFC 7143 section 4.2.3.3).

@@ -153,12 +153,12 @@ impl IscsiConnection {
 
     /// Waits until its datamover defers no response any more.
     async fn send_deferred(&self, nexus: &ItNexus<IscsiSession>) {
-        let Some(mover) = self.datamover() else { return };
-        while mover.has_deferred() {
-            if mover.readable_after_stop().await.is_err() {
+        let Some(datamover) = self.datamover() else { return };
+        while datamover.has_deferred() {
+            if datamover.readable_after_stop().await.is_err() {
                 return;
             }
-            if mover.receive_after_stop(&mut PduDispatcher::new(&mut nexus.state(), self)).is_err() {
+            if datamover.receive_after_stop(&mut PduDispatcher::new(&mut nexus.state(), self)).is_err() {
                 return;
             }
         }
@@ -222,9 +222,9 @@ impl SendSide for IscsiConnection {
     fn try_flush(&self) -> io::Result<bool> {
         match self.transport() {
             IscsiTransport::Tcp(tcp) => tcp.flush(),
-            IscsiTransport::Datamover(mover) => self
+            IscsiTransport::Datamover(datamover) => self
                 .nexus()
-                .map_or(Ok(true), |nexus| mover.flush(&mut PduDispatcher::new(&mut nexus.state(), self))),
+                .map_or(Ok(true), |nexus| datamover.flush(&mut PduDispatcher::new(&mut nexus.state(), self))),
         }
     }
 

@@ -111,7 +111,7 @@ impl IscsiTransport {
     pub fn datamover(&self) -> Option<&Rc<dyn Datamover>> {
         match self {
             IscsiTransport::Tcp(_) => None,
-            IscsiTransport::Datamover(mover) => Some(mover),
+            IscsiTransport::Datamover(datamover) => Some(datamover),
         }
     }
 
@@ -119,7 +119,7 @@ impl IscsiTransport {
     pub async fn readable(&self) -> io::Result<()> {
         match self {
             IscsiTransport::Tcp(tcp) => tcp.stream.readable().await,
-            IscsiTransport::Datamover(mover) => mover.readable().await,
+            IscsiTransport::Datamover(datamover) => datamover.readable().await,
         }
     }
 
@@ -127,7 +127,7 @@ impl IscsiTransport {
     pub async fn writable(&self) -> io::Result<()> {
         match self {
             IscsiTransport::Tcp(tcp) => tcp.stream.writable().await,
-            IscsiTransport::Datamover(mover) => mover.writable().await,
+            IscsiTransport::Datamover(datamover) => datamover.writable().await,
         }
     }
 
@@ -136,7 +136,7 @@ impl IscsiTransport {
     pub fn peer_state(&self) -> PeerState {
         match self {
             IscsiTransport::Tcp(tcp) => tcp.stream.peer_state(),
-            IscsiTransport::Datamover(mover) => mover.peer_state(),
+            IscsiTransport::Datamover(datamover) => datamover.peer_state(),
         }
     }
 
@@ -144,7 +144,7 @@ impl IscsiTransport {
     pub fn recheck_peer(&self) {
         match self {
             IscsiTransport::Tcp(tcp) => tcp.stream.recheck_peer(),
-            IscsiTransport::Datamover(mover) => mover.recheck_peer(),
+            IscsiTransport::Datamover(datamover) => datamover.recheck_peer(),
         }
     }
 
@@ -160,7 +160,7 @@ impl IscsiTransport {
     pub fn stop_receiving(&self) {
         match self {
             IscsiTransport::Tcp(tcp) => tcp.stop_receiving(),
-            IscsiTransport::Datamover(mover) => mover.stop_receiving(),
+            IscsiTransport::Datamover(datamover) => datamover.stop_receiving(),
         }
     }
 
@@ -168,7 +168,7 @@ impl IscsiTransport {
     pub fn close(&self) {
         match self {
             IscsiTransport::Tcp(tcp) => tcp.close(),
-            IscsiTransport::Datamover(mover) => mover.close(),
+            IscsiTransport::Datamover(datamover) => datamover.close(),
         }
     }
 
@@ -177,7 +177,7 @@ impl IscsiTransport {
     pub fn push(&self, header: Bhs, payload: Payload, digests: Digests) {
         match self {
             IscsiTransport::Tcp(tcp) => tcp.push(header, payload, digests),
-            IscsiTransport::Datamover(mover) => mover.push(header, payload),
+            IscsiTransport::Datamover(datamover) => datamover.push(header, payload),
         }
     }
 
@@ -187,7 +187,7 @@ impl IscsiTransport {
     pub fn queued(&self) -> (usize, usize) {
         match self {
             IscsiTransport::Tcp(tcp) => tcp.queued(),
-            IscsiTransport::Datamover(mover) => (mover.waiting(), 0),
+            IscsiTransport::Datamover(datamover) => (datamover.waiting(), 0),
         }
     }
 
@@ -195,7 +195,7 @@ impl IscsiTransport {
     pub fn take_moved(&self) -> bool {
         match self {
             IscsiTransport::Tcp(tcp) => tcp.take_moved(),
-            IscsiTransport::Datamover(mover) => mover.take_moved(),
+            IscsiTransport::Datamover(datamover) => datamover.take_moved(),
         }
     }
 
@@ -203,7 +203,7 @@ impl IscsiTransport {
     pub fn can_send_event(&self) -> bool {
         match self {
             IscsiTransport::Tcp(_) => true,
-            IscsiTransport::Datamover(mover) => mover.can_send_event(),
+            IscsiTransport::Datamover(datamover) => datamover.can_send_event(),
         }
     }
 
@@ -243,7 +243,7 @@ impl IscsiTransport {
     pub fn receive(&self, handler: &mut impl ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
         match self {
             IscsiTransport::Tcp(tcp) => tcp.receive(handler),
-            IscsiTransport::Datamover(mover) => mover.receive(handler),
+            IscsiTransport::Datamover(datamover) => datamover.receive(handler),
         }
     }
 
@@ -251,7 +251,7 @@ impl IscsiTransport {
     pub fn resume(&self, handler: &mut impl ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
         match self {
             IscsiTransport::Tcp(tcp) => tcp.resume(handler),
-            IscsiTransport::Datamover(mover) => mover.receive(handler),
+            IscsiTransport::Datamover(datamover) => datamover.receive(handler),
         }
     }
 
@@ -262,7 +262,7 @@ impl IscsiTransport {
     ) -> Result<ReceiveStatus, ReceiveError> {
         match self {
             IscsiTransport::Tcp(tcp) => tcp.receive_arrived(handler),
-            IscsiTransport::Datamover(mover) => mover.receive_arrived(handler),
+            IscsiTransport::Datamover(datamover) => datamover.receive_arrived(handler),
         }
     }
 

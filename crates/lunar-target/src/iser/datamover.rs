@@ -250,15 +250,15 @@ fn is_busy(pending_reads: &HashMap<u64, RdmaRead>, header: &Bhs) -> bool {
 
 /// Passes the received messages and data to the session.
 struct PduAdapter<'a> {
-    mover: &'a IserDatamover,
+    datamover: &'a IserDatamover,
     handler: &'a mut dyn ConnectionPduHandler,
 }
 
 impl DeliveryHandler for PduAdapter<'_> {
     fn take(&mut self, delivery: RdmaDelivery<'_>) -> io::Result<bool> {
         match delivery {
-            RdmaDelivery::Message(message) => self.mover.message(self.handler, message),
-            RdmaDelivery::Read(id, buf) => Ok(self.mover.arrived(self.handler, id, buf)),
+            RdmaDelivery::Message(message) => self.datamover.message(self.handler, message),
+            RdmaDelivery::Read(id, buf) => Ok(self.datamover.arrived(self.handler, id, buf)),
         }
     }
 
@@ -329,11 +329,11 @@ impl Datamover for IserDatamover {
     }
 
     fn receive(&self, handler: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
-        Ok(self.receiver.receive(&mut PduAdapter { mover: self, handler })?)
+        Ok(self.receiver.receive(&mut PduAdapter { datamover: self, handler })?)
     }
 
     fn receive_arrived(&self, handler: &mut dyn ConnectionPduHandler) -> Result<ReceiveStatus, ReceiveError> {
-        Ok(self.receiver.receive_arrived(&mut PduAdapter { mover: self, handler })?)
+        Ok(self.receiver.receive_arrived(&mut PduAdapter { datamover: self, handler })?)
     }
 
     fn readable_after_stop(&self) -> LocalBoxFuture<'_, io::Result<()>> {
@@ -344,7 +344,7 @@ impl Datamover for IserDatamover {
         &self,
         handler: &mut dyn ConnectionPduHandler,
     ) -> Result<ReceiveStatus, ReceiveError> {
-        Ok(self.receiver.take(&mut PduAdapter { mover: self, handler })?)
+        Ok(self.receiver.take(&mut PduAdapter { datamover: self, handler })?)
     }
 
     fn has_deferred(&self) -> bool {

@@ -120,8 +120,8 @@ impl LoginTransport for IserLogin {
         self.endpoint.receives(depth as usize + EXTRA_RECEIVES, longest);
         self.send_message(pdu).await?;
         let starts_at_first_byte = !parameters.tagged_buffer_for_solicited_data_only;
-        let mover =
+        let datamover =
             IserDatamover::new(self.endpoint, self.events, longest, self.invalidate, starts_at_first_byte);
-        Ok(IscsiTransport::Datamover(Rc::new(mover)))
+        Ok(IscsiTransport::Datamover(Rc::new(datamover)))
     }
 }

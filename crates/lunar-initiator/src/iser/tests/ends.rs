@@ -77,7 +77,7 @@ fn connection_loss_returns_every_buffer() {
         let buf = Buf::zeroed(65536);
         let tag = peer.submit(cdb, if reads { Direction::In(buf) } else { Direction::Out(buf) });
         peer.one();
-        let held = peer.mover.clone();
+        let held = peer.datamover.clone();
         peer.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "cut"));
         assert!(peer.end(tag).is_none(), "ended while the target may still execute it");
         peer.reconnect();

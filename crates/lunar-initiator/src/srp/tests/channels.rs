@@ -9,7 +9,7 @@ use lunar_wire::srp::task_status;
 /// A session with two channels, and the target's endpoints.
 struct Two {
     state: SessionState,
-    mover: Rc<dyn transport::Datamover>,
+    datamover: Rc<dyn transport::Datamover>,
     targets: [Rc<dyn Endpoint>; 2],
 }
 
@@ -33,16 +33,17 @@ impl Two {
             exp_cmd_sn: login.exp_cmd_sn,
             max_cmd_sn: login.max_cmd_sn,
         };
-        let (mover, mut state) = (first.into_mover(), SessionState::new(options.commands, Instant::now));
+        let (datamover, mut state) =
+            (first.into_datamover(), SessionState::new(options.commands, Instant::now));
         state.port = Some(TargetPort::Srp(lunar_wire::srp::PortId::default()));
         state.connect(
             login.parameters,
             command_window,
             login.exp_stat_sn,
-            TransportSender::Datamover(mover.clone()),
+            TransportSender::Datamover(datamover.clone()),
         );
         state.online = Online::Yes;
-        Two { state, mover, targets: targets.try_into().unwrap_or_else(|_| panic!("two")) }
+        Two { state, datamover, targets: targets.try_into().unwrap_or_else(|_| panic!("two")) }
     }
 
     fn test(&mut self) -> u32 {
@@ -52,7 +53,7 @@ impl Two {
 
     /// The information units sent on each channel since the last call.
     fn sent(&mut self) -> [Vec<Vec<u8>>; 2] {
-        self.mover.flush().expect("connections");
+        self.datamover.flush().expect("connections");
         self.state.settle();
         self.targets.each_ref().map(|target| {
             let mut events = EndpointEvents::default();
@@ -70,7 +71,7 @@ impl Two {
         SrpResponse { credits: 1, ..response }.encode(&mut unit);
         self.targets[channel].send(&unit, Payload::Empty, None);
         self.targets[channel].flush().expect("a connection");
-        assert!(matches!(self.mover.receive(&mut self.state), Ok(ReceiveStatus::More)));
+        assert!(matches!(self.datamover.receive(&mut self.state), Ok(ReceiveStatus::More)));
     }
 }
 
@@ -145,7 +146,7 @@ fn abort_task_set_over_several_busy_channels_is_refused() {
         assert_eq!(sent.each_ref().map(Vec::len), [1, 1]);
         let answer = two.state.manage(function, LUN, None);
         assert_eq!(two.sent().each_ref().map(Vec::len), [0, 0], "{function:?}");
-        assert!(matches!(two.mover.receive(&mut two.state), Ok(ReceiveStatus::More)));
+        assert!(matches!(two.datamover.receive(&mut two.state), Ok(ReceiveStatus::More)));
         assert_eq!(answer.try_recv().ok(), Some(Ok(5)));
         assert!(
             tags.iter().all(|tag| two.state.poll(*tag, Waker::noop()).is_none()),
@@ -178,7 +179,7 @@ fn end_of_any_channel_is_that_of_the_session() {
     for channel in [0, 1] {
         let mut two = Two::new(4);
         two.targets[channel].close();
-        assert!(!matches!(two.mover.receive(&mut two.state), Ok(ReceiveStatus::More)), "{channel}");
+        assert!(!matches!(two.datamover.receive(&mut two.state), Ok(ReceiveStatus::More)), "{channel}");
     }
 }
 

@@ -137,7 +137,7 @@ fn command_longer_than_the_target_takes_fails_here() {
     let command = Command::long(LUN, &[0x7f; 32], Direction::In(Buf::zeroed(8))).expect("a CDB");
     let tag = peer.state.submit(command, Waiter::Unknown).expect("room");
     assert!(peer.sent().is_empty());
-    assert!(matches!(peer.mover.receive(&mut peer.state), Ok(ReceiveStatus::More)));
+    assert!(matches!(peer.datamover.receive(&mut peer.state), Ok(ReceiveStatus::More)));
     assert_eq!(peer.failed(tag).code, ErrorCode::ScsiError);
     peer.read(8);
     assert_eq!(peer.one().len(), 64, "other commands are sent");

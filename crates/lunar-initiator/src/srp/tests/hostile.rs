@@ -35,8 +35,8 @@ proptest! {
             }
             peer.state.ping();
         }
-        let Peer { mut state, mover, target, .. } = peer;
-        drop((mover, target));
+        let Peer { mut state, datamover, target, .. } = peer;
+        drop((datamover, target));
         state.late_writes = crate::LateWrites::Risk;
         state.disconnect(&Error::new(crate::ErrorCode::ConnectionLost, "cut"));
         state.fail_queued(&Error::new(crate::ErrorCode::ConnectionLost, "over"), |_| true);

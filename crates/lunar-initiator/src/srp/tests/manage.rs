@@ -16,7 +16,7 @@ pub fn managed(unit: &[u8]) -> TaskManagement {
 
 impl Peer {
     fn receive_answer(&mut self, answer: &ControlResponse) -> Option<Result<u8, Error>> {
-        assert!(matches!(self.mover.receive(&mut self.state), Ok(ReceiveStatus::More)));
+        assert!(matches!(self.datamover.receive(&mut self.state), Ok(ReceiveStatus::More)));
         answer.try_recv().ok()
     }
 
@@ -49,7 +49,7 @@ fn abort_names_the_command_and_takes_its_memory_back() {
     peer.target.write(remote(at), Payload::Bytes(vec![1]));
     let flushed = peer.target.flush();
     assert!(
-        flushed.is_err() || peer.mover.receive(&mut peer.state).is_err(),
+        flushed.is_err() || peer.datamover.receive(&mut peer.state).is_err(),
         "the memory is no longer registered"
     );
 }
@@ -100,7 +100,7 @@ fn resets_of_a_target_are_not_there() {
         let mut peer = Peer::new(8, true);
         let answer = peer.state.manage(function, LUN, None);
         assert!(peer.sent().is_empty());
-        now(peer.mover.readable()).expect("a local response");
+        now(peer.datamover.readable()).expect("a local response");
         assert_eq!(peer.receive_answer(&answer), Some(Ok(5)));
     }
 }
@@ -150,14 +150,14 @@ fn ping_is_an_inquiry_for_nothing() {
     peer.test();
     peer.state.ping();
     assert_eq!(peer.sent().len(), 1);
-    assert!(peer.mover.receive(&mut peer.state).is_ok() && peer.state.oldest_ping().is_none());
+    assert!(peer.datamover.receive(&mut peer.state).is_ok() && peer.state.oldest_ping().is_none());
 }
 
 #[test]
 fn text_is_refused_and_a_logout_granted_here() {
     let mut peer = Peer::new(8, true);
     let answers = [(); 2].map(|()| peer.state.start_text(b"SendTargets=\0".to_vec()));
-    assert!(peer.mover.receive(&mut peer.state).is_ok());
+    assert!(peer.datamover.receive(&mut peer.state).is_ok());
     for answer in answers {
         assert_eq!(
             answer.try_recv().expect("a result").expect_err("text requests are rejected").code,

@@ -87,7 +87,7 @@ fn ask(
 /// A logged-in session and the scripted target.
 struct Peer {
     state: SessionState,
-    mover: Rc<SrpDatamover>,
+    datamover: Rc<SrpDatamover>,
     target: Rc<dyn Endpoint>,
     /// Faults to inject at the session's end.
     faults: Rc<Faults>,
@@ -109,7 +109,7 @@ impl Peer {
         });
         let wire = finish(connected, &request, options).unwrap_or_else(|e| panic!("the login failed: {e}"));
         let login = wire.login().clone();
-        let mover = wire.first();
+        let datamover = wire.first();
         let command_window = CommandWindow {
             cmd_sn: login.cmd_sn,
             exp_cmd_sn: login.exp_cmd_sn,
@@ -121,11 +121,11 @@ impl Peer {
             login.parameters,
             command_window,
             login.exp_stat_sn,
-            TransportSender::Datamover(mover.clone()),
+            TransportSender::Datamover(datamover.clone()),
         );
         state.online = Online::Yes;
         let [faults, _] = faults;
-        Peer { state, mover, target: target.expect("accepted"), faults, read: Vec::new() }
+        Peer { state, datamover, target: target.expect("accepted"), faults, read: Vec::new() }
     }
 
     fn submit(&mut self, cdb: Cdb, data: Direction) -> u32 {
@@ -146,7 +146,7 @@ impl Peer {
 
     /// The units that the target has received since the last call.
     fn sent(&mut self) -> Vec<Vec<u8>> {
-        self.mover.flush().expect("a connection");
+        self.datamover.flush().expect("a connection");
         let mut events = EndpointEvents::default();
         self.target.poll(&mut events);
         let (list, bytes) = (events.list, events.bytes);
@@ -176,7 +176,7 @@ impl Peer {
     fn say(&mut self, unit: &[u8]) -> Result<ReceiveStatus, ReceiveError> {
         self.target.send(unit, Payload::Empty, None);
         self.target.flush().expect("a connection");
-        self.mover.receive(&mut self.state)
+        self.datamover.receive(&mut self.state)
     }
 
     fn answer(&mut self, response: SrpResponse<'_>) {
