@@ -7,7 +7,7 @@ use interop::{Raw, Server, config};
 #[test]
 fn wrong_data_out_length_is_rejected_or_cut() {
     let server = Server::start(&config::standard());
-    for way in DataOutMode::ALL {
-        walk(&mut Raw::session(server.portal(), &way.keys()), way, &[]);
+    for mode in DataOutMode::ALL {
+        walk(&mut Raw::session(server.portal(), &mode.keys()), mode, &[]);
     }
 }

@@ -71,7 +71,7 @@ fn state(server: &Server) -> (u64, usize) {
 type BadConnection = fn(SocketAddr, u32);
 
 /// Connections that misbehave. In each case, the client closes the connection.
-const WAYS: [BadConnection; 8] = [
+const BAD_CONNECTIONS: [BadConnection; 8] = [
     |portal, _| Raw::connect(portal).cut(),
     |portal, n| {
         let mut raw = Raw::connect(portal);
@@ -158,7 +158,7 @@ fn bad_connections_leave_no_sessions() {
     let mut server = Server::start(&config::standard());
     let neighbour = Neighbour::begin(server.portal());
     let before = state(&server);
-    by_many(200, |n| WAYS[n as usize % WAYS.len()](server.portal(), n));
+    by_many(200, |n| BAD_CONNECTIONS[n as usize % BAD_CONNECTIONS.len()](server.portal(), n));
     settles(&server, before);
     neighbour.end();
     assert!(server.lives());

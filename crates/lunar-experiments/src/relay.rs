@@ -136,12 +136,12 @@ impl RelayState {
     }
 
     fn carry(self: &Arc<Self>, near: &TcpStream, far: &TcpStream) -> io::Result<()> {
-        for (way, (from, to)) in [(near, far), (far, near)].into_iter().enumerate() {
+        for (direction, (from, to)) in [(near, far), (far, near)].into_iter().enumerate() {
             to.set_nodelay(true)?;
             let (send, receive) = sync_channel(QUEUE);
             let (shared, from, to) = (self.clone(), from.try_clone()?, to.try_clone()?);
             locked(&self.open).push_back(from.try_clone()?);
-            let taking = thread::spawn(move || shared.take(way, from, &send));
+            let taking = thread::spawn(move || shared.take(direction, from, &send));
             let giving = thread::spawn(move || give(to, &receive));
             locked(&self.threads).extend([taking, giving]);
         }
@@ -149,13 +149,13 @@ impl RelayState {
     }
 
     /// Receives data and computes its arrival time.
-    fn take(&self, way: usize, mut from: TcpStream, queue: &SyncSender<(Instant, Vec<u8>)>) {
+    fn take(&self, direction: usize, mut from: TcpStream, queue: &SyncSender<(Instant, Vec<u8>)>) {
         let mut chunk = vec![0; CHUNK];
         let mut window = SendWindow::new(self.line.window);
         while let Ok(len) = from.read(&mut chunk[..window.room()])
             && len > 0
         {
-            let arrival = self.arrival(way, len);
+            let arrival = self.arrival(direction, len);
             window.take(len, arrival + self.line.delay);
             if queue.send((arrival, chunk[..len].to_vec())).is_err() {
                 break;
@@ -164,8 +164,8 @@ impl RelayState {
     }
 
     /// The arrival time of data sent now, after earlier data has left.
-    fn arrival(&self, way: usize, len: usize) -> Instant {
-        let mut free = locked(&self.free[way]);
+    fn arrival(&self, direction: usize, len: usize) -> Instant {
+        let mut free = locked(&self.free[direction]);
         *free = (*free).max(Instant::now()) + Duration::from_secs_f64(len as f64 / self.line.bytes_per_s);
         *free + self.line.delay
     }

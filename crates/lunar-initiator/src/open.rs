@@ -206,7 +206,7 @@ mod tests {
                 |host: &&str| PortalAddress { host: host.to_string(), port: 3260, portal_group_tag: Some(1) };
             let found =
                 DiscoveredTarget { name: "iqn.x".into(), addresses: hosts.iter().map(address).collect() };
-            portal_urls(&url, found).into_iter().map(|way| way.portal.host).collect::<Vec<_>>().join(" ")
+            portal_urls(&url, found).into_iter().map(|url| url.portal.host).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(of(&[]), "a");
         assert_eq!(of(&["b", "c", "a", "d"]), "a b c d");
@@ -218,11 +218,11 @@ mod tests {
     fn futures_of_logins_are_small() {
         let url = Url::parse("iscsi://h/iqn.x").unwrap();
         let options = url.options().unwrap();
-        let ways = [url.clone()];
+        let urls = [url.clone()];
         let sizes = [
             size_of_val(&Session::open(url.portal.clone(), "iqn.x", options.clone())),
             size_of_val(&discover(url.portal.clone(), &options)),
-            size_of_val(&log_in(&ways, &options, drop)),
+            size_of_val(&log_in(&urls, &options, drop)),
             size_of_val(&open(&url)),
         ];
         assert!(sizes.iter().all(|size| *size < 8192), "{sizes:?}");

@@ -69,9 +69,9 @@ fn block_is_held_on_all_paths_while_a_dropped_write_goes_on() {
     common::run(LIMIT, move || async move {
         let (first, second) = (lunar_initiator::open(&url).await, lunar_initiator::open(&url).await);
         let (first, second) = (first.expect("a LUN"), second.expect("a LUN"));
-        let ways: Vec<Arc<dyn LunPath>> = vec![first.clone(), second];
+        let paths: Vec<Arc<dyn LunPath>> = vec![first.clone(), second];
         let settings = MultipathOptions::default().with_policy(PathPolicy::RoundRobin).with_check(LIMIT);
-        let joined = Multipath::join(ways, settings).await.expect("one logical unit");
+        let joined = Multipath::join(paths, settings).await.expect("one logical unit");
         write_around(&kept, joined, &first).await;
     });
     let disk = target.disk();

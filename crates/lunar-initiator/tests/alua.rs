@@ -107,12 +107,12 @@ fn with_both<W: Future<Output = ()> + 'static>(
 ) {
     let (urls, states) = ([ports[0].url(), ports[1].url()], [ports[0].state.clone(), ports[1].state.clone()]);
     run(LIMIT, move || async move {
-        let mut ways: Vec<Arc<dyn LunPath>> = Vec::new();
+        let mut paths: Vec<Arc<dyn LunPath>> = Vec::new();
         for url in &urls {
-            ways.push(lunar_initiator::open(url).await.expect("a path"));
+            paths.push(lunar_initiator::open(url).await.expect("a path"));
         }
         let settings = MultipathOptions::default().with_policy(PathPolicy::Failover).with_check(check);
-        work(Multipath::join(ways, settings).await.expect("one logical unit"), states).await;
+        work(Multipath::join(paths, settings).await.expect("one logical unit"), states).await;
     });
 }
 

@@ -56,13 +56,13 @@ fn written(target: &Target) -> Vec<u8> {
 
 /// Joins paths. The first write uses the first path.
 async fn joined<const PATHS: usize>(urls: [Url; PATHS]) -> Arc<Multipath> {
-    let mut ways: Vec<Arc<dyn LunPath>> = Vec::new();
+    let mut paths: Vec<Arc<dyn LunPath>> = Vec::new();
     for url in urls {
-        ways.push(lunar_initiator::open(&url).await.expect("a LUN"));
+        paths.push(lunar_initiator::open(&url).await.expect("a LUN"));
     }
     let check = Duration::from_millis(200);
     let settings = MultipathOptions::default().with_policy(PathPolicy::Failover).with_check(check);
-    Multipath::join(ways, settings).await.expect("one logical unit")
+    Multipath::join(paths, settings).await.expect("one logical unit")
 }
 
 fn urls<const PATHS: usize>(targets: [&Target; PATHS], settings: &str) -> [Url; PATHS] {
@@ -222,9 +222,9 @@ fn write_that_is_left_behind_goes_on_no_other_path() {
     run(LIMIT, move || async move {
         let luns = [lunar_initiator::open(&urls[0]).await, lunar_initiator::open(&urls[1]).await];
         let luns = luns.map(|lun| lun.expect("a LUN"));
-        let ways = luns.iter().map(|lun| lun.clone() as Arc<dyn LunPath>).collect();
+        let paths = luns.iter().map(|lun| lun.clone() as Arc<dyn LunPath>).collect();
         let settings = MultipathOptions::default().with_policy(PathPolicy::Failover);
-        let disk = Multipath::join(ways, settings).await.expect("one logical unit");
+        let disk = Multipath::join(paths, settings).await.expect("one logical unit");
         let write = compio::runtime::spawn(async move { disk.write(0, filled(1), false).await.0 });
         logs_in_again(&first).await;
         luns[0].session().close().await.expect_err("the target may still execute a write");

@@ -40,14 +40,14 @@ fn main() -> ExitCode {
 
 /// A nexus with a device, and the tags of its commands.
 struct Tried<W> {
-    way: W,
+    nexus: W,
     tags: Cell<u64>,
 }
 
 impl<W: PassthroughNexus> Tried<W> {
     async fn answer(&self, cdb: cdb::Cdb, data: PassthroughData) -> PassthroughResponse {
         let tag = self.tags.replace(self.tags.get() + 1);
-        self.way
+        self.nexus
             .submit(PassthroughCommand { tag, cdb: cdb.into(), attribute: TaskAttribute::Simple, data })
             .await
     }
@@ -72,16 +72,16 @@ async fn exercise(path: &str) -> Result<()> {
     let device = Device::open(Path::new(path))?;
     let found = device.properties().await?;
     println!("{found:?}");
-    let tried = Tried { way: device.way(), tags: Cell::new(100) };
+    let tried = Tried { nexus: device.nexus(), tags: Cell::new(100) };
     let (data, moved) = tried.read(cdb::inquiry(None, 252), 252).await?;
     must(moved == data.len() as u64 && (36..252).contains(&data.len()), "no residual of an INQUIRY")?;
     unknown_commands(&tried).await?;
     if found.kind == DISK {
         disk(&tried).await?;
     }
-    tried.way.abort(1).await;
-    must(tried.way.manage(TaskManagementFunction::AbortTaskSet).await, "ABORT TASK SET")?;
-    must(tried.way.manage(TaskManagementFunction::LunReset).await, "LOGICAL UNIT RESET")?;
+    tried.nexus.abort(1).await;
+    must(tried.nexus.manage(TaskManagementFunction::AbortTaskSet).await, "ABORT TASK SET")?;
+    must(tried.nexus.manage(TaskManagementFunction::LunReset).await, "LOGICAL UNIT RESET")?;
     ready(&tried).await?;
     let row = |(name, value)| format!("{name}={value}");
     println!(
@@ -101,7 +101,7 @@ async fn unknown_commands(tried: &Tried<impl PassthroughNexus>) -> Result<()> {
     (long[0], long[7]) = (0x7f, 252);
     let data = PassthroughData::None;
     let passed = PassthroughCommand { tag: 1, cdb: long.into(), attribute: TaskAttribute::Ordered, data };
-    let reply = tried.way.submit(passed).await;
+    let reply = tried.nexus.submit(passed).await;
     must(is(&reply, Sense::INVALID_FIELD_IN_CDB), &describe(&reply))
 }
 
@@ -142,7 +142,7 @@ async fn ready(tried: &Tried<impl PassthroughNexus>) -> Result<()> {
 
 async fn watch(path: &str) -> Result<()> {
     let device = Device::open(Path::new(path))?;
-    let tried = Tried { way: device.way(), tags: Cell::new(0) };
+    let tried = Tried { nexus: device.nexus(), tags: Cell::new(0) };
     let mut last = String::new();
     while !device.is_gone() {
         let now = describe(&tried.answer(cdb::test_unit_ready(), PassthroughData::None).await);

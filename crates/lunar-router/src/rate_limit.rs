@@ -28,7 +28,7 @@ struct RateLimited {
 impl PassthroughLu for RateLimited {
     fn enter(&self, port: &Arc<NexusPorts>) -> Rc<dyn PassthroughNexus> {
         Rc::new(RateLimitedNexus {
-            way: self.passthrough.enter(port),
+            nexus: self.passthrough.enter(port),
             rate: self.rate.clone(),
             line: RefCell::default(),
             aborted: RefCell::default(),
@@ -42,7 +42,7 @@ impl PassthroughLu for RateLimited {
 }
 
 struct RateLimitedNexus {
-    way: Rc<dyn PassthroughNexus>,
+    nexus: Rc<dyn PassthroughNexus>,
     rate: Arc<RateLimit>,
     /// Tags of the waiting commands, in order of arrival.
     line: RefCell<VecDeque<u64>>,
@@ -94,7 +94,7 @@ impl PassthroughNexus for RateLimitedNexus {
         Box::pin(async move {
             let tag = command.tag;
             let reply = match self.waits(tag, bytes).await {
-                true => self.way.submit(command).await,
+                true => self.nexus.submit(command).await,
                 // The caller no longer waits for the reply.
                 false => {
                     let (status, sense) = (Status::TaskAborted as u8, Box::default());
@@ -109,11 +109,11 @@ impl PassthroughNexus for RateLimitedNexus {
     fn abort(&self, tag: u64) -> LocalBoxFuture<'_, CommandFate> {
         self.aborted.borrow_mut().insert(tag);
         self.notifier.notify(usize::MAX);
-        self.way.abort(tag)
+        self.nexus.abort(tag)
     }
 
     fn manage(&self, function: TaskManagementFunction) -> LocalBoxFuture<'_, bool> {
-        self.way.manage(function)
+        self.nexus.manage(function)
     }
 }
 
@@ -162,22 +162,22 @@ mod tests {
     fn with_rate_limit(iops: u64, bytes_per_s: u64) -> (Rc<RecordingNexus>, RateLimitedNexus) {
         let (seen, rate) = (Rc::new(RecordingNexus::default()), RateLimit::new(iops, bytes_per_s));
         let (line, aborted) = Default::default();
-        (seen.clone(), RateLimitedNexus { way: seen, rate, line, aborted, notifier: Event::new() })
+        (seen.clone(), RateLimitedNexus { nexus: seen, rate, line, aborted, notifier: Event::new() })
     }
 
     #[test]
     fn rate_limit_delays_commands_and_drops_aborted_ones() {
         let runtime = compio::runtime::Runtime::new().expect("a runtime");
         runtime.block_on(async {
-            let (seen, way) = with_rate_limit(100, 0);
+            let (seen, nexus) = with_rate_limit(100, 0);
             let started_at = Instant::now();
             for tag in 0..20 {
-                assert_eq!(way.submit(command(tag)).await.status, 0);
+                assert_eq!(nexus.submit(command(tag)).await.status, 0);
             }
             // The allowance of a tenth of a second is available at once.
             assert!(started_at.elapsed().as_millis() >= 50, "{:?}", started_at.elapsed());
-            let waits = way.submit(command(20));
-            way.abort(20).await;
+            let waits = nexus.submit(command(20));
+            nexus.abort(20).await;
             assert_eq!(waits.await.status, Status::TaskAborted as u8);
             assert_eq!(seen.0.borrow().len(), 20);
         });
@@ -187,18 +187,18 @@ mod tests {
     fn rate_limit_keeps_order_and_skips_aborted_commands() {
         let runtime = compio::runtime::Runtime::new().expect("a runtime");
         runtime.block_on(async {
-            let (seen, way) = with_rate_limit(0, 10_000);
-            let way = Rc::new(way);
+            let (seen, nexus) = with_rate_limit(0, 10_000);
+            let nexus = Rc::new(nexus);
             let write =
                 |tag| PassthroughCommand { data: PassthroughData::Out(Buf::zeroed(4000)), ..command(tag) };
             let commands = [write(1), write(2), command(3), write(4), command(5)];
             let begin = |command| {
-                let way = way.clone();
-                compio::runtime::spawn(async move { way.submit(command).await.status })
+                let nexus = nexus.clone();
+                compio::runtime::spawn(async move { nexus.submit(command).await.status })
             };
             let begun: Vec<_> = commands.into_iter().map(begin).collect();
             compio::time::sleep(Duration::from_millis(50)).await;
-            way.abort(4).await;
+            nexus.abort(4).await;
             for one in begun {
                 one.await.expect("a reply");
             }

@@ -19,7 +19,7 @@ use folder::TRIAL;
 pub use folder::create_folder;
 pub(crate) use folder::{can_create, create_folder_or};
 pub(crate) use medium::{has_path, notes_of_size, spec};
-use medium::{same_place, same_way};
+use medium::{same_backend, same_place};
 pub(crate) use medium_history::MediumHistory;
 pub use medium_history::was_served;
 pub(crate) use remedy::cannot_open;

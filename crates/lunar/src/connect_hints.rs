@@ -34,7 +34,7 @@ pub struct ClientUrls {
 /// The first LUN of the first target with LUNs, at the first iSCSI portal of that target, for clients on this host.
 pub fn client_urls(config: &Config, portals: &[BoundPortal]) -> Option<ClientUrls> {
     let target = config.targets.iter().find(|target| !target.luns.is_empty())?;
-    let srp = srp_hints(config, portals).into_iter().next().map(|way| way.url);
+    let srp = srp_hints(config, portals).into_iter().next().map(|hint| hint.url);
     // Without a CHAP user: the --run command brings its own credentials.
     Some(ClientUrls { srp, ..target_urls(target, portals, None, |bound| local(bound.address).to_string())? })
 }
@@ -236,20 +236,20 @@ struct SrpHint {
 
 /// SRP addresses, one for each portal and target.
 fn srp_hints(config: &Config, portals: &[BoundPortal]) -> Vec<SrpHint> {
-    let mut ways = Vec::new();
+    let mut hints = Vec::new();
     for portal in portals.iter().filter(|portal| portal.transports.protocol == PortalProtocol::Srp) {
         let provider = if portal.transports.by_devices() { "?provider=verbs" } else { "" };
         for (name, lun) in targets_of(config, portal.tag).into_iter().take(MAX_LUNS) {
             let (id, here) = (port_id(name).guid(), local(portal.address));
             let lun = lun.map(|lun| format!("/{lun}")).unwrap_or_default();
-            ways.push(SrpHint {
+            hints.push(SrpHint {
                 url: format!("srp://{here}/{id:016x}{lun}{provider}"),
                 line: format!("id_ext={id:016x},ioc_guid={id:016x},dest={}", advertised_address(portal)),
                 target: name.to_owned(),
             });
         }
     }
-    ways
+    hints
 }
 
 /// The address that a portal advertises to other hosts.
@@ -264,14 +264,15 @@ fn advertised_address(portal: &BoundPortal) -> String {
 }
 
 fn srp(config: &Config, portals: &[BoundPortal]) -> String {
-    let ways = srp_hints(config, portals);
-    if ways.is_empty() {
+    let hints = srp_hints(config, portals);
+    if hints.is_empty() {
         return String::new();
     }
     // Identifiers do not show the name of their target: add it as a shell comment.
-    let whose = |way: &SrpHint| if ways.len() > 1 { format!("    # {}", way.target) } else { String::new() };
-    let urls: String = ways.iter().map(|way| format!("  {}{}\n", way.url, whose(way))).collect();
-    let lines: String = ways.iter().map(|way| format!("  {}\n", way.line)).collect();
+    let whose =
+        |hint: &SrpHint| if hints.len() > 1 { format!("    # {}", hint.target) } else { String::new() };
+    let urls: String = hints.iter().map(|hint| format!("  {}{}\n", hint.url, whose(hint))).collect();
+    let lines: String = hints.iter().map(|hint| format!("  {}\n", hint.line)).collect();
     format!(
         "URL of SRP:\n{urls}SRP, write to /sys/class/infiniband_srp/srp-DEVICE-PORT/add_target (as root):\n{lines}"
     )

@@ -112,11 +112,11 @@ async fn list_portal(url: &Url, options: &Options) -> Result<Vec<TargetEntry>, F
     }
     let (mut targets, mut first) = (Vec::new(), None);
     for one in found {
-        let ways = lunar_initiator::portal_urls(url, one);
+        let urls = lunar_initiator::portal_urls(url, one);
         let mut unreachable = Vec::new();
-        let entered = log_in(&ways, options, &mut unreachable).await;
+        let entered = log_in(&urls, options, &mut unreachable).await;
         let target = entered.unwrap_or_else(|error| {
-            let target = refused(&ways[0], &error);
+            let target = refused(&urls[0], &error);
             first.get_or_insert(error);
             target
         });
@@ -138,8 +138,8 @@ fn refused(url: &Url, error: &Error) -> TargetEntry {
     }
 }
 
-async fn log_in(ways: &[Url], options: &Options, unreachable: &mut Vec<Error>) -> Result<TargetEntry, Error> {
-    let (url, session) = lunar_initiator::log_in(ways, options, |e| unreachable.push(e)).await?;
+async fn log_in(urls: &[Url], options: &Options, unreachable: &mut Vec<Error>) -> Result<TargetEntry, Error> {
+    let (url, session) = lunar_initiator::log_in(urls, options, |e| unreachable.push(e)).await?;
     of_session(&url, session).await
 }
 

@@ -197,10 +197,10 @@ fn write_error_is_forwarded_unchanged() {
 fn wrong_data_out_length_is_rejected_or_cut_upstream() {
     let storage = Server::start(&interop::config::standard());
     let router = passing(&url(&storage, &format!("/{}", interop::TARGET)));
-    for way in DataOutMode::ALL {
-        let login = Login::new().target(T).with(&way.keys());
+    for mode in DataOutMode::ALL {
+        let login = Login::new().target(T).with(&mode.keys());
         // The router refuses EXTENDED COPY itself.
-        walk(&mut session_of(&login, router.portal(), &[0, 1, 2]), way, &[0x83]);
+        walk(&mut session_of(&login, router.portal(), &[0, 1, 2]), mode, &[0x83]);
     }
 }
 

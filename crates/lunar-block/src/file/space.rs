@@ -28,11 +28,11 @@ impl FileBackend {
     }
 
     async fn clear_whole(&self, range: Range<u64>, unmap: bool) -> io::Result<()> {
-        let ways = [
+        let methods = [
             (FallocateFlags::PUNCH_HOLE, &self.can.punch),
             (FallocateFlags::ZERO_RANGE, &self.can.zero_range),
         ];
-        for (flags, can) in ways.into_iter().skip(usize::from(!unmap)) {
+        for (flags, can) in methods.into_iter().skip(usize::from(!unmap)) {
             if !can.load(Relaxed) {
                 continue;
             }

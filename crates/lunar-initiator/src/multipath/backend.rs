@@ -14,15 +14,15 @@ impl Backend for Multipath {
 
     fn refresh(&self) -> bool {
         // Every path has its own flag, so each must be read.
-        self.lun_paths.iter().fold(false, |changed, way| way.refresh() | changed)
+        self.lun_paths.iter().fold(false, |changed, path| path.refresh() | changed)
     }
 
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
-        Box::pin(self.run(buf, move |way, buf| BlockIo::Read { offset }.on(way, buf)))
+        Box::pin(self.run(buf, move |path, buf| BlockIo::Read { offset }.on(path, buf)))
     }
 
     fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
-        Box::pin(self.run(buf, move |way, buf| BlockIo::Write { offset, fua }.on(way, buf)))
+        Box::pin(self.run(buf, move |path, buf| BlockIo::Write { offset, fua }.on(path, buf)))
     }
 
     fn queue(self: Arc<Self>) -> Option<Box<dyn BackendQueue>> {
@@ -31,22 +31,25 @@ impl Backend for Multipath {
 
     fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
-            self.run((), |way, ()| Box::pin(async move { (way.flush().await, ()) })).await.0?;
+            self.run((), |path, ()| Box::pin(async move { (path.flush().await, ()) })).await.0?;
             // One path flushes the medium. Another may hold a deferred error.
-            self.lun_paths.iter().find_map(|way| way.take_deferred_error()).map_or(Ok(()), |e| Err(e.into()))
+            self.lun_paths
+                .iter()
+                .find_map(|path| path.take_deferred_error())
+                .map_or(Ok(()), |e| Err(e.into()))
         })
     }
 
     fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
-            self.run((), move |way, ()| Box::pin(async move { (way.unmap(offset, len).await, ()) })).await.0
+            self.run((), move |path, ()| Box::pin(async move { (path.unmap(offset, len).await, ()) })).await.0
         })
     }
 
     fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
-            self.run((), move |way, ()| {
-                Box::pin(async move { (way.write_zeroes(offset, len, unmap).await, ()) })
+            self.run((), move |path, ()| {
+                Box::pin(async move { (path.write_zeroes(offset, len, unmap).await, ()) })
             })
             .await
             .0
@@ -55,13 +58,15 @@ impl Backend for Multipath {
 
     fn extent(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<Extent>> {
         Box::pin(async move {
-            self.run((), move |way, ()| Box::pin(async move { (way.extent(offset, len).await, ()) })).await.0
+            self.run((), move |path, ()| Box::pin(async move { (path.extent(offset, len).await, ()) }))
+                .await
+                .0
         })
     }
 
     fn extents(&self, offset: u64, len: u64, max: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
         Box::pin(async move {
-            self.run((), move |way, ()| Box::pin(async move { (way.extents(offset, len, max).await, ()) }))
+            self.run((), move |path, ()| Box::pin(async move { (path.extents(offset, len, max).await, ()) }))
                 .await
                 .0
         })

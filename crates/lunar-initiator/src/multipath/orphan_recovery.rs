@@ -47,16 +47,16 @@ impl Multipath {
 /// reset failed on all paths: it is retried after `fast_io_fail`. Returns the time until the next call, or None if no
 /// write waits.
 pub async fn end_orphans(
-    way: &dyn LunPath,
+    path: &dyn LunPath,
     others: Vec<Arc<dyn LunPath>>,
     failed: &mut Option<Instant>,
 ) -> Option<Duration> {
-    let lun = way.lun()?;
+    let lun = path.lun()?;
     let left = left(oldest(lun).await?, failed.map(|at| at.elapsed()), limit(lun));
     if !left.is_zero() {
         return Some(left);
     }
-    let Some(_guard) = LunResetGuard::take(way.identity()) else { return Some(AGAIN) };
+    let Some(_guard) = LunResetGuard::take(path.identity()) else { return Some(AGAIN) };
     for other in &others {
         if oldest(lun).await.is_none() || reset(lun, &**other).await {
             *failed = None;

@@ -31,18 +31,18 @@ async fn keep_checking(joined: &Weak<Multipath>, at: usize, doubts: flume::Recei
     while let Some(pause) = joined.upgrade().map(|joined| joined.pause(at)) {
         reasons.next(orphans_due.map_or(pause, |due| pause.min(due))).await;
         // A check may take long: hold no strong reference meanwhile.
-        let Some(way) = joined.upgrade().map(|joined| joined.lun_paths[at].clone()) else { return };
-        let state = way.check().await;
+        let Some(path) = joined.upgrade().map(|joined| joined.lun_paths[at].clone()) else { return };
+        let state = path.check().await;
         let Some(joined) = joined.upgrade() else { return };
         let was_usable = joined.paths.state(at).is_usable();
         joined.set(at, state);
         let others = joined.others(at);
         if !was_usable && state.is_usable() {
             // The session of a path that was down may be new: subscribe to its events again.
-            reasons.events = way.events();
+            reasons.events = path.events();
         }
         drop(joined);
-        orphans_due = orphan_recovery::end_orphans(&*way, others, &mut resets_failed).await;
+        orphans_due = orphan_recovery::end_orphans(&*path, others, &mut resets_failed).await;
     }
 }
 

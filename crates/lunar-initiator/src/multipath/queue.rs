@@ -19,10 +19,10 @@ pub enum BlockIo {
 }
 
 impl BlockIo {
-    pub fn on(self, way: &dyn LunPath, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
+    pub fn on(self, path: &dyn LunPath, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         match self {
-            BlockIo::Read { offset } => way.read(offset, buf),
-            BlockIo::Write { offset, fua } => way.write(offset, buf, fua),
+            BlockIo::Read { offset } => path.read(offset, buf),
+            BlockIo::Write { offset, fua } => path.write(offset, buf, fua),
         }
     }
 
@@ -107,7 +107,7 @@ impl PathQueue {
     /// Runs an operation with a future, which waits for a path.
     fn search(&mut self, lane: usize, job: BlockIo, buf: Buf) {
         let joined = self.joined.clone();
-        self.slow.begin(lane, async move { joined.run(buf, move |way, buf| job.on(way, buf)).await });
+        self.slow.begin(lane, async move { joined.run(buf, move |path, buf| job.on(path, buf)).await });
     }
 
     /// Retries an operation on another path after its path has failed.
@@ -117,7 +117,7 @@ impl PathQueue {
             let SentIo { job, at, started_at } = sent;
             match joined.leave(at, state, e, started_at).await {
                 Err(e) => (Err(e), buf),
-                Ok(()) => joined.run_since(started_at, buf, move |way, buf| job.on(way, buf)).await,
+                Ok(()) => joined.run_since(started_at, buf, move |path, buf| job.on(path, buf)).await,
             }
         });
     }

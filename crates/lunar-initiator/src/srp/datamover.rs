@@ -163,7 +163,7 @@ impl SrpDatamover {
     /// Registers the data of a command, or selects them as immediate data.
     fn memory(&self, task: &mut Task) -> Result<BufferLocation, Error> {
         let (len, additional) = (task.expected, requests::additional_cdb(task).len());
-        let (way, memory) = match &mut task.data {
+        let (direction, memory) = match &mut task.data {
             Data::In(buf, _) if len > 0 => match buf.take() {
                 Some(buf) => (DataDirection::In, MemoryRegion::Sink(buf)),
                 None => return Ok(BufferLocation::None),
@@ -175,7 +175,7 @@ impl SrpDatamover {
             _ => return Ok(BufferLocation::None),
         };
         let place = self.endpoint.expose(memory).map_err(|e| transport::cannot_lend(&e))?;
-        Ok(BufferLocation::Lent(way, place, len))
+        Ok(BufferLocation::Lent(direction, place, len))
     }
 
     /// Whether a write of this length is sent as immediate data.
@@ -249,7 +249,7 @@ impl transport::Datamover for SrpDatamover {
             self.answer(pdu::scsi_response(itt, 0, NOT_SENT, 0), Vec::new());
             return Ok(());
         };
-        let asked = ControlKind::Command(memory.way());
+        let asked = ControlKind::Command(memory.direction());
         let open = Open { tag: requests::tag(itt, header.cmd_sn()), asked, lent: memory.lent(), sent: false };
         let payload = match memory {
             BufferLocation::Here(buf) => {

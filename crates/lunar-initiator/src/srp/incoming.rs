@@ -52,9 +52,9 @@ impl SrpDatamover {
             return self.news(session);
         };
         let (header, data) = match open.asked {
-            ControlKind::Command(way) => {
-                self.give_back(session, itt, open.lent, responses::unfilled(way, response));
-                responses::scsi_response(itt, way, response)
+            ControlKind::Command(direction) => {
+                self.give_back(session, itt, open.lent, responses::unfilled(direction, response));
+                responses::scsi_response(itt, direction, response)
             }
             ControlKind::Manage => (responses::managed(itt, response), Vec::new()),
             ControlKind::Ping => (pdu::nop_in(0, itt, NONE), Vec::new()),

@@ -39,10 +39,10 @@ pub enum BufferLocation {
 
 impl BufferLocation {
     /// The direction of the data.
-    pub fn way(&self) -> DataDirection {
+    pub fn direction(&self) -> DataDirection {
         match self {
             BufferLocation::None => DataDirection::None,
-            BufferLocation::Lent(way, ..) => *way,
+            BufferLocation::Lent(direction, ..) => *direction,
             BufferLocation::Here(_) => DataDirection::Out,
         }
     }

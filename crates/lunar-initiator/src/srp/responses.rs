@@ -18,16 +18,16 @@ pub enum DataDirection {
 }
 
 /// The residual count for the direction of a command.
-fn residual(way: DataDirection, response: &SrpResponse<'_>) -> Residual {
-    match (way, response.residual_in) {
+fn residual(direction: DataDirection, response: &SrpResponse<'_>) -> Residual {
+    match (direction, response.residual_in) {
         (DataDirection::Out, _) | (DataDirection::None, Residual::None) => response.residual_out,
         (_, residual_in) => residual_in,
     }
 }
 
 /// The number of bytes of a read that the target has not filled.
-pub fn unfilled(way: DataDirection, response: &SrpResponse<'_>) -> u32 {
-    let residual = match residual(way, response) {
+pub fn unfilled(direction: DataDirection, response: &SrpResponse<'_>) -> u32 {
+    let residual = match residual(direction, response) {
         Residual::None => None,
         Residual::Over(_) => Some(0),
         Residual::Under(bytes) => Some(bytes),
@@ -36,8 +36,8 @@ pub fn unfilled(way: DataDirection, response: &SrpResponse<'_>) -> u32 {
 }
 
 /// Builds the SCSI Response to a command, and its data segment.
-pub fn scsi_response(itt: u32, way: DataDirection, response: &SrpResponse<'_>) -> (Bhs, Vec<u8>) {
-    let (flags, bytes) = match residual(way, response) {
+pub fn scsi_response(itt: u32, direction: DataDirection, response: &SrpResponse<'_>) -> (Bhs, Vec<u8>) {
+    let (flags, bytes) = match residual(direction, response) {
         Residual::None => (0, 0),
         Residual::Over(bytes) => (OVERFLOW, bytes),
         Residual::Under(bytes) => (UNDERFLOW, bytes),

@@ -18,12 +18,12 @@ fn usable(disk: &Multipath) -> usize {
 
 /// Writes and verifies, while first one path and then the other is cut and restored.
 async fn verified_writes(urls: [String; 2], relays: [Relay; 2], policy: PathPolicy) {
-    let mut ways: Vec<Arc<dyn LunPath>> = Vec::new();
+    let mut paths: Vec<Arc<dyn LunPath>> = Vec::new();
     for url in urls {
-        ways.push(open(&url).await.expect("a path"));
+        paths.push(open(&url).await.expect("a path"));
     }
     let settings = MultipathOptions::default().with_policy(policy).with_check(Duration::from_millis(200));
-    let disk = Multipath::join(ways, settings).await.expect("two paths to one logical unit");
+    let disk = Multipath::join(paths, settings).await.expect("two paths to one logical unit");
     assert_eq!(usable(&disk), 2);
     let done = Arc::new(AtomicU64::new(0));
     let begin = |n| {

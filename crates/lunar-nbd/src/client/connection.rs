@@ -193,8 +193,8 @@ impl Future for PendingReply {
     type Output = NbdCommandResult;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<NbdCommandResult> {
-        let way = &mut self.get_mut().0;
-        let ended = match way {
+        let path = &mut self.get_mut().0;
+        let ended = match path {
             ReplyPath::Here(home, cookie) => match home.machine.borrow_mut().poll(*cookie, cx) {
                 Poll::Ready(ended) => ended,
                 Poll::Pending => return Poll::Pending,
@@ -203,12 +203,12 @@ impl Future for PendingReply {
                 Poll::Ready(ended) => ended.unwrap_or_else(|_| (Err(gone()), None)),
                 Poll::Pending => return Poll::Pending,
             },
-            ReplyPath::Refused(_) | ReplyPath::Over => match std::mem::replace(way, ReplyPath::Over) {
+            ReplyPath::Refused(_) | ReplyPath::Over => match std::mem::replace(path, ReplyPath::Over) {
                 ReplyPath::Refused(ended) => *ended,
                 _ => (Err(gone()), None),
             },
         };
-        *way = ReplyPath::Over;
+        *path = ReplyPath::Over;
         Poll::Ready(ended)
     }
 }

@@ -91,7 +91,7 @@ fn nbdinfo_sees_what_is_offered() {
 }
 
 #[test]
-fn nbdcopy_both_ways() {
+fn nbdcopy_in_both_directions() {
     if !tool::have(&LIBNBD) {
         return;
     }

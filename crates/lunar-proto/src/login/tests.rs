@@ -639,7 +639,7 @@ fn forbidden_algorithms_are_not_chosen() {
 
 /// SEC-004, SEC-005, KEY-030, KEY-031: mutual CHAP, and a target without a user for it.
 #[test]
-fn chap_both_ways() {
+fn mutual_chap_authenticates_both_sides() {
     let mutual = |extra: &str| {
         let mut p = Pair::new(guarded());
         let proof = p.proof("7", "alice", b"alice's secret");

@@ -388,7 +388,7 @@ fn too_many_regions_fail_and_the_connection_continues() {
 }
 
 #[test]
-fn connection_carries_private_data_both_ways() {
+fn connection_carries_private_data_in_both_directions() {
     let (asked, mut outcome) = request(b"please", ConnParam { ord: 5, ird: 1, ..TERMS });
     assert!(once(&mut outcome, &Arc::default()).is_pending());
     assert_eq!(asked.private(), b"please");

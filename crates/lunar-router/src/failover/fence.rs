@@ -143,7 +143,7 @@ pub struct FencePort {
 /// The access to the reservation of one logical unit.
 pub struct Fence {
     /// The paths to the logical unit, with its LUN on each.
-    ways: Vec<(Url, String, u16)>,
+    paths: Vec<(Url, String, u16)>,
     /// The expected identity on each path: another initiator name may see another logical unit.
     identity: Vec<u8>,
     port: FencePort,
@@ -156,8 +156,8 @@ pub struct Fence {
 impl Fence {
     /// Creates the fence without a connection.
     pub fn new(remote: &UpstreamLu, port: FencePort, key: u64, path_loss_timeout: Duration) -> Fence {
-        let (ways, identity) = (remote.ways(), remote.identity().to_vec());
-        Fence { ways, identity, port, key, path_loss_timeout: path_loss_timeout.max(WAIT), session: None }
+        let (paths, identity) = (remote.path_addresses(), remote.identity().to_vec());
+        Fence { paths, identity, port, key, path_loss_timeout: path_loss_timeout.max(WAIT), session: None }
     }
 
     async fn session(&mut self) -> Result<(Session, u64), Error> {
@@ -165,7 +165,7 @@ impl Fence {
             return Ok(open.clone());
         }
         let mut last = Error::new(ErrorCode::InvalidArgument, "the upstream LUN has no path");
-        for (url, target, lun) in &self.ways {
+        for (url, target, lun) in &self.paths {
             match self.open(url, target, encode(*lun)).await {
                 Ok(session) => return Ok(self.session.insert((session, encode(*lun))).clone()),
                 Err(e) => last = e,

@@ -370,8 +370,8 @@ fn silent_path_delays_the_others_only_briefly() {
     run(async || {
         let server = server();
         let relay = interop::Relay::to(server.portal());
-        let ways = vec![url(&server), lun_of(relay.address(), 0)];
-        let disk = disk_over(ways, 0xa).await;
+        let urls = vec![url(&server), lun_of(relay.address(), 0)];
+        let disk = disk_over(urls, 0xa).await;
         let mut a = ReservationOwner::new(&disk, &spec(0xa)).expect("a gate");
         assert!(a.take(false).await.is_ok());
         a.open().await;

@@ -77,13 +77,13 @@ impl StaleSessions {
     async fn try_to_end(&self, session: &Session) -> Result<(), Error> {
         let connection = self.nexus.connection();
         if let Some(isids) = &self.shared.spec.isids {
-            let (unit, path) = self.way(self.nexus.path());
+            let (unit, path) = self.record_names(self.nexus.path());
             let user = isids::user(session.options());
-            let way = PathKey { unit: &unit, path: &path, user: user.as_deref() };
+            let key = PathKey { unit: &unit, path: &path, user: user.as_deref() };
             if !self.is_over.get() {
-                self.end_stale(isids, way, session).await?;
+                self.end_stale(isids, key, session).await?;
             }
-            isids.uses(way, session).await;
+            isids.uses(key, session).await;
         }
         self.is_over.set(true);
         self.recorded.set(connection);
@@ -91,7 +91,7 @@ impl StaleSessions {
     }
 
     /// The names of the logical unit and of a path in the record.
-    fn way(&self, path: usize) -> (String, String) {
+    fn record_names(&self, path: usize) -> (String, String) {
         let spec = &self.shared.spec;
         let (url, _) = &spec.paths[path];
         let target = url.target.as_deref().unwrap_or_default();
@@ -103,21 +103,21 @@ impl StaleSessions {
     async fn end_stale(
         &self,
         isids: &Arc<RouterIsids>,
-        way: PathKey<'_>,
+        key: PathKey<'_>,
         session: &Session,
     ) -> Result<(), Error> {
         let options = session.options();
         if options.late_writes == LateWrites::Risk {
-            return isids.forget(way).await;
+            return isids.forget(key).await;
         }
-        if isids.old(way.unit).await?.is_empty() {
+        if isids.old(key.unit).await?.is_empty() {
             return Ok(());
         }
         let started_at = self.started_at.get().unwrap_or_else(Instant::now);
         self.started_at.set(Some(started_at));
         // One caller at a time: all host nexuses have the same stale sessions.
-        let Some(guard) = isids.acquire_reset(way).await else { return Ok(()) };
-        let Err(StaleReason { what, is_final }) = self.replace(isids, way, session).await else {
+        let Some(guard) = isids.acquire_reset(key).await else { return Ok(()) };
+        let Err(StaleReason { what, is_final }) = self.replace(isids, key, session).await else {
             return Ok(());
         };
         let is_over = started_at.elapsed() >= options.timeouts.fast_io_fail;
@@ -138,16 +138,16 @@ impl StaleSessions {
     async fn replace(
         &self,
         isids: &Arc<RouterIsids>,
-        way: PathKey<'_>,
+        key: PathKey<'_>,
         session: &Session,
     ) -> Result<(), StaleReason> {
         let (info, own) = (session.info(), session.options().initiator.as_str());
         let port = info.target_port();
         let mut leads = BTreeMap::new();
-        for old in isids.old(way.unit).await? {
+        for old in isids.old(key.unit).await? {
             let is_own = old.isid == info.isid && old.initiator.as_deref() == Some(own);
             match isids.meets(&old) {
-                _ if is_own && old.is_ended_at(way, port.as_deref()) => {}
+                _ if is_own && old.is_ended_at(key, port.as_deref()) => {}
                 Reinstatement::Successor => {}
                 Reinstatement::Login => {
                     return Err(Error::new(
@@ -189,7 +189,7 @@ impl StaleSessions {
     /// The path of an old session, if it is still configured with the same user.
     fn path_of(&self, old: &OldSession) -> Option<(usize, &Url)> {
         let paths = &self.shared.spec.paths;
-        let number = (0..paths.len()).find(|number| self.way(*number).1 == old.path)?;
+        let number = (0..paths.len()).find(|number| self.record_names(*number).1 == old.path)?;
         let (url, options) = &paths[number];
         old.is_of(isids::user(options).as_deref()).then_some((number, url))
     }

@@ -68,15 +68,15 @@ impl OpenLus {
         spec: &UpstreamSpec,
         found: &FoundLun,
     ) -> Result<(RoutedLu, Option<Arc<UpstreamLu>>), Error> {
-        if let Some((was, way)) = self.0.get(address)
+        if let Some((was, lu)) = self.0.get(address)
             && was.is_same(found)
             && was.block_size == found.block_size
         {
-            return Ok((way.routed_lu(), None));
+            return Ok((lu.routed_lu(), None));
         }
-        let way = open(spec, address, found)?;
-        let (routed_lu, fresh) = (way.routed_lu(), way.remote().cloned());
-        self.0.insert(address.clone(), (found.clone(), way));
+        let lu = open(spec, address, found)?;
+        let (routed_lu, fresh) = (lu.routed_lu(), lu.remote().cloned());
+        self.0.insert(address.clone(), (found.clone(), lu));
         Ok((routed_lu, fresh))
     }
 
@@ -93,12 +93,12 @@ impl OpenLus {
     /// The logical units of an instance in block mode.
     pub fn of<'w>(&'w self, router: &'w str) -> impl Iterator<Item = &'w Arc<UpstreamLu>> {
         let mine = self.0.iter().filter(move |(address, _)| address.router == router);
-        mine.filter_map(|(_, (_, way))| way.remote())
+        mine.filter_map(|(_, (_, lu))| lu.remote())
     }
 
     /// The SCSI device of this host behind an upstream, if one is used.
     pub fn device(&self, key: &Key) -> Option<Arc<sg::Device>> {
-        self.0.iter().find_map(|(address, (_, way))| match way {
+        self.0.iter().find_map(|(address, (_, lu))| match lu {
             OpenLu::Device(device) if address.key() == *key => Some(device.clone()),
             _ => None,
         })
@@ -111,13 +111,13 @@ impl OpenLus {
 
     /// Whether a logical unit of a failover pair is open for commands.
     pub fn is_open(&self, address: &LuAddress) -> bool {
-        let remote = self.0.get(address).and_then(|(_, way)| way.remote());
+        let remote = self.0.get(address).and_then(|(_, lu)| lu.remote());
         remote.and_then(|remote| remote.gate()).is_some_and(|gate| gate.is_open())
     }
 
     pub fn status(&self, key: &Key, spec: &UpstreamSpec, luns: usize) -> UpstreamStatus {
         let mine = self.0.iter().filter(|(address, _)| address.key() == *key);
-        let units = mine.map(|(address, (_, way))| way.status(address, spec)).collect();
+        let units = mine.map(|(address, (_, lu))| lu.status(address, spec)).collect();
         let obstacle = spec.upstream.obstacle.lock().unwrap_or_else(PoisonError::into_inner).clone();
         UpstreamStatus { name: key.1.clone(), urls: spec.urls(), luns, obstacle, units }
     }

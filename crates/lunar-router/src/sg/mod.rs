@@ -51,7 +51,7 @@ pub struct Device(Arc<Slot>);
 /// The current device at a path.
 struct Slot {
     path: PathBuf,
-    ways: AtomicU64,
+    next_nexus: AtomicU64,
     /// None after [`Device::close`].
     now: Mutex<Option<Arc<OpenSgDevice>>>,
 }
@@ -90,8 +90,8 @@ impl Device {
         std::thread::Builder::new().name(name).spawn(move || worker.run())?;
         let requests = Some(requests);
         let open = OpenSgDevice { scsi_id, max_transfer, depth, driver, requests, counters };
-        let (ways, now) = (AtomicU64::new(0), Mutex::new(Some(Arc::new(open))));
-        Ok(Arc::new(Device(Arc::new(Slot { path: path.to_owned(), ways, now }))))
+        let (next_nexus, now) = (AtomicU64::new(0), Mutex::new(Some(Arc::new(open))));
+        Ok(Arc::new(Device(Arc::new(Slot { path: path.to_owned(), next_nexus, now }))))
     }
 
     /// Whether it was removed from the host. A device that returns must be opened again.
@@ -116,12 +116,12 @@ impl Device {
     /// # Errors
     /// When the device does not respond to an INQUIRY.
     pub async fn properties(&self) -> io::Result<FoundLun> {
-        properties::read(&self.way()).await
+        properties::read(&self.nexus()).await
     }
 
     /// Creates a nexus with the device, for a host nexus or for the router itself.
-    pub fn way(&self) -> impl PassthroughNexus + use<> {
-        SgNexus { slot: self.0.clone(), number: self.0.ways.fetch_add(1, Relaxed) }
+    pub fn nexus(&self) -> impl PassthroughNexus + use<> {
+        SgNexus { slot: self.0.clone(), number: self.0.next_nexus.fetch_add(1, Relaxed) }
     }
 }
 
@@ -137,7 +137,7 @@ impl Slot {
 
 impl PassthroughLu for Device {
     fn enter(&self, _port: &Arc<NexusPorts>) -> Rc<dyn PassthroughNexus> {
-        Rc::new(self.way())
+        Rc::new(self.nexus())
     }
 
     fn describe(&self) -> Vec<(String, String)> {
@@ -263,7 +263,7 @@ impl PassthroughNexus for SgNexus {
         Box::pin(async move {
             let Some(device) = self.slot.now() else { return false };
             match function {
-                TaskManagementFunction::AbortTaskSet => device.ended(CancelScope::Way(self.number)).await,
+                TaskManagementFunction::AbortTaskSet => device.ended(CancelScope::Nexus(self.number)).await,
                 TaskManagementFunction::ClearTaskSet => device.ended(CancelScope::All).await,
                 // Commands that the reset ended complete on their own.
                 TaskManagementFunction::LunReset => device.reset(&self.slot.path).await,
@@ -276,7 +276,7 @@ impl PassthroughNexus for SgNexus {
 impl Drop for SgNexus {
     fn drop(&mut self) {
         if let Some(device) = self.slot.now() {
-            device.end(CancelScope::Way(self.number));
+            device.end(CancelScope::Nexus(self.number));
         }
     }
 }

@@ -24,8 +24,8 @@ const OF_BLOCKS: [u8; 5] = [0x00, 0x05, 0x07, 0x0e, 0x14];
 ///
 /// # Errors
 /// When the device does not respond to an INQUIRY.
-pub(super) async fn read(way: &impl PassthroughNexus) -> io::Result<FoundLun> {
-    let standard = ask(way, cdb::inquiry(None, STANDARD_LEN), STANDARD_LEN).await?;
+pub(super) async fn read(nexus: &impl PassthroughNexus) -> io::Result<FoundLun> {
+    let standard = ask(nexus, cdb::inquiry(None, STANDARD_LEN), STANDARD_LEN).await?;
     if standard.len() < usize::from(STANDARD_LEN) {
         return Err(io::Error::other(format!(
             "the device returned {} bytes of INQUIRY data; 36 are required",
@@ -33,14 +33,14 @@ pub(super) async fn read(way: &impl PassthroughNexus) -> io::Result<FoundLun> {
         )));
     }
     // Some devices fail on unsupported pages.
-    let pages = page(way, SUPPORTED_PAGES).await;
+    let pages = page(nexus, SUPPORTED_PAGES).await;
     let has = |code| vpd::body(&pages).contains(&code);
-    let serial = if has(SERIAL_NUMBER) { page(way, SERIAL_NUMBER).await } else { Vec::new() };
-    let identification = if has(IDENTIFICATION) { page(way, IDENTIFICATION).await } else { Vec::new() };
+    let serial = if has(SERIAL_NUMBER) { page(nexus, SERIAL_NUMBER).await } else { Vec::new() };
+    let identification = if has(IDENTIFICATION) { page(nexus, IDENTIFICATION).await } else { Vec::new() };
     let unit = || vpd::designators(&identification).filter(|designator| designator.association == 0);
     let standard = StandardData(&standard);
     let kind = standard.device_type();
-    let (blocks, block_size) = if OF_BLOCKS.contains(&kind) { capacity(way).await } else { (0, 0) };
+    let (blocks, block_size) = if OF_BLOCKS.contains(&kind) { capacity(nexus).await } else { (0, 0) };
     Ok(FoundLun {
         kind,
         block_size,
@@ -61,12 +61,12 @@ pub(super) async fn read(way: &impl PassthroughNexus) -> io::Result<FoundLun> {
 }
 
 /// The number of blocks and the block size. 0 if the device does not report them, as without a medium.
-async fn capacity(way: &impl PassthroughNexus) -> (u64, u32) {
-    let short = ask(way, cdb::read_capacity_10(), 8).await.unwrap_or_default();
+async fn capacity(nexus: &impl PassthroughNexus) -> (u64, u32) {
+    let short = ask(nexus, cdb::read_capacity_10(), 8).await.unwrap_or_default();
     let capacity = match Capacity::decode_10(&short) {
         // The capacity exceeds this form of the command.
         Some(Capacity { last_lba: Capacity::BEYOND_10, .. }) => {
-            Capacity::decode_16(&ask(way, cdb::read_capacity_16(32), 32).await.unwrap_or_default())
+            Capacity::decode_16(&ask(nexus, cdb::read_capacity_16(32), 32).await.unwrap_or_default())
         }
         capacity => capacity,
     };
@@ -74,25 +74,25 @@ async fn capacity(way: &impl PassthroughNexus) -> (u64, u32) {
 }
 
 /// A whole VPD page. Empty if the device fails or returns another page.
-async fn page(way: &impl PassthroughNexus, code: u8) -> Vec<u8> {
-    let page = inquiry(way, code, PAGE_LEN).await;
+async fn page(nexus: &impl PassthroughNexus, code: u8) -> Vec<u8> {
+    let page = inquiry(nexus, code, PAGE_LEN).await;
     let Some(len) = vpd::whole_len(&page) else { return page };
     let len = u16::try_from(len).unwrap_or(u16::MAX);
-    if len <= PAGE_LEN { page } else { inquiry(way, code, len).await }
+    if len <= PAGE_LEN { page } else { inquiry(nexus, code, len).await }
 }
 
 /// The first `len` bytes of a VPD page. Empty if the device fails or returns another page.
-async fn inquiry(way: &impl PassthroughNexus, code: u8, len: u16) -> Vec<u8> {
-    let page = ask(way, cdb::inquiry(Some(code), len), len).await.unwrap_or_default();
+async fn inquiry(nexus: &impl PassthroughNexus, code: u8, len: u16) -> Vec<u8> {
+    let page = ask(nexus, cdb::inquiry(Some(code), len), len).await.unwrap_or_default();
     if vpd::whole_len(&page).is_some() && vpd::code(&page) == Some(code) { page } else { Vec::new() }
 }
 
 /// The data of a command.
-async fn ask(way: &impl PassthroughNexus, cdb: cdb::Cdb, len: u16) -> io::Result<Vec<u8>> {
+async fn ask(nexus: &impl PassthroughNexus, cdb: cdb::Cdb, len: u16) -> io::Result<Vec<u8>> {
     let mut result = Ok(Vec::new());
     for tag in 0..TRIES {
         let (data, attribute) = (PassthroughData::In(Buf::zeroed(len.into())), TaskAttribute::Simple);
-        match way.submit(PassthroughCommand { tag, cdb: cdb.into(), attribute, data }).await {
+        match nexus.submit(PassthroughCommand { tag, cdb: cdb.into(), attribute, data }).await {
             PassthroughResponse { status: 0, data, .. } => {
                 return Ok(data.map_or(Vec::new(), |data| data.to_vec()));
             }

@@ -129,8 +129,8 @@ async fn is_pending<T>(future: &mut LocalBoxFuture<'_, T>) -> bool {
 fn commands_reach_the_kernel_in_their_order_and_not_too_many() {
     runs(async {
         let (fake, device) = device(2, 0);
-        let way = device.way();
-        let replies: Vec<_> = (0..6).map(|mark| way.submit(command(mark, Simple))).collect();
+        let nexus = device.nexus();
+        let replies: Vec<_> = (0..6).map(|mark| nexus.submit(command(mark, Simple))).collect();
         assert_eq!(fake.sent(2), [0, 1]);
         fake.end(1, SgOutcome::default());
         assert_eq!(fake.sent(3), [0, 1, 2]);
@@ -146,11 +146,11 @@ fn commands_reach_the_kernel_in_their_order_and_not_too_many() {
 fn task_attributes_are_kept() {
     runs(async {
         let (fake, device) = device(2, 0);
-        let way = device.way();
-        let _first = way.submit(command(0, Simple));
+        let nexus = device.nexus();
+        let _first = nexus.submit(command(0, Simple));
         assert_eq!(fake.sent(1), [0]);
         let attributes = [Ordered, Simple, Simple, HeadOfQueue];
-        let _replies: Vec<_> = (1..).zip(attributes).map(|(n, a)| way.submit(command(n, a))).collect();
+        let _replies: Vec<_> = (1..).zip(attributes).map(|(n, a)| nexus.submit(command(n, a))).collect();
         // The head of queue command precedes the queued ones. The ordered one runs alone.
         assert_eq!(fake.sent(2), [0, 4]);
         assert!(fake.state().flying[1].1.first);
@@ -167,10 +167,10 @@ fn task_attributes_are_kept() {
 #[test]
 fn sg_io_hdr_has_length_and_timeout() {
     let (fake, device) = device(1, 1);
-    let way = device.way();
+    let nexus = device.nexus();
     let cdb = [&[0x01, 7][..], &[0; 14]].concat().into();
     let _rewind =
-        way.submit(PassthroughCommand { tag: 1, cdb, attribute: Simple, data: PassthroughData::None });
+        nexus.submit(PassthroughCommand { tag: 1, cdb, attribute: Simple, data: PassthroughData::None });
     assert_eq!(fake.sent(1), [7]);
     let state = fake.state();
     let sg_io = &state.flying[0].1;
@@ -181,13 +181,13 @@ fn sg_io_hdr_has_length_and_timeout() {
 fn abort_of_queued_command_is_at_once_else_at_its_end() {
     runs(async {
         let (fake, device) = device(1, 0);
-        let (way, other) = (device.way(), device.way());
-        let replies = [way.submit(command(1, Simple)), way.submit(command(2, Simple))];
+        let (nexus, other) = (device.nexus(), device.nexus());
+        let replies = [nexus.submit(command(1, Simple)), nexus.submit(command(2, Simple))];
         // The same tag of another nexus is another command.
         let theirs = other.submit(command(2, Simple));
         assert_eq!(fake.sent(1), [1]);
-        way.abort(2).await;
-        let mut abort = way.abort(1);
+        nexus.abort(2).await;
+        let mut abort = nexus.abort(1);
         assert!(is_pending(&mut abort).await);
         fake.end(1, SgOutcome::default());
         abort.await;
@@ -195,7 +195,7 @@ fn abort_of_queued_command_is_at_once_else_at_its_end() {
         assert_eq!((first.await.status, second.await.status), (0, 0x40));
         fake.end(2, SgOutcome::default());
         assert_eq!((theirs.await.status, fake.sent(2)), (0, vec![1, 2]));
-        way.abort(99).await;
+        nexus.abort(99).await;
     });
 }
 
@@ -203,9 +203,9 @@ fn abort_of_queued_command_is_at_once_else_at_its_end() {
 fn task_sets_end() {
     runs(async {
         let (fake, device) = device(1, 0);
-        let (way, other) = (device.way(), device.way());
-        let flying = way.submit(command(1, Simple));
-        let (ours, theirs) = (way.submit(command(2, Simple)), other.submit(command(3, Simple)));
+        let (nexus, other) = (device.nexus(), device.nexus());
+        let flying = nexus.submit(command(1, Simple));
+        let (ours, theirs) = (nexus.submit(command(2, Simple)), other.submit(command(3, Simple)));
         assert!(other.manage(TaskManagementFunction::AbortTaskSet).await);
         assert_eq!(theirs.await.status, 0x40);
         assert_eq!(fake.sent(1), [1]);
@@ -214,7 +214,7 @@ fn task_sets_end() {
         assert_eq!(ours.await.status, 0x40);
         fake.end(1, SgOutcome::default());
         assert_eq!((clear.await, flying.await.status), (true, 0));
-        assert!(!way.manage(TaskManagementFunction::TargetColdReset).await);
+        assert!(!nexus.manage(TaskManagementFunction::TargetColdReset).await);
     });
 }
 
@@ -222,16 +222,16 @@ fn task_sets_end() {
 fn reset_ends_waiting_commands_and_returns_its_result() {
     runs(async {
         let (fake, device) = device(1, 0);
-        let way = device.way();
-        let (flying, waiting) = (way.submit(command(1, Simple)), way.submit(command(2, Simple)));
+        let nexus = device.nexus();
+        let (flying, waiting) = (nexus.submit(command(1, Simple)), nexus.submit(command(2, Simple)));
         assert_eq!(fake.sent(1), [1]);
-        assert!(way.manage(TaskManagementFunction::LunReset).await);
+        assert!(nexus.manage(TaskManagementFunction::LunReset).await);
         assert_eq!(waiting.await.status, 0x40);
         fake.end(1, SgOutcome { host: 8, ..SgOutcome::default() });
         let reply = flying.await;
         assert_eq!((reply.status, reply.sense[2], reply.sense[12]), (2, 6, 0x29));
         fake.change(|state| state.refusing_resets = Some(Errno::ACCESS));
-        assert!(!way.manage(TaskManagementFunction::LunReset).await);
+        assert!(!nexus.manage(TaskManagementFunction::LunReset).await);
     });
 }
 
@@ -240,12 +240,12 @@ fn reset_ends_waiting_commands_and_returns_its_result() {
 fn dropped_nexus_drops_its_waiting_commands() {
     runs(async {
         let (fake, device) = device(1, 0);
-        let (way, other) = (device.way(), device.way());
+        let (nexus, other) = (device.nexus(), device.nexus());
         let data = PassthroughData::In(Buf::zeroed(512));
-        drop(way.submit(PassthroughCommand { data, ..command(1, Simple) }));
-        drop(way.submit(command(2, Simple)));
+        drop(nexus.submit(PassthroughCommand { data, ..command(1, Simple) }));
+        drop(nexus.submit(command(2, Simple)));
         assert_eq!(fake.sent(1), [1]);
-        drop(way);
+        drop(nexus);
         let theirs = other.submit(command(3, Simple));
         assert_eq!(fake.state().flying[0].1.len(), 512);
         fake.end(1, SgOutcome::default());
@@ -260,7 +260,7 @@ fn device_that_goes_is_not_ready() {
         let (fake, device) = device(1, 0);
         fake.change(|state| state.refusing = Some(Errno::NODEV));
         assert!(!device.is_gone());
-        let reply = device.way().submit(command(1, Simple)).await;
+        let reply = device.nexus().submit(command(1, Simple)).await;
         assert_eq!((reply.status, reply.sense[2], &reply.sense[12..14]), (2, 2, &[0x04, 0x0c][..]));
         assert!(device.is_gone() && device.describe().contains(&("gone".into(), "true".into())));
         assert!(device.properties().await.is_err());
@@ -271,22 +271,25 @@ fn device_that_goes_is_not_ready() {
 fn another_takes_the_place_of_a_device_that_has_gone() {
     runs(async {
         let [(old, first), (new, second)] = [device(1, 0), device(1, 0)];
-        let way = first.way();
+        let nexus = first.nexus();
         old.change(|state| state.refusing = Some(Errno::NODEV));
-        assert_eq!(way.submit(command(1, Simple)).await.status, 2);
+        assert_eq!(nexus.submit(command(1, Simple)).await.status, 2);
         first.close();
         assert_eq!(first.describe(), [("device", "/dev/sg7"), ("gone", "true")].map(owned));
         assert_eq!(
-            (way.submit(command(2, Simple)).await.status, way.manage(TaskManagementFunction::LunReset).await),
+            (
+                nexus.submit(command(2, Simple)).await.status,
+                nexus.manage(TaskManagementFunction::LunReset).await
+            ),
             (2, false)
         );
-        way.abort(2).await;
+        nexus.abort(2).await;
         first.replace(&second);
         drop(second);
         new.change(|state| state.answering = Some(|_| SgOutcome::default()));
-        assert_eq!((way.submit(command(3, Simple)).await.status, first.is_gone()), (0, false));
+        assert_eq!((nexus.submit(command(3, Simple)).await.status, first.is_gone()), (0, false));
         assert_eq!((old.sent(0), new.sent(1)), (vec![], vec![3]), "the nexus uses the other device");
-        drop((way, first));
+        drop((nexus, first));
         until_it_is_free(&new);
     });
 }
@@ -299,25 +302,25 @@ fn owned((name, value): (&str, &str)) -> (String, String) {
 fn every_command_is_answered_when_the_kernel_falls_silent() {
     runs(async {
         let (fake, device) = device(1, 0);
-        let way = device.way();
-        let replies = [way.submit(command(1, Simple)), way.submit(command(2, Simple))];
+        let nexus = device.nexus();
+        let replies = [nexus.submit(command(1, Simple)), nexus.submit(command(2, Simple))];
         assert_eq!(fake.sent(1), [1]);
         fake.change(|state| state.is_broken = true);
         for reply in replies {
             assert_eq!(reply.await.status, 2);
         }
-        way.abort(1).await;
-        assert_eq!((way.submit(command(3, Simple)).await.status, device.is_gone()), (2, true));
+        nexus.abort(1).await;
+        assert_eq!((nexus.submit(command(3, Simple)).await.status, device.is_gone()), (2, true));
     });
 }
 
 #[test]
 fn thread_ends_with_the_device() {
     let (fake, device) = device(1, 0);
-    let way = device.way();
-    drop(way.submit(command(1, Simple)));
+    let nexus = device.nexus();
+    drop(nexus.submit(command(1, Simple)));
     assert_eq!(fake.sent(1), [1]);
-    drop((way, device));
+    drop((nexus, device));
     until_it_is_free(&fake);
 }
 

@@ -237,9 +237,9 @@ mod tests {
         #[test]
         fn any_kernel_completion_makes_a_valid_reply(
             status: u8, host in prop_oneof![0_u16..0x20, any::<u16>()], driver in prop_oneof![0_u16..0x20, any::<u16>()],
-            sense in proptest::collection::vec(any::<u8>(), 0..97), residual: i32, len in 0_usize..9000, way in 0..3,
+            sense in proptest::collection::vec(any::<u8>(), 0..97), residual: i32, len in 0_usize..9000, direction in 0..3,
         ) {
-            let data = match way {
+            let data = match direction {
                 0 => PassthroughData::None,
                 1 => PassthroughData::In(Buf::zeroed(len)),
                 _ => PassthroughData::Out(Buf::zeroed(len)),
@@ -249,7 +249,7 @@ mod tests {
             prop_assert_eq!(reply.status == 2, Sense::decode(&reply.sense).is_some());
             prop_assert_eq!(reply.status == 2, !reply.sense.is_empty());
             if let Some(data) = &reply.data {
-                prop_assert!(way == 1 && data.len() as u64 == reply.moved.min(len as u64));
+                prop_assert!(direction == 1 && data.len() as u64 == reply.moved.min(len as u64));
             }
         }
     }

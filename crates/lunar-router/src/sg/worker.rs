@@ -56,7 +56,7 @@ pub(super) enum CancelScope {
     /// One.
     Tag(u64, u64),
     /// All of a nexus.
-    Way(u64),
+    Nexus(u64),
     /// All.
     All,
 }
@@ -64,8 +64,8 @@ pub(super) enum CancelScope {
 impl CancelScope {
     fn has(self, from: (u64, u64)) -> bool {
         match self {
-            CancelScope::Tag(way, tag) => from == (way, tag),
-            CancelScope::Way(way) => from.0 == way,
+            CancelScope::Tag(nexus, tag) => from == (nexus, tag),
+            CancelScope::Nexus(nexus) => from.0 == nexus,
             CancelScope::All => true,
         }
     }

@@ -170,7 +170,7 @@ impl UpstreamLu {
     }
 
     /// The paths: portal, target, and LUN at the target.
-    pub fn ways(&self) -> Vec<(Url, String, u16)> {
+    pub fn path_addresses(&self) -> Vec<(Url, String, u16)> {
         let target = |url: &Url| url.target.clone().unwrap_or_else(|| self.context.target.clone());
         self.urls.iter().map(|url| (url.clone(), target(url), url.lun.unwrap_or(self.context.lun))).collect()
     }
@@ -247,8 +247,8 @@ impl UpstreamLu {
     async fn settle(&self) -> Result<Arc<PerCoreUpstream>, Error> {
         let begin = |url: &Url| UpstreamPath::begin(self.context.clone(), url.clone());
         let paths: Vec<Arc<LatePath<UpstreamPath>>> = self.urls.iter().map(begin).collect();
-        let ways = paths.iter().map(|path| path.clone() as Arc<dyn multipath::LunPath>).collect();
-        let joined = Multipath::join(ways, self.settings).await?;
+        let lun_paths = paths.iter().map(|path| path.clone() as Arc<dyn multipath::LunPath>).collect();
+        let joined = Multipath::join(lun_paths, self.settings).await?;
         // Another operation may have opened the paths during the wait.
         if let Some(per_core) = self.here() {
             return Ok(per_core);

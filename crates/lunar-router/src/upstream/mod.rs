@@ -123,8 +123,8 @@ mod tests {
     #[test]
     fn url_timeouts_override_router_defaults() {
         let url = Url::parse("iscsi://10.0.0.1/iqn.x:y/0?command_timeout=3").expect("a URL");
-        let mut ways = Upstream::new("r", "a", vec![url]).session_urls().expect("known keys");
-        let timeouts = ways[0].timeouts_mut();
+        let mut urls = Upstream::new("r", "a", vec![url]).session_urls().expect("known keys");
+        let timeouts = urls[0].timeouts_mut();
         assert_eq!((timeouts.command, timeouts.abort), (Duration::from_secs(3), Duration::from_secs(5)));
         assert_eq!((timeouts.recovery, timeouts.busy), (Duration::ZERO, PATH_LOSS_TIMEOUT));
     }
@@ -133,8 +133,8 @@ mod tests {
     fn several_urls_do_not_wait_for_transitions() {
         let url = |text: &str| Url::parse(&format!("iscsi://10.0.0.1/iqn.x:y/0{text}")).expect("a URL");
         let transitions = |urls: Vec<Url>| {
-            let ways = Upstream::new("r", "a", urls).session_urls().expect("known keys");
-            ways.into_iter().map(|mut url| url.timeouts_mut().transition).collect::<Vec<_>>()
+            let urls = Upstream::new("r", "a", urls).session_urls().expect("known keys");
+            urls.into_iter().map(|mut url| url.timeouts_mut().transition).collect::<Vec<_>>()
         };
         assert_eq!(transitions(vec![url("")]), [None], "the same as for a busy logical unit");
         let own = url("?transition_timeout=3");

@@ -46,7 +46,7 @@ struct RecordNames {
 }
 
 impl RecordNames {
-    fn way(&self) -> isids::PathKey<'_> {
+    fn key(&self) -> isids::PathKey<'_> {
         isids::PathKey { unit: &self.unit, path: &self.path, user: self.user.as_deref() }
     }
 }
@@ -149,11 +149,11 @@ impl UpstreamPath {
         mut options: Options,
     ) -> Result<Session, Error> {
         let names = self.names();
-        let way = names.way();
+        let key = names.key();
         let isid = match self.isid.get() {
             Some(lease) => lease.isid(),
             None => {
-                let lease = isids.isid(way, &options.initiator).await;
+                let lease = isids.isid(key, &options.initiator).await;
                 self.isid.get_or_init(|| lease).isid()
             }
         };
@@ -164,9 +164,9 @@ impl UpstreamPath {
         match &session {
             Ok(session) => {
                 nexus.is(session);
-                isids.record_login(way, isid, session).await;
+                isids.record_login(key, isid, session).await;
             }
-            Err(_) => isids.record_failed_login(way, isid).await,
+            Err(_) => isids.record_failed_login(key, isid).await,
         }
         session
     }
@@ -184,15 +184,15 @@ impl UpstreamPath {
     async fn settle(&self, url: &Url, options: &Options) -> Result<bool, Error> {
         let Some(isids) = &self.context.isids else { return Ok(false) };
         let names = self.names();
-        let way = names.way();
+        let key = names.key();
         if options.late_writes == LateWrites::Risk {
-            return isids.forget(way).await.map(|()| false);
+            return isids.forget(key).await.map(|()| false);
         }
         let log_in = async |old: &isids::OldSession| {
             let port = OldInitiatorPort { initiator: old.initiator.as_deref(), isid: old.isid };
             reinstatement::replace(url, port).await
         };
-        isids.settle(way, options.timeouts.fast_io_fail, log_in).await
+        isids.settle(key, options.timeouts.fast_io_fail, log_in).await
     }
 
     /// Opens the logical unit in this session, once no commands of old sessions are left.
@@ -208,7 +208,7 @@ impl UpstreamPath {
     async fn reset(&self, lun: &Lun) -> Result<(), Error> {
         let Some(isids) = &self.context.isids else { return Ok(()) };
         let names = self.names();
-        let Some(guard) = isids.acquire_reset(names.way()).await else { return Ok(()) };
+        let Some(guard) = isids.acquire_reset(names.key()).await else { return Ok(()) };
         let why = "an earlier process of this router may have left writes at another portal group";
         if reinstatement::reset(lun.session(), lun.address(), why).await.is_some() {
             guard.record_reset().await;

@@ -42,9 +42,9 @@ mod tests {
             (&ascending, [0x4e, 0x79, 0xdd, 0x46]),
             (&descending, [0x5c, 0xdb, 0x3f, 0x11]),
         ] {
-            for way in [crc32c, by_wide_multiply, by_instruction] {
-                assert_eq!(way(&[data]).to_le_bytes(), digest);
-                assert_eq!(way(&[&data[..7], &data[7..]]).to_le_bytes(), digest);
+            for crc in [crc32c, by_wide_multiply, by_instruction] {
+                assert_eq!(crc(&[data]).to_le_bytes(), digest);
+                assert_eq!(crc(&[&data[..7], &data[7..]]).to_le_bytes(), digest);
             }
         }
     }

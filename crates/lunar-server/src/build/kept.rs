@@ -1,7 +1,7 @@
 //! Memory disks that a change on trial has removed. A rollback restores them with their data. Until then, hosts
 //! cannot reach them.
 
-use super::{Name, OpenUnit, Units, same_way};
+use super::{Name, OpenUnit, Units, same_backend};
 use crate::config::LunConfig;
 use lunar_block::DataLifetime;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ pub(super) struct TrialMemory {
 impl TrialMemory {
     /// The memory that a LUN had before the trial.
     pub(super) fn find(&self, name: &Name, lun: &LunConfig) -> Option<&OpenUnit> {
-        self.open.get(name).filter(|open| same_way(&open.lun, lun))
+        self.open.get(name).filter(|open| same_backend(&open.lun, lun))
     }
 
     /// Keeps the memory of removed units that no other unit uses. For each name, the first one counts: it precedes

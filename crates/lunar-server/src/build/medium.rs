@@ -152,15 +152,15 @@ pub(crate) fn spec(lun: &LunConfig) -> Option<BackendSpec> {
 }
 
 /// Whether two LUNs open their medium in the same way. The size only matters for a file that does not exist yet.
-pub(super) fn same_way(a: &LunConfig, b: &LunConfig) -> bool {
-    let way = |lun: &LunConfig| match spec(lun) {
+pub(super) fn same_backend(a: &LunConfig, b: &LunConfig) -> bool {
+    let backend = |lun: &LunConfig| match spec(lun) {
         Some(spec) if spec.kind.size_rule() == SizeRule::IfCreated => {
             Some(BackendSpec { size: None, create: false, raw: true, ..spec })
         }
         // An open medium counts as raw.
-        way => way.map(|spec| BackendSpec { raw: true, ..spec }),
+        other => other.map(|spec| BackendSpec { raw: true, ..spec }),
     };
-    match (way(a), way(b)) {
+    match (backend(a), backend(b)) {
         (None, None) => a.source == b.source,
         (a, b) => a == b,
     }

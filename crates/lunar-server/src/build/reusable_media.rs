@@ -1,7 +1,7 @@
 //! Media that are open already, which changed units may continue to use.
 
 use super::kept::TrialMemory;
-use super::medium::{has_path, same_way, spec};
+use super::medium::{has_path, same_backend, spec};
 use super::{Name, OpenUnit, cannot_open, create_folder, unlinked};
 use crate::config::LunConfig;
 use crate::{Diagnostic, folders};
@@ -42,7 +42,7 @@ impl<'a> ReusableMedia<'a> {
 
     /// The medium of a LUN if it is open in the same way already.
     pub(super) fn find(&self, name: &Name, lun: &LunConfig) -> Option<Arc<dyn Backend>> {
-        let same = |open: &&OpenUnit| same_way(&open.lun, lun);
+        let same = |open: &&OpenUnit| same_backend(&open.lun, lun);
         let here = self.leaving.get(name).filter(same).or_else(|| self.kept.find(name, lun));
         // Memory is never shared by two LUNs.
         let all = || self.leaving.values().chain(self.staying.values()).find(same);

@@ -1,7 +1,7 @@
 //! Served media that are missing from their paths. The data of an unlinked file is lost when it is closed. Hosts must
 //! not find another disk in the place of the one that they use.
 
-use super::{Name, OpenUnit, Units, has_path, of_lun, same_place, same_way, wanted};
+use super::{Name, OpenUnit, Units, has_path, of_lun, same_backend, same_place, wanted};
 use crate::Diagnostic;
 use crate::config::{Config, LunConfig};
 use lunar_block::MissingMedium;
@@ -30,7 +30,7 @@ impl Units {
             let Some(lun) = wanted.values().find(|lun| same_place(&open.lun, lun)) else { continue };
             match open.medium.blocks.missing() {
                 Some(missing) if missing.is_replaced() => replaced.push(of_lun(name, not_in_place(&missing))),
-                Some(missing) if same_way(&open.lun, lun) => tracing::warn!(
+                Some(missing) if same_backend(&open.lun, lun) => tracing::warn!(
                     "LUN {} of {}: {missing}; the LUN keeps using the open file; hint: {}",
                     name.1,
                     name.0,
@@ -77,7 +77,7 @@ pub(super) fn lost(
 ) -> Vec<Diagnostic> {
     let goes = |open: &OpenUnit| {
         let is_shared = |other: &OpenUnit| Arc::ptr_eq(&other.medium.blocks, &open.medium.blocks);
-        !wanted.values().any(|lun| same_way(&open.lun, lun)) && !staying.values().any(is_shared)
+        !wanted.values().any(|lun| same_backend(&open.lun, lun)) && !staying.values().any(is_shared)
     };
     let lost = leaving.iter().filter(|(_, open)| goes(open));
     let problem = |problem: Diagnostic| Diagnostic {

@@ -101,11 +101,11 @@ impl NexusLuns {
             v.unit.passthrough().is_some() && units.iter().any(|unit| Arc::ptr_eq(unit, &v.unit))
         };
         let numbers: Vec<u16> = self.map.iter().filter(passing).map(|(number, _)| *number).collect();
-        let way = |number: u16| {
+        let passthrough_nexus = |number: u16| {
             let used = self.handle(number).is_some() || self.open(number);
             self.handle(number).filter(|_| used)?.passthrough()
         };
-        numbers.into_iter().filter_map(way).collect()
+        numbers.into_iter().filter_map(passthrough_nexus).collect()
     }
 
     /// The handle of a LUN field, if it still is this logical unit. A reload may have given the LUN to another one.

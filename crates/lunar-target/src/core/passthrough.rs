@@ -29,7 +29,7 @@ impl<F: FrontEnd> TaskExecution<F> {
         data: Option<Buf>,
         room: Option<Buf>,
     ) -> ExecutionResult {
-        let Some((way, nexus)) = self.passthrough(unit) else {
+        let Some((passthrough, nexus)) = self.passthrough(unit) else {
             return Err(Sense::LUN_NOT_SUPPORTED.into());
         };
         let c = self.command();
@@ -45,12 +45,16 @@ impl<F: FrontEnd> TaskExecution<F> {
             _ => PassthroughData::None,
         };
         let tag = self.serial();
-        let mut submitted =
-            pin!(way.submit(PassthroughCommand { tag, cdb: c.cdb().into(), attribute: c.attribute, data }));
+        let mut submitted = pin!(passthrough.submit(PassthroughCommand {
+            tag,
+            cdb: c.cdb().into(),
+            attribute: c.attribute,
+            data
+        }));
         let (fate, reply) = match self.nexus().until_aborted(c, self.serial(), &mut submitted).await {
             Some(reply) => (reply.fate, reply),
             None => {
-                let (fate, reply) = (way.abort(tag).await, submitted.await);
+                let (fate, reply) = (passthrough.abort(tag).await, submitted.await);
                 (fate.max(reply.fate), reply)
             }
         };

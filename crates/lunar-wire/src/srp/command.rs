@@ -79,8 +79,8 @@ impl<'a> SrpCommand<'a> {
         let mut rest = DescriptorReader { iu, at: Self::LEN, formats: b[5], immediate_offset };
         let additional_cdb = rest.take(usize::from(b[31] & !3))?;
         let (mut data_out, immediate) = rest.data(b[5] >> 4, b[6])?;
-        let (data_in, wrong_way) = rest.data(b[5] & 0xf, b[7])?;
-        if wrong_way.is_some() {
+        let (data_in, immediate_in) = rest.data(b[5] & 0xf, b[7])?;
+        if immediate_in.is_some() {
             return Err(SrpError::Format(b[5]));
         }
         if let Some(len) = immediate {

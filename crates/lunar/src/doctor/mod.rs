@@ -118,16 +118,16 @@ async fn log_in(probe: &mut Probe, url: &Url, options: &Options) -> Result<Box<L
 /// is a finding.
 async fn log_in_at_one(
     probe: &mut Probe,
-    ways: &[Url],
+    urls: &[Url],
     options: &Options,
     report: &mut DoctorReport,
 ) -> Result<(Url, Box<LoggedIn>), Error> {
-    let mut ways = ways.iter().peekable();
+    let mut urls = urls.iter().peekable();
     loop {
-        let url = ways.next().ok_or_else(|| Error::new(ErrorCode::NotFound, "the target has no portal"))?;
+        let url = urls.next().ok_or_else(|| Error::new(ErrorCode::NotFound, "the target has no portal"))?;
         *probe = Probe::of(url.portal.clone());
         match log_in(probe, url, options).await.map_err(|e| url.explain(e)) {
-            Err(e) if e.is_away() && ways.peek().is_some() => report.findings.push(Finding {
+            Err(e) if e.is_away() && urls.peek().is_some() => report.findings.push(Finding {
                 weight: Severity::Warning,
                 code: Some(e.code),
                 what: e.what.clone(),
@@ -148,8 +148,8 @@ async fn examine_lun(
     if url.target.is_none() {
         log_in(probe, url, options).await?;
     }
-    let ways = lunar_initiator::resolve(url, options).await?;
-    let (url, login) = log_in_at_one(probe, &ways, options, report).await?;
+    let urls = lunar_initiator::resolve(url, options).await?;
+    let (url, login) = log_in_at_one(probe, &urls, options, report).await?;
     let target = url.target.clone().unwrap_or_default();
     let session = lunar_initiator::Session::open(url.portal.clone(), &target, options.clone()).await?;
     let luns: Vec<u16> = lunar_initiator::luns(&session).await?.into_iter().filter_map(decode).collect();

@@ -224,7 +224,7 @@ impl<S: TargetServer> Service<S> {
         if number != self.trial.number || self.trial.before.is_none() {
             return;
         }
-        if !self.trial.retry.is_under_way() {
+        if !self.trial.retry.is_in_progress() {
             tracing::warn!("the configuration on trial was not confirmed in time, and is rolled back");
         }
         self.roll_back();

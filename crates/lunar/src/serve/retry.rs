@@ -17,7 +17,7 @@ pub struct Retry {
 
 impl Retry {
     /// Whether the last attempt failed, so that it is retried.
-    pub fn is_under_way(&self) -> bool {
+    pub fn is_in_progress(&self) -> bool {
         self.failures > 0
     }
 
@@ -52,7 +52,7 @@ impl Retry {
     pub fn succeeded(&mut self) -> bool {
         let before = std::mem::take(self);
         self.is_due = before.is_due;
-        before.is_under_way()
+        before.is_in_progress()
     }
 }
 

@@ -27,7 +27,7 @@ pub struct Attacker {
 
 type Attack = fn(&mut Attacker) -> Option<()>;
 
-const WAYS: [Attack; 12] = [
+const ATTACKS: [Attack; 12] = [
     Attacker::sends_garbage,
     Attacker::sends_a_mutated_login,
     Attacker::sends_a_mutated_login,
@@ -89,8 +89,8 @@ impl Attacker {
     /// Attacks until the quota is reached, and returns the number of responses.
     pub fn run(&mut self, begun: &AtomicU64, attacks: u64) -> u64 {
         while begun.fetch_add(1, Relaxed) < attacks {
-            let way = *self.random.pick(&WAYS);
-            let _ = way(self); // the server may have closed the connection
+            let attack = *self.random.pick(&ATTACKS);
+            let _ = attack(self); // the server may have closed the connection
             self.drip();
         }
         self.answers

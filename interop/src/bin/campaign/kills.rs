@@ -35,17 +35,19 @@ const VARIANTS: [Variant; 8] = [
 /// Kills of one variant. Consecutive seeds use all variants.
 pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
     let mut random = Random::new(seed);
-    let (way, kills_router, keys) = VARIANTS[(seed % VARIANTS.len() as u64) as usize];
+    let (served_by, kills_router, keys) = VARIANTS[(seed % VARIANTS.len() as u64) as usize];
     let luns = site::lun(0, &site::file("disk.img", keys)) + &site::lun(1, &site::file("keys.img", ""));
-    let mut site = Storage::start(tally, way, &luns, OPTIONS);
+    let mut site = Storage::start(tally, served_by, &luns, OPTIONS);
     let block = if keys.contains("4096") { 4096 } else { 512 };
-    let mut writers: Vec<Writer> =
-        (0..WRITERS).map(|host| Writer::new(host, block, way != ServedBy::Block, random.fork())).collect();
+    let mut writers: Vec<Writer> = (0..WRITERS)
+        .map(|host| Writer::new(host, block, served_by != ServedBy::Block, random.fork()))
+        .collect();
     let mut reservation = PersistentKey::establish(&site)?;
     for kill in 0..if tally.is_short() { 2 } else { 16 } {
         let moment = Duration::from_millis(20 + random.below(if tally.is_short() { 200 } else { 600 }));
-        one(&mut site, kills_router, moment, &mut writers, &mut reservation, tally)
-            .map_err(|fault| format!("{way:?}, {}, {keys:?}, kill {kill}: {fault}", victim(kills_router)))?;
+        one(&mut site, kills_router, moment, &mut writers, &mut reservation, tally).map_err(|fault| {
+            format!("{served_by:?}, {}, {keys:?}, kill {kill}: {fault}", victim(kills_router))
+        })?;
     }
     Ok(())
 }

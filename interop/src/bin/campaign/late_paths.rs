@@ -52,15 +52,15 @@ enum Endpoint {
 
 pub fn round(random: &mut Random, tally: &Tally) -> Result<(), String> {
     let server = Server::start_in(tally.folder(), &storage());
-    let ways = 1 + random.below(2) as usize;
+    let path_count = 1 + random.below(2) as usize;
     let gates: Vec<HoldingRelay> =
-        server.portals()[..ways].iter().map(|portal| HoldingRelay::to(*portal)).collect();
+        server.portals()[..path_count].iter().map(|portal| HoldingRelay::to(*portal)).collect();
     let kind = *random.pick(&[InitiatorKind::Attach, InitiatorKind::Block, InitiatorKind::Pass]);
     let mut front = Initiator::before(&gates, kind, tally)?;
     let mut last = HashMap::new();
     for number in 0..if tally.is_short() { 1 } else { TRIALS } {
         let trial = trial(&mut front, &gates, random, &mut last, tally);
-        trial.map_err(|why| format!("{kind:?} over {ways} ways, trial {number}: {why}"))?;
+        trial.map_err(|why| format!("{kind:?} over {path_count} paths, trial {number}: {why}"))?;
         tally.add("trials of initiators", 1);
     }
     Ok(())

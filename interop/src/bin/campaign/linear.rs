@@ -42,14 +42,14 @@ pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
         ("file", site::file("disk.img", "")),
         ("direct file", site::file("disk.img", "direct = true")),
     ];
-    let way = ServedBy::ALL[(seed % 3) as usize];
+    let served_by = ServedBy::ALL[(seed % 3) as usize];
     let (backend, keys) = &backends[(seed / 3 % 3) as usize];
     let delay = *random.pick(&["", "", "filters = [{ kind = \"delay\", read_us = 300, write_us = 300 }]"]);
-    let site = Storage::start(tally, way, &site::lun(0, &format!("{keys}\n{delay}")), "");
+    let site = Storage::start(tally, served_by, &site::lun(0, &format!("{keys}\n{delay}")), "");
     let commands = if tally.is_short() { 300 } else { 10_000 };
     let (start, tally) = ((Instant::now(), *random.pick(&WORKLOADS)), &*tally);
     let sessions: Vec<Session> =
-        (0..SESSIONS).map(|number| Session::open(&site, number, way, random.fork(), start)).collect();
+        (0..SESSIONS).map(|number| Session::open(&site, number, served_by, random.fork(), start)).collect();
     let ops = thread::scope(|scope| {
         let threads: Vec<_> =
             sessions.into_iter().map(|s| scope.spawn(move || s.run(commands, tally))).collect();
@@ -61,7 +61,7 @@ pub fn round(seed: u64, tally: &mut Tally) -> Result<(), String> {
     tally.add("blocks read", ops.iter().map(read).sum());
     let windows = WINDOWS.into_iter().flat_map(|first| first..first + WINDOW);
     history::check(&ops, (0..LONG).chain(windows))
-        .map_err(|fault| format!("{way:?}, {backend}, {delay:?}, {:?}: {fault}", start.1))
+        .map_err(|fault| format!("{served_by:?}, {backend}, {delay:?}, {:?}: {fault}", start.1))
 }
 
 /// The workload of the sessions of a round.
@@ -98,7 +98,7 @@ impl Session {
     fn open(
         site: &Storage,
         number: usize,
-        way: ServedBy,
+        served_by: ServedBy,
         mut random: Random,
         start: (Instant, Workload),
     ) -> Session {
@@ -112,7 +112,8 @@ impl Session {
         let login = login.key("FirstBurstLength", random.pick::<&str>(bursts));
         let login = login.key("MaxRecvDataSegmentLength", random.pick::<&str>(&["8192", "262144", "262144"]));
         let raw: Raw = site.session(&login, &[0]);
-        let ((epoch, mood), depth, has_atomic) = (start, QueuedSession::new(raw), way != ServedBy::Block);
+        let ((epoch, mood), depth, has_atomic) =
+            (start, QueuedSession::new(raw), served_by != ServedBy::Block);
         let (in_flight, done, seen) = (HashMap::new(), Vec::new(), (0, Vec::new()));
         Session { number, depth, random, epoch, has_atomic, mood, sent: 0, in_flight, done, seen }
     }

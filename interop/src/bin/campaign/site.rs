@@ -42,10 +42,10 @@ pub struct Storage {
 
 impl Storage {
     /// Starts both; `options` are those of the upstream's URL.
-    pub fn start(tally: &Tally, way: ServedBy, luns: &str, options: &str) -> Storage {
+    pub fn start(tally: &Tally, served_by: ServedBy, luns: &str, options: &str) -> Storage {
         let target = format!("[server]\ncores = 2\n{HEAD}[[target]]\nname = \"{TARGET}\"\n{luns}");
         let storage = Server::start_in(tally.folder(), &target);
-        let mode = match way {
+        let mode = match served_by {
             ServedBy::Direct => return Storage { storage, router: None },
             ServedBy::Block => "block",
             ServedBy::Pass => "passthrough",

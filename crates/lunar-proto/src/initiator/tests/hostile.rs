@@ -449,7 +449,7 @@ fn challenges_that_do_not_fit() {
 /// SEC-001, SEC-005, SEC-006, SEC-010 to SEC-012, SEC-017, KEY-032, KEY-033: mutual CHAP with valid and invalid
 /// responses of the target.
 #[test]
-fn chap_both_ways() {
+fn mutual_chap_authenticates_both_sides() {
     let mut script = Script::new(with(mutual()));
     let (id, challenge) = script.asked_back();
     assert_eq!(script.send(TO_OPERATIONAL, &proof("lunar", b"lunar's secret", id, &challenge)).0, LAST);
@@ -489,7 +489,7 @@ fn chap_both_ways() {
 
 /// SEC-012: with one secret for both directions, CHAP proves nothing.
 #[test]
-fn one_secret_for_both_ways() {
+fn one_secret_for_mutual_chap() {
     let shared = Credentials { mutual: Some(("lunar".into(), alice().secret)), ..alice() };
     let mut script = Script::unchecked(with(shared));
     script.send(SECURITY, "AuthMethod=CHAP\0");
