@@ -8,7 +8,7 @@ use common::{READ_10, is, run, with_disk};
 use interop::script::{HookAction, Script, ScriptConnection, Target};
 use interop::{Pdu, op};
 use lunar_block::{Backend, BackendQueue};
-use lunar_initiator::multipath::{LunPath, Multipath, MultipathOptions, PathPolicy, State};
+use lunar_initiator::multipath::{LunPath, Multipath, MultipathOptions, PathPolicy, PathState};
 use lunar_initiator::{Lun, Url};
 use lunar_runtime::Buf;
 use std::future::poll_fn;
@@ -130,11 +130,11 @@ async fn read_by(queue: &mut dyn BackendQueue) {
     result.expect("read");
 }
 
-fn states(disk: &Multipath) -> [State; 2] {
+fn states(disk: &Multipath) -> [PathState; 2] {
     [disk.paths()[0].1, disk.paths()[1].1]
 }
 
-async fn until(disk: &Multipath, wanted: [State; 2]) {
+async fn until(disk: &Multipath, wanted: [PathState; 2]) {
     while states(disk) != wanted {
         compio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -143,7 +143,7 @@ async fn until(disk: &Multipath, wanted: [State; 2]) {
 /// An operation that the first path rejects is retried on the second at once.
 #[test]
 fn path_that_takes_no_io_is_left_at_once() {
-    use State::{Optimized, Standby, Transitioning};
+    use PathState::{Optimized, Standby, Transitioning};
     for (code, seen) in [(STANDBY, Standby), (UNAVAILABLE, Standby), (TRANSITIONING, Transitioning)] {
         let ports = [Port::new(), Port::new()];
         with_both(&ports, NEVER, move |disk, [first, _]| async move {
@@ -178,7 +178,7 @@ fn path_over_which_the_unit_is_busy_is_asked_again() {
 
 #[test]
 fn better_path_takes_io_as_soon_as_it_is_seen() {
-    use State::{NonOptimized, Optimized, Standby};
+    use PathState::{NonOptimized, Optimized, Standby};
     let ports = [Port::new(), Port::new()];
     let check = Duration::from_millis(20);
     with_both(&ports, check, |disk, [first, second]| async move {
@@ -201,12 +201,12 @@ fn io_that_no_path_takes_goes_on_soon_after_a_transition() {
         both.iter().for_each(|state| state.store(TRANSITIONING, SeqCst));
         let (reader, begun) = (disk.clone(), Instant::now());
         let reading = compio::runtime::spawn(async move { read(&reader).await });
-        until(&disk, [State::Transitioning; 2]).await;
+        until(&disk, [PathState::Transitioning; 2]).await;
         compio::time::sleep(Duration::from_millis(300)).await;
         both[1].store(NON_OPTIMIZED, SeqCst);
         reading.await.expect("the task panicked");
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
-        assert_eq!(states(&disk), [State::Transitioning, State::NonOptimized]);
+        assert_eq!(states(&disk), [PathState::Transitioning, PathState::NonOptimized]);
     });
     assert_eq!([ports[0].reads(), ports[1].reads()], [1, 2]);
 }
@@ -253,7 +253,7 @@ fn session_names_the_response_that_commands_wait_for() {
 }
 
 /// The result of a path check in this state, by a host that would retry I/O for long.
-fn looked_at(script: Script, first: impl FnOnce() + Send + 'static) -> State {
+fn looked_at(script: Script, first: impl FnOnce() + Send + 'static) -> PathState {
     let target = script.listen();
     with_disk(LIMIT, &target, "recovery_timeout=0.001", move |lun: Arc<Lun>| async move {
         first();
@@ -264,7 +264,7 @@ fn looked_at(script: Script, first: impl FnOnce() + Send + 'static) -> State {
 
 #[test]
 fn path_check_reports_the_present_state() {
-    use State::{NonOptimized, Optimized, Standby, Transitioning};
+    use PathState::{NonOptimized, Optimized, Standby, Transitioning};
     for (code, seen) in [
         (OPTIMIZED, Optimized),
         (NON_OPTIMIZED, NonOptimized),
@@ -285,7 +285,7 @@ fn path_lost_during_report_target_port_groups_is_down() {
         true => HookAction::Close,
         false => answer(link, pdu, OPTIMIZED, 1),
     });
-    assert_eq!(looked_at(script, || ()), State::Down);
+    assert_eq!(looked_at(script, || ()), PathState::Down);
 }
 
 /// The list exceeds the first allocation length. Ports in standby may succeed TEST UNIT READY.
@@ -295,5 +295,5 @@ fn long_list_of_groups_is_read_to_its_end() {
         true => HookAction::Usual,
         false => answer(link, pdu, STANDBY, 1000),
     });
-    assert_eq!(looked_at(script, || ()), State::Standby);
+    assert_eq!(looked_at(script, || ()), PathState::Standby);
 }

@@ -141,7 +141,7 @@ impl Record {
 
 /// A path to the target, as its process reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PathState {
+pub struct AttachedPath {
     /// Its URL, without secrets.
     pub url: String,
     /// With several paths, the state that path selection uses; `connected` or `lost` for a single one.
@@ -158,7 +158,7 @@ pub struct State {
     /// Capacity in bytes.
     pub size_bytes: u64,
     /// Its paths.
-    pub paths: Vec<PathState>,
+    pub paths: Vec<AttachedPath>,
     /// Its users, as text.
     pub users: Vec<String>,
     /// Writes in flight.

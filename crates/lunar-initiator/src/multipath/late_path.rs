@@ -1,6 +1,6 @@
 //! A path that opens later.
 
-use super::{LunPath, State};
+use super::{LunPath, PathState};
 use crate::{Error, Event, Lun};
 use lunar_block::range_lock::RangeLocks;
 use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture};
@@ -30,7 +30,7 @@ pub trait PathOpener: Send + Sync + 'static {
     }
 
     /// Checks the closed path.
-    fn check_closed(&self) -> LocalBoxFuture<'_, State>;
+    fn check_closed(&self) -> LocalBoxFuture<'_, PathState>;
 
     /// The error of an operation on the closed path. Multipath sends operations to open paths only.
     fn closed(&self) -> Error;
@@ -108,7 +108,7 @@ impl<P: PathOpener> LunPath for LatePath<P> {
         }
     }
 
-    fn check(&self) -> LocalBoxFuture<'_, State> {
+    fn check(&self) -> LocalBoxFuture<'_, PathState> {
         self.opened().map_or_else(|| self.0.check_closed(), |lun| lun.check())
     }
 
@@ -204,8 +204,8 @@ mod tests {
             BackendInfo { capacity: 0, read_only: true, unmap: false, null: false, write_through: false }
         }
 
-        fn check_closed(&self) -> LocalBoxFuture<'_, State> {
-            Box::pin(async { State::Changed })
+        fn check_closed(&self) -> LocalBoxFuture<'_, PathState> {
+            Box::pin(async { PathState::Changed })
         }
 
         fn closed(&self) -> Error {
@@ -229,7 +229,7 @@ mod tests {
                 let e = result.expect_err("a closed path");
                 assert_eq!(Error::of(&e).map(|e| e.code), Some(ErrorCode::IdentityMismatch));
             }
-            assert_eq!((path.check().await, path.lun().is_none()), (State::Changed, true));
+            assert_eq!((path.check().await, path.lun().is_none()), (PathState::Changed, true));
         });
     }
 }

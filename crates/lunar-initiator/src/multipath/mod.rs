@@ -31,7 +31,7 @@ pub use lunar_runtime::latency::LatencyTotal;
 pub use options::MultipathOptions;
 pub use path::LunPath;
 use path_selector::PathSelector;
-pub use path_selector::{PathPolicy, State};
+pub use path_selector::{PathPolicy, PathState};
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -60,7 +60,7 @@ pub struct Multipath {
 
 impl Multipath {
     /// The name, state, and number of operations of each path.
-    pub fn paths(&self) -> Vec<(String, State, usize)> {
+    pub fn paths(&self) -> Vec<(String, PathState, usize)> {
         self.lun_paths
             .iter()
             .enumerate()
@@ -99,7 +99,7 @@ impl Multipath {
     }
 
     /// Handles the failure of an operation on a path. Checks the path at once, because the failure may be temporary.
-    fn fail(&self, at: usize, state: State) {
+    fn fail(&self, at: usize, state: PathState) {
         if self.paths.state(at) != state {
             self.set(at, state);
             self.doubt(at);
@@ -112,7 +112,7 @@ impl Multipath {
         _ = self.doubts[at].try_send(());
     }
 
-    fn set(&self, at: usize, state: State) {
+    fn set(&self, at: usize, state: PathState) {
         if state.is_usable() {
             self.lun_paths[at].share(&self.ranges);
         }
@@ -194,7 +194,7 @@ impl Multipath {
     ///
     /// # Errors
     /// The failure, when the operation has exceeded its time limit.
-    async fn leave(&self, at: usize, state: State, e: io::Error, started_at: Instant) -> io::Result<()> {
+    async fn leave(&self, at: usize, state: PathState, e: io::Error, started_at: Instant) -> io::Result<()> {
         tracing::debug!(path = self.lun_paths[at].name(), "{e}");
         self.fail(at, state);
         self.lun_paths[at].reset_abandoned().await;

@@ -1,7 +1,7 @@
 //! A path: a logical unit through one session.
 
 use super::alua;
-use super::path_selector::State;
+use super::path_selector::PathState;
 use crate::lun::{BusyRetry, List, perform_within};
 use crate::{CommandResult, Direction, Error, ErrorCode, Event, Lun};
 use lunar_block::range_lock::RangeLocks;
@@ -31,7 +31,7 @@ pub trait LunPath: Backend {
     fn compare_and_write(&self, offset: u64, data: Buf) -> LocalBoxFuture<'_, (Result<bool, Error>, Buf)>;
 
     /// Checks the path.
-    fn check(&self) -> LocalBoxFuture<'_, State>;
+    fn check(&self) -> LocalBoxFuture<'_, PathState>;
 
     /// Called before an operation is retried on another path: ensures that this path cannot execute it later.
     fn reset_abandoned(&self) -> LocalBoxFuture<'_, ()>;
@@ -64,7 +64,7 @@ impl LunPath for Lun {
         Box::pin(self.compare_or_return(offset, data))
     }
 
-    fn check(&self) -> LocalBoxFuture<'_, State> {
+    fn check(&self) -> LocalBoxFuture<'_, PathState> {
         Box::pin(async move {
             let mut ready = self.ask(cdb::test_unit_ready(), Direction::None).await.0;
             if ready.as_ref().is_err_and(|e| e.code == ErrorCode::IdentityMismatch) {
@@ -99,41 +99,41 @@ impl Lun {
 
     /// The ALUA state of the target port of this path. It is active/optimized without ALUA, or while the logical unit
     /// is too busy to report it.
-    async fn access_state(&self) -> State {
+    async fn access_state(&self) -> PathState {
         let properties = self.properties();
         let Some(group) = properties.target_port_group.filter(|_| properties.alua > 0) else {
-            return State::Optimized;
+            return PathState::Optimized;
         };
         let groups = List { cdb: cdb::report_target_port_groups, head: 4 };
         let state = match groups.read(BusyRetry::NONE, self.session(), self.address()).await {
             Ok(answer) => alua::state_of(&answer, group),
             Err(e) => state_after(&e),
         };
-        state.unwrap_or(State::Optimized)
+        state.unwrap_or(PathState::Optimized)
     }
 }
 
 /// The same for the I/O error of a backend.
-pub fn fault(e: &io::Error) -> Option<State> {
+pub fn fault(e: &io::Error) -> Option<PathState> {
     state_after(Error::of(e)?)
 }
 
 /// The state of the path after this error, if the path is at fault. Another path may then succeed.
-pub fn state_after(e: &Error) -> Option<State> {
+pub fn state_after(e: &Error) -> Option<PathState> {
     match e.code {
-        ErrorCode::IdentityMismatch => Some(State::Changed),
+        ErrorCode::IdentityMismatch => Some(PathState::Changed),
         // The logical unit responded, even if it stayed busy for too long.
         _ if e.status.is_some() => sense_state(e),
         ErrorCode::ConnectionLost
         | ErrorCode::TimedOut
         | ErrorCode::SessionClosed
         | ErrorCode::Unreachable
-        | ErrorCode::UnknownHost => sense_state(e).or(Some(State::Down)),
+        | ErrorCode::UnknownHost => sense_state(e).or(Some(PathState::Down)),
         ErrorCode::ProtocolError
         | ErrorCode::NegotiationFailed
         | ErrorCode::Refused
         | ErrorCode::AuthenticationFailed
-        | ErrorCode::NotFound => Some(State::Down),
+        | ErrorCode::NotFound => Some(PathState::Down),
         ErrorCode::ScsiError => sense_state(e),
         // ErrorCode::InvalidArgument, ErrorCode::ReservationConflict, ErrorCode::Aborted: the path is not at fault.
         _ => None,
@@ -147,15 +147,15 @@ pub fn is_undone(e: &Error) -> bool {
 }
 
 /// The state of the path that the sense data report.
-fn sense_state(e: &Error) -> Option<State> {
+fn sense_state(e: &Error) -> Option<PathState> {
     let sense = e.sense?;
     let is = |other: Sense| (sense.key, sense.asc, sense.ascq) == (other.key, other.asc, other.ascq);
     if is(Sense::NOT_READY_TRANSITION) {
-        Some(State::Transitioning)
+        Some(PathState::Transitioning)
     } else if is(Sense::NOT_READY_STANDBY) || is(Sense::NOT_READY_UNAVAILABLE) {
-        Some(State::Standby)
+        Some(PathState::Standby)
     } else if is(Sense::LUN_NOT_SUPPORTED) {
-        Some(State::Down)
+        Some(PathState::Down)
     } else {
         None
     }

@@ -1,6 +1,6 @@
 //! The path checker.
 
-use super::{Multipath, State, orphan_recovery};
+use super::{Multipath, PathState, orphan_recovery};
 use crate::{Event, time_limit};
 use lunar_runtime::either;
 use std::future::pending;
@@ -49,7 +49,7 @@ async fn keep_checking(joined: &Weak<Multipath>, at: usize, doubts: flume::Recei
 impl Multipath {
     /// The interval of checks of this path.
     fn pause(&self, at: usize) -> Duration {
-        let comes_soon = matches!(self.paths.state(at), State::Transitioning | State::Standby);
+        let comes_soon = matches!(self.paths.state(at), PathState::Transitioning | PathState::Standby);
         let check = self.settings.check;
         if comes_soon && !self.paths.has_usable() { check.min(SOON) } else { check }
     }

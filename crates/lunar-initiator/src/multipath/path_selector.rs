@@ -19,7 +19,7 @@ pub enum PathPolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 #[non_exhaustive]
-pub enum State {
+pub enum PathState {
     /// Active/optimized, or a logical unit without ALUA.
     Optimized,
     /// Active/non-optimized: it works, but another path may be faster.
@@ -34,32 +34,32 @@ pub enum State {
     Changed,
 }
 
-impl std::fmt::Display for State {
+impl std::fmt::Display for PathState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            State::Optimized => "optimized",
-            State::NonOptimized => "non-optimized",
-            State::Transitioning => "transitioning",
-            State::Standby => "standby",
-            State::Down => "down",
-            State::Changed => "another",
+            PathState::Optimized => "optimized",
+            PathState::NonOptimized => "non-optimized",
+            PathState::Transitioning => "transitioning",
+            PathState::Standby => "standby",
+            PathState::Down => "down",
+            PathState::Changed => "another",
         })
     }
 }
 
-impl State {
-    const ALL: [State; 6] = [
-        State::Optimized,
-        State::NonOptimized,
-        State::Transitioning,
-        State::Standby,
-        State::Down,
-        State::Changed,
+impl PathState {
+    const ALL: [PathState; 6] = [
+        PathState::Optimized,
+        PathState::NonOptimized,
+        PathState::Transitioning,
+        PathState::Standby,
+        PathState::Down,
+        PathState::Changed,
     ];
 
     /// Whether the path accepts I/O.
     pub fn is_usable(self) -> bool {
-        self <= State::NonOptimized
+        self <= PathState::NonOptimized
     }
 }
 
@@ -96,7 +96,7 @@ impl PathSelector {
     /// A selector for `count` paths that are not checked yet.
     pub fn new(count: usize, policy: PathPolicy) -> PathSelector {
         let path = || PathEntry {
-            state: AtomicU8::new(State::Down as u8),
+            state: AtomicU8::new(PathState::Down as u8),
             load: AtomicUsize::new(0),
             was_usable: AtomicBool::new(false),
         };
@@ -104,8 +104,8 @@ impl PathSelector {
     }
 
     /// The state of a path.
-    pub fn state(&self, at: usize) -> State {
-        State::ALL[usize::from(self.paths[at].state.load(Relaxed))]
+    pub fn state(&self, at: usize) -> PathState {
+        PathState::ALL[usize::from(self.paths[at].state.load(Relaxed))]
     }
 
     /// The number of operations on a path.
@@ -114,7 +114,7 @@ impl PathSelector {
     }
 
     /// Sets the state of a path, and returns the previous one.
-    pub fn set(&self, at: usize, state: State) -> State {
+    pub fn set(&self, at: usize, state: PathState) -> PathState {
         let before = self.state(at);
         self.paths[at].state.store(state as u8, Relaxed);
         before
@@ -127,7 +127,7 @@ impl PathSelector {
 
     /// Whether every path leads to another logical unit.
     pub fn all_changed(&self) -> bool {
-        (0..self.paths.len()).all(|at| self.state(at) == State::Changed)
+        (0..self.paths.len()).all(|at| self.state(at) == PathState::Changed)
     }
 
     /// Whether any path accepts I/O.
@@ -173,7 +173,7 @@ impl PathSelector {
 mod tests {
     use super::*;
 
-    fn paths(policy: PathPolicy, states: &[State]) -> PathSelector {
+    fn paths(policy: PathPolicy, states: &[PathState]) -> PathSelector {
         let paths = PathSelector::new(states.len(), policy);
         states.iter().enumerate().for_each(|(at, state)| {
             paths.set(at, *state);
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn each_policy_spreads_as_its_name_says() {
-        use State::{Down, NonOptimized, Optimized};
+        use PathState::{Down, NonOptimized, Optimized};
         let states = [Down, Optimized, NonOptimized, Optimized];
         assert_eq!(turns(&paths(PathPolicy::Failover, &states), 3), [1, 1, 1]);
         assert_eq!(turns(&paths(PathPolicy::RoundRobin, &states), 5), [1, 3, 1, 3, 1]);
@@ -198,21 +198,21 @@ mod tests {
 
     #[test]
     fn worse_path_is_taken_only_when_no_better_one_is_left() {
-        let p = paths(PathPolicy::LeastQueue, &[State::Optimized, State::NonOptimized]);
+        let p = paths(PathPolicy::LeastQueue, &[PathState::Optimized, PathState::NonOptimized]);
         assert_eq!(turns(&p, 2), [0, 0]);
-        p.set(0, State::Down);
+        p.set(0, PathState::Down);
         assert_eq!(turns(&p, 2), [1, 1]);
-        p.set(1, State::Standby);
+        p.set(1, PathState::Standby);
         assert!(turns(&p, 1).is_empty() && !p.has_usable());
     }
 
     #[test]
     fn path_to_another_unit_is_unused_until_it_leads_back() {
-        let p = paths(PathPolicy::Failover, &[State::Changed, State::Down]);
+        let p = paths(PathPolicy::Failover, &[PathState::Changed, PathState::Down]);
         assert!(!p.has_usable() && !p.all_changed());
-        p.set(1, State::Changed);
+        p.set(1, PathState::Changed);
         assert!(p.all_changed());
-        p.set(0, State::Optimized);
+        p.set(0, PathState::Optimized);
         assert_eq!(turns(&p, 1), [0]);
     }
 
@@ -220,13 +220,13 @@ mod tests {
     fn path_was_usable_from_its_first_use_on() {
         let p = PathSelector::new(2, PathPolicy::Failover);
         assert!(!p.take_was_usable(0));
-        p.set(0, State::Down);
+        p.set(0, PathState::Down);
         assert!(p.take_was_usable(0) && !p.take_was_usable(1));
     }
 
     #[test]
     fn load_goes_down_when_a_turn_ends() {
-        let p = paths(PathPolicy::LeastQueue, &[State::Optimized; 2]);
+        let p = paths(PathPolicy::LeastQueue, &[PathState::Optimized; 2]);
         let first = p.choose();
         assert_eq!((p.load(0), p.load(1)), (1, 0));
         drop(first);

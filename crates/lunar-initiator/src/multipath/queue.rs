@@ -1,7 +1,7 @@
 //! Many concurrent reads and writes over several paths. An operation needs a future of its own only if no path is
 //! usable or its path fails.
 
-use super::{LunPath, Multipath, State, path};
+use super::{LunPath, Multipath, PathState, path};
 use crate::slow_path::SlowPath;
 use lunar_block::{BackendQueue, BufResult, LocalBoxFuture};
 use lunar_runtime::Buf;
@@ -111,7 +111,7 @@ impl PathQueue {
     }
 
     /// Retries an operation on another path after its path has failed.
-    fn leave(&mut self, lane: usize, sent: SentIo, state: State, e: io::Error, buf: Buf) {
+    fn leave(&mut self, lane: usize, sent: SentIo, state: PathState, e: io::Error, buf: Buf) {
         let joined = self.joined.clone();
         self.slow.begin(lane, async move {
             let SentIo { job, at, started_at } = sent;

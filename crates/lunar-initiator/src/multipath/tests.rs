@@ -72,8 +72,8 @@ impl LunPath for Wire {
     fn lun(&self) -> Option<&crate::Lun> {
         None
     }
-    fn check(&self) -> LocalBoxFuture<'_, State> {
-        let state = if self.state().is_ok() { State::Optimized } else { State::Down };
+    fn check(&self) -> LocalBoxFuture<'_, PathState> {
+        let state = if self.state().is_ok() { PathState::Optimized } else { PathState::Down };
         let silent = self.silent.load(Relaxed);
         Box::pin(async move { if silent { pending().await } else { state } })
     }
@@ -318,7 +318,7 @@ fn compare_and_write_changes_path_only_if_not_carried_out() {
         wires[0].up.store(false, Relaxed);
         assert_eq!(swap(1, 2).await, Ok(true), "the command runs on the other path");
         wires[0].up.store(true, Relaxed);
-        joined.set(0, State::Optimized);
+        joined.set(0, PathState::Optimized);
         wires[0].mute.store(true, Relaxed);
         assert_eq!(
             swap(2, 3).await.map_err(|e| e.code),
@@ -387,7 +387,7 @@ fn paths_that_all_lead_elsewhere_are_not_waited_for() {
     inside(async {
         let wires = two();
         let joined = join(&wires, Duration::from_secs(60)).await;
-        (0..2).for_each(|at| joined.set(at, State::Changed));
+        (0..2).for_each(|at| joined.set(at, PathState::Changed));
         assert!(joined.is_changed());
         let error = write(&joined, 1).await.expect_err("the logical unit has changed");
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
@@ -419,7 +419,7 @@ fn operation_that_fails_on_every_path_again_and_again_ends() {
         let end = over.clone();
         let flatters = compio::runtime::spawn(async move {
             while !end.load(Relaxed) {
-                (0..2).for_each(|at| me.set(at, State::Optimized));
+                (0..2).for_each(|at| me.set(at, PathState::Optimized));
                 compio::time::sleep(Duration::from_millis(1)).await;
             }
         });

@@ -2,7 +2,7 @@
 
 use super::*;
 use interop::Relay;
-use lunar_initiator::multipath::{LunPath, Multipath, MultipathOptions, PathPolicy, State};
+use lunar_initiator::multipath::{LunPath, Multipath, MultipathOptions, PathPolicy, PathState};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const LEN: usize = 65536;
@@ -12,7 +12,7 @@ const WRITES: u64 = 600;
 fn usable(disk: &Multipath) -> usize {
     disk.paths()
         .iter()
-        .filter(|(_, state, _)| matches!(state, State::Optimized | State::NonOptimized))
+        .filter(|(_, state, _)| matches!(state, PathState::Optimized | PathState::NonOptimized))
         .count()
 }
 

@@ -3,7 +3,7 @@
 
 use super::PassthroughSpec;
 use crate::identity_change::{self, IdentityChange};
-use crate::upstream::{PathStatus, State};
+use crate::upstream::{PathState, PathStatus};
 use lunar_initiator::Url;
 use lunar_scsi::NexusPorts;
 use lunar_wire::scsi::lun;
@@ -101,14 +101,14 @@ impl HostLu {
                     ..path
                 },
                 (false, true) => path,
-                (_, false) => PathStatus { state: Some(State::Down), ..path },
+                (_, false) => PathStatus { state: Some(PathState::Down), ..path },
             };
             (Some(status.host.clone()), path)
         };
         locations.iter().enumerate().map(path)
     }
 
-    fn state(&self) -> State {
-        if self.is_changed.load(Relaxed) { State::Changed } else { State::Optimized }
+    fn state(&self) -> PathState {
+        if self.is_changed.load(Relaxed) { PathState::Changed } else { PathState::Optimized }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Key, LuAddress, Mode, UpstreamSpec};
 use crate::passthrough::HostPath;
-use crate::upstream::{Health, PathStatus, State, Upstream, UpstreamLu};
+use crate::upstream::{Health, PathState, PathStatus, Upstream, UpstreamLu};
 use crate::{FoundLun, Hops, passthrough, sg};
 use lunar_block::Backend;
 use lunar_initiator::{Error, ErrorCode, Url};
@@ -172,7 +172,7 @@ fn passthrough_spec(
 
 /// The only path to a device of this host. It has no counters.
 fn local(location: &str, device: &sg::Device) -> PathStatus {
-    let state = if device.is_gone() { State::Down } else { State::Optimized };
+    let state = if device.is_gone() { PathState::Down } else { PathState::Optimized };
     PathStatus { state: Some(state), ..PathStatus::unused(location) }
 }
 

@@ -8,7 +8,7 @@ use super::health::{CoreHealth, Health, combined};
 use super::path::UpstreamPath;
 use super::queue::UpstreamQueue;
 use super::scsi_error::with_scsi_error;
-use super::{State, Upstream};
+use super::{PathState, Upstream};
 use crate::FoundLun;
 use crate::Hops;
 use crate::failover::{IoGate, IoPermit};
@@ -61,7 +61,7 @@ pub struct PathStatus {
     /// The URL, without secrets.
     pub url: String,
     /// The state. None while no core uses the path.
-    pub state: Option<State>,
+    pub state: Option<PathState>,
     /// The core of the path, by the name of its thread. None while no core uses it.
     pub core: Option<String>,
     /// The number of operations on it.

@@ -15,7 +15,7 @@ mod scsi_error;
 
 pub use health::Health;
 pub use lu::{PathStatus, UpstreamLu};
-pub use lunar_initiator::multipath::{PathPolicy, State};
+pub use lunar_initiator::multipath::{PathPolicy, PathState};
 pub(crate) use path::is_about_luns;
 pub use probe::probe;
 pub use scsi_error::{MANUAL_INTERVENTION, scsi_error};

@@ -5,7 +5,7 @@ use super::context::LuContext;
 use crate::identity_change;
 use crate::isids::{self, IsidLease, RouterIsids};
 use lunar_block::{Backend, BackendInfo, LocalBoxFuture};
-use lunar_initiator::multipath::{LatePath, PathOpener, State};
+use lunar_initiator::multipath::{LatePath, PathOpener, PathState};
 use lunar_initiator::reinstatement::{self, OldInitiatorPort};
 use lunar_initiator::{Error, ErrorCode, Event, LateWrites, Lun, Options, Session, Url};
 use lunar_wire::scsi::Sense;
@@ -366,8 +366,8 @@ impl PathOpener for UpstreamPath {
         self.context.info()
     }
 
-    fn check_closed(&self) -> LocalBoxFuture<'_, State> {
-        let closed = if self.is_changed.load(Relaxed) { State::Changed } else { State::Down };
+    fn check_closed(&self) -> LocalBoxFuture<'_, PathState> {
+        let closed = if self.is_changed.load(Relaxed) { PathState::Changed } else { PathState::Down };
         Box::pin(async move { closed })
     }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use interop::Relay;
-use lunar_router::upstream::{PathPolicy, State};
+use lunar_router::upstream::{PathPolicy, PathState};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -77,14 +77,14 @@ fn one_path_is_cut_and_io_goes_on_over_the_other() {
         for policy in [PathPolicy::Failover, PathPolicy::RoundRobin, PathPolicy::LeastQueue] {
             let disk = open(&Upstream { policy, ..upstream(&urls, 8000) }).await;
             let cut = async {
-                while disk.paths().iter().any(|p| p.state != Some(State::Optimized)) {
+                while disk.paths().iter().any(|p| p.state != Some(PathState::Optimized)) {
                     pause(5).await;
                 }
                 relays[0].cut();
             };
             write_on(disk.clone(), cut).await;
             let states: Vec<_> = disk.paths().iter().map(|p| p.state).collect();
-            assert_eq!(states, [Some(State::Down), Some(State::Optimized)], "{policy:?}");
+            assert_eq!(states, [Some(PathState::Down), Some(PathState::Optimized)], "{policy:?}");
             assert_eq!(disk.health(), Health::Up);
             relays[0].restore();
         }

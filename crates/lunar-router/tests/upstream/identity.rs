@@ -98,7 +98,7 @@ fn of_two_paths_the_one_that_leads_elsewhere_is_not_used() {
         let remote = open(&upstream(&urls, 5000)).await;
         wrong.is_other.store(true, SeqCst);
         write(&remote, 1).await.expect("one path leads to the logical unit");
-        while remote.paths()[1].state != Some(lunar_router::upstream::State::Changed) {
+        while remote.paths()[1].state != Some(lunar_router::upstream::PathState::Changed) {
             pause(5).await;
         }
         for n in 0..20 {

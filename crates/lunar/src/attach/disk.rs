@@ -6,7 +6,7 @@ use crate::exit::{Exit, Failure};
 use lunar_block::Backend;
 use lunar_initiator::multipath::{self, LatePath, LunPath as _, Multipath, MultipathOptions};
 use lunar_initiator::{Error, ErrorCode, Lun, Options, SessionInfo, Url};
-use lunar_server::attached::{LeftSession, PathState, UNKNOWN_PORT};
+use lunar_server::attached::{AttachedPath, LeftSession, UNKNOWN_PORT};
 use lunar_server::config::attachment::{Attachment, PathPolicy};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -194,7 +194,7 @@ impl PendingIo {
 
 impl Disk {
     /// The state of each path.
-    pub fn paths(&self) -> Vec<PathState> {
+    pub fn paths(&self) -> Vec<AttachedPath> {
         let states = self.joined.as_ref().map(|joined| joined.paths()).unwrap_or_default();
         let state = |at: usize| states.get(at).map(|(_, state, _)| *state);
         self.paths.iter().enumerate().map(|(at, path)| path.state(state(at))).collect()

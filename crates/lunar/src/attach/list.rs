@@ -6,7 +6,7 @@ use crate::client::{self, ClientArgs, json};
 use crate::exit::{Exit, Failure};
 use clap::Args;
 use lunar_proto::size;
-use lunar_server::attached::{PathState, Record, State};
+use lunar_server::attached::{AttachedPath, Record, State};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ struct AttachmentReport {
     /// `attached`; `degraded` or `lost` if some or all paths are lost; `starting`; `silent` if the process does not
     /// answer; `ended` if it is gone; `unsettled` if it is gone and the target may still execute its writes.
     state: &'static str,
-    paths: Vec<PathState>,
+    paths: Vec<AttachedPath>,
     users: Vec<String>,
     /// Writes in flight.
     waiting_writes: u64,
@@ -209,7 +209,7 @@ mod tests {
     }
 
     fn state(connected: &[bool]) -> State {
-        let path = |connected: &bool| PathState {
+        let path = |connected: &bool| AttachedPath {
             url: "u".into(),
             state: "s".into(),
             connected: *connected,

@@ -2,9 +2,9 @@
 
 use super::attachment_record::PathRecord;
 use lunar_block::{Backend, BackendInfo, LocalBoxFuture};
-use lunar_initiator::multipath::{LatePath, LunPath as _, PathOpener, State};
+use lunar_initiator::multipath::{LatePath, LunPath as _, PathOpener, PathState};
 use lunar_initiator::{Error, ErrorCode, Event, Lun, SessionHooks, Url};
-use lunar_server::attached::PathState;
+use lunar_server::attached::AttachedPath;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -108,30 +108,35 @@ impl LunPath {
     }
 
     /// The state of the path for `lunar attached`; `state` comes from multipath.
-    pub fn state(&self, state: Option<State>) -> PathState {
+    pub fn state(&self, state: Option<PathState>) -> AttachedPath {
         let Some(lun) = self.opened() else {
-            return PathState { url: self.name(), state: "missing".into(), connected: false, recoveries: 0 };
+            return AttachedPath {
+                url: self.name(),
+                state: "missing".into(),
+                connected: false,
+                recoveries: 0,
+            };
         };
         let info = lun.session().info();
         let alone = if info.connected { "connected" } else { "lost" };
         let state = state.map_or(alone.to_owned(), |state| state.to_string());
-        PathState { url: self.name(), state, connected: info.connected, recoveries: info.recoveries }
+        AttachedPath { url: self.name(), state, connected: info.connected, recoveries: info.recoveries }
     }
 
-    async fn try_again(&self) -> State {
+    async fn try_again(&self) -> PathState {
         // The start has just tried this path: the first check would only repeat that.
         if !self.was_tried.swap(true, Ordering::Relaxed) {
-            return State::Down;
+            return PathState::Down;
         }
         match self.open().await {
-            Ok(()) => State::Optimized,
+            Ok(()) => PathState::Optimized,
             Err(e) if e.code == ErrorCode::IdentityMismatch => {
                 tracing::error!("{e}");
-                State::Changed
+                PathState::Changed
             }
             Err(e) => {
                 tracing::debug!("{} is still missing: {e}", self.url);
-                State::Down
+                PathState::Down
             }
         }
     }
@@ -165,11 +170,11 @@ impl PathOpener for LunPath {
         self.opened().is_some_and(|lun| lun.refresh())
     }
 
-    fn check_closed(&self) -> LocalBoxFuture<'_, State> {
+    fn check_closed(&self) -> LocalBoxFuture<'_, PathState> {
         Box::pin(async move {
             match (self.try_again().await, self.opened()) {
-                (State::Optimized, Some(lun)) => lun.check().await,
-                (State::Optimized, None) => State::Down,
+                (PathState::Optimized, Some(lun)) => lun.check().await,
+                (PathState::Optimized, None) => PathState::Down,
                 (state, _) => state,
             }
         })

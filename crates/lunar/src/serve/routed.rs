@@ -9,7 +9,7 @@ use lunar_admin::{Request, Response, RouterAction, ServerControl, SessionReport}
 use lunar_router::failover::{FailoverRequest, Pair, Role};
 use lunar_router::passthrough::HostPath;
 use lunar_router::routes::{LuAddress, LuStatus, UpstreamStatus};
-use lunar_router::upstream::{Health, State};
+use lunar_router::upstream::{Health, PathState};
 use lunar_runtime::latency::LatencyTotal;
 use lunar_server::config::Source;
 use lunar_server::config::router::UpstreamSource;
@@ -173,9 +173,10 @@ impl<S: TargetServer> Service<S> {
             let both =
                 status.iter().flat_map(|upstream| upstream.units.iter().map(move |unit| (upstream, unit)));
             let (upstream, unit) = both.into_iter().find(|(_, unit)| unit.address == *address)?;
-            let states: Vec<State> = unit.paths.iter().filter_map(|(_, path)| path.state).collect();
+            let states: Vec<PathState> = unit.paths.iter().filter_map(|(_, path)| path.state).collect();
             // The path to a device of this host belongs to no host.
-            let is_gone = unit.paths.iter().any(|(host, p)| host.is_none() && p.state == Some(State::Down));
+            let is_gone =
+                unit.paths.iter().any(|(host, p)| host.is_none() && p.state == Some(PathState::Down));
             Some(lun_health(unit.health.as_ref(), &states, is_gone || upstream.obstacle.is_some()))
         };
         let lun = |(number, lun): (&u16, &lunar_server::config::LunConfig)| LunReport {
@@ -259,14 +260,14 @@ fn done(action: RouterAction, is_pair: bool, state: &str) -> String {
 
 /// The health of a LUN, from the states of its used paths. While no path is used, the last probe counts. In passthrough
 /// mode, each host has its own path, and `health` is None.
-fn lun_health(health: Option<&Health>, states: &[State], is_obstructed: bool) -> LunHealth {
+fn lun_health(health: Option<&Health>, states: &[PathState], is_obstructed: bool) -> LunHealth {
     let has_usable = states.iter().any(|state| state.is_usable());
     match health {
         Some(Health::Up) if states.is_empty() && is_obstructed => LunHealth::Lost,
         Some(health) => health_of(health),
-        None if states.contains(&State::Changed) => LunHealth::Another,
+        None if states.contains(&PathState::Changed) => LunHealth::Another,
         None if !has_usable && is_obstructed => LunHealth::Lost,
-        None if !has_usable && states.contains(&State::Down) => LunHealth::Holding,
+        None if !has_usable && states.contains(&PathState::Down) => LunHealth::Holding,
         None => LunHealth::Up,
     }
 }
@@ -353,12 +354,12 @@ mod tests {
         for (health, states, is_obstructed, expected) in [
             (up, &[][..], false, LunHealth::Up),
             (up, &[], true, LunHealth::Lost),
-            (up, &[State::Optimized], true, LunHealth::Up),
+            (up, &[PathState::Optimized], true, LunHealth::Up),
             (None, &[], false, LunHealth::Up),
             (None, &[], true, LunHealth::Lost),
-            (None, &[State::Down, State::Optimized], true, LunHealth::Up),
-            (None, &[State::Down], false, LunHealth::Holding),
-            (None, &[State::Changed], true, LunHealth::Another),
+            (None, &[PathState::Down, PathState::Optimized], true, LunHealth::Up),
+            (None, &[PathState::Down], false, LunHealth::Holding),
+            (None, &[PathState::Changed], true, LunHealth::Another),
         ] {
             assert_eq!(lun_health(health, states, is_obstructed), expected, "{health:?} {states:?}");
         }

@@ -26,7 +26,7 @@ fn path_that_has_failed_is_checked_at_once() {
     inside(async {
         let joined = join_unhurried(&two()).await;
         for _ in 0..2 {
-            joined.fail(0, State::Down);
+            joined.fail(0, PathState::Down);
             assert!(!joined.paths()[0].1.is_usable());
             until(|| joined.paths()[0].1.is_usable()).await;
         }
@@ -40,7 +40,7 @@ fn path_that_fails_after_each_check_is_checked_less_often() {
         let joined = join_unhurried(&two()).await;
         let started_at = Instant::now();
         for _ in 0..3 {
-            joined.fail(0, State::Down);
+            joined.fail(0, PathState::Down);
             until(|| joined.paths()[0].1.is_usable()).await;
         }
         assert!(started_at.elapsed() >= Duration::from_secs(2), "{:?}", started_at.elapsed());
@@ -51,11 +51,15 @@ fn path_that_fails_after_each_check_is_checked_less_often() {
 fn with_the_last_path_gone_the_others_are_looked_at_at_once() {
     inside(async {
         let joined = join_unhurried(&two()).await;
-        joined.set(0, State::Standby);
+        joined.set(0, PathState::Standby);
         compio::time::sleep(Duration::from_millis(20)).await;
-        assert_eq!(joined.paths()[0].1, State::Standby, "a standby path is not checked while another works");
-        joined.set(1, State::Standby);
-        until(|| joined.paths().iter().all(|path| path.1 == State::Optimized)).await;
+        assert_eq!(
+            joined.paths()[0].1,
+            PathState::Standby,
+            "a standby path is not checked while another works"
+        );
+        joined.set(1, PathState::Standby);
+        until(|| joined.paths().iter().all(|path| path.1 == PathState::Optimized)).await;
     });
 }
 
