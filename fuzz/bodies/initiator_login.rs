@@ -5,7 +5,7 @@
 
 use lunar_proto::Pdu;
 use lunar_proto::chap::{Algorithm, Secret};
-use lunar_proto::initiator::login::{Credentials, Login, LoginParams, LoginStep};
+use lunar_proto::initiator::login::{Credentials, InitiatorLogin, InitiatorLoginStep, LoginParams};
 use lunar_proto::initiator::targets::PortalAddress;
 use lunar_proto::login::{SEGMENT_LEN, SessionType};
 use lunar_proto::parameters::Offer;
@@ -17,7 +17,7 @@ const LUNAR: &[u8] = b"lunar's secret";
 pub fn run(input: &[u8]) {
     let [wishes, rest @ ..] = input else { return };
     let wish = wish(*wishes);
-    let (mut login, mut request) = Login::new(wish.clone());
+    let (mut login, mut request) = InitiatorLogin::new(wish.clone());
     let (mut rest, mut stat_sn) = (rest, 0);
     while let [flags, place, byte, hi, lo, after @ ..] = rest {
         let len = usize::from(u16::from_be_bytes([*hi, *lo])).min(after.len());
@@ -29,7 +29,7 @@ pub fn run(input: &[u8]) {
         }
         let header = header(&wish, *flags, *place, *byte, stat_sn);
         match login.response(&header, &text) {
-            LoginStep::Send(pdu) => request = pdu,
+            InitiatorLoginStep::Send(pdu) => request = pdu,
             end => return over(&end, &wish),
         }
         assert!(request.data.len() <= SEGMENT_LEN && request.header.data_len() == request.data.len());
@@ -92,9 +92,9 @@ fn prove(request: &Pdu, text: &mut Vec<u8>) {
     push_hex(text, "CHAP_R", &Algorithm::Sha256.response(id as u8, &Secret::new(LUNAR), challenge));
 }
 
-fn over(end: &LoginStep, wish: &LoginParams) {
+fn over(end: &InitiatorLoginStep, wish: &LoginParams) {
     match end {
-        LoginStep::Done(got) => {
+        InitiatorLoginStep::Done(got) => {
             let p = &got.parameters;
             assert!(got.chap.is_some() || !wish.credentials.as_ref().is_some_and(|c| c.required));
             assert!(
@@ -105,8 +105,8 @@ fn over(end: &LoginStep, wish: &LoginParams) {
             let all = got.answers.iter().flat_map(|a| [&a.0, &a.1]).chain(&got.target_alias);
             all.for_each(|said| assert!(!said.contains(char::is_control)));
         }
-        LoginStep::Moved { address, .. } => assert!(PortalAddress::parse(address).is_ok()),
-        LoginStep::Failed(failure) => assert!(!failure.to_string().contains(char::is_control)),
-        LoginStep::Send(_) => {}
+        InitiatorLoginStep::Moved { address, .. } => assert!(PortalAddress::parse(address).is_ok()),
+        InitiatorLoginStep::Failed(failure) => assert!(!failure.to_string().contains(char::is_control)),
+        InitiatorLoginStep::Send(_) => {}
     }
 }

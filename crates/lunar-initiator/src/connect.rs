@@ -12,7 +12,7 @@ use crate::session::transport::TransportHandle;
 use crate::{Error, ErrorCode, Options, hints, iser, srp, time_limit, waits};
 use lunar_proto::Pdu;
 use lunar_proto::chap::Algorithm;
-use lunar_proto::initiator::login::{LoggedIn, Login, LoginError, LoginParams, LoginStep};
+use lunar_proto::initiator::login::{InitiatorLogin, InitiatorLoginStep, LoggedIn, LoginError, LoginParams};
 use lunar_proto::login::SessionType;
 use lunar_runtime::Stream;
 use lunar_runtime::iscsi::pdu_queue::{Digests, Payload, PduQueue};
@@ -235,7 +235,7 @@ pub async fn log_in(
     wish.check().map_err(|what| Error::new(ErrorCode::InvalidArgument, what))?;
     let is_tcp = matches!(wire, LoginConnection::Tcp(_));
     let mut silence = ClosedDuringLogin { anonymous: wish.credentials.is_none(), may_be_other: is_tcp };
-    let (mut login, mut request) = Login::new(wish);
+    let (mut login, mut request) = InitiatorLogin::new(wish);
     loop {
         trace.record(&request.header, &request.data);
         wire.send(request).await?;
@@ -244,16 +244,18 @@ pub async fn log_in(
         silence.may_be_other = false;
         trace.record(&header, &data);
         match login.response(&header, &data) {
-            LoginStep::Send(next) => request = next,
-            LoginStep::Done(login) => {
+            InitiatorLoginStep::Send(next) => request = next,
+            InitiatorLoginStep::Done(login) => {
                 return Ok(LoginOutcome::LoggedIn(Box::new(Connected {
                     wire,
                     portal: portal.clone(),
                     login,
                 })));
             }
-            LoginStep::Moved { address, .. } => return redirected(&address).map(LoginOutcome::Redirected),
-            LoginStep::Failed(failure) => return Err(with_chap_hint(failed(failure), options)),
+            InitiatorLoginStep::Moved { address, .. } => {
+                return redirected(&address).map(LoginOutcome::Redirected);
+            }
+            InitiatorLoginStep::Failed(failure) => return Err(with_chap_hint(failed(failure), options)),
         }
     }
 }

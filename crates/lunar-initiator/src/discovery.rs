@@ -43,7 +43,7 @@ fn answered(e: Error) -> Error {
 /// An open discovery session on the core that opened it. Dropping it closes the connection.
 pub struct Discovery {
     /// None after an incomplete exchange: the next PDU could not be attributed to a request.
-    exchange: Option<Exchange>,
+    connection: Option<DiscoveryConnection>,
     /// The time limit of an exchange.
     answer: Duration,
     /// The time limit of a logout.
@@ -52,7 +52,7 @@ pub struct Discovery {
 
 impl fmt::Debug for Discovery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Discovery").field("is_open", &self.exchange.is_some()).finish_non_exhaustive()
+        f.debug_struct("Discovery").field("is_open", &self.connection.is_some()).finish_non_exhaustive()
     }
 }
 
@@ -78,7 +78,7 @@ impl Discovery {
             LoginTarget { portal, target: None, isid: nexus::new_isid(), is_extra_channel: false };
         let connected = connect::connect_with_retry(&login_target, &options).await?;
         let (answer, logout) = (options.timeouts.login, options.timeouts.logout);
-        Ok(Discovery { exchange: Some(Exchange::new(connected)), answer, logout })
+        Ok(Discovery { connection: Some(DiscoveryConnection::new(connected)), answer, logout })
     }
 
     /// Sends a text request and waits for the response, at most for the login timeout. The target answers an unknown
@@ -97,8 +97,8 @@ impl Discovery {
     /// # Errors
     /// When the target does not answer in time. The session ends in either case.
     pub async fn close(mut self) -> Result<(), Error> {
-        let Some(mut exchange) = self.exchange.take() else { return Ok(()) };
-        within(self.logout, exchange.log_out()).await
+        let Some(mut connection) = self.connection.take() else { return Ok(()) };
+        within(self.logout, connection.log_out()).await
     }
 
     async fn exchange(&mut self, question: Vec<u8>) -> Result<Vec<u8>, Error> {
@@ -106,10 +106,10 @@ impl Discovery {
             Error::new(ErrorCode::ConnectionLost, "the discovery session has ended after an earlier request")
         };
         // Taken until the exchange is complete: a cancelled call leaves None.
-        let mut exchange = self.exchange.take().ok_or_else(gone)?;
-        let answer = within(self.answer, exchange.ask(question)).await;
+        let mut connection = self.connection.take().ok_or_else(gone)?;
+        let answer = within(self.answer, connection.ask(question)).await;
         if !answer.as_ref().is_err_and(|e| e.code != ErrorCode::Refused) {
-            self.exchange = Some(exchange);
+            self.connection = Some(connection);
         }
         answer
     }
@@ -129,7 +129,7 @@ async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, Error>>
 }
 
 /// The connection of a discovery session, with one request in flight.
-struct Exchange {
+struct DiscoveryConnection {
     wire: LoginConnection,
     cmd_sn: u32,
     exp_stat_sn: u32,
@@ -138,10 +138,10 @@ struct Exchange {
     tag: u32,
 }
 
-impl Exchange {
-    fn new(connected: Connected) -> Exchange {
+impl DiscoveryConnection {
+    fn new(connected: Connected) -> DiscoveryConnection {
         let Connected { wire, login, .. } = connected;
-        Exchange {
+        DiscoveryConnection {
             wire,
             cmd_sn: login.cmd_sn,
             exp_stat_sn: login.exp_stat_sn,

@@ -10,18 +10,18 @@ use lunar_wire::scsi::TaskManagementFunction;
 use std::time::Instant;
 
 impl SessionState {
-    fn control(&mut self, asked: ControlKind, header: impl FnOnce(u32) -> Bhs) -> ControlResponse {
+    fn control(&mut self, kind: ControlKind, header: impl FnOnce(u32) -> Bhs) -> ControlResponse {
         let (reply, response) = flume::bounded(1);
         let tag = self.control_tag();
         self.say(header(tag), Payload::Empty);
-        self.expect_response(tag, asked, reply);
+        self.expect_response(tag, kind, reply);
         response
     }
 
     /// Registers the request that was just queued.
-    fn expect_response(&mut self, tag: u32, asked: ControlKind, reply: flume::Sender<Result<u8, Error>>) {
+    fn expect_response(&mut self, tag: u32, kind: ControlKind, reply: flume::Sender<Result<u8, Error>>) {
         let (started_at, (_, end)) = (self.now, self.connection.progress());
-        self.controls.push(ControlRequest { tag, asked, started_at, end, reply });
+        self.controls.push(ControlRequest { tag, kind, started_at, end, reply });
     }
 
     /// Sends a NOP-Out. The NOP-In shows that the target responds.
@@ -68,12 +68,12 @@ impl SessionState {
 
     /// The time of the oldest unanswered NOP-Out.
     pub fn oldest_ping(&self) -> Option<Instant> {
-        self.controls.iter().find(|c| c.asked == ControlKind::Ping).map(|c| c.started_at)
+        self.controls.iter().find(|c| c.kind == ControlKind::Ping).map(|c| c.started_at)
     }
 
     /// Handles a response with this code.
-    pub(super) fn take_response(&mut self, tag: u32, asked: ControlKind, code: u8) -> Result<(), Error> {
-        match self.controls.iter().position(|c| c.tag == tag && c.asked == asked) {
+    pub(super) fn take_response(&mut self, tag: u32, kind: ControlKind, code: u8) -> Result<(), Error> {
+        match self.controls.iter().position(|c| c.tag == tag && c.kind == kind) {
             Some(at) => {
                 self.controls.swap_remove(at).complete(Ok(code));
                 Ok(())

@@ -20,7 +20,7 @@ pub struct ControlRequest {
     /// The Initiator Task Tag.
     pub tag: u32,
     /// The kind.
-    pub asked: ControlKind,
+    pub kind: ControlKind,
     /// The start of the time limit: the time when the request was queued or, later, when bytes before it were last
     /// being sent.
     pub started_at: Instant,

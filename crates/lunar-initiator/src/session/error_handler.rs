@@ -233,7 +233,7 @@ impl SessionState {
         self.now = now;
         let moved = self.connection.out().take_moved();
         let (before, left) = self.connection.send_progress();
-        let pings = self.controls.iter_mut().filter(|c| moved && c.asked == ControlKind::Ping);
+        let pings = self.controls.iter_mut().filter(|c| moved && c.kind == ControlKind::Ping);
         pings.for_each(|c| c.started_at = now);
         if left > before {
             self.controls.iter_mut().filter(|c| c.end > before).for_each(|c| c.started_at = now);

@@ -249,9 +249,9 @@ impl SessionState {
         Ok(())
     }
 
-    fn control_response(&mut self, header: &Bhs, asked: ControlKind) -> Result<(), Error> {
+    fn control_response(&mut self, header: &Bhs, kind: ControlKind) -> Result<(), Error> {
         self.status(header)?;
-        self.take_response(header.itt(), asked, header.response())?;
+        self.take_response(header.itt(), kind, header.response())?;
         self.pump();
         Ok(())
     }

@@ -47,7 +47,7 @@ impl NegotiatedLimits {
 
 /// The kind of a request.
 #[derive(Clone, Copy)]
-pub(super) enum ControlKind {
+pub(super) enum SrpRequestKind {
     Command(DataDirection),
     Manage,
     Ping,
@@ -57,7 +57,7 @@ pub(super) enum ControlKind {
 pub(super) struct Open {
     /// The SRP tag.
     pub tag: u64,
-    pub asked: ControlKind,
+    pub kind: SrpRequestKind,
     /// The steering tag of the registered memory.
     pub lent: Option<u32>,
     /// Whether the request was sent.
@@ -189,8 +189,12 @@ impl SrpDatamover {
         let itt = header.itt();
         match requests::task_management(header) {
             Some(unit) => {
-                let open =
-                    Open { tag: requests::tag(itt, 0), asked: ControlKind::Manage, lent: None, sent: false };
+                let open = Open {
+                    tag: requests::tag(itt, 0),
+                    kind: SrpRequestKind::Manage,
+                    lent: None,
+                    sent: false,
+                };
                 self.request(itt, open, unit, Payload::Empty);
             }
             None => {
@@ -206,7 +210,7 @@ impl SrpDatamover {
         match requests::ping(itt) {
             Ok(unit) if spare => {
                 let open =
-                    Open { tag: requests::tag(itt, 0), asked: ControlKind::Ping, lent: None, sent: false };
+                    Open { tag: requests::tag(itt, 0), kind: SrpRequestKind::Ping, lent: None, sent: false };
                 self.request(itt, open, unit, Payload::Empty);
             }
             _ => self.answer(pdu::nop_in(0, itt, NONE), Vec::new()),
@@ -249,8 +253,8 @@ impl transport::Datamover for SrpDatamover {
             self.answer(pdu::scsi_response(itt, 0, NOT_SENT, 0), Vec::new());
             return Ok(());
         };
-        let asked = ControlKind::Command(memory.direction());
-        let open = Open { tag: requests::tag(itt, header.cmd_sn()), asked, lent: memory.lent(), sent: false };
+        let kind = SrpRequestKind::Command(memory.direction());
+        let open = Open { tag: requests::tag(itt, header.cmd_sn()), kind, lent: memory.lent(), sent: false };
         let payload = match memory {
             BufferLocation::Here(buf) => {
                 let len = buf.len();

@@ -1,6 +1,6 @@
 //! Received information units, converted to PDUs of the session.
 
-use super::datamover::{ControlKind, SrpDatamover};
+use super::datamover::{SrpDatamover, SrpRequestKind};
 use super::responses;
 use crate::session::transport::DatamoverEvents;
 use lunar_rdma::MemoryRegion;
@@ -51,13 +51,13 @@ impl SrpDatamover {
             tracing::debug!(tag = response.tag, "the target sent an SRP response whose tag no request has");
             return self.news(session);
         };
-        let (header, data) = match open.asked {
-            ControlKind::Command(direction) => {
+        let (header, data) = match open.kind {
+            SrpRequestKind::Command(direction) => {
                 self.give_back(session, itt, open.lent, responses::unfilled(direction, response));
                 responses::scsi_response(itt, direction, response)
             }
-            ControlKind::Manage => (responses::managed(itt, response), Vec::new()),
-            ControlKind::Ping => (pdu::nop_in(0, itt, NONE), Vec::new()),
+            SrpRequestKind::Manage => (responses::managed(itt, response), Vec::new()),
+            SrpRequestKind::Ping => (pdu::nop_in(0, itt, NONE), Vec::new()),
         };
         self.deliver(session, header, &data, true)
     }

@@ -24,7 +24,7 @@ const TEXT_LEN: usize = 65536;
 
 /// The next step of a login.
 #[derive(Debug, PartialEq, Eq)]
-pub enum LoginStep {
+pub enum InitiatorLoginStep {
     /// Send this PDU and wait for the response.
     Send(Pdu),
     /// The login succeeded; full feature phase begins.
@@ -40,9 +40,9 @@ pub enum LoginStep {
     Failed(LoginError),
 }
 
-/// The login of one connection.
+/// The login of one connection, on the side of the initiator.
 #[derive(Debug)]
-pub struct Login {
+pub struct InitiatorLogin {
     wish: LoginParams,
     phase: NegotiationPhase,
     security: Security,
@@ -57,13 +57,13 @@ pub struct Login {
     exchanges: u32,
 }
 
-impl Login {
+impl InitiatorLogin {
     /// Starts a login, and returns its first request. Call [`LoginParams::check`] first.
     pub fn new(mut wish: LoginParams) -> (Self, Pdu) {
         if wish.session_type == SessionType::Discovery {
             wish.offer.error_recovery_level = 0; // RFC 7143 section 7.4.1
         }
-        let mut login = Login {
+        let mut login = InitiatorLogin {
             phase: NegotiationPhase::Security,
             security: Security::Offered,
             negotiation: Negotiation::new(&wish),
@@ -99,11 +99,11 @@ impl Login {
     }
 
     /// Takes the response to the latest request, with its whole data segment without padding.
-    pub fn response(&mut self, header: &Bhs, data: &[u8]) -> LoginStep {
-        self.advance(header, data).unwrap_or_else(LoginStep::Failed)
+    pub fn response(&mut self, header: &Bhs, data: &[u8]) -> InitiatorLoginStep {
+        self.advance(header, data).unwrap_or_else(InitiatorLoginStep::Failed)
     }
 
-    fn advance(&mut self, header: &Bhs, data: &[u8]) -> Result<LoginStep, LoginError> {
+    fn advance(&mut self, header: &Bhs, data: &[u8]) -> Result<InitiatorLoginStep, LoginError> {
         if header.opcode() != opcode::LOGIN_RESPONSE {
             return Err(before_login_ends(header.opcode()));
         }
@@ -126,14 +126,14 @@ impl Login {
         if !self.out.is_empty() {
             // The rest of our own key text is outstanding. An empty response requests it.
             return if data.is_empty() && !header.continues() && !header.is_final() {
-                Ok(LoginStep::Send(self.request()))
+                Ok(InitiatorLoginStep::Send(self.request()))
             } else {
                 broke("the target answered key text before its end (the request had the C bit)".into())
             };
         }
         match self.gather.take(data, header.continues()) {
             Err(_) => broke(format!("the target sent more than {TEXT_LEN} bytes of key text")),
-            Ok(None) => Ok(LoginStep::Send(self.request())),
+            Ok(None) => Ok(InitiatorLoginStep::Send(self.request())),
             Ok(Some(text)) => self.take(header, &text),
         }
     }
@@ -189,7 +189,7 @@ impl Login {
     }
 
     /// Processes the complete key text of a response.
-    fn take(&mut self, header: &Bhs, text: &[u8]) -> Result<LoginStep, LoginError> {
+    fn take(&mut self, header: &Bhs, text: &[u8]) -> Result<InitiatorLoginStep, LoginError> {
         // A T bit whose NSG is the current stage has no effect; the request is repeated.
         let next = header.stages().1;
         let moves = header.is_final() && next > self.csg();
@@ -223,7 +223,7 @@ impl Login {
         self.phase == NegotiationPhase::Operational && (key, value) == ("AuthMethod", "None")
     }
 
-    fn go_on(&mut self, header: &Bhs, moves: bool) -> Result<LoginStep, LoginError> {
+    fn go_on(&mut self, header: &Bhs, moves: bool) -> Result<InitiatorLoginStep, LoginError> {
         match self.phase {
             NegotiationPhase::Security if moves && self.security.is_over() => {
                 self.phase = NegotiationPhase::Operational;
@@ -232,10 +232,10 @@ impl Login {
             NegotiationPhase::Operational if moves => return self.finish(header),
             _ => {}
         }
-        Ok(LoginStep::Send(self.request()))
+        Ok(InitiatorLoginStep::Send(self.request()))
     }
 
-    fn finish(&mut self, header: &Bhs) -> Result<LoginStep, LoginError> {
+    fn finish(&mut self, header: &Bhs) -> Result<InitiatorLoginStep, LoginError> {
         let tsih = header.tsih();
         let normal = self.wish.session_type == SessionType::Normal;
         if (self.wish.tsih != 0 && tsih != self.wish.tsih) || (normal && tsih == 0) {
@@ -251,7 +251,7 @@ impl Login {
         // A MaxCmdSN below ExpCmdSN - 1 is ignored (RFC 7143 section 4.2.2.1), which leaves a window of one command.
         let room = max_cmd_sn.wrapping_sub(exp_cmd_sn).wrapping_add(1) as i32 >= 0;
         let negotiation = &mut self.negotiation;
-        Ok(LoginStep::Done(Box::new(LoggedIn {
+        Ok(InitiatorLoginStep::Done(Box::new(LoggedIn {
             parameters: negotiation.conclude()?,
             tsih,
             cmd_sn,
@@ -317,13 +317,13 @@ fn spelled<'a>(key: &str, value: &'a str) -> &'a str {
 }
 
 /// Decodes a redirect (RFC 7143 section 11.13.5). The address is checked here; the caller parses it.
-fn moved(data: &[u8], permanent: bool) -> Result<LoginStep, LoginError> {
+fn moved(data: &[u8], permanent: bool) -> Result<InitiatorLoginStep, LoginError> {
     let pair = pairs(data).find_map(|p| p.ok().filter(|p| p.0 == "TargetAddress"));
     let Some((_, address)) = pair else {
         return broke("the target redirected the login without a TargetAddress".into());
     };
     match PortalAddress::parse(address) {
-        Ok(_) => Ok(LoginStep::Moved { address: address.to_owned(), permanent }),
+        Ok(_) => Ok(InitiatorLoginStep::Moved { address: address.to_owned(), permanent }),
         Err(why) => {
             broke(format!("the target redirected the login to TargetAddress={}: {why}", shown(address)))
         }

@@ -91,7 +91,7 @@ pub(super) struct ScsiId {
 const _: () = assert!(size_of::<ScsiId>() == 32);
 
 /// A command in flight, whose addresses the kernel has.
-struct InFlightIo {
+struct InFlightSgIo {
     sg_io: SgIo,
     sense: Box<[u8; SENSE_LEN]>,
 }
@@ -101,7 +101,7 @@ pub(super) struct SgNode {
     // Dropped first: after the close, the device writes to no memory of this process.
     device: File,
     woken: OwnedFd,
-    flights: Mutex<HashMap<u32, InFlightIo>>,
+    flights: Mutex<HashMap<u32, InFlightSgIo>>,
 }
 
 impl SgNode {
@@ -141,14 +141,14 @@ impl SgNode {
         Ok(())
     }
 
-    fn flights(&self) -> MutexGuard<'_, HashMap<u32, InFlightIo>> {
+    fn flights(&self) -> MutexGuard<'_, HashMap<u32, InFlightSgIo>> {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl InFlightIo {
-    fn new(sg_io: SgIo) -> InFlightIo {
-        InFlightIo { sg_io, sense: Box::new([0; SENSE_LEN]) }
+impl InFlightSgIo {
+    fn new(sg_io: SgIo) -> InFlightSgIo {
+        InFlightSgIo { sg_io, sense: Box::new([0; SENSE_LEN]) }
     }
 
     /// The header for the kernel. None if the CDB is too long for it.
@@ -199,7 +199,7 @@ impl SgDriver for SgNode {
     // Until then their memory stays in `flights`, whose boxes and buffers do not move.
     fn send(&self, id: u32, sg_io: SgIo) -> Result<(), (io::Error, SgIo)> {
         let mut flights = self.flights();
-        let mut flight = InFlightIo::new(sg_io);
+        let mut flight = InFlightSgIo::new(sg_io);
         let Some(header) = flight.header(id) else {
             return Err((Errno::MSGSIZE.into(), flight.sg_io));
         };

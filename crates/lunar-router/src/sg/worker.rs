@@ -72,7 +72,7 @@ impl CancelScope {
 }
 
 /// A command in the kernel.
-struct InFlightIo {
+struct InFlightCommand {
     from: (u64, u64),
     ordered: bool,
     reply: flume::Sender<PassthroughResponse>,
@@ -88,7 +88,7 @@ pub(super) struct SgWorker {
     depth: usize,
     max_transfer: usize,
     waiting: VecDeque<SgJob>,
-    flying: HashMap<u32, InFlightIo>,
+    flying: HashMap<u32, InFlightCommand>,
     last: u32,
 }
 
@@ -170,7 +170,7 @@ impl SgWorker {
                     let ordered = job.attribute == TaskAttribute::Ordered;
                     self.flying.insert(
                         id,
-                        InFlightIo { from: job.from, ordered, reply: job.reply, ends: Vec::new() },
+                        InFlightCommand { from: job.from, ordered, reply: job.reply, ends: Vec::new() },
                     );
                 }
                 Err((e, sg_io)) => self.not_taken(&e, &sg_io, len, &job.reply),

@@ -20,8 +20,8 @@ fn other_pdus_have_no_place_in_login() {
     ] {
         let step = Script::new(wish()).reply_with(TO_OPERATIONAL, OPEN.as_bytes(), |h| h.set_opcode(opcode));
         let is_known = opcode::is_known(opcode);
-        let ((LoginStep::Failed(LoginError::Broke(why)), true)
-        | (LoginStep::Failed(LoginError::UnknownPdu(why)), false)) = (&step, is_known)
+        let ((InitiatorLoginStep::Failed(LoginError::Broke(why)), true)
+        | (InitiatorLoginStep::Failed(LoginError::UnknownPdu(why)), false)) = (&step, is_known)
         else {
             panic!("{step:?}")
         };
@@ -49,7 +49,7 @@ fn fields_of_the_header() {
         let mut script = Script::operational(wish());
         let text = script.agree(&[]);
         let step = script.reply_with(LAST, text.as_bytes(), change);
-        let LoginStep::Failed(LoginError::Broke(why)) = step else { panic!("{field}: {step:?}") };
+        let InitiatorLoginStep::Failed(LoginError::Broke(why)) = step else { panic!("{field}: {step:?}") };
         assert!(why.contains(field), "{why}");
     }
     // FRM-003: reserved fields are ignored.
@@ -60,7 +60,7 @@ fn fields_of_the_header() {
         raw(h, |b| b[20..24].fill(0xff));
         raw(h, |b| b[38..].fill(0xff));
     });
-    assert!(matches!(step, LoginStep::Done(_)));
+    assert!(matches!(step, InitiatorLoginStep::Done(_)));
 }
 
 /// As STGT does over iSER, although it still expects the CmdSN of the login.
@@ -74,7 +74,7 @@ fn target_may_count_the_login() {
         h.set_exp_cmd_sn(begins.wrapping_add(1));
         h.set_max_cmd_sn(begins);
     });
-    let LoginStep::Done(login) = step else { panic!("{step:?}") };
+    let InitiatorLoginStep::Done(login) = step else { panic!("{step:?}") };
     assert_eq!((login.cmd_sn, login.exp_cmd_sn, login.max_cmd_sn), (begins, begins, begins));
 }
 
@@ -109,7 +109,7 @@ fn malformed_key_text_ends_the_login() {
         assert!(Script::new(wish()).broke(TO_OPERATIONAL, text).contains("key text"), "{text:?}");
     }
     let step = Script::new(wish()).reply_with(TO_OPERATIONAL, b"TargetAddress=\xff\0", |_| ());
-    assert!(matches!(step, LoginStep::Failed(LoginError::Broke(_))));
+    assert!(matches!(step, InitiatorLoginStep::Failed(LoginError::Broke(_))));
     // Keys are case-sensitive.
     let mut script = Script::operational(wish());
     let text = script.agree(&[("ImmediateData", None)]) + "immediatedata=Yes\0";
@@ -154,7 +154,7 @@ fn keys_out_of_place() {
     assert!(script.broke(OPERATIONAL, "MaxConnections=2\0").contains("MaxConnections"), "KEY-037");
     assert!(matches!(
         Script::new(wish()).reply(TO_OPERATIONAL, &format!("{OPEN}TargetName={DISKS}\0")),
-        LoginStep::Send(_)
+        InitiatorLoginStep::Send(_)
     ));
 }
 
@@ -212,8 +212,8 @@ fn answers_that_were_not_offered() {
         let script = Script::operational(LoginParams { offer: offer.clone(), ..wish() });
         let step = script.answered(&[(key, Some(value))]);
         let has_digests_off = key.ends_with("Digest") && value == "None";
-        let ((LoginStep::Failed(LoginError::Broke(why)), false)
-        | (LoginStep::Failed(LoginError::Digests(why)), true)) = (&step, has_digests_off)
+        let ((InitiatorLoginStep::Failed(LoginError::Broke(why)), false)
+        | (InitiatorLoginStep::Failed(LoginError::Digests(why)), true)) = (&step, has_digests_off)
         else {
             panic!("{key}={value}: {step:?}")
         };
@@ -222,7 +222,7 @@ fn answers_that_were_not_offered() {
     let script = Script::operational(wish());
     let step = script.answered(&[("MaxBurstLength", Some("4096")), ("FirstBurstLength", Some("8192"))]);
     assert!(
-        matches!(step, LoginStep::Failed(LoginError::Broke(why)) if why.contains("FirstBurstLength")),
+        matches!(step, InitiatorLoginStep::Failed(LoginError::Broke(why)) if why.contains("FirstBurstLength")),
         "A-06"
     );
     let mut script = Script::operational(wish());
@@ -273,10 +273,12 @@ fn refused_login_returns_its_status() {
             raw(h, |b| b[8..16].fill(0));
             raw(h, |b| b[24..36].fill(0));
         });
-        assert_eq!(step, LoginStep::Failed(LoginError::Refused(LoginStatus(class, detail))));
+        assert_eq!(step, InitiatorLoginStep::Failed(LoginError::Refused(LoginStatus(class, detail))));
     }
     let step = Script::new(wish()).reply_with(SECURITY, b"", |h| h.set_login_status(LoginStatus(4, 0)));
-    assert!(matches!(step, LoginStep::Failed(LoginError::Broke(why)) if why.contains("Status-Class")));
+    assert!(
+        matches!(step, InitiatorLoginStep::Failed(LoginError::Broke(why)) if why.contains("Status-Class"))
+    );
 }
 
 /// LOG-037, LOG-038, A-21: redirects before and after CHAP, and redirects without a valid address.
@@ -288,17 +290,17 @@ fn redirect_returns_the_address_or_an_error() {
             h.set_login_status(LoginStatus(1, detail));
             raw(h, |b| b[24..36].fill(0));
         });
-        assert_eq!(step, LoginStep::Moved { address: "[2001:db8::1]:3261".into(), permanent });
+        assert_eq!(step, InitiatorLoginStep::Moved { address: "[2001:db8::1]:3261".into(), permanent });
     }
     let mut script = Script::new(with(alice()));
     script.challenged("7", "0x0102");
     let step = script.reply_with(SECURITY, b"TargetAddress=disks.example.org\0", moved);
-    assert_eq!(step, LoginStep::Moved { address: "disks.example.org".into(), permanent: false });
+    assert_eq!(step, InitiatorLoginStep::Moved { address: "disks.example.org".into(), permanent: false });
     for text in
         ["", "TargetAddress=\0", "TargetAddress=192.0.2.1:0\0", "TargetAddress=a\x1b[2J\0", "TargetAlias=a\0"]
     {
         let step = Script::new(wish()).reply_with(SECURITY, text.as_bytes(), moved);
-        let LoginStep::Failed(LoginError::Broke(why)) = step else { panic!("{text:?}: {step:?}") };
+        let InitiatorLoginStep::Failed(LoginError::Broke(why)) = step else { panic!("{text:?}: {step:?}") };
         assert!(why.contains("TargetAddress") && !why.contains('\x1b'), "{why}");
     }
 }
@@ -432,8 +434,8 @@ fn challenges_that_do_not_fit() {
         let mut script = Script::new(with(md5_and_sha1));
         script.send(SECURITY, "AuthMethod=CHAP\0");
         let step = script.reply(SECURITY, text);
-        let broke = matches!(step, LoginStep::Failed(LoginError::Broke(_)));
-        assert_eq!((matches!(step, LoginStep::Send(_)), broke), (good, !good), "{text:?}: {step:?}");
+        let broke = matches!(step, InitiatorLoginStep::Failed(LoginError::Broke(_)));
+        assert_eq!((matches!(step, InitiatorLoginStep::Send(_)), broke), (good, !good), "{text:?}: {step:?}");
     }
     let mut script = Script::new(with(alice()));
     script.send(SECURITY, "AuthMethod=CHAP\0");
@@ -506,7 +508,7 @@ fn max_cmd_sn_too_far_back_is_ignored() {
         let mut script = Script::operational(wish());
         let text = script.agree(&[]);
         let step = script.reply_with(LAST, text.as_bytes(), |h| h.set_max_cmd_sn(max));
-        let LoginStep::Done(got) = step else { panic!("{step:?}") };
+        let InitiatorLoginStep::Done(got) = step else { panic!("{step:?}") };
         assert_eq!(got.max_cmd_sn, want);
     }
 }

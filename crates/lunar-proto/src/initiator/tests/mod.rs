@@ -77,7 +77,7 @@ fn mutual() -> Credentials {
 
 /// A target whose responses the test writes, and a login to it.
 struct Script {
-    login: Login,
+    login: InitiatorLogin,
     wish: LoginParams,
     /// The latest request.
     request: Pdu,
@@ -93,7 +93,7 @@ impl Script {
     }
 
     fn unchecked(wish: LoginParams) -> Self {
-        let (login, request) = Login::new(wish.clone());
+        let (login, request) = InitiatorLogin::new(wish.clone());
         let script = Script { login, wish, request, stat_sn: 0xffff_fffe, answered: false };
         script.hold();
         script
@@ -126,7 +126,7 @@ impl Script {
     }
 
     /// Answers the latest request. `change` edits the header before it is sent.
-    fn reply_with(&mut self, flags: u8, text: &[u8], change: impl FnOnce(&mut Bhs)) -> LoginStep {
+    fn reply_with(&mut self, flags: u8, text: &[u8], change: impl FnOnce(&mut Bhs)) -> InitiatorLoginStep {
         let mut h = Bhs::new(opcode::LOGIN_RESPONSE);
         h.set_flags(flags);
         h.set_isid(ISID);
@@ -140,35 +140,35 @@ impl Script {
         let step = self.login.response(&h, text);
         self.stat_sn = self.stat_sn.wrapping_add(1);
         self.answered = true;
-        if let LoginStep::Send(pdu) = &step {
+        if let InitiatorLoginStep::Send(pdu) = &step {
             self.request = pdu.clone();
             self.hold();
         }
         step
     }
 
-    fn reply(&mut self, flags: u8, text: &str) -> LoginStep {
+    fn reply(&mut self, flags: u8, text: &str) -> InitiatorLoginStep {
         self.reply_with(flags, text.as_bytes(), |_| ())
     }
 
     /// Sends a response after which the login continues, and returns flags and text of the next request.
     fn send(&mut self, flags: u8, text: &str) -> (u8, String) {
         match self.reply(flags, text) {
-            LoginStep::Send(_) => (self.request.header.flags(), self.text()),
+            InitiatorLoginStep::Send(_) => (self.request.header.flags(), self.text()),
             other => panic!("{text:?}: {other:?}"),
         }
     }
 
     fn done(&mut self, text: &str) -> LoggedIn {
         match self.reply(LAST, text) {
-            LoginStep::Done(logged_in) => *logged_in,
+            InitiatorLoginStep::Done(logged_in) => *logged_in,
             other => panic!("{text:?}: {other:?}"),
         }
     }
 
     fn failed(&mut self, flags: u8, text: &str) -> LoginError {
         match self.reply(flags, text) {
-            LoginStep::Failed(failure) => failure,
+            InitiatorLoginStep::Failed(failure) => failure,
             other => panic!("{text:?}: {other:?}"),
         }
     }
@@ -200,7 +200,7 @@ impl Script {
     }
 
     /// Ends a login with a response that [`Script::agree`] writes.
-    fn answered(mut self, but: &[(&str, Option<&str>)]) -> LoginStep {
+    fn answered(mut self, but: &[(&str, Option<&str>)]) -> InitiatorLoginStep {
         let text = self.agree(but);
         self.reply(LAST, &text)
     }
@@ -304,9 +304,12 @@ fn connection_that_joins() {
     );
     let text = script.agree(&[("HeaderDigest", Some("CRC32C"))]);
     let step = script.reply_with(LAST, text.as_bytes(), |h| h.set_tsih(0x1234));
-    let LoginStep::Done(got) = step else { panic!("{step:?}") };
+    let InitiatorLoginStep::Done(got) = step else { panic!("{step:?}") };
     assert_eq!((got.tsih, got.parameters.header_digest), (0x1234, true));
-    assert!(matches!(joining().answered(&[]), LoginStep::Failed(LoginError::Broke(_))), "another TSIH");
+    assert!(
+        matches!(joining().answered(&[]), InitiatorLoginStep::Failed(LoginError::Broke(_))),
+        "another TSIH"
+    );
 }
 
 /// KEY-007: an alias is cut at 255 bytes, and cannot inject other keys.
@@ -344,7 +347,9 @@ fn text_over_several_pdus() {
     let mut script = Script::new(wish());
     for part in OPEN.as_bytes().chunks(5) {
         let step = script.reply_with(CONTINUE, part, |_| ());
-        assert!(matches!(&step, LoginStep::Send(pdu) if pdu.data.is_empty() && !pdu.header.continues()));
+        assert!(
+            matches!(&step, InitiatorLoginStep::Send(pdu) if pdu.data.is_empty() && !pdu.header.continues())
+        );
     }
     let (flags, text) = script.send(TO_OPERATIONAL, "");
     assert!(flags == LAST && text.contains("MaxBurstLength"));
@@ -410,7 +415,7 @@ fn proposals_of_the_target() {
         let mut script = Script::operational(wish());
         let text = script.agree(&[]) + proposal;
         let step = script.reply(LAST, &text);
-        assert_eq!(matches!(step, LoginStep::Done(_)), good, "{proposal}: {step:?}");
+        assert_eq!(matches!(step, InitiatorLoginStep::Done(_)), good, "{proposal}: {step:?}");
     }
 }
 
@@ -456,7 +461,7 @@ fn answers_beside_values() {
     ] {
         let before = Script::operational(LoginParams { offer: offer.clone(), ..wish() });
         match (before.answered(&[(key, value)]), good) {
-            (LoginStep::Done(got), true) => {
+            (InitiatorLoginStep::Done(got), true) => {
                 let p = got.parameters;
                 assert!(p.max_burst_length <= offer.max_burst_length, "{key}={value:?}");
                 assert!(p.first_burst_length <= offer.first_burst_length.min(p.max_burst_length));
@@ -466,7 +471,9 @@ fn answers_beside_values() {
                 );
                 assert_eq!(p.immediate_data, offer.immediate_data);
             }
-            (LoginStep::Failed(LoginError::Broke(why)), false) => assert!(why.contains(key), "{why}"),
+            (InitiatorLoginStep::Failed(LoginError::Broke(why)), false) => {
+                assert!(why.contains(key), "{why}")
+            }
             (step, _) => panic!("{key}={value:?}: {step:?}"),
         }
     }
@@ -478,7 +485,7 @@ fn bursts_bound_each_other() {
     let quiet = Offer { initial_r2t: true, immediate_data: false, ..Offer::default() };
     let irrelevant = [("MaxBurstLength", Some("4096")), ("FirstBurstLength", Some("Irrelevant"))];
     let step = Script::operational(LoginParams { offer: quiet, ..wish() }).answered(&irrelevant);
-    let LoginStep::Done(got) = step else { panic!("{step:?}") };
+    let InitiatorLoginStep::Done(got) = step else { panic!("{step:?}") };
     assert_eq!(got.parameters.first_burst_length, 4096);
     let mut script = Script::operational(wish());
     let rest = script.agree(&[("MaxBurstLength", Some("4096")), ("FirstBurstLength", None)]);

@@ -45,7 +45,7 @@ const IRRELEVANT: &[(&str, Option<&str>)] =
     &[("MaxConnections", Some("Irrelevant")), ("ErrorRecoveryLevel", Some("irrelevant"))];
 
 /// Logs in to the target with key text split into PDUs of `piece` bytes, and with `isid` in its responses.
-fn log_in(odd: &Odd, piece: usize, isid: [u8; 6]) -> LoginStep {
+fn log_in(odd: &Odd, piece: usize, isid: [u8; 6]) -> InitiatorLoginStep {
     let mut script = Script::new(wish());
     let say = |script: &mut Script, flags: u8, text: &[u8]| {
         let parts: Vec<&[u8]> = text.chunks(piece).collect();
@@ -53,12 +53,12 @@ fn log_in(odd: &Odd, piece: usize, isid: [u8; 6]) -> LoginStep {
         for part in first {
             let csg = flags & OPERATIONAL;
             let step = script.reply_with(csg | CONTINUE, part, |h| h.set_isid(isid));
-            assert!(matches!(step, LoginStep::Send(_)), "{}: {step:?}", odd.what);
+            assert!(matches!(step, InitiatorLoginStep::Send(_)), "{}: {step:?}", odd.what);
         }
         script.reply_with(flags, last, |h| h.set_isid(isid))
     };
     let step = say(&mut script, TO_OPERATIONAL, odd.opens);
-    assert!(matches!(step, LoginStep::Send(_)), "{}: {step:?}", odd.what);
+    assert!(matches!(step, InitiatorLoginStep::Send(_)), "{}: {step:?}", odd.what);
     let text = [script.agree(odd.but).as_bytes(), odd.more].concat();
     say(&mut script, LAST, &text)
 }
@@ -68,7 +68,7 @@ fn target_with_odd_answers_is_used() {
     for odd in &TARGETS {
         for (piece, isid) in [(SEGMENT_LEN, ISID), (SEGMENT_LEN, [0; 6]), (23, ISID), (23, [0; 6])] {
             let step = log_in(odd, piece, isid);
-            let LoginStep::Done(got) = step else { panic!("{}: {step:?}", odd.what) };
+            let InitiatorLoginStep::Done(got) = step else { panic!("{}: {step:?}", odd.what) };
             let p = got.parameters;
             assert!(p.immediate_data && !p.initial_r2t && !p.header_digest, "{}: {p:?}", odd.what);
             assert_eq!(p.max_burst_length, if odd.but == BLANKS { 65536 } else { 1_048_576 }, "{}", odd.what);
@@ -85,7 +85,7 @@ fn target_that_sends_a_ping_in_a_login_is_named() {
         h.set_lun(u64::MAX);
     };
     let step = script.reply_with(TO_OPERATIONAL, b"", ping);
-    let LoginStep::Failed(LoginError::Broke(why)) = step else { panic!("{step:?}") };
+    let InitiatorLoginStep::Failed(LoginError::Broke(why)) = step else { panic!("{step:?}") };
     assert_eq!(why, "the target sent a PDU during login that is no Login Response: NOP-In");
 }
 
@@ -95,5 +95,5 @@ fn target_that_proposes_connections_in_discovery_is_used() {
     let mut script = Script::operational(discovery_wish());
     let text = script.agree(&[]) + "MaxConnections=4\0ImmediateData=Yes\0MaxOutstandingR2T=1\0";
     let step = script.reply(LAST, &text);
-    assert!(matches!(step, LoginStep::Done(_)), "{step:?}");
+    assert!(matches!(step, InitiatorLoginStep::Done(_)), "{step:?}");
 }

@@ -29,7 +29,7 @@ impl LoginPolicy for House {
 
 /// Both state machines. Every key text between them is split at `cuts`.
 struct Pair {
-    initiator: Login,
+    initiator: InitiatorLogin,
     target: Target,
     house: House,
     cuts: Vec<usize>,
@@ -44,15 +44,15 @@ impl Pair {
         house: House,
         cuts: Vec<usize>,
     ) -> Result<(LoggedIn, Parameters), LoginError> {
-        let (initiator, mut request) = Login::new(wish);
+        let (initiator, mut request) = InitiatorLogin::new(wish);
         let target = Target::new(offer, 7, 65536);
         let mut pair = Pair { initiator, target, house, cuts, stat_sn: u32::MAX };
         loop {
             let reply = pair.ask(&request);
             match pair.answer(&reply) {
-                LoginStep::Send(pdu) => request = pdu,
-                LoginStep::Done(got) => return Ok((*got, pair.target.parameters().clone())),
-                LoginStep::Failed(failure) => return Err(failure),
+                InitiatorLoginStep::Send(pdu) => request = pdu,
+                InitiatorLoginStep::Done(got) => return Ok((*got, pair.target.parameters().clone())),
+                InitiatorLoginStep::Failed(failure) => return Err(failure),
                 moved => panic!("{moved:?}"),
             }
         }
@@ -85,21 +85,21 @@ impl Pair {
     }
 
     /// Sends a response to the initiator in parts; it requests each of them.
-    fn answer(&mut self, reply: &Pdu) -> LoginStep {
+    fn answer(&mut self, reply: &Pdu) -> InitiatorLoginStep {
         let mut parts = self.parts(&reply.data);
         let last = parts.pop().unwrap();
         for part in parts {
             let mut header = reply.header;
             header.set_flags(header.flags() & 0x0c | CONTINUE);
             match self.respond(header, &part) {
-                LoginStep::Send(pdu) => assert!(pdu.data.is_empty(), "LOG-018"),
+                InitiatorLoginStep::Send(pdu) => assert!(pdu.data.is_empty(), "LOG-018"),
                 other => return other,
             }
         }
         self.respond(reply.header, &last)
     }
 
-    fn respond(&mut self, mut header: Bhs, data: &[u8]) -> LoginStep {
+    fn respond(&mut self, mut header: Bhs, data: &[u8]) -> InitiatorLoginStep {
         header.set_stat_sn(self.stat_sn);
         self.stat_sn = self.stat_sn.wrapping_add(1);
         self.initiator.response(&header, data)
@@ -210,8 +210,8 @@ proptest! {
         let mut script = Script::new(with(mutual()));
         for (flags, data) in pdus {
             match script.reply_with(flags & 0xcf, &data, |_| ()) {
-                LoginStep::Send(pdu) => prop_assert!(pdu.data.len() <= SEGMENT_LEN),
-                LoginStep::Done(_) => panic!("the target cannot have proved itself"),
+                InitiatorLoginStep::Send(pdu) => prop_assert!(pdu.data.len() <= SEGMENT_LEN),
+                InitiatorLoginStep::Done(_) => panic!("the target cannot have proved itself"),
                 _ => break,
             }
         }

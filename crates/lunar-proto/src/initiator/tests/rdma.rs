@@ -54,7 +54,7 @@ fn answers_of_lio_are_accepted() {
     let but =
         [("TargetRecvDataSegmentLength", Some("4096")), ("InitiatorRecvDataSegmentLength", Some("1024"))];
     let step = script.answered(&but);
-    let LoginStep::Done(logged_in) = step else { panic!("{step:?}") };
+    let InitiatorLoginStep::Done(logged_in) = step else { panic!("{step:?}") };
     let p = logged_in.parameters;
     assert!(p.rdma_extensions && p.initial_r2t && !p.header_digest && !p.data_digest);
     assert_eq!((p.target_recv_data_segment_length, p.initial_r2t), (4096, true));
@@ -80,7 +80,7 @@ fn session_over_rdma_requires_rdma_extensions() {
     for answer in [Some("No"), Some("Irrelevant"), Some("Reject"), None] {
         let step = script().answered(&[("RDMAExtensions", answer)]);
         assert!(
-            matches!(&step, LoginStep::Failed(LoginError::Broke(why)) if why.contains("RDMAExtensions")),
+            matches!(&step, InitiatorLoginStep::Failed(LoginError::Broke(why)) if why.contains("RDMAExtensions")),
             "{step:?}"
         );
     }
