@@ -20,7 +20,7 @@ pub struct VolatileBackend {
     inner: Arc<dyn Backend>,
     cache: Mutex<Vec<CachedWrite>>,
     /// Serializes transfers from the cache to the medium.
-    turn: Arc<RangeLocks>,
+    transfers: Arc<RangeLocks>,
 }
 
 /// A completed write that is not durable. Later writes overlay earlier ones.
@@ -104,7 +104,7 @@ impl CachedWrite {
 impl VolatileBackend {
     /// A volatile cache in front of `inner`.
     pub fn new(inner: Arc<dyn Backend>) -> Self {
-        VolatileBackend { inner, cache: Mutex::default(), turn: Arc::default() }
+        VolatileBackend { inner, cache: Mutex::default(), transfers: Arc::default() }
     }
 
     /// Simulates power loss and empties the cache. With a `seed`, a random half of the cached sectors reaches the
@@ -113,7 +113,7 @@ impl VolatileBackend {
     /// # Errors
     /// Those of the medium for the sectors that survive.
     pub async fn lose(&self, seed: Option<u64>) -> io::Result<()> {
-        let _turn = self.alone().await;
+        let _transfer = self.alone().await;
         let lost = std::mem::take(&mut *locked(&self.cache));
         let Some(seed) = seed else { return Ok(()) };
         for (n, sector) in lost.iter().flat_map(CachedWrite::sectors).enumerate() {
@@ -125,7 +125,7 @@ impl VolatileBackend {
     }
 
     async fn alone(&self) -> RangeLock {
-        self.turn.lock(0..1, RangeAccess::Exclusive).await
+        self.transfers.lock(0..1, RangeAccess::Exclusive).await
     }
 
     fn add(&self, offset: u64, data: CachedData) -> io::Result<()> {
@@ -146,7 +146,7 @@ impl VolatileBackend {
 
     /// Writes through and removes overlapped data from the cache.
     async fn write_through(&self, offset: u64, buf: Buf) -> BufResult {
-        let _turn = self.alone().await;
+        let _transfer = self.alone().await;
         let range = offset..offset + buf.len() as u64;
         let (result, buf) = self.inner.write(offset, buf, true).await;
         if result.is_ok() {
@@ -209,7 +209,7 @@ impl Backend for VolatileBackend {
 
     fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
-            let _turn = self.alone().await;
+            let _transfer = self.alone().await;
             let cached = locked(&self.cache).clone();
             for one in &cached {
                 one.store(&*self.inner).await?;

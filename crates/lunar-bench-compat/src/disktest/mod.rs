@@ -46,7 +46,7 @@ struct TestedDevice<'a> {
     area: (u64, u64),
     /// Failed commands, with -A.
     failed: flume::Receiver<CommandFailure>,
-    news: Sender<DeviceEvent>,
+    events: Sender<DeviceEvent>,
     /// Ends this device; the handle of all devices ends it, too.
     handle: RunHandle,
     all: RunHandle,
@@ -75,19 +75,20 @@ pub fn run(args: &Args, context: RunContext) -> Result<Document, Error> {
     if !plan.direct && plan.targets.iter().any(is_remote) {
         output.remark("remote targets have no page cache on this host: they behave as with -I bd")?;
     }
-    let (news, events) = channel();
+    let (events, received) = channel();
     let result = thread::scope(|scope| {
         for (index, opened) in all_opened.iter().enumerate() {
-            let (args, plan, news, all) = (args, &plan, news.clone(), output.handle.clone());
+            let (args, plan, events, all) = (args, &plan, events.clone(), output.handle.clone());
             let (area, failed, is_one) = (areas[index], failed[index].clone(), all_opened.len() == 1);
             scope.spawn(move || {
                 let head = head(args, &plan.targets[index], is_one);
                 let (handle, started_at) = (all.child(), Instant::now());
-                TestedDevice { args, plan, opened, head, area, failed, news, handle, all, started_at }.test()
+                TestedDevice { args, plan, opened, head, area, failed, events, handle, all, started_at }
+                    .test()
             });
         }
-        drop(news);
-        let result = collect_results(&mut output, &events);
+        drop(events);
+        let result = collect_results(&mut output, &received);
         if result.is_err() {
             output.handle.end();
         }
@@ -206,7 +207,7 @@ fn default_options(args: &Args, plan: &TestPlan, area: u64) -> Vec<String> {
 impl TestedDevice<'_> {
     fn say(&self, level: &str, message: &str) {
         // The receiver may be gone; then the whole test ends.
-        _ = self.head.line(level, message).map(|line| self.news.send(DeviceEvent::Line(line)));
+        _ = self.head.line(level, message).map(|line| self.events.send(DeviceEvent::Line(line)));
     }
 
     fn test(self) {
@@ -219,7 +220,7 @@ impl TestedDevice<'_> {
         let total =
             PassStats { share, read_s: spent.0, write_s: spent.1, overall_s, directions, is_total: true };
         self.stat(total);
-        _ = self.news.send(DeviceEvent::Total(total));
+        _ = self.events.send(DeviceEvent::Total(total));
         if let Err(why) = &why {
             self.say("ERROR", why);
         }
@@ -284,7 +285,7 @@ impl TestedDevice<'_> {
         let label = format!("{} {} {pass}", self.head.device, phase.name.unwrap_or("pass"));
         let words = [("tool", "disktest".to_owned()), ("options", option_words(self.args).join(" "))];
         let run = tool_output::run(label, &words, self.opened.measured_targets(), outcome);
-        _ = self.news.send(DeviceEvent::Run(Box::new(run)));
+        _ = self.events.send(DeviceEvent::Run(Box::new(run)));
         Ok(ended)
     }
 
@@ -354,7 +355,7 @@ impl TestedDevice<'_> {
     fn stat(&self, done: PassStats) {
         let wanted = self.plan.wanted;
         if wanted.performance {
-            _ = self.news.send(DeviceEvent::Line(done.performance(&self.head.device, wanted)));
+            _ = self.events.send(DeviceEvent::Line(done.performance(&self.head.device, wanted)));
             return;
         }
         done.messages(wanted).iter().for_each(|message| self.say("STAT", message));

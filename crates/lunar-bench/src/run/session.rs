@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 /// The interval at which a session checks whether it is over, and publishes its progress.
 const TICK: Duration = Duration::from_millis(50);
 /// The number of commands after which a worker yields, for disks that complete at once.
-const COMMANDS_PER_TURN: u32 = 64;
+const COMMANDS_PER_YIELD: u32 = 64;
 /// The time limit for commands in flight at the end.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time limit if the user ended the job.
@@ -272,7 +272,7 @@ impl JobSession {
             if self.is_over(now) {
                 break;
             }
-            if count.is_multiple_of(COMMANDS_PER_TURN) {
+            if count.is_multiple_of(COMMANDS_PER_YIELD) {
                 lunar_runtime::yield_now().await;
                 // Time spent in other workers is not latency.
                 now = Instant::now();

@@ -181,9 +181,9 @@ mod tests {
             std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_ready())).await
         };
         runtime.block_on(async {
-            let mut turns = Vec::new();
+            let mut permits = Vec::new();
             for _ in 0..lunar_runtime::threads::AT_ONCE {
-                turns.push(ThreadPermit::wait().await);
+                permits.push(ThreadPermit::wait().await);
             }
             let mut waiting: Pin<Box<dyn Future<Output = BufResult>>> =
                 Box::pin(read(FileHandle::reading(&files), 0, Buf::zeroed(1)));
@@ -191,7 +191,7 @@ mod tests {
                 assert!(!once(&mut waiting).await, "all permits are taken");
                 compio::time::sleep(Duration::from_millis(1)).await;
             }
-            turns.pop();
+            permits.pop();
             waiting.await.0.expect("zeros");
             let begun = read(FileHandle::reading(&files), 0, Buf::zeroed(1)).await;
             begun.0.expect("the permit was returned");

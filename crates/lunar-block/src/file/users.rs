@@ -309,9 +309,9 @@ mod tests {
         fs::write(&path, "x").expect("a file");
         assert_eq!(of_file(&path), Vec::<String>::new());
         let file = fs::File::open(&path).expect("there");
-        let turn = crate::fork_lock::lock();
+        let forking = crate::fork_lock::lock();
         let mut sleeper = std::process::Command::new("sleep").arg("60").stdin(file).spawn().expect("sleep");
-        drop(turn);
+        drop(forking);
         let named = format!("sleep (process {})", sleeper.id());
         let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while of_file(&path) != [named.clone()] {

@@ -165,7 +165,7 @@ impl Multipath {
     ) -> (io::Result<R>, T) {
         let mut sent = started_at;
         loop {
-            let Some(turn) = self.paths.choose() else {
+            let Some(lease) = self.paths.choose() else {
                 if let Err(e) = Box::pin(self.wait()).await {
                     self.queued.add(started_at.elapsed());
                     return (Err(e.into()), what);
@@ -173,11 +173,11 @@ impl Multipath {
                 sent = Instant::now();
                 continue;
             };
-            let (result, back) = does(&*self.lun_paths[turn.at], what).await;
+            let (result, back) = does(&*self.lun_paths[lease.at], what).await;
             what = back;
             match result {
                 Err(e) if let Some(state) = path::fault(&e) => {
-                    if let Err(e) = self.leave(turn.at, state, e, started_at).await {
+                    if let Err(e) = self.leave(lease.at, state, e, started_at).await {
                         return (Err(e), what);
                     }
                 }
@@ -210,18 +210,18 @@ impl Multipath {
     pub async fn compare_and_write(&self, offset: u64, mut data: Buf) -> Result<bool, Error> {
         let started_at = Instant::now();
         loop {
-            let Some(turn) = self.paths.choose() else {
+            let Some(lease) = self.paths.choose() else {
                 self.wait().await?;
                 continue;
             };
-            let (result, back) = self.lun_paths[turn.at].compare_and_write(offset, data).await;
+            let (result, back) = self.lun_paths[lease.at].compare_and_write(offset, data).await;
             data = back;
             let e = match result {
                 Ok(equal) => return Ok(equal),
                 Err(e) => e,
             };
             let Some(state) = path::state_after(&e) else { return Err(e) };
-            self.fail(turn.at, state);
+            self.fail(lease.at, state);
             if !path::is_undone(&e) || started_at.elapsed() >= self.settings.operation {
                 return Err(e);
             }
@@ -230,7 +230,7 @@ impl Multipath {
 
     /// Waits until the state of a path changes.
     async fn wait(&self) -> Result<(), Error> {
-        let turn = self.state_changed.listen();
+        let changed = self.state_changed.listen();
         if self.paths.has_usable() {
             return Ok(());
         }
@@ -245,7 +245,7 @@ impl Multipath {
         }
         let gone = self.outage().map_or(Duration::ZERO, |started_at| started_at.elapsed());
         let left = self.settings.queue.saturating_sub(gone);
-        let in_time = !left.is_zero() && time_limit::within(left, turn).await.is_some();
+        let in_time = !left.is_zero() && time_limit::within(left, changed).await.is_some();
         in_time.then_some(()).ok_or_else(|| none_left(self.settings.queue))
     }
 

@@ -19,8 +19,8 @@ pub async fn check_path(joined: Weak<Multipath>, at: usize, doubts: flume::Recei
 
 /// Waits until the multipath logical unit is dropped.
 async fn gone(joined: &Weak<Multipath>) {
-    while let Some(turn) = joined.upgrade().map(|joined| joined.state_change()) {
-        turn.await;
+    while let Some(changed) = joined.upgrade().map(|joined| joined.state_change()) {
+        changed.await;
     }
 }
 

@@ -181,29 +181,29 @@ mod tests {
         paths
     }
 
-    fn turns(paths: &PathSelector, n: usize) -> Vec<usize> {
-        let turns: Vec<PathLease<'_>> = (0..n).filter_map(|_| paths.choose()).collect();
-        turns.iter().map(|t| t.at).collect()
+    fn chosen(paths: &PathSelector, n: usize) -> Vec<usize> {
+        let leases: Vec<PathLease<'_>> = (0..n).filter_map(|_| paths.choose()).collect();
+        leases.iter().map(|t| t.at).collect()
     }
 
     #[test]
     fn each_policy_spreads_as_its_name_says() {
         use PathState::{Down, NonOptimized, Optimized};
         let states = [Down, Optimized, NonOptimized, Optimized];
-        assert_eq!(turns(&paths(PathPolicy::Failover, &states), 3), [1, 1, 1]);
-        assert_eq!(turns(&paths(PathPolicy::RoundRobin, &states), 5), [1, 3, 1, 3, 1]);
-        assert_eq!(turns(&paths(PathPolicy::LeastQueue, &states), 4), [1, 3, 1, 3]);
-        assert_eq!(turns(&paths(PathPolicy::RoundRobin, &[Optimized; 3]), 4), [0, 1, 2, 0]);
+        assert_eq!(chosen(&paths(PathPolicy::Failover, &states), 3), [1, 1, 1]);
+        assert_eq!(chosen(&paths(PathPolicy::RoundRobin, &states), 5), [1, 3, 1, 3, 1]);
+        assert_eq!(chosen(&paths(PathPolicy::LeastQueue, &states), 4), [1, 3, 1, 3]);
+        assert_eq!(chosen(&paths(PathPolicy::RoundRobin, &[Optimized; 3]), 4), [0, 1, 2, 0]);
     }
 
     #[test]
     fn worse_path_is_taken_only_when_no_better_one_is_left() {
         let p = paths(PathPolicy::LeastQueue, &[PathState::Optimized, PathState::NonOptimized]);
-        assert_eq!(turns(&p, 2), [0, 0]);
+        assert_eq!(chosen(&p, 2), [0, 0]);
         p.set(0, PathState::Down);
-        assert_eq!(turns(&p, 2), [1, 1]);
+        assert_eq!(chosen(&p, 2), [1, 1]);
         p.set(1, PathState::Standby);
-        assert!(turns(&p, 1).is_empty() && !p.has_usable());
+        assert!(chosen(&p, 1).is_empty() && !p.has_usable());
     }
 
     #[test]
@@ -213,7 +213,7 @@ mod tests {
         p.set(1, PathState::Changed);
         assert!(p.all_changed());
         p.set(0, PathState::Optimized);
-        assert_eq!(turns(&p, 1), [0]);
+        assert_eq!(chosen(&p, 1), [0]);
     }
 
     #[test]

@@ -289,9 +289,9 @@ fn path_that_was_missing_is_heard_once_it_is_there() {
         }
         // Lets the checker run.
         compio::time::sleep(Duration::from_millis(10)).await;
-        let turn = joined.state_change();
+        let changed = joined.state_change();
         wires[1].set(false);
-        compio::time::timeout(Duration::from_secs(1), turn).await.expect("an event triggers a check");
+        compio::time::timeout(Duration::from_secs(1), changed).await.expect("an event triggers a check");
         assert!(!joined.paths()[1].1.is_usable());
     });
 }
@@ -374,9 +374,9 @@ fn outage_past_its_time_fails_operations_until_a_path_is_back() {
         });
         ended.await.expect("the operation does not wait again").expect_err("no path came back");
         assert!(joined.times().queue.max_ns >= 50_000_000);
-        let turn = joined.state_change();
+        let changed = joined.state_change();
         wires[0].set(true);
-        turn.await;
+        changed.await;
         write(&joined, 2).await.expect("the path is back");
         assert!(joined.outage().is_none() && joined.times().service.count == 1);
     });

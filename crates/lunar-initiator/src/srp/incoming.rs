@@ -20,12 +20,12 @@ impl SrpDatamover {
             FromTarget::Response(response) => Ok(self.response(session, &response)),
             FromTarget::Credit(request) => {
                 self.reply(&srp::credit_response(request.tag), request.credits)?;
-                Ok(self.news(session))
+                Ok(self.report_window(session))
             }
             FromTarget::Aer(event) => {
                 self.reply(&srp::aer_response(event.tag), event.credits)?;
                 if event.sense.is_empty() {
-                    return Ok(self.news(session));
+                    return Ok(self.report_window(session));
                 }
                 let (header, data) = responses::event(&event);
                 Ok(self.deliver(session, header, &data, true))
@@ -49,7 +49,7 @@ impl SrpDatamover {
         }) else {
             // The request may have been aborted meanwhile.
             tracing::debug!(tag = response.tag, "the target sent an SRP response whose tag no request has");
-            return self.news(session);
+            return self.report_window(session);
         };
         let (header, data) = match open.kind {
             SrpRequestKind::Command(direction) => {
@@ -85,7 +85,7 @@ impl SrpDatamover {
     }
 
     /// Reports only the command window to the session.
-    fn news(&self, session: &mut dyn DatamoverEvents) -> bool {
+    fn report_window(&self, session: &mut dyn DatamoverEvents) -> bool {
         self.deliver(session, pdu::nop_in(0, NONE, NONE), &[], false)
     }
 

@@ -29,7 +29,7 @@ pub async fn run(pair: Weak<Pair>, before: Option<PairEnd>, _over: flume::Sender
         let rings = {
             let Some(pair) = pair.upgrade() else { break };
             let rings = pair.listen();
-            controller.turn(&pair).await;
+            controller.step(&pair).await;
             rings
         };
         // Probe after either.
@@ -107,7 +107,7 @@ impl Controller {
         .await;
     }
 
-    async fn turn(&mut self, pair: &Arc<Pair>) {
+    async fn step(&mut self, pair: &Arc<Pair>) {
         self.adopt(pair).await;
         self.each_alive(async |owner: &mut ReservationOwner| owner.probe().await).await;
         let (holder, generation) = self.sight();

@@ -318,23 +318,23 @@ async fn attend(
     context: Arc<LuContext>,
 ) {
     loop {
-        let (turn, left) = {
+        let (changed, left) = {
             let (Some(per_core), Some(all_cores)) = (here.value().upgrade(), all_cores.upgrade()) else {
                 return;
             };
-            let turn = per_core.joined.state_change();
+            let changed = per_core.joined.state_change();
             update(&all_cores, &context);
             let gone = per_core.joined.outage().map(|since| since.elapsed());
             (
-                turn,
+                changed,
                 gone.filter(|gone| *gone < context.path_loss_timeout)
                     .map(|gone| context.path_loss_timeout - gone),
             )
         };
         match left {
             // Check after either.
-            Some(left) => _ = compio::time::timeout(left, turn).await,
-            None => turn.await,
+            Some(left) => _ = compio::time::timeout(left, changed).await,
+            None => changed.await,
         }
     }
 }

@@ -66,7 +66,7 @@ fn on_a_core(body: impl Future<Output = ()>) {
 }
 
 /// Lets the tasks of the pump run.
-async fn turns() {
+async fn run_tasks() {
     for _ in 0..8 {
         yield_now().await;
     }
@@ -90,11 +90,11 @@ fn blocked_queue_leaves_as_the_connection_takes_it() {
         let conn = Rc::new(Fake { waiting: 10.into(), room: 3.into(), ..Fake::default() });
         SendPump::flush(&conn);
         assert!(conn.pump.is_blocked());
-        turns().await;
+        run_tasks().await;
         SendPump::flush(&conn);
         assert_eq!(conn.attempts.get(), 1, "no attempt before there is room");
         conn.give_room(4);
-        turns().await;
+        run_tasks().await;
         assert_eq!((conn.waiting.get(), conn.progress.get()), (3, 1));
         assert!(conn.pump.is_blocked());
         let drained = conn.pump.drained().listen();
@@ -111,7 +111,7 @@ fn flushed_on_a_blocked_queue_waits_for_its_end() {
         let conn = Rc::new(Fake { waiting: 10.into(), ..Fake::default() });
         let writer = conn.clone();
         crate::spawn(async move {
-            turns().await;
+            run_tasks().await;
             writer.give_room(10);
         });
         SendPump::flushed(&conn).await;
@@ -130,11 +130,11 @@ fn requests_of_several_tasks_leave_with_one_flush() {
                 SendPump::flush_soon(&conn);
             });
         }
-        turns().await;
+        run_tasks().await;
         assert_eq!((conn.waiting.get(), conn.attempts.get()), (0, 1));
         conn.waiting.set(1);
         SendPump::flush_soon(&conn);
-        turns().await;
+        run_tasks().await;
         assert_eq!(conn.attempts.get(), 2, "later work has its own flush");
     });
 }
@@ -149,13 +149,13 @@ fn gathered_requests_wait_for_the_flush_of_the_owner() {
             SendPump::flush_soon(&other);
         });
         conn.pump.gather().await;
-        turns().await;
+        run_tasks().await;
         assert_eq!((conn.waiting.get(), conn.attempts.get()), (2, 0));
         SendPump::flush(&conn);
         assert_eq!(conn.waiting.get(), 0);
         conn.waiting.set(1);
         SendPump::flush_soon(&conn);
-        turns().await;
+        run_tasks().await;
         assert_eq!(conn.attempts.get(), 2, "gathering is over");
     });
 }
@@ -169,7 +169,7 @@ fn dropped_gathering_lets_later_requests_flush() {
         assert!(polled.is_pending());
         drop(gather);
         SendPump::flush_soon(&conn);
-        turns().await;
+        run_tasks().await;
         assert_eq!(conn.waiting.get(), 0);
     });
 }
@@ -191,7 +191,7 @@ fn loss_while_blocked_ends_the_wait_for_the_flush() {
         let conn = Rc::new(Fake { waiting: 1.into(), ..Fake::default() });
         let peer = conn.clone();
         crate::spawn(async move {
-            turns().await;
+            run_tasks().await;
             peer.is_broken.set(true);
             peer.has_room.notify(usize::MAX);
         });
@@ -207,9 +207,9 @@ fn datamover_that_is_blocked_still_flushes() {
         SendPump::flush(&conn);
         SendPump::flush(&conn);
         assert_eq!(conn.attempts.get(), 2);
-        turns().await;
+        run_tasks().await;
         conn.give_room(9);
-        turns().await;
+        run_tasks().await;
         assert_eq!((conn.waiting.get(), conn.attempts.get()), (0, 3), "one task waits for room");
     });
 }

@@ -156,9 +156,9 @@ fn transports(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Transports {
     let provider = s.parsed(p, "provider", provider).unwrap_or_default();
     let count = named.as_ref().map_or(0, Vec::len);
     let is_known = written.is_none_or(|v| v.get_ref().as_array().is_some_and(|array| array.len() == count));
-    let named = named.unwrap_or_else(|| vec![TransportName::Tcp]);
+    let named = named.unwrap_or_else(|| vec![PortalTransport::Tcp]);
     let has = |what| named.contains(&what);
-    let (tcp, iser) = (has(TransportName::Tcp), has(TransportName::Iser));
+    let (tcp, iser) = (has(PortalTransport::Tcp), has(PortalTransport::Iser));
     let mut others = named.iter().map(|name| name.protocol()).filter(|one| *one != PortalProtocol::Iscsi);
     let protocol = others.next().unwrap_or(PortalProtocol::Iscsi);
     let transports = Transports { protocol, tcp, iser, provider };
@@ -178,13 +178,13 @@ fn transports(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Transports {
 }
 
 /// The fault in a combination of transports, and the fix.
-fn wrong_together(named: &[TransportName]) -> Option<(&'static str, &'static str)> {
+fn wrong_together(named: &[PortalTransport]) -> Option<(&'static str, &'static str)> {
     let is_twice = |(n, one)| named[..n].contains(one);
     if named.is_empty() {
         Some(("`transport` is empty", "write [\"tcp\"], [\"tcp\", \"iser\"] or [\"srp\"]"))
     } else if named.iter().enumerate().any(is_twice) {
         Some(("`transport` has a duplicate", "remove the duplicate"))
-    } else if named.contains(&TransportName::Srp) && named.len() > 1 {
+    } else if named.contains(&PortalTransport::Srp) && named.len() > 1 {
         Some((
             "\"srp\" excludes other transports in one portal",
             "add a separate portal with another port for \"srp\"",
@@ -206,26 +206,26 @@ fn provider(text: &str) -> Result<RdmaProvider, InvalidValue> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum TransportName {
+enum PortalTransport {
     Tcp,
     Iser,
     Srp,
 }
 
-impl TransportName {
+impl PortalTransport {
     fn protocol(self) -> PortalProtocol {
         match self {
-            TransportName::Tcp | TransportName::Iser => PortalProtocol::Iscsi,
-            TransportName::Srp => PortalProtocol::Srp,
+            PortalTransport::Tcp | PortalTransport::Iser => PortalProtocol::Iscsi,
+            PortalTransport::Srp => PortalProtocol::Srp,
         }
     }
 }
 
-fn transport(text: &str) -> Result<TransportName, InvalidValue> {
+fn transport(text: &str) -> Result<PortalTransport, InvalidValue> {
     match text {
-        "tcp" => Ok(TransportName::Tcp),
-        "iser" => Ok(TransportName::Iser),
-        "srp" => Ok(TransportName::Srp),
+        "tcp" => Ok(PortalTransport::Tcp),
+        "iser" => Ok(PortalTransport::Iser),
+        "srp" => Ok(PortalTransport::Srp),
         _ => invalid(
             format!("unknown transport \"{}\"", text.escape_debug()),
             "write \"tcp\" (iSCSI over TCP), \"iser\" (iSCSI over RDMA) or \"srp\" (SRP)",

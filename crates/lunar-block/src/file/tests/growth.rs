@@ -61,7 +61,7 @@ fn write_that_waits_for_its_turn_never_grows_a_file() {
     let mut proactor = ProactorBuilder::new();
     proactor.driver_type(DriverType::Poll);
     let runtime = compio::runtime::RuntimeBuilder::new().with_proactor(proactor).build();
-    let path = std::env::temp_dir().join(format!("lunar-turn-{}", std::process::id()));
+    let path = std::env::temp_dir().join(format!("lunar-permit-{}", std::process::id()));
     let spec = BackendSpec {
         kind: BackendKind::File,
         size: Some(1 << 16),
@@ -70,14 +70,14 @@ fn write_that_waits_for_its_turn_never_grows_a_file() {
     };
     let file = FileBackend::open(&spec).expect("a file");
     runtime.expect("a runtime").block_on(async {
-        let mut turns = Vec::new();
+        let mut permits = Vec::new();
         for _ in 0..lunar_runtime::threads::AT_ONCE {
-            turns.push(lunar_runtime::ThreadPermit::wait().await);
+            permits.push(lunar_runtime::ThreadPermit::wait().await);
         }
         let mut write = file.write(0, of(2, 8192), false);
         assert!(poll_once(&mut write).await.is_pending(), "all permits are taken");
         shrink(&spec);
-        drop(turns);
+        drop(permits);
         assert_eq!(write.await.0.expect_err("beyond the end").kind(), io::ErrorKind::UnexpectedEof);
     });
     assert_eq!(size(&spec), 4096);
