@@ -37,14 +37,14 @@ pub struct OffsetGenerator {
 }
 
 impl OffsetGenerator {
-    /// Creates the generator of session `index`, which is number `turn` of `turns` with its target. It uses
+    /// Creates the generator of session `index`, which is number `position` of `total` with its target. It uses
     /// `span` bytes from `first`, which hold at least the longest command.
     pub fn new(
         job: &Job,
         first: u64,
         span: u64,
         index: usize,
-        (turn, turns): (usize, usize),
+        (position, total): (usize, usize),
     ) -> OffsetGenerator {
         let granule = job.granule();
         let places = (span / granule).max(1);
@@ -52,7 +52,7 @@ impl OffsetGenerator {
             AccessPattern::Zipf(theta) => Zipf::new(places as f64, theta).ok(),
             _ => None,
         };
-        let begin = (u128::from(places) * turn as u128 / turns.max(1) as u128) as u64 * granule;
+        let begin = (u128::from(places) * position as u128 / total.max(1) as u128) as u64 * granule;
         OffsetGenerator {
             random: SmallRng::seed_from_u64(job.stream_seed(index as u64)),
             order: job.order,
@@ -175,9 +175,9 @@ mod tests {
     #[test]
     fn alternating_directions_advance_independently() {
         let job = Job { direction: IoDirection::Turns, ..Job::default() };
-        let mut turns = offsets(&job, 1 << 20, 0, 1);
+        let mut sequence = offsets(&job, 1 << 20, 0, 1);
         let visited: Vec<(bool, u64)> =
-            (0..4).map(|_| turns.next(true, u64::MAX)).map(|next| (next.read, next.offset)).collect();
+            (0..4).map(|_| sequence.next(true, u64::MAX)).map(|next| (next.read, next.offset)).collect();
         assert_eq!(visited, [(false, 0), (true, 0), (false, 4096), (true, 4096)]);
     }
 

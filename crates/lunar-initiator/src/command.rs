@@ -1,5 +1,14 @@
 //! A SCSI command for a logical unit, and its result. Task management functions for
 //! [`Session::manage`](crate::Session::manage).
+//!
+//! The method decides about retries while the logical unit is busy, and after a unit attention:
+//!
+//! | method | retries | a status other than GOOD |
+//! |---|---|---|
+//! | [`Session::submit`](crate::Session::submit) | no | is a response |
+//! | [`Session::ask`](crate::Session::ask) | yes | is the final response |
+//! | [`Session::perform`](crate::Session::perform), [`Lun::perform`](crate::Lun::perform) | yes | is an error |
+//! | [`Lun::scsi`](crate::Lun::scsi) | no, also not after a lost connection | is a response |
 
 use crate::{Error, ErrorCode};
 use lunar_block::range_lock::RangeLock;

@@ -107,7 +107,7 @@ impl Discovery {
         };
         // Taken until the exchange is complete: a cancelled call leaves None.
         let mut connection = self.connection.take().ok_or_else(gone)?;
-        let answer = within(self.answer, connection.ask(question)).await;
+        let answer = within(self.answer, connection.request(question)).await;
         if !answer.as_ref().is_err_and(|e| e.code != ErrorCode::Refused) {
             self.connection = Some(connection);
         }
@@ -155,7 +155,7 @@ impl DiscoveryConnection {
         self.tag
     }
 
-    async fn ask(&mut self, question: Vec<u8>) -> Result<Vec<u8>, Error> {
+    async fn request(&mut self, question: Vec<u8>) -> Result<Vec<u8>, Error> {
         let (mut text, mut request) = TextClient::new(self.next_tag(), question, self.max_xmit, text::LIMIT);
         loop {
             self.send(request).await?;

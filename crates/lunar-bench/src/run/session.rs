@@ -94,7 +94,7 @@ impl JobSession {
         handle: RunHandle,
         context: SessionContext,
     ) -> JobSession {
-        let SessionContext { index, sessions, at_target: (turn, turns), span, is_read_back, has_failed } =
+        let SessionContext { index, sessions, at_target: (position, total), span, is_read_back, has_failed } =
             context;
         // The first session gets the rest that cannot be divided.
         let share = |all: Option<u64>, unit: u64| {
@@ -105,7 +105,7 @@ impl JobSession {
         };
         let (sleepers, woken) = flume::bounded(1);
         JobSession {
-            offsets: RefCell::new(OffsetGenerator::new(&job, job.offset, span, index, (turn, turns))),
+            offsets: RefCell::new(OffsetGenerator::new(&job, job.offset, span, index, (position, total))),
             stats: RefCell::new(SessionStats::new(
                 clock.measured_from,
                 job.interval,

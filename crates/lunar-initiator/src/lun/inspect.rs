@@ -15,7 +15,7 @@ const NO_UNIT: &str = "the target has no such logical unit";
 /// Reads all properties once the logical unit is ready. A reservation of another initiator does not prevent this.
 pub async fn properties(session: &Session, lun: u64) -> Result<Properties, Error> {
     let inquiry = standard(session, lun).await?;
-    match ask(session, lun, cdb::test_unit_ready(), Direction::None).await.0 {
+    match perform(session, lun, cdb::test_unit_ready(), Direction::None).await.0 {
         Err(e) if e.code != ErrorCode::ReservationConflict => return Err(e),
         _ => {}
     }
@@ -25,7 +25,7 @@ pub async fn properties(session: &Session, lun: u64) -> Result<Properties, Error
 /// Reads the properties that the logical unit reports, whether it is ready or not.
 pub async fn properties_if_ready(session: &Session, lun: u64) -> Result<Properties, Error> {
     let inquiry = standard(session, lun).await?;
-    let is_ready = match ask(session, lun, cdb::test_unit_ready(), Direction::None).await.0 {
+    let is_ready = match perform(session, lun, cdb::test_unit_ready(), Direction::None).await.0 {
         Err(e) if e.sense.is_some_and(|s| s.key == Sense::NOT_READY_NO_MEDIUM.key) => false,
         Err(e) if e.status.is_none() => return Err(e),
         _ => true,
@@ -105,12 +105,12 @@ async fn mode_pages(session: &Session, lun: u64) -> Result<Vec<u8>, Error> {
     Ok(mode::from_six(&maybe(session, lun, cdb::mode_sense_6(mode::ALL_PAGES, 192), 192).await?))
 }
 
-async fn ask(session: &Session, lun: u64, cdb: Cdb, data: Direction) -> CommandResult {
+async fn perform(session: &Session, lun: u64, cdb: Cdb, data: Direction) -> CommandResult {
     perform_within(BusyRetry::for_inspection(session), session, lun, cdb, data).await
 }
 
 async fn read(session: &Session, lun: u64, cdb: Cdb, len: u16) -> Result<Vec<u8>, Error> {
-    let (result, buf) = ask(session, lun, cdb, Direction::In(Buf::zeroed(len.into()))).await;
+    let (result, buf) = perform(session, lun, cdb, Direction::In(Buf::zeroed(len.into()))).await;
     let got = result?.transferred;
     Ok(buf.map(|b| b[..got.min(b.len())].to_vec()).unwrap_or_default())
 }

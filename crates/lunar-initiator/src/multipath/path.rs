@@ -66,10 +66,10 @@ impl LunPath for Lun {
 
     fn check(&self) -> LocalBoxFuture<'_, PathState> {
         Box::pin(async move {
-            let mut ready = self.ask(cdb::test_unit_ready(), Direction::None).await.0;
+            let mut ready = self.perform_once(cdb::test_unit_ready(), Direction::None).await.0;
             if ready.as_ref().is_err_and(|e| e.code == ErrorCode::IdentityMismatch) {
                 self.session().verify_again(self.address()).await;
-                ready = self.ask(cdb::test_unit_ready(), Direction::None).await.0;
+                ready = self.perform_once(cdb::test_unit_ready(), Direction::None).await.0;
             }
             match ready.err().and_then(|e| state_after(&e)) {
                 Some(state) => state,
@@ -93,7 +93,7 @@ impl LunPath for Lun {
 
 impl Lun {
     /// Sends a command without retries, which would hide the current state of the path.
-    async fn ask(&self, cdb: Cdb, data: Direction) -> CommandResult {
+    async fn perform_once(&self, cdb: Cdb, data: Direction) -> CommandResult {
         perform_within(BusyRetry::NONE, self.session(), self.address(), cdb, data).await
     }
 

@@ -146,7 +146,7 @@ impl LocalSession {
     }
 
     /// Sends a request on the current connection and waits for the response.
-    pub(super) async fn ask<T>(
+    pub(super) async fn request<T>(
         self: &Rc<Self>,
         limit: Duration,
         say: impl FnOnce(&mut SessionState) -> flume::Receiver<Result<T, Error>>,
@@ -291,7 +291,7 @@ pub(super) async fn carry_out(
         matches!(function, TaskManagementFunction::TargetWarmReset | TaskManagementFunction::TargetColdReset);
     let limit = if whole { t.target_reset } else { t.lun_reset };
     let (before, at) = (local.state.borrow().command_window.cmd_sn, Instant::now());
-    let response = local.ask(limit, |m| m.manage(function, lun, None)).await;
+    let response = local.request(limit, |m| m.manage(function, lun, None)).await;
     if response == Ok(COMPLETE) {
         let error =
             Error::new(ErrorCode::TimedOut, "a task management function of the caller aborted the command");
@@ -329,7 +329,7 @@ async fn recover_task(local: &Rc<LocalSession>, tag: u32) {
         tracing::warn!(target = %local.name(), lun = %shown(lun), ?function, "a command exceeded command_timeout");
         let (aborts, at) = (function == TaskManagementFunction::AbortTask, Instant::now());
         let task = aborts.then_some((tag, cmd_sn));
-        match local.ask(limit, |m| m.manage(function, lun, task)).await {
+        match local.request(limit, |m| m.manage(function, lun, task)).await {
             Ok(COMPLETE | NO_SUCH_TASK) if aborts => return local.ended(&error, before, |_, t| t == tag),
             Ok(COMPLETE) => {
                 local.ended(&error, before, reaches(function, lun));

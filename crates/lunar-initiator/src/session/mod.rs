@@ -372,7 +372,7 @@ impl Session {
     }
 
     async fn request<T>(&self, request: impl FnOnce(flume::Sender<T>) -> SessionRequest) -> Result<T, Error> {
-        self.0.handle.ask(request).await
+        self.0.handle.request(request).await
     }
 
     fn mail(&self, mail: SessionRequest) -> Result<(), Error> {

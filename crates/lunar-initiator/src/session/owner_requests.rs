@@ -16,7 +16,7 @@ pub async fn text(local: Rc<LocalSession>, question: Vec<u8>, reply: flume::Send
     let limit = local.options.timeouts.login;
     let response = match local.closing.get() {
         true => Err(closed()),
-        false => local.ask(limit, |m| m.start_text(question)).await,
+        false => local.request(limit, |m| m.start_text(question)).await,
     };
     // The caller may have stopped waiting.
     let _ = reply.send(response);
@@ -53,7 +53,9 @@ impl LocalSession {
         };
         let limit = self.options.timeouts.abort;
         let response = self
-            .ask(limit, |m| m.manage(TaskManagementFunction::AbortTask, task.lun, Some((tag, task.cmd_sn))))
+            .request(limit, |m| {
+                m.manage(TaskManagementFunction::AbortTask, task.lun, Some((tag, task.cmd_sn)))
+            })
             .await;
         let state = self.state.borrow_mut().tasks.get(tag).map(|t| t.state);
         let refused = match response {

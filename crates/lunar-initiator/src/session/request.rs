@@ -84,7 +84,10 @@ impl SessionHandle {
     }
 
     /// Sends a request and waits for its answer.
-    pub async fn ask<T>(&self, request: impl FnOnce(flume::Sender<T>) -> SessionRequest) -> Result<T, Error> {
+    pub async fn request<T>(
+        &self,
+        request: impl FnOnce(flume::Sender<T>) -> SessionRequest,
+    ) -> Result<T, Error> {
         let (reply, response) = flume::bounded(1);
         self.send(request(reply))?;
         response.recv_async().await.map_err(|_| closed())

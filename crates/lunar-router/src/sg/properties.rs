@@ -25,7 +25,7 @@ const OF_BLOCKS: [u8; 5] = [0x00, 0x05, 0x07, 0x0e, 0x14];
 /// # Errors
 /// When the device does not respond to an INQUIRY.
 pub(super) async fn read(nexus: &impl PassthroughNexus) -> io::Result<FoundLun> {
-    let standard = ask(nexus, cdb::inquiry(None, STANDARD_LEN), STANDARD_LEN).await?;
+    let standard = data_in(nexus, cdb::inquiry(None, STANDARD_LEN), STANDARD_LEN).await?;
     if standard.len() < usize::from(STANDARD_LEN) {
         return Err(io::Error::other(format!(
             "the device returned {} bytes of INQUIRY data; 36 are required",
@@ -62,11 +62,11 @@ pub(super) async fn read(nexus: &impl PassthroughNexus) -> io::Result<FoundLun> 
 
 /// The number of blocks and the block size. 0 if the device does not report them, as without a medium.
 async fn capacity(nexus: &impl PassthroughNexus) -> (u64, u32) {
-    let short = ask(nexus, cdb::read_capacity_10(), 8).await.unwrap_or_default();
+    let short = data_in(nexus, cdb::read_capacity_10(), 8).await.unwrap_or_default();
     let capacity = match Capacity::decode_10(&short) {
         // The capacity exceeds this form of the command.
         Some(Capacity { last_lba: Capacity::BEYOND_10, .. }) => {
-            Capacity::decode_16(&ask(nexus, cdb::read_capacity_16(32), 32).await.unwrap_or_default())
+            Capacity::decode_16(&data_in(nexus, cdb::read_capacity_16(32), 32).await.unwrap_or_default())
         }
         capacity => capacity,
     };
@@ -83,12 +83,12 @@ async fn page(nexus: &impl PassthroughNexus, code: u8) -> Vec<u8> {
 
 /// The first `len` bytes of a VPD page. Empty if the device fails or returns another page.
 async fn inquiry(nexus: &impl PassthroughNexus, code: u8, len: u16) -> Vec<u8> {
-    let page = ask(nexus, cdb::inquiry(Some(code), len), len).await.unwrap_or_default();
+    let page = data_in(nexus, cdb::inquiry(Some(code), len), len).await.unwrap_or_default();
     if vpd::whole_len(&page).is_some() && vpd::code(&page) == Some(code) { page } else { Vec::new() }
 }
 
 /// The data of a command.
-async fn ask(nexus: &impl PassthroughNexus, cdb: cdb::Cdb, len: u16) -> io::Result<Vec<u8>> {
+async fn data_in(nexus: &impl PassthroughNexus, cdb: cdb::Cdb, len: u16) -> io::Result<Vec<u8>> {
     let mut result = Ok(Vec::new());
     for tag in 0..TRIES {
         let (data, attribute) = (PassthroughData::In(Buf::zeroed(len.into())), TaskAttribute::Simple);
