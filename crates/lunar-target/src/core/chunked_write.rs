@@ -33,10 +33,10 @@ use super::stale::WaitTracker;
 use super::task::Task;
 use super::task_execution::{ExecutionGuards, TaskExecution};
 use crate::LogicalUnit;
-use crate::exec::{self, ExecutionOutput, ExecutionResult};
+use crate::exec::{self, ExecutionOutput, ExecutionResult, has_begun};
 use lunar_runtime::{Buf, Pool};
 use lunar_scsi::{CommandError, Plan, PlanResult};
-use lunar_wire::scsi::{Sense, Status, op};
+use lunar_wire::scsi::{Sense, op};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -133,7 +133,8 @@ impl<F: FrontEnd> TaskExecution<F> {
             // Data beyond the length in the CDB are not written.
             let len = chunk.len().min((write.len - at) as usize);
             chunk.set_visible(len);
-            let stored = exec::write_buf(unit, write.offset + u64::from(at), chunk, false).await?;
+            let stored = exec::write_buf(unit, write.offset + u64::from(at), chunk, false).await;
+            let stored = stored.map_err(|failure| if at > 0 { has_begun(failure) } else { failure })?;
             at += len as u32;
             if at >= write.len {
                 break;
@@ -144,7 +145,7 @@ impl<F: FrontEnd> TaskExecution<F> {
             guards = self.reacquire(unit, &mut write).await?;
         }
         if write.stable {
-            exec::flush(unit).await?;
+            exec::flush(unit).await.map_err(has_begun)?;
         }
         drop(guards);
         Ok(ExecutionOutput::Good)
@@ -170,14 +171,5 @@ impl<F: FrontEnd> TaskExecution<F> {
             // The block size has changed.
             _ => Err(Sense::MEDIUM_CHANGED.into()),
         }
-    }
-}
-
-/// The failure of a command that has begun and may not continue. BUSY and RESERVATION CONFLICT mean that nothing was
-/// done (SAM-5 section 5.3.1), so they are replaced. A host that repeats the command gets them then.
-fn has_begun(failure: CommandError) -> CommandError {
-    match failure.status {
-        Status::Busy | Status::ReservationConflict => Sense::COMMAND_ABORTED.into(),
-        _ => failure,
     }
 }

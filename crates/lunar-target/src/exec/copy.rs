@@ -8,7 +8,8 @@
 //! [`lock_all`].
 
 use super::medium::{
-    ExecutionContext, ExecutionOutput, ExecutionResult, READ, STEP, aborted_failure, fetch_into, write_buf,
+    ExecutionContext, ExecutionOutput, ExecutionResult, READ, STEP, aborted_failure, fetch_into, of_step,
+    write_buf,
 };
 use crate::LogicalUnit;
 use crate::task_set_lock::{LockMode, TaskSetHandle, lock_all};
@@ -80,6 +81,7 @@ pub async fn run(
     let result = CopyResult { failure: Some(Sense::COPY_ABORTED), ..CopyResult::default() };
     let mut running = CopyRun { unit, nexus, list_id, result };
     let ended = all(pool, &segments, context, &mut running.result).await;
+    let ended = ended.map_err(of_step(running.result.bytes > 0));
     running.result.failure = match &ended {
         Ok(()) => None,
         Err(f) => Some(f.sense.unwrap_or(Sense::COPY_ABORTED)),

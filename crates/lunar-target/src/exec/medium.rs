@@ -66,6 +66,22 @@ pub fn finish_write(unit: &LogicalUnit, offset: u64, finished: BufResult) -> Exe
     stored(unit, offset, finished).map(|_| ExecutionOutput::Good)
 }
 
+/// The failure of a command that has changed the medium. These statuses mean that nothing was done (SAM-5 section
+/// 5.3.1), so they are replaced. A host that repeats the command gets them then.
+pub fn has_begun(failure: CommandError) -> CommandError {
+    match failure.status {
+        Status::Busy | Status::ReservationConflict | Status::TaskSetFull | Status::AcaActive => {
+            Sense::COMMAND_ABORTED.into()
+        }
+        _ => failure,
+    }
+}
+
+/// The failure of a step of a command. `begun`: an earlier step has changed the medium.
+pub(super) fn of_step(begun: bool) -> impl Fn(CommandError) -> CommandError {
+    move |failure| if begun { has_begun(failure) } else { failure }
+}
+
 /// Reads the data of a command, or a part of them.
 pub async fn read_part(unit: &Arc<LogicalUnit>, offset: u64, buf: Buf) -> Result<Buf, CommandError> {
     fetch_into(unit, offset, buf, &READ).await

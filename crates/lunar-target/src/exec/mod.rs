@@ -12,7 +12,7 @@ use lunar_scsi::{CommandError, CoreIndex, LogCounter, Op, Plan, PlanResult};
 use lunar_wire::scsi::{Sense, Status};
 pub use medium::{
     ExecutionContext, ExecutionOutput, ExecutionResult, aborted_failure, buffer_without_waiting, finish_read,
-    finish_write, flush, read_part, write, write_buf,
+    finish_write, flush, has_begun, read_part, write, write_buf,
 };
 use medium::{READ, fetch_into, stored};
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use super::medium::{
     ExecutionContext, ExecutionOutput, ExecutionResult, READ, STEP, WRITE, aborted_failure,
-    buffer_without_waiting, flush, io_failure, write_buf,
+    buffer_without_waiting, flush, has_begun, io_failure, of_step, write_buf,
 };
 use crate::LogicalUnit;
 use lunar_block::{Backend, LocalBoxFuture};
@@ -28,7 +28,12 @@ pub async fn write_same(
         }
         Some(block) => repeat(unit, pool, (offset, len), &block, &|| !context.is_aborted()).await?,
     }
-    if stable { flush(unit).await } else { Ok(ExecutionOutput::Good) }
+    finish(unit, stable).await
+}
+
+/// Ends a command that has changed the medium.
+async fn finish(unit: &Arc<LogicalUnit>, stable: bool) -> ExecutionResult {
+    if stable { flush(unit).await.map_err(has_begun) } else { Ok(ExecutionOutput::Good) }
 }
 
 /// Bytes that are zeroed per step, because a backend that writes zeros takes a while.
@@ -52,7 +57,8 @@ async fn clear(
             return Err(aborted_failure());
         }
         let n = (stretch - at % stretch).min(end - at);
-        one(&*backend, at, n).await.map_err(|e| io_failure(unit, &e, at, &WRITE))?;
+        let done = one(&*backend, at, n).await.map_err(|e| io_failure(unit, &e, at, &WRITE));
+        done.map_err(of_step(at > offset))?;
         at += n;
     }
     Ok(())
@@ -76,7 +82,7 @@ pub async fn repeat(
         }
         buf.set_visible(whole.min((len - done) as usize));
         let n = buf.len() as u64;
-        buf = write_buf(unit, offset + done, buf, false).await?;
+        buf = write_buf(unit, offset + done, buf, false).await.map_err(of_step(done > 0))?;
         done += n;
     }
     Ok(())
@@ -88,10 +94,13 @@ pub async fn unmap(
     stable: bool,
     context: &dyn ExecutionContext,
 ) -> ExecutionResult {
+    let mut begun = false;
     for extent in extents {
-        clear(unit, extent, LONG_STRETCH, context, |b, at, n| b.unmap(at, n)).await?;
+        let done = clear(unit, extent, LONG_STRETCH, context, |b, at, n| b.unmap(at, n)).await;
+        done.map_err(of_step(begun))?;
+        begun |= extent.1 > 0;
     }
-    if stable { flush(unit).await } else { Ok(ExecutionOutput::Good) }
+    finish(unit, stable).await
 }
 
 /// Maximum number of extents in one response. The initiator continues from their end.

@@ -1,6 +1,6 @@
 //! SANITIZE (SBC-4 section 4.11): overwrites or erases the whole medium, with progress reports.
 
-use super::medium::{ExecutionOutput, ExecutionResult, STEP, WRITE, flush, io_failure};
+use super::medium::{ExecutionOutput, ExecutionResult, STEP, WRITE, flush, has_begun, io_failure, of_step};
 use crate::LogicalUnit;
 use lunar_runtime::Pool;
 use lunar_scsi::CommandError;
@@ -58,14 +58,14 @@ async fn overwrite(unit: &Arc<LogicalUnit>, pool: &Pool, job: &SanitizeJob) -> R
         let mut at = 0;
         while at < capacity {
             let n = (capacity - at).min(64 * STEP as u64);
-            stretch(unit, pool, job, pass, at, n).await?;
+            stretch(unit, pool, job, pass, at, n).await.map_err(of_step(pass > 0 || at > 0))?;
             at += n;
             let share =
                 (pass as u128 * capacity as u128 + at as u128) * 0xffff / (passes as u128 * capacity as u128);
             unit.lu.sanitize_progress(share as u16);
         }
         // Without the flush, a cache could merge two passes, so that only the last reaches the medium.
-        flush(unit).await?;
+        flush(unit).await.map_err(has_begun)?;
     }
     Ok(())
 }

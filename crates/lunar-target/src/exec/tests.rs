@@ -2,6 +2,8 @@
 
 mod failing_media;
 
+pub(super) use failing_media::refusing_after;
+
 use super::medium::io_failure;
 use super::*;
 use crate::ScsiError;

@@ -2,7 +2,7 @@
 
 use super::medium::{
     ExecutionContext, ExecutionOutput, ExecutionResult, READ, STEP, VERIFY, WRITE, aborted_failure, fetch,
-    fetch_into, io_failure, write_buf,
+    fetch_into, has_begun, io_failure, write_buf,
 };
 use crate::{LogicalUnit, ScsiError};
 use lunar_runtime::{Buf, Pool};
@@ -59,7 +59,7 @@ pub async fn write_verify(
     let data = write_buf(unit, offset, data, true).await?;
     let how = if compare { Compare::Whole } else { Compare::Nothing };
     let len = data.len() as u64;
-    verify(unit, pool, (offset, len), how, Some(data), context).await
+    verify(unit, pool, (offset, len), how, Some(data), context).await.map_err(has_begun)
 }
 
 /// COMPARE AND WRITE. The first half of `data` is compared, the second is written. The caller holds the task set lock

@@ -1,6 +1,6 @@
 //! Copies between two logical units that other commands use at the same time.
 
-use super::super::tests::{port, settings};
+use super::super::tests::{port, refusing_after, settings};
 use super::*;
 use lunar_block::{Backend, BackendKind, BackendSpec};
 use lunar_scsi::{CopyRange, CoreIndex, Lu, LuSettings, Nexus};
@@ -222,6 +222,18 @@ fn copy_checks_reservations_at_each_step() {
         let refused = Sense::COPY_TARGET_UNREACHABLE.segment(0, byte);
         assert!(now(session.copy(0)).is_err_and(|f| f.sense == Some(refused)), "{place}");
         assert_eq!(parts(&units[1]), [7, 0, 0]);
+    }
+}
+
+/// A destination whose second write fails with RESERVATION CONFLICT of the device behind it. That status means that
+/// the command was not executed (SAM-5 section 5.3.1).
+#[test]
+fn failed_second_copy_step_reports_begun_command() {
+    for (steps, expected) in [(0, Status::ReservationConflict), (1, Status::CheckCondition)] {
+        let mut units = units();
+        units[1] = refusing_after(steps, &units[1]);
+        let session = CopySession::new(&units, (0, LockMode::Shared));
+        assert!(wait(session.copy(0)).is_err_and(|f| f.status == expected), "{steps}");
     }
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use lunar_block::{BackendInfo, BufResult, LocalBoxFuture};
 use std::io::{self, ErrorKind};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A disk whose writes fail with this error.
 struct WriteFailingDisk(Arc<dyn Backend>, fn() -> io::Error);
@@ -85,5 +86,109 @@ fn sanitize_flushes_each_overwrite_pass() {
         let job = sanitize::SanitizeJob { pattern: Some(vec![0x5a]), passes: 3, invert: true };
         assert!(sanitize::run(&unit, &Pool::new(64 << 20), job, false).await.is_ok());
         assert_eq!(counters.total().flushes, 3);
+    });
+}
+
+/// A disk that a SCSI device serves: after a number of steps, it returns this status.
+struct RefusingDisk {
+    inner: Arc<dyn Backend>,
+    /// Steps that still succeed. Reads count too.
+    steps: std::sync::atomic::AtomicUsize,
+    status: Status,
+}
+
+impl RefusingDisk {
+    fn step(&self) -> io::Result<()> {
+        let left = self.steps.fetch_update(Relaxed, Relaxed, |steps| steps.checked_sub(1));
+        left.map(drop).map_err(|_| ScsiError { status: self.status, sense: None }.into())
+    }
+}
+
+impl Backend for RefusingDisk {
+    fn info(&self) -> BackendInfo {
+        self.inner.info()
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
+        match self.step() {
+            Ok(()) => self.inner.read(offset, buf),
+            Err(e) => Box::pin(std::future::ready((Err(e), buf))),
+        }
+    }
+
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
+        match self.step() {
+            Ok(()) => self.inner.write(offset, buf, fua),
+            Err(e) => Box::pin(std::future::ready((Err(e), buf))),
+        }
+    }
+
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
+        Box::pin(std::future::ready(self.step()))
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
+        match self.step() {
+            Ok(()) => self.inner.unmap(offset, len),
+            Err(e) => Box::pin(std::future::ready(Err(e))),
+        }
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
+        match self.step() {
+            Ok(()) => self.inner.write_zeroes(offset, len, unmap),
+            Err(e) => Box::pin(std::future::ready(Err(e))),
+        }
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        self.inner.describe()
+    }
+}
+
+/// A logical unit like `unit`, whose steps after these fail with RESERVATION CONFLICT.
+pub fn refusing_after(steps: usize, unit: &LogicalUnit) -> Arc<LogicalUnit> {
+    let (inner, status) = (unit.backend().clone(), Status::ReservationConflict);
+    let disk = RefusingDisk { inner, steps: steps.into(), status };
+    Arc::new(LogicalUnit::new(unit.lu.clone(), Arc::new(disk), None))
+}
+
+/// The status of an operation whose step after `steps` others fails with TASK SET FULL.
+async fn status_after(steps: usize, op: Op, data: Option<Buf>) -> Status {
+    let inner = lunar_block::open(&BackendSpec::sized(BackendKind::Memory, 65 << 20)).expect("memory");
+    let disk = RefusingDisk { inner, steps: steps.into(), status: Status::TaskSetFull };
+    let (unit, _nexus) = unit(true, Arc::new(disk));
+    let ended = run(&unit, &Pool::new(64 << 20), Plan::Op(Box::new(op)), data, &NoContext(false)).await;
+    ended.err().expect("a failed step").status
+}
+
+fn write_same(zero: bool) -> Op {
+    // Two steps of zeros, or of blocks.
+    Op::WriteSame {
+        offset: 63 << 20,
+        len: 2 << 20,
+        zero,
+        unmap: false,
+        block_size: BLOCK as u32,
+        stable: true,
+    }
+}
+
+/// TASK SET FULL means that the command was not executed (SAM-5 section 5.3.1).
+#[test]
+fn failed_later_step_reports_begun_command() {
+    runs(async {
+        let block = |byte| Some(Buf::copy_of(&[byte; BLOCK]));
+        let unmap = || Op::Unmap { extents: vec![(0, 4096), (8192, 4096)], stable: true };
+        let verify = || Op::WriteVerify { offset: 0, len: BLOCK as u32, compare: false };
+        for (steps, expected) in [(0, Status::TaskSetFull), (1, Status::CheckCondition)] {
+            assert_eq!(status_after(steps, write_same(true), None).await, expected, "zeros");
+            assert_eq!(status_after(steps, write_same(false), block(7)).await, expected, "a block");
+            assert_eq!(status_after(steps, unmap(), None).await, expected, "UNMAP");
+            assert_eq!(status_after(steps, verify(), block(7)).await, expected, "WRITE AND VERIFY");
+        }
+        for (op, data) in [(write_same(true), None), (write_same(false), block(7)), (unmap(), None)] {
+            assert_eq!(status_after(2, op, data).await, Status::CheckCondition, "the flush");
+        }
     });
 }

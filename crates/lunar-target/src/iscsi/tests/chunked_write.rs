@@ -1,6 +1,7 @@
 //! Long writes in chunks.
 
 use super::host::Host;
+use crate::ScsiError;
 use crate::config::TargetConfig;
 use crate::task_set_lock::LockMode;
 use crate::test_target::{self, TestTarget, run_ready, run_test, run_test_with};
@@ -247,6 +248,9 @@ struct HeldDisk {
     end: u64,
     /// Number of writes, and of flushes after the last write.
     counts: Mutex<[usize; 2]>,
+    /// The error of writes from that offset on, and of flushes if `flush_fails`.
+    error: fn() -> io::Error,
+    flush_fails: bool,
     /// A write of the second chunk blocks until the sender of this channel is dropped.
     held: Mutex<Option<flume::Receiver<()>>>,
 }
@@ -258,7 +262,15 @@ impl HeldDisk {
             test_target::CAPACITY,
         ))
         .expect("memory");
-        Arc::new(HeldDisk { inner, end: end.into(), counts: Mutex::default(), held: Mutex::default() })
+        let error = || io::Error::other("a scratch");
+        let (counts, held) = (Mutex::default(), Mutex::default());
+        Arc::new(HeldDisk { inner, end: end.into(), counts, error, flush_fails: false, held })
+    }
+
+    /// A disk whose writes from `end` on, or whose flushes, fail with the status of a device behind it.
+    fn answering(end: u32, flush_fails: bool, error: fn() -> io::Error) -> Arc<HeldDisk> {
+        let disk = Arc::into_inner(HeldDisk::up_to(end)).expect("one reference");
+        Arc::new(HeldDisk { error, flush_fails, ..disk })
     }
 
     fn counts(&self) -> [usize; 2] {
@@ -292,12 +304,15 @@ impl Backend for HeldDisk {
                 written
             }),
             true => self.inner.write(offset, buf, fua),
-            false => Box::pin(std::future::ready((Err(io::Error::other("a scratch")), buf))),
+            false => Box::pin(std::future::ready((Err((self.error)()), buf))),
         }
     }
 
     fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         self.counts.lock().expect("counts")[1] += 1;
+        if self.flush_fails {
+            return Box::pin(std::future::ready(Err((self.error)())));
+        }
         self.inner.flush()
     }
 
@@ -421,6 +436,56 @@ fn medium_error_ends_long_write_after_its_data() {
         host.send();
         assert_eq!(status(&mut host).await, GOOD);
     });
+}
+
+/// Writes [`LEN`] bytes with FUA to a disk, and returns the status.
+fn status_of_long_write(disk: Arc<HeldDisk>) -> u8 {
+    let (result, ended) = flume::bounded(1);
+    run_test_with(with(disk), |target| async move {
+        let mut host = Host::session(&target, 1).await;
+        let mut long =
+            LongWrite::begin_as(&mut host, &cdb::write_10(0, BLOCKS as u16, true), TaskAttribute::Simple)
+                .await;
+        let status = loop {
+            if long.answered < long.r2ts.len() {
+                host.answer(&long.r2ts[long.answered], OLD).await;
+                long.answered += 1;
+                continue;
+            }
+            match host.next().await.expect("a live session") {
+                next if next.opcode() == opcode::R2T => long.r2ts.push(next),
+                next => break next.scsi_status(),
+            }
+        };
+        _ = result.send(status);
+    });
+    ended.recv().expect("a status")
+}
+
+/// The statuses that mean that a command was not executed (SAM-5 section 5.3.1).
+const NOT_EXECUTED: [(Status, fn() -> io::Error); 4] = [
+    (Status::Busy, || ScsiError { status: Status::Busy, sense: None }.into()),
+    (Status::ReservationConflict, || ScsiError { status: Status::ReservationConflict, sense: None }.into()),
+    (Status::TaskSetFull, || ScsiError { status: Status::TaskSetFull, sense: None }.into()),
+    (Status::AcaActive, || ScsiError { status: Status::AcaActive, sense: None }.into()),
+];
+
+#[test]
+fn failure_of_second_chunk_reports_begun_command() {
+    for (status, error) in NOT_EXECUTED {
+        let first = status_of_long_write(HeldDisk::answering(0, false, error));
+        assert_eq!(first, status as u8, "the first chunk: nothing was done");
+        let second = status_of_long_write(HeldDisk::answering(CHUNK_LEN, false, error));
+        assert_eq!(second, Status::CheckCondition as u8, "{status:?}");
+    }
+}
+
+#[test]
+fn failure_of_last_flush_reports_begun_command() {
+    for (status, error) in NOT_EXECUTED {
+        let flushed = status_of_long_write(HeldDisk::answering(u32::MAX, true, error));
+        assert_eq!(flushed, Status::CheckCondition as u8, "{status:?}");
+    }
 }
 
 #[test]
