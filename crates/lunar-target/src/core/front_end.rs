@@ -41,8 +41,7 @@ pub trait FrontEnd: Sized + 'static {
     /// Whether the send queue is so long that the target stops receiving.
     fn is_full(&self) -> bool;
 
-    /// The reason why commands of this connection are stale: their initiator has left the session. `behind`: received
-    /// bytes that are not parsed yet; None: the receiver has them.
+    /// The reason why commands of this connection are stale: their initiator has left the session.
     fn stale_reason(&self, connection: u16) -> Option<EndReason>;
 
     /// Makes the next [`FrontEnd::stale_reason`] query the kernel for this connection.
