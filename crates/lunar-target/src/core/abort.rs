@@ -1,8 +1,14 @@
 //! The abort and the removal of tasks.
 
+use super::command::{ScsiCommand, TaskAttribute};
+use super::complete::{CommandResult, Completion};
 use super::front_end::FrontEnd;
-use super::nexus::State;
-use super::task::{AbortResponse, Task};
+use super::nexus::{ItNexus, State};
+use super::task::{AbortResponse, Task, TaskLu};
+use crate::LogicalUnit;
+use lunar_scsi::CommandError;
+use lunar_wire::scsi::Sense;
+use std::sync::Arc;
 
 impl<F: FrontEnd> State<F> {
     /// Number of tasks that have not ended.
@@ -29,6 +35,46 @@ impl<F: FrontEnd> State<F> {
             self.restore_attention(task.command(), lu.unit(), unreported);
         }
         Some(task)
+    }
+
+    /// Counts unfinished ORDERED commands, for which later commands wait.
+    pub(super) fn count_ordered(&mut self, c: &ScsiCommand, lu: Option<&TaskLu>, by: i32) {
+        if c.attribute == TaskAttribute::Ordered
+            && let Some(lu) = lu
+            && let Some(handle) = self.luns_mut().unit(c.lun, lu.unit())
+        {
+            handle.count_ordered(by);
+        }
+    }
+
+    /// Restores a unit attention that was not reported.
+    pub(super) fn restore_attention(
+        &mut self,
+        c: &ScsiCommand,
+        unit: &Arc<LogicalUnit>,
+        unreported: &CommandError,
+    ) {
+        if let Some(sense) = unreported.sense.filter(Sense::is_unit_attention)
+            && let Some(handle) = self.luns_mut().unit(c.lun, unit)
+        {
+            handle.nexus_mut().requeue_attention(sense);
+        }
+    }
+
+    /// Ends a task that was not launched.
+    pub(super) fn fail(&mut self, tag: u32, failure: CommandError) {
+        if let Some(task) = self.remove(tag) {
+            self.complete(task.command(), Completion::Responded(CommandResult::of(Err(failure))));
+            self.notify();
+        }
+    }
+
+    /// Ends a task that was aborted and not launched.
+    pub(super) fn end_aborted(&mut self, tag: u32, how: AbortResponse) {
+        if let Some(task) = self.remove(tag) {
+            self.complete(task.command(), Completion::aborted(&task, how));
+            self.notify();
+        }
     }
 
     /// Aborts tasks. Returns the serials of all matching tasks, even of those aborted before: the caller waits for
@@ -58,5 +104,26 @@ impl<F: FrontEnd> State<F> {
     /// Aborts the task with this tag, if there is one.
     pub fn abort_tag(&mut self, tag: u32, how: AbortResponse) {
         self.abort(|t| t.command().tag == tag, how, false);
+    }
+}
+
+impl<F: FrontEnd> ItNexus<F> {
+    /// Aborts all tasks, waits for running ones, and closes every I_T_L nexus. Other sessions may learn of the end
+    /// only after that, because they rely on reservations being released.
+    pub async fn end_tasks(&self) {
+        let all = {
+            let mut state = self.state();
+            state.set_ended();
+            state.abort(|_| true, AbortResponse::None, false)
+        };
+        self.wait_for(&all).await;
+        self.state().luns_mut().close();
+    }
+
+    /// Aborts the tasks of one connection without a response, and waits for those that execute.
+    pub async fn end_tasks_of(&self, connection: u16) {
+        let of_it = |task: &Task| task.command().connection == connection;
+        let aborted = self.state().abort(of_it, AbortResponse::None, false);
+        self.wait_for(&aborted).await;
     }
 }

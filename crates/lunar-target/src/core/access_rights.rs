@@ -1,8 +1,8 @@
 //! Authorization of task management functions that affect other initiators (RFC 7143 section 11.6.1).
 
 use super::front_end::FrontEnd;
+use super::function::Function;
 use super::nexus::State;
-use super::task_management::Function;
 use crate::LogicalUnit;
 use lunar_wire::scsi::lun;
 use std::sync::Arc;

@@ -1,21 +1,10 @@
 //! The beginning of task management functions, which all front ends share: checks, limit, async task, response.
 
 use super::front_end::FrontEnd;
+use super::function::{Function, FunctionRequest, ManagementResponse};
 use super::nexus::{ItNexus, SessionPhase, State};
-use super::task_management::{Function, ManagementResponse};
 use crate::fence;
 use std::rc::Rc;
-
-/// A request for a function.
-#[derive(Clone, Copy, Debug)]
-pub struct FunctionRequest {
-    /// The function.
-    pub function: Function,
-    /// LUN field.
-    pub lun: u64,
-    /// Its position in the order of the initiator.
-    pub sequence: u32,
-}
 
 /// The reason why a function does not begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,26 +1,19 @@
-//! Data-Out of a command, from its announcement to its last byte, and the requests for data.
-//!
-//! # Timeouts
+//! Data-Out of a command, from its announcement to its last byte.
 //!
 //! A WRITE counts for its session's share of memory when it is announced, and for the pool when its first data
-//! arrive. The session ends if data stop arriving, or arrive too slowly. Empty segments are not progress. Data
-//! arrive in the order of the requests, so a write is not late while an earlier one receives its requested data.
+//! arrive.
 
 use super::command::ScsiCommand;
-use super::complete::{CommandResult, Completion};
 use super::data_out_buffers::CHUNK_LEN;
-use super::data_out_transfer::{CHECKS_PER_TIMEOUT, DataOutTransfer, FirstData, is_late};
+use super::data_out_transfer::{DataOutTransfer, FirstData};
 use super::front_end::FrontEnd;
-use super::nexus::{ItNexus, SessionPhase, State, TransferParts};
-use super::task::{AbortResponse, Task};
+use super::nexus::{State, TransferParts};
+use super::task::Task;
 use super::transfer::{DataOutId, DataOutResult};
-use crate::end_reason::EndReason;
 use lunar_proto::transfer::{DataOutSegment, DataOutSequencer};
 use lunar_runtime::{Buf, Pool, ReceivedData};
 use lunar_scsi::{CommandError, PlanResult};
 use lunar_wire::scsi::{Sense, Status};
-use std::rc::{Rc, Weak};
-use std::time::{Duration, Instant};
 
 impl<F: FrontEnd> State<F> {
     /// Prepares for the Data-Out of a command.
@@ -112,55 +105,6 @@ impl<F: FrontEnd> State<F> {
         }
     }
 
-    /// Requests the data that are due.
-    pub(super) fn request_more(&mut self, tag: u32) {
-        self.start_timer();
-        let TransferParts { tasks, requests, front, .. } = self.transfer_parts();
-        let Some((command, r)) = tasks.get_mut(tag).and_then(Task::command_and_transfer) else { return };
-        while let Some(request) = r.next_request(requests) {
-            front.request_data(command, request);
-        }
-    }
-
-    /// Starts the timer for outstanding data, unless it is running.
-    fn start_timer(&mut self) {
-        if self.transfer_parts().requests.needs_timer()
-            && let Some(nexus) = self.nexus()
-        {
-            let timeout = self.login_context().config.session.data_out_timeout;
-            lunar_runtime::spawn(data_out_timer(Rc::downgrade(&nexus), timeout / CHECKS_PER_TIMEOUT));
-        }
-    }
-
-    /// Ends a task that was not launched.
-    pub(super) fn fail(&mut self, tag: u32, failure: CommandError) {
-        if let Some(task) = self.remove(tag) {
-            self.complete(task.command(), Completion::Responded(CommandResult::of(Err(failure))));
-            self.notify();
-        }
-    }
-
-    /// Ends a task that was aborted and not launched.
-    pub(super) fn end_aborted(&mut self, tag: u32, how: AbortResponse) {
-        if let Some(task) = self.remove(tag) {
-            self.complete(task.command(), Completion::aborted(&task, how));
-            self.notify();
-        }
-    }
-
-    /// Checks the tasks that wait for data. None: no task waits. Some(true): data of a task are overdue.
-    fn check_data_out(&mut self) -> Option<bool> {
-        // Data cannot arrive while the target does not receive.
-        let is_full = self.is_full();
-        let mut waiting: Vec<_> = self.tasks_mut().values_mut().filter_map(Task::waits_for_data).collect();
-        let missing_bytes = waiting.iter().map(|(_, receiving)| u64::from(receiving.missing_bytes())).sum();
-        let mut is_slow = false;
-        for (_, receiving) in &mut waiting {
-            is_slow |= receiving.is_slow(missing_bytes, is_full);
-        }
-        (!waiting.is_empty()).then(|| is_late(waiting) | is_slow)
-    }
-
     /// Whether a task waits for data of this transfer. A transfer of an earlier task with the same tag does not
     /// count.
     pub fn is_awaiting(&self, tag: u32, transfer: u32) -> bool {
@@ -206,26 +150,5 @@ impl<F: FrontEnd> State<F> {
             r.note_damage();
         }
         DataOutResult::Accepted
-    }
-}
-
-/// Ends the session of an initiator that does not send the data that it announced or that were requested. The timer
-/// stops when no task waits for data.
-async fn data_out_timer<F: FrontEnd>(nexus: Weak<ItNexus<F>>, part: Duration) {
-    loop {
-        lunar_runtime::sleep_until(Instant::now() + part).await;
-        let Some(nexus) = nexus.upgrade() else { return };
-        let mut state = nexus.state();
-        let late = state.check_data_out().filter(|_| state.phase() != SessionPhase::Ended);
-        if late != Some(false) {
-            state.transfer_parts().requests.stop_timer();
-        }
-        if late == Some(true) {
-            state.set_end_reason(EndReason::DataOutTimeout);
-            return state.front().close();
-        }
-        if late.is_none() {
-            return;
-        }
     }
 }

@@ -14,10 +14,12 @@ pub mod data_in;
 mod data_out;
 mod data_out_buffers;
 mod data_out_requests;
+mod data_out_timeout;
 mod data_out_transfer;
 mod direct_io;
 mod execution;
 mod front_end;
+mod function;
 mod function_state;
 mod io_queue;
 pub mod keepalive;
@@ -38,12 +40,12 @@ mod task_management;
 mod task_table;
 mod transfer;
 
-pub use begin_function::{FunctionRefusal, FunctionRequest};
+pub use begin_function::FunctionRefusal;
 pub use command::{Cdb, ScsiCommand, TaskAttribute};
 pub use front_end::{FrontEnd, InFlightData, InFlightReads, MAX_QUEUED_BYTES};
 
+pub use function::{Function, FunctionRequest, ManagementResponse};
 pub use nexus::{ItNexus, NexusParams, SessionPhase, State};
 pub use response::{CommandResponse, DataInProgress, Residual};
 pub use task::AbortResponse;
-pub use task_management::{Function, ManagementResponse};
 pub use transfer::{DataOutId, DataOutResult, DataRequest};

@@ -4,7 +4,6 @@ use super::data_out_requests::DataOutRequests;
 use super::front_end::FrontEnd;
 use super::function_state::{FunctionCount, IndeterminateTasks};
 use super::lun_map::{LunLookup, NexusLuns};
-use super::task::{AbortResponse, Task};
 use super::task_table::TaskTable;
 use crate::access::{LoginContext, LunMap};
 use crate::end_reason::EndReason;
@@ -227,23 +226,10 @@ impl<F: FrontEnd> ItNexus<F> {
         }
     }
 
-    /// Aborts all tasks, waits for running ones, and closes every I_T_L nexus. Other sessions may learn of the end
-    /// only after that, because they rely on reservations being released.
-    pub async fn end_tasks(&self) {
-        let all = {
-            let mut state = self.state();
-            state.phase = SessionPhase::Ended;
-            state.abort(|_| true, AbortResponse::None, false)
-        };
-        self.wait_for(&all).await;
-        self.state().luns.close();
-    }
-
-    /// Aborts the tasks of one connection without a response, and waits for those that execute.
-    pub async fn end_tasks_of(&self, connection: u16) {
-        let of_it = |task: &Task| task.command().connection == connection;
-        let aborted = self.state().abort(of_it, AbortResponse::None, false);
-        self.wait_for(&aborted).await;
+    /// The shared state, and this session as the sender of messages to other sessions.
+    pub(super) fn origin(&self) -> (Arc<ServerState>, Arc<SessionInfo>) {
+        let state = self.state();
+        (state.shared().clone(), state.info().clone())
     }
 
     /// Sends a message to every other session, and waits until all of them have dropped its `done`.
@@ -374,6 +360,11 @@ impl<F: FrontEnd> State<F> {
         if self.phase == SessionPhase::Running {
             self.phase = SessionPhase::LoggingOut;
         }
+    }
+
+    /// Ends the session without a reason, or with the one that it has.
+    pub(super) fn set_ended(&mut self) {
+        self.phase = SessionPhase::Ended;
     }
 
     /// Ends the session. The first reason is kept.

@@ -8,14 +8,12 @@ use super::lun_handle::ReadAttempt;
 use super::lun_map::LunLookup;
 use super::nexus::{Route, State};
 use super::task::{Task, TaskLu};
-use crate::LogicalUnit;
 use crate::exec::{ExecutionOutput, ExecutionResult};
 use crate::registry::AbortScope;
 use lunar_block::TryIo;
 use lunar_runtime::ReceivedData;
-use lunar_scsi::{CommandError, LogCounter, Plan, PlanResult};
-use lunar_wire::scsi::{Sense, Status};
-use std::sync::Arc;
+use lunar_scsi::{LogCounter, Plan, PlanResult};
+use lunar_wire::scsi::Status;
 use std::time::Instant;
 
 impl<F: FrontEnd> State<F> {
@@ -151,29 +149,5 @@ impl<F: FrontEnd> State<F> {
         let task = Task::receiving(serial, c, lu, receiving, plan, started_at);
         self.tasks_mut().insert(task);
         self.progress(tag);
-    }
-
-    /// Counts unfinished ORDERED commands, for which later commands wait.
-    pub(super) fn count_ordered(&mut self, c: &ScsiCommand, lu: Option<&TaskLu>, by: i32) {
-        if c.attribute == TaskAttribute::Ordered
-            && let Some(lu) = lu
-            && let Some(handle) = self.luns_mut().unit(c.lun, lu.unit())
-        {
-            handle.count_ordered(by);
-        }
-    }
-
-    /// Restores a unit attention that was not reported.
-    pub(super) fn restore_attention(
-        &mut self,
-        c: &ScsiCommand,
-        unit: &Arc<LogicalUnit>,
-        unreported: &CommandError,
-    ) {
-        if let Some(sense) = unreported.sense.filter(Sense::is_unit_attention)
-            && let Some(handle) = self.luns_mut().unit(c.lun, unit)
-        {
-            handle.nexus_mut().requeue_attention(sense);
-        }
     }
 }

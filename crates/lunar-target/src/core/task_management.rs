@@ -1,13 +1,12 @@
 //! Task management (SAM-5 section 7).
 
-use super::begin_function::FunctionRequest;
 use super::front_end::{FrontEnd, InFlightData};
+use super::function::{Function, FunctionRequest, ManagementResponse};
 use super::lun_map::LunLookup;
 use super::nexus::{ItNexus, SessionPhase, State};
 use super::task::{AbortResponse, Task, TaskLu};
 use crate::end_reason::EndReason;
 use crate::registry::{AbortScope, Indeterminate, SessionMessage};
-use crate::server_state::ServerState;
 use crate::session_info::SessionInfo;
 use crate::{LogicalUnit, exec};
 use lunar_proto::window::precedes;
@@ -31,49 +30,6 @@ const REMOTE_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_EXTENSIONS: usize = 5;
 /// Interval at which data in flight are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
-
-/// A task management function (SAM-5 section 7).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Function {
-    /// ABORT TASK.
-    AbortTask {
-        /// The tag of the command.
-        tag: u32,
-    },
-    /// ABORT TASK SET.
-    AbortTaskSet,
-    /// CLEAR ACA: no ACA condition ever exists.
-    ClearAca,
-    /// CLEAR TASK SET.
-    ClearTaskSet,
-    /// LOGICAL UNIT RESET.
-    LunReset,
-    /// TARGET WARM RESET: resets every logical unit that the initiator sees.
-    TargetWarmReset,
-    /// TARGET COLD RESET: the same, and ends every session of the target.
-    TargetColdReset,
-}
-
-/// The response to a function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ManagementResponse {
-    /// FUNCTION COMPLETE.
-    Complete,
-    /// The task does not exist.
-    NoSuchTask,
-    /// INCORRECT LOGICAL UNIT NUMBER.
-    NoSuchLun,
-    /// The access list does not allow the function.
-    Unauthorized,
-    /// FUNCTION REJECTED: a remote target may still execute a task.
-    Rejected,
-}
-
-impl ManagementResponse {
-    fn if_done(is_done: bool) -> ManagementResponse {
-        if is_done { ManagementResponse::Complete } else { ManagementResponse::Rejected }
-    }
-}
 
 impl<F: FrontEnd> State<F> {
     /// The response to a function that may not begin. None: it may begin.
@@ -229,12 +185,6 @@ impl<F: FrontEnd> ItNexus<F> {
             }
         };
         in_time && !indeterminate.load(Relaxed)
-    }
-
-    /// The shared state, and this session as the sender of messages to other sessions.
-    pub(super) fn origin(&self) -> (Arc<ServerState>, Arc<SessionInfo>) {
-        let state = self.state();
-        (state.shared().clone(), state.info().clone())
     }
 
     /// TARGET WARM RESET: resets every logical unit that this session sees.
