@@ -1,6 +1,6 @@
 //! SCSI Command PDUs (RFC 7143 section 11.3).
 
-use crate::core::command::{Cdb, ScsiCommand, TaskAttribute};
+use crate::core::command::{Cdb, ScsiCommand};
 use lunar_wire::iscsi::{Bhs, flag, request};
 
 /// Decodes a SCSI Command PDU. None: its fields contradict each other (a format error, RFC 7143 section 7.7).
@@ -11,11 +11,6 @@ pub fn read(h: &Bhs, ahs: &[u8], connection: u16) -> Option<ScsiCommand> {
     if (!writes && !h.is_final()) || (edtl > 0 && !reads && !writes) {
         return None;
     }
-    let attribute = match flags & 7 {
-        2 => TaskAttribute::Ordered,
-        3 => TaskAttribute::HeadOfQueue,
-        _ => TaskAttribute::Simple,
-    };
     let cdb = if ahs.is_empty() { Cdb::Short(*h.cdb()) } else { extended(h.cdb(), ahs)? };
     Some(ScsiCommand {
         tag: h.itt(),
@@ -26,7 +21,7 @@ pub fn read(h: &Bhs, ahs: &[u8], connection: u16) -> Option<ScsiCommand> {
         reads,
         writes,
         has_unsolicited: !h.is_final(),
-        attribute,
+        attribute: request::task_attribute(h),
         expected_len: edtl,
         cdb,
     })

@@ -8,21 +8,18 @@ use lunar_wire::iscsi::status::RejectReason;
 use lunar_wire::iscsi::status::management_response::{
     COMPLETE, NO_SUCH_LUN, NO_SUCH_TASK, REASSIGN_UNSUPPORTED, REJECTED, UNAUTHORIZED, UNSUPPORTED,
 };
-use lunar_wire::iscsi::{Bhs, pdu};
-
-/// TASK REASSIGN.
-const TASK_REASSIGN: u8 = 8;
+use lunar_wire::iscsi::{Bhs, pdu, request};
 
 /// The requested function. None: not supported.
 fn function(header: &Bhs) -> Option<Function> {
-    match header.flags() & 0x7f {
-        1 => Some(Function::AbortTask { tag: header.referenced_task_tag() }),
-        2 => Some(Function::AbortTaskSet),
-        3 => Some(Function::ClearAca),
-        4 => Some(Function::ClearTaskSet),
-        5 => Some(Function::LunReset),
-        6 => Some(Function::TargetWarmReset),
-        7 => Some(Function::TargetColdReset),
+    match request::function_of(header) {
+        request::function::ABORT_TASK => Some(Function::AbortTask { tag: header.referenced_task_tag() }),
+        request::function::ABORT_TASK_SET => Some(Function::AbortTaskSet),
+        request::function::CLEAR_ACA => Some(Function::ClearAca),
+        request::function::CLEAR_TASK_SET => Some(Function::ClearTaskSet),
+        request::function::LUN_RESET => Some(Function::LunReset),
+        request::function::TARGET_WARM_RESET => Some(Function::TargetWarmReset),
+        request::function::TARGET_COLD_RESET => Some(Function::TargetColdReset),
         _ => None,
     }
 }
@@ -63,7 +60,7 @@ impl PduDispatcher<'_> {
     /// The function if it may begin, otherwise the response code.
     fn requested(&self, header: &Bhs) -> Result<Function, Refusal> {
         let Some(function) = function(header) else {
-            let is_reassign = header.flags() & 0x7f == TASK_REASSIGN;
+            let is_reassign = request::function_of(header) == request::function::TASK_REASSIGN;
             return Err(Refusal::Response(if is_reassign { REASSIGN_UNSUPPORTED } else { UNSUPPORTED }));
         };
         let Function::AbortTask { tag } = function else { return Ok(function) };

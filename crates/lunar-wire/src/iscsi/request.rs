@@ -16,12 +16,53 @@ pub fn stamp(b: &mut Bhs, cmd_sn: u32, exp_stat_sn: u32) {
     b.set_exp_stat_sn(exp_stat_sn);
 }
 
+/// Codes of the ATTR field of a SCSI Command (RFC 7143 section 11.3.1).
+mod attr {
+    /// The bits of the field in the flags byte.
+    pub const MASK: u8 = 0x07;
+    pub const SIMPLE: u8 = 1;
+    pub const ORDERED: u8 = 2;
+    pub const HEAD_OF_QUEUE: u8 = 3;
+}
+
+/// Codes of the Function field of a Task Management Function Request (RFC 7143 section 11.5.1).
+pub mod function {
+    /// The bits of the field in the flags byte.
+    pub(super) const MASK: u8 = 0x7f;
+    /// ABORT TASK.
+    pub const ABORT_TASK: u8 = 1;
+    /// ABORT TASK SET.
+    pub const ABORT_TASK_SET: u8 = 2;
+    /// CLEAR ACA.
+    pub const CLEAR_ACA: u8 = 3;
+    /// CLEAR TASK SET.
+    pub const CLEAR_TASK_SET: u8 = 4;
+    /// LOGICAL UNIT RESET.
+    pub const LUN_RESET: u8 = 5;
+    /// TARGET WARM RESET.
+    pub const TARGET_WARM_RESET: u8 = 6;
+    /// TARGET COLD RESET.
+    pub const TARGET_COLD_RESET: u8 = 7;
+    /// TASK REASSIGN.
+    pub const TASK_REASSIGN: u8 = 8;
+}
+
 /// The ATTR field of a SCSI Command (RFC 7143 section 11.3.1).
 const fn attribute_code(attribute: TaskAttribute) -> u8 {
     match attribute {
-        TaskAttribute::Simple => 1,
-        TaskAttribute::Ordered => 2,
-        TaskAttribute::HeadOfQueue => 3,
+        TaskAttribute::Simple => attr::SIMPLE,
+        TaskAttribute::Ordered => attr::ORDERED,
+        TaskAttribute::HeadOfQueue => attr::HEAD_OF_QUEUE,
+    }
+}
+
+/// The task attribute of a SCSI Command. Untagged, ACA and reserved codes count as SIMPLE.
+#[inline]
+pub fn task_attribute(command: &Bhs) -> TaskAttribute {
+    match command.flags() & attr::MASK {
+        attr::ORDERED => TaskAttribute::Ordered,
+        attr::HEAD_OF_QUEUE => TaskAttribute::HeadOfQueue,
+        _ => TaskAttribute::Simple,
     }
 }
 
@@ -123,13 +164,18 @@ pub fn nop_out(lun: u64, itt: u32, ttt: u32) -> Bhs {
 /// The Function field of a Task Management Function Request (RFC 7143 section 11.5.1).
 pub const fn function_code(function: TaskManagementFunction) -> u8 {
     match function {
-        TaskManagementFunction::AbortTask => 1,
-        TaskManagementFunction::AbortTaskSet => 2,
-        TaskManagementFunction::ClearTaskSet => 4,
-        TaskManagementFunction::LunReset => 5,
-        TaskManagementFunction::TargetWarmReset => 6,
-        TaskManagementFunction::TargetColdReset => 7,
+        TaskManagementFunction::AbortTask => function::ABORT_TASK,
+        TaskManagementFunction::AbortTaskSet => function::ABORT_TASK_SET,
+        TaskManagementFunction::ClearTaskSet => function::CLEAR_TASK_SET,
+        TaskManagementFunction::LunReset => function::LUN_RESET,
+        TaskManagementFunction::TargetWarmReset => function::TARGET_WARM_RESET,
+        TaskManagementFunction::TargetColdReset => function::TARGET_COLD_RESET,
     }
+}
+
+/// The Function field of a received request, one of the codes in [`function`] or a reserved one.
+pub fn function_of(request: &Bhs) -> u8 {
+    request.flags() & function::MASK
 }
 
 /// An immediate Task Management Function Request (RFC 7143 section 11.5). `referenced` is the Initiator Task Tag and
@@ -205,6 +251,20 @@ mod tests {
         (4..9).for_each(|n| assert_eq!(whole_cdb(&first, &segment[..n]), None, "{n} bytes"));
         assert_eq!(whole_cdb(&first, &[0, 0, 1, 0]), None, "a segment without a length");
         assert_eq!(whole_cdb(&first, &extended_cdb(&[9; 300])).map(|cdb| cdb.len()), Some(260));
+    }
+
+    #[test]
+    fn attribute_and_function_decode_as_encoded() {
+        for attribute in [TaskAttribute::Simple, TaskAttribute::Ordered, TaskAttribute::HeadOfQueue] {
+            let mut command = scsi_command(0, 1, attribute, &[0; 16]);
+            set_write(&mut command, 512, true);
+            assert_eq!(task_attribute(&command), attribute);
+        }
+        let mut untagged = Bhs::new(opcode::SCSI_COMMAND);
+        untagged.set_flags(flag::FINAL);
+        assert_eq!(task_attribute(&untagged), TaskAttribute::Simple);
+        let reset = task_management(0, 9, TaskManagementFunction::LunReset, None);
+        assert_eq!(function_of(&reset), function::LUN_RESET);
     }
 
     #[test]
