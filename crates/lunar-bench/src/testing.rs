@@ -100,7 +100,14 @@ impl RecordingDisk {
 impl Backend for RecordingDisk {
     fn info(&self) -> BackendInfo {
         let capacity = self.bytes.lock().expect("not poisoned").len() as u64;
-        BackendInfo { capacity, read_only: false, unmap: false, null: false, write_through: false }
+        BackendInfo {
+            capacity,
+            read_only: false,
+            unmap: false,
+            null: false,
+            remote: false,
+            write_through: false,
+        }
     }
 
     fn read(&self, offset: u64, mut buf: Buf) -> LocalBoxFuture<'_, BufResult> {

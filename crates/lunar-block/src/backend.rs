@@ -20,6 +20,8 @@ pub struct BackendInfo {
     pub unmap: bool,
     /// Whether reads return zeros and writes are discarded, so that callers may skip the transfer.
     pub null: bool,
+    /// Whether another system executes the operations. If it is unreachable, they may stay in progress for long.
+    pub remote: bool,
     /// Whether each write is on stable storage when it ends, so that a flush is not needed.
     pub write_through: bool,
 }

@@ -156,6 +156,7 @@ impl Backend for MemoryBackend {
             read_only: false,
             unmap: true,
             null: false,
+            remote: false,
             write_through: true,
         }
     }

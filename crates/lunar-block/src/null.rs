@@ -28,6 +28,7 @@ impl Backend for NullBackend {
             read_only: false,
             unmap: true,
             null: true,
+            remote: false,
             write_through: true,
         }
     }

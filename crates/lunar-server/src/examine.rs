@@ -126,6 +126,7 @@ impl MediaCheck<'_> {
             read_only: spec.read_only,
             unmap: true,
             null: false,
+            remote: false,
             write_through: false,
         };
         let blocks = past.blocks(lun, medium.block_size);

@@ -105,6 +105,7 @@ impl Backend for FileBackend {
             read_only: self.medium.read_only,
             unmap: self.can.punch.load(Relaxed),
             null: false,
+            remote: false,
             write_through: false,
         }
     }

@@ -292,6 +292,7 @@ impl Backend for Lun {
             read_only: p.read_only,
             unmap: p.unmapped_reads_zero && (p.write_same_unmap || p.unmap.is_some()),
             null: false,
+            remote: true,
             write_through: !p.write_cache,
         }
     }

@@ -201,7 +201,14 @@ mod tests {
         }
 
         fn info(&self) -> BackendInfo {
-            BackendInfo { capacity: 0, read_only: true, unmap: false, null: false, write_through: false }
+            BackendInfo {
+                capacity: 0,
+                read_only: true,
+                unmap: false,
+                null: false,
+                remote: true,
+                write_through: false,
+            }
         }
 
         fn check_closed(&self) -> LocalBoxFuture<'_, PathState> {

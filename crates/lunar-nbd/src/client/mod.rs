@@ -200,6 +200,7 @@ impl Backend for NbdDisk {
             // TRIM does not guarantee that the range reads as zeros.
             unmap: self.export.can_write_zeroes(),
             null: false,
+            remote: true,
             write_through: false,
         }
     }

@@ -77,6 +77,7 @@ impl LuContext {
             read_only: flags & READ_ONLY != 0,
             unmap: flags & UNMAP != 0,
             null: false,
+            remote: true,
             write_through: flags & STABLE != 0,
         }
     }

@@ -377,7 +377,7 @@ proptest! {
             for target in &whole.targets {
                 prop_assert!(iscsi_name(&target.name).is_ok());
                 for (number, lun) in &target.luns {
-                    let info = lunar_block::BackendInfo { capacity: 1 << 40, read_only: false, unmap: true, null: false, write_through: false };
+                    let info = lunar_block::BackendInfo { capacity: 1 << 40, read_only: false, unmap: true, null: false, remote: false, write_through: false };
                     let settings = crate::build::settings(&(target.name.clone(), *number), lun, info, 8).unwrap();
                     prop_assert!(lunar_scsi::Lu::new(settings, None).is_ok(), "the device server accepts the settings");
                 }

@@ -54,12 +54,13 @@ impl LunHandle {
     pub fn open(visible: &LunEntry, port: &Arc<NexusPorts>, nexuses: &Arc<NexusList>) -> LunHandle {
         let unit = visible.unit.clone();
         let backend = unit.backend();
+        let info = backend.info();
         let nexus = unit.lu.attach(port.clone(), visible.read_only);
         LunHandle {
             _listing: nexuses.list(&nexus),
             nexus,
-            null: backend.info().null,
-            is_remote: backend.preferred_read_size().is_some(),
+            null: info.null,
+            is_remote: info.remote,
             backend,
             // The first command looks up the backend, because the epoch differs.
             epoch: 0,
@@ -166,8 +167,8 @@ impl LunHandle {
     pub fn refresh(&mut self) {
         self.backend = self.unit.backend();
         self.queue = None;
-        self.null = self.backend.info().null;
-        self.is_remote = self.backend.preferred_read_size().is_some();
+        let info = self.backend.info();
+        (self.null, self.is_remote) = (info.null, info.remote);
         self.epoch = self.nexus.epoch();
     }
 }

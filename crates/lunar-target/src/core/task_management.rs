@@ -305,7 +305,7 @@ async fn poll_until(is_so: impl Fn() -> bool) {
 
 /// Whether a remote target executes the tasks of a logical unit; it may be unreachable.
 fn is_elsewhere(unit: &Arc<LogicalUnit>) -> bool {
-    unit.passthrough().is_some() || unit.backend().preferred_read_size().is_some()
+    unit.passthrough().is_some() || unit.backend().info().remote
 }
 
 impl AbortScope {
@@ -349,5 +349,20 @@ impl<F: FrontEnd> State<F> {
         }
         let used = self.luns_mut().used().filter(|h| concerned.contains(&h.nexus().id()));
         used.filter_map(|h| h.nexus_mut().task_aborted_status().then_some(h.nexus().id())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lunar_block::{BackendKind, BackendSpec};
+
+    #[test]
+    fn backend_states_whether_its_tasks_are_elsewhere() {
+        let memory = lunar_block::open(&BackendSpec::sized(BackendKind::Memory, 1 << 20)).expect("memory");
+        let local = Arc::new(LogicalUnit::new(exec::tests::lu(true), memory, None));
+        let remote = exec::tests::refusing_after(0, &local);
+        assert_eq!((is_elsewhere(&local), is_elsewhere(&remote)), (false, true));
+        assert_eq!(remote.backend().preferred_read_size(), None);
     }
 }

@@ -2,7 +2,7 @@
 
 mod failing_media;
 
-pub(super) use failing_media::refusing_after;
+pub use failing_media::refusing_after;
 
 use super::medium::io_failure;
 use super::*;

@@ -160,8 +160,14 @@ impl PathOpener for LunPath {
     }
 
     fn info(&self) -> BackendInfo {
-        let nothing =
-            BackendInfo { capacity: 0, read_only: true, unmap: false, null: false, write_through: false };
+        let nothing = BackendInfo {
+            capacity: 0,
+            read_only: true,
+            unmap: false,
+            null: false,
+            remote: true,
+            write_through: false,
+        };
         let expected = || self.expected.get().map_or(nothing, |(_, info)| *info);
         self.opened().map_or_else(expected, |lun| lun.info())
     }

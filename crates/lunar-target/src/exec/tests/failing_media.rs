@@ -106,7 +106,7 @@ impl RefusingDisk {
 
 impl Backend for RefusingDisk {
     fn info(&self) -> BackendInfo {
-        self.inner.info()
+        BackendInfo { remote: true, ..self.inner.info() }
     }
 
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {

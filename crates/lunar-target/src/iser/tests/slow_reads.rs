@@ -35,12 +35,9 @@ impl SlowDisk {
 
 impl Backend for SlowDisk {
     fn info(&self) -> BackendInfo {
-        lunar_block::open(&lunar_block::BackendSpec::sized(
-            lunar_block::BackendKind::Memory,
-            test_target::CAPACITY,
-        ))
-        .expect("memory")
-        .info()
+        let spec = lunar_block::BackendSpec::sized(lunar_block::BackendKind::Memory, test_target::CAPACITY);
+        let memory = lunar_block::open(&spec).expect("memory");
+        BackendInfo { remote: true, ..memory.info() }
     }
 
     fn preferred_read_size(&self) -> Option<usize> {
