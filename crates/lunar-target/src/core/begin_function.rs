@@ -36,22 +36,24 @@ impl<F: FrontEnd> State<F> {
         // With a closed fence, another core has ended the session, which answers nothing more.
         let Some(in_flight) = fence::enter(nexus.fence().clone()) else { return Ok(()) };
         self.functions_mut().begin();
+        let serial = self.tasks_mut().next_serial();
         lunar_runtime::spawn(async move {
             let _in_flight = in_flight;
-            nexus.run_function(request, reply).await;
+            nexus.run_function(request, serial, reply).await;
         });
         Ok(())
     }
 }
 
 impl<F: FrontEnd> ItNexus<F> {
-    /// Executes a function that has begun, and sends its response.
+    /// Executes a function that has begun, and sends its response. `serial`: tasks that had arrived before it have lower serials.
     async fn run_function(
         self: Rc<Self>,
         request: FunctionRequest,
+        serial: u64,
         reply: impl FnOnce(&mut State<F>, ManagementResponse),
     ) {
-        let managed = self.manage(request).await;
+        let managed = self.manage(request, serial).await;
         {
             let mut state = self.state();
             state.functions_mut().end();

@@ -55,26 +55,40 @@ impl<F: FrontEnd> State<F> {
     }
 }
 
-/// Whether a function at this position in the initiator's order applies to a task, because the task was sent before
-/// it.
-fn is_before(task: &Task, sequence: u32) -> bool {
-    let command = task.command();
-    command.immediate || precedes(command.sequence, sequence)
+/// The position of a function among the commands of its session.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FunctionPosition {
+    /// In the order of the initiator.
+    pub sequence: u32,
+    /// Tasks that had arrived before the function have lower serials.
+    pub serial: u64,
+}
+
+impl FunctionPosition {
+    /// Whether a function at this position applies to a task: only to those with lower CmdSNs (RFC 7143 section
+    /// 11.5.1). An immediate command does not advance CmdSN, so it may have that of the function. The order of
+    /// arrival then decides.
+    fn is_after(self, task: &Task) -> bool {
+        let command = task.command();
+        let is_same = command.immediate && command.sequence == self.sequence;
+        precedes(command.sequence, self.sequence) || (is_same && task.serial() < self.serial)
+    }
 }
 
 impl<F: FrontEnd> ItNexus<F> {
     /// Executes a function that has begun.
-    pub(super) async fn manage(self: &Rc<Self>, request: FunctionRequest) -> ManagementResponse {
+    pub(super) async fn manage(self: &Rc<Self>, request: FunctionRequest, serial: u64) -> ManagementResponse {
         let FunctionRequest { function, lun, sequence } = request;
+        let position = FunctionPosition { sequence, serial };
         match function {
             Function::AbortTask { tag } => self.abort_task(tag, lun).await,
             Function::ClearAca => ManagementResponse::Complete,
-            Function::TargetWarmReset | Function::TargetColdReset => self.reset_target(sequence).await,
+            Function::TargetWarmReset | Function::TargetColdReset => self.reset_target(position).await,
             Function::AbortTaskSet | Function::ClearTaskSet | Function::LunReset => {
                 // Every command before the function has arrived, or never will (RFC 7143 section 4.2.3.3).
                 self.wait_until(|s| s.phase() == SessionPhase::Ended || s.front().has_received(sequence))
                     .await;
-                self.task_set(function, lun, sequence).await
+                self.task_set(function, lun, position).await
             }
         }
     }
@@ -108,11 +122,11 @@ impl<F: FrontEnd> ItNexus<F> {
     }
 
     /// ABORT TASK SET, CLEAR TASK SET and LOGICAL UNIT RESET.
-    async fn task_set(&self, function: Function, lun: u64, sequence: u32) -> ManagementResponse {
+    async fn task_set(&self, function: Function, lun: u64, position: FunctionPosition) -> ManagementResponse {
         let Some(unit) = self.state().unit_at(lun) else { return ManagementResponse::NoSuchLun };
         let scope = AbortScope::units([unit.clone()]);
         // Abort own tasks first: a command that the remote reset ends must neither count as answered nor be retried.
-        let own = self.abort_own(&scope, sequence);
+        let own = self.abort_own(&scope, position);
         let forwarded = self.forward(&scope, function).await;
         let others = function == Function::AbortTaskSet || self.abort_others(scope.clone()).await;
         let are_over = self.wait_for_own(&own, &scope).await && others;
@@ -152,10 +166,10 @@ impl<F: FrontEnd> ItNexus<F> {
 
     /// Aborts the tasks of this session within the scope that were sent before the function. Returns the serials to
     /// wait for.
-    fn abort_own(&self, scope: &AbortScope, sequence: u32) -> Vec<u64> {
+    fn abort_own(&self, scope: &AbortScope, position: FunctionPosition) -> Vec<u64> {
         let mut state = self.state();
         let wait = state.front().waits_for_data();
-        state.abort(|t| scope.covers_task(t) && is_before(t, sequence), AbortResponse::None, wait)
+        state.abort(|t| scope.covers_task(t) && position.is_after(t), AbortResponse::None, wait)
     }
 
     /// Waits for tasks of this session. Waits only for a limited time for their requested data, because hosts may not
@@ -188,9 +202,9 @@ impl<F: FrontEnd> ItNexus<F> {
     }
 
     /// TARGET WARM RESET: resets every logical unit that this session sees.
-    async fn reset_target(&self, sequence: u32) -> ManagementResponse {
+    async fn reset_target(&self, position: FunctionPosition) -> ManagementResponse {
         let scope = AbortScope::units(self.state().lun_map().values().map(|v| v.unit.clone()));
-        let own = self.abort_own(&scope, sequence);
+        let own = self.abort_own(&scope, position);
         let forwarded = self.forward(&scope, Function::TargetWarmReset).await;
         let others = self.abort_others(scope.clone()).await;
         let are_over = self.wait_for_own(&own, &scope).await && others;

@@ -211,6 +211,14 @@ impl Host {
         header
     }
 
+    /// The header of an immediate command.
+    pub fn immediate_command(&mut self, cdb: &Cdb) -> Bhs {
+        let mut bytes = *self.command(cdb).as_bytes();
+        bytes[0] |= 0x40;
+        self.cmd_sn -= 1;
+        Bhs::from_bytes(bytes)
+    }
+
     /// Queues a WRITE of one block filled with this byte.
     pub fn write(&mut self, lba: u32, byte: u8) {
         self.write_as(lba, byte, TaskAttribute::Simple);
