@@ -116,6 +116,9 @@ impl<F: FrontEnd> State<F> {
     pub fn placement_buffer(&mut self, origin: DataOutId, segment: DataOutSegment) -> Option<(Buf, usize)> {
         let TransferParts { tasks, pool, .. } = self.transfer_parts();
         let (command, receiving) = tasks.get_mut(origin.task_tag)?.command_and_transfer()?;
+        if command.connection != origin.connection {
+            return None;
+        }
         let is_of_lun = origin.lun == command.lun;
         receiving.placement(origin.transfer_tag, is_of_lun, segment, pool)
     }
@@ -134,14 +137,16 @@ impl<F: FrontEnd> State<F> {
             let may_come = origin.transfer_tag.is_some_and(|transfer| requests.may_have_begun(transfer));
             return if may_come { DataOutResult::Ignored } else { DataOutResult::Invalid };
         };
+        let is_foreign = command.connection != origin.connection;
         match data {
             ReceivedData::Placed(buf) => {
-                if !r.take_placed(origin.transfer_tag, segment, buf) {
+                if is_foreign || !r.take_placed(origin.transfer_tag, segment, buf) {
                     return DataOutResult::Ignored;
                 }
             }
             data => {
-                if !r.take(origin.transfer_tag, origin.lun == command.lun, segment, &data, pool) {
+                let is_of_lun = origin.lun == command.lun;
+                if is_foreign || !r.take(origin.transfer_tag, is_of_lun, segment, &data, pool) {
                     return DataOutResult::Invalid;
                 }
             }

@@ -16,6 +16,8 @@ pub struct DataRequest {
 /// Identifies the transfer that data belong to.
 #[derive(Clone, Copy, Debug)]
 pub struct DataOutId {
+    /// Index of the connection that received the data. It must be that of the command.
+    pub connection: u16,
     /// The tag of the command.
     pub task_tag: u32,
     /// The LUN field that arrived with the data.

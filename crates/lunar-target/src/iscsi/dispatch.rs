@@ -61,7 +61,8 @@ impl<'a> PduDispatcher<'a> {
 
 impl PduHandler for PduDispatcher<'_> {
     fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
-        place(self.state, header)
+        let is_data = header.opcode() == opcode::DATA_OUT;
+        is_data.then(|| self.state.placement_buffer(self.origin(header), segment(header))).flatten()
     }
 
     fn buffer(&mut self, len: usize) -> Buf {
@@ -97,11 +98,6 @@ impl PduHandler for PduDispatcher<'_> {
     }
 }
 
-fn place(state: &mut State<IscsiSession>, header: &Bhs) -> Option<(Buf, usize)> {
-    let is_data = header.opcode() == opcode::DATA_OUT;
-    is_data.then(|| state.placement_buffer(origin(header), segment(header))).flatten()
-}
-
 /// Whether the opcode is that of a request with a CmdSN. Login is one of them, because it is rejected like them.
 fn is_request(op: u8) -> bool {
     matches!(
@@ -115,12 +111,6 @@ fn is_request(op: u8) -> bool {
     )
 }
 
-/// The transfer to which a Data-Out belongs.
-fn origin(header: &Bhs) -> DataOutId {
-    let transfer = Some(header.ttt()).filter(|ttt| *ttt != NONE);
-    DataOutId { task_tag: header.itt(), lun: header.lun(), transfer_tag: transfer }
-}
-
 /// The segment of the command's data that a Data-Out contains.
 fn segment(header: &Bhs) -> DataOutSegment {
     let (offset, len) = (header.buffer_offset(), header.data_len() as u32);
@@ -128,6 +118,14 @@ fn segment(header: &Bhs) -> DataOutSegment {
 }
 
 impl PduDispatcher<'_> {
+    /// The transfer to which a Data-Out belongs. The core rejects data that do not arrive on the connection of their
+    /// command (RFC 7143 section 4.2.5.1).
+    fn origin(&self, header: &Bhs) -> DataOutId {
+        let transfer_tag = Some(header.ttt()).filter(|ttt| *ttt != NONE);
+        let (connection, task_tag) = (self.connection.cid(), header.itt());
+        DataOutId { connection, task_tag, lun: header.lun(), transfer_tag }
+    }
+
     /// Processes a request when its CmdSN is next, and then the held requests that follow it.
     #[inline]
     fn in_turn(&mut self, header: Bhs, ahs: &[u8], data: ReceivedData<'_>, behind: &[u8]) {
@@ -232,7 +230,7 @@ impl PduDispatcher<'_> {
 
     /// Processes a Data-Out (RFC 7143 section 11.7).
     fn data_out(&mut self, header: &Bhs, ahs: &[u8], data: ReceivedData<'_>, intact: bool) {
-        match self.state.receive_data(origin(header), segment(header), data, intact) {
+        match self.state.receive_data(self.origin(header), segment(header), data, intact) {
             DataOutResult::Accepted => {}
             DataOutResult::Ignored => return,
             DataOutResult::Invalid => return self.reject(RejectReason::InvalidField, header, ahs),

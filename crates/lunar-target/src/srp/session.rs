@@ -255,7 +255,8 @@ fn fetch(state: &mut State<SrpSession>) {
             continue;
         }
         let DataRequest { offset, len, .. } = request;
-        let origin = DataOutId { task_tag: tag, lun, transfer_tag: Some(request.transfer_tag) };
+        let transfer_tag = Some(request.transfer_tag);
+        let origin = DataOutId { connection: 0, task_tag: tag, lun, transfer_tag };
         let segment = DataOutSegment { number: None, offset, len, is_final: true };
         let place = state.placement_buffer(origin, segment);
         let lands = place.is_some();

@@ -132,6 +132,25 @@ fn data_and_response_use_connection_of_command() {
     });
 }
 
+/// Data belong to the connection of their command (connection allegiance).
+#[test]
+fn data_on_other_connection_are_rejected() {
+    run_test(|target| async move {
+        let (mut a, mut b, joined) = joined(&target).await;
+        ready(&mut a);
+        a.receive(opcode::SCSI_RESPONSE).await;
+        let r2t = waiting_write(&mut b).await;
+        a.answer(&r2t, 1).await;
+        assert_eq!(a.receive(opcode::REJECT).await.opcode(), opcode::REJECT);
+        run_ready().await;
+        assert!(b.next_now().is_none(), "the command still waits");
+        b.answer(&r2t, 7).await;
+        assert_eq!(b.receive(opcode::SCSI_RESPONSE).await.scsi_status(), 0);
+        assert_eq!(target.on_medium(0), 7);
+        drop(joined);
+    });
+}
+
 /// A WRITE whose data was requested and not sent. Returns the R2T.
 async fn waiting_write(host: &mut Host) -> Bhs {
     let mut write = host.command(&cdb::write_10(0, 1, false));
