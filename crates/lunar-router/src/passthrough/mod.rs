@@ -134,8 +134,29 @@ impl PassthroughLu for PassthroughUpstream {
 
     fn describe(&self) -> Vec<(String, String)> {
         let spec = &self.0.spec;
-        let mut rows = vec![describe_row("kind", "pass"), describe_row("lun", spec.lun)];
+        let mut rows = vec![describe_row("kind", "passthrough"), describe_row("lun", spec.lun)];
         rows.extend(spec.paths.iter().map(|(url, _)| describe_row("path", url.plain())));
         rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kind_is_the_mode_of_the_configuration() {
+        let unit = PassthroughUpstream::new(PassthroughSpec {
+            router: "r1".into(),
+            upstream: "array".into(),
+            paths: Vec::new(),
+            lun: 3,
+            is_disk: true,
+            identity: Vec::new(),
+            path_loss_timeout: Duration::ZERO,
+            rediscover: Arc::default(),
+            isids: None,
+        });
+        assert_eq!(unit.describe(), [describe_row("kind", "passthrough"), describe_row("lun", 3)]);
     }
 }
