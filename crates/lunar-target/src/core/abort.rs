@@ -3,14 +3,14 @@
 use super::command::{ScsiCommand, TaskAttribute};
 use super::complete::{CommandResult, Completion};
 use super::front_end::FrontEnd;
-use super::nexus::{ItNexus, State};
+use super::nexus::{ItNexus, NexusState};
 use super::task::{AbortResponse, Task, TaskLu};
 use crate::LogicalUnit;
 use lunar_scsi::CommandError;
 use lunar_wire::scsi::Sense;
 use std::sync::Arc;
 
-impl<F: FrontEnd> State<F> {
+impl<F: FrontEnd> NexusState<F> {
     /// Number of tasks that have not ended.
     pub fn task_count(&self) -> usize {
         self.tasks().len()

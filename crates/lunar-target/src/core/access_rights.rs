@@ -2,12 +2,12 @@
 
 use super::front_end::FrontEnd;
 use super::function::Function;
-use super::nexus::State;
+use super::nexus::NexusState;
 use crate::LogicalUnit;
 use lunar_wire::scsi::lun;
 use std::sync::Arc;
 
-impl<F: FrontEnd> State<F> {
+impl<F: FrontEnd> NexusState<F> {
     /// Whether the access list allows this function on this LUN.
     ///
     /// ABORT TASK and ABORT TASK SET end tasks of the same session, so all initiators may request them. CLEAR TASK

@@ -2,7 +2,7 @@
 
 use super::front_end::FrontEnd;
 use super::function::{Function, FunctionRequest, ManagementResponse};
-use super::nexus::{ItNexus, SessionPhase, State};
+use super::nexus::{ItNexus, NexusState, SessionPhase};
 use crate::fence;
 use std::rc::Rc;
 
@@ -15,7 +15,7 @@ pub enum FunctionRefusal {
     TooMany,
 }
 
-impl<F: FrontEnd> State<F> {
+impl<F: FrontEnd> NexusState<F> {
     /// Begins a function in an async task, and counts it until it ends. Then `reply` queues the response, unless the
     /// session is over.
     ///
@@ -24,7 +24,7 @@ impl<F: FrontEnd> State<F> {
     pub fn begin_function(
         &mut self,
         request: FunctionRequest,
-        reply: impl FnOnce(&mut State<F>, ManagementResponse) + 'static,
+        reply: impl FnOnce(&mut NexusState<F>, ManagementResponse) + 'static,
     ) -> Result<(), FunctionRefusal> {
         if let Some(refusal) = self.refuses(request.function, request.lun) {
             return Err(FunctionRefusal::Answered(refusal));
@@ -51,7 +51,7 @@ impl<F: FrontEnd> ItNexus<F> {
         self: Rc<Self>,
         request: FunctionRequest,
         serial: u64,
-        reply: impl FnOnce(&mut State<F>, ManagementResponse),
+        reply: impl FnOnce(&mut NexusState<F>, ManagementResponse),
     ) {
         let managed = self.manage(request, serial).await;
         {

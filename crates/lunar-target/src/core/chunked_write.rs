@@ -28,7 +28,7 @@ use super::command::{ScsiCommand, TaskAttribute};
 use super::data_out_buffers::{BUFFERS, CHUNK_LEN};
 use super::data_out_transfer::DataOutTransfer;
 use super::front_end::FrontEnd;
-use super::nexus::{ItNexus, State};
+use super::nexus::{ItNexus, NexusState};
 use super::stale::WaitTracker;
 use super::task::Task;
 use super::task_execution::{ExecutionGuards, TaskExecution};
@@ -64,7 +64,7 @@ pub struct WriteRange {
     pub stable: bool,
 }
 
-impl<F: FrontEnd> State<F> {
+impl<F: FrontEnd> NexusState<F> {
     /// The Data-Out of a task that was not aborted.
     fn receiving_of(&mut self, tag: u32, serial: u64) -> Option<&mut DataOutTransfer> {
         let task = self.tasks_mut().find_mut(tag, serial).filter(|t| !t.is_aborted())?;

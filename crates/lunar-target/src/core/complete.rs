@@ -3,7 +3,7 @@
 use super::command::ScsiCommand;
 use super::data_in::DataIn;
 use super::front_end::FrontEnd;
-use super::nexus::State;
+use super::nexus::NexusState;
 use super::response::{CommandResponse, DataInProgress, Residual};
 use super::task::{AbortResponse, Task};
 use crate::PassthroughResponse;
@@ -182,7 +182,7 @@ impl CommandResult {
     }
 }
 
-impl<F: FrontEnd> State<F> {
+impl<F: FrontEnd> NexusState<F> {
     /// Completes a command: counts it, releases its place among the commands of the initiator, and responds. Every
     /// command ends here, and nothing else counts commands.
     #[inline]

@@ -7,7 +7,7 @@ use super::command::ScsiCommand;
 use super::data_out_buffers::CHUNK_LEN;
 use super::data_out_transfer::{DataOutTransfer, FirstData};
 use super::front_end::FrontEnd;
-use super::nexus::{State, TransferParts};
+use super::nexus::{NexusState, TransferParts};
 use super::task::Task;
 use super::transfer::{DataOutId, DataOutResult};
 use lunar_proto::transfer::{DataOutSegment, DataOutSequencer};
@@ -15,7 +15,7 @@ use lunar_runtime::{Buf, Pool, ReceivedData};
 use lunar_scsi::{CommandError, PlanResult};
 use lunar_wire::scsi::{Sense, Status};
 
-impl<F: FrontEnd> State<F> {
+impl<F: FrontEnd> NexusState<F> {
     /// Prepares for the Data-Out of a command.
     pub(super) fn begin_data_out(
         &mut self,

@@ -5,13 +5,13 @@
 
 use super::data_out_transfer::{CHECKS_PER_TIMEOUT, is_late};
 use super::front_end::FrontEnd;
-use super::nexus::{ItNexus, SessionPhase, State, TransferParts};
+use super::nexus::{ItNexus, NexusState, SessionPhase, TransferParts};
 use super::task::Task;
 use crate::end_reason::EndReason;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
-impl<F: FrontEnd> State<F> {
+impl<F: FrontEnd> NexusState<F> {
     /// Requests the data that are due.
     pub(super) fn request_more(&mut self, tag: u32) {
         self.start_timer();

@@ -8,7 +8,7 @@ use super::front_end::FrontEnd;
 use super::io_queue::{DirectIo, DirectIoCommand, IoQueue};
 use super::lun_handle::LunHandle;
 use super::lun_map::LunLookup;
-use super::nexus::{ItNexus, Route, State};
+use super::nexus::{ItNexus, NexusState, Route};
 use super::task::{Task, TaskLu};
 use crate::LogicalUnit;
 use crate::exec::{self, ExecutionOutput, ExecutionResult};
@@ -67,7 +67,7 @@ impl DirectIo {
     }
 }
 
-impl<F: FrontEnd> State<F> {
+impl<F: FrontEnd> NexusState<F> {
     /// Begins a READ, or a WRITE with all of its data. The command keeps the task set lock until it ends. False: the
     /// command needs more than that, and nothing was done.
     pub(super) fn try_direct_io(&mut self, c: &ScsiCommand, plan: &Plan, data: &ReceivedData<'_>) -> bool {

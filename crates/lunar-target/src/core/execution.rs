@@ -4,7 +4,7 @@ use super::command::{ScsiCommand, TaskAttribute};
 use super::complete::{CommandResult, Completion};
 use super::front_end::FrontEnd;
 use super::lun_map::LunLookup;
-use super::nexus::{ItNexus, State};
+use super::nexus::{ItNexus, NexusState};
 use super::task::Task;
 use crate::LogicalUnit;
 use crate::exec::ExecutionResult;
@@ -144,7 +144,7 @@ impl<F: FrontEnd> ItNexus<F> {
     }
 }
 
-impl<F: FrontEnd> State<F> {
+impl<F: FrontEnd> NexusState<F> {
     fn respond(&mut self, task: &Task, TaskEnd { ended, moved, written }: TaskEnd) {
         let (c, sent, waited) = (task.command(), task.sent(), task.waited());
         let Some(how) = task.aborted() else {

@@ -2,7 +2,7 @@
 
 use super::command::ScsiCommand;
 use super::data_in::DataIn;
-use super::nexus::{ItNexus, State};
+use super::nexus::{ItNexus, NexusState};
 use super::response::{CommandResponse, DataInProgress};
 use super::transfer::DataRequest;
 use crate::end_reason::EndReason;
@@ -17,7 +17,7 @@ pub const MAX_QUEUED_BYTES: usize = 16 << 20;
 /// How long the last responses of a session may take to leave.
 pub const FINAL_FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The transport's side of an I_T nexus: a session. It belongs to the [`State`] of its nexus.
+/// The transport's side of an I_T nexus: a session. It belongs to the [`NexusState`] of its nexus.
 pub trait FrontEnd: Sized + 'static {
     /// The rules for the Data-Out of commands.
     fn data_out_rules(&self) -> DataOutRules;
@@ -52,7 +52,7 @@ pub trait FrontEnd: Sized + 'static {
     ///
     /// # Errors
     /// The reason why the session ends.
-    fn drain_received(state: &mut State<Self>, scope: &AbortScope) -> Result<(), EndReason>;
+    fn drain_received(state: &mut NexusState<Self>, scope: &AbortScope) -> Result<(), EndReason>;
 
     /// Whether every command before this position in the initiator's order has arrived, or never will.
     fn has_received(&self, sequence: u32) -> bool;

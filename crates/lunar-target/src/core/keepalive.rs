@@ -2,7 +2,7 @@
 //! answer.
 
 use super::front_end::FrontEnd;
-use super::nexus::{ItNexus, SessionPhase, State};
+use super::nexus::{ItNexus, NexusState, SessionPhase};
 use crate::end_reason::EndReason;
 use std::rc::Weak;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 /// A connection with a keepalive.
 pub trait KeepaliveConnection<F: FrontEnd>: 'static {
     /// Whether something was received, or queued data were sent, since the last call.
-    fn take_heard(&self, state: &mut State<F>) -> bool;
+    fn take_heard(&self, state: &mut NexusState<F>) -> bool;
 
     /// Queues a ping, unless the previous one has no answer yet. False: the initiator may not be pinged yet.
-    fn ping(&self, state: &mut State<F>) -> bool;
+    fn ping(&self, state: &mut NexusState<F>) -> bool;
 
     /// Records that the ping was sent. Sending it does not prove that the peer is alive.
     fn ping_sent(&self);

@@ -45,7 +45,7 @@ pub use command::{Cdb, ScsiCommand, TaskAttribute};
 pub use front_end::{FrontEnd, InFlightData, InFlightReads, MAX_QUEUED_BYTES};
 
 pub use function::{Function, FunctionRequest, ManagementResponse};
-pub use nexus::{ItNexus, NexusParams, SessionPhase, State};
+pub use nexus::{ItNexus, NexusParams, NexusState, SessionPhase};
 pub use response::{CommandResponse, DataInProgress, Residual};
 pub use task::AbortResponse;
 pub use transfer::{DataOutId, DataOutResult, DataRequest};

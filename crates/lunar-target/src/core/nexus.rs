@@ -46,7 +46,7 @@ pub struct NexusParams {
 
 /// An I_T nexus. It lives on one core, in an [`Rc`] that its tasks share.
 pub struct ItNexus<F: FrontEnd> {
-    state: RefCell<State<F>>,
+    state: RefCell<NexusState<F>>,
     /// Counts the commands that are being executed.
     fence: Arc<SessionFence>,
     pool: Pool,
@@ -55,7 +55,7 @@ pub struct ItNexus<F: FrontEnd> {
 }
 
 /// The mutable state of an I_T nexus.
-pub struct State<F: FrontEnd> {
+pub struct NexusState<F: FrontEnd> {
     me: Weak<ItNexus<F>>,
     front: F,
     shared: Arc<ServerState>,
@@ -88,7 +88,7 @@ pub(super) struct Route<'a> {
     pub lun: LunLookup<'a>,
     /// The session's share of the buffer pool.
     pub pool: &'a Pool,
-    /// See [`State::busy_scope`].
+    /// See [`NexusState::busy_scope`].
     pub busy_scope: Option<&'a AbortScope>,
 }
 
@@ -141,7 +141,7 @@ impl<F: FrontEnd> ItNexus<F> {
             fence: info.fence.clone(),
             pool: pool.clone(),
             changed: Event::new(),
-            state: RefCell::new(State {
+            state: RefCell::new(NexusState {
                 me: me.clone(),
                 front,
                 luns: luns_of(&shared, &info, &login_context),
@@ -164,7 +164,7 @@ impl<F: FrontEnd> ItNexus<F> {
 
     /// The mutable state. The borrow must end before the next await.
     #[inline]
-    pub fn state(&self) -> RefMut<'_, State<F>> {
+    pub fn state(&self) -> RefMut<'_, NexusState<F>> {
         self.state.borrow_mut()
     }
 
@@ -216,7 +216,7 @@ impl<F: FrontEnd> ItNexus<F> {
     }
 
     /// Waits until `wanted` holds. It is checked whenever a task ends or a command arrives.
-    pub async fn wait_until(&self, wanted: impl Fn(&State<F>) -> bool) {
+    pub async fn wait_until(&self, wanted: impl Fn(&NexusState<F>) -> bool) {
         loop {
             let changed = self.changed.listen();
             if wanted(&self.state.borrow()) {
@@ -249,7 +249,7 @@ impl<F: FrontEnd> ItNexus<F> {
     }
 }
 
-impl<F: FrontEnd> State<F> {
+impl<F: FrontEnd> NexusState<F> {
     /// The session of the transport.
     #[inline]
     pub fn front(&self) -> &F {
@@ -319,7 +319,7 @@ impl<F: FrontEnd> State<F> {
 
     /// The parts that move data of tasks.
     pub(super) fn transfer_parts(&mut self) -> TransferParts<'_, F> {
-        let State { tasks, requests, front, pool, .. } = self;
+        let NexusState { tasks, requests, front, pool, .. } = self;
         TransferParts { tasks, requests, front, pool }
     }
 

@@ -5,7 +5,7 @@ use super::command::ScsiCommand;
 use super::cut_through::{self, ReadBuffers};
 use super::execution::{TaskEnd, TaskOrdering};
 use super::front_end::FrontEnd;
-use super::nexus::State;
+use super::nexus::NexusState;
 use super::passthrough::is_forwarded;
 use super::stale::WaitTracker;
 use super::task::TaskLu;
@@ -22,7 +22,7 @@ use std::time::Duration;
 /// Time that a READ waits for a buffer.
 const BUFFER_TIMEOUT: Duration = Duration::from_secs(2);
 
-impl<F: FrontEnd> State<F> {
+impl<F: FrontEnd> NexusState<F> {
     /// Executes a task whose data have arrived.
     pub(super) fn launch(&mut self, tag: u32, data: Option<Buf>) {
         let Some(nexus) = self.nexus() else { return };

@@ -2,7 +2,7 @@
 
 use super::front_end::{FINAL_FLUSH_TIMEOUT, FrontEnd};
 use super::keepalive::KeepaliveConnection;
-use super::nexus::{ItNexus, State};
+use super::nexus::{ItNexus, NexusState};
 use crate::registry::SessionGuard;
 use crate::server_state::ConnectionGuard;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ pub trait SessionEnd: FrontEnd {
     fn open_connections(&self) -> Vec<Rc<Self::Connection>>;
 
     /// Discards the received commands that were not submitted to the core. They get no response.
-    fn discard_unsubmitted(state: &mut State<Self>);
+    fn discard_unsubmitted(state: &mut NexusState<Self>);
 
     /// Queues the last message of a connection, if the protocol has one. All tasks have ended.
     fn queue_last_message(nexus: &ItNexus<Self>, connection: &Self::Connection);

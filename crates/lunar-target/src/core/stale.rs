@@ -36,7 +36,7 @@
 use super::command::ScsiCommand;
 use super::front_end::FrontEnd;
 use super::lun_map::LunLookup;
-use super::nexus::{ItNexus, SessionPhase, State};
+use super::nexus::{ItNexus, NexusState, SessionPhase};
 use super::task::AbortResponse;
 use crate::end_reason::EndReason;
 use crate::fence::{self, InFlightGuard, SessionFence};
@@ -70,7 +70,7 @@ impl WaitTracker {
     }
 }
 
-impl<F: FrontEnd> State<F> {
+impl<F: FrontEnd> NexusState<F> {
     /// Whether received commands of this session must be processed before a task management function of another
     /// session. Commands of other initiators need not, because they were not repeated on another path.
     fn must_drain(&mut self, scope: &AbortScope, from: &SessionInfo) -> bool {

@@ -6,7 +6,7 @@ use super::complete::{CommandResult, Completion};
 use super::front_end::FrontEnd;
 use super::lun_handle::ReadAttempt;
 use super::lun_map::LunLookup;
-use super::nexus::{Route, State};
+use super::nexus::{NexusState, Route};
 use super::task::{Task, TaskLu};
 use crate::exec::{ExecutionOutput, ExecutionResult};
 use crate::registry::AbortScope;
@@ -16,7 +16,7 @@ use lunar_scsi::{LogCounter, Plan, PlanResult};
 use lunar_wire::scsi::Status;
 use std::time::Instant;
 
-impl<F: FrontEnd> State<F> {
+impl<F: FrontEnd> NexusState<F> {
     /// Submits a command. Most commands complete here; the others become tasks.
     #[inline]
     pub fn command(&mut self, c: ScsiCommand, data: ReceivedData<'_>) {

@@ -3,7 +3,7 @@
 use super::front_end::{FrontEnd, InFlightData};
 use super::function::{Function, FunctionRequest, ManagementResponse};
 use super::lun_map::LunLookup;
-use super::nexus::{ItNexus, SessionPhase, State};
+use super::nexus::{ItNexus, NexusState, SessionPhase};
 use super::task::{AbortResponse, Task, TaskLu};
 use crate::end_reason::EndReason;
 use crate::registry::{AbortScope, Indeterminate, SessionMessage};
@@ -31,7 +31,7 @@ const MAX_EXTENSIONS: usize = 5;
 /// Interval at which data in flight are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-impl<F: FrontEnd> State<F> {
+impl<F: FrontEnd> NexusState<F> {
     /// The response to a function that may not begin. None: it may begin.
     pub fn refuses(&self, function: Function, lun: u64) -> Option<ManagementResponse> {
         let is_of_one = !matches!(function, Function::TargetWarmReset | Function::TargetColdReset);
@@ -335,7 +335,7 @@ impl AbortScope {
     }
 }
 
-impl<F: FrontEnd> State<F> {
+impl<F: FrontEnd> NexusState<F> {
     /// Whether the session has used one of these logical units. A session that ends no longer knows, and counts as
     /// one that has.
     fn is_concerned(&mut self, scope: &AbortScope) -> bool {

@@ -29,7 +29,7 @@ pub struct DataOutId {
 /// The result of receiving data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataOutResult {
-    /// The data were stored, or are no longer needed. The caller must call [`State::progress`].
+    /// The data were stored, or are no longer needed. The caller must call [`NexusState::progress`].
     Accepted,
     /// The task has ended. The data were ignored.
     Ignored,

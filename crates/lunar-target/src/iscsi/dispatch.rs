@@ -8,7 +8,7 @@ use super::scsi_command;
 use super::session::IscsiSession;
 use super::stale;
 use super::transport::ConnectionPduHandler;
-use crate::core::{DataOutId, DataOutResult, SessionPhase, State};
+use crate::core::{DataOutId, DataOutResult, NexusState, SessionPhase};
 use crate::end_reason::EndReason;
 use crate::registry::AbortScope;
 use lunar_proto::transfer::DataOutSegment;
@@ -20,13 +20,16 @@ use std::rc::Rc;
 
 /// The handler of the PDUs of a connection.
 pub struct PduDispatcher<'a> {
-    pub(super) state: &'a mut State<IscsiSession>,
+    pub(super) state: &'a mut NexusState<IscsiSession>,
     pub(super) connection: &'a IscsiConnection,
 }
 
 impl<'a> PduDispatcher<'a> {
     /// A handler for this connection of this session.
-    pub fn new(state: &'a mut State<IscsiSession>, connection: &'a IscsiConnection) -> PduDispatcher<'a> {
+    pub fn new(
+        state: &'a mut NexusState<IscsiSession>,
+        connection: &'a IscsiConnection,
+    ) -> PduDispatcher<'a> {
         PduDispatcher { state, connection }
     }
 
@@ -176,7 +179,7 @@ impl PduDispatcher<'_> {
                 continue;
             };
             let behind = behind.filter(|_| connection.cid() == self.connection.cid());
-            let take = |state: &mut State<IscsiSession>| {
+            let take = |state: &mut NexusState<IscsiSession>| {
                 let mut dispatcher = PduDispatcher::new(state, &connection);
                 let is_late = stale::changes(&header) && dispatcher.end_if_stale(behind);
                 if !is_late {
@@ -268,11 +271,11 @@ impl ConnectionPduHandler for PduDispatcher<'_> {
 ///
 /// # Errors
 /// The reason why the session ends.
-pub fn drain_received(state: &mut State<IscsiSession>, scope: &AbortScope) -> Result<(), EndReason> {
+pub fn drain_received(state: &mut NexusState<IscsiSession>, scope: &AbortScope) -> Result<(), EndReason> {
     mark_held_busy(state, scope);
     let connections: Vec<Rc<IscsiConnection>> = state.front().connections().to_vec();
     for connection in &connections {
-        let take = |state: &mut State<IscsiSession>| {
+        let take = |state: &mut NexusState<IscsiSession>| {
             connection.take_arrived(&mut PduDispatcher::new(state, connection))
         };
         match state.with_busy_scope(Some(scope.clone()), take) {
@@ -285,7 +288,7 @@ pub fn drain_received(state: &mut State<IscsiSession>, scope: &AbortScope) -> Re
 }
 
 /// Marks the held commands within the function's scope, so that they end with BUSY.
-fn mark_held_busy(state: &mut State<IscsiSession>, scope: &AbortScope) {
+fn mark_held_busy(state: &mut NexusState<IscsiSession>, scope: &AbortScope) {
     let mut luns = state.front().order().held_luns();
     luns.retain(|lun| state.is_covered(scope, *lun));
     state.front_mut().order_mut().mark_busy(&luns, scope);

@@ -5,7 +5,7 @@ use super::dispatch;
 use super::session::{FinalPdu, IscsiSession, data_in_header, set_residual};
 use crate::core::data_in::DataIn;
 use crate::core::{
-    CommandResponse, DataInProgress, DataRequest, FrontEnd, InFlightData, ItNexus, ScsiCommand, State,
+    CommandResponse, DataInProgress, DataRequest, FrontEnd, InFlightData, ItNexus, NexusState, ScsiCommand,
 };
 use crate::end_reason::EndReason;
 use crate::registry::AbortScope;
@@ -84,7 +84,7 @@ impl FrontEnd for IscsiSession {
         }
     }
 
-    fn drain_received(state: &mut State<IscsiSession>, scope: &AbortScope) -> Result<(), EndReason> {
+    fn drain_received(state: &mut NexusState<IscsiSession>, scope: &AbortScope) -> Result<(), EndReason> {
         dispatch::drain_received(state, scope)
     }
 

@@ -8,7 +8,7 @@ use super::session::IscsiSession;
 use super::transport::IscsiTransport;
 use crate::core::keepalive::{self, KeepaliveConnection};
 use crate::core::session_end::{self, SessionEnd};
-use crate::core::{FrontEnd, ItNexus, NexusParams, SessionPhase, State, messages};
+use crate::core::{FrontEnd, ItNexus, NexusParams, NexusState, SessionPhase, messages};
 use crate::end_reason::EndReason;
 use crate::registry::SessionGuard;
 use crate::server_state::ConnectionGuard;
@@ -55,7 +55,7 @@ impl RunningSession {
         let RunningSession { nexus, first, guard, count } = self;
         let received = serve(&nexus, &first).await;
         if first.is_closing() {
-            let is_over = |s: &State<IscsiSession>| {
+            let is_over = |s: &NexusState<IscsiSession>| {
                 s.phase() == SessionPhase::Ended || s.front().connections().is_empty()
             };
             nexus.wait_until(is_over).await;
@@ -126,7 +126,7 @@ impl SessionEnd for IscsiSession {
         self.connections().to_vec()
     }
 
-    fn discard_unsubmitted(state: &mut State<IscsiSession>) {
+    fn discard_unsubmitted(state: &mut NexusState<IscsiSession>) {
         state.front_mut().order_mut().discard_all();
     }
 
@@ -249,11 +249,11 @@ impl SendSide for IscsiConnection {
 
 /// Pings are NOP-In (RFC 7143 section 11.19).
 impl KeepaliveConnection<IscsiSession> for IscsiConnection {
-    fn take_heard(&self, _: &mut State<IscsiSession>) -> bool {
+    fn take_heard(&self, _: &mut NexusState<IscsiSession>) -> bool {
         self.keepalive().borrow_mut().take_heard() | self.take_moved()
     }
 
-    fn ping(&self, state: &mut State<IscsiSession>) -> bool {
+    fn ping(&self, state: &mut NexusState<IscsiSession>) -> bool {
         let tag = self.keepalive().borrow_mut().begin();
         if let Some(tag) = tag {
             state.front().notice(self.cid(), pdu::nop_in(0, NONE, tag));

@@ -3,7 +3,7 @@
 use super::dispatch::PduDispatcher;
 use super::pdu_queue::Payload;
 use super::session::IscsiSession;
-use crate::core::{Function, FunctionRefusal, FunctionRequest, ManagementResponse, SessionPhase, State};
+use crate::core::{Function, FunctionRefusal, FunctionRequest, ManagementResponse, NexusState, SessionPhase};
 use lunar_wire::iscsi::status::RejectReason;
 use lunar_wire::iscsi::status::management_response::{
     COMPLETE, NO_SUCH_LUN, NO_SUCH_TASK, REASSIGN_UNSUPPORTED, REJECTED, UNAUTHORIZED, UNSUPPORTED,
@@ -80,7 +80,12 @@ enum Refusal {
 }
 
 /// Sends the response to a function that has ended.
-fn reply(state: &mut State<IscsiSession>, connection: u16, header: &Bhs, mut managed: ManagementResponse) {
+fn reply(
+    state: &mut NexusState<IscsiSession>,
+    connection: u16,
+    header: &Bhs,
+    mut managed: ManagementResponse,
+) {
     if managed == ManagementResponse::NoSuchTask && plug(state, header) {
         managed = ManagementResponse::Complete;
     }
@@ -94,7 +99,7 @@ fn reply(state: &mut State<IscsiSession>, connection: u16, header: &Bhs, mut man
 
 /// ABORT TASK of a command that has not arrived consumes its CmdSN (RFC 7143 section 7.11). The CmdSN must precede
 /// that of the function, and no other request may use it.
-fn plug(state: &mut State<IscsiSession>, header: &Bhs) -> bool {
+fn plug(state: &mut NexusState<IscsiSession>, header: &Bhs) -> bool {
     let session = state.front_mut();
     if !session.order_mut().plug(header) {
         return false;

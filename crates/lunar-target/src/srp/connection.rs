@@ -9,7 +9,7 @@ use crate::core::keepalive::{self, KeepaliveConnection};
 use crate::core::session_end::{self, SessionEnd};
 use crate::core::{
     DataOutResult, Function, FunctionRefusal, FunctionRequest, InFlightData, InFlightReads, ItNexus,
-    MAX_QUEUED_BYTES, ManagementResponse, NexusParams, ScsiCommand, SessionPhase, State, messages,
+    MAX_QUEUED_BYTES, ManagementResponse, NexusParams, NexusState, ScsiCommand, SessionPhase, messages,
 };
 use crate::end_reason::EndReason;
 use crate::rdma_receiver::{DeliveryHandler, RdmaDelivery, RdmaReceiver, broken};
@@ -134,12 +134,12 @@ impl SrpConnection {
     ///
     /// # Errors
     /// The connection has failed, or the received data are invalid.
-    pub fn take_arrived(&self, state: &mut State<SrpSession>) -> io::Result<ReceiveStatus> {
+    pub fn take_arrived(&self, state: &mut NexusState<SrpSession>) -> io::Result<ReceiveStatus> {
         self.receiver.receive_arrived(&mut IuDispatcher { state, conn: self })
     }
 
     /// Sends a logout. Linux initiators only log it, and wait for the end of the connection, which follows.
-    fn send_logout(&self, state: &mut State<SrpSession>) {
+    fn send_logout(&self, state: &mut NexusState<SrpSession>) {
         let reason_of = |end| match end {
             EndReason::Reinstated => reason::ANOTHER_LOGIN,
             _ => reason::NONE,
@@ -163,7 +163,7 @@ impl SessionEnd for SrpSession {
         vec![self.connection().clone()]
     }
 
-    fn discard_unsubmitted(state: &mut State<SrpSession>) {
+    fn discard_unsubmitted(state: &mut NexusState<SrpSession>) {
         session::discard_queued(state, |_| true);
     }
 
@@ -211,11 +211,11 @@ impl SendSide for SrpConnection {
 /// initiator's first message: iWARP requires that the initiator sends first (RFC 5044 section 7.1), and on one of
 /// several channels it may never do so. Nor is there a second ping before the answer.
 impl KeepaliveConnection<SrpSession> for SrpConnection {
-    fn take_heard(&self, _: &mut State<SrpSession>) -> bool {
+    fn take_heard(&self, _: &mut NexusState<SrpSession>) -> bool {
         self.heard.take() | self.endpoint.take_moved()
     }
 
-    fn ping(&self, state: &mut State<SrpSession>) -> bool {
+    fn ping(&self, state: &mut NexusState<SrpSession>) -> bool {
         let requests = state.front_mut().requests_mut();
         if !requests.has_heard() {
             return false;
@@ -266,7 +266,7 @@ impl InFlightData for SrpConnection {
 
 /// The handler of a connection's received information units.
 struct IuDispatcher<'a> {
-    state: &'a mut State<SrpSession>,
+    state: &'a mut NexusState<SrpSession>,
     conn: &'a SrpConnection,
 }
 
@@ -458,7 +458,7 @@ impl IuDispatcher<'_> {
 }
 
 /// Sends the response to a function that has ended.
-fn reply(state: &mut State<SrpSession>, tag: u32, function: Function, managed: ManagementResponse) {
+fn reply(state: &mut NexusState<SrpSession>, tag: u32, function: Function, managed: ManagementResponse) {
     if let (ManagementResponse::NoSuchTask, Function::AbortTask { tag }) = (managed, function) {
         session::discard_queued(state, |queued| queued.tag == tag);
         session::begin_queued(state);

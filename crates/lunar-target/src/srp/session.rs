@@ -8,7 +8,7 @@ use super::{memory, response};
 use crate::core::data_in::DataIn;
 use crate::core::{
     CommandResponse, DataInProgress, DataOutId, DataRequest, FrontEnd, InFlightData, InFlightReads, ItNexus,
-    ScsiCommand, SessionPhase, State,
+    NexusState, ScsiCommand, SessionPhase,
 };
 use crate::deferred_responses::DeferredResponses;
 use crate::end_reason::EndReason;
@@ -166,7 +166,7 @@ impl SrpSession {
 }
 
 /// Submits a command in order: now, or after commands that wait for their descriptor tables.
-pub fn take_command(state: &mut State<SrpSession>, command: ScsiCommand, data: &[u8]) {
+pub fn take_command(state: &mut NexusState<SrpSession>, command: ScsiCommand, data: &[u8]) {
     if state.front().queue.is_empty() {
         return begin(state, command, data);
     }
@@ -176,7 +176,7 @@ pub fn take_command(state: &mut State<SrpSession>, command: ScsiCommand, data: &
 }
 
 /// Submits the queued commands that are ready.
-pub fn begin_queued(state: &mut State<SrpSession>) {
+pub fn begin_queued(state: &mut NexusState<SrpSession>) {
     while state.phase() != SessionPhase::Ended
         && state.front().queue.front().is_some_and(|queued| queued.is_ready)
         && let Some(queued) = state.front_mut().queue.pop_front()
@@ -189,7 +189,7 @@ pub fn begin_queued(state: &mut State<SrpSession>) {
 }
 
 /// Discards commands that have not begun, because their session ends or their initiator aborts them.
-pub fn discard_queued(state: &mut State<SrpSession>, is_meant: impl Fn(&ScsiCommand) -> bool) {
+pub fn discard_queued(state: &mut NexusState<SrpSession>, is_meant: impl Fn(&ScsiCommand) -> bool) {
     let queue = std::mem::take(&mut state.front_mut().queue);
     let (ended, left) = queue.into_iter().partition(|queued| is_meant(&queued.command));
     state.front_mut().queue = left;
@@ -197,7 +197,7 @@ pub fn discard_queued(state: &mut State<SrpSession>, is_meant: impl Fn(&ScsiComm
     ended.iter().for_each(|queued| state.discard(&queued.command));
 }
 
-fn begin(state: &mut State<SrpSession>, command: ScsiCommand, data: &[u8]) {
+fn begin(state: &mut NexusState<SrpSession>, command: ScsiCommand, data: &[u8]) {
     if !op::is_read(command.cdb())
         && let Some(why) = state.front().stale_reason(0)
     {
@@ -211,7 +211,7 @@ fn begin(state: &mut State<SrpSession>, command: ScsiCommand, data: &[u8]) {
 }
 
 /// Sends deferred responses up to the first that must wait, and begins the requested reads.
-pub fn prepare(state: &mut State<SrpSession>) {
+pub fn prepare(state: &mut NexusState<SrpSession>) {
     release(state);
     fetch(state);
     let phase = state.phase();
@@ -225,7 +225,7 @@ pub fn prepare(state: &mut State<SrpSession>) {
 }
 
 /// Sends the deferred responses that need not wait any longer.
-pub fn release(state: &mut State<SrpSession>) {
+pub fn release(state: &mut NexusState<SrpSession>) {
     forget_ended(state);
     let session = state.front_mut();
     while let Some(DeferredResponse { tag, response }) =
@@ -237,7 +237,7 @@ pub fn release(state: &mut State<SrpSession>) {
 }
 
 /// Releases the slots of aborted commands, which get no response. The next response returns their credits.
-fn forget_ended(state: &mut State<SrpSession>) {
+fn forget_ended(state: &mut NexusState<SrpSession>) {
     if state.front().slots.commands() <= state.task_count() {
         return;
     }
@@ -248,7 +248,7 @@ fn forget_ended(state: &mut State<SrpSession>) {
 }
 
 /// Begins the requested reads, except those whose task has ended.
-fn fetch(state: &mut State<SrpSession>) {
+fn fetch(state: &mut NexusState<SrpSession>) {
     while let Some((tag, lun, request)) = state.front_mut().asked.pop_front() {
         state.front_mut().slots.queue(tag, false);
         if !state.is_awaiting(tag, request.transfer_tag) {
@@ -317,7 +317,7 @@ impl FrontEnd for SrpSession {
         self.endpoint().recheck_peer();
     }
 
-    fn drain_received(state: &mut State<SrpSession>, scope: &AbortScope) -> Result<(), EndReason> {
+    fn drain_received(state: &mut NexusState<SrpSession>, scope: &AbortScope) -> Result<(), EndReason> {
         let mut queue = std::mem::take(&mut state.front_mut().queue);
         for queued in queue.iter_mut().filter(|queued| state.is_covered(scope, queued.command.lun)) {
             queued.busy_scope = Some(scope.clone());
@@ -371,7 +371,7 @@ impl FrontEnd for SrpSession {
     }
 }
 
-impl State<SrpSession> {
+impl NexusState<SrpSession> {
     /// The RDMA Reads that have begun so far, and the responses that were deferred so far.
     pub(super) fn reads_now(&self) -> InFlightReads {
         let session = self.front();
