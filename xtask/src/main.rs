@@ -31,7 +31,7 @@ enum XtaskCommand {
     Tidy,
     /// Package lunar-initiator and its crates, and use them outside the workspace
     Package,
-    /// Compare the public API of lunar-initiator with its file, or write the file
+    /// Compare the public API of each published crate with its file, or write the files
     PublicApi(public_api::Options),
     /// Run every test, with real peers and a real kernel
     Test(test::Options),

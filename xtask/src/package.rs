@@ -120,3 +120,19 @@ impl Drop for Outside {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::project;
+
+    #[test]
+    fn packaged_crates_are_those_that_tidy_checks() {
+        let files = project::read(&root::path()).expect("the files");
+        let packaged = publishable().expect("cargo metadata").into_iter().map(|(name, _)| name);
+        assert_eq!(
+            packaged.collect::<std::collections::BTreeSet<_>>(),
+            project::published(&files).into_iter().collect()
+        );
+    }
+}

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use syn::{Attribute, Item, Meta};
 
+use super::expand::expand;
 use crate::tidy::project::SourceFile;
 
 /// One module.
@@ -30,7 +31,8 @@ fn items_of(files: &[SourceFile], path: &str) -> Result<Vec<Item>> {
 
 /// A module, with its files below `folder`.
 fn module(files: &[SourceFile], folder: &str, path: Vec<String>, items: Vec<Item>) -> Result<Module> {
-    let items: Vec<Item> = items.into_iter().filter(|item| is_built(attributes(item))).collect();
+    let mut items = expand(items).with_context(|| folder.to_owned())?;
+    items.retain(|item| is_built(attributes(item)));
     let mut children = BTreeMap::new();
     for inner in items.iter().filter_map(|item| if let Item::Mod(inner) = item { Some(inner) } else { None })
     {

@@ -1,10 +1,11 @@
-//! The public API of the library as a file, so that a review shows each change of it. `cargo xtask public-api
-//! --write` writes the file, and `cargo xtask tidy` compares it.
+//! The public API of each published crate as a file, so that a review shows each change of it. `cargo xtask public-api
+//! --write` writes the files, and `cargo xtask tidy` compares them.
 //!
-//! The file is Rust without bodies, comments and private parts, with every feature on. It is derived from the source
+//! A file is Rust without bodies, comments and private parts, with every feature on. It is derived from the source
 //! alone. So re-exports of other crates appear as `pub use`, and types have the names that the source uses.
 
 mod crate_source;
+mod expand;
 mod outline;
 mod resolve;
 mod signature;
@@ -16,29 +17,30 @@ use anyhow::{Context, Result};
 use crate::root::{self, StepResult};
 use crate::tidy::{TidyFinding, project};
 
-/// The library, and the file with its API.
-const SOURCE: &str = "crates/lunar-initiator/src";
-const API: &str = "crates/lunar-initiator/public-api.txt";
-const HEAD: &str = "\
-// The public API of lunar-initiator with all features. `cargo xtask public-api --write` makes this file, and
-// `cargo xtask tidy` compares it.
-
-";
+/// A crate that may be published, and the file with its API.
+struct Library {
+    name: String,
+    source: String,
+    api: String,
+}
 
 /// Options of `cargo xtask public-api`.
 #[derive(clap::Args, Debug)]
 pub struct Options {
-    /// Replace the file by the present API
+    /// Replace the files by the present API
     #[arg(long)]
     write: bool,
 }
 
-/// Writes the file, or compares it.
+/// Writes the files, or compares them.
 pub fn run(options: &Options) -> Result<StepResult> {
     let files = project::read(&root::path())?;
     if options.write {
-        std::fs::write(root::path().join(API), render(&files)?)
-            .with_context(|| format!("cannot write {API}"))?;
+        for library in libraries(&files) {
+            let text = render(&files, &library).with_context(|| library.source.clone())?;
+            let path = root::path().join(&library.api);
+            std::fs::write(path, text).with_context(|| format!("cannot write {}", library.api))?;
+        }
         return Ok(StepResult::Ok);
     }
     let findings = check(&files);
@@ -50,26 +52,47 @@ pub fn run(options: &Options) -> Result<StepResult> {
     })
 }
 
-/// The first line at which the file differs from the current API.
+/// For each published crate, the first line at which its file differs from the current API.
 pub fn check(files: &[project::SourceFile]) -> Vec<TidyFinding> {
+    libraries(files).iter().filter_map(|library| difference(files, library)).collect()
+}
+
+fn difference(files: &[project::SourceFile], library: &Library) -> Option<TidyFinding> {
     const REMEDY: &str = "run cargo xtask public-api --write, and review the difference";
-    let now = match render(files) {
+    let now = match render(files, library) {
         Ok(now) => now,
         Err(e) => {
-            return vec![TidyFinding::new(SOURCE, 1, format!("no public API: {e:#}"), "mend the source")];
+            let what = format!("no public API: {e:#}");
+            return Some(TidyFinding::new(&library.source, 1, what, "mend the source"));
         }
     };
-    let kept = files.iter().find(|file| file.path == API).map_or("", |file| &file.text);
+    let kept = files.iter().find(|file| file.path == library.api).map_or("", |file| &file.text);
     if kept == now {
-        return Vec::new();
+        return None;
     }
     let same = kept.lines().zip(now.lines()).take_while(|(kept, now)| kept == now).count();
     let line = |text: &str| text.lines().nth(same).unwrap_or("the end").trim().to_owned();
     let what = format!("the public API has \"{}\" here, not \"{}\"", line(&now), line(kept));
-    vec![TidyFinding::new(API, same + 1, what, REMEDY)]
+    Some(TidyFinding::new(&library.api, same + 1, what, REMEDY))
 }
 
-fn render(files: &[project::SourceFile]) -> Result<String> {
-    let module = crate_source::read(files, SOURCE)?;
-    Ok(format!("{HEAD}{}", prettyplease::unparse(&outline::of(&module))))
+fn libraries(files: &[project::SourceFile]) -> Vec<Library> {
+    project::published(files).into_iter().map(library).collect()
+}
+
+fn library(name: String) -> Library {
+    let folder = format!("crates/{name}");
+    Library { name, source: format!("{folder}/src"), api: format!("{folder}/public-api.txt") }
+}
+
+fn render(files: &[project::SourceFile], library: &Library) -> Result<String> {
+    let module = crate_source::read(files, &library.source)?;
+    Ok(format!("{}{}", head(&library.name), prettyplease::unparse(&outline::of(&module))))
+}
+
+fn head(name: &str) -> String {
+    format!(
+        "// The public API of {name} with all features. `cargo xtask public-api --write` makes this file, and\n\
+         // `cargo xtask tidy` compares it.\n\n"
+    )
 }

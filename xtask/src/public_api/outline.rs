@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use syn::ext::IdentExt;
+use syn::parse::Parser;
 use syn::{Attribute, File, Ident, Item, ItemImpl, ItemUse, Type, parse_quote};
 
 use super::crate_source::{Module, attributes, is_hidden};
@@ -196,7 +198,9 @@ fn exports(root: &Module, module: &Module, definition: &Definition) -> bool {
 
 /// A `pub use` of a name of another crate.
 fn external(path: &[String], name: Option<&Ident>, conditions: &[Attribute]) -> Item {
-    let path: Vec<Ident> = path.iter().map(|name| syn::parse_str(name).expect("a name of a path")).collect();
+    // `crate` and `super` are keywords, and names of a path.
+    let ident = |name: &String| Ident::parse_any.parse_str(name).expect("a name of a path");
+    let path: Vec<Ident> = path.iter().map(ident).collect();
     match name {
         None => parse_quote!(#(#conditions)* pub use #(#path)::*::*;),
         Some(name) if path.last() == Some(name) => parse_quote!(#(#conditions)* pub use #(#path)::*;),

@@ -1,9 +1,11 @@
 use super::*;
 use crate::tidy::project::file;
 
+/// The API of a crate `x` with these sources.
 fn api(sources: &[(&str, &str)]) -> String {
-    let files: Vec<_> = sources.iter().map(|(path, text)| file(&format!("{SOURCE}/{path}"), text)).collect();
-    render(&files).expect("an API").trim_start_matches(HEAD).to_owned()
+    let files: Vec<_> =
+        sources.iter().map(|(path, text)| file(&format!("crates/x/src/{path}"), text)).collect();
+    render(&files, &library("x".into())).expect("an API").trim_start_matches(&head("x")).to_owned()
 }
 
 #[test]
@@ -102,11 +104,68 @@ impl From<E> for std::io::Error {}
 }
 
 #[test]
-fn changed_api_is_reported_at_its_line() {
-    let mut files = vec![file(&format!("{SOURCE}/lib.rs"), "pub fn a() {}\npub fn b() {}\n")];
-    files.push(file(API, &render(&files).expect("an API")));
+fn items_of_local_macros_are_shown() {
+    let lib = "
+        mod a; pub use a::Code;
+        pub mod b {
+            macro_rules! numbers { ($($name:ident = $value:expr $(, $text:literal)?;)*) => {
+                $(pub const $name: u8 = $value;)*
+                pub fn name(n: u8) -> u8 { match n { $($value)|* => 1 } }
+                pub fn texts() -> [&str; 2] { [$($($text)?),*] }
+            } }
+            numbers! { ONE = 1, \"one\"; TWO = 2; }
+        }
+    ";
+    let a = "
+        codes! { /// Any other error.
+            #[default] Other = \"other\", NotFound(u8) = \"not-found\", }
+        macro_rules! codes {
+            ($($(#[$doc:meta])* $code:ident $(($t:ty))? = $name:literal,)*) => {
+                #[derive(Default)] pub enum Code { $($(#[$doc])* $code $(($t))?,)* }
+                impl Code { pub const ALL: &[Code] = &[$(Code::$code),*]; fn all() {} }
+            };
+        }
+    ";
+    let expected = "\
+#[derive(Default)]
+pub enum Code {
+    Other,
+    NotFound(u8),
+}
+impl Code {
+    pub const ALL: &[Code] = _;
+}
+pub mod b {
+    pub const ONE: u8 = _;
+    pub const TWO: u8 = _;
+    pub fn name(n: u8) -> u8 {}
+    pub fn texts() -> [&str; 2] {}
+}
+";
+    assert_eq!(api(&[("lib.rs", lib), ("a.rs", a)]), expected);
+}
+
+/// The manifest of a crate that may be published, or not.
+fn manifest(name: &str, more: &str) -> project::SourceFile {
+    file(&format!("crates/{name}/Cargo.toml"), &format!("[package]\nname = \"{name}\"\n{more}"))
+}
+
+#[test]
+fn changed_api_of_any_published_crate_is_reported_at_its_line() {
+    let source = |name: &str, text: &str| file(&format!("crates/{name}/src/lib.rs"), text);
+    let mut files = vec![manifest("x", ""), manifest("y", ""), manifest("z", "publish.workspace = true\n")];
+    files.extend(["x", "y", "z"].map(|name| source(name, "pub fn a() {}\npub fn b() {}\n")));
+    for name in ["x", "y"] {
+        let library = library(name.into());
+        files.push(file(&library.api, &render(&files, &library).expect("an API")));
+    }
     assert_eq!(check(&files), []);
-    files[0].text = "pub fn a() {}\npub fn b(n: u8) {}\n".into();
-    let found = check(&files);
-    assert_eq!((found.len(), found[0].file.as_str(), found[0].line), (1, API, 5), "{found:?}");
+    for (changed, api) in [(3, "crates/x/public-api.txt"), (4, "crates/y/public-api.txt")] {
+        let kept = std::mem::replace(&mut files[changed].text, "pub fn a() {}\npub fn b(n: u8) {}\n".into());
+        let found = check(&files);
+        assert_eq!((found.len(), found[0].file.as_str(), found[0].line), (1, api, 5), "{found:?}");
+        files[changed].text = kept;
+    }
+    files[5].text.clear();
+    assert_eq!(check(&files), []);
 }

@@ -45,6 +45,16 @@ pub fn read(root: &Path) -> Result<Vec<SourceFile>> {
     Ok(paths.into_iter().filter_map(read).collect())
 }
 
+/// The names of the crates that may be published, by name.
+pub fn published(files: &[SourceFile]) -> Vec<String> {
+    let name = |file: &SourceFile| {
+        let name = file.path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml")?;
+        let manifest: toml::Table = file.text.parse().ok()?;
+        (!manifest.get("package")?.as_table()?.contains_key("publish")).then(|| name.to_owned())
+    };
+    files.iter().filter_map(name).collect()
+}
+
 #[cfg(test)]
 pub fn file(path: &str, text: &str) -> SourceFile {
     SourceFile::new(path, text)
