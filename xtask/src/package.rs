@@ -1,6 +1,6 @@
 //! `cargo xtask package`: checks the crates that may be published, as users get them. Packages them without a
 //! network, and unpacks them outside the workspace. There it builds and runs a program that uses the library. Then it
-//! checks the library's documentation.
+//! checks the documentation of all of them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub fn run() -> Result<StepResult> {
     write_program(&crates, &outside.0)?;
     outside.cargo(&["run", "--quiet", "--offline"])?;
     outside.cargo(&["build", "--quiet", "--offline", "--features", "rdma"])?;
-    document()?;
+    document(&crates)?;
     Ok(StepResult::Ok)
 }
 
@@ -85,12 +85,13 @@ fn write_program(crates: &[(String, String)], folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the documentation has no warnings. The step of unit tests runs its examples.
-fn document() -> Result<()> {
+/// Checks that the documentation of each crate has no warnings. The step of unit tests runs its examples.
+fn document(crates: &[(String, String)]) -> Result<()> {
     let mut doc = root::command("cargo");
-    doc.args(["doc", "--quiet", "--offline", "--no-deps", "--package", LIBRARY, "--all-features"]);
+    doc.args(["doc", "--quiet", "--offline", "--no-deps", "--all-features"]);
+    doc.args(crates.iter().flat_map(|(name, _)| ["--package", name.as_str()]));
     let status = doc.env("RUSTDOCFLAGS", "--deny warnings").status().context("cannot run cargo doc")?;
-    ensure!(status.success(), "the documentation of {LIBRARY} has warnings");
+    ensure!(status.success(), "the documentation of the published crates has warnings");
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 //! process ends.
 //!
 //! A user may delete the file or its folder. The holder therefore checks once a second, and recreates and locks the
-//! file if needed. Meanwhile a second lock without a file ([`host_lock`]) excludes other processes of the same host.
+//! file if needed. Meanwhile a second lock without a file (`host_lock`) excludes other processes of the same host.
 
 mod host_lock;
 mod watcher;

@@ -6,6 +6,7 @@ mod floors;
 mod names;
 pub mod project;
 mod prose;
+mod published;
 mod rust;
 mod source;
 mod text;
@@ -77,5 +78,6 @@ fn check(files: &[project::SourceFile]) -> Vec<TidyFinding> {
     findings.extend(floors::check(files));
     findings.extend(cycles::check(files));
     findings.extend(public_api::check(files));
+    findings.extend(published::check(files));
     findings
 }

@@ -1,6 +1,6 @@
 //! Filters, which wrap a backend: [`delay`], [`error`], [`rate`] and [`stats`]. They stack in any order.
 //!
-//! A filter is a [`Hook`], called before and after each operation of the wrapped backend.
+//! A filter is a `Hook`, called before and after each operation of the wrapped backend.
 
 mod delay;
 mod error;
