@@ -1,5 +1,5 @@
-//! Failover pairs: two routers in front of one target, and a host with a path through each. Whatever happens to the
-//! routers, acknowledged data are kept, and a router that has lost its role writes nothing.
+//! Failover pairs: two routers in front of one target, and a host with a path through each. Acknowledged data are
+//! kept, whatever happens to the routers. A router that has lost its role writes nothing.
 
 use interop::routed::until;
 use interop::scsi::{WRITE, read_keys, write10};

@@ -94,9 +94,9 @@ pub enum Response {
     Done(String),
     /// Failure.
     Error {
-        /// What is wrong.
+        /// The fault.
         what: String,
-        /// What to do.
+        /// The fix.
         hint: String,
         /// Error code, by its stable name.
         #[serde(default, with = "code")]

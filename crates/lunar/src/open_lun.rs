@@ -54,8 +54,8 @@ impl OpenLun {
     }
 }
 
-/// Whether the logical unit rejected the command. That is a result to report, and does not end `lunar info` or `lunar
-/// pr`.
+/// Whether the logical unit rejected the command. A rejection is a result to report. It does not end `lunar info` or
+/// `lunar pr`.
 pub fn is_rejected(e: &Error) -> bool {
     matches!(e.code, ErrorCode::ScsiError | ErrorCode::ReservationConflict)
 }

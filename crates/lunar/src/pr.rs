@@ -30,7 +30,7 @@ the URL has another one: isid=800000000001.";
 /// The ISID of these commands, of the random format (RFC 7143 section 11.12.5).
 const ISID: [u8; 6] = *b"\x80Lunar";
 
-/// What to do, as sg_persist calls it.
+/// An action, as sg_persist calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum PrAction {
     /// List the keys of all registrations

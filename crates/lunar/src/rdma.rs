@@ -7,7 +7,7 @@ use lunar_rdma::verbs::{MissingLibrary, RdmaDevice, devices};
 use serde::Serialize;
 use std::fmt::Write;
 
-/// What to do.
+/// A command of `lunar rdma`.
 #[derive(Debug, Subcommand)]
 pub enum Rdma {
     /// List RDMA devices with their ports, and software providers

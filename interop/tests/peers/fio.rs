@@ -14,7 +14,7 @@ const BYTES: usize = 64 << 20;
 /// Block size of both programs.
 const BLOCK: &str = "256k";
 /// Queue depth of both programs. At higher depths fio cycles through its buffers, but Lunar reuses one that is in the
-/// CPU cache. That alone would make a difference of up to a factor of two.
+/// CPU cache. This alone would make a difference of up to a factor of two.
 const DEPTH: &str = "1";
 /// Runs of each, in turn. The median of their differences is the result.
 const ROUNDS: usize = 7;

@@ -1,5 +1,5 @@
-//! Every test of libiscsi's `iscsi-test-cu`, each in its own process and against its own server. What a test leaves
-//! behind (reservations, an ejected medium) would make others fail.
+//! Every test of libiscsi's `iscsi-test-cu`, each in its own process and against its own server. The remains of a
+//! test (reservations, an ejected medium) would make others fail.
 
 use std::process::Command;
 use std::sync::Mutex;

@@ -8,6 +8,7 @@ pub mod project;
 mod prose;
 mod published;
 mod rust;
+mod sentences;
 mod source;
 mod text;
 mod unsafe_places;
@@ -64,6 +65,7 @@ fn check(files: &[project::SourceFile]) -> Vec<TidyFinding> {
     for file in files {
         findings.extend(text::check(file));
         findings.extend(prose::check(file));
+        findings.extend(sentences::check(file));
         if file.path.ends_with(".rs") {
             findings.extend(rust::check(file));
             findings.extend(code_words::check(file));

@@ -1,6 +1,6 @@
 //! Flushes.
 //!
-//! One fdatasync at a time serves all callers that waited when it started. That is cheaper than one for each, and it
+//! One fdatasync at a time serves all callers that waited when it started. This is cheaper than one for each, and it
 //! is needed for correctness: the kernel reports a lost write once per descriptor and marks the pages clean, so that
 //! one of two concurrent calls would succeed. For the same reason, a failure is permanent: a later fdatasync would
 //! succeed although the bytes are lost. Only reopening the file clears it, because callers then read the content of

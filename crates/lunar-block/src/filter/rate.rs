@@ -17,7 +17,7 @@ pub struct RateLimit {
     bytes: TokenBucket,
 }
 
-/// Limits the rate of a backend. What was unused in the last tenth of a second may be used at once. Flushes are not
+/// Limits the rate of a backend. The unused part of the last tenth of a second may be used at once. Flushes are not
 /// limited, because delaying them frees no resource.
 pub fn rate(inner: Arc<dyn Backend>, rate: Arc<RateLimit>) -> Arc<dyn Backend> {
     Filter::wrap(inner, rate)

@@ -385,7 +385,7 @@ impl Outgoing {
         Some(EndpointEvent::Read(job.id, job.buf, Ok(())))
     }
 
-    /// Processes a failed completion. That of a message or write covers all earlier ones too.
+    /// Processes a failed completion. The completion of a message or write covers all earlier ones too.
     pub fn failed(&mut self, seq: u64) {
         if let Some(read) = self.reading.remove(&seq) {
             return self.ended.push(read);

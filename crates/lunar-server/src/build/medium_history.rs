@@ -77,7 +77,7 @@ pub(super) struct PendingRecord {
 pub(crate) enum Blocks {
     /// The configured one.
     Defined(u32),
-    /// That of the device.
+    /// The block size of the device.
     OfDevice(u32),
     /// The earlier one, although the device has blocks of the second size.
     OfBefore(u32, u32),

@@ -353,7 +353,7 @@ fn any_found() -> impl Strategy<Value = Found> {
 }
 
 proptest! {
-    /// Whatever an upstream reports, hosts see exactly the mapped LUNs, each one once.
+    /// Hosts see exactly the mapped LUNs, each one once, whatever an upstream reports.
     #[test]
     fn no_lun_appears_that_was_not_asked_for(found in any_found()) {
         let (t, mine) = ("iqn.2001-04.com.example:t", "iqn.2026-11.org.example:mine");

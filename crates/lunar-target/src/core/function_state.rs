@@ -1,4 +1,4 @@
-//! What an I_T nexus remembers of its task management functions.
+//! The task management functions that an I_T nexus remembers.
 
 use std::collections::VecDeque;
 

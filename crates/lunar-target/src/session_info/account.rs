@@ -6,7 +6,7 @@ use std::sync::Arc;
 /// Commands, reads, writes, bytes read, bytes written, failures.
 pub type Counts = [u64; 6];
 
-/// What each command without GOOD counts.
+/// The counts of a command without GOOD.
 pub const FAILED: Counts = [1, 0, 0, 0, 0, 1];
 
 /// The counters of a session, and their values at the last look.

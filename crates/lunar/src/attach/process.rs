@@ -91,7 +91,7 @@ pub fn serve(
     stopped
 }
 
-/// What the main thread needs from its start to its end.
+/// The state of the main thread, from its start to its end.
 struct AttachProcess {
     events: Sender<AttachEvent>,
     inbox: Receiver<AttachEvent>,

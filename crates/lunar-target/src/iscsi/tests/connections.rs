@@ -16,7 +16,7 @@ use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::scsi::{Status, cdb};
 use std::rc::{Rc, Weak};
 
-/// The CID of the second connection. That of the first is 0.
+/// The CID of the second connection. The first has CID 0.
 const SECOND: u16 = 7;
 
 /// A session with two connections. The second one has an entry in the registry, since a login negotiates one.
