@@ -23,12 +23,12 @@ pub struct FakeDevice {
     context: ibv_context,
     device: ibv_device,
     library: Library,
-    state: Mutex<State>,
+    state: Mutex<FakeState>,
 }
 
 /// The recorded calls, and the results of later ones.
 #[derive(Default)]
-pub struct State {
+pub struct FakeState {
     /// Calls of `post_send`, each with its chain.
     pub posts: Vec<Vec<PostedWork>>,
     /// Calls of `post_recv` and of `post_srq_recv`, each with the numbers of its chain.
@@ -63,7 +63,7 @@ pub struct State {
     pub rooms: Vec<c_int>,
     /// The number of pairs with a shared receive queue.
     pub shares: usize,
-    pub manager: manager::State,
+    pub manager: manager::ManagerState,
 }
 
 /// A posted operation.
@@ -108,8 +108,13 @@ impl FakeDevice {
             device_cap_flags: DEVICE_MEM_MGT_EXTENSIONS,
             ..ibv_device_attr::default()
         };
-        let state =
-            State { max_inline: INLINE, max_regions: 1000, attr, completed_fd: -1, ..State::default() };
+        let state = FakeState {
+            max_inline: INLINE,
+            max_regions: 1000,
+            attr,
+            completed_fd: -1,
+            ..FakeState::default()
+        };
         let fake =
             Box::leak(Box::new(FakeDevice { context: context(), device, library, state: Mutex::new(state) }));
         fake.context.device = &raw mut fake.device;
@@ -117,7 +122,7 @@ impl FakeDevice {
         fake
     }
 
-    pub fn state(&self) -> MutexGuard<'_, State> {
+    pub fn state(&self) -> MutexGuard<'_, FakeState> {
         self.state.lock().unwrap()
     }
 

@@ -35,7 +35,7 @@ pub struct FakeId {
 
 /// The recorded calls, and the queued events.
 #[derive(Default)]
-pub struct State {
+pub struct ManagerState {
     /// The event channels by number: the id, and the queued events.
     channels: Vec<(usize, VecDeque<FakeId>)>,
     /// The listeners: the address, and the options that were set before.
@@ -50,7 +50,7 @@ pub struct State {
     open: usize,
 }
 
-impl State {
+impl ManagerState {
     /// The number of event channels created so far.
     pub fn queues(&self) -> usize {
         self.channels.len()
@@ -58,7 +58,7 @@ impl State {
 }
 
 // SAFETY: the pointers belong to the callers, which use them on the right thread.
-unsafe impl Send for State {}
+unsafe impl Send for ManagerState {}
 
 impl FakeDevice {
     /// Makes this the device of the host, for this thread.
