@@ -70,6 +70,7 @@ fn half_of_anything_may_come_before_the_end() {
 #[test]
 fn giant_lengths_take_no_memory() {
     let server = Server::of(memory(64 * MIB));
+    let before = peak_kib();
     let mut reader = Client::structured(server.tcp(), "disk");
     assert_ne!(reader.error_of(command::READ, 0, 0, u32::MAX), 0);
     let mut writers: Vec<Client> = (0..20).map(|_| Client::simple(server.tcp(), "disk")).collect();
@@ -81,6 +82,20 @@ fn giant_lengths_take_no_memory() {
     haggler.write(&OptionHeader { option: option::LIST, len: u32::MAX }.encode());
     haggler.write(&[0; 4096]);
     is_well(&server);
+    let after = peak_kib();
+    let most = [2 << 20, 512 << 10];
+    let is_bounded = (0..2).all(|n| after[n] - before[n] < most[n]);
+    assert!(is_bounded, "virtual and resident memory grew from {before:?} to {after:?} KiB");
+}
+
+/// The peaks of virtual and of resident memory of this process, which contains the server. Other tests, which run at
+/// the same time, add less than half of one length.
+fn peak_kib() -> [u64; 2] {
+    let status = std::fs::read_to_string("/proc/self/status").expect("the state of this process");
+    ["VmPeak:", "VmHWM:"].map(|key| {
+        let value = status.lines().find_map(|line| line.strip_prefix(key)).expect(key);
+        value.trim().trim_end_matches(" kB").parse().expect("a number")
+    })
 }
 
 #[test]

@@ -119,7 +119,7 @@ fn report_capabilities_matches_golden_bytes() {
 }
 
 #[test]
-fn reports_to_the_byte() {
+fn reports_of_a_registrant_match_golden_bytes() {
     let mut world = TestTarget::new("A");
     world.play("A register 0 1122334455667788 -> good\nA reserve 1122334455667788 6 -> good");
     let a = world.nexuses.get_mut("A").unwrap();
@@ -156,7 +156,7 @@ fn report_is_cut_to_the_allocation_length() {
 
 /// CVE-2025-57275: one registrant more than the maximum.
 #[test]
-fn ten_thousand_registrants() {
+fn registrant_beyond_the_maximum_is_refused() {
     let settings = LuSettings { max_registrants: 9_999, ..disk() };
     let mut world = TestTarget::with(settings, None, "A");
     let lu = world.lu.clone();

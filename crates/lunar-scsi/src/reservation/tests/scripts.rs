@@ -313,7 +313,7 @@ fn holder_may_preempt_itself() {
 }
 
 #[test]
-fn preempt_of_all_registrants() {
+fn preempt_by_key_zero_removes_all_other_registrants() {
     play(
         "A B C",
         "A register 0 a -> good
@@ -386,7 +386,7 @@ fn host_of_two_paths_is_preempted_as_one() {
 }
 
 #[test]
-fn all_target_ports() {
+fn all_tg_pt_registration_covers_every_target_port() {
     play(
         "A A2 B B2",
         "A register 0 a all -> good
@@ -412,7 +412,7 @@ fn all_target_ports() {
 }
 
 #[test]
-fn specified_initiator_ports() {
+fn spec_i_pt_registers_all_named_ports_or_none() {
     play(
         "A B C C'",
         "A register 0 a for -> good
@@ -434,7 +434,7 @@ fn specified_initiator_ports() {
 }
 
 #[test]
-fn specified_initiator_ports_on_all_target_ports() {
+fn spec_i_pt_with_all_tg_pt_registers_on_all_target_ports() {
     play(
         "A B",
         "A register 0 a all for B -> good
@@ -443,7 +443,7 @@ fn specified_initiator_ports_on_all_target_ports() {
 }
 
 #[test]
-fn register_and_move() {
+fn register_and_move_by_the_holder_moves_the_reservation() {
     play(
         "A B C B2",
         "A move a b B -> conflict
@@ -615,7 +615,7 @@ fn third_party_reserve_is_unknown() {
 }
 
 #[test]
-fn reserve_beside_persistent_reservations() {
+fn reserve_by_registrant_changes_no_persistent_reservation() {
     play(
         "A B C",
         "A register 0 a -> good
@@ -654,7 +654,7 @@ fn persistent_reservation_survives_reset_and_logout() {
 }
 
 #[test]
-fn cluster_races_for_the_disk() {
+fn only_first_preempting_node_of_a_cluster_gets_the_disk() {
     play(
         "A B C",
         "# Three nodes register keys of their own, and one wins.
