@@ -191,6 +191,9 @@ fn settled_read(raw: &mut Raw) -> (u32, Duration) {
     }
 }
 
+/// Reads after the time-out, which fail without waiting for it again.
+const READS_AFTER_LOSS: usize = 20;
+
 #[test]
 fn commands_fail_after_path_loss_timeout() {
     for mode in ["block", "passthrough"] {
@@ -201,13 +204,15 @@ fn commands_fail_after_path_loss_timeout() {
         storage.kill9();
         let (sense, took) = timed_read(&mut raw);
         assert_eq!(sense, TRANSITION, "{mode}: {sense:06x} after {took:?}");
-        let in_time = Duration::from_millis(1500)..Duration::from_secs(5);
+        let in_time = Duration::from_millis(1500)..Duration::from_secs(20);
         assert!(in_time.contains(&took), "{mode}: {took:?}");
-        for _ in 0..3 {
-            let (sense, took) = settled_read(&mut raw);
+        let started_at = Instant::now();
+        for _ in 0..READS_AFTER_LOSS {
+            let (sense, _) = settled_read(&mut raw);
             assert_eq!(sense, TRANSITION, "{mode}: {sense:06x}");
-            assert!(took < Duration::from_millis(500), "{mode}: {took:?}");
         }
+        // 40 s, if each waited for the time-out.
+        assert!(started_at.elapsed() < Duration::from_secs(20), "{mode}: {:?}", started_at.elapsed());
         if mode == "block" {
             assert_eq!(r1(&router)["targets"][0]["luns"][0]["health"], "lost");
         }

@@ -105,7 +105,7 @@ fn reserve_6_reservation_ends_with_its_session() {
         let started_at = Instant::now();
         holder.cut();
         until("it is free", || (other.simple(0, &[0; 6]).status == 0).then_some(()));
-        assert!(started_at.elapsed() < Duration::from_secs(1), "only after {:?}", started_at.elapsed());
+        assert!(started_at.elapsed() < Duration::from_secs(10), "only after {:?}", started_at.elapsed());
     }
 }
 

@@ -75,7 +75,8 @@ const THREADS: &str = "--test-threads=4";
 /// The programs that take longest.
 const FIRST: [&str; 5] =
     ["interop/router", "interop/docs", "interop/attach", "interop/initiator_hostile", "interop/reload"];
-/// Tests that assert that something happens soon, or that measure the whole machine.
+/// Tests that need an answer before a time limit, or that measure the whole machine. No test asserts a speed: a test
+/// may assert, with a wide margin, that something does not take the time of a time-out.
 const ALONE: [(&str, &[&str]); 2] = [
     (
         "interop/router",

@@ -378,8 +378,8 @@ fn slow_last_commands_do_not_shorten_measured_time() {
     let job = Job { amount: Some(10 * 4096), interval: Duration::from_millis(50), ..short(200) };
     let outcome = run(&tail, &job);
     assert_eq!((outcome.read.ios, outcome.late, outcome.elapsed_s, outcome.series.len()), (9, 1, 0.2, 4));
-    let in_time = run(&tail, &Job { amount: Some(9 * 4096), ..job.clone() });
-    assert!(in_time.elapsed_s < 0.2, "the amount ends it: {}", in_time.elapsed_s);
+    let in_time = run(&tail, &Job { amount: Some(9 * 4096), ..short(60_000) });
+    assert!(in_time.elapsed_s < 30.0, "the amount ends it: {}", in_time.elapsed_s);
     let failing = odd(|offset| {
         Box::pin(async move {
             if offset < 4096 {

@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 /// The time limit for sending the last messages.
 const GRACE: Duration = Duration::from_secs(1);
 /// The time limit for the flush.
-const DRAIN: Duration = Duration::from_secs(1);
+const DRAIN: Duration = Duration::from_secs(if cfg!(test) { 4 } else { 1 });
 /// The time for incoming messages to complete in buffers of the shared receive queue. It applies only to devices that
 /// do not report the last one.
-const INBOUND_DRAIN: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 200 });
+const INBOUND_DRAIN: Duration = Duration::from_millis(if cfg!(test) { 3000 } else { 200 });
 /// The interval between polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
