@@ -9,6 +9,7 @@ use interop::{Pdu, op};
 use lunar_block::Backend;
 use lunar_initiator::{Command, Direction, Error, ErrorCode, Event, Lun};
 use lunar_runtime::Buf;
+use lunar_wire::scsi::Sense;
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -312,6 +313,29 @@ fn unit_that_stays_busy_fails_at_the_operation_timeout() {
             started_at.elapsed() < Duration::from_secs(20),
             "{status:02x}: the limit for busy logical units was used"
         );
+    }
+}
+
+/// These statuses mean that nothing was done. Zeros in two partial blocks are two commands.
+#[test]
+fn status_of_second_command_reports_begun_operation() {
+    for (status, failing) in [0x08, 0x18, 0x28, 0x30].into_iter().flat_map(|s| [(s, 0), (s, 1)]) {
+        let count = AtomicUsize::new(0);
+        let target = Script::new().scsi(WRITE_10, move |link, pdu| {
+            if count.fetch_add(1, SeqCst) < failing {
+                return HookAction::Usual;
+            }
+            link.send(Pdu::new(op::SCSI_RESPONSE).flags(0x82).itt(pdu.tag()).byte(3, status));
+            HookAction::Done
+        });
+        let target = target.listen();
+        let end = with_disk(LIMIT, &target, "operation_timeout=1", |lun| async move {
+            lun.write_zeroes(100, 1024, false).await.expect_err("the status stays")
+        });
+        let e = Error::of(&end).expect("an error of this crate");
+        let wanted =
+            if failing == 0 { (Some(status), None) } else { (Some(2), Some(Sense::COMMAND_ABORTED)) };
+        assert_eq!((e.status, e.sense), wanted, "{status:02x}, command {failing}");
     }
 }
 

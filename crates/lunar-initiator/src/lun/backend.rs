@@ -2,7 +2,7 @@
 
 use super::queue::LunQueue;
 use super::retry::perform;
-use super::transferred::{Transfer, read_result, write_result};
+use super::transferred::{Transfer, has_begun, of_step, read_result, write_result};
 use super::{Lun, lba_status};
 use crate::{Direction, Error};
 use lunar_block::range_lock::{RangeAccess, RangeLock, RangeLocks};
@@ -83,7 +83,7 @@ impl Lun {
             let (result, buf) = answer.await;
             let (mut result, buf) = write_result(result, buf, len);
             if flush && result.is_ok() {
-                result = self.synchronize().await;
+                result = self.synchronize().await.map_err(has_begun);
             }
             (result, buf)
         }
@@ -160,12 +160,12 @@ impl Lun {
             let mut piece = Buf::zeroed(around as usize);
             if around != len as u64 {
                 let (result, before) = self.read_blocks(start, piece).await;
-                result?;
+                result.map_err(of_step(done > 0))?;
                 piece = before;
             }
             let from = (at - start) as usize;
             piece[from..from + len].copy_from_slice(&buf[done..done + len]);
-            self.write_blocks(start, piece, fua, &hold).await.0?;
+            self.write_blocks(start, piece, fua, &hold).await.0.map_err(of_step(done > 0))?;
             done += len;
         }
         Ok(())
@@ -192,9 +192,7 @@ impl Lun {
     /// Writes zeros: whole blocks by WRITE SAME where it is supported, the rest by writes.
     async fn zero(&self, offset: u64, len: u64, unmap: bool) -> Result<(), Error> {
         let ((lba, blocks), edges) = self.inside(offset, len);
-        for (at, len) in edges {
-            self.write_any(at, &vec![0; len as usize], false).await?;
-        }
+        let has_edges = self.zero_edges(edges).await?;
         let size = u64::from(self.block_size);
         let hold = self.hold(lba * size, blocks * size).await;
         let p = self.properties();
@@ -211,13 +209,24 @@ impl Lun {
                 Err(e) if e.sense.is_some_and(|s| s.key == 5 && matches!(s.asc, 0x20 | 0x24)) => {
                     self.no_write_same.store(true, Ordering::Relaxed);
                 }
-                Err(e) => return Err(e),
+                Err(e) => return Err(of_step(has_edges || done > 0)(e)),
             }
         }
-        self.write_zeros(lba + done, blocks - done, &hold).await
+        let begun = has_edges || done > 0;
+        self.write_zeros(lba + done, blocks - done, begun, &hold).await
     }
 
-    async fn write_zeros(&self, lba: u64, blocks: u64, hold: &RangeLock) -> Result<(), Error> {
+    /// Writes zeros to the partial blocks of a range. Returns whether there are any.
+    async fn zero_edges(&self, edges: [(u64, u64); 2]) -> Result<bool, Error> {
+        let mut begun = false;
+        for (at, len) in edges.into_iter().filter(|(_, len)| *len > 0) {
+            self.write_any(at, &vec![0; len as usize], false).await.map_err(of_step(begun))?;
+            begun = true;
+        }
+        Ok(begun)
+    }
+
+    async fn write_zeros(&self, lba: u64, blocks: u64, begun: bool, hold: &RangeLock) -> Result<(), Error> {
         let size = u64::from(self.block_size);
         let (mut at, end) = (lba * size, (lba + blocks) * size);
         let mut zeros = Buf::zeroed(0);
@@ -227,7 +236,7 @@ impl Lun {
                 zeros = Buf::zeroed(len);
             }
             let (result, back) = self.write_blocks(at, zeros, false, hold).await;
-            result?;
+            result.map_err(of_step(begun || at > lba * size))?;
             (zeros, at) = (back, at + len as u64);
         }
         Ok(())
@@ -244,16 +253,15 @@ impl Lun {
             return self.zero(offset, len, true).await;
         }
         let ((lba, blocks), edges) = self.inside(offset, len);
-        for (at, len) in edges {
-            self.write_any(at, &vec![0; len as usize], false).await?;
-        }
+        let has_edges = self.zero_edges(edges).await?;
         let size = u64::from(self.block_size);
         let hold = self.hold(lba * size, blocks * size).await;
         let mut done = 0;
         while done < blocks {
             let n = (blocks - done).min(max.into()) as u32;
             let list = Buf::copy_of(&cdb::unmap_list(lba + done, n));
-            self.perform_holding(cdb::unmap(24), Direction::Out(list), &hold).await.0?;
+            let (result, _) = self.perform_holding(cdb::unmap(24), Direction::Out(list), &hold).await;
+            result.map_err(of_step(has_edges || done > 0))?;
             done += u64::from(n);
         }
         Ok(())

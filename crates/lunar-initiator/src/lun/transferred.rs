@@ -2,6 +2,7 @@
 
 use crate::{Completion, Error, ErrorCode};
 use lunar_runtime::Buf;
+use lunar_wire::scsi::{Sense, Status};
 
 /// The result of a block transfer, and its buffer.
 pub(super) type Transfer = (Result<(), Error>, Buf);
@@ -35,6 +36,22 @@ pub(super) fn read_result(result: Result<Completion, Error>, buf: Option<Buf>, l
 #[inline]
 pub(super) fn write_result(result: Result<Completion, Error>, data: Option<Buf>, len: usize) -> Transfer {
     with_buffer(result.and_then(|c| whole(&c, len)), data, len)
+}
+
+/// The error of a command that belongs to an operation, part of which has changed the medium. These statuses mean that
+/// nothing was done (SAM-5 section 5.3.1), which no longer holds for the operation: sense data replace them.
+pub(super) fn has_begun(e: Error) -> Error {
+    const NOT_EXECUTED: [Status; 4] =
+        [Status::Busy, Status::ReservationConflict, Status::TaskSetFull, Status::AcaActive];
+    if !NOT_EXECUTED.iter().any(|status| e.status == Some(*status as u8)) {
+        return e;
+    }
+    e.with_status(Status::CheckCondition as u8).with_sense(Some(Sense::COMMAND_ABORTED))
+}
+
+/// The error of a command of an operation. `begun`: an earlier command has changed the medium.
+pub(super) fn of_step(begun: bool) -> impl Fn(Error) -> Error {
+    move |e| if begun { has_begun(e) } else { e }
 }
 
 /// Checks that all bytes were transferred.
