@@ -10,6 +10,7 @@ mod end_reason;
 mod exec;
 mod fair_share;
 mod fence;
+mod flush_failure;
 mod instance;
 mod iscsi;
 mod iser;
@@ -39,6 +40,7 @@ mod test_target;
 pub use iscsi::testing;
 
 pub use connection_slots::AdmissionError;
+pub use flush_failure::FlushFailure;
 pub use instance::{Instance, InstanceSession};
 pub use logical_unit::LogicalUnit;
 pub use login_error::LoginError;

@@ -2,6 +2,7 @@
 
 use crate::config::{Portal, PortalGroup, TargetConfig};
 use crate::connection_slots::AdmissionError;
+use crate::flush_failure::{FlushFailure, flush_all};
 use crate::rdma_portals;
 use crate::registry::SessionMessage;
 use crate::server_state::{BoundPortal, ConnectionGuard, ServerState, luns_update};
@@ -123,16 +124,15 @@ impl TargetServer {
     /// flushes every medium. Then it calls `last`, while the event loops still run.
     ///
     /// # Errors
-    /// A flush failed: the last such error.
-    pub fn stop(self, last: impl FnOnce()) -> io::Result<()> {
+    /// The media that could not be flushed.
+    pub fn stop(self, last: impl FnOnce()) -> Result<(), Vec<FlushFailure>> {
         self.shared.stopping.store(true, SeqCst);
         let (result, ended) = flume::bounded(1);
         let shared = self.shared.clone();
         self.cores.run_on(0, move || {
             lunar_runtime::spawn(async move { drop(result.send(stop_sessions(shared).await)) });
         });
-        let result =
-            ended.recv().unwrap_or_else(|_| Err(io::Error::other("the thread of an event loop ended")));
+        let result = ended.recv().unwrap_or_else(|_| Err(vec![FlushFailure::event_loop_ended()]));
         last();
         self.entrance.stop();
         self.cores.stop();
@@ -159,7 +159,7 @@ async fn quiesce(units: &[Arc<LogicalUnit>]) -> Result<Vec<Quiesced>, (usize, io
     Ok(quiesced)
 }
 
-async fn stop_sessions(shared: Arc<ServerState>) -> io::Result<()> {
+async fn stop_sessions(shared: Arc<ServerState>) -> Result<(), Vec<FlushFailure>> {
     let stopping = shared.registry.broadcast(None, |done| SessionMessage::Stop { done });
     if compio::time::timeout(STOP_TIMEOUT, stopping).await.is_err() {
         tracing::warn!(
@@ -167,17 +167,7 @@ async fn stop_sessions(shared: Arc<ServerState>) -> io::Result<()> {
             "sessions did not end before the server stopped"
         );
     }
-    let mut result = Ok(());
-    for unit in shared.config().targets.values().flat_map(|t| t.luns.values()) {
-        let backend = unit.backend();
-        if let Err(e) = backend.flush().await
-            && !backend.is_unwritten()
-        {
-            tracing::error!(error = %e, "cannot flush the medium of a LUN");
-            result = Err(e);
-        }
-    }
-    result
+    flush_all(&shared.config()).await
 }
 
 /// The portals that cannot be bound now, each with the error that a starting server would report. This binds nothing.

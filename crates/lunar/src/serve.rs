@@ -3,6 +3,7 @@
 mod change;
 mod retry;
 mod routed;
+mod unflushed;
 
 use crate::args::Serve;
 use crate::captive::Captive;
@@ -278,9 +279,7 @@ impl<S: TargetServer> Service<S> {
         self.routes.leave();
         let result = self.server.stop(&|| self.routes.part());
         drop(self.admin);
-        let hint = "unflushed writes may be lost: read the system log, and check the disk";
-        let unstable = |e| vec![Diagnostic::new(format!("cannot flush all data: {e}"), hint)];
-        result.map_err(unstable)?;
+        result.map_err(|failures| unflushed::diagnostics(&failures, &self.whole))?;
         if unlinked.is_empty() {
             return Ok(());
         }

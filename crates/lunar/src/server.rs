@@ -2,7 +2,9 @@
 
 use lunar_admin::{Counters, Parameters, SessionReport, Srp};
 use lunar_target::config::{RdmaProvider, TargetConfig};
-use lunar_target::{BoundPortal, LogicalUnit, Quiesced, SessionInfo, SessionProtocol, SessionTransport};
+use lunar_target::{
+    BoundPortal, FlushFailure, LogicalUnit, Quiesced, SessionInfo, SessionProtocol, SessionTransport,
+};
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
@@ -25,7 +27,7 @@ pub trait TargetServer: Send + Sync + 'static {
 
     /// Shuts down gracefully: rejects new commands, finishes those in flight, closes the sessions, and flushes. Calls `last`
     /// before its event loops end.
-    fn stop(&self, last: &dyn Fn()) -> io::Result<()>;
+    fn stop(&self, last: &dyn Fn()) -> Result<(), Vec<FlushFailure>>;
 }
 
 /// The server of this process; None after it is stopped.
@@ -70,7 +72,7 @@ impl TargetServer for RunningServer {
         }
     }
 
-    fn stop(&self, last: &dyn Fn()) -> io::Result<()> {
+    fn stop(&self, last: &dyn Fn()) -> Result<(), Vec<FlushFailure>> {
         let server = self.0.write().unwrap_or_else(PoisonError::into_inner).take();
         server.map_or(Ok(()), |server| server.stop(last))
     }

@@ -39,7 +39,7 @@ impl TargetServer for Fake {
         ));
     }
 
-    fn stop(&self, _: &dyn Fn()) -> io::Result<()> {
+    fn stop(&self, _: &dyn Fn()) -> Result<(), Vec<lunar_target::FlushFailure>> {
         self.note("stop".into());
         Ok(())
     }
