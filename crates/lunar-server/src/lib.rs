@@ -35,7 +35,7 @@ mod difference;
 mod examine;
 pub mod hints;
 mod identity;
-mod listeners;
+pub mod listeners;
 pub mod routes;
 mod seconds;
 

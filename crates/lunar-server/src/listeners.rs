@@ -13,11 +13,28 @@ pub(crate) fn are_of(address: SocketAddr, pids: &[u32]) -> bool {
         return true;
     }
     let own: Vec<u64> = pids.iter().flat_map(|pid| sockets_of(*pid)).collect();
-    let tables = ["tcp", "tcp6"].map(|name| std::fs::read_to_string(format!("/proc/net/{name}")));
-    let tables = tables.map(Result::unwrap_or_default);
-    let all = tables.iter().flat_map(|table| table.lines().filter_map(listener));
-    let there: Vec<u64> = all.filter(|(at, _)| overlap(*at, address)).map(|(_, inode)| inode).collect();
+    let overlapping = all("/proc/net").filter(|(at, _)| overlap(*at, address));
+    let there: Vec<u64> = overlapping.map(|(_, inode)| inode).collect();
     !there.is_empty() && there.iter().all(|inode| own.contains(inode))
+}
+
+/// The addresses on which a process listens, in order, as far as this user may see them.
+pub fn of_process(pid: u32) -> Vec<SocketAddr> {
+    let own = sockets_of(pid);
+    let mut addresses: Vec<SocketAddr> =
+        all(&format!("/proc/{pid}/net")).filter(|(_, inode)| own.contains(inode)).map(|(at, _)| at).collect();
+    addresses.sort();
+    addresses.dedup();
+    addresses
+}
+
+/// The listening sockets in the tables of a folder.
+fn all(folder: &str) -> impl Iterator<Item = (SocketAddr, u64)> {
+    let tables = ["tcp", "tcp6"].map(|name| std::fs::read_to_string(format!("{folder}/{name}")));
+    tables.into_iter().flat_map(|table| {
+        let table = table.unwrap_or_default();
+        table.lines().filter_map(listener).collect::<Vec<_>>()
+    })
 }
 
 fn is_closed(pid: u32) -> bool {
@@ -72,10 +89,12 @@ mod tests {
             let Ok(socket) = TcpListener::bind(address) else { continue };
             let at = socket.local_addr().unwrap();
             assert!(are_of(at, &[std::process::id()]), "{at}");
+            assert!(of_process(std::process::id()).contains(&at), "{at}");
             let any = if at.is_ipv4() { "0.0.0.0" } else { "::" };
             assert!(are_of(SocketAddr::new(any.parse().unwrap(), at.port()), &[std::process::id()]), "{at}");
             assert!(!are_of(at, &[]), "{at}");
             drop(socket);
+            assert!(!of_process(std::process::id()).contains(&at), "{at}");
             assert!(!are_of(at, &[std::process::id()]), "{at}");
         }
     }

@@ -4,7 +4,7 @@ use crate::args::{AdminArgs, SessionCommand};
 use crate::client::json;
 use crate::exit::Failure;
 use lunar_admin::{self as admin, SessionReport};
-use lunar_server::{Diagnostic, ErrorCode, folders};
+use lunar_server::{Diagnostic, ErrorCode, folders, listeners};
 use serde::Serialize;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -34,11 +34,19 @@ pub fn servers(socket: Option<&PathBuf>) -> Result<Vec<PathBuf>, Diagnostic> {
 /// The only server; an error if several run.
 pub fn one(mut servers: Vec<PathBuf>) -> Result<PathBuf, Diagnostic> {
     if servers.len() > 1 {
-        let sockets: Vec<String> = servers.iter().map(|path| path.display().to_string()).collect();
-        let what = format!("{} servers are running: {}", servers.len(), sockets.join(", "));
-        return Err(Diagnostic::new(what, "choose a server with --socket"));
+        let servers: Vec<String> = servers.iter().map(|path| described(path)).collect();
+        let what = format!("{} servers are running: {}", servers.len(), servers.join(", "));
+        return Err(Diagnostic::new(what, "choose a server with --socket PATH"));
     }
     Ok(servers.swap_remove(0))
+}
+
+/// An admin socket, with the process of its server and the addresses on which that process listens.
+fn described(socket: &Path) -> String {
+    let Some(pid) = admin::listener(socket) else { return socket.display().to_string() };
+    let addresses: Vec<String> = listeners::of_process(pid).iter().map(ToString::to_string).collect();
+    let listens = if addresses.is_empty() { "" } else { ", listens on " };
+    format!("{} (process {pid}{listens}{})", socket.display(), addresses.join(" and "))
 }
 
 /// A session with the admin socket of its server: TSIHs are those of one server.

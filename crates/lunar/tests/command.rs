@@ -424,15 +424,20 @@ fn second_server_has_its_own_admin_socket() {
     let (status, out, _) = folder.run(&["session", "list"]);
     let both = format!("[{}]\nno sessions\n[{}]\nno sessions\n", sockets[0], sockets[1]);
     assert_eq!((status, out), (0, both));
+    let portal = |server: &Server| {
+        let line = server.banner.lines().next().unwrap();
+        line.split(' ').nth(2).unwrap().trim_end_matches(',').to_owned()
+    };
+    let each = [(&first, &sockets[0]), (&second, &sockets[1])].map(|(server, socket)| {
+        format!("{socket} (process {}, listens on {})", server.child.id(), portal(server))
+    });
     let which = format!(
-        "error: 2 servers are running: {}, {}\n  hint: choose a server with --socket\n",
-        sockets[0], sockets[1]
+        "error: 2 servers are running: {}\n  hint: choose a server with --socket PATH\n",
+        each.join(", ")
     );
     assert_eq!(folder.run(&["session", "show"]), (1, String::new(), which));
-    let first_line = first.banner.lines().next().unwrap();
     let target = first.banner.split("/iqn.").nth(1).unwrap().split('/').next().unwrap();
-    let host =
-        log_in_to(first_line.split(' ').nth(2).unwrap().trim_end_matches(','), &format!("iqn.{target}"));
+    let host = log_in_to(&portal(&first), &format!("iqn.{target}"));
     let (status, json, err) = folder.run(&["session", "list", "--json"]);
     let sessions: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!((status, sessions.as_array().map(Vec::len), err.as_str()), (0, Some(1), ""));
