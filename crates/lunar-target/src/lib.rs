@@ -12,6 +12,7 @@ mod fair_share;
 mod fence;
 mod flush_failure;
 mod instance;
+mod io_failures;
 mod iscsi;
 mod iser;
 mod logical_unit;

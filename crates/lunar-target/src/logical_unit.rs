@@ -1,6 +1,7 @@
 //! A logical unit: its device server, its backend, and its state file.
 
 use crate::PassthroughLu;
+use crate::io_failures::IoFailures;
 use crate::missing_medium::MediumWatch;
 use crate::state_file;
 use crate::task_set_lock::TaskSetLock;
@@ -28,8 +29,8 @@ pub struct LogicalUnit {
     passthrough: Option<Arc<dyn PassthroughLu>>,
     /// Locked while the state file is written.
     saved: Mutex<SavedState>,
-    /// Limits log lines about failed I/O.
-    io_failures: LogRateLimit,
+    /// Names and limits log lines about failed I/O.
+    pub(crate) io_failures: IoFailures,
     /// Watches the path of the medium for deletion and replacement.
     pub(crate) watch: MediumWatch,
     /// Set when a command finds that the medium has shrunk. The next check of the size reports it.
@@ -98,12 +99,13 @@ impl LogicalUnit {
 
     /// Logs a failed access to the medium. Repeated failures are summarized by a count.
     pub(crate) fn log_io_failure(&self, error: &io::Error, offset: u64) {
-        let Some(left_out) = self.io_failures.may(Instant::now()) else { return };
+        let Some(left_out) = self.io_failures.may(error, Instant::now()) else { return };
         let medium = self.backend().describe();
         let medium = medium.iter().rev().find(|(name, _)| name == "path" || name == "backend");
         let medium = medium.map(|(_, what)| what.as_str());
+        let line = self.io_failures.line(error, medium);
         let serial = self.lu.settings().identity.serial.clone();
-        tracing::warn!(%error, medium, serial, offset, left_out, "access to the medium of the LUN failed");
+        tracing::warn!(medium, serial, offset, left_out, "{line}");
     }
 
     /// Saves the current state to stable storage, unless it was saved meanwhile.

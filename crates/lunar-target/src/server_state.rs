@@ -41,6 +41,7 @@ pub struct ServerState {
 impl ServerState {
     /// The state of a server with these portals.
     pub fn new(config: TargetConfig, portals: Vec<BoundPortal>) -> ServerState {
+        name_units(&config);
         ServerState {
             pool: Pool::new(config.limits.memory),
             config: RwLock::new(Arc::new(config)),
@@ -123,12 +124,20 @@ impl ServerState {
 
     /// Replaces the configuration in force.
     pub(crate) fn set_config(&self, config: Arc<TargetConfig>) {
+        name_units(&config);
         *self.config.write().unwrap_or_else(|e| e.into_inner()) = config;
     }
 
     /// The configuration in force.
     pub fn config(&self) -> Arc<TargetConfig> {
         self.config.read().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+}
+
+/// Sets the names of all logical units for their log lines.
+fn name_units(config: &TargetConfig) {
+    for (name, target) in &config.targets {
+        target.luns.iter().for_each(|(lun, unit)| unit.io_failures.set_place(name, *lun));
     }
 }
 
