@@ -308,8 +308,7 @@ fn routed(router: &RouterConfig, name: &str, there: &FoundTarget, number: u16) -
         target: there.name.clone(),
         lun: number,
     });
-    if let Some(why) = not_blocks(found).filter(|_| upstream.mode == Mode::Block) {
-        tracing::warn!("{source} is not served: {why}; hint: set mode = \"passthrough\" to route the LUN");
+    if refusal(upstream, found).is_some() {
         return None;
     }
     // A failover does not transfer the reservations of hosts.
@@ -319,16 +318,33 @@ fn routed(router: &RouterConfig, name: &str, there: &FoundTarget, number: u16) -
 }
 
 /// The reason why block mode cannot serve a logical unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockModeRefusal {
+    /// The reason, as a sentence without an end.
+    pub why: String,
+    /// True for a storage array controller, which some targets have besides their disks.
+    pub is_controller: bool,
+}
+
+/// The reason why an upstream in block mode cannot serve a logical unit.
+fn refusal(upstream: &UpstreamConfig, found: &FoundLun) -> Option<BlockModeRefusal> {
+    let why = not_blocks(found).filter(|_| upstream.mode == Mode::Block)?;
+    Some(BlockModeRefusal { why, is_controller: found.kind == STORAGE_ARRAY_CONTROLLER })
+}
+
 fn not_blocks(found: &FoundLun) -> Option<String> {
-    if !matches!(found.kind, DISK | CD) {
-        return Some(format!("the LUN has device type {:02x}h, neither a disk nor a CD", found.kind));
+    match found.kind {
+        STORAGE_ARRAY_CONTROLLER => Some("the LUN is a storage array controller (device type 0ch)".into()),
+        DISK | CD if is_block_size(found.block_size) => None,
+        DISK | CD => Some(format!("the LUN has blocks of {} bytes", found.block_size)),
+        kind => Some(format!("the LUN has device type {kind:02x}h, neither a disk nor a CD")),
     }
-    (!is_block_size(found.block_size)).then(|| format!("the LUN has blocks of {} bytes", found.block_size))
 }
 
 /// Peripheral device types (SPC-5 section 6.6.2).
 const DISK: u8 = 0;
 const CD: u8 = 5;
+const STORAGE_ARRAY_CONTROLLER: u8 = 0x0c;
 
 fn is_block_size(bytes: u32) -> bool {
     bytes.is_power_of_two() && (512..=65536).contains(&bytes)

@@ -4,6 +4,7 @@ mod change;
 mod retry;
 mod routed;
 mod unflushed;
+mod unserved;
 
 use crate::args::Serve;
 use crate::captive::Captive;
@@ -148,6 +149,7 @@ struct Service<S> {
     trial: Trial,
     /// Retries of changes at upstreams that cannot be served yet.
     retry: Retry,
+    unserved: unserved::UnservedLog,
     events: Sender<ServeEvent>,
     /// Until then, returning hosts must not lose LUNs that were not rediscovered yet.
     early_until: Instant,
@@ -218,6 +220,7 @@ impl<S: TargetServer> Service<S> {
             admin,
             trial: Trial::default(),
             retry: Retry::default(),
+            unserved: Default::default(),
             events: events.clone(),
         };
         service.route();

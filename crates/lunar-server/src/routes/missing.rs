@@ -1,11 +1,11 @@
 //! Mapped LUNs that were not found.
 
-use super::{is_seen, number, there};
+use super::{BlockModeRefusal, LAST_LUN, is_seen, number, refusal, there};
 use crate::config::router::{From, Map, Reach};
-use crate::config::{Config, RouterConfig};
+use crate::config::{Config, RouterConfig, iscsi_name};
 use lunar_admin::router::LunHealth;
-use lunar_router::Found;
 use lunar_router::routes::LuAddress;
+use lunar_router::{Found, FoundLun, FoundTarget};
 
 /// A mapped LUN that is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,22 +19,50 @@ pub struct Missing {
     /// `awaited`: the upstream was never reached. `not found`: the upstream has no such LUN. `not served`: the LUN
     /// cannot be served, for a reason in the log.
     pub why: LunHealth,
+    /// Why block mode cannot serve it, if that is the reason.
+    pub refusal: Option<BlockModeRefusal>,
 }
 
-/// The mapped LUNs of a router that are missing in an expanded configuration.
+/// The mapped LUNs of a router that are missing in an expanded configuration. A mapping of a target or a portal has the
+/// LUNs that were found there.
 pub fn missing(router: &RouterConfig, whole: &Config, found: &Found) -> Vec<Missing> {
     let is_there = |name: &str, number: u16| {
         let mut mine = whole.targets.iter().filter(|target| target.router.as_ref() == Some(&router.name));
         mine.any(|target| target.name == name && target.luns.contains_key(&number))
     };
-    let mapped = router.targets.iter().filter_map(|mapping| match &mapping.map {
-        Map::Lun { name, luns } => Some((name, luns)),
-        Map::Transparent { .. } | Map::Target { .. } => None,
+    let all = router.targets.iter().flat_map(|mapping| match &mapping.map {
+        Map::Lun { name, luns } => {
+            let one = |(number, from): (&u16, &From)| absent(router, (name.as_str(), *number), from, found);
+            luns.iter().filter_map(one).collect()
+        }
+        Map::Target { name, upstream } => {
+            let reach = router.upstreams.get(upstream).map(|upstream| upstream.reach());
+            let there = reach.and_then(|reach| there(router, upstream, reach, found));
+            there.map_or(Vec::new(), |there| refused(router, upstream, name, there))
+        }
+        Map::Transparent { upstream } => {
+            let there = found.targets(&router.name, upstream).iter();
+            let servable = there.filter(|there| iscsi_name(&there.name).is_ok());
+            servable.flat_map(|there| refused(router, upstream, &there.name, there)).collect()
+        }
     });
-    let all = mapped.flat_map(|(name, luns)| luns.iter().map(move |(number, from)| (name, *number, from)));
-    all.filter(|(name, number, _)| !is_there(name, *number))
-        .filter_map(|(name, number, from)| absent(router, (name.as_str(), number), from, found))
-        .collect()
+    all.filter(|missing| !is_there(&missing.target, missing.lun)).collect()
+}
+
+/// The LUNs of an upstream target that block mode cannot serve, as LUNs of `target`.
+fn refused(router: &RouterConfig, upstream: &str, target: &str, there: &FoundTarget) -> Vec<Missing> {
+    let Some(config) = router.upstreams.get(upstream) else { return Vec::new() };
+    let one = |(number, lun): (&u16, &FoundLun)| {
+        let refusal = Some(refusal(config, lun)?);
+        let address = LuAddress {
+            router: router.name.clone(),
+            upstream: upstream.into(),
+            target: there.name.clone(),
+            lun: *number,
+        };
+        Some(Missing { target: target.into(), lun: *number, address, why: LunHealth::NotServed, refusal })
+    };
+    there.luns.iter().filter(|(number, _)| **number <= LAST_LUN).filter_map(one).collect()
 }
 
 fn absent(router: &RouterConfig, (target, lun): (&str, u16), from: &From, found: &Found) -> Option<Missing> {
@@ -56,5 +84,6 @@ fn absent(router: &RouterConfig, (target, lun): (&str, u16), from: &From, found:
         target: name.into(),
         lun: behind,
     };
-    Some(Missing { target: target.into(), lun, address, why })
+    let refusal = is_found().and_then(|lun| refusal(upstream, lun));
+    Some(Missing { target: target.into(), lun, address, why, refusal })
 }

@@ -268,6 +268,29 @@ fn missing_mapped_luns_are_listed_with_reason() {
 }
 
 #[test]
+fn controller_of_a_mapped_target_is_not_served() {
+    let (t, name) = ("iqn.2001-04.com.example:t", "iqn.2026-11.org.example:m");
+    let mut found = found(&[(t, &[0, 1])]);
+    let lun = found.0.values_mut().flatten().find_map(|there| there.luns.get_mut(&0)).unwrap();
+    (lun.kind, lun.block_size) = (0x0c, 0);
+    let by_name = format!("{ALL}map = \"target\"\nname = \"{name}\"\nupstream = \"a\"\n");
+    for (upstream, map, target) in [(TARGET, by_name, name), (PORTAL, transparent(), t)] {
+        let missing_luns = |mode: &str| {
+            let config = config(&format!("{upstream}mode = \"{mode}\"\n"), &map);
+            missing(&config.routers[0], &expand(&config, &found).unwrap(), &found)
+        };
+        let all = missing_luns("block");
+        let [one] = all.as_slice() else { panic!("{all:?}") };
+        assert_eq!(
+            (one.target.as_str(), one.lun, one.address.lun, one.why),
+            (target, 0, 0, LunHealth::NotServed)
+        );
+        assert!(one.refusal.as_ref().is_some_and(|refusal| refusal.is_controller), "{one:?}");
+        assert_eq!(missing_luns("passthrough"), []);
+    }
+}
+
+#[test]
 fn shared_disk_requires_passthrough_for_both_luns() {
     let of = |mode: &str| {
         let map =

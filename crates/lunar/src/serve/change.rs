@@ -91,6 +91,7 @@ impl<S: TargetServer> Service<S> {
         self.server.reload(setup);
         self.units.record();
         self.whole = whole;
+        self.unserved.log(config, &self.whole, &self.routes.found());
         Ok(())
     }
 
@@ -117,6 +118,7 @@ impl<S: TargetServer> Service<S> {
     pub(super) fn found(&mut self) {
         match self.expanded(&self.config) {
             Ok(whole) if (&whole.targets, &whole.awaited) == (&self.whole.targets, &self.whole.awaited) => {
+                self.unserved.log(&self.config, &self.whole, &self.routes.found());
                 return self.route();
             }
             Ok(_) => {}
