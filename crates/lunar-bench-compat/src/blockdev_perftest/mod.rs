@@ -151,7 +151,7 @@ pub fn run(args: &Args, context: RunContext) -> Result<Document, Error> {
 fn check(args: &Args) -> Result<(), Error> {
     if args.target_host.is_some() {
         let hint = "run on that host: sync; echo 3 > /proc/sys/vm/drop_caches";
-        return Err(refused("-t: lunar cannot drop the caches of another host", hint));
+        return Err(refused("-t cannot drop the caches of another host", hint));
     }
     if args.blocks().is_empty() {
         let what = format!(
