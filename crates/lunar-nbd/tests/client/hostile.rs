@@ -211,7 +211,7 @@ fn flood_of_answers_does_not_grow_the_process() {
 #[test]
 fn non_nbd_peer_is_reported() {
     for (bytes, words) in [
-        (&b"SSH-2.0-OpenSSH\r\n"[..], "no NBD greeting"),
+        (&b"SSH-2.0-OpenSSH\r\n"[..], "begin with an NBD greeting"),
         (b"NBDMAGIC\0\0\x42\x02\x81\x86\x12\x53\0\0", "old handshake"),
         (b"", "the handshake failed: the server closed the connection"),
     ] {
