@@ -94,12 +94,25 @@ fn unmap(cx: &mut CommandContext<'_>) -> PlanResult {
     }
     let block_size = cx.lu.settings().block_size as u64;
     let ranges = ranges.iter().filter(|r| r.blocks != 0);
-    let extents: Vec<_> = ranges.map(|r| (r.lba * block_size, r.blocks as u64 * block_size)).collect();
+    let extents = joined(ranges.map(|r| (r.lba * block_size, r.blocks as u64 * block_size)));
     Ok(if extents.is_empty() {
         Plan::Done
     } else {
         Plan::op(Op::Unmap { extents, stable: !cx.state.modes.write_cache() })
     })
+}
+
+/// Joins extents (offset, length) that follow each other: a host can describe each block by itself, and a router sends
+/// one command for each extent.
+fn joined(extents: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
+    let mut all: Vec<(u64, u64)> = Vec::new();
+    for (offset, len) in extents {
+        match all.last_mut() {
+            Some(last) if last.0 + last.1 == offset => last.1 += len,
+            _ => all.push((offset, len)),
+        }
+    }
+    all
 }
 
 /// The ranges of an UNMAP parameter list.
@@ -231,6 +244,7 @@ mod tests {
             (list(&[]), Ok(Plan::Done)),
             (list(&[(BLOCKS, 0)]), Ok(Plan::Done)),
             (list(&[(1, 2), (4, 0), (0, 1)]), Ok(unmapped(vec![(512, 1024), (0, 512)]))),
+            (list(&[(1, 2), (3, 1), (4, 0), (4, 2), (7, 1)]), Ok(unmapped(vec![(512, 2560), (3584, 512)]))),
             (half, Ok(unmapped(vec![(512, 1024)]))),
             (long, fails(Sense::PARAMETER_LIST_LENGTH)),
             (vec![0; 7], fails(Sense::PARAMETER_LIST_LENGTH)),
