@@ -28,7 +28,7 @@ fn data(cx: &CommandContext<'_>, layout: HeaderLayout, longlba: bool) -> Result<
     let descriptor = if DBD.is_set(cx.cdb) { Vec::new() } else { block_descriptor(cx, longlba) };
     let header = header(cx, longlba, descriptor.len()).encode(layout);
     let mut data = [header, descriptor, pages].concat();
-    layout.set_mode_data_length(&mut data);
+    layout.mode_data_length.set_following_len(&mut data);
     Ok(data)
 }
 

@@ -117,6 +117,16 @@ impl BitField {
         bytes.for_each(|(i, byte)| *byte = *byte & !((mask >> (8 * i)) as u8) | (value >> (8 * i)) as u8);
     }
 
+    /// Writes the number of bytes that follow the field, as most LENGTH fields count them.
+    ///
+    /// # Panics
+    ///
+    /// If `b` ends before the field does.
+    pub fn set_following_len(self, b: &mut [u8]) {
+        let len = b.len() - usize::from(self.end());
+        self.set(b, len as u64);
+    }
+
     /// Sets every bit of the field.
     ///
     /// # Panics
@@ -167,6 +177,13 @@ mod tests {
     fn missing_bytes_count_as_zeros() {
         assert_eq!(BitField::bytes(2, 4).get(&BYTES[..4]), 0x3456_0000);
         assert_eq!(BitField::bits(1, 4, 21).get(&[]), 0);
+    }
+
+    #[test]
+    fn following_length_counts_bytes_after_the_field() {
+        let mut b = [0; 9];
+        BitField::bytes(2, 2).set_following_len(&mut b);
+        assert_eq!(b, [0, 0, 0, 5, 0, 0, 0, 0, 0]);
     }
 
     #[test]

@@ -102,8 +102,7 @@ pub fn encode_groups(list: &[TargetPortGroupDescriptor], extended: bool) -> Vec<
         FORMAT_TYPE.set(&mut b, 1);
     }
     list.iter().for_each(|group| b.extend_from_slice(&group.encode()));
-    let len = b.len() as u64 - 4;
-    PARAMETER_DATA_LENGTH.set(&mut b, len);
+    PARAMETER_DATA_LENGTH.set_following_len(&mut b);
     b
 }
 
@@ -160,8 +159,7 @@ pub fn encode_extents(list: &[LbaStatusDescriptor]) -> Vec<u8> {
         lba_status::PROVISIONING_STATUS.set(&mut d, extent.status.into());
         b.extend_from_slice(&d);
     }
-    let len = b.len() as u64 - 4;
-    PARAMETER_DATA_LENGTH.set(&mut b, len);
+    PARAMETER_DATA_LENGTH.set_following_len(&mut b);
     b
 }
 

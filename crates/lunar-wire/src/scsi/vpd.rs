@@ -119,9 +119,8 @@ pub fn encode(code: u8, body: &[u8]) -> Vec<u8> {
 
 /// Writes PAGE CODE and PAGE LENGTH into the header of a whole page.
 pub(super) fn set_header(page: &mut [u8], code: u8) {
-    let len = page.len() - HEADER;
     PAGE_CODE.set(page, code.into());
-    PAGE_LENGTH.set(page, len as u64);
+    PAGE_LENGTH.set_following_len(page);
 }
 
 /// The unit serial number (page 80h).

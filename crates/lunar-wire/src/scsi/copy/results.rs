@@ -5,11 +5,6 @@ use crate::scsi::BitField;
 /// AVAILABLE DATA: the number of bytes that follow this field.
 const AVAILABLE_DATA: BitField = BitField::bytes(0, 4);
 
-fn state_len(b: &mut [u8]) {
-    let len = b.len() as u64 - 4;
-    AVAILABLE_DATA.set(b, len);
-}
-
 /// COPY MANAGER STATUS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -45,7 +40,7 @@ impl CopyStatus {
     /// Encodes the data.
     pub fn encode(&self) -> Vec<u8> {
         let mut b = vec![0; Self::LEN];
-        state_len(&mut b);
+        AVAILABLE_DATA.set_following_len(&mut b);
         Self::STATUS.set(&mut b, self.status as u64);
         Self::SEGMENTS.set(&mut b, self.segments.into());
         Self::UNITS.set(&mut b, self.units.into());
@@ -77,7 +72,7 @@ impl FailedSegmentDetails<'_> {
     pub fn encode(&self) -> Vec<u8> {
         let mut b = vec![0; Self::HEAD_LEN];
         b.extend_from_slice(self.sense);
-        state_len(&mut b);
+        AVAILABLE_DATA.set_following_len(&mut b);
         Self::STATUS.set(&mut b, self.status.into());
         Self::SENSE_LENGTH.set(&mut b, self.sense.len() as u64);
         b
@@ -141,7 +136,7 @@ impl<'a> OperatingParameters<'a> {
     pub fn encode(&self) -> Vec<u8> {
         let mut b = vec![0; Self::HEAD_LEN];
         b.extend_from_slice(self.types);
-        state_len(&mut b);
+        AVAILABLE_DATA.set_following_len(&mut b);
         Self::SNLID.set(&mut b, self.needs_no_list_id.into());
         Self::MAX_CSCDS.set(&mut b, self.max_cscds.into());
         Self::MAX_SEGMENTS.set(&mut b, self.max_segments.into());

@@ -14,8 +14,7 @@ pub fn encode_configuration<'a>(
     let mut b = vec![0; 8];
     CURRENT_PROFILE.set(&mut b, current_profile.into());
     features.for_each(|feature| b.extend_from_slice(&feature.encode()));
-    let len = b.len() as u64 - 4;
-    DATA_LENGTH.set(&mut b, len);
+    DATA_LENGTH.set_following_len(&mut b);
     b
 }
 

@@ -60,8 +60,7 @@ impl EventStatus {
     /// Encodes the data.
     pub fn encode(&self) -> Vec<u8> {
         let mut b = vec![0; if self.media.is_some() { Self::HEADER_LEN + 4 } else { Self::HEADER_LEN }];
-        let len = b.len() as u64 - 2;
-        Self::EVENT_DATA_LENGTH.set(&mut b, len);
+        Self::EVENT_DATA_LENGTH.set_following_len(&mut b);
         Self::SUPPORTED_EVENT_CLASSES.set(&mut b, self.supported_classes.into());
         Self::NEA.set(&mut b, self.media.is_none().into());
         if let Some(media) = self.media {

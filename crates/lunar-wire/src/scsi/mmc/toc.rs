@@ -16,8 +16,7 @@ pub fn encode_toc(first: u8, last: u8, descriptors: &[u8]) -> Vec<u8> {
     FIRST.set(&mut b, first.into());
     LAST.set(&mut b, last.into());
     b.extend_from_slice(descriptors);
-    let len = b.len() as u64 - 2;
-    DATA_LENGTH.set(&mut b, len);
+    DATA_LENGTH.set_following_len(&mut b);
     b
 }
 

@@ -44,16 +44,6 @@ impl HeaderLayout {
         longlba: Some(BitField::flag(4, 0)),
         block_descriptor_length: BitField::bytes(6, 2),
     };
-
-    /// Sets MODE DATA LENGTH of data that are complete.
-    ///
-    /// # Panics
-    ///
-    /// If the data are shorter than the header.
-    pub fn set_mode_data_length(&self, data: &mut [u8]) {
-        let own = usize::from(self.medium_type.byte());
-        self.mode_data_length.set(data, (data.len() - own) as u64);
-    }
 }
 
 /// The mode parameter header.
@@ -230,9 +220,9 @@ mod tests {
     #[test]
     fn mode_data_length_counts_the_bytes_after_it() {
         let mut b = [0; 20];
-        HeaderLayout::SIX.set_mode_data_length(&mut b);
+        HeaderLayout::SIX.mode_data_length.set_following_len(&mut b);
         assert_eq!(b[..2], [19, 0]);
-        HeaderLayout::TEN.set_mode_data_length(&mut b);
+        HeaderLayout::TEN.mode_data_length.set_following_len(&mut b);
         assert_eq!(b[..3], [0, 18, 0]);
     }
 

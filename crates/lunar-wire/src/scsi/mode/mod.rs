@@ -2,7 +2,6 @@
 
 mod layout;
 
-use super::BitField;
 use super::fields::{Field, bits, flag, named, number, split};
 pub use layout::{
     BlockDescriptorLayout, HeaderLayout, ModeHeader, PAGE_CODE, PAGE_HEADER_LEN, PAGE_LENGTH, PS, SPF,
@@ -12,12 +11,9 @@ pub use layout::{
 
 const TEN: HeaderLayout = HeaderLayout::TEN;
 
-const fn flag_at(name: &'static str, field: BitField) -> Field {
-    flag(name, field.byte() as usize, field.bit())
-}
-
 /// The header of MODE SENSE(10).
-pub static HEADER: &[Field] = &[flag_at("write_protected", TEN.wp), flag_at("dpo_and_fua", TEN.dpofua)];
+pub static HEADER: &[Field] =
+    &[Field::flag("write_protected", TEN.wp), Field::flag("dpo_and_fua", TEN.dpofua)];
 
 /// A mode page or subpage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +121,7 @@ static CONNECTION: &[Field] = &[
 ];
 
 static CACHING: &[Field] = &[
-    flag_at("write_cache", caching::WCE),
+    Field::flag("write_cache", caching::WCE),
     flag("read_cache_disabled", 2, 0),
     flag("initiator_control", 2, 7),
     flag("abort_prefetch", 2, 6),
@@ -142,14 +138,14 @@ static CACHING: &[Field] = &[
 
 static CONTROL: &[Field] = &[
     named("task_set", 2, (5, 3), SHARING),
-    flag_at("descriptor_sense", control::D_SENSE),
+    Field::flag("descriptor_sense", control::D_SENSE),
     flag("global_logging_target_save_disable", 2, 1),
     named("queue_algorithm", 3, (4, 4), ORDER),
     bits("queue_error", 3, 1, 2),
     bits("unit_attention_interlock", 4, 4, 2),
-    flag_at("software_write_protect", control::SWP),
+    Field::flag("software_write_protect", control::SWP),
     flag("application_tag_owner", 5, 7),
-    flag_at("task_aborted_status", control::TAS),
+    Field::flag("task_aborted_status", control::TAS),
     bits("autoload", 5, 0, 3),
     number("busy_timeout_100ms", 8, 2),
     number("extended_self_test_s", 10, 2),
@@ -177,7 +173,7 @@ static EXCEPTIONS: &[Field] = &[
     flag("performance", 2, 7),
     flag("background_functions", 2, 5),
     flag("warnings", 2, 4),
-    flag_at("disabled", informational_exceptions_control::DEXCPT),
+    Field::flag("disabled", informational_exceptions_control::DEXCPT),
     flag("test", 2, 2),
     flag("log_errors", 2, 0),
     named("method", 3, (0, 4), REPORTING),

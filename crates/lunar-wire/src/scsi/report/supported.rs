@@ -91,8 +91,7 @@ pub fn encode_commands(commands: impl Iterator<Item = SupportedCommand>, with_ti
             b.extend_from_slice(&timeouts());
         }
     }
-    let len = b.len() as u64 - 4;
-    DATA_LENGTH.set(&mut b, len);
+    DATA_LENGTH.set_following_len(&mut b);
     b
 }
 
@@ -167,8 +166,7 @@ const FUNCTIONS_LENGTH: BitField = BitField::bytes(3, 1);
 pub fn encode_functions(supported: &[BitField], is_extended: bool) -> Vec<u8> {
     let mut b = vec![0; if is_extended { 16 } else { 4 }];
     supported.iter().for_each(|function| function.fill(&mut b));
-    let additional = b.len() as u64 - 4;
-    FUNCTIONS_LENGTH.set(&mut b, additional);
+    FUNCTIONS_LENGTH.set_following_len(&mut b);
     b
 }
 
