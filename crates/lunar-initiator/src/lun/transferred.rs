@@ -38,12 +38,10 @@ pub(super) fn write_result(result: Result<Completion, Error>, data: Option<Buf>,
     with_buffer(result.and_then(|c| whole(&c, len)), data, len)
 }
 
-/// The error of a command that belongs to an operation, part of which has changed the medium. These statuses mean that
-/// nothing was done (SAM-5 section 5.3.1), which no longer holds for the operation: sense data replace them.
+/// The error of a command that belongs to an operation, part of which has changed the medium. A status that means that
+/// nothing was done does not hold for the operation: sense data replace it.
 pub(super) fn has_begun(e: Error) -> Error {
-    const NOT_EXECUTED: [Status; 4] =
-        [Status::Busy, Status::ReservationConflict, Status::TaskSetFull, Status::AcaActive];
-    if !NOT_EXECUTED.iter().any(|status| e.status == Some(*status as u8)) {
+    if !Status::NOT_EXECUTED.iter().any(|status| e.status == Some(*status as u8)) {
         return e;
     }
     e.with_status(Status::CheckCondition as u8).with_sense(Some(Sense::COMMAND_ABORTED))

@@ -66,14 +66,12 @@ pub fn finish_write(unit: &LogicalUnit, offset: u64, finished: BufResult) -> Exe
     stored(unit, offset, finished).map(|_| ExecutionOutput::Good)
 }
 
-/// The failure of a command that has changed the medium. These statuses mean that nothing was done (SAM-5 section
-/// 5.3.1), so they are replaced. A host that repeats the command gets them then.
+/// The failure of a command that has changed the medium. A status that means that nothing was done is replaced. A host
+/// that repeats the command gets it then.
 pub fn has_begun(failure: CommandError) -> CommandError {
-    match failure.status {
-        Status::Busy | Status::ReservationConflict | Status::TaskSetFull | Status::AcaActive => {
-            Sense::COMMAND_ABORTED.into()
-        }
-        _ => failure,
+    match Status::NOT_EXECUTED.contains(&failure.status) {
+        true => Sense::COMMAND_ABORTED.into(),
+        false => failure,
     }
 }
 

@@ -50,6 +50,12 @@ pub enum Status {
     TaskAborted = 0x40,
 }
 
+impl Status {
+    /// The statuses that mean that the device server did nothing (SAM-5 section 5.3.1): the command may be repeated.
+    pub const NOT_EXECUTED: [Status; 4] =
+        [Status::Busy, Status::ReservationConflict, Status::TaskSetFull, Status::AcaActive];
+}
+
 /// The name of a SCSI status code; `None` if SAM-5 defines none.
 pub fn status_name(status: u8) -> Option<&'static str> {
     const NAMES: [(Status, &str); 8] = [
