@@ -6,6 +6,7 @@ use super::lock::{self, FileAccess, LockError, LockOwner, MediumLock, PATIENCE, 
 use super::users::{self, LockKind};
 use crate::{BackendKind, BackendSpec, FileId, InUse, OpenError, describe_row};
 use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags};
+use rustix::io::ReadWriteFlags;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::num::NonZeroU64;
@@ -17,6 +18,8 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Instant;
 
+/// File systems in memory: tmpfs and ramfs (linux/magic.h).
+const IN_MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 /// The alignment of O_DIRECT if the kernel does not report it.
 const DIRECT_ALIGN: u64 = 4096;
 /// The limit of one prefetch in bytes, because it runs on the caller's core.
@@ -46,6 +49,8 @@ pub(super) struct OpenMedium {
     direct: Option<NonZeroU64>,
     /// The alignment of offset and length of fallocate.
     granule: u64,
+    /// Whether the file system keeps its files in memory, so that reads and writes do not wait for a device.
+    is_in_memory: bool,
 }
 
 impl OpenMedium {
@@ -89,6 +94,7 @@ impl OpenMedium {
             false => direct.map_or(1, NonZeroU64::get),
         };
         let through = if spec.read_only || spec.direct { None } else { reopen(&file) };
+        let is_in_memory = !device && is_in_memory(&file);
         let mut medium = OpenMedium {
             path: spec.path.clone(),
             device,
@@ -97,12 +103,19 @@ impl OpenMedium {
             size: 0,
             direct,
             granule,
+            is_in_memory,
         };
         medium.size = medium.size_now().map_err(|e| fault.open(&e))?;
         let whole =
             if device { medium.size } else { medium.files.plain.metadata().map_or(0, |found| found.len()) };
         fault.check_size(whole, medium.direct)?;
         Ok(medium)
+    }
+
+    /// The flags with which a read or write does not wait. A file in memory needs none: its file system does not know
+    /// RWF_NOWAIT. Only pages in swap would wait, as all memory of the server does.
+    pub(super) fn without_waiting(&self) -> ReadWriteFlags {
+        if self.is_in_memory { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT }
     }
 
     pub(super) fn is_device(&self) -> bool {
@@ -291,6 +304,10 @@ fn patiently<T>(open: impl Fn() -> io::Result<T>) -> io::Result<T> {
             other => return other,
         }
     }
+}
+
+fn is_in_memory(file: &File) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|found| IN_MEMORY.contains(&(found.f_type as u32)))
 }
 
 /// Sets the size of an empty file and makes its name durable.

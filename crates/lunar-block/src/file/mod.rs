@@ -14,6 +14,7 @@ mod medium;
 mod ops;
 #[cfg(test)]
 mod power;
+mod queue;
 mod read_write;
 mod space;
 mod sync;
@@ -22,8 +23,8 @@ mod watch;
 
 use crate::range_lock::RangeLocks;
 use crate::{
-    Backend, BackendInfo, BackendSpec, BufResult, Extent, LocalBoxFuture, MAX_ATOMIC, MissingMedium,
-    OpenError, TryIo, describe_row, format, within,
+    Backend, BackendInfo, BackendQueue, BackendSpec, BufResult, Extent, LocalBoxFuture, MAX_ATOMIC,
+    MissingMedium, OpenError, TryIo, describe_row, format, within,
 };
 pub(crate) use examine::examine;
 use in_flight::{InFlightWrites, RegionIndices};
@@ -159,7 +160,7 @@ impl Backend for FileBackend {
             let rest = [IoSlice::new(&data[at..])];
             // A partial write is completed here, although it may block. A second execution of the command could be
             // rejected, with a part of the data written.
-            let how = if at == 0 { ReadWriteFlags::NOWAIT } else { ReadWriteFlags::empty() };
+            let how = if at == 0 { self.medium.without_waiting() } else { ReadWriteFlags::empty() };
             if at > 0 {
                 invalidate_size();
                 self.still_there(offset, data.len() as u64)?;
@@ -188,6 +189,10 @@ impl Backend for FileBackend {
                 Err(e) => (Err(e), buf),
             }
         })
+    }
+
+    fn queue(self: Arc<Self>) -> Option<Box<dyn BackendQueue>> {
+        self.needs_queue().then(|| Box::new(queue::FileQueue::new(self)) as Box<dyn BackendQueue>)
     }
 
     fn max_atomic(&self) -> u32 {

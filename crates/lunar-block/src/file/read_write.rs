@@ -7,7 +7,7 @@ use super::watch::wait;
 use crate::range_lock::RangeAccess;
 use crate::{BufResult, TryIo};
 use lunar_runtime::Buf;
-use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use rustix::io::{Errno, preadv2};
 use std::io::{self, IoSliceMut};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -20,7 +20,12 @@ impl FileBackend {
         let checked = self.check(offset, buf.len() as u64);
         inline(checked, buf.len(), &self.can.try_read, io::ErrorKind::UnexpectedEof, |at| {
             let mut rest = [IoSliceMut::new(&mut buf[at..])];
-            Ok(preadv2(&self.medium.files.plain, &mut rest, offset + at as u64, ReadWriteFlags::NOWAIT)?)
+            Ok(preadv2(
+                &self.medium.files.plain,
+                &mut rest,
+                offset + at as u64,
+                self.medium.without_waiting(),
+            )?)
         })
     }
 
