@@ -1,7 +1,7 @@
 //! The trait of block backends.
 
 use crate::MissingMedium;
-use lunar_runtime::{Buf, LocalBoxFuture};
+use lunar_runtime::{Buf, LocalBoxFuture, SplicedPages};
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -77,6 +77,12 @@ pub trait Backend: Send + Sync {
     /// Fills `buf` from `offset` if that does not block.
     fn try_read(&self, _offset: u64, _buf: &mut [u8]) -> TryIo {
         TryIo::WouldWait
+    }
+
+    /// References to the cached pages with these bytes, which must be in the page cache. A later write changes the
+    /// content of the pages. None: the bytes must be read.
+    fn cached_pages(&self, _offset: u64, _len: usize) -> Option<SplicedPages> {
+        None
     }
 
     /// Writes `data` at `offset` if that does not block. Not for FUA writes.

@@ -1,17 +1,13 @@
 //! The send queue of a connection: many messages, one vectored send.
 
-use crate::{Buf, Stream};
+mod body;
+
+use crate::Stream;
+use crate::spliced_pages::PagesPart;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::rc::Rc;
 
-/// The longest payload of zeros in bytes.
-pub const MAX_ZEROS: usize = 1 << 20;
-static ZEROS: ZeroPage = ZeroPage([0; MAX_ZEROS]);
-
-/// Page-aligned, because the kernel copies faster from there.
-#[repr(align(4096))]
-struct ZeroPage([u8; MAX_ZEROS]);
+pub use body::{Body, MAX_ZEROS, Payload};
 
 /// Messages that are sent without an allocation.
 const FEW: usize = 4;
@@ -25,39 +21,11 @@ const TOGETHER: usize = 4096;
 /// Bytes of frame memory that an idle connection keeps.
 const KEEP: usize = 64 << 10;
 
-/// The data of a message to send.
-pub enum Payload {
-    /// None.
-    Empty,
-    /// This many zeros, at most [`MAX_ZEROS`].
-    Zeros(usize),
-    /// Owned bytes.
-    Bytes(Vec<u8>),
-    /// The first bytes of a buffer: buffer and length.
-    Buf(Buf, usize),
-    /// A part of a shared buffer: buffer, start and length.
-    Part(Rc<Buf>, usize, usize),
-}
-
-impl Payload {
-    /// The bytes to send.
-    #[inline]
-    pub fn bytes(&self) -> &[u8] {
-        match self {
-            Payload::Empty => &[],
-            Payload::Zeros(n) => &ZEROS.0[..*n],
-            Payload::Bytes(b) => b,
-            Payload::Buf(b, n) => &b[..*n],
-            Payload::Part(b, at, n) => &b[*at..at + n],
-        }
-    }
-}
-
 struct QueuedMessage {
     /// Bytes before and after the payload. Several messages without one may be the same entry.
     head_len: usize,
     tail_len: usize,
-    payload: Payload,
+    body: Body,
 }
 
 impl QueuedMessage {
@@ -65,13 +33,26 @@ impl QueuedMessage {
         self.head_len + self.tail_len
     }
 
-    fn own(&self) -> usize {
-        if let Payload::Bytes(bytes) = &self.payload { bytes.len() } else { 0 }
+    fn len(&self) -> usize {
+        self.frame_len() + self.body.len()
     }
 
-    fn len(&self) -> usize {
-        self.frame_len() + self.payload.bytes().len()
+    /// The pages with the next byte to send, and how many of their bytes are sent.
+    #[inline]
+    fn pages_to_send(&self, sent: usize) -> Option<(&PagesPart, usize)> {
+        let Body::Pages(part) = &self.body else { return None };
+        let of_part = sent.checked_sub(self.head_len).filter(|of_part| *of_part < part.len)?;
+        Some((part, of_part))
     }
+}
+
+/// The end of a walk through the queued bytes.
+#[derive(Debug, PartialEq, Eq)]
+enum WalkEnd {
+    /// Pages follow, which need a call of their own.
+    Pages,
+    /// Everything was taken, or the taker is full.
+    Taken,
 }
 
 /// The queue of messages to send.
@@ -95,23 +76,24 @@ pub struct SendQueue {
 impl SendQueue {
     /// Appends a message: its head, its payload, and what follows the payload.
     #[inline]
-    pub fn push(&mut self, head: &[u8], payload: Payload, tail: &[u8]) {
+    pub fn push(&mut self, head: &[u8], body: impl Into<Body>, tail: &[u8]) {
+        let body = body.into();
         self.frames.extend_from_slice(head);
         if !tail.is_empty() {
             // An empty copy would still cost a call.
             self.frames.extend_from_slice(tail);
         }
-        if let (Payload::Empty, Some(last)) = (&payload, self.queue.back_mut())
-            && matches!(last.payload, Payload::Empty)
+        if let (true, Some(last)) = (body.is_none(), self.queue.back_mut())
+            && last.body.is_none()
             && last.head_len < TOGETHER
         {
             last.head_len += head.len() + tail.len();
             self.waiting += head.len() + tail.len();
             return;
         }
-        let entry = QueuedMessage { head_len: head.len(), tail_len: tail.len(), payload };
+        let entry = QueuedMessage { head_len: head.len(), tail_len: tail.len(), body };
         self.waiting += entry.len();
-        self.own += entry.own();
+        self.own += entry.body.own();
         self.queue.push_back(entry);
     }
 
@@ -127,10 +109,11 @@ impl SendQueue {
 
     /// Sends until the queue is empty (true) or the socket takes no more (false).
     pub fn flush(&mut self, stream: &Stream) -> io::Result<bool> {
-        while !self.queue.is_empty() {
-            let sent = match self.queue.len() <= FEW {
-                true => self.send_few(stream)?,
-                false => stream.send(&self.slices())?,
+        while let Some(first) = self.queue.front() {
+            let sent = match first.pages_to_send(self.sent) {
+                Some((part, sent)) => part.send(stream, sent)?,
+                None if self.queue.len() <= FEW => self.send_few(stream)?,
+                None => self.send_many(stream)?,
             };
             let Some(sent) = sent else { return Ok(false) };
             self.advance(sent);
@@ -138,53 +121,71 @@ impl SendQueue {
         Ok(true)
     }
 
-    /// As `slices`, without an allocation.
+    /// As `send_many`, without an allocation.
     fn send_few(&self, stream: &Stream) -> io::Result<Option<usize>> {
         let mut slices = [IoSlice::new(&[]); 2 * FEW + 1];
         let mut n = 0;
-        self.each_part(|part| {
+        let end = self.each_part(|part| {
             slices[n] = IoSlice::new(part);
             n += 1;
             n < 2 * FEW + 1
         });
-        stream.send(&slices[..n])
+        stream.send(&slices[..n], end == WalkEnd::Pages)
     }
 
-    fn slices(&self) -> Vec<IoSlice<'_>> {
+    /// Sends the bytes up to the first pages.
+    fn send_many(&self, stream: &Stream) -> io::Result<Option<usize>> {
+        let (slices, end) = self.slices();
+        stream.send(&slices, end == WalkEnd::Pages)
+    }
+
+    fn slices(&self) -> (Vec<IoSlice<'_>>, WalkEnd) {
         let mut slices = Vec::with_capacity((self.queue.len() * 2 + 2).min(MAX_SLICES));
-        self.each_part(|part| {
+        let end = self.each_part(|part| {
             slices.push(IoSlice::new(part));
             slices.len() < MAX_SLICES
         });
-        slices
+        (slices, end)
     }
 
-    /// Passes the queued bytes to `take`, slice by slice, until it returns false.
+    /// Passes the queued bytes to `take`, slice by slice, until it returns false, or pages follow.
     #[inline]
-    fn each_part<'a>(&'a self, mut take: impl FnMut(&'a [u8]) -> bool) {
+    fn each_part<'a>(&'a self, mut take: impl FnMut(&'a [u8]) -> bool) -> WalkEnd {
         let mut skip = self.sent;
-        let mut show = |part: &'a [u8]| {
-            let cut = skip.min(part.len());
-            skip -= cut;
+        let mut show = |skip: &mut usize, part: &'a [u8]| {
+            let cut = (*skip).min(part.len());
+            *skip -= cut;
             cut == part.len() || take(&part[cut..])
         };
         // Offsets in the frames: passed to `take`, and to pass next.
         let (mut shown, mut end) = (0, 0);
-        for e in &self.queue {
+        for (index, e) in self.queue.iter().enumerate() {
             end += e.head_len;
-            let data = e.payload.bytes();
-            if !data.is_empty() {
-                if !show(&self.frames[shown..end]) || !show(data) {
-                    return;
+            match e.body.bytes() {
+                Some([]) => {}
+                Some(data) => {
+                    if !show(&mut skip, &self.frames[shown..end]) || !show(&mut skip, data) {
+                        return WalkEnd::Taken;
+                    }
+                    shown = end;
                 }
-                shown = end;
+                // The pages of the first message are sent: only its tail remains.
+                None if index == 0 && self.sent > e.head_len => {
+                    skip -= e.head_len + e.body.len();
+                    shown = end;
+                }
+                None => {
+                    let goes_on = show(&mut skip, &self.frames[shown..end]);
+                    return if goes_on { WalkEnd::Pages } else { WalkEnd::Taken };
+                }
             }
             end += e.tail_len;
         }
-        show(&self.frames[shown..end]);
+        show(&mut skip, &self.frames[shown..end]);
+        WalkEnd::Taken
     }
 
-    /// All queued bytes.
+    /// All queued bytes, if none are in pages.
     fn bytes(&self) -> Vec<u8> {
         let mut all = Vec::with_capacity(self.waiting);
         self.each_part(|part| {
@@ -214,13 +215,19 @@ impl SendQueue {
     /// messages without a payload.
     pub fn drop_unbegun(&mut self) {
         self.queue.truncate(usize::from(self.sent > 0));
-        let (frames, own, len) = self.queue.front().map_or((0, 0, 0), |e| (e.frame_len(), e.own(), e.len()));
+        let (frames, own, len) =
+            self.queue.front().map_or((0, 0, 0), |e| (e.frame_len(), e.body.own(), e.len()));
         self.frames.truncate(frames);
         (self.own, self.waiting) = (own, len - self.sent);
     }
 
     /// Takes all queued bytes: for other senders, tests and fuzzers.
     pub fn take_bytes(&mut self) -> Vec<u8> {
+        let mut sent = self.sent;
+        for e in &mut self.queue {
+            e.body.load(sent.saturating_sub(e.head_len).min(e.body.len()));
+            sent = 0;
+        }
         let all = self.bytes();
         self.advance(all.len());
         all
@@ -239,7 +246,7 @@ impl SendQueue {
         {
             rest -= first.len();
             gone += first.frame_len();
-            self.own -= first.own();
+            self.own -= first.body.own();
             self.queue.pop_front();
         }
         self.frames.drain(..gone);
@@ -259,88 +266,4 @@ impl SendQueue {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn send_may_stop_at_any_byte() {
-        let mut whole = SendQueue::default();
-        let fill = |out: &mut SendQueue| {
-            out.push(&[1; 48], Payload::Zeros(6), &[0; 2]);
-            out.push(&[2; 52], Payload::Empty, &[]);
-            out.push(&[3; 16], Payload::Bytes(vec![9; 9]), &[4; 7]);
-        };
-        fill(&mut whole);
-        let all = whole.bytes();
-        for (first, second) in (0..=all.len()).flat_map(|a| (a..=all.len()).map(move |b| (a, b))) {
-            let mut out = SendQueue::default();
-            fill(&mut out);
-            out.advance(first);
-            out.advance(second - first);
-            assert_eq!(out.bytes(), all[second..], "after {first} and {second} bytes");
-            assert_eq!(out.waiting, all.len() - second);
-            assert_eq!((out.left(), out.end()), (second as u64, all.len() as u64));
-            fill(&mut out);
-            assert_eq!(
-                out.bytes(),
-                [&all[second..], &all].concat(),
-                "the messages appended after {first} and {second} bytes"
-            );
-        }
-    }
-
-    #[test]
-    fn dropping_unsent_messages_keeps_the_begun_one_whole() {
-        for sent in 0..=60 {
-            let mut out = SendQueue::default();
-            out.push(&[1; 16], Payload::Bytes(vec![9; 20]), &[2; 4]);
-            out.push(&[3; 16], Payload::Bytes(vec![8; 20]), &[4; 4]);
-            let all = out.bytes();
-            out.advance(sent);
-            out.drop_unbegun();
-            let kept = [0, 40, 80][sent.div_ceil(40)].max(sent);
-            assert_eq!(out.bytes(), all[sent..kept], "after {sent} bytes");
-            assert_eq!((out.waiting, out.own()), (kept - sent, if kept > sent { 20 } else { 0 }));
-            out.push(&[5; 8], Payload::Empty, &[]);
-            assert_eq!(out.bytes(), [&all[sent..kept], &[5; 8]].concat());
-        }
-    }
-
-    #[test]
-    fn messages_without_a_payload_leave_in_one_piece() {
-        let mut out = SendQueue::default();
-        for _ in 0..3 {
-            out.push(&[1; 52], Payload::Empty, &[]);
-        }
-        assert_eq!(out.slices().len(), 1);
-        out.push(&[2; 48], Payload::Bytes(vec![7; 5]), &[0; 3]);
-        out.push(&[3; 16], Payload::Empty, &[]);
-        assert_eq!(out.slices().iter().map(|s| s.len()).collect::<Vec<_>>(), [3 * 52 + 48, 5, 3 + 16]);
-    }
-
-    #[test]
-    fn memory_of_small_messages_is_let_go_while_others_still_wait() {
-        let mut out = SendQueue::default();
-        for _ in 0..1000 {
-            out.push(&[1; 48], Payload::Empty, &[]);
-            out.push(&[1; 48], Payload::Empty, &[]);
-            out.advance(95);
-        }
-        assert_eq!(out.waiting, 1000);
-        assert!(out.frames.len() < 2 * TOGETHER, "{} bytes of frames are kept", out.frames.len());
-        assert!(out.queue.len() <= 2, "one entry for many");
-    }
-
-    #[test]
-    fn shared_buffer_is_let_go_with_the_message_that_held_it() {
-        let (mut out, shared) = (SendQueue::default(), Rc::new(Buf::zeroed(8)));
-        for at in [0, 4] {
-            out.push(&[1; 16], Payload::Part(shared.clone(), at, 4), &[2; 4]);
-        }
-        let mut holders = |sent| {
-            out.advance(sent);
-            Rc::strong_count(&shared) - 1
-        };
-        assert_eq!([23, 1, 23, 1].map(&mut holders), [2, 1, 1, 0]);
-    }
-}
+mod tests;

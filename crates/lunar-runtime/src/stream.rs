@@ -226,6 +226,11 @@ impl Stream {
         Ok(Hangup(self.fd.as_fd().try_clone_to_owned()?))
     }
 
+    /// The socket.
+    pub(crate) fn socket(&self) -> &impl AsFd {
+        &self.fd
+    }
+
     /// Waits until something can be sent.
     pub async fn writable(&self) -> io::Result<()> {
         self.fd.write_ready().await
@@ -267,10 +272,11 @@ impl Stream {
         }
     }
 
-    /// Sends what the socket takes without waiting; None if nothing.
+    /// Sends what the socket takes without waiting; None if nothing. `more`: other bytes follow at once.
     #[inline]
-    pub fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    pub fn send(&self, parts: &[IoSlice<'_>], more: bool) -> io::Result<Option<usize>> {
+        let more = if more { SendFlags::MORE } else { SendFlags::empty() };
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | more;
         let sent = match parts {
             // Cheaper in the kernel than a vector of one.
             [part] => rustix::net::send(&self.fd, part, flags),
@@ -289,7 +295,7 @@ impl Stream {
     /// Those of send: the connection is closed or lost.
     pub async fn send_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            match self.send(&[IoSlice::new(bytes)])? {
+            match self.send(&[IoSlice::new(bytes)], false)? {
                 Some(sent) => bytes = &bytes[sent..],
                 None => self.writable().await?,
             }

@@ -53,7 +53,7 @@ const SMALL_READ: BlastLoad = BlastLoad::new("read", 4096, 32);
 
 const CACHED_OF_STGT: f64 = 6.0;
 /// The file that both serve from the page cache; as large as the part of a LUN that `blast` uses.
-const CACHED_BYTES: usize = 256 << 20;
+pub(super) const CACHED_BYTES: usize = 256 << 20;
 const WITH_DIGESTS: f64 = 0.85;
 const CPU_GROWTH: f64 = 1.10;
 const MANY_SESSIONS: u32 = 64;
@@ -85,6 +85,8 @@ pub fn run(options: &Options, programs: &Programs) -> Result<Vec<RowResult>> {
     let parts = [
         BenchRun::speed,
         BenchRun::page_cache,
+        BenchRun::zero_copy,
+        BenchRun::memory_file_system,
         BenchRun::digests,
         BenchRun::cpu_by_sessions,
         BenchRun::cpu_by_luns,

@@ -96,6 +96,8 @@ pub enum Backing<'a> {
     Null(u32),
     /// One file, in the page cache
     File(&'a Path),
+    /// The same, whose pages are sent without a copy
+    ZeroCopyFile(&'a Path),
 }
 
 /// Starts Lunar and waits until it is ready.
@@ -164,11 +166,14 @@ fn target(backing: Backing) -> String {
         Backing::Null(luns) => (0..luns).for_each(|lun| {
             text += &format!("[[target.lun]]\nlun = {lun}\nbackend = \"null\"\nsize = \"1TiB\"\n");
         }),
-        Backing::File(path) => {
-            text += &format!("[[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"{}\"\n", path.display());
-        }
+        Backing::File(path) => text += &file(path),
+        Backing::ZeroCopyFile(path) => text += &(file(path) + "zero_copy = true\n"),
     }
     text
+}
+
+fn file(path: &Path) -> String {
+    format!("[[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"{}\"\n", path.display())
 }
 
 /// Reads the output of a server until `ready`; returns its address and all lines. A thread reads the rest.

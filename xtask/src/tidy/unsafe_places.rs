@@ -5,8 +5,9 @@ use super::project::SourceFile;
 use super::source::lines_with_word;
 
 /// Files and folders that need it.
-const PLACES: [(&str, &str); 8] = [
+const PLACES: [(&str, &str); 9] = [
     ("crates/lunar-block/src/file/loops.rs", "ioctl of loop devices"),
+    ("crates/lunar-block/src/file/resident.rs", "cachestat(2), which no crate wraps"),
     ("crates/lunar-host/src/ublk/", "rings and memory shared with the ublk driver"),
     ("crates/lunar-rdma/src/verbs/", "calls of libibverbs and librdmacm"),
     ("crates/lunar-router/src/sg/ioctl.rs", "ioctl of the sg driver"),

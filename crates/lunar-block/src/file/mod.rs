@@ -16,6 +16,7 @@ mod ops;
 mod power;
 mod queue;
 mod read_write;
+mod resident;
 mod space;
 mod sync;
 pub mod users;
@@ -29,7 +30,7 @@ use crate::{
 pub(crate) use examine::examine;
 use in_flight::{InFlightWrites, RegionIndices};
 use journal::WriteJournal;
-use lunar_runtime::Buf;
+use lunar_runtime::{Buf, SplicedPages};
 use medium::OpenMedium;
 use read_write::inline;
 use rustix::io::{ReadWriteFlags, pwritev2};
@@ -62,6 +63,7 @@ pub(crate) struct FileBackend {
 struct FileFeatures {
     try_read: AtomicBool,
     try_write: AtomicBool,
+    cached_pages: AtomicBool,
     punch: AtomicBool,
     zero_range: AtomicBool,
 }
@@ -77,6 +79,7 @@ impl FileBackend {
         let can = FileFeatures {
             try_read: AtomicBool::new(cached),
             try_write: AtomicBool::new(cached && !medium.read_only),
+            cached_pages: AtomicBool::new(cached && spec.zero_copy),
             punch: AtomicBool::new(medium.can_punch()),
             zero_range: AtomicBool::new(true),
         };
@@ -145,6 +148,13 @@ impl Backend for FileBackend {
             }
         }
         TryIo::WouldWait
+    }
+
+    fn cached_pages(&self, offset: u64, len: usize) -> Option<SplicedPages> {
+        if !self.can.cached_pages.load(Relaxed) || self.check(offset, len as u64).is_err() {
+            return None;
+        }
+        self.take_cached_pages(offset, len)
     }
 
     fn try_write(&self, offset: u64, data: &[u8]) -> TryIo {

@@ -3,10 +3,11 @@
 use super::FileBackend;
 use super::in_flight::{InFlightWrites, RegionIndices};
 use super::ops::{self, FileHandle, OpGuard};
+use super::resident;
 use super::watch::wait;
 use crate::range_lock::RangeAccess;
 use crate::{BufResult, TryIo};
-use lunar_runtime::Buf;
+use lunar_runtime::{Buf, SplicedPages};
 use rustix::io::{Errno, preadv2};
 use std::io::{self, IoSliceMut};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -27,6 +28,22 @@ impl FileBackend {
                 self.medium.without_waiting(),
             )?)
         })
+    }
+
+    /// References to pages whose data are in the page cache, so that the caller does not wait.
+    pub(super) fn take_cached_pages(&self, offset: u64, len: usize) -> Option<SplicedPages> {
+        let file = &self.medium.files.plain;
+        match resident::is_resident(file, offset, len as u64) {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(_) => {
+                self.can.cached_pages.store(false, Relaxed);
+                return None;
+            }
+        }
+        // A read ahead fills its pages in ascending order. If the last page has its data, the others have theirs.
+        let last = self.read_once(offset + len as u64 - 1, &mut [0]);
+        matches!(last, TryIo::Done(Ok(()))).then(|| SplicedPages::take(file, offset, len)).flatten()
     }
 
     pub(super) async fn read_all(&self, offset: u64, mut buf: Buf) -> BufResult {

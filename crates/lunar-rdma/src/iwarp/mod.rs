@@ -277,7 +277,7 @@ impl Drop for IwarpRequest {
         if let Some(stream) = &self.stream {
             let refusal = handshake::refusal(Some(&self.frame), Vec::new());
             // The socket is empty, so the send does not block.
-            _ = stream.send(&[io::IoSlice::new(&refusal)]);
+            _ = stream.send(&[io::IoSlice::new(&refusal)], false);
         }
     }
 }

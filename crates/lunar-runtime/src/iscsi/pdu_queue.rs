@@ -1,11 +1,12 @@
 //! The send queue of PDUs, which adds padding and digests.
 
 use super::digest::crc32c;
+use crate::spliced_pages::PagesPart;
 use crate::{Stream, send_queue};
 use lunar_wire::iscsi::{BHS_LEN, Bhs, padded};
 use std::io;
 
-pub use crate::send_queue::{MAX_ZEROS as MAX_SEGMENT, Payload};
+pub use crate::send_queue::{Body, MAX_ZEROS as MAX_SEGMENT, Payload};
 
 /// The digests that a connection uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,14 +44,25 @@ impl PduQueue {
     pub fn push(&mut self, mut header: Bhs, payload: Payload, digests: Digests) {
         header.set_data_len(payload.bytes().len());
         let (tail, tail_len) = tail(&payload, digests);
-        let tail = &tail[..tail_len];
+        self.push_body(&header, payload, &tail[..tail_len], digests);
+    }
+
+    /// As [`PduQueue::push`] with pages of a file. There must be no data digest, which needs the data in memory.
+    pub fn push_pages(&mut self, mut header: Bhs, part: PagesPart, digests: Digests) {
+        header.set_data_len(part.len);
+        let pad = padded(part.len) - part.len;
+        self.push_body(&header, Body::Pages(part), &[0; 3][..pad], digests);
+    }
+
+    #[inline]
+    fn push_body(&mut self, header: &Bhs, body: impl Into<Body>, tail: &[u8], digests: Digests) {
         if !digests.header {
-            return self.0.push(header.as_bytes(), payload, tail);
+            return self.0.push(header.as_bytes(), body, tail);
         }
         let mut head = [0; BHS_LEN + 4];
         head[..BHS_LEN].copy_from_slice(header.as_bytes());
         head[BHS_LEN..].copy_from_slice(&crc32c(&[header.as_bytes()]).to_le_bytes());
-        self.0.push(&head, payload, tail);
+        self.0.push(&head, body, tail);
     }
 
     /// As [`PduQueue::push`] with additional header segments, padded to whole words, at most 1020 bytes. Fills in

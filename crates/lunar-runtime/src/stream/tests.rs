@@ -23,7 +23,7 @@ async fn echo(listener: Listener, client: Socket) {
     stream.readable().await.expect("bytes");
     let mut bytes = [0; 8];
     assert_eq!(stream.receive(&mut bytes).expect("bytes"), Some(5));
-    stream.send(&[IoSlice::new(&bytes[..5])]).expect("sent");
+    stream.send(&[IoSlice::new(&bytes[..5])], false).expect("sent");
     client.read_exact(&mut bytes[..5]).expect("an answer");
     assert_eq!(&bytes[..5], b"hello");
 }
@@ -84,7 +84,7 @@ fn reset_discards_unsent_bytes() {
         stream.reset_on_close(true).expect("an option");
         let (mut peer, _) = bound.accept().expect("a connection");
         let (part, mut sent) = (vec![7; 1 << 16], 0);
-        while let Some(n) = stream.send(&[IoSlice::new(&part)]).expect("the stream is open") {
+        while let Some(n) = stream.send(&[IoSlice::new(&part)], false).expect("the stream is open") {
             sent += n;
         }
         stream.reset();

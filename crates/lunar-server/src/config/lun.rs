@@ -36,6 +36,8 @@ pub struct LunConfig {
     pub write_cache: bool,
     /// Whether to bypass the page cache.
     pub direct: bool,
+    /// Whether cached reads send the pages of the page cache themselves.
+    pub zero_copy: bool,
     /// Whether the medium is raw, so that image formats are not detected.
     pub raw: bool,
     /// The behaviour while the file is deleted or replaced, or the device is gone.
@@ -212,6 +214,7 @@ impl LunConfig {
             removable: cdrom,
             write_cache: true,
             direct: false,
+            zero_copy: false,
             raw: false,
             on_missing_file: OnMissing::default(),
             thin: !cdrom,
@@ -309,7 +312,18 @@ fn flags(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut LunConfig) {
     if let (true, true, Some(value)) = (lun.direct, in_memory, s.find("direct")) {
         p.add(&value.span(), "`direct` requires a file or a device", "remove `direct`");
     }
+    zero_copy(p, s, lun);
     of_medium(p, s, lun, in_memory);
+}
+
+fn zero_copy(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut LunConfig) {
+    lun.zero_copy = s.flag(p, "zero_copy", lun.zero_copy);
+    let has_pages = !matches!(lun.source, Source::Memory { .. }) && !lun.direct;
+    if let (true, false, Some(value)) = (lun.zero_copy, has_pages, s.find("zero_copy")) {
+        let what = "`zero_copy` requires null, or a file or a device with the page cache";
+        let hint = if lun.direct { "remove `zero_copy` or `direct`" } else { "remove `zero_copy`" };
+        p.add(&value.span(), what, hint);
+    }
 }
 
 /// Reads the settings that only files and devices have.

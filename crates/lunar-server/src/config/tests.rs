@@ -757,6 +757,20 @@ fn problems_of_luns() {
                 &["t.toml:7:10: `direct` requires a file or a device", "hint: remove `direct`"],
             ),
             (
+                "backend = \"memory\"\nsize = \"1G\"\nzero_copy = true",
+                &[
+                    "t.toml:7:13: `zero_copy` requires null, or a file or a device with the page cache",
+                    "hint: remove `zero_copy`",
+                ],
+            ),
+            (
+                "backend = \"file\"\npath = \"a\"\ndirect = true\nzero_copy = true",
+                &[
+                    "t.toml:8:13: `zero_copy` requires null, or a file or a device with the page cache",
+                    "hint: remove `zero_copy` or `direct`",
+                ],
+            ),
+            (
                 "backend = \"null\"\nsize = \"1G\"\nformat = \"raw\"",
                 &["t.toml:7:10: `format` requires a file or a device", "hint: remove `format`"],
             ),

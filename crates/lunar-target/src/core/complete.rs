@@ -167,6 +167,10 @@ impl CommandResult {
                 let len = buf.len().max(moved as usize);
                 CommandResponse::data(c, |send| DataIn::Buf(buf, send), len)
             }
+            Ok(ExecutionOutput::Pages(pages)) => {
+                let len = pages.len().max(moved as usize);
+                CommandResponse::data(c, |_| DataIn::Pages(pages), len)
+            }
             Ok(ExecutionOutput::Zeros(len)) => CommandResponse::data(c, DataIn::Zeros, len),
             Ok(ExecutionOutput::Passthrough(reply)) => CommandResponse::passed(c, reply),
             Err(failure) if sent.bytes > 0 => CommandResponse {
@@ -217,6 +221,7 @@ impl<F: FrontEnd> NexusState<F> {
         };
         let read = match ended {
             Ok(ExecutionOutput::Medium(buf)) => buf.len().max(*moved as usize),
+            Ok(ExecutionOutput::Pages(pages)) => pages.len().max(*moved as usize),
             Ok(ExecutionOutput::Zeros(len)) => *len,
             Ok(ExecutionOutput::Passthrough(reply)) if reply.status != Status::Good as u8 => {
                 return self.count_failure(*sent);

@@ -1,7 +1,8 @@
 //! Data-In that the core passes to a front end.
 
-use lunar_runtime::Buf;
-use lunar_runtime::send_queue::Payload;
+use lunar_runtime::send_queue::{Body, Payload};
+use lunar_runtime::spliced_pages::PagesPart;
+use lunar_runtime::{Buf, SplicedPages};
 use std::rc::Rc;
 
 /// Data-In for an initiator.
@@ -14,6 +15,8 @@ pub enum DataIn {
     Bytes(Vec<u8>),
     /// The first bytes of a buffer.
     Buf(Buf, usize),
+    /// Pages of a file, for front ends that take them.
+    Pages(SplicedPages),
 }
 
 /// Data-In that several messages share.
@@ -24,6 +27,8 @@ pub enum SharedDataIn {
     Bytes(Vec<u8>),
     /// A buffer.
     Buf(Rc<Buf>),
+    /// Pages of a file.
+    Pages(Rc<SplicedPages>),
 }
 
 impl DataIn {
@@ -34,38 +39,47 @@ impl DataIn {
             DataIn::None => 0,
             DataIn::Zeros(len) | DataIn::Buf(_, len) => *len,
             DataIn::Bytes(bytes) => bytes.len(),
+            DataIn::Pages(pages) => pages.len(),
         }
     }
 
     /// The payload of a single message. Zeros may have up to [`MAX_ZEROS`](lunar_runtime::send_queue::MAX_ZEROS)
     /// bytes.
     #[inline]
-    pub fn whole(self) -> Payload {
-        match self {
+    pub fn whole(self) -> Body {
+        Body::Memory(match self {
             DataIn::None => Payload::Empty,
             DataIn::Zeros(len) => Payload::Zeros(len),
             DataIn::Bytes(bytes) => Payload::Bytes(bytes),
             DataIn::Buf(buf, len) => Payload::Buf(buf, len),
-        }
+            DataIn::Pages(pages) => {
+                let len = pages.len();
+                return Body::Pages(PagesPart { pages: Rc::new(pages), start: 0, len });
+            }
+        })
     }
 
-    /// The same data for several messages.
+    /// The same data for several messages, which must be sent in order.
     pub fn shared(self) -> SharedDataIn {
         match self {
             DataIn::None | DataIn::Zeros(_) => SharedDataIn::Zeros,
             DataIn::Bytes(bytes) => SharedDataIn::Bytes(bytes),
             DataIn::Buf(buf, _) => SharedDataIn::Buf(Rc::new(buf)),
+            DataIn::Pages(pages) => SharedDataIn::Pages(Rc::new(pages)),
         }
     }
 }
 
 impl SharedDataIn {
     /// The payload of one message: `len` bytes from `at` on.
-    pub fn part(&self, at: usize, len: usize) -> Payload {
-        match self {
+    pub fn part(&self, at: usize, len: usize) -> Body {
+        Body::Memory(match self {
             SharedDataIn::Zeros => Payload::Zeros(len),
             SharedDataIn::Bytes(bytes) => Payload::Bytes(bytes[at..at + len].to_vec()),
             SharedDataIn::Buf(buf) => Payload::Part(buf.clone(), at, len),
-        }
+            SharedDataIn::Pages(pages) => {
+                return Body::Pages(PagesPart { pages: pages.clone(), start: at, len });
+            }
+        })
     }
 }

@@ -38,6 +38,11 @@ pub trait FrontEnd: Sized + 'static {
     /// one.
     fn release(&mut self, c: &ScsiCommand);
 
+    /// Whether this connection sends pages of files without a copy ([`DataIn::Pages`]).
+    fn takes_pages(&self, _connection: u16) -> bool {
+        false
+    }
+
     /// Whether the send queue is so long that the target stops receiving.
     fn is_full(&self) -> bool;
 

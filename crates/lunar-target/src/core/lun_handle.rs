@@ -6,7 +6,8 @@ use crate::nexus_list::{NexusList, NexusListing};
 use crate::task_set_lock::TaskSetHandle;
 use crate::{LogicalUnit, PassthroughNexus};
 use lunar_block::{Backend, TryIo};
-use lunar_runtime::{Buf, Pool};
+use lunar_runtime::spliced_pages::MAX_SPLICED;
+use lunar_runtime::{Buf, Pool, SplicedPages};
 use lunar_scsi::{Nexus, NexusPorts, PlanResult};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,6 +15,8 @@ use std::sync::Arc;
 /// Maximum length of a read that is tried without waiting, in bytes. A longer one would delay other connections of
 /// the core.
 const MAX_READ_AT_ONCE: u32 = 256 << 10;
+/// Length in bytes from which references to pages cost less than a copy of them.
+pub const MIN_PAGES_LEN: u32 = 16 << 10;
 
 /// The result of a read without waiting.
 pub enum ReadAttempt {
@@ -21,6 +24,8 @@ pub enum ReadAttempt {
     Zeros,
     /// The data.
     Done(Buf),
+    /// Pages with the data.
+    Pages(SplicedPages),
     /// The read would wait.
     NotNow,
 }
@@ -110,13 +115,19 @@ impl LunHandle {
         self.ordered = (self.ordered + by).max(0);
     }
 
-    /// Reads from the cache, or returns zeros for a null backend.
+    /// Reads from the cache, or returns zeros for a null backend. `takes_pages`: the pages themselves will do.
     #[inline]
-    pub fn try_read(&self, pool: &Pool, offset: u64, len: u32, room: u32) -> ReadAttempt {
+    pub fn try_read(&self, pool: &Pool, offset: u64, len: u32, room: u32, takes_pages: bool) -> ReadAttempt {
+        let n = len.min(room);
+        if takes_pages
+            && (MIN_PAGES_LEN..=MAX_SPLICED as u32).contains(&n)
+            && let Some(pages) = self.backend.cached_pages(offset, n as usize)
+        {
+            return ReadAttempt::Pages(pages);
+        }
         if self.null {
             return ReadAttempt::Zeros;
         }
-        let n = len.min(room);
         if n == 0 || n > MAX_READ_AT_ONCE || self.is_remote {
             return ReadAttempt::NotNow;
         }

@@ -4,7 +4,7 @@ use super::chunked_write;
 use super::command::{ScsiCommand, TaskAttribute};
 use super::complete::{CommandResult, Completion};
 use super::front_end::FrontEnd;
-use super::lun_handle::ReadAttempt;
+use super::lun_handle::{MIN_PAGES_LEN, ReadAttempt};
 use super::lun_map::LunLookup;
 use super::nexus::{NexusState, Route};
 use super::task::{Task, TaskLu};
@@ -21,6 +21,7 @@ impl<F: FrontEnd> NexusState<F> {
     #[inline]
     pub fn command(&mut self, c: ScsiCommand, data: ReceivedData<'_>) {
         let has_all_data = self.has_all_data(&c, &data);
+        let takes_pages = c.data_in_len() >= MIN_PAGES_LEN && self.front().takes_pages(c.connection);
         let Route { lun, pool, busy_scope } = self.route(c.lun);
         let handle = match lun {
             LunLookup::LogicalUnit(handle) => handle,
@@ -43,11 +44,14 @@ impl<F: FrontEnd> NexusState<F> {
             return self.start_task(c, Some(lu), None, data);
         }
         match handle.begin(c.cdb()) {
-            Ok(Plan::Read { offset, len }) => match handle.try_read(pool, offset, len, c.data_in_len()) {
-                ReadAttempt::NotNow => self.wait_for_medium(c, Plan::Read { offset, len }, data),
-                ReadAttempt::Zeros => self.read_done(&c, ExecutionOutput::Zeros(len as usize), len),
-                ReadAttempt::Done(buf) => self.read_done(&c, ExecutionOutput::Medium(buf), len),
-            },
+            Ok(Plan::Read { offset, len }) => {
+                match handle.try_read(pool, offset, len, c.data_in_len(), takes_pages) {
+                    ReadAttempt::NotNow => self.wait_for_medium(c, Plan::Read { offset, len }, data),
+                    ReadAttempt::Zeros => self.read_done(&c, ExecutionOutput::Zeros(len as usize), len),
+                    ReadAttempt::Done(buf) => self.read_done(&c, ExecutionOutput::Medium(buf), len),
+                    ReadAttempt::Pages(pages) => self.read_done(&c, ExecutionOutput::Pages(pages), len),
+                }
+            }
             Ok(Plan::Write { offset, len, stable }) if has_all_data && len == c.data_out_len() => {
                 let now = if stable { TryIo::WouldWait } else { handle.try_write(offset, data.bytes()) };
                 match now {

@@ -1,7 +1,7 @@
 //! A connection in full feature phase: its transport, digests, StatSN and keepalive.
 
 use super::keepalive::Keepalive;
-use super::pdu_queue::{Digests, Payload};
+use super::pdu_queue::{Body, Digests};
 use super::receive::{ReceiveError, ReceiveStatus};
 use super::session::IscsiSession;
 use super::stale;
@@ -182,8 +182,14 @@ impl IscsiConnection {
 
     /// Queues a PDU whose sequence numbers are set.
     #[inline]
-    pub fn push(&self, header: Bhs, payload: Payload) {
-        self.transport.push(header, payload, self.digests);
+    pub fn push(&self, header: Bhs, body: impl Into<Body>) {
+        self.transport.push(header, body.into(), self.digests);
+    }
+
+    /// Whether the data of a PDU may be pages of a file without a copy.
+    #[inline]
+    pub fn takes_pages(&self) -> bool {
+        self.transport.takes_pages(self.digests)
     }
 
     /// Longest data segment that the initiator accepts, in bytes.

@@ -69,6 +69,11 @@ impl FrontEnd for IscsiSession {
         }
     }
 
+    #[inline]
+    fn takes_pages(&self, connection: u16) -> bool {
+        self.connection(connection).is_some_and(|connection| connection.takes_pages())
+    }
+
     fn is_full(&self) -> bool {
         self.connections().iter().any(|connection| connection.is_full())
     }

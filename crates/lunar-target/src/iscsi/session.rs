@@ -1,7 +1,7 @@
 //! A session in full feature phase: CmdSN, and the state that its connections share (RFC 7143 section 4.4).
 
 use super::connection::{IscsiConnection, OpenedSession};
-use super::pdu_queue::Payload;
+use super::pdu_queue::{Body, Payload};
 use super::request_order::RequestOrder;
 use super::target_directory::TargetDirectory;
 use crate::core::data_in::DataIn;
@@ -160,11 +160,11 @@ impl IscsiSession {
 
     /// Sends a PDU with status, which consumes a StatSN of the connection.
     #[inline]
-    pub fn reply(&self, cid: u16, mut header: Bhs, payload: Payload) {
+    pub fn reply(&self, cid: u16, mut header: Bhs, body: impl Into<Body>) {
         let Some(connection) = self.connection(cid) else { return };
         let (exp_cmd_sn, max_cmd_sn) = (self.order.exp_cmd_sn(), self.order.max_cmd_sn());
         pdu::stamp(&mut header, connection.take_stat_sn(), exp_cmd_sn, max_cmd_sn);
-        connection.push(header, payload);
+        connection.push(header, body);
     }
 
     /// Sends a PDU without status, such as an R2T or a ping, which consumes no StatSN.

@@ -3,6 +3,7 @@
 use super::pdu_queue::{Digests, Payload, PduQueue};
 use super::receive::{PduHandler, PduReceiver, ReceiveError, ReceiveStatus};
 use lunar_runtime::Stream;
+use lunar_runtime::spliced_pages::PagesPart;
 use lunar_wire::iscsi::Bhs;
 use std::cell::RefCell;
 use std::io;
@@ -27,6 +28,11 @@ impl TcpTransport {
     #[inline]
     pub fn push(&self, header: Bhs, payload: Payload, digests: Digests) {
         self.queue.borrow_mut().push(header, payload, digests);
+    }
+
+    /// Queues a PDU with pages of a file. There must be no data digest.
+    pub fn push_pages(&self, header: Bhs, part: PagesPart, digests: Digests) {
+        self.queue.borrow_mut().push_pages(header, part, digests);
     }
 
     /// Sends queued PDUs. False: the stream must become writable first.

@@ -3,7 +3,7 @@
 //! Over TCP, PDUs are bytes of a stream. A datamover converts them (RFC 5047, RFC 7145 section 3): Data-In becomes an
 //! RDMA Write. R2T becomes an RDMA Read, whose data are passed on as Data-Out.
 
-use super::pdu_queue::{Digests, MAX_SEGMENT, Payload};
+use super::pdu_queue::{Body, Digests, MAX_SEGMENT, Payload};
 use super::receive::{PduHandler, ReceiveError, ReceiveStatus};
 use super::tcp_transport::TcpTransport;
 use crate::core::InFlightData;
@@ -172,9 +172,28 @@ impl IscsiTransport {
         }
     }
 
+    /// Whether the data of a PDU may be pages of a file. Otherwise they are copied.
+    #[inline]
+    pub fn takes_pages(&self, digests: Digests) -> bool {
+        matches!(self, IscsiTransport::Tcp(_)) && !digests.data
+    }
+
     /// Queues a PDU.
     #[inline]
-    pub fn push(&self, header: Bhs, payload: Payload, digests: Digests) {
+    pub fn push(&self, header: Bhs, body: Body, digests: Digests) {
+        match (self, body) {
+            (IscsiTransport::Tcp(tcp), Body::Memory(payload)) => tcp.push(header, payload, digests),
+            (IscsiTransport::Tcp(tcp), Body::Pages(part)) if !digests.data => {
+                tcp.push_pages(header, part, digests);
+            }
+            (_, body) => match body.in_memory() {
+                Ok(payload) => self.push_payload(header, payload, digests),
+                Err(_) => self.close(),
+            },
+        }
+    }
+
+    fn push_payload(&self, header: Bhs, payload: Payload, digests: Digests) {
         match self {
             IscsiTransport::Tcp(tcp) => tcp.push(header, payload, digests),
             IscsiTransport::Datamover(datamover) => datamover.push(header, payload),

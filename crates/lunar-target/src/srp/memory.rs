@@ -4,6 +4,7 @@ use crate::core::data_in::DataIn;
 use lunar_rdma::{Endpoint, RemoteAddress};
 use lunar_runtime::send_queue::MAX_ZEROS;
 use lunar_wire::srp::MemoryDescriptor;
+use std::io;
 use std::ops::Range;
 
 /// The addresses of `len` bytes of a command's data from `offset` on, each with the range of these bytes that it
@@ -31,20 +32,31 @@ pub fn remote(piece: MemoryDescriptor) -> RemoteAddress {
 }
 
 /// Writes a part of a command's data to the initiator, from `offset` on.
-pub fn write(endpoint: &dyn Endpoint, pieces: &[MemoryDescriptor], offset: usize, data: DataIn) {
+///
+/// # Errors
+/// Pages of a file could not be read.
+pub fn write(
+    endpoint: &dyn Endpoint,
+    pieces: &[MemoryDescriptor],
+    offset: usize,
+    data: DataIn,
+) -> io::Result<()> {
     let len = data.len();
     match remote_ranges(pieces, offset, len).next() {
-        Some((to, part)) if part.len() == len && len <= MAX_ZEROS => endpoint.write(to, data.whole()),
+        Some((to, part)) if part.len() == len && len <= MAX_ZEROS => {
+            endpoint.write(to, data.whole().in_memory()?);
+        }
         _ => {
             let data = data.shared();
             for (to, part) in remote_ranges(pieces, offset, len) {
                 for at in part.clone().step_by(MAX_ZEROS) {
                     let n = MAX_ZEROS.min(part.end - at);
-                    endpoint.write(to.beyond((at - part.start) as u64), data.part(at, n));
+                    endpoint.write(to.beyond((at - part.start) as u64), data.part(at, n).in_memory()?);
                 }
             }
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -125,8 +125,10 @@ impl SrpSession {
     /// Writes Data-In to the memory of a command.
     pub(super) fn send_data(&mut self, tag: u32, data: DataIn, offset: usize) {
         let endpoint = self.connection.endpoint();
-        if let Some(slot) = self.slots.get(tag) {
-            memory::write(endpoint, &slot.pieces, offset, data);
+        if let Some(slot) = self.slots.get(tag)
+            && memory::write(endpoint, &slot.pieces, offset, data).is_err()
+        {
+            self.close();
         }
     }
 

@@ -1,6 +1,7 @@
 mod atomic;
 mod durability;
 mod growth;
+mod pages;
 mod volumes;
 
 use super::*;

@@ -343,7 +343,7 @@ fn bytes_read_ahead_may_end_anywhere_in_the_request() {
     run(async {
         for cut in [0, 1, 16, 20, 22, 23, whole.len() - 1, whole.len()] {
             let (caller, called, address) = streams().await;
-            caller.send(&[io::IoSlice::new(&whole[cut..])]).expect("sent");
+            caller.send(&[io::IoSlice::new(&whole[cut..])], false).expect("sent");
             let asked = request(called, whole[..cut].to_vec(), address, address, &Options::default()).await;
             let asked = asked.expect("a request");
             assert_eq!(asked.private(), b"hi");

@@ -1,0 +1,73 @@
+use super::*;
+
+fn file(content: &[u8]) -> OwnedFd {
+    let file = memfd_create("content", MemfdFlags::CLOEXEC).expect("a file");
+    assert_eq!(rustix::io::write(&file, content).expect("written"), content.len());
+    file
+}
+
+fn whole(pages: SplicedPages) -> PagesPart {
+    let len = pages.len();
+    PagesPart { pages: Rc::new(pages), start: 0, len }
+}
+
+#[test]
+fn pages_stay_readable_after_their_file_is_truncated() {
+    let content: Vec<u8> = (0..50_000u32).map(|at| (at >> 3) as u8).collect();
+    let file = file(&content);
+    let pages = SplicedPages::take(&file, 4096, 40_000).expect("pages");
+    ftruncate(&file, 0).expect("truncated");
+    drop(file);
+    assert!(whole(pages).copy().expect("read") == content[4096..44_096]);
+}
+
+#[test]
+fn range_beyond_the_end_of_a_file_has_no_pages() {
+    let file = file(&[7; 10_000]);
+    assert!(SplicedPages::take(&file, 8192, 1808).is_some());
+    assert!(SplicedPages::take(&file, 8192, 1809).is_none());
+    assert!(SplicedPages::take(&file, 20_000, 1).is_none());
+}
+
+#[test]
+fn range_longer_than_a_pipe_has_no_pages() {
+    let file = file(&vec![7; 2 * MAX_SPLICED]);
+    assert!(SplicedPages::take(&file, 0, MAX_SPLICED).is_some());
+    assert!(SplicedPages::take(&file, 0, MAX_SPLICED + 1).is_none());
+    assert!(SplicedPages::take(&file, 1, MAX_SPLICED).is_none(), "it touches one page more");
+}
+
+#[test]
+fn parts_out_of_order_are_rejected() {
+    let pages = Rc::new(SplicedPages::take(file(&[7; 8192]), 0, 8192).expect("pages"));
+    let part = |start, len| PagesPart { pages: pages.clone(), start, len };
+    assert_eq!(part(1, 10).copy().expect_err("out of order").kind(), io::ErrorKind::InvalidInput);
+    assert_eq!(part(0, 10).copy().expect("read"), [7; 10]);
+    assert_eq!(part(0, 10).copy().expect_err("sent already").kind(), io::ErrorKind::InvalidInput);
+    assert_eq!(part(10, 8182).copy().expect("read").len(), 8182);
+}
+
+#[test]
+fn pipes_of_a_core_are_bounded_and_reused() {
+    let content = file(&[7; 4096]);
+    let take = || SplicedPages::take(&content, 0, 4096);
+    let held: Vec<_> = (0..MAX_PIPES).map(|_| take().expect("a pipe")).collect();
+    assert!(take().is_none(), "all pipes are lent");
+    let mut held = held.into_iter();
+    let read = whole(held.next().expect("pages"));
+    read.copy().expect("read");
+    drop(read);
+    PIPES.with_borrow(|pipes| assert_eq!((pipes.free.len(), pipes.lent), (1, MAX_PIPES - 1)));
+    drop(held);
+    PIPES.with_borrow(|pipes| assert_eq!((pipes.free.len(), pipes.lent), (1, 0), "full pipes are closed"));
+    let again = whole(take().expect("a pipe"));
+    assert_eq!(again.copy().expect("read"), [7; 4096], "a reused pipe is empty");
+}
+
+#[test]
+fn zeros_fill_any_length_of_a_pipe() {
+    for len in [1, 4096, 100_001, MAX_SPLICED] {
+        assert!(whole(SplicedPages::zeros(len).expect("zeros")).copy().expect("read") == vec![0; len]);
+    }
+    assert!(SplicedPages::zeros(MAX_SPLICED + 1).is_none());
+}

@@ -1,0 +1,90 @@
+//! Files in the page cache: reads without a copy, and a file system in memory.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::load::BlastLoad;
+use super::rows::{BenchRun, CACHED_BYTES};
+use super::server::Backing;
+use super::table::{RatioLimit, RowResult};
+
+/// The server's CPU time of a read without a copy, relative to one with a copy.
+const CPU_OF_COPY: f64 = 0.45;
+/// A file in memory, relative to a file of a disk in the page cache.
+const OF_DISK: f64 = 0.9;
+/// A file system in memory.
+const TMPFS: &str = "/dev/shm";
+
+const LARGE_READS: [(&str, BlastLoad); 2] = [
+    ("64 KiB read, depth 16", BlastLoad::new("read", 65_536, 16)),
+    ("256 KiB read, depth 8", BlastLoad::new("read", 262_144, 8)),
+];
+const SMALL_READS: [(&str, BlastLoad); 2] = [
+    ("4 KiB random read, depth 32", BlastLoad::new("read", 4096, 32)),
+    ("4 KiB random read, depth 1", BlastLoad::new("read", 4096, 1)),
+];
+
+/// A file in the page cache; removed on drop.
+struct CachedFile(PathBuf);
+
+impl CachedFile {
+    fn create(dir: &Path) -> Result<CachedFile> {
+        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let file = CachedFile(dir.join(format!("lunar-bench-{}-cached{number}.img", std::process::id())));
+        std::fs::write(&file.0, vec![0x5a; CACHED_BYTES]).with_context(|| file.0.display().to_string())?;
+        std::fs::File::open(&file.0)?.sync_all()?;
+        Ok(file)
+    }
+}
+
+impl Drop for CachedFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl BenchRun<'_> {
+    /// Large reads with `zero_copy` against the default.
+    pub fn zero_copy(&self) -> Result<Vec<RowResult>> {
+        let mut outcomes = Vec::new();
+        for (work, load) in LARGE_READS {
+            let name = format!("{work}, cached file, zero copy");
+            if !self.wants(&name) {
+                continue;
+            }
+            let file = CachedFile::create(&std::env::temp_dir())?;
+            let with = self.lunar(Backing::ZeroCopyFile(&file.0))?;
+            let without = CachedFile::create(&std::env::temp_dir())?;
+            let copying = self.lunar(Backing::File(&without.0))?;
+            let reached = self.medians(&[(&with, load), (&copying, load)])?;
+            let [fast, slow] = [reached[0], reached[1]];
+            let at_least = RatioLimit::AtLeast(1.0);
+            outcomes.push(RowResult::ratio(&name, "IO/s", fast.iops, "copy", slow.iops, at_least));
+            let cpu = format!("{name}, server's CPU per I/O");
+            let at_most = RatioLimit::AtMost(CPU_OF_COPY);
+            let [fast, slow] = [fast.cpu_us_per_io, slow.cpu_us_per_io];
+            outcomes.push(RowResult::ratio(&cpu, "us", fast, "copy", slow, at_most));
+        }
+        Ok(outcomes)
+    }
+
+    /// Small reads of a file in memory against those of a file of a disk.
+    pub fn memory_file_system(&self) -> Result<Vec<RowResult>> {
+        let mut outcomes = Vec::new();
+        for (work, load) in SMALL_READS {
+            let name = format!("{work}, file on tmpfs");
+            if !self.wants(&name) {
+                continue;
+            }
+            let (memory, disk) =
+                (CachedFile::create(Path::new(TMPFS))?, CachedFile::create(&std::env::temp_dir())?);
+            let servers = [self.lunar(Backing::File(&memory.0))?, self.lunar(Backing::File(&disk.0))?];
+            let reached = self.medians(&[(&servers[0], load), (&servers[1], load)])?;
+            let limit = RatioLimit::AtLeast(OF_DISK);
+            outcomes.push(RowResult::ratio(&name, "IO/s", reached[0].iops, "disk", reached[1].iops, limit));
+        }
+        Ok(outcomes)
+    }
+}
