@@ -10,7 +10,7 @@ const LEN: usize = BLOCKS * 512;
 /// LOGICAL UNIT RESET, and its response on success.
 const LUN_RESET: u8 = 5;
 const COMPLETE: u8 = 0;
-const MEDIUM_ERROR: u8 = 0x02;
+const CHECK_CONDITION: u8 = 0x02;
 
 /// A server of a file with this content, which is in the page cache afterwards.
 fn serve(content: &[u8]) -> Server {
@@ -105,7 +105,7 @@ fn truncated_file_ends_waiting_reads() {
             // The kernel clears the rest of the folio in which the file ends now.
             assert!(pages.all(|(page, old)| page == old || page == [0; 4096]), "LBA {lba}");
         } else {
-            assert_eq!(reply.status, MEDIUM_ERROR);
+            assert_eq!(reply.status, CHECK_CONDITION);
         }
     }
     assert!(good > 0, "the first reads came before the end");
