@@ -9,6 +9,7 @@ mod base;
 mod files;
 mod guest;
 mod initiator;
+mod lio;
 mod load;
 mod rdma;
 mod router;
@@ -16,6 +17,7 @@ mod rows;
 mod server;
 mod table;
 mod unpaced;
+mod verbs;
 
 use std::path::PathBuf;
 
@@ -63,8 +65,10 @@ pub struct Programs {
     stgt: bool,
     libiscsi: bool,
     libnbd: bool,
-    /// The lab, in which Lunar is measured with verbs
-    guest: bool,
+    /// The lab's guest with a soft RDMA device, for iSER by verbs
+    verbs: bool,
+    /// The lab's guest, for LIO over TCP
+    lio: bool,
 }
 
 /// Runs all rows.
@@ -110,6 +114,7 @@ fn programs(options: &Options) -> Result<Programs> {
         stgt,
         libiscsi,
         libnbd,
-        guest: guest::prepare(options)?,
+        verbs: verbs::prepare(options)?,
+        lio: lio::prepare(options)?,
     })
 }

@@ -100,7 +100,8 @@ pub fn run(options: &Options, programs: &Programs) -> Result<Vec<RowResult>> {
         BenchRun::routers,
         BenchRun::rdma,
         BenchRun::rdma_in_memory,
-        BenchRun::guest,
+        BenchRun::verbs,
+        BenchRun::lio,
     ];
     let mut outcomes = Vec::new();
     for part in parts {

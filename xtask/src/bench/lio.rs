@@ -1,0 +1,155 @@
+//! iSCSI over loopback in the lab's guest: Lunar against the kernel's target (LIO), each with a null disk and with a
+//! file on tmpfs. `blast` measures them and `floor` in turn, all on one processor.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::Options;
+use super::guest::{self, GuestRates, GuestScenario};
+use super::rows::BenchRun;
+use super::table::{RatioLimit, RowResult};
+
+/// A load of the scenario.
+struct Load {
+    name: &'static str,
+    load: &'static str,
+}
+
+const LOADS: [Load; 6] = [
+    Load { name: "4 KiB read, depth 32", load: "read-4-32" },
+    Load { name: "4 KiB write, depth 32", load: "write-4-32" },
+    Load { name: "4 KiB read, depth 1", load: "read-4-1" },
+    Load { name: "64 KiB read, depth 16", load: "read-64-16" },
+    Load { name: "256 KiB read, depth 8", load: "read-256-8" },
+    Load { name: "256 KiB write, depth 8", load: "write-256-8" },
+];
+
+/// The disks: name in the row, and contenders in the scenario.
+struct Disk {
+    name: &'static str,
+    lunar: &'static str,
+    lio: &'static str,
+}
+
+const NULL: Disk = Disk { name: "null", lunar: "Lunar-null", lio: "LIO-null" };
+const FILE: Disk = Disk { name: "file", lunar: "Lunar-file", lio: "LIO-file" };
+const FLOOR: &str = "floor";
+
+/// Lines of the file LUN in Lunar's configuration. If there are any, Lunar's rates without them are also reported.
+const FILE_LUN: &str = "";
+const FILE_DEFAULT: &str = "Lunar-file-default";
+
+const OF_LIO: f64 = 1.0;
+const SCENARIO: &str = "lio_rates";
+const TOOLS: [(&str, &str); 1] = [("qemu-system-x86_64", "qemu-system-x86")];
+
+/// Seconds to boot, and to start a measurement, on a busy machine.
+const BOOT_S: u64 = 240;
+const BEGIN_S: u64 = 4;
+
+impl Disk {
+    fn row(&self, load: &Load) -> String {
+        format!("lio: {}, {}", self.name, load.name)
+    }
+}
+
+/// Whether the rows are requested and the guest is available; fetches its kernel.
+pub fn prepare(options: &Options) -> Result<bool> {
+    let mut rows = LOADS.iter().flat_map(|load| [NULL.row(load), FILE.row(load)]);
+    if options.base.is_some() || !rows.any(|row| options.wants(&row)) {
+        return Ok(false);
+    }
+    let available = guest::has_tools(&TOOLS, "LIO over TCP");
+    if available {
+        guest::set_up("setup")?;
+    }
+    Ok(available)
+}
+
+impl BenchRun<'_> {
+    /// All rows of LIO over TCP, measured in one boot.
+    pub fn lio(&self) -> Result<Vec<RowResult>> {
+        if !self.programs.lio {
+            return Ok(Vec::new());
+        }
+        let pairs = LOADS.iter().flat_map(|load| [(load, NULL), (load, FILE)]);
+        let pairs: Vec<(&Load, Disk)> = pairs.filter(|(load, disk)| self.wants(&disk.row(load))).collect();
+        let rates = self.lio_scenario(&pairs).run()?;
+        let mut outcomes = Vec::new();
+        for (load, disk) in &pairs {
+            outcomes.extend(outcomes_of(&rates, load, disk)?);
+        }
+        Ok(outcomes)
+    }
+
+    fn lio_scenario(&self, pairs: &[(&Load, Disk)]) -> GuestScenario {
+        let (rounds, seconds) = (self.options.rounds.max(1), self.options.seconds);
+        let mut loads: Vec<&str> = pairs.iter().map(|(load, _)| load.load).collect();
+        loads.dedup();
+        let contenders = contenders(pairs);
+        let runs = (loads.len() * contenders.len() * rounds) as u64;
+        let program = |path: &Path| path.display().to_string();
+        let variables = vec![
+            ("LUNAR", program(&self.programs.lunar)),
+            ("BLAST", program(&self.programs.blast)),
+            ("FLOOR", program(&self.programs.floor)),
+            ("LOADS", loads.join(" ")),
+            ("CONTENDERS", contenders.join(" ")),
+            ("FILE_LUN", FILE_LUN.into()),
+            ("ROUNDS", rounds.to_string()),
+            ("SECONDS_EACH", seconds.to_string()),
+        ];
+        GuestScenario { name: SCENARIO, variables, limit_s: BOOT_S + runs * (seconds + BEGIN_S) }
+    }
+}
+
+/// The contenders of the rows, in the order of a round.
+fn contenders(pairs: &[(&Load, Disk)]) -> Vec<&'static str> {
+    let mut names = vec![FLOOR];
+    for wanted in [NULL, FILE] {
+        if pairs.iter().any(|(_, disk)| disk.name == wanted.name) {
+            names.extend([wanted.lio, wanted.lunar]);
+        }
+    }
+    if names.contains(&FILE.lunar) && !FILE_LUN.is_empty() {
+        names.push(FILE_DEFAULT);
+    }
+    names
+}
+
+/// The rows of a load on a disk.
+fn outcomes_of(rates: &GuestRates, load: &Load, disk: &Disk) -> Result<Vec<RowResult>> {
+    let row = disk.row(load);
+    let lunar = rates.median(load.load, disk.lunar)?;
+    let mut others = vec![("LIO", disk.lio, RatioLimit::AtLeast(OF_LIO)), (FLOOR, FLOOR, RatioLimit::None)];
+    if disk.lunar == FILE.lunar && !FILE_LUN.is_empty() {
+        others.push(("default", FILE_DEFAULT, RatioLimit::None));
+    }
+    let outcome = |(name, contender, limit)| {
+        Ok(RowResult::ratio(&row, "IO/s", lunar, name, rates.median(load.load, contender)?, limit))
+    };
+    others.into_iter().map(outcome).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scenario_has_all_loads_and_contenders() {
+        let scenario = guest::scenario_text(SCENARIO);
+        let loads = LOADS.map(|load| load.load).join(" ");
+        assert!(scenario.contains(&loads), "{loads}");
+        let served = |name: &str| scenario.contains(&format!("\n        {name}) echo "));
+        let names = [FLOOR, NULL.lio, NULL.lunar, FILE.lio, FILE.lunar, FILE_DEFAULT];
+        assert_eq!(names.into_iter().filter(|name| !served(name)).collect::<Vec<_>>(), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn contenders_are_those_of_the_rows() {
+        assert_eq!(contenders(&[(&LOADS[0], NULL)]), [FLOOR, NULL.lio, NULL.lunar]);
+        let both = contenders(&[(&LOADS[0], NULL), (&LOADS[1], FILE)]);
+        assert_eq!(both[..5], [FLOOR, NULL.lio, NULL.lunar, FILE.lio, FILE.lunar]);
+    }
+}
