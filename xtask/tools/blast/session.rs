@@ -67,6 +67,7 @@ pub struct BlastSession {
     free_tags: Vec<u32>,
     random: u64,
     sequence: u64,
+    /// Commands to send, without their immediate data: headers and data digests
     output: Vec<u8>,
     payload: Vec<u8>,
     /// CRC32C of the first `len` bytes of the payload, per length
@@ -94,7 +95,7 @@ impl BlastSession {
             free_tags: (0..job.depth).collect(),
             random: 88_172_645_463_325_252 + u64::from(id) * 7919,
             sequence: 0,
-            output: Vec::with_capacity((BHS + immediate as usize + 4) * job.depth as usize),
+            output: Vec::with_capacity((BHS + 4) * job.depth as usize),
             payload: vec![0x5a; job.bytes as usize],
             digests: Vec::new(),
             counters: Arc::default(),
@@ -139,11 +140,24 @@ impl BlastSession {
             }
             self.command(tag);
         }
-        if !self.output.is_empty() {
-            self.socket.write_all(&self.output)?;
-            self.output.clear();
+        let sent = self.send_commands();
+        self.output.clear();
+        sent
+    }
+
+    /// Sends the output, with the immediate data of each command. The data are not copied: targets without immediate
+    /// data would cost the client less.
+    fn send_commands(&mut self) -> Result<()> {
+        let data = &self.payload[..self.immediate as usize];
+        if data.is_empty() {
+            return Ok(self.socket.write_all(&self.output)?);
         }
-        Ok(())
+        let mut parts = parts(&self.output, self.digest_len(), data);
+        send_all(&mut self.socket, &mut parts)
+    }
+
+    fn digest_len(&self) -> usize {
+        if self.job.data_digest { 4 } else { 0 }
     }
 
     /// Appends one READ(10) or WRITE(10) to the output.
@@ -167,12 +181,9 @@ impl BlastSession {
         header[39..41].copy_from_slice(&(self.job.blocks() as u16).to_be_bytes());
         self.cmd_sn = self.cmd_sn.wrapping_add(1);
         self.output.extend_from_slice(&header);
-        if self.immediate > 0 {
-            self.output.extend_from_slice(&self.payload[..self.immediate as usize]);
-            if self.job.data_digest {
-                let digest = self.digest(self.immediate);
-                self.output.extend_from_slice(&digest);
-            }
+        if self.immediate > 0 && self.job.data_digest {
+            let digest = self.digest(self.immediate);
+            self.output.extend_from_slice(&digest);
         }
     }
 
@@ -258,7 +269,7 @@ impl BlastSession {
             let digest = if self.job.data_digest { self.digest(segment) } else { [0; 4] };
             let tail = if self.job.data_digest { &digest[..] } else { &[] };
             let data = &self.payload[offset as usize..(offset + segment) as usize];
-            send_all(&mut self.socket, [IoSlice::new(&header), IoSlice::new(data), IoSlice::new(tail)])?;
+            send_all(&mut self.socket, &mut [&header[..], data, tail].map(IoSlice::new))?;
             data_sn += 1;
             offset += segment;
         }
@@ -293,12 +304,38 @@ impl BlastSession {
     }
 }
 
+/// Commands of one length, each a header and a digest of `digest_len` bytes, with `data` between both.
+fn parts<'a>(commands: &'a [u8], digest_len: usize, data: &'a [u8]) -> Vec<IoSlice<'a>> {
+    let whole = commands.chunks_exact(BHS + digest_len).flat_map(|command| {
+        let (header, digest) = command.split_at(BHS);
+        [header, data, digest]
+    });
+    whole.filter(|part| !part.is_empty()).map(IoSlice::new).collect()
+}
+
 /// Sends all slices, in as few calls as the socket allows.
-fn send_all<const N: usize>(socket: &mut TcpStream, mut slices: [IoSlice; N]) -> Result<()> {
-    let mut rest = &mut slices[..];
+fn send_all(socket: &mut TcpStream, mut rest: &mut [IoSlice]) -> Result<()> {
     while rest.iter().any(|slice| !slice.is_empty()) {
         let sent = socket.write_vectored(rest)?;
         IoSlice::advance_slices(&mut rest, sent);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn immediate_data_precede_the_digest() {
+        let commands = [&[1; BHS][..], b"crc1", &[2; BHS], b"crc2"].concat();
+        let sent: Vec<&[u8]> = vec![&[1; BHS], b"data", b"crc1", &[2; BHS], b"data", b"crc2"];
+        let parts = parts(&commands, 4, b"data");
+        assert_eq!(parts.iter().map(|part| &part[..]).collect::<Vec<_>>(), sent);
+    }
+
+    #[test]
+    fn parts_without_a_digest_are_two_per_command() {
+        assert_eq!(parts(&[3; 2 * BHS], 0, b"data").len(), 4);
+    }
 }
