@@ -32,6 +32,8 @@ pub struct OffsetGenerator {
     first: u64,
     /// Bytes from there.
     span: u64,
+    /// A length, and the number of offsets at which a command of this length can start.
+    places: (u32, u64),
     /// The next sequential offset, relative to `first`, one for each direction that advances independently.
     cursors: [u64; 2],
 }
@@ -48,6 +50,7 @@ impl OffsetGenerator {
     ) -> OffsetGenerator {
         let granule = job.granule();
         let places = (span / granule).max(1);
+        let longest = job.longest();
         let zipf = match job.order {
             AccessPattern::Zipf(theta) => Zipf::new(places as f64, theta).ok(),
             _ => None,
@@ -64,6 +67,7 @@ impl OffsetGenerator {
             granule,
             first,
             span,
+            places: (longest, places_of(span, longest, granule)),
             cursors: [begin; 2],
         }
     }
@@ -83,7 +87,10 @@ impl OffsetGenerator {
         let at = match self.order {
             AccessPattern::Sequential => self.next_sequential(read, len, u64::from(len)),
             AccessPattern::Strided(stride) => self.next_sequential(read, len, stride),
-            AccessPattern::Random => self.random.random_range(0..self.places(len)) * self.granule,
+            AccessPattern::Random => {
+                let places = self.places(len);
+                self.random.random_range(0..places) * self.granule
+            }
             AccessPattern::Zipf(_) => self.next_zipf(len),
         };
         NextCommand { read, offset: self.first + at, len }
@@ -103,9 +110,13 @@ impl OffsetGenerator {
         self.sizes[0].0
     }
 
-    /// The number of offsets at which a command of this length can start.
-    fn places(&self, len: u32) -> u64 {
-        (self.span - u64::from(len)) / self.granule + 1
+    /// The number of offsets at which a command of this length can start. A division takes longer than the rest of
+    /// the choice, so the last result is kept.
+    fn places(&mut self, len: u32) -> u64 {
+        if self.places.0 != len {
+            self.places = (len, places_of(self.span, len, self.granule));
+        }
+        self.places.1
     }
 
     fn next_sequential(&mut self, read: bool, len: u32, step: u64) -> u64 {
@@ -123,6 +134,10 @@ impl OffsetGenerator {
         let places = self.places(len);
         scatter(rank.saturating_sub(1) % places, places) * self.granule
     }
+}
+
+fn places_of(span: u64, len: u32, granule: u64) -> u64 {
+    (span - u64::from(len)) / granule + 1
 }
 
 #[cfg(test)]

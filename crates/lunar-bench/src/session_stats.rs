@@ -33,12 +33,15 @@ fn histogram() -> Histogram<u64> {
     Histogram::new(DIGITS).expect("three digits are valid")
 }
 
-fn note(histogram: &mut Histogram<u64>, time: Duration) {
-    note_many(histogram, time, 1);
+/// Returns the nanoseconds of the time.
+fn note(histogram: &mut Histogram<u64>, time: Duration) -> u64 {
+    note_many(histogram, time, 1)
 }
 
-fn note_many(histogram: &mut Histogram<u64>, time: Duration, many: u64) {
-    histogram.record_n(nanoseconds(time), many).expect("a histogram without a limit grows");
+fn note_many(histogram: &mut Histogram<u64>, time: Duration, many: u64) -> u64 {
+    let ns = nanoseconds(time);
+    histogram.record_n(ns, many).expect("a histogram without a limit grows");
+    ns
 }
 
 /// The statistics of one direction.
@@ -58,18 +61,19 @@ impl DirectionStats {
         DirectionStats { ios: 0, bytes: 0, late: 0, service: histogram(), paced }
     }
 
-    fn add(&mut self, bytes: u32, times: CommandTimes) {
+    /// Returns the nanoseconds since the command was due.
+    fn add(&mut self, bytes: u32, times: CommandTimes) -> u64 {
         self.ios += 1;
         self.bytes += u64::from(bytes);
-        self.time(times);
+        self.time(times)
     }
 
-    fn time(&mut self, times: CommandTimes) {
-        note(&mut self.service, times.done - times.started_at);
-        if let Some((submit, total)) = &mut self.paced {
-            note(submit, times.started_at - times.due);
-            note(total, times.done - times.due);
-        }
+    /// Returns the nanoseconds since the command was due. Without a rate, it was due when it started.
+    fn time(&mut self, times: CommandTimes) -> u64 {
+        let service = note(&mut self.service, times.done - times.started_at);
+        let Some((submit, total)) = &mut self.paced else { return service };
+        note(submit, times.started_at - times.due);
+        note(total, times.done - times.due)
     }
 
     fn merge(&mut self, other: &DirectionStats) {
@@ -132,8 +136,8 @@ impl SessionStats {
 
     /// Records a command that ended. The caller leaves out commands that ended before the start.
     pub fn add(&mut self, read: bool, bytes: u32, times: CommandTimes) {
-        self.direction(read).add(bytes, times);
-        self.steps.add(read, bytes, times.done, nanoseconds(times.done - times.due));
+        let total = self.direction(read).add(bytes, times);
+        self.steps.add(read, bytes, times.done, total);
     }
 
     /// Records a command that was in flight at the end of the time.
