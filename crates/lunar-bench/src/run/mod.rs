@@ -1,10 +1,14 @@
-//! Runs a job: each session has a task on one core, with one worker for each command in flight.
+//! Runs a job: each session has a task on one core, with one lane for each command in flight.
 
 mod arrivals;
+mod future_queue;
+mod lane;
 mod meter;
 mod session;
 mod session_result;
-mod worker_queue;
+mod sleepers;
+mod steps;
+mod tick;
 
 use crate::job::{AccessPattern, Job};
 use crate::outcome::{CpuTime, JobOutcome};
@@ -12,9 +16,8 @@ use crate::{Error, ErrorKind, OpenTargets, RunHandle, time_series};
 use flume::{Receiver, Sender};
 use meter::CpuMeter;
 pub use session::DRAIN_TIMEOUT;
-use session::{JobSession, buffers};
+use session::JobSession;
 use session_result::{SessionResult, outcome};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -134,12 +137,12 @@ impl OpenTargets {
         let (place, job, handle) = (self.target_sessions[context.index].clone(), job.clone(), handle.clone());
         self.cores.run_on(place.core, move || {
             let index = context.index;
-            let buffers = buffers(&job, index);
+            let lanes = lane::lanes(&job, index);
             let (send, clock) = flume::bounded(1);
             let run = async move {
                 let Ok(clock) = clock.recv_async().await else { return };
-                let session = Rc::new(JobSession::new(job, clock, place, handle, context));
-                drop(done.send(session.run(index, buffers).await));
+                let session = JobSession::new(job, clock, place, handle, context, lanes);
+                drop(done.send(session.run(index).await));
             };
             lunar_runtime::spawn(run);
             drop(ready.send(send));
