@@ -49,6 +49,7 @@ impl Pool {
             used: AtomicUsize::new(0),
             reserve: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
+            kept: AtomicUsize::new(0),
             returns: AtomicUsize::new(0),
             returned: std::array::from_fn(|_| Event::new()),
             owners: Mutex::default(),

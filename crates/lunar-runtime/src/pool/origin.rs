@@ -1,23 +1,51 @@
 //! The free buffers of a core, and the return of a dropped buffer to them.
 
 use super::CLASSES;
-use super::share::{BufAccounting, PoolShare};
+use super::share::{BufAccounting, PoolAccount, PoolShare, SMALL_BYTES};
 use crate::buf::{PAGE, Pages, pages};
 use crate::regions;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// Bytes of free buffers that a core keeps per class.
+/// Bytes of free buffers of up to [`SMALL_BYTES`] that a core keeps per class. All cores together keep as many bytes
+/// of larger ones as one owner may use: the memory of a burst is not worth a page fault for each page of the next.
 const KEEP_BYTES: usize = 4 << 20;
 
 thread_local! {
     static FREE: RefCell<[FreeList; CLASSES]> = const { RefCell::new([const { FreeList::new() }; CLASSES]) };
 }
 
+/// The memory of a free buffer.
+struct FreeBuffer {
+    pages: Pages,
+    _kept: Option<KeptBytes>,
+}
+
+/// Bytes of a large free buffer, counted for the account.
+struct KeptBytes {
+    account: Arc<PoolAccount>,
+    bytes: usize,
+}
+
+impl KeptBytes {
+    /// None if there is no room.
+    fn new(account: &Arc<PoolAccount>, bytes: usize) -> Option<KeptBytes> {
+        let room = |kept: usize| Some(kept + bytes).filter(|kept| *kept <= account.keep_limit());
+        account.kept.fetch_update(SeqCst, SeqCst, room).ok()?;
+        Some(KeptBytes { account: account.clone(), bytes })
+    }
+}
+
+impl Drop for KeptBytes {
+    fn drop(&mut self) {
+        self.account.kept.fetch_sub(self.bytes, SeqCst);
+    }
+}
+
 /// Free buffers of one class, last in, first out.
 struct FreeList {
-    buffers: Vec<Pages>,
+    buffers: Vec<FreeBuffer>,
     /// Buffers that were not used since the last trim.
     unused: usize,
 }
@@ -28,22 +56,22 @@ impl FreeList {
     }
 
     fn pop(&mut self) -> Option<Pages> {
-        let pages = self.buffers.pop();
+        let free = self.buffers.pop()?;
         self.unused = self.unused.min(self.buffers.len());
-        pages
+        Some(free.pages)
     }
 }
 
 /// Frees the buffers of this core that were not used since the last trim, and returns their bytes.
 pub(crate) fn trim() -> usize {
     let unused = |class: &mut FreeList| {
-        let unused: Vec<Pages> = class.buffers.drain(..class.unused).collect();
+        let unused: Vec<FreeBuffer> = class.buffers.drain(..class.unused).collect();
         class.unused = class.buffers.len();
         unused
     };
     // Freed outside the borrow of the lists.
     let all = FREE.try_with(|f| f.borrow_mut().iter_mut().flat_map(unused).collect::<Vec<_>>());
-    all.unwrap_or_default().iter().map(Pages::bytes_len).sum()
+    all.unwrap_or_default().iter().map(|free| free.pages.bytes_len()).sum()
 }
 
 /// The origin of a pooled buffer, where its memory returns on drop.
@@ -118,14 +146,20 @@ impl PoolOrigin {
     }
 
     fn keep(&self, pages: Pages) {
-        let (bytes, class) = (self.bytes(), self.class());
         // With regions on, memory outside them is not reused.
-        let stays = matches!(pages, Pages::Cut(_)) || !regions::is_on();
+        if regions::is_on() && !matches!(pages, Pages::Cut(_)) {
+            return;
+        }
+        let (bytes, class) = (self.bytes(), self.class());
+        let kept = match bytes > SMALL_BYTES {
+            true => KeptBytes::new(&self.share.account, bytes),
+            false => None,
+        };
         // On an ending thread, the pages are freed.
         let _ = FREE.try_with(|f| {
-            let mut free = f.borrow_mut();
-            if stays && (free[class].buffers.len() + 1) * bytes <= KEEP_BYTES {
-                free[class].buffers.push(pages);
+            let list = &mut f.borrow_mut()[class].buffers;
+            if kept.is_some() || (bytes <= SMALL_BYTES && (list.len() + 1) * bytes <= KEEP_BYTES) {
+                list.push(FreeBuffer { pages, _kept: kept });
             }
         });
     }
@@ -173,5 +207,37 @@ mod tests {
         let at = first.as_ptr();
         drop(first);
         assert_eq!(pool.try_get(60000).expect("room").as_ptr(), at);
+    }
+
+    /// The addresses of `count` touched buffers of this size that are in use at the same time, in order.
+    fn burst(pool: &Pool, count: usize, len: usize) -> Vec<usize> {
+        let mut all: Vec<_> = (0..count).map(|_| pool.try_get(len).expect("room")).collect();
+        all.iter_mut().for_each(|buf| buf[0] = 1);
+        let mut places: Vec<_> = all.iter().map(|buf| buf.as_ptr() as usize).collect();
+        places.sort_unstable();
+        places
+    }
+
+    #[test]
+    fn memory_of_a_burst_serves_the_next_until_it_is_trimmed() {
+        const LEN: usize = 512 << 10;
+        let pool = Pool::new(256 << 20);
+        let kept = || pool.0.account.kept.load(SeqCst);
+        let first = burst(&pool, 64, LEN);
+        assert_eq!((burst(&pool, 64, LEN) == first, kept()), (true, 64 * LEN));
+        burst(&pool, 200, LEN);
+        assert_eq!(kept(), 64 << 20, "a quarter of the pool");
+        let other = pool.clone();
+        std::thread::spawn(move || drop(burst(&other, 2, LEN))).join().expect("a core");
+        assert_eq!((kept(), trim()), (64 << 20, 0));
+        assert_eq!((trim(), kept()), (64 << 20, 0));
+    }
+
+    #[test]
+    fn ended_core_keeps_no_memory() {
+        let pool = Pool::new(256 << 20);
+        let other = pool.clone();
+        std::thread::spawn(move || drop(burst(&other, 2, 512 << 10))).join().expect("a core");
+        assert_eq!(pool.0.account.kept.load(SeqCst), 0);
     }
 }

@@ -26,6 +26,8 @@ pub(super) struct PoolAccount {
     /// The number of waiters. A waiter counts itself before it checks once more, and a return frees bytes before it
     /// reads the count. All are SeqCst, so no return is missed.
     pub(super) waiting: AtomicUsize,
+    /// Bytes of free buffers above [`SMALL_BYTES`] that all cores keep.
+    pub(super) kept: AtomicUsize,
     /// Counts returns that happened while there were waiters.
     pub(super) returns: AtomicUsize,
     /// One event for each size class: a waiter for a large buffer must not consume the wake-up for a small one.
@@ -40,6 +42,11 @@ impl PoolAccount {
         self.returned.iter().for_each(|class| {
             class.notify(1);
         });
+    }
+
+    /// The maximum of `kept`.
+    pub(super) fn keep_limit(&self) -> usize {
+        self.limit / SHARES
     }
 
     /// The size of the reserve in bytes: the first buffers of shares beyond the limit.
