@@ -35,6 +35,8 @@ pub(super) struct OpenFiles {
     pub(super) through: Option<File>,
     /// Dropped after both.
     pub(super) claim: Option<Arc<MediumLock>>,
+    /// Whether the file system keeps its files in memory, so that reads and writes do not wait for a device.
+    pub(super) is_in_memory: bool,
 }
 
 /// An open file or device, locked as far as the system supports it.
@@ -49,8 +51,6 @@ pub(super) struct OpenMedium {
     direct: Option<NonZeroU64>,
     /// The alignment of offset and length of fallocate.
     granule: u64,
-    /// Whether the file system keeps its files in memory, so that reads and writes do not wait for a device.
-    is_in_memory: bool,
 }
 
 impl OpenMedium {
@@ -99,11 +99,10 @@ impl OpenMedium {
             path: spec.path.clone(),
             device,
             read_only: spec.read_only,
-            files: Arc::new(OpenFiles { through, plain: file, claim: Some(claim) }),
+            files: Arc::new(OpenFiles { through, plain: file, claim: Some(claim), is_in_memory }),
             size: 0,
             direct,
             granule,
-            is_in_memory,
         };
         medium.size = medium.size_now().map_err(|e| fault.open(&e))?;
         let whole =
@@ -115,7 +114,7 @@ impl OpenMedium {
     /// The flags with which a read or write does not wait. A file in memory needs none: its file system does not know
     /// RWF_NOWAIT. Only pages in swap would wait, as all memory of the server does.
     pub(super) fn without_waiting(&self) -> ReadWriteFlags {
-        if self.is_in_memory { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT }
+        if self.files.is_in_memory { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT }
     }
 
     pub(super) fn is_device(&self) -> bool {

@@ -1,4 +1,5 @@
-//! Reads and writes by io_uring, or by threads with the polling driver.
+//! Reads and writes by io_uring, or by threads with the polling driver. Files in memory are read and written on the
+//! spot, because io_uring would pass each operation to a kernel thread.
 
 use super::in_flight::{InFlightWrite, InFlightWrites};
 use super::medium::OpenFiles;
@@ -7,13 +8,17 @@ use crate::range_lock::RangeLock;
 use compio::buf::{IntoInner, IoBuf};
 use compio::driver::op::{ReadAt, WriteAt};
 use compio::runtime::submit;
-use lunar_runtime::{Buf, ThreadPermit};
+use lunar_runtime::{Buf, ThreadPermit, yield_now};
+use rustix::io::{pread, pwrite};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use crate::BufResult;
+
+/// Bytes of a file in memory that are read or written before other tasks of the core run.
+const STEP: usize = 256 << 10;
 
 /// The guards of an operation that changes the file.
 #[derive(Default)]
@@ -44,8 +49,11 @@ impl FileHandle {
         Self::new(files, false, None)
     }
 
-    /// Waits for a thread permit if the driver needs one.
+    /// Waits for a thread permit if the operation needs one.
     async fn with_permit(self) -> FileHandle {
+        if self.files.is_in_memory {
+            return self;
+        }
         FileHandle { _permit: ThreadPermit::for_file().await.map(Arc::new), ..self }
     }
 }
@@ -73,15 +81,51 @@ pub(super) async fn read_part(
     let handle = handle.with_permit().await;
     let mut at = part.start;
     while at < part.end {
-        let op = ReadAt::new(handle.clone(), offset + at as u64, buf.slice(at..part.end));
-        let compio::BufResult(result, op) = submit(op).await;
-        buf = op.into_inner().into_inner();
+        let result;
+        (result, buf) = read_some(&handle, offset, buf, at..part.end).await;
         match step(result, io::ErrorKind::UnexpectedEof) {
             Ok(n) => at += n,
             Err(e) => return (Err(e), buf),
         }
     }
     (Ok(()), buf)
+}
+
+/// Reads a prefix of a part of `buf`.
+async fn read_some(
+    handle: &FileHandle,
+    offset: u64,
+    mut buf: Buf,
+    part: Range<usize>,
+) -> (io::Result<usize>, Buf) {
+    let at = offset + part.start as u64;
+    if handle.files.is_in_memory {
+        let (end, is_last) = (part.end.min(part.start + STEP), part.len() <= STEP);
+        let result = pread(handle, &mut buf[part.start..end], at);
+        yield_unless(is_last).await;
+        return (result.map_err(Into::into), buf);
+    }
+    let compio::BufResult(result, op) = submit(ReadAt::new(handle.clone(), at, buf.slice(part))).await;
+    (result, op.into_inner().into_inner())
+}
+
+/// Writes a prefix of `buf[from..]`.
+async fn write_some(handle: &FileHandle, offset: u64, buf: Buf, from: usize) -> (io::Result<usize>, Buf) {
+    let at = offset + from as u64;
+    if handle.files.is_in_memory {
+        let (end, is_last) = (buf.len().min(from + STEP), buf.len() - from <= STEP);
+        let result = pwrite(handle, &buf[from..end], at);
+        yield_unless(is_last).await;
+        return (result.map_err(Into::into), buf);
+    }
+    let compio::BufResult(result, op) = submit(WriteAt::new(handle.clone(), at, buf.slice(from..))).await;
+    (result, op.into_inner().into_inner())
+}
+
+async fn yield_unless(is_last: bool) {
+    if !is_last {
+        yield_now().await;
+    }
 }
 
 /// Writes the whole of `buf`. Calls `may` right before each step, because the file may have shrunk.
@@ -100,9 +144,8 @@ pub(super) async fn write(
         if let Err(e) = may() {
             return (Err(e), buf);
         }
-        let op = WriteAt::new(handle.clone(), offset + at as u64, buf.slice(at..));
-        let compio::BufResult(result, op) = submit(op).await;
-        buf = op.into_inner().into_inner();
+        let result;
+        (result, buf) = write_some(&handle, offset, buf, at).await;
         match step(result, io::ErrorKind::WriteZero) {
             Ok(n) => at += n,
             Err(e) => return (Err(e), buf),
@@ -138,7 +181,12 @@ mod tests {
 
     /// A pipe as a file. Its reads block while the other end is silent.
     fn silent(end: PipeReader) -> Arc<OpenFiles> {
-        Arc::new(OpenFiles { plain: OwnedFd::from(end).into(), through: None, claim: None })
+        Arc::new(OpenFiles {
+            plain: OwnedFd::from(end).into(),
+            through: None,
+            claim: None,
+            is_in_memory: false,
+        })
     }
 
     fn held(files: &Arc<OpenFiles>, range: RangeLock) -> FileHandle {
@@ -176,7 +224,7 @@ mod tests {
         proactor.driver_type(DriverType::Poll);
         let runtime = RuntimeBuilder::new().with_proactor(proactor).build().expect("a runtime");
         let zero = std::fs::File::open("/dev/zero").expect("zeros");
-        let files = Arc::new(OpenFiles { plain: zero, through: None, claim: None });
+        let files = Arc::new(OpenFiles { plain: zero, through: None, claim: None, is_in_memory: false });
         let once = async |waiting: &mut Pin<Box<dyn Future<Output = BufResult>>>| {
             std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_ready())).await
         };
@@ -196,5 +244,43 @@ mod tests {
             let begun = read(FileHandle::reading(&files), 0, Buf::zeroed(1)).await;
             begun.0.expect("the permit was returned");
         });
+    }
+
+    /// Polls a future without an event loop until it ends. Returns the number of polls.
+    fn polls<T>(work: impl Future<Output = T>) -> (T, usize) {
+        let mut work = pin!(work);
+        for polls in 1..100 {
+            if let Poll::Ready(done) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                return (done, polls);
+            }
+        }
+        panic!("it waits for the kernel");
+    }
+
+    #[test]
+    fn file_in_memory_is_accessed_in_steps_without_event_loop() {
+        let path = std::env::temp_dir().join(format!("lunar-steps-{}", std::process::id()));
+        let options =
+            std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
+        let plain = options.expect("a file");
+        let files = Arc::new(OpenFiles { plain, through: None, claim: None, is_in_memory: true });
+        let handle = || FileHandle::reading(&files);
+        let len = 2 * STEP + 512;
+        let mut data = Buf::zeroed(len);
+        data.iter_mut().zip((0..=250u8).cycle()).for_each(|(byte, n)| *byte = n);
+        let checks = std::cell::Cell::new(0);
+        let may = || {
+            checks.set(checks.get() + 1);
+            Ok(())
+        };
+        let ((result, data), times) = polls(write(handle(), 512, data, may));
+        result.expect("written");
+        assert_eq!((times, checks.get()), (3, 3), "others run between steps, and the size is checked again");
+        let ((result, read_back), times) = polls(read(handle(), 512, Buf::zeroed(len)));
+        result.expect("read");
+        assert!(times == 3 && read_back[..] == data[..]);
+        let ((result, _), _) = polls(read(handle(), 1024, Buf::zeroed(len)));
+        assert_eq!(result.expect_err("beyond the end").kind(), io::ErrorKind::UnexpectedEof);
+        std::fs::remove_file(path).expect("a file");
     }
 }
