@@ -14,6 +14,8 @@ pub struct RequestSplitter {
     is_carrying: bool,
     /// Free buffers for pieces.
     free: Mutex<Vec<Buf>>,
+    /// Free buffers of zeros, for writes without the data.
+    zeros: Mutex<Vec<Buf>>,
 }
 
 /// The result of a piece: its offset in the caller's buffer, and the result of the disk.
@@ -22,7 +24,7 @@ type PieceResult = (usize, BufResult);
 impl RequestSplitter {
     /// Splits with all data.
     pub fn new(disk: Arc<dyn Backend>) -> RequestSplitter {
-        RequestSplitter { disk, is_carrying: true, free: Mutex::default() }
+        RequestSplitter { disk, is_carrying: true, free: Mutex::default(), zeros: Mutex::default() }
     }
 
     /// Splits without the data, for measurements only: read data is dropped, written data is zeros. A kernel
@@ -31,24 +33,24 @@ impl RequestSplitter {
         RequestSplitter { is_carrying: false, ..RequestSplitter::new(disk) }
     }
 
-    fn free(&self) -> MutexGuard<'_, Vec<Buf>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The free buffers for reads or writes.
+    fn free(&self, is_written: bool) -> MutexGuard<'_, Vec<Buf>> {
+        let list = if is_written && !self.is_carrying { &self.zeros } else { &self.free };
+        list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn piece(&self, bytes: &[u8], is_written: bool) -> Buf {
-        let mut buf = self.free().pop().unwrap_or_else(|| Buf::zeroed(PIECE));
+        let mut buf = self.free(is_written).pop().unwrap_or_else(|| Buf::zeroed(PIECE));
         buf.set_visible(bytes.len());
-        match (is_written, self.is_carrying) {
-            (true, true) => buf.copy_from_slice(bytes),
-            (true, false) => buf.fill(0),
-            (false, _) => {}
+        if is_written && self.is_carrying {
+            buf.copy_from_slice(bytes);
         }
         buf
     }
 
     async fn read_pieces(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         let ends = self.submit(offset, bytes, None);
-        self.all(ends, bytes.len(), |from, piece| {
+        self.all(ends, bytes.len(), false, |from, piece| {
             if self.is_carrying {
                 bytes[from..from + piece.len()].copy_from_slice(piece);
             }
@@ -58,7 +60,7 @@ impl RequestSplitter {
 
     async fn write_pieces(&self, offset: u64, bytes: &[u8], fua: bool) -> io::Result<()> {
         let ends = self.submit(offset, bytes, Some(fua));
-        self.all(ends, bytes.len(), |_, _| {}).await
+        self.all(ends, bytes.len(), true, |_, _| {}).await
     }
 
     /// Submits all pieces: reads, or writes with or without FUA.
@@ -86,6 +88,7 @@ impl RequestSplitter {
         &self,
         ends: Receiver<PieceResult>,
         len: usize,
+        is_written: bool,
         mut good: impl FnMut(usize, &[u8]),
     ) -> io::Result<()> {
         let (mut result, mut came) = (Ok(()), 0);
@@ -94,7 +97,7 @@ impl RequestSplitter {
             if end.is_ok() {
                 good(from, &buf);
             }
-            self.free().push(buf);
+            self.free(is_written).push(buf);
             result = result.and(end);
         }
         match came == len {
@@ -183,6 +186,8 @@ mod tests {
             probe.set(&[0xee; 4 << 20]);
             let request_splitter = make(probe.clone());
             run_on_core(move || async move {
+                // Its buffers must not serve the write.
+                request_splitter.read(2 << 20, Buf::zeroed(len)).await.0.expect("read");
                 request_splitter.write(512, pattern(len), false).await.0.expect("written");
                 let (result, buf) = request_splitter.read(512, Buf::zeroed(len)).await;
                 result.expect("read");
