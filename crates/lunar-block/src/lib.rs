@@ -33,7 +33,7 @@ pub const MAX_ATOMIC: u32 = 1 << 20;
 
 /// A backend of capacity 0.
 pub fn nothing() -> std::sync::Arc<dyn Backend> {
-    std::sync::Arc::new(null::NullBackend::new(0, false))
+    std::sync::Arc::new(null::NullBackend::new(0))
 }
 
 /// Checks that a range is within `capacity`.

@@ -3,19 +3,17 @@
 use crate::{
     Backend, BackendInfo, BufResult, Extent, LocalBoxFuture, MAX_ATOMIC, TryIo, describe_row, within,
 };
-use lunar_runtime::{Buf, SplicedPages};
+use lunar_runtime::Buf;
 use std::io;
 
 /// Returns zeros and discards writes.
 pub(crate) struct NullBackend {
     capacity: u64,
-    /// Whether reads may take pages of zeros.
-    zero_copy: bool,
 }
 
 impl NullBackend {
-    pub(crate) fn new(capacity: u64, zero_copy: bool) -> Self {
-        NullBackend { capacity, zero_copy }
+    pub(crate) fn new(capacity: u64) -> Self {
+        NullBackend { capacity }
     }
 
     fn check(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
@@ -38,11 +36,6 @@ impl Backend for NullBackend {
     fn try_read(&self, offset: u64, buf: &mut [u8]) -> TryIo {
         buf.fill(0);
         TryIo::Done(within(self.capacity, offset, buf.len() as u64))
-    }
-
-    fn cached_pages(&self, offset: u64, len: usize) -> Option<SplicedPages> {
-        let is_within = within(self.capacity, offset, len as u64).is_ok();
-        (self.zero_copy && is_within).then(|| SplicedPages::zeros(len)).flatten()
     }
 
     fn try_write(&self, offset: u64, data: &[u8]) -> TryIo {

@@ -24,7 +24,7 @@ pub struct BackendSpec {
     /// Bypasses the page cache (O_DIRECT). File and device.
     pub direct: bool,
     /// Lets readers take the pages of the page cache themselves ([`Backend::cached_pages`](crate::Backend::cached_pages)).
-    /// Null, and file and device without `direct`.
+    /// File and device, without `direct`.
     pub zero_copy: bool,
     /// Creates a sparse file of `size` bytes if the file is missing or empty.
     pub create: bool,
@@ -146,7 +146,7 @@ pub fn examine(spec: &BackendSpec) -> Result<ExamineReport, OpenError> {
 /// writes the medium, the file has an image format, or the operating system fails.
 pub fn open(spec: &BackendSpec) -> Result<Arc<dyn Backend>, OpenError> {
     Ok(match spec.kind {
-        BackendKind::Null => Arc::new(NullBackend::new(size_of(spec)?, spec.zero_copy)),
+        BackendKind::Null => Arc::new(NullBackend::new(size_of(spec)?)),
         BackendKind::Memory => Arc::new(MemoryBackend::new(size_of(spec)?)),
         BackendKind::File | BackendKind::Device => Arc::new(FileBackend::open(spec)?),
     })

@@ -5,13 +5,11 @@
 
 use crate::Stream;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
-use std::sync::OnceLock;
 
 use crate::buf::PAGE;
 
@@ -86,18 +84,6 @@ impl SplicedPages {
             true => Some(spliced),
             false => None,
         }
-    }
-
-    /// Zeros: the zero page of the kernel, many times. None as for [`SplicedPages::take`], or where the system has no
-    /// such files.
-    pub fn zeros(len: usize) -> Option<SplicedPages> {
-        static FILE: OnceLock<Option<OwnedFd>> = OnceLock::new();
-        let open = || {
-            let file = memfd_create("zeros", MemfdFlags::CLOEXEC)?;
-            // A hole: it takes no memory.
-            ftruncate(&file, MAX_SPLICED as u64).map(|()| file)
-        };
-        SplicedPages::take(FILE.get_or_init(|| open().ok()).as_ref()?, 0, len)
     }
 
     /// False: the pipe has fewer bytes, and `len` is their number.

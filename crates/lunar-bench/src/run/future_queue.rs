@@ -17,13 +17,13 @@ enum Operation {
 
 /// The operation of a lane, or its result.
 #[derive(Default)]
-struct Slot {
+struct LaneSlot {
     begun: Cell<Option<Operation>>,
     ended: Cell<Option<BufResult>>,
 }
 
 struct LaneWork {
-    slot: Rc<Slot>,
+    slot: Rc<LaneSlot>,
     work: LocalBoxFuture<'static, ()>,
     waker: Waker,
 }
@@ -42,7 +42,7 @@ impl FutureQueue {
     pub fn new(disk: &Arc<dyn Backend>, lanes: usize) -> FutureQueue {
         let woken = Arc::<WokenLanes>::default();
         let lane = |lane| {
-            let slot = Rc::<Slot>::default();
+            let slot = Rc::<LaneSlot>::default();
             let waker = Arc::new(LaneWaker { lane, woken: woken.clone() }).into();
             LaneWork { work: Box::pin(perform(disk.clone(), slot.clone())), slot, waker }
         };
@@ -66,7 +66,7 @@ impl LaneWork {
 }
 
 /// Performs the operations of a lane.
-async fn perform(disk: Arc<dyn Backend>, slot: Rc<Slot>) {
+async fn perform(disk: Arc<dyn Backend>, slot: Rc<LaneSlot>) {
     loop {
         let operation = poll_fn(|_| slot.begun.take().map_or(Poll::Pending, Poll::Ready)).await;
         slot.ended.set(Some(match operation {

@@ -47,7 +47,7 @@ struct ExecutedOp {
     _mark: Option<InFlightWrite<Arc<InFlightWrites>>>,
 }
 
-/// What ended: one operation, or a batch with the time that it took.
+/// The end of one operation, or of a batch with the time that it took.
 enum Ended {
     One(usize, BufResult),
     Batch(Vec<ExecutedOp>, Duration),
@@ -130,7 +130,7 @@ async fn hand_off(file: Arc<FileBackend>, batch: Vec<QueuedOp>) -> Ended {
 impl FileBackend {
     /// Whether reads and writes need [`FileQueue`].
     pub(super) fn needs_queue(&self) -> bool {
-        !self.medium.direct() && !(self.can.try_read.load(Relaxed) && self.can.try_write.load(Relaxed))
+        !(self.medium.direct() || self.can.try_read.load(Relaxed) && self.can.try_write.load(Relaxed))
     }
 
     /// Executes an operation on the calling thread.

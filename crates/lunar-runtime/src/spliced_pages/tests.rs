@@ -1,4 +1,5 @@
 use super::*;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 fn file(content: &[u8]) -> OwnedFd {
     let file = memfd_create("content", MemfdFlags::CLOEXEC).expect("a file");
@@ -62,12 +63,4 @@ fn pipes_of_a_core_are_bounded_and_reused() {
     PIPES.with_borrow(|pipes| assert_eq!((pipes.free.len(), pipes.lent), (1, 0), "full pipes are closed"));
     let again = whole(take().expect("a pipe"));
     assert_eq!(again.copy().expect("read"), [7; 4096], "a reused pipe is empty");
-}
-
-#[test]
-fn zeros_fill_any_length_of_a_pipe() {
-    for len in [1, 4096, 100_001, MAX_SPLICED] {
-        assert!(whole(SplicedPages::zeros(len).expect("zeros")).copy().expect("read") == vec![0; len]);
-    }
-    assert!(SplicedPages::zeros(MAX_SPLICED + 1).is_none());
 }

@@ -138,9 +138,7 @@ pub(crate) fn has_path(lun: &LunConfig) -> bool {
 /// The specification of a medium; None for a routed LUN.
 pub(crate) fn spec(lun: &LunConfig) -> Option<BackendSpec> {
     let (kind, size) = (lun.source.kind()?, lun.source.size());
-    let Some(path) = lun.source.path() else {
-        return size.map(|size| BackendSpec { zero_copy: lun.zero_copy, ..BackendSpec::sized(kind, size) });
-    };
+    let Some(path) = lun.source.path() else { return size.map(|size| BackendSpec::sized(kind, size)) };
     Some(BackendSpec {
         kind,
         path: path.to_path_buf(),

@@ -318,9 +318,9 @@ fn flags(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut LunConfig) {
 
 fn zero_copy(p: &mut Diagnostics<'_>, s: &mut Section<'_>, lun: &mut LunConfig) {
     lun.zero_copy = s.flag(p, "zero_copy", lun.zero_copy);
-    let has_pages = !matches!(lun.source, Source::Memory { .. }) && !lun.direct;
+    let has_pages = lun.source.path().is_some() && !lun.direct;
     if let (true, false, Some(value)) = (lun.zero_copy, has_pages, s.find("zero_copy")) {
-        let what = "`zero_copy` requires null, or a file or a device with the page cache";
+        let what = "`zero_copy` requires a file or a device with the page cache";
         let hint = if lun.direct { "remove `zero_copy` or `direct`" } else { "remove `zero_copy`" };
         p.add(&value.span(), what, hint);
     }

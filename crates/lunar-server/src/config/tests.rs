@@ -759,14 +759,14 @@ fn problems_of_luns() {
             (
                 "backend = \"memory\"\nsize = \"1G\"\nzero_copy = true",
                 &[
-                    "t.toml:7:13: `zero_copy` requires null, or a file or a device with the page cache",
+                    "t.toml:7:13: `zero_copy` requires a file or a device with the page cache",
                     "hint: remove `zero_copy`",
                 ],
             ),
             (
                 "backend = \"file\"\npath = \"a\"\ndirect = true\nzero_copy = true",
                 &[
-                    "t.toml:8:13: `zero_copy` requires null, or a file or a device with the page cache",
+                    "t.toml:8:13: `zero_copy` requires a file or a device with the page cache",
                     "hint: remove `zero_copy` or `direct`",
                 ],
             ),

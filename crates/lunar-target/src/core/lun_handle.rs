@@ -118,15 +118,15 @@ impl LunHandle {
     /// Reads from the cache, or returns zeros for a null backend. `takes_pages`: the pages themselves will do.
     #[inline]
     pub fn try_read(&self, pool: &Pool, offset: u64, len: u32, room: u32, takes_pages: bool) -> ReadAttempt {
+        if self.null {
+            return ReadAttempt::Zeros;
+        }
         let n = len.min(room);
         if takes_pages
             && (MIN_PAGES_LEN..=MAX_SPLICED as u32).contains(&n)
             && let Some(pages) = self.backend.cached_pages(offset, n as usize)
         {
             return ReadAttempt::Pages(pages);
-        }
-        if self.null {
-            return ReadAttempt::Zeros;
         }
         if n == 0 || n > MAX_READ_AT_ONCE || self.is_remote {
             return ReadAttempt::NotNow;
