@@ -28,9 +28,8 @@ pub(crate) enum Pages {
     Cut(RegionPages),
 }
 
-/// A buffer of this size or more is mapped: the kernel zeroes each page when it is first touched, and nothing zeroes it
-/// again. The allocator would do so, because pages have a larger alignment than its blocks.
-const MAPPED: usize = 256 << 10;
+/// A buffer of this size or more is mapped: the kernel zeroes each page when it is first touched.
+const MAPPED: usize = 2 << 20;
 
 /// An anonymous mapping, unmapped on drop.
 pub(crate) struct MappedPages {
