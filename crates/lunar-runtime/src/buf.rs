@@ -9,6 +9,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
 use zerocopy::{FromZeros, IntoBytes};
 
 /// Alignment and size granularity of a buffer in bytes, as O_DIRECT requires.
@@ -26,6 +27,8 @@ pub(crate) enum Pages {
     Mapped(MappedPages),
     /// A part of a region.
     Cut(RegionPages),
+    /// A part of a buffer that was split.
+    Part(PagesPart),
 }
 
 /// A buffer of this size or more is mapped: the kernel zeroes each page when it is first touched.
@@ -84,6 +87,7 @@ impl Pages {
             Pages::Own(pages) => pages,
             Pages::Mapped(mapped) => mapped.pages(),
             Pages::Cut(cut) => cut.pages(),
+            Pages::Part(part) => part.pages(),
         }
     }
 
@@ -93,7 +97,65 @@ impl Pages {
             Pages::Own(pages) => pages,
             Pages::Mapped(mapped) => mapped.pages_mut(),
             Pages::Cut(cut) => cut.pages_mut(),
+            Pages::Part(part) => part.pages_mut(),
         }
+    }
+}
+
+/// The memory of a buffer that was split. It returns to its pool when all parts are dropped.
+struct SplitPages {
+    pages: Option<Pages>,
+    home: Option<PoolOrigin>,
+}
+
+impl Drop for SplitPages {
+    fn drop(&mut self) {
+        if let Some(home) = self.home.take() {
+            home.take_back(self.pages.take());
+        }
+    }
+}
+
+/// Adjacent pages of a buffer that was split. No two parts overlap, and nothing else accesses these pages.
+pub(crate) struct PagesPart {
+    whole: Arc<SplitPages>,
+    at: NonNull<BufPage>,
+    pages: usize,
+}
+
+#[allow(unsafe_code)]
+// SAFETY: the pages are owned exclusively, like a box.
+unsafe impl Send for PagesPart {}
+#[allow(unsafe_code)]
+// SAFETY: as for `Send`.
+unsafe impl Sync for PagesPart {}
+
+#[allow(unsafe_code)]
+impl PagesPart {
+    /// All pages of a buffer.
+    fn of(mut pages: Pages, home: Option<PoolOrigin>) -> PagesPart {
+        let all = pages.pages_mut();
+        let (at, count) = (NonNull::from(&mut *all).cast(), all.len());
+        PagesPart { whole: Arc::new(SplitPages { pages: Some(pages), home }), at, pages: count }
+    }
+
+    /// The first `count` pages, and the others.
+    fn split(self, count: usize) -> (PagesPart, PagesPart) {
+        assert!(count <= self.pages);
+        // SAFETY: `count` is within the part.
+        let second = unsafe { self.at.add(count) };
+        let rest = PagesPart { whole: self.whole.clone(), at: second, pages: self.pages - count };
+        (PagesPart { pages: count, ..self }, rest)
+    }
+
+    fn pages(&self) -> &[BufPage] {
+        // SAFETY: the part has this many pages, which are initialized and owned exclusively. `whole` keeps them.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.pages) }
+    }
+
+    fn pages_mut(&mut self) -> &mut [BufPage] {
+        // SAFETY: as for `pages`, and `&mut` excludes other references.
+        unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.pages) }
     }
 }
 
@@ -166,7 +228,10 @@ impl Buf {
 
     /// Whether it came from a pool and counts against its limit.
     pub fn is_pooled(&self) -> bool {
-        self.home.is_some()
+        match self.pages.get() {
+            Some(Pages::Part(part)) => part.whole.home.is_some(),
+            _ => self.home.is_some(),
+        }
     }
 
     /// The allocated bytes.
@@ -176,7 +241,14 @@ impl Buf {
 
     /// The region that the memory is a part of, if the pool takes its memory from regions.
     pub fn region(&self) -> Option<Region> {
-        if let Pages::Cut(cut) = self.pages() { Some(cut.region()) } else { None }
+        match self.pages() {
+            Pages::Cut(cut) => Some(cut.region()),
+            Pages::Part(part) => match &part.whole.pages {
+                Some(Pages::Cut(cut)) => Some(cut.region()),
+                _ => None,
+            },
+            Pages::Own(_) | Pages::Mapped(_) => None,
+        }
     }
 
     /// Sets the length, within the capacity.
@@ -186,6 +258,25 @@ impl Buf {
     pub fn set_visible(&mut self, len: usize) {
         assert!(len <= self.capacity());
         self.len = len;
+    }
+
+    /// Splits off the whole pages among the first `len` bytes, without a copy. The memory counts as in use until both
+    /// buffers are dropped.
+    ///
+    /// # Panics
+    /// When `len` is above the length.
+    pub fn split_front(&mut self, len: usize) -> Buf {
+        assert!(len <= self.len);
+        let len = len / PAGE * PAGE;
+        self.pages();
+        let whole = match self.pages.take().expect("the pages were allocated above") {
+            Pages::Part(part) => part,
+            pages => PagesPart::of(pages, self.home.take()),
+        };
+        let (front, rest) = whole.split(len / PAGE);
+        self.pages = Pages::Part(rest).into();
+        self.len -= len;
+        Buf { pages: Pages::Part(front).into(), len, home: None }
     }
 }
 
@@ -254,6 +345,38 @@ mod tests {
         assert_eq!((b.len(), b.capacity()), (5000, 8192));
         assert_eq!(b.as_ptr() as usize % PAGE, 0);
         assert!(b.iter().all(|x| *x == 0));
+    }
+
+    #[test]
+    fn split_buffer_counts_until_its_last_part_is_dropped() {
+        let pool = crate::Pool::new(1 << 30);
+        let mut rest = pool.try_get(5 * PAGE + 7).expect("room");
+        rest.iter_mut().enumerate().for_each(|(i, b)| *b = (i / PAGE) as u8);
+        let (at, used) = (rest.as_ptr() as usize, pool.used());
+        let parts = [2 * PAGE, 9, PAGE + 1].map(|len| rest.split_front(len));
+        let spans = parts.each_ref().map(|part| (part.as_ptr() as usize - at, part.len(), part.capacity()));
+        assert_eq!(spans, [(0, 2 * PAGE, 2 * PAGE), (2 * PAGE, 0, 0), (2 * PAGE, PAGE, PAGE)]);
+        assert_eq!(
+            (rest.as_ptr() as usize - at, rest.len(), rest.capacity()),
+            (3 * PAGE, 2 * PAGE + 7, 5 * PAGE)
+        );
+        rest.fill(9);
+        assert!(parts[0][PAGE..].iter().all(|b| *b == 1) && parts[2].iter().all(|b| *b == 2));
+        assert!(rest.is_pooled() && parts.iter().all(Buf::is_pooled));
+        drop(rest);
+        let [first, empty, last] = parts;
+        std::thread::spawn(move || drop(first)).join().expect("the part is dropped");
+        assert_eq!(pool.used(), used, "a part is left");
+        drop([empty, last]);
+        assert_eq!(pool.used(), 0);
+    }
+
+    #[test]
+    fn part_of_a_buffer_without_a_pool_outlives_the_rest() {
+        let mut rest = Buf::copy_of(&[5; 2 * PAGE]);
+        let front = rest.split_front(PAGE);
+        drop(rest);
+        assert!(front.iter().all(|b| *b == 5) && !front.is_pooled() && front.len() == PAGE);
     }
 
     /// Resident memory of this process in bytes.

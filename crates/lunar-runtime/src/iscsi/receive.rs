@@ -46,6 +46,12 @@ pub trait PduHandler {
     fn predict(&mut self, _sight: &mut ReceivePrediction) {}
     /// Returns the buffer of a PDU that did not arrive; its content is undefined.
     fn give_back(&mut self, _answer: PredictedPdu) {}
+    /// Takes data of a large segment before the rest arrives. The first `filled` bytes of its placed buffer have
+    /// arrived. The handler may split off the front of the buffer. Returns the number of filled bytes at which it is
+    /// called again. It is not called for segments with a data digest, which covers the whole segment.
+    fn take_early(&mut self, _header: &Bhs, _buf: &mut Buf, _filled: usize) -> usize {
+        usize::MAX
+    }
     /// Whether there is no room for more responses now.
     fn is_full(&self) -> bool;
     /// Takes a PDU. Returns false when it wants no more.
@@ -90,6 +96,8 @@ struct SegmentReceive {
     start: usize,
     end: usize,
     filled: usize,
+    /// The value of `filled` at which the handler may take data early.
+    stop: usize,
     landing: bool,
 }
 
@@ -102,6 +110,8 @@ pub struct PduReceiver {
     gather: Option<SegmentReceive>,
     /// Whether the last PDU was a large one.
     after_large: bool,
+    /// Whether the handler has taken data early in this receive.
+    took_early: bool,
     prediction: Box<ReceivePrediction>,
 }
 
@@ -119,7 +129,8 @@ impl PduReceiver {
     /// to `max_data` bytes.
     pub fn new(digests: Digests, max_data: usize, begun: Vec<u8>) -> Self {
         let prediction = Box::default();
-        PduReceiver { digests, max_data, partial: begun, gather: None, after_large: false, prediction }
+        let (after_large, took_early) = (false, false);
+        PduReceiver { digests, max_data, partial: begun, gather: None, after_large, took_early, prediction }
     }
 
     /// Whether bytes are left over that may contain whole PDUs.
@@ -165,8 +176,10 @@ impl PduReceiver {
         self.partial.clear();
         let direct = self.gather.as_mut().map_or(0, |g| g.fill(got));
         // The task of a large segment must run while the next segment arrives.
-        let ends_turn = self.gather.as_ref().is_some_and(|g| g.filled == g.end);
+        let is_whole = self.gather.as_ref().is_some_and(|g| g.filled == g.end);
+        self.pass_early(sink);
         let received = self.parse(&buffer[..have + got - direct], sink)?;
+        let ends_turn = std::mem::take(&mut self.took_early) || is_whole;
         Ok(Some(ReceiveStep { got, room, received, ends_turn }))
     }
 
@@ -174,8 +187,9 @@ impl PduReceiver {
     fn receive_once(&mut self, stream: &Stream, buffer: &mut [u8]) -> io::Result<Option<(usize, usize)>> {
         let have = self.partial.len();
         if let Some(g) = self.gather.as_mut().filter(|g| g.filled < g.end) {
-            let (filled, end) = (g.filled, g.end);
-            let next = g.tail(self.digests) + BHS_LEN + self.digests.header_len();
+            let (filled, end) = (g.filled, g.end.min(g.stop));
+            let behind = g.tail(self.digests) + BHS_LEN + self.digests.header_len();
+            let next = if end == g.end { behind } else { 0 };
             let mut into = [IoSliceMut::new(&mut g.buf[filled..end]), IoSliceMut::new(&mut buffer[..next])];
             let got = stream.receive_vectored(&mut into)?;
             return Ok(got.map(|got| (got, end - filled + next)));
@@ -211,6 +225,7 @@ impl PduReceiver {
             let direct = chunk.len().min(g.end - g.filled);
             g.buf[g.filled..g.filled + direct].copy_from_slice(&chunk[..direct]);
             g.fill(direct);
+            self.pass_early(sink);
             chunk = &chunk[direct..];
         } else if self.prediction.look(sink) {
             let mut buffer = vec![0; crate::SCRATCH + chunk.len()];
@@ -298,9 +313,25 @@ impl PduReceiver {
         let (data, tail) = begun.split_at(begun.len().min(len));
         buf[start..start + data.len()].copy_from_slice(data);
         let filled = start + data.len();
-        self.gather =
-            Some(SegmentReceive { header, ahs: ahs.to_vec(), buf, start, end: start + len, filled, landing });
+        // A data digest covers the whole segment.
+        let stop = if landing && !self.digests.data { 0 } else { usize::MAX };
+        let (ahs, end) = (ahs.to_vec(), start + len);
+        self.gather = Some(SegmentReceive { header, ahs, buf, start, end, filled, stop, landing });
+        self.pass_early(sink);
         self.partial.extend_from_slice(tail);
+    }
+
+    /// Passes on data of an incomplete large segment that its task takes early.
+    fn pass_early(&mut self, sink: &mut impl PduHandler) {
+        let is_due = |g: &&mut SegmentReceive| (g.stop..g.end).contains(&g.filled);
+        let Some(g) = self.gather.as_mut().filter(is_due) else { return };
+        let before = g.buf.len();
+        let stop = sink.take_early(&g.header, &mut g.buf, g.filled);
+        let taken = before - g.buf.len();
+        g.start = g.start.saturating_sub(taken);
+        (g.filled, g.end) = (g.filled - taken, g.end - taken);
+        g.stop = stop.max(g.filled + 1);
+        self.took_early |= taken > 0;
     }
 
     /// Ends a large segment: `bytes` starts with its padding and digest. Returns the used bytes and whether the
@@ -324,7 +355,7 @@ impl PduReceiver {
 impl SegmentReceive {
     /// Bytes of padding and digest.
     fn tail(&self, digests: Digests) -> usize {
-        digests.tail_len(self.end - self.start)
+        digests.tail_len(self.header.data_len())
     }
 
     /// Counts a receive and returns the bytes of it that went into this buffer.

@@ -252,8 +252,8 @@ impl PduReceiver {
             let (end, data) = (buf.len(), left - header_len);
             let filled = data.min(end);
             self.partial.extend_from_slice(&between[header_len..header_len + data - filled]);
-            self.gather =
-                Some(SegmentReceive { header, ahs: Vec::new(), buf, start: 0, end, filled, landing: true });
+            let (ahs, start, stop, landing) = (Vec::new(), 0, usize::MAX, true);
+            self.gather = Some(SegmentReceive { header, ahs, buf, start, end, filled, stop, landing });
         }
         Ok(ReceiveStatus::More)
     }

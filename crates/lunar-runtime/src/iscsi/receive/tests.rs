@@ -1,6 +1,7 @@
 //! PDUs cut at every byte, and malformed PDUs.
 
 use super::*;
+use crate::buf::PAGE;
 use lunar_wire::iscsi::opcode;
 use std::io::Write;
 
@@ -95,6 +96,79 @@ fn pdus_arrive_from_a_socket() {
             assert!(got == sent && *intact, "{} bytes in pieces of {piece}", sent.len());
         }
     }
+}
+
+/// Takes the data of large segments in parts: first a page, then two, then the rest with the PDU.
+#[derive(Default)]
+struct EarlySeen {
+    parts: Vec<usize>,
+    data: Vec<u8>,
+    pdus: usize,
+}
+
+impl PduHandler for EarlySeen {
+    fn place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
+        Some((Buf::zeroed(header.data_len()), 0))
+    }
+    fn buffer(&mut self, len: usize) -> Buf {
+        Buf::zeroed(len)
+    }
+    fn take_early(&mut self, _: &Bhs, buf: &mut Buf, filled: usize) -> usize {
+        let next = [PAGE, 2 * PAGE, usize::MAX][self.parts.len()];
+        if filled < next {
+            return next;
+        }
+        let part = buf.split_front(next);
+        self.data.extend_from_slice(&part);
+        self.parts.push(filled);
+        [PAGE, 2 * PAGE, usize::MAX][self.parts.len()]
+    }
+    fn is_full(&self) -> bool {
+        false
+    }
+    fn take(&mut self, p: ReceivedPdu<'_>) -> bool {
+        match &p.data {
+            ReceivedData::Placed(rest) => self.data.extend_from_slice(rest),
+            other => self.data.extend_from_slice(other.bytes()),
+        }
+        self.pdus += usize::from(p.intact);
+        true
+    }
+}
+
+#[test]
+fn parts_of_a_segment_are_taken_before_it_is_whole() {
+    let data: Vec<u8> = (0..50_001u32).map(|i| (i / 7) as u8).collect();
+    for (digest, step, parts) in [(false, 1, 2), (false, 1000, 2), (false, 17_000, 2), (true, 1000, 0)] {
+        let digests = Digests { header: true, data: digest };
+        let bytes = [pdu(digests, &[], &data), pdu(digests, &[], &[5; 9])].concat();
+        let (mut receiver, mut early) = (PduReceiver::new(digests, 1 << 20, vec![]), EarlySeen::default());
+        for chunk in bytes.chunks(step) {
+            receiver.feed(chunk, &mut early).expect("good bytes");
+        }
+        assert!(early.data == [&data[..], &[5; 9]].concat(), "steps of {step}, digest {digest}");
+        assert_eq!((early.parts.len(), early.pdus), (parts, 2), "steps of {step}, digest {digest}");
+    }
+}
+
+#[test]
+fn receive_stops_where_a_part_is_taken() {
+    let data: Vec<u8> = (0..300_000u32).map(|i| (i / 7) as u8).collect();
+    let (mut peer, ours) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    let (digests, mut early) = (Digests::default(), EarlySeen::default());
+    let mut receiver = PduReceiver::new(digests, 1 << 20, pdu(digests, &[], &data)[..BHS_LEN].to_vec());
+    compio::runtime::Runtime::new().expect("an event loop").block_on(async {
+        let stream = Stream::new(ours).expect("a stream");
+        receiver.resume(&mut early).expect("a header");
+        peer.write_all(&data[..100_000]).expect("room");
+        stream.readable().await.expect("bytes");
+        receiver.receive(&stream, &mut early).expect("good bytes");
+        assert_eq!(early.parts, [PAGE], "the task runs before more are received");
+        receiver.receive(&stream, &mut early).expect("good bytes");
+        assert_eq!(early.parts, [PAGE, 2 * PAGE]);
+        receiver.receive(&stream, &mut early).expect("good bytes");
+    });
+    assert!(early.pdus == 0 && early.data == data[..3 * PAGE]);
 }
 
 #[test]
