@@ -35,6 +35,9 @@ pub async fn run(local: &Rc<LocalSession>, mut receiver: TransportReceiver) -> E
             match ready {
                 Ok(()) => {
                     let mut state = local.state.borrow_mut();
+                    if std::mem::take(&mut state.has_first_part) {
+                        patience.after_first_part();
+                    }
                     patience.before_receive(state.in_flight());
                     state.now = Instant::now();
                     let now = state.now;

@@ -35,6 +35,10 @@ impl PduHandler for SessionState {
         Buf::zeroed(len)
     }
 
+    fn take_early(&mut self, header: &Bhs, buf: &mut Buf, filled: usize) -> usize {
+        self.split_first(header, buf, filled)
+    }
+
     fn predict(&mut self, sight: &mut ReceivePrediction) {
         self.order.predict(&mut self.tasks, self.connection.parameters(), sight);
     }

@@ -6,8 +6,9 @@ use super::request::{CommandId, CommandKey, SessionHandle, SessionRequest};
 use super::task::Waiter;
 use crate::{Command, CommandResult};
 use lunar_block::range_lock::RangeLock;
+use lunar_runtime::Buf;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,6 +32,30 @@ impl Pending {
             PendingState::Remote(_, number, _) => CommandKey::Number(*number),
             PendingState::Rejected(_) | PendingState::Done => CommandKey::Over,
         })
+    }
+
+    /// Waits for the result. Passes parts of the data of a long read to `take` before the command ends, in order. The
+    /// result contains the rest of the buffer: its bytes follow those of the parts. If the command is sent again, only
+    /// the bytes after the parts are received again. Over RDMA, from another core, or beside other commands in flight,
+    /// all data come with the result.
+    // Public for the routers of Lunar, which forward data that have arrived.
+    #[doc(hidden)]
+    pub async fn in_parts(mut self, mut take: impl FnMut(Buf)) -> CommandResult {
+        if let PendingState::Local(local, tag) = &self.0 {
+            local.state.borrow_mut().make_parts(*tag);
+        }
+        poll_fn(|cx| {
+            while let Some(part) = self.take_part() {
+                take(part);
+            }
+            Pin::new(&mut self).poll(cx)
+        })
+        .await
+    }
+
+    fn take_part(&self) -> Option<Buf> {
+        let PendingState::Local(local, tag) = &self.0 else { return None };
+        local.state.borrow_mut().take_part(*tag)
     }
 }
 

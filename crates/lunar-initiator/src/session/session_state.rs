@@ -65,6 +65,8 @@ pub struct SessionState {
     pub to_check: bool,
     /// Whether a command other than an identity check has been answered.
     pub has_answered: bool,
+    /// Whether the first part of a long read is ready for its owner.
+    pub has_first_part: bool,
     /// Events for the listeners.
     pub events: Vec<Event>,
     /// The approximate time.
@@ -111,6 +113,7 @@ impl SessionState {
             doubts: 0,
             to_check: false,
             has_answered: false,
+            has_first_part: false,
             events: Vec::new(),
             now,
             clock,

@@ -1,6 +1,7 @@
 //! The commands of a session and their tags.
 
 use super::completions::Completions;
+use super::parts::Parts;
 use crate::command::ExtendedCdb;
 use crate::nexus::TargetPort;
 use crate::{Command, CommandResult, Completion, Error};
@@ -69,8 +70,8 @@ impl Waiter {
 pub enum Data {
     /// No data.
     None,
-    /// Data-In: the buffer, and the number of bytes received in order. The buffer is None while a segment is received
-    /// into it.
+    /// Data-In: the buffer without the parts that were split off, and the number of bytes received in order. The
+    /// buffer is None while a segment is received into it.
     In(Option<Buf>, u32),
     /// Data-Out: the buffer.
     Out(Rc<Buf>),
@@ -103,6 +104,8 @@ pub struct Task {
     pub expected: u32,
     /// The received ranges of Data-In, if any order is permitted: disjoint and ascending.
     pub pieces: Vec<(u32, u32)>,
+    /// The parts of a read whose owner takes them before the command ends.
+    pub parts: Option<Box<Parts>>,
     /// The CmdSN of the last transmission.
     pub cmd_sn: u32,
     /// The number of bytes sent on the connection up to the end of its last PDU.
@@ -137,6 +140,17 @@ pub struct Task {
 }
 
 impl Task {
+    /// The number of bytes that were split off the buffer of a read.
+    #[inline]
+    pub fn split(&self) -> usize {
+        self.parts.as_ref().map_or(0, |parts| parts.split())
+    }
+
+    /// The length of the buffer of a read.
+    fn buffer_len(&self) -> usize {
+        self.expected as usize - self.split()
+    }
+
     /// Takes the buffer to return to the owner. A new one replaces a buffer that a receive of a lost connection still
     /// uses.
     #[inline]
@@ -153,7 +167,7 @@ impl Task {
     fn spare_buf(&self) -> Option<Buf> {
         match &self.data {
             Data::Out(buf) => Some(Buf::copy_of(buf)),
-            Data::None | Data::In(..) => (self.expected > 0).then(|| Buf::zeroed(self.expected as usize)),
+            Data::None | Data::In(..) => (self.expected > 0).then(|| Buf::zeroed(self.buffer_len())),
         }
     }
 
@@ -199,12 +213,12 @@ impl Task {
         self.sent = now;
         self.data_sn = 0;
         self.pieces.clear();
-        let expected = self.expected as usize;
+        let len = self.buffer_len();
         match &mut self.data {
             Data::None | Data::Out(_) => {}
             Data::In(buf, received) => {
                 // A receive of the lost connection may still use the buffer.
-                buf.get_or_insert_with(|| Buf::zeroed(expected));
+                buf.get_or_insert_with(|| Buf::zeroed(len));
                 *received = 0;
             }
         }
@@ -295,6 +309,7 @@ impl Tasks {
             data,
             expected,
             pieces: Vec::new(),
+            parts: None,
             cmd_sn: 0,
             end: 0,
             data_sn: 0,

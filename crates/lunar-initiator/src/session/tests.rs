@@ -23,6 +23,7 @@ mod late;
 mod late_writes;
 mod orphans;
 mod parting;
+mod parts;
 mod rows;
 mod unverified_luns;
 

@@ -82,8 +82,16 @@ impl SessionState {
     pub fn landing_place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
         let offset = self.data_in_offset(header).ok()?;
         let task = self.tasks.get(header.itt())?;
+        let place = offset.checked_sub(task.split())?;
         let Data::In(buf, _) = &mut task.data else { return None };
-        Some((buf.take()?, offset))
+        Some((buf.take()?, place))
+    }
+
+    /// Whether the data of a read arrive in order.
+    #[inline]
+    pub(super) fn is_in_order(&self) -> bool {
+        let parameters = self.connection.parameters();
+        parameters.data_pdu_in_order && parameters.data_sequence_in_order
     }
 
     /// Takes back the buffer of a predicted response that did not arrive.
@@ -97,8 +105,7 @@ impl SessionState {
     #[inline]
     fn data_in_offset(&mut self, header: &Bhs) -> Result<usize, Error> {
         let (data_sn, offset, len) = (header.data_sn(), header.buffer_offset(), header.data_len() as u32);
-        let in_order = self.connection.parameters().data_pdu_in_order
-            && self.connection.parameters().data_sequence_in_order;
+        let in_order = self.is_in_order();
         let Some(task) = self.tasks.sent(header.itt()) else {
             return Err(broke(format!(
                 "the target sent a Data-In with Initiator Task Tag {:08x}, which no command has",
@@ -135,8 +142,7 @@ impl SessionState {
     #[inline]
     pub fn data_in(&mut self, header: &Bhs, segment: Segment<'_>) -> Result<(), Error> {
         let offset = self.data_in_offset(header)?;
-        let in_order = self.connection.parameters().data_pdu_in_order
-            && self.connection.parameters().data_sequence_in_order;
+        let in_order = self.is_in_order();
         let Some(task) = self.tasks.get(header.itt()) else { return Ok(()) };
         task.data_sn += 1;
         if !in_order && !join(&mut task.pieces, (offset as u32, (offset + header.data_len()) as u32)) {
@@ -144,18 +150,30 @@ impl SessionState {
                 "the target sent the data of a read in more than {PIECES} separate ranges"
             )));
         }
+        let split = task.split();
         let Data::In(buf, received) = &mut task.data else { return Ok(()) };
         let len = header.data_len();
         match (segment, &mut *buf) {
             (Segment::Landed(back), _) => *buf = Some(back),
-            (Segment::Bytes(bytes), Some(buf)) => buf[offset..offset + len].copy_from_slice(bytes),
+            (Segment::Bytes(bytes), Some(buf)) => copy_rest(buf, split, offset, bytes),
             (Segment::Bytes(_), None) => {
                 return Err(broke("the target sent a Data-In while an earlier one still fills the buffer"));
             }
         }
         *received += len as u32;
+        if task.parts.is_some() {
+            self.split_next(header.itt());
+        }
         Ok(())
     }
+}
+
+/// Copies data at this offset of a read to the buffer, whose first `split` bytes were split off.
+#[inline]
+fn copy_rest(buf: &mut Buf, split: usize, offset: usize, bytes: &[u8]) {
+    let skip = split.saturating_sub(offset).min(bytes.len());
+    let at = (offset + skip).saturating_sub(split);
+    buf[at..at + bytes.len() - skip].copy_from_slice(&bytes[skip..]);
 }
 
 /// The maximum number of queued Data-Out PDUs for a command with `expected` bytes: twice its data, and a partial PDU

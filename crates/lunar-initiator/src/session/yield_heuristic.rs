@@ -25,6 +25,8 @@ pub struct YieldHeuristic {
     pause: u32,
     /// The number of useful yields in a row.
     streak: u32,
+    /// The number of first parts left without a yield.
+    parts_pause: u32,
 }
 
 impl YieldHeuristic {
@@ -39,6 +41,20 @@ impl YieldHeuristic {
             let started_at = Instant::now();
             std::thread::yield_now();
             self.away = Some(started_at.elapsed());
+        }
+    }
+
+    /// Called before the rest of a long read is received, whose owner has passed the first part on: yields the core, so
+    /// that the receiver of that part runs before the rest is copied, if it is on this core.
+    pub fn after_first_part(&mut self) {
+        if self.parts_pause > 0 {
+            self.parts_pause -= 1;
+            return;
+        }
+        let started_at = Instant::now();
+        std::thread::yield_now();
+        if started_at.elapsed() > LONG {
+            self.parts_pause = PAUSE;
         }
     }
 
