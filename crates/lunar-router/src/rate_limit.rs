@@ -3,6 +3,7 @@
 use event_listener::Event;
 use lunar_block::LocalBoxFuture;
 use lunar_block::filter::RateLimit;
+use lunar_runtime::Buf;
 use lunar_scsi::NexusPorts;
 use lunar_target::{
     CommandFate, PassthroughCommand, PassthroughData, PassthroughLu, PassthroughNexus, PassthroughResponse,
@@ -83,10 +84,12 @@ impl RateLimitedNexus {
             }
         }
     }
-}
 
-impl PassthroughNexus for RateLimitedNexus {
-    fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> {
+    fn begin<'a>(
+        &'a self,
+        command: PassthroughCommand,
+        take: Option<&'a dyn Fn(Buf)>,
+    ) -> LocalBoxFuture<'a, PassthroughResponse> {
         let bytes = match &command.data {
             PassthroughData::None => 0,
             PassthroughData::In(buf) | PassthroughData::Out(buf) => buf.len() as u64,
@@ -94,7 +97,10 @@ impl PassthroughNexus for RateLimitedNexus {
         Box::pin(async move {
             let tag = command.tag;
             let reply = match self.waits(tag, bytes).await {
-                true => self.nexus.submit(command).await,
+                true => match take {
+                    Some(take) => self.nexus.submit_in_parts(command, take).await,
+                    None => self.nexus.submit(command).await,
+                },
                 // The caller no longer waits for the reply.
                 false => {
                     let (status, sense) = (Status::TaskAborted as u8, Box::default());
@@ -104,6 +110,20 @@ impl PassthroughNexus for RateLimitedNexus {
             self.aborted.borrow_mut().remove(&tag);
             reply
         })
+    }
+}
+
+impl PassthroughNexus for RateLimitedNexus {
+    fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> {
+        self.begin(command, None)
+    }
+
+    fn submit_in_parts<'a>(
+        &'a self,
+        command: PassthroughCommand,
+        take: &'a dyn Fn(Buf),
+    ) -> LocalBoxFuture<'a, PassthroughResponse> {
+        self.begin(command, Some(take))
     }
 
     fn abort(&self, tag: u64) -> LocalBoxFuture<'_, CommandFate> {
@@ -120,7 +140,6 @@ impl PassthroughNexus for RateLimitedNexus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lunar_runtime::Buf;
     use lunar_wire::scsi::TaskAttribute;
     use std::time::Duration;
 

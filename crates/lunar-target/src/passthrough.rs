@@ -22,6 +22,16 @@ pub trait PassthroughNexus {
     /// Forwards a command and waits for its response.
     fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse>;
 
+    /// The same. It may pass parts of the Data-In to `take` before the response, in order. The response contains the
+    /// rest of the Data-In.
+    fn submit_in_parts<'a>(
+        &'a self,
+        command: PassthroughCommand,
+        _take: &'a dyn Fn(Buf),
+    ) -> LocalBoxFuture<'a, PassthroughResponse> {
+        self.submit(command)
+    }
+
     /// Aborts the command with this tag, remotely and here. Returns whether the remote logical unit may still execute
     /// it. Its [`PassthroughNexus::submit`] resolves soon in any case.
     fn abort(&self, tag: u64) -> LocalBoxFuture<'_, CommandFate>;
@@ -72,9 +82,10 @@ pub struct PassthroughResponse {
     pub status: u8,
     /// Sense data as received; empty if there were none.
     pub sense: Box<[u8]>,
-    /// The received Data-In; its length is that of the buffer.
+    /// The received Data-In that follows the parts; its length is that of the buffer.
     pub data: Option<Buf>,
-    /// Bytes that the CDB requests: those that were transferred, and those that did not fit into the buffer.
+    /// Bytes that the CDB requests: those that were transferred, in parts or not, and those that did not fit into the
+    /// buffer.
     pub moved: u64,
     /// Whether the remote logical unit may still execute the command.
     pub fate: CommandFate,

@@ -11,6 +11,7 @@ mod loops;
 mod mapping;
 mod output;
 mod pass;
+mod pass_parts;
 mod restart;
 
 use interop::routed::{session as session_of, until};

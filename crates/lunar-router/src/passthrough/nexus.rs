@@ -6,10 +6,11 @@ use super::{PassthroughInner, PassthroughSpec, reply};
 use crate::isids::RouterIsids;
 use crate::upstream::is_about_luns;
 use event_listener::Event as Notifier;
+use lunar_block::LocalBoxFuture;
 use lunar_initiator::command::{is_repeatable_on_blocks, only_reads, only_reads_on_blocks};
 use lunar_initiator::{
-    Command, CommandId, Completion, Direction, Error, Event, IDENTITY_LEN, LateWrites, Options, Session,
-    SessionHooks, Url,
+    Command, CommandId, CommandResult, Completion, Direction, Error, Event, IDENTITY_LEN, LateWrites,
+    Options, Pending, Session, SessionHooks, Url,
 };
 use lunar_runtime::Buf;
 use lunar_scsi::{InitiatorPort, NexusPorts};
@@ -18,6 +19,7 @@ use lunar_wire::scsi::TaskManagementFunction;
 use lunar_wire::scsi::cdb;
 use lunar_wire::scsi::inquiry;
 use lunar_wire::scsi::lun;
+use lunar_wire::scsi::op;
 use sha2::{Digest, Sha256};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -398,7 +400,7 @@ impl LuNexus {
         LuNexus { shared, nexus, host_lu, lun, stale, live: RefCell::default() }
     }
 
-    async fn carry(&self, command: PassthroughCommand) -> PassthroughResponse {
+    async fn carry(&self, command: PassthroughCommand, take: Option<&dyn Fn(Buf)>) -> PassthroughResponse {
         let PassthroughCommand { tag, cdb, attribute, data } = command;
         let (direction, reads) = match data {
             PassthroughData::None => (Direction::None, false),
@@ -446,7 +448,7 @@ impl LuNexus {
         let sent = Instant::now();
         let pending = session.submit(command);
         self.live.borrow_mut().insert(tag, CommandStage::Sent(session.clone(), pending.id(), changes));
-        let (result, buf) = pending.await;
+        let ((result, buf), taken) = result_of(pending, take).await;
         let queued = result.as_ref().map_or(Duration::ZERO, |c| c.queued);
         self.shared.hops.queue.add(sent - arrived + queued);
         self.shared.hops.upstream.add(sent.elapsed().saturating_sub(queued));
@@ -456,7 +458,7 @@ impl LuNexus {
                 if completion.sense().as_ref().is_some_and(is_about_luns) {
                     spec.rediscover.notify(usize::MAX);
                 }
-                reply::answered(completion, buf, reads)
+                reply::answered(completion, buf.filter(|_| reads), taken)
             }
             Err(e) => {
                 let is_changed = e.code == lunar_initiator::ErrorCode::IdentityMismatch;
@@ -465,6 +467,22 @@ impl LuNexus {
                 PassthroughResponse { fate, ..reply::failed(&e, repeatable) }
             }
         }
+    }
+
+    fn begin<'a>(
+        &'a self,
+        command: PassthroughCommand,
+        take: Option<&'a dyn Fn(Buf)>,
+    ) -> LocalBoxFuture<'a, PassthroughResponse> {
+        let tag = command.tag;
+        self.live.borrow_mut().insert(tag, CommandStage::Waiting);
+        self.count();
+        Box::pin(async move {
+            let reply = self.carry(command, take).await;
+            self.live.borrow_mut().remove(&tag);
+            self.count();
+            reply
+        })
     }
 
     /// Publishes the number of commands in flight.
@@ -488,6 +506,18 @@ impl LuNexus {
     }
 }
 
+/// Waits for the result of a command, and passes parts of its data to `take`. Also returns their length in bytes.
+async fn result_of(pending: Pending, take: Option<&dyn Fn(Buf)>) -> (CommandResult, usize) {
+    let Some(take) = take else { return (pending.await, 0) };
+    let mut taken = 0;
+    let count_and_take = |part: Buf| {
+        taken += part.len();
+        take(part);
+    };
+    let result = pending.in_parts(count_and_take).await;
+    (result, taken)
+}
+
 /// The outcome of a command that failed on this session.
 fn fate(session: &Session, changes: bool) -> CommandFate {
     let is_known = session.options().late_writes == LateWrites::Wait && session.info().orphans == 0;
@@ -495,26 +525,29 @@ fn fate(session: &Session, changes: bool) -> CommandFate {
 }
 
 impl PassthroughNexus for LuNexus {
-    fn submit(&self, command: PassthroughCommand) -> lunar_block::LocalBoxFuture<'_, PassthroughResponse> {
-        let tag = command.tag;
-        self.live.borrow_mut().insert(tag, CommandStage::Waiting);
-        self.count();
-        Box::pin(async move {
-            let reply = self.carry(command).await;
-            self.live.borrow_mut().remove(&tag);
-            self.count();
-            reply
-        })
+    fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> {
+        self.begin(command, None)
     }
 
-    fn abort(&self, tag: u64) -> lunar_block::LocalBoxFuture<'_, CommandFate> {
+    fn submit_in_parts<'a>(
+        &'a self,
+        command: PassthroughCommand,
+        take: &'a dyn Fn(Buf),
+    ) -> LocalBoxFuture<'a, PassthroughResponse> {
+        // If a read of a medium is repeated, its later bytes may follow earlier ones that were sent before. Other
+        // commands return data that only make sense as a whole.
+        let has_parts = self.shared.spec.is_disk && op::is_read(&command.cdb);
+        self.begin(command, has_parts.then_some(take))
+    }
+
+    fn abort(&self, tag: u64) -> LocalBoxFuture<'_, CommandFate> {
         Box::pin(async move {
             let is_live = self.live.borrow().contains_key(&tag);
             if is_live { self.end(tag).await } else { CommandFate::Ended }
         })
     }
 
-    fn manage(&self, function: TaskManagementFunction) -> lunar_block::LocalBoxFuture<'_, bool> {
+    fn manage(&self, function: TaskManagementFunction) -> LocalBoxFuture<'_, bool> {
         Box::pin(async move {
             let spec = &self.shared.spec;
             let Some(session) = self.nexus.session(spec.path_loss_timeout, || false).await else {

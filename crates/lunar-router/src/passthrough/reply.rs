@@ -33,11 +33,12 @@ pub fn wrong_lu() -> PassthroughResponse {
     sense(WRONG_LU)
 }
 
-/// The response of the logical unit. `reads`: the buffer is Data-In.
-pub fn answered(c: Completion, buf: Option<Buf>, reads: bool) -> PassthroughResponse {
+/// The response of the logical unit. `data`: the buffer of a read, which follows the `taken` bytes that were taken
+/// before.
+pub fn answered(c: Completion, data: Option<Buf>, taken: usize) -> PassthroughResponse {
     let moved = c.transferred as u64 + u64::from(c.overflow);
-    let data = buf.filter(|_| reads).map(|mut buf| {
-        buf.set_visible(c.transferred.min(buf.len()));
+    let data = data.map(|mut buf| {
+        buf.set_visible(c.transferred.saturating_sub(taken).min(buf.len()));
         buf
     });
     PassthroughResponse { status: c.status, sense: c.sense, data, moved, fate: CommandFate::Ended }
@@ -80,11 +81,13 @@ mod tests {
             (completion.transferred, completion.overflow) = (transferred, overflow);
             completion
         };
-        let short = answered(c(100, 0), Some(Buf::zeroed(512)), true);
+        let short = answered(c(100, 0), Some(Buf::zeroed(512)), 0);
         assert_eq!((short.data.map(|d| d.len()), short.moved), (Some(100), 100));
-        let long = answered(c(512, 88), Some(Buf::zeroed(512)), true);
+        let long = answered(c(512, 88), Some(Buf::zeroed(512)), 0);
         assert_eq!((long.data.map(|d| d.len()), long.moved), (Some(512), 600));
-        let written = answered(c(512, 0), Some(Buf::zeroed(512)), false);
+        let written = answered(c(512, 0), None, 0);
         assert_eq!((written.data.is_none(), written.moved), (true, 512));
+        let rest = answered(c(8704, 0), Some(Buf::zeroed(4096)), 8192);
+        assert_eq!((rest.data.map(|d| d.len()), rest.moved), (Some(512), 8704), "after a part");
     }
 }

@@ -50,21 +50,22 @@ impl CommandResponse {
         CommandResponse { sense, ..CommandResponse::status(c, failure.status, moved) }
     }
 
-    /// The response of a passthrough logical unit: any status, data and sense data.
-    fn passed(c: &ScsiCommand, reply: PassthroughResponse) -> CommandResponse {
+    /// The response of a passthrough logical unit: any status, data and sense data. `sent`: data that were sent before.
+    fn passed(c: &ScsiCommand, reply: PassthroughResponse, sent: DataInProgress) -> CommandResponse {
         let PassthroughResponse { status, sense, data, moved, fate: _ } = reply;
-        let room = c.data_in_len() as usize;
-        match data.filter(|data| c.reads && (status == Status::Good as u8 || !data.is_empty())) {
-            Some(buf) if status == Status::Good as u8 => {
+        let (room, is_good) = (c.data_in_len() as usize - sent.bytes, status == Status::Good as u8);
+        match data.filter(|data| c.reads && (is_good || !data.is_empty())) {
+            Some(buf) if is_good && sent.bytes == 0 => {
                 let moved = if buf.len() < room { buf.len() } else { moved as usize };
                 CommandResponse::data(c, |send| DataIn::Buf(buf, send), moved)
             }
             data => CommandResponse {
                 status,
                 sense: sense.into_vec(),
-                residual: Residual::new(c.data_in_len().max(c.data_out_len()), moved),
+                // A command that failed without a response moved nothing, but some data may have been sent.
+                residual: Residual::new(c.data_in_len().max(c.data_out_len()), moved.max(sent.bytes as u64)),
                 data: data.map_or(DataIn::None, |buf| whole(buf, room)),
-                sent: DataInProgress::default(),
+                sent,
             },
         }
     }
@@ -172,7 +173,7 @@ impl CommandResult {
                 CommandResponse::data(c, |_| DataIn::Pages(pages), len)
             }
             Ok(ExecutionOutput::Zeros(len)) => CommandResponse::data(c, DataIn::Zeros, len),
-            Ok(ExecutionOutput::Passthrough(reply)) => CommandResponse::passed(c, reply),
+            Ok(ExecutionOutput::Passthrough(reply)) => CommandResponse::passed(c, reply, sent),
             Err(failure) if sent.bytes > 0 => CommandResponse {
                 sent,
                 ..CommandResponse::failure(c, failure, descriptor, sent.bytes as u64)

@@ -127,7 +127,8 @@ impl<F: FrontEnd> TaskExecution<F> {
         }
     }
 
-    fn send_part(&self, part: Buf) {
+    /// Sends a part of the Data-In, unless the command was aborted.
+    pub fn send_part(&self, part: Buf) {
         let tag = self.command().tag;
         let mut state = self.nexus().state();
         if state.is_aborted(tag, self.serial()) {

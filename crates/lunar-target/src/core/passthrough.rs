@@ -45,12 +45,9 @@ impl<F: FrontEnd> TaskExecution<F> {
             _ => PassthroughData::None,
         };
         let tag = self.serial();
-        let mut submitted = pin!(passthrough.submit(PassthroughCommand {
-            tag,
-            cdb: c.cdb().into(),
-            attribute: c.attribute,
-            data
-        }));
+        let command = PassthroughCommand { tag, cdb: c.cdb().into(), attribute: c.attribute, data };
+        let send_part = |part| self.send_part(part);
+        let mut submitted = pin!(passthrough.submit_in_parts(command, &send_part));
         let (fate, reply) = match self.nexus().until_aborted(c, self.serial(), &mut submitted).await {
             Some(reply) => (reply.fate, reply),
             None => {

@@ -8,6 +8,7 @@ mod connections;
 mod function_limit;
 mod host;
 mod lun_forms;
+mod passthrough;
 mod session_end;
 mod stale_commands;
 mod truncated_file;
