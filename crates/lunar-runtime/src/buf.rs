@@ -28,7 +28,7 @@ pub(crate) enum Pages {
     /// A part of a region.
     Cut(RegionPages),
     /// A part of a buffer that was split.
-    Part(PagesPart),
+    Part(SplitPart),
 }
 
 /// A buffer of this size or more is mapped: the kernel zeroes each page when it is first touched.
@@ -117,7 +117,7 @@ impl Drop for SplitPages {
 }
 
 /// Adjacent pages of a buffer that was split. No two parts overlap, and nothing else accesses these pages.
-pub(crate) struct PagesPart {
+pub(crate) struct SplitPart {
     whole: Arc<SplitPages>,
     at: NonNull<BufPage>,
     pages: usize,
@@ -125,27 +125,27 @@ pub(crate) struct PagesPart {
 
 #[allow(unsafe_code)]
 // SAFETY: the pages are owned exclusively, like a box.
-unsafe impl Send for PagesPart {}
+unsafe impl Send for SplitPart {}
 #[allow(unsafe_code)]
 // SAFETY: as for `Send`.
-unsafe impl Sync for PagesPart {}
+unsafe impl Sync for SplitPart {}
 
 #[allow(unsafe_code)]
-impl PagesPart {
+impl SplitPart {
     /// All pages of a buffer.
-    fn of(mut pages: Pages, home: Option<PoolOrigin>) -> PagesPart {
+    fn of(mut pages: Pages, home: Option<PoolOrigin>) -> SplitPart {
         let all = pages.pages_mut();
         let (at, count) = (NonNull::from(&mut *all).cast(), all.len());
-        PagesPart { whole: Arc::new(SplitPages { pages: Some(pages), home }), at, pages: count }
+        SplitPart { whole: Arc::new(SplitPages { pages: Some(pages), home }), at, pages: count }
     }
 
     /// The first `count` pages, and the others.
-    fn split(self, count: usize) -> (PagesPart, PagesPart) {
+    fn split(self, count: usize) -> (SplitPart, SplitPart) {
         assert!(count <= self.pages);
         // SAFETY: `count` is within the part.
         let second = unsafe { self.at.add(count) };
-        let rest = PagesPart { whole: self.whole.clone(), at: second, pages: self.pages - count };
-        (PagesPart { pages: count, ..self }, rest)
+        let rest = SplitPart { whole: self.whole.clone(), at: second, pages: self.pages - count };
+        (SplitPart { pages: count, ..self }, rest)
     }
 
     fn pages(&self) -> &[BufPage] {
@@ -271,7 +271,7 @@ impl Buf {
         self.pages();
         let whole = match self.pages.take().expect("the pages were allocated above") {
             Pages::Part(part) => part,
-            pages => PagesPart::of(pages, self.home.take()),
+            pages => SplitPart::of(pages, self.home.take()),
         };
         let (front, rest) = whole.split(len / PAGE);
         self.pages = Pages::Part(rest).into();
