@@ -100,7 +100,12 @@ async fn unknown_commands(tried: &Tried<impl PassthroughNexus>) -> Result<()> {
     let mut long = vec![0; 260];
     (long[0], long[7]) = (0x7f, 252);
     let data = PassthroughData::None;
-    let passed = PassthroughCommand { tag: 1, cdb: long.into(), attribute: TaskAttribute::Ordered, data };
+    let passed = PassthroughCommand {
+        tag: 1,
+        cdb: lunar_target::Cdb::Long(long.into()),
+        attribute: TaskAttribute::Ordered,
+        data,
+    };
     let reply = tried.nexus.submit(passed).await;
     must(is(&reply, Sense::INVALID_FIELD_IN_CDB), &describe(&reply))
 }

@@ -6,14 +6,16 @@ use lunar_block::filter::RateLimit;
 use lunar_runtime::Buf;
 use lunar_scsi::NexusPorts;
 use lunar_target::{
-    CommandFate, PassthroughCommand, PassthroughData, PassthroughLu, PassthroughNexus, PassthroughResponse,
+    CommandFate, PassthroughCommand, PassthroughData, PassthroughLu, PassthroughNexus, PassthroughQueue,
+    PassthroughResponse,
 };
 use lunar_wire::scsi::Status;
 use lunar_wire::scsi::TaskManagementFunction;
 use std::cell::RefCell;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 /// Adds a rate limit, which several logical units may share.
@@ -32,7 +34,7 @@ impl PassthroughLu for RateLimited {
             nexus: self.passthrough.enter(port),
             rate: self.rate.clone(),
             line: RefCell::default(),
-            aborted: RefCell::default(),
+            submitted: RefCell::default(),
             notifier: Event::new(),
         })
     }
@@ -47,8 +49,8 @@ struct RateLimitedNexus {
     rate: Arc<RateLimit>,
     /// Tags of the waiting commands, in order of arrival.
     line: RefCell<VecDeque<u64>>,
-    /// Tags of aborted commands that may be waiting here.
-    aborted: RefCell<BTreeSet<u64>>,
+    /// Tags of the commands with a future, and whether they were aborted.
+    submitted: RefCell<BTreeMap<u64, bool>>,
     /// Notified when a command is aborted or leaves the queue.
     notifier: Event,
 }
@@ -71,7 +73,7 @@ impl RateLimitedNexus {
         let _place = QueueTicket(self, tag);
         loop {
             let rings = self.notifier.listen();
-            if self.aborted.borrow().contains(&tag) {
+            if self.submitted.borrow().get(&tag) == Some(&true) {
                 return false;
             }
             let left = end.saturating_duration_since(Instant::now());
@@ -94,8 +96,9 @@ impl RateLimitedNexus {
             PassthroughData::None => 0,
             PassthroughData::In(buf) | PassthroughData::Out(buf) => buf.len() as u64,
         };
+        let tag = command.tag;
+        self.submitted.borrow_mut().insert(tag, false);
         Box::pin(async move {
-            let tag = command.tag;
             let reply = match self.waits(tag, bytes).await {
                 true => match take {
                     Some(take) => self.nexus.submit_in_parts(command, take).await,
@@ -107,13 +110,18 @@ impl RateLimitedNexus {
                     PassthroughResponse { status, sense, data: None, moved: 0, fate: CommandFate::Ended }
                 }
             };
-            self.aborted.borrow_mut().remove(&tag);
+            self.submitted.borrow_mut().remove(&tag);
             reply
         })
     }
 }
 
 impl PassthroughNexus for RateLimitedNexus {
+    fn queue(&self) -> Option<&dyn PassthroughQueue> {
+        self.nexus.queue()?;
+        Some(self)
+    }
+
     fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> {
         self.begin(command, None)
     }
@@ -127,7 +135,9 @@ impl PassthroughNexus for RateLimitedNexus {
     }
 
     fn abort(&self, tag: u64) -> LocalBoxFuture<'_, CommandFate> {
-        self.aborted.borrow_mut().insert(tag);
+        if let Some(is_aborted) = self.submitted.borrow_mut().get_mut(&tag) {
+            *is_aborted = true;
+        }
         self.notifier.notify(usize::MAX);
         self.nexus.abort(tag)
     }
@@ -137,17 +147,47 @@ impl PassthroughNexus for RateLimitedNexus {
     }
 }
 
+impl PassthroughQueue for RateLimitedNexus {
+    fn begin(&self, lane: usize, command: PassthroughCommand) -> Result<(), PassthroughCommand> {
+        let is_free = self.rate.is_unlimited() && self.line.borrow().is_empty();
+        match self.nexus.queue().filter(|_| is_free) {
+            Some(queue) => queue.begin(lane, command),
+            None => Err(command),
+        }
+    }
+
+    fn poll_ended(&self, cx: &mut Context<'_>) -> Poll<(usize, PassthroughResponse)> {
+        self.nexus.queue().map_or(Poll::Pending, |queue| queue.poll_ended(cx))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use lunar_wire::scsi::TaskAttribute;
+    use std::task::Waker;
     use std::time::Duration;
 
     /// Records the commands that it receives.
     #[derive(Default)]
     struct RecordingNexus(RefCell<Vec<u64>>);
 
+    impl PassthroughQueue for RecordingNexus {
+        fn begin(&self, _: usize, command: PassthroughCommand) -> Result<(), PassthroughCommand> {
+            self.0.borrow_mut().push(command.tag);
+            Ok(())
+        }
+
+        fn poll_ended(&self, _: &mut Context<'_>) -> Poll<(usize, PassthroughResponse)> {
+            Poll::Pending
+        }
+    }
+
     impl PassthroughNexus for RecordingNexus {
+        fn queue(&self) -> Option<&dyn PassthroughQueue> {
+            Some(self)
+        }
+
         fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> {
             self.0.borrow_mut().push(command.tag);
             let reply = PassthroughResponse {
@@ -180,8 +220,8 @@ mod tests {
 
     fn with_rate_limit(iops: u64, bytes_per_s: u64) -> (Rc<RecordingNexus>, RateLimitedNexus) {
         let (seen, rate) = (Rc::new(RecordingNexus::default()), RateLimit::new(iops, bytes_per_s));
-        let (line, aborted) = Default::default();
-        (seen.clone(), RateLimitedNexus { nexus: seen, rate, line, aborted, notifier: Event::new() })
+        let (line, submitted) = Default::default();
+        (seen.clone(), RateLimitedNexus { nexus: seen, rate, line, submitted, notifier: Event::new() })
     }
 
     #[test]
@@ -199,6 +239,27 @@ mod tests {
             nexus.abort(20).await;
             assert_eq!(waits.await.status, Status::TaskAborted as u8);
             assert_eq!(seen.0.borrow().len(), 20);
+        });
+    }
+
+    #[test]
+    fn queue_passes_nothing_that_a_limit_or_a_line_holds() {
+        let runtime = compio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(async {
+            let (seen, nexus) = with_rate_limit(1, 0);
+            let queue = nexus.queue().expect("a queue");
+            assert!(queue.begin(0, command(1)).is_err());
+            let mut waits = [command(2), command(3), command(4)].map(|command| nexus.submit(command));
+            let mut cx = Context::from_waker(Waker::noop());
+            waits.iter_mut().for_each(|waits| drop(waits.as_mut().poll(&mut cx)));
+            assert!(!nexus.line.borrow().is_empty());
+            nexus.rate.set(0, 0);
+            assert!(queue.begin(0, command(5)).is_err(), "older commands wait");
+            nexus.line.borrow_mut().clear();
+            assert!(queue.begin(0, command(6)).is_ok());
+            assert_eq!(seen.0.borrow().last(), Some(&6));
+            nexus.abort(6).await;
+            assert!(!nexus.submitted.borrow().contains_key(&6), "nothing is left of it");
         });
     }
 

@@ -36,7 +36,7 @@ pub struct LuIdentity {
     pub designators: Option<Vec<u8>>,
 }
 
-/// Selects the commands that are sent unchanged to a backing device ([`Op::Passthrough`](crate::Op::Passthrough)).
+/// Selects the commands that are sent unchanged to a backing device ([`Plan::Passthrough`](crate::Plan::Passthrough)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PassthroughMode {
     /// No command: this device server executes all.

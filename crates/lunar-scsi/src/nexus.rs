@@ -3,7 +3,7 @@
 use crate::nexus_snapshot::NexusSnapshot;
 use crate::per_core::{CoreIndex, PerCore, PerCoreSlots};
 use crate::table::{self, Row};
-use crate::{Concurrency, Lu, NexusPorts, PassthroughMode, PlanResult};
+use crate::{Concurrency, Lu, NexusPorts, PassthroughMode, Plan, PlanResult};
 use lunar_wire::scsi::Sense;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -92,6 +92,7 @@ impl Nexus {
         }
         match self.snapshot.plan(cdb) {
             Some(plan) => Ok(plan),
+            None if self.snapshot.forwards(cdb) => Ok(Plan::Passthrough),
             None => self.dispatch(cdb, None),
         }
     }

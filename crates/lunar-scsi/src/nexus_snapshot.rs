@@ -1,8 +1,8 @@
-//! Plans READ and WRITE from a snapshot, without a lock or an allocation.
+//! Plans READ, WRITE and forwarded commands from a snapshot, without a lock or an allocation.
 
 use crate::dispatch::{Requester, passes_all_checks};
 use crate::lba_range::{LbaRange, MAX_TRANSFER};
-use crate::{Lu, Plan, State};
+use crate::{Lu, Plan, State, passthrough};
 use lunar_wire::scsi::cdb::read_write::{FUA, other_bits_6, other_bits_10, other_bits_12, other_bits_16};
 use lunar_wire::scsi::{cdb, op};
 
@@ -18,6 +18,8 @@ pub(crate) struct NexusSnapshot {
     may_write: bool,
     /// The write cache is off: every write is on stable storage before its status.
     stable: bool,
+    /// Commands are forwarded to the backing device.
+    forwards: bool,
     pub(crate) descriptor_sense: bool,
     pub(crate) task_aborted_status: bool,
 }
@@ -33,9 +35,16 @@ impl NexusSnapshot {
             may_read: passes_all_checks(op::READ_10, state, settings, requester),
             may_write: passes_all_checks(op::WRITE_10, state, settings, requester),
             stable: !state.modes.write_cache(),
+            forwards: passthrough::forwards_all(state, settings, requester),
             descriptor_sense: state.modes.descriptor_sense(),
             task_aborted_status: state.modes.task_aborted_status(),
         }
+    }
+
+    /// Whether the command is forwarded to the backing device. False also if the slow path must decide.
+    #[inline]
+    pub(crate) fn forwards(&self, cdb: &[u8]) -> bool {
+        self.forwards && passthrough::is_always_forwarded(cdb)
     }
 
     /// The plan of a READ or WRITE; `None` if the command must take the slow path.

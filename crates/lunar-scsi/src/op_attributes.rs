@@ -30,7 +30,7 @@ impl Plan {
         match self {
             Plan::Read { .. } | Plan::Write { .. } => OpAttributes::MEDIUM,
             Plan::Op(op) => op.attributes(),
-            Plan::Done | Plan::Data(_) | Plan::Parameters { .. } => OpAttributes::NONE,
+            Plan::Done | Plan::Data(_) | Plan::Parameters { .. } | Plan::Passthrough => OpAttributes::NONE,
         }
     }
 
@@ -39,7 +39,9 @@ impl Plan {
         match self {
             Plan::Write { len, .. } => Some(*len),
             Plan::Op(op) => op.written_len(),
-            Plan::Done | Plan::Data(_) | Plan::Read { .. } | Plan::Parameters { .. } => None,
+            Plan::Done | Plan::Data(_) | Plan::Read { .. } | Plan::Parameters { .. } | Plan::Passthrough => {
+                None
+            }
         }
     }
 
@@ -47,6 +49,8 @@ impl Plan {
     pub fn data_out_len(&self) -> u32 {
         match self {
             Plan::Write { len, .. } | Plan::Parameters { len } => *len,
+            // Only the device knows the length, so accept all that the initiator offers.
+            Plan::Passthrough => u32::MAX,
             Plan::Op(op) => op.data_out_len(),
             Plan::Done | Plan::Data(_) | Plan::Read { .. } => 0,
         }
@@ -62,7 +66,7 @@ impl Op {
             Op::Copy { .. } => OpAttributes::UNLOCKED,
             Op::Preempt { .. } | Op::Sanitize { .. } => OpAttributes::ENDLESS,
             Op::Flush | Op::Stop | Op::Unmap { .. } | Op::Persist(_) => OpAttributes::NONE,
-            Op::ReportLuns { .. } | Op::Passthrough => OpAttributes::NONE,
+            Op::ReportLuns { .. } => OpAttributes::NONE,
         }
     }
 
@@ -72,7 +76,7 @@ impl Op {
             Op::WriteVerify { .. } | Op::WriteSame { .. } | Op::CompareAndWrite { .. } => None,
             Op::OrWrite { .. } | Op::Unmap { .. } | Op::Copy { .. } | Op::Sanitize { .. } => None,
             Op::Prefetch { .. } | Op::Verify { .. } | Op::LbaStatus { .. } | Op::ReportLuns { .. } => None,
-            Op::Flush | Op::Stop | Op::Persist(_) | Op::Preempt { .. } | Op::Passthrough => None,
+            Op::Flush | Op::Stop | Op::Persist(_) | Op::Preempt { .. } => None,
         }
     }
 
@@ -83,8 +87,6 @@ impl Op {
             Op::WriteVerify { len, .. } | Op::WriteAtomic { len, .. } | Op::OrWrite { len, .. } => *len,
             Op::WriteSame { zero: false, block_size, .. } => *block_size,
             Op::CompareAndWrite { len, .. } => 2 * len,
-            // Only the device knows the length, so accept all that the initiator offers.
-            Op::Passthrough => u32::MAX,
             Op::Verify { compare: Compare::Nothing, .. } | Op::WriteSame { zero: true, .. } => 0,
             Op::Flush | Op::Stop | Op::Prefetch { .. } | Op::LbaStatus { .. } | Op::ReportLuns { .. } => 0,
             // Their parameter data have arrived before.

@@ -4,7 +4,7 @@
 use crate::dispatch::{self, Requester};
 use crate::reservation;
 use crate::table::{self, ChangeScope, CommandContext, Row};
-use crate::{Lu, NexusId, Op, Plan, PlanResult, ReservationClass, State};
+use crate::{Lu, LuSettings, NexusId, PassthroughMode, Plan, PlanResult, ReservationClass, State};
 use lunar_wire::scsi::cdb;
 use lunar_wire::scsi::{Sense, Status, op};
 
@@ -57,6 +57,20 @@ pub(crate) fn run_shared_nexus(cx: &mut CommandContext<'_>, requester: Requester
 /// router instead of its initiator's.
 const COPY_COMMANDS: [u8; 2] = [op::EXTENDED_COPY, op::RECEIVE_COPY_RESULTS];
 
+/// Whether every command of the nexus is forwarded that [`is_always_forwarded`], whatever it is: no unit attention is
+/// pending, and none is write-protected.
+pub(crate) fn forwards_all(state: &State, settings: &LuSettings, requester: Requester<'_>) -> bool {
+    let has_none = state.nexuses.get(&requester.id).is_some_and(|p| p.attentions.is_empty());
+    let is_writable = !requester.read_only && !settings.read_only;
+    settings.passthrough == PassthroughMode::PerNexus && !state.busy && has_none && is_writable
+}
+
+/// Whether a nexus of its own forwards the command, unless the state of the logical unit prevents it.
+pub(crate) fn is_always_forwarded(cdb: &[u8]) -> bool {
+    let opcode = cdb::opcode(cdb);
+    opcode != op::REPORT_LUNS && !COPY_COMMANDS.contains(&opcode)
+}
+
 fn pass_through(cx: &CommandContext<'_>, requester: Requester<'_>) -> PlanResult {
     if COPY_COMMANDS.contains(&cdb::opcode(cx.cdb)) {
         return Err(Sense::INVALID_OPCODE.into());
@@ -64,7 +78,7 @@ fn pass_through(cx: &CommandContext<'_>, requester: Requester<'_>) -> PlanResult
     if (requester.read_only || cx.lu.settings().read_only) && !op::only_reads(cx.cdb) {
         return Err(Sense::WRITE_PROTECTED.into());
     }
-    Ok(Plan::op(Op::Passthrough))
+    Ok(Plan::Passthrough)
 }
 
 /// The next unit attention that only this target can report. Resets and similar events are reported by the device, on
@@ -79,7 +93,7 @@ impl Lu {
     /// A command of this nexus returned a unit attention from the device. In shared mode the device reports it once,
     /// so it is raised on all other nexuses.
     pub fn attention_received(&self, nexus: NexusId, sense: Sense) {
-        if self.settings().passthrough == crate::PassthroughMode::Shared {
+        if self.settings().passthrough == PassthroughMode::Shared {
             self.change().raise_on_others(sense, nexus);
         }
     }
@@ -89,7 +103,7 @@ impl Lu {
 mod tests {
     use super::*;
     use crate::testing::*;
-    use crate::{LuSettings, PassthroughMode, PeripheralDeviceType};
+    use crate::{Op, PeripheralDeviceType};
 
     const READ_ONE: &[u8] = &[op::READ_10, 0, 0, 0, 0, 1, 0, 0, 1, 0];
     const WRITE_ONE: &[u8] = &[op::WRITE_10, 0, 0, 0, 0, 1, 0, 0, 1, 0];
@@ -101,7 +115,7 @@ mod tests {
     const MOVE: &[u8] = &[0xa5, 0, 0, 1, 0, 2, 0, 3];
 
     fn passed_through() -> PlanResult {
-        Ok(Plan::op(Op::Passthrough))
+        Ok(Plan::Passthrough)
     }
 
     fn passing(mode: PassthroughMode) -> std::sync::Arc<Lu> {
@@ -125,6 +139,27 @@ mod tests {
         assert_eq!(run(&mut n, READ_ONE), passed_through());
         lu.set_busy(true);
         assert_eq!(run(&mut n, READ_ONE), Err(Status::Busy.into()));
+    }
+
+    #[test]
+    fn snapshot_forwards_what_the_checks_would_forward() {
+        let lu = passing(PassthroughMode::PerNexus);
+        let mut n = lu.attach(port("a"), false);
+        let forwards = |n: &mut crate::Nexus| n.snapshot.forwards(READ_ONE);
+        assert!(!forwards(&mut n), "POWER ON is pending");
+        assert_eq!(run(&mut n, READ_ONE), passed_through());
+        assert!(forwards(&mut n) && n.snapshot.forwards(&[op::PERSISTENT_RESERVE_OUT]));
+        for cdb in [[op::REPORT_LUNS], [op::EXTENDED_COPY], [op::RECEIVE_COPY_RESULTS]] {
+            assert!(!n.snapshot.forwards(&cdb), "{cdb:02x?}");
+        }
+        let mut guest = lu.attach(port("b"), true);
+        assert_eq!(run(&mut guest, READ_ONE), passed_through());
+        assert!(!guest.snapshot.forwards(WRITE_ONE) && !guest.snapshot.forwards(READ_ONE));
+        for mode in [PassthroughMode::None, PassthroughMode::Shared] {
+            let mut n = passing(mode).attach(port("a"), false);
+            (0..2).for_each(|_| drop(run(&mut n, READ_ONE)));
+            assert!(!n.snapshot.forwards(READ_ONE));
+        }
     }
 
     #[test]

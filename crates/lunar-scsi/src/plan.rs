@@ -55,6 +55,9 @@ pub enum Plan {
         /// Length of the parameter data in bytes; never 0.
         len: u32,
     },
+    /// Send the command unchanged to the backing device, with all data that the initiator offers. Report unit
+    /// attentions of the device to [`Lu::attention_received`](crate::Lu::attention_received).
+    Passthrough,
     /// Another operation.
     Op(Box<Op>),
 }
@@ -187,9 +190,6 @@ pub enum Op {
     },
     /// Flush before the status, and do nothing else (START STOP UNIT ejects or stops the medium).
     Stop,
-    /// Send the command unchanged to the backing device, with all data that the initiator offers. Report unit
-    /// attentions of the device to [`Lu::attention_received`](crate::Lu::attention_received).
-    Passthrough,
 }
 
 /// BYTCHK: the comparison of VERIFY.

@@ -42,7 +42,7 @@ fn inside(offset: u64, len: u64, capacity: u64) -> bool {
 fn is_bounded(plan: &Plan, capacity: u64) -> bool {
     let moved = |len: u32| len <= MAX_TRANSFER;
     match plan {
-        Plan::Done | Plan::Data(_) => true,
+        Plan::Done | Plan::Data(_) | Plan::Passthrough => true,
         Plan::Parameters { len } => *len != 0,
         Plan::Read { offset, len } | Plan::Write { offset, len, .. } => {
             moved(*len) && inside(*offset, *len as u64, capacity)

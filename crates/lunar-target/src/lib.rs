@@ -48,7 +48,8 @@ pub use login_error::LoginError;
 pub use missing_medium::OnMissing;
 pub use nexus_list::NexusList;
 pub use passthrough::{
-    CommandFate, PassthroughCommand, PassthroughData, PassthroughLu, PassthroughNexus, PassthroughResponse,
+    Cdb, CommandFate, PassthroughCommand, PassthroughData, PassthroughLu, PassthroughNexus, PassthroughQueue,
+    PassthroughResponse,
 };
 pub use quiesce::Quiesced;
 pub use scsi_error::ScsiError;

@@ -1,11 +1,13 @@
 //! SCSI passthrough: a remote logical unit that executes commands unchanged.
 
+pub use crate::core::Cdb;
 use lunar_block::LocalBoxFuture;
 use lunar_runtime::Buf;
 use lunar_scsi::NexusPorts;
 use lunar_wire::scsi::{TaskAttribute, TaskManagementFunction};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 /// A remote logical unit, which all cores share.
 pub trait PassthroughLu: Send + Sync {
@@ -19,6 +21,11 @@ pub trait PassthroughLu: Send + Sync {
 
 /// The nexus of an I_T nexus with a remote logical unit.
 pub trait PassthroughNexus {
+    /// The queue of this nexus, if its commands need no future each.
+    fn queue(&self) -> Option<&dyn PassthroughQueue> {
+        None
+    }
+
     /// Forwards a command and waits for its response.
     fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse>;
 
@@ -33,12 +40,24 @@ pub trait PassthroughNexus {
     }
 
     /// Aborts the command with this tag, remotely and here. Returns whether the remote logical unit may still execute
-    /// it. Its [`PassthroughNexus::submit`] resolves soon in any case.
+    /// it. Its response follows soon in any case.
     fn abort(&self, tag: u64) -> LocalBoxFuture<'_, CommandFate>;
 
     /// Performs ABORT TASK SET, CLEAR TASK SET or LOGICAL UNIT RESET at the remote logical unit. Returns whether it
     /// was performed. The caller still aborts the affected commands one by one.
     fn manage(&self, function: TaskManagementFunction) -> LocalBoxFuture<'_, bool>;
+}
+
+/// The commands of one nexus with a remote block device, without a future for each.
+pub trait PassthroughQueue {
+    /// Forwards a command. `lane` identifies it until its response; the caller uses small numbers.
+    ///
+    /// # Errors
+    /// The command, if it has to wait before it is sent. The caller submits it instead.
+    fn begin(&self, lane: usize, command: PassthroughCommand) -> Result<(), PassthroughCommand>;
+
+    /// Polls for the next response, with the lane of its command.
+    fn poll_ended(&self, cx: &mut Context<'_>) -> Poll<(usize, PassthroughResponse)>;
 }
 
 /// The state at the remote logical unit of a command that has ended here.
@@ -54,10 +73,10 @@ pub enum CommandFate {
 /// A command to forward.
 #[derive(Debug)]
 pub struct PassthroughCommand {
-    /// Identifies the command within its nexus, from [`PassthroughNexus::submit`] to its end.
+    /// Identifies the command within its nexus until its response.
     pub tag: u64,
     /// The CDB, 16 to 260 bytes.
-    pub cdb: Box<[u8]>,
+    pub cdb: Cdb,
     /// The task attribute.
     pub attribute: TaskAttribute,
     /// Its data.

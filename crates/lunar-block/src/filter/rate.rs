@@ -92,6 +92,11 @@ impl RateLimit {
         self.bytes.set(bytes_per_s);
     }
 
+    /// Whether no operation waits.
+    pub fn is_unlimited(&self) -> bool {
+        [&self.iops, &self.bytes].iter().all(|bucket| bucket.per_s.load(Relaxed) == 0)
+    }
+
     /// Pays for an operation of this many bytes and returns how long it must wait.
     pub fn pay(&self, bytes: u64) -> Duration {
         let now = self.now_ns();

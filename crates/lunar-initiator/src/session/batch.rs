@@ -2,6 +2,7 @@
 
 use super::completions::Completions;
 use super::local_session::LocalSession;
+use super::request::{CommandId, CommandKey};
 use super::task::Waiter;
 use crate::{Command, CommandResult};
 use std::fmt;
@@ -41,6 +42,12 @@ impl Batch {
         debug_assert_eq!(self.in_flight[index], None, "two commands in flight have the number {name}");
         self.in_flight[index] = Some(self.local.accept(command, Waiter::Among(self.ends.clone(), name))?);
         Ok(())
+    }
+
+    /// The id of a command in flight, by the owner's number.
+    pub fn id(&self, name: u32) -> Option<CommandId> {
+        let tag = *self.in_flight.get(name as usize)?;
+        tag.map(|tag| CommandId(CommandKey::Tag(tag)))
     }
 
     /// Polls the next result: the owner's number, and the result as [`super::Session::submit`] returns it.

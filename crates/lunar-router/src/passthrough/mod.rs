@@ -5,6 +5,7 @@
 //! host nexus, so that it stays the same nexus after a restart of either side.
 
 mod nexus;
+mod queue;
 mod reply;
 mod stale;
 mod status;

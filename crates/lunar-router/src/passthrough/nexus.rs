@@ -1,5 +1,6 @@
 //! The upstream I_T nexus of one host nexus.
 
+use super::queue::{AbortableCommand, CommandKind, CommandQueue};
 use super::stale::StaleSessions;
 use super::status::{HostLu, NexusStatus};
 use super::{PassthroughInner, PassthroughSpec, reply};
@@ -14,14 +15,16 @@ use lunar_initiator::{
 };
 use lunar_runtime::Buf;
 use lunar_scsi::{InitiatorPort, NexusPorts};
-use lunar_target::{CommandFate, PassthroughCommand, PassthroughData, PassthroughNexus, PassthroughResponse};
-use lunar_wire::scsi::TaskManagementFunction;
+use lunar_target::{
+    CommandFate, PassthroughCommand, PassthroughData, PassthroughNexus, PassthroughQueue, PassthroughResponse,
+};
 use lunar_wire::scsi::cdb;
 use lunar_wire::scsi::inquiry;
 use lunar_wire::scsi::lun;
 use lunar_wire::scsi::op;
+use lunar_wire::scsi::{TaskAttribute, TaskManagementFunction};
 use sha2::{Digest, Sha256};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -120,6 +123,11 @@ impl UpstreamNexus {
         self.connection.set(self.connection.get() + 1);
         self.down.set(None);
         self.notifier.notify(usize::MAX);
+    }
+
+    /// The current session.
+    pub fn current_session(&self) -> Option<Ref<'_, Session>> {
+        Ref::filter_map(self.session.borrow(), Option::as_ref).ok()
     }
 
     /// The path of the current session, or of the last one.
@@ -239,14 +247,16 @@ impl UpstreamNexus {
         }
     }
 
+    /// Whether a logical unit was found to have the expected identity on this session.
+    fn is_verified(&self, lun: u64, identity: &Vec<u8>) -> bool {
+        identity.is_empty() || self.seen.borrow().get(&lun) == Some(identity)
+    }
+
     /// Whether a logical unit has the expected identity. None if it does not respond. INQUIRY does not clear unit
     /// attentions of the host.
     async fn check_identity(&self, session: &Session, lun: u64, spec: &PassthroughSpec) -> Option<bool> {
         let identity = &spec.identity;
-        if identity.is_empty() {
-            return Some(true);
-        }
-        if self.seen.borrow().get(&lun) == Some(identity) {
+        if self.is_verified(lun, identity) {
             return Some(true);
         }
         let page = Direction::In(Buf::zeroed(IDENTITY_LEN.into()));
@@ -376,12 +386,15 @@ async fn next_event(nexus: &Weak<UpstreamNexus>, events: &flume::Receiver<Event>
 
 /// A logical unit through an upstream nexus.
 pub struct LuNexus {
-    shared: Arc<PassthroughInner>,
-    nexus: Rc<UpstreamNexus>,
+    pub(super) shared: Arc<PassthroughInner>,
+    pub(super) nexus: Rc<UpstreamNexus>,
     host_lu: Arc<HostLu>,
-    lun: u64,
-    stale: Rc<StaleSessions>,
+    pub(super) lun: u64,
+    pub(super) stale: Rc<StaleSessions>,
+    /// The commands that have a future.
     live: RefCell<HashMap<u64, CommandStage>>,
+    /// The other commands.
+    pub(super) queue: RefCell<CommandQueue>,
 }
 
 /// The progress of a command.
@@ -397,17 +410,13 @@ impl LuNexus {
         let (lun, host_lu) = (lun::encode(shared.spec.lun), HostLu::new(nexus.status.clone()));
         shared.add(&host_lu);
         let stale = StaleSessions::new(shared.clone(), nexus.clone(), lun);
-        LuNexus { shared, nexus, host_lu, lun, stale, live: RefCell::default() }
+        LuNexus { shared, nexus, host_lu, lun, stale, live: RefCell::default(), queue: RefCell::default() }
     }
 
     async fn carry(&self, command: PassthroughCommand, take: Option<&dyn Fn(Buf)>) -> PassthroughResponse {
         let PassthroughCommand { tag, cdb, attribute, data } = command;
-        let (direction, reads) = match data {
-            PassthroughData::None => (Direction::None, false),
-            PassthroughData::In(buf) => (Direction::In(buf), true),
-            PassthroughData::Out(buf) => (Direction::Out(buf), false),
-        };
-        let Ok(mut command) = Command::long(self.lun, &cdb, direction) else {
+        let (direction, reads) = direction(data);
+        let Ok(command) = Command::long(self.lun, &cdb, direction) else {
             return reply::failed(
                 &lunar_initiator::Error::new(
                     lunar_initiator::ErrorCode::InvalidArgument,
@@ -416,11 +425,7 @@ impl LuNexus {
                 false,
             );
         };
-        command.attribute = attribute;
-        // Commands that are safe to repeat on a disk may move a tape.
-        command.repeatable = self.shared.spec.is_disk && is_repeatable_on_blocks(&command.cdb);
-        let reads_alone = if self.shared.spec.is_disk { only_reads_on_blocks } else { only_reads };
-        command.changes = !reads_alone(&command.cdb);
+        let command = self.prepared(command, attribute);
         let (repeatable, changes) = (command.repeatable, command.changes);
         let arrived = Instant::now();
         let is_over = || self.is_aborted(tag);
@@ -452,19 +457,41 @@ impl LuNexus {
         let queued = result.as_ref().map_or(Duration::ZERO, |c| c.queued);
         self.shared.hops.queue.add(sent - arrived + queued);
         self.shared.hops.upstream.add(sent.elapsed().saturating_sub(queued));
+        self.response(Some(&session), CommandKind { reads, repeatable, changes }, (result, buf), taken)
+    }
+
+    /// The command with its task attribute, and the effects that it has on this type of device.
+    pub(super) fn prepared(&self, mut command: Command, attribute: TaskAttribute) -> Command {
+        command.attribute = attribute;
+        // Commands that are safe to repeat on a disk may move a tape.
+        command.repeatable = self.shared.spec.is_disk && is_repeatable_on_blocks(&command.cdb);
+        let reads_alone = if self.shared.spec.is_disk { only_reads_on_blocks } else { only_reads };
+        command.changes = !reads_alone(&command.cdb);
+        command
+    }
+
+    /// The response to a command, of whose data `taken` bytes were taken before. A command that has failed has the
+    /// session over which it was sent.
+    pub(super) fn response(
+        &self,
+        session: Option<&Session>,
+        kind: CommandKind,
+        (result, buf): CommandResult,
+        taken: usize,
+    ) -> PassthroughResponse {
         match result {
             Ok(completion) => {
                 self.host_lu.is_changed.store(false, Relaxed);
                 if completion.sense().as_ref().is_some_and(is_about_luns) {
-                    spec.rediscover.notify(usize::MAX);
+                    self.shared.spec.rediscover.notify(usize::MAX);
                 }
-                reply::answered(completion, buf.filter(|_| reads), taken)
+                reply::answered(completion, buf.filter(|_| kind.reads), taken)
             }
             Err(e) => {
                 let is_changed = e.code == lunar_initiator::ErrorCode::IdentityMismatch;
                 self.host_lu.is_changed.fetch_or(is_changed, Relaxed);
-                let fate = fate(&session, changes);
-                PassthroughResponse { fate, ..reply::failed(&e, repeatable) }
+                let fate = fate(session, kind.changes);
+                PassthroughResponse { fate, ..reply::failed(&e, kind.repeatable) }
             }
         }
     }
@@ -485,9 +512,20 @@ impl LuNexus {
         })
     }
 
+    /// Whether a command waits for a session, or for a check of it.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.live.borrow().values().any(|stage| matches!(stage, CommandStage::Waiting))
+    }
+
+    /// Whether the logical unit was found to have the expected identity on this session.
+    pub(super) fn is_verified(&self) -> bool {
+        self.nexus.is_verified(self.lun, &self.shared.spec.identity)
+    }
+
     /// Publishes the number of commands in flight.
-    fn count(&self) {
-        self.host_lu.in_flight.store(self.live.borrow().len(), Relaxed);
+    pub(super) fn count(&self) {
+        let in_flight = self.live.borrow().len() + self.queue.borrow().len();
+        self.host_lu.in_flight.store(in_flight, Relaxed);
     }
 
     fn is_aborted(&self, tag: u64) -> bool {
@@ -498,11 +536,25 @@ impl LuNexus {
         let stage = self.live.borrow_mut().insert(tag, CommandStage::Aborted);
         self.nexus.notifier.notify(usize::MAX);
         let Some(CommandStage::Sent(session, id, changes)) = stage else { return CommandFate::Ended };
-        let Err(e) = session.abort(id).await else { return CommandFate::Ended };
-        // The next login as the same nexus ends the command. This does not wait for it.
-        tracing::warn!(target = session.info().target, "cannot abort a passthrough command: {e}");
-        session.reset_abandoned().await;
-        if changes { CommandFate::Indeterminate } else { CommandFate::Ended }
+        abort(AbortableCommand { session, id, changes }).await
+    }
+}
+
+/// Aborts a command that was sent.
+async fn abort(AbortableCommand { session, id, changes }: AbortableCommand) -> CommandFate {
+    let Err(e) = session.abort(id).await else { return CommandFate::Ended };
+    // The next login as the same nexus ends the command. This does not wait for it.
+    tracing::warn!(target = session.info().target, "cannot abort a passthrough command: {e}");
+    session.reset_abandoned().await;
+    if changes { CommandFate::Indeterminate } else { CommandFate::Ended }
+}
+
+/// The direction of the data, and whether it is Data-In.
+pub fn direction(data: PassthroughData) -> (Direction, bool) {
+    match data {
+        PassthroughData::None => (Direction::None, false),
+        PassthroughData::In(buf) => (Direction::In(buf), true),
+        PassthroughData::Out(buf) => (Direction::Out(buf), false),
     }
 }
 
@@ -519,12 +571,19 @@ async fn result_of(pending: Pending, take: Option<&dyn Fn(Buf)>) -> (CommandResu
 }
 
 /// The outcome of a command that failed on this session.
-fn fate(session: &Session, changes: bool) -> CommandFate {
-    let is_known = session.options().late_writes == LateWrites::Wait && session.info().orphans == 0;
+fn fate(session: Option<&Session>, changes: bool) -> CommandFate {
+    let is_known = session.is_some_and(|session| {
+        session.options().late_writes == LateWrites::Wait && session.info().orphans == 0
+    });
     if is_known || !changes { CommandFate::Ended } else { CommandFate::Indeterminate }
 }
 
 impl PassthroughNexus for LuNexus {
+    /// Only for disks: a READ that moves a tape is checked as a task before it begins.
+    fn queue(&self) -> Option<&dyn PassthroughQueue> {
+        self.shared.spec.is_disk.then_some(self)
+    }
+
     fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> {
         self.begin(command, None)
     }
@@ -543,7 +602,14 @@ impl PassthroughNexus for LuNexus {
     fn abort(&self, tag: u64) -> LocalBoxFuture<'_, CommandFate> {
         Box::pin(async move {
             let is_live = self.live.borrow().contains_key(&tag);
-            if is_live { self.end(tag).await } else { CommandFate::Ended }
+            if is_live {
+                return self.end(tag).await;
+            }
+            let queued = self.queue.borrow().find(tag);
+            match queued {
+                Some(queued) => abort(queued).await,
+                None => CommandFate::Ended,
+            }
         })
     }
 

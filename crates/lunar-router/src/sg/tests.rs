@@ -168,7 +168,7 @@ fn task_attributes_are_kept() {
 fn sg_io_hdr_has_length_and_timeout() {
     let (fake, device) = device(1, 1);
     let nexus = device.nexus();
-    let cdb = [&[0x01, 7][..], &[0; 14]].concat().into();
+    let cdb = [0x01, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0].into();
     let _rewind =
         nexus.submit(PassthroughCommand { tag: 1, cdb, attribute: Simple, data: PassthroughData::None });
     assert_eq!(fake.sent(1), [7]);

@@ -88,15 +88,17 @@ impl<F: FrontEnd> NexusState<F> {
         how: AbortResponse,
         wait: bool,
     ) -> Vec<u64> {
-        let (mut serials, mut idle) = (Vec::new(), Vec::new());
+        let (mut serials, mut idle, mut passed) = (Vec::new(), Vec::new(), Vec::new());
         for task in self.tasks_mut().values_mut().filter(|t| scope(t)) {
             serials.push(task.serial());
+            passed.extend(task.passed_lane().filter(|_| !task.is_aborted()).cloned());
             let how = task.abort(how);
             if task.transfer_mut().is_some_and(|r| r.abort(wait)) {
                 idle.push((task.command().tag, how));
             }
         }
         idle.into_iter().for_each(|(tag, how)| self.end_aborted(tag, how));
+        passed.into_iter().for_each(|lane| self.abort_passed(lane));
         self.notify();
         serials
     }

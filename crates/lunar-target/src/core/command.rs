@@ -1,6 +1,7 @@
 //! A SCSI command as a front end submits it.
 
 pub use lunar_wire::scsi::TaskAttribute;
+use std::ops::Deref;
 
 /// A CDB with at least 16 bytes.
 #[derive(Clone, Debug)]
@@ -9,6 +10,24 @@ pub enum Cdb {
     Short([u8; 16]),
     /// Longer.
     Long(Box<[u8]>),
+}
+
+impl Deref for Cdb {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self {
+            Cdb::Short(c) => c,
+            Cdb::Long(c) => c,
+        }
+    }
+}
+
+impl From<[u8; 16]> for Cdb {
+    fn from(cdb: [u8; 16]) -> Cdb {
+        Cdb::Short(cdb)
+    }
 }
 
 /// A SCSI command: what the core needs until the command ends.
@@ -60,10 +79,7 @@ impl ScsiCommand {
     /// The CDB, 16 bytes or more.
     #[inline]
     pub fn cdb(&self) -> &[u8] {
-        match &self.cdb {
-            Cdb::Short(c) => c,
-            Cdb::Long(c) => c,
-        }
+        &self.cdb
     }
 
     /// Bytes of Data-In that the initiator accepts.

@@ -1,6 +1,7 @@
 //! The I_T_L nexus of a LUN that was used, with its medium.
 
 use super::io_queue::IoQueue;
+use super::passed_commands::PassedCommands;
 use crate::access::LunEntry;
 use crate::nexus_list::{NexusList, NexusListing};
 use crate::task_set_lock::TaskSetHandle;
@@ -48,6 +49,8 @@ pub struct LunHandle {
     ordered: i32,
     /// Its nexus with the remote logical unit, if this is a passthrough.
     passthrough: Option<Rc<dyn PassthroughNexus>>,
+    /// The forwarded commands without an async task, if the passthrough has a queue.
+    passed: Option<Rc<PassedCommands>>,
     /// The queue of its medium, if that executes many commands at once, as of `epoch`.
     queue: Option<Rc<IoQueue>>,
     /// Its entry in the list of nexuses of the session.
@@ -61,6 +64,7 @@ impl LunHandle {
         let backend = unit.backend();
         let info = backend.info();
         let nexus = unit.lu.attach(port.clone(), visible.read_only);
+        let passthrough = unit.passthrough().map(|passthrough| passthrough.enter(port));
         LunHandle {
             _listing: nexuses.list(&nexus),
             nexus,
@@ -70,7 +74,8 @@ impl LunHandle {
             // The first command looks up the backend, because the epoch differs.
             epoch: 0,
             ordered: 0,
-            passthrough: unit.passthrough().map(|passthrough| passthrough.enter(port)),
+            passed: passthrough.clone().and_then(PassedCommands::of),
+            passthrough,
             queue: None,
             unit,
         }
@@ -96,6 +101,11 @@ impl LunHandle {
     /// Its nexus with the remote logical unit, if this is a passthrough.
     pub fn passthrough(&self) -> Option<Rc<dyn PassthroughNexus>> {
         self.passthrough.clone()
+    }
+
+    /// The forwarded commands without an async task, if the passthrough has a queue.
+    pub fn passed(&self) -> Option<&Rc<PassedCommands>> {
+        self.passed.as_ref()
     }
 
     /// Whether there are unfinished ORDERED commands.

@@ -27,6 +27,7 @@ mod lun_handle;
 mod lun_map;
 pub mod messages;
 mod nexus;
+mod passed_commands;
 mod passthrough;
 mod perform;
 mod response;

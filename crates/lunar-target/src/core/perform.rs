@@ -6,7 +6,6 @@ use super::cut_through::{self, ReadBuffers};
 use super::execution::{TaskEnd, TaskOrdering};
 use super::front_end::FrontEnd;
 use super::nexus::NexusState;
-use super::passthrough::is_forwarded;
 use super::stale::WaitTracker;
 use super::task::TaskLu;
 use super::task_execution::TaskExecution;
@@ -27,7 +26,9 @@ impl<F: FrontEnd> NexusState<F> {
     pub(super) fn launch(&mut self, tag: u32, data: Option<Buf>) {
         let Some(nexus) = self.nexus() else { return };
         let Some(task) = self.tasks_mut().get_mut(tag) else { return };
-        let mut execution = TaskExecution::new(nexus, task.launch());
+        let launched = task.launch();
+        let order = launched.lu.as_ref().and_then(|lu| self.pass_order(launched.command.lun, lu.unit()));
+        let mut execution = TaskExecution::new(nexus, launched, order);
         lunar_runtime::spawn(async move {
             let ended = execution.perform(data).await;
             let (nexus, tag, serial) = (execution.nexus(), execution.command().tag, execution.serial());
@@ -71,9 +72,10 @@ impl<F: FrontEnd> TaskExecution<F> {
         };
         self.end_wait();
         let needed = plan.data_out_len();
-        if is_forwarded(&plan) {
+        if matches!(plan, Plan::Passthrough) {
+            let order = self.take_pass_order();
             // Boxed, so that the futures of other commands stay small.
-            return TaskEnd::of(Box::pin(self.pass(&unit, data, buffers.first)).await);
+            return TaskEnd::of(Box::pin(self.pass(&unit, data, buffers.first, order)).await);
         }
         if let Some(sense) = length_mismatch(self.command(), needed, exact) {
             return TaskEnd { moved: needed.into(), ..TaskEnd::of(Err(sense.into())) };

@@ -20,7 +20,7 @@
 //! | is replaced by another login | are dropped; the login waits for commands that have begun |
 //!
 //! READs that complete at once change nothing, and are not checked. A READ that becomes a task is checked. READ(6) and
-//! READ(16) move a tape, but a forwarded command always becomes a task.
+//! READ(16) move a tape, but a command that is forwarded to a tape always becomes a task that is checked.
 //!
 //! Before a session aborts tasks for another session of the same initiator, or for a PREEMPT AND ABORT of its
 //! nexuses, it parses everything that has arrived. These commands were in no task set yet, so they end with BUSY,

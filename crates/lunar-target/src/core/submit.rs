@@ -59,6 +59,7 @@ impl<F: FrontEnd> NexusState<F> {
                     _ => self.wait_for_medium(c, Plan::Write { offset, len, stable }, data),
                 }
             }
+            Ok(Plan::Passthrough) if has_all_data && self.try_pass(&c, &data) => {}
             plan => self.defer(c, plan, data),
         }
     }

@@ -2,6 +2,7 @@
 
 use super::command::ScsiCommand;
 use super::data_out_transfer::DataOutTransfer;
+use super::passed_commands::PassedLane;
 use super::response::DataInProgress;
 use crate::LogicalUnit;
 use lunar_scsi::{CommandError, NexusId, PlanResult};
@@ -86,8 +87,9 @@ pub struct Task {
     /// Nexuses with other logical units that a copy uses.
     copy_nexuses: Vec<NexusId>,
     aborted: Option<AbortResponse>,
-    /// Data-Out that has not arrived. None: all data have arrived, and the task executes.
-    transfer: Option<DataOutTransfer>,
+    /// Data-Out that has not arrived. None: all data have arrived, and the task executes. Boxed, so that tasks without
+    /// it are small.
+    transfer: Option<Box<DataOutTransfer>>,
     /// The plan. None: not planned yet, or the task executes.
     plan: Option<PlanResult>,
     /// The progress of its Data-In.
@@ -96,6 +98,8 @@ pub struct Task {
     started_at: Option<Instant>,
     /// The time from its arrival to its execution, if latency is recorded.
     waited: Option<Duration>,
+    /// Its place among forwarded commands, if it has no async task.
+    passed: Option<PassedLane>,
 }
 
 /// The facts of a task with which its execution begins.
@@ -126,7 +130,13 @@ impl Task {
             sent: DataInProgress::default(),
             started_at: None,
             waited: Some(Duration::ZERO),
+            passed: None,
         }
+    }
+
+    /// A task that a remote logical unit executes, without an async task here.
+    pub fn passed(serial: u64, command: ScsiCommand, lu: TaskLu, lane: PassedLane) -> Task {
+        Task { passed: Some(lane), ..Task::executing(serial, command, Some(lu)) }
     }
 
     /// A task that executes when its data have arrived. `started_at`: the time of its arrival, if latency is recorded.
@@ -139,7 +149,7 @@ impl Task {
         started_at: Option<Instant>,
     ) -> Task {
         let task = Task::executing(serial, command, lu);
-        Task { transfer: Some(transfer), plan, started_at, waited: None, ..task }
+        Task { transfer: Some(Box::new(transfer)), plan, started_at, waited: None, ..task }
     }
 
     /// Identifies the task within its I_T nexus.
@@ -172,6 +182,11 @@ impl Task {
         self.copy_nexuses.iter().any(|nexus| nexuses.contains(nexus))
     }
 
+    /// Its place among forwarded commands, if it has no async task.
+    pub fn passed_lane(&self) -> Option<&PassedLane> {
+        self.passed.as_ref()
+    }
+
     /// Aborts the task. Returns its response, which the first abort decides.
     pub fn abort(&mut self, how: AbortResponse) -> AbortResponse {
         *self.aborted.get_or_insert(how)
@@ -194,27 +209,27 @@ impl Task {
 
     /// Data-Out that has not arrived.
     pub fn transfer(&self) -> Option<&DataOutTransfer> {
-        self.transfer.as_ref()
+        self.transfer.as_deref()
     }
 
     /// The same, mutably.
     pub fn transfer_mut(&mut self) -> Option<&mut DataOutTransfer> {
-        self.transfer.as_mut()
+        self.transfer.as_deref_mut()
     }
 
     /// The same, with the command.
     pub fn command_and_transfer(&mut self) -> Option<(&ScsiCommand, &mut DataOutTransfer)> {
-        Some((&self.command, self.transfer.as_mut()?))
+        Some((&self.command, self.transfer.as_deref_mut()?))
     }
 
     /// Ends the transfer.
     pub fn take_transfer(&mut self) -> Option<DataOutTransfer> {
-        self.transfer.take()
+        self.transfer.take().map(|transfer| *transfer)
     }
 
     /// The serial and the Data-Out of the task, if the initiator still has to send data.
     pub fn waits_for_data(&mut self) -> Option<(u64, &mut DataOutTransfer)> {
-        let transfer = self.transfer.as_mut().filter(|transfer| transfer.is_awaited());
+        let transfer = self.transfer.as_deref_mut().filter(|transfer| transfer.is_awaited());
         transfer.map(|transfer| (self.serial, transfer))
     }
 

@@ -3,6 +3,7 @@
 use super::command::ScsiCommand;
 use super::front_end::FrontEnd;
 use super::nexus::ItNexus;
+use super::passed_commands::PassOrder;
 use super::stale::WaitTracker;
 use super::task::{LaunchedTask, TaskLu};
 use super::task_context::TaskContext;
@@ -23,6 +24,8 @@ pub(super) struct TaskExecution<F: FrontEnd> {
     lock: Option<(TaskSetHandle, LockMode)>,
     /// Its data arrive chunk by chunk while it runs.
     is_chunked: bool,
+    /// Keeps later commands of its logical unit from being forwarded first.
+    order: Option<PassOrder>,
 }
 
 /// The guards that a task holds while it executes.
@@ -30,9 +33,14 @@ pub(super) type ExecutionGuards = (TaskSetGuard, InFlightGuard<Arc<SessionFence>
 
 impl<F: FrontEnd> TaskExecution<F> {
     /// The execution of a task of this nexus.
-    pub fn new(nexus: Rc<ItNexus<F>>, task: LaunchedTask) -> TaskExecution<F> {
+    pub fn new(nexus: Rc<ItNexus<F>>, task: LaunchedTask, order: Option<PassOrder>) -> TaskExecution<F> {
         let LaunchedTask { serial, command, lu, plan, is_chunked } = task;
-        TaskExecution { nexus, serial, command, lu, plan, lock: None, is_chunked }
+        TaskExecution { nexus, serial, command, lu, plan, lock: None, is_chunked, order }
+    }
+
+    /// The command is forwarded now.
+    pub fn take_pass_order(&mut self) -> Option<PassOrder> {
+        self.order.take()
     }
 
     /// Its I_T nexus.

@@ -32,6 +32,8 @@ pub async fn run(
         Plan::Data(d) => Ok(ExecutionOutput::Data(d)),
         Plan::Read { offset, len } => read(unit, pool, (offset, len as usize), data).await,
         Plan::Write { offset, stable, .. } => write(unit, offset, data_of(data)?, stable).await,
+        // Forwarded elsewhere.
+        Plan::Passthrough => Err(Sense::INTERNAL_FAILURE.into()),
         // Boxed, so that the futures of reads and writes stay small.
         Plan::Op(op) => Box::pin(run_op(unit, pool, *op, data, context)).await,
     }
@@ -69,8 +71,8 @@ async fn run_op(
         Op::LbaStatus { offset, allocation_len, block_size } => {
             provision::lba_status(unit, offset, allocation_len, block_size).await
         }
-        // [`persist`] has replaced the former, and passthrough commands are forwarded elsewhere.
-        Op::Persist(_) | Op::Passthrough => Err(Sense::INTERNAL_FAILURE.into()),
+        // [`persist`] has replaced it.
+        Op::Persist(_) => Err(Sense::INTERNAL_FAILURE.into()),
         Op::Preempt { victims } => {
             context.abort(victims).await;
             Ok(ExecutionOutput::Good)
@@ -96,6 +98,7 @@ pub fn run_without_lu(plan: PlanResult, context: &dyn ExecutionContext) -> Execu
             }
             _ => Err(Sense::LUN_NOT_SUPPORTED.into()),
         },
+        Plan::Passthrough => Err(Sense::LUN_NOT_SUPPORTED.into()),
         plan => answer(Ok(plan)),
     }
 }
