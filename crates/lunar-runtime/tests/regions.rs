@@ -28,6 +28,10 @@ fn buffers_of_pools_lie_in_regions_once_that_is_asked_for() {
     thread::spawn(move || assert!(buf.iter().all(|b| *b == 7))).join().expect("a core");
     assert_eq!(place(&pool.try_get(8192).expect("room")), first);
     assert!(Buf::zeroed(4096).region().is_none(), "a buffer without a pool");
+    let mut rest = pool.try_get(3 * 4096).expect("room");
+    let front = rest.split_front(4096);
+    assert_eq!(place(&rest), place(&front) + 4096, "parts of a buffer lie in its region");
+    drop((front, rest));
     drop(other);
     let big = pool.try_get(Pool::MAX_BUFFER).expect("room");
     assert_eq!(big.region().expect("a buffer of a region").index, 1);

@@ -1,8 +1,6 @@
 //! Commands that a remote logical unit executes, without an async task for each. A single async task completes those
 //! of a nexus, as long as there are any.
 
-use super::front_end::FrontEnd;
-use super::nexus::ItNexus;
 use crate::fence::{InFlightGuard, SessionFence};
 use crate::passthrough::{PassthroughCommand, PassthroughQueue, PassthroughResponse};
 use crate::task_set_lock::SharedGuard;
@@ -174,15 +172,17 @@ impl PassedCommands {
     }
 }
 
-/// Ends the commands of a nexus that have responses, until it has no commands.
-pub async fn serve<F: FrontEnd>(commands: Rc<PassedCommands>, nexus: Rc<ItNexus<F>>) {
-    poll_fn(|cx| {
-        while let Poll::Ready((lane, response)) = commands.queue().poll_ended(cx) {
-            if let Some((command, response)) = commands.answered(lane, response) {
-                nexus.end_passed(command, response);
+impl PassedCommands {
+    /// Passes completed commands to `end` until there are none.
+    pub async fn take_ends(&self, end: impl Fn(PassedCommand, PassthroughResponse)) {
+        poll_fn(|cx| {
+            while let Poll::Ready((lane, response)) = self.queue().poll_ended(cx) {
+                if let Some((command, response)) = self.answered(lane, response) {
+                    end(command, response);
+                }
             }
-        }
-        commands.poll_idle(cx)
-    })
-    .await;
+            self.poll_idle(cx)
+        })
+        .await;
+    }
 }

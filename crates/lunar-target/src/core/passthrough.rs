@@ -5,7 +5,7 @@ use super::execution::TaskEnd;
 use super::front_end::FrontEnd;
 use super::lun_map::LunLookup;
 use super::nexus::{ItNexus, NexusState, Route};
-use super::passed_commands::{self, PassOrder, PassedCommand, PassedLane};
+use super::passed_commands::{PassOrder, PassedCommand, PassedCommands, PassedLane};
 use super::task::{Task, TaskLu};
 use super::task_execution::TaskExecution;
 use crate::exec::{ExecutionOutput, ExecutionResult};
@@ -64,7 +64,7 @@ impl<F: FrontEnd> NexusState<F> {
         let (tag, inside) = (c.tag, handle.task_set().into_guard());
         let lu = TaskLu::new(handle.unit().clone(), handle.nexus().id(), handle.nexus().epoch());
         if commands.add(lane, PassedCommand { tag, serial, inside, in_flight }) {
-            lunar_runtime::spawn(passed_commands::serve(commands.clone(), nexus));
+            lunar_runtime::spawn(serve(commands.clone(), nexus));
         }
         self.tasks_mut().insert(Task::passed(serial, c.clone(), lu, PassedLane { commands, lane }));
         true
@@ -87,6 +87,11 @@ impl<F: FrontEnd> NexusState<F> {
             }
         });
     }
+}
+
+/// Completes the commands of a nexus until there are none.
+async fn serve<F: FrontEnd>(commands: Rc<PassedCommands>, nexus: Rc<ItNexus<F>>) {
+    commands.take_ends(|command, response| nexus.end_passed(command, response)).await;
 }
 
 impl<F: FrontEnd> ItNexus<F> {

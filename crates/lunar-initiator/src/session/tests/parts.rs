@@ -68,8 +68,13 @@ fn first_part_leaves_in_the_middle_of_a_data_in() {
     let mut peer = Peer::new(parameters());
     let tag = long_read(&mut peer);
     let bytes = data_ins(tag, &data(0));
-    peer.bytes(&bytes[..38_000]);
+    peer.bytes(&bytes[..30_000]);
+    assert!(taken(&mut peer, tag).is_empty() && !peer.state.has_first_part);
+    peer.bytes(&bytes[30_000..38_000]);
+    assert!(std::mem::take(&mut peer.state.has_first_part), "the session yields once");
     assert!((32 << 10..38_000).contains(&taken(&mut peer, tag).len()));
+    peer.bytes(&bytes[38_000..]);
+    assert!(!taken(&mut peer, tag).is_empty() && !peer.state.has_first_part);
 }
 
 /// The owner has passed the first bytes on: they are not received again, and the rest follows them.

@@ -185,7 +185,7 @@ fn queued_command_ends_after_its_abort() {
         run_ready().await;
         host.expect_silence().await;
         end.notify(usize::MAX);
-        assert_eq!(host.answer().await, HostResponse::function_status(11, 1, task_status::COMPLETE));
+        assert_eq!(host.answer().await, HostResponse::function_status(11, 2, task_status::COMPLETE));
         host.send(&command(12, &cdb::test_unit_ready()));
         assert_eq!(host.answer().await.tag, 12, "the queue serves the next command");
     });
@@ -197,7 +197,8 @@ fn queued_command_does_not_overtake_a_ready_task() {
         let lu = HeldLu { has_queue: true, ..HeldLu::default() };
         let target = TestTarget::with_passthrough(Arc::new(lu.clone()));
         let mut host = target.host(1, false).await;
-        (lu.taken(), lu.refused.store(1, Relaxed));
+        lu.taken();
+        lu.refused.store(1, Relaxed);
         let (first, second) = (cdb::test_unit_ready(), cdb::inquiry(None, 0));
         host.send(&command(10, &first));
         host.send(&command(11, &second));
