@@ -8,7 +8,7 @@ use rand::{RngCore, SeedableRng};
 /// Bytes of a block whose number [`Fill::Lba`] writes.
 const BLOCK: u64 = 512;
 
-/// Produces and checks the data of one worker.
+/// Produces and checks the data of one lane.
 pub struct DataPattern {
     fill: Fill,
     /// The original content of the buffer; empty if it is not needed again.
@@ -25,7 +25,7 @@ pub struct DataPattern {
 const MARK_INTERVAL: usize = 4096;
 
 impl DataPattern {
-    /// Creates the pattern of a job, and its buffer. `lane` identifies the worker.
+    /// Creates the pattern of a job, and its buffer. `lane` is its number.
     pub fn new(job: &Job, lane: u64) -> (DataPattern, Buf) {
         let mut buf = Buf::zeroed(job.longest() as usize);
         match job.fill {

@@ -154,13 +154,13 @@ impl Default for Job {
 }
 
 impl Job {
-    /// The workers of one session: one for each command in flight. With [`IoDirection::Both`], readers come
+    /// The lanes of one session: one for each command in flight. With [`IoDirection::Both`], readers come
     /// first, then writers.
-    pub(crate) fn workers(&self) -> usize {
+    pub(crate) fn lanes(&self) -> usize {
         if self.direction == IoDirection::Both { 2 * self.depth } else { self.depth }
     }
 
-    /// The random seed of one session or worker, different for each of them and for each job seed.
+    /// The random seed of one session or lane, different for each of them and for each job seed.
     pub(crate) fn stream_seed(&self, of: u64) -> u64 {
         self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ of
     }

@@ -4,9 +4,9 @@
 //! [`JobOutcome`]; a [`Document`] keeps the results. Compatibility modes of other tools (`lunar-bench-compat`)
 //! and experiments (`lunar-experiments`) run jobs, too.
 //!
-//! On each core, a session runs as many workers as the job has depth. A worker chooses an offset, waits until the request is
-//! due if the job has a rate, passes it to the `Backend`, and records it in the session's histograms. Text, JSON, the HTML
-//! report and `lunar bench compare` are four views of one document. A cleanup guard holds what an experiment starts, mounts
+//! On each core, a session has as many lanes as the job has depth. For each lane it chooses an offset, waits until the
+//! request is due if the job has a rate, passes it to the `Backend`, and records it in the session's histograms. Text, JSON,
+//! the HTML report and `lunar bench compare` are four views of one document. A cleanup guard holds what an experiment starts, mounts
 //! and creates. It cleans up with its owner, or when a second signal ends the process.
 #![forbid(unsafe_code)]
 

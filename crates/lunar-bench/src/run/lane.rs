@@ -45,7 +45,7 @@ pub struct Lane {
 
 /// Creates the lanes of a session. Touches the memory of their buffers.
 pub fn lanes(job: &Job, index: usize) -> Vec<Lane> {
-    (0..job.workers()).map(|lane| Lane::new(job, (index * 2 * job.depth + lane) as u64)).collect()
+    (0..job.lanes()).map(|lane| Lane::new(job, (index * 2 * job.depth + lane) as u64)).collect()
 }
 
 impl Lane {
