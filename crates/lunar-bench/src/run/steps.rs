@@ -146,6 +146,13 @@ impl JobSession {
             self.is_cut = true;
             return self.end_lane(lane);
         }
+        if !self.lanes[lane].is_taken {
+            // It was chosen during the warm-up. Other lanes may have reached the amount since.
+            if self.is_amount_issued() {
+                return self.end_lane(lane);
+            }
+            self.lanes[lane].is_taken = self.take(self.lanes[lane].command, now);
+        }
         self.submit(lane, now);
     }
 

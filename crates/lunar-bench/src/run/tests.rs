@@ -248,6 +248,21 @@ fn warm_up_is_not_charged_to_the_amount() {
 }
 
 #[test]
+fn stall_in_the_warm_up_does_not_exceed_the_amount() {
+    let stalls = Arc::new(AtomicU64::new(1));
+    let opened = odd(move |_| {
+        if stalls.swap(0, Relaxed) == 1 {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        Box::pin(async { Ok(()) })
+    });
+    // The other lanes wait for the time of their commands meanwhile. All commands are due after the stall.
+    let job = Job { ramp: Duration::from_millis(100), depth: 4, ..amount(4096 * 100) };
+    let outcome = run(&opened, &Job { pace: ArrivalProcess::Even(2000.0), ..job });
+    assert_eq!((outcome.read.ios, outcome.ended_early), (100, None));
+}
+
+#[test]
 fn zero_interval_and_too_many_intervals_are_rejected() {
     let opened = opened(&["null:1M"], 1);
     let refused = |job: Job| opened.run(&job, &RunHandle::default()).unwrap_err().to_string();
