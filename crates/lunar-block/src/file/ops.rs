@@ -17,8 +17,9 @@ use std::sync::Arc;
 
 use crate::BufResult;
 
-/// Bytes of a file in memory that are read or written before other tasks of the core run.
-const STEP: usize = 256 << 10;
+/// Bytes of a file in memory that are read or written before other tasks of the core run. A smaller step would leave
+/// many writes begun and none complete when the file system is full.
+const STEP: usize = 1 << 20;
 
 /// The guards of an operation that changes the file.
 #[derive(Default)]

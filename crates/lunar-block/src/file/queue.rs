@@ -130,7 +130,8 @@ async fn hand_off(file: Arc<FileBackend>, batch: Vec<QueuedOp>) -> Ended {
 impl FileBackend {
     /// Whether reads and writes need [`FileQueue`].
     pub(super) fn needs_queue(&self) -> bool {
-        !(self.medium.direct() || self.can.try_read.load(Relaxed) && self.can.try_write.load(Relaxed))
+        let writes_at_once = self.medium.read_only || self.can.try_write.load(Relaxed);
+        !(self.medium.direct() || self.can.try_read.load(Relaxed) && writes_at_once)
     }
 
     /// Executes an operation on the calling thread.
@@ -291,6 +292,19 @@ mod tests {
 
     fn run(test: impl Future<Output = ()>) {
         compio::runtime::Runtime::new().expect("a runtime").block_on(test);
+    }
+
+    #[test]
+    fn only_media_that_wait_need_a_queue() {
+        let (file, path) = waiting_file("need");
+        assert!(file.needs_queue());
+        drop(file);
+        let read_only = BackendSpec { read_only: true, ..BackendSpec::path(&path) };
+        let file = FileBackend::open(&read_only).expect("a file");
+        assert!(!file.needs_queue(), "nothing is written");
+        file.can.try_read.store(false, Relaxed);
+        assert!(file.needs_queue());
+        std::fs::remove_file(path).expect("a file");
     }
 
     #[test]
