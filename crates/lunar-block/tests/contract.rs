@@ -76,7 +76,9 @@ async fn write(disk: &dyn Backend, offset: u64, bytes: &[u8], fua: bool, now: bo
     {
         return result.expect("write at once");
     }
-    let (result, buf) = match fua && bytes.len() <= disk.max_atomic() as usize {
+    let max_atomic = disk.max_atomic() as usize;
+    // A limit of 0 means that atomic writes are unsupported, also those of no bytes.
+    let (result, buf) = match fua && max_atomic > 0 && bytes.len() <= max_atomic {
         true => disk.write_atomic(offset, filled(bytes)).await,
         false => disk.write(offset, filled(bytes), fua).await,
     };
