@@ -155,7 +155,8 @@ pub(super) async fn write(
     (Ok(()), buf)
 }
 
-fn step(result: io::Result<usize>, nothing: io::ErrorKind) -> io::Result<usize> {
+/// The bytes of one system call. `nothing`: the error if there are none.
+pub(super) fn step(result: io::Result<usize>, nothing: io::ErrorKind) -> io::Result<usize> {
     match result {
         Ok(0) => Err(nothing.into()),
         Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(0),

@@ -7,14 +7,15 @@
 
 use super::FileBackend;
 use super::in_flight::{InFlightWrite, InFlightWrites, RegionIndices};
+use super::ops;
 use super::watch::invalidate_size;
 use crate::{Backend, BackendQueue, BufResult, LocalBoxFuture};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use lunar_runtime::Buf;
-use rustix::io::{Errno, pread, pwrite};
 use std::collections::VecDeque;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
@@ -150,46 +151,23 @@ impl FileBackend {
     }
 
     fn read_on_thread(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        let len = buf.len();
-        self.check(offset, len as u64)?;
-        in_steps(len, io::ErrorKind::UnexpectedEof, |at| {
-            pread(&self.medium.files.plain, &mut buf[at..], offset + at as u64)
-        })
+        self.check(offset, buf.len() as u64)?;
+        self.medium.files.plain.read_exact_at(buf, offset)
     }
 
+    /// Checks the size before each step, because the file may have shrunk.
     fn write_on_thread(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let len = data.len() as u64;
-        let mut still = Ok(());
-        let written = in_steps(data.len(), io::ErrorKind::WriteZero, |at| {
+        let mut at = 0;
+        while at < data.len() {
             if at > 0 {
                 invalidate_size();
             }
-            still = self.still_there(offset, len);
-            match still {
-                Ok(()) => pwrite(&self.medium.files.plain, &data[at..], offset + at as u64),
-                Err(_) => Err(Errno::IO),
-            }
-        });
-        still.and(written)
-    }
-}
-
-/// Repeats `step` from where the last one ended, until `len` bytes are done.
-fn in_steps(
-    len: usize,
-    nothing: io::ErrorKind,
-    mut step: impl FnMut(usize) -> Result<usize, Errno>,
-) -> io::Result<()> {
-    let mut at = 0;
-    while at < len {
-        match step(at) {
-            Ok(0) => return Err(nothing.into()),
-            Ok(n) => at += n,
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
+            self.still_there(offset, data.len() as u64)?;
+            let written = self.medium.files.plain.write_at(&data[at..], offset + at as u64);
+            at += ops::step(written, io::ErrorKind::WriteZero)?;
         }
+        Ok(())
     }
-    Ok(())
 }
 
 impl BackendQueue for FileQueue {
