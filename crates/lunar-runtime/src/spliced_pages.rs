@@ -29,26 +29,25 @@ struct PipePool {
     lent: usize,
 }
 
-/// An empty pipe.
+/// An empty pipe with room for [`MAX_SPLICED`] bytes of whole pages.
 struct Pipe {
     reader: OwnedFd,
     writer: OwnedFd,
-    /// The number of its pages.
-    pages: usize,
 }
 
 impl Pipe {
     fn new() -> io::Result<Pipe> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        let pages = fcntl_setpipe_size(&writer, MAX_SPLICED)? / PAGE;
-        Ok(Pipe { reader, writer, pages })
+        // The kernel rounds up, or fails.
+        fcntl_setpipe_size(&writer, MAX_SPLICED)?;
+        Ok(Pipe { reader, writer })
     }
 }
 
 impl PipePool {
-    /// None: as many as possible are lent, or the system has no more.
-    fn take(&mut self) -> Option<Pipe> {
-        if self.lent >= MAX_PIPES {
+    /// A pipe with room for this many pages. None: as many as possible are lent, or the system has no more.
+    fn take(&mut self, pages: usize) -> Option<Pipe> {
+        if self.lent >= MAX_PIPES || pages > MAX_SPLICED / PAGE {
             return None;
         }
         let pipe = self.free.pop().or_else(|| Pipe::new().ok())?;
@@ -77,13 +76,9 @@ impl SplicedPages {
     /// range is longer than [`MAX_SPLICED`], or there are too many references.
     pub fn take(file: impl AsFd, offset: u64, len: usize) -> Option<SplicedPages> {
         let pages = (offset as usize % PAGE + len).div_ceil(PAGE);
-        let pipe = PIPES.with_borrow_mut(PipePool::take)?;
-        let has_room = pages <= pipe.pages;
+        let pipe = PIPES.with_borrow_mut(|pipes| pipes.take(pages))?;
         let mut spliced = SplicedPages { pipe: Some(pipe), len, position: Cell::new(0) };
-        match has_room && spliced.fill(file, offset) {
-            true => Some(spliced),
-            false => None,
-        }
+        spliced.fill(file, offset).then_some(spliced)
     }
 
     /// False: the pipe has fewer bytes, and `len` is their number.
@@ -148,6 +143,13 @@ pub struct PagesPart {
     pub start: usize,
     /// Length in bytes.
     pub len: usize,
+}
+
+impl From<SplicedPages> for PagesPart {
+    fn from(pages: SplicedPages) -> PagesPart {
+        let len = pages.len();
+        PagesPart { pages: Rc::new(pages), start: 0, len }
+    }
 }
 
 impl PagesPart {

@@ -7,11 +7,6 @@ fn file(content: &[u8]) -> OwnedFd {
     file
 }
 
-fn whole(pages: SplicedPages) -> PagesPart {
-    let len = pages.len();
-    PagesPart { pages: Rc::new(pages), start: 0, len }
-}
-
 #[test]
 fn pages_stay_readable_after_their_file_is_truncated() {
     let content: Vec<u8> = (0..50_000u32).map(|at| (at >> 3) as u8).collect();
@@ -19,7 +14,7 @@ fn pages_stay_readable_after_their_file_is_truncated() {
     let pages = SplicedPages::take(&file, 4096, 40_000).expect("pages");
     ftruncate(&file, 0).expect("truncated");
     drop(file);
-    assert!(whole(pages).copy().expect("read") == content[4096..44_096]);
+    assert!(PagesPart::from(pages).copy().expect("read") == content[4096..44_096]);
 }
 
 #[test]
@@ -55,12 +50,12 @@ fn pipes_of_a_core_are_bounded_and_reused() {
     let held: Vec<_> = (0..MAX_PIPES).map(|_| take().expect("a pipe")).collect();
     assert!(take().is_none(), "all pipes are lent");
     let mut held = held.into_iter();
-    let read = whole(held.next().expect("pages"));
+    let read = PagesPart::from(held.next().expect("pages"));
     read.copy().expect("read");
     drop(read);
     PIPES.with_borrow(|pipes| assert_eq!((pipes.free.len(), pipes.lent), (1, MAX_PIPES - 1)));
     drop(held);
     PIPES.with_borrow(|pipes| assert_eq!((pipes.free.len(), pipes.lent), (1, 0), "full pipes are closed"));
-    let again = whole(take().expect("a pipe"));
+    let again = PagesPart::from(take().expect("a pipe"));
     assert_eq!(again.copy().expect("read"), [7; 4096], "a reused pipe is empty");
 }

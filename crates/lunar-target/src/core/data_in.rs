@@ -52,10 +52,7 @@ impl DataIn {
             DataIn::Zeros(len) => Payload::Zeros(len),
             DataIn::Bytes(bytes) => Payload::Bytes(bytes),
             DataIn::Buf(buf, len) => Payload::Buf(buf, len),
-            DataIn::Pages(pages) => {
-                let len = pages.len();
-                return Body::Pages(PagesPart { pages: Rc::new(pages), start: 0, len });
-            }
+            DataIn::Pages(pages) => return Body::Pages(pages.into()),
         })
     }
 

@@ -2,7 +2,6 @@
 
 use super::*;
 use lunar_runtime::spliced_pages::PagesPart;
-use std::rc::Rc;
 
 const LEN: usize = 1 << 20;
 
@@ -21,8 +20,7 @@ fn half_cached(name: &str, zero_copy: bool) -> (FileBackend, Vec<u8>, std::path:
 }
 
 fn bytes(pages: SplicedPages) -> Vec<u8> {
-    let len = pages.len();
-    PagesPart { pages: Rc::new(pages), start: 0, len }.copy().expect("pages")
+    PagesPart::from(pages).copy().expect("pages")
 }
 
 #[test]
