@@ -1,9 +1,10 @@
 //! Compares Lunar with another build of Lunar, `--base`: no change may make the speed rows slower.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Result;
 
+use super::cached_file::CachedFile;
 use super::load::BlastLoad;
 use super::rows::BenchRun;
 use super::server::{self, Backing, BenchServer};
@@ -11,8 +12,6 @@ use super::table::{RatioLimit, RowResult};
 
 /// Ratio to the other build below which a row is a regression. Runs of one build differ by less.
 const OF_BASE: f64 = 0.97;
-/// As large as the part of a LUN that `blast` uses.
-const FILE_BYTES: usize = 256 << 20;
 
 const LOADS: [(&str, BlastLoad); 7] = [
     ("4 KiB random read, depth 32", BlastLoad::new("read", 4096, 32)),
@@ -24,35 +23,11 @@ const LOADS: [(&str, BlastLoad); 7] = [
     ("4 MiB write, depth 4", BlastLoad::new("write", 4 << 20, 4)),
 ];
 
-/// The files that both builds serve from the page cache; removed on drop.
-struct ServedFiles([PathBuf; 2]);
-
-impl ServedFiles {
-    fn create() -> Result<ServedFiles> {
-        let path = |n| std::env::temp_dir().join(format!("lunar-bench-{}-{n}.img", std::process::id()));
-        let files = ServedFiles([path(0), path(1)]);
-        for file in &files.0 {
-            std::fs::write(file, vec![0x5a; FILE_BYTES])?;
-            // The kernel must not write them back during a measurement.
-            std::fs::File::open(file)?.sync_all()?;
-        }
-        Ok(files)
-    }
-}
-
-impl Drop for ServedFiles {
-    fn drop(&mut self) {
-        for file in &self.0 {
-            let _ = std::fs::remove_file(file);
-        }
-    }
-}
-
 impl BenchRun<'_> {
     /// The speed rows, of a null LUN and of a file in the page cache, against the build `base`.
     pub fn against_base(&self, base: &Path) -> Result<Vec<RowResult>> {
-        let files = ServedFiles::create()?;
-        let [new, old] = [0, 1].map(|n| Backing::File(&files.0[n]));
+        let files = [CachedFile::create()?, CachedFile::create()?];
+        let [new, old] = files.each_ref().map(|file| Backing::File(file.path()));
         let mut outcomes = Vec::new();
         for (medium, ours, theirs) in [("null", Backing::Null(1), Backing::Null(1)), ("file", new, old)] {
             let both = [self.lunar(ours)?, server::lunar(base, theirs)?];

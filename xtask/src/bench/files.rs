@@ -1,11 +1,12 @@
 //! Files in the page cache: reads without a copy, and a file system in memory.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
+use super::cached_file::CachedFile;
 use super::load::BlastLoad;
-use super::rows::{BenchRun, CACHED_BYTES};
+use super::rows::BenchRun;
 use super::server::Backing;
 use super::table::{RatioLimit, RowResult};
 
@@ -25,26 +26,6 @@ const SMALL_READS: [(&str, BlastLoad); 2] = [
     ("4 KiB random read, depth 1", BlastLoad::new("read", 4096, 1)),
 ];
 
-/// A file in the page cache; removed on drop.
-struct CachedFile(PathBuf);
-
-impl CachedFile {
-    fn create(dir: &Path) -> Result<CachedFile> {
-        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let file = CachedFile(dir.join(format!("lunar-bench-{}-cached{number}.img", std::process::id())));
-        std::fs::write(&file.0, vec![0x5a; CACHED_BYTES]).with_context(|| file.0.display().to_string())?;
-        std::fs::File::open(&file.0)?.sync_all()?;
-        Ok(file)
-    }
-}
-
-impl Drop for CachedFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
 impl BenchRun<'_> {
     /// Large reads with `zero_copy` against the default.
     pub fn zero_copy(&self) -> Result<Vec<RowResult>> {
@@ -54,10 +35,9 @@ impl BenchRun<'_> {
             if !self.wants(&name) {
                 continue;
             }
-            let file = CachedFile::create(&std::env::temp_dir())?;
-            let with = self.lunar(Backing::ZeroCopyFile(&file.0))?;
-            let without = CachedFile::create(&std::env::temp_dir())?;
-            let copying = self.lunar(Backing::File(&without.0))?;
+            let files = [CachedFile::create()?, CachedFile::create()?];
+            let with = self.lunar(Backing::ZeroCopyFile(files[0].path()))?;
+            let copying = self.lunar(Backing::File(files[1].path()))?;
             let reached = self.medians(&[(&with, load), (&copying, load)])?;
             let [fast, slow] = [reached[0], reached[1]];
             let at_least = RatioLimit::AtLeast(1.0);
@@ -78,9 +58,9 @@ impl BenchRun<'_> {
             if !self.wants(&name) {
                 continue;
             }
-            let (memory, disk) =
-                (CachedFile::create(Path::new(TMPFS))?, CachedFile::create(&std::env::temp_dir())?);
-            let servers = [self.lunar(Backing::File(&memory.0))?, self.lunar(Backing::File(&disk.0))?];
+            let (memory, disk) = (CachedFile::create_in(Path::new(TMPFS))?, CachedFile::create()?);
+            let servers =
+                [self.lunar(Backing::File(memory.path()))?, self.lunar(Backing::File(disk.path()))?];
             let reached = self.medians(&[(&servers[0], load), (&servers[1], load)])?;
             let limit = RatioLimit::AtLeast(OF_DISK);
             outcomes.push(RowResult::ratio(&name, "IO/s", reached[0].iops, "disk", reached[1].iops, limit));

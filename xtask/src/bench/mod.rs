@@ -6,6 +6,7 @@
 //! stable. Each figure is the median of alternating runs. Only ratios are asserted, no times.
 
 mod base;
+mod cached_file;
 mod files;
 mod guest;
 mod initiator;

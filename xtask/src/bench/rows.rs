@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 
+use super::cached_file::CachedFile;
 use super::initiator::{BenchClient, NbdExport};
 use super::load::{self, BlastLoad, IdleSessions, LoadResult};
 use super::server::{self, Backing, BenchServer};
@@ -52,8 +53,6 @@ const LARGE_WRITE: BlastLoad = BlastLoad::new("write", 262_144, 8);
 const SMALL_READ: BlastLoad = BlastLoad::new("read", 4096, 32);
 
 const CACHED_OF_STGT: f64 = 6.0;
-/// The file that both serve from the page cache; as large as the part of a LUN that `blast` uses.
-pub(super) const CACHED_BYTES: usize = 256 << 20;
 const WITH_DIGESTS: f64 = 0.85;
 const CPU_GROWTH: f64 = 1.10;
 const MANY_SESSIONS: u32 = 64;
@@ -169,12 +168,9 @@ impl BenchRun<'_> {
         if !self.programs.stgt || !self.wants(name) {
             return Ok(Vec::new());
         }
-        let file = std::env::temp_dir().join(format!("lunar-bench-{}.img", std::process::id()));
-        std::fs::write(&file, vec![0x5a; CACHED_BYTES])?;
-        let (lunar, stgt) = (self.lunar(Backing::File(&file))?, server::stgt(Some(&file))?);
-        let reached = self.medians(&[(&lunar, SMALL_READ), (&stgt, SMALL_READ)]);
-        std::fs::remove_file(&file)?;
-        let reached = reached?;
+        let file = CachedFile::create()?;
+        let (lunar, stgt) = (self.lunar(Backing::File(file.path()))?, server::stgt(Some(file.path()))?);
+        let reached = self.medians(&[(&lunar, SMALL_READ), (&stgt, SMALL_READ)])?;
         let limit = RatioLimit::AtLeast(CACHED_OF_STGT);
         Ok(vec![RowResult::ratio(name, "IO/s", reached[0].iops, "STGT", reached[1].iops, limit)])
     }
@@ -357,11 +353,7 @@ impl BenchRun<'_> {
         if !self.programs.libnbd || !self.wants(name) {
             return Ok(Vec::new());
         }
-        let file = std::env::temp_dir().join(format!("lunar-bench-nbd-{}.img", std::process::id()));
-        std::fs::write(&file, vec![0x5a; CACHED_BYTES])?;
-        let measured = self.nbd_on(&file);
-        std::fs::remove_file(&file)?;
-        let (direct, through) = measured?;
+        let (direct, through) = self.nbd_on(CachedFile::create()?.path())?;
         let limit = RatioLimit::AtLeast(NBD_OF_DIRECT);
         Ok(vec![RowResult::ratio(name, "IO/s", through, "direct", direct, limit)])
     }
