@@ -86,8 +86,19 @@ impl RateLimitedNexus {
             }
         }
     }
+}
 
-    fn begin<'a>(
+impl PassthroughNexus for RateLimitedNexus {
+    fn queue(&self) -> Option<&dyn PassthroughQueue> {
+        self.nexus.queue()?;
+        Some(self)
+    }
+
+    fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> {
+        self.submit_in_parts(command, None)
+    }
+
+    fn submit_in_parts<'a>(
         &'a self,
         command: PassthroughCommand,
         take: Option<&'a dyn Fn(Buf)>,
@@ -100,10 +111,7 @@ impl RateLimitedNexus {
         self.submitted.borrow_mut().insert(tag, false);
         Box::pin(async move {
             let reply = match self.waits(tag, bytes).await {
-                true => match take {
-                    Some(take) => self.nexus.submit_in_parts(command, take).await,
-                    None => self.nexus.submit(command).await,
-                },
+                true => self.nexus.submit_in_parts(command, take).await,
                 // The caller no longer waits for the reply.
                 false => {
                     let (status, sense) = (Status::TaskAborted as u8, Box::default());
@@ -113,25 +121,6 @@ impl RateLimitedNexus {
             self.submitted.borrow_mut().remove(&tag);
             reply
         })
-    }
-}
-
-impl PassthroughNexus for RateLimitedNexus {
-    fn queue(&self) -> Option<&dyn PassthroughQueue> {
-        self.nexus.queue()?;
-        Some(self)
-    }
-
-    fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> {
-        self.begin(command, None)
-    }
-
-    fn submit_in_parts<'a>(
-        &'a self,
-        command: PassthroughCommand,
-        take: &'a dyn Fn(Buf),
-    ) -> LocalBoxFuture<'a, PassthroughResponse> {
-        self.begin(command, Some(take))
     }
 
     fn abort(&self, tag: u64) -> LocalBoxFuture<'_, CommandFate> {

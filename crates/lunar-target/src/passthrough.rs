@@ -29,12 +29,12 @@ pub trait PassthroughNexus {
     /// Forwards a command and waits for its response.
     fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse>;
 
-    /// The same. It may pass parts of the Data-In to `take` before the response, in order. The response contains the
-    /// rest of the Data-In.
+    /// The same. It may pass parts of the Data-In to `take`, if given, before the response, in order. The response
+    /// contains the rest of the Data-In.
     fn submit_in_parts<'a>(
         &'a self,
         command: PassthroughCommand,
-        _take: &'a dyn Fn(Buf),
+        _take: Option<&'a dyn Fn(Buf)>,
     ) -> LocalBoxFuture<'a, PassthroughResponse> {
         self.submit(command)
     }

@@ -1,11 +1,11 @@
 //! A target with memory disks, without a listening port, for the tests of all front ends. Their tests add the
 //! connections of their protocol to [`TestTarget`].
 
-use crate::LogicalUnit;
 use crate::config::*;
 use crate::end_reason::EndReason;
 use crate::registry::{Registry, SessionMessage};
 use crate::server_state::{BoundPortal, ConnectionGuard, ServerState};
+use crate::{LogicalUnit, PassthroughLu};
 use lunar_block::{Backend, BackendKind, BackendSpec};
 use lunar_runtime::{Buf, Cores};
 use lunar_scsi::{Lu, LuIdentity, LuSettings, PassthroughMode, PeripheralDeviceType};
@@ -144,6 +144,13 @@ pub fn unit(number: u8) -> Arc<LogicalUnit> {
 pub fn unit_of(number: u8, medium: Arc<dyn Backend>) -> Arc<LogicalUnit> {
     let lu = Lu::new(settings(number, CAPACITY), None).expect("settings");
     Arc::new(LogicalUnit::new(Arc::new(lu), medium, None))
+}
+
+/// A disk of which another logical unit executes the commands of each nexus.
+pub fn passthrough_unit(capacity: u64, to: Arc<dyn PassthroughLu>) -> LogicalUnit {
+    let passthrough = PassthroughMode::PerNexus;
+    let lu = Lu::new(LuSettings { passthrough, ..settings(1, capacity) }, None).expect("settings");
+    LogicalUnit::new_passthrough(Arc::new(lu), to, None)
 }
 
 /// The settings of a disk with a write cache.

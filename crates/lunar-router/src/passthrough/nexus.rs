@@ -496,22 +496,6 @@ impl LuNexus {
         }
     }
 
-    fn begin<'a>(
-        &'a self,
-        command: PassthroughCommand,
-        take: Option<&'a dyn Fn(Buf)>,
-    ) -> LocalBoxFuture<'a, PassthroughResponse> {
-        let tag = command.tag;
-        self.live.borrow_mut().insert(tag, CommandStage::Waiting);
-        self.count();
-        Box::pin(async move {
-            let reply = self.carry(command, take).await;
-            self.live.borrow_mut().remove(&tag);
-            self.count();
-            reply
-        })
-    }
-
     /// Whether a command waits for a session, or for a check of it.
     pub(super) fn has_waiting(&self) -> bool {
         self.live.borrow().values().any(|stage| matches!(stage, CommandStage::Waiting))
@@ -585,18 +569,26 @@ impl PassthroughNexus for LuNexus {
     }
 
     fn submit(&self, command: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> {
-        self.begin(command, None)
+        self.submit_in_parts(command, None)
     }
 
     fn submit_in_parts<'a>(
         &'a self,
         command: PassthroughCommand,
-        take: &'a dyn Fn(Buf),
+        take: Option<&'a dyn Fn(Buf)>,
     ) -> LocalBoxFuture<'a, PassthroughResponse> {
         // If a read of a medium is repeated, its later bytes may follow earlier ones that were sent before. Other
         // commands return data that only make sense as a whole.
         let has_parts = self.shared.spec.is_disk && op::is_read(&command.cdb);
-        self.begin(command, has_parts.then_some(take))
+        let tag = command.tag;
+        self.live.borrow_mut().insert(tag, CommandStage::Waiting);
+        self.count();
+        Box::pin(async move {
+            let reply = self.carry(command, take.filter(|_| has_parts)).await;
+            self.live.borrow_mut().remove(&tag);
+            self.count();
+            reply
+        })
     }
 
     fn abort(&self, tag: u64) -> LocalBoxFuture<'_, CommandFate> {

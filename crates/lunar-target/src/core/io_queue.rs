@@ -1,6 +1,7 @@
 //! READs and WRITEs of one LUN at a medium that executes many at once. A single async task completes all of them, as
 //! long as there are any.
 
+use super::lanes::Lanes;
 use crate::LogicalUnit;
 use crate::exec::{self, ExecutionResult};
 use crate::fence::{InFlightGuard, SessionFence};
@@ -18,8 +19,7 @@ pub struct IoQueue(RefCell<IoQueueState>);
 struct IoQueueState {
     queue: Box<dyn BackendQueue>,
     /// The commands, by lane of the queue.
-    begun: Vec<Option<(DirectIoCommand, IoKind)>>,
-    free: Vec<usize>,
+    begun: Lanes<(DirectIoCommand, IoKind)>,
     /// The waker of the async task that completes the commands. A new command must wake it, because the queue makes
     /// progress only when polled.
     waits: Option<Waker>,
@@ -65,31 +65,17 @@ impl IoKind {
     }
 }
 
-impl IoQueueState {
-    fn is_idle(&self) -> bool {
-        self.free.len() == self.begun.len()
-    }
-
-    fn free_lane(&mut self) -> usize {
-        self.free.pop().unwrap_or_else(|| {
-            self.begun.push(None);
-            self.begun.len() - 1
-        })
-    }
-}
-
 impl IoQueue {
     /// An empty queue.
     pub fn new(queue: Box<dyn BackendQueue>) -> IoQueue {
-        IoQueue(RefCell::new(IoQueueState { queue, begun: Vec::new(), free: Vec::new(), waits: None }))
+        IoQueue(RefCell::new(IoQueueState { queue, begun: Lanes::default(), waits: None }))
     }
 
     /// Submits the operation of a command. True: the queue was empty, and the caller must start a task that completes
     /// the commands.
     pub fn begin(&self, begun: DirectIoCommand, work: DirectIo) -> bool {
         let inner = &mut *self.0.borrow_mut();
-        let is_first = inner.is_idle();
-        let lane = inner.free_lane();
+        let (is_first, lane) = (inner.begun.is_empty(), inner.begun.next());
         let kind = match work {
             DirectIo::Read { offset, buf } => {
                 inner.queue.read(lane, offset, buf);
@@ -100,7 +86,7 @@ impl IoQueue {
                 IoKind::Write { offset }
             }
         };
-        inner.begun[lane] = Some((begun, kind));
+        inner.begun.add((begun, kind));
         inner.waits.take().into_iter().for_each(Waker::wake);
         is_first
     }
@@ -112,7 +98,7 @@ impl IoQueue {
                 let ended = kind.end(&begun.unit, finished);
                 end(begun, ended);
             }
-            if self.0.borrow().is_idle() { Poll::Ready(()) } else { Poll::Pending }
+            if self.0.borrow().begun.is_empty() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
     }
@@ -123,7 +109,6 @@ impl IoQueue {
             inner.waits = Some(cx.waker().clone());
             return Poll::Pending;
         };
-        inner.free.push(lane);
-        Poll::Ready((inner.begun[lane].take().expect("a completion has a command"), finished))
+        Poll::Ready((inner.begun.take(lane).expect("a completion has a command"), finished))
     }
 }

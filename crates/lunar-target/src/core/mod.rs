@@ -23,6 +23,7 @@ mod function;
 mod function_state;
 mod io_queue;
 pub mod keepalive;
+mod lanes;
 mod lun_handle;
 mod lun_map;
 pub mod messages;

@@ -1,6 +1,7 @@
 //! Commands that a remote logical unit executes, without an async task for each. A single async task completes those
 //! of a nexus, as long as there are any.
 
+use super::lanes::Lanes;
 use crate::fence::{InFlightGuard, SessionFence};
 use crate::passthrough::{PassthroughCommand, PassthroughQueue, PassthroughResponse};
 use crate::task_set_lock::SharedGuard;
@@ -14,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 /// The commands of one nexus.
 pub struct PassedCommands {
     nexus: Rc<dyn PassthroughNexus>,
-    lanes: RefCell<Lanes>,
+    state: RefCell<PassedState>,
     order: PassOrder,
     /// Whether an async task completes the commands.
     is_served: Cell<bool>,
@@ -58,21 +59,15 @@ struct Lane {
 type PassedEnd = (PassedCommand, PassthroughResponse);
 
 #[derive(Default)]
-struct Lanes {
-    lanes: Vec<Option<Lane>>,
-    free: Vec<usize>,
+struct PassedState {
+    lanes: Lanes<Lane>,
     /// The waker of the async task.
     waker: Option<Waker>,
 }
 
-impl Lanes {
-    fn is_idle(&self) -> bool {
-        self.free.len() == self.lanes.len()
-    }
-
+impl PassedState {
     fn take(&mut self, lane: usize, response: PassthroughResponse) -> Option<PassedEnd> {
-        let Lane { command, fate, .. } = self.lanes[lane].take()?;
-        self.free.push(lane);
+        let Lane { command, fate, .. } = self.lanes.take(lane)?;
         Some((command, PassthroughResponse { fate: fate.max(response.fate), ..response }))
     }
 }
@@ -81,8 +76,8 @@ impl PassedCommands {
     /// None if the nexus has no queue.
     pub fn of(nexus: Rc<dyn PassthroughNexus>) -> Option<Rc<PassedCommands>> {
         nexus.queue()?;
-        let (lanes, order, is_served) = (RefCell::default(), PassOrder::default(), Cell::new(false));
-        Some(Rc::new(PassedCommands { nexus, lanes, order, is_served }))
+        let (state, order, is_served) = (RefCell::default(), PassOrder::default(), Cell::new(false));
+        Some(Rc::new(PassedCommands { nexus, state, order, is_served }))
     }
 
     /// For a task that is ready to be forwarded.
@@ -102,27 +97,20 @@ impl PassedCommands {
     /// Forwards a command. Returns its lane, for which the caller must call [`PassedCommands::add`]. None: it has to
     /// wait.
     pub fn begin(&self, command: PassthroughCommand) -> Option<usize> {
-        let lane = {
-            let lanes = self.lanes.borrow();
-            lanes.free.last().copied().unwrap_or(lanes.lanes.len())
-        };
+        let lane = self.state.borrow().lanes.next();
         self.queue().begin(lane, command).ok().map(|()| lane)
     }
 
-    /// Adds a command that was forwarded. True: no async task completes the commands, and the caller must start one.
-    pub fn add(&self, lane: usize, command: PassedCommand) -> bool {
-        let lanes = &mut *self.lanes.borrow_mut();
-        if lanes.free.pop().is_none() {
-            lanes.lanes.push(None);
-        }
-        lanes.lanes[lane] =
-            Some(Lane { command, is_aborting: false, fate: CommandFate::Ended, response: None });
+    /// Adds the command that was forwarded. True: no async task completes the commands, and the caller must start one.
+    pub fn add(&self, command: PassedCommand) -> bool {
+        let (fate, response) = (CommandFate::Ended, None);
+        self.state.borrow_mut().lanes.add(Lane { command, is_aborting: false, fate, response });
         !self.is_served.replace(true)
     }
 
     /// Aborts the remote command.
     pub async fn abort(&self, lane: usize) -> CommandFate {
-        let serial = self.lanes.borrow().lanes[lane].as_ref().map(|lane| lane.command.serial);
+        let serial = self.state.borrow().lanes.get(lane).map(|lane| lane.command.serial);
         match serial {
             Some(serial) => self.nexus.abort(serial).await,
             None => CommandFate::Ended,
@@ -131,48 +119,46 @@ impl PassedCommands {
 
     /// Keeps a command until [`PassedCommands::abort_ended`].
     pub fn abort_begins(&self, lane: usize) {
-        if let Some(lane) = &mut self.lanes.borrow_mut().lanes[lane] {
+        if let Some(lane) = self.state.borrow_mut().lanes.get_mut(lane) {
             lane.is_aborting = true;
         }
     }
 
     /// The abort of a command has ended. Returns the command if it has a response.
     pub fn abort_ended(&self, lane: usize, fate: CommandFate) -> Option<PassedEnd> {
-        let lanes = &mut *self.lanes.borrow_mut();
-        let aborted = lanes.lanes[lane].as_mut()?;
+        let state = &mut *self.state.borrow_mut();
+        let aborted = state.lanes.get_mut(lane)?;
         (aborted.is_aborting, aborted.fate) = (false, fate);
         let response = aborted.response.take()?;
         // The async task may wait for this command alone.
-        lanes.waker.take().into_iter().for_each(Waker::wake);
-        lanes.take(lane, response)
+        state.waker.take().into_iter().for_each(Waker::wake);
+        state.take(lane, response)
     }
 
     /// The command of a response, unless it waits for the end of its abort.
     fn answered(&self, lane: usize, response: PassthroughResponse) -> Option<PassedEnd> {
-        let lanes = &mut *self.lanes.borrow_mut();
-        if let Some(aborted) = lanes.lanes[lane].as_mut().filter(|lane| lane.is_aborting) {
+        let state = &mut *self.state.borrow_mut();
+        if let Some(aborted) = state.lanes.get_mut(lane).filter(|lane| lane.is_aborting) {
             aborted.response = Some(response);
             return None;
         }
-        lanes.take(lane, response)
+        state.take(lane, response)
     }
 
     fn poll_idle(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let lanes = &mut *self.lanes.borrow_mut();
-        if lanes.is_idle() {
-            lanes.waker = None;
+        let state = &mut *self.state.borrow_mut();
+        if state.lanes.is_empty() {
+            state.waker = None;
             self.is_served.set(false);
             return Poll::Ready(());
         }
-        match &mut lanes.waker {
+        match &mut state.waker {
             Some(waker) => waker.clone_from(cx.waker()),
             none => *none = Some(cx.waker().clone()),
         }
         Poll::Pending
     }
-}
 
-impl PassedCommands {
     /// Passes completed commands to `end` until there are none.
     pub async fn take_ends(&self, end: impl Fn(PassedCommand, PassthroughResponse)) {
         poll_fn(|cx| {

@@ -63,7 +63,7 @@ impl<F: FrontEnd> NexusState<F> {
         let commands = commands.clone();
         let (tag, inside) = (c.tag, handle.task_set().into_guard());
         let lu = TaskLu::new(handle.unit().clone(), handle.nexus().id(), handle.nexus().epoch());
-        if commands.add(lane, PassedCommand { tag, serial, inside, in_flight }) {
+        if commands.add(PassedCommand { tag, serial, inside, in_flight }) {
             lunar_runtime::spawn(serve(commands.clone(), nexus));
         }
         self.tasks_mut().insert(Task::passed(serial, c.clone(), lu, PassedLane { commands, lane }));
@@ -139,7 +139,7 @@ impl<F: FrontEnd> TaskExecution<F> {
         let tag = self.serial();
         let command = PassthroughCommand { tag, cdb: c.cdb.clone(), attribute: c.attribute, data };
         let send_part = |part| self.send_part(part);
-        let mut submitted = pin!(passthrough.submit_in_parts(command, &send_part));
+        let mut submitted = pin!(passthrough.submit_in_parts(command, Some(&send_part)));
         drop(order);
         let (fate, reply) = match self.nexus().until_aborted(c, self.serial(), &mut submitted).await {
             Some(reply) => (reply.fate, reply),

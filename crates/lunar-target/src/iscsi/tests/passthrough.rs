@@ -2,10 +2,9 @@
 
 use super::host::Host;
 use crate::config::TargetConfig;
-use crate::test_target::{NAME, TestTarget, run_ready, run_test_with};
+use crate::test_target::{self, NAME, TestTarget, run_ready, run_test_with};
 use crate::{
-    CommandFate, LogicalUnit, PassthroughCommand, PassthroughData, PassthroughLu, PassthroughNexus,
-    PassthroughResponse,
+    CommandFate, PassthroughCommand, PassthroughData, PassthroughLu, PassthroughNexus, PassthroughResponse,
 };
 use event_listener::Event;
 use lunar_block::LocalBoxFuture;
@@ -52,27 +51,33 @@ impl PassthroughLu for PartDisk {
     }
 }
 
+/// The response to a command without data.
+fn good() -> LocalBoxFuture<'static, PassthroughResponse> {
+    let (status, sense, fate) = (Status::Good as u8, Box::default(), CommandFate::Ended);
+    Box::pin(std::future::ready(PassthroughResponse { status, sense, data: None, moved: 0, fate }))
+}
+
 impl PassthroughNexus for PartDisk {
     fn submit(&self, _: PassthroughCommand) -> LocalBoxFuture<'_, PassthroughResponse> {
-        let (status, sense, fate) = (Status::Good as u8, Box::default(), CommandFate::Ended);
-        Box::pin(std::future::ready(PassthroughResponse { status, sense, data: None, moved: 0, fate }))
+        good()
     }
 
     fn submit_in_parts<'a>(
         &'a self,
         command: PassthroughCommand,
-        take: &'a dyn Fn(Buf),
+        take: Option<&'a dyn Fn(Buf)>,
     ) -> LocalBoxFuture<'a, PassthroughResponse> {
-        match command.data {
-            PassthroughData::In(mut buf) if !buf.is_empty() => Box::pin(async move {
-                let comes = self.comes.listen();
-                take(buf.split_front(PART));
-                comes.await;
-                take(buf.split_front(PART));
-                self.response(buf)
-            }),
-            _ => self.submit(command),
+        let (PassthroughData::In(mut buf), Some(take)) = (command.data, take) else { return good() };
+        if buf.is_empty() {
+            return good();
         }
+        Box::pin(async move {
+            let comes = self.comes.listen();
+            take(buf.split_front(PART));
+            comes.await;
+            take(buf.split_front(PART));
+            self.response(buf)
+        })
     }
 
     fn abort(&self, _: u64) -> LocalBoxFuture<'_, CommandFate> {
@@ -94,10 +99,7 @@ fn run_test<W: Future<Output = ()> + 'static>(
     let comes = Arc::<Event>::default();
     let served = Arc::new(PartDisk { comes: comes.clone(), status, rest });
     let change = move |config: &mut TargetConfig| {
-        let mut settings = crate::test_target::settings(1, crate::test_target::CAPACITY);
-        settings.passthrough = lunar_scsi::PassthroughMode::PerNexus;
-        let lu = Arc::new(lunar_scsi::Lu::new(settings, None).expect("settings"));
-        let unit = Arc::new(LogicalUnit::new_passthrough(lu, served, None));
+        let unit = Arc::new(test_target::passthrough_unit(test_target::CAPACITY, served));
         config.targets.get_mut(NAME).expect("the target").luns.insert(0, unit);
     };
     run_test_with(change, |target| async move {

@@ -5,10 +5,9 @@ use crate::config::TargetConfig;
 use crate::end_reason::EndReason;
 use crate::registry::{AbortScope, SessionMessage};
 use crate::task_set_lock::LockMode;
-use crate::test_target::{NAME, TestTarget, run_ready, run_test, run_test_with};
+use crate::test_target::{self, NAME, TestTarget, run_ready, run_test, run_test_with};
 use crate::{
-    CommandFate, Instance, LogicalUnit, PassthroughCommand, PassthroughLu, PassthroughNexus,
-    PassthroughResponse,
+    CommandFate, Instance, PassthroughCommand, PassthroughLu, PassthroughNexus, PassthroughResponse,
 };
 use lunar_block::LocalBoxFuture;
 use lunar_scsi::{CoreIndex, NexusId, NexusPorts};
@@ -351,10 +350,7 @@ fn tape_read_before_reset_does_not_begin_after_it() {
         let tape = Arc::<Tape>::default();
         let served = tape.clone();
         let change = move |config: &mut TargetConfig| {
-            let mut settings = crate::test_target::settings(1, crate::test_target::CAPACITY);
-            settings.passthrough = lunar_scsi::PassthroughMode::PerNexus;
-            let lu = Arc::new(lunar_scsi::Lu::new(settings, None).expect("settings"));
-            let unit = Arc::new(LogicalUnit::new_passthrough(lu, served, None));
+            let unit = Arc::new(test_target::passthrough_unit(test_target::CAPACITY, served));
             config.targets.get_mut(NAME).expect("the target").luns.insert(0, unit);
         };
         let count = tape.0.clone();

@@ -80,10 +80,7 @@ impl TestTarget {
 
     /// A target with a passthrough to this logical unit.
     pub fn with_passthrough(to: Arc<dyn PassthroughLu>) -> TestTarget {
-        let passthrough = lunar_scsi::PassthroughMode::PerNexus;
-        let settings = LuSettings { passthrough, ..test_target::settings(1, CAPACITY) };
-        let lu = Lu::new(settings, None).expect("settings");
-        TestTarget::serving(LogicalUnit::new_passthrough(Arc::new(lu), to, None))
+        TestTarget::serving(test_target::passthrough_unit(CAPACITY, to))
     }
 
     fn serving(unit: LogicalUnit) -> TestTarget {
