@@ -11,7 +11,7 @@ mod value;
 pub use diagnostic::{Diagnostic, Diagnostics, ErrorCode, InvalidValue, Position, invalid, nearest, unknown};
 pub use file::{read, syntax};
 pub use section::{Section, UniqueKeys, Value, kind, number, table, text};
-pub use value::{advertised_address, iscsi_name, pattern, plain_text, scsi_text, word};
+pub use value::{advertised_address, iscsi_name, padded_text, pattern, plain_text, scsi_text, word};
 
 /// Error text of the operating system, without errno.
 pub fn io_text(e: &std::io::Error) -> String {

@@ -156,6 +156,19 @@ pub fn scsi_text(text: &str, what: &str, max: usize) -> Result<String, InvalidVa
     )
 }
 
+/// Text of a SCSI field that other targets pad on the left: printable ASCII characters, not only spaces, without
+/// trailing spaces.
+pub fn padded_text(text: &str, what: &str, max: usize) -> Result<String, InvalidValue> {
+    let good = !text.is_empty() && text.len() <= max && text.bytes().all(|b| (0x20..0x7f).contains(&b));
+    if good && !text.ends_with(' ') {
+        return Ok(text.to_string());
+    }
+    invalid(
+        format!("\"{}\" cannot be a {what}", text.escape_debug()),
+        format!("use 1 to {max} printable ASCII characters without trailing spaces"),
+    )
+}
+
 /// Text that a login can carry as a value: UTF-8 of 1 to 255 bytes without control characters (RFC 7143
 /// section 6.1).
 pub fn plain_text(text: &str, what: &str) -> Result<String, InvalidValue> {

@@ -12,7 +12,7 @@ pub(crate) fn identification(cx: &CommandContext<'_>) -> Vec<u8> {
     let (relative, group) = (vpd::relative(own.relative()), vpd::relative(own.portal_group_tag));
     let binary = |kind, value| of_port(own.protocol, Designator::new(Designator::BINARY, kind, value));
     // SRP has no device names. The device is the same through all of its ports, so its iSCSI name is used.
-    let device = padded(&cx.port.target);
+    let device = vpd::scsi_name(&cx.port.target);
     let device = Designator::new(Designator::UTF8, Designator::SCSI_NAME, &device)
         .with_protocol(Designator::TARGET_DEVICE, TransportProtocol::Iscsi as u8);
     [
@@ -49,7 +49,7 @@ fn port_name(cx: &CommandContext<'_>, port: TargetPort) -> Vec<u8> {
     let name = |code_set, kind, value: &[u8]| of_port(port.protocol, Designator::new(code_set, kind, value));
     match port.protocol {
         TransportProtocol::Iscsi => {
-            name(Designator::UTF8, Designator::SCSI_NAME, &padded(&format!("{target},t,0x{tag:04x}")))
+            name(Designator::UTF8, Designator::SCSI_NAME, &vpd::scsi_name(&format!("{target},t,0x{tag:04x}")))
         }
         TransportProtocol::Srp => name(Designator::BINARY, Designator::EUI, &PortId::of_name(target).0),
     }
@@ -58,13 +58,6 @@ fn port_name(cx: &CommandContext<'_>, port: TargetPort) -> Vec<u8> {
 /// Encodes a designator of a target port.
 fn of_port(protocol: TransportProtocol, designator: Designator<'_>) -> Vec<u8> {
     designator.with_protocol(Designator::TARGET_PORT, protocol as u8).encode()
-}
-
-/// Appends at least one NUL, up to a multiple of four bytes.
-fn padded(name: &str) -> Vec<u8> {
-    let mut bytes = name.as_bytes().to_vec();
-    bytes.resize(bytes.len() / 4 * 4 + 4, 0);
-    bytes
 }
 
 #[cfg(test)]

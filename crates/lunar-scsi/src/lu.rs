@@ -112,7 +112,7 @@ impl LuSettings {
             ));
         }
         let id = &self.identity;
-        let texts = [(&id.vendor, 8), (&id.product, 16), (&id.revision, 4), (&id.serial, 200)];
+        let texts = [(&id.vendor, 8), (&id.product, 16), (&id.revision, 4), (&id.serial, 252)];
         if texts.iter().any(|(t, max)| t.len() > *max || !t.bytes().all(|b| (0x20..0x7f).contains(&b))) {
             return Err(InvalidDefinition(
                 "vendor, product, revision or serial number is too long or not printable ASCII",

@@ -11,14 +11,18 @@ pub(crate) fn identity(target: &str, number: u16, lun: &LunConfig) -> LuIdentity
     let serial = lun.serial.clone().unwrap_or_else(|| serial(&[target, &number.to_string()]));
     let revision = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
     let found = lun.found.as_deref();
-    let revision = found.map_or(revision, |found| found.revision.as_str());
+    let revision = lun.revision.as_deref().or(found.map(|found| found.revision.as_str())).unwrap_or(revision);
     // A different configured serial number makes it another disk. Leading and trailing spaces are ignored.
     let same = found.filter(|found| lun.serial.as_ref().is_none_or(|own| own.trim() == found.serial));
     // NAA designators have 8 or 16 bytes (SPC-5 section 7.7.6.6).
     let own = same.map(|found| &found.naa).filter(|naa| matches!(naa.len(), 8 | 16));
-    let naa = own.cloned().unwrap_or_else(|| naa(target, serial.trim()));
+    let naa = lun.identity.first_naa().or(own.cloned()).unwrap_or_else(|| naa(target, serial.trim()));
     let same = same.filter(|found| found.vendor == lun.vendor && !found.designators.is_empty());
-    let designators = same.map(|found| found.designators.clone());
+    let configured = || lun.identity.descriptors(&lun.vendor, &serial, &naa);
+    let designators = match lun.identity.is_empty() {
+        true => same.map(|found| found.designators.clone()),
+        false => Some(configured()),
+    };
     LuIdentity {
         vendor: lun.vendor.clone(),
         product: lun.product.clone(),
@@ -69,7 +73,7 @@ fn hash(purpose: &str, parts: &[&str]) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Source;
+    use crate::config::{IdentityKeys, Source};
 
     /// Hosts identify disks by these values: a change would make every disk a new one.
     #[test]
@@ -79,6 +83,50 @@ mod tests {
         assert_eq!(identity.serial, "d8c20d33e66d8d43");
         let naa: String = identity.naa.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(naa, "32b10563e3c11ce1");
+    }
+
+    fn of_keys(keys: IdentityKeys) -> LuIdentity {
+        let lun = LunConfig::new(Source::Null { size: 4096 }, lunar_scsi::PeripheralDeviceType::Disk);
+        let lun = LunConfig { identity: keys, serial: Some("  7".into()), vendor: "IET".into(), ..lun };
+        identity("iqn.2026-11.org.example:a", 0, &LunConfig { revision: Some("0".into()), ..lun })
+    }
+
+    #[test]
+    fn configured_designators_replace_the_default_ones() {
+        let naa = vec![0x60, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+        let t10_id = Some("a:b".to_string());
+        let all = of_keys(IdentityKeys {
+            naa: Some(naa.clone()),
+            eui64: Some(vec![9; 8]),
+            scsi_name: Some("iqn.x:a".into()),
+            t10_id: t10_id.clone(),
+            designators: None,
+        });
+        let expected: [&[u8]; 8] = [
+            &[1, 3, 0, 16],
+            &naa,
+            &[1, 2, 0, 8],
+            &[9; 8],
+            &[3, 8, 0, 8],
+            b"iqn.x:a\0",
+            &[2, 1, 0, 11],
+            b"IET     a:b",
+        ];
+        assert_eq!((all.designators, all.naa, all.revision), (Some(expected.concat()), naa, "0".into()));
+        let t10 = of_keys(IdentityKeys { t10_id, ..IdentityKeys::default() });
+        let expected = [&[1, 3, 0, 8][..], &t10.naa, &[2, 1, 0, 11], b"IET     a:b"].concat();
+        assert_eq!(t10.designators, Some(expected), "the default NAA stays");
+        let eui = of_keys(IdentityKeys { eui64: Some(vec![9; 8]), ..IdentityKeys::default() });
+        let expected = [&[1, 2, 0, 8][..], &[9; 8], &[2, 1, 0, 11], b"IET       7"].concat();
+        assert_eq!(eui.designators, Some(expected), "no NAA beside a configured EUI-64");
+        assert_eq!(of_keys(IdentityKeys::default()).designators, None);
+    }
+
+    #[test]
+    fn copies_use_the_first_listed_naa() {
+        let list = [&[1, 1, 0, 4][..], b"IET ", &[1, 3, 0, 8, 0x30, 0, 0, 0, 0, 0, 0, 1]].concat();
+        let listed = of_keys(IdentityKeys { designators: Some(list.clone()), ..IdentityKeys::default() });
+        assert_eq!((listed.designators, listed.naa), (Some(list), vec![0x30, 0, 0, 0, 0, 0, 0, 1]));
     }
 
     #[test]

@@ -1,8 +1,12 @@
 //! `[[target.lun]]`: a logical unit and its medium.
 
+mod identity_keys;
 mod source;
 
+pub use identity_keys::IdentityKeys;
 pub use source::Source;
+
+pub(super) use identity_keys::serial;
 
 use lunar_config::scsi_text;
 use lunar_config::{Diagnostics, InvalidValue, invalid, unknown};
@@ -46,10 +50,14 @@ pub struct LunConfig {
     pub thin: bool,
     /// Unit serial number; None: derived from target name and LUN.
     pub serial: Option<String>,
+    /// Designators that replace the default ones.
+    pub identity: IdentityKeys,
     /// T10 vendor identification.
     pub vendor: String,
     /// Product identification.
     pub product: String,
+    /// Product revision level; None: the version of Lunar.
+    pub revision: Option<String>,
     /// Filters, innermost first.
     pub filters: Vec<Filter>,
     /// Name of the file of reservations and mode pages; None: its LUN.
@@ -81,6 +89,7 @@ pub struct Share {
 pub(super) struct UniqueValues {
     pub(super) names: UniqueKeys<String>,
     pub(super) serials: UniqueKeys<String>,
+    pub(super) designators: UniqueKeys<String>,
     pub(super) files: UsedFiles,
 }
 
@@ -89,6 +98,7 @@ impl UniqueValues {
         UniqueValues {
             names: UniqueKeys::new("target"),
             serials: UniqueKeys::new("serial number"),
+            designators: UniqueKeys::new("designator"),
             files: UsedFiles::default(),
         }
     }
@@ -219,8 +229,10 @@ impl LunConfig {
             on_missing_file: OnMissing::default(),
             thin: !cdrom,
             serial: None,
+            identity: IdentityKeys::default(),
             vendor: "LUNAR".into(),
             product: if cdrom { "VIRTUAL CD" } else { "VIRTUAL DISK" }.into(),
+            revision: None,
             filters: Vec::new(),
             state_name: None,
             found: None,
@@ -245,11 +257,13 @@ pub(super) fn lun(
     block_sizes(p, s, &mut lun);
     flags(p, s, &mut lun);
     if let Some(value) = s.find("serial") {
-        lun.serial = s.parsed(p, "serial", |text| scsi_text(text, "serial number", 64));
-        lun.serial.iter().for_each(|serial| _ = unique.serials.first(p, serial.clone(), &value.span()));
+        lun.serial = s.parsed(p, "serial", serial);
+        lun.serial.iter().for_each(|serial| _ = unique.serials.first(p, serial.trim().into(), &value.span()));
     }
     lun.vendor = s.parsed(p, "vendor", |text| scsi_text(text, "vendor", 8)).unwrap_or(lun.vendor);
     lun.product = s.parsed(p, "product", |text| scsi_text(text, "product", 16)).unwrap_or(lun.product);
+    lun.revision = s.parsed(p, "revision", |text| scsi_text(text, "revision", 4));
+    lun.identity = identity_keys::identity_keys(p, s, unique);
     lun.filters = filters(p, s);
     source?;
     if let (Some(path), Some(value)) = (lun.source.path(), s.find("path")) {

@@ -787,7 +787,47 @@ fn problems_of_luns() {
                 "backend = \"null\"\nsize = \"1G\"\nserial = \"ü\"",
                 &[
                     "t.toml:7:10: \"ü\" cannot be a serial number",
-                    "hint: use 1 to 64 printable ASCII characters without leading or trailing spaces",
+                    "hint: use 1 to 252 printable ASCII characters without trailing spaces",
+                ],
+            ),
+            (
+                "backend = \"null\"\nsize = \"1G\"\nnaa = \"60014\"\neui64 = \"eui.0102\"\nscsi_name = \"disk\"\nt10_id = \"a \"\nrevision = \"12345\"",
+                &[
+                    "t.toml:7:7: \"60014\" cannot be an NAA designator",
+                    "hint: write 16 hexadecimal digits that begin with 2, 3 or 5, or 32 that begin with 6",
+                    "t.toml:8:9: \"eui.0102\" cannot be an EUI-64 designator",
+                    "hint: write 16, 24 or 32 hexadecimal digits",
+                    "t.toml:9:13: \"disk\" cannot be a SCSI name",
+                    "hint: write iqn., eui. or naa. and the rest of the name, at most 251 bytes",
+                    "t.toml:10:10: \"a \" cannot be a T10 identifier",
+                    "hint: use 1 to 244 printable ASCII characters without trailing spaces",
+                    "t.toml:11:12: \"12345\" cannot be a revision",
+                    "hint: use 1 to 4 printable ASCII characters without leading or trailing spaces",
+                ],
+            ),
+            (
+                "backend = \"null\"\nsize = \"1G\"\nnaa = \"naa.3000000000000001\"\ndesignators = [\"01 94 00 04 00 00 00 01\", \"0103\"]",
+                &[
+                    "t.toml:7:7: `naa` has no effect, because `designators` lists all designators",
+                    "hint: remove `naa` or `designators`",
+                    "t.toml:8:16: \"01 94 00 04 00 00 00 01\" cannot be a designator of a LUN",
+                    "hint: write all bytes of one descriptor in hexadecimal digits: code set, type, 00, length, value",
+                    "t.toml:8:43: \"0103\" cannot be a designator of a LUN",
+                    "hint: write all bytes of one descriptor in hexadecimal digits: code set, type, 00, length, value",
+                ],
+            ),
+            (
+                "backend = \"null\"\nsize = \"1G\"\nnaa = \"0x3000000000000001\"\n[[target.lun]]\nlun = 1\nbackend = \"null\"\nsize = 4096\ndesignators = [\"0103 0008 3000000000000001\"]",
+                &[
+                    "t.toml:12:15: designator 3000000000000001 is given twice",
+                    "hint: the first is at 7:7; change or remove one of them",
+                ],
+            ),
+            (
+                "backend = \"null\"\nsize = \"1G\"\ndesignators = []",
+                &[
+                    "t.toml:7:15: `designators` lists 0 designators",
+                    "hint: list 1 to 64, or remove `designators`",
                 ],
             ),
             (

@@ -4,7 +4,7 @@
 use crate::config::router::{
     Failover, From, Grant, Map, RouterConfig, RouterTarget, UpstreamConfig, UpstreamSource,
 };
-use crate::config::{Config, Filter, LunConfig, ServerConfig, Target};
+use crate::config::{Config, Filter, IdentityKeys, LunConfig, ServerConfig, Target};
 use lunar_proto::duration;
 use lunar_proto::size;
 use lunar_runtime::CoreSelection;
@@ -127,6 +127,10 @@ fn path(path: Option<&Path>) -> String {
 
 fn option<T: ToString>(value: &Option<T>) -> String {
     value.as_ref().map_or(String::new(), T::to_string)
+}
+
+fn hex(bytes: &Option<Vec<u8>>) -> String {
+    bytes.iter().flatten().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn list<T: ToString>(values: impl IntoIterator<Item = T>) -> String {
@@ -338,8 +342,10 @@ fn lun(lun: &LunConfig) -> Vec<Setting> {
         on_missing_file,
         thin,
         serial,
+        identity: IdentityKeys { naa, eui64, t10_id, scsi_name, designators },
         vendor,
         product,
+        revision,
         filters,
         // The command line or a router sets these, and not a key of the LUN.
         state_name: _,
@@ -363,8 +369,14 @@ fn lun(lun: &LunConfig) -> Vec<Setting> {
         setting("on_missing_file", on_missing_file.name()),
         setting("thin", thin),
         setting("serial", option(serial)),
+        setting("naa", hex(naa)),
+        setting("eui64", hex(eui64)),
+        setting("t10_id", option(t10_id)),
+        setting("scsi_name", option(scsi_name)),
+        setting("designators", hex(designators)),
         setting("vendor", vendor),
         setting("product", product),
+        setting("revision", option(revision)),
         setting("filters", list(filters.iter().map(filter))),
     ]
 }

@@ -6,7 +6,7 @@ mod pages;
 use super::fields::{self, Field, ascii, get, name_of, number, split};
 use super::{BitField, limits};
 
-pub use designator::{Designator, ScsiPortDescriptor, descriptors, designators, ports, relative};
+pub use designator::{Designator, ScsiPortDescriptor, descriptors, designators, ports, relative, scsi_name};
 pub use pages::{BlockCharacteristics, ExtendedInquiry};
 
 /// Names of VPD pages.

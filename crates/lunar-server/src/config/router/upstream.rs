@@ -216,10 +216,10 @@ pub(super) fn upstream(
         identity: s.parsed(p, "identity", identity),
         vendor: s.parsed(p, "vendor", |text| scsi_text(text, "vendor", 8)),
         product: s.parsed(p, "product", |text| scsi_text(text, "product", 16)),
-        serial: s.parsed(p, "serial", |text| scsi_text(text, "serial number", 64)),
+        serial: s.parsed(p, "serial", crate::config::lun::serial),
     };
     if let (Some(serial), Some(value)) = (&upstream.serial, s.find("serial")) {
-        around.unique.serials.first(p, serial.clone(), &value.span());
+        around.unique.serials.first(p, serial.trim().into(), &value.span());
     }
     if source.is_some() {
         fits(p, &mut s, &mut upstream);

@@ -159,6 +159,13 @@ pub fn relative(number: u16) -> [u8; 4] {
     value
 }
 
+/// The value of a SCSI name string designator: the name and one to four NULs, in a multiple of four bytes.
+pub fn scsi_name(name: &str) -> Vec<u8> {
+    let mut value = name.as_bytes().to_vec();
+    value.resize(value.len() / 4 * 4 + 4, 0);
+    value
+}
+
 /// All designators of the device identification page (83h).
 pub fn designators(page: &[u8]) -> impl Iterator<Item = Designator<'_>> {
     descriptors(body(page))
