@@ -176,16 +176,9 @@ fn depth(luns: &BTreeMap<u16, LunConfig>, found: &Found) -> Option<u32> {
     there.map(|there| there.window).filter(|window| *window > 0).min()
 }
 
-/// An entry that admits no initiator: an initiator name is never empty.
+/// An entry that admits no initiator.
 fn admits_none() -> AccessRule {
-    AccessRule {
-        initiators: vec![String::new()],
-        networks: Vec::new(),
-        chap: None,
-        luns: None,
-        read_only: false,
-        aen: false,
-    }
+    AccessRule { deny: true, ..AccessRule::default() }
 }
 
 fn target(

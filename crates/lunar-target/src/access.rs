@@ -39,7 +39,7 @@ impl LoginContext {
     /// None: the target has no access list, so every initiator may use all of it.
     ///
     /// # Errors
-    /// [`LoginError::NotAllowed`] when no rule matches.
+    /// [`LoginError::NotAllowed`] when no rule matches, or the first that matches denies access.
     pub fn entry<'a>(
         &self,
         target: &'a TargetNode,
@@ -49,7 +49,7 @@ impl LoginContext {
             return Ok(None);
         }
         let entry = target.access.iter().find(|a| rule_matches(a, initiator, self.peer));
-        entry.map(Some).ok_or(LoginError::NotAllowed)
+        entry.filter(|entry| !entry.deny).map(Some).ok_or(LoginError::NotAllowed)
     }
 
     /// The LUNs of a target as this initiator sees them.
@@ -185,7 +185,7 @@ impl LoginContext {
             authentication: authentication(
                 &self.config.session.chap_algorithms,
                 entry.and_then(|a| a.chap.as_ref()),
-                target.mutual.as_ref(),
+                entry.and_then(|a| a.mutual.as_ref()).or(target.mutual.as_ref()),
             ),
             redirect: redirect.map(|r| (r.to.clone(), r.permanent)),
         })
@@ -272,6 +272,49 @@ mod tests {
                 address,
                 "{bound} {local}"
             );
+        }
+    }
+
+    /// The context of a login to the first target of the test configuration, with these rules.
+    fn with_rules(access: Vec<AccessRule>) -> LoginContext {
+        let mut config = crate::test_target::config();
+        config.targets.values_mut().for_each(|target| {
+            target.access = access.clone();
+            target.mutual = Some(account("lunar"));
+        });
+        LoginContext { config: Arc::new(config), group: 1, peer: [192, 0, 2, 1].into() }
+    }
+
+    fn account(name: &str) -> ChapAccount {
+        ChapAccount { name: name.into(), secret: b"twelve bytes".to_vec().into() }
+    }
+
+    #[test]
+    fn denied_initiator_sees_and_reaches_nothing() {
+        let denied =
+            AccessRule { initiators: vec!["iqn.x:guest*".into()], deny: true, ..AccessRule::default() };
+        let login = with_rules(vec![denied, AccessRule::default()]);
+        let (name, target) = login.config.targets.first_key_value().expect("a target");
+        for (initiator, admitted) in [("iqn.x:guest1", false), ("iqn.x:host", true)] {
+            assert_eq!(login.is_visible(target, initiator), admitted, "{initiator}");
+            assert_eq!(login.lun_map(target, initiator).is_empty(), !admitted, "{initiator}");
+            assert_eq!(login.target(name, initiator).is_ok(), admitted, "{initiator}");
+            assert_eq!(login.authorize(Some(name), initiator, None).is_ok(), admitted, "{initiator}");
+        }
+    }
+
+    #[test]
+    fn mutual_account_of_a_rule_precedes_that_of_the_target() {
+        let own = AccessRule {
+            initiators: vec!["iqn.x:a".into()],
+            mutual: Some(account("own")),
+            ..AccessRule::default()
+        };
+        let login = with_rules(vec![own, AccessRule::default()]);
+        let name = login.config.targets.first_key_value().expect("a target").0;
+        for (initiator, expected) in [("iqn.x:a", "own"), ("iqn.x:b", "lunar")] {
+            let authentication = login.target(name, initiator).expect("admitted").authentication;
+            assert_eq!(authentication.mutual.expect("an account").name, expected);
         }
     }
 

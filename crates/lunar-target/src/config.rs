@@ -240,15 +240,18 @@ pub struct LoginRedirect {
 }
 
 /// A rule of an access list.
-#[derive(Clone, Debug, PartialEq)]
-#[cfg_attr(test, derive(Default))]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct AccessRule {
     /// Patterns of initiator names with `*` and `?`; empty: all names.
     pub initiators: Vec<String>,
     /// Networks of initiators; empty: all addresses.
     pub networks: Vec<IpNetwork>,
+    /// Initiators that match must not log in. The other settings have no effect then.
+    pub deny: bool,
     /// The accounts of which the initiator must log in with one. None: no authentication.
     pub chap: Option<Vec<ChapAccount>>,
+    /// The account of the target for mutual CHAP with these initiators. None: that of the target.
+    pub mutual: Option<ChapAccount>,
     /// Maps the LUN that the initiator uses to the LUN of the target. None: all LUNs, unchanged.
     pub luns: Option<BTreeMap<u16, u16>>,
     /// Writes are rejected.

@@ -1,9 +1,7 @@
 //! `[access.NAME]`: access lists that the targets of routers name.
 
 use super::chap::ChapUsers;
-use super::target::not_empty;
-use super::value::network;
-use lunar_config::pattern;
+use super::target::access_rule;
 use lunar_config::{Diagnostics, nearest};
 use lunar_config::{Section, Value, kind, text};
 use lunar_target::config::AccessRule;
@@ -35,22 +33,10 @@ pub(super) fn lists(p: &mut Diagnostics<'_>, root: &mut Section<'_>, users: &Cha
         if WORDS.contains(&name) {
             p.add(&at, format!("the access list name {name} is reserved"), "choose another name");
         }
-        lists.insert(name.to_owned(), list(p, &mut s, users));
+        lists.insert(name.to_owned(), access_rule(p, &mut s, users, &None));
         s.done(p);
     }
     AccessLists(lists)
-}
-
-fn list(p: &mut Diagnostics<'_>, s: &mut Section<'_>, users: &ChapUsers) -> AccessRule {
-    let chap = users.list(p, s, "chap");
-    AccessRule {
-        initiators: not_empty(p, s, "initiators", pattern),
-        networks: not_empty(p, s, "networks", network),
-        chap: chap.map(|users| users.into_iter().map(|(user, _)| user).collect()),
-        luns: None,
-        read_only: s.flag(p, "read_only", false),
-        aen: false,
-    }
 }
 
 impl AccessLists {

@@ -29,13 +29,13 @@ fn of(name: &str, has_srp: bool, list: &[AccessRule]) -> Vec<String> {
     if !has_srp {
         return Vec::new();
     }
-    if !list.is_empty() && list.iter().all(|entry| entry.chap.is_some()) {
+    if !list.is_empty() && list.iter().all(|entry| entry.chap.is_some() || entry.deny) {
         return vec![format!(
             "no host can use {name} over SRP: SRP has no CHAP users, and each access entry has `chap`. Add an entry \
              without `chap` for SRP ports (0x and 32 hexadecimal digits)"
         )];
     }
-    let behind = list.iter().enumerate().filter(|(_, entry)| entry.chap.is_none());
+    let behind = list.iter().enumerate().filter(|(_, entry)| entry.chap.is_none() && !entry.deny);
     behind.filter_map(|(n, entry)| shadowed(name, n, entry, &list[..n])).collect()
 }
 

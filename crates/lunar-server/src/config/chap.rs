@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 /// A user and the position of its name in the file.
 pub(super) type NamedUser = (ChapAccount, Range<usize>);
 
-/// All CHAP users of a configuration; None for a user whose secret is invalid, which is reported already.
+/// All CHAP users of a configuration, by `id`; None for a user whose secret is invalid, which is reported already.
 pub(super) struct ChapUsers(BTreeMap<String, Option<ChapAccount>>);
 
 /// Reads all `[[chap_user]]` with their secrets.
@@ -21,6 +21,8 @@ pub(super) fn users(p: &mut Diagnostics<'_>, root: &mut Section<'_>, base: &Path
     for mut s in root.sections(p, "chap_user", "[[chap_user]]") {
         let name_at = s.find("name").map(|value| value.span());
         let name = s.parsed(p, "name", |text| lunar_config::plain_text(text, "a CHAP name"));
+        let id = s.parsed(p, "id", |text| lunar_config::plain_text(text, "an identifier of a CHAP user"));
+        let id_at = s.find("id").map(|value| value.span());
         let has_file = s.find("secret_file").is_some();
         let secret = s.parsed(p, "secret_file", |text| secret(&super::path(text, base)?));
         match name_at {
@@ -29,10 +31,11 @@ pub(super) fn users(p: &mut Diagnostics<'_>, root: &mut Section<'_>, base: &Path
                 p.add(&at, "[[chap_user]] has no `secret_file`", "add secret_file = \"alice.secret\"")
             }
             Some(at) => {
-                if let Some(name) = name
-                    && once.first(p, name.clone(), &at)
+                let id = if id_at.is_some() { id } else { name.clone() };
+                if let (Some(name), Some(id)) = (name, id)
+                    && once.first(p, id.clone(), id_at.as_ref().unwrap_or(&at))
                 {
-                    users.insert(name.clone(), secret.map(|secret| ChapAccount { name, secret }));
+                    users.insert(id, secret.map(|secret| ChapAccount { name, secret }));
                 }
             }
         }
@@ -55,10 +58,17 @@ impl ChapUsers {
         if values.is_empty() {
             p.add(&at, format!("`{key}` is empty"), "write the name of a [[chap_user]], or remove the key");
         }
-        let mut named = Vec::new();
+        let mut named: Vec<NamedUser> = Vec::new();
         for value in values {
-            if let Some(name) = text(p, key, value) {
-                named.extend(self.named(p, name, value.span()));
+            let user = text(p, key, value).and_then(|id| self.named(p, id, value.span()));
+            let Some((user, at)) = user else { continue };
+            match named.iter().any(|(other, _)| other.name == user.name) {
+                true => p.add(
+                    &at,
+                    format!("`{key}` lists two CHAP users with the name {:?}", user.name),
+                    "list one of them, because an initiator sends only the name",
+                ),
+                false => named.push((user, at)),
             }
         }
         Some(named)

@@ -36,8 +36,9 @@ fn takes_ipv6_alone(address: &SocketAddr, all: &[SocketAddr]) -> bool {
 
 /// Whether there is no access list, or an entry admits every host without CHAP.
 fn is_open(access: &[AccessRule]) -> bool {
-    let admits_all =
-        |entry: &AccessRule| has_all_names(entry) && has_all_networks(entry) && entry.chap.is_none();
+    let admits_all = |entry: &AccessRule| {
+        !entry.deny && has_all_names(entry) && has_all_networks(entry) && entry.chap.is_none()
+    };
     access.is_empty() || access.iter().any(admits_all)
 }
 

@@ -158,19 +158,49 @@ fn access_list(
 ) -> Vec<AccessRule> {
     let mut list = Vec::new();
     for mut s in s.sections(p, "access", "[[target.access]]") {
-        let chap = users.list(p, &mut s, "chap");
-        users.refuse_shared(p, mutual, chap.iter().flatten());
-        list.push(AccessRule {
-            initiators: not_empty(p, &mut s, "initiators", pattern),
-            networks: not_empty(p, &mut s, "networks", network),
-            chap: chap.map(|users| users.into_iter().map(|(user, _)| user).collect()),
-            luns: lun_map(p, &mut s, numbers),
-            read_only: s.flag(p, "read_only", false),
-            aen: s.flag(p, "aen", false),
-        });
+        let rule = access_rule(p, &mut s, users, mutual);
+        let (luns, aen) = (lun_map(p, &mut s, numbers), s.flag(p, "aen", false));
+        list.push(AccessRule { luns, aen, ..rule });
         s.done(p);
     }
     list
+}
+
+/// Reads the keys that access entries of targets and of routers have. `mutual`: the account of the target.
+pub(super) fn access_rule(
+    p: &mut Diagnostics<'_>,
+    s: &mut Section<'_>,
+    users: &ChapUsers,
+    mutual: &Option<NamedUser>,
+) -> AccessRule {
+    let chap = users.list(p, s, "chap");
+    let own = users.one(p, s, "mutual");
+    users.refuse_shared(p, if own.is_some() { &own } else { mutual }, chap.iter().flatten());
+    let account = |(user, _): NamedUser| user;
+    let deny = s.flag(p, "deny", false);
+    if deny {
+        no_effect(p, s);
+    }
+    AccessRule {
+        initiators: not_empty(p, s, "initiators", pattern),
+        networks: not_empty(p, s, "networks", network),
+        deny,
+        chap: chap.map(|users| users.into_iter().map(account).collect()),
+        mutual: own.map(account),
+        luns: None,
+        read_only: s.flag(p, "read_only", false),
+        aen: false,
+    }
+}
+
+/// Reports settings of initiators that are denied access.
+fn no_effect(p: &mut Diagnostics<'_>, s: &mut Section<'_>) {
+    for key in ["chap", "mutual", "luns", "read_only", "aen"] {
+        if let Some(value) = s.find(key) {
+            let what = format!("`{key}` has no effect in an entry with deny = true");
+            p.add(&value.span(), what, format!("remove `{key}` or `deny`"));
+        }
+    }
 }
 
 /// Rejects an empty list. A missing list matches everything, and an empty one would seem to match nothing.

@@ -642,6 +642,15 @@ fn problems_of_targets() {
                 &["t.toml:4:17: LUN 0 is mapped twice", "hint: remove one of them"],
             ),
             (
+                "[[target.access]]\ndeny = true\nluns = []\nread_only = true",
+                &[
+                    "t.toml:5:8: `luns` has no effect in an entry with deny = true",
+                    "hint: remove `luns` or `deny`",
+                    "t.toml:6:13: `read_only` has no effect in an entry with deny = true",
+                    "hint: remove `read_only` or `deny`",
+                ],
+            ),
+            (
                 "[[target.access]]\nchap = []",
                 &[
                     "t.toml:4:8: `chap` is empty",
@@ -909,6 +918,7 @@ fn problems_of_chap_users() {
     let folder = Folder::new("chap");
     folder.file("good", "a good long secret\n", 0o600);
     folder.file("same", "a good long secret", 0o400);
+    folder.file("other", "another long secret", 0o400);
     folder.file("open", "a good long secret\n", 0o640);
     folder.file("short", "short\n", 0o600);
     folder.file("hex", "0xabc\n", 0o600);
@@ -988,6 +998,20 @@ fn problems_of_chap_users() {
                     "hint: did you mean \"alice\"?",
                     "t.toml:6:10: unknown CHAP user \"bob\"",
                     "hint: add [[chap_user]] with this name",
+                ],
+            ),
+            (
+                "[[chap_user]]\nname = \"a\"\nsecret_file = \"good\"\n[[chap_user]]\nid = \"b\"\nname = \"a\"\nsecret_file = \"other\"\n[discovery]\nchap = [\"a\", \"b\"]",
+                &[
+                    "t.toml:9:14: `chap` lists two CHAP users with the name \"a\"",
+                    "hint: list one of them, because an initiator sends only the name",
+                ],
+            ),
+            (
+                "[[chap_user]]\nname = \"a\"\nsecret_file = \"good\"\n[[chap_user]]\nid = \"a\"\nname = \"b\"\nsecret_file = \"other\"",
+                &[
+                    "t.toml:5:6: CHAP user a is given twice",
+                    "hint: the first is at 2:8; change or remove one of them",
                 ],
             ),
             (

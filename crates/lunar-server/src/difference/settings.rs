@@ -297,10 +297,13 @@ fn access(entries: &[AccessRule]) -> Setting {
     let mut all = Setting { key: "access", ..Setting::default() };
     let mut shown = Vec::new();
     for entry in entries {
-        let users = users("chap", entry.chap.as_deref());
-        all.hidden.extend((users.hidden.len() as u64).to_be_bytes());
-        all.hidden.extend(users.hidden);
-        shown.push(who(entry, &users.shown));
+        let accounts =
+            [users("chap", entry.chap.as_deref()), users("mutual", entry.mutual.as_slice().into())];
+        for users in &accounts {
+            all.hidden.extend((users.hidden.len() as u64).to_be_bytes());
+            all.hidden.extend(&users.hidden);
+        }
+        shown.push(who(entry, &accounts[0].shown));
     }
     all.shown = shown.join("; ");
     all
@@ -308,12 +311,13 @@ fn access(entries: &[AccessRule]) -> Setting {
 
 /// The initiators that an entry admits, and their LUNs.
 fn who(entry: &AccessRule, users: &str) -> String {
-    let AccessRule { initiators, networks, chap, luns, read_only, aen } = entry;
+    let AccessRule { initiators, networks, deny, chap, mutual, luns, read_only, aen } = entry;
     let network = |IpNetwork { address, bits }: &IpNetwork| format!("{address}/{bits}");
     let mut parts = vec![list(initiators), list(networks.iter().map(network))];
     if chap.is_some() {
         parts.push(format!("as {users}"));
     }
+    parts.extend(mutual.iter().map(|mutual| format!("mutual {}", mutual.name)));
     if let Some(luns) = luns {
         parts.push(format!(
             "LUNs {}",
@@ -323,7 +327,8 @@ fn who(entry: &AccessRule, users: &str) -> String {
     let flags = [(read_only, "read-only"), (aen, "with events")];
     parts.extend(flags.into_iter().filter(|(is_set, _)| **is_set).map(|(_, word)| word.to_owned()));
     parts.retain(|part| !part.is_empty());
-    if parts.is_empty() { "everybody".into() } else { parts.join(" ") }
+    let who = if parts.is_empty() { "everybody".into() } else { parts.join(" ") };
+    if *deny { format!("not {who}") } else { who }
 }
 
 fn lun(lun: &LunConfig) -> Vec<Setting> {

@@ -212,7 +212,7 @@ fn target_without_granted_luns_is_offline() {
     };
     let seen = |access: &str| {
         let entries = target(access).access;
-        (entries.iter().any(|entry| entry.initiators == [""]), entries.len())
+        (entries.iter().any(|entry| entry.deny), entries.len())
     };
     assert_eq!([seen("\"all\""), seen("\"none\""), seen("\"lab\"")], [(false, 0), (true, 1), (false, 1)]);
     let both = target("[\"ops\", \"lab\"]").access;

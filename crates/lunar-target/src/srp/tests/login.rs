@@ -13,10 +13,7 @@ fn access(initiators: &[&str], network: Option<[u8; 4]>) -> AccessRule {
     AccessRule {
         initiators: initiators.iter().map(|name| name.to_string()).collect(),
         networks: network.map(|a| IpNetwork { address: a.into(), bits: 8 }).into_iter().collect(),
-        chap: None,
-        luns: None,
-        read_only: false,
-        aen: false,
+        ..AccessRule::default()
     }
 }
 
