@@ -177,6 +177,33 @@ fn windows_cluster_registers_and_reserves() {
     assert_eq!(read_keys(&mut b, 0), [0xb]);
 }
 
+/// A disk behind two targets is one disk: the same identity, data and reservations.
+#[test]
+fn disk_behind_two_targets_has_one_set_of_reservations() {
+    const OTHER: &str = "iqn.2026-11.org.example:other";
+    let disk = "[[disk]]\nname = \"d\"\nbackend = \"memory\"\nsize = \"1MiB\"\nserial = \"shared\"\n";
+    let lun = |number: u8| format!("[[target.lun]]\nlun = {number}\ndisk = \"d\"\n");
+    let other = format!("[[target]]\nname = \"{OTHER}\"\n{}", lun(7));
+    let server = Server::start(&config::with("", "", &format!("{}{other}{disk}", lun(3))));
+    let mut a = host(&server, "node-a");
+    let mut b = Login::new().initiator(&format!("{INITIATOR}.node-b")).target(OTHER).on(server.portal());
+    a.clear_attentions(3);
+    b.clear_attentions(7);
+    let [of_a, of_b] = [a.read(3, &inquiry(Some(0x83), 255), 255), b.read(7, &inquiry(Some(0x83), 255), 255)]
+        .map(|page| page.good()[4..40].to_vec());
+    assert_eq!(of_a, of_b, "the designators of the logical unit");
+    a.write_blocks(3, 0, &[1; 512]).good();
+    assert_eq!(b.read_blocks(7, 0, 1), [1; 512]);
+    reserve_out(&mut a, 3, REGISTER, 0, 0, 0xa, 0).good();
+    assert_eq!(read_keys(&mut b, 7), [0xa]);
+    reserve_out(&mut a, 3, RESERVE, REGISTRANTS, 0xa, 0, 0).good();
+    assert_eq!(b.write_blocks(7, 0, &[2; 512]).status, CONFLICT);
+    assert_eq!(b.read_blocks(7, 0, 1), [1; 512]);
+    reserve_out(&mut a, 3, REGISTER, 0, 0xa, 0, 0).good();
+    b.clear_attentions(7);
+    b.write_blocks(7, 0, &[2; 512]).good();
+}
+
 /// Two nodes preempt each other at the same moment: one survives, with the reservation.
 #[test]
 fn windows_cluster_nodes_race_to_preempt() {

@@ -12,6 +12,7 @@ mod reusable_media;
 mod saved_state;
 mod settings;
 mod state_lock;
+mod unit_name;
 mod unlinked;
 
 use change::is_nameless;
@@ -27,6 +28,7 @@ use saved_state::MAX_STATE_BYTES;
 pub(crate) use saved_state::{load, state_path};
 pub(crate) use settings::settings;
 pub(crate) use state_lock::{LockConflict, configuration, has_identity, held, lockable, serial_twice};
+pub(crate) use unit_name::{UnitName, wanted};
 
 use crate::Diagnostic;
 use crate::config::{Config, LunConfig};
@@ -47,7 +49,7 @@ use std::sync::{Arc, Mutex};
 /// with it reservations, unit attentions and mode pages. A unit is quiesced while it changes.
 pub struct Units {
     state_dir: PathBuf,
-    open: BTreeMap<Name, OpenUnit>,
+    open: BTreeMap<UnitName, OpenUnit>,
     /// The routes; None without a router.
     routes: Option<Arc<Routes>>,
     /// The rate limits of routing instances.
@@ -56,9 +58,6 @@ pub struct Units {
     /// Memory disks that a change on trial has removed.
     kept: TrialMemory,
 }
-
-/// Target and LUN.
-pub(crate) type Name = (String, u16);
 
 /// Quiesces the units that change (`lunar_target::TargetServer::quiesce`).
 pub type Rest<'a> = &'a dyn Fn(Vec<Arc<LogicalUnit>>) -> Result<Vec<Quiesced>, (usize, std::io::Error)>;
@@ -100,7 +99,7 @@ impl Units {
     pub fn setup(&mut self, config: &Config, rest: Rest<'_>) -> Result<TargetConfig, Vec<Diagnostic>> {
         let wanted = wanted(config);
         let routes = self.routes.clone();
-        let stays = |name: &Name, open: &OpenUnit| {
+        let stays = |name: &UnitName, open: &OpenUnit| {
             wanted.get(name).is_some_and(|lun| **lun == open.lun)
                 && open.max_registrants == config.max_registrants
                 && is_led_to(open, routes.as_deref())
@@ -131,18 +130,9 @@ fn is_led_to(open: &OpenUnit, routes: Option<&Routes>) -> bool {
     address.zip(routes).is_none_or(|(address, routes)| routes.leads_to(address))
 }
 
-/// All LUNs of a configuration, by name.
-pub(crate) fn wanted(config: &Config) -> BTreeMap<Name, &LunConfig> {
-    let luns = config
-        .targets
-        .iter()
-        .flat_map(|t| t.luns.iter().map(|(number, lun)| ((t.name.clone(), *number), lun)));
-    luns.collect()
-}
-
 /// Prefixes a problem with its logical unit.
-pub(crate) fn of_lun(name: &Name, problem: Diagnostic) -> Diagnostic {
-    Diagnostic { what: format!("LUN {} of {}: {}", name.1, name.0, problem.what), ..problem }
+pub(crate) fn of_lun(name: &UnitName, problem: Diagnostic) -> Diagnostic {
+    Diagnostic { what: format!("{name}: {}", problem.what), ..problem }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! `lunar check --media`: checks everything that a configuration would open, and changes nothing.
 
 use crate::build::{
-    LockConflict, MediumHistory, Name, can_create, cannot_open, configuration, has_identity, has_path, held,
-    load, lockable, notes_of_size, of_lun, serial_twice, settings, spec, state_path, wanted,
+    LockConflict, MediumHistory, UnitName, can_create, cannot_open, configuration, has_identity, has_path,
+    held, load, lockable, notes_of_size, of_lun, serial_twice, settings, spec, state_path, wanted,
 };
 use crate::config::router::UpstreamSource;
 use crate::config::{Config, LunConfig, RouterConfig};
@@ -108,7 +108,7 @@ struct MediaCheck<'a> {
 
 impl MediaCheck<'_> {
     /// Examines a LUN, in the order in which a server opens it.
-    fn at(&mut self, name: &Name, lun: &LunConfig) -> Result<(), Diagnostic> {
+    fn at(&mut self, name: &UnitName, lun: &LunConfig) -> Result<(), Diagnostic> {
         let Some(spec) = spec(lun) else { return Ok(()) };
         let server = self.locks(name, lun)?;
         self.found.server = self.found.server.or(server);
@@ -136,13 +136,13 @@ impl MediaCheck<'_> {
         load(settings, &state_file).map(drop)
     }
 
-    fn note(&mut self, name: &Name, texts: impl IntoIterator<Item = String>) {
-        let of_lun = |text| format!("LUN {} of {}: {text}", name.1, name.0);
+    fn note(&mut self, name: &UnitName, texts: impl IntoIterator<Item = String>) {
+        let of_lun = |text| format!("{name}: {text}");
         self.found.notes.extend(texts.into_iter().map(of_lun));
     }
 
     /// Checks the locks of a LUN. Returns the server of this configuration, if it holds one.
-    fn locks(&mut self, name: &Name, lun: &LunConfig) -> Result<Option<u32>, Diagnostic> {
+    fn locks(&mut self, name: &UnitName, lun: &LunConfig) -> Result<Option<u32>, Diagnostic> {
         let mut server = None;
         for held in held(self.state_dir, name, lun) {
             match server_of(&self.file, &held) {
@@ -157,7 +157,7 @@ impl MediaCheck<'_> {
     }
 
     /// Checks that the state of a LUN can be saved. Returns the path of its file.
-    fn state_file(&mut self, name: &Name, lun: &LunConfig) -> Result<PathBuf, Diagnostic> {
+    fn state_file(&mut self, name: &UnitName, lun: &LunConfig) -> Result<PathBuf, Diagnostic> {
         let file = state_path(self.state_dir, name, lun);
         if has_identity(lun) {
             can_create(file.parent().unwrap_or(self.state_dir))?;
@@ -169,7 +169,7 @@ impl MediaCheck<'_> {
     /// Examines the medium. Use by the server of this configuration is a note.
     fn medium(
         &mut self,
-        name: &Name,
+        name: &UnitName,
         lun: &LunConfig,
         spec: &BackendSpec,
         server: Option<u32>,
@@ -193,7 +193,7 @@ impl MediaCheck<'_> {
     /// Checks whether the path leads to another medium than before.
     fn replaced(
         &mut self,
-        name: &Name,
+        name: &UnitName,
         lun: &LunConfig,
         past: &MediumHistory,
         server: Option<u32>,

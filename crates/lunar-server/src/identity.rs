@@ -4,11 +4,13 @@ use lunar_scsi::LuIdentity;
 use sha2::{Digest, Sha256};
 
 use crate::Diagnostic;
+use crate::build::UnitName;
 use crate::config::LunConfig;
 
-/// The identity of a logical unit of a target.
-pub(crate) fn identity(target: &str, number: u16, lun: &LunConfig) -> LuIdentity {
-    let serial = lun.serial.clone().unwrap_or_else(|| serial(&[target, &number.to_string()]));
+/// The identity of a logical unit.
+pub(crate) fn identity(name: &UnitName, lun: &LunConfig) -> LuIdentity {
+    let [owner, number] = &name.seed();
+    let serial = lun.serial.clone().unwrap_or_else(|| serial(&[owner, number]));
     let revision = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
     let found = lun.found.as_deref();
     let revision = lun.revision.as_deref().or(found.map(|found| found.revision.as_str())).unwrap_or(revision);
@@ -16,7 +18,7 @@ pub(crate) fn identity(target: &str, number: u16, lun: &LunConfig) -> LuIdentity
     let same = found.filter(|found| lun.serial.as_ref().is_none_or(|own| own.trim() == found.serial));
     // NAA designators have 8 or 16 bytes (SPC-5 section 7.7.6.6).
     let own = same.map(|found| &found.naa).filter(|naa| matches!(naa.len(), 8 | 16));
-    let naa = lun.identity.first_naa().or(own.cloned()).unwrap_or_else(|| naa(target, serial.trim()));
+    let naa = lun.identity.first_naa().or(own.cloned()).unwrap_or_else(|| naa(owner, serial.trim()));
     let same = same.filter(|found| found.vendor == lun.vendor && !found.designators.is_empty());
     let configured = || lun.identity.descriptors(&lun.vendor, &serial, &naa);
     let designators = match lun.identity.is_empty() {
@@ -53,9 +55,9 @@ pub(crate) fn random_serial() -> Result<String, Diagnostic> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// A locally assigned NAA designator (3h): 60 bits derived from target name and serial number.
-fn naa(target: &str, serial: &str) -> Vec<u8> {
-    let mut naa = hash("naa", &[target, serial])[..8].to_vec();
+/// A locally assigned NAA designator (3h): 60 bits derived from the target's name, or `disk`, and the serial number.
+fn naa(owner: &str, serial: &str) -> Vec<u8> {
+    let mut naa = hash("naa", &[owner, serial])[..8].to_vec();
     naa[0] = 0x30 | naa[0] & 0x0f;
     naa
 }
@@ -75,20 +77,26 @@ mod tests {
     use super::*;
     use crate::config::{IdentityKeys, Source};
 
+    fn lun_of(target: &str, number: u16) -> UnitName {
+        UnitName::Lun(target.into(), number)
+    }
+
     /// Hosts identify disks by these values: a change would make every disk a new one.
     #[test]
     fn identities_never_change() {
         let lun = LunConfig::new(Source::Null { size: 4096 }, lunar_scsi::PeripheralDeviceType::Disk);
-        let identity = identity("iqn.2026-11.org.example:disks", 3, &lun);
+        let identity = identity(&lun_of("iqn.2026-11.org.example:disks", 3), &lun);
         assert_eq!(identity.serial, "d8c20d33e66d8d43");
         let naa: String = identity.naa.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(naa, "32b10563e3c11ce1");
+        let shared = crate::identity::identity(&UnitName::Disk("a".into()), &lun);
+        assert_eq!(shared.serial, "aff2eea04ea0754f");
     }
 
     fn of_keys(keys: IdentityKeys) -> LuIdentity {
         let lun = LunConfig::new(Source::Null { size: 4096 }, lunar_scsi::PeripheralDeviceType::Disk);
         let lun = LunConfig { identity: keys, serial: Some("  7".into()), vendor: "IET".into(), ..lun };
-        identity("iqn.2026-11.org.example:a", 0, &LunConfig { revision: Some("0".into()), ..lun })
+        identity(&lun_of("iqn.2026-11.org.example:a", 0), &LunConfig { revision: Some("0".into()), ..lun })
     }
 
     #[test]
@@ -133,15 +141,15 @@ mod tests {
     fn identity_depends_on_target_lun_and_serial() {
         let plain = LunConfig::new(Source::Null { size: 4096 }, lunar_scsi::PeripheralDeviceType::Disk);
         let named = LunConfig { serial: Some("7".into()), ..plain.clone() };
-        let a = identity("iqn.2026-11.org.example:a", 0, &plain);
+        let a = identity(&lun_of("iqn.2026-11.org.example:a", 0), &plain);
         for other in [
-            identity("iqn.2026-11.org.example:b", 0, &plain),
-            identity("iqn.2026-11.org.example:a", 1, &plain),
+            identity(&lun_of("iqn.2026-11.org.example:b", 0), &plain),
+            identity(&lun_of("iqn.2026-11.org.example:a", 1), &plain),
         ] {
             assert_ne!(other.serial, a.serial);
             assert_ne!(other.naa, a.naa);
         }
-        let given = identity("iqn.2026-11.org.example:a", 0, &named);
+        let given = identity(&lun_of("iqn.2026-11.org.example:a", 0), &named);
         assert_eq!(given.serial, "7");
         assert_ne!(given.naa, a.naa);
         assert_eq!(given.naa[0] >> 4, 3);

@@ -1,7 +1,7 @@
 //! The configuration of the target from the open units.
 
-use super::{Name, OpenUnit, Units};
-use crate::config::Config;
+use super::{OpenUnit, UnitName, Units};
+use crate::config::{Config, LunConfig};
 use lunar_router::routes::ServedLu;
 use lunar_target::Instance;
 use lunar_target::config::{TargetConfig, TargetNode, TextKeyHandler};
@@ -48,8 +48,10 @@ impl Units {
     }
 
     fn target(&self, target: &crate::config::Target) -> TargetNode {
-        let unit =
-            |number: &u16| Some((*number, self.open.get(&(target.name.clone(), *number))?.unit.clone()));
+        let unit = |(number, lun): (&u16, &LunConfig)| {
+            let open = self.open.get(&UnitName::of(&target.name, *number, lun))?;
+            Some((*number, open.unit.clone()))
+        };
         TargetNode {
             name: target.name.clone(),
             alias: target.alias.clone(),
@@ -57,7 +59,7 @@ impl Units {
             redirects: target.redirects.clone(),
             offline: target.offline,
             mutual: target.mutual.clone(),
-            luns: target.luns.keys().filter_map(unit).collect(),
+            luns: target.luns.iter().filter_map(unit).collect(),
             access: target.access.clone(),
             instance: self.routes.as_ref().zip(target.router.as_deref()).map(|(r, name)| r.instance(name)),
             depth: target.depth,
@@ -71,9 +73,11 @@ impl Units {
             .iter()
             .map(|target| (target.name.as_str(), target.portal_groups.as_slice()))
             .collect();
-        let one = |(name, open): (&Name, &OpenUnit)| {
+        let one = |(name, open): (&UnitName, &OpenUnit)| {
             let address = open.lun.source.lu_address().filter(|_| open.medium.commands.is_none())?.clone();
-            let tags = tags.get(name.0.as_str())?.to_vec();
+            // A router serves no `[[disk]]`.
+            let UnitName::Lun(target, _) = name else { return None };
+            let tags = tags.get(target.as_str())?.to_vec();
             Some(ServedLu { address, lu: open.unit.lu.clone(), tags })
         };
         self.open.iter().filter_map(one).collect()

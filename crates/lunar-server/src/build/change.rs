@@ -5,7 +5,7 @@ use super::reusable_media::ReusableMedia;
 use super::saved_state::{invalid, restored, state_path};
 use super::settings::{passing, settings};
 use super::state_lock::{self, StateLock, serial_twice};
-use super::{Name, OpenUnit, Rest, Units, create_folder, of_lun, unlinked};
+use super::{OpenUnit, Rest, UnitName, Units, create_folder, of_lun, unlinked};
 use crate::config::LunConfig;
 use crate::{Diagnostic, ErrorCode, identity, io_text};
 use lunar_block::DataLifetime;
@@ -30,12 +30,12 @@ impl Units {
     /// Changes the units whose definition changed.
     pub(super) fn change(
         &self,
-        wanted: &BTreeMap<Name, &LunConfig>,
+        wanted: &BTreeMap<UnitName, &LunConfig>,
         max_registrants: usize,
-        staying: &BTreeMap<Name, OpenUnit>,
-        leaving: &BTreeMap<Name, OpenUnit>,
+        staying: &BTreeMap<UnitName, OpenUnit>,
+        leaving: &BTreeMap<UnitName, OpenUnit>,
         rest: Rest<'_>,
-    ) -> Result<BTreeMap<Name, OpenUnit>, Vec<Diagnostic>> {
+    ) -> Result<BTreeMap<UnitName, OpenUnit>, Vec<Diagnostic>> {
         serial_twice(wanted)?;
         let lost = unlinked::lost(leaving, staying, wanted);
         if !lost.is_empty() {
@@ -43,7 +43,8 @@ impl Units {
         }
         let resting = to_rest(leaving, wanted, rest)?;
         let changed = wanted.iter().filter(|(name, _)| !staying.contains_key(*name));
-        let changed: Vec<(&Name, LunConfig)> = changed.map(|(name, lun)| (name, (*lun).clone())).collect();
+        let changed: Vec<(&UnitName, LunConfig)> =
+            changed.map(|(name, lun)| (name, (*lun).clone())).collect();
         let media = ReusableMedia::offer(
             staying,
             leaving,
@@ -62,11 +63,11 @@ impl Units {
     /// Executes all steps that can fail.
     fn plan_all(
         &self,
-        changed: Vec<(&Name, LunConfig)>,
+        changed: Vec<(&UnitName, LunConfig)>,
         max_registrants: usize,
-        leaving: &BTreeMap<Name, OpenUnit>,
+        leaving: &BTreeMap<UnitName, OpenUnit>,
         media: &ReusableMedia<'_>,
-    ) -> Result<BTreeMap<Name, PlannedUnit>, Vec<Diagnostic>> {
+    ) -> Result<BTreeMap<UnitName, PlannedUnit>, Vec<Diagnostic>> {
         let (mut plans, mut problems) = (BTreeMap::new(), Vec::new());
         for (name, lun) in changed {
             let is_kept = self.kept.find(name, &lun).is_some();
@@ -88,7 +89,7 @@ impl Units {
     /// Executes all steps for a changed unit that can fail.
     fn plan(
         &self,
-        name: &Name,
+        name: &UnitName,
         lun: LunConfig,
         max_registrants: usize,
         media: &ReusableMedia<'_>,
@@ -118,7 +119,7 @@ impl Units {
     }
 
     /// Locks the state of a LUN. None for a LUN that keeps none.
-    fn hold(&self, name: &Name, lun: &LunConfig) -> Result<Option<Vec<Arc<StateLock>>>, Diagnostic> {
+    fn hold(&self, name: &UnitName, lun: &LunConfig) -> Result<Option<Vec<Arc<StateLock>>>, Diagnostic> {
         match self.holds.take(&self.state_dir, name, lun) {
             // Without state, a null disk has no data that two servers could mix.
             Err(problem)
@@ -126,12 +127,7 @@ impl Units {
                     && lun.source.data_lifetime() == DataLifetime::None
                     && lun.serial.is_none() =>
             {
-                tracing::warn!(
-                    "LUN {} of {} cannot save reservations and mode pages: {}",
-                    name.1,
-                    name.0,
-                    problem.what
-                );
+                tracing::warn!("{name} cannot save reservations and mode pages: {}", problem.what);
                 Ok(None)
             }
             other => other.map(Some),
@@ -141,7 +137,7 @@ impl Units {
     /// A new unit, with its saved state if it keeps one.
     fn fresh(
         &self,
-        name: &Name,
+        name: &UnitName,
         lun: &LunConfig,
         settings: &LuSettings,
         medium: &Medium,
@@ -161,7 +157,7 @@ impl Units {
     }
 
     /// The state file of a unit. Creates its folder.
-    pub(super) fn state_file(&self, name: &Name, lun: &LunConfig) -> Result<PathBuf, Diagnostic> {
+    pub(super) fn state_file(&self, name: &UnitName, lun: &LunConfig) -> Result<PathBuf, Diagnostic> {
         let file = state_path(&self.state_dir, name, lun);
         file.parent().map_or(Ok(()), create_folder)?;
         Ok(file)
@@ -170,11 +166,11 @@ impl Units {
 
 /// Applies the plans. No step can fail.
 fn apply(
-    plans: BTreeMap<Name, PlannedUnit>,
+    plans: BTreeMap<UnitName, PlannedUnit>,
     max_registrants: usize,
-    leaving: &BTreeMap<Name, OpenUnit>,
-    mut resting: BTreeMap<Name, Quiesced>,
-) -> BTreeMap<Name, OpenUnit> {
+    leaving: &BTreeMap<UnitName, OpenUnit>,
+    mut resting: BTreeMap<UnitName, Quiesced>,
+) -> BTreeMap<UnitName, OpenUnit> {
     let mut open = BTreeMap::new();
     for (name, mut plan) in plans {
         plan.set_rate();
@@ -225,19 +221,19 @@ impl PlannedUnit {
 
 /// Quiesces the units that leave or change.
 fn to_rest(
-    leaving: &BTreeMap<Name, OpenUnit>,
-    wanted: &BTreeMap<Name, &LunConfig>,
+    leaving: &BTreeMap<UnitName, OpenUnit>,
+    wanted: &BTreeMap<UnitName, &LunConfig>,
     rest: Rest<'_>,
-) -> Result<BTreeMap<Name, Quiesced>, Vec<Diagnostic>> {
+) -> Result<BTreeMap<UnitName, Quiesced>, Vec<Diagnostic>> {
     let hint = "reload again later, or restart lunar; the old configuration stays in force";
-    let problem = |name: &Name, what: String| vec![of_lun(name, Diagnostic::new(what, hint))];
-    let names: Vec<&Name> = leaving.keys().collect();
+    let problem = |name: &UnitName, what: String| vec![of_lun(name, Diagnostic::new(what, hint))];
+    let names: Vec<&UnitName> = leaving.keys().collect();
     let resting = rest(leaving.values().map(|open| open.unit.clone()).collect());
     let resting = resting.map_err(|(i, e)| match names.get(i) {
         Some(name) => problem(name, format!("cannot be changed now: {}", io_text(&e))),
         None => vec![Diagnostic::new(format!("cannot change LUNs now: {}", io_text(&e)), hint)],
     })?;
-    let resting: BTreeMap<Name, Quiesced> = names.into_iter().cloned().zip(resting).collect();
+    let resting: BTreeMap<UnitName, Quiesced> = names.into_iter().cloned().zip(resting).collect();
     for (name, one) in &resting {
         let Err(e) = &one.flushed else { continue };
         // A routed unit may fail to flush: an unreachable upstream is often the reason for the change.
@@ -245,15 +241,15 @@ fn to_rest(
         if is_ours {
             return Err(problem(name, format!("cannot flush the medium of the LUN: {}", io_text(e))));
         }
-        tracing::error!(error = %e, "cannot flush the medium of the removed LUN {} of {}", name.1, name.0);
+        tracing::error!(error = %e, "cannot flush the medium of the removed {name}");
     }
     Ok(resting)
 }
 
 /// Whether a LUN under another definition is the same logical unit: of the same type, and on the same disk or with
 /// the same identity.
-fn goes_on(name: &Name, open: &OpenUnit, lun: &LunConfig) -> bool {
-    let identity = || identity::identity(&name.0, name.1, lun).naa == open.unit.lu.settings().identity.naa;
+fn goes_on(name: &UnitName, open: &OpenUnit, lun: &LunConfig) -> bool {
+    let identity = || identity::identity(name, lun).naa == open.unit.lu.settings().identity.naa;
     open.lun.kind == lun.kind
         && open.lun.state_name == lun.state_name
         && (same_place(&open.lun, lun) || identity())

@@ -1,7 +1,7 @@
 //! Memory disks that a change on trial has removed. A rollback restores them with their data. Until then, hosts
 //! cannot reach them.
 
-use super::{Name, OpenUnit, Units, same_backend};
+use super::{OpenUnit, UnitName, Units, same_backend};
 use crate::config::LunConfig;
 use lunar_block::DataLifetime;
 use std::collections::BTreeMap;
@@ -10,18 +10,18 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(super) struct TrialMemory {
     is_on_trial: bool,
-    open: BTreeMap<Name, OpenUnit>,
+    open: BTreeMap<UnitName, OpenUnit>,
 }
 
 impl TrialMemory {
     /// The memory that a LUN had before the trial.
-    pub(super) fn find(&self, name: &Name, lun: &LunConfig) -> Option<&OpenUnit> {
+    pub(super) fn find(&self, name: &UnitName, lun: &LunConfig) -> Option<&OpenUnit> {
         self.open.get(name).filter(|open| same_backend(&open.lun, lun))
     }
 
     /// Keeps the memory of removed units that no other unit uses. For each name, the first one counts: it precedes
     /// the trial.
-    pub(super) fn keep(&mut self, left: BTreeMap<Name, OpenUnit>, open: &BTreeMap<Name, OpenUnit>) {
+    pub(super) fn keep(&mut self, left: BTreeMap<UnitName, OpenUnit>, open: &BTreeMap<UnitName, OpenUnit>) {
         let is_used =
             |one: &OpenUnit| open.values().any(|o| Arc::ptr_eq(&o.medium.blocks, &one.medium.blocks));
         let is_memory = |one: &OpenUnit| one.lun.source.data_lifetime() == DataLifetime::Process;

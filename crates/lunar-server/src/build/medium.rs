@@ -2,7 +2,7 @@
 
 use super::filters::filtered;
 use super::reusable_media::ReusableMedia;
-use super::{Name, Units, medium_history};
+use super::{UnitName, Units, medium_history};
 use crate::config::{LunConfig, Share};
 use crate::{Diagnostic, hints};
 use lunar_block::filter::RateLimit;
@@ -76,7 +76,7 @@ impl Units {
     /// The medium of a LUN: the open one if it is open in the same way, otherwise a new one.
     pub(super) fn medium(
         &self,
-        name: &Name,
+        name: &UnitName,
         lun: &LunConfig,
         media: &ReusableMedia<'_>,
     ) -> Result<Medium, Diagnostic> {

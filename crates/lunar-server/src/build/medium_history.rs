@@ -7,7 +7,7 @@
 
 use super::medium::Medium;
 use super::reusable_media::ReusableMedia;
-use super::{MAX_STATE_BYTES, Name, Units, notes_of_size};
+use super::{MAX_STATE_BYTES, UnitName, Units, notes_of_size};
 use crate::config::{LunConfig, Source, one_name};
 use crate::{Diagnostic, ErrorCode, io_text};
 use lunar_block::Backend;
@@ -100,7 +100,7 @@ impl Units {
     /// The medium of a path: the open one if it is open in the same way, otherwise a new one.
     pub(super) fn at_path(
         &self,
-        name: &Name,
+        name: &UnitName,
         lun: &LunConfig,
         media: &ReusableMedia<'_>,
     ) -> Result<Medium, Diagnostic> {
@@ -120,7 +120,7 @@ impl Units {
             let lun = LunConfig { block_size: seen.bytes(), ..lun.clone() };
             let notes = faults.map(|problem| problem.line()).chain(seen.note());
             for note in notes.chain(notes_of_size(&lun, size)) {
-                tracing::warn!("LUN {} of {}: {note}", name.1, name.0);
+                tracing::warn!("{name}: {note}");
             }
         }
         let (commands, rate, block_size) = (None, self.rate(lun, false), Some(seen.bytes()));

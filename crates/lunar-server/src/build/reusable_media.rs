@@ -2,7 +2,7 @@
 
 use super::kept::TrialMemory;
 use super::medium::{has_path, same_backend, spec};
-use super::{Name, OpenUnit, cannot_open, create_folder, unlinked};
+use super::{OpenUnit, UnitName, cannot_open, create_folder, unlinked};
 use crate::config::LunConfig;
 use crate::{Diagnostic, folders};
 use lunar_block::Backend;
@@ -13,18 +13,18 @@ use std::sync::Arc;
 /// The media of units that leave or change. A medium that no unit keeps is offered, so that it can be opened in
 /// another way.
 pub(super) struct ReusableMedia<'a> {
-    staying: &'a BTreeMap<Name, OpenUnit>,
-    leaving: &'a BTreeMap<Name, OpenUnit>,
+    staying: &'a BTreeMap<UnitName, OpenUnit>,
+    leaving: &'a BTreeMap<UnitName, OpenUnit>,
     kept: &'a TrialMemory,
     offered: Vec<Arc<dyn Backend>>,
 }
 
 impl<'a> ReusableMedia<'a> {
     pub(super) fn offer<'l>(
-        staying: &'a BTreeMap<Name, OpenUnit>,
-        leaving: &'a BTreeMap<Name, OpenUnit>,
+        staying: &'a BTreeMap<UnitName, OpenUnit>,
+        leaving: &'a BTreeMap<UnitName, OpenUnit>,
         kept: &'a TrialMemory,
-        wanted: impl Iterator<Item = (&'l Name, &'l LunConfig)>,
+        wanted: impl Iterator<Item = (&'l UnitName, &'l LunConfig)>,
     ) -> ReusableMedia<'a> {
         let mut media = ReusableMedia { staying, leaving, kept, offered: Vec::new() };
         let mut used: Vec<_> = wanted.filter_map(|(name, lun)| media.find(name, lun)).collect();
@@ -41,7 +41,7 @@ impl<'a> ReusableMedia<'a> {
     }
 
     /// The medium of a LUN if it is open in the same way already.
-    pub(super) fn find(&self, name: &Name, lun: &LunConfig) -> Option<Arc<dyn Backend>> {
+    pub(super) fn find(&self, name: &UnitName, lun: &LunConfig) -> Option<Arc<dyn Backend>> {
         let same = |open: &&OpenUnit| same_backend(&open.lun, lun);
         let here = self.leaving.get(name).filter(same).or_else(|| self.kept.find(name, lun));
         // Memory is never shared by two LUNs.

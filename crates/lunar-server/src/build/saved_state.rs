@@ -1,6 +1,6 @@
 //! The saved state of logical units.
 
-use super::Name;
+use super::UnitName;
 use crate::config::LunConfig;
 use crate::{Diagnostic, io_text};
 use lunar_scsi::{Lu, LuSettings};
@@ -8,9 +8,15 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// The path of the state file of a unit.
-pub(crate) fn state_path(state_dir: &Path, name: &Name, lun: &LunConfig) -> PathBuf {
-    let file = lun.state_name.clone().unwrap_or_else(|| name.1.to_string()) + ".state";
-    state_dir.join("lu").join(&name.0).join(file)
+pub(crate) fn state_path(state_dir: &Path, name: &UnitName, lun: &LunConfig) -> PathBuf {
+    let own = name.state_file();
+    let file = match &lun.state_name {
+        Some(state_name) => own.with_file_name(state_name),
+        None => own,
+    };
+    let mut path = state_dir.join("lu").join(file).into_os_string();
+    path.push(".state");
+    path.into()
 }
 
 /// Upper limit of a state file in bytes.
@@ -33,15 +39,13 @@ pub(crate) fn load(settings: LuSettings, state_file: &Path) -> Result<Lu, Diagno
 }
 
 /// As [`load`], and logs restored registrations and reservations, because they may deny access to hosts.
-pub(super) fn restored(name: &Name, settings: LuSettings, state_file: &Path) -> Result<Lu, Diagnostic> {
+pub(super) fn restored(name: &UnitName, settings: LuSettings, state_file: &Path) -> Result<Lu, Diagnostic> {
     lunar_target::remove_leftovers(state_file);
     let lu = load(settings, state_file)?;
     let (registrations, reserved) = lu.reservations();
     if registrations > 0 {
         tracing::info!(
-            "LUN {} of {}: restored {registrations} registration{}{} from {}",
-            name.1,
-            name.0,
+            "{name}: restored {registrations} registration{}{} from {}",
             if registrations == 1 { "" } else { "s" },
             if reserved { " and a reservation" } else { "" },
             state_file.display()

@@ -1,6 +1,6 @@
 //! The settings of the device server of a LUN: on a medium of this host, or in passthrough.
 
-use super::Name;
+use super::UnitName;
 use crate::config::LunConfig;
 use crate::{Diagnostic, identity};
 use lunar_block::BackendInfo;
@@ -8,7 +8,7 @@ use lunar_scsi::{LuSettings, PassthroughMode, PeripheralDeviceType};
 
 /// The settings of a LUN on this medium.
 pub(crate) fn settings(
-    name: &Name,
+    name: &UnitName,
     lun: &LunConfig,
     info: BackendInfo,
     max_registrants: usize,
@@ -22,7 +22,7 @@ pub(crate) fn settings(
     }
     Ok(LuSettings {
         device_type: lun.kind,
-        identity: identity::identity(&name.0, name.1, lun),
+        identity: identity::identity(name, lun),
         block_size: lun.block_size,
         physical_block_size: lun.physical_block_size.max(lun.block_size),
         capacity: info.capacity,
@@ -41,14 +41,14 @@ pub(crate) fn settings(
 
 /// The settings of a passthrough LUN. Hosts get all responses from the device.
 pub(super) fn passing(
-    name: &Name,
+    name: &UnitName,
     lun: &LunConfig,
     passthrough: PassthroughMode,
     max_registrants: usize,
 ) -> LuSettings {
     LuSettings {
         device_type: PeripheralDeviceType::Disk,
-        identity: identity::identity(&name.0, name.1, lun),
+        identity: identity::identity(name, lun),
         block_size: 512,
         physical_block_size: 512,
         capacity: 0,

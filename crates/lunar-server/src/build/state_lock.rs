@@ -4,7 +4,7 @@
 //! Each lock is on a separate file, because state files are replaced by rename. Only the holder removes the file, and
 //! a lock counts only while the file is at its path.
 
-use super::{Name, TRIAL, can_create, of_lun, state_path};
+use super::{TRIAL, UnitName, can_create, of_lun, state_path};
 use crate::config::{LunConfig, one_name};
 use crate::{Diagnostic, ErrorCode, create_folder, identity, io_text};
 use lunar_block::lock_file::{self, LockFile, has_no_locks};
@@ -40,7 +40,7 @@ impl StateLocks {
     pub(super) fn take(
         &self,
         state_dir: &Path,
-        name: &Name,
+        name: &UnitName,
         lun: &LunConfig,
     ) -> Result<Vec<Arc<StateLock>>, Diagnostic> {
         let place = place(name, lun);
@@ -71,7 +71,7 @@ impl StateLocks {
 }
 
 /// Writes the medium of a unit into its lock files.
-pub(super) fn sign(holds: &[Arc<StateLock>], name: &Name, lun: &LunConfig) {
+pub(super) fn sign(holds: &[Arc<StateLock>], name: &UnitName, lun: &LunConfig) {
     let place = place(name, lun);
     holds.iter().for_each(|hold| hold.sign(&place));
 }
@@ -87,7 +87,7 @@ pub(crate) struct LockConflict {
 }
 
 /// The locks of a unit that other processes hold. Takes no lock.
-pub(crate) fn held(state_dir: &Path, name: &Name, lun: &LunConfig) -> Vec<LockConflict> {
+pub(crate) fn held(state_dir: &Path, name: &UnitName, lun: &LunConfig) -> Vec<LockConflict> {
     let place = place(name, lun);
     let held = wanted(state_dir, name, lun).into_iter().filter(|one| lock_file::is_held(&one.path));
     let one = |wanted: LockRequest| {
@@ -107,7 +107,11 @@ pub(crate) fn held(state_dir: &Path, name: &Name, lun: &LunConfig) -> Vec<LockCo
 ///
 /// # Errors
 /// Those of a server.
-pub(crate) fn lockable(state_dir: &Path, name: &Name, lun: &LunConfig) -> Result<Vec<String>, Diagnostic> {
+pub(crate) fn lockable(
+    state_dir: &Path,
+    name: &UnitName,
+    lun: &LunConfig,
+) -> Result<Vec<String>, Diagnostic> {
     let mut notes = Vec::new();
     for wanted in wanted(state_dir, name, lun) {
         let Some(folder) = wanted.path.parent() else { continue };
@@ -137,19 +141,19 @@ pub(crate) fn has_identity(lun: &LunConfig) -> bool {
 }
 
 /// The serial number of a medium of this host; None if it does not last, or belongs to an upstream.
-fn serial(name: &Name, lun: &LunConfig) -> Option<String> {
+fn serial(name: &UnitName, lun: &LunConfig) -> Option<String> {
     let is_own = lun.source.lu_address().is_none() && !super::is_nameless(lun);
-    is_own.then(|| identity::identity(&name.0, name.1, lun).serial.trim().to_string())
+    is_own.then(|| identity::identity(name, lun).serial.trim().to_string())
 }
 
 /// Reports duplicate serial numbers, configured or derived: hosts take two disks with one serial number for the same
 /// disk.
-pub(crate) fn serial_twice(wanted: &BTreeMap<Name, &LunConfig>) -> Result<(), Vec<Diagnostic>> {
+pub(crate) fn serial_twice(wanted: &BTreeMap<UnitName, &LunConfig>) -> Result<(), Vec<Diagnostic>> {
     let mut first = BTreeMap::new();
     for (name, lun) in wanted {
         let Some(serial) = serial(name, lun) else { continue };
-        if let Some((number, target)) = first.insert(serial.clone(), (name.1, &name.0)) {
-            let what = format!("LUN {number} of {target} has the same serial number {serial}");
+        if let Some(other) = first.insert(serial.clone(), name) {
+            let what = format!("{other} has the same serial number {serial}");
             return Err(vec![of_lun(
                 name,
                 Diagnostic::new(what, "set another `serial` for one of the two LUNs"),
@@ -160,15 +164,15 @@ pub(crate) fn serial_twice(wanted: &BTreeMap<Name, &LunConfig>) -> Result<(), Ve
 }
 
 /// A medium, by absolute path, and its unit.
-fn place(name: &Name, lun: &LunConfig) -> String {
+fn place(name: &UnitName, lun: &LunConfig) -> String {
     let medium = match lun.source.path() {
         Some(path) => one_name(path).display().to_string(),
         None => lun.source.to_string(),
     };
-    format!("{medium}, LUN {} of {}", name.1, name.0)
+    format!("{medium}, {name}")
 }
 
-fn wanted(state_dir: &Path, name: &Name, lun: &LunConfig) -> Vec<LockRequest> {
+fn wanted(state_dir: &Path, name: &UnitName, lun: &LunConfig) -> Vec<LockRequest> {
     if super::is_nameless(lun) {
         return Vec::new();
     }
@@ -295,7 +299,7 @@ mod tests {
         lun: &LunConfig,
     ) -> Result<Vec<Arc<StateLock>>, Diagnostic> {
         // Separate locks, as those of another process.
-        StateLocks::default().take(&folder.0, &(target.into(), number), lun)
+        StateLocks::default().take(&folder.0, &UnitName::Lun(target.into(), number), lun)
     }
 
     fn refused(result: Result<Vec<Arc<StateLock>>, Diagnostic>) -> Diagnostic {
@@ -345,7 +349,7 @@ mod tests {
     #[test]
     fn process_shares_its_own_locks() {
         let folder = Folder::new("hold-share");
-        let (holds, name) = (StateLocks::default(), (TARGET.to_string(), 0));
+        let (holds, name) = (StateLocks::default(), UnitName::Lun(TARGET.into(), 0));
         let before = holds.take(&folder.0, &name, &lun("/a.img", None)).ok().unwrap();
         let after = holds.take(&folder.0, &name, &lun("/b.img", None)).ok().unwrap();
         assert!(before.iter().zip(&after).all(|(a, b)| Arc::ptr_eq(a, b)));

@@ -54,6 +54,31 @@ fn configuration_becomes_a_setup() {
     assert_eq!(setup.targets["iqn.2026-11.org.example:disks"].alias.as_deref(), Some("Disks"));
 }
 
+const SHARED: &str = "[[disk]]\nname = \"d\"\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"1MiB\"\n\
+    [[target]]\nname = \"iqn.2026-11.org.example:other\"\n[[target.lun]]\nlun = 5\ndisk = \"d\"\n";
+
+#[test]
+fn targets_share_the_unit_of_a_disk() {
+    let folder = Folder::new("shared-disk");
+    let mut units = Units::new(folder.0.join("state"));
+    let both = config(&folder, &format!("[[target.lun]]\nlun = 0\ndisk = \"d\"\n{SHARED}"));
+    let setup = units.setup(&both, &rest).map_err(|list| list[0].to_string()).unwrap();
+    let shared = unit(&setup, 0).clone();
+    let other = |setup: &TargetConfig| setup.targets["iqn.2026-11.org.example:other"].luns[&5].clone();
+    assert!(Arc::ptr_eq(&shared, &other(&setup)));
+    assert_eq!(shared.state_file, Some(folder.0.join("state/lu/disks/d.state")));
+    let one = config(&folder, &format!("{NULL}{SHARED}"));
+    let setup = units.setup(&one, &rest).map_err(|list| list[0].to_string()).unwrap();
+    assert!(Arc::ptr_eq(&shared, &other(&setup)), "the other target still shows it");
+    let changed = config(&folder, &format!("{NULL}{}", SHARED.replace("size", "vendor = \"X\"\nsize")));
+    let setup = units.setup(&changed, &rest).map_err(|list| list[0].to_string()).unwrap();
+    assert!(Arc::ptr_eq(&shared, &other(&setup)));
+    assert_eq!(shared.lu.settings().identity.vendor, "X");
+    let none = units.setup(&config(&folder, NULL), &rest).map_err(|list| list[0].to_string()).unwrap();
+    assert_eq!(none.targets.len(), 1);
+    lunar_block::open(&BackendSpec::path(folder.0.join("disk.img"))).expect("the file is closed");
+}
+
 #[test]
 fn changed_definition_keeps_the_unit_serving() {
     let folder = Folder::new("reload");

@@ -1,7 +1,7 @@
 //! Served media that are missing from their paths. The data of an unlinked file is lost when it is closed. Hosts must
 //! not find another disk in the place of the one that they use.
 
-use super::{Name, OpenUnit, Units, has_path, of_lun, same_backend, same_place, wanted};
+use super::{OpenUnit, UnitName, Units, has_path, of_lun, same_backend, same_place, wanted};
 use crate::Diagnostic;
 use crate::config::{Config, LunConfig};
 use lunar_block::MissingMedium;
@@ -31,9 +31,7 @@ impl Units {
             match open.medium.blocks.missing() {
                 Some(missing) if missing.is_replaced() => replaced.push(of_lun(name, not_in_place(&missing))),
                 Some(missing) if same_backend(&open.lun, lun) => tracing::warn!(
-                    "LUN {} of {}: {missing}; the LUN keeps using the open file; hint: {}",
-                    name.1,
-                    name.0,
+                    "{name}: {missing}; the LUN keeps using the open file; hint: {}",
                     missing.remedy()
                 ),
                 _ => {}
@@ -43,7 +41,7 @@ impl Units {
     }
 }
 
-fn unlinked(name: &Name, open: &OpenUnit) -> Option<Diagnostic> {
+fn unlinked(name: &UnitName, open: &OpenUnit) -> Option<Diagnostic> {
     let missing = open.medium.blocks.missing().filter(|missing| missing.is_unlinked)?;
     let what = format!("{missing}; the data of the file is lost when the server closes it");
     Some(of_lun(name, Diagnostic::new(what, missing.remedy())))
@@ -71,9 +69,9 @@ fn not_in_place(missing: &MissingMedium) -> Diagnostic {
 
 /// The LUNs whose only copy of the data would be closed, because they are removed or opened again.
 pub(super) fn lost(
-    leaving: &BTreeMap<Name, OpenUnit>,
-    staying: &BTreeMap<Name, OpenUnit>,
-    wanted: &BTreeMap<Name, &LunConfig>,
+    leaving: &BTreeMap<UnitName, OpenUnit>,
+    staying: &BTreeMap<UnitName, OpenUnit>,
+    wanted: &BTreeMap<UnitName, &LunConfig>,
 ) -> Vec<Diagnostic> {
     let goes = |open: &OpenUnit| {
         let is_shared = |other: &OpenUnit| Arc::ptr_eq(&other.medium.blocks, &open.medium.blocks);

@@ -60,6 +60,8 @@ pub struct LunConfig {
     pub revision: Option<String>,
     /// Filters, innermost first.
     pub filters: Vec<Filter>,
+    /// The `[[disk]]` that defines it; None: it is defined for one LUN.
+    pub disk: Option<String>,
     /// Name of the file of reservations and mode pages; None: its LUN.
     pub state_name: Option<String>,
     /// The properties that its upstream reports; None if it is not routed.
@@ -234,6 +236,7 @@ impl LunConfig {
             product: if cdrom { "VIRTUAL CD" } else { "VIRTUAL DISK" }.into(),
             revision: None,
             filters: Vec::new(),
+            disk: None,
             state_name: None,
             found: None,
             reservable: true,

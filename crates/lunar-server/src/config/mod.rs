@@ -5,6 +5,7 @@ mod access;
 mod access_lint;
 pub mod attachment;
 mod chap;
+mod disk;
 mod exposed;
 mod limits;
 mod lun;
@@ -45,6 +46,8 @@ pub struct Config {
     pub discovery: lunar_target::config::DiscoveryConfig,
     /// The portals.
     pub portal_groups: Vec<lunar_target::config::PortalGroup>,
+    /// The disks that LUNs of several targets may show, by name.
+    pub disks: BTreeMap<String, LunConfig>,
     /// The targets.
     pub targets: Vec<Target>,
     /// The routers. [`crate::routes::expand`] makes targets of them after discovery.
@@ -151,7 +154,8 @@ fn root_sections(p: &mut Diagnostics<'_>, root: &mut Section<'_>, base: &Path) -
     let discovery = portal::discovery(p, section, &users);
     let mut groups = portal::portal_groups(p, root);
     let mut unique = lun::UniqueValues::new();
-    let around = target::Context { users: &users, tags: &groups.tags(), base };
+    let disks = disk::disks(p, root, base, &mut unique);
+    let around = target::Context { users: &users, tags: &groups.tags(), disks: &disks, base };
     let targets = target::targets(p, root, &around, &mut unique);
     let lists = access::lists(p, root, &users);
     let routers =
@@ -163,6 +167,7 @@ fn root_sections(p: &mut Diagnostics<'_>, root: &mut Section<'_>, base: &Path) -
         session,
         discovery,
         portal_groups: groups.list,
+        disks: disks.into_iter().filter_map(|(name, disk)| Some((name, disk?))).collect(),
         targets,
         routers,
         awaited: BTreeSet::new(),

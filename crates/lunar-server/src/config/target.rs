@@ -1,6 +1,7 @@
 //! `[[target]]` with its logical units and its access list.
 
 use super::chap::{ChapUsers, NamedUser};
+use super::disk::{self, Disks};
 use super::lun::{LunConfig, UniqueValues, lun};
 use super::value::network;
 use lunar_config::{Diagnostics, invalid};
@@ -14,6 +15,7 @@ use std::path::Path;
 pub(super) struct Context<'a> {
     pub(super) users: &'a ChapUsers,
     pub(super) tags: &'a [u16],
+    pub(super) disks: &'a Disks,
     pub(super) base: &'a Path,
 }
 
@@ -49,7 +51,7 @@ fn target(
     let redirects = redirects(p, &mut s, &portal_groups);
     let offline = s.flag(p, "offline", false);
     let mutual = around.users.one(p, &mut s, "mutual");
-    let (luns, numbers) = luns(p, &mut s, around.base, unique);
+    let (luns, numbers) = luns(p, &mut s, around, unique);
     let access = access_list(p, &mut s, around.users, &mutual, &numbers);
     s.done(p);
     let mutual = mutual.map(|(user, _)| user);
@@ -125,19 +127,23 @@ fn redirects(p: &mut Diagnostics<'_>, s: &mut Section<'_>, known: &[u16]) -> Vec
 fn luns(
     p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
-    base: &Path,
+    around: &Context<'_>,
     unique: &mut UniqueValues,
 ) -> (BTreeMap<u16, LunConfig>, Vec<u16>) {
     let mut luns = BTreeMap::new();
     let mut numbers = Vec::new();
     let mut once = UniqueKeys::new("LUN");
+    let mut shown = UniqueKeys::new("disk");
     for mut s in s.sections(p, "lun", "[[target.lun]]") {
         let number_value = s.find("lun");
         if number_value.is_none() {
             s.missing(p, "lun", "0");
         }
         let number: Option<u16> = s.number(p, "lun", LUN_RANGE);
-        let what = lun(p, &mut s, base, unique);
+        let what = match s.find("disk") {
+            Some(value) => disk::named(p, &mut s, around.disks, &mut shown, &value.span()),
+            None => lun(p, &mut s, around.base, unique),
+        };
         if let (Some(value), Some(number)) = (number_value, number) {
             numbers.push(number);
             if once.first(p, number, &value.span()) {

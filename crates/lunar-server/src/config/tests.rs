@@ -110,13 +110,24 @@ fn example_uncommented_is_good() {
         "chap",
         "format",
         "on_missing_file",
+        "revision",
+        "naa",
+        "eui64",
+        "scsi_name",
+        "t10_id",
+        "[[",
+        "lun = ",
+        "disk = ",
+        "backend = ",
+        "size = ",
+        "initiators",
+        "deny",
+        "id = ",
+        "name",
+        "secret",
     ] {
         text = text.replace(&format!("# {key}"), key);
     }
-    let text = text
-        .replace("# [[chap_user]]", "[[chap_user]]")
-        .replace("# name", "name")
-        .replace("# secret", "secret");
     let text =
         text.replace("chap = [\"scout\"]", "chap = [\"alice\"]").replace("\"lunar-discovery\"", "\"lunar\"");
     let text = text.replace("backend = \"memory\"", "backend = \"file\"");
@@ -131,6 +142,7 @@ fn example_uncommented_is_good() {
     let lun = &config.targets[0].luns[&0];
     assert_eq!(lun.source, disk, "relative paths start at the file's folder");
     assert!(lun.raw && lun.on_missing_file == lunar_target::OnMissing::Continue);
+    assert_eq!(config.targets[0].luns[&2], config.disks["data"]);
 }
 
 /// Checks all keys in `_s` except rates and renamed keys: their table, their value, and the largest value.
@@ -234,7 +246,7 @@ fn problems_of_the_file() {
                 "[weather]",
                 &[
                     "t.toml:1:2: unknown key `weather` in the file",
-                    "hint: known keys: server, limits, session, chap_user, discovery, portal_group, target, access, router",
+                    "hint: known keys: server, limits, session, chap_user, discovery, portal_group, disk, target, access, router",
                 ],
             ),
             (
@@ -659,6 +671,42 @@ fn problems_of_targets() {
             ),
         ],
     );
+}
+
+#[test]
+fn problems_of_disks() {
+    let target = "[[target]]\nname = \"iqn.2026-11.org.example:a\"\n";
+    let disk = "[[disk]]\nname = \"d1\"\nbackend = \"null\"\nsize = \"1G\"\n";
+    let lun = |lun: &str| format!("{disk}{target}{lun}");
+    for (source, expected) in [
+        (
+            lun("[[target.lun]]\nlun = 0\ndisk = \"d2\"\n"),
+            "t.toml:9:8: unknown disk \"d2\"\n  hint: did you mean \"d1\"?",
+        ),
+        (
+            lun("[[target.lun]]\nlun = 0\ndisk = \"d1\"\n[[target.lun]]\nlun = 1\ndisk = \"d1\"\n"),
+            "t.toml:12:8: disk d1 is given twice\n  hint: the first is at 9:8; change or remove one of them",
+        ),
+        (
+            lun("[[target.lun]]\nlun = 0\ndisk = \"d1\"\nserial = \"1\"\n"),
+            "t.toml:10:1: unknown key `serial` in [[target.lun]]",
+        ),
+        (
+            format!("{disk}{disk}{target}"),
+            "t.toml:6:8: disk d1 is given twice\n  hint: the first is at 2:8; change or remove one of them",
+        ),
+        (
+            format!("[[disk]]\nbackend = \"null\"\nsize = \"1G\"\n{target}"),
+            "t.toml:1:1: [[disk]] has no `name`\n  hint: add name = \"disk1\"",
+        ),
+        (
+            format!("[[disk]]\nname = \"a/b\"\nbackend = \"null\"\nsize = \"1G\"\n{target}"),
+            "t.toml:2:8: \"a/b\" is not a valid name\n  hint: use at most 48 letters, digits, '.', '_' and '-', starting with a letter or digit",
+        ),
+    ] {
+        assert!(problems(&source).starts_with(expected), "{source}\n{}", problems(&source));
+    }
+    assert_eq!(problems(&lun("[[target.lun]]\nlun = 0\ndisk = \"d1\"\n")), "");
 }
 
 #[test]

@@ -37,6 +37,7 @@ pub(super) enum ConfigPart {
     Session,
     Discovery,
     Group(u16),
+    Disk(String),
     Target(String),
     Lun(String, u16),
     Router(String),
@@ -54,6 +55,7 @@ impl ConfigPart {
             ConfigPart::Session => vec!["session".into()],
             ConfigPart::Discovery => vec!["discovery".into()],
             ConfigPart::Group(tag) => vec![format!("portal group {tag}")],
+            ConfigPart::Disk(name) => vec![format!("disk {name}")],
             ConfigPart::Target(name) => vec![format!("target {name}")],
             ConfigPart::Lun(name, lun) => vec![format!("target {name}"), format!("LUN {lun}")],
             ConfigPart::Router(name) => vec![format!("router {name}")],
@@ -74,6 +76,7 @@ impl ConfigPart {
             ConfigPart::Limits
             | ConfigPart::Session
             | ConfigPart::Discovery
+            | ConfigPart::Disk(_)
             | ConfigPart::Target(_)
             | ConfigPart::Lun(..)
             | ConfigPart::Router(_)
@@ -97,6 +100,7 @@ impl ConfigSettings {
             session: of_session,
             discovery: of_discovery,
             portal_groups,
+            disks,
             targets,
             routers,
             // These result from discovery.
@@ -111,6 +115,7 @@ impl ConfigSettings {
             (ConfigPart::Discovery, discovery(of_discovery)),
         ]);
         settings.extend(portal_groups.iter().map(group));
+        settings.extend(disks.iter().map(|(name, disk)| (ConfigPart::Disk(name.clone()), lun(disk))));
         targets.iter().filter(|one| one.router.is_none()).for_each(|one| target(one, &mut settings));
         routers.iter().for_each(|one| router(one, &mut settings));
         ConfigSettings(settings)
@@ -289,7 +294,7 @@ fn target(target: &Target, settings: &mut BTreeMap<ConfigPart, Vec<Setting>>) {
         access(rules),
     ];
     settings.insert(ConfigPart::Target(name.clone()), own);
-    settings.extend(luns.iter().map(|(number, unit)| (ConfigPart::Lun(name.clone(), *number), lun(unit))));
+    settings.extend(luns.iter().map(|(number, unit)| (ConfigPart::Lun(name.clone(), *number), shown(unit))));
 }
 
 /// An access list in evaluation order.
@@ -331,6 +336,14 @@ fn who(entry: &AccessRule, users: &str) -> String {
     if *deny { format!("not {who}") } else { who }
 }
 
+/// The settings of a LUN: the name of its disk, or its own definition.
+fn shown(unit: &LunConfig) -> Vec<Setting> {
+    match &unit.disk {
+        Some(disk) => vec![setting("disk", disk)],
+        None => lun(unit),
+    }
+}
+
 fn lun(lun: &LunConfig) -> Vec<Setting> {
     let LunConfig {
         source,
@@ -352,6 +365,7 @@ fn lun(lun: &LunConfig) -> Vec<Setting> {
         product,
         revision,
         filters,
+        disk: _,
         // The command line or a router sets these, and not a key of the LUN.
         state_name: _,
         found: _,

@@ -61,6 +61,10 @@ fn route(name: &str, number: u16, behind: &str, lun: u16) -> (String, u16, Strin
     (name.into(), number, behind.into(), lun)
 }
 
+fn lun_of(target: &str, number: u16) -> crate::build::UnitName {
+    crate::build::UnitName::Lun(target.into(), number)
+}
+
 #[test]
 fn transparent_upstream_keeps_names_and_numbers() {
     let config = config(PORTAL, &transparent());
@@ -129,7 +133,7 @@ fn lun_is_known_as_the_one_it_is() {
     };
     let plain = lun(PORTAL);
     assert_eq!(plain.found.as_deref(), Some(&disk()));
-    let identity = crate::identity::identity("iqn.2026-11.org.example:x", 0, &plain);
+    let identity = crate::identity::identity(&lun_of("iqn.2026-11.org.example:x", 0), &plain);
     let texts = [&identity.vendor, &identity.product, &identity.revision, &identity.serial];
     assert_eq!(texts, ["IET", "VIRTUAL-DISK", "0001", "beaf11"]);
     assert_eq!(identity.naa, [0x60; 16]);
@@ -151,7 +155,7 @@ fn upstream_texts_are_sanitized() {
     let lun =
         as_found(&config(PORTAL, &transparent()).routers[0].upstreams["a"], &wild, Source::Null { size: 0 });
     assert_eq!((lun.vendor.as_str(), lun.serial.clone(), lun.physical_block_size), ("abcdefgh", None, 512));
-    let identity = crate::identity::identity("iqn.2026-11.org.example:x", 0, &lun);
+    let identity = crate::identity::identity(&lun_of("iqn.2026-11.org.example:x", 0), &lun);
     assert_eq!((identity.revision.as_str(), identity.naa.len()), ("1234", 8));
 }
 
@@ -320,7 +324,7 @@ fn serial_number_keeps_the_spaces_around_it() {
         let config = config(LUN, &one_lun());
         let address = LuAddress { router: "r1".into(), upstream: "a".into(), target: String::new(), lun: 3 };
         let lun = as_found(&config.routers[0].upstreams["a"], &found, Source::Routed(address));
-        (lun.serial.clone(), crate::identity::identity("t", 0, &lun))
+        (lun.serial.clone(), crate::identity::identity(&lun_of("t", 0), &lun))
     };
     let (serial, identity) = lun("    beaf11 ", "beaf11");
     assert_eq!((serial.as_deref(), identity.serial.as_str()), (Some("    beaf11 "), "    beaf11 "));
@@ -401,7 +405,7 @@ proptest! {
                 prop_assert!(iscsi_name(&target.name).is_ok());
                 for (number, lun) in &target.luns {
                     let info = lunar_block::BackendInfo { capacity: 1 << 40, read_only: false, unmap: true, null: false, remote: false, write_through: false };
-                    let settings = crate::build::settings(&(target.name.clone(), *number), lun, info, 8).unwrap();
+                    let settings = crate::build::settings(&lun_of(&target.name, *number), lun, info, 8).unwrap();
                     prop_assert!(lunar_scsi::Lu::new(settings, None).is_ok(), "the device server accepts the settings");
                 }
             }
