@@ -67,13 +67,15 @@ impl LoginContext {
 }
 
 fn lun_map(target: &TargetNode, entry: Option<&AccessRule>) -> LunMap {
-    let read_only = entry.is_some_and(|a| a.read_only);
+    let is_read_only = |seen: u16| entry.is_some_and(|a| a.read_only || a.read_only_luns.contains(&seen));
     let aen = entry.is_some_and(|a| a.aen);
-    let visible = |unit: &Arc<LogicalUnit>| LunEntry { unit: unit.clone(), read_only, aen };
+    let visible = |seen: u16, unit: &Arc<LogicalUnit>| {
+        (seen, LunEntry { unit: unit.clone(), read_only: is_read_only(seen), aen })
+    };
     match entry.and_then(|a| a.luns.as_ref()) {
-        None => target.luns.iter().map(|(lun, unit)| (*lun, visible(unit))).collect(),
+        None => target.luns.iter().map(|(lun, unit)| visible(*lun, unit)).collect(),
         Some(map) => {
-            map.iter().filter_map(|(seen, lun)| Some((*seen, visible(target.luns.get(lun)?)))).collect()
+            map.iter().filter_map(|(seen, lun)| Some(visible(*seen, target.luns.get(lun)?))).collect()
         }
     }
 }
@@ -301,6 +303,22 @@ mod tests {
             assert_eq!(login.target(name, initiator).is_ok(), admitted, "{initiator}");
             assert_eq!(login.authorize(Some(name), initiator, None).is_ok(), admitted, "{initiator}");
         }
+    }
+
+    #[test]
+    fn some_luns_of_a_rule_are_read_only() {
+        let rule = AccessRule {
+            luns: Some(BTreeMap::from([(5, 0), (6, 1)])),
+            read_only_luns: [6].into(),
+            ..AccessRule::default()
+        };
+        let login = with_rules(vec![rule]);
+        let target = login.config.targets.first_key_value().expect("a target").1;
+        let map = login.lun_map(target, "iqn.x:host");
+        assert_eq!(
+            map.iter().map(|(lun, entry)| (*lun, entry.read_only)).collect::<Vec<_>>(),
+            [(5, false), (6, true)]
+        );
     }
 
     #[test]

@@ -256,6 +256,8 @@ pub struct AccessRule {
     pub luns: Option<BTreeMap<u16, u16>>,
     /// Writes are rejected.
     pub read_only: bool,
+    /// The LUNs, by the numbers that the initiator uses, to which alone writes are rejected.
+    pub read_only_luns: BTreeSet<u16>,
     /// The target sends asynchronous SCSI events.
     pub aen: bool,
 }

@@ -8,7 +8,7 @@ use lunar_config::{Diagnostics, invalid};
 use lunar_config::{Section, UniqueKeys, Value, kind, number, table};
 use lunar_config::{advertised_address, iscsi_name, pattern, plain_text};
 use lunar_target::config::{AccessRule, LoginRedirect};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// The objects that a target may refer to.
@@ -166,7 +166,9 @@ fn access_list(
     for mut s in s.sections(p, "access", "[[target.access]]") {
         let rule = access_rule(p, &mut s, users, mutual);
         let (luns, aen) = (lun_map(p, &mut s, numbers), s.flag(p, "aen", false));
-        list.push(AccessRule { luns, aen, ..rule });
+        let rule = AccessRule { luns, aen, ..rule };
+        unseen_luns(p, &mut s, &rule, numbers);
+        list.push(rule);
         s.done(p);
     }
     list
@@ -194,8 +196,29 @@ pub(super) fn access_rule(
         chap: chap.map(|users| users.into_iter().map(account).collect()),
         mutual: own.map(account),
         luns: None,
-        read_only: s.flag(p, "read_only", false),
+        read_only: !has_list(s) && s.flag(p, "read_only", false),
+        read_only_luns: if has_list(s) { read_only_luns(p, s) } else { BTreeSet::new() },
         aen: false,
+    }
+}
+
+/// Whether `read_only` is a list of LUNs.
+fn has_list(s: &mut Section<'_>) -> bool {
+    s.find("read_only").is_some_and(|value| value.get_ref().is_array())
+}
+
+fn read_only_luns(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> BTreeSet<u16> {
+    let (values, _) = s.list(p, "read_only").unwrap_or_default();
+    values.into_iter().filter_map(|value| number(p, "read_only", value, LUN_RANGE)).collect()
+}
+
+/// Reports read-only LUNs that the initiators do not see: a wrong number would leave a LUN writable.
+fn unseen_luns(p: &mut Diagnostics<'_>, s: &mut Section<'_>, rule: &AccessRule, numbers: &[u16]) {
+    let is_seen = |lun: &u16| rule.luns.as_ref().map_or(numbers.contains(lun), |luns| luns.contains_key(lun));
+    let Some(value) = s.find("read_only") else { return };
+    for lun in rule.read_only_luns.iter().filter(|lun| !is_seen(lun)) {
+        let what = format!("`read_only` lists LUN {lun}, which these initiators do not see");
+        p.add(&value.span(), what, "use the LUN numbers of the initiators, as in `luns`");
     }
 }
 

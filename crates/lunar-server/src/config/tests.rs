@@ -663,6 +663,15 @@ fn problems_of_targets() {
                 ],
             ),
             (
+                "[[target.access]]\nluns = { 5 = 0 }\nread_only = [0, 5, 99999]\n[[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = 4096",
+                &[
+                    "t.toml:5:13: `read_only` lists LUN 0, which these initiators do not see",
+                    "hint: use the LUN numbers of the initiators, as in `luns`",
+                    "t.toml:5:20: `read_only` is out of range: 99999",
+                    "hint: use 0 to 16383",
+                ],
+            ),
+            (
                 "[[target.access]]\nchap = []",
                 &[
                     "t.toml:4:8: `chap` is empty",

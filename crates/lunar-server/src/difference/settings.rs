@@ -316,7 +316,7 @@ fn access(entries: &[AccessRule]) -> Setting {
 
 /// The initiators that an entry admits, and their LUNs.
 fn who(entry: &AccessRule, users: &str) -> String {
-    let AccessRule { initiators, networks, deny, chap, mutual, luns, read_only, aen } = entry;
+    let AccessRule { initiators, networks, deny, chap, mutual, luns, read_only, read_only_luns, aen } = entry;
     let network = |IpNetwork { address, bits }: &IpNetwork| format!("{address}/{bits}");
     let mut parts = vec![list(initiators), list(networks.iter().map(network))];
     if chap.is_some() {
@@ -328,6 +328,9 @@ fn who(entry: &AccessRule, users: &str) -> String {
             "LUNs {}",
             list(luns.iter().map(|(seen, of_target)| format!("{seen} = {of_target}")))
         ));
+    }
+    if !read_only_luns.is_empty() {
+        parts.push(format!("read-only LUNs {}", list(read_only_luns)));
     }
     let flags = [(read_only, "read-only"), (aen, "with events")];
     parts.extend(flags.into_iter().filter(|(is_set, _)| **is_set).map(|(_, word)| word.to_owned()));
