@@ -6,6 +6,7 @@ use crate::copy;
 use crate::discover::Discover;
 use crate::doctor::Doctor;
 use crate::exit;
+use crate::import::Import;
 use crate::info::Info;
 use crate::ls::Ls;
 use crate::pr::Pr;
@@ -107,6 +108,8 @@ pub enum Command {
         #[arg(long)]
         media: bool,
     },
+    /// Convert the configuration of another target
+    Import(Import),
     /// Show the sessions of a running server
     #[command(subcommand)]
     Session(SessionCommand),

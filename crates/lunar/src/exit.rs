@@ -37,10 +37,12 @@ pub enum Exit {
     LeftOut = 40,
     /// Verification of a copy found a difference.
     Differs = 41,
+    /// Imported, except for settings that are lost.
+    NotCarried = 42,
 }
 
 /// All exit statuses with their meaning.
-pub const TABLE: [(Exit, &str); 14] = [
+pub const TABLE: [(Exit, &str); 15] = [
     (Exit::General, "another error"),
     (Exit::Unreachable, "target or server unreachable or unavailable, or connection lost"),
     (Exit::Refused, "the target rejected the login"),
@@ -55,6 +57,7 @@ pub const TABLE: [(Exit, &str); 14] = [
     (Exit::Scsi, "the logical unit rejected a command (CHECK CONDITION)"),
     (Exit::LeftOut, "copied except for unreadable ranges"),
     (Exit::Differs, "lunar copy --verify found a difference"),
+    (Exit::NotCarried, "imported except for settings that are lost"),
 ];
 
 /// The table for `lunar --help`.

@@ -14,6 +14,7 @@ mod doctor;
 mod error_hints;
 mod exit;
 mod hex;
+mod import;
 mod info;
 mod ls;
 mod open_lun;
@@ -113,6 +114,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Doctor(args) => return print_result(doctor::doctor(args)?),
         Command::Rdma(command) => output::stdout(rdma::rdma(&command)?)?,
         Command::Check { file, media } => output::stdout(check::check(&file, media)?)?,
+        Command::Import(args) => return import::import(args),
         Command::Info(args) => output::stdout(info::info(args)?)?,
         Command::Pr(args) => output::stdout(pr::pr(args)?)?,
         Command::Scsi(args) => return scsi::scsi(args),
@@ -141,6 +143,7 @@ fn level(command: &Command) -> &'static str {
         Command::Serve(_) | Command::Attach(_) => "info",
         Command::Rdma(_)
         | Command::Check { .. }
+        | Command::Import(_)
         | Command::Session(_)
         | Command::Router(_)
         | Command::Diff { .. }

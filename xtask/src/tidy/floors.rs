@@ -5,8 +5,9 @@ use super::project::SourceFile;
 use std::collections::BTreeMap;
 
 /// A crate of the product, and the crates of the product that it may link directly or transitively.
-const FLOORS: [(&str, &[&str]); 19] = [
+const FLOORS: [(&str, &[&str]); 20] = [
     ("lunar-wire", &[]),
+    ("lunar-import", &[]),
     ("lunar-proto", &["lunar-wire"]),
     ("lunar-scsi", &["lunar-wire"]),
     ("lunar-runtime", &["lunar-wire"]),
@@ -105,6 +106,7 @@ const FLOORS: [(&str, &[&str]); 19] = [
             "lunar-initiator",
             "lunar-router",
             "lunar-host",
+            "lunar-import",
             "lunar-config",
             "lunar-admin",
             "lunar-server",

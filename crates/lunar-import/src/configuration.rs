@@ -1,0 +1,222 @@
+//! The parts of a configuration that other targets have too. Each importer makes one, and [`crate::write`] turns it into
+//! `lunar.toml`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use zeroize::Zeroizing;
+
+/// A configuration.
+#[derive(Debug, Default, PartialEq)]
+pub struct Configuration {
+    /// The portal groups.
+    pub portal_groups: Vec<NewPortalGroup>,
+    /// Access to discovery.
+    pub discovery: Discovery,
+    /// The disks. LUNs refer to them by index.
+    pub disks: Vec<Disk>,
+    /// The targets.
+    pub targets: Vec<NewTarget>,
+    /// The CHAP users. Access entries refer to them by `id`.
+    pub chap_users: Vec<ChapUser>,
+}
+
+/// A portal group.
+#[derive(Debug, Default, PartialEq)]
+pub struct NewPortalGroup {
+    /// Its tag.
+    pub tag: u16,
+    /// Its portals.
+    pub portals: Vec<NewPortal>,
+}
+
+/// A portal: an address and a transport.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NewPortal {
+    /// `ADDR:PORT`.
+    pub listen: String,
+    /// Whether it also serves iSER.
+    pub iser: bool,
+}
+
+/// Access to discovery.
+#[derive(Debug, Default, PartialEq)]
+pub struct Discovery {
+    /// Whether discovery is rejected.
+    pub disabled: bool,
+    /// Ids of the users, one of which must log in; empty: no CHAP.
+    pub chap: Vec<String>,
+    /// Id of the target's user for mutual CHAP.
+    pub mutual: Option<String>,
+}
+
+/// A disk: its medium, its settings and its identity.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Disk {
+    /// Its name, if several targets show it.
+    pub name: String,
+    /// Its medium.
+    pub medium: DiskMedium,
+    /// Whether it is a CD.
+    pub cdrom: bool,
+    /// Logical block size in bytes; None: the default.
+    pub block_size: Option<u32>,
+    /// Physical block size in bytes; None: the default.
+    pub physical_block_size: Option<u32>,
+    /// Whether writes are rejected.
+    pub read_only: bool,
+    /// Whether the medium can be ejected.
+    pub removable: bool,
+    /// Whether a write is acknowledged before it is stable.
+    pub write_cache: bool,
+    /// Whether the page cache is bypassed.
+    pub direct: bool,
+    /// Whether UNMAP is offered.
+    pub thin: bool,
+    /// The values by which hosts identify it.
+    pub identity: Identity,
+}
+
+/// The medium of a disk.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DiskMedium {
+    /// A file.
+    File(String),
+    /// A block device.
+    Device(String),
+    /// Memory of this many bytes.
+    Memory(u64),
+    /// No medium: reads return zeros. Bytes.
+    Null(u64),
+}
+
+/// The values by which hosts identify a disk. None: the default.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Identity {
+    /// Unit serial number.
+    pub serial: Option<String>,
+    /// NAA designator in hexadecimal digits.
+    pub naa: Option<String>,
+    /// EUI-64 based designator in hexadecimal digits.
+    pub eui64: Option<String>,
+    /// The text after the vendor in the T10 vendor ID designator.
+    pub t10_id: Option<String>,
+    /// SCSI name string.
+    pub scsi_name: Option<String>,
+    /// All designation descriptors in hexadecimal digits, which replace the four above.
+    pub designators: Vec<String>,
+    /// T10 vendor identification.
+    pub vendor: Option<String>,
+    /// Product identification.
+    pub product: Option<String>,
+    /// Product revision level.
+    pub revision: Option<String>,
+}
+
+impl Disk {
+    /// A disk with the defaults of Lunar, without a write cache.
+    pub fn new(name: impl Into<String>, medium: DiskMedium) -> Disk {
+        Disk {
+            name: name.into(),
+            medium,
+            cdrom: false,
+            block_size: None,
+            physical_block_size: None,
+            read_only: false,
+            removable: false,
+            write_cache: false,
+            direct: false,
+            thin: true,
+            identity: Identity::default(),
+        }
+    }
+}
+
+/// A target.
+#[derive(Debug, Default, PartialEq)]
+pub struct NewTarget {
+    /// iSCSI name.
+    pub name: String,
+    /// TargetAlias.
+    pub alias: Option<String>,
+    /// Tags of its portal groups; empty: all.
+    pub portal_groups: BTreeSet<u16>,
+    /// Redirected logins: portal group and address.
+    pub redirects: Vec<(u16, String)>,
+    /// Whether logins are rejected.
+    pub offline: bool,
+    /// Id of its user for mutual CHAP.
+    pub mutual: Option<String>,
+    /// Its LUNs: indices of [`Configuration::disks`].
+    pub luns: BTreeMap<u16, usize>,
+    /// Its access entries; the first match decides. Empty: every host.
+    pub access: Vec<Access>,
+}
+
+/// An access entry.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Access {
+    /// Patterns of initiator names; empty: all.
+    pub initiators: Vec<String>,
+    /// Networks of initiators; empty: all.
+    pub networks: Vec<String>,
+    /// Whether these hosts must not log in.
+    pub deny: bool,
+    /// Ids of the users, one of which must log in; empty: no CHAP.
+    pub chap: Vec<String>,
+    /// Id of the target's user for mutual CHAP with these hosts.
+    pub mutual: Option<String>,
+    /// The LUN of the target for each LUN that these hosts use; None: all LUNs.
+    pub luns: Option<BTreeMap<u16, u16>>,
+    /// The LUNs that these hosts only read.
+    pub read_only: ReadOnly,
+}
+
+/// LUNs that hosts only read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum ReadOnly {
+    /// None.
+    #[default]
+    None,
+    /// All.
+    All,
+    /// These, by the numbers that the hosts use.
+    Luns(BTreeSet<u16>),
+}
+
+/// A CHAP user.
+#[derive(Debug, PartialEq)]
+pub struct ChapUser {
+    /// The name by which entries refer to it, which is also that of its secret file.
+    pub id: String,
+    /// The name that is sent.
+    pub name: String,
+    /// The secret; None if it is unknown or must not be used, and a new one is needed.
+    pub secret: Option<Zeroizing<String>>,
+}
+
+impl Configuration {
+    /// The id of a CHAP user, which is added if it is new. A name that has another secret already gets another id.
+    pub fn chap_user(&mut self, name: &str, secret: Option<&str>) -> String {
+        let same = |user: &&ChapUser| user.name == name && user.secret.as_ref().map(|s| s.as_str()) == secret;
+        if let Some(user) = self.chap_users.iter().find(same) {
+            return user.id.clone();
+        }
+        let word = file_name(name);
+        let numbered = (2..).map(|n| format!("{word}-{n}"));
+        let is_free = |id: &String| self.chap_users.iter().all(|user| user.id != *id);
+        let id = std::iter::once(word.clone()).chain(numbered).find(is_free).unwrap_or(word);
+        let secret = secret.map(|secret| Zeroizing::new(secret.to_owned()));
+        self.chap_users.push(ChapUser { id: id.clone(), name: name.into(), secret });
+        id
+    }
+}
+
+/// A name in characters that are safe in the name of a file and of a disk.
+pub fn file_name(name: &str) -> String {
+    const MAX: usize = 40;
+    let safe = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '_' };
+    let word: String = name.chars().map(safe).take(MAX).collect();
+    match word.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        true => word,
+        false => format!("x{word}"),
+    }
+}

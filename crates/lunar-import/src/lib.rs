@@ -1,0 +1,54 @@
+//! Converts configurations of other iSCSI targets to `lunar.toml`.
+//!
+//! An importer reads the text of a configuration, and makes a [`Configuration`] with the same targets, disks, access
+//! and CHAP users. Disks keep the values by which hosts identify them, so that hosts find the disks that they know. The
+//! [`Notes`] list what was carried over, what has another effect, and what is lost.
+#![forbid(unsafe_code)]
+
+mod configuration;
+mod lio;
+mod notes;
+mod portals;
+mod write;
+
+pub use configuration::{
+    Access, ChapUser, Configuration, Discovery, Disk, DiskMedium, Identity, NewPortal, NewPortalGroup,
+    NewTarget, ReadOnly, file_name,
+};
+pub use lio::lio;
+pub use notes::{Note, Notes, Outcome};
+pub use write::toml;
+
+use std::fmt;
+
+/// The result of an import.
+#[derive(Debug, Default)]
+pub struct Imported {
+    /// The configuration.
+    pub configuration: Configuration,
+    /// The report: each setting that was carried over, changed or lost.
+    pub notes: Notes,
+}
+
+/// The file cannot be imported at all.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ImportError {
+    /// The fault.
+    pub what: String,
+    /// How to mend it.
+    pub hint: String,
+}
+
+impl ImportError {
+    pub(crate) fn new(what: impl Into<String>, hint: impl Into<String>) -> ImportError {
+        ImportError { what: what.into(), hint: hint.into() }
+    }
+}
+
+impl fmt::Display for ImportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl std::error::Error for ImportError {}

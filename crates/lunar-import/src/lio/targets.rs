@@ -1,0 +1,195 @@
+//! Targets with their portal groups. A portal group of LIO has its own LUNs and access list, one of Lunar does not.
+
+use super::file::{Flag, LioPortal, LioPortalGroup, LioTarget, SaveConfig};
+use super::{DiskIndices, Import};
+use crate::portals::PortalSets;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The sets of portals that each target of the configuration uses, with the tags that they had.
+pub(super) type TargetPortals = Vec<Vec<(usize, Option<u16>)>>;
+
+impl Import {
+    /// Adds the iSCSI targets.
+    pub(super) fn targets(
+        &mut self,
+        file: &SaveConfig,
+        disks: &DiskIndices,
+        portals: &mut PortalSets,
+    ) -> TargetPortals {
+        let mut used = Vec::new();
+        for (n, target) in file.targets.iter().enumerate() {
+            let place = format!("targets[{n}]");
+            match target.fabric.as_str() {
+                "iscsi" => used.push(self.target(target, &place, disks, portals)),
+                other => {
+                    self.0.notes.lost(place, format!("{}: a target of the fabric {other:?}", target.wwn))
+                }
+            }
+        }
+        used
+    }
+
+    fn target(
+        &mut self,
+        target: &LioTarget,
+        place: &str,
+        disks: &DiskIndices,
+        portals: &mut PortalSets,
+    ) -> Vec<(usize, Option<u16>)> {
+        let mut new = crate::NewTarget { name: target.wwn.clone(), ..crate::NewTarget::default() };
+        let mut used = Vec::new();
+        let mut first: Option<&LioPortalGroup> = None;
+        for (n, group) in target.tpgs.iter().enumerate() {
+            let place = format!("{place}.tpgs[{n}]");
+            if !group.enable.unwrap_or(Flag(true)).0 {
+                self.0.notes.lost(&place, format!("{}: a disabled portal group", target.wwn));
+                continue;
+            }
+            used.push((portals.add(group.tag, self.portals(&group.portals, &place)), group.tag));
+            match first {
+                None => self.first_group(&mut new, group, &place, disks),
+                Some(first) if is_same_access(first, group) => {}
+                Some(_) => {
+                    let what = format!(
+                        "{}: the LUNs and the access list of this portal group, which now has those of the first",
+                        target.wwn
+                    );
+                    self.0.notes.lost(&place, what);
+                }
+            }
+            first = first.or(Some(group));
+        }
+        new.offline = first.is_none();
+        self.0.notes.carried(place, format!("{}: {}", new.name, luns(new.luns.len())));
+        self.0.configuration.targets.push(new);
+        used
+    }
+
+    /// Carries over the LUNs, the access list and the parameters of the first enabled portal group.
+    fn first_group(
+        &mut self,
+        target: &mut crate::NewTarget,
+        group: &LioPortalGroup,
+        place: &str,
+        disks: &DiskIndices,
+    ) {
+        for (n, lun) in group.luns.iter().enumerate() {
+            match disks.get(&lun.storage_object) {
+                Some(disk) if target.luns.values().any(|other| other == disk) => {
+                    let what =
+                        format!("LUN {}: {} is a LUN of this target already", lun.index, lun.storage_object);
+                    self.0.notes.lost(format!("{place}.luns[{n}]"), what);
+                }
+                Some(disk) => _ = target.luns.insert(lun.index, *disk),
+                None => {
+                    let what = format!("LUN {}: {}", lun.index, lun.storage_object);
+                    self.0.notes.lost(format!("{place}.luns[{n}]"), what);
+                }
+            }
+        }
+        self.access(target, group, place);
+        self.parameters(target, &group.parameters, place);
+    }
+
+    /// Reports the negotiated parameters that hosts may notice. The others are Lunar's own.
+    fn parameters(
+        &mut self,
+        target: &mut crate::NewTarget,
+        all: &BTreeMap<String, serde_json::Value>,
+        place: &str,
+    ) {
+        let text = |key: &str| all.get(key).and_then(|value| value.as_str()).unwrap_or_default();
+        target.alias =
+            Some(text("TargetAlias").to_owned()).filter(|alias| !alias.is_empty() && alias != "LIO Target");
+        let place = format!("{place}.parameters");
+        for (key, usual) in [("ErrorRecoveryLevel", "0"), ("MaxConnections", "1")] {
+            let value = text(key);
+            if !value.is_empty() && value != usual {
+                self.0.notes.changed(&place, format!("{key}={value}: sessions negotiate {usual}"));
+            }
+        }
+        for key in ["HeaderDigest", "DataDigest"] {
+            if text(key) == "CRC32C" {
+                let what = format!(
+                    "{key}=CRC32C demanded digests, which hosts now choose: see [session] in docs/operate.md"
+                );
+                self.0.notes.changed(&place, what);
+            }
+        }
+    }
+
+    /// The portals of a group. `[::0]` accepts IPv4 too in the kernel's target.
+    fn portals(&mut self, portals: &[LioPortal], place: &str) -> Vec<crate::NewPortal> {
+        let mut new = Vec::new();
+        for (n, portal) in portals.iter().enumerate() {
+            let (address, port) = (portal.ip_address.as_str(), portal.port.unwrap_or(3260));
+            let is_any = matches!(address, "[::0]" | "[::]" | "::0" | "::");
+            let address = match address {
+                _ if is_any => "[::]".to_owned(),
+                bare if bare.contains(':') && !bare.starts_with('[') => format!("[{bare}]"),
+                other => other.to_owned(),
+            };
+            let iser = portal.iser.0;
+            new.push(crate::NewPortal { listen: format!("{address}:{port}"), iser });
+            if is_any {
+                new.push(crate::NewPortal { listen: format!("0.0.0.0:{port}"), iser });
+            }
+            if portal.offload.0 {
+                self.0.notes.changed(
+                    format!("{place}.portals[{n}]"),
+                    "the portal's offload, which Lunar does not use",
+                );
+            }
+        }
+        new
+    }
+
+    /// Makes the portal groups, and names them in the targets.
+    pub(super) fn portal_groups(&mut self, portals: &mut PortalSets, used: &TargetPortals) {
+        for address in portals.resolve() {
+            let what = format!(
+                "the portal {address}: only the addresses of the other portals, because it covers them"
+            );
+            self.0.notes.changed("targets", what);
+        }
+        let (groups, tags) = portals.groups();
+        for (target, sets) in self.0.configuration.targets.iter_mut().zip(used) {
+            for (set, before) in sets {
+                target.portal_groups.extend(&tags[*set]);
+                let same = before.is_none_or(|tag| tags[*set] == BTreeSet::from([tag]));
+                if !same {
+                    let what = format!(
+                        "{}: portal group {} becomes {}, which hosts see as other target port groups",
+                        target.name,
+                        before.unwrap_or_default(),
+                        tags[*set].iter().map(u16::to_string).collect::<Vec<_>>().join(", ")
+                    );
+                    self.0.notes.changed("targets", what);
+                }
+            }
+        }
+        self.0.configuration.portal_groups = groups;
+    }
+}
+
+/// A number of LUNs as text.
+pub(super) fn luns(count: usize) -> String {
+    if count == 1 { "1 LUN".into() } else { format!("{count} LUNs") }
+}
+
+/// Whether two portal groups show the same LUNs to the same hosts.
+fn is_same_access(a: &LioPortalGroup, b: &LioPortalGroup) -> bool {
+    let luns = |group: &LioPortalGroup| -> BTreeMap<u16, String> {
+        group.luns.iter().map(|lun| (lun.index, lun.storage_object.clone())).collect()
+    };
+    let hosts = |group: &LioPortalGroup| -> BTreeSet<String> {
+        let mapped = |acl: &super::file::NodeAcl| -> Vec<(u16, u16, bool)> {
+            acl.mapped_luns.iter().map(|lun| (lun.index, lun.tpg_lun, lun.write_protect.0)).collect()
+        };
+        group.node_acls.iter().map(|acl| format!("{} {:?}", acl.node_wwn, mapped(acl))).collect()
+    };
+    let keys = ["generate_node_acls", "demo_mode_write_protect", "authentication"];
+    let attributes =
+        |group: &LioPortalGroup| keys.map(|key| group.attributes.number(key).unwrap_or_default());
+    luns(a) == luns(b) && hosts(a) == hosts(b) && attributes(a) == attributes(b)
+}

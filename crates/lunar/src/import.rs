@@ -1,0 +1,210 @@
+//! `lunar import`: converts the configuration of another target.
+
+use crate::exit::{Exit, Failure};
+use crate::output;
+use clap::{Args, ValueEnum};
+use lunar_import::{ChapUser, ImportError, Imported, Outcome};
+use lunar_runtime::error::text as io_text;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// The folder of secrets, beside the new file.
+const SECRETS: &str = "secrets";
+/// Limit of a configuration to import, in bytes.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// Arguments of `lunar import`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Import {
+    /// The kind of the configuration
+    format: Format,
+
+    /// The configuration
+    file: PathBuf,
+
+    /// Write the new configuration to this file, and its CHAP secrets to the folder `secrets` beside it. Neither
+    /// replaces an existing file [default: print it, without secrets]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Print the report as JSON
+    #[arg(long, requires = "output")]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  lunar import lio /etc/target/saveconfig.json                  # print the configuration, and the report to stderr
+  lunar import lio /etc/target/saveconfig.json -o lunar.toml    # write it with its secrets
+  lunar check --media lunar.toml                                # then check what it would open";
+
+/// The kind of a configuration.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    /// saveconfig.json of targetcli (Linux kernel)
+    Lio,
+}
+
+/// Imports a configuration.
+pub fn import(args: Import) -> Result<ExitCode, Failure> {
+    let source = read(&args.file)?;
+    let imported = match args.format {
+        Format::Lio => lunar_import::lio(&source),
+    };
+    let imported = imported.map_err(|e| invalid(&args.file, e))?;
+    let new = lunar_import::toml(&imported.configuration, SECRETS);
+    match &args.output {
+        None => {
+            output::stdout(&new)?;
+            output::stderr(report(&imported));
+        }
+        Some(path) => {
+            write_secrets(path, &imported.configuration.chap_users)?;
+            write_new(path, new.as_bytes())?;
+            output::stdout(if args.json { json(&imported) } else { report(&imported) })?;
+        }
+    }
+    if imported.notes.has_lost() {
+        let what = format!("{} was not imported whole", args.file.display());
+        return Err(Failure::new(Exit::NotCarried, what, "the report lists what is lost"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    let file = fs::File::open(path).map_err(|e| unreadable(path, &e))?;
+    let mut bytes = Vec::new();
+    io::Read::read_to_end(&mut io::Read::take(file, MAX_BYTES + 1), &mut bytes)
+        .map_err(|e| unreadable(path, &e))?;
+    if bytes.len() as u64 > MAX_BYTES {
+        let what = format!("{} is larger than 64 MiB", path.display());
+        return Err(Failure::new(Exit::Invalid, what, "give the configuration of a target"));
+    }
+    String::from_utf8(bytes).map_err(|_| {
+        Failure::new(
+            Exit::Invalid,
+            format!("{} is no text", path.display()),
+            "give the configuration of a target",
+        )
+    })
+}
+
+fn unreadable(path: &Path, e: &io::Error) -> Failure {
+    let exit = if e.kind() == io::ErrorKind::NotFound { Exit::NotFound } else { Exit::General };
+    Failure::new(
+        exit,
+        format!("cannot read {}: {}", path.display(), io_text(e)),
+        "check the path and its permissions",
+    )
+}
+
+fn invalid(path: &Path, e: ImportError) -> Failure {
+    Failure::new(Exit::Invalid, format!("{}: {}", path.display(), e.what), e.hint)
+}
+
+/// Writes a secret file for each CHAP user. A user without a secret gets a random one.
+fn write_secrets(output: &Path, users: &[ChapUser]) -> Result<(), Failure> {
+    let folder = output.with_file_name(SECRETS);
+    if users.is_empty() {
+        return Ok(());
+    }
+    let made = DirBuilder::new().mode(0o700).recursive(true).create(&folder);
+    made.map_err(|e| unwritable(&folder, &e))?;
+    for user in users {
+        let path = folder.join(format!("{}.secret", user.id));
+        match &user.secret {
+            Some(secret) => write_new(&path, secret.as_bytes())?,
+            None => write_new(&path, random_secret()?.as_bytes())?,
+        }
+    }
+    Ok(())
+}
+
+/// A secret of 16 random bytes, in the hexadecimal form that secret files may have.
+fn random_secret() -> Result<String, Failure> {
+    let random = getrandom::u64().and_then(|high| Ok(format!("0x{high:016x}{:016x}", getrandom::u64()?)));
+    random.map_err(|e| {
+        let what = format!("cannot generate a secret: {e}");
+        Failure::new(Exit::General, what, "run the command again when the system has random numbers")
+    })
+}
+
+/// Writes a file that only its owner can read. An existing file is an error.
+fn write_new(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let written = file.and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()));
+    written.map_err(|e| unwritable(path, &e))
+}
+
+fn unwritable(path: &Path, e: &io::Error) -> Failure {
+    let what = format!("cannot write {}: {}", path.display(), io_text(e));
+    match e.kind() {
+        io::ErrorKind::AlreadyExists => {
+            Failure::new(Exit::Exists, what, "move it away, or name another file with -o")
+        }
+        _ => Failure::new(Exit::General, what, "check the folder and its permissions"),
+    }
+}
+
+/// The report as a table.
+fn report(imported: &Imported) -> String {
+    let notes = imported.notes.list();
+    let width = notes.iter().map(|note| note.place.chars().count()).max().unwrap_or(0);
+    let line = |note: &lunar_import::Note| {
+        format!(
+            "{:<7}  {:<width$}  {}\n",
+            note.outcome.to_string(),
+            note.place,
+            note.text.replace(char::is_control, "?")
+        )
+    };
+    let count = |outcome| notes.iter().filter(|note| note.outcome == outcome).count();
+    let [carried, changed, lost] = [Outcome::Carried, Outcome::Changed, Outcome::Lost].map(count);
+    notes.iter().map(line).collect::<String>()
+        + &format!("{carried} carried, {changed} changed, {lost} lost\n")
+}
+
+fn json(imported: &Imported) -> String {
+    let one = |note: &lunar_import::Note| {
+        let outcome = note.outcome.to_string();
+        serde_json::json!({ "outcome": outcome, "place": note.place, "text": note.text })
+    };
+    let notes: Vec<serde_json::Value> = imported.notes.list().iter().map(one).collect();
+    format!("{:#}\n", serde_json::json!({ "notes": notes }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server accepts each configuration that an import writes.
+    #[test]
+    fn imported_configurations_are_valid() {
+        let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lunar-import/tests/samples");
+        let folder = std::env::temp_dir().join(format!("lunar-import-{}", std::process::id()));
+        _ = fs::remove_dir_all(&folder);
+        for name in ["demo-mode", "everything"] {
+            let folder = folder.join(name);
+            fs::create_dir_all(&folder).expect("a folder");
+            let (file, output) = (samples.join(format!("{name}.json")), Some(folder.join("lunar.toml")));
+            let args =
+                || Import { format: Format::Lio, file: file.clone(), output: output.clone(), json: false };
+            let exit = import(args()).err().map(|failure| failure.exit);
+            assert_eq!(exit, (name == "everything").then_some(Exit::NotCarried));
+            let written = lunar_server::config::load(&folder.join("lunar.toml"));
+            let written = written.map_err(|list| list.iter().map(|one| one.to_string()).collect::<String>());
+            let config = written.unwrap_or_else(|e| panic!("{e}"));
+            assert!(!config.targets.is_empty());
+            assert_eq!(
+                import(args()).err().map(|failure| failure.exit),
+                Some(Exit::Exists),
+                "nothing is replaced"
+            );
+        }
+        fs::remove_dir_all(folder).expect("the folder");
+    }
+}
