@@ -57,6 +57,9 @@ pub(crate) struct FileBackend {
     atomic: Arc<RangeLocks>,
     /// The state of the record of the last atomic write.
     open: atomic::OpenRecord,
+    /// Called with the offset of an operation before a thread executes it.
+    #[cfg(test)]
+    before_transfer: Option<Box<dyn Fn(u64) + Send + Sync>>,
 }
 
 /// Optional operations. Each flag is cleared for good when the kernel reports that the file does not support it.
@@ -87,7 +90,19 @@ impl FileBackend {
         let syncer = Arc::new(Syncer::new(move || rustix::fs::fdatasync(&files.plain)));
         let capacity = AtomicU64::new(medium.size);
         let (ranges, in_flight, atomic, open) = Default::default();
-        Ok(FileBackend { medium, capacity, can, syncer, ranges, in_flight, journal, atomic, open })
+        Ok(FileBackend {
+            medium,
+            capacity,
+            can,
+            syncer,
+            ranges,
+            in_flight,
+            journal,
+            atomic,
+            open,
+            #[cfg(test)]
+            before_transfer: None,
+        })
     }
 
     fn check(&self, offset: u64, len: u64) -> io::Result<()> {
