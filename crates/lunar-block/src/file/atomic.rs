@@ -2,15 +2,18 @@
 //!
 //! No system call of Linux writes a megabyte atomically. The steps of a write are:
 //!
-//! 1. Sync the medium, so that the old sectors are stable.
-//! 2. Write and sync the record: the new bytes, and a checksum of each old sector.
-//! 3. Reserve the space, write the medium, and sync it.
-//! 4. Clear and sync the record.
+//! 1. Sync the medium, so that the old sectors are stable, and read them.
+//! 2. Open the record. If the range was written since step 1 began, wait for these writes and repeat step 1.
+//! 3. Write and sync the record: the new bytes, and a checksum of each old sector.
+//! 4. Reserve the space, write the medium, and sync it.
+//! 5. Clear and sync the record.
 //!
-//! Other writes start only while no record is open. If step 3 fails, the old content of the changed sectors is
-//! restored and synced before the record is cleared.
+//! Other writes start only while no record is open. They check this after they have marked their regions as written,
+//! because step 2 opens the record before it looks for marks. If step 4 fails, the old content of the changed sectors
+//! is restored and synced before the record is cleared.
 
 use super::FileBackend;
+use super::in_flight::RegionIndices;
 use super::journal::changed;
 use super::space::cannot;
 use super::watch::{invalidate_size, wait};
@@ -20,7 +23,16 @@ use lunar_runtime::Buf;
 use rustix::fs::FallocateFlags;
 use std::io;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst, fence};
+
+/// The relation of a write to the record of an atomic write.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum RecordRole {
+    /// The write is the atomic write, or its undo.
+    Owner,
+    /// The write waits until no record is open.
+    Other,
+}
 
 /// The state of the record. While it may be valid, no other write starts: a later replay would overwrite newer data.
 #[derive(Default)]
@@ -38,6 +50,8 @@ impl OpenRecord {
 
     fn begin(&self) {
         self.is_open.store(true, SeqCst);
+        // A writer marks its regions, then loads the flag: either it sees the flag, or the marks are seen from here on.
+        fence(SeqCst);
     }
 
     fn end(&self) {
@@ -67,12 +81,11 @@ impl FileBackend {
             return (Err(io::ErrorKind::Unsupported.into()), buf);
         };
         let _turn = self.atomic.lock(0..1, RangeAccess::Exclusive).await;
-        let old = match self.stable_old(offset, buf.len()).await {
+        let old = match self.open_record(offset, buf.len()).await {
             Ok(old) => old,
             Err(e) => return (Err(e), buf),
         };
         let record = journal.record(offset, &old, &buf);
-        self.open.begin();
         let kept = lunar_runtime::blocking(move || journal.put(&record)).await;
         let (result, buf) = match kept {
             Ok(()) => self.write_or_undo(offset, buf, old).await,
@@ -90,9 +103,26 @@ impl FileBackend {
         (result.and(ended), buf)
     }
 
+    /// Opens the record. Returns the old blocks, which are stable.
+    async fn open_record(&self, offset: u64, len: usize) -> io::Result<Buf> {
+        self.end_record().await?;
+        let regions = RegionIndices::of(offset, len as u64);
+        let before = self.in_flight.before(regions);
+        let old = self.stable_old(offset, len).await?;
+        self.open.begin();
+        if before.is_some_and(|before| self.in_flight.is_as_before(regions, before)) {
+            return Ok(old);
+        }
+        drop(self.in_flight.still(regions).await);
+        let old = self.stable_old(offset, len).await;
+        if old.is_err() {
+            self.open.end();
+        }
+        old
+    }
+
     /// Makes the medium stable and returns the old blocks. After a power loss, the record must match each old or new sector.
     async fn stable_old(&self, offset: u64, len: usize) -> io::Result<Buf> {
-        self.end_record().await?;
         self.syncer.flush().await?;
         let (result, old) = self.read_all(offset, Buf::zeroed(len)).await;
         result.map(|()| old)
@@ -129,7 +159,7 @@ impl FileBackend {
         result?;
         for changed in changed(&now, &old[..left]) {
             let part = Buf::copy_of(&old[changed.clone()]);
-            wait(self.write_all(offset + changed.start as u64, part, false)).await.0?;
+            wait(self.write_all(offset + changed.start as u64, part, false, RecordRole::Owner)).await.0?;
         }
         Ok(())
     }
@@ -140,7 +170,7 @@ impl FileBackend {
         if let Err(e) = wait(self.reserve(offset, buf.len() as u64)).await {
             return (Err(e), buf);
         }
-        let (result, buf) = self.write_all(offset, buf, true).await;
+        let (result, buf) = self.write_all(offset, buf, true, RecordRole::Owner).await;
         if result.is_err() {
             *locked(&self.open.undo) = Some((offset, old));
         }
@@ -158,7 +188,7 @@ impl FileBackend {
         }
         for flags in [FallocateFlags::UNSHARE_RANGE, FallocateFlags::empty()] {
             let all = offset..offset + len;
-            match wait(self.allocate(flags | FallocateFlags::KEEP_SIZE, &all)).await {
+            match wait(self.allocate(flags | FallocateFlags::KEEP_SIZE, &all, RecordRole::Owner)).await {
                 Err(e) if cannot(&e) || e.kind() == io::ErrorKind::InvalidInput => {}
                 other => other?,
             }

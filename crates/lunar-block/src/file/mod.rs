@@ -27,6 +27,7 @@ use crate::{
     Backend, BackendInfo, BackendQueue, BackendSpec, BufResult, Extent, LocalBoxFuture, MAX_ATOMIC,
     MissingMedium, OpenError, TryIo, describe_row, format, within,
 };
+use atomic::RecordRole;
 pub(crate) use examine::examine;
 use in_flight::{InFlightWrites, RegionIndices};
 use journal::WriteJournal;
@@ -38,7 +39,7 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use sync::Syncer;
-use watch::{invalidate_size, wait};
+use watch::invalidate_size;
 
 /// Inline attempts of a read before it takes the asynchronous path, which blocks writers.
 const TRIES: u32 = 2;
@@ -173,13 +174,16 @@ impl Backend for FileBackend {
     }
 
     fn try_write(&self, offset: u64, data: &[u8]) -> TryIo {
-        if !self.can.try_write.load(Relaxed) || self.open.is_open() {
+        if !self.can.try_write.load(Relaxed) {
             return TryIo::WouldWait;
         }
         let regions = RegionIndices::of(offset, data.len() as u64);
         let Some(_mark) = InFlightWrites::try_write(&*self.in_flight, regions) else {
             return TryIo::WouldWait;
         };
+        if self.open.is_open() {
+            return TryIo::WouldWait;
+        }
         let checked = self.check_write(offset, data.len() as u64);
         inline(checked, data.len(), &self.can.try_write, io::ErrorKind::WriteZero, |at| {
             let rest = [IoSlice::new(&data[at..])];
@@ -205,12 +209,8 @@ impl Backend for FileBackend {
 
     fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
-            let may = match wait(self.no_record()).await {
-                Ok(()) => self.check_write(offset, buf.len() as u64),
-                other => other,
-            };
-            match may {
-                Ok(()) => self.write_all(offset, buf, fua).await,
+            match self.check_write(offset, buf.len() as u64) {
+                Ok(()) => self.write_all(offset, buf, fua, RecordRole::Other).await,
                 Err(e) => (Err(e), buf),
             }
         })
@@ -243,7 +243,6 @@ impl Backend for FileBackend {
 
     fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
-            wait(self.no_record()).await?;
             self.check_write(offset, len)?;
             self.clear(offset, len, unmap).await
         })

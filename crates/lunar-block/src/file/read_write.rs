@@ -1,6 +1,7 @@
 //! Reads and writes: inline in the page cache, or asynchronous, with read-modify-write of partial blocks.
 
 use super::FileBackend;
+use super::atomic::RecordRole;
 use super::in_flight::{InFlightWrites, RegionIndices};
 use super::ops::{self, FileHandle, OpGuard};
 use super::resident;
@@ -84,14 +85,16 @@ impl FileBackend {
         (result, buf)
     }
 
-    pub(super) async fn write_all(&self, offset: u64, buf: Buf, fua: bool) -> BufResult {
+    pub(super) async fn write_all(&self, offset: u64, buf: Buf, fua: bool, role: RecordRole) -> BufResult {
         let (result, buf) = match self.medium.is_aligned(offset, buf.len()) {
             true => {
                 let len = buf.len() as u64;
-                let handle = self.handle(offset, len, RangeAccess::Shared, fua).await;
-                ops::write(handle, offset, buf, || self.still_there(offset, len)).await
+                match self.handle(offset, len, RangeAccess::Shared, fua, role).await {
+                    Ok(handle) => ops::write(handle, offset, buf, || self.still_there(offset, len)).await,
+                    Err(e) => (Err(e), buf),
+                }
             }
-            false => self.write_around(offset, buf, fua).await,
+            false => (self.write_around(offset, &buf, fua, role).await, buf),
         };
         let result = match result {
             Ok(()) if fua => self.settle().await,
@@ -109,30 +112,46 @@ impl FileBackend {
     }
 
     /// A direct write of partial blocks: a read-modify-write that locks its blocks exclusively.
-    async fn write_around(&self, offset: u64, buf: Buf, fua: bool) -> BufResult {
-        let whole = self.medium.widen(offset, buf.len() as u64);
-        let handle = self.handle(whole.start, whole.end - whole.start, RangeAccess::Exclusive, fua).await;
-        let bounce = Buf::zeroed((whole.end - whole.start) as usize);
+    async fn write_around(&self, offset: u64, data: &[u8], fua: bool, role: RecordRole) -> io::Result<()> {
+        let whole = self.medium.widen(offset, data.len() as u64);
+        let len = whole.end - whole.start;
+        let handle = self.handle(whole.start, len, RangeAccess::Exclusive, fua, role).await?;
         let read = FileHandle::reading(&self.medium.files);
-        let (mut result, mut bounce) = wait(ops::read(read, whole.start, bounce)).await;
-        if result.is_ok() {
-            let skip = (offset - whole.start) as usize;
-            bounce[skip..skip + buf.len()].copy_from_slice(&buf);
-            let may = || self.still_there(whole.start, whole.end - whole.start);
-            (result, _) = ops::write(handle, whole.start, bounce, may).await;
-        }
-        (result, buf)
+        let (result, mut bounce) = wait(ops::read(read, whole.start, Buf::zeroed(len as usize))).await;
+        result?;
+        let skip = (offset - whole.start) as usize;
+        bounce[skip..skip + data.len()].copy_from_slice(data);
+        let may = || self.still_there(whole.start, len);
+        ops::write(handle, whole.start, bounce, may).await.0
     }
 
     /// A handle of the file with the lock for a write of this range. The page cache orders adjacent writes itself.
     /// Direct I/O needs the lock as soon as one write covers part of a block.
-    pub(super) async fn handle(&self, offset: u64, len: u64, share: RangeAccess, fua: bool) -> FileHandle {
-        let range = match self.medium.direct() {
-            true => Some(wait(self.ranges.lock(self.medium.widen(offset, len), share)).await),
-            false => None,
-        };
-        let mark = Some(wait(InFlightWrites::write(&self.in_flight, RegionIndices::of(offset, len))).await);
-        FileHandle::new(&self.medium.files, fua, Some(OpGuard { _range: range, _mark: mark }))
+    pub(super) async fn handle(
+        &self,
+        offset: u64,
+        len: u64,
+        share: RangeAccess,
+        fua: bool,
+        role: RecordRole,
+    ) -> io::Result<FileHandle> {
+        let may_start = || role == RecordRole::Owner || !self.open.is_open();
+        loop {
+            if !may_start() {
+                // Boxed, because the undo of an atomic write is itself a write.
+                wait(Box::pin(self.no_record())).await?;
+            }
+            let range = match self.medium.direct() {
+                true => Some(wait(self.ranges.lock(self.medium.widen(offset, len), share)).await),
+                false => None,
+            };
+            let mark = wait(InFlightWrites::write(&self.in_flight, RegionIndices::of(offset, len))).await;
+            // Checked again behind the mark: an atomic write opens its record before it looks for marks.
+            if may_start() {
+                let held = OpGuard { _range: range, _mark: Some(mark) };
+                return Ok(FileHandle::new(&self.medium.files, fua, Some(held)));
+            }
+        }
     }
 }
 

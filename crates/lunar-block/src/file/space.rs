@@ -1,5 +1,6 @@
 //! Zeros, holes and allocation.
 
+use super::atomic::RecordRole;
 use super::watch::wait;
 use super::{FileBackend, ops};
 use crate::Extent;
@@ -36,7 +37,7 @@ impl FileBackend {
             if !can.load(Relaxed) {
                 continue;
             }
-            match wait(self.allocate(flags | FallocateFlags::KEEP_SIZE, &range)).await {
+            match wait(self.allocate(flags | FallocateFlags::KEEP_SIZE, &range, RecordRole::Other)).await {
                 Err(e) if cannot(&e) => can.store(false, Relaxed),
                 other => return other,
             }
@@ -44,9 +45,14 @@ impl FileBackend {
         self.write_zeros(range).await
     }
 
-    pub(super) async fn allocate(&self, flags: FallocateFlags, range: &Range<u64>) -> io::Result<()> {
+    pub(super) async fn allocate(
+        &self,
+        flags: FallocateFlags,
+        range: &Range<u64>,
+        role: RecordRole,
+    ) -> io::Result<()> {
         let (offset, len) = (range.start, range.end - range.start);
-        let handle = self.handle(offset, len, RangeAccess::Shared, false).await;
+        let handle = self.handle(offset, len, RangeAccess::Shared, false, role).await?;
         self.still_there(offset, len)?;
         lunar_runtime::blocking(move || {
             loop {
@@ -65,7 +71,7 @@ impl FileBackend {
         while at < range.end {
             zeros.set_visible((range.end - at).min(ZEROS) as usize);
             let result;
-            (result, zeros) = wait(self.write_all(at, zeros, false)).await;
+            (result, zeros) = wait(self.write_all(at, zeros, false, RecordRole::Other)).await;
             result?;
             at += zeros.len() as u64;
         }

@@ -179,3 +179,45 @@ fn medium_without_a_journal_writes_nothing_atomically() {
     let e = runtime.block_on(file.write_atomic(0, Buf::zeroed(512))).0.expect_err("no journal");
     assert_eq!(e.kind(), io::ErrorKind::Unsupported);
 }
+
+/// The write ends between the sync of the medium and the read of the old blocks.
+#[test]
+fn write_during_the_sync_is_stable_before_the_record() {
+    with_journal("during", async |spec, mut file| {
+        let syncs = watch_syncs(spec, &mut file, |_, _| Ok(()));
+        file.write(0, of(1, 8192), false).await.0.expect("written");
+        let mark = InFlightWrites::try_write(file.in_flight.clone(), RegionIndices::of(0, 512));
+        let mut atomic = file.write_atomic(0, of(3, 8192));
+        while crate::locked(&syncs).is_empty() {
+            assert!(poll_once(&mut atomic).await.is_pending(), "a write is in flight");
+            compio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        let other = std::fs::OpenOptions::new().write(true).open(&spec.path).expect("a file");
+        std::os::unix::fs::FileExt::write_all_at(&other, &[2; 8192], 0).expect("written");
+        drop(mark);
+        atomic.await.0.expect("written");
+        assert_eq!(crate::locked(&syncs)[..2], [(1, false), (2, false)]);
+    });
+}
+
+/// The record is opened while the write waits for a reader.
+#[test]
+fn write_that_waits_does_not_begin_under_a_record() {
+    with_journal("waits", async |spec, file| {
+        let first = || std::fs::read(&spec.path).expect("a file")[0];
+        file.write(0, of(1, 8192), false).await.0.expect("written");
+        let reader = file.in_flight.still(RegionIndices::of(0, 8192)).await;
+        let mut write = file.write(0, of(2, 8192), false);
+        assert!(poll_once(&mut write).await.is_pending(), "a reader blocks it");
+        let turn = file.atomic.lock(0..1, crate::range_lock::RangeAccess::Exclusive).await;
+        file.open.fail(0, of(1, 8192));
+        drop(reader);
+        for _ in 0..20 {
+            assert!(poll_once(&mut write).await.is_pending() && first() == 1, "the record is open");
+            compio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        drop(turn);
+        write.await.0.expect("written");
+        assert!(first() == 2 && !file.open.is_open());
+    });
+}
