@@ -33,6 +33,9 @@ impl FileBackend {
 
     /// References to pages whose data are in the page cache, so that the caller does not wait.
     pub(super) fn take_cached_pages(&self, offset: u64, len: usize) -> Option<SplicedPages> {
+        if !self.can.try_read.load(Relaxed) {
+            return None;
+        }
         let file = &self.medium.files.plain;
         match resident::is_resident(file, offset, len as u64) {
             Ok(true) => {}

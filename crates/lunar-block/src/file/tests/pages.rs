@@ -56,3 +56,12 @@ fn pages_need_zero_copy_and_the_page_cache() {
     }
     std::fs::remove_file(path).expect("a file");
 }
+
+#[test]
+fn file_system_without_nowait_gives_no_pages() {
+    let (file, _, path) = half_cached("waits", true);
+    assert!(file.cached_pages(0, 65_536).is_some());
+    file.can.try_read.store(false, Relaxed);
+    assert!(file.cached_pages(0, 65_536).is_none(), "taking them could wait");
+    std::fs::remove_file(path).expect("a file");
+}
