@@ -100,9 +100,10 @@ impl<F: FrontEnd> NexusState<F> {
     }
 }
 
-/// Completes the commands of a queue until it is empty.
+/// Executes the commands of a queue until it is empty.
 async fn serve<F: FrontEnd>(queue: Rc<IoQueue>, nexus: Rc<ItNexus<F>>) {
-    queue.take_ends(|begun, ended| nexus.end_direct(begun, ended)).await;
+    let is_stale = |connection| nexus.state().front().stale_reason(connection).is_some();
+    queue.take_ends(is_stale, |begun, ended| nexus.end_direct(begun, ended)).await;
 }
 
 /// Executes a command at a medium without a queue.

@@ -19,6 +19,10 @@
 //! | has ended, over RDMA | are dropped |
 //! | is replaced by another login | are dropped; the login waits for commands that have begun |
 //!
+//! A medium that executes many commands at once has a queue. An async task passes commands to it, and checks each
+//! connection of theirs first. The check is not part of the receive: the core may stall between the receive and that
+//! async task.
+//!
 //! READs that complete at once change nothing, and are not checked. A READ that becomes a task is checked. READ(6) and
 //! READ(16) move a tape, but a command that is forwarded to a tape always becomes a task that is checked.
 //!
@@ -30,8 +34,8 @@
 //! repeated elsewhere.
 //!
 //! Three gaps remain. A core may stall between the check and the system call, for at most one tick. An operation that
-//! the kernel has started runs to its end. A connection that was cut without a packet looks open, as does one whose
-//! owner is gone while the peer's kernel still sends its data.
+//! the kernel has started, or the queue of a medium has, runs to its end. A connection that was cut without a packet
+//! looks open, as does one whose owner is gone while the peer's kernel still sends its data.
 
 use super::command::ScsiCommand;
 use super::front_end::FrontEnd;

@@ -1,21 +1,29 @@
 //! Commands in the socket, or held for their CmdSN, when their session ends or another session aborts them.
 
+use super::connections::{TwoConnections, joined};
 use super::host::Host;
 use crate::config::TargetConfig;
 use crate::end_reason::EndReason;
+use crate::iscsi::dispatch::PduDispatcher;
+use crate::iscsi::receive::{PduHandler, ReceivedPdu};
 use crate::registry::{AbortScope, SessionMessage};
 use crate::task_set_lock::LockMode;
 use crate::test_target::{self, NAME, TestTarget, run_ready, run_test, run_test_with};
 use crate::{
     CommandFate, Instance, PassthroughCommand, PassthroughLu, PassthroughNexus, PassthroughResponse,
 };
-use lunar_block::LocalBoxFuture;
+use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, LocalBoxFuture};
+use lunar_runtime::{Buf, ReceivedData};
 use lunar_scsi::{CoreIndex, NexusId, NexusPorts};
 use lunar_wire::iscsi::{Bhs, NONE, opcode, request};
 use lunar_wire::scsi::{Status, TaskManagementFunction, cdb, op};
+use std::collections::VecDeque;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 const OLD: u8 = 1;
 const NEW: u8 = 2;
@@ -369,4 +377,121 @@ fn tape_read_before_reset_does_not_begin_after_it() {
             assert_eq!(count.load(Relaxed), before, "{opcode:02x}");
         });
     }
+}
+
+/// A disk in memory with a queue, which counts the operations that it gets.
+struct QueuedDisk {
+    inner: Arc<dyn Backend>,
+    begun: Arc<AtomicUsize>,
+}
+
+impl Backend for QueuedDisk {
+    fn info(&self) -> BackendInfo {
+        // No command completes at once.
+        BackendInfo { remote: true, ..self.inner.info() }
+    }
+
+    fn refresh(&self) -> bool {
+        self.inner.refresh()
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
+        self.inner.read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
+        self.inner.write(offset, buf, fua)
+    }
+
+    fn queue(self: Arc<Self>) -> Option<Box<dyn BackendQueue>> {
+        Some(Box::new(CountingQueue { begun: self.begun.clone(), ended: VecDeque::new() }))
+    }
+
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
+        self.inner.flush()
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
+        self.inner.unmap(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
+        self.inner.write_zeroes(offset, len, unmap)
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        self.inner.describe()
+    }
+}
+
+/// Ends each operation at the next poll.
+struct CountingQueue {
+    begun: Arc<AtomicUsize>,
+    ended: VecDeque<(usize, BufResult)>,
+}
+
+impl BackendQueue for CountingQueue {
+    fn read(&mut self, lane: usize, _: u64, buf: Buf) {
+        self.begun.fetch_add(1, Relaxed);
+        self.ended.push_back((lane, (Ok(()), buf)));
+    }
+
+    fn write(&mut self, lane: usize, offset: u64, buf: Buf, _: bool) {
+        self.read(lane, offset, buf);
+    }
+
+    fn poll_ended(&mut self, _: &mut Context<'_>) -> Poll<(usize, BufResult)> {
+        self.ended.pop_front().map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+/// Processes a command on the first connection, without the event loop.
+fn process(joined: &TwoConnections, header: Bhs, data: &[u8]) {
+    let connection = joined.nexus().state().front().connections()[0].clone();
+    let pdu = ReceivedPdu { header, ahs: &[], data: ReceivedData::Bytes(data), intact: true, behind: &[] };
+    assert!(PduDispatcher::new(&mut joined.nexus().state(), &connection).take(pdu));
+}
+
+/// The core receives a READ and a WRITE, and stalls before the queue of the medium gets them.
+fn stall_before_queue(resets: bool, wanted: usize) {
+    let begun = Arc::<AtomicUsize>::default();
+    let disk = QueuedDisk { inner: test_target::memory(test_target::CAPACITY), begun: begun.clone() };
+    let change = move |config: &mut TargetConfig| {
+        let unit = test_target::unit_of(1, Arc::new(disk));
+        config.targets.get_mut(NAME).expect("the target").luns.insert(0, unit);
+    };
+    run_test_with(change, move |target| async move {
+        let (mut host, other, joined) = joined(&target).await;
+        host.run(&cdb::test_unit_ready()).await;
+        let mut read = host.command(&cdb::read_10(0, 1));
+        request::set_read(&mut read, 512);
+        let mut write = host.command(&cdb::write_10(0, 1, false));
+        request::set_write(&mut write, 512, false);
+        write.set_data_len(512);
+        process(&joined, read, &[]);
+        process(&joined, write, &[OLD; 512]);
+        let host = match resets {
+            true => {
+                host.reset();
+                None
+            }
+            false => Some(host),
+        };
+        assert_eq!(begun.load(Relaxed), 0, "the core has not polled the queue");
+        // The cached state of the connection is used for one tick of the coarse clock.
+        std::thread::sleep(Duration::from_millis(25));
+        run_ready().await;
+        assert_eq!(begun.load(Relaxed), wanted);
+        drop((host, other, joined));
+    });
+}
+
+#[test]
+fn queued_commands_do_not_begin_after_reset() {
+    stall_before_queue(true, 0);
+}
+
+#[test]
+fn queued_commands_of_open_connection_begin() {
+    stall_before_queue(false, 2);
 }
