@@ -1,7 +1,7 @@
 //! The trait of block backends.
 
 use crate::MissingMedium;
-use lunar_runtime::{Buf, LocalBoxFuture, SplicedPages};
+use lunar_runtime::{Buf, LocalBoxFuture, PipedBytes};
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -81,7 +81,7 @@ pub trait Backend: Send + Sync {
 
     /// References to the cached pages with these bytes, which must be in the page cache. A later write changes the
     /// content of the pages. None: the bytes must be read.
-    fn cached_pages(&self, _offset: u64, _len: usize) -> Option<SplicedPages> {
+    fn cached_pages(&self, _offset: u64, _len: usize) -> Option<PipedBytes> {
         None
     }
 

@@ -3,7 +3,7 @@
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
 /// Descriptors that connections leave for state files, media and the like.
@@ -32,11 +32,26 @@ pub fn raise() -> io::Result<()> {
     Ok(())
 }
 
+/// The limit of this process.
+pub(crate) fn limit() -> usize {
+    getrlimit(Resource::Nofile)
+        .current
+        .map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
+}
+
 /// The number of descriptors that connections may still take.
 pub fn room() -> usize {
-    let Some(limit) = getrlimit(Resource::Nofile).current else { return usize::MAX };
+    let limit = limit();
+    if limit == usize::MAX {
+        return limit;
+    }
     let used = std::fs::read_dir("/proc/self/fd").map_or(KEPT_BACK, Iterator::count);
-    usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(used + KEPT_BACK).max(1)
+    limit.saturating_sub(used + KEPT_BACK).max(1)
+}
+
+/// Whether this new descriptor is one of the reserve. The kernel assigns the lowest free number, so all below are used.
+pub(crate) fn is_of_reserve(fd: RawFd) -> bool {
+    usize::try_from(fd).is_ok_and(|fd| fd + KEPT_BACK >= limit())
 }
 
 /// Opens the spare descriptors.
@@ -79,6 +94,13 @@ pub fn is_exhausted(e: &io::Error) -> bool {
 mod tests {
     use super::*;
     use std::cell::Cell;
+
+    #[test]
+    fn last_descriptors_are_the_reserve() {
+        let limit = limit() as RawFd;
+        let fds = [0, limit - KEPT_BACK as RawFd - 1, limit - KEPT_BACK as RawFd, limit - 1];
+        assert_eq!(fds.map(is_of_reserve), [false, false, true, true]);
+    }
 
     #[test]
     fn work_without_descriptors_is_done_again_with_the_spares() {

@@ -1,6 +1,6 @@
 //! Returns memory to the kernel that has been unused for a while after a peak load.
 
-use crate::{buf, pool, threads, timer};
+use crate::{buf, pipe, pool, threads, timer};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ pub(crate) fn freed() {
 pub(crate) async fn tidy() {
     loop {
         timer::sleep_until(Instant::now() + IDLE).await;
+        pipe::trim();
         if pool::trim() > 0 {
             freed();
         }

@@ -3,7 +3,7 @@
 mod body;
 
 use crate::Stream;
-use crate::spliced_pages::PagesPart;
+use crate::piped_bytes::PipedPart;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 
@@ -37,10 +37,10 @@ impl QueuedMessage {
         self.frame_len() + self.body.len()
     }
 
-    /// The pages with the next byte to send, and how many of their bytes are sent.
+    /// The pipe with the next byte to send, and how many of its bytes are sent.
     #[inline]
-    fn pages_to_send(&self, sent: usize) -> Option<(&PagesPart, usize)> {
-        let Body::Pages(part) = &self.body else { return None };
+    fn pipe_to_send(&self, sent: usize) -> Option<(&PipedPart, usize)> {
+        let Body::Piped(part) = &self.body else { return None };
         let of_part = sent.checked_sub(self.head_len).filter(|of_part| *of_part < part.len)?;
         Some((part, of_part))
     }
@@ -49,8 +49,8 @@ impl QueuedMessage {
 /// The end of a walk through the queued bytes.
 #[derive(Debug, PartialEq, Eq)]
 enum WalkEnd {
-    /// Pages follow, which need a call of their own.
-    Pages,
+    /// Bytes in a pipe follow, which need a call of their own.
+    Piped,
     /// Everything was taken, or the taker is full.
     Taken,
 }
@@ -110,7 +110,7 @@ impl SendQueue {
     /// Sends until the queue is empty (true) or the socket takes no more (false).
     pub fn flush(&mut self, stream: &Stream) -> io::Result<bool> {
         while let Some(first) = self.queue.front() {
-            let sent = match first.pages_to_send(self.sent) {
+            let sent = match first.pipe_to_send(self.sent) {
                 Some((part, sent)) => part.send(stream, sent)?,
                 None if self.queue.len() <= FEW => self.send_few(stream)?,
                 None => self.send_many(stream)?,
@@ -130,13 +130,13 @@ impl SendQueue {
             n += 1;
             n < 2 * FEW + 1
         });
-        stream.send(&slices[..n], end == WalkEnd::Pages)
+        stream.send(&slices[..n], end == WalkEnd::Piped)
     }
 
-    /// Sends the bytes up to the first pages.
+    /// Sends the bytes up to the first ones in a pipe.
     fn send_many(&self, stream: &Stream) -> io::Result<Option<usize>> {
         let (slices, end) = self.slices();
-        stream.send(&slices, end == WalkEnd::Pages)
+        stream.send(&slices, end == WalkEnd::Piped)
     }
 
     fn slices(&self) -> (Vec<IoSlice<'_>>, WalkEnd) {
@@ -148,7 +148,7 @@ impl SendQueue {
         (slices, end)
     }
 
-    /// Passes the queued bytes to `take`, slice by slice, until it returns false, or pages follow.
+    /// Passes the queued bytes to `take`, slice by slice, until it returns false, or bytes in a pipe follow.
     #[inline]
     fn each_part<'a>(&'a self, mut take: impl FnMut(&'a [u8]) -> bool) -> WalkEnd {
         let mut skip = self.sent;
@@ -169,14 +169,14 @@ impl SendQueue {
                     }
                     shown = end;
                 }
-                // The pages of the first message are sent: only its tail remains.
+                // The data of the first message are sent: only its tail remains.
                 None if index == 0 && self.sent > e.head_len => {
                     skip -= e.head_len + e.body.len();
                     shown = end;
                 }
                 None => {
                     let goes_on = show(&mut skip, &self.frames[shown..end]);
-                    return if goes_on { WalkEnd::Pages } else { WalkEnd::Taken };
+                    return if goes_on { WalkEnd::Piped } else { WalkEnd::Taken };
                 }
             }
             end += e.tail_len;
@@ -185,7 +185,7 @@ impl SendQueue {
         WalkEnd::Taken
     }
 
-    /// All queued bytes, if none are in pages.
+    /// All queued bytes, if none are in a pipe.
     fn bytes(&self) -> Vec<u8> {
         let mut all = Vec::with_capacity(self.waiting);
         self.each_part(|part| {

@@ -109,6 +109,11 @@ impl ServerState {
             .map(move |(protocol, _)| TargetPort { protocol, portal_group_tag: group })
     }
 
+    /// Number of connections that the file descriptors allow beside the open pipes.
+    fn room(&self) -> usize {
+        self.room.saturating_sub(lunar_runtime::pipe::open_descriptors()).max(1)
+    }
+
     /// Warns if the limit on connections exceeds the limit on open files.
     pub(crate) fn warn_of_room(&self) {
         let (connections, room) = (self.config().limits.connections, self.room);
@@ -189,14 +194,14 @@ impl ConnectionGuard {
             return Err(AdmissionError::ServerStop);
         }
         let (limits, origin) = (&shared.config().limits, SourcePrefix::from(peer.ip()));
-        let (entry, ticket) = shared.slots().enter(origin, limits, shared.room)?;
+        let (entry, ticket) = shared.slots().enter(origin, limits, shared.room())?;
         Ok(ConnectionGuard { shared: shared.clone(), place, entry, ticket: Some(ticket), done: None })
     }
 
     /// Whether a connection from this address would get a slot.
     pub(crate) fn has_room(shared: &ServerState, peer: SocketAddr) -> bool {
         let (limits, origin) = (&shared.config().limits, SourcePrefix::from(peer.ip()));
-        shared.slots().admits(origin, limits, shared.room).is_ok()
+        shared.slots().admits(origin, limits, shared.room()).is_ok()
     }
 
     /// The core of the connection.

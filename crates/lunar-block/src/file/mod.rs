@@ -31,7 +31,7 @@ use atomic::RecordRole;
 pub(crate) use examine::examine;
 use in_flight::{InFlightWrites, RegionIndices};
 use journal::WriteJournal;
-use lunar_runtime::{Buf, SplicedPages};
+use lunar_runtime::{Buf, PipedBytes};
 use medium::OpenMedium;
 use read_write::inline;
 use rustix::io::{ReadWriteFlags, pwritev2};
@@ -166,7 +166,7 @@ impl Backend for FileBackend {
         TryIo::WouldWait
     }
 
-    fn cached_pages(&self, offset: u64, len: usize) -> Option<SplicedPages> {
+    fn cached_pages(&self, offset: u64, len: usize) -> Option<PipedBytes> {
         if !self.can.cached_pages.load(Relaxed) || self.check(offset, len as u64).is_err() {
             return None;
         }

@@ -8,7 +8,7 @@ use super::resident;
 use super::watch::wait;
 use crate::range_lock::RangeAccess;
 use crate::{BufResult, TryIo};
-use lunar_runtime::{Buf, SplicedPages};
+use lunar_runtime::{Buf, PipedBytes};
 use rustix::io::{Errno, preadv2};
 use std::io::{self, IoSliceMut};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -32,7 +32,7 @@ impl FileBackend {
     }
 
     /// References to pages whose data are in the page cache, so that the caller does not wait.
-    pub(super) fn take_cached_pages(&self, offset: u64, len: usize) -> Option<SplicedPages> {
+    pub(super) fn take_cached_pages(&self, offset: u64, len: usize) -> Option<PipedBytes> {
         if !self.can.try_read.load(Relaxed) {
             return None;
         }
@@ -47,7 +47,7 @@ impl FileBackend {
         }
         // A read ahead fills its pages in ascending order. If the last page has its data, the others have theirs.
         let last = self.read_once(offset + len as u64 - 1, &mut [0]);
-        matches!(last, TryIo::Done(Ok(()))).then(|| SplicedPages::take(file, offset, len)).flatten()
+        matches!(last, TryIo::Done(Ok(()))).then(|| PipedBytes::take(file, offset, len)).flatten()
     }
 
     pub(super) async fn read_all(&self, offset: u64, mut buf: Buf) -> BufResult {

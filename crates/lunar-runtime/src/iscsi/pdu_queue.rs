@@ -1,7 +1,7 @@
 //! The send queue of PDUs, which adds padding and digests.
 
 use super::digest::crc32c;
-use crate::spliced_pages::PagesPart;
+use crate::piped_bytes::PipedPart;
 use crate::{Stream, send_queue};
 use lunar_wire::iscsi::{BHS_LEN, Bhs, padded};
 use std::io;
@@ -47,11 +47,11 @@ impl PduQueue {
         self.push_body(&header, payload, &tail[..tail_len], digests);
     }
 
-    /// As [`PduQueue::push`] with pages of a file. There must be no data digest, which needs the data in memory.
-    pub fn push_pages(&mut self, mut header: Bhs, part: PagesPart, digests: Digests) {
+    /// As [`PduQueue::push`] with bytes in a pipe. There must be no data digest, which needs the data in memory.
+    pub fn push_pages(&mut self, mut header: Bhs, part: PipedPart, digests: Digests) {
         header.set_data_len(part.len);
         let pad = padded(part.len) - part.len;
-        self.push_body(&header, Body::Pages(part), &[0; 3][..pad], digests);
+        self.push_body(&header, Body::Piped(part), &[0; 3][..pad], digests);
     }
 
     #[inline]

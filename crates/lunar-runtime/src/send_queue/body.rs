@@ -1,7 +1,7 @@
-//! The data of a message: bytes in memory, or pages that are sent without a copy.
+//! The data of a message: bytes in memory, or in a pipe, from which they are sent without a copy.
 
 use crate::Buf;
-use crate::spliced_pages::PagesPart;
+use crate::piped_bytes::PipedPart;
 use std::io;
 use std::rc::Rc;
 
@@ -41,12 +41,12 @@ impl Payload {
     }
 }
 
-/// The data of a message to send, in memory or as pages of a file.
+/// The data of a message to send, in memory or in a pipe.
 pub enum Body {
     /// Bytes in memory.
     Memory(Payload),
-    /// Pages of a file.
-    Pages(PagesPart),
+    /// Bytes in a pipe, such as pages of a file.
+    Piped(PipedPart),
 }
 
 impl From<Payload> for Body {
@@ -62,7 +62,7 @@ impl Body {
     pub fn len(&self) -> usize {
         match self {
             Body::Memory(payload) => payload.bytes().len(),
-            Body::Pages(part) => part.len,
+            Body::Piped(part) => part.len,
         }
     }
 
@@ -90,22 +90,22 @@ impl Body {
 
     /// Moves the bytes after the first `sent` to memory, for [`SendQueue::take_bytes`](super::SendQueue::take_bytes).
     pub(super) fn load(&mut self, sent: usize) {
-        if let Body::Pages(PagesPart { pages, start, len }) = self {
-            let rest = PagesPart { pages: pages.clone(), start: *start + sent, len: *len - sent };
-            let rest = rest.copy().expect("the pages are sent in order");
+        if let Body::Piped(PipedPart { piped, start, len }) = self {
+            let rest = PipedPart { piped: piped.clone(), start: *start + sent, len: *len - sent };
+            let rest = rest.copy().expect("the bytes are sent in order");
             *self = Body::Memory(Payload::Bytes([vec![0; sent], rest].concat()));
         }
     }
 
-    /// The same bytes in memory, for transports and digests that need them there. Pages are copied.
+    /// The same bytes in memory, for transports and digests that need them there. Those in a pipe are copied.
     ///
     /// # Errors
-    /// Those of [`PagesPart::copy`].
+    /// Those of [`PipedPart::copy`].
     #[inline]
     pub fn in_memory(self) -> io::Result<Payload> {
         match self {
             Body::Memory(payload) => Ok(payload),
-            Body::Pages(part) => part.copy().map(Payload::Bytes),
+            Body::Piped(part) => part.copy().map(Payload::Bytes),
         }
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::Buf;
-use crate::spliced_pages::{PagesPart, SplicedPages};
+use crate::piped_bytes::{PipedBytes, PipedPart};
 use std::rc::Rc;
 
 #[test]
@@ -86,11 +86,11 @@ fn shared_buffer_is_let_go_with_the_message_that_held_it() {
 }
 
 /// A file of `len` bytes, each page with its number, and its pages.
-fn pages(len: usize) -> (Vec<u8>, Rc<SplicedPages>) {
+fn pages(len: usize) -> (Vec<u8>, Rc<PipedBytes>) {
     let content: Vec<u8> = (0..len).map(|at| (at / 4096) as u8 ^ at as u8).collect();
     let file = rustix::fs::memfd_create("pages", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
     rustix::io::write(&file, &content).expect("written");
-    (content, Rc::new(SplicedPages::take(&file, 0, len).expect("a pipe")))
+    (content, Rc::new(PipedBytes::take(&file, 0, len).expect("a pipe")))
 }
 
 /// Three messages: pages in two parts between bytes in memory. Returns all of their bytes.
@@ -98,7 +98,7 @@ fn push_pages(out: &mut SendQueue) -> Vec<u8> {
     let (content, pages) = pages(10_000);
     out.push(&[1; 48], Payload::Empty, &[]);
     for (start, len, tail) in [(0, 4097, &[0; 3][..]), (4097, 5903, &[0; 1])] {
-        out.push(&[2; 48], Body::Pages(PagesPart { pages: pages.clone(), start, len }), tail);
+        out.push(&[2; 48], Body::Piped(PipedPart { piped: pages.clone(), start, len }), tail);
     }
     out.push(&[3; 48], Payload::Bytes(vec![9; 16]), &[]);
     let [first, second] = [&content[..4097], &content[4097..]];
@@ -154,7 +154,7 @@ fn dropped_pages_leave_the_begun_message_whole() {
         let mut all = Vec::new();
         for number in 0..16 {
             let (content, pages) = pages(1 << 20);
-            out.push(&[number; 48], Body::Pages(PagesPart { pages, start: 0, len: 1 << 20 }), &[]);
+            out.push(&[number; 48], Body::Piped(PipedPart { piped: pages, start: 0, len: 1 << 20 }), &[]);
             all.extend([&[number; 48][..], &content].concat());
         }
         assert!(!out.flush(&stream).expect("sent"), "the socket does not take 16 MiB");

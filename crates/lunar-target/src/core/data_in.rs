@@ -1,8 +1,8 @@
 //! Data-In that the core passes to a front end.
 
+use lunar_runtime::piped_bytes::PipedPart;
 use lunar_runtime::send_queue::{Body, Payload};
-use lunar_runtime::spliced_pages::PagesPart;
-use lunar_runtime::{Buf, SplicedPages};
+use lunar_runtime::{Buf, PipedBytes};
 use std::rc::Rc;
 
 /// Data-In for an initiator.
@@ -16,7 +16,7 @@ pub enum DataIn {
     /// The first bytes of a buffer.
     Buf(Buf, usize),
     /// Pages of a file, for front ends that take them.
-    Pages(SplicedPages),
+    Pages(PipedBytes),
 }
 
 /// Data-In that several messages share.
@@ -28,7 +28,7 @@ pub enum SharedDataIn {
     /// A buffer.
     Buf(Rc<Buf>),
     /// Pages of a file.
-    Pages(Rc<SplicedPages>),
+    Pages(Rc<PipedBytes>),
 }
 
 impl DataIn {
@@ -52,7 +52,7 @@ impl DataIn {
             DataIn::Zeros(len) => Payload::Zeros(len),
             DataIn::Bytes(bytes) => Payload::Bytes(bytes),
             DataIn::Buf(buf, len) => Payload::Buf(buf, len),
-            DataIn::Pages(pages) => return Body::Pages(pages.into()),
+            DataIn::Pages(pages) => return Body::Piped(pages.into()),
         })
     }
 
@@ -75,7 +75,7 @@ impl SharedDataIn {
             SharedDataIn::Bytes(bytes) => Payload::Bytes(bytes[at..at + len].to_vec()),
             SharedDataIn::Buf(buf) => Payload::Part(buf.clone(), at, len),
             SharedDataIn::Pages(pages) => {
-                return Body::Pages(PagesPart { pages: pages.clone(), start: at, len });
+                return Body::Piped(PipedPart { piped: pages.clone(), start: at, len });
             }
         })
     }

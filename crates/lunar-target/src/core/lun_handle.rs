@@ -7,8 +7,8 @@ use crate::nexus_list::{NexusList, NexusListing};
 use crate::task_set_lock::TaskSetHandle;
 use crate::{LogicalUnit, PassthroughNexus};
 use lunar_block::{Backend, TryIo};
-use lunar_runtime::spliced_pages::MAX_SPLICED;
-use lunar_runtime::{Buf, Pool, SplicedPages};
+use lunar_runtime::piped_bytes::MAX_PIPED;
+use lunar_runtime::{Buf, PipedBytes, Pool};
 use lunar_scsi::{Nexus, NexusPorts, PlanResult};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub enum ReadAttempt {
     /// The data.
     Done(Buf),
     /// Pages with the data.
-    Pages(SplicedPages),
+    Pages(PipedBytes),
     /// The read would wait.
     NotNow,
 }
@@ -133,7 +133,7 @@ impl LunHandle {
         }
         let n = len.min(room);
         if takes_pages
-            && (MIN_PAGES_LEN..=MAX_SPLICED as u32).contains(&n)
+            && (MIN_PAGES_LEN..=MAX_PIPED as u32).contains(&n)
             && let Some(pages) = self.backend.cached_pages(offset, n as usize)
         {
             return ReadAttempt::Pages(pages);

@@ -3,7 +3,7 @@
 use super::pdu_queue::{Digests, Payload, PduQueue};
 use super::receive::{PduHandler, PduReceiver, ReceiveError, ReceiveStatus};
 use lunar_runtime::Stream;
-use lunar_runtime::spliced_pages::PagesPart;
+use lunar_runtime::piped_bytes::PipedPart;
 use lunar_wire::iscsi::Bhs;
 use std::cell::RefCell;
 use std::io;
@@ -31,7 +31,7 @@ impl TcpTransport {
     }
 
     /// Queues a PDU with pages of a file. There must be no data digest.
-    pub fn push_pages(&self, header: Bhs, part: PagesPart, digests: Digests) {
+    pub fn push_pages(&self, header: Bhs, part: PipedPart, digests: Digests) {
         self.queue.borrow_mut().push_pages(header, part, digests);
     }
 

@@ -183,7 +183,7 @@ impl IscsiTransport {
     pub fn push(&self, header: Bhs, body: Body, digests: Digests) {
         match (self, body) {
             (IscsiTransport::Tcp(tcp), Body::Memory(payload)) => tcp.push(header, payload, digests),
-            (IscsiTransport::Tcp(tcp), Body::Pages(part)) if !digests.data => {
+            (IscsiTransport::Tcp(tcp), Body::Piped(part)) if !digests.data => {
                 tcp.push_pages(header, part, digests);
             }
             (_, body) => match body.in_memory() {

@@ -1,7 +1,7 @@
 //! References to pages of the page cache.
 
 use super::*;
-use lunar_runtime::spliced_pages::PagesPart;
+use lunar_runtime::piped_bytes::PipedPart;
 
 const LEN: usize = 1 << 20;
 
@@ -19,8 +19,8 @@ fn half_cached(name: &str, zero_copy: bool) -> (FileBackend, Vec<u8>, std::path:
     (FileBackend::open(&spec).expect("a file"), content, path)
 }
 
-fn bytes(pages: SplicedPages) -> Vec<u8> {
-    PagesPart::from(pages).copy().expect("pages")
+fn bytes(pages: PipedBytes) -> Vec<u8> {
+    PipedPart::from(pages).copy().expect("pages")
 }
 
 #[test]
