@@ -8,6 +8,7 @@ mod examine;
 mod identity;
 mod in_flight;
 mod journal;
+mod last_miss;
 mod lock;
 mod loops;
 mod medium;
@@ -31,6 +32,7 @@ use atomic::RecordRole;
 pub(crate) use examine::examine;
 use in_flight::{InFlightWrites, RegionIndices};
 use journal::WriteJournal;
+use last_miss::LastMiss;
 use lunar_runtime::{Buf, PipedBytes};
 use medium::OpenMedium;
 use read_write::inline;
@@ -58,6 +60,7 @@ pub(crate) struct FileBackend {
     atomic: Arc<RangeLocks>,
     /// The state of the record of the last atomic write.
     open: atomic::OpenRecord,
+    misses: LastMiss,
     /// Called with the offset of an operation before a thread executes it.
     #[cfg(test)]
     before_transfer: Option<Box<dyn Fn(u64) + Send + Sync>>,
@@ -90,7 +93,7 @@ impl FileBackend {
         let files = medium.files.clone();
         let syncer = Arc::new(Syncer::new(move || rustix::fs::fdatasync(&files.plain)));
         let capacity = AtomicU64::new(medium.size);
-        let (ranges, in_flight, atomic, open) = Default::default();
+        let (ranges, in_flight, atomic, open, misses) = Default::default();
         Ok(FileBackend {
             medium,
             capacity,
@@ -101,6 +104,7 @@ impl FileBackend {
             journal,
             atomic,
             open,
+            misses,
             #[cfg(test)]
             before_transfer: None,
         })
@@ -250,6 +254,7 @@ impl Backend for FileBackend {
 
     fn prefetch(&self, offset: u64, len: u64) {
         if !self.medium.direct() {
+            self.missed();
             self.medium.will_need(offset, len);
         }
     }

@@ -15,12 +15,14 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Bytes for which a read blocks writers at a time.
 const ALONE: usize = 256 << 10;
+/// Bytes between two positions at which pages are checked for their data.
+const PROBE_STEP: usize = 64 << 10;
 
 impl FileBackend {
     #[inline]
     pub(super) fn read_once(&self, offset: u64, buf: &mut [u8]) -> TryIo {
         let checked = self.check(offset, buf.len() as u64);
-        inline(checked, buf.len(), &self.can.try_read, io::ErrorKind::UnexpectedEof, |at| {
+        let read = inline(checked, buf.len(), &self.can.try_read, io::ErrorKind::UnexpectedEof, |at| {
             let mut rest = [IoSliceMut::new(&mut buf[at..])];
             Ok(preadv2(
                 &self.medium.files.plain,
@@ -28,7 +30,18 @@ impl FileBackend {
                 offset + at as u64,
                 self.medium.without_waiting(),
             )?)
-        })
+        });
+        if matches!(read, TryIo::WouldWait) {
+            self.missed();
+        }
+        read
+    }
+
+    /// Records that data of this file may be on their way.
+    pub(super) fn missed(&self) {
+        if self.can.cached_pages.load(Relaxed) {
+            self.misses.record();
+        }
     }
 
     /// References to pages whose data are in the page cache, so that the caller does not wait.
@@ -39,18 +52,24 @@ impl FileBackend {
         let file = &self.medium.files.plain;
         match resident::is_resident(file, offset, len as u64) {
             Ok(true) => {}
-            Ok(false) => return None,
+            Ok(false) => {
+                self.missed();
+                return None;
+            }
             Err(_) => {
                 self.can.cached_pages.store(false, Relaxed);
                 return None;
             }
         }
-        // A read ahead fills its pages in ascending order. If the last page has its data, the others have theirs.
-        let last = self.read_once(offset + len as u64 - 1, &mut [0]);
-        matches!(last, TryIo::Done(Ok(()))).then(|| PipedBytes::take(file, offset, len)).flatten()
+        // Pages are in the cache before their data are. One request to a device fills many at a time, so a few of them
+        // represent the others. A wrong guess costs the wait for the device.
+        let has_data = |at| matches!(self.read_once(at, &mut [0]), TryIo::Done(Ok(())));
+        let all = probes(offset, len, self.misses.is_recent()).all(has_data);
+        all.then(|| PipedBytes::take(file, offset, len)).flatten()
     }
 
     pub(super) async fn read_all(&self, offset: u64, mut buf: Buf) -> BufResult {
+        self.missed();
         if self.medium.is_aligned(offset, buf.len()) {
             return self.read_whole_blocks(offset, buf).await;
         }
@@ -158,6 +177,14 @@ impl FileBackend {
     }
 }
 
+/// The positions at which a range of at least one byte is checked. If data of this file may be on their way: the ends,
+/// and each step between them. Otherwise the last byte, where the read ahead of another program ends.
+fn probes(offset: u64, len: usize, after_miss: bool) -> impl Iterator<Item = u64> {
+    let last = offset + len as u64 - 1;
+    let others = if after_miss { offset..last } else { 0..0 };
+    std::iter::once(last).chain(others.step_by(PROBE_STEP))
+}
+
 /// Repeats `step`, each time from where the last one ended, until `len` bytes are done or it would block.
 pub(super) fn inline(
     checked: io::Result<()>,
@@ -184,4 +211,28 @@ pub(super) fn inline(
         }
     }
     TryIo::Done(Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn range_is_probed_at_its_ends_and_between_after_a_miss() {
+        const KIB: u64 = 1 << 10;
+        let cases: [(u64, u64, &[u64]); 4] = [
+            (512, 1, &[512]),
+            (512, 64 * KIB, &[64 * KIB + 511, 512]),
+            (4 * KIB, 64 * KIB + 2, &[68 * KIB + 1, 4 * KIB, 68 * KIB]),
+            (0, 256 * KIB, &[256 * KIB - 1, 0, 64 * KIB, 128 * KIB, 192 * KIB]),
+        ];
+        for (offset, len, expected) in cases {
+            assert_eq!(
+                probes(offset, len as usize, true).collect::<Vec<_>>(),
+                expected,
+                "{len} bytes at {offset}"
+            );
+            assert_eq!(probes(offset, len as usize, false).collect::<Vec<_>>(), expected[..1]);
+        }
+    }
 }

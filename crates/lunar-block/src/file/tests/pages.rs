@@ -37,7 +37,9 @@ fn cached_pages_have_the_bytes_of_the_range() {
 fn range_that_is_not_cached_has_no_pages() {
     let (file, _, path) = half_cached("cold", true);
     let half = LEN as u64 / 2;
+    assert!(!file.misses.is_recent());
     assert!(file.cached_pages(half, 65_536).is_none());
+    assert!(file.misses.is_recent(), "the next ranges are probed at more places");
     assert!(file.cached_pages(half - 4096, 8192).is_none(), "one page is missing");
     assert!(file.cached_pages(half - 4096, 4096).is_some());
     assert!(file.cached_pages(LEN as u64 - 4096, 8192).is_none(), "beyond the end");
