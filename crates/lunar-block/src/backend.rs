@@ -9,6 +9,9 @@ use std::task::{Context, Poll};
 /// The result of an operation that owned a buffer, and the buffer.
 pub type BufResult = (io::Result<()>, Buf);
 
+/// The result of a [`Backend::read_piped`], and its buffer: with a pipe, the pipe has the bytes and not the buffer.
+pub type PipedResult = (io::Result<Option<PipedBytes>>, Buf);
+
 /// The properties of a backend. Callers cache them until [`Backend::refresh`] reports a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackendInfo {
@@ -92,6 +95,14 @@ pub trait Backend: Send + Sync {
 
     /// Fills the whole of `buf` from `offset`.
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult>;
+
+    /// As [`Backend::read`], for a caller that sends the bytes to a socket: they may be in a pipe instead.
+    fn read_piped(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, PipedResult> {
+        Box::pin(async move {
+            let (result, buf) = self.read(offset, buf).await;
+            (result.map(|()| None), buf)
+        })
+    }
 
     /// Writes the whole of `buf` at `offset`. With `fua` (Force Unit Access), it is on stable storage when the future
     /// ends.

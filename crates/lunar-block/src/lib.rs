@@ -18,7 +18,7 @@ mod open;
 pub mod range_lock;
 pub mod testing;
 
-pub use backend::{Backend, BackendInfo, BackendQueue, BufResult, Extent, TryIo, describe_row};
+pub use backend::{Backend, BackendInfo, BackendQueue, BufResult, Extent, PipedResult, TryIo, describe_row};
 pub use file::users;
 pub use kind::{BackendKind, DataLifetime, SizeRule};
 pub use lunar_runtime::LocalBoxFuture;

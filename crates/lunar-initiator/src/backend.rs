@@ -5,5 +5,6 @@
 pub use lunar_block::offload::Offload;
 #[doc(inline)]
 pub use lunar_block::{
-    Backend, BackendInfo, BackendQueue, BufResult, Extent, FileId, LocalBoxFuture, MissingMedium, TryIo,
+    Backend, BackendInfo, BackendQueue, BufResult, Extent, FileId, LocalBoxFuture, MissingMedium,
+    PipedResult, TryIo,
 };

@@ -43,6 +43,36 @@ impl PipedBytes {
         spliced.fill(file, offset).then_some(spliced)
     }
 
+    /// An empty pipe, for received bytes. None: there are too many pipes.
+    pub fn empty() -> Option<PipedBytes> {
+        Some(PipedBytes { pipe: Some(pipe::take()?), len: 0, position: Cell::new(0) })
+    }
+
+    /// Appends copies of the first of these bytes, and returns their number. Those for which there is no room are left
+    /// out.
+    pub fn push(&mut self, bytes: &[u8]) -> usize {
+        let Some(pipe) = &self.pipe else { return 0 };
+        let pushed = rustix::io::write(&pipe.writer, bytes).unwrap_or(0);
+        self.len += pushed;
+        pushed
+    }
+
+    /// Appends up to `max` bytes that a socket has received. `AGAIN`: it has none, or there is no room.
+    pub(crate) fn receive(&mut self, socket: impl AsFd, max: usize) -> Result<usize, Errno> {
+        let Some(pipe) = &self.pipe else { return Err(Errno::INVAL) };
+        let received = splice(socket, None, &pipe.writer, None, max, SpliceFlags::NONBLOCK)?;
+        self.len += received;
+        Ok(received)
+    }
+
+    /// Moves all bytes to memory of their length.
+    ///
+    /// # Errors
+    /// Those of reading a pipe; `InvalidInput` if some were sent.
+    pub fn move_to(&self, place: &mut [u8]) -> io::Result<()> {
+        self.read(0, place)
+    }
+
     /// False: the pipe has fewer bytes, and `len` is their number.
     fn fill(&mut self, file: impl AsFd, mut offset: u64) -> bool {
         let wanted = std::mem::take(&mut self.len);
@@ -75,17 +105,23 @@ impl PipedBytes {
 
     /// Copies `len` bytes from `start` out of the pipe.
     fn copy(&self, start: usize, len: usize) -> io::Result<Vec<u8>> {
-        let pipe = self.pipe_at(start)?;
         let mut bytes = vec![0; len];
+        self.read(start, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Reads the bytes from `start` out of the pipe.
+    fn read(&self, start: usize, place: &mut [u8]) -> io::Result<()> {
+        let pipe = self.pipe_at(start)?;
         let mut at = 0;
-        while at < len {
-            match rustix::io::read(&pipe.reader, &mut bytes[at..])? {
+        while at < place.len() {
+            match rustix::io::read(&pipe.reader, &mut place[at..])? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 read => at += read,
             }
             self.position.set(start + at);
         }
-        Ok(bytes)
+        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Received data and the outcome of a receive, for all transports.
 
-use crate::Buf;
+use crate::{Buf, PipedBytes};
 
 /// Data that have arrived, without padding.
 pub enum ReceivedData<'a> {
@@ -10,15 +10,17 @@ pub enum ReceivedData<'a> {
     Buf(Buf),
     /// In the buffer of their task, which this returns.
     Placed(Buf),
+    /// In a pipe of their task, behind the earlier ones.
+    Piped(PipedBytes),
 }
 
 impl ReceivedData<'_> {
-    /// The bytes; empty for [`ReceivedData::Placed`].
+    /// The bytes; empty for [`ReceivedData::Placed`] and [`ReceivedData::Piped`].
     pub fn bytes(&self) -> &[u8] {
         match self {
             ReceivedData::Bytes(bytes) => bytes,
             ReceivedData::Buf(buf) => buf,
-            ReceivedData::Placed(_) => &[],
+            ReceivedData::Placed(_) | ReceivedData::Piped(_) => &[],
         }
     }
 }

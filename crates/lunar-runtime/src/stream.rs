@@ -6,7 +6,7 @@
 //! that leaves room has taken everything, so no second call follows. In measurements both were equal within a few percent.
 
 use crate::multishot_poll::MultishotPoll;
-use crate::{Recheck, begin_batch};
+use crate::{PipedBytes, Recheck, begin_batch};
 use compio::driver::ToSharedFd;
 use compio::net::TcpSocket;
 use compio::runtime::Runtime;
@@ -45,6 +45,16 @@ pub enum PeerState {
     Closed,
     /// The peer reset the connection, or the kernel gave it up.
     Reset,
+}
+
+/// The outcome of a receive into a pipe.
+pub(crate) enum PipeReceive {
+    /// Nothing has arrived.
+    Nothing,
+    /// The pipe has no room for bytes that have arrived.
+    Full,
+    /// This many bytes were received; 0 is the end of the stream.
+    Received(usize),
 }
 
 /// A connection over TCP or a Unix socket. Belongs to one core.
@@ -250,6 +260,21 @@ impl Stream {
         let mut ancillary = RecvAncillaryBuffer::default();
         let received = rustix::net::recvmsg(&self.fd, into, &mut ancillary, RecvFlags::DONTWAIT);
         self.took(received.map(|r| r.bytes), room)
+    }
+
+    /// As [`Stream::receive`] of up to `max` bytes into a pipe.
+    pub(crate) fn receive_piped(&self, into: &mut PipedBytes, max: usize) -> io::Result<PipeReceive> {
+        let mut received = into.receive(&self.fd, max);
+        if received == Err(Errno::AGAIN) && self.unread() > 0 {
+            // Either the pipe is full, or the bytes have just arrived.
+            received = into.receive(&self.fd, max);
+            if received == Err(Errno::AGAIN) {
+                return Ok(PipeReceive::Full);
+            }
+        }
+        // Fewer bytes than `max` do not mean that there are no more.
+        let received = self.took(received, received.unwrap_or(max))?;
+        Ok(received.map_or(PipeReceive::Nothing, PipeReceive::Received))
     }
 
     /// Evaluates a receive of up to `room` bytes.

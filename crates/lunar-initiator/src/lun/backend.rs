@@ -1,12 +1,14 @@
 //! A logical unit as a [`Backend`]. Partial blocks are written by read-modify-write.
 
 use super::queue::LunQueue;
-use super::retry::perform;
+use super::retry::{perform, perform_piped};
 use super::transferred::{Transfer, has_begun, of_step, read_result, write_result};
 use super::{Lun, lba_status};
 use crate::{Direction, Error};
 use lunar_block::range_lock::{RangeAccess, RangeLock, RangeLocks};
-use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture, describe_row};
+use lunar_block::{
+    Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture, PipedResult, describe_row,
+};
 use lunar_runtime::Buf;
 use lunar_wire::scsi::cdb::{self, Cdb};
 use std::io;
@@ -317,6 +319,20 @@ impl Backend for Lun {
             }
             let (result, buf) = self.read_any(offset, buf).await;
             (result.map_err(io::Error::from), buf)
+        })
+    }
+
+    fn read_piped(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, PipedResult> {
+        Box::pin(async move {
+            let len = buf.len();
+            if !self.is_one_command(offset, len) {
+                let (result, buf) = self.read(offset, buf).await;
+                return (result.map(|()| None), buf);
+            }
+            let cdb = self.read_cdb(offset, len);
+            let ((result, buf), piped) = perform_piped(&self.session, self.lun, cdb, buf).await;
+            let (result, buf) = read_result(result, buf, len);
+            (result.map(|()| piped).map_err(io::Error::from), buf)
         })
     }
 

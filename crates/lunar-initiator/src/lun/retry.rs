@@ -4,7 +4,7 @@ use super::disposition::{Disposition, disposition, is_in_transition};
 use crate::command::ExtendedCdb;
 use crate::{Command, CommandResult, Completion, Direction, Error, ErrorCode, Session, hints};
 use lunar_block::range_lock::RangeLock;
-use lunar_runtime::Buf;
+use lunar_runtime::{Buf, PipedBytes};
 use lunar_wire::be;
 use lunar_wire::scsi::TaskAttribute;
 use lunar_wire::scsi::cdb::Cdb;
@@ -116,6 +116,25 @@ pub(super) fn perform_holding<'a>(
         }
         // Boxed, so that the future of a successful command stays small.
         Box::pin(perform_again(session, what, started_at, result, buf)).await
+    }
+}
+
+/// As [`perform`] for a read whose data may stay in a pipe, in case the first attempt succeeds.
+pub(super) fn perform_piped(
+    session: &Session,
+    lun: u64,
+    cdb: Cdb,
+    buf: Buf,
+) -> impl Future<Output = (CommandResult, Option<PipedBytes>)> {
+    let command = Command::on_blocks(lun, cdb, Direction::In(buf));
+    let (what, started_at) = (Repeatable::of(&command), session.about_now());
+    let sent = session.submit(command).or_piped();
+    async move {
+        let ((result, buf), piped) = sent.await;
+        if let Ok(Completion { status: 0, .. }) = result {
+            return ((result, buf), piped);
+        }
+        (perform_again(session, what, started_at, result, buf).await, None)
     }
 }
 

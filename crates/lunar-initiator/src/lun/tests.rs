@@ -1,5 +1,7 @@
 //! Changes of a logical unit while it is in use.
 
+mod piped;
+
 use super::*;
 use crate::Url;
 use interop::script::{HookAction, Script};

@@ -2,7 +2,9 @@
 
 use super::Multipath;
 use super::queue::{BlockIo, PathQueue};
-use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture, describe_row};
+use lunar_block::{
+    Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture, PipedResult, describe_row,
+};
 use lunar_runtime::Buf;
 use std::io;
 use std::sync::Arc;
@@ -19,6 +21,10 @@ impl Backend for Multipath {
 
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(self.run(buf, move |path, buf| BlockIo::Read { offset }.on(path, buf)))
+    }
+
+    fn read_piped(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, PipedResult> {
+        Box::pin(self.run(buf, move |path, buf| path.read_piped(offset, buf)))
     }
 
     fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {

@@ -3,7 +3,7 @@
 use super::{LunPath, PathState};
 use crate::{Error, Event, Lun};
 use lunar_block::range_lock::RangeLocks;
-use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture};
+use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture, PipedResult};
 use lunar_runtime::Buf;
 use std::fmt;
 use std::io;
@@ -140,6 +140,13 @@ impl<P: PathOpener> Backend for LatePath<P> {
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         match self.opened() {
             Some(lun) => lun.read(offset, buf),
+            None => Box::pin(async move { (Err(self.closed()), buf) }),
+        }
+    }
+
+    fn read_piped(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, PipedResult> {
+        match self.opened() {
+            Some(lun) => lun.read_piped(offset, buf),
             None => Box::pin(async move { (Err(self.closed()), buf) }),
         }
     }

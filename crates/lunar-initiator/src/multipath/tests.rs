@@ -6,7 +6,8 @@ use super::*;
 use crate::slow_path::SlowPath;
 use crate::{Event, Timeouts};
 use lunar_block::range_lock::RangeAccess;
-use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult};
+use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, PipedResult};
+use lunar_runtime::PipedBytes;
 use std::future::{pending, poll_fn};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -119,6 +120,14 @@ impl Backend for Wire {
             }
         })
     }
+    fn read_piped(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, PipedResult> {
+        Box::pin(async move {
+            let (result, data) = self.read(offset, Buf::zeroed(buf.len())).await;
+            let mut piped = PipedBytes::empty().expect("a pipe");
+            piped.push(&data);
+            (result.map(|()| Some(piped)), buf)
+        })
+    }
     fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(async move {
             match self.state() {
@@ -214,6 +223,25 @@ fn writing_goes_on_while_one_path_lives() {
             write(&joined, byte).await.expect("the other path works");
             let (result, buf) = joined.read(0, Buf::zeroed(4096)).await;
             assert!(result.is_ok() && buf.iter().all(|b| *b == byte));
+            wires[cut].set(true);
+            while joined.paths().iter().any(|p| !p.1.is_usable()) {
+                compio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    });
+}
+
+#[test]
+fn piped_read_goes_on_another_path() {
+    inside(async {
+        let wires = two();
+        let joined = join(&wires, Duration::ZERO).await;
+        write(&joined, 7).await.expect("both paths work");
+        for cut in [0, 1] {
+            wires[cut].up.store(false, Relaxed);
+            let (result, buf) = joined.read_piped(0, Buf::zeroed(4096)).await;
+            let piped = result.expect("the other path works");
+            assert!(piped.is_some_and(|piped| piped.len() == 4096) && buf[..] == [0; 4096]);
             wires[cut].set(true);
             while joined.paths().iter().any(|p| !p.1.is_usable()) {
                 compio::time::sleep(Duration::from_millis(1)).await;

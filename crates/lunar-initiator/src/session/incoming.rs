@@ -10,9 +10,9 @@ use super::transfer::Segment;
 use super::transport::DatamoverEvents;
 use crate::{Completion, Error, ErrorCode};
 use lunar_proto::window::precedes;
-use lunar_runtime::Buf;
 use lunar_runtime::iscsi::pdu_queue::Payload;
 use lunar_runtime::iscsi::receive::{PduHandler, PredictedPdu, ReceivePrediction, ReceivedData, ReceivedPdu};
+use lunar_runtime::{Buf, PipedBytes};
 use lunar_wire::iscsi::flag::{OVERFLOW, STATUS, UNDERFLOW};
 use lunar_wire::iscsi::request;
 use lunar_wire::iscsi::status::{RejectReason, async_event};
@@ -37,6 +37,14 @@ impl PduHandler for SessionState {
 
     fn take_early(&mut self, header: &Bhs, buf: &mut Buf, filled: usize) -> usize {
         self.split_first(header, buf, filled)
+    }
+
+    fn takes_pipe(&self, header: &Bhs) -> bool {
+        self.permits_pipe(header)
+    }
+
+    fn pipe(&mut self, header: &Bhs, room: usize) -> Option<PipedBytes> {
+        self.landing_pipe(header, room)
     }
 
     fn predict(&mut self, sight: &mut ReceivePrediction) {
@@ -134,6 +142,7 @@ impl SessionState {
     fn take_data_in(&mut self, header: &Bhs, data: ReceivedData<'_>) -> Result<(), Error> {
         let segment = match data {
             ReceivedData::Placed(buf) => Segment::Landed(buf),
+            ReceivedData::Piped(piped) => Segment::Piped(piped),
             ref other => Segment::Bytes(other.bytes()),
         };
         if let Segment::Bytes(bytes) = &segment

@@ -26,6 +26,7 @@ mod owner_requests;
 mod parts;
 mod pending;
 mod pinned_luns;
+mod piped_reads;
 mod proof;
 mod recovery;
 mod request;
@@ -34,6 +35,7 @@ pub(crate) mod session_state;
 mod session_tasks;
 pub(crate) mod tag_map;
 pub(crate) mod task;
+mod task_pipe;
 pub mod testing;
 #[cfg(test)]
 mod tests;

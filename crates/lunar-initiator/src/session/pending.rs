@@ -6,7 +6,7 @@ use super::request::{CommandId, CommandKey, SessionHandle, SessionRequest};
 use super::task::Waiter;
 use crate::{Command, CommandResult};
 use lunar_block::range_lock::RangeLock;
-use lunar_runtime::Buf;
+use lunar_runtime::{Buf, PipedBytes};
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -49,6 +49,19 @@ impl Pending {
                 take(part);
             }
             Pin::new(&mut self).poll(cx)
+        })
+        .await
+    }
+
+    /// Waits for the result of a read whose data may stay in a pipe. If there is a pipe, it has all data, and those of
+    /// the buffer are undefined.
+    pub(crate) async fn or_piped(mut self) -> (CommandResult, Option<PipedBytes>) {
+        let PendingState::Local(local, tag) = &self.0 else { return (self.await, None) };
+        let (local, tag) = (local.clone(), *tag);
+        local.state.borrow_mut().permit_pipe(tag);
+        poll_fn(|cx| {
+            let piped = local.state.borrow_mut().take_pipe(tag);
+            Pin::new(&mut self).poll(cx).map(|result| (result, piped))
         })
         .await
     }

@@ -2,6 +2,7 @@
 
 use super::completions::Completions;
 use super::parts::Parts;
+use super::task_pipe::TaskPipe;
 use crate::command::ExtendedCdb;
 use crate::nexus::TargetPort;
 use crate::{Command, CommandResult, Completion, Error};
@@ -106,6 +107,8 @@ pub struct Task {
     pub pieces: Vec<(u32, u32)>,
     /// The parts of a read whose owner takes them before the command ends.
     pub parts: Option<Box<Parts>>,
+    /// The pipe of a read whose owner sends the data on.
+    pub pipe: Option<Box<TaskPipe>>,
     /// The CmdSN of the last transmission.
     pub cmd_sn: u32,
     /// The number of bytes sent on the connection up to the end of its last PDU.
@@ -213,6 +216,8 @@ impl Task {
         self.sent = now;
         self.data_sn = 0;
         self.pieces.clear();
+        // The next transmission uses the buffer.
+        self.pipe = None;
         let len = self.buffer_len();
         match &mut self.data {
             Data::None | Data::Out(_) => {}
@@ -310,6 +315,7 @@ impl Tasks {
             expected,
             pieces: Vec::new(),
             parts: None,
+            pipe: None,
             cmd_sn: 0,
             end: 0,
             data_sn: 0,
@@ -336,6 +342,13 @@ impl Tasks {
         let (at, generation) = slot_and_generation(tag);
         let slot = self.slots.get_mut(at)?;
         if slot.generation == generation { slot.task.as_mut() } else { None }
+    }
+
+    /// The task of a tag, to look at.
+    pub fn at(&self, tag: u32) -> Option<&Task> {
+        let (at, generation) = slot_and_generation(tag);
+        let slot = self.slots.get(at).filter(|slot| slot.generation == generation)?;
+        slot.task.as_ref()
     }
 
     /// The task of a tag, if the target has the command.

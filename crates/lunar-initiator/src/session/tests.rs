@@ -24,6 +24,7 @@ mod late_writes;
 mod orphans;
 mod parting;
 mod parts;
+mod piped_reads;
 mod rows;
 mod unverified_luns;
 

@@ -7,8 +7,8 @@ use super::task::{Data, Task};
 use super::transport::TransportSender;
 use crate::Error;
 use lunar_proto::parameters::Parameters;
-use lunar_runtime::Buf;
 use lunar_runtime::iscsi::receive::PredictedPdu;
+use lunar_runtime::{Buf, PipedBytes};
 use lunar_wire::iscsi::request::DataOutTags;
 use lunar_wire::iscsi::{Bhs, NONE};
 use lunar_wire::scsi::lun::shown;
@@ -82,6 +82,7 @@ impl SessionState {
     pub fn landing_place(&mut self, header: &Bhs) -> Option<(Buf, usize)> {
         let offset = self.data_in_offset(header).ok()?;
         let task = self.tasks.get(header.itt())?;
+        task.leave_pipe().ok()?;
         let place = offset.checked_sub(task.split())?;
         let Data::In(buf, _) = &mut task.data else { return None };
         Some((buf.take()?, place))
@@ -103,7 +104,7 @@ impl SessionState {
 
     /// Checks that a Data-In lies within the buffer and in the negotiated order. Returns its offset.
     #[inline]
-    fn data_in_offset(&mut self, header: &Bhs) -> Result<usize, Error> {
+    pub(super) fn data_in_offset(&mut self, header: &Bhs) -> Result<usize, Error> {
         let (data_sn, offset, len) = (header.data_sn(), header.buffer_offset(), header.data_len() as u32);
         let in_order = self.is_in_order();
         let Some(task) = self.tasks.sent(header.itt()) else {
@@ -150,10 +151,17 @@ impl SessionState {
                 "the target sent the data of a read in more than {PIECES} separate ranges"
             )));
         }
-        let split = task.split();
+        let (split, len) = (task.split(), header.data_len());
+        if let Segment::Bytes(_) = &segment {
+            task.leave_pipe().map_err(|e| broke(format!("the data of a read are lost: {e}")))?;
+        }
         let Data::In(buf, received) = &mut task.data else { return Ok(()) };
-        let len = header.data_len();
         match (segment, &mut *buf) {
+            (Segment::Piped(piped), _) => {
+                *received += len as u32;
+                task.take_back_pipe(piped);
+                return Ok(());
+            }
             (Segment::Landed(back), _) => *buf = Some(back),
             (Segment::Bytes(bytes), Some(buf)) => copy_rest(buf, split, offset, bytes),
             (Segment::Bytes(_), None) => {
@@ -203,4 +211,6 @@ pub enum Segment<'a> {
     Bytes(&'a [u8]),
     /// In the buffer of its command, received directly.
     Landed(Buf),
+    /// In the pipe of its command, behind the earlier ones.
+    Piped(PipedBytes),
 }

@@ -116,7 +116,7 @@ impl Default for TransportSender {
 /// The receiving side of a connection.
 pub enum TransportReceiver {
     /// A stream of PDUs.
-    Tcp(PduReceiver),
+    Tcp(Box<PduReceiver>),
     /// Another Datamover.
     Datamover(Rc<dyn Datamover>),
 }
@@ -133,7 +133,9 @@ impl TransportHandle {
     /// The receiving side. `begun` are the bytes received along with the login.
     pub fn incoming(&self, digests: Digests, max_data: usize, begun: Vec<u8>) -> TransportReceiver {
         match self {
-            TransportHandle::Tcp(_) => TransportReceiver::Tcp(PduReceiver::new(digests, max_data, begun)),
+            TransportHandle::Tcp(_) => {
+                TransportReceiver::Tcp(PduReceiver::new(digests, max_data, begun).into())
+            }
             TransportHandle::Datamover(datamover) => TransportReceiver::Datamover(datamover.clone()),
         }
     }

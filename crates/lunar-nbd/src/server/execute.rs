@@ -12,6 +12,8 @@ use std::rc::Rc;
 
 /// Reads and writes longer than this, in bytes, become tasks, so that they do not delay others.
 const MAX_INLINE: usize = 1 << 20;
+/// Reads of at least this many bytes may pass through a pipe, whose system calls are additional.
+const MIN_PIPED: usize = 128 << 10;
 /// The maximum number of extents per reply. The client requests the rest.
 const MAX_EXTENTS: usize = 1024;
 
@@ -105,7 +107,13 @@ async fn perform(conn: &ServerConnection, request: Request, command: NbdCommand,
     match command {
         NbdCommand::Read { whole } => {
             let Some(buf) = conn.buffer_for_answer(request.len as usize).await else { return };
-            end_read(conn, &request, conn.backend.read(request.offset, buf).await, whole);
+            if buf.len() < MIN_PIPED {
+                return end_read(conn, &request, conn.backend.read(request.offset, buf).await, whole);
+            }
+            match conn.backend.read_piped(request.offset, buf).await {
+                (Ok(Some(piped)), _) => conn.state.borrow_mut().replies.piped(&request, piped),
+                (result, buf) => end_read(conn, &request, (result.map(drop), buf), whole),
+            }
         }
         NbdCommand::BlockStatus { one } => match extents(&*conn.backend, &request, one, conn.block).await {
             Ok(extents) => conn.state.borrow_mut().replies.status(&request, &extents),

@@ -2,8 +2,8 @@
 
 use lunar_block::Extent;
 use lunar_proto::nbd::NegotiatedOptions;
-use lunar_runtime::Buf;
-use lunar_runtime::send_queue::{MAX_ZEROS, Payload, SendQueue};
+use lunar_runtime::send_queue::{Body, MAX_ZEROS, Payload, SendQueue};
+use lunar_runtime::{Buf, PipedBytes};
 use lunar_wire::nbd::{
     CHUNK_LEN, ChunkHeader, Errno, ErrorBody, OffsetData, OffsetHole, Request, SIMPLE_REPLY_LEN, SimpleReply,
     StatusDescriptor, chunk, command, state,
@@ -98,6 +98,15 @@ impl ReplyQueue {
         }
     }
 
+    /// Queues the data of a read that are in a pipe, in a single chunk: a search for zeros would copy them.
+    pub(super) fn piped(&mut self, request: &Request, piped: PipedBytes) {
+        let (len, data) = (piped.len(), Body::Piped(piped.into()));
+        match self.structured {
+            true => self.content(request, 0..len, false, true, data),
+            false => self.simple(request, 0, data),
+        }
+    }
+
     /// Queues the reply to a read of zeros. Needs no buffer.
     pub(super) fn zeros(&mut self, request: &Request) {
         let len = request.len as usize;
@@ -123,32 +132,40 @@ impl ReplyQueue {
     }
 
     /// Queues a chunk with a piece of the data, or with a hole.
-    fn content(&mut self, request: &Request, range: Range<usize>, zero: bool, done: bool, payload: Payload) {
+    fn content(
+        &mut self,
+        request: &Request,
+        range: Range<usize>,
+        zero: bool,
+        done: bool,
+        data: impl Into<Body>,
+    ) {
         let (offset, len) = (request.offset + range.start as u64, range.len() as u32);
         match zero {
             true => {
                 let head = OffsetHole { offset, len }.encode();
-                self.chunk(request, chunk::OFFSET_HOLE, done, &head, payload);
+                self.chunk(request, chunk::OFFSET_HOLE, done, &head, data);
             }
             false => {
                 let head = OffsetData { offset }.encode();
-                self.chunk(request, chunk::OFFSET_DATA, done, &head, payload);
+                self.chunk(request, chunk::OFFSET_DATA, done, &head, data);
             }
         }
     }
 
-    fn simple(&mut self, request: &Request, error: u32, payload: Payload) {
+    fn simple(&mut self, request: &Request, error: u32, data: impl Into<Body>) {
         let head: [u8; SIMPLE_REPLY_LEN] = SimpleReply { error, cookie: request.cookie }.encode();
-        self.out.push(&head, payload, &[]);
+        self.out.push(&head, data, &[]);
     }
 
-    fn chunk(&mut self, request: &Request, kind: u16, done: bool, fixed: &[u8], payload: Payload) {
+    fn chunk(&mut self, request: &Request, kind: u16, done: bool, fixed: &[u8], data: impl Into<Body>) {
+        let data = data.into();
         let flags = if done { chunk::DONE } else { 0 };
-        let len = (fixed.len() + payload.bytes().len()) as u32;
+        let len = (fixed.len() + data.len()) as u32;
         let mut head = [0; CHUNK_LEN + 12];
         head[..CHUNK_LEN].copy_from_slice(&ChunkHeader { flags, kind, cookie: request.cookie, len }.encode());
         head[CHUNK_LEN..CHUNK_LEN + fixed.len()].copy_from_slice(fixed);
-        self.out.push(&head[..CHUNK_LEN + fixed.len()], payload, &[]);
+        self.out.push(&head[..CHUNK_LEN + fixed.len()], data, &[]);
     }
 }
 

@@ -5,6 +5,7 @@ mod client;
 mod hostile;
 mod late;
 mod peers;
+mod piped;
 mod requests;
 mod stop;
 

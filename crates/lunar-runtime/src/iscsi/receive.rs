@@ -1,6 +1,7 @@
 //! Framing: one receive, many PDUs. Small PDUs are parsed in place in the core's scratch buffer. The rest of a large
 //! data segment is received directly into a new buffer, or into that of its task.
 
+mod piped;
 mod prediction;
 
 pub use crate::received::{ReceiveStatus, ReceivedData};
@@ -8,8 +9,9 @@ pub use prediction::{PredictedPdu, ReceivePrediction};
 
 use super::digest::crc32c;
 use super::pdu_queue::Digests;
-use crate::{Buf, Stream, with_scratch};
+use crate::{Buf, PipedBytes, Stream, with_scratch};
 use lunar_wire::iscsi::{BHS_LEN, Bhs, padded};
+use piped::PipedSegment;
 use std::io::{self, IoSliceMut};
 
 /// Bytes after which a receive loop yields to other connections.
@@ -51,6 +53,16 @@ pub trait PduHandler {
     /// called again. It is not called for segments with a data digest, which covers the whole segment.
     fn take_early(&mut self, _header: &Bhs, _buf: &mut Buf, _filled: usize) -> usize {
         usize::MAX
+    }
+    /// Whether the task of a large data segment prefers a pipe to memory.
+    fn takes_pipe(&self, _header: &Bhs) -> bool {
+        false
+    }
+    /// The pipe for a large data segment, with the earlier bytes of its task; None to use memory. It takes at least
+    /// `room` bytes in all, as far as known. When it is full, [`PduHandler::place`] is called: all bytes in the pipe
+    /// are moved to the buffer, up to the place of the segment's next byte.
+    fn pipe(&mut self, _header: &Bhs, _room: usize) -> Option<PipedBytes> {
+        None
     }
     /// Whether there is no room for more responses now.
     fn is_full(&self) -> bool;
@@ -108,8 +120,13 @@ pub struct PduReceiver {
     /// The received start of an incomplete PDU.
     partial: Vec<u8>,
     gather: Option<SegmentReceive>,
+    piped: Option<Box<PipedSegment>>,
+    /// Bytes that filled a pipe.
+    pipe_room: usize,
     /// Whether the last PDU was a large one.
     after_large: bool,
+    /// Whether the last large one could have used a pipe. The next header is then received alone, however late.
+    peeks: bool,
     /// Whether the handler has taken data early in this receive.
     took_early: bool,
     prediction: Box<ReceivePrediction>,
@@ -128,9 +145,18 @@ impl PduReceiver {
     /// Creates a receiver that starts with `begun`, bytes that arrived with the login, and accepts data segments up
     /// to `max_data` bytes.
     pub fn new(digests: Digests, max_data: usize, begun: Vec<u8>) -> Self {
-        let prediction = Box::default();
-        let (after_large, took_early) = (false, false);
-        PduReceiver { digests, max_data, partial: begun, gather: None, after_large, took_early, prediction }
+        PduReceiver {
+            digests,
+            max_data,
+            partial: begun,
+            gather: None,
+            piped: None,
+            pipe_room: usize::MAX,
+            after_large: false,
+            peeks: false,
+            took_early: false,
+            prediction: Box::default(),
+        }
     }
 
     /// Whether bytes are left over that may contain whole PDUs.
@@ -147,7 +173,9 @@ impl PduReceiver {
         with_scratch(|buffer| {
             let mut left = TURN;
             loop {
-                let step = if self.gather.is_none() && self.prediction.look(sink) {
+                let step = if self.is_piping() {
+                    self.receive_piped(stream, sink)?
+                } else if self.gather.is_none() && self.piped.is_none() && self.prediction.look(sink) {
                     self.receive_predicted(buffer, sink, |into| stream.receive_vectored(into))?
                 } else {
                     self.receive_next(stream, buffer, sink)?
@@ -188,16 +216,19 @@ impl PduReceiver {
         let have = self.partial.len();
         if let Some(g) = self.gather.as_mut().filter(|g| g.filled < g.end) {
             let (filled, end) = (g.filled, g.end.min(g.stop));
-            let behind = g.tail(self.digests) + BHS_LEN + self.digests.header_len();
+            // A pipe for the next segment depends on its first bytes.
+            let header_len = if self.peeks { PEEK } else { BHS_LEN + self.digests.header_len() };
+            let behind = g.tail(self.digests) + header_len;
             let next = if end == g.end { behind } else { 0 };
             let mut into = [IoSliceMut::new(&mut g.buf[filled..end]), IoSliceMut::new(&mut buffer[..next])];
             let got = stream.receive_vectored(&mut into)?;
             return Ok(got.map(|got| (got, end - filled + next)));
         }
         buffer[..have].copy_from_slice(&self.partial);
-        let peek = std::mem::take(&mut self.after_large) && have < BHS_LEN;
+        let peek = self.after_large && have < BHS_LEN;
         let room = if peek { PEEK } else { buffer.len() - have };
         let got = stream.receive(&mut buffer[have..have + room])?;
+        self.after_large &= self.peeks && got.is_none();
         Ok(got.map(|got| (got, room)))
     }
 
@@ -206,6 +237,7 @@ impl PduReceiver {
     pub fn last_opcode(&self, behind: &[u8]) -> Option<u8> {
         let bytes = [&self.partial[..], behind].concat();
         let missing = self.gather.as_ref().map_or(0, |g| g.end - g.filled + g.tail(self.digests));
+        let missing = missing + self.piped.as_ref().map_or(0, |segment| segment.missing(self.digests));
         last_opcode(self.digests, bytes.get(missing..)?)
     }
 
@@ -227,6 +259,8 @@ impl PduReceiver {
             g.fill(direct);
             self.pass_early(sink);
             chunk = &chunk[direct..];
+        } else if self.piped.is_some() {
+            chunk = &chunk[self.feed_piped(chunk, sink)?..];
         } else if self.prediction.look(sink) {
             let mut buffer = vec![0; crate::SCRATCH + chunk.len()];
             let source = |into: &mut [IoSliceMut<'_>]| {
@@ -242,8 +276,8 @@ impl PduReceiver {
 
     fn parse(&mut self, mut bytes: &[u8], sink: &mut impl PduHandler) -> Result<ReceiveStatus, ReceiveError> {
         loop {
-            if self.gather.is_some() {
-                let Some((used, more)) = self.end_gather(bytes, sink) else { break };
+            if self.gather.is_some() || self.piped.is_some() {
+                let Some((used, more)) = self.end_large(bytes, sink) else { break };
                 bytes = &bytes[used..];
                 if !more {
                     return Ok(ReceiveStatus::End);
@@ -271,7 +305,10 @@ impl PduReceiver {
                 if len <= LARGE {
                     break;
                 }
-                self.begin_gather(header, ahs, &bytes[start..], sink);
+                let begun = &bytes[start..];
+                if !self.begin_pipe(header, ahs, begun, sink)? {
+                    self.begin_gather(header, ahs, begun, sink);
+                }
                 return Ok(ReceiveStatus::More);
             }
             let data = &bytes[start..start + len];
@@ -336,6 +373,10 @@ impl PduReceiver {
 
     /// Ends a large segment: `bytes` starts with its padding and digest. Returns the used bytes and whether the
     /// handler wants more; None if they are incomplete.
+    fn end_large(&mut self, bytes: &[u8], sink: &mut impl PduHandler) -> Option<(usize, bool)> {
+        if self.piped.is_some() { self.end_piped(bytes, sink) } else { self.end_gather(bytes, sink) }
+    }
+
     fn end_gather(&mut self, bytes: &[u8], sink: &mut impl PduHandler) -> Option<(usize, bool)> {
         let g = self.gather.as_ref()?;
         let tail = g.tail(self.digests);

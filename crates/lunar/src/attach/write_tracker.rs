@@ -1,6 +1,6 @@
 //! A backend that flushes only after a write.
 
-use lunar_block::{Backend, BackendInfo, BufResult, Extent, LocalBoxFuture, TryIo};
+use lunar_block::{Backend, BackendInfo, BufResult, Extent, LocalBoxFuture, PipedResult, TryIo};
 use lunar_runtime::Buf;
 use std::io;
 use std::sync::Arc;
@@ -91,6 +91,10 @@ impl Backend for WriteTracker {
 
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         self.inner.read(offset, buf)
+    }
+
+    fn read_piped(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, PipedResult> {
+        self.inner.read_piped(offset, buf)
     }
 
     fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
