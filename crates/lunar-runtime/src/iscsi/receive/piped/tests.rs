@@ -4,6 +4,8 @@ use super::super::{PipedBytes, encode};
 use super::*;
 use crate::Buf;
 use crate::pipe::tests::counts;
+use compio::driver::{DriverType, ProactorBuilder};
+use compio::runtime::RuntimeBuilder;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 
@@ -74,11 +76,21 @@ fn tcp() -> (TcpStream, TcpStream) {
 
 /// Receives these bytes, which a peer sends in pieces of `piece` bytes before it closes.
 fn received(bytes: Vec<u8>, piece: usize, digests: Digests, task: &mut PipeTask) {
+    received_by(&ProactorBuilder::new(), bytes, piece, digests, task);
+}
+
+fn received_by(
+    driver: &ProactorBuilder,
+    bytes: Vec<u8>,
+    piece: usize,
+    digests: Digests,
+    task: &mut PipeTask,
+) {
     let (mut peer, ours) = tcp();
     let sender = std::thread::spawn(move || {
         bytes.chunks(piece).for_each(|part| peer.write_all(part).expect("sent"));
     });
-    compio::runtime::Runtime::new().expect("an event loop").block_on(async {
+    RuntimeBuilder::new().with_proactor(driver.clone()).build().expect("an event loop").block_on(async {
         let stream = Stream::new(ours).expect("a stream");
         let mut receiver = PduReceiver::new(digests, 1 << 21, vec![]);
         loop {
@@ -95,10 +107,14 @@ fn received(bytes: Vec<u8>, piece: usize, digests: Digests, task: &mut PipeTask)
 fn large_segments_are_received_into_pipes() {
     let segments: Vec<_> =
         [262_144, 262_144, 20_000, 262_143, 100, 131_072, 17_001].map(|len| data(len, len)).into();
-    for (piece, header) in [(1 << 20, false), (70_001, true), (262_192, false)] {
+    let (standard, mut polling) = (ProactorBuilder::new(), ProactorBuilder::new());
+    polling.driver_type(DriverType::Poll);
+    for (piece, header, driver) in
+        [(1 << 20, false, &standard), (70_001, true, &standard), (262_192, false, &polling)]
+    {
         let digests = Digests { header, data: false };
         let mut task = PipeTask::new(0);
-        received(pdus(digests, &segments), piece, digests, &mut task);
+        received_by(driver, pdus(digests, &segments), piece, digests, &mut task);
         assert!(task.seen.iter().map(|(bytes, _)| bytes).eq(&segments), "pieces of {piece}");
         assert!(task.seen.iter().filter(|(_, piped)| *piped).count() >= 2, "pieces of {piece}");
     }
