@@ -140,15 +140,22 @@ fn write_in_a_batch_never_extends_a_truncated_file() {
 
 #[test]
 fn dropped_queue_leaves_no_write_marked_as_in_flight() {
-    let (file, path) = waiting_file("dropped");
+    let (go, gate) = std::sync::mpsc::channel();
+    let gate = Mutex::new(gate);
+    let (file, path) = file_with("dropped", move |offset| {
+        if offset == 0 {
+            _ = gate.lock().expect("no panic").recv();
+        }
+    });
     run(async {
         let mut queue = FileQueue::new(file.clone());
         for lane in 0..8 {
             queue.write(lane, (lane * BLOCK) as u64, block_of(1), false);
         }
         let is_running = poll_fn(|cx| Poll::Ready(queue.poll_ended(cx).is_pending())).await;
-        assert!(is_running, "the thread has not answered yet");
+        assert!(is_running, "the thread waits");
         drop(queue);
+        go.send(()).expect("the thread waits");
         let all = RegionIndices::of(0, (BLOCKS * BLOCK) as u64);
         while file.in_flight.before(all).is_none() {
             compio::time::sleep(Duration::from_millis(1)).await;
