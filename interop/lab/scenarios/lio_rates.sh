@@ -1,17 +1,16 @@
 #!/bin/bash
 # How fast Lunar and the kernel's target (LIO) answer over loopback, each with a null disk and with a file on tmpfs, and
-# the least that a target must do (floor). All of them serve in this guest, with one processor, and blast measures them
-# in turn. The rates depend on the machine, so the ratios count.
+# the least that a target must do (floor). Lunar serves two files, one with zero_copy. All of them serve in this guest,
+# with one processor, and blast measures them in turn. The rates depend on the machine, so the ratios count.
 #   LUNAR, BLAST, FLOOR  the programs
 #   LOADS         the loads: OPERATION-KIB-DEPTH... (default: the six below)
 #   CONTENDERS    the targets to measure (default: all)
-#   FILE_LUN      lines for the file LUN in Lunar's configuration; Lunar-file-default is a LUN without them
 #   ROUNDS        measurements of each load and target (default 3)
 #   SECONDS_EACH  length of a measurement in seconds (default 2)
 # Each measurement prints a line: rate LOAD NAME IO/s
-: "${ROUNDS:=3}" "${SECONDS_EACH:=2}" "${FILE_LUN:=}"
+: "${ROUNDS:=3}" "${SECONDS_EACH:=2}"
 : "${LOADS:=read-4-32 write-4-32 read-4-1 read-64-16 read-256-8 write-256-8}"
-: "${CONTENDERS:=floor LIO-null Lunar-null LIO-file Lunar-file ${FILE_LUN:+Lunar-file-default}}"
+: "${CONTENDERS:=floor LIO-null Lunar-null LIO-file Lunar-file Lunar-file-zero-copy}"
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/target.sh"
 . "$(dirname "$0")/server.sh"
@@ -29,7 +28,7 @@ where() {
         LIO-file) echo $LIO_PORTAL $IQN:file 0 ;;
         Lunar-null) echo $LUNAR_PORTAL $IQN:lunar 0 ;;
         Lunar-file) echo $LUNAR_PORTAL $IQN:lunar 1 ;;
-        Lunar-file-default) echo $LUNAR_PORTAL $IQN:lunar 2 ;;
+        Lunar-file-zero-copy) echo $LUNAR_PORTAL $IQN:lunar 2 ;;
         *) return 1 ;;
     esac
 }
@@ -60,13 +59,13 @@ lun() { printf '[[target.lun]]\nlun = %s\n%s\n' "$1" "$2"; }
 
 serve_lunar() {
     mkdir -p $SERVER
-    for name in file default; do head -c ${FILE_MIB}M /dev/zero >$SERVER/$name.img; done
+    for name in file zero_copy; do head -c ${FILE_MIB}M /dev/zero >$SERVER/$name.img; done
     {
         printf '[server]\nstate_dir = "%s"\nadmin_socket = "%s"\n' $SERVER $SERVER/admin.sock
         printf '[[portal_group]]\ntag = 1\nportals = ["%s"]\n[[target]]\nname = "%s"\n' $LUNAR_PORTAL $IQN:lunar
         lun 0 $'backend = "null"\nsize = "1G"'
-        lun 1 $'backend = "file"\npath = "file.img"\n'"$FILE_LUN"
-        lun 2 $'backend = "file"\npath = "default.img"'
+        lun 1 $'backend = "file"\npath = "file.img"'
+        lun 2 $'backend = "file"\npath = "zero_copy.img"\nzero_copy = true'
     } >$SERVER/lunar.toml
     trap stop_server EXIT
     start_server

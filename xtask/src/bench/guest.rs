@@ -19,7 +19,7 @@ pub struct GuestScenario {
 }
 
 /// The output of a scenario.
-pub struct GuestRates(String);
+pub struct GuestRates(pub(super) String);
 
 /// Whether the programs, given with their Debian packages, are installed. If not, prints that `rows` are skipped.
 pub fn has_tools(tools: &[(&str, &str)], rows: &str) -> bool {

@@ -1,5 +1,6 @@
 //! iSCSI over loopback in the lab's guest: Lunar against the kernel's target (LIO), each with a null disk and with a
-//! file on tmpfs. `blast` measures them and `floor` in turn, all on one processor.
+//! file on tmpfs. Lunar serves two files, one with `zero_copy`. `blast` measures all of them and `floor` in turn, on one
+//! processor.
 
 use std::path::Path;
 
@@ -25,7 +26,8 @@ const LOADS: [Load; 6] = [
     Load { name: "256 KiB write, depth 8", load: "write-256-8" },
 ];
 
-/// The disks: name in the row, and contenders in the scenario.
+/// A disk: name in the row, and contenders in the scenario.
+#[derive(PartialEq)]
 struct Disk {
     name: &'static str,
     lunar: &'static str,
@@ -34,11 +36,8 @@ struct Disk {
 
 const NULL: Disk = Disk { name: "null", lunar: "Lunar-null", lio: "LIO-null" };
 const FILE: Disk = Disk { name: "file", lunar: "Lunar-file", lio: "LIO-file" };
+const ZERO_COPY: Disk = Disk { name: "file, zero copy", lunar: "Lunar-file-zero-copy", lio: FILE.lio };
 const FLOOR: &str = "floor";
-
-/// Lines of the file LUN in Lunar's configuration. If there are any, Lunar's rates without them are also reported.
-const FILE_LUN: &str = "";
-const FILE_DEFAULT: &str = "Lunar-file-default";
 
 const OF_LIO: f64 = 1.0;
 const SCENARIO: &str = "lio_rates";
@@ -54,10 +53,16 @@ impl Disk {
     }
 }
 
+/// The rows: each load on each disk. `zero_copy` concerns reads of 16 KiB to 1 MiB.
+fn pairs() -> impl Iterator<Item = (&'static Load, Disk)> {
+    let is_copied = |load: &Load| load.load.starts_with("write") || load.load.starts_with("read-4-");
+    let all = LOADS.iter().flat_map(|load| [NULL, FILE, ZERO_COPY].map(|disk| (load, disk)));
+    all.filter(move |(load, disk)| *disk != ZERO_COPY || !is_copied(load))
+}
+
 /// Whether the rows are requested and the guest is available; fetches its kernel.
 pub fn prepare(options: &Options) -> Result<bool> {
-    let mut rows = LOADS.iter().flat_map(|load| [NULL.row(load), FILE.row(load)]);
-    if options.base.is_some() || !rows.any(|row| options.wants(&row)) {
+    if options.base.is_some() || !pairs().any(|(load, disk)| options.wants(&disk.row(load))) {
         return Ok(false);
     }
     let available = guest::has_tools(&TOOLS, "LIO over TCP");
@@ -73,8 +78,7 @@ impl BenchRun<'_> {
         if !self.programs.lio {
             return Ok(Vec::new());
         }
-        let pairs = LOADS.iter().flat_map(|load| [(load, NULL), (load, FILE)]);
-        let pairs: Vec<(&Load, Disk)> = pairs.filter(|(load, disk)| self.wants(&disk.row(load))).collect();
+        let pairs: Vec<(&Load, Disk)> = pairs().filter(|(load, disk)| self.wants(&disk.row(load))).collect();
         let rates = self.lio_scenario(&pairs).run()?;
         let mut outcomes = Vec::new();
         for (load, disk) in &pairs {
@@ -96,7 +100,6 @@ impl BenchRun<'_> {
             ("FLOOR", program(&self.programs.floor)),
             ("LOADS", loads.join(" ")),
             ("CONTENDERS", contenders.join(" ")),
-            ("FILE_LUN", FILE_LUN.into()),
             ("ROUNDS", rounds.to_string()),
             ("SECONDS_EACH", seconds.to_string()),
         ];
@@ -104,16 +107,18 @@ impl BenchRun<'_> {
     }
 }
 
-/// The contenders of the rows, in the order of a round.
+/// The contenders of the rows, in the order of a round. A row with zero copy also needs the default.
 fn contenders(pairs: &[(&Load, Disk)]) -> Vec<&'static str> {
+    let wants = |disk: &Disk| pairs.iter().any(|(_, wanted)| wanted == disk);
     let mut names = vec![FLOOR];
-    for wanted in [NULL, FILE] {
-        if pairs.iter().any(|(_, disk)| disk.name == wanted.name) {
-            names.extend([wanted.lio, wanted.lunar]);
-        }
+    if wants(&NULL) {
+        names.extend([NULL.lio, NULL.lunar]);
     }
-    if names.contains(&FILE.lunar) && !FILE_LUN.is_empty() {
-        names.push(FILE_DEFAULT);
+    if wants(&FILE) || wants(&ZERO_COPY) {
+        names.extend([FILE.lio, FILE.lunar]);
+    }
+    if wants(&ZERO_COPY) {
+        names.push(ZERO_COPY.lunar);
     }
     names
 }
@@ -123,8 +128,8 @@ fn outcomes_of(rates: &GuestRates, load: &Load, disk: &Disk) -> Result<Vec<RowRe
     let row = disk.row(load);
     let lunar = rates.median(load.load, disk.lunar)?;
     let mut others = vec![("LIO", disk.lio, RatioLimit::AtLeast(OF_LIO)), (FLOOR, FLOOR, RatioLimit::None)];
-    if disk.lunar == FILE.lunar && !FILE_LUN.is_empty() {
-        others.push(("default", FILE_DEFAULT, RatioLimit::None));
+    if *disk == ZERO_COPY {
+        others.push(("default", FILE.lunar, RatioLimit::None));
     }
     let outcome = |(name, contender, limit)| {
         Ok(RowResult::ratio(&row, "IO/s", lunar, name, rates.median(load.load, contender)?, limit))
@@ -142,14 +147,31 @@ mod tests {
         let loads = LOADS.map(|load| load.load).join(" ");
         assert!(scenario.contains(&loads), "{loads}");
         let served = |name: &str| scenario.contains(&format!("\n        {name}) echo "));
-        let names = [FLOOR, NULL.lio, NULL.lunar, FILE.lio, FILE.lunar, FILE_DEFAULT];
+        let names = [FLOOR, NULL.lio, NULL.lunar, FILE.lio, FILE.lunar, ZERO_COPY.lunar];
         assert_eq!(names.into_iter().filter(|name| !served(name)).collect::<Vec<_>>(), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn zero_copy_has_rows_of_large_reads_beside_the_default() {
+        let rows: Vec<String> = pairs().map(|(load, disk)| disk.row(load)).collect();
+        let of = |name: &str| rows.iter().filter(|row| row.starts_with(name)).count();
+        assert_eq!((of("lio: null, "), of("lio: file, zero copy, ")), (6, 2));
+        let at = rows.iter().position(|row| row == "lio: file, zero copy, 64 KiB read, depth 16");
+        assert_eq!(at.map(|at| rows[at - 1].as_str()), Some("lio: file, 64 KiB read, depth 16"));
+        let said = "rate read-64-16 Lunar-file-zero-copy 150\nrate read-64-16 LIO-file 100\n\
+                    rate read-64-16 floor 200\nrate read-64-16 Lunar-file 120\n";
+        let rates = GuestRates(said.to_owned());
+        let table =
+            crate::bench::table::text(&outcomes_of(&rates, &LOADS[3], &ZERO_COPY).expect("all rates"));
+        assert!(table.contains("| default 120.00 | 1.25 "), "{table}");
     }
 
     #[test]
     fn contenders_are_those_of_the_rows() {
         assert_eq!(contenders(&[(&LOADS[0], NULL)]), [FLOOR, NULL.lio, NULL.lunar]);
         let both = contenders(&[(&LOADS[0], NULL), (&LOADS[1], FILE)]);
-        assert_eq!(both[..5], [FLOOR, NULL.lio, NULL.lunar, FILE.lio, FILE.lunar]);
+        assert_eq!(both, [FLOOR, NULL.lio, NULL.lunar, FILE.lio, FILE.lunar]);
+        let zero_copy = contenders(&[(&LOADS[3], ZERO_COPY)]);
+        assert_eq!(zero_copy, [FLOOR, FILE.lio, FILE.lunar, ZERO_COPY.lunar]);
     }
 }
