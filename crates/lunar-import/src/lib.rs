@@ -5,18 +5,23 @@
 //! [`Notes`] list what was carried over, what has another effect, and what is lost.
 #![forbid(unsafe_code)]
 
+mod common;
 mod configuration;
+mod files;
 mod lio;
 mod notes;
 mod portals;
+mod tgt;
 mod write;
 
 pub use configuration::{
     Access, ChapUser, Configuration, Discovery, Disk, DiskMedium, Identity, NewPortal, NewPortalGroup,
     NewTarget, ReadOnly, file_name,
 };
+pub use files::{Found, Reader, no_files};
 pub use lio::lio;
 pub use notes::{Note, Notes, Outcome};
+pub use tgt::tgt;
 pub use write::toml;
 
 use std::fmt;

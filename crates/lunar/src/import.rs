@@ -3,7 +3,7 @@
 use crate::exit::{Exit, Failure};
 use crate::output;
 use clap::{Args, ValueEnum};
-use lunar_import::{ChapUser, ImportError, Imported, Outcome};
+use lunar_import::{ChapUser, Found, ImportError, Imported, Outcome};
 use lunar_runtime::error::text as io_text;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -31,6 +31,10 @@ pub struct Import {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
+    /// Read the files to which the configuration refers below this folder, which stands for `/`
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
+
     /// Print the report as JSON
     #[arg(long, requires = "output")]
     json: bool,
@@ -47,13 +51,17 @@ Examples:
 enum Format {
     /// saveconfig.json of targetcli (Linux kernel)
     Lio,
+    /// targets.conf of tgt, or the output of tgt-admin --dump
+    Tgt,
 }
 
 /// Imports a configuration.
 pub fn import(args: Import) -> Result<ExitCode, Failure> {
     let source = read(&args.file)?;
+    let reader = |path: &Path| found(&args, path);
     let imported = match args.format {
         Format::Lio => lunar_import::lio(&source),
+        Format::Tgt => lunar_import::tgt(&source, &reader),
     };
     let imported = imported.map_err(|e| invalid(&args.file, e))?;
     let new = lunar_import::toml(&imported.configuration, SECRETS);
@@ -91,6 +99,24 @@ fn read(path: &Path) -> Result<String, Failure> {
             "give the configuration of a target",
         )
     })
+}
+
+/// A file or folder that the configuration refers to: an absolute path below the root, or a path relative to the
+/// configuration.
+fn found(args: &Import, path: &Path) -> io::Result<Found> {
+    let path = match path.strip_prefix("/") {
+        Ok(below) => args.root.join(below),
+        Err(_) => args.file.with_file_name("").join(path),
+    };
+    let metadata = fs::metadata(&path)?;
+    if metadata.is_dir() {
+        let names = fs::read_dir(&path)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+        return Ok(Found::Folder(names.collect::<io::Result<_>>()?));
+    }
+    if !metadata.is_file() || metadata.len() > MAX_BYTES {
+        return Err(io::Error::other("it is no file, or larger than 64 MiB"));
+    }
+    fs::read_to_string(&path).map(Found::File)
 }
 
 fn unreadable(path: &Path, e: &io::Error) -> Failure {
@@ -187,17 +213,29 @@ mod tests {
         let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lunar-import/tests/samples");
         let folder = std::env::temp_dir().join(format!("lunar-import-{}", std::process::id()));
         _ = fs::remove_dir_all(&folder);
-        for name in ["demo-mode", "everything"] {
+        let all = [
+            (Format::Lio, "demo-mode.json", None),
+            (Format::Lio, "everything.json", Some(Exit::NotCarried)),
+            (Format::Tgt, "tgt/targets.conf", Some(Exit::NotCarried)),
+            (Format::Tgt, "tgt/dump.conf", Some(Exit::NotCarried)),
+        ];
+        for (format, name, expected) in all {
             let folder = folder.join(name);
             fs::create_dir_all(&folder).expect("a folder");
-            let (file, output) = (samples.join(format!("{name}.json")), Some(folder.join("lunar.toml")));
-            let args =
-                || Import { format: Format::Lio, file: file.clone(), output: output.clone(), json: false };
+            let (file, output) = (samples.join(name), Some(folder.join("lunar.toml")));
+            let root = samples.join("tgt/root");
+            let args = || Import {
+                format,
+                file: file.clone(),
+                output: output.clone(),
+                root: root.clone(),
+                json: false,
+            };
             let exit = import(args()).err().map(|failure| failure.exit);
-            assert_eq!(exit, (name == "everything").then_some(Exit::NotCarried));
+            assert_eq!(exit, expected, "{name}");
             let written = lunar_server::config::load(&folder.join("lunar.toml"));
             let written = written.map_err(|list| list.iter().map(|one| one.to_string()).collect::<String>());
-            let config = written.unwrap_or_else(|e| panic!("{e}"));
+            let config = written.unwrap_or_else(|e| panic!("{name}: {e}"));
             assert!(!config.targets.is_empty());
             assert_eq!(
                 import(args()).err().map(|failure| failure.exit),

@@ -1,0 +1,216 @@
+//! Steps that several importers share.
+
+use crate::configuration::{Disk, DiskMedium, NewPortal, NewTarget};
+use crate::{Imported, file_name};
+use std::fmt::Display;
+use std::net::IpAddr;
+
+/// The shortest secret in bytes (RFC 7143 section 9.2.1).
+const MIN_SECRET: usize = 12;
+/// The largest LUN.
+const MAX_LUN: u16 = 16383;
+
+impl Imported {
+    /// The id of a CHAP user. Without a secret that may be used, a new one is needed.
+    pub(crate) fn user(&mut self, name: &str, secret: &str, place: impl Display) -> String {
+        let fits = secret.len() >= MIN_SECRET;
+        if !fits {
+            let what = format!(
+                "the CHAP secret of {name:?}, which has {} bytes and needs {MIN_SECRET}",
+                secret.len()
+            );
+            self.notes.lost(place, what);
+        }
+        self.configuration.chap_user(name, Some(secret).filter(|_| fits))
+    }
+
+    /// The id of a user for mutual CHAP. Its secret must differ from those of the hosts.
+    pub(crate) fn mutual_user(&mut self, name: &str, secret: &str, hosts: &[String], place: &str) -> String {
+        let has_secret = |id: &String| {
+            let user = self.configuration.chap_users.iter().find(|user| user.id == *id);
+            user.and_then(|user| user.secret.as_ref()).is_some_and(|other| other.as_str() == secret)
+        };
+        if !hosts.iter().any(has_secret) {
+            return self.user(name, secret, place);
+        }
+        self.notes.lost(place, format!("the CHAP secret of {name:?}, which is also that of a host"));
+        self.configuration.chap_user(name, None)
+    }
+
+    /// Adds a LUN to a target. A medium that another target shows already is one disk behind both.
+    pub(crate) fn add_lun(&mut self, target: &mut NewTarget, lun: u16, disk: Disk, place: &str) {
+        let path = shown(&disk.medium);
+        let refused = match self.same_medium(&disk) {
+            _ if lun > MAX_LUN => Some(format!("the LUN number is above {MAX_LUN}")),
+            _ if target.luns.contains_key(&lun) => Some("the number is given twice".into()),
+            Some(other) if target.luns.values().any(|shown| *shown == other) => {
+                Some("it is a LUN of this target already".into())
+            }
+            Some(other) if disk.read_only && !self.configuration.disks[other].read_only => {
+                Some("another target can write to it, and it is read-only here".into())
+            }
+            _ => None,
+        };
+        if let Some(why) = refused {
+            self.notes.lost(place, format!("{}: LUN {lun}, {path}: {why}", target.name));
+            return;
+        }
+        self.notes.carried(place, format!("{}: LUN {lun}, {path}", target.name));
+        let index = self.disk_index(disk, place);
+        target.luns.insert(lun, index);
+    }
+
+    fn same_medium(&self, disk: &Disk) -> Option<usize> {
+        let has_path = matches!(disk.medium, DiskMedium::File(_) | DiskMedium::Device(_));
+        let same = |other: &Disk| has_path && other.medium == disk.medium;
+        self.configuration.disks.iter().position(same)
+    }
+
+    fn disk_index(&mut self, mut disk: Disk, place: &str) -> usize {
+        if let Some(index) = self.same_medium(&disk) {
+            let first = &self.configuration.disks[index];
+            if disk != (Disk { name: disk.name.clone(), ..first.clone() }) {
+                let what = format!(
+                    "{}: the settings and the identity, which are those of the first LUN with this medium",
+                    shown(&disk.medium)
+                );
+                self.notes.changed(place, what);
+            }
+            return index;
+        }
+        disk.name = self.free_name(&disk.name);
+        let other = |other: &Disk| {
+            other.identity.serial.as_deref().map(str::trim) == disk.identity.serial.as_deref().map(str::trim)
+        };
+        if let Some(serial) = disk.identity.serial.clone()
+            && self.configuration.disks.iter().any(other)
+        {
+            let what = format!("the serial number {:?}, which another disk has already", serial.trim());
+            self.notes.changed(place, what);
+            disk.identity.serial = None;
+        }
+        self.configuration.disks.push(disk);
+        self.configuration.disks.len() - 1
+    }
+
+    /// A name that no other disk has.
+    fn free_name(&self, name: &str) -> String {
+        let word = file_name(name);
+        let is_free = |word: &String| self.configuration.disks.iter().all(|disk| disk.name != *word);
+        let numbered = (2..).map(|n| format!("{word}-{n}"));
+        std::iter::once(word.clone()).chain(numbered).find(is_free).unwrap_or(word)
+    }
+
+    /// Text of a SCSI field. Text that SCSI cannot carry is reported.
+    pub(crate) fn scsi_text(&mut self, text: &str, what: &str, max: usize, place: &str) -> Option<String> {
+        let cut: String = text.chars().take(max).collect();
+        let cut = cut.trim_end_matches(' ');
+        let fits = !cut.is_empty() && !cut.starts_with(' ') && cut.bytes().all(|b| (0x20..0x7f).contains(&b));
+        if !fits || cut != text {
+            self.notes.changed(
+                place,
+                format!("the {what} {text:?}, of which SCSI carries {:?}", if fits { cut } else { "" }),
+            );
+        }
+        fits.then(|| cut.to_owned())
+    }
+
+    /// The name of a target in lower case, as RFC 3722 folds it. A name that is not valid has to be replaced.
+    pub(crate) fn target_name(&mut self, name: &str, place: &str) -> String {
+        let folded = name.to_lowercase();
+        let is_named = ["iqn.", "eui.", "naa."].iter().any(|kind| folded.starts_with(kind));
+        let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '.' | ':');
+        if !is_named || !folded.chars().all(is_plain) {
+            let what = format!("the name {name:?}, which is no iSCSI name: change it before the first start");
+            self.notes.lost(place, what);
+        }
+        folded
+    }
+}
+
+/// Whether an initiator name may have this character.
+pub(crate) fn is_of_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | ':' | '_')
+}
+
+/// Whether a text is the name of an initiator, without wildcards.
+pub(crate) fn is_initiator(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    ["iqn.", "eui.", "naa."].iter().any(|kind| name.starts_with(kind)) && name.chars().all(is_of_name)
+}
+
+/// The medium of a path, which is a device if it is below `/dev`.
+pub(crate) fn medium_of(path: &str) -> DiskMedium {
+    match path.starts_with("/dev/") {
+        true => DiskMedium::Device(path.into()),
+        false => DiskMedium::File(path.into()),
+    }
+}
+
+/// The name of a disk with this medium.
+pub(crate) fn name_of(path: &str) -> &str {
+    path.rsplit('/').find(|part| !part.is_empty()).unwrap_or("disk")
+}
+
+fn shown(medium: &DiskMedium) -> String {
+    match medium {
+        DiskMedium::File(path) => format!("the file {path}"),
+        DiskMedium::Device(path) => format!("the device {path}"),
+        DiskMedium::Memory(size) => format!("memory of {size} bytes"),
+        DiskMedium::Null(size) => format!("a null disk of {size} bytes"),
+    }
+}
+
+/// Every address of the host.
+pub(crate) fn every_address(iser: bool) -> [NewPortal; 2] {
+    ["0.0.0.0:3260", "[::]:3260"].map(|listen| NewPortal { listen: listen.into(), iser })
+}
+
+/// An address or a network in the form of `lunar.toml`, without the bits beyond its prefix. The network may have a mask
+/// in place of the length of its prefix.
+pub(crate) fn network(text: &str) -> Option<String> {
+    let (address, prefix) =
+        text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
+    let address = address.trim_start_matches('[').trim_end_matches(']');
+    let address: IpAddr = address.parse().ok()?;
+    let Some(prefix) = prefix else { return Some(address.to_string()) };
+    let max = if address.is_ipv4() { 32 } else { 128 };
+    let bits = match prefix.parse::<u32>() {
+        Ok(bits) => bits,
+        Err(_) => bits_of_mask(prefix.parse().ok()?)?,
+    };
+    let cut = |value: u128| value.checked_shr(max - bits).unwrap_or(0).checked_shl(max - bits).unwrap_or(0);
+    if bits > max {
+        return None;
+    }
+    let first = match address {
+        IpAddr::V4(v4) => IpAddr::V4((cut(u32::from(v4).into()) as u32).into()),
+        IpAddr::V6(v6) => IpAddr::V6(cut(v6.into()).into()),
+    };
+    Some(format!("{first}/{bits}"))
+}
+
+fn bits_of_mask(mask: IpAddr) -> Option<u32> {
+    let IpAddr::V4(mask) = mask else { return None };
+    let mask = u32::from(mask);
+    (mask.leading_ones() + mask.trailing_zeros() == 32).then_some(mask.leading_ones())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn network_has_no_bits_beyond_its_prefix() {
+        let shown = |text| network(text).unwrap_or_default();
+        assert_eq!(shown("192.0.2.7/24"), "192.0.2.0/24");
+        assert_eq!(shown("192.0.2.7/255.255.0.0"), "192.0.0.0/16");
+        assert_eq!(shown("192.0.2.7/0"), "0.0.0.0/0");
+        assert_eq!(shown("[2001:db8:1::1]/48"), "2001:db8:1::/48");
+        assert_eq!(shown("[2001:db8::]/64"), "2001:db8::/64");
+        assert_eq!(shown("2001:db8::7"), "2001:db8::7");
+        for bad in ["", "ALL", "192.0.2.0/33", "192.0.2.0/255.0.255.0", "::/129", "::/x"] {
+            assert_eq!(network(bad), None, "{bad}");
+        }
+    }
+}
