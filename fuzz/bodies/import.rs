@@ -1,6 +1,6 @@
 //! Configurations of other targets. Input: the text of a file. A first line with `#` and a word chooses the format.
 
-use lunar_import::{Found, lio, tgt, toml};
+use lunar_import::{Found, iet, lio, tgt, toml};
 use std::io;
 use std::path::Path;
 
@@ -8,6 +8,7 @@ pub fn run(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let imported = match text.split_once('\n') {
         Some(("#tgt", text)) => tgt(text, &|path| found(text, path)),
+        Some(("#iet", text)) => iet(text, &|path| found(text, path)),
         _ => lio(text),
     };
     match imported {

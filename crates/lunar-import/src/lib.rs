@@ -8,6 +8,7 @@
 mod common;
 mod configuration;
 mod files;
+mod iet;
 mod lio;
 mod notes;
 mod portals;
@@ -19,6 +20,7 @@ pub use configuration::{
     NewTarget, ReadOnly, file_name,
 };
 pub use files::{Found, Reader, no_files};
+pub use iet::iet;
 pub use lio::lio;
 pub use notes::{Note, Notes, Outcome};
 pub use tgt::tgt;

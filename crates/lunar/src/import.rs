@@ -53,6 +53,8 @@ enum Format {
     Lio,
     /// targets.conf of tgt, or the output of tgt-admin --dump
     Tgt,
+    /// ietd.conf of IET, with initiators.allow, initiators.deny and targets.allow
+    Iet,
 }
 
 /// Imports a configuration.
@@ -62,6 +64,7 @@ pub fn import(args: Import) -> Result<ExitCode, Failure> {
     let imported = match args.format {
         Format::Lio => lunar_import::lio(&source),
         Format::Tgt => lunar_import::tgt(&source, &reader),
+        Format::Iet => lunar_import::iet(&source, &reader),
     };
     let imported = imported.map_err(|e| invalid(&args.file, e))?;
     let new = lunar_import::toml(&imported.configuration, SECRETS);
@@ -218,6 +221,7 @@ mod tests {
             (Format::Lio, "everything.json", Some(Exit::NotCarried)),
             (Format::Tgt, "tgt/targets.conf", Some(Exit::NotCarried)),
             (Format::Tgt, "tgt/dump.conf", Some(Exit::NotCarried)),
+            (Format::Iet, "iet/ietd.conf", Some(Exit::NotCarried)),
         ];
         for (format, name, expected) in all {
             let folder = folder.join(name);

@@ -1,0 +1,128 @@
+//! Targets and their portals.
+
+use super::IetImport;
+use super::file::{IetKey, IetTarget, first_line};
+use super::lists::IetLists;
+use crate::common::{every_address, network};
+use crate::portals::PortalSets;
+use crate::{NewPortal, NewTarget};
+
+/// Keys of the login negotiation, in lower case.
+const NEGOTIATED: [&str; 14] = [
+    "maxconnections",
+    "initialr2t",
+    "immediatedata",
+    "maxrecvdatasegmentlength",
+    "maxxmitdatasegmentlength",
+    "maxburstlength",
+    "firstburstlength",
+    "defaulttime2wait",
+    "defaulttime2retain",
+    "maxoutstandingr2t",
+    "datapduinorder",
+    "datasequenceinorder",
+    "errorrecoverylevel",
+    "headerdigest",
+];
+
+impl IetImport {
+    pub(super) fn target(&mut self, target: &IetTarget, lists: &IetLists, portals: &mut PortalSets) {
+        let name = self.0.target_name(&target.name, &target.place);
+        let alias = target.keys.iter().rfind(|key| key.key == "alias").map(|key| key.value.clone());
+        let alias = alias.filter(|alias| !alias.is_empty());
+        let (chap, mutual) = self.users(&target.keys);
+        let mut new = NewTarget { name, alias, mutual, ..NewTarget::default() };
+        self.access(&mut new, &target.name, lists, chap);
+        for key in &target.keys {
+            match key.key.as_str() {
+                "lun" => self.lun(&mut new, key),
+                "alias" | "incominguser" | "outgoinguser" => {}
+                _ => self.other_key(key, &target.name),
+            }
+        }
+        let addresses = self.addresses(target, lists);
+        new.offline = addresses.is_empty();
+        portals.add(Some(1), addresses);
+        self.0.notes.carried(&target.place, format!("{}: {}", new.name, count(new.luns.len())));
+        self.0.configuration.targets.push(new);
+    }
+
+    /// The portals of a target: the addresses that `targets.allow` lists for it.
+    fn addresses(&mut self, target: &IetTarget, lists: &IetLists) -> Vec<NewPortal> {
+        let Some((path, text)) = &lists.targets else { return every_address(false).into() };
+        let (line, items) = first_line(text, &target.name).unwrap_or_default();
+        let place = format!("{path}:{line}");
+        let mut portals = Vec::new();
+        for item in items {
+            match (item, network(item)) {
+                ("ALL", _) => portals.extend(every_address(false)),
+                (_, Some(address)) if !address.contains('/') => {
+                    let listen = match address.contains(':') {
+                        true => format!("[{address}]:3260"),
+                        false => format!("{address}:3260"),
+                    };
+                    portals.push(NewPortal { listen, iser: false });
+                }
+                _ => self
+                    .0
+                    .notes
+                    .lost(&place, format!("{}: the portals in {item}: list their addresses", target.name)),
+            }
+        }
+        if portals.is_empty() {
+            let what = format!("{}: {path} names no address for it, so it is offline", target.name);
+            self.0.notes.changed(&target.place, what);
+        }
+        portals
+    }
+
+    /// Makes the portal groups, and names them in the targets. A target without addresses is in the first group.
+    pub(super) fn portals(&mut self, portals: &mut PortalSets) {
+        for address in portals.resolve() {
+            let what = format!(
+                "the portal {address}: only the single addresses of targets.allow, because it covers them"
+            );
+            self.0.notes.changed("targets", what);
+        }
+        let (mut groups, tags) = portals.groups();
+        if groups.is_empty() {
+            let mut every = PortalSets::default();
+            every.add(Some(1), every_address(false));
+            groups = every.groups().0;
+        }
+        let first = groups.first().map(|group| group.tag);
+        for (target, tags) in self.0.configuration.targets.iter_mut().zip(tags) {
+            target.portal_groups = tags;
+            if target.portal_groups.is_empty() {
+                target.portal_groups.extend(first);
+            }
+        }
+        self.0.configuration.portal_groups = groups;
+        let what = "the port 3260: compare it and the addresses with the arguments of ietd";
+        self.0.notes.changed("targets", what);
+    }
+
+    /// Reports a key that has no counterpart.
+    pub(super) fn other_key(&mut self, key: &IetKey, of: &str) {
+        let what = format!("{of}: {} {}", key.key, key.value);
+        match key.key.as_str() {
+            "nopinterval" | "noptimeout" => {
+                let what = format!("{what}: set nop_interval_s and nop_timeout_s in [session]");
+                self.0.notes.changed(&key.place, what);
+            }
+            word if NEGOTIATED.contains(&word) || word == "datadigest" => {
+                let what =
+                    format!("{what}: hosts negotiate it with the server, see [session] in docs/operate.md");
+                self.0.notes.changed(&key.place, what);
+            }
+            word if word.starts_with("isns") => {
+                self.0.notes.lost(&key.place, format!("{what}: Lunar does not register with iSNS"));
+            }
+            _ => self.0.notes.lost(&key.place, what),
+        }
+    }
+}
+
+fn count(luns: usize) -> String {
+    if luns == 1 { "1 LUN".into() } else { format!("{luns} LUNs") }
+}
