@@ -1,6 +1,6 @@
 //! Configurations of other targets. Input: the text of a file. A first line with `#` and a word chooses the format.
 
-use lunar_import::{Found, iet, lio, tgt, toml};
+use lunar_import::{Found, iet, istgt, lio, tgt, toml};
 use std::io;
 use std::path::Path;
 
@@ -9,6 +9,7 @@ pub fn run(input: &[u8]) {
     let imported = match text.split_once('\n') {
         Some(("#tgt", text)) => tgt(text, &|path| found(text, path)),
         Some(("#iet", text)) => iet(text, &|path| found(text, path)),
+        Some(("#istgt", text)) => istgt(text, &|path| found(text, path)),
         _ => lio(text),
     };
     match imported {

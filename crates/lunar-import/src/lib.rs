@@ -9,6 +9,7 @@ mod common;
 mod configuration;
 mod files;
 mod iet;
+mod istgt;
 mod lio;
 mod notes;
 mod portals;
@@ -21,6 +22,7 @@ pub use configuration::{
 };
 pub use files::{Found, Reader, no_files};
 pub use iet::iet;
+pub use istgt::istgt;
 pub use lio::lio;
 pub use notes::{Note, Notes, Outcome};
 pub use tgt::tgt;

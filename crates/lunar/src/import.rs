@@ -55,6 +55,8 @@ enum Format {
     Tgt,
     /// ietd.conf of IET, with initiators.allow, initiators.deny and targets.allow
     Iet,
+    /// istgt.conf of istgt, with its AuthFile
+    Istgt,
 }
 
 /// Imports a configuration.
@@ -65,6 +67,7 @@ pub fn import(args: Import) -> Result<ExitCode, Failure> {
         Format::Lio => lunar_import::lio(&source),
         Format::Tgt => lunar_import::tgt(&source, &reader),
         Format::Iet => lunar_import::iet(&source, &reader),
+        Format::Istgt => lunar_import::istgt(&source, &reader),
     };
     let imported = imported.map_err(|e| invalid(&args.file, e))?;
     let new = lunar_import::toml(&imported.configuration, SECRETS);
@@ -222,6 +225,7 @@ mod tests {
             (Format::Tgt, "tgt/targets.conf", Some(Exit::NotCarried)),
             (Format::Tgt, "tgt/dump.conf", Some(Exit::NotCarried)),
             (Format::Iet, "iet/ietd.conf", Some(Exit::NotCarried)),
+            (Format::Istgt, "istgt/istgt.conf", Some(Exit::NotCarried)),
         ];
         for (format, name, expected) in all {
             let folder = folder.join(name);
