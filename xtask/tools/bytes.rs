@@ -3,6 +3,8 @@
 
 /// Length of a basic header segment in bytes (RFC 7143 section 11.2.1).
 pub const BHS: usize = 48;
+/// The tag of a PDU that belongs to no request (RFC 7143 section 11.2.1.8).
+pub const RESERVED_TAG: u32 = 0xffff_ffff;
 
 /// The 24-bit number at `at`.
 pub fn get24(bytes: &[u8], at: usize) -> u32 {

@@ -43,6 +43,15 @@ pub struct LoadResult {
     pub cpu_us_per_io: f64,
 }
 
+/// The CPU time of a command in microseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuCost {
+    /// Of the server
+    pub server_us: f64,
+    /// Of the client
+    pub client_us: f64,
+}
+
 /// Median times of READs, in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct FirstData {
@@ -58,6 +67,15 @@ pub fn run(blast: &Path, server: &BenchServer, load: &BlastLoad, seconds: u64) -
     Ok(LoadResult {
         iops: figure(&figures, "iops")?,
         cpu_us_per_io: figure(&figures, "target_cpu_us_per_io")?,
+    })
+}
+
+/// Runs `blast` for the CPU time of both sides.
+pub fn cpu(blast: &Path, server: &BenchServer, load: &BlastLoad, seconds: u64) -> Result<CpuCost> {
+    let figures = figures(&mut command(blast, server, load, seconds), load)?;
+    Ok(CpuCost {
+        server_us: figure(&figures, "target_cpu_us_per_io")?,
+        client_us: figure(&figures, "client_cpu_us_per_io")?,
     })
 }
 

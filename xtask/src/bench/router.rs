@@ -1,124 +1,147 @@
-//! The chain client -> router -> target against client -> target, with one null LUN of Lunar.
+//! The chain client -> router -> target against client -> target, with one null LUN of Lunar. The relay of `floor` in
+//! the place of the router is the limit for any router.
 
 use anyhow::Result;
 
 use super::initiator::BenchClient;
-use super::load::{self, BlastLoad, FirstData, LoadResult};
+use super::load::{self, BlastLoad, CpuCost, FirstData, LoadResult};
 use super::rows::{BenchRun, median_of};
 use super::server::{self, Backing, BenchServer};
 use super::table::{RatioLimit, RowResult};
 
-/// A row and its ratio to the target alone.
-struct HopRow {
-    name: &'static str,
-    load: BlastLoad,
-    of_direct: f64,
-}
-
-const HOP_ROWS: [HopRow; 4] = [
-    HopRow { name: "256 KiB read, depth 8", load: LARGE, of_direct: 0.5 },
-    HopRow { name: "256 KiB write, depth 8", load: BlastLoad { op: "write", ..LARGE }, of_direct: 0.5 },
-    HopRow { name: "4 KiB random read, depth 32", load: SMALL, of_direct: 0.45 },
-    HopRow {
-        name: "4 KiB random write, depth 32",
-        load: BlastLoad { op: "write", ..SMALL },
-        of_direct: 0.45,
-    },
+const LOADS: [(&str, BlastLoad); 4] = [
+    ("256 KiB read, depth 8", LARGE),
+    ("256 KiB write, depth 8", BlastLoad { op: "write", ..LARGE }),
+    ("4 KiB random read, depth 32", SMALL),
+    ("4 KiB random write, depth 32", BlastLoad { op: "write", ..SMALL }),
 ];
+const CPU_LOADS: [(&str, BlastLoad); 3] =
+    [("4 KiB read", SMALL), ("4 KiB write", BlastLoad { op: "write", ..SMALL }), ("256 KiB read", LARGE)];
 const LARGE: BlastLoad = BlastLoad::new("read", 262_144, 8);
 const SMALL: BlastLoad = BlastLoad::new("read", 4096, 32);
 const FIRST: BlastLoad = BlastLoad::new("read", 1 << 20, 1);
-/// The router's CPU time per I/O, relative to that of target and client together.
-const CPU_OF_ENDS: f64 = 1.3;
 const FIRST_OF_DIRECT: f64 = 1.5;
 
-/// The mode of a router. Limits apply to block mode; passthrough is reported.
-#[derive(Clone, Copy, PartialEq)]
-enum RouterMode {
+/// The program between client and target.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Hop {
+    /// The relay of `floor`
+    Relay,
+    /// Lunar's router in block mode
     Block,
+    /// The same in passthrough mode
     Passthrough,
 }
 
-impl RouterMode {
-    fn name(self) -> &'static str {
-        match self {
-            RouterMode::Block => "block",
-            RouterMode::Passthrough => "passthrough",
-        }
-    }
-
+impl Hop {
     fn row(self, work: &str) -> String {
-        format!("router ({}), {work}", self.name())
+        let name = match self {
+            Hop::Relay => "router (relay)",
+            Hop::Block => "router (block)",
+            Hop::Passthrough => "router (passthrough)",
+        };
+        format!("{name}, {work}")
     }
 
-    /// A lower limit. For writes and for passthrough it is reported, but not asserted.
-    fn at_least(self, load: &BlastLoad, limit: f64) -> RatioLimit {
-        let counts = self == RouterMode::Block && load.op == "read";
+    /// The limit of the ratio to direct access. Only that of reads in block mode can be missed.
+    fn of_direct(self, load: &BlastLoad) -> RatioLimit {
+        let limit = match (self, load.bytes <= SMALL.bytes) {
+            (Hop::Relay, _) => return RatioLimit::None,
+            (_, false) => 0.5,
+            (Hop::Block, true) => 0.4,
+            (Hop::Passthrough, true) => 0.35,
+        };
+        let counts = self == Hop::Block && load.op == "read";
         if counts { RatioLimit::AtLeast(limit) } else { RatioLimit::ReportedAtLeast(limit) }
     }
 
-    fn at_most(self, limit: f64) -> RatioLimit {
-        if self == RouterMode::Block { RatioLimit::AtMost(limit) } else { RatioLimit::Reported(limit) }
+    /// The limit of the CPU time for a command, relative to that of target and client together.
+    fn of_ends(self) -> RatioLimit {
+        match self {
+            Hop::Relay => RatioLimit::None,
+            Hop::Block => RatioLimit::AtMost(1.25),
+            Hop::Passthrough => RatioLimit::Reported(1.5),
+        }
+    }
+
+    fn of_first_data(self) -> RatioLimit {
+        match self {
+            Hop::Relay => RatioLimit::None,
+            Hop::Block => RatioLimit::AtMost(FIRST_OF_DIRECT),
+            Hop::Passthrough => RatioLimit::Reported(FIRST_OF_DIRECT),
+        }
     }
 }
 
-/// The CPU time of a command in microseconds: of the server, and of the client.
-#[derive(Clone, Copy, Debug)]
-struct CpuCost {
-    server_us: f64,
-    client_us: f64,
-}
-
 impl BenchRun<'_> {
-    /// All rows of the router.
+    /// All rows of the router, each work beside its limit.
     pub fn routers(&self) -> Result<Vec<RowResult>> {
+        const HOPS: [Hop; 3] = [Hop::Relay, Hop::Block, Hop::Passthrough];
         let mut outcomes = Vec::new();
-        for mode in [RouterMode::Block, RouterMode::Passthrough] {
-            for hop in &HOP_ROWS {
-                outcomes.extend(self.hop(mode, hop)?);
+        for (work, load) in &LOADS {
+            for hop in HOPS {
+                outcomes.extend(self.throughput(hop, work, load)?);
             }
-            for (work, load) in [("4 KiB", SMALL), ("256 KiB", LARGE)] {
-                outcomes.extend(self.cpu_of_router(mode, work, load)?);
+        }
+        for (work, load) in &CPU_LOADS {
+            for hop in HOPS {
+                outcomes.extend(self.cpu_of_hop(hop, work, load)?);
             }
-            outcomes.extend(self.first_data(mode)?);
+        }
+        for hop in HOPS {
+            outcomes.extend(self.first_data(hop)?);
         }
         Ok(outcomes)
     }
 
-    /// A target, and a router in front of it.
-    fn chain(&self, mode: RouterMode) -> Result<[BenchServer; 2]> {
+    /// A target, and the hop in front of it.
+    fn chain(&self, hop: Hop) -> Result<[BenchServer; 2]> {
         let target = self.lunar(Backing::Null(1))?;
-        let router = server::routed(&self.programs.lunar, &self.programs.blast, &target, mode.name())?;
+        let routed = |mode| server::routed(&self.programs.lunar, &self.programs.blast, &target, mode);
+        let router = match hop {
+            Hop::Relay => server::relay(&self.programs.floor, &target),
+            Hop::Block => routed("block"),
+            Hop::Passthrough => routed("passthrough"),
+        }?;
         Ok([target, router])
     }
 
-    fn hop(&self, mode: RouterMode, hop: &HopRow) -> Result<Vec<RowResult>> {
-        let name = mode.row(hop.name);
+    fn throughput(&self, hop: Hop, work: &str, load: &BlastLoad) -> Result<Option<RowResult>> {
+        let name = hop.row(work);
         if !self.wants(&name) {
-            return Ok(Vec::new());
+            return Ok(None);
         }
-        let [target, router] = self.chain(mode)?;
-        let reached = self.medians(&[(&router, hop.load), (&target, hop.load)])?;
-        let limit = mode.at_least(&hop.load, hop.of_direct);
-        Ok(vec![RowResult::ratio(&name, "IO/s", reached[0].iops, "direct", reached[1].iops, limit)])
+        let [target, router] = self.chain(hop)?;
+        let reached = self.medians(&[(&router, *load), (&target, *load)])?;
+        let limit = hop.of_direct(load);
+        Ok(Some(RowResult::ratio(&name, "IO/s", reached[0].iops, "direct", reached[1].iops, limit)))
     }
 
-    /// Uses Lunar's initiator as the client, so that a router cannot save CPU time at the cost of its peers.
-    fn cpu_of_router(&self, mode: RouterMode, work: &str, load: BlastLoad) -> Result<Vec<RowResult>> {
-        let name = mode.row(&format!("{work} read, CPU per I/O"));
+    /// The limit is that with Lunar's initiator as the client, so that a router cannot save CPU time at the cost of its
+    /// peers. `blast` is the client with the least CPU time.
+    fn cpu_of_hop(&self, hop: Hop, work: &str, load: &BlastLoad) -> Result<Vec<RowResult>> {
+        let name = hop.row(&format!("{work}, CPU per I/O"));
         if !self.wants(&name) {
             return Ok(Vec::new());
         }
-        let [target, router] = self.chain(mode)?;
-        let (mut through, mut direct) = (Vec::new(), Vec::new());
-        for _ in 0..self.options.rounds.max(1) {
-            through.push(self.cost(&router, &load)?);
-            direct.push(self.cost(&target, &load)?);
-        }
-        let cost = median_of(&through, |cost| cost.server_us);
-        let ends = median_of(&direct, |cost| cost.server_us + cost.client_us);
-        let limit = mode.at_most(CPU_OF_ENDS);
-        Ok(vec![RowResult::ratio(&name, "us", cost, "target and client", ends, limit)])
+        let [target, router] = self.chain(hop)?;
+        let row = |other, limit, cost: &dyn Fn(&BenchServer) -> Result<CpuCost>| -> Result<RowResult> {
+            let (mut through, mut direct) = (Vec::new(), Vec::new());
+            for _ in 0..self.options.rounds.max(1) {
+                through.push(cost(&router)?);
+                direct.push(cost(&target)?);
+            }
+            let cost = median_of(&through, |cost| cost.server_us);
+            let ends = median_of(&direct, |cost| cost.server_us + cost.client_us);
+            Ok(RowResult::ratio(&name, "us", cost, other, ends, limit))
+        };
+        let seconds = self.options.seconds;
+        Ok(vec![
+            row("target and client", hop.of_ends(), &|server| self.cost(server, load))?,
+            row("target and blast", RatioLimit::None, &|server| {
+                load::cpu(&self.programs.blast, server, load, seconds)
+            })?,
+        ])
     }
 
     fn cost(&self, server: &BenchServer, load: &BlastLoad) -> Result<CpuCost> {
@@ -130,14 +153,13 @@ impl BenchRun<'_> {
         Ok(CpuCost { server_us, client_us: cpu_us_per_io })
     }
 
-    fn first_data(&self, mode: RouterMode) -> Result<Vec<RowResult>> {
-        let [byte, pdu] =
-            ["first byte", "first Data-In"].map(|what| mode.row(&format!("1 MiB read, {what}")));
+    fn first_data(&self, hop: Hop) -> Result<Vec<RowResult>> {
+        let [byte, pdu] = ["first byte", "first Data-In"].map(|what| hop.row(&format!("1 MiB read, {what}")));
         let wanted = [self.wants(&byte), self.wants(&pdu)];
         if wanted == [false, false] {
             return Ok(Vec::new());
         }
-        let [target, router] = self.chain(mode)?;
+        let [target, router] = self.chain(hop)?;
         let (mut through, mut direct) = (Vec::new(), Vec::new());
         for _ in 0..self.options.rounds.max(1) {
             for (runs, server) in [(&mut through, &router), (&mut direct, &target)] {
@@ -146,7 +168,7 @@ impl BenchRun<'_> {
         }
         let row = |name: &str, figure: fn(&FirstData) -> f64| {
             let (through, direct) = (median_of(&through, figure), median_of(&direct, figure));
-            RowResult::ratio(name, "us", through, "direct", direct, mode.at_most(FIRST_OF_DIRECT))
+            RowResult::ratio(name, "us", through, "direct", direct, hop.of_first_data())
         };
         let rows = [row(&byte, |run| run.byte_us), row(&pdu, |run| run.pdu_us)];
         Ok(rows.into_iter().zip(wanted).filter_map(|(row, wanted)| wanted.then_some(row)).collect())
@@ -159,16 +181,21 @@ mod tests {
 
     #[test]
     fn only_promised_ratios_can_be_missed() {
-        assert_eq!(RouterMode::Block.at_least(&SMALL, 0.45), RatioLimit::AtLeast(0.45));
-        assert_eq!(RouterMode::Passthrough.at_least(&SMALL, 0.45), RatioLimit::ReportedAtLeast(0.45));
-        assert_eq!(RouterMode::Block.at_least(&HOP_ROWS[1].load, 0.5), RatioLimit::ReportedAtLeast(0.5));
-        assert_eq!(RouterMode::Block.at_most(1.3), RatioLimit::AtMost(1.3));
-        assert_eq!(RouterMode::Passthrough.at_most(1.3), RatioLimit::Reported(1.3));
+        let [_, (_, large_write), (_, read), (_, write)] = LOADS;
+        assert_eq!(Hop::Block.of_direct(&read), RatioLimit::AtLeast(0.4));
+        assert_eq!(Hop::Block.of_direct(&write), RatioLimit::ReportedAtLeast(0.4));
+        assert_eq!(Hop::Block.of_direct(&large_write), RatioLimit::ReportedAtLeast(0.5));
+        assert_eq!(Hop::Passthrough.of_direct(&read), RatioLimit::ReportedAtLeast(0.35));
+        assert_eq!(Hop::Relay.of_direct(&read), RatioLimit::None);
+        assert_eq!(
+            [Hop::Relay, Hop::Block, Hop::Passthrough].map(Hop::of_ends),
+            [RatioLimit::None, RatioLimit::AtMost(1.25), RatioLimit::Reported(1.5)]
+        );
     }
 
     #[test]
     fn filter_selects_router_rows_and_one_mode() {
-        let rows = [RouterMode::Block, RouterMode::Passthrough].map(|mode| mode.row(HOP_ROWS[0].name));
+        let rows = [Hop::Block, Hop::Passthrough].map(|hop| hop.row(LOADS[0].0));
         assert!(rows.iter().all(|row| row.contains("router") && row.contains("256 KiB read, depth 8")));
         assert!(rows[1].contains("router (passthrough)") && !rows[0].contains("passthrough"), "{rows:?}");
     }

@@ -83,8 +83,19 @@ fn pinned(program: &Path) -> Command {
 
 /// Starts `floor`.
 pub fn floor(program: &Path) -> Result<BenchServer> {
+    start_floor(program, &[])
+}
+
+/// Starts `floor` as the least router in front of another server's target.
+pub fn relay(program: &Path, upstream: &BenchServer) -> Result<BenchServer> {
+    let mut relay = start_floor(program, &["--relay", &upstream.portal.to_string()])?;
+    (relay.target, relay.lun) = (upstream.target.clone(), upstream.lun);
+    Ok(relay)
+}
+
+fn start_floor(program: &Path, options: &[&str]) -> Result<BenchServer> {
     let dir = fresh_dir("floor")?;
-    let mut child = pinned(program).arg("127.0.0.1:0").stdout(Stdio::piped()).spawn()?;
+    let mut child = pinned(program).arg("127.0.0.1:0").args(options).stdout(Stdio::piped()).spawn()?;
     let (portal, _) = wait_listening(&mut child, |_| true)?;
     Ok(BenchServer { child, dir, portal, target: TARGET.into(), lun: 0 })
 }

@@ -9,14 +9,13 @@ use std::time::Instant;
 use anyhow::{Result, bail, ensure};
 
 use crate::aligned::AlignedBuf;
-use crate::bytes::{BHS, get24, get32, padded, put24, put32};
+use crate::bytes::{BHS, RESERVED_TAG, get24, get32, padded, put24, put32};
 use crate::first::{self, FirstDataTimer};
 use crate::job::{BlastJob, IoOp};
 use crate::latency::LatencyHistogram;
 use crate::login::{BlastLogin, put_lun};
 
 const RECEIVE_BUFFER: usize = 4 << 20;
-const RESERVED_TAG: u32 = 0xffff_ffff;
 
 /// Counters, written by the session's thread and read by the reporting thread.
 #[derive(Debug, Default)]

@@ -1,11 +1,10 @@
 //! One connection: parses bytes, builds responses.
 
-use crate::bytes::{BHS, get24, get32, padded, put24, put32};
+use crate::bytes::{BHS, RESERVED_TAG, get24, get32, padded, put24, put32};
 use crate::login::negotiate;
 use crate::outgoing_pdu::{DataSegment, MAX_READ, OutgoingPdu};
 use crate::scsi::data_in;
 
-const RESERVED_TAG: u32 = 0xffff_ffff;
 /// The size of the CmdSN window.
 const WINDOW: u32 = 255;
 
