@@ -30,11 +30,23 @@ impl<F: FrontEnd> NexusState<F> {
     /// Removes a task, which the caller completes.
     pub(super) fn remove(&mut self, tag: u32) -> Option<Task> {
         let task = self.tasks_mut().remove(tag)?;
+        self.forget(&task);
+        Some(task)
+    }
+
+    /// The same for a tag that another task may have by now.
+    pub(super) fn take(&mut self, tag: u32, serial: u64) -> Option<Task> {
+        let task = self.tasks_mut().take(tag, serial)?;
+        self.forget(&task);
+        Some(task)
+    }
+
+    /// Undoes what a task has done to its logical unit.
+    fn forget(&mut self, task: &Task) {
         self.count_ordered(task.command(), task.lu(), -1);
         if let (Some(lu), Some(unreported)) = (task.lu(), task.unreported()) {
             self.restore_attention(task.command(), lu.unit(), unreported);
         }
-        Some(task)
     }
 
     /// Counts unfinished ORDERED commands, for which later commands wait.

@@ -15,6 +15,7 @@ use crate::exec::{self, ExecutionOutput, ExecutionResult};
 use crate::fence;
 use lunar_runtime::{Pool, ReceivedData};
 use lunar_scsi::Plan;
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -103,7 +104,12 @@ impl<F: FrontEnd> NexusState<F> {
 /// Executes the commands of a queue until it is empty.
 async fn serve<F: FrontEnd>(queue: Rc<IoQueue>, nexus: Rc<ItNexus<F>>) {
     let is_stale = |connection| nexus.state().front().stale_reason(connection).is_some();
-    queue.take_ends(is_stale, |begun, ended| nexus.end_direct(begun, ended)).await;
+    let any = Cell::new(false);
+    let ends = queue.take_ends(is_stale, |begun, ended| {
+        any.set(true);
+        nexus.end_direct(begun, ended);
+    });
+    nexus.end_together(&any, ends).await;
 }
 
 /// Executes a command at a medium without a queue.
@@ -114,14 +120,15 @@ async fn run_unqueued<F: FrontEnd>(nexus: Rc<ItNexus<F>>, begun: DirectIoCommand
         Some(_) => Err(exec::aborted_failure()),
     };
     nexus.end_direct(begun, ended);
+    nexus.ended_tasks();
 }
 
 impl<F: FrontEnd> ItNexus<F> {
-    /// Completes a direct I/O command.
-    pub(super) fn end_direct(self: &Rc<Self>, begun: DirectIoCommand, ended: ExecutionResult) {
+    /// Completes a direct I/O command. The caller calls [`ItNexus::ended_tasks`].
+    fn end_direct(&self, begun: DirectIoCommand, ended: ExecutionResult) {
         let DirectIoCommand { tag, serial, written, inside, .. } = begun;
         drop(inside);
         let ended = TaskEnd { ended, moved: written.into(), written: (written > 0).then_some(written) };
-        self.end_task(tag, serial, ended);
+        self.state().end_task(tag, serial, ended);
     }
 }

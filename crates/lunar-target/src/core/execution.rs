@@ -11,6 +11,7 @@ use crate::exec::ExecutionResult;
 use crate::task_set_lock::{LockMode, TaskSetHandle};
 use lunar_scsi::{Concurrency, PlanResult};
 use lunar_wire::scsi::Sense;
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -132,26 +133,43 @@ impl<F: FrontEnd> ItNexus<F> {
 
     /// Ends a task: its response leaves, unless the task was aborted.
     pub(super) fn end_task(self: &Rc<Self>, tag: u32, serial: u64, end: TaskEnd) {
-        let mut state = self.state();
-        if state.tasks().find(tag, serial).is_none() {
-            return;
-        }
-        let Some(task) = state.remove(tag) else { return };
-        state.respond(&task, end);
-        drop(state);
+        self.state().end_task(tag, serial, end);
+        self.ended_tasks();
+    }
+
+    /// Sends the responses of ended tasks, and wakes those that wait for their end.
+    pub(super) fn ended_tasks(self: &Rc<Self>) {
         self.notify();
         F::flush_soon(self);
+    }
+
+    /// Polls `ends`, which ends tasks by [`NexusState::end_task`] and sets `any`. A poll calls [`ItNexus::ended_tasks`]
+    /// once for all of them.
+    pub(super) async fn end_together(self: &Rc<Self>, any: &Cell<bool>, ends: impl Future<Output = ()>) {
+        let mut ends = pin!(ends);
+        poll_fn(|cx| {
+            let polled = ends.as_mut().poll(cx);
+            if any.take() {
+                self.ended_tasks();
+            }
+            polled
+        })
+        .await;
     }
 }
 
 impl<F: FrontEnd> NexusState<F> {
+    /// Ends a task. The caller calls [`ItNexus::ended_tasks`], once for several tasks.
+    pub(super) fn end_task(&mut self, tag: u32, serial: u64, end: TaskEnd) {
+        if let Some(task) = self.take(tag, serial) {
+            self.respond(&task, end);
+        }
+    }
+
     fn respond(&mut self, task: &Task, TaskEnd { ended, moved, written }: TaskEnd) {
         let (c, sent, waited) = (task.command(), task.sent(), task.waited());
         let Some(how) = task.aborted() else {
-            let descriptor = match self.luns_mut().find(c.lun) {
-                LunLookup::LogicalUnit(handle) => handle.nexus_mut().uses_descriptor_sense(),
-                LunLookup::WellKnown | LunLookup::Absent => false,
-            };
+            let descriptor = ended.is_err() && self.uses_descriptor_sense(c.lun);
             let result = CommandResult { ended, moved, written, descriptor, sent, waited };
             return self.complete(c, Completion::Responded(result));
         };
@@ -159,5 +177,12 @@ impl<F: FrontEnd> NexusState<F> {
             self.restore_attention(c, lu.unit(), unreported);
         }
         self.complete(c, Completion::aborted(task, how));
+    }
+
+    fn uses_descriptor_sense(&mut self, lun: u64) -> bool {
+        match self.luns_mut().find(lun) {
+            LunLookup::LogicalUnit(handle) => handle.nexus_mut().uses_descriptor_sense(),
+            LunLookup::WellKnown | LunLookup::Absent => false,
+        }
     }
 }

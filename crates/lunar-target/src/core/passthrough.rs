@@ -14,6 +14,7 @@ use crate::{LogicalUnit, PassthroughNexus, fence};
 use lunar_runtime::{Buf, Pool, ReceivedData};
 use lunar_scsi::NexusId;
 use lunar_wire::scsi::Sense;
+use std::cell::Cell;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -84,6 +85,7 @@ impl<F: FrontEnd> NexusState<F> {
             let fate = commands.abort(lane).await;
             if let Some((command, response)) = commands.abort_ended(lane, fate) {
                 nexus.end_passed(command, response);
+                nexus.ended_tasks();
             }
         });
     }
@@ -91,12 +93,17 @@ impl<F: FrontEnd> NexusState<F> {
 
 /// Completes the commands of a nexus until there are none.
 async fn serve<F: FrontEnd>(commands: Rc<PassedCommands>, nexus: Rc<ItNexus<F>>) {
-    commands.take_ends(|command, response| nexus.end_passed(command, response)).await;
+    let any = Cell::new(false);
+    let ends = commands.take_ends(|command, response| {
+        any.set(true);
+        nexus.end_passed(command, response);
+    });
+    nexus.end_together(&any, ends).await;
 }
 
 impl<F: FrontEnd> ItNexus<F> {
-    /// Ends a command that has no async task.
-    pub(super) fn end_passed(self: &Rc<Self>, command: PassedCommand, response: PassthroughResponse) {
+    /// Ends a command that has no async task. The caller calls [`ItNexus::ended_tasks`].
+    fn end_passed(&self, command: PassedCommand, response: PassthroughResponse) {
         let PassedCommand { tag, serial, inside, in_flight } = command;
         if response.fate == CommandFate::Indeterminate {
             self.state().leave_indeterminate(serial);
@@ -107,7 +114,7 @@ impl<F: FrontEnd> ItNexus<F> {
             lu.unit().lu.attention_received(lu.nexus(), sense);
         }
         drop((inside, in_flight));
-        self.end_task(tag, serial, TaskEnd::of(Ok(ExecutionOutput::Passthrough(response))));
+        self.state().end_task(tag, serial, TaskEnd::of(Ok(ExecutionOutput::Passthrough(response))));
     }
 }
 
