@@ -83,7 +83,11 @@ impl Command {
     /// A command with the task attribute SIMPLE. [`is_repeatable`] decides whether it may be repeated.
     #[inline]
     pub fn new(lun: u64, cdb: Cdb, data: Direction) -> Command {
-        let (repeatable, changes) = (is_repeatable(&cdb), !only_reads(&cdb));
+        Command::classified(lun, cdb, data, is_repeatable(&cdb), !only_reads(&cdb))
+    }
+
+    #[inline]
+    fn classified(lun: u64, cdb: Cdb, data: Direction, repeatable: bool, changes: bool) -> Command {
         let attribute = TaskAttribute::Simple;
         Command {
             lun,
@@ -101,9 +105,7 @@ impl Command {
     /// The same for a block device, where [`is_repeatable_on_blocks`] decides.
     #[inline]
     pub(crate) fn on_blocks(lun: u64, cdb: Cdb, data: Direction) -> Command {
-        let mut command = Command::new(lun, cdb, data);
-        (command.repeatable, command.changes) = (is_repeatable_on_blocks(&cdb), !only_reads_on_blocks(&cdb));
-        command
+        Command::classified(lun, cdb, data, is_repeatable_on_blocks(&cdb), !only_reads_on_blocks(&cdb))
     }
 
     /// The same with a CDB of up to [`MAX_CDB_LEN`] bytes.
