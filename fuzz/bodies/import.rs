@@ -1,6 +1,6 @@
 //! Configurations of other targets. Input: the text of a file. A first line with `#` and a word chooses the format.
 
-use lunar_import::{Found, iet, istgt, lio, tgt, toml};
+use lunar_import::{Found, iet, istgt, lio, scst, tgt, toml};
 use std::io;
 use std::path::Path;
 
@@ -10,6 +10,7 @@ pub fn run(input: &[u8]) {
         Some(("#tgt", text)) => tgt(text, &|path| found(text, path)),
         Some(("#iet", text)) => iet(text, &|path| found(text, path)),
         Some(("#istgt", text)) => istgt(text, &|path| found(text, path)),
+        Some(("#scst", text)) => scst(text),
         _ => lio(text),
     };
     match imported {

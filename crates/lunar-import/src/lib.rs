@@ -13,6 +13,7 @@ mod istgt;
 mod lio;
 mod notes;
 mod portals;
+mod scst;
 mod tgt;
 mod write;
 
@@ -25,6 +26,7 @@ pub use iet::iet;
 pub use istgt::istgt;
 pub use lio::lio;
 pub use notes::{Note, Notes, Outcome};
+pub use scst::scst;
 pub use tgt::tgt;
 pub use write::toml;
 

@@ -88,7 +88,7 @@ impl Text {
             return;
         }
         self.table("[discovery]");
-        self.flag("disabled", discovery.disabled, false);
+        self.flag("enabled", !discovery.disabled, true);
         self.texts("chap", &discovery.chap);
         self.text("mutual", discovery.mutual.as_ref());
     }

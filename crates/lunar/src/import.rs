@@ -57,6 +57,8 @@ enum Format {
     Iet,
     /// istgt.conf of istgt, with its AuthFile
     Istgt,
+    /// scst.conf of scstadmin (SCST)
+    Scst,
 }
 
 /// Imports a configuration.
@@ -68,6 +70,7 @@ pub fn import(args: Import) -> Result<ExitCode, Failure> {
         Format::Tgt => lunar_import::tgt(&source, &reader),
         Format::Iet => lunar_import::iet(&source, &reader),
         Format::Istgt => lunar_import::istgt(&source, &reader),
+        Format::Scst => lunar_import::scst(&source),
     };
     let imported = imported.map_err(|e| invalid(&args.file, e))?;
     let new = lunar_import::toml(&imported.configuration, SECRETS);
@@ -226,6 +229,8 @@ mod tests {
             (Format::Tgt, "tgt/dump.conf", Some(Exit::NotCarried)),
             (Format::Iet, "iet/ietd.conf", Some(Exit::NotCarried)),
             (Format::Istgt, "istgt/istgt.conf", Some(Exit::NotCarried)),
+            (Format::Scst, "scst/simple.conf", None),
+            (Format::Scst, "scst/everything.conf", Some(Exit::NotCarried)),
         ];
         for (format, name, expected) in all {
             let folder = folder.join(name);

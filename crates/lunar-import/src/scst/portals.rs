@@ -1,0 +1,73 @@
+//! The portals of targets.
+
+use super::ScstImport;
+use super::file::ScstEntry;
+use crate::portals::PortalSets;
+use crate::{NewPortal, NewTarget};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+
+const PORT: u16 = 3260;
+
+impl ScstImport {
+    /// Adds the portals of a target: those that it allows, or every address. Returns the index of the set.
+    pub(super) fn portals(
+        &mut self,
+        target: &mut NewTarget,
+        entry: &ScstEntry,
+        sets: &mut PortalSets,
+    ) -> Option<usize> {
+        let mut portals = BTreeSet::new();
+        let mut is_limited = false;
+        for allowed in entry.all("allowed_portal").filter(|allowed| !allowed.arg().is_empty()) {
+            is_limited = true;
+            match allowed.arg().trim_matches(['[', ']']).parse::<IpAddr>() {
+                Ok(address) => _ = portals.insert(portal(address)),
+                Err(_) if allowed.arg() == "*" => portals.extend(crate::common::every_address(false)),
+                Err(_) => {
+                    let what = format!(
+                        "{}: the portals {}: add the addresses of this host to [[portal_group]]",
+                        target.name,
+                        allowed.arg()
+                    );
+                    self.imported.notes.lost(allowed.place(), what);
+                }
+            }
+        }
+        if !is_limited {
+            portals.extend(crate::common::every_address(false));
+        }
+        if portals.is_empty() && !target.offline {
+            target.offline = true;
+            let what =
+                format!("{}: all of its portals, so it is offline until it has portal_groups", target.name);
+            self.imported.notes.lost(entry.place(), what);
+        }
+        (!portals.is_empty()).then(|| sets.add(Some(1), portals))
+    }
+
+    /// Makes the portal groups, and names them in the targets.
+    pub(super) fn portal_groups(&mut self, sets: &mut PortalSets, used: &[Option<usize>]) {
+        let notes = &mut self.imported.notes;
+        for address in sets.resolve() {
+            let what = format!(
+                "the portal {address}: only the addresses of the other portals, because it covers them"
+            );
+            notes.changed("TARGET_DRIVER iscsi", what);
+        }
+        let (groups, tags) = sets.groups();
+        if !groups.is_empty() {
+            let what = "the port and the addresses, which are arguments of iscsi-scstd: now port 3260 of the \
+                        allowed portals, or of every address";
+            notes.changed("TARGET_DRIVER iscsi", what);
+        }
+        for (target, set) in self.imported.configuration.targets.iter_mut().zip(used) {
+            target.portal_groups.extend(set.iter().flat_map(|set| &tags[*set]));
+        }
+        self.imported.configuration.portal_groups = groups;
+    }
+}
+
+fn portal(address: IpAddr) -> NewPortal {
+    NewPortal { listen: SocketAddr::new(address, PORT).to_string(), iser: false }
+}
