@@ -6,6 +6,7 @@
 use crate::Stream;
 use crate::buf::PAGE;
 use crate::pipe::{self, PIPE_LEN, Pipe};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::pipe::{SpliceFlags, splice};
@@ -63,6 +64,13 @@ impl PipedBytes {
         let received = splice(socket, None, &pipe.writer, None, max, SpliceFlags::NONBLOCK)?;
         self.len += received;
         Ok(received)
+    }
+
+    /// Whether there is no room for another byte from a socket.
+    pub(crate) fn is_full(&self) -> bool {
+        let Some(pipe) = &self.pipe else { return true };
+        let mut ends = [PollFd::new(&pipe.writer, PollFlags::OUT)];
+        poll(&mut ends, Some(&Timespec::default())).is_ok() && !ends[0].revents().contains(PollFlags::OUT)
     }
 
     /// Moves all bytes to memory of their length.

@@ -51,7 +51,7 @@ pub enum PeerState {
 pub(crate) enum PipeReceive {
     /// Nothing has arrived.
     Nothing,
-    /// The pipe has no room for bytes that have arrived.
+    /// The pipe has no room, and the socket was not asked.
     Full,
     /// This many bytes were received; 0 is the end of the stream.
     Received(usize),
@@ -264,13 +264,10 @@ impl Stream {
 
     /// As [`Stream::receive`] of up to `max` bytes into a pipe.
     pub(crate) fn receive_piped(&self, into: &mut PipedBytes, max: usize) -> io::Result<PipeReceive> {
-        let mut received = into.receive(&self.fd, max);
-        if received == Err(Errno::AGAIN) && self.unread() > 0 {
-            // Either the pipe is full, or the bytes have just arrived.
-            received = into.receive(&self.fd, max);
-            if received == Err(Errno::AGAIN) {
-                return Ok(PipeReceive::Full);
-            }
+        let received = into.receive(&self.fd, max);
+        // The kernel looks at the pipe first. So the socket may have bytes, or have reached its end.
+        if received == Err(Errno::AGAIN) && into.is_full() {
+            return Ok(PipeReceive::Full);
         }
         // Fewer bytes than `max` do not mean that there are no more.
         let received = self.took(received, received.unwrap_or(max))?;

@@ -58,9 +58,12 @@ impl Task {
 
     /// Receives the rest of a read into its buffer, and moves there what its pipe holds.
     pub(super) fn leave_pipe(&mut self) -> std::io::Result<()> {
-        let (Some(pipe), Data::In(Some(buf), _)) = (self.pipe.take(), &mut self.data) else { return Ok(()) };
+        let (Some(pipe), Data::In(Some(buf), received)) = (self.pipe.take(), &mut self.data) else {
+            return Ok(());
+        };
         match *pipe {
-            TaskPipe::Holds(piped) => piped.move_to(&mut buf[..piped.len()]),
+            // After a failure, the data are missing, and the connection cannot continue.
+            TaskPipe::Holds(piped) => piped.move_to(&mut buf[..piped.len()]).inspect_err(|_| *received = 0),
             TaskPipe::Unused | TaskPipe::Lent => Ok(()),
         }
     }

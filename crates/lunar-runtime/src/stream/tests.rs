@@ -359,3 +359,18 @@ fn peer_state_is_cached_until_the_next_receive() {
         assert_eq!(stream.peer_state(), PeerState::Closed);
     });
 }
+
+#[test]
+fn end_of_a_peer_is_noticed_behind_a_full_pipe() {
+    in_loops(async || {
+        let (peer, socket) = UnixStream::pair().expect("sockets");
+        let stream = Stream::new(std::os::fd::OwnedFd::from(socket)).expect("a stream");
+        let mut piped = crate::PipedBytes::empty().expect("a pipe");
+        assert!(matches!(stream.receive_piped(&mut piped, 10), Ok(PipeReceive::Nothing)));
+        assert_eq!(piped.push(&vec![1; crate::piped_bytes::MAX_PIPED]), crate::piped_bytes::MAX_PIPED);
+        drop(peer);
+        assert!(matches!(stream.receive_piped(&mut piped, 10), Ok(PipeReceive::Full)));
+        stream.readable().await.expect("the end");
+        assert_eq!(stream.receive(&mut [0; 8]).expect("the end"), Some(0));
+    });
+}
