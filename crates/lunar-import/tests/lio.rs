@@ -123,6 +123,17 @@ fn short_secret_is_replaced_and_reported() {
 }
 
 #[test]
+fn mutual_secret_of_a_host_is_replaced_and_reported() {
+    let same = EVERYTHING.replace("host-a-mutual-pw1", "host-a-password1");
+    let imported = import(&same);
+    let access = &target(&imported.configuration, "iqn.2019-04.org.example:filer.vm").access[0];
+    let mutual = access.mutual.as_ref().expect("a user");
+    let user = imported.configuration.chap_users.iter().find(|user| user.id == *mutual).expect("the user");
+    assert_eq!(user.secret, None);
+    assert!(lost(&imported).contains(&"the CHAP secret of \"filer\", which is also that of a host"));
+}
+
+#[test]
 fn one_name_with_two_secrets_is_two_users() {
     let same = EVERYTHING.replace("\"chap_userid\": \"host-b\"", "\"chap_userid\": \"host-a\"");
     let imported = import(&same);

@@ -4,6 +4,7 @@ use crate::exit::{Exit, Failure};
 use crate::output;
 use clap::{Args, ValueEnum};
 use lunar_import::{ChapUser, Found, ImportError, Imported, Outcome};
+use lunar_proto::chap::secret_of_text;
 use lunar_runtime::error::text as io_text;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -152,11 +153,22 @@ fn write_secrets(output: &Path, users: &[ChapUser]) -> Result<(), Failure> {
     for user in users {
         let path = folder.join(format!("{}.secret", user.id));
         match &user.secret {
-            Some(secret) => write_new(&path, secret.as_bytes())?,
+            Some(secret) if is_literal(secret) => write_new(&path, secret.as_bytes())?,
+            Some(secret) => write_new(&path, hexadecimal(secret).as_bytes())?,
             None => write_new(&path, random_secret()?.as_bytes())?,
         }
     }
     Ok(())
+}
+
+/// Whether a secret file with this text has these bytes as its secret. Other targets take a text such as `0x12` as it
+/// is.
+fn is_literal(secret: &str) -> bool {
+    secret_of_text(secret.as_bytes()).is_ok_and(|read| read[..] == *secret.as_bytes())
+}
+
+fn hexadecimal(secret: &str) -> String {
+    secret.bytes().fold("0x".to_owned(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 /// A secret of 16 random bytes, in the hexadecimal form that secret files may have.
@@ -215,6 +227,15 @@ fn json(imported: &Imported) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn secret_that_looks_like_digits_keeps_its_bytes() {
+        for secret in ["plain secret", "0x000102030405", "0xyz", "a\n"] {
+            let text = if is_literal(secret) { secret.to_owned() } else { hexadecimal(secret) };
+            assert_eq!(secret_of_text(text.as_bytes()).expect(secret)[..], *secret.as_bytes());
+            assert_eq!(text == secret, secret == "plain secret");
+        }
+    }
 
     /// A server accepts each configuration that an import writes.
     #[test]

@@ -6,9 +6,6 @@ use super::targets::luns;
 use crate::{Access, Discovery, NewTarget, ReadOnly};
 use std::collections::BTreeSet;
 
-/// The shortest secret in bytes (RFC 7143 section 9.2.1).
-const MIN_SECRET: usize = 12;
-
 impl Import {
     /// Carries over the authentication of discovery.
     pub(super) fn discovery(&mut self, file: &SaveConfig) {
@@ -89,21 +86,12 @@ impl Import {
     /// The ids of the users of some credentials. Without a name, no host can log in with CHAP in the kernel's target
     /// either, so a user with an unknown secret takes its place.
     fn users(&mut self, credentials: &Credentials, place: &str) -> (Vec<String>, Option<String>) {
-        let mut user = |name: &str, secret: &str| {
-            let fits = secret.len() >= MIN_SECRET;
-            if !fits {
-                let what = format!(
-                    "the CHAP secret of {name:?}, which has {} bytes and needs {MIN_SECRET}",
-                    secret.len()
-                );
-                self.0.notes.lost(place, what);
-            }
-            self.0.configuration.chap_user(name, Some(secret).filter(|_| fits))
-        };
         let name =
             Some(credentials.chap_userid.as_str()).filter(|name| !name.is_empty()).unwrap_or("unknown");
-        let chap = vec![user(name, &credentials.chap_password)];
+        let chap = vec![self.0.user(name, &credentials.chap_password, place)];
         let mutual = Some(credentials.chap_mutual_userid.as_str()).filter(|name| !name.is_empty());
-        (chap, mutual.map(|name| user(name, &credentials.chap_mutual_password)))
+        let secret = &credentials.chap_mutual_password;
+        let mutual = mutual.map(|name| self.0.mutual_user(name, secret, &chap, place));
+        (chap, mutual)
     }
 }
