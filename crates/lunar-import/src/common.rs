@@ -74,7 +74,7 @@ impl Imported {
                     "{}: the settings and the identity, which are those of the first LUN with this medium",
                     shown(&disk.medium)
                 );
-                self.notes.changed(place, what);
+                self.notes.lost(place, what);
             }
             return index;
         }
@@ -86,7 +86,7 @@ impl Imported {
             && self.configuration.disks.iter().any(other)
         {
             let what = format!("the serial number {:?}, which another disk has already", serial.trim());
-            self.notes.changed(place, what);
+            self.notes.lost(place, what);
             disk.identity.serial = None;
         }
         self.configuration.disks.push(disk);

@@ -1,6 +1,7 @@
 //! The parts of a configuration that other targets have too. Each importer makes one, and [`crate::write`] turns it into
 //! `lunar.toml`.
 
+use crate::Imported;
 use std::collections::{BTreeMap, BTreeSet};
 use zeroize::Zeroizing;
 
@@ -191,6 +192,36 @@ pub struct ChapUser {
     pub name: String,
     /// The secret; None if it is unknown or must not be used, and a new one is needed.
     pub secret: Option<Zeroizing<String>>,
+}
+
+impl Identity {
+    /// Whether hosts would take two disks with these identities for paths to one disk.
+    fn clashes(&self, other: &Identity) -> bool {
+        let same = |a: &Option<String>, b: &Option<String>| a.is_some() && a == b;
+        same(&self.naa, &other.naa)
+            || same(&self.eui64, &other.eui64)
+            || same(&self.scsi_name, &other.scsi_name)
+            || self.designators.iter().any(|one| other.designators.contains(one))
+    }
+}
+
+impl Imported {
+    /// Takes the designators of disks that have the same as an earlier disk: hosts would mix the data of both.
+    pub(crate) fn keep_identities_apart(mut self) -> Imported {
+        let disks = &mut self.configuration.disks;
+        for at in 1..disks.len() {
+            let (before, rest) = disks.split_at_mut(at);
+            let disk = &mut rest[0];
+            if let Some(first) = before.iter().find(|first| first.identity.clashes(&disk.identity)) {
+                let what =
+                    format!("the designators of disk {}, which disk {} has too", disk.name, first.name);
+                self.notes.lost("disks", what);
+                let Identity { serial, vendor, product, revision, .. } = std::mem::take(&mut disk.identity);
+                disk.identity = Identity { serial, vendor, product, revision, ..Identity::default() };
+            }
+        }
+        self
+    }
 }
 
 impl Configuration {

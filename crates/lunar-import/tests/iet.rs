@@ -132,10 +132,7 @@ fn each_loss_has_its_line() {
 #[test]
 fn missing_list_has_the_effect_of_iet() {
     assert!(access(&[]).is_empty());
-    has(
-        &notes(&import(CONF, &[]), Outcome::Changed),
-        &["initiators.allow and initiators.deny were not found"],
-    );
+    has(&notes(&import(CONF, &[]), Outcome::Lost), &["initiators.allow and initiators.deny were not found"]);
     let denied = [Access { deny: true, ..Access::default() }];
     assert_eq!(access(&[("initiators.allow", "iqn.2006-09.org.example:b ALL\n")]), denied);
     assert!(access(&[("initiators.deny", "iqn.2006-09.org.example:b ALL\n")]).is_empty());

@@ -160,3 +160,12 @@ fn missing_auth_file_and_foreign_file_are_rejected() {
         assert_eq!(istgt(text, &no_files).expect_err(text).what, "the file has no [LogicalUnit1]");
     }
 }
+
+#[test]
+fn deny_that_is_no_name_closes_the_group() {
+    let conf = CONF.replace("\"!iqn.", "\"!x.");
+    assert_ne!(conf, CONF);
+    let imported = import(&conf);
+    let denies_all = |entry: &lunar_import::Access| entry.deny && entry.initiators.is_empty();
+    assert!(imported.configuration.targets.iter().any(|target| target.access.last().is_some_and(denies_all)));
+}

@@ -169,3 +169,50 @@ fn hand_written_file_may_lack_keys() {
         configuration.portal_groups[0].portals.iter().map(|portal| &portal.listen).collect();
     assert_eq!(portals, ["0.0.0.0:3260", "[::]:3260"]);
 }
+
+/// A target with two portal groups of one disk; each has these keys.
+fn two_groups(first: &str, second: &str) -> Imported {
+    let group = |tag: u8, keys: &str| {
+        format!(r#"{{"tag": {tag}, "luns": [{{"storage_object": "/backstores/block/a"}}], {keys}}}"#)
+    };
+    import(&format!(
+        r#"{{"storage_objects": [{{"plugin": "block", "name": "a", "dev": "/dev/a", "wwn": "1"}}],
+        "targets": [{{"fabric": "iscsi", "wwn": "iqn.x:a", "tpgs": [{}, {}]}}]}}"#,
+        group(1, first),
+        group(2, second)
+    ))
+}
+
+#[test]
+fn portal_group_with_other_access_is_lost_with_its_portals() {
+    let open = r#""attributes": {"generate_node_acls": 1, "demo_mode_write_protect": 0},
+        "portals": [{"ip_address": "192.0.2.1"}]"#;
+    let other = r#""portals": [{"ip_address": "198.51.100.1"}]"#;
+    for second in [
+        format!(r#""attributes": {{"generate_node_acls": 1}}, {other}"#),
+        format!(
+            r#""attributes": {{"generate_node_acls": 1, "demo_mode_write_protect": 0}},
+            "chap_userid": "u", "chap_password": "a long password", {other}"#
+        ),
+    ] {
+        let imported = two_groups(open, &second);
+        let listen: Vec<_> =
+            imported.configuration.portal_groups.iter().flat_map(|group| &group.portals).collect();
+        assert!(listen.iter().all(|portal| portal.listen == "192.0.2.1:3260"), "{listen:?}");
+        assert!(lost(&imported)[0].contains("a portal group with other LUNs or another access list"));
+    }
+}
+
+#[test]
+fn target_without_portals_is_offline() {
+    let imported = two_groups(r#""attributes": {}"#, r#""attributes": {}"#);
+    assert!(imported.configuration.targets[0].offline);
+}
+
+#[test]
+fn credentials_without_the_attribute_demand_chap() {
+    let acl =
+        r#""node_acls": [{"node_wwn": "iqn.x:h", "chap_userid": "u", "chap_password": "a long password"}]"#;
+    let imported = two_groups(acl, acl);
+    assert_eq!(imported.configuration.targets[0].access[0].chap, ["u"]);
+}

@@ -119,6 +119,7 @@ fn each_loss_has_its_line() {
     has(
         &notes(&imported, Outcome::Lost),
         &[
+            "line 17 /dev/sdq: vendor, product",
             "line 9 all targets: iSNSServerIP 192.0.2.5",
             "line 45 iqn.2012-06.org.example:mixed: LUN 5, pool/image: the store type \"rbd\" with \"conf=",
             "line 49 iqn.2012-06.org.example:mixed: LUN 4, /srv/vtl/T00001: the store type \"ssc\"",
@@ -127,11 +128,7 @@ fn each_loss_has_its_line() {
     );
     has(
         &notes(&imported, Outcome::Changed),
-        &[
-            "line 17 /dev/sdq: vendor, product",
-            "line 64 iqn.2012-06.org.example:mixed: InitialR2T No",
-            "the portals",
-        ],
+        &["line 64 iqn.2012-06.org.example:mixed: InitialR2T No", "the portals"],
     );
     has(
         &notes(&imported, Outcome::Carried),
@@ -177,7 +174,7 @@ fn medium_of_two_targets_is_one_disk() {
     };
     let imported = import(&(one("a", "") + &one("b", "")));
     assert_eq!(toml(&imported.configuration, "secrets").matches("disk = \"a\"").count(), 2);
-    has(&notes(&imported, Outcome::Changed), &["line 6 the device /dev/a: the settings and the identity"]);
+    has(&notes(&imported, Outcome::Lost), &["line 6 the device /dev/a: the settings and the identity"]);
     let imported = import(&(one("a", "") + &one("b", "readonly 1\n")));
     assert!(target(&imported.configuration, ":b").luns.is_empty(), "its hosts could write");
     has(&notes(&imported, Outcome::Lost), &["another target can write to it"]);
@@ -193,10 +190,7 @@ fn same_serial_number_is_given_once() {
     };
     let imported = import(&(target(1, 11) + &target(11, 1)));
     assert_eq!(disk(&imported.configuration, ":t11", 1).identity.serial, None);
-    has(
-        &notes(&imported, Outcome::Changed),
-        &["the serial number \"beaf111\", which another disk has already"],
-    );
+    has(&notes(&imported, Outcome::Lost), &["the serial number \"beaf111\", which another disk has already"]);
 }
 
 #[test]
@@ -228,4 +222,26 @@ fn foreign_and_truncated_files_are_rejected() {
     ] {
         assert_eq!(tgt(text, &files).expect_err(text).what, what);
     }
+}
+
+#[test]
+fn same_designators_of_two_disks_are_given_once() {
+    let target = |name: &str, keys: &str| {
+        format!(
+            "<target iqn.2012-06.org.example:{name}>\n{keys}<backing-store /dev/{name}>\nscsi_sn {name}\n\
+             </backing-store>\n</target>\n"
+        )
+    };
+    let all = target("a", "controller_tid 2\n") + &target("b", "") + &target("c", "controller_tid 3\n");
+    let imported = import(&all);
+    assert!(!disk(&imported.configuration, ":b", 1).identity.designators.is_empty());
+    assert!(disk(&imported.configuration, ":c", 1).identity.designators.is_empty());
+    has(&notes(&imported, Outcome::Lost), &["the designators of disk c, which disk b has too"]);
+}
+
+#[test]
+fn flag_without_a_value_is_set() {
+    let text =
+        "<target iqn.2012-06.org.example:a>\n<backing-store /dev/a>\nreadonly\n</backing-store>\n</target>\n";
+    assert!(disk(&import(text).configuration, ":a", 1).read_only);
 }

@@ -81,8 +81,9 @@ pub fn import(args: Import) -> Result<ExitCode, Failure> {
             output::stderr(report(&imported));
         }
         Some(path) => {
-            write_secrets(path, &imported.configuration.chap_users)?;
+            // First, so that no secrets are left beside a file that exists already.
             write_new(path, new.as_bytes())?;
+            write_secrets(path, &imported.configuration.chap_users)?;
             output::stdout(if args.json { json(&imported) } else { report(&imported) })?;
         }
     }

@@ -52,7 +52,7 @@ impl IetImport {
         }
         if lists.allow.is_none() && lists.deny.is_none() {
             let what = "initiators.allow and initiators.deny were not found: every host may log in, as in IET without them";
-            self.0.notes.changed("initiators.allow", what);
+            self.0.notes.lost("initiators.allow", what);
         }
     }
 }

@@ -30,7 +30,7 @@ pub fn iet(text: &str, reader: Reader<'_>) -> Result<Imported, ImportError> {
         import.target(target, &lists, &mut portals);
     }
     import.portals(&mut portals);
-    Ok(import.0)
+    Ok(import.0.keep_identities_apart())
 }
 
 /// The import in progress.

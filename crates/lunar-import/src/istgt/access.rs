@@ -78,6 +78,11 @@ impl IstgtImport {
                         &key.place,
                         format!("{}: the initiator {name:?}, which is no name", target.name),
                     );
+                    if deny {
+                        // The names behind it may match hosts that it denies.
+                        target.access.push(Access { deny, ..Access::default() });
+                        return;
+                    }
                     continue;
                 }
             };

@@ -33,7 +33,7 @@ pub fn istgt(text: &str, reader: Reader<'_>) -> Result<Imported, ImportError> {
             import.target(section, number, &sections, &portals);
         }
     }
-    Ok(import.0)
+    Ok(import.0.keep_identities_apart())
 }
 
 fn auth_sections(name: &str, reader: Reader<'_>) -> Result<Vec<IstgtSection>, ImportError> {

@@ -28,7 +28,7 @@ impl Import {
 
     /// Carries over the access list of a portal group.
     pub(super) fn access(&mut self, target: &mut NewTarget, group: &LioPortalGroup, place: &str) {
-        let has_chap = group.attributes.is_set("authentication") == Some(true);
+        let has_chap = demands_chap(group, &group.credentials);
         for (n, acl) in group.node_acls.iter().enumerate() {
             let entry = self.node_acl(acl, group, target, &format!("{place}.node_acls[{n}]"));
             target.access.push(entry);
@@ -55,8 +55,7 @@ impl Import {
 
     fn node_acl(&mut self, acl: &NodeAcl, group: &LioPortalGroup, target: &NewTarget, place: &str) -> Access {
         let own = acl.attributes.number("authentication").filter(|own| *own >= 0).map(|own| own != 0);
-        let inherited = group.attributes.is_set("authentication") == Some(true);
-        let (chap, mutual) = match own.unwrap_or(inherited) {
+        let (chap, mutual) = match own.unwrap_or(demands_chap(group, &acl.credentials)) {
             true => self.users(&acl.credentials, place),
             false => (Vec::new(), None),
         };
@@ -94,4 +93,10 @@ impl Import {
         let mutual = mutual.map(|name| self.0.mutual_user(name, secret, &chap, place));
         (chap, mutual)
     }
+}
+
+/// Whether a portal group demands CHAP. The kernel's default is that it does, and a file without the attribute and
+/// without credentials admits no host there.
+fn demands_chap(group: &LioPortalGroup, credentials: &Credentials) -> bool {
+    group.attributes.is_set("authentication").unwrap_or(!credentials.chap_userid.is_empty())
 }

@@ -73,7 +73,7 @@ pub(super) struct LioPortalGroup {
     pub(super) portals: Vec<LioPortal>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct Credentials {
     pub(super) chap_userid: String,
@@ -89,7 +89,7 @@ pub(super) struct Lun {
     pub(super) storage_object: String,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct NodeAcl {
     pub(super) node_wwn: String,
@@ -99,7 +99,7 @@ pub(super) struct NodeAcl {
     pub(super) mapped_luns: Vec<MappedLun>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct MappedLun {
     pub(super) index: u16,
@@ -117,7 +117,7 @@ pub(super) struct LioPortal {
 }
 
 /// A flag: `true`, 1 or "1".
-#[derive(Clone, Copy, Default, Deserialize)]
+#[derive(Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(from = "Value")]
 pub(super) struct Flag(pub(super) bool);
 
@@ -128,7 +128,7 @@ impl From<Value> for Flag {
 }
 
 /// Attributes, whose values are numbers or text.
-#[derive(Default, Deserialize)]
+#[derive(Clone, Default, PartialEq, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Attributes(BTreeMap<String, Value>);
 

@@ -33,7 +33,7 @@ pub fn lio(text: &str) -> Result<Imported, ImportError> {
     let sets = import.targets(&file, &disks, &mut portals);
     import.portal_groups(&mut portals, &sets);
     import.unused_disks();
-    Ok(import.0)
+    Ok(import.0.keep_identities_apart())
 }
 
 /// The import in progress.

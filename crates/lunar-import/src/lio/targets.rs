@@ -45,21 +45,27 @@ impl Import {
                 self.0.notes.lost(&place, format!("{}: a disabled portal group", target.wwn));
                 continue;
             }
-            used.push((portals.add(group.tag, self.portals(&group.portals, &place)), group.tag));
             match first {
                 None => self.first_group(&mut new, group, &place, disks),
                 Some(first) if is_same_access(first, group) => {}
+                // Its portals must not get the LUNs and the access list of the first group.
                 Some(_) => {
                     let what = format!(
-                        "{}: the LUNs and the access list of this portal group, which now has those of the first",
+                        "{}: a portal group with other LUNs or another access list than the first",
                         target.wwn
                     );
                     self.0.notes.lost(&place, what);
+                    continue;
                 }
             }
             first = first.or(Some(group));
+            let own = self.portals(&group.portals, &place);
+            if !own.is_empty() {
+                used.push((portals.add(group.tag, own), group.tag));
+            }
         }
-        new.offline = first.is_none();
+        // A target without portal groups would be in all of them.
+        new.offline = used.is_empty();
         self.0.notes.carried(place, format!("{}: {}", new.name, luns(new.luns.len())));
         self.0.configuration.targets.push(new);
         used
@@ -177,19 +183,13 @@ pub(super) fn luns(count: usize) -> String {
     if count == 1 { "1 LUN".into() } else { format!("{count} LUNs") }
 }
 
-/// Whether two portal groups show the same LUNs to the same hosts.
+/// Whether two portal groups show the same LUNs to the same hosts, in the same way.
 fn is_same_access(a: &LioPortalGroup, b: &LioPortalGroup) -> bool {
     let luns = |group: &LioPortalGroup| -> BTreeMap<u16, String> {
         group.luns.iter().map(|lun| (lun.index, lun.storage_object.clone())).collect()
     };
-    let hosts = |group: &LioPortalGroup| -> BTreeSet<String> {
-        let mapped = |acl: &super::file::NodeAcl| -> Vec<(u16, u16, bool)> {
-            acl.mapped_luns.iter().map(|lun| (lun.index, lun.tpg_lun, lun.write_protect.0)).collect()
-        };
-        group.node_acls.iter().map(|acl| format!("{} {:?}", acl.node_wwn, mapped(acl))).collect()
+    let rules = |group: &LioPortalGroup| {
+        (group.attributes.clone(), group.credentials.clone(), group.node_acls.clone())
     };
-    let keys = ["generate_node_acls", "demo_mode_write_protect", "authentication"];
-    let attributes =
-        |group: &LioPortalGroup| keys.map(|key| group.attributes.number(key).unwrap_or_default());
-    luns(a) == luns(b) && hosts(a) == hosts(b) && attributes(a) == attributes(b)
+    luns(a) == luns(b) && rules(a) == rules(b)
 }

@@ -56,7 +56,11 @@ impl ScstImport {
             return ScstDevice::Dummy;
         }
         if self.devices.contains_key(name) {
-            self.imported.notes.lost(&place, format!("{name}: another device with this name"));
+            // Which of them a LUN shows is not known.
+            self.imported
+                .notes
+                .lost(&place, format!("{name}: another device with this name, so neither is served"));
+            return ScstDevice::Lost;
         }
         match medium(handler, device).and_then(|medium| Ok((medium, block_size(handler, device)?))) {
             Ok((medium, block_size)) => {

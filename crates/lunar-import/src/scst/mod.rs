@@ -30,7 +30,7 @@ pub fn scst(text: &str) -> Result<Imported, ImportError> {
     import.drivers(&file);
     import.device_groups(&file);
     import.unused_disks();
-    Ok(import.imported)
+    Ok(import.imported.keep_identities_apart())
 }
 
 /// The import in progress.

@@ -166,7 +166,7 @@ impl TgtImport {
                  lunar.toml, unless the store has keys for them",
                 store.path
             );
-            self.0.notes.changed(store.place, what);
+            self.0.notes.lost(store.place, what);
         }
         let mut text = |key: &str, default: &str, what: &str, max| {
             let value = store.keys.entry(key).filter(|entry| !entry.value.is_empty());

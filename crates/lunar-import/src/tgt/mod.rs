@@ -31,7 +31,7 @@ pub fn tgt(text: &str, reader: Reader<'_>) -> Result<Imported, ImportError> {
     }
     import.targets(targets, &globals);
     import.portals();
-    Ok(import.0)
+    Ok(import.0.keep_identities_apart())
 }
 
 /// The import in progress. iSER: whether a target uses it.

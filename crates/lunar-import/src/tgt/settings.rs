@@ -49,10 +49,10 @@ impl<'a> TgtSettings<'a> {
         self.0.iter().filter(|entry| entry.key == key && entry.block.is_none()).copied().collect()
     }
 
-    /// Whether a flag is set.
+    /// Whether a flag is set. A key without a value sets it.
     pub(super) fn is_set(&self, key: &str) -> Option<bool> {
-        self.value(key)
-            .map(|value| !matches!(value.to_ascii_lowercase().as_str(), "0" | "no" | "off" | "false"))
+        let value = self.entry(key)?.value.to_ascii_lowercase();
+        Some(!matches!(value.as_str(), "0" | "no" | "off" | "false"))
     }
 }
 
