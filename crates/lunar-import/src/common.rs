@@ -1,14 +1,16 @@
 //! Steps that several importers share.
 
+use crate::Imported;
 use crate::configuration::{Disk, DiskMedium, NewPortal, NewTarget};
-use crate::{Imported, file_name};
+use crate::portals::PortalSets;
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::net::IpAddr;
 
 /// The shortest secret in bytes (RFC 7143 section 9.2.1).
 const MIN_SECRET: usize = 12;
 /// The largest LUN.
-const MAX_LUN: u16 = 16383;
+pub(crate) const MAX_LUN: u16 = 16383;
 
 impl Imported {
     /// The id of a CHAP user. Without a secret that may be used, a new one is needed.
@@ -39,7 +41,7 @@ impl Imported {
 
     /// Adds a LUN to a target. A medium that another target shows already is one disk behind both.
     pub(crate) fn add_lun(&mut self, target: &mut NewTarget, lun: u16, disk: Disk, place: &str) {
-        let path = shown(&disk.medium);
+        let path = disk.medium.to_string();
         let refused = match self.same_medium(&disk) {
             _ if lun > MAX_LUN => Some(format!("the LUN number is above {MAX_LUN}")),
             _ if target.luns.contains_key(&lun) => Some("the number is given twice".into()),
@@ -72,13 +74,13 @@ impl Imported {
             if disk != (Disk { name: disk.name.clone(), ..first.clone() }) {
                 let what = format!(
                     "{}: the settings and the identity, which are those of the first LUN with this medium",
-                    shown(&disk.medium)
+                    disk.medium
                 );
                 self.notes.lost(place, what);
             }
             return index;
         }
-        disk.name = self.free_name(&disk.name);
+        disk.name = self.configuration.free_disk_name(&disk.name);
         let other = |other: &Disk| {
             other.identity.serial.as_deref().map(str::trim) == disk.identity.serial.as_deref().map(str::trim)
         };
@@ -91,14 +93,6 @@ impl Imported {
         }
         self.configuration.disks.push(disk);
         self.configuration.disks.len() - 1
-    }
-
-    /// A name that no other disk has.
-    fn free_name(&self, name: &str) -> String {
-        let word = file_name(name);
-        let is_free = |word: &String| self.configuration.disks.iter().all(|disk| disk.name != *word);
-        let numbered = (2..).map(|n| format!("{word}-{n}"));
-        std::iter::once(word.clone()).chain(numbered).find(is_free).unwrap_or(word)
     }
 
     /// Text of a SCSI field. Text that SCSI cannot carry is reported.
@@ -128,6 +122,26 @@ impl Imported {
     }
 }
 
+impl Imported {
+    /// Makes the portal groups. Returns the tags of each set.
+    pub(crate) fn portal_groups(&mut self, sets: &mut PortalSets, place: &str) -> Vec<BTreeSet<u16>> {
+        for address in sets.resolve() {
+            let what = format!(
+                "the portal {address}: only the addresses of the other portals, because it covers them"
+            );
+            self.notes.changed(place, what);
+        }
+        let (groups, tags) = sets.groups();
+        self.configuration.portal_groups = groups;
+        tags
+    }
+}
+
+/// A number of LUNs as text.
+pub(crate) fn count_of_luns(luns: usize) -> String {
+    if luns == 1 { "1 LUN".into() } else { format!("{luns} LUNs") }
+}
+
 /// Whether an initiator name may have this character.
 pub(crate) fn is_of_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | ':' | '_')
@@ -150,15 +164,6 @@ pub(crate) fn medium_of(path: &str) -> DiskMedium {
 /// The name of a disk with this medium.
 pub(crate) fn name_of(path: &str) -> &str {
     path.rsplit('/').find(|part| !part.is_empty()).unwrap_or("disk")
-}
-
-fn shown(medium: &DiskMedium) -> String {
-    match medium {
-        DiskMedium::File(path) => format!("the file {path}"),
-        DiskMedium::Device(path) => format!("the device {path}"),
-        DiskMedium::Memory(size) => format!("memory of {size} bytes"),
-        DiskMedium::Null(size) => format!("a null disk of {size} bytes"),
-    }
 }
 
 /// Every address of the host.

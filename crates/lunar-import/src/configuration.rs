@@ -3,6 +3,7 @@
 
 use crate::Imported;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use zeroize::Zeroizing;
 
 /// A configuration.
@@ -87,6 +88,17 @@ pub enum DiskMedium {
     Memory(u64),
     /// No medium: reads return zeros. Bytes.
     Null(u64),
+}
+
+impl fmt::Display for DiskMedium {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DiskMedium::File(path) => write!(f, "the file {path}"),
+            DiskMedium::Device(path) => write!(f, "the device {path}"),
+            DiskMedium::Memory(size) => write!(f, "memory of {size} bytes"),
+            DiskMedium::Null(size) => write!(f, "a null disk of {size} bytes"),
+        }
+    }
 }
 
 /// The values by which hosts identify a disk. None: the default.
@@ -225,20 +237,29 @@ impl Imported {
 }
 
 impl Configuration {
+    /// A name for a disk that no other disk has.
+    pub(crate) fn free_disk_name(&self, name: &str) -> String {
+        free_name(name, |word| self.disks.iter().all(|disk| disk.name != word))
+    }
+
     /// The id of a CHAP user, which is added if it is new. A name that has another secret already gets another id.
     pub fn chap_user(&mut self, name: &str, secret: Option<&str>) -> String {
         let same = |user: &&ChapUser| user.name == name && user.secret.as_ref().map(|s| s.as_str()) == secret;
         if let Some(user) = self.chap_users.iter().find(same) {
             return user.id.clone();
         }
-        let word = file_name(name);
-        let numbered = (2..).map(|n| format!("{word}-{n}"));
-        let is_free = |id: &String| self.chap_users.iter().all(|user| user.id != *id);
-        let id = std::iter::once(word.clone()).chain(numbered).find(is_free).unwrap_or(word);
+        let id = free_name(name, |id| self.chap_users.iter().all(|user| user.id != id));
         let secret = secret.map(|secret| Zeroizing::new(secret.to_owned()));
         self.chap_users.push(ChapUser { id: id.clone(), name: name.into(), secret });
         id
     }
+}
+
+/// A safe name that is free, with a number if needed.
+fn free_name(name: &str, is_free: impl Fn(&str) -> bool) -> String {
+    let word = file_name(name);
+    let numbered = (2..).map(|n| format!("{word}-{n}"));
+    std::iter::once(word.clone()).chain(numbered).find(|word| is_free(word)).unwrap_or(word)
 }
 
 /// A name in characters that are safe in the name of a file and of a disk.

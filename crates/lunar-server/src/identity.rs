@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 
 use crate::Diagnostic;
 use crate::build::UnitName;
-use crate::config::LunConfig;
+use crate::config::{LunConfig, hex};
 
 /// The identity of a logical unit.
 pub(crate) fn identity(name: &UnitName, lun: &LunConfig) -> LuIdentity {
@@ -37,7 +37,7 @@ pub(crate) fn identity(name: &UnitName, lun: &LunConfig) -> LuIdentity {
 
 /// Sixteen hexadecimal digits derived from names.
 pub(crate) fn serial(parts: &[&str]) -> String {
-    hash("serial", parts)[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&hash("serial", parts)[..8])
 }
 
 /// A reservation key derived from a seed; never 0.
@@ -52,7 +52,7 @@ pub(crate) fn random_serial() -> Result<String, Diagnostic> {
     getrandom::fill(&mut bytes).map_err(|e| {
         Diagnostic::new(format!("cannot generate a serial number: {e}"), "set `serial` for the LUN")
     })?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(&bytes))
 }
 
 /// A locally assigned NAA designator (3h): 60 bits derived from the target's name, or `disk`, and the serial number.

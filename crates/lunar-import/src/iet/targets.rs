@@ -3,7 +3,7 @@
 use super::IetImport;
 use super::file::{IetKey, IetTarget, first_line};
 use super::lists::IetLists;
-use crate::common::{every_address, network};
+use crate::common::{count_of_luns, every_address, network};
 use crate::portals::PortalSets;
 use crate::{NewPortal, NewTarget};
 
@@ -43,7 +43,7 @@ impl IetImport {
         let addresses = self.addresses(target, lists);
         new.offline = addresses.is_empty();
         portals.add(Some(1), addresses);
-        self.0.notes.carried(&target.place, format!("{}: {}", new.name, count(new.luns.len())));
+        self.0.notes.carried(&target.place, format!("{}: {}", new.name, count_of_luns(new.luns.len())));
         self.0.configuration.targets.push(new);
     }
 
@@ -121,8 +121,4 @@ impl IetImport {
             _ => self.0.notes.lost(&key.place, what),
         }
     }
-}
-
-fn count(luns: usize) -> String {
-    if luns == 1 { "1 LUN".into() } else { format!("{luns} LUNs") }
 }

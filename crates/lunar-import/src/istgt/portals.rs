@@ -24,14 +24,7 @@ impl IstgtImport {
             let portals: Vec<NewPortal> = section.all("Portal").filter_map(|key| self.portal(key)).collect();
             sets.add(Some(number), portals);
         }
-        for address in sets.resolve() {
-            let what = format!(
-                "the portal {address}: only the addresses of the other portals, because it covers them"
-            );
-            self.0.notes.changed("PortalGroup", what);
-        }
-        let (groups, tags) = sets.groups();
-        self.0.configuration.portal_groups = groups;
+        let tags = self.0.portal_groups(&mut sets, "PortalGroup");
         numbers.into_iter().zip(tags).collect()
     }
 

@@ -2,7 +2,7 @@
 
 use super::Import;
 use super::file::{Credentials, LioPortalGroup, NodeAcl, SaveConfig};
-use super::targets::luns;
+use crate::common::count_of_luns;
 use crate::{Access, Discovery, NewTarget, ReadOnly};
 use std::collections::BTreeSet;
 
@@ -71,7 +71,7 @@ impl Import {
                 self.0.notes.lost(format!("{place}.mapped_luns[{n}]"), what);
             }
         }
-        self.0.notes.carried(place, format!("{}: {}", acl.node_wwn, luns(mapped.clone().count())));
+        self.0.notes.carried(place, format!("{}: {}", acl.node_wwn, count_of_luns(mapped.clone().count())));
         Access {
             initiators: vec![acl.node_wwn.clone()],
             chap,

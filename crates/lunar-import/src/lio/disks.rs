@@ -2,7 +2,7 @@
 
 use super::file::{SaveConfig, StorageObject};
 use super::{DiskIndices, Import};
-use crate::{Disk, DiskMedium, Identity, Imported, file_name};
+use crate::{Disk, DiskMedium, Identity, Imported};
 
 /// The IEEE company identifier of LIO.
 const COMPANY: &str = "001405";
@@ -17,7 +17,7 @@ impl Import {
             match medium(object) {
                 Ok(medium) => {
                     self.0.notes.carried(&place, format!("{path}: {}", shown(&medium)));
-                    let name = self.disk_name(&object.name);
+                    let name = self.0.configuration.free_disk_name(&object.name);
                     let disk = self.disk(object, Disk::new(name, medium), &place);
                     disks.insert(path, self.0.configuration.disks.len());
                     self.0.configuration.disks.push(disk);
@@ -36,14 +36,6 @@ impl Import {
         for (_, disk) in configuration.disks.iter().enumerate().filter(|(index, _)| !shown(index)) {
             notes.lost("storage_objects", format!("the disk {}, which is a LUN of no target", disk.name));
         }
-    }
-
-    /// A name that no other disk has.
-    fn disk_name(&self, name: &str) -> String {
-        let word = file_name(name);
-        let is_free = |word: &String| self.0.configuration.disks.iter().all(|disk| disk.name != *word);
-        let numbered = (2..).map(|n| format!("{word}-{n}"));
-        std::iter::once(word.clone()).chain(numbered).find(is_free).unwrap_or(word)
     }
 
     fn disk(&mut self, object: &StorageObject, disk: Disk, place: &str) -> Disk {
@@ -130,15 +122,13 @@ fn user_file(config: &str) -> Result<String, String> {
     path.map(Into::into).ok_or_else(|| format!("the user backstore {config:?} has no counterpart"))
 }
 
+/// The medium for the report.
 fn shown(medium: &DiskMedium) -> String {
-    match medium {
-        DiskMedium::File(path) => format!("the file {path}"),
-        DiskMedium::Device(path) => format!("the device {path}"),
-        DiskMedium::Memory(size) => {
-            format!("memory of {size} bytes; its content is lost with the kernel's target")
-        }
-        DiskMedium::Null(size) => format!("a null disk of {size} bytes"),
-    }
+    let lost = match medium {
+        DiskMedium::Memory(_) => "; its content is lost with the kernel's target",
+        _ => "",
+    };
+    format!("{medium}{lost}")
 }
 
 fn default_model(plugin: &str) -> &'static str {

@@ -2,6 +2,7 @@
 
 use super::file::{Flag, LioPortal, LioPortalGroup, LioTarget, SaveConfig};
 use super::{DiskIndices, Import};
+use crate::common::count_of_luns;
 use crate::portals::PortalSets;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,7 +67,7 @@ impl Import {
         }
         // A target without portal groups would be in all of them.
         new.offline = used.is_empty();
-        self.0.notes.carried(place, format!("{}: {}", new.name, luns(new.luns.len())));
+        self.0.notes.carried(place, format!("{}: {}", new.name, count_of_luns(new.luns.len())));
         self.0.configuration.targets.push(new);
         used
     }
@@ -152,13 +153,7 @@ impl Import {
 
     /// Makes the portal groups, and names them in the targets.
     pub(super) fn portal_groups(&mut self, portals: &mut PortalSets, used: &TargetPortals) {
-        for address in portals.resolve() {
-            let what = format!(
-                "the portal {address}: only the addresses of the other portals, because it covers them"
-            );
-            self.0.notes.changed("targets", what);
-        }
-        let (groups, tags) = portals.groups();
+        let tags = self.0.portal_groups(portals, "targets");
         for (target, sets) in self.0.configuration.targets.iter_mut().zip(used) {
             for (set, before) in sets {
                 target.portal_groups.extend(&tags[*set]);
@@ -174,13 +169,7 @@ impl Import {
                 }
             }
         }
-        self.0.configuration.portal_groups = groups;
     }
-}
-
-/// A number of LUNs as text.
-pub(super) fn luns(count: usize) -> String {
-    if count == 1 { "1 LUN".into() } else { format!("{count} LUNs") }
 }
 
 /// Whether two portal groups show the same LUNs to the same hosts, in the same way.

@@ -2,11 +2,9 @@
 
 use super::file::ScstEntry;
 use super::{ScstDevice, ScstImport};
+use crate::common::MAX_LUN;
 use crate::{Access, NewTarget, ReadOnly};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// The largest LUN.
-const MAX_LUN: u16 = 16383;
 
 /// The LUNs that some hosts see.
 #[derive(Default)]

@@ -2,7 +2,7 @@
 
 use super::file::ScstEntry;
 use super::{ScstDevice, ScstImport};
-use crate::{Disk, DiskMedium, Identity, file_name};
+use crate::{Disk, DiskMedium, Identity};
 
 /// Attributes of devices that are carried over or reported by name.
 const KNOWN: [&str; 27] = [
@@ -64,8 +64,12 @@ impl ScstImport {
         }
         match medium(handler, device).and_then(|medium| Ok((medium, block_size(handler, device)?))) {
             Ok((medium, block_size)) => {
-                self.imported.notes.carried(&place, format!("{name}: {}", shown(&medium)));
-                let disk = self.disk(handler, device, Disk::new(self.free_name(name), medium));
+                self.imported.notes.carried(&place, format!("{name}: {}", medium));
+                let disk = self.disk(
+                    handler,
+                    device,
+                    Disk::new(self.imported.configuration.free_disk_name(name), medium),
+                );
                 let configuration = &mut self.imported.configuration;
                 configuration.disks.push(Disk { block_size, ..disk });
                 ScstDevice::Disk(configuration.disks.len() - 1, device.line)
@@ -187,14 +191,6 @@ impl ScstImport {
         self.imported.notes.lost(entry.place(), what);
         None
     }
-
-    /// A name that no other disk has.
-    fn free_name(&self, name: &str) -> String {
-        let word = file_name(name);
-        let is_free = |word: &String| self.imported.configuration.disks.iter().all(|disk| disk.name != *word);
-        let numbered = (2..).map(|n| format!("{word}-{n}"));
-        std::iter::once(word.clone()).chain(numbered).find(is_free).unwrap_or(word)
-    }
 }
 
 /// The medium of a device.
@@ -230,14 +226,6 @@ fn block_size(handler: &str, device: &ScstEntry) -> Result<Option<u32>, String> 
         None | Some("512") => Ok(Some(512)),
         Some("4096") => Ok(Some(4096)),
         Some(other) => Err(format!("blocks of {other:?} bytes; Lunar has blocks of 512 and 4096 bytes")),
-    }
-}
-
-fn shown(medium: &DiskMedium) -> String {
-    match medium {
-        DiskMedium::File(path) => format!("the file {path}"),
-        DiskMedium::Device(path) => format!("the device {path}"),
-        DiskMedium::Memory(size) | DiskMedium::Null(size) => format!("a null disk of {size} bytes"),
     }
 }
 

@@ -4,7 +4,7 @@ use super::ScstImport;
 use super::access::LunView;
 use super::file::ScstEntry;
 use super::patterns::{is_pattern, overlap};
-use super::targets::count;
+use crate::common::count_of_luns;
 use crate::{Access, NewTarget};
 
 /// The patterns of a group.
@@ -28,7 +28,7 @@ impl ScstImport {
             let hosts = self.hosts(target, entry, group);
             let what = match view.is_hidden {
                 true => format!("{}: group {}, which cannot log in", target.name, group.arg()),
-                false => format!("{}: group {}, {}", target.name, group.arg(), count(view.len())),
+                false => format!("{}: group {}, {}", target.name, group.arg(), count_of_luns(view.len())),
             };
             self.imported.notes.carried(group.place(), what);
             groups.push((group, view, hosts));

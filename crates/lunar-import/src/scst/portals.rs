@@ -48,23 +48,15 @@ impl ScstImport {
 
     /// Makes the portal groups, and names them in the targets.
     pub(super) fn portal_groups(&mut self, sets: &mut PortalSets, used: &[Option<usize>]) {
-        let notes = &mut self.imported.notes;
-        for address in sets.resolve() {
-            let what = format!(
-                "the portal {address}: only the addresses of the other portals, because it covers them"
-            );
-            notes.changed("TARGET_DRIVER iscsi", what);
-        }
-        let (groups, tags) = sets.groups();
-        if !groups.is_empty() {
+        let tags = self.imported.portal_groups(sets, "TARGET_DRIVER iscsi");
+        if !self.imported.configuration.portal_groups.is_empty() {
             let what = "the port and the addresses, which are arguments of iscsi-scstd: now port 3260 of the \
                         allowed portals, or of every address";
-            notes.changed("TARGET_DRIVER iscsi", what);
+            self.imported.notes.changed("TARGET_DRIVER iscsi", what);
         }
         for (target, set) in self.imported.configuration.targets.iter_mut().zip(used) {
             target.portal_groups.extend(set.iter().flat_map(|set| &tags[*set]));
         }
-        self.imported.configuration.portal_groups = groups;
     }
 }
 

@@ -3,6 +3,7 @@
 use super::ScstImport;
 use super::file::ScstEntry;
 use crate::NewTarget;
+use crate::common::count_of_luns;
 use crate::portals::PortalSets;
 
 /// Attributes of targets that are carried over elsewhere, or that hosts negotiate.
@@ -96,7 +97,7 @@ impl ScstImport {
         self.access(&mut target, entry, &chap);
         self.parameters(entry, &target.name);
         let state = if target.offline { ", offline" } else { "" };
-        let what = format!("{}: {}{state}", target.name, count(target.luns.len()));
+        let what = format!("{}: {}{state}", target.name, count_of_luns(target.luns.len()));
         self.imported.notes.carried(place, what);
         (target, set)
     }
@@ -129,9 +130,4 @@ impl ScstImport {
 pub(super) fn is_user(key: &str) -> bool {
     let number = key.strip_prefix("IncomingUser").or_else(|| key.strip_prefix("OutgoingUser"));
     number.is_some_and(|number| number.bytes().all(|digit| digit.is_ascii_digit()))
-}
-
-/// A number of LUNs as text.
-pub(super) fn count(luns: usize) -> String {
-    if luns == 1 { "1 LUN".into() } else { format!("{luns} LUNs") }
 }

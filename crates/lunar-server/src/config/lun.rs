@@ -6,6 +6,7 @@ mod source;
 pub use identity_keys::IdentityKeys;
 pub use source::Source;
 
+pub(crate) use identity_keys::hex;
 pub(super) use identity_keys::serial;
 
 use lunar_config::scsi_text;

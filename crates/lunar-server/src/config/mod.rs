@@ -18,7 +18,7 @@ mod value;
 pub use access_lint::access_lint;
 pub use exposed::exposed;
 pub use lun::{Fail, Filter, IdentityKeys, LunConfig, Share, Source};
-pub(crate) use lun::{OneFile, one_name};
+pub(crate) use lun::{OneFile, hex, one_name};
 pub(crate) use lunar_config::iscsi_name;
 pub use router::RouterConfig;
 pub use unused::unused;

@@ -4,7 +4,7 @@
 use crate::config::router::{
     Failover, From, Grant, Map, RouterConfig, RouterTarget, UpstreamConfig, UpstreamSource,
 };
-use crate::config::{Config, Filter, IdentityKeys, LunConfig, ServerConfig, Target};
+use crate::config::{Config, Filter, IdentityKeys, LunConfig, ServerConfig, Target, hex};
 use lunar_proto::duration;
 use lunar_proto::size;
 use lunar_runtime::CoreSelection;
@@ -134,8 +134,8 @@ fn option<T: ToString>(value: &Option<T>) -> String {
     value.as_ref().map_or(String::new(), T::to_string)
 }
 
-fn hex(bytes: &Option<Vec<u8>>) -> String {
-    bytes.iter().flatten().map(|byte| format!("{byte:02x}")).collect()
+fn digits(bytes: &Option<Vec<u8>>) -> String {
+    bytes.as_deref().map_or_else(String::new, hex)
 }
 
 fn list<T: ToString>(values: impl IntoIterator<Item = T>) -> String {
@@ -391,11 +391,11 @@ fn lun(lun: &LunConfig) -> Vec<Setting> {
         setting("on_missing_file", on_missing_file.name()),
         setting("thin", thin),
         setting("serial", option(serial)),
-        setting("naa", hex(naa)),
-        setting("eui64", hex(eui64)),
+        setting("naa", digits(naa)),
+        setting("eui64", digits(eui64)),
         setting("t10_id", option(t10_id)),
         setting("scsi_name", option(scsi_name)),
-        setting("designators", hex(designators)),
+        setting("designators", digits(designators)),
         setting("vendor", vendor),
         setting("product", product),
         setting("revision", option(revision)),

@@ -113,7 +113,8 @@ pub(in crate::config) fn serial(text: &str) -> Result<String, InvalidValue> {
     padded_text(text, "serial number", MAX_SERIAL)
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

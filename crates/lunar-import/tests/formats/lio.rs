@@ -1,16 +1,13 @@
 //! Imports of `saveconfig.json`. Identities are those that a running kernel reported.
 
-use lunar_import::{Configuration, Disk, DiskMedium, Imported, NewTarget, Outcome, ReadOnly, lio, toml};
+use super::disk_named;
+use lunar_import::{Configuration, DiskMedium, Imported, NewTarget, Outcome, ReadOnly, lio, toml};
 
-const DEMO: &str = include_str!("samples/demo-mode.json");
-const EVERYTHING: &str = include_str!("samples/everything.json");
+const DEMO: &str = include_str!("../samples/demo-mode.json");
+const EVERYTHING: &str = include_str!("../samples/everything.json");
 
 fn import(text: &str) -> Imported {
     lio(text).expect("it is a saveconfig.json")
-}
-
-fn disk<'a>(configuration: &'a Configuration, name: &str) -> &'a Disk {
-    configuration.disks.iter().find(|disk| disk.name == name).unwrap_or_else(|| panic!("no disk {name}"))
 }
 
 fn target<'a>(configuration: &'a Configuration, name: &str) -> &'a NewTarget {
@@ -31,7 +28,7 @@ fn lost(imported: &Imported) -> Vec<&str> {
 fn demo_mode_is_carried_whole() {
     let imported = import(DEMO);
     assert_eq!(lost(&imported), [""; 0]);
-    let home = disk(&imported.configuration, "home");
+    let home = disk_named(&imported.configuration, "home");
     assert_eq!(home.medium, DiskMedium::File("/srv/iscsi/home.img".into()));
     assert!(home.write_cache);
     let identity = &home.identity;
@@ -49,12 +46,12 @@ fn demo_mode_is_carried_whole() {
 fn everything_keeps_disks_hosts_and_users() {
     let imported = import(EVERYTHING);
     let configuration = &imported.configuration;
-    let vm = disk(configuration, "vm_store");
+    let vm = disk_named(configuration, "vm_store");
     assert_eq!((vm.block_size, vm.identity.product.as_deref()), (Some(4096), Some("vm store")));
-    let scratch = disk(configuration, "scratch");
+    let scratch = disk_named(configuration, "scratch");
     assert!(scratch.read_only && !scratch.write_cache);
     assert_eq!(scratch.identity.naa.as_deref(), Some("600140550cfd3766cc33a70000000000"));
-    assert_eq!(disk(configuration, "sink").medium, DiskMedium::Null(1 << 40));
+    assert_eq!(disk_named(configuration, "sink").medium, DiskMedium::Null(1 << 40));
     let filer = target(configuration, "iqn.2019-04.org.example:filer.vm");
     assert_eq!(filer.luns.keys().copied().collect::<Vec<_>>(), [0, 3, 4, 5, 9, 10]);
     let [a, b, windows] = filer.access.as_slice() else { panic!("{:?}", filer.access) };
@@ -143,7 +140,7 @@ fn one_name_with_two_secrets_is_two_users() {
 
 #[test]
 fn empty_and_foreign_files_are_rejected() {
-    let empty = lio(include_str!("samples/empty.json")).expect_err("nothing to import");
+    let empty = lio(include_str!("../samples/empty.json")).expect_err("nothing to import");
     assert_eq!(empty.what, "the file has no storage object and no target");
     for text in ["", "{", "7", "<target>", "{\"targets\": 7}"] {
         let error = lio(text).expect_err(text);
@@ -159,7 +156,7 @@ fn hand_written_file_may_lack_keys() {
     let imported = import(text);
     assert_eq!(lost(&imported), ["/backstores/ramdisk/: the size is not in the file"]);
     let configuration = &imported.configuration;
-    assert_eq!(disk(configuration, "a").block_size, Some(4096));
+    assert_eq!(disk_named(configuration, "a").block_size, Some(4096));
     assert_eq!(
         configuration.targets[0].access[0].read_only,
         ReadOnly::All,

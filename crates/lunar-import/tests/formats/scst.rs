@@ -1,21 +1,13 @@
 //! Imports of `scst.conf`.
 
-use lunar_import::{Access, Configuration, Disk, DiskMedium, Imported, NewTarget, Outcome, ReadOnly, scst};
+use super::{disk_named, target};
+use lunar_import::{Access, DiskMedium, Imported, Outcome, ReadOnly, scst};
 
-const SIMPLE: &str = include_str!("samples/scst/simple.conf");
-const EVERYTHING: &str = include_str!("samples/scst/everything.conf");
+const SIMPLE: &str = include_str!("../samples/scst/simple.conf");
+const EVERYTHING: &str = include_str!("../samples/scst/everything.conf");
 
 fn import(text: &str) -> Imported {
     scst(text).expect("it is a scst.conf")
-}
-
-fn disk<'a>(configuration: &'a Configuration, name: &str) -> &'a Disk {
-    configuration.disks.iter().find(|disk| disk.name == name).unwrap_or_else(|| panic!("no disk {name}"))
-}
-
-fn target<'a>(configuration: &'a Configuration, end: &str) -> &'a NewTarget {
-    let mut targets = configuration.targets.iter();
-    targets.find(|target| target.name.ends_with(end)).unwrap_or_else(|| panic!("no target {end}"))
 }
 
 /// The notes with an outcome, each with its place.
@@ -38,7 +30,7 @@ fn access(lines: &str) -> (Vec<Access>, Imported) {
 fn simple_file_keeps_the_default_identity() {
     let imported = import(SIMPLE);
     assert_eq!(notes(&imported, Outcome::Lost), "");
-    let disk = disk(&imported.configuration, "disk1");
+    let disk = disk_named(&imported.configuration, "disk1");
     assert_eq!(disk.medium, DiskMedium::File("/srv/scst/disk1.img".into()));
     assert!(!disk.write_cache && !disk.thin);
     let identity = &disk.identity;
@@ -56,17 +48,17 @@ fn simple_file_keeps_the_default_identity() {
 #[test]
 fn everything_keeps_the_identities() {
     let configuration = import(EVERYTHING).configuration;
-    let default = disk(&configuration, "disk_default_ids");
+    let default = disk_named(&configuration, "disk_default_ids");
     assert_eq!(default.identity.serial.as_deref(), Some("2afdab491a"));
     assert_eq!(default.identity.t10_id.as_deref(), Some("2afdab491a-disk_default_i"));
     assert_eq!(default.identity.eui64.as_deref(), Some("3261666461623439"));
     assert!(default.read_only && default.removable && default.direct);
     assert_eq!(default.block_size, Some(4096));
-    let a = &disk(&configuration, "vol_a").identity;
+    let a = &disk_named(&configuration, "vol_a").identity;
     assert_eq!(a.naa.as_deref(), Some("6589cfc0000001d2f0a1b2c3d4e5f607"));
     assert_eq!((a.eui64.as_deref(), a.serial.as_deref()), (None, Some("8f2c1d00a1")));
     assert_eq!([&a.vendor, &a.product].map(Option::as_deref), [Some("EXAMPLE"), Some("Volume # A")]);
-    let b = &disk(&configuration, "vol_b").identity;
+    let b = &disk_named(&configuration, "vol_b").identity;
     assert_eq!((b.serial.as_deref(), b.eui64.as_deref()), (Some("2ace379bae"), Some("0123456789abcdef")));
     assert_eq!(b.vendor.as_deref(), Some("SCST_BIO"));
 }

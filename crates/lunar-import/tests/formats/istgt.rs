@@ -1,11 +1,12 @@
 //! Imports of `istgt.conf` and `auth.conf`.
 
-use lunar_import::{Configuration, Disk, DiskMedium, Found, Imported, NewTarget, Outcome, istgt, no_files};
+use super::{disk_of, has, notes, target};
+use lunar_import::{DiskMedium, Found, Imported, Outcome, istgt, no_files};
 use std::io;
 use std::path::Path;
 
-const CONF: &str = include_str!("samples/istgt/istgt.conf");
-const AUTH: &str = include_str!("samples/istgt/auth.conf");
+const CONF: &str = include_str!("../samples/istgt/istgt.conf");
+const AUTH: &str = include_str!("../samples/istgt/auth.conf");
 
 fn files(path: &Path) -> io::Result<Found> {
     match path.to_str() {
@@ -18,35 +19,11 @@ fn import(text: &str) -> Imported {
     istgt(text, &files).unwrap_or_else(|e| panic!("{e}"))
 }
 
-fn target<'a>(configuration: &'a Configuration, end: &str) -> &'a NewTarget {
-    configuration
-        .targets
-        .iter()
-        .find(|target| target.name.ends_with(end))
-        .unwrap_or_else(|| panic!("no {end}"))
-}
-
-fn disk<'a>(configuration: &'a Configuration, end: &str, lun: u16) -> &'a Disk {
-    &configuration.disks[target(configuration, end).luns[&lun]]
-}
-
-fn notes(imported: &Imported, outcome: Outcome) -> String {
-    let notes = imported.notes.list().iter().filter(|note| note.outcome == outcome);
-    notes.map(|note| format!("{} {}\n", note.place, note.text)).collect()
-}
-
-#[track_caller]
-fn has(notes: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(notes.contains(part), "{part} is not in\n{notes}");
-    }
-}
-
 #[test]
 fn luns_have_their_settings_and_identity() {
     let imported = import(CONF);
     let configuration = &imported.configuration;
-    let first = disk(configuration, ":disk1", 0);
+    let first = disk_of(configuration, ":disk1", 0);
     assert_eq!(first.medium, DiskMedium::File("/tank/iscsi/disk1".into()));
     assert!(first.write_cache && !first.read_only);
     let identity = &first.identity;
@@ -55,22 +32,22 @@ fn luns_have_their_settings_and_identity() {
     assert_eq!(identity.t10_id.as_deref(), Some("iSCSI Disk      10000001"));
     let shown = [&identity.vendor, &identity.product, &identity.revision].map(Option::as_deref);
     assert_eq!(shown, [Some("EXAMPLE"), Some("iSCSI Disk"), Some("0123")]);
-    let second = disk(configuration, ":disk1", 1);
+    let second = disk_of(configuration, ":disk1", 1);
     assert_eq!(second.identity.serial.as_deref(), Some("EX-VOL1"));
     assert!(!second.write_cache);
-    let dvd = disk(configuration, ":dvd", 0);
+    let dvd = disk_of(configuration, ":dvd", 0);
     assert!(dvd.cdrom && dvd.read_only);
     assert_eq!(dvd.identity.serial.as_deref(), Some("10000002"));
     assert_eq!(dvd.identity.vendor.as_deref(), Some("FreeBSD"));
     let off = target(configuration, ":off");
-    assert!(off.offline && disk(configuration, ":off", 0).read_only);
+    assert!(off.offline && disk_of(configuration, ":off", 0).read_only);
 }
 
 #[test]
 fn serial_number_of_other_luns_has_the_lun() {
     let text = "[LogicalUnit7]\nTargetName a\nLUN2 Storage /a Auto\n";
     let imported = import(text);
-    assert_eq!(disk(&imported.configuration, ":a", 2).identity.serial.as_deref(), Some("10000007L2"));
+    assert_eq!(disk_of(&imported.configuration, ":a", 2).identity.serial.as_deref(), Some("10000007L2"));
     assert_eq!(target(&imported.configuration, ":a").name, "iqn.2007-09.jp.ne.peach.istgt:a");
 }
 

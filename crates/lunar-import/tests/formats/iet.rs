@@ -1,15 +1,14 @@
 //! Imports of `ietd.conf` and its access lists.
 
-use lunar_import::{
-    Access, Configuration, Disk, DiskMedium, Found, Imported, NewTarget, Outcome, iet, no_files,
-};
+use super::{disk_of, has, notes, target};
+use lunar_import::{Access, DiskMedium, Found, Imported, Outcome, iet, no_files};
 use std::io;
 use std::path::Path;
 
-const CONF: &str = include_str!("samples/iet/ietd.conf");
-const ALLOW: &str = include_str!("samples/iet/initiators.allow");
-const DENY: &str = include_str!("samples/iet/initiators.deny");
-const TARGETS: &str = include_str!("samples/iet/targets.allow");
+const CONF: &str = include_str!("../samples/iet/ietd.conf");
+const ALLOW: &str = include_str!("../samples/iet/initiators.allow");
+const DENY: &str = include_str!("../samples/iet/initiators.deny");
+const TARGETS: &str = include_str!("../samples/iet/targets.allow");
 
 fn import(text: &str, lists: &[(&str, &str)]) -> Imported {
     let reader = |path: &Path| {
@@ -25,30 +24,6 @@ fn sample() -> Imported {
     import(CONF, &lists)
 }
 
-fn target<'a>(configuration: &'a Configuration, end: &str) -> &'a NewTarget {
-    configuration
-        .targets
-        .iter()
-        .find(|target| target.name.ends_with(end))
-        .unwrap_or_else(|| panic!("no {end}"))
-}
-
-fn disk<'a>(configuration: &'a Configuration, end: &str, lun: u16) -> &'a Disk {
-    &configuration.disks[target(configuration, end).luns[&lun]]
-}
-
-fn notes(imported: &Imported, outcome: Outcome) -> String {
-    let notes = imported.notes.list().iter().filter(|note| note.outcome == outcome);
-    notes.map(|note| format!("{} {}\n", note.place, note.text)).collect()
-}
-
-#[track_caller]
-fn has(notes: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(notes.contains(part), "{part} is not in\n{notes}");
-    }
-}
-
 /// The access entries of a target with one LUN and these lists.
 fn access(lists: &[(&str, &str)]) -> Vec<Access> {
     let mut imported = import("Target iqn.2006-09.org.example:a\n", lists);
@@ -59,16 +34,16 @@ fn access(lists: &[(&str, &str)]) -> Vec<Access> {
 fn luns_have_their_settings_and_identity() {
     let imported = sample();
     let configuration = &imported.configuration;
-    let first = disk(configuration, ":storage.disk1", 0);
+    let first = disk_of(configuration, ":storage.disk1", 0);
     assert_eq!(first.medium, DiskMedium::Device("/dev/vg0/disk1".into()));
     assert!(!first.write_cache && first.direct);
     assert_eq!(first.identity.serial.as_deref(), Some("   EX-DISK1-0001"));
     assert_eq!(first.identity.designators, ["0101 0018 49455400000000006469736b312d69640000000000000000"]);
-    let second = disk(configuration, ":storage.disk1", 1);
+    let second = disk_of(configuration, ":storage.disk1", 1);
     assert!(second.write_cache && second.identity.designators.is_empty());
-    assert!(disk(configuration, ":storage.disk1", 5).read_only);
-    assert_eq!(disk(configuration, ":storage.null", 0).medium, DiskMedium::Null(1 << 30));
-    let continued = disk(configuration, ":storage.continued", 0);
+    assert!(disk_of(configuration, ":storage.disk1", 5).read_only);
+    assert_eq!(disk_of(configuration, ":storage.null", 0).medium, DiskMedium::Null(1 << 30));
+    let continued = disk_of(configuration, ":storage.continued", 0);
     assert!(continued.identity.designators[0].ends_with("30313233343536373839616263646566"));
     let disk1 = target(configuration, ":storage.disk1");
     assert_eq!((disk1.alias.as_deref(), disk1.mutual.as_deref()), (Some("Disk1"), Some("filer-2")));

@@ -1,14 +1,13 @@
 //! Imports of `targets.conf`. Identities are those that a running tgtd reported, and those that its rules give.
 
-use lunar_import::{
-    Configuration, Disk, DiskMedium, Found, Imported, NewTarget, Outcome, no_files, tgt, toml,
-};
+use super::{disk_of, has, notes, target};
+use lunar_import::{DiskMedium, Found, Imported, Outcome, no_files, tgt, toml};
 use std::io;
 use std::path::Path;
 
-const TARGETS: &str = include_str!("samples/tgt/targets.conf");
-const ISER: &str = include_str!("samples/tgt/root/etc/tgt/conf.d/iser.conf");
-const DUMP: &str = include_str!("samples/tgt/dump.conf");
+const TARGETS: &str = include_str!("../samples/tgt/targets.conf");
+const ISER: &str = include_str!("../samples/tgt/root/etc/tgt/conf.d/iser.conf");
+const DUMP: &str = include_str!("../samples/tgt/dump.conf");
 
 /// The folder of includes.
 fn files(path: &Path) -> io::Result<Found> {
@@ -21,31 +20,6 @@ fn files(path: &Path) -> io::Result<Found> {
 
 fn import(text: &str) -> Imported {
     tgt(text, &files).unwrap_or_else(|e| panic!("{e}"))
-}
-
-fn target<'a>(configuration: &'a Configuration, end: &str) -> &'a NewTarget {
-    configuration
-        .targets
-        .iter()
-        .find(|target| target.name.ends_with(end))
-        .unwrap_or_else(|| panic!("no {end}"))
-}
-
-fn disk<'a>(configuration: &'a Configuration, end: &str, lun: u16) -> &'a Disk {
-    &configuration.disks[target(configuration, end).luns[&lun]]
-}
-
-/// The notes with this outcome, as `PLACE TEXT`.
-fn notes(imported: &Imported, outcome: Outcome) -> String {
-    let notes = imported.notes.list().iter().filter(|note| note.outcome == outcome);
-    notes.map(|note| format!("{} {}\n", note.place, note.text)).collect()
-}
-
-#[track_caller]
-fn has(notes: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(notes.contains(part), "{part} is not in\n{notes}");
-    }
 }
 
 #[test]
@@ -65,7 +39,7 @@ fn stores_are_numbered_by_path() {
 #[test]
 fn identity_has_the_number_of_the_target() {
     let imported = import("<target iqn.2012-06.org.example:one>\nbacking-store /dev/vg0/a\n</target>");
-    let identity = &disk(&imported.configuration, ":one", 1).identity;
+    let identity = &disk_of(&imported.configuration, ":one", 1).identity;
     assert_eq!(identity.serial.as_deref(), Some(format!("{:30}beaf11", "").as_str()));
     assert_eq!(
         identity.designators[1..],
@@ -74,7 +48,7 @@ fn identity_has_the_number_of_the_target() {
     let shown = [&identity.vendor, &identity.product, &identity.revision].map(Option::as_deref);
     assert_eq!(shown, [Some("IET"), Some("VIRTUAL-DISK"), Some("0001")]);
     let imported = import(TARGETS);
-    let plain = disk(&imported.configuration, ":plain", 1);
+    let plain = disk_of(&imported.configuration, ":plain", 1);
     assert_eq!(plain.identity.designators[1], "0103 0008 3000000a00000001", "it follows controller_tid 9");
 }
 
@@ -82,19 +56,19 @@ fn identity_has_the_number_of_the_target() {
 fn settings_of_a_store_are_carried() {
     let imported = import(TARGETS);
     let configuration = &imported.configuration;
-    let own = disk(configuration, ":mixed", 15);
+    let own = disk_of(configuration, ":mixed", 15);
     assert_eq!(own.medium, DiskMedium::File("/srv/iscsi/with space.img".into()));
     assert_eq!((own.block_size, own.write_cache, own.thin), (Some(4096), false, false));
     let identity = &own.identity;
     assert_eq!(identity.serial.as_deref().map(str::trim), Some("EX-SERIAL-0077"));
     assert_eq!(identity.product.as_deref(), Some("Fast Disk"));
     assert_eq!(identity.designators[2], "0103 0010 60000000000000000000000000beaf77");
-    let iso = disk(configuration, ":mixed", 2);
+    let iso = disk_of(configuration, ":mixed", 2);
     assert!(iso.cdrom && iso.read_only);
-    let aio = disk(configuration, ":mixed", 1);
+    let aio = disk_of(configuration, ":mixed", 1);
     assert!(aio.direct && aio.thin && aio.write_cache);
-    assert_eq!(disk(configuration, ":mixed", 3).medium, DiskMedium::Null(1 << 40));
-    assert_eq!(disk(configuration, ":plain", 4).identity.vendor, None, "the disk has its own");
+    assert_eq!(disk_of(configuration, ":mixed", 3).medium, DiskMedium::Null(1 << 40));
+    assert_eq!(disk_of(configuration, ":plain", 4).identity.vendor, None, "the disk has its own");
 }
 
 #[test]
@@ -189,7 +163,7 @@ fn same_serial_number_is_given_once() {
         )
     };
     let imported = import(&(target(1, 11) + &target(11, 1)));
-    assert_eq!(disk(&imported.configuration, ":t11", 1).identity.serial, None);
+    assert_eq!(disk_of(&imported.configuration, ":t11", 1).identity.serial, None);
     has(&notes(&imported, Outcome::Lost), &["the serial number \"beaf111\", which another disk has already"]);
 }
 
@@ -234,8 +208,8 @@ fn same_designators_of_two_disks_are_given_once() {
     };
     let all = target("a", "controller_tid 2\n") + &target("b", "") + &target("c", "controller_tid 3\n");
     let imported = import(&all);
-    assert!(!disk(&imported.configuration, ":b", 1).identity.designators.is_empty());
-    assert!(disk(&imported.configuration, ":c", 1).identity.designators.is_empty());
+    assert!(!disk_of(&imported.configuration, ":b", 1).identity.designators.is_empty());
+    assert!(disk_of(&imported.configuration, ":c", 1).identity.designators.is_empty());
     has(&notes(&imported, Outcome::Lost), &["the designators of disk c, which disk b has too"]);
 }
 
@@ -243,5 +217,5 @@ fn same_designators_of_two_disks_are_given_once() {
 fn flag_without_a_value_is_set() {
     let text =
         "<target iqn.2012-06.org.example:a>\n<backing-store /dev/a>\nreadonly\n</backing-store>\n</target>\n";
-    assert!(disk(&import(text).configuration, ":a", 1).read_only);
+    assert!(disk_of(&import(text).configuration, ":a", 1).read_only);
 }
