@@ -7,6 +7,7 @@
 //!   replace those of the lines.
 //! - `sh` with a word of [`ELSEWHERE`]: they do not run; the test checks their commands and options.
 //! - `toml`: a whole configuration. It is checked unchanged, and is `lunar.toml` for the blocks that follow.
+//! - `toml drop-in`: checked as a drop-in file of the configuration before it.
 //! - `toml saved NAME`: a saved attachment of that name, for the blocks that follow.
 //! - `toml part`: checked as a part of a configuration.
 //! - `text`, `bat`: not checked.
@@ -182,6 +183,7 @@ impl DocumentRunner {
                 fs::write(self.dir.join("lunar.toml"), local(&block.text)).expect("write lunar.toml");
             }
             info if let Some(name) = info.strip_prefix("toml saved ") => self.save(name, &block.text),
+            "toml drop-in" => self.check_drop_in(&block.text, &block.place()),
             "toml part" => self.check(&format!("{WHOLE}{}", block.text), &block.place()),
             _ => {}
         }
@@ -199,6 +201,16 @@ impl DocumentRunner {
         fs::write(self.dir.join("check.toml"), toml).expect("write check.toml");
         let ran = tool::run(&mut self.shell("lunar check check.toml"), LIMIT);
         assert!(ran.ok(), "{place}: {}", ran.said);
+    }
+
+    /// Runs `lunar check` on the configuration with a drop-in file.
+    fn check_drop_in(&self, toml: &str, place: &str) {
+        let folder = self.dir.join("lunar.d");
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::write(folder.join("example.toml"), toml).expect("write a drop-in file");
+        let ran = tool::run(&mut self.shell("lunar check lunar.toml"), LIMIT);
+        assert!(ran.ok(), "{place}: {}", ran.said);
+        fs::remove_dir_all(folder).expect("remove the drop-in file");
     }
 
     fn line(&mut self, line: &str, place: &str) {
@@ -294,7 +306,8 @@ fn commands_of_every_document_run() {
 fn every_document_has_examples_and_known_markers() {
     let mut run = 0;
     for block in documents().iter().flat_map(|document| blocks(document)) {
-        let known = block.is_shell() || ["toml", "toml part", "text", "bat"].contains(&block.info.as_str());
+        let known = block.is_shell()
+            || ["toml", "toml drop-in", "toml part", "text", "bat"].contains(&block.info.as_str());
         let known = known || block.info.starts_with("toml saved ");
         assert!(known, "{}: a fence is marked {:?}", block.place(), block.info);
         run += usize::from(block.is_run());

@@ -137,36 +137,75 @@ pub fn unknown<'a>(
     InvalidValue { what, hint: hint.unwrap_or_else(|| otherwise.into()), code: ErrorCode::Other }
 }
 
-/// Collects the diagnostics of one file.
+/// A file of a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigFile {
+    /// Its path, for diagnostics.
+    pub path: PathBuf,
+    /// Its text.
+    pub text: String,
+}
+
+/// Collects the diagnostics of a configuration, which may consist of several files. A byte range is one of all files
+/// in their order, with one byte between a file and the next.
 pub struct Diagnostics<'a> {
-    file: &'a Path,
-    source: &'a str,
-    list: Vec<Diagnostic>,
+    files: Vec<FileText<'a>>,
+    /// Each with its byte.
+    list: Vec<(usize, Diagnostic)>,
+}
+
+#[derive(Clone, Copy)]
+struct FileText<'a> {
+    path: &'a Path,
+    text: &'a str,
+    /// The byte at which it begins.
+    start: usize,
 }
 
 impl<'a> Diagnostics<'a> {
     /// An empty list for a file and its text.
-    pub fn new(file: &'a Path, source: &'a str) -> Diagnostics<'a> {
-        Diagnostics { file, source, list: Vec::new() }
+    pub fn new(path: &'a Path, text: &'a str) -> Diagnostics<'a> {
+        Diagnostics { files: vec![FileText { path, text, start: 0 }], list: Vec::new() }
     }
 
-    /// Adds a fault at a byte range of the file.
+    /// An empty list for the files of a configuration, of which there is at least one.
+    pub fn of(files: &'a [ConfigFile]) -> Diagnostics<'a> {
+        let mut start = 0;
+        let begin = |file: &'a ConfigFile| {
+            let (path, text) = (&*file.path, &*file.text);
+            let file = FileText { path, text, start };
+            start += text.len() + 1;
+            file
+        };
+        Diagnostics { files: files.iter().map(begin).collect(), list: Vec::new() }
+    }
+
+    /// Path, text and first byte of each file.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = (&'a str, usize)> + use<'a> {
+        self.files.clone().into_iter().map(|file| (file.text, file.start))
+    }
+
+    /// The file of a byte.
+    fn file_at(&self, offset: usize) -> FileText<'a> {
+        let next = self.files.partition_point(|file| file.start <= offset);
+        self.files[next.saturating_sub(1)]
+    }
+
+    /// Adds a fault at a byte range.
     pub fn add(&mut self, at: &Range<usize>, what: impl Into<String>, hint: impl Into<String>) {
-        let position = Some(self.position(at.start));
-        let hint = Some(hint.into());
-        let (file, what) = (Some(self.file.to_path_buf()), without_errno(&what.into()));
-        self.list.push(Diagnostic { file, position, what, hint, code: ErrorCode::Other });
+        self.add_coded(at, what.into(), hint.into(), ErrorCode::Other);
+    }
+
+    fn add_coded(&mut self, at: &Range<usize>, what: String, hint: String, code: ErrorCode) {
+        let (file, position) = self.place(at.start);
+        let (file, position) = (Some(file.to_path_buf()), Some(position));
+        let (what, hint) = (without_errno(&what), Some(hint));
+        self.list.push((at.start, Diagnostic { file, position, what, hint, code }));
     }
 
     /// Adds the fault of an invalid value; None if there is one.
     pub fn check<T>(&mut self, at: &Range<usize>, result: Result<T, InvalidValue>) -> Option<T> {
-        let add = |InvalidValue { what, hint, code }| {
-            self.add(at, what, hint);
-            if let Some(added) = self.list.last_mut() {
-                added.code = code;
-            }
-        };
-        result.map_err(add).ok()
+        result.map_err(|invalid| self.add_coded(at, invalid.what, invalid.hint, invalid.code)).ok()
     }
 
     /// True if there is no diagnostic yet.
@@ -174,37 +213,42 @@ impl<'a> Diagnostics<'a> {
         self.list.is_empty()
     }
 
-    /// Mode of the file, if other users can access it.
-    pub fn open_to_others(&self) -> Option<u32> {
+    /// The file of a byte range, and its mode if other users can access it.
+    pub fn open_to_others(&self, at: &Range<usize>) -> Option<(&'a Path, u32)> {
         use std::os::unix::fs::MetadataExt;
-        let mode = self.file.metadata().ok()?.mode() & 0o7777;
-        (mode & 0o077 != 0).then_some(mode)
+        let path = self.file_at(at.start).path;
+        let mode = path.metadata().ok()?.mode() & 0o7777;
+        (mode & 0o077 != 0).then_some((path, mode))
     }
 
-    /// The file.
-    pub fn file(&self) -> &'a Path {
-        self.file
-    }
-
-    /// Text of a byte range of the file.
+    /// Text of a byte range.
     pub fn text(&self, at: &Range<usize>) -> &'a str {
-        self.source.get(at.clone()).unwrap_or("")
+        let file = self.file_at(at.start);
+        at.end.checked_sub(file.start).and_then(|end| file.text.get(at.start - file.start..end)).unwrap_or("")
     }
 
-    /// Line and column of a byte of the file.
-    pub fn position(&self, offset: usize) -> Position {
-        let before = self.source.get(..offset).unwrap_or(self.source);
+    /// File, line and column of a byte.
+    pub fn place(&self, offset: usize) -> (&'a Path, Position) {
+        let file = self.file_at(offset);
+        let before = file.text.get(..offset.saturating_sub(file.start)).unwrap_or(file.text);
         let start = before.rfind('\n').map_or(0, |at| at + 1);
-        Position {
-            line: 1 + before.bytes().filter(|b| *b == b'\n').count(),
-            column: 1 + before[start..].chars().count(),
+        let line = 1 + before.bytes().filter(|b| *b == b'\n').count();
+        (file.path, Position { line, column: 1 + before[start..].chars().count() })
+    }
+
+    /// The place of a byte for a diagnostic at the byte `from`: line and column, and the file if it is another one.
+    pub fn reference(&self, offset: usize, from: usize) -> String {
+        let (file, position) = self.place(offset);
+        match self.file_at(from).path == file {
+            true => position.to_string(),
+            false => format!("{}:{position}", file.display()),
         }
     }
 
-    /// The diagnostics in file order.
+    /// The diagnostics in the order of files and positions.
     pub fn into_list(mut self) -> Vec<Diagnostic> {
-        self.list.sort_by_key(|problem| problem.position);
-        self.list
+        self.list.sort_by_key(|(offset, _)| *offset);
+        self.list.into_iter().map(|(_, diagnostic)| diagnostic).collect()
     }
 }
 
@@ -215,9 +259,24 @@ mod tests {
     #[test]
     fn positions_count_characters() {
         let problems = Diagnostics::new(Path::new("x"), "a\nüb = 1\n");
-        assert_eq!(problems.position(0), Position { line: 1, column: 1 });
-        assert_eq!(problems.position(4), Position { line: 2, column: 2 });
-        assert_eq!(problems.position(900).line, 3);
+        assert_eq!(problems.place(0).1, Position { line: 1, column: 1 });
+        assert_eq!(problems.place(4).1, Position { line: 2, column: 2 });
+        assert_eq!(problems.place(900).1.line, 3);
+    }
+
+    #[test]
+    fn byte_of_a_later_file_names_that_file() {
+        let file = |path: &str, text: &str| ConfigFile { path: path.into(), text: text.into() };
+        let files = [file("a", "x = 1"), file("b", ""), file("c", "\ny = 2\n")];
+        let mut problems = Diagnostics::of(&files);
+        // Files begin at 0, 6 and 7; the end of a file belongs to it.
+        let places = [0, 5, 6, 7, 8].map(|byte| problems.reference(byte, 0));
+        assert_eq!(places, ["1:1", "1:6", "b:1:1", "c:1:1", "c:2:1"]);
+        assert_eq!((problems.text(&(0..5)), problems.text(&(8..9))), ("x = 1", "y"));
+        problems.add(&(8..9), "second", "");
+        problems.add(&(0..1), "first", "");
+        let list: Vec<_> = problems.into_list().iter().map(Diagnostic::fault).collect();
+        assert_eq!(list, ["a:1:1: first", "c:2:1: second"]);
     }
 
     #[test]

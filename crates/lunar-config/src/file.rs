@@ -2,8 +2,10 @@
 
 use crate::diagnostic::{Diagnostic, Diagnostics, ErrorCode, Position};
 use std::io::Read;
+use std::ops::Range;
 use std::path::Path;
-use toml::de::{DeTable, DeValue};
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue};
 
 /// Maximum size of a configuration file.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -45,21 +47,36 @@ pub fn read(path: &Path) -> Result<String, Diagnostic> {
     })
 }
 
+/// Parses the files of a configuration into one table each, whose byte ranges are those of `p`. None if a file is
+/// invalid, which is reported.
+pub fn parse<'a>(p: &mut Diagnostics<'a>) -> Option<Vec<DeTable<'a>>> {
+    let mut tables = Vec::new();
+    let mut is_valid = true;
+    for (text, start) in p.texts() {
+        let (root, errors) = DeTable::parse_recoverable(text);
+        is_valid &= errors.is_empty();
+        syntax(p, root.get_ref(), &errors, start);
+        tables.push(moved_table(root.into_inner(), start));
+    }
+    is_valid.then_some(tables)
+}
+
 /// Reports the keys that are given twice, and the first of the other errors of the TOML parser: it finds one in each
-/// line of a file that is no TOML.
-pub fn syntax(p: &mut Diagnostics<'_>, root: &DeTable<'_>, errors: &[toml::de::Error]) {
-    let start = |error: &&toml::de::Error| error.span().map_or(0, |at| at.start);
-    let first = errors.iter().filter(|error| error.message() != TWICE).min_by_key(start);
+/// line of a file that is no TOML. `start`: the first byte of the file.
+fn syntax(p: &mut Diagnostics<'_>, root: &DeTable<'_>, errors: &[toml::de::Error], start: usize) {
+    let begin = |error: &&toml::de::Error| error.span().map_or(0, |at| at.start);
+    let first = errors.iter().filter(|error| error.message() != TWICE).min_by_key(begin);
     for error in errors.iter().filter(|error| error.message() == TWICE).chain(first) {
-        one_error(p, root, error);
+        one_error(p, root, error, start);
     }
 }
 
 /// The message of the parser about a repeated key. It has no error code: its message is the only sign. A test pins it.
 const TWICE: &str = "duplicate key";
 
-fn one_error(p: &mut Diagnostics<'_>, root: &DeTable<'_>, error: &toml::de::Error) {
-    let at = error.span().unwrap_or(0..0);
+fn one_error(p: &mut Diagnostics<'_>, root: &DeTable<'_>, error: &toml::de::Error, start: usize) {
+    let inside = error.span().unwrap_or(0..0);
+    let at = moved(&inside, start);
     if error.message() != TWICE {
         return p.add(
             &at,
@@ -67,11 +84,42 @@ fn one_error(p: &mut Diagnostics<'_>, root: &DeTable<'_>, error: &toml::de::Erro
             "https://toml.io describes the syntax",
         );
     }
+    let first = key_before(root, p.text(&at), inside.start);
+    given_twice(p, &at, first.map(|first| first + start));
+}
+
+/// Reports a key at `at` that was given before at the byte `first`.
+pub(crate) fn given_twice(p: &mut Diagnostics<'_>, at: &Range<usize>, first: Option<usize>) {
     let mut hint = "remove one of them".to_string();
-    if let Some(first) = key_before(root, p.text(&at), at.start) {
-        hint = format!("the first is at {}; remove one of them", p.position(first));
+    if let Some(first) = first {
+        hint = format!("the first is at {}; remove one of them", p.reference(first, at.start));
     }
-    p.add(&at, format!("key `{}` is given twice", p.text(&at)), hint);
+    p.add(at, format!("key `{}` is given twice", p.text(at)), hint);
+}
+
+fn moved(at: &Range<usize>, by: usize) -> Range<usize> {
+    at.start + by..at.end + by
+}
+
+/// The table with its byte ranges moved.
+fn moved_table<'a>(table: DeTable<'a>, by: usize) -> DeTable<'a> {
+    if by == 0 {
+        return table;
+    }
+    let key = |key: Spanned<DeString<'a>>| Spanned::new(moved(&key.span(), by), key.into_inner());
+    table.into_iter().map(|(name, value)| (key(name), moved_value(value, by))).collect()
+}
+
+fn moved_value(value: Spanned<DeValue<'_>>, by: usize) -> Spanned<DeValue<'_>> {
+    let at = moved(&value.span(), by);
+    let value = match value.into_inner() {
+        DeValue::Table(table) => DeValue::Table(moved_table(table, by)),
+        DeValue::Array(array) => {
+            DeValue::Array(array.into_iter().map(|value| moved_value(value, by)).collect())
+        }
+        other => other,
+    };
+    Spanned::new(at, value)
 }
 
 /// Offset of the last key with this name before `limit`. The parser keeps the first of two keys and reports the second.

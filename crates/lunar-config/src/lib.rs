@@ -5,11 +5,15 @@
 
 mod diagnostic;
 mod file;
+mod merge;
 mod section;
 mod value;
 
-pub use diagnostic::{Diagnostic, Diagnostics, ErrorCode, InvalidValue, Position, invalid, nearest, unknown};
-pub use file::{read, syntax};
+pub use diagnostic::{
+    ConfigFile, Diagnostic, Diagnostics, ErrorCode, InvalidValue, Position, invalid, nearest, unknown,
+};
+pub use file::{parse, read};
+pub use merge::merge;
 pub use section::{Section, UniqueKeys, Value, kind, number, table, text};
 pub use value::{advertised_address, iscsi_name, padded_text, pattern, plain_text, scsi_text, word};
 

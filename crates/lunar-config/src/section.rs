@@ -321,7 +321,10 @@ impl<K: Ord + std::fmt::Display> UniqueKeys<K> {
     pub fn first(&mut self, p: &mut Diagnostics<'_>, key: K, at: &Range<usize>) -> bool {
         if let Some(first) = self.seen.get(&key) {
             let what = format!("{} {key} is given twice", self.what);
-            let hint = format!("the first is at {}; change or remove one of them", p.position(first.start));
+            let hint = format!(
+                "the first is at {}; change or remove one of them",
+                p.reference(first.start, at.start)
+            );
             p.add(at, what, hint);
             return false;
         }

@@ -2,7 +2,6 @@
 
 mod policy;
 
-use super::syntax;
 use crate::{Diagnostic, ErrorCode, folders, io_text};
 use lunar_config::Section;
 use lunar_config::{Diagnostics, InvalidValue, invalid, unknown};
@@ -15,7 +14,6 @@ use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use toml::de::DeTable;
 
 /// The kind of device that the host sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,7 +137,7 @@ pub fn load(name: &str) -> Result<Option<Attachment>, Vec<Diagnostic>> {
     if !path.exists() {
         return Ok(None);
     }
-    let source = super::read(&path).map_err(one)?;
+    let source = lunar_config::read(&path).map_err(one)?;
     let attachment = parse(name, &source, &path)?;
     let mode = path.metadata().map_or(0, |metadata| metadata.mode());
     if mode & 0o077 != 0 && attachment.urls.iter().any(|url| holds_secret(url)) {
@@ -248,12 +246,11 @@ fn text(attachment: &Attachment) -> String {
 /// All faults, in file order.
 pub fn parse(name: &str, source: &str, path: &Path) -> Result<Attachment, Vec<Diagnostic>> {
     let mut problems = Diagnostics::new(path, source);
-    let (root, errors) = DeTable::parse_recoverable(source);
-    syntax(&mut problems, root.get_ref(), &errors);
-    if !errors.is_empty() {
+    let Some([root]) = lunar_config::parse(&mut problems).and_then(|tables| <[_; 1]>::try_from(tables).ok())
+    else {
         return Err(problems.into_list());
-    }
-    let section = Section::of("the file", root.get_ref(), 0..0);
+    };
+    let section = Section::of("the file", &root, 0..0);
     let attachment = attachment(&mut problems, section, name, path.parent().unwrap_or(Path::new("")));
     let list = problems.into_list();
     attachment.filter(|_| list.is_empty()).ok_or(list)

@@ -118,18 +118,25 @@ impl UsedFiles {
         if stands == at || (*reads && read_only) {
             return;
         }
-        let (first, second) = (p.position(stands.start).line, p.position(at.start).line);
+        let (first, second) = (line(p, stands.start, at), line(p, at.start, at));
         let how = match one_name(name) == one_name(path) {
             true => format!("{} is given twice", path.display()),
             false => format!("{} and {} are the same file", name.display(), path.display()),
         };
-        let what = format!("{how}, line {first} and line {second}");
+        let what = format!("{how}, {first} and {second}");
         p.add(
             at,
             what,
             "remove one of the LUNs (one LUN serves many hosts), or set read_only = true in both",
         );
     }
+}
+
+/// The line of a byte, and its file if that is not the one of `at`.
+fn line(p: &Diagnostics<'_>, offset: usize, at: &Range<usize>) -> String {
+    let ((file, position), here) = (p.place(offset), p.place(at.start).0);
+    let line = position.line;
+    if file == here { format!("line {line}") } else { format!("line {line} of {}", file.display()) }
 }
 
 /// The identity of a file or device: two paths with the same identity lead to the same bytes.

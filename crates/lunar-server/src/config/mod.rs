@@ -7,6 +7,8 @@ pub mod attachment;
 mod chap;
 mod disk;
 mod exposed;
+mod extend;
+mod files;
 mod limits;
 mod lun;
 mod portal;
@@ -17,6 +19,7 @@ mod value;
 
 pub use access_lint::access_lint;
 pub use exposed::exposed;
+pub use files::{drop_in_folder, read_files};
 pub use lun::{Fail, Filter, IdentityKeys, LunConfig, Share, Source};
 pub(crate) use lun::{OneFile, hex, one_name};
 pub(crate) use lunar_config::iscsi_name;
@@ -25,7 +28,7 @@ pub use unused::unused;
 pub use value::PORT;
 pub(crate) use value::listen;
 
-use lunar_config::{Diagnostic, Diagnostics, InvalidValue, Section, invalid, number, read, syntax};
+use lunar_config::{ConfigFile, Diagnostic, Diagnostics, InvalidValue, Section, invalid, number};
 use lunar_runtime::CoreSelection;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -94,9 +97,9 @@ pub struct Target {
     pub depth: Option<u32>,
 }
 
-/// Reads and checks a configuration file. Returns all faults that one run can find, in file order.
+/// Reads and checks a configuration with its drop-in files. Returns all faults that one run can find, in the order of
+/// files and lines.
 pub fn load(path: &Path) -> Result<Config, Vec<Diagnostic>> {
-    let source = read(path).map_err(|problem| vec![problem])?;
     // The configuration is identified by its canonical path, so that links and other spellings lead to the same one.
     // The working folder may be unknown.
     let absolute = || std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
@@ -104,25 +107,22 @@ pub fn load(path: &Path) -> Result<Config, Vec<Diagnostic>> {
     let whole = folder
         .canonicalize()
         .map_or_else(|_| absolute(), |folder| folder.join(path.file_name().unwrap_or_default()));
-    parse_at(&source, path, &whole)
+    parse_at(&read_files(path)?, &whole)
 }
 
-/// Checks the text of a configuration file. `path` is the file for diagnostics, and relative paths start at its
-/// folder.
+/// Checks the text of a configuration without drop-in files. `path` is the file for diagnostics, and relative paths
+/// start at its folder.
 pub fn parse(source: &str, path: &Path) -> Result<Config, Vec<Diagnostic>> {
-    parse_at(source, path, path)
+    parse_at(&[ConfigFile { path: path.to_path_buf(), text: source.to_owned() }], path)
 }
 
-/// As [`parse`], for the file at the absolute path `whole`.
-fn parse_at(source: &str, path: &Path, whole: &Path) -> Result<Config, Vec<Diagnostic>> {
-    let mut problems = Diagnostics::new(path, source);
-    let (root, errors) = DeTable::parse_recoverable(source);
-    syntax(&mut problems, root.get_ref(), &errors);
-    if !errors.is_empty() {
-        return Err(problems.into_list());
-    }
+/// Checks the files of the configuration at the absolute path `whole`.
+fn parse_at(files: &[ConfigFile], whole: &Path) -> Result<Config, Vec<Diagnostic>> {
+    let mut problems = Diagnostics::of(files);
+    let Some(tables) = lunar_config::parse(&mut problems) else { return Err(problems.into_list()) };
+    let root = extend::whole(&mut problems, tables);
     let base = whole.parent().unwrap_or(Path::new(""));
-    let config = root_table(&mut problems, Section::of("the file", root.get_ref(), 0..0), base);
+    let config = root_table(&mut problems, Section::of("the file", &root, 0..0), base);
     let list = problems.into_list();
     if list.is_empty() { Ok(config) } else { Err(list) }
 }

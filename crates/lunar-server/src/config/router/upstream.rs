@@ -314,9 +314,9 @@ fn url(text: &str, base: &Path) -> Result<RemoteUrl, InvalidValue> {
 
 /// Rejects a password in a file that other users can read.
 fn refuse_open_secret(p: &mut Diagnostics<'_>, url: &RemoteUrl, at: &Range<usize>) {
-    if let (true, Some(mode)) = (url.url.holds_secret(), p.open_to_others()) {
+    if let (true, Some((file, mode))) = (url.url.holds_secret(), p.open_to_others(at)) {
         let what = format!("the URL holds a secret, but other users can access the file: mode {mode:04o}");
-        let file = p.file().display();
+        let file = file.display();
         p.add(at, what, format!("run chmod 0600 {file}, or keep the secret in a password_file="));
     }
 }

@@ -1,0 +1,80 @@
+//! The files of a configuration: `NAME.toml`, then `NAME.d/*.toml`, then `NAME.d/api/*.toml`, which the server writes.
+//! Files of a folder follow each other by name. Relative paths in all of them start at the folder of `NAME.toml`.
+
+use lunar_config::{ConfigFile, Diagnostic, ErrorCode, io_text, read};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Maximum total size of the files.
+const MAX_TOTAL_BYTES: usize = 64 << 20;
+
+/// Reads all files of the configuration at `path`.
+///
+/// # Errors
+/// When a file or a folder cannot be read, or all together are too large.
+pub fn read_files(path: &Path) -> Result<Vec<ConfigFile>, Vec<Diagnostic>> {
+    let mut files = vec![path.to_path_buf()];
+    let mut problems = Vec::new();
+    let drop_ins = drop_in_folder(path);
+    for folder in [drop_ins.clone(), drop_ins.join("api")] {
+        match in_folder(&folder) {
+            Ok(more) => files.extend(more),
+            Err(e) => problems.push(unreadable(&folder, &e)),
+        }
+    }
+    let mut list = Vec::new();
+    let mut left = MAX_TOTAL_BYTES;
+    for path in files {
+        match read(&path).and_then(|text| within(&mut left, path, text)) {
+            Ok(file) => list.push(file),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    if problems.is_empty() { Ok(list) } else { Err(problems) }
+}
+
+/// The file, if it fits in the bytes that are `left`.
+fn within(left: &mut usize, path: PathBuf, text: String) -> Result<ConfigFile, Diagnostic> {
+    match left.checked_sub(text.len()) {
+        Some(rest) => *left = rest,
+        None => {
+            let what = "the files of the configuration are larger than 64 MiB together";
+            let problem = Diagnostic::new(what, "remove drop-in files that do not belong to this server");
+            return Err(Diagnostic { file: Some(path), ..problem });
+        }
+    }
+    Ok(ConfigFile { path, text })
+}
+
+/// The folder of the drop-in files: `/etc/lunar/lunar.d` for `/etc/lunar/lunar.toml`.
+pub fn drop_in_folder(path: &Path) -> PathBuf {
+    path.with_extension("d")
+}
+
+/// The `.toml` files of a folder by name, without hidden ones. None are there if the folder is missing.
+fn in_folder(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
+        Err(e) => return Err(e),
+    };
+    let mut files = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>()?;
+    files.retain(|path| is_drop_in(path));
+    files.sort_unstable();
+    Ok(files)
+}
+
+fn is_drop_in(path: &Path) -> bool {
+    let is_hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    path.extension().is_some_and(|extension| extension == "toml") && !is_hidden
+}
+
+fn unreadable(folder: &Path, e: &io::Error) -> Diagnostic {
+    let what = format!("cannot read the folder {}: {}", folder.display(), io_text(e));
+    Diagnostic::new(what, "check its permissions").with_code(ErrorCode::from(e.kind()))
+}
+
+#[cfg(test)]
+mod tests;
