@@ -12,7 +12,7 @@ use std::time::Duration;
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Connects. `timeout` also applies to each write to the stream. A timeout is reported as `WouldBlock`.
-pub(super) fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
+pub fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // The send timeout also limits connect (unix(7)).
     set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
@@ -22,7 +22,7 @@ pub(super) fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> 
 }
 
 /// Whether a server listens at this path, even one that hangs.
-pub(super) fn is_answered(path: &Path) -> bool {
+pub fn is_answered(path: &Path) -> bool {
     match connect(path, CHECK_INTERVAL) {
         Ok(_) => true,
         Err(e) => e.kind() == io::ErrorKind::WouldBlock,

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use utoipa::ToSchema;
 
 /// Negotiated keys and their values, in the order of `iscsi-scst-adm --op show`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "PascalCase")]
 #[allow(missing_docs)]
 pub struct Parameters {
@@ -41,7 +42,7 @@ pub struct Parameters {
 }
 
 /// Additional keys of iSER (RFC 7145 section 6).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "PascalCase")]
 #[allow(missing_docs)]
 pub struct IserParameters {

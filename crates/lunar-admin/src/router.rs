@@ -3,9 +3,10 @@
 use super::rows::{self, duration, shown};
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Write};
+use utoipa::ToSchema;
 
 /// A SCSI routing instance.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RouterReport {
     /// Its name.
     pub name: String,
@@ -38,7 +39,7 @@ pub struct RouterReport {
 }
 
 /// A target of an instance.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TargetReport {
     /// Its name.
     pub name: String,
@@ -47,7 +48,7 @@ pub struct TargetReport {
 }
 
 /// A logical unit of an instance.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LunReport {
     /// Its LUN here.
     pub lun: u16,
@@ -58,7 +59,7 @@ pub struct LunReport {
 }
 
 /// The health of a logical unit of an instance.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LunHealth {
     /// It works.
@@ -108,7 +109,7 @@ impl fmt::Display for LunHealth {
 }
 
 /// An upstream of an instance.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct UpstreamReport {
     /// Its name.
     pub name: String,
@@ -123,7 +124,7 @@ pub struct UpstreamReport {
 }
 
 /// A path to a logical unit.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PathReport {
     /// The logical unit.
     pub lun: String,
@@ -142,7 +143,7 @@ pub struct PathReport {
 }
 
 /// Latency of commands in one hop.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Hop {
     /// Commands.
     pub commands: u64,
@@ -153,7 +154,7 @@ pub struct Hop {
 }
 
 /// The peer of a failover pair, as last reported.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Failover {
     /// Its portal.
     pub peer: String,

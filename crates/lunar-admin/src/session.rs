@@ -4,9 +4,10 @@ use super::parameters::Parameters;
 use super::rows::{self, duration, shown};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use utoipa::ToSchema;
 
 /// A session.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SessionReport {
     /// Target session identifying handle.
     pub tsih: u16,
@@ -43,7 +44,7 @@ pub struct SessionReport {
 }
 
 /// An SRP session: a channel between two ports.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Srp {
     /// Port of the initiator: 0x and 32 hexadecimal digits.
     pub initiator_port: String,
@@ -56,7 +57,7 @@ pub struct Srp {
 }
 
 /// Activity of a session.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Counters {
     /// SCSI commands.
     pub commands: u64,

@@ -144,6 +144,8 @@ pub struct ConfigFile {
     pub path: PathBuf,
     /// Its text.
     pub text: String,
+    /// Whether it exists only in the memory of a server.
+    pub is_transient: bool,
 }
 
 /// Collects the diagnostics of a configuration, which may consist of several files. A byte range is one of all files
@@ -266,7 +268,8 @@ mod tests {
 
     #[test]
     fn byte_of_a_later_file_names_that_file() {
-        let file = |path: &str, text: &str| ConfigFile { path: path.into(), text: text.into() };
+        let file =
+            |path: &str, text: &str| ConfigFile { path: path.into(), text: text.into(), is_transient: false };
         let files = [file("a", "x = 1"), file("b", ""), file("c", "\ny = 2\n")];
         let mut problems = Diagnostics::of(&files);
         // Files begin at 0, 6 and 7; the end of a file belongs to it.

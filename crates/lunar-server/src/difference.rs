@@ -49,6 +49,7 @@ pub fn in_force(before: &Config, new: &Config) -> Config {
         routers: new.routers.clone(),
         awaited: new.awaited.clone(),
         access_lists: new.access_lists.clone(),
+        sources: new.sources.clone(),
     }
 }
 

@@ -120,6 +120,14 @@ impl TargetServer {
         });
     }
 
+    /// Asks the initiator of a session to log out, and cuts the session if it does not. False: there is no such session.
+    pub fn end_session(&self, session_handle: u16) -> bool {
+        let Some(meant) = self.shared.registry.find(session_handle) else { return false };
+        let end = || SessionMessage::Stop { done: flume::bounded(0).0 };
+        self.shared.registry.send_each(|info| std::ptr::eq(info, &*meant).then(end));
+        true
+    }
+
     /// Stops the server: it accepts no more commands, finishes those in flight, asks initiators to log out, and
     /// flushes every medium. Then it calls `last`, while the event loops still run.
     ///

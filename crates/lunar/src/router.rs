@@ -3,8 +3,9 @@
 
 use crate::args::{AdminArgs, Apply, RouterArgs, RouterCommand, RouterShowArgs};
 use crate::client::json;
-use crate::session::{of_each, one, servers};
-use lunar_admin::{self as admin, Difference, Request, RouterAction, RouterReport, SessionReport};
+use crate::session::{self, of_each, one, servers};
+use lunar_admin::{self as admin, Difference, RouterAction, RouterReport, SessionReport};
+use lunar_api::client::{ApplyRequest, ChangeReport, Client, DifferenceList, Outcome, RouterList, segment};
 use lunar_proto::duration::{self, NotationError};
 use lunar_server::{Diagnostic, ErrorCode};
 use std::collections::BTreeMap;
@@ -40,7 +41,7 @@ fn routing(name: Option<&str>, common: &AdminArgs) -> Result<PathBuf, Diagnostic
         return one(all);
     }
     let is_meant = |router: &RouterReport| name.is_none_or(|name| router.name == name);
-    let answers = of_each(&all, |path| admin::routers(path, common.timeout));
+    let answers = of_each(&all, |path| routers(path, common.timeout));
     let (mut meant, mut failed) = (Vec::new(), Vec::new());
     for (path, answer) in all.iter().zip(answers) {
         match answer {
@@ -56,6 +57,10 @@ fn routing(name: Option<&str>, common: &AdminArgs) -> Result<PathBuf, Diagnostic
     }
 }
 
+fn routers(server: &Path, timeout: Duration) -> Result<Vec<RouterReport>, Diagnostic> {
+    Client::new(server, timeout).get("/v1/routers").map(|list: RouterList| list.items)
+}
+
 fn status_text(which: &RouterShowArgs, text: fn(&[RouterReport]) -> String) -> Result<String, Diagnostic> {
     let routers = chosen(which, &routing(which.name.as_deref(), &which.common)?)?;
     match which.common.json {
@@ -67,7 +72,7 @@ fn status_text(which: &RouterShowArgs, text: fn(&[RouterReport]) -> String) -> R
 
 /// The router with the given name, or all routers.
 fn chosen(which: &RouterShowArgs, server: &Path) -> Result<Vec<RouterReport>, Diagnostic> {
-    let all = admin::routers(server, which.common.timeout)?;
+    let all = routers(server, which.common.timeout)?;
     let Some(name) = &which.name else { return Ok(all) };
     let found: Vec<RouterReport> = all.into_iter().filter(|router| router.name == *name).collect();
     if found.is_empty() {
@@ -94,7 +99,7 @@ fn sessions(which: &RouterShowArgs) -> Result<String, Diagnostic> {
         session.target.as_ref().is_some_and(|name| targets.into_iter().any(|target| target.name == *name))
     };
     let sessions: Vec<SessionReport> =
-        admin::sessions(&server, which.common.timeout)?.into_iter().filter(ours).collect();
+        session::sessions(&server, which.common.timeout)?.into_iter().filter(ours).collect();
     match which.common.json {
         true => json(&sessions),
         false if sessions.is_empty() => Ok("no sessions\n".into()),
@@ -105,8 +110,9 @@ fn sessions(which: &RouterShowArgs) -> Result<String, Diagnostic> {
 fn control(which: RouterArgs, action: RouterAction) -> Result<String, Diagnostic> {
     let server = routing(Some(&which.name), &which.common)?;
     let router = which.name.clone();
-    let result =
-        admin::execute(&server, &Request::Router { name: which.name, action }, which.common.timeout)?;
+    let path = format!("/v1/routers/{}/{}", segment(&which.name), action.name());
+    let done: Outcome = Client::new(&server, which.common.timeout).post(&path, &())?;
+    let result = done.result;
     match which.common.json {
         true => json(&BTreeMap::from([("router", router), ("result", result)])),
         false => Ok(result + "\n"),
@@ -115,7 +121,12 @@ fn control(which: RouterArgs, action: RouterAction) -> Result<String, Diagnostic
 
 /// The changes that a configuration would make.
 pub fn diff(file: Option<&Path>, common: &AdminArgs) -> Result<String, Diagnostic> {
-    let differences = admin::diff(&server(common)?, absolute(file)?, common.timeout)?;
+    let mut path = "/v1/config/diff".to_owned();
+    if let Some(file) = absolute(file)? {
+        path += &format!("?file={}", segment(&file));
+    }
+    let list: DifferenceList = Client::new(&server(common)?, common.timeout).get(&path)?;
+    let differences = list.items;
     match common.json {
         true => json(&differences),
         false if differences.is_empty() => Ok("nothing would change\n".into()),
@@ -125,17 +136,33 @@ pub fn diff(file: Option<&Path>, common: &AdminArgs) -> Result<String, Diagnosti
 
 /// Applies a configuration, or confirms or rolls back the applied one.
 pub fn apply(args: &Apply) -> Result<String, Diagnostic> {
-    let server = one(servers(args.socket.as_ref())?)?;
-    let request = match (args.confirm, args.rollback) {
-        (true, _) => Request::Confirm {},
-        (_, true) => Request::Rollback {},
-        _ => Request::Apply { file: absolute(args.file.as_deref())?, confirm_within_s: within(args) },
-    };
-    with_newline(admin::execute(&server, &request, args.timeout))
+    let client = Client::new(&one(servers(args.socket.as_ref())?)?, args.timeout);
+    let ended = |path: &str| client.post::<Outcome>(path, &()).map(|done| done.result + "\n");
+    match (args.confirm, args.rollback) {
+        (true, _) => ended("/v1/config/confirm"),
+        (_, true) => ended("/v1/config/rollback"),
+        _ => {
+            let request =
+                ApplyRequest { file: absolute(args.file.as_deref())?, confirm_within_s: within(args) };
+            client.post("/v1/config/apply", &request).map(|report| applied(&report, args))
+        }
+    }
 }
 
-fn with_newline(answer: Result<String, Diagnostic>) -> Result<String, Diagnostic> {
-    answer.map(|text| text + "\n")
+/// The changes of an applied configuration, and what the user may do next.
+fn applied(report: &ChangeReport, args: &Apply) -> String {
+    let mut text: String = report.changes.iter().map(|change| format!("{change}\n")).collect();
+    text += &match within(args) {
+        Some(seconds) => {
+            format!("applied; the change is rolled back in {seconds} s unless you run lunar apply --confirm")
+        }
+        None if args.file.is_none() => "applied".to_owned(),
+        None => {
+            let hint = "to keep the change after a restart, write it to the configuration file of the server";
+            format!("applied; {hint}")
+        }
+    };
+    text + "\n"
 }
 
 /// The value of `--confirm-within`.
@@ -149,7 +176,7 @@ fn within(args: &Apply) -> Option<u64> {
 }
 
 /// An absolute path, because the server may have another working directory.
-fn absolute(file: Option<&Path>) -> Result<Option<PathBuf>, Diagnostic> {
+fn absolute(file: Option<&Path>) -> Result<Option<String>, Diagnostic> {
     let Some(file) = file else { return Ok(None) };
     let path = std::path::absolute(file).map_err(|e| {
         Diagnostic::new(
@@ -157,5 +184,8 @@ fn absolute(file: Option<&Path>) -> Result<Option<PathBuf>, Diagnostic> {
             "give the absolute path of the file",
         )
     })?;
-    Ok(Some(path))
+    let text = path.to_str().map(str::to_owned).ok_or_else(|| {
+        Diagnostic::new(format!("the path {} is not UTF-8", path.display()), "rename the file")
+    })?;
+    Ok(Some(text))
 }

@@ -1,6 +1,7 @@
 //! `lunar serve`: starts a server from its arguments, and handles events until it ends.
 
 mod change;
+mod objects;
 mod retry;
 mod routed;
 mod unflushed;
@@ -11,15 +12,17 @@ use crate::captive::Captive;
 use crate::server::TargetServer;
 use crate::{connect_hints, output};
 use change::Trial;
-use lunar_admin::{Admin, Request, Response, ServerControl};
+use lunar_admin::{AdminSocket, Request, Response, ServerControl};
+use lunar_api::ApiServer;
 use lunar_router::isids;
 use lunar_router::loops::LoopDetector;
 use lunar_router::routes::Routes;
 use lunar_runtime::CoreSelection;
-use lunar_server::config::{self, Config};
+use lunar_server::config::{self, Config, TransientFiles};
 use lunar_server::routes::{Found, expand_early};
 use lunar_server::{Arguments, Diagnostic, ErrorCode, ServeContext, Units, folders, hints};
 use lunar_target::config::TargetConfig;
+use objects::{ConfigVersion, Published};
 use retry::Retry;
 use routed::{AdminHandler, send_event};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -43,8 +46,8 @@ pub enum ServeEvent {
     Found,
     /// Retry of a change that could not be served.
     Retry,
-    /// A request at the admin socket.
-    AdminRequest(Request, Sender<Response>),
+    /// A request of the API, with the user and process of its client.
+    AdminRequest(Request, String, Sender<Response>),
     /// The confirmation timeout of the trial with this number.
     Unconfirmed(u64),
 }
@@ -86,9 +89,9 @@ fn wait<S: TargetServer>(
             Ok(ServeEvent::Ended(status)) => return Some(status),
             Ok(ServeEvent::Found) => service.found(),
             Ok(ServeEvent::Retry) => service.found_before(),
-            Ok(ServeEvent::AdminRequest(request, reply)) => {
+            Ok(ServeEvent::AdminRequest(request, asker, reply)) => {
                 // The client may have stopped waiting.
-                _ = reply.send(service.answer(request));
+                _ = reply.send(service.answer(request, &asker));
             }
             Ok(ServeEvent::Unconfirmed(number)) => service.unconfirmed(number),
             Ok(ServeEvent::Stop) => {
@@ -145,8 +148,14 @@ struct Service<S> {
     units: Units,
     routes: Arc<Routes>,
     server: Arc<S>,
-    admin: Option<Admin>,
+    admin: Option<ApiServer>,
     trial: Trial,
+    /// The absolute path of `file`; None without a file.
+    own: Option<PathBuf>,
+    version: ConfigVersion,
+    published: Published,
+    /// Objects that the API keeps until the next start only.
+    transient: TransientFiles,
     /// Retries of changes at upstreams that cannot be served yet.
     retry: Retry,
     unserved: unserved::UnservedLog,
@@ -206,10 +215,20 @@ impl<S: TargetServer> Service<S> {
         let setup = units.setup(&whole, &|_| Ok(Vec::new()))?;
         let server = Arc::new(start(setup, &cores).map_err(|e| vec![cannot_serve(&e)])?);
         units.record();
-        let desk = Arc::new(AdminHandler { server: server.clone(), events: Mutex::new(events.clone()) });
+        let published = Published::default();
+        let desk = AdminHandler {
+            server: server.clone(),
+            events: Mutex::new(events.clone()),
+            published: published.clone(),
+        };
+        let desk = Arc::new(desk);
         let admin = admin(config.server.admin_socket.as_deref(), desk).map_err(one)?;
         let service = Service {
             file: args.config.clone(),
+            own: args.config.as_ref().map(|_| config.sources.whole.clone()),
+            version: ConfigVersion::first(),
+            published,
+            transient: TransientFiles::new(),
             in_force: config.clone(),
             early_until: Instant::now() + patience(&config, events),
             config,
@@ -223,6 +242,7 @@ impl<S: TargetServer> Service<S> {
             unserved: Default::default(),
             events: events.clone(),
         };
+        service.publish();
         service.route();
         Ok(service)
     }
@@ -259,7 +279,7 @@ impl<S: TargetServer> Service<S> {
             return;
         };
         let file = file.clone();
-        match config::load(&file).and_then(|config| self.apply(config)) {
+        match config::load_with(&file, &self.transient).and_then(|config| self.apply(config)) {
             Ok(_) => {
                 self.replace_trial(&file.display().to_string());
                 tracing::info!("{} reloaded", file.display());
@@ -281,6 +301,7 @@ impl<S: TargetServer> Service<S> {
         // Hosts and the peer router must be informed while the server still responds.
         self.routes.leave();
         let result = self.server.stop(&|| self.routes.part());
+        // The last responses are sent before the socket is removed.
         drop(self.admin);
         result.map_err(|failures| unflushed::diagnostics(&failures, &self.whole))?;
         if unlinked.is_empty() {
@@ -343,15 +364,16 @@ pub fn cannot_serve(e: &io::Error) -> Diagnostic {
 }
 
 /// Starts the admin socket. A failure is only logged, unless its path is configured.
-fn admin(configured: Option<&Path>, server: Arc<dyn ServerControl>) -> Result<Option<Admin>, Diagnostic> {
+fn admin(configured: Option<&Path>, server: Arc<dyn ServerControl>) -> Result<Option<ApiServer>, Diagnostic> {
     if let Some(path) = configured {
-        return Admin::start(path, server).map(Some);
+        return ApiServer::start(AdminSocket::bind(path)?, server).map(Some);
     }
     let started = folders::admin_socket().and_then(|path| {
         if let Some(folder) = path.parent() {
             lunar_server::create_folder(folder)?;
         }
-        Admin::start_beside(&path, server).map(|admin| (admin, path))
+        let socket = AdminSocket::bind_beside(&path)?;
+        ApiServer::start(socket, server).map(|admin| (admin, path))
     });
     match started {
         Ok((admin, path)) => {

@@ -22,6 +22,9 @@ pub trait TargetServer: Send + Sync + 'static {
     /// Asks the initiators of a routing instance to log out.
     fn dismiss(&self, instance: &str);
 
+    /// Asks the initiator of a session to log out. False: there is no such session.
+    fn end_session(&self, tsih: u16) -> bool;
+
     /// All sessions.
     fn sessions(&self) -> Vec<SessionReport>;
 
@@ -56,6 +59,10 @@ impl TargetServer for RunningServer {
         if let Some(server) = &*self.server() {
             server.dismiss(instance);
         }
+    }
+
+    fn end_session(&self, tsih: u16) -> bool {
+        self.server().as_ref().is_some_and(|server| server.end_session(tsih))
     }
 
     fn portals(&self) -> Vec<BoundPortal> {

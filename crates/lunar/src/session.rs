@@ -4,11 +4,13 @@ use crate::args::{AdminArgs, SessionCommand};
 use crate::client::json;
 use crate::exit::Failure;
 use lunar_admin::{self as admin, SessionReport};
+use lunar_api::client::{Client, SessionList};
 use lunar_server::{Diagnostic, ErrorCode, folders, listeners};
 use serde::Serialize;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::thread::ScopedJoinHandle;
+use std::time::Duration;
 
 /// The text to print, and the failure of a server if another one responded.
 pub fn session(command: SessionCommand) -> Result<(String, Option<Failure>), Failure> {
@@ -16,9 +18,17 @@ pub fn session(command: SessionCommand) -> Result<(String, Option<Failure>), Fai
         SessionCommand::List(common) => list_all(&servers(common.socket.as_ref())?, &common),
         SessionCommand::Show { id, common } => {
             let server = one(servers(common.socket.as_ref())?)?;
-            Ok((show(admin::sessions(&server, common.timeout)?, id, common.json)?, None))
+            Ok((show(sessions(&server, common.timeout)?, id, common.json)?, None))
         }
     }
+}
+
+/// The sessions of a server.
+///
+/// # Errors
+/// When no server answers.
+pub fn sessions(server: &Path, timeout: Duration) -> Result<Vec<SessionReport>, Diagnostic> {
+    Client::new(server, timeout).get("/v1/sessions").map(|list: SessionList| list.items)
 }
 
 /// The admin sockets to query: at least one, even if no server listens there.
@@ -73,8 +83,7 @@ pub fn of_each<T: Send>(
 /// The sessions of every server that responds.
 fn list_all(servers: &[PathBuf], common: &AdminArgs) -> Result<(String, Option<Failure>), Failure> {
     let (mut lists, mut problems) = (Vec::new(), Vec::new());
-    for (server, answer) in servers.iter().zip(of_each(servers, |path| admin::sessions(path, common.timeout)))
-    {
+    for (server, answer) in servers.iter().zip(of_each(servers, |path| sessions(path, common.timeout))) {
         match answer {
             Ok(sessions) => lists.push((server, sessions)),
             Err(problem) => problems.push(problem),

@@ -26,6 +26,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("udevadm", "udev"),
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
+    ("curl", "curl"),
     ("fio", "fio"),
     ("chromium", "chromium"),
     ("nbdinfo", "libnbd-bin"),

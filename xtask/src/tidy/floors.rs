@@ -5,7 +5,7 @@ use super::project::SourceFile;
 use std::collections::BTreeMap;
 
 /// A crate of the product, and the crates of the product that it may link directly or transitively.
-const FLOORS: [(&str, &[&str]); 20] = [
+const FLOORS: [(&str, &[&str]); 21] = [
     ("lunar-wire", &[]),
     ("lunar-import", &[]),
     ("lunar-proto", &["lunar-wire"]),
@@ -17,6 +17,7 @@ const FLOORS: [(&str, &[&str]); 20] = [
     ("lunar-rdma", &["lunar-wire", "lunar-runtime"]),
     ("lunar-config", &["lunar-wire", "lunar-proto", "lunar-runtime"]),
     ("lunar-admin", &["lunar-wire", "lunar-proto", "lunar-runtime", "lunar-config"]),
+    ("lunar-api", &["lunar-wire", "lunar-proto", "lunar-runtime", "lunar-config", "lunar-admin"]),
     (
         "lunar-target",
         &["lunar-wire", "lunar-proto", "lunar-scsi", "lunar-runtime", "lunar-block", "lunar-rdma"],
@@ -109,6 +110,7 @@ const FLOORS: [(&str, &[&str]); 20] = [
             "lunar-import",
             "lunar-config",
             "lunar-admin",
+            "lunar-api",
             "lunar-server",
             "lunar-bench",
             "lunar-bench-compat",

@@ -43,7 +43,7 @@ fn within(left: &mut usize, path: PathBuf, text: String) -> Result<ConfigFile, D
             return Err(Diagnostic { file: Some(path), ..problem });
         }
     }
-    Ok(ConfigFile { path, text })
+    Ok(ConfigFile { path, text, is_transient: false })
 }
 
 /// The folder of the drop-in files: `/etc/lunar/lunar.d` for `/etc/lunar/lunar.toml`.

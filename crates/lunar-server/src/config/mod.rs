@@ -6,6 +6,8 @@ mod access_lint;
 pub mod attachment;
 mod chap;
 mod disk;
+mod document;
+mod edit;
 mod exposed;
 mod extend;
 mod files;
@@ -18,6 +20,7 @@ mod unused;
 mod value;
 
 pub use access_lint::access_lint;
+pub use edit::{EditedFiles, FileWrite, TransientFiles, api_folder, edit, file_name};
 pub use exposed::exposed;
 pub use files::{drop_in_folder, read_files};
 pub use lun::{Fail, Filter, IdentityKeys, LunConfig, Share, Source};
@@ -28,10 +31,12 @@ pub use unused::unused;
 pub use value::PORT;
 pub(crate) use value::listen;
 
+use lunar_admin::Document;
 use lunar_config::{ConfigFile, Diagnostic, Diagnostics, InvalidValue, Section, invalid, number};
 use lunar_runtime::CoreSelection;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use toml::de::DeTable;
 
 /// A valid configuration.
@@ -59,6 +64,19 @@ pub struct Config {
     pub awaited: BTreeSet<u16>,
     /// The names of all `[access.NAME]`.
     pub access_lists: Vec<String>,
+    /// The files, and the objects in them.
+    pub sources: Sources,
+}
+
+/// The files of a configuration, and their objects.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// The path of the configuration; empty without a file.
+    pub whole: PathBuf,
+    /// Its files in order.
+    pub files: Arc<Vec<ConfigFile>>,
+    /// The objects that the API can show.
+    pub document: Arc<Document>,
 }
 
 /// Settings of the process.
@@ -100,6 +118,14 @@ pub struct Target {
 /// Reads and checks a configuration with its drop-in files. Returns all faults that one run can find, in the order of
 /// files and lines.
 pub fn load(path: &Path) -> Result<Config, Vec<Diagnostic>> {
+    load_with(path, &TransientFiles::new())
+}
+
+/// As [`load`], with files that exist only in the memory of a server.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_with(path: &Path, transient: &TransientFiles) -> Result<Config, Vec<Diagnostic>> {
     // The configuration is identified by its canonical path, so that links and other spellings lead to the same one.
     // The working folder may be unknown.
     let absolute = || std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
@@ -107,24 +133,36 @@ pub fn load(path: &Path) -> Result<Config, Vec<Diagnostic>> {
     let whole = folder
         .canonicalize()
         .map_or_else(|_| absolute(), |folder| folder.join(path.file_name().unwrap_or_default()));
-    parse_at(&read_files(path)?, &whole)
+    parse_files(edit::overlay(read_files(path)?, &whole, transient), &whole)
 }
 
 /// Checks the text of a configuration without drop-in files. `path` is the file for diagnostics, and relative paths
 /// start at its folder.
 pub fn parse(source: &str, path: &Path) -> Result<Config, Vec<Diagnostic>> {
-    parse_at(&[ConfigFile { path: path.to_path_buf(), text: source.to_owned() }], path)
+    parse_files(
+        vec![ConfigFile { path: path.to_path_buf(), text: source.to_owned(), is_transient: false }],
+        path,
+    )
 }
 
 /// Checks the files of the configuration at the absolute path `whole`.
-fn parse_at(files: &[ConfigFile], whole: &Path) -> Result<Config, Vec<Diagnostic>> {
-    let mut problems = Diagnostics::of(files);
+///
+/// # Errors
+/// All faults that one run can find, in the order of files and lines.
+pub fn parse_files(files: Vec<ConfigFile>, whole: &Path) -> Result<Config, Vec<Diagnostic>> {
+    let mut problems = Diagnostics::of(&files);
     let Some(tables) = lunar_config::parse(&mut problems) else { return Err(problems.into_list()) };
     let root = extend::whole(&mut problems, tables);
     let base = whole.parent().unwrap_or(Path::new(""));
     let config = root_table(&mut problems, Section::of("the file", &root, 0..0), base);
+    let document = Arc::new(document::document(&problems, &root, &files, whole));
     let list = problems.into_list();
-    if list.is_empty() { Ok(config) } else { Err(list) }
+    if !list.is_empty() {
+        return Err(list);
+    }
+    drop(root);
+    let sources = Sources { whole: whole.to_path_buf(), files: Arc::new(files), document };
+    Ok(Config { sources, ..config })
 }
 
 /// The configuration without a file: all defaults, no target.
@@ -172,6 +210,7 @@ fn root_sections(p: &mut Diagnostics<'_>, root: &mut Section<'_>, base: &Path) -
         routers,
         awaited: BTreeSet::new(),
         access_lists: lists.names(),
+        sources: Sources::default(),
     }
 }
 

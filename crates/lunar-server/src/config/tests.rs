@@ -1142,13 +1142,13 @@ fn broken_examples_never_panic() {
             }
         }
     }
-    let file = |text: &str| ConfigFile { path: "t.toml".into(), text: text.to_owned() };
+    let file = |text: &str| ConfigFile { path: "t.toml".into(), text: text.to_owned(), is_transient: false };
     for (at, _) in text.match_indices('\n') {
         let (head, tail) = text.split_at(at + 1);
-        _ = parse_at(&[file(head), file(tail), file(head)], Path::new("t.toml"))
+        _ = parse_files(vec![file(head), file(tail), file(head)], Path::new("t.toml"))
             .map_err(|list| list.iter().for_each(|problem| assert!(problem.position.is_some(), "{problem}")));
     }
-    _ = parse_at(&[file(&text), file(&format!("a = {}", "{a=".repeat(100_000)))], Path::new("t.toml"));
+    _ = parse_files(vec![file(&text), file(&format!("a = {}", "{a=".repeat(100_000)))], Path::new("t.toml"));
     check(&"[".repeat(100_000));
     check(&format!("a = {}", "[".repeat(100_000)));
     check(&format!("a = {}", "{a=".repeat(100_000)));

@@ -107,6 +107,8 @@ impl ConfigSettings {
             awaited: _,
             // The rules of a list are shown where a target or mapping uses them.
             access_lists: _,
+            // The same settings may stand in other files.
+            sources: _,
         } = config;
         let mut settings = BTreeMap::from([
             (ConfigPart::Server, server(of_server)),

@@ -4,13 +4,13 @@
 use super::retry::Retry;
 use super::{ServeEvent, Service};
 use crate::server::TargetServer;
-use lunar_admin::Response;
-use lunar_server::config::{self, Config};
+use lunar_admin::{ControlError, ControlErrorKind, Response};
+use lunar_server::config::{self, Config, TransientFiles};
 use lunar_server::routes::{expand, expand_early, pairs, specs, users};
 use lunar_server::{Diagnostic, Difference};
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A configuration on trial, which is rolled back unless it is confirmed.
 #[derive(Default)]
@@ -20,9 +20,16 @@ pub struct Trial {
     /// Counts trials and attempts of a rollback, so that the timers of earlier ones are ignored.
     number: u64,
     retry: Retry,
+    /// When it is rolled back, in seconds since 1970.
+    confirm_by: u64,
 }
 
 impl Trial {
+    /// When the configuration on trial is rolled back, in seconds since 1970; None if none is on trial.
+    pub fn confirm_by(&self) -> Option<u64> {
+        self.before.as_ref().map(|_| self.confirm_by)
+    }
+
     fn end(&mut self) {
         self.before = None;
         self.number += 1;
@@ -35,6 +42,7 @@ impl<S: TargetServer> Service<S> {
     fn end_trial(&mut self) {
         self.trial.end();
         self.units.end_trial();
+        self.publish();
     }
 
     /// Ends the trial because another configuration replaces the one on trial: it is neither confirmed nor rolled
@@ -76,6 +84,8 @@ impl<S: TargetServer> Service<S> {
         self.routes.keep();
         self.in_force = lunar_server::in_force(&self.in_force, &config);
         self.config = config;
+        self.version.next();
+        self.publish();
         self.route();
         Ok(())
     }
@@ -151,18 +161,21 @@ impl<S: TargetServer> Service<S> {
     pub(super) fn diff(&self, file: Option<PathBuf>) -> Response {
         match self.read(file) {
             Ok(config) => Response::Differences(lunar_server::diff(&self.in_force, &config)),
-            Err(problem) => problem.into(),
+            Err(error) => error.into(),
         }
     }
 
-    fn read(&self, file: Option<PathBuf>) -> Result<Config, Diagnostic> {
+    fn read(&self, file: Option<PathBuf>) -> Result<Config, ControlError> {
         let Some(file) = file.or_else(|| self.file.clone()) else {
-            return Err(Diagnostic::new(
-                "the server was started without a configuration file",
-                "name the file: lunar apply FILE",
-            ));
+            let what = "the server was started without a configuration file";
+            let problem = Diagnostic::new(what, "name the file: lunar apply FILE");
+            return Err(ControlError::one(ControlErrorKind::Conflict, problem));
         };
-        config::load(&file).map_err(|problems| joined(&problems))
+        // Transient objects belong to the server's own configuration.
+        let is_own = self.file.as_ref() == Some(&file) || self.own.as_ref() == Some(&file);
+        let none = TransientFiles::new();
+        let loaded = config::load_with(&file, if is_own { &self.transient } else { &none });
+        loaded.map_err(|problems| ControlError { kind: ControlErrorKind::Invalid, problems })
     }
 
     /// Applies another configuration, permanently or on trial.
@@ -170,7 +183,7 @@ impl<S: TargetServer> Service<S> {
         let before = self.config.clone();
         let config = match self.read(file) {
             Ok(config) => config,
-            Err(problem) => return problem.into(),
+            Err(error) => return error.into(),
         };
         if within_s.is_some() {
             self.units.begin_trial();
@@ -181,26 +194,21 @@ impl<S: TargetServer> Service<S> {
                 if self.trial.before.is_none() {
                     self.units.end_trial();
                 }
-                return joined(&problems).into();
+                return ControlError { kind: ControlErrorKind::Conflict, problems }.into();
             }
         };
-        let mut text: String = changes.iter().map(|change| format!("{change}\n")).collect();
         match within_s {
-            None => {
-                self.replace_trial("the applied configuration");
-                text += "applied; to keep the change after a restart, write it to the configuration file of the server";
-            }
+            None => self.replace_trial("the applied configuration"),
             Some(seconds) => {
                 // Of consecutive trials, the configuration before the first one is the last confirmed one.
                 self.trial.before.get_or_insert(before);
                 self.trial.number += 1;
+                self.trial.confirm_by = now_s() + seconds;
                 self.wake(seconds, self.trial.number);
-                text += &format!(
-                    "applied; the change is rolled back in {seconds} s unless you run lunar apply --confirm"
-                );
+                self.publish();
             }
         }
-        Response::Done(text)
+        Response::Changed { version: self.version.to_string(), changes }
     }
 
     fn wake(&self, seconds: u64, number: u64) {
@@ -262,6 +270,11 @@ fn not_rolled_back(problems: &[Diagnostic]) -> Diagnostic {
     let hint =
         "the server retries automatically; to keep the current configuration, run lunar apply --confirm";
     Diagnostic { hint: Some(hint.into()), ..joined(problems) }
+}
+
+/// Seconds since 1970.
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 pub(super) fn later(events: &Sender<ServeEvent>, time: Duration, event: ServeEvent) {

@@ -1,11 +1,12 @@
 //! Answers requests of the admin socket: status and control of routers.
 
+use super::objects::Published;
 use super::{ServeEvent, Service};
 use crate::server::TargetServer;
 use lunar_admin::router::{
     Failover, Hop, LunHealth, LunReport, NO_PATH, PathReport, RouterReport, TargetReport, UpstreamReport,
 };
-use lunar_admin::{Request, Response, RouterAction, ServerControl, SessionReport};
+use lunar_admin::{ConfigSnapshot, Request, Response, RouterAction, ServerControl, SessionReport};
 use lunar_router::failover::{FailoverRequest, Pair, Role};
 use lunar_router::passthrough::HostPath;
 use lunar_router::routes::{LuAddress, LuStatus, UpstreamStatus};
@@ -24,6 +25,7 @@ use std::time::UNIX_EPOCH;
 pub struct AdminHandler<S> {
     pub server: Arc<S>,
     pub events: Mutex<Sender<ServeEvent>>,
+    pub published: Published,
 }
 
 /// Sends an event to the main thread, if it still runs.
@@ -36,9 +38,13 @@ impl<S: TargetServer> ServerControl for AdminHandler<S> {
         self.server.sessions()
     }
 
-    fn ask(&self, request: Request) -> Response {
+    fn config(&self) -> Arc<ConfigSnapshot> {
+        self.published.get()
+    }
+
+    fn ask(&self, request: Request, asker: &str) -> Response {
         let (reply, answer) = channel();
-        send_event(&self.events, ServeEvent::AdminRequest(request, reply));
+        send_event(&self.events, ServeEvent::AdminRequest(request, asker.to_owned(), reply));
         // The client has its own timeout. The main thread executes the request even after that.
         answer.recv().unwrap_or_else(|_| ends().into())
     }
@@ -50,16 +56,33 @@ fn ends() -> Diagnostic {
 }
 
 impl<S: TargetServer> Service<S> {
-    pub(super) fn answer(&mut self, request: Request) -> Response {
+    pub(super) fn answer(&mut self, request: Request, asker: &str) -> Response {
+        if !request.is_safe() {
+            tracing::info!("{request}: requested by {asker}");
+        }
         match request {
-            Request::Sessions {} => Response::Sessions(self.server.sessions()),
-            Request::Routers {} => Response::Routers(self.routers()),
+            Request::Routers => Response::Routers(self.routers()),
             Request::Router { name, action } => self.control(&name, action),
             Request::Diff { file } => self.diff(file),
             Request::Apply { file, confirm_within_s } => self.try_out(file, confirm_within_s),
-            Request::Confirm {} => self.confirm(),
-            Request::Rollback {} => self.roll_back(),
+            Request::Confirm => self.confirm(),
+            Request::Rollback => self.roll_back(),
+            Request::Change(change) => self.change_object(change),
+            Request::EndSession { tsih } => self.end_session(tsih),
+            Request::Stop => {
+                _ = self.events.send(ServeEvent::Stop);
+                Response::Done("the server shuts down".into())
+            }
         }
+    }
+
+    fn end_session(&self, tsih: u16) -> Response {
+        if self.server.end_session(tsih) {
+            return Response::Done(format!("session {tsih}: asked to log out"));
+        }
+        let what = format!("session {tsih} does not exist");
+        let problem = Diagnostic::new(what, "lunar session list shows the sessions");
+        problem.with_code(ErrorCode::NotFound).into()
     }
 
     /// Executes an action on a router.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// A target that records the calls of its methods.
 #[derive(Clone, Default)]
-struct Fake(Arc<Mutex<Vec<String>>>);
+pub(super) struct Fake(Arc<Mutex<Vec<String>>>);
 
 impl TargetServer for Fake {
     fn sessions(&self) -> Vec<SessionReport> {
@@ -19,6 +19,11 @@ impl TargetServer for Fake {
         self.note(format!("dismiss {instance}"));
     }
 
+    fn end_session(&self, tsih: u16) -> bool {
+        self.note(format!("end {tsih}"));
+        tsih == 1
+    }
+
     fn portals(&self) -> Vec<BoundPortal> {
         let (address, transports) = ("127.0.0.1:3333".parse().unwrap(), Transports::TCP);
         vec![BoundPortal { address, tag: 1, advertise: None, transports }]
@@ -26,9 +31,8 @@ impl TargetServer for Fake {
 
     fn rest(
         &self,
-        units: Vec<Arc<lunar_target::LogicalUnit>>,
+        _: Vec<Arc<lunar_target::LogicalUnit>>,
     ) -> Result<Vec<lunar_target::Quiesced>, (usize, io::Error)> {
-        assert!(units.is_empty(), "nothing changed");
         Ok(Vec::new())
     }
 
@@ -50,15 +54,15 @@ impl Fake {
         self.0.lock().unwrap().push(what);
     }
 
-    fn notes(&self) -> Vec<String> {
+    pub(super) fn notes(&self) -> Vec<String> {
         self.0.lock().unwrap().clone()
     }
 }
 
-struct Folder(PathBuf);
+pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Folder {
+    pub(super) fn new(name: &str) -> Folder {
         let path = std::env::temp_dir().join(format!("lunar-cli-{name}-{}", std::process::id()));
         _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).unwrap();
@@ -66,7 +70,7 @@ impl Folder {
     }
 
     /// Writes a configuration with this many null LUNs.
-    fn config(&self, luns: u16) -> PathBuf {
+    pub(super) fn config(&self, luns: u16) -> PathBuf {
         let mut text = "[server]\nstate_dir = \"state\"\nadmin_socket = \"lunar.sock\"\n\
             [[target]]\nname = \"iqn.2026-11.org.example:a\"\n"
             .to_string();
@@ -85,7 +89,7 @@ impl Drop for Folder {
     }
 }
 
-fn args(config: PathBuf) -> Serve {
+pub(super) fn args(config: PathBuf) -> Serve {
     let (luns, listen, srp) = (Vec::new(), Vec::new(), Vec::new());
     let config = Some(config);
     Serve {
@@ -102,7 +106,7 @@ fn args(config: PathBuf) -> Serve {
     }
 }
 
-fn service(args: &Serve, fake: &Fake) -> Service<Fake> {
+pub(super) fn service(args: &Serve, fake: &Fake) -> Service<Fake> {
     Service::start(args, &channel().0, |_, _| Ok(fake.clone())).map_err(|list| list[0].to_string()).unwrap()
 }
 

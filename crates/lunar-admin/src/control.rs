@@ -1,0 +1,184 @@
+//! The interface of a server for its API.
+
+use crate::{ConfigSnapshot, Difference, ObjectChange, RouterReport, SessionReport};
+use lunar_config::{Diagnostic, ErrorCode};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+/// A request to the server that its main thread executes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// All SCSI routing instances.
+    Routers,
+    /// Control one routing instance.
+    Router {
+        /// Its name.
+        name: String,
+        /// The operation.
+        action: RouterAction,
+    },
+    /// Compare another configuration with the current one.
+    Diff {
+        /// Its file; None: the server's own.
+        file: Option<PathBuf>,
+    },
+    /// Apply another configuration.
+    Apply {
+        /// Its file; None: the server's own.
+        file: Option<PathBuf>,
+        /// Seconds until an unconfirmed configuration is rolled back; None: no rollback.
+        confirm_within_s: Option<u64>,
+    },
+    /// Keep the applied configuration.
+    Confirm,
+    /// Roll back the applied configuration now.
+    Rollback,
+    /// Change an object of the configuration.
+    Change(ObjectChange),
+    /// End a session.
+    EndSession {
+        /// Its target session identifying handle.
+        tsih: u16,
+    },
+    /// Shut down gracefully.
+    Stop,
+}
+
+impl Request {
+    /// Whether the request changes nothing.
+    pub fn is_safe(&self) -> bool {
+        matches!(self, Request::Routers | Request::Diff { .. })
+    }
+}
+
+/// The request in words, for the log.
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let own = || "the configuration of the server".to_owned();
+        let of = |file: &Option<PathBuf>| file.as_ref().map_or_else(own, |file| file.display().to_string());
+        match self {
+            Request::Routers => write!(f, "routers"),
+            Request::Router { name, action } => write!(f, "{} router {name}", action.name()),
+            Request::Diff { file } => write!(f, "compare {}", of(file)),
+            Request::Apply { file, .. } => write!(f, "apply {}", of(file)),
+            Request::Confirm => write!(f, "confirm the applied configuration"),
+            Request::Rollback => write!(f, "roll back the applied configuration"),
+            Request::Change(change) => write!(f, "{change}"),
+            Request::EndSession { tsih } => write!(f, "end session {tsih}"),
+            Request::Stop => write!(f, "stop"),
+        }
+    }
+}
+
+/// A control operation on a SCSI routing instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RouterAction {
+    /// Reject logins and ask hosts to log out; in a failover pair, the peer takes over.
+    Drain,
+    /// Serve again after [`RouterAction::Drain`].
+    Resume,
+    /// Switch the active router of a failover pair.
+    Failover,
+    /// Allow this router to become active in its failover pair.
+    Eligible,
+    /// Forbid this router to become active in its failover pair.
+    Ineligible,
+}
+
+impl RouterAction {
+    /// The word of the command line and of the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            RouterAction::Drain => "drain",
+            RouterAction::Resume => "resume",
+            RouterAction::Failover => "failover",
+            RouterAction::Eligible => "eligible",
+            RouterAction::Ineligible => "ineligible",
+        }
+    }
+}
+
+/// A response of the server.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Response {
+    /// All SCSI routing instances.
+    Routers(Vec<RouterReport>),
+    /// The differences between two configurations.
+    Differences(Vec<Difference>),
+    /// The configuration was changed, or would be in a dry run.
+    Changed {
+        /// The version after the change.
+        version: String,
+        /// The differences.
+        changes: Vec<Difference>,
+    },
+    /// Success, with a message for the user.
+    Done(String),
+    /// Failure.
+    Failed(ControlError),
+}
+
+/// The reason why a request failed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ControlError {
+    /// The class of the failure.
+    pub kind: ControlErrorKind,
+    /// The faults, at least one.
+    pub problems: Vec<Diagnostic>,
+}
+
+/// The class of a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControlErrorKind {
+    /// The object does not exist.
+    NotFound,
+    /// The request conflicts with the state of the server.
+    Conflict,
+    /// The configuration has another version than the request expects.
+    Stale,
+    /// The configuration that would result is invalid.
+    Invalid,
+    /// The server could not execute the request.
+    Failed,
+}
+
+impl ControlError {
+    /// A failure with one fault.
+    pub fn one(kind: ControlErrorKind, problem: Diagnostic) -> ControlError {
+        ControlError { kind, problems: vec![problem] }
+    }
+}
+
+impl From<ControlError> for Response {
+    fn from(error: ControlError) -> Response {
+        Response::Failed(error)
+    }
+}
+
+impl From<Diagnostic> for Response {
+    fn from(problem: Diagnostic) -> Response {
+        let kind = match problem.code {
+            ErrorCode::NotFound => ControlErrorKind::NotFound,
+            ErrorCode::TimedOut | ErrorCode::Unreachable => ControlErrorKind::Failed,
+            _ => ControlErrorKind::Conflict,
+        };
+        ControlError::one(kind, problem).into()
+    }
+}
+
+/// A server that the API controls.
+pub trait ServerControl: Send + Sync + 'static {
+    /// All sessions.
+    fn sessions(&self) -> Vec<SessionReport>;
+
+    /// The configuration in force.
+    fn config(&self) -> Arc<ConfigSnapshot>;
+
+    /// Executes any other request. It may take long; the client limits its own wait.
+    /// `asker`: the user and process of the client, for the log.
+    fn ask(&self, request: Request, asker: &str) -> Response;
+}

@@ -1,0 +1,185 @@
+//! Objects of the configuration: what the files say, and where.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use utoipa::ToSchema;
+
+/// The keys of an object, as in `lunar.toml`.
+pub type Keys = Map<String, Value>;
+
+/// The objects of a configuration.
+pub type Document = BTreeMap<ObjectId, ConfigObject>;
+
+/// The identity of an object that the API can create, change and delete.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ObjectId {
+    /// A portal group, by its tag.
+    PortalGroup(u16),
+    /// A CHAP user, by its identifier or name.
+    ChapUser(String),
+    /// A disk that LUNs of several targets may show, by its name.
+    Disk(String),
+    /// A target, by its name.
+    Target(String),
+    /// A LUN of a target.
+    Lun(String, u16),
+    /// An access entry of a target, by its place in the list.
+    Access(String, usize),
+}
+
+impl ObjectId {
+    /// The array of tables in which the object stands.
+    pub fn array(&self) -> &'static str {
+        match self {
+            ObjectId::PortalGroup(_) => "portal_group",
+            ObjectId::ChapUser(_) => "chap_user",
+            ObjectId::Disk(_) => "disk",
+            ObjectId::Target(_) => "target",
+            ObjectId::Lun(..) => "lun",
+            ObjectId::Access(..) => "access",
+        }
+    }
+
+    /// The target of a LUN or an access entry.
+    pub fn parent(&self) -> Option<ObjectId> {
+        match self {
+            ObjectId::Lun(target, _) | ObjectId::Access(target, _) => Some(ObjectId::Target(target.clone())),
+            _ => None,
+        }
+    }
+
+    /// The keys that identify the object.
+    pub fn keys(&self) -> Keys {
+        let pairs: Vec<(&str, Value)> = match self {
+            ObjectId::PortalGroup(tag) => vec![("tag", (*tag).into())],
+            // The name may differ from the identifier, and stands among the other keys.
+            ObjectId::ChapUser(id) => vec![("id", id.as_str().into())],
+            ObjectId::Disk(name) | ObjectId::Target(name) => vec![("name", name.as_str().into())],
+            ObjectId::Lun(target, lun) => vec![("target", target.as_str().into()), ("lun", (*lun).into())],
+            ObjectId::Access(target, _) => vec![("target", target.as_str().into())],
+        };
+        pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    }
+}
+
+/// The object in words: `LUN 0 of iqn.2026-11.org.example:disks`.
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ObjectId::PortalGroup(tag) => write!(f, "portal group {tag}"),
+            ObjectId::ChapUser(id) => write!(f, "CHAP user {}", id.escape_debug()),
+            ObjectId::Disk(name) => write!(f, "disk {}", name.escape_debug()),
+            ObjectId::Target(name) => write!(f, "target {}", name.escape_debug()),
+            ObjectId::Lun(target, lun) => write!(f, "LUN {lun} of {}", target.escape_debug()),
+            ObjectId::Access(target, at) => write!(f, "access entry {at} of {}", target.escape_debug()),
+        }
+    }
+}
+
+/// An object of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigObject {
+    /// Its keys, without those that identify it.
+    pub keys: Keys,
+    /// Its place.
+    pub source: ObjectSource,
+}
+
+/// The place of an object of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ObjectSource {
+    /// The writer of the file.
+    pub origin: ObjectOrigin,
+    /// The file.
+    #[schema(value_type = String)]
+    pub file: PathBuf,
+    /// The line, from 1.
+    pub line: usize,
+}
+
+/// The writer of a file of the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ObjectOrigin {
+    /// An administrator. The API does not change the object.
+    File,
+    /// The API.
+    Api,
+    /// The API, until the next start of the server. The file does not exist.
+    Transient,
+}
+
+/// A change of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectChange {
+    /// The object.
+    pub id: ObjectId,
+    /// The change.
+    pub action: ObjectAction,
+    /// The version of the configuration for which the change is meant; None: any.
+    pub version: Option<String>,
+    /// Checks the change and reports its effects, without changing anything.
+    pub dry_run: bool,
+    /// Keeps the object until the next start only.
+    pub transient: bool,
+    /// Deletes an object that hosts use.
+    pub force: bool,
+}
+
+/// The change in words, without values: they may hold secrets.
+impl fmt::Display for ObjectChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let action = match self.action {
+            ObjectAction::Create(_) => "create",
+            ObjectAction::Replace(_) => "replace",
+            ObjectAction::Merge(_) => "change",
+            ObjectAction::Delete => "delete",
+        };
+        let how = if self.dry_run { " (dry run)" } else { "" };
+        write!(f, "{action} {}{how}", self.id)
+    }
+}
+
+/// The kind of a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ObjectAction {
+    /// Creates the object, which must not exist.
+    Create(Keys),
+    /// Replaces the keys of the object, which must exist.
+    Replace(Keys),
+    /// Replaces some keys; null removes a key (RFC 7396).
+    Merge(Keys),
+    /// Deletes the object.
+    Delete,
+}
+
+/// The configuration in force, for readers.
+#[derive(Clone, Debug, Default)]
+pub struct ConfigSnapshot {
+    /// Its version. Each change makes another one, and no other process has the same.
+    pub version: String,
+    /// The file that the server was started with; None if it was started without a file.
+    pub file: Option<PathBuf>,
+    /// Its objects.
+    pub objects: std::sync::Arc<Document>,
+    /// When the configuration on trial is rolled back, in seconds since 1970; None if none is on trial.
+    pub confirm_by: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn object_names_itself_in_words_and_keys() {
+        let lun = ObjectId::Lun("iqn.a".into(), 3);
+        assert_eq!((lun.to_string(), lun.array()), ("LUN 3 of iqn.a".into(), "lun"));
+        assert_eq!(serde_json::to_string(&lun.keys()).unwrap(), "{\"lun\":3,\"target\":\"iqn.a\"}");
+        assert_eq!(lun.parent(), Some(ObjectId::Target("iqn.a".into())));
+        let hostile = ObjectId::Disk("a\u{1b}[2J".into()).to_string();
+        assert_eq!(hostile, "disk a\\u{1b}[2J");
+    }
+}

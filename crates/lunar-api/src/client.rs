@@ -1,0 +1,198 @@
+//! The client of the API.
+
+use crate::problem::Problem;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::{Method, Request, header};
+use hyper_util::rt::TokioIo;
+use lunar_config::{Diagnostic, ErrorCode, io_text};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use crate::handlers::reports::*;
+
+/// Maximum length of a response.
+const MAX_RESPONSE_BYTES: usize = 256 << 20;
+
+/// The characters that a path segment keeps.
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b':');
+
+/// A server, by its admin socket.
+#[derive(Clone, Debug)]
+pub struct Client {
+    socket: PathBuf,
+    timeout: Duration,
+}
+
+/// A response with its entity tag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tagged<T> {
+    /// The version of the configuration; empty without an entity tag.
+    pub version: String,
+    /// The object.
+    pub value: T,
+}
+
+/// The reason why there is no response.
+enum CallError {
+    Io(io::Error),
+    Http(hyper::Error),
+    TooLarge,
+}
+
+impl Client {
+    /// A client that waits up to `timeout` for each response.
+    pub fn new(socket: &Path, timeout: Duration) -> Client {
+        Client { socket: socket.to_path_buf(), timeout }
+    }
+
+    /// Reads a resource.
+    ///
+    /// # Errors
+    /// When no server answers, and the errors of the server.
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Diagnostic> {
+        self.send(Method::GET, path, None, &Value::Null).map(|tagged| tagged.value)
+    }
+
+    /// Reads a resource with its entity tag.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn get_tagged<T: DeserializeOwned>(&self, path: &str) -> Result<Tagged<T>, Diagnostic> {
+        self.send(Method::GET, path, None, &Value::Null)
+    }
+
+    /// Sends a request that creates or executes something.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Diagnostic> {
+        self.send(Method::POST, path, None, body).map(|tagged| tagged.value)
+    }
+
+    /// Sends a request. `version`: the version of an object that it changes. A null `body` is none.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        version: Option<&str>,
+        body: &impl Serialize,
+    ) -> Result<Tagged<T>, Diagnostic> {
+        let body = serde_json::to_vec(body).map_err(|e| strange(&e.to_string()))?;
+        let body = if body == b"null" { Vec::new() } else { body };
+        let mut request = Request::builder().method(&method).uri(path).header(header::HOST, "lunar");
+        if !body.is_empty() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        if let Some(version) = version {
+            request = request.header(header::IF_MATCH, format!("\"{version}\""));
+        }
+        let request = request.body(Full::new(body.into())).map_err(|e| strange(&e.to_string()))?;
+        let response = self.call(request).map_err(|e| self.no_answer(&method, e))?;
+        decoded(&response)
+    }
+
+    /// Sends a request, and waits for the whole response.
+    fn call(&self, request: Request<Full<Bytes>>) -> Result<hyper::Response<Bytes>, CallError> {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CallError::Io)?;
+        let stream = lunar_admin::connect(&self.socket, self.timeout).map_err(CallError::Io)?;
+        let called = async {
+            stream.set_nonblocking(true).map_err(CallError::Io)?;
+            let stream = tokio::net::UnixStream::from_std(stream).map_err(CallError::Io)?;
+            let (mut sender, connection) =
+                http1::handshake(TokioIo::new(stream)).await.map_err(CallError::Http)?;
+            let connection = tokio::spawn(connection);
+            let (head, body) = sender.send_request(request).await.map_err(CallError::Http)?.into_parts();
+            let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await;
+            let body = body.map_err(|_| CallError::TooLarge)?.to_bytes();
+            connection.abort();
+            Ok(hyper::Response::from_parts(head, body))
+        };
+        let limited = runtime.block_on(async { tokio::time::timeout(self.timeout, called).await });
+        limited.unwrap_or_else(|_| Err(CallError::Io(io::ErrorKind::TimedOut.into())))
+    }
+
+    fn no_answer(&self, method: &Method, e: CallError) -> Diagnostic {
+        match e {
+            CallError::Io(e) => self.no_connection(method, &e),
+            CallError::Http(e) if e.is_parse() => strange(&e.to_string()),
+            CallError::Http(e) => Diagnostic::new(
+                format!(
+                    "the server at {} does not answer: {}",
+                    self.socket.display(),
+                    lunar_config::plain(&e.to_string())
+                ),
+                "read the log of the server",
+            )
+            .with_code(ErrorCode::Unreachable),
+            CallError::TooLarge => strange("the response is too large"),
+        }
+    }
+
+    fn no_connection(&self, method: &Method, e: &io::Error) -> Diagnostic {
+        let path = self.socket.display();
+        match e.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Diagnostic::new(
+                format!("no server answers at {path}"),
+                "start a server with lunar serve, or give the socket of a server with --socket",
+            )
+            .with_code(ErrorCode::Unreachable),
+            io::ErrorKind::PermissionDenied => Diagnostic::new(
+                format!("the server at {path} belongs to another user"),
+                "run as that user or as root",
+            )
+            .with_code(ErrorCode::PermissionDenied),
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => self.late(method),
+            _ => Diagnostic::new(
+                format!("the server at {path} does not answer: {}", io_text(e)),
+                "read the log of the server",
+            )
+            .with_code(ErrorCode::Unreachable),
+        }
+    }
+
+    fn late(&self, method: &Method) -> Diagnostic {
+        let (path, limit) = (self.socket.display(), lunar_proto::duration::show(self.timeout));
+        let what = format!("no answer from the server at {path} within {limit}");
+        let hint = "check the process of the server, which is stopped or overloaded, or raise --timeout";
+        let later = match method.is_safe() {
+            true => "",
+            false => "; the server may still execute the request",
+        };
+        Diagnostic::new(what, format!("{hint}{later}")).with_code(ErrorCode::TimedOut)
+    }
+}
+
+/// A text as one segment of the path of a resource.
+pub fn segment(text: &str) -> String {
+    utf8_percent_encode(text, SEGMENT).to_string()
+}
+
+fn decoded<T: DeserializeOwned>(response: &hyper::Response<Bytes>) -> Result<Tagged<T>, Diagnostic> {
+    let body = response.body();
+    if !response.status().is_success() {
+        let problem: Problem = serde_json::from_slice(body).map_err(|e| strange(&e.to_string()))?;
+        return Err(problem.into_diagnostic());
+    }
+    let tag = response.headers().get(header::ETAG).and_then(|tag| tag.to_str().ok()).unwrap_or_default();
+    let version = tag.trim_matches('"').to_owned();
+    let value = serde_json::from_slice(body).map_err(|e| strange(&e.to_string()))?;
+    Ok(Tagged { version, value })
+}
+
+fn strange(why: &str) -> Diagnostic {
+    Diagnostic::new(
+        format!("unexpected response from the admin socket of the server: {}", lunar_config::plain(why)),
+        "restart the server, which may have another version",
+    )
+}

@@ -1,0 +1,126 @@
+//! `/v1/config`: the configuration as a whole.
+
+use super::sessions::{Outcome, outcome};
+use super::{ApiState, unexpected};
+use crate::handlers::objects::ChangeReport;
+use crate::problem::Problem;
+use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use lunar_admin::{Difference, Request, Response};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// A configuration to compare with the one in force.
+#[derive(Debug, Default, Serialize, Deserialize, IntoParams)]
+#[serde(default)]
+pub struct DiffRequest {
+    /// The absolute path of the file; by default the file that the server was started with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+}
+
+/// A configuration to apply.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApplyRequest {
+    /// The absolute path of the file; null: the file that the server was started with.
+    #[serde(default)]
+    pub file: Option<String>,
+    /// Seconds after which an unconfirmed configuration is rolled back; null: never.
+    #[serde(default)]
+    #[schema(minimum = 1, maximum = 86400)]
+    pub confirm_within_s: Option<u64>,
+}
+
+/// Differences between two configurations.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct DifferenceList {
+    /// The differences.
+    pub items: Vec<Difference>,
+}
+
+pub(super) fn routes() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
+        .routes(routes!(diff))
+        .routes(routes!(apply))
+        .routes(routes!(confirm))
+        .routes(routes!(rollback))
+}
+
+/// The body of a request.
+fn body<T>(body: Result<Json<T>, JsonRejection>) -> Result<T, Box<Problem>> {
+    match body {
+        Ok(Json(body)) => Ok(body),
+        Err(e) => Err(invalid_body(&e)),
+    }
+}
+
+/// The error of a body that is no JSON, or JSON of another form.
+pub(super) fn invalid_body(e: &JsonRejection) -> Box<Problem> {
+    let hint = "GET /v1/openapi.json describes the bodies of requests";
+    Problem::new(e.status(), format!("the body is invalid: {}", lunar_config::plain(&e.body_text())), hint)
+}
+
+/// The file of a request, whose path must be absolute: the server has a working folder of its own.
+fn path(file: Option<String>) -> Result<Option<PathBuf>, Box<Problem>> {
+    let file = file.map(PathBuf::from);
+    if let Some(relative) = file.as_ref().filter(|file| !file.is_absolute()) {
+        let what = format!("the path {:?} is not absolute", relative.display().to_string());
+        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, what, "write a path that begins with /"));
+    }
+    Ok(file)
+}
+
+/// Compares a configuration file with the configuration in force.
+#[utoipa::path(get, path = "/v1/config/diff", params(DiffRequest),
+    responses((status = 200, body = DifferenceList), (status = 404, body = Problem), (status = 409, body = Problem),
+        (status = 422, body = Problem), (status = 503, body = Problem)))]
+async fn diff(
+    State(api): State<ApiState>,
+    Query(request): Query<DiffRequest>,
+) -> Result<Json<DifferenceList>, Box<Problem>> {
+    let file = path(request.file)?;
+    match api.ask(Request::Diff { file }).await? {
+        Response::Differences(items) => Ok(Json(DifferenceList { items })),
+        _ => Err(unexpected()),
+    }
+}
+
+/// Applies a configuration file. Without `file`, it reads the server's own files again.
+#[utoipa::path(post, path = "/v1/config/apply", request_body = ApplyRequest,
+    responses((status = 200, body = ChangeReport), (status = 400, body = Problem), (status = 404, body = Problem),
+        (status = 409, body = Problem), (status = 415, body = Problem), (status = 422, body = Problem),
+        (status = 503, body = Problem)))]
+async fn apply(
+    State(api): State<ApiState>,
+    request: Result<Json<ApplyRequest>, JsonRejection>,
+) -> Result<Json<ChangeReport>, Box<Problem>> {
+    let ApplyRequest { file, confirm_within_s } = body(request)?;
+    if let Some(s @ (0 | 86401..)) = confirm_within_s {
+        let what = format!("`confirm_within_s` is out of range: {s}");
+        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, what, "use 1 to 86400"));
+    }
+    match api.ask(Request::Apply { file: path(file)?, confirm_within_s }).await? {
+        Response::Changed { version, changes } => Ok(Json(ChangeReport { version, changes, dry_run: false })),
+        _ => Err(unexpected()),
+    }
+}
+
+/// Keeps the configuration on trial.
+#[utoipa::path(post, path = "/v1/config/confirm",
+    responses((status = 200, body = Outcome), (status = 409, body = Problem), (status = 503, body = Problem)))]
+async fn confirm(State(api): State<ApiState>) -> Result<Json<Outcome>, Box<Problem>> {
+    outcome(api.ask(Request::Confirm).await?)
+}
+
+/// Rolls back the configuration on trial.
+#[utoipa::path(post, path = "/v1/config/rollback",
+    responses((status = 200, body = Outcome), (status = 409, body = Problem), (status = 503, body = Problem)))]
+async fn rollback(State(api): State<ApiState>) -> Result<Json<Outcome>, Box<Problem>> {
+    outcome(api.ask(Request::Rollback).await?)
+}

@@ -1,0 +1,107 @@
+//! The resources of the API.
+
+mod config;
+mod objects;
+mod routers;
+mod server;
+mod sessions;
+
+/// Bodies of requests and responses.
+pub mod reports {
+    pub use super::config::{ApplyRequest, DiffRequest, DifferenceList};
+    pub use super::objects::ChangeReport;
+    pub use super::routers::RouterList;
+    pub use super::server::ServerReport;
+    pub use super::sessions::{Outcome, SessionList};
+}
+
+use crate::problem::Problem;
+use axum::Json;
+use axum::Router;
+use axum::extract::State;
+use axum::http::{Method, StatusCode};
+use axum::response::IntoResponse;
+use lunar_admin::{Request, Response, ServerControl};
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::Semaphore;
+use utoipa_axum::router::OpenApiRouter;
+
+/// Maximum number of requests that wait for the main thread, including those whose clients are gone.
+pub const MAX_WAITING: usize = 16;
+
+tokio::task_local! {
+    /// The user and process of the client, for the log.
+    pub static ASKER: String;
+}
+
+/// The state that all handlers share.
+#[derive(Clone)]
+pub struct ApiState {
+    control: Arc<dyn ServerControl>,
+    waiting: Arc<Semaphore>,
+    started_at: Instant,
+}
+
+impl ApiState {
+    /// Executes a request on the main thread.
+    async fn ask(&self, request: Request) -> Result<Response, Box<Problem>> {
+        let Ok(permit) = self.waiting.clone().try_acquire_owned() else { return Err(busy()) };
+        let control = self.control.clone();
+        let asker = ASKER.try_with(String::clone).unwrap_or_default();
+        let ask = move || {
+            let response = control.ask(request, &asker);
+            drop(permit);
+            response
+        };
+        match tokio::task::spawn_blocking(ask).await {
+            Ok(Response::Failed(error)) => Err(error.into()),
+            Ok(response) => Ok(response),
+            Err(_) => Err(unexpected()),
+        }
+    }
+}
+
+/// All routes, with their descriptions.
+pub fn routes() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
+        .merge(server::routes())
+        .merge(sessions::routes())
+        .merge(routers::routes())
+        .merge(config::routes())
+        .merge(objects::routes())
+}
+
+/// The handler of all requests.
+pub fn router(control: Arc<dyn ServerControl>) -> Router {
+    let waiting = Arc::new(Semaphore::new(MAX_WAITING));
+    let state = ApiState { control, waiting, started_at: Instant::now() };
+    let (router, _) = routes().split_for_parts();
+    router
+        .route("/v1/openapi.json", axum::routing::get(|| async { Json(crate::openapi()).into_response() }))
+        .fallback(no_resource)
+        .method_not_allowed_fallback(no_method)
+        .with_state(state)
+}
+
+async fn no_resource(State(_): State<ApiState>, uri: axum::http::Uri) -> Box<Problem> {
+    Problem::not_found(format!("the resource {}", uri.path()), "GET /v1/openapi.json lists the resources")
+}
+
+async fn no_method(method: Method, uri: axum::http::Uri) -> Box<Problem> {
+    let what = format!("{method} is not a method of {}", uri.path());
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, what, "GET /v1/openapi.json lists the methods")
+}
+
+fn busy() -> Box<Problem> {
+    let what = format!("the server rejects the request, because {MAX_WAITING} requests are pending");
+    let hint = "check the process of the server, and repeat the request later";
+    let code = lunar_config::ErrorCode::TimedOut.name().to_owned();
+    Box::new(Problem { code, ..*Problem::new(StatusCode::SERVICE_UNAVAILABLE, what, hint) })
+}
+
+/// The error of a response that does not belong to its request.
+fn unexpected() -> Box<Problem> {
+    let hint = "read the log of the server";
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the server gives no answer to the request", hint)
+}

@@ -1,0 +1,367 @@
+//! The objects of the configuration: targets, LUNs, access entries, disks, CHAP users and portal groups.
+
+use super::config::invalid_body;
+use super::{ApiState, unexpected};
+use crate::problem::Problem;
+use crate::schema;
+use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
+use axum::response::{IntoResponse, Response as HttpResponse};
+use lunar_admin::{
+    ConfigObject, ConfigSnapshot, Difference, Keys, ObjectAction, ObjectChange, ObjectId, Request, Response,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// The result of a change.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct ChangeReport {
+    /// The version of the configuration after the change.
+    pub version: String,
+    /// The changes.
+    pub changes: Vec<Difference>,
+    /// Whether nothing was changed, because the request asked for the effects only.
+    pub dry_run: bool,
+}
+
+/// Options of a change.
+#[derive(Clone, Copy, Debug, Default, Deserialize, IntoParams)]
+#[serde(default)]
+pub struct ChangeOptions {
+    /// Report the effects without changing anything.
+    dry_run: bool,
+    /// Keep the object until the next start of the server only.
+    transient: bool,
+    /// Delete an object that hosts use.
+    force: bool,
+}
+
+type PathValues = Path<Vec<(String, String)>>;
+type KeysBody = Result<Json<Keys>, JsonRejection>;
+
+/// An object as JSON: its identity, its keys, and their place.
+fn view(id: &ObjectId, object: &ConfigObject) -> Value {
+    let mut view = id.keys();
+    if let ObjectId::Access(_, at) = id {
+        view.insert("index".into(), (*at).into());
+    }
+    view.insert("config".into(), Value::Object(object.keys.clone()));
+    view.insert("source".into(), json!(object.source));
+    Value::Object(view)
+}
+
+/// The version of the configuration, as the entity tag of all its objects.
+fn etag(config: &ConfigSnapshot) -> [(HeaderName, String); 1] {
+    [(header::ETAG, format!("\"{}\"", config.version))]
+}
+
+fn list(
+    api: &ApiState,
+    parent: Option<ObjectId>,
+    is: fn(&ObjectId) -> bool,
+) -> Result<HttpResponse, Box<Problem>> {
+    let config = api.control.config();
+    if let Some(parent) = parent.as_ref().filter(|parent| !config.objects.contains_key(parent)) {
+        return Err(absent(parent));
+    }
+    let objects = config.objects.iter().filter(|(id, _)| is(id) && id.parent() == parent);
+    let items: Vec<Value> = objects.map(|(id, object)| view(id, object)).collect();
+    Ok((etag(&config), Json(json!({ "items": items }))).into_response())
+}
+
+fn show(api: &ApiState, id: &ObjectId) -> Result<HttpResponse, Box<Problem>> {
+    let config = api.control.config();
+    let object = config.objects.get(id).ok_or_else(|| absent(id))?;
+    Ok((etag(&config), Json(view(id, object))).into_response())
+}
+
+fn absent(id: &ObjectId) -> Box<Problem> {
+    Problem::not_found(id, "GET the collection to list the objects")
+}
+
+/// The version that a request names in If-Match; `*` is any.
+fn wanted_version(headers: &HeaderMap) -> Result<Option<String>, Box<Problem>> {
+    let Some(value) = headers.get(header::IF_MATCH) else { return Ok(None) };
+    let text = value.to_str().unwrap_or_default().trim();
+    match text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
+        Some(version) => Ok(Some(version.to_owned())),
+        None if text == "*" => Ok(Some(text.to_owned())),
+        None => {
+            let what = format!("If-Match {text:?} is no entity tag");
+            Err(Problem::new(StatusCode::BAD_REQUEST, what, "send the ETag of the object, or *"))
+        }
+    }
+}
+
+/// The version for which a change of an existing object is meant.
+fn required_version(headers: &HeaderMap) -> Result<Option<String>, Box<Problem>> {
+    match wanted_version(headers)? {
+        Some(any) if any == "*" => Ok(None),
+        Some(version) => Ok(Some(version)),
+        None => {
+            let what = "the change of an existing object needs If-Match";
+            Err(Problem::new(StatusCode::PRECONDITION_REQUIRED, what, "send the ETag of the object, or *"))
+        }
+    }
+}
+
+/// Creates an object, or replaces an existing one.
+async fn put(
+    api: &ApiState,
+    id: ObjectId,
+    headers: HeaderMap,
+    options: ChangeOptions,
+    keys: KeysBody,
+) -> Result<HttpResponse, Box<Problem>> {
+    let keys = keys.map_err(|e| invalid_body(&e))?.0;
+    let only_new = headers.get(header::IF_NONE_MATCH).is_some();
+    let exists = api.control.config().objects.contains_key(&id);
+    if only_new || (!exists && headers.get(header::IF_MATCH).is_none()) {
+        return change(api, id, ObjectAction::Create(keys), None, options).await;
+    }
+    let version = required_version(&headers)?;
+    change(api, id, ObjectAction::Replace(keys), version, options).await
+}
+
+async fn patch(
+    api: &ApiState,
+    id: ObjectId,
+    headers: HeaderMap,
+    options: ChangeOptions,
+    keys: KeysBody,
+) -> Result<HttpResponse, Box<Problem>> {
+    let keys = keys.map_err(|e| invalid_body(&e))?.0;
+    let version = required_version(&headers)?;
+    change(api, id, ObjectAction::Merge(keys), version, options).await
+}
+
+async fn delete(
+    api: &ApiState,
+    id: ObjectId,
+    headers: HeaderMap,
+    options: ChangeOptions,
+) -> Result<HttpResponse, Box<Problem>> {
+    let version = required_version(&headers)?;
+    change(api, id, ObjectAction::Delete, version, options).await
+}
+
+async fn change(
+    api: &ApiState,
+    id: ObjectId,
+    action: ObjectAction,
+    version: Option<String>,
+    options: ChangeOptions,
+) -> Result<HttpResponse, Box<Problem>> {
+    let ChangeOptions { dry_run, transient, force } = options;
+    let is_new = matches!(action, ObjectAction::Create(_)) && !dry_run;
+    let change = ObjectChange { id, action, version, dry_run, transient, force };
+    match api.ask(Request::Change(change)).await? {
+        Response::Changed { version, changes } => {
+            let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+            let tag = [(header::ETAG, format!("\"{version}\""))];
+            Ok((status, tag, Json(ChangeReport { version, changes, dry_run })).into_response())
+        }
+        _ => Err(unexpected()),
+    }
+}
+
+/// The value of a path parameter.
+fn value<'p>(path: &'p PathValues, name: &str) -> &'p str {
+    path.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
+}
+
+/// The number in a path parameter.
+fn number<T: std::str::FromStr>(path: &PathValues, name: &str) -> Result<T, Box<Problem>> {
+    let text = value(path, name);
+    let what = || format!("the object with the {name} {}", text.escape_debug());
+    text.parse().map_err(|_| Problem::not_found(what(), "write a number"))
+}
+
+/// The handlers of a kind of object below `$one`. `$id` makes its identity of the path.
+macro_rules! object_resource {
+    ($module:ident, $what:literal, $collection:tt, $one:tt, ($($list_params:tt)*), ($($params:tt)*), $keys:ty, $view:ty, $list:ty,
+     $parent:expr, $is:expr, $id:expr) => {
+        mod $module {
+            use super::*;
+
+            pub(super) fn routes() -> OpenApiRouter<ApiState> {
+                OpenApiRouter::new().routes(routes!(list_all)).routes(routes!(show_one, put_one, patch_one, delete_one))
+            }
+
+            #[utoipa::path(get, path = $collection, operation_id = concat!("list ", $what), summary = concat!("Lists: ", $what),
+                params($($list_params)*), responses((status = 200, body = $list), (status = 404, body = Problem)))]
+            async fn list_all(State(api): State<ApiState>, path: PathValues) -> Result<HttpResponse, Box<Problem>> {
+                let parent: fn(&PathValues) -> Option<ObjectId> = $parent;
+                list(&api, parent(&path), $is)
+            }
+
+            #[utoipa::path(get, path = $one, operation_id = concat!("show ", $what), summary = concat!("Shows: ", $what),
+                params($($params)*), responses((status = 200, body = $view), (status = 404, body = Problem)))]
+            async fn show_one(State(api): State<ApiState>, path: PathValues) -> Result<HttpResponse, Box<Problem>> {
+                show(&api, &id(&path)?)
+            }
+
+            #[utoipa::path(put, path = $one, operation_id = concat!("put ", $what), summary = concat!("Creates or replaces: ", $what),
+                params($($params)*, ChangeOptions, ("If-Match" = Option<String>, Header, description = "Entity tag, or *"),
+                    ("If-None-Match" = Option<String>, Header, description = "* to create only")),
+                request_body = $keys, responses((status = 200, body = ChangeReport), (status = 201, body = ChangeReport),
+                (status = 400, body = Problem), (status = 404, body = Problem), (status = 409, body = Problem),
+                (status = 412, body = Problem), (status = 415, body = Problem), (status = 422, body = Problem),
+                (status = 428, body = Problem), (status = 503, body = Problem)))]
+            async fn put_one(State(api): State<ApiState>, path: PathValues, Query(options): Query<ChangeOptions>,
+                headers: HeaderMap, keys: KeysBody) -> Result<HttpResponse, Box<Problem>> {
+                put(&api, id(&path)?, headers, options, keys).await
+            }
+
+            #[utoipa::path(patch, path = $one, operation_id = concat!("patch ", $what), summary = concat!("Changes keys of: ", $what),
+                params($($params)*, ChangeOptions, ("If-Match" = String, Header, description = "Entity tag, or *")),
+                request_body = $keys, responses((status = 200, body = ChangeReport),
+                (status = 400, body = Problem), (status = 404, body = Problem), (status = 409, body = Problem),
+                (status = 412, body = Problem), (status = 415, body = Problem), (status = 422, body = Problem),
+                (status = 428, body = Problem), (status = 503, body = Problem)))]
+            async fn patch_one(State(api): State<ApiState>, path: PathValues, Query(options): Query<ChangeOptions>,
+                headers: HeaderMap, keys: KeysBody) -> Result<HttpResponse, Box<Problem>> {
+                patch(&api, id(&path)?, headers, options, keys).await
+            }
+
+            #[utoipa::path(delete, path = $one, operation_id = concat!("delete ", $what), summary = concat!("Deletes: ", $what),
+                params($($params)*, ChangeOptions, ("If-Match" = String, Header, description = "Entity tag, or *")),
+                responses((status = 200, body = ChangeReport),
+                (status = 400, body = Problem), (status = 404, body = Problem), (status = 409, body = Problem),
+                (status = 412, body = Problem), (status = 422, body = Problem), (status = 428, body = Problem),
+                (status = 503, body = Problem)))]
+            async fn delete_one(State(api): State<ApiState>, path: PathValues, Query(options): Query<ChangeOptions>,
+                headers: HeaderMap) -> Result<HttpResponse, Box<Problem>> {
+                delete(&api, id(&path)?, headers, options).await
+            }
+
+            fn id(path: &PathValues) -> Result<ObjectId, Box<Problem>> {
+                let id: fn(&PathValues) -> Result<ObjectId, Box<Problem>> = $id;
+                id(path)
+            }
+        }
+    };
+}
+
+object_resource!(
+    targets,
+    "targets",
+    "/v1/targets",
+    "/v1/targets/{target}",
+    (),
+    (("target" = String, Path, description = "Name of the target")),
+    schema::TargetKeys,
+    schema::TargetView,
+    schema::TargetList,
+    |_| None,
+    |id| matches!(id, ObjectId::Target(_)),
+    |path| Ok(ObjectId::Target(value(path, "target").into()))
+);
+object_resource!(
+    luns,
+    "LUNs",
+    "/v1/targets/{target}/luns",
+    "/v1/targets/{target}/luns/{lun}",
+    (("target" = String, Path, description = "Name of the target")),
+    (("target" = String, Path, description = "Name of the target"), ("lun" = u16, Path, description = "LUN")),
+    schema::LunKeys,
+    schema::LunView,
+    schema::LunList,
+    |path| Some(ObjectId::Target(value(path, "target").into())),
+    |id| matches!(id, ObjectId::Lun(..)),
+    |path| Ok(ObjectId::Lun(value(path, "target").into(), number(path, "lun")?))
+);
+object_resource!(
+    access,
+    "access entries",
+    "/v1/targets/{target}/access",
+    "/v1/targets/{target}/access/{index}",
+    (("target" = String, Path, description = "Name of the target")),
+    (
+        ("target" = String, Path, description = "Name of the target"),
+        ("index" = usize, Path, description = "Place in the list")
+    ),
+    schema::AccessKeys,
+    schema::AccessView,
+    schema::AccessEntries,
+    |path| Some(ObjectId::Target(value(path, "target").into())),
+    |id| matches!(id, ObjectId::Access(..)),
+    |path| Ok(ObjectId::Access(value(path, "target").into(), number(path, "index")?))
+);
+object_resource!(
+    disks,
+    "disks",
+    "/v1/disks",
+    "/v1/disks/{name}",
+    (),
+    (("name" = String, Path, description = "Name of the disk")),
+    schema::DiskKeys,
+    schema::DiskView,
+    schema::DiskList,
+    |_| None,
+    |id| matches!(id, ObjectId::Disk(_)),
+    |path| Ok(ObjectId::Disk(value(path, "name").into()))
+);
+object_resource!(
+    chap_users,
+    "CHAP users",
+    "/v1/chap-users",
+    "/v1/chap-users/{id}",
+    (),
+    (("id" = String, Path, description = "Identifier of the CHAP user; its name, unless it has a key `id`")),
+    schema::ChapUserKeys,
+    schema::ChapUserView,
+    schema::ChapUserList,
+    |_| None,
+    |id| matches!(id, ObjectId::ChapUser(_)),
+    |path| Ok(ObjectId::ChapUser(value(path, "id").into()))
+);
+object_resource!(
+    portal_groups,
+    "portal groups",
+    "/v1/portal-groups",
+    "/v1/portal-groups/{tag}",
+    (),
+    (("tag" = u16, Path, description = "Portal group tag")),
+    schema::PortalGroupKeys,
+    schema::PortalGroupView,
+    schema::PortalGroupList,
+    |_| None,
+    |id| matches!(id, ObjectId::PortalGroup(_)),
+    |path| Ok(ObjectId::PortalGroup(number(path, "tag")?))
+);
+
+/// Appends an access entry to the list of a target.
+#[utoipa::path(post, path = "/v1/targets/{target}/access", operation_id = "append access entry",
+    params(("target" = String, Path, description = "Name of the target"), ChangeOptions),
+    request_body = schema::AccessKeys, responses((status = 200, body = ChangeReport), (status = 201, body = ChangeReport),
+    (status = 400, body = Problem), (status = 404, body = Problem), (status = 409, body = Problem),
+    (status = 415, body = Problem), (status = 422, body = Problem), (status = 503, body = Problem)))]
+async fn append_access(
+    State(api): State<ApiState>,
+    path: PathValues,
+    Query(options): Query<ChangeOptions>,
+    keys: KeysBody,
+) -> Result<HttpResponse, Box<Problem>> {
+    let keys = keys.map_err(|e| invalid_body(&e))?.0;
+    let target = value(&path, "target").to_owned();
+    let entries = |id: &&ObjectId| matches!(id, ObjectId::Access(of, _) if *of == target);
+    let next = api.control.config().objects.keys().filter(entries).count();
+    change(&api, ObjectId::Access(target, next), ObjectAction::Create(keys), None, options).await
+}
+
+pub(super) fn routes() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
+        .merge(targets::routes())
+        .merge(luns::routes())
+        .merge(access::routes())
+        .routes(routes!(append_access))
+        .merge(disks::routes())
+        .merge(chap_users::routes())
+        .merge(portal_groups::routes())
+}

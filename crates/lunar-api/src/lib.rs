@@ -1,0 +1,25 @@
+//! The control API of a server: HTTP with JSON on the admin socket.
+//!
+//! All resources are below `/v1`. Later versions of Lunar only add to them. [`openapi`] describes them; the document is
+//! `docs/openapi.json`. Errors have the form of RFC 9457. The version of the configuration is the entity tag of each
+//! object of the configuration: a change of an object names the version that it is meant for.
+//!
+//! The server runs on a thread of its own with its own runtime, so that no request delays I/O. The main thread of the
+//! program executes changes ([`ServerControl::ask`](lunar_admin::ServerControl::ask)).
+#![forbid(unsafe_code)]
+
+pub mod client;
+mod handlers;
+mod openapi;
+mod problem;
+mod schema;
+mod server;
+
+#[cfg(test)]
+mod folder;
+#[cfg(test)]
+mod tests;
+
+pub use openapi::openapi;
+pub use problem::{Problem, ProblemDetail};
+pub use server::ApiServer;

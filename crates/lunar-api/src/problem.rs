@@ -1,0 +1,142 @@
+//! Errors of the API, in the form of RFC 9457.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use lunar_admin::{ControlError, ControlErrorKind};
+use lunar_config::{Diagnostic, ErrorCode};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// An error of the API.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// The status of the response.
+    pub status: u16,
+    /// The class of the error in words.
+    pub title: String,
+    /// The fault: object, fault, value.
+    pub detail: String,
+    /// The fix.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub hint: String,
+    /// The error code, for programs.
+    #[serde(default)]
+    pub code: String,
+    /// All faults, if there are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<ProblemDetail>,
+}
+
+/// One of several faults.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ProblemDetail {
+    /// The fault.
+    pub detail: String,
+    /// The fix.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub hint: String,
+    /// The file of the fault.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The line, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<usize>,
+    /// The column in characters, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<usize>,
+}
+
+impl Problem {
+    /// An error with a fault and a hint.
+    pub(crate) fn new(
+        status: StatusCode,
+        detail: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Box<Problem> {
+        Box::new(Problem {
+            status: status.as_u16(),
+            title: status.canonical_reason().unwrap_or("Error").to_owned(),
+            detail: detail.into(),
+            hint: hint.into(),
+            code: ErrorCode::Other.name().to_owned(),
+            errors: Vec::new(),
+        })
+    }
+
+    /// The error of an object that does not exist.
+    pub(crate) fn not_found(what: impl std::fmt::Display, hint: &str) -> Box<Problem> {
+        let problem = Problem::new(StatusCode::NOT_FOUND, format!("{what} does not exist"), hint);
+        Box::new(Problem { code: ErrorCode::NotFound.name().to_owned(), ..*problem })
+    }
+
+    /// The fault of a client.
+    pub(crate) fn into_diagnostic(self) -> Diagnostic {
+        let faults: Vec<String> = self.errors.iter().map(ProblemDetail::text).collect();
+        let what = if faults.len() > 1 { faults.join("\n") + "\n" + &self.detail } else { self.detail };
+        Diagnostic::new(what, self.hint).with_code(ErrorCode::from_name(&self.code))
+    }
+}
+
+impl ProblemDetail {
+    /// The fault with its place and its hint.
+    fn text(&self) -> String {
+        let number = |number: Option<usize>| number.map_or(String::new(), |number| format!(":{number}"));
+        let place = self.file.as_ref();
+        let place = place.map(|file| format!("{file}{}{}: ", number(self.line), number(self.column)));
+        let hint = if self.hint.is_empty() { String::new() } else { format!("\n  hint: {}", self.hint) };
+        format!("{}{}{hint}", place.unwrap_or_default(), self.detail)
+    }
+}
+
+impl From<&Diagnostic> for ProblemDetail {
+    fn from(problem: &Diagnostic) -> ProblemDetail {
+        ProblemDetail {
+            detail: problem.what.clone(),
+            hint: problem.hint.clone().unwrap_or_default(),
+            file: problem.file.as_ref().map(|file| file.display().to_string()),
+            line: problem.position.map(|position| position.line),
+            column: problem.position.map(|position| position.column),
+        }
+    }
+}
+
+impl From<ControlError> for Box<Problem> {
+    fn from(error: ControlError) -> Box<Problem> {
+        let status = match error.kind {
+            ControlErrorKind::NotFound => StatusCode::NOT_FOUND,
+            ControlErrorKind::Conflict => StatusCode::CONFLICT,
+            ControlErrorKind::Stale => StatusCode::PRECONDITION_FAILED,
+            ControlErrorKind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
+            ControlErrorKind::Failed => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        let first = error.problems.first();
+        let code = first.map_or(ErrorCode::Other, |problem| problem.code).name().to_owned();
+        match &error.problems[..] {
+            [one] => {
+                let errors = one.file.iter().map(|_| one.into()).collect();
+                let hint = one.hint.clone().unwrap_or_default();
+                Box::new(Problem { code, errors, ..*Problem::new(status, one.fault(), hint) })
+            }
+            all => {
+                let what = format!("the configuration has {} faults", all.len());
+                let errors = all.iter().map(ProblemDetail::from).collect();
+                Box::new(Problem {
+                    code,
+                    errors,
+                    ..*Problem::new(status, what, "correct them, and repeat the request")
+                })
+            }
+        }
+    }
+}
+
+impl IntoResponse for Box<Problem> {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, Json(self)).into_response();
+        let media_type = HeaderValue::from_static("application/problem+json");
+        response.headers_mut().insert(header::CONTENT_TYPE, media_type);
+        response
+    }
+}

@@ -1,0 +1,265 @@
+//! Changes of single objects. The API writes only files of the folder `api` beside the configuration, one object a file.
+//! An object of another file belongs to an administrator, and stays as it is.
+
+use super::document::absolute;
+use super::{Config, Sources, drop_in_folder};
+use lunar_admin::{
+    ConfigObject, ControlError, ControlErrorKind, Keys, ObjectAction, ObjectChange, ObjectId, ObjectOrigin,
+};
+use lunar_config::{ConfigFile, Diagnostic, ErrorCode};
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The files after a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EditedFiles {
+    /// All files in order.
+    pub files: Vec<ConfigFile>,
+    /// The files that change, with absolute paths.
+    pub writes: Vec<FileWrite>,
+}
+
+/// A file that changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileWrite {
+    /// Its absolute path.
+    pub path: PathBuf,
+    /// Its new text; None: the file is removed.
+    pub text: Option<String>,
+}
+
+/// The files of the configuration after a change. Nothing is written.
+///
+/// # Errors
+/// When the object does not exist or exists already, belongs to a file of an administrator, or its keys are no keys.
+pub fn edit(config: &Config, change: &ObjectChange) -> Result<EditedFiles, ControlError> {
+    let edit = Edit { sources: &config.sources, change };
+    if config.sources.whole.as_os_str().is_empty() {
+        return Err(conflict(
+            "the server was started without a configuration file",
+            "start it with --config FILE",
+        ));
+    }
+    let existing = edit.existing()?;
+    let writes = match &change.action {
+        ObjectAction::Delete => edit.removed()?,
+        ObjectAction::Create(keys) => vec![(edit.new_path(), Some(edit.text(keys.clone())?))],
+        ObjectAction::Replace(keys) => edit.replaced(existing, keys.clone())?,
+        ObjectAction::Merge(patch) => {
+            let mut keys = existing.map(|object| object.keys.clone()).unwrap_or_default();
+            merge_patch(&mut keys, patch);
+            edit.replaced(existing, keys)?
+        }
+    };
+    Ok(with_writes(&config.sources, writes, change.transient))
+}
+
+/// Files that exist only in the memory of a server, by their absolute paths: their text, or None for a file that counts
+/// as removed.
+pub type TransientFiles = BTreeMap<PathBuf, Option<String>>;
+
+/// The files of the configuration at `whole`, with transient ones instead of those of the disk.
+pub(super) fn overlay(files: Vec<ConfigFile>, whole: &Path, transient: &TransientFiles) -> Vec<ConfigFile> {
+    if transient.is_empty() {
+        return files;
+    }
+    let sources = Sources { whole: whole.to_path_buf(), files: Arc::new(files), ..Sources::default() };
+    let writes = transient.iter().map(|(path, text)| (listed(&sources, path), text.clone()));
+    with_writes(&sources, writes.collect(), true).files
+}
+
+/// The folder that the API writes.
+pub fn api_folder(whole: &Path) -> PathBuf {
+    drop_in_folder(whole).join("api")
+}
+
+/// A file by its path as in the list of files, and its new text.
+type Written = (PathBuf, Option<String>);
+
+struct Edit<'c> {
+    sources: &'c Sources,
+    change: &'c ObjectChange,
+}
+
+impl<'c> Edit<'c> {
+    /// The object, as the action requires it.
+    fn existing(&self) -> Result<Option<&'c ConfigObject>, ControlError> {
+        let (id, document) = (&self.change.id, &self.sources.document);
+        let object = document.get(id);
+        match (&self.change.action, object) {
+            (ObjectAction::Create(_), Some(object)) => {
+                let what = format!("{id} exists already, in {}", place(object));
+                Err(coded(
+                    conflict(what, "change or remove it, or use another name"),
+                    ErrorCode::AlreadyExists,
+                ))
+            }
+            (ObjectAction::Create(_), None) => {
+                match id.parent().filter(|parent| !document.contains_key(parent)) {
+                    Some(parent) => Err(absent(&parent)),
+                    None => Ok(None),
+                }
+            }
+            (_, None) => Err(absent(id)),
+            (_, Some(object)) => self.owned(id, object).map(|()| Some(object)),
+        }
+    }
+
+    /// Checks that the API may change the file of an object.
+    fn owned(&self, id: &ObjectId, object: &ConfigObject) -> Result<(), ControlError> {
+        let mut others =
+            self.sources.document.iter().filter(|(_, other)| other.source.file == object.source.file);
+        let what = match object.source.origin {
+            ObjectOrigin::File => format!("{id} is in {}, which the API does not change", place(object)),
+            _ => match others.find(|(other, _)| *other != id) {
+                Some((other, _)) => format!("{id} is in {}, and so is {other}", place(object)),
+                None => return Ok(()),
+            },
+        };
+        Err(conflict(what, "edit the file, and run lunar apply"))
+    }
+
+    fn replaced(&self, object: Option<&ConfigObject>, keys: Keys) -> Result<Vec<Written>, ControlError> {
+        let Some(object) = object else { return Ok(Vec::new()) };
+        Ok(vec![(listed(self.sources, &object.source.file), Some(self.text(keys)?))])
+    }
+
+    /// Removes the object, and those of a target with it.
+    fn removed(&self) -> Result<Vec<Written>, ControlError> {
+        let (id, document) = (&self.change.id, &self.sources.document);
+        let is_meant = |other: &ObjectId| other == id || other.parent().as_ref() == Some(id);
+        let mut writes = Vec::new();
+        for (id, object) in document.iter().filter(|(other, _)| is_meant(other)) {
+            self.owned(id, object)?;
+            writes.push((listed(self.sources, &object.source.file), None));
+        }
+        Ok(writes)
+    }
+
+    /// The path of a new file. Access entries follow each other in the order of their creation, which their names keep.
+    fn new_path(&self) -> PathBuf {
+        let folder = api_folder(main_file(self.sources));
+        let name = file_name(&self.change.id);
+        if !matches!(self.change.id, ObjectId::Access(..)) {
+            return folder.join(format!("{name}.toml"));
+        }
+        let number = |file: &ConfigFile| {
+            let name = file.path.file_stem()?.to_str()?.strip_prefix(&name)?.strip_prefix('-')?.to_owned();
+            name.parse::<u64>().ok()
+        };
+        let last = self.sources.files.iter().filter_map(number).max().unwrap_or(0);
+        folder.join(format!("{name}-{:06}.toml", last + 1))
+    }
+
+    /// The text of the file of the object.
+    fn text(&self, mut keys: Keys) -> Result<String, ControlError> {
+        let id = &self.change.id;
+        for (key, value) in id.keys() {
+            match keys.insert(key.clone(), value.clone()) {
+                Some(other) if other != value => {
+                    let what = format!("`{key}` of {id} cannot be {other}");
+                    return Err(invalid(what, "remove the key, which the path of the object has"));
+                }
+                _ => {}
+            }
+        }
+        if let ObjectId::ChapUser(name) = id {
+            keys.entry("name").or_insert_with(|| name.as_str().into());
+        }
+        let file = Map::from_iter([(id.array().to_owned(), Value::from(vec![Value::Object(keys)]))]);
+        let text = toml::to_string(&file).map_err(|e| {
+            let what =
+                format!("{id} has a value that no key can have: {}", lunar_config::plain(&e.to_string()));
+            invalid(what, "remove null values, and integers above 2^63")
+        })?;
+        Ok(format!("# {id}, written by the API of Lunar. Edit it freely, and run `lunar apply`.\n{text}"))
+    }
+}
+
+/// The first file, with the path as in the list of files.
+fn main_file(sources: &Sources) -> &Path {
+    sources.files.first().map_or(&*sources.whole, |file| &*file.path)
+}
+
+/// The path of the list of files for an absolute path of the folder of the API.
+fn listed(sources: &Sources, path: &Path) -> PathBuf {
+    path.strip_prefix(api_folder(&sources.whole))
+        .map_or_else(|_| path.to_path_buf(), |name| api_folder(main_file(sources)).join(name))
+}
+
+/// The files with these changes.
+fn with_writes(sources: &Sources, writes: Vec<Written>, is_transient: bool) -> EditedFiles {
+    let (main, whole) = (main_file(sources), &sources.whole);
+    let api = api_folder(main);
+    let (of_api, mut files): (Vec<_>, Vec<_>) =
+        sources.files.iter().cloned().partition(|file| file.path.parent() == Some(&api));
+    let mut of_api: BTreeMap<PathBuf, ConfigFile> =
+        of_api.into_iter().map(|file| (file.path.clone(), file)).collect();
+    let mut list = Vec::new();
+    for (path, text) in writes {
+        list.push(FileWrite { path: absolute(&path, main, whole), text: text.clone() });
+        match text {
+            None => _ = of_api.remove(&path),
+            Some(text) => _ = of_api.insert(path.clone(), ConfigFile { path, text, is_transient }),
+        }
+    }
+    files.extend(of_api.into_values());
+    EditedFiles { files, writes: list }
+}
+
+/// Applies a merge patch (RFC 7396).
+fn merge_patch(keys: &mut Keys, patch: &Keys) {
+    for (key, value) in patch {
+        match (value, keys.get_mut(key)) {
+            (Value::Null, _) => _ = keys.remove(key),
+            (Value::Object(patch), Some(Value::Object(known))) => merge_patch(known, patch),
+            _ => _ = keys.insert(key.clone(), value.clone()),
+        }
+    }
+}
+
+/// A file name for an object, without a suffix: readable, and different from that of any other object.
+pub fn file_name(id: &ObjectId) -> String {
+    let text = match id {
+        ObjectId::PortalGroup(tag) => tag.to_string(),
+        ObjectId::ChapUser(name)
+        | ObjectId::Disk(name)
+        | ObjectId::Target(name)
+        | ObjectId::Access(name, _) => name.clone(),
+        ObjectId::Lun(target, lun) => format!("{target}-{lun}"),
+    };
+    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
+    // The file system allows 255 bytes, and an iSCSI name has up to 223.
+    let shown: String = text.chars().take(180).map(plain).collect();
+    let hash = Sha256::digest(text.as_bytes());
+    format!("{}-{shown}-{}", id.array(), super::hex(&hash[..4]))
+}
+
+fn place(object: &ConfigObject) -> String {
+    format!("{} line {}", object.source.file.display(), object.source.line)
+}
+
+fn absent(id: &ObjectId) -> ControlError {
+    let problem =
+        Diagnostic::new(format!("{id} does not exist"), "list the objects, and use the name of one");
+    ControlError::one(ControlErrorKind::NotFound, problem.with_code(ErrorCode::NotFound))
+}
+
+fn conflict(what: impl Into<String>, hint: &str) -> ControlError {
+    ControlError::one(ControlErrorKind::Conflict, Diagnostic::new(what, hint))
+}
+
+fn invalid(what: impl Into<String>, hint: &str) -> ControlError {
+    ControlError::one(ControlErrorKind::Invalid, Diagnostic::new(what, hint))
+}
+
+fn coded(mut error: ControlError, code: ErrorCode) -> ControlError {
+    error.problems.iter_mut().for_each(|problem| problem.code = code);
+    error
+}
+
+#[cfg(test)]
+mod tests;

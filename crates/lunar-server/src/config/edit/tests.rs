@@ -1,0 +1,209 @@
+use super::*;
+use crate::config::tests::Folder;
+use crate::config::{load, parse_files};
+use serde_json::json;
+
+const NAME: &str = "iqn.2026-11.org.example:a";
+const MAIN: &str = "[[target]]\nname = \"iqn.2026-11.org.example:a\"\n\
+    [[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = \"1M\"\n[[target.access]]\ninitiators = [\"iqn.a\"]\n";
+
+/// A configuration with `MAIN` and files of the folder of the API.
+fn config(of_api: &[(&str, &str)]) -> (Folder, Config) {
+    let folder = Folder::new("edit");
+    std::fs::create_dir_all(folder.0.join("lunar.d/api")).unwrap();
+    let path = folder.file("lunar.toml", MAIN, 0o644);
+    for (name, text) in of_api {
+        folder.file(&format!("lunar.d/api/{name}"), text, 0o644);
+    }
+    let config = load(&path).map_err(|list| list[0].to_string()).unwrap();
+    (folder, config)
+}
+
+fn keys(value: Value) -> Keys {
+    value.as_object().unwrap().clone()
+}
+
+fn change(id: ObjectId, action: ObjectAction) -> ObjectChange {
+    ObjectChange { id, action, version: None, dry_run: false, transient: false, force: false }
+}
+
+fn lun(number: u16) -> ObjectId {
+    ObjectId::Lun(NAME.into(), number)
+}
+
+fn create(id: ObjectId, value: Value) -> ObjectChange {
+    change(id, ObjectAction::Create(keys(value)))
+}
+
+/// The configuration after a change.
+fn after(config: &Config, change: &ObjectChange) -> Config {
+    let edited = edit(config, change).map_err(|e| e.problems[0].to_string()).unwrap();
+    let parsed = parse_files(edited.files, &config.sources.whole);
+    parsed.map_err(|list| list[0].to_string()).unwrap()
+}
+
+/// Kind and fault of a rejected change.
+fn rejected(config: &Config, change: &ObjectChange) -> (ControlErrorKind, String) {
+    let error = edit(config, change).unwrap_err();
+    let folder = format!("{}/", config.sources.whole.parent().unwrap().display());
+    (error.kind, error.problems[0].what.replace(&folder, ""))
+}
+
+#[test]
+fn new_lun_is_one_file_that_reads_back() {
+    let (folder, config) = config(&[]);
+    let filters = json!([{ "kind": "delay", "read_us": 5 }]);
+    let change = create(lun(1), json!({ "backend": "null", "size": "2M", "filters": filters }));
+    let edited = edit(&config, &change).map_err(|e| e.problems[0].to_string()).unwrap();
+    let [write] = &edited.writes[..] else { panic!("{:?}", edited.writes) };
+    let name = "lun-iqn.2026-11.org.example-a-1-6635e753.toml";
+    assert_eq!(write.path, folder.0.canonicalize().unwrap().join("lunar.d/api").join(name));
+    let new = after(&config, &change);
+    assert_eq!(new.targets[0].luns.len(), 2);
+    assert_eq!(
+        new.sources.document[&lun(1)].keys,
+        keys(json!({ "backend": "null", "size": "2M", "filters": filters }))
+    );
+    assert_eq!(new.sources.document[&lun(1)].source.origin, ObjectOrigin::Api);
+}
+
+#[test]
+fn object_of_an_administrator_is_not_changed() {
+    let (_folder, config) = config(&[]);
+    let what = format!("LUN 0 of {NAME} is in lunar.toml line 3, which the API does not change");
+    for action in [ObjectAction::Delete, ObjectAction::Replace(Keys::new()), ObjectAction::Merge(Keys::new())]
+    {
+        assert_eq!(rejected(&config, &change(lun(0), action)), (ControlErrorKind::Conflict, what.clone()));
+    }
+    let what = format!("LUN 0 of {NAME} exists already, in lunar.toml line 3");
+    assert_eq!(rejected(&config, &create(lun(0), json!({}))), (ControlErrorKind::Conflict, what));
+}
+
+#[test]
+fn absent_objects_and_targets_are_not_found() {
+    let (_folder, config) = config(&[]);
+    let not_found = |what: &str| (ControlErrorKind::NotFound, what.to_owned());
+    let of_other = ObjectId::Lun("iqn.b".into(), 0);
+    assert_eq!(rejected(&config, &create(of_other, json!({}))), not_found("target iqn.b does not exist"));
+    let absent = change(ObjectId::Disk("d".into()), ObjectAction::Delete);
+    assert_eq!(rejected(&config, &absent), not_found("disk d does not exist"));
+}
+
+#[test]
+fn patch_merges_and_null_removes() {
+    let text =
+        format!("[[lun]]\ntarget = \"{NAME}\"\nlun = 1\nbackend = \"null\"\nsize = 4096\nvendor = \"A\"\n");
+    let (_folder, config) = config(&[("mine.toml", &text)]);
+    let patch = ObjectAction::Merge(keys(json!({ "size": 8192, "vendor": null })));
+    let edited =
+        edit(&config, &change(lun(1), patch.clone())).map_err(|e| e.problems[0].to_string()).unwrap();
+    assert!(edited.writes[0].path.ends_with("lunar.d/api/mine.toml"), "the file keeps its name");
+    let new = after(&config, &change(lun(1), patch));
+    assert_eq!(new.sources.document[&lun(1)].keys, keys(json!({ "backend": "null", "size": 8192 })));
+}
+
+#[test]
+fn wrong_keys_are_invalid() {
+    let (_folder, config) = config(&[]);
+    let invalid = |value: Value| {
+        let (kind, what) = rejected(&config, &create(lun(1), value));
+        assert_eq!(kind, ControlErrorKind::Invalid);
+        what
+    };
+    assert_eq!(invalid(json!({ "lun": 2 })), format!("`lun` of LUN 1 of {NAME} cannot be 2"));
+    assert!(
+        invalid(json!({ "size": null }))
+            .starts_with(&format!("LUN 1 of {NAME} has a value that no key can have"))
+    );
+    assert!(edit(&config, &create(lun(1), json!({ "lun": 1, "target": NAME }))).is_ok());
+}
+
+#[test]
+fn file_with_several_objects_is_left_to_its_author() {
+    let one = |number: u16| {
+        format!("[[lun]]\ntarget = \"{NAME}\"\nlun = {number}\nbackend = \"null\"\nsize = 4096\n")
+    };
+    let (_folder, config) = config(&[("two.toml", &(one(1) + &one(2)))]);
+    let what = format!("LUN 1 of {NAME} is in lunar.d/api/two.toml line 1, and so is LUN 2 of {NAME}");
+    assert_eq!(rejected(&config, &change(lun(1), ObjectAction::Delete)), (ControlErrorKind::Conflict, what));
+}
+
+#[test]
+fn target_is_removed_with_its_objects() {
+    let (_folder, config) = config(&[]);
+    let name = "iqn.2026-11.org.example:b";
+    let target = || ObjectId::Target(name.into());
+    let config = after(&config, &create(target(), json!({ "alias": "B" })));
+    let config =
+        after(&config, &create(ObjectId::Lun(name.into(), 0), json!({ "backend": "null", "size": "1M" })));
+    let access = create(ObjectId::Access(name.into(), 0), json!({ "initiators": ["iqn.x"] }));
+    let config = after(&config, &access);
+    assert_eq!(
+        (config.targets.len(), config.targets[1].luns.len(), config.targets[1].access.len()),
+        (2, 1, 1)
+    );
+    let removed = edit(&config, &change(target(), ObjectAction::Delete))
+        .map_err(|e| e.problems[0].to_string())
+        .unwrap();
+    assert_eq!(removed.writes.iter().filter(|write| write.text.is_none()).count(), 3);
+    assert_eq!(after(&config, &change(target(), ObjectAction::Delete)).targets.len(), 1);
+}
+
+#[test]
+fn access_entries_keep_their_order() {
+    let (_folder, mut config) = config(&[]);
+    for at in 1..=12 {
+        let entry = create(ObjectId::Access(NAME.into(), at), json!({ "initiators": [format!("iqn.{at}")] }));
+        config = after(&config, &entry);
+    }
+    let initiators: Vec<_> = config.targets[0].access.iter().map(|rule| rule.initiators[0].clone()).collect();
+    let expected: Vec<_> =
+        std::iter::once("iqn.a".into()).chain((1..=12).map(|at| format!("iqn.{at}"))).collect();
+    assert_eq!(initiators, expected);
+    let config = after(&config, &change(ObjectId::Access(NAME.into(), 5), ObjectAction::Delete));
+    assert_eq!(config.targets[0].access[5].initiators, ["iqn.6"]);
+}
+
+#[test]
+fn chap_user_may_have_another_name_than_its_identifier() {
+    let (folder, config) = config(&[]);
+    let secret = folder.file("secret", "0123456789abcdef", 0o600);
+    for (name, expected) in [(None, "alice"), (Some("bob"), "bob")] {
+        let mut keys = keys(json!({ "secret_file": secret.display().to_string() }));
+        keys.extend(name.map(|name| ("name".to_owned(), name.into())));
+        let user = ObjectId::ChapUser("alice".into());
+        let new = after(&config, &change(user.clone(), ObjectAction::Create(keys)));
+        assert_eq!(new.sources.document[&user].keys["name"], expected);
+    }
+}
+
+#[test]
+fn transient_file_replaces_that_of_the_disk() {
+    let text = format!("[[lun]]\ntarget = \"{NAME}\"\nlun = 1\nbackend = \"null\"\nsize = 4096\n");
+    let (_folder, config) = config(&[("mine.toml", &text)]);
+    let patch = change(lun(1), ObjectAction::Merge(keys(json!({ "size": 8192 }))));
+    let edited = edit(&config, &ObjectChange { transient: true, ..patch })
+        .map_err(|e| e.problems[0].to_string())
+        .unwrap();
+    let transient: TransientFiles = edited.writes.into_iter().map(|write| (write.path, write.text)).collect();
+    let whole = &config.sources.whole;
+    let reloaded = crate::config::load_with(whole, &transient).map_err(|list| list[0].to_string()).unwrap();
+    let object = &reloaded.sources.document[&lun(1)];
+    assert_eq!((object.source.origin, &object.keys["size"]), (ObjectOrigin::Transient, &json!(8192)));
+    let gone = transient.into_keys().map(|path| (path, None)).collect();
+    let reloaded = crate::config::load_with(whole, &gone).map_err(|list| list[0].to_string()).unwrap();
+    assert!(!reloaded.sources.document.contains_key(&lun(1)));
+}
+
+#[test]
+fn file_names_of_objects_differ() {
+    let names = [lun(1), lun(11), ObjectId::Lun(format!("{NAME}-1"), 1), ObjectId::Target(NAME.into())];
+    let mut names: Vec<String> = names.iter().map(file_name).collect();
+    names.push(file_name(&ObjectId::ChapUser("a/../b".into())));
+    names.push(file_name(&ObjectId::ChapUser("a-..-b".into())));
+    assert!(names.iter().all(|name| name.len() <= 240 && !name.contains('/')), "{names:?}");
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), 6);
+    assert!(file_name(&ObjectId::Target("ü".repeat(300))).len() < 240);
+}

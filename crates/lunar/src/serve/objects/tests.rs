@@ -1,0 +1,232 @@
+use super::super::tests::{Fake, Folder, args, service};
+use super::*;
+use lunar_admin::{Keys, ObjectOrigin};
+use serde_json::json;
+
+const NAME: &str = "iqn.2026-11.org.example:a";
+
+fn lun(number: u16) -> ObjectId {
+    ObjectId::Lun(NAME.into(), number)
+}
+
+fn keys(value: serde_json::Value) -> Keys {
+    value.as_object().unwrap().clone()
+}
+
+fn null_lun(number: u16) -> ObjectChange {
+    let action = ObjectAction::Create(keys(json!({ "backend": "null", "size": "1M" })));
+    ObjectChange { id: lun(number), action, version: None, dry_run: false, transient: false, force: false }
+}
+
+fn user(secret: &str) -> ObjectChange {
+    let action = ObjectAction::Create(keys(json!({ "secret": secret })));
+    ObjectChange { id: ObjectId::ChapUser("bob".into()), action, ..null_lun(0) }
+}
+
+/// The names of files below the folder of the API.
+fn files(folder: &Folder) -> Vec<String> {
+    let mut names = Vec::new();
+    for folder in [folder.0.join("lunar.d/api"), folder.0.join("lunar.d/api/secrets")] {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let files = entries.filter(|entry| entry.path().is_file());
+        names.extend(files.map(|entry| entry.file_name().to_string_lossy().into_owned()));
+    }
+    names.sort();
+    names
+}
+
+fn failed(response: Response) -> (ControlErrorKind, String) {
+    let Response::Failed(error) = response else { panic!("{response:?}") };
+    (error.kind, error.problems[0].to_string())
+}
+
+fn version(response: Response) -> String {
+    let Response::Changed { version, .. } = response else { panic!("{response:?}") };
+    version
+}
+
+#[test]
+fn change_is_applied_saved_and_published() {
+    let folder = Folder::new("change");
+    let fake = Fake::default();
+    let mut service = service(&args(folder.config(1)), &fake);
+    let before = service.published.get();
+    let changed = version(service.change_object(null_lun(1)));
+    let after = service.published.get();
+    assert_ne!(before.version, after.version);
+    assert_eq!(after.version, changed);
+    assert_eq!(after.objects[&lun(1)].source.origin, ObjectOrigin::Api);
+    assert_eq!(fake.notes(), ["reload 2"]);
+    assert_eq!(files(&folder), ["lun-iqn.2026-11.org.example-a-1-6635e753.toml"]);
+    service.reload();
+    assert_eq!(service.config.targets[0].luns.len(), 2, "the file is read again");
+    let delete = ObjectChange { action: ObjectAction::Delete, ..null_lun(1) };
+    version(service.change_object(delete));
+    assert!(files(&folder).is_empty());
+    assert_eq!(service.config.targets[0].luns.len(), 1);
+}
+
+#[test]
+fn dry_run_and_invalid_change_leave_no_trace() {
+    let folder = Folder::new("dry");
+    let fake = Fake::default();
+    let mut service = service(&args(folder.config(1)), &fake);
+    let before = service.published.get().version.clone();
+    for change in [null_lun(1), user("0123456789abcdef")] {
+        assert_eq!(version(service.change_object(ObjectChange { dry_run: true, ..change })), before);
+    }
+    let action = ObjectAction::Create(keys(json!({ "backend": "null", "size": "1M", "sise": 1 })));
+    let (kind, what) = failed(service.change_object(ObjectChange { action, ..null_lun(1) }));
+    assert_eq!(kind, ControlErrorKind::Invalid);
+    assert!(what.contains("unknown key `sise`") && what.contains("did you mean `size`?"), "{what}");
+    assert_eq!(failed(service.change_object(user("short"))).0, ControlErrorKind::Invalid);
+    assert!(files(&folder).is_empty() && fake.notes().is_empty());
+    assert_eq!(service.published.get().version, before);
+}
+
+#[test]
+fn change_for_another_version_is_stale() {
+    let folder = Folder::new("stale");
+    let mut service = service(&args(folder.config(1)), &Fake::default());
+    let old = service.published.get().version.clone();
+    let new = version(service.change_object(null_lun(1)));
+    let late = ObjectChange { version: Some(old), ..null_lun(2) };
+    assert_eq!(failed(service.change_object(late)).0, ControlErrorKind::Stale);
+    version(service.change_object(ObjectChange { version: Some(new), ..null_lun(2) }));
+}
+
+#[test]
+fn folder_that_cannot_be_written_changes_nothing() {
+    let folder = Folder::new("unwritable");
+    let fake = Fake::default();
+    let mut service = service(&args(folder.config(1)), &fake);
+    std::fs::write(folder.0.join("lunar.d"), "a file").unwrap();
+    let (kind, what) = failed(service.change_object(null_lun(1)));
+    assert_eq!(kind, ControlErrorKind::Conflict);
+    assert!(what.contains("cannot write") && what.contains("transient"), "{what}");
+    assert!(fake.notes().is_empty());
+}
+
+#[test]
+fn failed_commit_takes_the_change_back() {
+    let folder = Folder::new("commit");
+    let fake = Fake::default();
+    let mut service = service(&args(folder.config(1)), &fake);
+    // A folder in the place of the file: the new file can be staged there, and not renamed.
+    let place = folder.0.join("lunar.d/api/lun-iqn.2026-11.org.example-a-1-6635e753.toml/x");
+    std::fs::create_dir_all(place).unwrap();
+    assert_eq!(failed(service.change_object(null_lun(1))).0, ControlErrorKind::Conflict);
+    assert_eq!(fake.notes(), ["reload 2", "reload 1"]);
+    assert_eq!(service.config.targets[0].luns.len(), 1);
+    assert!(files(&folder).is_empty());
+}
+
+#[test]
+fn transient_object_survives_a_reload_and_no_restart() {
+    let folder = Folder::new("transient");
+    let fake = Fake::default();
+    let mut service = service(&args(folder.config(1)), &fake);
+    version(service.change_object(ObjectChange { transient: true, ..null_lun(1) }));
+    assert_eq!(service.published.get().objects[&lun(1)].source.origin, ObjectOrigin::Transient);
+    service.reload();
+    assert_eq!(service.config.targets[0].luns.len(), 2);
+    assert!(files(&folder).is_empty());
+    // A later permanent change replaces it.
+    let patch = ObjectAction::Merge(keys(json!({ "vendor": "A" })));
+    version(service.change_object(ObjectChange { action: patch, ..null_lun(1) }));
+    assert_eq!(files(&folder).len(), 1);
+    service.reload();
+    assert_eq!(service.published.get().objects[&lun(1)].source.origin, ObjectOrigin::Api);
+}
+
+#[test]
+fn secret_is_moved_to_a_file_of_its_owner() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new("secret");
+    let mut service = service(&args(folder.config(1)), &Fake::default());
+    version(service.change_object(user("0123456789abcdef")));
+    let [secret, file] = &files(&folder)[..] else { panic!("{:?}", files(&folder)) };
+    let text = std::fs::read_to_string(folder.0.join("lunar.d/api").join(file)).unwrap();
+    assert!(!text.contains("0123456789abcdef") && text.contains(secret), "{text}");
+    let secret = folder.0.join("lunar.d/api/secrets").join(secret);
+    assert_eq!(std::fs::metadata(&secret).unwrap().permissions().mode() & 0o777, 0o600);
+    let action = ObjectAction::Merge(keys(json!({ "secret": "abcdefghijklmnop" })));
+    version(service.change_object(ObjectChange { action, ..user("") }));
+    assert!(!secret.exists(), "the old secret is removed");
+    assert_eq!(files(&folder).len(), 2);
+    version(service.change_object(ObjectChange { action: ObjectAction::Delete, ..user("") }));
+    assert!(files(&folder).is_empty(), "{:?}", files(&folder));
+    let transient = ObjectChange { transient: true, ..user("0123456789abcdef") };
+    assert_eq!(failed(service.change_object(transient)).0, ControlErrorKind::Invalid);
+}
+
+#[test]
+fn change_waits_for_the_end_of_a_trial() {
+    let folder = Folder::new("trial");
+    let mut service = service(&args(folder.config(1)), &Fake::default());
+    service.try_out(None, Some(600));
+    assert!(service.published.get().confirm_by.is_some());
+    let (kind, what) = failed(service.change_object(null_lun(1)));
+    assert_eq!(kind, ControlErrorKind::Conflict);
+    assert!(what.starts_with("a configuration is on trial\n  hint: run lunar apply --confirm"), "{what}");
+    service.confirm();
+    assert!(service.published.get().confirm_by.is_none());
+    version(service.change_object(null_lun(1)));
+}
+
+#[test]
+fn change_needs_the_own_configuration() {
+    let folder = Folder::new("own");
+    let mut service = service(&args(folder.config(1)), &Fake::default());
+    let other = folder.0.join("other.toml");
+    std::fs::copy(folder.0.join("lunar.toml"), &other).unwrap();
+    service.try_out(Some(other), None);
+    let what = failed(service.change_object(null_lun(1))).1;
+    assert!(what.contains("other.toml, not that of the server"), "{what}");
+    service.reload();
+    version(service.change_object(null_lun(1)));
+}
+
+/// The keys of an object that the server knows, from its hint for an unknown one.
+fn known_keys(source: &str) -> Vec<String> {
+    let list = lunar_server::config::parse(source, Path::new("t.toml")).unwrap_err();
+    let hints = list.iter().filter_map(|problem| problem.hint.as_deref()?.strip_prefix("known keys: "));
+    let mut keys: Vec<String> = hints.flat_map(|hint| hint.split(", ").map(str::to_owned)).collect();
+    keys.sort();
+    keys
+}
+
+/// The keys that the description of the API has for an object, and those that identify it there.
+fn described_keys(schema: &str, of_path: &[&str]) -> Vec<String> {
+    let document = serde_json::to_value(lunar_api::openapi()).unwrap();
+    let properties = document["components"]["schemas"][schema]["properties"].as_object().unwrap();
+    let mut keys: Vec<String> = properties.keys().cloned().collect();
+    keys.extend(of_path.iter().map(|key| (*key).to_owned()));
+    keys.retain(|key| key != "secret");
+    keys.sort();
+    keys
+}
+
+#[test]
+fn api_describes_the_keys_that_the_server_knows() {
+    let target = format!("[[target]]\nname = \"{NAME}\"\n");
+    let lun = "lun = 0\nbackend = \"null\"\nsize = \"1M\"\n";
+    for (source, schema, of_path) in [
+        (format!("{target}zzzzzzzz = 1\n"), "TargetKeys", &["name", "lun", "access"][..]),
+        (format!("{target}[[target.lun]]\n{lun}zzzzzzzz = 1\n"), "LunKeys", &["lun"]),
+        (format!("{target}[[target.access]]\nzzzzzzzz = 1\n"), "AccessKeys", &[]),
+        (
+            format!("{target}[[disk]]\nname = \"d\"\nbackend = \"null\"\nsize = \"1M\"\nzzzzzzzz = 1\n"),
+            "DiskKeys",
+            &["name"],
+        ),
+        (format!("{target}[[chap_user]]\nname = \"d\"\nzzzzzzzz = 1\n"), "ChapUserKeys", &["id"]),
+        (
+            format!("{target}[[portal_group]]\ntag = 1\nportals = [\"::1\"]\nzzzzzzzz = 1\n"),
+            "PortalGroupKeys",
+            &["tag"],
+        ),
+    ] {
+        assert_eq!(described_keys(schema, of_path), known_keys(&source), "{schema}");
+    }
+}
