@@ -1,6 +1,6 @@
 //! Configurations of other targets. Input: the text of a file. A first line with `#` and a word chooses the format.
 
-use lunar_import::{Found, iet, istgt, lio, scst, tgt, toml};
+use lunar_import::{Found, ctld, iet, istgt, lio, scst, tgt, toml};
 use std::io;
 use std::path::Path;
 
@@ -11,6 +11,7 @@ pub fn run(input: &[u8]) {
         Some(("#iet", text)) => iet(text, &|path| found(text, path)),
         Some(("#istgt", text)) => istgt(text, &|path| found(text, path)),
         Some(("#scst", text)) => scst(text),
+        Some(("#ctld", text)) => ctld(text),
         _ => lio(text),
     };
     match imported {

@@ -42,17 +42,8 @@ impl Imported {
     /// Adds a LUN to a target. A medium that another target shows already is one disk behind both.
     pub(crate) fn add_lun(&mut self, target: &mut NewTarget, lun: u16, disk: Disk, place: &str) {
         let path = disk.medium.to_string();
-        let refused = match self.same_medium(&disk) {
-            _ if lun > MAX_LUN => Some(format!("the LUN number is above {MAX_LUN}")),
-            _ if target.luns.contains_key(&lun) => Some("the number is given twice".into()),
-            Some(other) if target.luns.values().any(|shown| *shown == other) => {
-                Some("it is a LUN of this target already".into())
-            }
-            Some(other) if disk.read_only && !self.configuration.disks[other].read_only => {
-                Some("another target can write to it, and it is read-only here".into())
-            }
-            _ => None,
-        };
+        let other = self.same_medium(&disk);
+        let refused = refused(target, lun, other).or_else(|| self.is_written_elsewhere(&disk));
         if let Some(why) = refused {
             self.notes.lost(place, format!("{}: LUN {lun}, {path}: {why}", target.name));
             return;
@@ -60,6 +51,46 @@ impl Imported {
         self.notes.carried(place, format!("{}: LUN {lun}, {path}", target.name));
         let index = self.disk_index(disk, place);
         target.luns.insert(lun, index);
+    }
+
+    /// Adds a disk that targets show later. None: its medium is that of an earlier disk, and both cannot be served.
+    pub(crate) fn add_disk(&mut self, disk: Disk, place: &str) -> Option<usize> {
+        if let Some(why) = self.is_written_elsewhere(&disk) {
+            self.notes.lost(place, format!("{}: {why}", disk.medium));
+            return None;
+        }
+        self.notes.carried(place, format!("{}: {}", disk.name, disk.medium));
+        Some(self.disk_index(disk, place))
+    }
+
+    /// Adds a LUN with an existing disk to a target.
+    pub(crate) fn show_disk(&mut self, target: &mut NewTarget, lun: u16, index: usize, place: &str) {
+        let name = &self.configuration.disks[index].name;
+        if let Some(why) = refused(target, lun, Some(index)) {
+            self.notes.lost(place, format!("{}: LUN {lun}, {name}: {why}", target.name));
+            return;
+        }
+        self.notes.carried(place, format!("{}: LUN {lun}, {name}", target.name));
+        target.luns.insert(lun, index);
+    }
+
+    /// Reports disks that no target shows, each with its index and its place. They are not written.
+    pub(crate) fn unused_disks(&mut self, disks: impl IntoIterator<Item = (usize, String)>) {
+        let Imported { configuration, notes } = self;
+        for (index, place) in disks {
+            let shows = |target: &NewTarget| target.luns.values().any(|disk| *disk == index);
+            if !configuration.targets.iter().any(shows) {
+                let name = &configuration.disks[index].name;
+                notes.lost(place, format!("the disk {name}, which is a LUN of no target"));
+            }
+        }
+    }
+
+    /// The reason that a read-only disk cannot have the medium of another disk.
+    fn is_written_elsewhere(&self, disk: &Disk) -> Option<String> {
+        let other = self.same_medium(disk)?;
+        let is_written = disk.read_only && !self.configuration.disks[other].read_only;
+        is_written.then(|| "another target can write to it, and it is read-only here".into())
     }
 
     fn same_medium(&self, disk: &Disk) -> Option<usize> {
@@ -134,6 +165,18 @@ impl Imported {
         let (groups, tags) = sets.groups();
         self.configuration.portal_groups = groups;
         tags
+    }
+}
+
+/// The reason that a target cannot have this disk as this LUN.
+fn refused(target: &NewTarget, lun: u16, disk: Option<usize>) -> Option<String> {
+    match disk {
+        _ if lun > MAX_LUN => Some(format!("the LUN number is above {MAX_LUN}")),
+        _ if target.luns.contains_key(&lun) => Some("the number is given twice".into()),
+        Some(disk) if target.luns.values().any(|shown| *shown == disk) => {
+            Some("it is a LUN of this target already".into())
+        }
+        _ => None,
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod common;
 mod configuration;
+mod ctld;
 mod files;
 mod iet;
 mod istgt;
@@ -21,6 +22,7 @@ pub use configuration::{
     Access, ChapUser, Configuration, Discovery, Disk, DiskMedium, Identity, NewPortal, NewPortalGroup,
     NewTarget, ReadOnly, file_name,
 };
+pub use ctld::ctld;
 pub use files::{Found, Reader, no_files};
 pub use iet::iet;
 pub use istgt::istgt;

@@ -60,6 +60,8 @@ enum Format {
     Istgt,
     /// scst.conf of scstadmin (SCST)
     Scst,
+    /// ctl.conf of ctld (FreeBSD), also in UCL
+    Ctld,
 }
 
 /// Imports a configuration.
@@ -72,6 +74,7 @@ pub fn import(args: Import) -> Result<ExitCode, Failure> {
         Format::Iet => lunar_import::iet(&source, &reader),
         Format::Istgt => lunar_import::istgt(&source, &reader),
         Format::Scst => lunar_import::scst(&source),
+        Format::Ctld => lunar_import::ctld(&source),
     };
     let imported = imported.map_err(|e| invalid(&args.file, e))?;
     let new = lunar_import::toml(&imported.configuration, SECRETS);
@@ -253,6 +256,8 @@ mod tests {
             (Format::Istgt, "istgt/istgt.conf", Some(Exit::NotCarried)),
             (Format::Scst, "scst/simple.conf", None),
             (Format::Scst, "scst/everything.conf", Some(Exit::NotCarried)),
+            (Format::Ctld, "ctld/ctl.conf", Some(Exit::NotCarried)),
+            (Format::Ctld, "ctld/ctl.ucl", Some(Exit::NotCarried)),
         ];
         for (format, name, expected) in all {
             let folder = folder.join(name);

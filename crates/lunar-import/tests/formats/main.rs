@@ -1,5 +1,6 @@
 //! Imports of each format, over samples.
 
+mod ctld;
 mod iet;
 mod istgt;
 mod lio;
