@@ -1,6 +1,6 @@
 //! Configurations of other targets. Input: the text of a file. A first line with `#` and a word chooses the format.
 
-use lunar_import::{Found, ctld, iet, istgt, lio, scst, tgt, toml};
+use lunar_import::{Found, ctld, iet, istgt, lio, open_iscsi, scst, tgt, toml};
 use std::io;
 use std::path::Path;
 
@@ -12,6 +12,7 @@ pub fn run(input: &[u8]) {
         Some(("#istgt", text)) => istgt(text, &|path| found(text, path)),
         Some(("#scst", text)) => scst(text),
         Some(("#ctld", text)) => ctld(text),
+        Some(("#open-iscsi", text)) => open_iscsi(&|path| found(text, path)),
         _ => lio(text),
     };
     match imported {
@@ -20,6 +21,9 @@ pub fn run(input: &[u8]) {
             let indices = configuration.targets.iter().flat_map(|target| target.luns.values());
             assert!(indices.into_iter().all(|index| *index < configuration.disks.len()));
             assert!(!toml(configuration, "secrets").contains('\0'));
+            for attachment in &configuration.attachments {
+                assert!(!attachment.toml(configuration, "secrets").contains('\0'));
+            }
         }
         Err(e) => assert!(!e.hint.is_empty()),
     }

@@ -1,7 +1,7 @@
 //! The parts of a configuration that other targets have too. Each importer makes one, and [`crate::write`] turns it into
 //! `lunar.toml`.
 
-use crate::Imported;
+use crate::{Imported, NewAttachment};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use zeroize::Zeroizing;
@@ -19,6 +19,8 @@ pub struct Configuration {
     pub targets: Vec<NewTarget>,
     /// The CHAP users. Access entries refer to them by `id`.
     pub chap_users: Vec<ChapUser>,
+    /// The saved attachments, if it is the configuration of an initiator.
+    pub attachments: Vec<NewAttachment>,
 }
 
 /// A portal group.
@@ -240,6 +242,11 @@ impl Configuration {
     /// A name for a disk that no other disk has.
     pub(crate) fn free_disk_name(&self, name: &str) -> String {
         free_name(name, |word| self.disks.iter().all(|disk| disk.name != word))
+    }
+
+    /// A name for an attachment that no other attachment has.
+    pub(crate) fn free_attachment_name(&self, name: &str) -> String {
+        free_name(name, |word| self.attachments.iter().all(|attachment| attachment.name != word))
     }
 
     /// The id of a CHAP user, which is added if it is new. A name that has another secret already gets another id.

@@ -1,10 +1,11 @@
-//! Converts configurations of other iSCSI targets to `lunar.toml`.
+//! Converts configurations of other iSCSI targets to `lunar.toml`, and those of open-iscsi to saved attachments.
 //!
 //! An importer reads the text of a configuration, and makes a [`Configuration`] with the same targets, disks, access
 //! and CHAP users. Disks keep the values by which hosts identify them, so that hosts find the disks that they know. The
 //! [`Notes`] list what was carried over, what has another effect, and what is lost.
 #![forbid(unsafe_code)]
 
+mod attachment;
 mod common;
 mod configuration;
 mod ctld;
@@ -13,11 +14,13 @@ mod iet;
 mod istgt;
 mod lio;
 mod notes;
+mod open_iscsi;
 mod portals;
 mod scst;
 mod tgt;
 mod write;
 
+pub use attachment::{NewAttachment, NewPath};
 pub use configuration::{
     Access, ChapUser, Configuration, Discovery, Disk, DiskMedium, Identity, NewPortal, NewPortalGroup,
     NewTarget, ReadOnly, file_name,
@@ -28,6 +31,7 @@ pub use iet::iet;
 pub use istgt::istgt;
 pub use lio::lio;
 pub use notes::{Note, Notes, Outcome};
+pub use open_iscsi::open_iscsi;
 pub use scst::scst;
 pub use tgt::tgt;
 pub use write::toml;

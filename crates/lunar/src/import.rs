@@ -1,4 +1,6 @@
-//! `lunar import`: converts the configuration of another target.
+//! `lunar import`: converts the configuration of another target, or of open-iscsi.
+
+mod attachments;
 
 use crate::exit::{Exit, Failure};
 use crate::output;
@@ -24,11 +26,12 @@ pub struct Import {
     /// The kind of the configuration
     format: Format,
 
-    /// The configuration
+    /// The configuration; for open-iscsi /etc/iscsi, a folder below it, or a record
     file: PathBuf,
 
-    /// Write the new configuration to this file, and its CHAP secrets to the folder `secrets` beside it. Neither
-    /// replaces an existing file [default: print it, without secrets]
+    /// Write the new configuration to this file, and its CHAP secrets to the folder `secrets` beside it. For open-iscsi,
+    /// write the attachments and `secrets` to this folder. Nothing replaces an existing file [default: print the
+    /// configuration, without secrets]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -62,31 +65,42 @@ enum Format {
     Scst,
     /// ctl.conf of ctld (FreeBSD), also in UCL
     Ctld,
+    /// Records of open-iscsi, which become saved attachments
+    OpenIscsi,
 }
 
 /// Imports a configuration.
 pub fn import(args: Import) -> Result<ExitCode, Failure> {
-    let source = read(&args.file)?;
+    let source = || read(&args.file);
     let reader = |path: &Path| found(&args, path);
     let imported = match args.format {
-        Format::Lio => lunar_import::lio(&source),
-        Format::Tgt => lunar_import::tgt(&source, &reader),
-        Format::Iet => lunar_import::iet(&source, &reader),
-        Format::Istgt => lunar_import::istgt(&source, &reader),
-        Format::Scst => lunar_import::scst(&source),
-        Format::Ctld => lunar_import::ctld(&source),
+        Format::Lio => lunar_import::lio(&source()?),
+        Format::Tgt => lunar_import::tgt(&source()?, &reader),
+        Format::Iet => lunar_import::iet(&source()?, &reader),
+        Format::Istgt => lunar_import::istgt(&source()?, &reader),
+        Format::Scst => lunar_import::scst(&source()?),
+        Format::Ctld => lunar_import::ctld(&source()?),
+        Format::OpenIscsi => lunar_import::open_iscsi(&|path| attachments::found(&args.file, path)),
     };
     let imported = imported.map_err(|e| invalid(&args.file, e))?;
-    let new = lunar_import::toml(&imported.configuration, SECRETS);
+    let is_attachment = matches!(args.format, Format::OpenIscsi);
+    let new = match is_attachment {
+        true => attachments::text(&imported.configuration),
+        false => lunar_import::toml(&imported.configuration, SECRETS),
+    };
     match &args.output {
         None => {
             output::stdout(&new)?;
             output::stderr(report(&imported));
         }
         Some(path) => {
-            // First, so that no secrets are left beside a file that exists already.
-            write_new(path, new.as_bytes())?;
-            write_secrets(path, &imported.configuration.chap_users)?;
+            if is_attachment {
+                attachments::write(path, &imported.configuration)?;
+            } else {
+                // First, so that no secrets are left beside a file that exists already.
+                write_new(path, new.as_bytes())?;
+                write_secrets(path, &imported.configuration.chap_users)?;
+            }
             output::stdout(if args.json { json(&imported) } else { report(&imported) })?;
         }
     }
@@ -122,15 +136,20 @@ fn found(args: &Import, path: &Path) -> io::Result<Found> {
         Ok(below) => args.root.join(below),
         Err(_) => args.file.with_file_name("").join(path),
     };
-    let metadata = fs::metadata(&path)?;
+    read_found(&path)
+}
+
+/// A file, or the names in a folder.
+fn read_found(path: &Path) -> io::Result<Found> {
+    let metadata = fs::metadata(path)?;
     if metadata.is_dir() {
-        let names = fs::read_dir(&path)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+        let names = fs::read_dir(path)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
         return Ok(Found::Folder(names.collect::<io::Result<_>>()?));
     }
     if !metadata.is_file() || metadata.len() > MAX_BYTES {
         return Err(io::Error::other("it is no file, or larger than 64 MiB"));
     }
-    fs::read_to_string(&path).map(Found::File)
+    fs::read_to_string(path).map(Found::File)
 }
 
 fn unreadable(path: &Path, e: &io::Error) -> Failure {

@@ -4,6 +4,7 @@ mod ctld;
 mod iet;
 mod istgt;
 mod lio;
+mod open_iscsi;
 mod scst;
 mod tgt;
 
