@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 const PRODUCT_LEN: usize = 16;
 
 impl IstgtImport {
-    /// Adds the LUNs of a unit.
-    pub(super) fn luns(&mut self, target: &mut NewTarget, unit: &IstgtSection, number: u16) {
+    /// Adds the LUNs of a unit with a number and a name. Its name as written is in the identities of its LUNs.
+    pub(super) fn luns(&mut self, target: &mut NewTarget, unit: &IstgtSection, (number, name): (u16, &str)) {
         let mut by_lun: BTreeMap<u16, Vec<&IstgtKey>> = BTreeMap::new();
         for key in &unit.keys {
             if let Some(lun) = number_after(&key.key, "LUN") {
@@ -30,7 +30,7 @@ impl IstgtImport {
             }
             match disk(unit, medium, &options) {
                 Ok(disk) => {
-                    let identity = self.identity(target, unit, (number, lun), &options);
+                    let identity = self.identity(name, unit, (number, lun), &options);
                     self.0.add_lun(target, lun, Disk { identity, ..disk }, &medium.place);
                     self.medium_size(medium);
                     options.iter().for_each(|option| self.option(option, &target.name));
@@ -61,7 +61,7 @@ impl IstgtImport {
     /// The identity of a LUN: serial number, NAA 3 with a checksum of the names, and T10 vendor ID.
     fn identity(
         &mut self,
-        target: &NewTarget,
+        name: &str,
         unit: &IstgtSection,
         (number, lun): (u16, u16),
         options: &[&IstgtKey],
@@ -80,7 +80,7 @@ impl IstgtImport {
             .as_ref()
             .zip(product.as_ref())
             .map(|(serial, product)| format!("{product:PRODUCT_LEN$}{serial}"));
-        let naa = Some(naa(&target.name, lun));
+        let naa = Some(naa(name, lun));
         Identity { serial, naa, t10_id, vendor, product, revision, ..Identity::default() }
     }
 }

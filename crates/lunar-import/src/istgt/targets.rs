@@ -16,7 +16,8 @@ impl IstgtImport {
         sections: &[IstgtSection],
         portals: &PortalTags,
     ) {
-        let name = self.0.target_name(&full_name(unit, sections), &unit.place);
+        let full_name = full_name(unit, sections);
+        let name = self.0.target_name(&full_name, &unit.place);
         let alias = unit.word("TargetAlias", 0).filter(|alias| !alias.is_empty()).map(Into::into);
         let mut target = NewTarget { name, alias, ..NewTarget::default() };
         let method = [unit.word("AuthMethod", 0), unit.word("AuthMethod", 1)];
@@ -29,7 +30,7 @@ impl IstgtImport {
             self.0.notes.lost(&unit.place, format!("{}: its portals, so it is offline", target.name));
             target.portal_groups.extend(self.0.configuration.portal_groups.first().map(|group| group.tag));
         }
-        self.luns(&mut target, unit, number);
+        self.luns(&mut target, unit, (number, &full_name));
         unit.keys.iter().for_each(|key| self.unit_key(key, &target.name));
         self.0.notes.carried(&unit.place, format!("{}: the target", target.name));
         self.0.configuration.targets.push(target);
@@ -52,7 +53,7 @@ impl IstgtImport {
 }
 
 /// The name of a target. Without a kind of name, `NodeBase` is before it.
-pub(super) fn full_name(unit: &IstgtSection, sections: &[IstgtSection]) -> String {
+fn full_name(unit: &IstgtSection, sections: &[IstgtSection]) -> String {
     let name = unit.word("TargetName", 0).unwrap_or_default();
     let base = sections.iter().find_map(|section| section.word("NodeBase", 0)).unwrap_or(NODE_BASE);
     match ["iqn.", "eui.", "naa."].iter().any(|kind| name.to_ascii_lowercase().starts_with(kind)) {

@@ -2,7 +2,7 @@
 
 use super::file::{SaveConfig, StorageObject};
 use super::{DiskIndices, Import};
-use crate::{Disk, DiskMedium, Identity, Imported};
+use crate::{Disk, DiskMedium, Identity};
 
 /// The IEEE company identifier of LIO.
 const COMPANY: &str = "001405";
@@ -13,7 +13,7 @@ impl Import {
         let mut disks = DiskIndices::new();
         for (n, object) in file.storage_objects.iter().enumerate() {
             let place = format!("storage_objects[{n}]");
-            let path = format!("/backstores/{}/{}", object.plugin, object.name);
+            let path = path(object);
             match medium(object) {
                 Ok(medium) => {
                     self.0.notes.carried(&place, format!("{path}: {}", shown(&medium)));
@@ -26,16 +26,6 @@ impl Import {
             }
         }
         disks
-    }
-
-    /// Reports disks that no target shows. They are not written.
-    pub(super) fn unused_disks(&mut self) {
-        let Imported { configuration, notes } = &mut self.0;
-        let shown =
-            |index: &usize| configuration.targets.iter().any(|t| t.luns.values().any(|disk| disk == index));
-        for (_, disk) in configuration.disks.iter().enumerate().filter(|(index, _)| !shown(index)) {
-            notes.lost("storage_objects", format!("the disk {}, which is a LUN of no target", disk.name));
-        }
     }
 
     fn disk(&mut self, object: &StorageObject, disk: Disk, place: &str) -> Disk {
@@ -95,6 +85,11 @@ impl Import {
             ..identity
         }
     }
+}
+
+/// The path of a storage object in the configuration tree.
+pub(super) fn path(object: &StorageObject) -> String {
+    format!("/backstores/{}/{}", object.plugin, object.name)
 }
 
 /// The medium of a storage object.

@@ -32,7 +32,8 @@ pub fn lio(text: &str) -> Result<Imported, ImportError> {
     let mut portals = PortalSets::default();
     let sets = import.targets(&file, &disks, &mut portals);
     import.portal_groups(&mut portals, &sets);
-    import.unused_disks();
+    let disk = |(n, object)| Some((*disks.get(&disks::path(object))?, format!("storage_objects[{n}]")));
+    import.0.unused_disks(file.storage_objects.iter().enumerate().filter_map(disk));
     Ok(import.0.keep_identities_apart())
 }
 

@@ -29,7 +29,11 @@ pub fn scst(text: &str) -> Result<Imported, ImportError> {
     import.disks(&file);
     import.drivers(&file);
     import.device_groups(&file);
-    import.unused_disks();
+    let disk = |device: &ScstDevice| match device {
+        ScstDevice::Disk(index, line) => Some((*index, format!("line {line}"))),
+        _ => None,
+    };
+    import.imported.unused_disks(import.devices.values().filter_map(disk));
     Ok(import.imported.keep_identities_apart())
 }
 
@@ -123,18 +127,6 @@ impl ScstImport {
                         format!("{what} and its state {state}: each path begins as active/optimized"),
                     ),
                 }
-            }
-        }
-    }
-
-    /// Reports disks that no target shows. They are not written.
-    fn unused_disks(&mut self) {
-        let Imported { configuration, notes } = &mut self.imported;
-        for (name, device) in &self.devices {
-            let ScstDevice::Disk(index, line) = device else { continue };
-            let shows = |target: &crate::NewTarget| target.luns.values().any(|disk| disk == index);
-            if !configuration.targets.iter().any(shows) {
-                notes.lost(format!("line {line}"), format!("the device {name}, which is a LUN of no target"));
             }
         }
     }

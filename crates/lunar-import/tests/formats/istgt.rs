@@ -52,6 +52,22 @@ fn serial_number_of_other_luns_has_the_lun() {
 }
 
 #[test]
+fn naa_has_the_target_name_as_written() {
+    let naa = |name: &str| {
+        let text = format!("[LogicalUnit1]\nTargetName {name}\nLUN0 Storage /a Auto\n");
+        let imported = import(&text);
+        let end = name.to_lowercase();
+        (
+            disk_of(&imported.configuration, &end, 0).identity.naa.clone(),
+            imported.configuration.targets[0].name.clone(),
+        )
+    };
+    let (lower, upper) = (naa("iqn.2007-09.org.example:disk"), naa("iqn.2007-09.org.example:Disk"));
+    assert_ne!(lower.0, upper.0);
+    assert_eq!(lower.1, upper.1);
+}
+
+#[test]
 fn initiator_groups_become_access_entries() {
     let imported = import(CONF);
     let configuration = &imported.configuration;

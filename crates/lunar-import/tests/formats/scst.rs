@@ -103,7 +103,7 @@ fn everything_names_each_loss_with_its_line() {
         "21:00:00:24:ff:00:00:01: a target of the driver qla2x00t",
         "the ALUA group dgroup1/local, which is preferred",
         "the ALUA group dgroup1/remote and its state nonoptimized",
-        "the device cd0, which is a LUN of no target",
+        "the disk cd0, which is a LUN of no target",
     ] {
         assert!(lost.contains(part), "{part} is not in\n{lost}");
     }
