@@ -36,6 +36,7 @@ pub struct CmdWindow {
 }
 
 /// Whether `a` is before `b` in serial number arithmetic (RFC 1982).
+#[inline]
 pub fn precedes(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
@@ -54,17 +55,20 @@ impl CmdWindow {
     }
 
     /// ExpCmdSN: all requests before it have arrived.
+    #[inline]
     pub fn exp_cmd_sn(&self) -> u32 {
         self.exp
     }
 
     /// MaxCmdSN: no request above it is accepted. It never decreases.
+    #[inline]
     pub fn max_cmd_sn(&self) -> u32 {
         self.max
     }
 
     /// Processes the CmdSN of a request. Immediate requests are outside the order: they are always delivered, and do
     /// not count as live.
+    #[inline]
     pub fn receive(&mut self, cmd_sn: u32, immediate: bool) -> CmdSnVerdict {
         if immediate {
             return CmdSnVerdict::Deliver;
@@ -113,6 +117,7 @@ impl CmdWindow {
     }
 
     /// Ends a delivered non-immediate task. Returns whether this opened the window.
+    #[inline]
     pub fn finished(&mut self) -> bool {
         let before = self.max;
         self.live = self.live.saturating_sub(1);
@@ -126,6 +131,7 @@ impl CmdWindow {
     }
 
     /// The state of a CmdSN; `None` outside the window.
+    #[inline]
     fn slot(&self, cmd_sn: u32) -> Option<CmdSnState> {
         if precedes(cmd_sn, self.exp) || precedes(self.max, cmd_sn) {
             return None;
@@ -143,6 +149,7 @@ impl CmdWindow {
         self.slots[n] = slot;
     }
 
+    #[inline]
     fn advance(&mut self) {
         self.slots.pop_front();
         self.exp = self.exp.wrapping_add(1);
@@ -150,6 +157,7 @@ impl CmdWindow {
     }
 
     /// Recomputes MaxCmdSN = ExpCmdSN - 1 + depth - live. It never decreases.
+    #[inline]
     fn widen(&mut self) {
         let room = self.depth.saturating_sub(self.live);
         let max = self.exp.wrapping_sub(1).wrapping_add(room);

@@ -28,23 +28,30 @@ pub fn get64(p: &[u8]) -> u64 {
 /// Writes 16 bits.
 #[inline]
 pub fn put16(p: &mut [u8], v: u16) {
-    p[..2].copy_from_slice(&v.to_be_bytes());
+    *first(p) = v.to_be_bytes();
 }
 
 /// Writes the low 24 bits.
 #[inline]
 pub fn put24(p: &mut [u8], v: u32) {
-    p[..3].copy_from_slice(&v.to_be_bytes()[1..]);
+    let [_, bytes @ ..] = v.to_be_bytes();
+    *first(p) = bytes;
 }
 
 /// Writes 32 bits.
 #[inline]
 pub fn put32(p: &mut [u8], v: u32) {
-    p[..4].copy_from_slice(&v.to_be_bytes());
+    *first(p) = v.to_be_bytes();
 }
 
 /// Writes 64 bits.
 #[inline]
 pub fn put64(p: &mut [u8], v: u64) {
-    p[..8].copy_from_slice(&v.to_be_bytes());
+    *first(p) = v.to_be_bytes();
+}
+
+/// The first `N` bytes. An assignment to an array is one store, and `copy_from_slice` may remain a call.
+#[inline]
+fn first<const N: usize>(p: &mut [u8]) -> &mut [u8; N] {
+    p.first_chunk_mut().expect("the length was checked")
 }

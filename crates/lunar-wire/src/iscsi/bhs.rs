@@ -38,6 +38,7 @@ pub struct Bhs(pub(crate) [u8; BHS_LEN]);
 
 impl Bhs {
     /// A header of zeros except the opcode byte and the F bit.
+    #[inline]
     pub fn new(opcode: u8) -> Self {
         let mut b = [0; BHS_LEN];
         b[0] = opcode;

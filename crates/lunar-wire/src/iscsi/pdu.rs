@@ -3,6 +3,7 @@
 use super::{Bhs, NONE, flag, opcode, status::LoginStatus};
 
 /// Writes the fields that every target PDU carries: StatSN, ExpCmdSN and MaxCmdSN.
+#[inline]
 pub fn stamp(b: &mut Bhs, stat_sn: u32, exp_cmd_sn: u32, max_cmd_sn: u32) {
     b.set_stat_sn(stat_sn);
     b.set_exp_cmd_sn(exp_cmd_sn);
@@ -21,6 +22,7 @@ pub fn login_response(request: &Bhs, flags: u8, tsih: u16, status: LoginStatus) 
 }
 
 /// A SCSI Response (RFC 7143 section 11.4). `flags` holds the residual bits, `response` the iSCSI response code.
+#[inline]
 pub fn scsi_response(itt: u32, flags: u8, response: u8, status: u8) -> Bhs {
     let mut b = Bhs::new(opcode::SCSI_RESPONSE);
     b.set_flags(flag::FINAL | flags);

@@ -8,6 +8,7 @@ pub const REPORT_LUNS: u64 = 0xc101 << 48;
 
 /// The number of a single-level LUN, 0 to 16383: peripheral device addressing (00b, bus 0) or flat space addressing
 /// (01b). `None` for any other addressing method.
+#[inline]
 pub fn decode(lun: u64) -> Option<u16> {
     let first = (lun >> 48) as u16;
     if lun << 16 != 0 {
@@ -22,6 +23,7 @@ pub fn decode(lun: u64) -> Option<u16> {
 
 /// The LUN number of a request. In addition to the forms of [`decode`], it accepts a number above 255 without an
 /// addressing method: libiscsi sends that form, and so does Linux when an administrator names the number.
+#[inline]
 pub fn of_request(lun: u64) -> Option<u16> {
     let first = (lun >> 48) as u16;
     let as_it_is = || (lun << 16 == 0 && first < 0x4000).then_some(first);
