@@ -569,10 +569,10 @@ pub struct TcpLoginConnection {
 
 impl TcpLoginConnection {
     /// Sends a PDU.
-    pub async fn send(&mut self, pdu: Pdu) -> Result<(), Error> {
+    pub async fn send(&mut self, mut pdu: Pdu) -> Result<(), Error> {
         let mut out = PduQueue::default();
         let payload = if pdu.data.is_empty() { Payload::Empty } else { Payload::Bytes(pdu.data) };
-        out.push(pdu.header, payload, Digests::default());
+        out.push(&mut pdu.header, payload, Digests::default());
         while !out.flush(&self.stream).map_err(lost)? {
             self.stream.writable().await.map_err(lost)?;
         }

@@ -16,6 +16,7 @@ pub enum ReceivedData<'a> {
 
 impl ReceivedData<'_> {
     /// The bytes; empty for [`ReceivedData::Placed`] and [`ReceivedData::Piped`].
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         match self {
             ReceivedData::Bytes(bytes) => bytes,

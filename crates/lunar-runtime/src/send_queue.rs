@@ -29,10 +29,12 @@ struct QueuedMessage {
 }
 
 impl QueuedMessage {
+    #[inline]
     fn frame_len(&self) -> usize {
         self.head_len + self.tail_len
     }
 
+    #[inline]
     fn len(&self) -> usize {
         self.frame_len() + self.body.len()
     }
@@ -98,11 +100,13 @@ impl SendQueue {
     }
 
     /// Queued bytes of payloads outside any pool.
+    #[inline]
     pub fn own(&self) -> usize {
         self.own
     }
 
     /// Queued bytes, with the overhead of the queue.
+    #[inline]
     pub fn waiting(&self) -> usize {
         self.waiting + self.queue.len() * size_of::<QueuedMessage>()
     }

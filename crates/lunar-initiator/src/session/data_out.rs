@@ -74,9 +74,9 @@ pub fn unsolicited(len: usize, p: &Parameters) -> usize {
 
 /// The SCSI Command PDU, including a long CDB.
 #[inline]
-fn command(out: &mut pdu_queue::PduQueue, header: Bhs, task: &Task, payload: Payload, digests: Digests) {
+fn command(out: &mut pdu_queue::PduQueue, mut header: Bhs, task: &Task, payload: Payload, digests: Digests) {
     match &task.extended_cdb {
-        None => out.push(header, payload, digests),
+        None => out.push(&mut header, payload, digests),
         Some(rest) => out.push_extended(header, rest.ahs(), payload, digests),
     }
 }
@@ -107,8 +107,8 @@ pub fn data_out(
     let (mut at, mut data_sn) = (s.offset, 0);
     while at < s.end {
         let len = (s.end - at).min(p.max_xmit_data_segment_length as usize);
-        let header = request::data_out(burst, data_sn, at as u32, at + len == s.end, s.exp_stat_sn);
-        out.push(header, part(buf, at, len), digests);
+        let mut header = request::data_out(burst, data_sn, at as u32, at + len == s.end, s.exp_stat_sn);
+        out.push(&mut header, part(buf, at, len), digests);
         (at, data_sn) = (at + len, data_sn + 1);
     }
 }

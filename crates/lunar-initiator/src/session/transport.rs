@@ -226,9 +226,9 @@ pub fn messages(
 impl TransportSender {
     /// Queues a PDU.
     #[inline]
-    pub fn push(&mut self, header: Bhs, payload: Payload, digests: Digests) {
+    pub fn push(&mut self, mut header: Bhs, payload: Payload, digests: Digests) {
         match self {
-            TransportSender::Tcp(out) => out.push(header, payload, digests),
+            TransportSender::Tcp(out) => out.push(&mut header, payload, digests),
             TransportSender::Datamover(datamover) => datamover.push(header, payload),
         }
     }

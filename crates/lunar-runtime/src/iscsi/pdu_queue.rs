@@ -19,16 +19,19 @@ pub struct Digests {
 
 impl Digests {
     /// Bytes after the header.
+    #[inline]
     pub fn header_len(self) -> usize {
         if self.header { 4 } else { 0 }
     }
 
     /// Bytes after a data segment of `len` bytes and its padding.
+    #[inline]
     pub fn data_len(self, len: usize) -> usize {
         if self.data && len > 0 { 4 } else { 0 }
     }
 
     /// Bytes after a data segment of `len` bytes: padding and digest.
+    #[inline]
     pub fn tail_len(self, len: usize) -> usize {
         padded(len) - len + self.data_len(len)
     }
@@ -39,19 +42,20 @@ impl Digests {
 pub struct PduQueue(send_queue::SendQueue);
 
 impl PduQueue {
-    /// Appends a PDU and fills in its DataSegmentLength, padding and digests.
+    /// Appends a PDU and fills in its DataSegmentLength, padding and digests. The header is a reference, because a copy of
+    /// fields that were just written stalls until all of them are in the cache.
     #[inline]
-    pub fn push(&mut self, mut header: Bhs, payload: Payload, digests: Digests) {
-        header.set_data_len(payload.bytes().len());
+    pub fn push(&mut self, header: &mut Bhs, payload: Payload, digests: Digests) {
+        header.set_data_len(payload.len());
         let (tail, tail_len) = tail(&payload, digests);
-        self.push_body(&header, payload, &tail[..tail_len], digests);
+        self.push_body(header, payload, &tail[..tail_len], digests);
     }
 
     /// As [`PduQueue::push`] with bytes in a pipe. There must be no data digest, which needs the data in memory.
-    pub fn push_pages(&mut self, mut header: Bhs, part: PipedPart, digests: Digests) {
+    pub fn push_pages(&mut self, header: &mut Bhs, part: PipedPart, digests: Digests) {
         header.set_data_len(part.len);
         let pad = padded(part.len) - part.len;
-        self.push_body(&header, Body::Piped(part), &[0; 3][..pad], digests);
+        self.push_body(header, Body::Piped(part), &[0; 3][..pad], digests);
     }
 
     #[inline]
@@ -68,7 +72,7 @@ impl PduQueue {
     /// As [`PduQueue::push`] with additional header segments, padded to whole words, at most 1020 bytes. Fills in
     /// TotalAHSLength (RFC 7143 section 11.2.2).
     pub fn push_extended(&mut self, mut header: Bhs, ahs: &[u8], payload: Payload, digests: Digests) {
-        header.set_data_len(payload.bytes().len());
+        header.set_data_len(payload.len());
         header.set_ahs_len(ahs.len());
         let mut head = [header.as_bytes(), ahs].concat();
         if digests.header {
@@ -79,11 +83,13 @@ impl PduQueue {
     }
 
     /// Queued bytes, with the overhead of the queue.
+    #[inline]
     pub fn waiting(&self) -> usize {
         self.0.waiting()
     }
 
     /// Queued bytes of payloads outside any pool.
+    #[inline]
     pub fn own(&self) -> usize {
         self.0.own()
     }
@@ -118,7 +124,7 @@ impl PduQueue {
 /// Padding and digest after the data, and their length.
 #[inline]
 fn tail(payload: &Payload, digests: Digests) -> ([u8; 8], usize) {
-    let len = payload.bytes().len();
+    let len = payload.len();
     let pad = padded(len) - len;
     let mut tail = [0; 8];
     if digests.data && len > 0 {
@@ -137,7 +143,7 @@ mod tests {
     fn padding_and_digests_follow_the_data() {
         let mut out = PduQueue::default();
         let both = Digests { header: true, data: true };
-        out.push(Bhs::new(0x20), Payload::Bytes(vec![1, 2, 3, 4, 5]), both);
+        out.push(&mut Bhs::new(0x20), Payload::Bytes(vec![1, 2, 3, 4, 5]), both);
         let b = out.take_bytes();
         assert_eq!(b.len(), 48 + 4 + 8 + 4);
         assert_eq!((b[7], &b[52..60]), (5, &[1, 2, 3, 4, 5, 0, 0, 0][..]));
@@ -157,7 +163,7 @@ mod tests {
             out.push_extended(header, &[], Payload::Bytes(vec![9; 3]), digests);
             let extended = out.take_bytes();
             header.set_data_len(3);
-            out.push(header, Payload::Bytes(vec![9; 3]), digests);
+            out.push(&mut header, Payload::Bytes(vec![9; 3]), digests);
             assert_eq!(out.take_bytes(), extended, "no AHS encodes as a plain PDU");
         }
     }

@@ -28,6 +28,17 @@ pub enum Payload {
 }
 
 impl Payload {
+    /// Length in bytes.
+    #[inline]
+    #[expect(clippy::len_without_is_empty, reason = "the length of a part of a message")]
+    pub fn len(&self) -> usize {
+        match self {
+            Payload::Empty => 0,
+            Payload::Bytes(b) => b.len(),
+            Payload::Zeros(n) | Payload::Buf(_, n) | Payload::Part(_, _, n) => *n,
+        }
+    }
+
     /// The bytes to send.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
@@ -61,7 +72,7 @@ impl Body {
     #[inline]
     pub fn len(&self) -> usize {
         match self {
-            Body::Memory(payload) => payload.bytes().len(),
+            Body::Memory(payload) => payload.len(),
             Body::Piped(part) => part.len,
         }
     }
@@ -72,6 +83,7 @@ impl Body {
     }
 
     /// Length of bytes outside any pool.
+    #[inline]
     pub(super) fn own(&self) -> usize {
         if let Body::Memory(Payload::Bytes(bytes)) = self { bytes.len() } else { 0 }
     }

@@ -182,7 +182,7 @@ impl IscsiConnection {
 
     /// Queues a PDU whose sequence numbers are set.
     #[inline]
-    pub fn push(&self, header: Bhs, body: impl Into<Body>) {
+    pub fn push(&self, header: &mut Bhs, body: impl Into<Body>) {
         self.transport.push(header, body.into(), self.digests);
     }
 

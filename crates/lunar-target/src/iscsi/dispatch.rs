@@ -38,8 +38,8 @@ impl<'a> PduDispatcher<'a> {
     }
 
     /// Sends a PDU that carries status.
-    pub(super) fn reply(&self, header: Bhs, payload: Payload) {
-        self.state.front().reply(self.connection.cid(), header, payload);
+    pub(super) fn reply(&self, mut header: Bhs, payload: Payload) {
+        self.state.front().reply(self.connection.cid(), &mut header, payload);
     }
 
     pub(super) fn reject(&self, reason: RejectReason, header: &Bhs, ahs: &[u8]) {

@@ -55,7 +55,7 @@ impl FrontEnd for IscsiSession {
         if sent.bytes == 0 && len <= max && len <= self.parameters().max_burst_length as usize {
             let mut header = data_in_header(c, sent);
             set_residual(&mut header, flag::FINAL | flag::STATUS, residual);
-            return self.reply(c.connection, header, data.whole());
+            return self.reply(c.connection, &mut header, data.whole());
         }
         self.data_in_pdus(c, data, sent, FinalPdu::Status(residual));
     }

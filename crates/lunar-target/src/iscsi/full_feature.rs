@@ -146,8 +146,8 @@ impl SessionEnd for IscsiSession {
 
 impl IscsiConnection {
     fn send_logout_response(&self, nexus: &ItNexus<IscsiSession>) {
-        if let Some((cid, header)) = self.take_logout_response() {
-            nexus.state().front().reply(cid, header, Payload::Empty);
+        if let Some((cid, mut header)) = self.take_logout_response() {
+            nexus.state().front().reply(cid, &mut header, Payload::Empty);
         }
     }
 

@@ -160,10 +160,10 @@ impl IscsiSession {
 
     /// Sends a PDU with status, which consumes a StatSN of the connection.
     #[inline]
-    pub fn reply(&self, cid: u16, mut header: Bhs, body: impl Into<Body>) {
+    pub fn reply(&self, cid: u16, header: &mut Bhs, body: impl Into<Body>) {
         let Some(connection) = self.connection(cid) else { return };
         let (exp_cmd_sn, max_cmd_sn) = (self.order.exp_cmd_sn(), self.order.max_cmd_sn());
-        pdu::stamp(&mut header, connection.take_stat_sn(), exp_cmd_sn, max_cmd_sn);
+        pdu::stamp(header, connection.take_stat_sn(), exp_cmd_sn, max_cmd_sn);
         connection.push(header, body);
     }
 
@@ -172,7 +172,7 @@ impl IscsiSession {
         let Some(connection) = self.connection(cid) else { return };
         let (exp_cmd_sn, max_cmd_sn) = (self.order.exp_cmd_sn(), self.order.max_cmd_sn());
         pdu::stamp(&mut header, connection.stat_sn(), exp_cmd_sn, max_cmd_sn);
-        connection.push(header, Payload::Empty);
+        connection.push(&mut header, Payload::Empty);
     }
 
     /// Sends a Reject with the rejected header.
@@ -181,7 +181,7 @@ impl IscsiSession {
         let Some(connection) = self.connection(cid) else { return };
         let mut data = [&header.as_bytes()[..], ahs].concat();
         data.truncate(connection.max_xmit());
-        self.reply(cid, pdu::reject(reason as u8), Payload::Bytes(data));
+        self.reply(cid, &mut pdu::reject(reason as u8), Payload::Bytes(data));
     }
 
     /// Sends an Asynchronous Message (RFC 7143 section 11.9) on the first connection. False: the initiator has no room
@@ -190,7 +190,8 @@ impl IscsiSession {
         let Some(first) = self.connections.first() else { return false };
         let has_room = first.can_send_event();
         if has_room {
-            self.reply(first.cid(), pdu::async_message(lun, event, parameters), Payload::Bytes(data));
+            let mut header = pdu::async_message(lun, event, parameters);
+            self.reply(first.cid(), &mut header, Payload::Bytes(data));
         } else if !std::mem::replace(&mut self.has_logged_no_room, true) {
             let SessionInfo { initiator, address, .. } = &*self.info;
             tracing::info!(%initiator, %address, event, "no receive buffer at the initiator for an Asynchronous Message");
@@ -238,12 +239,12 @@ impl IscsiSession {
             match last {
                 FinalPdu::Status(residual) if is_last => {
                     set_residual(&mut header, STATUS, residual);
-                    self.reply(c.connection, header, data.part(at, n));
+                    self.reply(c.connection, &mut header, data.part(at, n));
                 }
                 _ => {
                     header.set_exp_cmd_sn(self.order.exp_cmd_sn());
                     header.set_max_cmd_sn(self.order.max_cmd_sn());
-                    connection.push(header, data.part(at, n));
+                    connection.push(&mut header, data.part(at, n));
                 }
             }
             at += n;
@@ -267,7 +268,7 @@ impl IscsiSession {
         header.set_exp_data_sn(data_ins);
         let payload =
             if sense.is_empty() { Payload::Empty } else { Payload::Bytes(sense_segment::encode(sense)) };
-        self.reply(c.connection, header, payload);
+        self.reply(c.connection, &mut header, payload);
     }
 }
 

@@ -92,8 +92,8 @@ fn reply(
     state.front_mut().end_function(header.itt());
     // The commands that followed a missing one may have ended the session.
     if state.phase() != SessionPhase::Ended {
-        let answer = pdu::task_management_response(header.itt(), response(managed));
-        state.front().reply(connection, answer, Payload::Empty);
+        let mut answer = pdu::task_management_response(header.itt(), response(managed));
+        state.front().reply(connection, &mut answer, Payload::Empty);
     }
 }
 

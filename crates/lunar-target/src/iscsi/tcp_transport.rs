@@ -26,12 +26,12 @@ impl TcpTransport {
 
     /// Queues a PDU.
     #[inline]
-    pub fn push(&self, header: Bhs, payload: Payload, digests: Digests) {
+    pub fn push(&self, header: &mut Bhs, payload: Payload, digests: Digests) {
         self.queue.borrow_mut().push(header, payload, digests);
     }
 
     /// Queues a PDU with pages of a file. There must be no data digest.
-    pub fn push_pages(&self, header: Bhs, part: PipedPart, digests: Digests) {
+    pub fn push_pages(&self, header: &mut Bhs, part: PipedPart, digests: Digests) {
         self.queue.borrow_mut().push_pages(header, part, digests);
     }
 

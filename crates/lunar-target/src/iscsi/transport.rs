@@ -180,23 +180,21 @@ impl IscsiTransport {
 
     /// Queues a PDU.
     #[inline]
-    pub fn push(&self, header: Bhs, body: Body, digests: Digests) {
+    pub fn push(&self, header: &mut Bhs, body: Body, digests: Digests) {
         match (self, body) {
             (IscsiTransport::Tcp(tcp), Body::Memory(payload)) => tcp.push(header, payload, digests),
             (IscsiTransport::Tcp(tcp), Body::Piped(part)) if !digests.data => {
                 tcp.push_pages(header, part, digests);
             }
-            (_, body) => match body.in_memory() {
-                Ok(payload) => self.push_payload(header, payload, digests),
-                Err(_) => self.close(),
-            },
+            (_, body) => self.push_in_memory(header, body, digests),
         }
     }
 
-    fn push_payload(&self, header: Bhs, payload: Payload, digests: Digests) {
-        match self {
-            IscsiTransport::Tcp(tcp) => tcp.push(header, payload, digests),
-            IscsiTransport::Datamover(datamover) => datamover.push(header, payload),
+    fn push_in_memory(&self, header: &mut Bhs, body: Body, digests: Digests) {
+        match (self, body.in_memory()) {
+            (_, Err(_)) => self.close(),
+            (IscsiTransport::Tcp(tcp), Ok(payload)) => tcp.push(header, payload, digests),
+            (IscsiTransport::Datamover(datamover), Ok(payload)) => datamover.push(*header, payload),
         }
     }
 
