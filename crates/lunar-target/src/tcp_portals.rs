@@ -73,6 +73,7 @@ async fn serve_iscsi(
     }
     let fresh = iscsi::login::TcpLogin::new(stream, begun);
     if let Some(session) = iscsi::login::login(&shared, fresh, addresses, portal, count).await {
-        iscsi::run(session).await;
+        // Not in this task: its polls reserve more than 100 KiB of stack for the login, and probe each page.
+        lunar_runtime::spawn(iscsi::run(session));
     }
 }
