@@ -84,13 +84,20 @@ impl Nexus {
         self.read_only
     }
 
-    /// Plans a command. `cdb` has 16 to 260 bytes; unused bytes are zero.
+    /// The plan of a READ or WRITE that needs no more checks than the snapshot has; `None` if [`Nexus::begin`] must plan
+    /// the command. That function returns every plan in memory, this one in registers.
     #[inline]
-    pub fn begin(&mut self, cdb: &[u8]) -> PlanResult {
+    pub fn begin_transfer(&mut self, cdb: &[u8]) -> Option<Plan> {
         if self.snapshot.epoch != self.per_core().epoch() {
             self.refresh();
         }
-        match self.snapshot.plan(cdb) {
+        self.snapshot.plan(cdb)
+    }
+
+    /// Plans a command. `cdb` has 16 to 260 bytes; unused bytes are zero.
+    #[inline]
+    pub fn begin(&mut self, cdb: &[u8]) -> PlanResult {
+        match self.begin_transfer(cdb) {
             Some(plan) => Ok(plan),
             None if self.snapshot.forwards(cdb) => Ok(Plan::Passthrough),
             None => self.dispatch(cdb, None),

@@ -9,7 +9,7 @@ use crate::{LogicalUnit, PassthroughNexus};
 use lunar_block::{Backend, TryIo};
 use lunar_runtime::piped_bytes::MAX_PIPED;
 use lunar_runtime::{Buf, PipedBytes, Pool};
-use lunar_scsi::{Nexus, NexusPorts, PlanResult};
+use lunar_scsi::{Nexus, NexusPorts, Plan, PlanResult};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -164,9 +164,18 @@ impl LunHandle {
         self.unit.task_set.handle(self.nexus.core_index())
     }
 
+    /// See [`Nexus::begin_transfer`]; otherwise as [`LunHandle::begin`].
+    #[inline]
+    pub fn begin_transfer(&mut self, cdb: &[u8]) -> Option<Plan> {
+        let plan = self.nexus.begin_transfer(cdb);
+        if self.nexus.epoch() != self.epoch {
+            self.refresh();
+        }
+        plan
+    }
+
     /// Plans a command that holds the task set lock, or would. Afterwards `backend` is current, because replacing the
     /// backend advances the epoch.
-    #[inline]
     pub fn begin(&mut self, cdb: &[u8]) -> PlanResult {
         let plan = self.nexus.begin(cdb);
         if self.nexus.epoch() != self.epoch {

@@ -419,6 +419,7 @@ impl<F: FrontEnd> NexusState<F> {
 
     /// Whether the send queue is too long to receive more. Bytes that arrived before another session's function are
     /// always processed.
+    #[inline]
     pub fn is_full(&self) -> bool {
         self.busy_scope.is_none() && self.front.is_full()
     }

@@ -4,7 +4,7 @@ use super::copy::CopyEnds;
 use crate::task_set_lock::{LockMode, TaskSetHandle};
 use crate::{LogicalUnit, PassthroughResponse, ScsiError};
 use lunar_block::BufResult;
-use lunar_runtime::{Buf, PipedBytes, Pool};
+use lunar_runtime::{Buf, Pool};
 use lunar_scsi::{CommandError, CopyRange, CopySegment, LogCounter, NexusId};
 use lunar_wire::scsi::{Sense, Status};
 use std::io::{self, ErrorKind};
@@ -24,8 +24,6 @@ pub enum ExecutionOutput {
     Data(Vec<u8>),
     /// GOOD with data that were read from the medium.
     Medium(Buf),
-    /// GOOD with pages of the medium, for front ends that take them.
-    Pages(PipedBytes),
     /// GOOD with this many zeros.
     Zeros(usize),
     /// The response of a passthrough command.

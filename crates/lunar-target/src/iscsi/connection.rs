@@ -80,7 +80,7 @@ pub struct IscsiConnection {
     max_xmit: Cell<u32>,
     /// The text negotiations of the connection.
     text: RefCell<TextServer>,
-    keepalive: RefCell<Keepalive>,
+    keepalive: Keepalive,
     /// Whether the data of a closed connection end with a Logout. None: not checked yet.
     logs_out: Cell<Option<bool>>,
     /// It logs out, and the session goes on without it.
@@ -107,7 +107,7 @@ impl IscsiConnection {
             stat_sn: Cell::new(stat_sn),
             max_xmit: Cell::new(max_xmit),
             text: RefCell::new(TextServer::new(session_type, text_bytes)),
-            keepalive: RefCell::default(),
+            keepalive: Keepalive::default(),
             logs_out: Cell::default(),
             is_closing: Cell::default(),
             logout_response: Cell::default(),
@@ -164,7 +164,7 @@ impl IscsiConnection {
 
     /// Its keepalive.
     #[inline]
-    pub fn keepalive(&self) -> &RefCell<Keepalive> {
+    pub fn keepalive(&self) -> &Keepalive {
         &self.keepalive
     }
 
@@ -193,6 +193,7 @@ impl IscsiConnection {
     }
 
     /// Longest data segment that the initiator accepts, in bytes.
+    #[inline]
     pub fn max_xmit(&self) -> usize {
         self.max_xmit.get() as usize
     }
@@ -226,6 +227,7 @@ impl IscsiConnection {
     }
 
     /// Whether the send queue is too long to receive more.
+    #[inline]
     pub fn is_full(&self) -> bool {
         let (queued, unpooled) = self.transport.queued();
         queued > MAX_QUEUED_BYTES || unpooled > MAX_UNPOOLED_BYTES

@@ -72,6 +72,7 @@ impl PduHandler for PduDispatcher<'_> {
         self.state.buffer(len)
     }
 
+    #[inline]
     fn is_full(&self) -> bool {
         self.state.is_full()
     }
@@ -81,19 +82,19 @@ impl PduHandler for PduDispatcher<'_> {
         if self.is_over() {
             return false;
         }
-        self.connection.keepalive().borrow_mut().heard();
-        let ReceivedPdu { header, ahs, data, intact, behind } = pdu;
-        if stale::changes(&header) && self.end_if_stale(Some(behind)) {
+        self.connection.keepalive().heard();
+        let ReceivedPdu { ref header, ahs, data, intact, behind } = pdu;
+        if stale::changes(header) && self.end_if_stale(Some(behind)) {
             return false;
         }
         match header.opcode() {
-            opcode::DATA_OUT => self.data_out(&header, ahs, data, intact),
-            _ if !intact => self.reject(RejectReason::DataDigest, &header, ahs),
-            opcode::SNACK => self.snack(&header, ahs),
-            op if !is_request(op) => self.reject(RejectReason::Unsupported, &header, ahs),
-            opcode::LOGIN => self.reject(RejectReason::Protocol, &header, ahs),
+            opcode::DATA_OUT => self.data_out(header, ahs, data, intact),
+            _ if !intact => self.reject(RejectReason::DataDigest, header, ahs),
+            opcode::SNACK => self.snack(header, ahs),
+            op if !is_request(op) => self.reject(RejectReason::Unsupported, header, ahs),
+            opcode::LOGIN => self.reject(RejectReason::Protocol, header, ahs),
             op if self.state.info().is_discovery() && !matches!(op, opcode::TEXT | opcode::LOGOUT) => {
-                self.reject(RejectReason::Protocol, &header, ahs)
+                self.reject(RejectReason::Protocol, header, ahs)
             }
             _ => self.in_turn(header, ahs, data, behind),
         }
@@ -130,12 +131,12 @@ impl PduDispatcher<'_> {
     }
 
     /// Processes a request when its CmdSN is next, and then the held requests that follow it.
-    #[inline]
-    fn in_turn(&mut self, header: Bhs, ahs: &[u8], data: ReceivedData<'_>, behind: &[u8]) {
-        match self.session().order_mut().receive(&header) {
-            CmdSnVerdict::Deliver => self.request(&header, ahs, data),
+    #[inline(always)]
+    fn in_turn(&mut self, header: &Bhs, ahs: &[u8], data: ReceivedData<'_>, behind: &[u8]) {
+        match self.session().order_mut().receive(header) {
+            CmdSnVerdict::Deliver => self.request(header, ahs, data),
             CmdSnVerdict::Ignore => return,
-            CmdSnVerdict::Hold => return self.hold(header, ahs, data.bytes()),
+            CmdSnVerdict::Hold => return self.hold(*header, ahs, data.bytes()),
         }
         if self.state.front().order().has_held() {
             self.release_held(Some(behind));
@@ -224,7 +225,7 @@ impl PduDispatcher<'_> {
         } else {
             None
         };
-        let Some(reason) = refusal else { return self.state.command(c, data) };
+        let Some(reason) = refusal else { return self.state.command(&c, data) };
         if !c.immediate {
             self.session().order_mut().finished();
         }

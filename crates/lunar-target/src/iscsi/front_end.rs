@@ -40,7 +40,7 @@ impl FrontEnd for IscsiSession {
     }
 
     /// Status GOOD is sent with the last Data-In (RFC 7143 section 11.7).
-    #[inline]
+    #[inline(always)]
     fn respond(&mut self, c: &ScsiCommand, response: CommandResponse) {
         let CommandResponse { status, sense, residual, data, sent } = response;
         let len = data.len();
@@ -74,6 +74,7 @@ impl FrontEnd for IscsiSession {
         self.connection(connection).is_some_and(|connection| connection.takes_pages())
     }
 
+    #[inline]
     fn is_full(&self) -> bool {
         self.connections().iter().any(|connection| connection.is_full())
     }

@@ -250,11 +250,11 @@ impl SendSide for IscsiConnection {
 /// Pings are NOP-In (RFC 7143 section 11.19).
 impl KeepaliveConnection<IscsiSession> for IscsiConnection {
     fn take_heard(&self, _: &mut NexusState<IscsiSession>) -> bool {
-        self.keepalive().borrow_mut().take_heard() | self.take_moved()
+        self.keepalive().take_heard() | self.take_moved()
     }
 
     fn ping(&self, state: &mut NexusState<IscsiSession>) -> bool {
-        let tag = self.keepalive().borrow_mut().begin();
+        let tag = self.keepalive().begin();
         if let Some(tag) = tag {
             state.front().notice(self.cid(), pdu::nop_in(0, NONE, tag));
         }
@@ -266,7 +266,7 @@ impl KeepaliveConnection<IscsiSession> for IscsiConnection {
     }
 
     fn forget_ping(&self) {
-        self.keepalive().borrow_mut().forget();
+        self.keepalive().forget();
     }
 
     fn close(&self) {

@@ -4,15 +4,14 @@ use crate::core::command::{Cdb, ScsiCommand};
 use lunar_wire::iscsi::{Bhs, flag, request};
 
 /// Decodes a SCSI Command PDU. None: its fields contradict each other (a format error, RFC 7143 section 7.7).
-#[inline]
+#[inline(always)]
 pub fn read(h: &Bhs, ahs: &[u8], connection: u16) -> Option<ScsiCommand> {
     let flags = h.flags();
     let (reads, writes, edtl) = (flags & flag::READ != 0, flags & flag::WRITE != 0, h.edtl());
     if (!writes && !h.is_final()) || (edtl > 0 && !reads && !writes) {
         return None;
     }
-    let cdb = if ahs.is_empty() { Cdb::Short(*h.cdb()) } else { extended(h.cdb(), ahs)? };
-    Some(ScsiCommand {
+    let mut c = ScsiCommand {
         tag: h.itt(),
         connection,
         lun: h.lun(),
@@ -23,8 +22,12 @@ pub fn read(h: &Bhs, ahs: &[u8], connection: u16) -> Option<ScsiCommand> {
         has_unsolicited: !h.is_final(),
         attribute: request::task_attribute(h),
         expected_len: edtl,
-        cdb,
-    })
+        cdb: Cdb::Short(*h.cdb()),
+    };
+    if !ahs.is_empty() {
+        c.cdb = extended(h.cdb(), ahs)?;
+    }
+    Some(c)
 }
 
 /// The CDB with the bytes of its additional header segments.

@@ -18,7 +18,7 @@ impl PduDispatcher<'_> {
     /// NOP-Out: a ping of the initiator, or its answer to a ping of the target (RFC 7143 section 11.18).
     pub(super) fn nop_out(&mut self, header: &Bhs, data: &[u8]) {
         if header.itt() == NONE {
-            return self.connection.keepalive().borrow_mut().answered(header.ttt());
+            return self.connection.keepalive().answered(header.ttt());
         }
         let len = data.len().min(self.connection.max_xmit());
         self.reply(pdu::nop_in(header.lun(), header.itt(), NONE), Payload::Bytes(data[..len].to_vec()));

@@ -136,6 +136,7 @@ impl IscsiSession {
     }
 
     /// The negotiated parameters.
+    #[inline]
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
     }

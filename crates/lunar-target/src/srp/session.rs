@@ -209,7 +209,7 @@ fn begin(state: &mut NexusState<SrpSession>, command: ScsiCommand, data: &[u8]) 
     if state.phase() == SessionPhase::LoggingOut {
         return state.refuse(&command, Status::Busy);
     }
-    state.command(command, ReceivedData::Bytes(data));
+    state.command(&command, ReceivedData::Bytes(data));
 }
 
 /// Sends deferred responses up to the first that must wait, and begins the requested reads.

@@ -5,7 +5,7 @@ use crate::session_info::account::{Account, FAILED};
 use crate::task_set_lock::LockMode;
 use crate::test_target::{TestTarget, run_ready, run_test};
 use lunar_scsi::CoreIndex;
-use lunar_wire::iscsi::{Bhs, opcode, request};
+use lunar_wire::iscsi::{Bhs, flag, opcode, request};
 use lunar_wire::scsi::{Status, TaskManagementFunction, cdb};
 
 async fn session(target: &TestTarget) -> (Host, Account) {
@@ -49,6 +49,16 @@ fn good_commands_are_counted_once() {
         host.send();
         host.receive(opcode::DATA_IN).await;
         assert_eq!(account.moved(), [1, 1, 0, 1024, 0, 0]);
+        let mut short = host.command(&cdb::read_10(0, 2));
+        request::set_read(&mut short, 512);
+        host.queue(short, &[]);
+        host.send();
+        let answer = host.receive(opcode::DATA_IN).await;
+        assert_eq!(
+            (answer.data_len(), answer.flags() & flag::OVERFLOW, answer.residual_count()),
+            (512, 4, 512)
+        );
+        assert_eq!(account.moved(), [1, 1, 0, 1024, 0, 0], "the bytes of the CDB");
     });
 }
 
