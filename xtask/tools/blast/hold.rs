@@ -9,7 +9,8 @@ use crate::login::BlastLogin;
 
 /// Logs in, reports it, and keeps the sessions until standard input ends.
 pub fn run(job: &BlastJob) -> Result<()> {
-    let sessions: Vec<BlastLogin> = (1..=job.sessions)
+    let sessions: Vec<BlastLogin> = job
+        .session_numbers()
         .map(|id| BlastLogin::open(job, id).with_context(|| format!("session {id}")))
         .collect::<Result<_>>()?;
     println!("held {}", sessions.len());

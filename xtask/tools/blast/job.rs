@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 
 use clap::{Parser, ValueEnum};
 
@@ -44,6 +45,14 @@ pub struct BlastJob {
     /// Sessions, each with its own thread and initiator name
     #[arg(long, default_value_t = 1)]
     pub sessions: u32,
+    /// Use one thread for all sessions: the threads of many sessions cost more than their commands. It receives at most
+    /// 128 KiB in one call, because another client on the same core waits for the call
+    #[arg(long, conflicts_with = "first")]
+    pub one_thread: bool,
+    /// The number of the first session, which is a part of its initiator name and ISID. Processes that load one target
+    /// at the same time need different numbers
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub first_session: u32,
     /// Process of the target, to report its CPU time
     #[arg(long)]
     pub pid: Option<u32>,
@@ -70,6 +79,11 @@ impl BlastJob {
     /// 512-byte blocks of one command.
     pub fn blocks(&self) -> u32 {
         self.bytes / 512
+    }
+
+    /// The numbers of the sessions.
+    pub fn session_numbers(&self) -> Range<u32> {
+        self.first_session..self.first_session + self.sessions
     }
 
     /// The number of offsets in the span.

@@ -14,12 +14,14 @@ mod hold;
 mod job;
 mod latency;
 mod login;
+mod one_thread;
 mod report;
 mod session;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -45,18 +47,30 @@ fn main() -> ExitCode {
     }
 }
 
+type SessionThread = JoinHandle<Result<CommandLatencies>>;
+
+/// Starts one thread for each session, or one for all.
+fn start(job: &BlastJob, mut sessions: Vec<BlastSession>, stop: &Arc<AtomicBool>) -> Vec<SessionThread> {
+    let stop = || Arc::clone(stop);
+    if job.one_thread {
+        let stop = stop();
+        return vec![std::thread::spawn(move || one_thread::run(&mut sessions, &stop))];
+    }
+    let start = |mut session: BlastSession| {
+        let stop = stop();
+        std::thread::spawn(move || session.run(&stop))
+    };
+    sessions.into_iter().map(start).collect()
+}
+
 /// Runs the load and prints the report; returns the number of failed commands.
 fn measure(job: &Arc<BlastJob>) -> Result<u64> {
     ensure!(!job.first || (job.op == IoOp::Read && job.depth == 1), "--first is for reads at depth 1");
     let stop = Arc::new(AtomicBool::new(false));
-    let mut counters = Vec::new();
-    let mut threads = Vec::new();
-    for id in 1..=job.sessions {
-        let mut session = BlastSession::open(Arc::clone(job), id).with_context(|| format!("session {id}"))?;
-        counters.push(session.counters());
-        let stop = Arc::clone(&stop);
-        threads.push(std::thread::spawn(move || session.run(&stop)));
-    }
+    let open = |id| BlastSession::open(Arc::clone(job), id).with_context(|| format!("session {id}"));
+    let sessions = job.session_numbers().map(open).collect::<Result<Vec<_>>>()?;
+    let counters: Vec<_> = sessions.iter().map(BlastSession::counters).collect();
+    let threads = start(job, sessions, &stop);
     std::thread::sleep(WARM_UP);
     let before = CounterSample::take(job.pid, &counters);
     std::thread::sleep(Duration::from_secs(job.seconds));

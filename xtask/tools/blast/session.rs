@@ -71,8 +71,11 @@ pub struct BlastSession {
     payload: Vec<u8>,
     /// CRC32C of the first `len` bytes of the payload, per length
     digests: Vec<(u32, u32)>,
+    /// The received start of an incomplete PDU, with one thread for many sessions
+    partial: Vec<u8>,
+    /// The remaining payload of a PDU, which is ignored
+    skip: usize,
     counters: Arc<CommandCounters>,
-    times: CommandLatencies,
 }
 
 impl BlastSession {
@@ -97,10 +100,16 @@ impl BlastSession {
             output: Vec::with_capacity((BHS + 4) * job.depth as usize),
             payload: vec![0x5a; job.bytes as usize],
             digests: Vec::new(),
+            partial: Vec::new(),
+            skip: 0,
             counters: Arc::default(),
-            times: CommandLatencies::default(),
             job,
         })
+    }
+
+    /// Its connection.
+    pub fn socket(&self) -> &TcpStream {
+        &self.socket
     }
 
     /// The counters for the reporting thread.
@@ -112,30 +121,46 @@ impl BlastSession {
     pub fn run(&mut self, stop: &AtomicBool) -> Result<CommandLatencies> {
         let mut memory = AlignedBuf::zeroed(if self.job.first { first::RECEIVE } else { RECEIVE_BUFFER });
         let input = memory.bytes();
-        let (mut have, mut skip) = (0, 0);
+        let mut times = CommandLatencies::default();
+        let mut have = 0;
         while !stop.load(Ordering::Relaxed) {
             // The status arrives with the header of the last data, which still belong to the command before.
-            if !self.job.first || skip == 0 {
-                self.submit()?;
+            if !self.job.first || self.skip == 0 {
+                self.submit(&mut times)?;
             }
-            let received = self.socket.read(&mut input[have..])?;
-            ensure!(received > 0, "the target closed the connection");
-            have += received;
-            let used = self.take(&input[..have], &mut skip)?;
-            input.copy_within(used..have, 0);
-            have -= used;
+            have = self.receive(input, have, &mut times)?;
         }
-        Ok(std::mem::take(&mut self.times))
+        Ok(times)
+    }
+
+    /// Receives behind `have` bytes and processes complete PDUs; returns the number of bytes left over, which are at
+    /// the start of `input`.
+    fn receive(&mut self, input: &mut [u8], have: usize, times: &mut CommandLatencies) -> Result<usize> {
+        let received = self.socket.read(&mut input[have..])?;
+        ensure!(received > 0, "the target closed the connection");
+        let used = self.take(&input[..have + received], times)?;
+        input.copy_within(used..have + received, 0);
+        Ok(have + received - used)
+    }
+
+    /// One receive, and the commands that it makes possible, with a buffer that sessions share. The socket is readable.
+    pub fn turn(&mut self, input: &mut [u8], times: &mut CommandLatencies) -> Result<()> {
+        let have = self.partial.len();
+        input[..have].copy_from_slice(&self.partial);
+        let left = self.receive(input, have, times)?;
+        self.partial.clear();
+        self.partial.extend_from_slice(&input[..left]);
+        self.submit(times)
     }
 
     /// Sends every command that the depth and the CmdSN window allow.
-    fn submit(&mut self) -> Result<()> {
+    pub fn submit(&mut self, times: &mut CommandLatencies) -> Result<()> {
         let now = Instant::now();
         while self.max_cmd_sn.wrapping_sub(self.cmd_sn) as i32 >= 0 {
             let Some(tag) = self.free_tags.pop() else { break };
             self.sent_at[tag as usize] = now;
             if self.job.first {
-                self.times.first.sent(now);
+                times.first.sent(now);
             }
             self.command(tag);
         }
@@ -198,37 +223,36 @@ impl BlastSession {
         self.random % self.job.places()
     }
 
-    /// Processes complete PDUs in `input`; returns the number of consumed bytes. `skip` is the remaining
-    /// payload, which is ignored.
-    fn take(&mut self, input: &[u8], skip: &mut usize) -> Result<usize> {
+    /// Processes complete PDUs in `input`; returns the number of consumed bytes.
+    fn take(&mut self, input: &[u8], times: &mut CommandLatencies) -> Result<usize> {
         let now = Instant::now();
-        let mut at = (*skip).min(input.len());
-        *skip -= at;
+        let mut at = self.skip.min(input.len());
+        self.skip -= at;
         if at > 0 {
-            self.times.first.data(now, *skip == 0);
+            times.first.data(now, self.skip == 0);
         }
-        while *skip == 0 && input.len() - at >= BHS {
+        while self.skip == 0 && input.len() - at >= BHS {
             let header = &input[at..at + BHS];
             let len = get24(header, 5);
             let digest = if self.job.data_digest && len > 0 { 4 } else { 0 };
             let whole = BHS + padded(len) + digest;
-            self.answer(header, now)?;
+            self.answer(header, now, times)?;
             let here = whole.min(input.len() - at);
-            *skip = whole - here;
+            self.skip = whole - here;
             at += here;
             if here > BHS {
-                self.times.first.data(now, *skip == 0);
+                times.first.data(now, self.skip == 0);
             }
         }
         Ok(at)
     }
 
-    fn answer(&mut self, header: &[u8], now: Instant) -> Result<()> {
+    fn answer(&mut self, header: &[u8], now: Instant, times: &mut CommandLatencies) -> Result<()> {
         self.max_cmd_sn = get32(header, 32);
         match header[0] & 0x3f {
-            0x25 if header[1] & 1 != 0 => self.finish(header, header[3] == 0, now),
+            0x25 if header[1] & 1 != 0 => self.finish(header, header[3] == 0, now, times),
             0x25 => Ok(()),
-            0x21 => self.finish(header, header[2] == 0 && header[3] == 0, now),
+            0x21 => self.finish(header, header[2] == 0 && header[3] == 0, now, times),
             0x31 => self.data_out(header),
             0x20 => self.pong(header),
             other => bail!("unexpected opcode {other:#04x}"),
@@ -236,7 +260,13 @@ impl BlastSession {
     }
 
     /// A command has ended.
-    fn finish(&mut self, header: &[u8], good: bool, now: Instant) -> Result<()> {
+    fn finish(
+        &mut self,
+        header: &[u8],
+        good: bool,
+        now: Instant,
+        times: &mut CommandLatencies,
+    ) -> Result<()> {
         let tag = get32(header, 16);
         ensure!(tag < self.job.depth, "status for the unknown tag {tag:#x}");
         self.exp_stat_sn = get32(header, 24).wrapping_add(1);
@@ -244,7 +274,7 @@ impl BlastSession {
         if !good {
             CommandCounters::add(&self.counters.errors, 1);
         }
-        self.times.whole.count((now - self.sent_at[tag as usize]).as_nanos() as u64);
+        times.whole.count((now - self.sent_at[tag as usize]).as_nanos() as u64);
         self.free_tags.push(tag);
         Ok(())
     }
