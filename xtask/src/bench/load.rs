@@ -5,10 +5,14 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use super::server::{BenchServer, CORE};
+
+/// How much longer a neighbour runs than the measured load, which starts and ends within its time.
+const AROUND: Duration = Duration::from_secs(1);
 
 /// The load on a target.
 #[derive(Clone, Copy, Debug)]
@@ -25,12 +29,14 @@ pub struct BlastLoad {
     pub luns: u32,
     /// CRC32C data digests both ways
     pub data_digest: bool,
+    /// One thread of `blast` for all sessions
+    pub one_thread: bool,
 }
 
 impl BlastLoad {
     /// One session on one LUN without digests.
     pub const fn new(op: &'static str, bytes: u32, depth: u32) -> BlastLoad {
-        BlastLoad { op, bytes, depth, sessions: 1, luns: 1, data_digest: false }
+        BlastLoad { op, bytes, depth, sessions: 1, luns: 1, data_digest: false, one_thread: false }
     }
 }
 
@@ -61,6 +67,17 @@ pub struct FirstData {
     pub pdu_us: f64,
 }
 
+/// Latencies of commands, in microseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct LatencyResult {
+    /// The median
+    pub p50_us: f64,
+    /// The latency that 99 % of the commands do not exceed
+    pub p99_us: f64,
+    /// The same for 99.9 %
+    pub p999_us: f64,
+}
+
 /// Runs `blast` for `seconds`.
 pub fn run(blast: &Path, server: &BenchServer, load: &BlastLoad, seconds: u64) -> Result<LoadResult> {
     let figures = figures(&mut command(blast, server, load, seconds), load)?;
@@ -77,6 +94,32 @@ pub fn cpu(blast: &Path, server: &BenchServer, load: &BlastLoad, seconds: u64) -
         server_us: figure(&figures, "target_cpu_us_per_io")?,
         client_us: figure(&figures, "client_cpu_us_per_io")?,
     })
+}
+
+/// Runs `blast` for the latencies of its commands.
+pub fn latency(blast: &Path, server: &BenchServer, load: &BlastLoad, seconds: u64) -> Result<LatencyResult> {
+    let figures = figures(&mut command(blast, server, load, seconds), load)?;
+    let [p50_us, p99_us, p999_us] = ["p50_us", "p99_us", "p999_us"].map(|name| figure(&figures, name));
+    Ok(LatencyResult { p50_us: p50_us?, p99_us: p99_us?, p999_us: p999_us? })
+}
+
+/// The same, while other sessions load the server.
+pub fn latency_beside(
+    blast: &Path,
+    server: &BenchServer,
+    load: &BlastLoad,
+    neighbour: &BlastLoad,
+    seconds: u64,
+) -> Result<LatencyResult> {
+    let number = (load.sessions + 1).to_string();
+    let mut beside = command(blast, server, neighbour, seconds + AROUND.as_secs());
+    beside.args(["--first-session", &number]).stdout(Stdio::null());
+    let mut beside = beside.spawn().context("cannot run blast")?;
+    std::thread::sleep(AROUND / 2);
+    let reached = latency(blast, server, load, seconds);
+    let end = beside.wait()?;
+    ensure!(end.success(), "blast {neighbour:?}: {end}");
+    reached
 }
 
 /// Runs `blast` for the times to the first data, at depth 1.
@@ -98,8 +141,8 @@ fn command(blast: &Path, server: &BenchServer, load: &BlastLoad, seconds: u64) -
         command.args([option, &value.to_string()]);
     }
     command.args(["--seconds", &seconds.to_string()]);
-    if load.data_digest {
-        command.arg("--data-digest");
+    for (option, is_set) in [("--data-digest", load.data_digest), ("--one-thread", load.one_thread)] {
+        command.args(is_set.then_some(option));
     }
     command
 }

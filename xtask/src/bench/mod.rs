@@ -17,6 +17,7 @@ mod router;
 mod rows;
 mod server;
 mod table;
+mod tails;
 mod unpaced;
 mod verbs;
 

@@ -89,6 +89,8 @@ pub fn run(options: &Options, programs: &Programs) -> Result<Vec<RowResult>> {
         BenchRun::digests,
         BenchRun::cpu_by_sessions,
         BenchRun::cpu_by_luns,
+        BenchRun::tails,
+        BenchRun::many_sessions,
         BenchRun::idle_sessions,
         BenchRun::start,
         BenchRun::initiator_on_floor,
