@@ -27,6 +27,7 @@ pub mod routed;
 pub mod script;
 pub mod scsi;
 pub mod server;
+pub mod service_manager;
 pub mod stopped_thread;
 pub mod tool;
 

@@ -1148,7 +1148,7 @@ fn foreground_notifies_systemd_and_stops_gracefully() {
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start lunar");
     let mut word = [0; 64];
     let len = manager.recv(&mut word).expect("a notification");
-    assert_eq!(&word[..len], b"READY=1");
+    assert_eq!(&word[..len], b"READY=1\n");
     assert_eq!(host.pid("disks-0"), child.id());
     let sessions = || {
         tool::run(

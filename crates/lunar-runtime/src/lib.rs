@@ -5,6 +5,7 @@
 #![deny(missing_docs)]
 
 pub mod buf;
+pub mod child;
 mod core_selection;
 pub mod cores;
 pub mod descriptors;

@@ -25,7 +25,6 @@
 //! (`build/medium_history.rs`). A reload rejects another file at the path of a served one (`build/unlinked.rs`). The state
 //! and the serial number of a unit are locked while it is served (`build/state_lock.rs`). `lunar check --media` calls the
 //! same functions and changes nothing.
-#![forbid(unsafe_code)]
 
 mod arguments;
 pub mod attached;
@@ -35,6 +34,7 @@ mod difference;
 mod examine;
 pub mod hints;
 mod identity;
+pub mod inherited;
 pub mod listeners;
 pub mod routes;
 mod seconds;

@@ -11,6 +11,7 @@ mod exec;
 mod fair_share;
 mod fence;
 mod flush_failure;
+mod heartbeat;
 mod instance;
 mod io_failures;
 mod iscsi;
@@ -53,7 +54,7 @@ pub use passthrough::{
 };
 pub use quiesce::Quiesced;
 pub use scsi_error::ScsiError;
-pub use server::{TargetServer, cannot_bind};
+pub use server::{TargetServer, cannot_bind, listen};
 pub use server_state::BoundPortal;
 pub use session_info::{
     Addresses, IscsiSessionInfo, SessionCounter, SessionCounters, SessionInfo, SessionProtocol,

@@ -3,6 +3,7 @@
 use crate::config::{Portal, PortalGroup, TargetConfig};
 use crate::connection_slots::AdmissionError;
 use crate::flush_failure::{FlushFailure, flush_all};
+use crate::heartbeat;
 use crate::rdma_portals;
 use crate::registry::SessionMessage;
 use crate::server_state::{BoundPortal, ConnectionGuard, ServerState, luns_update};
@@ -10,11 +11,12 @@ use crate::session_info::SessionInfo;
 use crate::tcp_portals;
 use crate::{LogicalUnit, Quiesced};
 use lunar_runtime::{Cores, Listener, Stream, descriptors};
+use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Interval at which media are checked.
@@ -37,8 +39,10 @@ pub struct TargetServer {
     shared: Arc<ServerState>,
     /// The event loop that accepts connections. It is separate, so that connections are accepted even if a core is
     /// stalled.
-    entrance: Cores,
+    entrance: Arc<Cores>,
     cores: Arc<Cores>,
+    /// Dropping it ends the acceptance of connections.
+    accepting: Mutex<Option<flume::Sender<Infallible>>>,
 }
 
 impl TargetServer {
@@ -47,25 +51,57 @@ impl TargetServer {
     /// # Errors
     /// A portal cannot be bound (the message names it), or an event loop cannot be started.
     pub fn start(config: TargetConfig, cpus: &[usize]) -> io::Result<TargetServer> {
-        let (portals, sockets) = bind(&config)?;
+        TargetServer::start_with(config, cpus, &mut listen)
+    }
+
+    /// As [`TargetServer::start`]; `socket` returns the listening TCP socket of a portal with this address. Instead of
+    /// binding one by [`listen`], it may return a socket that another process has bound.
+    ///
+    /// # Errors
+    /// As for [`TargetServer::start`].
+    pub fn start_with(
+        config: TargetConfig,
+        cpus: &[usize],
+        socket: &mut dyn FnMut(SocketAddr) -> io::Result<TcpListener>,
+    ) -> io::Result<TargetServer> {
+        let (portals, sockets) = bind(&config, socket)?;
         let cores = Arc::new(Cores::start(cpus)?);
         descriptors::hold_spares();
         // Create it after the server has opened its own files, which reduce the room for connections.
         let shared = Arc::new(ServerState::new(config, portals));
         shared.warn_of_room();
-        let entrance = Cores::one()?;
+        let entrance = Arc::new(Cores::one()?);
+        let (accepting, end) = flume::bounded(0);
         for (i, socket) in sockets.into_iter().enumerate() {
             let at = i % cores.count();
             if shared.portals[i].transports.by_devices() {
                 rdma_portals::listen(&shared, &cores, at, i)?;
             }
-            let (shared, to) = (shared.clone(), cores.clone());
+            let (shared, to, end) = (shared.clone(), cores.clone(), end.clone());
             let Some(socket) = socket else { continue };
-            entrance.run_on(0, move || lunar_runtime::spawn(accept(shared, to, socket, i)));
+            entrance.run_on(0, move || {
+                lunar_runtime::spawn(async move {
+                    lunar_runtime::either(accept(shared, to, socket, i), async { _ = end.recv_async().await })
+                        .await
+                });
+            });
         }
         let refreshed = shared.clone();
         cores.run_on(0, move || lunar_runtime::spawn(refresh(refreshed)));
-        Ok(TargetServer { shared, entrance, cores })
+        Ok(TargetServer { shared, entrance, cores, accepting: Mutex::new(Some(accepting)) })
+    }
+
+    /// Calls `beat` at once and then in this interval, each time after a round trip through all event loops. If a loop
+    /// is blocked, `beat` is not called. It runs in an event loop, so it must not block.
+    pub fn heartbeat(&self, interval: Duration, beat: impl Fn() + Send + 'static) {
+        let (cores, entrance) = (self.cores.clone(), self.entrance.clone());
+        self.cores.run_on(0, move || lunar_runtime::spawn(heartbeat::beat(cores, entrance, interval, beat)));
+    }
+
+    /// Accepts no more TCP connections, and closes the listening sockets. If another process has them too, new
+    /// connections wait there in their backlogs.
+    pub fn stop_accepting(&self) {
+        self.accepting.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     /// The bound portals.
@@ -201,10 +237,13 @@ fn not_bound(address: SocketAddr, e: io::Error) -> io::Error {
 }
 
 /// The bound portals, and the listening sockets of those that use TCP.
-fn bind(config: &TargetConfig) -> io::Result<(Vec<BoundPortal>, Vec<Option<TcpListener>>)> {
+fn bind(
+    config: &TargetConfig,
+    socket: &mut dyn FnMut(SocketAddr) -> io::Result<TcpListener>,
+) -> io::Result<(Vec<BoundPortal>, Vec<Option<TcpListener>>)> {
     let (mut bound, mut sockets) = (Vec::new(), Vec::new());
     for (tag, portal) in config.portal_groups.iter().flat_map(|g| g.portals.iter().map(|p| (g.tag, p))) {
-        let bind = || bind_one(portal.listen).map_err(|e| not_bound(portal.listen, e));
+        let bind = || socket(portal.listen).map_err(|e| not_bound(portal.listen, e));
         let socket = portal.transports.by_tcp().then(bind).transpose()?;
         let address = socket.as_ref().map_or(Ok(portal.listen), |socket| socket.local_addr())?;
         let advertise = portal.advertise.clone();
@@ -214,9 +253,12 @@ fn bind(config: &TargetConfig) -> io::Result<(Vec<BoundPortal>, Vec<Option<TcpLi
     Ok((bound, sockets))
 }
 
-/// Binds an address. An address in use is retried, because the kernel releases the sockets of a killed process a
-/// moment later.
-fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
+/// Binds the address of a portal. An address in use is retried, because the kernel releases the sockets of a killed
+/// process a moment later.
+///
+/// # Errors
+/// Those of bind and listen.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let end = Instant::now() + BIND_TIMEOUT;
     loop {
         match Listener::bind(address) {

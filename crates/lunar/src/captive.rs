@@ -2,10 +2,10 @@
 
 use crate::connect_hints::ClientUrls;
 use crate::serve::ServeEvent;
+use lunar_runtime::child;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 use std::io::{self, IsTerminal};
 use std::os::unix::process::CommandExt;
-use std::process::Command;
 use std::sync::mpsc::Sender;
 
 /// A running command.
@@ -20,7 +20,7 @@ impl Captive {
     /// Runs a shell command with the URLs of the server in its environment. [`ServeEvent::Ended`] reports its end.
     pub fn start(command: &str, reach: &ClientUrls, events: Sender<ServeEvent>) -> io::Result<Captive> {
         let leads = !io::stdin().is_terminal();
-        let mut shell = Command::new("/bin/sh");
+        let mut shell = child::command("/bin/sh");
         shell.args(["-c", command]).env("LUNAR_URL", &reach.url).env("LUNAR_PORTAL", &reach.portal);
         for (name, url) in [("LUNAR_ISER_URL", &reach.iser), ("LUNAR_SRP_URL", &reach.srp)] {
             url.iter().for_each(|url| _ = shell.env(name, url));

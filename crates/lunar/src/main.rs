@@ -25,6 +25,7 @@ mod router;
 mod scsi;
 mod serve;
 mod server;
+mod service_manager;
 mod session;
 mod stderr;
 mod tree;
@@ -32,8 +33,10 @@ mod tree;
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 use exit::Failure;
+use lunar_server::inherited::InheritedDescriptor;
 use lunar_server::{Diagnostic, ErrorCode};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use service_manager::PortalSockets;
 use signal_hook::consts::SIGXFSZ;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io;
@@ -43,12 +46,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 fn main() -> ExitCode {
+    let inherited = lunar_server::inherited::take();
     stderr::start();
     let _last_words = stderr::FlushOnDrop;
     std::panic::set_hook(Box::new(panicked));
     prepare();
     let ended = match Cli::try_parse() {
-        Ok(cli) => run(cli.command),
+        Ok(cli) => run(cli.command, inherited),
         Err(e) if e.use_stderr() => return usage_error(&e),
         // Help or the version, as requested.
         Err(e) => output::stdout_result(e.print()).map(|()| ExitCode::SUCCESS).map_err(Failure::from),
@@ -105,10 +109,13 @@ fn print_result((text, failure): (String, Option<Failure>)) -> Result<ExitCode, 
     failure.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
-fn run(command: Command) -> Result<ExitCode, Failure> {
+fn run(command: Command, inherited: io::Result<Vec<InheritedDescriptor>>) -> Result<ExitCode, Failure> {
     log(level(&command))?;
     match command {
-        Command::Serve(args) => return Ok(serve::serve(args, server::start)?),
+        Command::Serve(args) => {
+            let sockets = PortalSockets::new(inherited);
+            return Ok(serve::serve(args, |setup, cores| server::start(setup, cores, sockets))?);
+        }
         Command::Discover(args) => output::stdout(discover::discover(args)?)?,
         Command::Ls(args) => output::stdout(ls::ls(args)?)?,
         Command::Doctor(args) => return print_result(doctor::doctor(args)?),

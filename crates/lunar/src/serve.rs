@@ -4,13 +4,14 @@ mod change;
 mod objects;
 mod retry;
 mod routed;
+mod supervised;
 mod unflushed;
 mod unserved;
 
 use crate::args::Serve;
 use crate::captive::Captive;
 use crate::server::TargetServer;
-use crate::{connect_hints, output};
+use crate::{connect_hints, output, service_manager};
 use change::Trial;
 use lunar_admin::{AdminSocket, Request, Response, ServerControl};
 use lunar_api::ApiServer;
@@ -33,6 +34,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use supervised::Supervision;
 
 /// Events of the main thread.
 pub enum ServeEvent {
@@ -65,6 +67,8 @@ pub fn serve<S: TargetServer>(
     let (events, inbox) = channel();
     watch_signals(events.clone(), &stopping).map_err(|e| vec![cannot("watch for signals", &e)])?;
     let mut service = Service::start(&args, &events, start)?;
+    service.supervision.serves(&service.whole);
+    service_manager::ready();
     let captive = match &args.run {
         Some(command) => Some(service.captive(command, events)?),
         None => {
@@ -148,6 +152,7 @@ struct Service<S> {
     units: Units,
     routes: Arc<Routes>,
     server: Arc<S>,
+    supervision: Arc<Supervision<S>>,
     admin: Option<ApiServer>,
     trial: Trial,
     /// The absolute path of `file`; None without a file.
@@ -235,6 +240,7 @@ impl<S: TargetServer> Service<S> {
             whole,
             units,
             routes,
+            supervision: Supervision::start(server.clone()),
             server,
             admin,
             trial: Trial::default(),
@@ -293,6 +299,11 @@ impl<S: TargetServer> Service<S> {
 
     /// With `may_wait`, the server stays for a while if it holds deleted files, so that they can be copied.
     fn stop(self, may_wait: bool) -> Result<(), Vec<Diagnostic>> {
+        self.supervision.stopping();
+        if service_manager::is_there() {
+            // The service manager may hold the sockets for the next server.
+            self.server.stop_accepting();
+        }
         let unlinked = self.units.unlinked();
         for problem in &unlinked {
             // An administrator who reads the log may still copy the data in time.
@@ -308,6 +319,7 @@ impl<S: TargetServer> Service<S> {
             return Ok(());
         }
         if may_wait {
+            self.supervision.rescues(RESCUE);
             wait_for_rescue();
         }
         let hint = "restore the file from your copy or from a backup";

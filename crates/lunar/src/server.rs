@@ -1,5 +1,6 @@
 //! The target server of `lunar serve`.
 
+use crate::service_manager::PortalSockets;
 use lunar_admin::{Counters, Parameters, SessionReport, Srp};
 use lunar_target::config::{RdmaProvider, TargetConfig};
 use lunar_target::{
@@ -7,6 +8,7 @@ use lunar_target::{
 };
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
 
 /// A running target server. Tests use their own implementation.
 pub trait TargetServer: Send + Sync + 'static {
@@ -28,6 +30,15 @@ pub trait TargetServer: Send + Sync + 'static {
     /// All sessions.
     fn sessions(&self) -> Vec<SessionReport>;
 
+    /// The number of sessions.
+    fn session_count(&self) -> usize;
+
+    /// Calls `beat` in this interval, if all event loops run. It must not block.
+    fn heartbeat(&self, interval: Duration, beat: Box<dyn Fn() + Send>);
+
+    /// Accepts no more connections. Those to sockets of the service manager wait for the next server.
+    fn stop_accepting(&self);
+
     /// Shuts down gracefully: rejects new commands, finishes those in flight, closes the sessions, and flushes. Calls `last`
     /// before its event loops end.
     fn stop(&self, last: &dyn Fn()) -> Result<(), Vec<FlushFailure>>;
@@ -36,9 +47,12 @@ pub trait TargetServer: Send + Sync + 'static {
 /// The server of this process; None after it is stopped.
 pub struct RunningServer(RwLock<Option<lunar_target::TargetServer>>);
 
-/// Starts the target on these cores.
-pub fn start(setup: TargetConfig, cores: &[usize]) -> io::Result<RunningServer> {
-    Ok(RunningServer(RwLock::new(Some(lunar_target::TargetServer::start(setup, cores)?))))
+/// Starts the target on these cores, with the sockets of the service manager.
+pub fn start(setup: TargetConfig, cores: &[usize], mut sockets: PortalSockets) -> io::Result<RunningServer> {
+    let server =
+        lunar_target::TargetServer::start_with(setup, cores, &mut |address| sockets.socket(address))?;
+    sockets.settle();
+    Ok(RunningServer(RwLock::new(Some(server))))
 }
 
 impl RunningServer {
@@ -53,6 +67,22 @@ impl TargetServer for RunningServer {
         list.iter()
             .map(|(tsih, info)| SessionReport { srp: srp(*tsih, info, &list), ..session(*tsih, info) })
             .collect()
+    }
+
+    fn session_count(&self) -> usize {
+        self.server().as_ref().map_or(0, |server| server.sessions().len())
+    }
+
+    fn heartbeat(&self, interval: Duration, beat: Box<dyn Fn() + Send>) {
+        if let Some(server) = &*self.server() {
+            server.heartbeat(interval, beat);
+        }
+    }
+
+    fn stop_accepting(&self) {
+        if let Some(server) = &*self.server() {
+            server.stop_accepting();
+        }
     }
 
     fn dismiss(&self, instance: &str) {

@@ -5,7 +5,7 @@ use super::project::SourceFile;
 use super::source::lines_with_word;
 
 /// Files and folders that need it.
-const PLACES: [(&str, &str); 9] = [
+const PLACES: [(&str, &str); 10] = [
     ("crates/lunar-block/src/file/loops.rs", "ioctl of loop devices"),
     ("crates/lunar-block/src/file/resident.rs", "cachestat(2), which no crate wraps"),
     ("crates/lunar-host/src/ublk/", "rings and memory shared with the ublk driver"),
@@ -15,6 +15,7 @@ const PLACES: [(&str, &str); 9] = [
     ("crates/lunar-runtime/src/multishot_poll.rs", "an io_uring operation of our own"),
     ("crates/lunar-runtime/src/regions.rs", "mapped memory"),
     ("crates/lunar-runtime/src/stream.rs", "a socket taken from its descriptor"),
+    ("crates/lunar-server/src/inherited.rs", "descriptors that the service manager passed"),
 ];
 
 /// `unsafe` at any other place.

@@ -5,6 +5,7 @@
 //! fusermount3 then leaves the mount in place.
 
 use crate::Error;
+use lunar_runtime::child;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
@@ -15,7 +16,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -57,7 +58,7 @@ pub(super) fn mount(dir: &Path, read_only: bool) -> Result<(OwnedFd, MountGuard)
     };
     let watcher = watch(dir, &unmount).map_err(|e| {
         // Unmount: there is no watcher, and nothing serves the mount.
-        let _ = Command::new(unmount[0]).args(&unmount[1..]).arg(dir).status();
+        let _ = child::command(unmount[0]).args(&unmount[1..]).arg(dir).status();
         Error::refused(
             &subject,
             "start /bin/sh, which unmounts the folder later",
@@ -77,7 +78,7 @@ fn with<'a>(program: &'a str, dir: &Path, read_only: bool) -> Option<(&'a str, i
 }
 
 fn watch(dir: &Path, unmount: &[&str]) -> io::Result<Child> {
-    let mut command = Command::new("/bin/sh");
+    let mut command = child::command("/bin/sh");
     command.args(["-c", WATCHER, "sh"]).args(unmount).arg(dir).process_group(0);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
@@ -129,7 +130,7 @@ fn by_helper(program: &str, dir: &Path, read_only: bool) -> io::Result<OwnedFd> 
     let (ours, theirs) = UnixStream::pair()?;
     let mode = if read_only { "ro" } else { "rw" };
     let options = format!("{mode},nosuid,nodev,default_permissions,fsname=lunar,subtype=lunar");
-    let mut command = Command::new(program);
+    let mut command = child::command(program);
     command.args(["-o", &options, "--"]).arg(dir).env("_FUSE_COMMFD", "0");
     command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn()?;

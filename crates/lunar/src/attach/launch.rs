@@ -5,6 +5,7 @@ use super::process::{self, AttachObserver};
 use super::{cannot, open_attached};
 use crate::exit::{Exit, Failure};
 use crate::{output, stderr};
+use lunar_runtime::child;
 use lunar_server::Diagnostic;
 use lunar_server::attached::{Attached, Record};
 use lunar_server::config::attachment::Attachment;
@@ -14,7 +15,7 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 /// The next process truncates a log that is larger than this, in bytes.
@@ -95,7 +96,7 @@ fn log_to(path: &Path) -> io::Result<bool> {
 
 /// Starts the process. It shares our stderr until it has claimed its name and opened its log.
 fn start(name: &str) -> io::Result<Child> {
-    let mut command = Command::new(program());
+    let mut command = child::command(program());
     command.arg0("lunar");
     // stderr may be a terminal now, but becomes a log file.
     command.args(["attach", "--handed", name]).env("NO_COLOR", "1");

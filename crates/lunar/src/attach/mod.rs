@@ -17,7 +17,6 @@ mod disk;
 mod export;
 mod launch;
 pub mod list;
-mod notify;
 mod path;
 mod process;
 mod unfinished_writes;
@@ -25,7 +24,7 @@ mod write_tracker;
 
 use crate::client::{ClientArgs, json};
 use crate::exit::{Exit, Failure, invalid};
-use crate::output;
+use crate::{output, service_manager};
 use clap::Args;
 use lunar_initiator::{LateWrites, Url};
 use lunar_server::attached::{Attached, Record};
@@ -140,7 +139,7 @@ pub fn attach(args: Attach) -> Result<(), Failure> {
             if let Err(failure) = save_if_requested(args.save, &attachment) {
                 failure.problems.iter().for_each(|problem| tracing::error!("{problem}"));
             }
-            notify::ready();
+            service_manager::ready();
             true
         };
         let watch = AttachObserver {

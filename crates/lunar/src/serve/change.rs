@@ -69,6 +69,7 @@ impl<S: TargetServer> Service<S> {
 
     /// Applies a configuration. With `is_asked`, a user requested it, so the files at the paths are checked.
     fn replace(&mut self, config: Config, is_asked: bool) -> Result<(), Vec<Diagnostic>> {
+        let _reloading = self.supervision.reloading();
         // Before any discovery, so that a loop is detected.
         for ((router, upstream), targets) in users(&config) {
             self.routes.uses(&router, &upstream, targets);
@@ -101,6 +102,7 @@ impl<S: TargetServer> Service<S> {
         self.server.reload(setup);
         self.units.record();
         self.whole = whole;
+        self.supervision.serves(&self.whole);
         self.unserved.log(config, &self.whole, &self.routes.found());
         Ok(())
     }

@@ -15,6 +15,16 @@ impl TargetServer for Fake {
         Vec::new()
     }
 
+    fn session_count(&self) -> usize {
+        0
+    }
+
+    fn heartbeat(&self, _: Duration, _: Box<dyn Fn() + Send>) {}
+
+    fn stop_accepting(&self) {
+        self.note("stop accepting".into());
+    }
+
     fn dismiss(&self, instance: &str) {
         self.note(format!("dismiss {instance}"));
     }

@@ -1,0 +1,144 @@
+//! Reports of a server to its service manager: state, status, and the watchdog.
+
+use crate::server::TargetServer;
+use crate::service_manager::{self, notify};
+use lunar_server::config::Config;
+use sd_notify::NotifyState;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The longest interval of the status, which shows the number of sessions.
+const STATUS_INTERVAL: Duration = Duration::from_secs(5);
+/// Time that each heartbeat of a stopping server requests. The event loops still run then, and media are flushed.
+const EXTENSION: Duration = Duration::from_secs(30);
+/// After this time, a stopping server requests no more: a medium may never answer.
+const MAX_STOP: Duration = Duration::from_secs(600);
+
+/// Reports of a server. Without a service manager, nothing is sent.
+pub struct Supervision<S> {
+    server: Arc<S>,
+    state: Mutex<Reported>,
+}
+
+/// The reported state.
+#[derive(Default)]
+struct Reported {
+    targets: usize,
+    luns: usize,
+    status: String,
+    stopping: Option<Instant>,
+}
+
+impl<S: TargetServer> Supervision<S> {
+    /// Starts the heartbeat. It begins in the event loops of the server, so that a blocked loop stops it. A thread sends
+    /// the messages, because the service manager may block them.
+    pub fn start(server: Arc<S>) -> Arc<Supervision<S>> {
+        let supervision = Arc::new(Supervision { server: server.clone(), state: Mutex::default() });
+        if service_manager::is_there() {
+            let (beats, heard) = sync_channel(1);
+            let sends = supervision.clone();
+            let send = move || sends.send_each(&heard);
+            match std::thread::Builder::new().name("service manager".into()).spawn(send) {
+                Ok(_) => server.heartbeat(interval(), Box::new(move || _ = beats.try_send(()))),
+                Err(e) => tracing::warn!("cannot start the thread that reports to the service manager: {e}"),
+            }
+        }
+        supervision
+    }
+
+    fn send_each(&self, heard: &Receiver<()>) {
+        while heard.recv().is_ok() {
+            self.beat();
+        }
+    }
+
+    fn beat(&self) {
+        let stopping = self.state().stopping;
+        match stopping {
+            None => {
+                notify(&[NotifyState::Watchdog]);
+                self.report(|_| {});
+            }
+            Some(since) if since.elapsed() < MAX_STOP => extend(EXTENSION),
+            Some(_) => {}
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, Reported> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends the status if it has changed.
+    fn report(&self, change: impl FnOnce(&mut Reported)) {
+        let sessions = self.server.session_count();
+        let mut state = self.state();
+        change(&mut state);
+        let status = status(state.targets, state.luns, sessions);
+        if state.status != status && state.stopping.is_none() {
+            notify(&[NotifyState::Status(&status)]);
+            state.status = status;
+        }
+    }
+
+    /// Reports the targets and LUNs of a configuration.
+    pub fn serves(&self, config: &Config) {
+        let luns = config.targets.iter().map(|target| target.luns.len()).sum();
+        self.report(|state| (state.targets, state.luns) = (config.targets.len(), luns));
+    }
+
+    /// Reports that a configuration is applied. Dropping the result reports the end.
+    pub fn reloading(&self) -> Reloading {
+        // systemd 253 and later require the time.
+        let time = NotifyState::monotonic_usec_now();
+        notify(&[Some(NotifyState::Reloading), time.ok()].into_iter().flatten().collect::<Vec<_>>());
+        Reloading
+    }
+
+    /// Reports that the server stops.
+    pub fn stopping(&self) {
+        self.state().stopping = Some(Instant::now());
+        let status = "stopping: ends commands and sessions, and flushes all media";
+        notify(&[NotifyState::Stopping, NotifyState::Status(status)]);
+    }
+
+    /// Reports that a stopping server keeps deleted files open for this time.
+    pub fn rescues(&self, time: Duration) {
+        notify(&[NotifyState::Status("stopping: keeps the data of deleted files available")]);
+        extend(time + EXTENSION);
+    }
+}
+
+/// A configuration is being applied.
+pub struct Reloading;
+
+impl Drop for Reloading {
+    fn drop(&mut self) {
+        service_manager::ready();
+    }
+}
+
+/// Three heartbeats fit the time of the watchdog.
+fn interval() -> Duration {
+    service_manager::watchdog().map_or(STATUS_INTERVAL, |time| (time / 3).min(STATUS_INTERVAL))
+}
+
+fn extend(time: Duration) {
+    notify(&[NotifyState::ExtendTimeoutUsec(u32::try_from(time.as_micros()).unwrap_or(u32::MAX))]);
+}
+
+fn status(targets: usize, luns: usize, sessions: usize) -> String {
+    let parts = [(targets, "target"), (luns, "LUN"), (sessions, "session")];
+    parts.map(|(count, noun)| format!("{count} {noun}{}", if count == 1 { "" } else { "s" })).join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_counts_targets_luns_and_sessions() {
+        assert_eq!(status(1, 1, 1), "1 target, 1 LUN, 1 session");
+        assert_eq!(status(2, 0, 12), "2 targets, 0 LUNs, 12 sessions");
+    }
+}
