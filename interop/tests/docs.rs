@@ -171,7 +171,7 @@ impl DocumentRunner {
             format!("{}:{}", self.dir.join("bin").display(), std::env::var("PATH").unwrap_or_default());
         let mut command = Command::new("sh");
         command.args(["-euc", line]).current_dir(&*self.dir).env("PATH", path);
-        command.env("XDG_STATE_HOME", self.dir.join("state")).env("XDG_RUNTIME_DIR", &*self.dir);
+        command.env("XDG_STATE_HOME", self.dir.join("state"));
         command.env("LUNAR_RUN_DIR", self.dir.join("run")).env("XDG_CONFIG_HOME", self.dir.join("config"));
         command
     }

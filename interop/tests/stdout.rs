@@ -13,7 +13,7 @@ fn without_room(arguments: &[&str], run_dir: &str) -> (String, Option<i32>) {
     let full = File::options().write(true).open("/dev/full").expect("Linux has it");
     let mut command = Command::new(lunar_bin());
     command.args(arguments).env("LUNAR_INITIATOR", config::INITIATOR).env("LUNAR_RUN_DIR", run_dir);
-    command.env("XDG_RUNTIME_DIR", run_dir).env("XDG_STATE_HOME", run_dir).stdin(Stdio::null());
+    command.env("XDG_STATE_HOME", run_dir).stdin(Stdio::null());
     let ran = command.stdout(full).output().expect("lunar runs");
     (String::from_utf8_lossy(&ran.stderr).into_owned(), ran.status.code())
 }
@@ -162,7 +162,7 @@ fn unread_stdout_does_not_block_a_server() {
     let portal = format!("127.0.0.1:{}", interop::ports::free());
     let mut command = Command::new(lunar_bin());
     command.args(["serve", "memory:1M", "--listen", &portal]).env("XDG_STATE_HOME", &*dir);
-    let mut child = command.env("XDG_RUNTIME_DIR", &*dir).stdout(write).spawn().expect("lunar runs");
+    let mut child = command.env("LUNAR_RUN_DIR", &*dir).stdout(write).spawn().expect("lunar runs");
     while std::net::TcpStream::connect(&portal).is_err() {
         assert!(child.try_wait().expect("a child").is_none(), "lunar serve ended");
         std::thread::sleep(std::time::Duration::from_millis(10));

@@ -2,12 +2,18 @@
 
 use lunar_config::Diagnostic;
 use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The folder of state: `$XDG_STATE_HOME/lunar`, `/var/lib/lunar` for root, or `~/.local/state/lunar`.
+/// The folder of state of the service.
+const STATE: &str = "/var/lib/lunar";
+/// The runtime folder of the service.
+const RUN: &str = "/run/lunar";
+
+/// The folder of state: `$XDG_STATE_HOME/lunar`, `/var/lib/lunar` for root and for its owner, or
+/// `~/.local/state/lunar`.
 pub fn state() -> Result<PathBuf, Diagnostic> {
-    let root = rustix::process::geteuid().is_root();
-    state_of(|name| std::env::var_os(name), root).ok_or_else(|| {
+    state_of(|name| std::env::var_os(name), is_of_service(STATE)).ok_or_else(|| {
         Diagnostic::new(
             "no state folder: neither XDG_STATE_HOME nor HOME is set",
             "set XDG_STATE_HOME, or state_dir in the configuration",
@@ -15,14 +21,13 @@ pub fn state() -> Result<PathBuf, Diagnostic> {
     })
 }
 
-/// The runtime folder, for servers and attachments: `$LUNAR_RUN_DIR`, `$XDG_RUNTIME_DIR/lunar`, `/run/lunar` for
-/// root, or the folder of state. For root, an `XDG_RUNTIME_DIR` below `/run/user` is ignored: login sessions have one
-/// there and services have none, but both must use the same folder.
+/// The runtime folder, for servers and attachments: `$LUNAR_RUN_DIR`, `/run/lunar` for root and for its owner,
+/// `$XDG_RUNTIME_DIR/lunar`, or the folder of state. So root finds the service whatever its session sets, and the user
+/// of the service uses the folder that systemd made.
 pub fn run() -> Result<PathBuf, Diagnostic> {
-    let root = rustix::process::geteuid().is_root();
     let hint =
         |problem| Diagnostic { hint: Some("set LUNAR_RUN_DIR to a folder of this user".into()), ..problem };
-    run_of(|name| std::env::var_os(name), root).map_or_else(|| state().map_err(hint), Ok)
+    run_of(|name| std::env::var_os(name), is_of_service(RUN)).map_or_else(|| state().map_err(hint), Ok)
 }
 
 /// The admin socket: `lunar.sock` in the folder of [`run`].
@@ -42,13 +47,16 @@ pub fn attached() -> Result<PathBuf, Diagnostic> {
     Ok(run()?.join("attached"))
 }
 
-/// Parent of the runtime folders of login sessions; services have none there.
-const LOGINS: &str = "/run/user";
+/// Whether this user is root or owns a folder of the service.
+fn is_of_service(folder: &str) -> bool {
+    let user = rustix::process::geteuid();
+    user.is_root() || std::fs::symlink_metadata(folder).is_ok_and(|found| found.uid() == user.as_raw())
+}
 
-fn run_of(env: impl Fn(&str) -> Option<OsString>, root: bool) -> Option<PathBuf> {
-    let of_xdg = absolute(env("XDG_RUNTIME_DIR")).filter(|folder| !root || !folder.starts_with(LOGINS));
-    let of_root = || root.then(|| "/run/lunar".into());
-    absolute(env("LUNAR_RUN_DIR")).or_else(|| of_xdg.map(|folder| folder.join("lunar"))).or_else(of_root)
+fn run_of(env: impl Fn(&str) -> Option<OsString>, of_service: bool) -> Option<PathBuf> {
+    let service = of_service.then(|| RUN.into());
+    let session = || absolute(env("XDG_RUNTIME_DIR")).map(|folder| folder.join("lunar"));
+    absolute(env("LUNAR_RUN_DIR")).or(service).or_else(session)
 }
 
 /// The directory of the journals of atomic writes.
@@ -94,12 +102,12 @@ fn config_of(env: impl Fn(&str) -> Option<OsString>, root: bool) -> Option<PathB
     absolute(env("HOME")).map(|home| home.join(".config/lunar"))
 }
 
-fn state_of(env: impl Fn(&str) -> Option<OsString>, root: bool) -> Option<PathBuf> {
+fn state_of(env: impl Fn(&str) -> Option<OsString>, of_service: bool) -> Option<PathBuf> {
     if let Some(folder) = absolute(env("XDG_STATE_HOME")) {
         return Some(folder.join("lunar"));
     }
-    if root {
-        return Some("/var/lib/lunar".into());
+    if of_service {
+        return Some(STATE.into());
     }
     absolute(env("HOME")).map(|home| home.join(".local/state/lunar"))
 }
@@ -131,7 +139,7 @@ mod tests {
         for (env, of_root, of_others) in [
             (&xdg("/run/user/0") as &dyn Fn(&str) -> Option<OsString>, "/run/lunar", "/run/user/0/lunar"),
             (&xdg("/run/user/1000"), "/run/lunar", "/run/user/1000/lunar"),
-            (&xdg("/tmp/x"), "/tmp/x/lunar", "/tmp/x/lunar"),
+            (&xdg("/tmp/x"), "/run/lunar", "/tmp/x/lunar"),
             (&|name| Some(if name == "LUNAR_RUN_DIR" { "/r" } else { "/x" }.into()), "/r", "/r"),
             (&|_| None, "/run/lunar", ""),
             (&|_| Some("relative".into()), "/run/lunar", ""),
@@ -139,6 +147,17 @@ mod tests {
             let found = |root| run_of(env, root).unwrap_or_default();
             assert_eq!((found(true), found(false)), (of_root.into(), of_others.into()));
         }
+    }
+
+    #[test]
+    fn folder_of_the_service_belongs_to_root_and_its_owner() {
+        let user = rustix::process::geteuid();
+        let own = std::env::temp_dir().join(format!("lunar-owner-{}", std::process::id()));
+        std::fs::create_dir_all(&own).unwrap();
+        assert!(is_of_service(own.to_str().unwrap()));
+        std::fs::remove_dir(own).unwrap();
+        assert_eq!(is_of_service("/"), user.is_root());
+        assert_eq!(is_of_service("/nonexistent"), user.is_root());
     }
 
     #[test]

@@ -47,7 +47,9 @@ impl AdminSocket {
     /// Those of [`AdminSocket::bind`].
     pub fn bind_beside(first: &Path) -> Result<AdminSocket, Diagnostic> {
         for (path, pid) in folders::second_admin_sockets(first) {
-            if Path::new("/proc/self").exists() && !Path::new(&format!("/proc/{pid}")).exists() {
+            // The process of another user may be hidden (ProtectProc= of systemd), so its socket is asked too.
+            let is_hidden = !Path::new(&format!("/proc/{pid}")).exists();
+            if Path::new("/proc/self").exists() && is_hidden && !is_answered(&path) {
                 // A leftover socket is harmless.
                 _ = std::fs::remove_file(path);
             }

@@ -153,7 +153,7 @@ fn attach(
         AttachMethod::Ublk => command.arg("--ublk"),
         AttachMethod::Fuse => command.arg("--fuse").arg(dir.join("fuse")),
     };
-    command.env("XDG_RUNTIME_DIR", &**dir).env("XDG_STATE_HOME", &**dir);
+    command.env("LUNAR_RUN_DIR", &**dir).env("XDG_STATE_HOME", &**dir);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
     PeerProcess::start(&mut command, STOP).map_err(|e| format!("cannot run lunar attach: {e}"))
 }

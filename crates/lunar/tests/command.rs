@@ -411,6 +411,18 @@ fn of_several_servers_the_one_with_the_router_is_asked() {
 }
 
 #[test]
+fn socket_of_a_hidden_server_is_kept() {
+    let folder = Folder::new("hidden");
+    let args = ["serve", "null:1G", "--listen", "127.0.0.1:0"];
+    let _first = Server::start(&folder, &args);
+    // Its process looks dead, as that of another user does with ProtectProc=invisible.
+    let hidden = folder.0.join("lunar/lunar-4000000001.sock");
+    let _listener = std::os::unix::net::UnixListener::bind(&hidden).unwrap();
+    let _second = Server::start(&folder, &args);
+    assert!(hidden.exists());
+}
+
+#[test]
 fn second_server_has_its_own_admin_socket() {
     let folder = Folder::new("second");
     let args = ["serve", "null:1G", "--listen", "127.0.0.1:0"];

@@ -24,10 +24,7 @@ impl Folder {
     fn lunar(&self, args: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lunar"));
         command.args(args.split_whitespace()).current_dir(&self.0).stdin(Stdio::null());
-        command
-            .env("XDG_STATE_HOME", &self.0)
-            .env("XDG_RUNTIME_DIR", &self.0)
-            .env("XDG_CONFIG_HOME", &self.0);
+        command.env("XDG_STATE_HOME", &self.0).env("XDG_CONFIG_HOME", &self.0);
         command.env("LUNAR_RUN_DIR", self.0.join("run")).env_remove("LUNAR_LOG");
         command
     }

@@ -129,11 +129,7 @@ impl NbdExport {
         let socket = format!("unix:{}", dir.join("nbd.sock").display());
         let mut command = pinned(program);
         command.args(["attach", "--foreground", "--name", "bench", "--nbd", &socket, &server.url()]);
-        command
-            .env("LUNAR_RUN_DIR", &dir)
-            .env("XDG_RUNTIME_DIR", &dir)
-            .env("XDG_STATE_HOME", &dir)
-            .env("XDG_CONFIG_HOME", &dir);
+        command.env("LUNAR_RUN_DIR", &dir).env("XDG_STATE_HOME", &dir).env("XDG_CONFIG_HOME", &dir);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
         let mut child = command.spawn().context("cannot run lunar attach")?;
         let mut lines = BufReader::new(child.stdout.take().context("piped")?).lines();

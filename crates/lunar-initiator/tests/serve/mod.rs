@@ -20,7 +20,7 @@ impl Drop for Server {
 pub fn server() -> Server {
     let mut command = Command::new(interop::lunar_bin());
     command.args(["serve", "memory:64M", "--listen", "127.0.0.1:0"]);
-    command.env("XDG_RUNTIME_DIR", std::env::temp_dir().join(format!("lunar-{}", std::process::id())));
+    command.env("LUNAR_RUN_DIR", std::env::temp_dir().join(format!("lunar-{}", std::process::id())));
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("lunar starts");
     let lines =
         BufReader::new(child.stdout.take().expect("a piped standard output")).lines().map_while(Result::ok);
