@@ -15,6 +15,7 @@ pub mod config;
 pub mod digest;
 pub mod expect;
 pub mod login;
+pub mod machine;
 pub mod nbd;
 pub mod pdu;
 pub mod peer;
