@@ -9,6 +9,7 @@ use crate::exit;
 use crate::import::Import;
 use crate::info::Info;
 use crate::ls::Ls;
+use crate::man::ManArgs;
 use crate::pr::Pr;
 use crate::rdma::Rdma;
 use crate::router;
@@ -139,11 +140,7 @@ pub enum Command {
         shell: clap_complete::Shell,
     },
     /// Print a manual page
-    #[command(after_help = "Example:\n  lunar man serve | man -l -")]
-    Man {
-        /// Command to describe [default: lunar itself]
-        command: Option<String>,
-    },
+    Man(ManArgs),
 }
 
 /// Arguments of `lunar serve`.

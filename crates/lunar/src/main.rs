@@ -17,6 +17,7 @@ mod hex;
 mod import;
 mod info;
 mod ls;
+mod man;
 mod open_lun;
 mod output;
 mod pr;
@@ -33,8 +34,8 @@ mod tree;
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 use exit::Failure;
+use lunar_server::Diagnostic;
 use lunar_server::inherited::InheritedDescriptor;
-use lunar_server::{Diagnostic, ErrorCode};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use service_manager::PortalSockets;
 use signal_hook::consts::SIGXFSZ;
@@ -139,7 +140,7 @@ fn run(command: Command, inherited: io::Result<Vec<InheritedDescriptor>>) -> Res
             clap_complete::generate(shell, &mut Cli::command(), "lunar", &mut script);
             output::stdout(script)?;
         }
-        Command::Man { command } => output::stdout(manual(command.as_deref())?)?,
+        Command::Man(args) => output::stdout(man::man(&args)?)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -156,7 +157,7 @@ fn level(command: &Command) -> &'static str {
         | Command::Diff { .. }
         | Command::Apply(_)
         | Command::Completions { .. }
-        | Command::Man { .. } => "off",
+        | Command::Man(_) => "off",
         Command::Copy(_)
         | Command::Bench(_)
         | Command::Discover(_)
@@ -203,26 +204,4 @@ fn filter(text: &str) -> Result<tracing_subscriber::EnvFilter, Diagnostic> {
     tracing_subscriber::EnvFilter::try_new(text).map_err(|e| {
         Diagnostic::new(format!("invalid LUNAR_LOG: {e}"), "set it to error, warn, info, debug or trace")
     })
-}
-
-/// The manual page of lunar itself or of one of its commands.
-fn manual(name: Option<&str>) -> Result<String, Diagnostic> {
-    let mut lunar = Cli::command();
-    lunar.build();
-    let command = match name {
-        None => lunar,
-        Some(name) => match lunar.find_subcommand(name) {
-            Some(command) => command.clone(),
-            None => {
-                let what = format!("lunar has no command \"{}\"", name.escape_debug());
-                return Err(Diagnostic::new(what, "lunar --help lists the commands")
-                    .with_code(ErrorCode::InvalidArgument));
-            }
-        },
-    };
-    let mut page = Vec::new();
-    let rendered = clap_mangen::Man::new(command).render(&mut page);
-    rendered
-        .map_err(|e| Diagnostic::new(format!("cannot write the manual page: {e}"), "try lunar --help"))?;
-    Ok(String::from_utf8_lossy(&page).into_owned())
 }
