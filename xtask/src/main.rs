@@ -4,6 +4,7 @@
 mod bench;
 mod campaign;
 mod conformance;
+mod dist;
 mod interop;
 mod lab;
 mod package;
@@ -29,6 +30,8 @@ struct Cli {
 enum XtaskCommand {
     /// Check the limits of the style: sizes, layers, unsafe, links
     Tidy,
+    /// Make packages for Debian and RPM, an OCI image, a tarball, a list of components, and checksums
+    Dist(dist::Options),
     /// Package lunar-initiator and its crates, and use them outside the workspace
     Package,
     /// Compare the public API of each published crate with its file, or write the files
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
 fn run(task: &XtaskCommand) -> Result<StepResult> {
     match task {
         XtaskCommand::Tidy => tidy::run(),
+        XtaskCommand::Dist(options) => dist::run(options),
         XtaskCommand::Package => package::run(),
         XtaskCommand::PublicApi(options) => public_api::run(options),
         XtaskCommand::Test(options) => test::run(options),

@@ -26,11 +26,12 @@ pub struct Row {
 }
 
 /// All steps, in order.
-pub const STEPS: [Row; 10] = [
+pub const STEPS: [Row; 11] = [
     Row { always: true, ..quick("packages", "programs of real peers", packages::install) },
     Row { always: true, ..quick("build", "lunar, with the profile of tests", build) },
     quick("units", "tests of every crate", units),
     long("package", "the packaged library, outside the workspace", package),
+    long("dist", "packages of the program, and lintian", dist),
     quick("measures", "fio, and the published experiments with peers", measures),
     Row { parallel: true, ..long("fuzz", "a part of the fuzz targets for a short while", fuzz::run) },
     Row { parallel: true, ..quick("peers", "libiscsi, QEMU, STGT and istgt", peers) },
@@ -129,6 +130,11 @@ fn units() -> Result<StepReport> {
 fn package() -> Result<StepReport> {
     Ok(crate::package::run()?.into())
 }
+
+fn dist() -> Result<StepReport> {
+    Ok(crate::dist::check(&root::lunar(Profile::Test)?)?.into())
+}
+
 fn server() -> Result<StepReport> {
     against_the_server(&server_tests()?)
 }
