@@ -171,3 +171,35 @@ fn full_stderr_does_not_block_the_server() {
     }
     assert_eq!(server.stop().code(), Some(0));
 }
+
+#[test]
+fn journal_gets_priorities_and_no_times() {
+    let journal = "JOURNAL_STREAM=$(stat -L -c %d:%i /proc/self/fd/2); export JOURNAL_STREAM";
+    let mut server = Server::start_by_shell(&config::standard(), journal, "");
+    drop(Raw::session(server.portal(), &[]));
+    server.rewrite("this is no configuration");
+    server.signal(1);
+    says(&server, &["configuration is unchanged"]);
+    let log = server.log();
+    assert!(
+        log.lines().any(|line| line.starts_with("<6> INFO lunar_target") && line.contains("logged in")),
+        "{log}"
+    );
+    assert!(log.lines().any(|line| line.starts_with("<3>ERROR lunar::serve")), "{log}");
+    let other = Server::start_by_shell(&config::standard(), "JOURNAL_STREAM=1:2; export JOURNAL_STREAM", "");
+    drop(Raw::session(other.portal(), &[]));
+    says(&other, &["logged in"]);
+    assert!(!other.log().lines().any(|line| line.starts_with('<')), "{}", other.log());
+}
+
+#[test]
+fn json_log_has_one_object_with_fields_a_line() {
+    let server = Server::start_by_shell(&config::standard(), "", "--log-format json");
+    drop(Raw::session(server.portal(), &[]));
+    says(&server, &["\"message\":\"logged in\"", "\"level\":\"INFO\"", "\"tsih\":1", "\"timestamp\":\"20"]);
+    assert!(
+        server.log().lines().all(|line| line.starts_with('{') && line.ends_with('}')),
+        "{}",
+        server.log()
+    );
+}

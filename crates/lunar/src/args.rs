@@ -8,6 +8,7 @@ use crate::doctor::Doctor;
 use crate::exit;
 use crate::import::Import;
 use crate::info::Info;
+use crate::log::LogFormat;
 use crate::ls::Ls;
 use crate::man::ManArgs;
 use crate::pr::Pr;
@@ -189,6 +190,16 @@ pub struct Serve {
     /// Cores to run on: all, a count, or a list such as 0,2-3; 0 means core 0 [default: all]
     #[arg(long, value_name = "N|LIST")]
     pub cores: Option<String>,
+
+    /// Form of the log: text, or json for one object a line [default: text]
+    #[arg(
+        long,
+        value_name = "FORM",
+        default_value = "text",
+        hide_default_value = true,
+        hide_possible_values = true
+    )]
+    pub log_format: LogFormat,
 }
 
 /// Subcommands of `lunar session`.

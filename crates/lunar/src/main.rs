@@ -16,6 +16,7 @@ mod exit;
 mod hex;
 mod import;
 mod info;
+mod log;
 mod ls;
 mod man;
 mod open_lun;
@@ -34,7 +35,7 @@ mod tree;
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 use exit::Failure;
-use lunar_server::Diagnostic;
+use log::LogFormat;
 use lunar_server::inherited::InheritedDescriptor;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use service_manager::PortalSockets;
@@ -111,7 +112,11 @@ fn print_result((text, failure): (String, Option<Failure>)) -> Result<ExitCode, 
 }
 
 fn run(command: Command, inherited: io::Result<Vec<InheritedDescriptor>>) -> Result<ExitCode, Failure> {
-    log(level(&command))?;
+    let format = match &command {
+        Command::Serve(args) => args.log_format,
+        _ => LogFormat::Text,
+    };
+    log::start(level(&command), format)?;
     match command {
         Command::Serve(args) => {
             let sockets = PortalSockets::new(inherited);
@@ -169,39 +174,4 @@ fn level(command: &Command) -> &'static str {
         | Command::Attached(_)
         | Command::Detach(_) => "warn",
     }
-}
-
-/// Logs go to stderr; LUNAR_LOG says which, or this level.
-fn log(level: &str) -> Result<(), Diagnostic> {
-    let filter = match std::env::var("LUNAR_LOG") {
-        Ok(text) if !text.is_empty() => filter(&text)?,
-        _ => tracing_subscriber::EnvFilter::new(level),
-    };
-    let ansi = output::colours(&io::stderr());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(ansi)
-        .log_internal_errors(false)
-        .with_writer(stderr::Log)
-        .init();
-    Ok(())
-}
-
-/// The level names of LUNAR_LOG.
-const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-
-/// The filter of LUNAR_LOG: a level, and levels of modules. The library would take any other word for the name of a
-/// module, and log nothing at all.
-fn filter(text: &str) -> Result<tracing_subscriber::EnvFilter, Diagnostic> {
-    let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
-    let unknown = text.split(',').map(str::trim).find(|part| !part.contains('=') && !is_level(part));
-    if let Some(word) = unknown {
-        let what = format!("invalid LUNAR_LOG: unknown level \"{}\"", word.escape_debug());
-        let hint =
-            "set it to error, warn, info, debug or trace; levels of modules follow: warn,lunar_target=debug";
-        return Err(Diagnostic::new(what, hint));
-    }
-    tracing_subscriber::EnvFilter::try_new(text).map_err(|e| {
-        Diagnostic::new(format!("invalid LUNAR_LOG: {e}"), "set it to error, warn, info, debug or trace")
-    })
 }

@@ -7,7 +7,6 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use tracing_subscriber::fmt::MakeWriter;
 
 /// Limit of queued bytes; further text is dropped.
 const MAX_QUEUE_BYTES: usize = 1 << 20;
@@ -47,28 +46,6 @@ pub struct FlushOnDrop;
 impl Drop for FlushOnDrop {
     fn drop(&mut self) {
         settle();
-    }
-}
-
-/// The writer of the log. Each event is one entry.
-pub struct Log;
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        put(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Log;
-
-    fn make_writer(&'a self) -> Log {
-        Log
     }
 }
 

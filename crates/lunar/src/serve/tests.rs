@@ -1,4 +1,5 @@
 use super::*;
+use crate::log::LogFormat;
 use lunar_admin::SessionReport;
 use lunar_runtime::error::with_hint;
 use lunar_target::BoundPortal;
@@ -113,6 +114,7 @@ pub(super) fn args(config: PathBuf) -> Serve {
         config,
         run: None,
         cores: None,
+        log_format: LogFormat::Text,
     }
 }
 

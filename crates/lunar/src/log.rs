@@ -1,0 +1,127 @@
+//! The log: its level, its form, and its lines for journald.
+
+use crate::{output, stderr};
+use clap::ValueEnum;
+use lunar_server::Diagnostic;
+use std::io::{self, Write};
+use tracing::{Level, Metadata};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// The form of log lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Text; with priorities and without the time if stderr is the journal.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Starts the log on stderr. LUNAR_LOG says which lines it has, or this level.
+///
+/// # Errors
+/// When LUNAR_LOG is invalid.
+pub fn start(level: &str, format: LogFormat) -> Result<(), Diagnostic> {
+    let filter = match std::env::var("LUNAR_LOG") {
+        Ok(text) if !text.is_empty() => filter(&text)?,
+        _ => EnvFilter::new(level),
+    };
+    let has_priorities = format == LogFormat::Text && is_journal();
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .log_internal_errors(false)
+        .with_writer(LogWriter { has_priorities });
+    match format {
+        LogFormat::Json => log.json().flatten_event(true).init(),
+        // journald has the time of each line.
+        LogFormat::Text if has_priorities => log.with_ansi(false).without_time().init(),
+        LogFormat::Text => log.with_ansi(output::colours(&io::stderr())).init(),
+    }
+    Ok(())
+}
+
+/// Whether stderr is the stream of journald that the service manager made: a child may have another stderr.
+fn is_journal() -> bool {
+    let stream = std::env::var("JOURNAL_STREAM").unwrap_or_default();
+    rustix::fs::fstat(rustix::stdio::stderr())
+        .is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
+}
+
+/// Makes the writer of each event.
+struct LogWriter {
+    has_priorities: bool,
+}
+
+impl<'a> MakeWriter<'a> for LogWriter {
+    type Writer = PrefixedLine;
+
+    fn make_writer(&'a self) -> PrefixedLine {
+        PrefixedLine("")
+    }
+
+    fn make_writer_for(&'a self, of: &Metadata<'_>) -> PrefixedLine {
+        PrefixedLine(if self.has_priorities { priority(*of.level()) } else { "" })
+    }
+}
+
+/// The priority prefix of a line (sd-daemon(3)).
+fn priority(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "<3>",
+        Level::WARN => "<4>",
+        Level::INFO => "<6>",
+        Level::DEBUG | Level::TRACE => "<7>",
+    }
+}
+
+/// Writes one event with its priority.
+struct PrefixedLine(&'static str);
+
+impl Write for PrefixedLine {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        stderr::put([self.0.as_bytes(), bytes].concat());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The level names of LUNAR_LOG.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// The filter of LUNAR_LOG: a level, and levels of modules. The library would take any other word for the name of a
+/// module, and log nothing at all.
+fn filter(text: &str) -> Result<EnvFilter, Diagnostic> {
+    let is_level = |word: &str| LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
+    let unknown = text.split(',').map(str::trim).find(|part| !part.contains('=') && !is_level(part));
+    if let Some(word) = unknown {
+        let what = format!("invalid LUNAR_LOG: unknown level \"{}\"", word.escape_debug());
+        let hint =
+            "set it to error, warn, info, debug or trace; levels of modules follow: warn,lunar_target=debug";
+        return Err(Diagnostic::new(what, hint));
+    }
+    EnvFilter::try_new(text).map_err(|e| {
+        Diagnostic::new(format!("invalid LUNAR_LOG: {e}"), "set it to error, warn, info, debug or trace")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn priorities_are_those_of_syslog() {
+        let levels = [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE];
+        assert_eq!(levels.map(priority), ["<3>", "<4>", "<6>", "<7>", "<7>"]);
+    }
+
+    #[test]
+    fn unknown_level_is_rejected() {
+        assert!(filter("warn,lunar_target=debug").is_ok());
+        let problem = filter("verbose").unwrap_err();
+        assert_eq!(problem.what, "invalid LUNAR_LOG: unknown level \"verbose\"");
+    }
+}
