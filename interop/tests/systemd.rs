@@ -73,6 +73,7 @@ fn package_is_installed_used_upgraded_and_removed() {
     machine.shell("dpkg --install /run/lunar.deb");
     assert_eq!(machine.property("ActiveState"), "inactive", "an installation starts nothing");
     assert_eq!(machine.must(&["stat", "--format", "%U %G %a", "/etc/lunar"]), "root lunar 750\n");
+    assert_eq!(machine.must(&["stat", "--format", "%U %G %a", "/etc/lunar/lunar.d/api"]), "lunar lunar 700\n");
 
     let disk = toml(1).replace("\"memory\"", "\"file\"\npath = \"/var/lib/lunar/disk.img\"");
     machine.configure(&disk);
