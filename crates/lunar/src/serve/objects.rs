@@ -1,7 +1,10 @@
 //! Changes of single objects of the configuration by the API.
 
+mod grow;
+
 use super::Service;
 use crate::server::TargetServer;
+use grow::Growth;
 use lunar_admin::{
     ConfigSnapshot, ControlError, ControlErrorKind, ObjectAction, ObjectChange, ObjectId, Response,
 };
@@ -75,6 +78,7 @@ impl<S: TargetServer> Service<S> {
         let edited = config::edit(&self.config, &secret.change)?;
         let new = config::parse_files(edited.files, &self.config.sources.whole)
             .map_err(|problems| ControlError { kind: ControlErrorKind::Invalid, problems })?;
+        let growth = Growth::of(&new, &secret.change)?;
         if secret.change.dry_run {
             let changes = lunar_server::diff(&self.in_force, &new);
             return Ok(Response::Changed { version: self.version.to_string(), changes });
@@ -87,14 +91,17 @@ impl<S: TargetServer> Service<S> {
         let changes = self
             .apply(new)
             .map_err(|problems| ControlError { kind: ControlErrorKind::Conflict, problems })?;
-        if secret.change.transient {
-            self.transient.extend(edited.writes.into_iter().map(|write| (write.path, write.text)));
-        } else if let Err((path, e)) = commit(staged) {
+        let saved = growth.map_or(Ok(()), |growth| growth.grow());
+        let saved = saved.and_then(|()| commit(staged).map_err(|(path, e)| cannot_write(&path, &e)));
+        if let Err(error) = saved {
             // Hosts must not see what a restart would take back.
             if let Err(problems) = self.apply(before) {
                 super::change::log_problems(&problems);
             }
-            return Err(cannot_write(&path, &e));
+            return Err(error);
+        }
+        if secret.change.transient {
+            self.transient.extend(edited.writes.into_iter().map(|write| (write.path, write.text)));
         } else {
             edited.writes.iter().for_each(|write| _ = self.transient.remove(&write.path));
         }
@@ -116,7 +123,7 @@ impl<S: TargetServer> Service<S> {
         let whole = &self.config.sources.whole;
         if self.own.as_ref().is_some_and(|own| own != whole) {
             let what = format!("the configuration in force is {}, not that of the server", whole.display());
-            return Err(conflict(what, "run lunar apply to return to the server's own configuration"));
+            return Err(conflict(what, "run lunar reload to return to the server's own configuration"));
         }
         match change.action {
             ObjectAction::Delete if !change.force => self.check_unused(&change.id),

@@ -230,3 +230,49 @@ fn api_describes_the_keys_that_the_server_knows() {
         assert_eq!(described_keys(schema, of_path), known_keys(&source), "{schema}");
     }
 }
+
+/// A LUN with the file `disk` of 1 MiB, and a patch of its size.
+fn resized(folder: &Folder, size: &str) -> (ObjectChange, ObjectChange) {
+    let path = folder.0.join("disk");
+    std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+    let create = ObjectAction::Create(keys(json!({ "backend": "file", "path": path })));
+    let patch = ObjectAction::Merge(keys(json!({ "size": size })));
+    (ObjectChange { action: create, ..null_lun(1) }, ObjectChange { action: patch, ..null_lun(1) })
+}
+
+#[test]
+fn patch_of_size_grows_the_file_and_never_shrinks_it() {
+    let folder = Folder::new("grow");
+    let mut service = service(&args(folder.config(1)), &Fake::default());
+    let (create, patch) = resized(&folder, "2MiB");
+    let length = || folder.0.join("disk").metadata().unwrap().len();
+    version(service.change_object(create));
+    version(service.change_object(ObjectChange { dry_run: true, ..patch.clone() }));
+    assert_eq!(length(), 1 << 20);
+    version(service.change_object(patch.clone()));
+    assert_eq!(length(), 2 << 20);
+    let action = ObjectAction::Merge(keys(json!({ "size": "1MiB" })));
+    let before = service.published.get().version.clone();
+    let (kind, what) = failed(service.change_object(ObjectChange { action, ..patch.clone() }));
+    assert_eq!(kind, ControlErrorKind::Conflict);
+    assert!(what.contains("disk cannot shrink to the given size: it has 2 MiB, more than 1 MiB"), "{what}");
+    assert_eq!((length(), &service.published.get().version), (2 << 20, &before));
+    // A patch of another key leaves the size of the file alone, whatever the file says.
+    std::fs::OpenOptions::new().write(true).open(folder.0.join("disk")).unwrap().set_len(3 << 20).unwrap();
+    let action = ObjectAction::Merge(keys(json!({ "thin": false })));
+    version(service.change_object(ObjectChange { action, ..patch }));
+    assert_eq!(length(), 3 << 20);
+}
+
+#[test]
+fn file_that_cannot_grow_leaves_the_lun_unchanged() {
+    let folder = Folder::new("nogrow");
+    let mut service = service(&args(folder.config(1)), &Fake::default());
+    // More than any file system of Linux holds.
+    let (create, patch) = resized(&folder, "8191PiB");
+    version(service.change_object(create));
+    let (kind, what) = failed(service.change_object(patch));
+    assert_eq!(kind, ControlErrorKind::Conflict, "{what}");
+    assert!(what.contains("disk to 8191 PiB: "), "{what}");
+    assert_eq!(service.published.get().objects[&lun(1)].keys.get("size"), None);
+}

@@ -1,0 +1,62 @@
+//! Growth of a file by a change of `size`.
+
+use super::conflict;
+use lunar_admin::{ControlError, ControlErrorKind, ObjectAction, ObjectChange, ObjectId};
+use lunar_proto::size;
+use lunar_server::config::{Config, Source};
+use lunar_server::{Diagnostic, ErrorCode};
+use std::fs::OpenOptions;
+use std::io;
+use std::path::PathBuf;
+
+/// A file, and the size to which it grows.
+pub struct Growth {
+    path: PathBuf,
+    size: u64,
+}
+
+impl Growth {
+    /// The growth that a change asks for: a patch of `size` of a LUN or disk whose file exists. The file holds data of
+    /// hosts, so it never shrinks.
+    pub fn of(config: &Config, change: &ObjectChange) -> Result<Option<Growth>, ControlError> {
+        let ObjectAction::Merge(keys) = &change.action else { return Ok(None) };
+        let Some(Source::File { path, size: Some(size) }) = source(config, &change.id) else {
+            return Ok(None);
+        };
+        let Some(found) = path.metadata().ok().filter(|_| keys.contains_key("size")) else { return Ok(None) };
+        if *size < found.len() {
+            let sizes = format!("it has {}, more than {}", size::show(found.len()), size::show(*size));
+            let what = format!("{} cannot shrink to the given size: {sizes}", path.display());
+            return Err(conflict(what, "shrink its file system, stop its hosts, and run truncate"));
+        }
+        Ok(Some(Growth { path: path.clone(), size: *size }))
+    }
+
+    /// Grows the file. The server detects the new size by itself.
+    pub fn grow(&self) -> Result<(), ControlError> {
+        let grown = OpenOptions::new().write(true).open(&self.path).and_then(|file| file.set_len(self.size));
+        grown.map_err(|e| self.cannot(&e))
+    }
+
+    fn cannot(&self, e: &io::Error) -> ControlError {
+        let (path, size) = (self.path.display(), size::show(self.size));
+        let what = format!("cannot grow {path} to {size}: {}", lunar_runtime::error::text(e));
+        let hint = "choose a size that the file system can hold, and make the file writable for the server";
+        ControlError::one(
+            ControlErrorKind::Conflict,
+            Diagnostic::new(what, hint).with_code(ErrorCode::from(e.kind())),
+        )
+    }
+}
+
+/// The medium of a LUN or disk.
+fn source<'c>(config: &'c Config, id: &ObjectId) -> Option<&'c Source> {
+    match id {
+        ObjectId::Lun(target, lun) => {
+            let target = config.targets.iter().find(|one| one.name == *target)?;
+            target.luns.get(lun).map(|lun| &lun.source)
+        }
+        ObjectId::Disk(name) => config.disks.get(name).map(|disk| &disk.source),
+        _ => None,
+    }
+}
