@@ -10,7 +10,7 @@ pub mod folders;
 mod object;
 mod parameters;
 pub mod router;
-mod rows;
+pub mod rows;
 mod session;
 mod socket;
 

@@ -1,7 +1,7 @@
 //! Tables, durations and times for people.
 
 /// A header and rows with aligned columns.
-pub(super) fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+pub fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
     let rows: Vec<[String; N]> = std::iter::once(head.map(String::from)).chain(rows).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..N).map(width).collect();
@@ -12,13 +12,19 @@ pub(super) fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = 
     rows.iter().map(line).collect()
 }
 
+/// Lines of a name and a value, with the values aligned.
+pub fn lines(pairs: &[[String; 2]]) -> String {
+    let width = pairs.iter().map(|[name, _]| name.chars().count()).max().unwrap_or(0);
+    pairs.iter().map(|[name, value]| format!("{name:width$}  {value}\n")).collect()
+}
+
 /// Escapes control characters: names come from peers, and a terminal would interpret them.
-pub(super) fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     text.escape_debug().to_string()
 }
 
 /// A duration in its two largest units.
-pub(super) fn duration(s: u64) -> String {
+pub fn duration(s: u64) -> String {
     match s {
         0..60 => format!("{s}s"),
         60..3600 => format!("{}m {}s", s / 60, s % 60),
@@ -28,7 +34,7 @@ pub(super) fn duration(s: u64) -> String {
 }
 
 /// Seconds since 1970 as `2026-11-22T10:30:00Z`.
-pub(super) fn utc(s: u64) -> String {
+pub fn utc(s: u64) -> String {
     let moment = std::time::UNIX_EPOCH + std::time::Duration::from_secs(s);
     humantime::format_rfc3339_seconds(moment).to_string()
 }

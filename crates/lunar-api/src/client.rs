@@ -4,7 +4,8 @@ use crate::problem::Problem;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
-use hyper::{Method, Request, header};
+use hyper::header::HeaderName;
+use hyper::{Request, header};
 use hyper_util::rt::TokioIo;
 use lunar_config::{Diagnostic, ErrorCode, io_text};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use crate::handlers::reports::*;
+pub use hyper::Method;
 
 /// Maximum length of a response.
 const MAX_RESPONSE_BYTES: usize = 256 << 20;
@@ -76,6 +78,15 @@ impl Client {
         self.send(Method::POST, path, None, body).map(|tagged| tagged.value)
     }
 
+    /// Creates an object, which must not exist.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn create<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Diagnostic> {
+        let only_new = Some((header::IF_NONE_MATCH, "*".to_owned()));
+        self.request(Method::PUT, path, only_new, body).map(|tagged| tagged.value)
+    }
+
     /// Sends a request. `version`: the version of an object that it changes. A null `body` is none.
     ///
     /// # Errors
@@ -87,14 +98,26 @@ impl Client {
         version: Option<&str>,
         body: &impl Serialize,
     ) -> Result<Tagged<T>, Diagnostic> {
+        let condition = version.map(|version| (header::IF_MATCH, format!("\"{version}\"")));
+        self.request(method, path, condition, body)
+    }
+
+    /// Sends a request under a condition.
+    fn request<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        condition: Option<(HeaderName, String)>,
+        body: &impl Serialize,
+    ) -> Result<Tagged<T>, Diagnostic> {
         let body = serde_json::to_vec(body).map_err(|e| strange(&e.to_string()))?;
         let body = if body == b"null" { Vec::new() } else { body };
         let mut request = Request::builder().method(&method).uri(path).header(header::HOST, "lunar");
         if !body.is_empty() {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
-        if let Some(version) = version {
-            request = request.header(header::IF_MATCH, format!("\"{version}\""));
+        if let Some((name, value)) = condition {
+            request = request.header(name, value);
         }
         let request = request.body(Full::new(body.into())).map_err(|e| strange(&e.to_string()))?;
         let response = self.call(request).map_err(|e| self.no_answer(&method, e))?;

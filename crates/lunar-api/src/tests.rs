@@ -123,6 +123,18 @@ fn resources_are_read() {
 }
 
 #[test]
+fn client_creates_only_new_objects() {
+    let folder = TempDir::new("create");
+    let fake = Arc::new(Fake::default());
+    let (_server, path) = served(&folder, fake.clone());
+    let lun = format!("/v1/targets/{NAME}/luns/7?dry_run=true");
+    let created: Value = Client::new(&path, LIMIT).create(&lun, &json!({})).unwrap();
+    assert_eq!(created["dry_run"], true);
+    let asked = fake.0.lock().unwrap()[0].to_string();
+    assert_eq!(asked, format!("create LUN 7 of {NAME} (dry run)"), "not replaced, though it exists");
+}
+
+#[test]
 fn change_needs_the_version_of_an_existing_object() {
     let folder = TempDir::new("change");
     let fake = Arc::new(Fake::default());

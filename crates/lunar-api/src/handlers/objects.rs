@@ -81,7 +81,15 @@ fn show(api: &ApiState, id: &ObjectId) -> Result<HttpResponse, Box<Problem>> {
 }
 
 fn absent(id: &ObjectId) -> Box<Problem> {
-    Problem::not_found(id, "GET the collection to list the objects")
+    let list = match id {
+        ObjectId::Target(_) => "lunar target list",
+        ObjectId::Lun(..) => "lunar lun list",
+        ObjectId::Access(..) => "lunar access list",
+        ObjectId::ChapUser(_) => "lunar chap list",
+        ObjectId::PortalGroup(_) => "lunar portal list",
+        ObjectId::Disk(_) => "GET /v1/disks",
+    };
+    Problem::not_found(id, &format!("{list} shows those that exist"))
 }
 
 /// The version that a request names in If-Match; `*` is any.
