@@ -286,7 +286,11 @@ fn commit(staged: Vec<StagedFile>) -> Result<(), (PathBuf, io::Error)> {
     for mut file in staged {
         let done = match &file.staged {
             Some(staged) => std::fs::rename(staged, &file.path),
-            None => std::fs::remove_file(&file.path),
+            None => match std::fs::remove_file(&file.path) {
+                // A transient object has no file.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                removed => removed,
+            },
         };
         if done.is_ok() {
             file.staged = None;

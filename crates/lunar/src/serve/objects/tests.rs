@@ -231,6 +231,17 @@ fn api_describes_the_keys_that_the_server_knows() {
     }
 }
 
+#[test]
+fn transient_object_is_removed_without_a_file() {
+    let folder = Folder::new("transient-gone");
+    let mut service = service(&args(folder.config(1)), &Fake::default());
+    version(service.change_object(ObjectChange { transient: true, ..null_lun(1) }));
+    version(service.change_object(ObjectChange { action: ObjectAction::Delete, ..null_lun(1) }));
+    assert_eq!(service.published.get().objects.get(&lun(1)), None);
+    service.reload();
+    assert_eq!(service.config.targets[0].luns.len(), 1);
+}
+
 /// A LUN with the file `disk` of 1 MiB, and a patch of its size.
 fn resized(folder: &Folder, size: &str) -> (ObjectChange, ObjectChange) {
     let path = folder.0.join("disk");
