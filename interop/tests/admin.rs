@@ -28,7 +28,7 @@ fn each_command_ends_in_time_when_the_server_hangs() {
     let server = server(&runs, "lunar.sock");
     server.pause();
     let file = server.dir().join("lunar.toml").display().to_string();
-    let commands: [&[&str]; 13] = [
+    let commands: [&[&str]; 21] = [
         &["session", "list"],
         &["session", "show"],
         &["router", "list"],
@@ -42,12 +42,26 @@ fn each_command_ends_in_time_when_the_server_hangs() {
         &["apply", &file],
         &["apply", "--confirm"],
         &["apply", "--rollback"],
+        &["status"],
+        &["reload"],
+        &["session", "end", "1"],
+        &["target", "list"],
+        &["lun", "remove", interop::TARGET, "0"],
+        &["access", "list", interop::TARGET],
+        &["chap", "add", "alice"],
+        &["portal", "list"],
     ];
     for command in commands {
         let (out, err, status) = lunar(&runs, &[command, &["--timeout", "100ms"]].concat());
         assert_eq!((out.as_str(), status), ("", Some(TIMED_OUT)), "{command:?}: {err}");
         assert!(err.contains("lunar.sock within 100ms\n  hint: "), "{command:?}: {err}");
-        let may_follow = matches!(command[..2], ["apply", _] | ["router", "drain" | "eligible"]);
+        let may_follow = matches!(
+            command,
+            ["apply" | "reload", ..]
+                | ["router", "drain" | "eligible", ..]
+                | ["session", "end", _]
+                | ["chap", ..]
+        );
         assert_eq!(
             err.contains("the server may still execute the request"),
             may_follow,

@@ -36,6 +36,8 @@ const TOOLS: [Tool; 8] = [
     Tool { program: "iscsi-inq", package: "libiscsi-bin" },
     Tool { program: "iscsi-readcapacity16", package: "libiscsi-bin" },
 ];
+/// Commands that have subcommands.
+const NOUNS: [&str; 9] = ["access", "bench", "chap", "lun", "portal", "rdma", "router", "session", "target"];
 const LIMIT: Duration = Duration::from_secs(300);
 /// The configuration that completes a `toml part`.
 const WHOLE: &str = "[[target]]\nname = \"iqn.2026-11.org.example:disks\"\n[[target.lun]]\nlun = 0\n\
@@ -353,7 +355,7 @@ fn documented_commands_and_options_exist() {
                 let is_of_names = |c: char| c.is_ascii_lowercase() || "-_".contains(c);
                 word.starts_with(|c: char| c.is_ascii_lowercase()) && word.chars().all(is_of_names)
             };
-            let has_more = |word: &String| ["bench", "session", "router", "rdma"].contains(&word.as_str());
+            let has_more = |word: &String| NOUNS.contains(&word.as_str());
             let depth = if words.get(1).is_some_and(has_more) { 2 } else { 1 };
             let command: Vec<String> = words[1..].iter().take_while(is_name).take(depth).cloned().collect();
             let text = known.entry(command.clone()).or_insert_with(|| {
@@ -380,6 +382,11 @@ fn documented_options_exist() {
         &["check"],
         &["session", "list"],
         &["session", "show"],
+        &["lun", "add"],
+        &["lun", "remove"],
+        &["access", "add"],
+        &["chap", "add"],
+        &["stop"],
         &["discover"],
         &["ls"],
         &["doctor"],

@@ -50,6 +50,27 @@ fn commands_without_a_target_fail_on_full_stdout() {
 }
 
 #[test]
+fn commands_with_a_server_fail_on_full_stdout() {
+    let dir = Folder::fresh();
+    let run_dir = dir.display().to_string();
+    let server = shared();
+    let socket = server.dir().join("admin.sock").display().to_string();
+    for arguments in [
+        &["status"][..],
+        &["session", "list"],
+        &["target", "list"],
+        &["target", "show", config::TARGET, "--json"],
+        &["lun", "list"],
+        &["lun", "add", config::TARGET, "null:1M", "--lun", "99", "--dry-run"],
+        &["access", "list", config::TARGET],
+        &["chap", "list"],
+        &["portal", "list"],
+    ] {
+        fails(&[arguments, &["--socket", &socket]].concat(), &run_dir);
+    }
+}
+
+#[test]
 fn commands_with_a_target_fail_on_full_stdout() {
     let dir = Folder::fresh();
     let run_dir = dir.display().to_string();

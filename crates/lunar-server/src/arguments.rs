@@ -165,7 +165,16 @@ fn assemble(name: String, luns: Vec<LunConfig>, portals: Vec<Portal>) -> Config 
     config
 }
 
-/// Parses a LUN argument.
+/// Parses a LUN argument of a target. `size`: that of a missing file, which is created.
+///
+/// # Errors
+/// The fault of the argument or of the size.
+pub fn lun_argument(target: &str, text: &str, size: Option<&str>) -> Result<LunConfig, Diagnostic> {
+    let of_argument = |problem: Diagnostic| problem.with_code(ErrorCode::InvalidArgument);
+    let size = size.map(disk_size).transpose().map_err(|invalid| of_argument(invalid.into()))?;
+    lun(target, text, size)
+}
+
 fn lun(target: &str, text: &str, size: Option<u64>) -> Result<LunConfig, Diagnostic> {
     if text.is_empty() {
         let forms: Vec<String> =

@@ -1,5 +1,12 @@
 //! The command line.
 
+mod objects;
+
+pub use objects::{
+    AccessAdd, AccessCommand, ChangeArgs, ChapCommand, LunAdd, LunCommand, LunPlace, ObjectArgs,
+    PortalCommand, ServerArgs, Stop, TargetCommand,
+};
+
 use crate::attach::{Attach, detach::Detach, list::AttachedArgs};
 use crate::bench::Bench;
 use crate::copy;
@@ -30,6 +37,8 @@ Examples:
   lunar copy disk.img copy.img                 preserve holes, and flush before it ends
   lunar check lunar.toml                       check a configuration file
   lunar check --media lunar.toml               check its disks and portals too
+  lunar status                                 show running servers
+  lunar lun add IQN new.img --size 10G         add a LUN to a running server
   lunar session show                           show parameters and counters of sessions
   lunar discover 192.0.2.10                    list targets
   lunar ls 192.0.2.10                          list targets and LUNs
@@ -112,7 +121,28 @@ pub enum Command {
     },
     /// Convert the configuration of another target
     Import(Import),
-    /// Show the sessions of a running server
+    /// Show version, uptime and counts of running servers
+    Status(AdminArgs),
+    /// Read the configuration files of a running server again, and apply them
+    Reload(ServerArgs),
+    /// Stop a running server, and wait until it has ended
+    Stop(Stop),
+    /// Show and change the targets of a running server
+    #[command(subcommand)]
+    Target(TargetCommand),
+    /// Show and change the LUNs of a running server
+    #[command(subcommand)]
+    Lun(LunCommand),
+    /// Show and change the access entries of a target
+    #[command(subcommand)]
+    Access(AccessCommand),
+    /// Show and change the CHAP users of a running server
+    #[command(subcommand)]
+    Chap(ChapCommand),
+    /// Show and change the portal groups of a running server
+    #[command(subcommand)]
+    Portal(PortalCommand),
+    /// Show and end the sessions of a running server
     #[command(subcommand)]
     Session(SessionCommand),
     /// Show the RDMA devices and software providers of this host
@@ -211,6 +241,13 @@ pub enum SessionCommand {
     Show {
         /// Session ID, as `lunar session list` shows it [default: all sessions]
         id: Option<u16>,
+        #[command(flatten)]
+        common: AdminArgs,
+    },
+    /// Ask a host to log out, and close its session
+    End {
+        /// Session ID, as `lunar session list` shows it
+        id: u16,
         #[command(flatten)]
         common: AdminArgs,
     },

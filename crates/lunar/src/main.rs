@@ -19,6 +19,7 @@ mod info;
 mod log;
 mod ls;
 mod man;
+mod objects;
 mod open_lun;
 mod output;
 mod pr;
@@ -136,6 +137,14 @@ fn run(command: Command, inherited: io::Result<Vec<InheritedDescriptor>>) -> Res
         Command::Attach(args) => attach::attach(args)?,
         Command::Attached(args) => output::stdout(attach::list::list(args)?)?,
         Command::Detach(args) => output::stdout(attach::detach::detach(args)?)?,
+        Command::Status(args) => return print_result(objects::status(&args)?),
+        Command::Reload(args) => output::stdout(objects::reload(&args)?)?,
+        Command::Stop(args) => output::stdout(objects::stop(&args)?)?,
+        Command::Target(command) => output::stdout(objects::target(command)?)?,
+        Command::Lun(command) => output::stdout(objects::lun(command)?)?,
+        Command::Access(command) => output::stdout(objects::access(command)?)?,
+        Command::Chap(command) => output::stdout(objects::chap(command)?)?,
+        Command::Portal(command) => output::stdout(objects::portal(command)?)?,
         Command::Session(command) => return print_result(session::session(command)?),
         Command::Router(command) => output::stdout(router::router(command)?)?,
         Command::Diff { file, common } => output::stdout(router::diff(file.as_deref(), &common)?)?,
@@ -157,6 +166,14 @@ fn level(command: &Command) -> &'static str {
         Command::Rdma(_)
         | Command::Check { .. }
         | Command::Import(_)
+        | Command::Status(_)
+        | Command::Reload(_)
+        | Command::Stop(_)
+        | Command::Target(_)
+        | Command::Lun(_)
+        | Command::Access(_)
+        | Command::Chap(_)
+        | Command::Portal(_)
         | Command::Session(_)
         | Command::Router(_)
         | Command::Diff { .. }

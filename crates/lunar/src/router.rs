@@ -176,7 +176,7 @@ fn within(args: &Apply) -> Option<u64> {
 }
 
 /// An absolute path, because the server may have another working directory.
-fn absolute(file: Option<&Path>) -> Result<Option<String>, Diagnostic> {
+pub fn absolute(file: Option<&Path>) -> Result<Option<String>, Diagnostic> {
     let Some(file) = file else { return Ok(None) };
     let path = std::path::absolute(file).map_err(|e| {
         Diagnostic::new(

@@ -1,8 +1,9 @@
-//! `lunar session`: shows the sessions of running servers.
+//! `lunar session`: shows and ends the sessions of running servers.
 
 use crate::args::{AdminArgs, SessionCommand};
 use crate::client::json;
 use crate::exit::Failure;
+use crate::objects;
 use lunar_admin::{self as admin, SessionReport};
 use lunar_api::client::{Client, SessionList};
 use lunar_server::{Diagnostic, ErrorCode, folders, listeners};
@@ -16,6 +17,7 @@ use std::time::Duration;
 pub fn session(command: SessionCommand) -> Result<(String, Option<Failure>), Failure> {
     match command {
         SessionCommand::List(common) => list_all(&servers(common.socket.as_ref())?, &common),
+        SessionCommand::End { id, common } => Ok((objects::end_session(id, &common)?, None)),
         SessionCommand::Show { id, common } => {
             let server = one(servers(common.socket.as_ref())?)?;
             Ok((show(sessions(&server, common.timeout)?, id, common.json)?, None))
@@ -80,23 +82,38 @@ pub fn of_each<T: Send>(
     })
 }
 
-/// The sessions of every server that responds.
-fn list_all(servers: &[PathBuf], common: &AdminArgs) -> Result<(String, Option<Failure>), Failure> {
-    let (mut lists, mut problems) = (Vec::new(), Vec::new());
-    for (server, answer) in servers.iter().zip(of_each(servers, |path| sessions(path, common.timeout))) {
+/// Responses, each with the admin socket of its server.
+pub type ServerAnswers<'s, T> = Vec<(&'s PathBuf, T)>;
+
+/// The responses of the servers that answer, and the failure of the others.
+///
+/// # Errors
+/// When no server answers.
+pub fn gathered<T: Send>(
+    servers: &[PathBuf],
+    ask: impl Fn(&Path) -> Result<T, Diagnostic> + Sync,
+) -> Result<(ServerAnswers<'_, T>, Option<Failure>), Failure> {
+    let (mut answers, mut problems) = (ServerAnswers::new(), Vec::new());
+    for (server, answer) in servers.iter().zip(of_each(servers, ask)) {
         match answer {
-            Ok(sessions) => lists.push((server, sessions)),
+            Ok(answer) => answers.push((server, answer)),
             Err(problem) => problems.push(problem),
         }
     }
-    if lists.is_empty() {
-        return Err(problems.into());
+    match answers.is_empty() {
+        true => Err(problems.into()),
+        false => Ok((answers, (!problems.is_empty()).then(|| problems.into()))),
     }
+}
+
+/// The sessions of every server that responds.
+fn list_all(servers: &[PathBuf], common: &AdminArgs) -> Result<(String, Option<Failure>), Failure> {
+    let (lists, failure) = gathered(servers, |path| sessions(path, common.timeout))?;
     let text = match common.json {
         true => json(&placed(lists))?,
         false => lists.iter().map(|(server, sessions)| listed(server, sessions, servers.len())).collect(),
     };
-    Ok((text, (!problems.is_empty()).then(|| problems.into())))
+    Ok((text, failure))
 }
 
 /// The sessions with their servers, for JSON.

@@ -119,7 +119,7 @@ impl<'c> Edit<'c> {
                 None => return Ok(()),
             },
         };
-        Err(conflict(what, "edit the file, and run lunar apply"))
+        Err(conflict(what, "edit the file, and run lunar reload"))
     }
 
     fn replaced(&self, object: Option<&ConfigObject>, keys: Keys) -> Result<Vec<Written>, ControlError> {
@@ -175,7 +175,7 @@ impl<'c> Edit<'c> {
                 format!("{id} has a value that no key can have: {}", lunar_config::plain(&e.to_string()));
             invalid(what, "remove null values, and integers above 2^63")
         })?;
-        Ok(format!("# {id}, written by the API of Lunar. Edit it freely, and run `lunar apply`.\n{text}"))
+        Ok(format!("# {id}, written by the API of Lunar. Edit it freely, and run `lunar reload`.\n{text}"))
     }
 }
 

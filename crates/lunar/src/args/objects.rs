@@ -1,0 +1,299 @@
+//! Arguments of the commands that change a running server through its API.
+
+use crate::objects::keys::{self, Pair};
+use clap::{Args, Subcommand};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Options of every command that may change a server.
+#[derive(Args, Debug)]
+pub struct ServerArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Admin socket of the server [default: lunar.sock in your runtime folder; for root, in /run/lunar]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+
+    /// Fail with exit status 8 after this time (5, 5s, 2m); a change waits until commands of hosts end
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = lunar_proto::duration::positive)]
+    pub timeout: Duration,
+}
+
+/// Options of a change.
+#[derive(Args, Debug)]
+pub struct ChangeArgs {
+    /// Print what would change, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+/// Options of a change that may be temporary.
+#[derive(Args, Debug)]
+pub struct ObjectArgs {
+    /// Keep the change until the next start of the server only
+    #[arg(long)]
+    pub transient: bool,
+
+    #[command(flatten)]
+    pub change: ChangeArgs,
+}
+
+/// Arguments of `lunar stop`.
+#[derive(Args, Debug)]
+pub struct Stop {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Admin socket of the server [default: lunar.sock in your runtime folder; for root, in /run/lunar]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+
+    /// Fail with exit status 8 if the server still runs after this time (5, 5s, 2m)
+    #[arg(long, value_name = "TIME", default_value = "120s", value_parser = lunar_proto::duration::positive)]
+    pub timeout: Duration,
+}
+
+const TARGET_EXAMPLES: &str = "Examples:
+  lunar target add iqn.2026-11.org.example:new alias=backup
+  lunar target remove iqn.2026-11.org.example:new";
+
+/// Subcommands of `lunar target`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = TARGET_EXAMPLES)]
+pub enum TargetCommand {
+    /// List the targets
+    List(ServerArgs),
+    /// Show a target with its LUNs and access entries
+    Show {
+        /// iSCSI name of the target
+        target: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Add a target
+    Add {
+        /// iSCSI name of the target
+        target: String,
+        /// Keys of a [[target]], such as alias=backup
+        #[arg(value_name = "KEY=VALUE", value_parser = keys::pair)]
+        keys: Vec<Pair>,
+        #[command(flatten)]
+        object: ObjectArgs,
+    },
+    /// Remove a target with its LUNs and access entries
+    Remove {
+        /// iSCSI name of the target
+        target: String,
+        /// Remove it even if hosts use it
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        object: ObjectArgs,
+    },
+}
+
+const LUN_EXAMPLES: &str = "Examples:
+  lunar lun add iqn.2026-11.org.example:disks new.img --size 10G
+  lunar lun add iqn.2026-11.org.example:disks /dev/sdb --lun 7 read_only=true
+  lunar lun resize iqn.2026-11.org.example:disks 1 20G
+  lunar lun remove iqn.2026-11.org.example:disks 7";
+
+/// A LUN of a target.
+#[derive(Args, Debug)]
+pub struct LunPlace {
+    /// iSCSI name of the target
+    pub target: String,
+    /// Number of the LUN
+    pub lun: u16,
+}
+
+/// Arguments of `lunar lun add`.
+#[derive(Args, Debug)]
+pub struct LunAdd {
+    /// iSCSI name of the target
+    pub target: String,
+    /// A file, a block device, null:SIZE or memory:SIZE
+    #[arg(value_name = "MEDIUM")]
+    pub medium: String,
+    /// Keys of a LUN, such as read_only=true
+    #[arg(value_name = "KEY=VALUE", value_parser = keys::pair)]
+    pub keys: Vec<Pair>,
+    /// Its number [default: the lowest free number]
+    #[arg(long, value_name = "N")]
+    pub lun: Option<u16>,
+    /// Create a missing file, sparse, at this size
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<String>,
+    #[command(flatten)]
+    pub object: ObjectArgs,
+}
+
+/// Subcommands of `lunar lun`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = LUN_EXAMPLES)]
+pub enum LunCommand {
+    /// List the LUNs
+    List {
+        /// iSCSI name of the target [default: all targets]
+        target: Option<String>,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Show the keys of a LUN
+    Show {
+        #[command(flatten)]
+        place: LunPlace,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Add a LUN to a target
+    Add(LunAdd),
+    /// Grow a LUN: its file, or the size of a null disk
+    Resize {
+        #[command(flatten)]
+        place: LunPlace,
+        /// The new size
+        size: String,
+        #[command(flatten)]
+        object: ObjectArgs,
+    },
+    /// Remove a LUN; its file stays
+    Remove {
+        #[command(flatten)]
+        place: LunPlace,
+        /// Remove it even if hosts use its target
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        object: ObjectArgs,
+    },
+}
+
+const ACCESS_EXAMPLES: &str = "Examples:
+  lunar access add iqn.2026-11.org.example:disks --initiator 'iqn.1994-05.com.redhat:*' --luns 0,1
+  lunar access add iqn.2026-11.org.example:disks --network 192.0.2.0/24 --chap alice --read-only
+  lunar access remove iqn.2026-11.org.example:disks 0";
+
+/// Arguments of `lunar access add`.
+#[derive(Args, Debug)]
+pub struct AccessAdd {
+    /// iSCSI name of the target
+    pub target: String,
+    /// Pattern of initiator names; repeatable [default: all initiators]
+    #[arg(long = "initiator", value_name = "PATTERN")]
+    pub initiators: Vec<String>,
+    /// Network of initiators, such as 192.0.2.0/24; repeatable [default: all networks]
+    #[arg(long = "network", value_name = "ADDR/BITS")]
+    pub networks: Vec<String>,
+    /// CHAP user as which the initiators must log in; repeatable
+    #[arg(long, value_name = "USER")]
+    pub chap: Vec<String>,
+    /// CHAP user as which the target authenticates itself
+    #[arg(long, value_name = "USER")]
+    pub mutual: Option<String>,
+    /// LUNs that the initiators see: 0,1, or with other numbers 0=5,1=6 [default: all LUNs]
+    #[arg(long, value_name = "LIST", value_parser = keys::luns)]
+    pub luns: Option<Value>,
+    /// The initiators cannot write
+    #[arg(long)]
+    pub read_only: bool,
+    /// The initiators cannot log in
+    #[arg(long, conflicts_with_all = ["chap", "mutual", "luns", "read_only"])]
+    pub deny: bool,
+    #[command(flatten)]
+    pub object: ObjectArgs,
+}
+
+/// Subcommands of `lunar access`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = ACCESS_EXAMPLES)]
+pub enum AccessCommand {
+    /// List the access entries of a target, in their order: the first matching entry decides
+    List {
+        /// iSCSI name of the target
+        target: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Append an access entry to a target. The first entry excludes all other initiators
+    Add(AccessAdd),
+    /// Remove an access entry
+    Remove {
+        /// iSCSI name of the target
+        target: String,
+        /// Index of the entry, as `lunar access list` shows it
+        index: usize,
+        #[command(flatten)]
+        object: ObjectArgs,
+    },
+}
+
+const CHAP_EXAMPLES: &str = "Examples:
+  lunar chap add alice
+  lunar chap add bob --secret-file bob.secret";
+
+/// Subcommands of `lunar chap`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = CHAP_EXAMPLES)]
+pub enum ChapCommand {
+    /// List the CHAP users
+    List(ServerArgs),
+    /// Add a CHAP user
+    Add {
+        /// Name of the user
+        user: String,
+        /// File with its secret [default: a random secret, which is printed once]
+        #[arg(long, value_name = "FILE")]
+        secret_file: Option<PathBuf>,
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+    /// Remove a CHAP user
+    Remove {
+        /// Name of the user
+        user: String,
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+}
+
+const PORTAL_EXAMPLES: &str = "Example:
+  lunar portal add 2 192.0.2.10:3260 --iser    takes effect at the next start of the server";
+
+/// Subcommands of `lunar portal`.
+#[derive(Debug, Subcommand)]
+#[command(after_help = PORTAL_EXAMPLES)]
+pub enum PortalCommand {
+    /// List the portal groups
+    List(ServerArgs),
+    /// Add a portal group, for the next start of the server
+    Add {
+        /// Portal group tag
+        tag: u16,
+        /// Addresses on which it listens
+        #[arg(value_name = "ADDR:PORT", required = true)]
+        portals: Vec<String>,
+        /// Accept iSER (iSCSI over RDMA) too, with software iWARP
+        #[arg(long)]
+        iser: bool,
+        /// Accept SRP instead of iSCSI, with software iWARP
+        #[arg(long, conflicts_with = "iser")]
+        srp: bool,
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+    /// Remove a portal group, for the next start of the server
+    Remove {
+        /// Portal group tag
+        tag: u16,
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+}

@@ -1,0 +1,104 @@
+//! `lunar access`.
+
+use super::{Change, client, items, listed, source, target, text};
+use crate::args::{AccessAdd, AccessCommand};
+use lunar_admin::Keys;
+use lunar_server::Diagnostic;
+use serde_json::{Value, json};
+
+/// The resource of the access entries of a target.
+pub(super) fn collection(target: &str) -> String {
+    format!("{}/access", target::path(target))
+}
+
+/// The text to print.
+pub fn access(command: AccessCommand) -> Result<String, Diagnostic> {
+    match command {
+        AccessCommand::List { target, server } => {
+            table(items(&client(&server)?, &collection(&target))?, server.json)
+        }
+        AccessCommand::Add(args) => {
+            let change = Change::of(&args.object)?;
+            let path = change.path(&collection(&args.target));
+            change.done(&change.client.post(&path, &entry(&args))?)
+        }
+        AccessCommand::Remove { target, index, object } => {
+            let change = Change::of(&object)?;
+            change.done(&change.remove(&format!("{}/{index}", collection(&target)))?)
+        }
+    }
+}
+
+/// The text for access entries.
+pub(super) fn table(entries: Vec<Value>, as_json: bool) -> Result<String, Diagnostic> {
+    let row = |one: &Value| {
+        let config = &one["config"];
+        let or_all = |value: &Value| if value.is_null() { "all".into() } else { text(value) };
+        let [initiators, networks, luns] = ["initiators", "networks", "luns"].map(|key| or_all(&config[key]));
+        [text(&one["index"]), initiators, networks, text(&config["chap"]), luns, right(config), source(one)]
+    };
+    let head = ["INDEX", "INITIATORS", "NETWORKS", "CHAP", "LUNS", "ACCESS", "SOURCE"];
+    listed(entries, as_json, "no access entries: all initiators have access", head, row)
+}
+
+/// The right of an entry in words.
+fn right(config: &Value) -> String {
+    match (&config["deny"], &config["read_only"]) {
+        (Value::Bool(true), _) => "denied".into(),
+        (_, Value::Bool(true)) => "read-only".into(),
+        (_, luns @ Value::Array(_)) => format!("read-only: {}", text(luns)),
+        _ => "read-write".into(),
+    }
+}
+
+fn entry(args: &AccessAdd) -> Keys {
+    let list = |list: &[String]| if list.is_empty() { Value::Null } else { json!(list) };
+    let flag = |flag: bool| if flag { Value::Bool(true) } else { Value::Null };
+    let keys = [
+        ("initiators", list(&args.initiators)),
+        ("networks", list(&args.networks)),
+        ("chap", list(&args.chap)),
+        ("mutual", json!(args.mutual)),
+        ("luns", json!(args.luns)),
+        ("read_only", flag(args.read_only)),
+        ("deny", flag(args.deny)),
+    ];
+    let given = keys.into_iter().filter(|(_, value)| !value.is_null());
+    given.map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser;
+
+    fn parsed(line: &[&str]) -> Option<Keys> {
+        let line = [&["lunar", "access", "add", "iqn.2026-11.org.example:a"], line].concat();
+        match Cli::try_parse_from(line).ok()?.command {
+            Command::Access(AccessCommand::Add(args)) => Some(entry(&args)),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn entry_has_only_the_keys_of_given_options() {
+        let keys = |line: &[&str]| parsed(line).map(Value::Object);
+        assert_eq!(keys(&[]), Some(json!({})));
+        let line = ["--initiator", "iqn.a", "--initiator", "iqn.b", "--luns", "0=2", "--read-only"];
+        let expected = json!({ "initiators": ["iqn.a", "iqn.b"], "luns": { "0": 2 }, "read_only": true });
+        assert_eq!(keys(&line), Some(expected));
+        assert_eq!(
+            keys(&["--network", "::/0", "--deny"]),
+            Some(json!({ "networks": ["::/0"], "deny": true }))
+        );
+        assert_eq!(keys(&["--deny", "--read-only"]), None);
+    }
+
+    #[test]
+    fn right_of_an_entry_in_words() {
+        assert_eq!(right(&json!({ "deny": true })), "denied");
+        assert_eq!(right(&json!({ "read_only": [1, 2] })), "read-only: 1,2");
+        assert_eq!(right(&json!({})), "read-write");
+    }
+}

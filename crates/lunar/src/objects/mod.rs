@@ -1,0 +1,178 @@
+//! The commands that show and change the objects of a running server. They are clients of its API and of nothing else.
+
+mod access;
+mod chap;
+pub mod keys;
+mod lun;
+mod portal;
+mod server;
+mod target;
+
+pub use access::access;
+pub use chap::chap;
+pub use lun::lun;
+pub use portal::portal;
+pub use server::{end_session, reload, status, stop};
+pub use target::target;
+
+use crate::args::{ChangeArgs, ObjectArgs, ServerArgs};
+use crate::client::json;
+use crate::session::{one, servers};
+use lunar_admin::{Difference, Keys, rows};
+
+use lunar_api::client::{ChangeReport, Client, Method, Tagged};
+use lunar_server::Diagnostic;
+use serde_json::{Value, json};
+
+/// The client of the only server, or of that of `--socket`.
+fn client(args: &ServerArgs) -> Result<Client, Diagnostic> {
+    Ok(Client::new(&one(servers(args.socket.as_ref())?)?, args.timeout))
+}
+
+/// A change of an object.
+struct Change<'a> {
+    client: Client,
+    args: &'a ChangeArgs,
+    transient: bool,
+    force: bool,
+}
+
+impl<'a> Change<'a> {
+    fn new(args: &'a ChangeArgs) -> Result<Change<'a>, Diagnostic> {
+        Ok(Change { client: client(&args.server)?, args, transient: false, force: false })
+    }
+
+    fn of(args: &'a ObjectArgs) -> Result<Change<'a>, Diagnostic> {
+        Ok(Change { transient: args.transient, ..Change::new(&args.change)? })
+    }
+
+    fn with_force(self, force: bool) -> Change<'a> {
+        Change { force, ..self }
+    }
+
+    /// The path of an object with the options of the change.
+    fn path(&self, path: &str) -> String {
+        let Change { args: ChangeArgs { dry_run, .. }, transient, force, .. } = self;
+        format!("{path}?dry_run={dry_run}&transient={transient}&force={force}")
+    }
+
+    /// Creates an object, which must not exist.
+    fn create(&self, path: &str, keys: &Keys) -> Result<ChangeReport, Diagnostic> {
+        self.client.create(&self.path(path), keys)
+    }
+
+    /// Changes some keys of an object.
+    fn patch(&self, path: &str, keys: &Keys) -> Result<ChangeReport, Diagnostic> {
+        self.existing(Method::PATCH, path, keys.clone().into())
+    }
+
+    /// Removes an object.
+    fn remove(&self, path: &str) -> Result<ChangeReport, Diagnostic> {
+        self.existing(Method::DELETE, path, Value::Null)
+    }
+
+    /// Changes an existing object in the version of the moment, so that no change of another administrator is lost.
+    fn existing(&self, method: Method, path: &str, body: Value) -> Result<ChangeReport, Diagnostic> {
+        let Tagged { version, value: _ } = self.client.get_tagged::<Value>(path)?;
+        self.client.send(method, &self.path(path), Some(&version), &body).map(|tagged| tagged.value)
+    }
+
+    /// The text for a change that succeeded.
+    fn done(&self, report: &ChangeReport) -> Result<String, Diagnostic> {
+        changed(report, self.args.server.json)
+    }
+}
+
+/// The differences of a change, and whether they are in force.
+fn changed(report: &ChangeReport, as_json: bool) -> Result<String, Diagnostic> {
+    if as_json {
+        return json(report);
+    }
+    let lines: String = report.changes.iter().map(|change| format!("{change}\n")).collect();
+    let needs_restart = |change: &Difference| change.needs_restart;
+    let end = match (report.dry_run, report.changes.iter().any(needs_restart)) {
+        (true, _) => "dry run: nothing was changed",
+        (false, true) => "saved; restart the server to apply the changes that need it",
+        (false, false) => "applied",
+    };
+    Ok(format!("{lines}{end}\n"))
+}
+
+/// Objects of one kind.
+fn items(client: &Client, collection: &str) -> Result<Vec<Value>, Diagnostic> {
+    let mut list: Value = client.get(collection)?;
+    Ok(list.get_mut("items").and_then(Value::as_array_mut).map(std::mem::take).unwrap_or_default())
+}
+
+/// The text for objects, in the form of the API or as a table.
+fn listed<const N: usize>(
+    objects: Vec<Value>,
+    as_json: bool,
+    none: &str,
+    head: [&str; N],
+    row: fn(&Value) -> [String; N],
+) -> Result<String, Diagnostic> {
+    match as_json {
+        true => json(&json!({ "items": objects })),
+        false if objects.is_empty() => Ok(format!("{none}\n")),
+        false => Ok(rows::table(head, objects.iter().map(row))),
+    }
+}
+
+/// An object with its keys, one a line.
+fn shown(object: &Value) -> String {
+    let config = object["config"].as_object().into_iter().flatten();
+    let identity = object.as_object().into_iter().flatten();
+    let identity = identity.filter(|(key, _)| !matches!(key.as_str(), "config" | "source"));
+    let lines = identity.chain(config).map(|(key, value)| [key.clone(), text(value)]);
+    let lines: Vec<[String; 2]> = lines.chain([["source".into(), source(object)]]).collect();
+    rows::lines(&lines)
+}
+
+/// A value as text, without control characters.
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => "-".into(),
+        Value::String(text) => rows::shown(text),
+        Value::Array(values) => values.iter().map(text).collect::<Vec<_>>().join(","),
+        other => rows::shown(&other.to_string()),
+    }
+}
+
+/// The place of an object: its file and line, or `api` or `transient` if the API made it.
+fn source(object: &Value) -> String {
+    let source = &object["source"];
+    match source["origin"].as_str() {
+        Some("file") | None => format!("{}:{}", text(&source["file"]), source["line"]),
+        Some(origin) => origin.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_a_change_says_whether_it_is_in_force() {
+        let report = |dry_run, needs_restart| {
+            let change = lunar_admin::Change::Removed;
+            let changes = vec![Difference { place: vec!["a".into()], change, needs_restart }];
+            changed(&ChangeReport { version: "1".into(), changes, dry_run }, false).unwrap()
+        };
+        assert_eq!(report(false, false), "a: removed\napplied\n");
+        assert_eq!(report(true, false), "a: removed\ndry run: nothing was changed\n");
+        let restart =
+            "a: removed (needs a restart)\nsaved; restart the server to apply the changes that need it\n";
+        assert_eq!(report(false, true), restart);
+    }
+
+    #[test]
+    fn object_shows_its_keys_and_its_place() {
+        let source = json!({ "origin": "file", "file": "/etc/lunar.toml", "line": 3 });
+        let lun = json!({ "target": "iqn.a", "lun": 1, "config": { "path": "a\u{1b}" }, "source": source });
+        let text = shown(&lun);
+        for line in ["lun     1\n", "path    a\\u{1b}\n", "source  /etc/lunar.toml:3\n"] {
+            assert!(text.contains(line), "{text}");
+        }
+    }
+}

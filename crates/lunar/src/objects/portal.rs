@@ -1,0 +1,66 @@
+//! `lunar portal`: portal groups, which change at the next start of the server.
+
+use super::{Change, client, items, listed, source, text};
+use crate::args::PortalCommand;
+use lunar_admin::Keys;
+use lunar_server::Diagnostic;
+use serde_json::{Value, json};
+
+fn path(tag: u16) -> String {
+    format!("/v1/portal-groups/{tag}")
+}
+
+/// The text to print.
+pub fn portal(command: PortalCommand) -> Result<String, Diagnostic> {
+    match command {
+        PortalCommand::List(args) => {
+            let row = |one: &Value| [text(&one["tag"]), portals(&one["config"]["portals"]), source(one)];
+            let head = ["TAG", "PORTALS", "SOURCE"];
+            let none = "no portal groups: the server listens on 127.0.0.1:3260";
+            listed(items(&client(&args)?, "/v1/portal-groups")?, args.json, none, head, row)
+        }
+        PortalCommand::Add { tag, portals, iser, srp, change } => {
+            let change = Change::new(&change)?;
+            change.done(&change.create(&path(tag), &group(&portals, iser, srp))?)
+        }
+        PortalCommand::Remove { tag, change } => {
+            let change = Change::new(&change)?;
+            change.done(&change.remove(&path(tag))?)
+        }
+    }
+}
+
+/// The keys of a portal group.
+fn group(portals: &[String], iser: bool, srp: bool) -> Keys {
+    let portal = |address: &String| match (iser, srp) {
+        (true, _) => json!({ "listen": address, "transport": ["tcp", "iser"] }),
+        (_, true) => json!({ "listen": address, "transport": ["srp"] }),
+        _ => json!(address),
+    };
+    Keys::from_iter([("portals".to_owned(), portals.iter().map(portal).collect())])
+}
+
+/// The addresses of portals, each with its transports.
+fn portals(list: &Value) -> String {
+    let one = |portal: &Value| match portal {
+        Value::Object(keys) => {
+            let transports = keys.get("transport").map(|list| format!(" ({})", text(list)));
+            text(keys.get("listen").unwrap_or(&Value::Null)) + &transports.unwrap_or_default()
+        }
+        address => text(address),
+    };
+    list.as_array().into_iter().flatten().map(one).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transports_of_a_group_are_shown_as_given() {
+        let shown = |iser, srp| portals(&group(&["[::1]:3260".into()], iser, srp)["portals"]);
+        assert_eq!(shown(false, false), "[::1]:3260");
+        assert_eq!(shown(true, false), "[::1]:3260 (tcp,iser)");
+        assert_eq!(shown(false, true), "[::1]:3260 (srp)");
+    }
+}

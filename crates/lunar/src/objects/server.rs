@@ -1,0 +1,157 @@
+//! `lunar status`, `reload` and `stop`, and `lunar session end`.
+
+use super::{changed, client};
+use crate::args::{AdminArgs, ServerArgs, Stop};
+use crate::client::json;
+use crate::exit::Failure;
+use crate::session::{gathered, one, servers};
+use lunar_admin::{self as admin, rows};
+
+use lunar_api::client::{ApplyRequest, Client, Method, Outcome, ServerReport};
+use lunar_server::{Diagnostic, ErrorCode};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::Serialize;
+use serde_json::Value;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The pause between two looks at a server whose process cannot be watched.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A server with its admin socket.
+#[derive(Serialize)]
+struct ListedServer {
+    server: PathBuf,
+    #[serde(flatten)]
+    report: ServerReport,
+}
+
+/// The text to print, and the failure of a server if another one responded.
+pub fn status(args: &AdminArgs) -> Result<(String, Option<Failure>), Failure> {
+    let servers = servers(args.socket.as_ref())?;
+    let (reports, failure) = gathered(&servers, |path| Client::new(path, args.timeout).get("/v1/server"))?;
+    let listed: Vec<ListedServer> =
+        reports.into_iter().map(|(server, report)| ListedServer { server: server.clone(), report }).collect();
+    let text = match args.json {
+        true => json(&listed)?,
+        false => listed.iter().map(shown).collect::<Vec<_>>().join("\n"),
+    };
+    Ok((text, failure))
+}
+
+fn shown(ListedServer { server, report }: &ListedServer) -> String {
+    let trial = report.confirm_by.as_ref().map(|by| {
+        let by = rows::shown(by);
+        ("trial", format!("rolled back at {by} unless you run lunar apply --confirm"))
+    });
+    let file = report.config_file.as_deref().map_or("none".into(), rows::shown);
+    let lines = [
+        ("server", rows::shown(&server.display().to_string())),
+        ("version", rows::shown(&report.version)),
+        ("process", report.process.to_string()),
+        ("uptime", rows::duration(report.uptime_s)),
+        ("file", file),
+        ("targets", report.targets.to_string()),
+        ("LUNs", report.luns.to_string()),
+        ("sessions", report.sessions.to_string()),
+    ];
+    let lines: Vec<[String; 2]> =
+        lines.into_iter().chain(trial).map(|(name, value)| [name.to_owned(), value]).collect();
+    rows::lines(&lines)
+}
+
+/// Reads the files of the server again, and applies them.
+pub fn reload(args: &ServerArgs) -> Result<String, Diagnostic> {
+    let report = client(args)?.post("/v1/config/apply", &ApplyRequest::default())?;
+    changed(&report, args.json)
+}
+
+/// Asks a host to log out.
+pub fn end_session(tsih: u16, args: &AdminArgs) -> Result<String, Diagnostic> {
+    let client = Client::new(&one(servers(args.socket.as_ref())?)?, args.timeout);
+    let done = client.send::<Outcome>(Method::DELETE, &format!("/v1/sessions/{tsih}"), None, &Value::Null)?;
+    outcome(&done.value, args.json)
+}
+
+fn outcome(outcome: &Outcome, as_json: bool) -> Result<String, Diagnostic> {
+    if as_json { json(outcome) } else { Ok(outcome.result.clone() + "\n") }
+}
+
+/// Stops a server, and waits for the end of its process.
+pub fn stop(args: &Stop) -> Result<String, Diagnostic> {
+    let end = Instant::now() + args.timeout;
+    let socket = one(servers(args.socket.as_ref())?)?;
+    let process = admin::listener(&socket);
+    // Before the request, so that the number is not that of a later process.
+    let watched = process.and_then(watch);
+    Client::new(&socket, args.timeout).post::<Outcome>("/v1/server/stop", &())?;
+    if !ends(watched.as_ref(), &socket, end) {
+        return Err(still_runs(process, args.timeout));
+    }
+    outcome(&Outcome { result: "the server has ended".into() }, args.json)
+}
+
+/// A descriptor of a process. None if the process is not visible here.
+fn watch(process: u32) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(process.try_into().ok()?)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+/// Waits until the process has ended, or else until its socket is closed. False at the time `end`.
+fn ends(process: Option<&OwnedFd>, socket: &Path, end: Instant) -> bool {
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let has_ended = match process {
+            Some(process) => is_readable(process, left),
+            None => !admin::is_answered(socket),
+        };
+        if has_ended || left.is_zero() {
+            return has_ended;
+        }
+        if process.is_none() {
+            std::thread::sleep(PAUSE.min(left));
+        }
+    }
+}
+
+/// Whether a descriptor becomes readable in this time. A signal may end the wait early.
+fn is_readable(descriptor: &OwnedFd, left: Duration) -> bool {
+    let limit = Timespec::try_from(left).ok();
+    poll(&mut [PollFd::new(descriptor, PollFlags::IN)], limit.as_ref()).is_ok_and(|ready| ready > 0)
+}
+
+fn still_runs(process: Option<u32>, limit: Duration) -> Diagnostic {
+    let limit = lunar_proto::duration::show(limit);
+    let number = process.map_or(String::new(), |process| format!(" (process {process})"));
+    let what = format!("the server still shuts down after {limit}{number}");
+    let hint = "wait and see its log: it waits for hosts and disks, or keeps deleted files for 60 s";
+    Diagnostic::new(what, hint).with_code(ErrorCode::TimedOut)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_shows_a_trial_with_its_deadline() {
+        let report = ServerReport {
+            version: "0.1.0".into(),
+            process: 7,
+            uptime_s: 61,
+            config_file: Some("/etc/lunar.toml".into()),
+            config_version: "1-1".into(),
+            confirm_by: None,
+            targets: 1,
+            luns: 2,
+            sessions: 0,
+        };
+        let text = |report| shown(&ListedServer { server: "/run/lunar.sock".into(), report });
+        let plain = text(report.clone());
+        assert!(plain.starts_with("server    /run/lunar.sock\nversion   0.1.0\n"), "{plain}");
+        assert!(plain.contains("uptime    1m 1s\n") && !plain.contains("trial"), "{plain}");
+        let tried = text(ServerReport { confirm_by: Some("2026-11-28T10:00:00Z".into()), ..report });
+        assert!(tried.contains("trial     rolled back at 2026-11-28T10:00:00Z unless you run "), "{tried}");
+    }
+}

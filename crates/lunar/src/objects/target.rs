@@ -1,0 +1,45 @@
+//! `lunar target`.
+
+use super::{Change, client, items, listed, shown, source, text};
+use super::{access, lun};
+use crate::args::{ServerArgs, TargetCommand};
+use crate::client::json;
+use lunar_api::client::segment;
+use lunar_server::Diagnostic;
+use serde_json::Value;
+
+/// The resource of a target.
+pub(super) fn path(target: &str) -> String {
+    format!("/v1/targets/{}", segment(target))
+}
+
+/// The text to print.
+pub fn target(command: TargetCommand) -> Result<String, Diagnostic> {
+    match command {
+        TargetCommand::List(args) => {
+            let row = |one: &Value| [text(&one["name"]), text(&one["config"]["alias"]), source(one)];
+            let head = ["TARGET", "ALIAS", "SOURCE"];
+            listed(items(&client(&args)?, "/v1/targets")?, args.json, "no targets", head, row)
+        }
+        TargetCommand::Show { target, server } => show(&target, &server),
+        TargetCommand::Add { target, keys, object } => {
+            let change = Change::of(&object)?;
+            change.done(&change.create(&path(&target), &keys.into_iter().collect())?)
+        }
+        TargetCommand::Remove { target, force, object } => {
+            let change = Change::of(&object)?.with_force(force);
+            change.done(&change.remove(&path(&target))?)
+        }
+    }
+}
+
+fn show(target: &str, args: &ServerArgs) -> Result<String, Diagnostic> {
+    let client = client(args)?;
+    let one: Value = client.get(&path(target))?;
+    if args.json {
+        return json(&one);
+    }
+    let luns = lun::table(items(&client, &lun::collection(target))?, false)?;
+    let access = access::table(items(&client, &access::collection(target))?, false)?;
+    Ok(format!("{}\n{luns}\n{access}", shown(&one)))
+}

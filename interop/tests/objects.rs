@@ -1,0 +1,209 @@
+//! The commands that change a running server, each as a user runs it, while a host has a session.
+
+use interop::scsi::pattern;
+use interop::{Folder, Login, Server, TARGET, lunar_bin};
+use serde_json::Value;
+use std::process::Command;
+use std::time::Duration;
+
+const CONFIG: &str =
+    "[session]\nnop_interval_s = 0\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n";
+const NEW: &str = "iqn.2026-11.org.example:new";
+const USAGE: i32 = 2;
+const EXISTS: i32 = 15;
+const NOT_FOUND: i32 = 21;
+const IN_USE: i32 = 28;
+
+/// A running server and the commands for it.
+struct Administrator {
+    server: Server,
+}
+
+impl Administrator {
+    fn new() -> Administrator {
+        let lun = "[[target.lun]]\nlun = 0\nbackend = \"memory\"\nsize = \"8MiB\"\n";
+        Administrator { server: Server::start(&format!("{CONFIG}[[target]]\nname = \"{TARGET}\"\n{lun}")) }
+    }
+
+    /// stdout, stderr and the exit status.
+    fn run(&self, arguments: &[&str]) -> (String, String, i32) {
+        let mut command = Command::new(lunar_bin());
+        command.args(arguments).current_dir(self.server.dir());
+        let socket = self.server.dir().join("admin.sock");
+        let ran = command.arg("--socket").arg(socket).output().expect("lunar runs");
+        let text = |bytes| String::from_utf8(bytes).expect("text");
+        (text(ran.stdout), text(ran.stderr), ran.status.code().expect("an exit status"))
+    }
+
+    /// stdout of a command that succeeds.
+    fn does(&self, arguments: &[&str]) -> String {
+        let (out, err, status) = self.run(arguments);
+        assert_eq!((status, err.as_str()), (0, ""), "{arguments:?}: {out}");
+        out
+    }
+
+    /// stderr of a command that fails with this status and a hint.
+    fn fails(&self, arguments: &[&str], expected: i32) -> String {
+        let (out, err, status) = self.run(arguments);
+        assert_eq!((out.as_str(), status), ("", expected), "{arguments:?}: {err}");
+        assert!(err.contains("\n  hint: "), "{arguments:?}: {err}");
+        err
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.does(&[arguments, &["--json"]].concat())).expect("JSON")
+    }
+}
+
+#[test]
+fn lun_comes_grows_and_goes_while_a_host_uses_its_target() {
+    let admin = Administrator::new();
+    let mut raw = Login::new().on(admin.server.portal());
+    raw.clear_attentions(0);
+    let out = admin.does(&["lun", "add", TARGET, "new.img", "--size", "1MiB", "--dry-run"]);
+    assert!(out.contains("LUN 1: added") && out.ends_with("dry run: nothing was changed\n"), "{out}");
+    let out = admin.does(&["lun", "add", TARGET, "new.img", "--size", "1MiB", "thin=false"]);
+    assert!(out.contains("LUN 1: added") && out.ends_with("applied\n"), "{out}");
+    raw.clear_attentions(0);
+    raw.clear_attentions(1);
+    raw.write_blocks(1, 0, &pattern(512, 3)).good();
+    let shown = admin.does(&["lun", "show", TARGET, "1"]);
+    assert!(shown.contains("new.img\n") && shown.contains("thin     false\n"), "{shown}");
+    let list = admin.json(&["lun", "list"]);
+    assert_eq!(list["items"][1]["source"]["origin"], "api", "{list}");
+    assert!(admin.does(&["lun", "list", TARGET]).starts_with("TARGET "));
+    admin.fails(&["lun", "add", TARGET, "null:1M", "--lun", "1"], EXISTS);
+    admin.fails(&["lun", "add", TARGET, "missing.img"], NOT_FOUND);
+
+    admin.does(&["lun", "resize", TARGET, "1", "2MiB"]);
+    let length = || std::fs::metadata(admin.server.dir().join("new.img")).expect("a file").len();
+    assert_eq!(length(), 2 << 20);
+    assert!(admin.fails(&["lun", "resize", TARGET, "1", "1MiB"], 1).contains("cannot shrink"));
+
+    let err = admin.fails(&["lun", "remove", TARGET, "1"], IN_USE);
+    assert!(err.contains("LUN 1 of ") && err.contains("is in use by iqn."), "{err}");
+    admin.does(&["lun", "remove", TARGET, "1", "--force"]);
+    admin.fails(&["lun", "show", TARGET, "1"], NOT_FOUND);
+    let err = admin.fails(&["lun", "remove", TARGET, "0", "--force"], 1);
+    assert!(err.contains("lunar.toml line ") && err.contains("run lunar reload"), "{err}");
+    assert_eq!(length(), 2 << 20, "the file stays");
+}
+
+#[test]
+fn transient_lun_is_gone_after_a_restart() {
+    let mut admin = Administrator::new();
+    admin.does(&["lun", "add", TARGET, "null:1M", "--transient"]);
+    assert_eq!(admin.json(&["lun", "show", TARGET, "1"])["source"]["origin"], "transient");
+    admin.does(&["reload"]);
+    admin.does(&["lun", "show", TARGET, "1"]);
+    admin.server.restart();
+    admin.fails(&["lun", "show", TARGET, "1"], NOT_FOUND);
+}
+
+#[test]
+fn target_with_access_and_chap_admits_its_user_only() {
+    let admin = Administrator::new();
+    admin.does(&["target", "add", NEW, "alias=backup"]);
+    admin.does(&["lun", "add", NEW, "memory:1M"]);
+    let added = admin.json(&["chap", "add", "alice"]);
+    assert_eq!(added["secret"].as_str().map(str::len), Some(16), "{added}");
+    let out = admin.does(&["access", "add", NEW, "--initiator", "iqn.*", "--chap", "alice", "--luns", "7=0"]);
+    assert!(out.ends_with("applied\n"), "{out}");
+    let host = Login::new().target(NEW);
+    assert!(host.try_on(admin.server.portal()).is_err());
+    let url = format!("iscsi://alice@{}/{NEW}/7", admin.server.portal());
+    let secret = added["secret"].as_str().expect("a secret");
+    let mut info = Command::new(lunar_bin());
+    let ran = info.args(["info", &url]).env("LUNAR_CHAP_PASSWORD", secret).output().expect("lunar runs");
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+
+    let shown = admin.does(&["target", "show", NEW]);
+    assert!(shown.contains("alias   backup\n") && shown.contains("memory"), "{shown}");
+    assert!(shown.contains("alice") && !shown.contains(secret), "{shown}");
+    assert!(admin.fails(&["chap", "remove", "alice"], 1).contains("unknown CHAP user \"alice\""));
+    admin.does(&["access", "remove", NEW, "0"]);
+    assert_eq!(admin.json(&["access", "list", NEW])["items"], Value::Array(Vec::new()));
+    admin.does(&["chap", "remove", "alice"]);
+    assert_eq!(admin.does(&["chap", "list"]), "no CHAP users\n");
+    let session = host.on(admin.server.portal());
+    assert!(admin.fails(&["target", "remove", NEW], IN_USE).contains("is in use by iqn."));
+    drop(session);
+    admin.does(&["target", "remove", NEW, "--force"]);
+    let list = admin.json(&["target", "list"]);
+    assert_eq!(list["items"].as_array().map(Vec::len), Some(1), "{list}");
+}
+
+#[test]
+fn chap_user_prints_the_lines_of_the_client_once() {
+    let admin = Administrator::new();
+    let out = admin.does(&["chap", "add", "alice"]);
+    assert!(out.contains("\nnode.session.auth.username = alice\nnode.session.auth.password = "), "{out}");
+    let file = admin.server.dir().join("bob.secret");
+    std::fs::write(&file, "a secret of ours\n").expect("a file");
+    admin.fails(&["chap", "add", "bob", "--secret-file", "bob.secret"], 1);
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&file, mode).expect("the mode changes");
+    let out = admin.does(&["chap", "add", "bob", "--secret-file", "bob.secret"]);
+    assert!(out.ends_with("applied\n"), "{out}");
+    let out = admin.does(&["chap", "add", "carol", "--dry-run"]);
+    assert!(!out.contains("password"), "{out}");
+}
+
+#[test]
+fn portal_group_waits_for_the_next_start() {
+    let admin = Administrator::new();
+    let out = admin.does(&["portal", "add", "2", "127.0.0.9:3260"]);
+    assert!(out.contains("(needs a restart)\n") && out.contains("restart the server"), "{out}");
+    assert_eq!(admin.does(&["portal", "list"]).lines().count(), 3);
+    admin.does(&["portal", "remove", "2"]);
+    assert_eq!(admin.json(&["portal", "list"])["items"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn session_ends_and_server_stops_by_command() {
+    let mut admin = Administrator::new();
+    let mut raw = Login::new().on(admin.server.portal());
+    raw.clear_attentions(0);
+    let status = admin.json(&["status"]);
+    assert_eq!((&status[0]["luns"], &status[0]["sessions"]), (&Value::from(1), &Value::from(1)));
+    let text = admin.does(&["status"]);
+    assert!(text.contains(&format!("process   {}\n", admin.server.pid())), "{text}");
+    let id = admin.json(&["session", "list"])[0]["tsih"].to_string();
+    assert_eq!(admin.does(&["session", "end", &id]), format!("session {id}: asked to log out\n"));
+    // The host is asked to log out (RFC 7143 section 11.9, event 1).
+    assert_eq!(raw.recv_op(0x32).bhs[36], 1);
+    drop(raw);
+    admin.fails(&["session", "end", "65535"], NOT_FOUND);
+    assert_eq!(admin.does(&["stop"]), "the server has ended\n");
+    assert!(admin.server.wait(Duration::from_secs(20)).success());
+}
+
+#[test]
+fn status_shows_a_trial_and_servers_that_answer() {
+    let admin = Administrator::new();
+    let file = admin.server.dir().join("lunar.toml").display().to_string();
+    admin.does(&["apply", &file, "--confirm-within", "600s"]);
+    assert!(admin.does(&["status"]).contains("unless you run lunar apply --confirm\n"));
+    assert!(admin.fails(&["lun", "add", TARGET, "null:1M"], 1).contains("a configuration is on trial"));
+    admin.does(&["apply", "--confirm"]);
+    assert_eq!(admin.does(&["reload"]), "applied\n");
+    let none = Folder::fresh();
+    let socket = none.join("none.sock").display().to_string();
+    let ran = Command::new(lunar_bin()).args(["status", "--socket", &socket]).output().expect("lunar runs");
+    assert_eq!(ran.status.code(), Some(4));
+}
+
+#[test]
+fn invalid_arguments_are_rejected_before_the_server_is_asked() {
+    let admin = Administrator::new();
+    for line in [
+        &["lun", "add", TARGET, "null:1M", "read_only"][..],
+        &["access", "add", TARGET, "--luns", "x"],
+        &["access", "add", TARGET, "--deny", "--read-only"],
+        &["portal", "add", "2"],
+        &["session", "end", "x"],
+    ] {
+        assert_eq!(admin.run(line).2, USAGE, "{line:?}");
+    }
+    assert!(admin.fails(&["lun", "add", TARGET, "null:1M", "sise=1"], 1).contains("unknown key `sise`"));
+}
