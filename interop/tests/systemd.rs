@@ -42,6 +42,14 @@ fn service_starts_reloads_and_restarts_under_systemd() {
     machine.configure(&toml(2));
     machine.must(&["systemctl", "reload", "lunar.service"]);
     assert_eq!(machine.property("StatusText"), "1 target, 2 LUNs, 0 sessions");
+    // The sandbox lets the API write its own folder.
+    machine.shell(
+        "mkdir -p /etc/lunar/lunar.d; install -d -m 0700 -o lunar -g lunar /etc/lunar/lunar.d/api
+         systemctl restart lunar.service",
+    );
+    machine.must(&["lunar", "lun", "add", TARGET, "memory:1M"]);
+    assert_eq!(machine.property("StatusText"), "1 target, 3 LUNs, 0 sessions");
+    machine.must(&["lunar", "lun", "remove", TARGET, "2"]);
     machine.configure("[sever]");
     assert!(!machine.run(&["systemctl", "reload", "lunar.service"]).ok(), "a mistake fails the reload");
     assert_eq!(machine.property("ActiveState"), "active");
@@ -73,7 +81,10 @@ fn package_is_installed_used_upgraded_and_removed() {
     machine.shell("dpkg --install /run/lunar.deb");
     assert_eq!(machine.property("ActiveState"), "inactive", "an installation starts nothing");
     assert_eq!(machine.must(&["stat", "--format", "%U %G %a", "/etc/lunar"]), "root lunar 750\n");
-    assert_eq!(machine.must(&["stat", "--format", "%U %G %a", "/etc/lunar/lunar.d/api"]), "lunar lunar 700\n");
+    assert_eq!(
+        machine.must(&["stat", "--format", "%U %G %a", "/etc/lunar/lunar.d/api"]),
+        "lunar lunar 700\n"
+    );
 
     let disk = toml(1).replace("\"memory\"", "\"file\"\npath = \"/var/lib/lunar/disk.img\"");
     machine.configure(&disk);

@@ -122,7 +122,7 @@ pub struct LunAdd {
     /// A file, a block device, null:SIZE or memory:SIZE
     #[arg(value_name = "MEDIUM")]
     pub medium: String,
-    /// Keys of a LUN, such as read_only=true
+    /// Keys of a LUN, such as `read_only=true`
     #[arg(value_name = "KEY=VALUE", value_parser = keys::pair)]
     pub keys: Vec<Pair>,
     /// Its number [default: the lowest free number]
