@@ -121,7 +121,7 @@ fn target_with_access_and_chap_admits_its_user_only() {
     assert!(shown.contains("alias   backup\n") && shown.contains("memory"), "{shown}");
     assert!(shown.contains("alice") && !shown.contains(secret), "{shown}");
     assert!(admin.fails(&["chap", "remove", "alice"], 1).contains("unknown CHAP user \"alice\""));
-    admin.does(&["access", "remove", NEW, "0"]);
+    admin.does(&["access", "remove", NEW, "0", "--force"]);
     assert_eq!(admin.json(&["access", "list", NEW])["items"], Value::Array(Vec::new()));
     admin.does(&["chap", "remove", "alice"]);
     assert_eq!(admin.does(&["chap", "list"]), "no CHAP users\n");

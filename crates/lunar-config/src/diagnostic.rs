@@ -5,6 +5,7 @@ pub use lunar_proto::nearest::nearest;
 use lunar_runtime::CoreSelectionError;
 pub use lunar_runtime::error::ErrorCode;
 use lunar_runtime::error::without_errno;
+use std::cell::OnceCell;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -156,41 +157,57 @@ pub struct Diagnostics<'a> {
     list: Vec<(usize, Diagnostic)>,
 }
 
-#[derive(Clone, Copy)]
 struct FileText<'a> {
     path: &'a Path,
     text: &'a str,
     /// The byte at which it begins.
     start: usize,
+    /// The bytes of `text` at which its lines begin: a search for each place of a long file would take too long.
+    lines: OnceCell<Vec<usize>>,
+}
+
+impl<'a> FileText<'a> {
+    fn new(path: &'a Path, text: &'a str, start: usize) -> FileText<'a> {
+        FileText { path, text, start, lines: OnceCell::new() }
+    }
+
+    /// Line and column of a byte of all files.
+    fn position(&self, offset: usize) -> Position {
+        let starts = || [0].into_iter().chain(self.text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        let lines = self.lines.get_or_init(starts);
+        let at = offset.saturating_sub(self.start).min(self.text.len());
+        let line = lines.partition_point(|start| *start <= at);
+        let begin = lines.get(line.saturating_sub(1)).copied().unwrap_or(0);
+        Position { line, column: 1 + self.text.get(begin..at).unwrap_or("").chars().count() }
+    }
 }
 
 impl<'a> Diagnostics<'a> {
     /// An empty list for a file and its text.
     pub fn new(path: &'a Path, text: &'a str) -> Diagnostics<'a> {
-        Diagnostics { files: vec![FileText { path, text, start: 0 }], list: Vec::new() }
+        Diagnostics { files: vec![FileText::new(path, text, 0)], list: Vec::new() }
     }
 
     /// An empty list for the files of a configuration, of which there is at least one.
     pub fn of(files: &'a [ConfigFile]) -> Diagnostics<'a> {
         let mut start = 0;
         let begin = |file: &'a ConfigFile| {
-            let (path, text) = (&*file.path, &*file.text);
-            let file = FileText { path, text, start };
-            start += text.len() + 1;
-            file
+            let begins = start;
+            start += file.text.len() + 1;
+            FileText::new(&file.path, &file.text, begins)
         };
         Diagnostics { files: files.iter().map(begin).collect(), list: Vec::new() }
     }
 
-    /// Path, text and first byte of each file.
-    pub(crate) fn texts(&self) -> impl Iterator<Item = (&'a str, usize)> + use<'a> {
-        self.files.clone().into_iter().map(|file| (file.text, file.start))
+    /// Text and first byte of each file.
+    pub(crate) fn texts(&self) -> Vec<(&'a str, usize)> {
+        self.files.iter().map(|file| (file.text, file.start)).collect()
     }
 
     /// The file of a byte.
-    fn file_at(&self, offset: usize) -> FileText<'a> {
+    fn file_at(&self, offset: usize) -> &FileText<'a> {
         let next = self.files.partition_point(|file| file.start <= offset);
-        self.files[next.saturating_sub(1)]
+        &self.files[next.saturating_sub(1)]
     }
 
     /// Adds a fault at a byte range.
@@ -232,10 +249,7 @@ impl<'a> Diagnostics<'a> {
     /// File, line and column of a byte.
     pub fn place(&self, offset: usize) -> (&'a Path, Position) {
         let file = self.file_at(offset);
-        let before = file.text.get(..offset.saturating_sub(file.start)).unwrap_or(file.text);
-        let start = before.rfind('\n').map_or(0, |at| at + 1);
-        let line = 1 + before.bytes().filter(|b| *b == b'\n').count();
-        (file.path, Position { line, column: 1 + before[start..].chars().count() })
+        (file.path, file.position(offset))
     }
 
     /// The place of a byte for a diagnostic at the byte `from`: line and column, and the file if it is another one.

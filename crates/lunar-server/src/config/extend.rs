@@ -1,6 +1,7 @@
 //! `[[lun]]` and `[[access]]` with the key `target`: a file adds a LUN or an access entry to a target of another file.
 
 use lunar_config::{Diagnostics, merge, nearest};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
@@ -24,10 +25,27 @@ pub(super) fn whole<'a>(p: &mut Diagnostics<'_>, tables: Vec<DeTable<'a>>) -> De
         }
         merge(p, &mut whole, table);
     }
+    let places = places(&whole);
     for extension in extensions {
-        add(p, &mut whole, extension);
+        add(p, &mut whole, &places, extension);
     }
     whole
+}
+
+/// The place of each target in the list, by its name.
+fn places(whole: &DeTable<'_>) -> BTreeMap<String, usize> {
+    let mut places = BTreeMap::new();
+    for (place, target) in targets(whole).enumerate() {
+        if let Some(name) = target.get_ref().as_table().and_then(name_of) {
+            places.entry(name.to_owned()).or_insert(place);
+        }
+    }
+    places
+}
+
+fn targets<'t, 'a>(whole: &'t DeTable<'a>) -> impl Iterator<Item = &'t Spanned<DeValue<'a>>> {
+    let targets = whole.get("target").and_then(|targets| targets.get_ref().as_array());
+    targets.into_iter().flat_map(|targets| targets.iter())
 }
 
 /// Removes the elements of a kind from the table of a file. `[access.NAME]` is a table, and stays.
@@ -41,11 +59,15 @@ fn taken<'a>(table: &mut DeTable<'a>, kind: (&'static str, &'static str)) -> Vec
     array.into_iter().map(|element| Extension { kind, element }).collect()
 }
 
-fn add<'a>(p: &mut Diagnostics<'_>, whole: &mut DeTable<'a>, mut extension: Extension<'a>) {
+fn add<'a>(
+    p: &mut Diagnostics<'_>,
+    whole: &mut DeTable<'a>,
+    places: &BTreeMap<String, usize>,
+    mut extension: Extension<'a>,
+) {
     let Some((name, at)) = target_of(p, &mut extension) else { return };
-    let target = match found(whole, &name) {
-        Some(target) => target,
-        None => return unknown(p, whole, &name, &at),
+    let Some(target) = places.get(&name).and_then(|place| target_at(whole, *place)) else {
+        return unknown(p, places, &name, &at);
     };
     let (key, at) = (extension.kind.0, extension.element.span());
     match target.get_mut(key).map(Spanned::get_mut) {
@@ -76,31 +98,21 @@ fn target_of(p: &mut Diagnostics<'_>, extension: &mut Extension<'_>) -> Option<(
     Some((name.to_owned(), value.span()))
 }
 
-/// The target with this name.
-fn found<'t, 'a>(whole: &'t mut DeTable<'a>, name: &str) -> Option<&'t mut DeTable<'a>> {
-    let targets = match whole.get_mut("target")?.get_mut() {
-        DeValue::Array(targets) => targets,
-        _ => return None,
-    };
-    targets.iter_mut().find_map(|target| match target.get_mut() {
-        DeValue::Table(table) if is_named(table, name) => Some(table),
+/// The target at this place of the list.
+fn target_at<'t, 'a>(whole: &'t mut DeTable<'a>, place: usize) -> Option<&'t mut DeTable<'a>> {
+    let DeValue::Array(targets) = whole.get_mut("target")?.get_mut() else { return None };
+    match targets.get_mut(place)?.get_mut() {
+        DeValue::Table(table) => Some(table),
         _ => None,
-    })
-}
-
-fn is_named(target: &DeTable<'_>, name: &str) -> bool {
-    name_of(target).is_some_and(|own| own == name)
+    }
 }
 
 fn name_of<'t>(target: &'t DeTable<'_>) -> Option<&'t str> {
     target.get("name")?.get_ref().as_str()
 }
 
-fn unknown(p: &mut Diagnostics<'_>, whole: &DeTable<'_>, name: &str, at: &Range<usize>) {
-    let targets = whole.get("target").and_then(|targets| targets.get_ref().as_array());
-    let names = targets.into_iter().flat_map(|targets| targets.iter());
-    let names = names.filter_map(|target| name_of(target.get_ref().as_table()?));
-    let hint = match nearest(name, names) {
+fn unknown(p: &mut Diagnostics<'_>, places: &BTreeMap<String, usize>, name: &str, at: &Range<usize>) {
+    let hint = match nearest(name, places.keys().map(String::as_str)) {
         Some(meant) => format!("did you mean \"{}\"?", meant.escape_debug()),
         None => "add [[target]] with this name".to_string(),
     };

@@ -230,6 +230,9 @@ pub enum AccessCommand {
         target: String,
         /// Index of the entry, as `lunar access list` shows it
         index: usize,
+        /// Remove the last entry too, so that all initiators have access
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         object: ObjectArgs,
     },

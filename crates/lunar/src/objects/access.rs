@@ -22,8 +22,8 @@ pub fn access(command: AccessCommand) -> Result<String, Diagnostic> {
             let path = change.path(&collection(&args.target));
             change.done(&change.client.post(&path, &entry(&args))?)
         }
-        AccessCommand::Remove { target, index, object } => {
-            let change = Change::of(&object)?;
+        AccessCommand::Remove { target, index, force, object } => {
+            let change = Change::of(&object)?.with_force(force);
             change.done(&change.remove(&format!("{}/{index}", collection(&target)))?)
         }
     }

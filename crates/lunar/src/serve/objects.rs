@@ -125,10 +125,26 @@ impl<S: TargetServer> Service<S> {
             let what = format!("the configuration in force is {}, not that of the server", whole.display());
             return Err(conflict(what, "run lunar reload to return to the server's own configuration"));
         }
-        match change.action {
-            ObjectAction::Delete if !change.force => self.check_unused(&change.id),
+        match (&change.action, &change.id) {
+            (ObjectAction::Delete, ObjectId::Access(target, _)) if !change.force => {
+                self.check_restricted(target)
+            }
+            (ObjectAction::Delete, id) if !change.force => self.check_unused(id),
             _ => Ok(()),
         }
+    }
+
+    /// Checks that the target has another access entry: without entries it would admit all initiators.
+    fn check_restricted(&self, target: &str) -> Result<(), ControlError> {
+        let mut targets = self.config.targets.iter();
+        if targets.any(|one| one.name == target && one.access.len() == 1) {
+            let what = format!(
+                "target {} would admit all initiators without its last access entry",
+                target.escape_debug()
+            );
+            return Err(conflict(what, "add another entry first, or use --force (force=true)"));
+        }
+        Ok(())
     }
 
     /// Checks that no session uses a target or a LUN.

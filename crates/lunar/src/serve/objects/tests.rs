@@ -175,6 +175,24 @@ fn change_waits_for_the_end_of_a_trial() {
 }
 
 #[test]
+fn last_access_entry_is_kept_unless_forced() {
+    let folder = Folder::new("access");
+    let mut service = service(&args(folder.config(1)), &Fake::default());
+    let entry = |at| ObjectId::Access(NAME.into(), at);
+    for at in 0..2 {
+        let action = ObjectAction::Create(keys(json!({ "initiators": [format!("iqn.{at}")] })));
+        version(service.change_object(ObjectChange { id: entry(at), action, ..null_lun(0) }));
+    }
+    let delete = |at| ObjectChange { id: entry(at), action: ObjectAction::Delete, ..null_lun(0) };
+    version(service.change_object(delete(1)));
+    let (kind, what) = failed(service.change_object(delete(0)));
+    assert_eq!(kind, ControlErrorKind::Conflict);
+    assert!(what.contains("would admit all initiators"), "{what}");
+    version(service.change_object(ObjectChange { force: true, ..delete(0) }));
+    assert!(service.config.targets[0].access.is_empty());
+}
+
+#[test]
 fn change_needs_the_own_configuration() {
     let folder = Folder::new("own");
     let mut service = service(&args(folder.config(1)), &Fake::default());
