@@ -4,6 +4,8 @@ use interop::scsi::{READ, pattern, read10};
 use interop::{Folder, Raw, Server, TARGET};
 use std::fs::File;
 use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 const BLOCKS: usize = 32_768;
 const LEN: usize = BLOCKS * 512;
@@ -75,25 +77,33 @@ fn reads_of_all_forms_return_the_bytes_of_the_file() {
     assert!(pipes(&server) > before, "pages were sent");
 }
 
-/// Reads 256 times 64 KiB without receiving the answers. Returns the tags.
-fn read_without_receiving(raw: &mut Raw) -> Vec<(u32, u32)> {
-    (0..200)
+/// Sends 200 READs of 64 KiB without receiving the responses. Returns the tags. Pages wait in pipes then, of which the
+/// server had `idle` at its start.
+fn read_without_receiving(server: &Server, idle: usize, raw: &mut Raw) -> Vec<(u32, u32)> {
+    let reads = (0..200)
         .map(|n| {
             let lba = n * 128;
             let command = raw.command(0, 0x80 | READ, &read10(lba, 128), 65_536);
             raw.send(&command);
             (command.tag(), lba)
         })
-        .collect()
+        .collect();
+    let end = Instant::now() + Duration::from_secs(10);
+    while pipes(server) <= idle {
+        assert!(Instant::now() < end, "no page waits");
+        sleep(Duration::from_millis(5));
+    }
+    reads
 }
 
 #[test]
 fn truncated_file_ends_waiting_reads() {
     let content = content();
     let server = serve(&content);
+    let idle = pipes(&server);
     let mut raw = session(&server, &[]);
-    let reads = read_without_receiving(&mut raw);
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    let reads = read_without_receiving(&server, idle, &mut raw);
+    sleep(Duration::from_millis(300));
     let file = File::options().write(true).open(server.dir().join("disk.img")).expect("a file");
     file.set_len(4096).expect("truncated");
     let mut good = 0;
@@ -122,14 +132,15 @@ fn truncated_file_ends_waiting_reads() {
 fn reset_and_lost_connection_end_reads_whose_pages_wait() {
     let content = content();
     let mut server = serve(&content);
+    let idle = pipes(&server);
     let mut raw = session(&server, &[]);
     for _ in 0..3 {
         let mut lost = session(&server, &[]);
-        read_without_receiving(&mut lost);
+        read_without_receiving(&server, idle, &mut lost);
         lost.cut();
         assert!(raw.read_blocks(0, 128, 512) == content[128 * 512..][..512 * 512]);
     }
-    let reads = read_without_receiving(&mut raw);
+    let reads = read_without_receiving(&server, idle, &mut raw);
     assert_eq!(raw.manage(LUN_RESET, 0), COMPLETE);
     drop(reads);
     let mut raw = session(&server, &[]);

@@ -53,7 +53,9 @@ impl<F: FrontEnd> NexusState<F> {
     fn transfer(&mut self, c: &ScsiCommand, plan: Plan, data: ReceivedData<'_>) {
         let has_all_data = self.has_all_data(c, &data);
         let takes_pages = c.data_in_len() >= MIN_PAGES_LEN && self.front().takes_pages(c.connection);
-        let Route { lun: LunLookup::LogicalUnit(handle), pool, .. } = self.route(c.lun) else { return };
+        let Route { lun: LunLookup::LogicalUnit(handle), pool, .. } = self.route(c.lun) else {
+            return self.begin(c, data);
+        };
         match plan {
             Plan::Read { offset, len } => {
                 match handle.try_read(pool, offset, len, c.data_in_len(), takes_pages) {
