@@ -7,13 +7,15 @@ use anyhow::Result;
 use super::cached_file::CachedFile;
 use super::load::BlastLoad;
 use super::rows::BenchRun;
-use super::server::Backing;
+use super::server::{self, Backing};
 use super::table::{RatioLimit, RowResult};
 
 /// The server's CPU time of a read without a copy, relative to one with a copy.
 const CPU_OF_COPY: f64 = 0.45;
 /// A file in memory, relative to a file of a disk in the page cache.
 const OF_DISK: f64 = 0.9;
+/// Writes of many bursts, relative to those of STGT.
+const OF_STGT: f64 = 1.5;
 /// A file system in memory.
 const TMPFS: &str = "/dev/shm";
 
@@ -26,7 +28,32 @@ const SMALL_READS: [(&str, BlastLoad); 2] = [
     ("4 KiB random read, depth 1", BlastLoad::new("read", 4096, 1)),
 ];
 
+const LARGE_WRITES: [(&str, BlastLoad); 3] = [
+    ("16 MiB write, depth 1", BlastLoad::new("write", 16 << 20, 1)),
+    ("32 MiB write, depth 1", BlastLoad::new("write", 32 << 20, 1)),
+    ("64 MiB write, depth 1", BlastLoad::new("write", 64 << 20, 1)),
+];
+
 impl BenchRun<'_> {
+    /// Writes of many bursts to files in memory, against STGT.
+    pub fn large_writes(&self) -> Result<Vec<RowResult>> {
+        let mut outcomes = Vec::new();
+        for (work, load) in LARGE_WRITES {
+            let name = format!("{work}, file on tmpfs");
+            if !self.programs.stgt || !self.wants(&name) {
+                continue;
+            }
+            let tmpfs = Path::new(TMPFS);
+            let files = [CachedFile::create_in(tmpfs)?, CachedFile::create_in(tmpfs)?];
+            let lunar = self.lunar(Backing::File(files[0].path()))?;
+            let stgt = server::stgt(Some(files[1].path()))?;
+            let reached = self.medians(&[(&lunar, load), (&stgt, load)])?;
+            let limit = RatioLimit::AtLeast(OF_STGT);
+            outcomes.push(RowResult::ratio(&name, "IO/s", reached[0].iops, "STGT", reached[1].iops, limit));
+        }
+        Ok(outcomes)
+    }
+
     /// Large reads with `zero_copy` against the default.
     pub fn zero_copy(&self) -> Result<Vec<RowResult>> {
         let mut outcomes = Vec::new();

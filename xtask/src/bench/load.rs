@@ -70,6 +70,8 @@ pub struct FirstData {
 /// Latencies of commands, in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct LatencyResult {
+    /// Commands per second
+    pub iops: f64,
     /// The median
     pub p50_us: f64,
     /// The latency that 99 % of the commands do not exceed
@@ -99,8 +101,12 @@ pub fn cpu(blast: &Path, server: &BenchServer, load: &BlastLoad, seconds: u64) -
 /// Runs `blast` for the latencies of its commands.
 pub fn latency(blast: &Path, server: &BenchServer, load: &BlastLoad, seconds: u64) -> Result<LatencyResult> {
     let figures = figures(&mut command(blast, server, load, seconds), load)?;
-    let [p50_us, p99_us, p999_us] = ["p50_us", "p99_us", "p999_us"].map(|name| figure(&figures, name));
-    Ok(LatencyResult { p50_us: p50_us?, p99_us: p99_us?, p999_us: p999_us? })
+    Ok(LatencyResult {
+        iops: figure(&figures, "iops")?,
+        p50_us: figure(&figures, "p50_us")?,
+        p99_us: figure(&figures, "p99_us")?,
+        p999_us: figure(&figures, "p999_us")?,
+    })
 }
 
 /// The same, while other sessions load the server.

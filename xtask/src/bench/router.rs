@@ -43,7 +43,7 @@ impl Hop {
         format!("{name}, {work}")
     }
 
-    /// The limit of the ratio to direct access. Only that of reads in block mode can be missed.
+    /// The limit of the ratio to direct access. The one of large writes, and of large reads in passthrough mode, is reported.
     fn of_direct(self, load: &BlastLoad) -> RatioLimit {
         let limit = match (self, load.bytes <= SMALL.bytes) {
             (Hop::Relay, _) => return RatioLimit::None,
@@ -51,8 +51,8 @@ impl Hop {
             (Hop::Block, true) => 0.4,
             (Hop::Passthrough, true) => 0.35,
         };
-        let counts = self == Hop::Block && load.op == "read";
-        if counts { RatioLimit::AtLeast(limit) } else { RatioLimit::ReportedAtLeast(limit) }
+        let is_promised = load.bytes <= SMALL.bytes || (self == Hop::Block && load.op == "read");
+        if is_promised { RatioLimit::AtLeast(limit) } else { RatioLimit::ReportedAtLeast(limit) }
     }
 
     /// The limit of the CPU time for a command, relative to that of target and client together.
@@ -60,15 +60,14 @@ impl Hop {
         match self {
             Hop::Relay => RatioLimit::None,
             Hop::Block => RatioLimit::AtMost(1.25),
-            Hop::Passthrough => RatioLimit::Reported(1.5),
+            Hop::Passthrough => RatioLimit::AtMost(1.5),
         }
     }
 
     fn of_first_data(self) -> RatioLimit {
         match self {
             Hop::Relay => RatioLimit::None,
-            Hop::Block => RatioLimit::AtMost(FIRST_OF_DIRECT),
-            Hop::Passthrough => RatioLimit::Reported(FIRST_OF_DIRECT),
+            Hop::Block | Hop::Passthrough => RatioLimit::AtMost(FIRST_OF_DIRECT),
         }
     }
 }
@@ -183,13 +182,14 @@ mod tests {
     fn only_promised_ratios_can_be_missed() {
         let [_, (_, large_write), (_, read), (_, write)] = LOADS;
         assert_eq!(Hop::Block.of_direct(&read), RatioLimit::AtLeast(0.4));
-        assert_eq!(Hop::Block.of_direct(&write), RatioLimit::ReportedAtLeast(0.4));
+        assert_eq!(Hop::Block.of_direct(&write), RatioLimit::AtLeast(0.4));
         assert_eq!(Hop::Block.of_direct(&large_write), RatioLimit::ReportedAtLeast(0.5));
-        assert_eq!(Hop::Passthrough.of_direct(&read), RatioLimit::ReportedAtLeast(0.35));
+        assert_eq!(Hop::Passthrough.of_direct(&read), RatioLimit::AtLeast(0.35));
+        assert_eq!(Hop::Passthrough.of_direct(&large_write), RatioLimit::ReportedAtLeast(0.5));
         assert_eq!(Hop::Relay.of_direct(&read), RatioLimit::None);
         assert_eq!(
             [Hop::Relay, Hop::Block, Hop::Passthrough].map(Hop::of_ends),
-            [RatioLimit::None, RatioLimit::AtMost(1.25), RatioLimit::Reported(1.5)]
+            [RatioLimit::None, RatioLimit::AtMost(1.25), RatioLimit::AtMost(1.5)]
         );
     }
 

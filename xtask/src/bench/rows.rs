@@ -20,7 +20,19 @@ struct SpeedRow {
     of_stgt: f64,
 }
 
-const SPEED_ROWS: [SpeedRow; 6] = [
+const SPEED_ROWS: [SpeedRow; 8] = [
+    SpeedRow {
+        name: "1 KiB random read, depth 64",
+        load: BlastLoad::new("read", 1024, 64),
+        of_floor: 0.85,
+        of_stgt: 10.0,
+    },
+    SpeedRow {
+        name: "1 KiB random write, depth 64",
+        load: BlastLoad::new("write", 1024, 64),
+        of_floor: 0.85,
+        of_stgt: 10.0,
+    },
     SpeedRow {
         name: "4 KiB random read, depth 32",
         load: BlastLoad::new("read", 4096, 32),
@@ -61,7 +73,7 @@ const OF_LIBISCSI: f64 = 4.0;
 const LARGE_OF_LIBISCSI: f64 = 1.3;
 const CPU_OF_LIBISCSI: f64 = 0.3;
 const OF_BLAST: f64 = 0.7;
-const NBD_OF_DIRECT: f64 = 0.6;
+const NBD_OF_DIRECT: f64 = 0.75;
 const IDLE_SESSIONS: u32 = 1000;
 const IDLE_MIB: f64 = 64.0;
 const START_LUNS: u32 = 10_000;
@@ -84,6 +96,7 @@ pub fn run(options: &Options, programs: &Programs) -> Result<Vec<RowResult>> {
     let parts = [
         BenchRun::speed,
         BenchRun::page_cache,
+        BenchRun::large_writes,
         BenchRun::zero_copy,
         BenchRun::memory_file_system,
         BenchRun::digests,
@@ -399,11 +412,12 @@ fn median(runs: &[LoadResult]) -> LoadResult {
     }
 }
 
-/// The median of one figure of several runs.
+/// The median of one figure of several runs: of an even number of runs, the mean of the middle two.
 pub fn median_of<T>(runs: &[T], figure: fn(&T) -> f64) -> f64 {
     let mut figures: Vec<f64> = runs.iter().map(figure).collect();
     figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
+    let (below, above) = (figures[(figures.len() - 1) / 2], figures[figures.len() / 2]);
+    f64::midpoint(below, above)
 }
 
 #[cfg(test)]
@@ -415,5 +429,11 @@ mod tests {
         let run = |iops| LoadResult { iops, cpu_us_per_io: 1.0 / iops };
         let median = median(&[run(10.0), run(1000.0), run(11.0)]);
         assert_eq!((median.iops, median.cpu_us_per_io), (11.0, 1.0 / 11.0));
+    }
+
+    #[test]
+    fn median_of_two_runs_favours_neither() {
+        assert_eq!(median_of(&[3.0, 1.0], |run| *run), 2.0);
+        assert_eq!(median_of(&[4.0, 1.0, 2.0, 100.0], |run| *run), 3.0);
     }
 }

@@ -43,6 +43,9 @@ impl BenchRun<'_> {
         for (work, ours, theirs) in
             [(alone, ours_alone, floor_alone), (beside.clone(), ours_beside, floor_beside)]
         {
+            let (name, [ours_iops, its]) =
+                (format!("{work}, rate"), [ours, theirs].map(|runs| median_of(runs, |run| run.iops)));
+            outcomes.push(RowResult::ratio(&name, "IO/s", ours_iops, "floor", its, RatioLimit::None));
             outcomes.extend(QUANTILES.map(|(quantile, figure)| {
                 let (name, ours, theirs) =
                     (format!("{work}, {quantile}"), median_of(ours, figure), median_of(theirs, figure));
