@@ -79,7 +79,9 @@ impl<F: FrontEnd> NexusState<F> {
     /// Begins a command that holds the lock and that the snapshot of its nexus cannot plan.
     #[inline(never)]
     fn begin(&mut self, c: &ScsiCommand, data: ReceivedData<'_>) {
-        let LunLookup::LogicalUnit(handle) = self.luns_mut().find(c.lun) else { return };
+        let LunLookup::LogicalUnit(handle) = self.luns_mut().find(c.lun) else {
+            return self.command_without_lu(c, lunar_scsi::absent_lun, data);
+        };
         match handle.begin(c.cdb()) {
             Ok(plan @ (Plan::Read { .. } | Plan::Write { .. })) => self.transfer(c, plan, data),
             Ok(Plan::Passthrough) if self.has_all_data(c, &data) && self.try_pass(c, &data) => {}
