@@ -50,7 +50,7 @@ pub const COMPLETIONS: [(&str, &str); 4] = [
 ];
 
 pub const PROGRAM: &str = "usr/bin/lunar";
-pub const MAN: &str = "usr/share/man/man1/";
+const MAN: &str = "usr/share/man/man1/";
 const CHANGELOG: &str = "usr/share/doc/lunar/changelog.gz";
 
 /// Writes all files below `stage`, from which the tools for packages take them. Returns them in the order of their paths.

@@ -106,8 +106,9 @@ pub fn run(options: &Options) -> Result<StepResult> {
     let tarball = release.path(&format!("{name}.tar.gz"));
     archive::tarball(&files, &name, &tarball, &release)?;
     image::write(&tarball, &release.path(&format!("{name}.oci.tar")), &release)?;
-    packages::deb(&release)?;
-    packages::rpm(&release)?;
+    let manifest = packages::manifest(&release, &stage, &files)?;
+    packages::deb(&release, &manifest)?;
+    packages::rpm(&release, &manifest)?;
     packages::components(&release)?;
     let sums = sizes::checksums(&release.out)?;
     fs::write(release.path("SHA256SUMS"), &sums.text)?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use toml::{Table, Value};
 
-use super::layout::{COMPLETIONS, FILES, MAN, PROGRAM};
+use super::layout::{PROGRAM, PackagedFile};
 use super::{Release, epoch, tools};
 use crate::root::{self, StepResult};
 
@@ -16,9 +16,8 @@ const IGNORED: [&str; 1] = ["initial-upload-closes-no-bugs"];
 /// The Debian revision: the first package of a version.
 const REVISION: &str = "1";
 
-/// The Debian package.
-pub fn deb(release: &Release) -> Result<()> {
-    let folder = manifest(release)?;
+/// The Debian package of the manifest in `folder`.
+pub fn deb(release: &Release, folder: &Path) -> Result<()> {
     let mut command = tools::DEB.command()?;
     epoch(&mut command, release.time);
     command.args(["--no-build", "--no-strip", "--quiet", "--deb-revision", REVISION, "--manifest-path"]);
@@ -30,14 +29,13 @@ pub fn deb(release: &Release) -> Result<()> {
     Ok(())
 }
 
-/// The RPM package.
-pub fn rpm(release: &Release) -> Result<()> {
-    let folder = manifest(release)?;
+/// The RPM package of the manifest in `folder`.
+pub fn rpm(release: &Release, folder: &Path) -> Result<()> {
     let mut command = tools::RPM.command()?;
     epoch(&mut command, release.time);
     let compression = if release.fast { "gzip" } else { "zstd" };
     command.args(["--payload-compress", compression]).arg("--output").arg(&release.out);
-    let status = command.current_dir(&folder).status();
+    let status = command.current_dir(folder).status();
     let status = status.context("cannot run cargo-generate-rpm")?;
     ensure!(status.success(), "cargo-generate-rpm: {status}");
     Ok(())
@@ -103,23 +101,14 @@ pub fn lint(package: &Path) -> Result<StepResult> {
     Ok(StepResult::Ok)
 }
 
-/// Writes the manifest with all files, and returns its folder.
-fn manifest(release: &Release) -> Result<PathBuf> {
-    let stage = root::target_dir().join("dist-stage");
+/// Writes the manifest of the files below `stage`, and returns its folder.
+pub fn manifest(release: &Release, stage: &Path, files: &[PackagedFile]) -> Result<PathBuf> {
     let folder = stage.join("package");
     fs::create_dir_all(folder.join("src"))?;
     fs::write(folder.join("src/main.rs"), "fn main() {}\n")?;
     let changelog = folder.join("changelog");
     fs::write(&changelog, debian_changelog(release)?)?;
-    let pages = stage.join(MAN);
-    let mut files: Vec<String> =
-        [PROGRAM].into_iter().chain(FILES.map(|(_, path)| path)).map(str::to_owned).collect();
-    files.extend(COMPLETIONS.map(|(_, path)| path.to_owned()));
-    files.push("usr/share/doc/lunar/changelog.gz".into());
-    for page in fs::read_dir(&pages)? {
-        files.push(format!("{MAN}{}", page?.file_name().to_string_lossy()));
-    }
-    files.sort();
+    let files: Vec<String> = files.iter().map(|file| file.path.clone()).collect();
     let text = fs::read_to_string(root::path().join("dist/package.toml"))?;
     let mut table: Table = text.parse()?;
     fill(&mut table, &release.version, &stage.display().to_string(), &files)?;
@@ -183,6 +172,7 @@ const MAINTAINER: &str = "Seed f4e65a3a maintainers <maintainers@users.noreply.a
 
 #[cfg(test)]
 mod tests {
+    use super::super::layout::{COMPLETIONS, FILES};
     use super::*;
 
     #[test]
