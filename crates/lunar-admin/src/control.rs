@@ -151,6 +151,16 @@ impl ControlError {
     pub fn one(kind: ControlErrorKind, problem: Diagnostic) -> ControlError {
         ControlError { kind, problems: vec![problem] }
     }
+
+    /// A conflict with the state of the server.
+    pub fn conflict(what: impl Into<String>, hint: impl Into<String>) -> ControlError {
+        ControlError::one(ControlErrorKind::Conflict, Diagnostic::new(what, hint))
+    }
+
+    /// A configuration that would be invalid.
+    pub fn invalid(what: impl Into<String>, hint: impl Into<String>) -> ControlError {
+        ControlError::one(ControlErrorKind::Invalid, Diagnostic::new(what, hint))
+    }
 }
 
 impl From<ControlError> for Response {

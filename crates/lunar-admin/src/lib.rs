@@ -25,6 +25,3 @@ pub use parameters::Parameters;
 pub use router::RouterReport;
 pub use session::{Counters, SessionReport, Srp, table};
 pub use socket::{AdminSocket, can_bind, listener, listening, may_ask};
-
-#[cfg(test)]
-mod folder;

@@ -132,7 +132,7 @@ pub fn listening(first: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folder::TempDir;
+    use interop::Folder;
 
     #[test]
     fn only_the_own_user_and_root_may_ask() {
@@ -144,10 +144,10 @@ mod tests {
 
     #[test]
     fn socket_in_use_is_left_alone_and_a_dead_one_replaced() {
-        let folder = TempDir::new("inuse");
-        let path = folder.0.join("lunar.sock");
+        let folder = Folder::fresh();
+        let path = folder.join("lunar.sock");
         let message = |result: Result<AdminSocket, Diagnostic>| {
-            result.err().unwrap().to_string().replace(&format!("{}/", folder.0.display()), "")
+            result.err().unwrap().to_string().replace(&format!("{}/", folder.display()), "")
         };
         drop(UnixListener::bind(&path).unwrap());
         let first = AdminSocket::bind(&path).unwrap();
@@ -166,7 +166,7 @@ mod tests {
              hint: move the file away, or set admin_socket in the configuration to another path"
         );
         assert_eq!(
-            message(AdminSocket::bind(&folder.0.join("none/lunar.sock"))),
+            message(AdminSocket::bind(&folder.join("none/lunar.sock"))),
             "cannot listen on the admin socket none/lunar.sock: no such file or directory\n  \
              hint: set admin_socket in the configuration to a path that this user can create"
         );
@@ -174,8 +174,8 @@ mod tests {
 
     #[test]
     fn replaced_socket_is_left_alone_on_drop() {
-        let folder = TempDir::new("replaced");
-        let path = folder.0.join("lunar.sock");
+        let folder = Folder::fresh();
+        let path = folder.join("lunar.sock");
         let first = AdminSocket::bind(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         let _second = AdminSocket::bind(&path).unwrap();

@@ -16,8 +16,6 @@ mod schema;
 mod server;
 
 #[cfg(test)]
-mod folder;
-#[cfg(test)]
 mod tests;
 
 pub use openapi::openapi;

@@ -1,9 +1,9 @@
 //! The API over its socket, with a server that answers at once or when it is let.
 
 use crate::client::{Client, Outcome, SessionList};
-use crate::folder::TempDir;
 use crate::handlers::MAX_WAITING;
 use crate::{ApiServer, Problem};
+use interop::Folder;
 use lunar_admin::{
     AdminSocket, ConfigObject, ConfigSnapshot, Counters, Document, Keys, ObjectId, ObjectOrigin,
     ObjectSource, Request, Response, RouterReport, ServerControl, SessionReport, connect, listening,
@@ -73,8 +73,8 @@ impl ServerControl for Fake {
 }
 
 /// A running API of `control`.
-fn served(folder: &TempDir, control: Arc<dyn ServerControl>) -> (ApiServer, PathBuf) {
-    let path = folder.0.join("lunar.sock");
+fn served(folder: &Folder, control: Arc<dyn ServerControl>) -> (ApiServer, PathBuf) {
+    let path = folder.join("lunar.sock");
     let server = ApiServer::start(AdminSocket::bind(&path).unwrap(), control).unwrap();
     (server, path)
 }
@@ -99,7 +99,7 @@ const JSON: &str = "Content-Type: application/json";
 
 #[test]
 fn resources_are_read() {
-    let folder = TempDir::new("read");
+    let folder = Folder::fresh();
     let (server, path) = served(&folder, Arc::new(Fake::default()));
     let client = Client::new(&path, LIMIT);
     assert_eq!(sessions(&path, LIMIT).unwrap().items, [session(1), session(2)]);
@@ -117,14 +117,14 @@ fn resources_are_read() {
     drop(server);
     assert!(!path.exists());
     assert_eq!(
-        sessions(&path, LIMIT).unwrap_err().to_string().replace(&format!("{}/", folder.0.display()), ""),
+        sessions(&path, LIMIT).unwrap_err().to_string().replace(&format!("{}/", folder.display()), ""),
         "no server answers at lunar.sock\n  hint: start a server with lunar serve, or give the socket of a server with --socket"
     );
 }
 
 #[test]
 fn client_creates_only_new_objects() {
-    let folder = TempDir::new("create");
+    let folder = Folder::fresh();
     let fake = Arc::new(Fake::default());
     let (_server, path) = served(&folder, fake.clone());
     let lun = format!("/v1/targets/{NAME}/luns/7?dry_run=true");
@@ -136,7 +136,7 @@ fn client_creates_only_new_objects() {
 
 #[test]
 fn change_needs_the_version_of_an_existing_object() {
-    let folder = TempDir::new("change");
+    let folder = Folder::fresh();
     let fake = Arc::new(Fake::default());
     let (_server, path) = served(&folder, fake.clone());
     let lun = |number: u16| format!("/v1/targets/{NAME}/luns/{number}");
@@ -168,7 +168,7 @@ fn change_needs_the_version_of_an_existing_object() {
 
 #[test]
 fn nonsense_is_answered_and_the_next_one_too() {
-    let folder = TempDir::new("nonsense");
+    let folder = Folder::fresh();
     let (_server, path) = served(&folder, Arc::new(Fake::default()));
     let lun = format!("/v1/targets/{NAME}/luns/7");
     for (head, body, status, detail) in [
@@ -201,7 +201,7 @@ fn nonsense_is_answered_and_the_next_one_too() {
 
 #[test]
 fn failure_of_the_server_keeps_its_code() {
-    let folder = TempDir::new("failure");
+    let folder = Folder::fresh();
     let (_server, path) = served(&folder, Arc::new(Fake::default()));
     let failed = Client::new(&path, LIMIT).post::<Outcome>("/v1/config/confirm", &()).unwrap_err();
     let own = std::process::id();
@@ -235,7 +235,7 @@ impl ServerControl for Slow {
 
 #[test]
 fn requests_that_wait_are_bounded_and_hold_up_no_other() {
-    let folder = TempDir::new("slow");
+    let folder = Folder::fresh();
     let ((taken, takes), (lets_go, go)) = (sync_channel(MAX_WAITING), channel());
     let (_server, path) = served(&folder, Arc::new(Slow { taken, go: go.into() }));
     let confirm = "POST /v1/config/confirm HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
@@ -261,7 +261,7 @@ fn requests_that_wait_are_bounded_and_hold_up_no_other() {
 
 #[test]
 fn request_without_an_end_delays_no_server_stop() {
-    let folder = TempDir::new("stop");
+    let folder = Folder::fresh();
     let ((taken, takes), (_lets_go, go)) = (sync_channel(1), channel());
     let (server, path) = served(&folder, Arc::new(Slow { taken, go: go.into() }));
     let mut stream = UnixStream::connect(&path).unwrap();
@@ -275,7 +275,7 @@ fn request_without_an_end_delays_no_server_stop() {
 
 #[test]
 fn silent_client_is_disconnected() {
-    let folder = TempDir::new("silent");
+    let folder = Folder::fresh();
     let (_server, path) = served(&folder, Arc::new(Fake::default()));
     let mut silent = UnixStream::connect(&path).unwrap();
     silent.write_all(b"GET /v1/sess").unwrap();
@@ -286,13 +286,13 @@ fn silent_client_is_disconnected() {
 
 #[test]
 fn server_that_hangs_is_reported_when_the_time_is_over() {
-    let folder = TempDir::new("hangs");
-    let path = folder.0.join("lunar.sock");
+    let folder = Folder::fresh();
+    let path = folder.join("lunar.sock");
     let listener = UnixListener::bind(&path).unwrap();
     let limit = Duration::from_millis(100);
     let said = |problem: Diagnostic| {
         assert_eq!(problem.code, ErrorCode::TimedOut);
-        problem.to_string().replace(&format!("{}/", folder.0.display()), "")
+        problem.to_string().replace(&format!("{}/", folder.display()), "")
     };
     let hangs = "no answer from the server at lunar.sock within 100ms\n  \
          hint: check the process of the server, which is stopped or overloaded, or raise --timeout";
@@ -309,8 +309,8 @@ fn server_that_hangs_is_reported_when_the_time_is_over() {
 
 #[test]
 fn other_protocol_at_the_socket_is_reported() {
-    let folder = TempDir::new("strange");
-    let path = folder.0.join("lunar.sock");
+    let folder = Folder::fresh();
+    let path = folder.join("lunar.sock");
     let listener = UnixListener::bind(&path).unwrap();
     let answer = std::thread::spawn(move || {
         let mut stream = listener.accept().unwrap().0;

@@ -97,6 +97,9 @@ impl SecretError {
 /// The byte order mark that some editors put before UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
+/// The longest content of a file with a secret: 255 bytes in hexadecimal, and a line end.
+pub const MAX_SECRET_TEXT_BYTES: usize = 2 + 2 * 255 + 2;
+
 /// The secret in the content of a file: its bytes without byte order mark and line end, or the bytes that `0x...`
 /// spells.
 ///

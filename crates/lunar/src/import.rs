@@ -3,14 +3,13 @@
 mod attachments;
 
 use crate::exit::{Exit, Failure};
-use crate::output;
+use crate::{output, private_file};
 use clap::{Args, ValueEnum};
 use lunar_import::{ChapUser, Found, ImportError, Imported, Outcome};
 use lunar_proto::chap::secret_of_text;
 use lunar_runtime::error::text as io_text;
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -171,8 +170,7 @@ fn write_secrets(output: &Path, users: &[ChapUser]) -> Result<(), Failure> {
     if users.is_empty() {
         return Ok(());
     }
-    let made = DirBuilder::new().mode(0o700).recursive(true).create(&folder);
-    made.map_err(|e| unwritable(&folder, &e))?;
+    private_file::create_folder(&folder).map_err(|e| unwritable(&folder, &e))?;
     for user in users {
         let path = folder.join(format!("{}.secret", user.id));
         match &user.secret {
@@ -205,9 +203,7 @@ fn random_secret() -> Result<String, Failure> {
 
 /// Writes a file that only its owner can read. An existing file is an error.
 fn write_new(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let written = file.and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()));
-    written.map_err(|e| unwritable(path, &e))
+    private_file::write_new(path, bytes).map_err(|e| unwritable(path, &e))
 }
 
 fn unwritable(path: &Path, e: &io::Error) -> Failure {

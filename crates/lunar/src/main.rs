@@ -23,6 +23,7 @@ mod objects;
 mod open_lun;
 mod output;
 mod pr;
+mod private_file;
 mod rdma;
 mod router;
 mod scsi;

@@ -122,8 +122,8 @@ fn control(which: RouterArgs, action: RouterAction) -> Result<String, Diagnostic
 /// The changes that a configuration would make.
 pub fn diff(file: Option<&Path>, common: &AdminArgs) -> Result<String, Diagnostic> {
     let mut path = "/v1/config/diff".to_owned();
-    if let Some(file) = absolute(file)? {
-        path += &format!("?file={}", segment(&file));
+    if let Some(file) = file {
+        path += &format!("?file={}", segment(&absolute(file)?));
     }
     let list: DifferenceList = Client::new(&server(common)?, common.timeout).get(&path)?;
     let differences = list.items;
@@ -142,8 +142,10 @@ pub fn apply(args: &Apply) -> Result<String, Diagnostic> {
         (true, _) => ended("/v1/config/confirm"),
         (_, true) => ended("/v1/config/rollback"),
         _ => {
-            let request =
-                ApplyRequest { file: absolute(args.file.as_deref())?, confirm_within_s: within(args) };
+            let request = ApplyRequest {
+                file: args.file.as_deref().map(absolute).transpose()?,
+                confirm_within_s: within(args),
+            };
             client.post("/v1/config/apply", &request).map(|report| applied(&report, args))
         }
     }
@@ -176,16 +178,14 @@ fn within(args: &Apply) -> Option<u64> {
 }
 
 /// An absolute path, because the server may have another working directory.
-pub fn absolute(file: Option<&Path>) -> Result<Option<String>, Diagnostic> {
-    let Some(file) = file else { return Ok(None) };
+pub fn absolute(file: &Path) -> Result<String, Diagnostic> {
     let path = std::path::absolute(file).map_err(|e| {
         Diagnostic::new(
             format!("cannot make the path {} absolute: {e}", file.display()),
             "give the absolute path of the file",
         )
     })?;
-    let text = path.to_str().map(str::to_owned).ok_or_else(|| {
+    path.to_str().map(str::to_owned).ok_or_else(|| {
         Diagnostic::new(format!("the path {} is not UTF-8", path.display()), "rename the file")
-    })?;
-    Ok(Some(text))
+    })
 }

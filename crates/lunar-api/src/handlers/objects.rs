@@ -9,9 +9,7 @@ use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response as HttpResponse};
-use lunar_admin::{
-    ConfigObject, ConfigSnapshot, Difference, Keys, ObjectAction, ObjectChange, ObjectId, Request, Response,
-};
+use lunar_admin::{ConfigObject, Difference, Keys, ObjectAction, ObjectChange, ObjectId, Request, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
@@ -56,8 +54,8 @@ fn view(id: &ObjectId, object: &ConfigObject) -> Value {
 }
 
 /// The version of the configuration, as the entity tag of all its objects.
-fn etag(config: &ConfigSnapshot) -> [(HeaderName, String); 1] {
-    [(header::ETAG, format!("\"{}\"", config.version))]
+fn etag(version: &str) -> [(HeaderName, String); 1] {
+    [(header::ETAG, format!("\"{version}\""))]
 }
 
 fn list(
@@ -71,13 +69,13 @@ fn list(
     }
     let objects = config.objects.iter().filter(|(id, _)| is(id) && id.parent() == parent);
     let items: Vec<Value> = objects.map(|(id, object)| view(id, object)).collect();
-    Ok((etag(&config), Json(json!({ "items": items }))).into_response())
+    Ok((etag(&config.version), Json(json!({ "items": items }))).into_response())
 }
 
 fn show(api: &ApiState, id: &ObjectId) -> Result<HttpResponse, Box<Problem>> {
     let config = api.control.config();
     let object = config.objects.get(id).ok_or_else(|| absent(id))?;
-    Ok((etag(&config), Json(view(id, object))).into_response())
+    Ok((etag(&config.version), Json(view(id, object))).into_response())
 }
 
 fn absent(id: &ObjectId) -> Box<Problem> {
@@ -92,28 +90,19 @@ fn absent(id: &ObjectId) -> Box<Problem> {
     Problem::not_found(id, &format!("{list} shows those that exist"))
 }
 
-/// The version that a request names in If-Match; `*` is any.
-fn wanted_version(headers: &HeaderMap) -> Result<Option<String>, Box<Problem>> {
-    let Some(value) = headers.get(header::IF_MATCH) else { return Ok(None) };
+/// The version for which a change of an existing object is meant, from If-Match. None: `*`, any version.
+fn required_version(headers: &HeaderMap) -> Result<Option<String>, Box<Problem>> {
+    let hint = "send the ETag of the object, or *";
+    let Some(value) = headers.get(header::IF_MATCH) else {
+        let what = "the change of an existing object needs If-Match";
+        return Err(Problem::new(StatusCode::PRECONDITION_REQUIRED, what, hint));
+    };
     let text = value.to_str().unwrap_or_default().trim();
     match text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
         Some(version) => Ok(Some(version.to_owned())),
-        None if text == "*" => Ok(Some(text.to_owned())),
+        None if text == "*" => Ok(None),
         None => {
-            let what = format!("If-Match {text:?} is no entity tag");
-            Err(Problem::new(StatusCode::BAD_REQUEST, what, "send the ETag of the object, or *"))
-        }
-    }
-}
-
-/// The version for which a change of an existing object is meant.
-fn required_version(headers: &HeaderMap) -> Result<Option<String>, Box<Problem>> {
-    match wanted_version(headers)? {
-        Some(any) if any == "*" => Ok(None),
-        Some(version) => Ok(Some(version)),
-        None => {
-            let what = "the change of an existing object needs If-Match";
-            Err(Problem::new(StatusCode::PRECONDITION_REQUIRED, what, "send the ETag of the object, or *"))
+            Err(Problem::new(StatusCode::BAD_REQUEST, format!("If-Match {text:?} is no entity tag"), hint))
         }
     }
 }
@@ -171,8 +160,7 @@ async fn change(
     match api.ask(Request::Change(change)).await? {
         Response::Changed { version, changes } => {
             let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-            let tag = [(header::ETAG, format!("\"{version}\""))];
-            Ok((status, tag, Json(ChangeReport { version, changes, dry_run })).into_response())
+            Ok((status, etag(&version), Json(ChangeReport { version, changes, dry_run })).into_response())
         }
         _ => Err(unexpected()),
     }

@@ -5,7 +5,7 @@ use super::sessions::{Outcome, outcome};
 use crate::problem::Problem;
 use axum::Json;
 use axum::extract::State;
-use lunar_admin::Request;
+use lunar_admin::{ObjectId, Request, rows};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -41,7 +41,6 @@ pub(super) fn routes() -> OpenApiRouter<ApiState> {
 /// Shows the server.
 #[utoipa::path(get, path = "/v1/server", responses((status = 200, body = ServerReport)))]
 async fn show(State(api): State<ApiState>) -> Json<ServerReport> {
-    use lunar_admin::ObjectId;
     let config = api.control.config();
     let count = |is: fn(&ObjectId) -> bool| config.objects.keys().filter(|id| is(id)).count();
     Json(ServerReport {
@@ -50,17 +49,11 @@ async fn show(State(api): State<ApiState>) -> Json<ServerReport> {
         uptime_s: api.started_at.elapsed().as_secs(),
         config_file: config.file.as_ref().map(|file| file.display().to_string()),
         config_version: config.version.clone(),
-        confirm_by: config.confirm_by.map(rfc3339),
+        confirm_by: config.confirm_by.map(rows::utc),
         targets: count(|id| matches!(id, ObjectId::Target(_))),
         luns: count(|id| matches!(id, ObjectId::Lun(..))),
         sessions: api.control.sessions().len(),
     })
-}
-
-/// Seconds since 1970 as RFC 3339.
-fn rfc3339(s: u64) -> String {
-    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(s);
-    humantime::format_rfc3339_seconds(time).to_string()
 }
 
 /// Stops the server: it finishes commands, asks hosts to log out, and flushes every medium.

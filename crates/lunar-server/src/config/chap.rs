@@ -2,6 +2,7 @@
 
 use lunar_config::{Diagnostics, ErrorCode, InvalidValue, invalid, nearest};
 use lunar_config::{Section, UniqueKeys, text};
+use lunar_proto::chap::MAX_SECRET_TEXT_BYTES;
 use lunar_target::config::ChapAccount;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -126,9 +127,6 @@ impl ChapUsers {
     }
 }
 
-/// The longest secret file: 255 bytes in hexadecimal, and a newline.
-const MAX_FILE_BYTES: usize = 2 + 2 * 255 + 2;
-
 /// Reads a secret: a regular file of this user without access for others.
 fn secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, InvalidValue> {
     let refused = |refused: lunar_runtime::host::SecretError| InvalidValue {
@@ -136,7 +134,7 @@ fn secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, InvalidValue> {
         hint: refused.hint,
         code: if path.exists() { ErrorCode::Other } else { ErrorCode::NotFound },
     };
-    let bytes = lunar_runtime::host::secret_file(path, MAX_FILE_BYTES).map_err(refused)?;
+    let bytes = lunar_runtime::host::secret_file(path, MAX_SECRET_TEXT_BYTES).map_err(refused)?;
     decode(&bytes).or_else(|(what, hint)| invalid(format!("the secret {} {what}", path.display()), hint))
 }
 

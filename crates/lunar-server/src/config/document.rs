@@ -1,6 +1,6 @@
 //! The objects of a configuration as the API shows them: the keys of the files, and their places.
 
-use super::drop_in_folder;
+use super::api_folder;
 use lunar_admin::{ConfigObject, Document, Keys, ObjectId, ObjectOrigin, ObjectSource};
 use lunar_config::{ConfigFile, Diagnostics};
 use serde_json::{Number, Value};
@@ -25,7 +25,7 @@ pub(super) fn document<'a>(
     whole: &Path,
 ) -> Document {
     let main = files.first().map_or(whole, |file| &file.path);
-    let api = drop_in_folder(main).join("api");
+    let api = api_folder(main);
     let place = |file: &'a ConfigFile| {
         let origin = match file.path.starts_with(&api) {
             _ if file.is_transient => ObjectOrigin::Transient,

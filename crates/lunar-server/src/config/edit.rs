@@ -2,7 +2,7 @@
 //! An object of another file belongs to an administrator, and stays as it is.
 
 use super::document::absolute;
-use super::{Config, Sources, drop_in_folder};
+use super::{Config, Sources, api_folder};
 use lunar_admin::{
     ConfigObject, ControlError, ControlErrorKind, Keys, ObjectAction, ObjectChange, ObjectId, ObjectOrigin,
 };
@@ -38,20 +38,20 @@ pub struct FileWrite {
 pub fn edit(config: &Config, change: &ObjectChange) -> Result<EditedFiles, ControlError> {
     let edit = Edit { sources: &config.sources, change };
     if config.sources.whole.as_os_str().is_empty() {
-        return Err(conflict(
+        return Err(ControlError::conflict(
             "the server was started without a configuration file",
             "start it with --config FILE",
         ));
     }
-    let existing = edit.existing()?;
     let writes = match &change.action {
         ObjectAction::Delete => edit.removed()?,
-        ObjectAction::Create(keys) => vec![(edit.new_path(), Some(edit.text(keys.clone())?))],
-        ObjectAction::Replace(keys) => edit.replaced(existing, keys.clone())?,
+        ObjectAction::Create(keys) => vec![(edit.new_path()?, Some(edit.text(keys.clone())?))],
+        ObjectAction::Replace(keys) => vec![edit.replaced(edit.existing()?, keys.clone())?],
         ObjectAction::Merge(patch) => {
-            let mut keys = existing.map(|object| object.keys.clone()).unwrap_or_default();
+            let object = edit.existing()?;
+            let mut keys = object.keys.clone();
             merge_patch(&mut keys, patch);
-            edit.replaced(existing, keys)?
+            vec![edit.replaced(object, keys)?]
         }
     };
     Ok(with_writes(&config.sources, writes, change.transient))
@@ -71,11 +71,6 @@ pub(super) fn overlay(files: Vec<ConfigFile>, whole: &Path, transient: &Transien
     with_writes(&sources, writes.collect(), true).files
 }
 
-/// The folder that the API writes.
-pub fn api_folder(whole: &Path) -> PathBuf {
-    drop_in_folder(whole).join("api")
-}
-
 /// A file by its path as in the list of files, and its new text.
 type Written = (PathBuf, Option<String>);
 
@@ -85,27 +80,11 @@ struct Edit<'c> {
 }
 
 impl<'c> Edit<'c> {
-    /// The object, as the action requires it.
-    fn existing(&self) -> Result<Option<&'c ConfigObject>, ControlError> {
-        let (id, document) = (&self.change.id, &self.sources.document);
-        let object = document.get(id);
-        match (&self.change.action, object) {
-            (ObjectAction::Create(_), Some(object)) => {
-                let what = format!("{id} exists already, in {}", place(object));
-                Err(coded(
-                    conflict(what, "change or remove it, or use another name"),
-                    ErrorCode::AlreadyExists,
-                ))
-            }
-            (ObjectAction::Create(_), None) => {
-                match id.parent().filter(|parent| !document.contains_key(parent)) {
-                    Some(parent) => Err(absent(&parent)),
-                    None => Ok(None),
-                }
-            }
-            (_, None) => Err(absent(id)),
-            (_, Some(object)) => self.owned(id, object).map(|()| Some(object)),
-        }
+    /// The object, which the API may change.
+    fn existing(&self) -> Result<&'c ConfigObject, ControlError> {
+        let id = &self.change.id;
+        let object = self.sources.document.get(id).ok_or_else(|| absent(id))?;
+        self.owned(id, object).map(|()| object)
     }
 
     /// Checks that the API may change the file of an object.
@@ -119,16 +98,16 @@ impl<'c> Edit<'c> {
                 None => return Ok(()),
             },
         };
-        Err(conflict(what, "edit the file, and run lunar reload"))
+        Err(ControlError::conflict(what, "edit the file, and run lunar reload"))
     }
 
-    fn replaced(&self, object: Option<&ConfigObject>, keys: Keys) -> Result<Vec<Written>, ControlError> {
-        let Some(object) = object else { return Ok(Vec::new()) };
-        Ok(vec![(listed(self.sources, &object.source.file), Some(self.text(keys)?))])
+    fn replaced(&self, object: &ConfigObject, keys: Keys) -> Result<Written, ControlError> {
+        Ok((listed(self.sources, &object.source.file), Some(self.text(keys)?)))
     }
 
     /// Removes the object, and those of a target with it.
     fn removed(&self) -> Result<Vec<Written>, ControlError> {
+        self.existing()?;
         let (id, document) = (&self.change.id, &self.sources.document);
         let is_meant = |other: &ObjectId| other == id || other.parent().as_ref() == Some(id);
         let mut writes = Vec::new();
@@ -139,19 +118,35 @@ impl<'c> Edit<'c> {
         Ok(writes)
     }
 
+    /// Checks that the object can be created.
+    fn check_new(&self) -> Result<(), ControlError> {
+        let (id, document) = (&self.change.id, &self.sources.document);
+        if let Some(object) = document.get(id) {
+            let what = format!("{id} exists already, in {}", place(object));
+            let problem = Diagnostic::new(what, "change or remove it, or use another name");
+            let problem = problem.with_code(ErrorCode::AlreadyExists);
+            return Err(ControlError::one(ControlErrorKind::Conflict, problem));
+        }
+        match id.parent().filter(|parent| !document.contains_key(parent)) {
+            Some(parent) => Err(absent(&parent)),
+            None => Ok(()),
+        }
+    }
+
     /// The path of a new file. Access entries follow each other in the order of their creation, which their names keep.
-    fn new_path(&self) -> PathBuf {
+    fn new_path(&self) -> Result<PathBuf, ControlError> {
+        self.check_new()?;
         let folder = api_folder(main_file(self.sources));
         let name = file_name(&self.change.id);
         if !matches!(self.change.id, ObjectId::Access(..)) {
-            return folder.join(format!("{name}.toml"));
+            return Ok(folder.join(format!("{name}.toml")));
         }
         let number = |file: &ConfigFile| {
             let name = file.path.file_stem()?.to_str()?.strip_prefix(&name)?.strip_prefix('-')?.to_owned();
             name.parse::<u64>().ok()
         };
         let last = self.sources.files.iter().filter_map(number).max().unwrap_or(0);
-        folder.join(format!("{name}-{:06}.toml", last + 1))
+        Ok(folder.join(format!("{name}-{:06}.toml", last + 1)))
     }
 
     /// The text of the file of the object.
@@ -161,7 +156,10 @@ impl<'c> Edit<'c> {
             match keys.insert(key.clone(), value.clone()) {
                 Some(other) if other != value => {
                     let what = format!("`{key}` of {id} cannot be {other}");
-                    return Err(invalid(what, "remove the key, which the path of the object has"));
+                    return Err(ControlError::invalid(
+                        what,
+                        "remove the key, which the path of the object has",
+                    ));
                 }
                 _ => {}
             }
@@ -173,7 +171,7 @@ impl<'c> Edit<'c> {
         let text = toml::to_string(&file).map_err(|e| {
             let what =
                 format!("{id} has a value that no key can have: {}", lunar_config::plain(&e.to_string()));
-            invalid(what, "remove null values, and integers above 2^63")
+            ControlError::invalid(what, "remove null values, and integers above 2^63")
         })?;
         Ok(format!("# {id}, written by the API of Lunar. Edit it freely, and run `lunar reload`.\n{text}"))
     }
@@ -246,19 +244,6 @@ fn absent(id: &ObjectId) -> ControlError {
     let problem =
         Diagnostic::new(format!("{id} does not exist"), "list the objects, and use the name of one");
     ControlError::one(ControlErrorKind::NotFound, problem.with_code(ErrorCode::NotFound))
-}
-
-fn conflict(what: impl Into<String>, hint: &str) -> ControlError {
-    ControlError::one(ControlErrorKind::Conflict, Diagnostic::new(what, hint))
-}
-
-fn invalid(what: impl Into<String>, hint: &str) -> ControlError {
-    ControlError::one(ControlErrorKind::Invalid, Diagnostic::new(what, hint))
-}
-
-fn coded(mut error: ControlError, code: ErrorCode) -> ControlError {
-    error.problems.iter_mut().for_each(|problem| problem.code = code);
-    error
 }
 
 #[cfg(test)]

@@ -15,8 +15,7 @@ const MAX_TOTAL_BYTES: usize = 64 << 20;
 pub fn read_files(path: &Path) -> Result<Vec<ConfigFile>, Vec<Diagnostic>> {
     let mut files = vec![path.to_path_buf()];
     let mut problems = Vec::new();
-    let drop_ins = drop_in_folder(path);
-    for folder in [drop_ins.clone(), drop_ins.join("api")] {
+    for folder in [drop_in_folder(path), api_folder(path)] {
         match in_folder(&folder) {
             Ok(more) => files.extend(more),
             Err(e) => problems.push(unreadable(&folder, &e)),
@@ -49,6 +48,11 @@ fn within(left: &mut usize, path: PathBuf, text: String) -> Result<ConfigFile, D
 /// The folder of the drop-in files: `/etc/lunar/lunar.d` for `/etc/lunar/lunar.toml`.
 pub fn drop_in_folder(path: &Path) -> PathBuf {
     path.with_extension("d")
+}
+
+/// The folder of the drop-in files that the API writes.
+pub fn api_folder(path: &Path) -> PathBuf {
+    drop_in_folder(path).join("api")
 }
 
 /// The `.toml` files of a folder by name, without hidden ones. None are there if the folder is missing.

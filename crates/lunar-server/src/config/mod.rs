@@ -20,9 +20,9 @@ mod unused;
 mod value;
 
 pub use access_lint::access_lint;
-pub use edit::{EditedFiles, FileWrite, TransientFiles, api_folder, edit, file_name};
+pub use edit::{EditedFiles, FileWrite, TransientFiles, edit, file_name};
 pub use exposed::exposed;
-pub use files::{drop_in_folder, read_files};
+pub use files::{api_folder, drop_in_folder, read_files};
 pub use lun::{Fail, Filter, IdentityKeys, LunConfig, Share, Source};
 pub(crate) use lun::{OneFile, hex, one_name};
 pub(crate) use lunar_config::iscsi_name;

@@ -5,6 +5,7 @@ use crate::args::{ChangeArgs, ChapCommand};
 use crate::client::json;
 use lunar_admin::{Keys, rows};
 use lunar_api::client::{ChangeReport, segment};
+use lunar_proto::chap::MAX_SECRET_TEXT_BYTES;
 use lunar_server::Diagnostic;
 use serde::Serialize;
 use serde_json::Value;
@@ -15,9 +16,6 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 
 /// Characters of a random secret: 96 bits, as RFC 7143 section 9.2.1 recommends. Some initiators allow no more than 16.
 const SECRET_CHARS: usize = 16;
-
-/// The longest secret file: 255 bytes in hexadecimal, and a newline.
-const MAX_FILE_BYTES: usize = 2 + 2 * 255 + 2;
 
 /// The result of an added user for JSON: a random secret is shown once.
 #[derive(Serialize)]
@@ -76,7 +74,7 @@ fn client_lines(user: &str, secret: &str) -> String {
 
 /// The secret of a file, which only this user may read.
 fn from_file(path: &Path) -> Result<String, Diagnostic> {
-    let bytes = lunar_runtime::host::secret_file(path, MAX_FILE_BYTES)
+    let bytes = lunar_runtime::host::secret_file(path, MAX_SECRET_TEXT_BYTES)
         .map_err(|refused| Diagnostic::new(refused.what, refused.hint))?;
     let text = std::str::from_utf8(&bytes).map_err(|_| {
         let what = format!("the secret {} is not UTF-8", path.display());

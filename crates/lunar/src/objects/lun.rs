@@ -3,6 +3,7 @@
 use super::{Change, client, items, listed, shown, source, target, text};
 use crate::args::{LunAdd, LunCommand, LunPlace, ServerArgs};
 use crate::client::json;
+use crate::router::absolute;
 use lunar_admin::Keys;
 use lunar_api::client::ChangeReport;
 use lunar_server::{Diagnostic, ErrorCode, lun_argument};
@@ -125,11 +126,6 @@ fn medium(args: &LunAdd) -> Result<Keys, Diagnostic> {
     }
     set("serial", lun.serial.map_or_else(random_serial, Ok)?.into());
     Ok(keys)
-}
-
-/// An absolute path, because the server may have another working directory.
-fn absolute(path: &std::path::Path) -> Result<String, Diagnostic> {
-    crate::router::absolute(Some(path)).map(Option::unwrap_or_default)
 }
 
 fn random_serial() -> Result<String, Diagnostic> {

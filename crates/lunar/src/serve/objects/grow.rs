@@ -1,6 +1,5 @@
 //! Growth of a file by a change of `size`.
 
-use super::conflict;
 use lunar_admin::{ControlError, ControlErrorKind, ObjectAction, ObjectChange, ObjectId};
 use lunar_proto::size;
 use lunar_server::config::{Config, Source};
@@ -27,7 +26,10 @@ impl Growth {
         if *size < found.len() {
             let sizes = format!("it has {}, more than {}", size::show(found.len()), size::show(*size));
             let what = format!("{} cannot shrink to the given size: {sizes}", path.display());
-            return Err(conflict(what, "shrink its file system, stop its hosts, and run truncate"));
+            return Err(ControlError::conflict(
+                what,
+                "shrink its file system, stop its hosts, and run truncate",
+            ));
         }
         Ok(Some(Growth { path: path.clone(), size: *size }))
     }

@@ -1,0 +1,88 @@
+//! Secrets of CHAP users, in files of the API.
+
+use super::cannot_write;
+use crate::private_file;
+use lunar_admin::{ControlError, ObjectAction, ObjectChange, ObjectId};
+use lunar_server::config::{self, Config, api_folder};
+use serde_json::Value;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A change whose secret is in a file of its own, which is removed unless the change succeeds.
+pub(super) struct StagedSecret {
+    pub(super) change: ObjectChange,
+    file: Option<PathBuf>,
+    /// The file of the secret before.
+    before: Option<PathBuf>,
+}
+
+impl StagedSecret {
+    /// Moves the key `secret` of a CHAP user to a file. Each secret has a file of its own, so that the old one stays
+    /// valid until the change has succeeded.
+    pub(super) fn of(config: &Config, mut change: ObjectChange) -> Result<StagedSecret, ControlError> {
+        let ObjectId::ChapUser(_) = change.id else {
+            return Ok(StagedSecret { change, file: None, before: None });
+        };
+        let folder = api_folder(&config.sources.whole).join("secrets");
+        let before = secret_file(config, &change.id).filter(|before| before.starts_with(&folder));
+        let mut file = None;
+        if let ObjectAction::Create(keys) | ObjectAction::Replace(keys) | ObjectAction::Merge(keys) =
+            &mut change.action
+            && let Some(secret) = keys.remove("secret")
+        {
+            let written = written_secret(&folder, &change.id, &secret, change.transient)?;
+            keys.insert("secret_file".into(), written.display().to_string().into());
+            file = Some(written);
+        }
+        Ok(StagedSecret { change, file, before })
+    }
+
+    /// Keeps the new file, and removes the old one if the configuration no longer names it.
+    pub(super) fn keep(mut self, config: &Config) {
+        self.file = None;
+        let current = secret_file(config, &self.change.id);
+        let old = self.before.take().filter(|before| Some(before) != current.as_ref());
+        if let Some(Err(e)) = old.map(std::fs::remove_file) {
+            tracing::warn!("cannot remove the file of a former secret: {e}");
+        }
+    }
+}
+
+impl Drop for StagedSecret {
+    fn drop(&mut self) {
+        self.file.take().into_iter().for_each(|file| _ = std::fs::remove_file(file));
+    }
+}
+
+/// The file of the secret of a CHAP user.
+fn secret_file(config: &Config, id: &ObjectId) -> Option<PathBuf> {
+    let object = config.sources.document.get(id)?;
+    object.keys.get("secret_file").and_then(Value::as_str).map(PathBuf::from)
+}
+
+fn written_secret(
+    folder: &Path,
+    id: &ObjectId,
+    secret: &Value,
+    transient: bool,
+) -> Result<PathBuf, ControlError> {
+    let Some(secret) = secret.as_str() else {
+        return Err(ControlError::invalid(
+            "`secret` must be a string",
+            "write 12 to 255 characters, or 0x and hexadecimal digits",
+        ));
+    };
+    if transient {
+        return Err(ControlError::invalid(
+            "a transient change cannot have a `secret`",
+            "write the secret to a file, and use secret_file",
+        ));
+    }
+    let cannot = |e: io::Error| cannot_write(folder, &e);
+    let random = getrandom::u64().map_err(|e| cannot(io::Error::other(e)))?;
+    let path = folder.join(format!("{}-{random:016x}.secret", config::file_name(id)));
+    private_file::create_folder(folder)
+        .and_then(|()| private_file::write_new(&path, secret.as_bytes()))
+        .map_err(cannot)?;
+    Ok(path)
+}
