@@ -113,41 +113,53 @@ impl SendQueue {
 
     /// Sends until the queue is empty (true) or the socket takes no more (false).
     pub fn flush(&mut self, stream: &Stream) -> io::Result<bool> {
+        self.flush_part(stream, usize::MAX)
+    }
+
+    /// As [`SendQueue::flush`], but also returns false when at least `part` bytes were sent. It sends less than twice as
+    /// many, unless they are in a pipe, where sending copies nothing.
+    pub fn flush_part(&mut self, stream: &Stream, part: usize) -> io::Result<bool> {
+        let mut room = part;
         while let Some(first) = self.queue.front() {
+            if room == 0 {
+                return Ok(false);
+            }
             let sent = match first.pipe_to_send(self.sent) {
                 Some((part, sent)) => part.send(stream, sent)?,
-                None if self.queue.len() <= FEW => self.send_few(stream)?,
-                None => self.send_many(stream)?,
+                None if self.queue.len() <= FEW => self.send_few(stream, room)?,
+                None => self.send_many(stream, room)?,
             };
             let Some(sent) = sent else { return Ok(false) };
             self.advance(sent);
+            room = room.saturating_sub(sent);
         }
         Ok(true)
     }
 
     /// As `send_many`, without an allocation.
-    fn send_few(&self, stream: &Stream) -> io::Result<Option<usize>> {
+    fn send_few(&self, stream: &Stream, room: usize) -> io::Result<Option<usize>> {
         let mut slices = [IoSlice::new(&[]); 2 * FEW + 1];
-        let mut n = 0;
+        let (mut n, mut left) = (0, room);
         let end = self.each_part(|part| {
-            slices[n] = IoSlice::new(part);
+            slices[n] = cut(part, room, &mut left);
             n += 1;
-            n < 2 * FEW + 1
+            n < 2 * FEW + 1 && left > 0
         });
         stream.send(&slices[..n], end == WalkEnd::Piped)
     }
 
-    /// Sends the bytes up to the first ones in a pipe.
-    fn send_many(&self, stream: &Stream) -> io::Result<Option<usize>> {
-        let (slices, end) = self.slices();
+    /// Sends the bytes up to the first ones in a pipe, and less than twice `room` of them.
+    fn send_many(&self, stream: &Stream, room: usize) -> io::Result<Option<usize>> {
+        let (slices, end) = self.slices(room);
         stream.send(&slices, end == WalkEnd::Piped)
     }
 
-    fn slices(&self) -> (Vec<IoSlice<'_>>, WalkEnd) {
+    fn slices(&self, room: usize) -> (Vec<IoSlice<'_>>, WalkEnd) {
         let mut slices = Vec::with_capacity((self.queue.len() * 2 + 2).min(MAX_SLICES));
+        let mut left = room;
         let end = self.each_part(|part| {
-            slices.push(IoSlice::new(part));
-            slices.len() < MAX_SLICES
+            slices.push(cut(part, room, &mut left));
+            slices.len() < MAX_SLICES && left > 0
         });
         (slices, end)
     }
@@ -267,6 +279,15 @@ impl SendQueue {
         self.frames.clear();
         (self.sent, self.waiting) = (0, 0);
     }
+}
+
+/// The first `room` bytes of a part. `left` becomes what the parts behind it may have. Such a cut leaves an aligned
+/// payload aligned, which the kernel copies faster.
+#[inline]
+fn cut<'a>(part: &'a [u8], room: usize, left: &mut usize) -> IoSlice<'a> {
+    let part = &part[..part.len().min(room)];
+    *left = left.saturating_sub(part.len());
+    IoSlice::new(part)
 }
 
 #[cfg(test)]

@@ -99,6 +99,14 @@ impl PduQueue {
         self.0.flush(stream)
     }
 
+    /// As [`SendQueue::flush_part`](send_queue::SendQueue::flush_part).
+    ///
+    /// # Errors
+    /// The connection has failed.
+    pub fn flush_part(&mut self, stream: &Stream, part: usize) -> io::Result<bool> {
+        self.0.flush_part(stream, part)
+    }
+
     /// Takes all queued bytes. For tests and fuzzers.
     pub fn take_bytes(&mut self) -> Vec<u8> {
         self.0.take_bytes()

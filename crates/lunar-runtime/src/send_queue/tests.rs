@@ -31,6 +31,21 @@ fn send_may_stop_at_any_byte() {
 }
 
 #[test]
+fn part_of_the_queue_keeps_payloads_aligned() {
+    let mut out = SendQueue::default();
+    for _ in 0..3 {
+        out.push(&[1; 48], Payload::Zeros(8192), &[]);
+    }
+    let lengths = |out: &SendQueue, room| out.slices(room).0.iter().map(|s| s.len()).collect::<Vec<_>>();
+    assert_eq!(lengths(&out, 4096), [48, 4096]);
+    assert_eq!(lengths(&out, 8192), [48, 8192]);
+    assert_eq!(lengths(&out, 9000), [48, 8192, 48, 8192]);
+    out.advance(48 + 4096);
+    assert_eq!(lengths(&out, 4096), [4096]);
+    assert_eq!(lengths(&out, usize::MAX), [4096, 48, 8192, 48, 8192]);
+}
+
+#[test]
 fn dropping_unsent_messages_keeps_the_begun_one_whole() {
     for sent in 0..=60 {
         let mut out = SendQueue::default();
@@ -53,10 +68,13 @@ fn messages_without_a_payload_leave_in_one_piece() {
     for _ in 0..3 {
         out.push(&[1; 52], Payload::Empty, &[]);
     }
-    assert_eq!(out.slices().0.len(), 1);
+    assert_eq!(out.slices(usize::MAX).0.len(), 1);
     out.push(&[2; 48], Payload::Bytes(vec![7; 5]), &[0; 3]);
     out.push(&[3; 16], Payload::Empty, &[]);
-    assert_eq!(out.slices().0.iter().map(|s| s.len()).collect::<Vec<_>>(), [3 * 52 + 48, 5, 3 + 16]);
+    assert_eq!(
+        out.slices(usize::MAX).0.iter().map(|s| s.len()).collect::<Vec<_>>(),
+        [3 * 52 + 48, 5, 3 + 16]
+    );
 }
 
 #[test]

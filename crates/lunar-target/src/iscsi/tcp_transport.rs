@@ -2,6 +2,7 @@
 
 use super::pdu_queue::{Digests, Payload, PduQueue};
 use super::receive::{PduHandler, PduReceiver, ReceiveError, ReceiveStatus};
+use super::turns::{TURN, Turns};
 use lunar_runtime::Stream;
 use lunar_runtime::piped_bytes::PipedPart;
 use lunar_wire::iscsi::Bhs;
@@ -16,12 +17,14 @@ pub struct TcpTransport {
     pub stream: Stream,
     queue: RefCell<PduQueue>,
     receiver: RefCell<PduReceiver>,
+    turns: Turns,
 }
 
 impl TcpTransport {
     /// A transport with an empty send queue.
     pub fn new(stream: Stream, receiver: PduReceiver) -> TcpTransport {
-        TcpTransport { stream, queue: RefCell::default(), receiver: RefCell::new(receiver) }
+        let (queue, turns) = Default::default();
+        TcpTransport { stream, queue, receiver: RefCell::new(receiver), turns }
     }
 
     /// Queues a PDU.
@@ -35,13 +38,19 @@ impl TcpTransport {
         self.queue.borrow_mut().push_pages(header, part, digests);
     }
 
-    /// Sends queued PDUs. False: the stream must become writable first.
+    /// Sends queued PDUs, beside other connections of the core at most one turn of them. False: the stream must become
+    /// writable first. Even if it is, the core polls for I/O of the others before.
     ///
     /// # Errors
     /// The connection has failed.
     #[inline]
     pub fn flush(&self) -> io::Result<bool> {
-        self.queue.borrow_mut().flush(&self.stream)
+        let mut queue = self.queue.borrow_mut();
+        // No short rest is left over.
+        if queue.waiting() < 2 * TURN {
+            return queue.flush(&self.stream);
+        }
+        queue.flush_part(&self.stream, self.turns.next_len())
     }
 
     /// Bytes in the send queue, including the buffers that it holds, and how many of them count in no pool.
@@ -69,6 +78,7 @@ impl TcpTransport {
     /// Receives, and passes every complete PDU to the handler.
     #[inline]
     pub fn receive(&self, handler: &mut impl PduHandler) -> Result<ReceiveStatus, ReceiveError> {
+        self.turns.received();
         self.receiver.borrow_mut().receive(&self.stream, handler)
     }
 
@@ -104,5 +114,49 @@ impl TcpTransport {
     /// Ends the connection.
     pub fn close(&self) {
         self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_target::on_core;
+    use std::net::{TcpListener, TcpStream};
+
+    /// More than a turn, and less than a socket takes.
+    const WAITING: usize = 5 * TURN / 2;
+    const NONE: Digests = Digests { header: false, data: false };
+
+    /// A transport with much to send, and its peer.
+    fn transport() -> (TcpTransport, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let peer = TcpStream::connect(listener.local_addr().expect("a port")).expect("a connection");
+        let (accepted, _) = listener.accept().expect("a connection");
+        let stream = Stream::new(accepted).expect("a stream");
+        let transport = TcpTransport::new(stream, PduReceiver::new(NONE, 0, Vec::new()));
+        transport.push(&mut Bhs::new(0), Payload::Zeros(WAITING), NONE);
+        (transport, peer)
+    }
+
+    #[test]
+    fn lone_connection_sends_all_at_once() {
+        on_core(|| async {
+            let (transport, _peer) = transport();
+            transport.turns.received();
+            assert!(transport.flush().expect("a peer"));
+        });
+    }
+
+    #[test]
+    fn connection_beside_another_sends_one_turn() {
+        on_core(|| async {
+            let ((transport, _peer), (other, _other_peer)) = (transport(), transport());
+            other.turns.received();
+            assert!(!transport.flush().expect("a peer"));
+            assert!(transport.queued().0 > TURN / 2);
+            // The rest is less than two turns.
+            transport.stream.writable().await.expect("a peer");
+            assert!(transport.flush().expect("a peer"));
+        });
     }
 }

@@ -12,3 +12,4 @@ mod passthrough;
 mod session_end;
 mod stale_commands;
 mod truncated_file;
+mod turns;
