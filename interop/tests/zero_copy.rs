@@ -63,27 +63,27 @@ fn reads_of_all_forms_return_the_bytes_of_the_file() {
     for keys in [&[][..], &small_segments, &header_digest, &digests] {
         let mut raw = session(&server, keys);
         for (lba, blocks) in
-            [(0, 32), (0, 512), (1, 511), (3, 2048), (8, 2040), (777, 64), (32_768 - 512, 512)]
+            [(0, 256), (0, 512), (1, 511), (3, 2048), (8, 2040), (777, 64), (32_768 - 512, 512)]
         {
             let bytes = &content[lba as usize * 512..][..usize::from(blocks) * 512];
             assert!(raw.read_blocks(0, lba, blocks) == bytes, "{keys:?}: {blocks} blocks at {lba}");
         }
         // Too little and too much room (RFC 7143 section 11.4.5).
-        let cut = raw.read(0, &read10(64, 64), 20_001);
-        assert!(cut.good() == content[64 * 512..][..20_001]);
-        let short = raw.read(0, &read10(64, 64), 65_536);
-        assert!(short.good() == content[64 * 512..][..64 * 512]);
+        let cut = raw.read(0, &read10(64, 512), 200_001);
+        assert!(cut.good() == content[64 * 512..][..200_001]);
+        let short = raw.read(0, &read10(64, 320), 262_144);
+        assert!(short.good() == content[64 * 512..][..320 * 512]);
     }
     assert!(pipes(&server) > before, "pages were sent");
 }
 
-/// Sends 200 READs of 64 KiB without receiving the responses. Returns the tags. Pages wait in pipes then, of which the
+/// Sends 120 READs of 128 KiB without receiving the responses. Returns the tags. Pages wait in pipes then, of which the
 /// server had `idle` at its start.
 fn read_without_receiving(server: &Server, idle: usize, raw: &mut Raw) -> Vec<(u32, u32)> {
-    let reads = (0..200)
+    let reads = (0..120)
         .map(|n| {
-            let lba = n * 128;
-            let command = raw.command(0, 0x80 | READ, &read10(lba, 128), 65_536);
+            let lba = n * 256;
+            let command = raw.command(0, 0x80 | READ, &read10(lba, 256), 131_072);
             raw.send(&command);
             (command.tag(), lba)
         })
@@ -111,7 +111,7 @@ fn truncated_file_ends_waiting_reads() {
         let reply = raw.collect(tag, &[]);
         if reply.status == 0 {
             good += 1;
-            let old = &content[lba as usize * 512..][..65_536];
+            let old = &content[lba as usize * 512..][..131_072];
             let read = reply.good();
             let mut pages = std::iter::zip(read.chunks(4096), old.chunks(4096));
             // The kernel clears the rest of the folio in which the file ends now.

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 /// Maximum length of the data in a pipe, in bytes: the largest pipe that the kernel grants to every user.
 pub(crate) const PIPE_LEN: usize = 1 << 20;
-/// Maximum number of pipes of a process. An unprivileged user may have this many of this size (pipe(7),
-/// `pipe-user-pages-soft`). Where others have taken them, no pipe can be created.
-const MAX_PIPES: usize = 64;
+/// Maximum number of pipes of a process: half of those that an unprivileged user may have of this size (pipe(7),
+/// `pipe-user-pages-soft`), so that other programs of the user get pipes too.
+const MAX_PIPES: usize = 32;
 /// Descriptors of a pipe.
 const ENDS: usize = 2;
 /// Pipes take at most this part of the file descriptors.
@@ -151,7 +151,7 @@ pub(crate) mod tests {
 
     #[test]
     fn pipes_are_shared_by_cores_and_leave_descriptors() {
-        assert_eq!((limit_of(1 << 20, 1), limit_of(1 << 20, 16)), (64, 4));
+        assert_eq!((limit_of(1 << 20, 1), limit_of(1 << 20, 16)), (32, 2));
         assert_eq!((limit_of(1024, 1), limit_of(1024, 4)), (32, 8));
         assert_eq!((limit_of(64, 1), limit_of(0, 8), limit_of(1 << 20, 100)), (2, 1, 1));
     }

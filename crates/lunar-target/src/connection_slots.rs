@@ -32,7 +32,9 @@ impl fmt::Display for AdmissionError {
             AdmissionError::ConnectionLimit => {
                 "`connections` of [limits], or the share of this address in it, is used up"
             }
-            AdmissionError::FileDescriptors => "the limit of this process on open files is used up",
+            AdmissionError::FileDescriptors => {
+                "the limit of this process on open files, or the share of this address in it, is used up"
+            }
             AdmissionError::LoginLimit => {
                 "`connections_before_login` of [limits], or the share of this address in it, is used up"
             }

@@ -20,7 +20,7 @@ const OF_STGT: f64 = 1.5;
 const TMPFS: &str = "/dev/shm";
 
 const LARGE_READS: [(&str, BlastLoad); 2] = [
-    ("64 KiB read, depth 16", BlastLoad::new("read", 65_536, 16)),
+    ("128 KiB read, depth 16", BlastLoad::new("read", 131_072, 16)),
     ("256 KiB read, depth 8", BlastLoad::new("read", 262_144, 8)),
 ];
 const SMALL_READS: [(&str, BlastLoad); 2] = [

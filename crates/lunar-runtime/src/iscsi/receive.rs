@@ -121,7 +121,7 @@ pub struct PduReceiver {
     partial: Vec<u8>,
     gather: Option<SegmentReceive>,
     piped: Option<Box<PipedSegment>>,
-    /// Bytes that filled a pipe.
+    /// Bytes for which a pipe probably has room: those that filled the last full one, growing from then on.
     pipe_room: usize,
     /// Whether the last PDU was a large one.
     after_large: bool,

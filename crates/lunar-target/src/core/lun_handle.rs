@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// the core.
 const MAX_READ_AT_ONCE: u32 = 256 << 10;
 /// Length in bytes from which references to pages cost less than a copy of them.
-pub const MIN_PAGES_LEN: u32 = 16 << 10;
+pub const MIN_PAGES_LEN: u32 = 128 << 10;
 
 /// The result of a read without waiting.
 pub enum ReadAttempt {

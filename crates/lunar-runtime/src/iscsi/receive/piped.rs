@@ -40,7 +40,10 @@ impl PduReceiver {
         if !self.peeks || begun.len() > PEEK || begun.iter().all(|byte| *byte == 0) {
             return Ok(false);
         }
-        let Some(mut piped) = sink.pipe(&header, self.pipe_room) else { return Ok(false) };
+        let room = self.pipe_room;
+        // How much fills a pipe depends on the sizes of receives, which change: a full pipe counts for a while only.
+        self.pipe_room = room.saturating_add(room / 16 + 1);
+        let Some(mut piped) = sink.pipe(&header, room) else { return Ok(false) };
         let pushed = piped.push(begun);
         let left = header.data_len() - pushed;
         self.piped = Some(Box::new(PipedSegment { header, ahs: ahs.to_vec(), piped, left }));

@@ -168,6 +168,17 @@ fn segment_whose_pipe_is_full_continues_in_memory() {
 }
 
 #[test]
+fn full_pipe_limits_the_next_segments_only() {
+    let (mut receiver, mut task) =
+        (PduReceiver::new(Digests::default(), 1 << 20, vec![]), PipeTask::new(500));
+    receiver.pipe_room = 20_000;
+    let bytes = pdus(Digests::default(), &vec![data(50_000, 1); 40]);
+    bytes.chunks(100).for_each(|part| _ = receiver.feed(part, &mut task).expect("good bytes"));
+    let first = task.seen.iter().position(|(_, piped)| *piped).expect("a pipe is tried again");
+    assert!((10..30).contains(&first), "{first}");
+}
+
+#[test]
 fn pipe_of_a_lost_connection_is_not_used_again() {
     let bytes = pdus(Digests::default(), &[data(200_000, 0), data(200_000, 1)]);
     let mut task = PipeTask::new(0);
