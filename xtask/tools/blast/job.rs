@@ -34,7 +34,7 @@ pub struct BlastJob {
     #[arg(long, value_enum, default_value = "read")]
     pub op: IoOp,
     /// Bytes of one command, a multiple of 512
-    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(512..=33_553_920))]
+    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(512..=33_554_432))]
     pub bytes: u32,
     /// Commands in flight of each session
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65_536))]

@@ -184,12 +184,12 @@ impl BlastSession {
         if self.job.data_digest { 4 } else { 0 }
     }
 
-    /// Appends one READ(10) or WRITE(10) to the output.
+    /// Appends one READ(10) or WRITE(10) to the output, or the one of 16 bytes for a length that needs it.
     fn command(&mut self, tag: u32) {
         let place = self.next_place();
-        let (flags, opcode) = match self.job.op {
-            IoOp::Read => (0xc1, 0x28),
-            IoOp::Write => (0xa1, 0x2a),
+        let flags = match self.job.op {
+            IoOp::Read => 0xc1,
+            IoOp::Write => 0xa1,
         };
         let mut header = [0; BHS];
         header[0] = 0x01;
@@ -200,9 +200,17 @@ impl BlastSession {
         put32(&mut header, 20, self.job.bytes);
         put32(&mut header, 24, self.cmd_sn);
         put32(&mut header, 28, self.exp_stat_sn);
-        header[32] = opcode;
-        put32(&mut header, 34, place as u32 * self.job.blocks());
-        header[39..41].copy_from_slice(&(self.job.blocks() as u16).to_be_bytes());
+        let (lba, blocks) = (place as u32 * self.job.blocks(), self.job.blocks());
+        let is_read = matches!(self.job.op, IoOp::Read);
+        if let Ok(blocks) = u16::try_from(blocks) {
+            header[32] = if is_read { 0x28 } else { 0x2a };
+            put32(&mut header, 34, lba);
+            header[39..41].copy_from_slice(&blocks.to_be_bytes());
+        } else {
+            header[32] = if is_read { 0x88 } else { 0x8a };
+            put32(&mut header, 38, lba);
+            put32(&mut header, 42, blocks);
+        }
         self.cmd_sn = self.cmd_sn.wrapping_add(1);
         self.output.extend_from_slice(&header);
         if self.immediate > 0 && self.job.data_digest {
