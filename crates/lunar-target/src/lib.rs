@@ -60,4 +60,4 @@ pub use session_info::{
     Addresses, IscsiSessionInfo, SessionCounter, SessionCounters, SessionInfo, SessionProtocol,
     SessionTransport, SrpSessionInfo,
 };
-pub use state_file::{remove_leftovers, replace as replace_file};
+pub use state_file::{remove_leftovers, remove_leftovers_in, replace as replace_file};

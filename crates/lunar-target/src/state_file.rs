@@ -14,6 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Age of a temporary file that no writer uses anymore.
 const LEFTOVER_AGE: Duration = Duration::from_secs(60);
+/// Part of the names of temporary files of state files, before the process.
+const NEW: &[u8] = b".state.new-";
 
 /// Writes a temporary file, makes it stable, and renames it into place. At any moment the path has the old or the new
 /// file, and never a mixture of two writers.
@@ -66,6 +68,19 @@ pub fn remove_leftovers(path: &Path) {
         if writer.is_some_and(|of| is_dead(of) || is_old(&entry))
             || Some(name.as_os_str()) == once.file_name()
         {
+            // A file that cannot be removed is harmless.
+            _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// As [`remove_leftovers`], of all state files in a folder (`NAME.state`).
+pub fn remove_leftovers_in(folder: &Path) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let bytes = name.as_encoded_bytes();
+        let writer = bytes.windows(NEW.len()).position(|part| part == NEW).map(|at| &bytes[at + NEW.len()..]);
+        if writer.is_some_and(|of| is_dead(of) || is_old(&entry)) || bytes.ends_with(b".new") {
             // A file that cannot be removed is harmless.
             _ = std::fs::remove_file(entry.path());
         }
@@ -142,6 +157,25 @@ mod tests {
         File::options().write(true).open(folder.0.join(&old)).unwrap().set_modified(then).unwrap();
         remove_leftovers(&file);
         assert_eq!(folder.names(), ["0.state", &*living, "1.new", "1.state"]);
+    }
+
+    #[test]
+    fn leftovers_of_all_files_of_a_folder_are_removed() {
+        let folder = TempDir::new("all-leftovers");
+        let living = format!("0.state.new-{}-7-0", std::process::id());
+        for name in [
+            "0.state",
+            "0.new",
+            "0.state.new-4000000000-7-0",
+            &living,
+            "1.state.new-4000000000-7-0",
+            "1.lock",
+        ] {
+            std::fs::write(folder.0.join(name), name).unwrap();
+        }
+        remove_leftovers_in(&folder.0);
+        remove_leftovers_in(&folder.0.join("none"));
+        assert_eq!(folder.names(), ["0.state", &*living, "1.lock"]);
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod unpaced;
 mod verbs;
 
 use std::path::PathBuf;
+use std::process::Stdio;
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -93,6 +94,9 @@ fn programs(options: &Options) -> Result<Programs> {
     if !stgt {
         eprintln!("bench: tgtd is missing (apt-get install tgt): the ratios to STGT are skipped");
     }
+    // 10,000 LUNs need 4 descriptors each. Only root may raise the limit.
+    let own = std::process::id().to_string();
+    _ = root::command("prlimit").args(["--nofile=65536", "--pid", &own]).stderr(Stdio::null()).status();
     let libiscsi = root::is_installed("iscsi-perf");
     if !libiscsi {
         eprintln!(

@@ -12,8 +12,8 @@ use lunar_block::DataLifetime;
 use lunar_proto::size;
 use lunar_scsi::{Lu, LuSettings};
 use lunar_target::{LogicalUnit, Quiesced};
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A unit after all steps that can fail.
@@ -69,6 +69,7 @@ impl Units {
         media: &ReusableMedia<'_>,
     ) -> Result<BTreeMap<UnitName, PlannedUnit>, Vec<Diagnostic>> {
         let (mut plans, mut problems) = (BTreeMap::new(), Vec::new());
+        self.remove_leftovers(&changed);
         for (name, lun) in changed {
             let is_kept = self.kept.find(name, &lun).is_some();
             if let Some(open) = leaving.get(name).filter(|_| !is_kept)
@@ -84,6 +85,13 @@ impl Units {
             }
         }
         if problems.is_empty() { Ok(plans) } else { Err(problems) }
+    }
+
+    /// Removes temporary files of killed writers. Each folder is read once, because it may hold files of many units.
+    fn remove_leftovers(&self, changed: &[(&UnitName, LunConfig)]) {
+        let paths = changed.iter().map(|(name, lun)| state_path(&self.state_dir, name, lun));
+        let folders: BTreeSet<_> = paths.filter_map(|path| path.parent().map(Path::to_path_buf)).collect();
+        folders.iter().for_each(|folder| lunar_target::remove_leftovers_in(folder));
     }
 
     /// Executes all steps for a changed unit that can fail.

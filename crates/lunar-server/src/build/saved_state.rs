@@ -40,7 +40,6 @@ pub(crate) fn load(settings: LuSettings, state_file: &Path) -> Result<Lu, Diagno
 
 /// As [`load`], and logs restored registrations and reservations, because they may deny access to hosts.
 pub(super) fn restored(name: &UnitName, settings: LuSettings, state_file: &Path) -> Result<Lu, Diagnostic> {
-    lunar_target::remove_leftovers(state_file);
     let lu = load(settings, state_file)?;
     let (registrations, reserved) = lu.reservations();
     if registrations > 0 {

@@ -49,7 +49,10 @@ impl StateLocks {
 
     fn one(&self, wanted: LockRequest, place: &str) -> Result<Option<Arc<StateLock>>, Diagnostic> {
         let mut holds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        holds.retain(|_, hold| hold.strong_count() > 0);
+        // Now and then: for each of many units, it would take long.
+        if holds.len().is_power_of_two() {
+            holds.retain(|_, hold| hold.strong_count() > 0);
+        }
         if let Some(hold) = holds.get(&wanted.path).and_then(Weak::upgrade) {
             return Ok(Some(hold));
         }
