@@ -1,7 +1,8 @@
 //! A server under a service manager: its reports, and its sockets over a restart.
 
+use interop::scsi::{reserve_out, write10};
 use interop::service_manager::ServiceManager;
-use interop::{Login, Server, TARGET, lunar_bin, ports};
+use interop::{Login, Raw, Server, TARGET, lunar_bin, ports};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::process::Command;
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 const TERM: i32 = 15;
 const HUP: i32 = 1;
+const RESERVATION_CONFLICT: u8 = 0x18;
 
 fn toml(portal: &str, luns: u16) -> String {
     let luns: String = (0..luns)
@@ -91,6 +93,32 @@ fn stored_socket_stays_open_over_a_restart() {
     assert_eq!(manager.until("FDSTORE=1").value("FDNAME"), Some(name.as_str()));
     end(server);
     assert_closed(address);
+}
+
+#[test]
+fn reservation_without_aptpl_survives_a_restart() {
+    let manager = ServiceManager::start();
+    let server = manager.server(&toml("127.0.0.1:0", 1), &[], "");
+    manager.until("READY=1");
+    let mut host = Raw::session(server.portal(), &[]);
+    host.clear_attentions(0);
+    reserve_out(&mut host, 0, 0, 0, 0, 7, 0).good();
+    reserve_out(&mut host, 0, 1, 1, 7, 0, 0).good();
+    drop(host);
+    let stop = end(server);
+    let mut handed = manager.until("FDNAME=state");
+    assert!(handed.has("FDSTORE=1"), "{handed:?} {stop}");
+    let state = handed.fds.remove(0);
+
+    let server = manager.server(&toml("127.0.0.1:0", 1), &[("state", &state)], "");
+    assert!(manager.until("FDNAME=state").has("FDSTOREREMOVE=1"), "the state is used once");
+    let mut other = Raw::session(server.portal(), &[("InitiatorName", "iqn.2026-11.org.example:other")]);
+    other.clear_attentions(0);
+    let keys = other.read(0, &[0x5e, 0, 0, 0, 0, 0, 0, 0, 255, 0], 255).good();
+    assert_eq!(keys[8..], 7u64.to_be_bytes(), "the registration");
+    let write = other.write(0, &write10(0, 1), &[0; 512]);
+    assert_eq!(write.status, RESERVATION_CONFLICT);
+    assert!(end(server).contains("state of the earlier process taken over"));
 }
 
 #[test]

@@ -21,6 +21,7 @@ mod defects;
 mod designators;
 mod diagnostic;
 mod dispatch;
+mod hand_over;
 mod inquiry;
 mod lba_range;
 mod log;

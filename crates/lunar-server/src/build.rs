@@ -4,6 +4,7 @@ mod assemble;
 mod change;
 mod filters;
 mod folder;
+mod hand_over;
 mod kept;
 mod medium;
 mod medium_history;

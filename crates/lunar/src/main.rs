@@ -40,7 +40,6 @@ use exit::Failure;
 use log::LogFormat;
 use lunar_server::inherited::InheritedDescriptor;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use service_manager::PortalSockets;
 use signal_hook::consts::SIGXFSZ;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io;
@@ -121,8 +120,8 @@ fn run(command: Command, inherited: io::Result<Vec<InheritedDescriptor>>) -> Res
     log::start(level(&command), format)?;
     match command {
         Command::Serve(args) => {
-            let sockets = PortalSockets::new(inherited);
-            return Ok(serve::serve(args, |setup, cores| server::start(setup, cores, sockets))?);
+            let (sockets, state) = service_manager::inherited(inherited);
+            return Ok(serve::serve(args, state, |setup, cores| server::start(setup, cores, sockets))?);
         }
         Command::Discover(args) => output::stdout(discover::discover(args)?)?,
         Command::Ls(args) => output::stdout(ls::ls(args)?)?,

@@ -58,15 +58,16 @@ pub enum ServeEvent {
 /// TimeoutStopSec.
 const RESCUE: Duration = Duration::from_secs(60);
 
-/// Serves until a signal, or until the captive command ends.
+/// Serves until a signal, or until the captive command ends. `state` is what an earlier process of the service left.
 pub fn serve<S: TargetServer>(
     args: Serve,
+    state: Option<Vec<u8>>,
     start: impl FnOnce(TargetConfig, &[usize]) -> io::Result<S>,
 ) -> Result<ExitCode, Vec<Diagnostic>> {
     let stopping = Arc::new(AtomicBool::new(false));
     let (events, inbox) = channel();
     watch_signals(events.clone(), &stopping).map_err(|e| vec![cannot("watch for signals", &e)])?;
-    let mut service = Service::start(&args, &events, start)?;
+    let mut service = Service::start(&args, &events, state, start)?;
     service.supervision.serves(&service.whole);
     service_manager::ready();
     let captive = match &args.run {
@@ -206,6 +207,7 @@ impl<S: TargetServer> Service<S> {
     fn start(
         args: &Serve,
         events: &Sender<ServeEvent>,
+        state: Option<Vec<u8>>,
         start: impl FnOnce(TargetConfig, &[usize]) -> io::Result<S>,
     ) -> Result<Service<S>, Vec<Diagnostic>> {
         let one = |problem| vec![problem];
@@ -218,6 +220,7 @@ impl<S: TargetServer> Service<S> {
         // Upstreams are discovered while the server runs.
         let whole = expand_early(&config, &Found::default())?;
         let setup = units.setup(&whole, &|_| Ok(Vec::new()))?;
+        state.iter().for_each(|state| units.take_over(state));
         let server = Arc::new(start(setup, &cores).map_err(|e| vec![cannot_serve(&e)])?);
         units.record();
         let published = Published::default();
@@ -312,6 +315,9 @@ impl<S: TargetServer> Service<S> {
         // Hosts and the peer router must be informed while the server still responds.
         self.routes.leave();
         let result = self.server.stop(&|| self.routes.part());
+        if let Some(state) = service_manager::is_there().then(|| self.units.hand_over()).flatten() {
+            service_manager::hand_over(&state);
+        }
         // The last responses are sent before the socket is removed.
         drop(self.admin);
         result.map_err(|failures| unflushed::diagnostics(&failures, &self.whole))?;

@@ -1,15 +1,30 @@
 //! Messages to the service manager that started this process, such as systemd: sd_notify(3). Without one, nothing is
 //! sent.
 
+mod hand_over;
 mod sockets;
 
+pub use hand_over::hand_over;
 pub use sockets::PortalSockets;
 
+use lunar_server::inherited::InheritedDescriptor;
 use sd_notify::NotifyState;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
+
+/// The sockets and the state that the service manager holds for this process.
+pub fn inherited(inherited: io::Result<Vec<InheritedDescriptor>>) -> (PortalSockets, Option<Vec<u8>>) {
+    let mut inherited = inherited.unwrap_or_else(|e| {
+        tracing::warn!(
+            "cannot take the sockets of the service manager: {e}; hint: check LISTEN_FDS and LISTEN_FDNAMES"
+        );
+        Vec::new()
+    });
+    let state = hand_over::take(&mut inherited);
+    (PortalSockets::new(inherited), state)
+}
 
 /// Whether a service manager receives messages.
 pub fn is_there() -> bool {

@@ -122,6 +122,23 @@ impl State {
         self.saved.map(|v| v.0).into_iter().collect()
     }
 
+    /// Encodes the current values if a restart would change them: these values, and those of a restart.
+    pub(crate) fn hand_over(&self) -> Vec<u8> {
+        let after_restart = self.saved_or_default();
+        if self.current == after_restart { Vec::new() } else { vec![self.current.0, after_restart.0] }
+    }
+
+    /// Takes what [`State::hand_over`] returned, unless the saved values or the settings have changed since.
+    pub(crate) fn take_over(&mut self, bytes: &[u8]) -> Result<(), InvalidDefinition> {
+        let &[current @ 0..16, after_restart] = bytes else {
+            return Err(InvalidDefinition::new("the mode pages of the earlier process are invalid"));
+        };
+        if self.saved_or_default().0 == after_restart {
+            self.current = ChangeableValues(current);
+        }
+        Ok(())
+    }
+
     /// Restores what [`State::save`] returned.
     pub(crate) fn restore(&mut self, bytes: &[u8]) -> Result<(), InvalidDefinition> {
         let &[bits @ 0..16] = bytes else {

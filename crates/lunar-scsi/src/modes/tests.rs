@@ -1,5 +1,5 @@
 use crate::testing::*;
-use crate::{Lu, Plan, PlanResult};
+use crate::{Lu, LuSettings, Plan, PlanResult};
 use lunar_wire::scsi::{Sense, op};
 
 const SENSE_6: u8 = op::MODE_SENSE_6;
@@ -123,6 +123,20 @@ fn saved_values_survive_reset_and_restart() {
     reborn.reset();
     assert_eq!(run(&mut n, WRITE_ONE), fails(Sense::LUN_RESET));
     assert_eq!(run(&mut n, WRITE_ONE), Ok(Plan::Write { offset: 0, len: 512, stable: true }));
+}
+
+#[test]
+fn current_values_are_handed_over_if_defaults_are_equal() {
+    let lu = lu(disk());
+    assert_eq!(lu.hand_over(), []);
+    select(&mut nexus(&lu, "a"), &list(&caching(0))).unwrap();
+    let state = lu.hand_over();
+    let other = LuSettings { write_cache: !disk().write_cache, ..disk() };
+    for (settings, write_cache) in [(disk(), false), (other.clone(), other.write_cache)] {
+        let next = Lu::new(settings, None).unwrap();
+        next.take_over(&state).unwrap();
+        assert_eq!(next.write_cache(), write_cache);
+    }
 }
 
 #[test]

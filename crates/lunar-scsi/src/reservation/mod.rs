@@ -110,6 +110,28 @@ impl State {
         saved::encode(&self.registry)
     }
 
+    /// Encodes PRGENERATION, and registrations that do not persist through power loss; empty if there are none.
+    pub(crate) fn hand_over(&self) -> Vec<u8> {
+        let registry = &self.registry;
+        if registry.persists || registry.keys.is_empty() {
+            return Vec::new();
+        }
+        [&registry.generation.to_be_bytes()[..], &saved::encode_all(registry)].concat()
+    }
+
+    /// Takes what [`State::hand_over`] returned, unless there are saved registrations.
+    pub(crate) fn take_over(&mut self, bytes: &[u8]) -> Result<(), InvalidDefinition> {
+        let short = InvalidDefinition::new("the registrations of the earlier process are truncated");
+        let (generation, registrations) = bytes.split_first_chunk().ok_or(short)?;
+        let taken = saved::decode(registrations, self.registry.max)?;
+        if self.registry.keys.is_empty() {
+            let generation = u32::from_be_bytes(*generation);
+            let can_persist = self.registry.can_persist;
+            self.registry = Registry { generation, persists: false, can_persist, ..taken };
+        }
+        Ok(())
+    }
+
     /// Restores what [`State::save`] returned.
     pub(crate) fn restore(&mut self, bytes: &[u8]) -> Result<(), InvalidDefinition> {
         self.registry = saved::decode(bytes, self.registry.max)?;

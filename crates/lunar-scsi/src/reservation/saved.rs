@@ -23,6 +23,11 @@ pub(super) fn encode(registry: &Registry) -> Vec<u8> {
     if !registry.persists || registry.keys.is_empty() {
         return Vec::new();
     }
+    encode_all(registry)
+}
+
+/// As [`encode`], whatever APTPL is.
+pub(super) fn encode_all(registry: &Registry) -> Vec<u8> {
     let reservation = registry.reservation.as_ref();
     let holder = reservation.and_then(|r| r.holder.as_ref());
     let number = holder.and_then(|h| registry.keys.keys().position(|n| n == h));

@@ -119,7 +119,9 @@ pub(super) fn args(config: PathBuf) -> Serve {
 }
 
 pub(super) fn service(args: &Serve, fake: &Fake) -> Service<Fake> {
-    Service::start(args, &channel().0, |_, _| Ok(fake.clone())).map_err(|list| list[0].to_string()).unwrap()
+    Service::start(args, &channel().0, None, |_, _| Ok(fake.clone()))
+        .map_err(|list| list[0].to_string())
+        .unwrap()
 }
 
 #[test]
@@ -180,7 +182,7 @@ fn failed_start_reports_the_reason() {
     let folder = Folder::new("start");
     let serve = args(folder.config(1));
     let message = |kind: io::ErrorKind| {
-        let failed = Service::<Fake>::start(&serve, &channel().0, |_, _| {
+        let failed = Service::<Fake>::start(&serve, &channel().0, None, |_, _| {
             Err(io::Error::new(kind, "127.0.0.1:3260: no"))
         });
         failed.err().unwrap()[0].to_string()
@@ -192,7 +194,8 @@ fn failed_start_reports_the_reason() {
     );
     assert!(message(io::ErrorKind::PermissionDenied).contains("hint: ports below 1024 require privileges"));
     let cores = Serve { cores: Some("none".into()), ..args(folder.config(1)) };
-    let failed = Service::<Fake>::start(&cores, &channel().0, |_, _| Ok(Fake::default())).err().unwrap();
+    let failed =
+        Service::<Fake>::start(&cores, &channel().0, None, |_, _| Ok(Fake::default())).err().unwrap();
     assert!(failed[0].to_string().starts_with("--cores: invalid core selection \"none\"\n  hint: "));
 }
 

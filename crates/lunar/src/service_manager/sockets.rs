@@ -22,14 +22,8 @@ pub struct PortalSockets {
 }
 
 impl PortalSockets {
-    /// The result of [`lunar_server::inherited::take`]. Its error is only logged: the portals are bound then.
-    pub fn new(inherited: io::Result<Vec<InheritedDescriptor>>) -> PortalSockets {
-        let inherited = inherited.unwrap_or_else(|e| {
-            tracing::warn!(
-                "cannot take the sockets of the service manager: {e}; hint: check LISTEN_FDS and LISTEN_FDNAMES"
-            );
-            Vec::new()
-        });
+    /// Descriptors of [`lunar_server::inherited::take`].
+    pub fn new(inherited: Vec<InheritedDescriptor>) -> PortalSockets {
         PortalSockets { inherited, stored: Vec::new() }
     }
 
@@ -131,10 +125,10 @@ mod tests {
         let (at, socket) = bound();
         let (other, named) = bound();
         let of_unit: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        let mut sockets = PortalSockets::new(Ok(vec![
+        let mut sockets = PortalSockets::new(vec![
             inherited("lunar.socket", socket),
             inherited("portal-127.0.0.1-0", named),
-        ]));
+        ]);
         assert_eq!(sockets.socket(of_unit).unwrap().local_addr().unwrap(), other, "by its name");
         assert_eq!(sockets.socket(at).unwrap().local_addr().unwrap(), at, "by its address");
         let new = sockets.socket(of_unit).unwrap().local_addr().unwrap();
@@ -153,7 +147,7 @@ mod tests {
         assert_eq!(listener(&null), Err("it is no listening TCP socket".into()));
         let (elsewhere, socket) = bound();
         let elsewhere_has = inherited("lunar.socket", socket);
-        let mut sockets = PortalSockets::new(Ok(vec![unix, null, elsewhere_has]));
+        let mut sockets = PortalSockets::new(vec![unix, null, elsewhere_has]);
         assert_eq!(sockets.socket(at).unwrap().local_addr().unwrap(), at);
         assert_eq!(sockets.inherited.len(), 3);
         sockets.settle();

@@ -1,0 +1,62 @@
+//! State of logical units for the next process of a server.
+
+use super::Units;
+use serde::{Deserialize, Serialize};
+
+/// The version of the format.
+const VERSION: u32 = 1;
+
+/// The state of all units that have any.
+#[derive(Serialize, Deserialize)]
+struct HandOver {
+    version: u32,
+    units: Vec<HandedUnit>,
+}
+
+/// The state of a unit.
+#[derive(Serialize, Deserialize)]
+struct HandedUnit {
+    /// `LUN 0 of iqn...`, or `disk NAME`.
+    name: String,
+    /// The serial number: under another one, it is another unit.
+    serial: String,
+    /// The result of [`lunar_scsi::Lu::hand_over`].
+    state: Vec<u8>,
+}
+
+impl Units {
+    /// The state that a restart would lose. None if there is none. Sessions must have ended.
+    pub fn hand_over(&self) -> Option<Vec<u8>> {
+        let units: Vec<HandedUnit> = self
+            .open
+            .iter()
+            .map(|(name, open)| HandedUnit {
+                name: name.to_string(),
+                serial: open.unit.lu.settings().identity.serial.clone(),
+                state: open.unit.lu.hand_over(),
+            })
+            .filter(|unit| !unit.state.is_empty())
+            .collect();
+        if units.is_empty() { None } else { serde_json::to_vec(&HandOver { version: VERSION, units }).ok() }
+    }
+
+    /// Takes the state that an earlier process handed over. Units that do not exist anymore are skipped. What cannot be
+    /// used is logged: without it the server starts as after a power loss.
+    pub fn take_over(&self, bytes: &[u8]) {
+        let whole = serde_json::from_slice(bytes).ok().filter(|whole: &HandOver| whole.version == VERSION);
+        let Some(whole) = whole else {
+            tracing::warn!("state of the earlier process ignored: unknown format");
+            return;
+        };
+        for unit in whole.units {
+            let open = self.open.iter().find(|(name, _)| name.to_string() == unit.name).map(|(_, open)| open);
+            let same = open.filter(|open| open.unit.lu.settings().identity.serial == unit.serial);
+            let taken = same.map(|open| open.unit.lu.take_over(&unit.state));
+            match taken {
+                Some(Ok(())) => tracing::info!("{}: state of the earlier process taken over", unit.name),
+                Some(Err(e)) => tracing::warn!("{}: state of the earlier process ignored: {e}", unit.name),
+                None => tracing::info!("{}: state of the earlier process dropped: no such unit", unit.name),
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! State for the next process of the service: a sealed file in memory, in the store of descriptors. The store outlives a
+//! restart, and a stop empties it.
+
+use super::{forget, keep};
+use lunar_server::inherited::InheritedDescriptor;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::AsFd;
+
+/// Its name in the store.
+const NAME: &str = "state";
+/// Upper limit of the state in bytes.
+const MAX: u64 = 64 << 20;
+
+/// Stores the state.
+pub fn hand_over(state: &[u8]) {
+    match sealed(state) {
+        Ok(file) => keep(NAME, file.as_fd()),
+        Err(e) => {
+            tracing::warn!("reservations without APTPL do not outlive the restart: no memory for them: {e}")
+        }
+    }
+}
+
+/// Takes the state out of the inherited descriptors, and removes it from the store: it is used once.
+pub fn take(inherited: &mut Vec<InheritedDescriptor>) -> Option<Vec<u8>> {
+    let at = inherited.iter().position(|has| has.name == NAME)?;
+    let file = File::from(inherited.remove(at).fd);
+    forget(NAME);
+    let state = content(file);
+    if let Err(e) = &state {
+        tracing::warn!("state of the earlier process ignored: {e}");
+    }
+    state.ok()
+}
+
+fn seals() -> SealFlags {
+    SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE
+}
+
+fn sealed(state: &[u8]) -> io::Result<File> {
+    let mut file = File::from(memfd_create("lunar-state", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+    file.write_all(state)?;
+    fcntl_add_seals(&file, seals())?;
+    Ok(file)
+}
+
+fn content(mut file: File) -> io::Result<Vec<u8>> {
+    if !fcntl_get_seals(&file).is_ok_and(|has| has.contains(seals())) {
+        return Err(io::Error::other("it is not sealed"));
+    }
+    file.rewind()?;
+    let mut bytes = Vec::new();
+    file.take(MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inherited(file: File) -> Vec<InheritedDescriptor> {
+        vec![InheritedDescriptor { name: NAME.into(), fd: file.into() }]
+    }
+
+    #[test]
+    fn sealed_state_is_taken_once() {
+        let mut has = inherited(sealed(b"state").unwrap());
+        assert_eq!(take(&mut has), Some(b"state".to_vec()));
+        assert_eq!((has.len(), take(&mut has)), (0, None));
+    }
+
+    #[test]
+    fn unsealed_file_is_refused() {
+        let mut file = File::from(memfd_create("other", MemfdFlags::ALLOW_SEALING).unwrap());
+        file.write_all(b"state").unwrap();
+        assert_eq!(take(&mut inherited(file)), None);
+        assert_eq!(take(&mut inherited(File::open("/dev/null").unwrap())), None);
+    }
+}
