@@ -8,6 +8,9 @@ use lunar_config::{Diagnostic, ErrorCode};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+/// The media type of errors.
+pub(crate) const MEDIA_TYPE: &str = "application/problem+json";
+
 /// An error of the API.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
@@ -135,7 +138,7 @@ impl IntoResponse for Box<Problem> {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, Json(self)).into_response();
-        let media_type = HeaderValue::from_static("application/problem+json");
+        let media_type = HeaderValue::from_static(MEDIA_TYPE);
         response.headers_mut().insert(header::CONTENT_TYPE, media_type);
         response
     }

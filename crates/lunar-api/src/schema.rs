@@ -82,12 +82,14 @@ macro_rules! medium_keys {
         #[serde(default, deny_unknown_fields)]
         pub struct $name {
             /// `null`, `memory`, `file` or `device`.
+            #[schema(pattern = "^(null|memory|file|device)$")]
             pub backend: Option<String>,
             /// Path of the file or device.
             pub path: Option<String>,
             /// Size; a missing file is created with it.
             pub size: Option<SizeValue>,
             /// `disk` or `cdrom`.
+            #[schema(pattern = "^(disk|cdrom)$")]
             pub kind: Option<String>,
             /// Logical block size: 512 or 4096.
             pub block_size: Option<SizeValue>,
@@ -104,8 +106,10 @@ macro_rules! medium_keys {
             /// Whether cached data is sent without a copy.
             pub zero_copy: Option<bool>,
             /// `raw`: serve the bytes of an image format.
+            #[schema(pattern = "^raw$")]
             pub format: Option<String>,
             /// `continue`, `read-only` or `not-ready`.
+            #[schema(pattern = "^(continue|read-only|not-ready)$")]
             pub on_missing_file: Option<String>,
             /// Whether UNMAP frees space.
             pub thin: Option<bool>,
@@ -152,6 +156,7 @@ medium_keys! {
 #[serde(default, deny_unknown_fields)]
 pub struct FilterKeys {
     /// `stats`, `delay`, `rate` or `error`.
+    #[schema(pattern = "^(stats|delay|rate|error)$")]
     pub kind: Option<String>,
     /// Delay of a read in microseconds.
     pub read_us: Option<u64>,
@@ -164,6 +169,7 @@ pub struct FilterKeys {
     /// Fraction of the operations that fail.
     pub rate: Option<f64>,
     /// The operations that fail: `read`, `write` or `flush`.
+    #[schema(pattern = "^(read|write|flush)$")]
     pub op: Option<String>,
 }
 
@@ -221,6 +227,7 @@ pub struct PortalKeys {
     /// `tcp`, `iser` or `srp`.
     pub transport: Option<Vec<String>>,
     /// RDMA provider: `iwarp` or `verbs`.
+    #[schema(pattern = "^(iwarp|verbs)$")]
     pub provider: Option<String>,
 }
 

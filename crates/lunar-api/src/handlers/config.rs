@@ -1,11 +1,11 @@
 //! `/v1/config`: the configuration as a whole.
 
+use super::body::{KeysBody, object};
 use super::sessions::{Outcome, outcome};
 use super::{ApiState, unexpected};
 use crate::handlers::objects::ChangeReport;
 use crate::problem::Problem;
 use axum::Json;
-use axum::extract::rejection::JsonRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use lunar_admin::{Difference, Request, Response};
@@ -17,9 +17,11 @@ use utoipa_axum::routes;
 
 /// A configuration to compare with the one in force.
 #[derive(Debug, Default, Serialize, Deserialize, IntoParams)]
-#[serde(default)]
+#[into_params(parameter_in = Query)]
+#[serde(default, deny_unknown_fields)]
 pub struct DiffRequest {
     /// The absolute path of the file; by default the file that the server was started with.
+    #[param(pattern = "^/")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
 }
@@ -30,6 +32,7 @@ pub struct DiffRequest {
 pub struct ApplyRequest {
     /// The absolute path of the file; null: the file that the server was started with.
     #[serde(default)]
+    #[schema(pattern = "^/")]
     pub file: Option<String>,
     /// Seconds after which an unconfirmed configuration is rolled back; null: never.
     #[serde(default)]
@@ -50,20 +53,6 @@ pub(super) fn routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(apply))
         .routes(routes!(confirm))
         .routes(routes!(rollback))
-}
-
-/// The body of a request.
-fn body<T>(body: Result<Json<T>, JsonRejection>) -> Result<T, Box<Problem>> {
-    match body {
-        Ok(Json(body)) => Ok(body),
-        Err(e) => Err(invalid_body(&e)),
-    }
-}
-
-/// The error of a body that is no JSON, or JSON of another form.
-pub(super) fn invalid_body(e: &JsonRejection) -> Box<Problem> {
-    let hint = "GET /v1/openapi.json describes the bodies of requests";
-    Problem::new(e.status(), format!("the body is invalid: {}", lunar_config::plain(&e.body_text())), hint)
 }
 
 /// The file of a request, whose path must be absolute: the server has a working folder of its own.
@@ -96,11 +85,8 @@ async fn diff(
     responses((status = 200, body = ChangeReport), (status = 400, body = Problem), (status = 404, body = Problem),
         (status = 409, body = Problem), (status = 415, body = Problem), (status = 422, body = Problem),
         (status = 503, body = Problem)))]
-async fn apply(
-    State(api): State<ApiState>,
-    request: Result<Json<ApplyRequest>, JsonRejection>,
-) -> Result<Json<ChangeReport>, Box<Problem>> {
-    let ApplyRequest { file, confirm_within_s } = body(request)?;
+async fn apply(State(api): State<ApiState>, request: KeysBody) -> Result<Json<ChangeReport>, Box<Problem>> {
+    let ApplyRequest { file, confirm_within_s } = object(request)?;
     if let Some(s @ (0 | 86401..)) = confirm_within_s {
         let what = format!("`confirm_within_s` is out of range: {s}");
         return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, what, "use 1 to 86400"));

@@ -1,6 +1,9 @@
 //! The resources of the API.
 
+mod body;
+mod condition;
 mod config;
+mod errors;
 mod objects;
 mod routers;
 mod server;
@@ -81,6 +84,7 @@ pub fn router(control: Arc<dyn ServerControl>) -> Router {
         .route("/v1/openapi.json", axum::routing::get(|| async { Json(crate::openapi()).into_response() }))
         .fallback(no_resource)
         .method_not_allowed_fallback(no_method)
+        .layer(axum::middleware::map_response(errors::as_problem))
         .with_state(state)
 }
 

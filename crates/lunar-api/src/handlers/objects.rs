@@ -1,15 +1,15 @@
 //! The objects of the configuration: targets, LUNs, access entries, disks, CHAP users and portal groups.
 
-use super::config::invalid_body;
+use super::body::{KeysBody, keys};
+use super::condition::{is_new, required_version};
 use super::{ApiState, unexpected};
 use crate::problem::Problem;
 use crate::schema;
 use axum::Json;
-use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response as HttpResponse};
-use lunar_admin::{ConfigObject, Difference, Keys, ObjectAction, ObjectChange, ObjectId, Request, Response};
+use lunar_admin::{ConfigObject, Difference, ObjectAction, ObjectChange, ObjectId, Request, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
@@ -29,7 +29,8 @@ pub struct ChangeReport {
 
 /// Options of a change.
 #[derive(Clone, Copy, Debug, Default, Deserialize, IntoParams)]
-#[serde(default)]
+#[into_params(parameter_in = Query)]
+#[serde(default, deny_unknown_fields)]
 pub struct ChangeOptions {
     /// Report the effects without changing anything.
     dry_run: bool,
@@ -40,7 +41,6 @@ pub struct ChangeOptions {
 }
 
 type PathValues = Path<Vec<(String, String)>>;
-type KeysBody = Result<Json<Keys>, JsonRejection>;
 
 /// An object as JSON: its identity, its keys, and their place.
 fn view(id: &ObjectId, object: &ConfigObject) -> Value {
@@ -90,38 +90,21 @@ fn absent(id: &ObjectId) -> Box<Problem> {
     Problem::not_found(id, &format!("{list} shows those that exist"))
 }
 
-/// The version for which a change of an existing object is meant, from If-Match. None: `*`, any version.
-fn required_version(headers: &HeaderMap) -> Result<Option<String>, Box<Problem>> {
-    let hint = "send the ETag of the object, or *";
-    let Some(value) = headers.get(header::IF_MATCH) else {
-        let what = "the change of an existing object needs If-Match";
-        return Err(Problem::new(StatusCode::PRECONDITION_REQUIRED, what, hint));
-    };
-    let text = value.to_str().unwrap_or_default().trim();
-    match text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
-        Some(version) => Ok(Some(version.to_owned())),
-        None if text == "*" => Ok(None),
-        None => {
-            Err(Problem::new(StatusCode::BAD_REQUEST, format!("If-Match {text:?} is no entity tag"), hint))
-        }
-    }
-}
-
 /// Creates an object, or replaces an existing one.
 async fn put(
     api: &ApiState,
     id: ObjectId,
     headers: HeaderMap,
     options: ChangeOptions,
-    keys: KeysBody,
+    body: KeysBody,
 ) -> Result<HttpResponse, Box<Problem>> {
-    let keys = keys.map_err(|e| invalid_body(&e))?.0;
-    let only_new = headers.get(header::IF_NONE_MATCH).is_some();
-    let exists = api.control.config().objects.contains_key(&id);
-    if only_new || (!exists && headers.get(header::IF_MATCH).is_none()) {
+    let keys = keys(body)?;
+    let config = api.control.config();
+    let exists = config.objects.contains_key(&id);
+    if is_new(&headers)? || (!exists && headers.get(header::IF_MATCH).is_none()) {
         return change(api, id, ObjectAction::Create(keys), None, options).await;
     }
-    let version = required_version(&headers)?;
+    let version = required_version(&headers, &config.version)?;
     change(api, id, ObjectAction::Replace(keys), version, options).await
 }
 
@@ -130,10 +113,10 @@ async fn patch(
     id: ObjectId,
     headers: HeaderMap,
     options: ChangeOptions,
-    keys: KeysBody,
+    body: KeysBody,
 ) -> Result<HttpResponse, Box<Problem>> {
-    let keys = keys.map_err(|e| invalid_body(&e))?.0;
-    let version = required_version(&headers)?;
+    let keys = keys(body)?;
+    let version = required_version(&headers, &api.control.config().version)?;
     change(api, id, ObjectAction::Merge(keys), version, options).await
 }
 
@@ -143,7 +126,7 @@ async fn delete(
     headers: HeaderMap,
     options: ChangeOptions,
 ) -> Result<HttpResponse, Box<Problem>> {
-    let version = required_version(&headers)?;
+    let version = required_version(&headers, &api.control.config().version)?;
     change(api, id, ObjectAction::Delete, version, options).await
 }
 
@@ -203,8 +186,8 @@ macro_rules! object_resource {
             }
 
             #[utoipa::path(put, path = $one, operation_id = concat!("put ", $what), summary = concat!("Creates or replaces: ", $what),
-                params($($params)*, ChangeOptions, ("If-Match" = Option<String>, Header, description = "Entity tag, or *"),
-                    ("If-None-Match" = Option<String>, Header, description = "* to create only")),
+                params($($params)*, ChangeOptions, ("If-Match" = Option<String>, Header, description = "Entity tags, or *", pattern = r#"^(\*|(W/)?"[!#-~]*"(, ?(W/)?"[!#-~]*")*)$"#),
+                    ("If-None-Match" = Option<String>, Header, description = "* to create only", pattern = r"^\*$")),
                 request_body = $keys, responses((status = 200, body = ChangeReport), (status = 201, body = ChangeReport),
                 (status = 400, body = Problem), (status = 404, body = Problem), (status = 409, body = Problem),
                 (status = 412, body = Problem), (status = 415, body = Problem), (status = 422, body = Problem),
@@ -215,7 +198,7 @@ macro_rules! object_resource {
             }
 
             #[utoipa::path(patch, path = $one, operation_id = concat!("patch ", $what), summary = concat!("Changes keys of: ", $what),
-                params($($params)*, ChangeOptions, ("If-Match" = String, Header, description = "Entity tag, or *")),
+                params($($params)*, ChangeOptions, ("If-Match" = String, Header, description = "Entity tags, or *", pattern = r#"^(\*|(W/)?"[!#-~]*"(, ?(W/)?"[!#-~]*")*)$"#)),
                 request_body = $keys, responses((status = 200, body = ChangeReport),
                 (status = 400, body = Problem), (status = 404, body = Problem), (status = 409, body = Problem),
                 (status = 412, body = Problem), (status = 415, body = Problem), (status = 422, body = Problem),
@@ -226,7 +209,7 @@ macro_rules! object_resource {
             }
 
             #[utoipa::path(delete, path = $one, operation_id = concat!("delete ", $what), summary = concat!("Deletes: ", $what),
-                params($($params)*, ChangeOptions, ("If-Match" = String, Header, description = "Entity tag, or *")),
+                params($($params)*, ChangeOptions, ("If-Match" = String, Header, description = "Entity tags, or *", pattern = r#"^(\*|(W/)?"[!#-~]*"(, ?(W/)?"[!#-~]*")*)$"#)),
                 responses((status = 200, body = ChangeReport),
                 (status = 400, body = Problem), (status = 404, body = Problem), (status = 409, body = Problem),
                 (status = 412, body = Problem), (status = 422, body = Problem), (status = 428, body = Problem),
@@ -342,9 +325,9 @@ async fn append_access(
     State(api): State<ApiState>,
     path: PathValues,
     Query(options): Query<ChangeOptions>,
-    keys: KeysBody,
+    body: KeysBody,
 ) -> Result<HttpResponse, Box<Problem>> {
-    let keys = keys.map_err(|e| invalid_body(&e))?.0;
+    let keys = keys(body)?;
     let target = value(&path, "target").to_owned();
     let entries = |id: &&ObjectId| matches!(id, ObjectId::Access(of, _) if *of == target);
     let next = api.control.config().objects.keys().filter(entries).count();

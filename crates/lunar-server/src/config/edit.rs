@@ -152,6 +152,7 @@ impl<'c> Edit<'c> {
     /// The text of the file of the object.
     fn text(&self, mut keys: Keys) -> Result<String, ControlError> {
         let id = &self.change.id;
+        remove_nulls(&mut keys);
         for (key, value) in id.keys() {
             match keys.insert(key.clone(), value.clone()) {
                 Some(other) if other != value => {
@@ -171,7 +172,7 @@ impl<'c> Edit<'c> {
         let text = toml::to_string(&file).map_err(|e| {
             let what =
                 format!("{id} has a value that no key can have: {}", lunar_config::plain(&e.to_string()));
-            ControlError::invalid(what, "remove null values, and integers above 2^63")
+            ControlError::invalid(what, "remove null from lists, and integers above 2^63")
         })?;
         Ok(format!("# {id}, written by the API of Lunar. Edit it freely, and run `lunar reload`.\n{text}"))
     }
@@ -206,6 +207,18 @@ fn with_writes(sources: &Sources, writes: Vec<Written>, is_transient: bool) -> E
     }
     files.extend(of_api.into_values());
     EditedFiles { files, writes: list }
+}
+
+/// Removes the keys whose value is null, which means that they are absent: TOML has no null.
+fn remove_nulls(keys: &mut Keys) {
+    keys.retain(|_, value| !value.is_null());
+    for value in keys.values_mut() {
+        match value {
+            Value::Object(keys) => remove_nulls(keys),
+            Value::Array(list) => list.iter_mut().filter_map(Value::as_object_mut).for_each(remove_nulls),
+            _ => {}
+        }
+    }
 }
 
 /// Applies a merge patch (RFC 7396).

@@ -112,10 +112,20 @@ fn wrong_keys_are_invalid() {
     };
     assert_eq!(invalid(json!({ "lun": 2 })), format!("`lun` of LUN 1 of {NAME} cannot be 2"));
     assert!(
-        invalid(json!({ "size": null }))
+        invalid(json!({ "designators": [null] }))
             .starts_with(&format!("LUN 1 of {NAME} has a value that no key can have"))
     );
     assert!(edit(&config, &create(lun(1), json!({ "lun": 1, "target": NAME }))).is_ok());
+}
+
+#[test]
+fn null_means_that_a_key_is_absent() {
+    let (_folder, config) = config(&[]);
+    let text = |value: Value| edit(&config, &create(lun(1), value)).unwrap().writes.remove(0).text.unwrap();
+    let filters = json!([{ "kind": "delay", "read_us": 5, "write_us": null }]);
+    let with_null = json!({ "backend": "null", "size": "2M", "path": null, "filters": filters });
+    let filters = json!([{ "kind": "delay", "read_us": 5 }]);
+    assert_eq!(text(with_null), text(json!({ "backend": "null", "size": "2M", "filters": filters })));
 }
 
 #[test]

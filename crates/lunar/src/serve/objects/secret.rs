@@ -28,7 +28,7 @@ impl StagedSecret {
         let mut file = None;
         if let ObjectAction::Create(keys) | ObjectAction::Replace(keys) | ObjectAction::Merge(keys) =
             &mut change.action
-            && let Some(secret) = keys.remove("secret")
+            && let Some(secret) = keys.remove("secret").filter(|secret| !secret.is_null())
         {
             let written = written_secret(&folder, &change.id, &secret, change.transient)?;
             keys.insert("secret_file".into(), written.display().to_string().into());
