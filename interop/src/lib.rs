@@ -8,6 +8,7 @@
 
 pub mod admin;
 pub mod amounts;
+pub mod certificates;
 pub mod chap;
 pub mod check;
 pub mod command;

@@ -1,6 +1,7 @@
 //! The client of the API.
 
 use crate::problem::Problem;
+use crate::remote::tls_fault;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
@@ -13,10 +14,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use crate::handlers::reports::*;
+pub use crate::remote::{ClientCredentials, ServerAddress};
 pub use hyper::Method;
 
 /// Maximum length of a response.
@@ -25,10 +27,10 @@ const MAX_RESPONSE_BYTES: usize = 256 << 20;
 /// The characters that a path segment keeps.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b':');
 
-/// A server, by its admin socket.
+/// A client of a server.
 #[derive(Clone, Debug)]
 pub struct Client {
-    socket: PathBuf,
+    server: ServerAddress,
     timeout: Duration,
 }
 
@@ -50,8 +52,13 @@ enum CallError {
 
 impl Client {
     /// A client that waits up to `timeout` for each response.
-    pub fn new(socket: &Path, timeout: Duration) -> Client {
-        Client { socket: socket.to_path_buf(), timeout }
+    pub fn new(server: &ServerAddress, timeout: Duration) -> Client {
+        Client { server: server.clone(), timeout }
+    }
+
+    /// The server.
+    pub fn server(&self) -> &ServerAddress {
+        &self.server
     }
 
     /// Reads a resource.
@@ -112,7 +119,14 @@ impl Client {
     ) -> Result<Tagged<T>, Diagnostic> {
         let body = serde_json::to_vec(body).map_err(|e| strange(&e.to_string()))?;
         let body = if body == b"null" { Vec::new() } else { body };
-        let mut request = Request::builder().method(&method).uri(path).header(header::HOST, "lunar");
+        let (host, authorization) = match &self.server {
+            ServerAddress::Socket(_) => ("lunar", None),
+            ServerAddress::Https(server) => (server.authority(), server.authorization.as_ref()),
+        };
+        let mut request = Request::builder().method(&method).uri(path).header(header::HOST, host);
+        if let Some(value) = authorization {
+            request = request.header(header::AUTHORIZATION, value.as_str());
+        }
         if !body.is_empty() {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
@@ -128,18 +142,17 @@ impl Client {
     fn call(&self, request: Request<Full<Bytes>>) -> Result<hyper::Response<Bytes>, CallError> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CallError::Io)?;
-        let stream = lunar_admin::connect(&self.socket, self.timeout).map_err(CallError::Io)?;
         let called = async {
-            stream.set_nonblocking(true).map_err(CallError::Io)?;
-            let stream = tokio::net::UnixStream::from_std(stream).map_err(CallError::Io)?;
-            let (mut sender, connection) =
-                http1::handshake(TokioIo::new(stream)).await.map_err(CallError::Http)?;
-            let connection = tokio::spawn(connection);
-            let (head, body) = sender.send_request(request).await.map_err(CallError::Http)?.into_parts();
-            let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await;
-            let body = body.map_err(|_| CallError::TooLarge)?.to_bytes();
-            connection.abort();
-            Ok(hyper::Response::from_parts(head, body))
+            match &self.server {
+                ServerAddress::Socket(path) => {
+                    let stream = lunar_admin::connect(path, self.timeout).map_err(CallError::Io)?;
+                    stream.set_nonblocking(true).map_err(CallError::Io)?;
+                    exchanged(tokio::net::UnixStream::from_std(stream).map_err(CallError::Io)?, request).await
+                }
+                ServerAddress::Https(server) => {
+                    exchanged(server.connect().await.map_err(CallError::Io)?, request).await
+                }
+            }
         };
         let limited = runtime.block_on(async { tokio::time::timeout(self.timeout, called).await });
         limited.unwrap_or_else(|_| Err(CallError::Io(io::ErrorKind::TimedOut.into())))
@@ -149,44 +162,50 @@ impl Client {
         match e {
             CallError::Io(e) => self.no_connection(method, &e),
             CallError::Http(e) if e.is_parse() => strange(&e.to_string()),
-            CallError::Http(e) => Diagnostic::new(
-                format!(
-                    "the server at {} does not answer: {}",
-                    self.socket.display(),
-                    lunar_config::plain(&e.to_string())
-                ),
-                "read the log of the server",
-            )
-            .with_code(ErrorCode::Unreachable),
+            CallError::Http(e) => match source(&e) {
+                Some(e) => self.no_connection(method, e),
+                None => self.silent(&lunar_config::plain(&e.to_string())),
+            },
             CallError::TooLarge => strange("the response is too large"),
         }
     }
 
     fn no_connection(&self, method: &Method, e: &io::Error) -> Diagnostic {
-        let path = self.socket.display();
+        let server = &self.server;
+        if let Some((why, hint)) = tls_fault(e) {
+            let what = format!("no TLS connection with the server at {server}: {why}");
+            return Diagnostic::new(what, hint).with_code(ErrorCode::AuthenticationFailed);
+        }
+        let is_remote = server.socket().is_none();
         match e.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused if is_remote => Diagnostic::new(
+                format!("no server answers at {server}"),
+                "check the host, and `listen` of [api] in its lunar.toml",
+            )
+            .with_code(ErrorCode::Unreachable),
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Diagnostic::new(
-                format!("no server answers at {path}"),
+                format!("no server answers at {server}"),
                 "start a server with lunar serve, or give the socket of a server with --socket",
             )
             .with_code(ErrorCode::Unreachable),
             io::ErrorKind::PermissionDenied => Diagnostic::new(
-                format!("the server at {path} belongs to another user"),
+                format!("the server at {server} belongs to another user"),
                 "run as that user or as root",
             )
             .with_code(ErrorCode::PermissionDenied),
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => self.late(method),
-            _ => Diagnostic::new(
-                format!("the server at {path} does not answer: {}", io_text(e)),
-                "read the log of the server",
-            )
-            .with_code(ErrorCode::Unreachable),
+            _ => self.silent(&io_text(e)),
         }
     }
 
+    fn silent(&self, why: &str) -> Diagnostic {
+        let what = format!("the server at {} does not answer: {why}", self.server);
+        Diagnostic::new(what, "read the log of the server").with_code(ErrorCode::Unreachable)
+    }
+
     fn late(&self, method: &Method) -> Diagnostic {
-        let (path, limit) = (self.socket.display(), lunar_proto::duration::show(self.timeout));
-        let what = format!("no answer from the server at {path} within {limit}");
+        let limit = lunar_proto::duration::show(self.timeout);
+        let what = format!("no answer from the server at {} within {limit}", self.server);
         let hint = "check the process of the server, which is stopped or overloaded, or raise --timeout";
         let later = match method.is_safe() {
             true => "",
@@ -194,6 +213,25 @@ impl Client {
         };
         Diagnostic::new(what, format!("{hint}{later}")).with_code(ErrorCode::TimedOut)
     }
+}
+
+/// Sends a request on a new connection.
+async fn exchanged<I>(stream: I, request: Request<Full<Bytes>>) -> Result<hyper::Response<Bytes>, CallError>
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(CallError::Http)?;
+    let connection = tokio::spawn(connection);
+    let (head, body) = sender.send_request(request).await.map_err(CallError::Http)?.into_parts();
+    let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await;
+    let body = body.map_err(|_| CallError::TooLarge)?.to_bytes();
+    connection.abort();
+    Ok(hyper::Response::from_parts(head, body))
+}
+
+/// The I/O error behind an error of HTTP. With TLS 1.3, the server refuses a certificate after the handshake.
+fn source(e: &hyper::Error) -> Option<&io::Error> {
+    std::error::Error::source(e)?.downcast_ref()
 }
 
 /// A text as one segment of the path of a resource.
@@ -215,7 +253,7 @@ fn decoded<T: DeserializeOwned>(response: &hyper::Response<Bytes>) -> Result<Tag
 
 fn strange(why: &str) -> Diagnostic {
     Diagnostic::new(
-        format!("unexpected response from the admin socket of the server: {}", lunar_config::plain(why)),
+        format!("unexpected response of the server: {}", lunar_config::plain(why)),
         "restart the server, which may have another version",
     )
 }

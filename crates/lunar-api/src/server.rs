@@ -1,23 +1,19 @@
 //! Serves the API on the admin socket.
 
-use crate::handlers::{ASKER, router};
+use crate::caller::{Caller, forbidden};
+use crate::exchange::{self, ExchangeLimits};
+use crate::handlers::router;
 use crate::problem::Problem;
 use axum::Router;
-use axum::http::StatusCode;
-use axum::response::IntoResponse;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use axum::http::request::Parts;
 use lunar_admin::{AdminSocket, ServerControl, may_ask};
 use lunar_config::{Diagnostic, io_text};
-use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, oneshot};
-use tower_service::Service;
 
 /// Maximum number of connections. Further clients wait.
 const MAX_CONNECTIONS: usize = 64;
@@ -114,29 +110,19 @@ async fn connection(stream: UnixStream, router: Router) {
         Ok(peer) => peer,
         Err(e) => return tracing::debug!("admin socket: {e}"),
     };
-    let refused = (!may_ask(peer.uid(), own)).then(|| not_allowed(peer.uid()));
     let process = peer.pid().map_or(String::new(), |pid| format!(", process {pid}"));
-    let asker = format!("user {}{process}", peer.uid());
-    let service = service_fn(move |request| {
-        let (mut router, refused, asker) = (router.clone(), refused.clone(), asker.clone());
-        async move {
-            match refused {
-                Some(refused) => Ok::<_, Infallible>(refused.into_response()),
-                None => ASKER.scope(asker, router.call(request)).await,
-            }
-        }
-    });
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
-    if let Err(e) = served {
+    let caller = Caller { name: format!("user {}{process}", peer.uid()), may_write: true };
+    let caller = |_: &Parts| match may_ask(peer.uid(), own) {
+        true => Ok(caller.clone()),
+        false => Err(not_allowed(peer.uid())),
+    };
+    let limits = ExchangeLimits { head: HEAD_TIMEOUT };
+    if let Err(e) = exchange::serve(stream, router, limits, caller, std::future::pending()).await {
         tracing::debug!("admin socket: {e}");
     }
 }
 
 fn not_allowed(peer: u32) -> Box<Problem> {
     let what = format!("user {peer} is not allowed to use the admin socket");
-    Problem::new(StatusCode::FORBIDDEN, what, "run as the server's user or as root")
+    forbidden(what, "run as the server's user or as root")
 }

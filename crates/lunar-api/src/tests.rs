@@ -22,7 +22,7 @@ const NAME: &str = "iqn.2026-11.org.example:a";
 
 /// Records requests, and answers with them.
 #[derive(Default)]
-struct Fake(Mutex<Vec<Request>>);
+pub(crate) struct Fake(Mutex<Vec<Request>>);
 
 fn session(tsih: u16) -> SessionReport {
     SessionReport {
@@ -80,7 +80,11 @@ fn served(folder: &Folder, control: Arc<dyn ServerControl>) -> (ApiServer, PathB
 }
 
 fn sessions(path: &Path, limit: Duration) -> Result<SessionList, Diagnostic> {
-    Client::new(path, limit).get("/v1/sessions")
+    client(path, limit).get("/v1/sessions")
+}
+
+fn client(path: &Path, limit: Duration) -> Client {
+    Client::new(&path.to_path_buf().into(), limit)
 }
 
 /// Status and body of a raw request.
@@ -101,7 +105,7 @@ const JSON: &str = "Content-Type: application/json";
 fn resources_are_read() {
     let folder = Folder::fresh();
     let (server, path) = served(&folder, Arc::new(Fake::default()));
-    let client = Client::new(&path, LIMIT);
+    let client = client(&path, LIMIT);
     assert_eq!(sessions(&path, LIMIT).unwrap().items, [session(1), session(2)]);
     assert_eq!(client.get::<SessionReport>("/v1/sessions/2").unwrap(), session(2));
     let routers: Value = client.get("/v1/routers").unwrap();
@@ -128,7 +132,7 @@ fn client_creates_only_new_objects() {
     let fake = Arc::new(Fake::default());
     let (_server, path) = served(&folder, fake.clone());
     let lun = format!("/v1/targets/{NAME}/luns/7?dry_run=true");
-    let created: Value = Client::new(&path, LIMIT).create(&lun, &json!({})).unwrap();
+    let created: Value = client(&path, LIMIT).create(&lun, &json!({})).unwrap();
     assert_eq!(created["dry_run"], true);
     let asked = fake.0.lock().unwrap()[0].to_string();
     assert_eq!(asked, format!("create LUN 7 of {NAME} (dry run)"), "not replaced, though it exists");
@@ -203,7 +207,7 @@ fn nonsense_is_answered_and_the_next_one_too() {
 fn failure_of_the_server_keeps_its_code() {
     let folder = Folder::fresh();
     let (_server, path) = served(&folder, Arc::new(Fake::default()));
-    let failed = Client::new(&path, LIMIT).post::<Outcome>("/v1/config/confirm", &()).unwrap_err();
+    let failed = client(&path, LIMIT).post::<Outcome>("/v1/config/confirm", &()).unwrap_err();
     let own = std::process::id();
     let user = rustix::process::geteuid().as_raw();
     let what = format!("confirm the applied configuration by user {user}, process {own}");
@@ -247,7 +251,7 @@ fn requests_that_wait_are_bounded_and_hold_up_no_other() {
     let mut waiting: Vec<UnixStream> = (0..MAX_WAITING).map(|_| ask()).collect();
     (0..MAX_WAITING).for_each(|_| takes.recv().unwrap());
     assert_eq!(sessions(&path, LIMIT).unwrap().items, []);
-    let refused = Client::new(&path, LIMIT).post::<Outcome>("/v1/config/confirm", &()).unwrap_err();
+    let refused = client(&path, LIMIT).post::<Outcome>("/v1/config/confirm", &()).unwrap_err();
     assert_eq!(refused.code, ErrorCode::TimedOut);
     let what = "the server rejects the request, because 16 requests are pending";
     assert_eq!(refused.what, what);
@@ -297,7 +301,7 @@ fn server_that_hangs_is_reported_when_the_time_is_over() {
     let hangs = "no answer from the server at lunar.sock within 100ms\n  \
          hint: check the process of the server, which is stopped or overloaded, or raise --timeout";
     assert_eq!(said(sessions(&path, limit).unwrap_err()), hangs);
-    let late = Client::new(&path, limit).post::<Outcome>("/v1/config/confirm", &()).unwrap_err();
+    let late = client(&path, limit).post::<Outcome>("/v1/config/confirm", &()).unwrap_err();
     assert_eq!(said(late), format!("{hangs}; the server may still execute the request"));
     // Fills the backlog of the socket.
     let waiting: Vec<UnixStream> = std::iter::from_fn(|| connect(&path, limit).ok()).take(100_000).collect();
@@ -318,10 +322,7 @@ fn other_protocol_at_the_socket_is_reported() {
         stream.write_all(b"{\"error\":{}}\n").unwrap();
     });
     let strange = sessions(&path, LIMIT).unwrap_err();
-    assert!(
-        strange.what.starts_with("unexpected response from the admin socket of the server: "),
-        "{strange}"
-    );
+    assert!(strange.what.starts_with("unexpected response of the server: "), "{strange}");
     answer.join().unwrap();
 }
 

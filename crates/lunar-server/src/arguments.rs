@@ -170,12 +170,47 @@ fn assemble(name: String, luns: Vec<LunConfig>, portals: Vec<Portal>) -> Config 
 /// # Errors
 /// The fault of the argument or of the size.
 pub fn lun_argument(target: &str, text: &str, size: Option<&str>) -> Result<LunConfig, Diagnostic> {
+    lun(target, text, disk_size_argument(size)?)
+}
+
+/// As [`lun_argument`], for a server of another host: its files cannot be examined here.
+///
+/// # Errors
+/// The fault of the argument or of the size.
+pub fn remote_lun_argument(target: &str, text: &str, size: Option<&str>) -> Result<LunConfig, Diagnostic> {
+    lun_with(target, text, disk_size_argument(size)?, |target, text, size| {
+        let path = PathBuf::from(text);
+        if path.is_relative() {
+            let what = format!("the path {} is not absolute", text.escape_debug());
+            invalid(what, "write the path of the file on the host of the server")?;
+        }
+        let source = match path.starts_with("/dev") {
+            true => Source::Device { path },
+            false if is_iso(&path) => {
+                return Ok(named(target, Source::File { path, size: None }, PeripheralDeviceType::CdRom));
+            }
+            false => Source::File { path, size },
+        };
+        Ok(named(target, source, PeripheralDeviceType::Disk))
+    })
+}
+
+fn disk_size_argument(size: Option<&str>) -> Result<Option<u64>, Diagnostic> {
     let of_argument = |problem: Diagnostic| problem.with_code(ErrorCode::InvalidArgument);
-    let size = size.map(disk_size).transpose().map_err(|invalid| of_argument(invalid.into()))?;
-    lun(target, text, size)
+    size.map(disk_size).transpose().map_err(|invalid| of_argument(invalid.into()))
 }
 
 fn lun(target: &str, text: &str, size: Option<u64>) -> Result<LunConfig, Diagnostic> {
+    lun_with(target, text, size, path)
+}
+
+/// The LUN of an argument. `of_path` makes that of a path.
+fn lun_with(
+    target: &str,
+    text: &str,
+    size: Option<u64>,
+    of_path: impl Fn(&str, &str, Option<u64>) -> Result<LunConfig, Diagnostic>,
+) -> Result<LunConfig, Diagnostic> {
     if text.is_empty() {
         let forms: Vec<String> =
             BackendKind::without_path().map(|kind| format!("{}:SIZE", kind.name())).collect();
@@ -187,7 +222,7 @@ fn lun(target: &str, text: &str, size: Option<u64>) -> Result<LunConfig, Diagnos
     };
     match source {
         Some(source) => Ok(LunConfig::new(source, PeripheralDeviceType::Disk)),
-        None => path(target, text, size),
+        None => of_path(target, text, size),
     }
 }
 
@@ -213,7 +248,7 @@ fn disk_size(text: &str) -> Result<u64, InvalidValue> {
 
 fn path(target: &str, text: &str, size: Option<u64>) -> Result<LunConfig, Diagnostic> {
     let path = PathBuf::from(text);
-    let iso = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("iso"));
+    let iso = is_iso(&path);
     match std::fs::metadata(&path) {
         Ok(_) if iso => Ok(named(target, Source::File { path, size: None }, PeripheralDeviceType::CdRom)),
         Ok(_) if BackendKind::of(&path) == BackendKind::Device => {
@@ -227,6 +262,10 @@ fn path(target: &str, text: &str, size: Option<u64>) -> Result<LunConfig, Diagno
                 .with_code(ErrorCode::from(e.kind())))
         }
     }
+}
+
+fn is_iso(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("iso"))
 }
 
 fn missing(

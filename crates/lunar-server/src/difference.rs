@@ -39,6 +39,7 @@ pub fn diff(a: &Config, b: &Config) -> Vec<Difference> {
 pub fn in_force(before: &Config, new: &Config) -> Config {
     Config {
         server: before.server.clone(),
+        api: new.api.clone(),
         limits: limits_in_force(&before.limits, &new.limits),
         max_registrants: new.max_registrants,
         session: new.session.clone(),

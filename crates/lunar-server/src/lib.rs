@@ -39,7 +39,7 @@ pub mod listeners;
 pub mod routes;
 mod seconds;
 
-pub use arguments::{Arguments, ServeContext, lun_argument};
+pub use arguments::{Arguments, ServeContext, lun_argument, remote_lun_argument};
 pub(crate) use build::create_folder_or;
 pub use build::{Rest, Units, create_folder, was_served};
 pub use difference::{diff, in_force};

@@ -1,6 +1,9 @@
 //! The command line.
 
 mod objects;
+mod server_choice;
+
+pub use server_choice::ServerChoice;
 
 pub use objects::{
     AccessAdd, AccessCommand, ChangeArgs, ChapCommand, LunAdd, LunCommand, LunPlace, ObjectArgs,
@@ -54,6 +57,8 @@ Environment:
   LUNAR_CHAP_TARGET_USER     user of the target, for mutual CHAP
   LUNAR_CHAP_TARGET_PASSWORD its secret; LUNAR_CHAP_TARGET_PASSWORD_FILE names a file
   LUNAR_RUN_DIR              folder of sockets and of attached disks
+  LUNAR_SERVER               HTTPS URL of a server of another host, for commands with --server
+  LUNAR_TOKEN_FILE           file with its token; LUNAR_CA_FILE, LUNAR_CERT_FILE, LUNAR_KEY_FILE
   NO_COLOR                   disable colours on terminals";
 
 const SERVE_EXAMPLES: &str = "\
@@ -277,9 +282,8 @@ pub struct Apply {
     #[arg(long)]
     pub rollback: bool,
 
-    /// Admin socket of the server [default: lunar.sock in your runtime folder; for root, in /run/lunar]
-    #[arg(long, value_name = "PATH")]
-    pub socket: Option<PathBuf>,
+    #[command(flatten)]
+    pub choice: ServerChoice,
 
     /// Fail with exit status 8 after this time (5, 5s, 2m); a change waits until commands of hosts end
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = lunar_proto::duration::positive)]
@@ -334,16 +338,15 @@ pub struct RouterArgs {
     pub common: AdminArgs,
 }
 
-/// Options of every command that uses the admin socket.
+/// Options of every command that asks a running server.
 #[derive(Args, Debug)]
 pub struct AdminArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
 
-    /// Admin socket of the server [default: lunar.sock in your runtime folder; for root, in /run/lunar]
-    #[arg(long, value_name = "PATH")]
-    pub socket: Option<PathBuf>,
+    #[command(flatten)]
+    pub choice: ServerChoice,
 
     /// Fail with exit status 8 if the server does not respond within this time (5, 5s, 2m, 500ms)
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = lunar_proto::duration::positive)]

@@ -1,7 +1,7 @@
 //! `lunar check`: checks a configuration, and lists its content.
 
 use crate::output::{self, count};
-use crate::serve::cannot_serve;
+use crate::serve::{cannot_serve, warnings};
 use lunar_server::config::router::{From, Map, RouterConfig, RouterTarget};
 use lunar_server::config::{self, Config};
 use lunar_server::{Diagnostic, ErrorCode, folders};
@@ -12,7 +12,7 @@ use std::path::Path;
 pub fn check(file: &Path, media: bool) -> Result<String, Vec<Diagnostic>> {
     let config = config::load(file)?;
     let notes = config::unused(&config).into_iter().chain(config::access_lint(&config));
-    let notes = notes.chain(config::exposed(&config));
+    let notes = notes.chain(warnings(&config));
     notes.for_each(|note| output::stderr_line(format_args!("warning: {note}")));
     if media {
         check_media(&config, file)?;

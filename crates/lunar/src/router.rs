@@ -5,11 +5,13 @@ use crate::args::{AdminArgs, Apply, RouterArgs, RouterCommand, RouterShowArgs};
 use crate::client::json;
 use crate::session::{self, of_each, one, servers};
 use lunar_admin::{self as admin, Difference, RouterAction, RouterReport, SessionReport};
-use lunar_api::client::{ApplyRequest, ChangeReport, Client, DifferenceList, Outcome, RouterList, segment};
+use lunar_api::client::{
+    ApplyRequest, ChangeReport, Client, DifferenceList, Outcome, RouterList, ServerAddress, segment,
+};
 use lunar_proto::duration::{self, NotationError};
 use lunar_server::{Diagnostic, ErrorCode};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The text to print.
@@ -30,13 +32,9 @@ pub fn router(command: RouterCommand) -> Result<String, Diagnostic> {
     }
 }
 
-fn server(common: &AdminArgs) -> Result<PathBuf, Diagnostic> {
-    one(servers(common.socket.as_ref())?)
-}
-
 /// The server that runs routers, or the router with this name. Other running servers are ignored.
-fn routing(name: Option<&str>, common: &AdminArgs) -> Result<PathBuf, Diagnostic> {
-    let all = servers(common.socket.as_ref())?;
+fn routing(name: Option<&str>, common: &AdminArgs) -> Result<ServerAddress, Diagnostic> {
+    let all = servers(&common.choice)?;
     if all.len() == 1 {
         return one(all);
     }
@@ -57,7 +55,7 @@ fn routing(name: Option<&str>, common: &AdminArgs) -> Result<PathBuf, Diagnostic
     }
 }
 
-fn routers(server: &Path, timeout: Duration) -> Result<Vec<RouterReport>, Diagnostic> {
+fn routers(server: &ServerAddress, timeout: Duration) -> Result<Vec<RouterReport>, Diagnostic> {
     Client::new(server, timeout).get("/v1/routers").map(|list: RouterList| list.items)
 }
 
@@ -71,7 +69,7 @@ fn status_text(which: &RouterShowArgs, text: fn(&[RouterReport]) -> String) -> R
 }
 
 /// The router with the given name, or all routers.
-fn chosen(which: &RouterShowArgs, server: &Path) -> Result<Vec<RouterReport>, Diagnostic> {
+fn chosen(which: &RouterShowArgs, server: &ServerAddress) -> Result<Vec<RouterReport>, Diagnostic> {
     let all = routers(server, which.common.timeout)?;
     let Some(name) = &which.name else { return Ok(all) };
     let found: Vec<RouterReport> = all.into_iter().filter(|router| router.name == *name).collect();
@@ -121,11 +119,12 @@ fn control(which: RouterArgs, action: RouterAction) -> Result<String, Diagnostic
 
 /// The changes that a configuration would make.
 pub fn diff(file: Option<&Path>, common: &AdminArgs) -> Result<String, Diagnostic> {
+    let server = common.choice.one()?;
     let mut path = "/v1/config/diff".to_owned();
     if let Some(file) = file {
-        path += &format!("?file={}", segment(&absolute(file)?));
+        path += &format!("?file={}", segment(&path_on(&server, file)?));
     }
-    let list: DifferenceList = Client::new(&server(common)?, common.timeout).get(&path)?;
+    let list: DifferenceList = Client::new(&server, common.timeout).get(&path)?;
     let differences = list.items;
     match common.json {
         true => json(&differences),
@@ -136,14 +135,14 @@ pub fn diff(file: Option<&Path>, common: &AdminArgs) -> Result<String, Diagnosti
 
 /// Applies a configuration, or confirms or rolls back the applied one.
 pub fn apply(args: &Apply) -> Result<String, Diagnostic> {
-    let client = Client::new(&one(servers(args.socket.as_ref())?)?, args.timeout);
+    let client = Client::new(&args.choice.one()?, args.timeout);
     let ended = |path: &str| client.post::<Outcome>(path, &()).map(|done| done.result + "\n");
     match (args.confirm, args.rollback) {
         (true, _) => ended("/v1/config/confirm"),
         (_, true) => ended("/v1/config/rollback"),
         _ => {
             let request = ApplyRequest {
-                file: args.file.as_deref().map(absolute).transpose()?,
+                file: args.file.as_deref().map(|file| path_on(client.server(), file)).transpose()?,
                 confirm_within_s: within(args),
             };
             client.post("/v1/config/apply", &request).map(|report| applied(&report, args))
@@ -177,8 +176,18 @@ fn within(args: &Apply) -> Option<u64> {
     args.confirm_within.map(|time| time.as_secs() + u64::from(time.subsec_nanos() > 0))
 }
 
+/// The path of a file for a server. Files of another host have absolute paths.
+pub fn path_on(server: &ServerAddress, file: &Path) -> Result<String, Diagnostic> {
+    if server.socket().is_none() && file.is_relative() {
+        let what = format!("the path {} is not absolute", file.display());
+        let problem = Diagnostic::new(what, format!("give the path of the file on the host of {server}"));
+        return Err(problem.with_code(ErrorCode::InvalidArgument));
+    }
+    absolute(file)
+}
+
 /// An absolute path, because the server may have another working directory.
-pub fn absolute(file: &Path) -> Result<String, Diagnostic> {
+fn absolute(file: &Path) -> Result<String, Diagnostic> {
     let path = std::path::absolute(file).map_err(|e| {
         Diagnostic::new(
             format!("cannot make the path {} absolute: {e}", file.display()),

@@ -15,6 +15,7 @@ use crate::{connect_hints, output, service_manager};
 use change::Trial;
 use lunar_admin::{AdminSocket, Request, Response, ServerControl};
 use lunar_api::ApiServer;
+use lunar_api::https::HttpsServer;
 use lunar_router::isids;
 use lunar_router::loops::LoopDetector;
 use lunar_router::routes::Routes;
@@ -33,7 +34,7 @@ use std::process::{ExitCode, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use supervised::Supervision;
 
 /// Events of the main thread.
@@ -155,6 +156,7 @@ struct Service<S> {
     server: Arc<S>,
     supervision: Arc<Supervision<S>>,
     admin: Option<ApiServer>,
+    https: HttpsServer,
     trial: Trial,
     /// The absolute path of `file`; None without a file.
     own: Option<PathBuf>,
@@ -177,6 +179,12 @@ fn configuration(args: &Serve) -> Result<Config, Vec<Diagnostic>> {
     }
     let state_dir = &folders::state().map_err(|problem| vec![problem])?;
     arguments(args).config(ServeContext { state_dir, host: &lunar_runtime::host::name() })
+}
+
+/// Faults that do not prevent the service.
+pub fn warnings(config: &Config) -> impl Iterator<Item = String> {
+    let of_api = config.api.as_ref().and_then(|api| api.credentials.warning(SystemTime::now()));
+    config::exposed(config).into_iter().chain(of_api)
 }
 
 /// The cores of the arguments, or else of the configuration.
@@ -212,7 +220,7 @@ impl<S: TargetServer> Service<S> {
     ) -> Result<Service<S>, Vec<Diagnostic>> {
         let one = |problem| vec![problem];
         let config = configuration(args)?;
-        config::exposed(&config).iter().for_each(|line| tracing::warn!("{line}"));
+        warnings(&config).for_each(|line| tracing::warn!("{line}"));
         let cores = usable_cores(args, &config).map_err(one)?;
         let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok).map_err(one)?;
         let routes = start_routes(&state_dir, events).map_err(one)?;
@@ -230,8 +238,10 @@ impl<S: TargetServer> Service<S> {
             published: published.clone(),
         };
         let desk = Arc::new(desk);
-        let admin = admin(config.server.admin_socket.as_deref(), desk).map_err(one)?;
-        let service = Service {
+        let admin = admin(config.server.admin_socket.as_deref(), desk.clone()).map_err(one)?;
+        let mut https = HttpsServer::new(desk);
+        let listening = https.prepare(config.api.as_ref()).map_err(one)?;
+        let mut service = Service {
             file: args.config.clone(),
             own: args.config.as_ref().map(|_| config.sources.whole.clone()),
             version: ConfigVersion::first(),
@@ -246,6 +256,7 @@ impl<S: TargetServer> Service<S> {
             supervision: Supervision::start(server.clone()),
             server,
             admin,
+            https,
             trial: Trial::default(),
             retry: Retry::default(),
             unserved: Default::default(),
@@ -253,6 +264,7 @@ impl<S: TargetServer> Service<S> {
         };
         service.publish();
         service.route();
+        service.https.apply(listening);
         Ok(service)
     }
 
@@ -319,7 +331,7 @@ impl<S: TargetServer> Service<S> {
             service_manager::hand_over(&state);
         }
         // The last responses are sent before the socket is removed.
-        drop(self.admin);
+        drop((self.admin, self.https));
         result.map_err(|failures| unflushed::diagnostics(&failures, &self.whole))?;
         if unlinked.is_empty() {
             return Ok(());

@@ -1,25 +1,25 @@
 //! `lunar session`: shows and ends the sessions of running servers.
 
-use crate::args::{AdminArgs, SessionCommand};
+use crate::args::{AdminArgs, ServerChoice, SessionCommand};
 use crate::client::json;
 use crate::exit::Failure;
 use crate::objects;
 use lunar_admin::{self as admin, SessionReport};
-use lunar_api::client::{Client, SessionList};
+use lunar_api::client::{Client, ServerAddress, SessionList};
 use lunar_server::{Diagnostic, ErrorCode, folders, listeners};
 use serde::Serialize;
 use std::panic::resume_unwind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 /// The text to print, and the failure of a server if another one responded.
 pub fn session(command: SessionCommand) -> Result<(String, Option<Failure>), Failure> {
     match command {
-        SessionCommand::List(common) => list_all(&servers(common.socket.as_ref())?, &common),
+        SessionCommand::List(common) => list_all(&servers(&common.choice)?, &common),
         SessionCommand::End { id, common } => Ok((objects::end_session(id, &common)?, None)),
         SessionCommand::Show { id, common } => {
-            let server = one(servers(common.socket.as_ref())?)?;
+            let server = common.choice.one()?;
             Ok((show(sessions(&server, common.timeout)?, id, common.json)?, None))
         }
     }
@@ -29,24 +29,28 @@ pub fn session(command: SessionCommand) -> Result<(String, Option<Failure>), Fai
 ///
 /// # Errors
 /// When no server answers.
-pub fn sessions(server: &Path, timeout: Duration) -> Result<Vec<SessionReport>, Diagnostic> {
+pub fn sessions(server: &ServerAddress, timeout: Duration) -> Result<Vec<SessionReport>, Diagnostic> {
     Client::new(server, timeout).get("/v1/sessions").map(|list: SessionList| list.items)
 }
 
-/// The admin sockets to query: at least one, even if no server listens there.
-pub fn servers(socket: Option<&PathBuf>) -> Result<Vec<PathBuf>, Diagnostic> {
-    if let Some(path) = socket {
-        return Ok(vec![path.clone()]);
+/// The servers to query: at least one, even if no server listens there.
+pub fn servers(choice: &ServerChoice) -> Result<Vec<ServerAddress>, Diagnostic> {
+    if let Some(remote) = choice.remote()? {
+        return Ok(vec![remote]);
+    }
+    if let Some(path) = &choice.socket {
+        return Ok(vec![path.clone().into()]);
     }
     let first = folders::admin_socket()?;
     let listening = admin::listening(&first);
-    Ok(if listening.is_empty() { vec![first] } else { listening })
+    let sockets = if listening.is_empty() { vec![first] } else { listening };
+    Ok(sockets.into_iter().map(ServerAddress::from).collect())
 }
 
 /// The only server; an error if several run.
-pub fn one(mut servers: Vec<PathBuf>) -> Result<PathBuf, Diagnostic> {
+pub fn one(mut servers: Vec<ServerAddress>) -> Result<ServerAddress, Diagnostic> {
     if servers.len() > 1 {
-        let servers: Vec<String> = servers.iter().map(|path| described(path)).collect();
+        let servers: Vec<String> = servers.iter().filter_map(ServerAddress::socket).map(described).collect();
         let what = format!("{} servers are running: {}", servers.len(), servers.join(", "));
         return Err(Diagnostic::new(what, "choose a server with --socket PATH"));
     }
@@ -61,18 +65,18 @@ fn described(socket: &Path) -> String {
     format!("{} (process {pid}{listens}{})", socket.display(), addresses.join(" and "))
 }
 
-/// A session with the admin socket of its server: TSIHs are those of one server.
+/// A session with its server: TSIHs are those of one server.
 #[derive(Serialize)]
 struct ServerSession {
-    server: PathBuf,
+    server: String,
     #[serde(flatten)]
     session: SessionReport,
 }
 
 /// The responses of all servers. Queries run concurrently, so that a server that hangs does not delay the others.
 pub fn of_each<T: Send>(
-    servers: &[PathBuf],
-    ask: impl Fn(&Path) -> Result<T, Diagnostic> + Sync,
+    servers: &[ServerAddress],
+    ask: impl Fn(&ServerAddress) -> Result<T, Diagnostic> + Sync,
 ) -> Vec<Result<T, Diagnostic>> {
     let ask = &ask;
     std::thread::scope(|scope| {
@@ -82,16 +86,16 @@ pub fn of_each<T: Send>(
     })
 }
 
-/// Responses, each with the admin socket of its server.
-pub type ServerAnswers<'s, T> = Vec<(&'s PathBuf, T)>;
+/// Responses, each with its server.
+pub type ServerAnswers<'s, T> = Vec<(&'s ServerAddress, T)>;
 
 /// The responses of the servers that answer, and the failure of the others.
 ///
 /// # Errors
 /// When no server answers.
 pub fn gathered<T: Send>(
-    servers: &[PathBuf],
-    ask: impl Fn(&Path) -> Result<T, Diagnostic> + Sync,
+    servers: &[ServerAddress],
+    ask: impl Fn(&ServerAddress) -> Result<T, Diagnostic> + Sync,
 ) -> Result<(ServerAnswers<'_, T>, Option<Failure>), Failure> {
     let (mut answers, mut problems) = (ServerAnswers::new(), Vec::new());
     for (server, answer) in servers.iter().zip(of_each(servers, ask)) {
@@ -107,7 +111,7 @@ pub fn gathered<T: Send>(
 }
 
 /// The sessions of every server that responds.
-fn list_all(servers: &[PathBuf], common: &AdminArgs) -> Result<(String, Option<Failure>), Failure> {
+fn list_all(servers: &[ServerAddress], common: &AdminArgs) -> Result<(String, Option<Failure>), Failure> {
     let (lists, failure) = gathered(servers, |path| sessions(path, common.timeout))?;
     let text = match common.json {
         true => json(&placed(lists))?,
@@ -117,18 +121,18 @@ fn list_all(servers: &[PathBuf], common: &AdminArgs) -> Result<(String, Option<F
 }
 
 /// The sessions with their servers, for JSON.
-fn placed(lists: Vec<(&PathBuf, Vec<SessionReport>)>) -> Vec<ServerSession> {
-    let of_one = |(server, sessions): (&PathBuf, Vec<SessionReport>)| {
-        let server = server.clone();
+fn placed(lists: ServerAnswers<'_, Vec<SessionReport>>) -> Vec<ServerSession> {
+    let of_one = |(server, sessions): (&ServerAddress, Vec<SessionReport>)| {
+        let server = server.to_string();
         sessions.into_iter().map(move |session| ServerSession { server: server.clone(), session })
     };
     lists.into_iter().flat_map(of_one).collect()
 }
 
-fn listed(server: &Path, sessions: &[SessionReport], servers: usize) -> String {
+fn listed(server: &ServerAddress, sessions: &[SessionReport], servers: usize) -> String {
     match servers {
         1 => list(sessions),
-        _ => format!("[{}]\n{}", server.display(), list(sessions)),
+        _ => format!("[{server}]\n{}", list(sessions)),
     }
 }
 

@@ -51,6 +51,7 @@ const FLOORS: [(&str, &[&str]); 21] = [
             "lunar-router",
             "lunar-config",
             "lunar-admin",
+            "lunar-api",
         ],
     ),
     (

@@ -74,6 +74,10 @@ async fn diff(
     Query(request): Query<DiffRequest>,
 ) -> Result<Json<DifferenceList>, Box<Problem>> {
     let file = path(request.file)?;
+    if file.is_some() {
+        // The faults of a file show parts of it.
+        crate::caller::check_write()?;
+    }
     match api.ask(Request::Diff { file }).await? {
         Response::Differences(items) => Ok(Json(DifferenceList { items })),
         _ => Err(unexpected()),

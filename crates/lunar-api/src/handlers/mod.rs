@@ -33,11 +33,6 @@ use utoipa_axum::router::OpenApiRouter;
 /// Maximum number of requests that wait for the main thread, including those whose clients are gone.
 pub const MAX_WAITING: usize = 16;
 
-tokio::task_local! {
-    /// The user and process of the client, for the log.
-    pub static ASKER: String;
-}
-
 /// The state that all handlers share.
 #[derive(Clone)]
 pub struct ApiState {
@@ -51,7 +46,7 @@ impl ApiState {
     async fn ask(&self, request: Request) -> Result<Response, Box<Problem>> {
         let Ok(permit) = self.waiting.clone().try_acquire_owned() else { return Err(busy()) };
         let control = self.control.clone();
-        let asker = ASKER.try_with(String::clone).unwrap_or_default();
+        let asker = crate::caller::name();
         let ask = move || {
             let response = control.ask(request, &asker);
             drop(permit);

@@ -3,6 +3,7 @@
 
 mod access;
 mod access_lint;
+mod api;
 pub mod attachment;
 mod chap;
 mod disk;
@@ -44,6 +45,8 @@ use toml::de::DeTable;
 pub struct Config {
     /// Settings of the process.
     pub server: ServerConfig,
+    /// The control API over HTTPS.
+    pub api: Option<lunar_api::https::HttpsSettings>,
     /// Limits on the resources that peers can use.
     pub limits: lunar_target::config::TargetLimits,
     /// Maximum number of persistent reservation registrants of a LUN.
@@ -183,6 +186,7 @@ fn root_table(p: &mut Diagnostics<'_>, mut root: Section<'_>, base: &Path) -> Co
 fn root_sections(p: &mut Diagnostics<'_>, root: &mut Section<'_>, base: &Path) -> Config {
     let section = root.section(p, "server", "[server]");
     let server = server(p, section, base);
+    let api = api::api(p, root, base);
     let section = root.section(p, "limits", "[limits]");
     let (limits, max_registrants) = limits::limits(p, section);
     let section = root.section(p, "session", "[session]");
@@ -200,6 +204,7 @@ fn root_sections(p: &mut Diagnostics<'_>, root: &mut Section<'_>, base: &Path) -
         router::routers(p, root, router::Context { lists: &lists, base, unique: &mut unique }, &mut groups);
     Config {
         server,
+        api,
         limits,
         max_registrants,
         session,

@@ -101,6 +101,12 @@ fn example_uncommented_is_good() {
     for key in [
         "state_dir",
         "admin_socket",
+        "[api]",
+        "listen",
+        "certificate_file",
+        "key_file",
+        "token_file",
+        "client_",
         "mutual",
         "redirect",
         "offline",
@@ -134,8 +140,15 @@ fn example_uncommented_is_good() {
     let text = text + "[[chap_user]]\nname = \"lunar\"\nsecret_file = \"lunar.secret\"\n";
     folder.file("alice.secret", "0x0102030405060708090a0b0c0d0e0f10\n", 0o600);
     folder.file("lunar.secret", "a secret of lunar\n", 0o600);
+    let ca = interop::certificates::Authority::new("test authority");
+    let pair = ca.server(&["localhost"]);
+    folder.file("clients.pem", ca.pem(), 0o644);
+    folder.file("server.pem", pair.certificate, 0o644);
+    folder.file("server.key", pair.key, 0o600);
+    folder.file("tokens", "ann write 0123456789abcdef0123456789abcdef\n", 0o600);
     let config = load(&folder.file("lunar.toml", text, 0o644)).map_err(|list| list[0].to_string()).unwrap();
     assert_eq!(config.server.state_dir, Some("/var/lib/lunar".into()));
+    assert_eq!(config.api.unwrap().listen.len(), 1);
     assert_eq!(*config.targets[0].mutual.as_ref().unwrap().secret, b"a secret of lunar");
     assert_eq!(*config.discovery.chap.unwrap()[0].secret, (1..=16).collect::<Vec<u8>>());
     let disk = Source::File { path: folder.0.join("disk.img"), size: Some(64 << 20) };
@@ -246,7 +259,7 @@ fn problems_of_the_file() {
                 "[weather]",
                 &[
                     "t.toml:1:2: unknown key `weather` in the file",
-                    "hint: known keys: server, limits, session, chap_user, discovery, portal_group, disk, target, access, router",
+                    "hint: known keys: server, api, limits, session, chap_user, discovery, portal_group, disk, target, access, router",
                 ],
             ),
             (

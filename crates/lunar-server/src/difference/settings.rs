@@ -5,6 +5,7 @@ use crate::config::router::{
     Failover, From, Grant, Map, RouterConfig, RouterTarget, UpstreamConfig, UpstreamSource,
 };
 use crate::config::{Config, Filter, IdentityKeys, LunConfig, ServerConfig, Target, hex};
+use lunar_api::https::{CredentialFiles, HttpsSettings};
 use lunar_proto::duration;
 use lunar_proto::size;
 use lunar_runtime::CoreSelection;
@@ -33,6 +34,7 @@ pub(super) struct Setting {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ConfigPart {
     Server,
+    Api,
     Limits,
     Session,
     Discovery,
@@ -51,6 +53,7 @@ impl ConfigPart {
     pub(super) fn names(&self) -> Vec<String> {
         match self {
             ConfigPart::Server => vec!["server".into()],
+            ConfigPart::Api => vec!["api".into()],
             ConfigPart::Limits => vec!["limits".into()],
             ConfigPart::Session => vec!["session".into()],
             ConfigPart::Discovery => vec!["discovery".into()],
@@ -73,7 +76,8 @@ impl ConfigPart {
     pub(super) fn needs_restart(&self) -> bool {
         match self {
             ConfigPart::Server | ConfigPart::Group(_) => true,
-            ConfigPart::Limits
+            ConfigPart::Api
+            | ConfigPart::Limits
             | ConfigPart::Session
             | ConfigPart::Discovery
             | ConfigPart::Disk(_)
@@ -95,6 +99,7 @@ impl ConfigSettings {
     pub(super) fn of(config: &Config) -> ConfigSettings {
         let Config {
             server: of_server,
+            api: of_api,
             limits: of_limits,
             max_registrants,
             session: of_session,
@@ -116,6 +121,7 @@ impl ConfigSettings {
             (ConfigPart::Session, session(of_session)),
             (ConfigPart::Discovery, discovery(of_discovery)),
         ]);
+        settings.extend(of_api.iter().map(|one| (ConfigPart::Api, api(one))));
         settings.extend(portal_groups.iter().map(group));
         settings.extend(disks.iter().map(|(name, disk)| (ConfigPart::Disk(name.clone()), lun(disk))));
         targets.iter().filter(|one| one.router.is_none()).for_each(|one| target(one, &mut settings));
@@ -169,6 +175,22 @@ fn server(ServerConfig { cores: on, state_dir, admin_socket }: &ServerConfig) ->
         setting("cores", cores(on)),
         setting("state_dir", path(state_dir.as_deref())),
         setting("admin_socket", path(admin_socket.as_deref())),
+    ]
+}
+
+/// With the certificate and the names of the tokens: their files may have another content.
+fn api(HttpsSettings { listen, files, credentials }: &HttpsSettings) -> Vec<Setting> {
+    let CredentialFiles { certificate, key, tokens, client_ca, client_writers } = files;
+    let with = |file: &Path, content: String| format!("{} ({content})", file.display());
+    let names = tokens.as_deref().map_or(String::new(), |file| with(file, credentials.tokens()));
+    let [of_tokens, of_clients] = credentials.hidden();
+    vec![
+        setting("listen", list(listen)),
+        setting("certificate_file", with(certificate, credentials.certificate())),
+        setting("key_file", path(Some(key))),
+        Setting { hidden: of_tokens, ..setting("token_file", names) },
+        Setting { hidden: of_clients, ..setting("client_ca_file", path(client_ca.as_deref())) },
+        setting("client_writers", list(client_writers)),
     ]
 }
 

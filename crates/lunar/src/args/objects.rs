@@ -1,5 +1,6 @@
 //! Arguments of the commands that change a running server through its API.
 
+use super::ServerChoice;
 use crate::objects::keys::{self, Pair};
 use clap::{Args, Subcommand};
 use serde_json::Value;
@@ -13,9 +14,8 @@ pub struct ServerArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Admin socket of the server [default: lunar.sock in your runtime folder; for root, in /run/lunar]
-    #[arg(long, value_name = "PATH")]
-    pub socket: Option<PathBuf>,
+    #[command(flatten)]
+    pub choice: ServerChoice,
 
     /// Fail with exit status 8 after this time (5, 5s, 2m); a change waits until commands of hosts end
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = lunar_proto::duration::positive)]
@@ -51,9 +51,8 @@ pub struct Stop {
     #[arg(long)]
     pub json: bool,
 
-    /// Admin socket of the server [default: lunar.sock in your runtime folder; for root, in /run/lunar]
-    #[arg(long, value_name = "PATH")]
-    pub socket: Option<PathBuf>,
+    #[command(flatten)]
+    pub choice: ServerChoice,
 
     /// Fail with exit status 8 if the server still runs after this time (5, 5s, 2m)
     #[arg(long, value_name = "TIME", default_value = "120s", value_parser = lunar_proto::duration::positive)]

@@ -3,10 +3,10 @@
 use super::{Change, client, items, listed, shown, source, target, text};
 use crate::args::{LunAdd, LunCommand, LunPlace, ServerArgs};
 use crate::client::json;
-use crate::router::absolute;
+use crate::router::path_on;
 use lunar_admin::Keys;
-use lunar_api::client::ChangeReport;
-use lunar_server::{Diagnostic, ErrorCode, lun_argument};
+use lunar_api::client::{ChangeReport, ServerAddress};
+use lunar_server::{Diagnostic, ErrorCode, lun_argument, remote_lun_argument};
 use serde_json::{Value, json};
 
 /// Attempts to add a LUN at the lowest free number, which another administrator may take first.
@@ -76,7 +76,7 @@ pub(super) fn table(luns: Vec<Value>, as_json: bool) -> Result<String, Diagnosti
 
 fn add(args: LunAdd) -> Result<String, Diagnostic> {
     let change = Change::of(&args.object)?;
-    let mut keys = medium(&args)?;
+    let mut keys = medium(&args, change.client.server())?;
     keys.extend(args.keys);
     if let Some(lun) = args.lun {
         return change.done(&change.create(&path(&LunPlace { target: args.target, lun }), &keys)?);
@@ -108,15 +108,16 @@ fn lowest_free(used: &[u64]) -> u64 {
 
 /// The keys of the medium. The serial number does not derive from the LUN: another medium at the number of a former one
 /// is another logical unit.
-fn medium(args: &LunAdd) -> Result<Keys, Diagnostic> {
-    let lun = lun_argument(&args.target, &args.medium, args.size.as_deref())?;
+fn medium(args: &LunAdd, server: &ServerAddress) -> Result<Keys, Diagnostic> {
+    let of_argument = if server.socket().is_some() { lun_argument } else { remote_lun_argument };
+    let lun = of_argument(&args.target, &args.medium, args.size.as_deref())?;
     let mut keys = Keys::new();
     let mut set = |key: &str, value: Value| _ = keys.insert(key.to_owned(), value);
     if let Some(kind) = lun.source.kind() {
         set("backend", kind.name().into());
     }
     if let Some(path) = lun.source.path() {
-        set("path", absolute(path)?.into());
+        set("path", path_on(server, path)?.into());
     }
     if let Some(size) = lun.source.size() {
         set("size", size.into());
@@ -138,11 +139,14 @@ mod tests {
     use super::*;
     use crate::args::{Cli, Command};
     use clap::Parser;
+    use std::path::PathBuf;
 
     fn keys(line: &[&str]) -> Keys {
         let line = [&["lunar", "lun", "add", "iqn.2026-11.org.example:a"], line].concat();
         match Cli::try_parse_from(line).expect("a command line").command {
-            Command::Lun(LunCommand::Add(args)) => medium(&args).expect("a medium"),
+            Command::Lun(LunCommand::Add(args)) => {
+                medium(&args, &PathBuf::from("/s").into()).expect("a medium")
+            }
             other => panic!("{other:?}"),
         }
     }

@@ -17,16 +17,15 @@ pub use target::target;
 
 use crate::args::{ChangeArgs, ObjectArgs, ServerArgs};
 use crate::client::json;
-use crate::session::{one, servers};
 use lunar_admin::{Difference, Keys, rows};
 
 use lunar_api::client::{ChangeReport, Client, Method, Tagged};
 use lunar_server::Diagnostic;
 use serde_json::{Value, json};
 
-/// The client of the only server, or of that of `--socket`.
+/// The client of the chosen server.
 fn client(args: &ServerArgs) -> Result<Client, Diagnostic> {
-    Ok(Client::new(&one(servers(args.socket.as_ref())?)?, args.timeout))
+    Ok(Client::new(&args.choice.one()?, args.timeout))
 }
 
 /// A change of an object.

@@ -4,36 +4,39 @@ use super::{changed, client};
 use crate::args::{AdminArgs, ServerArgs, Stop};
 use crate::client::json;
 use crate::exit::Failure;
-use crate::session::{gathered, one, servers};
+use crate::session::{gathered, servers};
 use lunar_admin::{self as admin, rows};
 
-use lunar_api::client::{ApplyRequest, Client, Method, Outcome, ServerReport};
+use lunar_api::client::{ApplyRequest, Client, Method, Outcome, ServerAddress, ServerReport};
 use lunar_server::{Diagnostic, ErrorCode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
 use serde_json::Value;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// The pause between two looks at a server whose process cannot be watched.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Limit of a question to a server that ends.
+const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A server with its admin socket.
+/// A server with its address.
 #[derive(Serialize)]
 struct ListedServer {
-    server: PathBuf,
+    server: String,
     #[serde(flatten)]
     report: ServerReport,
 }
 
 /// The text to print, and the failure of a server if another one responded.
 pub fn status(args: &AdminArgs) -> Result<(String, Option<Failure>), Failure> {
-    let servers = servers(args.socket.as_ref())?;
-    let (reports, failure) = gathered(&servers, |path| Client::new(path, args.timeout).get("/v1/server"))?;
-    let listed: Vec<ListedServer> =
-        reports.into_iter().map(|(server, report)| ListedServer { server: server.clone(), report }).collect();
+    let servers = servers(&args.choice)?;
+    let (reports, failure) =
+        gathered(&servers, |server| Client::new(server, args.timeout).get("/v1/server"))?;
+    let listed =
+        reports.into_iter().map(|(server, report)| ListedServer { server: server.to_string(), report });
+    let listed: Vec<ListedServer> = listed.collect();
     let text = match args.json {
         true => json(&listed)?,
         false => listed.iter().map(shown).collect::<Vec<_>>().join("\n"),
@@ -48,7 +51,7 @@ fn shown(ListedServer { server, report }: &ListedServer) -> String {
     });
     let file = report.config_file.as_deref().map_or("none".into(), rows::shown);
     let lines = [
-        ("server", rows::shown(&server.display().to_string())),
+        ("server", rows::shown(server)),
         ("version", rows::shown(&report.version)),
         ("process", report.process.to_string()),
         ("uptime", rows::duration(report.uptime_s)),
@@ -70,7 +73,7 @@ pub fn reload(args: &ServerArgs) -> Result<String, Diagnostic> {
 
 /// Asks a host to log out.
 pub fn end_session(tsih: u16, args: &AdminArgs) -> Result<String, Diagnostic> {
-    let client = Client::new(&one(servers(args.socket.as_ref())?)?, args.timeout);
+    let client = Client::new(&args.choice.one()?, args.timeout);
     let done = client.send::<Outcome>(Method::DELETE, &format!("/v1/sessions/{tsih}"), None, &Value::Null)?;
     outcome(&done.value, args.json)
 }
@@ -82,12 +85,12 @@ fn outcome(outcome: &Outcome, as_json: bool) -> Result<String, Diagnostic> {
 /// Stops a server, and waits for the end of its process.
 pub fn stop(args: &Stop) -> Result<String, Diagnostic> {
     let end = Instant::now() + args.timeout;
-    let socket = one(servers(args.socket.as_ref())?)?;
-    let process = admin::listener(&socket);
+    let server = args.choice.one()?;
+    let process = server.socket().and_then(admin::listener);
     // Before the request, so that the number is not that of a later process.
     let watched = process.and_then(watch);
-    Client::new(&socket, args.timeout).post::<Outcome>("/v1/server/stop", &())?;
-    if !ends(watched.as_ref(), &socket, end) {
+    Client::new(&server, args.timeout).post::<Outcome>("/v1/server/stop", &())?;
+    if !ends(watched.as_ref(), &server, end) {
         return Err(still_runs(process, args.timeout));
     }
     outcome(&Outcome { result: "the server has ended".into() }, args.json)
@@ -99,13 +102,13 @@ fn watch(process: u32) -> Option<OwnedFd> {
     pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
-/// Waits until the process has ended, or else until its socket is closed. False at the time `end`.
-fn ends(process: Option<&OwnedFd>, socket: &Path, end: Instant) -> bool {
+/// Waits until the process has ended, or else until it answers no more. False at the time `end`.
+fn ends(process: Option<&OwnedFd>, server: &ServerAddress, end: Instant) -> bool {
     loop {
         let left = end.saturating_duration_since(Instant::now());
         let has_ended = match process {
             Some(process) => is_readable(process, left),
-            None => !admin::is_answered(socket),
+            None => !is_answered(server),
         };
         if has_ended || left.is_zero() {
             return has_ended;
@@ -113,6 +116,13 @@ fn ends(process: Option<&OwnedFd>, socket: &Path, end: Instant) -> bool {
         if process.is_none() {
             std::thread::sleep(PAUSE.min(left));
         }
+    }
+}
+
+fn is_answered(server: &ServerAddress) -> bool {
+    match server.socket() {
+        Some(socket) => admin::is_answered(socket),
+        None => Client::new(server, PATIENCE).get::<ServerReport>("/v1/server").is_ok(),
     }
 }
 

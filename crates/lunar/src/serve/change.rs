@@ -70,6 +70,7 @@ impl<S: TargetServer> Service<S> {
     /// Applies a configuration. With `is_asked`, a user requested it, so the files at the paths are checked.
     fn replace(&mut self, config: Config, is_asked: bool) -> Result<(), Vec<Diagnostic>> {
         let _reloading = self.supervision.reloading();
+        let listening = self.https.prepare(config.api.as_ref()).map_err(|problem| vec![problem])?;
         // Before any discovery, so that a loop is detected.
         for ((router, upstream), targets) in users(&config) {
             self.routes.uses(&router, &upstream, targets);
@@ -83,6 +84,7 @@ impl<S: TargetServer> Service<S> {
             return Err(problems);
         }
         self.routes.keep();
+        self.https.apply(listening);
         self.in_force = lunar_server::in_force(&self.in_force, &config);
         self.config = config;
         self.version.next();
