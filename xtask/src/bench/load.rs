@@ -109,6 +109,12 @@ pub fn latency(blast: &Path, server: &BenchServer, load: &BlastLoad, seconds: u6
     })
 }
 
+/// Runs `blast` for the longest latency of a command, in microseconds.
+pub fn longest_us(blast: &Path, server: &BenchServer, load: &BlastLoad, seconds: u64) -> Result<f64> {
+    let figures = figures(&mut command(blast, server, load, seconds), load)?;
+    figure(&figures, "max_us")
+}
+
 /// The same, while other sessions load the server.
 pub fn latency_beside(
     blast: &Path,

@@ -12,6 +12,7 @@ mod guest;
 mod initiator;
 mod lio;
 mod load;
+mod many_luns;
 mod rdma;
 mod router;
 mod rows;

@@ -1,7 +1,6 @@
 //! The rows and their limits.
 
 use std::path::Path;
-use std::time::Instant;
 
 use anyhow::Result;
 
@@ -76,8 +75,6 @@ const OF_BLAST: f64 = 0.7;
 const NBD_OF_DIRECT: f64 = 0.75;
 const IDLE_SESSIONS: u32 = 1000;
 const IDLE_MIB: f64 = 64.0;
-const START_LUNS: u32 = 10_000;
-const START_S: f64 = 2.0;
 
 /// The options and programs that every row needs.
 pub struct BenchRun<'a> {
@@ -105,7 +102,7 @@ pub fn run(options: &Options, programs: &Programs) -> Result<Vec<RowResult>> {
         BenchRun::tails,
         BenchRun::many_sessions,
         BenchRun::idle_sessions,
-        BenchRun::start,
+        BenchRun::many_luns,
         BenchRun::initiator_on_floor,
         BenchRun::engine,
         BenchRun::initiator_on_stgt,
@@ -264,22 +261,6 @@ impl BenchRun<'_> {
         let lunar = self.lunar(Backing::Null(1))?;
         let _held = IdleSessions::open(&self.programs.blast, &lunar, IDLE_SESSIONS)?;
         Ok(vec![RowResult::figure(name, "MiB", lunar.resident_mib()?, RatioLimit::AtMost(IDLE_MIB))])
-    }
-
-    /// Reported with its limit, but not asserted, because it is a time.
-    fn start(&self) -> Result<Vec<RowResult>> {
-        let name = "10,000 null LUNs, start";
-        if !self.wants(name) {
-            return Ok(Vec::new());
-        }
-        let started_at = Instant::now();
-        let _lunar = self.lunar(Backing::Null(START_LUNS))?;
-        Ok(vec![RowResult::figure(
-            name,
-            "s",
-            started_at.elapsed().as_secs_f64(),
-            RatioLimit::Reported(START_S),
-        )])
     }
 }
 

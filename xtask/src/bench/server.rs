@@ -37,6 +37,17 @@ impl BenchServer {
         format!("iscsi://{}/{}/{}", self.portal, self.target, self.lun)
     }
 
+    /// The path of its admin socket.
+    pub fn admin_socket(&self) -> PathBuf {
+        self.dir.join("admin.sock")
+    }
+
+    /// Replaces the target in the configuration file of Lunar.
+    pub fn rewrite(&self, backing: Backing) -> Result<()> {
+        let config = head(&self.dir) + &target(backing);
+        Ok(std::fs::write(self.dir.join("lunar.toml"), config)?)
+    }
+
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()

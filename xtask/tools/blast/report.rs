@@ -56,13 +56,14 @@ pub fn line(
     let per_io = |cpu_s: f64| cpu_s * 1e6 / done.max(1.0);
     let latency = &times.whole;
     let mut line = format!(
-        "iops {:.0} mb_per_s {:.1} p50_us {:.1} p99_us {:.1} p999_us {:.1} errors {} \
+        "iops {:.0} mb_per_s {:.1} p50_us {:.1} p99_us {:.1} p999_us {:.1} max_us {:.1} errors {} \
          target_cpu_us_per_io {:.3} target_cpu_pct {:.0} client_cpu_us_per_io {:.3}",
         done / seconds,
         done * f64::from(job.bytes) / seconds / 1e6,
         latency.quantile_us(0.5),
         latency.quantile_us(0.99),
         latency.quantile_us(0.999),
+        latency.quantile_us(1.0),
         after.errors,
         per_io(target_cpu_s),
         target_cpu_s / seconds * 100.0,
