@@ -121,6 +121,11 @@ impl Cores {
         CorePlacement { core, taken: self.taken.clone() }
     }
 
+    /// The CPU of each event loop, and the number of its placements.
+    pub fn placements(&self) -> Vec<(usize, usize)> {
+        self.cpus.iter().zip(self.taken.iter()).map(|(cpu, taken)| (*cpu, taken.load(Relaxed))).collect()
+    }
+
     /// Runs a closure on a core's thread, inside its event loop.
     pub fn run_on(&self, core: usize, job: impl FnOnce() + Send + 'static) {
         send(&self.jobs[core], Some(Box::new(job)));
@@ -378,6 +383,7 @@ mod tests {
         let first = cores.place(Some(cpu));
         let others = [cores.place(Some(cpu)), cores.place(None)];
         assert_eq!((first.core(), others.each_ref().map(CorePlacement::core)), (1, [0, 2]));
+        assert_eq!(cores.placements(), [(1022, 1), (cpu, 1), (1023, 1)]);
         assert_eq!(cores.place(Some(cpu)).core(), 1, "each core has one placement");
         drop(others);
         assert_eq!(cores.place(Some(cpu)).core(), 0, "the dropped placements no longer count");

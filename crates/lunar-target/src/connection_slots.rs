@@ -25,6 +25,18 @@ pub enum AdmissionError {
     LoginLimit,
 }
 
+impl AdmissionError {
+    /// The word of the label `reason`.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            AdmissionError::ServerStop => "server_stop",
+            AdmissionError::ConnectionLimit => "connections",
+            AdmissionError::FileDescriptors => "file_descriptors",
+            AdmissionError::LoginLimit => "connections_before_login",
+        }
+    }
+}
+
 impl fmt::Display for AdmissionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -98,9 +110,13 @@ impl EvictionNotice {
 
 impl ConnectionSlots {
     /// Number of connections.
-    #[cfg(test)]
     pub fn used(&self) -> usize {
         self.all.used()
+    }
+
+    /// Number of connections before login.
+    pub fn used_before_login(&self) -> usize {
+        self.before_login.used()
     }
 
     /// Checks whether a connection from this address would get a slot. `room`: the number of connections that the

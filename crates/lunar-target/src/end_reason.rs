@@ -37,6 +37,29 @@ pub enum EndReason {
     ServerStop,
 }
 
+impl EndReason {
+    /// The word of the label `reason`.
+    pub fn word(self) -> &'static str {
+        match self {
+            EndReason::ConnectionClosed => "closed",
+            EndReason::ClosedWithoutLogout => "closed_without_logout",
+            EndReason::ConnectionReset => "reset",
+            EndReason::ConnectionLost => "lost",
+            EndReason::Logout => "logout",
+            EndReason::Reinstated => "reinstated",
+            EndReason::DataOutTimeout => "data_out_timeout",
+            EndReason::DiscoveryTimeout => "discovery_timeout",
+            EndReason::KeepaliveTimeout => "keepalive_timeout",
+            EndReason::InvalidScsiCommand => "invalid_scsi_command",
+            EndReason::MissingCommand => "missing_command",
+            EndReason::AbortBlocked => "abort_blocked",
+            EndReason::AccessRemoved => "access_removed",
+            EndReason::TargetColdReset => "target_cold_reset",
+            EndReason::ServerStop => "server_stop",
+        }
+    }
+}
+
 impl fmt::Display for EndReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

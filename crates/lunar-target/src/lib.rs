@@ -12,12 +12,14 @@ mod fair_share;
 mod fence;
 mod flush_failure;
 mod heartbeat;
+mod initiator_totals;
 mod instance;
 mod io_failures;
 mod iscsi;
 mod iser;
 mod logical_unit;
 mod login_error;
+mod lu_counters;
 mod missing_medium;
 mod nexus_list;
 mod passthrough;
@@ -27,6 +29,7 @@ mod rdma_receiver;
 mod registry;
 mod scsi_error;
 mod server;
+mod server_events;
 mod server_state;
 mod session_entry;
 mod session_info;
@@ -43,9 +46,13 @@ pub use iscsi::testing;
 
 pub use connection_slots::AdmissionError;
 pub use flush_failure::FlushFailure;
+pub use initiator_totals::{InitiatorKey, InitiatorTotals, MAX_INITIATORS, OTHER_INITIATORS};
 pub use instance::{Instance, InstanceSession};
 pub use logical_unit::LogicalUnit;
 pub use login_error::LoginError;
+pub use lu_counters::{
+    FAILURES, LATENCY_BUCKETS, LatencyTotals, LuTotals, OpClass, StageTotals, bucket_bound_s,
+};
 pub use missing_medium::OnMissing;
 pub use nexus_list::NexusList;
 pub use passthrough::{
@@ -54,7 +61,8 @@ pub use passthrough::{
 };
 pub use quiesce::Quiesced;
 pub use scsi_error::ScsiError;
-pub use server::{TargetServer, cannot_bind, listen};
+pub use server::{ServerResources, TargetServer, cannot_bind, listen};
+pub use server_events::EventTotals;
 pub use server_state::BoundPortal;
 pub use session_info::{
     Addresses, IscsiSessionInfo, SessionCounter, SessionCounters, SessionInfo, SessionProtocol,

@@ -2,6 +2,7 @@
 
 use crate::PassthroughLu;
 use crate::io_failures::IoFailures;
+use crate::lu_counters::{LuCounters, LuTotals};
 use crate::missing_medium::MediumWatch;
 use crate::state_file;
 use crate::task_set_lock::TaskSetLock;
@@ -39,6 +40,8 @@ pub struct LogicalUnit {
     logged_size: AtomicU64,
     /// Limits log lines about state that cannot be saved.
     pub(crate) save_failures: LogRateLimit,
+    /// Counts its commands.
+    pub(crate) counters: LuCounters,
 }
 
 /// The state of the state file.
@@ -59,7 +62,7 @@ impl LogicalUnit {
         let task_set = Arc::new(TaskSetLock::new(lu.clone()));
         let logged_size = AtomicU64::new(backend.info().capacity);
         let (backend, passthrough, saved) = (RwLock::new(backend), None, Mutex::default());
-        let (io_failures, save_failures, watch, has_shrunk) = Default::default();
+        let (io_failures, save_failures, watch, has_shrunk, counters) = Default::default();
         LogicalUnit {
             lu,
             state_file,
@@ -72,6 +75,7 @@ impl LogicalUnit {
             watch,
             has_shrunk,
             logged_size,
+            counters,
         }
     }
 
@@ -85,6 +89,11 @@ impl LogicalUnit {
             passthrough: Some(passthrough),
             ..LogicalUnit::new(lu, lunar_block::nothing(), state_file)
         }
+    }
+
+    /// What its commands did since the start of the server.
+    pub fn totals(&self) -> LuTotals {
+        self.counters.totals()
     }
 
     /// The remote logical unit, if this is a passthrough.

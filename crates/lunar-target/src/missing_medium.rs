@@ -120,6 +120,11 @@ impl LogicalUnit {
         self.watch.on_missing.store(on_missing as u8, Relaxed);
     }
 
+    /// Whether the last check did not find the medium at its path.
+    pub fn is_medium_missing(&self) -> bool {
+        self.watch.seen.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     /// Begins a check. None: the previous check is still blocked.
     pub(crate) fn begin_check(&self) -> Option<MediumCheck<'_>> {
         let is_checking = &self.watch.is_checking;

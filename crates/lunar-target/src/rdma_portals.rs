@@ -48,7 +48,9 @@ async fn accept(shared: Arc<ServerState>, cores: Arc<Cores>, mut listener: Liste
     loop {
         let request = listener.next().await;
         let peer = lunar_rdma::ConnectRequest::addresses(&request).1;
-        match ConnectionGuard::new(&shared, peer, cores.place(None)) {
+        let admitted = ConnectionGuard::new(&shared, peer, cores.place(None));
+        shared.events.connection(shared.portals[portal].tag, admitted.as_ref().err().copied());
+        match admitted {
             Ok(count) => {
                 let shared = shared.clone();
                 cores.run_on(count.core(), move || {

@@ -4,6 +4,7 @@ use crate::access::LunMap;
 use crate::config::TargetLimits;
 use crate::end_reason::EndReason;
 use crate::fair_share::{self, AdmissionSlot, SourcePrefix};
+use crate::initiator_totals::{InitiatorKey, InitiatorTable, InitiatorTotals};
 use crate::session_key::SessionKey;
 use crate::{LogicalUnit, LoginError, session_info::SessionInfo};
 use lunar_scsi::NexusId;
@@ -87,6 +88,8 @@ struct SessionEntry {
     sender: flume::Sender<SessionMessage>,
     info: Arc<SessionInfo>,
     slot: AdmissionSlot,
+    /// Where its counters remain.
+    initiator: Option<InitiatorKey>,
 }
 
 impl SessionEntry {
@@ -104,6 +107,7 @@ pub struct Registry {
 #[derive(Default)]
 struct SessionTable {
     sessions: BTreeMap<u16, SessionEntry>,
+    initiators: InitiatorTable,
     /// The latest handle. The next one differs, so that a handle is not reused soon.
     last: u16,
 }
@@ -272,7 +276,8 @@ impl Registry {
         let session_handle = kept.or_else(|| table.free_handle()).ok_or(LoginError::OutOfResources)?;
         let RegisterRequest { key, sender, info, .. } = request;
         let (key, sender, info) = (key.clone(), sender.clone(), info.clone());
-        let entry = SessionEntry { key, sender, info, slot };
+        let initiator = table.initiators.begin(&info);
+        let entry = SessionEntry { key, sender, info, slot, initiator };
         table.sessions.insert(session_handle, entry);
         table.last = session_handle;
         Ok(RegisterStep::Registered(session_handle))
@@ -338,6 +343,13 @@ impl Registry {
         self.lock().sessions.get(&session_handle).map(|e| e.info.clone())
     }
 
+    /// What initiators did since the start, by target and name.
+    pub fn initiators(&self) -> BTreeMap<InitiatorKey, InitiatorTotals> {
+        let table = self.lock();
+        let sessions = table.sessions.values();
+        table.initiators.totals(sessions.filter_map(|entry| Some((entry.initiator.as_ref()?, &*entry.info))))
+    }
+
     /// The facts about all sessions, by their handles.
     pub fn list(&self) -> Vec<(u16, Arc<SessionInfo>)> {
         self.lock().sessions.iter().map(|(session_handle, e)| (*session_handle, e.info.clone())).collect()
@@ -348,7 +360,11 @@ impl SessionTable {
     /// Removes a session. False: the handle now belongs to a newer session.
     fn remove(&mut self, session_handle: u16, info: &Arc<SessionInfo>) -> bool {
         let is_it = self.sessions.get(&session_handle).is_some_and(|entry| Arc::ptr_eq(&entry.info, info));
-        is_it && self.sessions.remove(&session_handle).is_some()
+        let Some(entry) = is_it.then(|| self.sessions.remove(&session_handle)).flatten() else {
+            return false;
+        };
+        entry.initiator.iter().for_each(|key| self.initiators.end(key, &entry.info));
+        true
     }
 
     /// A slot for the session of a login, if the limits and the share of its address allow it. The sessions that it

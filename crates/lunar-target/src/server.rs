@@ -4,13 +4,16 @@ use crate::config::{Portal, PortalGroup, TargetConfig};
 use crate::connection_slots::AdmissionError;
 use crate::flush_failure::{FlushFailure, flush_all};
 use crate::heartbeat;
+use crate::initiator_totals::{InitiatorKey, InitiatorTotals};
 use crate::rdma_portals;
 use crate::registry::SessionMessage;
+use crate::server_events::EventTotals;
 use crate::server_state::{BoundPortal, ConnectionGuard, ServerState, luns_update};
 use crate::session_info::SessionInfo;
 use crate::tcp_portals;
 use crate::{LogicalUnit, Quiesced};
 use lunar_runtime::{Cores, Listener, Stream, descriptors};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -33,6 +36,19 @@ const BIND_TIMEOUT: Duration = Duration::from_secs(1);
 const QUIESCE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time that a stop waits for commands and initiators.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The use of limited resources.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerResources {
+    /// Connections.
+    pub connections: usize,
+    /// Of these, connections before login.
+    pub connections_before_login: usize,
+    /// Bytes of the pool in use.
+    pub memory: usize,
+    /// CPUs of the event loops, each with the number of its connections.
+    pub cores: Vec<(usize, usize)>,
+}
 
 /// A running target.
 pub struct TargetServer {
@@ -112,6 +128,27 @@ impl TargetServer {
     /// The sessions, by their handles (in iSCSI TSIH).
     pub fn sessions(&self) -> Vec<(u16, Arc<SessionInfo>)> {
         self.shared.registry.list()
+    }
+
+    /// Connections, logins and ends of sessions since the start.
+    pub fn events(&self) -> EventTotals {
+        self.shared.events.totals()
+    }
+
+    /// What initiators did since the start, by target and name.
+    pub fn initiators(&self) -> BTreeMap<InitiatorKey, InitiatorTotals> {
+        self.shared.registry.initiators()
+    }
+
+    /// The current use of limited resources.
+    pub fn resources(&self) -> ServerResources {
+        let shared = &self.shared;
+        ServerResources {
+            connections: shared.connections(),
+            connections_before_login: shared.connections_before_login(),
+            memory: shared.pool.used(),
+            cores: self.cores.placements(),
+        }
     }
 
     /// The configuration in force.
@@ -334,7 +371,9 @@ impl AcceptedConnection {
     fn hand_over(self) {
         let AcceptedConnection { shared, cores, stream, peer, portal } = self;
         // Choose the core that receives the packets, because waking another CPU costs more than most commands.
-        match ConnectionGuard::new(&shared, peer, cores.place(Stream::arrives_on(&stream))) {
+        let admitted = ConnectionGuard::new(&shared, peer, cores.place(Stream::arrives_on(&stream)));
+        shared.events.connection(shared.portals[portal].tag, admitted.as_ref().err().copied());
+        match admitted {
             Err(AdmissionError::FileDescriptors) => shared.out_of_descriptors(peer),
             Err(reason) => shared.log_closed_before_login(peer, &reason.to_string()),
             Ok(count) => cores.run_on(count.core(), move || {

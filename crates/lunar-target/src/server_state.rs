@@ -5,10 +5,12 @@ use crate::config::{TargetConfig, TargetNode, Transports};
 use crate::connection_slots::{AdmissionError, ConnectionSlots, EvictionNotice, LoginTicket, PendingLogin};
 use crate::fair_share::{self, SourcePrefix};
 use crate::registry::{Registry, SessionMessage};
+use crate::server_events::ServerEvents;
 use crate::session_info::SessionInfo;
 use lunar_runtime::cores::CorePlacement;
 use lunar_runtime::{LogRateLimit, OncePerMinute, Pool, descriptors};
 use lunar_scsi::{TargetPort, TransportProtocol};
+use lunar_wire::iscsi::status::LoginStatus;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -36,6 +38,8 @@ pub struct ServerState {
     /// Limits log lines about sessions that begin or end.
     pub began: LogRateLimit,
     pub ended: LogRateLimit,
+    /// Counts rare events.
+    pub(crate) events: ServerEvents,
 }
 
 impl ServerState {
@@ -55,13 +59,24 @@ impl ServerState {
             login_refused: LogRateLimit::default(),
             began: LogRateLimit::default(),
             ended: LogRateLimit::default(),
+            events: ServerEvents::default(),
         }
     }
 
     /// Number of connections.
-    #[cfg(test)]
     pub fn connections(&self) -> usize {
         self.slots().used()
+    }
+
+    /// Number of connections before login.
+    pub fn connections_before_login(&self) -> usize {
+        self.slots().used_before_login()
+    }
+
+    /// Counts a login that has ended with this status.
+    pub fn count_login(&self, target: Option<&str>, status: LoginStatus) {
+        let config = self.config();
+        self.events.login(target.filter(|target| config.targets.contains_key(*target)), status);
     }
 
     fn slots(&self) -> MutexGuard<'_, ConnectionSlots> {

@@ -7,6 +7,7 @@ use crate::server_state::{ConnectionGuard, ServerState, luns_update};
 use crate::session_info::SessionInfo;
 use crate::session_key::SessionKey;
 use crate::{InstanceSession, LoginError};
+use lunar_wire::iscsi::status::LoginStatus;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
@@ -96,6 +97,7 @@ fn instance_session(target: Option<&TargetNode>, info: &SessionInfo) -> Result<(
 pub fn log_begin(shared: &ServerState, info: &SessionInfo, guard: &SessionGuard) {
     let SessionInfo { initiator, address, .. } = info;
     let (session_handle, user) = (guard.session_handle, info.user.as_deref());
+    shared.count_login(info.target.as_deref(), LoginStatus::SUCCESS);
     let Some(target) = &info.target else {
         return tracing::debug!(%initiator, %address, user, tsih = session_handle, "discovery");
     };
@@ -113,6 +115,9 @@ pub fn log_end(
     end: Option<EndReason>,
     broken: Option<String>,
 ) {
+    if let Some(target) = info.target.as_ref().filter(|_| !info.is_discovery()) {
+        shared.events.ended(target, end, broken.is_some());
+    }
     let closed = || EndReason::ConnectionClosed.to_string();
     let reason = end.map(|reason| reason.to_string()).or(broken).unwrap_or_else(closed);
     let SessionInfo { initiator, address, .. } = info;

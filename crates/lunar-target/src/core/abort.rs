@@ -76,7 +76,9 @@ impl<F: FrontEnd> NexusState<F> {
     /// Ends a task that was not launched.
     pub(super) fn fail(&mut self, tag: u32, failure: CommandError) {
         if let Some(task) = self.remove(tag) {
-            self.complete(task.command(), Completion::Responded(CommandResult::of(Err(failure))));
+            let times = Some(task.times());
+            let result = CommandResult { times, ..CommandResult::of(Err(failure)) };
+            self.complete(task.command(), Completion::Responded(result));
             self.notify();
         }
     }

@@ -5,13 +5,15 @@ use super::data_in::DataIn;
 use super::front_end::FrontEnd;
 use super::nexus::NexusState;
 use super::response::{CommandResponse, DataInProgress, Residual};
-use super::task::{AbortResponse, Task};
+use super::response_log::LoggedResponse;
+use super::task::{AbortResponse, Task, TaskTimes};
 use crate::PassthroughResponse;
 use crate::exec::{ExecutionOutput, ExecutionResult};
+use crate::lu_counters::OpClass;
 use lunar_runtime::Buf;
 use lunar_scsi::CommandError;
-use lunar_wire::scsi::Status;
-use std::time::Duration;
+use lunar_wire::scsi::{Sense, Status};
+use std::time::{Duration, Instant};
 
 impl CommandResponse {
     /// A response with a status and no data. `moved`: bytes that the CDB requests.
@@ -84,28 +86,44 @@ pub(super) enum Completion {
     Aborted {
         /// Data-In that was sent before the end.
         sent: DataInProgress,
-        /// See [`CommandResult::waited`].
-        waited: Option<Duration>,
+        /// See [`CommandResult::times`].
+        times: Option<TaskTimes>,
     },
 }
 
 impl Completion {
     /// The end of an aborted task.
     pub fn aborted(task: &Task, how: AbortResponse) -> Completion {
-        let (sent, waited) = (task.sent(), task.waited());
+        let (sent, times) = (task.sent(), Some(task.times()));
         match how.failure() {
             Some(failure) => {
-                Completion::Responded(CommandResult { sent, waited, ..CommandResult::of(Err(failure)) })
+                Completion::Responded(CommandResult { sent, times, ..CommandResult::of(Err(failure)) })
             }
-            None => Completion::Aborted { sent, waited },
+            None => Completion::Aborted { sent, times },
         }
     }
 
     #[inline]
-    fn waited(&self) -> Option<Duration> {
+    fn times(&self) -> Option<TaskTimes> {
         match self {
-            Completion::Responded(result) => result.waited,
-            Completion::Aborted { waited, .. } => *waited,
+            Completion::Responded(result) => result.times,
+            Completion::Aborted { times, .. } => *times,
+        }
+    }
+}
+
+impl Completion {
+    /// The status and the sense data of a command that failed.
+    fn failure(&self) -> (Option<u8>, Option<Sense>) {
+        match self {
+            Completion::Aborted { .. } => (None, None),
+            Completion::Responded(CommandResult { ended: Err(failure), .. }) => {
+                (Some(failure.status as u8), failure.sense)
+            }
+            Completion::Responded(CommandResult {
+                ended: Ok(ExecutionOutput::Passthrough(reply)), ..
+            }) => (Some(reply.status), Sense::decode(&reply.sense)),
+            Completion::Responded(_) => (Some(Status::Good as u8), None),
         }
     }
 }
@@ -123,8 +141,10 @@ pub(super) struct CommandResult {
     pub descriptor: bool,
     /// Data-In that was sent before the end.
     pub sent: DataInProgress,
-    /// The time from the arrival of the command to its execution, if latency is recorded.
-    pub waited: Option<Duration>,
+    /// The points in the life of its task, if it became one.
+    pub times: Option<TaskTimes>,
+    /// When it ended, if that is known already.
+    pub ended_at: Option<Instant>,
 }
 
 impl CommandResult {
@@ -137,7 +157,8 @@ impl CommandResult {
             written: None,
             descriptor: false,
             sent: DataInProgress::default(),
-            waited: None,
+            times: None,
+            ended_at: None,
         }
     }
 
@@ -189,7 +210,7 @@ impl<F: FrontEnd> NexusState<F> {
     /// commands.
     #[inline]
     pub(super) fn complete(&mut self, c: &ScsiCommand, completion: Completion) {
-        self.count(&completion);
+        self.count(c, &completion);
         self.front_mut().release(c);
         if let Completion::Responded(result) = completion {
             self.front_mut().respond(c, result.response(c));
@@ -203,7 +224,7 @@ impl<F: FrontEnd> NexusState<F> {
 
     /// Completes a command that the front end does not submit, without a response.
     pub fn discard(&mut self, c: &ScsiCommand) {
-        self.complete(c, Completion::Aborted { sent: DataInProgress::default(), waited: None });
+        self.complete(c, Completion::Aborted { sent: DataInProgress::default(), times: None });
     }
 
     /// Completes a READ of `len` bytes that succeeded at once. It does the same as [`NexusState::complete`], without
@@ -212,6 +233,7 @@ impl<F: FrontEnd> NexusState<F> {
     pub(super) fn complete_read(&mut self, c: &ScsiCommand, data: impl FnOnce(usize) -> DataIn, len: u32) {
         self.info().counters.commands.add(1);
         self.count_read(u64::from(len));
+        self.count_at_once(c.lun, OpClass::Read, (u64::from(len), 0));
         self.front_mut().release(c);
         self.front_mut().respond(c, CommandResponse::data(c, data, len as usize));
     }
@@ -221,6 +243,7 @@ impl<F: FrontEnd> NexusState<F> {
     pub(super) fn complete_write(&mut self, c: &ScsiCommand, len: u32) {
         self.info().counters.commands.add(1);
         self.count_write(u64::from(len));
+        self.count_at_once(c.lun, OpClass::Write, (0, u64::from(len)));
         self.front_mut().release(c);
         self.front_mut().respond(c, CommandResponse::status(c, Status::Good, u64::from(len)));
     }
@@ -238,33 +261,40 @@ impl<F: FrontEnd> NexusState<F> {
     }
 
     #[inline]
-    fn count(&self, completion: &Completion) {
+    fn count(&mut self, c: &ScsiCommand, completion: &Completion) {
         self.info().counters.commands.add(1);
-        if let Some(waited) = completion.waited() {
+        if let Some(waited) = completion.times().and_then(|times| times.waited()) {
             self.record_front_latency(waited);
         }
-        let CommandResult { ended, moved, written, sent, .. } = match completion {
-            Completion::Responded(result) => result,
-            Completion::Aborted { sent, .. } => return self.count_failure(*sent),
-        };
-        let read = match ended {
-            Ok(ExecutionOutput::Medium(buf)) => buf.len().max(*moved as usize),
-            Ok(ExecutionOutput::Zeros(len)) => *len,
-            Ok(ExecutionOutput::Passthrough(reply)) if reply.status != Status::Good as u8 => {
-                return self.count_failure(*sent);
-            }
-            Err(_) => return self.count_failure(*sent),
-            Ok(ExecutionOutput::Good | ExecutionOutput::Data(_) | ExecutionOutput::Passthrough(_)) => {
-                return written.map_or((), |bytes| self.count_write(u64::from(bytes)));
-            }
-        };
-        self.count_read((sent.bytes + read) as u64);
+        let counts = CommandCounts::of(completion);
+        if counts.failed {
+            self.info().counters.errors.add(1);
+            self.info().counters.read_bytes.add(counts.read.unwrap_or_default());
+        } else {
+            counts.read.into_iter().for_each(|bytes| self.count_read(bytes));
+            counts.written.into_iter().for_each(|bytes| self.count_write(bytes));
+        }
+        self.count_for_lu(c, completion, &counts);
     }
 
-    /// Counts a command that did not end with GOOD, and the Data-In that was sent before.
-    fn count_failure(&self, sent: DataInProgress) {
-        self.info().counters.errors.add(1);
-        self.info().counters.read_bytes.add(sent.bytes as u64);
+    /// Counts a command for its logical unit, and logs its response.
+    fn count_for_lu(&mut self, c: &ScsiCommand, completion: &Completion, counts: &CommandCounts) {
+        let class = OpClass::of(c.cdb());
+        let bytes = (counts.read.unwrap_or_default(), counts.written.unwrap_or_default());
+        let Some(handle) = self.luns_mut().known(c.lun) else { return };
+        let counters = handle.counters();
+        if counts.failed {
+            let (status, sense) = completion.failure();
+            counters.count_failure(status, sense.as_ref());
+        }
+        let Some(times) = completion.times() else { return self.count_at_once(c.lun, class, bytes) };
+        counters.count(class, bytes.0, bytes.1);
+        counters.end_task();
+        if let Completion::Responded(result) = completion {
+            let ended = result.ended_at.unwrap_or_else(Instant::now);
+            let response = LoggedResponse::of_task(counters.shared().clone(), class, times, ended);
+            self.log_response(response);
+        }
     }
 
     /// Records the time from the arrival of a command to its execution.
@@ -272,5 +302,40 @@ impl<F: FrontEnd> NexusState<F> {
         if let Some(instance_session) = self.info().instance_session.get() {
             instance_session.instance().front.add(waited);
         }
+    }
+}
+
+/// What a command counts for.
+struct CommandCounts {
+    /// Bytes of Data-In from the medium; None: it read nothing.
+    read: Option<u64>,
+    /// Bytes that it wrote to the medium; None: it wrote nothing.
+    written: Option<u64>,
+    /// It did not end with GOOD. Data-In that was sent before counts.
+    failed: bool,
+}
+
+impl CommandCounts {
+    fn of(completion: &Completion) -> CommandCounts {
+        let failed = |sent: DataInProgress| {
+            let read = (sent.bytes > 0).then_some(sent.bytes as u64);
+            CommandCounts { read, written: None, failed: true }
+        };
+        let CommandResult { ended, moved, written, sent, .. } = match completion {
+            Completion::Responded(result) => result,
+            Completion::Aborted { sent, .. } => return failed(*sent),
+        };
+        let read = match ended {
+            Ok(ExecutionOutput::Medium(buf)) => buf.len().max(*moved as usize),
+            Ok(ExecutionOutput::Zeros(len)) => *len,
+            Ok(ExecutionOutput::Passthrough(reply)) if reply.status != Status::Good as u8 => {
+                return failed(*sent);
+            }
+            Err(_) => return failed(*sent),
+            Ok(ExecutionOutput::Good | ExecutionOutput::Data(_) | ExecutionOutput::Passthrough(_)) => {
+                return CommandCounts { read: None, written: written.map(u64::from), failed: false };
+            }
+        };
+        CommandCounts { read: Some((sent.bytes + read) as u64), written: None, failed: false }
     }
 }

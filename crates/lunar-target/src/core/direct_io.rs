@@ -18,6 +18,7 @@ use lunar_scsi::Plan;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 impl DirectIo {
     /// None if the command needs more than that: outstanding data, a buffer, parts that are sent early, or a length
@@ -79,7 +80,8 @@ impl<F: FrontEnd> NexusState<F> {
         let (unit, inside, queue) = (handle.unit().clone(), handle.task_set().into_guard(), handle.queue());
         let lu = TaskLu::new(unit.clone(), handle.nexus().id(), handle.nexus().epoch());
         let serial = self.tasks_mut().next_serial();
-        self.tasks_mut().insert(Task::executing(serial, c.clone(), Some(lu)));
+        let arrived = self.received_at();
+        self.insert_task(Task::executing(serial, c.clone(), Some(lu), arrived));
         let begun = DirectIoCommand {
             tag: c.tag,
             connection: c.connection,
@@ -88,6 +90,7 @@ impl<F: FrontEnd> NexusState<F> {
             inside,
             _in_flight: in_flight,
             written: work.written(),
+            began: None,
         };
         match queue {
             Some(queue) => {
@@ -105,30 +108,35 @@ impl<F: FrontEnd> NexusState<F> {
 async fn serve<F: FrontEnd>(queue: Rc<IoQueue>, nexus: Rc<ItNexus<F>>) {
     let is_stale = |connection| nexus.state().front().stale_reason(connection).is_some();
     let any = Cell::new(false);
-    let ends = queue.take_ends(is_stale, |begun, ended| {
+    let ends = queue.take_ends(is_stale, |begun, ended, now| {
         any.set(true);
-        nexus.end_direct(begun, ended);
+        nexus.end_direct(begun, ended, now);
     });
     nexus.end_together(&any, ends).await;
 }
 
 /// Executes a command at a medium without a queue.
-async fn run_unqueued<F: FrontEnd>(nexus: Rc<ItNexus<F>>, begun: DirectIoCommand, work: DirectIo) {
+async fn run_unqueued<F: FrontEnd>(nexus: Rc<ItNexus<F>>, mut begun: DirectIoCommand, work: DirectIo) {
+    begun.began = Some(Instant::now());
     let stale_reason = nexus.state().front().stale_reason(begun.connection);
     let ended = match stale_reason {
         None => work.execute(&begun.unit).await,
         Some(_) => Err(exec::aborted_failure()),
     };
-    nexus.end_direct(begun, ended);
+    nexus.end_direct(begun, ended, Instant::now());
     nexus.ended_tasks();
 }
 
 impl<F: FrontEnd> ItNexus<F> {
     /// Completes a direct I/O command. The caller calls [`ItNexus::ended_tasks`].
-    fn end_direct(&self, begun: DirectIoCommand, ended: ExecutionResult) {
-        let DirectIoCommand { tag, serial, written, inside, .. } = begun;
+    fn end_direct(&self, begun: DirectIoCommand, ended: ExecutionResult, now: Instant) {
+        let DirectIoCommand { tag, serial, written, inside, began, .. } = begun;
         drop(inside);
-        let ended = TaskEnd { ended, moved: written.into(), written: (written > 0).then_some(written) };
-        self.state().end_task(tag, serial, ended);
+        let mut state = self.state();
+        if let Some((task, began)) = state.tasks_mut().find_mut(tag, serial).zip(began) {
+            task.begin_execution(began);
+        }
+        let (moved, written) = (written.into(), (written > 0).then_some(written));
+        state.end_task(tag, serial, TaskEnd { ended, moved, written, at: Some(now) });
     }
 }

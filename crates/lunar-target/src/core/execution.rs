@@ -17,6 +17,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Instant;
 
 /// The end of a task.
 pub(super) struct TaskEnd {
@@ -26,12 +27,14 @@ pub(super) struct TaskEnd {
     pub moved: u64,
     /// Bytes that a WRITE wrote to the medium.
     pub written: Option<u32>,
+    /// When it ended, if that is known already.
+    pub at: Option<Instant>,
 }
 
 impl TaskEnd {
     /// The end of a task without Data-Out.
     pub fn of(ended: ExecutionResult) -> TaskEnd {
-        TaskEnd { ended, moved: 0, written: None }
+        TaskEnd { ended, moved: 0, written: None, at: None }
     }
 }
 
@@ -166,11 +169,11 @@ impl<F: FrontEnd> NexusState<F> {
         }
     }
 
-    fn respond(&mut self, task: &Task, TaskEnd { ended, moved, written }: TaskEnd) {
-        let (c, sent, waited) = (task.command(), task.sent(), task.waited());
+    fn respond(&mut self, task: &Task, TaskEnd { ended, moved, written, at: ended_at }: TaskEnd) {
+        let (c, sent, times) = (task.command(), task.sent(), Some(task.times()));
         let Some(how) = task.aborted() else {
             let descriptor = ended.is_err() && self.uses_descriptor_sense(c.lun);
-            let result = CommandResult { ended, moved, written, descriptor, sent, waited };
+            let result = CommandResult { ended, moved, written, descriptor, sent, times, ended_at };
             return self.complete(c, Completion::Responded(result));
         };
         if let (Some(lu), Err(unreported)) = (task.lu(), &ended) {

@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 /// The commands of a LUN that the medium executes, or is about to.
 pub struct IoQueue(RefCell<IoQueueState>);
@@ -52,6 +53,8 @@ pub struct DirectIoCommand {
     pub _in_flight: InFlightGuard<Arc<SessionFence>>,
     /// Bytes of Data-Out.
     pub written: u32,
+    /// When the medium got it.
+    pub began: Option<Instant>,
 }
 
 enum IoKind {
@@ -90,22 +93,23 @@ impl IoQueue {
         is_first
     }
 
-    /// Passes new commands to the medium and completed ones to `end`, until the queue is empty. `is_stale`: whether
+    /// Passes new commands to the medium and completed ones to `end` with the time, until the queue is empty. `is_stale`: whether
     /// the commands of a connection are stale; they end without the medium.
     pub async fn take_ends(
         &self,
         is_stale: impl Fn(u16) -> bool,
-        mut end: impl FnMut(DirectIoCommand, ExecutionResult),
+        mut end: impl FnMut(DirectIoCommand, ExecutionResult, Instant),
     ) {
         poll_fn(|cx| {
-            let mut checked = None;
+            // One look at the clock for all commands.
+            let (mut checked, now) = (None, Instant::now());
             loop {
-                while let Some(stale) = self.submit(&is_stale, &mut checked) {
-                    end(stale, Err(exec::aborted_failure()));
+                while let Some(stale) = self.submit(&is_stale, &mut checked, now) {
+                    end(stale, Err(exec::aborted_failure()), now);
                 }
                 let Poll::Ready(((begun, kind), finished)) = self.poll_ended(cx) else { break };
                 let ended = kind.end(&begun.unit, finished);
-                end(begun, ended);
+                end(begun, ended, now);
             }
             if self.0.borrow().begun.is_empty() { Poll::Ready(()) } else { Poll::Pending }
         })
@@ -118,10 +122,13 @@ impl IoQueue {
         &self,
         is_stale: &impl Fn(u16) -> bool,
         checked: &mut Option<(u16, bool)>,
+        now: Instant,
     ) -> Option<DirectIoCommand> {
         let inner = &mut *self.0.borrow_mut();
         while let Some((lane, work)) = inner.unchecked.pop_front() {
-            let connection = inner.begun.get(lane)?.0.connection;
+            let command = &mut inner.begun.get_mut(lane)?.0;
+            command.began = Some(now);
+            let connection = command.connection;
             let known = checked.filter(|(of, _)| *of == connection);
             let (_, is_stale) = *checked.insert(known.unwrap_or_else(|| (connection, is_stale(connection))));
             match work {

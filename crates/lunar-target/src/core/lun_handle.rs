@@ -3,6 +3,7 @@
 use super::io_queue::IoQueue;
 use super::passed_commands::PassedCommands;
 use crate::access::LunEntry;
+use crate::lu_counters::{CountersListing, OpClass};
 use crate::nexus_list::{NexusList, NexusListing};
 use crate::task_set_lock::TaskSetHandle;
 use crate::{LogicalUnit, PassthroughNexus};
@@ -53,6 +54,10 @@ pub struct LunHandle {
     passed: Option<Rc<PassedCommands>>,
     /// The queue of its medium, if that executes many commands at once, as of `epoch`.
     queue: Option<Rc<IoQueue>>,
+    /// The counters of the nexus.
+    counters: CountersListing,
+    /// The commands of the current receive that completed at once, by [`OpClass`].
+    at_once: [u32; OpClass::ALL.len()],
     /// Its entry in the list of nexuses of the session.
     _listing: NexusListing,
 }
@@ -77,8 +82,34 @@ impl LunHandle {
             passed: passthrough.clone().and_then(PassedCommands::of),
             passthrough,
             queue: None,
+            counters: CountersListing::new(&unit),
+            at_once: Default::default(),
             unit,
         }
+    }
+
+    /// The counters of the nexus.
+    #[inline]
+    pub fn counters(&self) -> &CountersListing {
+        &self.counters
+    }
+
+    /// Counts a command that completed at once for the latency of the current receive. True: it is the first one.
+    #[inline]
+    pub fn add_at_once(&mut self, class: OpClass) -> bool {
+        let is_first = self.at_once == [0; OpClass::ALL.len()];
+        self.at_once[class as usize] += 1;
+        is_first
+    }
+
+    /// The number of commands that completed at once.
+    pub fn at_once(&self) -> u32 {
+        self.at_once.iter().sum()
+    }
+
+    /// Takes the numbers of commands that completed at once, by [`OpClass`].
+    pub fn take_at_once(&mut self) -> [u32; OpClass::ALL.len()] {
+        std::mem::take(&mut self.at_once)
     }
 
     /// The I_T_L nexus.

@@ -122,6 +122,12 @@ impl NexusLuns {
         (self.handle(number).is_some() || self.open(number)).then_some(number)
     }
 
+    /// The handle of a LUN field that was used before.
+    #[inline]
+    pub fn known(&mut self, field: u64) -> Option<&mut LunHandle> {
+        self.handles.get_mut(lun::of_request(field)? as usize)?.as_deref_mut()
+    }
+
     fn handle(&self, number: u16) -> Option<&LunHandle> {
         self.handles.get(number as usize)?.as_deref()
     }

@@ -4,12 +4,15 @@ use super::data_out_requests::DataOutRequests;
 use super::front_end::FrontEnd;
 use super::function_state::{FunctionCount, IndeterminateTasks};
 use super::lun_map::{LunLookup, NexusLuns};
+use super::response_log::{LoggedResponse, ResponseLog};
+use super::task::Task;
 use super::task_table::TaskTable;
 use crate::access::{LoginContext, LunMap};
 use crate::end_reason::EndReason;
 use crate::exec;
 use crate::fair_share::SourcePrefix;
 use crate::fence::{self, InFlightGuard, SessionFence};
+use crate::lu_counters::OpClass;
 use crate::registry::{AbortScope, DoneSender, SessionMessage};
 use crate::server_state::ServerState;
 use crate::session_entry;
@@ -20,6 +23,7 @@ use lunar_scsi::NexusPorts;
 use std::cell::{RefCell, RefMut};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The phase of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +56,7 @@ pub struct ItNexus<F: FrontEnd> {
     pool: Pool,
     /// Notified when a task ends or is aborted, a command arrives, or the session ends.
     changed: Event,
+    responses: Rc<ResponseLog>,
 }
 
 /// The mutable state of an I_T nexus.
@@ -66,6 +71,10 @@ pub struct NexusState<F: FrontEnd> {
     luns: NexusLuns,
     /// Commands that did not complete at once, by tag.
     tasks: TaskTable,
+    /// Measures the latency of commands.
+    responses: Rc<ResponseLog>,
+    /// The LUN fields of commands that completed at once in the current receive.
+    at_once: Vec<u64>,
     /// Tasks that the remote logical unit may still execute.
     indeterminate: IndeterminateTasks,
     /// Task management functions that have not ended.
@@ -137,10 +146,12 @@ impl<F: FrontEnd> ItNexus<F> {
     pub fn new(params: NexusParams, front: F) -> Rc<ItNexus<F>> {
         let NexusParams { shared, login_context, info, session_handle } = params;
         let pool = shared.pool.share_of(&owner_of(&info));
+        let responses = Rc::new(ResponseLog::new());
         Rc::new_cyclic(|me| ItNexus {
             fence: info.fence.clone(),
             pool: pool.clone(),
             changed: Event::new(),
+            responses: responses.clone(),
             state: RefCell::new(NexusState {
                 me: me.clone(),
                 front,
@@ -151,6 +162,8 @@ impl<F: FrontEnd> ItNexus<F> {
                 session_handle,
                 pool,
                 tasks: TaskTable::default(),
+                responses,
+                at_once: Vec::new(),
                 indeterminate: IndeterminateTasks::default(),
                 functions: FunctionCount::default(),
                 requests: DataOutRequests::default(),
@@ -177,10 +190,22 @@ impl<F: FrontEnd> ItNexus<F> {
     #[inline]
     pub fn begin_receive(&self) -> Option<InFlightGuard<&SessionFence>> {
         let in_flight = fence::enter(&*self.fence);
-        if in_flight.is_none() {
-            self.state().end_with(EndReason::Reinstated);
+        match in_flight {
+            Some(_) => self.responses.begin_receive(),
+            None => self.state().end_with(EndReason::Reinstated),
         }
         in_flight
+    }
+
+    /// All received bytes are parsed.
+    #[inline]
+    pub fn end_receive(&self) {
+        self.state().end_receive();
+    }
+
+    /// Measures the latency of commands.
+    pub fn responses(&self) -> &Rc<ResponseLog> {
+        &self.responses
     }
 
     /// Waits while the send queue is too long to receive more.
@@ -317,6 +342,60 @@ impl<F: FrontEnd> NexusState<F> {
         &mut self.tasks
     }
 
+    /// Adds a task.
+    pub(super) fn insert_task(&mut self, task: Task) {
+        if let Some(handle) = self.luns.known(task.command().lun) {
+            handle.counters().begin_task();
+        }
+        self.tasks.insert(task);
+    }
+
+    /// The begin of the current receive.
+    #[inline]
+    pub(super) fn received_at(&self) -> Instant {
+        self.responses.received()
+    }
+
+    /// Counts a command of a LUN field that completed at once, and the bytes that it read and wrote.
+    #[inline]
+    pub(super) fn count_at_once(&mut self, lun: u64, class: OpClass, (read, written): (u64, u64)) {
+        let Some(handle) = self.luns.known(lun) else { return };
+        handle.counters().count(class, read, written);
+        if handle.add_at_once(class) {
+            self.at_once.push(lun);
+        }
+    }
+
+    /// Logs a response whose bytes are queued before the next flush.
+    pub(super) fn log_response(&self, response: LoggedResponse) {
+        self.responses.add(response);
+    }
+
+    /// All received bytes are parsed. The commands that completed at once share the time that it took.
+    #[inline]
+    fn end_receive(&mut self) {
+        if !self.at_once.is_empty() {
+            self.share_time();
+        }
+    }
+
+    fn share_time(&mut self) {
+        let ended = Instant::now();
+        let took = ended.saturating_duration_since(self.received_at());
+        let NexusState { luns, at_once, responses, .. } = self;
+        let counts = at_once.iter().filter_map(|lun| luns.known(*lun).map(|handle| handle.at_once()));
+        let all: u32 = counts.sum();
+        let backend = took / all.max(1);
+        for lun in at_once.drain(..) {
+            let Some(handle) = luns.known(lun) else { continue };
+            let counts = handle.take_at_once();
+            for (class, count) in OpClass::ALL.into_iter().zip(counts).filter(|(_, count)| *count > 0) {
+                let (counters, queue) = (handle.counters().shared().clone(), took - backend);
+                responses.add(LoggedResponse { counters, class, count, queue, backend, ended });
+            }
+        }
+    }
+
     /// The parts that move data of tasks.
     pub(super) fn transfer_parts(&mut self) -> TransferParts<'_, F> {
         let NexusState { tasks, requests, front, pool, .. } = self;
@@ -404,6 +483,9 @@ impl<F: FrontEnd> NexusState<F> {
         busy_scope: Option<AbortScope>,
         work: impl FnOnce(&mut Self) -> T,
     ) -> T {
+        if busy_scope.is_some() {
+            self.responses.begin_receive();
+        }
         let outer = std::mem::replace(&mut self.busy_scope, busy_scope);
         let done = work(self);
         self.busy_scope = outer;

@@ -67,7 +67,8 @@ impl<F: FrontEnd> NexusState<F> {
         if commands.add(PassedCommand { tag, serial, inside, in_flight }) {
             lunar_runtime::spawn(serve(commands.clone(), nexus));
         }
-        self.tasks_mut().insert(Task::passed(serial, c.clone(), lu, PassedLane { commands, lane }));
+        let (passed, arrived) = (PassedLane { commands, lane }, self.received_at());
+        self.insert_task(Task::passed(serial, c.clone(), lu, passed, arrived));
         true
     }
 

@@ -83,7 +83,7 @@ impl<F: FrontEnd> TaskExecution<F> {
         if let (true, &Plan::Write { offset, len, stable }) = (self.is_chunked(), &plan) {
             let (write, guards) = (chunked_write::WriteRange { offset, len, stable }, (inside, in_flight));
             let ended = Box::pin(self.write_in_chunks(&unit, write, guards)).await;
-            return TaskEnd { ended, moved: needed.into(), written: Some(len) };
+            return TaskEnd { moved: needed.into(), written: Some(len), ..TaskEnd::of(ended) };
         }
         hide_excess(&mut data, needed as usize);
         let plan = match plan {
@@ -108,7 +108,7 @@ impl<F: FrontEnd> TaskExecution<F> {
         };
         let written = plan.as_ref().ok().and_then(Plan::written_len);
         let ended = self.carry_out(&unit, plan, data, flushes_first).await;
-        TaskEnd { ended, moved: needed.into(), written }
+        TaskEnd { moved: needed.into(), written, ..TaskEnd::of(ended) }
     }
 
     /// The current plan. While the task waited, reservations, write protection, size or write cache may have changed.

@@ -15,7 +15,6 @@ use lunar_block::TryIo;
 use lunar_runtime::ReceivedData;
 use lunar_scsi::{LogCounter, Plan, PlanResult};
 use lunar_wire::scsi::Status;
-use std::time::Instant;
 
 impl<F: FrontEnd> NexusState<F> {
     /// Submits a command. Most commands complete here; the others become tasks.
@@ -172,9 +171,8 @@ impl<F: FrontEnd> NexusState<F> {
         let tag = c.tag;
         let serial = self.tasks_mut().next_serial();
         self.count_ordered(c, lu.as_ref(), 1);
-        let started_at = self.info().instance_session.get().map(|_| Instant::now());
-        let task = Task::receiving(serial, c.clone(), lu, receiving, plan, started_at);
-        self.tasks_mut().insert(task);
+        let task = Task::receiving(serial, c.clone(), lu, receiving, plan, self.received_at());
+        self.insert_task(task);
         self.progress(tag);
     }
 }

@@ -77,6 +77,22 @@ impl TaskLu {
     }
 }
 
+/// Points in the life of a task.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskTimes {
+    /// The begin of the receive that brought its command.
+    pub arrived: Instant,
+    /// The begin of its execution. None: it has not begun.
+    pub began: Option<Instant>,
+}
+
+impl TaskTimes {
+    /// The time from its arrival to its execution.
+    pub fn waited(&self) -> Option<Duration> {
+        self.began.map(|began| began.saturating_duration_since(self.arrived))
+    }
+}
+
 /// A command that did not complete at once.
 pub struct Task {
     /// Unique within its I_T nexus.
@@ -94,10 +110,7 @@ pub struct Task {
     plan: Option<PlanResult>,
     /// The progress of its Data-In.
     sent: DataInProgress,
-    /// The time at which it arrived, if latency is recorded.
-    started_at: Option<Instant>,
-    /// The time from its arrival to its execution, if latency is recorded.
-    waited: Option<Duration>,
+    times: TaskTimes,
     /// Its place among forwarded commands, if it has no async task.
     passed: Option<PassedLane>,
 }
@@ -117,8 +130,8 @@ pub struct LaunchedTask {
 }
 
 impl Task {
-    /// A task that executes.
-    pub fn executing(serial: u64, command: ScsiCommand, lu: Option<TaskLu>) -> Task {
+    /// A task that executes since its arrival.
+    pub fn executing(serial: u64, command: ScsiCommand, lu: Option<TaskLu>, arrived: Instant) -> Task {
         Task {
             serial,
             command,
@@ -128,28 +141,28 @@ impl Task {
             transfer: None,
             plan: None,
             sent: DataInProgress::default(),
-            started_at: None,
-            waited: Some(Duration::ZERO),
+            times: TaskTimes { arrived, began: Some(arrived) },
             passed: None,
         }
     }
 
     /// A task that a remote logical unit executes, without an async task here.
-    pub fn passed(serial: u64, command: ScsiCommand, lu: TaskLu, lane: PassedLane) -> Task {
-        Task { passed: Some(lane), ..Task::executing(serial, command, Some(lu)) }
+    pub fn passed(serial: u64, command: ScsiCommand, lu: TaskLu, lane: PassedLane, arrived: Instant) -> Task {
+        Task { passed: Some(lane), ..Task::executing(serial, command, Some(lu), arrived) }
     }
 
-    /// A task that executes when its data have arrived. `started_at`: the time of its arrival, if latency is recorded.
+    /// A task that executes when its data have arrived.
     pub fn receiving(
         serial: u64,
         command: ScsiCommand,
         lu: Option<TaskLu>,
         transfer: DataOutTransfer,
         plan: Option<PlanResult>,
-        started_at: Option<Instant>,
+        arrived: Instant,
     ) -> Task {
-        let task = Task::executing(serial, command, lu);
-        Task { transfer: Some(Box::new(transfer)), plan, started_at, waited: None, ..task }
+        let task = Task::executing(serial, command, lu, arrived);
+        let times = TaskTimes { arrived, began: None };
+        Task { transfer: Some(Box::new(transfer)), plan, times, ..task }
     }
 
     /// Identifies the task within its I_T nexus.
@@ -244,14 +257,14 @@ impl Task {
         }
     }
 
-    /// Notes how long the command has waited for its execution.
-    pub fn end_wait(&mut self) {
-        self.waited = self.started_at.map(|started_at| started_at.elapsed());
+    /// Notes the begin of its execution.
+    pub fn begin_execution(&mut self, now: Instant) {
+        self.times.began = Some(now);
     }
 
-    /// The time from the arrival of the command to its execution, if latency is recorded.
-    pub fn waited(&self) -> Option<Duration> {
-        self.waited
+    /// The points in its life so far.
+    pub fn times(&self) -> TaskTimes {
+        self.times
     }
 
     /// Sends a part of its Data-In. `send` returns the new progress.

@@ -12,6 +12,7 @@ use crate::task_set_lock::{LockMode, TaskSetGuard, TaskSetHandle};
 use lunar_scsi::{CommandError, PlanResult};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A task during its execution by task set, device server and backend.
 pub(super) struct TaskExecution<F: FrontEnd> {
@@ -75,11 +76,11 @@ impl<F: FrontEnd> TaskExecution<F> {
         Some((inside, in_flight))
     }
 
-    /// Notes how long the command has waited for its execution, which begins now.
+    /// Notes that the execution of the command begins now.
     pub fn end_wait(&self) {
         let mut state = self.nexus.state();
         if let Some(task) = state.tasks_mut().find_mut(self.command.tag, self.serial) {
-            task.end_wait();
+            task.begin_execution(Instant::now());
         }
     }
 

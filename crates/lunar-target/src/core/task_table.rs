@@ -132,7 +132,7 @@ mod tests {
     use std::collections::HashSet;
 
     fn task(tag: u32, serial: u64) -> Task {
-        Task::executing(serial, ScsiCommand::to_refuse(tag, 1), None)
+        Task::executing(serial, ScsiCommand::to_refuse(tag, 1), None, std::time::Instant::now())
     }
 
     #[test]

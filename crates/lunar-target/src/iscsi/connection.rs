@@ -7,7 +7,7 @@ use super::session::IscsiSession;
 use super::stale;
 use super::transport::{ConnectionPduHandler, Datamover, IscsiTransport};
 use crate::access::LoginContext;
-use crate::core::{ItNexus, MAX_QUEUED_BYTES};
+use crate::core::{ItNexus, MAX_QUEUED_BYTES, ResponseLog};
 use crate::end_reason::EndReason;
 use crate::registry::{SessionGuard, SessionMessage};
 use crate::server_state::{ConnectionGuard, ServerState};
@@ -88,6 +88,7 @@ pub struct IscsiConnection {
     /// The Logout Response, which is sent when no task is left, and the CID of the connection that sends it.
     logout_response: Cell<Option<(u16, Bhs)>>,
     pump: SendPump,
+    responses: Rc<ResponseLog>,
 }
 
 impl IscsiConnection {
@@ -112,6 +113,7 @@ impl IscsiConnection {
             is_closing: Cell::default(),
             logout_response: Cell::default(),
             pump: SendPump::default(),
+            responses: nexus.responses().clone(),
         });
         state.front_mut().add(connection.clone());
         connection
@@ -124,6 +126,10 @@ impl IscsiConnection {
 
     pub(super) fn transport(&self) -> &IscsiTransport {
         &self.transport
+    }
+
+    pub(super) fn responses(&self) -> &ResponseLog {
+        &self.responses
     }
 
     pub(super) fn send_pump(&self) -> &SendPump {

@@ -209,7 +209,9 @@ impl IscsiConnection {
         let Some(_in_flight) = nexus.begin_receive() else {
             return Ok(ReceiveStatus::End);
         };
-        what(self.transport(), &mut PduDispatcher::new(&mut nexus.state(), self))
+        let received = what(self.transport(), &mut PduDispatcher::new(&mut nexus.state(), self));
+        nexus.end_receive();
+        received
     }
 }
 
@@ -220,12 +222,14 @@ impl SendSide for IscsiConnection {
 
     #[inline]
     fn try_flush(&self) -> io::Result<bool> {
-        match self.transport() {
+        let flushed = match self.transport() {
             IscsiTransport::Tcp(tcp) => tcp.flush(),
             IscsiTransport::Datamover(datamover) => self
                 .nexus()
                 .map_or(Ok(true), |nexus| datamover.flush(&mut PduDispatcher::new(&mut nexus.state(), self))),
-        }
+        }?;
+        self.responses().flushed(flushed, || self.transport().send_position());
+        Ok(flushed)
     }
 
     async fn writable(&self) -> io::Result<()> {
@@ -234,6 +238,7 @@ impl SendSide for IscsiConnection {
 
     /// Discards the send queue, which must not keep the receive loop running.
     fn lost(&self, _: io::Error) {
+        self.responses().lost();
         self.transport().discard_queue();
         if let Some(nexus) = self.nexus() {
             nexus.lost();

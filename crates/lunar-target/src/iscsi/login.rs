@@ -193,6 +193,7 @@ fn refused(
     pdu: &Pdu,
 ) {
     let status = pdu.header.login_status();
+    shared.count_login(machine.target_name(), status);
     if let Some((target, error)) = machine.target_name().zip(error_of(status)) {
         login_context.config.refused(login_context.group, target, error);
     }

@@ -3,6 +3,7 @@
 use super::pdu_queue::{Digests, Payload, PduQueue};
 use super::receive::{PduHandler, PduReceiver, ReceiveError, ReceiveStatus};
 use super::turns::{TURN, Turns};
+use crate::core::SendPosition;
 use lunar_runtime::Stream;
 use lunar_runtime::piped_bytes::PipedPart;
 use lunar_wire::iscsi::Bhs;
@@ -58,6 +59,12 @@ impl TcpTransport {
     pub fn queued(&self) -> (usize, usize) {
         let queue = self.queue.borrow();
         (queue.waiting(), queue.own())
+    }
+
+    /// The place in the send queue.
+    pub fn send_position(&self) -> SendPosition {
+        let queue = self.queue.borrow();
+        SendPosition { sent: queue.left(), end: queue.end() }
     }
 
     /// Whether data were sent since the last call.

@@ -6,7 +6,7 @@
 use super::pdu_queue::{Body, Digests, MAX_SEGMENT, Payload};
 use super::receive::{PduHandler, ReceiveError, ReceiveStatus};
 use super::tcp_transport::TcpTransport;
-use crate::core::InFlightData;
+use crate::core::{InFlightData, SendPosition};
 use lunar_runtime::{LocalBoxFuture, PeerState};
 use lunar_wire::iscsi::Bhs;
 use std::io;
@@ -153,6 +153,14 @@ impl IscsiTransport {
         match self {
             IscsiTransport::Tcp(tcp) => tcp.stream.peek(max),
             IscsiTransport::Datamover(_) => Vec::new(),
+        }
+    }
+
+    /// The place in the send queue. A datamover has no bytes: its responses count as sent when its queue is empty.
+    pub fn send_position(&self) -> SendPosition {
+        match self {
+            IscsiTransport::Tcp(tcp) => tcp.send_position(),
+            IscsiTransport::Datamover(_) => SendPosition { sent: 0, end: u64::MAX },
         }
     }
 

@@ -9,7 +9,8 @@ use crate::core::keepalive::{self, KeepaliveConnection};
 use crate::core::session_end::{self, SessionEnd};
 use crate::core::{
     DataOutResult, Function, FunctionRefusal, FunctionRequest, InFlightData, InFlightReads, ItNexus,
-    MAX_QUEUED_BYTES, ManagementResponse, NexusParams, NexusState, ScsiCommand, SessionPhase, messages,
+    MAX_QUEUED_BYTES, ManagementResponse, NexusParams, NexusState, ScsiCommand, SendPosition, SessionPhase,
+    messages,
 };
 use crate::end_reason::EndReason;
 use crate::rdma_receiver::{DeliveryHandler, RdmaDelivery, RdmaReceiver, broken};
@@ -127,7 +128,9 @@ impl SrpConnection {
         let Some(_in_flight) = nexus.begin_receive() else {
             return Ok(ReceiveStatus::End);
         };
-        self.receiver.receive(&mut IuDispatcher { state: &mut nexus.state(), conn: self })
+        let received = self.receiver.receive(&mut IuDispatcher { state: &mut nexus.state(), conn: self });
+        nexus.end_receive();
+        received
     }
 
     /// Processes everything received.
@@ -184,10 +187,13 @@ impl SendSide for SrpConnection {
     }
 
     fn try_flush(&self) -> io::Result<bool> {
-        if let Some(nexus) = self.nexus.get().and_then(Weak::upgrade) {
-            session::prepare(&mut nexus.state());
-        }
-        self.endpoint.flush()
+        let nexus = self.nexus.get().and_then(Weak::upgrade);
+        nexus.iter().for_each(|nexus| session::prepare(&mut nexus.state()));
+        let flushed = self.endpoint.flush()?;
+        // An endpoint has no places: responses count as sent when its queue is empty.
+        let end = || SendPosition { sent: 0, end: u64::MAX };
+        nexus.iter().for_each(|nexus| nexus.responses().flushed(flushed, end));
+        Ok(flushed)
     }
 
     async fn writable(&self) -> io::Result<()> {
@@ -196,6 +202,7 @@ impl SendSide for SrpConnection {
 
     fn lost(&self, _: io::Error) {
         if let Some(nexus) = self.nexus.get().and_then(Weak::upgrade) {
+            nexus.responses().lost();
             nexus.lost();
         }
         self.close();

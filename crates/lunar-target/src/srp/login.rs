@@ -115,7 +115,7 @@ async fn enter(
     let (config, bound) = (shared.config(), &shared.portals[portal]);
     let login_context = LoginContext { config: config.clone(), group: bound.tag, peer: addresses.peer.ip() };
     let initiator = request.initiator.to_string();
-    let name = target(&login_context, &initiator, request.target)?;
+    let name = target(shared, &login_context, &initiator, request.target)?;
     let info = info(request.initiator, name.clone(), bound, addresses);
     let kept = request.keep_channels && has_channels(shared, &info);
     let replaced = if request.keep_channels { Replaced::Nothing } else { Replaced::Channels };
@@ -123,6 +123,7 @@ async fn enter(
     let entered = RegisteredSession::register(shared, &config, info, key, replaced, count).await;
     let mut entered = entered.map_err(|error| {
         config.refused(bound.tag, &name, error);
+        shared.count_login(Some(&name), error.into());
         refusal(error, request.keep_channels)
     })?;
     // Grant one credit more than commands, so that one always remains for task management.
@@ -169,11 +170,19 @@ fn check(request: &LoginRequest) -> Result<(), LoginRefusal> {
 }
 
 /// The name of the target with this port ID, if the initiator may use it.
-fn target(login_context: &LoginContext, initiator: &str, port: PortId) -> Result<String, LoginRefusal> {
+fn target(
+    shared: &ServerState,
+    login_context: &LoginContext,
+    initiator: &str,
+    port: PortId,
+) -> Result<String, LoginRefusal> {
     const UNKNOWN_PORT: LoginRefusal =
         LoginRefusal(LoginRejectReason::NOT_ASSOCIATED, "no target has the requested SRP target port");
     let is_asked_for = |name: &&String| port_id(name) == port;
-    let count = |name: &str, error| login_context.config.refused(login_context.group, name, error);
+    let count = |name: &str, error: LoginError| {
+        login_context.config.refused(login_context.group, name, error);
+        shared.count_login(Some(name), error.into());
+    };
     let Some(name) = login_context.config.targets.keys().find(is_asked_for) else {
         count("", LoginError::TargetNotFound);
         return Err(UNKNOWN_PORT);

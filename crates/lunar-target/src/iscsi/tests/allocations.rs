@@ -18,7 +18,11 @@ fn allocations(joined: &TwoConnections, header: Bhs, data: &[u8]) -> u64 {
     let counted = allocation_counter::measure(|| {
         let pdu =
             ReceivedPdu { header, ahs: &[], data: ReceivedData::Bytes(data), intact: true, behind: &[] };
-        assert!(PduDispatcher::new(&mut joined.nexus().state(), &connection).take(pdu));
+        let nexus = joined.nexus();
+        let receives = nexus.begin_receive();
+        assert!(receives.is_some());
+        assert!(PduDispatcher::new(&mut nexus.state(), &connection).take(pdu));
+        nexus.end_receive();
         SendPump::flush(&connection);
     });
     counted.count_total

@@ -7,6 +7,7 @@ mod chunked_write;
 mod connections;
 mod function_limit;
 mod host;
+mod lu_counters;
 mod lun_forms;
 mod passthrough;
 mod session_end;
