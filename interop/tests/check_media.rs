@@ -155,6 +155,14 @@ const CASES: [(&str, SetUp); 32] = [
         let socket = folder.join("admin.file").display().to_string();
         plain(format!("[server]\nadmin_socket = \"{socket}\"\n{}", listening("127.0.0.1:0", "")))
     }),
+    ("cannot serve metrics on 127.0.0.1:", |_| {
+        let taken = TcpListener::bind("127.0.0.1:0").ok()?;
+        let metrics = format!("[server]\nmetrics = \"{}\"\n", taken.local_addr().ok()?);
+        Some((metrics + &listening("127.0.0.1:0", ""), Box::new(taken)))
+    }),
+    ("cannot serve metrics on 192.0.2.1:9860", |_| {
+        plain(format!("[server]\nmetrics = \"192.0.2.1:9860\"\n{}", listening("127.0.0.1:0", "")))
+    }),
     ("cannot create the folder", |folder| {
         image(folder, "state");
         let state = folder.join("state").display().to_string();

@@ -1,5 +1,6 @@
 //! The interface of a server for its API.
 
+use crate::metrics::MetricsReport;
 use crate::{ConfigSnapshot, Difference, ObjectChange, RouterReport, SessionReport};
 use lunar_config::{Diagnostic, ErrorCode};
 use serde::{Deserialize, Serialize};
@@ -187,6 +188,11 @@ pub trait ServerControl: Send + Sync + 'static {
 
     /// The configuration in force.
     fn config(&self) -> Arc<ConfigSnapshot>;
+
+    /// What the server counts; nothing if it has no counters.
+    fn metrics(&self) -> MetricsReport {
+        MetricsReport::default()
+    }
 
     /// Executes any other request. It may take long; the client limits its own wait.
     /// `asker`: the user and process of the client, for the log.

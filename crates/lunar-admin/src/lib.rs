@@ -7,6 +7,8 @@ mod connect;
 mod control;
 mod difference;
 pub mod folders;
+pub mod metrics;
+mod metrics_listener;
 mod object;
 mod parameters;
 pub mod router;
@@ -17,9 +19,10 @@ mod socket;
 pub use connect::{connect, is_answered};
 pub use control::{ControlError, ControlErrorKind, Request, Response, RouterAction, ServerControl};
 pub use difference::{Change, Difference};
+pub use metrics_listener::{cannot_serve_metrics, metrics_listener};
 pub use object::{
     ConfigObject, ConfigSnapshot, Document, Keys, ObjectAction, ObjectChange, ObjectId, ObjectOrigin,
-    ObjectSource,
+    ObjectSource, ReloadOutcome,
 };
 pub use parameters::Parameters;
 pub use router::RouterReport;

@@ -167,6 +167,17 @@ pub struct ConfigSnapshot {
     pub objects: std::sync::Arc<Document>,
     /// When the configuration on trial is rolled back, in seconds since 1970; None if none is on trial.
     pub confirm_by: Option<u64>,
+    /// The latest reload; None if there was none.
+    pub last_reload: Option<ReloadOutcome>,
+}
+
+/// The outcome of a reload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReloadOutcome {
+    /// Whether the configuration was applied.
+    pub is_success: bool,
+    /// When, in seconds since 1970.
+    pub at: u64,
 }
 
 #[cfg(test)]

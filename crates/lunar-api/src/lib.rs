@@ -13,6 +13,7 @@ pub mod client;
 mod exchange;
 mod handlers;
 pub mod https;
+mod metrics;
 mod openapi;
 mod problem;
 mod remote;
@@ -22,6 +23,7 @@ mod server;
 #[cfg(test)]
 mod tests;
 
+pub use metrics::MetricsServer;
 pub use openapi::openapi;
 pub use problem::{Problem, ProblemDetail};
 pub use server::ApiServer;

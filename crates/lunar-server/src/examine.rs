@@ -40,7 +40,7 @@ impl Examined {
     }
 }
 
-/// Examines the media, the state files and the admin socket of a configuration. State is below `state_dir`. Of the
+/// Examines the media, the state files, the admin socket and the metrics of a configuration. State is below `state_dir`. Of the
 /// upstreams, only those of this host are examined. `file` is the path of the configuration.
 pub fn examine(config: &Config, state_dir: &Path, file: &Path) -> Examined {
     let whole = match expand(config, &Found::default()) {
@@ -69,7 +69,18 @@ pub fn examine(config: &Config, state_dir: &Path, file: &Path) -> Examined {
             _ => found.problems.push(problem),
         }
     }
+    examine_metrics(config, &mut found);
     found
+}
+
+/// Examines the address of the metrics.
+fn examine_metrics(config: &Config, found: &mut Examined) {
+    let Some(address) = config.server.metrics else { return };
+    let Err(problem) = lunar_admin::metrics_listener(address) else { return };
+    match problem.code {
+        ErrorCode::InUse => found.portal_in_use(address, problem),
+        _ => found.problems.push(problem),
+    }
 }
 
 /// The faults of the SCSI devices of a router.

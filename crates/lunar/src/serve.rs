@@ -13,9 +13,9 @@ use crate::captive::Captive;
 use crate::server::TargetServer;
 use crate::{connect_hints, output, service_manager};
 use change::Trial;
-use lunar_admin::{AdminSocket, Request, Response, ServerControl};
-use lunar_api::ApiServer;
+use lunar_admin::{AdminSocket, ReloadOutcome, Request, Response, ServerControl};
 use lunar_api::https::HttpsServer;
+use lunar_api::{ApiServer, MetricsServer};
 use lunar_router::isids;
 use lunar_router::loops::LoopDetector;
 use lunar_router::routes::Routes;
@@ -157,6 +157,8 @@ struct Service<S> {
     supervision: Arc<Supervision<S>>,
     admin: Option<ApiServer>,
     https: HttpsServer,
+    /// Keeps the metrics listening.
+    _metrics: Option<MetricsServer>,
     trial: Trial,
     /// The absolute path of `file`; None without a file.
     own: Option<PathBuf>,
@@ -167,6 +169,7 @@ struct Service<S> {
     /// Retries of changes at upstreams that cannot be served yet.
     retry: Retry,
     unserved: unserved::UnservedLog,
+    last_reload: Option<ReloadOutcome>,
     events: Sender<ServeEvent>,
     /// Until then, returning hosts must not lose LUNs that were not rediscovered yet.
     early_until: Instant,
@@ -239,8 +242,11 @@ impl<S: TargetServer> Service<S> {
         };
         let desk = Arc::new(desk);
         let admin = admin(config.server.admin_socket.as_deref(), desk.clone()).map_err(one)?;
-        let mut https = HttpsServer::new(desk);
+        let mut https = HttpsServer::new(desk.clone());
         let listening = https.prepare(config.api.as_ref()).map_err(one)?;
+        let metrics = config.server.metrics.map(|address| MetricsServer::start(address, desk));
+        let metrics = metrics.transpose().map_err(one)?;
+        metrics.iter().for_each(|server| tracing::info!("metrics: http://{}/metrics", server.address()));
         let mut service = Service {
             file: args.config.clone(),
             own: args.config.as_ref().map(|_| config.sources.whole.clone()),
@@ -257,9 +263,11 @@ impl<S: TargetServer> Service<S> {
             server,
             admin,
             https,
+            _metrics: metrics,
             trial: Trial::default(),
             retry: Retry::default(),
             unserved: Default::default(),
+            last_reload: None,
             events: events.clone(),
         };
         service.publish();
@@ -302,10 +310,12 @@ impl<S: TargetServer> Service<S> {
         let file = file.clone();
         match config::load_with(&file, &self.transient).and_then(|config| self.apply(config)) {
             Ok(_) => {
+                self.reloaded(true);
                 self.replace_trial(&file.display().to_string());
                 tracing::info!("{} reloaded", file.display());
             }
             Err(problems) => {
+                self.reloaded(false);
                 change::log_problems(&problems);
                 tracing::error!("{} rejected: the configuration is unchanged", file.display());
             }

@@ -1,11 +1,16 @@
 //! The target server of `lunar serve`.
 
+mod metrics;
+mod process;
+
 use crate::service_manager::PortalSockets;
+use lunar_admin::metrics::MetricsReport;
 use lunar_admin::{Counters, Parameters, SessionReport, Srp};
 use lunar_target::config::{RdmaProvider, TargetConfig};
 use lunar_target::{
     BoundPortal, FlushFailure, LogicalUnit, Quiesced, SessionInfo, SessionProtocol, SessionTransport,
 };
+use metrics::ServerMetrics;
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
@@ -30,6 +35,11 @@ pub trait TargetServer: Send + Sync + 'static {
     /// All sessions.
     fn sessions(&self) -> Vec<SessionReport>;
 
+    /// What the server counts.
+    fn metrics(&self) -> MetricsReport {
+        MetricsReport::default()
+    }
+
     /// The number of sessions.
     fn session_count(&self) -> usize;
 
@@ -44,15 +54,15 @@ pub trait TargetServer: Send + Sync + 'static {
     fn stop(&self, last: &dyn Fn()) -> Result<(), Vec<FlushFailure>>;
 }
 
-/// The server of this process; None after it is stopped.
-pub struct RunningServer(RwLock<Option<lunar_target::TargetServer>>);
+/// The server of this process; None after it is stopped. Its metrics outlive it.
+pub struct RunningServer(RwLock<Option<lunar_target::TargetServer>>, ServerMetrics);
 
 /// Starts the target on these cores, with the sockets of the service manager.
 pub fn start(setup: TargetConfig, cores: &[usize], mut sockets: PortalSockets) -> io::Result<RunningServer> {
     let server =
         lunar_target::TargetServer::start_with(setup, cores, &mut |address| sockets.socket(address))?;
     sockets.settle();
-    Ok(RunningServer(RwLock::new(Some(server))))
+    Ok(RunningServer(RwLock::new(Some(server)), ServerMetrics::start()))
 }
 
 impl RunningServer {
@@ -67,6 +77,10 @@ impl TargetServer for RunningServer {
         list.iter()
             .map(|(tsih, info)| SessionReport { srp: srp(*tsih, info, &list), ..session(*tsih, info) })
             .collect()
+    }
+
+    fn metrics(&self) -> MetricsReport {
+        self.server().as_ref().map(|server| self.1.report(server)).unwrap_or_default()
     }
 
     fn session_count(&self) -> usize {

@@ -49,6 +49,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("strip", "binutils"),
     ("/usr/lib/x86_64-linux-gnu/libelf.so.1", "libelf1"),
     ("sg_persist", "sg3-utils"),
+    ("promtool", "prometheus"),
+    ("tmux", "tmux"),
 ];
 /// While this script exits with 101, installing a package starts no daemon.
 const POLICY: &str = "/usr/sbin/policy-rc.d";

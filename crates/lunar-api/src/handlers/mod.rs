@@ -4,6 +4,7 @@ mod body;
 mod condition;
 mod config;
 mod errors;
+mod metrics;
 mod objects;
 mod routers;
 mod server;
@@ -67,12 +68,14 @@ pub fn routes() -> OpenApiRouter<ApiState> {
         .merge(sessions::routes())
         .merge(routers::routes())
         .merge(config::routes())
+        .merge(metrics::routes())
         .merge(objects::routes())
 }
 
 /// The handler of all requests.
 pub fn router(control: Arc<dyn ServerControl>) -> Router {
     let waiting = Arc::new(Semaphore::new(MAX_WAITING));
+    let of_metrics = crate::metrics::router(control.clone());
     let state = ApiState { control, waiting, started_at: Instant::now() };
     let (router, _) = routes().split_for_parts();
     router
@@ -81,6 +84,7 @@ pub fn router(control: Arc<dyn ServerControl>) -> Router {
         .method_not_allowed_fallback(no_method)
         .layer(axum::middleware::map_response(errors::as_problem))
         .with_state(state)
+        .merge(of_metrics)
 }
 
 async fn no_resource(State(_): State<ApiState>, uri: axum::http::Uri) -> Box<Problem> {

@@ -36,6 +36,7 @@ use lunar_admin::Document;
 use lunar_config::{ConfigFile, Diagnostic, Diagnostics, InvalidValue, Section, invalid, number};
 use lunar_runtime::CoreSelection;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use toml::de::DeTable;
@@ -91,6 +92,8 @@ pub struct ServerConfig {
     pub state_dir: Option<PathBuf>,
     /// The path of the admin socket; None: in the user's runtime or state folder.
     pub admin_socket: Option<PathBuf>,
+    /// The address of the metrics over TCP; None: only the admin socket has them.
+    pub metrics: Option<SocketAddr>,
 }
 
 /// A target and its logical units, which are not open yet.
@@ -228,8 +231,19 @@ fn server(p: &mut Diagnostics<'_>, mut s: Section<'_>, base: &Path) -> ServerCon
     };
     let state_dir = s.parsed(p, "state_dir", |text| path(text, base));
     let admin_socket = s.parsed(p, "admin_socket", |text| socket_path(text, base));
+    let metrics = s.parsed(p, "metrics", address);
     s.done(p);
-    ServerConfig { cores: cores.unwrap_or(CoreSelection::All), state_dir, admin_socket }
+    ServerConfig { cores: cores.unwrap_or(CoreSelection::All), state_dir, admin_socket, metrics }
+}
+
+/// An IP address with a port.
+fn address(text: &str) -> Result<SocketAddr, InvalidValue> {
+    text.parse().or_else(|_| {
+        invalid(
+            format!("not an IP address with a port: {text:?}"),
+            "write address and port, such as 127.0.0.1:9860 or [::1]:9860",
+        )
+    })
 }
 
 /// A path; a relative one starts at the folder of the configuration.

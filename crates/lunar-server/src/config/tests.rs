@@ -107,6 +107,7 @@ fn example_uncommented_is_good() {
         "key_file",
         "token_file",
         "client_",
+        "metrics",
         "mutual",
         "redirect",
         "offline",
@@ -275,6 +276,13 @@ fn problems_of_the_file() {
                 ],
             ),
             ("[server]\ncores = -1", &["t.toml:2:9: `cores` is out of range: -1", "hint: use 0 to 4096"]),
+            (
+                "[server]\nmetrics = \"localhost\"",
+                &[
+                    "t.toml:2:11: not an IP address with a port: \"localhost\"",
+                    "hint: write address and port, such as 127.0.0.1:9860 or [::1]:9860",
+                ],
+            ),
         ],
     );
 }
@@ -972,7 +980,7 @@ fn all_errors_are_reported_in_file_order() {
     let source = "[server]\ncolour = 1\n[limits]\nsessions = 0\n[[target]]\nname = \"x\"\nofline = true\n";
     let expected = [
         "t.toml:2:1: unknown key `colour` in [server]",
-        "hint: known keys: cores, state_dir, admin_socket",
+        "hint: known keys: cores, state_dir, admin_socket, metrics",
         "t.toml:4:12: `sessions` is out of range: 0",
         "hint: use 1 to 65535",
         "t.toml:6:8: \"x\" is not an iSCSI name",

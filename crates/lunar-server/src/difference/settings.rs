@@ -170,11 +170,12 @@ fn size(bytes: usize) -> String {
     size::show(bytes as u64)
 }
 
-fn server(ServerConfig { cores: on, state_dir, admin_socket }: &ServerConfig) -> Vec<Setting> {
+fn server(ServerConfig { cores: on, state_dir, admin_socket, metrics }: &ServerConfig) -> Vec<Setting> {
     vec![
         setting("cores", cores(on)),
         setting("state_dir", path(state_dir.as_deref())),
         setting("admin_socket", path(admin_socket.as_deref())),
+        setting("metrics", metrics.map_or_else(String::new, |address| address.to_string())),
     ]
 }
 

@@ -4,7 +4,7 @@
 use super::retry::Retry;
 use super::{ServeEvent, Service};
 use crate::server::TargetServer;
-use lunar_admin::{ControlError, ControlErrorKind, Response};
+use lunar_admin::{ControlError, ControlErrorKind, ReloadOutcome, Response};
 use lunar_server::config::{self, Config, TransientFiles};
 use lunar_server::routes::{expand, expand_early, pairs, specs, users};
 use lunar_server::{Diagnostic, Difference};
@@ -182,8 +182,20 @@ impl<S: TargetServer> Service<S> {
         loaded.map_err(|problems| ControlError { kind: ControlErrorKind::Invalid, problems })
     }
 
+    /// Publishes the outcome of a reload.
+    pub(super) fn reloaded(&mut self, is_success: bool) {
+        self.last_reload = Some(ReloadOutcome { is_success, at: now_s() });
+        self.publish();
+    }
+
     /// Applies another configuration, permanently or on trial.
     pub(super) fn try_out(&mut self, file: Option<PathBuf>, within_s: Option<u64>) -> Response {
+        let response = self.try_now(file, within_s);
+        self.reloaded(matches!(response, Response::Changed { .. }));
+        response
+    }
+
+    fn try_now(&mut self, file: Option<PathBuf>, within_s: Option<u64>) -> Response {
         let before = self.config.clone();
         let config = match self.read(file) {
             Ok(config) => config,

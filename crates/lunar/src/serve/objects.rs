@@ -65,6 +65,7 @@ impl<S: TargetServer> Service<S> {
             file: self.file.clone(),
             objects: self.config.sources.document.clone(),
             confirm_by: self.trial.confirm_by(),
+            last_reload: self.last_reload,
         });
     }
 

@@ -3,6 +3,7 @@
 use super::objects::Published;
 use super::{ServeEvent, Service};
 use crate::server::TargetServer;
+use lunar_admin::metrics::MetricsReport;
 use lunar_admin::router::{
     Failover, Hop, LunHealth, LunReport, NO_PATH, PathReport, RouterReport, TargetReport, UpstreamReport,
 };
@@ -40,6 +41,10 @@ impl<S: TargetServer> ServerControl for AdminHandler<S> {
 
     fn config(&self) -> Arc<ConfigSnapshot> {
         self.published.get()
+    }
+
+    fn metrics(&self) -> MetricsReport {
+        self.server.metrics()
     }
 
     fn ask(&self, request: Request, asker: &str) -> Response {

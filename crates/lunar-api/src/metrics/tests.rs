@@ -1,0 +1,215 @@
+//! The metrics of a server with made-up counters.
+
+use super::MetricsServer;
+use lunar_admin::metrics::{
+    InitiatorMetrics, LatencyBuckets, LoginCount, LunMetrics, MetricsReport, OpMetrics, StageLatencies,
+    TargetMetrics,
+};
+use lunar_admin::router::{Failover, PathReport, UpstreamReport};
+use lunar_admin::{
+    ConfigSnapshot, ReloadOutcome, Request, Response, RouterReport, ServerControl, SessionReport,
+};
+use lunar_config::Diagnostic;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+
+/// A name from a peer, as a hostile one chooses it.
+const HOSTILE: &str = "iqn.x:\"}\\ 1\nlunar_lun_ready 0";
+
+/// A server. `routers`: its reports; None: the main thread fails.
+struct Fake {
+    routers: Option<Vec<RouterReport>>,
+}
+
+fn latency(counts: [u64; 3], sum_s: f64) -> LatencyBuckets {
+    LatencyBuckets { counts: counts.to_vec(), sum_s }
+}
+
+fn lun(number: u16, own_histograms: bool, reads: u64) -> LunMetrics {
+    let stages = StageLatencies {
+        whole: latency([reads, 0, 0], 0.25),
+        queue: latency([reads, 0, 0], 0.0),
+        backend: latency([0, reads, 0], 0.25),
+        send: latency([reads, 0, 0], 0.0),
+    };
+    LunMetrics {
+        target: "iqn.t".into(),
+        lun: number,
+        own_histograms,
+        ready: true,
+        read_bytes: reads * 512,
+        ops: vec![OpMetrics { op: "read".into(), commands: reads, latency: Some(stages) }],
+        failures: [("busy".to_owned(), 2)].into(),
+        ..LunMetrics::default()
+    }
+}
+
+impl ServerControl for Fake {
+    fn sessions(&self) -> Vec<SessionReport> {
+        Vec::new()
+    }
+
+    fn config(&self) -> Arc<ConfigSnapshot> {
+        let last_reload = Some(ReloadOutcome { is_success: false, at: 77 });
+        Arc::new(ConfigSnapshot { version: "abc-5".into(), last_reload, ..ConfigSnapshot::default() })
+    }
+
+    fn metrics(&self) -> MetricsReport {
+        MetricsReport {
+            bounds_s: vec![0.5, 1.0],
+            luns: vec![lun(0, true, 3), lun(1, false, 4), lun(2, false, 5)],
+            targets: vec![TargetMetrics { target: "iqn.t".into(), open: true, ..TargetMetrics::default() }],
+            initiators: vec![InitiatorMetrics {
+                target: "iqn.t".into(),
+                initiator: HOSTILE.into(),
+                sessions: 1,
+                ..InitiatorMetrics::default()
+            }],
+            logins: vec![LoginCount { target: None, status: "0203".into(), count: 6 }],
+            ..MetricsReport::default()
+        }
+    }
+
+    fn ask(&self, request: Request, _: &str) -> Response {
+        assert_eq!(request, Request::Routers);
+        let failure = || Diagnostic::new("the server is shutting down", "wait").into();
+        self.routers.clone().map_or_else(failure, Response::Routers)
+    }
+}
+
+/// Head and body of a response.
+fn get(address: SocketAddr, path: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    (head.to_owned(), body.to_owned())
+}
+
+/// The metrics, and what else the listener serves.
+fn metrics(routers: Option<Vec<RouterReport>>) -> String {
+    let any = "127.0.0.1:0".parse().unwrap();
+    let server = MetricsServer::start(any, Arc::new(Fake { routers })).unwrap();
+    let (head, text) = get(server.address(), "/metrics");
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    assert!(head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"), "{head}");
+    assert_eq!(get(server.address(), "/").1, "Lunar: metrics are at /metrics\n");
+    assert!(get(server.address(), "/v1/sessions").0.starts_with("HTTP/1.1 404 "));
+    text
+}
+
+fn assert_lines(text: &str, lines: &[&str]) {
+    lines
+        .iter()
+        .for_each(|line| assert!(text.lines().any(|one| one == *line), "{line} is missing in {text}"));
+}
+
+#[test]
+fn metrics_show_counters_of_luns_and_logins() {
+    let text = metrics(Some(Vec::new()));
+    assert_lines(
+        &text,
+        &[
+            "lunar_lun_reads_completed_total{target=\"iqn.t\",lun=\"2\"} 5",
+            "lunar_lun_read_bytes_total{target=\"iqn.t\",lun=\"0\"} 1536",
+            "lunar_lun_read_time_seconds_total{target=\"iqn.t\",lun=\"1\"} 0.25",
+            "lunar_lun_status_total{target=\"iqn.t\",lun=\"0\",status=\"busy\"} 2",
+            "lunar_login_total{target=\"\",status=\"0203\"} 6",
+            "lunar_target_open{target=\"iqn.t\"} 1",
+            "lunar_config_version 5",
+            "lunar_config_last_reload_success 0",
+            "lunar_scrape_incomplete 0",
+        ],
+    );
+}
+
+#[test]
+fn luns_without_own_histograms_share_one() {
+    let text = metrics(Some(Vec::new()));
+    let whole = "lunar_lun_command_duration_seconds";
+    assert_lines(
+        &text,
+        &[
+            &format!("{whole}_count{{target=\"iqn.t\",lun=\"0\",op=\"read\"}} 3"),
+            &format!("{whole}_count{{target=\"iqn.t\",lun=\"other\",op=\"read\"}} 9"),
+            &format!("{whole}_sum{{target=\"iqn.t\",lun=\"other\",op=\"read\"}} 0.5"),
+            "lunar_lun_stage_duration_seconds_bucket\
+                {target=\"iqn.t\",lun=\"other\",op=\"read\",stage=\"backend\",le=\"0.5\"} 0",
+            "lunar_lun_stage_duration_seconds_bucket\
+                {target=\"iqn.t\",lun=\"other\",op=\"read\",stage=\"backend\",le=\"1\"} 9",
+        ],
+    );
+    assert!(!text.contains("lun=\"1\",op="), "{text}");
+}
+
+#[test]
+fn hostile_initiator_name_stays_a_label() {
+    let text = metrics(Some(Vec::new()));
+    let line = "lunar_initiator_sessions{target=\"iqn.t\",\
+        initiator=\"iqn.x:\\\"}\\\\ 1\\nlunar_lun_ready 0\"} 1";
+    assert_lines(&text, &[line]);
+    assert!(!text.lines().any(|line| line == "lunar_lun_ready 0"), "{text}");
+}
+
+#[test]
+fn paths_of_all_cores_are_one_series() {
+    let path = |state: &str, in_flight| PathReport {
+        lun: "t/0".into(),
+        url: "iscsi://h/t/0".into(),
+        state: state.into(),
+        in_flight: Some(in_flight),
+        recoveries: Some(1),
+        ..PathReport::default()
+    };
+    let unused = PathReport { url: "iscsi://i/t/0".into(), ..path("unused", 0) };
+    let upstream = UpstreamReport {
+        name: "a".into(),
+        luns: 1,
+        obstacle: Some("no route".into()),
+        paths: vec![path("down", 1), path("optimized", 2), unused],
+        ..UpstreamReport::default()
+    };
+    let router = RouterReport {
+        name: "r1".into(),
+        state: "active".into(),
+        upstreams: vec![upstream],
+        failover: Some(Failover::default()),
+        ..RouterReport::default()
+    };
+    let text = metrics(Some(vec![router]));
+    let of = "{router=\"r1\",upstream=\"a\",lun=\"t/0\",path=\"iscsi://h/t/0\"}";
+    assert_lines(
+        &text,
+        &[
+            &format!("lunar_path_up{of} 1"),
+            &format!("lunar_path_commands_in_flight{of} 3"),
+            &format!("lunar_path_reconnects_total{of} 2"),
+            "lunar_upstream_up{router=\"r1\",upstream=\"a\"} 0",
+            "lunar_router_pair_peer_up{router=\"r1\"} 0",
+            "lunar_router_state{router=\"r1\",state=\"active\"} 1",
+            "lunar_router_state{router=\"r1\",state=\"no_path\"} 0",
+        ],
+    );
+    assert!(!text.contains("iscsi://i/t/0"), "an unused path has no state");
+}
+
+#[test]
+fn silent_main_thread_makes_scrape_incomplete() {
+    let text = metrics(None);
+    assert_lines(&text, &["lunar_scrape_incomplete 1", "lunar_lun_ready{target=\"iqn.t\",lun=\"0\"} 1"]);
+}
+
+#[test]
+fn address_in_use_is_an_error_with_hint() {
+    let any = "127.0.0.1:0".parse().unwrap();
+    let server = MetricsServer::start(any, Arc::new(Fake { routers: None })).unwrap();
+    let address = server.address();
+    let again = MetricsServer::start(address, Arc::new(Fake { routers: None })).err().unwrap();
+    let expected = format!(
+        "cannot serve metrics on {address}: address already in use\n  \
+         hint: set metrics of [server] to another port, or stop the program that uses it"
+    );
+    assert_eq!(again.to_string(), expected);
+}

@@ -1,0 +1,251 @@
+//! The counters of a target server in the form of the API.
+
+use super::transport;
+use crate::server::process;
+use lunar_admin::metrics::{
+    ConnectionMetrics, CoreMetrics, InitiatorMetrics, LatencyBuckets, LoginCount, LunMetrics, MetricsReport,
+    OpMetrics, ResourceUse, StageLatencies, TargetMetrics,
+};
+use lunar_target::config::{TargetConfig, TargetNode};
+use lunar_target::{
+    EventTotals, FAILURES, LATENCY_BUCKETS, LatencyTotals, LogicalUnit, LuTotals, OpClass, StageTotals,
+    TargetServer, bucket_bound_s,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+/// Names of the sense keys (SPC-5 table 49), for labels.
+const SENSE_KEYS: [&str; 16] = [
+    "no_sense",
+    "recovered_error",
+    "not_ready",
+    "medium_error",
+    "hardware_error",
+    "illegal_request",
+    "unit_attention",
+    "data_protect",
+    "blank_check",
+    "vendor_specific",
+    "copy_aborted",
+    "aborted_command",
+    "reserved",
+    "volume_overflow",
+    "miscompare",
+    "completed",
+];
+
+/// Maximum number of LUNs with histograms of their own. Each has hundreds of series.
+const MAX_HISTOGRAMS: usize = 64;
+
+/// A LUN by its target and number.
+type LunKey = (String, u16);
+
+/// The state of the metrics of a server.
+pub struct ServerMetrics {
+    started_at: Instant,
+    histograms: Mutex<HistogramSlots>,
+}
+
+/// LUNs with histograms of their own, and LUNs that used the server when there were enough. The place of a LUN does not
+/// change, so that its series continue.
+#[derive(Default)]
+struct HistogramSlots(BTreeMap<LunKey, bool>);
+
+impl HistogramSlots {
+    /// Decides for each LUN that was used.
+    fn assign(&mut self, luns: &mut [LunMetrics]) {
+        let served: BTreeSet<LunKey> = luns.iter().map(key).collect();
+        self.0.retain(|key, _| served.contains(key));
+        let mut own = self.0.values().filter(|own| **own).count();
+        for lun in luns.iter_mut().filter(|lun| lun.ops.iter().any(|op| op.commands > 0)) {
+            lun.own_histograms = *self.0.entry(key(lun)).or_insert_with(|| {
+                own += 1;
+                own <= MAX_HISTOGRAMS
+            });
+        }
+    }
+}
+
+fn key(lun: &LunMetrics) -> LunKey {
+    (lun.target.clone(), lun.lun)
+}
+
+impl ServerMetrics {
+    /// For a server that starts now.
+    pub fn start() -> ServerMetrics {
+        ServerMetrics { started_at: Instant::now(), histograms: Mutex::default() }
+    }
+
+    /// What the server counts.
+    pub fn report(&self, server: &TargetServer) -> MetricsReport {
+        let mut report = report(server, self.started_at);
+        self.histograms.lock().unwrap_or_else(PoisonError::into_inner).assign(&mut report.luns);
+        report
+    }
+}
+
+fn report(server: &TargetServer, started_at: Instant) -> MetricsReport {
+    let (config, events, resources) = (server.config(), server.events(), server.resources());
+    let threads = process::threads();
+    let busy_s = |core: usize| threads.get(&format!("core {core}")).copied().unwrap_or_default();
+    let core = |(core, connections): &(usize, usize)| CoreMetrics {
+        core: *core,
+        connections: *connections as u64,
+        busy_s: busy_s(*core),
+    };
+    MetricsReport {
+        uptime_s: started_at.elapsed().as_secs_f64(),
+        bounds_s: (0..LATENCY_BUCKETS - 1).map(bucket_bound_s).collect(),
+        luns: luns(&config),
+        targets: targets(server, &config, &events),
+        initiators: initiators(server),
+        logins: events.logins.iter().map(login).collect(),
+        connections: ConnectionMetrics {
+            used: resources.connections as u64,
+            before_login: resources.connections_before_login as u64,
+            limit: config.limits.connections as u64,
+            accepted: events.accepted.clone(),
+            refused: words(events.refused.iter().map(|(reason, count)| (*reason, *count))),
+        },
+        memory: ResourceUse { used: resources.memory as u64, limit: config.limits.memory as u64 },
+        cores: resources.cores.iter().map(core).collect(),
+        process: process::metrics(),
+    }
+}
+
+/// Counts by word, without those that are zero.
+fn words<'a>(counts: impl IntoIterator<Item = (&'a str, u64)>) -> BTreeMap<String, u64> {
+    counts.into_iter().filter(|(_, count)| *count > 0).map(|(word, count)| (word.to_owned(), count)).collect()
+}
+
+fn login(((target, (class, detail)), count): (&(Option<String>, (u8, u8)), &u64)) -> LoginCount {
+    LoginCount { target: target.clone(), status: format!("{class:02x}{detail:02x}"), count: *count }
+}
+
+fn luns(config: &TargetConfig) -> Vec<LunMetrics> {
+    let all = config.targets.iter().flat_map(|(name, node)| node.luns.iter().map(move |lun| (name, lun)));
+    all.map(|(target, (number, unit))| lun(target, *number, unit)).collect()
+}
+
+fn lun(target: &str, number: u16, unit: &LogicalUnit) -> LunMetrics {
+    let (settings, backend, totals) = (unit.lu.settings(), unit.backend(), unit.totals());
+    let described = match unit.passthrough() {
+        Some(_) => "passthrough".to_owned(),
+        None => {
+            let rows = backend.describe();
+            let kind = rows.into_iter().find(|(name, _)| name == "backend");
+            kind.map_or_else(|| "router".into(), |(_, kind)| kind)
+        }
+    };
+    let identity = &settings.identity;
+    LunMetrics {
+        target: target.to_owned(),
+        lun: number,
+        backend: described,
+        kind: format!("{:?}", settings.device_type).to_lowercase(),
+        vendor: identity.vendor.clone(),
+        product: identity.product.clone(),
+        serial: identity.serial.clone(),
+        naa: identity.naa.iter().map(|byte| format!("{byte:02x}")).collect(),
+        capacity_bytes: settings.capacity,
+        ready: !unit.is_medium_missing(),
+        own_histograms: false,
+        ops: ops(&totals),
+        read_bytes: totals.read_bytes,
+        written_bytes: totals.written_bytes,
+        in_flight: totals.in_flight,
+        failures: words(FAILURES.into_iter().zip(totals.failures)),
+        senses: words(SENSE_KEYS.into_iter().zip(totals.senses)),
+    }
+}
+
+fn ops(totals: &LuTotals) -> Vec<OpMetrics> {
+    let all = OpClass::ALL.into_iter().zip(totals.commands).zip(&totals.latency);
+    let op = |((class, commands), latency): ((OpClass, u64), &Option<Box<StageTotals>>)| OpMetrics {
+        op: class.name().to_owned(),
+        commands,
+        latency: latency.as_deref().map(stages),
+    };
+    all.map(op).collect()
+}
+
+fn stages(totals: &StageTotals) -> StageLatencies {
+    StageLatencies {
+        whole: histogram(&totals.whole),
+        queue: histogram(&totals.queue),
+        backend: histogram(&totals.backend),
+        send: histogram(&totals.send),
+    }
+}
+
+fn histogram(totals: &LatencyTotals) -> LatencyBuckets {
+    LatencyBuckets { counts: totals.buckets.to_vec(), sum_s: totals.sum_ns as f64 / 1e9 }
+}
+
+fn targets(server: &TargetServer, config: &TargetConfig, events: &EventTotals) -> Vec<TargetMetrics> {
+    let mut sessions: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
+    for (_, info) in server.sessions() {
+        if let Some(target) = info.target.as_ref().filter(|_| !info.is_discovery()) {
+            *sessions.entry(target.clone()).or_default().entry(transport(&info).into()).or_default() += 1;
+        }
+    }
+    let ended = |name: &str| {
+        let mine = events.ended.iter().filter(|((target, _), _)| target == name);
+        words(mine.map(|((_, reason), count)| (*reason, *count)))
+    };
+    let target = |(name, node): (&String, &TargetNode)| TargetMetrics {
+        target: name.clone(),
+        alias: node.alias.clone(),
+        router: node.instance.as_ref().map(|instance| instance.name.clone()),
+        offline: node.offline,
+        open: node.access.is_empty(),
+        sessions: sessions.remove(name).unwrap_or_default(),
+        ended: ended(name),
+    };
+    config.targets.iter().map(target).collect()
+}
+
+fn initiators(server: &TargetServer) -> Vec<InitiatorMetrics> {
+    let all = server.initiators().into_iter();
+    let metrics =
+        |((target, initiator), totals): (lunar_target::InitiatorKey, lunar_target::InitiatorTotals)| {
+            InitiatorMetrics {
+                target,
+                initiator,
+                sessions: totals.sessions,
+                reads: totals.reads,
+                writes: totals.writes,
+                read_bytes: totals.read_bytes,
+                written_bytes: totals.written_bytes,
+                errors: totals.errors,
+            }
+        };
+    all.map(metrics).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn used(lun: u16, commands: u64) -> LunMetrics {
+        let op = OpMetrics { op: "read".into(), commands, latency: None };
+        LunMetrics { target: "iqn.t".into(), lun, ops: vec![op], ..LunMetrics::default() }
+    }
+
+    #[test]
+    fn lun_keeps_its_place_among_histograms() {
+        let (mut slots, max) = (HistogramSlots::default(), MAX_HISTOGRAMS as u16);
+        let mut luns: Vec<_> = (1..=max + 1).map(|lun| used(lun, 1)).collect();
+        luns.insert(0, used(0, 0));
+        let own = |luns: &[LunMetrics]| luns.iter().filter(|lun| lun.own_histograms).count();
+        slots.assign(&mut luns);
+        assert_eq!((own(&luns), luns[0].own_histograms, luns[65].own_histograms), (64, false, false));
+        // LUN 0 is used later, and LUN 5 is gone.
+        luns[0] = used(0, 1);
+        luns.remove(5);
+        luns.iter_mut().for_each(|lun| lun.own_histograms = false);
+        slots.assign(&mut luns);
+        assert_eq!((own(&luns), luns[0].own_histograms, luns[64].own_histograms), (64, true, false));
+    }
+}
