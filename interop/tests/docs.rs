@@ -10,6 +10,8 @@
 //! - `toml drop-in`: checked as a drop-in file of the configuration before it.
 //! - `toml saved NAME`: a saved attachment of that name, for the blocks that follow.
 //! - `toml part`: checked as a part of a configuration.
+//! - `text file PATH`: a file, for the blocks that follow.
+//! - `text output`: exactly the output of the last line before it that ran: stdout, then stderr.
 //! - `text`, `bat`: not checked.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,13 +53,17 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
+/// The pages of a folder.
+fn pages(folder: &str) -> Vec<String> {
+    let entries = fs::read_dir(root().join(folder)).expect("a folder of pages").flatten();
+    let paths = entries.map(|entry| format!("{folder}/{}", entry.file_name().to_string_lossy()));
+    paths.filter(|path| path.ends_with(".md") && path != "docs/conformance.md").collect()
+}
+
 /// README and the pages of docs that are not generated.
 fn documents() -> Vec<String> {
-    let pages = fs::read_dir(root().join("docs")).expect("docs").flatten();
-    let mut paths: Vec<String> = pages
-        .map(|entry| format!("docs/{}", entry.file_name().to_string_lossy()))
-        .filter(|path| path.ends_with(".md") && path != "docs/conformance.md")
-        .collect();
+    let mut paths = pages("docs");
+    paths.extend(pages("docs/migrate"));
     paths.push("README.md".into());
     paths.sort_unstable();
     paths
@@ -158,6 +164,8 @@ struct DocumentRunner {
     dir: Folder,
     running: Option<DocumentServer>,
     has_tools: bool,
+    /// The output of the last line that ran
+    said: String,
 }
 
 impl DocumentRunner {
@@ -165,7 +173,7 @@ impl DocumentRunner {
         let dir = Folder::fresh();
         fs::create_dir(dir.join("bin")).expect("a folder");
         std::os::unix::fs::symlink(lunar_bin(), dir.join("bin/lunar")).expect("a link to lunar");
-        DocumentRunner { dir, running: None, has_tools }
+        DocumentRunner { dir, running: None, has_tools, said: String::new() }
     }
 
     fn shell(&self, line: &str) -> Command {
@@ -186,6 +194,8 @@ impl DocumentRunner {
                 fs::write(self.dir.join("lunar.toml"), local(&block.text)).expect("write lunar.toml");
             }
             info if let Some(name) = info.strip_prefix("toml saved ") => self.save(name, &block.text),
+            info if let Some(path) = info.strip_prefix("text file ") => self.write(path, &block.text),
+            "text output" => assert_eq!(self.said, block.text, "{}", block.place()),
             "toml drop-in" => self.check_drop_in(&block.text, &block.place()),
             "toml part" => self.check(&format!("{WHOLE}{}", block.text), &block.place()),
             _ => {}
@@ -197,6 +207,13 @@ impl DocumentRunner {
         let folder = self.dir.join("config/lunar/attach");
         fs::create_dir_all(&folder).expect("a folder");
         fs::write(folder.join(format!("{name}.toml")), self.here(toml)).expect("write the attachment");
+    }
+
+    /// Writes a file, which the lines that follow read.
+    fn write(&self, path: &str, text: &str) {
+        let path = self.dir.join(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        fs::write(path, text).expect("write the file");
     }
 
     /// Runs `lunar check` on the unchanged configuration.
@@ -226,6 +243,7 @@ impl DocumentRunner {
         let line = briefly(&self.here(line));
         let ran = tool::run(&mut self.shell(&line), LIMIT);
         assert!(ran.ok(), "{place}: {line}: {:?}\n{}", ran.status, ran.said);
+        self.said = ran.said;
         if line.starts_with("kill -TERM") {
             self.running.take().expect("a server to stop").ends(place);
         }
@@ -310,8 +328,9 @@ fn every_document_has_examples_and_known_markers() {
     let mut run = 0;
     for block in documents().iter().flat_map(|document| blocks(document)) {
         let known = block.is_shell()
-            || ["toml", "toml drop-in", "toml part", "text", "bat"].contains(&block.info.as_str());
-        let known = known || block.info.starts_with("toml saved ");
+            || ["toml", "toml drop-in", "toml part", "text", "text output", "bat"]
+                .contains(&block.info.as_str());
+        let known = known || ["toml saved ", "text file "].iter().any(|form| block.info.starts_with(form));
         assert!(known, "{}: a fence is marked {:?}", block.place(), block.info);
         run += usize::from(block.is_run());
     }
@@ -482,10 +501,11 @@ fn documented_keys_are_in_the_example() {
     let is_in_urls = |key: &str| settings.contains(&format!("row(\"{key}\""));
     let is_in_files =
         |key: &str| example.contains(&format!("{key} =")) || example.contains(&format!("[{key}]"));
-    // The page names keys of other targets.
-    let foreign = ["docs/testing.md", "docs/migrate.md"];
+    // These pages name keys of other programs.
+    let foreign = ["docs/testing.md", "docs/migrate", "docs/hosts.md", "docs/netboot.md"];
+    let is_foreign = |document: &String| foreign.iter().any(|page| document.starts_with(page));
     let mut seen = 0;
-    for document in documents().into_iter().filter(|document| !foreign.contains(&document.as_str())) {
+    for document in documents().into_iter().filter(|document| !is_foreign(document)) {
         for span in spans(&document)
             .into_iter()
             .filter(|span| !["iscsiadm", "node.", "sg_"].iter().any(|other| span.starts_with(other)))
