@@ -3,6 +3,8 @@
 #![forbid(unsafe_code)]
 
 mod fio;
+mod hosts_page;
+mod ipxe;
 mod iscsi_test_cu;
 mod libiscsi_tools;
 mod qemu;
