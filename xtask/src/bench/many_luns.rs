@@ -1,4 +1,4 @@
-//! A server of 10,000 LUNs: its start, changes by the control API, and their effect on commands of another LUN.
+//! A server of 10,000 LUNs, or as many as the limit on open files allows: its start, changes by the control API, and their effect on commands of another LUN.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,6 +12,9 @@ use super::server::{Backing, BenchServer};
 use super::table::{RatioLimit, RowResult};
 
 const LUNS: u32 = 10_000;
+/// Descriptors of a LUN, and of all else.
+const DESCRIPTORS: u32 = 4;
+const OTHERS: u32 = 1000;
 const START_S: f64 = 2.0;
 const APPLY_S: f64 = 2.0;
 const CHANGE_MS: f64 = 50.0;
@@ -29,23 +32,23 @@ impl BenchRun<'_> {
     }
 
     fn start_of_many(&self) -> Result<Vec<RowResult>> {
-        let name = "10,000 null LUNs, start";
+        let name = &format!("{} null LUNs, start", count());
         if !self.wants(name) {
             return Ok(Vec::new());
         }
         let started = Instant::now();
-        let _lunar = self.lunar(Backing::Null(LUNS))?;
+        let _lunar = self.lunar(Backing::Null(count()))?;
         let s = started.elapsed().as_secs_f64();
         Ok(vec![RowResult::figure(name, "s", s, RatioLimit::Reported(START_S))])
     }
 
     /// Adds and removes a LUN, alone and beside a reader.
     fn changes_of_many(&self) -> Result<Vec<RowResult>> {
-        let name = "10,000 null LUNs, add and remove one by the API";
-        if !self.wants(name) {
+        let name = format!("{} null LUNs, add and remove one by the API", count());
+        if !self.wants(&name) {
             return Ok(Vec::new());
         }
-        let lunar = self.lunar(Backing::Null(LUNS))?;
+        let lunar = self.lunar(Backing::Null(count()))?;
         let (mut added, mut removed) = (Vec::new(), Vec::new());
         let quiet = self.stall(&lunar, || Ok(()))?;
         let stall = self.stall(&lunar, || {
@@ -57,9 +60,14 @@ impl BenchRun<'_> {
         })?;
         let change = |what: &str, times: &[f64]| {
             let ms = median_of(times, |ms| *ms);
-            RowResult::figure(&format!("10,000 null LUNs, {what}"), "ms", ms, RatioLimit::Reported(CHANGE_MS))
+            RowResult::figure(
+                &format!("{} null LUNs, {what}", count()),
+                "ms",
+                ms,
+                RatioLimit::Reported(CHANGE_MS),
+            )
         };
-        let longest = "10,000 null LUNs, longest 4 KiB read of another LUN";
+        let longest = format!("{} null LUNs, longest 4 KiB read of another LUN", count());
         Ok(vec![
             change("add one by the API", &added),
             change("remove one by the API", &removed),
@@ -75,12 +83,12 @@ impl BenchRun<'_> {
 
     /// Applies a configuration with 10,000 LUNs to a server with one.
     fn apply_of_many(&self) -> Result<Vec<RowResult>> {
-        let name = "10,000 null LUNs, apply";
+        let name = &format!("{} null LUNs, apply", count());
         if !self.wants(name) {
             return Ok(Vec::new());
         }
         let lunar = self.lunar(Backing::Null(1))?;
-        lunar.rewrite(Backing::Null(LUNS))?;
+        lunar.rewrite(Backing::Null(count()))?;
         let mut ms = 0.0;
         let stall = self.stall(&lunar, || {
             ms = milliseconds(|| ask(&lunar, "POST", "/v1/config/apply", "{}"))?;
@@ -106,6 +114,14 @@ impl BenchRun<'_> {
     }
 }
 
+/// The number of LUNs.
+fn count() -> u32 {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    let hard = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u32>().ok());
+    hard.map_or(LUNS, |hard| LUNS.min(hard.saturating_sub(OTHERS) / DESCRIPTORS))
+}
+
 fn milliseconds(work: impl FnOnce() -> Result<()>) -> Result<f64> {
     let started = Instant::now();
     work()?;
@@ -113,7 +129,7 @@ fn milliseconds(work: impl FnOnce() -> Result<()>) -> Result<f64> {
 }
 
 fn path(lunar: &BenchServer) -> String {
-    format!("/v1/targets/{}/luns/{LUNS}", lunar.target)
+    format!("/v1/targets/{}/luns/{}", lunar.target, count())
 }
 
 fn add(lunar: &BenchServer) -> Result<()> {

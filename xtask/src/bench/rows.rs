@@ -85,10 +85,11 @@ pub struct BenchRun<'a> {
 }
 
 /// Runs every row that the filter selects, in the order of the table.
-pub fn run(options: &Options, programs: &Programs) -> Result<Vec<RowResult>> {
+/// The number of parts that failed follows: their rows are missing, and the others are still of use.
+pub fn run(options: &Options, programs: &Programs) -> Result<(Vec<RowResult>, usize)> {
     let bench = BenchRun { options, programs };
     if let Some(base) = &options.base {
-        return bench.against_base(base);
+        return Ok((bench.against_base(base)?, 0));
     }
     let parts = [
         BenchRun::speed,
@@ -114,11 +115,17 @@ pub fn run(options: &Options, programs: &Programs) -> Result<Vec<RowResult>> {
         BenchRun::verbs,
         BenchRun::lio,
     ];
-    let mut outcomes = Vec::new();
+    let (mut outcomes, mut failed) = (Vec::new(), 0);
     for part in parts {
-        outcomes.extend(part(&bench)?);
+        match part(&bench) {
+            Ok(rows) => outcomes.extend(rows),
+            Err(e) => {
+                eprintln!("bench: {e:#}");
+                failed += 1;
+            }
+        }
     }
-    Ok(outcomes)
+    Ok((outcomes, failed))
 }
 
 impl BenchRun<'_> {

@@ -13,7 +13,7 @@ use super::load::IdleSessions;
 /// The CPU core to which all programs are pinned.
 pub const CORE: &str = "0";
 const TARGET: &str = "iqn.2026-11.org.example:bench";
-const START: Duration = Duration::from_secs(30);
+const START: Duration = Duration::from_secs(120);
 const AGAIN: Duration = Duration::from_millis(100);
 /// The kernel's USER_HZ, the unit of times in /proc/PID/stat.
 const TICKS_PER_S: f64 = 100.0;
