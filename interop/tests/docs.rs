@@ -29,8 +29,9 @@ use rustix::process::{Pid, Signal, kill_process};
 /// Marks of lines that a test cannot run.
 const ELSEWHERE: [&str; 4] = ["as-root", "on-another-host", "with-a-device", "with-cargo"];
 /// Programs in the lines that may be missing here.
-const TOOLS: [Tool; 10] = [
+const TOOLS: [Tool; 11] = [
     Tool { program: "curl", package: "curl" },
+    Tool { program: "openssl", package: "openssl" },
     Tool { program: "nbdkit", package: "nbdkit" },
     Tool { program: "nbdinfo", package: "libnbd-bin" },
     Tool { program: "qemu-img", package: "qemu-utils qemu-block-extra" },

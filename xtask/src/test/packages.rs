@@ -30,6 +30,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
     ("curl", "curl"),
+    ("openssl", "openssl"),
     ("fio", "fio"),
     ("chromium", "chromium"),
     ("nbdinfo", "libnbd-bin"),
