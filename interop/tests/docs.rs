@@ -414,6 +414,7 @@ fn documented_options_exist() {
         &["lun", "remove"],
         &["access", "add"],
         &["chap", "add"],
+        &["events"],
         &["stop"],
         &["discover"],
         &["ls"],

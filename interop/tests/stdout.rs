@@ -57,6 +57,7 @@ fn commands_with_a_server_fail_on_full_stdout() {
     let socket = server.dir().join("admin.sock").display().to_string();
     for arguments in [
         &["status"][..],
+        &["events"],
         &["session", "list"],
         &["target", "list"],
         &["target", "show", config::TARGET, "--json"],

@@ -1,7 +1,7 @@
 //! The interface of a server for its API.
 
 use crate::metrics::MetricsReport;
-use crate::{ConfigSnapshot, Difference, ObjectChange, RouterReport, SessionReport};
+use crate::{ConfigSnapshot, Difference, EventLog, ObjectChange, RouterReport, SessionReport};
 use lunar_config::{Diagnostic, ErrorCode};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -192,6 +192,11 @@ pub trait ServerControl: Send + Sync + 'static {
     /// What the server counts; nothing if it has no counters.
     fn metrics(&self) -> MetricsReport {
         MetricsReport::default()
+    }
+
+    /// The events of the process; none if it keeps none.
+    fn events(&self) -> Arc<EventLog> {
+        Arc::default()
     }
 
     /// Executes any other request. It may take long; the client limits its own wait.

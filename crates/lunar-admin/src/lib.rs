@@ -6,6 +6,7 @@
 mod connect;
 mod control;
 mod difference;
+mod events;
 pub mod folders;
 pub mod metrics;
 mod metrics_listener;
@@ -19,6 +20,7 @@ mod socket;
 pub use connect::{connect, is_answered};
 pub use control::{ControlError, ControlErrorKind, Request, Response, RouterAction, ServerControl};
 pub use difference::{Change, Difference};
+pub use events::{EventLog, EventPart, ServerEvent};
 pub use metrics_listener::{cannot_serve_metrics, metrics_listener};
 pub use object::{
     ConfigObject, ConfigSnapshot, Document, Keys, ObjectAction, ObjectChange, ObjectId, ObjectOrigin,

@@ -1,12 +1,14 @@
 //! The client of the API.
 
+mod events;
+
 use crate::problem::Problem;
 use crate::remote::tls_fault;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::header::HeaderName;
-use hyper::{Request, header};
+use hyper::{Request, header, http::request};
 use hyper_util::rt::TokioIo;
 use lunar_config::{Diagnostic, ErrorCode, io_text};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -119,14 +121,7 @@ impl Client {
     ) -> Result<Tagged<T>, Diagnostic> {
         let body = serde_json::to_vec(body).map_err(|e| strange(&e.to_string()))?;
         let body = if body == b"null" { Vec::new() } else { body };
-        let (host, authorization) = match &self.server {
-            ServerAddress::Socket(_) => ("lunar", None),
-            ServerAddress::Https(server) => (server.authority(), server.authorization.as_ref()),
-        };
-        let mut request = Request::builder().method(&method).uri(path).header(header::HOST, host);
-        if let Some(value) = authorization {
-            request = request.header(header::AUTHORIZATION, value.as_str());
-        }
+        let mut request = self.head(&method, path);
         if !body.is_empty() {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
@@ -138,23 +133,44 @@ impl Client {
         decoded(&response)
     }
 
+    /// The head of a request.
+    fn head(&self, method: &Method, path: &str) -> request::Builder {
+        let (host, authorization) = match &self.server {
+            ServerAddress::Socket(_) => ("lunar", None),
+            ServerAddress::Https(server) => (server.authority(), server.authorization.as_ref()),
+        };
+        let head = Request::builder().method(method).uri(path).header(header::HOST, host);
+        match authorization {
+            Some(value) => head.header(header::AUTHORIZATION, value.as_str()),
+            None => head,
+        }
+    }
+
     /// Sends a request, and waits for the whole response.
     fn call(&self, request: Request<Full<Bytes>>) -> Result<hyper::Response<Bytes>, CallError> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CallError::Io)?;
-        let called = async {
-            match &self.server {
-                ServerAddress::Socket(path) => {
-                    let stream = lunar_admin::connect(path, self.timeout).map_err(CallError::Io)?;
-                    stream.set_nonblocking(true).map_err(CallError::Io)?;
-                    exchanged(tokio::net::UnixStream::from_std(stream).map_err(CallError::Io)?, request).await
-                }
-                ServerAddress::Https(server) => {
-                    exchanged(server.connect().await.map_err(CallError::Io)?, request).await
-                }
+        let called = async { whole(self.begin(request).await?).await };
+        runtime.block_on(self.limited(called))
+    }
+
+    /// Sends a request on a new connection. The body of the response follows its head.
+    async fn begin(&self, request: Request<Full<Bytes>>) -> Result<hyper::Response<Incoming>, CallError> {
+        match &self.server {
+            ServerAddress::Socket(path) => {
+                let stream = lunar_admin::connect(path, self.timeout).map_err(CallError::Io)?;
+                stream.set_nonblocking(true).map_err(CallError::Io)?;
+                begun(tokio::net::UnixStream::from_std(stream).map_err(CallError::Io)?, request).await
             }
-        };
-        let limited = runtime.block_on(async { tokio::time::timeout(self.timeout, called).await });
+            ServerAddress::Https(server) => {
+                begun(server.connect().await.map_err(CallError::Io)?, request).await
+            }
+        }
+    }
+
+    /// The result within the time limit of the client.
+    async fn limited<T>(&self, called: impl Future<Output = Result<T, CallError>>) -> Result<T, CallError> {
+        let limited = tokio::time::timeout(self.timeout, called).await;
         limited.unwrap_or_else(|_| Err(CallError::Io(io::ErrorKind::TimedOut.into())))
     }
 
@@ -215,17 +231,21 @@ impl Client {
     }
 }
 
-/// Sends a request on a new connection.
-async fn exchanged<I>(stream: I, request: Request<Full<Bytes>>) -> Result<hyper::Response<Bytes>, CallError>
+async fn begun<I>(stream: I, request: Request<Full<Bytes>>) -> Result<hyper::Response<Incoming>, CallError>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(CallError::Http)?;
-    let connection = tokio::spawn(connection);
-    let (head, body) = sender.send_request(request).await.map_err(CallError::Http)?.into_parts();
+    // It ends with the body.
+    tokio::spawn(connection);
+    sender.send_request(request).await.map_err(CallError::Http)
+}
+
+/// A response with its whole body.
+async fn whole(response: hyper::Response<Incoming>) -> Result<hyper::Response<Bytes>, CallError> {
+    let (head, body) = response.into_parts();
     let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await;
     let body = body.map_err(|_| CallError::TooLarge)?.to_bytes();
-    connection.abort();
     Ok(hyper::Response::from_parts(head, body))
 }
 

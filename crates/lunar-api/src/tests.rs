@@ -5,8 +5,9 @@ use crate::handlers::MAX_WAITING;
 use crate::{ApiServer, Problem};
 use interop::Folder;
 use lunar_admin::{
-    AdminSocket, ConfigObject, ConfigSnapshot, Counters, Document, Keys, ObjectId, ObjectOrigin,
-    ObjectSource, Request, Response, RouterReport, ServerControl, SessionReport, connect, listening,
+    AdminSocket, ConfigObject, ConfigSnapshot, Counters, Document, EventLog, Keys, ObjectId, ObjectOrigin,
+    ObjectSource, Request, Response, RouterReport, ServerControl, ServerEvent, SessionReport, connect,
+    listening,
 };
 use lunar_config::{Diagnostic, ErrorCode};
 use serde_json::{Value, json};
@@ -17,12 +18,14 @@ use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+mod events;
+
 const LIMIT: Duration = Duration::from_secs(20);
 const NAME: &str = "iqn.2026-11.org.example:a";
 
 /// Records requests, and answers with them.
 #[derive(Default)]
-pub(crate) struct Fake(Mutex<Vec<Request>>);
+pub(crate) struct Fake(Mutex<Vec<Request>>, pub(crate) Arc<EventLog>);
 
 fn session(tsih: u16) -> SessionReport {
     SessionReport {
@@ -58,6 +61,10 @@ impl ServerControl for Fake {
             objects: Arc::new(objects),
             ..ConfigSnapshot::default()
         })
+    }
+
+    fn events(&self) -> Arc<EventLog> {
+        self.1.clone()
     }
 
     fn ask(&self, request: Request, asker: &str) -> Response {

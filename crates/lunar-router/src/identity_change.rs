@@ -23,6 +23,7 @@ impl IdentityChange<'_> {
     pub fn log(&self) {
         let IdentityChange { router, upstream, target, lun, path, was, now } = *self;
         tracing::error!(
+            name: "upstream.changed",
             router,
             upstream,
             target,

@@ -104,6 +104,7 @@ async fn attend(
                 *upstream.obstacle.lock().unwrap_or_else(PoisonError::into_inner) = Some(e.what.clone());
                 if last.as_ref() != Some(&e) {
                     tracing::warn!(
+                        name: "upstream.unreachable",
                         router = upstream.router,
                         upstream = upstream.name,
                         hint = e.hint.as_ref().map(hint_words),
@@ -202,6 +203,7 @@ fn keep_identities(
 
 fn log_change(key: &(String, String), (target, lun): (&str, u16), was: &FoundLun, now: &FoundLun) {
     tracing::error!(
+        name: "upstream.changed",
         router = key.0,
         upstream = key.1,
         target,

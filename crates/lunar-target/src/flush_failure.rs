@@ -30,7 +30,7 @@ pub(crate) async fn flush_all(config: &TargetConfig) -> Result<(), Vec<FlushFail
         if let Err(error) = backend.flush().await
             && !backend.is_unwritten()
         {
-            tracing::error!(%error, "cannot flush the medium of LUN {lun} of {name}");
+            tracing::error!(name: "medium.error", %error, "cannot flush the medium of LUN {lun} of {name}");
             failures.push(FlushFailure { lun: Some((name.clone(), lun)), error });
         }
     }

@@ -114,7 +114,7 @@ impl LogicalUnit {
         let medium = medium.map(|(_, what)| what.as_str());
         let line = self.io_failures.line(error, medium);
         let serial = self.lu.settings().identity.serial.clone();
-        tracing::warn!(medium, serial, offset, left_out, "{line}");
+        tracing::warn!(name: "medium.error", medium, serial, offset, left_out, "{line}");
     }
 
     /// Saves the current state to stable storage, unless it was saved meanwhile.
@@ -153,7 +153,7 @@ impl LogicalUnit {
                     // change.
                     let kept = if now == bytes { Ok(()) } else { state_file::replace(path, &now) };
                     if let Err(error) = &kept {
-                        tracing::error!(%error, state_file = ?path, "the state file contains a rejected change of the LUN");
+                        tracing::error!(name: "medium.error", %error, state_file = ?path, "the state file contains a rejected change of the LUN");
                     }
                     saved.version = kept.is_ok().then_some(version);
                     return Ok(answer);
@@ -178,7 +178,7 @@ impl LogicalUnit {
         if std::fs::read(path).is_ok_and(|found| found != holds)
             && let Err(error) = state_file::replace(path, &holds)
         {
-            tracing::error!(%error, state_file = ?path, "the state file contains a rejected change of the LUN");
+            tracing::error!(name: "medium.error", %error, state_file = ?path, "the state file contains a rejected change of the LUN");
         }
     }
 
@@ -213,9 +213,10 @@ impl LogicalUnit {
         let what = format!("LUN {lun} of {target} changed its size to {bytes} bytes; it had {before}");
         match bytes < before {
             true => tracing::warn!(
+                name: "lun.resized", target, lun, bytes,
                 "{what}; hint: unless you shrank the medium on purpose, stop the hosts and restore it"
             ),
-            false => tracing::info!("{what}"),
+            false => tracing::info!(name: "lun.resized", target, lun, bytes, "{what}"),
         }
     }
 

@@ -148,14 +148,16 @@ impl LogicalUnit {
         let on_missing = self.watch.on_missing();
         match self.check_path(Instant::now()) {
             MediumChange::None => {}
-            MediumChange::Back => tracing::info!("LUN {lun} of {target}: its medium is at its path again"),
+            MediumChange::Back => {
+                tracing::info!(name: "medium.back", target, lun, "LUN {lun} of {target}: its medium is at its path again")
+            }
             MediumChange::Missing(missing) => {
                 let lost = if missing.is_unlinked {
                     "; the data of the file is lost when this server ends"
                 } else {
                     ""
                 };
-                tracing::error!("LUN {lun} of {target}: {missing}{lost}; hint: {}", missing.remedy());
+                tracing::error!(name: "medium.missing", target, lun, "LUN {lun} of {target}: {missing}{lost}; hint: {}", missing.remedy());
                 tracing::warn!(
                     "LUN {lun} of {target}: {}: {} (on_missing_file = \"{}\")",
                     missing.path.display(),

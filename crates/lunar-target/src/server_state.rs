@@ -86,7 +86,7 @@ impl ServerState {
     /// Logs why a connection ended before login. Repeated reasons are summarized by a count.
     pub fn log_closed_before_login(&self, peer: SocketAddr, reason: &str) {
         if let Some(left_out) = self.closed_before_login.may_of(peer.ip(), Instant::now()) {
-            tracing::info!(%peer, reason, left_out, "connection closed before login");
+            tracing::info!(name: "connection.closed", %peer, reason, left_out, "connection closed before login");
         }
     }
 
@@ -95,7 +95,7 @@ impl ServerState {
         if let Some(left_out) = self.no_descriptors.may(Instant::now()) {
             let hint = "raise the hard limit on open files (ulimit -Hn, LimitNOFILE=), or reduce the number of connections";
             let reason = AdmissionError::FileDescriptors.to_string();
-            tracing::warn!(%peer, reason, left_out, hint, "new connections are closed");
+            tracing::warn!(name: "connection.closed", %peer, reason, left_out, hint, "new connections are closed");
         }
     }
 
@@ -104,7 +104,7 @@ impl ServerState {
         if let Some(left_out) = self.login_refused.may_of(peer.ip(), Instant::now()) {
             let known = |name| Some(name).filter(|name: &&str| !name.is_empty());
             let (initiator, target) = (known(initiator), known(target));
-            tracing::info!(%peer, initiator, target, %reason, left_out, "login refused");
+            tracing::info!(name: "login.refused", %peer, initiator, target, %reason, left_out, "login refused");
         }
     }
 

@@ -102,7 +102,7 @@ pub fn log_begin(shared: &ServerState, info: &SessionInfo, guard: &SessionGuard)
         return tracing::debug!(%initiator, %address, user, tsih = session_handle, "discovery");
     };
     if let Some(left_out) = shared.began.may_of(address.ip(), Instant::now()) {
-        tracing::info!(%initiator, %address, %target, user, tsih = session_handle, left_out, "logged in");
+        tracing::info!(name: "session.login", %initiator, %address, %target, user, tsih = session_handle, left_out, "logged in");
     }
 }
 
@@ -125,7 +125,7 @@ pub fn log_end(
         return tracing::debug!(%initiator, %address, tsih = session_handle, reason, "discovery ended");
     };
     if let Some(left_out) = shared.ended.may_of(address.ip(), Instant::now()) {
-        tracing::info!(%initiator, %address, %target, tsih = session_handle, reason, left_out, "session ended");
+        tracing::info!(name: "session.end", %initiator, %address, %target, tsih = session_handle, reason, left_out, "session ended");
     }
 }
 

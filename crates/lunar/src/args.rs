@@ -15,6 +15,7 @@ use crate::bench::Bench;
 use crate::copy;
 use crate::discover::Discover;
 use crate::doctor::Doctor;
+use crate::events::{EVENTS_EXAMPLES, EventsArgs};
 use crate::exit;
 use crate::import::Import;
 use crate::info::Info;
@@ -128,6 +129,9 @@ pub enum Command {
     Import(Import),
     /// Show version, uptime and counts of running servers
     Status(AdminArgs),
+    /// Show the events of a running server: logins, changes, failures
+    #[command(after_help = EVENTS_EXAMPLES)]
+    Events(EventsArgs),
     /// Read the configuration files of a running server again, and apply them
     Reload(ServerArgs),
     /// Stop a running server, and wait until it has ended

@@ -1,12 +1,16 @@
 //! The log: its level, its form, and its lines for journald.
 
+use crate::event_layer::EventLayer;
 use crate::{output, stderr};
 use clap::ValueEnum;
 use lunar_server::Diagnostic;
 use std::io::{self, Write};
 use tracing::{Level, Metadata};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
 
 /// The form of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -18,26 +22,27 @@ pub enum LogFormat {
     Json,
 }
 
-/// Starts the log on stderr. LUNAR_LOG says which lines it has, or this level.
+/// Starts the log on stderr. LUNAR_LOG says which lines it has, or this level. With `records_events`, the lines are also
+/// the events of the API, whatever LUNAR_LOG says.
 ///
 /// # Errors
 /// When LUNAR_LOG is invalid.
-pub fn start(level: &str, format: LogFormat) -> Result<(), Diagnostic> {
+pub fn start(level: &str, format: LogFormat, records_events: bool) -> Result<(), Diagnostic> {
     let filter = match std::env::var("LUNAR_LOG") {
         Ok(text) if !text.is_empty() => filter(&text)?,
         _ => EnvFilter::new(level),
     };
     let has_priorities = format == LogFormat::Text && is_journal();
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .log_internal_errors(false)
-        .with_writer(LogWriter { has_priorities });
-    match format {
-        LogFormat::Json => log.json().flatten_event(true).init(),
+    let log =
+        tracing_subscriber::fmt::layer().log_internal_errors(false).with_writer(LogWriter { has_priorities });
+    let log = match format {
+        LogFormat::Json => log.json().flatten_event(true).boxed(),
         // journald has the time of each line.
-        LogFormat::Text if has_priorities => log.with_ansi(false).without_time().init(),
-        LogFormat::Text => log.with_ansi(output::colours(&io::stderr())).init(),
-    }
+        LogFormat::Text if has_priorities => log.with_ansi(false).without_time().boxed(),
+        LogFormat::Text => log.with_ansi(output::colours(&io::stderr())).boxed(),
+    };
+    let events = records_events.then_some(EventLayer.with_filter(LevelFilter::INFO));
+    tracing_subscriber::registry().with(log.with_filter(filter)).with(events).init();
     Ok(())
 }
 

@@ -12,6 +12,8 @@ mod copy;
 mod discover;
 mod doctor;
 mod error_hints;
+mod event_layer;
+mod events;
 mod exit;
 mod hex;
 mod import;
@@ -117,7 +119,7 @@ fn run(command: Command, inherited: io::Result<Vec<InheritedDescriptor>>) -> Res
         Command::Serve(args) => args.log_format,
         _ => LogFormat::Text,
     };
-    log::start(level(&command), format)?;
+    log::start(level(&command), format, matches!(command, Command::Serve(_)))?;
     match command {
         Command::Serve(args) => {
             let (sockets, state) = service_manager::inherited(inherited);
@@ -137,6 +139,7 @@ fn run(command: Command, inherited: io::Result<Vec<InheritedDescriptor>>) -> Res
         Command::Attach(args) => attach::attach(args)?,
         Command::Attached(args) => output::stdout(attach::list::list(args)?)?,
         Command::Detach(args) => output::stdout(attach::detach::detach(args)?)?,
+        Command::Events(args) => events::events(&args)?,
         Command::Status(args) => return print_result(objects::status(&args)?),
         Command::Reload(args) => output::stdout(objects::reload(&args)?)?,
         Command::Stop(args) => output::stdout(objects::stop(&args)?)?,
@@ -167,6 +170,7 @@ fn level(command: &Command) -> &'static str {
         | Command::Check { .. }
         | Command::Import(_)
         | Command::Status(_)
+        | Command::Events(_)
         | Command::Reload(_)
         | Command::Stop(_)
         | Command::Target(_)

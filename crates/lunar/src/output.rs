@@ -49,9 +49,19 @@ pub fn report(list: &[Diagnostic]) {
 /// # Errors
 /// When not all bytes could be written.
 pub fn stdout(bytes: impl AsRef<[u8]>) -> Result<(), Diagnostic> {
+    stdout_is_read(bytes).map(drop)
+}
+
+/// As [`stdout`], for output that has no end. False if the reader of stdout has closed it.
+///
+/// # Errors
+/// As [`stdout`].
+pub fn stdout_is_read(bytes: impl AsRef<[u8]>) -> Result<bool, Diagnostic> {
     stderr::settle();
     let mut out = io::stdout().lock();
-    stdout_result(out.write_all(bytes.as_ref()).and_then(|()| out.flush()))
+    let written = out.write_all(bytes.as_ref()).and_then(|()| out.flush());
+    let is_closed = written.as_ref().is_err_and(|e| e.kind() == ErrorKind::BrokenPipe);
+    stdout_result(written).map(|()| !is_closed)
 }
 
 /// The result of a write to stdout. A closed pipe is no error: its reader has read enough.

@@ -312,12 +312,12 @@ impl<S: TargetServer> Service<S> {
             Ok(_) => {
                 self.reloaded(true);
                 self.replace_trial(&file.display().to_string());
-                tracing::info!("{} reloaded", file.display());
+                tracing::info!(name: "config.reloaded", "{} reloaded", file.display());
             }
             Err(problems) => {
                 self.reloaded(false);
                 change::log_problems(&problems);
-                tracing::error!("{} rejected: the configuration is unchanged", file.display());
+                tracing::error!(name: "config.rejected", "{} rejected: the configuration is unchanged", file.display());
             }
         }
     }

@@ -4,6 +4,7 @@ mod body;
 mod condition;
 mod config;
 mod errors;
+pub mod events;
 mod metrics;
 mod objects;
 mod routers;
@@ -39,6 +40,7 @@ pub const MAX_WAITING: usize = 16;
 pub struct ApiState {
     control: Arc<dyn ServerControl>,
     waiting: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
     started_at: Instant,
 }
 
@@ -70,13 +72,15 @@ pub fn routes() -> OpenApiRouter<ApiState> {
         .merge(config::routes())
         .merge(metrics::routes())
         .merge(objects::routes())
+        .merge(events::routes())
 }
 
 /// The handler of all requests.
 pub fn router(control: Arc<dyn ServerControl>) -> Router {
     let waiting = Arc::new(Semaphore::new(MAX_WAITING));
     let of_metrics = crate::metrics::router(control.clone());
-    let state = ApiState { control, waiting, started_at: Instant::now() };
+    let streams = Arc::new(Semaphore::new(events::MAX_STREAMS));
+    let state = ApiState { control, waiting, streams, started_at: Instant::now() };
     let (router, _) = routes().split_for_parts();
     router
         .route("/v1/openapi.json", axum::routing::get(|| async { Json(crate::openapi()).into_response() }))

@@ -95,7 +95,7 @@ impl FileBackend {
         if let Err(e) = &ended {
             let len = buf.len();
             tracing::error!(
-                error = %e, offset, len,
+                name: "medium.error", error = %e, offset, len,
                 "the medium rejects writes, because the journal record of an atomic write cannot be cleared; \
                  hint: check the disks of the medium and of the state folder, and restart"
             );

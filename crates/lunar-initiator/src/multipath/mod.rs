@@ -127,11 +127,11 @@ impl Multipath {
         }
         let path = self.lun_paths[at].name();
         if state.is_usable() && self.paths.take_was_usable(at) {
-            tracing::info!(path, "the path to the LUN works again");
+            tracing::info!(name: "path.usable", path, "the path to the LUN works again");
         } else if state.is_usable() {
-            tracing::info!(path, "the path to the LUN works");
+            tracing::info!(name: "path.usable", path, "the path to the LUN works");
         } else {
-            tracing::warn!(path, ?state, "the path to the LUN is no longer used");
+            tracing::warn!(name: "path.unusable", path, ?state, "the path to the LUN is no longer used");
         }
     }
 

@@ -163,7 +163,7 @@ impl LocalSession {
         info.recoveries += u32::from(again);
         drop(info);
         if again {
-            tracing::info!(target = %self.name(), "the session has reconnected");
+            tracing::info!(name: "path.reconnected", target = %self.name(), "the session has reconnected");
             self.listeners.notify(&Event::Connected);
         }
         self.bell.notify(usize::MAX);
@@ -193,7 +193,7 @@ async fn reconnect(local: &Rc<LocalSession>, why: Error, short_lives: u32) -> Op
     }
     match local.asked.get() {
         true => tracing::debug!(target = %local.name(), "the session was lost during a Text Request: {why}"),
-        false => tracing::warn!(target = %local.name(), "the session was lost: {why}"),
+        false => tracing::warn!(name: "path.lost", target = %local.name(), "the session was lost: {why}"),
     }
     local.listeners.notify(&Event::Lost(why.to_string()));
     let wait_s = local.state.borrow().connection.time2wait_s().min(LONGEST_WAIT_S);

@@ -257,7 +257,7 @@ impl Controller {
     /// Handles a takeover by the other router.
     fn fenced(&mut self, pair: &Arc<Pair>) {
         self.owners.iter_mut().for_each(ReservationOwner::lose);
-        tracing::warn!(router = pair.spec.router, "the peer router has taken over the storage");
+        tracing::warn!(name: "pair.takeover", router = pair.spec.router, "the peer router has taken over the storage");
         pair.state().history.fenced(Instant::now());
         pair.set_role(Role::Standby);
     }

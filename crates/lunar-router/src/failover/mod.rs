@@ -226,6 +226,7 @@ impl Pair {
         let clash = status.key == self.spec.key;
         if clash && !state.clash {
             tracing::error!(
+                name: "pair.error",
                 router = self.spec.router,
                 "the peer {} has the same reservation key; hint: set another `key` in [router.NAME.failover] of one \
                  router",
@@ -263,7 +264,9 @@ impl Pair {
         let before = std::mem::replace(&mut self.state().role, role);
         if before != role {
             tracing::info!(
+                name: "pair.role",
                 router = self.spec.router,
+                role = role.name(),
                 "this router is {} in its failover pair",
                 role.description()
             );

@@ -125,7 +125,7 @@ impl ReservationOwner {
             Ok(seen) => (self.seen, self.pause) = (Some(seen), None),
             Err(e) => {
                 if was_seen {
-                    tracing::warn!("cannot read the reservation of {}: {e}", self.name);
+                    tracing::warn!(name: "pair.error", "cannot read the reservation of {}: {e}", self.name);
                 }
                 (self.seen, self.pause) = (None, Some(Instant::now() + PAUSE));
             }
@@ -157,7 +157,7 @@ impl ReservationOwner {
         let taken = self.fence.take(seize).await;
         match &taken {
             Ok(()) => self.is_taken = true,
-            Err(e) => tracing::warn!("cannot reserve {}: {e}", self.name),
+            Err(e) => tracing::warn!(name: "pair.error", "cannot reserve {}: {e}", self.name),
         }
         taken
     }
@@ -200,6 +200,7 @@ impl ReservationOwner {
         self.refusals = if is_soon { self.refusals + 1 } else { 0 };
         if self.refusals == REFUSALS {
             tracing::error!(
+                name: "pair.error",
                 "{} rejects the registered sessions of this router with RESERVATION CONFLICT. LIO does this if the \
                  reservation has the same initiator name; hint: set another `initiator` in \
                  [router.NAME.failover]",
@@ -229,7 +230,7 @@ impl ReservationOwner {
             }
         };
         if let Err(e) = released {
-            tracing::warn!("cannot release the reservation of {}: {e}", self.name);
+            tracing::warn!(name: "pair.error", "cannot release the reservation of {}: {e}", self.name);
         }
     }
 

@@ -128,7 +128,7 @@ impl RoutesInner {
         let Some(spec) = state.specs.get(key) else { return };
         let mut obstacle = spec.upstream.obstacle.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(why) = why.as_ref().filter(|why| obstacle.as_ref() != Some(why)) {
-            tracing::error!(router = key.0, upstream = key.1, "{why}");
+            tracing::error!(name: "upstream.unreachable", router = key.0, upstream = key.1, "{why}");
         }
         *obstacle = why;
     }
@@ -143,6 +143,7 @@ impl RoutesInner {
         if let Some(used) = state.open_lus.device(key).filter(|used| used.is_gone()) {
             used.replace(&device);
             tracing::info!(
+                name: "upstream.usable",
                 router = key.0,
                 upstream = key.1,
                 "the SCSI device {} is available again",

@@ -347,12 +347,15 @@ fn update(all_cores: &AllCores, context: &LuContext) {
     let Some(health) = context.monitor.update(probe) else { return };
     let LuContext { router, upstream, target, lun, .. } = context;
     match health {
-        Health::Up => tracing::info!(router, upstream, target, lun, "the upstream LUN is usable again"),
+        Health::Up => {
+            tracing::info!(name: "upstream.usable", router, upstream, target, lun, "the upstream LUN is usable again")
+        }
         Health::Holding(_) => {
-            tracing::warn!(router, upstream, target, lun, "no path to the upstream LUN works: commands wait")
+            tracing::warn!(name: "upstream.waits", router, upstream, target, lun, "no path to the upstream LUN works: commands wait")
         }
         Health::Lost(_) => {
             tracing::error!(
+                name: "upstream.lost",
                 router,
                 upstream,
                 target,
@@ -362,6 +365,7 @@ fn update(all_cores: &AllCores, context: &LuContext) {
         }
         Health::Changed => {
             tracing::error!(
+                name: "upstream.changed",
                 router,
                 upstream,
                 target,

@@ -253,7 +253,7 @@ impl UpstreamPath {
         self.is_changed.store(is_other, Relaxed);
         let mut obstacle = self.obstacle.lock().unwrap_or_else(PoisonError::into_inner);
         if obstacle.as_ref() != Some(&e) && !is_other {
-            tracing::warn!(path = self.location(), "cannot open the path to the upstream LUN yet: {e}");
+            tracing::warn!(name: "path.unusable", path = self.location(), "cannot open the path to the upstream LUN yet: {e}");
         }
         *obstacle = Some(e);
         drop(obstacle);

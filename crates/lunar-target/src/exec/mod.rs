@@ -174,7 +174,7 @@ pub async fn persist(unit: &Arc<LogicalUnit>, plan: PlanResult) -> PlanResult {
     unit.persist(draft).await.unwrap_or_else(|e| {
         if let Some(left_out) = unit.save_failures.may(Instant::now()) {
             let state_file = &unit.state_file;
-            tracing::error!(error = %e, ?state_file, left_out, "cannot write the state file: the command fails");
+            tracing::error!(name: "medium.error", error = %e, ?state_file, left_out, "cannot write the state file: the command fails");
         }
         Err(Sense::INTERNAL_FAILURE.into())
     })

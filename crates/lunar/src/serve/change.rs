@@ -4,7 +4,7 @@
 use super::retry::Retry;
 use super::{ServeEvent, Service};
 use crate::server::TargetServer;
-use lunar_admin::{ControlError, ControlErrorKind, ReloadOutcome, Response};
+use lunar_admin::{Change, ControlError, ControlErrorKind, ReloadOutcome, Response};
 use lunar_server::config::{self, Config, TransientFiles};
 use lunar_server::routes::{expand, expand_early, pairs, specs, users};
 use lunar_server::{Diagnostic, Difference};
@@ -59,10 +59,7 @@ impl<S: TargetServer> Service<S> {
         let changes = lunar_server::diff(&self.in_force, &config);
         self.replace(config, true)?;
         for change in &changes {
-            match change.needs_restart {
-                true => tracing::warn!("not applied: {change}"),
-                false => tracing::info!("applied: {change}"),
-            }
+            log_change(change);
         }
         Ok(changes)
     }
@@ -90,6 +87,7 @@ impl<S: TargetServer> Service<S> {
         self.version.next();
         self.publish();
         self.route();
+        tracing::info!(name: "config.applied", version = %self.version, "another configuration is in force");
         Ok(())
     }
 
@@ -241,7 +239,7 @@ impl<S: TargetServer> Service<S> {
             .into();
         }
         self.end_trial();
-        tracing::info!("the applied configuration is confirmed");
+        tracing::info!(name: "config.confirmed", "the applied configuration is confirmed");
         Response::Done("confirmed".into())
     }
 
@@ -269,7 +267,7 @@ impl<S: TargetServer> Service<S> {
         match self.replace(before, false) {
             Ok(()) => {
                 self.end_trial();
-                tracing::info!("the applied configuration is rolled back");
+                tracing::info!(name: "config.reverted", "the applied configuration is rolled back");
                 Response::Done("rolled back".into())
             }
             Err(problems) => {
@@ -279,6 +277,29 @@ impl<S: TargetServer> Service<S> {
                 not_rolled_back(&problems).into()
             }
         }
+    }
+}
+
+/// Logs a change. Changes of LUNs are events of their own kind.
+fn log_change(change: &Difference) {
+    let lun = match &change.place[..] {
+        [target, lun] => target
+            .strip_prefix("target ")
+            .zip(lun.strip_prefix("LUN ").and_then(|lun| lun.parse::<u16>().ok())),
+        _ => None,
+    };
+    let (target, lun) = lun.unzip();
+    macro_rules! applied {
+        ($kind:literal) => {
+            tracing::info!(name: $kind, target, lun, "applied: {change}")
+        };
+    }
+    match &change.change {
+        _ if change.needs_restart => tracing::warn!(name: "config.pending", "not applied: {change}"),
+        _ if lun.is_none() => applied!("config.changed"),
+        Change::Added { .. } => applied!("lun.added"),
+        Change::Removed => applied!("lun.removed"),
+        Change::Changed { .. } => applied!("lun.changed"),
     }
 }
 

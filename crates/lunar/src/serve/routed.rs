@@ -7,7 +7,7 @@ use lunar_admin::metrics::MetricsReport;
 use lunar_admin::router::{
     Failover, Hop, LunHealth, LunReport, NO_PATH, PathReport, RouterReport, TargetReport, UpstreamReport,
 };
-use lunar_admin::{ConfigSnapshot, Request, Response, RouterAction, ServerControl, SessionReport};
+use lunar_admin::{ConfigSnapshot, EventLog, Request, Response, RouterAction, ServerControl, SessionReport};
 use lunar_router::failover::{FailoverRequest, Pair, Role};
 use lunar_router::passthrough::HostPath;
 use lunar_router::routes::{LuAddress, LuStatus, UpstreamStatus};
@@ -47,6 +47,10 @@ impl<S: TargetServer> ServerControl for AdminHandler<S> {
         self.server.metrics()
     }
 
+    fn events(&self) -> Arc<EventLog> {
+        crate::event_layer::events()
+    }
+
     fn ask(&self, request: Request, asker: &str) -> Response {
         let (reply, answer) = channel();
         send_event(&self.events, ServeEvent::AdminRequest(request, asker.to_owned(), reply));
@@ -63,7 +67,7 @@ fn ends() -> Diagnostic {
 impl<S: TargetServer> Service<S> {
     pub(super) fn answer(&mut self, request: Request, asker: &str) -> Response {
         if !request.is_safe() {
-            tracing::info!("{request}: requested by {asker}");
+            tracing::info!(name: "request", "{request}: requested by {asker}");
         }
         match request {
             Request::Routers => Response::Routers(self.routers()),
