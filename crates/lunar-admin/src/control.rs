@@ -1,5 +1,6 @@
 //! The interface of a server for its API.
 
+use crate::history::RateHistory;
 use crate::metrics::MetricsReport;
 use crate::{ConfigSnapshot, Difference, EventLog, ObjectChange, RouterReport, SessionReport};
 use lunar_config::{Diagnostic, ErrorCode};
@@ -196,6 +197,11 @@ pub trait ServerControl: Send + Sync + 'static {
 
     /// The events of the process; none if it keeps none.
     fn events(&self) -> Arc<EventLog> {
+        Arc::default()
+    }
+
+    /// The rates of the past hour; no samples if the server keeps none.
+    fn history(&self) -> Arc<RateHistory> {
         Arc::default()
     }
 

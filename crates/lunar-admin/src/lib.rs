@@ -8,6 +8,7 @@ mod control;
 mod difference;
 mod events;
 pub mod folders;
+pub mod history;
 pub mod metrics;
 mod metrics_listener;
 mod object;

@@ -165,6 +165,8 @@ pub struct ConfigSnapshot {
     pub file: Option<PathBuf>,
     /// Its objects.
     pub objects: std::sync::Arc<Document>,
+    /// Faults of the configuration that do not prevent its use.
+    pub warnings: Vec<String>,
     /// When the configuration on trial is rolled back, in seconds since 1970; None if none is on trial.
     pub confirm_by: Option<u64>,
     /// The latest reload; None if there was none.

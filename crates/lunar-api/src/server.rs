@@ -2,7 +2,7 @@
 
 use crate::caller::{Caller, forbidden};
 use crate::exchange::{self, ExchangeLimits};
-use crate::handlers::router;
+use crate::handlers::{router, sample};
 use crate::problem::Problem;
 use axum::Router;
 use axum::http::request::Parts;
@@ -49,7 +49,7 @@ impl ApiServer {
             .map_err(cannot)?;
         let (stop, stopped) = oneshot::channel();
         let run = move || {
-            runtime.block_on(serve(listener, router(control), stopped));
+            runtime.block_on(serve(listener, control, stopped));
             // A request that waits for the main thread must not keep the process.
             runtime.shutdown_background();
         };
@@ -72,13 +72,18 @@ impl Drop for ApiServer {
     }
 }
 
-async fn serve(listener: std::os::unix::net::UnixListener, router: Router, stopped: oneshot::Receiver<()>) {
+async fn serve(
+    listener: std::os::unix::net::UnixListener,
+    control: Arc<dyn ServerControl>,
+    stopped: oneshot::Receiver<()>,
+) {
     let listener = match UnixListener::from_std(listener) {
         Ok(listener) => listener,
         Err(e) => return tracing::error!("cannot serve the API: {e}"),
     };
     tokio::select! {
-        () = accept(&listener, router) => {}
+        () = accept(&listener, router(control.clone())) => {}
+        () = sample(control) => {}
         _ = stopped => {}
     }
 }

@@ -109,6 +109,22 @@ fn raw(path: &Path, head: &str, body: &str) -> (u16, Value) {
 const JSON: &str = "Content-Type: application/json";
 
 #[test]
+fn all_objects_have_a_kind_and_samples_a_length() {
+    let folder = Folder::fresh();
+    let (_server, path) = served(&folder, Arc::new(Fake::default()));
+    let get = |resource| raw(&path, &format!("GET {resource} HTTP/1.1"), "");
+    let (status, objects) = get("/v1/objects");
+    let kinds: Vec<&Value> = objects["items"].as_array().unwrap().iter().map(|one| &one["kind"]).collect();
+    assert_eq!((status, kinds), (200, vec![&json!("target"), &json!("lun")]));
+    assert_eq!(objects["items"][1]["lun"], 7);
+    assert_eq!(get("/v1/history/rates?since=3").1, json!({ "interval_s": 5, "items": [] }));
+    assert_eq!(get("/v1/history/rates?since=x").0, 400);
+    let (status, caller) = get("/v1/caller");
+    assert!(status == 200 && caller["may_write"] == true, "{caller}");
+    assert!(caller["name"].as_str().is_some_and(|name| name.starts_with("user ")), "{caller}");
+}
+
+#[test]
 fn resources_are_read() {
     let folder = Folder::fresh();
     let (server, path) = served(&folder, Arc::new(Fake::default()));

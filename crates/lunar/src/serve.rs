@@ -239,6 +239,7 @@ impl<S: TargetServer> Service<S> {
             server: server.clone(),
             events: Mutex::new(events.clone()),
             published: published.clone(),
+            history: Arc::default(),
         };
         let desk = Arc::new(desk);
         let admin = admin(config.server.admin_socket.as_deref(), desk.clone()).map_err(one)?;

@@ -1,10 +1,13 @@
 //! The resources of the API.
 
+mod all_objects;
 mod body;
+mod caller;
 mod condition;
 mod config;
 mod errors;
 pub mod events;
+mod history;
 mod metrics;
 mod objects;
 mod routers;
@@ -13,12 +16,17 @@ mod sessions;
 
 /// Bodies of requests and responses.
 pub mod reports {
+    pub use super::all_objects::AllObjects;
+    pub use super::caller::CallerReport;
     pub use super::config::{ApplyRequest, DiffRequest, DifferenceList};
+    pub use super::history::RateList;
     pub use super::objects::ChangeReport;
     pub use super::routers::RouterList;
     pub use super::server::ServerReport;
     pub use super::sessions::{Outcome, SessionList};
 }
+
+pub(crate) use history::sample;
 
 use crate::problem::Problem;
 use axum::Json;
@@ -73,6 +81,9 @@ pub fn routes() -> OpenApiRouter<ApiState> {
         .merge(metrics::routes())
         .merge(objects::routes())
         .merge(events::routes())
+        .merge(all_objects::routes())
+        .merge(history::routes())
+        .merge(caller::routes())
 }
 
 /// The handler of all requests.

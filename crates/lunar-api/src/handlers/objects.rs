@@ -43,7 +43,7 @@ pub struct ChangeOptions {
 type PathValues = Path<Vec<(String, String)>>;
 
 /// An object as JSON: its identity, its keys, and their place.
-fn view(id: &ObjectId, object: &ConfigObject) -> Value {
+pub(super) fn view(id: &ObjectId, object: &ConfigObject) -> Value {
     let mut view = id.keys();
     if let ObjectId::Access(_, at) = id {
         view.insert("index".into(), (*at).into());
@@ -54,7 +54,7 @@ fn view(id: &ObjectId, object: &ConfigObject) -> Value {
 }
 
 /// The version of the configuration, as the entity tag of all its objects.
-fn etag(version: &str) -> [(HeaderName, String); 1] {
+pub(super) fn etag(version: &str) -> [(HeaderName, String); 1] {
     [(header::ETAG, format!("\"{version}\""))]
 }
 

@@ -32,6 +32,9 @@ pub struct ServerReport {
     pub luns: usize,
     /// Sessions.
     pub sessions: usize,
+    /// Faults of the configuration that do not prevent its use.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 pub(super) fn routes() -> OpenApiRouter<ApiState> {
@@ -53,6 +56,7 @@ async fn show(State(api): State<ApiState>) -> Json<ServerReport> {
         targets: count(|id| matches!(id, ObjectId::Target(_))),
         luns: count(|id| matches!(id, ObjectId::Lun(..))),
         sessions: api.control.sessions().len(),
+        warnings: config.warnings.clone(),
     })
 }
 

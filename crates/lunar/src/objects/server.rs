@@ -156,6 +156,7 @@ mod tests {
             targets: 1,
             luns: 2,
             sessions: 0,
+            warnings: Vec::new(),
         };
         let text = |report| shown(&ListedServer { server: "/run/lunar.sock".into(), report });
         let plain = text(report.clone());

@@ -64,6 +64,7 @@ impl<S: TargetServer> Service<S> {
             version: self.version.to_string(),
             file: self.file.clone(),
             objects: self.config.sources.document.clone(),
+            warnings: config::exposed(&self.config),
             confirm_by: self.trial.confirm_by(),
             last_reload: self.last_reload,
         });

@@ -3,6 +3,7 @@
 use super::objects::Published;
 use super::{ServeEvent, Service};
 use crate::server::TargetServer;
+use lunar_admin::history::RateHistory;
 use lunar_admin::metrics::MetricsReport;
 use lunar_admin::router::{
     Failover, Hop, LunHealth, LunReport, NO_PATH, PathReport, RouterReport, TargetReport, UpstreamReport,
@@ -27,6 +28,7 @@ pub struct AdminHandler<S> {
     pub server: Arc<S>,
     pub events: Mutex<Sender<ServeEvent>>,
     pub published: Published,
+    pub history: Arc<RateHistory>,
 }
 
 /// Sends an event to the main thread, if it still runs.
@@ -49,6 +51,10 @@ impl<S: TargetServer> ServerControl for AdminHandler<S> {
 
     fn events(&self) -> Arc<EventLog> {
         crate::event_layer::events()
+    }
+
+    fn history(&self) -> Arc<RateHistory> {
+        self.history.clone()
     }
 
     fn ask(&self, request: Request, asker: &str) -> Response {
