@@ -8,6 +8,7 @@
 
 pub mod admin;
 pub mod amounts;
+pub mod browser;
 pub mod certificates;
 pub mod chap;
 pub mod check;

@@ -58,6 +58,7 @@ fn commands_with_a_server_fail_on_full_stdout() {
     for arguments in [
         &["status"][..],
         &["events"],
+        &["page"],
         &["session", "list"],
         &["target", "list"],
         &["target", "show", config::TARGET, "--json"],

@@ -1,6 +1,7 @@
 //! Serves the requests of one connection.
 
 use crate::caller::Caller;
+use crate::handlers::page_file;
 use crate::problem::Problem;
 use axum::Router;
 use axum::body::Body;
@@ -47,11 +48,16 @@ where
 {
     let service = service_fn(|request: Request<Incoming>| {
         let (parts, body) = request.into_parts();
-        let (caller, router) = (caller(&parts), router.clone());
+        let router = router.clone();
+        // The files of the page need no sender.
+        let caller = match page_file(&parts.method, parts.uri.path()) {
+            Some(file) => Err(file),
+            None => caller(&parts).map_err(IntoResponse::into_response),
+        };
         async move {
             let response = match caller {
                 Ok(caller) => caller.handle(respond(parts, body, router)).await,
-                Err(refused) => refused.into_response(),
+                Err(response) => response,
             };
             Ok::<_, Infallible>(response)
         }

@@ -8,6 +8,7 @@
 //! delays the admin socket. The main thread of the program executes changes ([`ServerControl::ask`](lunar_admin::ServerControl::ask)).
 #![forbid(unsafe_code)]
 
+mod bridge;
 mod caller;
 pub mod client;
 mod exchange;
@@ -23,6 +24,7 @@ mod server;
 #[cfg(test)]
 mod tests;
 
+pub use bridge::PageBridge;
 pub use metrics::MetricsServer;
 pub use openapi::openapi;
 pub use problem::{Problem, ProblemDetail};

@@ -22,6 +22,7 @@ use crate::info::Info;
 use crate::log::LogFormat;
 use crate::ls::Ls;
 use crate::man::ManArgs;
+use crate::page::PageArgs;
 use crate::pr::Pr;
 use crate::rdma::Rdma;
 use crate::router;
@@ -132,6 +133,8 @@ pub enum Command {
     /// Show the events of a running server: logins, changes, failures
     #[command(after_help = EVENTS_EXAMPLES)]
     Events(EventsArgs),
+    /// Show the live page of a running server to a browser of this host
+    Page(PageArgs),
     /// Read the configuration files of a running server again, and apply them
     Reload(ServerArgs),
     /// Stop a running server, and wait until it has ended

@@ -24,6 +24,7 @@ mod man;
 mod objects;
 mod open_lun;
 mod output;
+mod page;
 mod pr;
 mod private_file;
 mod rdma;
@@ -141,6 +142,7 @@ fn run(command: Command, inherited: io::Result<Vec<InheritedDescriptor>>) -> Res
         Command::Detach(args) => output::stdout(attach::detach::detach(args)?)?,
         Command::Events(args) => events::events(&args)?,
         Command::Status(args) => return print_result(objects::status(&args)?),
+        Command::Page(args) => page::page(&args)?,
         Command::Reload(args) => output::stdout(objects::reload(&args)?)?,
         Command::Stop(args) => output::stdout(objects::stop(&args)?)?,
         Command::Target(command) => output::stdout(objects::target(command)?)?,
@@ -171,6 +173,7 @@ fn level(command: &Command) -> &'static str {
         | Command::Import(_)
         | Command::Status(_)
         | Command::Events(_)
+        | Command::Page(_)
         | Command::Reload(_)
         | Command::Stop(_)
         | Command::Target(_)

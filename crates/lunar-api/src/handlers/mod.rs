@@ -10,6 +10,7 @@ pub mod events;
 mod history;
 mod metrics;
 mod objects;
+mod page;
 mod routers;
 mod server;
 mod sessions;
@@ -27,6 +28,7 @@ pub mod reports {
 }
 
 pub(crate) use history::sample;
+pub(crate) use page::page_file;
 
 use crate::problem::Problem;
 use axum::Json;

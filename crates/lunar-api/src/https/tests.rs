@@ -114,6 +114,20 @@ fn token_decides_what_its_owner_may_do() {
 }
 
 #[test]
+fn page_needs_no_token_and_knows_the_rights_of_one() {
+    let site = Site::new();
+    let (_server, at) = site.serve();
+    let none = site.client(at, "");
+    for file in ["/", "/page/main.js"] {
+        // It is no JSON.
+        assert!(none.get::<Value>(file).unwrap_err().what.starts_with("unexpected response"), "{file}");
+    }
+    assert_eq!(none.get::<Value>("/v1/caller").unwrap_err().code, ErrorCode::AuthenticationFailed);
+    let may_write = |token| site.client(at, token).get::<Value>("/v1/caller").unwrap()["may_write"].clone();
+    assert_eq!([may_write(ANN), may_write(READER)], [true, false]);
+}
+
+#[test]
 fn certificate_of_a_client_decides_by_its_name() {
     let site = Site::with_client_certificates();
     let (_server, at) = site.serve();
