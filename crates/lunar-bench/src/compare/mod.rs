@@ -1,19 +1,19 @@
 //! Compares two documents: improvements, regressions, and differences that may be random.
 //!
-//! Runs are matched by label. Intervals have a confidence of 95 % under these assumptions:
+//! Runs are matched by label. All intervals of a comparison together have a confidence of 95 %: two measurements
+//! of the same work show no difference in 19 of 20 comparisons. The assumptions are:
 //!
 //! - If a label occurs at least twice in both documents, its runs are independent samples, and Welch's t
 //!   applies. This assumes the least, and gives an interval to every figure.
-//! - Otherwise, Welch's t compares rates by the intervals of the time series (without a short last one), as if
-//!   they were independent. A disturbance that lasts longer than one of these makes the result too narrow: use a
-//!   longer --interval, or repeated runs.
+//! - Otherwise, Welch's t compares rates by the intervals of the time series (without a short last one). Adjacent
+//!   intervals are correlated, so their number is reduced to what they are worth. Single runs also get a standard
+//!   deviation between runs of 2 %, which no run can show.
 //! - Mean, p50 and p99 of latency come from all commands. Adjacent commands are correlated, so their number is
 //!   divided by the design effect: the variance of the means of the time series, relative to that of independent
-//!   commands. Quantiles have binomial bounds; their differences use the method of variance estimates recovery.
+//!   commands. Quantiles have binomial bounds, widened by the drift of all latencies; their differences use the
+//!   method of variance estimates recovery.
 //! - A single figure (CPU for each command, cells of tables) has no interval. A difference beyond the threshold
 //!   is `unsure` and not a regression.
-//!
-//! One in twenty intervals is wrong by chance; the threshold limits the effect of that.
 
 mod read;
 mod rows;
@@ -31,9 +31,9 @@ const SCHEMA: &str = "lunar.bench.compare/1";
 
 /// Compare two measurements: improvements and regressions from A to B
 ///
-/// Runs are matched by label, tables by title, row and column. Differences have intervals of 95 %: from
-/// repeated runs of a label if both files have them (the most reliable way), otherwise from the time series,
-/// whose intervals are taken as independent. A row is better or worse if its interval excludes zero and the
+/// Runs are matched by label, tables by title, row and column. Differences have intervals that together hold with
+/// 95 %: from repeated runs of a label if both files have them (the most reliable way, and the finest), otherwise
+/// from the time series, with 2 % between runs. A row is better or worse if its interval excludes zero and the
 /// difference exceeds the threshold. A figure without an interval (CPU for each command, tables) that differs
 /// by more than the threshold is unsure.
 ///
@@ -84,7 +84,7 @@ pub struct Row {
     pub b: f64,
     /// `b - a` in percent of `a`; None if `a` is zero.
     pub change_percent: Option<f64>,
-    /// The 95 % interval of the change, in percent of `a`.
+    /// The interval of the change, in percent of `a`; all intervals of a comparison together hold with 95 %.
     pub interval_percent: Option<(f64, f64)>,
     /// The meaning.
     pub verdict: ChangeVerdict,
@@ -105,6 +105,13 @@ pub struct Comparison {
     pub notes: Vec<String>,
     /// The number of rows that are worse.
     pub worse: usize,
+}
+
+impl Comparison {
+    /// Whether no row is better or worse.
+    pub fn is_same(&self) -> bool {
+        !self.rows.iter().any(|row| matches!(row.verdict, ChangeVerdict::Better | ChangeVerdict::Worse))
+    }
 }
 
 /// Compares two documents.
@@ -146,5 +153,7 @@ pub fn run(args: &Args, as_json: bool) -> Result<(String, bool), Error> {
     Ok((text, comparison.worse > 0))
 }
 
+#[cfg(test)]
+mod noise;
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,10 @@ use std::path::Path;
 /// The maximum file size in bytes; a document of a thousand runs has a hundredth of it.
 const LIMIT: u64 = 1 << 30;
 
+/// Spellings of units in documents of older versions, and those of today.
+const OLDER_UNITS: [(&str, &str); 3] =
+    [("MB/s (10^6)", "MB/s"), ("MB/s (2^20)", "MiB/s"), ("MiB/s (2^20)", "MiB/s")];
+
 /// Reads a document.
 ///
 /// # Errors
@@ -59,5 +63,11 @@ pub fn parse(text: &str, name: &str) -> Result<Document, Error> {
         Some(other) => return Err(not_one(name, &format!("the schema is {}", other.escape_debug()))),
         None => return Err(not_one(name, "the schema is missing")),
     }
-    Document::deserialize(value).map_err(|e| not_one(name, &e.to_string()))
+    let mut document = Document::deserialize(value).map_err(|e| not_one(name, &e.to_string()))?;
+    for table in &mut document.tables {
+        if let Some((_, unit)) = OLDER_UNITS.iter().find(|unit| unit.0 == table.unit) {
+            table.unit = (*unit).into();
+        }
+    }
+    Ok(document)
 }

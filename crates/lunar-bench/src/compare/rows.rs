@@ -1,11 +1,14 @@
 //! Matches the figures of two documents, and compares them.
 
-use super::statistics::{BoundedFigure, MeanEstimate, difference, moments, quantile, welch};
+use super::statistics::{
+    BoundedFigure, LatencyDrift, MeanEstimate, difference, moments, quantile, welch, worth,
+};
 use super::{ChangeVerdict, Row};
 use crate::Document;
 use crate::document::{JobRun, ResultTable};
 use crate::outcome::{DirectionTotals, IoCounts, JobOutcome, Latency, widths};
 use crate::rounds::TRY;
+use std::collections::HashSet;
 
 /// The minimum number of intervals of a time series.
 const STEPS: usize = 3;
@@ -69,8 +72,34 @@ const METRICS: [Metric; 5] = [
     },
 ];
 
+/// The probability that some interval of a comparison is wrong.
+const CHANCE: f64 = 0.05;
+
+/// The conditions of a verdict.
+#[derive(Clone, Copy)]
+struct VerdictRule {
+    /// Differences up to this percentage are ignored.
+    threshold: f64,
+    /// The probability that one interval is wrong.
+    chance: f64,
+}
+
 /// All rows, and remarks for readers.
 pub fn rows(a: &Document, b: &Document, threshold: f64) -> (Vec<Row>, Vec<String>) {
+    let (rows, notes) = rows_by(a, b, VerdictRule { threshold, chance: CHANCE });
+    let is_tested = |row: &&Row| row.interval_percent.is_some();
+    let subjects: HashSet<_> =
+        rows.iter().filter(is_tested).map(|row| (&row.of, row.what.split(' ').next())).collect();
+    if subjects.is_empty() {
+        return (rows, notes);
+    }
+    // All intervals of a comparison hold together (Bonferroni). The five figures of a direction are worth two:
+    // rates and usual latencies say the same, and the tail is another matter.
+    let chance = CHANCE / (2 * subjects.len()) as f64;
+    rows_by(a, b, VerdictRule { threshold, chance })
+}
+
+fn rows_by(a: &Document, b: &Document, rule: VerdictRule) -> (Vec<Row>, Vec<String>) {
     let mut notes = machines(a, b);
     let mut rows = Vec::new();
     if let ([before], [after]) = (&a.runs[..], &b.runs[..])
@@ -80,7 +109,7 @@ pub fn rows(a: &Document, b: &Document, threshold: f64) -> (Vec<Row>, Vec<String
         let label = format!("{}, then {}", before.label, after.label);
         notes.extend(condition_notes(&label, &[before], &[after]));
         notes.extend(of_targets(before, after));
-        return (of_runs(&label, &[before], &[after], threshold), notes);
+        return (of_runs(&label, &[before], &[after], rule), notes);
     }
     for label in labels(a) {
         let (before, after) = (of_label(a, label), of_label(b, label));
@@ -94,11 +123,11 @@ pub fn rows(a: &Document, b: &Document, threshold: f64) -> (Vec<Row>, Vec<String
                 notes.push(note);
             }
         }
-        rows.extend(of_runs(label, &before, &after, threshold));
+        rows.extend(of_runs(label, &before, &after, rule));
     }
     let only = labels(b).into_iter().filter(|label| of_label(a, label).is_empty());
     notes.extend(only.filter_map(|label| only_in("B", label)));
-    rows.extend(a.tables.iter().flat_map(|table| of_table(table, b, threshold)));
+    rows.extend(a.tables.iter().flat_map(|table| of_table(table, b, rule)));
     (rows, notes)
 }
 
@@ -109,7 +138,7 @@ fn only_in(file: &str, label: &str) -> Option<String> {
 
 /// The distinct labels of runs.
 fn labels(document: &Document) -> Vec<&str> {
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     document.runs.iter().map(|run| run.label.as_str()).filter(|label| seen.insert(*label)).collect()
 }
 
@@ -192,8 +221,8 @@ fn condition_notes(label: &str, before: &[&JobRun], after: &[&JobRun]) -> Vec<St
     notes
 }
 
-fn of_runs(label: &str, before: &[&JobRun], after: &[&JobRun], threshold: f64) -> Vec<Row> {
-    let judge = RowBuilder { of: label, threshold };
+fn of_runs(label: &str, before: &[&JobRun], after: &[&JobRun], rule: VerdictRule) -> Vec<Row> {
+    let judge = RowBuilder { of: label, rule };
     let mut rows = Vec::new();
     for is_read in [true, false] {
         let is_there = |runs: &[&JobRun]| runs.iter().any(|run| totals(&run.outcome, is_read).ios > 0);
@@ -243,33 +272,37 @@ fn of_metric(
 ) -> Option<Row> {
     let figure = |run: &&JobRun| (metric.figure)(&run.outcome, totals(&run.outcome, is_read));
     let figures = [before, after].map(|runs| runs.iter().filter_map(figure).collect::<Vec<f64>>());
-    let within = || within_run(metric, is_read, &before[0].outcome, &after[0].outcome);
+    let within = || within_run(metric, is_read, [&before[0].outcome, &after[0].outcome], judge.rule.chance);
     let what = format!("{direction} {}", metric.name);
     judge.samples(what, metric.unit, metric.larger_is_better, figures, within)
 }
 
 /// The interval of a difference, from the data of two single runs.
-fn within_run(metric: &Metric, is_read: bool, a: &JobOutcome, b: &JobOutcome) -> Option<(f64, f64)> {
+fn within_run(metric: &Metric, is_read: bool, [a, b]: [&JobOutcome; 2], chance: f64) -> Option<(f64, f64)> {
     match metric.spread {
         Spread::Steps(count) => {
-            let mean =
-                |outcome: &JobOutcome| MeanEstimate::of(&rates(outcome, |share| count(is_read, share))?);
-            Some(welch(mean(a)?, mean(b)?))
+            let mean = |outcome: &JobOutcome| {
+                let rates = rates(outcome, |share| count(is_read, share))?;
+                // A target that falls silent and stays so is no noise, which a memory could explain.
+                let is_silent = rates.last() == Some(&0.0);
+                let mean = if is_silent { MeanEstimate::of(&rates) } else { MeanEstimate::of_series(&rates) };
+                mean.map(MeanEstimate::of_any_run)
+            };
+            Some(welch(mean(a)?, mean(b)?, chance))
         }
         Spread::Mean => {
             let mean = |outcome: &JobOutcome| {
-                let (effect, steps) = design_effect(outcome)?;
+                let LatencyDrift { effect, freedom, .. } = drift(outcome)?;
                 let DirectionTotals { ios, total: Latency { mean_ns, stddev_ns, .. }, .. } =
                     totals(outcome, is_read);
-                let many = (*ios).max(1) as f64;
-                let error2 = stddev_ns.powi(2) * effect / many;
-                Some(MeanEstimate { mean: *mean_ns, error2, freedom: steps - 1.0 })
+                let error2 = stddev_ns.powi(2) * effect / (*ios).max(1) as f64;
+                Some(MeanEstimate { mean: *mean_ns, error2, freedom }.of_any_run())
             };
-            Some(welch(mean(a)?, mean(b)?))
+            Some(welch(mean(a)?, mean(b)?, chance))
         }
         Spread::Quantile(share) => {
             let bounded = |outcome: &JobOutcome| -> Option<BoundedFigure> {
-                quantile(&totals(outcome, is_read).total, share, design_effect(outcome)?.0)
+                quantile(&totals(outcome, is_read).total, share, drift(outcome)?, chance)
             };
             Some(difference(bounded(a)?, bounded(b)?))
         }
@@ -285,9 +318,8 @@ fn rates(outcome: &JobOutcome, count: impl Fn(&IoCounts) -> u64) -> Option<Vec<f
     (rates.len() >= STEPS).then_some(rates)
 }
 
-/// The design effect, that is, the number of commands that are worth one independent command; and the number of
-/// intervals it was computed from.
-fn design_effect(outcome: &JobOutcome) -> Option<(f64, f64)> {
+/// The variation of latencies between the intervals of a run; None if there are too few.
+fn drift(outcome: &JobOutcome) -> Option<LatencyDrift> {
     let ios = |share: &IoCounts| (share.read_ios as f64) + (share.write_ios as f64);
     let busy: Vec<_> = outcome.series.iter().filter(|step| ios(&step.share) > 0.0).collect();
     if busy.len() < STEPS {
@@ -306,8 +338,10 @@ fn design_effect(outcome: &JobOutcome) -> Option<(f64, f64)> {
         (stddev_ns.powi(2) + (mean_ns - mean).powi(2)) * share(totals)
     };
     let within = variance(read) + variance(write);
-    let effect = if within > 0.0 { between * each / within } else { 1.0 };
-    Some((effect.max(1.0), busy.len() as f64))
+    let (many, worth) = (busy.len() as f64, worth(&means));
+    let effect = if within > 0.0 { between * each / within * many / worth } else { 1.0 };
+    let level = ((between - within / each).max(0.0) / worth).sqrt() / mean.max(1.0);
+    Some(LatencyDrift { effect: effect.max(1.0), level, freedom: worth - 1.0 })
 }
 
 fn of_cpu(judge: &RowBuilder, before: &[&JobRun], after: &[&JobRun]) -> Vec<Row> {
@@ -350,7 +384,7 @@ fn of_errors(label: &str, before: &[&JobRun], after: &[&JobRun]) -> Option<Row> 
     })
 }
 
-fn of_table(table: &ResultTable, b: &Document, threshold: f64) -> Vec<Row> {
+fn of_table(table: &ResultTable, b: &Document, rule: VerdictRule) -> Vec<Row> {
     let Some(other) = b.tables.iter().find(|other| other.title == table.title && other.unit == table.unit)
     else {
         return Vec::new();
@@ -359,7 +393,7 @@ fn of_table(table: &ResultTable, b: &Document, threshold: f64) -> Vec<Row> {
     for (head, cells) in &table.rows {
         let Some((_, others)) = other.rows.iter().find(|row| row.0 == *head) else { continue };
         let of = format!("{}, {head}", table.title);
-        let judge = RowBuilder { of: &of, threshold };
+        let judge = RowBuilder { of: &of, rule };
         for (column, cell) in table.columns.iter().zip(cells).filter(|(column, _)| !table.is_spread(column)) {
             let at = other.columns.iter().position(|name| name == column);
             let figures = [Some(cell), at.and_then(|at| others.get(at))]
@@ -373,7 +407,7 @@ fn of_table(table: &ResultTable, b: &Document, threshold: f64) -> Vec<Row> {
 /// Builds rows and their verdicts.
 struct RowBuilder<'a> {
     of: &'a str,
-    threshold: f64,
+    rule: VerdictRule,
 }
 
 impl RowBuilder<'_> {
@@ -389,7 +423,7 @@ impl RowBuilder<'_> {
     ) -> Option<Row> {
         let (first_a, first_b) = (*before.first()?, *after.first()?);
         let (a, b, interval) = match (MeanEstimate::of(&before), MeanEstimate::of(&after)) {
-            (Some(a), Some(b)) => (a.mean, b.mean, Some(welch(a, b))),
+            (Some(a), Some(b)) => (a.mean, b.mean, Some(welch(a, b, self.rule.chance))),
             _ => (first_a, first_b, within()),
         };
         let in_percent = |difference: f64| difference / a * 100.0;
@@ -404,7 +438,7 @@ impl RowBuilder<'_> {
     fn verdict(&self, change: f64, interval: Option<(f64, f64)>, larger_is_better: bool) -> ChangeVerdict {
         let is_chance = interval.is_some_and(|(low, high)| low <= 0.0 && high >= 0.0);
         match interval {
-            _ if change.abs() <= self.threshold || is_chance => ChangeVerdict::Same,
+            _ if change.abs() <= self.rule.threshold || is_chance => ChangeVerdict::Same,
             None => ChangeVerdict::Unsure,
             Some(_) if (change > 0.0) == larger_is_better => ChangeVerdict::Better,
             Some(_) => ChangeVerdict::Worse,

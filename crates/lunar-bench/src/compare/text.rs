@@ -24,11 +24,13 @@ pub fn text(comparison: &Comparison) -> String {
         let _ = writeln!(out, "note: {}", plain(note));
     }
     let count = |verdict| comparison.rows.iter().filter(|row| row.verdict == verdict).count();
+    let differences = match comparison.is_same() {
+        true => "no difference:".to_owned(),
+        false => format!("{} better, {} worse,", count(ChangeVerdict::Better), comparison.worse),
+    };
     let _ = writeln!(
         out,
-        "{} better, {} worse, {} the same, {} unsure, beyond {} %",
-        count(ChangeVerdict::Better),
-        comparison.worse,
+        "{differences} {} the same, {} unsure, beyond {} %",
         count(ChangeVerdict::Same),
         count(ChangeVerdict::Unsure),
         comparison.threshold_percent
