@@ -20,6 +20,7 @@ pub mod document;
 mod error;
 mod host;
 pub mod job;
+pub mod machine_load;
 mod offsets;
 mod open_targets;
 pub mod outcome;

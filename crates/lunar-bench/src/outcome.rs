@@ -22,6 +22,9 @@ pub struct JobOutcome {
     pub series: Vec<SeriesStep>,
     /// CPU time.
     pub cpu: CpuTime,
+    /// The load of the machine besides this run; None for a short run. Older documents do not have it.
+    #[serde(default)]
+    pub load: Option<MachineLoad>,
     /// Failed commands, if the job continues on errors.
     pub errors: u64,
     /// Commands that were due at a given rate and had not started at the end of the time.
@@ -105,6 +108,25 @@ pub struct CpuTime {
     pub target_s: Option<f64>,
     /// Cores of this machine.
     pub cores: usize,
+}
+
+/// The load that other processes put on the machine during a run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MachineLoad {
+    /// Cores that other processes used, on average. Others are all but this process, the target's process with
+    /// `--target-pid`, the descendants of both, and the threads of the kernel.
+    pub others: f64,
+    /// Cores that the hypervisor withheld, on average.
+    pub stolen: f64,
+    /// Cores of the machine.
+    pub cores: usize,
+}
+
+impl MachineLoad {
+    /// Cores that were not available to the run.
+    pub fn total(&self) -> f64 {
+        self.others + self.stolen
+    }
 }
 
 impl DirectionTotals {

@@ -11,6 +11,7 @@ mod steps;
 mod tick;
 
 use crate::job::{AccessPattern, Job};
+use crate::machine_load::LoadMeter;
 use crate::outcome::{CpuTime, JobOutcome};
 use crate::{Error, ErrorKind, OpenTargets, RunHandle, time_series};
 use flume::{Receiver, Sender};
@@ -108,6 +109,7 @@ impl OpenTargets {
         drop((ready, done));
         // Everything slow happens before the clock starts.
         let waiting: Vec<Sender<JobClock>> = prepared.iter().collect();
+        let load = LoadMeter::start(self.options.target_pid);
         let clock = JobClock::now(job);
         handle.set_measured_from(clock.measured_from);
         for session in waiting {
@@ -122,7 +124,7 @@ impl OpenTargets {
                 "this is a bug in Lunar: report it",
             ));
         }
-        Ok(outcome(job, clock, ended, cpu))
+        Ok(JobOutcome { load: load.finish(), ..outcome(job, clock, ended, cpu) })
     }
 
     /// Prepares a session on its core. The session sends a channel when it is ready, receives the clock through

@@ -39,6 +39,7 @@ pub fn outcome(job: &Job, clock: JobClock, mut ended: Vec<SessionResult>, cpu: C
         sessions_s: ended.iter().map(|session| seconds(session.end)).collect(),
         series: sum.series(end),
         cpu,
+        load: None,
         errors: ended.iter().map(|session| session.errors).sum(),
         backlog: ended.iter().map(|session| session.backlog).sum(),
         late: sum.late(),
