@@ -1,6 +1,7 @@
 //! Tables as text: published and measured figures and their ratio, side by side.
 
-use crate::document::{ResultTable, TableCell};
+use crate::document::{ResultTable, SummaryTable, TableCell};
+use crate::text_report;
 
 /// The maximum width of a line, where the layout permits.
 const WIDTH: usize = 110;
@@ -22,6 +23,22 @@ pub fn table(table: &ResultTable) -> String {
         false => groups.iter().for_each(|group| text += &joined(&lines(table, std::slice::from_ref(group)))),
     }
     text
+}
+
+/// The most important figures of an experiment, of all targets side by side, with their ratio to the published ones.
+pub fn summary(summary: &SummaryTable) -> String {
+    let figure = |figure: Option<f64>| figure.map_or("-".to_owned(), short);
+    let mut rows = vec![["summary", "unit", "published"].map(String::from).to_vec()];
+    for target in &summary.targets {
+        rows[0].extend([target.clone(), "ratio".into()]);
+    }
+    for row in &summary.rows {
+        let cells = row.measured.iter().map(|measured| TableCell::new(row.published, *measured));
+        let measured = cells.flat_map(|cell| [figure(cell.measured), figure(cell.ratio)]);
+        let head = [row.what.clone(), row.unit.clone(), figure(row.published)];
+        rows.push(head.into_iter().chain(measured).collect());
+    }
+    text_report::columns(&rows)
 }
 
 fn joined(lines: &[String]) -> String {
@@ -73,7 +90,7 @@ mod tests {
     fn example(columns: usize, measured: Option<f64>) -> ResultTable {
         ResultTable {
             title: "Reads".into(),
-            unit: "MB/s (10^6)".into(),
+            unit: "MB/s".into(),
             larger_is_better: true,
             columns: (0..columns).map(|n| format!("column {n}")).collect(),
             rows: vec![("NULLIO".into(), vec![TableCell::new(Some(106.0), measured); columns])],
@@ -83,12 +100,24 @@ mod tests {
     #[test]
     fn groups_are_side_by_side() {
         let expected = [
-            "Reads [MB/s (10^6)]",
+            "Reads [MB/s]",
             "       | published | measured  | ratio",
             "       |  column 0 |  column 0 |  column 0",
             "NULLIO |     106.0 |    2120.0 |     20.00",
         ];
         assert_eq!(table(&example(1, Some(2120.0))).lines().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn summary_has_targets_side_by_side() {
+        let text = summary(crate::sample::large().summary.as_ref().expect("a summary"));
+        let expected = [
+            "summary unit published Lunar ratio STGT ratio istgt ratio",
+            "write, 64 MiB MiB/s 1031.8 1800.0 1.74 1031.0 1.00 700.0 0.68",
+            "read, 64 MiB MiB/s 2850.7 2500.0 0.88 - - 1900.0 0.67",
+        ];
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(text.lines().map(words).collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -30,6 +30,9 @@ pub struct Document {
     pub runs: Vec<JobRun>,
     /// Tables of measured and published figures.
     pub tables: Vec<ResultTable>,
+    /// The most important figures of an experiment.
+    #[serde(default)]
+    pub summary: Option<SummaryTable>,
     /// Remarks for readers: schedulers that could not be set, reduced sizes, missing parts.
     pub notes: Vec<String>,
     /// Whether rounds of a job reached a steady state, with `--steady`.
@@ -154,7 +157,7 @@ pub struct MeasuredTarget {
 pub struct ResultTable {
     /// Title.
     pub title: String,
-    /// The unit of all figures, such as `MB/s (10^6)`.
+    /// The unit of all figures, such as `MB/s`.
     pub unit: String,
     /// Whether larger figures are better.
     pub larger_is_better: bool,
@@ -170,6 +173,30 @@ impl ResultTable {
         // The headings are those of blockdev-perftest. A stored document has no other mark of such a column.
         column.ends_with("(std")
     }
+}
+
+/// The most important figures of an experiment: published, and measured with each target.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SummaryTable {
+    /// The names of the targets.
+    pub targets: Vec<String>,
+    /// The figures.
+    pub rows: Vec<SummaryRow>,
+}
+
+/// One figure of a summary.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SummaryRow {
+    /// Its meaning.
+    pub what: String,
+    /// Its unit.
+    pub unit: String,
+    /// Whether larger figures are better.
+    pub larger_is_better: bool,
+    /// The published value.
+    pub published: Option<f64>,
+    /// The value measured with each target, in the order of the targets.
+    pub measured: Vec<Option<f64>>,
 }
 
 /// One figure.
@@ -200,6 +227,7 @@ impl Document {
             seed: None,
             runs: Vec::new(),
             tables: Vec::new(),
+            summary: None,
             notes: Vec::new(),
             steady: None,
             search: None,

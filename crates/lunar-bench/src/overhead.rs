@@ -3,7 +3,9 @@
 
 use crate::job::{AccessPattern, ArrivalProcess, Job};
 use crate::text_report::short;
-use crate::{Document, Error, JobOutcome, OpenTargets, RunHandle, TargetOptions, TargetSpec, words};
+use crate::{
+    Document, Error, JobOutcome, OpenTargets, RunHandle, TargetOptions, TargetSpec, machine_load, words,
+};
 use lunar_block::BackendKind;
 use std::io::Write;
 use std::time::Duration;
@@ -39,8 +41,8 @@ pub fn note_for_many_jobs() -> String {
     note_text(cost, &format!("{work}, depth {DEPTH}, on null:"))
 }
 
-/// Adds the note to the document of a compatibility mode and prints it as a comment. A document without runs
-/// gets no note, nor does a run that the user ended.
+/// Adds the note to the document of a compatibility mode and prints it as a comment, behind one of a busy machine. A
+/// document without runs gets no note, nor does a run that the user ended.
 ///
 /// # Errors
 /// If the output fails.
@@ -53,9 +55,10 @@ pub fn add_note(
         return Ok(());
     }
     let note = note_for_many_jobs();
-    let printed = out.map_or(Ok(()), |out| writeln!(out, "# {note}").and_then(|()| out.flush()));
+    let load = machine_load::note(&document.runs);
+    let lines: String = load.iter().chain([&note]).map(|line| format!("# {line}\n")).collect();
     document.notes.push(note);
-    printed
+    out.map_or(Ok(()), |out| out.write_all(lines.as_bytes()).and_then(|()| out.flush()))
 }
 
 /// A failed measurement of the overhead does not discard the other results.
@@ -63,7 +66,7 @@ fn note_text(cpu_us_per_io: Result<f64, Error>, how: &str) -> String {
     match cpu_us_per_io {
         Ok(cpu_us_per_io) => {
             format!(
-                "{NOTE_PREFIX}measuring takes {} us of the CPU time of each command ({how})",
+                "{NOTE_PREFIX}measuring takes {} µs of the CPU time of each command ({how})",
                 short(cpu_us_per_io)
             )
         }

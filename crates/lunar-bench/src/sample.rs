@@ -1,6 +1,8 @@
 //! Documents for tests: one shaped like an experiment's, and variants.
 
-use crate::document::{Document, JobRun, MeasuredTarget, ResultTable, SCHEMA, TableCell};
+use crate::document::{
+    Document, JobRun, MeasuredTarget, ResultTable, SCHEMA, SummaryRow, SummaryTable, TableCell,
+};
 use crate::outcome::{CpuTime, DirectionTotals, IoCounts, JobOutcome, Latency, SeriesStep};
 use crate::{HostInfo, Job, OpenTargets, RunHandle, TargetOptions, TargetSpec};
 use lunar_block::BackendKind;
@@ -47,6 +49,7 @@ pub fn empty(title: &str) -> Document {
         seed: Some("scst-srpt-2010".into()),
         runs: Vec::new(),
         tables: Vec::new(),
+        summary: None,
         notes: Vec::new(),
         steady: None,
         search: None,
@@ -144,14 +147,28 @@ pub fn large() -> Document {
     }
     document.tables.push(ResultTable {
         title: "blockdev-perftest -f -d -s 30 -m 12".into(),
-        unit: "MiB/s (2^20), mean of three rates".into(),
+        unit: "MiB/s, mean of three rates".into(),
         larger_is_better: true,
         columns: vec!["W".into(), "R".into()],
         rows,
     });
+    let row = |what: &str, published, measured: [Option<f64>; 3]| SummaryRow {
+        what: what.into(),
+        unit: "MiB/s".into(),
+        larger_is_better: true,
+        published,
+        measured: measured.to_vec(),
+    };
+    document.summary = Some(SummaryTable {
+        targets: ["Lunar", "STGT", "istgt"].map(String::from).to_vec(),
+        rows: vec![
+            row("write, 64 MiB", Some(1031.838), [Some(1800.0), Some(1031.0), Some(700.0)]),
+            row("read, 64 MiB", Some(2850.743), [Some(2500.0), None, Some(1900.0)]),
+        ],
+    });
     document.notes.push("The I/O scheduler could not be set here: there is no block device.".into());
     document.notes.push("Amounts are scaled down to 64 MiB for each figure (--quick).".into());
-    let overhead = "overhead: measuring takes 0.45 us of the CPU time of each command (randread, 4k, depth 32, on null:)";
+    let overhead = "overhead: measuring takes 0.45 µs of the CPU time of each command (randread, 4k, depth 32, on null:)";
     document.notes.push(overhead.into());
     document
 }
@@ -174,6 +191,9 @@ pub fn hostile() -> Document {
         pairs.for_each(|(name, value)| [name, value].into_iter().for_each(evil));
         run.targets.iter_mut().for_each(|target| evil(&mut target.name));
     }
+    let summary = document.summary.as_mut().expect("a summary");
+    summary.targets.iter_mut().for_each(evil);
+    summary.rows.iter_mut().for_each(|row| [&mut row.what, &mut row.unit].into_iter().for_each(evil));
     for table in &mut document.tables {
         [&mut table.title, &mut table.unit].into_iter().for_each(evil);
         table.columns.iter_mut().for_each(evil);

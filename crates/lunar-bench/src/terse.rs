@@ -160,6 +160,7 @@ mod tests {
             tables: vec![],
             notes: vec![],
             steady: None,
+            summary: None,
             search: None,
         }
     }

@@ -3,7 +3,7 @@
 use crate::document::JobRun;
 use crate::open_targets::TRANSPORT;
 use crate::outcome::{DirectionTotals, JobOutcome, Latency};
-use crate::{Document, comparison_table};
+use crate::{Document, comparison_table, machine_load};
 use std::fmt::Write;
 
 const MB: f64 = 1e6;
@@ -14,6 +14,9 @@ pub fn text(document: &Document) -> String {
     let host = &document.host;
     let mut text =
         format!("{}\nLunar {} on {}, {}, {}\n", document.title, host.lunar, host.name, host.cpu, host.kernel);
+    if let Some(summary) = &document.summary {
+        text += &format!("\n{}", comparison_table::summary(summary));
+    }
     for run in &document.runs {
         text += "\n";
         if document.runs.len() > 1 {
@@ -24,7 +27,7 @@ pub fn text(document: &Document) -> String {
     for table in &document.tables {
         text += &format!("\n{}", comparison_table::table(table));
     }
-    for note in &document.notes {
+    for note in machine_load::note(&document.runs).iter().chain(&document.notes) {
         let _ = writeln!(text, "note: {note}");
     }
     text
@@ -83,7 +86,7 @@ fn cpu_text(outcome: &JobOutcome) -> String {
     let busy = |seconds: f64| seconds / outcome.elapsed_s.max(1e-9);
     let cpu_use = |name: &str, s: f64| match outcome.ios() {
         0 => format!("{name} {s:.2} s"),
-        ios => format!("{name} {:.2} us an I/O ({:.2} cores)", s * 1e6 / ios as f64, busy(s)),
+        ios => format!("{name} {:.2} µs an I/O ({:.2} cores)", s * 1e6 / ios as f64, busy(s)),
     };
     let target = outcome.cpu.target_s.map(|s| cpu_use(", target", s)).unwrap_or_default();
     format!("CPU: {}{target}, of {}\n", cpu_use("client", outcome.cpu.client_s), outcome.cpu.cores)
@@ -121,7 +124,7 @@ fn tenth(figure: f64) -> String {
 pub fn time(ns: f64) -> String {
     match ns {
         ns if ns < 1e3 => format!("{ns:.0} ns"),
-        ns if ns < 1e6 => format!("{:.1} us", ns / 1e3),
+        ns if ns < 1e6 => format!("{:.1} µs", ns / 1e3),
         ns if ns < 1e9 => format!("{:.2} ms", ns / 1e6),
         ns => format!("{:.2} s", ns / 1e9),
     }
@@ -148,7 +151,7 @@ mod tests {
     #[test]
     fn numbers_and_times_have_few_digits() {
         assert_eq!(["1,234,567", "999", "-1,000"], [whole(1234567.4), whole(999.0), whole(-1000.0)]);
-        assert_eq!(["950 ns", "1.5 us", "2.50 ms", "3.00 s"], [950.0, 1.5e3, 2.5e6, 3e9].map(time));
+        assert_eq!(["950 ns", "1.5 µs", "2.50 ms", "3.00 s"], [950.0, 1.5e3, 2.5e6, 3e9].map(time));
         assert_eq!(["0", "0.0123", "1.23", "56.8", "1,235"], [0.0, 0.0123, 1.234, 56.78, 1234.6].map(short));
     }
 
@@ -176,7 +179,7 @@ mod tests {
         let run = JobRun { label: "x".into(), job: vec![], targets: vec![], outcome };
         let text = run_text(&run);
         let row: Vec<&str> = text.lines().nth(1).expect("a row").split_whitespace().collect();
-        assert_eq!(row.join(" "), "read 1,000 1.0 1.0 1.5 us 1.0 us 2.0 us 3.0 us 9.00 ms");
+        assert_eq!(row.join(" "), "read 1,000 1.0 1.0 1.5 µs 1.0 µs 2.0 µs 3.0 µs 9.00 ms");
         assert!(text.contains("2 commands failed\nthe run ended early: a scratch\n"), "{text}");
         let one = JobRun { outcome: JobOutcome { errors: 1, ..run.outcome }, ..run };
         assert!(run_text(&one).contains("\n1 command failed\n"));

@@ -15,12 +15,14 @@ mod results;
 mod scst;
 mod sn5420;
 mod srpt;
+mod summary;
 mod transport;
 
 pub use transport::RdmaProvider;
 
 use lab::Lab;
-use lunar_bench::{Document, Error, RunHandle, TargetTransport, comparison_table, overhead};
+use lunar_bench::{Document, Error, RunHandle, TargetTransport, comparison_table, machine_load, overhead};
+use peers::Peer;
 use published::Published;
 use std::path::PathBuf;
 
@@ -133,6 +135,8 @@ pub fn run(args: &Args, handle: &RunHandle) -> Result<ExperimentResult, Error> {
         Experiment::Iser => iser::run(&mut lab, &published),
         Experiment::Srpt => srpt::run(&mut lab, &published),
     };
+    let targets: Vec<String> = lab.all().iter().map(Peer::name).collect();
+    lab.document.summary = Some(summary::summary(&published, &lab.document.tables, &targets));
     if lab.is_ended() {
         lab.note("ended by the user: the results up to then are valid");
     }
@@ -153,6 +157,9 @@ pub fn run(args: &Args, handle: &RunHandle) -> Result<ExperimentResult, Error> {
 /// The whole result as text.
 fn text(lab: &Lab) -> String {
     let mut text = format!("{}\n", lab.document.title);
+    if let Some(summary) = &lab.document.summary {
+        text += &format!("\n{}", comparison_table::summary(summary));
+    }
     for table in &lab.document.tables {
         text += &format!("\n{}", comparison_table::table(table));
     }
@@ -160,7 +167,8 @@ fn text(lab: &Lab) -> String {
         text += &format!("\n{}\n", lab.lines.join("\n"));
     }
     text += "\n";
-    lab.document.notes.iter().for_each(|note| text += &format!("note: {note}\n"));
+    let busy = machine_load::note(&lab.document.runs);
+    busy.iter().chain(&lab.document.notes).for_each(|note| text += &format!("note: {note}\n"));
     text
 }
 

@@ -14,8 +14,24 @@ pub struct Published {
     pub author: String,
     /// The year.
     pub year: u16,
+    /// The figures at the beginning of the results.
+    pub summary: Vec<KeyFigure>,
     #[serde(rename = "table")]
     tables: Vec<PublishedTable>,
+}
+
+/// A figure of the summary.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyFigure {
+    /// Its meaning.
+    pub what: String,
+    /// The id of its table.
+    pub table: String,
+    /// Its row.
+    pub row: String,
+    /// Its column.
+    pub column: String,
 }
 
 /// One table.
@@ -135,6 +151,7 @@ mod tests {
             assert!(published.year > 2000 && !published.author.is_empty());
             for table in &published.tables {
                 assert!(!table.rows.is_empty(), "{}", table.id);
+                assert!(!table.unit.contains(['^', '(']), "one spelling of units: {}", table.unit);
                 for row in &table.rows {
                     assert_eq!(row.cells.len(), table.columns.len(), "{} {}", table.id, row.head);
                 }

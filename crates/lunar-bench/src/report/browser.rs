@@ -13,13 +13,21 @@ const CHROMIUM: Tool = Tool { program: "chromium", package: "chromium" };
 const PROBE: &str = r#"<!DOCTYPE html><meta charset="utf-8"><body>
 <iframe id="page" src="page.html" width="WIDTH" height="3000"></iframe>
 <pre id="seen">nothing</pre><script>
-document.getElementById("page").onload = event => {
-  const inside = event.target.contentDocument, window_ = event.target.contentWindow;
+const page = document.getElementById("page");
+const look = () => {
+  const inside = page.contentDocument, window_ = page.contentWindow;
   const style = window_.getComputedStyle(inside.body), seen = [];
   seen.push("paper " + style.backgroundColor, "ink " + style.color);
   seen.push("overflow " + (inside.documentElement.scrollWidth - inside.documentElement.clientWidth));
-  seen.push("plots " + inside.querySelectorAll("svg").length);
-  for (const svg of inside.querySelectorAll("svg")) {
+  const shown = [...inside.querySelectorAll("svg")].filter(svg => window_.getComputedStyle(svg).display != "none");
+  seen.push("plots " + shown.length);
+  const frames = [...inside.querySelectorAll(".wide")];
+  const cue = frame => window_.getComputedStyle(frame.querySelector(".cue")).visibility;
+  const scrolls = frames.filter(frame => frame.scrollWidth > frame.clientWidth);
+  seen.push("scroll " + (scrolls.length > 0) + " " + frames.every(frame => cue(frame) == (scrolls.includes(frame) ? "visible" : "hidden")));
+  for (const svg of shown) {
+    const size = 11 * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+    if (size < 10) seen.push("small " + size);
     const box = svg.viewBox.baseVal, texts = [...svg.querySelectorAll("text")].map(text => [text.textContent, text.getBBox()]);
     for (const [text, b] of texts)
       if (b.x < -1 || b.y < -1 || b.x + b.width > box.width + 1 || b.y + b.height > box.height + 1) seen.push("outside " + text);
@@ -29,6 +37,8 @@ document.getElementById("page").onload = event => {
   }
   document.getElementById("seen").textContent = seen.join("\n");
 };
+// Scroll timelines exist from the frame behind the first layout on.
+page.onload = () => { look(); setTimeout(look, 500); };
 </script>"#;
 
 fn chromium(folder: &Path, arguments: &[&str]) -> String {
@@ -77,7 +87,10 @@ fn seen(folder: &Path, width: u32, scheme: &str) -> Vec<String> {
     let probe = folder.join("probe.html");
     fs::write(&probe, PROBE.replace("WIDTH", &width.to_string())).expect("a file");
     let url = format!("file://{}", probe.display());
-    let dom = chromium(folder, &[scheme, "--window-size=1300,2000", "--dump-dom", &url]);
+    let dom = chromium(
+        folder,
+        &[scheme, "--window-size=1300,2000", "--virtual-time-budget=3000", "--dump-dom", &url],
+    );
     let seen = dom.split_once("<pre id=\"seen\">").and_then(|rest| rest.1.split_once("</pre>"));
     seen.unwrap_or_else(|| panic!("no probe: {dom}")).0.lines().map(String::from).collect()
 }
@@ -93,24 +106,28 @@ fn look(name: &str, document: &crate::Document) {
     let folder = ReportDir::new(name);
     let page = folder.0.join("page.html");
     let markup = html(document);
-    let plots = markup.matches("<svg ").count();
+    // Each figure has a plot for broad and one for narrow screens.
+    let plots = markup.matches("<svg class=\"broad\"").count();
     fs::write(&page, markup).expect("a file");
     let url = format!("file://{}", page.display());
     for (scheme, name, paper) in
         [(LIGHT, "light", "paper rgb(255, 255, 255)"), (DARK, "dark", "paper rgb(21, 24, 28)")]
     {
-        for width in [1200, 420] {
+        for width in [1280, 390] {
             let seen = seen(&folder.0, width, scheme);
             assert_eq!(seen[0], paper, "{name}: {seen:?}");
             assert_ne!(seen[1].split_once(' ').expect("ink").1, paper, "ink is seen on paper");
             assert_eq!(seen[2], "overflow 0", "{name} at {width}");
-            assert_eq!(seen[3..], [format!("plots {plots}")], "{name} at {width}");
+            let is_narrow = width < 500;
+            let expected = [format!("plots {plots}"), format!("scroll {is_narrow} true")];
+            assert_eq!(seen[3..], expected, "{name} at {width}");
+            let picture = folder.0.join(format!("{name}-{width}.png"));
+            let (shot, window) =
+                (format!("--screenshot={}", picture.display()), format!("--window-size={width},6000"));
+            chromium(&folder.0, &[scheme, &window, &shot, &url]);
+            let bytes = fs::read(&picture).expect("a picture");
+            assert!(bytes.starts_with(b"\x89PNG") && bytes.len() > 20_000, "{} bytes", bytes.len());
         }
-        let picture = folder.0.join(format!("{name}.png"));
-        let shot = format!("--screenshot={}", picture.display());
-        chromium(&folder.0, &[scheme, "--window-size=1100,5200", &shot, &url]);
-        let bytes = fs::read(&picture).expect("a picture");
-        assert!(bytes.starts_with(b"\x89PNG") && bytes.len() > 20_000, "{} bytes", bytes.len());
     }
 }
 

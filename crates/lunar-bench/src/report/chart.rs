@@ -1,6 +1,7 @@
-//! A plot as SVG: lines over two axes, with a label at the end of each line.
+//! A plot as SVG: lines over two axes, with a label at the end of each line, or with a legend.
 
-use super::figures::{cut, escape};
+use super::figures::{escape, wrapped};
+use super::labels::{self, LineEnd, class};
 use super::scale::{Quantity, Scale, ScaleKind};
 use std::fmt::Write;
 
@@ -8,12 +9,22 @@ use std::fmt::Write;
 pub const COLOURS: usize = 6;
 /// The approximate width of a character in pixels.
 const CHARACTER: f64 = 6.1;
-/// The distance between the base lines of two labels in pixels.
-const LEADING: f64 = 14.0;
 /// The space right of the last tick label in pixels.
 const EDGE: f64 = 24.0;
-/// The maximum length of a label in characters.
-const LABEL: usize = 34;
+/// The space above the plot area for the name of an axis, and below it for ticks and the other name.
+const ABOVE: f64 = 22.0;
+const BELOW: f64 = 38.0;
+/// The width of a plot for narrow screens, and its height without the legend.
+const NARROW: (f64, f64) = (360.0, 250.0);
+
+/// The layout of a plot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChartLayout {
+    /// Its own size, with labels right of the lines.
+    Broad,
+    /// The width of a telephone, with a legend below.
+    Narrow,
+}
 
 /// An axis.
 #[derive(Clone, Debug)]
@@ -59,46 +70,63 @@ pub struct Chart {
 }
 
 /// The pixels inside the axes.
-struct PlotArea {
-    left: f64,
-    right: f64,
-    top: f64,
-    bottom: f64,
+pub struct PlotArea {
+    /// The horizontal axis begins.
+    pub left: f64,
+    /// It ends.
+    pub right: f64,
+    /// The vertical axis ends.
+    pub top: f64,
+    /// It begins.
+    pub bottom: f64,
 }
 
 /// The SVG element; `id` makes its element ids unique in the page.
-pub fn svg(chart: &Chart, id: usize) -> String {
-    let (width, height) = chart.size;
-    let points = || chart.lines.iter().flat_map(|line| line.points.iter());
-    let (top, bottom) = (22.0, height - 38.0);
-    let y_axis = &chart.y;
-    let y = Scale::new(y_axis.division.clone(), y_axis.quantity, points().map(|p| p.1), (bottom, top + 4.0));
-    let widest = y.ticks().iter().map(|tick| tick.1.chars().count()).max().unwrap_or(1);
-    let labels = if chart.lines.len() > 1 { label_width(chart) } else { EDGE };
-    let left = (widest as f64 * CHARACTER + 12.0).max(30.0);
-    let frame = PlotArea { left, right: width - labels, top, bottom };
-    let x_axis = &chart.x;
-    let range = (frame.left, frame.right);
-    let x = Scale::new(x_axis.division.clone(), x_axis.quantity, points().map(|p| p.0), range);
+pub fn svg(chart: &Chart, id: usize, layout: ChartLayout) -> String {
+    let is_labelled = chart.lines.len() > 1;
+    let is_beside = is_labelled && layout == ChartLayout::Broad;
+    let (width, over) = match layout {
+        ChartLayout::Broad if is_beside => {
+            (chart.size.0, chart.size.1.max(labels::height(&chart.lines) + ABOVE + BELOW))
+        }
+        ChartLayout::Broad => chart.size,
+        ChartLayout::Narrow => NARROW,
+    };
+    let legend = if is_labelled && !is_beside { labels::legend_height(&chart.lines) } else { 0.0 };
+    let height = over + legend;
+    let (x, y, frame) = scales(chart, (width, over), is_beside);
+    let name = if layout == ChartLayout::Broad { "broad" } else { "narrow" };
     let mut out = format!(
-        "<svg viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" role=\"img\" \
+        "<svg class=\"{name}\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" role=\"img\" \
          aria-labelledby=\"plot{id}t plot{id}d\"><title id=\"plot{id}t\">{}</title><desc id=\"plot{id}d\">{}</desc>\n",
         escape(&chart.title),
         escape(&chart.about)
     );
     draw_axes(&mut out, chart, &frame, &x, &y);
-    let ends: Vec<_> =
+    let ends: Vec<LineEnd> =
         chart.lines.iter().filter_map(|line| draw_line(&mut out, line, chart, &x, &y)).collect();
-    if chart.lines.len() > 1 {
-        draw_labels(&mut out, &frame, ends);
+    match (is_labelled, is_beside) {
+        (true, true) => labels::draw_at_ends(&mut out, &frame, ends),
+        (true, false) => labels::draw_legend(&mut out, over, ends),
+        (false, _) => {}
     }
     out += "</svg>\n";
     out
 }
 
-fn label_width(chart: &Chart) -> f64 {
-    let longest = chart.lines.iter().map(|line| line.label.chars().count().min(LABEL)).max().unwrap_or(0);
-    longest as f64 * CHARACTER + 26.0
+/// The axes of a plot of this size, and the pixels between them.
+fn scales(chart: &Chart, (width, height): (f64, f64), is_beside: bool) -> (Scale, Scale, PlotArea) {
+    let points = || chart.lines.iter().flat_map(|line| line.points.iter());
+    let (top, bottom) = (ABOVE, height - BELOW);
+    let y_axis = &chart.y;
+    let y = Scale::new(y_axis.division.clone(), y_axis.quantity, points().map(|p| p.1), (bottom, top + 4.0));
+    let widest = y.ticks().iter().map(|tick| tick.1.chars().count()).max().unwrap_or(1);
+    let room = if is_beside { labels::longest(&chart.lines) as f64 * CHARACTER + 26.0 } else { EDGE };
+    let left = (widest as f64 * CHARACTER + 12.0).max(30.0);
+    let frame = PlotArea { left, right: width - room, top, bottom };
+    let range = (frame.left, frame.right);
+    let x = Scale::new(chart.x.division.clone(), chart.x.quantity, points().map(|p| p.0), range);
+    (x, y, frame)
 }
 
 fn draw_axes(out: &mut String, chart: &Chart, frame: &PlotArea, x: &Scale, y: &Scale) {
@@ -123,7 +151,7 @@ fn draw_axes(out: &mut String, chart: &Chart, frame: &PlotArea, x: &Scale, y: &S
                 out,
                 "<text class=\"tick\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
                 bottom + 16.0,
-                escape(&cut(text, LABEL))
+                escape(text)
             );
         }
     }
@@ -131,19 +159,26 @@ fn draw_axes(out: &mut String, chart: &Chart, frame: &PlotArea, x: &Scale, y: &S
         out,
         "<text class=\"name\" x=\"0\" y=\"{:.1}\">{}</text>",
         top - 10.0,
-        escape(&chart.y.name)
+        escape(&short_name(&chart.y.name, right))
     );
     let _ = writeln!(
         out,
         "<text class=\"name\" x=\"{right:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
         bottom + 32.0,
-        escape(&chart.x.name)
+        escape(&short_name(&chart.x.name, right))
     );
+}
+
+/// The words of a name that fit into this width.
+fn short_name(name: &str, width: f64) -> String {
+    let rows = wrapped(name, (width / CHARACTER) as usize);
+    let first = rows.first().cloned().unwrap_or_default();
+    if rows.len() > 1 { first + " …" } else { first }
 }
 
 /// Every how many ticks a label fits.
 fn thinned(ticks: &[(f64, String)]) -> usize {
-    let half = |tick: &(f64, String)| tick.1.chars().count().min(LABEL) as f64 * CHARACTER / 2.0;
+    let half = |tick: &(f64, String)| tick.1.chars().count() as f64 * CHARACTER / 2.0;
     let fits = |every: usize| {
         let named: Vec<_> = ticks.iter().step_by(every).collect();
         named.windows(2).all(|pair| (pair[1].0 - pair[0].0).abs() >= half(pair[0]) + half(pair[1]) + 6.0)
@@ -158,12 +193,12 @@ fn draw_line<'a>(
     chart: &Chart,
     x: &Scale,
     y: &Scale,
-) -> Option<(&'a PlotLine, f64, f64)> {
+) -> Option<LineEnd<'a>> {
     let places: Vec<(f64, f64, &(f64, f64))> =
         line.points.iter().filter_map(|point| Some((x.place(point.0)?, y.place(point.1)?, point))).collect();
     let (last_x, last_y, _) = places.last()?;
     let path: Vec<String> = places.iter().map(|(px, py, _)| format!("{px:.1} {py:.1}")).collect();
-    let class = format!("c{}{}", line.colour % COLOURS, if line.is_faint { " faint" } else { "" });
+    let class = class(line);
     let _ = writeln!(out, "<path class=\"line {class}\" d=\"M{}\"/>", path.join("L"));
     if line.has_marks {
         for (px, py, point) in &places {
@@ -198,7 +233,7 @@ fn value_text(axis: &Axis, value: f64) -> String {
 }
 
 /// The outline of a mark. Marks differ in shape as well as in colour.
-fn mark(colour: usize, x: f64, y: f64) -> String {
+pub fn mark(colour: usize, x: f64, y: f64) -> String {
     match colour % COLOURS {
         0 => format!("M{:.1} {y:.1}a3 3 0 1 0 6 0a3 3 0 1 0 -6 0Z", x - 3.0),
         1 => format!("M{:.1} {:.1}h5.4v5.4h-5.4Z", x - 2.7, y - 2.7),
@@ -209,61 +244,9 @@ fn mark(colour: usize, x: f64, y: f64) -> String {
     }
 }
 
-/// Draws labels right of the lines, without overlap. A thin line connects a label that had to move.
-fn draw_labels(out: &mut String, frame: &PlotArea, mut ends: Vec<(&PlotLine, f64, f64)>) {
-    ends.sort_by(|a, b| a.2.total_cmp(&b.2));
-    let wanted: Vec<f64> = ends.iter().map(|end| end.2).collect();
-    let places = apart(&wanted, frame.top + 4.0, frame.bottom);
-    for ((line, end_x, end_y), y) in ends.into_iter().zip(places) {
-        let x = frame.right + 20.0;
-        if end_x < frame.right - 4.0 || (end_y - y).abs() > 3.0 {
-            let _ = writeln!(
-                out,
-                "<path class=\"leader\" d=\"M{:.1} {end_y:.1}L{:.1} {end_y:.1}L{:.1} {y:.1}\"/>",
-                end_x + 5.0,
-                frame.right.max(end_x + 5.0) + 2.0,
-                x - 4.0
-            );
-        }
-        let class = format!("c{}{}", line.colour % COLOURS, if line.is_faint { " faint" } else { "" });
-        let _ = writeln!(
-            out,
-            "<text class=\"label {class}\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>",
-            y + 3.8,
-            escape(&cut(&line.label, LABEL))
-        );
-    }
-}
-
-/// Moves positions apart, in order and within the frame.
-fn apart(wanted: &[f64], top: f64, bottom: f64) -> Vec<f64> {
-    let mut places = wanted.to_vec();
-    for n in 1..places.len() {
-        places[n] = places[n].max(places[n - 1] + LEADING);
-    }
-    let over = places.last().map_or(0.0, |last| (last - bottom).max(0.0));
-    let mut limit = bottom;
-    for place in places.iter_mut().rev().take_while(|_| over > 0.0) {
-        *place = place.min(limit);
-        limit = *place - LEADING;
-    }
-    let under = places.first().map_or(0.0, |first| (top - LEADING - first).max(0.0));
-    places.iter().map(|place| place + under).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn line_labels_do_not_overlap_and_stay_in_the_frame() {
-        for wanted in [vec![50.0, 51.0, 52.0], vec![99.0, 99.5, 100.0], vec![0.0, 0.0], vec![20.0, 80.0]] {
-            let places = apart(&wanted, 0.0, 100.0);
-            assert!(places.windows(2).all(|pair| pair[1] - pair[0] >= LEADING - 1e-9), "{places:?}");
-            assert!(places.iter().all(|place| (-LEADING..=100.0).contains(place)), "{places:?}");
-        }
-        assert_eq!(apart(&[20.0, 80.0], 0.0, 100.0), [20.0, 80.0], "labels with enough room stay");
-    }
 
     #[test]
     fn plot_has_escaped_title_and_description() {
@@ -284,9 +267,40 @@ mod tests {
             lines: vec![line("<script>"), line("b")],
             size: (400.0, 200.0),
         };
-        let svg = svg(&chart, 7);
+        let svg = svg(&chart, 7, ChartLayout::Broad);
         assert!(svg.contains("<title id=\"plot7t\">T&lt;</title><desc id=\"plot7d\">D&amp;</desc>"));
         assert!(!svg.contains("<script>") && !svg.contains("NaN"), "{svg}");
         assert_eq!(svg.matches("class=\"mark c0\"").count(), 4, "{svg}");
+    }
+    #[test]
+    fn narrow_plot_has_its_labels_below() {
+        let axis =
+            |name: &str| Axis { name: name.into(), division: ScaleKind::Even, quantity: Quantity::Figure };
+        let line = |label: &str, colour| PlotLine {
+            label: label.into(),
+            colour,
+            is_faint: false,
+            has_marks: true,
+            points: vec![(0.0, 1.0), (2.0, 3.0)],
+        };
+        let label = "a label of several words that needs more than one row beside its line";
+        let chart = Chart {
+            title: "T".into(),
+            about: "D".into(),
+            x: axis("s"),
+            y: axis("MB/s"),
+            lines: vec![line(label, 0), line("b", 1)],
+            size: (800.0, 320.0),
+        };
+        let broad = svg(&chart, 1, ChartLayout::Broad);
+        assert!(broad.contains("viewBox=\"0 0 800 320\""), "{broad}");
+        for row in ["a label of several words that", "needs more than one row beside its", "line"] {
+            assert!(broad.contains(&format!(">{row}</tspan>")), "{broad}");
+        }
+        let narrow = svg(&chart, 2, ChartLayout::Narrow);
+        assert!(narrow.contains("class=\"narrow\" viewBox=\"0 0 360 298\""), "{narrow}");
+        assert!(narrow.contains("x=\"32.0\" y=\"291.8\">b</text>"), "{narrow}");
+        let many = Chart { lines: vec![line(label, 0); 9], ..chart };
+        assert!(svg(&many, 3, ChartLayout::Broad).contains("viewBox=\"0 0 800 438\""), "labels need room");
     }
 }

@@ -29,14 +29,33 @@ fn is_direction(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Shortens a text to this many characters, with an ellipsis in the middle because names differ at their ends.
-pub fn cut(text: &str, many: usize) -> String {
-    let length = text.chars().count();
-    if length <= many {
-        return text.to_owned();
+/// Breaks a text into rows of at most this many characters, between words. A word that is longer is broken behind
+/// a separator, and anywhere only if it has none.
+pub fn wrapped(text: &str, many: usize) -> Vec<String> {
+    let mut rows: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        for (n, part) in parts(word, many.max(1)).into_iter().enumerate() {
+            let space = if n == 0 { " " } else { "" };
+            match rows.last_mut() {
+                Some(row) if row.chars().count() + space.len() + part.chars().count() <= many => {
+                    *row += space;
+                    *row += &part;
+                }
+                _ => rows.push(part),
+            }
+        }
     }
-    let tail = many / 2;
-    text.chars().take(many - tail - 1).chain(['…']).chain(text.chars().skip(length - tail)).collect()
+    rows
+}
+
+/// The parts of a word that fit into a row.
+fn parts(word: &str, many: usize) -> Vec<String> {
+    const SEPARATORS: [char; 9] = ['/', '-', ':', '=', ',', '_', '.', '@', ';'];
+    if word.chars().count() <= many {
+        return vec![word.to_owned()];
+    }
+    let pieces = word.split_inclusive(SEPARATORS).map(|piece| piece.chars().collect::<Vec<char>>());
+    pieces.flat_map(|piece| piece.chunks(many).map(String::from_iter).collect::<Vec<_>>()).collect()
 }
 
 /// A figure with about three digits: `0.0123`, `1.23`, `56.8`, `1,235`.
@@ -153,7 +172,14 @@ mod tests {
     }
 
     #[test]
-    fn long_name_is_cut_in_the_middle() {
-        assert_eq!([cut("short", 5), cut("a long name", 5)], ["short", "a …me"]);
+    fn text_is_broken_between_words() {
+        assert_eq!(wrapped("short", 5), ["short"]);
+        assert_eq!(wrapped("a name of words", 8), ["a name", "of words"]);
+        assert_eq!(
+            wrapped("read of iscsi://moon:3260/iqn.a:disk/0", 16),
+            ["read of iscsi://", "moon:3260/iqn.a:", "disk/0"]
+        );
+        assert_eq!(wrapped("abcdefgh", 3), ["abc", "def", "gh"]);
+        assert_eq!(wrapped("", 3), [""; 0]);
     }
 }

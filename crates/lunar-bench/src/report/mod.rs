@@ -4,6 +4,7 @@
 
 mod chart;
 mod figures;
+mod labels;
 mod plots;
 mod scale;
 mod series;
@@ -12,7 +13,8 @@ mod tables;
 
 use crate::document::{JobRun, MeasuredTarget};
 use crate::text_report::count;
-use crate::{Document, overhead};
+use crate::{Document, machine_load, overhead};
+use chart::ChartLayout;
 use figures::{escape, whole};
 use plots::CaptionedChart;
 
@@ -23,17 +25,28 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 /// The maximum number of time series.
 const SERIES: usize = 12;
 
-/// The page under construction, with its number of plots.
+/// The page under construction.
 struct HtmlPage {
     body: String,
+    /// The number of plots.
     plots: usize,
+    /// The headings of sections, and those of tables in them.
+    headings: Vec<(String, Vec<String>)>,
 }
+
+/// The place of the contents, whose headings follow. No text of a document can contain it, because text is escaped.
+const CONTENTS: &str = "<!-- contents -->";
+/// The minimum number of headings for a list of contents.
+const MANY: usize = 3;
 
 /// The page of a document. Equal documents give equal pages.
 pub fn html(document: &Document) -> String {
     let runs: Vec<&JobRun> = document.runs.iter().collect();
-    let mut page = HtmlPage { body: String::new(), plots: 0 };
-    page.head(document);
+    let mut page = HtmlPage { body: String::new(), plots: 0, headings: Vec::new() };
+    page.title(document);
+    page.summary(document);
+    page.add(CONTENTS);
+    page.conditions(document);
     page.tables(document);
     page.runs(&runs);
     page.over_time(&runs);
@@ -45,7 +58,7 @@ pub fn html(document: &Document) -> String {
          <meta name=\"color-scheme\" content=\"light dark\">\n<title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n\
          <body>\n<main>\n{}</main>\n<footer>Made by Lunar {} from a document of schema {}.</footer>\n</body>\n</html>\n",
         escape(&document.title),
-        page.body,
+        page.body.replacen(CONTENTS, &contents(&page.headings), 1),
         escape(&document.host.lunar),
         escape(&document.schema)
     )
@@ -58,10 +71,20 @@ impl HtmlPage {
     }
 
     fn heading(&mut self, text: &str) {
-        self.add(&format!("<h2>{}</h2>", escape(text)));
+        self.headings.push((text.to_owned(), Vec::new()));
+        self.add(&format!("<h2 id=\"s{}\">{}</h2>", self.headings.len(), escape(text)));
     }
 
-    fn head(&mut self, document: &Document) {
+    /// A heading of a table, in the contents as well.
+    fn subheading(&mut self, text: &str) {
+        let section = self.headings.len();
+        let Some((_, tables)) = self.headings.last_mut() else { return };
+        tables.push(text.to_owned());
+        let id = format!("s{section}-{}", tables.len());
+        self.add(&format!("<h3 id=\"{id}\">{}</h3>", escape(text)));
+    }
+
+    fn title(&mut self, document: &Document) {
         let host = &document.host;
         self.add(&format!("<header>\n<h1>{}</h1>", escape(&document.title)));
         let seed =
@@ -71,6 +94,25 @@ impl HtmlPage {
             escape(&host.name),
             escape(&document.begun)
         ));
+        for run in document.runs.iter() {
+            if let Some(why) = &run.outcome.ended_early {
+                let (label, why) = (escape(&run.label), escape(why));
+                self.add(&format!("<p class=\"failed\"><b>{label}</b> ended early: {why}. The results up to then are valid.</p>"));
+            }
+        }
+    }
+
+    fn summary(&mut self, document: &Document) {
+        if let Some(summary) = &document.summary {
+            self.heading("Summary");
+            self.add(&tables::summary(summary));
+        }
+    }
+
+    /// The machine, the command and the notes.
+    fn conditions(&mut self, document: &Document) {
+        let host = &document.host;
+        self.heading("Conditions");
         let governor = host.governor.as_deref().unwrap_or("not reported by the kernel");
         self.add(&list(&[
             ("Processor", &format!("{}, {}", host.cpu, count(host.cores, "core"))),
@@ -80,11 +122,8 @@ impl HtmlPage {
             ("Software", &format!("Lunar {}", host.lunar)),
         ]));
         self.add(&format!("<pre>{}</pre>", escape(&command(&document.command))));
-        for run in document.runs.iter() {
-            if let Some(why) = &run.outcome.ended_early {
-                let (label, why) = (escape(&run.label), escape(why));
-                self.add(&format!("<p class=\"failed\"><b>{label}</b> ended early: {why}. The results up to then are valid.</p>"));
-            }
+        if let Some(note) = machine_load::note(&document.runs) {
+            self.add(&format!("<p class=\"busy\">{}</p>", escape(&note)));
         }
         let is_overhead = |note: &&String| overhead::is_note(note);
         let (overhead, notes): (Vec<&String>, Vec<&String>) = document.notes.iter().partition(is_overhead);
@@ -107,7 +146,7 @@ impl HtmlPage {
         let is_any = document.tables.iter().any(is_published);
         self.heading(if is_any { "Published and measured" } else { "Tables" });
         for table in &document.tables {
-            self.add(&format!("<h3>{}</h3>", escape(&table.title)));
+            self.subheading(&table.title);
             for figure in plots::of_table(table) {
                 self.figure(&figure);
             }
@@ -149,7 +188,7 @@ impl HtmlPage {
             self.add(&format!("<section>\n<h3>{}</h3>\n<div class=\"pair\">", escape(&run.label)));
             for chart in [rates, latencies] {
                 self.plots += 1;
-                self.add(&chart::svg(&chart, self.plots));
+                self.add(&chart::svg(&chart, self.plots, ChartLayout::Broad));
             }
             let values = tables::steps(&moments);
             self.add(&format!("</div>\n<details><summary>Values</summary>\n{values}</details>\n</section>"));
@@ -157,10 +196,13 @@ impl HtmlPage {
     }
 
     fn figure(&mut self, figure: &CaptionedChart) {
-        self.plots += 1;
-        let plot = chart::svg(&figure.chart, self.plots);
-        let caption = escape(&figure.caption);
-        self.add(&format!("<figure>\n{plot}<figcaption>{caption}</figcaption>\n</figure>"));
+        // The style sheet shows the one that fits the screen.
+        let plots = [ChartLayout::Broad, ChartLayout::Narrow].map(|layout| {
+            self.plots += 1;
+            chart::svg(&figure.chart, self.plots, layout)
+        });
+        let (plots, caption) = (plots.concat(), escape(&figure.caption));
+        self.add(&format!("<figure>\n{plots}<figcaption>{caption}</figcaption>\n</figure>"));
     }
 
     /// The targets with their negotiated parameters, and the jobs.
@@ -212,6 +254,25 @@ impl HtmlPage {
             self.add(&format!("<ul class=\"small\">\n{}</ul>", differ.concat()));
         }
     }
+}
+
+/// The list of contents, with links; empty for few sections.
+fn contents(headings: &[(String, Vec<String>)]) -> String {
+    let link = |id: &str, text: &str| format!("<a href=\"#{id}\">{}</a>", escape(text));
+    let section = |(n, (text, tables)): (usize, &(String, Vec<String>))| {
+        let id = format!("s{}", n + 1);
+        let below = |(at, table): (usize, &String)| {
+            format!("<li>{}</li>\n", link(&format!("{id}-{}", at + 1), table))
+        };
+        let below: String = tables.iter().enumerate().map(below).collect();
+        let below = if below.is_empty() { below } else { format!("\n<ul>\n{below}</ul>") };
+        format!("<li>{}{below}</li>\n", link(&id, text))
+    };
+    if headings.len() < MANY {
+        return String::new();
+    }
+    let sections: String = headings.iter().enumerate().map(section).collect();
+    format!("<nav aria-label=\"Contents\">\n<p>Contents</p>\n<ul>\n{sections}</ul>\n</nav>")
 }
 
 fn list(pairs: &[(&str, &str)]) -> String {

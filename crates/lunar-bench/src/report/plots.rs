@@ -5,14 +5,14 @@ use super::figures::{self, read_size};
 use super::scale::{Quantity, ScaleKind};
 use super::series::{SeriesPoint, moments};
 use super::sweep::{Sweep, SweepPoint};
-use super::tables::{directions, title};
+use super::tables::{PERCENTILES, directions, of_percentile, title};
 use crate::document::{JobRun, ResultTable, TableCell};
 use crate::outcome::{Latency, SeriesStep};
 
 /// A plot of the full width of the page.
 const LARGE: (f64, f64) = (800.0, 320.0);
 /// One of two plots side by side.
-const SMALL: (f64, f64) = (400.0, 170.0);
+const SMALL: (f64, f64) = (380.0, 170.0);
 /// The maximum number of points of a time series or percentile curve.
 const POINTS: usize = 240;
 /// If the largest and smallest figure differ by more than this factor, the axis is logarithmic.
@@ -78,9 +78,12 @@ fn of_rows(table: &ResultTable) -> Vec<CaptionedChart> {
     }
     let place = |row: &(String, Vec<TableCell>)| Some((read_size(&row.0)? as f64, head(&row.0)));
     let heads: Vec<(f64, String)> = table.rows.iter().filter_map(place).collect();
-    let columns: Vec<usize> = (0..table.columns.len()).collect();
-    let each = columns.len().div_ceil(columns.len().div_ceil(4).max(1)).max(1);
-    let groups: Vec<&[usize]> = columns.chunks(each).collect();
+    // Deviations are much smaller than the averages that they belong to: they have plots of their own.
+    let (spreads, figures): (Vec<usize>, Vec<usize>) =
+        (0..table.columns.len()).partition(|at| table.is_spread(&table.columns[*at]));
+    let each = |columns: &[usize]| columns.len().div_ceil(columns.len().div_ceil(4).max(1)).max(1);
+    let groups: Vec<&[usize]> =
+        [&figures, &spreads].into_iter().flat_map(|columns| columns.chunks(each(columns))).collect();
     let of = |(n, group): (usize, &&[usize])| of_columns(table, &heads, group, (n, groups.len()));
     groups.iter().enumerate().filter_map(of).collect()
 }
@@ -125,8 +128,10 @@ fn of_columns(
     let mut heads = heads.to_vec();
     heads.sort_by(|a, b| a.0.total_cmp(&b.0));
     let of = if parts > 1 { format!(" ({} of {parts})", part + 1) } else { String::new() };
+    let is_spread = table.is_spread(&table.columns[columns[0]]);
+    let what = if is_spread { ", standard deviations" } else { "" };
     let chart = Chart {
-        title: format!("{}{of}", table.title),
+        title: format!("{}{what}{of}", table.title),
         about: format!("{} by block size; the values are in the table", table.unit),
         x: axis(size_axis(table), ScaleKind::Sizes(heads), Quantity::Figure),
         y: suited(&table.unit, &lines),
@@ -150,7 +155,7 @@ pub fn throughput(sweeps: &[Sweep]) -> Vec<CaptionedChart> {
             title: "Throughput by block size".into(),
             about: "Megabytes a second over the size of commands; the values are in the table of runs".into(),
             x: sizes(),
-            y: suited("MB/s (10⁶ bytes a second)", &lines),
+            y: suited("MB/s", &lines),
             lines,
             size: LARGE,
         };
@@ -249,10 +254,12 @@ fn percentile_figure(title: String, lines: Vec<PlotLine>) -> CaptionedChart {
     CaptionedChart { chart, caption }
 }
 
-/// A distribution as a curve, up to the second slowest command.
+/// A distribution as a curve: the percentiles of the table, and as much of the rest as can be seen, up to the
+/// second slowest command.
 fn curve(latency: &Latency) -> PlotLine {
     let count = latency.count() as f64;
-    let mut points: Vec<(f64, f64)> = Vec::new();
+    let listed = PERCENTILES.iter().filter_map(|percent| Some((*percent, of_percentile(latency, *percent)?)));
+    let mut points: Vec<(f64, f64)> = listed.filter(|point| point.1 > 0.0).collect();
     let (mut below, mut drawn) = (0f64, -1.0);
     let step = count.max(10.0).log10() / POINTS as f64;
     for (ns, many) in &latency.histogram {
@@ -266,6 +273,7 @@ fn curve(latency: &Latency) -> PlotLine {
     if latency.histogram.is_empty() {
         points = latency.percentiles.iter().filter(|p| p.0 < 100.0).map(|p| (p.0, p.1 as f64)).collect();
     }
+    points.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
     PlotLine { label: String::new(), colour: 0, is_faint: false, has_marks: false, points }
 }
 
@@ -292,7 +300,7 @@ fn rates(run: &JobRun, moments: &[SeriesPoint]) -> Chart {
         title: format!("Throughput over time: {}", run.label),
         about: "Megabytes a second in each step; the values are in the table below".into(),
         x: axis("seconds", ScaleKind::Even, Quantity::Figure),
-        y: axis("MB/s (10⁶)", ScaleKind::Even, Quantity::Figure),
+        y: axis("MB/s", ScaleKind::Even, Quantity::Figure),
         lines: both.into_iter().filter(|line| names.contains(&line.label.as_str())).collect(),
         size: SMALL,
     }
@@ -318,4 +326,46 @@ pub fn with_series<'a>(runs: &[&'a JobRun], many: usize) -> (Vec<&'a JobRun>, us
     let shown = there.len().min(many);
     let pick = |n: usize| there[n * (there.len() - 1) / (shown - 1).max(1)];
     ((0..shown).map(pick).collect(), there.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    #[test]
+    fn curve_reaches_the_last_percentile_of_the_table() {
+        for ios in [12, 1000, 300_000, 90_000_000] {
+            let latency = sample::latency(1e5, ios);
+            let points = curve(&latency).points;
+            for percent in PERCENTILES {
+                let ns = of_percentile(&latency, percent).expect("a value in the table");
+                assert!(points.contains(&(percent, ns)), "p{percent} of {ios} commands: {points:?}");
+            }
+            assert!(points.last().is_some_and(|last| last.0 >= 99.999), "{ios} commands: {points:?}");
+            assert!(points.windows(2).all(|two| two[0].0 <= two[1].0 && two[0].1 <= two[1].1), "{points:?}");
+        }
+    }
+
+    #[test]
+    fn deviations_have_axes_of_their_own() {
+        let cell = |figure: f64| TableCell::new(Some(figure), Some(figure * 1.1));
+        let row = |size: &str| (size.to_owned(), [1000.0, 0.5, 2000.0, 0.7].map(cell).to_vec());
+        let table = ResultTable {
+            title: "rates".into(),
+            unit: "MiB/s".into(),
+            larger_is_better: true,
+            columns: ["W(avg", "W(std", "R(avg", "R(std"].map(String::from).to_vec(),
+            rows: ["4096", "8192", "16384"].map(row).to_vec(),
+        };
+        let plots = of_table(&table);
+        let labels: Vec<Vec<&str>> = plots
+            .iter()
+            .map(|plot| plot.chart.lines.iter().step_by(2).map(|line| line.label.as_str()).collect())
+            .collect();
+        let expected = [["W(avg, measured", "R(avg, measured"], ["W(std, measured", "R(std, measured"]];
+        assert_eq!(labels, expected);
+        assert_eq!(plots[1].chart.title, "rates, standard deviations (2 of 2)");
+        assert!(plots.iter().all(|plot| plot.chart.y.division == ScaleKind::Even), "no wide range");
+    }
 }

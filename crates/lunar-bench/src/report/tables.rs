@@ -1,22 +1,53 @@
 //! The tables of the page.
 
 use super::figures::{escape, percentile, short, time, whole};
-use crate::document::{JobRun, ResultTable, TableCell};
+use crate::document::{JobRun, ResultTable, SummaryTable, TableCell};
 use crate::outcome::{DirectionTotals, JobOutcome, Latency};
 
 /// The percentiles with a column.
-const PERCENTILES: [f64; 6] = [50.0, 90.0, 99.0, 99.9, 99.99, 99.999];
+pub const PERCENTILES: [f64; 6] = [50.0, 90.0, 99.0, 99.9, 99.99, 99.999];
 /// A ratio that differs from one by more than this is coloured.
 const NOTABLE: f64 = 0.05;
 
 /// A table: caption and headings are text, cells are markup.
 fn table(caption: &str, heads: &[&str], rows: Vec<Vec<String>>) -> String {
     let heads: String = heads.iter().map(|head| format!("<th scope=\"col\">{}</th>", escape(head))).collect();
+    let body: String = rows.into_iter().map(row).collect();
+    framed(caption, &format!("<thead><tr>{heads}</tr></thead><tbody>\n{body}</tbody>"))
+}
+
+/// A table in a frame that scrolls sideways, with the keyboard as well, and shows when there is more.
+fn framed(caption: &str, content: &str) -> String {
+    let caption = escape(caption);
     format!(
-        "<div class=\"wide\"><table><caption><span>{}</span></caption><thead><tr>{heads}</tr></thead>\
-         <tbody>\n{}</tbody></table></div>\n",
-        escape(caption),
-        rows.into_iter().map(row).collect::<String>()
+        "<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"{caption}\"><table><caption><span>{caption} \
+         <b class=\"cue\">Scroll sideways to see all columns.</b></span></caption>{content}</table></div>\n"
+    )
+}
+
+/// The most important figures of an experiment, of all targets side by side.
+pub fn summary(summary: &SummaryTable) -> String {
+    let mut heads = vec!["", "unit", "published"];
+    heads.extend(summary.targets.iter().map(String::as_str));
+    let rows = summary.rows.iter().map(|line| {
+        let figure = |figure: Option<f64>| figure.map_or("–".into(), short);
+        let measured = line.measured.iter().map(|measured| {
+            let ratio = TableCell::new(line.published, *measured).ratio;
+            let ratio = ratio.map(|ratio| {
+                let class = judged(line.larger_is_better, Some(ratio));
+                format!(" <small class=\"ratio{class}\">×{}</small>", short(ratio))
+            });
+            figure(*measured) + &ratio.unwrap_or_default()
+        });
+        let published = format!("<span class=\"published\">{}</span>", figure(line.published));
+        let better = if line.larger_is_better { "" } else { ", smaller is better" };
+        let head = [escape(&line.what), escape(&format!("{}{better}", line.unit)), published];
+        head.into_iter().chain(measured).collect()
+    });
+    table(
+        "Published figures, and those measured here with their ratio to the published ones.",
+        &heads,
+        rows.collect(),
     )
 }
 
@@ -64,10 +95,9 @@ pub fn published(table: &ResultTable) -> String {
         }
         body += "</tr>\n";
     }
-    format!(
-        "<div class=\"wide\"><table><caption><span>{}</span></caption><thead><tr><td></td>{over}</tr>\
-         <tr><th></th>{heads}</tr></thead><tbody>\n{body}</tbody></table></div>\n",
-        escape(&format!("{}. {}.", table.unit, better(table)))
+    framed(
+        &format!("{}. {}.", table.unit, better(table)),
+        &format!("<thead><tr><td></td>{over}</tr><tr><th></th>{heads}</tr></thead><tbody>\n{body}</tbody>"),
     )
 }
 
@@ -86,7 +116,7 @@ fn cell_of(table: &ResultTable, group: &str, figure: Option<f64>, at: usize) -> 
     let is_spread = table.columns.get(at).is_some_and(|column| table.is_spread(column));
     let mut class = match group {
         "published" => "published".to_owned(),
-        "ratio" => format!("ratio{}", judged(table, figure.filter(|_| !is_spread))),
+        "ratio" => format!("ratio{}", judged(table.larger_is_better, figure.filter(|_| !is_spread))),
         _ => String::new(),
     };
     if at == 0 {
@@ -95,8 +125,8 @@ fn cell_of(table: &ResultTable, group: &str, figure: Option<f64>, at: usize) -> 
     format!("<td class=\"{}\">{}</td>", class.trim(), figure.map_or("–".into(), short))
 }
 
-fn judged(table: &ResultTable, ratio: Option<f64>) -> &'static str {
-    let Some(gain) = ratio.map(|ratio| if table.larger_is_better { ratio - 1.0 } else { 1.0 - ratio }) else {
+fn judged(larger_is_better: bool, ratio: Option<f64>) -> &'static str {
+    let Some(gain) = ratio.map(|ratio| if larger_is_better { ratio - 1.0 } else { 1.0 - ratio }) else {
         return "";
     };
     match gain {
