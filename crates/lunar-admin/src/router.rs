@@ -245,7 +245,7 @@ pub fn stats(routers: &[RouterReport]) -> String {
     let hops = routers.iter().flat_map(|r| {
         [("front", &r.front), ("queue", &r.queue), ("upstream", &r.upstream)].map(|(name, h)| hop(r, name, h))
     });
-    let hops = rows::table(["Router", "Hop", "Commands", "Mean us", "Max us"], hops);
+    let hops = rows::table(["Router", "Hop", "Commands", "Mean µs", "Max µs"], hops);
     rows::table(HEAD, routers.iter().map(row)) + "\n" + &hops
 }
 

@@ -72,7 +72,7 @@ impl BenchRun<'_> {
             let cpu = format!("{name}, server's CPU per I/O");
             let at_most = RatioLimit::AtMost(CPU_OF_COPY);
             let [fast, slow] = [fast.cpu_us_per_io, slow.cpu_us_per_io];
-            outcomes.push(RowResult::ratio(&cpu, "us", fast, "copy", slow, at_most));
+            outcomes.push(RowResult::ratio(&cpu, "µs", fast, "copy", slow, at_most));
         }
         Ok(outcomes)
     }

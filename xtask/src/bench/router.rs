@@ -132,7 +132,7 @@ impl BenchRun<'_> {
             }
             let cost = median_of(&through, |cost| cost.server_us);
             let ends = median_of(&direct, |cost| cost.server_us + cost.client_us);
-            Ok(RowResult::ratio(&name, "us", cost, other, ends, limit))
+            Ok(RowResult::ratio(&name, "µs", cost, other, ends, limit))
         };
         let seconds = self.options.seconds;
         Ok(vec![
@@ -167,7 +167,7 @@ impl BenchRun<'_> {
         }
         let row = |name: &str, figure: fn(&FirstData) -> f64| {
             let (through, direct) = (median_of(&through, figure), median_of(&direct, figure));
-            RowResult::ratio(name, "us", through, "direct", direct, hop.of_first_data())
+            RowResult::ratio(name, "µs", through, "direct", direct, hop.of_first_data())
         };
         let rows = [row(&byte, |run| run.byte_us), row(&pdu, |run| run.pdu_us)];
         Ok(rows.into_iter().zip(wanted).filter_map(|(row, wanted)| wanted.then_some(row)).collect())

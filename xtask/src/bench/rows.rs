@@ -257,7 +257,7 @@ impl BenchRun<'_> {
         limit: RatioLimit,
     ) -> Result<RowResult> {
         let reached = self.medians(&both)?;
-        Ok(RowResult::ratio(name, "us", reached[0].cpu_us_per_io, one, reached[1].cpu_us_per_io, limit))
+        Ok(RowResult::ratio(name, "µs", reached[0].cpu_us_per_io, one, reached[1].cpu_us_per_io, limit))
     }
 
     fn idle_sessions(&self) -> Result<Vec<RowResult>> {
@@ -383,7 +383,7 @@ fn of_libiscsi(name: &str, lunar: LoadResult, libiscsi: LoadResult, iops: f64) -
         RowResult::ratio(name, "IO/s", lunar.iops, "libiscsi", libiscsi.iops, RatioLimit::AtLeast(iops)),
         RowResult::ratio(
             &cpu,
-            "us",
+            "µs",
             lunar.cpu_us_per_io,
             "libiscsi",
             libiscsi.cpu_us_per_io,

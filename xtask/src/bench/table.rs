@@ -106,7 +106,7 @@ const HEAD: [&str; 6] = ["work", "Lunar", "against", "ratio", "limit", ""];
 pub fn text(outcomes: &[RowResult]) -> String {
     let rows: Vec<[String; 6]> = outcomes.iter().map(RowResult::cells).collect();
     let width = |column: usize| {
-        rows.iter().map(|row| row[column].len()).chain([HEAD[column].len()]).max().unwrap_or(0)
+        rows.iter().map(|row| row[column].chars().count()).chain([HEAD[column].len()]).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
     let line = |cells: &[String]| {
@@ -157,7 +157,7 @@ mod tests {
         assert!(ratio(69.0, RatioLimit::AtLeast(0.70)).missed());
         assert!(!ratio(110.0, RatioLimit::AtMost(1.10)).missed());
         assert!(ratio(111.0, RatioLimit::AtMost(1.10)).missed());
-        assert!(RowResult::ratio("work", "us", 0.0, "1 LUN", 0.0, RatioLimit::AtMost(1.10)).missed());
+        assert!(RowResult::ratio("work", "µs", 0.0, "1 LUN", 0.0, RatioLimit::AtMost(1.10)).missed());
         let late = RowResult::figure("start", "s", 3.0, RatioLimit::Reported(2.0));
         assert!(!late.missed() && late.verdict() == "above");
         let short = ratio(40.0, RatioLimit::ReportedAtLeast(0.5));

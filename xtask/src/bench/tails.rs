@@ -49,13 +49,13 @@ impl BenchRun<'_> {
             outcomes.extend(QUANTILES.map(|(quantile, figure)| {
                 let (name, ours, theirs) =
                     (format!("{work}, {quantile}"), median_of(ours, figure), median_of(theirs, figure));
-                RowResult::ratio(&name, "us", ours, "floor", theirs, RatioLimit::None)
+                RowResult::ratio(&name, "µs", ours, "floor", theirs, RatioLimit::None)
             }));
         }
         let (tail, median) =
             (median_of(ours_beside, |run| run.p999_us), median_of(ours_alone, |run| run.p50_us));
         let limit = RatioLimit::Reported(TAIL_OF_MEDIAN);
-        outcomes.push(RowResult::ratio(&beside, "us", tail, "p50 alone", median, limit));
+        outcomes.push(RowResult::ratio(&beside, "µs", tail, "p50 alone", median, limit));
         Ok(outcomes)
     }
 

@@ -337,7 +337,7 @@ fn table_of(args: &Args, rows: &[Row], target: &TargetSpec) -> ResultTable {
     };
     ResultTable {
         title: format!("blockdev-perftest {} {target}", args.options_text()),
-        unit: "MiB/s (2^20)".into(),
+        unit: "MiB/s".into(),
         larger_is_better: true,
         columns: ["write avg", "write std", "read avg", "read std"].map(str::to_owned).to_vec(),
         rows: rows.iter().map(cells).collect(),

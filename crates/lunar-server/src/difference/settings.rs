@@ -439,7 +439,7 @@ fn filter(filter: &Filter) -> String {
     match filter {
         Filter::Stats => "stats".into(),
         Filter::Delay { read_us, write_us } => {
-            format!("delay of reads {read_us} us, of writes {write_us} us")
+            format!("delay of reads {read_us} µs, of writes {write_us} µs")
         }
         Filter::Rate { iops, bytes_per_s } => format!("rate {iops} a second, {bytes_per_s} bytes a second"),
         Filter::Error { rate, op } => format!("error in {rate} of each {op:?}").to_lowercase(),

@@ -351,5 +351,5 @@ impl DoctorReport {
 }
 
 fn time(us: u64) -> String {
-    if us < 10_000 { format!("{us} us") } else { format!("{:.1} ms", us as f64 / 1e3) }
+    if us < 10_000 { format!("{us} µs") } else { format!("{:.1} ms", us as f64 / 1e3) }
 }
