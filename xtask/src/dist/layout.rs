@@ -26,11 +26,13 @@ pub struct PackagedFile {
 }
 
 /// Files of the project, by their place in a package.
-pub const FILES: [(&str, &str); 12] = [
+pub const FILES: [(&str, &str); 14] = [
     ("dist/lunar.service", "usr/lib/systemd/system/lunar.service"),
     ("dist/lunar-attach@.service", "usr/lib/systemd/system/lunar-attach@.service"),
     ("dist/sysusers.d/lunar.conf", "usr/lib/sysusers.d/lunar.conf"),
     ("dist/firewalld/lunar.xml", "usr/lib/firewalld/services/lunar.xml"),
+    ("dist/grafana/lunar.json", "usr/share/lunar/grafana/lunar.json"),
+    ("dist/prometheus/lunar.rules.yml", "usr/share/lunar/prometheus/lunar.rules.yml"),
     ("dist/lunar-devices.conf", "usr/share/doc/lunar/examples/lunar-devices.conf"),
     ("docs/lunar.example.toml", "usr/share/doc/lunar/examples/lunar.example.toml"),
     ("docs/router.example.toml", "usr/share/doc/lunar/examples/router.example.toml"),
