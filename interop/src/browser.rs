@@ -154,7 +154,7 @@ impl Browser {
         sent.filter_map(|message| message["params"]["request"]["url"].as_str()).map(str::to_owned).collect()
     }
 
-    /// What the browser reports: errors of scripts, and violations of the policy.
+    /// The reports of the browser: errors of scripts, and violations of the policy.
     pub fn complaints(&self) -> Vec<String> {
         let is_complaint = |message: &&Value| match message["method"].as_str() {
             Some("Runtime.exceptionThrown") => true,

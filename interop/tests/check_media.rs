@@ -135,7 +135,7 @@ fn closed_state(folder: &Folder) -> Case {
 type SetUp = fn(&Folder) -> Case;
 
 /// Cases, each with a part of the expected message: the object and the fault.
-const CASES: [(&str, SetUp); 32] = [
+const CASES: [(&str, SetUp); 34] = [
     ("4096 cores selected", |_| plain(format!("[server]\ncores = 4096\n{}", listening("127.0.0.1:0", "")))),
     ("0.0.0.0:3333 and 127.0.0.1:3333 overlap", |_| {
         plain(listening("0.0.0.0:3333", "").replace(" }]", " }, \"127.0.0.1:3333\"]"))

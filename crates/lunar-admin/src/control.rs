@@ -190,7 +190,7 @@ pub trait ServerControl: Send + Sync + 'static {
     /// The configuration in force.
     fn config(&self) -> Arc<ConfigSnapshot>;
 
-    /// What the server counts; nothing if it has no counters.
+    /// The counters of the server; empty if it has none.
     fn metrics(&self) -> MetricsReport {
         MetricsReport::default()
     }

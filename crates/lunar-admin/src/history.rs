@@ -13,7 +13,7 @@ pub const SAMPLE: Duration = Duration::from_secs(5);
 /// Samples of an hour.
 const KEPT: usize = 720;
 
-/// What a source of traffic, such as a LUN, counted. Counters only grow.
+/// The counters of a source of traffic, such as a LUN. They only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Traffic {
     /// Reads.
@@ -73,7 +73,7 @@ struct RateRing {
 }
 
 impl Traffic {
-    /// What was counted since `before`. A counter that shrank belongs to a new source, which began with 0.
+    /// The growth of the counters since `before`. A counter that shrank belongs to a new source, which began with 0.
     fn since(&self, before: &Traffic) -> Traffic {
         let count = |now: u64, then: u64| now.checked_sub(then).unwrap_or(now);
         let sum = |now: f64, then: f64| if now < then { now } else { now - then };

@@ -1,10 +1,10 @@
-//! What a server counts, for its metrics.
+//! The counters of a server, for its metrics.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
-/// What a server counts. Counters begin with 0 at its start.
+/// The counters of a server. They begin with 0 at its start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MetricsReport {
     /// Seconds since the start of the server.

@@ -8,7 +8,7 @@ pub const MAX_INITIATORS: usize = 1000;
 /// The name for the initiators beyond them.
 pub const OTHER_INITIATORS: &str = "other";
 
-/// What the commands of an initiator did.
+/// The counts of the commands of an initiator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InitiatorTotals {
     /// Its current sessions.

@@ -41,7 +41,7 @@ pub struct LogicalUnit {
     /// Limits log lines about state that cannot be saved.
     pub(crate) save_failures: LogRateLimit,
     /// Counts its commands.
-    pub(crate) counters: LuCounters,
+    pub(crate) counters: Arc<LuCounters>,
 }
 
 /// The state of the state file.
@@ -91,7 +91,7 @@ impl LogicalUnit {
         }
     }
 
-    /// What its commands did since the start of the server.
+    /// The counts of its commands since the start of the server.
     pub fn totals(&self) -> LuTotals {
         self.counters.totals()
     }
@@ -153,7 +153,8 @@ impl LogicalUnit {
                     // change.
                     let kept = if now == bytes { Ok(()) } else { state_file::replace(path, &now) };
                     if let Err(error) = &kept {
-                        tracing::error!(name: "medium.error", %error, state_file = ?path, "the state file contains a rejected change of the LUN");
+                        let what = "the state file contains a rejected change of the LUN";
+                        tracing::error!(name: "medium.error", %error, state_file = ?path, "{what}");
                     }
                     saved.version = kept.is_ok().then_some(version);
                     return Ok(answer);
@@ -178,7 +179,8 @@ impl LogicalUnit {
         if std::fs::read(path).is_ok_and(|found| found != holds)
             && let Err(error) = state_file::replace(path, &holds)
         {
-            tracing::error!(name: "medium.error", %error, state_file = ?path, "the state file contains a rejected change of the LUN");
+            let what = "the state file contains a rejected change of the LUN";
+            tracing::error!(name: "medium.error", %error, state_file = ?path, "{what}");
         }
     }
 

@@ -4,7 +4,6 @@
 mod histogram;
 mod totals;
 
-use crate::LogicalUnit;
 use crate::session_info::SessionCounter;
 use lunar_wire::scsi::{Sense, Status, op};
 use std::ops::Deref;
@@ -204,16 +203,16 @@ impl LuCounters {
 
 /// The counters of a nexus, in the list of its logical unit until dropped.
 pub struct CountersListing {
-    unit: Arc<LogicalUnit>,
+    of_unit: Arc<LuCounters>,
     nexus: Arc<NexusCounters>,
 }
 
 impl CountersListing {
     /// Counters for one more nexus of a logical unit.
-    pub fn new(unit: &Arc<LogicalUnit>) -> CountersListing {
+    pub fn new(of_unit: &Arc<LuCounters>) -> CountersListing {
         let nexus = Arc::<NexusCounters>::default();
-        unit.counters.lock().current.push(nexus.clone());
-        CountersListing { unit: unit.clone(), nexus }
+        of_unit.lock().current.push(nexus.clone());
+        CountersListing { of_unit: of_unit.clone(), nexus }
     }
 
     /// The counters, for responses that outlast the nexus.
@@ -233,7 +232,7 @@ impl Deref for CountersListing {
 
 impl Drop for CountersListing {
     fn drop(&mut self) {
-        let mut by_nexus = self.unit.counters.lock();
+        let mut by_nexus = self.of_unit.lock();
         by_nexus.current.retain(|nexus| !Arc::ptr_eq(nexus, &self.nexus));
         by_nexus.ended.add(&self.nexus);
         // Its tasks are gone with it.

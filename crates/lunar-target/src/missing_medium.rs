@@ -157,7 +157,8 @@ impl LogicalUnit {
                 } else {
                     ""
                 };
-                tracing::error!(name: "medium.missing", target, lun, "LUN {lun} of {target}: {missing}{lost}; hint: {}", missing.remedy());
+                let hint = missing.remedy();
+                tracing::error!(name: "medium.missing", target, lun, "LUN {lun} of {target}: {missing}{lost}; hint: {hint}");
                 tracing::warn!(
                     "LUN {lun} of {target}: {}: {} (on_missing_file = \"{}\")",
                     missing.path.display(),

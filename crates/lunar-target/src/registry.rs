@@ -343,7 +343,7 @@ impl Registry {
         self.lock().sessions.get(&session_handle).map(|e| e.info.clone())
     }
 
-    /// What initiators did since the start, by target and name.
+    /// The counts of initiators since the start, by target and name.
     pub fn initiators(&self) -> BTreeMap<InitiatorKey, InitiatorTotals> {
         let table = self.lock();
         let sessions = table.sessions.values();

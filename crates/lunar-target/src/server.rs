@@ -135,7 +135,7 @@ impl TargetServer {
         self.shared.events.totals()
     }
 
-    /// What initiators did since the start, by target and name.
+    /// The counts of initiators since the start, by target and name.
     pub fn initiators(&self) -> BTreeMap<InitiatorKey, InitiatorTotals> {
         self.shared.registry.initiators()
     }

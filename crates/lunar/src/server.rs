@@ -35,7 +35,7 @@ pub trait TargetServer: Send + Sync + 'static {
     /// All sessions.
     fn sessions(&self) -> Vec<SessionReport>;
 
-    /// What the server counts.
+    /// The counters of the server.
     fn metrics(&self) -> MetricsReport {
         MetricsReport::default()
     }

@@ -1,4 +1,5 @@
-//! A server of 10,000 LUNs, or as many as the limit on open files allows: its start, changes by the control API, and their effect on commands of another LUN.
+//! A server of 10,000 LUNs, or as many as the limit on open files allows: its start, changes by the control API, and their
+//! effect on commands of another LUN.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -30,8 +30,6 @@ impl Client {
         mut each: impl FnMut(ServerEvent) -> ControlFlow<()>,
     ) -> Result<(), Diagnostic> {
         let failed = |e| self.no_answer(&Method::GET, e);
-        let stream =
-            lunar_admin::connect(&self.socket, self.timeout).map_err(|e| failed(CallError::Io(e)))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|e| failed(CallError::Io(e)))?;
         let head = self.head(&Method::GET, &format!("/v1/events?since={since}&follow={follow}"));

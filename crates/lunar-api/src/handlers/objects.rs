@@ -186,7 +186,8 @@ macro_rules! object_resource {
             }
 
             #[utoipa::path(put, path = $one, operation_id = concat!("put ", $what), summary = concat!("Creates or replaces: ", $what),
-                params($($params)*, ChangeOptions, ("If-Match" = Option<String>, Header, description = "Entity tags, or *", pattern = r#"^(\*|(W/)?"[!#-~]*"(, ?(W/)?"[!#-~]*")*)$"#),
+                params($($params)*, ChangeOptions, ("If-Match" = Option<String>, Header, description = "Entity tags, or *",
+                    pattern = r#"^(\*|(W/)?"[!#-~]*"(, ?(W/)?"[!#-~]*")*)$"#),
                     ("If-None-Match" = Option<String>, Header, description = "* to create only", pattern = r"^\*$")),
                 request_body = $keys, responses((status = 200, body = ChangeReport), (status = 201, body = ChangeReport),
                 (status = 400, body = Problem), (status = 404, body = Problem), (status = 409, body = Problem),
@@ -198,7 +199,8 @@ macro_rules! object_resource {
             }
 
             #[utoipa::path(patch, path = $one, operation_id = concat!("patch ", $what), summary = concat!("Changes keys of: ", $what),
-                params($($params)*, ChangeOptions, ("If-Match" = String, Header, description = "Entity tags, or *", pattern = r#"^(\*|(W/)?"[!#-~]*"(, ?(W/)?"[!#-~]*")*)$"#)),
+                params($($params)*, ChangeOptions, ("If-Match" = String, Header, description = "Entity tags, or *",
+                    pattern = r#"^(\*|(W/)?"[!#-~]*"(, ?(W/)?"[!#-~]*")*)$"#)),
                 request_body = $keys, responses((status = 200, body = ChangeReport),
                 (status = 400, body = Problem), (status = 404, body = Problem), (status = 409, body = Problem),
                 (status = 412, body = Problem), (status = 415, body = Problem), (status = 422, body = Problem),
@@ -209,7 +211,8 @@ macro_rules! object_resource {
             }
 
             #[utoipa::path(delete, path = $one, operation_id = concat!("delete ", $what), summary = concat!("Deletes: ", $what),
-                params($($params)*, ChangeOptions, ("If-Match" = String, Header, description = "Entity tags, or *", pattern = r#"^(\*|(W/)?"[!#-~]*"(, ?(W/)?"[!#-~]*")*)$"#)),
+                params($($params)*, ChangeOptions, ("If-Match" = String, Header, description = "Entity tags, or *",
+                    pattern = r#"^(\*|(W/)?"[!#-~]*"(, ?(W/)?"[!#-~]*")*)$"#)),
                 responses((status = 200, body = ChangeReport),
                 (status = 400, body = Problem), (status = 404, body = Problem), (status = 409, body = Problem),
                 (status = 412, body = Problem), (status = 422, body = Problem), (status = 428, body = Problem),

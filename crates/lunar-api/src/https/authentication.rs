@@ -1,6 +1,6 @@
 //! Authentication of a request over HTTPS: a bearer token (RFC 6750), or the certificate of the connection.
 
-use super::credentials::{Credentials, Role};
+use super::credentials::{HttpsCredentials, Role};
 use crate::caller::{Caller, forbidden};
 use crate::problem::Problem;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
@@ -24,7 +24,7 @@ impl HttpsPeer {
     /// 401 without valid credentials, 403 without the right.
     pub fn caller(
         &self,
-        credentials: &Credentials,
+        credentials: &HttpsCredentials,
         method: &Method,
         headers: &HeaderMap,
     ) -> Result<Caller, Box<Problem>> {
@@ -35,7 +35,7 @@ impl HttpsPeer {
         caller.check(method).map(|()| caller)
     }
 
-    fn of_token(&self, credentials: &Credentials, value: &[u8]) -> Result<Caller, Box<Problem>> {
+    fn of_token(&self, credentials: &HttpsCredentials, value: &[u8]) -> Result<Caller, Box<Problem>> {
         let token = bearer(value).ok_or_else(|| unauthorized("the request has no bearer token"))?;
         let Some((name, role)) = credentials.of_token(token) else {
             return Err(unauthorized("the token is not valid"));
@@ -45,7 +45,7 @@ impl HttpsPeer {
 
     fn of_certificate(
         &self,
-        credentials: &Credentials,
+        credentials: &HttpsCredentials,
         method: &Method,
         headers: &HeaderMap,
     ) -> Result<Caller, Box<Problem>> {

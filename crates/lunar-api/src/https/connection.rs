@@ -2,7 +2,7 @@
 
 use super::HttpsState;
 use super::authentication::HttpsPeer;
-use super::credentials::Credentials;
+use super::credentials::HttpsCredentials;
 use super::peers::{LogThrottle, PeerCounts};
 use crate::exchange::{self, ExchangeLimits};
 use axum::Router;
@@ -38,7 +38,7 @@ const NO_TLS: &str = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/prob
     {\"status\":400,\"title\":\"Bad Request\",\"detail\":\"the port expects HTTPS\",\"hint\":\"use https:// in the URL\",\
     \"code\":\"other\"}\n";
 
-/// What all connections share.
+/// The state that all connections share.
 #[derive(Clone)]
 pub struct Connections {
     router: Router,
@@ -57,7 +57,7 @@ impl Connections {
     pub(super) async fn accept(
         self,
         listener: TcpListener,
-        credentials: Arc<Credentials>,
+        credentials: Arc<HttpsCredentials>,
         states: watch::Receiver<HttpsState>,
     ) {
         loop {
@@ -89,7 +89,7 @@ impl Connections {
         &self,
         stream: TcpStream,
         address: SocketAddr,
-        credentials: Arc<Credentials>,
+        credentials: Arc<HttpsCredentials>,
         mut states: watch::Receiver<HttpsState>,
     ) {
         let stream = match timeout(HANDSHAKE, handshake(stream, &credentials)).await {
@@ -131,7 +131,10 @@ fn client_certificate(tls: &ServerConnection) -> Option<rustls::pki_types::Certi
     tls.peer_certificates()?.first().map(|certificate| certificate.clone().into_owned())
 }
 
-async fn handshake(mut stream: TcpStream, credentials: &Credentials) -> io::Result<TlsStream<TcpStream>> {
+async fn handshake(
+    mut stream: TcpStream,
+    credentials: &HttpsCredentials,
+) -> io::Result<TlsStream<TcpStream>> {
     let socket = SockRef::from(&stream);
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(GONE))?;

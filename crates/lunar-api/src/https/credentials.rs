@@ -1,4 +1,4 @@
-//! What the server shows to its clients, and what they must show: certificates and tokens.
+//! The credentials of the server and of its clients: certificates and tokens.
 
 use super::pem;
 use super::subject::{common_name, expiry};
@@ -36,7 +36,7 @@ pub struct CredentialFiles {
 
 /// The content of the files.
 #[derive(Clone)]
-pub struct Credentials {
+pub struct HttpsCredentials {
     pub(super) tls: Arc<ServerConfig>,
     tokens: BearerTokens,
     writers: Vec<String>,
@@ -46,12 +46,12 @@ pub struct Credentials {
     hashes: [[u8; 32]; 3],
 }
 
-impl Credentials {
+impl HttpsCredentials {
     /// Reads the files.
     ///
     /// # Errors
     /// The first fault.
-    pub fn load(files: &CredentialFiles) -> Result<Credentials, InvalidValue> {
+    pub fn load(files: &CredentialFiles) -> Result<HttpsCredentials, InvalidValue> {
         let chain = pem::certificates(&files.certificate)?;
         let tokens = files.tokens.as_deref().map(BearerTokens::load).transpose()?;
         let clients = files.client_ca.as_deref().map(pem::authorities).transpose()?;
@@ -62,7 +62,7 @@ impl Credentials {
             hash(authorities.map(|root| root.subject_public_key_info.as_ref())),
         ];
         let certificate = (fingerprint(&chain[0]), expiry(&chain[0]));
-        Ok(Credentials {
+        Ok(HttpsCredentials {
             tls: Arc::new(tls(files, chain, clients, tokens.is_some())?),
             tokens: tokens.unwrap_or_default(),
             writers: files.client_writers.clone(),
@@ -115,16 +115,16 @@ impl Credentials {
 }
 
 /// The content counts: equal files are equal.
-impl PartialEq for Credentials {
-    fn eq(&self, other: &Credentials) -> bool {
+impl PartialEq for HttpsCredentials {
+    fn eq(&self, other: &HttpsCredentials) -> bool {
         (self.hashes, &self.writers) == (other.hashes, &other.writers)
     }
 }
 
 /// No hash of a token gets into a log.
-impl std::fmt::Debug for Credentials {
+impl std::fmt::Debug for HttpsCredentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Credentials({})", self.certificate())
+        write!(f, "HttpsCredentials({})", self.certificate())
     }
 }
 

@@ -11,7 +11,7 @@ mod tokens;
 #[cfg(test)]
 mod tests;
 
-pub use credentials::{CredentialFiles, Credentials, Role};
+pub use credentials::{CredentialFiles, HttpsCredentials, Role};
 pub use pem::{authorities, certificates, private_key};
 
 use crate::handlers::{MAX_WAITING, router};
@@ -37,14 +37,14 @@ pub struct HttpsSettings {
     /// The files of the credentials.
     pub files: CredentialFiles,
     /// Their content.
-    pub credentials: Arc<Credentials>,
+    pub credentials: Arc<HttpsCredentials>,
 }
 
 /// The listening sockets with their configured addresses, and the credentials in force.
 #[derive(Clone)]
 struct Listening {
     listeners: Vec<(SocketAddr, Arc<TcpListener>)>,
-    credentials: Arc<Credentials>,
+    credentials: Arc<HttpsCredentials>,
 }
 
 /// None: the server does not listen.

@@ -107,7 +107,7 @@ fn upstreams(text: &mut MetricsText, routers: &[RouterReport]) {
 /// A path: router, upstream, LUN and URL. Its users are cores, or hosts in passthrough mode.
 type PathKey<'a> = (&'a str, &'a str, &'a str, &'a str);
 
-/// What all users of a path have in common.
+/// The facts that all users of a path have in common.
 #[derive(Default)]
 struct PathTotal {
     is_up: bool,

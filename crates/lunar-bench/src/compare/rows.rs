@@ -89,7 +89,7 @@ pub fn rows(a: &Document, b: &Document, threshold: f64) -> (Vec<Row>, Vec<String
     let (rows, notes) = rows_by(a, b, VerdictRule { threshold, chance: CHANCE });
     let is_tested = |row: &&Row| row.interval_percent.is_some();
     let subjects: HashSet<_> =
-        rows.iter().filter(is_tested).map(|row| (&row.of, row.what.split(' ').next())).collect();
+        rows.iter().filter(is_tested).map(|row| (&row.of, row.what.split_whitespace().next())).collect();
     if subjects.is_empty() {
         return (rows, notes);
     }

@@ -24,7 +24,8 @@ const look = () => {
   const frames = [...inside.querySelectorAll(".wide")];
   const cue = frame => window_.getComputedStyle(frame.querySelector(".cue")).visibility;
   const scrolls = frames.filter(frame => frame.scrollWidth > frame.clientWidth);
-  seen.push("scroll " + (scrolls.length > 0) + " " + frames.every(frame => cue(frame) == (scrolls.includes(frame) ? "visible" : "hidden")));
+  seen.push("scroll " + (scrolls.length > 0) + " "
+    + frames.every(frame => cue(frame) == (scrolls.includes(frame) ? "visible" : "hidden")));
   for (const svg of shown) {
     const size = 11 * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
     if (size < 10) seen.push("small " + size);

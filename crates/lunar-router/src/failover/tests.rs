@@ -201,7 +201,7 @@ fn released_disk_is_free_without_registration() {
         a.fence.release(&a.gate).await.expect("a released reservation");
         assert!(!a.gate.owes() && a.disk.flush().await.is_ok());
         let mut raw = interop::Raw::session(server.portal(), &[]);
-        assert_eq!(interop::scsi::read_keys(&mut raw, 0), []);
+        assert_eq!(interop::scsi::read_keys(&mut raw, 0), Vec::<u64>::new());
         assert_eq!(b.take(false).await, Ok(()));
         assert_eq!(b.read().await, 1);
         assert!(a.fence.release(&a.gate).await.is_err(), "the reservation is not ours");

@@ -40,7 +40,7 @@ impl Units {
         if units.is_empty() { None } else { serde_json::to_vec(&HandOver { version: VERSION, units }).ok() }
     }
 
-    /// Takes the state that an earlier process handed over. Units that do not exist anymore are skipped. What cannot be
+    /// Takes the state that an earlier process handed over. Units that do not exist anymore are skipped. State that cannot be
     /// used is logged: without it the server starts as after a power loss.
     pub fn take_over(&self, bytes: &[u8]) {
         let whole = serde_json::from_slice(bytes).ok().filter(|whole: &HandOver| whole.version == VERSION);

@@ -1,7 +1,7 @@
 //! `[api]`: the control API over HTTPS.
 
 use super::path;
-use lunar_api::https::{CredentialFiles, Credentials, HttpsSettings};
+use lunar_api::https::{CredentialFiles, HttpsCredentials, HttpsSettings};
 use lunar_config::{Diagnostics, InvalidValue, Section, UniqueKeys, invalid, text};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -41,7 +41,7 @@ pub(super) fn api(p: &mut Diagnostics<'_>, root: &mut Section<'_>, base: &Path) 
         return None;
     }
     let files = CredentialFiles { certificate: certificate?, key: key?, tokens, client_ca, client_writers };
-    let credentials = p.check(&at, Credentials::load(&files))?;
+    let credentials = p.check(&at, HttpsCredentials::load(&files))?;
     Some(HttpsSettings { listen, files, credentials: Arc::new(credentials) })
 }
 

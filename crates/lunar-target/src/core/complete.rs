@@ -305,7 +305,7 @@ impl<F: FrontEnd> NexusState<F> {
     }
 }
 
-/// What a command counts for.
+/// The effect of a command on the counters.
 struct CommandCounts {
     /// Bytes of Data-In from the medium; None: it read nothing.
     read: Option<u64>,

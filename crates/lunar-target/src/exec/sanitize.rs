@@ -47,7 +47,8 @@ async fn save_state(unit: &Arc<LogicalUnit>) {
     if let Err(error) = unit.save().await
         && error.kind() != std::io::ErrorKind::Unsupported
     {
-        tracing::error!(name: "medium.error", %error, state_file = ?unit.state_file, "cannot save the state of SANITIZE in the state file");
+        let state_file = &unit.state_file;
+        tracing::error!(name: "medium.error", %error, ?state_file, "cannot save the state of SANITIZE in the state file");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{FAILURES, NexusCounters, OpClass, StageTotals};
 
-/// What the commands of a logical unit did since the start of the server.
+/// The counts of the commands of a logical unit since the start of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LuTotals {
     /// Commands that ended, by [`OpClass`].

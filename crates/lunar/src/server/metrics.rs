@@ -77,7 +77,7 @@ impl ServerMetrics {
         ServerMetrics { started_at: Instant::now(), histograms: Mutex::default() }
     }
 
-    /// What the server counts.
+    /// The counters of the server.
     pub fn report(&self, server: &TargetServer) -> MetricsReport {
         let mut report = report(server, self.started_at);
         self.histograms.lock().unwrap_or_else(PoisonError::into_inner).assign(&mut report.luns);
