@@ -344,6 +344,8 @@ fn bridge_answers_only_its_own_page() {
     assert!(!text.to_lowercase().contains("access-control-"), "{text}");
     let (status, text) = page.request("POST /v1/server/stop", &format!("{host}{bearer}"));
     assert!(status == 403 && text.contains("start it with lunar page --write"), "{text}");
+    let other_file = "GET /v1/config/diff?file=/etc/shadow";
+    assert_eq!(page.request(other_file, &format!("{host}{bearer}")).0, 403);
     let caller = page.request("GET /v1/caller", &format!("{host}{bearer}")).1;
     assert!(caller.contains("\"may_write\":false"), "{caller}");
 }

@@ -131,7 +131,7 @@ fn of_lun(lun: &LunMetrics) -> Traffic {
     let op = |name: &str| lun.ops.iter().find(|op| op.op == name);
     let commands = |name| op(name).map_or(0, |op| op.commands);
     let latency = |name| op(name)?.latency.as_ref().map(|stages| &stages.whole);
-    let timed = |name| latency(name).map_or(0, |whole| whole.counts.iter().sum());
+    let timed = |name| latency(name).map_or(0, |whole| whole.counts.iter().sum::<u64>());
     let seconds = |name| latency(name).map_or(0.0, |whole| whole.sum_s);
     Traffic {
         reads: commands("read"),

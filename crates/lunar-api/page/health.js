@@ -27,7 +27,8 @@ function ofRouter(router) {
 }
 
 function ofConfiguration(state) {
-  const items = state.server.warnings.map((line) => {
+  // Older servers report none.
+  const items = (state.server.warnings || []).map((line) => {
     const [text, hint] = line.split("; hint: ");
     return [1, shown(text), shown(hint || "")];
   });

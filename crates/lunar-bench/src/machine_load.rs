@@ -56,7 +56,9 @@ fn load(before: LoadReading, now: LoadReading, elapsed: Duration) -> MachineLoad
     let since = |now: u64, before: u64| now as f64 - before as f64;
     let others = since(now.all, before.all) - since(now.own, before.own);
     let stolen = since(now.stolen, before.stolen);
-    MachineLoad { others: (others / ticks).max(0.0), stolen: (stolen / ticks).max(0.0), cores: now.cores }
+    // Ticks are coarse: the sum could exceed the machine.
+    let used = |spent: f64| (spent / ticks).clamp(0.0, now.cores as f64);
+    MachineLoad { others: used(others), stolen: used(stolen), cores: now.cores }
 }
 
 fn read(target_pid: Option<u32>) -> Option<LoadReading> {
