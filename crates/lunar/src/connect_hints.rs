@@ -34,9 +34,10 @@ pub struct ClientUrls {
 /// The first LUN of the first target with LUNs, at the first iSCSI portal of that target, for clients on this host.
 pub fn client_urls(config: &Config, portals: &[BoundPortal]) -> Option<ClientUrls> {
     let target = config.targets.iter().find(|target| !target.luns.is_empty())?;
-    let srp = srp_hints(config, portals).into_iter().next().map(|hint| hint.url);
+    let here = |bound: &BoundPortal| local(bound.address).to_string();
+    let srp = srp_hints(config, portals, here).into_iter().next().map(|hint| hint.url);
     // Without a CHAP user: the --run command brings its own credentials.
-    Some(ClientUrls { srp, ..target_urls(target, portals, None, |bound| local(bound.address).to_string())? })
+    Some(ClientUrls { srp, ..target_urls(target, portals, None, here)? })
 }
 
 /// The first LUN of a target for a CHAP user; `place` returns the address of a portal.
@@ -69,7 +70,7 @@ fn leads_to(target: &Target, bound: &BoundPortal) -> bool {
 
 /// A CHAP user of a target that requires CHAP from every initiator.
 fn chap_user(target: &Target) -> Option<String> {
-    let mut users = target.access.iter().map(|entry| entry.chap.as_ref());
+    let mut users = target.access.iter().filter(|entry| !entry.deny).map(|entry| entry.chap.as_ref());
     let first = users.next()??.first()?.name.clone();
     users.all(|users| users.is_some()).then_some(first)
 }
@@ -130,6 +131,11 @@ pub fn banner(config: &Config, portals: &[BoundPortal]) -> String {
             _ = writeln!(text, "  and {} more", target.luns.len() - MAX_LUNS);
         }
     }
+    for router in &config.routers {
+        for target in &router.targets {
+            _ = writeln!(text, "\n{}", routed(&target.map, &router.name));
+        }
+    }
     // An offline target rejects each login.
     let served = config.targets.iter().filter(|target| !target.offline);
     let reached = served.filter_map(|target| {
@@ -139,6 +145,18 @@ pub fn banner(config: &Config, portals: &[BoundPortal]) -> String {
     let (reached, others): (Vec<ClientUrls>, Vec<Option<ClientUrls>>) = reached.take(MAX_TARGETS).unzip();
     text += &lines(config, &reached, &others.into_iter().flatten().collect::<Vec<_>>());
     text + &srp(config, portals) + "\nready\n"
+}
+
+/// The targets of a mapping.
+fn routed(map: &Map, router: &str) -> String {
+    match map {
+        Map::Transparent { upstream } => format!("targets of {upstream}, by router {router}"),
+        Map::Target { name, upstream } => format!("{name}\n  LUNs of {upstream}, by router {router}"),
+        Map::Lun { name, luns } => {
+            let count = luns.len();
+            format!("{name}\n  {count} LUN{}, by router {router}", if count == 1 { "" } else { "s" })
+        }
+    }
 }
 
 /// If the first portal of a target listens on all addresses of an IP version: the portals that do so for the other version.
@@ -234,17 +252,17 @@ struct SrpHint {
     target: String,
 }
 
-/// SRP addresses, one for each portal and target.
-fn srp_hints(config: &Config, portals: &[BoundPortal]) -> Vec<SrpHint> {
+/// SRP addresses, one for each portal and target; `place` returns the address of a portal.
+fn srp_hints(config: &Config, portals: &[BoundPortal], place: fn(&BoundPortal) -> String) -> Vec<SrpHint> {
     let mut hints = Vec::new();
     for portal in portals.iter().filter(|portal| portal.transports.protocol == PortalProtocol::Srp) {
         let provider = if portal.transports.by_devices() { "?provider=verbs" } else { "" };
         for (name, lun) in targets_of(config, portal.tag).into_iter().take(MAX_LUNS) {
-            let (id, here) = (port_id(name).guid(), local(portal.address));
+            let (id, at) = (port_id(name).guid(), place(portal));
             let lun = lun.map(|lun| format!("/{lun}")).unwrap_or_default();
             hints.push(SrpHint {
-                url: format!("srp://{here}/{id:016x}{lun}{provider}"),
-                line: format!("id_ext={id:016x},ioc_guid={id:016x},dest={}", advertised_address(portal)),
+                url: format!("srp://{at}/{id:016x}{lun}{provider}"),
+                line: format!("id_ext={id:016x},ioc_guid={id:016x},dest={at}"),
                 target: name.to_owned(),
             });
         }
@@ -264,7 +282,7 @@ fn advertised_address(portal: &BoundPortal) -> String {
 }
 
 fn srp(config: &Config, portals: &[BoundPortal]) -> String {
-    let hints = srp_hints(config, portals);
+    let hints = srp_hints(config, portals, public);
     if hints.is_empty() {
         return String::new();
     }
@@ -350,8 +368,17 @@ mod tests {
         for dest in ["192.0.2.9:5555", "[2001:db8::9]:6666"] {
             assert!(text.contains(&format!(",dest={dest}\n")), "{text}");
         }
-        let url = "\n  srp://[::1]:5555/21c2f69f0bcae0f6/3    # iqn.2026-11.org.example:b\n";
+        let url = "\n  srp://192.0.2.9:5555/21c2f69f0bcae0f6/3    # iqn.2026-11.org.example:b\n";
         assert!(text.contains(url), "{text}");
+    }
+
+    #[test]
+    fn banner_names_an_srp_address_that_other_hosts_reach() {
+        let config = lunar_server::config::parse(SOURCE, "t.toml".as_ref()).unwrap();
+        let any = bound("0.0.0.0:5555", 2, Transports::SRP);
+        let (text, at) = (banner(&config, std::slice::from_ref(&any)), public(&any));
+        assert!(text.contains(&format!("  srp://{at}/21c2f69f0bcae0f6/3\n")), "{text}");
+        assert!(text.contains(&format!(",dest={at}\n")), "{text}");
     }
 
     #[test]
@@ -363,6 +390,7 @@ mod tests {
         let config = lunar_server::config::parse(source, "t.toml".as_ref()).unwrap();
         let text = banner(&config, &[bound("[::1]:5555", 1, Transports::SRP)]);
         assert!(text.contains("\n  srp://[::1]:5555/21c2f69f0bcae0f6\nSRP, write to"), "{text}");
+        assert!(text.contains("\niqn.2026-11.org.example:b\n  LUNs of u, by router r1\n"), "{text}");
     }
 
     #[test]
@@ -416,6 +444,18 @@ mod tests {
         assert_eq!(text.matches("-m discovery").count(), 1, "{text}");
         assert!(!text.contains("sixteen"), "{text}");
         assert_eq!(client_urls(&config, &portals).unwrap().user, None);
+    }
+
+    #[test]
+    fn banner_has_the_chap_user_beside_an_entry_that_denies() {
+        let mut config = guarded("deny", "");
+        let denies = lunar_target::config::AccessRule { deny: true, ..Default::default() };
+        config.targets[1].access.insert(0, denies);
+        let text = banner(&config, &[bound("192.0.2.7:3260", 1, Transports::TCP)]);
+        assert!(
+            text.contains("iscsi://ann@192.0.2.7:3260/iqn.2026-11.org.example:b/0?password_file="),
+            "{text}"
+        );
     }
 
     #[test]

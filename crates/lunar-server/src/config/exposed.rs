@@ -1,6 +1,7 @@
 //! Portals and targets with more or fewer users than a reader of the configuration may expect.
 
 use super::Config;
+use super::router::Map;
 use lunar_target::config::{AccessRule, Portal};
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,18 +15,38 @@ pub fn exposed(config: &Config) -> Vec<String> {
         let port = address.port();
         format!("the portal {address} accepts only IPv6; hint: for IPv4 hosts, add the portal 0.0.0.0:{port}")
     });
-    let open = config.targets.iter().filter(|target| is_open(&target.access)).filter(|target| {
-        let groups = config.portal_groups.iter().filter(|group| target.portal_groups.contains(&group.tag));
-        groups.flat_map(|group| &group.portals).any(is_for_other_hosts)
-    });
-    let open = open.map(|target| {
+    let open = config.targets.iter().filter(|target| is_open(&target.access));
+    let open = open.filter(|target| reaches_other_hosts(config, &target.portal_groups)).map(|target| {
         let name = &target.name;
         format!(
             "every host that reaches a portal can use {name}; hint: add [[target.access]] with initiators, networks or \
              chap"
         )
     });
-    alone.chain(open).collect()
+    alone.chain(open).chain(routed(config)).collect()
+}
+
+/// One line for each target of a router that other hosts reach without an access list and without CHAP.
+fn routed(config: &Config) -> impl Iterator<Item = String> {
+    let routers = config.routers.iter().filter(|router| reaches_other_hosts(config, &router.portal_groups));
+    let targets = routers.flat_map(|router| router.targets.iter().map(move |target| (router, target)));
+    let open = targets.filter(|(_, target)| !target.access.none && is_open(&target.access.entries));
+    open.map(|(router, target)| {
+        let name = match &target.map {
+            Map::Transparent { upstream } => format!("the targets of {upstream} through router {}", router.name),
+            Map::Target { name, .. } | Map::Lun { name, .. } => name.clone(),
+        };
+        format!(
+            "every host that reaches a portal can use {name}; hint: add [access.NAME] with initiators, networks or \
+             chap, and name it in `access`"
+        )
+    })
+}
+
+/// Whether one of these portal groups has a portal beyond this host.
+fn reaches_other_hosts(config: &Config, tags: &[u16]) -> bool {
+    let groups = config.portal_groups.iter().filter(|group| tags.contains(&group.tag));
+    groups.flat_map(|group| &group.portals).any(is_for_other_hosts)
 }
 
 /// Whether this is an all-IPv6 address without an IPv4 portal on the same port.
@@ -106,6 +127,29 @@ mod tests {
             "initiators = [\"iqn.1994-05.com.example:a\"]\nnetworks = [\"0.0.0.0/0\"]",
         ] {
             assert_eq!(entry(some), 0, "{some}");
+        }
+    }
+
+    #[test]
+    fn target_of_a_router_open_beyond_loopback_is_reported() {
+        let routed = |portal: &str, access: &str| {
+            let source = format!(
+                "[[portal_group]]\ntag = 1\nportals = [\"{portal}:3260\"]\n[access.some]\n\
+                 networks = [\"192.0.2.0/24\"]\n[access.any]\ninitiators = [\"*\"]\n[router.r1.upstream.u]\n\
+                 urls = [\"iscsi://192.0.2.20/iqn.2026-11.org.example:far\"]\n[[router.r1.target]]\nmap = \"target\"\n\
+                 name = \"iqn.2026-11.org.example:b\"\nupstream = \"u\"\naccess = {access}\n"
+            );
+            exposed(&parse(&source, "t.toml".as_ref()).map_err(|list| list[0].to_string()).unwrap())
+        };
+        for access in ["\"all\"", "[\"any\"]"] {
+            let open = routed("0.0.0.0", access);
+            assert!(
+                open[0].starts_with("every host that reaches a portal can use iqn.2026-11.org.example:b")
+            );
+            assert!(routed("127.0.0.1", access).is_empty(), "{access}");
+        }
+        for access in ["\"none\"", "[\"some\"]"] {
+            assert!(routed("0.0.0.0", access).is_empty(), "{access}");
         }
     }
 
