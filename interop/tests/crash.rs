@@ -378,7 +378,7 @@ fn preemption_that_cannot_be_saved_changes_nothing() {
 #[test]
 fn registrations_without_aptpl_do_not_survive() {
     let server = registered(0);
-    assert_eq!(read_keys(&mut registrant(&server), 0), []);
+    assert_eq!(read_keys(&mut registrant(&server), 0), Vec::<u64>::new());
     Raw::session(server.portal(), &[]).write_blocks(0, 0, &[2; BLOCK]).good();
 }
 
@@ -389,7 +389,7 @@ fn cleared_aptpl_is_not_saved() {
     let mut raw = registrant(&server);
     reserve_out(&mut raw, 0, REGISTER, 0, 0xabcd, 0xabce, 0).good();
     server.restart();
-    assert_eq!(read_keys(&mut registrant(&server), 0), []);
+    assert_eq!(read_keys(&mut registrant(&server), 0), Vec::<u64>::new());
 }
 
 fn state_file(server: &Server) -> PathBuf {

@@ -286,7 +286,7 @@ fn reload_keeps_the_served_file_after_a_replacement() {
     std::fs::rename(new, &served).expect("put the new file in its place");
     for keys in ["", "read_only = true", "serial = \"9\""] {
         assert!(!reload(&mut server, &lun(0, "disk.img", keys)), "{keys}");
-        assert_eq!(attentions(&mut holder), [], "{keys}");
+        assert_eq!(attentions(&mut holder), Vec::<u32>::new(), "{keys}");
         assert!(holder.read_blocks(0, 0, 1) == pattern(512, 1), "{keys}");
     }
     assert!(!server.log().contains("at its path again"), "{}", server.log());
