@@ -10,6 +10,7 @@ mod libiscsi_tools;
 mod qemu;
 mod reproduce;
 mod router;
+mod schemathesis;
 mod targets;
 
 use interop::{Server, TARGET};

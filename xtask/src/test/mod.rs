@@ -8,6 +8,7 @@ mod hang;
 mod output;
 mod packages;
 mod programs;
+mod python;
 pub mod soak;
 mod steps;
 mod uring;

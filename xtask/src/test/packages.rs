@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-use super::StepReport;
+use super::{StepReport, python};
 use crate::root::{self, StepResult};
 
 /// A program on the PATH, or a file, that shows that a package is installed; and the package.
@@ -55,13 +55,24 @@ const PACKAGES: &[(&str, &str)] = &[
     ("sg_persist", "sg3-utils"),
     ("promtool", "prometheus"),
     ("tmux", "tmux"),
+    ("lintian", "lintian"),
+    ("python3", "python3"),
+    ("/usr/share/python-wheels", "python3-venv"),
 ];
 /// While this script exits with 101, installing a package starts no daemon.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
-/// Installs missing packages as root; otherwise prints the command. Never fails because of a missing package:
-/// the tests that need it report it.
+/// Installs missing packages as root; otherwise prints the command. Then installs the packages of Python. Never fails
+/// because of a missing package: the tests that need it report it.
 pub fn install() -> Result<StepReport> {
+    let report = of_debian()?;
+    if let Err(error) = python::install() {
+        println!("{error:#}");
+    }
+    Ok(report)
+}
+
+fn of_debian() -> Result<StepReport> {
     let missing = missing();
     if missing.is_empty() {
         return Ok(StepResult::Ok.into());

@@ -209,16 +209,12 @@ fn with_writes(sources: &Sources, writes: Vec<Written>, is_transient: bool) -> E
     EditedFiles { files, writes: list }
 }
 
-/// Removes the keys whose value is null, which means that they are absent: TOML has no null.
+/// Removes the keys whose value is null, which means that they are absent: TOML has no null. The entries of a map, such
+/// as `luns`, are no keys.
 fn remove_nulls(keys: &mut Keys) {
     keys.retain(|_, value| !value.is_null());
-    for value in keys.values_mut() {
-        match value {
-            Value::Object(keys) => remove_nulls(keys),
-            Value::Array(list) => list.iter_mut().filter_map(Value::as_object_mut).for_each(remove_nulls),
-            _ => {}
-        }
-    }
+    let lists = keys.values_mut().filter_map(Value::as_array_mut);
+    lists.flatten().filter_map(Value::as_object_mut).for_each(remove_nulls);
 }
 
 /// Applies a merge patch (RFC 7396).

@@ -115,6 +115,7 @@ fn wrong_keys_are_invalid() {
         invalid(json!({ "designators": [null] }))
             .starts_with(&format!("LUN 1 of {NAME} has a value that no key can have"))
     );
+    assert!(invalid(json!({ "luns": { "0": null } })).contains("a value that no key can have"));
     assert!(edit(&config, &create(lun(1), json!({ "lun": 1, "target": NAME }))).is_ok());
 }
 
