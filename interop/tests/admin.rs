@@ -28,7 +28,7 @@ fn each_command_ends_in_time_when_the_server_hangs() {
     let server = server(&runs, "lunar.sock");
     server.pause();
     let file = server.dir().join("lunar.toml").display().to_string();
-    let commands: [&[&str]; 21] = [
+    let commands: [&[&str]; 22] = [
         &["session", "list"],
         &["session", "show"],
         &["router", "list"],
@@ -50,6 +50,7 @@ fn each_command_ends_in_time_when_the_server_hangs() {
         &["access", "list", interop::TARGET],
         &["chap", "add", "alice"],
         &["portal", "list"],
+        &["config", "show"],
     ];
     for command in commands {
         let (out, err, status) = lunar(&runs, &[command, &["--timeout", "100ms"]].concat());

@@ -1,4 +1,4 @@
-//! `lunar attach`, `lunar attached` and `lunar detach` from the command line, with clients of other projects.
+//! `lunar attach`, `lunar attach list` and `lunar detach` from the command line, with clients of other projects.
 #![forbid(unsafe_code)]
 
 use interop::server::Folder;
@@ -64,9 +64,9 @@ impl Host {
         ran.said.lines().next().unwrap_or_default().to_owned()
     }
 
-    /// The first value of a key in the output of `attached NAME --json`.
+    /// The first value of a key in the output of `attach list NAME --json`.
     fn attached_value(&self, name: &str, key: &str) -> String {
-        let said = self.ends(0, &["attached", name, "--json"]);
+        let said = self.ends(0, &["attach", "list", name, "--json"]);
         let line = said.lines().find_map(|line| line.trim().strip_prefix(&format!("\"{key}\": ")));
         let value = line.unwrap_or_else(|| panic!("no {key} in {said}"));
         value.trim_end_matches(',').trim_matches('"').to_owned()
@@ -74,13 +74,13 @@ impl Host {
 
     /// Whether the attachment as a whole has this state, which follows the record in the JSON.
     fn is(&self, name: &str, state: &str) -> bool {
-        self.ends(0, &["attached", name, "--json"]).contains(&format!("\n  \"state\": \"{state}\""))
+        self.ends(0, &["attach", "list", name, "--json"]).contains(&format!("\n  \"state\": \"{state}\""))
     }
 
     fn becomes(&self, name: &str, state: &str) {
         let end = Instant::now() + LIMIT;
         while !self.is(name, state) {
-            assert!(Instant::now() < end, "never {state}: {}", self.ends(0, &["attached", name]));
+            assert!(Instant::now() < end, "never {state}: {}", self.ends(0, &["attach", "list", name]));
             thread::sleep(Duration::from_millis(50));
         }
     }
@@ -96,7 +96,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        let listed = self.lunar(&["attached"]).said;
+        let listed = self.lunar(&["attach", "list"]).said;
         for name in listed.lines().skip(1).filter_map(|line| line.split_whitespace().next()) {
             let _ = self.lunar(&["detach", name, "--force", "--timeout", "5"]);
             if thread::panicking() {
@@ -197,12 +197,12 @@ fn nbd_clients_have_the_disk() {
     }
     assert!(host.is("disks-0", "attached"));
     host.ends(0, &["detach", &uri]);
-    assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
+    assert!(host.ends(0, &["attach", "list"]).contains("nothing is attached"));
     assert!(
         !host.path("run/attached/disks-0.nbd").exists() && !host.path("run/attached/disks-0.json").exists()
     );
     host.ends(21, &["detach", "disks-0"]);
-    host.ends(21, &["attached", "disks-0"]);
+    host.ends(21, &["attach", "list", "disks-0"]);
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn detach_rejects_a_disk_in_use() {
     let mut client =
         Command::new("qemu-io").args(words).stdout(Stdio::null()).spawn().expect("start qemu-io");
     let end = Instant::now() + LIMIT;
-    while !host.ends(0, &["attached", "disks-0"]).contains("1 NBD client") {
+    while !host.ends(0, &["attach", "list", "disks-0"]).contains("1 NBD client") {
         assert!(Instant::now() < end, "the client is not listed");
         thread::sleep(Duration::from_millis(50));
     }
@@ -307,7 +307,7 @@ fn forced_detach_fails_and_counts_waiting_writes() {
         assert!(said.contains("3 writes were not stored") && !said.contains("is killed"), "{said}");
         let log = fs::read_to_string(host.path("run/attached/disks-0.log")).expect("a log");
         assert!(log.contains("pending I/O fails"), "{log}");
-        assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
+        assert!(host.ends(0, &["attach", "list"]).contains("nothing is attached"));
     }
 }
 
@@ -373,10 +373,10 @@ fn writes_left_by_force_do_not_overwrite_newer_ones() {
     assert!(said.contains("disks-0 has unfinished writes at"), "{said}");
     wire.mend();
     let uri = host.attach(&[&url, "--name", "other"]);
-    host.ends(21, &["attached", "disks-0"]);
+    host.ends(21, &["attach", "list", "disks-0"]);
     newer_writes_stay(&server, &wire, &uri);
     host.ends(0, &["detach", "other"]);
-    assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
+    assert!(host.ends(0, &["attach", "list"]).contains("nothing is attached"));
 }
 
 #[test]
@@ -405,7 +405,7 @@ fn detach_replaces_the_session_of_a_killed_process() {
     assert!(host.is("disks-0", "unsettled"), "a failed attach changed the record");
     wire.mend();
     host.ends(0, &["detach", "disks-0"]);
-    assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
+    assert!(host.ends(0, &["attach", "list"]).contains("nothing is attached"));
     let uri = host.attach(&[&url]);
     newer_writes_stay(&server, &wire, &uri);
     host.ends(0, &["detach", "disks-0"]);
@@ -458,7 +458,7 @@ fn a_reset_ends_what_was_left(host: &Host, server: &Server, wire: &CuttableProxy
     newer_writes_stay(server, wire, &uri);
     let log = fs::read_to_string(host.path("run/attached/disks-0.log")).expect("a log");
     assert!(log.contains("the initiator resets the logical unit"), "{log}");
-    let output = host.ends(0, &["attached", "disks-0"]);
+    let output = host.ends(0, &["attach", "list", "disks-0"]);
     assert!(output.contains("reopened 0 times"), "its own session was replaced: {output}");
 }
 
@@ -567,7 +567,7 @@ fn reset_ends_writes_left_on_a_lost_path() {
     host.becomes("disks-0", "unsettled");
     // The same disk at another address: only the identity shows that it is the same.
     let uri = host.attach(&[&url(&server), "--name", "other"]);
-    host.ends(21, &["attached", "disks-0"]);
+    host.ends(21, &["attach", "list", "disks-0"]);
     let log = fs::read_to_string(host.path("run/attached/other.log")).expect("a log");
     assert!(log.contains("the initiator resets the logical unit"), "{log}");
     newer_writes_stay(&server, &wire, &uri);
@@ -581,7 +581,7 @@ fn forget_drops_writes_left_behind() {
     leave_a_write(&host, &wire, &uri, 8);
     host.ends(1, &["detach", "disks-0", "--force", "--timeout", "10m"]);
     host.ends(1, &["detach", "disks-0", "--forget"]);
-    assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
+    assert!(host.ends(0, &["attach", "list"]).contains("nothing is attached"));
 }
 
 #[test]
@@ -857,7 +857,7 @@ fn path_cut_during_a_write_loses_no_data() {
         wire.mend();
         host.becomes("disks-0", "attached");
     }
-    let said = host.ends(0, &["attached", "disks-0"]);
+    let said = host.ends(0, &["attach", "list", "disks-0"]);
     assert_eq!(said.matches("\npath ").count(), 2, "{said}");
     host.ends(0, &["detach", "disks-0"]);
 }
@@ -868,7 +868,7 @@ fn each_path_is_shown_by_its_url() {
     let (server, host) = (with_portals(both), Host::new());
     let iser = url(&server).replacen("iscsi", "iser", 1);
     host.attach(&[&url(&server), "--path", &iser]);
-    let output = host.ends(0, &["attached", "disks-0"]);
+    let output = host.ends(0, &["attach", "list", "disks-0"]);
     assert!(
         output.contains(&format!("{}: ", url(&server))) && output.contains(&format!("{iser}: ")),
         "{output}"
@@ -882,7 +882,7 @@ fn one_path_is_enough_and_another_disk_is_no_path() {
     wire.cut();
     host.attach(&[&url(&server), "--path", &format!("{}?login_tries=1", url_at(wire.address))]);
     assert!(host.is("disks-0", "degraded"));
-    assert!(host.ends(0, &["attached", "disks-0"]).contains("missing"));
+    assert!(host.ends(0, &["attach", "list", "disks-0"]).contains("missing"));
     wire.mend();
     host.becomes("disks-0", "attached");
     host.ends(0, &["detach", "disks-0"]);
@@ -892,7 +892,7 @@ fn one_path_is_enough_and_another_disk_is_no_path() {
         said.contains("different logical units") && said.contains("each --path must lead to the same LUN"),
         "{said}"
     );
-    assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
+    assert!(host.ends(0, &["attach", "list"]).contains("nothing is attached"));
 }
 
 #[test]
@@ -930,7 +930,7 @@ fn killed_process_is_reported_and_cleared() {
         }
         let _ = host.lunar(&["detach", "disks-0"]);
     }
-    assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
+    assert!(host.ends(0, &["attach", "list"]).contains("nothing is attached"));
 }
 
 fn that_cannot_flush() -> Server {
@@ -971,7 +971,7 @@ fn file_unmounted_by_others_is_flushed() {
     fs::File::options().write(true).open(&file).and_then(|mut f| f.write_all(&[7; 4096])).expect("write");
     tool::must("umount", &[host.path("d").to_str().expect("a path")]);
     host.becomes("disks-0", "ended");
-    let output = host.ends(0, &["attached", "--json"]);
+    let output = host.ends(0, &["attach", "list", "--json"]);
     assert!(output.contains("cannot flush all data"), "{output}");
 }
 
@@ -989,10 +989,10 @@ fn file_that_is_unmounted_from_outside_ends_its_attachment() {
     tool::must("fusermount3", &["-u", host.path("d").to_str().expect("a path")]);
     let end = Instant::now() + LIMIT;
     while Path::new(&format!("/proc/{pid}")).exists() {
-        assert!(Instant::now() < end, "the process lives on: {}", host.ends(0, &["attached"]));
+        assert!(Instant::now() < end, "the process lives on: {}", host.ends(0, &["attach", "list"]));
         thread::sleep(Duration::from_millis(20));
     }
-    assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
+    assert!(host.ends(0, &["attach", "list"]).contains("nothing is attached"));
     let log = fs::read_to_string(host.path("run/attached/disks-0.log")).expect("a log");
     assert!(log.contains("another process unmounted the FUSE mount"), "{log}");
     assert!(fs::read(server.dir().join("disk.img")).expect("the disk").starts_with(&[7; 4096]));
@@ -1123,10 +1123,10 @@ fn messages_have_their_form_and_time() {
     host.attach(&[&url(&server)]);
     assert!(host.attached_value("disks-0", "identity").starts_with("naa."), "as lunar ls prints it");
     assert!(host.attached_value("disks-0", "since_unix_s").parse::<u64>().expect("a number") > 1_700_000_000);
-    host.ends(0, &["attached", "--timeout", "3"]);
+    host.ends(0, &["attach", "list", "--timeout", "3"]);
     let pid = host.pid("disks-0").to_string();
     tool::must("kill", &["-STOP", &pid]);
-    host.ends(8, &["attached", "--timeout", "1"]);
+    host.ends(8, &["attach", "list", "--timeout", "1"]);
     // With --force it is killed at the time limit.
     // Its commands in flight are unknown.
     let output = host.ends(1, &["detach", "disks-0", "--timeout", "2", "--force", "--json"]);
@@ -1163,7 +1163,7 @@ fn foreground_notifies_systemd_and_stops_gracefully() {
     tool::must("kill", &["-TERM", &child.id().to_string()]);
     assert!(child.wait().expect("a child").success());
     assert!(!sessions().contains("\"tsih\""), "not logged out: {}", sessions());
-    assert!(host.ends(0, &["attached"]).contains("nothing is attached"));
+    assert!(host.ends(0, &["attach", "list"]).contains("nothing is attached"));
 }
 
 #[test]
@@ -1185,7 +1185,7 @@ fn failures_have_their_status() {
     );
     let busy = server.portal().to_string();
     assert!(host.ends(28, &["attach", &url(&server), "--nbd", &busy]).contains("the address is in use"));
-    assert!(host.ends(0, &["attached", "--json"]).starts_with("[]"));
+    assert!(host.ends(0, &["attach", "list", "--json"]).starts_with("[]"));
 }
 
 #[test]

@@ -43,7 +43,8 @@ const TOOLS: [Tool; 11] = [
     Tool { program: "xmllint", package: "libxml2-utils" },
 ];
 /// Commands that have subcommands.
-const NOUNS: [&str; 9] = ["access", "bench", "chap", "lun", "portal", "rdma", "router", "session", "target"];
+const NOUNS: [&str; 11] =
+    ["access", "attach", "bench", "chap", "config", "lun", "portal", "rdma", "router", "session", "target"];
 const LIMIT: Duration = Duration::from_secs(300);
 /// The configuration that completes a `toml part`.
 const WHOLE: &str = "[[target]]\nname = \"iqn.2026-11.org.example:disks\"\n[[target.lun]]\nlun = 0\n\
@@ -405,6 +406,7 @@ fn documented_commands_and_options_exist() {
 fn documented_options_exist() {
     let commands: &[&[&str]] = &[
         &["attach"],
+        &["attach", "list"],
         &["detach"],
         &["serve"],
         &["check"],
@@ -422,6 +424,9 @@ fn documented_options_exist() {
         &["scsi"],
         &["info"],
         &["import"],
+        &["config", "dump"],
+        &["config", "restore"],
+        &["adopt"],
         &["pr"],
         &["copy"],
         &["bench"],

@@ -37,9 +37,12 @@ fn commands_without_a_target_fail_on_full_stdout() {
         &["--version"],
         &["scsi", "--help"],
         &["check", &file],
+        &["config", "show", &file],
+        &["config", "dump", "--config", &file],
+        &["adopt", "--all", "--dry-run", "--config", &file],
         &["completions", "bash"],
         &["man"],
-        &["attached", "--json"],
+        &["attach", "list", "--json"],
         &["rdma", "list"],
         &["copy", &disk, &copy, "--json"],
         &["bench", "randread", "null:1M", "--runtime", "1s", "--json"],
@@ -67,6 +70,7 @@ fn commands_with_a_server_fail_on_full_stdout() {
         &["access", "list", config::TARGET],
         &["chap", "list"],
         &["portal", "list"],
+        &["config", "show"],
     ] {
         fails(&[arguments, &["--socket", &socket]].concat(), &run_dir);
     }
@@ -101,8 +105,8 @@ fn attach_to_full_stdout_is_reported() {
     let server = shared();
     let url = format!("iscsi://{}/{}/0", server.portal(), config::TARGET);
     let (said, status) = without_room(&["attach", &url, "--name", "unseen"], &run_dir);
-    assert!(said.contains("hint: lunar attached still lists") && status == Some(1), "{status:?}: {said}");
-    fails(&["attached"], &run_dir);
+    assert!(said.contains("hint: lunar attach list still lists") && status == Some(1), "{status:?}: {said}");
+    fails(&["attach", "list"], &run_dir);
     fails(&["detach", "unseen"], &run_dir);
     let (said, status) = without_room(&["attach", &url, "--name", "unseen", "--foreground"], &run_dir);
     assert!(said.contains("cannot write to stdout: ") && status == Some(1), "{status:?}: {said}");

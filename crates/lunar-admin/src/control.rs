@@ -15,6 +15,8 @@ use utoipa::ToSchema;
 pub enum Request {
     /// All SCSI routing instances.
     Routers,
+    /// The configuration in force as one text, without secrets.
+    ShowConfig,
     /// Control one routing instance.
     Router {
         /// Its name.
@@ -52,7 +54,7 @@ pub enum Request {
 impl Request {
     /// Whether the request changes nothing.
     pub fn is_safe(&self) -> bool {
-        matches!(self, Request::Routers | Request::Diff { .. })
+        matches!(self, Request::Routers | Request::ShowConfig | Request::Diff { .. })
     }
 }
 
@@ -63,6 +65,7 @@ impl fmt::Display for Request {
         let of = |file: &Option<PathBuf>| file.as_ref().map_or_else(own, |file| file.display().to_string());
         match self {
             Request::Routers => write!(f, "routers"),
+            Request::ShowConfig => write!(f, "show the configuration"),
             Request::Router { name, action } => write!(f, "{} router {name}", action.name()),
             Request::Diff { file } => write!(f, "compare {}", of(file)),
             Request::Apply { file, .. } => write!(f, "apply {}", of(file)),
@@ -117,6 +120,13 @@ pub enum Response {
         version: String,
         /// The differences.
         changes: Vec<Difference>,
+    },
+    /// The configuration in force: its version, and its text.
+    Config {
+        /// The version.
+        version: String,
+        /// TOML.
+        text: String,
     },
     /// Success, with a message for the user.
     Done(String),

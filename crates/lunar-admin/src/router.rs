@@ -213,7 +213,7 @@ pub fn list(routers: &[RouterReport]) -> String {
         ]
     };
     rows::table(
-        ["ROUTER", "STATE", "TARGETS", "LUNS", "UPSTREAMS", "SESSIONS", "PEER"],
+        ["ROUTER", "STATE", ">TARGETS", ">LUNS", ">UPSTREAMS", ">SESSIONS", "PEER"],
         routers.iter().map(row),
     )
 }
@@ -223,10 +223,10 @@ pub fn stats(routers: &[RouterReport]) -> String {
     const HEAD: [&str; 6] = [
         "Router",
         "Started",
-        "Logins Accepted",
-        "Logins Active",
-        "Target Access Failures",
-        "Authentication Failures",
+        ">Logins Accepted",
+        ">Logins Active",
+        ">Target Access Failures",
+        ">Authentication Failures",
     ];
     let row = |r: &RouterReport| {
         [
@@ -245,7 +245,7 @@ pub fn stats(routers: &[RouterReport]) -> String {
     let hops = routers.iter().flat_map(|r| {
         [("front", &r.front), ("queue", &r.queue), ("upstream", &r.upstream)].map(|(name, h)| hop(r, name, h))
     });
-    let hops = rows::table(["Router", "Hop", "Commands", "Mean µs", "Max µs"], hops);
+    let hops = rows::table(["Router", "Hop", ">Commands", ">Mean µs", ">Max µs"], hops);
     rows::table(HEAD, routers.iter().map(row)) + "\n" + &hops
 }
 
@@ -275,7 +275,7 @@ pub fn paths(routers: &[RouterReport]) -> String {
         .iter()
         .flat_map(|r| r.upstreams.iter().flat_map(move |u| u.paths.iter().map(move |p| row(r, u, p))));
     const HEAD: [&str; 9] =
-        ["ROUTER", "UPSTREAM", "LUN", "PATH", "STATE", "CORE", "IN FLIGHT", "RECOVERIES", "HOST"];
+        ["ROUTER", "UPSTREAM", "LUN", "PATH", "STATE", ">CORE", ">IN FLIGHT", ">RECOVERIES", "HOST"];
     rows::table(HEAD, all)
 }
 
@@ -343,10 +343,9 @@ mod tests {
         let head = "Router  Started                  Logins Accepted  Logins Active  \
             Target Access Failures  Authentication Failures\n";
         assert!(text.starts_with(head), "{text}");
-        let row =
-            "r1      2026-11-22 10:30:00 UTC  7                2              1                       0\n";
+        let row = "r1      2026-11-22 10:30:00 UTC                7              2                       1                        0\n";
         assert_eq!(&text[head.len()..head.len() + row.len()], row);
-        assert!(text.contains("r1      front     3         1.2      9.0\n"), "{text}");
+        assert!(text.contains("r1      front            3      1.2     9.0\n"), "{text}");
     }
 
     #[test]
@@ -363,7 +362,7 @@ mod tests {
         assert!(text.starts_with("router r1: active, draining, for 1m 0s\n"), "{text}");
         assert!(text.contains("  LUN 0: a, LUN 3 (up)\n  LUN 1: a, LUN 4 (awaited)\n"), "{text}");
         let all = list(std::slice::from_ref(&router));
-        assert!(all.contains("r1      active, draining  1        1 of 4  1          2 "), "{all}");
+        assert!(all.contains("r1      active, draining        1  1 of 4          1         2  10"), "{all}");
         let one = RouterReport { failover: None, state: "draining".into(), ..router };
         assert!(show(&one, 1_795_343_460).starts_with("router r1: draining, for 1m 0s\n"));
     }
@@ -383,7 +382,7 @@ mod tests {
         for healths in [&[][..], &[Up], &[Lost, Up], &[NotFound]] {
             assert!(!with(healths).has_no_path(), "{healths:?}");
         }
-        assert!(list(&[with(&[Lost])]).contains("r1      active, no path  1 "));
+        assert!(list(&[with(&[Lost])]).contains("r1      active, no path        1 "));
         let mut unseen = with(&[]);
         unseen.upstreams[0].luns = 0;
         assert!(unseen.has_no_path());
@@ -414,9 +413,9 @@ mod tests {
         };
         router.upstreams[0].paths = vec![used, own];
         let text = paths(&[router]);
-        assert!(text.contains("t/0  iscsi://h/t/0  optimized  -     -          -           -\n"), "{text}");
+        assert!(text.contains("t/0  iscsi://h/t/0  optimized     -          -           -  -\n"), "{text}");
         assert!(
-            text.contains("t/0  iscsi://h/t/0  optimized  -     2          1           iqn.x:h\n"),
+            text.contains("t/0  iscsi://h/t/0  optimized     -          2           1  iqn.x:h\n"),
             "{text}"
         );
     }
@@ -432,7 +431,7 @@ mod tests {
              target iqn.2026-11.org.example:t1\n  LUN 0: a, LUN 3 (up)\n"
         );
         assert!(list(&[router()]).contains(
-            "r1      active  1        1     1          2         10.0.0.6:3260 (does not answer)\n"
+            "r1      active        1     1          1         2  10.0.0.6:3260 (does not answer)\n"
         ));
     }
 }

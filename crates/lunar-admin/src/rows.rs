@@ -1,12 +1,17 @@
 //! Tables, durations and times for people.
 
-/// A header and rows with aligned columns.
+/// A header and rows with aligned columns. A column of numbers has a `>` before its name, and is aligned right.
 pub fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
-    let rows: Vec<[String; N]> = std::iter::once(head.map(String::from)).chain(rows).collect();
+    let is_right = head.map(|name| name.starts_with('>'));
+    let head = head.map(|name| name.trim_start_matches('>').to_owned());
+    let rows: Vec<[String; N]> = std::iter::once(head).chain(rows).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..N).map(width).collect();
     let line = |row: &[String; N]| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        let cells = row.iter().zip(&widths).zip(is_right).map(|((cell, width), is_right)| match is_right {
+            true => format!("{cell:>width$}"),
+            false => format!("{cell:width$}"),
+        });
         cells.collect::<Vec<_>>().join("  ").trim_end().to_string() + "\n"
     };
     rows.iter().map(line).collect()
@@ -42,6 +47,13 @@ pub fn utc(s: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_aligned_right_under_their_names() {
+        let rows = [["a", "5", "x"], ["bcd", "1024", ""]].map(|row| row.map(String::from));
+        let text = table(["NAME", ">LUNS", "REST"], rows.into_iter());
+        assert_eq!(text, "NAME  LUNS  REST\na        5  x\nbcd   1024\n");
+    }
 
     #[test]
     fn durations_and_moments() {

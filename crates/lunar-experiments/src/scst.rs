@@ -317,7 +317,7 @@ fn db_mix(lab: &mut Lab, label: &str, places: &[String], destroy: bool, disk: &S
         io_max: "4096".into(),
         operations,
         read_percent: 90,
-        think: 0,
+        think: Duration::ZERO,
         fsync_every: 10,
         seed: 1,
         direct: false,

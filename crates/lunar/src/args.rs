@@ -10,8 +10,10 @@ pub use objects::{
     PortalCommand, ServerArgs, Stop, TargetCommand,
 };
 
-use crate::attach::{Attach, detach::Detach, list::AttachedArgs};
+use crate::adopt::Adopt;
+use crate::attach::{Attach, detach::Detach};
 use crate::bench::Bench;
+use crate::configuration::ConfigCommand;
 use crate::copy;
 use crate::discover::Discover;
 use crate::doctor::Doctor;
@@ -87,6 +89,22 @@ pub struct Cli {
     /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
+    /// The amount of output on stderr.
+    #[command(flatten)]
+    pub verbosity: Verbosity,
+}
+
+/// Options of every command: the amount of output on stderr. A benchmark with the options of another tool keeps the
+/// letters of that tool.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct Verbosity {
+    /// Print errors only: no warnings, hints of success or progress
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+
+    /// Log more on stderr: info, and with each further -v debug and trace. Overrides LUNAR_LOG
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
 }
 
 /// The subcommand.
@@ -112,8 +130,6 @@ pub enum Command {
     Scsi(Scsi),
     /// Attach a LUN to this host: over NBD, as a block device, or as a file
     Attach(Attach),
-    /// List attached disks
-    Attached(AttachedArgs),
     /// Detach a disk
     Detach(Detach),
     /// Check a configuration file
@@ -128,6 +144,11 @@ pub enum Command {
     },
     /// Convert the configuration of another target
     Import(Import),
+    /// Show a configuration, or keep it with its state in one file
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Move objects from your files to those of the API, so that commands can change them
+    Adopt(Adopt),
     /// Show version, uptime and counts of running servers
     Status(AdminArgs),
     /// Show the events of a running server: logins, changes, failures

@@ -2,6 +2,7 @@
 
 use crate::output::{self, count};
 use crate::serve::{cannot_serve, warnings};
+use lunar_admin::rows;
 use lunar_server::config::router::{From, Map, RouterConfig, RouterTarget};
 use lunar_server::config::{self, Config};
 use lunar_server::{Diagnostic, ErrorCode, folders};
@@ -51,18 +52,12 @@ fn counts(config: &Config) -> String {
 
 /// The targets of routers as a table; empty without routers.
 fn routes(routers: &[RouterConfig]) -> String {
-    let mut rows = vec![["ROUTER", "MAP", "NAME", "UPSTREAM", "ACCESS"].map(String::from)];
-    rows.extend(routers.iter().flat_map(|router| router.targets.iter().map(|target| row(router, target))));
-    if rows.len() == 1 {
+    let rows: Vec<[String; 5]> =
+        routers.iter().flat_map(|router| router.targets.iter().map(|target| row(router, target))).collect();
+    if rows.is_empty() {
         return String::new();
     }
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
-    let line = |row: &[String; 5]| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
-    };
-    "\n".to_owned() + &rows.iter().map(line).collect::<String>()
+    "\n".to_owned() + &rows::table(["ROUTER", "MAP", "NAME", "UPSTREAM", "ACCESS"], rows.into_iter())
 }
 
 fn row(router: &RouterConfig, target: &RouterTarget) -> [String; 5] {

@@ -1,5 +1,6 @@
 //! The log: its level, its form, and its lines for journald.
 
+use crate::args::Verbosity;
 use crate::event_layer::EventLayer;
 use crate::{output, stderr};
 use clap::ValueEnum;
@@ -22,15 +23,21 @@ pub enum LogFormat {
     Json,
 }
 
-/// Starts the log on stderr. LUNAR_LOG says which lines it has, or this level. With `records_events`, the lines are also
-/// the events of the API, whatever LUNAR_LOG says.
+/// Starts the log on stderr. The options `-q` and `-v` say which lines it has, or else LUNAR_LOG, or this level. With
+/// `records_events`, the lines are also the events of the API, whatever the level is.
 ///
 /// # Errors
 /// When LUNAR_LOG is invalid.
-pub fn start(level: &str, format: LogFormat, records_events: bool) -> Result<(), Diagnostic> {
-    let filter = match std::env::var("LUNAR_LOG") {
-        Ok(text) if !text.is_empty() => filter(&text)?,
-        _ => EnvFilter::new(level),
+pub fn start(
+    level: &str,
+    verbosity: Verbosity,
+    format: LogFormat,
+    records_events: bool,
+) -> Result<(), Diagnostic> {
+    let filter = match (wanted(level, verbosity), std::env::var("LUNAR_LOG")) {
+        (Some(level), _) => EnvFilter::new(level),
+        (None, Ok(text)) if !text.is_empty() => filter(&text)?,
+        (None, _) => EnvFilter::new(level),
     };
     let has_priorities = format == LogFormat::Text && is_journal();
     let log =
@@ -44,6 +51,17 @@ pub fn start(level: &str, format: LogFormat, records_events: bool) -> Result<(),
     let events = records_events.then_some(EventLayer.with_filter(LevelFilter::INFO));
     tracing_subscriber::registry().with(log.with_filter(filter)).with(events).init();
     Ok(())
+}
+
+/// The level that the options select; None without them.
+fn wanted(level: &str, verbosity: Verbosity) -> Option<&'static str> {
+    const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
+    let usual = LEVELS.iter().position(|name| *name == level).unwrap_or(1).max(1);
+    match verbosity {
+        Verbosity { quiet: true, .. } => Some("error"),
+        Verbosity { verbose: 0, .. } => None,
+        Verbosity { verbose, .. } => LEVELS.get(usual + usize::from(verbose)).or(LEVELS.last()).copied(),
+    }
 }
 
 /// Whether stderr is the stream of journald that the service manager made: a child may have another stderr.
@@ -116,6 +134,18 @@ fn filter(text: &str) -> Result<EnvFilter, Diagnostic> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_select_a_level_from_that_of_the_command() {
+        let level = |level, verbose| wanted(level, Verbosity { quiet: false, verbose });
+        assert_eq!([level("off", 0), level("info", 0)], [None, None]);
+        assert_eq!(
+            [level("off", 1), level("warn", 1), level("info", 1)],
+            [Some("info"), Some("info"), Some("debug")]
+        );
+        assert_eq!([level("warn", 2), level("warn", 9)], [Some("debug"), Some("trace")]);
+        assert_eq!(wanted("info", Verbosity { quiet: true, verbose: 0 }), Some("error"));
+    }
 
     #[test]
     fn priorities_are_those_of_syslog() {

@@ -1,12 +1,15 @@
 //! The `lunar` command.
 #![forbid(unsafe_code)]
 
+mod adopt;
 mod args;
 mod attach;
 mod bench;
 mod captive;
 mod check;
 mod client;
+mod completions;
+mod configuration;
 mod connect_hints;
 mod copy;
 mod discover;
@@ -34,11 +37,12 @@ mod serve;
 mod server;
 mod service_manager;
 mod session;
+mod staged_files;
 mod stderr;
 mod tree;
 
-use args::{Cli, Command};
-use clap::{CommandFactory, Parser};
+use args::{Cli, Command, Verbosity};
+use clap::Parser;
 use exit::Failure;
 use log::LogFormat;
 use lunar_server::inherited::InheritedDescriptor;
@@ -52,13 +56,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 fn main() -> ExitCode {
+    completions::answer();
     let inherited = lunar_server::inherited::take();
     stderr::start();
     let _last_words = stderr::FlushOnDrop;
     std::panic::set_hook(Box::new(panicked));
     prepare();
     let ended = match Cli::try_parse() {
-        Ok(cli) => run(cli.command, inherited),
+        Ok(cli) => run(cli.command, cli.verbosity, inherited),
         Err(e) if e.use_stderr() => return usage_error(&e),
         // Help or the version, as requested.
         Err(e) => output::stdout_result(e.print()).map(|()| ExitCode::SUCCESS).map_err(Failure::from),
@@ -106,7 +111,7 @@ fn panicked(info: &PanicHookInfo) {
         BacktraceStatus::Captured => format!("\n{backtrace}"),
         _ => String::new(),
     };
-    output::stderr_line(format_args!("thread '{}' {info}{backtrace}", thread.name().unwrap_or("<unnamed>")));
+    output::stderr(format!("thread '{}' {info}{backtrace}\n", thread.name().unwrap_or("<unnamed>")));
 }
 
 /// Prints the result of a command, even if a part of it failed.
@@ -115,12 +120,17 @@ fn print_result((text, failure): (String, Option<Failure>)) -> Result<ExitCode, 
     failure.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
-fn run(command: Command, inherited: io::Result<Vec<InheritedDescriptor>>) -> Result<ExitCode, Failure> {
+fn run(
+    command: Command,
+    verbosity: Verbosity,
+    inherited: io::Result<Vec<InheritedDescriptor>>,
+) -> Result<ExitCode, Failure> {
     let format = match &command {
         Command::Serve(args) => args.log_format,
         _ => LogFormat::Text,
     };
-    log::start(level(&command), format, matches!(command, Command::Serve(_)))?;
+    output::set_quiet(verbosity.quiet);
+    log::start(level(&command), verbosity, format, matches!(command, Command::Serve(_)))?;
     match command {
         Command::Serve(args) => {
             let (sockets, state) = service_manager::inherited(inherited);
@@ -138,9 +148,10 @@ fn run(command: Command, inherited: io::Result<Vec<InheritedDescriptor>>) -> Res
         Command::Copy(args) => return copy::copy(args),
         Command::Bench(args) => return bench::bench(*args),
         Command::Attach(args) => attach::attach(args)?,
-        Command::Attached(args) => output::stdout(attach::list::list(args)?)?,
         Command::Detach(args) => output::stdout(attach::detach::detach(args)?)?,
         Command::Events(args) => events::events(&args)?,
+        Command::Config(command) => output::stdout(configuration::configuration(command)?)?,
+        Command::Adopt(args) => output::stdout(adopt::adopt(&args)?)?,
         Command::Status(args) => return print_result(objects::status(&args)?),
         Command::Page(args) => page::page(&args)?,
         Command::Reload(args) => output::stdout(objects::reload(&args)?)?,
@@ -154,11 +165,7 @@ fn run(command: Command, inherited: io::Result<Vec<InheritedDescriptor>>) -> Res
         Command::Router(command) => output::stdout(router::router(command)?)?,
         Command::Diff { file, common } => output::stdout(router::diff(file.as_deref(), &common)?)?,
         Command::Apply(args) => output::stdout(router::apply(&args)?)?,
-        Command::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "lunar", &mut script);
-            output::stdout(script)?;
-        }
+        Command::Completions { shell } => output::stdout(completions::script(shell)?)?,
         Command::Man(args) => output::stdout(man::man(&args)?)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -167,10 +174,13 @@ fn run(command: Command, inherited: io::Result<Vec<InheritedDescriptor>>) -> Res
 /// The level of the log, unless LUNAR_LOG is set. Commands that only print a result print its warnings too.
 fn level(command: &Command) -> &'static str {
     match command {
+        Command::Attach(args) if args.is_list() => "warn",
         Command::Serve(_) | Command::Attach(_) => "info",
         Command::Rdma(_)
         | Command::Check { .. }
         | Command::Import(_)
+        | Command::Config(_)
+        | Command::Adopt(_)
         | Command::Status(_)
         | Command::Events(_)
         | Command::Page(_)
@@ -195,7 +205,6 @@ fn level(command: &Command) -> &'static str {
         | Command::Info(_)
         | Command::Pr(_)
         | Command::Scsi(_)
-        | Command::Attached(_)
         | Command::Detach(_) => "warn",
     }
 }

@@ -25,7 +25,7 @@ pub struct ManArgs {
 /// Files that a command uses, and that none of its options explains.
 const FILES: [(&[&str], &str, &str); 4] = [
     (
-        &["lunar", "serve", "check", "diff", "apply", "import"],
+        &["lunar", "serve", "check", "diff", "apply", "import", "config", "adopt"],
         "/etc/lunar/lunar.toml",
         "configuration of the service lunar.service",
     ),

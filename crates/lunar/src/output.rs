@@ -6,10 +6,18 @@ pub use lunar_bench::text_report::count;
 use lunar_server::Diagnostic;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether output to this stream has colours.
 pub fn colours(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Whether stdout is a pipe to another program.
+pub fn is_pipe() -> bool {
+    use rustix::fs::FileType;
+    let kind = rustix::fs::fstat(rustix::stdio::stdout()).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    matches!(kind, Ok(FileType::Fifo | FileType::Socket))
 }
 
 /// Limit of printed problems.
@@ -29,9 +37,24 @@ fn problems(list: &[Diagnostic], coloured: bool) -> String {
     text
 }
 
-/// Writes a line to stderr.
+/// Whether stderr has errors only.
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Limits stderr to errors: `--quiet`.
+pub fn set_quiet(is_quiet: bool) {
+    IS_QUIET.store(is_quiet, Ordering::Relaxed);
+}
+
+/// Whether stderr has errors only, so that progress is not shown either.
+pub fn is_quiet() -> bool {
+    IS_QUIET.load(Ordering::Relaxed)
+}
+
+/// Writes a line to stderr that is no error, such as a warning.
 pub fn stderr_line(text: impl Display) {
-    stderr::put(format!("{text}\n"));
+    if !is_quiet() {
+        stderr::put(format!("{text}\n"));
+    }
 }
 
 /// Writes text to stderr as it is.

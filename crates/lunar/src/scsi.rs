@@ -38,8 +38,8 @@ pub struct Scsi {
     #[arg(value_name = "CDB-HEX", required = true)]
     cdb: Vec<String>,
 
-    /// Receive at most this many bytes of data
-    #[arg(long = "in", value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=MAX))]
+    /// Receive at most this many bytes of data (512, 64k)
+    #[arg(long = "in", value_name = "SIZE", value_parser = data_size)]
     take: Option<u64>,
 
     /// Send data from a file, from stdin (-), or from hexadecimal digits
@@ -60,6 +60,12 @@ pub struct Scsi {
 
     #[command(flatten)]
     common: ClientArgs,
+}
+
+/// Parses the value of `--in`.
+fn data_size(text: &str) -> Result<u64, String> {
+    let bytes = lunar_proto::size::parse(text).map_err(|e| e.to_string())?;
+    if (1..=MAX).contains(&bytes) { Ok(bytes) } else { Err(format!("use 1 to {MAX} bytes")) }
 }
 
 /// The outcome of the command, in JSON.

@@ -10,8 +10,8 @@ status() {
     "$LUNAR" "$@" >/run/said 2>&1; got=$?
     [ "$got" = "$wanted" ] || { cat /run/said; fail "lunar $*: status $got, not $wanted"; }
 }
-pid_of() { "$LUNAR" attached "$1" --json | sed -n 's/^ *"pid": \([0-9]*\),$/\1/p'; }
-state_of() { "$LUNAR" attached "$1" --json | sed -n 's/^  "state": "\(.*\)",$/\1/p'; }
+pid_of() { "$LUNAR" attach list "$1" --json | sed -n 's/^ *"pid": \([0-9]*\),$/\1/p'; }
+state_of() { "$LUNAR" attach list "$1" --json | sed -n 's/^  "state": "\(.*\)",$/\1/p'; }
 
 step "a block device"
 modprobe -a ublk_drv ext4 || fail "modprobe"

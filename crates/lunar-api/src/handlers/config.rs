@@ -47,8 +47,21 @@ pub struct DifferenceList {
     pub items: Vec<Difference>,
 }
 
+/// The configuration in force.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct ConfigText {
+    /// Its version; null for files that no server has read.
+    pub version: Option<String>,
+    /// The first of its files; null without a file.
+    pub file: Option<String>,
+    /// All objects in one TOML text, each after a comment with its file and line. It has no secrets, only the names of
+    /// their files.
+    pub toml: String,
+}
+
 pub(super) fn routes() -> OpenApiRouter<ApiState> {
     OpenApiRouter::new()
+        .routes(routes!(show))
         .routes(routes!(diff))
         .routes(routes!(apply))
         .routes(routes!(confirm))
@@ -63,6 +76,19 @@ fn path(file: Option<String>) -> Result<Option<PathBuf>, Box<Problem>> {
         return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, what, "write a path that begins with /"));
     }
     Ok(file)
+}
+
+/// Shows the configuration in force as one text.
+#[utoipa::path(get, path = "/v1/config", operation_id = "show config",
+    responses((status = 200, body = ConfigText), (status = 503, body = Problem)))]
+async fn show(State(api): State<ApiState>) -> Result<Json<ConfigText>, Box<Problem>> {
+    let file = api.control.config().file.as_ref().map(|file| file.display().to_string());
+    match api.ask(Request::ShowConfig).await? {
+        Response::Config { version, text } => {
+            Ok(Json(ConfigText { version: Some(version), file, toml: text }))
+        }
+        _ => Err(unexpected()),
+    }
 }
 
 /// Compares a configuration file with the configuration in force.

@@ -19,7 +19,7 @@ mod sessions;
 pub mod reports {
     pub use super::all_objects::AllObjects;
     pub use super::caller::CallerReport;
-    pub use super::config::{ApplyRequest, DiffRequest, DifferenceList};
+    pub use super::config::{ApplyRequest, ConfigText, DiffRequest, DifferenceList};
     pub use super::history::RateList;
     pub use super::objects::ChangeReport;
     pub use super::routers::RouterList;

@@ -72,9 +72,9 @@ pub struct Args {
     /// Percentage of reads
     #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub read_percent: u8,
-    /// Think time between two operations of a thread, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 0)]
-    pub think: u32,
+    /// Think time between two operations of a thread (5ms, 1s)
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = lunar_proto::duration::any)]
+    pub think: Duration,
     /// Number of writes to a file between flushes; 0: never flush
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub fsync_every: u64,
@@ -122,7 +122,7 @@ impl DbMixSettings {
                 io,
                 operations: args.operations,
                 read_percent: args.read_percent,
-                think_ms: args.think.into(),
+                think_ms: u64::try_from(args.think.as_millis()).unwrap_or(u64::MAX),
                 habit: AccessProfile {
                     size: size("--size", &args.size)?,
                     window: size("--window", &args.window)?,

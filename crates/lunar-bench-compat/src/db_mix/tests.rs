@@ -38,7 +38,7 @@ fn io_trash_arguments_equal_the_defaults() {
 #[test]
 fn every_option_is_parsed() {
     let line = "--threads 3 --files 4 --size 1M --window 64k --outside 5 --io-min 512 --io-max 2k --operations 7 \
-                --read-percent 40 --think 9 --fsync-every 0 --seed 5 --direct --keep --destroy null:8M";
+                --read-percent 40 --think 9ms --fsync-every 0 --seed 5 --direct --keep --destroy null:8M";
     let all = settings(line);
     assert_eq!((all.threads, all.files, all.io, all.operations), (3, 4, (512, 2048), 7));
     assert_eq!((all.read_percent, all.think_ms, all.job(5).sizes.len()), (40, 9, 4));
@@ -89,7 +89,7 @@ fn folder_gets_files_and_is_left_clean() {
 
 #[test]
 fn targets_hold_adjacent_files() {
-    let line = "--files 3 --size 512k --window 64k --operations 300 --think 1 memory:1M null:1M";
+    let line = "--files 3 --size 512k --window 64k --operations 300 --think 1ms memory:1M null:1M";
     let (document, text) = db_mix(line).expect("the tool runs");
     assert!(text.starts_with("total execution time "), "{text}");
     assert_eq!((document.runs[0].outcome.ios(), document.runs[0].targets.len()), (300, 2));

@@ -111,6 +111,9 @@ pub struct Args {
     /// Overwrite existing data
     #[arg(long)]
     pub destroy: bool,
+    // `-v` prints the version here: the option of all commands keeps only its long form.
+    #[arg(id = "verbose", long = "verbose", hide = true, action = clap::ArgAction::Count)]
+    pub _verbose: u8,
     /// Print help
     #[arg(short = '?', long = "help", action = clap::ArgAction::HelpLong)]
     pub help: Option<bool>,

@@ -51,8 +51,8 @@ pub struct Args {
     #[arg(short = 'd', long)]
     pub dry_run: bool,
     /// Print details
-    #[arg(short = 'v', long)]
-    pub verbose: bool,
+    #[arg(short = 'v', long, action = clap::ArgAction::Count)]
+    pub verbose: u8,
     /// Overwrite existing data in the output
     #[arg(long)]
     pub destroy: bool,
@@ -116,7 +116,7 @@ impl SgpDdSettings {
             threads: given.bounded("thr", 1..=1024, 4)?,
             time: given.is_set("time")?,
             sync: given.is_set("sync")?,
-            verbose: args.verbose
+            verbose: args.verbose > 0
                 || given.bounded("deb", 0..=9, 0)? + given.bounded("verbose", 0..=9, 0)? > 0,
             words: given.words().into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
             sized: size != 0,

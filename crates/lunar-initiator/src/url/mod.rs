@@ -188,6 +188,12 @@ impl Url {
         self.password.is_some() || self.settings.texts.target_password.is_some()
     }
 
+    /// The files with passwords that the URL names.
+    pub fn secret_files(&self) -> impl Iterator<Item = &str> {
+        let texts = &self.settings.texts;
+        [&texts.password_file, &texts.target_password_file].into_iter().filter_map(|file| file.as_deref())
+    }
+
     /// The same URL with this target and LUN.
     pub fn at(&self, target: impl Into<String>, lun: Option<u16>) -> Url {
         Url { target: Some(target.into()), lun, ..self.clone() }

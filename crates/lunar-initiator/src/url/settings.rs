@@ -227,9 +227,9 @@ impl Row {
     pub fn set(&self, settings: &mut UrlSettings, value: &str) -> Result<(), Refusal> {
         match &self.takes {
             Flag(field) => *field(&mut settings.offer) = flag(value).ok_or("the value must be yes or no")?,
-            Bytes(field) => *field(&mut settings.offer) = number(value, &SIZES)?,
+            Bytes(field) => *field(&mut settings.offer) = size(value, &SIZES)?,
             Count(range, field) => *field(settings) = number(value, range)?,
-            Window => settings.window = Some(number(value, &WINDOW)?),
+            Window => settings.window = Some(size(value, &WINDOW)?),
             Provider => {
                 let found = Provider::NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(value));
                 settings.provider = found.ok_or("the value must be iwarp or verbs")?.1;
@@ -286,6 +286,13 @@ fn flag(value: &str) -> Option<bool> {
         "no" | "false" | "0" | "off" => Some(false),
         _ => None,
     }
+}
+
+/// A size in bytes, or with a unit.
+fn size(value: &str, range: &RangeInclusive<u32>) -> Result<u32, String> {
+    let read = lunar_proto::size::parse(value).ok().and_then(|bytes| bytes.try_into().ok());
+    let refused = || format!("the value must be a size from {} to {} bytes", range.start(), range.end());
+    read.filter(|bytes| range.contains(bytes)).ok_or_else(refused)
 }
 
 fn number<T>(value: &str, range: &RangeInclusive<T>) -> Result<T, String>

@@ -78,6 +78,7 @@ fn invalid_url_error_has_a_hint() {
         ("iscsi://h?commands=0", "1 to 4096"),
         ("iscsi://h?initial_r2t=maybe", "yes or no"),
         ("iscsi://h?max_burst_length=511", "512 to 16777215"),
+        ("iscsi://h?max_burst_length=64X", "512 to 16777215"),
         ("iscsi://h?login_timeout=0", "1ms to 30d"),
         ("iscsi://h?login_timeout=inf", "is not a time; write seconds"),
         ("iscsi://h?login_timeout=5x", "\"5x\" is not a time; write seconds"),

@@ -9,8 +9,13 @@ use std::sync::Arc;
 
 const EXAMPLE: &str = "[\"127.0.0.1:3261\"]";
 
-/// Reads `[api]` with its files. None if the section is missing, or has a fault.
-pub(super) fn api(p: &mut Diagnostics<'_>, root: &mut Section<'_>, base: &Path) -> Option<HttpsSettings> {
+/// Reads `[api]`, and its files if `with_files`. None if the section is missing, has a fault, or without its files.
+pub(super) fn api(
+    p: &mut Diagnostics<'_>,
+    root: &mut Section<'_>,
+    base: &Path,
+    with_files: bool,
+) -> Option<HttpsSettings> {
     let is_there = root.find("api").is_some();
     let mut s = root.section(p, "api", "[api]");
     let at = s.at.clone();
@@ -37,7 +42,7 @@ pub(super) fn api(p: &mut Diagnostics<'_>, root: &mut Section<'_>, base: &Path) 
         p.add(&at, what, "add token_file = \"tokens\", a file of mode 0600 with lines NAME read|write TOKEN");
         return None;
     }
-    if (tokens.is_none() && client_ca.is_none()) || listen.is_empty() {
+    if (tokens.is_none() && client_ca.is_none()) || listen.is_empty() || !with_files {
         return None;
     }
     let files = CredentialFiles { certificate: certificate?, key: key?, tokens, client_ca, client_writers };

@@ -72,14 +72,16 @@ const MAX_NAME: usize = 48;
 /// The longest time for recovery: thirty days.
 const MAX_RECOVERY: Duration = Duration::from_secs(30 * 86400);
 
-/// Checks that a name can be a file name: letters, digits, `.`, `_` and `-`, not starting with `.` or `-`, at most 48
+/// Checks that a name can be a file name and no command: letters, digits, `.`, `_` and `-`, not starting with `.` or `-`, at most 48
 /// bytes.
 ///
 /// # Errors
 /// The fault in the name.
 pub fn check_name(name: &str) -> Result<(), Diagnostic> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    if !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(good) && !name.starts_with(['.', '-']) {
+    // `lunar attach list` is a command.
+    let is_free = !name.is_empty() && name != "list";
+    if is_free && name.len() <= MAX_NAME && name.chars().all(good) && !name.starts_with(['.', '-']) {
         return Ok(());
     }
     let hint = "use at most 48 letters, digits, `.`, `_` and `-`, starting with a letter or digit";
@@ -111,10 +113,17 @@ pub fn folder() -> Result<PathBuf, Diagnostic> {
 /// # Errors
 /// When the folder cannot be read.
 pub fn names() -> Result<Vec<String>, Diagnostic> {
-    let folder = folder()?;
-    let entries = match std::fs::read_dir(&folder) {
+    names_in(&folder()?)
+}
+
+/// The names of the saved attachments in a folder, sorted.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn names_in(folder: &Path) -> Result<Vec<String>, Diagnostic> {
+    let entries = match std::fs::read_dir(folder) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(|e| cannot("read", &folder, &e))?,
+        entries => entries.map_err(|e| cannot("read", folder, &e))?,
     };
     let name = |path: PathBuf| {
         let is_toml = path.extension().is_some_and(|extension| extension == "toml");

@@ -4,6 +4,7 @@ use lunar_config::{Diagnostics, ErrorCode, InvalidValue, invalid, nearest};
 use lunar_config::{Section, UniqueKeys, text};
 use lunar_proto::chap::MAX_SECRET_TEXT_BYTES;
 use lunar_target::config::ChapAccount;
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
@@ -15,8 +16,17 @@ pub(super) type NamedUser = (ChapAccount, Range<usize>);
 /// All CHAP users of a configuration, by `id`; None for a user whose secret is invalid, which is reported already.
 pub(super) struct ChapUsers(BTreeMap<String, Option<ChapAccount>>);
 
-/// Reads all `[[chap_user]]` with their secrets.
-pub(super) fn users(p: &mut Diagnostics<'_>, root: &mut Section<'_>, base: &Path) -> ChapUsers {
+/// Contents of secret files by their absolute paths, in place of those on the disk. A file that is not among them gets
+/// a secret that nobody knows. So tools can check a configuration whose secrets only its server may read.
+pub type GivenSecrets = BTreeMap<std::path::PathBuf, Zeroizing<Vec<u8>>>;
+
+/// Reads all `[[chap_user]]` with their secrets; `given`: instead of their files.
+pub(super) fn users(
+    p: &mut Diagnostics<'_>,
+    root: &mut Section<'_>,
+    base: &Path,
+    given: Option<&GivenSecrets>,
+) -> ChapUsers {
     let mut users = BTreeMap::new();
     let mut once = UniqueKeys::new("CHAP user");
     for mut s in root.sections(p, "chap_user", "[[chap_user]]") {
@@ -25,7 +35,7 @@ pub(super) fn users(p: &mut Diagnostics<'_>, root: &mut Section<'_>, base: &Path
         let id = s.parsed(p, "id", |text| lunar_config::plain_text(text, "an identifier of a CHAP user"));
         let id_at = s.find("id").map(|value| value.span());
         let has_file = s.find("secret_file").is_some();
-        let secret = s.parsed(p, "secret_file", |text| secret(&super::path(text, base)?));
+        let secret = s.parsed(p, "secret_file", |text| secret(&super::path(text, base)?, given));
         match name_at {
             None => s.missing(p, "name", "\"alice\""),
             Some(at) if !has_file => {
@@ -127,15 +137,24 @@ impl ChapUsers {
     }
 }
 
-/// Reads a secret: a regular file of this user without access for others.
-fn secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, InvalidValue> {
+/// Reads a secret: a regular file of this user without access for others, or one that is `given`.
+fn secret(path: &Path, given: Option<&GivenSecrets>) -> Result<Zeroizing<Vec<u8>>, InvalidValue> {
     let refused = |refused: lunar_runtime::host::SecretError| InvalidValue {
         what: refused.what,
         hint: refused.hint,
         code: if path.exists() { ErrorCode::Other } else { ErrorCode::NotFound },
     };
-    let bytes = lunar_runtime::host::secret_file(path, MAX_SECRET_TEXT_BYTES).map_err(refused)?;
+    let bytes = match given {
+        Some(given) => given.get(path).cloned().unwrap_or_else(|| unknown_secret(path)),
+        None => lunar_runtime::host::secret_file(path, MAX_SECRET_TEXT_BYTES).map_err(refused)?,
+    };
     decode(&bytes).or_else(|(what, hint)| invalid(format!("the secret {} {what}", path.display()), hint))
+}
+
+/// The secret in place of that of a file that is not read: the same for each user of the file, and no other.
+fn unknown_secret(path: &Path) -> Zeroizing<Vec<u8>> {
+    let hash = Sha256::digest(path.as_os_str().as_encoded_bytes());
+    Zeroizing::new(format!("0x{}", super::hex(&hash)).into_bytes())
 }
 
 /// Decodes a secret and checks its length (RFC 7143 section 9.2.1).

@@ -107,7 +107,7 @@ fn integer(value: &DeValue<'_>) -> Option<u64> {
 }
 
 /// A value of the file as JSON.
-fn json(value: &DeValue<'_>) -> Value {
+pub(super) fn json(value: &DeValue<'_>) -> Value {
     match value {
         DeValue::String(text) => text.to_string().into(),
         DeValue::Integer(number) => {

@@ -45,7 +45,9 @@ pub fn edit(config: &Config, change: &ObjectChange) -> Result<EditedFiles, Contr
     }
     let writes = match &change.action {
         ObjectAction::Delete => edit.removed()?,
-        ObjectAction::Create(keys) => vec![(edit.new_path()?, Some(edit.text(keys.clone())?))],
+        ObjectAction::Create(keys) => {
+            vec![(edit.new_path()?, Some(object_text(&change.id, keys.clone(), None)?))]
+        }
         ObjectAction::Replace(keys) => vec![edit.replaced(edit.existing()?, keys.clone())?],
         ObjectAction::Merge(patch) => {
             let object = edit.existing()?;
@@ -98,11 +100,14 @@ impl<'c> Edit<'c> {
                 None => return Ok(()),
             },
         };
-        Err(ControlError::conflict(what, "edit the file, and run lunar reload"))
+        Err(ControlError::conflict(
+            what,
+            "edit the file and run lunar reload, or move the object with lunar adopt",
+        ))
     }
 
     fn replaced(&self, object: &ConfigObject, keys: Keys) -> Result<Written, ControlError> {
-        Ok((listed(self.sources, &object.source.file), Some(self.text(keys)?)))
+        Ok((listed(self.sources, &object.source.file), Some(object_text(&self.change.id, keys, None)?)))
     }
 
     /// Removes the object, and those of a target with it.
@@ -148,38 +153,39 @@ impl<'c> Edit<'c> {
         let last = self.sources.files.iter().filter_map(number).max().unwrap_or(0);
         Ok(folder.join(format!("{name}-{:06}.toml", last + 1)))
     }
+}
 
-    /// The text of the file of the object.
-    fn text(&self, mut keys: Keys) -> Result<String, ControlError> {
-        let id = &self.change.id;
-        remove_nulls(&mut keys);
-        for (key, value) in id.keys() {
-            match keys.insert(key.clone(), value.clone()) {
-                Some(other) if other != value => {
-                    let what = format!("`{key}` of {id} cannot be {other}");
-                    return Err(ControlError::invalid(
-                        what,
-                        "remove the key, which the path of the object has",
-                    ));
-                }
-                _ => {}
+/// The text of the file of an object: its keys, or a text of them `with_comments`.
+pub(super) fn object_text(
+    id: &ObjectId,
+    mut keys: Keys,
+    with_comments: Option<&str>,
+) -> Result<String, ControlError> {
+    remove_nulls(&mut keys);
+    for (key, value) in id.keys() {
+        match keys.insert(key.clone(), value.clone()) {
+            Some(other) if other != value => {
+                let what = format!("`{key}` of {id} cannot be {other}");
+                return Err(ControlError::invalid(what, "remove the key, which the path of the object has"));
             }
+            _ => {}
         }
-        if let ObjectId::ChapUser(name) = id {
-            keys.entry("name").or_insert_with(|| name.as_str().into());
-        }
-        let file = Map::from_iter([(id.array().to_owned(), Value::from(vec![Value::Object(keys)]))]);
-        let text = toml::to_string(&file).map_err(|e| {
+    }
+    if let ObjectId::ChapUser(name) = id {
+        keys.entry("name").or_insert_with(|| name.as_str().into());
+    }
+    let file = Map::from_iter([(id.array().to_owned(), Value::from(vec![Value::Object(keys)]))]);
+    let text =
+        with_comments.map_or_else(|| toml::to_string(&file), |text| Ok(text.to_owned())).map_err(|e| {
             let what =
                 format!("{id} has a value that no key can have: {}", lunar_config::plain(&e.to_string()));
             ControlError::invalid(what, "remove null from lists, and integers above 2^63")
         })?;
-        Ok(format!("# {id}, written by the API of Lunar. Edit it freely, and run `lunar reload`.\n{text}"))
-    }
+    Ok(format!("# {id}, written by the API of Lunar. Edit it freely, and run `lunar reload`.\n{text}"))
 }
 
 /// The first file, with the path as in the list of files.
-fn main_file(sources: &Sources) -> &Path {
+pub(super) fn main_file(sources: &Sources) -> &Path {
     sources.files.first().map_or(&*sources.whole, |file| &*file.path)
 }
 
@@ -190,7 +196,7 @@ fn listed(sources: &Sources, path: &Path) -> PathBuf {
 }
 
 /// The files with these changes.
-fn with_writes(sources: &Sources, writes: Vec<Written>, is_transient: bool) -> EditedFiles {
+pub(super) fn with_writes(sources: &Sources, writes: Vec<Written>, is_transient: bool) -> EditedFiles {
     let (main, whole) = (main_file(sources), &sources.whole);
     let api = api_folder(main);
     let (of_api, mut files): (Vec<_>, Vec<_>) =

@@ -1,6 +1,7 @@
 //! The files of a configuration: `NAME.toml`, then `NAME.d/*.toml`, then `NAME.d/api/*.toml`, which the server writes.
 //! Files of a folder follow each other by name. Relative paths in all of them start at the folder of `NAME.toml`.
 
+use super::Adopting;
 use lunar_config::{ConfigFile, Diagnostic, ErrorCode, io_text, read};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,14 +14,17 @@ const MAX_TOTAL_BYTES: usize = 64 << 20;
 /// # Errors
 /// When a file or a folder cannot be read, or all together are too large.
 pub fn read_files(path: &Path) -> Result<Vec<ConfigFile>, Vec<Diagnostic>> {
-    let mut files = vec![path.to_path_buf()];
     let mut problems = Vec::new();
-    for folder in [drop_in_folder(path), api_folder(path)] {
-        match in_folder(&folder) {
-            Ok(more) => files.extend(more),
-            Err(e) => problems.push(unreadable(&folder, &e)),
-        }
-    }
+    let drop_ins = drop_in_files(path).unwrap_or_else(|more| {
+        problems.extend(more);
+        Vec::new()
+    });
+    let files = std::iter::once(path.to_path_buf()).chain(drop_ins);
+    // Before the files: those of an adoption that ends meanwhile count.
+    let adopting = Adopting::read(path).unwrap_or_else(|problem| {
+        problems.push(problem);
+        None
+    });
     let mut list = Vec::new();
     let mut left = MAX_TOTAL_BYTES;
     for path in files {
@@ -29,7 +33,29 @@ pub fn read_files(path: &Path) -> Result<Vec<ConfigFile>, Vec<Diagnostic>> {
             Err(problem) => problems.push(problem),
         }
     }
+    adopting.iter().for_each(|adopting| adopting.leave_out(path, &mut list));
     if problems.is_empty() { Ok(list) } else { Err(problems) }
+}
+
+/// The drop-in files of the configuration at `path`, in their order.
+///
+/// # Errors
+/// When a folder cannot be read.
+pub fn drop_in_files(path: &Path) -> Result<Vec<PathBuf>, Vec<Diagnostic>> {
+    let (mut files, mut problems) = (Vec::new(), Vec::new());
+    for folder in [drop_in_folder(path), api_folder(path)] {
+        match in_folder(&folder) {
+            Ok(more) => files.extend(more),
+            Err(e) => problems.push(unreadable(&folder, &e)),
+        }
+    }
+    if problems.is_empty() { Ok(files) } else { Err(problems) }
+}
+
+/// Whether the configuration at `path` reads this file as a drop-in file.
+pub fn is_drop_in_of(path: &Path, file: &Path) -> bool {
+    let is_in = |folder: PathBuf| file.parent() == Some(&folder);
+    is_drop_in(file) && (is_in(drop_in_folder(path)) || is_in(api_folder(path)))
 }
 
 /// The file, if it fits in the bytes that are `left`.

@@ -3,6 +3,8 @@
 
 mod access;
 mod access_lint;
+mod adopt;
+mod adopting;
 mod api;
 pub mod attachment;
 mod chap;
@@ -16,18 +18,25 @@ mod limits;
 mod lun;
 mod portal;
 pub mod router;
+mod secrets;
+mod shown;
 mod target;
 mod unused;
 mod value;
 
 pub use access_lint::access_lint;
+pub use adopt::{AdoptStep, adopt, adoptable, all_adoptable};
+pub use adopting::Adopting;
+pub use chap::GivenSecrets;
 pub use edit::{EditedFiles, FileWrite, TransientFiles, edit, file_name};
 pub use exposed::exposed;
-pub use files::{api_folder, drop_in_folder, read_files};
+pub use files::{api_folder, drop_in_files, drop_in_folder, is_drop_in_of, read_files};
 pub use lun::{Fail, Filter, IdentityKeys, LunConfig, Share, Source};
 pub(crate) use lun::{OneFile, hex, one_name};
 pub(crate) use lunar_config::iscsi_name;
 pub use router::RouterConfig;
+pub use secrets::{SecretUse, certificate_files, secret_uses};
+pub use shown::shown;
 pub use unused::unused;
 pub use value::PORT;
 pub(crate) use value::listen;
@@ -132,14 +141,27 @@ pub fn load(path: &Path) -> Result<Config, Vec<Diagnostic>> {
 /// # Errors
 /// As [`load`].
 pub fn load_with(path: &Path, transient: &TransientFiles) -> Result<Config, Vec<Diagnostic>> {
+    let whole = whole(path);
+    parse_files(edit::overlay(read_files(path)?, &whole, transient), &whole)
+}
+
+/// As [`load`], for tools that do not need the secrets: see [`GivenSecrets`].
+///
+/// # Errors
+/// As [`load`].
+pub fn load_without_secrets(path: &Path) -> Result<Config, Vec<Diagnostic>> {
+    parse_files_with(read_files(path)?, &whole(path), Some(&GivenSecrets::new()))
+}
+
+/// The absolute path of a configuration.
+fn whole(path: &Path) -> PathBuf {
     // The configuration is identified by its canonical path, so that links and other spellings lead to the same one.
     // The working folder may be unknown.
     let absolute = || std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let whole = folder
+    folder
         .canonicalize()
-        .map_or_else(|_| absolute(), |folder| folder.join(path.file_name().unwrap_or_default()));
-    parse_files(edit::overlay(read_files(path)?, &whole, transient), &whole)
+        .map_or_else(|_| absolute(), |folder| folder.join(path.file_name().unwrap_or_default()))
 }
 
 /// Checks the text of a configuration without drop-in files. `path` is the file for diagnostics, and relative paths
@@ -156,11 +178,23 @@ pub fn parse(source: &str, path: &Path) -> Result<Config, Vec<Diagnostic>> {
 /// # Errors
 /// All faults that one run can find, in the order of files and lines.
 pub fn parse_files(files: Vec<ConfigFile>, whole: &Path) -> Result<Config, Vec<Diagnostic>> {
+    parse_files_with(files, whole, None)
+}
+
+/// As [`parse_files`], with these secrets instead of those of the disk.
+///
+/// # Errors
+/// As [`parse_files`].
+pub fn parse_files_with(
+    files: Vec<ConfigFile>,
+    whole: &Path,
+    given: Option<&GivenSecrets>,
+) -> Result<Config, Vec<Diagnostic>> {
     let mut problems = Diagnostics::of(&files);
     let Some(tables) = lunar_config::parse(&mut problems) else { return Err(problems.into_list()) };
     let root = extend::whole(&mut problems, tables);
     let base = whole.parent().unwrap_or(Path::new(""));
-    let config = root_table(&mut problems, Section::of("the file", &root, 0..0), base);
+    let config = root_table(&mut problems, Section::of("the file", &root, 0..0), base, given);
     let document = Arc::new(document::document(&problems, &root, &files, whole));
     let list = problems.into_list();
     if !list.is_empty() {
@@ -174,11 +208,16 @@ pub fn parse_files(files: Vec<ConfigFile>, whole: &Path) -> Result<Config, Vec<D
 /// The configuration without a file: all defaults, no target.
 pub(crate) fn defaults() -> Config {
     let mut problems = Diagnostics::new(Path::new(""), "");
-    root_sections(&mut problems, &mut Section::of("", &DeTable::new(), 0..0), Path::new(""))
+    root_sections(&mut problems, &mut Section::of("", &DeTable::new(), 0..0), Path::new(""), None)
 }
 
-fn root_table(p: &mut Diagnostics<'_>, mut root: Section<'_>, base: &Path) -> Config {
-    let config = root_sections(p, &mut root, base);
+fn root_table(
+    p: &mut Diagnostics<'_>,
+    mut root: Section<'_>,
+    base: &Path,
+    given: Option<&GivenSecrets>,
+) -> Config {
+    let config = root_sections(p, &mut root, base, given);
     root.done(p);
     if config.targets.is_empty() && config.routers.is_empty() && p.is_empty() {
         p.add(&(0..0), "the configuration has no target", "add [[target]] with a name and a [[target.lun]]");
@@ -186,15 +225,20 @@ fn root_table(p: &mut Diagnostics<'_>, mut root: Section<'_>, base: &Path) -> Co
     config
 }
 
-fn root_sections(p: &mut Diagnostics<'_>, root: &mut Section<'_>, base: &Path) -> Config {
+fn root_sections(
+    p: &mut Diagnostics<'_>,
+    root: &mut Section<'_>,
+    base: &Path,
+    given: Option<&GivenSecrets>,
+) -> Config {
     let section = root.section(p, "server", "[server]");
     let server = server(p, section, base);
-    let api = api::api(p, root, base);
+    let api = api::api(p, root, base, given.is_none());
     let section = root.section(p, "limits", "[limits]");
     let (limits, max_registrants) = limits::limits(p, section);
     let section = root.section(p, "session", "[session]");
     let session = limits::session(p, section);
-    let users = chap::users(p, root, base);
+    let users = chap::users(p, root, base, given);
     let section = root.section(p, "discovery", "[discovery]");
     let discovery = portal::discovery(p, section, &users);
     let mut groups = portal::portal_groups(p, root);

@@ -159,7 +159,7 @@ pub fn already_attached(record: &Record) -> Failure {
     Failure::new(
         Exit::Exists,
         what,
-        format!("lunar attached {0} shows the attachment; lunar detach {0} ends it", record.name),
+        format!("lunar attach list {0} shows the attachment; lunar detach {0} ends it", record.name),
     )
 }
 

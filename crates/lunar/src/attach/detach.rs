@@ -96,7 +96,7 @@ fn find(attached: &Attached, what: &str) -> Result<(Record, bool), Failure> {
         [record] => Ok((record.clone(), locked.is_alive(&record.name))),
         [] => {
             let what = format!("\"{}\" is not attached", what.escape_debug());
-            Err(Failure::new(Exit::NotFound, what, "lunar attached lists the attachments"))
+            Err(Failure::new(Exit::NotFound, what, "lunar attach list shows the attachments"))
         }
         _ => {
             let names: Vec<&str> = meant.iter().map(|record| record.name.as_str()).collect();

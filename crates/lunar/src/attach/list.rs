@@ -1,10 +1,11 @@
-//! `lunar attached`: lists attachments and their state.
+//! `lunar attach list`: lists attachments and their state.
 
 use super::launch::last_lines;
 use super::open_attached;
 use crate::client::{self, ClientArgs, json};
 use crate::exit::{Exit, Failure};
 use clap::Args;
+use lunar_admin::rows;
 use lunar_proto::size;
 use lunar_server::attached::{AttachedPath, Record, State};
 use serde::Serialize;
@@ -12,10 +13,12 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Arguments of `lunar attached`.
+/// Arguments of `lunar attach list`.
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  lunar attached\n  lunar attached disks-0\n  lunar attached --json")]
-pub struct AttachedArgs {
+#[command(
+    after_help = "Examples:\n  lunar attach list\n  lunar attach list disks-0\n  lunar attach list --json"
+)]
+pub struct ListArgs {
     /// Show details of this attachment, with the end of its log
     name: Option<String>,
 
@@ -45,14 +48,14 @@ struct AttachmentReport {
 ///
 /// # Errors
 /// [`Exit::NotFound`] if no attachment has this name; [`Exit::TimedOut`].
-pub fn list(args: AttachedArgs) -> Result<String, Failure> {
+pub fn list(args: ListArgs) -> Result<String, Failure> {
     let all = all(args.name.as_deref(), args.common.timeout)?;
     let Some(name) = &args.name else {
         return if args.common.json { Ok(json(&all)?) } else { Ok(table(&all)) };
     };
     let Some(one) = all.first() else {
         let what = format!("\"{}\" is not attached", name.escape_debug());
-        return Err(Failure::new(Exit::NotFound, what, "lunar attached lists the attachments"));
+        return Err(Failure::new(Exit::NotFound, what, "lunar attach list shows the attachments"));
     };
     if args.common.json { Ok(json(one)?) } else { Ok(details(one)) }
 }
@@ -107,7 +110,7 @@ fn table(all: &[AttachmentReport]) -> String {
     if all.is_empty() {
         return "nothing is attached\n".into();
     }
-    let head = ["NAME", "AS", "STATE", "SIZE", "DEVICE", "URL"].map(str::to_owned);
+    let head = ["NAME", "AS", "STATE", ">SIZE", "DEVICE", "URL"];
     let row = |report: &AttachmentReport| {
         let record = &report.record;
         let device = record.device.clone().unwrap_or_else(|| "-".into());
@@ -121,14 +124,7 @@ fn table(all: &[AttachmentReport]) -> String {
             url,
         ]
     };
-    let rows: Vec<[String; 6]> = std::iter::once(head).chain(all.iter().map(row)).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..6).map(width).collect();
-    let line = |row: &[String; 6]| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
-    };
-    rows.iter().map(line).collect()
+    rows::table(head, all.iter().map(row))
 }
 
 fn details(report: &AttachmentReport) -> String {

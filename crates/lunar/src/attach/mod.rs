@@ -25,7 +25,7 @@ mod write_tracker;
 use crate::client::{ClientArgs, json};
 use crate::exit::{Exit, Failure, invalid};
 use crate::{output, service_manager};
-use clap::Args;
+use clap::{Args, Subcommand};
 use lunar_initiator::{LateWrites, Url};
 use lunar_server::attached::{Attached, Record};
 use lunar_server::config::attachment::{self, Attachment, How, PathPolicy};
@@ -44,12 +44,16 @@ Examples:
   lunar attach URL --save --name data      save it; later: lunar attach data
   lunar attach --all                       attach every saved attachment
 
-Prints the device, the file or the NBD URI to stdout. See also lunar attached and lunar detach.";
+Prints the device, the file or the NBD URI to stdout. See also lunar attach list and lunar detach.";
 
 /// Arguments of `lunar attach`.
 #[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(disable_help_subcommand = true)]
 pub struct Attach {
+    #[command(subcommand)]
+    command: Option<AttachCommand>,
+
     /// URL of the LUN, or name of a saved attachment
     #[arg(value_name = "URL|NAME", required_unless_present = "all", conflicts_with = "all")]
     lun: Option<String>,
@@ -112,11 +116,28 @@ pub struct Attach {
     common: ClientArgs,
 }
 
+impl Attach {
+    /// Whether the command only lists attachments.
+    pub fn is_list(&self) -> bool {
+        matches!(self.command, Some(AttachCommand::List(_)))
+    }
+}
+
+/// Subcommands of `lunar attach`.
+#[derive(Debug, Subcommand)]
+enum AttachCommand {
+    /// List attached disks
+    List(list::ListArgs),
+}
+
 /// Attaches LUNs, and prints the device of each.
 ///
 /// # Errors
 /// [`Exit::Exists`] if the LUN is already attached; errors of opening and exporting the disk.
 pub fn attach(args: Attach) -> Result<(), Failure> {
+    if let Some(AttachCommand::List(args)) = args.command {
+        return Ok(output::stdout(list::list(args)?)?);
+    }
     if args.handed {
         return launch::run_launched();
     }
@@ -316,7 +337,7 @@ fn save(attachment: &Attachment) -> Result<(), Failure> {
 }
 
 /// Hint for a failed write to stdout after a successful attachment.
-const STILL_LISTED: &str = "lunar attached still lists the attachment";
+const STILL_LISTED: &str = "lunar attach list still lists the attachment";
 
 /// Prints the device to stdout, and examples of its use to stderr. `print_failure` replaces the hint of a failed write.
 fn print_attached(record: &Record, as_json: bool, print_failure: Option<&str>) -> Result<(), Failure> {

@@ -107,7 +107,7 @@ impl LunPath {
         _ = self.expected.set((identity, info));
     }
 
-    /// The state of the path for `lunar attached`; `state` comes from multipath.
+    /// The state of the path for `lunar attach list`; `state` comes from multipath.
     pub fn state(&self, state: Option<PathState>) -> AttachedPath {
         let Some(lun) = self.opened() else {
             return AttachedPath {

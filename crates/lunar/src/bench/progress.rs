@@ -20,7 +20,7 @@ pub struct ProgressLine {
 impl ProgressLine {
     /// Starts a thread that shows progress, if stderr is a terminal.
     pub fn start(handle: &RunHandle) -> ProgressLine {
-        if !io::stderr().is_terminal() {
+        if !io::stderr().is_terminal() || crate::output::is_quiet() {
             return ProgressLine { bar: ProgressBar::hidden(), over: None, thread: None };
         }
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());

@@ -22,9 +22,10 @@ pub enum ProgressFormat {
 }
 
 impl ProgressFormat {
-    /// A bar on a terminal. Elsewhere lines if `wanted`, else nothing.
+    /// A bar on a terminal. Elsewhere lines if `wanted`, else nothing. With `--quiet` nothing.
     pub fn suitable(wanted: bool) -> ProgressFormat {
         match (std::io::stderr().is_terminal(), wanted) {
+            _ if output::is_quiet() => ProgressFormat::Nothing,
             (true, _) => ProgressFormat::Bar,
             (false, true) => ProgressFormat::Lines,
             (false, false) => ProgressFormat::Nothing,

@@ -37,7 +37,7 @@ pub(super) fn table(entries: Vec<Value>, as_json: bool) -> Result<String, Diagno
         let [initiators, networks, luns] = ["initiators", "networks", "luns"].map(|key| or_all(&config[key]));
         [text(&one["index"]), initiators, networks, text(&config["chap"]), luns, right(config), source(one)]
     };
-    let head = ["INDEX", "INITIATORS", "NETWORKS", "CHAP", "LUNS", "ACCESS", "SOURCE"];
+    let head = [">INDEX", "INITIATORS", "NETWORKS", "CHAP", "LUNS", "ACCESS", "SOURCE"];
     listed(entries, as_json, "no access entries: all initiators have access", head, row)
 }
 

@@ -71,7 +71,7 @@ pub(super) fn table(luns: Vec<Value>, as_json: bool) -> Result<String, Diagnosti
             source(one),
         ]
     };
-    listed(luns, as_json, "no LUNs", ["TARGET", "LUN", "BACKEND", "MEDIUM", "SIZE", "SOURCE"], row)
+    listed(luns, as_json, "no LUNs", ["TARGET", ">LUN", "BACKEND", "MEDIUM", ">SIZE", "SOURCE"], row)
 }
 
 fn add(args: LunAdd) -> Result<String, Diagnostic> {

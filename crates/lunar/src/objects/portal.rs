@@ -15,7 +15,7 @@ pub fn portal(command: PortalCommand) -> Result<String, Diagnostic> {
     match command {
         PortalCommand::List(args) => {
             let row = |one: &Value| [text(&one["tag"]), portals(&one["config"]["portals"]), source(one)];
-            let head = ["TAG", "PORTALS", "SOURCE"];
+            let head = [">TAG", "PORTALS", "SOURCE"];
             let none = "no portal groups: the server listens on 127.0.0.1:3260";
             listed(items(&client(&args)?, "/v1/portal-groups")?, args.json, none, head, row)
         }

@@ -1,12 +1,11 @@
 //! Changes of single objects of the configuration by the API.
 
-mod files;
 mod grow;
 mod secret;
 
 use super::Service;
 use crate::server::TargetServer;
-use files::{commit, stage};
+use crate::staged_files::{NewFile, commit, stage};
 use grow::Growth;
 use lunar_admin::{
     ConfigSnapshot, ControlError, ControlErrorKind, ObjectAction, ObjectChange, ObjectId, Response,
@@ -88,7 +87,13 @@ impl<S: TargetServer> Service<S> {
         }
         let staged = match secret.change.transient {
             true => Vec::new(),
-            false => stage(&edited.writes).map_err(|(path, e)| cannot_write(&path, &e))?,
+            false => {
+                let files = edited
+                    .writes
+                    .iter()
+                    .map(|write| NewFile::private(&write.path, write.text.as_deref().map(str::as_bytes)));
+                stage(files).map_err(|(path, e)| cannot_write(&path, &e))?
+            }
         };
         let before = self.config.clone();
         let changes = self

@@ -77,6 +77,10 @@ impl<S: TargetServer> Service<S> {
         }
         match request {
             Request::Routers => Response::Routers(self.routers()),
+            Request::ShowConfig => {
+                let text = lunar_server::config::shown(&self.config.sources);
+                Response::Config { version: self.version.to_string(), text }
+            }
             Request::Router { name, action } => self.control(&name, action),
             Request::Diff { file } => self.diff(file),
             Request::Apply { file, confirm_within_s } => self.try_out(file, confirm_within_s),

@@ -31,7 +31,9 @@ impl StagedSecret {
             && let Some(secret) = keys.remove("secret").filter(|secret| !secret.is_null())
         {
             let written = written_secret(&folder, &change.id, &secret, change.transient)?;
-            keys.insert("secret_file".into(), written.display().to_string().into());
+            // A relative path stays valid when the folder of the configuration moves.
+            let below = written.strip_prefix(base(config)).unwrap_or(&written).display().to_string();
+            keys.insert("secret_file".into(), below.into());
             file = Some(written);
         }
         Ok(StagedSecret { change, file, before })
@@ -57,7 +59,12 @@ impl Drop for StagedSecret {
 /// The file of the secret of a CHAP user.
 fn secret_file(config: &Config, id: &ObjectId) -> Option<PathBuf> {
     let object = config.sources.document.get(id)?;
-    object.keys.get("secret_file").and_then(Value::as_str).map(PathBuf::from)
+    object.keys.get("secret_file").and_then(Value::as_str).map(|path| base(config).join(path))
+}
+
+/// The folder at which relative paths start.
+fn base(config: &Config) -> &Path {
+    config.sources.whole.parent().unwrap_or(Path::new("/"))
 }
 
 fn written_secret(
