@@ -23,7 +23,7 @@ pub const CYCLONEDX: PinnedTool = PinnedTool { name: "cargo-cyclonedx", version:
 /// All of them.
 pub const ALL: [PinnedTool; 3] = [DEB, RPM, CYCLONEDX];
 
-/// What makes a build of the tools quick: they run for seconds.
+/// Settings for a quick build of the tools: they run for seconds.
 const QUICK_BUILD: [(&str, &str); 4] = [
     ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
     ("CARGO_PROFILE_RELEASE_LTO", "off"),

@@ -17,7 +17,7 @@ pub(super) type NamedUser = (ChapAccount, Range<usize>);
 pub(super) struct ChapUsers(BTreeMap<String, Option<ChapAccount>>);
 
 /// Contents of secret files by their absolute paths, in place of those on the disk. A file that is not among them gets
-/// a secret that nobody knows. So tools can check a configuration whose secrets only its server may read.
+/// a random secret. So tools can check a configuration whose secrets only its server may read.
 pub type GivenSecrets = BTreeMap<std::path::PathBuf, Zeroizing<Vec<u8>>>;
 
 /// Reads all `[[chap_user]]` with their secrets; `given`: instead of their files.

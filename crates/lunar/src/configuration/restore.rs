@@ -38,7 +38,7 @@ pub struct RestoreArgs {
     force: bool,
 }
 
-/// What the restore does with a file.
+/// The action of the restore on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
     Create,
@@ -218,7 +218,7 @@ impl<'a> Places<'a> {
         Ok(plan)
     }
 
-    /// What the restored files lack.
+    /// The gaps of the restored files.
     fn notes(&self, dump: &Dump) -> Vec<String> {
         let mut notes = Vec::new();
         if !dump.has_secrets {

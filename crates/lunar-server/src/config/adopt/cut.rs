@@ -4,7 +4,7 @@ use lunar_admin::ObjectId;
 use std::fmt::Write;
 use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, Value, value};
 
-/// What to cut out of a file.
+/// The objects to cut out of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     /// An object; with a target its LUNs and access entries.
@@ -61,9 +61,9 @@ pub(super) fn cut(text: &str, parts: &[Part]) -> Result<Cut, String> {
 }
 
 /// An object and its table.
-type Found = (ObjectId, Option<Table>);
+type ObjectTable = (ObjectId, Option<Table>);
 
-fn whole(document: &mut DocumentMut, id: &ObjectId) -> Vec<Found> {
+fn whole(document: &mut DocumentMut, id: &ObjectId) -> Vec<ObjectTable> {
     let found = |tables: Vec<Table>| tables.into_iter().map(|table| (id.clone(), Some(table))).collect();
     match id {
         ObjectId::Target(name) => target(document, name),
@@ -89,7 +89,7 @@ fn whole(document: &mut DocumentMut, id: &ObjectId) -> Vec<Found> {
 }
 
 /// A target, its LUNs and its access entries: first those of `[[target]]`.
-fn target(document: &mut DocumentMut, name: &str) -> Vec<Found> {
+fn target(document: &mut DocumentMut, name: &str) -> Vec<ObjectTable> {
     let mut found = Vec::new();
     let is = |one: &dyn toml_edit::TableLike| text(one, "name") == Some(name);
     for mut table in take_of(document, |root| take(root, "target", &is)) {
@@ -102,15 +102,15 @@ fn target(document: &mut DocumentMut, name: &str) -> Vec<Found> {
     found
 }
 
-/// What the file adds to a target.
-fn extensions(document: &mut DocumentMut, name: &str) -> Vec<Found> {
+/// The entries that the file adds to a target.
+fn extensions(document: &mut DocumentMut, name: &str) -> Vec<ObjectTable> {
     let is = |one: &dyn toml_edit::TableLike| text(one, "target") == Some(name);
     let luns = take_of(document, |root| take(root, "lun", &is));
     let access = take_of(document, |root| take(root, "access", &is));
     children(name, luns, access)
 }
 
-fn children(target: &str, luns: Vec<Table>, access: Vec<Table>) -> Vec<Found> {
+fn children(target: &str, luns: Vec<Table>, access: Vec<Table>) -> Vec<ObjectTable> {
     let lun = |table: Table| {
         let number = integer(&table, "lun").and_then(|number| number.try_into().ok()).unwrap_or_default();
         (ObjectId::Lun(target.to_owned(), number), Some(table))
