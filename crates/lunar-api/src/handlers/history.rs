@@ -27,7 +27,8 @@ pub struct RateList {
 
 /// The position of a reader.
 #[derive(Debug, Default, Deserialize, IntoParams)]
-#[serde(default)]
+#[into_params(parameter_in = Query)]
+#[serde(default, deny_unknown_fields)]
 struct RateQuery {
     /// Only samples after this number.
     since: u64,
@@ -44,10 +45,15 @@ async fn rates(
     State(api): State<ApiState>,
     query: Result<Query<RateQuery>, QueryRejection>,
 ) -> Result<Json<RateList>, Box<Problem>> {
-    let Query(RateQuery { since }) = query.map_err(|e| {
-        let what = format!("the query is invalid: {}", lunar_config::plain(&e.body_text()));
+    let invalid = |why: &str| {
+        let what = format!("the query is invalid: {}", lunar_config::plain(why));
         Problem::new(StatusCode::BAD_REQUEST, what, "send the number of a sample as `since`")
-    })?;
+    };
+    let Query(RateQuery { since }) = query.map_err(|e| invalid(&e.body_text()))?;
+    // The format int64 of OpenAPI ends there.
+    if i64::try_from(since).is_err() {
+        return Err(invalid("`since` is larger than 2^63 - 1"));
+    }
     Ok(Json(RateList { interval_s: SAMPLE.as_secs(), items: api.control.history().after(since) }))
 }
 
