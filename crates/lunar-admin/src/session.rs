@@ -207,16 +207,8 @@ pub(crate) mod tests {
         let words = |row: usize| -> Vec<&str> {
             rows[row].iter().map(|word| word.trim()).filter(|word| !word.is_empty()).collect()
         };
-        let head = [
-            ">ID",
-            "INITIATOR",
-            "ADDRESS",
-            "TRANSPORT",
-            "TARGET",
-            ">PORTAL GROUP",
-            ">COMMANDS",
-            ">CONNECTED",
-        ];
+        let head =
+            ["ID", "INITIATOR", "ADDRESS", "TRANSPORT", "TARGET", "PORTAL GROUP", "COMMANDS", "CONNECTED"];
         assert_eq!(words(0), head);
         let (name, target) = ("iqn.1993-08.org.debian:01:abc", "iqn.2026-11.org.example:disks");
         assert_eq!(words(1), ["1", name, "127.0.0.1:40000", "TCP", target, "1", "3", "1m 1s"]);

@@ -307,7 +307,7 @@ fn hint_without_home_names_an_option_of_the_command() {
         ("serve null:1M", "set XDG_STATE_HOME"),
         ("session list", "--socket"),
         ("router list", "--socket"),
-        ("attached", "LUNAR_RUN_DIR"),
+        ("attach list", "LUNAR_RUN_DIR"),
         ("detach x", "LUNAR_RUN_DIR"),
         ("attach x", "XDG_CONFIG_HOME"),
     ] {

@@ -72,8 +72,8 @@ const MAX_NAME: usize = 48;
 /// The longest time for recovery: thirty days.
 const MAX_RECOVERY: Duration = Duration::from_secs(30 * 86400);
 
-/// Checks that a name can be a file name and no command: letters, digits, `.`, `_` and `-`, not starting with `.` or `-`, at most 48
-/// bytes.
+/// Checks that a name can be a file name and no command: letters, digits, `.`, `_` and `-`, not starting with `.` or
+/// `-`, at most 48 bytes.
 ///
 /// # Errors
 /// The fault in the name.

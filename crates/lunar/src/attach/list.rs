@@ -248,7 +248,7 @@ mod tests {
         };
         assert_eq!(
             table(&[report]),
-            "NAME     AS   STATE     SIZE   DEVICE   URL\n\
+            "NAME     AS   STATE      SIZE  DEVICE   URL\n\
              disks-0  nbd  attached  1 GiB  nbd://h  iscsi://h:3260/iqn.2026-11.org.example:disks/0\n"
         );
         assert_eq!(table(&[]), "nothing is attached\n");
