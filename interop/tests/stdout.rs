@@ -60,7 +60,6 @@ fn commands_with_a_server_fail_on_full_stdout() {
     let socket = server.dir().join("admin.sock").display().to_string();
     for arguments in [
         &["status"][..],
-        &["events"],
         &["page"],
         &["session", "list"],
         &["target", "list"],
@@ -95,6 +94,9 @@ fn commands_with_a_target_fail_on_full_stdout() {
     ] {
         fails(arguments, &run_dir);
     }
+    // There are logins to show now.
+    let socket = server.dir().join("admin.sock").display().to_string();
+    fails(&["events", "--socket", &socket], &run_dir);
 }
 
 /// The disk is attached, and stderr reports that. In the foreground, the command ends.
