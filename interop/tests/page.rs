@@ -147,7 +147,9 @@ fn page_shows_the_server_as_it_changes() {
         raw.write_blocks(0, block * 8, &pattern(4096, 3)).good();
     }
     shown.browser.until("Number(document.querySelector('#plot-bytes svg[role=img]').dataset.peak) > 0");
-    shown.browser.until("document.querySelector('#plot-commands .second').getAttribute('d').startsWith('M')");
+    shown
+        .browser
+        .until("document.querySelector('#plot-commands path.second').getAttribute('d').startsWith('M')");
     assert!(
         shown
             .browser

@@ -90,7 +90,7 @@ fn instance_shows_targets_upstreams_paths_and_sessions() {
         "{sessions}"
     );
     for (words, part) in [
-        ("list", "r1      serving  1        2     1          1         -"),
+        ("list", "r1      serving        1     2          1         1  -"),
         ("stats", "Target Access Failures"),
         ("show", "  LUN 3: "),
         ("paths", &format!("{A}/3")),
