@@ -61,7 +61,7 @@ fn address_leaves_descriptors_for_others() {
     let limits = "[limits]\nconnections = 4096\nconnections_before_login = 4096\n";
     let server = Server::start_by_shell(&config::with("", "", limits), "ulimit -n 256", "");
     let crowd: Vec<Raw> = (0..300).map(|_| Raw::connect(server.portal())).collect();
-    let closed = "the limit of this process on open files is used up";
+    let closed = "the limit of this process on open files, or the share";
     interop::routed::until("the log", || server.log().contains(closed).then_some(()));
     login(1).source([127, 0, 0, 2].into()).on(server.portal()).ping();
     drop(crowd);
@@ -86,7 +86,7 @@ fn log_has_one_line_when_descriptors_run_out() {
     let log = server.log();
     let lines: Vec<_> = log
         .lines()
-        .filter(|line| line.contains("the limit of this process on open files is used up"))
+        .filter(|line| line.contains("the limit of this process on open files, or the share"))
         .collect();
     assert_eq!(lines.iter().filter(|line| line.contains("new connections are closed")).count(), 1, "{log}");
     assert!(lines.iter().all(|line| line.contains("WARN")), "{log}");
