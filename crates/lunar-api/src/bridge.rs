@@ -5,6 +5,7 @@
 //! the token of this bridge in `Authorization`, which no browser sends by itself. The token is in the fragment of the
 //! URL, which browsers send to no server. `Host` must be a name of this host, against DNS rebinding.
 
+use crate::accept::accept_each;
 use crate::handlers::{page_file, reports::CallerReport};
 use crate::problem::Problem;
 use crate::remote::ServerAddress;
@@ -33,8 +34,6 @@ use tokio::sync::Semaphore;
 const MAX_CONNECTIONS: usize = 64;
 /// Time for a client to send the head of the next request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// Pause after an error of the listener. A lasting error must not make its loop spin.
-const PAUSE: Duration = Duration::from_millis(10);
 
 /// A bridge that listens.
 pub struct PageBridge {
@@ -92,7 +91,9 @@ impl PageBridge {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
         runtime.block_on(async {
             let listener = TcpListener::from_std(self.listener).map_err(cannot)?;
-            accept(&listener, &self.rules).await;
+            let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+            let serve = |(stream, _)| connection(stream, self.rules.clone());
+            accept_each(permits, "page", |cx| listener.poll_accept(cx), serve).await;
             Ok(())
         })
     }
@@ -107,23 +108,6 @@ fn token() -> Result<String, Diagnostic> {
         _ = write!(text, "{byte:02x}");
         text
     }))
-}
-
-async fn accept(listener: &TcpListener, rules: &Arc<BridgeRules>) {
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    loop {
-        let Ok(permit) = permits.clone().acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let rules = rules.clone();
-                tokio::spawn(async move {
-                    connection(stream, rules).await;
-                    drop(permit);
-                });
-            }
-            Err(_) => tokio::time::sleep(PAUSE).await,
-        }
-    }
 }
 
 async fn connection(stream: TcpStream, rules: Arc<BridgeRules>) {

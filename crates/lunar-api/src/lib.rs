@@ -8,6 +8,7 @@
 //! delays the admin socket. The main thread of the program executes changes ([`ServerControl::ask`](lunar_admin::ServerControl::ask)).
 #![forbid(unsafe_code)]
 
+mod accept;
 mod bridge;
 mod caller;
 pub mod client;

@@ -1,5 +1,6 @@
 //! Serves the API on the admin socket.
 
+use crate::accept::{ServiceThread, ThreadNames, accept_each};
 use crate::caller::{Caller, forbidden};
 use crate::exchange::{self, ExchangeLimits};
 use crate::handlers::{router, sample};
@@ -10,23 +11,22 @@ use lunar_admin::{AdminSocket, ServerControl, may_ask};
 use lunar_config::{Diagnostic, io_text};
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Semaphore;
 
 /// Maximum number of connections. Further clients wait.
 const MAX_CONNECTIONS: usize = 64;
 /// Time for a client to send the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause after an error of the listener. A lasting error, such as no free descriptor, must not make its loop spin.
-const PAUSE: Duration = Duration::from_millis(10);
 
-/// The API server of a process. Dropping it closes the admin socket and ends its thread.
+const NAMES: ThreadNames =
+    ThreadNames { thread: "api", helpers: "api-ask", max_helpers: crate::handlers::MAX_WAITING + 1 };
+
+/// The API server of a process. Dropping it ends its thread and closes the admin socket.
 pub struct ApiServer {
+    _thread: ServiceThread,
     socket: AdminSocket,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl ApiServer {
@@ -41,20 +41,8 @@ impl ApiServer {
         };
         let listener = socket.listener.try_clone().map_err(cannot)?;
         listener.set_nonblocking(true).map_err(cannot)?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .max_blocking_threads(crate::handlers::MAX_WAITING + 1)
-            .thread_name("api-ask")
-            .build()
-            .map_err(cannot)?;
-        let (stop, stopped) = oneshot::channel();
-        let run = move || {
-            runtime.block_on(serve(listener, control, stopped));
-            // A request that waits for the main thread must not keep the process.
-            runtime.shutdown_background();
-        };
-        let thread = std::thread::Builder::new().name("api".into()).spawn(run).map_err(cannot)?;
-        Ok(ApiServer { socket, stop: Some(stop), thread: Some(thread) })
+        let thread = ServiceThread::start(&NAMES, || serve(listener, control)).map_err(cannot)?;
+        Ok(ApiServer { _thread: thread, socket })
     }
 
     /// The path of the admin socket.
@@ -63,48 +51,21 @@ impl ApiServer {
     }
 }
 
-impl Drop for ApiServer {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            _ = thread.join();
-        }
-    }
-}
-
-async fn serve(
-    listener: std::os::unix::net::UnixListener,
-    control: Arc<dyn ServerControl>,
-    stopped: oneshot::Receiver<()>,
-) {
+async fn serve(listener: std::os::unix::net::UnixListener, control: Arc<dyn ServerControl>) {
     let listener = match UnixListener::from_std(listener) {
         Ok(listener) => listener,
         Err(e) => return tracing::error!("cannot serve the API: {e}"),
     };
+    let (permits, router) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), router(control.clone()));
+    let accept = accept_each(
+        permits,
+        "admin socket",
+        |cx| listener.poll_accept(cx),
+        |(stream, _)| connection(stream, router.clone()),
+    );
     tokio::select! {
-        () = accept(&listener, router(control.clone())) => {}
+        () = accept => {}
         () = sample(control) => {}
-        _ = stopped => {}
-    }
-}
-
-async fn accept(listener: &UnixListener, router: Router) {
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    loop {
-        let Ok(permit) = permits.clone().acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let router = router.clone();
-                tokio::spawn(async move {
-                    connection(stream, router).await;
-                    drop(permit);
-                });
-            }
-            Err(e) => {
-                tracing::debug!("admin socket: {e}");
-                tokio::time::sleep(PAUSE).await;
-            }
-        }
     }
 }
 

@@ -4,6 +4,7 @@ use super::HttpsState;
 use super::authentication::HttpsPeer;
 use super::credentials::HttpsCredentials;
 use super::peers::{LogThrottle, PeerCounts};
+use crate::accept::accept_each;
 use crate::exchange::{self, ExchangeLimits};
 use axum::Router;
 use axum::http::StatusCode;
@@ -29,8 +30,6 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 const HEAD: ExchangeLimits = ExchangeLimits { head: Duration::from_secs(10) };
 /// Time after which a peer that takes no data, or has gone, is disconnected.
 const GONE: Duration = Duration::from_secs(30);
-/// Pause after an error of the listener. A lasting error, such as no free descriptor, must not make its loop spin.
-const PAUSE: Duration = Duration::from_millis(10);
 /// The first byte of a TLS connection: the content type handshake (RFC 8446 section 5.1).
 const TLS_HANDSHAKE: u8 = 0x16;
 /// The response to a request without TLS.
@@ -60,29 +59,17 @@ impl Connections {
         credentials: Arc<HttpsCredentials>,
         states: watch::Receiver<HttpsState>,
     ) {
-        loop {
-            let Ok(permit) = self.permits.clone().acquire_owned().await else { return };
-            match listener.accept().await {
-                Ok((stream, address)) => {
-                    let Some(place) = self.peers.enter(address.ip()) else {
-                        self.info(format_args!(
-                            "HTTPS connection of {address} refused: its host has too many"
-                        ));
-                        continue;
-                    };
-                    let (connections, credentials, states) =
-                        (self.clone(), credentials.clone(), states.clone());
-                    tokio::spawn(async move {
-                        connections.serve(stream, address, credentials, states).await;
-                        drop((permit, place));
-                    });
-                }
-                Err(e) => {
-                    tracing::debug!("HTTPS: {e}");
-                    tokio::time::sleep(PAUSE).await;
+        let serve = |(stream, address): (TcpStream, SocketAddr)| {
+            let (connections, credentials, states) = (self.clone(), credentials.clone(), states.clone());
+            async move {
+                match connections.peers.enter(address.ip()) {
+                    Some(_place) => connections.serve(stream, address, credentials, states).await,
+                    None => connections
+                        .info(format_args!("HTTPS connection of {address} refused: its host has too many")),
                 }
             }
-        }
+        };
+        accept_each(self.permits.clone(), "HTTPS", |cx| listener.poll_accept(cx), serve).await;
     }
 
     async fn serve(

@@ -14,6 +14,7 @@ mod tests;
 pub use credentials::{CredentialFiles, HttpsCredentials, Role};
 pub use pem::{authorities, certificates, private_key};
 
+use crate::accept::{ServiceThread, ThreadNames};
 use crate::handlers::{MAX_WAITING, router};
 use connection::Connections;
 use lunar_admin::ServerControl;
@@ -22,12 +23,13 @@ use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
+const NAMES: ThreadNames =
+    ThreadNames { thread: "api-https", helpers: "https-ask", max_helpers: MAX_WAITING + 1 };
 
 /// Where the API listens, and who may use it.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,8 +63,8 @@ pub struct HttpsServer {
 }
 
 struct HttpsThread {
-    states: Option<watch::Sender<HttpsState>>,
-    thread: Option<JoinHandle<()>>,
+    states: watch::Sender<HttpsState>,
+    _thread: ServiceThread,
 }
 
 impl HttpsServer {
@@ -104,8 +106,8 @@ impl HttpsServer {
             }
         }
         self.state = new;
-        if let Some(states) = self.thread.as_ref().and_then(|thread| thread.states.as_ref()) {
-            states.send_replace(self.state.clone());
+        if let Some(thread) = &self.thread {
+            thread.states.send_replace(self.state.clone());
         }
     }
 
@@ -121,28 +123,9 @@ impl HttpsServer {
 
 impl HttpsThread {
     fn start(control: Arc<dyn ServerControl>) -> io::Result<HttpsThread> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .max_blocking_threads(MAX_WAITING + 1)
-            .thread_name("https-ask")
-            .build()?;
         let (states, watched) = watch::channel(None);
-        let run = move || {
-            runtime.block_on(run(Connections::new(router(control)), watched));
-            // A request that waits for the main thread must not keep the process.
-            runtime.shutdown_background();
-        };
-        let thread = std::thread::Builder::new().name("api-https".into()).spawn(run)?;
-        Ok(HttpsThread { states: Some(states), thread: Some(thread) })
-    }
-}
-
-impl Drop for HttpsThread {
-    fn drop(&mut self) {
-        drop(self.states.take());
-        if let Some(thread) = self.thread.take() {
-            _ = thread.join();
-        }
+        let thread = ServiceThread::start(&NAMES, || run(Connections::new(router(control)), watched))?;
+        Ok(HttpsThread { states, _thread: thread })
     }
 }
 

@@ -1,6 +1,7 @@
 //! The TCP listener of the metrics. It serves nothing else, so that a monitoring host needs no rights.
 
 use super::{PATH, router};
+use crate::accept::{ServiceThread, ThreadNames, accept_each};
 use axum::Router;
 use axum::routing::get;
 use hyper::server::conn::http1;
@@ -11,24 +12,22 @@ use lunar_config::Diagnostic;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Semaphore;
 use tower_service::Service;
 
 /// Maximum number of connections. Further clients wait.
 const MAX_CONNECTIONS: usize = 32;
 /// Time for a client to send the head of a request, also of the next one on its connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
-/// Pause after an error of the listener. A lasting error, such as no free descriptor, must not make its loop spin.
-const PAUSE: Duration = Duration::from_millis(10);
+
+const NAMES: ThreadNames = ThreadNames { thread: "metrics", helpers: "metrics-ask", max_helpers: 1 };
 
 /// The metrics server of a process. Dropping it closes the listener and ends its thread.
 pub struct MetricsServer {
     address: SocketAddr,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _thread: ServiceThread,
 }
 
 impl MetricsServer {
@@ -41,21 +40,9 @@ impl MetricsServer {
         let cannot = |e: io::Error| cannot_serve_metrics(address, &e);
         listener.set_nonblocking(true).map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .max_blocking_threads(1)
-            .thread_name("metrics-ask")
-            .build()
-            .map_err(cannot)?;
         let router = router(control).route("/", get(async || format!("Lunar: metrics are at {PATH}\n")));
-        let (stop, stopped) = oneshot::channel();
-        let run = move || {
-            runtime.block_on(serve(listener, router, stopped));
-            // A request that waits for the main thread must not keep the process.
-            runtime.shutdown_background();
-        };
-        let thread = std::thread::Builder::new().name("metrics".into()).spawn(run).map_err(cannot)?;
-        Ok(MetricsServer { address, stop: Some(stop), thread: Some(thread) })
+        let thread = ServiceThread::start(&NAMES, || serve(listener, router)).map_err(cannot)?;
+        Ok(MetricsServer { address, _thread: thread })
     }
 
     /// The address, with the actual port.
@@ -64,44 +51,14 @@ impl MetricsServer {
     }
 }
 
-impl Drop for MetricsServer {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            _ = thread.join();
-        }
-    }
-}
-
-async fn serve(listener: TcpListener, router: Router, stopped: oneshot::Receiver<()>) {
+async fn serve(listener: TcpListener, router: Router) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(e) => return tracing::error!("cannot serve metrics: {e}"),
     };
-    tokio::select! {
-        () = accept(&listener, router) => {}
-        _ = stopped => {}
-    }
-}
-
-async fn accept(listener: &tokio::net::TcpListener, router: Router) {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    loop {
-        let Ok(permit) = permits.clone().acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let router = router.clone();
-                tokio::spawn(async move {
-                    connection(stream, router).await;
-                    drop(permit);
-                });
-            }
-            Err(e) => {
-                tracing::debug!("metrics: {e}");
-                tokio::time::sleep(PAUSE).await;
-            }
-        }
-    }
+    let serve = |(stream, _)| connection(stream, router.clone());
+    accept_each(permits, "metrics", |cx| listener.poll_accept(cx), serve).await;
 }
 
 async fn connection(stream: TcpStream, router: Router) {
