@@ -1,7 +1,8 @@
 //! State of logical units for the next process of a server.
 
-use super::Units;
+use super::{OpenUnit, Units};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The version of the format.
 const VERSION: u32 = 1;
@@ -30,12 +31,11 @@ impl Units {
         let units: Vec<HandedUnit> = self
             .open
             .iter()
-            .map(|(name, open)| HandedUnit {
-                name: name.to_string(),
-                serial: open.unit.lu.settings().identity.serial.clone(),
-                state: open.unit.lu.hand_over(),
+            .filter_map(|(name, open)| {
+                let (lu, state) = (&open.unit.lu, open.unit.lu.hand_over());
+                let serial = || lu.settings().identity.serial.clone();
+                (!state.is_empty()).then(|| HandedUnit { name: name.to_string(), serial: serial(), state })
             })
-            .filter(|unit| !unit.state.is_empty())
             .collect();
         if units.is_empty() { None } else { serde_json::to_vec(&HandOver { version: VERSION, units }).ok() }
     }
@@ -48,9 +48,11 @@ impl Units {
             tracing::warn!("state of the earlier process ignored: unknown format");
             return;
         };
+        let open: BTreeMap<String, &OpenUnit> =
+            self.open.iter().map(|(name, open)| (name.to_string(), open)).collect();
         for unit in whole.units {
-            let open = self.open.iter().find(|(name, _)| name.to_string() == unit.name).map(|(_, open)| open);
-            let same = open.filter(|open| open.unit.lu.settings().identity.serial == unit.serial);
+            let same =
+                open.get(&unit.name).filter(|open| open.unit.lu.settings().identity.serial == unit.serial);
             let taken = same.map(|open| open.unit.lu.take_over(&unit.state));
             match taken {
                 Some(Ok(())) => tracing::info!("{}: state of the earlier process taken over", unit.name),
