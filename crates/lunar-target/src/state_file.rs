@@ -59,28 +59,39 @@ fn start(path: &Path) -> OsString {
 
 /// Removes temporary files that killed writers of a state file left behind.
 pub fn remove_leftovers(path: &Path) {
-    let Some(folder) = path.parent().and_then(|folder| std::fs::read_dir(folder).ok()) else { return };
     let (start, once) = (start(path), path.with_extension("new"));
-    for entry in folder.flatten() {
-        let name = entry.file_name();
-        let writer = name.as_encoded_bytes().strip_prefix(start.as_encoded_bytes());
-        // Older versions used one name for all writers.
-        if writer.is_some_and(|of| is_dead(of) || is_old(&entry))
-            || Some(name.as_os_str()) == once.file_name()
-        {
-            // A file that cannot be removed is harmless.
-            _ = std::fs::remove_file(entry.path());
-        }
-    }
+    // Older versions used one name for all writers.
+    let is_once = |name: &OsStr| Some(name) == once.file_name();
+    remove_of_killed(
+        path.parent(),
+        |name| name.as_encoded_bytes().strip_prefix(start.as_encoded_bytes()),
+        is_once,
+    );
 }
 
 /// As [`remove_leftovers`], of all state files in a folder (`NAME.state`).
 pub fn remove_leftovers_in(folder: &Path) {
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+    remove_of_killed(
+        Some(folder),
+        |name| writer_of_any(name.as_encoded_bytes()),
+        |name| name.as_encoded_bytes().ends_with(b".new"),
+    );
+}
+
+/// The writer in the name of a temporary file of any state file.
+fn writer_of_any(name: &[u8]) -> Option<&[u8]> {
+    name.windows(NEW.len()).position(|part| part == NEW).map(|at| &name[at + NEW.len()..])
+}
+
+/// Removes the files of a folder whose writer ended or is too old, and those for which `is_once` is true.
+fn remove_of_killed(
+    folder: Option<&Path>,
+    writer: impl Fn(&OsStr) -> Option<&[u8]>,
+    is_once: impl Fn(&OsStr) -> bool,
+) {
+    for entry in folder.and_then(|folder| std::fs::read_dir(folder).ok()).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let bytes = name.as_encoded_bytes();
-        let writer = bytes.windows(NEW.len()).position(|part| part == NEW).map(|at| &bytes[at + NEW.len()..]);
-        if writer.is_some_and(|of| is_dead(of) || is_old(&entry)) || bytes.ends_with(b".new") {
+        if writer(&name).is_some_and(|of| is_dead(of) || is_old(&entry)) || is_once(&name) {
             // A file that cannot be removed is harmless.
             _ = std::fs::remove_file(entry.path());
         }
