@@ -5,22 +5,13 @@ use crate::session_info::account::{Account, FAILED};
 use crate::task_set_lock::LockMode;
 use crate::test_target::{TestTarget, run_ready, run_test};
 use lunar_scsi::CoreIndex;
-use lunar_wire::iscsi::{Bhs, flag, opcode, request};
+use lunar_wire::iscsi::{flag, opcode, request};
 use lunar_wire::scsi::{Status, TaskManagementFunction, cdb};
 
 async fn session(target: &TestTarget) -> (Host, Account) {
     let host = Host::session(target, 1).await;
     let account = Account::new(target.shared.registry.list()[0].1.clone());
     (host, account)
-}
-
-/// Sends the header of a WRITE of one block, and waits for its R2T.
-async fn announce_write(host: &mut Host) -> Bhs {
-    let mut write = host.command(&cdb::write_10(0, 1, false));
-    request::set_write(&mut write, 512, false);
-    host.queue(write, &[]);
-    host.send();
-    host.receive(opcode::R2T).await
 }
 
 async fn abort(host: &mut Host, itt: u32) {
@@ -38,7 +29,7 @@ fn good_commands_are_counted_once() {
         host.send();
         assert_eq!(host.receive(opcode::SCSI_RESPONSE).await.scsi_status(), 0);
         assert_eq!(account.moved(), [1, 0, 1, 0, 512, 0], "immediate data");
-        let r2t = announce_write(&mut host).await;
+        let r2t = host.announce_write().await;
         assert_eq!(account.moved(), [0; 6], "not ended");
         host.answer(&r2t, 7).await;
         assert_eq!(host.receive(opcode::SCSI_RESPONSE).await.scsi_status(), 0);
@@ -78,7 +69,7 @@ fn failed_and_busy_commands_are_counted_once() {
 fn aborted_commands_are_counted_once() {
     run_test(|target| async move {
         let (mut host, mut account) = session(&target).await;
-        let r2t = announce_write(&mut host).await;
+        let r2t = host.announce_write().await;
         abort(&mut host, r2t.itt()).await;
         assert_eq!(account.moved(), FAILED, "waits for data");
         let inside = target.disk().task_set.handle(CoreIndex::current()).lock(LockMode::Exclusive).await;
@@ -97,7 +88,7 @@ fn aborted_commands_are_counted_once() {
 fn commands_of_ended_session_are_counted_once() {
     run_test(|target| async move {
         let (mut host, mut account) = session(&target).await;
-        announce_write(&mut host).await;
+        host.announce_write().await;
         host.reset();
         while target.sessions() > 0 {
             lunar_runtime::yield_now().await;

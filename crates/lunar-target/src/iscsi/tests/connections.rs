@@ -139,7 +139,7 @@ fn data_on_other_connection_are_rejected() {
         let (mut a, mut b, joined) = joined(&target).await;
         ready(&mut a);
         a.receive(opcode::SCSI_RESPONSE).await;
-        let r2t = waiting_write(&mut b).await;
+        let r2t = b.announce_write().await;
         a.answer(&r2t, 1).await;
         assert_eq!(a.receive(opcode::REJECT).await.opcode(), opcode::REJECT);
         run_ready().await;
@@ -151,24 +151,15 @@ fn data_on_other_connection_are_rejected() {
     });
 }
 
-/// A WRITE whose data was requested and not sent. Returns the R2T.
-async fn waiting_write(host: &mut Host) -> Bhs {
-    let mut write = host.command(&cdb::write_10(0, 1, false));
-    request::set_write(&mut write, 512, false);
-    host.queue(write, &[]);
-    host.send();
-    host.receive(opcode::R2T).await
-}
-
 #[test]
 fn logout_of_a_connection_leaves_the_other() {
     run_test(|target| async move {
         let (mut a, mut b, joined) = joined(&target).await;
         ready(&mut a);
         a.receive(opcode::SCSI_RESPONSE).await;
-        let of_b = waiting_write(&mut b).await;
+        let of_b = b.announce_write().await;
         a.set_next(3, 1);
-        let of_a = waiting_write(&mut a).await;
+        let of_a = a.announce_write().await;
         b.set_next(4, 101);
         b.log_out_connection(SECOND);
         b.send();

@@ -231,6 +231,15 @@ impl Host {
         self.queue(header, &[byte; 512]);
     }
 
+    /// Sends the header of a WRITE of one block, and waits for its R2T.
+    pub async fn announce_write(&mut self) -> Bhs {
+        let mut write = self.command(&cdb::write_10(0, 1, false));
+        request::set_write(&mut write, 512, false);
+        self.queue(write, &[]);
+        self.send();
+        self.receive(opcode::R2T).await
+    }
+
     /// Sends the data that an R2T requests, filled with this byte.
     pub async fn answer(&mut self, r2t: &Bhs, byte: u8) {
         let burst = request::DataOutTags { lun: r2t.lun(), itt: r2t.itt(), ttt: r2t.ttt() };

@@ -3,7 +3,7 @@
 use super::host::Host;
 use crate::test_target::{TestTarget, run_test};
 use crate::{FAILURES, LuTotals, OpClass};
-use lunar_wire::iscsi::{Bhs, opcode, request};
+use lunar_wire::iscsi::{opcode, request};
 use lunar_wire::scsi::{TaskManagementFunction, cdb};
 
 fn totals(target: &TestTarget) -> LuTotals {
@@ -29,15 +29,6 @@ async fn read(host: &mut Host, blocks: u16) {
     host.receive(opcode::DATA_IN).await;
 }
 
-/// Sends the header of a WRITE of one block, and waits for its R2T.
-async fn announce_write(host: &mut Host) -> Bhs {
-    let mut write = host.command(&cdb::write_10(0, 1, false));
-    request::set_write(&mut write, 512, false);
-    host.queue(write, &[]);
-    host.send();
-    host.receive(opcode::R2T).await
-}
-
 #[test]
 fn commands_are_counted_by_kind_with_their_bytes() {
     run_test(|target| async move {
@@ -50,7 +41,7 @@ fn commands_are_counted_by_kind_with_their_bytes() {
         host.write(0, 7);
         host.send();
         host.receive(opcode::SCSI_RESPONSE).await;
-        let r2t = announce_write(&mut host).await;
+        let r2t = host.announce_write().await;
         assert_eq!(totals(&target).in_flight, 1);
         host.answer(&r2t, 7).await;
         host.receive(opcode::SCSI_RESPONSE).await;
@@ -71,7 +62,7 @@ fn latency_is_counted_once_for_each_command_and_stage() {
         for _ in 0..5 {
             read(&mut host, 2).await;
         }
-        let r2t = announce_write(&mut host).await;
+        let r2t = host.announce_write().await;
         host.answer(&r2t, 7).await;
         host.receive(opcode::SCSI_RESPONSE).await;
         let totals = totals(&target);
@@ -90,7 +81,7 @@ fn failures_are_counted_by_status_and_sense_key() {
         host.run(&cdb::test_unit_ready()).await;
         let before = totals(&target);
         host.run(&cdb::write_10(u32::MAX, 1, false)).await;
-        let r2t = announce_write(&mut host).await;
+        let r2t = host.announce_write().await;
         host.manage(TaskManagementFunction::AbortTask, Some(r2t.itt()));
         host.receive(opcode::TASK_MANAGEMENT_RESPONSE).await;
         target.disk().lu.set_busy(true);
@@ -110,7 +101,7 @@ fn counters_outlive_their_session() {
     run_test(|target| async move {
         let mut host = Host::session(&target, 1).await;
         read(&mut host, 2).await;
-        announce_write(&mut host).await;
+        host.announce_write().await;
         host.reset();
         while target.sessions() > 0 {
             lunar_runtime::yield_now().await;
