@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -33,23 +34,23 @@ impl BenchRun<'_> {
     }
 
     fn start_of_many(&self) -> Result<Vec<RowResult>> {
-        let name = &format!("{} null LUNs, start", count());
+        let name = &format!("{} null LUNs, start", *COUNT);
         if !self.wants(name) {
             return Ok(Vec::new());
         }
         let started = Instant::now();
-        let _lunar = self.lunar(Backing::Null(count()))?;
+        let _lunar = self.lunar(Backing::Null(*COUNT))?;
         let s = started.elapsed().as_secs_f64();
         Ok(vec![RowResult::figure(name, "s", s, RatioLimit::Reported(START_S))])
     }
 
     /// Adds and removes a LUN, alone and beside a reader.
     fn changes_of_many(&self) -> Result<Vec<RowResult>> {
-        let name = format!("{} null LUNs, add and remove one by the API", count());
+        let name = format!("{} null LUNs, add and remove one by the API", *COUNT);
         if !self.wants(&name) {
             return Ok(Vec::new());
         }
-        let lunar = self.lunar(Backing::Null(count()))?;
+        let lunar = self.lunar(Backing::Null(*COUNT))?;
         let (mut added, mut removed) = (Vec::new(), Vec::new());
         let quiet = self.stall(&lunar, || Ok(()))?;
         let stall = self.stall(&lunar, || {
@@ -62,13 +63,13 @@ impl BenchRun<'_> {
         let change = |what: &str, times: &[f64]| {
             let ms = median_of(times, |ms| *ms);
             RowResult::figure(
-                &format!("{} null LUNs, {what}", count()),
+                &format!("{} null LUNs, {what}", *COUNT),
                 "ms",
                 ms,
                 RatioLimit::Reported(CHANGE_MS),
             )
         };
-        let longest = format!("{} null LUNs, longest 4 KiB read of another LUN", count());
+        let longest = format!("{} null LUNs, longest 4 KiB read of another LUN", *COUNT);
         Ok(vec![
             change("add one by the API", &added),
             change("remove one by the API", &removed),
@@ -84,12 +85,12 @@ impl BenchRun<'_> {
 
     /// Applies a configuration with 10,000 LUNs to a server with one.
     fn apply_of_many(&self) -> Result<Vec<RowResult>> {
-        let name = &format!("{} null LUNs, apply", count());
+        let name = &format!("{} null LUNs, apply", *COUNT);
         if !self.wants(name) {
             return Ok(Vec::new());
         }
         let lunar = self.lunar(Backing::Null(1))?;
-        lunar.rewrite(Backing::Null(count()))?;
+        lunar.rewrite(Backing::Null(*COUNT))?;
         let mut ms = 0.0;
         let stall = self.stall(&lunar, || {
             ms = milliseconds(|| ask(&lunar, "POST", "/v1/config/apply", "{}"))?;
@@ -116,12 +117,12 @@ impl BenchRun<'_> {
 }
 
 /// The number of LUNs.
-fn count() -> u32 {
+static COUNT: LazyLock<u32> = LazyLock::new(|| {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
     let hard = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u32>().ok());
     hard.map_or(LUNS, |hard| LUNS.min(hard.saturating_sub(OTHERS) / DESCRIPTORS))
-}
+});
 
 fn milliseconds(work: impl FnOnce() -> Result<()>) -> Result<f64> {
     let started = Instant::now();
@@ -130,7 +131,7 @@ fn milliseconds(work: impl FnOnce() -> Result<()>) -> Result<f64> {
 }
 
 fn path(lunar: &BenchServer) -> String {
-    format!("/v1/targets/{}/luns/{}", lunar.target, count())
+    format!("/v1/targets/{}/luns/{}", lunar.target, *COUNT)
 }
 
 fn add(lunar: &BenchServer) -> Result<()> {
