@@ -276,18 +276,17 @@ fn deleted_state_folder_lets_no_second_server_in() {
     };
     let server = Server::start(&with(&a));
     let process = format!("is in use by process {} (", server.pid());
-    let locks = [state.join("lu").join(TARGET).join("0.lock"), state.join("lu/serials")];
+    let lock = state.join("servers/0.lock");
     let refused = || {
         let said = Server::refused(&second, &with(&b));
         assert!(said.contains("is in use by "), "{said}");
     };
     std::fs::remove_dir_all(&state).expect("deleted");
     refused();
-    until_logged(&server, "the lock file was deleted or replaced; the server has locked it again", 2);
-    std::fs::remove_file(&locks[0]).expect("deleted");
-    std::fs::remove_dir_all(&locks[1]).expect("deleted");
+    until_logged(&server, "the lock file was deleted or replaced; the server has locked it again", 1);
+    std::fs::remove_file(&lock).expect("deleted");
     refused();
-    until_logged(&server, "the lock file was deleted or replaced; the server has locked it again", 4);
+    until_logged(&server, "the lock file was deleted or replaced; the server has locked it again", 2);
     let log = server.log();
     assert!(log.lines().any(|line| line.contains("ERROR") && line.contains("0.lock")), "{log}");
     let said = Server::refused(&second, &with(&b));

@@ -1,20 +1,25 @@
 //! Lock files: one process at a time holds the lock (flock(2)) on a file. The kernel releases the lock when the
 //! process ends.
 //!
+//! [`Claims`] are locks by name: many of them need one lock file.
+//!
 //! A user may delete the file or its folder. The holder therefore checks once a second, and recreates and locks the
 //! file if needed. Meanwhile a second lock without a file (`host_lock`) excludes other processes of the same host.
 
+mod claims;
 mod host_lock;
 mod watcher;
 
 use crate::FileId;
+pub use claims::{Claim, Claims, Holder, HolderTable};
 use host_lock::HostLock;
 use rustix::io::Errno;
 use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
 
@@ -35,7 +40,7 @@ struct LockInner {
     path: PathBuf,
     /// Not locked during file system calls, which may block forever.
     state: Mutex<State>,
-    /// Serializes writes to the file.
+    /// Held while the file is written, replaced or checked.
     writing: Mutex<()>,
 }
 
@@ -75,17 +80,22 @@ impl LockFile {
         let held =
             LockInner { path: path.to_path_buf(), state: Mutex::new(state), writing: Mutex::default() };
         let held = Arc::new(held);
-        watcher::watch(&held);
+        let watched: Weak<LockInner> = Arc::downgrade(&held);
+        watcher::watch(watched);
         Ok(Some(LockFile(held)))
     }
 
     /// Writes the owner and its purpose into the file, as information for users. The lock works without it.
     ///
+    /// A locked file with the text replaces the file, so that a reader finds the old text or the new one.
+    ///
     /// # Errors
-    /// Those of the file system.
+    /// Those of the file system. The text is written again if the file is recreated.
     pub fn write_owner(&self, text: String) -> io::Result<()> {
         self.0.state().text = text;
-        self.0.write()
+        let writing = self.0.writing();
+        self.0.recover(&writing);
+        self.0.write(&writing)
     }
 
     /// Releases the lock, and removes the file unless it now belongs to another process.
@@ -105,16 +115,41 @@ impl LockInner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes the current text into the current file.
-    fn write(&self) -> io::Result<()> {
-        let _one = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+    fn writing(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replaces the current file by one with the current text.
+    fn write(&self, _writing: &MutexGuard<'_, ()>) -> io::Result<()> {
         let (file, text) = {
             let state = self.state();
             (state.file.clone(), state.text.clone())
         };
         let Some(file) = file else { return Ok(()) };
-        file.set_len(0)?;
-        file.write_all_at(text.as_bytes(), 0)
+        if !FileId::of_open(&file)?.is_at(&self.path) {
+            return Err(io::Error::other("another file is at the path of the lock file"));
+        }
+        let next = replacement_path(&self.path);
+        let written = written(&next, &text).and_then(|file| {
+            std::fs::rename(&next, &self.path)?;
+            Ok(file)
+        });
+        if written.is_err() {
+            _ = std::fs::remove_file(&next);
+        }
+        self.adopt(written?);
+        Ok(())
+    }
+
+    /// Continues with another locked file at the path. False: the lock was released meanwhile, and the file was
+    /// removed.
+    fn adopt(&self, file: File) -> bool {
+        let file = Arc::new(file);
+        let is_held = self.state().file.as_mut().map(|kept| *kept = file.clone()).is_some();
+        if !is_held {
+            release(&file, &self.path, true);
+        }
+        is_held
     }
 
     /// Releases the lock, even while the watcher is checking the file.
@@ -154,6 +189,23 @@ fn within(limit: Duration, work: impl FnOnce() + Send + 'static) {
 fn create_folder(path: &Path) -> io::Result<()> {
     let create = |folder| std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
     path.parent().map_or(Ok(()), create)
+}
+
+fn replacement_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    name.into()
+}
+
+/// A new locked file with the text. Only the holder of the lock creates this file.
+fn written(path: &Path, text: &str) -> io::Result<File> {
+    let mut file =
+        File::options().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.try_lock()?;
+    file.write_all(text.as_bytes())?;
+    // Other hosts of a network file system see it from now on.
+    file.sync_data()?;
+    Ok(file)
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -198,8 +250,20 @@ pub fn has_no_locks(e: &io::Error) -> bool {
 
 /// Whether another process holds the lock. This creates no file.
 pub fn is_held(path: &Path) -> bool {
-    let lock = File::open(path).map(|file| file.try_lock_shared());
-    matches!(lock, Ok(Err(TryLockError::WouldBlock))) || host_lock::is_taken(path)
+    held_file(path).is_some() || host_lock::is_taken(path)
+}
+
+/// The file, if another process holds its lock.
+fn held_file(path: &Path) -> Option<File> {
+    loop {
+        let file = File::open(path).ok()?;
+        match file.try_lock_shared() {
+            Err(TryLockError::WouldBlock) => return Some(file),
+            // The holder may have replaced the file since it was opened.
+            Ok(()) if !FileId::of_open(&file).is_ok_and(|id| id.is_at(path)) => {}
+            _ => return None,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -28,7 +28,8 @@ pub(crate) use remedy::cannot_open;
 use saved_state::MAX_STATE_BYTES;
 pub(crate) use saved_state::{load, state_path};
 pub(crate) use settings::settings;
-pub(crate) use state_lock::{LockConflict, configuration, has_identity, held, lockable, serial_twice};
+pub use state_lock::used_state_files;
+pub(crate) use state_lock::{HeldLocks, LockConflict, configuration, has_identity, lockable, serial_twice};
 pub(crate) use unit_name::{UnitName, wanted};
 
 use crate::Diagnostic;
@@ -40,7 +41,7 @@ use lunar_scsi::PassthroughMode;
 use lunar_target::config::TargetConfig;
 use lunar_target::{LogicalUnit, Quiesced};
 use medium::Medium;
-use state_lock::{StateLock, StateLocks};
+use state_lock::{StateLocks, UnitLocks};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -55,7 +56,7 @@ pub struct Units {
     routes: Option<Arc<Routes>>,
     /// The rate limits of routing instances.
     rates: Mutex<BTreeMap<String, Arc<RateLimit>>>,
-    holds: StateLocks,
+    locks: StateLocks,
     /// Memory disks that a change on trial has removed.
     kept: TrialMemory,
 }
@@ -71,7 +72,7 @@ struct OpenUnit {
     medium: Medium,
     unit: Arc<LogicalUnit>,
     /// Locks on its state file and its serial number.
-    _holds: Vec<Arc<StateLock>>,
+    _locks: UnitLocks,
 }
 
 impl Units {
@@ -82,7 +83,7 @@ impl Units {
             open: BTreeMap::new(),
             routes: None,
             rates: Mutex::default(),
-            holds: StateLocks::default(),
+            locks: StateLocks::default(),
             kept: TrialMemory::default(),
         }
     }

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 /// All changes from `a` to `b`, in configuration order. Secrets are compared but never shown.
 pub fn diff(a: &Config, b: &Config) -> Vec<Difference> {
-    let (a, b) = (ConfigSettings::of(a), ConfigSettings::of(b));
+    let (a, b) = (ConfigSettings::of(a, b), ConfigSettings::of(b, a));
     let places: BTreeSet<_> = a.0.keys().chain(b.0.keys()).collect();
     let mut differences = Vec::new();
     for place in places {

@@ -1,8 +1,8 @@
 //! `lunar check --media`: checks everything that a configuration would open, and changes nothing.
 
 use crate::build::{
-    LockConflict, MediumHistory, UnitName, can_create, cannot_open, configuration, has_identity, has_path,
-    held, load, lockable, notes_of_size, of_lun, serial_twice, settings, spec, state_path, wanted,
+    HeldLocks, LockConflict, MediumHistory, UnitName, can_create, cannot_open, configuration, has_identity,
+    has_path, load, lockable, notes_of_size, of_lun, serial_twice, settings, spec, state_path, wanted,
 };
 use crate::config::router::UpstreamSource;
 use crate::config::{Config, LunConfig, RouterConfig};
@@ -49,7 +49,8 @@ pub fn examine(config: &Config, state_dir: &Path, file: &Path) -> Examined {
     };
     let luns = wanted(&whole);
     let (max_registrants, file) = (config.max_registrants, file.canonicalize().unwrap_or(file.to_path_buf()));
-    let mut look = MediaCheck { state_dir, file, max_registrants, found: Examined::default() };
+    let held = HeldLocks::of(state_dir);
+    let mut look = MediaCheck { state_dir, held, file, max_registrants, found: Examined::default() };
     look.found.problems = config.routers.iter().flat_map(devices).collect();
     look.found.problems.extend(serial_twice(&luns).err().into_iter().flatten());
     for (name, lun) in luns {
@@ -111,6 +112,7 @@ fn devices(router: &RouterConfig) -> Vec<Diagnostic> {
 
 struct MediaCheck<'a> {
     state_dir: &'a Path,
+    held: HeldLocks<'a>,
     /// The path of the configuration.
     file: PathBuf,
     max_registrants: usize,
@@ -155,7 +157,7 @@ impl MediaCheck<'_> {
     /// Checks the locks of a LUN. Returns the server of this configuration, if it holds one.
     fn locks(&mut self, name: &UnitName, lun: &LunConfig) -> Result<Option<u32>, Diagnostic> {
         let mut server = None;
-        for held in held(self.state_dir, name, lun) {
+        for held in self.held.conflicts(name, lun) {
             match server_of(&self.file, &held) {
                 // A null disk without a serial number has no data that two servers could mix.
                 None if lun.source.data_lifetime() == DataLifetime::None && lun.serial.is_none() => {}

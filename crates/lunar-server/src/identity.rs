@@ -9,8 +9,8 @@ use crate::config::{LunConfig, hex};
 
 /// The identity of a logical unit.
 pub(crate) fn identity(name: &UnitName, lun: &LunConfig) -> LuIdentity {
-    let [owner, number] = &name.seed();
-    let serial = lun.serial.clone().unwrap_or_else(|| serial(&[owner, number]));
+    let [owner, _] = &name.seed();
+    let serial = serial_of(name, lun);
     let revision = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
     let found = lun.found.as_deref();
     let revision = lun.revision.as_deref().or(found.map(|found| found.revision.as_str())).unwrap_or(revision);
@@ -44,6 +44,12 @@ pub(crate) fn serial(parts: &[&str]) -> String {
 pub(crate) fn key(seed: &str) -> u64 {
     let hash = hash("key", &[seed]);
     hash[..8].iter().fold(0, |key, byte| key << 8 | u64::from(*byte)).max(1)
+}
+
+/// The serial number of a unit: configured, or derived from its name.
+pub(crate) fn serial_of(name: &UnitName, lun: &LunConfig) -> String {
+    let [owner, number] = &name.seed();
+    lun.serial.clone().unwrap_or_else(|| serial(&[owner, number]))
 }
 
 /// Sixteen random hexadecimal digits.

@@ -30,6 +30,8 @@ pub struct LogicalUnit {
     passthrough: Option<Arc<dyn PassthroughLu>>,
     /// Locked while the state file is written.
     saved: Mutex<SavedState>,
+    /// Whether the unit was removed from the configuration. Its file and its medium may belong to another unit.
+    is_retired: AtomicBool,
     /// Names and limits log lines about failed I/O.
     pub(crate) io_failures: IoFailures,
     /// Watches the path of the medium for deletion and replacement.
@@ -49,8 +51,6 @@ pub struct LogicalUnit {
 struct SavedState {
     /// Version of the state on stable storage.
     version: Option<u64>,
-    /// Whether the file now belongs to another logical unit.
-    retired: bool,
 }
 
 impl LogicalUnit {
@@ -62,7 +62,7 @@ impl LogicalUnit {
         let task_set = Arc::new(TaskSetLock::new(lu.clone()));
         let logged_size = AtomicU64::new(backend.info().capacity);
         let (backend, passthrough, saved) = (RwLock::new(backend), None, Mutex::default());
-        let (io_failures, save_failures, watch, has_shrunk, counters) = Default::default();
+        let (io_failures, save_failures, watch, has_shrunk, is_retired, counters) = Default::default();
         LogicalUnit {
             lu,
             state_file,
@@ -70,6 +70,7 @@ impl LogicalUnit {
             backend,
             passthrough,
             saved,
+            is_retired,
             io_failures,
             save_failures,
             watch,
@@ -138,7 +139,7 @@ impl LogicalUnit {
     fn persist_now(&self, mut draft: PendingCommit) -> io::Result<PlanResult> {
         let Some(path) = &self.state_file else { return Ok(self.commit_volatile(draft)) };
         let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
-        if saved.retired {
+        if self.is_retired.load(Relaxed) {
             return Err(io::Error::other("the logical unit was removed from the configuration"));
         }
         // Other writers of the state wait for this lock. Only the end of a SANITIZE changes state without it.
@@ -187,7 +188,7 @@ impl LogicalUnit {
     fn save_now(&self) -> io::Result<()> {
         let Some(path) = &self.state_file else { return Err(io::ErrorKind::Unsupported.into()) };
         let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
-        if saved.retired {
+        if self.is_retired.load(Relaxed) {
             return Err(io::Error::other("the logical unit was removed from the configuration"));
         }
         let (version, bytes) = self.lu.saved_state();
@@ -205,6 +206,9 @@ impl LogicalUnit {
         self.backend().refresh();
         // Locked, so that a medium that is replaced meanwhile does not get the size of the old one.
         let backend = self.backend.read().unwrap_or_else(PoisonError::into_inner);
+        if self.is_retired.load(Relaxed) {
+            return false;
+        }
         self.lu.resized(backend.info().capacity) | self.has_shrunk.swap(false, Relaxed)
     }
 
@@ -245,6 +249,8 @@ impl LogicalUnit {
 
     /// Releases the state file for another logical unit: nothing is written to it anymore.
     pub(crate) fn leave_state_file(&self) {
-        self.saved.lock().unwrap_or_else(PoisonError::into_inner).retired = true;
+        // A write that has begun ends first.
+        let _saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_retired.store(true, Relaxed);
     }
 }

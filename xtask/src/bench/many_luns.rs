@@ -1,9 +1,7 @@
-//! A server of 10,000 LUNs, or as many as the limit on open files allows: its start, changes by the control API, and their
-//! effect on commands of another LUN.
+//! A server of 10,000 LUNs: its start, changes by the control API, and their effect on commands of another LUN.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -14,9 +12,7 @@ use super::server::{Backing, BenchServer};
 use super::table::{RatioLimit, RowResult};
 
 const LUNS: u32 = 10_000;
-/// Descriptors of a LUN, and of all else.
-const DESCRIPTORS: u32 = 4;
-const OTHERS: u32 = 1000;
+const SERVER: &str = "10,000 null LUNs";
 const START_S: f64 = 2.0;
 const APPLY_S: f64 = 2.0;
 const CHANGE_MS: f64 = 50.0;
@@ -34,23 +30,23 @@ impl BenchRun<'_> {
     }
 
     fn start_of_many(&self) -> Result<Vec<RowResult>> {
-        let name = &format!("{} null LUNs, start", *COUNT);
+        let name = &format!("{SERVER}, start");
         if !self.wants(name) {
             return Ok(Vec::new());
         }
         let started = Instant::now();
-        let _lunar = self.lunar(Backing::Null(*COUNT))?;
+        let _lunar = self.lunar(Backing::Null(LUNS))?;
         let s = started.elapsed().as_secs_f64();
         Ok(vec![RowResult::figure(name, "s", s, RatioLimit::Reported(START_S))])
     }
 
     /// Adds and removes a LUN, alone and beside a reader.
     fn changes_of_many(&self) -> Result<Vec<RowResult>> {
-        let name = format!("{} null LUNs, add and remove one by the API", *COUNT);
+        let name = format!("{SERVER}, add and remove one by the API");
         if !self.wants(&name) {
             return Ok(Vec::new());
         }
-        let lunar = self.lunar(Backing::Null(*COUNT))?;
+        let lunar = self.lunar(Backing::Null(LUNS))?;
         let (mut added, mut removed) = (Vec::new(), Vec::new());
         let quiet = self.stall(&lunar, || Ok(()))?;
         let stall = self.stall(&lunar, || {
@@ -62,14 +58,9 @@ impl BenchRun<'_> {
         })?;
         let change = |what: &str, times: &[f64]| {
             let ms = median_of(times, |ms| *ms);
-            RowResult::figure(
-                &format!("{} null LUNs, {what}", *COUNT),
-                "ms",
-                ms,
-                RatioLimit::Reported(CHANGE_MS),
-            )
+            RowResult::figure(&format!("{SERVER}, {what}"), "ms", ms, RatioLimit::Reported(CHANGE_MS))
         };
-        let longest = format!("{} null LUNs, longest 4 KiB read of another LUN", *COUNT);
+        let longest = format!("{SERVER}, longest 4 KiB read of another LUN");
         Ok(vec![
             change("add one by the API", &added),
             change("remove one by the API", &removed),
@@ -85,12 +76,12 @@ impl BenchRun<'_> {
 
     /// Applies a configuration with 10,000 LUNs to a server with one.
     fn apply_of_many(&self) -> Result<Vec<RowResult>> {
-        let name = &format!("{} null LUNs, apply", *COUNT);
+        let name = &format!("{SERVER}, apply");
         if !self.wants(name) {
             return Ok(Vec::new());
         }
         let lunar = self.lunar(Backing::Null(1))?;
-        lunar.rewrite(Backing::Null(*COUNT))?;
+        lunar.rewrite(Backing::Null(LUNS))?;
         let mut ms = 0.0;
         let stall = self.stall(&lunar, || {
             ms = milliseconds(|| ask(&lunar, "POST", "/v1/config/apply", "{}"))?;
@@ -116,14 +107,6 @@ impl BenchRun<'_> {
     }
 }
 
-/// The number of LUNs.
-static COUNT: LazyLock<u32> = LazyLock::new(|| {
-    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
-    let hard = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u32>().ok());
-    hard.map_or(LUNS, |hard| LUNS.min(hard.saturating_sub(OTHERS) / DESCRIPTORS))
-});
-
 fn milliseconds(work: impl FnOnce() -> Result<()>) -> Result<f64> {
     let started = Instant::now();
     work()?;
@@ -131,7 +114,7 @@ fn milliseconds(work: impl FnOnce() -> Result<()>) -> Result<f64> {
 }
 
 fn path(lunar: &BenchServer) -> String {
-    format!("/v1/targets/{}/luns/{}", lunar.target, *COUNT)
+    format!("/v1/targets/{}/luns/{}", lunar.target, LUNS)
 }
 
 fn add(lunar: &BenchServer) -> Result<()> {

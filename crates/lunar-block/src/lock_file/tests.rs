@@ -1,9 +1,10 @@
+use super::watcher::Watched;
 use super::*;
 
-struct TempDir(PathBuf);
+pub(super) struct TempDir(pub(super) PathBuf);
 
 impl TempDir {
-    fn new(name: &str) -> TempDir {
+    pub(super) fn new(name: &str) -> TempDir {
         let path = std::env::temp_dir().join(format!("lunar-lock-file-{name}-{}", std::process::id()));
         _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).expect("a folder");
@@ -78,7 +79,7 @@ fn released_lock_file_is_not_recreated() {
     let again = try_lock(&folder.lock());
     first.remove();
     assert!(folder.lock().exists());
-    held.relock(again);
+    held.relock(again, &held.writing());
     held.check();
     assert!(!folder.lock().exists());
 }

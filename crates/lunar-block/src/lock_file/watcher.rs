@@ -1,11 +1,11 @@
 //! The thread that watches the lock files of this process.
 
-use super::{HostLock, LockInner, create_folder, release, try_lock};
+use super::{HostLock, LockInner, create_folder, try_lock};
 use crate::FileId;
 use rustix::io::Errno;
 use std::fs::{File, Metadata};
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
 
@@ -14,13 +14,18 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// Interval at which the log repeats an error.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// All lock files, and whether the thread was started.
-static ALL: Mutex<(Vec<Weak<LockInner>>, bool)> = Mutex::new((Vec::new(), false));
+/// An object that the thread checks.
+pub(super) trait Watched: Send + Sync {
+    fn check(&self);
+}
 
-/// Watches a lock file as long as its lock is held.
-pub(super) fn watch(held: &Arc<LockInner>) {
+/// All watched objects, and whether the thread was started.
+static ALL: Mutex<(Vec<Weak<dyn Watched>>, bool)> = Mutex::new((Vec::new(), false));
+
+/// Watches an object as long as it exists.
+pub(super) fn watch(watched: Weak<dyn Watched>) {
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-    all.0.push(Arc::downgrade(held));
+    all.0.push(watched);
     if !all.1 {
         // Without the thread, the lock is lost if its file is deleted.
         all.1 = Builder::new().name("locks".into()).spawn(run).is_ok();
@@ -31,39 +36,45 @@ fn run() {
     loop {
         sleep(PERIOD);
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-        let held: Vec<_> = all.0.iter().filter_map(Weak::upgrade).collect();
-        all.0.retain(|held| held.strong_count() > 0);
-        if held.is_empty() {
+        let watched: Vec<_> = all.0.iter().filter_map(Weak::upgrade).collect();
+        all.0.retain(|watched| watched.strong_count() > 0);
+        if watched.is_empty() {
             all.1 = false;
             return;
         }
         drop(all);
-        held.iter().for_each(|held| held.check());
+        watched.iter().for_each(|watched| watched.check());
+    }
+}
+
+impl Watched for LockInner {
+    fn check(&self) {
+        self.state().host_lock.iter().for_each(HostLock::answer);
+        // A writer checks the file itself.
+        if let Ok(writing) = self.writing.try_lock() {
+            self.recover(&writing);
+        }
     }
 }
 
 impl LockInner {
     /// Recreates and locks the file if it was deleted or replaced.
-    pub(super) fn check(&self) {
-        let file = {
-            let state = self.state();
-            state.host_lock.iter().for_each(HostLock::answer);
-            state.file.clone()
-        };
-        let Some(file) = file else { return };
+    pub(super) fn recover(&self, writing: &MutexGuard<'_, ()>) {
+        let Some(file) = self.state().file.clone() else { return };
         if is_lost(file.metadata(), std::fs::metadata(&self.path)) {
-            self.relock(create_folder(&self.path).and_then(|()| try_lock(&self.path)));
+            self.relock(create_folder(&self.path).and_then(|()| try_lock(&self.path)), writing);
         } else {
             self.state().logged = None;
         }
     }
 
     /// Handles the attempt to lock a file again that was deleted or replaced.
-    pub(super) fn relock(&self, again: io::Result<Option<File>>) {
+    pub(super) fn relock(&self, again: io::Result<Option<File>>, writing: &MutexGuard<'_, ()>) {
         let path = self.path.display();
         let fault = match again {
             Ok(Some(file)) => {
-                if self.replace(file) {
+                if self.adopt(file) {
+                    _ = self.write(writing);
                     tracing::error!(
                         "{path}: the lock file was deleted or replaced; the server has locked it again; hint: {HINT}"
                     );
@@ -78,20 +89,6 @@ impl LockInner {
             state.logged = Some(Instant::now());
             tracing::error!("{path}: the lock file was deleted or replaced; {fault}; hint: {HINT}");
         }
-    }
-
-    /// Adopts a new file. False: the lock was released meanwhile, and the file was removed.
-    fn replace(&self, file: File) -> bool {
-        let file = Arc::new(file);
-        let is_held = {
-            let mut state = self.state();
-            state.file.as_mut().map(|kept| *kept = file.clone()).is_some()
-        };
-        match is_held {
-            true => _ = self.write(),
-            false => release(&file, &self.path, true),
-        }
-        is_held
     }
 }
 

@@ -4,7 +4,7 @@ use super::medium::{Medium, has_path, same_place, share};
 use super::reusable_media::ReusableMedia;
 use super::saved_state::{invalid, restored, state_path};
 use super::settings::{passing, settings};
-use super::state_lock::{self, StateLock, serial_twice};
+use super::state_lock::{UnitLocks, serial_twice};
 use super::{OpenUnit, Rest, UnitName, Units, create_folder, of_lun, unlinked};
 use crate::config::LunConfig;
 use crate::{Diagnostic, ErrorCode, identity, io_text};
@@ -21,7 +21,7 @@ struct PlannedUnit {
     lun: LunConfig,
     settings: LuSettings,
     medium: Medium,
-    holds: Vec<Arc<StateLock>>,
+    locks: UnitLocks,
     /// The new unit; None if the open unit continues.
     fresh: Option<Arc<LogicalUnit>>,
 }
@@ -52,7 +52,11 @@ impl Units {
             changed.iter().map(|(name, lun)| (*name, lun)),
         );
         match self.plan_all(changed, max_registrants, leaving, &media) {
-            Ok(plans) => Ok(apply(plans, max_registrants, leaving, resting)),
+            Ok(plans) => {
+                let open = apply(plans, max_registrants, leaving, resting);
+                self.locks.sign(open.iter().map(|(name, open)| (name, &open.lun, &open._locks)));
+                Ok(open)
+            }
             Err(problems) => {
                 media.keep();
                 Err(problems)
@@ -70,7 +74,9 @@ impl Units {
     ) -> Result<BTreeMap<UnitName, PlannedUnit>, Vec<Diagnostic>> {
         let (mut plans, mut problems) = (BTreeMap::new(), Vec::new());
         self.remove_leftovers(&changed);
-        for (name, lun) in changed {
+        // First, so that a rejected unit creates no file.
+        let locks = self.locks.take(&self.state_dir, changed.iter().map(|(name, lun)| (*name, lun)));
+        for ((name, lun), locks) in changed.into_iter().zip(locks) {
             let is_kept = self.kept.find(name, &lun).is_some();
             if let Some(open) = leaving.get(name).filter(|_| !is_kept)
                 && let Some(problem) = would_forget(&open.lun, &lun)
@@ -79,7 +85,7 @@ impl Units {
                 continue;
             }
             let before = leaving.get(name).filter(|open| goes_on(name, open, &lun));
-            match self.plan(name, lun, max_registrants, media, before) {
+            match self.plan(name, lun, locks, max_registrants, media, before) {
                 Ok(plan) => _ = plans.insert(name.clone(), plan),
                 Err(problem) => problems.push(of_lun(name, problem)),
             }
@@ -99,12 +105,12 @@ impl Units {
         &self,
         name: &UnitName,
         lun: LunConfig,
+        locks: Result<UnitLocks, Diagnostic>,
         max_registrants: usize,
         media: &ReusableMedia<'_>,
         before: Option<&OpenUnit>,
     ) -> Result<PlannedUnit, Diagnostic> {
-        // First, so that a rejected unit creates no file.
-        let holds = self.hold(name, &lun)?;
+        let locks = held(name, &lun, locks)?;
         let medium = self.medium(name, &lun, media)?;
         let before = before.filter(|open| open.medium.has_same_passthrough(&medium));
         let known = known(&lun, self.kept.find(name, &lun).or(before))?;
@@ -121,25 +127,9 @@ impl Units {
                 Lu::new(settings.clone(), None).map_err(invalid)?;
                 None
             }
-            None => Some(self.fresh(name, &lun, &settings, &medium, holds.is_some())?),
+            None => Some(self.fresh(name, &lun, &settings, &medium, locks.is_some())?),
         };
-        Ok(PlannedUnit { lun, settings, medium, holds: holds.unwrap_or_default(), fresh })
-    }
-
-    /// Locks the state of a LUN. None for a LUN that keeps none.
-    fn hold(&self, name: &UnitName, lun: &LunConfig) -> Result<Option<Vec<Arc<StateLock>>>, Diagnostic> {
-        match self.holds.take(&self.state_dir, name, lun) {
-            // Without state, a null disk has no data that two servers could mix.
-            Err(problem)
-                if problem.code == ErrorCode::InUse
-                    && lun.source.data_lifetime() == DataLifetime::None
-                    && lun.serial.is_none() =>
-            {
-                tracing::warn!("{name} cannot save reservations and mode pages: {}", problem.what);
-                Ok(None)
-            }
-            other => other.map(Some),
-        }
+        Ok(PlannedUnit { lun, settings, medium, locks: locks.unwrap_or_default(), fresh })
     }
 
     /// A new unit, with its saved state if it keeps one.
@@ -172,6 +162,26 @@ impl Units {
     }
 }
 
+/// The locks of a LUN. None for a LUN that keeps no state.
+fn held(
+    name: &UnitName,
+    lun: &LunConfig,
+    locks: Result<UnitLocks, Diagnostic>,
+) -> Result<Option<UnitLocks>, Diagnostic> {
+    match locks {
+        // Without state, a null disk has no data that two servers could mix.
+        Err(problem)
+            if problem.code == ErrorCode::InUse
+                && lun.source.data_lifetime() == DataLifetime::None
+                && lun.serial.is_none() =>
+        {
+            tracing::warn!("{name} cannot save reservations and mode pages: {}", problem.what);
+            Ok(None)
+        }
+        other => other.map(Some),
+    }
+}
+
 /// Applies the plans. No step can fail.
 fn apply(
     plans: BTreeMap<UnitName, PlannedUnit>,
@@ -198,9 +208,8 @@ fn apply(
             (None, None) => continue,
         };
         unit.set_on_missing(plan.lun.on_missing_file);
-        state_lock::sign(&plan.holds, &name, &plan.lun);
-        let (lun, medium, holds) = (plan.lun, plan.medium, plan.holds);
-        open.insert(name, OpenUnit { lun, max_registrants, medium, unit, _holds: holds });
+        let (lun, medium, locks) = (plan.lun, plan.medium, plan.locks);
+        open.insert(name, OpenUnit { lun, max_registrants, medium, unit, _locks: locks });
     }
     resting.into_values().for_each(Quiesced::retire);
     open

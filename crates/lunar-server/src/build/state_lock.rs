@@ -1,112 +1,152 @@
 //! Locks on the state and the serial number of a unit, so that only one server uses them. Hosts take two disks with
 //! one serial number for the same disk. Two servers with one state file would overwrite each other's state.
 //!
-//! Each lock is on a separate file, because state files are replaced by rename. Only the holder removes the file, and
-//! a lock counts only while the file is at its path.
+//! The locks are names that a server claims in a folder of the state ([`Claims`]).
 
 use super::{TRIAL, UnitName, can_create, of_lun, state_path};
 use crate::config::{LunConfig, one_name};
 use crate::{Diagnostic, ErrorCode, create_folder, identity, io_text};
-use lunar_block::lock_file::{self, LockFile, has_no_locks};
+use lunar_block::lock_file::{self, Claim, Claims, Holder, HolderTable, has_no_locks};
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// Upper limit of the text in a lock file.
-const MAX_TEXT_BYTES: u64 = 16 << 10;
+/// The locks of a unit, held as long as it is served.
+pub(super) type UnitLocks = Arc<[Claim]>;
 
-/// A lock, held as long as its unit is served.
-pub(super) struct StateLock {
-    path: PathBuf,
-    lock: LockFile,
-}
-
-/// All locks of a process, shared by the units before and after a reload.
+/// All locks of a process. The units before and after a reload share them.
 #[derive(Default)]
-pub(super) struct StateLocks(Mutex<BTreeMap<PathBuf, Weak<StateLock>>>);
+pub(super) struct StateLocks(Mutex<Option<Claims>>);
 
-/// A lock to take: its object, its file, and how to use another object.
+/// A lock to take: its object, its name, and how to use another object.
 struct LockRequest {
     what: String,
-    path: PathBuf,
+    name: String,
     remedy: &'static str,
 }
 
 impl StateLocks {
-    /// Takes the locks of a unit. A lock that an open unit holds already is shared. Call [`sign`] once the new
-    /// definition is in force.
-    pub(super) fn take(
+    /// Takes the locks of units. Call [`StateLocks::sign`] once their new definitions are in force.
+    pub(super) fn take<'a>(
         &self,
         state_dir: &Path,
-        name: &UnitName,
-        lun: &LunConfig,
-    ) -> Result<Vec<Arc<StateLock>>, Diagnostic> {
-        let place = place(name, lun);
-        wanted(state_dir, name, lun).into_iter().filter_map(|one| self.one(one, &place).transpose()).collect()
+        luns: impl Iterator<Item = (&'a UnitName, &'a LunConfig)>,
+    ) -> Vec<Result<UnitLocks, Diagnostic>> {
+        let units: Vec<_> =
+            luns.map(|(name, lun)| (place(name, lun), wanted(state_dir, name, lun))).collect();
+        let of_unit = |(place, locks): &(String, Vec<LockRequest>)| {
+            locks.iter().map(|lock| (lock.name.clone(), place.clone())).collect::<Vec<_>>()
+        };
+        let names: Vec<_> = units.iter().flat_map(of_unit).collect();
+        let folder = folder(state_dir);
+        if let Err(problem) = names.first().map_or(Ok(()), |_| create_folder(&folder)) {
+            return units.iter().map(|_| Err(problem.clone())).collect();
+        }
+        let mut results = match self.claim(&folder, &names) {
+            Ok(results) => results.into_iter(),
+            Err(e) if is_unprotected(&e) => {
+                tracing::warn!("{}", unlocked(&folder, &e));
+                return units.iter().map(|_| Ok(UnitLocks::default())).collect();
+            }
+            // Other errors may be temporary, and another server could get the lock later.
+            Err(e) => return units.iter().map(|(_, locks)| unlockable_unit(&folder, locks, &e)).collect(),
+        };
+        let one = |(place, locks): &(String, Vec<LockRequest>)| {
+            let results: Vec<_> = locks.iter().zip(results.by_ref()).collect();
+            let claims =
+                results.into_iter().map(|(lock, claim)| claim.map_err(|by| lock.refused(place, &by)));
+            claims.collect()
+        };
+        units.iter().map(one).collect()
     }
 
-    fn one(&self, wanted: LockRequest, place: &str) -> Result<Option<Arc<StateLock>>, Diagnostic> {
-        let mut holds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Now and then: for each of many units, it would take long.
-        if holds.len().is_power_of_two() {
-            holds.retain(|_, hold| hold.strong_count() > 0);
+    fn claim(&self, folder: &Path, names: &[(String, String)]) -> io::Result<Vec<Result<Claim, Holder>>> {
+        if names.is_empty() {
+            return Ok(Vec::new());
         }
-        if let Some(hold) = holds.get(&wanted.path).and_then(Weak::upgrade) {
-            return Ok(Some(hold));
-        }
-        wanted.path.parent().map_or(Ok(()), create_folder)?;
-        let hold = match LockFile::lock(&wanted.path) {
-            Ok(Some(lock)) => Arc::new(StateLock { path: wanted.path.clone(), lock }),
-            Ok(None) => return Err(wanted.refused(place)),
-            // Other errors may be temporary, and another server could get the lock later.
-            Err(e) if has_no_locks(&e) => {
-                tracing::warn!("{}", wanted.unlocked(&e));
-                return Ok(None);
-            }
-            Err(e) => return Err(wanted.unlockable(&e)),
+        let mut claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let claims = match &mut *claims {
+            Some(claims) => claims,
+            none => none.insert(Claims::join(folder)?),
         };
-        hold.sign(place);
-        holds.insert(wanted.path, Arc::downgrade(&hold));
-        Ok(Some(hold))
+        claims.take(names)
+    }
+
+    /// Publishes the media of units whose definitions are in force. A failure is logged, and the locks stay valid.
+    pub(super) fn sign<'a>(&self, units: impl Iterator<Item = (&'a UnitName, &'a LunConfig, &'a UnitLocks)>) {
+        for (name, lun, locks) in units {
+            let place = place(name, lun);
+            locks.iter().for_each(|lock| lock.set_owner(place.clone()));
+        }
+        let claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Err(e)) = claims.as_ref().map(Claims::publish) {
+            tracing::warn!("cannot write the lock file of this server: {}", io_text(&e));
+        }
     }
 }
 
-/// Writes the medium of a unit into its lock files.
-pub(super) fn sign(holds: &[Arc<StateLock>], name: &UnitName, lun: &LunConfig) {
-    let place = place(name, lun);
-    holds.iter().for_each(|hold| hold.sign(&place));
+/// The folder of the lock files: one for each server that uses the state folder.
+fn folder(state_dir: &Path) -> PathBuf {
+    state_dir.join("servers")
+}
+
+/// Whether the file system cannot hold claims, for a server that serves without them.
+fn is_unprotected(e: &io::Error) -> bool {
+    has_no_locks(e) || matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+fn unlocked(folder: &Path, e: &io::Error) -> String {
+    let folder = folder.display();
+    format!("the state and the serial numbers are not locked against other servers: {folder}: {}", io_text(e))
+}
+
+fn unlockable_unit(folder: &Path, locks: &[LockRequest], e: &io::Error) -> Result<UnitLocks, Diagnostic> {
+    locks.first().map_or(Ok(UnitLocks::default()), |lock| Err(lock.unlockable(folder, e)))
 }
 
 /// A lock of a unit that another process holds.
 pub(crate) struct LockConflict {
     /// The error that a server would report.
     pub(crate) problem: Diagnostic,
-    /// The process, and its configuration file if known; None if the lock file names no process.
+    /// The process, and its configuration file if known; None if the process cannot be identified.
     pub(crate) by: Option<(u32, Option<PathBuf>)>,
     /// Whether the process serves the same unit from the same medium.
     pub(crate) is_same: bool,
 }
 
-/// The locks of a unit that other processes hold. Takes no lock.
-pub(crate) fn held(state_dir: &Path, name: &UnitName, lun: &LunConfig) -> Vec<LockConflict> {
-    let place = place(name, lun);
-    let held = wanted(state_dir, name, lun).into_iter().filter(|one| lock_file::is_held(&one.path));
-    let one = |wanted: LockRequest| {
-        let signed = wanted.signed();
-        let is_same = signed.as_ref().is_some_and(|(_, of)| *of == place);
-        LockConflict {
-            problem: wanted.refused(&place),
-            by: signed.map(|(pid, _)| (pid, configuration(pid))),
-            is_same,
-        }
-    };
-    held.map(one).collect()
+/// The locks that processes hold in a state folder.
+pub(crate) struct HeldLocks<'a> {
+    state_dir: &'a Path,
+    table: HolderTable,
 }
 
-/// Checks whether a server could take the locks of a unit, and returns the warnings that it would log. Leaves no
-/// file.
+impl HeldLocks<'_> {
+    /// Reads the locks. Takes no lock.
+    pub(crate) fn of(state_dir: &Path) -> HeldLocks<'_> {
+        HeldLocks { state_dir, table: HolderTable::of(&folder(state_dir)) }
+    }
+
+    /// The locks of a unit that processes hold.
+    pub(crate) fn conflicts(&self, name: &UnitName, lun: &LunConfig) -> Vec<LockConflict> {
+        let place = place(name, lun);
+        let one = |wanted: LockRequest| {
+            let by = self.table.holder(&wanted.name)?;
+            let problem = wanted.refused(&place, &by);
+            let is_same = by.owner == place;
+            Some(LockConflict { problem, by: by.pid.map(|pid| (pid, configuration(pid))), is_same })
+        };
+        wanted(self.state_dir, name, lun).into_iter().filter_map(one).collect()
+    }
+}
+
+/// The state files of those below `state_dir` that a server uses.
+pub fn used_state_files<'a>(state_dir: &Path, files: impl Iterator<Item = &'a Path>) -> Vec<&'a Path> {
+    let table = HolderTable::of(&folder(state_dir));
+    files.filter(|file| table.holder(&state_lock_name(state_dir, file)).is_some()).collect()
+}
+
+/// Checks whether a server could take locks, and returns the warning that it would log. Leaves no file.
 ///
 /// # Errors
 /// Those of a server.
@@ -114,17 +154,14 @@ pub(crate) fn lockable(
     state_dir: &Path,
     name: &UnitName,
     lun: &LunConfig,
-) -> Result<Vec<String>, Diagnostic> {
-    let mut notes = Vec::new();
-    for wanted in wanted(state_dir, name, lun) {
-        let Some(folder) = wanted.path.parent() else { continue };
-        can_create(folder)?;
-        match can_lock(folder) {
-            Err(e) if has_no_locks(&e) => notes.push(wanted.unlocked(&e)),
-            other => other.map_err(|e| wanted.unlockable(&e))?,
-        }
+) -> Result<Option<String>, Diagnostic> {
+    let folder = folder(state_dir);
+    let Some(lock) = wanted(state_dir, name, lun).into_iter().next() else { return Ok(None) };
+    can_create(&folder)?;
+    match can_lock(&folder) {
+        Err(e) if is_unprotected(&e) => Ok(Some(unlocked(&folder, &e))),
+        other => other.map(|()| None).map_err(|e| lock.unlockable(&folder, &e)),
     }
-    Ok(notes)
 }
 
 /// Checks whether a file can be created and locked in this folder. A missing folder passes.
@@ -146,12 +183,16 @@ pub(crate) fn has_identity(lun: &LunConfig) -> bool {
 /// The serial number of a medium of this host; None if it does not last, or belongs to an upstream.
 fn serial(name: &UnitName, lun: &LunConfig) -> Option<String> {
     let is_own = lun.source.lu_address().is_none() && !super::is_nameless(lun);
-    is_own.then(|| identity::identity(name, lun).serial.trim().to_string())
+    is_own.then(|| identity::serial_of(name, lun).trim().to_string())
 }
 
 /// Reports duplicate serial numbers, configured or derived: hosts take two disks with one serial number for the same
 /// disk.
 pub(crate) fn serial_twice(wanted: &BTreeMap<UnitName, &LunConfig>) -> Result<(), Vec<Diagnostic>> {
+    // Derived serial numbers differ. Thousands of them take long.
+    if wanted.values().all(|lun| lun.serial.is_none()) {
+        return Ok(());
+    }
     let mut first = BTreeMap::new();
     for (name, lun) in wanted {
         let Some(serial) = serial(name, lun) else { continue };
@@ -166,13 +207,17 @@ pub(crate) fn serial_twice(wanted: &BTreeMap<UnitName, &LunConfig>) -> Result<()
     Ok(())
 }
 
-/// A medium, by absolute path, and its unit.
+/// A medium, by absolute path, and its unit, in one line.
 fn place(name: &UnitName, lun: &LunConfig) -> String {
     let medium = match lun.source.path() {
         Some(path) => one_name(path).display().to_string(),
         None => lun.source.to_string(),
     };
-    format!("{medium}, {name}")
+    one_line(&format!("{medium}, {name}"))
+}
+
+fn one_line(text: &str) -> String {
+    text.replace(char::is_control, "?")
 }
 
 fn wanted(state_dir: &Path, name: &UnitName, lun: &LunConfig) -> Vec<LockRequest> {
@@ -182,64 +227,55 @@ fn wanted(state_dir: &Path, name: &UnitName, lun: &LunConfig) -> Vec<LockRequest
     let state = state_path(state_dir, name, lun);
     let state = LockRequest {
         what: format!("the state {}", state.display()),
-        path: state.with_extension("lock"),
+        name: state_lock_name(state_dir, &state),
         remedy: "set another state_dir, target name or LUN in this server",
     };
     let serial = serial(name, lun).map(|serial| LockRequest {
         what: format!("the serial number {serial}"),
-        path: state_dir.join("lu/serials").join(identity::serial(&[&serial]) + ".lock"),
+        name: format!("serial {}", one_line(&serial)),
         remedy: "set another `serial` for this LUN",
     });
     std::iter::once(state).chain(serial).collect()
 }
 
-impl LockRequest {
-    fn unlocked(&self, e: &io::Error) -> String {
-        format!("{} is not locked against other servers: {}", self.what, io_text(e))
-    }
+/// The name of the lock of a state file.
+fn state_lock_name(state_dir: &Path, file: &Path) -> String {
+    let file = file.strip_prefix(state_dir).unwrap_or(file);
+    format!("state {}", one_line(&file.display().to_string()))
+}
 
-    fn unlockable(&self, e: &io::Error) -> Diagnostic {
-        let folder = self.path.parent().unwrap_or(&self.path).display();
+impl LockRequest {
+    fn unlockable(&self, folder: &Path, e: &io::Error) -> Diagnostic {
         let what = format!("{} cannot be locked against other servers: {}", self.what, io_text(e));
         if lunar_runtime::descriptors::is_exhausted(e) {
             return Diagnostic::new(what, lunar_runtime::descriptors::HINT);
         }
+        let folder = folder.display();
         Diagnostic::new(
             what,
             format!("give the server write access to {folder}, or set another state_dir in [server]"),
         )
     }
 
-    fn refused(&self, place: &str) -> Diagnostic {
-        let (held, stop) = match self.signed() {
-            // A copy of the configuration, or the same server started twice.
-            Some((pid, of)) if of == place => {
-                let command = command(pid).map_or(String::new(), |command| format!(" ({command})"));
-                let what = format!(
-                    "{} is in use by process {pid}{command}, which serves this LUN from the same medium",
-                    self.what
-                );
-                let hint = format!("stop process {pid}, or {}", self.remedy);
-                return Diagnostic::new(what, hint).with_code(ErrorCode::InUse);
-            }
-            Some((pid, of)) => {
-                let command = command(pid).map_or(String::new(), |command| format!(" ({command})"));
-                let held = format!("{} is in use by process {pid}{command} for {of}", self.what);
-                (held, format!("stop process {pid}"))
-            }
-            None => (format!("{} is in use by another server", self.what), "stop the other server".into()),
+    fn refused(&self, place: &str, by: &Holder) -> Diagnostic {
+        let Some(pid) = by.pid else {
+            let held = format!("{} is in use by another server", self.what);
+            return self.conflict(place, &held, "stop the other server");
         };
-        let hint = format!("hosts cannot distinguish the two LUNs: {}, or {stop}", self.remedy);
-        Diagnostic::new(format!("{held}; here it is for {place}"), hint).with_code(ErrorCode::InUse)
+        let command = command(pid).map_or(String::new(), |command| format!(" ({command})"));
+        let held = format!("{} is in use by process {pid}{command}", self.what);
+        // A copy of the configuration, or the same server started twice.
+        if by.owner == place {
+            let hint = format!("stop process {pid}, or {}", self.remedy);
+            let what = format!("{held}, which serves this LUN from the same medium");
+            return Diagnostic::new(what, hint).with_code(ErrorCode::InUse);
+        }
+        self.conflict(place, &format!("{held} for {}", by.owner), &format!("stop process {pid}"))
     }
 
-    /// The process that holds it, and for which medium and unit.
-    fn signed(&self) -> Option<(u32, String)> {
-        let mut text = String::new();
-        let file = File::open(&self.path).ok()?;
-        file.take(MAX_TEXT_BYTES).read_to_string(&mut text).ok()?;
-        let (pid, place) = text.split_once('\n')?;
-        Some((pid.parse().ok()?, place.trim_end().to_owned()))
+    fn conflict(&self, place: &str, held: &str, stop: &str) -> Diagnostic {
+        let hint = format!("hosts cannot distinguish the two LUNs: {}, or {stop}", self.remedy);
+        Diagnostic::new(format!("{held}; here it is for {place}"), hint).with_code(ErrorCode::InUse)
     }
 }
 
@@ -266,21 +302,6 @@ pub(crate) fn configuration(pid: u32) -> Option<PathBuf> {
     folder.join(file).canonicalize().ok()
 }
 
-impl StateLock {
-    /// Writes the process and the medium. A failure is logged, and the lock stays valid.
-    fn sign(&self, place: &str) {
-        if let Err(e) = self.lock.write_owner(format!("{}\n{place}\n", std::process::id())) {
-            tracing::warn!("{}: {}", self.path.display(), io_text(&e));
-        }
-    }
-}
-
-impl Drop for StateLock {
-    fn drop(&mut self) {
-        self.lock.remove();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -295,17 +316,21 @@ mod tests {
         LunConfig { serial: serial.map(Into::into), ..LunConfig::new(source, PeripheralDeviceType::Disk) }
     }
 
-    fn take(
-        folder: &Folder,
-        target: &str,
-        number: u16,
-        lun: &LunConfig,
-    ) -> Result<Vec<Arc<StateLock>>, Diagnostic> {
+    fn take(folder: &Folder, target: &str, number: u16, lun: &LunConfig) -> Result<UnitLocks, Diagnostic> {
         // Separate locks, as those of another process.
-        StateLocks::default().take(&folder.0, &UnitName::Lun(target.into(), number), lun)
+        take_by(&StateLocks::default(), folder, &UnitName::Lun(target.into(), number), lun)
     }
 
-    fn refused(result: Result<Vec<Arc<StateLock>>, Diagnostic>) -> Diagnostic {
+    fn take_by(
+        locks: &StateLocks,
+        folder: &Folder,
+        name: &UnitName,
+        lun: &LunConfig,
+    ) -> Result<UnitLocks, Diagnostic> {
+        locks.take(&folder.0, std::iter::once((name, lun))).remove(0)
+    }
+
+    fn refused(result: Result<UnitLocks, Diagnostic>) -> Diagnostic {
         result.err().expect("another server holds the lock")
     }
 
@@ -345,17 +370,16 @@ mod tests {
         assert!(problem.hint.unwrap().contains("another `serial`"));
         let other = take(&folder, "iqn.2026-11.org.example:e", 3, &lun("/b.img", None)).ok().unwrap();
         drop((first, other));
-        let files = std::fs::read_dir(folder.0.join("lu/serials")).unwrap().count();
+        let files = std::fs::read_dir(folder.0.join("servers")).unwrap().count();
         assert_eq!(files, 0, "the holder removes the file");
     }
 
     #[test]
     fn process_shares_its_own_locks() {
         let folder = Folder::new("hold-share");
-        let (holds, name) = (StateLocks::default(), UnitName::Lun(TARGET.into(), 0));
-        let before = holds.take(&folder.0, &name, &lun("/a.img", None)).ok().unwrap();
-        let after = holds.take(&folder.0, &name, &lun("/b.img", None)).ok().unwrap();
-        assert!(before.iter().zip(&after).all(|(a, b)| Arc::ptr_eq(a, b)));
+        let (locks, name) = (StateLocks::default(), UnitName::Lun(TARGET.into(), 0));
+        let before = take_by(&locks, &folder, &name, &lun("/a.img", None)).ok().unwrap();
+        let after = take_by(&locks, &folder, &name, &lun("/b.img", None)).ok().unwrap();
         drop(before);
         let held_for = || refused(take(&folder, TARGET, 0, &lun("/c.img", None))).what;
         assert!(
@@ -363,20 +387,31 @@ mod tests {
             "the new definition is not in force yet: {}",
             held_for()
         );
-        sign(&after, &name, &lun("/b.img", None));
+        locks.sign(std::iter::once((&name, &lun("/b.img", None), &after)));
         assert!(held_for().contains(" for /b.img, LUN 0"), "{}", held_for());
     }
 
     #[test]
     fn lock_that_cannot_be_taken_is_refused() {
         let folder = Folder::new("hold-none");
-        std::fs::create_dir_all(folder.0.join("lu").join(TARGET).join("0.lock")).unwrap();
+        std::fs::create_dir_all(folder.0.join("servers/0.lock")).unwrap();
         let problem = refused(take(&folder, TARGET, 0, &lun("/a.img", Some("1"))));
         assert!(
             problem.what.contains("0.state cannot be locked against other servers: "),
             "{}",
             problem.what
         );
+    }
+
+    #[test]
+    fn used_state_files_are_those_of_held_locks() {
+        let folder = Folder::new("hold-used");
+        let locks = take(&folder, TARGET, 0, &lun("/a.img", Some("1"))).ok().unwrap();
+        let files = [0, 1].map(|number| folder.0.join(format!("lu/{TARGET}/{number}.state")));
+        let used = || used_state_files(&folder.0, files.iter().map(PathBuf::as_path));
+        assert_eq!(used(), [files[0].as_path()]);
+        drop(locks);
+        assert_eq!(used(), Vec::<&Path>::new());
     }
 
     #[test]

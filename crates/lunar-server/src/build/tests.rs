@@ -600,7 +600,7 @@ fn uncreatable_folder_is_reported() {
     assert_eq!(
         messages(Units::new(file).setup(&config(&folder, NULL), &rest), &folder),
         "LUN 1 of iqn.2026-11.org.example:disks: cannot create the folder \
-         state/lu/iqn.2026-11.org.example:disks: not a directory\n  \
+         state/servers: not a directory\n  \
          hint: set XDG_STATE_HOME, or state_dir in the configuration, to a folder that this user can write"
     );
 }

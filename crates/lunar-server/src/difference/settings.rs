@@ -91,12 +91,12 @@ impl ConfigPart {
     }
 }
 
-/// All parts of a configuration. The first setting of each describes it.
+/// The parts of a configuration, without the LUNs that another one has too. The first setting of each describes it.
 pub(super) struct ConfigSettings(pub(super) BTreeMap<ConfigPart, Vec<Setting>>);
 
 impl ConfigSettings {
     /// The parts of a configuration, without the targets that result from routers.
-    pub(super) fn of(config: &Config) -> ConfigSettings {
+    pub(super) fn of(config: &Config, other: &Config) -> ConfigSettings {
         let Config {
             server: of_server,
             api: of_api,
@@ -124,7 +124,10 @@ impl ConfigSettings {
         settings.extend(of_api.iter().map(|one| (ConfigPart::Api, api(one))));
         settings.extend(portal_groups.iter().map(group));
         settings.extend(disks.iter().map(|(name, disk)| (ConfigPart::Disk(name.clone()), lun(disk))));
-        targets.iter().filter(|one| one.router.is_none()).for_each(|one| target(one, &mut settings));
+        // A server may have thousands of LUNs, and most changes affect one.
+        let luns: BTreeMap<_, _> = other.targets.iter().map(|one| (&one.name, &one.luns)).collect();
+        let own = targets.iter().filter(|one| one.router.is_none());
+        own.for_each(|one| target(one, luns.get(&one.name).copied(), &mut settings));
         routers.iter().for_each(|one| router(one, &mut settings));
         ConfigSettings(settings)
     }
@@ -292,7 +295,12 @@ fn group(PortalGroup { tag, portals }: &PortalGroup) -> (ConfigPart, Vec<Setting
     (ConfigPart::Group(*tag), vec![setting("portals", list(shown))])
 }
 
-fn target(target: &Target, settings: &mut BTreeMap<ConfigPart, Vec<Setting>>) {
+/// The settings of a target and of its LUNs that differ from those of `others`.
+fn target(
+    target: &Target,
+    others: Option<&BTreeMap<u16, LunConfig>>,
+    settings: &mut BTreeMap<ConfigPart, Vec<Setting>>,
+) {
     let Target {
         name,
         alias,
@@ -319,7 +327,8 @@ fn target(target: &Target, settings: &mut BTreeMap<ConfigPart, Vec<Setting>>) {
         access(rules),
     ];
     settings.insert(ConfigPart::Target(name.clone()), own);
-    settings.extend(luns.iter().map(|(number, unit)| (ConfigPart::Lun(name.clone(), *number), shown(unit))));
+    let differ = luns.iter().filter(|(number, unit)| others.and_then(|luns| luns.get(number)) != Some(unit));
+    settings.extend(differ.map(|(number, unit)| (ConfigPart::Lun(name.clone(), *number), shown(unit))));
 }
 
 /// An access list in evaluation order.

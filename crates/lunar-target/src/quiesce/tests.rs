@@ -122,5 +122,6 @@ fn retired_unit_stays_busy_and_releases_backend() {
     assert!(!file.exists());
     assert_eq!(unit.lu.busy_status(), Some(Status::Busy));
     assert!(blocks.upgrade().is_none(), "the backend is closed");
+    assert!(!unit.refresh(), "a removed unit changes no size");
     assert!(unit.task_set.handle(CoreIndex::current()).try_lock_shared(), "the lock is open");
 }

@@ -6,7 +6,6 @@ use crate::exit::Failure;
 use crate::output::{self, count};
 use crate::staged_files::{FileOwner, NewFile, commit, stage};
 use clap::Args;
-use lunar_block::lock_file;
 use lunar_config::{ConfigFile, io_text};
 use lunar_server::config::{self, Config, GivenSecrets, attachment};
 use lunar_server::{Diagnostic, ErrorCode, folders};
@@ -64,7 +63,7 @@ pub(super) fn restore(args: &RestoreArgs) -> Result<String, Failure> {
     let contents = contents(&dump, &args.file)?;
     let config = places.checked(&dump, &contents)?;
     let plan = places.plan(&dump, contents, &config)?;
-    check(&plan, args.force)?;
+    check(&plan, &state_dir(&config)?, args.force)?;
     places.notes(&dump).iter().for_each(|note| output::stderr_line(format_args!("warning: {note}")));
     if !args.dry_run {
         write(&plan).map_err(|(path, e)| unwritable(&path, &e))?;
@@ -186,7 +185,7 @@ impl<'a> Places<'a> {
         contents: Vec<Vec<u8>>,
         config: &Config,
     ) -> Result<Vec<PlannedFile>, Failure> {
-        let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok)?;
+        let state_dir = state_dir(config)?;
         let is_root = rustix::process::geteuid().is_root();
         let mut plan = Vec::new();
         for (file, content) in dump.files.iter().zip(contents) {
@@ -277,21 +276,24 @@ fn effect(path: &Path, content: &[u8], mode: u32) -> Result<Effect, Failure> {
 }
 
 /// Checks that nothing is lost without `force`, and that no server uses the state.
-fn check(plan: &[PlannedFile], force: bool) -> Result<(), Failure> {
+fn check(plan: &[PlannedFile], state_dir: &Path, force: bool) -> Result<(), Failure> {
     let changes = |file: &&PlannedFile| file.effect != Effect::Same;
-    let held = plan.iter().filter(changes).filter(|file| file.kind == FileKind::State);
-    let held: Vec<Diagnostic> =
-        held.filter(|file| lock_file::is_held(&file.path.with_extension("lock"))).map(in_use).collect();
-    if !held.is_empty() {
-        return Err(held.into());
+    let state = plan.iter().filter(changes).filter(|file| file.kind == FileKind::State);
+    let used = lunar_server::used_state_files(state_dir, state.map(|file| file.path.as_path()));
+    if !used.is_empty() {
+        return Err(used.into_iter().map(in_use).collect::<Vec<_>>().into());
     }
     let lost = plan.iter().filter(|file| matches!(file.effect, Effect::Replace | Effect::Remove));
     let lost: Vec<Diagnostic> = lost.map(would_be_lost).collect();
     if lost.is_empty() || force { Ok(()) } else { Err(lost.into()) }
 }
 
-fn in_use(file: &PlannedFile) -> Diagnostic {
-    let what = format!("a server uses the state {}", file.path.display());
+fn state_dir(config: &Config) -> Result<PathBuf, Diagnostic> {
+    config.server.state_dir.clone().map_or_else(folders::state, Ok)
+}
+
+fn in_use(file: &Path) -> Diagnostic {
+    let what = format!("a server uses the state {}", file.display());
     Diagnostic::new(what, "run lunar stop first, or use --without-state").with_code(ErrorCode::InUse)
 }
 
