@@ -39,6 +39,14 @@ fn lun_of_the_api_is_served_until_it_is_deleted() {
     raw.write_blocks(1, 0, &pattern(512, 3)).good();
     let (_, listed) = request(&server, &format!("GET /v1/targets/{TARGET}/luns"), "", "");
     assert!(listed.contains("\"origin\":\"file\"") && listed.contains("\"origin\":\"api\""), "{listed}");
+    let patch = |query: &str, keys: &str| {
+        let fields = "Content-Type: application/merge-patch+json\r\nIf-Match: *\r\n";
+        request(&server, &format!("PATCH {lun}{query}"), fields, keys)
+    };
+    let (status, text) = patch("", "{\"backend\":\"null\"}");
+    assert!(status == 409 && text.contains("is in use by iqn."), "another medium: {text}");
+    assert_eq!(patch("", "{\"vendor\":\"A\"}").0, 200);
+    assert_eq!(patch("?force=true", "{\"backend\":\"null\"}").0, 200);
     let delete = |query: &str| request(&server, &format!("DELETE {lun}{query}"), "If-Match: *\r\n", "");
     let (status, text) = delete("");
     assert!(status == 409 && text.contains("is in use by iqn."), "{text}");

@@ -125,7 +125,7 @@ pub struct ObjectChange {
     pub dry_run: bool,
     /// Keeps the object until the next start only.
     pub transient: bool,
-    /// Deletes an object that hosts use.
+    /// Deletes an object that hosts use, or replaces its medium.
     pub force: bool,
 }
 

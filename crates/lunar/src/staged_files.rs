@@ -1,4 +1,4 @@
-//! Files that change together: written beside their places first, and put there when nothing else can fail.
+//! Files that change together: written beside their places first, and then put there.
 
 use crate::private_file;
 use std::fs::{File, OpenOptions, Permissions};
@@ -31,8 +31,40 @@ impl<'a> NewFile<'a> {
 
 /// A file to be renamed or removed.
 pub struct StagedFile {
+    /// The new file beside its place, or an empty file whose name a removed file gets until all files have changed.
     staged: Option<PathBuf>,
     path: PathBuf,
+    is_removal: bool,
+    is_removed: bool,
+}
+
+impl StagedFile {
+    fn new(staged: PathBuf, path: PathBuf, is_removal: bool) -> StagedFile {
+        StagedFile { staged: Some(staged), path, is_removal, is_removed: false }
+    }
+
+    /// Puts the file into its place, or removes it.
+    fn put(&mut self) -> io::Result<()> {
+        let Some(staged) = &self.staged else { return Ok(()) };
+        if self.is_removal {
+            std::fs::rename(&self.path, staged)?;
+            self.is_removed = true;
+        } else {
+            std::fs::rename(staged, &self.path)?;
+            self.staged = None;
+        }
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        File::open(folder)?.sync_all()
+    }
+
+    /// Brings a removed file back.
+    fn bring_back(&mut self) {
+        if let Some(staged) = self.staged.take_if(|_| self.is_removed)
+            && let Err(e) = std::fs::rename(&staged, &self.path)
+        {
+            tracing::error!("cannot rename {} back to {}: {e}", staged.display(), self.path.display());
+        }
+    }
 }
 
 impl Drop for StagedFile {
@@ -41,26 +73,32 @@ impl Drop for StagedFile {
     }
 }
 
-/// Writes the new files beside their places. So a full disk is found before anything has changed.
+/// Writes the new files beside their places, and checks that the folders of files to remove can change. So a full disk
+/// or a read-only folder is found before anything has changed.
 ///
 /// # Errors
 /// The path and the error of the file system.
 pub fn stage<'a>(
     files: impl IntoIterator<Item = NewFile<'a>>,
 ) -> Result<Vec<StagedFile>, (PathBuf, io::Error)> {
-    files.into_iter().map(|file| one(&file).map_err(|e| (file.path.to_path_buf(), e))).collect()
+    // A transient object has no file.
+    let files =
+        files.into_iter().filter(|file| file.content.is_some() || file.path.symlink_metadata().is_ok());
+    files.map(|file| one(&file).map_err(|e| (file.path.to_path_buf(), e))).collect()
 }
 
 fn one(file: &NewFile<'_>) -> io::Result<StagedFile> {
     let path = file.path.to_path_buf();
-    let Some(content) = file.content else { return Ok(StagedFile { staged: None, path }) };
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let Some(content) = file.content else {
+        let staged = path.with_file_name(format!(".{name}.old"));
+        create_new(&staged)?;
+        return Ok(StagedFile::new(staged, path, true));
+    };
     let staged = path.with_file_name(format!(".{name}.new"));
     path.parent().map_or(Ok(()), |folder| create_folders(folder, file))?;
-    // A crash may have left one.
-    _ = std::fs::remove_file(&staged);
-    let mut opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&staged)?;
-    let staged = StagedFile { staged: Some(staged), path };
+    let mut opened = create_new(&staged)?;
+    let staged = StagedFile::new(staged, path, false);
     if let Some((user, group)) = file.owner {
         fchown(&opened, Some(user), Some(group))?;
     }
@@ -68,6 +106,12 @@ fn one(file: &NewFile<'_>) -> io::Result<StagedFile> {
     opened.write_all(content)?;
     opened.sync_all()?;
     Ok(staged)
+}
+
+fn create_new(path: &Path) -> io::Result<File> {
+    // A crash may have left one.
+    _ = std::fs::remove_file(path);
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
 /// Creates a folder and its missing parents for a file.
@@ -88,22 +132,82 @@ fn create_folders(folder: &Path, file: &NewFile<'_>) -> io::Result<()> {
 /// Puts the files into their places, in their order.
 ///
 /// # Errors
-/// The path and the error of the file system. The files before it have changed.
-pub fn commit(staged: Vec<StagedFile>) -> Result<(), (PathBuf, io::Error)> {
-    for mut file in staged {
-        let done = match &file.staged {
-            Some(staged) => std::fs::rename(staged, &file.path),
-            None => match std::fs::remove_file(&file.path) {
-                // A transient object has no file.
-                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-                removed => removed,
-            },
-        };
-        if done.is_ok() {
-            file.staged = None;
+/// The path and the error of the file system. Removed files are back. Files that were written before it have changed.
+pub fn commit(mut staged: Vec<StagedFile>) -> Result<(), (PathBuf, io::Error)> {
+    let Some((at, e)) = staged.iter_mut().enumerate().find_map(|(at, file)| Some((at, file.put().err()?)))
+    else {
+        return Ok(());
+    };
+    staged[..=at].iter_mut().for_each(StagedFile::bring_back);
+    Err((staged[at].path.clone(), e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        /// A folder with two files.
+        fn new(name: &str) -> Folder {
+            let path = std::env::temp_dir().join(format!("lunar-staged-{name}-{}", std::process::id()));
+            _ = std::fs::remove_dir_all(&path);
+            std::fs::create_dir(&path).expect("a folder");
+            for name in ["a", "b"] {
+                std::fs::write(path.join(name), name).expect("written");
+            }
+            Folder(path)
         }
-        let folder = file.path.parent().unwrap_or(Path::new("."));
-        done.and_then(|()| File::open(folder)?.sync_all()).map_err(|e| (file.path.clone(), e))?;
+
+        fn names(&self) -> Vec<String> {
+            let entries = std::fs::read_dir(&self.0).expect("there").flatten();
+            let mut names: Vec<_> =
+                entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+            names.sort();
+            names
+        }
+
+        fn removals(&self) -> Vec<StagedFile> {
+            let paths = ["a", "b", "transient"].map(|name| self.0.join(name));
+            stage(paths.iter().map(|path| NewFile::private(path, None))).expect("staged")
+        }
     }
-    Ok(())
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn removal_takes_effect_at_commit() {
+        let folder = Folder::new("remove");
+        drop(folder.removals());
+        assert_eq!(folder.names(), ["a", "b"]);
+        commit(folder.removals()).expect("removed");
+        assert!(folder.names().is_empty(), "{:?}", folder.names());
+    }
+
+    #[test]
+    fn removed_files_are_back_after_a_failure() {
+        let folder = Folder::new("fail");
+        let staged = folder.removals();
+        // The second file cannot be renamed over a folder.
+        std::fs::remove_file(folder.0.join(".b.old")).expect("there");
+        std::fs::create_dir(folder.0.join(".b.old")).expect("created");
+        assert_eq!(commit(staged).expect_err("refused").0, folder.0.join("b"));
+        std::fs::remove_dir(folder.0.join(".b.old")).expect("there");
+        assert_eq!(folder.names(), ["a", "b"]);
+        assert_eq!(std::fs::read(folder.0.join("a")).expect("there"), b"a");
+    }
+
+    #[test]
+    fn folder_that_cannot_change_rejects_a_removal() {
+        let folder = Folder::new("refused");
+        std::fs::create_dir(folder.0.join(".b.old")).expect("created");
+        let path = folder.0.join("b");
+        assert!(stage([NewFile::private(&path, None)]).is_err());
+        assert_eq!(folder.names(), [".b.old", "a", "b"]);
+    }
 }

@@ -36,7 +36,7 @@ pub struct ChangeOptions {
     dry_run: bool,
     /// Keep the object until the next start of the server only.
     transient: bool,
-    /// Delete an object that hosts use.
+    /// Delete an object that hosts use, or replace its medium.
     force: bool,
 }
 

@@ -97,8 +97,8 @@ impl Claims {
         Ok(Claims(inner))
     }
 
-    /// Claims names, each with the text of its owner: both without control characters. It tries for two seconds, because another process may be about
-    /// to release them. Returns one result for each name: its claim, or its holder.
+    /// Claims names, each with the text of its owner: both without control characters. It tries for two seconds,
+    /// because another process may be about to release them. Returns the claim of each name, or its holder.
     ///
     /// # Errors
     /// Those of the file system. Then no name is claimed.

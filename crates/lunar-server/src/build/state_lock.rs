@@ -331,7 +331,7 @@ mod tests {
     }
 
     fn refused(result: Result<UnitLocks, Diagnostic>) -> Diagnostic {
-        result.err().expect("another server holds the lock")
+        result.expect_err("another server holds the lock")
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub struct FileWrite {
     pub path: PathBuf,
     /// Its new text; None: the file is removed.
     pub text: Option<String>,
+    /// The text that was loaded; None: a new file.
+    pub loaded: Option<String>,
 }
 
 /// The files of the configuration after a change. Nothing is written.
@@ -110,7 +112,8 @@ impl<'c> Edit<'c> {
         Ok((listed(self.sources, &object.source.file), Some(object_text(&self.change.id, keys, None)?)))
     }
 
-    /// Removes the object, and those of a target with it.
+    /// Removes the object, and those of a target with it: first the LUNs, so that a crash between two files leaves a
+    /// configuration that is valid and exposes no LUN without its access list.
     fn removed(&self) -> Result<Vec<Written>, ControlError> {
         self.existing()?;
         let (id, document) = (&self.change.id, &self.sources.document);
@@ -118,9 +121,15 @@ impl<'c> Edit<'c> {
         let mut writes = Vec::new();
         for (id, object) in document.iter().filter(|(other, _)| is_meant(other)) {
             self.owned(id, object)?;
-            writes.push((listed(self.sources, &object.source.file), None));
+            let order = match id {
+                ObjectId::Lun(..) => 0,
+                ObjectId::Access(..) => 1,
+                _ => 2,
+            };
+            writes.push((order, listed(self.sources, &object.source.file)));
         }
-        Ok(writes)
+        writes.sort();
+        Ok(writes.into_iter().map(|(_, path)| (path, None)).collect())
     }
 
     /// Checks that the object can be created.
@@ -205,7 +214,8 @@ pub(super) fn with_writes(sources: &Sources, writes: Vec<Written>, is_transient:
         of_api.into_iter().map(|file| (file.path.clone(), file)).collect();
     let mut list = Vec::new();
     for (path, text) in writes {
-        list.push(FileWrite { path: absolute(&path, main, whole), text: text.clone() });
+        let loaded = of_api.get(&path).map(|file| file.text.clone());
+        list.push(FileWrite { path: absolute(&path, main, whole), text: text.clone(), loaded });
         match text {
             None => _ = of_api.remove(&path),
             Some(text) => _ = of_api.insert(path.clone(), ConfigFile { path, text, is_transient }),

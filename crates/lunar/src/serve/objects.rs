@@ -5,13 +5,13 @@ mod secret;
 
 use super::Service;
 use crate::server::TargetServer;
-use crate::staged_files::{NewFile, commit, stage};
+use crate::staged_files::{NewFile, StagedFile, commit, stage};
 use grow::Growth;
 use lunar_admin::{
     ConfigSnapshot, ControlError, ControlErrorKind, ObjectAction, ObjectChange, ObjectId, Response,
 };
-use lunar_server::config;
-use lunar_server::{Diagnostic, ErrorCode};
+use lunar_server::config::{self, Config, FileWrite, LunConfig};
+use lunar_server::{Diagnostic, Difference, ErrorCode};
 use secret::StagedSecret;
 use std::io;
 use std::path::Path;
@@ -80,6 +80,8 @@ impl<S: TargetServer> Service<S> {
         let edited = config::edit(&self.config, &secret.change)?;
         let new = config::parse_files(edited.files, &self.config.sources.whole)
             .map_err(|problems| ControlError { kind: ControlErrorKind::Invalid, problems })?;
+        self.check_media(&new, &secret.change)?;
+        self.check_files(&edited.writes)?;
         let growth = Growth::of(&new, &secret.change)?;
         if secret.change.dry_run {
             let changes = lunar_server::diff(&self.in_force, &new);
@@ -95,6 +97,26 @@ impl<S: TargetServer> Service<S> {
                 stage(files).map_err(|(path, e)| cannot_write(&path, &e))?
             }
         };
+        // A removed memory disk is kept until its file is removed.
+        self.units.begin_trial();
+        let changes = self.apply_and_save(new, growth, staged);
+        self.units.end_trial();
+        let changes = changes?;
+        if secret.change.transient {
+            self.transient.extend(edited.writes.into_iter().map(|write| (write.path, write.text)));
+        } else {
+            edited.writes.iter().for_each(|write| _ = self.transient.remove(&write.path));
+        }
+        secret.keep(&self.config);
+        Ok(Response::Changed { version: self.version.to_string(), changes })
+    }
+
+    fn apply_and_save(
+        &mut self,
+        new: Config,
+        growth: Option<Growth>,
+        staged: Vec<StagedFile>,
+    ) -> Result<Vec<Difference>, ControlError> {
         let before = self.config.clone();
         let changes = self
             .apply(new)
@@ -108,13 +130,38 @@ impl<S: TargetServer> Service<S> {
             }
             return Err(error);
         }
-        if secret.change.transient {
-            self.transient.extend(edited.writes.into_iter().map(|write| (write.path, write.text)));
-        } else {
-            edited.writes.iter().for_each(|write| _ = self.transient.remove(&write.path));
+        Ok(changes)
+    }
+
+    /// Checks that the files to change are those that were loaded: an administrator may have edited one since.
+    fn check_files(&self, writes: &[FileWrite]) -> Result<(), ControlError> {
+        let has_changed = |write: &&FileWrite| {
+            let is_file = std::fs::metadata(&write.path).is_ok_and(|found| found.is_file());
+            let text = is_file.then(|| std::fs::read_to_string(&write.path).ok()).flatten();
+            text != write.loaded && !self.transient.contains_key(&write.path)
+        };
+        let Some(write) = writes.iter().find(has_changed) else { return Ok(()) };
+        let what = format!("{} has changed since the server has read it", write.path.display());
+        Err(ControlError::conflict(what, "run lunar reload, and repeat the change if it still applies"))
+    }
+
+    /// Checks that no session uses a LUN that gets another medium.
+    fn check_media(&self, new: &Config, change: &ObjectChange) -> Result<(), ControlError> {
+        if change.force || !matches!(change.action, ObjectAction::Replace(_) | ObjectAction::Merge(_)) {
+            return Ok(());
         }
-        secret.keep(&self.config);
-        Ok(Response::Changed { version: self.version.to_string(), changes })
+        for target in &self.config.targets {
+            let Some(after) = new.targets.iter().find(|after| after.name == target.name) else { continue };
+            let gets_another = |(number, lun): &(&u16, &LunConfig)| {
+                after.luns.get(number).is_some_and(|after| {
+                    (after.source.kind(), after.source.path()) != (lun.source.kind(), lun.source.path())
+                })
+            };
+            if let Some((number, _)) = target.luns.iter().find(gets_another) {
+                self.check_unused(&ObjectId::Lun(target.name.clone(), *number))?;
+            }
+        }
+        Ok(())
     }
 
     /// Checks that objects can be changed now, and that the change is meant for this configuration.

@@ -212,7 +212,7 @@ fn step(
         let Some(known) = document.get(&id) else { return Err(vec![unequal(file)]) };
         let text = object_text(&id, known.keys.clone(), object.text.as_deref());
         let text = text.map_err(|e| e.problems)?;
-        new_files.push(FileWrite { path: api.join(format!("{name}.toml")), text: Some(text) });
+        new_files.push(FileWrite { path: api.join(format!("{name}.toml")), text: Some(text), loaded: None });
         objects.push((id, known.source.line));
     }
     Ok(AdoptStep {

@@ -157,7 +157,16 @@ fn target_is_removed_with_its_objects() {
         .map_err(|e| e.problems[0].to_string())
         .unwrap();
     assert_eq!(removed.writes.iter().filter(|write| write.text.is_none()).count(), 3);
-    assert_eq!(after(&config, &change(target(), ObjectAction::Delete)).targets.len(), 1);
+    // A crash between two files leaves a configuration without a LUN that is open to all.
+    for steps in 1..=3 {
+        let writes = removed.writes[..steps].iter();
+        let transient: TransientFiles = writes.map(|write| (write.path.clone(), None)).collect();
+        let files = overlay(config.sources.files.to_vec(), &config.sources.whole, &transient);
+        let left = parse_files(files, &config.sources.whole).map_err(|list| list[0].to_string()).unwrap();
+        let target = left.targets.iter().find(|target| target.name == name);
+        let counts = target.map(|target| (target.luns.len(), target.access.len()));
+        assert_eq!(counts, [Some((0, 1)), Some((0, 0)), None][steps - 1], "{steps}");
+    }
 }
 
 #[test]

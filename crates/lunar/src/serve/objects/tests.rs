@@ -122,6 +122,44 @@ fn failed_commit_takes_the_change_back() {
 }
 
 #[test]
+fn edited_file_is_not_overwritten() {
+    let folder = Folder::new("edited");
+    let mut service = service(&args(folder.config(1)), &Fake::default());
+    version(service.change_object(null_lun(1)));
+    let path = folder.0.join("lunar.d/api").join(&files(&folder)[0]);
+    let edited = std::fs::read_to_string(&path).unwrap() + "read_only = true\n";
+    std::fs::write(&path, &edited).unwrap();
+    let patch = || {
+        let action = ObjectAction::Merge(keys(json!({ "vendor": "A" })));
+        ObjectChange { action, ..null_lun(1) }
+    };
+    for change in [patch(), ObjectChange { action: ObjectAction::Delete, ..null_lun(1) }] {
+        let (kind, what) = failed(service.change_object(change));
+        assert_eq!(kind, ControlErrorKind::Conflict);
+        assert!(what.contains("has changed since") && what.contains("lunar reload"), "{what}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), edited);
+    }
+    service.reload();
+    version(service.change_object(patch()));
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.contains("read_only = true") && text.contains("vendor"), "{text}");
+}
+
+#[test]
+fn file_that_cannot_be_removed_keeps_its_object() {
+    let folder = Folder::new("kept");
+    let fake = Fake::default();
+    let mut service = service(&args(folder.config(1)), &fake);
+    version(service.change_object(null_lun(1)));
+    let name = format!(".{}.old", files(&folder)[0]);
+    std::fs::create_dir(folder.0.join("lunar.d/api").join(name)).unwrap();
+    let delete = ObjectChange { action: ObjectAction::Delete, ..null_lun(1) };
+    assert_eq!(failed(service.change_object(delete)).0, ControlErrorKind::Conflict);
+    assert_eq!(fake.notes(), ["reload 2"], "no host has seen a change");
+    assert_eq!((files(&folder).len(), service.config.targets[0].luns.len()), (1, 2));
+}
+
+#[test]
 fn transient_object_survives_a_reload_and_no_restart() {
     let folder = Folder::new("transient");
     let fake = Fake::default();
