@@ -87,6 +87,20 @@ fn multipath_over_two_portals() {
     lab.against(&server, "multipath", &[]).must_pass();
 }
 
+/// Links in `/dev/disk/by-id` and WWIDs of multipath, with the rules of Debian's udev and sg3-utils.
+#[test]
+fn disks_of_lio_and_stgt_keep_their_names() {
+    let Some(lab) = lab() else { return };
+    let targets = ["tgtd", "tgt-admin"].map(|program| Tool { program, package: "tgt" });
+    let lio = Tool { program: "targetctl", package: "python3-rtslib-fb" };
+    let udev = Tool { program: "udevadm", package: "udev sg3-utils-udev" };
+    if !tool::have(&[&targets[..], &[lio, udev]].concat()) {
+        return;
+    }
+    let program = interop::lunar_bin();
+    lab.alone("moved", &[("LUNAR", program.to_str().expect("a path in UTF-8"))]).must_pass();
+}
+
 #[test]
 fn far_line_of_the_kernels() {
     let Some(lab) = lab() else { return };

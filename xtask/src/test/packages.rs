@@ -53,6 +53,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("strip", "binutils"),
     ("/usr/lib/x86_64-linux-gnu/libelf.so.1", "libelf1"),
     ("sg_persist", "sg3-utils"),
+    ("/lib/udev/rules.d/58-scsi-sg3_symlink.rules", "sg3-utils-udev"),
+    ("targetctl", "python3-rtslib-fb"),
     ("promtool", "prometheus"),
     ("tmux", "tmux"),
     ("lintian", "lintian"),
