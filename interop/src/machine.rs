@@ -19,33 +19,7 @@ const TOOLS: [Tool; 3] = [
 /// The trees of control groups: of both versions, or of version 2 alone.
 const TREES: [&str; 3] = ["/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
 
-/// $1 is a folder whose files are added to the root folder, $2 the program `lunar` or nothing, $3 a control group.
-const INIT: &str = r#"set -e
-for tree in /sys/fs/cgroup/systemd /sys/fs/cgroup/unified /sys/fs/cgroup; do
-    [ -e "$tree/cgroup.procs" ] || continue
-    mkdir -p "$tree/$3"; echo $$ >"$tree/$3/cgroup.procs"
-done
-exec unshare --mount --pid --fork --kill-child --cgroup --uts --ipc --net --mount-proc --propagation private \
-    /bin/sh -ec '
-if [ -e /sys/fs/cgroup/cgroup.procs ]; then only_v2=yes; fi
-mount -t tmpfs tmpfs /mnt; mkdir /mnt/up /mnt/work /mnt/root
-mount -t overlay overlay -o lowerdir=/,upperdir=/mnt/up,workdir=/mnt/work /mnt/root
-cd /mnt/root
-mount -t tmpfs tmpfs run; mount -t tmpfs tmpfs tmp; mount -t proc proc proc; mount --rbind /dev dev
-mount -t sysfs sysfs sys
-if [ -n "$only_v2" ]; then mount -t cgroup2 cgroup2 sys/fs/cgroup; else
-    mount -t tmpfs tmpfs sys/fs/cgroup; mkdir sys/fs/cgroup/unified sys/fs/cgroup/systemd
-    mount -t cgroup2 cgroup2 sys/fs/cgroup/unified
-    mount -t cgroup -o none,name=systemd,xattr systemd sys/fs/cgroup/systemd; fi
-cp -R "$1"/. .
-if [ -n "$2" ]; then touch usr/bin/lunar; mount --bind "$2" usr/bin/lunar; fi
-rm -rf etc/systemd/system/network-online.target.wants lib/systemd/system/network-online.target.wants
-rm -f usr/sbin/policy-rc.d
-ip link set lo up
-mkdir -p run/old run/systemd/system; pivot_root . run/old; cd /; umount -l /run/old
-exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin container=lab /lib/systemd/systemd --unit=test.target \
-    --log-target=console --show-status=no' sh "$1" "$2"
-"#;
+const INIT: &str = include_str!("../lab/machine.sh");
 /// Units that replace those of the host, so that nothing but the service starts.
 const UNITS: [&str; 2] = ["test.target", "network-online.target"];
 
@@ -81,7 +55,7 @@ impl Machine {
             .args(["-c", INIT, "sh"])
             .arg(dir.join("root"))
             .arg(program.unwrap_or(Path::new("")))
-            .arg(&group);
+            .args([&group, "--net"]);
         let errors = log.try_clone().expect("a log");
         let child = command.stdin(Stdio::null()).stdout(log).stderr(errors).spawn().expect("sh");
         let mut machine = Machine { child, dir, group };

@@ -11,7 +11,10 @@ mod rdma;
 
 use guest::{example, lab, server};
 use machine::ScenarioResult;
+use std::ffi::OsStr;
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -99,6 +102,39 @@ fn disks_of_lio_and_stgt_keep_their_names() {
     }
     let program = interop::lunar_bin();
     lab.alone("moved", &[("LUNAR", program.to_str().expect("a path in UTF-8"))]).must_pass();
+}
+
+/// The service of the package, under systemd in the guest.
+#[test]
+fn restart_and_upgrade_fail_no_command_of_the_kernel() {
+    let Some(package) = std::env::var_os("LUNAR_DEB") else {
+        return println!("skipped: needs LUNAR_DEB (cargo xtask test dist lab)");
+    };
+    let tools =
+        [("nsenter", "util-linux"), ("pgrep", "procps"), ("systemctl", "systemd"), ("dpkg-deb", "dpkg")];
+    let tools = tools.map(|(program, package)| Tool { program, package });
+    if !tool::have(&tools) {
+        return;
+    }
+    let Some(lab) = lab() else { return };
+    let package = uncompressed(Path::new(&package));
+    let path = package.join("lunar.deb");
+    lab.alone("service", &[("DEB", path.to_str().expect("a path in UTF-8"))]).must_pass();
+}
+
+/// A folder with the same package as `lunar.deb`, uncompressed: to unpack it is slow in the guest.
+fn uncompressed(package: &Path) -> interop::Folder {
+    let dir = interop::Folder::fresh();
+    let (files, to) = (dir.join("files"), dir.join("lunar.deb"));
+    let steps: [&[&OsStr]; 2] = [
+        &["-R".as_ref(), package.as_ref(), files.as_ref()],
+        &["-Znone".as_ref(), "-b".as_ref(), files.as_ref(), to.as_ref()],
+    ];
+    for words in steps {
+        let ran = tool::run(Command::new("dpkg-deb").args(words), Duration::from_secs(60));
+        assert!(ran.ok(), "dpkg-deb: {}", ran.said);
+    }
+    dir
 }
 
 #[test]

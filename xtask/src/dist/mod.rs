@@ -61,7 +61,7 @@ pub fn check(binary: &Path) -> Result<StepResult> {
     if let Err(error) = tools::install_missing() {
         return Ok(StepResult::Skipped(format!("{error:#}")));
     }
-    let out = root::target_dir().join("dist-test");
+    let out = test_folder();
     run(&Options { binary: Some(binary.to_path_buf()), out: Some(out.clone()), json: false, fast: true })?;
     let package = packages::find_deb(&out)?;
     let result = packages::lint(&package)?;
@@ -80,8 +80,22 @@ pub fn check(binary: &Path) -> Result<StepResult> {
     ]);
     let status = test.env("LUNAR_DEB", &package).status().context("cannot run cargo test")?;
     ensure!(status.success(), "the test of the package failed");
-    fs::remove_dir_all(&out)?;
+    // The step `lab` installs the package too.
+    let others = fs::read_dir(&out)?.flatten().map(|entry| entry.path()).filter(|path| *path != package);
+    others.for_each(|path| drop(fs::remove_file(path)));
     Ok(result)
+}
+
+/// The results of [`check`].
+fn test_folder() -> PathBuf {
+    root::target_dir().join("dist-test")
+}
+
+/// The Debian package that [`check`] has made of this program, unless the program is newer.
+pub fn checked_package(binary: &Path) -> Option<PathBuf> {
+    let package = packages::find_deb(&test_folder()).ok()?;
+    let time = |path: &Path| fs::metadata(path)?.modified();
+    (time(&package).ok()? > time(binary).ok()?).then_some(package)
 }
 
 /// Makes everything, and prints the sizes.

@@ -192,8 +192,14 @@ fn of_peers(options: &[&str]) -> Result<StepReport> {
 fn lab() -> Result<StepReport> {
     let examples = [("lunar-host", "ublk"), ("lunar-router", "sg"), ("lunar-rdma", "verbs_loop")];
     root::build_examples(Profile::Test, &examples)?;
-    let selection = ["--package", "interop", "--test", "lab"];
-    cargo::test(&TestSelection { selection: &selection, options: &["--test-threads=2"], ..ONE_BY_ONE })
+    let package = crate::dist::checked_package(&root::lunar_path());
+    let variables: Vec<_> = package.iter().map(|package| ("LUNAR_DEB", package.as_os_str())).collect();
+    cargo::test(&TestSelection {
+        selection: &["--package", "interop", "--test", "lab"],
+        variables: &variables,
+        options: &["--test-threads=2"],
+        ..ONE_BY_ONE
+    })
 }
 
 fn polling() -> Result<StepReport> {

@@ -1,5 +1,7 @@
 //! The service and its package under systemd itself.
 
+mod clients;
+
 use interop::machine::Machine;
 use interop::tool::{self, Tool};
 use interop::{TARGET, lunar_bin};
@@ -18,20 +20,47 @@ fn toml(luns: u16) -> String {
     )
 }
 
+/// Two disks in files.
+fn disks() -> String {
+    let lun = |lun: &str| {
+        format!(
+            "[[target.lun]]\nlun = {lun}\nbackend = \"file\"\npath = \"/var/lib/lunar/{lun}.img\"\nsize = \"64M\"\n"
+        )
+    };
+    toml(0) + &lun("0") + &lun("1")
+}
+
 fn dist(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist").join(name);
     fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-#[test]
-fn service_starts_reloads_and_restarts_under_systemd() {
+/// A machine that runs the service with this configuration.
+fn service(toml: &str) -> Option<Machine> {
     let files = [
         ("usr/lib/systemd/system/lunar.service", &*dist("lunar.service")),
         ("usr/lib/sysusers.d/lunar.conf", &*dist("sysusers.d/lunar.conf")),
-        ("etc/lunar/lunar.toml", &*toml(1)),
+        ("etc/lunar/lunar.toml", toml),
     ];
-    let Some(machine) = Machine::start(&files, Some(&lunar_bin())) else { return };
+    let machine = Machine::start(&files, Some(&lunar_bin()))?;
     machine.shell("systemd-sysusers lunar.conf; chgrp lunar /etc/lunar; systemctl start lunar.service");
+    Some(machine)
+}
+
+#[test]
+fn restarts_fail_no_command_of_libiscsi_and_lunar() {
+    if !tool::have(&clients::TOOLS) {
+        return;
+    }
+    let Some(machine) = service(&disks()) else { return };
+    let first = machine.property("MainPID");
+    clients::run_during(&machine, "systemctl restart lunar; systemctl restart lunar");
+    assert_ne!(machine.property("MainPID"), first);
+}
+
+#[test]
+fn service_starts_reloads_and_restarts_under_systemd() {
+    let Some(machine) = service(&toml(1)) else { return };
     assert_eq!(machine.property("StatusText"), "1 target, 1 LUN, 0 sessions");
     assert_eq!(machine.property("NFileDescriptorStore"), "1");
     // Root finds the server although XDG_RUNTIME_DIR names another folder.
@@ -73,12 +102,13 @@ fn package_is_installed_used_upgraded_and_removed() {
     let Some(package) = std::env::var_os(PACKAGE).map(PathBuf::from) else {
         return println!("skipped: needs {PACKAGE} (cargo xtask test dist)");
     };
-    if !tool::have(&[Tool { program: "dpkg", package: "dpkg" }]) {
+    if !tool::have(&clients::TOOLS) || !tool::have(&[Tool { program: "dpkg", package: "dpkg" }]) {
         return;
     }
     let Some(machine) = Machine::start(&[], None) else { return };
     machine.copy(&package, "lunar.deb");
-    machine.shell("dpkg --install /run/lunar.deb");
+    // Without the file, man-db does not index all manual pages of this host.
+    machine.shell("rm -f /var/lib/man-db/auto-update; dpkg --install /run/lunar.deb");
     assert_eq!(machine.property("ActiveState"), "inactive", "an installation starts nothing");
     assert_eq!(machine.must(&["stat", "--format", "%U %G %a", "/etc/lunar"]), "root lunar 750\n");
     assert_eq!(
@@ -86,19 +116,13 @@ fn package_is_installed_used_upgraded_and_removed() {
         "lunar lunar 700\n"
     );
 
-    let disk = toml(1).replace("\"memory\"", "\"file\"\npath = \"/var/lib/lunar/disk.img\"");
-    machine.configure(&disk);
+    machine.configure(&disks());
     machine.shell("lunar check --media /etc/lunar/lunar.toml; systemctl enable --now lunar");
-    assert_eq!(machine.property("StatusText"), "1 target, 1 LUN, 0 sessions");
+    assert_eq!(machine.property("StatusText"), "1 target, 2 LUNs, 0 sessions");
     let first = machine.property("MainPID");
 
     // An upgrade under I/O: no command fails, and the new process serves.
-    let url = format!("iscsi://127.0.0.1/{TARGET}/0");
-    machine.shell(&format!(
-        "lunar bench randwrite {url} --runtime 10s >/run/bench 2>&1 & io=$!
-         for n in $(seq 100); do lunar session list | grep -q ' iqn' && break; sleep 0.05; done
-         kill -0 $io; dpkg --install /run/lunar.deb; kill -0 $io; wait $io || {{ cat /run/bench >&2; exit 1; }}"
-    ));
+    clients::run_during(&machine, "dpkg --install /run/lunar.deb");
     let second = machine.property("MainPID");
     assert_ne!(first, second);
     assert_eq!(machine.property("ActiveState"), "active");
@@ -111,8 +135,7 @@ fn package_is_installed_used_upgraded_and_removed() {
 
     machine.shell("dpkg --remove lunar");
     assert!(!machine.run(&["pgrep", "-x", "lunar"]).ok(), "removal stops the service");
-    machine.shell(
-        "dpkg --purge lunar; test -s /etc/lunar/lunar.toml; test -s /var/lib/lunar/disk.img; id lunar",
-    );
+    machine
+        .shell("dpkg --purge lunar; test -s /etc/lunar/lunar.toml; test -s /var/lib/lunar/0.img; id lunar");
     assert!(!machine.run(&["test", "-e", "/usr/bin/lunar"]).ok());
 }
