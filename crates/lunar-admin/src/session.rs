@@ -71,6 +71,15 @@ pub struct Counters {
     pub write_bytes: u64,
     /// Commands that ended with a status other than GOOD.
     pub errors: u64,
+    /// Commands that wait for data, for their turn or for the medium.
+    #[serde(default)]
+    pub in_flight: u64,
+    /// Reads and writes whose latency is in `time_us`.
+    #[serde(default)]
+    pub timed: u64,
+    /// The sum of the latencies of reads and writes in microseconds.
+    #[serde(default)]
+    pub time_us: u64,
 }
 
 impl fmt::Display for Srp {
@@ -105,7 +114,9 @@ impl fmt::Display for SessionReport {
         writeln!(f, "Writes={}", c.writes)?;
         writeln!(f, "ReadBytes={}", c.read_bytes)?;
         writeln!(f, "WriteBytes={}", c.write_bytes)?;
-        writeln!(f, "Errors={}", c.errors)
+        writeln!(f, "Errors={}", c.errors)?;
+        writeln!(f, "InFlight={}", c.in_flight)?;
+        writeln!(f, "MeanLatencyUs={}", c.time_us.checked_div(c.timed).unwrap_or_default())
     }
 }
 

@@ -31,6 +31,7 @@ mod scsi_error;
 mod server;
 mod server_events;
 mod server_state;
+mod session_counter;
 mod session_entry;
 mod session_info;
 mod session_key;
@@ -64,8 +65,9 @@ pub use scsi_error::ScsiError;
 pub use server::{ServerResources, TargetServer, cannot_bind, listen};
 pub use server_events::EventTotals;
 pub use server_state::BoundPortal;
+pub use session_counter::SessionCounter;
 pub use session_info::{
-    Addresses, IscsiSessionInfo, SessionCounter, SessionCounters, SessionInfo, SessionProtocol,
-    SessionTransport, SrpSessionInfo,
+    Addresses, IscsiSessionInfo, SessionCounters, SessionInfo, SessionProtocol, SessionTransport,
+    SrpSessionInfo,
 };
 pub use state_file::{remove_leftovers, remove_leftovers_in, replace as replace_file};

@@ -4,7 +4,7 @@
 mod histogram;
 mod totals;
 
-use crate::session_info::SessionCounter;
+use crate::session_counter::SessionCounter;
 use lunar_wire::scsi::{Sense, Status, op};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -177,7 +177,7 @@ impl NexusCounters {
     }
 }
 
-/// The counters of a logical unit: of its current nexuses, and the sum of those that ended.
+/// The counters of a logical unit, or of a session: of its current nexuses, and the sum of those that ended.
 #[derive(Default)]
 pub struct LuCounters(Mutex<CountersByNexus>);
 
@@ -201,18 +201,19 @@ impl LuCounters {
     }
 }
 
-/// The counters of a nexus, in the list of its logical unit until dropped.
+/// The counters of a nexus, in the lists of its logical unit and of its session until dropped.
 pub struct CountersListing {
-    of_unit: Arc<LuCounters>,
+    lists: [Arc<LuCounters>; 2],
     nexus: Arc<NexusCounters>,
 }
 
 impl CountersListing {
-    /// Counters for one more nexus of a logical unit.
-    pub fn new(of_unit: &Arc<LuCounters>) -> CountersListing {
+    /// Counters for one more nexus of a logical unit and of a session.
+    pub fn new(of_unit: &Arc<LuCounters>, of_session: &Arc<LuCounters>) -> CountersListing {
         let nexus = Arc::<NexusCounters>::default();
-        of_unit.lock().current.push(nexus.clone());
-        CountersListing { of_unit: of_unit.clone(), nexus }
+        let lists = [of_unit.clone(), of_session.clone()];
+        lists.iter().for_each(|list| list.lock().current.push(nexus.clone()));
+        CountersListing { lists, nexus }
     }
 
     /// The counters, for responses that outlast the nexus.
@@ -232,17 +233,37 @@ impl Deref for CountersListing {
 
 impl Drop for CountersListing {
     fn drop(&mut self) {
-        let mut by_nexus = self.of_unit.lock();
-        by_nexus.current.retain(|nexus| !Arc::ptr_eq(nexus, &self.nexus));
-        by_nexus.ended.add(&self.nexus);
-        // Its tasks are gone with it.
-        by_nexus.ended.in_flight = 0;
+        for list in &self.lists {
+            let mut by_nexus = list.lock();
+            by_nexus.current.retain(|nexus| !Arc::ptr_eq(nexus, &self.nexus));
+            by_nexus.ended.add(&self.nexus);
+            // Its tasks are gone with it.
+            by_nexus.ended.in_flight = 0;
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nexus_counts_for_its_unit_and_its_session() {
+        let (unit, sessions) = (Arc::<LuCounters>::default(), [(); 2].map(|()| Arc::<LuCounters>::default()));
+        let [first, _second] = sessions.each_ref().map(|session| {
+            let nexus = CountersListing::new(&unit, session);
+            nexus.begin_task();
+            nexus.count(OpClass::Read, 512, 0);
+            nexus
+        });
+        let seen = || {
+            let [a, b] = sessions.each_ref().map(|session| session.totals());
+            [unit.totals(), a, b].map(|totals| (totals.commands[0], totals.in_flight))
+        };
+        assert_eq!(seen(), [(2, 2), (1, 1), (1, 1)]);
+        drop(first);
+        assert_eq!(seen(), [(2, 1), (1, 0), (1, 1)]);
+    }
 
     #[test]
     fn commands_have_the_kind_of_their_operation_code() {

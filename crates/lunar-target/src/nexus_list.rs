@@ -1,5 +1,6 @@
 //! The I_T_L nexuses of a session, which any core can end.
 
+use crate::lu_counters::{LuCounters, LuTotals};
 use lunar_scsi::{Lu, Nexus, NexusId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The current I_T_L nexuses of a session. The core of the session maintains the list. If that core is stalled,
 /// another core ends the nexuses.
 #[derive(Default)]
-pub struct NexusList(Mutex<BTreeMap<NexusId, Arc<Lu>>>);
+pub struct NexusList {
+    nexuses: Mutex<BTreeMap<NexusId, Arc<Lu>>>,
+    counters: Arc<LuCounters>,
+}
 
 /// Keeps a nexus in the list until dropped.
 pub struct NexusListing {
@@ -23,7 +27,17 @@ impl Drop for NexusListing {
 
 impl NexusList {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<NexusId, Arc<Lu>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.nexuses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The counts of the commands of the nexuses, and of those that ended.
+    pub fn totals(&self) -> LuTotals {
+        self.counters.totals()
+    }
+
+    /// The counters of the nexuses, and of those that ended.
+    pub(crate) fn counters(&self) -> &Arc<LuCounters> {
+        &self.counters
     }
 
     /// Adds a nexus.

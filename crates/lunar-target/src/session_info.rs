@@ -10,8 +10,8 @@ use crate::InstanceSession;
 use crate::config::RdmaProvider;
 use crate::fence::SessionFence;
 use crate::nexus_list::NexusList;
+use crate::session_counter::SessionCounter;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -119,21 +119,4 @@ pub struct SessionCounters {
     pub write_bytes: SessionCounter,
     /// Commands that did not end with GOOD.
     pub errors: SessionCounter,
-}
-
-/// A counter with one writer.
-#[derive(Default)]
-pub struct SessionCounter(AtomicU64);
-
-impl SessionCounter {
-    /// Adds to the counter. Only the core of the session may call this.
-    #[inline]
-    pub fn add(&self, n: u64) {
-        self.0.store(self.0.load(Relaxed) + n, Relaxed);
-    }
-
-    /// Its value.
-    pub fn get(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
 }

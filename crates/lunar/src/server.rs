@@ -8,7 +8,7 @@ use lunar_admin::metrics::MetricsReport;
 use lunar_admin::{Counters, Parameters, SessionReport, Srp};
 use lunar_target::config::{RdmaProvider, TargetConfig};
 use lunar_target::{
-    BoundPortal, FlushFailure, LogicalUnit, Quiesced, SessionInfo, SessionProtocol, SessionTransport,
+    BoundPortal, FlushFailure, LogicalUnit, OpClass, Quiesced, SessionInfo, SessionProtocol, SessionTransport,
 };
 use metrics::ServerMetrics;
 use std::io;
@@ -175,9 +175,25 @@ fn parameters(info: &SessionInfo) -> Option<Parameters> {
     }
 }
 
+fn counters(info: &SessionInfo) -> Counters {
+    let (counters, totals) = (&info.counters, info.nexuses.totals());
+    let timed = [OpClass::Read, OpClass::Write];
+    let timed = || timed.iter().filter_map(|class| Some(&totals.latency[*class as usize].as_ref()?.whole));
+    Counters {
+        commands: counters.commands.get(),
+        reads: counters.reads.get(),
+        writes: counters.writes.get(),
+        read_bytes: counters.read_bytes.get(),
+        write_bytes: counters.write_bytes.get(),
+        errors: counters.errors.get(),
+        in_flight: totals.in_flight,
+        timed: timed().flat_map(|latency| latency.buckets).sum(),
+        time_us: timed().map(|latency| latency.sum_ns).sum::<u64>() / 1000,
+    }
+}
+
 /// A session in the form of the admin socket.
 fn session(tsih: u16, info: &SessionInfo) -> SessionReport {
-    let counters = &info.counters;
     SessionReport {
         tsih,
         initiator: info.initiator.clone(),
@@ -191,14 +207,7 @@ fn session(tsih: u16, info: &SessionInfo) -> SessionReport {
         srp: None,
         session_type: if info.is_discovery() { "Discovery" } else { "Normal" }.into(),
         parameters: parameters(info),
-        counters: Counters {
-            commands: counters.commands.get(),
-            reads: counters.reads.get(),
-            writes: counters.writes.get(),
-            read_bytes: counters.read_bytes.get(),
-            write_bytes: counters.write_bytes.get(),
-            errors: counters.errors.get(),
-        },
+        counters: counters(info),
         connected_s: info.started_at.elapsed().as_secs(),
     }
 }

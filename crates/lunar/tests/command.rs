@@ -523,7 +523,8 @@ fn session_show_lists_negotiated_keys() {
          MaxXmitDataSegmentLength=131072\nMaxBurstLength=262144\nFirstBurstLength=65536\nDefaultTime2Wait=2\n\
          DefaultTime2Retain=20\nMaxOutstandingR2T=1\nDataPDUInOrder=Yes\nDataSequenceInOrder=Yes\n\
          ErrorRecoveryLevel=0\nHeaderDigest=None\nDataDigest=None\nOFMarker=No\nIFMarker=No\nOFMarkInt=Reject\n\
-         IFMarkInt=Reject\nCommands=0\nReads=0\nWrites=0\nReadBytes=0\nWriteBytes=0\nErrors=0\n"
+         IFMarkInt=Reject\nCommands=0\nReads=0\nWrites=0\nReadBytes=0\nWriteBytes=0\nErrors=0\nInFlight=0\n\
+         MeanLatencyUs=0\n"
     );
     let (_, json, _) = folder.run(&["session", "list", "--json", "--socket", "a.sock"]);
     let sessions: serde_json::Value = serde_json::from_str(&json).unwrap();

@@ -82,7 +82,7 @@ impl LunHandle {
             passed: passthrough.clone().and_then(PassedCommands::of),
             passthrough,
             queue: None,
-            counters: CountersListing::new(&unit.counters),
+            counters: CountersListing::new(&unit.counters, nexuses.counters()),
             at_once: Default::default(),
             unit,
         }

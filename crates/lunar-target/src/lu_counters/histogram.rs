@@ -1,7 +1,7 @@
 //! Histograms of latencies with one writer.
 
 use super::Stages;
-use crate::session_info::SessionCounter;
+use crate::session_counter::SessionCounter;
 use std::time::Duration;
 
 /// The number of buckets: upper bounds of 16 µs to 16.8 s in powers of two, and one without a bound.
