@@ -418,6 +418,7 @@ fn documented_options_exist() {
         &["access", "add"],
         &["chap", "add"],
         &["events"],
+        &["top"],
         &["stop"],
         &["discover"],
         &["ls"],

@@ -61,6 +61,7 @@ fn commands_with_a_server_fail_on_full_stdout() {
     for arguments in [
         &["status"][..],
         &["page"],
+        &["top", "--once", "--interval", "100ms"],
         &["session", "list"],
         &["target", "list"],
         &["target", "show", config::TARGET, "--json"],

@@ -74,7 +74,7 @@ struct RateRing {
 
 impl Traffic {
     /// The growth of the counters since `before`. A counter that shrank belongs to a new source, which began with 0.
-    fn since(&self, before: &Traffic) -> Traffic {
+    pub fn since(&self, before: &Traffic) -> Traffic {
         let count = |now: u64, then: u64| now.checked_sub(then).unwrap_or(now);
         let sum = |now: f64, then: f64| if now < then { now } else { now - then };
         Traffic {
@@ -127,7 +127,8 @@ pub fn of_luns(metrics: &MetricsReport) -> BTreeMap<String, Traffic> {
     metrics.luns.iter().map(|lun| (format!("{} {}", lun.target, lun.lun), of_lun(lun))).collect()
 }
 
-fn of_lun(lun: &LunMetrics) -> Traffic {
+/// The traffic of a LUN.
+pub fn of_lun(lun: &LunMetrics) -> Traffic {
     let op = |name: &str| lun.ops.iter().find(|op| op.op == name);
     let commands = |name| op(name).map_or(0, |op| op.commands);
     let latency = |name| op(name)?.latency.as_ref().map(|stages| &stages.whole);

@@ -29,6 +29,7 @@ use crate::pr::Pr;
 use crate::rdma::Rdma;
 use crate::router;
 use crate::scsi::Scsi;
+use crate::top::TopArgs;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -45,6 +46,7 @@ Examples:
   lunar check lunar.toml                       check a configuration file
   lunar check --media lunar.toml               check its disks and portals too
   lunar status                                 show running servers
+  lunar top                                    show rates and latencies live
   lunar lun add IQN new.img --size 10G         add a LUN to a running server
   lunar session show                           show parameters and counters of sessions
   lunar discover 192.0.2.10                    list targets
@@ -154,6 +156,8 @@ pub enum Command {
     /// Show the events of a running server: logins, changes, failures
     #[command(after_help = EVENTS_EXAMPLES)]
     Events(EventsArgs),
+    /// Show rates, latencies and depth of LUNs, sessions and paths live
+    Top(TopArgs),
     /// Show the live page of a running server to a browser of this host
     Page(PageArgs),
     /// Read the configuration files of a running server again, and apply them

@@ -39,6 +39,7 @@ mod service_manager;
 mod session;
 mod staged_files;
 mod stderr;
+mod top;
 mod tree;
 
 use args::{Cli, Command, Verbosity};
@@ -153,6 +154,7 @@ fn run(
         Command::Config(command) => output::stdout(configuration::configuration(command)?)?,
         Command::Adopt(args) => output::stdout(adopt::adopt(&args)?)?,
         Command::Status(args) => return print_result(objects::status(&args)?),
+        Command::Top(args) => top::top(&args)?,
         Command::Page(args) => page::page(&args)?,
         Command::Reload(args) => output::stdout(objects::reload(&args)?)?,
         Command::Stop(args) => output::stdout(objects::stop(&args)?)?,
@@ -183,6 +185,7 @@ fn level(command: &Command) -> &'static str {
         | Command::Adopt(_)
         | Command::Status(_)
         | Command::Events(_)
+        | Command::Top(_)
         | Command::Page(_)
         | Command::Reload(_)
         | Command::Stop(_)

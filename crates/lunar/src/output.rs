@@ -98,6 +98,14 @@ pub fn stdout_result(result: io::Result<()>) -> Result<(), Diagnostic> {
     }
 }
 
+/// stdout for a display of the whole terminal.
+pub type ScreenWriter = io::BufWriter<io::Stdout>;
+
+/// stdout for a display. It writes a frame of a usual size at once.
+pub fn screen_writer() -> ScreenWriter {
+    io::BufWriter::with_capacity(1 << 16, io::stdout())
+}
+
 fn stdout_problem(e: &io::Error) -> Diagnostic {
     let why = lunar_runtime::error::text(e);
     let hint = match e.kind() {
