@@ -76,7 +76,7 @@ pub(super) fn overlay(files: Vec<ConfigFile>, whole: &Path, transient: &Transien
 }
 
 /// A file by its path as in the list of files, and its new text.
-type Written = (PathBuf, Option<String>);
+pub(super) type Written = (PathBuf, Option<String>);
 
 struct Edit<'c> {
     sources: &'c Sources,
@@ -199,7 +199,7 @@ pub(super) fn main_file(sources: &Sources) -> &Path {
 }
 
 /// The path of the list of files for an absolute path of the folder of the API.
-fn listed(sources: &Sources, path: &Path) -> PathBuf {
+pub(super) fn listed(sources: &Sources, path: &Path) -> PathBuf {
     path.strip_prefix(api_folder(&sources.whole))
         .map_or_else(|_| path.to_path_buf(), |name| api_folder(main_file(sources)).join(name))
 }

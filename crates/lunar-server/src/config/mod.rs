@@ -17,10 +17,12 @@ mod files;
 mod limits;
 mod lun;
 mod portal;
+mod rollback;
 pub mod router;
 mod secrets;
 mod shown;
 mod target;
+mod trial_record;
 mod unused;
 mod value;
 
@@ -34,9 +36,11 @@ pub use files::{api_folder, drop_in_files, drop_in_folder, is_drop_in_of, read_f
 pub use lun::{Fail, Filter, IdentityKeys, LunConfig, Share, Source};
 pub(crate) use lun::{OneFile, hex, one_name};
 pub(crate) use lunar_config::iscsi_name;
+pub use rollback::{TreeRollback, roll_back, tree};
 pub use router::RouterConfig;
 pub use secrets::{SecretUse, certificate_files, secret_uses};
 pub use shown::shown;
+pub use trial_record::TrialRecord;
 pub use unused::unused;
 pub use value::PORT;
 pub(crate) use value::listen;

@@ -157,7 +157,7 @@ fn value_text(value: &DeValue<'_>) -> String {
 }
 
 /// A value whose URLs have no passwords.
-fn without_secrets(value: serde_json::Value) -> serde_json::Value {
+pub(super) fn without_secrets(value: serde_json::Value) -> serde_json::Value {
     use serde_json::Value;
     match value {
         Value::String(text) => match url(&text).filter(lunar_initiator::Url::holds_secret) {
