@@ -134,7 +134,11 @@ fn restore_replaces_and_removes_files_only_by_force() {
     fs::write(folder.join("lunar.toml"), text.replace(":a", ":b")).expect("a file");
     fs::create_dir(folder.join("lunar.d")).expect("a folder");
     fs::rename(folder.join("other.toml"), folder.join("lunar.d/other.toml")).expect("a drop-in file");
+    fs::create_dir(folder.join("lunar.d/api")).expect("a folder");
+    let record = folder.join("lunar.d/api/.trial");
+    fs::write(&record, "{}").expect("a record");
     let err = fails(&folder, &["config", "restore", "dump.json"], EXISTS);
+    assert!(err.contains(".trial is not in the dump"), "{err}");
     assert!(
         err.contains("lunar.toml exists with other content") && err.contains("other.toml is not in the dump"),
         "{err}"
@@ -142,7 +146,8 @@ fn restore_replaces_and_removes_files_only_by_force() {
     let out = does(&folder, &["config", "restore", "dump.json", "--force"]);
     assert!(out.contains("replace  ") && out.contains("remove   "), "{out}");
     assert_eq!(fs::read_to_string(folder.join("lunar.toml")).expect("a file"), text);
-    assert!(files(&folder.join("lunar.d")).is_empty());
+    assert!(files(&folder.join("lunar.d")).iter().all(|path| path.is_dir()));
+    assert!(!record.exists(), "it would replace restored files");
 }
 
 #[test]

@@ -429,6 +429,8 @@ fn documented_options_exist() {
         &["config", "dump"],
         &["config", "restore"],
         &["adopt"],
+        &["diff"],
+        &["rollback"],
         &["pr"],
         &["copy"],
         &["bench"],

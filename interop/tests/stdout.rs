@@ -71,6 +71,9 @@ fn commands_with_a_server_fail_on_full_stdout() {
         &["chap", "list"],
         &["portal", "list"],
         &["config", "show"],
+        &["history"],
+        &["diff", "--since", "1"],
+        &["rollback", "--to", "1", "--dry-run"],
     ] {
         fails(&[arguments, &["--socket", &socket]].concat(), &run_dir);
     }

@@ -2,7 +2,10 @@
 
 use crate::history::RateHistory;
 use crate::metrics::MetricsReport;
-use crate::{ConfigSnapshot, Difference, EventLog, ObjectChange, RouterReport, SessionReport};
+use crate::{
+    ConfigSnapshot, Difference, EventLog, HistoryEntry, HistoryPoint, HistoryTree, ObjectChange,
+    RollbackRequest, RouterReport, SessionReport,
+};
 use lunar_config::{Diagnostic, ErrorCode};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -29,6 +32,8 @@ pub enum Request {
         /// Its file; None: the server's own.
         file: Option<PathBuf>,
     },
+    /// Compare an earlier tree with the current configuration.
+    DiffSince(HistoryPoint),
     /// Apply another configuration.
     Apply {
         /// Its file; None: the server's own.
@@ -40,6 +45,8 @@ pub enum Request {
     Confirm,
     /// Roll back the applied configuration now.
     Rollback,
+    /// Return to an earlier tree.
+    RollBackTo(RollbackRequest),
     /// Change an object of the configuration.
     Change(ObjectChange),
     /// End a session.
@@ -54,7 +61,7 @@ pub enum Request {
 impl Request {
     /// Whether the request changes nothing.
     pub fn is_safe(&self) -> bool {
-        matches!(self, Request::Routers | Request::ShowConfig | Request::Diff { .. })
+        matches!(self, Request::Routers | Request::ShowConfig | Request::Diff { .. } | Request::DiffSince(_))
     }
 }
 
@@ -68,9 +75,14 @@ impl fmt::Display for Request {
             Request::ShowConfig => write!(f, "show the configuration"),
             Request::Router { name, action } => write!(f, "{} router {name}", action.name()),
             Request::Diff { file } => write!(f, "compare {}", of(file)),
+            Request::DiffSince(point) => write!(f, "compare {point} of the history"),
             Request::Apply { file, .. } => write!(f, "apply {}", of(file)),
             Request::Confirm => write!(f, "confirm the applied configuration"),
             Request::Rollback => write!(f, "roll back the applied configuration"),
+            Request::RollBackTo(RollbackRequest { to, dry_run, .. }) => {
+                let how = if *dry_run { " (dry run)" } else { "" };
+                write!(f, "roll back to entry {to} of the history{how}")
+            }
             Request::Change(change) => write!(f, "{change}"),
             Request::EndSession { tsih } => write!(f, "end session {tsih}"),
             Request::Stop => write!(f, "stop"),
@@ -169,6 +181,13 @@ impl ControlError {
         ControlError::one(ControlErrorKind::Conflict, Diagnostic::new(what, hint))
     }
 
+    /// An entry of the history that does not exist.
+    pub fn no_entry(point: HistoryPoint) -> ControlError {
+        let problem =
+            Diagnostic::new(format!("the history has no {point}"), "lunar history shows the entries");
+        ControlError::one(ControlErrorKind::NotFound, problem.with_code(ErrorCode::NotFound))
+    }
+
     /// A configuration that would be invalid.
     pub fn invalid(what: impl Into<String>, hint: impl Into<String>) -> ControlError {
         ControlError::one(ControlErrorKind::Invalid, Diagnostic::new(what, hint))
@@ -213,6 +232,19 @@ pub trait ServerControl: Send + Sync + 'static {
     /// The rates of the past hour; no samples if the server keeps none.
     fn history(&self) -> Arc<RateHistory> {
         Arc::default()
+    }
+
+    /// The applied trees that the server keeps, the newest first; none if it keeps none. It may wait for the disk.
+    fn config_history(&self) -> Vec<HistoryEntry> {
+        Vec::new()
+    }
+
+    /// A tree that the server keeps. It may wait for the disk.
+    ///
+    /// # Errors
+    /// When there is no such entry, or it cannot be read.
+    fn config_tree(&self, number: u64) -> Result<HistoryTree, ControlError> {
+        Err(ControlError::no_entry(HistoryPoint::Number(number)))
     }
 
     /// Executes any other request. It may take long; the client limits its own wait.

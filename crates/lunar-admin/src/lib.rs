@@ -3,6 +3,7 @@
 //! `lunar-api` has the HTTP server and client. This crate has no HTTP, so that other crates can use its types.
 #![forbid(unsafe_code)]
 
+mod config_history;
 mod connect;
 mod control;
 mod difference;
@@ -18,6 +19,9 @@ pub mod rows;
 mod session;
 mod socket;
 
+pub use config_history::{
+    ApplyCause, HistoryEntry, HistoryPoint, HistoryTree, InvalidHistoryPoint, RollbackRequest,
+};
 pub use connect::{connect, is_answered};
 pub use control::{ControlError, ControlErrorKind, Request, Response, RouterAction, ServerControl};
 pub use difference::{Change, Difference};

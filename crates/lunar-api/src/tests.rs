@@ -6,8 +6,8 @@ use crate::{ApiServer, Problem};
 use interop::Folder;
 use lunar_admin::{
     AdminSocket, ConfigObject, ConfigSnapshot, Counters, Document, EventLog, Keys, ObjectId, ObjectOrigin,
-    ObjectSource, Request, Response, RouterReport, ServerControl, ServerEvent, SessionReport, connect,
-    listening,
+    ObjectSource, Request, Response, RollbackRequest, RouterReport, ServerControl, ServerEvent,
+    SessionReport, connect, listening,
 };
 use lunar_config::{Diagnostic, ErrorCode};
 use serde_json::{Value, json};
@@ -73,7 +73,9 @@ impl ServerControl for Fake {
             Request::Routers => {
                 Response::Routers(vec![RouterReport { name: "r1".into(), ..RouterReport::default() }])
             }
-            Request::Change(_) => Response::Changed { version: "v2".into(), changes: Vec::new() },
+            Request::Change(_) | Request::RollBackTo(_) => {
+                Response::Changed { version: "v2".into(), changes: Vec::new() }
+            }
             other => Diagnostic::new(format!("{other} by {asker}"), "no").with_code(ErrorCode::InUse).into(),
         }
     }
@@ -194,6 +196,29 @@ fn change_needs_the_version_of_an_existing_object() {
 }
 
 #[test]
+fn rollback_may_have_a_condition() {
+    let folder = Folder::fresh();
+    let fake = Arc::new(Fake::default());
+    let (_server, path) = served(&folder, fake.clone());
+    let list = client(&path, LIMIT).get_tagged::<Value>("/v1/config/history").unwrap();
+    assert_eq!((list.version.as_str(), list.value), ("v1", json!({ "items": [] })));
+    let send = |headers: &str, body: &str| {
+        raw(&path, &format!("POST /v1/config/history/7/rollback HTTP/1.1\r\n{JSON}{headers}"), body).0
+    };
+    assert_eq!(send("", "{\"confirm_within_s\":0}"), 422);
+    assert_eq!(send("\r\nIf-Match: 7", "{}"), 400);
+    assert!(fake.0.lock().unwrap().is_empty());
+    assert_eq!(send("", "{\"dry_run\":true}"), 200);
+    assert_eq!(send("\r\nIf-Match: \"v1\"", "{\"force\":true,\"confirm_within_s\":60}"), 200);
+    let back = |version, dry_run, force, confirm_within_s| {
+        Request::RollBackTo(RollbackRequest { to: 7, version, dry_run, force, confirm_within_s })
+    };
+    let asked: Vec<_> = std::mem::take(&mut *fake.0.lock().unwrap());
+    assert_eq!(asked, [back(None, true, false, None), back(Some("v1".into()), false, true, Some(60))]);
+    assert_eq!(asked[0].to_string(), "roll back to entry 7 of the history (dry run)");
+}
+
+#[test]
 fn nonsense_is_answered_and_the_next_one_too() {
     let folder = Folder::fresh();
     let (_server, path) = served(&folder, Arc::new(Fake::default()));
@@ -214,6 +239,10 @@ fn nonsense_is_answered_and_the_next_one_too() {
             "the path \"x\" is not",
         ),
         ("GET /v1/config/diff?file=x HTTP/1.1", "", 422, "the path \"x\" is not absolute"),
+        ("GET /v1/config/diff?since=x HTTP/1.1", "", 422, "`since` is no entry of the history: \"x\""),
+        ("GET /v1/config/diff?since=1&file=/x HTTP/1.1", "", 422, "the request has both `file` and `since`"),
+        ("GET /v1/config/history/x HTTP/1.1", "", 404, "the entry x of the history does not exist"),
+        ("GET /v1/config/history/7 HTTP/1.1", "", 404, "the history has no entry 7"),
     ] {
         let (was, problem) = raw(&path, head, body);
         let problem: Problem = serde_json::from_value(problem).unwrap();

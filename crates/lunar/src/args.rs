@@ -31,6 +31,7 @@ use crate::router;
 use crate::scsi::Scsi;
 use crate::top::TopArgs;
 use clap::{Args, Parser, Subcommand};
+use lunar_admin::{HistoryPoint, InvalidHistoryPoint};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -188,14 +189,24 @@ pub enum Command {
     /// Monitor and control the routers of a running server
     #[command(subcommand)]
     Router(RouterCommand),
-    /// Show what a configuration would change in the running server
+    /// Show what a configuration would change in the running server, or what has changed
     #[command(after_help = DIFF_EXAMPLES)]
     Diff {
         /// Configuration file [default: the file that the server was started with]
         file: Option<PathBuf>,
+
+        /// Show what has changed since this entry of `lunar history`, or since a time such as 2026-11-28T10:00:00Z
+        #[arg(long, value_name = "NUMBER|TIME", conflicts_with = "file", value_parser = history_point)]
+        since: Option<String>,
+
         #[command(flatten)]
         common: AdminArgs,
     },
+    /// Show the last applied configurations of a running server
+    History(AdminArgs),
+    /// Return to an applied configuration: the objects of the API, and not your files
+    #[command(after_help = ROLLBACK_EXAMPLES)]
+    Rollback(RollbackArgs),
     /// Apply a configuration to a running server
     #[command(after_help = APPLY_EXAMPLES)]
     Apply(Apply),
@@ -290,7 +301,14 @@ pub enum SessionCommand {
     },
 }
 
-const DIFF_EXAMPLES: &str = "Example:\n  lunar diff new.toml";
+const DIFF_EXAMPLES: &str = "Examples:
+  lunar diff new.toml                       what this file would change
+  lunar diff --since 12                     what has changed since entry 12 of lunar history
+  lunar diff --since 2026-11-28T10:00:00Z   what has changed since then";
+const ROLLBACK_EXAMPLES: &str = "Examples:
+  lunar rollback --to 12 --dry-run              print what would change
+  lunar rollback --to 12 --confirm-within 60s   return, and undo that after a minute
+  lunar apply --confirm                         keep it";
 const APPLY_EXAMPLES: &str = "Examples:
   lunar apply new.toml --confirm-within 60s   apply, and roll back after a minute
   lunar apply --confirm                       keep the applied configuration";
@@ -320,6 +338,43 @@ pub struct Apply {
     /// Fail with exit status 8 after this time (5, 5s, 2m); a change waits until commands of hosts end
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = lunar_proto::duration::positive)]
     pub timeout: Duration,
+}
+
+/// Arguments of `lunar rollback`.
+#[derive(Args, Debug)]
+pub struct RollbackArgs {
+    /// Entry of `lunar history`
+    #[arg(long, value_name = "NUMBER")]
+    pub to: u64,
+
+    /// Print what would change, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Undo the rollback automatically unless `lunar apply --confirm` follows within this time (60, 60s, 5m), at most
+    /// a day
+    #[arg(long, value_name = "TIME", value_parser = router::confirm_within)]
+    pub confirm_within: Option<Duration>,
+
+    /// Remove targets and LUNs that hosts use, and last access entries
+    #[arg(long)]
+    pub force: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub choice: ServerChoice,
+
+    /// Fail with exit status 8 after this time (5, 5s, 2m); a change waits until commands of hosts end
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = lunar_proto::duration::positive)]
+    pub timeout: Duration,
+}
+
+/// Checks the value of `--since`.
+fn history_point(text: &str) -> Result<String, InvalidHistoryPoint> {
+    text.parse::<HistoryPoint>().map(|_| text.to_owned())
 }
 
 /// Subcommands of `lunar router`.

@@ -100,6 +100,7 @@ fn with_completer(arg: Arg, path: &str) -> Arg {
         ("portal", "tag") if path != "portal add" => names::portal_groups,
         ("session", "id") => names::sessions,
         ("router", "name") => names::routers,
+        ("diff", "since") | ("rollback", "to") => names::history,
         ("attach", "lun") => names::urls_and_saved,
         ("attach", "paths") => names::urls,
         ("attach", "policy") => || words(&["failover", "least-queue", "round-robin"]),

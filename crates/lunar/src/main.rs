@@ -19,6 +19,7 @@ mod event_layer;
 mod events;
 mod exit;
 mod hex;
+mod history;
 mod import;
 mod info;
 mod log;
@@ -165,7 +166,11 @@ fn run(
         Command::Portal(command) => output::stdout(objects::portal(command)?)?,
         Command::Session(command) => return print_result(session::session(command)?),
         Command::Router(command) => output::stdout(router::router(command)?)?,
-        Command::Diff { file, common } => output::stdout(router::diff(file.as_deref(), &common)?)?,
+        Command::Diff { file, since, common } => {
+            output::stdout(router::diff(file.as_deref(), since.as_deref(), &common)?)?;
+        }
+        Command::History(args) => output::stdout(history::history(&args)?)?,
+        Command::Rollback(args) => output::stdout(history::rollback(&args)?)?,
         Command::Apply(args) => output::stdout(router::apply(&args)?)?,
         Command::Completions { shell } => output::stdout(completions::script(shell)?)?,
         Command::Man(args) => output::stdout(man::man(&args)?)?,
@@ -197,6 +202,8 @@ fn level(command: &Command) -> &'static str {
         | Command::Session(_)
         | Command::Router(_)
         | Command::Diff { .. }
+        | Command::History(_)
+        | Command::Rollback(_)
         | Command::Apply(_)
         | Command::Completions { .. }
         | Command::Man(_) => "off",

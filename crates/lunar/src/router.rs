@@ -117,17 +117,20 @@ fn control(which: RouterArgs, action: RouterAction) -> Result<String, Diagnostic
     }
 }
 
-/// The changes that a configuration would make.
-pub fn diff(file: Option<&Path>, common: &AdminArgs) -> Result<String, Diagnostic> {
+/// The changes that a configuration would make, or those since an entry of the history.
+pub fn diff(file: Option<&Path>, since: Option<&str>, common: &AdminArgs) -> Result<String, Diagnostic> {
     let server = common.choice.one()?;
     let mut path = "/v1/config/diff".to_owned();
     if let Some(file) = file {
         path += &format!("?file={}", segment(&path_on(&server, file)?));
+    } else if let Some(since) = since {
+        path += &format!("?since={}", segment(since));
     }
     let list: DifferenceList = Client::new(&server, common.timeout).get(&path)?;
     let differences = list.items;
     match common.json {
         true => json(&differences),
+        false if differences.is_empty() && since.is_some() => Ok("nothing has changed\n".into()),
         false if differences.is_empty() => Ok("nothing would change\n".into()),
         false => Ok(differences.iter().map(Difference::to_string).collect::<Vec<_>>().join("\n") + "\n"),
     }
@@ -173,7 +176,12 @@ pub fn confirm_within(text: &str) -> Result<Duration, NotationError> {
 
 /// The time to confirm, in whole seconds.
 fn within(args: &Apply) -> Option<u64> {
-    args.confirm_within.map(|time| time.as_secs() + u64::from(time.subsec_nanos() > 0))
+    args.confirm_within.map(whole_seconds)
+}
+
+/// A time in whole seconds, rounded up.
+pub fn whole_seconds(time: Duration) -> u64 {
+    time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
 /// The path of a file for a server. Files of another host have absolute paths.

@@ -1,8 +1,11 @@
 //! `lunar serve`: starts a server from its arguments, and handles events until it ends.
 
 mod change;
+mod history;
+mod journal;
 mod objects;
 mod retry;
+mod rollback;
 mod routed;
 mod supervised;
 mod unflushed;
@@ -13,7 +16,8 @@ use crate::captive::Captive;
 use crate::server::TargetServer;
 use crate::{connect_hints, output, service_manager};
 use change::Trial;
-use lunar_admin::{AdminSocket, ReloadOutcome, Request, Response, ServerControl};
+use history::ConfigHistory;
+use lunar_admin::{AdminSocket, ApplyCause, ReloadOutcome, Request, Response, ServerControl};
 use lunar_api::https::HttpsServer;
 use lunar_api::{ApiServer, MetricsServer};
 use lunar_router::isids;
@@ -58,6 +62,9 @@ pub enum ServeEvent {
 /// How long a stopping server keeps deleted files open, so that they can be copied. Less than the 90 s of systemd's
 /// TimeoutStopSec.
 const RESCUE: Duration = Duration::from_secs(60);
+
+/// How long a stopping server waits for the history of its configuration.
+const LAST_TREE: Duration = Duration::from_secs(2);
 
 /// Serves until a signal, or until the captive command ends. `state` is what an earlier process of the service left.
 pub fn serve<S: TargetServer>(
@@ -160,6 +167,7 @@ struct Service<S> {
     /// Keeps the metrics listening.
     _metrics: Option<MetricsServer>,
     trial: Trial,
+    history: Arc<ConfigHistory>,
     /// The absolute path of `file`; None without a file.
     own: Option<PathBuf>,
     version: ConfigVersion,
@@ -222,11 +230,14 @@ impl<S: TargetServer> Service<S> {
         start: impl FnOnce(TargetConfig, &[usize]) -> io::Result<S>,
     ) -> Result<Service<S>, Vec<Diagnostic>> {
         let one = |problem| vec![problem];
+        args.config.as_deref().map_or(Ok(()), journal::recover).map_err(one)?;
         let config = configuration(args)?;
         warnings(&config).for_each(|line| tracing::warn!("{line}"));
         let cores = usable_cores(args, &config).map_err(one)?;
         let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok).map_err(one)?;
         let routes = start_routes(&state_dir, events).map_err(one)?;
+        let history = ConfigHistory::start(&state_dir, &config.sources);
+        let history = Arc::new(history.map_err(|e| vec![cannot("start a thread", &e)])?);
         let mut units = Units::new(state_dir).with(routes.clone());
         // Upstreams are discovered while the server runs.
         let whole = expand_early(&config, &Found::default())?;
@@ -239,7 +250,8 @@ impl<S: TargetServer> Service<S> {
             server: server.clone(),
             events: Mutex::new(events.clone()),
             published: published.clone(),
-            history: Arc::default(),
+            rates: Arc::default(),
+            history: history.clone(),
         };
         let desk = Arc::new(desk);
         let admin = admin(config.server.admin_socket.as_deref(), desk.clone()).map_err(one)?;
@@ -266,12 +278,14 @@ impl<S: TargetServer> Service<S> {
             https,
             _metrics: metrics,
             trial: Trial::default(),
+            history,
             retry: Retry::default(),
             unserved: Default::default(),
             last_reload: None,
             events: events.clone(),
         };
         service.publish();
+        service.keep(ApplyCause::Start, None);
         service.route();
         service.https.apply(listening);
         Ok(service)
@@ -312,6 +326,7 @@ impl<S: TargetServer> Service<S> {
         match config::load_with(&file, &self.transient).and_then(|config| self.apply(config)) {
             Ok(_) => {
                 self.reloaded(true);
+                self.keep(ApplyCause::Reload, None);
                 self.replace_trial(&file.display().to_string());
                 tracing::info!(name: "config.reloaded", "{} reloaded", file.display());
             }
@@ -341,6 +356,7 @@ impl<S: TargetServer> Service<S> {
         if let Some(state) = service_manager::is_there().then(|| self.units.hand_over()).flatten() {
             service_manager::hand_over(&state);
         }
+        self.history.settle_within(LAST_TREE);
         // The last responses are sent before the socket is removed.
         drop((self.admin, self.https));
         result.map_err(|failures| unflushed::diagnostics(&failures, &self.whole))?;

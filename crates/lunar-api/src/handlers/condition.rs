@@ -28,6 +28,11 @@ pub fn required_version(headers: &HeaderMap, current: &str) -> Result<Option<Str
     Ok(Some(version.to_owned()))
 }
 
+/// As [`required_version`], for requests that may have no condition.
+pub fn optional_version(headers: &HeaderMap, current: &str) -> Result<Option<String>, Box<Problem>> {
+    if headers.contains_key(header::IF_MATCH) { required_version(headers, current) } else { Ok(None) }
+}
+
 /// Entity tags, each with whether it is weak. None: the text is no list of them.
 fn entity_tags(mut text: &str) -> Option<Vec<(bool, &str)>> {
     let mut tags = Vec::new();
@@ -78,6 +83,7 @@ mod tests {
             assert_eq!(version(text), Err(400), "{text}");
         }
         assert_eq!(required_version(&HeaderMap::new(), "v2").unwrap_err().status, 428);
+        assert_eq!(optional_version(&HeaderMap::new(), "v2").unwrap(), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::problem::Problem;
 use axum::Json;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
-use lunar_admin::{Difference, Request, Response};
+use lunar_admin::{Difference, HistoryPoint, InvalidHistoryPoint, Request, Response};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use utoipa::{IntoParams, ToSchema};
@@ -24,6 +24,10 @@ pub struct DiffRequest {
     #[param(pattern = "^/")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
+    /// A number or a time (RFC 3339, UTC) of the history instead of a file: the changes since that tree are reported.
+    #[param(pattern = r"^([0-9]{1,18}|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z)$")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
 }
 
 /// A configuration to apply.
@@ -91,7 +95,26 @@ async fn show(State(api): State<ApiState>) -> Result<Json<ConfigText>, Box<Probl
     }
 }
 
-/// Compares a configuration file with the configuration in force.
+/// The point of the history in a request.
+fn point(since: &str) -> Result<HistoryPoint, Box<Problem>> {
+    since.parse().map_err(|e: InvalidHistoryPoint| {
+        let what = format!("`since` is no entry of the history: {since:?}");
+        Problem::new(StatusCode::UNPROCESSABLE_ENTITY, what, e.to_string())
+    })
+}
+
+/// Checks the time of a trial.
+pub(super) fn check_time(confirm_within_s: Option<u64>) -> Result<(), Box<Problem>> {
+    match confirm_within_s {
+        Some(s @ (0 | 86401..)) => {
+            let what = format!("`confirm_within_s` is out of range: {s}");
+            Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, what, "use 1 to 86400"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Compares a configuration file, or a tree of the history, with the configuration in force.
 #[utoipa::path(get, path = "/v1/config/diff", params(DiffRequest),
     responses((status = 200, body = DifferenceList), (status = 404, body = Problem), (status = 409, body = Problem),
         (status = 422, body = Problem), (status = 503, body = Problem)))]
@@ -104,7 +127,15 @@ async fn diff(
         // The faults of a file show parts of it.
         crate::caller::check_write()?;
     }
-    match api.ask(Request::Diff { file }).await? {
+    let request = match request.since {
+        Some(_) if file.is_some() => {
+            let what = "the request has both `file` and `since`";
+            return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, what, "send one of them"));
+        }
+        Some(since) => Request::DiffSince(point(&since)?),
+        None => Request::Diff { file },
+    };
+    match api.ask(request).await? {
         Response::Differences(items) => Ok(Json(DifferenceList { items })),
         _ => Err(unexpected()),
     }
@@ -117,10 +148,7 @@ async fn diff(
         (status = 503, body = Problem)))]
 async fn apply(State(api): State<ApiState>, request: KeysBody) -> Result<Json<ChangeReport>, Box<Problem>> {
     let ApplyRequest { file, confirm_within_s } = object(request)?;
-    if let Some(s @ (0 | 86401..)) = confirm_within_s {
-        let what = format!("`confirm_within_s` is out of range: {s}");
-        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, what, "use 1 to 86400"));
-    }
+    check_time(confirm_within_s)?;
     match api.ask(Request::Apply { file: path(file)?, confirm_within_s }).await? {
         Response::Changed { version, changes } => Ok(Json(ChangeReport { version, changes, dry_run: false })),
         _ => Err(unexpected()),

@@ -5,6 +5,7 @@ mod body;
 mod caller;
 mod condition;
 mod config;
+mod config_history;
 mod errors;
 pub mod events;
 mod history;
@@ -20,6 +21,7 @@ pub mod reports {
     pub use super::all_objects::AllObjects;
     pub use super::caller::CallerReport;
     pub use super::config::{ApplyRequest, ConfigText, DiffRequest, DifferenceList};
+    pub use super::config_history::{HistoryList, RollbackOptions};
     pub use super::history::RateList;
     pub use super::objects::ChangeReport;
     pub use super::routers::RouterList;
@@ -80,6 +82,7 @@ pub fn routes() -> OpenApiRouter<ApiState> {
         .merge(sessions::routes())
         .merge(routers::routes())
         .merge(config::routes())
+        .merge(config_history::routes())
         .merge(metrics::routes())
         .merge(objects::routes())
         .merge(events::routes())

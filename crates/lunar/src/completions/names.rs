@@ -92,6 +92,11 @@ pub(super) fn routers() -> Vec<String> {
     clients().into_iter().filter_map(of).flatten().map(|router| router.name).collect()
 }
 
+/// The numbers of the entries of the history.
+pub(super) fn history() -> Vec<String> {
+    values(items("/v1/config/history"), "number")
+}
+
 /// The names of active attachments.
 pub(super) fn attached() -> Vec<String> {
     let attached = folders::attached().and_then(Attached::at);

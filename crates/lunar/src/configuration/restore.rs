@@ -201,7 +201,10 @@ impl<'a> Places<'a> {
             plan.push(PlannedFile { path, content: Some(content), mode, owner, kind: file.kind, effect });
         }
         let planned: BTreeSet<PathBuf> = plan.iter().map(|file| file.path.clone()).collect();
-        let existing = config::drop_in_files(&self.whole)?.into_iter();
+        let record = config::TrialRecord::path(&self.whole);
+        // It would replace restored files at the next start.
+        let record = record.exists().then_some(record);
+        let existing = config::drop_in_files(&self.whole)?.into_iter().chain(record);
         plan.extend(existing.filter(|path| !planned.contains(path)).map(|path| PlannedFile {
             path,
             content: None,

@@ -1,11 +1,13 @@
 //! Changes of the configuration of a running server: by SIGHUP, by `lunar apply` with or without a trial, and by
 //! discoveries at the upstreams of routers.
 
+use super::journal::Journal;
+use super::objects::cannot_write;
 use super::retry::Retry;
 use super::{ServeEvent, Service};
 use crate::server::TargetServer;
-use lunar_admin::{Change, ControlError, ControlErrorKind, ReloadOutcome, Response};
-use lunar_server::config::{self, Config, TransientFiles};
+use lunar_admin::{ApplyCause, Change, ControlError, ControlErrorKind, ReloadOutcome, Response};
+use lunar_server::config::{self, Config, TransientFiles, TrialRecord};
 use lunar_server::routes::{expand, expand_early, pairs, specs, users};
 use lunar_server::{Diagnostic, Difference};
 use std::path::PathBuf;
@@ -22,6 +24,10 @@ pub struct Trial {
     retry: Retry,
     /// When it is rolled back, in seconds since 1970.
     confirm_by: u64,
+    /// The files of the API before the trial; None if it changes none of them.
+    journal: Option<Journal>,
+    /// The transient objects before the trial, if it changes them.
+    transient: Option<TransientFiles>,
 }
 
 impl Trial {
@@ -31,9 +37,15 @@ impl Trial {
     }
 
     fn end(&mut self) {
-        self.before = None;
-        self.number += 1;
-        self.retry = Retry::default();
+        *self = Trial { number: self.number + 1, ..Trial::default() };
+    }
+
+    /// Removes the journal: from now on, a crash keeps the files of the API as they are.
+    fn keep_files(&mut self) -> Result<(), ControlError> {
+        let removed = self.journal.as_ref().map_or(Ok(()), Journal::remove);
+        removed.map_err(|(path, e)| cannot_write(&path, &e))?;
+        self.journal = None;
+        Ok(())
     }
 }
 
@@ -50,6 +62,9 @@ impl<S: TargetServer> Service<S> {
     pub(super) fn replace_trial(&mut self, by: &str) {
         if self.trial.before.is_some() {
             tracing::info!("{by} replaces the configuration on trial: the rollback is cancelled");
+        }
+        if let Err(error) = self.trial.keep_files() {
+            log_problems(&error.problems);
         }
         self.end_trial();
     }
@@ -194,39 +209,104 @@ impl<S: TargetServer> Service<S> {
     }
 
     fn try_now(&mut self, file: Option<PathBuf>, within_s: Option<u64>) -> Response {
-        let before = self.config.clone();
-        let config = match self.read(file) {
-            Ok(config) => config,
+        let applied = match within_s {
+            None => self.read(file).and_then(|config| self.apply(config).map_err(conflict)),
+            Some(seconds) => self.read(file).and_then(|config| self.apply_on_trial(config, seconds)),
+        };
+        let changes = match applied {
+            Ok(changes) => changes,
             Err(error) => return error.into(),
         };
-        if within_s.is_some() {
-            self.units.begin_trial();
-        }
-        let changes = match self.apply(config) {
-            Ok(changes) => changes,
-            Err(problems) => {
-                if self.trial.before.is_none() {
-                    self.units.end_trial();
-                }
-                return ControlError { kind: ControlErrorKind::Conflict, problems }.into();
-            }
-        };
-        match within_s {
-            None => self.replace_trial("the applied configuration"),
-            Some(seconds) => {
-                // Of consecutive trials, the configuration before the first one is the last confirmed one.
-                self.trial.before.get_or_insert(before);
-                self.trial.number += 1;
-                self.trial.confirm_by = now_s() + seconds;
-                self.wake(seconds, self.trial.number);
-                self.publish();
-            }
+        if within_s.is_none() {
+            self.replace_trial("the applied configuration");
         }
         Response::Changed { version: self.version.to_string(), changes }
     }
 
+    /// Applies a configuration until the trial ends.
+    fn apply_on_trial(&mut self, config: Config, seconds: u64) -> Result<Vec<Difference>, ControlError> {
+        let before = self.config.clone();
+        let journal = self.journal(&config)?;
+        self.units.begin_trial();
+        match self.apply(config) {
+            Ok(changes) => {
+                self.begin_trial(before, journal, None, seconds);
+                Ok(changes)
+            }
+            Err(problems) => {
+                if self.trial.before.is_none() {
+                    self.units.end_trial();
+                }
+                self.forget(journal);
+                Err(conflict(problems))
+            }
+        }
+    }
+
+    /// The journal of a trial of this configuration; None if it changes no files of the server.
+    fn journal(&self, config: &Config) -> Result<Option<Journal>, ControlError> {
+        // Of consecutive trials, the configuration before the first one is the last confirmed one.
+        let before = &self.trial.before.as_ref().unwrap_or(&self.config).sources;
+        let (old, new) = (&before.whole, &config.sources.whole);
+        if self.own.as_ref() != Some(old) || old != new {
+            return Ok(None);
+        }
+        let record = TrialRecord::of(before, &config.sources);
+        let is_needed = !record.files.is_empty();
+        if !is_needed && record.others.is_empty() && self.trial.journal.is_none() {
+            return Ok(None);
+        }
+        match Journal::write(old, record) {
+            Ok(journal) => Ok(Some(journal)),
+            Err((path, e)) if is_needed => Err(cannot_write(&path, &e)),
+            Err((path, e)) => {
+                log_problems(&cannot_write(&path, &e).problems);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Removes the journal of a trial that did not begin. The journal of an earlier trial counts again.
+    fn forget(&self, journal: Option<Journal>) {
+        let Some(journal) = journal else { return };
+        let restored = match &self.trial.journal {
+            Some(earlier) => Journal::write(earlier.whole(), earlier.record.clone()).map(drop),
+            None => journal.remove(),
+        };
+        if let Err((path, e)) = restored {
+            log_problems(&cannot_write(&path, &e).problems);
+        }
+    }
+
+    /// Begins a trial of the configuration in force, or extends it.
+    pub(super) fn begin_trial(
+        &mut self,
+        before: Config,
+        journal: Option<Journal>,
+        transient: Option<TransientFiles>,
+        seconds: u64,
+    ) {
+        self.trial.before.get_or_insert(before);
+        self.trial.journal = journal.or(self.trial.journal.take());
+        self.trial.transient = self.trial.transient.take().or(transient);
+        self.trial.number += 1;
+        self.trial.confirm_by = now_s() + seconds;
+        self.wake(seconds, self.trial.number);
+        self.publish();
+    }
+
     fn wake(&self, seconds: u64, number: u64) {
         later(&self.events, Duration::from_secs(seconds), ServeEvent::Unconfirmed(number));
+    }
+
+    /// Puts the files of the API and the transient objects back, as they were before the trial.
+    fn put_back(&mut self) -> Result<(), Vec<Diagnostic>> {
+        let undone = self.trial.journal.as_ref().map_or(Ok(()), Journal::undo);
+        undone.map_err(|(path, e)| cannot_write(&path, &e).problems)?;
+        if let Some(transient) = self.trial.transient.take() {
+            self.transient = transient;
+        }
+        Ok(())
     }
 
     /// Confirms the applied configuration.
@@ -237,6 +317,9 @@ impl<S: TargetServer> Service<S> {
                 "start a trial: lunar apply FILE --confirm-within 60s",
             )
             .into();
+        }
+        if let Err(error) = self.trial.keep_files() {
+            return error.into();
         }
         self.end_trial();
         tracing::info!(name: "config.confirmed", "the applied configuration is confirmed");
@@ -251,7 +334,11 @@ impl<S: TargetServer> Service<S> {
         if !self.trial.retry.is_in_progress() {
             tracing::warn!("the configuration on trial was not confirmed in time, and is rolled back");
         }
+        let version = self.version.to_string();
         self.roll_back();
+        if self.version.to_string() != version {
+            self.keep(ApplyCause::Rollback, None);
+        }
     }
 
     /// Rolls back to the configuration before the trial. Retries until it succeeds: a file in use may become free.
@@ -264,7 +351,7 @@ impl<S: TargetServer> Service<S> {
             .into();
         };
         // A replaced file must not prevent hosts from using the previous configuration.
-        match self.replace(before, false) {
+        match self.replace(before, false).and_then(|()| self.put_back()) {
             Ok(()) => {
                 self.end_trial();
                 tracing::info!(name: "config.reverted", "the applied configuration is rolled back");
@@ -278,6 +365,11 @@ impl<S: TargetServer> Service<S> {
             }
         }
     }
+}
+
+/// The error of a configuration that cannot be applied.
+fn conflict(problems: Vec<Diagnostic>) -> ControlError {
+    ControlError { kind: ControlErrorKind::Conflict, problems }
 }
 
 /// Logs a change. Changes of LUNs are events of their own kind.

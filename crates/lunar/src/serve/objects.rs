@@ -164,13 +164,18 @@ impl<S: TargetServer> Service<S> {
         Ok(())
     }
 
-    /// Checks that objects can be changed now, and that the change is meant for this configuration.
-    fn check_state(&self, change: &ObjectChange) -> Result<(), ControlError> {
-        if change.version.as_ref().is_some_and(|wanted| *wanted != self.version.to_string()) {
+    /// Checks that a change is meant for this configuration.
+    pub(super) fn check_version(&self, wanted: Option<&str>) -> Result<(), ControlError> {
+        if wanted.is_some_and(|wanted| *wanted != self.version.to_string()) {
             let what = format!("the configuration has changed: its version is {}", self.version);
             let hint = "read the object again, and repeat the change if it still applies";
             return Err(ControlError::one(ControlErrorKind::Stale, Diagnostic::new(what, hint)));
         }
+        Ok(())
+    }
+
+    /// Checks that the files of the API can be changed now.
+    pub(super) fn check_changeable(&self) -> Result<(), ControlError> {
         if self.trial.confirm_by().is_some() {
             let hint = "run lunar apply --confirm or lunar apply --rollback first";
             return Err(ControlError::conflict("a configuration is on trial", hint));
@@ -183,6 +188,13 @@ impl<S: TargetServer> Service<S> {
                 "run lunar reload to return to the server's own configuration",
             ));
         }
+        Ok(())
+    }
+
+    /// Checks that the objects can be changed now, as the change asks.
+    fn check_state(&self, change: &ObjectChange) -> Result<(), ControlError> {
+        self.check_version(change.version.as_deref())?;
+        self.check_changeable()?;
         match (&change.action, &change.id) {
             (ObjectAction::Delete, ObjectId::Access(target, _)) if !change.force => {
                 self.check_restricted(target)
@@ -196,17 +208,13 @@ impl<S: TargetServer> Service<S> {
     fn check_restricted(&self, target: &str) -> Result<(), ControlError> {
         let mut targets = self.config.targets.iter();
         if targets.any(|one| one.name == target && one.access.len() == 1) {
-            let what = format!(
-                "target {} would admit all initiators without its last access entry",
-                target.escape_debug()
-            );
-            return Err(ControlError::conflict(what, "add another entry first, or use --force (force=true)"));
+            return Err(unrestricted(target));
         }
         Ok(())
     }
 
     /// Checks that no session uses a target or a LUN.
-    fn check_unused(&self, id: &ObjectId) -> Result<(), ControlError> {
+    pub(super) fn check_unused(&self, id: &ObjectId) -> Result<(), ControlError> {
         let (ObjectId::Target(target) | ObjectId::Lun(target, _)) = id else { return Ok(()) };
         let sessions = self.server.sessions();
         let users = sessions.iter().filter(|session| session.target.as_ref() == Some(target));
@@ -224,7 +232,14 @@ impl<S: TargetServer> Service<S> {
     }
 }
 
-fn cannot_write(path: &Path, e: &io::Error) -> ControlError {
+/// The error of a target that would lose its last access entry.
+pub(super) fn unrestricted(target: &str) -> ControlError {
+    let what =
+        format!("target {} would admit all initiators without its last access entry", target.escape_debug());
+    ControlError::conflict(what, "add another entry first, or use --force (force=true)")
+}
+
+pub(super) fn cannot_write(path: &Path, e: &io::Error) -> ControlError {
     let what = format!("cannot write {}: {}", path.display(), e);
     let hint = "make the folder writable for the user of the server, or use --transient (transient=true)";
     let problem = Diagnostic::new(what, hint).with_code(ErrorCode::from(e.kind()));

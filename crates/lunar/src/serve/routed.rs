@@ -1,6 +1,8 @@
 //! Answers requests of the admin socket: status and control of routers.
 
+use super::history::ConfigHistory;
 use super::objects::Published;
+use super::rollback::cause;
 use super::{ServeEvent, Service};
 use crate::server::TargetServer;
 use lunar_admin::history::RateHistory;
@@ -8,7 +10,10 @@ use lunar_admin::metrics::MetricsReport;
 use lunar_admin::router::{
     Failover, Hop, LunHealth, LunReport, NO_PATH, PathReport, RouterReport, TargetReport, UpstreamReport,
 };
-use lunar_admin::{ConfigSnapshot, EventLog, Request, Response, RouterAction, ServerControl, SessionReport};
+use lunar_admin::{
+    ConfigSnapshot, ControlError, EventLog, HistoryEntry, HistoryPoint, HistoryTree, Request, Response,
+    RouterAction, ServerControl, SessionReport,
+};
 use lunar_router::failover::{FailoverRequest, Pair, Role};
 use lunar_router::passthrough::HostPath;
 use lunar_router::routes::{LuAddress, LuStatus, UpstreamStatus};
@@ -28,7 +33,8 @@ pub struct AdminHandler<S> {
     pub server: Arc<S>,
     pub events: Mutex<Sender<ServeEvent>>,
     pub published: Published,
-    pub history: Arc<RateHistory>,
+    pub rates: Arc<RateHistory>,
+    pub history: Arc<ConfigHistory>,
 }
 
 /// Sends an event to the main thread, if it still runs.
@@ -54,10 +60,24 @@ impl<S: TargetServer> ServerControl for AdminHandler<S> {
     }
 
     fn history(&self) -> Arc<RateHistory> {
-        self.history.clone()
+        self.rates.clone()
+    }
+
+    fn config_history(&self) -> Vec<HistoryEntry> {
+        self.history.settle();
+        self.history.entries()
+    }
+
+    fn config_tree(&self, number: u64) -> Result<HistoryTree, ControlError> {
+        self.history.settle();
+        self.history.tree(HistoryPoint::Number(number)).map(HistoryTree::from)
     }
 
     fn ask(&self, request: Request, asker: &str) -> Response {
+        if matches!(request, Request::DiffSince(_) | Request::RollBackTo(_)) {
+            // Here, and not in the main thread, which must not wait for a disk.
+            self.history.settle();
+        }
         let (reply, answer) = channel();
         send_event(&self.events, ServeEvent::AdminRequest(request, asker.to_owned(), reply));
         // The client has its own timeout. The main thread executes the request even after that.
@@ -75,6 +95,15 @@ impl<S: TargetServer> Service<S> {
         if !request.is_safe() {
             tracing::info!(name: "request", "{request}: requested by {asker}");
         }
+        let (cause, version) = (cause(&request), self.version.to_string());
+        let response = self.execute(request);
+        if let Some(cause) = cause.filter(|_| self.version.to_string() != version) {
+            self.keep(cause, Some(asker));
+        }
+        response
+    }
+
+    fn execute(&mut self, request: Request) -> Response {
         match request {
             Request::Routers => Response::Routers(self.routers()),
             Request::ShowConfig => {
@@ -83,9 +112,11 @@ impl<S: TargetServer> Service<S> {
             }
             Request::Router { name, action } => self.control(&name, action),
             Request::Diff { file } => self.diff(file),
+            Request::DiffSince(point) => self.diff_since(point),
             Request::Apply { file, confirm_within_s } => self.try_out(file, confirm_within_s),
             Request::Confirm => self.confirm(),
             Request::Rollback => self.roll_back(),
+            Request::RollBackTo(request) => self.roll_back_to(&request),
             Request::Change(change) => self.change_object(change),
             Request::EndSession { tsih } => self.end_session(tsih),
             Request::Stop => {
