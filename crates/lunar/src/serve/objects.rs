@@ -80,7 +80,9 @@ impl<S: TargetServer> Service<S> {
         let edited = config::edit(&self.config, &secret.change)?;
         let new = config::parse_files(edited.files, &self.config.sources.whole)
             .map_err(|problems| ControlError { kind: ControlErrorKind::Invalid, problems })?;
-        self.check_media(&new, &secret.change)?;
+        if !secret.change.force {
+            self.check_media(&new)?;
+        }
         self.check_files(&edited.writes)?;
         let growth = Growth::of(&new, &secret.change)?;
         if secret.change.dry_run {
@@ -134,7 +136,7 @@ impl<S: TargetServer> Service<S> {
     }
 
     /// Checks that the files to change are those that were loaded: an administrator may have edited one since.
-    fn check_files(&self, writes: &[FileWrite]) -> Result<(), ControlError> {
+    pub(super) fn check_files(&self, writes: &[FileWrite]) -> Result<(), ControlError> {
         let has_changed = |write: &&FileWrite| {
             let is_file = std::fs::metadata(&write.path).is_ok_and(|found| found.is_file());
             let text = is_file.then(|| std::fs::read_to_string(&write.path).ok()).flatten();
@@ -146,10 +148,7 @@ impl<S: TargetServer> Service<S> {
     }
 
     /// Checks that no session uses a LUN that gets another medium.
-    fn check_media(&self, new: &Config, change: &ObjectChange) -> Result<(), ControlError> {
-        if change.force || !matches!(change.action, ObjectAction::Replace(_) | ObjectAction::Merge(_)) {
-            return Ok(());
-        }
+    pub(super) fn check_media(&self, new: &Config) -> Result<(), ControlError> {
         for target in &self.config.targets {
             let Some(after) = new.targets.iter().find(|after| after.name == target.name) else { continue };
             let gets_another = |(number, lun): &(&u16, &LunConfig)| {

@@ -68,7 +68,9 @@ impl<S: TargetServer> Service<S> {
         back.check(&new)?;
         if !request.force {
             self.check_removed(&back, &new)?;
+            self.check_media(&new)?;
         }
+        self.check_files(&back.writes)?;
         if request.dry_run || (back.writes.is_empty() && back.transient.is_empty()) {
             let changes = lunar_server::diff(&self.in_force, &new);
             return Ok(Response::Changed { version: self.version.to_string(), changes });

@@ -41,7 +41,7 @@ fn restored(folder: &Folder, text: &str) -> TreeRollback {
     let whole = folder.0.canonicalize().unwrap().join("lunar.toml");
     let new = crate::config::parse_files(rollback.files.clone(), &whole).unwrap();
     rollback.check(&new).map_err(|e| e.problems[0].to_string()).unwrap();
-    for FileWrite { path, text } in &rollback.writes {
+    for FileWrite { path, text, .. } in &rollback.writes {
         match text {
             Some(text) => std::fs::write(path, text).unwrap(),
             None => std::fs::remove_file(path).unwrap(),
