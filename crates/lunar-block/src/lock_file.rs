@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use std::fs::{File, TryLockError};
 use std::io;
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::thread::{Builder, sleep};
@@ -98,6 +98,23 @@ impl LockFile {
         self.0.write(&writing)
     }
 
+    /// Appends to the text. A reader may find a part of it.
+    fn append_owner(&self, text: &str) -> io::Result<()> {
+        let writing = self.0.writing();
+        self.0.recover(&writing);
+        let Some(file) = self.0.state().file.clone() else { return Ok(()) };
+        if !FileId::of_open(&file)?.is_at(&self.0.path) {
+            return Err(replaced());
+        }
+        let end = file.metadata()?.len();
+        let written = file.write_all_at(text.as_bytes(), end).and_then(|()| file.sync_data());
+        match written {
+            Ok(()) => self.0.state().text.push_str(text),
+            Err(_) => _ = file.set_len(end),
+        }
+        written
+    }
+
     /// Releases the lock, and removes the file unless it now belongs to another process.
     pub fn remove(&self) {
         self.0.end(true);
@@ -127,7 +144,7 @@ impl LockInner {
         };
         let Some(file) = file else { return Ok(()) };
         if !FileId::of_open(&file)?.is_at(&self.path) {
-            return Err(io::Error::other("another file is at the path of the lock file"));
+            return Err(replaced());
         }
         let next = replacement_path(&self.path);
         let written = written(&next, &text).and_then(|file| {
@@ -189,6 +206,10 @@ fn within(limit: Duration, work: impl FnOnce() + Send + 'static) {
 fn create_folder(path: &Path) -> io::Result<()> {
     let create = |folder| std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
     path.parent().map_or(Ok(()), create)
+}
+
+fn replaced() -> io::Error {
+    io::Error::other("another file is at the path of the lock file")
 }
 
 fn replacement_path(path: &Path) -> PathBuf {

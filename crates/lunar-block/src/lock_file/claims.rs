@@ -5,12 +5,11 @@
 //! same time, at least one sees the other.
 
 use super::{LockFile, create_folder, held_file, host_lock, watcher};
+use crate::locked;
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -33,11 +32,18 @@ struct ClaimsInner {
     /// The number of the lock file.
     slot: usize,
     file: LockFile,
-    names: Mutex<BTreeMap<String, Claimed>>,
-    /// Whether the names differ from those in the file.
-    is_changed: AtomicBool,
+    names: Mutex<Names>,
     /// Held during a write, so that the last write contains the last change.
-    publishing: Mutex<()>,
+    writing: Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct Names {
+    claimed: BTreeMap<String, Claimed>,
+    /// The lines of new names, which are not in the file yet.
+    added: String,
+    /// Whether the file has other outdated lines.
+    is_changed: bool,
 }
 
 #[derive(Debug)]
@@ -86,9 +92,8 @@ impl Claims {
             folder: folder.to_path_buf(),
             slot,
             file: file?,
-            names: Mutex::default(),
-            is_changed: AtomicBool::new(true),
-            publishing: Mutex::default(),
+            names: Mutex::new(Names { is_changed: true, ..Names::default() }),
+            writing: Mutex::default(),
         };
         inner.publish()?;
         let inner = Arc::new(inner);
@@ -111,13 +116,16 @@ impl Claims {
             for (claim, (name, owner)) in claims.iter_mut().zip(wanted) {
                 claim.get_or_insert_with(|| self.claim(name, owner));
             }
-            self.publish()?;
+            self.0.append()?;
             let held = HolderTable::read(&self.0.folder, Some(self.0.slot));
             let holders: Vec<_> = wanted.iter().map(|(name, _)| held.holder(name)).collect();
             let all = claims.iter_mut().zip(&holders);
             all.filter(|(_, holder)| holder.is_some()).for_each(|(claim, _)| *claim = None);
-            self.publish()?;
-            if holders.iter().all(Option::is_none) || Instant::now() > end {
+            let is_free = holders.iter().all(Option::is_none);
+            if !is_free {
+                self.publish()?;
+            }
+            if is_free || Instant::now() > end {
                 let results = claims.into_iter().zip(holders);
                 return Ok(results.map(|(claim, holder)| claim.ok_or(holder.unwrap_or_default())).collect());
             }
@@ -128,15 +136,17 @@ impl Claims {
 
     fn claim(&self, name: &str, owner: &str) -> Claim {
         let mut names = self.0.names();
-        match names.get_mut(name) {
+        match names.claimed.get_mut(name) {
             Some(claimed) => claimed.count += 1,
-            None => _ = names.insert(name.to_owned(), Claimed { owner: owner.to_owned(), count: 1 }),
+            None => {
+                names.added.push_str(&line(name, owner));
+                names.claimed.insert(name.to_owned(), Claimed { owner: owner.to_owned(), count: 1 });
+            }
         }
-        self.0.is_changed.store(true, Ordering::Relaxed);
         Claim { claims: self.0.clone(), name: name.to_owned() }
     }
 
-    /// Writes the names into the file, if they have changed. Otherwise, a release is written within one second.
+    /// Writes released names and changed owners into the file. Without this call, it happens within one second.
     ///
     /// # Errors
     /// Those of the file system.
@@ -146,30 +156,43 @@ impl Claims {
 }
 
 impl ClaimsInner {
-    fn names(&self) -> MutexGuard<'_, BTreeMap<String, Claimed>> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    fn names(&self) -> MutexGuard<'_, Names> {
+        locked(&self.names)
     }
 
-    fn publish(&self) -> io::Result<()> {
-        let _publishing = self.publishing.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.is_changed.swap(false, Ordering::Relaxed) {
-            return Ok(());
-        }
-        let written = self.file.write_owner(self.text());
+    /// Appends new names to the file: a process may hold thousands.
+    fn append(&self) -> io::Result<()> {
+        let _writing = locked(&self.writing);
+        let added = std::mem::take(&mut self.names().added);
+        let written = if added.is_empty() { Ok(()) } else { self.file.append_owner(&added) };
         if written.is_err() {
-            self.is_changed.store(true, Ordering::Relaxed);
+            self.names().is_changed = true;
         }
         written
     }
 
-    /// The process, and a line for each name.
-    fn text(&self) -> String {
-        let mut text = format!("{}\n", std::process::id());
-        for (name, claimed) in &*self.names() {
-            _ = writeln!(text, "{name}\t{}", claimed.owner);
+    /// Writes the file again if it has outdated lines.
+    fn publish(&self) -> io::Result<()> {
+        let _writing = locked(&self.writing);
+        let text = {
+            let mut names = self.names();
+            if !std::mem::take(&mut names.is_changed) {
+                return Ok(());
+            }
+            names.added.clear();
+            let lines = names.claimed.iter().map(|(name, claimed)| line(name, &claimed.owner));
+            format!("{}\n{}", std::process::id(), lines.collect::<String>())
+        };
+        let written = self.file.write_owner(text);
+        if written.is_err() {
+            self.names().is_changed = true;
         }
-        text
+        written
     }
+}
+
+fn line(name: &str, owner: &str) -> String {
+    format!("{name}\t{owner}\n")
 }
 
 impl watcher::Watched for ClaimsInner {
@@ -188,11 +211,12 @@ impl Drop for ClaimsInner {
 impl Claim {
     /// Changes the text of the owner. [`Claims::publish`] writes it.
     pub fn set_owner(&self, owner: String) {
-        if let Some(claimed) = self.claims.names().get_mut(&self.name)
+        let mut names = self.claims.names();
+        if let Some(claimed) = names.claimed.get_mut(&self.name)
             && claimed.owner != owner
         {
             claimed.owner = owner;
-            self.claims.is_changed.store(true, Ordering::Relaxed);
+            names.is_changed = true;
         }
     }
 }
@@ -200,11 +224,11 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         let mut names = self.claims.names();
-        let Some(claimed) = names.get_mut(&self.name) else { return };
+        let Some(claimed) = names.claimed.get_mut(&self.name) else { return };
         claimed.count -= 1;
         if claimed.count == 0 {
-            names.remove(&self.name);
-            self.claims.is_changed.store(true, Ordering::Relaxed);
+            names.claimed.remove(&self.name);
+            names.is_changed = true;
         }
     }
 }
@@ -239,7 +263,11 @@ impl HolderTable {
         let mut text = String::new();
         let is_read = file.take(MAX_TEXT_BYTES).read_to_string(&mut text).is_ok();
         match text.split_once('\n').and_then(|(pid, names)| Some((pid.parse().ok()?, names))) {
-            Some((pid, names)) if is_read => self.names.extend(names.lines().map(|line| held(pid, line))),
+            // A line without its end is being written.
+            Some((pid, names)) if is_read => {
+                let lines = names.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+                self.names.extend(lines.map(|line| held(pid, line)));
+            }
             _ => self.is_incomplete = true,
         }
     }

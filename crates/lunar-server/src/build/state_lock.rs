@@ -93,7 +93,11 @@ fn folder(state_dir: &Path) -> PathBuf {
 
 /// Whether the file system cannot hold claims, for a server that serves without them.
 fn is_unprotected(e: &io::Error) -> bool {
-    has_no_locks(e) || matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    let is_full = matches!(
+        e.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    );
+    has_no_locks(e) || is_full
 }
 
 fn unlocked(folder: &Path, e: &io::Error) -> String {

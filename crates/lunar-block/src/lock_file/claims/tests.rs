@@ -130,6 +130,27 @@ fn damaged_file_of_a_process_rejects_every_name() {
 }
 
 #[test]
+fn new_names_are_appended_as_whole_lines() {
+    let folder = TempDir::new("claims-appended");
+    let (first, second) = (join(&folder), join(&folder));
+    let path = path(&folder.0, first.0.slot);
+    let before = std::fs::metadata(&path).expect("there").len();
+    let claims = ["a", "b"].map(|name| take(&first, name).expect("free"));
+    let added = "a\towner of a\nb\towner of b\n".len() as u64;
+    assert_eq!(
+        std::fs::metadata(&path).expect("there").len(),
+        before + added,
+        "only the new names are written"
+    );
+    // A line that is being written.
+    let mut text = std::fs::read(&path).expect("there");
+    text.extend(b"c\tow");
+    std::fs::write(&path, text).expect("written");
+    assert!(HolderTable::read(&folder.0, Some(second.0.slot)).holder("c").is_none());
+    drop(claims);
+}
+
+#[test]
 fn more_processes_than_files_are_rejected() {
     let folder = TempDir::new("claims-many");
     let all: Vec<Claims> = (0..MAX_PROCESSES).map(|_| join(&folder)).collect();
