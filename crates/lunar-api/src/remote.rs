@@ -141,8 +141,8 @@ fn name_and_port(url: &str) -> Result<(ServerName<'static>, u16), InvalidValue> 
 
 /// The value of `Authorization` for the token of a file.
 fn authorization(path: &Path) -> Result<Zeroizing<String>, Diagnostic> {
-    let bytes =
-        secret_file(path, MAX_TOKEN_BYTES).map_err(|refused| Diagnostic::new(refused.what, refused.hint))?;
+    let bytes = secret_file(path, MAX_TOKEN_BYTES, None)
+        .map_err(|refused| Diagnostic::new(refused.what, refused.hint))?;
     let text = std::str::from_utf8(&bytes).unwrap_or_default().trim();
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         let what = format!("the file {} has no token", path.display());

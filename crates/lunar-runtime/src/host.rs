@@ -39,11 +39,11 @@ fn for_unread(kind: ErrorKind, shown: &impl Display) -> String {
 }
 
 /// Reads a secret, at most one byte more than `max`. It must be a regular file of this user without access for
-/// others.
+/// others. Root also reads a file of `owner`, the user of the server whose secret it is.
 ///
 /// # Errors
 /// When it cannot be read, or its owner or mode lets others access it.
-pub fn secret_file(path: &Path, max: usize) -> Result<Zeroizing<Vec<u8>>, SecretError> {
+pub fn secret_file(path: &Path, max: usize, owner: Option<u32>) -> Result<Zeroizing<Vec<u8>>, SecretError> {
     let shown = path.display();
     let cannot = |e: std::io::Error| {
         let why = crate::error::text(&e);
@@ -62,11 +62,13 @@ pub fn secret_file(path: &Path, max: usize) -> Result<Zeroizing<Vec<u8>>, Secret
             "put the secret into a regular file".into(),
         );
     }
-    let us = rustix::process::geteuid().as_raw();
-    if metadata.uid() != us {
+    let us = rustix::process::geteuid();
+    let is_of_server = us.is_root() && owner == Some(metadata.uid());
+    if metadata.uid() != us.as_raw() && !is_of_server {
         return refused(
             format!("the secret {shown} belongs to user {}, not to the user who runs lunar", metadata.uid()),
-            format!("run: chown {us} {shown}"),
+            // This process need not be the server: a command with its user would take the secret from the server.
+            format!("give it to the user of the server, who alone may read it: chown USER {shown}"),
         );
     }
     // 0400 is accepted too.
@@ -91,7 +93,7 @@ mod tests {
 
     #[test]
     fn hint_creates_only_a_missing_secret() {
-        let hint = |path: &Path| secret_file(path, 16).unwrap_err().hint;
+        let hint = |path: &Path| secret_file(path, 16, None).unwrap_err().hint;
         let missing = Path::new("/no/such/secret");
         assert!(hint(missing).starts_with("create the file with: "));
         // The path continues below a regular file.

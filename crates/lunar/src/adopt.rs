@@ -147,11 +147,8 @@ fn actions(config: &Config, step: &AdoptStep) -> io::Result<Vec<Action>> {
     let file = step.file.canonicalize()?;
     let metadata = file.metadata()?;
     let is_root = rustix::process::geteuid().is_root();
-    let api = api_folder(whole);
     // The server, which may be another user, changes the new files.
-    let of_api =
-        api.ancestors().find_map(|folder| folder.metadata().ok()).map(|found| (found.uid(), found.gid()));
-    let of_api = of_api.filter(|_| is_root);
+    let of_api = config::server_owner(whole).filter(|_| is_root);
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let below = step.file.strip_prefix(folder_of(whole)).unwrap_or(&step.file).to_path_buf();
     let names = step.new_files.iter().map(|new| name(&new.path)).collect();

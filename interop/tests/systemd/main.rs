@@ -117,6 +117,12 @@ fn package_is_installed_used_upgraded_and_removed() {
     );
 
     machine.configure(&disks());
+    // Secrets of the service must not stop the upgrade, which root runs.
+    machine.shell(
+        "umask 077; cd /etc/lunar; openssl rand -hex 16 >host.secret; chown lunar: host.secret
+         printf '[[chap_user]]\\nname = \"host\"\\nsecret_file = \"host.secret\"\\n' >lunar.d/host.toml
+         chgrp lunar lunar.d/host.toml; chmod 640 lunar.d/host.toml; lunar check lunar.toml",
+    );
     machine.shell("lunar check --media /etc/lunar/lunar.toml; systemctl enable --now lunar");
     assert_eq!(machine.property("StatusText"), "1 target, 2 LUNs, 0 sessions");
     let first = machine.property("MainPID");

@@ -47,13 +47,13 @@ pub struct HttpsCredentials {
 }
 
 impl HttpsCredentials {
-    /// Reads the files.
+    /// Reads the files. Root also reads tokens of `owner`, the user of the server.
     ///
     /// # Errors
     /// The first fault.
-    pub fn load(files: &CredentialFiles) -> Result<HttpsCredentials, InvalidValue> {
+    pub fn load(files: &CredentialFiles, owner: Option<u32>) -> Result<HttpsCredentials, InvalidValue> {
         let chain = pem::certificates(&files.certificate)?;
-        let tokens = files.tokens.as_deref().map(BearerTokens::load).transpose()?;
+        let tokens = files.tokens.as_deref().map(|path| BearerTokens::load(path, owner)).transpose()?;
         let clients = files.client_ca.as_deref().map(pem::authorities).transpose()?;
         let authorities = clients.iter().flat_map(|roots| &roots.roots);
         let hashes = [

@@ -45,7 +45,7 @@ impl Site {
 
     fn settings(&self) -> HttpsSettings {
         let credentials =
-            HttpsCredentials::load(&self.files).map_err(|unfit| unfit.what).expect("credentials");
+            HttpsCredentials::load(&self.files, None).map_err(|unfit| unfit.what).expect("credentials");
         let listen = vec!["127.0.0.1:0".parse().expect("an address")];
         HttpsSettings { listen, files: self.files.clone(), credentials: Arc::new(credentials) }
     }
@@ -257,7 +257,7 @@ fn fault_of_a_file_names_the_file() {
     let fault = |change: &dyn Fn(&mut CredentialFiles)| {
         let mut files = site.files.clone();
         change(&mut files);
-        let what = HttpsCredentials::load(&files).expect_err("a fault").what;
+        let what = HttpsCredentials::load(&files, None).expect_err("a fault").what;
         what.replace(&format!("{}/", site.folder.display()), "")
     };
     let file = |name: &str, text: &str| write(&site.folder, name, text);

@@ -34,16 +34,16 @@ struct BearerToken {
 }
 
 impl BearerTokens {
-    /// Reads a file that only this user can read.
+    /// Reads a file that only this user can read, or for root only `owner`.
     ///
     /// # Errors
     /// The fault of the file.
-    pub fn load(path: &Path) -> Result<BearerTokens, InvalidValue> {
+    pub fn load(path: &Path, owner: Option<u32>) -> Result<BearerTokens, InvalidValue> {
         let refused = |refused: lunar_runtime::host::SecretError| {
             let unfit: InvalidValue = invalid::<()>(refused.what, refused.hint).unwrap_err();
             unfit
         };
-        let bytes = secret_file(path, MAX_FILE_BYTES).map_err(refused)?;
+        let bytes = secret_file(path, MAX_FILE_BYTES, owner).map_err(refused)?;
         let shown = path.display();
         if bytes.len() > MAX_FILE_BYTES {
             return invalid(format!("the file of tokens {shown} is larger than 1 MiB"), FORM);

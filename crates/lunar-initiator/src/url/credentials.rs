@@ -223,7 +223,7 @@ impl Side<'_> {
 
 /// Reads a secret file in the format of the target's configuration: bytes, or `0x` and hexadecimal digits.
 fn from_file(path: &str) -> Result<Secret, Error> {
-    let read = lunar_runtime::host::secret_file(Path::new(path), 2 * SECRET_LEN + 4);
+    let read = lunar_runtime::host::secret_file(Path::new(path), 2 * SECRET_LEN + 4, None);
     let bytes = read.map_err(|refused| match Path::new(path).exists() {
         true => wrong(refused.what, refused.hint),
         false => Error::new(ErrorCode::NotFound, refused.what).with_hint(

@@ -1,5 +1,6 @@
 //! `[api]`: the control API over HTTPS.
 
+use super::chap::SecretSource;
 use super::path;
 use lunar_api::https::{CredentialFiles, HttpsCredentials, HttpsSettings};
 use lunar_config::{Diagnostics, InvalidValue, Section, UniqueKeys, invalid, text};
@@ -9,12 +10,13 @@ use std::sync::Arc;
 
 const EXAMPLE: &str = "[\"127.0.0.1:3261\"]";
 
-/// Reads `[api]`, and its files if `with_files`. None if the section is missing, has a fault, or without its files.
+/// Reads `[api]`, and its files unless secrets are given. None if the section is missing, has a fault, or without its
+/// files.
 pub(super) fn api(
     p: &mut Diagnostics<'_>,
     root: &mut Section<'_>,
     base: &Path,
-    with_files: bool,
+    source: SecretSource<'_>,
 ) -> Option<HttpsSettings> {
     let is_there = root.find("api").is_some();
     let mut s = root.section(p, "api", "[api]");
@@ -42,11 +44,11 @@ pub(super) fn api(
         p.add(&at, what, "add token_file = \"tokens\", a file of mode 0600 with lines NAME read|write TOKEN");
         return None;
     }
-    if (tokens.is_none() && client_ca.is_none()) || listen.is_empty() || !with_files {
+    if (tokens.is_none() && client_ca.is_none()) || listen.is_empty() || source.given.is_some() {
         return None;
     }
     let files = CredentialFiles { certificate: certificate?, key: key?, tokens, client_ca, client_writers };
-    let credentials = p.check(&at, HttpsCredentials::load(&files))?;
+    let credentials = p.check(&at, HttpsCredentials::load(&files, source.owner))?;
     Some(HttpsSettings { listen, files, credentials: Arc::new(credentials) })
 }
 
@@ -125,6 +127,24 @@ mod tests {
         assert_eq!(api.files.tokens, Some(folder.0.join("tokens")));
         assert_eq!(api.files.client_writers, ["ann", "ops-*"]);
         assert_eq!(api.credentials.tokens(), "ann");
+    }
+
+    #[test]
+    fn root_reads_the_tokens_of_the_user_of_the_server() {
+        if !rustix::process::geteuid().is_root() {
+            return println!("skipped: needs root");
+        }
+        let folder = site("api-owner");
+        std::fs::create_dir_all(folder.0.join("t.d/api")).unwrap();
+        let chown = |name: &str, user| {
+            std::os::unix::fs::chown(folder.0.join(name), Some(user), None).unwrap();
+        };
+        chown("t.d/api", 12345);
+        let fault = || parsed(&folder, &format!("{FILES}token_file = \"tokens\"\n")).err();
+        ["server.key", "tokens"].into_iter().for_each(|name| chown(name, 12345));
+        assert_eq!(fault(), None);
+        chown("tokens", 12346);
+        assert!(fault().unwrap().contains("the secret tokens belongs to user 12346"));
     }
 
     #[test]

@@ -20,12 +20,21 @@ pub(super) struct ChapUsers(BTreeMap<String, Option<ChapAccount>>);
 /// a random secret. So tools can check a configuration whose secrets only its server may read.
 pub type GivenSecrets = BTreeMap<std::path::PathBuf, Zeroizing<Vec<u8>>>;
 
-/// Reads all `[[chap_user]]` with their secrets; `given`: instead of their files.
+/// Where secrets are read.
+#[derive(Clone, Copy, Default)]
+pub(super) struct SecretSource<'a> {
+    /// Instead of the files on the disk.
+    pub given: Option<&'a GivenSecrets>,
+    /// The user of the server, whose files root reads too: see [`super::server_owner`].
+    pub owner: Option<u32>,
+}
+
+/// Reads all `[[chap_user]]` with their secrets.
 pub(super) fn users(
     p: &mut Diagnostics<'_>,
     root: &mut Section<'_>,
     base: &Path,
-    given: Option<&GivenSecrets>,
+    source: SecretSource<'_>,
 ) -> ChapUsers {
     let mut users = BTreeMap::new();
     let mut once = UniqueKeys::new("CHAP user");
@@ -35,7 +44,7 @@ pub(super) fn users(
         let id = s.parsed(p, "id", |text| lunar_config::plain_text(text, "an identifier of a CHAP user"));
         let id_at = s.find("id").map(|value| value.span());
         let has_file = s.find("secret_file").is_some();
-        let secret = s.parsed(p, "secret_file", |text| secret(&super::path(text, base)?, given));
+        let secret = s.parsed(p, "secret_file", |text| secret(&super::path(text, base)?, source));
         match name_at {
             None => s.missing(p, "name", "\"alice\""),
             Some(at) if !has_file => {
@@ -137,16 +146,18 @@ impl ChapUsers {
     }
 }
 
-/// Reads a secret: a regular file of this user without access for others, or one that is `given`.
-fn secret(path: &Path, given: Option<&GivenSecrets>) -> Result<Zeroizing<Vec<u8>>, InvalidValue> {
+/// Reads a secret: a regular file of this user without access for others, or one that is given.
+fn secret(path: &Path, source: SecretSource<'_>) -> Result<Zeroizing<Vec<u8>>, InvalidValue> {
     let refused = |refused: lunar_runtime::host::SecretError| InvalidValue {
         what: refused.what,
         hint: refused.hint,
         code: if path.exists() { ErrorCode::Other } else { ErrorCode::NotFound },
     };
-    let bytes = match given {
+    let bytes = match source.given {
         Some(given) => given.get(path).cloned().unwrap_or_else(|| unknown_secret(path)),
-        None => lunar_runtime::host::secret_file(path, MAX_SECRET_TEXT_BYTES).map_err(refused)?,
+        None => {
+            lunar_runtime::host::secret_file(path, MAX_SECRET_TEXT_BYTES, source.owner).map_err(refused)?
+        }
     };
     decode(&bytes).or_else(|(what, hint)| invalid(format!("the secret {} {what}", path.display()), hint))
 }

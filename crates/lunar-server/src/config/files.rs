@@ -4,6 +4,7 @@
 use super::Adopting;
 use lunar_config::{ConfigFile, Diagnostic, ErrorCode, io_text, read};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Maximum total size of the files.
@@ -79,6 +80,14 @@ pub fn drop_in_folder(path: &Path) -> PathBuf {
 /// The folder of the drop-in files that the API writes.
 pub fn api_folder(path: &Path) -> PathBuf {
     drop_in_folder(path).join("api")
+}
+
+/// The user and group of the server of the configuration at `path`: the owner of the folder of the API, or of its nearest
+/// parent. This user can change the configuration, so root may trust its files.
+pub fn server_owner(path: &Path) -> Option<(u32, u32)> {
+    let api = std::path::absolute(api_folder(path)).ok()?;
+    let found = api.ancestors().find_map(|folder| folder.metadata().ok())?;
+    Some((found.uid(), found.gid()))
 }
 
 /// The `.toml` files of a folder by name, without hidden ones. None are there if the folder is missing.

@@ -32,7 +32,7 @@ pub use adopting::Adopting;
 pub use chap::GivenSecrets;
 pub use edit::{EditedFiles, FileWrite, TransientFiles, edit, file_name};
 pub use exposed::exposed;
-pub use files::{api_folder, drop_in_files, drop_in_folder, is_drop_in_of, read_files};
+pub use files::{api_folder, drop_in_files, drop_in_folder, is_drop_in_of, read_files, server_owner};
 pub use lun::{Fail, Filter, IdentityKeys, LunConfig, Share, Source};
 pub(crate) use lun::{OneFile, hex, one_name};
 pub(crate) use lunar_config::iscsi_name;
@@ -45,6 +45,7 @@ pub use unused::unused;
 pub use value::PORT;
 pub(crate) use value::listen;
 
+use chap::SecretSource;
 use lunar_admin::Document;
 use lunar_config::{ConfigFile, Diagnostic, Diagnostics, InvalidValue, Section, invalid, number};
 use lunar_runtime::CoreSelection;
@@ -198,7 +199,8 @@ pub fn parse_files_with(
     let Some(tables) = lunar_config::parse(&mut problems) else { return Err(problems.into_list()) };
     let root = extend::whole(&mut problems, tables);
     let base = whole.parent().unwrap_or(Path::new(""));
-    let config = root_table(&mut problems, Section::of("the file", &root, 0..0), base, given);
+    let source = SecretSource { given, owner: server_owner(whole).map(|(user, _)| user) };
+    let config = root_table(&mut problems, Section::of("the file", &root, 0..0), base, source);
     let document = Arc::new(document::document(&problems, &root, &files, whole));
     let list = problems.into_list();
     if !list.is_empty() {
@@ -212,16 +214,21 @@ pub fn parse_files_with(
 /// The configuration without a file: all defaults, no target.
 pub(crate) fn defaults() -> Config {
     let mut problems = Diagnostics::new(Path::new(""), "");
-    root_sections(&mut problems, &mut Section::of("", &DeTable::new(), 0..0), Path::new(""), None)
+    root_sections(
+        &mut problems,
+        &mut Section::of("", &DeTable::new(), 0..0),
+        Path::new(""),
+        SecretSource::default(),
+    )
 }
 
 fn root_table(
     p: &mut Diagnostics<'_>,
     mut root: Section<'_>,
     base: &Path,
-    given: Option<&GivenSecrets>,
+    source: SecretSource<'_>,
 ) -> Config {
-    let config = root_sections(p, &mut root, base, given);
+    let config = root_sections(p, &mut root, base, source);
     root.done(p);
     if config.targets.is_empty() && config.routers.is_empty() && p.is_empty() {
         p.add(&(0..0), "the configuration has no target", "add [[target]] with a name and a [[target.lun]]");
@@ -233,16 +240,16 @@ fn root_sections(
     p: &mut Diagnostics<'_>,
     root: &mut Section<'_>,
     base: &Path,
-    given: Option<&GivenSecrets>,
+    source: SecretSource<'_>,
 ) -> Config {
     let section = root.section(p, "server", "[server]");
     let server = server(p, section, base);
-    let api = api::api(p, root, base, given.is_none());
+    let api = api::api(p, root, base, source);
     let section = root.section(p, "limits", "[limits]");
     let (limits, max_registrants) = limits::limits(p, section);
     let section = root.section(p, "session", "[session]");
     let session = limits::session(p, section);
-    let users = chap::users(p, root, base, given);
+    let users = chap::users(p, root, base, source);
     let section = root.section(p, "discovery", "[discovery]");
     let discovery = portal::discovery(p, section, &users);
     let mut groups = portal::portal_groups(p, root);

@@ -1124,8 +1124,30 @@ fn secret_of_another_user_is_refused() {
     assert_eq!(
         message.replace(&format!("{}/", folder.0.display()), ""),
         "t.toml:3:15: the secret secret belongs to user 12345, not to the user who runs lunar\n  \
-         hint: run: chown 0 secret"
+         hint: give it to the user of the server, who alone may read it: chown USER secret"
     );
+}
+
+#[test]
+fn root_reads_the_secrets_of_the_user_of_the_server() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: needs root");
+    }
+    let chown = |path: &Path, user| std::os::unix::fs::chown(path, Some(user), None).unwrap();
+    let folder = Folder::new("server-owner");
+    let api = folder.0.join("t.d/api");
+    std::fs::create_dir_all(&api).unwrap();
+    chown(&api, 12345);
+    let user = format!("[[chap_user]]\nname = \"a\"\nsecret_file = \"secret\"\n{TARGET}");
+    let fault = || parse(&user, &folder.0.join("t.toml")).err().map(|list| list[0].what.clone());
+    let path = folder.file("secret", "a good long secret\n", 0o600);
+    for (owner, is_read) in [(12345, true), (0, true), (12346, false)] {
+        chown(&path, owner);
+        assert_eq!(fault().is_none(), is_read, "{owner}: {:?}", fault());
+    }
+    chown(&path, 12345);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    assert!(fault().unwrap().contains("has mode 0640"));
 }
 
 #[test]

@@ -74,7 +74,7 @@ fn client_lines(user: &str, secret: &str) -> String {
 
 /// The secret of a file, which only this user may read.
 fn from_file(path: &Path) -> Result<String, Diagnostic> {
-    let bytes = lunar_runtime::host::secret_file(path, MAX_SECRET_TEXT_BYTES)
+    let bytes = lunar_runtime::host::secret_file(path, MAX_SECRET_TEXT_BYTES, None)
         .map_err(|refused| Diagnostic::new(refused.what, refused.hint))?;
     let text = std::str::from_utf8(&bytes).map_err(|_| {
         let what = format!("the secret {} is not UTF-8", path.display());
