@@ -100,14 +100,18 @@ impl Server {
     /// As [`Server::start`], by a shell. `prelude` runs before the command, for example to set limits. `redirections` follow
     /// the command. $1 is the path of the configuration. A restart uses no shell.
     pub fn start_by_shell(toml: &str, prelude: &str, redirections: &str) -> Server {
+        Server::try_by_shell(toml, prelude, redirections).unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    /// As [`start_by_shell`](Self::start_by_shell), with the reason and the log if the server does not start.
+    pub fn try_by_shell(toml: &str, prelude: &str, redirections: &str) -> Result<Server, String> {
         let dir = Folder::fresh();
         let toml = with_free_ports(&with_state(toml, &dir));
         let script = format!("{prelude}\nexec \"$0\" serve --config \"$1\" {redirections}");
         let mut shell = Command::new("/bin/sh");
         shell.arg("-c").arg(script).arg(lunar_bin());
-        let (child, portals) =
-            spawn_by(shell, &dir, &toml).unwrap_or_else(|why| panic!("{why}\n{}", log(&dir)));
-        Server { child, dir, toml, portals }
+        let (child, portals) = spawn_by(shell, &dir, &toml).map_err(|why| format!("{why}\n{}", log(&dir)))?;
+        Ok(Server { child, dir, toml, portals })
     }
 
     /// Starts a server with a configuration that it must reject. Returns its stderr.

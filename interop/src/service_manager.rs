@@ -54,6 +54,16 @@ impl ServiceManager {
 
     /// Starts a server of this manager, with these descriptors and their names, and with more variables.
     pub fn server(&self, toml: &str, passed: &[(&str, &OwnedFd)], variables: &str) -> Server {
+        self.try_server(toml, passed, variables).unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    /// As [`server`](Self::server), with the reason if the server does not start.
+    pub fn try_server(
+        &self,
+        toml: &str,
+        passed: &[(&str, &OwnedFd)],
+        variables: &str,
+    ) -> Result<Server, String> {
         let notify = self.dir.join("notify");
         let mut prelude = format!("export NOTIFY_SOCKET={} {variables}", notify.display());
         let _inheritable = INHERITABLE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,7 +85,7 @@ impl ServiceManager {
                  exec bash -c 'exec \"$0\" serve --config \"$1\"{redirections}' \"$0\" \"$1\""
             );
         }
-        Server::start_by_shell(toml, &prelude, "")
+        Server::try_by_shell(toml, &prelude, "")
     }
 
     /// The next message within this time.

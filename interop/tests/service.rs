@@ -110,8 +110,14 @@ fn reservation_without_aptpl_survives_a_restart() {
     assert!(handed.has("FDSTORE=1"), "{handed:?} {stop}");
     let state = handed.fds.remove(0);
 
+    let faulty = toml("127.0.0.1:0", 1).replace("[[target]]", "[[tarjet]]");
+    let fault = manager.try_server(&faulty, &[("state", &state)], "").err().expect("a fault");
+    assert!(fault.contains("tarjet"), "{fault}");
     let server = manager.server(&toml("127.0.0.1:0", 1), &[("state", &state)], "");
-    assert!(manager.until("FDNAME=state").has("FDSTOREREMOVE=1"), "the state is used once");
+    let messages = std::iter::from_fn(|| manager.next_within(Duration::from_secs(60)));
+    let messages: Vec<_> = messages.take_while(|message| !message.has("READY=1")).collect();
+    let removals = messages.iter().filter(|message| message.has("FDSTOREREMOVE=1"));
+    assert_eq!(removals.count(), 1, "by the process that serves: {messages:?}");
     let mut other = Raw::session(server.portal(), &[("InitiatorName", "iqn.2026-11.org.example:other")]);
     other.clear_attentions(0);
     let keys = other.read(0, &[0x5e, 0, 0, 0, 0, 0, 0, 0, 255, 0], 255).good();

@@ -14,6 +14,7 @@ mod unserved;
 use crate::args::Serve;
 use crate::captive::Captive;
 use crate::server::TargetServer;
+use crate::service_manager::HandedState;
 use crate::{connect_hints, output, service_manager};
 use change::Trial;
 use history::ConfigHistory;
@@ -69,14 +70,15 @@ const LAST_TREE: Duration = Duration::from_secs(2);
 /// Serves until a signal, or until the captive command ends. `state` is what an earlier process of the service left.
 pub fn serve<S: TargetServer>(
     args: Serve,
-    state: Option<Vec<u8>>,
+    state: Option<HandedState>,
     start: impl FnOnce(TargetConfig, &[usize]) -> io::Result<S>,
 ) -> Result<ExitCode, Vec<Diagnostic>> {
     let stopping = Arc::new(AtomicBool::new(false));
     let (events, inbox) = channel();
     watch_signals(events.clone(), &stopping).map_err(|e| vec![cannot("watch for signals", &e)])?;
-    let mut service = Service::start(&args, &events, state, start)?;
+    let mut service = Service::start(&args, &events, state.as_ref().and_then(HandedState::bytes), start)?;
     service.supervision.serves(&service.whole);
+    state.into_iter().for_each(HandedState::forget);
     service_manager::ready();
     let captive = match &args.run {
         Some(command) => Some(service.captive(command, events)?),
@@ -226,7 +228,7 @@ impl<S: TargetServer> Service<S> {
     fn start(
         args: &Serve,
         events: &Sender<ServeEvent>,
-        state: Option<Vec<u8>>,
+        state: Option<&[u8]>,
         start: impl FnOnce(TargetConfig, &[usize]) -> io::Result<S>,
     ) -> Result<Service<S>, Vec<Diagnostic>> {
         let one = |problem| vec![problem];

@@ -4,7 +4,7 @@
 mod hand_over;
 mod sockets;
 
-pub use hand_over::hand_over;
+pub use hand_over::{HandedState, hand_over};
 pub use sockets::PortalSockets;
 
 use lunar_server::inherited::InheritedDescriptor;
@@ -15,14 +15,14 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// The sockets and the state that the service manager holds for this process.
-pub fn inherited(inherited: io::Result<Vec<InheritedDescriptor>>) -> (PortalSockets, Option<Vec<u8>>) {
+pub fn inherited(inherited: io::Result<Vec<InheritedDescriptor>>) -> (PortalSockets, Option<HandedState>) {
     let mut inherited = inherited.unwrap_or_else(|e| {
         tracing::warn!(
             "cannot take the sockets of the service manager: {e}; hint: check LISTEN_FDS and LISTEN_FDNAMES"
         );
         Vec::new()
     });
-    let state = hand_over::take(&mut inherited);
+    let state = HandedState::take(&mut inherited);
     (PortalSockets::new(inherited), state)
 }
 

@@ -23,16 +23,30 @@ pub fn hand_over(state: &[u8]) {
     }
 }
 
-/// Takes the state out of the inherited descriptors, and removes it from the store: it is used once.
-pub fn take(inherited: &mut Vec<InheritedDescriptor>) -> Option<Vec<u8>> {
-    let at = inherited.iter().position(|has| has.name == NAME)?;
-    let file = File::from(inherited.remove(at).fd);
-    forget(NAME);
-    let state = content(file);
-    if let Err(e) = &state {
-        tracing::warn!("state of the earlier process ignored: {e}");
+/// The state that an earlier process handed over. It stays in the store until it is [`forgotten`](Self::forget), so that
+/// a process that fails to start leaves it to the next one.
+pub struct HandedState(Option<Vec<u8>>);
+
+impl HandedState {
+    /// Takes the state out of the inherited descriptors.
+    pub fn take(inherited: &mut Vec<InheritedDescriptor>) -> Option<HandedState> {
+        let at = inherited.iter().position(|has| has.name == NAME)?;
+        let state = content(File::from(inherited.remove(at).fd));
+        if let Err(e) = &state {
+            tracing::warn!("state of the earlier process ignored: {e}");
+        }
+        Some(HandedState(state.ok()))
     }
-    state.ok()
+
+    /// None if it cannot be used.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        self.0.as_deref()
+    }
+
+    /// Removes it from the store: it is used once.
+    pub fn forget(self) {
+        forget(NAME);
+    }
 }
 
 fn seals() -> SealFlags {
@@ -64,18 +78,23 @@ mod tests {
         vec![InheritedDescriptor { name: NAME.into(), fd: file.into() }]
     }
 
+    /// The state, and whether it can be used.
+    fn taken(has: &mut Vec<InheritedDescriptor>) -> Option<Option<Vec<u8>>> {
+        HandedState::take(has).map(|state| state.0)
+    }
+
     #[test]
     fn sealed_state_is_taken_once() {
         let mut has = inherited(sealed(b"state").unwrap());
-        assert_eq!(take(&mut has), Some(b"state".to_vec()));
-        assert_eq!((has.len(), take(&mut has)), (0, None));
+        assert_eq!(taken(&mut has), Some(Some(b"state".to_vec())));
+        assert_eq!((has.len(), taken(&mut has)), (0, None));
     }
 
     #[test]
     fn unsealed_file_is_refused() {
         let mut file = File::from(memfd_create("other", MemfdFlags::ALLOW_SEALING).unwrap());
         file.write_all(b"state").unwrap();
-        assert_eq!(take(&mut inherited(file)), None);
-        assert_eq!(take(&mut inherited(File::open("/dev/null").unwrap())), None);
+        assert_eq!(taken(&mut inherited(file)), Some(None));
+        assert_eq!(taken(&mut inherited(File::open("/dev/null").unwrap())), Some(None));
     }
 }
