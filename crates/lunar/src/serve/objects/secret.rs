@@ -24,7 +24,7 @@ impl StagedSecret {
             return Ok(StagedSecret { change, file: None, before: None });
         };
         let folder = api_folder(&config.sources.whole).join("secrets");
-        let before = secret_file(config, &change.id).filter(|before| before.starts_with(&folder));
+        let before = secret_file(config, &change.id).filter(|before| is_in(before, &folder));
         let mut file = None;
         if let ObjectAction::Create(keys) | ObjectAction::Replace(keys) | ObjectAction::Merge(keys) =
             &mut change.action
@@ -39,11 +39,10 @@ impl StagedSecret {
         Ok(StagedSecret { change, file, before })
     }
 
-    /// Keeps the new file, and removes the old one if the configuration no longer names it.
+    /// Keeps the new file, and removes the old one if nothing in the configuration names it any more.
     pub(super) fn keep(mut self, config: &Config) {
         self.file = None;
-        let current = secret_file(config, &self.change.id);
-        let old = self.before.take().filter(|before| Some(before) != current.as_ref());
+        let old = self.before.take().filter(|before| !is_named(before, config));
         if let Some(Err(e)) = old.map(std::fs::remove_file) {
             tracing::warn!("cannot remove the file of a former secret: {e}");
         }
@@ -54,6 +53,19 @@ impl Drop for StagedSecret {
     fn drop(&mut self) {
         self.file.take().into_iter().for_each(|file| _ = std::fs::remove_file(file));
     }
+}
+
+/// Whether a file is in a folder itself. Its path may have links and `..`.
+fn is_in(file: &Path, folder: &Path) -> bool {
+    let place = |folder: &Path| folder.canonicalize().ok();
+    file.parent().and_then(place).is_some_and(|parent| place(folder) == Some(parent))
+}
+
+/// Whether the configuration names a file, in whatever spelling.
+fn is_named(file: &Path, config: &Config) -> bool {
+    let place = |file: &Path| file.canonicalize().unwrap_or_else(|_| file.to_path_buf());
+    let mut uses = config::secret_uses(&config.sources).into_iter().filter_map(|one| one.secret_file);
+    uses.any(|named| place(&named) == place(file))
 }
 
 /// The file of the secret of a CHAP user.

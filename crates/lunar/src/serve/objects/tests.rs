@@ -198,6 +198,51 @@ fn secret_is_moved_to_a_file_of_its_owner() {
     assert_eq!(failed(service.change_object(transient)).0, ControlErrorKind::Invalid);
 }
 
+/// Creates a CHAP user whose secret is in this file.
+fn user_of_file(id: &str, file: &str) -> ObjectChange {
+    let action = ObjectAction::Create(keys(json!({ "name": "bob", "secret_file": file })));
+    ObjectChange { id: ObjectId::ChapUser(id.into()), action, ..null_lun(0) }
+}
+
+#[test]
+fn secret_that_another_user_names_is_kept() {
+    let folder = Folder::new("shared-secret");
+    let mut service = service(&args(folder.config(1)), &Fake::default());
+    version(service.change_object(user("0123456789abcdef")));
+    let secret = files(&folder)[0].clone();
+    // Another spelling of the same path.
+    let file = format!("lunar.d/../lunar.d/api/secrets/{secret}");
+    version(service.change_object(user_of_file("second", &file)));
+    version(service.change_object(ObjectChange { action: ObjectAction::Delete, ..user("") }));
+    assert!(files(&folder).contains(&secret), "{:?}", files(&folder));
+    service.reload();
+    assert_eq!(service.last_reload.map(|last| last.is_success), Some(true));
+    version(
+        service.change_object(ObjectChange { action: ObjectAction::Delete, ..user_of_file("second", "") }),
+    );
+    assert!(files(&folder).is_empty(), "the last user removes it: {:?}", files(&folder));
+}
+
+#[test]
+fn secret_outside_of_the_folder_is_kept() {
+    use std::os::unix::fs::{OpenOptionsExt, symlink};
+    let folder = Folder::new("foreign-secret");
+    let mut service = service(&args(folder.config(1)), &Fake::default());
+    let secrets = folder.0.join("lunar.d/api/secrets");
+    std::fs::create_dir_all(&secrets).unwrap();
+    symlink(&folder.0, secrets.join("link")).unwrap();
+    let foreign = folder.0.join("foreign.secret");
+    let mut file =
+        std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&foreign).unwrap();
+    io::Write::write_all(&mut file, b"0123456789abcdef").unwrap();
+    for way in ["../../..", "link"] {
+        let change = user_of_file("bob", &format!("lunar.d/api/secrets/{way}/foreign.secret"));
+        version(service.change_object(change.clone()));
+        version(service.change_object(ObjectChange { action: ObjectAction::Delete, ..change }));
+        assert!(foreign.exists(), "{way}");
+    }
+}
+
 #[test]
 fn change_waits_for_the_end_of_a_trial() {
     let folder = Folder::new("trial");
