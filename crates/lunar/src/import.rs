@@ -3,13 +3,16 @@
 mod attachments;
 
 use crate::exit::{Exit, Failure};
+use crate::staged_files::FileOwner;
 use crate::{output, private_file};
 use clap::{Args, ValueEnum};
 use lunar_import::{ChapUser, Found, ImportError, Imported, Outcome};
 use lunar_proto::chap::secret_of_text;
 use lunar_runtime::error::text as io_text;
+use lunar_server::config;
 use std::fs;
 use std::io;
+use std::os::unix::fs::lchown;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -97,8 +100,9 @@ pub fn import(args: Import) -> Result<ExitCode, Failure> {
                 attachments::write(path, &imported.configuration)?;
             } else {
                 // First, so that no secrets are left beside a file that exists already.
-                write_new(path, new.as_bytes())?;
-                write_secrets(path, &imported.configuration.chap_users)?;
+                let owner = server_owner(path);
+                write_new(path, new.as_bytes(), owner)?;
+                write_secrets(path, &imported.configuration.chap_users, owner)?;
             }
             output::stdout(if args.json { json(&imported) } else { report(&imported) })?;
         }
@@ -164,19 +168,27 @@ fn invalid(path: &Path, e: ImportError) -> Failure {
     Failure::new(Exit::Invalid, format!("{}: {}", path.display(), e.what), e.hint)
 }
 
+/// The user of the server, if this process may give it files: the server must be able to read its configuration.
+fn server_owner(output: &Path) -> Option<FileOwner> {
+    config::server_owner(output).filter(|_| rustix::process::geteuid().is_root())
+}
+
 /// Writes a secret file for each CHAP user. A user without a secret gets a random one.
-fn write_secrets(output: &Path, users: &[ChapUser]) -> Result<(), Failure> {
+fn write_secrets(output: &Path, users: &[ChapUser], owner: Option<FileOwner>) -> Result<(), Failure> {
     let folder = output.with_file_name(SECRETS);
     if users.is_empty() {
         return Ok(());
     }
-    private_file::create_folder(&folder).map_err(|e| unwritable(&folder, &e))?;
+    let is_new = !folder.exists();
+    private_file::create_folder(&folder)
+        .and_then(|()| give(&folder, owner.filter(|_| is_new)))
+        .map_err(|e| unwritable(&folder, &e))?;
     for user in users {
         let path = folder.join(format!("{}.secret", user.id));
         match &user.secret {
-            Some(secret) if is_literal(secret) => write_new(&path, secret.as_bytes())?,
-            Some(secret) => write_new(&path, hexadecimal(secret).as_bytes())?,
-            None => write_new(&path, random_secret()?.as_bytes())?,
+            Some(secret) if is_literal(secret) => write_new(&path, secret.as_bytes(), owner)?,
+            Some(secret) => write_new(&path, hexadecimal(secret).as_bytes(), owner)?,
+            None => write_new(&path, random_secret()?.as_bytes(), owner)?,
         }
     }
     Ok(())
@@ -202,8 +214,12 @@ fn random_secret() -> Result<String, Failure> {
 }
 
 /// Writes a file that only its owner can read. An existing file is an error.
-fn write_new(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    private_file::write_new(path, bytes).map_err(|e| unwritable(path, &e))
+fn write_new(path: &Path, bytes: &[u8], owner: Option<FileOwner>) -> Result<(), Failure> {
+    private_file::write_new(path, bytes).and_then(|()| give(path, owner)).map_err(|e| unwritable(path, &e))
+}
+
+fn give(path: &Path, owner: Option<FileOwner>) -> io::Result<()> {
+    owner.map_or(Ok(()), |(user, group)| lchown(path, Some(user), Some(group)))
 }
 
 fn unwritable(path: &Path, e: &io::Error) -> Failure {
@@ -299,5 +315,31 @@ mod tests {
             );
         }
         fs::remove_dir_all(folder).expect("the folder");
+    }
+
+    #[test]
+    fn files_that_root_imports_belong_to_the_server() {
+        use std::os::unix::fs::{MetadataExt, chown};
+        if !rustix::process::geteuid().is_root() {
+            return println!("skipped: needs root");
+        }
+        let folder = interop::Folder::fresh();
+        let api = folder.join("lunar.d/api");
+        fs::create_dir_all(&api).expect("a folder");
+        chown(&api, Some(12345), Some(54321)).expect("root");
+        let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lunar-import/tests/samples");
+        let output = folder.join("lunar.toml");
+        let (root, json) = ("/".into(), false);
+        let file = samples.join("everything.json");
+        let args = Import { format: Format::Lio, file, output: Some(output.clone()), root, json };
+        assert_eq!(import(args).err().map(|failure| failure.exit), Some(Exit::NotCarried));
+        let secrets = folder.join(SECRETS);
+        let secret =
+            fs::read_dir(&secrets).expect("a folder").next().expect("a secret").expect("a name").path();
+        for (path, mode) in [(output, 0o600), (secrets, 0o700), (secret, 0o600)] {
+            let found = fs::metadata(&path).expect("a file");
+            let has = (found.uid(), found.gid(), found.mode() & 0o777);
+            assert_eq!(has, (12345, 54321, mode), "{}", path.display());
+        }
     }
 }

@@ -33,9 +33,10 @@ pub(super) fn write(folder: &Path, configuration: &Configuration) -> Result<(), 
         }
     }
     for (name, text) in &files {
-        write_new(&folder.join(name), text.as_bytes())?;
+        write_new(&folder.join(name), text.as_bytes(), None)?;
     }
-    write_secrets(&folder.join(SECRETS), &configuration.chap_users)
+    // Root attaches.
+    write_secrets(&folder.join(SECRETS), &configuration.chap_users, None)
 }
 
 /// The name and the text of each file.
