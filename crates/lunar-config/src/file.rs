@@ -1,6 +1,7 @@
-//! Reads a configuration file: UTF-8 text of limited size.
+//! Reads a configuration file: a regular file with UTF-8 text of limited size.
 
 use crate::diagnostic::{Diagnostic, Diagnostics, ErrorCode, Position};
+use lunar_runtime::host::open_regular;
 use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
@@ -27,7 +28,7 @@ pub fn read(path: &Path) -> Result<String, Diagnostic> {
         .with_code(ErrorCode::from(e.kind()))
     };
     let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(failed)?;
+    let file = open_regular(path).map_err(failed)?;
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(problem(

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use zeroize::Zeroizing;
@@ -34,7 +34,22 @@ fn for_unread(kind: ErrorKind, shown: &impl Display) -> String {
                 "allow only the user who runs lunar to read the file; ls -l {shown} shows its permissions"
             )
         }
+        ErrorKind::InvalidInput | ErrorKind::IsADirectory => "put the secret into a regular file".into(),
         _ => format!("check the file: ls -l {shown}"),
+    }
+}
+
+/// Opens a regular file to read it. Other files are errors: a FIFO never blocks, and a device is not read.
+///
+/// # Errors
+/// Those of the file system, and the kind of the file.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options().read(true).custom_flags(nonblock).open(path)?;
+    match file.metadata()?.file_type() {
+        kind if kind.is_file() => Ok(file),
+        kind if kind.is_dir() => Err(rustix::io::Errno::ISDIR.into()),
+        _ => Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file")),
     }
 }
 
@@ -52,16 +67,8 @@ pub fn secret_file(path: &Path, max: usize, owner: Option<u32>) -> Result<Zeroiz
             hint: for_unread(e.kind(), &shown),
         }
     };
-    // Does not block on a FIFO, which is rejected below.
-    let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-    let file = File::options().read(true).custom_flags(nonblock).open(path).map_err(cannot)?;
+    let file = open_regular(path).map_err(cannot)?;
     let metadata = file.metadata().map_err(cannot)?;
-    if !metadata.is_file() {
-        return refused(
-            format!("the secret {shown} is not a regular file"),
-            "put the secret into a regular file".into(),
-        );
-    }
     let us = rustix::process::geteuid();
     let is_of_server = us.is_root() && owner == Some(metadata.uid());
     if metadata.uid() != us.as_raw() && !is_of_server {

@@ -1,12 +1,12 @@
 //! Files with certificates and private keys (PEM, RFC 7468).
 
 use lunar_config::{ErrorCode, InvalidValue, invalid, io_text};
+use lunar_runtime::host::open_regular;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::{Error, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use zeroize::Zeroizing;
 
@@ -62,7 +62,7 @@ fn no_pem<T>(path: &Path, what: &str, label: &str) -> Result<T, InvalidValue> {
     invalid(fault, format!("write PEM text with -----BEGIN {label}-----"))
 }
 
-/// Reads a file. Does not block on a FIFO.
+/// Reads a file.
 fn read(path: &Path, what: &str, is_secret: bool) -> Result<Zeroizing<Vec<u8>>, InvalidValue> {
     let shown = path.display();
     let cannot = |e: io::Error| InvalidValue {
@@ -70,12 +70,8 @@ fn read(path: &Path, what: &str, is_secret: bool) -> Result<Zeroizing<Vec<u8>>, 
         hint: "check the path, and that the user of the server may read it".into(),
         code: ErrorCode::from(e.kind()),
     };
-    let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let file = File::options().read(true).custom_flags(nonblock).open(path).map_err(cannot)?;
+    let file = open_regular(path).map_err(cannot)?;
     let metadata = file.metadata().map_err(cannot)?;
-    if !metadata.is_file() {
-        return invalid(format!("the {what} {shown} is not a regular file"), "name a file with PEM text");
-    }
     if is_secret && metadata.mode() & 0o007 != 0 {
         let what =
             format!("the {what} {shown} has mode {:04o}: all users can access it", metadata.mode() & 0o7777);

@@ -4,13 +4,16 @@
 
 use super::{api_folder, hex};
 use lunar_config::{ConfigFile, Diagnostic, ErrorCode, io_text};
+use lunar_runtime::host::open_regular;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// The name of the record. Its beginning hides it.
 const NAME: &str = ".adopting";
+/// Its maximum size.
+const MAX_BYTES: u64 = 16 << 20;
 
 /// The record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,7 +48,7 @@ impl Adopting {
             let what = format!("the record {} of lunar adopt {what}", record.display());
             Diagnostic::new(what, "remove the record, and then one of each two objects that are given twice")
         };
-        match std::fs::read(&record) {
+        match bytes(&record) {
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
             Err(e) => {
                 Err(failed(format!("cannot be read: {}", io_text(&e))).with_code(ErrorCode::from(e.kind())))
@@ -75,6 +78,12 @@ impl Adopting {
             files.retain(|file| !is_new(file));
         }
     }
+}
+
+fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 fn sha256(text: &str) -> String {
@@ -107,5 +116,8 @@ mod tests {
         assert_eq!(names().unwrap(), ["lunar.toml", "a.toml", "b.toml"]);
         folder.file("lunar.d/api/.adopting", "{", 0o644);
         assert!(names().unwrap_err().contains(".adopting of lunar adopt is damaged: EOF"));
+        std::fs::remove_file(folder.0.join("lunar.d/api/.adopting")).unwrap();
+        std::os::unix::fs::symlink("/dev/null", folder.0.join("lunar.d/api/.adopting")).unwrap();
+        assert!(names().unwrap_err().contains("cannot be read: it is not a regular file"));
     }
 }

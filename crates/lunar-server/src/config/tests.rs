@@ -1033,7 +1033,7 @@ fn problems_of_chap_users() {
             (
                 "[[chap_user]]\nname = \"a\"\nsecret_file = \"dir\"\n",
                 &[
-                    "t.toml:3:15: the secret dir is not a regular file",
+                    "t.toml:3:15: cannot read the secret dir: is a directory",
                     "hint: put the secret into a regular file",
                 ],
             ),
@@ -1162,6 +1162,21 @@ fn files_that_cannot_be_read() {
     assert_eq!(
         message(&folder.file("bytes", b"a = 1\nb = \xff", 0o600)),
         "bytes:2:5: the configuration file is not UTF-8 text\n  hint: save the file as UTF-8"
+    );
+    // Neither is read: /dev/null would be an empty configuration, and a FIFO without a writer would block.
+    let fifo = folder.0.join("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, 0o600.into()).unwrap();
+    for (path, shown) in [(Path::new("/dev/null"), "/dev/null"), (&fifo, "fifo")] {
+        let expected = "cannot read the configuration: it is not a regular file\n  hint: check the path and its permissions";
+        assert_eq!(message(path), format!("{shown}: {expected}"));
+    }
+    let drop_in = folder.0.join("lunar.d/1.toml");
+    std::fs::create_dir(folder.0.join("lunar.d")).unwrap();
+    std::os::unix::fs::symlink(&fifo, &drop_in).unwrap();
+    let whole = message(&folder.file("lunar.toml", TARGET, 0o600));
+    assert!(
+        whole.starts_with("lunar.d/1.toml: cannot read the configuration: it is not a regular file"),
+        "{whole}"
     );
     let large = folder.file("large", "", 0o600);
     std::fs::File::options().write(true).open(&large).unwrap().set_len((16 << 20) + 1).unwrap();
