@@ -80,7 +80,7 @@ impl TargetServer for RunningServer {
     }
 
     fn metrics(&self) -> MetricsReport {
-        self.server().as_ref().map(|server| self.1.report(server)).unwrap_or_default()
+        self.1.report(self.server().as_ref())
     }
 
     fn session_count(&self) -> usize {

@@ -4,18 +4,16 @@ use super::text::MetricType::{Counter, Gauge};
 use super::text::MetricsText;
 use lunar_admin::ConfigSnapshot;
 use lunar_admin::metrics::MetricsReport;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 pub fn add(text: &mut MetricsText, report: &MetricsReport, config: &ConfigSnapshot) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
     text.metric("lunar_build_info", Gauge, "The version of Lunar.")
         .add(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     text.metric("lunar_start_time_seconds", Gauge, "Start of the server, in seconds since 1970.")
-        .add(&[], now - report.uptime_s);
+        .add(&[], report.started_unix_s);
     configuration(text, config);
     limits(text, report);
     logins(text, report);
-    process(text, report, now);
+    process(text, report);
 }
 
 fn configuration(text: &mut MetricsText, config: &ConfigSnapshot) {
@@ -78,7 +76,7 @@ fn logins(text: &mut MetricsText, report: &MetricsReport) {
     }
 }
 
-fn process(text: &mut MetricsText, report: &MetricsReport, now: f64) {
+fn process(text: &mut MetricsText, report: &MetricsReport) {
     let process = &report.process;
     text.metric("process_cpu_seconds_total", Counter, "CPU time of the process.").add(&[], process.cpu_s);
     text.metric("process_resident_memory_bytes", Gauge, "Resident memory of the process.")
@@ -86,5 +84,5 @@ fn process(text: &mut MetricsText, report: &MetricsReport, now: f64) {
     text.metric("process_open_fds", Gauge, "Open file descriptors.").add(&[], process.open_fds);
     text.metric("process_max_fds", Gauge, "Limit of open file descriptors.").add(&[], process.max_fds);
     text.metric("process_start_time_seconds", Gauge, "Start of the process, in seconds since 1970.")
-        .add(&[], now - report.uptime_s);
+        .add(&[], report.started_unix_s);
 }

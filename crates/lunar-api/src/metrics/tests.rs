@@ -66,6 +66,7 @@ impl ServerControl for Fake {
                 sessions: 1,
                 ..InitiatorMetrics::default()
             }],
+            started_unix_s: 1e9 + 0.25,
             logins: vec![LoginCount { target: None, status: "0203".into(), count: 6 }],
             ..MetricsReport::default()
         }
@@ -118,6 +119,8 @@ fn metrics_show_counters_of_luns_and_logins() {
             "lunar_lun_status_total{target=\"iqn.t\",lun=\"0\",status=\"busy\"} 2",
             "lunar_login_total{target=\"\",status=\"0203\"} 6",
             "lunar_target_open{target=\"iqn.t\"} 1",
+            "lunar_start_time_seconds 1000000000.25",
+            "process_start_time_seconds 1000000000.25",
             "lunar_config_version 5",
             "lunar_config_last_reload_success 0",
             "lunar_scrape_incomplete 0",

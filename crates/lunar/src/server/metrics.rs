@@ -13,7 +13,7 @@ use lunar_target::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Names of the sense keys (SPC-5 table 49), for labels.
 const SENSE_KEYS: [&str; 16] = [
@@ -43,8 +43,22 @@ type LunKey = (String, u16);
 
 /// The state of the metrics of a server.
 pub struct ServerMetrics {
-    started_at: Instant,
+    /// The wall clock is read once: for readers, another value is another start.
+    start: Start,
     histograms: Mutex<HistogramSlots>,
+}
+
+/// The start of a server.
+struct Start {
+    at: Instant,
+    unix_s: f64,
+}
+
+impl Start {
+    fn now() -> Start {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        Start { at: Instant::now(), unix_s: since.map_or(0.0, |since| since.as_secs_f64()) }
+    }
 }
 
 /// LUNs with histograms of their own, and LUNs that used the server when there were enough. The place of a LUN does not
@@ -74,18 +88,19 @@ fn key(lun: &LunMetrics) -> LunKey {
 impl ServerMetrics {
     /// For a server that starts now.
     pub fn start() -> ServerMetrics {
-        ServerMetrics { started_at: Instant::now(), histograms: Mutex::default() }
+        ServerMetrics { start: Start::now(), histograms: Mutex::default() }
     }
 
-    /// The counters of the server.
-    pub fn report(&self, server: &TargetServer) -> MetricsReport {
-        let mut report = report(server, self.started_at);
+    /// The counters of the server. Without one, which has stopped, only its start is left.
+    pub fn report(&self, server: Option<&TargetServer>) -> MetricsReport {
+        let mut report = server.map(report).unwrap_or_default();
+        (report.started_unix_s, report.uptime_s) = (self.start.unix_s, self.start.at.elapsed().as_secs_f64());
         self.histograms.lock().unwrap_or_else(PoisonError::into_inner).assign(&mut report.luns);
         report
     }
 }
 
-fn report(server: &TargetServer, started_at: Instant) -> MetricsReport {
+fn report(server: &TargetServer) -> MetricsReport {
     let (config, events, resources) = (server.config(), server.events(), server.resources());
     let threads = process::threads();
     let busy_s = |core: usize| threads.get(&format!("core {core}")).copied().unwrap_or_default();
@@ -95,7 +110,6 @@ fn report(server: &TargetServer, started_at: Instant) -> MetricsReport {
         busy_s: busy_s(*core),
     };
     MetricsReport {
-        uptime_s: started_at.elapsed().as_secs_f64(),
         bounds_s: (0..LATENCY_BUCKETS - 1).map(bucket_bound_s).collect(),
         luns: luns(&config),
         targets: targets(server, &config, &events),
@@ -111,6 +125,7 @@ fn report(server: &TargetServer, started_at: Instant) -> MetricsReport {
         memory: ResourceUse { used: resources.memory as u64, limit: config.limits.memory as u64 },
         cores: resources.cores.iter().map(core).collect(),
         process: process::metrics(),
+        ..MetricsReport::default()
     }
 }
 
