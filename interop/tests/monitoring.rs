@@ -1,10 +1,11 @@
 //! The dashboard and the alerts of `dist`: their syntax, and the names of the metrics in them.
 
 use interop::tool::{self, Tool};
-use interop::{Login, Server};
+use interop::{Login, Server, TARGET};
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,18 +14,14 @@ use std::time::Duration;
 const PROMTOOL: Tool = Tool { program: "promtool", package: "prometheus" };
 const LIMIT: Duration = Duration::from_secs(60);
 /// Metrics that a server without routers, failures and reloads does not have. Unit tests of the metrics check them.
-const ABSENT: [&str; 14] = [
+const ABSENT: [&str; 10] = [
     "lunar_config_last_reload_success",
-    "lunar_connections_refused_total",
-    "lunar_lun_sense_total",
-    "lunar_lun_status_total",
     "lunar_path_up",
     "lunar_router_hop_commands_total",
     "lunar_router_hop_time_seconds_total",
     "lunar_router_lun_up",
     "lunar_router_pair_peer_up",
     "lunar_router_state",
-    "lunar_sessions_ended_total",
     "lunar_upstream_up",
     "lunar_router_draining",
     "lunar_router_without_path",
@@ -59,6 +56,38 @@ fn names(text: &str) -> BTreeSet<String> {
     words.filter(|word| word.starts_with("lunar_")).map(base).collect()
 }
 
+fn scrape(server: &Server) -> String {
+    let mut stream = UnixStream::connect(server.dir().join("admin.sock")).expect("a server");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("a request");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("metrics");
+    text
+}
+
+/// The series of scrapes, one a minute, as promtool reads them. The last values stay.
+fn series(scrapes: &[String]) -> Vec<Value> {
+    let used = names(&read("prometheus/lunar.rules.yml"));
+    let mut all: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (n, text) in scrapes.iter().enumerate() {
+        let lines = text.lines().filter_map(|line| line.rsplit_once(' '));
+        for (series, value) in lines.filter(|(series, _)| names(series).is_subset(&used)) {
+            let values = all.entry(series).or_insert_with(|| vec!["_"; n]);
+            values.push(value);
+        }
+    }
+    let one = |(series, values): (&str, Vec<&str>)| {
+        let (values, last) = (values.join(" "), values.last().expect("a value"));
+        serde_json::json!({ "series": series, "values": format!("{values} {last}x20") })
+    };
+    all.into_iter().filter(|(series, _)| series.starts_with("lunar_")).map(one).collect()
+}
+
+/// A test that this many alerts of a name fire after five minutes.
+fn firing(alert: &str, count: u32) -> Value {
+    let expr = format!("count(ALERTS{{alertname=\"{alert}\",alertstate=\"firing\"}}) or vector(0)");
+    serde_json::json!({ "expr": expr, "eval_time": "5m", "exp_samples": [{ "labels": "{}", "value": count }] })
+}
+
 fn promtool(arguments: &[&str]) {
     let ran = tool::run(Command::new("promtool").args(arguments).current_dir(dist("prometheus")), LIMIT);
     assert!(ran.ok(), "promtool {}: {}", arguments.join(" "), ran.said);
@@ -69,6 +98,51 @@ fn alerts_pass_their_tests() {
     if tool::have(&[PROMTOOL]) {
         promtool(&["check", "rules", "lunar.rules.yml"]);
         promtool(&["test", "rules", "lunar.rules.test.yml"]);
+    }
+}
+
+#[test]
+fn alerts_see_the_first_event_of_a_server() {
+    if !tool::have(&[PROMTOOL]) {
+        return;
+    }
+    let limit = "[limits]\nconnections = 1\nconnections_before_login = 1\n";
+    let server = Server::start(&interop::config::with("", "", limit));
+    let mut scrapes: Vec<String> = (0..4).map(|_| scrape(&server)).collect();
+    let _only = Login::new().on(server.portal());
+    let mut refused = TcpStream::connect(server.portal()).expect("a connection");
+    assert_eq!(refused.read(&mut [0]).expect("a close"), 0);
+    scrapes.push(scrape(&server));
+    let tests = serde_json::json!({
+        "rule_files": [dist("prometheus/lunar.rules.yml")],
+        "evaluation_interval": "1m",
+        "tests": [{
+            "interval": "1m",
+            "input_series": series(&scrapes),
+            "promql_expr_test": [firing("LunarConnectionsRefused", 1), firing("LunarRestarted", 0)],
+        }],
+    });
+    let file = server.dir().join("alerts.yml");
+    std::fs::write(&file, tests.to_string()).expect("a file");
+    promtool(&["test", "rules", &file.display().to_string()]);
+}
+
+#[test]
+fn counters_of_alerts_begin_at_zero() {
+    let text = scrape(&Server::start(&interop::config::standard()));
+    for series in [
+        "lunar_lun_sense_total{target=\"T\",lun=\"1\",key=\"medium_error\"}",
+        "lunar_lun_sense_total{target=\"T\",lun=\"1\",key=\"hardware_error\"}",
+        "lunar_lun_status_total{target=\"T\",lun=\"1\",status=\"task_set_full\"}",
+        "lunar_sessions_ended_total{target=\"T\",reason=\"reinstated\"}",
+        "lunar_login_total{target=\"T\",status=\"0201\"}",
+        "lunar_login_total{target=\"\",status=\"0201\"}",
+        "lunar_connections_refused_total{reason=\"connections\"}",
+        "lunar_connections_refused_total{reason=\"connections_before_login\"}",
+        "lunar_connections_refused_total{reason=\"file_descriptors\"}",
+    ] {
+        let line = format!("{} 0", series.replace("\"T\"", &format!("\"{TARGET}\"")));
+        assert!(text.lines().any(|one| one == line), "{line} is missing\n{text}");
     }
 }
 
@@ -110,10 +184,7 @@ fn dashboard_and_alerts_use_metrics_that_exist() {
     let mut raw = Login::new().on(server.portal());
     raw.clear_attentions(0);
     raw.write_blocks(0, 0, &interop::scsi::pattern(512, 1)).good();
-    let mut stream = UnixStream::connect(server.dir().join("admin.sock")).expect("a server");
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("a request");
-    let mut text = String::new();
-    stream.read_to_string(&mut text).expect("metrics");
+    let text = scrape(&server);
     let there = |name: &String| text.contains(&format!("# TYPE {name} ")) || ABSENT.contains(&name.as_str());
     let used = names(&(queries(&dashboard()).join("\n") + &read("prometheus/lunar.rules.yml")));
     let missing: Vec<String> = used.into_iter().filter(|name| !there(name)).collect();

@@ -35,6 +35,15 @@ const SENSE_KEYS: [&str; 16] = [
     "completed",
 ];
 
+// Words that the alerts of `dist/prometheus` count. A server has them from its start, at 0: otherwise Prometheus sees no
+// rise in the first ones.
+const SENSES_OF_ALERTS: [&str; 2] = ["medium_error", "hardware_error"];
+const FAILURES_OF_ALERTS: [&str; 1] = ["task_set_full"];
+const ENDS_OF_ALERTS: [&str; 1] = ["reinstated"];
+const REFUSALS_OF_ALERTS: [&str; 3] = ["connections", "connections_before_login", "file_descriptors"];
+/// Class and detail of the status of a login with a wrong name or secret.
+const FAILED_CHAP: (u8, u8) = (2, 1);
+
 /// Maximum number of LUNs with histograms of their own. Each has hundreds of series.
 const MAX_HISTOGRAMS: usize = 64;
 
@@ -114,13 +123,16 @@ fn report(server: &TargetServer) -> MetricsReport {
         luns: luns(&config),
         targets: targets(server, &config, &events),
         initiators: initiators(server),
-        logins: events.logins.iter().map(login).collect(),
+        logins: logins(&config, &events),
         connections: ConnectionMetrics {
             used: resources.connections as u64,
             before_login: resources.connections_before_login as u64,
             limit: config.limits.connections as u64,
             accepted: events.accepted.clone(),
-            refused: words(events.refused.iter().map(|(reason, count)| (*reason, *count))),
+            refused: words(
+                &REFUSALS_OF_ALERTS,
+                events.refused.iter().map(|(reason, count)| (*reason, *count)),
+            ),
         },
         memory: ResourceUse { used: resources.memory as u64, limit: config.limits.memory as u64 },
         cores: resources.cores.iter().map(core).collect(),
@@ -129,9 +141,19 @@ fn report(server: &TargetServer) -> MetricsReport {
     }
 }
 
-/// Counts by word, without those that are zero.
-fn words<'a>(counts: impl IntoIterator<Item = (&'a str, u64)>) -> BTreeMap<String, u64> {
-    counts.into_iter().filter(|(_, count)| *count > 0).map(|(word, count)| (word.to_owned(), count)).collect()
+/// Counts by word, without those that are zero and not in `alerts`.
+fn words<'a>(alerts: &[&str], counts: impl IntoIterator<Item = (&'a str, u64)>) -> BTreeMap<String, u64> {
+    let zeros = alerts.iter().map(|word| ((*word).to_owned(), 0));
+    let counts = counts.into_iter().filter(|(_, count)| *count > 0);
+    zeros.chain(counts.map(|(word, count)| (word.to_owned(), count))).collect()
+}
+
+/// Logins by target and status, also those that alerts count.
+fn logins(config: &TargetConfig, events: &EventTotals) -> Vec<LoginCount> {
+    let targets = std::iter::once(None).chain(config.targets.keys().cloned().map(Some));
+    let mut logins: BTreeMap<_, u64> = targets.map(|target| ((target, FAILED_CHAP), 0)).collect();
+    logins.extend(events.logins.clone());
+    logins.iter().map(login).collect()
 }
 
 fn login(((target, (class, detail)), count): (&(Option<String>, (u8, u8)), &u64)) -> LoginCount {
@@ -170,8 +192,8 @@ fn lun(target: &str, number: u16, unit: &LogicalUnit) -> LunMetrics {
         read_bytes: totals.read_bytes,
         written_bytes: totals.written_bytes,
         in_flight: totals.in_flight,
-        failures: words(FAILURES.into_iter().zip(totals.failures)),
-        senses: words(SENSE_KEYS.into_iter().zip(totals.senses)),
+        failures: words(&FAILURES_OF_ALERTS, FAILURES.into_iter().zip(totals.failures)),
+        senses: words(&SENSES_OF_ALERTS, SENSE_KEYS.into_iter().zip(totals.senses)),
     }
 }
 
@@ -207,7 +229,7 @@ fn targets(server: &TargetServer, config: &TargetConfig, events: &EventTotals) -
     }
     let ended = |name: &str| {
         let mine = events.ended.iter().filter(|((target, _), _)| target == name);
-        words(mine.map(|((_, reason), count)| (*reason, *count)))
+        words(&ENDS_OF_ALERTS, mine.map(|((_, reason), count)| (*reason, *count)))
     };
     let target = |(name, node): (&String, &TargetNode)| TargetMetrics {
         target: name.clone(),
