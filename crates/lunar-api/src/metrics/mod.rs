@@ -14,7 +14,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use lunar_admin::{Request, ServerControl};
+use lunar_admin::{Request, RouterReport, ServerControl};
 use std::sync::Arc;
 use std::time::Duration;
 use text::MetricType::Gauge;
@@ -25,34 +25,39 @@ pub use listener::MetricsServer;
 
 /// The path.
 pub const PATH: &str = "/metrics";
-/// How long a response waits for the reports of routers, which the main thread makes. It may be changing the
+/// How long a response waits for the reports of routers: for its turn, and for the main thread, which may be changing the
 /// configuration.
 const ROUTERS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The maker of the text. One thread at a time makes it, so that many clients cost no more than one.
+/// The maker of the text. One client at a time asks the main thread, so that many cost no more than one.
 #[derive(Clone)]
 struct MetricsSource {
     control: Arc<dyn ServerControl>,
-    making: Arc<Mutex<()>>,
+    turn: Arc<Mutex<()>>,
 }
 
 /// The route of the metrics of `control`.
 pub fn router(control: Arc<dyn ServerControl>) -> Router {
-    let source = MetricsSource { control, making: Arc::default() };
+    let source = MetricsSource { control, turn: Arc::default() };
     Router::new().route(PATH, get(show)).with_state(source)
 }
 
-async fn show(State(source): State<MetricsSource>) -> Response {
-    let making = source.making.clone().lock_owned().await;
+/// The reports of routers. A scrape that gives up leaves the turn to its question, which the main thread still answers.
+async fn routers(source: &MetricsSource) -> Option<Vec<RouterReport>> {
+    let turn = source.turn.clone().lock_owned().await;
     let control = source.control.clone();
-    let routers = tokio::task::spawn_blocking(move || {
-        let _making = making;
+    let asked = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
         control.ask(Request::Routers, "")
     });
-    let routers = match tokio::time::timeout(ROUTERS_TIMEOUT, routers).await {
-        Ok(Ok(lunar_admin::Response::Routers(routers))) => Some(routers),
+    match asked.await {
+        Ok(lunar_admin::Response::Routers(routers)) => Some(routers),
         _ => None,
-    };
+    }
+}
+
+async fn show(State(source): State<MetricsSource>) -> Response {
+    let routers = tokio::time::timeout(ROUTERS_TIMEOUT, routers(&source)).await.ok().flatten();
     let mut text = MetricsText::default();
     let report = source.control.metrics();
     server::add(&mut text, &report, &source.control.config());

@@ -12,7 +12,8 @@ use lunar_admin::{
 use lunar_config::Diagnostic;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// A name from a peer, as a hostile one chooses it.
 const HOSTILE: &str = "iqn.x:\"}\\ 1\nlunar_lun_ready 0";
@@ -79,9 +80,28 @@ impl ServerControl for Fake {
     }
 }
 
+/// A server whose main thread is busy while the lock is held.
+struct Busy(Arc<Mutex<()>>);
+
+impl ServerControl for Busy {
+    fn sessions(&self) -> Vec<SessionReport> {
+        Vec::new()
+    }
+
+    fn config(&self) -> Arc<ConfigSnapshot> {
+        Arc::default()
+    }
+
+    fn ask(&self, _: Request, _: &str) -> Response {
+        drop(self.0.lock());
+        Response::Routers(Vec::new())
+    }
+}
+
 /// Head and body of a response.
 fn get(address: SocketAddr, path: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
@@ -202,6 +222,21 @@ fn paths_of_all_cores_are_one_series() {
 fn silent_main_thread_makes_scrape_incomplete() {
     let text = metrics(None);
     assert_lines(&text, &["lunar_scrape_incomplete 1", "lunar_lun_ready{target=\"iqn.t\",lun=\"0\"} 1"]);
+}
+
+#[test]
+fn busy_main_thread_stops_no_scrape() {
+    let gate = Arc::new(Mutex::new(()));
+    let busy = gate.lock().unwrap();
+    let any = "127.0.0.1:0".parse().unwrap();
+    let server = MetricsServer::start(any, Arc::new(Busy(gate.clone()))).unwrap();
+    let address = server.address();
+    // The question of the first one still waits during the second one.
+    for _ in 0..2 {
+        assert_lines(&get(address, "/metrics").1, &["lunar_scrape_incomplete 1"]);
+    }
+    drop(busy);
+    assert_lines(&get(address, "/metrics").1, &["lunar_scrape_incomplete 0"]);
 }
 
 #[test]
