@@ -16,6 +16,7 @@ pub mod command;
 pub mod config;
 pub mod digest;
 pub mod expect;
+pub mod json;
 pub mod login;
 pub mod machine;
 pub mod nbd;

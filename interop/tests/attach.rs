@@ -3,7 +3,7 @@
 
 use interop::server::Folder;
 use interop::tool::{self, Tool, ToolOutput};
-use interop::{Server, TARGET, lunar_bin};
+use interop::{Server, TARGET, json, lunar_bin};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -973,6 +973,7 @@ fn file_unmounted_by_others_is_flushed() {
     host.becomes("disks-0", "ended");
     let output = host.ends(0, &["attach", "list", "--json"]);
     assert!(output.contains("cannot flush all data"), "{output}");
+    json::assert_unique_keys(&output);
 }
 
 /// Unmounts with fusermount3, as a user without root does.

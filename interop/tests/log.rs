@@ -1,7 +1,8 @@
 //! Log lines about sessions, at the default level.
 
 use interop::scsi::reserve_out;
-use interop::{Chap, Folder, Login, Raw, Server, config};
+use interop::{Chap, Folder, Login, Raw, Server, TARGET, config, json};
+use serde_json::Value;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -197,9 +198,10 @@ fn json_log_has_one_object_with_fields_a_line() {
     let server = Server::start_by_shell(&config::standard(), "", "--log-format json");
     drop(Raw::session(server.portal(), &[]));
     says(&server, &["\"message\":\"logged in\"", "\"level\":\"INFO\"", "\"tsih\":1", "\"timestamp\":\"20"]);
-    assert!(
-        server.log().lines().all(|line| line.starts_with('{') && line.ends_with('}')),
-        "{}",
-        server.log()
-    );
+    says(&server, &["session ended", "\"module\":\"lunar_target"]);
+    let log = server.log();
+    log.lines().for_each(json::assert_unique_keys);
+    let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let of_target = lines.filter(|line| line["target"] == TARGET && line["tsih"] == 1).count();
+    assert_eq!(of_target, 2, "a login and the end of its session: {log}");
 }

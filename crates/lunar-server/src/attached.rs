@@ -59,7 +59,7 @@ pub struct Record {
     pub ports: Vec<String>,
     /// The CHAP user of the session of each path; empty without CHAP. Records of older versions have none, and their
     /// `ports` are those of the first login.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(rename = "chap_users", alias = "users", default, skip_serializing_if = "Vec::is_empty")]
     pub users: Vec<String>,
     /// Ended sessions whose writes the target may still execute, including those of paths that reconnected at another
     /// port. The next process ends those writes before it serves the disk. `isids` is empty after the process has

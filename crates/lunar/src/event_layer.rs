@@ -1,6 +1,7 @@
 //! Records the lines of the log as events of the server. A line whose tracing event has a name is an event of that kind.
 
 use lunar_admin::{EventLog, Keys, ServerEvent};
+use serde::Serialize;
 use serde_json::Value;
 use std::fmt::Debug;
 use std::sync::{Arc, LazyLock};
@@ -44,6 +45,32 @@ fn server_event(event: &Event<'_>) -> ServerEvent {
     }
 }
 
+/// A line of the JSON log. `module`: the part of the program that wrote it.
+#[derive(Serialize)]
+struct JsonLine<'a> {
+    timestamp: String,
+    level: &'a str,
+    message: &'a str,
+    #[serde(flatten)]
+    fields: &'a Keys,
+    module: &'a str,
+}
+
+/// An event as a JSON object.
+pub fn json_line(event: &Event<'_>) -> String {
+    let mut fields = FieldVisitor::default();
+    event.record(&mut fields);
+    let metadata = event.metadata();
+    let line = JsonLine {
+        timestamp: humantime::format_rfc3339_micros(SystemTime::now()).to_string(),
+        level: metadata.level().as_str(),
+        message: &fields.message,
+        fields: &fields.others,
+        module: metadata.target(),
+    };
+    serde_json::to_string(&line).unwrap_or_default()
+}
+
 #[derive(Default)]
 struct FieldVisitor {
     message: String,
@@ -52,9 +79,9 @@ struct FieldVisitor {
 
 impl FieldVisitor {
     fn set(&mut self, field: &Field, value: Value) {
-        // These names are those of the event itself.
+        // These names are those of the event itself, or of its line in JSON.
         let name = match field.name() {
-            name @ ("sequence" | "time" | "kind" | "level") => format!("{name}_of"),
+            name @ ("sequence" | "time" | "timestamp" | "kind" | "level" | "module") => format!("{name}_of"),
             name => name.to_owned(),
         };
         self.others.insert(name, value);

@@ -1,15 +1,18 @@
 //! The log: its level, its form, and its lines for journald.
 
 use crate::args::Verbosity;
-use crate::event_layer::EventLayer;
+use crate::event_layer::{self, EventLayer};
 use crate::{output, stderr};
 use clap::ValueEnum;
 use lunar_server::Diagnostic;
+use std::fmt;
 use std::io::{self, Write};
-use tracing::{Level, Metadata};
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
@@ -43,7 +46,7 @@ pub fn start(
     let log =
         tracing_subscriber::fmt::layer().log_internal_errors(false).with_writer(LogWriter { has_priorities });
     let log = match format {
-        LogFormat::Json => log.json().flatten_event(true).boxed(),
+        LogFormat::Json => log.event_format(JsonLine).boxed(),
         // journald has the time of each line.
         LogFormat::Text if has_priorities => log.with_ansi(false).without_time().boxed(),
         LogFormat::Text => log.with_ansi(output::colours(&io::stderr())).boxed(),
@@ -85,6 +88,17 @@ impl<'a> MakeWriter<'a> for LogWriter {
 
     fn make_writer_for(&'a self, of: &Metadata<'_>) -> PrefixedLine {
         PrefixedLine(if self.has_priorities { priority(*of.level()) } else { "" })
+    }
+}
+
+/// Formats an event as a JSON object.
+struct JsonLine;
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>, N: for<'a> FormatFields<'a> + 'static> FormatEvent<S, N>
+    for JsonLine
+{
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut to: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        writeln!(to, "{}", event_layer::json_line(event))
     }
 }
 

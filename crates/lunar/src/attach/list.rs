@@ -237,6 +237,24 @@ mod tests {
     }
 
     #[test]
+    fn json_has_each_key_once() {
+        let record = Record { users: vec!["alice".into()], ..record(Some("nbd://h")) };
+        let users = vec!["process 7".into()];
+        let report = AttachmentReport {
+            record,
+            state: "attached",
+            paths: Vec::new(),
+            users,
+            waiting_writes: 0,
+            log: PathBuf::new(),
+        };
+        let text = json(&report).unwrap();
+        assert_eq!(text.matches("\"users\":").count(), 1, "{text}");
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((&value["users"][0], &value["chap_users"][0]), (&"process 7".into(), &"alice".into()));
+    }
+
+    #[test]
     fn table_is_aligned() {
         let report = AttachmentReport {
             record: record(Some("nbd://h")),
