@@ -185,6 +185,23 @@ fn page_shows_the_server_as_it_changes() {
 }
 
 #[test]
+fn page_shows_a_router_without_other_targets() {
+    if !tool::have(&[CHROMIUM]) {
+        return;
+    }
+    let map =
+        "[[router.r1.target]]\naccess = \"all\"\nmap = \"lun\"\nlun = [{ lun = 0, upstream = \"f\" }]\n";
+    let router =
+        format!("[router.r1]\n[router.r1.upstream.f]\nmemory = \"1MiB\"\n{map}name = \"{TARGET}\"\n");
+    let server = Server::start(&format!("{CONFIG}{router}"));
+    let shown = admin(&server, "GET /v1/server", "");
+    assert!(shown.contains("\"targets\":1,\"luns\":1,"), "{shown}");
+    let mut shown = Shown::of(&server, &[]);
+    shown.row("routers", "r1");
+    shown.is_clean();
+}
+
+#[test]
 fn page_with_write_adds_a_lun_and_ends_a_session() {
     if !tool::have(&[CHROMIUM]) {
         return;

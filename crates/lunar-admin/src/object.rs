@@ -165,6 +165,10 @@ pub struct ConfigSnapshot {
     pub file: Option<PathBuf>,
     /// Its objects.
     pub objects: std::sync::Arc<Document>,
+    /// The number of targets that are served, with those of routers.
+    pub targets: usize,
+    /// The number of their LUNs.
+    pub luns: usize,
     /// Faults of the configuration that do not prevent its use.
     pub warnings: Vec<String>,
     /// When the configuration on trial is rolled back, in seconds since 1970; None if none is on trial.

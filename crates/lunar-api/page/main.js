@@ -75,7 +75,7 @@ async function tick(isNow = false) {
     if (before && before !== state.server.process) state.samples = [];
     await readConfiguration();
     await readSessions();
-    if (state.objects.some(({ kind }) => kind === "target") && ticks % 2 === 0) state.routers = (await get("/v1/routers")).items;
+    if (ticks % 2 === 0) state.routers = (await get("/v1/routers")).items;
     await readRates();
     if (ticks % 2 === 0) await readLunRates(state);
     if (ticks % DIFF_TICKS === DIFF_TICKS - 1) await compare(state);

@@ -59,6 +59,8 @@ impl ServerControl for Fake {
         Arc::new(ConfigSnapshot {
             version: "v1".into(),
             objects: Arc::new(objects),
+            targets: 3,
+            luns: 4,
             ..ConfigSnapshot::default()
         })
     }
@@ -140,7 +142,7 @@ fn resources_are_read() {
     assert_eq!(lun.value, json!({ "target": NAME, "lun": 7, "config": {}, "source": source }));
     assert_eq!(lun.version, "v1");
     let report: Value = client.get("/v1/server").unwrap();
-    assert_eq!([&report["targets"], &report["luns"], &report["sessions"]], [1, 1, 2]);
+    assert_eq!([&report["targets"], &report["luns"], &report["sessions"]], [3, 4, 2]);
     let absent = client.get::<Value>("/v1/targets/iqn.x/luns").unwrap_err();
     assert_eq!((absent.what.as_str(), absent.code), ("target iqn.x does not exist", ErrorCode::NotFound));
     drop(server);

@@ -5,7 +5,7 @@ use super::sessions::{Outcome, outcome};
 use crate::problem::Problem;
 use axum::Json;
 use axum::extract::State;
-use lunar_admin::{ObjectId, Request, rows};
+use lunar_admin::{Request, rows};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -26,7 +26,7 @@ pub struct ServerReport {
     pub config_version: String,
     /// When the configuration on trial is rolled back (RFC 3339); null if none is on trial.
     pub confirm_by: Option<String>,
-    /// Targets of the configuration.
+    /// Targets that it serves, with those of routers.
     pub targets: usize,
     /// LUNs of these targets.
     pub luns: usize,
@@ -45,7 +45,6 @@ pub(super) fn routes() -> OpenApiRouter<ApiState> {
 #[utoipa::path(get, path = "/v1/server", responses((status = 200, body = ServerReport)))]
 async fn show(State(api): State<ApiState>) -> Json<ServerReport> {
     let config = api.control.config();
-    let count = |is: fn(&ObjectId) -> bool| config.objects.keys().filter(|id| is(id)).count();
     Json(ServerReport {
         version: env!("CARGO_PKG_VERSION").into(),
         process: std::process::id(),
@@ -53,8 +52,8 @@ async fn show(State(api): State<ApiState>) -> Json<ServerReport> {
         config_file: config.file.as_ref().map(|file| file.display().to_string()),
         config_version: config.version.clone(),
         confirm_by: config.confirm_by.map(rows::utc),
-        targets: count(|id| matches!(id, ObjectId::Target(_))),
-        luns: count(|id| matches!(id, ObjectId::Lun(..))),
+        targets: config.targets,
+        luns: config.luns,
         sessions: api.control.sessions().len(),
         warnings: config.warnings.clone(),
     })

@@ -157,6 +157,7 @@ impl<S: TargetServer> Service<S> {
                 if self.retry.succeeded() {
                     tracing::info!("the LUNs found at the upstreams are served now");
                 }
+                self.publish();
                 self.route()
             }
             Err(problems) => {

@@ -63,6 +63,8 @@ impl<S: TargetServer> Service<S> {
             version: self.version.to_string(),
             file: self.file.clone(),
             objects: self.config.sources.document.clone(),
+            targets: self.whole.targets.len(),
+            luns: self.whole.targets.iter().map(|target| target.luns.len()).sum(),
             warnings: config::exposed(&self.config),
             confirm_by: self.trial.confirm_by(),
             last_reload: self.last_reload,
