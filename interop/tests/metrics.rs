@@ -204,6 +204,19 @@ fn ten_clients_scrape_while_commands_run() {
 }
 
 #[test]
+fn capacity_is_that_of_the_medium_in_force() {
+    let lun = "[[target.lun]]\nlun = 9\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"8MiB\"\n";
+    let target = format!("{TARGET}2");
+    let more = format!("[server]\nmetrics = \"127.0.0.1:0\"\n[[target]]\nname = \"{target}\"\n{lun}");
+    let server = Server::start(&interop::config::with("", "", &more));
+    let capacity = format!("lunar_lun_capacity_bytes{{target=\"{target}\",lun=\"9\"}}");
+    assert_eq!(value(&scrape(&server), &capacity), f64::from(8 << 20));
+    let file = std::fs::File::options().write(true).open(server.dir().join("disk.img")).expect("a file");
+    file.set_len(16 << 20).expect("it grows");
+    until(&server, &capacity, f64::from(16 << 20));
+}
+
+#[test]
 fn promtool_accepts_the_metrics() {
     if !tool::have(&[PROMTOOL]) {
         return;

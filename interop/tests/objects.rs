@@ -68,7 +68,7 @@ fn lun_comes_grows_and_goes_while_a_host_uses_its_target() {
     raw.clear_attentions(1);
     raw.write_blocks(1, 0, &pattern(512, 3)).good();
     let shown = admin.does(&["lun", "show", TARGET, "1"]);
-    assert!(shown.contains("new.img\n") && shown.contains("thin     false\n"), "{shown}");
+    assert!(shown.contains("new.img\n") && shown.contains("thin            false\n"), "{shown}");
     let list = admin.json(&["lun", "list"]);
     assert_eq!(list["items"][1]["source"]["origin"], "api", "{list}");
     assert!(admin.does(&["lun", "list", TARGET]).starts_with("TARGET "));
@@ -78,6 +78,12 @@ fn lun_comes_grows_and_goes_while_a_host_uses_its_target() {
     admin.does(&["lun", "resize", TARGET, "1", "2MiB"]);
     let length = || std::fs::metadata(admin.server.dir().join("new.img")).expect("a file").len();
     assert_eq!(length(), 2 << 20);
+    let file = std::fs::File::options().write(true).open(admin.server.dir().join("new.img")).expect("a file");
+    file.set_len(3 << 20).expect("it grows");
+    interop::routed::until("the list shows the size that hosts see", || {
+        (admin.json(&["lun", "show", TARGET, "1"])["capacity_bytes"] == 3 << 20).then_some(())
+    });
+    assert!(admin.does(&["lun", "list", TARGET]).contains("  3 MiB  "));
     assert!(admin.fails(&["lun", "resize", TARGET, "1", "1MiB"], 1).contains("cannot shrink"));
 
     let err = admin.fails(&["lun", "remove", TARGET, "1"], IN_USE);
@@ -86,7 +92,7 @@ fn lun_comes_grows_and_goes_while_a_host_uses_its_target() {
     admin.fails(&["lun", "show", TARGET, "1"], NOT_FOUND);
     let err = admin.fails(&["lun", "remove", TARGET, "0", "--force"], 1);
     assert!(err.contains("lunar.toml line ") && err.contains("run lunar reload"), "{err}");
-    assert_eq!(length(), 2 << 20, "the file stays");
+    assert_eq!(length(), 3 << 20, "the file stays");
 }
 
 #[test]

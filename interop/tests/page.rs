@@ -224,7 +224,7 @@ fn page_with_write_adds_a_lun_and_ends_a_session() {
     shown.set("size", "3MiB");
     shown.click("dialog button[type=submit]");
     shown.browser.until("!document.getElementById('dialog').open");
-    shown.row("luns", "3MiB");
+    shown.row("luns", "3.00 MiB");
     assert!(admin(&server, &format!("GET /v1/targets/{TARGET}/luns/1"), "").contains("\"origin\":\"api\""));
     raw.clear_attentions(0);
     raw.clear_attentions(1);
@@ -233,7 +233,7 @@ fn page_with_write_adds_a_lun_and_ends_a_session() {
     shown.browser.value("document.querySelector('dialog [name=force]').checked = true");
     shown.click("dialog button[type=submit]");
     shown.browser.until("!document.getElementById('dialog').open");
-    shown.browser.until("!document.getElementById('luns-table').innerText.includes('3MiB')");
+    shown.browser.until("!document.getElementById('luns-table').innerText.includes('3.00 MiB')");
 
     shown.click("[aria-label^='End session ']");
     assert!(shown.text("dialog").contains(interop::INITIATOR));

@@ -8,6 +8,7 @@ use crate::{
 };
 use lunar_config::{Diagnostic, ErrorCode};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -211,6 +212,9 @@ impl From<Diagnostic> for Response {
     }
 }
 
+/// Capacities in bytes, by target and LUN.
+pub type Capacities = BTreeMap<(String, u16), u64>;
+
 /// A server that the API controls.
 pub trait ServerControl: Send + Sync + 'static {
     /// All sessions.
@@ -222,6 +226,11 @@ pub trait ServerControl: Send + Sync + 'static {
     /// The counters of the server; empty if it has none.
     fn metrics(&self) -> MetricsReport {
         MetricsReport::default()
+    }
+
+    /// The capacities that hosts see, in bytes, by target and LUN.
+    fn capacities(&self) -> Capacities {
+        Capacities::new()
     }
 
     /// The events of the process; none if it keeps none.

@@ -23,7 +23,9 @@ pub use config_history::{
     ApplyCause, HistoryEntry, HistoryPoint, HistoryTree, InvalidHistoryPoint, RollbackRequest,
 };
 pub use connect::{connect, is_answered};
-pub use control::{ControlError, ControlErrorKind, Request, Response, RouterAction, ServerControl};
+pub use control::{
+    Capacities, ControlError, ControlErrorKind, Request, Response, RouterAction, ServerControl,
+};
 pub use difference::{Change, Difference};
 pub use events::{EventLog, EventPart, ServerEvent};
 pub use metrics_listener::{cannot_serve_metrics, metrics_listener};

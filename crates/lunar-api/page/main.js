@@ -18,7 +18,7 @@ const HOUR_SAMPLES = 720;
 
 const state = {
   server: null, fault: null, mayWrite: false, version: "", objects: [], sessions: [], sessionsBefore: new Map(),
-  routers: [], rates: null, noMetrics: false, metricsBefore: null, notReady: [], events: [], noEvents: "", diff: [], diffFault: null, samples: [],
+  routers: [], rates: null, noMetrics: false, metricsBefore: null, capacities: new Map(), notReady: [], events: [], noEvents: "", diff: [], diffFault: null, samples: [],
 };
 let plots = [];
 let ticks = 0;

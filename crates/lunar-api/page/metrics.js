@@ -48,6 +48,7 @@ export async function readLunRates(state) {
   const now = new Map(report.luns.map((lun) => [`${lun.target} ${lun.lun}`, totals(lun)]));
   const seconds = before ? report.uptime_s - before.uptime_s : 0;
   state.notReady = report.luns.filter(({ ready }) => !ready);
+  state.capacities = new Map(report.luns.map((lun) => [`${lun.target} ${lun.lun}`, lun.capacity_bytes]));
   state.metricsBefore = { uptime_s: report.uptime_s, luns: now };
   const of = (lun) => {
     const key = `${lun.target} ${lun.lun}`;

@@ -36,7 +36,11 @@ function settings({ config }) {
   return Object.entries(config).filter(([key]) => !KNOWN.includes(key)).map(([key, value]) => `${key}=${plain(value)}`).join(" ");
 }
 
-const size = (value) => (typeof value === "number" ? bytes(value) : plain(value || ""));
+/** The size that hosts see, from the counters if they are there: a file may grow at any time. */
+function size(state, { target, lun, capacity_bytes }) {
+  const now = state.capacities.get(`${target} ${lun}`) ?? capacity_bytes;
+  return now === null ? "" : bytes(now);
+}
 
 /** The columns of rates, if the server measures them. */
 function rateColumns(rates) {
@@ -62,7 +66,7 @@ export function showLuns(state, remove) {
     { name: "Target", kind: "name", cell: (lun) => shown(lun.target) },
     { name: "LUN", kind: "number", cell: (lun) => String(lun.lun) },
     { name: "Medium", kind: "name", cell: medium },
-    { name: "Size", kind: "number", cell: ({ config }) => size(config.size) },
+    { name: "Size", kind: "number", cell: (lun) => size(state, lun) },
     ...rateColumns(state.rates),
     { name: "Settings", kind: "name", cell: settings },
     { name: "Source", kind: "name", cell: source },

@@ -268,6 +268,8 @@ object_view! {
         target: String,
         /// The LUN.
         lun: u16,
+        /// The size that hosts see; null if the LUN is not served.
+        capacity_bytes: Option<u64>,
     }
 }
 

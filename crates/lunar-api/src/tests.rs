@@ -5,8 +5,8 @@ use crate::handlers::MAX_WAITING;
 use crate::{ApiServer, Problem};
 use interop::Folder;
 use lunar_admin::{
-    AdminSocket, ConfigObject, ConfigSnapshot, Counters, Document, EventLog, Keys, ObjectId, ObjectOrigin,
-    ObjectSource, Request, Response, RollbackRequest, RouterReport, ServerControl, ServerEvent,
+    AdminSocket, Capacities, ConfigObject, ConfigSnapshot, Counters, Document, EventLog, Keys, ObjectId,
+    ObjectOrigin, ObjectSource, Request, Response, RollbackRequest, RouterReport, ServerControl, ServerEvent,
     SessionReport, connect, listening,
 };
 use lunar_config::{Diagnostic, ErrorCode};
@@ -63,6 +63,10 @@ impl ServerControl for Fake {
             luns: 4,
             ..ConfigSnapshot::default()
         })
+    }
+
+    fn capacities(&self) -> Capacities {
+        Capacities::from([((NAME.into(), 7), 4096)])
     }
 
     fn events(&self) -> Arc<EventLog> {
@@ -139,7 +143,10 @@ fn resources_are_read() {
     assert_eq!(routers["items"][0]["name"], "r1");
     let lun = client.get_tagged::<Value>(&format!("/v1/targets/{NAME}/luns/7")).unwrap();
     let source = json!({ "origin": "api", "file": "/l.toml", "line": 3 });
-    assert_eq!(lun.value, json!({ "target": NAME, "lun": 7, "config": {}, "source": source }));
+    assert_eq!(
+        lun.value,
+        json!({ "target": NAME, "lun": 7, "capacity_bytes": 4096, "config": {}, "source": source })
+    );
     assert_eq!(lun.version, "v1");
     let report: Value = client.get("/v1/server").unwrap();
     assert_eq!([&report["targets"], &report["luns"], &report["sessions"]], [3, 4, 2]);

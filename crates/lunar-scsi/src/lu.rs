@@ -167,6 +167,12 @@ impl Lu {
         changed
     }
 
+    /// The capacity that initiators see, in bytes. Without a resize it is that of the settings, in whole blocks.
+    pub fn capacity(&self) -> u64 {
+        let state = self.change();
+        state.blocks * self.settings().block_size as u64
+    }
+
     /// The backing device was reset and may have lost data that were not flushed: every nexus gets the unit attention
     /// POWER ON.
     pub fn backing_device_reset(&self) {
@@ -310,7 +316,7 @@ mod tests {
     #[test]
     fn capacity_is_rounded_down_to_whole_blocks() {
         let lu = Lu::new(LuSettings { capacity: 1535, ..disk() }, None).unwrap();
-        assert_eq!(lu.change().blocks, 2);
+        assert_eq!(lu.capacity(), 1024);
     }
 
     #[test]

@@ -5,7 +5,7 @@ mod process;
 
 use crate::service_manager::PortalSockets;
 use lunar_admin::metrics::MetricsReport;
-use lunar_admin::{Counters, Parameters, SessionReport, Srp};
+use lunar_admin::{Capacities, Counters, Parameters, SessionReport, Srp};
 use lunar_target::config::{RdmaProvider, TargetConfig};
 use lunar_target::{
     BoundPortal, FlushFailure, LogicalUnit, OpClass, Quiesced, SessionInfo, SessionProtocol, SessionTransport,
@@ -38,6 +38,11 @@ pub trait TargetServer: Send + Sync + 'static {
     /// The counters of the server.
     fn metrics(&self) -> MetricsReport {
         MetricsReport::default()
+    }
+
+    /// The capacities that hosts see.
+    fn capacities(&self) -> Capacities {
+        Capacities::new()
     }
 
     /// The number of sessions.
@@ -81,6 +86,13 @@ impl TargetServer for RunningServer {
 
     fn metrics(&self) -> MetricsReport {
         self.1.report(self.server().as_ref())
+    }
+
+    fn capacities(&self) -> Capacities {
+        let config = self.server().as_ref().map(lunar_target::TargetServer::config);
+        let targets = config.iter().flat_map(|config| &config.targets);
+        let luns = targets.flat_map(|(name, node)| node.luns.iter().map(move |lun| (name, lun)));
+        luns.map(|(name, (lun, unit))| ((name.clone(), *lun), unit.lu.capacity())).collect()
     }
 
     fn session_count(&self) -> usize {

@@ -28,8 +28,9 @@ pub(super) fn routes() -> OpenApiRouter<ApiState> {
 #[utoipa::path(get, path = "/v1/objects", operation_id = "list objects", responses((status = 200, body = AllObjects)))]
 async fn list(State(api): State<ApiState>) -> Response {
     let config = api.control.config();
+    let capacities = api.control.capacities();
     let one = |(id, object): (&lunar_admin::ObjectId, &lunar_admin::ConfigObject)| {
-        let mut value = view(id, object);
+        let mut value = view(id, object, &capacities);
         value["kind"] = id.array().into();
         value
     };

@@ -9,7 +9,9 @@ use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response as HttpResponse};
-use lunar_admin::{ConfigObject, Difference, ObjectAction, ObjectChange, ObjectId, Request, Response};
+use lunar_admin::{
+    Capacities, ConfigObject, Difference, ObjectAction, ObjectChange, ObjectId, Request, Response,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
@@ -42,11 +44,16 @@ pub struct ChangeOptions {
 
 type PathValues = Path<Vec<(String, String)>>;
 
-/// An object as JSON: its identity, its keys, and their place.
-pub(super) fn view(id: &ObjectId, object: &ConfigObject) -> Value {
+/// An object as JSON: its identity, the size of a LUN, its keys, and their place.
+pub(super) fn view(id: &ObjectId, object: &ConfigObject, capacities: &Capacities) -> Value {
     let mut view = id.keys();
-    if let ObjectId::Access(_, at) = id {
-        view.insert("index".into(), (*at).into());
+    match id {
+        ObjectId::Access(_, at) => _ = view.insert("index".into(), (*at).into()),
+        ObjectId::Lun(target, lun) => {
+            let capacity = capacities.get(&(target.clone(), *lun)).copied();
+            view.insert("capacity_bytes".into(), capacity.into());
+        }
+        _ => {}
     }
     view.insert("config".into(), Value::Object(object.keys.clone()));
     view.insert("source".into(), json!(object.source));
@@ -68,14 +75,15 @@ fn list(
         return Err(absent(parent));
     }
     let objects = config.objects.iter().filter(|(id, _)| is(id) && id.parent() == parent);
-    let items: Vec<Value> = objects.map(|(id, object)| view(id, object)).collect();
+    let capacities = api.control.capacities();
+    let items: Vec<Value> = objects.map(|(id, object)| view(id, object, &capacities)).collect();
     Ok((etag(&config.version), Json(json!({ "items": items }))).into_response())
 }
 
 fn show(api: &ApiState, id: &ObjectId) -> Result<HttpResponse, Box<Problem>> {
     let config = api.control.config();
     let object = config.objects.get(id).ok_or_else(|| absent(id))?;
-    Ok((etag(&config.version), Json(view(id, object))).into_response())
+    Ok((etag(&config.version), Json(view(id, object, &api.control.capacities()))).into_response())
 }
 
 fn absent(id: &ObjectId) -> Box<Problem> {

@@ -6,6 +6,7 @@ use crate::client::json;
 use crate::router::path_on;
 use lunar_admin::Keys;
 use lunar_api::client::{ChangeReport, ServerAddress};
+use lunar_proto::size;
 use lunar_server::{Diagnostic, ErrorCode, lun_argument, remote_lun_argument};
 use serde_json::{Value, json};
 
@@ -67,7 +68,7 @@ pub(super) fn table(luns: Vec<Value>, as_json: bool) -> Result<String, Diagnosti
             lun,
             text(&config["backend"]),
             medium.map_or("-".into(), text),
-            text(&config["size"]),
+            one["capacity_bytes"].as_u64().map_or("-".into(), size::show),
             source(one),
         ]
     };

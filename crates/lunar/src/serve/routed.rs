@@ -11,8 +11,8 @@ use lunar_admin::router::{
     Failover, Hop, LunHealth, LunReport, NO_PATH, PathReport, RouterReport, TargetReport, UpstreamReport,
 };
 use lunar_admin::{
-    ConfigSnapshot, ControlError, EventLog, HistoryEntry, HistoryPoint, HistoryTree, Request, Response,
-    RouterAction, ServerControl, SessionReport,
+    Capacities, ConfigSnapshot, ControlError, EventLog, HistoryEntry, HistoryPoint, HistoryTree, Request,
+    Response, RouterAction, ServerControl, SessionReport,
 };
 use lunar_router::failover::{FailoverRequest, Pair, Role};
 use lunar_router::passthrough::HostPath;
@@ -53,6 +53,10 @@ impl<S: TargetServer> ServerControl for AdminHandler<S> {
 
     fn metrics(&self) -> MetricsReport {
         self.server.metrics()
+    }
+
+    fn capacities(&self) -> Capacities {
+        self.server.capacities()
     }
 
     fn events(&self) -> Arc<EventLog> {

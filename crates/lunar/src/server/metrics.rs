@@ -185,7 +185,7 @@ fn lun(target: &str, number: u16, unit: &LogicalUnit) -> LunMetrics {
         product: identity.product.clone(),
         serial: identity.serial.clone(),
         naa: identity.naa.iter().map(|byte| format!("{byte:02x}")).collect(),
-        capacity_bytes: settings.capacity,
+        capacity_bytes: unit.lu.capacity(),
         ready: !unit.is_medium_missing(),
         own_histograms: false,
         ops: ops(&totals),
