@@ -1,15 +1,20 @@
 //! Threads and accept loops of the servers of this crate.
 
+use socket2::{SockRef, TcpKeepalive};
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, oneshot};
 
 /// Pause after an error of a listener. A lasting error, such as no free descriptor, must not make its loop spin.
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// Time after which a peer that takes no data, or has gone, is disconnected.
+const GONE: Duration = Duration::from_secs(30);
 
 /// A thread with an event loop. Dropping it ends the work of the loop, and then the thread.
 pub struct ServiceThread {
@@ -61,6 +66,14 @@ impl Drop for ServiceThread {
             _ = thread.join();
         }
     }
+}
+
+/// Sends responses at once, and disconnects a peer that takes no data or has gone.
+pub fn disconnect_gone_peer(stream: &TcpStream) -> io::Result<()> {
+    let socket = SockRef::from(stream);
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(GONE))?;
+    socket.set_tcp_user_timeout(Some(GONE))
 }
 
 /// Accepts connections by `accept`, the `poll_accept` of a listener, and serves each in a task of its own, which holds one

@@ -17,6 +17,7 @@ mod handlers;
 pub mod https;
 mod metrics;
 mod openapi;
+mod peers;
 mod problem;
 mod remote;
 mod schema;

@@ -3,14 +3,13 @@
 use super::HttpsState;
 use super::authentication::HttpsPeer;
 use super::credentials::HttpsCredentials;
-use super::peers::{LogThrottle, PeerCounts};
-use crate::accept::accept_each;
+use crate::accept::{accept_each, disconnect_gone_peer};
 use crate::exchange::{self, ExchangeLimits};
+use crate::peers::{LogThrottle, PeerCounts};
 use axum::Router;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use rustls::ServerConnection;
-use socket2::{SockRef, TcpKeepalive};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,8 +27,6 @@ const MAX_CONNECTIONS: usize = 64;
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Time for a client to send the head of a request, also after the response of another one.
 const HEAD: ExchangeLimits = ExchangeLimits { head: Duration::from_secs(10) };
-/// Time after which a peer that takes no data, or has gone, is disconnected.
-const GONE: Duration = Duration::from_secs(30);
 /// The first byte of a TLS connection: the content type handshake (RFC 8446 section 5.1).
 const TLS_HANDSHAKE: u8 = 0x16;
 /// The response to a request without TLS.
@@ -122,10 +119,7 @@ async fn handshake(
     mut stream: TcpStream,
     credentials: &HttpsCredentials,
 ) -> io::Result<TlsStream<TcpStream>> {
-    let socket = SockRef::from(&stream);
-    socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(GONE))?;
-    socket.set_tcp_user_timeout(Some(GONE))?;
+    disconnect_gone_peer(&stream)?;
     let mut first = [0];
     if stream.peek(&mut first).await? == 1 && first[0] != TLS_HANDSHAKE {
         refuse_plain(&mut stream).await?;

@@ -3,7 +3,6 @@
 mod authentication;
 mod connection;
 mod credentials;
-mod peers;
 mod pem;
 mod subject;
 mod tokens;

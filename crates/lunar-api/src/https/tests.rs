@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::client::{Client, ClientCredentials, Method, Outcome, ServerAddress, SessionList};
+use crate::peers::MAX_OF_PEER;
 use crate::tests::Fake;
 use interop::Folder;
 use interop::certificates::{Authority, write};
@@ -216,7 +217,7 @@ fn revoked_token_is_refused_on_an_open_connection() {
 fn silent_peers_delay_no_other_client() {
     let site = Site::new();
     let (_server, at) = site.serve();
-    let silent: Vec<TcpStream> = (1..peers::MAX_OF_PEER).map(|_| TcpStream::connect(at).unwrap()).collect();
+    let silent: Vec<TcpStream> = (1..MAX_OF_PEER).map(|_| TcpStream::connect(at).unwrap()).collect();
     assert_eq!(read(&site.client(at, ANN)).unwrap(), 2);
     let more: Vec<TcpStream> = (0..4).map(|_| TcpStream::connect(at).unwrap()).collect();
     for mut stream in silent.into_iter().chain(more) {

@@ -1,7 +1,8 @@
 //! The TCP listener of the metrics. It serves nothing else, so that a monitoring host needs no rights.
 
 use super::{PATH, router};
-use crate::accept::{ServiceThread, ThreadNames, accept_each};
+use crate::accept::{ServiceThread, ThreadNames, accept_each, disconnect_gone_peer};
+use crate::peers::PeerCounts;
 use axum::Router;
 use axum::routing::get;
 use hyper::server::conn::http1;
@@ -19,8 +20,8 @@ use tower_service::Service;
 
 /// Maximum number of connections. Further clients wait.
 const MAX_CONNECTIONS: usize = 32;
-/// Time for a client to send the head of a request, also of the next one on its connection.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
+/// Time for a client to send the head of its request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 const NAMES: ThreadNames = ThreadNames { thread: "metrics", helpers: "metrics-ask", max_helpers: 1 };
 
@@ -57,15 +58,29 @@ async fn serve(listener: TcpListener, router: Router) {
         Err(e) => return tracing::error!("cannot serve metrics: {e}"),
     };
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let serve = |(stream, _)| connection(stream, router.clone());
+    let peers = PeerCounts::default();
+    let serve = |(stream, address): (TcpStream, SocketAddr)| {
+        let (place, router) = (peers.enter(address.ip()), router.clone());
+        async move {
+            match place {
+                Some(_place) => connection(stream, router).await,
+                None => tracing::debug!("metrics: connection of {address} refused: its host has too many"),
+            }
+        }
+    };
     accept_each(permits, "metrics", |cx| listener.poll_accept(cx), serve).await;
 }
 
+/// Serves one request. Idle connections would take the places of other clients.
 async fn connection(stream: TcpStream, router: Router) {
+    if let Err(e) = disconnect_gone_peer(&stream) {
+        return tracing::debug!("metrics: {e}");
+    }
     let service = service_fn(move |request| router.clone().call(request));
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
+        .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service)
         .await;
     if let Err(e) = served {

@@ -239,6 +239,25 @@ fn busy_main_thread_stops_no_scrape() {
     assert_lines(&get(address, "/metrics").1, &["lunar_scrape_incomplete 0"]);
 }
 
+/// A connection from this address of the host.
+fn connect_from(source: [u8; 4], to: SocketAddr) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
+    socket.connect(&to.into()).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    socket.into()
+}
+
+#[test]
+fn silent_host_stops_no_scrape_of_another() {
+    let any = "127.0.0.1:0".parse().unwrap();
+    let server = MetricsServer::start(any, Arc::new(Fake { routers: None })).unwrap();
+    let mut silent: Vec<_> = (0..40).map(|_| connect_from([127, 0, 0, 2], server.address())).collect();
+    assert!(get(server.address(), "/metrics").0.starts_with("HTTP/1.1 200 "));
+    // Not even the first ones stay.
+    assert_eq!(silent[0].read(&mut [0]).unwrap(), 0);
+}
+
 #[test]
 fn address_in_use_is_an_error_with_hint() {
     let any = "127.0.0.1:0".parse().unwrap();
