@@ -217,6 +217,19 @@ fn capacity_is_that_of_the_medium_in_force() {
 }
 
 #[test]
+fn luns_of_a_disk_are_one_unit() {
+    let disk = "[[disk]]\nname = \"d\"\nbackend = \"memory\"\nsize = \"1MiB\"\n";
+    let lun = |number: u8| format!("[[target.lun]]\nlun = {number}\ndisk = \"d\"\n");
+    let other = format!("[[target]]\nname = \"{TARGET}2\"\n{}", lun(7));
+    let server = Server::start(&interop::config::with("", "", &format!("{}{other}{disk}", lun(3))));
+    let socket = UnixStream::connect(server.dir().join("admin.sock")).expect("a server");
+    let report: serde_json::Value = serde_json::from_str(&get(socket, "/v1/metrics")).expect("JSON");
+    let luns = report["luns"].as_array().expect("LUNs");
+    let unit_of = |number: u8| luns.iter().find(|lun| lun["lun"] == number).expect("a LUN")["unit"].as_u64();
+    assert!(unit_of(3).is_some() && unit_of(3) == unit_of(7) && unit_of(0) != unit_of(3), "{report}");
+}
+
+#[test]
 fn promtool_accepts_the_metrics() {
     if !tool::have(&[PROMTOOL]) {
         return;

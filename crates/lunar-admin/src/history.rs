@@ -69,7 +69,7 @@ pub struct RateHistory(Mutex<RateRing>);
 struct RateRing {
     last: u64,
     kept: VecDeque<RateSample>,
-    before: Option<(Instant, BTreeMap<String, Traffic>)>,
+    before: Option<(Instant, BTreeMap<u64, Traffic>)>,
 }
 
 impl Traffic {
@@ -122,9 +122,9 @@ impl Traffic {
     }
 }
 
-/// The traffic of each LUN, by its target and number.
-pub fn of_luns(metrics: &MetricsReport) -> BTreeMap<String, Traffic> {
-    metrics.luns.iter().map(|lun| (format!("{} {}", lun.target, lun.lun), of_lun(lun))).collect()
+/// The traffic of each logical unit, by its number. Several LUNs may show one, each with all its traffic.
+pub fn of_units(metrics: &MetricsReport) -> BTreeMap<u64, Traffic> {
+    metrics.luns.iter().map(|lun| (lun.unit, of_lun(lun))).collect()
 }
 
 /// The traffic of a LUN.
@@ -153,7 +153,7 @@ impl RateHistory {
     }
 
     /// Records a sample from the counters of all sources at the moment `now`. The first call only begins the first sample.
-    pub fn record(&self, now: Instant, sources: BTreeMap<String, Traffic>) {
+    pub fn record(&self, now: Instant, sources: BTreeMap<u64, Traffic>) {
         let mut ring = self.ring();
         let before = ring.before.replace((now, sources));
         let (Some((then, before)), Some((_, sources))) = (before, &ring.before) else { return };
@@ -161,7 +161,7 @@ impl RateHistory {
         if seconds == 0.0 {
             return;
         }
-        let one = |(name, traffic): (&String, &Traffic)| {
+        let one = |(name, traffic): (&u64, &Traffic)| {
             traffic.since(before.get(name).unwrap_or(&Traffic::default()))
         };
         let rates = sources.iter().map(one).fold(Traffic::default(), Traffic::and).rates(seconds);
@@ -185,10 +185,10 @@ mod tests {
     use super::*;
     use crate::metrics::{LatencyBuckets, OpMetrics, StageLatencies};
 
-    fn source(reads: u64, read_s: f64) -> BTreeMap<String, Traffic> {
+    fn source(reads: u64, read_s: f64) -> BTreeMap<u64, Traffic> {
         let traffic =
             Traffic { reads, read_bytes: reads * 512, timed_reads: reads, read_s, ..Traffic::default() };
-        BTreeMap::from([("a".into(), traffic)])
+        BTreeMap::from([(1, traffic)])
     }
 
     #[test]
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn traffic_of_a_lun_has_its_reads_and_writes() {
+    fn traffic_of_a_unit_is_counted_once() {
         let whole = |counts: &[u64], sum_s| LatencyBuckets { counts: counts.to_vec(), sum_s };
         let op = |op: &str, commands, whole| OpMetrics {
             op: op.into(),
@@ -216,12 +216,14 @@ mod tests {
         let lun = LunMetrics {
             target: "iqn.a".into(),
             lun: 3,
+            unit: 7,
             ops: vec![op("read", 9, whole(&[4, 4], 0.5)), op("flush", 7, whole(&[7], 9.0))],
             read_bytes: 512,
             failures: [("check".to_owned(), 2), ("busy".to_owned(), 1)].into(),
             ..LunMetrics::default()
         };
-        let traffic = of_luns(&MetricsReport { luns: vec![lun], ..MetricsReport::default() });
+        let other = LunMetrics { target: "iqn.b".into(), ..lun.clone() };
+        let traffic = of_units(&MetricsReport { luns: vec![lun, other], ..MetricsReport::default() });
         let expected = Traffic {
             reads: 9,
             read_bytes: 512,
@@ -230,7 +232,7 @@ mod tests {
             read_s: 0.5,
             ..Traffic::default()
         };
-        assert_eq!(traffic, BTreeMap::from([("iqn.a 3".to_owned(), expected)]));
+        assert_eq!(traffic, BTreeMap::from([(7, expected)]));
     }
 
     #[test]

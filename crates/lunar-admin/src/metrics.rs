@@ -38,6 +38,8 @@ pub struct LunMetrics {
     pub target: String,
     /// Its number.
     pub lun: u16,
+    /// The number of its logical unit in the process. LUNs that show one `[[disk]]` have the same, and the same counters.
+    pub unit: u64,
     /// Its medium: `file`, `device`, `memory`, `null`, or another kind.
     pub backend: String,
     /// `disk` or `cdrom`.

@@ -19,6 +19,7 @@ use std::time::Instant;
 /// changes ([`Quiesced::redefine`](crate::Quiesced::redefine)). A medium therefore has one task set and one device
 /// server.
 pub struct LogicalUnit {
+    id: u64,
     /// The device server.
     pub lu: Arc<Lu>,
     /// The file for reservations with APTPL and saved mode pages. None: they are not saved.
@@ -46,6 +47,8 @@ pub struct LogicalUnit {
     pub(crate) counters: Arc<LuCounters>,
 }
 
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
 /// The state of the state file.
 #[derive(Default)]
 struct SavedState {
@@ -64,6 +67,7 @@ impl LogicalUnit {
         let (backend, passthrough, saved) = (RwLock::new(backend), None, Mutex::default());
         let (io_failures, save_failures, watch, has_shrunk, is_retired, counters) = Default::default();
         LogicalUnit {
+            id: NEXT_ID.fetch_add(1, Relaxed),
             lu,
             state_file,
             task_set,
@@ -90,6 +94,11 @@ impl LogicalUnit {
             passthrough: Some(passthrough),
             ..LogicalUnit::new(lu, lunar_block::nothing(), state_file)
         }
+    }
+
+    /// A number that no other logical unit of the process has.
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
     /// The counts of its commands since the start of the server.

@@ -179,6 +179,7 @@ fn lun(target: &str, number: u16, unit: &LogicalUnit) -> LunMetrics {
     LunMetrics {
         target: target.to_owned(),
         lun: number,
+        unit: unit.id(),
         backend: described,
         kind: format!("{:?}", settings.device_type).to_lowercase(),
         vendor: identity.vendor.clone(),
