@@ -467,6 +467,8 @@ fn is_ours(path: &std::path::Path) -> bool {
     matches!(name, "lunar.toml" | "stderr" | "admin.sock")
         || name.ends_with(".lock")
         || name.ends_with(".tmp")
+        // A damaged tree of the history stops no server.
+        || path.components().any(|part| part.as_os_str() == "history")
 }
 
 /// All regular files below a folder, with their contents.

@@ -168,12 +168,10 @@ const CASES: [(&str, SetUp); 34] = [
         let state = folder.join("state").display().to_string();
         plain(format!("[server]\nstate_dir = \"{state}\"\n{}", listening("127.0.0.1:0", "")))
     }),
-    ("cannot create the folder /proc/lu/", |folder| plain(state_in(folder, "/proc"))),
-    ("/state/lu/iqn.2026-11.org.example:disks: read-only file system", |folder| state_on(folder, "ro")),
-    ("/state/lu/iqn.2026-11.org.example:disks: no space left on device", |folder| {
-        state_on(folder, "nr_inodes=1")
-    }),
-    ("/state/lu/iqn.2026-11.org.example:disks: ", |folder| closed_state(folder)),
+    ("cannot create the folder /proc/servers", |folder| plain(state_in(folder, "/proc"))),
+    ("/state/servers: read-only file system", |folder| state_on(folder, "ro")),
+    ("/state/servers: no space left on device", |folder| state_on(folder, "nr_inodes=1")),
+    ("/state/servers: ", |folder| closed_state(folder)),
     ("/state/atomic: ", |folder| {
         let state = folder.join("state");
         fs::create_dir(&state).and_then(|()| fs::write(state.join("atomic"), "")).ok()?;

@@ -109,6 +109,7 @@ fn token_is_checked_for_each_request() {
     assert_eq!(site.status("/v1/server", READER, &["--head"]), 200);
     let (_, status, text) = site.curl("/v1/server", &[]);
     assert!(status == 401 && text.contains("www-authenticate: Bearer"), "{text}");
+    assert!(text.contains("connection: close"), "a client without rights keeps no connection: {text}");
     let wrong = WRITER.replace('0', "1");
     assert_eq!(site.status("/v1/server", &wrong, &[]), 401);
     assert_eq!(site.status("/v1/server", &WRITER[..31], &[]), 401);
@@ -119,6 +120,11 @@ fn token_is_checked_for_each_request() {
     let bearer = format!("Authorization: Bearer {READER}");
     let (_, status, text) = site.curl(&lun, &[&["-H", &bearer], &put[..]].concat());
     assert!(status == 403 && text.contains("content-type: application/problem+json"), "{text}");
+    let forbidden = "may only read";
+    interop::routed::until("a request without the right is logged", || {
+        assert_eq!(site.status(&lun, READER, &put), 403);
+        site.server.log().contains(forbidden).then_some(())
+    });
     assert_eq!(site.status(&lun, WRITER, &put), 201);
     let log = site.server.log();
     assert!(

@@ -85,6 +85,9 @@ fn lun_comes_grows_and_goes_while_a_host_uses_its_target() {
     });
     assert!(admin.does(&["lun", "list", TARGET]).contains("  3 MiB  "));
     assert!(admin.fails(&["lun", "resize", TARGET, "1", "1MiB"], 1).contains("cannot shrink"));
+    admin.does(&["lun", "add", TARGET, "null:1M", "--lun", "2", "--transient"]);
+    admin.does(&["lun", "resize", TARGET, "2", "2MiB"]);
+    assert_eq!(admin.json(&["lun", "show", TARGET, "2"])["source"]["origin"], "transient");
 
     let err = admin.fails(&["lun", "remove", TARGET, "1"], IN_USE);
     assert!(err.contains("LUN 1 of ") && err.contains("is in use by iqn."), "{err}");
@@ -126,7 +129,7 @@ fn target_with_access_and_chap_admits_its_user_only() {
     let shown = admin.does(&["target", "show", NEW]);
     assert!(shown.contains("alias   backup\n") && shown.contains("memory"), "{shown}");
     assert!(shown.contains("alice") && !shown.contains(secret), "{shown}");
-    assert!(admin.fails(&["chap", "remove", "alice"], 1).contains("unknown CHAP user \"alice\""));
+    assert!(admin.fails(&["chap", "remove", "alice"], IN_USE).contains("is in use by access entry 0 of "));
     admin.does(&["access", "remove", NEW, "0", "--force"]);
     assert_eq!(admin.json(&["access", "list", NEW])["items"], Value::Array(Vec::new()));
     admin.does(&["chap", "remove", "alice"]);

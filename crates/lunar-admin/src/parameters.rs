@@ -144,7 +144,10 @@ mod tests {
         let text = text.strip_prefix(who).unwrap();
         let keys: Vec<&str> = text.lines().map(|line| line.split('=').next().unwrap()).collect();
         assert_eq!(keys[..19].join(" "), SEED);
-        assert_eq!(keys[19..].join(" "), "Commands Reads Writes ReadBytes WriteBytes Errors");
+        assert_eq!(
+            keys[19..].join(" "),
+            "Commands Reads Writes ReadBytes WriteBytes Errors InFlight MeanLatencyUs"
+        );
         assert!(text.starts_with(
             "InitialR2T=No\nImmediateData=Yes\nMaxConnections=1\nMaxRecvDataSegmentLength=8192\n"
         ));

@@ -5,8 +5,8 @@ use crate::handlers::page_file;
 use crate::problem::Problem;
 use axum::Router;
 use axum::body::Body;
-use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::Request;
@@ -57,7 +57,11 @@ where
         async move {
             let response = match caller {
                 Ok(caller) => caller.handle(respond(parts, body, router)).await,
-                Err(response) => response,
+                // A client without rights must not keep a connection that others need.
+                Err(mut response) => {
+                    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+                    response
+                }
             };
             Ok::<_, Infallible>(response)
         }

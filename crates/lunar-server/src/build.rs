@@ -106,8 +106,15 @@ impl Units {
                 && open.max_registrants == config.max_registrants
                 && is_led_to(open, routes.as_deref())
         };
-        let (staying, leaving): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            std::mem::take(&mut self.open).into_iter().partition(|(name, open)| stays(name, open));
+        // Most changes affect few of many units.
+        let names: Vec<UnitName> = self
+            .open
+            .iter()
+            .filter(|(name, open)| !stays(name, open))
+            .map(|(name, _)| name.clone())
+            .collect();
+        let leaving: BTreeMap<_, _> = names.iter().filter_map(|name| self.open.remove_entry(name)).collect();
+        let staying = std::mem::take(&mut self.open);
         let result = self.change(&wanted, config.max_registrants, &staying, &leaving, rest);
         self.open = staying;
         match result {

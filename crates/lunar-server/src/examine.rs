@@ -173,8 +173,8 @@ impl MediaCheck<'_> {
     fn state_file(&mut self, name: &UnitName, lun: &LunConfig) -> Result<PathBuf, Diagnostic> {
         let file = state_path(self.state_dir, name, lun);
         if has_identity(lun) {
-            can_create(file.parent().unwrap_or(self.state_dir))?;
             self.note(name, lockable(self.state_dir, name, lun)?);
+            can_create(file.parent().unwrap_or(self.state_dir))?;
         }
         Ok(file)
     }

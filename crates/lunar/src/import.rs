@@ -105,6 +105,9 @@ pub fn import(args: Import) -> Result<ExitCode, Failure> {
                 write_secrets(path, &imported.configuration.chap_users, owner)?;
             }
             output::stdout(if args.json { json(&imported) } else { report(&imported) })?;
+            if !is_attachment {
+                check(path)?;
+            }
         }
     }
     if imported.notes.has_lost() {
@@ -112,6 +115,14 @@ pub fn import(args: Import) -> Result<ExitCode, Failure> {
         return Err(Failure::new(Exit::NotCarried, what, "the report lists what is lost"));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Checks the new configuration as a server does.
+fn check(path: &Path) -> Result<(), Failure> {
+    let Err(problems) = config::load(path) else { return Ok(()) };
+    problems.iter().for_each(|problem| output::stderr_line(format_args!("error: {problem}")));
+    let what = format!("a server does not accept {} as it is", path.display());
+    Err(Failure::new(Exit::NotCarried, what, "correct it, and run lunar check"))
 }
 
 fn read(path: &Path) -> Result<String, Failure> {
@@ -315,6 +326,26 @@ mod tests {
             );
         }
         fs::remove_dir_all(folder).expect("the folder");
+    }
+
+    #[test]
+    fn import_that_no_server_accepts_is_reported() {
+        let folder = interop::Folder::fresh();
+        let sample =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../lunar-import/tests/samples/demo-mode.json");
+        // Two storage objects of one file.
+        let twice =
+            fs::read_to_string(sample).expect("a sample").replace("/dev/vg0/mail", "/srv/iscsi/home.img");
+        let (file, output) = (folder.join("lio.json"), folder.join("lunar.toml"));
+        fs::write(&file, twice).expect("written");
+        let (root, json) = ("/".into(), false);
+        let args = Import { format: Format::Lio, file, output: Some(output.clone()), root, json };
+        let failure = import(args).expect_err("the file is given twice");
+        assert!(
+            failure.exit == Exit::NotCarried && failure.problems[0].what.contains("does not accept"),
+            "{failure:?}"
+        );
+        assert!(output.exists(), "the rest is written");
     }
 
     #[test]

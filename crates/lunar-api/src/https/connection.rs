@@ -7,7 +7,6 @@ use crate::accept::{accept_each, disconnect_gone_peer};
 use crate::exchange::{self, ExchangeLimits};
 use crate::peers::{LogThrottle, PeerCounts};
 use axum::Router;
-use axum::http::StatusCode;
 use axum::http::request::Parts;
 use rustls::ServerConnection;
 use std::io;
@@ -92,7 +91,7 @@ impl Connections {
             let current = current.unwrap_or_else(|| credentials.clone());
             let caller = peer.caller(&current, &head.method, &head.headers);
             caller.inspect_err(|problem| {
-                if problem.status == StatusCode::UNAUTHORIZED {
+                if matches!(problem.status, 401 | 403) {
                     self.info(format_args!("HTTPS request of {address} refused: {}", problem.detail));
                 }
             })

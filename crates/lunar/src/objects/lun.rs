@@ -11,7 +11,7 @@ use lunar_server::{Diagnostic, ErrorCode, lun_argument, remote_lun_argument};
 use serde_json::{Value, json};
 
 /// Attempts to add a LUN at the lowest free number, which another administrator may take first.
-const TRIES: usize = 8;
+const TRIES: usize = 64;
 
 /// The resource of the LUNs of a target.
 pub(super) fn collection(target: &str) -> String {
@@ -33,6 +33,10 @@ pub fn lun(command: LunCommand) -> Result<String, Diagnostic> {
         LunCommand::Add(args) => add(args),
         LunCommand::Resize { place, size, object } => {
             let change = Change::of(&object)?;
+            let one: Value = change.client.get(&path(&place))?;
+            // It stays what it is.
+            let transient = change.transient || one["source"]["origin"] == "transient";
+            let change = Change { transient, ..change };
             let keys = Keys::from_iter([("size".to_owned(), size.into())]);
             change.done(&change.patch(&path(&place), &keys)?)
         }

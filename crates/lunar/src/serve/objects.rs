@@ -8,11 +8,13 @@ use crate::server::TargetServer;
 use crate::staged_files::{NewFile, StagedFile, commit, stage};
 use grow::Growth;
 use lunar_admin::{
-    ConfigSnapshot, ControlError, ControlErrorKind, ObjectAction, ObjectChange, ObjectId, Response,
+    ConfigObject, ConfigSnapshot, ControlError, ControlErrorKind, ObjectAction, ObjectChange, ObjectId,
+    Response,
 };
 use lunar_server::config::{self, Config, FileWrite, LunConfig};
 use lunar_server::{Diagnostic, Difference, ErrorCode};
 use secret::StagedSecret;
+use serde_json::Value;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -200,9 +202,37 @@ impl<S: TargetServer> Service<S> {
             (ObjectAction::Delete, ObjectId::Access(target, _)) if !change.force => {
                 self.check_restricted(target)
             }
-            (ObjectAction::Delete, id) if !change.force => self.check_unused(id),
+            (ObjectAction::Delete, id @ (ObjectId::Target(_) | ObjectId::Lun(..))) if !change.force => {
+                self.check_unused(id)
+            }
+            (ObjectAction::Delete, id) => self.check_unnamed(id),
             _ => Ok(()),
         }
+    }
+
+    /// Checks that no other object names this one.
+    fn check_unnamed(&self, id: &ObjectId) -> Result<(), ControlError> {
+        let (keys, name): (&[&str], Value) = match id {
+            ObjectId::ChapUser(user) => (&["chap", "mutual"], user.as_str().into()),
+            ObjectId::Disk(name) => (&["disk"], name.as_str().into()),
+            ObjectId::PortalGroup(tag) => (&["portal_groups"], (*tag).into()),
+            ObjectId::Target(_) | ObjectId::Lun(..) | ObjectId::Access(..) => return Ok(()),
+        };
+        let is_it =
+            |value: &Value| *value == name || value.as_array().is_some_and(|list| list.contains(&name));
+        let names_it =
+            |object: &ConfigObject| keys.iter().any(|key| object.keys.get(*key).is_some_and(is_it));
+        let document = self.config.sources.document.iter();
+        let users: Vec<String> =
+            document.filter(|(_, object)| names_it(object)).map(|(user, _)| user.to_string()).collect();
+        if users.is_empty() {
+            return Ok(());
+        }
+        let problem = Diagnostic::new(
+            format!("{id} is in use by {}", users.join(" and ")),
+            "change or remove those first",
+        );
+        Err(ControlError::one(ControlErrorKind::Conflict, problem.with_code(ErrorCode::InUse)))
     }
 
     /// Checks that the target has another access entry: without entries it would admit all initiators.

@@ -333,6 +333,29 @@ fn api_describes_the_keys_that_the_server_knows() {
 }
 
 #[test]
+fn object_that_others_name_is_not_removed() {
+    let folder = Folder::new("named");
+    let mut service = service(&args(folder.config(1)), &Fake::default());
+    version(service.change_object(user("0123456789abcdef")));
+    let action = ObjectAction::Create(keys(json!({ "chap": ["bob"] })));
+    let id = ObjectId::Access(NAME.into(), 0);
+    version(service.change_object(ObjectChange { id: id.clone(), action, ..null_lun(0) }));
+    for force in [false, true] {
+        let delete = ObjectChange { action: ObjectAction::Delete, force, ..user("") };
+        let (kind, what) = failed(service.change_object(delete));
+        assert_eq!(kind, ControlErrorKind::Conflict);
+        assert!(what.contains(&format!("is in use by {id}")), "{what}");
+    }
+    version(service.change_object(ObjectChange {
+        id,
+        action: ObjectAction::Delete,
+        force: true,
+        ..null_lun(0)
+    }));
+    version(service.change_object(ObjectChange { action: ObjectAction::Delete, ..user("") }));
+}
+
+#[test]
 fn transient_object_is_removed_without_a_file() {
     let folder = Folder::new("transient-gone");
     let mut service = service(&args(folder.config(1)), &Fake::default());
