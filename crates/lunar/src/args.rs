@@ -360,16 +360,8 @@ pub struct RollbackArgs {
     #[arg(long)]
     pub force: bool,
 
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-
     #[command(flatten)]
-    pub choice: ServerChoice,
-
-    /// Fail with exit status 8 after this time (5, 5s, 2m); a change waits until commands of hosts end
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = lunar_proto::duration::positive)]
-    pub timeout: Duration,
+    pub server: ServerArgs,
 }
 
 /// Checks the value of `--since`.

@@ -27,7 +27,7 @@ fn table(entries: &[HistoryEntry]) -> String {
 
 /// Returns to an earlier tree, in the version of the moment, so that no change of another administrator is lost.
 pub fn rollback(args: &RollbackArgs) -> Result<String, Diagnostic> {
-    let client = Client::new(&args.choice.one()?, args.timeout);
+    let client = Client::new(&args.server.choice.one()?, args.server.timeout);
     let Tagged { version, value: _ } = client.get_tagged::<HistoryList>("/v1/config/history")?;
     let options = RollbackOptions {
         dry_run: args.dry_run,
@@ -36,7 +36,7 @@ pub fn rollback(args: &RollbackArgs) -> Result<String, Diagnostic> {
     };
     let path = format!("/v1/config/history/{}/rollback", args.to);
     let done: Tagged<ChangeReport> = client.send(Method::POST, &path, Some(&version), &options)?;
-    match args.json {
+    match args.server.json {
         true => json(&done.value),
         false => Ok(rolled_back(&done.value, args.to, options.confirm_within_s)),
     }

@@ -5,6 +5,7 @@
 use super::{api_folder, hex};
 use lunar_config::{ConfigFile, Diagnostic, ErrorCode, io_text};
 use lunar_runtime::host::open_regular;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::io::{self, Read};
@@ -48,15 +49,7 @@ impl Adopting {
             let what = format!("the record {} of lunar adopt {what}", record.display());
             Diagnostic::new(what, "remove the record, and then one of each two objects that are given twice")
         };
-        match bytes(&record) {
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
-            Err(e) => {
-                Err(failed(format!("cannot be read: {}", io_text(&e))).with_code(ErrorCode::from(e.kind())))
-            }
-            Ok(bytes) => {
-                serde_json::from_slice(&bytes).map(Some).map_err(|e| failed(format!("is damaged: {e}")))
-            }
-        }
+        read_record(&record, MAX_BYTES, failed)
     }
 
     /// The text of the record.
@@ -80,10 +73,20 @@ impl Adopting {
     }
 }
 
-fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+/// Reads a record of the folder of the API; None if it does not exist. `failed` describes a fault.
+pub(super) fn read_record<T: DeserializeOwned>(
+    path: &Path,
+    max_bytes: u64,
+    failed: impl Fn(String) -> Diagnostic,
+) -> Result<Option<T>, Diagnostic> {
     let mut bytes = Vec::new();
-    open_regular(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    match open_regular(path).and_then(|file| file.take(max_bytes).read_to_end(&mut bytes)) {
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(e) => {
+            Err(failed(format!("cannot be read: {}", io_text(&e))).with_code(ErrorCode::from(e.kind())))
+        }
+        Ok(_) => serde_json::from_slice(&bytes).map(Some).map_err(|e| failed(format!("is damaged: {e}"))),
+    }
 }
 
 fn sha256(text: &str) -> String {

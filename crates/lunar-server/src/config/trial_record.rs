@@ -1,11 +1,11 @@
 //! The record of a configuration on trial, a hidden file in the folder of the API. It has the files of the API as they
 //! were before the trial. While it exists, the trial is not confirmed, also after a crash.
 
+use super::adopting::read_record;
 use super::{Sources, api_folder};
-use lunar_config::{ConfigFile, Diagnostic, ErrorCode, io_text};
+use lunar_config::{ConfigFile, Diagnostic};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::path::{Path, PathBuf};
 
 /// The name of the record. Its beginning hides it.
@@ -55,18 +55,14 @@ impl TrialRecord {
             let what = format!("the record {} of a configuration on trial {what}", place.display());
             Diagnostic::new(what, "check the files of its folder, and remove the record")
         };
-        match std::fs::read(&place) {
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
-            Err(e) => {
-                Err(failed(format!("cannot be read: {}", io_text(&e))).with_code(ErrorCode::from(e.kind())))
+        // It has the texts of files that were loaded before.
+        let record: Option<TrialRecord> = read_record(&place, u64::MAX, failed)?;
+        let is_foreign = |record: &TrialRecord| record.files.keys().any(|name| !is_name(name));
+        match record {
+            Some(record) if is_foreign(&record) => {
+                Err(failed("is damaged: it names files of other folders".into()))
             }
-            Ok(bytes) => match serde_json::from_slice::<TrialRecord>(&bytes) {
-                Err(e) => Err(failed(format!("is damaged: {e}"))),
-                Ok(record) if record.files.keys().any(|name| !is_name(name)) => {
-                    Err(failed("is damaged: it names files of other folders".into()))
-                }
-                Ok(record) => Ok(Some(record)),
-            },
+            record => Ok(record),
         }
     }
 

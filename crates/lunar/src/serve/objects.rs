@@ -95,13 +95,7 @@ impl<S: TargetServer> Service<S> {
         }
         let staged = match secret.change.transient {
             true => Vec::new(),
-            false => {
-                let files = edited
-                    .writes
-                    .iter()
-                    .map(|write| NewFile::private(&write.path, write.text.as_deref().map(str::as_bytes)));
-                stage(files).map_err(|(path, e)| cannot_write(&path, &e))?
-            }
+            false => staged(&edited.writes)?,
         };
         // A removed memory disk is kept until its file is removed.
         self.units.begin_trial();
@@ -117,7 +111,8 @@ impl<S: TargetServer> Service<S> {
         Ok(Response::Changed { version: self.version.to_string(), changes })
     }
 
-    fn apply_and_save(
+    /// Applies a configuration, and saves it. After an error, the configuration before is in force.
+    pub(super) fn apply_and_save(
         &mut self,
         new: Config,
         growth: Option<Growth>,
@@ -225,14 +220,7 @@ impl<S: TargetServer> Service<S> {
         let document = self.config.sources.document.iter();
         let users: Vec<String> =
             document.filter(|(_, object)| names_it(object)).map(|(user, _)| user.to_string()).collect();
-        if users.is_empty() {
-            return Ok(());
-        }
-        let problem = Diagnostic::new(
-            format!("{id} is in use by {}", users.join(" and ")),
-            "change or remove those first",
-        );
-        Err(ControlError::one(ControlErrorKind::Conflict, problem.with_code(ErrorCode::InUse)))
+        unused_by(id, &users, "change or remove those first")
     }
 
     /// Checks that the target has another access entry: without entries it would admit all initiators.
@@ -252,15 +240,24 @@ impl<S: TargetServer> Service<S> {
         let users: Vec<String> = users
             .map(|session| format!("{} at {}", session.initiator.escape_debug(), session.initiator_address))
             .collect();
-        if users.is_empty() {
-            return Ok(());
-        }
-        let problem = Diagnostic::new(
-            format!("{id} is in use by {}", users.join(" and ")),
-            "log the hosts out first, or use --force (force=true)",
-        );
-        Err(ControlError::one(ControlErrorKind::Conflict, problem.with_code(ErrorCode::InUse)))
+        unused_by(id, &users, "log the hosts out first, or use --force (force=true)")
     }
+}
+
+/// The error if anything uses an object.
+fn unused_by(id: &ObjectId, users: &[String], hint: &str) -> Result<(), ControlError> {
+    if users.is_empty() {
+        return Ok(());
+    }
+    let problem = Diagnostic::new(format!("{id} is in use by {}", users.join(" and ")), hint);
+    Err(ControlError::one(ControlErrorKind::Conflict, problem.with_code(ErrorCode::InUse)))
+}
+
+/// The files of a change, written beside their places.
+pub(super) fn staged(writes: &[FileWrite]) -> Result<Vec<StagedFile>, ControlError> {
+    let files =
+        writes.iter().map(|write| NewFile::private(&write.path, write.text.as_deref().map(str::as_bytes)));
+    stage(files).map_err(|(path, e)| cannot_write(&path, &e))
 }
 
 /// The error of a target that would lose its last access entry.

@@ -1,10 +1,9 @@
 //! The return to an earlier tree of the configuration, and the history of the trees.
 
 use super::journal::Journal;
-use super::objects::cannot_write;
+use super::objects::{cannot_write, staged};
 use super::{Service, change};
 use crate::server::TargetServer;
-use crate::staged_files::{NewFile, commit, stage};
 use lunar_admin::{
     ApplyCause, ControlError, ControlErrorKind, Difference, HistoryPoint, Request, Response, RollbackRequest,
 };
@@ -109,7 +108,8 @@ impl<S: TargetServer> Service<S> {
         if confirm_within_s.is_some() {
             self.units.begin_trial();
         }
-        let changes = match self.apply_files(new, &back.writes, &before) {
+        let saved = staged(&back.writes).and_then(|staged| self.apply_and_save(new, None, staged));
+        let changes = match saved {
             Ok(changes) => changes,
             Err(error) => {
                 self.units.end_trial();
@@ -134,29 +134,6 @@ impl<S: TargetServer> Service<S> {
             }
         }
         Ok(changes)
-    }
-
-    /// Applies a configuration, and writes its files. After an error, `before` is in force.
-    fn apply_files(
-        &mut self,
-        new: Config,
-        writes: &[FileWrite],
-        before: &Config,
-    ) -> Result<Vec<Difference>, ControlError> {
-        let files = writes
-            .iter()
-            .map(|write| NewFile::private(&write.path, write.text.as_deref().map(str::as_bytes)));
-        let staged = stage(files).map_err(|(path, e)| cannot_write(&path, &e))?;
-        let changes = self
-            .apply(new)
-            .map_err(|problems| ControlError { kind: ControlErrorKind::Conflict, problems })?;
-        commit(staged).map(|()| changes).map_err(|(path, e)| {
-            // Hosts must not see what a restart would take back.
-            if let Err(problems) = self.apply(before.clone()) {
-                change::log_problems(&problems);
-            }
-            cannot_write(&path, &e)
-        })
     }
 }
 
