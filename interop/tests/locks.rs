@@ -4,7 +4,7 @@ use interop::tool::{self, Tool};
 use interop::{Folder, Server, TARGET};
 use rustix::fs::FlockOperation;
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -266,6 +266,14 @@ fn until_logged(server: &Server, text: &str, times: usize) {
     }
 }
 
+/// Deletes a folder in which the server may create a file meanwhile.
+fn delete_folder(folder: &Path) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while let Err(error) = std::fs::remove_dir_all(folder) {
+        assert!(error.kind() == ErrorKind::DirectoryNotEmpty && Instant::now() < end, "{error}");
+    }
+}
+
 #[test]
 fn deleted_state_folder_lets_no_second_server_in() {
     let (folder, second) = (Folder::fresh(), Folder::fresh());
@@ -281,7 +289,7 @@ fn deleted_state_folder_lets_no_second_server_in() {
         let said = Server::refused(&second, &with(&b));
         assert!(said.contains("is in use by "), "{said}");
     };
-    std::fs::remove_dir_all(&state).expect("deleted");
+    delete_folder(&state);
     refused();
     until_logged(&server, "the lock file was deleted or replaced; the server has locked it again", 1);
     std::fs::remove_file(&lock).expect("deleted");
