@@ -121,8 +121,9 @@ fn add(lunar: &BenchServer) -> Result<()> {
     ask(lunar, "PUT", &path(lunar), "{ \"backend\": \"null\", \"size\": \"1TiB\" }")
 }
 
+/// By force: the reader has logged in to the target, so the LUN is in use.
 fn remove(lunar: &BenchServer) -> Result<()> {
-    ask(lunar, "DELETE", &path(lunar), "")
+    ask(lunar, "DELETE", &format!("{}?force=true", path(lunar)), "")
 }
 
 /// Sends a request to the API, and waits for its response.

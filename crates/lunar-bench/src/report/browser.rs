@@ -38,8 +38,10 @@ const look = () => {
   }
   document.getElementById("seen").textContent = seen.join("\n");
 };
-// Scroll timelines exist from the frame behind the first layout on.
-page.onload = () => { look(); setTimeout(look, 500); };
+// Scroll timelines exist from the frame behind the first layout on. A busy machine draws it late, so the probe looks
+// after each frame.
+const again = () => { look(); requestAnimationFrame(() => setTimeout(again, 50)); };
+page.onload = again;
 </script>"#;
 
 fn chromium(folder: &Path, arguments: &[&str]) -> String {
