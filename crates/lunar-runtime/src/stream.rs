@@ -98,6 +98,8 @@ impl Stream {
         leave_unpaced(&socket, address);
         let fd = socket.connect(address).await?.into_poll_fd()?;
         SockRef::from(&fd).set_tcp_nodelay(true)?;
+        // A splice from the socket waits by this flag, and would stop the core.
+        SockRef::from(&fd).set_nonblocking(true)?;
         Ok(Stream::of(fd))
     }
 
@@ -108,7 +110,9 @@ impl Stream {
     pub async fn connect_unix(path: &Path) -> io::Result<Stream> {
         let socket = compio::net::UnixStream::connect(path).await?;
         widen(&socket)?;
-        Ok(Stream::of(socket.into_poll_fd()?))
+        let fd = socket.into_poll_fd()?;
+        SockRef::from(&fd).set_nonblocking(true)?;
+        Ok(Stream::of(fd))
     }
 
     /// Sets TCP keepalive: after `idle`, the kernel probes the peer `tries` times at the same interval, then the

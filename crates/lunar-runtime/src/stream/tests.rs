@@ -44,6 +44,24 @@ fn both_families_carry_bytes() {
     std::fs::remove_file(path).expect("the socket");
 }
 
+/// A splice waits for data unless the socket itself is non-blocking.
+#[test]
+fn connected_sockets_are_non_blocking() {
+    let path = std::env::temp_dir().join(format!("lunar-net-nb-{}.sock", std::process::id()));
+    in_loops(async || {
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+        let unix = std::os::unix::net::UnixListener::bind(&path).expect("bound");
+        let over_tcp = Stream::connect(tcp.local_addr().expect("bound")).await.expect("connected");
+        let over_unix = Stream::connect_unix(&path).await.expect("connected");
+        for stream in [over_tcp, over_unix] {
+            let flags = rustix::fs::fcntl_getfl(&stream.fd).expect("flags");
+            assert!(flags.contains(rustix::fs::OFlags::NONBLOCK), "{flags:?}");
+        }
+        drop(unix);
+        std::fs::remove_file(&path).expect("the socket");
+    });
+}
+
 #[test]
 fn each_receive_begins_a_batch() {
     in_loops(async || {
