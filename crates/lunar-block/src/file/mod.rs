@@ -39,7 +39,7 @@ use read_write::inline;
 use rustix::io::{ReadWriteFlags, pwritev2};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use sync::Syncer;
 use watch::invalidate_size;
 
@@ -61,6 +61,8 @@ pub(crate) struct FileBackend {
     /// The state of the record of the last atomic write.
     open: atomic::OpenRecord,
     misses: LastMiss,
+    /// Operations of batches whose threads did not end them in time, and have not ended them since.
+    late_operations: AtomicUsize,
     /// Called with the offset of an operation before a thread executes it.
     #[cfg(test)]
     before_transfer: Option<Box<dyn Fn(u64) + Send + Sync>>,
@@ -105,6 +107,7 @@ impl FileBackend {
             atomic,
             open,
             misses,
+            late_operations: AtomicUsize::new(0),
             #[cfg(test)]
             before_transfer: None,
         })

@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -57,6 +58,8 @@ pub(super) struct BatchLists {
     /// The lane and the mark of the operation that the thread executes.
     pub(super) executing: Option<(usize, Option<WriteMark>)>,
     pub(super) executed: Vec<ExecutedOp>,
+    /// Whether the operation in execution counts in [`FileBackend::late_operations`].
+    is_late: bool,
 }
 
 /// A batch of operations.
@@ -69,16 +72,20 @@ impl Batch {
     /// A batch that begins at this time.
     pub(super) fn new(queued: VecDeque<QueuedOp>, begun_at: Instant) -> Batch {
         let executed = Vec::with_capacity(queued.len());
-        let lists = BatchLists { queued, executing: None, executed };
+        let lists = BatchLists { queued, executed, ..BatchLists::default() };
         Batch { begun_at, lists: Mutex::new(lists) }
     }
 
     /// Takes back the results and the operations that have not begun. The thread keeps the one that it executes.
-    /// Returns whether there is one.
-    pub(super) fn take_back(&self) -> (BatchLists, bool) {
+    /// Returns whether there is one: the file then counts it as late until it ends.
+    pub(super) fn take_back(&self, file: &FileBackend) -> (BatchLists, bool) {
         let lists = &mut *locked(&self.lists);
         let (queued, executed) = (std::mem::take(&mut lists.queued), std::mem::take(&mut lists.executed));
-        (BatchLists { queued, executing: None, executed }, lists.executing.is_some())
+        let is_executing = lists.executing.is_some();
+        if is_executing && !std::mem::replace(&mut lists.is_late, true) {
+            file.late_operations.fetch_add(1, SeqCst);
+        }
+        (BatchLists { queued, executed, ..BatchLists::default() }, is_executing)
     }
 
     /// Takes everything, after the thread has ended.
@@ -91,7 +98,7 @@ impl Batch {
         let (started_at, mut count) = (Instant::now(), 0);
         invalidate_size();
         let mut last = None;
-        while let Some(transfer) = self.next(last.take()) {
+        while let Some(transfer) = self.next(file, last.take()) {
             last = Some(file.transfer_or_fail(transfer));
             count += 1;
         }
@@ -99,8 +106,11 @@ impl Batch {
     }
 
     /// Ends the operation in execution, and begins the next one.
-    pub(super) fn next(&self, ended: Option<Transferred>) -> Option<Transfer> {
+    pub(super) fn next(&self, file: &FileBackend, ended: Option<Transferred>) -> Option<Transfer> {
         let lists = &mut *locked(&self.lists);
+        if std::mem::take(&mut lists.is_late) {
+            file.late_operations.fetch_sub(1, SeqCst);
+        }
         if let (Some((lane, _mark)), Some((finished, met_write_at))) = (lists.executing.take(), ended) {
             lists.executed.push(ExecutedOp { lane, finished, met_write_at, _mark });
         }

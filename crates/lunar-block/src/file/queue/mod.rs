@@ -20,7 +20,7 @@ use lunar_runtime::Buf;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -79,7 +79,12 @@ impl FileQueue {
         }
     }
 
+    /// An operation that hangs keeps a thread. As long as it does, no further batch may lose one: flushes of other media
+    /// need the threads of the core too.
     fn is_slow(&mut self) -> bool {
+        if self.file.late_operations.load(SeqCst) > 0 {
+            return true;
+        }
         self.slow_until = self.slow_until.filter(|until| Instant::now() < *until);
         self.slow_until.is_some()
     }
@@ -130,7 +135,7 @@ impl FileQueue {
     /// Takes back the batches that have not ended in time.
     fn take_back_late(&mut self, now: Instant) {
         while self.batches.first().is_some_and(|oldest| now >= oldest.begun_at + BATCH_TIMEOUT) {
-            let (lists, is_executing) = self.batches.remove(0).take_back();
+            let (lists, is_executing) = self.batches.remove(0).take_back(&self.file);
             if is_executing {
                 self.set_slow();
             }
@@ -149,7 +154,7 @@ impl FileQueue {
     /// Ends the executed operations of a batch, and begins those that it left over. `failure`: of the one that its
     /// thread was executing.
     fn end_operations(&mut self, lists: BatchLists, failure: Option<io::Error>) {
-        let BatchLists { queued, executing, executed } = lists;
+        let BatchLists { queued, executing, executed, .. } = lists;
         for ExecutedOp { lane, finished, met_write_at, .. } in executed {
             match met_write_at {
                 Some(offset) => self.begin_one(lane, async move |file| file.read(offset, finished.1).await),
