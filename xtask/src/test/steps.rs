@@ -52,7 +52,7 @@ const fn long(name: &'static str, what: &'static str, run: fn() -> Result<StepRe
 const OWN_STEPS: [&str; 2] = ["lab", "peers"];
 /// Tests that depend on how the server waits for sockets and files: they run with both drivers. All others run
 /// with both in `cargo xtask soak`.
-const OF_THE_DRIVER: [&str; 16] = [
+const OF_THE_DRIVER: [&str; 17] = [
     "attach",
     "conformance_data",
     "conformance_tasks",
@@ -69,6 +69,7 @@ const OF_THE_DRIVER: [&str; 16] = [
     "router",
     "smoke",
     "storm",
+    "zero_copy",
 ];
 /// Programs at a time, and tests at a time in each; they mostly wait.
 const WIDTH: usize = 3;

@@ -6,7 +6,6 @@ use std::io;
 
 /// The number of cachestat(2), on all architectures except Alpha.
 const SYS_CACHESTAT: libc::c_long = 451;
-const PAGE: u64 = 4096;
 
 /// `struct cachestat_range` of `linux/mman.h`.
 #[repr(C)]
@@ -31,9 +30,10 @@ struct Cachestat {
 /// # Errors
 /// The kernel does not support the call for this file.
 pub(super) fn is_resident(file: impl AsFd, offset: u64, len: u64) -> io::Result<bool> {
-    let first = offset / PAGE * PAGE;
-    let pages = (offset + len).div_ceil(PAGE) - first / PAGE;
-    let range = CachestatRange { offset: first, len: pages * PAGE };
+    let page = rustix::param::page_size() as u64;
+    let first = offset / page * page;
+    let pages = (offset + len).div_ceil(page) - first / page;
+    let range = CachestatRange { offset: first, len: pages * page };
     let mut stat = Cachestat::default();
     // SAFETY: the kernel reads one `struct cachestat_range` and writes one `struct cachestat`, whose layouts these
     // types have. Both live during the call.
