@@ -335,7 +335,8 @@ fn failed(failure: LoginError) -> Error {
                     error.with_hint("start the target, and check its name: LIO returns this for unknown names, too")
                 }
                 (3, 2) => error.with_hint(
-                    "end some sessions of the target, or raise its limit (Lunar: `sessions` in [limits])",
+                    "end some sessions of the target, or raise its limits (Lunar: `sessions` and `sessions_per_initiator` in \
+                     [limits])",
                 ),
                 _ => error,
             }
