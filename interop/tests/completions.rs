@@ -41,7 +41,8 @@ fn bash_completes_names_of_a_running_server() {
     let socket = folder.join("lunar.sock").display().to_string();
     let server = Server::start(&format!(
         "[server]\nadmin_socket = \"{socket}\"\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n\
-         [[target]]\nname = \"{TARGET}\"\n[[target.lun]]\nlun = 7\nbackend = \"null\"\nsize = \"1M\"\n"
+         [[target]]\nname = \"{TARGET}\"\n[[target.lun]]\nlun = 7\nbackend = \"null\"\nsize = \"1M\"\n\
+         [[disk]]\nname = \"data\"\nbackend = \"null\"\nsize = \"1M\"\n"
     ));
     let (domain, name) = TARGET.split_once(':').expect("a name with a colon");
     assert_eq!(replies(&folder, "target show ", &["target", "show", ""]), [TARGET]);
@@ -51,6 +52,9 @@ fn bash_completes_names_of_a_running_server() {
     let line = format!("lun remove {TARGET} ");
     assert_eq!(replies(&folder, &line, &["lun", "remove", domain, ":", name, ""]), ["7"]);
     assert_eq!(replies(&folder, "portal remove ", &["portal", "remove", ""]), ["1"]);
+    assert_eq!(replies(&folder, "disk remove ", &["disk", "remove", ""]), ["data"]);
+    let line = format!("lun add {TARGET} disk:");
+    assert_eq!(replies(&folder, &line, &["lun", "add", domain, ":", name, "disk", ":"]), ["data"]);
     let port = server.portal().port().to_string();
     let line = format!("info iscsi://127.0.0.1:{port}/{domain}:");
     let words = ["info", "iscsi", ":", "//127.0.0.1", ":", &format!("{port}/{domain}"), ":"];

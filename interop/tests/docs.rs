@@ -43,8 +43,10 @@ const TOOLS: [Tool; 11] = [
     Tool { program: "xmllint", package: "libxml2-utils" },
 ];
 /// Commands that have subcommands.
-const NOUNS: [&str; 11] =
-    ["access", "attach", "bench", "chap", "config", "lun", "portal", "rdma", "router", "session", "target"];
+const NOUNS: [&str; 12] = [
+    "access", "attach", "bench", "chap", "config", "disk", "lun", "portal", "rdma", "router", "session",
+    "target",
+];
 const LIMIT: Duration = Duration::from_secs(300);
 /// The configuration that completes a `toml part`.
 const WHOLE: &str = "[[target]]\nname = \"iqn.2026-11.org.example:disks\"\n[[target.lun]]\nlun = 0\n\

@@ -10,6 +10,7 @@ const CONFIG: &str =
     "[session]\nnop_interval_s = 0\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n";
 const NEW: &str = "iqn.2026-11.org.example:new";
 const USAGE: i32 = 2;
+const INVALID: i32 = 7;
 const EXISTS: i32 = 15;
 const NOT_FOUND: i32 = 21;
 const IN_USE: i32 = 28;
@@ -96,6 +97,54 @@ fn lun_comes_grows_and_goes_while_a_host_uses_its_target() {
     let err = admin.fails(&["lun", "remove", TARGET, "0", "--force"], 1);
     assert!(err.contains("lunar.toml line ") && err.contains("run lunar reload"), "{err}");
     assert_eq!(length(), 3 << 20, "the file stays");
+}
+
+#[test]
+fn disk_is_shown_by_two_targets_and_grows_for_both() {
+    let admin = Administrator::new();
+    admin.does(&["target", "add", NEW]);
+    assert_eq!(admin.does(&["disk", "list"]), "no disks\n");
+    let out = admin.does(&["disk", "add", "data", "new.img", "--size", "1MiB", "thin=false"]);
+    assert!(out.ends_with("applied\n"), "{out}");
+    admin.fails(&["disk", "add", "data", "null:1M"], EXISTS);
+    admin.does(&["lun", "add", TARGET, "disk:data"]);
+    admin.does(&["lun", "add", NEW, "disk:data", "--lun", "5"]);
+    assert!(admin.fails(&["lun", "add", NEW, "disk=data"], INVALID).contains("hint: write disk:data"));
+    assert!(admin.fails(&["lun", "add", NEW, "disk:dat"], 1).contains("unknown disk \"dat\""));
+    let mut host = Login::new().on(admin.server.portal());
+    let mut other = Login::new().target(NEW).on(admin.server.portal());
+    host.clear_attentions(1);
+    other.clear_attentions(5);
+    host.write_blocks(1, 0, &pattern(512, 3)).good();
+    assert_eq!(other.read_blocks(5, 0, 1), pattern(512, 3));
+
+    let list = admin.does(&["lun", "list"]);
+    let rows: Vec<&str> = list.lines().filter(|row| row.contains("disk:data")).collect();
+    assert_eq!(
+        rows.iter().filter(|row| row.contains(" file ") && row.contains("1 MiB")).count(),
+        2,
+        "{list}"
+    );
+    assert!(admin.does(&["target", "show", NEW]).contains("disk:data"));
+    admin.does(&["lun", "resize", NEW, "5", "2MiB"]);
+    let length = std::fs::metadata(admin.server.dir().join("new.img")).expect("a file").len();
+    assert_eq!(length, 2 << 20);
+    interop::routed::until("both LUNs have the new size", || {
+        (admin.does(&["lun", "list"]).matches("2 MiB").count() == 2).then_some(())
+    });
+    let shown = admin.does(&["disk", "show", "data"]);
+    assert!(shown.contains("thin     false\n") && shown.matches("disk:data").count() == 2, "{shown}");
+    let list = admin.does(&["disk", "list"]);
+    let row: Vec<&str> = list.lines().last().expect("a row").split_whitespace().collect();
+    assert_eq!((row[0], row[1], &row[3..]), ("data", "file", &["2", "MiB", "2", "api"][..]), "{list}");
+
+    let err = admin.fails(&["disk", "remove", "data"], IN_USE);
+    assert!(err.contains("disk data is in use by LUN 1 of ") && err.contains("LUN 5 of "), "{err}");
+    drop((host, other));
+    admin.does(&["lun", "remove", TARGET, "1", "--force"]);
+    admin.does(&["lun", "remove", NEW, "5", "--force"]);
+    admin.does(&["disk", "remove", "data"]);
+    assert!(admin.fails(&["disk", "show", "data"], NOT_FOUND).contains("lunar disk list"));
 }
 
 #[test]

@@ -67,6 +67,7 @@ fn commands_with_a_server_fail_on_full_stdout() {
         &["target", "show", config::TARGET, "--json"],
         &["lun", "list"],
         &["lun", "add", config::TARGET, "null:1M", "--lun", "99", "--dry-run"],
+        &["disk", "list"],
         &["access", "list", config::TARGET],
         &["chap", "list"],
         &["portal", "list"],

@@ -1,8 +1,10 @@
 //! The command line.
 
+mod disk;
 mod objects;
 mod server_choice;
 
+pub use disk::{DiskAdd, DiskCommand};
 pub use server_choice::ServerChoice;
 
 pub use objects::{
@@ -171,6 +173,9 @@ pub enum Command {
     /// Show and change the LUNs of a running server
     #[command(subcommand)]
     Lun(LunCommand),
+    /// Show and change the disks that LUNs of several targets show
+    #[command(subcommand)]
+    Disk(DiskCommand),
     /// Show and change the access entries of a target
     #[command(subcommand)]
     Access(AccessCommand),

@@ -94,6 +94,7 @@ fn with_completer(arg: Arg, path: &str) -> Arg {
         ("target", "target") if path == "target add" => return arg,
         ("target" | "lun" | "access", "target") => names::targets,
         ("lun", "lun") if path != "lun add" => names::luns,
+        ("disk", "name") if path != "disk add" => names::disks,
         ("access", "index") => names::access_entries,
         ("chap", "user") if path != "chap add" => names::chap_users,
         ("access", "chap" | "mutual") => names::chap_users,
@@ -112,7 +113,8 @@ fn with_completer(arg: Arg, path: &str) -> Arg {
         ("discover" | "ls" | "doctor" | "info" | "pr" | "scsi", "url" | "portal") => names::urls,
         ("copy", "source" | "destination") | ("bench", "targets") => return arg.add(files_and(names::urls)),
         ("man", "command") => commands,
-        ("serve", "luns") | ("lun", "medium") => return arg.add(files_and(|| words(&["memory:", "null:"]))),
+        ("serve", "luns") | ("disk", "medium") => return arg.add(files_and(|| words(&["memory:", "null:"]))),
+        ("lun", "medium") => return arg.add(files_and(names::media)),
         _ => return arg,
     };
     arg.add(ArgValueCompleter::new(move |current: &OsStr| matching(values(), current)))
@@ -159,6 +161,8 @@ mod tests {
             (&["target", "show"][..], "target"),
             (&["lun", "remove"], "lun"),
             (&["access", "remove"], "index"),
+            (&["disk", "remove"], "name"),
+            (&["disk", "add"], "medium"),
             (&["access", "add"], "mutual"),
             (&["chap", "remove"], "user"),
             (&["portal", "remove"], "tag"),
@@ -184,6 +188,7 @@ mod tests {
             assert!(has_values(path, id), "{path:?} {id}");
         }
         assert!(!has_values(&["target", "add"], "target") && !has_values(&["lun", "add"], "lun"));
+        assert!(!has_values(&["disk", "add"], "name"));
     }
 
     #[test]

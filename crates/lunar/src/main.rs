@@ -161,6 +161,7 @@ fn run(
         Command::Stop(args) => output::stdout(objects::stop(&args)?)?,
         Command::Target(command) => output::stdout(objects::target(command)?)?,
         Command::Lun(command) => output::stdout(objects::lun(command)?)?,
+        Command::Disk(command) => output::stdout(objects::disk(command)?)?,
         Command::Access(command) => output::stdout(objects::access(command)?)?,
         Command::Chap(command) => output::stdout(objects::chap(command)?)?,
         Command::Portal(command) => output::stdout(objects::portal(command)?)?,
@@ -196,6 +197,7 @@ fn level(command: &Command) -> &'static str {
         | Command::Stop(_)
         | Command::Target(_)
         | Command::Lun(_)
+        | Command::Disk(_)
         | Command::Access(_)
         | Command::Chap(_)
         | Command::Portal(_)

@@ -93,7 +93,7 @@ fn absent(id: &ObjectId) -> Box<Problem> {
         ObjectId::Access(..) => "lunar access list",
         ObjectId::ChapUser(_) => "lunar chap list",
         ObjectId::PortalGroup(_) => "lunar portal list",
-        ObjectId::Disk(_) => "GET /v1/disks",
+        ObjectId::Disk(_) => "lunar disk list",
     };
     Problem::not_found(id, &format!("{list} shows those that exist"))
 }

@@ -101,6 +101,7 @@ pub enum TargetCommand {
 const LUN_EXAMPLES: &str = "Examples:
   lunar lun add iqn.2026-11.org.example:disks new.img --size 10G
   lunar lun add iqn.2026-11.org.example:disks /dev/sdb --lun 7 read_only=true
+  lunar lun add iqn.2026-11.org.example:disks disk:data
   lunar lun resize iqn.2026-11.org.example:disks 1 20G
   lunar lun remove iqn.2026-11.org.example:disks 7";
 
@@ -118,7 +119,7 @@ pub struct LunPlace {
 pub struct LunAdd {
     /// iSCSI name of the target
     pub target: String,
-    /// A file, a block device, null:SIZE or memory:SIZE
+    /// A file, a block device, null:SIZE, memory:SIZE, or disk:NAME for a disk of `lunar disk`
     #[arg(value_name = "MEDIUM")]
     pub medium: String,
     /// Keys of a LUN, such as `read_only=true`
@@ -154,7 +155,7 @@ pub enum LunCommand {
     },
     /// Add a LUN to a target
     Add(LunAdd),
-    /// Grow a LUN: its file, or the size of a null disk
+    /// Grow a LUN or the disk that it shows: its file, or the size of a null disk
     Resize {
         #[command(flatten)]
         place: LunPlace,

@@ -77,6 +77,16 @@ pub(super) fn chap_users() -> Vec<String> {
     values(items("/v1/chap-users"), "id")
 }
 
+pub(super) fn disks() -> Vec<String> {
+    values(items("/v1/disks"), "name")
+}
+
+/// The forms of a medium of a LUN, without paths.
+pub(super) fn media() -> Vec<String> {
+    let disks = disks().into_iter().map(|name| format!("disk:{name}"));
+    ["memory:", "null:"].map(str::to_owned).into_iter().chain(disks).collect()
+}
+
 pub(super) fn portal_groups() -> Vec<String> {
     values(items("/v1/portal-groups"), "tag")
 }

@@ -1,17 +1,21 @@
 //! `lunar lun`.
 
-use super::{Change, client, items, listed, shown, source, target, text};
-use crate::args::{LunAdd, LunCommand, LunPlace, ServerArgs};
+use super::{Change, client, disk, items, listed, shown, source, target, text};
+use crate::args::{LunAdd, LunCommand, LunPlace, ObjectArgs, ServerArgs};
 use crate::client::json;
 use crate::router::path_on;
-use lunar_admin::Keys;
-use lunar_api::client::{ChangeReport, ServerAddress};
+use lunar_admin::{Keys, rows};
+use lunar_api::client::{ChangeReport, Client, ServerAddress};
 use lunar_proto::size;
 use lunar_server::{Diagnostic, ErrorCode, lun_argument, remote_lun_argument};
 use serde_json::{Value, json};
+use std::path::Path;
 
 /// Attempts to add a LUN at the lowest free number, which another administrator may take first.
 const TRIES: usize = 64;
+
+/// The prefix of a medium that is a disk of the server.
+const DISK: &str = "disk:";
 
 /// The resource of the LUNs of a target.
 pub(super) fn collection(target: &str) -> String {
@@ -31,20 +35,27 @@ pub fn lun(command: LunCommand) -> Result<String, Diagnostic> {
             if server.json { json(&one) } else { Ok(shown(&one)) }
         }
         LunCommand::Add(args) => add(args),
-        LunCommand::Resize { place, size, object } => {
-            let change = Change::of(&object)?;
-            let one: Value = change.client.get(&path(&place))?;
-            // It stays what it is.
-            let transient = change.transient || one["source"]["origin"] == "transient";
-            let change = Change { transient, ..change };
-            let keys = Keys::from_iter([("size".to_owned(), size.into())]);
-            change.done(&change.patch(&path(&place), &keys)?)
-        }
+        LunCommand::Resize { place, size, object } => resize(&place, size, &object),
         LunCommand::Remove { place, force, object } => {
             let change = Change::of(&object)?.with_force(force);
             change.done(&change.remove(&path(&place))?)
         }
     }
+}
+
+/// Grows the medium of a LUN. It may be that of a disk.
+fn resize(place: &LunPlace, size: String, args: &ObjectArgs) -> Result<String, Diagnostic> {
+    let change = Change::of(args)?;
+    let lun: Value = change.client.get(&path(place))?;
+    let (path, one) = match lun["config"]["disk"].as_str().map(disk::path) {
+        Some(path) => (path.clone(), change.client.get(&path)?),
+        None => (path(place), lun),
+    };
+    // It stays what it is.
+    let transient = change.transient || one["source"]["origin"] == "transient";
+    let change = Change { transient, ..change };
+    let keys = Keys::from_iter([("size".to_owned(), size.into())]);
+    change.done(&change.patch(&path, &keys)?)
 }
 
 fn list(target: Option<String>, args: &ServerArgs) -> Result<String, Diagnostic> {
@@ -58,20 +69,24 @@ fn list(target: Option<String>, args: &ServerArgs) -> Result<String, Diagnostic>
     for target in targets {
         luns.extend(items(&client, &collection(&target))?);
     }
-    table(luns, args.json)
+    table(&client, luns, args.json)
 }
 
-/// The text for LUNs.
-pub(super) fn table(luns: Vec<Value>, as_json: bool) -> Result<String, Diagnostic> {
+/// The text for LUNs. A table shows the backends of their disks too.
+pub(super) fn table(client: &Client, luns: Vec<Value>, as_json: bool) -> Result<String, Diagnostic> {
+    let has_disk = !as_json && luns.iter().any(|one| !one["config"]["disk"].is_null());
+    let disks = if has_disk { items(client, "/v1/disks")? } else { Vec::new() };
     let row = |one: &Value| {
         let config = &one["config"];
-        let medium = ["path", "disk"].map(|key| &config[key]).into_iter().find(|value| !value.is_null());
+        let disk = disks.iter().find(|disk| disk["name"] == config["disk"]);
         let (target, lun) = (text(&one["target"]), text(&one["lun"]));
         [
             target,
             lun,
-            text(&config["backend"]),
-            medium.map_or("-".into(), text),
+            text(&disk.map_or(config, |disk| &disk["config"])["backend"]),
+            config["disk"]
+                .as_str()
+                .map_or_else(|| text(&config["path"]), |name| text(&format!("{DISK}{name}").into())),
             one["capacity_bytes"].as_u64().map_or("-".into(), size::show),
             source(one),
         ]
@@ -81,7 +96,7 @@ pub(super) fn table(luns: Vec<Value>, as_json: bool) -> Result<String, Diagnosti
 
 fn add(args: LunAdd) -> Result<String, Diagnostic> {
     let change = Change::of(&args.object)?;
-    let mut keys = medium(&args, change.client.server())?;
+    let mut keys = added(&args, change.client.server())?;
     keys.extend(args.keys);
     if let Some(lun) = args.lun {
         return change.done(&change.create(&path(&LunPlace { target: args.target, lun }), &keys)?);
@@ -111,11 +126,35 @@ fn lowest_free(used: &[u64]) -> u64 {
     (0..).find(|lun| !used.contains(lun)).unwrap_or_default()
 }
 
-/// The keys of the medium. The serial number does not derive from the LUN: another medium at the number of a former one
-/// is another logical unit.
-fn medium(args: &LunAdd, server: &ServerAddress) -> Result<Keys, Diagnostic> {
+/// The keys of a new LUN: those of its medium, or the name of its disk.
+fn added(args: &LunAdd, server: &ServerAddress) -> Result<Keys, Diagnostic> {
+    let (text, size) = (args.medium.as_str(), args.size.as_deref());
+    let invalid =
+        |what: String, hint: String| Err(Diagnostic::new(what, hint).with_code(ErrorCode::InvalidArgument));
+    match (text.strip_prefix(DISK), text.strip_prefix("disk=")) {
+        (Some(name), _) if size.is_some() => {
+            let what = format!("--size has no effect on the disk {}, which exists", rows::shown(name));
+            invalid(what, "remove --size, and grow the disk with lunar lun resize".into())
+        }
+        (Some(name), _) => Ok(Keys::from_iter([("disk".to_owned(), name.into())])),
+        (_, Some(name)) if !Path::new(text).exists() => {
+            let name = rows::shown(name);
+            invalid(format!("disk={name} is a key, and no medium"), format!("write {DISK}{name}"))
+        }
+        _ => medium(&args.target, text, size, server),
+    }
+}
+
+/// The keys of a medium of `owner`, a target or `disk`. The serial number does not derive from the LUN or the name of the
+/// disk: another medium in the place of a former one is another logical unit.
+pub(super) fn medium(
+    owner: &str,
+    text: &str,
+    size: Option<&str>,
+    server: &ServerAddress,
+) -> Result<Keys, Diagnostic> {
     let of_argument = if server.socket().is_some() { lun_argument } else { remote_lun_argument };
-    let lun = of_argument(&args.target, &args.medium, args.size.as_deref())?;
+    let lun = of_argument(owner, text, size)?;
     let mut keys = Keys::new();
     let mut set = |key: &str, value: Value| _ = keys.insert(key.to_owned(), value);
     if let Some(kind) = lun.source.kind() {
@@ -146,14 +185,24 @@ mod tests {
     use clap::Parser;
     use std::path::PathBuf;
 
-    fn keys(line: &[&str]) -> Keys {
+    fn result(line: &[&str]) -> Result<Keys, Diagnostic> {
         let line = [&["lunar", "lun", "add", "iqn.2026-11.org.example:a"], line].concat();
         match Cli::try_parse_from(line).expect("a command line").command {
-            Command::Lun(LunCommand::Add(args)) => {
-                medium(&args, &PathBuf::from("/s").into()).expect("a medium")
-            }
+            Command::Lun(LunCommand::Add(args)) => added(&args, &PathBuf::from("/s").into()),
             other => panic!("{other:?}"),
         }
+    }
+
+    fn keys(line: &[&str]) -> Keys {
+        result(line).expect("a medium")
+    }
+
+    #[test]
+    fn disk_of_the_server_is_a_medium_without_other_keys() {
+        assert_eq!(keys(&["disk:data"]), Keys::from_iter([("disk".to_owned(), json!("data"))]));
+        let fault = |line: &[&str]| result(line).expect_err("a fault").to_string();
+        assert!(fault(&["disk:data", "--size", "1M"]).contains("--size has no effect on the disk data"));
+        assert!(fault(&["disk=data"]).ends_with("hint: write disk:data"));
     }
 
     #[test]

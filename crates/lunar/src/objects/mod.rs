@@ -2,6 +2,7 @@
 
 mod access;
 mod chap;
+mod disk;
 pub mod keys;
 mod lun;
 mod portal;
@@ -10,6 +11,7 @@ mod target;
 
 pub use access::access;
 pub use chap::chap;
+pub use disk::disk;
 pub use lun::lun;
 pub use portal::portal;
 pub use server::{end_session, reload, status, stop};
@@ -109,7 +111,7 @@ fn listed<const N: usize>(
     as_json: bool,
     none: &str,
     head: [&str; N],
-    row: fn(&Value) -> [String; N],
+    row: impl Fn(&Value) -> [String; N],
 ) -> Result<String, Diagnostic> {
     match as_json {
         true => json(&json!({ "items": objects })),

@@ -39,7 +39,7 @@ fn show(target: &str, args: &ServerArgs) -> Result<String, Diagnostic> {
     if args.json {
         return json(&one);
     }
-    let luns = lun::table(items(&client, &lun::collection(target))?, false)?;
+    let luns = lun::table(&client, items(&client, &lun::collection(target))?, false)?;
     let access = access::table(items(&client, &access::collection(target))?, false)?;
     Ok(format!("{}\n{luns}\n{access}", shown(&one)))
 }
