@@ -1,7 +1,7 @@
 //! The commands that change a running server, each as a user runs it, while a host has a session.
 
-use interop::scsi::pattern;
-use interop::{Folder, Login, Server, TARGET, lunar_bin};
+use interop::scsi::{inquiry, pattern, read_keys, reserve_out};
+use interop::{Folder, Login, Raw, Server, TARGET, lunar_bin};
 use serde_json::Value;
 use std::process::Command;
 use std::time::Duration;
@@ -97,6 +97,97 @@ fn lun_comes_grows_and_goes_while_a_host_uses_its_target() {
     let err = admin.fails(&["lun", "remove", TARGET, "0", "--force"], 1);
     assert!(err.contains("lunar.toml line ") && err.contains("run lunar reload"), "{err}");
     assert_eq!(length(), 3 << 20, "the file stays");
+}
+
+/// Serial number and designators of a LUN, without those of the target port.
+fn identity(host: &mut Raw, lun: u16) -> [Vec<u8>; 2] {
+    let serial = host.read(lun, &inquiry(Some(0x80), 255), 255).good();
+    let page = host.read(lun, &inquiry(Some(0x83), 1024), 1024).good();
+    let mut of_unit = Vec::new();
+    let mut rest = &page[4..];
+    while let [_, association, _, length, ..] = *rest {
+        let (one, after) = rest.split_at(4 + usize::from(length));
+        // Association 0: the logical unit (SPC-5 section 7.7.6.1).
+        of_unit.extend_from_slice(if association & 0x30 == 0 { one } else { &[] });
+        rest = after;
+    }
+    [serial, of_unit]
+}
+
+const REGISTER: u8 = 0;
+const RESERVE: u8 = 1;
+const EXCLUSIVE_ACCESS: u8 = 3;
+const APTPL: u8 = 1;
+const CONFLICT: u8 = 0x18;
+
+#[test]
+fn moved_lun_stays_the_same_disk_with_its_reservation() {
+    let mut admin = Administrator::new();
+    let portal = admin.server.portal();
+    admin.does(&["target", "add", NEW]);
+    admin.does(&["lun", "add", NEW, "null:1M"]);
+    admin.does(&["lun", "add", TARGET, "new.img", "--size", "1MiB"]);
+    let at = |target: &str, isid: u8, lun: u16| {
+        let mut host = Login::new().target(target).isid([0x40, 0, 1, 0x37, 0, isid]).on(portal);
+        host.clear_attentions(lun);
+        host
+    };
+    let mut host = at(TARGET, 1, 1);
+    let before = identity(&mut host, 1);
+    host.write_blocks(1, 0, &pattern(512, 3)).good();
+    reserve_out(&mut host, 1, REGISTER, 0, 0, 0xabcd, APTPL).good();
+    reserve_out(&mut host, 1, RESERVE, EXCLUSIVE_ACCESS, 0xabcd, 0, 0).good();
+
+    let err = admin.fails(&["lun", "move", TARGET, "1", NEW], IN_USE);
+    assert!(err.contains("LUN 1 of ") && err.contains("is in use by iqn."), "{err}");
+    admin.fails(&["lun", "move", TARGET, "1", NEW, "--lun", "0", "--force"], EXISTS);
+    admin.fails(&["lun", "move", TARGET, "1", "iqn.2026-11.org.example:none", "--force"], NOT_FOUND);
+    admin.fails(&["lun", "move", TARGET, "0", NEW, "--lun", "5", "--force"], 1);
+    let out = admin.does(&["lun", "move", TARGET, "1", NEW, "--force", "--dry-run"]);
+    assert!(out.ends_with("dry run: nothing was changed\n"), "{out}");
+    host.read_blocks(1, 0, 1);
+    let out = admin.does(&["lun", "move", TARGET, "1", NEW, "--force"]);
+    assert!(out.contains("LUN 1: removed\n") && out.contains("LUN 1: added: "), "{out}");
+    admin.fails(&["lun", "show", TARGET, "1"], NOT_FOUND);
+    drop(host);
+
+    admin.does(&["lun", "move", NEW, "1", NEW, "--lun", "6"]);
+    for is_restarted in [false, true] {
+        if is_restarted {
+            admin.server.restart();
+        }
+        let mut host = at(NEW, 1, 6);
+        assert_eq!(identity(&mut host, 6), before, "{is_restarted}");
+        assert_eq!(read_keys(&mut host, 6), [0xabcd], "{is_restarted}");
+        assert_eq!(host.read_blocks(6, 0, 1), pattern(512, 3));
+        let mut other = at(NEW, 2, 6);
+        assert_eq!(other.write_blocks(6, 0, &[0; 512]).status, CONFLICT, "{is_restarted}");
+    }
+    // A new LUN of the former place does not begin with its reservation.
+    admin.does(&["lun", "add", TARGET, "null:1M", "--lun", "1"]);
+    let mut next = at(TARGET, 1, 1);
+    assert_eq!(read_keys(&mut next, 1), Vec::<u64>::new());
+    assert_ne!(identity(&mut next, 1), before);
+}
+
+#[test]
+fn memory_keeps_its_data_and_volatile_reservation_in_a_move() {
+    let admin = Administrator::new();
+    admin.does(&["target", "add", NEW]);
+    admin.does(&["lun", "add", TARGET, "memory:1M", "--transient"]);
+    let login = |target: &str| Login::new().target(target).on(admin.server.portal());
+    let mut host = login(TARGET);
+    host.clear_attentions(1);
+    let before = identity(&mut host, 1);
+    host.write_blocks(1, 0, &pattern(512, 3)).good();
+    reserve_out(&mut host, 1, REGISTER, 0, 0, 0xabcd, 0).good();
+    drop(host);
+    admin.does(&["lun", "move", TARGET, "1", NEW, "--lun", "3", "--force"]);
+    assert_eq!(admin.json(&["lun", "show", NEW, "3"])["source"]["origin"], "transient");
+    let mut host = login(NEW);
+    host.clear_attentions(3);
+    assert_eq!((identity(&mut host, 3), read_keys(&mut host, 3)), (before, vec![0xabcd]));
+    assert_eq!(host.read_blocks(3, 0, 1), pattern(512, 3));
 }
 
 #[test]

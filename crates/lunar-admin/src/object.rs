@@ -125,7 +125,7 @@ pub struct ObjectChange {
     pub dry_run: bool,
     /// Keeps the object until the next start only.
     pub transient: bool,
-    /// Deletes an object that hosts use, or replaces its medium.
+    /// Deletes or moves an object that hosts use, or replaces its medium.
     pub force: bool,
 }
 
@@ -137,9 +137,13 @@ impl fmt::Display for ObjectChange {
             ObjectAction::Replace(_) => "replace",
             ObjectAction::Merge(_) => "change",
             ObjectAction::Delete => "delete",
+            ObjectAction::Move(_) => "move",
         };
-        let how = if self.dry_run { " (dry run)" } else { "" };
-        write!(f, "{action} {}{how}", self.id)
+        write!(f, "{action} {}", self.id)?;
+        if let ObjectAction::Move(to) = &self.action {
+            write!(f, " to {to}")?;
+        }
+        f.write_str(if self.dry_run { " (dry run)" } else { "" })
     }
 }
 
@@ -154,6 +158,8 @@ pub enum ObjectAction {
     Merge(Keys),
     /// Deletes the object.
     Delete,
+    /// Moves a LUN to this one, which must not exist. It stays the same logical unit.
+    Move(ObjectId),
 }
 
 /// The configuration in force, for readers.

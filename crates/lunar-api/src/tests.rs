@@ -117,6 +117,25 @@ fn raw(path: &Path, head: &str, body: &str) -> (u16, Value) {
 const JSON: &str = "Content-Type: application/json";
 
 #[test]
+fn move_of_a_lun_names_its_version_and_its_new_place() {
+    let folder = Folder::fresh();
+    let fake = Arc::new(Fake::default());
+    let (_server, path) = served(&folder, fake.clone());
+    let post = |headers: &str, body: &str| {
+        let resource = format!("/v1/targets/{NAME}/luns/7/move?force=true");
+        raw(&path, &format!("POST {resource} HTTP/1.1\r\n{JSON}{headers}"), body).0
+    };
+    assert_eq!(post("", "{\"target\":\"iqn.b\"}"), 428);
+    assert_eq!(post("\r\nIf-Match: *", "{}"), 422);
+    assert_eq!(post("\r\nIf-Match: \"v1\"", "{\"target\":\"iqn.b\"}"), 200);
+    assert_eq!(post("\r\nIf-Match: *", "{\"target\":\"iqn.b\",\"lun\":2}"), 200);
+    let requests: Vec<String> = fake.0.lock().unwrap().iter().map(ToString::to_string).collect();
+    assert_eq!(requests, [7, 2].map(|to| format!("move LUN 7 of {NAME} to LUN {to} of iqn.b")));
+    let Request::Change(change) = fake.0.lock().unwrap().remove(0) else { panic!("no change") };
+    assert_eq!((change.version.as_deref(), change.force, change.transient), (Some("v1"), true, false));
+}
+
+#[test]
 fn all_objects_have_a_kind_and_samples_a_length() {
     let folder = Folder::fresh();
     let (_server, path) = served(&folder, Arc::new(Fake::default()));

@@ -8,6 +8,7 @@ mod hand_over;
 mod kept;
 mod medium;
 mod medium_history;
+mod moved;
 mod remedy;
 mod reusable_media;
 mod saved_state;
@@ -16,7 +17,7 @@ mod state_lock;
 mod unit_name;
 mod unlinked;
 
-use change::is_nameless;
+pub(crate) use change::is_nameless;
 use folder::TRIAL;
 pub use folder::create_folder;
 pub(crate) use folder::{can_create, create_folder_or};
@@ -41,6 +42,7 @@ use lunar_scsi::PassthroughMode;
 use lunar_target::config::TargetConfig;
 use lunar_target::{LogicalUnit, Quiesced};
 use medium::Medium;
+use moved::Moves;
 use state_lock::{StateLocks, UnitLocks};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -59,6 +61,8 @@ pub struct Units {
     locks: StateLocks,
     /// Memory disks that a change on trial has removed.
     kept: TrialMemory,
+    /// The state files of the former places of moved units, which are not removed yet.
+    former: Vec<PathBuf>,
 }
 
 /// Quiesces the units that change (`lunar_target::TargetServer::quiesce`).
@@ -75,6 +79,28 @@ struct OpenUnit {
     _locks: UnitLocks,
 }
 
+/// The units before a change.
+#[derive(Clone, Copy)]
+struct OldUnits<'a> {
+    /// They stay as they are.
+    staying: &'a BTreeMap<UnitName, OpenUnit>,
+    /// They change or leave.
+    leaving: &'a BTreeMap<UnitName, OpenUnit>,
+    moves: &'a Moves,
+}
+
+impl<'a> OldUnits<'a> {
+    /// The unit that moves to this name.
+    fn former(&self, name: &UnitName) -> Option<(&'a UnitName, &'a OpenUnit)> {
+        self.leaving.get_key_value(self.moves.get(name)?)
+    }
+
+    /// All units.
+    fn all(&self) -> impl Iterator<Item = &'a OpenUnit> {
+        self.leaving.values().chain(self.staying.values())
+    }
+}
+
 impl Units {
     /// An empty set. State files are below `state_dir`.
     pub fn new(state_dir: impl Into<PathBuf>) -> Units {
@@ -85,6 +111,7 @@ impl Units {
             rates: Mutex::default(),
             locks: StateLocks::default(),
             kept: TrialMemory::default(),
+            former: Vec::new(),
         }
     }
 
@@ -97,7 +124,7 @@ impl Units {
     /// changed. Call [`Units::record`] once the result is served.
     ///
     /// A changed unit is quiesced during the whole change: no command uses its medium while the medium is reopened or
-    /// given to another unit. Removed units stay busy.
+    /// given to another unit. Removed units stay busy. A unit that moves to another LUN keeps its state and its medium.
     pub fn setup(&mut self, config: &Config, rest: Rest<'_>) -> Result<TargetConfig, Vec<Diagnostic>> {
         let wanted = wanted(config);
         let routes = self.routes.clone();
@@ -115,10 +142,13 @@ impl Units {
             .collect();
         let leaving: BTreeMap<_, _> = names.iter().filter_map(|name| self.open.remove_entry(name)).collect();
         let staying = std::mem::take(&mut self.open);
-        let result = self.change(&wanted, config.max_registrants, &staying, &leaving, rest);
+        let moves = moved::moves(&wanted, &staying, &leaving);
+        let old = OldUnits { staying: &staying, leaving: &leaving, moves: &moves };
+        let result = self.change(&wanted, config.max_registrants, old, rest);
         self.open = staying;
         match result {
             Ok(next) => {
+                self.leave(&moves, &leaving);
                 self.open.extend(next);
                 self.kept.keep(leaving, &self.open);
             }

@@ -1,11 +1,12 @@
 //! Default identities of logical units, derived from names so that they are the same at each start.
 
+use lunar_admin::Keys;
 use lunar_scsi::LuIdentity;
 use sha2::{Digest, Sha256};
 
 use crate::Diagnostic;
 use crate::build::UnitName;
-use crate::config::{LunConfig, hex};
+use crate::config::{IdentityKeys, LunConfig, hex};
 
 /// The identity of a logical unit.
 pub(crate) fn identity(name: &UnitName, lun: &LunConfig) -> LuIdentity {
@@ -52,6 +53,16 @@ pub(crate) fn serial_of(name: &UnitName, lun: &LunConfig) -> String {
     lun.serial.clone().unwrap_or_else(|| serial(&[owner, number]))
 }
 
+/// The keys that keep the identity of a unit at another place. Without them, it derives from the place.
+pub(crate) fn lasting_keys(name: &UnitName, lun: &LunConfig) -> Keys {
+    let mut keys = Keys::from_iter([("serial".to_owned(), serial_of(name, lun).into())]);
+    let IdentityKeys { naa, eui64, scsi_name, designators, t10_id: _ } = &lun.identity;
+    if naa.is_none() && eui64.is_none() && scsi_name.is_none() && designators.is_none() {
+        keys.insert("naa".into(), hex(&identity(name, lun).naa).into());
+    }
+    keys
+}
+
 /// Sixteen random hexadecimal digits.
 pub(crate) fn random_serial() -> Result<String, Diagnostic> {
     let mut bytes = [0; 8];
@@ -81,7 +92,7 @@ fn hash(purpose: &str, parts: &[&str]) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{IdentityKeys, Source};
+    use crate::config::Source;
 
     fn lun_of(target: &str, number: u16) -> UnitName {
         UnitName::Lun(target.into(), number)

@@ -94,6 +94,7 @@ fn with_completer(arg: Arg, path: &str) -> Arg {
         ("target", "target") if path == "target add" => return arg,
         ("target" | "lun" | "access", "target") => names::targets,
         ("lun", "lun") if path != "lun add" => names::luns,
+        ("lun", "new_target") => names::targets,
         ("disk", "name") if path != "disk add" => names::disks,
         ("access", "index") => names::access_entries,
         ("chap", "user") if path != "chap add" => names::chap_users,
@@ -160,6 +161,7 @@ mod tests {
         for (path, id) in [
             (&["target", "show"][..], "target"),
             (&["lun", "remove"], "lun"),
+            (&["lun", "move"], "new_target"),
             (&["access", "remove"], "index"),
             (&["disk", "remove"], "name"),
             (&["disk", "add"], "medium"),

@@ -1,6 +1,6 @@
 //! The objects of the configuration: targets, LUNs, access entries, disks, CHAP users and portal groups.
 
-use super::body::{KeysBody, keys};
+use super::body::{KeysBody, keys, object};
 use super::condition::{is_new, required_version};
 use super::{ApiState, unexpected};
 use crate::problem::Problem;
@@ -38,7 +38,7 @@ pub struct ChangeOptions {
     dry_run: bool,
     /// Keep the object until the next start of the server only.
     transient: bool,
-    /// Delete an object that hosts use, or replace its medium.
+    /// Delete or move an object that hosts use, or replace its medium.
     force: bool,
 }
 
@@ -345,10 +345,45 @@ async fn append_access(
     change(&api, ObjectId::Access(target, next), ObjectAction::Create(keys), None, options).await
 }
 
+/// The new place of a LUN.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LunMove {
+    /// The target.
+    pub target: String,
+    /// The LUN; the same number if absent.
+    pub lun: Option<u16>,
+}
+
+/// Moves a LUN to another target, or to another number. It keeps its identity, its state and its medium.
+#[utoipa::path(post, path = "/v1/targets/{target}/luns/{lun}/move", operation_id = "move LUN",
+    params(("target" = String, Path, description = "Name of the target"), ("lun" = u16, Path, description = "LUN"),
+        ChangeOptions, ("If-Match" = String, Header, description = "Entity tags, or *",
+        pattern = r#"^(\*|(W/)?"[!#-~]*"(, ?(W/)?"[!#-~]*")*)$"#)),
+    request_body = LunMove, responses((status = 200, body = ChangeReport), (status = 400, body = Problem),
+    (status = 404, body = Problem), (status = 409, body = Problem), (status = 412, body = Problem),
+    (status = 415, body = Problem), (status = 422, body = Problem), (status = 428, body = Problem),
+    (status = 503, body = Problem)))]
+async fn move_lun(
+    State(api): State<ApiState>,
+    path: PathValues,
+    Query(options): Query<ChangeOptions>,
+    headers: HeaderMap,
+    body: KeysBody,
+) -> Result<HttpResponse, Box<Problem>> {
+    let number = number(&path, "lun")?;
+    let LunMove { target, lun } = object(body)?;
+    let version = required_version(&headers, &api.control.config().version)?;
+    let to = ObjectId::Lun(target, lun.unwrap_or(number));
+    let from = ObjectId::Lun(value(&path, "target").to_owned(), number);
+    change(&api, from, ObjectAction::Move(to), version, options).await
+}
+
 pub(super) fn routes() -> OpenApiRouter<ApiState> {
     OpenApiRouter::new()
         .merge(targets::routes())
         .merge(luns::routes())
+        .routes(routes!(move_lun))
         .merge(access::routes())
         .routes(routes!(append_access))
         .merge(disks::routes())

@@ -1,11 +1,12 @@
 //! Changes the units whose definition changed: first all steps that can fail, then those that cannot.
 
 use super::medium::{Medium, has_path, same_place, share};
+use super::moved::StateCopy;
 use super::reusable_media::ReusableMedia;
 use super::saved_state::{invalid, restored, state_path};
 use super::settings::{passing, settings};
 use super::state_lock::{UnitLocks, serial_twice};
-use super::{OpenUnit, Rest, UnitName, Units, create_folder, of_lun, unlinked};
+use super::{OldUnits, OpenUnit, Rest, UnitName, Units, create_folder, of_lun, unlinked};
 use crate::config::LunConfig;
 use crate::{Diagnostic, ErrorCode, identity, io_text};
 use lunar_block::DataLifetime;
@@ -24,6 +25,8 @@ struct PlannedUnit {
     locks: UnitLocks,
     /// The new unit; None if the open unit continues.
     fresh: Option<Arc<LogicalUnit>>,
+    /// The state of a moved unit.
+    copy: Option<StateCopy>,
 }
 
 impl Units {
@@ -32,10 +35,10 @@ impl Units {
         &self,
         wanted: &BTreeMap<UnitName, &LunConfig>,
         max_registrants: usize,
-        staying: &BTreeMap<UnitName, OpenUnit>,
-        leaving: &BTreeMap<UnitName, OpenUnit>,
+        old: OldUnits<'_>,
         rest: Rest<'_>,
     ) -> Result<BTreeMap<UnitName, OpenUnit>, Vec<Diagnostic>> {
+        let OldUnits { staying, leaving, .. } = old;
         serial_twice(wanted)?;
         let lost = unlinked::lost(leaving, staying, wanted);
         if !lost.is_empty() {
@@ -45,12 +48,7 @@ impl Units {
         let changed = wanted.iter().filter(|(name, _)| !staying.contains_key(*name));
         let changed: Vec<(&UnitName, LunConfig)> =
             changed.map(|(name, lun)| (name, (*lun).clone())).collect();
-        let media = ReusableMedia::offer(
-            staying,
-            leaving,
-            &self.kept,
-            changed.iter().map(|(name, lun)| (*name, lun)),
-        );
+        let media = ReusableMedia::offer(old, &self.kept, changed.iter().map(|(name, lun)| (*name, lun)));
         match self.plan_all(changed, max_registrants, leaving, &media) {
             Ok(plans) => {
                 let open = apply(plans, max_registrants, leaving, resting);
@@ -111,6 +109,8 @@ impl Units {
         before: Option<&OpenUnit>,
     ) -> Result<PlannedUnit, Diagnostic> {
         let locks = held(name, &lun, locks)?;
+        let former = media.former(name);
+        let copy = former.map(|former| self.copy_state(former, (name, &lun))).transpose()?;
         let medium = self.medium(name, &lun, media)?;
         let before = before.filter(|open| open.medium.has_same_passthrough(&medium));
         let known = known(&lun, self.kept.find(name, &lun).or(before))?;
@@ -129,7 +129,10 @@ impl Units {
             }
             None => Some(self.fresh(name, &lun, &settings, &medium, locks.is_some())?),
         };
-        Ok(PlannedUnit { lun, settings, medium, locks: locks.unwrap_or_default(), fresh })
+        if let Some(((_, open), fresh)) = former.zip(fresh.as_ref()) {
+            take_over(open, fresh)?;
+        }
+        Ok(PlannedUnit { lun, settings, medium, locks: locks.unwrap_or_default(), fresh, copy })
     }
 
     /// A new unit, with its saved state if it keeps one.
@@ -182,6 +185,12 @@ fn held(
     }
 }
 
+/// Gives the state of a unit that is in no file to the one that it becomes.
+fn take_over(former: &OpenUnit, fresh: &LogicalUnit) -> Result<(), Diagnostic> {
+    let state = former.unit.lu.hand_over();
+    if state.is_empty() { Ok(()) } else { fresh.lu.take_over(&state).map_err(invalid) }
+}
+
 /// Applies the plans. No step can fail.
 fn apply(
     plans: BTreeMap<UnitName, PlannedUnit>,
@@ -192,6 +201,7 @@ fn apply(
     let mut open = BTreeMap::new();
     for (name, mut plan) in plans {
         plan.set_rate();
+        plan.copy.take().into_iter().for_each(StateCopy::keep);
         let before = leaving.get(&name).zip(resting.remove(&name));
         let unit = match (plan.fresh.take(), before) {
             (Some(fresh), before) => {
@@ -299,6 +309,6 @@ fn would_forget(open: &LunConfig, lun: &LunConfig) -> Option<Diagnostic> {
 }
 
 /// Memory without a configured serial number. It is a new disk with a new identity at each start, and has no state.
-pub(super) fn is_nameless(lun: &LunConfig) -> bool {
+pub(crate) fn is_nameless(lun: &LunConfig) -> bool {
     lun.serial.is_none() && lun.source.data_lifetime() == DataLifetime::Process
 }

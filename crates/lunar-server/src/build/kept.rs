@@ -14,6 +14,10 @@ pub(super) struct TrialMemory {
 }
 
 impl TrialMemory {
+    pub(super) fn is_on_trial(&self) -> bool {
+        self.is_on_trial
+    }
+
     /// The memory that a LUN had before the trial.
     pub(super) fn find(&self, name: &UnitName, lun: &LunConfig) -> Option<&OpenUnit> {
         self.open.get(name).filter(|open| same_backend(&open.lun, lun))
@@ -38,8 +42,9 @@ impl Units {
         self.kept.is_on_trial = true;
     }
 
-    /// Ends the trial and frees the kept memory.
+    /// Ends the trial, and frees the kept memory and the state that moved units had at their former places.
     pub fn end_trial(&mut self) {
         self.kept = TrialMemory::default();
+        self.remove_former();
     }
 }

@@ -90,10 +90,14 @@ impl MediumRecord {
 }
 
 impl Units {
-    /// Writes the records of the media of a setup. Must be called when the setup is in force.
+    /// Writes the records of the media of a setup. Must be called when the setup is in force. Outside of a trial, the setup
+    /// is permanent, and the state that moved units had at their former places is removed.
     pub fn record(&mut self) {
         for open in self.open.values_mut() {
             open.medium.record.take().iter().for_each(PendingRecord::write);
+        }
+        if !self.kept.is_on_trial() {
+            self.remove_former();
         }
     }
 

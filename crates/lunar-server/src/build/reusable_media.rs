@@ -2,34 +2,31 @@
 
 use super::kept::TrialMemory;
 use super::medium::{has_path, same_backend, spec};
-use super::{OpenUnit, UnitName, cannot_open, create_folder, unlinked};
+use super::{OldUnits, OpenUnit, UnitName, cannot_open, create_folder, unlinked};
 use crate::config::LunConfig;
 use crate::{Diagnostic, folders};
 use lunar_block::Backend;
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 /// The media of units that leave or change. A medium that no unit keeps is offered, so that it can be opened in
 /// another way.
 pub(super) struct ReusableMedia<'a> {
-    staying: &'a BTreeMap<UnitName, OpenUnit>,
-    leaving: &'a BTreeMap<UnitName, OpenUnit>,
+    old: OldUnits<'a>,
     kept: &'a TrialMemory,
     offered: Vec<Arc<dyn Backend>>,
 }
 
 impl<'a> ReusableMedia<'a> {
     pub(super) fn offer<'l>(
-        staying: &'a BTreeMap<UnitName, OpenUnit>,
-        leaving: &'a BTreeMap<UnitName, OpenUnit>,
+        old: OldUnits<'a>,
         kept: &'a TrialMemory,
         wanted: impl Iterator<Item = (&'l UnitName, &'l LunConfig)>,
     ) -> ReusableMedia<'a> {
-        let mut media = ReusableMedia { staying, leaving, kept, offered: Vec::new() };
+        let mut media = ReusableMedia { old, kept, offered: Vec::new() };
         let mut used: Vec<_> = wanted.filter_map(|(name, lun)| media.find(name, lun)).collect();
-        used.extend(staying.values().map(|open| open.medium.blocks.clone()));
-        for open in leaving.values() {
+        used.extend(old.staying.values().map(|open| open.medium.blocks.clone()));
+        for open in old.leaving.values() {
             if used.iter().any(|medium| Arc::ptr_eq(medium, &open.medium.blocks)) {
                 continue;
             }
@@ -40,18 +37,24 @@ impl<'a> ReusableMedia<'a> {
         media
     }
 
+    /// The unit that moves to this name.
+    pub(super) fn former(&self, name: &UnitName) -> Option<(&'a UnitName, &'a OpenUnit)> {
+        self.old.former(name)
+    }
+
     /// The medium of a LUN if it is open in the same way already.
     pub(super) fn find(&self, name: &UnitName, lun: &LunConfig) -> Option<Arc<dyn Backend>> {
         let same = |open: &&OpenUnit| same_backend(&open.lun, lun);
-        let here = self.leaving.get(name).filter(same).or_else(|| self.kept.find(name, lun));
+        let former = self.former(name).map(|(_, open)| open);
+        let here = self.old.leaving.get(name).or(former).filter(same).or_else(|| self.kept.find(name, lun));
         // Memory is never shared by two LUNs.
-        let all = || self.leaving.values().chain(self.staying.values()).find(same);
+        let all = || self.old.all().find(same);
         here.or_else(|| all().filter(|_| has_path(lun))).map(|open| open.medium.blocks.clone())
     }
 
     /// Checks that the path of a LUN still leads to its open medium.
     pub(super) fn in_place(&self, lun: &LunConfig) -> Result<(), Diagnostic> {
-        unlinked::in_place(self.leaving.values().chain(self.staying.values()), lun)
+        unlinked::in_place(self.old.all(), lun)
     }
 
     /// With `raw`, image formats are not detected.
@@ -76,7 +79,7 @@ impl<'a> ReusableMedia<'a> {
         lunar_block::open(&spec).map_err(|e| {
             let is_same =
                 |open: &OpenUnit| self::spec(&open.lun).is_some_and(|other| other.path == spec.path);
-            let held = has_path(lun) && self.leaving.values().any(is_same);
+            let held = has_path(lun) && self.old.leaving.values().any(is_same);
             let problem = cannot_open(lun, e);
             match held && spec.kind == lunar_block::BackendKind::Device {
                 true => Diagnostic { hint: Some("restart lunar to reopen the device".into()), ..problem },

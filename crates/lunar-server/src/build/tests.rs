@@ -593,6 +593,87 @@ fn memory_keeps_its_size_and_its_data() {
     assert_eq!(unit(&old, 2).lu.busy_status(), None);
 }
 
+/// LUN 3 of memory or a file, as the API moves it: with a serial number.
+fn movable(lun: u16, keys: &str) -> String {
+    format!("[[target.lun]]\nlun = {lun}\nserial = \"m\"\n{keys}")
+}
+
+const MOVABLE: [&str; 2] =
+    ["backend = \"memory\"\nsize = \"1MiB\"\n", "backend = \"file\"\npath = \"disk.img\"\nsize = \"1MiB\"\n"];
+
+/// The file of a LUN in the state folder.
+fn state_of(folder: &Folder, file: &str) -> PathBuf {
+    folder.0.join("state/lu/iqn.2026-11.org.example:disks").join(file)
+}
+
+#[test]
+fn moved_unit_takes_its_medium_and_state_along() {
+    for keys in MOVABLE {
+        let folder = Folder::new("moved-unit");
+        let mut units = Units::new(folder.0.join("state"));
+        let old = served(&mut units, &config(&folder, &movable(3, keys))).ok().unwrap();
+        let backend = unit(&old, 3).backend();
+        let (_, saved) = unit(&old, 3).lu.saved_state();
+        std::fs::write(state_of(&folder, "3.state"), &saved).unwrap();
+        // A former LUN of the new place had a record.
+        std::fs::write(state_of(&folder, "4.medium"), "old").unwrap();
+        let new = served(&mut units, &config(&folder, &movable(4, keys))).map_err(|list| list[0].to_string());
+        let new = new.unwrap();
+        assert!(Arc::ptr_eq(&backend, &unit(&new, 4).backend()), "{keys}");
+        assert_eq!(unit(&new, 4).lu.busy_status(), None);
+        assert!(unit(&old, 3).lu.busy_status().is_some(), "the former unit is gone");
+        assert_eq!(std::fs::read(state_of(&folder, "4.state")).unwrap(), saved);
+        assert!(!state_of(&folder, "3.state").exists() && !state_of(&folder, "3.medium").exists());
+        let has_record = keys.contains("file");
+        assert_eq!(state_of(&folder, "4.medium").exists(), has_record, "{keys}");
+    }
+}
+
+#[test]
+fn move_on_trial_keeps_the_former_state_until_its_end() {
+    let folder = Folder::new("moved-trial");
+    let mut units = Units::new(folder.0.join("state"));
+    let (here, there) = (movable(3, MOVABLE[0]), movable(4, MOVABLE[0]));
+    let old = served(&mut units, &config(&folder, &here)).ok().unwrap();
+    let backend = unit(&old, 3).backend();
+    std::fs::write(state_of(&folder, "3.state"), unit(&old, 3).lu.saved_state().1).unwrap();
+    for (is_kept, expected) in [(false, [true, false]), (true, [false, true])] {
+        units.begin_trial();
+        served(&mut units, &config(&folder, &there)).ok().unwrap();
+        assert!(["3.state", "4.state"].iter().all(|name| state_of(&folder, name).exists()));
+        if !is_kept {
+            let back = served(&mut units, &config(&folder, &here)).ok().unwrap();
+            assert!(Arc::ptr_eq(&backend, &unit(&back, 3).backend()));
+        }
+        units.end_trial();
+        assert_eq!(["3.state", "4.state"].map(|name| state_of(&folder, name).exists()), expected);
+    }
+}
+
+#[test]
+fn failed_move_leaves_no_state_at_the_new_place() {
+    let folder = Folder::new("moved-failed");
+    let mut units = Units::new(folder.0.join("state"));
+    let old = served(&mut units, &config(&folder, &movable(3, MOVABLE[0]))).ok().unwrap();
+    std::fs::write(state_of(&folder, "3.state"), unit(&old, 3).lu.saved_state().1).unwrap();
+    let missing = "[[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"missing.img\"\n";
+    let new = config(&folder, &format!("{}{missing}", movable(4, MOVABLE[0])));
+    assert!(units.setup(&new, &rest).is_err());
+    assert!(state_of(&folder, "3.state").exists() && !state_of(&folder, "4.state").exists());
+    assert_eq!(unit(&old, 3).lu.busy_status(), None);
+}
+
+/// Two LUNs with other serial numbers are other disks, even if one comes as the other goes.
+#[test]
+fn unit_with_another_serial_number_does_not_move() {
+    let folder = Folder::new("not-moved");
+    let mut units = Units::new(folder.0.join("state"));
+    let old = served(&mut units, &config(&folder, &movable(3, MOVABLE[0]))).ok().unwrap();
+    let other = movable(4, MOVABLE[0]).replace("\"m\"", "\"n\"");
+    let new = served(&mut units, &config(&folder, &other)).ok().unwrap();
+    assert!(!Arc::ptr_eq(&unit(&old, 3).backend(), &unit(&new, 4).backend()));
+}
+
 #[test]
 fn uncreatable_folder_is_reported() {
     let folder = Folder::new("folder");

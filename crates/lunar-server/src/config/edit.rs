@@ -1,6 +1,8 @@
 //! Changes of single objects. The API writes only files of the folder `api` beside the configuration, one object a file.
 //! An object of another file belongs to an administrator, and stays as it is.
 
+mod lasting;
+
 use super::document::absolute;
 use super::{Config, Sources, api_folder};
 use lunar_admin::{
@@ -48,8 +50,9 @@ pub fn edit(config: &Config, change: &ObjectChange) -> Result<EditedFiles, Contr
     let writes = match &change.action {
         ObjectAction::Delete => edit.removed()?,
         ObjectAction::Create(keys) => {
-            vec![(edit.new_path()?, Some(object_text(&change.id, keys.clone(), None)?))]
+            vec![(edit.new_path(&change.id)?, Some(object_text(&change.id, keys.clone(), None)?))]
         }
+        ObjectAction::Move(to) => edit.moved(config, to)?,
         ObjectAction::Replace(keys) => vec![edit.replaced(edit.existing()?, keys.clone())?],
         ObjectAction::Merge(patch) => {
             let object = edit.existing()?;
@@ -132,9 +135,23 @@ impl<'c> Edit<'c> {
         Ok(writes.into_iter().map(|(_, path)| (path, None)).collect())
     }
 
-    /// Checks that the object can be created.
-    fn check_new(&self) -> Result<(), ControlError> {
-        let (id, document) = (&self.change.id, &self.sources.document);
+    /// Moves a LUN, with the keys that keep its identity.
+    fn moved(&self, config: &Config, to: &ObjectId) -> Result<Vec<Written>, ControlError> {
+        let object = self.existing()?;
+        if self.change.transient && object.source.origin != ObjectOrigin::Transient {
+            let what = format!("{} cannot move until the next start only", self.change.id);
+            return Err(ControlError::conflict(what, "move it without --transient (transient=true)"));
+        }
+        let path = self.new_path(to)?;
+        let mut keys = object.keys.clone();
+        keys.extend(lasting::keys(config, &self.change.id)?);
+        let old = listed(self.sources, &object.source.file);
+        Ok(vec![(path, Some(object_text(to, keys, None)?)), (old, None)])
+    }
+
+    /// Checks that an object can be created.
+    fn check_new(&self, id: &ObjectId) -> Result<(), ControlError> {
+        let document = &self.sources.document;
         if let Some(object) = document.get(id) {
             let what = format!("{id} exists already, in {}", place(object));
             let problem = Diagnostic::new(what, "change or remove it, or use another name");
@@ -148,11 +165,11 @@ impl<'c> Edit<'c> {
     }
 
     /// The path of a new file. Access entries follow each other in the order of their creation, which their names keep.
-    fn new_path(&self) -> Result<PathBuf, ControlError> {
-        self.check_new()?;
+    fn new_path(&self, id: &ObjectId) -> Result<PathBuf, ControlError> {
+        self.check_new(id)?;
         let folder = api_folder(main_file(self.sources));
-        let name = file_name(&self.change.id);
-        if !matches!(self.change.id, ObjectId::Access(..)) {
+        let name = file_name(id);
+        if !matches!(id, ObjectId::Access(..)) {
             return Ok(folder.join(format!("{name}.toml")));
         }
         let number = |file: &ConfigFile| {

@@ -103,6 +103,7 @@ const LUN_EXAMPLES: &str = "Examples:
   lunar lun add iqn.2026-11.org.example:disks /dev/sdb --lun 7 read_only=true
   lunar lun add iqn.2026-11.org.example:disks disk:data
   lunar lun resize iqn.2026-11.org.example:disks 1 20G
+  lunar lun move iqn.2026-11.org.example:disks 7 iqn.2026-11.org.example:new --lun 0
   lunar lun remove iqn.2026-11.org.example:disks 7";
 
 /// A LUN of a target.
@@ -161,6 +162,22 @@ pub enum LunCommand {
         place: LunPlace,
         /// The new size
         size: String,
+        #[command(flatten)]
+        object: ObjectArgs,
+    },
+    /// Move a LUN to another target or number; for hosts it stays the same disk
+    Move {
+        #[command(flatten)]
+        place: LunPlace,
+        /// iSCSI name of the new target
+        #[arg(value_name = "NEW_TARGET")]
+        new_target: String,
+        /// Its new number [default: the same]
+        #[arg(long = "lun", value_name = "N")]
+        new_lun: Option<u16>,
+        /// Move it even if hosts use its target
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         object: ObjectArgs,
     },

@@ -36,6 +36,14 @@ pub fn lun(command: LunCommand) -> Result<String, Diagnostic> {
         }
         LunCommand::Add(args) => add(args),
         LunCommand::Resize { place, size, object } => resize(&place, size, &object),
+        LunCommand::Move { place, new_target, new_lun, force, object } => {
+            let change = Change::of(&object)?.with_force(force);
+            let one: Value = change.client.get(&path(&place))?;
+            let transient = change.transient || is_transient(&one);
+            let to = json!({ "target": new_target, "lun": new_lun });
+            let change = Change { transient, ..change };
+            change.done(&change.act(&path(&place), "move", to)?)
+        }
         LunCommand::Remove { place, force, object } => {
             let change = Change::of(&object)?.with_force(force);
             change.done(&change.remove(&path(&place))?)
@@ -51,11 +59,15 @@ fn resize(place: &LunPlace, size: String, args: &ObjectArgs) -> Result<String, D
         Some(path) => (path.clone(), change.client.get(&path)?),
         None => (path(place), lun),
     };
-    // It stays what it is.
-    let transient = change.transient || one["source"]["origin"] == "transient";
+    let transient = change.transient || is_transient(&one);
     let change = Change { transient, ..change };
     let keys = Keys::from_iter([("size".to_owned(), size.into())]);
     change.done(&change.patch(&path, &keys)?)
+}
+
+/// Whether a change of an object must be transient too.
+fn is_transient(object: &Value) -> bool {
+    object["source"]["origin"] == "transient"
 }
 
 fn list(target: Option<String>, args: &ServerArgs) -> Result<String, Diagnostic> {

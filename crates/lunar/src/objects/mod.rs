@@ -72,6 +72,13 @@ impl<'a> Change<'a> {
         self.existing(Method::DELETE, path, Value::Null)
     }
 
+    /// Executes an action of an existing object.
+    fn act(&self, path: &str, action: &str, body: Value) -> Result<ChangeReport, Diagnostic> {
+        let Tagged { version, value: _ } = self.client.get_tagged::<Value>(path)?;
+        let path = self.path(&format!("{path}/{action}"));
+        self.client.send(Method::POST, &path, Some(&version), &body).map(|tagged| tagged.value)
+    }
+
     /// Changes an existing object in the version of the moment, so that no change of another administrator is lost.
     fn existing(&self, method: Method, path: &str, body: Value) -> Result<ChangeReport, Diagnostic> {
         let Tagged { version, value: _ } = self.client.get_tagged::<Value>(path)?;

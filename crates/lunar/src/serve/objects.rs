@@ -4,6 +4,7 @@ mod grow;
 mod secret;
 
 use super::Service;
+use super::rollback::{self, Replaced};
 use crate::server::TargetServer;
 use crate::staged_files::{NewFile, StagedFile, commit, stage};
 use grow::Growth;
@@ -93,6 +94,9 @@ impl<S: TargetServer> Service<S> {
             let changes = lunar_server::diff(&self.in_force, &new);
             return Ok(Response::Changed { version: self.version.to_string(), changes });
         }
+        if matches!(secret.change.action, ObjectAction::Move(_)) && !secret.change.transient {
+            return self.move_object(new, &edited.writes);
+        }
         let staged = match secret.change.transient {
             true => Vec::new(),
             false => staged(&edited.writes)?,
@@ -108,6 +112,17 @@ impl<S: TargetServer> Service<S> {
             edited.writes.iter().for_each(|write| _ = self.transient.remove(&write.path));
         }
         secret.keep(&self.config);
+        Ok(Response::Changed { version: self.version.to_string(), changes })
+    }
+
+    /// Puts a moved object in force, and writes both files as one: also a crash leaves it at one of the two places.
+    fn move_object(&mut self, new: Config, writes: &[FileWrite]) -> Result<Response, ControlError> {
+        let journal = rollback::journal(&self.config.sources.whole, writes);
+        let journal = journal.map_err(|(path, e)| cannot_write(&path, &e))?;
+        // The state at the former place is kept until the files have changed.
+        self.units.begin_trial();
+        let changes = self.replace_files(new, Replaced { writes, transient: &[] }, journal, None)?;
+        self.units.end_trial();
         Ok(Response::Changed { version: self.version.to_string(), changes })
     }
 
@@ -201,6 +216,7 @@ impl<S: TargetServer> Service<S> {
                 self.check_unused(id)
             }
             (ObjectAction::Delete, id) => self.check_unnamed(id),
+            (ObjectAction::Move(_), id) if !change.force => self.check_unused(id),
             _ => Ok(()),
         }
     }

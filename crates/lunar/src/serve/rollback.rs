@@ -26,6 +26,12 @@ pub fn cause(request: &Request) -> Option<ApplyCause> {
     }
 }
 
+/// The files of a change that takes effect as a whole.
+pub(super) struct Replaced<'a> {
+    pub(super) writes: &'a [FileWrite],
+    pub(super) transient: &'a [FileWrite],
+}
+
 impl<S: TargetServer> Service<S> {
     /// Keeps the tree in force in the history.
     pub(super) fn keep(&self, cause: ApplyCause, asker: Option<&str>) {
@@ -75,7 +81,8 @@ impl<S: TargetServer> Service<S> {
             return Ok(Response::Changed { version: self.version.to_string(), changes });
         }
         let journal = journal(whole, &back.writes).map_err(|(path, e)| cannot_write(&path, &e))?;
-        let changes = self.replace_files(new, &back, journal, request.confirm_within_s)?;
+        let replaced = Replaced { writes: &back.writes, transient: &back.transient };
+        let changes = self.replace_files(new, replaced, journal, request.confirm_within_s)?;
         tracing::info!("the tree of entry {} is in force again", request.to);
         Ok(Response::Changed { version: self.version.to_string(), changes })
     }
@@ -97,10 +104,10 @@ impl<S: TargetServer> Service<S> {
     }
 
     /// Puts a configuration in force and writes its files: as a whole, also after a crash.
-    fn replace_files(
+    pub(super) fn replace_files(
         &mut self,
         new: Config,
-        back: &TreeRollback,
+        Replaced { writes, transient: temporary }: Replaced<'_>,
         journal: Journal,
         confirm_within_s: Option<u64>,
     ) -> Result<Vec<Difference>, ControlError> {
@@ -108,7 +115,7 @@ impl<S: TargetServer> Service<S> {
         if confirm_within_s.is_some() {
             self.units.begin_trial();
         }
-        let saved = staged(&back.writes).and_then(|staged| self.apply_and_save(new, None, staged));
+        let saved = staged(writes).and_then(|staged| self.apply_and_save(new, None, staged));
         let changes = match saved {
             Ok(changes) => changes,
             Err(error) => {
@@ -122,8 +129,8 @@ impl<S: TargetServer> Service<S> {
             }
         };
         let transient = self.transient.clone();
-        back.writes.iter().for_each(|write| _ = self.transient.remove(&write.path));
-        self.transient.extend(back.transient.iter().map(|write| (write.path.clone(), write.text.clone())));
+        writes.iter().for_each(|write| _ = self.transient.remove(&write.path));
+        self.transient.extend(temporary.iter().map(|write| (write.path.clone(), write.text.clone())));
         match confirm_within_s.map_or_else(|| journal.remove().map(|()| None), |seconds| Ok(Some(seconds))) {
             Ok(None) => {}
             Ok(Some(seconds)) => self.begin_trial(before, Some(journal), Some(transient), seconds),
@@ -138,7 +145,7 @@ impl<S: TargetServer> Service<S> {
 }
 
 /// The journal of the files as they are on the disk now.
-fn journal(whole: &Path, writes: &[FileWrite]) -> Result<Journal, (PathBuf, io::Error)> {
+pub(super) fn journal(whole: &Path, writes: &[FileWrite]) -> Result<Journal, (PathBuf, io::Error)> {
     let mut record = TrialRecord::default();
     for FileWrite { path, .. } in writes {
         let text = match std::fs::read_to_string(path) {

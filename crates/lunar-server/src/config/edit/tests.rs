@@ -1,6 +1,8 @@
 use super::*;
+use crate::build::UnitName;
 use crate::config::tests::Folder;
 use crate::config::{load, parse_files};
+use crate::identity;
 use serde_json::json;
 
 const NAME: &str = "iqn.2026-11.org.example:a";
@@ -213,6 +215,78 @@ fn transient_file_replaces_that_of_the_disk() {
     let gone = transient.into_keys().map(|path| (path, None)).collect();
     let reloaded = crate::config::load_with(whole, &gone).map_err(|list| list[0].to_string()).unwrap();
     assert!(!reloaded.sources.document.contains_key(&lun(1)));
+}
+
+const OTHER: &str = "iqn.2026-11.org.example:b";
+
+/// A configuration with another target, and LUN 1 of the API with these keys.
+fn movable(keys: &str) -> (Folder, Config) {
+    let lun_0 = "[[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = 4096\n";
+    let target = format!("[[target]]\nname = \"{OTHER}\"\n{lun_0}");
+    let lun = format!("[[lun]]\ntarget = \"{NAME}\"\nlun = 1\n{keys}");
+    config(&[("mine.toml", &lun), ("target.toml", &target)])
+}
+
+fn moved(number: u16) -> ObjectChange {
+    change(lun(1), ObjectAction::Move(ObjectId::Lun(OTHER.into(), number)))
+}
+
+#[test]
+fn moved_lun_has_the_keys_of_its_identity() {
+    for (own, added) in [
+        ("", &["serial", "naa"][..]),
+        ("serial = \"7\"\n", &["naa"]),
+        ("t10_id = \"x\"\n", &["serial", "naa"]),
+        ("eui64 = \"0102030405060708\"\n", &["serial"]),
+        ("designators = [\"0103000830000000000000aa\"]\n", &["serial"]),
+    ] {
+        let (_folder, config) = movable(&format!("backend = \"null\"\nsize = 4096\n{own}"));
+        let before = (UnitName::Lun(NAME.into(), 1), &config.targets[0].luns[&1]);
+        let edited = edit(&config, &moved(9)).map_err(|e| e.problems[0].to_string()).unwrap();
+        assert!(edited.writes[1].path.ends_with("mine.toml") && edited.writes[1].text.is_none());
+        let new = after(&config, &moved(9));
+        let (old, object) = (&config.sources.document[&lun(1)].keys, ObjectId::Lun(OTHER.into(), 9));
+        let keys = &new.sources.document[&object].keys;
+        assert!(!new.sources.document.contains_key(&lun(1)));
+        let keys: Vec<&str> = keys.keys().filter(|key| !old.contains_key(*key)).map(|key| &**key).collect();
+        let mut added = added.to_vec();
+        added.sort_unstable();
+        assert_eq!(keys, added, "{own}");
+        let target = new.targets.iter().find(|target| target.name == OTHER).unwrap();
+        let [before, after] = [before, (UnitName::Lun(OTHER.into(), 9), &target.luns[&9])]
+            .map(|(name, lun)| (identity::identity(&name, lun), lun.identity.clone()));
+        assert_eq!(before.0.serial, after.0.serial);
+        let seen = |(identity, keys): &(lunar_scsi::LuIdentity, crate::config::IdentityKeys)| {
+            keys.descriptors(&identity.vendor, &identity.serial, &identity.naa)
+        };
+        assert_eq!(seen(&before), seen(&after), "{own}");
+    }
+}
+
+#[test]
+fn lun_moves_only_if_it_can_keep_what_it_is() {
+    let (_folder, config) = movable("backend = \"memory\"\nsize = 4096\n");
+    let conflict = |change: ObjectChange, what: &str| {
+        assert_eq!(rejected(&config, &change), (ControlErrorKind::Conflict, what.to_owned()));
+    };
+    conflict(moved(0), &format!("LUN 0 of {OTHER} exists already, in lunar.d/api/target.toml line 3"));
+    conflict(moved(1), &format!("LUN 1 of {NAME} is memory without `serial`, which has no lasting identity"));
+    let what = format!("LUN 1 of {NAME} cannot move until the next start only");
+    conflict(ObjectChange { transient: true, ..moved(1) }, &what);
+    let what = format!("LUN 0 of {NAME} is in lunar.toml line 3, which the API does not change");
+    conflict(ObjectChange { id: lun(0), ..moved(1) }, &what);
+    let absent = change(lun(1), ObjectAction::Move(ObjectId::Lun("iqn.c".into(), 0)));
+    assert_eq!(rejected(&config, &absent).1, "target iqn.c does not exist");
+}
+
+#[test]
+fn lun_of_a_disk_moves_without_keys_of_an_identity() {
+    let disk = "[[disk]]\nname = \"d\"\nbackend = \"memory\"\nsize = 4096\n";
+    let lun_of_disk = format!("[[lun]]\ntarget = \"{NAME}\"\nlun = 1\ndisk = \"d\"\n");
+    let (_folder, config) = config(&[("disk.toml", disk), ("mine.toml", &lun_of_disk)]);
+    let to = lun(5);
+    let new = after(&config, &change(lun(1), ObjectAction::Move(to.clone())));
+    assert_eq!(new.sources.document[&to].keys, keys(json!({ "disk": "d" })));
 }
 
 #[test]

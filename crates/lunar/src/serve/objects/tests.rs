@@ -399,6 +399,81 @@ fn patch_of_size_grows_the_file_and_never_shrinks_it() {
     assert_eq!(length(), 3 << 20);
 }
 
+fn moved(number: u16) -> ObjectChange {
+    ObjectChange { action: ObjectAction::Move(lun(number)), ..null_lun(1) }
+}
+
+/// The LUNs of the target.
+fn luns(service: &Service<Fake>) -> Vec<u16> {
+    service.config.targets[0].luns.keys().copied().collect()
+}
+
+#[test]
+fn moved_lun_is_at_its_new_place_after_a_restart() {
+    let folder = Folder::new("move");
+    let mut service = service(&args(folder.config(1)), &Fake::default());
+    version(service.change_object(null_lun(1)));
+    let before = service.config.targets[0].luns[&1].clone();
+    version(service.change_object(ObjectChange { dry_run: true, ..moved(5) }));
+    assert_eq!(luns(&service), [0, 1]);
+    version(service.change_object(moved(5)));
+    assert_eq!((luns(&service), files(&folder).len()), (vec![0, 5], 1));
+    assert!(service.config.targets[0].luns[&5].serial.is_some() && before.serial.is_none());
+    // The serial number of the former place belongs to the moved LUN.
+    let (kind, what) = failed(service.change_object(null_lun(1)));
+    assert!(kind == ControlErrorKind::Conflict && what.contains("has the same serial number"), "{what}");
+    // A transient LUN moves in memory only.
+    let action = ObjectAction::Create(keys(json!({ "backend": "null", "size": "1M", "serial": "7" })));
+    version(service.change_object(ObjectChange { transient: true, action, ..null_lun(1) }));
+    version(service.change_object(ObjectChange { transient: true, ..moved(7) }));
+    service.reload();
+    assert_eq!((luns(&service), files(&folder).len()), (vec![0, 5, 7], 1));
+    drop(service);
+    let service = super::super::tests::service(&args(folder.0.join("lunar.toml")), &Fake::default());
+    assert_eq!(luns(&service), [0, 5]);
+}
+
+#[test]
+fn crash_during_a_move_leaves_the_lun_at_one_place() {
+    let folder = Folder::new("move-crash");
+    let mut service = service(&args(folder.config(1)), &Fake::default());
+    version(service.change_object(null_lun(1)));
+    let whole = service.config.sources.whole.clone();
+    let writes = config::edit(&service.config, &moved(5)).unwrap().writes;
+    drop(service);
+    for steps in 0..=writes.len() + 1 {
+        let journal = rollback::journal(&whole, &writes).unwrap();
+        commit(staged(&writes[..steps.min(writes.len())]).unwrap()).unwrap();
+        let is_whole = steps > writes.len();
+        if is_whole {
+            journal.remove().unwrap();
+        }
+        // The lock of the journal ends with the process.
+        drop(journal);
+        let service = super::super::tests::service(&args(whole.clone()), &Fake::default());
+        assert_eq!(luns(&service), [0, if is_whole { 5 } else { 1 }], "{steps}");
+        assert!(!files(&folder).contains(&".trial".to_owned()));
+    }
+}
+
+#[test]
+fn move_that_cannot_be_written_changes_nothing() {
+    let folder = Folder::new("move-failed");
+    let fake = Fake::default();
+    let mut service = service(&args(folder.config(1)), &fake);
+    version(service.change_object(null_lun(1)));
+    let before = files(&folder);
+    let new = config::file_name(&lun(5));
+    // A folder in the place of the file: the new file can be staged there, and not renamed.
+    let place = folder.0.join("lunar.d/api").join(format!("{new}.toml"));
+    std::fs::create_dir_all(place.join("x")).unwrap();
+    assert_eq!(failed(service.change_object(moved(5))).0, ControlErrorKind::Conflict);
+    assert_eq!((luns(&service), files(&folder)), (vec![0, 1], before));
+    std::fs::remove_dir_all(&place).unwrap();
+    version(service.change_object(moved(5)));
+    assert_eq!((luns(&service), files(&folder)), (vec![0, 5], vec![format!("{new}.toml")]));
+}
+
 #[test]
 fn file_that_cannot_grow_leaves_the_lun_unchanged() {
     let folder = Folder::new("nogrow");

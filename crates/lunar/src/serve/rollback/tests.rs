@@ -219,7 +219,8 @@ fn failed_write_takes_the_whole_rollback_back() {
     let place = folder.0.join("lunar.d/api").join(&names[1]);
     std::fs::remove_file(&place).unwrap();
     std::fs::create_dir_all(place.join("x")).unwrap();
-    let error = service.replace_files(new, &back, journal, None).unwrap_err();
+    let replaced = Replaced { writes: &back.writes, transient: &back.transient };
+    let error = service.replace_files(new, replaced, journal, None).unwrap_err();
     let what = &error.problems[0].what;
     assert!(what.contains("cannot write") && what.contains(&names[1]), "{what}");
     assert_eq!(luns(&service), 3);
