@@ -519,6 +519,7 @@ fn documented_keys_are_in_the_example() {
     let saved = read("crates/lunar-server/src/config/attachment.rs");
     let report = read("crates/lunar/src/copy/report.rs");
     let api = read("docs/openapi.json");
+    let schema = read("docs/schema.json");
     let is_key = |word: &str| {
         word.contains('_') && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
     };
@@ -541,6 +542,7 @@ fn documented_keys_are_in_the_example() {
                         [&settings, &saved].iter().any(|text| text.contains(&format!("\"{key}\"")))
                     }
                     "docs/api.md" => is_in_files(key) || api.contains(&format!("\"{key}\"")),
+                    "docs/json.md" => schema.contains(&format!("\"{key}\"")),
                     "docs/copy.md" => report.contains(&format!("pub {key}:")),
                     "docs/rdma.md" => {
                         is_in_urls(key) || example.contains(&format!("{key} =")) || OF_IB_SRP.contains(&key)

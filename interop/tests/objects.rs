@@ -313,11 +313,11 @@ fn session_ends_and_server_stops_by_command() {
     let mut admin = Administrator::new();
     let mut raw = Login::new().on(admin.server.portal());
     raw.clear_attentions(0);
-    let status = admin.json(&["status"]);
+    let status = admin.json(&["status"])["items"].take();
     assert_eq!((&status[0]["luns"], &status[0]["sessions"]), (&Value::from(1), &Value::from(1)));
     let text = admin.does(&["status"]);
     assert!(text.contains(&format!("process   {}\n", admin.server.pid())), "{text}");
-    let id = admin.json(&["session", "list"])[0]["tsih"].to_string();
+    let id = admin.json(&["session", "list"])["items"][0]["tsih"].to_string();
     assert_eq!(admin.does(&["session", "end", &id]), format!("session {id}: asked to log out\n"));
     // The host is asked to log out (RFC 7143 section 11.9, event 1).
     assert_eq!(raw.recv_op(0x32).bhs[36], 1);

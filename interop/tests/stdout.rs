@@ -20,7 +20,8 @@ fn without_room(arguments: &[&str], run_dir: &str) -> (String, Option<i32>) {
 
 fn fails(arguments: &[&str], run_dir: &str) {
     let (said, status) = without_room(arguments, run_dir);
-    let is_reported = said.contains("cannot write to stdout: no space left on device\n  hint: ");
+    let hint = if arguments.contains(&"--json") { "\",\"hint\":\"" } else { "\n  hint: " };
+    let is_reported = said.contains(&format!("cannot write to stdout: no space left on device{hint}"));
     assert!(is_reported && status == Some(1), "{arguments:?}: {status:?}: {said}");
 }
 

@@ -34,7 +34,7 @@ pub struct ServerEvent {
     pub message: String,
     /// Its details.
     #[serde(flatten)]
-    #[schema(value_type = Object)]
+    #[schema(value_type = BTreeMap<String, Value>)]
     pub fields: Keys,
 }
 

@@ -14,6 +14,7 @@ pub mod metrics;
 mod metrics_listener;
 mod object;
 mod parameters;
+pub mod rfc3339;
 pub mod router;
 pub mod rows;
 mod session;

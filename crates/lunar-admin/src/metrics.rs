@@ -7,8 +7,10 @@ use utoipa::ToSchema;
 /// The counters of a server. They begin with 0 at its start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MetricsReport {
-    /// Start of the server, in seconds since 1970. It never changes, also if the clock is set.
-    pub started_unix_s: f64,
+    /// Start of the server (RFC 3339), in seconds since 1970. It never changes, also if the clock is set.
+    #[serde(with = "crate::rfc3339::milliseconds")]
+    #[schema(value_type = String)]
+    pub started_at: f64,
     /// Seconds since the start of the server.
     pub uptime_s: f64,
     /// The upper bounds of the buckets of all histograms, in seconds. A last bucket has no bound.

@@ -41,15 +41,19 @@ pub struct Parameters {
     pub iser: Option<IserParameters>,
 }
 
-/// Additional keys of iSER (RFC 7145 section 6).
+/// Additional keys of iSER (RFC 7145 section 6). A session without iSER has none of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "PascalCase")]
 #[allow(missing_docs)]
 pub struct IserParameters {
     #[serde(rename = "RDMAExtensions")]
+    #[schema(required = false)]
     pub rdma_extensions: String,
+    #[schema(required = false)]
     pub target_recv_data_segment_length: u32,
+    #[schema(required = false)]
     pub initiator_recv_data_segment_length: u32,
+    #[schema(required = false)]
     pub tagged_buffer_for_solicited_data_only: String,
 }
 

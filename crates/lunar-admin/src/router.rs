@@ -14,8 +14,10 @@ pub struct RouterReport {
     pub state: String,
     /// Whether it was drained, so that it rejects logins.
     pub draining: bool,
-    /// When it started, in seconds since 1970.
-    pub started: u64,
+    /// When it started (RFC 3339), in seconds since 1970.
+    #[serde(with = "crate::rfc3339::seconds")]
+    #[schema(value_type = String)]
+    pub started_at: u64,
     /// Logins that succeeded.
     pub logins_accepted: u64,
     /// Current sessions.
@@ -231,7 +233,7 @@ pub fn stats(routers: &[RouterReport]) -> String {
     let row = |r: &RouterReport| {
         [
             r.name.clone(),
-            started(r.started),
+            started(r.started_at),
             r.logins_accepted.to_string(),
             r.logins_active.to_string(),
             r.target_access_failures.to_string(),
@@ -282,7 +284,7 @@ pub fn paths(routers: &[RouterReport]) -> String {
 /// Everything about an instance.
 pub fn show(r: &RouterReport, now: u64) -> String {
     let mut text =
-        format!("router {}: {}, for {}\n", r.name, r.state(), duration(now.saturating_sub(r.started)));
+        format!("router {}: {}, for {}\n", r.name, r.state(), duration(now.saturating_sub(r.started_at)));
     if let Some(failover) = &r.failover {
         let state = failover.state.as_deref().unwrap_or("does not answer");
         let is = |flag: bool, word: &str| if flag { word.into() } else { format!("not {word}") };
@@ -317,7 +319,7 @@ mod tests {
         RouterReport {
             name: "r1".into(),
             state: "active".into(),
-            started: 1_795_343_400,
+            started_at: 1_795_343_400,
             logins_accepted: 7,
             logins_active: 2,
             target_access_failures: 1,

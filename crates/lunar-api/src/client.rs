@@ -21,6 +21,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use crate::handlers::reports::*;
 pub use crate::remote::{ClientCredentials, ServerAddress};
+pub use crate::schema::{AccessView, ChapUserView, DiskView, LunView, PortalGroupView, TargetView};
+pub use crate::sizes::SIZE_KEYS;
 pub use hyper::Method;
 
 /// Maximum length of a response.

@@ -22,6 +22,7 @@ mod problem;
 mod remote;
 mod schema;
 mod server;
+mod sizes;
 
 #[cfg(test)]
 mod tests;

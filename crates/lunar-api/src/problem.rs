@@ -4,7 +4,7 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use lunar_admin::{ControlError, ControlErrorKind};
-use lunar_config::{Diagnostic, ErrorCode};
+use lunar_config::{Diagnostic, ErrorCode, Position};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -75,9 +75,15 @@ impl Problem {
 
     /// The fault of a client.
     pub(crate) fn into_diagnostic(self) -> Diagnostic {
+        let code = ErrorCode::from_name(&self.code);
+        if let [ProblemDetail { detail, file: Some(file), line, column, .. }] = &self.errors[..] {
+            let position = line.zip(*column).map(|(line, column)| Position { line, column });
+            let problem = Diagnostic::new(detail, self.hint).with_code(code);
+            return Diagnostic { file: Some(file.into()), position, ..problem };
+        }
         let faults: Vec<String> = self.errors.iter().map(ProblemDetail::text).collect();
         let what = if faults.len() > 1 { faults.join("\n") + "\n" + &self.detail } else { self.detail };
-        Diagnostic::new(what, self.hint).with_code(ErrorCode::from_name(&self.code))
+        Diagnostic::new(what, self.hint).with_code(code)
     }
 }
 
@@ -145,5 +151,19 @@ impl IntoResponse for Box<Problem> {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fault_of_a_file_keeps_its_place() {
+        let (file, position) = (Some("/l.toml".into()), Some(Position { line: 3, column: 7 }));
+        let fault = Diagnostic { file, position, ..Diagnostic::new("no disk", "bring one") };
+        let problem: Box<Problem> = ControlError::one(ControlErrorKind::Invalid, fault.clone()).into();
+        assert_eq!(problem.detail, "/l.toml:3:7: no disk");
+        assert_eq!((*problem).into_diagnostic(), fault);
     }
 }

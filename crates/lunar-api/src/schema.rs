@@ -74,9 +74,10 @@ pub struct RedirectKeys {
     pub permanent: Option<bool>,
 }
 
-/// Defines the keys of a medium, and those after them that it has on its own.
+/// Defines the keys of a medium, and those after them that it has on its own. `$size`: the type of a size, and `$filter`
+/// that of a filter.
 macro_rules! medium_keys {
-    ($(#[$of:meta])* $name:ident { $($(#[$of_key:meta])* $key:ident: $type:ty,)* }) => {
+    ($(#[$of:meta])* $name:ident, $size:ty, $filter:ty { $($(#[$of_key:meta])* $key:ident: $type:ty,)* }) => {
         $(#[$of])*
         #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
         #[serde(default, deny_unknown_fields)]
@@ -87,14 +88,14 @@ macro_rules! medium_keys {
             /// Path of the file or device.
             pub path: Option<String>,
             /// Size; a missing file is created with it.
-            pub size: Option<SizeValue>,
+            pub size: Option<$size>,
             /// `disk` or `cdrom`.
             #[schema(pattern = "^(disk|cdrom)$")]
             pub kind: Option<String>,
             /// Logical block size: 512 or 4096.
-            pub block_size: Option<SizeValue>,
+            pub block_size: Option<$size>,
             /// Physical block size.
-            pub physical_block_size: Option<SizeValue>,
+            pub physical_block_size: Option<$size>,
             /// Whether hosts cannot write.
             pub read_only: Option<bool>,
             /// Whether the medium is removable.
@@ -132,7 +133,7 @@ macro_rules! medium_keys {
             /// All designators, hexadecimal, instead of the four above.
             pub designators: Option<Vec<String>>,
             /// Filters; the first is next to the disk.
-            pub filters: Option<Vec<FilterKeys>>,
+            pub filters: Option<Vec<$filter>>,
             $($(#[$of_key])* pub $key: Option<$type>,)*
         }
     };
@@ -140,7 +141,15 @@ macro_rules! medium_keys {
 
 medium_keys! {
     /// The keys of a LUN: those of a disk, or `disk` alone.
-    LunKeys {
+    LunKeys, SizeValue, FilterKeys {
+        /// Name of a disk that the LUN shows.
+        disk: String,
+    }
+}
+
+medium_keys! {
+    /// The keys of a LUN in a response: sizes are bytes.
+    LunConfig, u64, FilterConfig {
         /// Name of a disk that the LUN shows.
         disk: String,
     }
@@ -148,29 +157,49 @@ medium_keys! {
 
 medium_keys! {
     /// The keys of a disk.
-    DiskKeys {}
+    DiskKeys, SizeValue, FilterKeys {}
 }
 
-/// A filter of a LUN.
-#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct FilterKeys {
-    /// `stats`, `delay`, `rate` or `error`.
-    #[schema(pattern = "^(stats|delay|rate|error)$")]
-    pub kind: Option<String>,
-    /// Delay of a read in microseconds.
-    pub read_us: Option<u64>,
-    /// Delay of a write in microseconds.
-    pub write_us: Option<u64>,
-    /// Operations a second; 0 is no limit.
-    pub iops: Option<u64>,
-    /// Bytes a second; 0 is no limit.
-    pub bytes_per_s: Option<SizeValue>,
-    /// Fraction of the operations that fail.
-    pub rate: Option<f64>,
-    /// The operations that fail: `read`, `write` or `flush`.
-    #[schema(pattern = "^(read|write|flush)$")]
-    pub op: Option<String>,
+medium_keys! {
+    /// The keys of a disk in a response: sizes are bytes.
+    DiskConfig, u64, FilterConfig {}
+}
+
+/// Defines the keys of a filter. `$size`: the type of a size.
+macro_rules! filter_keys {
+    ($(#[$of:meta])* $name:ident, $size:ty) => {
+        $(#[$of])*
+        #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $name {
+            /// `stats`, `delay`, `rate` or `error`.
+            #[schema(pattern = "^(stats|delay|rate|error)$")]
+            pub kind: Option<String>,
+            /// Delay of a read in microseconds.
+            pub read_us: Option<u64>,
+            /// Delay of a write in microseconds.
+            pub write_us: Option<u64>,
+            /// Operations a second; 0 is no limit.
+            pub iops: Option<u64>,
+            /// Bytes a second; 0 is no limit.
+            pub bytes_per_s: Option<$size>,
+            /// Fraction of the operations that fail.
+            pub rate: Option<f64>,
+            /// The operations that fail: `read`, `write` or `flush`.
+            #[schema(pattern = "^(read|write|flush)$")]
+            pub op: Option<String>,
+        }
+    };
+}
+
+filter_keys! {
+    /// A filter of a LUN.
+    FilterKeys, SizeValue
+}
+
+filter_keys! {
+    /// A filter of a LUN in a response: sizes are bytes.
+    FilterConfig, u64
 }
 
 /// The keys of an access entry.
@@ -263,7 +292,7 @@ object_view! {
 
 object_view! {
     /// A LUN of a target.
-    LunView, LunList, LunKeys {
+    LunView, LunList, LunConfig {
         /// The target.
         target: String,
         /// The LUN.
@@ -285,7 +314,7 @@ object_view! {
 
 object_view! {
     /// A disk that LUNs of several targets may show.
-    DiskView, DiskList, DiskKeys {
+    DiskView, DiskList, DiskConfig {
         /// Its name.
         name: String,
     }

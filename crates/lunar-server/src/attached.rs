@@ -11,9 +11,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use utoipa::ToSchema;
 
 /// The record of an attached disk. It holds no secret.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = AttachmentRecord)]
 pub struct Record {
     /// Its name.
     pub name: String,
@@ -36,14 +38,17 @@ pub struct Record {
     pub read_only: bool,
     /// How long to wait for a lost network, in seconds.
     #[serde(rename = "recovery_timeout_s", with = "crate::seconds")]
+    #[schema(value_type = f64)]
     pub recovery_timeout: Duration,
     /// The policy that selects one of several paths, if one was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PathPolicy>,
     /// Its process.
     pub pid: u32,
-    /// When it was attached, in seconds since 1970.
-    pub since_unix_s: u64,
+    /// When it was attached, in seconds since 1970. Records of older versions have the number.
+    #[serde(alias = "since_unix_s", with = "lunar_admin::rfc3339::seconds")]
+    #[schema(value_type = String)]
+    pub attached_at: u64,
     /// ISID of the session of each path, in hexadecimal. A process that attaches the disk after this one has died uses
     /// the same ISID. The target then ends the old session before it accepts the new one (RFC 7143 section 6.3.5), so no
     /// write of the old session is executed after a write of the new one.
@@ -73,7 +78,7 @@ pub struct Record {
 
 /// An ended session whose writes the target may still execute. A login with its initiator name and ISID ends them
 /// there.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LeftSession {
     /// Its URL, without secrets.
     pub url: String,
@@ -140,7 +145,7 @@ impl Record {
 }
 
 /// A path to the target, as its process reports it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AttachedPath {
     /// Its URL, without secrets.
     pub url: String,
@@ -346,7 +351,7 @@ mod tests {
             recovery_timeout: Duration::from_secs(120),
             policy: None,
             pid: std::process::id(),
-            since_unix_s: 1,
+            attached_at: 1,
             isids: vec!["800000000001".into()],
             initiators: vec!["iqn.2026-11.org.example:host".into()],
             ports: vec!["group:1,iqn.2026-11.org.example:a".into()],
@@ -382,6 +387,14 @@ mod tests {
         attached.lock().unwrap().write(&record("a")).unwrap();
         assert_eq!(std::fs::read_to_string(&other).unwrap(), "kept");
         assert!(attached.file("a", "json").symlink_metadata().unwrap().is_file());
+    }
+
+    #[test]
+    fn record_of_an_older_version_is_read() {
+        let text = serde_json::to_string(&record("a")).unwrap();
+        let older = text.replace("\"attached_at\":\"1970-01-01T00:00:01Z\"", "\"since_unix_s\":1");
+        assert_ne!(older, text);
+        assert_eq!(serde_json::from_str::<Record>(&older).unwrap(), record("a"));
     }
 
     #[test]

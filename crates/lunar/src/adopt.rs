@@ -3,20 +3,23 @@
 //! Each step is a series of changes of single files. The record of the step comes first, so that the new files do not
 //! count until the rename of the administrator's file. So a crash after any of them leaves an equal configuration.
 
+use crate::client::json;
 use crate::configuration::file_or_default;
 use crate::exit::{Exit, Failure};
 use crate::output::count;
 use crate::staged_files::{FileOwner, NewFile, commit, stage};
 use clap::Args;
-use lunar_admin::ObjectId;
+use lunar_admin::{Keys, ObjectId};
 use lunar_config::{ErrorCode, io_text};
 use lunar_server::config::{self, AdoptStep, Adopting, api_folder};
 use lunar_server::{Diagnostic, config::Config};
 use rustix::fs::{FlockOperation, flock};
+use serde::Serialize;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use utoipa::ToSchema;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -44,6 +47,40 @@ pub struct Adopt {
     /// Print what would move, and move nothing
     #[arg(long)]
     dry_run: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The moved objects.
+#[derive(Serialize, ToSchema)]
+pub struct AdoptReport {
+    items: Vec<AdoptedObject>,
+    /// Whether nothing was moved, because only the effects were requested.
+    dry_run: bool,
+}
+
+/// A moved object.
+#[derive(Serialize, ToSchema)]
+struct AdoptedObject {
+    /// Its array of tables in `lunar.toml`: `portal_group`, `chap_user`, `disk`, `target`, `lun` or `access`.
+    kind: &'static str,
+    /// The keys that identify it.
+    #[serde(flatten)]
+    #[schema(value_type = BTreeMap<String, Value>)]
+    id: Keys,
+    /// Its place before.
+    #[schema(value_type = String)]
+    file: PathBuf,
+    /// The line there, from 1.
+    line: usize,
+    /// Its file of the API.
+    #[schema(value_type = String)]
+    new_file: PathBuf,
+    /// The object in words.
+    #[serde(skip)]
+    words: String,
 }
 
 /// Parses the name of an object.
@@ -85,25 +122,35 @@ pub fn adopt(args: &Adopt) -> Result<String, Failure> {
             perform(&config, step)?;
         }
     }
-    Ok(report(&steps, args.dry_run))
+    let report = AdoptReport { items: steps.iter().flat_map(moved).collect(), dry_run: args.dry_run };
+    Ok(if args.json { json(&report)? } else { report.text() })
 }
 
-fn report(steps: &[AdoptStep], dry_run: bool) -> String {
-    let mut text = String::new();
-    let mut number = 0;
-    for step in steps {
-        for ((id, line), new) in step.objects.iter().zip(&step.new_files) {
-            let (from, to) = (step.file.display(), new.path.display());
-            text += &format!("{id}: {from}:{line} -> {to}\n");
-            number += 1;
-        }
+/// The objects of a step.
+fn moved(step: &AdoptStep) -> impl Iterator<Item = AdoptedObject> {
+    step.objects.iter().zip(&step.new_files).map(|((id, line), new)| AdoptedObject {
+        kind: id.array(),
+        id: id.keys(),
+        file: step.file.clone(),
+        line: *line,
+        new_file: new.path.clone(),
+        words: id.to_string(),
+    })
+}
+
+impl AdoptReport {
+    fn text(&self) -> String {
+        let line = |object: &AdoptedObject| {
+            let AdoptedObject { words, file, line, new_file, .. } = object;
+            format!("{words}: {}:{line} -> {}\n", file.display(), new_file.display())
+        };
+        let end = match (self.dry_run, self.items.len()) {
+            (_, 0) => "nothing to adopt: the API owns these objects already".to_owned(),
+            (true, _) => "dry run: nothing was changed".to_owned(),
+            (false, number) => format!("adopted {}; run lunar reload", count(number, "object")),
+        };
+        self.items.iter().map(line).collect::<String>() + &end + "\n"
     }
-    let end = match (dry_run, number) {
-        (_, 0) => "nothing to adopt: the API owns these objects already".to_owned(),
-        (true, _) => "dry run: nothing was changed".to_owned(),
-        (false, _) => format!("adopted {}; run lunar reload", count(number, "object")),
-    };
-    text + &end + "\n"
 }
 
 /// Excludes other adoptions of this configuration.

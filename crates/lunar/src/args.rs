@@ -146,6 +146,10 @@ pub enum Command {
         /// Resources in use by a server of this file are warnings. Changes nothing
         #[arg(long)]
         media: bool,
+
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Convert the configuration of another target
     Import(Import),
@@ -336,6 +340,10 @@ pub struct Apply {
     /// Roll back to the previous configuration now
     #[arg(long)]
     pub rollback: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 
     #[command(flatten)]
     pub choice: ServerChoice,

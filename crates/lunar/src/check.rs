@@ -1,28 +1,55 @@
 //! `lunar check`: checks a configuration, and lists its content.
 
+use crate::client::json;
 use crate::output::{self, count};
 use crate::serve::{cannot_serve, warnings};
 use lunar_admin::rows;
 use lunar_server::config::router::{From, Map, RouterConfig, RouterTarget};
 use lunar_server::config::{self, Config};
-use lunar_server::{Diagnostic, ErrorCode, folders};
+use lunar_server::{Diagnostic, ErrorCode, Examined, folders};
+use serde::Serialize;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use utoipa::ToSchema;
 
-/// Checks a configuration file and summarizes it.
-pub fn check(file: &Path, media: bool) -> Result<String, Vec<Diagnostic>> {
-    let config = config::load(file)?;
-    let notes = config::unused(&config).into_iter().chain(config::access_lint(&config));
-    let notes = notes.chain(warnings(&config));
-    notes.for_each(|note| output::stderr_line(format_args!("warning: {note}")));
-    if media {
-        check_media(&config, file)?;
-    }
-    Ok(format!("{} is fine: {}\n{}", file.display(), counts(&config), routes(&config.routers)))
+/// A configuration without faults.
+#[derive(Serialize, ToSchema)]
+pub struct CheckReport {
+    /// The file.
+    #[schema(value_type = String)]
+    file: PathBuf,
+    targets: usize,
+    luns: usize,
+    portals: usize,
+    access_entries: usize,
+    routers: usize,
+    /// Faults that do not prevent the service.
+    warnings: Vec<String>,
 }
 
-/// Examines the media that a configuration would open. Notes go to stderr.
-fn check_media(config: &Config, file: &Path) -> Result<(), Vec<Diagnostic>> {
+/// Checks a configuration file and summarizes it. Warnings of the text form go to stderr.
+pub fn check(file: &Path, media: bool, as_json: bool) -> Result<String, Vec<Diagnostic>> {
+    let config = config::load(file)?;
+    let found = config::unused(&config).into_iter().chain(config::access_lint(&config));
+    let mut found: Vec<String> = found.chain(warnings(&config)).collect();
+    let examined = media.then(|| examine_media(&config, file)).transpose()?;
+    let (notes, problems) = examined.map(|examined| (examined.notes, examined.problems)).unwrap_or_default();
+    found.extend(notes);
+    if !as_json {
+        found.iter().for_each(|note| output::stderr_line(format_args!("warning: {note}")));
+    }
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let report = CheckReport::new(&config, file, found);
+    match as_json {
+        true => json(&report).map_err(|problem| vec![problem]),
+        false => Ok(format!("{} is fine: {}\n{}", file.display(), report.counts(), routes(&config.routers))),
+    }
+}
+
+/// Examines the media that a configuration would open.
+fn examine_media(config: &Config, file: &Path) -> Result<Examined, Vec<Diagnostic>> {
     let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok);
     let mut found = lunar_server::examine(config, &state_dir.map_err(|problem| vec![problem])?, file);
     found.problems.extend(config.server.cores.usable().err().map(Diagnostic::from));
@@ -33,21 +60,37 @@ fn check_media(config: &Config, file: &Path) -> Result<(), Vec<Diagnostic>> {
             _ => found.problems.push(problem),
         }
     }
-    found.notes.iter().for_each(|note| output::stderr_line(format_args!("warning: {note}")));
-    if found.problems.is_empty() { Ok(()) } else { Err(found.problems) }
+    Ok(found)
 }
 
-fn counts(config: &Config) -> String {
-    let luns = config.targets.iter().map(|target| target.luns.len()).sum();
-    let portals = config.portal_groups.iter().map(|group| group.portals.len()).sum();
-    let access: usize = config.targets.iter().map(|target| target.access.len()).sum();
-    let access = if access == 1 { "1 access entry".into() } else { format!("{access} access entries") };
-    let mut parts =
-        vec![count(config.targets.len(), "target"), count(luns, "LUN"), count(portals, "portal"), access];
-    if !config.routers.is_empty() {
-        parts.push(count(config.routers.len(), "router"));
+impl CheckReport {
+    fn new(config: &Config, file: &Path, warnings: Vec<String>) -> CheckReport {
+        let Config { targets, portal_groups, routers, .. } = config;
+        CheckReport {
+            file: file.into(),
+            targets: targets.len(),
+            luns: targets.iter().map(|target| target.luns.len()).sum(),
+            portals: portal_groups.iter().map(|group| group.portals.len()).sum(),
+            access_entries: targets.iter().map(|target| target.access.len()).sum(),
+            routers: routers.len(),
+            warnings,
+        }
     }
-    parts.join(", ")
+
+    fn counts(&self) -> String {
+        let entries = self.access_entries;
+        let access = if entries == 1 { "1 access entry".into() } else { format!("{entries} access entries") };
+        let mut parts = vec![
+            count(self.targets, "target"),
+            count(self.luns, "LUN"),
+            count(self.portals, "portal"),
+            access,
+        ];
+        if self.routers > 0 {
+            parts.push(count(self.routers, "router"));
+        }
+        parts.join(", ")
+    }
 }
 
 /// The targets of routers as a table; empty without routers.

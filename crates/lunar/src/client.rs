@@ -6,6 +6,7 @@ use lunar_initiator::Url;
 use lunar_runtime::Cores;
 use lunar_server::Diagnostic;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 use std::pin::pin;
 use std::time::Duration;
@@ -84,6 +85,14 @@ pub fn json(value: &impl Serialize) -> Result<String, Diagnostic> {
     let text = serde_json::to_string_pretty(value);
     let text = text.map_err(|e| Diagnostic::new(format!("cannot write JSON: {e}"), "run without --json"))?;
     Ok(text + "\n")
+}
+
+/// Formats a list as JSON for stdout, in the form of the API.
+///
+/// # Errors
+/// As [`json`].
+pub fn json_list(items: &[impl Serialize]) -> Result<String, Diagnostic> {
+    json(&BTreeMap::from([("items", items)]))
 }
 
 #[cfg(test)]

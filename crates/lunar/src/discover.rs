@@ -1,11 +1,12 @@
 //! `lunar discover`: lists the targets of a portal and their addresses.
 
-use crate::client::{self, ClientArgs, json, run};
+use crate::client::{self, ClientArgs, json_list, run};
 use crate::exit::{Exit, Failure};
 use clap::Args;
 use lunar_initiator::{DiscoveredTarget, Portal};
 use serde::Serialize;
 use std::fmt::Write;
+use utoipa::ToSchema;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,15 +32,17 @@ pub struct Discover {
 }
 
 /// A target in JSON.
-#[derive(Serialize)]
-struct TargetEntry {
+#[derive(Serialize, ToSchema)]
+#[schema(as = DiscoveredTarget)]
+pub struct TargetEntry {
     target: String,
     portals: Vec<PortalEntry>,
 }
 
 /// One of its portals.
-#[derive(Serialize)]
-struct PortalEntry {
+#[derive(Serialize, ToSchema)]
+#[schema(as = DiscoveredPortal)]
+pub struct PortalEntry {
     host: String,
     port: u16,
     tag: Option<u16>,
@@ -60,7 +63,7 @@ pub fn discover(args: Discover) -> Result<String, Failure> {
     }
     if args.common.json {
         let entries: Vec<TargetEntry> = found.into_iter().map(|one| entry(&url.portal, one)).collect();
-        return Ok(json(&entries)?);
+        return Ok(json_list(&entries)?);
     }
     Ok(found.into_iter().map(|one| lines(&entry(&url.portal, one))).collect())
 }

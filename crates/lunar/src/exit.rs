@@ -84,9 +84,10 @@ impl Exit {
 }
 
 impl Failure {
-    /// A failure with one problem and this exit status.
+    /// A failure with one problem and this exit status. Its code is the first with this status.
     pub fn new(exit: Exit, what: impl Into<String>, hint: impl Into<String>) -> Failure {
-        Failure { exit, problems: vec![Diagnostic::new(what, hint)] }
+        let code = CODES.iter().find(|row| row.1 == exit).map_or(ErrorCode::Other, |row| row.0);
+        Failure { exit, problems: vec![Diagnostic::new(what, hint).with_code(code)] }
     }
 }
 
@@ -206,9 +207,11 @@ impl From<Error> for Failure {
     fn from(e: Error) -> Failure {
         // LOGICAL UNIT NOT SUPPORTED (SPC-6): the LUN does not exist.
         let is_missing = e.sense.is_some_and(|sense| sense.asc == 0x25);
-        let (exit, hint) = of(if is_missing { ErrorCode::NotFound } else { e.code });
+        let code = if is_missing { ErrorCode::NotFound } else { e.code };
+        let (exit, hint) = of(code);
         let lunar_initiator::Details { what, hint: better, .. } = e.into_details();
-        Failure::new(exit, what, better.as_ref().map_or(hint, words))
+        let problem = Diagnostic::new(what, better.as_ref().map_or(hint, words)).with_code(code);
+        Failure { exit, problems: vec![problem] }
     }
 }
 

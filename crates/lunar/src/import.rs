@@ -2,6 +2,7 @@
 
 mod attachments;
 
+use crate::client::json;
 use crate::exit::{Exit, Failure};
 use crate::staged_files::FileOwner;
 use crate::{output, private_file};
@@ -10,11 +11,13 @@ use lunar_import::{ChapUser, Found, ImportError, Imported, Outcome};
 use lunar_proto::chap::secret_of_text;
 use lunar_runtime::error::text as io_text;
 use lunar_server::config;
+use serde::Serialize;
 use std::fs;
 use std::io;
 use std::os::unix::fs::lchown;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use utoipa::ToSchema;
 
 /// The folder of secrets, beside the new file.
 const SECRETS: &str = "secrets";
@@ -104,7 +107,7 @@ pub fn import(args: Import) -> Result<ExitCode, Failure> {
                 write_new(path, new.as_bytes(), owner)?;
                 write_secrets(path, &imported.configuration.chap_users, owner)?;
             }
-            output::stdout(if args.json { json(&imported) } else { report(&imported) })?;
+            output::stdout(if args.json { json(&ImportReport::of(&imported))? } else { report(&imported) })?;
             if !is_attachment {
                 check(path)?;
             }
@@ -261,13 +264,31 @@ fn report(imported: &Imported) -> String {
         + &format!("{carried} carried, {changed} changed, {lost} lost\n")
 }
 
-fn json(imported: &Imported) -> String {
-    let one = |note: &lunar_import::Note| {
-        let outcome = note.outcome.to_string();
-        serde_json::json!({ "outcome": outcome, "place": note.place, "text": note.text })
-    };
-    let notes: Vec<serde_json::Value> = imported.notes.list().iter().map(one).collect();
-    format!("{:#}\n", serde_json::json!({ "notes": notes }))
+/// The report, for `--json`.
+#[derive(Serialize, ToSchema)]
+pub struct ImportReport {
+    notes: Vec<ImportNote>,
+}
+
+/// A line of the report.
+#[derive(Serialize, ToSchema)]
+struct ImportNote {
+    /// `carried`, `changed` or `lost`.
+    outcome: String,
+    /// The place in the imported file: a line, or the path of a key.
+    place: String,
+    /// The object, and the reason if it was not carried over.
+    text: String,
+}
+
+impl ImportReport {
+    fn of(imported: &Imported) -> ImportReport {
+        let one = |note: &lunar_import::Note| {
+            let lunar_import::Note { outcome, place, text } = note.clone();
+            ImportNote { outcome: outcome.to_string(), place, text }
+        };
+        ImportReport { notes: imported.notes.list().iter().map(one).collect() }
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! `lunar ls`: lists targets and their logical units.
 
-use crate::client::{self, ClientArgs, json, run};
+use crate::client::{self, ClientArgs, json_list, run};
 use crate::discover::none;
 use crate::error_hints::with_url_hint;
 use crate::exit::Failure;
@@ -13,6 +13,7 @@ use lunar_wire::scsi::lun::decode;
 use serde::Serialize;
 use std::fmt::Write;
 use std::time::Duration;
+use utoipa::ToSchema;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,8 +37,9 @@ pub struct Ls {
 }
 
 /// A target.
-#[derive(Serialize)]
-struct TargetEntry {
+#[derive(Serialize, ToSchema)]
+#[schema(as = ListedTarget)]
+pub struct TargetEntry {
     target: String,
     portal: String,
     luns: Vec<LunEntry>,
@@ -49,8 +51,9 @@ struct TargetEntry {
 }
 
 /// One of its logical units.
-#[derive(Default, Serialize)]
-struct LunEntry {
+#[derive(Default, Serialize, ToSchema)]
+#[schema(as = ListedLun)]
+pub struct LunEntry {
     lun: u16,
     url: String,
     #[serde(rename = "type")]
@@ -78,7 +81,7 @@ pub fn ls(args: Ls) -> Result<String, Failure> {
     let targets = targets.map_err(|failure| with_url_hint(&url, failure))?;
     targets.iter().for_each(warn);
     if args.common.json {
-        return Ok(json(&targets)?);
+        return Ok(json_list(&targets)?);
     }
     Ok(targets.iter().map(text).collect())
 }

@@ -33,6 +33,8 @@ mod pr;
 mod private_file;
 mod rdma;
 mod router;
+#[cfg(test)]
+mod schemas;
 mod scsi;
 mod serve;
 mod server;
@@ -44,7 +46,7 @@ mod top;
 mod tree;
 
 use args::{Cli, Command, Verbosity};
-use clap::Parser;
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use exit::Failure;
 use log::LogFormat;
 use lunar_server::inherited::InheritedDescriptor;
@@ -64,7 +66,7 @@ fn main() -> ExitCode {
     let _last_words = stderr::FlushOnDrop;
     std::panic::set_hook(Box::new(panicked));
     prepare();
-    let ended = match Cli::try_parse() {
+    let ended = match parse() {
         Ok(cli) => run(cli.command, cli.verbosity, inherited),
         Err(e) if e.use_stderr() => return usage_error(&e),
         // Help or the version, as requested.
@@ -76,6 +78,21 @@ fn main() -> ExitCode {
             output::report(&failure.problems);
             failure.into()
         }
+    }
+}
+
+/// Parses the command line.
+fn parse() -> Result<Cli, clap::Error> {
+    let matches = Cli::command().try_get_matches()?;
+    output::set_json(asks_for_json(&matches));
+    Cli::from_arg_matches(&matches)
+}
+
+/// Whether the command has `--json`.
+fn asks_for_json(matches: &ArgMatches) -> bool {
+    match matches.subcommand() {
+        Some((_, matches)) => asks_for_json(matches),
+        None => matches.try_get_one("json").ok().flatten().copied().unwrap_or(false),
     }
 }
 
@@ -142,7 +159,7 @@ fn run(
         Command::Ls(args) => output::stdout(ls::ls(args)?)?,
         Command::Doctor(args) => return print_result(doctor::doctor(args)?),
         Command::Rdma(command) => output::stdout(rdma::rdma(&command)?)?,
-        Command::Check { file, media } => output::stdout(check::check(&file, media)?)?,
+        Command::Check { file, media, json } => output::stdout(check::check(&file, media, json)?)?,
         Command::Import(args) => return import::import(args),
         Command::Info(args) => output::stdout(info::info(args)?)?,
         Command::Pr(args) => output::stdout(pr::pr(args)?)?,

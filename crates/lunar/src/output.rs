@@ -1,12 +1,16 @@
 //! Output of the command. Colours are for terminals only, and problems go to stderr. Only this module and `stderr` write to
 //! stdout and stderr: a stream that is full, blocked or closed is an error or a lost line, and never a panic.
 
+use crate::exit::common_code;
 use crate::stderr;
+use lunar_api::ProblemDetail;
 pub use lunar_bench::text_report::count;
 use lunar_server::Diagnostic;
+use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
+use utoipa::ToSchema;
 
 /// Whether output to this stream has colours.
 pub fn colours(stream: &impl IsTerminal) -> bool {
@@ -62,9 +66,51 @@ pub fn stderr(text: impl Into<Vec<u8>>) {
     stderr::put(text);
 }
 
+/// Whether errors are JSON.
+static IS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// Makes errors JSON: `--json`.
+pub fn set_json(is_json: bool) {
+    IS_JSON.store(is_json, Ordering::Relaxed);
+}
+
+/// The error of a command with `--json`.
+#[derive(Serialize, ToSchema)]
+pub struct ErrorReport {
+    error: CommandError,
+}
+
+/// An error.
+#[derive(Serialize, ToSchema)]
+struct CommandError {
+    /// The code that all faults have; `other` if they differ.
+    code: &'static str,
+    /// The first fault: object, fault, value.
+    detail: String,
+    /// Its fix.
+    hint: Option<String>,
+    /// All faults.
+    errors: Vec<ProblemDetail>,
+}
+
+/// Formats problems as JSON on one line, so that it is a line among others of stderr.
+fn problems_as_json(list: &[Diagnostic]) -> String {
+    let first = list.first();
+    let error = CommandError {
+        code: common_code(list).name(),
+        detail: first.map(|problem| problem.what.clone()).unwrap_or_default(),
+        hint: first.and_then(|problem| problem.hint.clone()),
+        errors: list.iter().map(ProblemDetail::from).collect(),
+    };
+    serde_json::to_string(&ErrorReport { error }).unwrap_or_default() + "\n"
+}
+
 /// Writes problems to stderr.
 pub fn report(list: &[Diagnostic]) {
-    stderr::put(problems(list, colours(&io::stderr())));
+    stderr::put(match IS_JSON.load(Ordering::Relaxed) {
+        true => problems_as_json(list),
+        false => problems(list, colours(&io::stderr())),
+    });
 }
 
 /// Writes to stdout, after the lines that are queued for stderr.
@@ -158,6 +204,20 @@ mod tests {
         assert_eq!(
             problems(&list, true),
             "\x1b[1;31merror:\x1b[0m no disk\n  \x1b[36mhint:\x1b[0m bring one\n"
+        );
+    }
+
+    #[test]
+    fn problems_as_json_have_their_code_and_place() {
+        let file = Some("/l.toml".into());
+        let position = Some(lunar_server::Position { line: 3, column: 7 });
+        let none = Diagnostic::new("no disk", "bring one").with_code(lunar_server::ErrorCode::NotFound);
+        let placed = Diagnostic { file, position, ..none.clone() };
+        let text = problems_as_json(&[placed, none]);
+        assert_eq!(
+            text,
+            "{\"error\":{\"code\":\"not-found\",\"detail\":\"no disk\",\"hint\":\"bring one\",\"errors\":[{\"detail\":\"no disk\",\
+             \"hint\":\"bring one\",\"file\":\"/l.toml\",\"line\":3,\"column\":7},{\"detail\":\"no disk\",\"hint\":\"bring one\"}]}}\n"
         );
     }
 

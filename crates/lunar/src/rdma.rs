@@ -6,6 +6,7 @@ use clap::Subcommand;
 use lunar_rdma::verbs::{MissingLibrary, RdmaDevice, devices};
 use serde::Serialize;
 use std::fmt::Write;
+use utoipa::ToSchema;
 
 /// A command of `lunar rdma`.
 #[derive(Debug, Subcommand)]
@@ -20,15 +21,16 @@ pub enum Rdma {
 }
 
 /// All devices and providers.
-#[derive(Debug, Serialize)]
-struct RdmaInventory {
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RdmaInventory {
     providers: Vec<ProviderStatus>,
     ports: Vec<RdmaPort>,
 }
 
 /// A provider, and the reason why it is unusable, if it is.
-#[derive(Debug, Serialize)]
-struct ProviderStatus {
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = RdmaProvider)]
+pub struct ProviderStatus {
     name: &'static str,
     what: &'static str,
     usable: bool,
@@ -37,8 +39,8 @@ struct ProviderStatus {
 }
 
 /// A port of a device.
-#[derive(Debug, Serialize)]
-struct RdmaPort {
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RdmaPort {
     device: String,
     transport: String,
     port: u32,

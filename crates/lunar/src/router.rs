@@ -2,7 +2,8 @@
 //! its configuration.
 
 use crate::args::{AdminArgs, Apply, RouterArgs, RouterCommand, RouterShowArgs};
-use crate::client::json;
+use crate::client::{json, json_list};
+use crate::objects::outcome;
 use crate::session::{self, of_each, one, servers};
 use lunar_admin::{self as admin, Difference, RouterAction, RouterReport, SessionReport};
 use lunar_api::client::{
@@ -10,9 +11,10 @@ use lunar_api::client::{
 };
 use lunar_proto::duration::{self, NotationError};
 use lunar_server::{Diagnostic, ErrorCode};
-use std::collections::BTreeMap;
+use serde::Serialize;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use utoipa::ToSchema;
 
 /// The text to print.
 pub fn router(command: RouterCommand) -> Result<String, Diagnostic> {
@@ -62,7 +64,7 @@ fn routers(server: &ServerAddress, timeout: Duration) -> Result<Vec<RouterReport
 fn status_text(which: &RouterShowArgs, text: fn(&[RouterReport]) -> String) -> Result<String, Diagnostic> {
     let routers = chosen(which, &routing(which.name.as_deref(), &which.common)?)?;
     match which.common.json {
-        true => json(&routers),
+        true => json_list(&routers),
         false if routers.is_empty() => Ok("no routers\n".into()),
         false => Ok(text(&routers)),
     }
@@ -99,10 +101,17 @@ fn sessions(which: &RouterShowArgs) -> Result<String, Diagnostic> {
     let sessions: Vec<SessionReport> =
         session::sessions(&server, which.common.timeout)?.into_iter().filter(ours).collect();
     match which.common.json {
-        true => json(&sessions),
+        true => json_list(&sessions),
         false if sessions.is_empty() => Ok("no sessions\n".into()),
         false => Ok(admin::table(&sessions)),
     }
+}
+
+/// The result of an operation on a router.
+#[derive(Serialize, ToSchema)]
+pub struct RouterOutcome {
+    router: String,
+    result: String,
 }
 
 fn control(which: RouterArgs, action: RouterAction) -> Result<String, Diagnostic> {
@@ -112,7 +121,7 @@ fn control(which: RouterArgs, action: RouterAction) -> Result<String, Diagnostic
     let done: Outcome = Client::new(&server, which.common.timeout).post(&path, &())?;
     let result = done.result;
     match which.common.json {
-        true => json(&BTreeMap::from([("router", router), ("result", result)])),
+        true => json(&RouterOutcome { router, result }),
         false => Ok(result + "\n"),
     }
 }
@@ -129,7 +138,7 @@ pub fn diff(file: Option<&Path>, since: Option<&str>, common: &AdminArgs) -> Res
     let list: DifferenceList = Client::new(&server, common.timeout).get(&path)?;
     let differences = list.items;
     match common.json {
-        true => json(&differences),
+        true => json_list(&differences),
         false if differences.is_empty() && since.is_some() => Ok("nothing has changed\n".into()),
         false if differences.is_empty() => Ok("nothing would change\n".into()),
         false => Ok(differences.iter().map(Difference::to_string).collect::<Vec<_>>().join("\n") + "\n"),
@@ -139,7 +148,7 @@ pub fn diff(file: Option<&Path>, since: Option<&str>, common: &AdminArgs) -> Res
 /// Applies a configuration, or confirms or rolls back the applied one.
 pub fn apply(args: &Apply) -> Result<String, Diagnostic> {
     let client = Client::new(&args.choice.one()?, args.timeout);
-    let ended = |path: &str| client.post::<Outcome>(path, &()).map(|done| done.result + "\n");
+    let ended = |path: &str| outcome(&client.post(path, &())?, args.json);
     match (args.confirm, args.rollback) {
         (true, _) => ended("/v1/config/confirm"),
         (_, true) => ended("/v1/config/rollback"),
@@ -148,7 +157,8 @@ pub fn apply(args: &Apply) -> Result<String, Diagnostic> {
                 file: args.file.as_deref().map(|file| path_on(client.server(), file)).transpose()?,
                 confirm_within_s: within(args),
             };
-            client.post("/v1/config/apply", &request).map(|report| applied(&report, args))
+            let report: ChangeReport = client.post("/v1/config/apply", &request)?;
+            if args.json { json(&report) } else { Ok(applied(&report, args)) }
         }
     }
 }

@@ -13,6 +13,7 @@ use lunar_wire::scsi::{Sense, Status, cdb, status_name};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Read};
 use std::process::ExitCode;
+use utoipa::ToSchema;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -69,8 +70,8 @@ fn data_size(text: &str) -> Result<u64, String> {
 }
 
 /// The outcome of the command, in JSON.
-#[derive(Serialize)]
-struct ScsiReport {
+#[derive(Serialize, ToSchema)]
+pub struct ScsiReport {
     status: u8,
     status_name: Option<&'static str>,
     sense: Option<SenseReport>,
@@ -86,8 +87,8 @@ struct ScsiReport {
 }
 
 /// Sense data in JSON.
-#[derive(Serialize)]
-struct SenseReport {
+#[derive(Serialize, ToSchema)]
+pub struct SenseReport {
     key: u8,
     asc: u8,
     ascq: u8,

@@ -1,7 +1,7 @@
 //! `lunar session`: shows and ends the sessions of running servers.
 
 use crate::args::{AdminArgs, ServerChoice, SessionCommand};
-use crate::client::json;
+use crate::client::{json, json_list};
 use crate::exit::Failure;
 use crate::objects;
 use lunar_admin::{self as admin, SessionReport};
@@ -12,6 +12,7 @@ use std::panic::resume_unwind;
 use std::path::Path;
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
+use utoipa::ToSchema;
 
 /// The text to print, and the failure of a server if another one responded.
 pub fn session(command: SessionCommand) -> Result<(String, Option<Failure>), Failure> {
@@ -66,8 +67,8 @@ fn described(socket: &Path) -> String {
 }
 
 /// A session with its server: TSIHs are those of one server.
-#[derive(Serialize)]
-struct ServerSession {
+#[derive(Serialize, ToSchema)]
+pub struct ServerSession {
     server: String,
     #[serde(flatten)]
     session: SessionReport,
@@ -114,7 +115,7 @@ pub fn gathered<T: Send>(
 fn list_all(servers: &[ServerAddress], common: &AdminArgs) -> Result<(String, Option<Failure>), Failure> {
     let (lists, failure) = gathered(servers, |path| sessions(path, common.timeout))?;
     let text = match common.json {
-        true => json(&placed(lists))?,
+        true => json_list(&placed(lists))?,
         false => lists.iter().map(|(server, sessions)| listed(server, sessions, servers.len())).collect(),
     };
     Ok((text, failure))
@@ -143,7 +144,7 @@ fn list(sessions: &[SessionReport]) -> String {
 fn show(sessions: Vec<SessionReport>, id: Option<u16>, as_json: bool) -> Result<String, Diagnostic> {
     let Some(id) = id else {
         if as_json {
-            return json(&sessions);
+            return json_list(&sessions);
         }
         if sessions.is_empty() {
             return Ok(list(&sessions));

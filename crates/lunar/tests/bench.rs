@@ -238,7 +238,7 @@ fn full_disk_ends_the_run_and_results_are_printed() {
     fs::File::create(folder.0.join("disk")).and_then(|disk| disk.set_len(4 << 20)).unwrap();
     let (status, out, complaint) = limited(&folder, 1024, "write disk --bs 64k --amount 4M --json");
     assert_eq!(status, 1, "{out}{complaint}");
-    assert!(complaint.contains("file too large") && complaint.contains("hint:"), "{complaint}");
+    assert!(complaint.contains("file too large") && complaint.contains("\"hint\":"), "{complaint}");
     let document: Document = serde_json::from_str(&out).expect("the results so far");
     let outcome = &document.runs[0].outcome;
     assert_eq!((outcome.write.ios, outcome.write.bytes), (16, 1 << 20));
@@ -256,7 +256,10 @@ fn full_state_file_ends_verification_with_results() {
     let line = "randwrite memory:1M --amount 64M --verify --verify-state state --json";
     let (status, out, complaint) = limited(&folder, 64, line);
     assert_eq!(status, 1, "{out}{complaint}");
-    assert!(complaint.contains("state cannot be written: ") && complaint.contains("hint:"), "{complaint}");
+    assert!(
+        complaint.contains("state cannot be written: ") && complaint.contains("\"hint\":"),
+        "{complaint}"
+    );
     let document: Document = serde_json::from_str(&out).expect("the results so far");
     let writes = document.runs[0].outcome.write.ios;
     // Each write has two records of 24 bytes; the header is short.
@@ -271,7 +274,7 @@ fn failed_commands_are_counted_and_set_the_status() {
     let line = "write disk --bs 64k --amount 4M --continue-on-error --json";
     let (status, out, complaint) = limited(&folder, 1024, line);
     assert_eq!(status, 1, "{out}{complaint}");
-    assert!(complaint.contains("48 commands failed\n  hint: "), "{complaint}");
+    assert!(complaint.contains("\"detail\":\"48 commands failed\",\"hint\":\""), "{complaint}");
     let outcome = &serde_json::from_str::<Document>(&out).expect("a document").runs[0].outcome;
     assert_eq!((outcome.write.ios, outcome.errors, &outcome.ended_early), (16, 48, &None));
 }

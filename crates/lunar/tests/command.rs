@@ -8,6 +8,9 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+/// The output of `--json` for an empty list.
+const NO_ITEMS: &str = "{\n  \"items\": []\n}\n";
+
 /// A folder with state and sockets of a test, removed on drop.
 struct Folder(PathBuf);
 
@@ -228,7 +231,7 @@ fn serve_prints_its_portals_and_ends_cleanly() {
         assert!(server.banner.lines().any(|l| l.trim() == line), "{line}");
     }
     assert_eq!(folder.run(&["session", "list"]), (0, "no sessions\n".into(), String::new()));
-    assert_eq!(folder.run(&["session", "show", "--json"]), (0, "[]\n".into(), String::new()));
+    assert_eq!(folder.run(&["session", "show", "--json"]), (0, NO_ITEMS.into(), String::new()));
     let none = "error: session 9 does not exist\n  hint: lunar session list shows the sessions\n";
     assert_eq!(folder.run(&["session", "show", "9"]), (21, String::new(), none.into()));
     let (status, out, _) = server.end(Signal::INT);
@@ -452,12 +455,12 @@ fn second_server_has_its_own_admin_socket() {
     let host = log_in_to(&portal(&first), &format!("iqn.{target}"));
     let (status, json, err) = folder.run(&["session", "list", "--json"]);
     let sessions: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!((status, sessions.as_array().map(Vec::len), err.as_str()), (0, Some(1), ""));
-    assert_eq!(sessions[0]["server"], sockets[0].as_str());
+    assert_eq!((status, sessions["items"].as_array().map(Vec::len), err.as_str()), (0, Some(1), ""));
+    assert_eq!(sessions["items"][0]["server"], sockets[0].as_str());
     drop(host);
     first.says("session ended");
     for socket in &sockets {
-        assert_eq!(folder.run(&["session", "list", "--json", "--socket", socket]).1, "[]\n");
+        assert_eq!(folder.run(&["session", "list", "--json", "--socket", socket]).1, NO_ITEMS);
     }
     let (status, _, log) = second.end(Signal::TERM);
     assert_eq!(status, 0);
@@ -528,6 +531,7 @@ fn session_show_lists_negotiated_keys() {
     );
     let (_, json, _) = folder.run(&["session", "list", "--json", "--socket", "a.sock"]);
     let sessions: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let sessions = &sessions["items"];
     assert_eq!(sessions[0]["isid"], "800000000005");
     assert_eq!(sessions[0]["session_type"], "Normal");
     assert_eq!(sessions[0]["parameters"]["InitialR2T"], "Yes");
@@ -584,7 +588,7 @@ fn diff_of_an_unchanged_file_by_relative_path_is_empty() {
     std::os::unix::fs::symlink(".", folder.0.join("link")).expect("a link");
     for file in ["lunar.toml", "sub/../lunar.toml", "link/lunar.toml"] {
         let (status, out, err) = folder.run(&["diff", file, "--socket", "a.sock", "--json"]);
-        assert_eq!((status, out.as_str()), (0, "[]\n"), "{file}: {err}");
+        assert_eq!((status, out.as_str()), (0, NO_ITEMS), "{file}: {err}");
     }
     assert_eq!(server.end(Signal::TERM).0, 0);
 }

@@ -173,7 +173,9 @@ fn harmful_copy_is_rejected() {
     folder.ends(21, "small none/new", "no such file");
     folder.invalid("small null:1G --verify", "cannot be read back");
     folder.invalid("small null:1G --resume", "no default journal");
-    folder.invalid("small - --json", "conflicts with a copy to stdout");
+    let (status, out, said) = folder.run("small - --json");
+    assert!(status == 7 && out.is_empty() && said.starts_with("{\"error\":{\"code\":"), "{said}");
+    assert!(said.contains("conflicts with a copy to stdout"), "{said}");
     folder.invalid("- new --resume", "--resume conflicts with a source that is a stream");
     folder.invalid("- new --verify", "--verify conflicts with a source that is a stream");
     folder.invalid("- new --exact", "--exact conflicts with a source that is a stream");

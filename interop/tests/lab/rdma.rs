@@ -98,7 +98,7 @@ fn two_channels_work(server: &Server) {
     let works = |session: &&Value| {
         session["srp"]["channels"] == 2 && session["counters"]["commands"].as_u64() > Some(50)
     };
-    assert_eq!(sessions.as_array().expect("sessions").iter().filter(works).count(), 2, "{said}");
+    assert_eq!(sessions["items"].as_array().expect("sessions").iter().filter(works).count(), 2, "{said}");
 }
 
 /// The SRP target port of a target: FNV-1a of its name, as in docs/rdma.md.

@@ -36,7 +36,7 @@ fn diff_reports_and_changes_nothing() {
     let (_storage, router, file) = pair();
     let text = router.said(&["diff", &file]);
     assert!(text.contains("max_sessions") && text.contains(U) && !text.contains(T), "{text}");
-    let list = json_output(&router, &["diff", &file]);
+    let list = json_output(&router, &["diff", &file])["items"].take();
     let limit =
         list.as_array().expect("a list").iter().find(|d| d["key"] == "max_sessions").expect("the limit");
     assert_eq!(

@@ -88,7 +88,7 @@ fn command_window_is_limited_by_the_upstream() {
 
 /// The sessions (TSIH) of these ISIDs at this storage.
 fn sessions_of(storage: &Server, isids: &[String]) -> Vec<u64> {
-    let sessions = json_output(storage, &["session", "list"]);
+    let sessions = json_output(storage, &["session", "list"])["items"].take();
     let isid =
         |session: &&Value| session["isid"].as_str().is_some_and(|isid| isids.iter().any(|i| i == isid));
     sessions.as_array().expect("a list").iter().filter(isid).filter_map(|s| s["tsih"].as_u64()).collect()

@@ -112,7 +112,7 @@ fn json_output(server: &Server, words: &[&str]) -> Value {
 
 /// The state of router r1.
 fn r1(server: &Server) -> Value {
-    json_output(server, &["router", "show", "r1"])[0].clone()
+    json_output(server, &["router", "show", "r1"])["items"][0].clone()
 }
 
 /// The ISIDs that a router has recorded for its sessions.

@@ -83,7 +83,7 @@ fn instance_shows_targets_upstreams_paths_and_sessions() {
             "{hop}: {r1}"
         );
     }
-    let sessions = json_output(&router, &["router", "sessions"]);
+    let sessions = json_output(&router, &["router", "sessions"])["items"].take();
     assert_eq!(
         (sessions.as_array().map(Vec::len), &sessions[0]["target"]),
         (Some(1), &T.into()),
@@ -98,7 +98,7 @@ fn instance_shows_targets_upstreams_paths_and_sessions() {
     ] {
         let text = router.said(&["router", words]);
         assert!(text.contains(part), "{words}: {text}");
-        let json: Value = json_output(&router, &["router", words]);
+        let json: Value = json_output(&router, &["router", words])["items"].take();
         assert!(json.is_array(), "{words}: {json}");
     }
     let none = router.asked(&["router", "show", "r9"]);

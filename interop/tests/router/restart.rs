@@ -266,7 +266,7 @@ fn restarted_router_with_late_writes_risk_resets_nothing() {
 
 /// The sessions of a storage, and how many writes each has sent.
 fn sessions(storage: &Server) -> BTreeMap<u64, u64> {
-    let sessions = json_output(storage, &["session", "list"]);
+    let sessions = json_output(storage, &["session", "list"])["items"].take();
     let number = |value: &Value| value.as_u64().expect("a number");
     let one = |session: &Value| (number(&session["tsih"]), number(&session["counters"]["writes"]));
     sessions.as_array().expect("a list").iter().map(one).collect()

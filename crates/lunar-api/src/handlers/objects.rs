@@ -5,6 +5,7 @@ use super::condition::{is_new, required_version};
 use super::{ApiState, unexpected};
 use crate::problem::Problem;
 use crate::schema;
+use crate::sizes::in_bytes;
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
@@ -55,7 +56,7 @@ pub(super) fn view(id: &ObjectId, object: &ConfigObject, capacities: &Capacities
         }
         _ => {}
     }
-    view.insert("config".into(), Value::Object(object.keys.clone()));
+    view.insert("config".into(), Value::Object(in_bytes(object.keys.clone())));
     view.insert("source".into(), json!(object.source));
     Value::Object(view)
 }

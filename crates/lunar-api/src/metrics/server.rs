@@ -9,7 +9,7 @@ pub fn add(text: &mut MetricsText, report: &MetricsReport, config: &ConfigSnapsh
     text.metric("lunar_build_info", Gauge, "The version of Lunar.")
         .add(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     text.metric("lunar_start_time_seconds", Gauge, "Start of the server, in seconds since 1970.")
-        .add(&[], report.started_unix_s);
+        .add(&[], report.started_at);
     configuration(text, config);
     limits(text, report);
     logins(text, report);
@@ -84,5 +84,5 @@ fn process(text: &mut MetricsText, report: &MetricsReport) {
     text.metric("process_open_fds", Gauge, "Open file descriptors.").add(&[], process.open_fds);
     text.metric("process_max_fds", Gauge, "Limit of open file descriptors.").add(&[], process.max_fds);
     text.metric("process_start_time_seconds", Gauge, "Start of the process, in seconds since 1970.")
-        .add(&[], report.started_unix_s);
+        .add(&[], report.started_at);
 }

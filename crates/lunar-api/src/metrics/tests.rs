@@ -67,7 +67,7 @@ impl ServerControl for Fake {
                 sessions: 1,
                 ..InitiatorMetrics::default()
             }],
-            started_unix_s: 1e9 + 0.25,
+            started_at: 1e9 + 0.25,
             logins: vec![LoginCount { target: None, status: "0203".into(), count: 6 }],
             ..MetricsReport::default()
         }

@@ -18,7 +18,7 @@ fn load(file: &Path) -> Config {
 }
 
 fn args(file: &Path) -> Adopt {
-    Adopt { objects: Vec::new(), all: true, config: Some(file.to_path_buf()), dry_run: false }
+    Adopt { objects: Vec::new(), all: true, config: Some(file.to_path_buf()), dry_run: false, json: false }
 }
 
 /// The names in a folder.

@@ -207,7 +207,7 @@ fn record(attachment: &Attachment) -> Record {
         recovery_timeout: attachment.recovery_timeout.unwrap_or(super::disk::DEFAULT_RECOVERY_TIMEOUT),
         policy: attachment.policy,
         pid: std::process::id(),
-        since_unix_s: since,
+        attached_at: since,
         isids: Vec::new(),
         initiators: attachment.urls.iter().map(name).collect(),
         ports: vec![String::new(); attachment.urls.len()],

@@ -15,6 +15,7 @@ use serde::Serialize;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use utoipa::ToSchema;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -50,8 +51,8 @@ pub struct Detach {
 }
 
 /// A detached attachment, for `--json`.
-#[derive(Serialize)]
-struct DetachReport {
+#[derive(Serialize, ToSchema)]
+pub struct DetachReport {
     name: String,
     device: Option<String>,
     /// The process did not end in time, and was killed.

@@ -2,7 +2,7 @@
 
 use super::launch::last_lines;
 use super::open_attached;
-use crate::client::{self, ClientArgs, json};
+use crate::client::{self, ClientArgs, json, json_list};
 use crate::exit::{Exit, Failure};
 use clap::Args;
 use lunar_admin::rows;
@@ -12,6 +12,7 @@ use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use utoipa::ToSchema;
 
 /// Arguments of `lunar attach list`.
 #[derive(Args, Debug)]
@@ -30,8 +31,8 @@ pub struct ListArgs {
 const LOG_LINES: usize = 10;
 
 /// An attachment, for `--json` and the table.
-#[derive(Serialize)]
-struct AttachmentReport {
+#[derive(Serialize, ToSchema)]
+pub struct AttachmentReport {
     #[serde(flatten)]
     record: Record,
     /// `attached`; `degraded` or `lost` if some or all paths are lost; `starting`; `silent` if the process does not
@@ -41,6 +42,7 @@ struct AttachmentReport {
     users: Vec<String>,
     /// Writes in flight.
     waiting_writes: u64,
+    #[schema(value_type = String)]
     log: PathBuf,
 }
 
@@ -51,7 +53,7 @@ struct AttachmentReport {
 pub fn list(args: ListArgs) -> Result<String, Failure> {
     let all = all(args.name.as_deref(), args.common.timeout)?;
     let Some(name) = &args.name else {
-        return if args.common.json { Ok(json(&all)?) } else { Ok(table(&all)) };
+        return if args.common.json { Ok(json_list(&all)?) } else { Ok(table(&all)) };
     };
     let Some(one) = all.first() else {
         let what = format!("\"{}\" is not attached", name.escape_debug());
@@ -128,7 +130,7 @@ fn table(all: &[AttachmentReport]) -> String {
 }
 
 fn details(report: &AttachmentReport) -> String {
-    let Record { name, how, device, size_bytes, read_only, recovery_timeout, pid, since_unix_s, .. } =
+    let Record { name, how, device, size_bytes, read_only, recovery_timeout, pid, attached_at, .. } =
         &report.record;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let users = if report.users.is_empty() { "-".to_owned() } else { report.users.join(", ") };
@@ -143,7 +145,7 @@ fn details(report: &AttachmentReport) -> String {
         ("writes in flight", report.waiting_writes.to_string()),
         ("recovery timeout", format!("{} s", recovery_timeout.as_secs_f64())),
         ("process", pid.to_string()),
-        ("since", format!("{} s", now.saturating_sub(*since_unix_s))),
+        ("since", format!("{} s", now.saturating_sub(*attached_at))),
         ("identity", report.record.identity.clone()),
     ];
     if report.paths.is_empty() {
@@ -194,7 +196,7 @@ mod tests {
             recovery_timeout: std::time::Duration::from_secs(120),
             policy: None,
             pid: 7,
-            since_unix_s: 0,
+            attached_at: 0,
             isids: Vec::new(),
             initiators: Vec::new(),
             ports: Vec::new(),

@@ -7,7 +7,7 @@ mod ends;
 mod journal;
 mod prepare;
 mod progress;
-mod report;
+pub mod report;
 mod run;
 mod streams;
 

@@ -10,6 +10,7 @@ use serde::Serialize;
 use std::io;
 use std::ops::Range;
 use std::time::Duration;
+use utoipa::ToSchema;
 
 /// Limit of ranges in a message; JSON lists all.
 const LISTED: usize = 50;
@@ -40,7 +41,8 @@ pub enum CopyStatus {
 }
 
 /// Summary of a copy.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, ToSchema)]
+#[schema(as = CopySummary)]
 pub struct Summary {
     /// The source.
     pub source: String,
@@ -71,7 +73,7 @@ pub struct Summary {
 }
 
 /// An unreadable range.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct UnreadableRange {
     /// First byte.
     pub offset: u64,

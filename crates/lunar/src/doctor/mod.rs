@@ -3,7 +3,7 @@
 mod devices;
 mod findings;
 mod measure;
-mod report;
+pub mod report;
 
 use crate::client::{self, ClientArgs, json, run};
 use crate::error_hints::with_url_hint;

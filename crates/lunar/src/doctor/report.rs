@@ -8,14 +8,16 @@ use lunar_proto::size;
 use serde::Serialize;
 use std::fmt::Write;
 use std::time::Duration;
+use utoipa::ToSchema;
 
 /// The report.
-#[derive(Default, Serialize)]
+#[derive(Default, Serialize, ToSchema)]
 pub struct DoctorReport {
     pub url: String,
     pub initiator: String,
     /// `tcp`, `iser` or `srp`.
     #[serde(serialize_with = "transport_name")]
+    #[schema(value_type = String)]
     pub transport: Transport,
     /// Whether the URL selects RDMA devices (`provider=verbs`) instead of software.
     pub by_device: bool,
@@ -23,6 +25,7 @@ pub struct DoctorReport {
     pub devices: Option<Vec<Port>>,
     /// Transport and provider of the connection: `tcp`, `iser/iwarp`, `srp/verbs:rxe0`.
     #[serde(serialize_with = "carrier_name")]
+    #[schema(value_type = Option<String>)]
     pub carrier: Option<SessionTransport>,
     pub portals: Vec<String>,
     pub addresses: Vec<String>,
@@ -39,7 +42,8 @@ pub struct DoctorReport {
 }
 
 /// A port of an RDMA device.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = DoctorPort)]
 pub struct Port {
     pub device: String,
     pub port: u32,
@@ -51,7 +55,7 @@ pub struct Port {
 }
 
 /// An attempt to connect.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub struct ConnectAttempt {
     pub address: String,
     pub took_us: Option<u64>,
@@ -59,7 +63,7 @@ pub struct ConnectAttempt {
 }
 
 /// Properties of the TCP connection.
-#[derive(Default, Serialize)]
+#[derive(Default, Serialize, ToSchema)]
 pub struct NetworkPath {
     pub local: Option<String>,
     pub mtu_bytes: Option<u32>,
@@ -70,10 +74,12 @@ pub struct NetworkPath {
 }
 
 /// A request of the login and its response.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub struct LoginExchange {
     pub stage: &'static str,
+    #[schema(value_type = Vec<Vec<String>>)]
     pub offered: Vec<(String, String)>,
+    #[schema(value_type = Vec<Vec<String>>)]
     pub answered: Vec<(String, String)>,
     pub status: Option<String>,
     /// None: no response.
@@ -81,7 +87,8 @@ pub struct LoginExchange {
 }
 
 /// The session.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = DoctorSession)]
 pub struct SessionSummary {
     pub target: String,
     pub target_alias: Option<String>,
@@ -97,7 +104,8 @@ pub struct SessionSummary {
 }
 
 /// The examined logical unit.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = DoctorLun)]
 pub struct LunProperties {
     pub lun: u16,
     pub vendor: String,
@@ -112,7 +120,7 @@ pub struct LunProperties {
 }
 
 /// Round trips of TEST UNIT READY, one at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, ToSchema)]
 pub struct RoundTrip {
     pub count: usize,
     pub min_us: u64,
@@ -121,7 +129,7 @@ pub struct RoundTrip {
 }
 
 /// Results of the read measurements.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, ToSchema)]
 pub struct ReadStats {
     /// Median latency of small reads, one at a time.
     pub small_bytes: usize,
@@ -133,7 +141,7 @@ pub struct ReadStats {
 }
 
 /// Severity of a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// The LUN is unusable.
@@ -145,11 +153,12 @@ pub enum Severity {
 }
 
 /// A fault or bottleneck, and a hint.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Finding {
     pub weight: Severity,
     /// Error code of a broken LUN; JSON has its stable name.
     #[serde(serialize_with = "code_name", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
     pub code: Option<ErrorCode>,
     pub what: String,
     pub hint: String,

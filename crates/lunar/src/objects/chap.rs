@@ -10,6 +10,7 @@ use lunar_server::Diagnostic;
 use serde::Serialize;
 use serde_json::Value;
 use std::path::Path;
+use utoipa::ToSchema;
 
 /// The characters of a random secret. None of them begins hexadecimal notation (0x), and none needs quotation marks.
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz123456789._+";
@@ -18,8 +19,8 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 const SECRET_CHARS: usize = 16;
 
 /// The result of an added user for JSON: a random secret is shown once.
-#[derive(Serialize)]
-struct AddedUser<'r> {
+#[derive(Serialize, ToSchema)]
+pub struct AddedUser<'r> {
     #[serde(flatten)]
     report: &'r ChangeReport,
     #[serde(skip_serializing_if = "Option::is_none")]

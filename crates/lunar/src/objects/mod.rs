@@ -1,29 +1,30 @@
 //! The commands that show and change the objects of a running server. They are clients of its API and of nothing else.
 
 mod access;
-mod chap;
+pub mod chap;
 mod disk;
 pub mod keys;
 mod lun;
 mod portal;
-mod server;
-mod target;
+pub mod server;
+pub mod target;
 
 pub use access::access;
 pub use chap::chap;
 pub use disk::disk;
 pub use lun::lun;
 pub use portal::portal;
-pub use server::{end_session, reload, status, stop};
+pub use server::{end_session, outcome, reload, status, stop};
 pub use target::target;
 
 use crate::args::{ChangeArgs, ObjectArgs, ServerArgs};
-use crate::client::json;
+use crate::client::{json, json_list};
 use lunar_admin::{Difference, Keys, rows};
 
-use lunar_api::client::{ChangeReport, Client, Method, Tagged};
+use lunar_api::client::{ChangeReport, Client, Method, SIZE_KEYS, Tagged};
+use lunar_proto::size;
 use lunar_server::Diagnostic;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// The client of the chosen server.
 fn client(args: &ServerArgs) -> Result<Client, Diagnostic> {
@@ -121,7 +122,7 @@ fn listed<const N: usize>(
     row: impl Fn(&Value) -> [String; N],
 ) -> Result<String, Diagnostic> {
     match as_json {
-        true => json(&json!({ "items": objects })),
+        true => json_list(&objects),
         false if objects.is_empty() => Ok(format!("{none}\n")),
         false => Ok(rows::table(head, objects.iter().map(row))),
     }
@@ -132,9 +133,14 @@ fn shown(object: &Value) -> String {
     let config = object["config"].as_object().into_iter().flatten();
     let identity = object.as_object().into_iter().flatten();
     let identity = identity.filter(|(key, _)| !matches!(key.as_str(), "config" | "source"));
-    let lines = identity.chain(config).map(|(key, value)| [key.clone(), text(value)]);
+    let lines = identity.chain(config).map(|(key, value)| [key.clone(), keyed(key, value)]);
     let lines: Vec<[String; 2]> = lines.chain([["source".into(), source(object)]]).collect();
     rows::lines(&lines)
+}
+
+/// The value of a key as text. The API has sizes in bytes.
+fn keyed(key: &str, value: &Value) -> String {
+    value.as_u64().filter(|_| SIZE_KEYS.contains(&key)).map_or_else(|| text(value), size::show)
 }
 
 /// A value as text, without control characters.
@@ -159,6 +165,7 @@ fn source(object: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn text_of_a_change_says_whether_it_is_in_force() {
@@ -177,9 +184,10 @@ mod tests {
     #[test]
     fn object_shows_its_keys_and_its_place() {
         let source = json!({ "origin": "file", "file": "/etc/lunar.toml", "line": 3 });
-        let lun = json!({ "target": "iqn.a", "lun": 1, "config": { "path": "a\u{1b}" }, "source": source });
+        let config = json!({ "path": "a\u{1b}", "size": 65536 });
+        let lun = json!({ "target": "iqn.a", "lun": 1, "config": config, "source": source });
         let text = shown(&lun);
-        for line in ["lun     1\n", "path    a\\u{1b}\n", "source  /etc/lunar.toml:3\n"] {
+        for line in ["size    64 KiB\n", "lun     1\n", "path    a\\u{1b}\n", "source  /etc/lunar.toml:3\n"] {
             assert!(text.contains(line), "{text}");
         }
     }

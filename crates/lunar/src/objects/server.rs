@@ -2,7 +2,7 @@
 
 use super::{changed, client};
 use crate::args::{AdminArgs, ServerArgs, Stop};
-use crate::client::json;
+use crate::client::{json, json_list};
 use crate::exit::Failure;
 use crate::session::{gathered, servers};
 use lunar_admin::{self as admin, rows};
@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
+use utoipa::ToSchema;
 
 /// The pause between two looks at a server whose process cannot be watched.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -22,8 +23,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A server with its address.
-#[derive(Serialize)]
-struct ListedServer {
+#[derive(Serialize, ToSchema)]
+pub struct ListedServer {
     server: String,
     #[serde(flatten)]
     report: ServerReport,
@@ -38,7 +39,7 @@ pub fn status(args: &AdminArgs) -> Result<(String, Option<Failure>), Failure> {
         reports.into_iter().map(|(server, report)| ListedServer { server: server.to_string(), report });
     let listed: Vec<ListedServer> = listed.collect();
     let text = match args.json {
-        true => json(&listed)?,
+        true => json_list(&listed)?,
         false => listed.iter().map(shown).collect::<Vec<_>>().join("\n"),
     };
     Ok((text, failure))
@@ -78,7 +79,8 @@ pub fn end_session(tsih: u16, args: &AdminArgs) -> Result<String, Diagnostic> {
     outcome(&done.value, args.json)
 }
 
-fn outcome(outcome: &Outcome, as_json: bool) -> Result<String, Diagnostic> {
+/// The text for an operation that succeeded.
+pub fn outcome(outcome: &Outcome, as_json: bool) -> Result<String, Diagnostic> {
     if as_json { json(outcome) } else { Ok(outcome.result.clone() + "\n") }
 }
 

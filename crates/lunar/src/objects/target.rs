@@ -4,9 +4,23 @@ use super::{Change, client, items, listed, shown, source, text};
 use super::{access, lun};
 use crate::args::{ServerArgs, TargetCommand};
 use crate::client::json;
-use lunar_api::client::segment;
+use lunar_api::client::{AccessView, LunView, TargetView, segment};
 use lunar_server::Diagnostic;
+use serde::Serialize;
 use serde_json::Value;
+use utoipa::ToSchema;
+
+/// A target with its LUNs and access entries, in the form of the API.
+#[derive(Serialize, ToSchema)]
+pub struct TargetDetails {
+    #[serde(flatten)]
+    #[schema(value_type = TargetView)]
+    target: Value,
+    #[schema(value_type = Vec<LunView>)]
+    luns: Vec<Value>,
+    #[schema(value_type = Vec<AccessView>)]
+    access: Vec<Value>,
+}
 
 /// The resource of a target.
 pub(super) fn path(target: &str) -> String {
@@ -36,10 +50,11 @@ pub fn target(command: TargetCommand) -> Result<String, Diagnostic> {
 fn show(target: &str, args: &ServerArgs) -> Result<String, Diagnostic> {
     let client = client(args)?;
     let one: Value = client.get(&path(target))?;
+    let luns = items(&client, &lun::collection(target))?;
+    let access = items(&client, &access::collection(target))?;
     if args.json {
-        return json(&one);
+        return json(&TargetDetails { target: one, luns, access });
     }
-    let luns = lun::table(&client, items(&client, &lun::collection(target))?, false)?;
-    let access = access::table(items(&client, &access::collection(target))?, false)?;
+    let (luns, access) = (lun::table(&client, luns, false)?, access::table(access, false)?);
     Ok(format!("{}\n{luns}\n{access}", shown(&one)))
 }

@@ -214,7 +214,7 @@ impl<S: TargetServer> Service<S> {
             name: name.to_owned(),
             state: self.routes.state(name),
             draining: instance.draining.load(Relaxed),
-            started: instance.started.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            started_at: instance.started.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
             logins_accepted: instance.logins_accepted.load(Relaxed),
             logins_active: instance.logins_active.load(Relaxed) as u64,
             target_access_failures: instance.target_access_failures.load(Relaxed),

@@ -103,7 +103,7 @@ impl ServerMetrics {
     /// The counters of the server. Without one, which has stopped, only its start is left.
     pub fn report(&self, server: Option<&TargetServer>) -> MetricsReport {
         let mut report = server.map(report).unwrap_or_default();
-        (report.started_unix_s, report.uptime_s) = (self.start.unix_s, self.start.at.elapsed().as_secs_f64());
+        (report.started_at, report.uptime_s) = (self.start.unix_s, self.start.at.elapsed().as_secs_f64());
         self.histograms.lock().unwrap_or_else(PoisonError::into_inner).assign(&mut report.luns);
         report
     }

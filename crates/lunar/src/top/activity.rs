@@ -5,6 +5,7 @@ use lunar_admin::history::{Traffic, of_lun};
 use lunar_admin::metrics::LunMetrics;
 use lunar_admin::router::PathReport;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// The counters of a row at one moment. None: not counted.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -18,7 +19,7 @@ pub struct Counters {
 }
 
 /// The activity of a row between two moments. None: not counted, or no command ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct Activity {
     /// Reads a second.
     pub reads_s: Option<f64>,

@@ -27,6 +27,7 @@ use std::io::{self, IsTerminal};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 use table::{Arrangement, Table};
+use utoipa::ToSchema;
 
 /// Examples of the help text.
 const EXAMPLES: &str = "\
@@ -83,11 +84,13 @@ pub struct TopArgs {
 }
 
 /// The rates of one interval.
-#[derive(Serialize)]
-struct OneInterval<'s> {
+#[derive(Serialize, ToSchema)]
+#[schema(as = TopInterval)]
+pub struct OneInterval<'s> {
     server: String,
     time: &'s str,
     seconds: Option<f64>,
+    #[schema(value_type = Vec<Row>)]
     items: Vec<&'s Row>,
 }
 

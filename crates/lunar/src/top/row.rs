@@ -4,6 +4,7 @@ use super::activity::Activity;
 use clap::ValueEnum;
 use lunar_admin::rows::shown;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// A table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -105,8 +106,9 @@ impl Column {
 }
 
 /// The object of a row.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(untagged)]
+#[schema(as = TopObject)]
 pub enum Place {
     /// A LUN.
     Lun {
@@ -140,7 +142,8 @@ pub enum Place {
 }
 
 /// A row.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = TopRow)]
 pub struct Row {
     /// The object.
     #[serde(flatten)]

@@ -3,9 +3,10 @@
 use lunar_config::{InvalidValue, unknown};
 use lunar_initiator::multipath;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// The policy that selects one of the best paths.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PathPolicy {
     /// The first usable path takes all operations.
