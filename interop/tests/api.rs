@@ -59,6 +59,25 @@ fn lun_of_the_api_is_served_until_it_is_deleted() {
 }
 
 #[test]
+fn access_entry_beyond_the_list_is_refused() {
+    let server = server();
+    let access = format!("/v1/targets/{TARGET}/access");
+    let entry = "{\"initiators\":[\"iqn.2026-11.org.example:*\"]}";
+    assert_eq!(request(&server, &format!("POST {access}"), "", entry).0, 201);
+    for line in [format!("PUT {access}/7"), format!("POST {access}?at=7")] {
+        let (status, text) = request(&server, &line, "", entry);
+        assert!(status == 422 && text.contains("access entry 7 of "), "{line}: {text}");
+    }
+    let other = "{\"initiators\":[\"iqn.2026-11.org.other:*\"]}";
+    assert_eq!(request(&server, &format!("PUT {access}/1"), "", other).0, 201, "the next index");
+    let (status, text) = request(&server, &format!("POST {access}?at=0"), "", "{\"deny\":true}");
+    assert!(
+        status == 201 && text.contains("access entry 1 of ") && text.contains(" never applies: "),
+        "{text}"
+    );
+}
+
+#[test]
 fn session_ends_on_demand() {
     let server = server();
     let mut raw = Login::new().on(server.portal());

@@ -133,6 +133,8 @@ pub enum Response {
         version: String,
         /// The differences.
         changes: Vec<Difference>,
+        /// Faults of the configuration after the change that it did not have before, and that do not prevent its use.
+        warnings: Vec<String>,
     },
     /// The configuration in force: its version, and its text.
     Config {

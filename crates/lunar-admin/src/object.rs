@@ -134,6 +134,7 @@ impl fmt::Display for ObjectChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let action = match self.action {
             ObjectAction::Create(_) => "create",
+            ObjectAction::Insert(_) => "insert",
             ObjectAction::Replace(_) => "replace",
             ObjectAction::Merge(_) => "change",
             ObjectAction::Delete => "delete",
@@ -152,6 +153,8 @@ impl fmt::Display for ObjectChange {
 pub enum ObjectAction {
     /// Creates the object, which must not exist.
     Create(Keys),
+    /// Creates an access entry at this place of the list. The entries from there on move by one.
+    Insert(Keys),
     /// Replaces the keys of the object, which must exist.
     Replace(Keys),
     /// Replaces some keys; null removes a key (RFC 7396).

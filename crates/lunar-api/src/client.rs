@@ -98,6 +98,15 @@ impl Client {
         self.request(Method::PUT, path, only_new, body).map(|tagged| tagged.value)
     }
 
+    /// Changes some keys of an object, whatever its version is (RFC 7396).
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn merge<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Diagnostic> {
+        let any_version = Some((header::IF_MATCH, "*".to_owned()));
+        self.request(Method::PATCH, path, any_version, body).map(|tagged| tagged.value)
+    }
+
     /// Sends a request. `version`: the version of an object that it changes. A null `body` is none.
     ///
     /// # Errors

@@ -80,7 +80,7 @@ impl ServerControl for Fake {
                 Response::Routers(vec![RouterReport { name: "r1".into(), ..RouterReport::default() }])
             }
             Request::Change(_) | Request::RollBackTo(_) => {
-                Response::Changed { version: "v2".into(), changes: Vec::new() }
+                Response::Changed { version: "v2".into(), changes: Vec::new(), warnings: vec!["w".into()] }
             }
             other => Diagnostic::new(format!("{other} by {asker}"), "no").with_code(ErrorCode::InUse).into(),
         }
@@ -221,6 +221,45 @@ fn change_needs_the_version_of_an_existing_object() {
     });
     assert_eq!(versions.collect::<Vec<_>>(), [Some("v1".into()), None, None]);
     assert_eq!(raw(&path, &format!("PUT {} HTTP/1.1\r\n{JSON}", lun(8)), "{}").0, 201);
+}
+
+#[test]
+fn access_entry_is_added_at_a_place_or_at_the_end() {
+    let folder = Folder::fresh();
+    let fake = Arc::new(Fake::default());
+    let (_server, path) = served(&folder, fake.clone());
+    let add =
+        |query: &str| raw(&path, &format!("POST /v1/targets/{NAME}/access{query} HTTP/1.1\r\n{JSON}"), "{}");
+    let (status, report) = add("?at=3");
+    assert_eq!((status, &report["warnings"]), (201, &json!(["w"])));
+    assert_eq!(add("?at=0&dry_run=true").0, 200);
+    assert_eq!(add("").0, 201);
+    assert_eq!([add("?at=x").0, add("?at=-1").0, add("?of=1").0], [400; 3]);
+    let asked: Vec<_> = std::mem::take(&mut *fake.0.lock().unwrap());
+    let shown: Vec<String> = asked.iter().map(ToString::to_string).collect();
+    let entry = |at: usize| format!("access entry {at} of {NAME}");
+    assert_eq!(
+        shown,
+        [
+            format!("insert {}", entry(3)),
+            format!("insert {} (dry run)", entry(0)),
+            format!("create {}", entry(0))
+        ]
+    );
+}
+
+#[test]
+fn client_merges_keys_in_any_version() {
+    let folder = Folder::fresh();
+    let fake = Arc::new(Fake::default());
+    let (_server, path) = served(&folder, fake.clone());
+    let lun = format!("/v1/targets/{NAME}/luns/7");
+    let report: crate::client::ChangeReport =
+        client(&path, LIMIT).merge(&lun, &json!({ "vendor": null })).unwrap();
+    assert_eq!(report.warnings, ["w"]);
+    let asked = fake.0.lock().unwrap()[0].clone();
+    let Request::Change(change) = asked else { panic!("{asked:?}") };
+    assert_eq!((change.to_string(), change.version), (format!("change LUN 7 of {NAME}"), None));
 }
 
 #[test]

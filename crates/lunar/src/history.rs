@@ -86,7 +86,11 @@ mod tests {
     #[test]
     fn text_of_a_rollback_says_what_follows() {
         let text = |changes: Vec<Difference>, dry_run, within| {
-            rolled_back(&ChangeReport { version: "1".into(), changes, dry_run }, 3, within)
+            rolled_back(
+                &ChangeReport { version: "1".into(), changes, dry_run, warnings: Vec::new() },
+                3,
+                within,
+            )
         };
         let change = |needs_restart| {
             vec![Difference { place: vec!["a".into()], change: lunar_admin::Change::Removed, needs_restart }]

@@ -552,7 +552,7 @@ fn check_warns_of_ports_that_an_entry_with_chap_shuts_out() {
     let (status, out, err) = folder.run(&["check", "t.toml"]);
     assert!(status == 0 && out.contains("is fine"), "{out}{err}");
     assert!(
-        err.starts_with("warning: access entry 2 of iqn.2026-11.org.example:a never applies to 0x"),
+        err.starts_with("warning: access entry 1 of iqn.2026-11.org.example:a never applies to 0x"),
         "{err}"
     );
 }

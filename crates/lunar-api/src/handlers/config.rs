@@ -150,7 +150,9 @@ async fn apply(State(api): State<ApiState>, request: KeysBody) -> Result<Json<Ch
     let ApplyRequest { file, confirm_within_s } = object(request)?;
     check_time(confirm_within_s)?;
     match api.ask(Request::Apply { file: path(file)?, confirm_within_s }).await? {
-        Response::Changed { version, changes } => Ok(Json(ChangeReport { version, changes, dry_run: false })),
+        Response::Changed { version, changes, warnings } => {
+            Ok(Json(ChangeReport { version, changes, dry_run: false, warnings }))
+        }
         _ => Err(unexpected()),
     }
 }

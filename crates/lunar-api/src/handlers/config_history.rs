@@ -106,8 +106,8 @@ async fn roll_back(
     let version = optional_version(&headers, &api.control.config().version)?;
     let request = RollbackRequest { to, version, dry_run, force, confirm_within_s };
     match api.ask(Request::RollBackTo(request)).await? {
-        Response::Changed { version, changes } => {
-            let report = ChangeReport { version: version.clone(), changes, dry_run };
+        Response::Changed { version, changes, warnings } => {
+            let report = ChangeReport { version: version.clone(), changes, dry_run, warnings };
             Ok((StatusCode::OK, etag(&version), Json(report)).into_response())
         }
         _ => Err(unexpected()),

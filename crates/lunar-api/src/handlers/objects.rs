@@ -1,5 +1,7 @@
 //! The objects of the configuration: targets, LUNs, access entries, disks, CHAP users and portal groups.
 
+mod new_entry;
+
 use super::body::{KeysBody, keys, object};
 use super::condition::{is_new, required_version};
 use super::{ApiState, unexpected};
@@ -28,6 +30,9 @@ pub struct ChangeReport {
     pub changes: Vec<Difference>,
     /// Whether nothing was changed, because the request asked for the effects only.
     pub dry_run: bool,
+    /// New faults that do not prevent the change, such as an access entry that can never match.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 /// Options of a change.
@@ -147,12 +152,13 @@ async fn change(
     options: ChangeOptions,
 ) -> Result<HttpResponse, Box<Problem>> {
     let ChangeOptions { dry_run, transient, force } = options;
-    let is_new = matches!(action, ObjectAction::Create(_)) && !dry_run;
+    let is_new = matches!(action, ObjectAction::Create(_) | ObjectAction::Insert(_)) && !dry_run;
     let change = ObjectChange { id, action, version, dry_run, transient, force };
     match api.ask(Request::Change(change)).await? {
-        Response::Changed { version, changes } => {
+        Response::Changed { version, changes, warnings } => {
             let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-            Ok((status, etag(&version), Json(ChangeReport { version, changes, dry_run })).into_response())
+            let tag = etag(&version);
+            Ok((status, tag, Json(ChangeReport { version, changes, dry_run, warnings })).into_response())
         }
         _ => Err(unexpected()),
     }
@@ -327,25 +333,6 @@ object_resource!(
     |path| Ok(ObjectId::PortalGroup(number(path, "tag")?))
 );
 
-/// Appends an access entry to the list of a target.
-#[utoipa::path(post, path = "/v1/targets/{target}/access", operation_id = "append access entry",
-    params(("target" = String, Path, description = "Name of the target"), ChangeOptions),
-    request_body = schema::AccessKeys, responses((status = 200, body = ChangeReport), (status = 201, body = ChangeReport),
-    (status = 400, body = Problem), (status = 404, body = Problem), (status = 409, body = Problem),
-    (status = 415, body = Problem), (status = 422, body = Problem), (status = 503, body = Problem)))]
-async fn append_access(
-    State(api): State<ApiState>,
-    path: PathValues,
-    Query(options): Query<ChangeOptions>,
-    body: KeysBody,
-) -> Result<HttpResponse, Box<Problem>> {
-    let keys = keys(body)?;
-    let target = value(&path, "target").to_owned();
-    let entries = |id: &&ObjectId| matches!(id, ObjectId::Access(of, _) if *of == target);
-    let next = api.control.config().objects.keys().filter(entries).count();
-    change(&api, ObjectId::Access(target, next), ObjectAction::Create(keys), None, options).await
-}
-
 /// The new place of a LUN.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -386,7 +373,7 @@ pub(super) fn routes() -> OpenApiRouter<ApiState> {
         .merge(luns::routes())
         .routes(routes!(move_lun))
         .merge(access::routes())
-        .routes(routes!(append_access))
+        .merge(new_entry::routes())
         .merge(disks::routes())
         .merge(chap_users::routes())
         .merge(portal_groups::routes())

@@ -1,6 +1,7 @@
 //! Finds access entries that never apply. SRP has no users, so an entry with `chap` admits no initiator over SRP.
 
 use super::Config;
+use super::access_shadow::covers_networks;
 use lunar_target::access::matches_pattern;
 use lunar_target::config::{AccessRule, IpNetwork, PortalProtocol};
 
@@ -43,10 +44,9 @@ fn of(name: &str, has_srp: bool, list: &[AccessRule]) -> Vec<String> {
 fn shadowed(name: &str, n: usize, entry: &AccessRule, before: &[AccessRule]) -> Option<String> {
     let shuts = |port: &String| {
         let first = before.iter().position(|one| covers(one, port, &entry.networks))?;
-        before[first].chap.is_some().then(|| (port.clone(), first + 1))
+        before[first].chap.is_some().then(|| (port.clone(), first))
     };
     let (port, first) = entry.initiators.iter().filter(|port| port.starts_with(PORT)).find_map(shuts)?;
-    let n = n + 1;
     Some(format!(
         "access entry {n} of {name} never applies to {port}: entry {first} matches first, and requires `chap`, \
          which SRP lacks. Move entry {n} before entry {first}"
@@ -55,11 +55,9 @@ fn shadowed(name: &str, n: usize, entry: &AccessRule, before: &[AccessRule]) -> 
 
 /// Whether the entry matches every initiator with this name from one of these networks.
 fn covers(entry: &AccessRule, name: &str, networks: &[IpNetwork]) -> bool {
-    let within =
-        |one: &IpNetwork| entry.networks.iter().any(|n| n.bits <= one.bits && n.contains(one.address));
     let by_name =
         entry.initiators.is_empty() || entry.initiators.iter().any(|pattern| matches_pattern(pattern, name));
-    by_name && (entry.networks.is_empty() || !networks.is_empty() && networks.iter().all(within))
+    by_name && covers_networks(entry, networks)
 }
 
 #[cfg(test)]
@@ -98,7 +96,7 @@ mod tests {
             let lines = warnings("srp", &[first, second]);
             assert_eq!(!lines.is_empty(), is_reported, "{first}, {second}: {lines:?}");
             let start = format!(
-                "access entry 2 of iqn.2026-11.org.example:a never applies to {PORT}: entry 1 matches first"
+                "access entry 1 of iqn.2026-11.org.example:a never applies to {PORT}: entry 0 matches first"
             );
             assert!(lines.iter().all(|line| line.starts_with(&start)), "{lines:?}");
         }

@@ -1,10 +1,14 @@
 //! Changes of single objects. The API writes only files of the folder `api` beside the configuration, one object a file.
 //! An object of another file belongs to an administrator, and stays as it is.
 
+mod entry_name;
 mod lasting;
+
+pub(super) use entry_name::{last_number, numbered};
 
 use super::document::absolute;
 use super::{Config, Sources, api_folder};
+use entry_name::EntryPlace;
 use lunar_admin::{
     ConfigObject, ControlError, ControlErrorKind, Keys, ObjectAction, ObjectChange, ObjectId, ObjectOrigin,
 };
@@ -53,6 +57,9 @@ pub fn edit(config: &Config, change: &ObjectChange) -> Result<EditedFiles, Contr
             vec![(edit.new_path(&change.id)?, Some(object_text(&change.id, keys.clone(), None)?))]
         }
         ObjectAction::Move(to) => edit.moved(config, to)?,
+        ObjectAction::Insert(keys) => {
+            vec![(edit.inserted_path()?, Some(object_text(&change.id, keys.clone(), None)?))]
+        }
         ObjectAction::Replace(keys) => vec![edit.replaced(edit.existing()?, keys.clone())?],
         ObjectAction::Merge(patch) => {
             let object = edit.existing()?;
@@ -160,8 +167,20 @@ impl<'c> Edit<'c> {
         }
         match id.parent().filter(|parent| !document.contains_key(parent)) {
             Some(parent) => Err(absent(&parent)),
-            None => Ok(()),
+            None => self.check_index(),
         }
+    }
+
+    /// Checks that a new access entry follows the last one: a later place would be another one than asked for.
+    fn check_index(&self) -> Result<(), ControlError> {
+        let ObjectId::Access(target, at) = &self.change.id else { return Ok(()) };
+        let is_of_target = |id: &&ObjectId| matches!(id, ObjectId::Access(of, _) if of == target);
+        let entries = self.sources.document.keys().filter(is_of_target).count();
+        if *at <= entries {
+            return Ok(());
+        }
+        let what = format!("{} cannot be added: the next index is {entries}", self.change.id);
+        Err(ControlError::invalid(what, format!("use {entries} to append it, or a lower index")))
     }
 
     /// The path of a new file. Access entries follow each other in the order of their creation, which their names keep.
@@ -169,15 +188,24 @@ impl<'c> Edit<'c> {
         self.check_new(id)?;
         let folder = api_folder(main_file(self.sources));
         let name = file_name(id);
-        if !matches!(id, ObjectId::Access(..)) {
-            return Ok(folder.join(format!("{name}.toml")));
-        }
-        let number = |file: &ConfigFile| {
-            let name = file.path.file_stem()?.to_str()?.strip_prefix(&name)?.strip_prefix('-')?.to_owned();
-            name.parse::<u64>().ok()
+        Ok(folder.join(match id {
+            ObjectId::Access(..) => numbered(&name, last_number(&self.sources.files, &name).unwrap_or(0) + 1),
+            _ => format!("{name}.toml"),
+        }))
+    }
+
+    /// The path of a new access entry before the one that has its index now.
+    fn inserted_path(&self) -> Result<PathBuf, ControlError> {
+        let (id, document) = (&self.change.id, &self.sources.document);
+        let (ObjectId::Access(target, at), Some(next)) = (id, document.get(id)) else {
+            return self.new_path(id);
         };
-        let last = self.sources.files.iter().filter_map(number).max().unwrap_or(0);
-        Ok(folder.join(format!("{name}-{:06}.toml", last + 1)))
+        self.owned(id, next)?;
+        let before = at.checked_sub(1).and_then(|at| document.get(&ObjectId::Access(target.clone(), at)));
+        // An entry of another folder comes before those of the API, whatever the name of its file is.
+        let before = before.filter(|before| before.source.file.parent() == next.source.file.parent());
+        let place = EntryPlace { before: before.map(|before| &*before.source.file), next: &next.source.file };
+        Ok(api_folder(main_file(self.sources)).join(place.name(&self.sources.files)))
     }
 }
 

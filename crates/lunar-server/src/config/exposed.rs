@@ -1,7 +1,7 @@
 //! Portals and targets with more or fewer users than a reader of the configuration may expect.
 
-use super::Config;
 use super::router::Map;
+use super::{Config, Target};
 use lunar_target::config::{AccessRule, Portal};
 use std::net::{IpAddr, SocketAddr};
 
@@ -18,10 +18,11 @@ pub fn exposed(config: &Config) -> Vec<String> {
     let open = config.targets.iter().filter(|target| is_open(&target.access));
     let open = open.filter(|target| reaches_other_hosts(config, &target.portal_groups)).map(|target| {
         let name = &target.name;
-        format!(
-            "every host that reaches a portal can use {name}; hint: add [[target.access]] with initiators, networks or \
-             chap"
-        )
+        let why = match target.access.iter().position(admits_all) {
+            Some(at) => format!(": access entry {at} admits all; hint: give it initiators, networks or chap"),
+            None => "; hint: add [[target.access]] with initiators, networks or chap".to_owned(),
+        };
+        format!("every host that reaches a portal can use {name}{why}")
     });
     alone.chain(open).chain(routed(config)).collect()
 }
@@ -57,10 +58,17 @@ fn takes_ipv6_alone(address: &SocketAddr, all: &[SocketAddr]) -> bool {
 
 /// Whether there is no access list, or an entry admits every host without CHAP.
 fn is_open(access: &[AccessRule]) -> bool {
-    let admits_all = |entry: &AccessRule| {
-        !entry.deny && has_all_names(entry) && has_all_networks(entry) && entry.chap.is_none()
-    };
     access.is_empty() || access.iter().any(admits_all)
+}
+
+/// Whether an entry admits every host without CHAP.
+pub(super) fn admits_all(entry: &AccessRule) -> bool {
+    !entry.deny && has_all_names(entry) && has_all_networks(entry) && entry.chap.is_none()
+}
+
+/// Whether other hosts reach no portal of a target.
+pub(super) fn is_for_this_host_alone(config: &Config, target: &Target) -> bool {
+    !reaches_other_hosts(config, &target.portal_groups)
 }
 
 /// Whether the entry matches all names, or all names of the usual form.

@@ -3,10 +3,12 @@
 
 mod access;
 mod access_lint;
+mod access_shadow;
 mod adopt;
 mod adopting;
 mod api;
 pub mod attachment;
+mod change_warnings;
 mod chap;
 mod disk;
 mod document;
@@ -27,8 +29,10 @@ mod unused;
 mod value;
 
 pub use access_lint::access_lint;
+pub use access_shadow::access_shadow;
 pub use adopt::{AdoptStep, adopt, adoptable, all_adoptable};
 pub use adopting::Adopting;
+pub use change_warnings::change_warnings;
 pub use chap::GivenSecrets;
 pub use edit::{EditedFiles, FileWrite, TransientFiles, edit, file_name};
 pub use exposed::exposed;

@@ -2,7 +2,7 @@
 //! administrator stay. A tree that differs in the latter is rejected.
 
 use super::document::json;
-use super::edit::{Written, listed, main_file, object_text, with_writes};
+use super::edit::{Written, last_number, listed, main_file, numbered, object_text, with_writes};
 use super::shown::{merged, without_secrets};
 use super::{Config, FileWrite, GivenSecrets, Sources, api_folder, file_name};
 use lunar_admin::{ConfigObject, ControlError, ControlErrorKind, Document, Keys, ObjectId, ObjectOrigin};
@@ -104,7 +104,7 @@ struct Changes<'c> {
     sources: &'c Sources,
     /// The number of objects of each file.
     objects: BTreeMap<&'c Path, usize>,
-    /// The last number of the files of access entries, by the beginning of their names.
+    /// The last number of the files of access entries with new ones, by the beginning of their names.
     entries: BTreeMap<String, u64>,
     writes: Vec<Written>,
     transient: Vec<Written>,
@@ -118,18 +118,8 @@ impl<'c> Changes<'c> {
         for object in sources.document.values() {
             *objects.entry(&object.source.file).or_default() += 1;
         }
-        let mut entries = BTreeMap::new();
-        for file in sources.files.iter() {
-            let stem = file.path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-            if let Some((name, number)) =
-                stem.rsplit_once('-').and_then(|(a, b)| Some((a, b.parse::<u64>().ok()?)))
-            {
-                let last = entries.entry(name.to_owned()).or_insert(0);
-                *last = number.max(*last);
-            }
-        }
         let (writes, transient, removed, problems) = Default::default();
-        Changes { sources, objects, entries, writes, transient, removed, problems }
+        Changes { sources, objects, entries: BTreeMap::new(), writes, transient, removed, problems }
     }
 
     /// Adds the change of an object to what the tree has.
@@ -199,9 +189,10 @@ impl<'c> Changes<'c> {
         if !matches!(id, ObjectId::Access(..)) {
             return folder.join(format!("{name}.toml"));
         }
-        let last = self.entries.entry(name.clone()).or_default();
+        let files = &self.sources.files;
+        let last = self.entries.entry(name.clone()).or_insert_with(|| last_number(files, &name).unwrap_or(0));
         *last += 1;
-        folder.join(format!("{name}-{last:06}.toml"))
+        folder.join(numbered(&name, *last))
     }
 }
 

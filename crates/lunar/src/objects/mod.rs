@@ -172,7 +172,8 @@ mod tests {
         let report = |dry_run, needs_restart| {
             let change = lunar_admin::Change::Removed;
             let changes = vec![Difference { place: vec!["a".into()], change, needs_restart }];
-            changed(&ChangeReport { version: "1".into(), changes, dry_run }, false).unwrap()
+            changed(&ChangeReport { version: "1".into(), changes, dry_run, warnings: Vec::new() }, false)
+                .unwrap()
         };
         assert_eq!(report(false, false), "a: removed\napplied\n");
         assert_eq!(report(true, false), "a: removed\ndry run: nothing was changed\n");

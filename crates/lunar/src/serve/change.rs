@@ -221,7 +221,7 @@ impl<S: TargetServer> Service<S> {
         if within_s.is_none() {
             self.replace_trial("the applied configuration");
         }
-        Response::Changed { version: self.version.to_string(), changes }
+        Response::Changed { version: self.version.to_string(), changes, warnings: Vec::new() }
     }
 
     /// Applies a configuration until the trial ends.

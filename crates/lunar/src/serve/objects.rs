@@ -90,12 +90,13 @@ impl<S: TargetServer> Service<S> {
         }
         self.check_files(&edited.writes)?;
         let growth = Growth::of(&new, &secret.change)?;
+        let warnings = config::change_warnings(&self.config, &new);
         if secret.change.dry_run {
             let changes = lunar_server::diff(&self.in_force, &new);
-            return Ok(Response::Changed { version: self.version.to_string(), changes });
+            return Ok(Response::Changed { version: self.version.to_string(), changes, warnings });
         }
         if matches!(secret.change.action, ObjectAction::Move(_)) && !secret.change.transient {
-            return self.move_object(new, &edited.writes);
+            return self.move_object(new, &edited.writes, warnings);
         }
         let staged = match secret.change.transient {
             true => Vec::new(),
@@ -112,18 +113,25 @@ impl<S: TargetServer> Service<S> {
             edited.writes.iter().for_each(|write| _ = self.transient.remove(&write.path));
         }
         secret.keep(&self.config);
-        Ok(Response::Changed { version: self.version.to_string(), changes })
+        warnings.iter().for_each(|line| tracing::warn!("{line}"));
+        Ok(Response::Changed { version: self.version.to_string(), changes, warnings })
     }
 
     /// Puts a moved object in force, and writes both files as one: also a crash leaves it at one of the two places.
-    fn move_object(&mut self, new: Config, writes: &[FileWrite]) -> Result<Response, ControlError> {
+    fn move_object(
+        &mut self,
+        new: Config,
+        writes: &[FileWrite],
+        warnings: Vec<String>,
+    ) -> Result<Response, ControlError> {
         let journal = rollback::journal(&self.config.sources.whole, writes);
         let journal = journal.map_err(|(path, e)| cannot_write(&path, &e))?;
         // The state at the former place is kept until the files have changed.
         self.units.begin_trial();
         let changes = self.replace_files(new, Replaced { writes, transient: &[] }, journal, None)?;
         self.units.end_trial();
-        Ok(Response::Changed { version: self.version.to_string(), changes })
+        warnings.iter().for_each(|line| tracing::warn!("{line}"));
+        Ok(Response::Changed { version: self.version.to_string(), changes, warnings })
     }
 
     /// Applies a configuration, and saves it. After an error, the configuration before is in force.

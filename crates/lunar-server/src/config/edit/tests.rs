@@ -301,3 +301,73 @@ fn file_names_of_objects_differ() {
     assert_eq!(names.len(), 6);
     assert!(file_name(&ObjectId::Target("ü".repeat(300))).len() < 240);
 }
+
+/// The first initiator of each access entry.
+fn entries(config: &Config) -> Vec<String> {
+    config.targets[0].access.iter().map(|rule| rule.initiators[0].clone()).collect()
+}
+
+/// An insertion before the entry `at`, of an entry for the initiator `iqn.NAME`.
+fn insert(at: usize, name: &str) -> ObjectChange {
+    let keys = keys(json!({ "initiators": [format!("iqn.{name}")] }));
+    change(ObjectId::Access(NAME.into(), at), ObjectAction::Insert(keys))
+}
+
+#[test]
+fn entry_is_inserted_at_any_place_by_one_file() {
+    let (_folder, mut config) = config(&[]);
+    let mut expected = vec!["iqn.a".to_owned()];
+    // After the entry of the administrator: at the front, in the middle, before the same entry again, and at the end.
+    for (n, at) in [1, 1, 1, 2, 3, 3, 7, 1, 1, 4, 9, 10, 12].into_iter().enumerate() {
+        let change = insert(at, &n.to_string());
+        let writes = edit(&config, &change).map_err(|e| e.problems[0].to_string()).unwrap().writes;
+        assert!(writes.len() == 1 && writes[0].loaded.is_none(), "one new file: {writes:?}");
+        config = after(&config, &change);
+        expected.insert(at, format!("iqn.{n}"));
+        assert_eq!(entries(&config), expected);
+    }
+}
+
+#[test]
+fn appended_entry_follows_an_inserted_one() {
+    let (_folder, config) = config(&[]);
+    let changes = [insert(1, "b"), insert(2, "c"), insert(2, "between")];
+    let config = changes.iter().fold(config, |config, change| after(&config, change));
+    let delete = |at| change(ObjectId::Access(NAME.into(), at), ObjectAction::Delete);
+    let config = [delete(3), delete(1)].iter().fold(config, |config, change| after(&config, change));
+    assert_eq!(entries(&after(&config, &insert(2, "last"))), ["iqn.a", "iqn.between", "iqn.last"]);
+}
+
+#[test]
+fn names_of_inserted_entries_stay_short() {
+    let (_folder, mut config) = config(&[]);
+    for n in 0..40 {
+        config = after(&config, &insert(1, &n.to_string()));
+    }
+    let longest = config.sources.files.iter().map(|file| file.path.file_name().unwrap().len()).max();
+    let name = file_name(&ObjectId::Access(NAME.into(), 1));
+    assert_eq!(longest, Some(format!("{name}-000000-500000.toml").len()));
+}
+
+#[test]
+fn entry_is_not_inserted_before_one_of_an_administrator() {
+    let (_folder, config) = config(&[]);
+    let (kind, what) = rejected(&config, &insert(0, "b"));
+    assert_eq!(kind, ControlErrorKind::Conflict);
+    assert_eq!(
+        what,
+        format!("access entry 0 of {NAME} is in lunar.toml line 7, which the API does not change")
+    );
+    let none = change(ObjectId::Access("iqn.b".into(), 0), ObjectAction::Insert(Keys::new()));
+    assert_eq!(rejected(&config, &none), (ControlErrorKind::NotFound, "target iqn.b does not exist".into()));
+}
+
+#[test]
+fn entry_beyond_the_end_of_the_list_is_refused() {
+    let (_folder, config) = config(&[]);
+    let what = format!("access entry 7 of {NAME} cannot be added: the next index is 1");
+    let create = create(ObjectId::Access(NAME.into(), 7), json!({}));
+    assert_eq!(rejected(&config, &create), (ControlErrorKind::Invalid, what.clone()));
+    assert_eq!(rejected(&config, &insert(7, "b")), (ControlErrorKind::Invalid, what));
+    assert_eq!(entries(&after(&config, &insert(1, "b"))), ["iqn.a", "iqn.b"], "the end of the list");
+}

@@ -275,6 +275,51 @@ fn last_access_entry_is_kept_unless_forced() {
     assert!(service.config.targets[0].access.is_empty());
 }
 
+/// The warnings of a change that succeeds.
+fn warnings(response: Response) -> Vec<String> {
+    let Response::Changed { warnings, .. } = response else { panic!("{response:?}") };
+    warnings
+}
+
+#[test]
+fn change_warns_of_the_faults_that_it_makes() {
+    let folder = Folder::new("warnings");
+    let mut service = service(&args(folder.config(1)), &Fake::default());
+    let entry = |at, value, dry_run| ObjectChange {
+        id: ObjectId::Access(NAME.into(), at),
+        action: ObjectAction::Insert(keys(value)),
+        dry_run,
+        ..null_lun(0)
+    };
+    assert_eq!(warnings(service.change_object(entry(0, json!({ "initiators": ["iqn.a"] }), false))), [""; 0]);
+    let all = |at, dry_run| entry(at, json!({}), dry_run);
+    for (at, start) in
+        [(0, "access entry 1 of iqn.2026-11.org.example:a never applies"), (1, "access entry 1 of ")]
+    {
+        let lines = warnings(service.change_object(all(at, true)));
+        assert!(lines.iter().any(|line| line.starts_with(start)), "{lines:?}");
+        let admits = format!("access entry {at} of {NAME} admits every host");
+        assert!(lines.iter().any(|line| line.starts_with(&admits)), "{lines:?}");
+    }
+    assert_eq!(warnings(service.change_object(all(1, false))).len(), 1);
+    assert_eq!(warnings(service.change_object(null_lun(1))), [""; 0], "the entry is not new");
+    let delete =
+        ObjectChange { id: ObjectId::Access(NAME.into(), 0), action: ObjectAction::Delete, ..null_lun(0) };
+    assert_eq!(warnings(service.change_object(delete)), [""; 0], "it has only moved");
+}
+
+#[test]
+fn entry_at_a_place_beyond_the_list_is_refused() {
+    let folder = Folder::new("beyond");
+    let mut service = service(&args(folder.config(1)), &Fake::default());
+    let action = ObjectAction::Create(keys(json!({ "initiators": ["iqn.a"] })));
+    let change = ObjectChange { id: ObjectId::Access(NAME.into(), 7), action, ..null_lun(0) };
+    let (kind, what) = failed(service.change_object(change));
+    assert_eq!(kind, ControlErrorKind::Invalid);
+    assert!(what.contains("the next index is 0"), "{what}");
+    assert!(files(&folder).is_empty());
+}
+
 #[test]
 fn change_needs_the_own_configuration() {
     let folder = Folder::new("own");
