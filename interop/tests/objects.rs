@@ -283,6 +283,136 @@ fn target_with_access_and_chap_admits_its_user_only() {
 }
 
 #[test]
+fn keys_of_an_object_are_set_and_removed() {
+    let admin = Administrator::new();
+    let mut raw = Login::new().on(admin.server.portal());
+    raw.clear_attentions(0);
+    admin.does(&["lun", "add", TARGET, "null:1M"]);
+    let set = |keys: &[&str]| admin.does(&[&["lun", "set", TARGET, "1"], keys].concat());
+    let out = set(&["vendor=A", "read_only=true", "--dry-run"]);
+    assert!(out.contains("vendor from ") && out.ends_with("dry run: nothing was changed\n"), "{out}");
+    set(&["vendor=A", "read_only=true"]);
+    let keys = || admin.json(&["lun", "show", TARGET, "1"])["config"].clone();
+    assert_eq!((&keys()["vendor"], &keys()["read_only"]), (&Value::from("A"), &Value::from(true)));
+    set(&["vendor=", "product=B"]);
+    assert_eq!((&keys()["vendor"], &keys()["product"]), (&Value::Null, &Value::from("B")));
+    assert_eq!(keys()["read_only"], true, "other keys stay");
+    assert!(admin.fails(&["lun", "set", TARGET, "1", "sise=1"], 1).contains("unknown key `sise`"));
+    assert!(
+        admin.fails(&["lun", "set", TARGET, "1", "backend=memory"], IN_USE).contains("is in use by iqn.")
+    );
+    set(&["backend=memory", "--force"]);
+    admin.fails(&["lun", "set", TARGET, "9", "vendor=A"], NOT_FOUND);
+    assert!(admin.fails(&["lun", "set", TARGET, "0", "vendor=A"], 1).contains("lunar.toml line "));
+    assert_eq!(admin.run(&["lun", "set", TARGET, "1"]).2, USAGE, "no key");
+    admin.does(&["lun", "add", TARGET, "null:1M", "--lun", "2", "--transient"]);
+    admin.does(&["lun", "set", TARGET, "2", "vendor=A"]);
+    assert_eq!(admin.json(&["lun", "show", TARGET, "2"])["source"]["origin"], "transient");
+
+    admin.does(&["target", "add", NEW, "alias=backup"]);
+    admin.does(&["target", "set", NEW, "alias=", "portal_groups=[1]"]);
+    let target = admin.json(&["target", "show", NEW]);
+    assert_eq!(target["config"], serde_json::json!({ "portal_groups": [1] }));
+}
+
+#[test]
+fn chap_secret_is_rotated_while_a_host_uses_it() {
+    let admin = Administrator::new();
+    admin.does(&["target", "add", NEW]);
+    admin.does(&["lun", "add", NEW, "memory:1M"]);
+    let secret = |report: Value| report["secret"].as_str().expect("a secret").to_owned();
+    let old = secret(admin.json(&["chap", "add", "alice"]));
+    admin.does(&["access", "add", NEW, "--chap", "alice"]);
+    let url = format!("iscsi://alice@{}/{NEW}/0", admin.server.portal());
+    let logs_in = |secret: &str| {
+        let mut info = Command::new(lunar_bin());
+        let ran = info.args(["info", &url]).env("LUNAR_CHAP_PASSWORD", secret).output().expect("lunar runs");
+        ran.status.success()
+    };
+    let mut copy = Command::new(lunar_bin());
+    let copy = copy.args(["bench", "randread", &url, "--runtime", "60s"]).env("LUNAR_CHAP_PASSWORD", &old);
+    let silent = std::process::Stdio::null;
+    let mut host = copy.stdout(silent()).stderr(silent()).spawn().expect("lunar runs");
+    let sessions = || admin.json(&["session", "list"]);
+    let id = interop::routed::until("a session", || {
+        Some(sessions()[0]["tsih"].clone()).filter(|id| !id.is_null())
+    });
+    let new = secret(admin.json(&["chap", "set", "alice"]));
+    assert_eq!(sessions()[0]["tsih"], id, "the session stays");
+    assert!(old != new && logs_in(&new) && !logs_in(&old));
+    host.kill().and_then(|()| host.wait()).expect("a child");
+    let shown = admin.does(&["chap", "show", "alice"]);
+    assert!(shown.starts_with("id           alice\n") && shown.contains("secret_file"), "{shown}");
+    assert!(!shown.contains(&new) && !admin.json(&["chap", "show", "alice"]).to_string().contains(&new));
+
+    let file = admin.server.dir().join("alice.secret");
+    std::fs::write(&file, "a secret of ours\n").expect("a file");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&file, mode).expect("the mode changes");
+    let out = admin.does(&["chap", "set", "alice", "--secret-file", "alice.secret"]);
+    assert!(out.ends_with("applied\n") && out.contains("with another secret"), "{out}");
+    assert!(logs_in("a secret of ours"));
+    admin.fails(&["chap", "set", "bob"], NOT_FOUND);
+}
+
+#[test]
+fn access_entry_is_inserted_changed_and_shown() {
+    let admin = Administrator::new();
+    admin.does(&["target", "add", NEW]);
+    admin.does(&["lun", "add", NEW, "null:1M"]);
+    admin.does(&["access", "add", NEW, "--initiator", "iqn.2026-11.org.example:*"]);
+    let host = Login::new().target(NEW);
+    assert!(host.try_on(admin.server.portal()).is_ok());
+    admin.does(&["access", "add", NEW, "--at", "0", "--initiator", "*:host", "--deny"]);
+    assert!(host.try_on(admin.server.portal()).is_err(), "the first match decides");
+    admin.does(&["access", "add", NEW, "--at", "1", "--network", "192.0.2.0/24", "--transient"]);
+    let list = admin.json(&["access", "list", NEW]);
+    assert_eq!(list["items"][1]["source"]["origin"], "transient", "{list}");
+    assert_eq!(list["items"][2]["config"]["initiators"][0], "iqn.2026-11.org.example:*", "{list}");
+    admin.does(&["reload"]);
+    assert_eq!(admin.json(&["access", "list", NEW]), list, "the order is that of the files");
+    let err = admin.fails(&["access", "add", NEW, "--at", "7", "--initiator", "iqn.x"], 1);
+    assert!(err.contains("access entry 7 of ") && err.contains("the next index is 3"), "{err}");
+
+    admin.does(&["access", "set", NEW, "0", "--initiator", "iqn.y", "deny=", "--luns", "0"]);
+    let shown = admin.does(&["access", "show", NEW, "0"]);
+    assert!(shown.contains("index       0\n") && shown.contains("initiators  iqn.y\n"), "{shown}");
+    assert!(shown.contains("luns        0\n") && !shown.contains("deny"), "{shown}");
+    assert!(host.try_on(admin.server.portal()).is_ok());
+    assert_eq!(admin.run(&["access", "set", NEW, "0"]).2, USAGE, "no key");
+    admin.fails(&["access", "set", NEW, "9", "deny=true"], NOT_FOUND);
+    admin.fails(&["access", "show", NEW, "9"], NOT_FOUND);
+    let portal = admin.does(&["portal", "show", "1"]);
+    assert!(portal.contains("tag      1\n") && portal.contains("portals  127.0.0.1:"), "{portal}");
+}
+
+#[test]
+fn change_that_opens_or_shadows_access_warns() {
+    let portals = CONFIG.replace("127.0.0.1:0", "0.0.0.0:0");
+    let lun = "[[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = \"1M\"\n[[target.access]]\ninitiators = [\"iqn.x\"]\n";
+    let admin =
+        Administrator { server: Server::start(&format!("{portals}[[target]]\nname = \"{TARGET}\"\n{lun}")) };
+    let warns = |arguments: &[&str], expected: &[&str]| {
+        let (out, err, status) = admin.run(arguments);
+        assert_eq!(status, 0, "{arguments:?}: {err}");
+        assert_eq!(err.lines().count(), expected.len(), "{arguments:?}: {err}");
+        for (line, start) in err.lines().zip(expected) {
+            assert!(line.starts_with(&format!("warning: {start}")), "{arguments:?}: {err}");
+        }
+        out
+    };
+    let open = format!("every host that reaches a portal can use {NEW}");
+    warns(&["target", "add", NEW], &[&open]);
+    warns(&["access", "add", NEW, "--initiator", "iqn.a"], &[]);
+    let all = format!("{open}: access entry 1 admits all; ");
+    let json = warns(&["access", "add", NEW, "--dry-run", "--json"], &[&all]);
+    assert!(json.contains(&format!("\"{all}")), "{json}");
+    let never = format!("access entry 1 of {NEW} never applies: entry 0 matches ");
+    warns(&["access", "add", NEW, "--initiator", "iqn.a", "--read-only"], &[&never]);
+    warns(&["access", "remove", NEW, "1"], &[]);
+}
+
+#[test]
 fn chap_user_prints_the_lines_of_the_client_once() {
     let admin = Administrator::new();
     let out = admin.does(&["chap", "add", "alice"]);

@@ -72,6 +72,7 @@ fn commands_with_a_server_fail_on_full_stdout() {
         &["access", "list", config::TARGET],
         &["chap", "list"],
         &["portal", "list"],
+        &["portal", "show", "1"],
         &["config", "show"],
         &["history"],
         &["diff", "--since", "1"],

@@ -8,7 +8,7 @@ pub use disk::{DiskAdd, DiskCommand};
 pub use server_choice::ServerChoice;
 
 pub use objects::{
-    AccessAdd, AccessCommand, ChangeArgs, ChapCommand, LunAdd, LunCommand, LunPlace, ObjectArgs,
+    AccessCommand, ChangeArgs, ChapCommand, EntryArgs, LunAdd, LunCommand, LunPlace, ObjectArgs,
     PortalCommand, ServerArgs, Stop, TargetCommand,
 };
 

@@ -10,7 +10,7 @@ use crate::discover;
 use crate::doctor::report::DoctorReport;
 use crate::import::ImportReport;
 use crate::ls;
-use crate::objects::{chap::AddedUser, server::ListedServer, target::TargetDetails};
+use crate::objects::{chap::UserSecret, server::ListedServer, target::TargetDetails};
 use crate::output::ErrorReport;
 use crate::rdma::RdmaInventory;
 use crate::router::RouterOutcome;
@@ -20,7 +20,8 @@ use crate::top::OneInterval;
 use clap::{Command, CommandFactory};
 use lunar_admin::{Difference, HistoryEntry, RouterReport, ServerEvent, SessionReport};
 use lunar_api::client::{
-    AccessView, ChangeReport, ChapUserView, ConfigText, LunView, Outcome, PortalGroupView, TargetView,
+    AccessView, ChangeReport, ChapUserView, ConfigText, DiskView, LunView, Outcome, PortalGroupView,
+    TargetView,
 };
 use lunar_server::attached::Record;
 use serde_json::{Map, Value, json};
@@ -39,6 +40,8 @@ const OUTPUTS: &[(&str, Output)] = &[
     ("access add", one::<ChangeReport>),
     ("access list", list::<AccessView>),
     ("access remove", one::<ChangeReport>),
+    ("access set", one::<ChangeReport>),
+    ("access show", one::<AccessView>),
     ("adopt", one::<AdoptReport>),
     ("apply", one::<ChangeReport>),
     ("apply --confirm", one::<Outcome>),
@@ -49,14 +52,20 @@ const OUTPUTS: &[(&str, Output)] = &[
     ("bench", bench),
     ("bench compare", object),
     ("bench reproduce", bench),
-    ("chap add", one::<AddedUser<'static>>),
+    ("chap add", one::<UserSecret<'static>>),
     ("chap list", list::<ChapUserView>),
     ("chap remove", one::<ChangeReport>),
+    ("chap set", one::<UserSecret<'static>>),
+    ("chap show", one::<ChapUserView>),
     ("check", one::<CheckReport>),
     ("config show", one::<ConfigText>),
     ("copy", one::<Summary>),
     ("detach", one::<DetachReport>),
     ("diff", list::<Difference>),
+    ("disk add", one::<ChangeReport>),
+    ("disk list", list::<DiskView>),
+    ("disk remove", one::<ChangeReport>),
+    ("disk show", one::<DiskView>),
     ("discover", list::<discover::TargetEntry>),
     ("doctor", one::<DoctorReport>),
     ("events", one::<ServerEvent>),
@@ -66,12 +75,15 @@ const OUTPUTS: &[(&str, Output)] = &[
     ("ls", list::<ls::TargetEntry>),
     ("lun add", one::<ChangeReport>),
     ("lun list", list::<LunView>),
+    ("lun move", one::<ChangeReport>),
     ("lun remove", one::<ChangeReport>),
     ("lun resize", one::<ChangeReport>),
+    ("lun set", one::<ChangeReport>),
     ("lun show", one::<LunView>),
     ("portal add", one::<ChangeReport>),
     ("portal list", list::<PortalGroupView>),
     ("portal remove", one::<ChangeReport>),
+    ("portal show", one::<PortalGroupView>),
     ("pr", object),
     ("rdma list", one::<RdmaInventory>),
     ("reload", one::<ChangeReport>),
@@ -95,6 +107,7 @@ const OUTPUTS: &[(&str, Output)] = &[
     ("target add", one::<ChangeReport>),
     ("target list", list::<TargetView>),
     ("target remove", one::<ChangeReport>),
+    ("target set", one::<ChangeReport>),
     ("target show", one::<TargetDetails>),
     ("top --once", one::<OneInterval<'static>>),
 ];

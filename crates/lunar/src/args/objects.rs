@@ -61,6 +61,7 @@ pub struct Stop {
 
 const TARGET_EXAMPLES: &str = "Examples:
   lunar target add iqn.2026-11.org.example:new alias=backup
+  lunar target set iqn.2026-11.org.example:new alias= portal_groups=[1]    an empty value removes the key
   lunar target remove iqn.2026-11.org.example:new";
 
 /// Subcommands of `lunar target`.
@@ -86,6 +87,16 @@ pub enum TargetCommand {
         #[command(flatten)]
         object: ObjectArgs,
     },
+    /// Change keys of a target
+    Set {
+        /// iSCSI name of the target
+        target: String,
+        /// Keys of a [[target]]; an empty value removes the key
+        #[arg(value_name = "KEY=VALUE", required = true, value_parser = keys::change)]
+        keys: Vec<Pair>,
+        #[command(flatten)]
+        object: ObjectArgs,
+    },
     /// Remove a target with its LUNs and access entries
     Remove {
         /// iSCSI name of the target
@@ -102,6 +113,7 @@ const LUN_EXAMPLES: &str = "Examples:
   lunar lun add iqn.2026-11.org.example:disks new.img --size 10G
   lunar lun add iqn.2026-11.org.example:disks /dev/sdb --lun 7 read_only=true
   lunar lun add iqn.2026-11.org.example:disks disk:data
+  lunar lun set iqn.2026-11.org.example:disks 7 read_only=false vendor=    an empty value removes the key
   lunar lun resize iqn.2026-11.org.example:disks 1 20G
   lunar lun move iqn.2026-11.org.example:disks 7 iqn.2026-11.org.example:new --lun 0
   lunar lun remove iqn.2026-11.org.example:disks 7";
@@ -156,6 +168,19 @@ pub enum LunCommand {
     },
     /// Add a LUN to a target
     Add(LunAdd),
+    /// Change keys of a LUN
+    Set {
+        #[command(flatten)]
+        place: LunPlace,
+        /// Keys of a LUN, such as `read_only=true`; an empty value removes the key
+        #[arg(value_name = "KEY=VALUE", required = true, value_parser = keys::change)]
+        keys: Vec<Pair>,
+        /// Give it another medium even if hosts use its target
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        object: ObjectArgs,
+    },
     /// Grow a LUN or the disk that it shows: its file, or the size of a null disk
     Resize {
         #[command(flatten)]
@@ -196,13 +221,13 @@ pub enum LunCommand {
 const ACCESS_EXAMPLES: &str = "Examples:
   lunar access add iqn.2026-11.org.example:disks --initiator 'iqn.1994-05.com.redhat:*' --luns 0,1
   lunar access add iqn.2026-11.org.example:disks --network 192.0.2.0/24 --chap alice --read-only
+  lunar access add iqn.2026-11.org.example:disks --at 0 --initiator 'iqn.*:guest*' --deny
+  lunar access set iqn.2026-11.org.example:disks 1 --luns 0 chap=    an empty value removes the key
   lunar access remove iqn.2026-11.org.example:disks 0";
 
-/// Arguments of `lunar access add`.
+/// The options of an access entry.
 #[derive(Args, Debug)]
-pub struct AccessAdd {
-    /// iSCSI name of the target
-    pub target: String,
+pub struct EntryArgs {
     /// Pattern of initiator names; repeatable [default: all initiators]
     #[arg(long = "initiator", value_name = "PATTERN")]
     pub initiators: Vec<String>,
@@ -224,6 +249,37 @@ pub struct AccessAdd {
     /// The initiators cannot log in
     #[arg(long, conflicts_with_all = ["chap", "mutual", "luns", "read_only"])]
     pub deny: bool,
+}
+
+/// Arguments of `lunar access add`.
+#[derive(Args, Debug)]
+pub struct AccessAdd {
+    /// iSCSI name of the target
+    pub target: String,
+    #[command(flatten)]
+    pub entry: EntryArgs,
+    /// Insert it before the entry of this index [default: after the last entry]
+    #[arg(long, value_name = "N")]
+    pub at: Option<usize>,
+    #[command(flatten)]
+    pub object: ObjectArgs,
+}
+
+/// The options of [`EntryArgs`], one of which `lunar access set` needs if it has no key.
+const ENTRY_OPTIONS: [&str; 7] = ["initiators", "networks", "chap", "mutual", "luns", "read_only", "deny"];
+
+/// Arguments of `lunar access set`.
+#[derive(Args, Debug)]
+pub struct AccessSet {
+    /// iSCSI name of the target
+    pub target: String,
+    /// Index of the entry, as `lunar access list` shows it
+    pub index: usize,
+    /// Keys of an access entry, such as deny=true; an empty value removes the key
+    #[arg(value_name = "KEY=VALUE", required_unless_present_any = ENTRY_OPTIONS, value_parser = keys::change)]
+    pub keys: Vec<Pair>,
+    #[command(flatten)]
+    pub entry: EntryArgs,
     #[command(flatten)]
     pub object: ObjectArgs,
 }
@@ -239,8 +295,19 @@ pub enum AccessCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Append an access entry to a target. The first entry excludes all other initiators
+    /// Show the keys of an access entry
+    Show {
+        /// iSCSI name of the target
+        target: String,
+        /// Index of the entry, as `lunar access list` shows it
+        index: usize,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Add an access entry to a target. The first entry excludes all other initiators
     Add(AccessAdd),
+    /// Change keys of an access entry; an option replaces the whole key
+    Set(AccessSet),
     /// Remove an access entry
     Remove {
         /// iSCSI name of the target
@@ -257,7 +324,8 @@ pub enum AccessCommand {
 
 const CHAP_EXAMPLES: &str = "Examples:
   lunar chap add alice
-  lunar chap add bob --secret-file bob.secret";
+  lunar chap add bob --secret-file bob.secret
+  lunar chap set alice    a new random secret, for the next login of each host";
 
 /// Subcommands of `lunar chap`.
 #[derive(Debug, Subcommand)]
@@ -265,11 +333,28 @@ const CHAP_EXAMPLES: &str = "Examples:
 pub enum ChapCommand {
     /// List the CHAP users
     List(ServerArgs),
+    /// Show a CHAP user, without its secret
+    Show {
+        /// Name of the user
+        user: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
     /// Add a CHAP user
     Add {
         /// Name of the user
         user: String,
         /// File with its secret [default: a random secret, which is printed once]
+        #[arg(long, value_name = "FILE")]
+        secret_file: Option<PathBuf>,
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+    /// Give a CHAP user another secret. Access entries and sessions stay; the next login needs the new secret
+    Set {
+        /// Name of the user
+        user: String,
+        /// File with its new secret [default: a random secret, which is printed once]
         #[arg(long, value_name = "FILE")]
         secret_file: Option<PathBuf>,
         #[command(flatten)]
@@ -293,6 +378,13 @@ const PORTAL_EXAMPLES: &str = "Example:
 pub enum PortalCommand {
     /// List the portal groups
     List(ServerArgs),
+    /// Show the keys of a portal group
+    Show {
+        /// Portal group tag
+        tag: u16,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
     /// Add a portal group, for the next start of the server
     Add {
         /// Portal group tag

@@ -1,7 +1,7 @@
 //! `lunar access`.
 
-use super::{Change, client, items, listed, source, target, text};
-use crate::args::{AccessAdd, AccessCommand};
+use super::{Change, client, items, listed, show, source, target, text};
+use crate::args::{AccessCommand, EntryArgs};
 use lunar_admin::Keys;
 use lunar_server::Diagnostic;
 use serde_json::{Value, json};
@@ -17,16 +17,27 @@ pub fn access(command: AccessCommand) -> Result<String, Diagnostic> {
         AccessCommand::List { target, server } => {
             table(items(&client(&server)?, &collection(&target))?, server.json)
         }
+        AccessCommand::Show { target, index, server } => show(&path(&target, index), &server),
         AccessCommand::Add(args) => {
             let change = Change::of(&args.object)?;
-            let path = change.path(&collection(&args.target));
-            change.done(&change.client.post(&path, &entry(&args))?)
+            let at = args.at.map_or(String::new(), |at| format!("&at={at}"));
+            let path = change.path(&collection(&args.target)) + &at;
+            change.done(&change.client.post(&path, &entry(&args.entry))?)
+        }
+        AccessCommand::Set(args) => {
+            let mut keys = entry(&args.entry);
+            keys.extend(args.keys);
+            Change::of(&args.object)?.set_this(&path(&args.target, args.index), &keys)
         }
         AccessCommand::Remove { target, index, force, object } => {
             let change = Change::of(&object)?.with_force(force);
-            change.done(&change.remove(&format!("{}/{index}", collection(&target)))?)
+            change.done(&change.remove(&path(&target, index))?)
         }
     }
+}
+
+fn path(target: &str, index: usize) -> String {
+    format!("{}/{index}", collection(target))
 }
 
 /// The text for access entries.
@@ -51,7 +62,7 @@ fn right(config: &Value) -> String {
     }
 }
 
-fn entry(args: &AccessAdd) -> Keys {
+fn entry(args: &EntryArgs) -> Keys {
     let list = |list: &[String]| if list.is_empty() { Value::Null } else { json!(list) };
     let flag = |flag: bool| if flag { Value::Bool(true) } else { Value::Null };
     let keys = [
@@ -76,7 +87,7 @@ mod tests {
     fn parsed(line: &[&str]) -> Option<Keys> {
         let line = [&["lunar", "access", "add", "iqn.2026-11.org.example:a"], line].concat();
         match Cli::try_parse_from(line).ok()?.command {
-            Command::Access(AccessCommand::Add(args)) => Some(entry(&args)),
+            Command::Access(AccessCommand::Add(args)) => Some(entry(&args.entry)),
             _ => None,
         }
     }

@@ -1,6 +1,6 @@
 //! `lunar chap`.
 
-use super::{Change, client, items, listed, source, text};
+use super::{Change, client, items, listed, show, source, text};
 use crate::args::{ChangeArgs, ChapCommand};
 use crate::client::json;
 use lunar_admin::{Keys, rows};
@@ -18,9 +18,9 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 /// Characters of a random secret: 96 bits, as RFC 7143 section 9.2.1 recommends. Some initiators allow no more than 16.
 const SECRET_CHARS: usize = 16;
 
-/// The result of an added user for JSON: a random secret is shown once.
+/// The result of a change of a secret for JSON: a random one is shown once.
 #[derive(Serialize, ToSchema)]
-pub struct AddedUser<'r> {
+pub struct UserSecret<'r> {
     #[serde(flatten)]
     report: &'r ChangeReport,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -42,7 +42,17 @@ pub fn chap(command: ChapCommand) -> Result<String, Diagnostic> {
             let head = ["USER", "NAME", "SECRET FILE", "SOURCE"];
             listed(items(&client(&args)?, "/v1/chap-users")?, args.json, "no CHAP users", head, row)
         }
-        ChapCommand::Add { user, secret_file, change } => add(&user, secret_file.as_deref(), &change),
+        ChapCommand::Show { user, server } => show(&path(&user), &server),
+        ChapCommand::Add { user, secret_file, change } => {
+            with_secret(&user, secret_file.as_deref(), &change, |change, path, keys| {
+                change.create(path, keys)
+            })
+        }
+        ChapCommand::Set { user, secret_file, change } => {
+            let merge =
+                |change: &Change<'_>, path: &str, keys: &Keys| change.client.merge(&change.path(path), keys);
+            with_secret(&user, secret_file.as_deref(), &change, merge)
+        }
         ChapCommand::Remove { user, change } => {
             let change = Change::new(&change)?;
             change.done(&change.remove(&path(&user))?)
@@ -50,16 +60,23 @@ pub fn chap(command: ChapCommand) -> Result<String, Diagnostic> {
     }
 }
 
-fn add(user: &str, file: Option<&Path>, args: &ChangeArgs) -> Result<String, Diagnostic> {
+/// Sends a change of a user, with the secret of the file or a random one.
+fn with_secret(
+    user: &str,
+    file: Option<&Path>,
+    args: &ChangeArgs,
+    send: impl FnOnce(&Change<'_>, &str, &Keys) -> Result<ChangeReport, Diagnostic>,
+) -> Result<String, Diagnostic> {
     let change = Change::new(args)?;
     let secret = file.map_or_else(random_secret, from_file)?;
     let keys = Keys::from_iter([("secret".to_owned(), secret.as_str().into())]);
-    let report = change.create(&path(user), &keys)?;
+    let report = send(&change, &path(user), &keys)?;
     let shown = (file.is_none() && !args.dry_run).then_some(secret.as_str());
+    let text = change.done(&report)?;
     if args.server.json {
-        return json(&AddedUser { report: &report, secret: shown });
+        return json(&UserSecret { report: &report, secret: shown });
     }
-    Ok(change.done(&report)? + &shown.map_or(String::new(), |secret| client_lines(user, secret)))
+    Ok(text + &shown.map_or(String::new(), |secret| client_lines(user, secret)))
 }
 
 /// The lines for the configuration of the client.

@@ -25,6 +25,18 @@ pub fn pair(text: &str) -> Result<Pair, String> {
     Ok((key.to_owned(), value))
 }
 
+/// As [`pair`], for a change: an empty value is null, which removes the key.
+///
+/// # Errors
+/// As [`pair`].
+pub fn change(text: &str) -> Result<Pair, String> {
+    let (key, value) = pair(text)?;
+    Ok(match text.split_once('=') {
+        Some((_, "")) => (key, Value::Null),
+        _ => (key, value),
+    })
+}
+
 /// Parses the LUNs that initiators see: numbers, or pairs of their number and that of the target.
 ///
 /// # Errors
@@ -61,6 +73,14 @@ mod tests {
         assert_eq!(value("filters=[{\"kind\":\"stats\"}]"), Ok(json!([{"kind": "stats"}])));
         assert!(value("filters=[").is_err_and(|what| what.starts_with("the value is no JSON: ")));
         assert!(pair("read_only").is_err() && pair("=true").is_err());
+    }
+
+    #[test]
+    fn empty_value_of_a_change_removes_the_key() {
+        assert_eq!(change("alias="), Ok(("alias".into(), Value::Null)));
+        assert_eq!(change("alias=\"\""), Ok(("alias".into(), json!(""))));
+        assert_eq!(change("alias=a="), Ok(("alias".into(), json!("a="))));
+        assert!(change("alias").is_err() && change("=").is_err());
     }
 
     #[test]

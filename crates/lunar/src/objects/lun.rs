@@ -1,8 +1,7 @@
 //! `lunar lun`.
 
-use super::{Change, client, disk, items, listed, shown, source, target, text};
+use super::{Change, client, disk, items, listed, show, source, target, text};
 use crate::args::{LunAdd, LunCommand, LunPlace, ObjectArgs, ServerArgs};
-use crate::client::json;
 use crate::router::path_on;
 use lunar_admin::{Keys, rows};
 use lunar_api::client::{ChangeReport, Client, ServerAddress};
@@ -30,11 +29,11 @@ fn path(LunPlace { target, lun }: &LunPlace) -> String {
 pub fn lun(command: LunCommand) -> Result<String, Diagnostic> {
     match command {
         LunCommand::List { target, server } => list(target, &server),
-        LunCommand::Show { place, server } => {
-            let one: Value = client(&server)?.get(&path(&place))?;
-            if server.json { json(&one) } else { Ok(shown(&one)) }
-        }
+        LunCommand::Show { place, server } => show(&path(&place), &server),
         LunCommand::Add(args) => add(args),
+        LunCommand::Set { place, keys, force, object } => {
+            Change::of(&object)?.with_force(force).set(&path(&place), &keys.into_iter().collect())
+        }
         LunCommand::Resize { place, size, object } => resize(&place, size, &object),
         LunCommand::Move { place, new_target, new_lun, force, object } => {
             let change = Change::of(&object)?.with_force(force);
@@ -55,14 +54,8 @@ pub fn lun(command: LunCommand) -> Result<String, Diagnostic> {
 fn resize(place: &LunPlace, size: String, args: &ObjectArgs) -> Result<String, Diagnostic> {
     let change = Change::of(args)?;
     let lun: Value = change.client.get(&path(place))?;
-    let (path, one) = match lun["config"]["disk"].as_str().map(disk::path) {
-        Some(path) => (path.clone(), change.client.get(&path)?),
-        None => (path(place), lun),
-    };
-    let transient = change.transient || is_transient(&one);
-    let change = Change { transient, ..change };
-    let keys = Keys::from_iter([("size".to_owned(), size.into())]);
-    change.done(&change.patch(&path, &keys)?)
+    let path = lun["config"]["disk"].as_str().map_or_else(|| path(place), disk::path);
+    change.set(&path, &Keys::from_iter([("size".to_owned(), size.into())]))
 }
 
 /// Whether a change of an object must be transient too.

@@ -19,6 +19,7 @@ pub use target::target;
 
 use crate::args::{ChangeArgs, ObjectArgs, ServerArgs};
 use crate::client::{json, json_list};
+use crate::output;
 use lunar_admin::{Difference, Keys, rows};
 
 use lunar_api::client::{ChangeReport, Client, Method, SIZE_KEYS, Tagged};
@@ -63,30 +64,42 @@ impl<'a> Change<'a> {
         self.client.create(&self.path(path), keys)
     }
 
-    /// Changes some keys of an object.
-    fn patch(&self, path: &str, keys: &Keys) -> Result<ChangeReport, Diagnostic> {
-        self.existing(Method::PATCH, path, keys.clone().into())
+    /// Changes some keys of an object, and leaves those alone that other administrators change meanwhile. A transient object
+    /// stays transient.
+    fn set(mut self, path: &str, keys: &Keys) -> Result<String, Diagnostic> {
+        self.read(path)?;
+        self.done(&self.client.merge(&self.path(path), keys)?)
     }
 
-    /// Removes an object.
+    /// As [`Change::set`], in the version of the moment: after another change, the path may be that of another object.
+    fn set_this(mut self, path: &str, keys: &Keys) -> Result<String, Diagnostic> {
+        let version = self.read(path)?;
+        let tagged = self.client.send(Method::PATCH, &self.path(path), Some(&version), keys)?;
+        self.done(&tagged.value)
+    }
+
+    /// Reads an object that stays transient if it is. Returns its version.
+    fn read(&mut self, path: &str) -> Result<String, Diagnostic> {
+        let Tagged { version, value } = self.client.get_tagged::<Value>(path)?;
+        self.transient |= value["source"]["origin"] == "transient";
+        Ok(version)
+    }
+
+    /// Removes an object in the version of the moment, so that no change of another administrator is lost.
     fn remove(&self, path: &str) -> Result<ChangeReport, Diagnostic> {
-        self.existing(Method::DELETE, path, Value::Null)
+        let Tagged { version, value: _ } = self.client.get_tagged::<Value>(path)?;
+        let tagged = self.client.send(Method::DELETE, &self.path(path), Some(&version), &Value::Null)?;
+        Ok(tagged.value)
     }
 
-    /// Executes an action of an existing object.
+    /// Executes an action of an existing object, in the version of the moment.
     fn act(&self, path: &str, action: &str, body: Value) -> Result<ChangeReport, Diagnostic> {
         let Tagged { version, value: _ } = self.client.get_tagged::<Value>(path)?;
         let path = self.path(&format!("{path}/{action}"));
         self.client.send(Method::POST, &path, Some(&version), &body).map(|tagged| tagged.value)
     }
 
-    /// Changes an existing object in the version of the moment, so that no change of another administrator is lost.
-    fn existing(&self, method: Method, path: &str, body: Value) -> Result<ChangeReport, Diagnostic> {
-        let Tagged { version, value: _ } = self.client.get_tagged::<Value>(path)?;
-        self.client.send(method, &self.path(path), Some(&version), &body).map(|tagged| tagged.value)
-    }
-
-    /// The text for a change that succeeded.
+    /// The text for a change that succeeded. Its warnings go to stderr.
     fn done(&self, report: &ChangeReport) -> Result<String, Diagnostic> {
         changed(report, self.args.server.json)
     }
@@ -94,6 +107,7 @@ impl<'a> Change<'a> {
 
 /// The differences of a change, and whether they are in force.
 fn changed(report: &ChangeReport, as_json: bool) -> Result<String, Diagnostic> {
+    report.warnings.iter().for_each(|line| output::stderr_line(format_args!("warning: {line}")));
     if as_json {
         return json(report);
     }
@@ -105,6 +119,12 @@ fn changed(report: &ChangeReport, as_json: bool) -> Result<String, Diagnostic> {
         (false, false) => "applied",
     };
     Ok(format!("{lines}{end}\n"))
+}
+
+/// The text for an object of a server.
+fn show(path: &str, args: &ServerArgs) -> Result<String, Diagnostic> {
+    let one: Value = client(args)?.get(path)?;
+    if args.json { json(&one) } else { Ok(shown(&one)) }
 }
 
 /// Objects of one kind.

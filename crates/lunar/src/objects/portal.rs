@@ -1,6 +1,6 @@
 //! `lunar portal`: portal groups, which change at the next start of the server.
 
-use super::{Change, client, items, listed, source, text};
+use super::{Change, client, items, listed, show, source, text};
 use crate::args::PortalCommand;
 use lunar_admin::Keys;
 use lunar_server::Diagnostic;
@@ -19,6 +19,7 @@ pub fn portal(command: PortalCommand) -> Result<String, Diagnostic> {
             let none = "no portal groups: the server listens on 127.0.0.1:3260";
             listed(items(&client(&args)?, "/v1/portal-groups")?, args.json, none, head, row)
         }
+        PortalCommand::Show { tag, server } => show(&path(tag), &server),
         PortalCommand::Add { tag, portals, iser, srp, change } => {
             let change = Change::new(&change)?;
             change.done(&change.create(&path(tag), &group(&portals, iser, srp))?)

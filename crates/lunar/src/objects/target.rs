@@ -40,6 +40,9 @@ pub fn target(command: TargetCommand) -> Result<String, Diagnostic> {
             let change = Change::of(&object)?;
             change.done(&change.create(&path(&target), &keys.into_iter().collect())?)
         }
+        TargetCommand::Set { target, keys, object } => {
+            Change::of(&object)?.set(&path(&target), &keys.into_iter().collect())
+        }
         TargetCommand::Remove { target, force, object } => {
             let change = Change::of(&object)?.with_force(force);
             change.done(&change.remove(&path(&target))?)
