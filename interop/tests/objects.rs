@@ -238,6 +238,67 @@ fn disk_is_shown_by_two_targets_and_grows_for_both() {
     assert!(admin.fails(&["disk", "show", "data"], NOT_FOUND).contains("lunar disk list"));
 }
 
+/// A reload by command asks for a LUN in use. One by signal cannot ask, and logs it.
+#[test]
+fn lun_in_use_is_taken_by_force_or_signal_only() {
+    let admin = Administrator::new();
+    let file = admin.server.dir().join("lunar.toml");
+    let whole = std::fs::read_to_string(&file).expect("a configuration");
+    let lun = |number: u16| format!("[[target.lun]]\nlun = {number}\nbackend = \"null\"\nsize = \"1M\"\n");
+    std::fs::write(&file, whole.clone() + &lun(1) + &lun(2)).expect("written");
+    admin.does(&["reload"]);
+    let mut raw = Login::new().on(admin.server.portal());
+    raw.clear_attentions(0);
+    std::fs::write(&file, whole.clone() + &lun(2)).expect("written");
+    let path = file.display().to_string();
+    for line in [
+        &["reload"][..],
+        &["apply", &path],
+        &["apply", &path, "--confirm-within", "1h"],
+        &["apply", "--dry-run"],
+    ] {
+        let err = admin.fails(line, IN_USE);
+        assert!(
+            err.contains(&format!("LUN 1 of {TARGET} is in use by iqn.")) && err.contains("--force"),
+            "{err}"
+        );
+        admin.does(&["lun", "show", TARGET, "1"]);
+    }
+    let out = admin.does(&["apply", "--dry-run", "--force"]);
+    assert!(out.contains("LUN 1: removed\n") && out.ends_with("dry run: nothing was changed\n"), "{out}");
+    admin.does(&["lun", "show", TARGET, "1"]);
+    admin.does(&["reload", "--force"]);
+    admin.fails(&["lun", "show", TARGET, "1"], NOT_FOUND);
+
+    std::fs::write(&file, whole).expect("written");
+    admin.server.signal(interop::SIGHUP);
+    interop::routed::until("the signal takes LUN 2", || {
+        let line = format!("LUN 2 of {TARGET} was removed, or is another disk now, while in use by iqn.");
+        admin.server.log().contains(&line).then_some(())
+    });
+    admin.fails(&["lun", "show", TARGET, "2"], NOT_FOUND);
+}
+
+#[test]
+fn objects_of_the_api_that_another_file_lacks_are_counted() {
+    let admin = Administrator::new();
+    admin.does(&["lun", "add", TARGET, "null:1M"]);
+    let other = admin.server.dir().join("other.toml");
+    std::fs::copy(admin.server.dir().join("lunar.toml"), &other).expect("a copy");
+    let other = other.display().to_string();
+    let warning = format!("warning: 1 object of the API is not in {other}, ");
+    for more in [&["--dry-run"][..], &[]] {
+        let (out, err, status) = admin.run(&[&["apply", &other], more].concat());
+        assert!(
+            status == 0 && err.starts_with(&warning) && err.contains("other.d/api; hint: "),
+            "{out}{err}"
+        );
+    }
+    admin.fails(&["lun", "show", TARGET, "1"], NOT_FOUND);
+    admin.does(&["reload"]);
+    admin.does(&["lun", "show", TARGET, "1"]);
+}
+
 #[test]
 fn transient_lun_is_gone_after_a_restart() {
     let mut admin = Administrator::new();

@@ -317,11 +317,11 @@ fn roll_back_succeeds_after_a_file_was_replaced() {
     };
     let mut raw = session(&server);
     raw.write_blocks(0, 0, &pattern(512, 1)).good();
-    assert_eq!(apply(&[new, "--confirm-within", "1h"]).2, 0);
+    assert_eq!(apply(&[new, "--confirm-within", "1h", "--force"]).2, 0);
     assert_eq!(attentions(&mut raw), [INQUIRY]);
     std::fs::rename(&disk, disk.with_extension("kept")).expect("moved");
     std::fs::write(&disk, vec![0; 8 << 20]).expect("another file");
-    let (_, said, status) = apply(&[new]);
+    let (_, said, status) = apply(&[new, "--force"]);
     assert!(status != 0 && said.contains("replaced by another file (inode "), "{said}");
     let (_, said, status) = apply(&["--rollback"]);
     assert_eq!(status, 0, "{said}");
@@ -342,7 +342,7 @@ fn roll_back_serves_a_disk_with_an_image_header() {
     let mut raw = session(&server);
     let header = [&b"QFI\xfb\0\0\0\x03"[..], &[0; 504]].concat();
     raw.write_blocks(0, 0, &header).good();
-    let (_, said, status) = apply(&[new, "--confirm-within", "1h"]);
+    let (_, said, status) = apply(&[new, "--confirm-within", "1h", "--force"]);
     assert_eq!(status, 0, "{said}");
     let (_, said, status) = apply(&["--rollback"]);
     assert_eq!(status, 0, "{said}");

@@ -42,8 +42,10 @@ fn changed(server: &Server, change: impl Fn(&str) -> String) -> String {
     path.display().to_string()
 }
 
+/// Applies, confirms or rolls back. Another configuration may take LUNs from hosts.
 fn apply(server: &Server, arguments: &[&str]) -> String {
-    let (said, status) = ask(server, &[&["apply"][..], arguments].concat());
+    let force: &[&str] = if arguments[0].starts_with("--") { &[] } else { &["--force"] };
+    let (said, status) = ask(server, &[&["apply"], arguments, force].concat());
     assert_eq!(status, 0, "{arguments:?}: {said}");
     said
 }

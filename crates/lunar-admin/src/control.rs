@@ -36,12 +36,7 @@ pub enum Request {
     /// Compare an earlier tree with the current configuration.
     DiffSince(HistoryPoint),
     /// Apply another configuration.
-    Apply {
-        /// Its file; None: the server's own.
-        file: Option<PathBuf>,
-        /// Seconds until an unconfirmed configuration is rolled back; None: no rollback.
-        confirm_within_s: Option<u64>,
-    },
+    Apply(ApplyOptions),
     /// Keep the applied configuration.
     Confirm,
     /// Roll back the applied configuration now.
@@ -57,6 +52,19 @@ pub enum Request {
     },
     /// Shut down gracefully.
     Stop,
+}
+
+/// A configuration to apply.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ApplyOptions {
+    /// Its file; None: the server's own.
+    pub file: Option<PathBuf>,
+    /// Seconds until an unconfirmed configuration is rolled back; None: no rollback.
+    pub confirm_within_s: Option<u64>,
+    /// Removes targets and LUNs that hosts use, or shows another disk in their place.
+    pub force: bool,
+    /// Checks the configuration and reports its effects, without changing anything.
+    pub dry_run: bool,
 }
 
 impl Request {
@@ -77,7 +85,9 @@ impl fmt::Display for Request {
             Request::Router { name, action } => write!(f, "{} router {name}", action.name()),
             Request::Diff { file } => write!(f, "compare {}", of(file)),
             Request::DiffSince(point) => write!(f, "compare {point} of the history"),
-            Request::Apply { file, .. } => write!(f, "apply {}", of(file)),
+            Request::Apply(ApplyOptions { file, dry_run, .. }) => {
+                write!(f, "apply {}{}", of(file), if *dry_run { " (dry run)" } else { "" })
+            }
             Request::Confirm => write!(f, "confirm the applied configuration"),
             Request::Rollback => write!(f, "roll back the applied configuration"),
             Request::RollBackTo(RollbackRequest { to, dry_run, .. }) => {
@@ -133,7 +143,8 @@ pub enum Response {
         version: String,
         /// The differences.
         changes: Vec<Difference>,
-        /// Faults of the configuration after the change that it did not have before, and that do not prevent its use.
+        /// What the user may not expect: faults that the configuration did not have before and that do not prevent its
+        /// use, and objects that it leaves out.
         warnings: Vec<String>,
     },
     /// The configuration in force: its version, and its text.

@@ -25,7 +25,7 @@ pub use config_history::{
 };
 pub use connect::{connect, is_answered};
 pub use control::{
-    Capacities, ControlError, ControlErrorKind, Request, Response, RouterAction, ServerControl,
+    ApplyOptions, Capacities, ControlError, ControlErrorKind, Request, Response, RouterAction, ServerControl,
 };
 pub use difference::{Change, Difference};
 pub use events::{EventLog, EventPart, ServerEvent};

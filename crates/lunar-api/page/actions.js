@@ -124,8 +124,11 @@ export function controlRouter(router, action, done) {
 export function applyFiles(state, done) {
   const list = el("ul", {}, ...state.diff.slice(0, 20).map((one) => el("li", {}, difference(one))));
   const text = `Differences: ${state.diff.length}. The server rolls them back after 60 s, unless you keep them.`;
-  const apply = () => send("POST", "/v1/config/apply", { confirm_within_s: 60 });
-  open("Apply the files?", [el("p", {}, text), list], "Apply on trial", () => apply().then(done));
+  const force = el("input", { type: "checkbox", name: "force" });
+  const content = [el("p", {}, text), list];
+  if (state.sessions.length > 0) content.push(el("label", { class: "check" }, force, "Apply them although sessions lose what they use"));
+  const apply = () => send("POST", "/v1/config/apply", { confirm_within_s: 60, force: force.checked });
+  open("Apply the files?", content, "Apply on trial", () => apply().then(done));
 }
 
 /** Keeps the configuration on trial, or rolls it back. */

@@ -9,7 +9,7 @@ pub use server_choice::ServerChoice;
 
 pub use objects::{
     AccessCommand, ChangeArgs, ChapCommand, EntryArgs, LunAdd, LunCommand, LunPlace, ObjectArgs,
-    PortalCommand, ServerArgs, Stop, TargetCommand,
+    PortalCommand, ReloadArgs, ServerArgs, Stop, TargetCommand,
 };
 
 use crate::adopt::Adopt;
@@ -168,7 +168,7 @@ pub enum Command {
     /// Show the live page of a running server to a browser of this host
     Page(PageArgs),
     /// Read the configuration files of a running server again, and apply them
-    Reload(ServerArgs),
+    Reload(ReloadArgs),
     /// Stop a running server, and wait until it has ended
     Stop(Stop),
     /// Show and change the targets of a running server
@@ -319,6 +319,7 @@ const ROLLBACK_EXAMPLES: &str = "Examples:
   lunar rollback --to 12 --confirm-within 60s   return, and undo that after a minute
   lunar apply --confirm                         keep it";
 const APPLY_EXAMPLES: &str = "Examples:
+  lunar apply new.toml --dry-run              what would change, and which hosts would lose LUNs
   lunar apply new.toml --confirm-within 60s   apply, and roll back after a minute
   lunar apply --confirm                       keep the applied configuration";
 
@@ -332,6 +333,14 @@ pub struct Apply {
     /// Roll back automatically unless `--confirm` follows within this time (60, 60s, 5m), at most a day
     #[arg(long, value_name = "TIME", conflicts_with_all = ["confirm", "rollback"], value_parser = router::confirm_within)]
     pub confirm_within: Option<Duration>,
+
+    /// Apply it even if hosts lose targets or LUNs that they use
+    #[arg(long, conflicts_with_all = ["confirm", "rollback"])]
+    pub force: bool,
+
+    /// Print what would change, and change nothing
+    #[arg(long, conflicts_with_all = ["confirm", "rollback", "confirm_within"])]
+    pub dry_run: bool,
 
     /// Keep the applied configuration
     #[arg(long, conflicts_with = "rollback")]

@@ -87,7 +87,7 @@ mod tests {
     fn text_of_a_rollback_says_what_follows() {
         let text = |changes: Vec<Difference>, dry_run, within| {
             rolled_back(
-                &ChangeReport { version: "1".into(), changes, dry_run, warnings: Vec::new() },
+                &ChangeReport { version: "1".into(), changes, warnings: Vec::new(), dry_run },
                 3,
                 within,
             )

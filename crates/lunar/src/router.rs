@@ -3,7 +3,7 @@
 
 use crate::args::{AdminArgs, Apply, RouterArgs, RouterCommand, RouterShowArgs};
 use crate::client::{json, json_list};
-use crate::objects::outcome;
+use crate::objects::{self, outcome};
 use crate::session::{self, of_each, one, servers};
 use lunar_admin::{self as admin, Difference, RouterAction, RouterReport, SessionReport};
 use lunar_api::client::{
@@ -156,8 +156,11 @@ pub fn apply(args: &Apply) -> Result<String, Diagnostic> {
             let request = ApplyRequest {
                 file: args.file.as_deref().map(|file| path_on(client.server(), file)).transpose()?,
                 confirm_within_s: within(args),
+                force: args.force,
+                dry_run: args.dry_run,
             };
             let report: ChangeReport = client.post("/v1/config/apply", &request)?;
+            objects::warn(&report);
             if args.json { json(&report) } else { Ok(applied(&report, args)) }
         }
     }
@@ -167,6 +170,7 @@ pub fn apply(args: &Apply) -> Result<String, Diagnostic> {
 fn applied(report: &ChangeReport, args: &Apply) -> String {
     let mut text: String = report.changes.iter().map(|change| format!("{change}\n")).collect();
     text += &match within(args) {
+        _ if report.dry_run => "dry run: nothing was changed".to_owned(),
         Some(seconds) => {
             format!("applied; the change is rolled back in {seconds} s unless you run lunar apply --confirm")
         }

@@ -2,6 +2,7 @@
 
 mod change;
 mod history;
+mod in_use;
 mod journal;
 mod objects;
 mod retry;
@@ -325,7 +326,7 @@ impl<S: TargetServer> Service<S> {
             return;
         };
         let file = file.clone();
-        match config::load_with(&file, &self.transient).and_then(|config| self.apply(config)) {
+        match config::load_with(&file, &self.transient).and_then(|config| self.apply_unasked(config)) {
             Ok(_) => {
                 self.reloaded(true);
                 self.keep(ApplyCause::Reload, None);

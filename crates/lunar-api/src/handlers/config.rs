@@ -8,7 +8,7 @@ use crate::problem::Problem;
 use axum::Json;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
-use lunar_admin::{Difference, HistoryPoint, InvalidHistoryPoint, Request, Response};
+use lunar_admin::{ApplyOptions, Difference, HistoryPoint, InvalidHistoryPoint, Request, Response};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use utoipa::{IntoParams, ToSchema};
@@ -42,6 +42,12 @@ pub struct ApplyRequest {
     #[serde(default)]
     #[schema(minimum = 1, maximum = 86400)]
     pub confirm_within_s: Option<u64>,
+    /// Remove targets and LUNs that hosts use, or show another disk in their place.
+    #[serde(default)]
+    pub force: bool,
+    /// Report the effects without changing anything.
+    #[serde(default)]
+    pub dry_run: bool,
 }
 
 /// Differences between two configurations.
@@ -147,11 +153,12 @@ async fn diff(
         (status = 409, body = Problem), (status = 415, body = Problem), (status = 422, body = Problem),
         (status = 503, body = Problem)))]
 async fn apply(State(api): State<ApiState>, request: KeysBody) -> Result<Json<ChangeReport>, Box<Problem>> {
-    let ApplyRequest { file, confirm_within_s } = object(request)?;
+    let ApplyRequest { file, confirm_within_s, force, dry_run } = object(request)?;
     check_time(confirm_within_s)?;
-    match api.ask(Request::Apply { file: path(file)?, confirm_within_s }).await? {
+    let options = ApplyOptions { file: path(file)?, confirm_within_s, force, dry_run };
+    match api.ask(Request::Apply(options)).await? {
         Response::Changed { version, changes, warnings } => {
-            Ok(Json(ChangeReport { version, changes, dry_run: false, warnings }))
+            Ok(Json(ChangeReport { version, changes, warnings, dry_run }))
         }
         _ => Err(unexpected()),
     }

@@ -107,7 +107,7 @@ async fn roll_back(
     let request = RollbackRequest { to, version, dry_run, force, confirm_within_s };
     match api.ask(Request::RollBackTo(request)).await? {
         Response::Changed { version, changes, warnings } => {
-            let report = ChangeReport { version: version.clone(), changes, dry_run, warnings };
+            let report = ChangeReport { version: version.clone(), changes, warnings, dry_run };
             Ok((StatusCode::OK, etag(&version), Json(report)).into_response())
         }
         _ => Err(unexpected()),

@@ -30,7 +30,8 @@ pub struct ChangeReport {
     pub changes: Vec<Difference>,
     /// Whether nothing was changed, because the request asked for the effects only.
     pub dry_run: bool,
-    /// New faults that do not prevent the change, such as an access entry that can never match.
+    /// What the user may not expect: new faults that do not prevent the change, such as an access entry that can never
+    /// match, and objects that the configuration leaves out.
     #[serde(default)]
     pub warnings: Vec<String>,
 }
@@ -157,8 +158,8 @@ async fn change(
     match api.ask(Request::Change(change)).await? {
         Response::Changed { version, changes, warnings } => {
             let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-            let tag = etag(&version);
-            Ok((status, tag, Json(ChangeReport { version, changes, dry_run, warnings })).into_response())
+            let report = ChangeReport { version: version.clone(), changes, warnings, dry_run };
+            Ok((status, etag(&version), Json(report)).into_response())
         }
         _ => Err(unexpected()),
     }

@@ -22,6 +22,17 @@ pub struct ServerArgs {
     pub timeout: Duration,
 }
 
+/// Arguments of `lunar reload`.
+#[derive(Args, Debug)]
+pub struct ReloadArgs {
+    /// Apply the files even if hosts lose targets or LUNs that they use
+    #[arg(long)]
+    pub force: bool,
+
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
 /// Options of a change.
 #[derive(Args, Debug)]
 pub struct ChangeArgs {

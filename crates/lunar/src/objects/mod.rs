@@ -107,7 +107,7 @@ impl<'a> Change<'a> {
 
 /// The differences of a change, and whether they are in force.
 fn changed(report: &ChangeReport, as_json: bool) -> Result<String, Diagnostic> {
-    report.warnings.iter().for_each(|line| output::stderr_line(format_args!("warning: {line}")));
+    warn(report);
     if as_json {
         return json(report);
     }
@@ -119,6 +119,14 @@ fn changed(report: &ChangeReport, as_json: bool) -> Result<String, Diagnostic> {
         (false, false) => "applied",
     };
     Ok(format!("{lines}{end}\n"))
+}
+
+/// Prints the warnings of a change.
+pub fn warn(report: &ChangeReport) {
+    report
+        .warnings
+        .iter()
+        .for_each(|line| output::stderr_line(format_args!("warning: {}", rows::shown(line))));
 }
 
 /// The text for an object of a server.
@@ -192,7 +200,7 @@ mod tests {
         let report = |dry_run, needs_restart| {
             let change = lunar_admin::Change::Removed;
             let changes = vec![Difference { place: vec!["a".into()], change, needs_restart }];
-            changed(&ChangeReport { version: "1".into(), changes, dry_run, warnings: Vec::new() }, false)
+            changed(&ChangeReport { version: "1".into(), changes, warnings: Vec::new(), dry_run }, false)
                 .unwrap()
         };
         assert_eq!(report(false, false), "a: removed\napplied\n");

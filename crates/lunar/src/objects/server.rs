@@ -1,7 +1,7 @@
 //! `lunar status`, `reload` and `stop`, and `lunar session end`.
 
 use super::{changed, client};
-use crate::args::{AdminArgs, ServerArgs, Stop};
+use crate::args::{AdminArgs, ReloadArgs, Stop};
 use crate::client::{json, json_list};
 use crate::exit::Failure;
 use crate::session::{gathered, servers};
@@ -67,9 +67,10 @@ fn shown(ListedServer { server, report }: &ListedServer) -> String {
 }
 
 /// Reads the files of the server again, and applies them.
-pub fn reload(args: &ServerArgs) -> Result<String, Diagnostic> {
-    let report = client(args)?.post("/v1/config/apply", &ApplyRequest::default())?;
-    changed(&report, args.json)
+pub fn reload(ReloadArgs { force, server }: &ReloadArgs) -> Result<String, Diagnostic> {
+    let request = ApplyRequest { force: *force, ..ApplyRequest::default() };
+    let report = client(server)?.post("/v1/config/apply", &request)?;
+    changed(&report, server.json)
 }
 
 /// Asks a host to log out.

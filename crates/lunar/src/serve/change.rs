@@ -1,12 +1,16 @@
 //! Changes of the configuration of a running server: by SIGHUP, by `lunar apply` with or without a trial, and by
 //! discoveries at the upstreams of routers.
 
+use super::in_use::TakenObject;
 use super::journal::Journal;
 use super::objects::cannot_write;
 use super::retry::Retry;
 use super::{ServeEvent, Service};
 use crate::server::TargetServer;
-use lunar_admin::{ApplyCause, Change, ControlError, ControlErrorKind, ReloadOutcome, Response};
+use lunar_admin::{
+    ApplyCause, ApplyOptions, Change, ConfigObject, ControlError, ControlErrorKind, ObjectOrigin,
+    ReloadOutcome, Response,
+};
 use lunar_server::config::{self, Config, TransientFiles, TrialRecord};
 use lunar_server::routes::{expand, expand_early, pairs, specs, users};
 use lunar_server::{Diagnostic, Difference};
@@ -76,6 +80,14 @@ impl<S: TargetServer> Service<S> {
         for change in &changes {
             log_change(change);
         }
+        Ok(changes)
+    }
+
+    /// Applies a configuration although hosts may lose what they use, and logs that.
+    pub(super) fn apply_unasked(&mut self, config: Config) -> Result<Vec<Difference>, Vec<Diagnostic>> {
+        let taken = self.taken(&config);
+        let changes = self.apply(config)?;
+        taken.iter().for_each(TakenObject::warn);
         Ok(changes)
     }
 
@@ -203,25 +215,54 @@ impl<S: TargetServer> Service<S> {
     }
 
     /// Applies another configuration, permanently or on trial.
-    pub(super) fn try_out(&mut self, file: Option<PathBuf>, within_s: Option<u64>) -> Response {
-        let response = self.try_now(file, within_s);
-        self.reloaded(matches!(response, Response::Changed { .. }));
-        response
+    pub(super) fn try_out(&mut self, options: ApplyOptions) -> Response {
+        let is_dry_run = options.dry_run;
+        let result = self.try_now(options);
+        if !is_dry_run {
+            self.reloaded(result.is_ok());
+        }
+        result.unwrap_or_else(Response::from)
     }
 
-    fn try_now(&mut self, file: Option<PathBuf>, within_s: Option<u64>) -> Response {
-        let applied = match within_s {
-            None => self.read(file).and_then(|config| self.apply(config).map_err(conflict)),
-            Some(seconds) => self.read(file).and_then(|config| self.apply_on_trial(config, seconds)),
+    fn try_now(&mut self, options: ApplyOptions) -> Result<Response, ControlError> {
+        let ApplyOptions { file, confirm_within_s, force, dry_run } = options;
+        let config = self.read(file)?;
+        if !force {
+            self.check_taken(&config)?;
+        }
+        let warnings: Vec<String> = self.left_out(&config).into_iter().collect();
+        if dry_run {
+            let changes = lunar_server::diff(&self.in_force, &config);
+            return Ok(Response::Changed { version: self.version.to_string(), changes, warnings });
+        }
+        let changes = match confirm_within_s {
+            None => self.apply_unasked(config).map_err(conflict)?,
+            Some(seconds) => self.apply_on_trial(config, seconds)?,
         };
-        let changes = match applied {
-            Ok(changes) => changes,
-            Err(error) => return error.into(),
-        };
-        if within_s.is_none() {
+        warnings.iter().for_each(|line| tracing::warn!("{line}"));
+        if confirm_within_s.is_none() {
             self.replace_trial("the applied configuration");
         }
-        Response::Changed { version: self.version.to_string(), changes, warnings: Vec::new() }
+        Ok(Response::Changed { version: self.version.to_string(), changes, warnings })
+    }
+
+    /// A warning if objects of the API are not in another configuration, which has its own folder of the API.
+    fn left_out(&self, new: &Config) -> Option<String> {
+        let (now, then) = (&self.config.sources, &new.sources);
+        let is_of_api = |object: &ConfigObject| !matches!(object.source.origin, ObjectOrigin::File);
+        let all =
+            now.document.iter().filter(|(id, object)| is_of_api(object) && !then.document.contains_key(id));
+        let count = all.count();
+        if count == 0 || now.whole == then.whole {
+            return None;
+        }
+        let objects = if count == 1 { "object of the API is" } else { "objects of the API are" };
+        let (file, folder) = (then.whole.display(), config::api_folder(&then.whole));
+        Some(format!(
+            "{count} {objects} not in {file}, whose own objects of the API are in {}; hint: lunar reload returns to the \
+             server's own configuration",
+            folder.display()
+        ))
     }
 
     /// Applies a configuration until the trial ends.
@@ -229,7 +270,7 @@ impl<S: TargetServer> Service<S> {
         let before = self.config.clone();
         let journal = self.journal(&config)?;
         self.units.begin_trial();
-        match self.apply(config) {
+        match self.apply_unasked(config) {
             Ok(changes) => {
                 self.begin_trial(before, journal, None, seconds);
                 Ok(changes)

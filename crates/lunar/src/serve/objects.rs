@@ -12,7 +12,7 @@ use lunar_admin::{
     ConfigObject, ConfigSnapshot, ControlError, ControlErrorKind, ObjectAction, ObjectChange, ObjectId,
     Response,
 };
-use lunar_server::config::{self, Config, FileWrite, LunConfig};
+use lunar_server::config::{self, Config, FileWrite};
 use lunar_server::{Diagnostic, Difference, ErrorCode};
 use secret::StagedSecret;
 use serde_json::Value;
@@ -86,7 +86,7 @@ impl<S: TargetServer> Service<S> {
         let new = config::parse_files(edited.files, &self.config.sources.whole)
             .map_err(|problems| ControlError { kind: ControlErrorKind::Invalid, problems })?;
         if !secret.change.force {
-            self.check_media(&new)?;
+            self.check_taken(&new)?;
         }
         self.check_files(&edited.writes)?;
         let growth = Growth::of(&new, &secret.change)?;
@@ -134,6 +134,11 @@ impl<S: TargetServer> Service<S> {
         Ok(Response::Changed { version: self.version.to_string(), changes, warnings })
     }
 
+    /// The response to a change, with the version now in force.
+    pub(super) fn changed(&self, changes: Vec<Difference>) -> Response {
+        Response::Changed { version: self.version.to_string(), changes, warnings: Vec::new() }
+    }
+
     /// Applies a configuration, and saves it. After an error, the configuration before is in force.
     pub(super) fn apply_and_save(
         &mut self,
@@ -167,22 +172,6 @@ impl<S: TargetServer> Service<S> {
         let Some(write) = writes.iter().find(has_changed) else { return Ok(()) };
         let what = format!("{} has changed since the server has read it", write.path.display());
         Err(ControlError::conflict(what, "run lunar reload, and repeat the change if it still applies"))
-    }
-
-    /// Checks that no session uses a LUN that gets another medium.
-    pub(super) fn check_media(&self, new: &Config) -> Result<(), ControlError> {
-        for target in &self.config.targets {
-            let Some(after) = new.targets.iter().find(|after| after.name == target.name) else { continue };
-            let gets_another = |(number, lun): &(&u16, &LunConfig)| {
-                after.luns.get(number).is_some_and(|after| {
-                    (after.source.kind(), after.source.path()) != (lun.source.kind(), lun.source.path())
-                })
-            };
-            if let Some((number, _)) = target.luns.iter().find(gets_another) {
-                self.check_unused(&ObjectId::Lun(target.name.clone(), *number))?;
-            }
-        }
-        Ok(())
     }
 
     /// Checks that a change is meant for this configuration.
@@ -220,11 +209,7 @@ impl<S: TargetServer> Service<S> {
             (ObjectAction::Delete, ObjectId::Access(target, _)) if !change.force => {
                 self.check_restricted(target)
             }
-            (ObjectAction::Delete, id @ (ObjectId::Target(_) | ObjectId::Lun(..))) if !change.force => {
-                self.check_unused(id)
-            }
             (ObjectAction::Delete, id) => self.check_unnamed(id),
-            (ObjectAction::Move(_), id) if !change.force => self.check_unused(id),
             _ => Ok(()),
         }
     }
@@ -254,17 +239,6 @@ impl<S: TargetServer> Service<S> {
             return Err(unrestricted(target));
         }
         Ok(())
-    }
-
-    /// Checks that no session uses a target or a LUN.
-    pub(super) fn check_unused(&self, id: &ObjectId) -> Result<(), ControlError> {
-        let (ObjectId::Target(target) | ObjectId::Lun(target, _)) = id else { return Ok(()) };
-        let sessions = self.server.sessions();
-        let users = sessions.iter().filter(|session| session.target.as_ref() == Some(target));
-        let users: Vec<String> = users
-            .map(|session| format!("{} at {}", session.initiator.escape_debug(), session.initiator_address))
-            .collect();
-        unused_by(id, &users, "log the hosts out first, or use --force (force=true)")
     }
 }
 

@@ -5,9 +5,10 @@ use super::objects::{cannot_write, staged};
 use super::{Service, change};
 use crate::server::TargetServer;
 use lunar_admin::{
-    ApplyCause, ControlError, ControlErrorKind, Difference, HistoryPoint, Request, Response, RollbackRequest,
+    ApplyCause, ApplyOptions, ControlError, ControlErrorKind, Difference, HistoryPoint, Request, Response,
+    RollbackRequest,
 };
-use lunar_server::config::{self, Config, FileWrite, TreeRollback, TrialRecord};
+use lunar_server::config::{self, Config, FileWrite, TrialRecord};
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,8 +19,8 @@ const RETRY_S: u64 = 5;
 /// The cause of what a request applies. None if it applies nothing.
 pub fn cause(request: &Request) -> Option<ApplyCause> {
     match request {
-        Request::Apply { file: None, confirm_within_s: None } => Some(ApplyCause::Reload),
-        Request::Apply { .. } => Some(ApplyCause::Apply),
+        Request::Apply(ApplyOptions { file: None, confirm_within_s: None, .. }) => Some(ApplyCause::Reload),
+        Request::Apply(_) => Some(ApplyCause::Apply),
         Request::Change(_) => Some(ApplyCause::Change),
         Request::Rollback | Request::RollBackTo(_) => Some(ApplyCause::Rollback),
         _ => None,
@@ -72,28 +73,23 @@ impl<S: TargetServer> Service<S> {
             .map_err(|problems| ControlError { kind: ControlErrorKind::Invalid, problems })?;
         back.check(&new)?;
         if !request.force {
-            self.check_removed(&back, &new)?;
-            self.check_media(&new)?;
+            self.check_taken(&new)?;
+            self.check_opened(&new)?;
         }
         self.check_files(&back.writes)?;
         if request.dry_run || (back.writes.is_empty() && back.transient.is_empty()) {
             let changes = lunar_server::diff(&self.in_force, &new);
-            return Ok(Response::Changed {
-                version: self.version.to_string(),
-                changes,
-                warnings: Vec::new(),
-            });
+            return Ok(self.changed(changes));
         }
         let journal = journal(whole, &back.writes).map_err(|(path, e)| cannot_write(&path, &e))?;
         let replaced = Replaced { writes: &back.writes, transient: &back.transient };
         let changes = self.replace_files(new, replaced, journal, request.confirm_within_s)?;
         tracing::info!("the tree of entry {} is in force again", request.to);
-        Ok(Response::Changed { version: self.version.to_string(), changes, warnings: Vec::new() })
+        Ok(self.changed(changes))
     }
 
-    /// Checks that no session uses what the rollback removes, and that it opens no target to all initiators.
-    fn check_removed(&self, back: &TreeRollback, new: &Config) -> Result<(), ControlError> {
-        back.removed.iter().try_for_each(|id| self.check_unused(id))?;
+    /// Checks that the rollback opens no target to all initiators.
+    fn check_opened(&self, new: &Config) -> Result<(), ControlError> {
         let open: BTreeSet<&str> = new
             .targets
             .iter()

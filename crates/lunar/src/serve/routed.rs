@@ -117,7 +117,7 @@ impl<S: TargetServer> Service<S> {
             Request::Router { name, action } => self.control(&name, action),
             Request::Diff { file } => self.diff(file),
             Request::DiffSince(point) => self.diff_since(point),
-            Request::Apply { file, confirm_within_s } => self.try_out(file, confirm_within_s),
+            Request::Apply(options) => self.try_out(options),
             Request::Confirm => self.confirm(),
             Request::Rollback => self.roll_back(),
             Request::RollBackTo(request) => self.roll_back_to(&request),

@@ -1,6 +1,6 @@
 use super::*;
 use crate::log::LogFormat;
-use lunar_admin::SessionReport;
+use lunar_admin::{Counters, SessionReport};
 use lunar_runtime::error::with_hint;
 use lunar_target::BoundPortal;
 use lunar_target::config::Transports;
@@ -9,11 +9,11 @@ use std::time::Duration;
 
 /// A target that records the calls of its methods.
 #[derive(Clone, Default)]
-pub(super) struct Fake(Arc<Mutex<Vec<String>>>);
+pub(super) struct Fake(Arc<Mutex<Vec<String>>>, Arc<Mutex<Vec<SessionReport>>>);
 
 impl TargetServer for Fake {
     fn sessions(&self) -> Vec<SessionReport> {
-        Vec::new()
+        self.1.lock().unwrap().clone()
     }
 
     fn session_count(&self) -> usize {
@@ -63,6 +63,17 @@ impl TargetServer for Fake {
 impl Fake {
     fn note(&self, what: String) {
         self.0.lock().unwrap().push(what);
+    }
+
+    /// Gives a host a session with the target of [`Folder::config`].
+    pub(super) fn log_in(&self) {
+        let session = serde_json::json!({
+            "tsih": 1, "initiator": "iqn.2026-11.org.example:host", "initiator_address": "192.0.2.1:1000",
+            "target": "iqn.2026-11.org.example:a", "portal": "192.0.2.9:3260", "portal_group": 1,
+            "isid": "400001370000", "transport": "TCP", "session_type": "Normal", "counters": Counters::default(),
+            "connected_s": 1
+        });
+        self.1.lock().unwrap().push(serde_json::from_value(session).unwrap());
     }
 
     pub(super) fn notes(&self) -> Vec<String> {

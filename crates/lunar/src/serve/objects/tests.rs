@@ -1,6 +1,6 @@
 use super::super::tests::{Fake, Folder, args, service};
 use super::*;
-use lunar_admin::{Keys, ObjectOrigin};
+use lunar_admin::{ApplyOptions, Keys, ObjectOrigin};
 use serde_json::json;
 
 const NAME: &str = "iqn.2026-11.org.example:a";
@@ -247,7 +247,7 @@ fn secret_outside_of_the_folder_is_kept() {
 fn change_waits_for_the_end_of_a_trial() {
     let folder = Folder::new("trial");
     let mut service = service(&args(folder.config(1)), &Fake::default());
-    service.try_out(None, Some(600));
+    service.try_out(ApplyOptions { confirm_within_s: Some(600), ..Default::default() });
     assert!(service.published.get().confirm_by.is_some());
     let (kind, what) = failed(service.change_object(null_lun(1)));
     assert_eq!(kind, ControlErrorKind::Conflict);
@@ -326,7 +326,7 @@ fn change_needs_the_own_configuration() {
     let mut service = service(&args(folder.config(1)), &Fake::default());
     let other = folder.0.join("other.toml");
     std::fs::copy(folder.0.join("lunar.toml"), &other).unwrap();
-    service.try_out(Some(other), None);
+    service.try_out(ApplyOptions { file: Some(other), ..Default::default() });
     let what = failed(service.change_object(null_lun(1))).1;
     assert!(what.contains("other.toml, not that of the server"), "{what}");
     service.reload();

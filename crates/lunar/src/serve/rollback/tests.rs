@@ -101,7 +101,9 @@ fn reload_and_apply_are_causes_of_their_own() {
     let mut service = service(&args(folder.config(1)), &Fake::default());
     service.history.settle();
     folder.config(2);
-    let apply = |file: Option<PathBuf>, confirm_within_s| Request::Apply { file, confirm_within_s };
+    let apply = |file: Option<PathBuf>, confirm_within_s| {
+        Request::Apply(ApplyOptions { file, confirm_within_s, ..Default::default() })
+    };
     asks(&mut service, apply(None, None));
     asks(&mut service, apply(None, None));
     folder.config(3);
@@ -158,7 +160,7 @@ fn restart_undoes_files_of_the_api_that_were_edited_for_a_trial() {
     for replaced in [false, true] {
         std::fs::write(&file, before.replace("1M", "2M")).unwrap();
         std::fs::write(&mine, before.replace("lun = 1", "lun = 2")).unwrap();
-        let apply = |within| Request::Apply { file: None, confirm_within_s: within };
+        let apply = |within| Request::Apply(ApplyOptions { confirm_within_s: within, ..Default::default() });
         assert_eq!(changes(asks(&mut service, apply(Some(600)))).len(), 2);
         if replaced {
             asks(&mut service, apply(None));
@@ -196,7 +198,7 @@ fn rollback_for_another_version_or_entry_is_rejected() {
     assert_eq!(what, "the history has no entry 9\n  hint: lunar history shows the entries");
     let other = folder.0.join("other.toml");
     std::fs::copy(folder.0.join("lunar.toml"), &other).unwrap();
-    asks(&mut service, Request::Apply { file: Some(other), confirm_within_s: None });
+    asks(&mut service, Request::Apply(ApplyOptions { file: Some(other), ..Default::default() }));
     assert!(failed(service.roll_back_to(&back(1))).1.contains("not that of the server"));
     service.reload();
     service.history.settle();

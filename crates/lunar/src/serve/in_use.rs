@@ -1,0 +1,98 @@
+//! Targets and LUNs that hosts use, and that another configuration would take from them: one check for all changes.
+
+use super::Service;
+use crate::server::TargetServer;
+use lunar_admin::{ControlError, ControlErrorKind, ObjectId};
+use lunar_server::config::{Config, LunConfig, Target};
+use lunar_server::{Diagnostic, ErrorCode};
+use std::collections::BTreeMap;
+
+/// Limit of the objects that an error names.
+const MAX_SHOWN: usize = 10;
+
+/// A target or LUN that a change takes from hosts.
+pub struct TakenObject {
+    id: ObjectId,
+    /// The hosts that use it.
+    users: Vec<String>,
+}
+
+impl TakenObject {
+    fn fault(&self) -> String {
+        format!("{} is in use by {}", self.id, self.users.join(" and "))
+    }
+
+    /// Logs that the change was made nevertheless.
+    pub fn warn(&self) {
+        let users = self.users.join(" and ");
+        tracing::warn!("{} was removed, or is another disk now, while in use by {users}", self.id);
+    }
+}
+
+impl<S: TargetServer> Service<S> {
+    /// What hosts use, and would lose with this configuration.
+    pub(super) fn taken(&self, new: &Config) -> Vec<TakenObject> {
+        let mut users: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for session in self.server.sessions() {
+            let Some(target) = session.target else { continue };
+            let host = format!("{} at {}", session.initiator.escape_debug(), session.initiator_address);
+            users.entry(target).or_default().push(host);
+        }
+        let ids = self.whole.targets.iter().filter(|target| users.contains_key(&target.name));
+        let ids = ids.flat_map(|target| lost(target, &self.config, new));
+        let taken = |id: ObjectId| {
+            let (ObjectId::Target(target) | ObjectId::Lun(target, _)) = &id else { return None };
+            Some(TakenObject { users: users.get(target)?.clone(), id })
+        };
+        ids.filter_map(taken).collect()
+    }
+
+    /// Checks that no host loses what it uses.
+    pub(super) fn check_taken(&self, new: &Config) -> Result<(), ControlError> {
+        let taken = self.taken(new);
+        if taken.is_empty() {
+            return Ok(());
+        }
+        let mut faults: Vec<String> = taken.iter().take(MAX_SHOWN).map(TakenObject::fault).collect();
+        if taken.len() > MAX_SHOWN {
+            faults.push(format!("{} more are in use", taken.len() - MAX_SHOWN));
+        }
+        let hint = "log the hosts out first, or use --force (force=true)";
+        let problem = Diagnostic::new(faults.join("; "), hint).with_code(ErrorCode::InUse);
+        Err(ControlError::one(ControlErrorKind::Conflict, problem))
+    }
+}
+
+/// The target if `new` lacks it, or else its LUNs that `new` lacks or shows as another disk. Of a target of a router,
+/// only the mapping counts: its LUNs depend on the upstreams.
+fn lost(target: &Target, before: &Config, new: &Config) -> Vec<ObjectId> {
+    let name = &target.name;
+    if let Some(router) = &target.router {
+        let is_mapped = maps(new, router, name) || !maps(before, router, name);
+        let is_there = new.routers.iter().any(|one| one.name == *router) && is_mapped;
+        return if is_there { Vec::new() } else { vec![ObjectId::Target(name.clone())] };
+    }
+    let Some(after) = new.targets.iter().find(|after| after.name == *name) else {
+        return vec![ObjectId::Target(name.clone())];
+    };
+    let is_lost = |(number, lun): &(&u16, &LunConfig)| {
+        !after.luns.get(number).is_some_and(|one| is_same_disk(lun, one))
+    };
+    target.luns.iter().filter(is_lost).map(|(number, _)| ObjectId::Lun(name.clone(), *number)).collect()
+}
+
+/// Whether a router has a mapping with this name of a target.
+fn maps(config: &Config, router: &str, name: &str) -> bool {
+    let routers = config.routers.iter().filter(|one| one.name == router);
+    routers.flat_map(|one| &one.targets).any(|mapping| mapping.map.name() == Some(name))
+}
+
+/// Whether hosts find the same disk: the same medium under the same identity.
+fn is_same_disk(a: &LunConfig, b: &LunConfig) -> bool {
+    let medium = |lun: &LunConfig| (lun.source.kind(), lun.source.path().map(ToOwned::to_owned), lun.kind);
+    let identity = |lun: &LunConfig| (lun.serial.clone(), lun.identity.clone(), lun.state_name.clone());
+    (medium(a), identity(a)) == (medium(b), identity(b))
+}
+
+#[cfg(test)]
+mod tests;
