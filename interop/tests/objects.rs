@@ -9,6 +9,7 @@ use std::time::Duration;
 const CONFIG: &str =
     "[session]\nnop_interval_s = 0\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n";
 const NEW: &str = "iqn.2026-11.org.example:new";
+const SIGHUP: i32 = 1;
 const USAGE: i32 = 2;
 const INVALID: i32 = 7;
 const EXISTS: i32 = 15;
@@ -271,7 +272,7 @@ fn lun_in_use_is_taken_by_force_or_signal_only() {
     admin.fails(&["lun", "show", TARGET, "1"], NOT_FOUND);
 
     std::fs::write(&file, whole).expect("written");
-    admin.server.signal(interop::SIGHUP);
+    admin.server.signal(SIGHUP);
     interop::routed::until("the signal takes LUN 2", || {
         let line = format!("LUN 2 of {TARGET} was removed, or is another disk now, while in use by iqn.");
         admin.server.log().contains(&line).then_some(())
@@ -297,6 +298,57 @@ fn objects_of_the_api_that_another_file_lacks_are_counted() {
     admin.fails(&["lun", "show", TARGET, "1"], NOT_FOUND);
     admin.does(&["reload"]);
     admin.does(&["lun", "show", TARGET, "1"]);
+}
+
+#[test]
+fn server_without_a_file_shows_its_objects_and_changes_none() {
+    let folder = Folder::fresh();
+    let mut serve = Command::new(lunar_bin());
+    serve.args(["serve", "null:1M", "--listen", "127.0.0.1:0", "--target", TARGET]).current_dir(&*folder);
+    serve.env("LUNAR_RUN_DIR", &*folder).env("XDG_STATE_HOME", &*folder);
+    let mut serve = serve.stdout(std::process::Stdio::null()).spawn().expect("lunar runs");
+    let socket = folder.join("lunar.sock");
+    let run = |line: &[&str]| {
+        let ran =
+            Command::new(lunar_bin()).args(line).arg("--socket").arg(&socket).output().expect("lunar runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (text(&ran.stdout), text(&ran.stderr), ran.status.code())
+    };
+    let does = |line: &[&str]| {
+        let (out, err, status) = run(line);
+        assert_eq!((err.as_str(), status), ("", Some(0)), "{line:?}");
+        out
+    };
+    interop::routed::until("the server answers", || (run(&["status"]).2 == Some(0)).then_some(()));
+    assert!(
+        does(&["status"]).contains("file      none\ntargets   1\nLUNs      1\n"),
+        "{}",
+        does(&["status"])
+    );
+    let target = does(&["target", "list"]);
+    assert!(target.contains(TARGET) && target.contains("command line\n"), "{target}");
+    let list = does(&["lun", "list"]);
+    assert!(list.contains("null") && list.contains("1 MiB") && list.contains("command line\n"), "{list}");
+    let shown = does(&["target", "show", TARGET]);
+    assert!(shown.contains("source  command line\n") && shown.contains("null"), "{shown}");
+    assert!(does(&["portal", "list"]).contains("127.0.0.1:0"));
+    let hinted =
+        "error: the server was started without a configuration file\n  hint: start it with --config FILE\n";
+    for line in [
+        &["lun", "add", TARGET, "null:1M"][..],
+        &["lun", "remove", TARGET, "0", "--force"],
+        &["lun", "resize", TARGET, "0", "2M"],
+        &["target", "add", NEW],
+        &["target", "remove", TARGET],
+        &["access", "add", TARGET, "--initiator", "iqn.*"],
+        &["chap", "add", "alice"],
+        &["portal", "remove", "1"],
+    ] {
+        let (out, err, status) = run(line);
+        assert_eq!((out.as_str(), err.as_str(), status), ("", hinted, Some(1)), "{line:?}");
+    }
+    does(&["stop"]);
+    assert!(serve.wait().expect("it ends").success());
 }
 
 #[test]

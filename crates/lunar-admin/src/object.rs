@@ -93,10 +93,10 @@ pub struct ConfigObject {
 pub struct ObjectSource {
     /// The writer of the file.
     pub origin: ObjectOrigin,
-    /// The file.
+    /// The file; empty for the command line.
     #[schema(value_type = String)]
     pub file: PathBuf,
-    /// The line, from 1.
+    /// The line, from 1; 0 for the command line.
     pub line: usize,
 }
 
@@ -110,6 +110,9 @@ pub enum ObjectOrigin {
     Api,
     /// The API, until the next start of the server. The file does not exist.
     Transient,
+    /// The arguments of a server without a file. The API does not change the object.
+    #[serde(rename = "command_line")]
+    CommandLine,
 }
 
 /// A change of an object.

@@ -22,7 +22,7 @@ export function watchFilter(name, redraw) {
 /** The place of an object of the configuration. */
 export function source(object) {
   const { origin, file, line } = object.source;
-  return origin === "file" ? `${shown(file)}:${line}` : origin;
+  return origin === "file" ? `${shown(file)}:${line}` : origin.replace("_", " ");
 }
 
 function medium({ config }) {
@@ -60,7 +60,7 @@ function rateColumns(rates) {
 /** Shows the LUNs. `remove` acts on one that the API made. */
 export function showLuns(state, remove) {
   const luns = filtered("luns", state.objects.filter(({ kind }) => kind === "lun"), (lun) => `${lun.target} ${lun.lun} ${medium(lun)} ${settings(lun)}`);
-  const canRemove = (lun) => state.mayWrite && lun.source.origin !== "file";
+  const canRemove = (lun) => state.mayWrite && !["file", "command_line"].includes(lun.source.origin);
   const button = (lun) => el("button", { type: "button", class: "danger", "aria-label": `Remove LUN ${lun.lun} of ${shown(lun.target)}`, onclick: () => remove(lun) }, "Remove");
   const columns = [
     { name: "Target", kind: "name", cell: (lun) => shown(lun.target) },

@@ -1,5 +1,7 @@
 //! `lunar serve` without a configuration file: builds a configuration from arguments and defaults.
 
+mod objects;
+
 use crate::build::create_folder;
 use crate::config::{self, Config, LunConfig, OneFile, Source};
 use crate::{Diagnostic, ErrorCode, identity};
@@ -9,6 +11,7 @@ use lunar_scsi::PeripheralDeviceType;
 use lunar_target::config::{Portal, PortalGroup, Transports};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The arguments of the command line, as written.
 #[derive(Clone, Debug, Default)]
@@ -162,6 +165,7 @@ fn assemble(name: String, luns: Vec<LunConfig>, portals: Vec<Portal>) -> Config 
         router: None,
         depth: None,
     }];
+    config.sources.document = Arc::new(objects::document(&config));
     config
 }
 

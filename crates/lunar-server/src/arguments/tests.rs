@@ -1,5 +1,7 @@
 use super::*;
 use crate::config::tests::Folder;
+use lunar_admin::{ObjectId, ObjectOrigin};
+use serde_json::json;
 
 fn arguments(luns: &[&str]) -> Arguments {
     Arguments { luns: luns.iter().map(|lun| lun.to_string()).collect(), ..Arguments::default() }
@@ -52,6 +54,32 @@ fn luns_are_numbered_in_their_order() {
     assert_eq!(luns[&2].source, Source::File { path: iso, size: None });
     assert_eq!(luns[&3].source, Source::File { path: disk, size: Some(10 << 30) });
     assert_eq!(config.portal_groups[0].portals.len(), 2);
+}
+
+#[test]
+fn objects_are_shown_with_the_keys_of_a_file() {
+    let folder = Folder::new("objects");
+    let disk = folder.file("a.img", vec![0; 4096], 0o600);
+    let arguments = Arguments {
+        raw: true,
+        srp: vec!["127.0.0.1:3261".into()],
+        target: Some("iqn.2026-11.org.example:a".into()),
+        ..arguments(&["null:1M", disk.to_str().unwrap()])
+    };
+    let config = config(&arguments, &folder);
+    let document = &config.sources.document;
+    assert!(document.values().all(|object| object.source.origin == ObjectOrigin::CommandLine));
+    let keys = |id: ObjectId| serde_json::Value::Object(document[&id].keys.clone());
+    let target = || "iqn.2026-11.org.example:a".to_owned();
+    let null = json!({ "backend": "null", "size": 1 << 20, "format": "raw" });
+    assert_eq!(keys(ObjectId::Lun(target(), 0)), null);
+    let file = keys(ObjectId::Lun(target(), 1));
+    assert_eq!((&file["backend"], &file["path"]), (&json!("file"), &json!(disk)));
+    assert_eq!(file["serial"], json!(config.targets[0].luns[&1].serial));
+    assert_eq!(keys(ObjectId::Target(target())), json!({}));
+    let portals = json!(["127.0.0.1:3260", { "listen": "127.0.0.1:3261", "transport": ["srp"] }]);
+    assert_eq!(keys(ObjectId::PortalGroup(1)), json!({ "portals": portals }));
+    assert_eq!(document.len(), 4);
 }
 
 #[test]

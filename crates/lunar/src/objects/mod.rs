@@ -181,12 +181,12 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// The place of an object: its file and line, or `api` or `transient` if the API made it.
+/// The place of an object: its file and line, or `command line`, or `api` or `transient` if the API made it.
 fn source(object: &Value) -> String {
     let source = &object["source"];
     match source["origin"].as_str() {
         Some("file") | None => format!("{}:{}", text(&source["file"]), source["line"]),
-        Some(origin) => origin.to_owned(),
+        Some(origin) => origin.replace('_', " "),
     }
 }
 

@@ -249,7 +249,9 @@ impl<S: TargetServer> Service<S> {
     /// A warning if objects of the API are not in another configuration, which has its own folder of the API.
     fn left_out(&self, new: &Config) -> Option<String> {
         let (now, then) = (&self.config.sources, &new.sources);
-        let is_of_api = |object: &ConfigObject| !matches!(object.source.origin, ObjectOrigin::File);
+        let is_of_api = |object: &ConfigObject| {
+            matches!(object.source.origin, ObjectOrigin::Api | ObjectOrigin::Transient)
+        };
         let all =
             now.document.iter().filter(|(id, object)| is_of_api(object) && !then.document.contains_key(id));
         let count = all.count();
