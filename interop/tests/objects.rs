@@ -352,6 +352,37 @@ fn server_without_a_file_shows_its_objects_and_changes_none() {
 }
 
 #[test]
+fn lun_of_a_deleted_file_is_shown_and_removed_by_force() {
+    let admin = Administrator::new();
+    for name in ["a.img", "b.img"] {
+        admin.does(&["lun", "add", TARGET, name, "--size", "1MiB"]);
+        std::fs::remove_file(admin.server.dir().join(name)).expect("a file");
+    }
+    interop::routed::until("the status warns", || {
+        let text = admin.does(&["status"]);
+        [1, 2].iter().all(|lun| text.contains(&format!("\nwarning   LUN {lun} of {TARGET}: "))).then_some(())
+    });
+    let json = admin.json(&["status"]);
+    let warning = json[0]["warnings"][0].as_str().expect("a warning");
+    assert!(warning.contains("a.img") && warning.contains("; hint: "), "{json}");
+    let err = admin.fails(&["lun", "remove", TARGET, "1"], 1);
+    assert!(
+        err.contains("the data of the file is lost") && err.contains("use --force (force=true)"),
+        "{err}"
+    );
+    admin.does(&["lun", "remove", TARGET, "1", "--force"]);
+    admin.fails(&["lun", "show", TARGET, "1"], NOT_FOUND);
+    // By hand, as a file of an administrator.
+    let api = admin.server.dir().join("lunar.d/api");
+    let file = std::fs::read_dir(&api).expect("a folder").flatten().find(|entry| entry.path().is_file());
+    std::fs::remove_file(file.expect("a file of LUN 2").path()).expect("removed");
+    let err = admin.fails(&["reload"], 1);
+    assert!(err.contains("the data of the file is lost") && err.contains("use --force"), "{err}");
+    admin.does(&["reload", "--force"]);
+    assert!(!admin.does(&["status"]).contains("warning   LUN"));
+}
+
+#[test]
 fn transient_lun_is_gone_after_a_restart() {
     let mut admin = Administrator::new();
     admin.does(&["lun", "add", TARGET, "null:1M", "--transient"]);

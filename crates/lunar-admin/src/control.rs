@@ -236,6 +236,11 @@ pub trait ServerControl: Send + Sync + 'static {
     /// The configuration in force.
     fn config(&self) -> Arc<ConfigSnapshot>;
 
+    /// What an administrator should know now: faults of the configuration, and missing media.
+    fn warnings(&self) -> Vec<String> {
+        self.config().warnings.clone()
+    }
+
     /// The counters of the server; empty if it has none.
     fn metrics(&self) -> MetricsReport {
         MetricsReport::default()

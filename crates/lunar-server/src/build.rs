@@ -63,6 +63,8 @@ pub struct Units {
     kept: TrialMemory,
     /// The state files of the former places of moved units, which are not removed yet.
     former: Vec<PathBuf>,
+    /// Whether a change may close a deleted file, whose data is lost then.
+    may_discard: bool,
 }
 
 /// Quiesces the units that change (`lunar_target::TargetServer::quiesce`).
@@ -112,12 +114,18 @@ impl Units {
             locks: StateLocks::default(),
             kept: TrialMemory::default(),
             former: Vec::new(),
+            may_discard: false,
         }
     }
 
     /// Adds the routes of routers.
     pub fn with(self, routes: Arc<Routes>) -> Units {
         Units { routes: Some(routes), ..self }
+    }
+
+    /// Whether the next changes may close deleted files, whose data is lost then. Without it, they are refused.
+    pub fn discard_deleted(&mut self, may: bool) {
+        self.may_discard = may;
     }
 
     /// Opens new units, changes the units whose definition changed, and removes the rest. After an error, nothing has

@@ -125,6 +125,16 @@ impl LogicalUnit {
         self.watch.seen.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
+    /// The medium that the last check did not find at its path.
+    pub fn missing_medium(&self) -> Option<MissingMedium> {
+        self.watch
+            .seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .as_ref()
+            .map(|seen| seen.missing.clone())
+    }
+
     /// Begins a check. None: the previous check is still blocked.
     pub(crate) fn begin_check(&self) -> Option<MediumCheck<'_>> {
         let is_checking = &self.watch.is_checking;

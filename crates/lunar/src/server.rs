@@ -45,6 +45,11 @@ pub trait TargetServer: Send + Sync + 'static {
         Capacities::new()
     }
 
+    /// The LUNs whose media are missing, in words.
+    fn missing_media(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// The number of sessions.
     fn session_count(&self) -> usize;
 
@@ -93,6 +98,17 @@ impl TargetServer for RunningServer {
         let targets = config.iter().flat_map(|config| &config.targets);
         let luns = targets.flat_map(|(name, node)| node.luns.iter().map(move |lun| (name, lun)));
         luns.map(|(name, (lun, unit))| ((name.clone(), *lun), unit.lu.capacity())).collect()
+    }
+
+    fn missing_media(&self) -> Vec<String> {
+        let config = self.server().as_ref().map(lunar_target::TargetServer::config);
+        let targets = config.iter().flat_map(|config| &config.targets);
+        let luns = targets.flat_map(|(name, node)| node.luns.iter().map(move |lun| (name, lun)));
+        let missing = |(name, (lun, unit)): (&String, (&u16, &Arc<LogicalUnit>))| {
+            let missing = unit.missing_medium()?;
+            Some(format!("LUN {lun} of {name}: {missing}; hint: {}", missing.remedy()))
+        };
+        luns.filter_map(missing).collect()
     }
 
     fn session_count(&self) -> usize {

@@ -32,7 +32,7 @@ pub struct ServerReport {
     pub luns: usize,
     /// Sessions.
     pub sessions: usize,
-    /// Faults of the configuration that do not prevent its use.
+    /// Faults of the configuration that do not prevent its use, and missing media.
     #[serde(default)]
     pub warnings: Vec<String>,
 }
@@ -55,7 +55,7 @@ async fn show(State(api): State<ApiState>) -> Json<ServerReport> {
         targets: config.targets,
         luns: config.luns,
         sessions: api.control.sessions().len(),
-        warnings: config.warnings.clone(),
+        warnings: api.control.warnings(),
     })
 }
 

@@ -41,7 +41,7 @@ impl Units {
         let OldUnits { staying, leaving, .. } = old;
         serial_twice(wanted)?;
         let lost = unlinked::lost(leaving, staying, wanted);
-        if !lost.is_empty() {
+        if !lost.is_empty() && !self.may_discard {
             return Err(lost);
         }
         let resting = to_rest(leaving, wanted, rest)?;

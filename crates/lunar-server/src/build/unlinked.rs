@@ -79,9 +79,7 @@ pub(super) fn lost(
     };
     let lost = leaving.iter().filter(|(_, open)| goes(open));
     let problem = |problem: Diagnostic| Diagnostic {
-        hint: problem
-            .hint
-            .map(|hint| format!("{hint}; to discard the data, restart the server without this LUN")),
+        hint: problem.hint.map(|hint| format!("{hint}; to discard the data, use --force (force=true)")),
         ..problem
     };
     lost.filter_map(|(name, open)| unlinked(name, open)).map(problem).collect()

@@ -61,8 +61,13 @@ fn shown(ListedServer { server, report }: &ListedServer) -> String {
         ("LUNs", report.luns.to_string()),
         ("sessions", report.sessions.to_string()),
     ];
-    let lines: Vec<[String; 2]> =
-        lines.into_iter().chain(trial).map(|(name, value)| [name.to_owned(), value]).collect();
+    let warnings = report.warnings.iter().map(|line| ("warning", rows::shown(line)));
+    let lines: Vec<[String; 2]> = lines
+        .into_iter()
+        .chain(trial)
+        .chain(warnings)
+        .map(|(name, value)| [name.to_owned(), value])
+        .collect();
     rows::lines(&lines)
 }
 
@@ -164,6 +169,9 @@ mod tests {
         let text = |report| shown(&ListedServer { server: "/run/lunar.sock".into(), report });
         let plain = text(report.clone());
         assert!(plain.starts_with("server    /run/lunar.sock\nversion   0.1.0\n"), "{plain}");
+        let warned =
+            text(ServerReport { warnings: vec!["LUN 0\u{1b}".into(), "b".into()], ..report.clone() });
+        assert!(warned.ends_with("warning   LUN 0\\u{1b}\nwarning   b\n"), "{warned}");
         assert!(plain.contains("uptime    1m 1s\n") && !plain.contains("trial"), "{plain}");
         let tried = text(ServerReport { confirm_by: Some("2026-11-28T10:00:00Z".into()), ..report });
         assert!(tried.contains("trial     rolled back at 2026-11-28T10:00:00Z unless you run "), "{tried}");

@@ -236,7 +236,13 @@ impl<S: TargetServer> Service<S> {
             return Ok(Response::Changed { version: self.version.to_string(), changes, warnings });
         }
         let changes = match confirm_within_s {
-            None => self.apply_unasked(config).map_err(conflict)?,
+            None => {
+                self.units.discard_deleted(force);
+                let changes = self.apply_unasked(config);
+                self.units.discard_deleted(false);
+                changes.map_err(conflict)?
+            }
+            // A deleted file could not return with a rollback.
             Some(seconds) => self.apply_on_trial(config, seconds)?,
         };
         warnings.iter().for_each(|line| tracing::warn!("{line}"));

@@ -68,7 +68,7 @@ impl<S: TargetServer> Service<S> {
             objects: self.config.sources.document.clone(),
             targets: self.whole.targets.len(),
             luns: self.whole.targets.iter().map(|target| target.luns.len()).sum(),
-            warnings: config::exposed(&self.config),
+            warnings: super::warnings(&self.config).collect(),
             confirm_by: self.trial.confirm_by(),
             last_reload: self.last_reload,
         });
@@ -104,7 +104,9 @@ impl<S: TargetServer> Service<S> {
         };
         // A removed memory disk is kept until its file is removed.
         self.units.begin_trial();
+        self.units.discard_deleted(secret.change.force);
         let changes = self.apply_and_save(new, growth, staged);
+        self.units.discard_deleted(false);
         self.units.end_trial();
         let changes = changes?;
         if secret.change.transient {

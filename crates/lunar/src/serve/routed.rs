@@ -51,6 +51,11 @@ impl<S: TargetServer> ServerControl for AdminHandler<S> {
         self.published.get()
     }
 
+    fn warnings(&self) -> Vec<String> {
+        let missing = self.server.missing_media();
+        missing.into_iter().chain(self.published.get().warnings.iter().cloned()).collect()
+    }
+
     fn metrics(&self) -> MetricsReport {
         self.server.metrics()
     }
