@@ -383,6 +383,56 @@ fn lun_of_a_deleted_file_is_shown_and_removed_by_force() {
 }
 
 #[test]
+fn stop_of_a_server_that_loses_data_fails() {
+    let mut admin = Administrator::new();
+    let error = "filters=[{ kind = \"error\", rate = 1.0, op = \"flush\" }]";
+    admin.does(&["lun", "add", TARGET, "a.img", "--size", "1MiB", error]);
+    let mut raw = Login::new().on(admin.server.portal());
+    raw.clear_attentions(0);
+    raw.clear_attentions(1);
+    raw.write_blocks(1, 0, &pattern(512, 3)).good();
+    drop(raw);
+    let err = admin.fails(&["stop"], 1);
+    let start = format!("error: the server has ended, and data is lost: LUN 1 of {TARGET}");
+    assert!(err.starts_with(&start) && err.contains("cannot flush all data"), "{err}");
+    assert_eq!(admin.server.wait(Duration::from_secs(20)).code(), Some(1));
+}
+
+#[test]
+fn server_that_shuts_down_for_long_says_so() {
+    let mut admin = Administrator::new();
+    admin.does(&["lun", "add", TARGET, "a.img", "--size", "1MiB"]);
+    std::fs::remove_file(admin.server.dir().join("a.img")).expect("a file");
+    // The server keeps the deleted file for 60 s.
+    assert!(admin.fails(&["stop", "--timeout", "100ms"], 8).contains("still shuts down after 100ms"));
+    interop::routed::until("the server keeps the file", || {
+        admin.server.log().contains("stays available for 60 s").then_some(())
+    });
+    assert!(admin.does(&["status"]).contains("\nstate     shuts down\n"));
+    assert_eq!(admin.json(&["status"])[0]["stopping"], true);
+    assert!(admin.fails(&["lun", "add", TARGET, "null:1M"], 4).contains("the server is shutting down"));
+    let socket = admin.server.dir().join("admin.sock");
+    let mut stop = Command::new(lunar_bin());
+    stop.arg("stop").arg("--socket").arg(&socket).stderr(std::process::Stdio::piped());
+    let stop = stop.spawn().expect("lunar runs");
+    interop::routed::until("it waits for the response", || {
+        let is_connected = || {
+            let all = std::fs::read_to_string("/proc/net/unix").expect("the sockets of this host");
+            let path = socket.display().to_string();
+            all.lines().any(|line| line.ends_with(&path) && line.contains(" 0001 03 "))
+        };
+        let before = is_connected();
+        std::thread::sleep(Duration::from_millis(100));
+        (before && is_connected()).then_some(())
+    });
+    admin.server.kill9();
+    let ran = stop.wait_with_output().expect("it ends");
+    let err = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(1), "{err}");
+    assert!(err.starts_with("error: the server has ended without a result: "), "{err}");
+}
+
+#[test]
 fn transient_lun_is_gone_after_a_restart() {
     let mut admin = Administrator::new();
     admin.does(&["lun", "add", TARGET, "null:1M", "--transient"]);

@@ -4,7 +4,7 @@ use crate::history::RateHistory;
 use crate::metrics::MetricsReport;
 use crate::{
     ConfigSnapshot, Difference, EventLog, HistoryEntry, HistoryPoint, HistoryTree, ObjectChange,
-    RollbackRequest, RouterReport, SessionReport,
+    RollbackRequest, RouterReport, ServerEnd, SessionReport,
 };
 use lunar_config::{Diagnostic, ErrorCode};
 use serde::{Deserialize, Serialize};
@@ -239,6 +239,11 @@ pub trait ServerControl: Send + Sync + 'static {
     /// What an administrator should know now: faults of the configuration, and missing media.
     fn warnings(&self) -> Vec<String> {
         self.config().warnings.clone()
+    }
+
+    /// The end of the server.
+    fn end(&self) -> Arc<ServerEnd> {
+        Arc::default()
     }
 
     /// The counters of the server; empty if it has none.

@@ -7,6 +7,7 @@ mod config_history;
 mod connect;
 mod control;
 mod difference;
+mod end;
 mod events;
 pub mod folders;
 pub mod history;
@@ -28,6 +29,7 @@ pub use control::{
     ApplyOptions, Capacities, ControlError, ControlErrorKind, Request, Response, RouterAction, ServerControl,
 };
 pub use difference::{Change, Difference};
+pub use end::{EndWaiter, ServerEnd};
 pub use events::{EventLog, EventPart, ServerEvent};
 pub use metrics_listener::{cannot_serve_metrics, metrics_listener};
 pub use object::{

@@ -183,6 +183,8 @@ pub struct ConfigSnapshot {
     pub luns: usize,
     /// Faults of the configuration that do not prevent its use.
     pub warnings: Vec<String>,
+    /// Whether the server shuts down.
+    pub stopping: bool,
     /// When the configuration on trial is rolled back, in seconds since 1970; None if none is on trial.
     pub confirm_by: Option<u64>,
     /// The latest reload; None if there was none.

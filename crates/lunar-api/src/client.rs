@@ -20,6 +20,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use crate::handlers::reports::*;
+pub use crate::problem::ProblemDetail;
 pub use crate::remote::{ClientCredentials, ServerAddress};
 pub use crate::schema::{AccessView, ChapUserView, DiskView, LunView, PortalGroupView, TargetView};
 pub use crate::sizes::SIZE_KEYS;

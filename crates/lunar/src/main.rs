@@ -175,7 +175,7 @@ fn run(
         Command::Top(args) => top::top(&args)?,
         Command::Page(args) => page::page(&args)?,
         Command::Reload(args) => output::stdout(objects::reload(&args)?)?,
-        Command::Stop(args) => output::stdout(objects::stop(&args)?)?,
+        Command::Stop(args) => return print_result(objects::stop(&args)?),
         Command::Target(command) => output::stdout(objects::target(command)?)?,
         Command::Lun(command) => output::stdout(objects::lun(command)?)?,
         Command::Disk(command) => output::stdout(objects::disk(command)?)?,

@@ -19,7 +19,7 @@ use crate::service_manager::HandedState;
 use crate::{connect_hints, output, service_manager};
 use change::Trial;
 use history::ConfigHistory;
-use lunar_admin::{AdminSocket, ApplyCause, ReloadOutcome, Request, Response, ServerControl};
+use lunar_admin::{AdminSocket, ApplyCause, ReloadOutcome, Request, Response, ServerControl, ServerEnd};
 use lunar_api::https::HttpsServer;
 use lunar_api::{ApiServer, MetricsServer};
 use lunar_router::isids;
@@ -68,6 +68,9 @@ const RESCUE: Duration = Duration::from_secs(60);
 /// How long a stopping server waits for the history of its configuration.
 const LAST_TREE: Duration = Duration::from_secs(2);
 
+/// How long a stopping server waits for clients that take its result.
+const LAST_RESPONSE: Duration = Duration::from_secs(2);
+
 /// Serves until a signal, or until the captive command ends. `state` is what an earlier process of the service left.
 pub fn serve<S: TargetServer>(
     args: Serve,
@@ -89,6 +92,9 @@ pub fn serve<S: TargetServer>(
         }
     };
     let ended = wait(&inbox, &mut service, captive);
+    service.announce_stop();
+    // Requests now fail at once.
+    drop(inbox);
     service.stop(args.run.is_none())?;
     Ok(ended.map_or(ExitCode::SUCCESS, exit_code))
 }
@@ -181,6 +187,9 @@ struct Service<S> {
     retry: Retry,
     unserved: unserved::UnservedLog,
     last_reload: Option<ReloadOutcome>,
+    is_stopping: bool,
+    /// For clients that wait for its end.
+    end: Arc<ServerEnd>,
     events: Sender<ServeEvent>,
     /// Until then, returning hosts must not lose LUNs that were not rediscovered yet.
     early_until: Instant,
@@ -248,13 +257,14 @@ impl<S: TargetServer> Service<S> {
         state.iter().for_each(|state| units.take_over(state));
         let server = Arc::new(start(setup, &cores).map_err(|e| vec![cannot_serve(&e)])?);
         units.record();
-        let published = Published::default();
+        let (published, end) = (Published::default(), Arc::new(ServerEnd::default()));
         let desk = AdminHandler {
             server: server.clone(),
             events: Mutex::new(events.clone()),
             published: published.clone(),
             rates: Arc::default(),
             history: history.clone(),
+            end: end.clone(),
         };
         let desk = Arc::new(desk);
         let admin = admin(config.server.admin_socket.as_deref(), desk.clone()).map_err(one)?;
@@ -285,6 +295,8 @@ impl<S: TargetServer> Service<S> {
             retry: Retry::default(),
             unserved: Default::default(),
             last_reload: None,
+            is_stopping: false,
+            end,
             events: events.clone(),
         };
         service.publish();
@@ -341,6 +353,12 @@ impl<S: TargetServer> Service<S> {
         }
     }
 
+    /// Shows to clients that the server stops.
+    fn announce_stop(&mut self) {
+        self.is_stopping = true;
+        self.publish();
+    }
+
     /// With `may_wait`, the server stays for a while if it holds deleted files, so that they can be copied.
     fn stop(self, may_wait: bool) -> Result<(), Vec<Diagnostic>> {
         self.supervision.stopping();
@@ -360,19 +378,21 @@ impl<S: TargetServer> Service<S> {
             service_manager::hand_over(&state);
         }
         self.history.settle_within(LAST_TREE);
-        // The last responses are sent before the socket is removed.
+        let problems = match result {
+            Err(failures) => unflushed::diagnostics(&failures, &self.whole),
+            Ok(()) => {
+                if may_wait && !unlinked.is_empty() {
+                    self.supervision.rescues(RESCUE);
+                    wait_for_rescue();
+                }
+                let hint = "restore the file from your copy or from a backup";
+                let gone = |problem: Diagnostic| Diagnostic { hint: Some(hint.into()), ..problem };
+                unlinked.into_iter().map(gone).collect()
+            }
+        };
+        self.end.set(problems.clone(), LAST_RESPONSE);
         drop((self.admin, self.https));
-        result.map_err(|failures| unflushed::diagnostics(&failures, &self.whole))?;
-        if unlinked.is_empty() {
-            return Ok(());
-        }
-        if may_wait {
-            self.supervision.rescues(RESCUE);
-            wait_for_rescue();
-        }
-        let hint = "restore the file from your copy or from a backup";
-        let gone = |problem: Diagnostic| Diagnostic { hint: Some(hint.into()), ..problem };
-        Err(unlinked.into_iter().map(gone).collect())
+        if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 }
 

@@ -25,7 +25,7 @@ pub mod reports {
     pub use super::history::RateList;
     pub use super::objects::ChangeReport;
     pub use super::routers::RouterList;
-    pub use super::server::ServerReport;
+    pub use super::server::{ServerReport, StopReport};
     pub use super::sessions::{Outcome, SessionList};
 }
 

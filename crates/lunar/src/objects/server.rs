@@ -7,7 +7,9 @@ use crate::exit::Failure;
 use crate::session::{gathered, servers};
 use lunar_admin::{self as admin, rows};
 
-use lunar_api::client::{ApplyRequest, Client, Method, Outcome, ServerAddress, ServerReport};
+use lunar_api::client::{
+    ApplyRequest, Client, Method, Outcome, ProblemDetail, ServerAddress, ServerReport, StopReport,
+};
 use lunar_server::{Diagnostic, ErrorCode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -55,6 +57,7 @@ fn shown(ListedServer { server, report }: &ListedServer) -> String {
         ("server", rows::shown(server)),
         ("version", rows::shown(&report.version)),
         ("process", report.process.to_string()),
+        ("state", if report.stopping { "shuts down" } else { "serves" }.into()),
         ("uptime", rows::duration(report.uptime_s)),
         ("file", file),
         ("targets", report.targets.to_string()),
@@ -90,18 +93,44 @@ pub fn outcome(outcome: &Outcome, as_json: bool) -> Result<String, Diagnostic> {
     if as_json { json(outcome) } else { Ok(outcome.result.clone() + "\n") }
 }
 
-/// Stops a server, and waits for the end of its process.
-pub fn stop(args: &Stop) -> Result<String, Diagnostic> {
+/// Stops a server, and waits for the end of its process. Returns the text to print, and the failure if data is lost.
+pub fn stop(args: &Stop) -> Result<(String, Option<Failure>), Failure> {
     let end = Instant::now() + args.timeout;
     let server = args.choice.one()?;
     let process = server.socket().and_then(admin::listener);
     // Before the request, so that the number is not that of a later process.
     let watched = process.and_then(watch);
-    Client::new(&server, args.timeout).post::<Outcome>("/v1/server/stop", &())?;
+    let asked = Client::new(&server, args.timeout).post::<StopReport>("/v1/server/stop?wait=true", &());
+    let still_runs = || Failure::from(still_runs(process, args.timeout));
+    let report = match asked {
+        Err(problem) if problem.code == ErrorCode::TimedOut && Instant::now() >= end => return Err(still_runs()),
+        // It has closed the connection without a response: a second signal, or the end of its machine.
+        Err(problem) if problem.code == ErrorCode::Unreachable && watched.is_some() && ends(watched.as_ref(), &server, end) => {
+            return Err(no_result(&problem).into());
+        }
+        asked => asked?,
+    };
     if !ends(watched.as_ref(), &server, end) {
-        return Err(still_runs(process, args.timeout));
+        return Err(still_runs());
     }
-    outcome(&Outcome { result: "the server has ended".into() }, args.json)
+    let problems: Vec<Diagnostic> = report.problems.iter().map(lost).collect();
+    let text = match args.json {
+        true => json(&report)?,
+        false if problems.is_empty() => report.result + "\n",
+        false => String::new(),
+    };
+    Ok((text, (!problems.is_empty()).then(|| problems.into())))
+}
+
+/// The error of data that a stopped server has lost.
+fn lost(problem: &ProblemDetail) -> Diagnostic {
+    Diagnostic::new(format!("the server has ended, and data is lost: {}", problem.detail), problem.hint.clone())
+}
+
+/// The error of a server that has ended, perhaps without all steps of a graceful shutdown.
+fn no_result(problem: &Diagnostic) -> Diagnostic {
+    let what = format!("the server has ended without a result: {}", problem.what);
+    Diagnostic::new(what, "read the log of the server: a flush may be incomplete")
 }
 
 /// A descriptor of a process. None if the process is not visible here.
@@ -157,6 +186,7 @@ mod tests {
         let report = ServerReport {
             version: "0.1.0".into(),
             process: 7,
+            stopping: false,
             uptime_s: 61,
             config_file: Some("/etc/lunar.toml".into()),
             config_version: "1-1".into(),
@@ -172,6 +202,8 @@ mod tests {
         let warned =
             text(ServerReport { warnings: vec!["LUN 0\u{1b}".into(), "b".into()], ..report.clone() });
         assert!(warned.ends_with("warning   LUN 0\\u{1b}\nwarning   b\n"), "{warned}");
+        let stops = text(ServerReport { stopping: true, ..report.clone() });
+        assert!(stops.contains("state     shuts down\n") && plain.contains("state     serves\n"), "{stops}");
         assert!(plain.contains("uptime    1m 1s\n") && !plain.contains("trial"), "{plain}");
         let tried = text(ServerReport { confirm_by: Some("2026-11-28T10:00:00Z".into()), ..report });
         assert!(tried.contains("trial     rolled back at 2026-11-28T10:00:00Z unless you run "), "{tried}");

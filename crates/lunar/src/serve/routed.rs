@@ -12,7 +12,7 @@ use lunar_admin::router::{
 };
 use lunar_admin::{
     Capacities, ConfigSnapshot, ControlError, EventLog, HistoryEntry, HistoryPoint, HistoryTree, Request,
-    Response, RouterAction, ServerControl, SessionReport,
+    Response, RouterAction, ServerControl, ServerEnd, SessionReport,
 };
 use lunar_router::failover::{FailoverRequest, Pair, Role};
 use lunar_router::passthrough::HostPath;
@@ -35,6 +35,7 @@ pub struct AdminHandler<S> {
     pub published: Published,
     pub rates: Arc<RateHistory>,
     pub history: Arc<ConfigHistory>,
+    pub end: Arc<ServerEnd>,
 }
 
 /// Sends an event to the main thread, if it still runs.
@@ -54,6 +55,10 @@ impl<S: TargetServer> ServerControl for AdminHandler<S> {
     fn warnings(&self) -> Vec<String> {
         let missing = self.server.missing_media();
         missing.into_iter().chain(self.published.get().warnings.iter().cloned()).collect()
+    }
+
+    fn end(&self) -> Arc<ServerEnd> {
+        self.end.clone()
     }
 
     fn metrics(&self) -> MetricsReport {
