@@ -433,6 +433,50 @@ fn server_that_shuts_down_for_long_says_so() {
 }
 
 #[test]
+fn quiet_commands_print_errors_and_what_was_asked_for() {
+    let mut admin = Administrator::new();
+    let file = admin.server.dir().join("lunar.toml").display().to_string();
+    let quiet = |admin: &Administrator, line: &[&str]| admin.does(&[line, &["-q"]].concat());
+    for line in [
+        &["lun", "add", TARGET, "null:1M"][..],
+        &["lun", "resize", TARGET, "1", "2M"],
+        &["lun", "remove", TARGET, "1"],
+        &["target", "add", NEW],
+        &["access", "add", NEW, "--initiator", "iqn.*"],
+        &["access", "remove", NEW, "0", "--force"],
+        &["target", "remove", NEW],
+        &["portal", "add", "2", "127.0.0.9:3260"],
+        &["portal", "remove", "2"],
+        &["reload"],
+        &["apply", &file, "--confirm-within", "1h"],
+        &["apply", "--confirm"],
+        &["apply", &file],
+        &["rollback", "--to", "2"],
+    ] {
+        assert_eq!(quiet(&admin, line), "", "{line:?}");
+    }
+    assert!(quiet(&admin, &["chap", "add", "alice"]).contains("node.session.auth.password = "));
+    assert!(quiet(&admin, &["lun", "list"]).contains(TARGET));
+    assert!(
+        quiet(&admin, &["lun", "add", TARGET, "null:1M", "--dry-run"]).contains("LUN 1: added\n".trim_end())
+    );
+    assert!(quiet(&admin, &["lun", "add", TARGET, "null:1M", "--json"]).contains("\"changes\""));
+    let (out, err, status) = admin.run(&["lun", "remove", TARGET, "7", "-q"]);
+    assert!(out.is_empty() && err.starts_with("error: ") && status == NOT_FOUND, "{out}{err}");
+    assert_eq!(quiet(&admin, &["stop"]), "");
+    assert!(admin.server.wait(Duration::from_secs(20)).success());
+    for line in [
+        &["check", &file][..],
+        &["adopt", "--all", "--config", &file],
+        &["config", "dump", "--config", &file, "-o", "b.json"],
+    ] {
+        let ran = Command::new(lunar_bin()).args(line).arg("-q").current_dir(admin.server.dir()).output();
+        let ran = ran.expect("lunar runs");
+        assert!(ran.status.success() && ran.stdout.is_empty() && ran.stderr.is_empty(), "{line:?}: {ran:?}");
+    }
+}
+
+#[test]
 fn transient_lun_is_gone_after_a_restart() {
     let mut admin = Administrator::new();
     admin.does(&["lun", "add", TARGET, "null:1M", "--transient"]);

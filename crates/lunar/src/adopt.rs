@@ -6,7 +6,7 @@
 use crate::client::json;
 use crate::configuration::file_or_default;
 use crate::exit::{Exit, Failure};
-use crate::output::count;
+use crate::output::{self, count};
 use crate::staged_files::{FileOwner, NewFile, commit, stage};
 use clap::Args;
 use lunar_admin::{Keys, ObjectId};
@@ -123,7 +123,11 @@ pub fn adopt(args: &Adopt) -> Result<String, Failure> {
         }
     }
     let report = AdoptReport { items: steps.iter().flat_map(moved).collect(), dry_run: args.dry_run };
-    Ok(if args.json { json(&report)? } else { report.text() })
+    Ok(match (args.json, args.dry_run) {
+        (true, _) => json(&report)?,
+        (false, true) => report.text(),
+        (false, false) => output::success(report.text()),
+    })
 }
 
 /// The objects of a step.

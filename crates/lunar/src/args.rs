@@ -94,16 +94,16 @@ pub struct Cli {
     /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
-    /// The amount of output on stderr.
+    /// The amount of output.
     #[command(flatten)]
     pub verbosity: Verbosity,
 }
 
-/// Options of every command: the amount of output on stderr. A benchmark with the options of another tool keeps the
+/// Options of every command: the amount of output. A benchmark with the options of another tool keeps the
 /// letters of that tool.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct Verbosity {
-    /// Print errors only: no warnings, hints of success or progress
+    /// Print errors only: no warnings, no progress, and no text of a success
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
 

@@ -45,7 +45,11 @@ pub fn check(file: &Path, media: bool, as_json: bool) -> Result<String, Vec<Diag
     let report = CheckReport::new(&config, file, found);
     match as_json {
         true => json(&report).map_err(|problem| vec![problem]),
-        false => Ok(format!("{} is fine: {}\n{}", file.display(), report.counts(), routes(&config.routers))),
+        false => {
+            let text =
+                format!("{} is fine: {}\n{}", file.display(), report.counts(), routes(&config.routers));
+            Ok(output::success(text))
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::args::{AdminArgs, RollbackArgs};
 use crate::client::json;
+use crate::output;
 use crate::router::whole_seconds;
 use lunar_admin::{Difference, HistoryEntry, rows};
 use lunar_api::client::{ChangeReport, Client, HistoryList, Method, RollbackOptions, Tagged};
@@ -38,7 +39,10 @@ pub fn rollback(args: &RollbackArgs) -> Result<String, Diagnostic> {
     let done: Tagged<ChangeReport> = client.send(Method::POST, &path, Some(&version), &options)?;
     match args.server.json {
         true => json(&done.value),
-        false => Ok(rolled_back(&done.value, args.to, options.confirm_within_s)),
+        false => {
+            let text = rolled_back(&done.value, args.to, options.confirm_within_s);
+            Ok(if args.dry_run { text } else { output::success(text) })
+        }
     }
 }
 

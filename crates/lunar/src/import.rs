@@ -96,7 +96,7 @@ pub fn import(args: Import) -> Result<ExitCode, Failure> {
     match &args.output {
         None => {
             output::stdout(&new)?;
-            output::stderr(report(&imported));
+            output::stderr(success(&imported));
         }
         Some(path) => {
             if is_attachment {
@@ -107,7 +107,7 @@ pub fn import(args: Import) -> Result<ExitCode, Failure> {
                 write_new(path, new.as_bytes(), owner)?;
                 write_secrets(path, &imported.configuration.chap_users, owner)?;
             }
-            output::stdout(if args.json { json(&ImportReport::of(&imported))? } else { report(&imported) })?;
+            output::stdout(if args.json { json(&ImportReport::of(&imported))? } else { success(&imported) })?;
             if !is_attachment {
                 check(path)?;
             }
@@ -118,6 +118,12 @@ pub fn import(args: Import) -> Result<ExitCode, Failure> {
         return Err(Failure::new(Exit::NotCarried, what, "the report lists what is lost"));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The report, which is no mere success if it lists what is lost.
+fn success(imported: &Imported) -> String {
+    let text = report(imported);
+    if imported.notes.has_lost() { text } else { output::success(text) }
 }
 
 /// Checks the new configuration as a server does.

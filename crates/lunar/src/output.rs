@@ -41,10 +41,10 @@ fn problems(list: &[Diagnostic], coloured: bool) -> String {
     text
 }
 
-/// Whether stderr has errors only.
+/// Whether only errors are printed, beside what a command was asked to show.
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Limits stderr to errors: `--quiet`.
+/// Limits the output to errors, and to what a command was asked to show: `--quiet`.
 pub fn set_quiet(is_quiet: bool) {
     IS_QUIET.store(is_quiet, Ordering::Relaxed);
 }
@@ -52,6 +52,11 @@ pub fn set_quiet(is_quiet: bool) {
 /// Whether stderr has errors only, so that progress is not shown either.
 pub fn is_quiet() -> bool {
     IS_QUIET.load(Ordering::Relaxed)
+}
+
+/// The text of a success, which `--quiet` leaves out. What a command was asked to show is none.
+pub fn success(text: String) -> String {
+    if is_quiet() { String::new() } else { text }
 }
 
 /// Writes a line to stderr that is no error, such as a warning.

@@ -4,6 +4,7 @@
 use crate::args::{AdminArgs, Apply, RouterArgs, RouterCommand, RouterShowArgs};
 use crate::client::{json, json_list};
 use crate::objects::{self, outcome};
+use crate::output;
 use crate::session::{self, of_each, one, servers};
 use lunar_admin::{self as admin, Difference, RouterAction, RouterReport, SessionReport};
 use lunar_api::client::{
@@ -122,7 +123,7 @@ fn control(which: RouterArgs, action: RouterAction) -> Result<String, Diagnostic
     let result = done.result;
     match which.common.json {
         true => json(&RouterOutcome { router, result }),
-        false => Ok(result + "\n"),
+        false => Ok(output::success(result + "\n")),
     }
 }
 
@@ -161,7 +162,12 @@ pub fn apply(args: &Apply) -> Result<String, Diagnostic> {
             };
             let report: ChangeReport = client.post("/v1/config/apply", &request)?;
             objects::warn(&report);
-            if args.json { json(&report) } else { Ok(applied(&report, args)) }
+            let text = applied(&report, args);
+            match (args.json, report.dry_run) {
+                (true, _) => json(&report),
+                (false, true) => Ok(text),
+                (false, false) => Ok(output::success(text)),
+            }
         }
     }
 }

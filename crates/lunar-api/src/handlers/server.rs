@@ -1,7 +1,7 @@
 //! `/v1/server`: the process.
 
-use super::{ApiState, busy, unexpected};
 use super::sessions::outcome;
+use super::{ApiState, busy, unexpected};
 use crate::problem::{Problem, ProblemDetail};
 use axum::Json;
 use axum::extract::{Query, State};
@@ -110,7 +110,8 @@ async fn stop(
         problems
     };
     let problems = tokio::task::spawn_blocking(ended).await.map_err(|_| unexpected())?;
-    let result = if problems.is_empty() { "the server has ended" } else { "the server has ended, and data is lost" };
+    let result =
+        if problems.is_empty() { "the server has ended" } else { "the server has ended, and data is lost" };
     let report =
         StopReport { result: result.into(), problems: problems.iter().map(ProblemDetail::from).collect() };
     let mut response = Json(report).into_response();

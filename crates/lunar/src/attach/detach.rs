@@ -77,7 +77,7 @@ pub fn detach(args: Detach) -> Result<String, Failure> {
     let name = record.name.clone();
     let text = match args.json {
         true => json(&DetachReport { name: record.name, device: record.device, killed })?,
-        false => format!("{name} is detached\n"),
+        false => output::success(format!("{name} is detached\n")),
     };
     if killed {
         output::stdout(text)?;

@@ -51,7 +51,7 @@ pub(super) fn dump(args: &DumpArgs) -> Result<String, Failure> {
     let text = dump_file::text(dump)?;
     let Some(path) = &args.output else { return Ok(text) };
     private_file::write_new(path, text.as_bytes()).map_err(|e| unwritable(path, &e))?;
-    Ok(format!("{}: {summary}\n", path.display()))
+    Ok(output::success(format!("{}: {summary}\n", path.display())))
 }
 
 fn unwritable(path: &Path, e: &io::Error) -> Failure {

@@ -68,7 +68,8 @@ pub(super) fn restore(args: &RestoreArgs) -> Result<String, Failure> {
     if !args.dry_run {
         write(&plan).map_err(|(path, e)| unwritable(&path, &e))?;
     }
-    Ok(text(&plan, args.dry_run))
+    let text = text(&plan, args.dry_run);
+    Ok(if args.dry_run { text } else { output::success(text) })
 }
 
 /// Where the files of a dump belong.

@@ -134,7 +134,7 @@ fn wait(
 
 fn print_report(report: CopyReport, early: Option<StopReason>, json: bool) -> Result<ExitCode, Diagnostic> {
     if report.summary.complete && !json {
-        output::stderr(report.line);
+        output::stderr(output::success(report.line));
     }
     if let Some(problem) = report.problem {
         output::report(&[problem]);

@@ -118,7 +118,8 @@ fn changed(report: &ChangeReport, as_json: bool) -> Result<String, Diagnostic> {
         (false, true) => "saved; restart the server to apply the changes that need it",
         (false, false) => "applied",
     };
-    Ok(format!("{lines}{end}\n"))
+    let text = format!("{lines}{end}\n");
+    Ok(if report.dry_run { text } else { output::success(text) })
 }
 
 /// Prints the warnings of a change.

@@ -4,6 +4,7 @@ use super::{changed, client};
 use crate::args::{AdminArgs, ReloadArgs, Stop};
 use crate::client::{json, json_list};
 use crate::exit::Failure;
+use crate::output;
 use crate::session::{gathered, servers};
 use lunar_admin::{self as admin, rows};
 
@@ -90,7 +91,7 @@ pub fn end_session(tsih: u16, args: &AdminArgs) -> Result<String, Diagnostic> {
 
 /// The text for an operation that succeeded.
 pub fn outcome(outcome: &Outcome, as_json: bool) -> Result<String, Diagnostic> {
-    if as_json { json(outcome) } else { Ok(outcome.result.clone() + "\n") }
+    if as_json { json(outcome) } else { Ok(output::success(outcome.result.clone() + "\n")) }
 }
 
 /// Stops a server, and waits for the end of its process. Returns the text to print, and the failure if data is lost.
@@ -103,9 +104,15 @@ pub fn stop(args: &Stop) -> Result<(String, Option<Failure>), Failure> {
     let asked = Client::new(&server, args.timeout).post::<StopReport>("/v1/server/stop?wait=true", &());
     let still_runs = || Failure::from(still_runs(process, args.timeout));
     let report = match asked {
-        Err(problem) if problem.code == ErrorCode::TimedOut && Instant::now() >= end => return Err(still_runs()),
+        Err(problem) if problem.code == ErrorCode::TimedOut && Instant::now() >= end => {
+            return Err(still_runs());
+        }
         // It has closed the connection without a response: a second signal, or the end of its machine.
-        Err(problem) if problem.code == ErrorCode::Unreachable && watched.is_some() && ends(watched.as_ref(), &server, end) => {
+        Err(problem)
+            if problem.code == ErrorCode::Unreachable
+                && watched.is_some()
+                && ends(watched.as_ref(), &server, end) =>
+        {
             return Err(no_result(&problem).into());
         }
         asked => asked?,
@@ -116,7 +123,7 @@ pub fn stop(args: &Stop) -> Result<(String, Option<Failure>), Failure> {
     let problems: Vec<Diagnostic> = report.problems.iter().map(lost).collect();
     let text = match args.json {
         true => json(&report)?,
-        false if problems.is_empty() => report.result + "\n",
+        false if problems.is_empty() => output::success(report.result + "\n"),
         false => String::new(),
     };
     Ok((text, (!problems.is_empty()).then(|| problems.into())))
@@ -124,7 +131,10 @@ pub fn stop(args: &Stop) -> Result<(String, Option<Failure>), Failure> {
 
 /// The error of data that a stopped server has lost.
 fn lost(problem: &ProblemDetail) -> Diagnostic {
-    Diagnostic::new(format!("the server has ended, and data is lost: {}", problem.detail), problem.hint.clone())
+    Diagnostic::new(
+        format!("the server has ended, and data is lost: {}", problem.detail),
+        problem.hint.clone(),
+    )
 }
 
 /// The error of a server that has ended, perhaps without all steps of a graceful shutdown.
