@@ -134,6 +134,7 @@ pub mod tests {
             config_file: None,
             config_version: "1".into(),
             confirm_by: None,
+            stopping: false,
             targets: 1,
             luns: 2,
             sessions: 4,

@@ -131,6 +131,7 @@ mod tests {
                 config_file: None,
                 config_version: "1".into(),
                 confirm_by: None,
+                stopping: false,
                 targets: 1,
                 luns: 1,
                 sessions: 0,
