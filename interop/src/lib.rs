@@ -9,6 +9,7 @@
 pub mod admin;
 pub mod amounts;
 pub mod browser;
+pub mod ceph;
 pub mod certificates;
 pub mod chap;
 pub mod check;

@@ -82,11 +82,27 @@ macro_rules! medium_keys {
         #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
         #[serde(default, deny_unknown_fields)]
         pub struct $name {
-            /// `null`, `memory`, `file` or `device`.
-            #[schema(pattern = "^(null|memory|file|device)$")]
+            /// `null`, `memory`, `file`, `device` or `rbd`.
+            #[schema(pattern = "^(null|memory|file|device|rbd)$")]
             pub backend: Option<String>,
             /// Path of the file or device.
             pub path: Option<String>,
+            /// Pool of the image of RBD.
+            pub pool: Option<String>,
+            /// Namespace of the pool.
+            pub namespace: Option<String>,
+            /// Image of RBD.
+            pub image: Option<String>,
+            /// Snapshot of the image.
+            pub snapshot: Option<String>,
+            /// Name of the cluster.
+            pub cluster: Option<String>,
+            /// User of the cluster, without `client.`.
+            pub user: Option<String>,
+            /// Configuration file of Ceph.
+            pub ceph_conf: Option<String>,
+            /// File with the key of the user.
+            pub keyring: Option<String>,
             /// Size; a missing file is created with it.
             pub size: Option<$size>,
             /// `disk` or `cdrom`.

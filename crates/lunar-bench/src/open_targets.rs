@@ -4,7 +4,7 @@ use crate::document::MeasuredTarget;
 use crate::run::DRAIN_TIMEOUT;
 use crate::verify::WriteLedger;
 use crate::{Error, ErrorKind, cpu};
-use lunar_block::{Backend, BackendKind, BackendSpec};
+use lunar_block::{Backend, BackendKind, BackendSpec, RBD_PREFIX, RbdLocation};
 use lunar_initiator::options::Transport;
 use lunar_initiator::{Lun, Url};
 use lunar_nbd::client as nbd;
@@ -20,6 +20,8 @@ pub enum TargetSpec {
     Lun(Box<Url>),
     /// An export of an NBD server: `nbd://...`, `nbd+unix://...`.
     Nbd(nbd::NbdUrl),
+    /// An image of Ceph RBD.
+    Rbd(Box<RbdLocation>),
     /// A disk in this process, and its size in bytes: `null:SIZE`, `memory:SIZE`, or either without a size.
     InProcess(BackendKind, u64),
     /// A file or a block device.
@@ -117,6 +119,10 @@ impl TargetSpec {
             _ if nbd::is_url(text) => TargetSpec::Nbd(
                 text.parse().map_err(|e| Error { kind: ErrorKind::Invalid, ..open_error(e) })?,
             ),
+            _ if text.starts_with(RBD_PREFIX) => TargetSpec::Rbd(Box::new(
+                RbdLocation::parse(text)
+                    .map_err(|(what, hint)| Error::new(ErrorKind::Invalid, what, hint))?,
+            )),
             _ => TargetSpec::Path(text.into()),
         })
     }
@@ -128,6 +134,7 @@ impl std::fmt::Display for TargetSpec {
             TargetSpec::Lun(url) => url.fmt(f),
             TargetSpec::Nbd(url) => url.fmt(f),
             TargetSpec::InProcess(kind, size) => write!(f, "{}:{size}", kind.name()),
+            TargetSpec::Rbd(image) => image.fmt(f),
             TargetSpec::Path(path) => path.display().fmt(f),
         }
     }
@@ -341,6 +348,12 @@ fn open_local(target: &TargetSpec, options: &TargetOptions) -> Result<Arc<dyn Ba
             size: options.create,
             raw: options.raw,
             ..BackendSpec::path(path)
+        },
+        TargetSpec::Rbd(image) => BackendSpec {
+            read_only: !options.write,
+            create: options.create.is_some(),
+            size: options.create,
+            ..BackendSpec::rbd((**image).clone())
         },
         TargetSpec::Lun(_) | TargetSpec::Nbd(_) => unreachable!("not a local disk"),
     };

@@ -99,6 +99,7 @@ fn main() {
     let folder = std::env::args().nth(1).map_or_else(std::env::temp_dir, PathBuf::from);
     let path = folder.join(format!("lunar-cost-{}.img", std::process::id()));
     let spec = BackendSpec {
+        rbd: None,
         kind: BackendKind::File,
         size: Some(CAPACITY),
         create: true,

@@ -33,6 +33,8 @@ kinds! {
     File = "file",
     /// A block device.
     Device = "device",
+    /// An image of Ceph RBD.
+    Rbd = "rbd",
 }
 
 /// The meaning of a configured size.
@@ -73,21 +75,21 @@ impl BackendKind {
         BackendKind::ALL.iter().copied().find(|kind| kind.name() == name)
     }
 
-    /// The kinds without a path, which command lines name as `NAME:SIZE`.
-    pub fn without_path() -> impl Iterator<Item = BackendKind> {
-        BackendKind::ALL.iter().copied().filter(|kind| !kind.has_path())
+    /// The kinds that are nothing but a size, which command lines name as `NAME:SIZE`.
+    pub fn sized() -> impl Iterator<Item = BackendKind> {
+        BackendKind::ALL.iter().copied().filter(|kind| kind.size_rule() == SizeRule::Required)
     }
 
     /// The kind and the text of the size in `null:SIZE` or `memory:SIZE`. None for all other arguments.
     pub fn split_argument(text: &str) -> Option<(BackendKind, &str)> {
         let (name, size) = text.split_once(':')?;
-        Some((BackendKind::without_path().find(|kind| kind.name() == name)?, size))
+        Some((BackendKind::sized().find(|kind| kind.name() == name)?, size))
     }
 
     /// Whether the medium has a path.
     pub fn has_path(self) -> bool {
         match self {
-            BackendKind::Null | BackendKind::Memory => false,
+            BackendKind::Null | BackendKind::Memory | BackendKind::Rbd => false,
             BackendKind::File | BackendKind::Device => true,
         }
     }
@@ -96,7 +98,7 @@ impl BackendKind {
     pub fn size_rule(self) -> SizeRule {
         match self {
             BackendKind::Null | BackendKind::Memory => SizeRule::Required,
-            BackendKind::File => SizeRule::IfCreated,
+            BackendKind::File | BackendKind::Rbd => SizeRule::IfCreated,
             BackendKind::Device => SizeRule::Fixed,
         }
     }
@@ -106,7 +108,7 @@ impl BackendKind {
         match self {
             BackendKind::Null => DataLifetime::None,
             BackendKind::Memory => DataLifetime::Process,
-            BackendKind::File | BackendKind::Device => DataLifetime::Medium,
+            BackendKind::File | BackendKind::Device | BackendKind::Rbd => DataLifetime::Medium,
         }
     }
 }
@@ -128,7 +130,7 @@ mod tests {
     fn name_of_each_kind_finds_the_kind() {
         for kind in BackendKind::ALL {
             assert_eq!(BackendKind::named(kind.name()), Some(*kind));
-            assert_eq!(kind.has_path(), kind.size_rule() != SizeRule::Required, "{kind:?}");
+            assert!(!kind.has_path() || kind.size_rule() != SizeRule::Required, "{kind:?}");
         }
         assert_eq!(BackendKind::named("disk"), None);
     }

@@ -16,6 +16,7 @@ mod null;
 pub mod offload;
 mod open;
 pub mod range_lock;
+mod rbd;
 pub mod testing;
 
 pub use backend::{Backend, BackendInfo, BackendQueue, BufResult, Extent, PipedResult, TryIo, describe_row};
@@ -24,6 +25,7 @@ pub use kind::{BackendKind, DataLifetime, SizeRule};
 pub use lunar_runtime::LocalBoxFuture;
 pub use missing::{FileId, MissingMedium};
 pub use open::{BackendSpec, ExamineReport, InUse, OpenError, examine, open};
+pub use rbd::{RBD_PREFIX, RbdLocation};
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};

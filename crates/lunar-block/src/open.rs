@@ -4,6 +4,7 @@ use crate::file::FileBackend;
 use crate::kind::BackendKind;
 use crate::memory::MemoryBackend;
 use crate::null::NullBackend;
+use crate::rbd::{self, RbdLocation};
 use crate::{Backend, within};
 use std::io;
 use std::path::PathBuf;
@@ -16,6 +17,8 @@ pub struct BackendSpec {
     pub kind: BackendKind,
     /// The path. Required for file and device; ignored by null and memory.
     pub path: PathBuf,
+    /// The image of RBD; other kinds ignore it.
+    pub rbd: Option<RbdLocation>,
     /// Capacity in bytes. Required for null and memory. A file uses it only when `create` makes the file; a device
     /// ignores it.
     pub size: Option<u64>,
@@ -37,12 +40,23 @@ pub struct BackendSpec {
 }
 
 impl BackendSpec {
+    /// An image of RBD.
+    pub fn rbd(location: RbdLocation) -> BackendSpec {
+        BackendSpec {
+            kind: BackendKind::Rbd,
+            size: None,
+            rbd: Some(location),
+            ..BackendSpec::sized(BackendKind::Null, 0)
+        }
+    }
+
     /// A null or memory backend of `size` bytes.
     pub fn sized(kind: BackendKind, size: u64) -> BackendSpec {
         let (path, size) = (PathBuf::new(), Some(size));
         BackendSpec {
             kind,
             path,
+            rbd: None,
             size,
             read_only: false,
             direct: false,
@@ -65,6 +79,7 @@ impl BackendSpec {
         BackendSpec {
             kind,
             path,
+            rbd: None,
             size,
             read_only: false,
             direct: false,
@@ -136,6 +151,7 @@ pub fn examine(spec: &BackendSpec) -> Result<ExamineReport, OpenError> {
             Ok(ExamineReport { size: Some(size_of(spec)?), in_use: None, block_size: None })
         }
         BackendKind::File | BackendKind::Device => crate::file::examine(spec),
+        BackendKind::Rbd => rbd::examine(spec),
     }
 }
 
@@ -149,6 +165,7 @@ pub fn open(spec: &BackendSpec) -> Result<Arc<dyn Backend>, OpenError> {
         BackendKind::Null => Arc::new(NullBackend::new(size_of(spec)?)),
         BackendKind::Memory => Arc::new(MemoryBackend::new(size_of(spec)?)),
         BackendKind::File | BackendKind::Device => Arc::new(FileBackend::open(spec)?),
+        BackendKind::Rbd => Arc::new(rbd::open(spec)?),
     })
 }
 

@@ -6,7 +6,7 @@ mod common;
 use common::{Scratch, filled, runtimes};
 use lunar_block::filter::{FilterOp, RateLimit, delay, error, rate, stats};
 use lunar_block::testing::VolatileBackend;
-use lunar_block::{Backend, BackendKind, BackendSpec, Extent, TryIo, open};
+use lunar_block::{Backend, BackendKind, BackendSpec, Extent, RbdLocation, TryIo, open};
 use lunar_nbd::client;
 use lunar_nbd::server::{ListenAddress, NbdExport, NbdServer, ServerLimits, serve};
 use lunar_runtime::Cores;
@@ -236,6 +236,21 @@ fn nbd_export_keeps_the_contract() {
         let disk = client::open(&url).await.expect("an export");
         disk.write_zeroes(0, CAPACITY, true).await.expect("zeros");
         disk as Arc<dyn Backend>
+    });
+}
+
+/// `LUNAR_TEST_RBD` names an image that does not exist, with its options. The test creates it.
+#[test]
+fn rbd_image_keeps_the_contract() {
+    let Ok(text) = std::env::var("LUNAR_TEST_RBD") else {
+        return println!("skipped: LUNAR_TEST_RBD names no image to create");
+    };
+    let location = RbdLocation::parse(&text).expect("an image");
+    let spec = BackendSpec { create: true, size: Some(CAPACITY), ..BackendSpec::rbd(location) };
+    let disk = open(&spec).expect("an image");
+    promise(20, async |_| {
+        disk.write_zeroes(0, CAPACITY, true).await.expect("zeros");
+        disk.clone()
     });
 }
 

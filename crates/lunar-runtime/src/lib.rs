@@ -27,6 +27,7 @@ mod recheck;
 pub mod regions;
 mod scratch;
 pub mod send_queue;
+pub mod shared_library;
 pub mod stream;
 pub mod threads;
 mod timer;

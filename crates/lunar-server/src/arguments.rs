@@ -5,7 +5,7 @@ mod objects;
 use crate::build::create_folder;
 use crate::config::{self, Config, LunConfig, OneFile, Source};
 use crate::{Diagnostic, ErrorCode, identity};
-use lunar_block::BackendKind;
+use lunar_block::{BackendKind, RBD_PREFIX, RbdLocation};
 use lunar_config::{InvalidValue, invalid, nearest};
 use lunar_scsi::PeripheralDeviceType;
 use lunar_target::config::{Portal, PortalGroup, Transports};
@@ -215,9 +215,12 @@ fn lun_with(
     size: Option<u64>,
     of_path: impl Fn(&str, &str, Option<u64>) -> Result<LunConfig, Diagnostic>,
 ) -> Result<LunConfig, Diagnostic> {
+    if text.starts_with(RBD_PREFIX) {
+        let image = RbdLocation::parse(text).or_else(|(what, hint)| invalid(what, hint))?;
+        return Ok(LunConfig::new(Source::Rbd { image, size }, PeripheralDeviceType::Disk));
+    }
     if text.is_empty() {
-        let forms: Vec<String> =
-            BackendKind::without_path().map(|kind| format!("{}:SIZE", kind.name())).collect();
+        let forms: Vec<String> = BackendKind::sized().map(|kind| format!("{}:SIZE", kind.name())).collect();
         invalid("the LUN argument is empty", format!("write a path, {}", forms.join(" or ")))?;
     }
     let source = match BackendKind::split_argument(text) {
@@ -281,11 +284,11 @@ fn missing(
 ) -> Result<LunConfig, Diagnostic> {
     let what = format!("{} does not exist", text.escape_debug());
     if let Some((kind, rest)) = text.split_once(':')
-        && let Some(meant) = nearest(kind, BackendKind::without_path().map(BackendKind::name))
+        && let Some(meant) = nearest(kind, BackendKind::sized().map(BackendKind::name))
     {
         invalid(&what, format!("did you mean {meant}:{}?", rest.escape_debug()))?;
     }
-    if BackendKind::without_path().any(|kind| kind.name() == text) {
+    if BackendKind::sized().any(|kind| kind.name() == text) {
         invalid(&what, format!("write {text}:10G for a disk without a file, or ./{text} for a file"))?;
     }
     let none = |hint: &str| Err(Diagnostic::new(what, hint).with_code(ErrorCode::NotFound));

@@ -3,7 +3,8 @@
 
 use super::ffi::*;
 use lunar_runtime::error::{Hint, with_context, with_hint};
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use lunar_runtime::library_functions;
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
 use std::io;
 use std::sync::OnceLock;
@@ -37,80 +38,7 @@ impl From<MissingLibrary> for io::Error {
     }
 }
 
-/// A library that is never unloaded: its objects may be used as long as the process runs.
-struct SharedLibrary {
-    name: &'static str,
-    handle: *mut c_void,
-}
-
-/// The last error of the dynamic loader.
-fn loader_error() -> String {
-    // SAFETY: dlerror has no preconditions. Its text is valid until the next call of this thread, and is copied.
-    unsafe {
-        let text = libc::dlerror();
-        if text.is_null() {
-            "the dynamic loader gave no reason".into()
-        } else {
-            CStr::from_ptr(text).to_string_lossy().into_owned()
-        }
-    }
-}
-
-impl SharedLibrary {
-    fn open(name: &'static str) -> Result<SharedLibrary, MissingLibrary> {
-        let path = CString::new(name).map_err(|e| MissingLibrary { what: e.to_string() })?;
-        // SAFETY: the name is null-terminated. The initializers of these two libraries have no preconditions.
-        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        match handle.is_null() {
-            true => Err(MissingLibrary { what: loader_error() }),
-            false => Ok(SharedLibrary { name, handle }),
-        }
-    }
-
-    /// The address of a function: its default version, as a linker would resolve it.
-    fn symbol(&self, name: &str) -> Result<*mut c_void, MissingLibrary> {
-        let text = CString::new(name).map_err(|e| MissingLibrary { what: e.to_string() })?;
-        // SAFETY: the handle is that of a loaded library, and the name is null-terminated.
-        let address = unsafe { libc::dlsym(self.handle, text.as_ptr()) };
-        match address.is_null() {
-            true => Err(MissingLibrary { what: format!("the library {} has no function {name}", self.name) }),
-            false => Ok(address),
-        }
-    }
-}
-
-macro_rules! functions {
-    ($($file:literal { $($name:ident($($arg:ty),*) $(-> $ret:ty)?;)* })*) => {
-        /// The used functions, as the headers declare them.
-        // SAFETY: these are types. Each call states its own reason.
-        pub struct Library { $($(pub $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*)* }
-
-        /// The file names of the libraries.
-        const FILES: &[&str] = &[$($file),*];
-
-        impl Library {
-            /// The functions at the addresses that `find` returns for a library and a name.
-            ///
-            /// # Safety
-            /// Each address must be that of a function with the signature below.
-            // SAFETY: the contract is above.
-            pub unsafe fn with(
-                find: &mut dyn FnMut(&'static str, &str) -> Result<*mut c_void, MissingLibrary>,
-            ) -> Result<Library, MissingLibrary> {
-                $($(
-                    let address = find($file, stringify!($name))?;
-                    // SAFETY: by the contract of this function.
-                    let $name = unsafe {
-                        std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) $(-> $ret)?>(address)
-                    };
-                )*)*
-                Ok(Library { $($($name,)*)* })
-            }
-        }
-    };
-}
-
-functions! {
+library_functions! {
     "libibverbs.so.1" {
         ibv_get_device_list(*mut c_int) -> *mut *mut ibv_device;
         ibv_free_device_list(*mut *mut ibv_device);
@@ -177,15 +105,9 @@ pub fn library() -> Result<&'static Library, MissingLibrary> {
 impl Library {
     /// Opens the libraries under these names.
     fn open(files: &[&'static str]) -> Result<Library, MissingLibrary> {
-        let mut open: Vec<(&str, SharedLibrary)> = Vec::new();
-        let mut find = |file: &'static str, name: &str| {
-            if open.last().is_none_or(|(last, _)| *last != file) {
-                open.push((file, SharedLibrary::open(files.get(open.len()).copied().unwrap_or(file))?));
-            }
-            open.last().map_or(Err(MissingLibrary { what: file.into() }), |(_, shared)| shared.symbol(name))
-        };
-        // SAFETY: according to their headers, functions with these names have these signatures.
-        unsafe { Library::with(&mut find) }
+        // SAFETY: the initializers of these libraries have no preconditions. According to their headers, functions with
+        // these names have these signatures.
+        unsafe { Library::load(files) }.map_err(|what| MissingLibrary { what })
     }
 
     /// The library's text for the status of a completion.

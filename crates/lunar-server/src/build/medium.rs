@@ -6,7 +6,7 @@ use super::{UnitName, Units, medium_history};
 use crate::config::{LunConfig, Share};
 use crate::{Diagnostic, hints};
 use lunar_block::filter::RateLimit;
-use lunar_block::{Backend, BackendSpec, SizeRule};
+use lunar_block::{Backend, BackendKind, BackendSpec, SizeRule};
 use lunar_proto::size;
 use lunar_router::routes::RoutedLu;
 use lunar_router::with_rate_limit;
@@ -138,10 +138,15 @@ pub(crate) fn has_path(lun: &LunConfig) -> bool {
 /// The specification of a medium; None for a routed LUN.
 pub(crate) fn spec(lun: &LunConfig) -> Option<BackendSpec> {
     let (kind, size) = (lun.source.kind()?, lun.source.size());
+    if let Some(image) = lun.source.image() {
+        let (read_only, create) = (lun.read_only, size.is_some());
+        return Some(BackendSpec { size, read_only, create, ..BackendSpec::rbd(image.clone()) });
+    }
     let Some(path) = lun.source.path() else { return size.map(|size| BackendSpec::sized(kind, size)) };
     Some(BackendSpec {
         kind,
         path: path.to_path_buf(),
+        rbd: None,
         size,
         read_only: lun.read_only,
         direct: lun.direct,
@@ -177,6 +182,7 @@ pub(super) fn same_place(a: &LunConfig, b: &LunConfig) -> bool {
             let identity = |lun: &LunConfig| lun.found.as_ref().map(|found| found.designators.clone());
             identity(a) == identity(b) && identity(a).is_some_and(|identity| !identity.is_empty())
         }
+        _ if kind == other && kind == Some(BackendKind::Rbd) => a.source.image() == b.source.image(),
         _ => a.source == b.source,
     }
 }

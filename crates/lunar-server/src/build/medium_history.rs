@@ -183,9 +183,7 @@ impl MediumHistory {
         let path = match &lun.source {
             Source::File { path, .. } => path,
             // A device node does not vanish with its data, and the others have no path.
-            Source::Device { .. } | Source::Null { .. } | Source::Memory { .. } | Source::Routed(_) => {
-                return Ok(());
-            }
+            _ => return Ok(()),
         };
         let Some(record) = self.at(&one_name(path)) else { return Ok(()) };
         let fault = match std::fs::metadata(path) {
@@ -334,7 +332,7 @@ impl MediumLocation {
         let (path, found) = match &lun.source {
             Source::File { path, .. } => (path, statx(CWD, path, AtFlags::empty(), WANTED).ok()),
             Source::Device { path } => (path, None),
-            Source::Null { .. } | Source::Memory { .. } | Source::Routed(_) => return None,
+            _ => return None,
         };
         let inode = found.as_ref().map(|found| found.stx_ino);
         Some(MediumLocation { path: one_name(path), inode, birth_ns: found.as_ref().and_then(birth_ns) })

@@ -18,7 +18,7 @@ fn hint_of_upstream(lun: &LunConfig, e: &OpenError) -> Option<String> {
         _ if !lun.is_upstream => return None,
         Source::File { path, .. } => (path, true),
         Source::Device { path } => (path, false),
-        Source::Null { .. } | Source::Memory { .. } | Source::Routed(_) => return None,
+        _ => return None,
     };
     let make = || format!("truncate -s 1G {}", path.display());
     let is_device = lunar_block::BackendKind::of(path) == lunar_block::BackendKind::Device;

@@ -1,6 +1,7 @@
 //! `[[target.lun]]`: a logical unit and its medium.
 
 mod identity_keys;
+mod rbd;
 mod source;
 
 pub use identity_keys::IdentityKeys;
@@ -279,6 +280,11 @@ pub(super) fn lun(
     source?;
     if let (Some(path), Some(value)) = (lun.source.path(), s.find("path")) {
         unique.files.add(p, path, lun.read_only, &value.span());
+    }
+    if let (Some(image), Some(value)) = (lun.source.image(), s.find("image")) {
+        // The text of an image and its cluster is as good a name as a path.
+        let name = format!("{image} {:?} {:?}", image.cluster, image.conf);
+        unique.files.add(p, Path::new(&name), lun.read_only || image.snapshot.is_some(), &value.span());
     }
     Some(lun)
 }

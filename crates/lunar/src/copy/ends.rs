@@ -4,7 +4,7 @@ use crate::client;
 use crate::error_hints::with_url_hint;
 use crate::exit::{Exit, Failure, invalid};
 use crate::output;
-use lunar_block::{Backend, BackendKind, BackendSpec, OpenError};
+use lunar_block::{Backend, BackendKind, BackendSpec, OpenError, RBD_PREFIX, RbdLocation};
 use lunar_initiator::Lun;
 use lunar_nbd::client as nbd;
 use lunar_server::{Diagnostic, ErrorCode, folders};
@@ -94,6 +94,7 @@ pub async fn open_end(text: &str, role: EndRole, raw: bool) -> Result<CopyEnd, F
         Some(size) => null(text, lunar_proto::size::parse(size).map_err(|e| invalid(e.into()))?, role)?,
         _ if is_url(text) => remote(text).await?,
         _ if nbd::is_url(text) => export(text, role).await?,
+        _ if text.starts_with(RBD_PREFIX) => image(text, role).await?,
         _ => at_path(text, Path::new(text), role, raw).await?,
     })
 }
@@ -114,6 +115,24 @@ async fn export(text: &str, role: EndRole) -> Result<CopyEnd, Failure> {
     Ok(CopyEnd { export: Some(disk.clone()), ..CopyEnd::disk(&url.to_string(), identity, disk) })
 }
 
+/// An image of RBD. The open waits for the monitors, on a thread.
+async fn image(text: &str, role: EndRole) -> Result<CopyEnd, Failure> {
+    let location = RbdLocation::parse(text).map_err(|(what, hint)| Diagnostic::new(what, hint))?;
+    let spec = match role {
+        EndRole::Source => BackendSpec { read_only: true, ..BackendSpec::rbd(location) },
+        EndRole::Destination { size, .. } => {
+            BackendSpec { create: true, size: Some(size), ..BackendSpec::rbd(location) }
+        }
+    };
+    let cannot = |e: OpenError| {
+        Diagnostic::new(format!("{}: {}", e.subject, e.what), e.hint).with_code(ErrorCode::from(e.kind))
+    };
+    let opened = lunar_runtime::blocking(move || Ok(lunar_block::open(&spec))).await;
+    let disk = opened.map_err(|e| cannot_open(text, role, e))?.map_err(cannot)?;
+    let identity = disk.describe().into_iter().find(|(name, _)| name == "identity");
+    Ok(CopyEnd::disk(text, identity.map_or_else(String::new, |(_, id)| format!("rbd {id}")), disk))
+}
+
 /// A LUN. Its identity is VPD page 83h, which is the same on every path; the URL if the page is missing.
 async fn remote(text: &str) -> Result<CopyEnd, Failure> {
     let url = client::url(text)?;
@@ -129,7 +148,11 @@ fn is_url(text: &str) -> bool {
 
 /// Whether an argument is a path.
 pub fn is_path(text: &str) -> bool {
-    text != "-" && null_size(text).is_none() && !is_url(text) && !nbd::is_url(text)
+    text != "-"
+        && !text.starts_with(RBD_PREFIX)
+        && null_size(text).is_none()
+        && !is_url(text)
+        && !nbd::is_url(text)
 }
 
 /// The text of the size in `null:SIZE`. The other disks without a path begin empty: there is nothing to copy from or
@@ -138,7 +161,7 @@ fn null_size(text: &str) -> Option<&str> {
     let (kind, size) = BackendKind::split_argument(text)?;
     match kind {
         BackendKind::Null => Some(size),
-        BackendKind::Memory | BackendKind::File | BackendKind::Device => None,
+        _ => None,
     }
 }
 

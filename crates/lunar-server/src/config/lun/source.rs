@@ -1,6 +1,7 @@
 //! The medium of a LUN.
 
-use lunar_block::{BackendKind, DataLifetime, SizeRule};
+use super::rbd;
+use lunar_block::{BackendKind, DataLifetime, RbdLocation, SizeRule};
 use lunar_config::{Diagnostics, InvalidValue, Section, unknown};
 use lunar_proto::size;
 use lunar_router::routes::LuAddress;
@@ -33,19 +34,27 @@ pub enum Source {
         /// Its path.
         path: PathBuf,
     },
+    /// An image of Ceph RBD.
+    Rbd {
+        /// The image, and its cluster.
+        image: RbdLocation,
+        /// Size in bytes if the image is created; None: the image must exist.
+        size: Option<u64>,
+    },
     /// A logical unit of an upstream. It results from the mappings of an instance ([`crate::routes::expand`]), never
     /// from the file itself.
     Routed(LuAddress),
 }
 
 impl Source {
-    /// The medium of a kind. None if the path or size that the kind needs is missing.
+    /// The medium of a kind. None if the path or size that the kind needs is missing, and for an image of RBD.
     pub fn new(kind: BackendKind, path: Option<PathBuf>, size: Option<u64>) -> Option<Source> {
         Some(match kind {
             BackendKind::Null => Source::Null { size: size? },
             BackendKind::Memory => Source::Memory { size: size? },
             BackendKind::File => Source::File { path: path?, size },
             BackendKind::Device => Source::Device { path: path? },
+            BackendKind::Rbd => return None,
         })
     }
 
@@ -56,6 +65,7 @@ impl Source {
             Source::Memory { .. } => Some(BackendKind::Memory),
             Source::File { .. } => Some(BackendKind::File),
             Source::Device { .. } => Some(BackendKind::Device),
+            Source::Rbd { .. } => Some(BackendKind::Rbd),
             Source::Routed(_) => None,
         }
     }
@@ -64,7 +74,15 @@ impl Source {
     pub fn path(&self) -> Option<&Path> {
         match self {
             Source::File { path, .. } | Source::Device { path } => Some(path),
-            Source::Null { .. } | Source::Memory { .. } | Source::Routed(_) => None,
+            Source::Null { .. } | Source::Memory { .. } | Source::Rbd { .. } | Source::Routed(_) => None,
+        }
+    }
+
+    /// The image of RBD, if it is one.
+    pub fn image(&self) -> Option<&RbdLocation> {
+        match self {
+            Source::Rbd { image, .. } => Some(image),
+            _ => None,
         }
     }
 
@@ -72,7 +90,7 @@ impl Source {
     pub fn size(&self) -> Option<u64> {
         match self {
             Source::Null { size } | Source::Memory { size } => Some(*size),
-            Source::File { size, .. } => *size,
+            Source::File { size, .. } | Source::Rbd { size, .. } => *size,
             Source::Device { .. } | Source::Routed(_) => None,
         }
     }
@@ -81,7 +99,7 @@ impl Source {
     pub fn lu_address(&self) -> Option<&LuAddress> {
         match self {
             Source::Routed(address) => Some(address),
-            Source::Null { .. } | Source::Memory { .. } | Source::File { .. } | Source::Device { .. } => None,
+            _ => None,
         }
     }
 
@@ -94,7 +112,7 @@ impl Source {
     pub fn has_own_block_size(&self) -> bool {
         match self {
             Source::Device { .. } => true,
-            Source::Null { .. } | Source::Memory { .. } | Source::File { .. } | Source::Routed(_) => false,
+            _ => false,
         }
     }
 }
@@ -106,6 +124,7 @@ impl fmt::Display for Source {
             Source::Null { size } => write!(f, "null, {}", size::show(*size)),
             Source::Memory { size } => write!(f, "memory, {}", size::show(*size)),
             Source::File { path, .. } | Source::Device { path } => write!(f, "{}", path.display()),
+            Source::Rbd { image, .. } => image.fmt(f),
             Source::Routed(LuAddress { router, upstream, target, lun }) => {
                 write!(f, "router {router}, upstream {upstream}")?;
                 if target.is_empty() { Ok(()) } else { write!(f, ", LUN {lun} of {target}") }
@@ -120,6 +139,7 @@ pub(super) fn source(p: &mut Diagnostics<'_>, s: &mut Section<'_>, base: &Path) 
     let (path_at, size_at) = (s.find("path").map(|v| v.span()), s.find("size").map(|v| v.span()));
     let path = s.parsed(p, "path", |text| crate::config::path(text, base));
     let size = s.size(p, "size", 4096..=size::MAX_BYTES);
+    let image = rbd::location(p, s, base);
     let Some((backend, at)) = backend else {
         if s.find("backend").is_none() {
             s.missing(p, "backend", &example());
@@ -129,7 +149,13 @@ pub(super) fn source(p: &mut Diagnostics<'_>, s: &mut Section<'_>, base: &Path) 
     let kind = p.check(&at, kind(backend))?;
     check_path(p, kind, &at, path_at);
     check_size(p, kind, &at, size_at);
-    Source::new(kind, path, size)
+    match kind {
+        BackendKind::Rbd => Some(Source::Rbd { image: rbd::check(p, &at, image)?, size }),
+        _ => {
+            rbd::refuse(p, s, kind);
+            Source::new(kind, path, size)
+        }
+    }
 }
 
 fn check_path(p: &mut Diagnostics<'_>, kind: BackendKind, at: &Range<usize>, path_at: Option<Range<usize>>) {

@@ -193,7 +193,7 @@ fn reach(url: &Url) -> Reach<'_> {
 /// The keys that locate an upstream: `urls`, `sg`, and the name of each kind of backend.
 fn source_keys() -> Vec<&'static str> {
     let with_path = BackendKind::ALL.iter().filter(|kind| kind.has_path()).map(|kind| kind.name());
-    let without = BackendKind::without_path().map(BackendKind::name);
+    let without = BackendKind::sized().map(BackendKind::name);
     ["urls"].into_iter().chain(with_path).chain(["sg"]).chain(without).collect()
 }
 
@@ -398,5 +398,6 @@ fn no_passthrough(kind: BackendKind) -> (&'static str, &'static str) {
             "a block device does not support mode = \"passthrough\"",
             "write mode = \"block\", or `sg` for a SCSI device",
         ),
+        BackendKind::Rbd => ("rbd does not support mode = \"passthrough\"", "write mode = \"block\""),
     }
 }

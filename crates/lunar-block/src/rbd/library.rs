@@ -1,0 +1,94 @@
+//! librados and librbd, loaded at first use.
+#![allow(non_camel_case_types)]
+
+use super::exit;
+use crate::OpenError;
+use lunar_runtime::library_functions;
+use std::ffi::{c_char, c_int, c_void};
+use std::io;
+use std::sync::OnceLock;
+
+/// A connection to a cluster.
+pub type rados_t = *mut c_void;
+/// A pool of a cluster.
+pub type rados_ioctx_t = *mut c_void;
+/// An open image.
+pub type rbd_image_t = *mut c_void;
+/// A running operation.
+pub type rbd_completion_t = *mut c_void;
+/// Called on a thread of librbd when an operation has ended.
+// SAFETY: a type.
+pub type rbd_callback_t = unsafe extern "C" fn(rbd_completion_t, *mut c_void);
+/// Called on a thread of librbd when the image was changed.
+// SAFETY: a type.
+pub type rbd_update_callback_t = unsafe extern "C" fn(*mut c_void);
+/// Called for each range: offset, length, whether it exists, and the argument.
+// SAFETY: a type.
+pub type rbd_diff_callback_t = unsafe extern "C" fn(u64, usize, c_int, *mut c_void) -> c_int;
+
+/// The properties of an image. The prefix and the parent are deprecated fields of fixed size.
+#[repr(C)]
+pub struct rbd_image_info_t {
+    pub size: u64,
+    pub obj_size: u64,
+    pub num_objs: u64,
+    pub order: c_int,
+    pub block_name_prefix: [c_char; 24],
+    pub parent_pool: i64,
+    pub parent_name: [c_char; 96],
+}
+
+library_functions! {
+    "librados.so.2" {
+        rados_create2(*mut rados_t, *const c_char, *const c_char, u64) -> c_int;
+        rados_conf_read_file(rados_t, *const c_char) -> c_int;
+        rados_conf_set(rados_t, *const c_char, *const c_char) -> c_int;
+        rados_connect(rados_t) -> c_int;
+        rados_shutdown(rados_t);
+        rados_cluster_fsid(rados_t, *mut c_char, usize) -> c_int;
+        rados_ioctx_create(rados_t, *const c_char, *mut rados_ioctx_t) -> c_int;
+        rados_ioctx_destroy(rados_ioctx_t);
+        rados_ioctx_set_namespace(rados_ioctx_t, *const c_char);
+        rados_set_pool_full_try(rados_ioctx_t);
+    }
+    "librbd.so.1" {
+        rbd_create3(rados_ioctx_t, *const c_char, u64, u64, *mut c_int, u64, u64) -> c_int;
+        rbd_open(rados_ioctx_t, *const c_char, *mut rbd_image_t, *const c_char) -> c_int;
+        rbd_open_read_only(rados_ioctx_t, *const c_char, *mut rbd_image_t, *const c_char) -> c_int;
+        rbd_close(rbd_image_t) -> c_int;
+        rbd_stat(rbd_image_t, *mut rbd_image_info_t, usize) -> c_int;
+        rbd_get_size(rbd_image_t, *mut u64) -> c_int;
+        rbd_get_id(rbd_image_t, *mut c_char, usize) -> c_int;
+        rbd_get_stripe_unit(rbd_image_t, *mut u64) -> c_int;
+        rbd_get_stripe_count(rbd_image_t, *mut u64) -> c_int;
+        rbd_update_watch(rbd_image_t, *mut u64, rbd_update_callback_t, *mut c_void) -> c_int;
+        rbd_update_unwatch(rbd_image_t, u64) -> c_int;
+        rbd_diff_iterate2(rbd_image_t, *const c_char, u64, u64, u8, u8, rbd_diff_callback_t, *mut c_void) -> c_int;
+        rbd_aio_create_completion(*mut c_void, rbd_callback_t, *mut rbd_completion_t) -> c_int;
+        rbd_aio_get_return_value(rbd_completion_t) -> isize;
+        rbd_aio_release(rbd_completion_t);
+        rbd_aio_read(rbd_image_t, u64, usize, *mut c_char, rbd_completion_t) -> c_int;
+        rbd_aio_write(rbd_image_t, u64, usize, *const c_char, rbd_completion_t) -> c_int;
+        rbd_aio_flush(rbd_image_t, rbd_completion_t) -> c_int;
+        rbd_aio_discard(rbd_image_t, u64, u64, rbd_completion_t) -> c_int;
+        rbd_aio_write_zeroes(rbd_image_t, u64, usize, rbd_completion_t, c_int, c_int) -> c_int;
+        rbd_aio_compare_and_write(
+            rbd_image_t, u64, usize, *const c_char, *const c_char, rbd_completion_t, *mut u64, c_int
+        ) -> isize;
+    }
+}
+
+/// The libraries of this host.
+///
+/// # Errors
+/// When they are missing or too old. The result is cached.
+pub fn library() -> Result<&'static Library, OpenError> {
+    static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
+    // SAFETY: the initializers of these libraries have no preconditions. According to their headers, functions with
+    // these names have these signatures; a test compiles the table against the headers.
+    let loaded = LIBRARY.get_or_init(|| unsafe { Library::load(FILES) }.inspect(|_| exit::register()));
+    loaded.as_ref().map_err(|what| {
+        let hint = "install librbd (Debian, Ubuntu, Fedora, RHEL: librbd1 and librados2)";
+        OpenError::new("rbd", format!("Ceph cannot be used: {what}"), hint).of(io::ErrorKind::Unsupported)
+    })
+}

@@ -1,0 +1,311 @@
+//! Images of Ceph RBD. librados and librbd are loaded when the first image is opened; a host without them runs all
+//! other backends.
+//!
+//! librbd has no cache here, so that a completed write is on stable storage, and other clients of the image read it.
+#![allow(unsafe_code)]
+
+mod exit;
+mod extents;
+mod image;
+mod library;
+mod location;
+mod operation;
+
+use crate::{
+    Backend, BackendInfo, BackendSpec, BufResult, ExamineReport, Extent, LocalBoxFuture, OpenError,
+    describe_row, locked, within,
+};
+use image::Image;
+pub use location::{RBD_PREFIX, RbdLocation};
+use lunar_runtime::{Buf, either, sleep_until};
+use operation::{Operation, done, whole};
+use std::ffi::c_int;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// An operation that the cluster does not end within this time ends as `TimedOut`, which hosts see as BUSY. Linux gives
+/// up a command after 30 s.
+const BUSY_AFTER: Duration = Duration::from_secs(20);
+/// The interval in which waiting operations look for the end of late ones.
+const LATE_CHECK: Duration = Duration::from_millis(100);
+/// The bytes of one request to free or clear. librbd begins one operation for each object of a request.
+const CLEAR_BYTES: u64 = 256 << 20;
+/// rbd_aio_write_zeroes allocates the space.
+const THICK: c_int = 1;
+/// The error of a client that the cluster has fenced.
+const FENCED: i32 = rustix::io::Errno::SHUTDOWN.raw_os_error();
+
+/// An image.
+pub(crate) struct RbdBackend {
+    location: RbdLocation,
+    /// Replaced when the cluster has fenced its client.
+    image: Arc<RwLock<Arc<Image>>>,
+    /// Operations that ended as `TimedOut` and run on. They keep their order with later ones only if these wait.
+    late: Mutex<Vec<Operation>>,
+    reopening: Arc<Mutex<bool>>,
+    /// The size that the last refresh saw.
+    reported: AtomicU64,
+}
+
+/// Opens the image of a specification.
+pub(crate) fn open(spec: &BackendSpec) -> Result<RbdBackend, OpenError> {
+    let location = location_of(spec)?;
+    let create = spec.size.filter(|_| spec.create && !spec.read_only);
+    let image = Image::open(&location, spec.read_only, create)?;
+    Ok(RbdBackend {
+        reported: AtomicU64::new(image.size()),
+        location,
+        image: Arc::new(RwLock::new(Arc::new(image))),
+        late: Mutex::default(),
+        reopening: Arc::default(),
+    })
+}
+
+/// Opens the image read-only and reports its size.
+pub(crate) fn examine(spec: &BackendSpec) -> Result<ExamineReport, OpenError> {
+    let location = location_of(spec)?;
+    let size = match Image::open(&location, true, None) {
+        Ok(image) => Some(image.size()),
+        Err(e) if e.kind == io::ErrorKind::NotFound && spec.create && spec.size.is_some() => None,
+        Err(e) => return Err(e),
+    };
+    Ok(ExamineReport { size, in_use: None, block_size: None })
+}
+
+fn location_of(spec: &BackendSpec) -> Result<RbdLocation, OpenError> {
+    spec.rbd.clone().ok_or_else(|| OpenError::new("rbd", "the image is missing", "name pool and image"))
+}
+
+impl RbdBackend {
+    fn image(&self) -> Arc<Image> {
+        self.image.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until no late operation runs any more.
+    async fn admit(&self, deadline: Instant) -> io::Result<()> {
+        loop {
+            {
+                let mut late = locked(&self.late);
+                late.retain(|operation| !operation.has_ended());
+                if late.is_empty() {
+                    return Ok(());
+                }
+            }
+            if Instant::now() >= deadline {
+                return Err(timed_out());
+            }
+            sleep_until(Instant::now() + LATE_CHECK).await;
+        }
+    }
+
+    /// Runs one operation within `range`. The result is that of librbd, or the reason why there is none.
+    async fn run(
+        &self,
+        range: Range<u64>,
+        buf: Option<Buf>,
+        begin: impl FnOnce(&Arc<Image>, Option<Buf>) -> Operation,
+    ) -> (io::Result<isize>, Option<Buf>) {
+        let deadline = Instant::now() + BUSY_AFTER;
+        if let Err(e) = self.admit(deadline).await {
+            return (Err(e), buf);
+        }
+        let image = self.image();
+        if let Err(e) = within(image.size(), range.start, range.end - range.start) {
+            return (Err(e), buf);
+        }
+        let (changes, len) = (image.changes(), buf.as_ref().map(|buf| buf.len()));
+        let mut operation = begin(&image, buf);
+        let ended = either(async { Some((&mut operation).await) }, async {
+            sleep_until(deadline).await;
+            None
+        })
+        .await;
+        let Some((result, buf)) = ended else {
+            locked(&self.late).push(operation);
+            return (Err(timed_out()), len.map(Buf::zeroed));
+        };
+        if result == -(FENCED as isize) {
+            self.reopen();
+            return (Err(timed_out()), buf);
+        }
+        // librbd cuts a write at the end of an image that has shrunk, and reports success.
+        if changes != image.changes()
+            && let Err(e) = size_check(image, range).await
+        {
+            return (Err(e), buf);
+        }
+        (Ok(result), buf)
+    }
+
+    /// Opens the image with a new client on a thread. Until then, operations of the old one fail.
+    fn reopen(&self) {
+        if std::mem::replace(&mut *locked(&self.reopening), true) {
+            return;
+        }
+        let (location, place, reopening) =
+            (self.location.clone(), self.image.clone(), self.reopening.clone());
+        let read_only = self.image().read_only;
+        tracing::error!(
+            "{location}: the cluster has fenced this client (blocklist); opening the image again"
+        );
+        let work = move || {
+            match Image::open(&location, read_only, None) {
+                Ok(image) => {
+                    tracing::info!("{location}: opened again with a new client");
+                    *place.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(image);
+                }
+                Err(e) => tracing::error!("{location}: cannot be opened again: {}; hint: {}", e.what, e.hint),
+            }
+            *locked(&reopening) = false;
+        };
+        // Without a thread, the next operation tries again.
+        if std::thread::Builder::new().name("rbd-open".into()).spawn(work).is_err() {
+            *locked(&self.reopening) = false;
+        }
+    }
+
+    /// Clears a range, in requests of a bounded number of objects.
+    async fn clear(&self, offset: u64, len: u64, flags: c_int) -> io::Result<()> {
+        let mut at = offset;
+        while at < offset + len {
+            let piece = CLEAR_BYTES.min(offset + len - at);
+            let begin = |image: &Arc<Image>, buf| {
+                Operation::begin(image, buf, |library, handle, _, completion| {
+                    // SAFETY: the image is open, and the completion belongs to this operation.
+                    unsafe {
+                        (library.rbd_aio_write_zeroes)(handle, at, piece as usize, completion, flags, 0)
+                    }
+                })
+            };
+            done(self.run(at..at + piece, None, begin).await.0?)?;
+            at += piece;
+        }
+        Ok(())
+    }
+}
+
+fn timed_out() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the Ceph cluster does not answer")
+}
+
+/// Reads the size of a changed image, and checks a range against it.
+async fn size_check(image: Arc<Image>, range: Range<u64>) -> io::Result<()> {
+    let size = lunar_runtime::blocking(move || image.read_size()).await?;
+    within(size, range.start, range.end - range.start)
+}
+
+/// The result and the buffer of an operation that had one.
+fn with_buf((result, buf): (io::Result<()>, Option<Buf>)) -> BufResult {
+    (result, buf.unwrap_or_else(|| Buf::zeroed(0)))
+}
+
+fn end_of(offset: u64, len: usize) -> Range<u64> {
+    offset..offset.saturating_add(len as u64)
+}
+
+impl Backend for RbdBackend {
+    fn info(&self) -> BackendInfo {
+        let image = self.image();
+        BackendInfo {
+            capacity: image.size(),
+            read_only: image.read_only,
+            unmap: !image.read_only,
+            null: false,
+            remote: true,
+            write_through: true,
+        }
+    }
+
+    /// The size of a changed image is read on a thread, so that a cluster without monitors blocks nothing. The next
+    /// call reports it.
+    fn refresh(&self) -> bool {
+        let image = self.image();
+        let known = image.size();
+        if image.take_change() {
+            let read = move || drop(image.read_size());
+            drop(std::thread::Builder::new().name("rbd-size".into()).spawn(read));
+        }
+        self.reported.swap(known, Ordering::SeqCst) != known
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
+        Box::pin(async move {
+            let len = buf.len();
+            let begin = |image: &Arc<Image>, buf| {
+                Operation::begin(image, buf, |library, handle, memory, completion| {
+                    // SAFETY: the image is open, the memory has `len` bytes and stays until the operation has ended.
+                    unsafe { (library.rbd_aio_read)(handle, offset, len, memory.cast(), completion) }
+                })
+            };
+            let (result, buf) = self.run(end_of(offset, len), Some(buf), begin).await;
+            with_buf((result.and_then(|result| whole(result, len)), buf))
+        })
+    }
+
+    fn write(&self, offset: u64, buf: Buf, _fua: bool) -> LocalBoxFuture<'_, BufResult> {
+        Box::pin(async move {
+            let len = buf.len();
+            let begin = |image: &Arc<Image>, buf| {
+                Operation::begin(image, buf, |library, handle, memory, completion| {
+                    // SAFETY: the image is open, the memory has `len` bytes and stays until the operation has ended.
+                    unsafe { (library.rbd_aio_write)(handle, offset, len, memory.cast(), completion) }
+                })
+            };
+            let (result, buf) = self.run(end_of(offset, len), Some(buf), begin).await;
+            with_buf((result.and_then(done), buf))
+        })
+    }
+
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            let begin = |image: &Arc<Image>, buf| {
+                Operation::begin(image, buf, |library, handle, _, completion| {
+                    // SAFETY: the image is open, and the completion belongs to this operation.
+                    unsafe { (library.rbd_aio_flush)(handle, completion) }
+                })
+            };
+            done(self.run(0..0, None, begin).await.0?)
+        })
+    }
+
+    /// Not a discard, which leaves ranges below its granularity as they are.
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
+        Box::pin(self.clear(offset, len, 0))
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
+        Box::pin(self.clear(offset, len, if unmap { 0 } else { THICK }))
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<Extent>> {
+        Box::pin(async move {
+            let found = self.extents(offset, len, 1).await?;
+            found.into_iter().next().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+        })
+    }
+
+    fn extents(&self, offset: u64, len: u64, max: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
+        Box::pin(async move {
+            let (image, range) = (self.image(), offset..offset.saturating_add(len));
+            within(image.size(), offset, len)?;
+            if range.is_empty() {
+                return Ok(Vec::new());
+            }
+            lunar_runtime::blocking(move || extents::extents(&image, range, max)).await
+        })
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        let image = self.image();
+        vec![
+            describe_row("backend", "rbd"),
+            describe_row("image", &self.location),
+            describe_row("identity", &image.identity),
+            describe_row("capacity", image.size()),
+            describe_row("object_bytes", image.object_bytes),
+        ]
+    }
+}

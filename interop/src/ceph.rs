@@ -1,0 +1,190 @@
+//! A Ceph cluster of one monitor and one OSD on this host, for tests of RBD. The processes end with the value.
+
+use crate::server::Folder;
+use crate::tool::{self, Tool};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const TOOLS: [Tool; 4] = [
+    Tool { program: "ceph-mon", package: "ceph-mon" },
+    Tool { program: "ceph-osd", package: "ceph-osd" },
+    Tool { program: "ceph", package: "ceph-common" },
+    Tool { program: "rbd", package: "ceph-common" },
+];
+/// Bytes of the store, a sparse file.
+const STORE_BYTES: u64 = 2 << 30;
+/// A start takes 7 s on an idle machine.
+const START: Duration = Duration::from_secs(120);
+
+/// A running cluster with the pool `rbd`.
+pub struct CephCluster {
+    folder: Folder,
+    monitor: Daemon,
+    osd: Daemon,
+}
+
+/// A process that is killed on drop.
+struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl CephCluster {
+    /// Starts a cluster. None: a program is missing, and the test is skipped.
+    pub fn start() -> Option<CephCluster> {
+        if !tool::have(&TOOLS) {
+            return None;
+        }
+        let folder = Folder::fresh();
+        for part in ["mon", "osd", "run", "log"] {
+            std::fs::create_dir(folder.join(part)).expect("a folder");
+        }
+        let ports = [crate::ports::free(), crate::ports::free()];
+        let uuid = || std::fs::read_to_string("/proc/sys/kernel/random/uuid").expect("a UUID");
+        let (fsid, osd_uuid) = (uuid(), uuid());
+        let file = folder.join("ceph.conf");
+        write(&file, &configuration(file.parent().expect("a folder"), ports, fsid.trim()));
+        make_keys(&folder);
+        make_monitor(&folder, ports, fsid.trim());
+        let monitor = daemon(&folder, "ceph-mon", "a");
+        ceph(&folder, &["osd", "new", osd_uuid.trim(), "0"]);
+        must(&folder, "ceph-osd", &["--mkfs", "-i", "0", "--osd-uuid", osd_uuid.trim()]);
+        let osd = start_osd(&folder);
+        ceph(&folder, &["osd", "pool", "create", "rbd", "8"]);
+        ceph(&folder, &["osd", "pool", "application", "enable", "rbd", "rbd"]);
+        Some(CephCluster { folder, monitor, osd })
+    }
+
+    /// The configuration file.
+    pub fn conf(&self) -> PathBuf {
+        self.folder.join("ceph.conf")
+    }
+
+    /// The argument for an image of the pool, as the user of a gateway.
+    pub fn image(&self, name: &str) -> String {
+        format!("rbd:rbd/{name}:id=lunar:conf={}", self.conf().display())
+    }
+
+    /// Runs `rbd` as the administrator, and returns its output.
+    pub fn rbd(&self, arguments: &[&str]) -> String {
+        must(&self.folder, "rbd", arguments)
+    }
+
+    /// Runs `ceph` as the administrator, and returns its output.
+    pub fn ceph(&self, arguments: &[&str]) -> String {
+        ceph(&self.folder, arguments)
+    }
+
+    /// Kills the OSD.
+    pub fn kill_osd(&mut self) {
+        let _ = self.osd.0.kill();
+        let _ = self.osd.0.wait();
+    }
+
+    /// Starts the OSD after [`CephCluster::kill_osd`].
+    pub fn start_osd(&mut self) {
+        self.osd = start_osd(&self.folder);
+    }
+
+    /// The process of the monitor.
+    pub fn monitor_pid(&self) -> u32 {
+        self.monitor.0.id()
+    }
+}
+
+fn write(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+}
+
+fn configuration(folder: &Path, [v2, v1]: [u16; 2], fsid: &str) -> String {
+    let dir = folder.display();
+    format!(
+        "[global]\nfsid = {fsid}\nmon_host = [v2:127.0.0.1:{v2},v1:127.0.0.1:{v1}]\npublic_addr = 127.0.0.1\n\
+         cluster_addr = 127.0.0.1\nms_bind_ipv6 = false\nrun_dir = {dir}/run\npid_file =\n\
+         admin_socket = {dir}/run/$name.asok\nlog_file = {dir}/log/$name.log\ncrash_dir = {dir}/log\n\
+         osd_pool_default_size = 1\nosd_pool_default_min_size = 1\nosd_pool_default_pg_autoscale_mode = off\n\
+         osd_crush_chooseleaf_type = 0\n\
+         [mon]\nmon_data = {dir}/mon\nkeyring = {dir}/mon/keyring\nmon_allow_pool_size_one = true\n\
+         mon_cluster_log_file = {dir}/log/cluster.log\nauth_allow_insecure_global_id_reclaim = false\n\
+         mon_data_avail_warn = 2\nmon_data_avail_crit = 1\npaxos_propose_interval = 0.05\npaxos_min_wait = 0.01\n\
+         [osd]\nosd_data = {dir}/osd\nkeyring = {dir}/osd/keyring\nosd_objectstore = bluestore\n\
+         bluestore_block_size = {STORE_BYTES}\nosd_memory_target = 939524096\nosd_crush_initial_weight = 1\n\
+         # A placement group waits for the read lease of its killed OSD: 1 s instead of 16 s.\n\
+         osd_pool_default_read_lease_ratio = 0.05\n\
+         [client]\nkeyring = {dir}/$name.keyring\nadmin_socket =\nlog_file =\n"
+    )
+}
+
+/// All keys are in the keyring with which the monitor is made, so that none is added later.
+fn make_keys(folder: &Folder) {
+    let keys = folder.join("keys");
+    let keys = keys.to_str().expect("text");
+    let users: [(&str, &str, &[&str]); 4] = [
+        ("mon.", "", &["--cap", "mon", "allow *"]),
+        ("client.admin", "client.admin.keyring", &["--cap", "mon", "allow *", "--cap", "osd", "allow *"]),
+        ("osd.0", "osd/keyring", &["--cap", "mon", "allow profile osd", "--cap", "osd", "allow *"]),
+        (
+            "client.lunar",
+            "client.lunar.keyring",
+            &["--cap", "mon", "profile rbd", "--cap", "osd", "profile rbd"],
+        ),
+    ];
+    tool::must("ceph-authtool", &["-C", keys]);
+    for (user, file, rights) in users {
+        tool::must("ceph-authtool", &[&[keys, "-n", user, "--gen-key"], rights].concat());
+        // The monitor stores its own, in a folder that must be empty.
+        if file.is_empty() {
+            continue;
+        }
+        let key = tool::must("ceph-authtool", &[keys, "-n", user, "-p"]);
+        write(&folder.join(file), &format!("[{user}]\n\tkey = {}\n", key.trim()));
+    }
+}
+
+fn make_monitor(folder: &Folder, [v2, v1]: [u16; 2], fsid: &str) {
+    let (map, keys) = (folder.join("monmap"), folder.join("keys"));
+    let (map, keys) = (map.to_str().expect("text"), keys.to_str().expect("text"));
+    let address = format!("[v2:127.0.0.1:{v2},v1:127.0.0.1:{v1}]");
+    tool::must("monmaptool", &["--create", "--clobber", "--fsid", fsid, "--addv", "a", &address, map]);
+    must(folder, "ceph-mon", &["--mkfs", "-i", "a", "--monmap", map, "--keyring", keys]);
+}
+
+fn conf(folder: &Folder) -> String {
+    folder.join("ceph.conf").display().to_string()
+}
+
+fn must(folder: &Folder, program: &str, arguments: &[&str]) -> String {
+    tool::must(program, &[&["-c", &conf(folder)], arguments].concat())
+}
+
+fn ceph(folder: &Folder, arguments: &[&str]) -> String {
+    must(folder, "ceph", arguments)
+}
+
+fn daemon(folder: &Folder, program: &str, id: &str) -> Daemon {
+    let mut command = Command::new(program);
+    command.args(["-f", "-i", id, "-c", &conf(folder)]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    Daemon(command.spawn().unwrap_or_else(|e| panic!("cannot run {program}: {e}")))
+}
+
+/// Starts the OSD, and waits until the monitor knows it: a client that comes earlier waits for 10 s.
+fn start_osd(folder: &Folder) -> Daemon {
+    let osd = daemon(folder, "ceph-osd", "0");
+    let socket = folder.join("run/osd.0.asok").display().to_string();
+    let end = Instant::now() + START;
+    loop {
+        let mut status = Command::new("ceph");
+        let ran = tool::run(status.args(["--admin-daemon", &socket, "status"]), START);
+        if ran.said.contains("\"state\": \"active\"") {
+            return osd;
+        }
+        assert!(Instant::now() < end, "the OSD does not start: {}", ran.said);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}

@@ -1,0 +1,138 @@
+//! LUNs on images of Ceph RBD, on a cluster that the test starts.
+
+use interop::ceph::CephCluster;
+use interop::server::{Folder, lunar_bin};
+use interop::tool;
+use interop::{Server, TARGET};
+use std::process::Command;
+use std::time::Duration;
+
+fn lunar(arguments: &[&str]) -> String {
+    tool::must(lunar_bin().to_str().expect("text"), arguments)
+}
+
+fn fails(arguments: &[&str]) -> String {
+    let ran = tool::run(Command::new(lunar_bin()).args(arguments), Duration::from_secs(60));
+    assert!(!ran.ok(), "{arguments:?} succeeds: {}", ran.said);
+    ran.said
+}
+
+/// A file of pseudo-random bytes, with a hole at its end.
+fn source(folder: &Folder) -> String {
+    let file = folder.join("source.img");
+    let bytes: Vec<u8> = (0..12u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    std::fs::write(&file, bytes).expect("a file");
+    std::fs::OpenOptions::new().write(true).open(&file).expect("a file").set_len(64 << 20).expect("a hole");
+    file.display().to_string()
+}
+
+fn configuration(cluster: &CephCluster, image: &str, keys: &str) -> String {
+    format!(
+        "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n\n[[target]]\nname = \"{TARGET}\"\n\n[[target.lun]]\nlun = 0\n\
+         backend = \"rbd\"\npool = \"rbd\"\nimage = \"{image}\"\nuser = \"lunar\"\nceph_conf = \"{}\"\n{keys}\n",
+        cluster.conf().display()
+    )
+}
+
+#[test]
+fn image_is_copied_served_resized_and_fenced() {
+    let Some(mut cluster) = CephCluster::start() else { return };
+    let folder = Folder::fresh();
+    let (source, image) = (source(&folder), cluster.image("disk"));
+    copies_keep_bytes_and_holes(&cluster, &folder, &source, &image);
+    errors_name_the_object_and_the_fix(&cluster, &image);
+    served_image_keeps_data_and_follows_its_size(&cluster, &folder, &source);
+    fenced_client_is_replaced(&cluster);
+    io_waits_for_a_dead_osd(&mut cluster);
+}
+
+fn copies_keep_bytes_and_holes(cluster: &CephCluster, folder: &Folder, source: &str, image: &str) {
+    lunar(&["copy", source, image]);
+    assert!(cluster.rbd(&["info", "rbd/disk"]).contains("size 64 MiB"));
+    let back = folder.join("back.img").display().to_string();
+    lunar(&["copy", image, &back]);
+    assert!(std::fs::read(source).expect("a file") == std::fs::read(&back).expect("a file"));
+    let exported = folder.join("exported.img").display().to_string();
+    cluster.rbd(&["export", "rbd/disk", &exported]);
+    assert!(std::fs::read(source).expect("a file") == std::fs::read(exported).expect("a file"));
+    let used = cluster.rbd(&["diff", "--whole-object", "rbd/disk"]);
+    assert_eq!(
+        used.lines().filter(|line| line.contains("data")).count(),
+        3,
+        "12 MiB in objects of 4 MiB: {used}"
+    );
+    cluster.rbd(&["snap", "create", "rbd/disk@before"]);
+    let snapshot = image.replace("disk:", "disk@before:");
+    let of_snapshot = folder.join("snapshot.img").display().to_string();
+    lunar(&["copy", &snapshot, &of_snapshot]);
+    assert!(std::fs::read(source).expect("a file") == std::fs::read(of_snapshot).expect("a file"));
+}
+
+fn errors_name_the_object_and_the_fix(cluster: &CephCluster, image: &str) {
+    let out = "/dev/null";
+    let said = fails(&["copy", &cluster.image("none"), out]);
+    assert!(said.contains("rbd:rbd/none") && said.contains("hint:"), "{said}");
+    let said = fails(&["copy", &image.replace("rbd:rbd/", "rbd:nopool/"), out]);
+    assert!(said.contains("cannot open the pool"), "{said}");
+    let said = fails(&["copy", &image.replace("id=lunar", "id=nobody"), out]);
+    assert!(said.contains("client.nobody") && said.contains("hint:"), "{said}");
+    let said = fails(&["copy", "rbd:rbd", out]);
+    assert!(said.contains("pool or image is missing"), "{said}");
+}
+
+fn served_image_keeps_data_and_follows_its_size(cluster: &CephCluster, folder: &Folder, source: &str) {
+    let server = Server::start(&configuration(cluster, "disk", ""));
+    let url = format!("iscsi://{}/{TARGET}/0", server.portal());
+    let back = folder.join("served.img").display().to_string();
+    lunar(&["copy", &url, &back]);
+    assert!(std::fs::read(source).expect("a file") == std::fs::read(back).expect("a file"));
+    io(&server, "1");
+    cluster.rbd(&["resize", "--no-progress", "--size", "80M", "rbd/disk"]);
+    let end = std::time::Instant::now() + Duration::from_secs(30);
+    while !lunar(&["ls", &server.portal().to_string()]).contains("80 MiB") {
+        assert!(std::time::Instant::now() < end, "{}", lunar(&["ls", &server.portal().to_string()]));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Verified I/O on the LUN of a server.
+fn io(server: &Server, runtime_s: &str) {
+    let url = format!("iscsi://{}/{TARGET}/0", server.portal());
+    let line = ["bench", "randrw", &url, "--verify", "--runtime", runtime_s, "--span", "16M", "--destroy"];
+    lunar(&line);
+}
+
+/// The addresses of the clients that have the image open.
+fn watchers(cluster: &CephCluster) -> Vec<String> {
+    let said = cluster.rbd(&["status", "rbd/disk"]);
+    let watcher = |line: &str| Some(line.trim().strip_prefix("watcher=")?.split(' ').next()?.to_owned());
+    said.lines().filter_map(watcher).collect()
+}
+
+fn fenced_client_is_replaced(cluster: &CephCluster) {
+    let server = Server::start(&configuration(cluster, "disk", ""));
+    io(&server, "0.2");
+    let fenced = watchers(cluster);
+    assert_eq!(fenced.len(), 1, "{fenced:?}");
+    cluster.ceph(&["osd", "blocklist", "add", &fenced[0]]);
+    io(&server, "0.2");
+    let now = watchers(cluster);
+    assert!(!now.contains(&fenced[0]), "{now:?}");
+    let log = server.log();
+    assert!(
+        log.contains("has fenced this client") && log.contains("opened again with a new client"),
+        "{log}"
+    );
+}
+
+fn io_waits_for_a_dead_osd(cluster: &mut CephCluster) {
+    let server = Server::start(&configuration(cluster, "disk", ""));
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| io(&server, "6"));
+        std::thread::sleep(Duration::from_secs(1));
+        cluster.kill_osd();
+        std::thread::sleep(Duration::from_secs(1));
+        cluster.start_osd();
+        running.join().expect("no command fails");
+    });
+}
