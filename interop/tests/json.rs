@@ -147,6 +147,13 @@ fn objects_of_the_configuration(host: &mut Host) {
     host.asks("target add", &format!("target add {NEW} alias=new"));
     host.asks("lun add", &format!("lun add {NEW} new.img --size 1MiB"));
     host.asks("access add", &format!("access add {NEW} --initiator iqn.2026-11.org.example:* --luns 0"));
+    host.asks("access show", &format!("access show {NEW} 0"));
+    host.asks("access set", &format!("access set {NEW} 0 --read-only --dry-run"));
+    host.asks("target set", &format!("target set {NEW} alias=newer"));
+    host.asks("disk add", "disk add data null:1M");
+    host.asks("disk list", "disk list");
+    host.asks("disk show", "disk show data");
+    host.asks("disk remove", "disk remove data");
     host.asks("access list", &format!("access list {NEW}"));
     let list = host.asks("lun list", "lun list");
     let config = |at: usize| &list["items"][at]["config"];
@@ -154,6 +161,8 @@ fn objects_of_the_configuration(host: &mut Host) {
     assert_eq!(config(0)["filters"][0]["bytes_per_s"], 1 << 30, "{list}");
     assert_eq!(config(1)["size"], 1 << 20, "{list}");
     host.asks("lun show", &format!("lun show {NEW} 0"));
+    host.asks("lun set", &format!("lun set {NEW} 0 vendor=ACME"));
+    host.asks("lun move", &format!("lun move {NEW} 0 {NEW} --lun 5 --dry-run"));
     host.asks("lun resize", &format!("lun resize {NEW} 0 2MiB"));
     let shown = host.asks("target show", &format!("target show {NEW}"));
     assert_eq!((&shown["luns"][0]["lun"], &shown["access"][0]["index"]), (&0.into(), &0.into()), "{shown}");
@@ -162,10 +171,13 @@ fn objects_of_the_configuration(host: &mut Host) {
     host.asks("lun remove", &format!("lun remove {NEW} 0"));
     host.asks("target remove", &format!("target remove {NEW}"));
     host.asks("chap add", "chap add alice");
+    host.asks("chap set", "chap set alice");
+    host.asks("chap show", "chap show alice");
     host.asks("chap list", "chap list");
     host.asks("chap remove", "chap remove alice");
     host.asks("portal add", "portal add 2 127.0.0.1:3999");
     host.asks("portal list", "portal list");
+    host.asks("portal show", "portal show 2");
     host.asks("portal remove", "portal remove 2");
 }
 

@@ -62,6 +62,11 @@ impl RbdLocation {
         Ok(found)
     }
 
+    /// `POOL/[NAMESPACE/]IMAGE[@SNAPSHOT]`, as the commands of Ceph take it.
+    pub fn path(&self) -> String {
+        self.to_string().trim_start_matches(RBD_PREFIX).to_owned()
+    }
+
     fn set(&mut self, option: &str) -> Result<(), String> {
         let (key, value) = option.split_once('=').unwrap_or((option, ""));
         if value.is_empty() {

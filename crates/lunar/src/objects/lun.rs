@@ -5,6 +5,7 @@ use crate::args::{LunAdd, LunCommand, LunPlace, ObjectArgs, ServerArgs};
 use crate::router::path_on;
 use lunar_admin::{Keys, rows};
 use lunar_api::client::{ChangeReport, Client, ServerAddress};
+use lunar_block::{RBD_PREFIX, RbdLocation};
 use lunar_proto::size;
 use lunar_server::{Diagnostic, ErrorCode, lun_argument, remote_lun_argument};
 use serde_json::{Value, json};
@@ -89,9 +90,7 @@ pub(super) fn table(client: &Client, luns: Vec<Value>, as_json: bool) -> Result<
             target,
             lun,
             text(&disk.map_or(config, |disk| &disk["config"])["backend"]),
-            config["disk"]
-                .as_str()
-                .map_or_else(|| text(&config["path"]), |name| text(&format!("{DISK}{name}").into())),
+            shown_medium(config),
             one["capacity_bytes"].as_u64().map_or("-".into(), size::show),
             source(one),
         ]
@@ -125,6 +124,43 @@ fn next(change: &Change<'_>, target: &str) -> Result<String, Diagnostic> {
     let luns = items(&change.client, &collection(target))?;
     let lun = lowest_free(&luns.iter().filter_map(|one| one["lun"].as_u64()).collect::<Vec<_>>());
     Ok(format!("{}/{lun}", collection(target)))
+}
+
+/// The keys of an image of RBD.
+fn image_keys(
+    image: &RbdLocation,
+    server: &ServerAddress,
+    set: &mut impl FnMut(&str, Value),
+) -> Result<(), Diagnostic> {
+    let names =
+        [("pool", Some(&image.pool)), ("image", Some(&image.image)), ("snapshot", image.snapshot.as_ref())];
+    let rest = [
+        ("namespace", Some(&image.namespace)),
+        ("user", image.user.as_ref()),
+        ("cluster", image.cluster.as_ref()),
+    ];
+    for (key, name) in names.into_iter().chain(rest) {
+        name.filter(|name| !name.is_empty()).into_iter().for_each(|name| set(key, name.as_str().into()));
+    }
+    for (key, file) in [("ceph_conf", &image.conf), ("keyring", &image.keyring)] {
+        if let Some(file) = file {
+            set(key, path_on(server, file)?.into());
+        }
+    }
+    Ok(())
+}
+
+/// The medium of a LUN in a table: its disk, its image or its path.
+fn shown_medium(config: &Value) -> String {
+    match (config["disk"].as_str(), config["image"].as_str()) {
+        (Some(name), _) => text(&format!("{DISK}{name}").into()),
+        (None, Some(image)) => {
+            let parts = [config["pool"].as_str(), config["namespace"].as_str(), Some(image)];
+            let path: Vec<&str> = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();
+            text(&format!("{RBD_PREFIX}{}", path.join("/")).into())
+        }
+        (None, None) => text(&config["path"]),
+    }
 }
 
 fn lowest_free(used: &[u64]) -> u64 {
@@ -167,6 +203,9 @@ pub(super) fn medium(
     }
     if let Some(path) = lun.source.path() {
         set("path", path_on(server, path)?.into());
+    }
+    if let Some(image) = lun.source.image() {
+        image_keys(image, server, &mut set)?;
     }
     if let Some(size) = lun.source.size() {
         set("size", size.into());

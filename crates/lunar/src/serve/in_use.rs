@@ -89,7 +89,9 @@ fn maps(config: &Config, router: &str, name: &str) -> bool {
 
 /// Whether hosts find the same disk: the same medium under the same identity.
 fn is_same_disk(a: &LunConfig, b: &LunConfig) -> bool {
-    let medium = |lun: &LunConfig| (lun.source.kind(), lun.source.path().map(ToOwned::to_owned), lun.kind);
+    let medium = |lun: &LunConfig| {
+        (lun.source.kind(), lun.source.path().map(ToOwned::to_owned), lun.source.image().cloned(), lun.kind)
+    };
     let identity = |lun: &LunConfig| (lun.serial.clone(), lun.identity.clone(), lun.state_name.clone());
     (medium(a), identity(a)) == (medium(b), identity(b))
 }

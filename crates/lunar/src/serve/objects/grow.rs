@@ -19,6 +19,13 @@ impl Growth {
     /// hosts, so it never shrinks.
     pub fn of(config: &Config, change: &ObjectChange) -> Result<Option<Growth>, ControlError> {
         let ObjectAction::Merge(keys) = &change.action else { return Ok(None) };
+        if let (Some(Source::Rbd { image, size: Some(size) }), true) =
+            (source(config, &change.id), keys.contains_key("size"))
+        {
+            let hint =
+                format!("rbd resize --size {size}B {}; hosts see the new size by themselves", image.path());
+            return Err(ControlError::conflict(format!("{image} exists, and keeps its size"), hint));
+        }
         let Some(Source::File { path, size: Some(size) }) = source(config, &change.id) else {
             return Ok(None);
         };
