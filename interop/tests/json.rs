@@ -146,6 +146,7 @@ impl Host {
 fn objects_of_the_configuration(host: &mut Host) {
     host.asks("target add", &format!("target add {NEW} alias=new"));
     host.asks("lun add", &format!("lun add {NEW} new.img --size 1MiB"));
+    host.asks("lun move", &format!("lun move {NEW} 0 {NEW} --lun 5 --dry-run"));
     host.asks("access add", &format!("access add {NEW} --initiator iqn.2026-11.org.example:* --luns 0"));
     host.asks("access show", &format!("access show {NEW} 0"));
     host.asks("access set", &format!("access set {NEW} 0 --read-only --dry-run"));
@@ -162,7 +163,6 @@ fn objects_of_the_configuration(host: &mut Host) {
     assert_eq!(config(1)["size"], 1 << 20, "{list}");
     host.asks("lun show", &format!("lun show {NEW} 0"));
     host.asks("lun set", &format!("lun set {NEW} 0 vendor=ACME"));
-    host.asks("lun move", &format!("lun move {NEW} 0 {NEW} --lun 5 --dry-run"));
     host.asks("lun resize", &format!("lun resize {NEW} 0 2MiB"));
     let shown = host.asks("target show", &format!("target show {NEW}"));
     assert_eq!((&shown["luns"][0]["lun"], &shown["access"][0]["index"]), (&0.into(), &0.into()), "{shown}");

@@ -363,7 +363,7 @@ fn lun_of_a_deleted_file_is_shown_and_removed_by_force() {
         [1, 2].iter().all(|lun| text.contains(&format!("\nwarning   LUN {lun} of {TARGET}: "))).then_some(())
     });
     let json = admin.json(&["status"]);
-    let warning = json[0]["warnings"][0].as_str().expect("a warning");
+    let warning = json["items"][0]["warnings"][0].as_str().expect("a warning");
     assert!(warning.contains("a.img") && warning.contains("; hint: "), "{json}");
     let err = admin.fails(&["lun", "remove", TARGET, "1"], 1);
     assert!(
@@ -409,7 +409,7 @@ fn server_that_shuts_down_for_long_says_so() {
         admin.server.log().contains("stays available for 60 s").then_some(())
     });
     assert!(admin.does(&["status"]).contains("\nstate     shuts down\n"));
-    assert_eq!(admin.json(&["status"])[0]["stopping"], true);
+    assert_eq!(admin.json(&["status"])["items"][0]["stopping"], true);
     assert!(admin.fails(&["lun", "add", TARGET, "null:1M"], 4).contains("the server is shutting down"));
     let socket = admin.server.dir().join("admin.sock");
     let mut stop = Command::new(lunar_bin());
@@ -573,10 +573,10 @@ fn chap_secret_is_rotated_while_a_host_uses_it() {
     let mut host = copy.stdout(silent()).stderr(silent()).spawn().expect("lunar runs");
     let sessions = || admin.json(&["session", "list"]);
     let id = interop::routed::until("a session", || {
-        Some(sessions()[0]["tsih"].clone()).filter(|id| !id.is_null())
+        Some(sessions()["items"][0]["tsih"].clone()).filter(|id| !id.is_null())
     });
     let new = secret(admin.json(&["chap", "set", "alice"]));
-    assert_eq!(sessions()[0]["tsih"], id, "the session stays");
+    assert_eq!(sessions()["items"][0]["tsih"], id, "the session stays");
     assert!(old != new && logs_in(&new) && !logs_in(&old));
     host.kill().and_then(|()| host.wait()).expect("a child");
     let shown = admin.does(&["chap", "show", "alice"]);
