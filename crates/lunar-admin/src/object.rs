@@ -187,6 +187,8 @@ pub struct ConfigSnapshot {
     pub stopping: bool,
     /// When the configuration on trial is rolled back, in seconds since 1970; None if none is on trial.
     pub confirm_by: Option<u64>,
+    /// End of the validity of the certificate of the API, in seconds since 1970; None without HTTPS.
+    pub certificate_not_after: Option<u64>,
     /// The latest reload; None if there was none.
     pub last_reload: Option<ReloadOutcome>,
 }

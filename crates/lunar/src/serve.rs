@@ -38,7 +38,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 use supervised::Supervision;
@@ -64,6 +64,9 @@ pub enum ServeEvent {
 /// How long a stopping server keeps deleted files open, so that they can be copied. Less than the 90 s of systemd's
 /// TimeoutStopSec.
 const RESCUE: Duration = Duration::from_secs(60);
+
+/// Interval of the warnings of a certificate that expires.
+const DAY: Duration = Duration::from_secs(86400);
 
 /// How long a stopping server waits for the history of its configuration.
 const LAST_TREE: Duration = Duration::from_secs(2);
@@ -106,7 +109,11 @@ fn wait<S: TargetServer>(
     captive: Option<Captive>,
 ) -> Option<ExitStatus> {
     loop {
-        match inbox.recv() {
+        let now = Instant::now();
+        if now >= service.next_look {
+            service.look(now);
+        }
+        match inbox.recv_timeout(service.next_look - now) {
             Ok(ServeEvent::Reload) => service.reload(),
             Ok(ServeEvent::Ended(status)) => return Some(status),
             Ok(ServeEvent::Found) => service.found(),
@@ -123,7 +130,8 @@ fn wait<S: TargetServer>(
                     None => return None,
                 }
             }
-            Err(_) => return None,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return None,
         }
     }
 }
@@ -188,6 +196,8 @@ struct Service<S> {
     unserved: unserved::UnservedLog,
     last_reload: Option<ReloadOutcome>,
     is_stopping: bool,
+    /// The time of the next look at the certificate of the API.
+    next_look: Instant,
     /// For clients that wait for its end.
     end: Arc<ServerEnd>,
     events: Sender<ServeEvent>,
@@ -206,8 +216,11 @@ fn configuration(args: &Serve) -> Result<Config, Vec<Diagnostic>> {
 
 /// Faults that do not prevent the service.
 pub fn warnings(config: &Config) -> impl Iterator<Item = String> {
-    let of_api = config.api.as_ref().and_then(|api| api.credentials.warning(SystemTime::now()));
-    config::exposed(config).into_iter().chain(of_api)
+    config::exposed(config).into_iter().chain(certificate_warning(config, SystemTime::now()))
+}
+
+fn certificate_warning(config: &Config, now: SystemTime) -> Option<String> {
+    config.api.as_ref()?.credentials.warning(now)
 }
 
 /// The cores of the arguments, or else of the configuration.
@@ -296,6 +309,7 @@ impl<S: TargetServer> Service<S> {
             unserved: Default::default(),
             last_reload: None,
             is_stopping: false,
+            next_look: Instant::now() + DAY,
             end,
             events: events.clone(),
         };
@@ -351,6 +365,13 @@ impl<S: TargetServer> Service<S> {
                 tracing::error!(name: "config.rejected", "{} rejected: the configuration is unchanged", file.display());
             }
         }
+    }
+
+    /// Warns each day of a certificate that expires.
+    fn look(&mut self, now: Instant) {
+        self.next_look = now + DAY;
+        certificate_warning(&self.config, SystemTime::now()).iter().for_each(|line| tracing::warn!("{line}"));
+        self.publish();
     }
 
     /// Shows to clients that the server stops.

@@ -98,6 +98,11 @@ impl HttpsCredentials {
         format!("SHA-256 {fingerprint}{end}")
     }
 
+    /// The end of the validity of the certificate; None if it is unknown.
+    pub fn not_after(&self) -> Option<SystemTime> {
+        self.certificate.1
+    }
+
     /// Hashes of the tokens and of the authorities of clients: values that are compared, but never shown.
     pub fn hidden(&self) -> [Vec<u8>; 2] {
         [self.hashes[1].to_vec(), self.hashes[2].to_vec()]

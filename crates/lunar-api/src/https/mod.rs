@@ -18,7 +18,7 @@ use crate::handlers::{MAX_WAITING, router};
 use connection::Connections;
 use lunar_admin::ServerControl;
 use lunar_config::{Diagnostic, ErrorCode, io_text};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -83,7 +83,7 @@ impl HttpsServer {
         }
         let open = |address: &SocketAddr| match self.listeners().find(|(other, _)| other == address) {
             Some(open) => Ok(open.clone()),
-            None => Ok((*address, Arc::new(listen(*address)?))),
+            None => Ok((*address, Arc::new(self.listen(*address)?))),
         };
         let listeners = settings.listen.iter().map(open).collect::<Result<_, Diagnostic>>()?;
         Ok(PreparedHttps(Some(Listening { listeners, credentials: settings.credentials.clone() })))
@@ -108,6 +108,22 @@ impl HttpsServer {
         if let Some(thread) = &self.thread {
             thread.states.send_replace(self.state.clone());
         }
+    }
+
+    /// A new listening socket, also where an open one has the wildcard address of the same port, or an address of the
+    /// same port as the new wildcard.
+    fn listen(&self, address: SocketAddr) -> Result<TcpListener, Diagnostic> {
+        let overlapping: Vec<&TcpListener> = self
+            .listeners()
+            .filter(|(other, _)| overlaps(*other, address))
+            .map(|(_, open)| &**open)
+            .collect();
+        // For a moment only: two servers must not share a port by accident.
+        let share =
+            |may: bool| overlapping.iter().try_for_each(|open| SockRef::from(*open).set_reuse_port(may));
+        let opened = share(true).and_then(|()| bound(address, !overlapping.is_empty()));
+        let ended = share(false);
+        opened.and_then(|listener| ended.map(|()| listener)).map_err(|e| cannot_listen(address, &e))
     }
 
     fn listeners(&self) -> impl Iterator<Item = &(SocketAddr, Arc<TcpListener>)> {
@@ -150,28 +166,36 @@ async fn run(connections: Connections, mut states: watch::Receiver<HttpsState>) 
     }
 }
 
-fn listen(address: SocketAddr) -> Result<TcpListener, Diagnostic> {
-    let bind = || -> io::Result<TcpListener> {
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        if address.is_ipv6() {
-            // As portals: an address of IPv4 may follow.
-            socket.set_only_v6(true)?;
-        }
-        socket.set_reuse_address(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
-        socket.set_nonblocking(true)?;
-        Ok(socket.into())
+/// Whether one of two addresses is the wildcard for the other one.
+fn overlaps(a: SocketAddr, b: SocketAddr) -> bool {
+    let is_wild = a.ip().is_unspecified() || b.ip().is_unspecified();
+    a.port() == b.port() && a.port() != 0 && a.is_ipv4() == b.is_ipv4() && is_wild
+}
+
+/// With `shares`, other sockets may have the port while this one is bound.
+fn bound(address: SocketAddr, shares: bool) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        // As portals: an address of IPv4 may follow.
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(shares)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_reuse_port(false)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+fn cannot_listen(address: SocketAddr, e: &io::Error) -> Diagnostic {
+    let hint = match e.kind() {
+        io::ErrorKind::AddrInUse => "stop the program that listens there, or change `listen` of [api]",
+        io::ErrorKind::AddrNotAvailable => "choose an address of this host: `ip address` lists all",
+        _ => "change `listen` of [api]",
     };
-    bind().map_err(|e| {
-        let hint = match e.kind() {
-            io::ErrorKind::AddrInUse => "stop the program that listens there, or change `listen` of [api]",
-            io::ErrorKind::AddrNotAvailable => "choose an address of this host: `ip address` lists all",
-            _ => "change `listen` of [api]",
-        };
-        let what = format!("cannot serve the API at https://{address}: {}", io_text(&e));
-        Diagnostic::new(what, hint).with_code(ErrorCode::from(e.kind()))
-    })
+    let what = format!("cannot serve the API at https://{address}: {}", io_text(e));
+    Diagnostic::new(what, hint).with_code(ErrorCode::from(e.kind()))
 }
 
 fn cannot_start(e: &io::Error) -> Diagnostic {

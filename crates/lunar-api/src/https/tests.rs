@@ -253,6 +253,35 @@ fn address_in_use_is_reported_and_nothing_changes() {
 }
 
 #[test]
+fn wildcard_and_address_of_a_port_replace_each_other() {
+    let site = Site::new();
+    let port = interop::ports::free();
+    let at = |address: &str| format!("{address}:{port}").parse::<SocketAddr>().unwrap();
+    let mut server = HttpsServer::new(Arc::new(Fake::default()));
+    let ann = site.client(at("127.0.0.1"), ANN);
+    for listen in [
+        &["127.0.0.1"][..],
+        &["0.0.0.0"],
+        &["127.0.0.1", "127.0.0.2"],
+        &["0.0.0.0"],
+        &["127.0.0.1", "[::1]"],
+        &["127.0.0.1", "[::]"],
+    ] {
+        let listen: Vec<SocketAddr> = listen.iter().map(|address| at(address)).collect();
+        reload(&mut server, Some(&HttpsSettings { listen: listen.clone(), ..site.settings() }));
+        assert_eq!(server.addresses(), listen);
+        assert_eq!(read(&ann).unwrap(), 2, "{listen:?}");
+    }
+    // A change that is given up leaves the open listener, and no other server gets the port.
+    drop(server.prepare(Some(&HttpsSettings { listen: vec![at("0.0.0.0")], ..site.settings() })).unwrap());
+    assert_eq!(read(&ann).unwrap(), 2);
+    for address in ["127.0.0.1", "0.0.0.0"] {
+        let taken = bound(at(address), false).err().map(|e| e.kind());
+        assert_eq!(taken, Some(io::ErrorKind::AddrInUse), "{address}");
+    }
+}
+
+#[test]
 fn fault_of_a_file_names_the_file() {
     let site = Site::with_client_certificates();
     let fault = |change: &dyn Fn(&mut CredentialFiles)| {
@@ -291,6 +320,10 @@ fn fault_of_a_file_names_the_file() {
 fn certificate_that_expires_soon_is_reported() {
     let credentials = Site::new().settings().credentials;
     assert_eq!(credentials.warning(SystemTime::now()), None);
+    let end = credentials.not_after().expect("an end");
+    let day = Duration::from_secs(86400);
+    assert_eq!(credentials.warning(end - 15 * day), None);
+    assert!(credentials.warning(end - 13 * day).expect("a warning").contains("[api] expires on "));
     let later = SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 40);
     let warning = credentials.warning(later).expect("a warning");
     assert!(warning.starts_with("the certificate of [api] expired on "), "{warning}");

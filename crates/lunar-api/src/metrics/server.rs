@@ -36,6 +36,10 @@ fn configuration(text: &mut MetricsText, config: &ConfigSnapshot) {
         )
         .add(&[], reload.at);
     }
+    if let Some(end) = config.certificate_not_after {
+        let help = "End of the validity of the certificate of [api], in seconds since 1970.";
+        text.metric("lunar_api_certificate_not_after_seconds", Gauge, help).add(&[], end);
+    }
     let help = "When a configuration on trial is rolled back, in seconds since 1970; 0 without a trial.";
     let mut deadline = text.metric("lunar_config_confirm_deadline_seconds", Gauge, help);
     deadline.add(&[], config.confirm_by.unwrap_or_default());

@@ -71,6 +71,11 @@ impl<S: TargetServer> Service<S> {
             warnings: super::warnings(&self.config).collect(),
             stopping: self.is_stopping,
             confirm_by: self.trial.confirm_by(),
+            certificate_not_after: self
+                .config
+                .api
+                .as_ref()
+                .and_then(|api| seconds(api.credentials.not_after()?)),
             last_reload: self.last_reload,
         });
     }
@@ -243,6 +248,11 @@ impl<S: TargetServer> Service<S> {
         }
         Ok(())
     }
+}
+
+/// Seconds since 1970.
+fn seconds(time: SystemTime) -> Option<u64> {
+    time.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs())
 }
 
 /// The error if anything uses an object.

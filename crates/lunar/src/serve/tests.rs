@@ -152,6 +152,34 @@ fn events_reload_and_stop() {
 }
 
 #[test]
+fn certificate_that_expires_is_looked_at_each_day() {
+    use interop::certificates::{Authority, write};
+    let folder = Folder::new("day");
+    Authority::new("authority").server(&["localhost"]).write(&folder.0, "server");
+    write(&folder.0, "tokens", "ann write 0123456789abcdef0123456789abcdef\n");
+    let api = "[api]\nlisten = [\"127.0.0.1:0\"]\ncertificate_file = \"server.pem\"\nkey_file = \"server.key\"\n\
+               token_file = \"tokens\"\n";
+    let file = folder.config(1);
+    std::fs::write(&file, std::fs::read_to_string(&file).unwrap() + api).unwrap();
+    let mut service = service(&args(file), &Fake::default());
+    let end = service.published.get().certificate_not_after.expect("the end of the certificate");
+    let day = |days: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(end - days * 86400);
+    assert_eq!(certificate_warning(&service.config, day(15)), None);
+    assert!(certificate_warning(&service.config, day(13)).unwrap().contains(" expires on "));
+    service.published = Published::default();
+    let (events, inbox) = channel();
+    let now = Instant::now();
+    events.send(ServeEvent::Stop).unwrap();
+    assert!(wait(&inbox, &mut service, None).is_none());
+    assert_eq!(service.published.get().certificate_not_after, None, "the day is not over");
+    service.next_look = now;
+    events.send(ServeEvent::Stop).unwrap();
+    assert!(wait(&inbox, &mut service, None).is_none());
+    assert_eq!(service.published.get().certificate_not_after, Some(end));
+    assert!(service.next_look >= now + DAY);
+}
+
+#[test]
 fn wrong_configuration_is_not_loaded() {
     let folder = Folder::new("wrong");
     let fake = Fake::default();
