@@ -143,7 +143,7 @@ pub enum Response {
         version: String,
         /// The differences.
         changes: Vec<Difference>,
-        /// What the user may not expect: faults that the configuration did not have before and that do not prevent its
+        /// Effects that the user may not expect: faults that the configuration did not have before and that do not prevent its
         /// use, and objects that it leaves out.
         warnings: Vec<String>,
     },
@@ -236,7 +236,7 @@ pub trait ServerControl: Send + Sync + 'static {
     /// The configuration in force.
     fn config(&self) -> Arc<ConfigSnapshot>;
 
-    /// What an administrator should know now: faults of the configuration, and missing media.
+    /// Facts that an administrator should know now: faults of the configuration, and missing media.
     fn warnings(&self) -> Vec<String> {
         self.config().warnings.clone()
     }

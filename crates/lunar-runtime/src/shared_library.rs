@@ -74,9 +74,9 @@ macro_rules! library_functions {
             /// # Safety
             /// Each address must be that of a function with the signature below.
             // SAFETY: the contract is above.
-            pub unsafe fn with<E>(
-                find: &mut dyn FnMut(&'static str, &str) -> Result<*mut ::std::ffi::c_void, E>,
-            ) -> Result<Library, E> {
+            pub unsafe fn with(
+                find: &mut dyn FnMut(&'static str, &str) -> Result<*mut ::std::ffi::c_void, String>,
+            ) -> Result<Library, String> {
                 $($(
                     let address = find($file, stringify!($name))?;
                     // SAFETY: by the contract of this function.

@@ -54,7 +54,7 @@ pub fn is_quiet() -> bool {
     IS_QUIET.load(Ordering::Relaxed)
 }
 
-/// The text of a success, which `--quiet` leaves out. What a command was asked to show is none.
+/// The text of a success, which `--quiet` leaves out. Data that a command was asked to show is none.
 pub fn success(text: String) -> String {
     if is_quiet() { String::new() } else { text }
 }

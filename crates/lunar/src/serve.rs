@@ -35,6 +35,7 @@ use retry::Retry;
 use routed::{AdminHandler, send_event};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -247,6 +248,16 @@ fn patience(config: &Config, events: &Sender<ServeEvent>) -> Duration {
     patience.unwrap_or_default()
 }
 
+/// Serves the metrics at an address, if there is one.
+fn start_metrics(
+    address: Option<SocketAddr>,
+    desk: Arc<dyn ServerControl>,
+) -> Result<Option<MetricsServer>, Diagnostic> {
+    let metrics = address.map(|address| MetricsServer::start(address, desk)).transpose()?;
+    metrics.iter().for_each(|server| tracing::info!("metrics: http://{}/metrics", server.address()));
+    Ok(metrics)
+}
+
 impl<S: TargetServer> Service<S> {
     fn start(
         args: &Serve,
@@ -283,9 +294,7 @@ impl<S: TargetServer> Service<S> {
         let admin = admin(config.server.admin_socket.as_deref(), desk.clone()).map_err(one)?;
         let mut https = HttpsServer::new(desk.clone());
         let listening = https.prepare(config.api.as_ref()).map_err(one)?;
-        let metrics = config.server.metrics.map(|address| MetricsServer::start(address, desk));
-        let metrics = metrics.transpose().map_err(one)?;
-        metrics.iter().for_each(|server| tracing::info!("metrics: http://{}/metrics", server.address()));
+        let metrics = start_metrics(config.server.metrics, desk).map_err(one)?;
         let mut service = Service {
             file: args.config.clone(),
             own: args.config.as_ref().map(|_| config.sources.whole.clone()),

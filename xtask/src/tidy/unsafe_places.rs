@@ -5,15 +5,17 @@ use super::project::SourceFile;
 use super::source::lines_with_word;
 
 /// Files and folders that need it.
-const PLACES: [(&str, &str); 10] = [
+const PLACES: [(&str, &str); 12] = [
     ("crates/lunar-block/src/file/loops.rs", "ioctl of loop devices"),
     ("crates/lunar-block/src/file/resident.rs", "cachestat(2), which no crate wraps"),
+    ("crates/lunar-block/src/rbd/", "calls of librados and librbd"),
     ("crates/lunar-host/src/ublk/", "rings and memory shared with the ublk driver"),
     ("crates/lunar-rdma/src/verbs/", "calls of libibverbs and librdmacm"),
     ("crates/lunar-router/src/sg/ioctl.rs", "ioctl of the sg driver"),
     ("crates/lunar-runtime/src/buf.rs", "buffers that the kernel fills"),
     ("crates/lunar-runtime/src/multishot_poll.rs", "an io_uring operation of our own"),
     ("crates/lunar-runtime/src/regions.rs", "mapped memory"),
+    ("crates/lunar-runtime/src/shared_library.rs", "the dynamic loader"),
     ("crates/lunar-runtime/src/stream.rs", "a socket taken from its descriptor"),
     ("crates/lunar-server/src/inherited.rs", "descriptors that the service manager passed"),
 ];

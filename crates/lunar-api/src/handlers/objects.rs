@@ -30,7 +30,7 @@ pub struct ChangeReport {
     pub changes: Vec<Difference>,
     /// Whether nothing was changed, because the request asked for the effects only.
     pub dry_run: bool,
-    /// What the user may not expect: new faults that do not prevent the change, such as an access entry that can never
+    /// Effects that the user may not expect: new faults that do not prevent the change, such as an access entry that can never
     /// match, and objects that the configuration leaves out.
     #[serde(default)]
     pub warnings: Vec<String>,

@@ -36,6 +36,7 @@ impl Drop for Closing {
     }
 }
 
+// SAFETY: the declaration is that of the C library.
 unsafe extern "C" {
     /// Registers a function that exit(3) calls with the status (on_exit(3)).
     fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;

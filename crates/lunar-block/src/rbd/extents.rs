@@ -73,6 +73,6 @@ mod tests {
         assert_eq!(shown(10..50, &[], 9), [(10, 40, false)]);
         assert_eq!(shown(10..50, &[0..20, 30..60], 9), [(10, 10, true), (20, 10, false), (30, 20, true)]);
         assert_eq!(shown(10..50, &[10..20, 15..25], 9), [(10, 10, true), (20, 5, true), (25, 25, false)]);
-        assert_eq!(shown(10..50, &[20..30], 2), [(10, 10, false), (20, 10, true)]);
+        assert_eq!(shown(10..50, &[20..30, 40..50], 2), [(10, 10, false), (20, 10, true)]);
     }
 }

@@ -33,7 +33,7 @@ const BUSY_AFTER: Duration = Duration::from_secs(20);
 const LATE_CHECK: Duration = Duration::from_millis(100);
 /// The bytes of one request to free or clear. librbd begins one operation for each object of a request.
 const CLEAR_BYTES: u64 = 256 << 20;
-/// rbd_aio_write_zeroes allocates the space.
+/// `rbd_aio_write_zeroes` allocates the space.
 const THICK: c_int = 1;
 /// The error of a client that the cluster has fenced.
 const FENCED: i32 = rustix::io::Errno::SHUTDOWN.raw_os_error();

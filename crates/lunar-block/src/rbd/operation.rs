@@ -12,27 +12,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 /// The end of an operation: the result of librbd, and the buffer.
-type Ended = (isize, Option<Buf>);
+type EndedOperation = (isize, Option<Buf>);
 
 /// The place of the result of an operation.
 #[derive(Default)]
-struct Slot {
-    ended: Option<Ended>,
+struct ResultSlot {
+    ended: Option<EndedOperation>,
     waker: Option<Waker>,
 }
 
-/// What librbd holds of an operation: the memory that it uses, and the image.
+/// The part of an operation that librbd holds: the memory that it uses, and the image.
 struct Started {
     library: &'static Library,
-    slot: Arc<Mutex<Slot>>,
+    slot: Arc<Mutex<ResultSlot>>,
     buf: Option<Buf>,
     _image: Arc<Image>,
 }
 
 /// An operation that has begun. Dropping it abandons the result: the operation ends in librbd, which keeps its memory.
-pub struct Operation(Arc<Mutex<Slot>>);
+pub struct Operation(Arc<Mutex<ResultSlot>>);
 
-fn locked(slot: &Mutex<Slot>) -> MutexGuard<'_, Slot> {
+fn locked(slot: &Mutex<ResultSlot>) -> MutexGuard<'_, ResultSlot> {
     slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -71,7 +71,7 @@ impl Operation {
         mut buf: Option<Buf>,
         call: impl FnOnce(&Library, rbd_image_t, *mut u8, rbd_completion_t) -> c_int,
     ) -> Operation {
-        let slot = Arc::<Mutex<Slot>>::default();
+        let slot = Arc::<Mutex<ResultSlot>>::default();
         let (library, handle) = image.parts();
         let memory = buf.as_mut().map_or(null_mut(), |buf| buf.as_mut_ptr());
         let started = Started { library, slot: slot.clone(), buf, _image: image.clone() };
@@ -97,9 +97,9 @@ impl Operation {
 }
 
 impl Future for Operation {
-    type Output = Ended;
+    type Output = EndedOperation;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Ended> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<EndedOperation> {
         let mut slot = locked(&self.0);
         if let Some(ended) = slot.ended.take() {
             return Poll::Ready(ended);

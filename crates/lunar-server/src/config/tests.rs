@@ -780,7 +780,7 @@ fn problems_of_luns() {
                 "",
                 &[
                     "t.toml:3:1: [[target.lun]] has no `backend`",
-                    "hint: add backend = \"file\" (or \"null\", \"memory\", \"device\")",
+                    "hint: add backend = \"file\" (or \"null\", \"memory\", \"device\", \"rbd\")",
                 ],
             ),
             (
@@ -791,7 +791,25 @@ fn problems_of_luns() {
                 "backend = \"ceph\"",
                 &[
                     "t.toml:5:11: unknown backend \"ceph\"",
-                    "hint: write \"null\", \"memory\", \"file\" or \"device\"",
+                    "hint: write \"null\", \"memory\", \"file\", \"device\" or \"rbd\"",
+                ],
+            ),
+            (
+                "backend = \"rbd\"\nimage = \"a\"",
+                &["t.toml:5:11: the backend \"rbd\" needs `pool`", "hint: add pool = \"pool1\""],
+            ),
+            (
+                "backend = \"rbd\"\npool = \"p\"\nimage = \"a/b\"",
+                &[
+                    "t.toml:5:11: rbd:p/a/b: a name has one of the characters / @ :",
+                    "hint: write each name alone: pool, namespace, image, snapshot",
+                ],
+            ),
+            (
+                "backend = \"null\"\nsize = \"1G\"\npool = \"p\"",
+                &[
+                    "t.toml:7:8: the backend \"null\" takes no `pool`",
+                    "hint: remove `pool`, or write backend = \"rbd\"",
                 ],
             ),
             (

@@ -30,7 +30,7 @@ impl TakenObject {
 }
 
 impl<S: TargetServer> Service<S> {
-    /// What hosts use, and would lose with this configuration.
+    /// The objects that hosts use and would lose with this configuration.
     pub(super) fn taken(&self, new: &Config) -> Vec<TakenObject> {
         let mut users: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for session in self.server.sessions() {

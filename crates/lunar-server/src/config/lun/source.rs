@@ -110,10 +110,7 @@ impl Source {
 
     /// Whether the medium has a block size of its own, which a configured one replaces.
     pub fn has_own_block_size(&self) -> bool {
-        match self {
-            Source::Device { .. } => true,
-            _ => false,
-        }
+        matches!(self, Source::Device { .. })
     }
 }
 
