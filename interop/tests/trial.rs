@@ -44,7 +44,8 @@ fn changed(server: &Server, change: impl Fn(&str) -> String) -> String {
 
 /// Applies, confirms or rolls back. Another configuration may take LUNs from hosts.
 fn apply(server: &Server, arguments: &[&str]) -> String {
-    let force: &[&str] = if arguments[0].starts_with("--") { &[] } else { &["--force"] };
+    let force: &[&str] =
+        if arguments.first().is_some_and(|first| first.starts_with("--")) { &[] } else { &["--force"] };
     let (said, status) = ask(server, &[&["apply"], arguments, force].concat());
     assert_eq!(status, 0, "{arguments:?}: {said}");
     said

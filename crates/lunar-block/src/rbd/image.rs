@@ -271,30 +271,17 @@ impl Image {
         let hint = "check the image: rbd ls POOL; or add a size to create it";
         let handle = opened.map_err(fault.of("cannot open the image", hint))?;
         let watch = Arc::<ImageWatch>::default();
-        let open = OpenImage { handle, watch_handle: 0, _watch: watch.clone(), pool };
-        Image::examine(open, watch, read_only)
-            .map_err(fault.of("cannot read the image", "check the cluster: ceph -s"))
-    }
-
-    fn examine(mut open: OpenImage, watch: Arc<ImageWatch>, read_only: bool) -> io::Result<Image> {
-        let library = open.pool.cluster.library;
-        let argument = Arc::as_ptr(&watch).cast_mut().cast();
-        // SAFETY: the image is open. `open` holds the watch until the image is closed.
-        let watched = unsafe {
-            (library.rbd_update_watch)(open.handle, &mut open.watch_handle, header_changed, argument)
-        };
-        checked(watched)?;
-        let mut info = std::mem::MaybeUninit::<rbd_image_info_t>::zeroed();
-        let mut id = [0u8; ID_BYTES];
-        // SAFETY: the image is open, and both buffers have these lengths. All-zero bytes are a valid structure.
-        let info = unsafe {
-            checked((library.rbd_stat)(open.handle, info.as_mut_ptr(), size_of::<rbd_image_info_t>()))?;
-            checked((library.rbd_get_id)(open.handle, id.as_mut_ptr().cast(), id.len()))?;
-            info.assume_init()
-        };
-        let identity = format!("{} {}", open.pool.cluster.id()?, until_zero(&id));
-        let (size, object_bytes) = (AtomicU64::new(info.size), info.obj_size);
-        Ok(Image { open: Some(open), size, watch, object_bytes, identity, read_only })
+        let mut open = OpenImage { handle, watch_handle: 0, _watch: watch.clone(), pool };
+        match open.examine(&watch) {
+            Ok((size, object_bytes, identity)) => {
+                let size = AtomicU64::new(size);
+                Ok(Image { open: Some(open), size, watch, object_bytes, identity, read_only })
+            }
+            Err(e) => {
+                open.close();
+                Err(fault.of("cannot read the image", "check the cluster: ceph -s")(e))
+            }
+        }
     }
 
     /// The functions, and the handle of the image.
@@ -344,6 +331,26 @@ impl Drop for Image {
 }
 
 impl OpenImage {
+    /// Begins to watch the header, and reads the size, the bytes of an object, and the identity.
+    fn examine(&mut self, watch: &Arc<ImageWatch>) -> io::Result<(u64, u64, String)> {
+        let library = self.pool.cluster.library;
+        let argument = Arc::as_ptr(watch).cast_mut().cast();
+        // SAFETY: the image is open. It holds the watch until it is closed.
+        let watched = unsafe {
+            (library.rbd_update_watch)(self.handle, &mut self.watch_handle, header_changed, argument)
+        };
+        checked(watched)?;
+        let mut info = std::mem::MaybeUninit::<rbd_image_info_t>::zeroed();
+        let mut id = [0u8; ID_BYTES];
+        // SAFETY: the image is open, and both buffers have these lengths. All-zero bytes are a valid structure.
+        let info = unsafe {
+            checked((library.rbd_stat)(self.handle, info.as_mut_ptr(), size_of::<rbd_image_info_t>()))?;
+            checked((library.rbd_get_id)(self.handle, id.as_mut_ptr().cast(), id.len()))?;
+            info.assume_init()
+        };
+        Ok((info.size, info.obj_size, format!("{} {}", self.pool.cluster.id()?, until_zero(&id))))
+    }
+
     fn close(self) {
         let library = self.pool.cluster.library;
         // SAFETY: the image is open, and its operations have ended. After it, no callback uses the watch.
