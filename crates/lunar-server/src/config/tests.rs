@@ -125,6 +125,13 @@ fn example_uncommented_is_good() {
         "[[",
         "lun = ",
         "disk = ",
+        "pool = ",
+        "image = ",
+        "snapshot = ",
+        "user = ",
+        "ceph_conf = ",
+        "keyring = ",
+        "cluster = ",
         "backend = ",
         "size = ",
         "initiators",
@@ -157,6 +164,8 @@ fn example_uncommented_is_good() {
     assert_eq!(lun.source, disk, "relative paths start at the file's folder");
     assert!(lun.raw && lun.on_missing_file == lunar_target::OnMissing::Continue);
     assert_eq!(config.targets[0].luns[&2], config.disks["data"]);
+    let image = config.targets[0].luns[&4].source.image().expect("an image");
+    assert_eq!(image.to_string(), "rbd:rbd/tenant/disk1@monday");
 }
 
 /// Checks all keys in `_s` except rates and renamed keys: their table, their value, and the largest value.
