@@ -3,9 +3,10 @@
 //! The libraries destroy their global objects at exit, while their threads still use them: a process that has an image
 //! open, or closes one, would crash. So images that are being closed are awaited, and the destructors are left out.
 
+use crate::locked;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 /// How long an exit waits for images that are being closed: a cluster that is down answers never.
@@ -15,23 +16,19 @@ const CLOSE: Duration = Duration::from_secs(10);
 static CLOSING: Mutex<usize> = Mutex::new(0);
 static CLOSED: Condvar = Condvar::new();
 
-fn closing() -> MutexGuard<'static, usize> {
-    CLOSING.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// An image that is being closed, until dropped.
 pub struct Closing(());
 
 impl Closing {
     pub fn begin() -> Closing {
-        *closing() += 1;
+        *locked(&CLOSING) += 1;
         Closing(())
     }
 }
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        *closing() -= 1;
+        *locked(&CLOSING) -= 1;
         CLOSED.notify_all();
     }
 }
@@ -43,7 +40,7 @@ unsafe extern "C" {
 }
 
 extern "C" fn leave(status: c_int, _: *mut c_void) {
-    drop(CLOSED.wait_timeout_while(closing(), CLOSE, |closing| *closing > 0));
+    drop(CLOSED.wait_timeout_while(locked(&CLOSING), CLOSE, |closing| *closing > 0));
     // SAFETY: it has no preconditions. Rust has flushed its streams before exit(3).
     unsafe { libc::_exit(status) }
 }

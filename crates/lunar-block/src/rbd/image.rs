@@ -1,7 +1,7 @@
 //! A connection to a cluster, and an open image.
 //!
 //! Each image has a client of its own, because Ceph fences clients and not images. The calls here block until the
-//! monitors answer; a running server opens images on a thread.
+//! cluster answers.
 
 use super::exit::Closing;
 use super::library::{Library, library, rados_ioctx_t, rados_t, rbd_image_info_t, rbd_image_t};
@@ -12,7 +12,7 @@ use std::io;
 use std::path::Path;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Options of each client. Without a cache of librbd, a write is on stable storage when it ends, and other clients read
 /// it. The monitors answer within the time-out, or the open fails.
@@ -71,7 +71,9 @@ pub struct Image {
     open: Option<OpenImage>,
     /// The current size in bytes.
     size: AtomicU64,
-    watch: Arc<ImageWatch>,
+    changes: Arc<HeaderChanges>,
+    /// The changes that [`Image::take_change`] has reported.
+    taken_changes: AtomicU64,
     /// Bytes of an object.
     pub object_bytes: u64,
     /// Cluster and identifier of the image.
@@ -83,7 +85,7 @@ struct OpenImage {
     handle: rbd_image_t,
     watch_handle: u64,
     /// The callback of librbd uses it.
-    _watch: Arc<ImageWatch>,
+    _changes: Arc<HeaderChanges>,
     pool: Pool,
 }
 
@@ -92,12 +94,8 @@ unsafe impl Send for OpenImage {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for OpenImage {}
 
-/// Changes of the header of the image: its size, its snapshots.
-#[derive(Default)]
-pub struct ImageWatch {
-    changes: AtomicU64,
-    is_fresh: AtomicBool,
-}
+/// The number of changes of the header of the image: of its size, of its snapshots.
+type HeaderChanges = AtomicU64;
 
 /// A result of librados or librbd.
 pub fn checked(result: c_int) -> io::Result<c_int> {
@@ -243,13 +241,12 @@ impl Pool {
 /// Called by librbd when the header has changed.
 ///
 /// # Safety
-/// The argument is that of a watch, which outlives the callbacks.
+/// The argument is the counter of the image, which outlives the callbacks.
 // SAFETY: the contract is above.
-unsafe extern "C" fn header_changed(watch: *mut c_void) {
-    // SAFETY: the image holds the watch until it is closed.
-    let watch = unsafe { &*watch.cast::<ImageWatch>() };
-    watch.is_fresh.store(true, Ordering::SeqCst);
-    watch.changes.fetch_add(1, Ordering::SeqCst);
+unsafe extern "C" fn header_changed(changes: *mut c_void) {
+    // SAFETY: the image holds the counter until it is closed.
+    let changes = unsafe { &*changes.cast::<HeaderChanges>() };
+    changes.fetch_add(1, Ordering::SeqCst);
 }
 
 impl Image {
@@ -270,12 +267,21 @@ impl Image {
         let fault = Fault { location };
         let hint = "check the image: rbd ls POOL; or add a size to create it";
         let handle = opened.map_err(fault.of("cannot open the image", hint))?;
-        let watch = Arc::<ImageWatch>::default();
-        let mut open = OpenImage { handle, watch_handle: 0, _watch: watch.clone(), pool };
-        match open.examine(&watch) {
+        let changes = Arc::<HeaderChanges>::default();
+        let mut open = OpenImage { handle, watch_handle: 0, _changes: changes.clone(), pool };
+        match open.examine(&changes) {
             Ok((size, object_bytes, identity)) => {
                 let size = AtomicU64::new(size);
-                Ok(Image { open: Some(open), size, watch, object_bytes, identity, read_only })
+                let taken_changes = AtomicU64::new(0);
+                Ok(Image {
+                    open: Some(open),
+                    size,
+                    changes,
+                    taken_changes,
+                    object_bytes,
+                    identity,
+                    read_only,
+                })
             }
             Err(e) => {
                 open.close();
@@ -297,12 +303,13 @@ impl Image {
 
     /// The number of changes of the header so far.
     pub fn changes(&self) -> u64 {
-        self.watch.changes.load(Ordering::SeqCst)
+        self.changes.load(Ordering::SeqCst)
     }
 
     /// Whether the header has changed since the last call.
     pub fn take_change(&self) -> bool {
-        self.watch.is_fresh.swap(false, Ordering::SeqCst)
+        let now = self.changes();
+        self.taken_changes.swap(now, Ordering::SeqCst) != now
     }
 
     /// Reads the size. It may wait for the cluster.
@@ -332,9 +339,9 @@ impl Drop for Image {
 
 impl OpenImage {
     /// Begins to watch the header, and reads the size, the bytes of an object, and the identity.
-    fn examine(&mut self, watch: &Arc<ImageWatch>) -> io::Result<(u64, u64, String)> {
+    fn examine(&mut self, changes: &Arc<HeaderChanges>) -> io::Result<(u64, u64, String)> {
         let library = self.pool.cluster.library;
-        let argument = Arc::as_ptr(watch).cast_mut().cast();
+        let argument = Arc::as_ptr(changes).cast_mut().cast();
         // SAFETY: the image is open. It holds the watch until it is closed.
         let watched = unsafe {
             (library.rbd_update_watch)(self.handle, &mut self.watch_handle, header_changed, argument)

@@ -59,8 +59,6 @@ library_functions! {
         rbd_stat(rbd_image_t, *mut rbd_image_info_t, usize) -> c_int;
         rbd_get_size(rbd_image_t, *mut u64) -> c_int;
         rbd_get_id(rbd_image_t, *mut c_char, usize) -> c_int;
-        rbd_get_stripe_unit(rbd_image_t, *mut u64) -> c_int;
-        rbd_get_stripe_count(rbd_image_t, *mut u64) -> c_int;
         rbd_update_watch(rbd_image_t, *mut u64, rbd_update_callback_t, *mut c_void) -> c_int;
         rbd_update_unwatch(rbd_image_t, u64) -> c_int;
         rbd_diff_iterate2(rbd_image_t, *const c_char, u64, u64, u8, u8, rbd_diff_callback_t, *mut c_void) -> c_int;
@@ -70,11 +68,7 @@ library_functions! {
         rbd_aio_read(rbd_image_t, u64, usize, *mut c_char, rbd_completion_t) -> c_int;
         rbd_aio_write(rbd_image_t, u64, usize, *const c_char, rbd_completion_t) -> c_int;
         rbd_aio_flush(rbd_image_t, rbd_completion_t) -> c_int;
-        rbd_aio_discard(rbd_image_t, u64, u64, rbd_completion_t) -> c_int;
         rbd_aio_write_zeroes(rbd_image_t, u64, usize, rbd_completion_t, c_int, c_int) -> c_int;
-        rbd_aio_compare_and_write(
-            rbd_image_t, u64, usize, *const c_char, *const c_char, rbd_completion_t, *mut u64, c_int
-        ) -> isize;
     }
 }
 

@@ -2,13 +2,14 @@
 
 use super::image::{Image, checked};
 use super::library::{Library, rbd_completion_t, rbd_image_t};
+use crate::locked;
 use lunar_runtime::Buf;
 use std::ffi::{c_int, c_void};
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::ptr::null_mut;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 /// The end of an operation: the result of librbd, and the buffer.
@@ -31,10 +32,6 @@ struct Started {
 
 /// An operation that has begun. Dropping it abandons the result: the operation ends in librbd, which keeps its memory.
 pub struct Operation(Arc<Mutex<ResultSlot>>);
-
-fn locked(slot: &Mutex<ResultSlot>) -> MutexGuard<'_, ResultSlot> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Called by librbd when an operation has ended.
 ///

@@ -37,7 +37,7 @@ fn list(args: &ServerArgs) -> Result<String, Diagnostic> {
         [
             text(&one["name"]),
             text(&one["config"]["backend"]),
-            text(&one["config"]["path"]),
+            lun::shown_medium(&one["config"]),
             capacity.map_or("-".into(), size::show),
             showing.len().to_string(),
             source(one),

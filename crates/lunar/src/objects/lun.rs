@@ -5,7 +5,7 @@ use crate::args::{LunAdd, LunCommand, LunPlace, ObjectArgs, ServerArgs};
 use crate::router::path_on;
 use lunar_admin::{Keys, rows};
 use lunar_api::client::{ChangeReport, Client, ServerAddress};
-use lunar_block::{RBD_PREFIX, RbdLocation};
+use lunar_block::RbdLocation;
 use lunar_proto::size;
 use lunar_server::{Diagnostic, ErrorCode, lun_argument, remote_lun_argument};
 use serde_json::{Value, json};
@@ -151,13 +151,14 @@ fn image_keys(
 }
 
 /// The medium of a LUN in a table: its disk, its image or its path.
-fn shown_medium(config: &Value) -> String {
+pub(super) fn shown_medium(config: &Value) -> String {
     match (config["disk"].as_str(), config["image"].as_str()) {
         (Some(name), _) => text(&format!("{DISK}{name}").into()),
         (None, Some(image)) => {
-            let parts = [config["pool"].as_str(), config["namespace"].as_str(), Some(image)];
-            let path: Vec<&str> = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();
-            text(&format!("{RBD_PREFIX}{}", path.join("/")).into())
+            let [pool, namespace] =
+                ["pool", "namespace"].map(|key| config[key].as_str().unwrap_or_default().to_owned());
+            let image = RbdLocation { pool, namespace, image: image.into(), ..RbdLocation::default() };
+            text(&image.to_string().into())
         }
         (None, None) => text(&config["path"]),
     }

@@ -233,7 +233,7 @@ impl<S: TargetServer> Service<S> {
         let warnings: Vec<String> = self.left_out(&config).into_iter().collect();
         if dry_run {
             let changes = lunar_server::diff(&self.in_force, &config);
-            return Ok(Response::Changed { version: self.version.to_string(), changes, warnings });
+            return Ok(self.changed(changes, warnings));
         }
         let changes = match confirm_within_s {
             None => {
@@ -245,11 +245,10 @@ impl<S: TargetServer> Service<S> {
             // A deleted file could not return with a rollback.
             Some(seconds) => self.apply_on_trial(config, seconds)?,
         };
-        warnings.iter().for_each(|line| tracing::warn!("{line}"));
         if confirm_within_s.is_none() {
             self.replace_trial("the applied configuration");
         }
-        Ok(Response::Changed { version: self.version.to_string(), changes, warnings })
+        Ok(self.made(changes, warnings))
     }
 
     /// A warning if objects of the API are not in another configuration, which has its own folder of the API.

@@ -89,11 +89,10 @@ fn maps(config: &Config, router: &str, name: &str) -> bool {
 
 /// Whether hosts find the same disk: the same medium under the same identity.
 fn is_same_disk(a: &LunConfig, b: &LunConfig) -> bool {
-    let medium = |lun: &LunConfig| {
-        (lun.source.kind(), lun.source.path().map(ToOwned::to_owned), lun.source.image().cloned(), lun.kind)
-    };
-    let identity = |lun: &LunConfig| (lun.serial.clone(), lun.identity.clone(), lun.state_name.clone());
-    (medium(a), identity(a)) == (medium(b), identity(b))
+    let medium = |lun: &LunConfig| (lun.source.kind(), lun.kind);
+    let is_same_medium =
+        medium(a) == medium(b) && a.source.path() == b.source.path() && a.source.image() == b.source.image();
+    is_same_medium && a.serial == b.serial && a.identity == b.identity && a.state_name == b.state_name
 }
 
 #[cfg(test)]

@@ -99,7 +99,7 @@ impl<S: TargetServer> Service<S> {
         let warnings = config::change_warnings(&self.config, &new);
         if secret.change.dry_run {
             let changes = lunar_server::diff(&self.in_force, &new);
-            return Ok(Response::Changed { version: self.version.to_string(), changes, warnings });
+            return Ok(self.changed(changes, warnings));
         }
         if matches!(secret.change.action, ObjectAction::Move(_)) && !secret.change.transient {
             return self.move_object(new, &edited.writes, warnings);
@@ -121,8 +121,7 @@ impl<S: TargetServer> Service<S> {
             edited.writes.iter().for_each(|write| _ = self.transient.remove(&write.path));
         }
         secret.keep(&self.config);
-        warnings.iter().for_each(|line| tracing::warn!("{line}"));
-        Ok(Response::Changed { version: self.version.to_string(), changes, warnings })
+        Ok(self.made(changes, warnings))
     }
 
     /// Puts a moved object in force, and writes both files as one: also a crash leaves it at one of the two places.
@@ -138,13 +137,18 @@ impl<S: TargetServer> Service<S> {
         self.units.begin_trial();
         let changes = self.replace_files(new, Replaced { writes, transient: &[] }, journal, None)?;
         self.units.end_trial();
-        warnings.iter().for_each(|line| tracing::warn!("{line}"));
-        Ok(Response::Changed { version: self.version.to_string(), changes, warnings })
+        Ok(self.made(changes, warnings))
     }
 
-    /// The response to a change, with the version now in force.
-    pub(super) fn changed(&self, changes: Vec<Difference>) -> Response {
-        Response::Changed { version: self.version.to_string(), changes, warnings: Vec::new() }
+    /// The response to a change or its dry run, with the version now in force.
+    pub(super) fn changed(&self, changes: Vec<Difference>, warnings: Vec<String>) -> Response {
+        Response::Changed { version: self.version.to_string(), changes, warnings }
+    }
+
+    /// The response to a change that was made. Logs its warnings.
+    pub(super) fn made(&self, changes: Vec<Difference>, warnings: Vec<String>) -> Response {
+        warnings.iter().for_each(|line| tracing::warn!("{line}"));
+        self.changed(changes, warnings)
     }
 
     /// Applies a configuration, and saves it. After an error, the configuration before is in force.

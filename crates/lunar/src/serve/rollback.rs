@@ -79,13 +79,13 @@ impl<S: TargetServer> Service<S> {
         self.check_files(&back.writes)?;
         if request.dry_run || (back.writes.is_empty() && back.transient.is_empty()) {
             let changes = lunar_server::diff(&self.in_force, &new);
-            return Ok(self.changed(changes));
+            return Ok(self.changed(changes, Vec::new()));
         }
         let journal = journal(whole, &back.writes).map_err(|(path, e)| cannot_write(&path, &e))?;
         let replaced = Replaced { writes: &back.writes, transient: &back.transient };
         let changes = self.replace_files(new, replaced, journal, request.confirm_within_s)?;
         tracing::info!("the tree of entry {} is in force again", request.to);
-        Ok(self.changed(changes))
+        Ok(self.changed(changes, Vec::new()))
     }
 
     /// Checks that the rollback opens no target to all initiators.
