@@ -44,6 +44,7 @@ fn settings(flags: u8, blocks: u64) -> LuSettings {
             _ => PassthroughMode::None,
         },
         explicit_access: flags & 0xc0 != 0xc0,
+        shared: false,
     }
 }
 

@@ -69,7 +69,7 @@ pub(crate) fn run(cx: &mut CommandContext<'_>, requester: Requester<'_>) -> Plan
 pub(crate) fn execute_here(cx: &mut CommandContext<'_>, requester: Requester<'_>) -> PlanResult {
     // A command that resumes with its parameter data has begun already, so BUSY and unit attentions do not apply.
     let begins = cx.parameters.is_none();
-    if begins && cx.state.busy {
+    if begins && cx.state.is_busy() {
         return Err(Status::Busy.into());
     }
     let settings = cx.lu.settings();
@@ -135,7 +135,7 @@ pub(crate) fn passes_checks(
     requester: Requester<'_>,
 ) -> bool {
     let row = table::find(settings, &[opcode, 0]);
-    !state.busy
+    !state.is_busy()
         && settings.passthrough == PassthroughMode::None
         && row.is_ok_and(|row| {
             !state.reservations.conflicts(row, requester.id, requester.port)

@@ -44,6 +44,7 @@ mod redefine;
 mod reservation;
 mod sanitize;
 mod saved;
+mod shared;
 mod state;
 mod supported;
 mod table;
@@ -65,6 +66,7 @@ pub use plan::{CommandError, Compare, CopySegment, Op, Plan, PlanResult};
 pub use port::{InitiatorPort, NexusPorts, TargetPort, TransportProtocol};
 pub use provisioning::lba_status;
 pub use sanitize::overwrite_block;
+pub use shared::InstalledEffects;
 pub use table::Concurrency;
 
 pub(crate) use state::State;

@@ -80,6 +80,8 @@ pub struct LuSettings {
     pub passthrough: PassthroughMode,
     /// SET TARGET PORT GROUPS is supported. If false, only [`Lu::set_access`] sets access states.
     pub explicit_access: bool,
+    /// Other servers share the state ([`Lu::share`]). SANITIZE is not supported then, because its state is not shared.
+    pub shared: bool,
 }
 
 /// Contradictory settings, or invalid saved state; the text describes the fault.

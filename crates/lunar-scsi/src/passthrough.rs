@@ -15,7 +15,7 @@ static UNKNOWN: Row =
 /// Each nexus has its own nexus to the device. Only REPORT LUNS is executed here, because it lists the logical units
 /// of this target.
 pub(crate) fn run_per_nexus(cx: &mut CommandContext<'_>, requester: Requester<'_>) -> PlanResult {
-    if cx.state.busy {
+    if cx.state.is_busy() {
         return Err(Status::Busy.into());
     }
     let opcode = cdb::opcode(cx.cdb);
@@ -39,7 +39,7 @@ pub(crate) fn run_shared_nexus(cx: &mut CommandContext<'_>, requester: Requester
     if is_reservation || opcode == op::REPORT_LUNS || (opcode == op::REQUEST_SENSE && has_attention) {
         return dispatch::execute_here(cx, requester);
     }
-    if cx.state.busy {
+    if cx.state.is_busy() {
         return Err(Status::Busy.into());
     }
     let settings = cx.lu.settings();
@@ -62,7 +62,7 @@ const COPY_COMMANDS: [u8; 2] = [op::EXTENDED_COPY, op::RECEIVE_COPY_RESULTS];
 pub(crate) fn forwards_all(state: &State, settings: &LuSettings, requester: Requester<'_>) -> bool {
     let has_none = state.nexuses.get(&requester.id).is_some_and(|p| p.attentions.is_empty());
     let is_writable = !requester.read_only && !settings.read_only;
-    settings.passthrough == PassthroughMode::PerNexus && !state.busy && has_none && is_writable
+    settings.passthrough == PassthroughMode::PerNexus && !state.is_busy() && has_none && is_writable
 }
 
 /// Whether a nexus of its own forwards the command, unless the state of the logical unit prevents it.

@@ -4,20 +4,37 @@
 //! If the state changes in another way between the pending commit and [`Lu::commit`], the command is planned again.
 
 use crate::dispatch::{self, Requester};
+use crate::shared::{Effects, InstalledEffects};
 use crate::table::CommandContext;
 use crate::unit_attention::UnitAttentions;
 use crate::{Lu, NexusId, NexusPorts, Op, Plan, PlanResult, State, modes, reservation, sanitize};
+use lunar_wire::scsi::Sense;
 use std::sync::Arc;
 
 /// A command whose new state must be on stable storage before [`Lu::commit`] executes it.
 #[derive(Debug, PartialEq)]
 pub struct PendingCommit {
-    cdb: Vec<u8>,
-    parameters: Option<Vec<u8>>,
-    id: NexusId,
-    port: Arc<NexusPorts>,
-    read_only: bool,
+    change: PendingChange,
     bytes: Vec<u8>,
+    effects: Effects,
+    /// The result of the change.
+    answer: PlanResult,
+}
+
+/// A change of the state that is saved or shared.
+#[derive(Debug, PartialEq)]
+enum PendingChange {
+    Command {
+        cdb: Vec<u8>,
+        parameters: Option<Vec<u8>>,
+        id: NexusId,
+        port: Arc<NexusPorts>,
+        read_only: bool,
+    },
+    /// A reset of a shared logical unit.
+    Reset,
+    /// The consequences of nexuses that came or went, for a shared logical unit.
+    FollowNexuses,
 }
 
 /// The result of [`Lu::commit`].
@@ -30,9 +47,23 @@ pub enum CommitOutcome {
 }
 
 impl PendingCommit {
-    /// The bytes to store first, instead of those that [`Lu::saved_state`] returns now.
+    /// The bytes to store first, instead of those that [`Lu::saved_state`] returns now. For a shared logical unit,
+    /// they replace [`Lu::shared_state`].
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// The effects on nexuses of other servers, for [`Lu::install_shared`].
+    pub fn effects(&self) -> Vec<u8> {
+        self.effects.encode()
+    }
+
+    pub(crate) fn reset(lu: &Lu) -> Option<PendingCommit> {
+        lu.draft(PendingChange::Reset).ok()
+    }
+
+    pub(crate) fn follow_nexuses(lu: &Lu) -> Option<PendingCommit> {
+        lu.draft(PendingChange::FollowNexuses).ok()
     }
 }
 
@@ -41,23 +72,75 @@ impl Lu {
     pub fn commit(&self, pending: PendingCommit) -> CommitOutcome {
         let mut state = self.change();
         let before = Rollback::of(&state);
-        let requester = Requester { id: pending.id, port: &pending.port, read_only: pending.read_only };
-        let mut cx = CommandContext {
-            cdb: &pending.cdb,
-            parameters: pending.parameters.as_deref(),
-            lu: self,
-            state: &mut state,
-            nexus: pending.id,
-            port: &pending.port,
-            read_only: pending.read_only,
-        };
-        let answer = dispatch::run(&mut cx, requester);
-        let bytes = state.save();
-        if state.saved_version == before.saved_version || bytes == pending.bytes {
+        let answer = pending.change.perform(self, &mut state);
+        if state.saved_version == before.saved_version || state.to_store() == pending.bytes {
             return CommitOutcome::Done(answer);
         }
-        before.put_back(&mut state);
-        CommitOutcome::Again(PendingCommit { bytes, ..pending })
+        match before.draft(&mut state, pending.change, answer) {
+            Ok(pending) => CommitOutcome::Again(pending),
+            Err(answer) => CommitOutcome::Done(answer),
+        }
+    }
+
+    /// Lets a change of a shared logical unit take effect that was published. The installed state is still the one from
+    /// which the change was planned. Returns the result of the command.
+    ///
+    /// # Errors
+    /// The result of the command, as [`Lu::commit`] returns it.
+    pub fn commit_shared(&self, pending: PendingCommit) -> PlanResult {
+        let mut state = self.change();
+        // These bytes are the server's own, so they are valid.
+        _ = state.install_shared(&pending.bytes);
+        pending.effects.apply(&mut state, &mut InstalledEffects::default());
+        state.mark_changed();
+        pending.answer
+    }
+
+    /// Plans a pending command again, because the state has changed: [`CommitOutcome::Again`] has the bytes to store.
+    /// [`CommitOutcome::Done`]: the command needs no storage any more, and was executed.
+    pub fn plan_again(&self, pending: PendingCommit) -> CommitOutcome {
+        match self.draft(pending.change) {
+            Ok(pending) => CommitOutcome::Again(pending),
+            Err(answer) => CommitOutcome::Done(answer),
+        }
+    }
+
+    /// A change as a pending commit, or its answer if nothing is to be stored.
+    fn draft(&self, change: PendingChange) -> Result<PendingCommit, PlanResult> {
+        let mut state = self.change();
+        let before = Rollback::of(&state);
+        let answer = change.perform(self, &mut state);
+        before.draft(&mut state, change, answer)
+    }
+}
+
+impl PendingChange {
+    fn perform(&self, lu: &Lu, state: &mut State) -> PlanResult {
+        state.effects = Effects::default();
+        match self {
+            PendingChange::Command { cdb, parameters, id, port, read_only } => {
+                let requester = Requester { id: *id, port, read_only: *read_only };
+                let parameters = parameters.as_deref();
+                let (nexus, read_only) = (*id, *read_only);
+                dispatch::run(
+                    &mut CommandContext { cdb, parameters, lu, state, nexus, port, read_only },
+                    requester,
+                )
+            }
+            PendingChange::Reset => {
+                state.reset_shared();
+                state.effects.raise_on_all(Sense::LUN_RESET);
+                state.effects.reset();
+                state.mark_shared_change();
+                Ok(Plan::Done)
+            }
+            PendingChange::FollowNexuses => {
+                if state.follow_nexuses() {
+                    state.mark_shared_change();
+                }
+                Ok(Plan::Done)
+            }
+        }
     }
 }
 
@@ -69,20 +152,21 @@ pub(crate) fn run(
     port: &Arc<NexusPorts>,
 ) -> PlanResult {
     let before = Rollback::of(cx.state);
+    cx.state.effects = Effects::default();
     let answer = dispatch::run(cx, requester);
     if cx.state.saved_version == before.saved_version {
         return answer;
     }
-    let pending = PendingCommit {
+    let change = PendingChange::Command {
         cdb: cx.cdb.to_vec(),
         parameters: cx.parameters.map(<[u8]>::to_vec),
         id: requester.id,
         port: port.clone(),
         read_only: requester.read_only,
-        bytes: cx.state.save(),
     };
-    before.put_back(cx.state);
-    Ok(Plan::op(Op::Persist(pending)))
+    before
+        .draft(cx.state, change, answer)
+        .map_or_else(|answer| answer, |pending| Ok(Plan::op(Op::Persist(pending))))
 }
 
 /// The state that such commands change, before the command.
@@ -96,6 +180,24 @@ struct Rollback {
 }
 
 impl Rollback {
+    /// If the state to store has changed: rolls the change back, and returns it as a pending commit.
+    ///
+    /// # Errors
+    /// The answer, if there is nothing to store.
+    fn draft(
+        self,
+        state: &mut State,
+        change: PendingChange,
+        answer: PlanResult,
+    ) -> Result<PendingCommit, PlanResult> {
+        if state.saved_version == self.saved_version {
+            return Err(answer);
+        }
+        let (bytes, effects) = (state.to_store(), std::mem::take(&mut state.effects));
+        self.put_back(state);
+        Ok(PendingCommit { change, bytes, effects, answer })
+    }
+
     fn of(state: &State) -> Rollback {
         Rollback {
             changed: state.changed,

@@ -14,7 +14,7 @@ impl Lu {
 
     /// The status of every new command if it does not depend on the command: BUSY.
     pub fn busy_status(&self) -> Option<Status> {
-        self.change().busy.then_some(Status::Busy)
+        self.change().is_busy().then_some(Status::Busy)
     }
 
     /// Whether a sanitize operation is running. It belongs to the current medium.

@@ -1,5 +1,6 @@
 //! The mutable state of a logical unit.
 
+use crate::shared::Effects;
 use crate::unit_attention::UnitAttentions;
 use crate::{InvalidDefinition, LuSettings, NexusId, NexusPorts};
 use crate::{alua, buffer, cdrom, copy, log, medium, modes, reservation, sanitize, saved};
@@ -19,6 +20,12 @@ pub(crate) struct State {
     pub(crate) changed: bool,
     /// New commands end with BUSY.
     pub(crate) busy: bool,
+    /// New commands end with BUSY because the shared state may be stale.
+    pub(crate) held: bool,
+    /// Set if other servers share the state. Called when nexuses came or went that the shared state does not show yet.
+    pub(crate) sharing: Option<Box<dyn Fn() + Send + Sync>>,
+    /// The effects of the running command on nexuses of other servers; recorded only if the state is shared.
+    pub(crate) effects: Effects,
     /// The version of the saved state; it increases with every change of that state.
     pub(crate) saved_version: u64,
     /// Capacity in blocks.
@@ -44,6 +51,9 @@ impl State {
         State {
             changed: false,
             busy: false,
+            held: false,
+            sharing: None,
+            effects: Effects::default(),
             saved_version: 0,
             blocks: settings.capacity / settings.block_size as u64,
             nexuses: BTreeMap::new(),
@@ -91,11 +101,40 @@ impl State {
         self.raise(sense, |id, _| id != but);
     }
 
+    /// As [`State::raise_on_others`], for a change of shared state: nexuses of other servers get it too.
+    pub(crate) fn raise_on_others_everywhere(&mut self, sense: Sense, but: NexusId) {
+        self.raise_on_others(sense, but);
+        if let Some(peer) = self.nexuses.get(&but).filter(|_| self.is_shared()) {
+            self.effects.raise_on_others((&*peer.port).into(), sense);
+        }
+    }
+
+    /// Whether other servers share the state.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.sharing.is_some()
+    }
+
+    /// New commands end with BUSY.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy || self.held
+    }
+
+    /// Marks a change of state that is saved only in shared units. If a command makes it, its row must be marked with
+    /// `Row::persists`.
+    pub(crate) fn mark_shared_change(&mut self) {
+        match self.is_shared() {
+            true => self.mark_persistent_change(),
+            false => self.mark_changed(),
+        }
+    }
+
     pub(crate) fn attach(&mut self, id: NexusId, port: &Arc<NexusPorts>) {
         self.nexuses.insert(id, AttachedNexus { port: port.clone(), attentions: UnitAttentions::power_on() });
-        if self.reservations.attach(port) {
+        // A shared registration changes by `Lu::follow_nexuses`.
+        if !self.is_shared() && self.reservations.attach(port) {
             self.mark_changed();
         }
+        self.poke();
     }
 
     pub(crate) fn detach(&mut self, id: NexusId) {
@@ -103,17 +142,44 @@ impl State {
         self.medium.detach(id);
         self.copy.detach(id);
         self.cdrom.detach(id);
-        self.reservations.detach(id);
+        if !self.is_shared() {
+            self.reservations.detach(id);
+        }
         self.mark_changed();
+        self.poke();
     }
 
     /// Logical unit reset (SAM-5 section 6.3.3).
     pub(crate) fn reset(&mut self) {
+        self.reset_shared();
+        self.reset_unshared();
+    }
+
+    /// The part of a reset that changes shared state.
+    pub(crate) fn reset_shared(&mut self) {
         self.modes.reset();
-        self.medium.reset();
-        self.copy.reset();
         self.reservations.reset();
         self.raise(Sense::LUN_RESET, |_, _| true);
+    }
+
+    /// The part of a reset that changes state of this server.
+    pub(crate) fn reset_unshared(&mut self) {
+        self.medium.reset();
+        self.copy.reset();
+    }
+
+    /// The bytes to store before a change takes effect.
+    pub(crate) fn to_store(&self) -> Vec<u8> {
+        if self.is_shared() { self.save_shared() } else { self.save() }
+    }
+
+    /// Adapts shared state to nexuses that came or went. Returns whether it changed.
+    pub(crate) fn follow_nexuses(&mut self) -> bool {
+        let lags = self.reservations.lags(&self.nexuses);
+        if lags {
+            self.reservations.follow_nexuses(&self.nexuses);
+        }
+        lags
     }
 
     pub(crate) fn save(&self) -> Vec<u8> {

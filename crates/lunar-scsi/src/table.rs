@@ -199,6 +199,7 @@ impl Row {
             && self.is_of_type(settings.device_type)
             && (settings.thin || !self.thin)
             && (settings.max_atomic >= settings.block_size || !self.atomic)
+            && (!settings.shared || self.opcode != op::SANITIZE)
     }
 
     /// Rejects a CDB with a reserved bit set, NACA included.

@@ -35,6 +35,7 @@ pub(crate) fn disk() -> LuSettings {
         reservable: true,
         passthrough: PassthroughMode::None,
         explicit_access: true,
+        shared: false,
     }
 }
 

@@ -96,6 +96,7 @@ fn disk() -> Result<LogicalUnit, Box<dyn Error>> {
         passthrough: lunar_scsi::PassthroughMode::None,
         max_atomic: 1 << 20,
         explicit_access: true,
+        shared: false,
     };
     let medium =
         lunar_block::open(&lunar_block::BackendSpec::sized(lunar_block::BackendKind::Null, CAPACITY))

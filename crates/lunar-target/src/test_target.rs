@@ -178,6 +178,7 @@ pub fn settings(number: u8, capacity: u64) -> LuSettings {
         passthrough: PassthroughMode::None,
         max_atomic: 1 << 20,
         explicit_access: true,
+        shared: false,
     }
 }
 

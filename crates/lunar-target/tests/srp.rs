@@ -87,6 +87,7 @@ fn unit() -> LogicalUnit {
         passthrough: lunar_scsi::PassthroughMode::None,
         max_atomic: 1 << 20,
         explicit_access: true,
+        shared: false,
     };
     let medium =
         lunar_block::open(&lunar_block::BackendSpec::sized(lunar_block::BackendKind::Memory, CAPACITY))

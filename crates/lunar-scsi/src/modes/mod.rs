@@ -139,6 +139,22 @@ impl State {
         Ok(())
     }
 
+    /// Encodes the current values, and the saved ones if there are any.
+    pub(crate) fn save_shared(&self) -> Vec<u8> {
+        [self.current].into_iter().chain(self.saved).map(|values| values.0).collect()
+    }
+
+    /// Restores what [`State::save_shared`] returned.
+    pub(crate) fn restore_shared(&mut self, bytes: &[u8]) -> Result<(), InvalidDefinition> {
+        let (current, saved) = match bytes {
+            &[current @ 0..16] => (current, None),
+            &[current @ 0..16, saved @ 0..16] => (current, Some(ChangeableValues(saved))),
+            _ => return Err(InvalidDefinition::new("the shared mode pages are invalid")),
+        };
+        (self.current, self.saved) = (ChangeableValues(current), saved);
+        Ok(())
+    }
+
     /// Restores what [`State::save`] returned.
     pub(crate) fn restore(&mut self, bytes: &[u8]) -> Result<(), InvalidDefinition> {
         let &[bits @ 0..16] = bytes else {

@@ -47,7 +47,8 @@ fn apply(cx: &mut CommandContext<'_>, values: ChangeableValues) -> Plan {
         cx.state.mark_persistent_change();
     }
     if changed {
-        cx.state.raise_on_others(Sense::MODE_PARAMETERS_CHANGED, cx.nexus);
+        cx.state.mark_shared_change();
+        cx.state.raise_on_others_everywhere(Sense::MODE_PARAMETERS_CHANGED, cx.nexus);
     }
     Plan::Done
 }

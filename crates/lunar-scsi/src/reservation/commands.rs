@@ -2,8 +2,8 @@
 
 use super::actions::{PortAndUser, ReserveOutContext};
 use super::registry::{Effect, Registrant, Registry};
-use super::report;
 use super::request::{self, ReserveOut, ServiceAction};
+use super::{Reserver, report};
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{NexusId, Op, Plan, PlanResult, State};
 use lunar_wire::scsi::cdb::{SERVICE_ACTION, persistent_reserve_in::ALLOCATION_LENGTH};
@@ -39,10 +39,10 @@ const fn prout(action: u16, usage: &'static [u8]) -> Row {
 /// the handlers on RESERVE and RELEASE. SCOPE and TYPE may be set where they are ignored.
 #[rustfmt::skip]
 pub(crate) const ROWS: &[Row] = &[
-    reserves(op::RESERVE_6, reserve, &[0x16, 0, 0, 0, 0, 0]),
-    reserves(op::RELEASE_6, release, &[0x17, 0, 0, 0, 0, 0]).despite_reserve(),
-    reserves(op::RESERVE_10, reserve, &[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
-    reserves(op::RELEASE_10, release, &[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0]).despite_reserve(),
+    reserves(op::RESERVE_6, reserve, &[0x16, 0, 0, 0, 0, 0]).persists(),
+    reserves(op::RELEASE_6, release, &[0x17, 0, 0, 0, 0, 0]).persists().despite_reserve(),
+    reserves(op::RESERVE_10, reserve, &[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0]).persists(),
+    reserves(op::RELEASE_10, release, &[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0]).persists().despite_reserve(),
     prin(0, |cx| read(cx, report::keys), &[0x5e, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0]),
     prin(1, |cx| read(cx, report::reservation), &[0x5e, 1, 0, 0, 0, 0, 0, 0xff, 0xff, 0]),
     prin(2, |cx| read(cx, report::capabilities), &[0x5e, 2, 0, 0, 0, 0, 0, 0xff, 0xff, 0]),
@@ -63,12 +63,15 @@ fn reserve(cx: &mut CommandContext<'_>) -> PlanResult {
     if reservations.covered(cx.port) {
         return Ok(Plan::Done);
     }
-    let others = reservations.reserved.is_some_and(|holder| holder != cx.nexus);
+    let own = Some(Reserver::Here(cx.nexus));
+    let others = reservations.reserved.is_some() && reservations.reserved != own;
     if others || !reservations.registry.keys.is_empty() {
         return Err(Status::ReservationConflict.into());
     }
-    reservations.reserved = Some(cx.nexus);
-    cx.state.mark_changed();
+    if reservations.reserved != own {
+        reservations.reserved = own;
+        cx.state.mark_shared_change();
+    }
     Ok(Plan::Done)
 }
 
@@ -78,9 +81,9 @@ fn release(cx: &mut CommandContext<'_>) -> PlanResult {
     if !reservations.registry.keys.is_empty() && !reservations.covered(cx.port) {
         return Err(Status::ReservationConflict.into());
     }
-    if reservations.reserved == Some(cx.nexus) {
+    if reservations.reserved == Some(Reserver::Here(cx.nexus)) {
         reservations.reserved = None;
-        cx.state.mark_changed();
+        cx.state.mark_shared_change();
     }
     Ok(Plan::Done)
 }
@@ -104,10 +107,15 @@ fn reserve_out(cx: &mut CommandContext<'_>) -> PlanResult {
     let request = ReserveOut::decode(action, cx.cdb, data)?;
     let known = if request.names() { known(cx.state) } else { BTreeSet::new() };
     let context = ReserveOutContext { who: &cx.port.into(), ports: &cx.port.ports, known: &known };
+    let is_shared = cx.state.is_shared();
     let registry = &mut cx.state.reservations.registry;
+    let before = is_shared.then(|| registry.clone());
     let persisted = registry.persists;
     let effect = registry.act(&context, &request)?;
-    let save = persisted || registry.persists;
+    let save = match before {
+        Some(before) => before != *registry,
+        None => persisted || registry.persists,
+    };
     Ok(finish(cx.state, action, effect, save))
 }
 
@@ -125,6 +133,11 @@ fn finish(state: &mut State, action: ServiceAction, effect: Effect, save: bool) 
                 peer.attentions.raise(*sense);
             }
         }
+    }
+    if state.is_shared() {
+        effect.attentions.iter().for_each(|(on, sense)| state.effects.raise(on.clone(), *sense));
+        let aborted = effect.victims.iter().filter(|_| action == ServiceAction::PreemptAndAbort);
+        aborted.for_each(|victim| state.effects.abort(victim.clone()));
     }
     if save {
         state.mark_persistent_change();

@@ -6,6 +6,7 @@ mod registry;
 mod report;
 mod request;
 mod saved;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod transport_id;
@@ -17,6 +18,7 @@ use lunar_wire::scsi::{BitField, Sense, op};
 use registry::Registry;
 
 pub(crate) use commands::ROWS;
+pub(crate) use registry::Registrant;
 
 /// The reservation commands.
 pub(crate) const OPCODES: [u8; 6] = [
@@ -50,11 +52,20 @@ impl Lu {
     }
 }
 
+/// The nexus of a RESERVE.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Reserver {
+    /// A nexus of this server.
+    Here(NexusId),
+    /// A nexus of another server that shares the state.
+    Elsewhere(Registrant),
+}
+
 /// Registrations and reservations of a logical unit.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
     /// The nexus that reserved the logical unit by RESERVE.
-    reserved: Option<NexusId>,
+    reserved: Option<Reserver>,
     registry: Registry,
 }
 
@@ -71,10 +82,10 @@ impl State {
 
     /// Whether a reservation of another nexus conflicts with a command of this nexus.
     pub(crate) fn conflicts(&self, row: &Row, nexus: NexusId, port: &NexusPorts) -> bool {
-        match self.reserved {
+        match &self.reserved {
             // Persistent reservations conflict with RESERVE from any nexus.
             Some(_) if persistent(row.opcode) => true,
-            Some(holder) if holder == nexus => false,
+            Some(Reserver::Here(holder)) if *holder == nexus => false,
             // The forms of START STOP UNIT and PREVENT ALLOW that are never allowed use `ReservationClass::Never`.
             Some(_) if row.allowed != ReservationClass::Always => true,
             Some(_) => !row.despite_reserve,
@@ -95,7 +106,7 @@ impl State {
 
     /// Records a lost nexus: its RESERVE ends, its registration stays.
     pub(crate) fn detach(&mut self, nexus: NexusId) {
-        if self.reserved == Some(nexus) {
+        if self.reserved == Some(Reserver::Here(nexus)) {
             self.reserved = None;
         }
     }

@@ -24,6 +24,10 @@ impl From<&NexusPorts> for Registrant {
 }
 
 impl Registrant {
+    fn without_user(&self) -> Registrant {
+        Registrant { user: String::new(), ..self.clone() }
+    }
+
     /// The protocol of both ports.
     pub(super) fn protocol(&self) -> TransportProtocol {
         self.initiator.protocol()
@@ -143,13 +147,18 @@ impl Registry {
         }
     }
 
+    /// Whether [`Registry::adopt`] would pass a registration to this user.
+    pub(super) fn adopts(&self, who: &Registrant) -> bool {
+        !who.user.is_empty() && !self.keys.contains_key(who) && self.keys.contains_key(&who.without_user())
+    }
+
     /// Passes a registration without a user to the first user that logs in from its initiator port. Returns whether
     /// there was one.
     pub(super) fn adopt(&mut self, who: &Registrant) -> bool {
-        let plain = Registrant { user: String::new(), ..who.clone() };
-        if who.user.is_empty() || self.keys.contains_key(who) {
+        if !self.adopts(who) {
             return false;
         }
+        let plain = who.without_user();
         let Some(key) = self.keys.remove(&plain) else { return false };
         self.keys.insert(who.clone(), key);
         if let Some(holder) =

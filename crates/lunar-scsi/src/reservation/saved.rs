@@ -37,14 +37,35 @@ pub(super) fn encode_all(registry: &Registry) -> Vec<u8> {
     out.extend_from_slice(&number.map_or(NOBODY, |n| n as u32).to_be_bytes());
     for (who, key) in &registry.keys {
         out.extend_from_slice(&key.to_be_bytes());
-        out.extend_from_slice(&who.tag.to_be_bytes());
-        out.extend_from_slice(&saved_isid(&who.initiator));
-        put(&mut out, &who.initiator.name());
+        put_port(&mut out, who);
         if has_users {
             put(&mut out, &who.user);
         }
     }
     out
+}
+
+fn put_port(out: &mut Vec<u8>, who: &Registrant) {
+    out.extend_from_slice(&who.tag.to_be_bytes());
+    out.extend_from_slice(&saved_isid(&who.initiator));
+    put(out, &who.initiator.name());
+}
+
+impl Registrant {
+    /// The target port, ISID, name and user, as a saved registration has them.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_port(&mut out, self);
+        put(&mut out, &self.user);
+        out
+    }
+
+    /// Decodes what [`Registrant::encode`] returned.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Registrant, InvalidDefinition> {
+        let mut rest = SavedReader(bytes);
+        let who = nexus(&mut rest, VERSION).filter(|_| rest.0.is_empty());
+        who.ok_or(InvalidDefinition::new("a nexus in the shared state is invalid"))
+    }
 }
 
 /// The ISID of an initiator port; zero for SRP.
@@ -129,11 +150,15 @@ pub(super) fn fold_names(registry: &mut Registry) {
 
 fn registrant(rest: &mut SavedReader<'_>, version: u8) -> Option<(Registrant, u64)> {
     let key = u64::from_be_bytes(rest.take()?);
+    Some((nexus(rest, version)?, key))
+}
+
+fn nexus(rest: &mut SavedReader<'_>, version: u8) -> Option<Registrant> {
     let tag = u16::from_be_bytes(rest.take()?);
     let isid = rest.take()?;
     let initiator = saved_port(rest.text()?, isid);
     let user = if version == PLAIN { String::new() } else { rest.text()? };
-    Some((Registrant { initiator, tag, user }, key))
+    Some(Registrant { initiator, tag, user })
 }
 
 fn reservation(

@@ -36,6 +36,7 @@ pub(crate) fn settings(
         reservable: lun.reservable,
         passthrough: PassthroughMode::None,
         explicit_access: lun.source.lu_address().is_none(),
+        shared: false,
     })
 }
 
@@ -62,5 +63,6 @@ pub(super) fn passing(
         reservable: lun.reservable,
         passthrough,
         explicit_access: true,
+        shared: false,
     }
 }

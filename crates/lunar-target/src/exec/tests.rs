@@ -78,6 +78,7 @@ pub(super) fn settings(write_cache: bool) -> LuSettings {
         passthrough: lunar_scsi::PassthroughMode::None,
         max_atomic: 1 << 20,
         explicit_access: true,
+        shared: false,
     }
 }
 

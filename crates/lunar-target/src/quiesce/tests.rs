@@ -31,6 +31,7 @@ fn settings() -> LuSettings {
         passthrough: lunar_scsi::PassthroughMode::None,
         max_atomic: 1 << 20,
         explicit_access: true,
+        shared: false,
     }
 }
 

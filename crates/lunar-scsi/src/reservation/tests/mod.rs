@@ -5,5 +5,6 @@ mod hand_over;
 mod parameters;
 mod scripts;
 mod sequences;
+mod shared;
 mod users;
 mod world;
