@@ -1,7 +1,7 @@
 //! The command table: one row per operation code and service action. Each module defines its rows.
 
 use crate::{Lu, LuSettings, NexusId, NexusPorts, PeripheralDeviceType, PlanResult, State};
-use lunar_wire::scsi::Sense;
+use lunar_wire::scsi::{Sense, op};
 use lunar_wire::scsi::cdb::{self, SERVICE_ACTION};
 use std::sync::LazyLock;
 
