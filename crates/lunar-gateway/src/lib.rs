@@ -1,0 +1,30 @@
+//! Gateways: several servers of one medium that decide on commands as one server.
+//!
+//! The state that they share (registrations, reservations, mode pages) is in the omap of an object of the cluster
+//! ([`object`]). A member changes it by one compare-and-swap, installs it, and notifies the others, which install it
+//! too ([`Member::publish`]). It answers the command when all of them have acknowledged the change. The cluster fences
+//! a member that does not acknowledge. No member is a leader, and a member decides each command from its own copy.
+//!
+//! The protocol ([`Member`]) has no sockets and no clock. The tests run it against a simulated cluster with delays,
+//! lost messages, pauses and fences, on virtual time.
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod member;
+#[doc(hidden)]
+#[allow(missing_docs)]
+pub mod object;
+#[cfg(test)]
+mod simulation;
+mod store;
+
+pub use member::{Lost, Member, Phase};
+pub use object::{MemberId, MemberRecord};
+pub use store::{Store, Swap, Unit, is_fenced};
+
+use std::time::Duration;
+
+/// Time within which the other members acknowledge a change. Later, the cluster fences them.
+pub const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Age of the watch above which a member answers commands with BUSY, because it may miss changes.
+pub const STALE_AFTER: Duration = Duration::from_secs(5);

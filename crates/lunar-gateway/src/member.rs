@@ -1,0 +1,220 @@
+//! A member of a group, for one logical unit and one client of the cluster.
+
+mod announce;
+mod install;
+mod join;
+
+use crate::object::{
+    Change, LOG_LEN, MemberId, MemberRecord, STATE, VERSION, log_key, member_key, version_value,
+};
+use crate::store::{Store, Swap, Unit};
+use async_lock::Mutex;
+use lunar_scsi::{CommitOutcome, InstalledEffects, PendingCommit, PlanResult};
+use lunar_wire::scsi::Status;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+/// The part of its life in which a member is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Phase {
+    /// It has not joined the group yet.
+    Joining,
+    /// It serves commands.
+    Serving,
+    /// The cluster has not confirmed its watch for a while: commands end with BUSY.
+    Stale,
+    /// The cluster or another member has fenced it, or an operation failed. It ends without an answer to its commands,
+    /// and a new member with a new client takes its place.
+    Lost,
+}
+
+const PHASES: [Phase; 4] = [Phase::Joining, Phase::Serving, Phase::Stale, Phase::Lost];
+
+/// The member is [`Phase::Lost`]. Whether the last change took place is unknown.
+#[derive(Debug)]
+pub struct Lost(pub String);
+
+/// A member.
+pub struct Member<S, U> {
+    id: MemberId,
+    record: MemberRecord,
+    store: S,
+    unit: U,
+    phase: AtomicU8,
+    /// The version of the installed state. Locked while it changes.
+    installed: Mutex<u64>,
+    /// The same, for readers without the lock.
+    version: AtomicU64,
+    /// Locked while installed effects take place.
+    finishing: Mutex<()>,
+    effects: std::sync::Mutex<Vec<InstalledEffects>>,
+    /// A member was fenced: wait for the map of the cluster before the next acknowledgement.
+    needs_map: AtomicBool,
+    /// The time of the last tick.
+    ticked_ms: AtomicU64,
+}
+
+impl<S: Store, U: Unit> Member<S, U> {
+    /// A member that has not joined. Its logical unit is shared ([`lunar_scsi::Lu::share`]) and answers BUSY. The
+    /// client watches the object already. `incarnation` is a random number.
+    pub fn new(id: MemberId, incarnation: u64, store: S, unit: U) -> Member<S, U> {
+        unit.lu().hold(true);
+        Member {
+            id,
+            record: MemberRecord { incarnation, addresses: store.addresses() },
+            store,
+            unit,
+            phase: AtomicU8::new(Phase::Joining as u8),
+            installed: Mutex::new(0),
+            version: AtomicU64::new(0),
+            finishing: Mutex::new(()),
+            effects: std::sync::Mutex::default(),
+            needs_map: AtomicBool::new(false),
+            ticked_ms: AtomicU64::new(0),
+        }
+    }
+
+    /// Its phase.
+    pub fn phase(&self) -> Phase {
+        PHASES[usize::from(self.phase.load(SeqCst))]
+    }
+
+    /// The version of the installed state.
+    pub fn version(&self) -> u64 {
+        self.version.load(SeqCst)
+    }
+
+    /// The client of the cluster.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// The logical unit.
+    pub fn unit(&self) -> &U {
+        &self.unit
+    }
+
+    /// Publishes a change, lets it take effect on all members, and returns the answer of its command. Changes are
+    /// planned again when another member was faster.
+    ///
+    /// # Errors
+    /// The member is lost: the command gets no answer.
+    pub async fn publish(&self, mut pending: PendingCommit) -> Result<PlanResult, Lost> {
+        let lu = self.unit.lu();
+        let (answer, version) = {
+            let mut installed = self.installed.lock().await;
+            loop {
+                match self.phase() {
+                    Phase::Serving => {}
+                    Phase::Joining | Phase::Stale => return Ok(Err(Status::Busy.into())),
+                    Phase::Lost => return Err(Lost("it was fenced".into())),
+                }
+                pending = match lu.plan_again(pending) {
+                    CommitOutcome::Done(answer) => return Ok(answer),
+                    CommitOutcome::Again(pending) => pending,
+                };
+                let change = Change::new(self.id, &pending.effects());
+                let swap = self.swap_of(*installed, pending.bytes(), &change)?;
+                if self.checked(self.store.swap(swap).await)? {
+                    let answer = lu.commit_shared(pending);
+                    let version = *installed + 1;
+                    self.set_installed(&mut installed, version);
+                    break (answer, version);
+                }
+                self.install_newer(&mut installed).await?;
+            }
+        };
+        self.finish_effects().await?;
+        self.announce(version).await?;
+        Ok(answer)
+    }
+
+    /// Call this each second, also before [`Member::join`], with a monotonic time. It ends the service when the watch is
+    /// old, and begins it again when the cluster has confirmed the watch. A pause of the process ends the member: it
+    /// cannot know whether it was fenced, because fences end.
+    ///
+    /// # Errors
+    /// The member is lost.
+    pub async fn tick(&self, now: Duration) -> Result<(), Lost> {
+        let ticked = self.ticked_ms.load(SeqCst);
+        if ticked != 0 && !self.is_current(now) {
+            return self.checked(Err(io::Error::other("the process was paused")));
+        }
+        let age = self.checked(self.store.watch_age())?;
+        self.ticked_ms.store(now.as_millis() as u64, SeqCst);
+        match (self.phase(), age > crate::STALE_AFTER) {
+            (Phase::Serving, true) => self.set_phase(Phase::Stale),
+            (Phase::Stale, false) => {
+                self.install_newer(&mut *self.installed.lock().await).await?;
+                self.finish_effects().await?;
+                self.set_phase(Phase::Serving);
+            }
+            (Phase::Lost, _) => return Err(Lost("it was fenced".into())),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Whether an operation of the medium may begin: the last tick was not long ago. A process that was paused must not
+    /// begin operations, before it knows that it is fenced.
+    pub fn is_current(&self, now: Duration) -> bool {
+        let ticked = Duration::from_millis(self.ticked_ms.load(SeqCst));
+        now.saturating_sub(ticked) <= crate::STALE_AFTER && self.phase() != Phase::Lost
+    }
+
+    /// Ends the service because something outside has shown that the client is fenced, or was paused for too long.
+    pub fn lose(&self) {
+        self.set_phase(Phase::Lost);
+    }
+
+    /// A lost member stays lost.
+    fn set_phase(&self, to: Phase) {
+        let set = self.phase.fetch_update(SeqCst, SeqCst, |now| (now != Phase::Lost as u8).then_some(to as u8));
+        if set.is_ok() {
+            self.unit.lu().hold(to != Phase::Serving);
+        }
+    }
+
+    /// The result of an operation of the cluster. After a failure it is unknown what has happened.
+    fn checked<T>(&self, result: io::Result<T>) -> Result<T, Lost> {
+        result.map_err(|e| {
+            self.set_phase(Phase::Lost);
+            Lost(e.to_string())
+        })
+    }
+
+    fn set_installed(&self, installed: &mut u64, version: u64) {
+        *installed = version;
+        self.version.store(version, SeqCst);
+    }
+
+    /// The swap of a change after `version`.
+    fn swap_of(&self, version: u64, state: &[u8], change: &Change) -> Result<Swap, Lost> {
+        let own = (member_key(self.id), self.checked(json(&self.record))?);
+        let mut swap = Swap::after(version, state, self.checked(json(change))?);
+        swap.expected.push(own);
+        Ok(swap)
+    }
+}
+
+impl Swap {
+    /// A change of the state after `version`.
+    fn after(version: u64, state: &[u8], change: Vec<u8>) -> Swap {
+        let next = version + 1;
+        Swap {
+            expected: vec![(VERSION.into(), version_value(version).into())],
+            set: vec![
+                (VERSION.into(), version_value(next).into()),
+                (STATE.into(), state.to_vec()),
+                (log_key(next), change),
+            ],
+            remove: next.checked_sub(LOG_LEN).map(log_key).into_iter().collect(),
+        }
+    }
+}
+
+fn json(value: &impl serde::Serialize) -> io::Result<Vec<u8>> {
+    serde_json::to_vec(value).map_err(io::Error::other)
+}

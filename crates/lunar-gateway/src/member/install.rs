@@ -1,0 +1,62 @@
+//! The changes of other members.
+
+use super::{Lost, Member};
+use crate::object::SharedView;
+use crate::store::{Store, Unit};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::SeqCst;
+
+impl<S: Store, U: Unit> Member<S, U> {
+    /// Reads the object.
+    pub(super) async fn view(&self) -> Result<SharedView, Lost> {
+        let omap = self.checked(self.store.read().await)?;
+        self.checked(SharedView::decode(&omap))
+    }
+
+    /// Installs the changes that the object has and this member has not. Their effects take place in
+    /// [`Member::finish_effects`].
+    pub(super) async fn install_newer(&self, installed: &mut u64) -> Result<(), Lost> {
+        let view = self.view().await?;
+        if view.members.get(&self.id) != Some(&self.record) {
+            return self.checked(Err(std::io::Error::other("another member has fenced it")));
+        }
+        self.install(installed, &view)
+    }
+
+    pub(super) fn install(&self, installed: &mut u64, view: &SharedView) -> Result<(), Lost> {
+        if view.version <= *installed {
+            return Ok(());
+        }
+        let (changes, is_complete) = self.checked(view.changes_since(*installed))?;
+        let effects = changes.iter().map(|change| change.effects()).collect::<Result<Vec<_>, _>>();
+        let effects = self.checked(effects)?;
+        let effects: Vec<&[u8]> = effects.iter().map(Vec::as_slice).collect();
+        let result = self.unit.lu().install_shared(&view.state, &effects, is_complete);
+        let result = self.checked(result.map_err(std::io::Error::other))?;
+        self.effects.lock().unwrap_or_else(PoisonError::into_inner).push(result);
+        if !is_complete || changes.iter().any(|change| !change.fenced.is_empty()) {
+            self.needs_map.store(true, SeqCst);
+        }
+        self.set_installed(installed, view.version);
+        Ok(())
+    }
+
+    /// Lets the effects of installed changes take place: tasks end, and later operations go to servers of the cluster
+    /// that know all fences.
+    pub(super) async fn finish_effects(&self) -> Result<(), Lost> {
+        let _one = self.finishing.lock().await;
+        let effects = std::mem::take(&mut *self.effects.lock().unwrap_or_else(PoisonError::into_inner));
+        for effects in effects {
+            if effects.reset {
+                self.unit.abort(None).await;
+            } else if !effects.victims.is_empty() {
+                self.unit.abort(Some(effects.victims)).await;
+            }
+        }
+        if self.needs_map.load(SeqCst) {
+            self.checked(self.store.wait_for_latest_map().await)?;
+            self.needs_map.store(false, SeqCst);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,168 @@
+//! The omap of the object that holds the state of a shared logical unit.
+//!
+//! | key | value |
+//! |---|---|
+//! | `version` | number of the last change, in decimal |
+//! | `state` | the state after it, of [`lunar_scsi::Lu::shared_state`] |
+//! | `log.VERSION` | JSON of a [`Change`], for the last [`LOG_LEN`] changes |
+//! | `member.ID` | JSON of a [`MemberRecord`], for each member that serves the logical unit |
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io;
+
+/// Number of changes in the log. A member that missed more of them reports the registrations that it lost.
+pub const LOG_LEN: u64 = 32;
+pub const VERSION: &str = "version";
+pub const STATE: &str = "state";
+const MEMBER: &str = "member.";
+const LOG: &str = "log.";
+
+/// Number of a member in its group, from 1 to 127.
+pub type MemberId = u8;
+
+/// A member that serves the logical unit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberRecord {
+    /// A random number of this start.
+    pub incarnation: u64,
+    /// Addresses of its client of the cluster, for the blocklist.
+    pub addresses: String,
+}
+
+/// A change of the state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// The member that made it.
+    pub member: MemberId,
+    /// Effects on nexuses of other members, in hexadecimal digits.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub effects: String,
+    /// Members that were fenced before it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fenced: Vec<MemberId>,
+}
+
+/// The decoded omap.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SharedView {
+    pub version: u64,
+    pub state: Vec<u8>,
+    /// The changes, encoded.
+    pub log: BTreeMap<u64, Vec<u8>>,
+    pub members: BTreeMap<MemberId, MemberRecord>,
+}
+
+/// The key of a member.
+pub fn member_key(id: MemberId) -> String {
+    format!("{MEMBER}{id}")
+}
+
+/// The key of a change. The digits have a fixed number, so that keys sort.
+pub fn log_key(version: u64) -> String {
+    format!("{LOG}{version:020}")
+}
+
+/// The value of `version`. An absent key compares as an empty value.
+pub fn version_value(version: u64) -> String {
+    if version == 0 { String::new() } else { version.to_string() }
+}
+
+impl SharedView {
+    /// Decodes all keys. Unknown keys are ignored.
+    ///
+    /// # Errors
+    /// A value is invalid.
+    pub fn decode(omap: &BTreeMap<String, Vec<u8>>) -> io::Result<SharedView> {
+        let mut view = SharedView::default();
+        for (key, value) in omap {
+            let invalid = || invalid(&format!("the key {key} of the shared state is invalid"));
+            if key == VERSION {
+                let text = str::from_utf8(value).map_err(|_| invalid())?;
+                view.version = text.parse().map_err(|_| invalid())?;
+            } else if key == STATE {
+                view.state.clone_from(value);
+            } else if let Some(id) = key.strip_prefix(MEMBER) {
+                let record = serde_json::from_slice(value).map_err(|_| invalid())?;
+                view.members.insert(id.parse().map_err(|_| invalid())?, record);
+            } else if let Some(version) = key.strip_prefix(LOG) {
+                view.log.insert(version.parse().map_err(|_| invalid())?, value.clone());
+            }
+        }
+        Ok(view)
+    }
+
+    /// The changes after `since`, and whether none of them is missing.
+    ///
+    /// # Errors
+    /// A change is invalid.
+    pub fn changes_since(&self, since: u64) -> io::Result<(Vec<Change>, bool)> {
+        let change = |(version, bytes): (&u64, &Vec<u8>)| {
+            let what = || invalid(&format!("the key {} of the shared state is invalid", log_key(*version)));
+            serde_json::from_slice::<Change>(bytes).map_err(|_| what())
+        };
+        let changes = self.log.range(since + 1..).map(change).collect::<io::Result<Vec<_>>>()?;
+        let is_complete = changes.len() as u64 == self.version - since;
+        Ok((changes, is_complete))
+    }
+}
+
+impl Change {
+    /// A change with these effects.
+    pub fn new(member: MemberId, effects: &[u8]) -> Change {
+        let effects = effects.iter().map(|byte| format!("{byte:02x}")).collect();
+        Change { member, effects, fenced: Vec::new() }
+    }
+
+    /// The effects as bytes.
+    ///
+    /// # Errors
+    /// The text has other characters than hexadecimal digits.
+    pub fn effects(&self) -> io::Result<Vec<u8>> {
+        let digits = self.effects.as_bytes().chunks(2);
+        let byte = |pair: &[u8]| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok();
+        digits.map(byte).collect::<Option<_>>().ok_or_else(|| invalid("the effects of a change are invalid"))
+    }
+}
+
+pub fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn omap(pairs: &[(&str, &str)]) -> BTreeMap<String, Vec<u8>> {
+        pairs.iter().map(|(key, value)| (key.to_string(), value.as_bytes().to_vec())).collect()
+    }
+
+    #[test]
+    fn omap_is_decoded_and_unknown_keys_are_ignored() {
+        let view = SharedView::decode(&omap(&[
+            (VERSION, "7"),
+            (STATE, "s"),
+            (&log_key(7), r#"{"member":2,"effects":"01ff"}"#),
+            (&member_key(2), r#"{"incarnation":3,"addresses":"a","later":1}"#),
+            ("later", "x"),
+        ]))
+        .unwrap();
+        assert_eq!((view.version, &view.state[..]), (7, &b"s"[..]));
+        assert_eq!(view.members[&2].incarnation, 3);
+        let (changes, is_complete) = view.changes_since(6).unwrap();
+        assert_eq!((changes[0].effects().unwrap(), is_complete), (vec![1, 255], true));
+        assert!(!view.changes_since(5).unwrap().1);
+    }
+
+    #[test]
+    fn invalid_values_are_rejected() {
+        for (key, value) in [(VERSION, "x"), ("member.2", "{}"), ("member.x", "{}"), ("log.-", "{}")] {
+            let error = SharedView::decode(&omap(&[(key, value)])).unwrap_err();
+            assert_eq!(error.to_string(), format!("the key {key} of the shared state is invalid"));
+        }
+        let view = SharedView::decode(&omap(&[(VERSION, "1"), (&log_key(1), "[]")])).unwrap();
+        assert!(view.changes_since(0).is_err());
+        assert!(Change { effects: "0g".into(), ..Change::default() }.effects().is_err());
+        assert!(Change { effects: "é".into(), ..Change::default() }.effects().is_err());
+    }
+}

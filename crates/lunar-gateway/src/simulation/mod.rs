@@ -1,0 +1,179 @@
+//! Gateways and hosts on a simulated cluster, with faults. A seed decides all of it.
+
+mod cluster;
+mod executor;
+mod server;
+
+use cluster::{BLOCKS, Cluster};
+use executor::Executor;
+use lunar_wire::scsi::{Status, op};
+use server::{Answer, Server};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Time with faults, and time after the last one, in which all members join again.
+const FAULTS: Duration = Duration::from_secs(60);
+const END: Duration = Duration::from_secs(135);
+const HOSTS: usize = 2;
+/// Exclusive access.
+const KIND: u8 = 3;
+
+/// PERSISTENT RESERVE OUT with its parameter list.
+fn reserve_out(action: u8, key: u64, action_key: u64, flags: u8) -> (Vec<u8>, Vec<u8>) {
+    let mut list = [key.to_be_bytes(), action_key.to_be_bytes(), [0; 8]].concat();
+    list[20] = flags;
+    (vec![op::PERSISTENT_RESERVE_OUT, action, KIND, 0, 0, 0, 0, 0, 24, 0], list)
+}
+
+const REGISTER_AND_IGNORE: u8 = 6;
+const RESERVE: u8 = 1;
+const PREEMPT_AND_ABORT: u8 = 5;
+/// Otherwise the reservation ends when all gateways are down at the same time.
+const APTPL: u8 = 1;
+
+/// A host that takes the disk from the other one, and writes as long as it has it.
+struct Host {
+    number: usize,
+    executor: Executor,
+    servers: Vec<Rc<Server>>,
+    /// The number of times that a host took the disk. Each owner writes its own number.
+    owners: Rc<Cell<u64>>,
+}
+
+impl Host {
+    fn key(number: usize) -> u64 {
+        number as u64 + 1
+    }
+
+    async fn run(self) {
+        loop {
+            self.executor.sleep(Duration::from_millis(self.executor.below(3000))).await;
+            if self.takes_the_disk().await {
+                self.owners.set(self.owners.get() + 1);
+                self.writes(self.owners.get()).await;
+            }
+        }
+    }
+
+    /// One of the paths.
+    fn path(&self) -> &Rc<Server> {
+        &self.servers[self.executor.below(self.servers.len() as u64) as usize]
+    }
+
+    async fn takes_the_disk(&self) -> bool {
+        let own = Host::key(self.number);
+        for server in &self.servers {
+            let (cdb, list) = reserve_out(REGISTER_AND_IGNORE, 0, own, APTPL);
+            if server.command(self.number, &cdb, Some(&list)).await != Answer::Good {
+                return false;
+            }
+        }
+        let other = Host::key((self.number + 1) % HOSTS);
+        let path = self.path();
+        let (cdb, list) = reserve_out(PREEMPT_AND_ABORT, own, other, 0);
+        match path.command(self.number, &cdb, Some(&list)).await {
+            // If the other host had a registration only, the disk is still free.
+            Answer::Good => {}
+            Answer::Conflict => {}
+            Answer::Failed => return false,
+        }
+        let (cdb, list) = reserve_out(RESERVE, own, 0, 0);
+        path.command(self.number, &cdb, Some(&list)).await == Answer::Good
+    }
+
+    async fn writes(&self, tag: u64) {
+        let path = self.path();
+        for _ in 0..self.executor.below(12) {
+            let block = self.executor.below(BLOCKS as u64) as usize;
+            match path.write(self.number, block, tag).await {
+                Answer::Good => {}
+                Answer::Conflict => return,
+                Answer::Failed => self.executor.sleep(Duration::from_millis(200)).await,
+            }
+        }
+    }
+}
+
+/// Pauses, cuts and kills servers, one at a time or several.
+async fn faults(executor: Executor, cluster: Cluster, servers: Vec<Rc<Server>>) {
+    while executor.now() < FAULTS {
+        executor.sleep(Duration::from_millis(executor.below(15_000))).await;
+        let number = executor.below(servers.len() as u64) as usize;
+        let time = Duration::from_millis(match executor.below(4) {
+            0 => executor.below(1_000),
+            1 => executor.below(9_000),
+            _ => executor.below(60_000),
+        });
+        match executor.below(3) {
+            0 => executor.pause(servers[number].process(), time),
+            1 => cluster.cut(servers[number].process(), time),
+            _ => servers[number].kill(),
+        }
+    }
+}
+
+/// Runs a seed. Returns the faults that it has found.
+fn run(seed: u64, servers: usize) -> Vec<String> {
+    let executor = Executor::new(seed);
+    let cluster = Cluster::new(&executor);
+    let servers: Vec<_> = (0..servers).map(|number| Server::start(&executor, &cluster, number, servers)).collect();
+    let owners = Rc::new(Cell::new(0));
+    for number in 0..HOSTS {
+        let host = Host { number, executor: executor.clone(), servers: servers.clone(), owners: owners.clone() };
+        executor.spawn(None, host.run());
+    }
+    let gossip = cluster.clone();
+    executor.spawn(None, async move { gossip.gossip().await });
+    executor.spawn(None, faults(executor.clone(), cluster.clone(), servers.clone()));
+    executor.run_until(END);
+    check(&cluster, &servers, owners.get())
+}
+
+/// The members have joined again, and have the state of the object.
+fn check(cluster: &Cluster, servers: &[Rc<Server>], owners: u64) -> Vec<String> {
+    let mut faults = cluster.faults();
+    let omap = cluster.omap();
+    for (number, server) in servers.iter().enumerate() {
+        if !server.is_serving() {
+            faults.push(format!("server {number} does not serve at the end"));
+        }
+    }
+    let versions: Vec<_> = servers.iter().filter_map(|server| server.version()).collect();
+    for server in servers.iter().filter(|server| server.version().map(|v| v.to_string().into_bytes()) == omap.get("version").cloned()) {
+        if server.lu().shared_state() != omap["state"] {
+            faults.push("a member has another state than the object".into());
+        }
+    }
+    if owners == 0 {
+        faults.push(format!("no host took the disk; versions {versions:?}"));
+    }
+    faults
+}
+
+/// Runs seeds, and prints those that fail.
+fn explore(seeds: std::ops::Range<u64>, servers: usize) {
+    let faults = seeds.map(|seed| (seed, run(seed, servers)));
+    let failed: Vec<_> = faults.filter(|(_, faults)| !faults.is_empty()).collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+#[test]
+fn two_gateways_keep_their_promises_under_faults() {
+    explore(0..seeds(), 2);
+}
+
+#[test]
+fn three_gateways_keep_their_promises_under_faults() {
+    explore(1_000_000..1_000_000 + seeds() / 2, 3);
+}
+
+/// The number of seeds: LUNAR_TEST_SEEDS, or a few.
+fn seeds() -> u64 {
+    std::env::var("LUNAR_TEST_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(200)
+}
+
+/// Whether a status is a reservation conflict.
+fn is_conflict(status: Status) -> bool {
+    status == Status::ReservationConflict
+}
