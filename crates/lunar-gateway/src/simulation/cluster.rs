@@ -1,6 +1,6 @@
 //! A simulated cluster: an object with watchers, blocks, a blocklist, and servers that learn of fences late.
 
-use super::FAULTS;
+use super::{FAULTS, HOSTS};
 use super::executor::Executor;
 use crate::NOTIFY_TIMEOUT;
 use crate::store::{FENCED, Store, Swap};
@@ -34,8 +34,8 @@ struct State {
     clients: Vec<ClientState>,
     notifications: BTreeMap<u64, Notification>,
     next: u64,
-    /// The largest tag that each block has had, and the violations.
-    blocks: [u64; BLOCKS],
+    /// The largest tag that each host has written to each block, and the violations.
+    blocks: [[u64; HOSTS]; BLOCKS],
     faults: Vec<String>,
     /// The history of states: version and bytes.
     states: BTreeMap<String, Vec<u8>>,
@@ -98,7 +98,7 @@ impl Cluster {
     /// Servers receive the newest map now and then, and drop watches that were not confirmed.
     pub async fn gossip(&self) {
         loop {
-            self.executor.sleep(Duration::from_millis(500 + self.executor.below(2500))).await;
+            self.executor.sleep(Duration::from_millis(2000 + self.executor.below(8_000))).await;
             let server = self.executor.below(SERVERS as u64) as usize;
             let mut state = self.state.borrow_mut();
             state.servers[server] = state.map;
@@ -213,15 +213,16 @@ impl Client {
         _ = self.operate(0, acknowledge).await;
     }
 
-    /// Writes a tag to a block. Tags of a later owner are larger, so a smaller one after it is a late write.
-    pub async fn write(&self, block: usize, tag: u64) -> io::Result<()> {
+    /// Writes a tag to a block. Tags of a later owner are larger, so a smaller one of another host after it is a late
+    /// write. (A host that gave up a write may write again before it: that is its own affair.)
+    pub async fn write(&self, host: usize, block: usize, tag: u64) -> io::Result<()> {
         let id = self.id;
         let write = move |state: &mut State| {
-            let largest = state.blocks[block];
-            if tag < largest {
-                state.faults.push(format!("client {id} wrote {tag} over {largest}"));
+            let newer = (0..HOSTS).filter(|other| *other != host).map(|other| state.blocks[block][other]).max();
+            if let Some(newer) = newer.filter(|newer| tag < *newer) {
+                state.faults.push(format!("client {id} wrote {tag} over {newer}"));
             }
-            state.blocks[block] = largest.max(tag);
+            state.blocks[block][host] = state.blocks[block][host].max(tag);
         };
         self.operate(block % SERVERS, write).await
     }

@@ -48,48 +48,47 @@ impl Host {
 
     async fn run(self) {
         loop {
-            self.executor.sleep(Duration::from_millis(self.executor.below(3000))).await;
-            if self.takes_the_disk().await {
+            self.executor.sleep(Duration::from_millis(self.executor.below(1500))).await;
+            if let Some(path) = self.takes_the_disk().await {
                 self.owners.set(self.owners.get() + 1);
-                self.writes(self.owners.get()).await;
+                self.writes(&path, self.owners.get()).await;
             }
         }
     }
 
-    /// One of the paths.
-    fn path(&self) -> &Rc<Server> {
-        &self.servers[self.executor.below(self.servers.len() as u64) as usize]
-    }
-
-    async fn takes_the_disk(&self) -> bool {
+    /// Takes the disk through one of the paths that work, and returns the path.
+    async fn takes_the_disk(&self) -> Option<Rc<Server>> {
         let own = Host::key(self.number);
+        let mut paths = Vec::new();
         for server in &self.servers {
             let (cdb, list) = reserve_out(REGISTER_AND_IGNORE, 0, own, APTPL);
-            if server.command(self.number, &cdb, Some(&list)).await != Answer::Good {
-                return false;
+            if server.command(self.number, &cdb, Some(&list)).await == Answer::Good {
+                paths.push(server.clone());
             }
         }
         let other = Host::key((self.number + 1) % HOSTS);
-        let path = self.path();
+        let path = paths.get(self.executor.below(self.servers.len() as u64) as usize)?.clone();
         let (cdb, list) = reserve_out(PREEMPT_AND_ABORT, own, other, 0);
         match path.command(self.number, &cdb, Some(&list)).await {
             // If the other host had a registration only, the disk is still free.
             Answer::Good => {}
             Answer::Conflict => {}
-            Answer::Failed => return false,
+            Answer::Failed => return None,
         }
         let (cdb, list) = reserve_out(RESERVE, own, 0, 0);
-        path.command(self.number, &cdb, Some(&list)).await == Answer::Good
+        (path.command(self.number, &cdb, Some(&list)).await == Answer::Good).then_some(path)
     }
 
-    async fn writes(&self, tag: u64) {
-        let path = self.path();
-        for _ in 0..self.executor.below(12) {
+    /// Writes, several blocks at a time, until a write fails.
+    async fn writes(&self, path: &Rc<Server>, tag: u64) {
+        for _ in 0..self.executor.below(20) {
+            let also = (self.executor.below(BLOCKS as u64) as usize, path.clone(), self.number);
+            self.executor.spawn(None, async move {
+                also.1.write(also.2, also.0, tag).await;
+            });
             let block = self.executor.below(BLOCKS as u64) as usize;
-            match path.write(self.number, block, tag).await {
-                Answer::Good => {}
-                Answer::Conflict => return,
-                Answer::Failed => self.executor.sleep(Duration::from_millis(200)).await,
+            if path.write(self.number, block, tag).await != Answer::Good {
+                return;
             }
         }
     }
@@ -98,11 +97,11 @@ impl Host {
 /// Pauses, cuts and kills servers, one at a time or several.
 async fn faults(executor: Executor, cluster: Cluster, servers: Vec<Rc<Server>>) {
     while executor.now() < FAULTS {
-        executor.sleep(Duration::from_millis(executor.below(15_000))).await;
+        executor.sleep(Duration::from_millis(executor.below(10_000))).await;
         let number = executor.below(servers.len() as u64) as usize;
         let time = Duration::from_millis(match executor.below(4) {
             0 => executor.below(1_000),
-            1 => executor.below(9_000),
+            1 | 2 => 4_000 + executor.below(5_000),
             _ => executor.below(60_000),
         });
         match executor.below(3) {

@@ -235,10 +235,10 @@ impl Server {
         self.executor.spawn(Some(self.process.get()), async move {
             _ = send.send(work.await);
         });
-        // A host gives up after a while.
+        // A host gives up after a while, and uses another path.
         let given_up = self.executor.clone();
         let timeout = async move {
-            given_up.sleep(Duration::from_secs(30)).await;
+            given_up.sleep(Duration::from_secs(3)).await;
             None
         };
         first(async move { receive.recv_async().await.ok() }, timeout).await
@@ -311,7 +311,7 @@ impl Server {
         *self.running.borrow_mut().entry(id).or_default() += 1;
         self.executor.sleep(Duration::from_millis(self.executor.below(50))).await;
         let may_write = member.is_current(self.executor.now());
-        let written = if may_write { member.store().write(block, tag).await.is_ok() } else { false };
+        let written = if may_write { member.store().write(host, block, tag).await.is_ok() } else { false };
         *self.running.borrow_mut().entry(id).or_default() -= 1;
         if written && member.phase() != Phase::Lost { Answer::Good } else { Answer::Failed }
     }
