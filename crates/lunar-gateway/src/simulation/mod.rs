@@ -101,7 +101,7 @@ async fn faults(executor: Executor, cluster: Cluster, servers: Vec<Rc<Server>>) 
         let number = executor.below(servers.len() as u64) as usize;
         let time = Duration::from_millis(match executor.below(4) {
             0 => executor.below(1_000),
-            1 | 2 => 4_000 + executor.below(5_000),
+            1 | 2 => 5_000 + executor.below(10_000),
             _ => executor.below(60_000),
         });
         match executor.below(3) {
