@@ -19,7 +19,7 @@ pub const BLOCKS: usize = 4;
 /// ENOTCONN: the watch is lost.
 const NOT_CONNECTED: i32 = 107;
 /// A fence ends after this time. It is short, so that pauses can be longer.
-const FENCE_TIME: Duration = Duration::from_secs(40);
+const FENCE_TIME: Duration = Duration::from_secs(20);
 
 type OnNotify = Rc<dyn Fn(u64, Vec<u8>)>;
 
@@ -292,7 +292,7 @@ impl Store for Client {
             if is_over {
                 break;
             }
-            executor.sleep(Duration::from_millis(20)).await;
+            executor.sleep(Duration::from_millis(50)).await;
         }
         self.operate(0, move |state| state.notifications.remove(&number).map(|n| n.acks).unwrap_or_default()).await
     }

@@ -149,13 +149,18 @@ impl Executor {
     fn pick(&self) -> Option<usize> {
         let mut ready = self.0.ready.lock().unwrap();
         let tasks = self.0.tasks.borrow();
-        ready.retain(|task| tasks.contains_key(task));
-        let may_run = |task: &&usize| !tasks[*task].process.is_some_and(|process| self.is_paused(process));
-        let count = ready.iter().filter(may_run).count() as u64;
-        if count == 0 {
+        let mut may_run = Vec::with_capacity(ready.len());
+        ready.retain(|task| {
+            let found = tasks.get(task);
+            if found.is_some_and(|task| !task.process.is_some_and(|process| self.is_paused(process))) {
+                may_run.push(*task);
+            }
+            found.is_some()
+        });
+        if may_run.is_empty() {
             return None;
         }
-        let task = *ready.iter().filter(may_run).nth(self.below(count) as usize)?;
+        let task = may_run[self.below(may_run.len() as u64) as usize];
         ready.remove(&task);
         Some(task)
     }
