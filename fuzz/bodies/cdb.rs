@@ -6,7 +6,7 @@
 
 use lunar_scsi::{
     CommitOutcome, CopyResult, InitiatorPort, Lu, LuIdentity, LuSettings, Nexus, NexusPorts, Op,
-    PassthroughMode, PeripheralDeviceType, Plan, PlanResult, TargetPort, TransportProtocol,
+    PassthroughMode, PeripheralDeviceType, Plan, PlanResult, TargetPort, TargetPorts, TransportProtocol,
 };
 use lunar_wire::scsi::Status;
 use std::sync::Arc;
@@ -48,15 +48,17 @@ fn settings(flags: u8, blocks: u64) -> LuSettings {
     }
 }
 
+fn port_of(group: u16) -> TargetPort {
+    TargetPort::new(TransportProtocol::Iscsi, group, None)
+}
+
 fn nexus(lu: &Arc<Lu>, initiator: &str) -> Nexus {
     let port = NexusPorts {
         initiator: InitiatorPort::Iscsi { name: initiator.into(), isid: [0x80, 0, 0, 1, 0, 0] },
         user: String::new(),
         target: "iqn.2026-11.org.example:disk".into(),
-        portal_group_tag: 1,
-        ports: [1, 2]
-            .map(|group| TargetPort { protocol: TransportProtocol::Iscsi, portal_group_tag: group })
-            .into(),
+        own: port_of(1),
+        ports: TargetPorts::new([1, 2].map(port_of)),
     };
     lu.attach(Arc::new(port), false)
 }

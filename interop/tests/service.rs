@@ -96,6 +96,48 @@ fn stored_socket_stays_open_over_a_restart() {
 }
 
 #[test]
+fn store_follows_portals_that_come_and_go() {
+    let manager = ServiceManager::start();
+    let [one, two] = [(); 2].map(|()| format!("127.0.0.1:{}", ports::free()));
+    let server = manager.server(&toml(&one, 1), &[], "");
+    let name = |portal: &str| format!("kept-{}", portal.replace(':', "-"));
+    assert_eq!(manager.until("FDSTORE=1").value("FDNAME"), Some(name(&one).as_str()));
+    manager.until("READY=1");
+    server.said(&["portal", "add", "2", &two]);
+    // The sockets that stay are stored again, which has no effect.
+    let stored = [(); 2].map(|()| manager.until("FDSTORE=1"));
+    let mut stored = stored.into_iter().find(|one| one.value("FDNAME") == Some(&name(&two))).expect("stored");
+    server.said(&["portal", "remove", "2"]);
+    assert_eq!(manager.until("FDSTOREREMOVE=1").value("FDNAME"), Some(name(&two).as_str()));
+    // The service manager has the socket too, and would keep it open.
+    let socket = TcpListener::from(stored.fds.remove(0));
+    let error = TcpStream::connect(&two).expect_err("the socket is closed");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+    drop(socket);
+    Login::new().on(server.portal());
+    end(server);
+}
+
+#[test]
+fn socket_of_a_unit_outlives_its_portal() {
+    let manager = ServiceManager::start();
+    let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = socket.local_addr().expect("an address").to_string();
+    let first = format!("127.0.0.1:{}", ports::free());
+    let both = format!("{}[[portal_group]]\ntag = 2\nportals = [\"{address}\"]\n", toml(&first, 1));
+    let unit = OwnedFd::from(socket);
+    let mut server = manager.server(&both, &[("lunar.socket", &unit)], "");
+    server.rewrite(&toml(&first, 1));
+    server.said(&["reload"]);
+    let warning = format!("the service manager listens at {address}, where no portal is now");
+    assert!(server.log().contains(&warning), "{}", server.log());
+    server.rewrite(&both);
+    server.said(&["reload"]);
+    Login::new().on(address.parse().expect("an address"));
+    end(server);
+}
+
+#[test]
 fn reservation_without_aptpl_survives_a_restart() {
     let manager = ServiceManager::start();
     let server = manager.server(&toml("127.0.0.1:0", 1), &[], "");

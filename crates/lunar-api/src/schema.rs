@@ -54,6 +54,8 @@ pub struct TargetKeys {
     pub alias: Option<String>,
     /// Tags of its portal groups; all if absent.
     pub portal_groups: Option<Vec<u16>>,
+    /// Relative target port identifiers by tag; the tag if absent.
+    pub relative_ports: Option<BTreeMap<String, u16>>,
     /// The CHAP user as which it authenticates itself.
     pub mutual: Option<String>,
     /// Redirections of logins.

@@ -171,7 +171,8 @@ impl<S: Store, U: Unit> Member<S, U> {
 
     /// A lost member stays lost.
     fn set_phase(&self, to: Phase) {
-        let set = self.phase.fetch_update(SeqCst, SeqCst, |now| (now != Phase::Lost as u8).then_some(to as u8));
+        let set =
+            self.phase.fetch_update(SeqCst, SeqCst, |now| (now != Phase::Lost as u8).then_some(to as u8));
         if set.is_ok() {
             self.unit.lu().hold(to != Phase::Serving);
         }

@@ -156,6 +156,8 @@ pub struct NewTarget {
     pub portal_groups: BTreeSet<u16>,
     /// Redirected logins: portal group and address.
     pub redirects: Vec<(u16, String)>,
+    /// Relative target port identifiers by portal group tag, where they are not the tag.
+    pub relative_ports: BTreeMap<u16, u16>,
     /// Whether logins are rejected.
     pub offline: bool,
     /// Id of its user for mutual CHAP.

@@ -100,6 +100,9 @@ impl Text {
         if !target.portal_groups.is_empty() {
             self.key("portal_groups", list(&target.portal_groups));
         }
+        if !target.relative_ports.is_empty() {
+            self.key("relative_ports", map(&target.relative_ports));
+        }
         if !target.redirects.is_empty() {
             let one = |(tag, to): &(u16, String)| format!("{{ portal_group = {tag}, to = {} }}", quoted(to));
             self.key(
@@ -171,9 +174,7 @@ impl Text {
         self.texts("chap", &access.chap);
         self.text("mutual", access.mutual.as_ref());
         if let Some(luns) = &access.luns {
-            let one = |(seen, lun): (&u16, &u16)| format!("{seen} = {lun}");
-            let map = luns.iter().map(one).collect::<Vec<_>>().join(", ");
-            self.key("luns", if luns.is_empty() { "[]".into() } else { format!("{{ {map} }}") });
+            self.key("luns", if luns.is_empty() { "[]".into() } else { map(luns) });
         }
         match &access.read_only {
             ReadOnly::None => {}
@@ -181,6 +182,11 @@ impl Text {
             ReadOnly::Luns(luns) => self.key("read_only", list(luns)),
         }
     }
+}
+
+fn map(numbers: &BTreeMap<u16, u16>) -> String {
+    let one = |(key, number): (&u16, &u16)| format!("{key} = {number}");
+    format!("{{ {} }}", numbers.iter().map(one).collect::<Vec<_>>().join(", "))
 }
 
 fn list(numbers: impl IntoIterator<Item = impl Display>) -> String {

@@ -423,15 +423,31 @@ fn leave_unpaced(socket: impl AsFd, address: SocketAddr) {
     }
 }
 
-/// A bound socket; IPv6 sockets are IPv6-only.
-fn bound(address: SocketAddr) -> io::Result<Socket> {
+/// A bound socket; IPv6 sockets are IPv6-only. With `shares`, other sockets may have the port too.
+fn bound(address: SocketAddr, shares: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
+    socket.set_reuse_port(shares)?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
     socket.bind(&address.into())?;
     Ok(socket)
+}
+
+/// A listening socket. It shares its port only until it listens.
+fn listening(address: SocketAddr, shares: bool) -> io::Result<TcpListener> {
+    let socket = bound(address, shares)?;
+    leave_unpaced(&socket, address);
+    socket.listen(BACKLOG)?;
+    socket.set_reuse_port(false)?;
+    Ok(socket.into())
+}
+
+/// Whether one of two addresses is the unspecified address for the other one.
+fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
+    let has_all = a.ip().is_unspecified() || b.ip().is_unspecified();
+    a.port() == b.port() && a.port() != 0 && a.is_ipv4() == b.is_ipv4() && has_all
 }
 
 /// A listening socket, of TCP or Unix.
@@ -448,10 +464,22 @@ impl Listener {
     /// # Errors
     /// Those of bind: the address is in use or not local.
     pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-        let socket = bound(address)?;
-        leave_unpaced(&socket, address);
-        socket.listen(BACKLOG)?;
-        Ok(socket.into())
+        listening(address, false)
+    }
+
+    /// As [`Listener::bind`], also if `own` sockets have the port: one on the unspecified address, or some on other
+    /// addresses. They share the port for a moment only, so that no other server shares it by accident.
+    ///
+    /// # Errors
+    /// As [`Listener::bind`].
+    pub fn bind_beside(address: SocketAddr, own: &[&TcpListener]) -> io::Result<TcpListener> {
+        let overlaps = |own: &&&TcpListener| own.local_addr().is_ok_and(|other| overlap(other, address));
+        let overlapping: Vec<&TcpListener> = own.iter().filter(overlaps).copied().collect();
+        let share =
+            |may: bool| overlapping.iter().try_for_each(|open| SockRef::from(*open).set_reuse_port(may));
+        let opened = share(true).and_then(|()| listening(address, !overlapping.is_empty()));
+        let ended = share(false);
+        opened.and_then(|socket| ended.map(|()| socket))
     }
 
     /// Checks whether [`Listener::bind`] would fail now, without accepting connections.
@@ -459,7 +487,7 @@ impl Listener {
     /// # Errors
     /// As [`Listener::bind`].
     pub fn can_bind(address: SocketAddr) -> io::Result<()> {
-        bound(address).map(drop)
+        bound(address, false).map(drop)
     }
 
     /// Binds a Unix socket at a path and replaces a stale socket of a dead process.

@@ -135,7 +135,7 @@ impl State {
     /// The sense data of the state of this port; `None` if it is active. REQUEST SENSE reports them, and commands
     /// that the state does not allow fail with them.
     pub(crate) fn not_ready(&self, port: &NexusPorts) -> Option<Sense> {
-        match self.groups.get(&port.portal_group_tag)? {
+        match self.groups.get(&port.own.portal_group_tag)? {
             AccessState::Optimized | AccessState::NonOptimized => None,
             AccessState::Standby => Some(Sense::NOT_READY_STANDBY),
             AccessState::Unavailable => Some(Sense::NOT_READY_UNAVAILABLE),
@@ -145,7 +145,7 @@ impl State {
 
     /// The sense data with which this command fails in the state of this port; `None` if the state allows it.
     pub(crate) fn denies(&self, row: &Row, port: &NexusPorts) -> Option<Sense> {
-        let allowed = match self.groups.get(&port.portal_group_tag)? {
+        let allowed = match self.groups.get(&port.own.portal_group_tag)? {
             AccessState::Unavailable | AccessState::Transitioning => {
                 WHEN_UNAVAILABLE.contains(&(row.opcode, row.service_action))
             }
@@ -154,7 +154,7 @@ impl State {
         self.not_ready(port).filter(|_| !allowed)
     }
 
-    fn group(&self, tag: u16, ports: impl Iterator<Item = u16>) -> TargetPortGroupDescriptor {
+    fn group(&self, tag: u16, ports: Vec<u16>) -> TargetPortGroupDescriptor {
         let set = self.groups.get(&tag);
         TargetPortGroupDescriptor {
             number: tag,
@@ -166,7 +166,7 @@ impl State {
                 (Some(_), true) => SET_IMPLICITLY,
                 (Some(_), false) => SET_EXPLICITLY,
             },
-            ports: ports.collect(),
+            ports,
         }
     }
 }
@@ -176,11 +176,11 @@ const EXTENDED: u8 = 1;
 
 fn report(cx: &mut CommandContext<'_>) -> PlanResult {
     use report_target_port_groups::{ALLOCATION_LENGTH, PARAMETER_DATA_FORMAT};
-    let own: Vec<u16> = cx.port.portal_group_tags().collect();
+    let own: Vec<u16> = cx.port.portal_group_tags();
     let alua = &cx.state.alua;
     let others = alua.groups.keys().copied().filter(|tag| !own.contains(tag));
     let mut groups: Vec<_> = own.iter().map(|tag| alua.group(*tag, cx.port.relative_in(*tag))).collect();
-    groups.extend(others.map(|tag| alua.group(tag, std::iter::once(tag))));
+    groups.extend(others.map(|tag| alua.group(tag, vec![tag])));
     let data = encode_groups(&groups, PARAMETER_DATA_FORMAT.get_u8(cx.cdb) == EXTENDED);
     Ok(Plan::data_cut(data, ALLOCATION_LENGTH.get_u32(cx.cdb)))
 }
@@ -190,7 +190,7 @@ fn set(cx: &mut CommandContext<'_>) -> PlanResult {
         return Err(Sense::INVALID_OPCODE.into());
     }
     let len = set_target_port_groups::PARAMETER_LIST_LENGTH.get_u32(cx.cdb);
-    let max = SET_HEADER_LEN + SET_LEN * cx.port.portal_group_tags().count();
+    let max = SET_HEADER_LEN + SET_LEN * cx.port.portal_group_tags().len();
     match cx.parameters {
         _ if len == 0 => Ok(Plan::Done),
         _ if len as usize > max => Err(Sense::PARAMETER_LIST_LENGTH.into()),
@@ -215,7 +215,7 @@ fn wanted(list: &[u8], port: &NexusPorts) -> Result<Vec<(u16, AccessState)>, Sen
         let wrong = |field: BitField| Sense::in_parameters(field.after(at));
         let access = AccessState::of(ACCESS_STATE.get_u8(group)).ok_or(wrong(ACCESS_STATE))?;
         let tag = TARGET_PORT_GROUP.get_u16(group);
-        if !port.portal_group_tags().any(|own| own == tag) {
+        if !port.portal_group_tags().contains(&tag) {
             return Err(wrong(TARGET_PORT_GROUP));
         }
         Ok((tag, access))
@@ -256,7 +256,7 @@ mod tests {
     }
 
     fn through_group_2(lu: &Arc<Lu>) -> Nexus {
-        let port = NexusPorts { portal_group_tag: 2, ..(*port("b")).clone() };
+        let port = NexusPorts { own: iscsi_port(2), ..(*port("b")).clone() };
         let mut n = lu.attach(Arc::new(port), false);
         assert_eq!(run(&mut n, &[op::TEST_UNIT_READY]), fails(Sense::POWER_ON));
         n

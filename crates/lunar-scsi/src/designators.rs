@@ -8,8 +8,8 @@ use lunar_wire::srp::PortId;
 
 /// Device identification (83h).
 pub(crate) fn identification(cx: &CommandContext<'_>) -> Vec<u8> {
-    let own = cx.port.own();
-    let (relative, group) = (vpd::relative(own.relative()), vpd::relative(own.portal_group_tag));
+    let own = cx.port.own;
+    let (relative, group) = (vpd::relative(own.relative), vpd::relative(own.portal_group_tag));
     let binary = |kind, value| of_port(own.protocol, Designator::new(Designator::BINARY, kind, value));
     // SRP has no device names. The device is the same through all of its ports, so its iSCSI name is used.
     let device = vpd::scsi_name(&cx.port.target);
@@ -38,8 +38,8 @@ fn of_unit(identity: &LuIdentity) -> Vec<u8> {
 
 /// SCSI ports (88h): each portal group has one target port for each protocol of its portals.
 pub(crate) fn ports(cx: &CommandContext<'_>) -> Vec<u8> {
-    let one = |port: &TargetPort| ScsiPortDescriptor::new(port.relative(), &port_name(cx, *port)).encode();
-    cx.port.ports.iter().flat_map(one).collect()
+    let one = |port: &TargetPort| ScsiPortDescriptor::new(port.relative, &port_name(cx, *port)).encode();
+    cx.port.ports.get().iter().flat_map(one).collect()
 }
 
 /// The name of a target port: a SCSI name string (RFC 7143 section 4.4.2), or the SRP port identifier, which is an

@@ -43,7 +43,7 @@ impl PeripheralDeviceType {
 
 fn inquiry(cx: &mut CommandContext<'_>) -> PlanResult {
     let data = match (EVPD.is_set(cx.cdb), PAGE_CODE.get_u8(cx.cdb)) {
-        (false, 0) => standard(&cx.lu.settings(), cx.port.own().protocol),
+        (false, 0) => standard(&cx.lu.settings(), cx.port.own.protocol),
         (false, _) => return Err(Sense::in_cdb(PAGE_CODE).into()),
         (true, page) => vpd::page(cx, page).ok_or(Sense::in_cdb(PAGE_CODE))?,
     };

@@ -63,7 +63,7 @@ pub use op_attributes::OpAttributes;
 pub use pending_commit::{CommitOutcome, PendingCommit};
 pub use per_core::{CoreIndex, PerCore};
 pub use plan::{CommandError, Compare, CopySegment, Op, Plan, PlanResult};
-pub use port::{InitiatorPort, NexusPorts, TargetPort, TransportProtocol};
+pub use port::{InitiatorPort, NexusPorts, TargetPort, TargetPorts, TransportProtocol};
 pub use provisioning::lba_status;
 pub use sanitize::overwrite_block;
 pub use shared::InstalledEffects;

@@ -159,6 +159,12 @@ impl Nexus {
         self.lu.change().raise(Sense::LUNS_CHANGED, |other, _| other == id);
     }
 
+    /// The ports of the target have changed: this nexus gets INQUIRY DATA HAS CHANGED.
+    pub fn ports_changed(&mut self) {
+        let id = self.id;
+        self.lu.change().raise(Sense::INQUIRY_CHANGED, |other, _| other == id);
+    }
+
     /// Queues a unit attention again whose command could not report it; the next command reports it.
     pub fn requeue_attention(&mut self, attention: Sense) {
         if let Some(peer) = self.lu.change().nexuses.get_mut(&self.id) {

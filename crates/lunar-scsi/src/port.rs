@@ -3,7 +3,8 @@
 use lunar_wire::srp::PortId;
 use std::borrow::Cow;
 use std::cmp::Ordering;
-use std::sync::Arc;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Set in the relative port identifiers of SRP ports, so that the ports of a portal group differ.
 const SRP_PORTS: u16 = 0x8000;
@@ -87,16 +88,64 @@ pub struct TargetPort {
     pub protocol: TransportProtocol,
     /// Portal group tag; below 0x8000 for SRP.
     pub portal_group_tag: u16,
+    /// RELATIVE TARGET PORT IDENTIFIER.
+    pub relative: u16,
 }
 
 impl TargetPort {
-    /// RELATIVE TARGET PORT IDENTIFIER: the portal group tag, with the highest bit set for SRP.
-    pub fn relative(self) -> u16 {
-        match self.protocol {
-            TransportProtocol::Iscsi => self.portal_group_tag,
-            TransportProtocol::Srp => self.portal_group_tag | SRP_PORTS,
-        }
+    /// The port of a portal group. `number` is its relative identifier, by default the tag. An SRP port has the highest
+    /// bit set too.
+    pub fn new(protocol: TransportProtocol, portal_group_tag: u16, number: Option<u16>) -> TargetPort {
+        let number = number.unwrap_or(portal_group_tag);
+        let relative = match protocol {
+            TransportProtocol::Iscsi => number,
+            TransportProtocol::Srp => number | SRP_PORTS,
+        };
+        TargetPort { protocol, portal_group_tag, relative }
     }
+}
+
+/// The ports of a target. The ports of a portal group are adjacent. The list may change while a nexus exists, so it is no
+/// part of the identity of a nexus: all lists are equal.
+#[derive(Debug)]
+pub struct TargetPorts(Mutex<Arc<[TargetPort]>>);
+
+impl TargetPorts {
+    /// A list.
+    pub fn new(ports: impl Into<Arc<[TargetPort]>>) -> TargetPorts {
+        TargetPorts(Mutex::new(ports.into()))
+    }
+
+    /// The ports now.
+    pub fn get(&self) -> Arc<[TargetPort]> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces the list. Returns whether it differs.
+    pub fn replace(&self, ports: Arc<[TargetPort]>) -> bool {
+        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let differs = *list != ports;
+        *list = ports;
+        differs
+    }
+}
+
+impl Clone for TargetPorts {
+    fn clone(&self) -> Self {
+        TargetPorts::new(self.get())
+    }
+}
+
+impl PartialEq for TargetPorts {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for TargetPorts {}
+
+impl Hash for TargetPorts {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 /// The two ports of a nexus (RFC 7143 section 4.4.2).
@@ -109,28 +158,24 @@ pub struct NexusPorts {
     pub user: String,
     /// iSCSI name of the target.
     pub target: String,
-    /// Target portal group tag.
-    pub portal_group_tag: u16,
-    /// All target ports of the target. The ports of a portal group are adjacent.
-    pub ports: Arc<[TargetPort]>,
+    /// The target port, as it was when the session began.
+    pub own: TargetPort,
+    /// All target ports of the target.
+    pub ports: TargetPorts,
 }
 
 impl NexusPorts {
-    /// The target port of the nexus.
-    pub fn own(&self) -> TargetPort {
-        TargetPort { protocol: self.initiator.protocol(), portal_group_tag: self.portal_group_tag }
-    }
-
     /// The portal group tags of the target.
-    pub fn portal_group_tags(&self) -> impl Iterator<Item = u16> {
-        self.ports
-            .chunk_by(|a, b| a.portal_group_tag == b.portal_group_tag)
-            .map(|group| group[0].portal_group_tag)
+    pub fn portal_group_tags(&self) -> Vec<u16> {
+        let mut tags: Vec<u16> = self.ports.get().iter().map(|port| port.portal_group_tag).collect();
+        tags.dedup();
+        tags
     }
 
     /// The relative identifiers of the target's ports in a group.
-    pub fn relative_in(&self, group: u16) -> impl Iterator<Item = u16> {
-        self.ports.iter().filter(move |port| port.portal_group_tag == group).map(|port| port.relative())
+    pub fn relative_in(&self, group: u16) -> Vec<u16> {
+        let ports = self.ports.get();
+        ports.iter().filter(|port| port.portal_group_tag == group).map(|port| port.relative).collect()
     }
 }
 
@@ -140,15 +185,22 @@ mod tests {
 
     #[test]
     fn ports_of_a_group_have_relative_identifiers_of_their_own() {
-        let port = |protocol, group| TargetPort { protocol, portal_group_tag: group };
-        let of = |group| [port(TransportProtocol::Iscsi, group), port(TransportProtocol::Srp, group)];
-        let ports = Arc::from([of(1), of(7)].concat());
-        let at = NexusPorts { ports, portal_group_tag: 1, ..(*crate::testing::port("iqn.a")).clone() };
-        assert_eq!(at.portal_group_tags().collect::<Vec<_>>(), [1, 7]);
-        assert_eq!(at.relative_in(7).collect::<Vec<_>>(), [7, 0x8007]);
-        assert_eq!(at.own().relative(), 1);
-        let srp = NexusPorts { initiator: InitiatorPort::Srp(PortId::new(1, 2)), ..at };
-        assert_eq!(srp.own().relative(), 0x8001);
+        let protocols = [TransportProtocol::Iscsi, TransportProtocol::Srp];
+        let of = |group, number| protocols.map(|protocol| TargetPort::new(protocol, group, number));
+        let ports = TargetPorts::new([of(1, Some(9)), of(7, None)].concat());
+        let at = NexusPorts { ports, ..(*crate::testing::port("iqn.a")).clone() };
+        assert_eq!(at.portal_group_tags(), [1, 7]);
+        assert_eq!([at.relative_in(1), at.relative_in(7)], [[9, 0x8009], [7, 0x8007]]);
+    }
+
+    #[test]
+    fn list_of_ports_is_no_part_of_the_identity() {
+        let before = (*crate::testing::port("iqn.a")).clone();
+        let after = before.clone();
+        let ports: Arc<[TargetPort]> = [TargetPort::new(TransportProtocol::Iscsi, 1, None)].into();
+        assert!(after.ports.replace(ports.clone()) && !after.ports.replace(ports));
+        assert_eq!((before.portal_group_tags(), after.portal_group_tags()), (vec![1, 2], vec![1]));
+        assert_eq!(before, after);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The command table: one row per operation code and service action. Each module defines its rows.
 
 use crate::{Lu, LuSettings, NexusId, NexusPorts, PeripheralDeviceType, PlanResult, State};
-use lunar_wire::scsi::{Sense, op};
 use lunar_wire::scsi::cdb::{self, SERVICE_ACTION};
+use lunar_wire::scsi::{Sense, op};
 use std::sync::LazyLock;
 
 /// Whether a command is allowed despite a persistent reservation of another nexus (SPC-5 table 66, SBC-4 table 13).

@@ -2,7 +2,7 @@
 
 use crate::{
     CommandError, CommitOutcome, InitiatorPort, Lu, LuIdentity, LuSettings, Nexus, NexusPorts, Op,
-    PassthroughMode, PeripheralDeviceType, Plan, PlanResult, TargetPort, TransportProtocol,
+    PassthroughMode, PeripheralDeviceType, Plan, PlanResult, TargetPort, TargetPorts, TransportProtocol,
 };
 use lunar_wire::scsi::{Sense, Status, op};
 use lunar_wire::srp::PortId;
@@ -62,20 +62,23 @@ pub(crate) fn port(initiator: &str) -> Arc<NexusPorts> {
         initiator: InitiatorPort::Iscsi { name: initiator.into(), isid: [0x80, 0, 0, 1, 0, 0] },
         user: String::new(),
         target: "iqn.2026-11.org.example:disk".into(),
-        portal_group_tag: 1,
-        ports: [1, 2]
-            .map(|group| TargetPort { protocol: TransportProtocol::Iscsi, portal_group_tag: group })
-            .into(),
+        own: iscsi_port(1),
+        ports: TargetPorts::new([1, 2].map(iscsi_port)),
     })
+}
+
+/// The iSCSI port of a portal group.
+pub(crate) fn iscsi_port(group: u16) -> TargetPort {
+    TargetPort::new(TransportProtocol::Iscsi, group, None)
 }
 
 /// The ports of an SRP initiator. Each of the groups 1 and 2 of the target has an iSCSI port and an SRP port.
 pub(crate) fn srp_port() -> Arc<NexusPorts> {
     let protocols = [TransportProtocol::Iscsi, TransportProtocol::Srp];
-    let ports =
-        [1, 2].map(|group| protocols.map(|protocol| TargetPort { protocol, portal_group_tag: group }));
+    let ports = [1, 2].map(|group| protocols.map(|protocol| TargetPort::new(protocol, group, None)));
     let initiator = InitiatorPort::Srp(PortId::new(1, 2));
-    Arc::new(NexusPorts { initiator, ports: ports.concat().into(), ..(*port("")).clone() })
+    let (own, ports) = (ports[0][1], TargetPorts::new(ports.concat()));
+    Arc::new(NexusPorts { initiator, own, ports, ..(*port("")).clone() })
 }
 
 /// A nexus whose POWER ON attention is cleared.

@@ -157,6 +157,7 @@ fn assemble(name: String, luns: Vec<LunConfig>, portals: Vec<Portal>) -> Config 
         name,
         alias: None,
         portal_groups: vec![1],
+        relative_ports: Default::default(),
         redirects: Vec::new(),
         offline: false,
         mutual: None,

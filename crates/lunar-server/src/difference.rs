@@ -44,7 +44,7 @@ pub fn in_force(before: &Config, new: &Config) -> Config {
         max_registrants: new.max_registrants,
         session: new.session.clone(),
         discovery: new.discovery.clone(),
-        portal_groups: before.portal_groups.clone(),
+        portal_groups: new.portal_groups.clone(),
         disks: new.disks.clone(),
         targets: new.targets.clone(),
         routers: new.routers.clone(),

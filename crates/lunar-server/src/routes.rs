@@ -192,6 +192,7 @@ fn target(
         name,
         alias: None,
         portal_groups: router.portal_groups.clone(),
+        relative_ports: Default::default(),
         redirects: Vec::new(),
         offline: false,
         mutual: None,

@@ -110,6 +110,7 @@ fn config() -> Result<TargetConfig, Box<dyn Error>> {
         name: NAME.into(),
         alias: None,
         portal_groups: vec![1],
+        relative_ports: BTreeMap::new(),
         redirects: Vec::new(),
         offline: false,
         mutual: None,

@@ -3,6 +3,7 @@
 
 mod transports;
 
+use lunar_scsi::{TargetPort, TransportProtocol};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -211,6 +212,8 @@ pub struct TargetNode {
     pub alias: Option<String>,
     /// Tags of the portal groups that offer it.
     pub portal_groups: Vec<u16>,
+    /// Relative target port identifiers by portal group tag, where they are not the tag.
+    pub relative_ports: BTreeMap<u16, u16>,
     /// Redirects of logins, by portal group.
     pub redirects: Vec<LoginRedirect>,
     /// Logins fail with 03/01 (out of service).
@@ -226,6 +229,13 @@ pub struct TargetNode {
     /// Maximum number of commands that a session may have in flight, if the logical units behind the target accept
     /// fewer than [`TargetLimits::commands_per_session`].
     pub depth: Option<u32>,
+}
+
+impl TargetNode {
+    /// Its target port for a portal group and a protocol.
+    pub(crate) fn port(&self, protocol: TransportProtocol, group: u16) -> TargetPort {
+        TargetPort::new(protocol, group, self.relative_ports.get(&group).copied())
+    }
 }
 
 /// A login redirect.

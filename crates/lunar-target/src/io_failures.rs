@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn full_file_system_is_logged_with_lun_and_hint() {
-        let state = ServerState::new(config(), Vec::new());
+        let state = ServerState::new(config(), std::sync::Arc::default());
         let unit = &state.config().targets[NAME].luns[&1];
         let line = unit.io_failures.line(&io::Error::from_raw_os_error(ENOSPC), Some("/srv/disk.img"));
         let wanted = "LUN 1 of iqn.2026-11.org.example:disk: access to the medium failed: no space left on device; \

@@ -1,6 +1,7 @@
 //! The SCSI target: portals, access lists, logical units and task sets, with iSCSI, iSER and SRP as front ends.
 #![forbid(unsafe_code)]
 
+mod accept;
 pub mod access;
 pub mod config;
 mod connection_slots;
@@ -17,11 +18,13 @@ mod instance;
 mod io_failures;
 mod iscsi;
 mod iser;
+mod listening;
 mod logical_unit;
 mod login_error;
 mod lu_counters;
 mod missing_medium;
 mod nexus_list;
+mod open_portal;
 mod passthrough;
 mod quiesce;
 mod rdma_portals;
@@ -49,6 +52,7 @@ pub use connection_slots::AdmissionError;
 pub use flush_failure::FlushFailure;
 pub use initiator_totals::{InitiatorKey, InitiatorTotals, MAX_INITIATORS, OTHER_INITIATORS};
 pub use instance::{Instance, InstanceSession};
+pub use listening::{PreparedPortals, SocketSource, cannot_bind, listen};
 pub use logical_unit::LogicalUnit;
 pub use login_error::LoginError;
 pub use lu_counters::{
@@ -56,15 +60,15 @@ pub use lu_counters::{
 };
 pub use missing_medium::OnMissing;
 pub use nexus_list::NexusList;
+pub use open_portal::BoundPortal;
 pub use passthrough::{
     Cdb, CommandFate, PassthroughCommand, PassthroughData, PassthroughLu, PassthroughNexus, PassthroughQueue,
     PassthroughResponse,
 };
 pub use quiesce::Quiesced;
 pub use scsi_error::ScsiError;
-pub use server::{ServerResources, TargetServer, cannot_bind, listen};
+pub use server::{ServerResources, TargetServer};
 pub use server_events::EventTotals;
-pub use server_state::BoundPortal;
 pub use session_counter::SessionCounter;
 pub use session_info::{
     Addresses, IscsiSessionInfo, SessionCounters, SessionInfo, SessionProtocol, SessionTransport,

@@ -7,7 +7,7 @@ use crate::fair_share::{self, AdmissionSlot, SourcePrefix};
 use crate::initiator_totals::{InitiatorKey, InitiatorTable, InitiatorTotals};
 use crate::session_key::SessionKey;
 use crate::{LogicalUnit, LoginError, session_info::SessionInfo};
-use lunar_scsi::NexusId;
+use lunar_scsi::{NexusId, TargetPort};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -42,8 +42,9 @@ pub enum SessionMessage {
         /// Dropped when the session is over.
         done: DoneSender,
     },
-    /// The configuration has changed. These are the LUNs that the initiator sees now. None: its target was removed.
-    Luns(Option<Arc<LunMap>>),
+    /// The configuration has changed. These are the LUNs that the initiator sees now, and the ports of its target. None:
+    /// its target was removed.
+    Luns(Option<(Arc<LunMap>, Arc<[TargetPort]>)>),
     /// A logical unit has an asynchronous SCSI event. It is sent if the access rule enables events.
     Attention(Arc<LogicalUnit>),
 }

@@ -1,37 +1,28 @@
 //! The server: listeners, cores, and reloads of the configuration.
 
-use crate::config::{Portal, PortalGroup, TargetConfig};
-use crate::connection_slots::AdmissionError;
+use crate::config::{PortalGroup, TargetConfig};
 use crate::flush_failure::{FlushFailure, flush_all};
 use crate::heartbeat;
 use crate::initiator_totals::{InitiatorKey, InitiatorTotals};
-use crate::rdma_portals;
+use crate::listening::{Listening, PortalCores, PreparedPortals, SocketSource, listen};
+use crate::open_portal::BoundPortal;
 use crate::registry::SessionMessage;
 use crate::server_events::EventTotals;
-use crate::server_state::{BoundPortal, ConnectionGuard, ServerState, luns_update};
+use crate::server_state::ServerState;
 use crate::session_info::SessionInfo;
-use crate::tcp_portals;
 use crate::{LogicalUnit, Quiesced};
-use lunar_runtime::{Cores, Listener, Stream, descriptors};
+use lunar_runtime::{Cores, descriptors};
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::rc::Rc;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Interval at which media are checked.
 const REFRESH: Duration = Duration::from_secs(1);
 /// Number of blocked checks above which no new check begins. A core has more threads than that.
 const MAX_CHECKS: usize = 32;
-/// Maximum number of connections of a portal that wait for room, number of attempts of each, and the interval.
-const MAX_WAITING_CONNECTIONS: usize = 64;
-const MAX_TRIES: usize = 20;
-const RETRY_INTERVAL: Duration = Duration::from_millis(5);
-/// Time for which binding an address in use is retried.
-const BIND_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time that a reload waits for commands of the logical units that it changes.
 const QUIESCE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time that a stop waits for commands and initiators.
@@ -57,8 +48,7 @@ pub struct TargetServer {
     /// stalled.
     entrance: Arc<Cores>,
     cores: Arc<Cores>,
-    /// Dropping it ends the acceptance of connections.
-    accepting: Mutex<Option<flume::Sender<Infallible>>>,
+    listening: Mutex<Listening>,
 }
 
 impl TargetServer {
@@ -70,41 +60,50 @@ impl TargetServer {
         TargetServer::start_with(config, cpus, &mut listen)
     }
 
-    /// As [`TargetServer::start`]; `socket` returns the listening TCP socket of a portal with this address. Instead of
-    /// binding one by [`listen`], it may return a socket that another process has bound.
+    /// As [`TargetServer::start`], with another source of sockets than [`listen`].
     ///
     /// # Errors
     /// As for [`TargetServer::start`].
     pub fn start_with(
         config: TargetConfig,
         cpus: &[usize],
-        socket: &mut dyn FnMut(SocketAddr) -> io::Result<TcpListener>,
+        socket: &mut SocketSource<'_>,
     ) -> io::Result<TargetServer> {
-        let (portals, sockets) = bind(&config, socket)?;
-        let cores = Arc::new(Cores::start(cpus)?);
+        let (cores, entrance) = (Arc::new(Cores::start(cpus)?), Arc::new(Cores::one()?));
         descriptors::hold_spares();
-        // Create it after the server has opened its own files, which reduce the room for connections.
-        let shared = Arc::new(ServerState::new(config, portals));
-        shared.warn_of_room();
-        let entrance = Arc::new(Cores::one()?);
-        let (accepting, end) = flume::bounded(0);
-        for (i, socket) in sockets.into_iter().enumerate() {
-            let at = i % cores.count();
-            if shared.portals[i].transports.by_devices() {
-                rdma_portals::listen(&shared, &cores, at, i)?;
-            }
-            let (shared, to, end) = (shared.clone(), cores.clone(), end.clone());
-            let Some(socket) = socket else { continue };
-            entrance.run_on(0, move || {
-                lunar_runtime::spawn(async move {
-                    lunar_runtime::either(accept(shared, to, socket, i), async { _ = end.recv_async().await })
-                        .await
-                });
-            });
-        }
-        let refreshed = shared.clone();
-        cores.run_on(0, move || lunar_runtime::spawn(refresh(refreshed)));
-        Ok(TargetServer { shared, entrance, cores, accepting: Mutex::new(Some(accepting)) })
+        let groups = config.portal_groups.clone();
+        let shared = Arc::new(ServerState::new(config, Arc::default()));
+        let server = TargetServer { shared, entrance, cores, listening: Mutex::default() };
+        let portals = server.prepare(&groups, socket)?;
+        // After the server has opened its own files, which reduce the room for connections.
+        server.shared.warn_of_room();
+        server.open(portals);
+        let refreshed = server.shared.clone();
+        server.cores.run_on(0, move || lunar_runtime::spawn(refresh(refreshed)));
+        Ok(server)
+    }
+
+    /// Binds the portals of these groups that do not listen yet, as [`TargetServer::start_with`] does. Nothing changes
+    /// until [`TargetServer::reload`].
+    ///
+    /// # Errors
+    /// A portal cannot be bound. The message names it.
+    pub fn prepare(
+        &self,
+        groups: &[PortalGroup],
+        socket: &mut SocketSource<'_>,
+    ) -> io::Result<PreparedPortals> {
+        let cores = PortalCores { entrance: &self.entrance, cores: &self.cores };
+        self.listening().prepare(groups, &self.shared, cores, socket)
+    }
+
+    fn open(&self, portals: PreparedPortals) {
+        self.shared.set_portals(portals.bound());
+        self.listening().replace(portals);
+    }
+
+    fn listening(&self) -> MutexGuard<'_, Listening> {
+        self.listening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Calls `beat` at once and then in this interval, each time after a round trip through all event loops. If a loop
@@ -117,12 +116,24 @@ impl TargetServer {
     /// Accepts no more TCP connections, and closes the listening sockets. If another process has them too, new
     /// connections wait there in their backlogs.
     pub fn stop_accepting(&self) {
-        self.accepting.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.listening().stop_accepting();
     }
 
     /// The bound portals.
-    pub fn portals(&self) -> &[BoundPortal] {
-        &self.shared.portals
+    pub fn portals(&self) -> Arc<[BoundPortal]> {
+        self.shared.portals()
+    }
+
+    /// The listening TCP sockets, with the addresses of their portals in the configuration.
+    pub fn sockets(&self) -> Vec<(SocketAddr, Arc<TcpListener>)> {
+        self.listening().sockets().map(|(listen, socket)| (listen, socket.clone())).collect()
+    }
+
+    /// The handles of the sessions that could not log in again with these portal groups.
+    pub fn stranded(&self, groups: &[PortalGroup]) -> Vec<u16> {
+        let (listening, sessions) = (self.listening(), self.sessions());
+        let stranded = sessions.iter().filter(|(_, info)| listening.would_strand(groups, info));
+        stranded.map(|(handle, _)| *handle).collect()
     }
 
     /// The sessions, by their handles (in iSCSI TSIH).
@@ -172,13 +183,19 @@ impl TargetServer {
         ended.recv().unwrap_or_else(|_| Err((0, io::Error::other("the thread of an event loop ended"))))
     }
 
-    /// Replaces the configuration. Sessions continue unless their target or their access to it was removed.
-    /// Initiators get unit attentions for changed LUNs. The portals and the memory limit do not change.
-    pub fn reload(&self, config: TargetConfig) {
-        let config = Arc::new(config);
+    /// Replaces the configuration and the portals. Sessions continue unless their target, their access to it or their
+    /// portal was removed, or their target port has another identifier. Those of a removed portal are asked to log out.
+    /// Initiators get unit attentions for changed LUNs and ports. The memory limit does not change.
+    pub fn reload(&self, config: TargetConfig, portals: PreparedPortals) {
+        let (before, config) = ((self.config(), self.portals()), Arc::new(config));
+        // Before the configuration: a login that begins with the new one must find its portal closed.
+        self.open(portals);
         self.shared.set_config(config.clone());
         self.shared.warn_of_room();
-        self.shared.registry.send_each(|info| luns_update(&config, info));
+        self.shared.registry.send_each(|info| self.shared.luns_update(&config, info));
+        self.shared
+            .registry
+            .send_each(|info| self.shared.end_of_stranded((&before.0, &before.1), &config, info));
     }
 
     /// Asks the sessions of a SCSI routing instance to log out after their commands have ended, and ends those that
@@ -249,138 +266,6 @@ async fn stop_sessions(shared: Arc<ServerState>) -> Result<(), Vec<FlushFailure>
         );
     }
     flush_all(&shared.config()).await
-}
-
-/// The portals that cannot be bound now, each with the error that a starting server would report. This binds nothing.
-pub fn cannot_bind(groups: &[PortalGroup]) -> Vec<(SocketAddr, io::Error)> {
-    let portals = groups.iter().flat_map(|group| &group.portals);
-    let refused = |portal: &Portal| {
-        let address = portal.listen;
-        let by_tcp = match portal.transports.by_tcp() {
-            true => Listener::can_bind(address).map_err(|e| not_bound(address, e)),
-            false => Ok(()),
-        };
-        let by_devices = || match portal.transports.by_devices() {
-            true => rdma_portals::can_listen(address),
-            false => Ok(()),
-        };
-        by_tcp.and_then(|()| by_devices()).err().map(|e| (address, e))
-    };
-    portals.filter_map(refused).collect()
-}
-
-fn not_bound(address: SocketAddr, e: io::Error) -> io::Error {
-    lunar_runtime::error::with_context(e, format!("cannot listen on {address}"))
-}
-
-/// The bound portals, and the listening sockets of those that use TCP.
-fn bind(
-    config: &TargetConfig,
-    socket: &mut dyn FnMut(SocketAddr) -> io::Result<TcpListener>,
-) -> io::Result<(Vec<BoundPortal>, Vec<Option<TcpListener>>)> {
-    let (mut bound, mut sockets) = (Vec::new(), Vec::new());
-    for (tag, portal) in config.portal_groups.iter().flat_map(|g| g.portals.iter().map(|p| (g.tag, p))) {
-        let bind = || socket(portal.listen).map_err(|e| not_bound(portal.listen, e));
-        let socket = portal.transports.by_tcp().then(bind).transpose()?;
-        let address = socket.as_ref().map_or(Ok(portal.listen), |socket| socket.local_addr())?;
-        let advertise = portal.advertise.clone();
-        bound.push(BoundPortal { address, tag, advertise, transports: portal.transports });
-        sockets.push(socket);
-    }
-    Ok((bound, sockets))
-}
-
-/// Binds the address of a portal. An address in use is retried, because the kernel releases the sockets of a killed
-/// process a moment later.
-///
-/// # Errors
-/// Those of bind and listen.
-pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let end = Instant::now() + BIND_TIMEOUT;
-    loop {
-        match Listener::bind(address) {
-            Err(e) if e.kind() == io::ErrorKind::AddrInUse && Instant::now() < end => {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            result => return result,
-        }
-    }
-}
-
-/// Accepts the connections of one portal, and distributes them over the cores: to a core with the fewest connections,
-/// and among those to the one where the packets of the connection arrive.
-async fn accept(shared: Arc<ServerState>, cores: Arc<Cores>, socket: TcpListener, portal: usize) {
-    let listener = match Listener::new(socket) {
-        Ok(l) => l,
-        Err(e) => return tracing::error!(error = %e, "cannot accept connections on a portal"),
-    };
-    let waiting = Rc::new(());
-    loop {
-        match listener.accept().await {
-            Ok((stream, peer)) => {
-                let Some(peer) = peer.as_socket() else { continue };
-                if lunar_runtime::stream::is_hung_up(&stream) {
-                    // The peer has given up, and slots are for connections that still wait.
-                    tracing::debug!(%peer, "a connection was closed before the server accepted it");
-                    continue;
-                }
-                let stream = stream.into();
-                let connection =
-                    AcceptedConnection { shared: shared.clone(), cores: cores.clone(), stream, peer, portal };
-                if ConnectionGuard::has_room(&shared, peer)
-                    || Rc::strong_count(&waiting) > MAX_WAITING_CONNECTIONS
-                {
-                    connection.hand_over();
-                } else {
-                    let waiting = waiting.clone();
-                    lunar_runtime::spawn(async move {
-                        connection.wait_for_room().await;
-                        drop(waiting);
-                    });
-                }
-            }
-            Err(e) => {
-                tracing::error!(error = %e, "cannot accept a connection on a portal");
-                compio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
-}
-
-/// An accepted connection.
-struct AcceptedConnection {
-    shared: Arc<ServerState>,
-    cores: Arc<Cores>,
-    stream: TcpStream,
-    peer: SocketAddr,
-    portal: usize,
-}
-
-impl AcceptedConnection {
-    /// Waits a moment for room. Connections that their peers have closed still count, until the cores notice.
-    async fn wait_for_room(self) {
-        for _ in 0..MAX_TRIES {
-            compio::time::sleep(RETRY_INTERVAL).await;
-            if ConnectionGuard::has_room(&self.shared, self.peer) {
-                break;
-            }
-        }
-        self.hand_over();
-    }
-
-    fn hand_over(self) {
-        let AcceptedConnection { shared, cores, stream, peer, portal } = self;
-        // Choose the core that receives the packets, because waking another CPU costs more than most commands.
-        let admitted = ConnectionGuard::new(&shared, peer, cores.place(Stream::arrives_on(&stream)));
-        shared.events.connection(shared.portals[portal].tag, admitted.as_ref().err().copied());
-        match admitted {
-            Err(AdmissionError::FileDescriptors) => shared.out_of_descriptors(peer),
-            Err(reason) => shared.log_closed_before_login(peer, &reason.to_string()),
-            Ok(count) => cores.run_on(count.core(), move || {
-                lunar_runtime::spawn(tcp_portals::serve(shared, stream, peer, portal, count));
-            }),
-        }
-    }
 }
 
 /// Detects media that were resized, deleted or replaced. A check may block, for example on an unreachable file

@@ -1,9 +1,10 @@
 //! The state that all connections of a server share, and their slots.
 
 use crate::access::LoginContext;
-use crate::config::{TargetConfig, TargetNode, Transports};
+use crate::config::{TargetConfig, TargetNode};
 use crate::connection_slots::{AdmissionError, ConnectionSlots, EvictionNotice, LoginTicket, PendingLogin};
 use crate::fair_share::{self, SourcePrefix};
+use crate::open_portal::BoundPortal;
 use crate::registry::{Registry, SessionMessage};
 use crate::server_events::ServerEvents;
 use crate::session_info::SessionInfo;
@@ -13,7 +14,7 @@ use lunar_scsi::{TargetPort, TransportProtocol};
 use lunar_wire::iscsi::status::LoginStatus;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
 /// The state that all connections share.
@@ -23,14 +24,14 @@ pub struct ServerState {
     pub registry: Arc<Registry>,
     /// Buffers of commands in flight.
     pub pool: Pool,
-    /// The bound portals.
-    pub portals: Vec<BoundPortal>,
+    portals: RwLock<Arc<[BoundPortal]>>,
     /// Slots of all connections, and of connections before login.
     slots: Mutex<ConnectionSlots>,
     /// Whether the server accepts no new connections and commands.
     pub stopping: AtomicBool,
-    /// Number of connections that the file descriptors of this process allow.
-    room: usize,
+    /// Number of connections that the file descriptors of this process allow. It is counted once, when the server has
+    /// opened its own files.
+    room: OnceLock<usize>,
     /// Limits log lines about connections without a session.
     closed_before_login: LogRateLimit,
     no_descriptors: OncePerMinute,
@@ -44,16 +45,16 @@ pub struct ServerState {
 
 impl ServerState {
     /// The state of a server with these portals.
-    pub fn new(config: TargetConfig, portals: Vec<BoundPortal>) -> ServerState {
+    pub fn new(config: TargetConfig, portals: Arc<[BoundPortal]>) -> ServerState {
         name_units(&config);
         ServerState {
             pool: Pool::new(config.limits.memory),
             config: RwLock::new(Arc::new(config)),
             registry: Arc::default(),
-            portals,
+            portals: RwLock::new(portals),
             slots: Mutex::default(),
             stopping: AtomicBool::new(false),
-            room: descriptors::room(),
+            room: OnceLock::new(),
             closed_before_login: LogRateLimit::default(),
             no_descriptors: OncePerMinute::default(),
             login_refused: LogRateLimit::default(),
@@ -108,30 +109,77 @@ impl ServerState {
         }
     }
 
-    /// The target ports of a portal group: one for iSCSI, one for SRP, or both. A group without portals belongs to
-    /// another server, and counts as an iSCSI port.
-    pub fn target_ports(&self, group: u16) -> impl Iterator<Item = TargetPort> {
-        let any = |protocol| {
-            let mut protocols =
-                self.portals.iter().filter(|p| p.tag == group).map(|p| p.transports.protocol.scsi());
-            protocols.any(|of_portal| of_portal == protocol)
+    /// The bound portals.
+    pub fn portals(&self) -> Arc<[BoundPortal]> {
+        self.portals.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces the bound portals.
+    pub(crate) fn set_portals(&self, portals: Arc<[BoundPortal]>) {
+        *self.portals.write().unwrap_or_else(PoisonError::into_inner) = portals;
+    }
+
+    /// The target ports of a target: in each portal group one for iSCSI, one for SRP, or both. A group without portals
+    /// belongs to another server, and counts as an iSCSI port.
+    pub fn target_ports(&self, target: &TargetNode) -> Arc<[TargetPort]> {
+        let portals = self.portals();
+        let any = |group, protocol| {
+            let mut of_group = portals.iter().filter(|portal| portal.tag == group);
+            of_group.any(|portal| portal.transports.protocol.scsi() == protocol)
         };
-        let (srp, iscsi) = (any(TransportProtocol::Srp), any(TransportProtocol::Iscsi));
-        let protocols = [(TransportProtocol::Iscsi, iscsi || !srp), (TransportProtocol::Srp, srp)];
-        protocols
-            .into_iter()
-            .filter(|(_, is_there)| *is_there)
-            .map(move |(protocol, _)| TargetPort { protocol, portal_group_tag: group })
+        let of_group = |group: &u16| {
+            let (srp, iscsi) = (any(*group, TransportProtocol::Srp), any(*group, TransportProtocol::Iscsi));
+            let protocols = [(TransportProtocol::Iscsi, iscsi || !srp), (TransportProtocol::Srp, srp)];
+            let there = protocols.into_iter().filter(|(_, is_there)| *is_there);
+            let group = *group;
+            there.map(move |(protocol, _)| target.port(protocol, group))
+        };
+        target.portal_groups.iter().flat_map(of_group).collect()
+    }
+
+    /// The message with the LUNs of a session after a change of the configuration.
+    pub fn luns_update(&self, config: &Arc<TargetConfig>, info: &SessionInfo) -> Option<SessionMessage> {
+        let target = config.targets.get(info.target.as_ref()?);
+        let login_context =
+            LoginContext { config: config.clone(), group: info.portal_group_tag, peer: info.address.ip() };
+        // A rule with CHAP accounts does not apply to a session that logged in without one of them.
+        let may = |t: &&TargetNode| {
+            login_context.authorize(Some(&t.name), &info.initiator, info.user.as_deref()).is_ok()
+        };
+        let seen = target.filter(|t| !t.offline).filter(may);
+        let view =
+            |t: &TargetNode| (Arc::new(login_context.lun_map(t, &info.initiator)), self.target_ports(t));
+        Some(SessionMessage::Luns(seen.map(view)))
+    }
+
+    /// The message that ends a session whose portal was removed, or whose target port has another identifier now.
+    pub fn end_of_stranded(
+        &self,
+        (before, portals): (&TargetConfig, &[BoundPortal]),
+        now: &TargetConfig,
+        info: &SessionInfo,
+    ) -> Option<SessionMessage> {
+        let number = |config: &TargetConfig| {
+            let target = config.targets.get(info.target.as_ref()?)?;
+            target.relative_ports.get(&info.portal_group_tag).copied()
+        };
+        let serves = |portals: &[BoundPortal]| portals.iter().any(|portal| portal.serves(info));
+        let is_over = serves(portals) && !serves(&self.portals()) || number(before) != number(now);
+        is_over.then(|| SessionMessage::Stop { done: flume::bounded(0).0 })
+    }
+
+    fn whole_room(&self) -> usize {
+        *self.room.get_or_init(descriptors::room)
     }
 
     /// Number of connections that the file descriptors allow beside the open pipes.
     fn room(&self) -> usize {
-        self.room.saturating_sub(lunar_runtime::pipe::open_descriptors()).max(1)
+        self.whole_room().saturating_sub(lunar_runtime::pipe::open_descriptors()).max(1)
     }
 
     /// Warns if the limit on connections exceeds the limit on open files.
     pub(crate) fn warn_of_room(&self) {
-        let (connections, room) = (self.config().limits.connections, self.room);
+        let (connections, room) = (self.config().limits.connections, self.whole_room());
         if connections > room {
             tracing::warn!(
                 connections,
@@ -159,32 +207,6 @@ fn name_units(config: &TargetConfig) {
     for (name, target) in &config.targets {
         target.luns.iter().for_each(|(lun, unit)| unit.io_failures.set_place(name, *lun));
     }
-}
-
-/// A bound portal.
-#[derive(Clone, Debug)]
-pub struct BoundPortal {
-    /// Its address, with the actual port.
-    pub address: SocketAddr,
-    /// Tag of its portal group.
-    pub tag: u16,
-    /// The address that SendTargets reports instead.
-    pub advertise: Option<String>,
-    /// The protocols that it accepts.
-    pub transports: Transports,
-}
-
-/// The message with the LUNs of a session after a change of the configuration.
-pub fn luns_update(config: &Arc<TargetConfig>, info: &SessionInfo) -> Option<SessionMessage> {
-    let target = config.targets.get(info.target.as_ref()?);
-    let login_context =
-        LoginContext { config: config.clone(), group: info.portal_group_tag, peer: info.address.ip() };
-    // A rule with CHAP accounts does not apply to a session that logged in without one of them.
-    let may = |t: &&TargetNode| {
-        login_context.authorize(Some(&t.name), &info.initiator, info.user.as_deref()).is_ok()
-    };
-    let seen = target.filter(|t| !t.offline).filter(may);
-    Some(SessionMessage::Luns(seen.map(|t| Arc::new(login_context.lun_map(t, &info.initiator)))))
 }
 
 /// The slot of a connection. Dropping it releases the slot.

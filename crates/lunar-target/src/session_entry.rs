@@ -3,7 +3,7 @@
 use crate::config::{TargetConfig, TargetNode};
 use crate::end_reason::EndReason;
 use crate::registry::{ChosenSession, RegisterRequest, Replaced, SessionGuard, SessionMessage};
-use crate::server_state::{ConnectionGuard, ServerState, luns_update};
+use crate::server_state::{ConnectionGuard, ServerState};
 use crate::session_info::SessionInfo;
 use crate::session_key::SessionKey;
 use crate::{InstanceSession, LoginError};
@@ -58,8 +58,10 @@ impl RegisteredSession {
         }
         let now = shared.config();
         if !Arc::ptr_eq(&now, config) {
-            // The configuration was replaced before this session could get the message.
-            luns_update(&now, &info).into_iter().for_each(|message| drop(request.sender.send(message)));
+            // The configuration was replaced before this session could get the message. The caller checks the portal.
+            let missed = shared.luns_update(&now, &info).into_iter();
+            let missed = missed.chain(shared.end_of_stranded((config, &[]), &now, &info));
+            missed.for_each(|message| drop(request.sender.send(message)));
         }
         Ok(RegisteredSession { info, guard, depth, messages, count })
     }

@@ -2,7 +2,8 @@
 
 use crate::config::{PortalProtocol, TargetConfig, Transports};
 use crate::connection_slots::AdmissionError;
-use crate::server_state::{BoundPortal, ConnectionGuard, ServerState};
+use crate::open_portal::{BoundPortal, OpenPortal};
+use crate::server_state::{ConnectionGuard, ServerState};
 use crate::{iser, srp};
 use lunar_rdma::ConnectRequest;
 use lunar_runtime::cores::CorePlacement;
@@ -23,11 +24,12 @@ pub async fn serve(
 ) -> Result<(), AdmissionError> {
     let (address, peer) = request.addresses();
     let bound = BoundPortal { address, tag: TAG, advertise: None, transports };
-    let shared = Arc::new(ServerState::new(config, vec![bound]));
+    let shared = Arc::new(ServerState::new(config, [bound.clone()].into()));
+    let portal = OpenPortal::new(bound);
     let count = ConnectionGuard::new(&shared, peer, place)?;
     match transports.protocol {
-        PortalProtocol::Srp => srp::serve(shared, request, 0, count).await,
-        PortalProtocol::Iscsi => iser::serve(shared, request, 0, count).await,
+        PortalProtocol::Srp => srp::serve(shared, request, portal, count).await,
+        PortalProtocol::Iscsi => iser::serve(shared, request, portal, count).await,
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! TCP connections: selects the front end of each.
 
 use crate::config::PortalProtocol;
+use crate::open_portal::OpenPortal;
 use crate::server_state::{ConnectionGuard, ServerState};
 use crate::session_info::Addresses;
 use crate::{iscsi, iser, srp};
@@ -31,7 +32,7 @@ pub async fn serve(
     shared: Arc<ServerState>,
     socket: std::net::TcpStream,
     peer: SocketAddr,
-    portal: usize,
+    portal: Arc<OpenPortal>,
     count: ConnectionGuard,
 ) {
     let local = socket.local_addr();
@@ -45,7 +46,7 @@ pub async fn serve(
     if let Err(e) = stream.keep_alive(KEEPALIVE, KEEPALIVE_TRIES) {
         tracing::debug!(%peer, error = %e, "TCP keepalive could not be enabled");
     }
-    match shared.portals[portal].transports.protocol {
+    match portal.bound().transports.protocol {
         PortalProtocol::Srp => srp::serve_stream(shared, stream, addresses, portal, count).await,
         PortalProtocol::Iscsi => serve_iscsi(shared, stream, addresses, portal, count).await,
     }
@@ -56,10 +57,10 @@ async fn serve_iscsi(
     shared: Arc<ServerState>,
     stream: Stream,
     addresses: Addresses,
-    portal: usize,
+    portal: Arc<OpenPortal>,
     count: ConnectionGuard,
 ) {
-    let (transports, peer) = (shared.portals[portal].transports, addresses.peer);
+    let (transports, peer) = (portal.bound().transports, addresses.peer);
     let mut begun = Vec::new();
     if transports.iser && !transports.by_devices() {
         let limit = shared.config().limits.login_timeout;

@@ -3,8 +3,9 @@
 
 use crate::config::*;
 use crate::end_reason::EndReason;
+use crate::open_portal::{BoundPortal, OpenPortal};
 use crate::registry::{Registry, SessionMessage};
-use crate::server_state::{BoundPortal, ConnectionGuard, ServerState};
+use crate::server_state::{ConnectionGuard, ServerState};
 use crate::{LogicalUnit, PassthroughLu};
 use lunar_block::{Backend, BackendKind, BackendSpec};
 use lunar_runtime::{Buf, Cores};
@@ -85,8 +86,13 @@ impl TestTarget {
     pub fn of(config: TargetConfig, transports: Transports) -> TestTarget {
         let bound =
             BoundPortal { address: ([127, 0, 0, 1], 3260).into(), tag: 1, advertise: None, transports };
-        let shared = Arc::new(ServerState::new(config, vec![bound]));
+        let shared = Arc::new(ServerState::new(config, [bound].into()));
         TestTarget { shared, cores: Cores::one().expect("an event loop") }
+    }
+
+    /// Its portal.
+    pub fn portal(&self) -> Arc<OpenPortal> {
+        OpenPortal::new(self.shared.portals()[0].clone())
     }
 
     /// A slot for one more connection.
@@ -188,6 +194,7 @@ pub fn target(name: &str, luns: BTreeMap<u16, Arc<LogicalUnit>>) -> TargetNode {
         name: name.into(),
         alias: None,
         portal_groups: vec![1],
+        relative_ports: Default::default(),
         redirects: Vec::new(),
         offline: false,
         mutual: None,

@@ -93,6 +93,7 @@ fn serve(answers: TextKeyHandler) -> TargetServer {
         name: NAME.into(),
         alias: None,
         portal_groups: vec![1],
+        relative_ports: BTreeMap::new(),
         redirects: Vec::new(),
         offline: false,
         mutual: None,

@@ -100,6 +100,7 @@ fn serve() -> TargetServer {
         name: NAME.into(),
         alias: None,
         portal_groups: vec![1],
+        relative_ports: BTreeMap::new(),
         redirects: Vec::new(),
         offline: false,
         mutual: None,

@@ -334,7 +334,7 @@ pub struct Apply {
     #[arg(long, value_name = "TIME", conflicts_with_all = ["confirm", "rollback"], value_parser = router::confirm_within)]
     pub confirm_within: Option<Duration>,
 
-    /// Apply it even if hosts lose targets or LUNs that they use
+    /// Apply it even if hosts lose targets, LUNs or portals that they use
     #[arg(long, conflicts_with_all = ["confirm", "rollback"])]
     pub force: bool,
 

@@ -6,13 +6,14 @@ mod process;
 use crate::service_manager::PortalSockets;
 use lunar_admin::metrics::MetricsReport;
 use lunar_admin::{Capacities, Counters, Parameters, SessionReport, Srp};
-use lunar_target::config::{RdmaProvider, TargetConfig};
+use lunar_target::config::{PortalGroup, RdmaProvider, TargetConfig};
 use lunar_target::{
-    BoundPortal, FlushFailure, LogicalUnit, OpClass, Quiesced, SessionInfo, SessionProtocol, SessionTransport,
+    BoundPortal, FlushFailure, LogicalUnit, OpClass, PreparedPortals, Quiesced, SessionInfo, SessionProtocol,
+    SessionTransport,
 };
 use metrics::ServerMetrics;
 use std::io;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 /// A running target server. Tests use their own implementation.
@@ -23,8 +24,16 @@ pub trait TargetServer: Send + Sync + 'static {
     /// Quiesces logical units. The error has the index of the unit that could not be quiesced.
     fn rest(&self, units: Vec<Arc<LogicalUnit>>) -> Result<Vec<Quiesced>, (usize, io::Error)>;
 
-    /// Replaces the configuration.
-    fn reload(&self, setup: TargetConfig);
+    /// Binds the portals of these groups that do not listen yet. Dropping the result closes them.
+    fn prepare(&self, groups: &[PortalGroup]) -> io::Result<PreparedPortals>;
+
+    /// The handles of the sessions that could not log in again with these portal groups.
+    fn stranded(&self, _groups: &[PortalGroup]) -> Vec<u16> {
+        Vec::new()
+    }
+
+    /// Replaces the configuration and the portals.
+    fn reload(&self, setup: TargetConfig, portals: PreparedPortals);
 
     /// Asks the initiators of a routing instance to log out.
     fn dismiss(&self, instance: &str);
@@ -65,19 +74,23 @@ pub trait TargetServer: Send + Sync + 'static {
 }
 
 /// The server of this process; None after it is stopped. Its metrics outlive it.
-pub struct RunningServer(RwLock<Option<lunar_target::TargetServer>>, ServerMetrics);
+pub struct RunningServer(RwLock<Option<lunar_target::TargetServer>>, ServerMetrics, Mutex<PortalSockets>);
 
 /// Starts the target on these cores, with the sockets of the service manager.
 pub fn start(setup: TargetConfig, cores: &[usize], mut sockets: PortalSockets) -> io::Result<RunningServer> {
     let server =
-        lunar_target::TargetServer::start_with(setup, cores, &mut |address| sockets.socket(address))?;
-    sockets.settle();
-    Ok(RunningServer(RwLock::new(Some(server)), ServerMetrics::start()))
+        lunar_target::TargetServer::start_with(setup, cores, &mut |at, own| sockets.socket(at, own))?;
+    sockets.start(&server.sockets());
+    Ok(RunningServer(RwLock::new(Some(server)), ServerMetrics::start(), Mutex::new(sockets)))
 }
 
 impl RunningServer {
     fn server(&self) -> RwLockReadGuard<'_, Option<lunar_target::TargetServer>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sockets(&self) -> MutexGuard<'_, PortalSockets> {
+        self.2.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -145,15 +158,30 @@ impl TargetServer for RunningServer {
         self.server().as_ref().map_or(Ok(Vec::new()), |server| server.quiesce(units))
     }
 
-    fn reload(&self, setup: TargetConfig) {
+    fn prepare(&self, groups: &[PortalGroup]) -> io::Result<PreparedPortals> {
+        let server = self.server();
+        let Some(server) = &*server else { return Ok(PreparedPortals::default()) };
+        let mut sockets = self.sockets();
+        sockets.take_back(&server.sockets());
+        server.prepare(groups, &mut |at, own| sockets.socket(at, own))
+    }
+
+    fn stranded(&self, groups: &[PortalGroup]) -> Vec<u16> {
+        self.server().as_ref().map(|server| server.stranded(groups)).unwrap_or_default()
+    }
+
+    fn reload(&self, setup: TargetConfig, portals: PreparedPortals) {
         if let Some(server) = &*self.server() {
-            server.reload(setup);
+            server.reload(setup, portals);
+            self.sockets().settle(&server.sockets());
         }
     }
 
     fn stop(&self, last: &dyn Fn()) -> Result<(), Vec<FlushFailure>> {
         let server = self.0.write().unwrap_or_else(PoisonError::into_inner).take();
-        server.map_or(Ok(()), |server| server.stop(last))
+        let stopped = server.map_or(Ok(()), |server| server.stop(last));
+        *self.sockets() = PortalSockets::default();
+        stopped
     }
 }
 

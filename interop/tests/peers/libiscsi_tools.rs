@@ -27,6 +27,23 @@ fn iscsi_ls_finds_every_portal_and_lun() {
 }
 
 #[test]
+fn iscsi_ls_sees_a_portal_that_comes_and_goes() {
+    if !have("iscsi-ls") {
+        return;
+    }
+    let server = server();
+    let (old, new) = (server.portal(), format!("127.0.0.1:{}", interop::ports::free()));
+    let url = format!("iscsi://{new}");
+    let shown = format!("Target:{TARGET} Portal:{new},7");
+    server.said(&["portal", "add", "7", &new]);
+    assert!(must("iscsi-ls", &[&url]).contains(&shown));
+    server.said(&["portal", "remove", "7", "--force"]);
+    let ran = std::process::Command::new("iscsi-ls").arg(&url).output().expect("iscsi-ls runs");
+    assert!(!ran.status.success(), "the portal is closed");
+    assert!(!must("iscsi-ls", &[&format!("iscsi://{old}")]).contains(&shown));
+}
+
+#[test]
 fn iscsi_inq_reads_standard_data_and_every_page() {
     if !have("iscsi-inq") {
         return;

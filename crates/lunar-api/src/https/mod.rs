@@ -18,15 +18,13 @@ use crate::handlers::{MAX_WAITING, router};
 use connection::Connections;
 use lunar_admin::ServerControl;
 use lunar_config::{Diagnostic, ErrorCode, io_text};
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use lunar_runtime::Listener;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Connections that wait to be accepted.
-const BACKLOG: i32 = 64;
 const NAMES: ThreadNames =
     ThreadNames { thread: "api-https", helpers: "https-ask", max_helpers: MAX_WAITING + 1 };
 
@@ -113,17 +111,10 @@ impl HttpsServer {
     /// A new listening socket, also where an open one has the wildcard address of the same port, or an address of the
     /// same port as the new wildcard.
     fn listen(&self, address: SocketAddr) -> Result<TcpListener, Diagnostic> {
-        let overlapping: Vec<&TcpListener> = self
-            .listeners()
-            .filter(|(other, _)| overlaps(*other, address))
-            .map(|(_, open)| &**open)
-            .collect();
-        // For a moment only: two servers must not share a port by accident.
-        let share =
-            |may: bool| overlapping.iter().try_for_each(|open| SockRef::from(*open).set_reuse_port(may));
-        let opened = share(true).and_then(|()| bound(address, !overlapping.is_empty()));
-        let ended = share(false);
-        opened.and_then(|listener| ended.map(|()| listener)).map_err(|e| cannot_listen(address, &e))
+        let own: Vec<&TcpListener> = self.listeners().map(|(_, open)| &**open).collect();
+        let opened = Listener::bind_beside(address, &own);
+        let opened = opened.and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+        opened.map_err(|e| cannot_listen(address, &e))
     }
 
     fn listeners(&self) -> impl Iterator<Item = &(SocketAddr, Arc<TcpListener>)> {
@@ -164,28 +155,6 @@ async fn run(connections: Connections, mut states: watch::Receiver<HttpsState>) 
             return;
         }
     }
-}
-
-/// Whether one of two addresses is the wildcard for the other one.
-fn overlaps(a: SocketAddr, b: SocketAddr) -> bool {
-    let is_wild = a.ip().is_unspecified() || b.ip().is_unspecified();
-    a.port() == b.port() && a.port() != 0 && a.is_ipv4() == b.is_ipv4() && is_wild
-}
-
-/// With `shares`, other sockets may have the port while this one is bound.
-fn bound(address: SocketAddr, shares: bool) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    if address.is_ipv6() {
-        // As portals: an address of IPv4 may follow.
-        socket.set_only_v6(true)?;
-    }
-    socket.set_reuse_address(true)?;
-    socket.set_reuse_port(shares)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    socket.set_reuse_port(false)?;
-    socket.set_nonblocking(true)?;
-    Ok(socket.into())
 }
 
 fn cannot_listen(address: SocketAddr, e: &io::Error) -> Diagnostic {

@@ -288,7 +288,7 @@ fn wildcard_and_address_of_a_port_replace_each_other() {
     drop(server.prepare(Some(&HttpsSettings { listen: vec![at("0.0.0.0")], ..site.settings() })).unwrap());
     assert_eq!(read_soon(&ann), 2);
     for address in ["127.0.0.1", "0.0.0.0"] {
-        let taken = bound(at(address), false).err().map(|e| e.kind());
+        let taken = Listener::bind(at(address)).err().map(|e| e.kind());
         assert_eq!(taken, Some(io::ErrorKind::AddrInUse), "{address}");
     }
 }

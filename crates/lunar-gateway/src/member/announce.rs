@@ -15,6 +15,9 @@ struct Message {
     version: u64,
 }
 
+/// Number of times that members are asked again that answer with an older version.
+const PATIENCE: usize = 8;
+
 /// The incarnations that have acknowledged, with their installed versions.
 pub(super) type Alive = BTreeMap<(MemberId, u64), u64>;
 
@@ -41,7 +44,9 @@ impl<S: Store, U: Unit> Member<S, U> {
                 // The version 0 of its acknowledgement does not count.
                 Phase::Joining => return Ok(()),
                 Phase::Lost => return Err(Lost("it was fenced".into())),
-                Phase::Serving | Phase::Stale if *installed < version => self.install_newer(&mut installed).await?,
+                Phase::Serving | Phase::Stale if *installed < version => {
+                    self.install_newer(&mut installed).await?
+                }
                 Phase::Serving | Phase::Stale => {}
             }
         }
@@ -50,12 +55,20 @@ impl<S: Store, U: Unit> Member<S, U> {
 
     /// Notifies all members of a version. Returns when each has installed it, or is fenced.
     pub(super) async fn announce(&self, mut version: u64) -> Result<(), Lost> {
+        let mut patience = PATIENCE;
         loop {
             let alive = self.ask(version).await?;
             let view = self.view().await?;
             let silent = self.silent(&view, &alive, version);
             if silent.is_empty() {
                 return Ok(());
+            }
+            // A member that joins may answer before it has installed a state.
+            let answers =
+                |(id, record): (&MemberId, &MemberRecord)| alive.contains_key(&(*id, record.incarnation));
+            if patience > 0 && silent.iter().all(answers) {
+                patience -= 1;
+                continue;
             }
             self.fence(&silent).await?;
             version = self.remove(&silent).await?;
@@ -118,8 +131,11 @@ impl<S: Store, U: Unit> Member<S, U> {
 impl Swap {
     /// Removes members, unless they have joined again meanwhile.
     pub(super) fn remove_members(&mut self, members: &BTreeMap<MemberId, MemberRecord>, view: &SharedView) {
-        let same: BTreeSet<_> =
-            members.iter().filter(|(id, record)| view.members.get(id) == Some(record)).map(|(id, _)| *id).collect();
+        let same: BTreeSet<_> = members
+            .iter()
+            .filter(|(id, record)| view.members.get(id) == Some(record))
+            .map(|(id, _)| *id)
+            .collect();
         self.remove.extend(same.into_iter().map(member_key));
     }
 }

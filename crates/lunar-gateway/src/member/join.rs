@@ -59,7 +59,8 @@ impl<S: Store, U: Unit> Member<S, U> {
         let mut installed = self.installed.lock().await;
         self.set_phase(Phase::Joining);
         loop {
-            let mut swap = self.swap_of(*installed, &self.unit.lu().shared_state(), &Change::new(self.id, &[]))?;
+            let mut swap =
+                self.swap_of(*installed, &self.unit.lu().shared_state(), &Change::new(self.id, &[]))?;
             swap.remove.push(member_key(self.id));
             if self.checked(self.store.swap(swap).await)? {
                 self.set_phase(Phase::Lost);
@@ -69,4 +70,3 @@ impl<S: Store, U: Unit> Member<S, U> {
         }
     }
 }
-

@@ -1,7 +1,7 @@
 //! A simulated cluster: an object with watchers, blocks, a blocklist, and servers that learn of fences late.
 
-use super::{FAULTS, HOSTS};
 use super::executor::Executor;
+use super::{FAULTS, HOSTS};
 use crate::NOTIFY_TIMEOUT;
 use crate::store::{FENCED, Store, Swap};
 use std::cell::RefCell;
@@ -117,7 +117,9 @@ impl State {
 
     fn is_fenced(&self, server: usize, client: usize, now: Duration) -> bool {
         let fence = self.blocklist.get(&client);
-        fence.is_some_and(|(epoch, since)| self.servers[server] >= *epoch && now.saturating_sub(*since) < FENCE_TIME)
+        fence.is_some_and(|(epoch, since)| {
+            self.servers[server] >= *epoch && now.saturating_sub(*since) < FENCE_TIME
+        })
     }
 
     fn has_watch(&mut self, client: usize, now: Duration) -> bool {
@@ -167,7 +169,11 @@ impl Client {
             client.travel().await;
             let result = {
                 let mut state = client.cluster.state.borrow_mut();
-                if state.admits(server, client.id, map, sent) { Ok(operation(&mut state)) } else { Client::fenced() }
+                if state.admits(server, client.id, map, sent) {
+                    Ok(operation(&mut state))
+                } else {
+                    Client::fenced()
+                }
             };
             client.travel().await;
             _ = send.send(result);
@@ -218,7 +224,8 @@ impl Client {
     pub async fn write(&self, host: usize, block: usize, tag: u64) -> io::Result<()> {
         let id = self.id;
         let write = move |state: &mut State| {
-            let newer = (0..HOSTS).filter(|other| *other != host).map(|other| state.blocks[block][other]).max();
+            let newer =
+                (0..HOSTS).filter(|other| *other != host).map(|other| state.blocks[block][other]).max();
             if let Some(newer) = newer.filter(|newer| tag < *newer) {
                 state.faults.push(format!("client {id} wrote {tag} over {newer}"));
             }
@@ -258,7 +265,8 @@ impl Store for Client {
             let now = cluster.executor.now();
             state.next += 1;
             let number = state.next;
-            let watchers: Vec<usize> = (0..state.clients.len()).filter(|id| state.has_watch(*id, now)).collect();
+            let watchers: Vec<usize> =
+                (0..state.clients.len()).filter(|id| state.has_watch(*id, now)).collect();
             for id in &watchers {
                 let client = Client { cluster: cluster.clone(), id: *id };
                 let (payload, on_notify) = (payload.clone(), state.clients[*id].watch.clone());
@@ -294,7 +302,8 @@ impl Store for Client {
             }
             executor.sleep(Duration::from_millis(50)).await;
         }
-        self.operate(0, move |state| state.notifications.remove(&number).map(|n| n.acks).unwrap_or_default()).await
+        self.operate(0, move |state| state.notifications.remove(&number).map(|n| n.acks).unwrap_or_default())
+            .await
     }
 
     async fn blocklist(&self, addresses: &str) -> io::Result<()> {

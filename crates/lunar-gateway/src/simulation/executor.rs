@@ -88,7 +88,8 @@ impl Executor {
     pub fn kill(&self, process: usize) {
         let killed: Vec<_> = {
             let mut tasks = self.0.tasks.borrow_mut();
-            let of_process = tasks.iter().filter(|(_, task)| task.process == Some(process)).map(|(id, _)| *id);
+            let of_process =
+                tasks.iter().filter(|(_, task)| task.process == Some(process)).map(|(id, _)| *id);
             let of_process: Vec<_> = of_process.collect();
             of_process.iter().filter_map(|id| tasks.remove(id)).collect()
         };

@@ -57,7 +57,9 @@ impl Host {
             }
         }
         // At the end, each host can take the disk.
-        self.executor.sleep(END - Duration::from_secs(10 * (1 + self.number as u64)) - self.executor.now()).await;
+        self.executor
+            .sleep(END - Duration::from_secs(10 * (1 + self.number as u64)) - self.executor.now())
+            .await;
         // The nexus that still holds it may be that of another path.
         for _ in 0..20 {
             if self.takes_the_disk().await.is_some() {
@@ -126,7 +128,8 @@ async fn faults(executor: Executor, cluster: Cluster, servers: Vec<Rc<Server>>) 
 fn run(seed: u64, servers: usize) -> Vec<String> {
     let executor = Executor::new(seed);
     let cluster = Cluster::new(&executor);
-    let servers: Vec<_> = (0..servers).map(|number| Server::start(&executor, &cluster, number, servers)).collect();
+    let servers: Vec<_> =
+        (0..servers).map(|number| Server::start(&executor, &cluster, number, servers)).collect();
     let (owners, served) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
     for number in 0..HOSTS {
         let (owners, served) = (owners.clone(), served.clone());
@@ -150,7 +153,10 @@ fn check(cluster: &Cluster, servers: &[Rc<Server>], served: usize) -> Vec<String
         }
     }
     let versions: Vec<_> = servers.iter().filter_map(|server| server.version()).collect();
-    for server in servers.iter().filter(|server| server.version().map(|v| v.to_string().into_bytes()) == omap.get("version").cloned()) {
+    for server in servers
+        .iter()
+        .filter(|server| server.version().map(|v| v.to_string().into_bytes()) == omap.get("version").cloned())
+    {
         if server.lu().shared_state() != omap["state"] {
             faults.push("a member has another state than the object".into());
         }

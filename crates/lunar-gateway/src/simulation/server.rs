@@ -7,7 +7,7 @@ use crate::member::{Member, Phase};
 use crate::store::Unit;
 use lunar_scsi::{
     InitiatorPort, Lu, LuIdentity, LuSettings, Nexus, NexusId, NexusPorts, Op, PassthroughMode,
-    PeripheralDeviceType, Plan, PlanResult, TargetPort, TransportProtocol,
+    PeripheralDeviceType, Plan, PlanResult, TargetPort, TargetPorts, TransportProtocol,
 };
 use lunar_wire::scsi::op;
 use std::cell::{Cell, RefCell};
@@ -92,6 +92,11 @@ fn lu() -> Arc<Lu> {
     Arc::new(Lu::new(settings, None).expect("settings"))
 }
 
+/// The only port of a server.
+fn port_of(server: usize) -> TargetPort {
+    TargetPort::new(TransportProtocol::Iscsi, server as u16 + 1, None)
+}
+
 fn shared_lu() -> Arc<Lu> {
     let lu = lu();
     lu.share(|| {});
@@ -100,13 +105,12 @@ fn shared_lu() -> Arc<Lu> {
 
 impl Server {
     pub fn start(executor: &Executor, cluster: &Cluster, number: usize, servers: usize) -> Rc<Server> {
-        let port = |tag| TargetPort { protocol: TransportProtocol::Iscsi, portal_group_tag: tag };
         let server = Rc::new(Server {
             number,
             executor: executor.clone(),
             cluster: cluster.clone(),
             lu: RefCell::new(shared_lu()),
-            ports: (0..servers).map(|n| port(n as u16 + 1)).collect(),
+            ports: (0..servers).map(port_of).collect(),
             nexuses: RefCell::default(),
             member: RefCell::default(),
             running: Rc::default(),
@@ -214,13 +218,14 @@ impl Server {
         let mut nexuses = self.nexuses.borrow_mut();
         nexuses.entry(host).or_insert_with(|| {
             assert!(host < HOSTS);
-            let initiator = InitiatorPort::Iscsi { name: format!("iqn.2026-11.org.example:h{host}"), isid: [0; 6] };
+            let initiator =
+                InitiatorPort::Iscsi { name: format!("iqn.2026-11.org.example:h{host}"), isid: [0; 6] };
             let port = NexusPorts {
                 initiator,
                 user: String::new(),
                 target: "iqn.2026-11.org.example:disk".into(),
-                portal_group_tag: self.number as u16 + 1,
-                ports: self.ports.clone(),
+                own: port_of(self.number),
+                ports: TargetPorts::new(self.ports.clone()),
             };
             let mut nexus = member.unit().lu.attach(Arc::new(port), false);
             _ = nexus.begin(&[0; 16]);
@@ -300,7 +305,8 @@ impl Server {
     async fn execute_write(&self, host: usize, block: usize, tag: u64) -> Answer {
         let Some(member) = self.session(host) else { return Answer::Failed };
         let cdb = [op::WRITE_10, 0, 0, 0, 0, block as u8, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
-        let Some((id, plan)) = self.nexuses.borrow_mut().get_mut(&host).map(|n| (n.id(), n.begin(&cdb))) else {
+        let Some((id, plan)) = self.nexuses.borrow_mut().get_mut(&host).map(|n| (n.id(), n.begin(&cdb)))
+        else {
             return Answer::Failed;
         };
         match plan {

@@ -9,6 +9,14 @@ use std::net::{IpAddr, SocketAddr};
 
 const PORT: u16 = 3260;
 
+/// The portals of a target.
+pub(super) struct UsedPortals {
+    /// The index of the set.
+    pub(super) set: Option<usize>,
+    /// The relative target port identifier, with its place.
+    pub(super) relative: Option<(String, String)>,
+}
+
 impl ScstImport {
     /// Adds the portals of a target: those that it allows, or every address. Returns the index of the set.
     pub(super) fn portals(
@@ -47,15 +55,32 @@ impl ScstImport {
     }
 
     /// Makes the portal groups, and names them in the targets.
-    pub(super) fn portal_groups(&mut self, sets: &mut PortalSets, used: &[Option<usize>]) {
+    pub(super) fn portal_groups(&mut self, sets: &mut PortalSets, used: &[UsedPortals]) {
         let tags = self.imported.portal_groups(sets, "TARGET_DRIVER iscsi");
         if !self.imported.configuration.portal_groups.is_empty() {
             let what = "the port and the addresses, which are arguments of iscsi-scstd: now port 3260 of the \
                         allowed portals, or of every address";
             self.imported.notes.changed("TARGET_DRIVER iscsi", what);
         }
-        for (target, set) in self.imported.configuration.targets.iter_mut().zip(used) {
+        for (target, UsedPortals { set, relative }) in
+            self.imported.configuration.targets.iter_mut().zip(used)
+        {
             target.portal_groups.extend(set.iter().flat_map(|set| &tags[*set]));
+            let Some((place, id)) = relative else { continue };
+            // A target of SCST is one port, and one of Lunar has a port for each portal group.
+            match (id.parse(), target.portal_groups.first()) {
+                (Ok(id @ 1..), Some(tag)) if target.portal_groups.len() == 1 => {
+                    target.relative_ports.extend((id != *tag).then_some((*tag, id)));
+                    self.imported.notes.carried(place, format!("{}: rel_tgt_id {id}", target.name));
+                }
+                _ => {
+                    let what = format!(
+                        "{}: rel_tgt_id {id}: hosts see other relative target port identifiers",
+                        target.name
+                    );
+                    self.imported.notes.changed(place, what);
+                }
+            }
         }
     }
 }

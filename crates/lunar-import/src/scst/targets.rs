@@ -2,14 +2,16 @@
 
 use super::ScstImport;
 use super::file::ScstEntry;
+use super::portals::UsedPortals;
 use crate::NewTarget;
 use crate::common::count_of_luns;
 use crate::portals::PortalSets;
 
 /// Attributes of targets that are carried over elsewhere, or that hosts negotiate.
-const KNOWN: [&str; 22] = [
+const KNOWN: [&str; 23] = [
     "enabled",
     "alias",
+    "rel_tgt_id",
     "allowed_portal",
     "per_portal_acl",
     "LUN",
@@ -54,7 +56,7 @@ impl ScstImport {
         self.portal_groups(&mut sets, &used);
     }
 
-    fn iscsi(&mut self, driver: &ScstEntry, sets: &mut PortalSets, used: &mut Vec<Option<usize>>) {
+    fn iscsi(&mut self, driver: &ScstEntry, sets: &mut PortalSets, used: &mut Vec<UsedPortals>) {
         let is_enabled = driver.flag("enabled") == Some(true);
         if !is_enabled {
             let what = "the iSCSI driver is not enabled, so its targets are offline";
@@ -69,7 +71,9 @@ impl ScstImport {
                 "TARGET" => {
                     let (target, set) = self.target(entry, is_enabled, sets);
                     self.imported.configuration.targets.push(target);
-                    used.push(set);
+                    let relative = entry.all("rel_tgt_id").next();
+                    let relative = relative.map(|id| (id.place(), id.arg().to_owned()));
+                    used.push(UsedPortals { set, relative });
                 }
                 key if is_user(key) => {}
                 _ => self.unknown(entry, "iscsi"),
@@ -107,7 +111,6 @@ impl ScstImport {
         for entry in &target.entries {
             let (key, value) = (entry.key.as_str(), entry.arg());
             let what = match key {
-                "rel_tgt_id" => "hosts see other relative target port identifiers",
                 "HeaderDigest" | "DataDigest" if !value.contains("None") => {
                     "hosts choose digests now: see [session] in docs/operate.md"
                 }

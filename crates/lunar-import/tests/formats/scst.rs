@@ -115,9 +115,26 @@ fn everything_names_each_loss_with_its_line() {
             .all(|note| note.place.starts_with("line ") || note.place.contains("iscsi"))
     );
     let changed = notes(&imported, Outcome::Changed);
-    for part in ["MaxSessions 8", "rel_tgt_id 1", "the rotation rate", "iscsi-scstd"] {
+    for part in ["MaxSessions 8", "the rotation rate", "iscsi-scstd"] {
         assert!(changed.contains(part), "{part} is not in\n{changed}");
     }
+}
+
+#[test]
+fn relative_port_is_kept_where_the_target_has_one_port() {
+    let (_, imported) = access("allowed_portal 192.0.2.1\nrel_tgt_id 5\nLUN 0 a");
+    assert_eq!(imported.configuration.targets[0].relative_ports, [(1, 5)].into());
+    assert!(lunar_import::toml(&imported.configuration, "s").contains("\nrelative_ports = { 1 = 5 }\n"));
+    assert!(notes(&imported, Outcome::Carried).contains("iqn.2026-11.org.example:t: rel_tgt_id 5"));
+    let (_, imported) = access("rel_tgt_id 1\nLUN 0 a");
+    assert!(imported.configuration.targets[0].relative_ports.is_empty(), "it is the tag");
+    let (_, imported) = access("rel_tgt_id 0\nLUN 0 a");
+    assert!(notes(&imported, Outcome::Changed).contains("rel_tgt_id 0: hosts see other"));
+    // One address of two targets, so the first target is in two portal groups.
+    let text = "TARGET_DRIVER iscsi {\nenabled 1\nTARGET iqn.a {\nenabled 1\nallowed_portal 192.0.2.1\n\
+        allowed_portal 192.0.2.2\nrel_tgt_id 5\n}\nTARGET iqn.b {\nenabled 1\nallowed_portal 192.0.2.2\n}\n}\n";
+    let imported = import(text);
+    assert!(notes(&imported, Outcome::Changed).contains("iqn.a: rel_tgt_id 5: hosts see other"));
 }
 
 #[test]

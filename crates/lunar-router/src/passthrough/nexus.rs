@@ -71,7 +71,7 @@ impl Key {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }
-        hash.update(port.portal_group_tag.to_be_bytes());
+        hash.update(port.own.portal_group_tag.to_be_bytes());
         // Without a user nothing is hashed, so that such a nexus keeps its ISID.
         hash.update(&port.user);
         let hash = hash.finalize();
@@ -627,6 +627,7 @@ impl PassthroughNexus for LuNexus {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lunar_scsi::{TargetPort, TargetPorts, TransportProtocol};
 
     #[test]
     fn another_user_is_another_nexus_upstream() {
@@ -638,8 +639,8 @@ mod tests {
                 },
                 user: user.into(),
                 target: "iqn.2026-11.org.example:disk".into(),
-                portal_group_tag: 1,
-                ports: Default::default(),
+                own: TargetPort::new(TransportProtocol::Iscsi, 1, None),
+                ports: TargetPorts::new([]),
             };
             Key { instance: "r1/a".into(), port, paths: Vec::new() }.isid()
         };

@@ -392,3 +392,21 @@ fn end_of_a_peer_is_noticed_behind_a_full_pipe() {
         assert_eq!(stream.receive(&mut [0; 8]).expect("the end"), Some(0));
     });
 }
+
+#[test]
+fn wildcard_is_bound_beside_own_addresses_only() {
+    let one = Listener::bind("127.0.0.1:0".parse().expect("an address")).expect("bound");
+    let port = one.local_addr().expect("bound").port();
+    let at = |host: &str| SocketAddr::new(host.parse().expect("an address"), port);
+    let taken =
+        |result: io::Result<TcpListener>| result.err().map(|e| e.kind()) == Some(io::ErrorKind::AddrInUse);
+    assert!(taken(Listener::bind_beside(at("0.0.0.0"), &[])), "another server has the port");
+    let all = Listener::bind_beside(at("0.0.0.0"), &[&one]).expect("bound");
+    // From then on, no one else gets the port.
+    assert!(taken(Listener::bind(at("0.0.0.0"))) && taken(Listener::bind(at("127.0.0.1"))));
+    drop(one);
+    let one = Listener::bind_beside(at("127.0.0.1"), &[&all]).expect("bound");
+    drop(all);
+    assert!(std::net::TcpStream::connect(at("127.0.0.2")).is_err());
+    assert!(std::net::TcpStream::connect(one.local_addr().expect("bound")).is_ok());
+}

@@ -230,7 +230,7 @@ impl Registry {
         context: &ReserveOutContext<'_>,
         destination: &Destination,
     ) -> Result<Registrant, Sense> {
-        let port = context.ports.iter().find(|port| port.relative() == destination.tag);
+        let port = context.ports.iter().find(|port| port.relative == destination.tag);
         let port = port.ok_or(without_bit(register_and_move::RELATIVE_TARGET_PORT))?;
         let TransportId::Port(initiator) = &destination.to else {
             return Err(Sense::in_parameters(FORMAT_CODE.after(DESTINATION)));
@@ -300,7 +300,7 @@ fn on_ports(context: &ReserveOutContext<'_>, request: &ReserveOut, port: &PortAn
     let protocol = initiator.protocol();
     let own = (protocol == context.who.protocol()).then_some(context.who.tag);
     let more = context.ports.iter().filter(|port| request.all_ports && port.protocol == protocol);
-    let tags = own.into_iter().chain(more.map(|port| port.relative()));
+    let tags = own.into_iter().chain(more.map(|port| port.relative));
     let on = |tag| Registrant { initiator: initiator.clone(), tag, user: user.clone() };
     tags.map(on).collect()
 }

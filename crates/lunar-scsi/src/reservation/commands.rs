@@ -106,7 +106,7 @@ fn reserve_out(cx: &mut CommandContext<'_>) -> PlanResult {
     let data = data.get(..len as usize).ok_or(Sense::PARAMETER_LIST_LENGTH)?;
     let request = ReserveOut::decode(action, cx.cdb, data)?;
     let known = if request.names() { known(cx.state) } else { BTreeSet::new() };
-    let context = ReserveOutContext { who: &cx.port.into(), ports: &cx.port.ports, known: &known };
+    let context = ReserveOutContext { who: &cx.port.into(), ports: &cx.port.ports.get(), known: &known };
     let is_shared = cx.state.is_shared();
     let registry = &mut cx.state.reservations.registry;
     let before = is_shared.then(|| registry.clone());

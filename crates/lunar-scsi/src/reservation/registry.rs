@@ -19,7 +19,7 @@ pub(crate) struct Registrant {
 impl From<&NexusPorts> for Registrant {
     fn from(port: &NexusPorts) -> Self {
         let (initiator, user) = (port.initiator.clone(), port.user.clone());
-        Registrant { initiator, tag: port.own().relative(), user }
+        Registrant { initiator, tag: port.own.relative, user }
     }
 }
 

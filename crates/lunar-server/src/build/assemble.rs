@@ -56,6 +56,7 @@ impl Units {
             name: target.name.clone(),
             alias: target.alias.clone(),
             portal_groups: target.portal_groups.clone(),
+            relative_ports: target.relative_ports.clone(),
             redirects: target.redirects.clone(),
             offline: target.offline,
             mutual: target.mutual.clone(),

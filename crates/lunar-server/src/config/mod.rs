@@ -19,6 +19,7 @@ mod files;
 mod limits;
 mod lun;
 mod portal;
+mod relative_ports;
 mod rollback;
 pub mod router;
 mod secrets;
@@ -123,6 +124,8 @@ pub struct Target {
     pub alias: Option<String>,
     /// Tags of its portal groups.
     pub portal_groups: Vec<u16>,
+    /// Relative target port identifiers by tag, where they are not the tag.
+    pub relative_ports: BTreeMap<u16, u16>,
     /// Redirections of logins, by portal group.
     pub redirects: Vec<lunar_target::config::LoginRedirect>,
     /// Whether logins are rejected with 03/01.
@@ -259,7 +262,8 @@ fn root_sections(
     let mut groups = portal::portal_groups(p, root);
     let mut unique = lun::UniqueValues::new();
     let disks = disk::disks(p, root, base, &mut unique);
-    let around = target::Context { users: &users, tags: &groups.tags(), disks: &disks, base };
+    let around =
+        target::Context { users: &users, tags: &groups.tags(), groups: &groups.list, disks: &disks, base };
     let targets = target::targets(p, root, &around, &mut unique);
     let lists = access::lists(p, root, &users);
     let routers =

@@ -68,13 +68,9 @@ impl PortalGroups {
         Some(values.into_iter().filter_map(|value| portal(p, key, value, &mut self.addresses)).collect())
     }
 
-    /// Adds a group and returns its tag: `tag`, or the lowest unused one that is not in `taken`.
-    pub(super) fn add(&mut self, portals: Vec<Portal>, tag: Option<u16>, taken: &[u16]) -> u16 {
-        let free = |tag: &u16| !taken.contains(tag) && self.list.iter().all(|group| group.tag != *tag);
-        // A file of at most 16 MiB cannot use all tags.
-        let tag = tag.or_else(|| (1..=u16::MAX).find(free)).unwrap_or(u16::MAX);
-        self.list.push(PortalGroup { tag, portals });
-        tag
+    /// Whether a group has this tag.
+    pub(super) fn has(&self, tag: u16) -> bool {
+        self.list.iter().any(|group| group.tag == tag)
     }
 }
 

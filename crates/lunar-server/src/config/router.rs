@@ -13,7 +13,7 @@ use super::lun::UniqueValues;
 use super::portal::PortalGroups;
 use lunar_config::Section;
 use lunar_config::{Diagnostics, InvalidValue, invalid, nearest};
-use lunar_target::config::Portal;
+use lunar_target::config::{Portal, PortalGroup};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
@@ -164,7 +164,7 @@ pub(super) fn routers(
     }
     let (shared, chosen) = (groups.tags(), drafts.iter().filter_map(|draft| Some(draft.tag.as_ref()?.0)));
     let chosen: Vec<u16> = chosen.collect();
-    let routers = drafts.into_iter().map(|draft| placed(draft, &shared, &chosen, groups));
+    let routers = drafts.into_iter().map(|draft| placed(p, draft, &shared, &chosen, groups));
     let (routers, peer_groups): (Vec<RouterConfig>, Vec<_>) = routers.unzip();
     failover::check_groups(p, &routers, &peer_groups, &groups.tags());
     routers
@@ -196,17 +196,38 @@ fn without_default(
 
 /// The router with its portal group, and the position of its peer's group.
 fn placed(
+    p: &mut Diagnostics<'_>,
     draft: RouterDraft,
     shared: &[u16],
     chosen: &[u16],
     groups: &mut PortalGroups,
 ) -> (RouterConfig, Option<Range<usize>>) {
-    let RouterDraft { mut router, portals, tag, peer_group_at, .. } = draft;
+    let RouterDraft { mut router, portals, tag, peer_group_at, listen_at } = draft;
     router.portal_groups = match portals {
-        Some(portals) => vec![groups.add(portals, tag.map(|(tag, _)| tag), chosen)],
+        Some(portals) => {
+            let default = default_tag(&router.name);
+            let is_taken = tag.is_none() && (groups.has(default) || chosen.contains(&default));
+            if let (true, Some(at)) = (is_taken, listen_at) {
+                let what = format!("the tag of the portals of router {} is taken: {default}", router.name);
+                p.add(&at, what, "choose another one: `portal_group` of the router");
+            }
+            let tag = tag.map_or(default, |(tag, _)| tag);
+            groups.list.push(PortalGroup { tag, portals });
+            vec![tag]
+        }
         None => shared.to_vec(),
     };
     (router, peer_group_at)
+}
+
+/// The tag of a router's own portals. It depends on the name of the router only, because hosts know the target port by it:
+/// other routers and portal groups come and go. It suits SRP.
+fn default_tag(name: &str) -> u16 {
+    const FIRST: u16 = 0x4000;
+    // FNV-1a.
+    let hash =
+        name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    FIRST + (hash ^ hash >> 16) as u16 % FIRST
 }
 
 fn router(

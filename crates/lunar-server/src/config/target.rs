@@ -3,18 +3,21 @@
 use super::chap::{ChapUsers, NamedUser};
 use super::disk::{self, Disks};
 use super::lun::{LunConfig, UniqueValues, lun};
+use super::relative_ports::relative_ports;
 use super::value::network;
 use lunar_config::{Diagnostics, invalid};
 use lunar_config::{Section, UniqueKeys, Value, kind, number, table};
 use lunar_config::{advertised_address, iscsi_name, pattern, plain_text};
-use lunar_target::config::{AccessRule, LoginRedirect};
+use lunar_target::config::{AccessRule, LoginRedirect, PortalGroup};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::Path;
 
 /// The objects that a target may refer to.
 pub(super) struct Context<'a> {
     pub(super) users: &'a ChapUsers,
     pub(super) tags: &'a [u16],
+    pub(super) groups: &'a [PortalGroup],
     pub(super) disks: &'a Disks,
     pub(super) base: &'a Path,
 }
@@ -48,6 +51,7 @@ fn target(
     }
     let alias = s.parsed(p, "alias", |text| plain_text(text, "an alias"));
     let portal_groups = tags(p, &mut s, around.tags).unwrap_or_else(|| around.tags.to_vec());
+    let relative_ports = relative_ports(p, &mut s, &portal_groups, around.groups);
     let redirects = redirects(p, &mut s, &portal_groups);
     let offline = s.flag(p, "offline", false);
     let mutual = around.users.one(p, &mut s, "mutual");
@@ -60,6 +64,7 @@ fn target(
         name,
         alias,
         portal_groups,
+        relative_ports,
         redirects,
         offline,
         mutual,
@@ -88,12 +93,16 @@ fn tags(p: &mut Diagnostics<'_>, s: &mut Section<'_>, known: &[u16]) -> Option<V
 }
 
 fn tag(p: &mut Diagnostics<'_>, key: &str, value: Value<'_>, known: &[u16]) -> Option<u16> {
-    let tag: u16 = number(p, key, value, 1..=65535)?;
+    number(p, key, value, 1..=65535).and_then(|tag| known_tag(p, &value.span(), tag, known))
+}
+
+/// The tag if it is known.
+pub(super) fn known_tag(p: &mut Diagnostics<'_>, at: &Range<usize>, tag: u16, known: &[u16]) -> Option<u16> {
     if !known.contains(&tag) {
         let shown = known.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
         // If no portal group is valid, their problems are reported already.
         if !known.is_empty() {
-            p.add(&value.span(), format!("unknown portal group {tag}"), format!("portal groups are {shown}"));
+            p.add(at, format!("unknown portal group {tag}"), format!("portal groups are {shown}"));
         }
         return None;
     }

@@ -75,8 +75,9 @@ impl ConfigPart {
     /// Whether a change takes effect only at the next start.
     pub(super) fn needs_restart(&self) -> bool {
         match self {
-            ConfigPart::Server | ConfigPart::Group(_) => true,
+            ConfigPart::Server => true,
             ConfigPart::Api
+            | ConfigPart::Group(_)
             | ConfigPart::Limits
             | ConfigPart::Session
             | ConfigPart::Discovery
@@ -305,6 +306,7 @@ fn target(
         name,
         alias,
         portal_groups,
+        relative_ports,
         redirects,
         offline,
         mutual,
@@ -318,9 +320,11 @@ fn target(
         let how = if *permanent { ", for good" } else { "" };
         format!("portal group {portal_group_tag} to {to}{how}")
     });
+    let numbers = relative_ports.iter().map(|(tag, number)| format!("{tag} = {number}"));
     let own = vec![
         setting("alias", option(alias)),
         setting("portal_groups", list(portal_groups)),
+        setting("relative_ports", list(numbers)),
         setting("redirect", list(redirects)),
         setting("offline", offline),
         users("mutual", mutual.as_slice().into()),

@@ -5,7 +5,7 @@ use crate::access::{LunEntry, LunMap};
 use crate::exec::copy::{CopyEnd, CopyEnds};
 use crate::nexus_list::NexusList;
 use crate::{LogicalUnit, PassthroughNexus};
-use lunar_scsi::{CopyRange, CopySegment, NexusPorts};
+use lunar_scsi::{CopyRange, CopySegment, NexusPorts, TargetPort};
 use lunar_wire::scsi::Sense;
 use lunar_wire::scsi::lun;
 use std::rc::Rc;
@@ -176,6 +176,15 @@ impl NexusLuns {
             self.used().for_each(|h| h.nexus_mut().luns_changed());
         }
         changed
+    }
+}
+
+impl NexusLuns {
+    /// Replaces the ports of the target. If they differ, each used LUN gets a unit attention.
+    pub fn replace_ports(&mut self, ports: Arc<[TargetPort]>) {
+        if self.port.ports.replace(ports) {
+            self.used().for_each(|h| h.nexus_mut().ports_changed());
+        }
     }
 }
 

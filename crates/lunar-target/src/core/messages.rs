@@ -5,6 +5,7 @@ use super::nexus::{ItNexus, SessionPhase};
 use crate::access::{LunEntry, LunMap};
 use crate::end_reason::EndReason;
 use crate::registry::{DoneSender, SessionMessage};
+use lunar_scsi::TargetPort;
 use lunar_wire::scsi::Sense;
 use lunar_wire::scsi::lun;
 use std::rc::{Rc, Weak};
@@ -28,7 +29,7 @@ pub async fn serve<F: FrontEnd>(nexus: Weak<ItNexus<F>>, messages: flume::Receiv
                 });
             }
             SessionMessage::Stop { done } => lunar_runtime::spawn(async move { nexus.stop(done).await }),
-            SessionMessage::Luns(Some(map)) => nexus.replace_luns(map),
+            SessionMessage::Luns(Some((map, ports))) => nexus.replace_luns(map, ports),
             SessionMessage::Luns(None) => {
                 nexus.state().front_mut().report_gone();
                 F::flush(&nexus);
@@ -67,9 +68,10 @@ impl<F: FrontEnd> ItNexus<F> {
         self.end(EndReason::ServerStop);
     }
 
-    /// Replaces the LUNs that the initiator sees, and reports the change.
-    fn replace_luns(self: &Rc<Self>, map: Arc<LunMap>) {
+    /// Replaces the LUNs that the initiator sees and the ports of the target, and reports the change.
+    fn replace_luns(self: &Rc<Self>, map: Arc<LunMap>, ports: Arc<[TargetPort]>) {
         let changed = self.state().luns_mut().replace(map);
+        self.state().luns_mut().replace_ports(ports);
         if changed {
             self.report(Sense::LUNS_CHANGED, |_| true);
         }

@@ -19,7 +19,7 @@ use crate::session_entry;
 use crate::session_info::SessionInfo;
 use event_listener::Event;
 use lunar_runtime::{Buf, Pool, SendPump};
-use lunar_scsi::NexusPorts;
+use lunar_scsi::{NexusPorts, TargetPort, TargetPorts};
 use std::cell::{RefCell, RefMut};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -115,13 +115,14 @@ pub(super) struct TransferParts<'a, F> {
 
 fn port_of(shared: &ServerState, info: &SessionInfo, login_context: &LoginContext) -> Arc<NexusPorts> {
     let target = info.target.as_ref().and_then(|t| login_context.config.targets.get(t));
-    let groups = target.map(|t| t.portal_groups.iter()).unwrap_or_default();
+    let (initiator, group) = (info.initiator_port(), info.portal_group_tag);
+    let protocol = initiator.protocol();
     Arc::new(NexusPorts {
-        initiator: info.initiator_port(),
+        initiator,
         user: info.user.clone().unwrap_or_default(),
         target: info.target.clone().unwrap_or_default(),
-        portal_group_tag: info.portal_group_tag,
-        ports: groups.flat_map(|tag| shared.target_ports(*tag)).collect(),
+        own: target.map_or(TargetPort::new(protocol, group, None), |target| target.port(protocol, group)),
+        ports: TargetPorts::new(target.map(|target| shared.target_ports(target)).unwrap_or_default()),
     })
 }
 

@@ -12,7 +12,7 @@ use lunar_block::testing::VolatileBackend;
 use lunar_block::{Backend, BackendKind, BackendSpec};
 use lunar_scsi::{CopyRange, CopySegment, NexusId};
 use lunar_scsi::{
-    InitiatorPort, Lu, LuIdentity, LuSettings, Nexus, NexusPorts, TargetPort, TransportProtocol,
+    InitiatorPort, Lu, LuIdentity, LuSettings, Nexus, NexusPorts, TargetPort, TargetPorts, TransportProtocol,
 };
 use lunar_wire::scsi::op;
 
@@ -95,13 +95,17 @@ fn initiator(isid: [u8; 6]) -> InitiatorPort {
     InitiatorPort::Iscsi { name: "iqn.2026-11.org.example:host".into(), isid }
 }
 
+fn own_port() -> TargetPort {
+    TargetPort::new(TransportProtocol::Iscsi, 1, None)
+}
+
 pub fn port() -> Arc<NexusPorts> {
     Arc::new(NexusPorts {
         initiator: initiator([0x80, 0, 0, 1, 0, 0]),
         user: String::new(),
         target: "iqn.2026-11.org.example:disk".into(),
-        portal_group_tag: 1,
-        ports: [TargetPort { protocol: TransportProtocol::Iscsi, portal_group_tag: 1 }].into(),
+        own: own_port(),
+        ports: TargetPorts::new([own_port()]),
     })
 }
 

@@ -9,6 +9,7 @@ use super::tcp_transport::TcpTransport;
 use super::transport::IscsiTransport;
 use crate::access::LoginContext;
 use crate::config::RdmaProvider;
+use crate::open_portal::OpenPortal;
 use crate::registry::Replaced;
 use crate::server_state::{ConnectionGuard, ServerState};
 use crate::session_entry::{self, RegisteredSession};
@@ -55,7 +56,7 @@ pub async fn login(
     shared: &Arc<ServerState>,
     fresh: impl LoginTransport,
     addresses: Addresses,
-    portal: usize,
+    portal: Arc<OpenPortal>,
     count: ConnectionGuard,
 ) -> Option<OpenedSession> {
     let limit = shared.config().limits.login_timeout;
@@ -70,11 +71,10 @@ async fn negotiate(
     shared: &Arc<ServerState>,
     mut fresh: impl LoginTransport,
     addresses: Addresses,
-    portal: usize,
+    portal: Arc<OpenPortal>,
     count: ConnectionGuard,
 ) -> io::Result<Option<OpenedSession>> {
-    let config = shared.config();
-    let bound = shared.portals[portal].clone();
+    let (config, bound) = (shared.config(), portal.open()?);
     let login_context = LoginContext { config: config.clone(), group: bound.tag, peer: addresses.peer.ip() };
     let mut machine = Login::new(fresh.offer(config.session.offer()), bound.tag, config.limits.text_bytes);
     loop {
@@ -109,6 +109,7 @@ async fn negotiate(
     else {
         return Err(io::Error::other(CLOSED));
     };
+    portal.open()?;
     let entered = match entered {
         Ok(entered) => entered,
         Err(error) => {

@@ -56,7 +56,8 @@ impl TargetDirectory {
     }
 
     fn addresses(&self, groups: &[u16], local: SocketAddr) -> Vec<String> {
-        let portals = self.shared.portals.iter().filter(|p| groups.contains(&p.tag));
+        let portals = self.shared.portals();
+        let portals = portals.iter().filter(|p| groups.contains(&p.tag));
         let of_iscsi = portals.filter(|p| p.transports.protocol == PortalProtocol::Iscsi);
         of_iscsi.filter_map(|p| target_address(p.advertise.as_deref(), p.address, local, p.tag)).collect()
     }

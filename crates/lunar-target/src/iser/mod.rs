@@ -9,6 +9,7 @@ pub(crate) mod tests;
 
 use crate::iscsi;
 use crate::iscsi::login::login;
+use crate::open_portal::OpenPortal;
 use crate::server_state::{ConnectionGuard, ServerState};
 use crate::session_info::Addresses;
 use lunar_rdma::{ConnParam, ConnectRequest};
@@ -25,7 +26,7 @@ pub async fn serve_stream(
     stream: Stream,
     begun: Vec<u8>,
     Addresses { local, peer }: Addresses,
-    portal: usize,
+    portal: Arc<OpenPortal>,
     count: ConnectionGuard,
 ) {
     let (limit, options) = (shared.config().limits.login_timeout, lunar_rdma::iwarp::Options::default());
@@ -40,7 +41,7 @@ pub async fn serve_stream(
 pub async fn serve(
     shared: Arc<ServerState>,
     request: Box<dyn ConnectRequest>,
-    portal: usize,
+    portal: Arc<OpenPortal>,
     count: ConnectionGuard,
 ) {
     let (local, peer) = request.addresses();

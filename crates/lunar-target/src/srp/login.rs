@@ -3,8 +3,10 @@
 
 use crate::LoginError;
 use crate::access::LoginContext;
+use crate::open_portal::BoundPortal;
+use crate::open_portal::OpenPortal;
 use crate::registry::Replaced;
-use crate::server_state::{BoundPortal, ConnectionGuard, ServerState};
+use crate::server_state::{ConnectionGuard, ServerState};
 use crate::session_entry::RegisteredSession;
 use crate::session_info::{Addresses, SessionInfo, SessionProtocol, SessionTransport, SrpSessionInfo};
 use crate::session_key::SessionKey;
@@ -63,7 +65,7 @@ pub async fn log_in(
     shared: &Arc<ServerState>,
     private: &[u8],
     addresses: Addresses,
-    portal: usize,
+    portal: Arc<OpenPortal>,
     count: ConnectionGuard,
 ) -> Result<AcceptedLogin, LoginReject> {
     let request = match LoginRequest::decode(private, form(private)) {
@@ -108,19 +110,20 @@ async fn enter(
     shared: &Arc<ServerState>,
     request: &LoginRequest,
     addresses: Addresses,
-    portal: usize,
+    portal: Arc<OpenPortal>,
     count: ConnectionGuard,
 ) -> Result<AcceptedLogin, LoginRefusal> {
     check(request)?;
-    let (config, bound) = (shared.config(), &shared.portals[portal]);
+    let (config, bound) = (shared.config(), portal.open().map_err(removed)?);
     let login_context = LoginContext { config: config.clone(), group: bound.tag, peer: addresses.peer.ip() };
     let initiator = request.initiator.to_string();
     let name = target(shared, &login_context, &initiator, request.target)?;
-    let info = info(request.initiator, name.clone(), bound, addresses);
+    let info = info(request.initiator, name.clone(), &bound, addresses);
     let kept = request.keep_channels && has_channels(shared, &info);
     let replaced = if request.keep_channels { Replaced::Nothing } else { Replaced::Channels };
     let key = SessionKey::new(&info, bound.address);
     let entered = RegisteredSession::register(shared, &config, info, key, replaced, count).await;
+    portal.open().map_err(removed)?;
     let mut entered = entered.map_err(|error| {
         config.refused(bound.tag, &name, error);
         shared.count_login(Some(&name), error.into());
@@ -145,6 +148,10 @@ async fn enter(
         immediate_offset,
         notifications: request.notifications,
     })
+}
+
+fn removed(_: io::Error) -> LoginRefusal {
+    LoginRefusal(LoginRejectReason::UNABLE, "the portal was removed")
 }
 
 fn check(request: &LoginRequest) -> Result<(), LoginRefusal> {

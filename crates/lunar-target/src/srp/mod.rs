@@ -12,6 +12,7 @@ mod target_requests;
 #[cfg(test)]
 mod tests;
 
+use crate::open_portal::OpenPortal;
 use crate::server_state::{ConnectionGuard, ServerState};
 use crate::session_entry;
 use crate::session_info::Addresses;
@@ -35,7 +36,7 @@ pub(crate) async fn serve_stream(
     shared: Arc<ServerState>,
     stream: Stream,
     Addresses { local, peer }: Addresses,
-    portal: usize,
+    portal: Arc<OpenPortal>,
     count: ConnectionGuard,
 ) {
     let (limit, options) = (shared.config().limits.login_timeout, lunar_rdma::iwarp::Options::default());
@@ -50,7 +51,7 @@ pub(crate) async fn serve_stream(
 pub(crate) async fn serve(
     shared: Arc<ServerState>,
     request: Box<dyn ConnectRequest>,
-    portal: usize,
+    portal: Arc<OpenPortal>,
     count: ConnectionGuard,
 ) {
     let (local, peer) = request.addresses();

@@ -25,7 +25,7 @@ pub struct ServerArgs {
 /// Arguments of `lunar reload`.
 #[derive(Args, Debug)]
 pub struct ReloadArgs {
-    /// Apply the files even if hosts lose targets or LUNs that they use
+    /// Apply the files even if hosts lose targets, LUNs or portals that they use
     #[arg(long)]
     pub force: bool,
 
@@ -380,8 +380,9 @@ pub enum ChapCommand {
     },
 }
 
-const PORTAL_EXAMPLES: &str = "Example:
-  lunar portal add 2 192.0.2.10:3260 --iser    takes effect at the next start of the server";
+const PORTAL_EXAMPLES: &str = "Examples:
+  lunar portal add 2 192.0.2.10:3260 --iser
+  lunar portal remove 2 --force    asks the hosts that use it to log out";
 
 /// Subcommands of `lunar portal`.
 #[derive(Debug, Subcommand)]
@@ -396,7 +397,7 @@ pub enum PortalCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Add a portal group, for the next start of the server
+    /// Add a portal group, which listens at once
     Add {
         /// Portal group tag
         tag: u16,
@@ -410,13 +411,16 @@ pub enum PortalCommand {
         #[arg(long, conflicts_with = "iser")]
         srp: bool,
         #[command(flatten)]
-        change: ChangeArgs,
+        object: ObjectArgs,
     },
-    /// Remove a portal group, for the next start of the server
+    /// Remove a portal group, and close its sockets
     Remove {
         /// Portal group tag
         tag: u16,
+        /// Remove it although hosts use it: their sessions end
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
-        change: ChangeArgs,
+        object: ObjectArgs,
     },
 }

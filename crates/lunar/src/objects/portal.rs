@@ -1,4 +1,4 @@
-//! `lunar portal`: portal groups, which change at the next start of the server.
+//! `lunar portal`: portal groups.
 
 use super::{Change, client, items, listed, show, source, text};
 use crate::args::PortalCommand;
@@ -20,12 +20,12 @@ pub fn portal(command: PortalCommand) -> Result<String, Diagnostic> {
             listed(items(&client(&args)?, "/v1/portal-groups")?, args.json, none, head, row)
         }
         PortalCommand::Show { tag, server } => show(&path(tag), &server),
-        PortalCommand::Add { tag, portals, iser, srp, change } => {
-            let change = Change::new(&change)?;
+        PortalCommand::Add { tag, portals, iser, srp, object } => {
+            let change = Change::of(&object)?;
             change.done(&change.create(&path(tag), &group(&portals, iser, srp))?)
         }
-        PortalCommand::Remove { tag, change } => {
-            let change = Change::new(&change)?;
+        PortalCommand::Remove { tag, force, object } => {
+            let change = Change::of(&object)?.with_force(force);
             change.done(&change.remove(&path(tag))?)
         }
     }

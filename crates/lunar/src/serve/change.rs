@@ -124,9 +124,11 @@ impl<S: TargetServer> Service<S> {
         if is_asked {
             self.units.check_paths(&whole)?;
         }
+        // All binds before any change.
+        let portals = self.server.prepare(&whole.portal_groups).map_err(|e| vec![super::cannot_serve(&e)])?;
         let server = self.server.clone();
         let setup = self.units.setup(&whole, &|units| server.rest(units))?;
-        self.server.reload(setup);
+        self.server.reload(setup, portals);
         self.units.record();
         self.whole = whole;
         self.supervision.serves(&self.whole);

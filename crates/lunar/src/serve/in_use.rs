@@ -1,8 +1,8 @@
-//! Targets and LUNs that hosts use, and that another configuration would take from them: one check for all changes.
+//! Targets, LUNs and portals that hosts use, and that another configuration would take from them: one check for all changes.
 
 use super::Service;
 use crate::server::TargetServer;
-use lunar_admin::{ControlError, ControlErrorKind, ObjectId};
+use lunar_admin::{ControlError, ControlErrorKind, ObjectId, SessionReport};
 use lunar_server::config::{Config, LunConfig, Target};
 use lunar_server::{Diagnostic, ErrorCode};
 use std::collections::BTreeMap;
@@ -10,22 +10,25 @@ use std::collections::BTreeMap;
 /// Limit of the objects that an error names.
 const MAX_SHOWN: usize = 10;
 
-/// A target or LUN that a change takes from hosts.
+/// A target, a LUN or a portal that a change takes from hosts.
 pub struct TakenObject {
-    id: ObjectId,
+    /// The object in words.
+    name: String,
+    /// The fate of it and of its users.
+    fate: &'static str,
     /// The hosts that use it.
     users: Vec<String>,
 }
 
 impl TakenObject {
     fn fault(&self) -> String {
-        format!("{} is in use by {}", self.id, self.users.join(" and "))
+        format!("{} is in use by {}", self.name, self.users.join(" and "))
     }
 
     /// Logs that the change was made nevertheless.
     pub fn warn(&self) {
         let users = self.users.join(" and ");
-        tracing::warn!("{} was removed, or is another disk now, while in use by {users}", self.id);
+        tracing::warn!("{} {} while in use by {users}", self.name, self.fate);
     }
 }
 
@@ -34,17 +37,36 @@ impl<S: TargetServer> Service<S> {
     pub(super) fn taken(&self, new: &Config) -> Vec<TakenObject> {
         let mut users: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for session in self.server.sessions() {
+            let host = host(&session);
             let Some(target) = session.target else { continue };
-            let host = format!("{} at {}", session.initiator.escape_debug(), session.initiator_address);
             users.entry(target).or_default().push(host);
         }
         let ids = self.whole.targets.iter().filter(|target| users.contains_key(&target.name));
-        let ids = ids.flat_map(|target| lost(target, &self.config, new));
-        let taken = |id: ObjectId| {
-            let (ObjectId::Target(target) | ObjectId::Lun(target, _)) = &id else { return None };
-            Some(TakenObject { users: users.get(target)?.clone(), id })
+        let ids: Vec<ObjectId> = ids.flat_map(|target| lost(target, &self.config, new)).collect();
+        let taken = |id: &ObjectId| {
+            let (ObjectId::Target(target) | ObjectId::Lun(target, _)) = id else { return None };
+            let (name, fate) = (id.to_string(), "was removed, or is another disk now,");
+            Some(TakenObject { name, fate, users: users.get(target)?.clone() })
         };
-        ids.filter_map(taken).collect()
+        ids.iter().filter_map(taken).chain(self.taken_portals(new, &ids)).collect()
+    }
+
+    /// The portals that hosts use and would lose, or where they would find another target port. Hosts that lose their
+    /// whole target anyway do not count.
+    fn taken_portals(&self, new: &Config, lost: &[ObjectId]) -> impl Iterator<Item = TakenObject> {
+        let stranded = self.server.stranded(&new.portal_groups);
+        let mut users: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for session in self.server.sessions() {
+            let Some(target) = &session.target else { continue };
+            let number = |config| relative_port(config, target, session.portal_group);
+            let is_stranded = stranded.contains(&session.tsih) || number(&self.config) != number(new);
+            if is_stranded && !lost.contains(&ObjectId::Target(target.clone())) {
+                let portal = format!("portal {} of portal group {}", session.portal, session.portal_group);
+                users.entry(portal).or_default().push(host(&session));
+            }
+        }
+        let fate = "was removed, or is another target port now,";
+        users.into_iter().map(move |(name, users)| TakenObject { name, fate, users })
     }
 
     /// Checks that no host loses what it uses.
@@ -61,6 +83,15 @@ impl<S: TargetServer> Service<S> {
         let problem = Diagnostic::new(faults.join("; "), hint).with_code(ErrorCode::InUse);
         Err(ControlError::one(ControlErrorKind::Conflict, problem))
     }
+}
+
+/// The configured relative identifier of a target port.
+fn relative_port(config: &Config, target: &str, group: u16) -> Option<u16> {
+    config.targets.iter().find(|one| one.name == target)?.relative_ports.get(&group).copied()
+}
+
+fn host(session: &SessionReport) -> String {
+    format!("{} at {}", session.initiator.escape_debug(), session.initiator_address)
 }
 
 /// The target if `new` lacks it, or else its LUNs that `new` lacks or shows as another disk. Of a target of a router,

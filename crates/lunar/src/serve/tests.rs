@@ -2,10 +2,13 @@ use super::*;
 use crate::log::LogFormat;
 use lunar_admin::{Counters, SessionReport};
 use lunar_runtime::error::with_hint;
-use lunar_target::BoundPortal;
-use lunar_target::config::Transports;
+use lunar_target::config::{PortalGroup, Transports};
+use lunar_target::{BoundPortal, PreparedPortals};
 use std::sync::Mutex;
 use std::time::Duration;
+
+/// The port at which another program listens.
+const TAKEN: u16 = 4444;
 
 /// A target that records the calls of its methods.
 #[derive(Clone, Default)]
@@ -47,7 +50,23 @@ impl TargetServer for Fake {
         Ok(Vec::new())
     }
 
-    fn reload(&self, setup: TargetConfig) {
+    fn prepare(&self, groups: &[PortalGroup]) -> io::Result<PreparedPortals> {
+        let taken =
+            groups.iter().flat_map(|group| &group.portals).any(|portal| portal.listen.port() == TAKEN);
+        if taken { Err(io::ErrorKind::AddrInUse.into()) } else { Ok(PreparedPortals::default()) }
+    }
+
+    fn stranded(&self, groups: &[PortalGroup]) -> Vec<u16> {
+        let is_served =
+            |session: &SessionReport| groups.iter().any(|group| group.tag == session.portal_group);
+        self.sessions()
+            .into_iter()
+            .filter(|session| !is_served(session))
+            .map(|session| session.tsih)
+            .collect()
+    }
+
+    fn reload(&self, setup: TargetConfig, _: PreparedPortals) {
         self.note(format!(
             "reload {}",
             setup.targets.values().map(|target| target.luns.len()).sum::<usize>()
@@ -189,6 +208,24 @@ fn wrong_configuration_is_not_loaded() {
     service.reload();
     assert!(fake.notes().is_empty());
     assert_eq!(service.config.targets[0].luns.len(), 2);
+}
+
+#[test]
+fn portal_that_cannot_be_bound_changes_nothing() {
+    let folder = Folder::new("bind");
+    let fake = Fake::default();
+    let file = folder.config(2);
+    let mut service = service(&args(file.clone()), &fake);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let group = format!("[[portal_group]]\ntag = 2\nportals = [\"127.0.0.1:{TAKEN}\"]\n");
+    std::fs::write(&file, format!("{text}{group}")).unwrap();
+    service.reload();
+    assert!(fake.notes().is_empty() && !service.last_reload.unwrap().is_success);
+    assert!(service.in_force.portal_groups.iter().all(|group| group.tag != 2));
+    std::fs::write(&file, format!("{text}{}", group.replace("4444", "4445"))).unwrap();
+    service.reload();
+    assert_eq!(fake.notes(), ["reload 2"]);
+    assert!(service.in_force.portal_groups.iter().any(|group| group.tag == 2));
 }
 
 #[test]

@@ -3,10 +3,11 @@
 
 use super::{forget, keep};
 use lunar_server::inherited::InheritedDescriptor;
-use rustix::net::sockopt;
+use rustix::net::{Shutdown, sockopt};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 /// Prefix of the names of stored sockets. The address of the portal follows, with `-` for each `:`.
 const STORED: &str = "kept-";
@@ -16,56 +17,56 @@ const OF_UNIT: &str = "portal-";
 /// Sockets for the portals of a server.
 #[derive(Default)]
 pub struct PortalSockets {
+    /// Those of socket units; until the first [`PortalSockets::settle`] also those of the store.
     inherited: Vec<InheritedDescriptor>,
-    /// Sockets to store, by their names.
-    stored: Vec<(String, TcpListener)>,
+    /// The addresses of those that portals use.
+    lent: Vec<SocketAddr>,
+    /// The other sockets of portals, by their names in the store.
+    stored: Vec<(String, Arc<TcpListener>)>,
 }
 
 impl PortalSockets {
     /// Descriptors of [`lunar_server::inherited::take`].
     pub fn new(inherited: Vec<InheritedDescriptor>) -> PortalSockets {
-        PortalSockets { inherited, stored: Vec::new() }
+        PortalSockets { inherited, ..PortalSockets::default() }
     }
 
-    /// The socket of the portal at this address: an inherited one, or a new one.
+    /// Takes back sockets that were lent for a change that was given up. `open` as for [`PortalSockets::settle`].
+    pub fn take_back(&mut self, open: &[(SocketAddr, Arc<TcpListener>)]) {
+        let addresses = local(open);
+        self.lent.retain(|at| addresses.contains(at));
+    }
+
+    /// The socket of the portal at this address: an inherited one, or a new one. `own` are the open sockets.
     ///
     /// # Errors
     /// Those of bind and listen.
-    pub fn socket(&mut self, address: SocketAddr) -> io::Result<TcpListener> {
-        let stored = name(STORED, address);
-        let Some((of, socket)) = self.inherited(address) else {
-            let socket = lunar_target::listen(address)?;
-            self.store(stored, &socket)?;
-            return Ok(socket);
-        };
-        tracing::info!("listening socket \"{of}\" of the service manager used for portal {address}");
-        if of == stored {
-            self.store(stored, &socket)?;
-        }
+    pub fn socket(&mut self, address: SocketAddr, own: &[&TcpListener]) -> io::Result<TcpListener> {
+        let Some((name, fd)) = self.inherited(address) else { return lunar_target::listen(address, own) };
+        tracing::info!("listening socket \"{name}\" of the service manager used for portal {address}");
+        let socket = TcpListener::from(fd.try_clone()?);
+        self.lent.push(socket.local_addr()?);
         Ok(socket)
     }
 
-    fn store(&mut self, name: String, socket: &TcpListener) -> io::Result<()> {
-        if super::is_there() {
-            self.stored.push((name, socket.try_clone()?));
-        }
-        Ok(())
-    }
-
-    /// Takes an inherited socket with the name or the address of this portal.
-    fn inherited(&mut self, address: SocketAddr) -> Option<(String, TcpListener)> {
+    /// An inherited socket with the name or the address of this portal that no portal uses.
+    fn inherited(&self, address: SocketAddr) -> Option<(&str, &OwnedFd)> {
         let names = [name(STORED, address), name(OF_UNIT, address)];
-        let named = |has: &InheritedDescriptor| names.contains(&has.name);
-        let listens = |has: &InheritedDescriptor| listener(has).is_ok_and(|at| at == address);
-        let of_portal = |has: &InheritedDescriptor| listener(has).is_ok() && (named(has) || listens(has));
-        let at = self.inherited.iter().position(of_portal)?;
-        let InheritedDescriptor { name, fd } = self.inherited.remove(at);
-        Some((name, TcpListener::from(fd)))
+        let of_portal = |has: &&InheritedDescriptor| {
+            let at = listener(has).ok().filter(|at| !self.lent.contains(at));
+            at.is_some_and(|at| at == address || names.contains(&has.name))
+        };
+        self.inherited.iter().find(of_portal).map(|has| (has.name.as_str(), &has.fd))
     }
 
-    /// Closes the sockets that no portal uses, removes them from the store, and stores the others.
-    pub fn settle(self) {
-        for has in self.inherited {
+    /// The server has started. Closes the sockets that no portal uses, removes them from the store, and stores the
+    /// others.
+    pub fn start(&mut self, open: &[(SocketAddr, Arc<TcpListener>)]) {
+        let addresses = local(open);
+        let (used, unused): (Vec<_>, Vec<_>) = std::mem::take(&mut self.inherited)
+            .into_iter()
+            .partition(|has| listener(has).is_ok_and(|at| addresses.contains(&at)));
+        for has in unused {
             let reason = match listener(&has) {
                 Ok(at) => format!("no portal is at {at}"),
                 Err(reason) => reason,
@@ -75,9 +76,38 @@ impl PortalSockets {
                 forget(&has.name);
             }
         }
+        self.inherited = used.into_iter().filter(|has| !has.name.starts_with(STORED)).collect();
+        self.settle(open);
+    }
+
+    /// These are the open sockets, with the addresses of their portals in the configuration. Closes the others, and
+    /// removes them from the store. A socket of a unit stays open: the service manager has it too.
+    pub fn settle(&mut self, open: &[(SocketAddr, Arc<TcpListener>)]) {
+        let addresses = local(open);
+        for at in self.lent.iter().filter(|at| !addresses.contains(at)) {
+            tracing::warn!(
+                "the service manager listens at {at}, where no portal is now; hint: stop its socket unit"
+            );
+        }
+        let of_units: Vec<SocketAddr> = self.inherited.iter().filter_map(|has| listener(has).ok()).collect();
+        self.lent = of_units.iter().filter(|at| addresses.contains(at)).copied().collect();
+        let is_open = |socket: &Arc<TcpListener>| open.iter().any(|(_, other)| Arc::ptr_eq(other, socket));
+        for (name, socket) in self.stored.iter().filter(|(_, socket)| !is_open(socket)) {
+            // At once, although an event loop still has it.
+            _ = rustix::net::shutdown(socket, Shutdown::Both);
+            forget(name);
+        }
+        let own =
+            open.iter().filter(|(_, socket)| !socket.local_addr().is_ok_and(|at| of_units.contains(&at)));
+        self.stored = own.map(|(address, socket)| (name(STORED, *address), socket.clone())).collect();
         // After the removals, which concern all descriptors of a name. Storing a socket twice has no effect.
         self.stored.iter().for_each(|(name, socket)| keep(name, socket.as_fd()));
     }
+}
+
+/// The addresses of sockets.
+fn local(open: &[(SocketAddr, Arc<TcpListener>)]) -> Vec<SocketAddr> {
+    open.iter().filter_map(|(_, socket)| socket.local_addr().ok()).collect()
 }
 
 /// The name of a descriptor: at most 255 ASCII characters without `:`.
@@ -104,7 +134,7 @@ fn listener(has: &InheritedDescriptor) -> Result<SocketAddr, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::OwnedFd;
+    use std::net::TcpStream;
     use std::os::unix::net::UnixListener;
 
     fn inherited(name: &str, fd: impl Into<OwnedFd>) -> InheritedDescriptor {
@@ -129,9 +159,9 @@ mod tests {
             inherited("lunar.socket", socket),
             inherited("portal-127.0.0.1-0", named),
         ]);
-        assert_eq!(sockets.socket(of_unit).unwrap().local_addr().unwrap(), other, "by its name");
-        assert_eq!(sockets.socket(at).unwrap().local_addr().unwrap(), at, "by its address");
-        let new = sockets.socket(of_unit).unwrap().local_addr().unwrap();
+        assert_eq!(sockets.socket(of_unit, &[]).unwrap().local_addr().unwrap(), other, "by its name");
+        assert_eq!(sockets.socket(at, &[]).unwrap().local_addr().unwrap(), at, "by its address");
+        let new = sockets.socket(of_unit, &[]).unwrap().local_addr().unwrap();
         assert!(new != other && new != at, "each socket is used once");
         assert_eq!(name(STORED, "[::1]:3260".parse().unwrap()), "kept-[--1]-3260");
     }
@@ -148,11 +178,45 @@ mod tests {
         let (elsewhere, socket) = bound();
         let elsewhere_has = inherited("lunar.socket", socket);
         let mut sockets = PortalSockets::new(vec![unix, null, elsewhere_has]);
-        assert_eq!(sockets.socket(at).unwrap().local_addr().unwrap(), at);
+        assert_eq!(sockets.socket(at, &[]).unwrap().local_addr().unwrap(), at);
         assert_eq!(sockets.inherited.len(), 3);
-        sockets.settle();
+        sockets.start(&[]);
         assert!(TcpListener::bind(elsewhere).is_ok(), "the socket is closed");
         std::fs::remove_file(folder).unwrap();
+    }
+
+    #[test]
+    fn socket_of_a_unit_returns_with_its_portal() {
+        let (at, socket) = bound();
+        let mut sockets = PortalSockets::new(vec![inherited("lunar.socket", socket)]);
+        let open = |sockets: &mut PortalSockets| (at, Arc::new(sockets.socket(at, &[]).unwrap()));
+        let first = [open(&mut sockets)];
+        sockets.start(&first);
+        assert!(sockets.stored.is_empty(), "the service manager has it");
+        sockets.settle(&[]);
+        drop(first);
+        assert!(TcpStream::connect(at).is_ok(), "the service manager still listens");
+        let given_up = open(&mut sockets);
+        sockets.take_back(&[]);
+        drop(given_up);
+        let again = [open(&mut sockets)];
+        sockets.settle(&again);
+        assert_eq!((sockets.lent, sockets.stored.len()), (vec![at], 0));
+    }
+
+    #[test]
+    fn socket_of_a_removed_portal_refuses_at_once() {
+        let mut sockets = PortalSockets::default();
+        let listen: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let [one, two] = [(); 2].map(|()| (listen, Arc::new(sockets.socket(listen, &[]).unwrap())));
+        let at = one.1.local_addr().unwrap();
+        sockets.start(&[one.clone(), two.clone()]);
+        assert_eq!(sockets.stored.len(), 2);
+        sockets.settle(&[two]);
+        // Other users of the socket do not keep it open.
+        assert_eq!(TcpStream::connect(at).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(sockets.stored.len(), 1);
+        drop(one);
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl Served {
     }
 
     fn server_of(&self, name: &str) -> usize {
-        (port(name).portal_group_tag as usize - 1).min(self.lus.len() - 1)
+        (port(name).own.portal_group_tag as usize - 1).min(self.lus.len() - 1)
     }
 
     fn attach(&mut self, name: &'static str) {
@@ -122,7 +122,7 @@ fn play(served: &mut Served, step: &Step) -> Vec<Outcome> {
             served.log_out(name);
             served.attach(name);
         }
-        1 => served.reset(port(name).portal_group_tag as usize - 1),
+        1 => served.reset(port(name).own.portal_group_tag as usize - 1),
         2 => return vec![served.send(name, &[op::RESERVE_6, 0, 0, 0, 0, 0], None)],
         3 => return vec![served.send(name, &[op::RELEASE_6, 0, 0, 0, 0, 0], None)],
         4 => {

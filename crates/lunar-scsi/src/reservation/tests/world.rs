@@ -10,7 +10,7 @@
 
 use crate::testing::{disk, run, run_with};
 use crate::{
-    InitiatorPort, Lu, LuSettings, Nexus, NexusId, NexusPorts, Op, Plan, PlanResult, TargetPort,
+    InitiatorPort, Lu, LuSettings, Nexus, NexusId, NexusPorts, Op, Plan, PlanResult, TargetPort, TargetPorts,
     TransportProtocol,
 };
 use lunar_wire::be;
@@ -26,12 +26,12 @@ pub(super) struct TestTarget {
 }
 
 /// The ports of the target: each of two portal groups has an iSCSI port and an SRP port.
-fn ports() -> Arc<[TargetPort]> {
+fn ports() -> TargetPorts {
     let group = |group| {
         [TransportProtocol::Iscsi, TransportProtocol::Srp]
-            .map(|protocol| TargetPort { protocol, portal_group_tag: group })
+            .map(|protocol| TargetPort::new(protocol, group, None))
     };
-    [group(1), group(2)].concat().into()
+    TargetPorts::new([group(1), group(2)].concat())
 }
 
 /// The SRP port of a lower-case letter.
@@ -48,11 +48,13 @@ pub(super) fn port(name: &str) -> Arc<NexusPorts> {
         name: format!("iqn.2026-11.org.example:{}", name[..1].to_ascii_lowercase()),
         isid: [0x80, 0, 0, 0, 0, name.ends_with('\'') as u8],
     };
+    let initiator = srp(name).map_or_else(iscsi, InitiatorPort::Srp);
+    let own = TargetPort::new(initiator.protocol(), tag as u16, None);
     Arc::new(NexusPorts {
-        initiator: srp(name).map_or_else(iscsi, InitiatorPort::Srp),
+        initiator,
         user: user.into(),
         target: "iqn.2026-11.org.example:disk".into(),
-        portal_group_tag: tag as u16,
+        own,
         ports: ports(),
     })
 }
@@ -242,7 +244,7 @@ fn command(nexus: &mut Nexus, verb: &str, words: &[&str]) -> PlanResult {
 fn relative(words: &[&str]) -> u16 {
     match words {
         [.., "through", number] => hex(number) as u16,
-        _ => port(words[2]).own().relative(),
+        _ => port(words[2]).own.relative,
     }
 }
 

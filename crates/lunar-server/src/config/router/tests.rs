@@ -58,6 +58,28 @@ fn router_of_nine_lines_has_defaults() {
     assert_eq!((router.targets[0].access.none, router.targets[0].access.entries.len()), (false, 0));
 }
 
+/// The tag of the portals of router r1. Hosts know its ports by it, so it must never change.
+const R1: u16 = 29183;
+
+#[test]
+fn tag_of_own_portals_depends_on_the_router_only() {
+    let router = |name: &str, more: &str| {
+        format!("[router.r1]\nlisten = [\"10.0.0.5\"]\n{more}{PORTAL}{MAP}").replace("r1", name)
+    };
+    let tags = |source: &str| -> Vec<u16> { good(source).portal_groups.iter().map(|one| one.tag).collect() };
+    let (one, other) = (router("r1", ""), router("r0", "").replace("10.0.0.5", "10.0.0.6"));
+    let r0 = tags(&other)[0];
+    assert_eq!((tags(&one), tags(&format!("{other}{one}"))), (vec![R1], vec![r0, R1]));
+    let group = format!("[[portal_group]]\ntag = {R1}\nportals = [\"127.0.0.1:4000\"]\n");
+    let taken = problems(&format!("{group}{one}"));
+    assert!(
+        taken.starts_with(&format!("t.toml:5:10: the tag of the portals of router r1 is taken: {R1}\n")),
+        "{taken}"
+    );
+    let chosen = router("r2", &format!("portal_group = {R1}\n")).replace("10.0.0.5", "10.0.0.6");
+    assert!(problems(&format!("{one}{chosen}")).contains("the tag of the portals of router r1 is taken"));
+}
+
 #[test]
 fn own_portals_are_a_portal_group_of_their_own() {
     let group = "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:4000\"]\n";
@@ -66,9 +88,9 @@ fn own_portals_are_a_portal_group_of_their_own() {
     let config = good(&format!("{group}[router.r1]\nlisten = [\"10.0.0.5\"]\n{PORTAL}{MAP}{second}"));
     let groups: Vec<(u16, String)> =
         config.portal_groups.iter().map(|group| (group.tag, group.portals[0].listen.to_string())).collect();
-    let wanted = [(1, "127.0.0.1:4000"), (3, "10.0.0.5:3260"), (2, "10.0.0.6:3260")];
+    let wanted = [(1, "127.0.0.1:4000"), (R1, "10.0.0.5:3260"), (2, "10.0.0.6:3260")];
     assert_eq!(groups, wanted.map(|(tag, listen)| (tag, listen.to_owned())));
-    assert_eq!([&config.routers[0].portal_groups, &config.routers[1].portal_groups], [&[3], &[2]]);
+    assert_eq!([&config.routers[0].portal_groups, &config.routers[1].portal_groups], [&[R1], &[2]]);
 }
 
 #[test]
@@ -77,12 +99,12 @@ fn default_portal_exists_only_if_used() {
     let portals = |config: Config| -> Vec<(u16, String)> {
         config.portal_groups.iter().map(|group| (group.tag, group.portals[0].listen.to_string())).collect()
     };
-    let (ours, default) = ((1, "10.0.0.5:3260".to_owned()), (1, "127.0.0.1:3260".to_owned()));
+    let (ours, default) = ((R1, "10.0.0.5:3260".to_owned()), (1, "127.0.0.1:3260".to_owned()));
     assert_eq!(portals(good(&own)), std::slice::from_ref(&ours));
     let target = "[[target]]\nname = \"iqn.2026-11.org.example:t\"\n";
     let config = good(&format!("{own}{target}"));
     assert_eq!(config.targets[0].portal_groups, [1], "without the portal groups of routers");
-    assert_eq!(portals(config), [default.clone(), (2, ours.1)]);
+    assert_eq!(portals(config), [default.clone(), ours]);
     let other = format!("{PORTAL}{MAP}").replace("r1", "r2");
     assert_eq!(portals(good(&format!("{own}{other}")))[0], default);
 }

@@ -99,9 +99,9 @@ impl Host {
         socket.set_nonblocking(true).expect("a socket");
         let addresses = Addresses { local: accepted.local_addr().expect("an address"), peer };
         let fresh = login::TcpLogin::new(Stream::new(accepted).expect("a stream"), Vec::new());
-        let (shared, count) = (target.shared.clone(), target.count(peer));
+        let (shared, portal, count) = (target.shared.clone(), target.portal(), target.count(peer));
         lunar_runtime::spawn(async move {
-            if let Some(session) = login::login(&shared, fresh, addresses, 0, count).await {
+            if let Some(session) = login::login(&shared, fresh, addresses, portal, count).await {
                 serve(session).await;
             }
         });

@@ -32,8 +32,8 @@ impl TestTarget {
         let terms = ConnParam { ord: 1, ird: 16, receives: (1, LOGIN_LEN) };
         let (asked, outcome) = request_with(private, terms, faults.clone());
         let count = self.count(asked.addresses().1);
-        let served =
-            compio::runtime::spawn(super::super::serve(self.shared.clone(), through(asked), 0, count));
+        let (shared, portal) = (self.shared.clone(), self.portal());
+        let served = compio::runtime::spawn(super::super::serve(shared, through(asked), portal, count));
         let (end, private) = outcome.await.expect("the connection is accepted");
         Host::new(end, private, faults, served)
     }

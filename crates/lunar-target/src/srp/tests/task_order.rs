@@ -2,7 +2,9 @@
 
 use super::test_target::{HostResponse, TestTarget, command, on_core};
 use crate::LogicalUnit;
-use lunar_scsi::{Concurrency, CoreIndex, InitiatorPort, Nexus, NexusPorts};
+use lunar_scsi::{
+    Concurrency, CoreIndex, InitiatorPort, Nexus, NexusPorts, TargetPort, TargetPorts, TransportProtocol,
+};
 use lunar_wire::scsi::{cdb, op};
 use lunar_wire::srp::{DataBuffer, PortId, SrpCommand, SrpTaskAttribute};
 use std::sync::Arc;
@@ -19,8 +21,8 @@ fn nexus(unit: &LogicalUnit) -> Nexus {
         initiator: InitiatorPort::Srp(PortId::new(7, 7)),
         user: String::new(),
         target: super::test_target::NAME.into(),
-        portal_group_tag: 1,
-        ports: Arc::from([]),
+        own: TargetPort::new(TransportProtocol::Srp, 1, None),
+        ports: TargetPorts::new([]),
     };
     unit.lu.attach(Arc::new(port), false)
 }

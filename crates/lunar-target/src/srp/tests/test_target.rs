@@ -114,7 +114,7 @@ impl TestTarget {
         let terms = ConnParam { ord: 1, ird: 8, receives: (0, 0) };
         let (request, outcome) = mem::request_with(private, terms, faults.clone());
         let count = self.count(request.addresses().1);
-        lunar_runtime::spawn(srp::serve(self.shared.clone(), request, 0, count));
+        lunar_runtime::spawn(srp::serve(self.shared.clone(), request, self.portal(), count));
         match outcome.await {
             Ok((endpoint, private)) => Ok(Host::new(endpoint, &private, faults)),
             Err(ConnectError::Rejected(private)) => Err(LoginReject::decode(&private).expect("a rejection")),

@@ -85,6 +85,34 @@ fn another_medium_or_identity_of_a_lun_in_use_needs_force() {
 }
 
 #[test]
+fn portal_in_use_is_named_unless_its_target_is_lost() {
+    let folder = Folder::new("portal");
+    let mut service = used(&folder);
+    let name = format!("name = \"{NAME}\"\n");
+    let moved = |to: &str| {
+        let text = std::fs::read_to_string(folder.0.join("lunar.toml")).unwrap();
+        let group = "[[portal_group]]\ntag = 5\nportals = [\"127.0.0.1:3333\"]\n";
+        let file = folder.0.join("other.toml");
+        std::fs::write(&file, format!("{group}{}", text.replace(&name, to))).unwrap();
+        ApplyOptions { file: Some(file), ..Default::default() }
+    };
+    let refused = apply(&mut service, moved(&name)).unwrap_err();
+    assert!(
+        refused.starts_with(&format!("portal 192.0.2.9:3260 of portal group 1 is {USER}\n")),
+        "{refused}"
+    );
+    let refused = apply(&mut service, moved("name = \"iqn.2026-11.org.example:b\"\n")).unwrap_err();
+    assert!(refused.starts_with(&format!("target {NAME} is {USER}\n")), "{refused}");
+    let options = other(&folder, &name, &format!("{name}relative_ports = {{ 1 = 2 }}\n"));
+    let refused = apply(&mut service, options).unwrap_err();
+    assert!(
+        refused.starts_with(&format!("portal 192.0.2.9:3260 of portal group 1 is {USER}\n")),
+        "{refused}"
+    );
+    apply(&mut service, ApplyOptions { force: true, ..moved(&name) }).unwrap();
+}
+
+#[test]
 fn delete_and_apply_have_the_same_error() {
     let folder = Folder::new("same");
     let mut service = used(&folder);
