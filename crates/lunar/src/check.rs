@@ -31,7 +31,7 @@ pub struct CheckReport {
 pub fn check(file: &Path, media: bool, as_json: bool) -> Result<String, Vec<Diagnostic>> {
     let config = config::load(file)?;
     let found = config::unused(&config).into_iter().chain(config::access_lint(&config));
-    let found = found.chain(config::access_shadow(&config));
+    let found = found.chain(config::access_shadow(&config)).chain(config::lax_names(&config));
     let mut found: Vec<String> = found.chain(warnings(&config)).collect();
     let examined = media.then(|| examine_media(&config, file)).transpose()?;
     let (notes, problems) = examined.map(|examined| (examined.notes, examined.problems)).unwrap_or_default();
