@@ -6,7 +6,7 @@ use interop::{Folder, Server, TARGET};
 use std::any::Any;
 use std::fs::{self, File};
 use std::net::TcpListener;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -366,4 +366,41 @@ fn check_media_only_notes_another_file_at_an_earlier_path() {
     assert!(status == 0 && said.contains(noted), "{said}");
     read(&server, 2);
     assert!(server.log().contains(noted), "{}", server.log());
+}
+
+/// Root opens everything, and the service does not.
+#[test]
+fn check_media_as_root_checks_for_the_user_of_the_service() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: needs root");
+        return;
+    }
+    let folder = Folder::fresh();
+    image(&folder, "a.img");
+    let own = |path: &Path| std::os::unix::fs::chown(path, Some(1), None).expect("the owner");
+    own(&folder);
+    let state = folder.join("state");
+    let toml = format!("[server]\nstate_dir = \"{}\"\n{}", state.display(), disk(""));
+    let file = folder.join("lunar.toml");
+    fs::write(&file, toml).expect("a configuration");
+    let path = file.display().to_string();
+    let check = |arguments: &[&str]| lunar(&[&["check", "--media"], arguments, &[path.as_str()]].concat());
+    let mode =
+        |mode| fs::set_permissions(folder.join("a.img"), fs::Permissions::from_mode(mode)).expect("a mode");
+    mode(0o600);
+    let (said, _, status) = check(&["--user", "root"]);
+    assert!(status == 0 && said.contains("; checked for the user root"), "{status}: {said}");
+    let (_, said, status) = check(&["--user", "daemon"]);
+    assert!(
+        status == 13 && said.contains("a.img: permission denied, for the user daemon"),
+        "{status}: {said}"
+    );
+    own(&folder.join("a.img"));
+    let (said, _, status) = check(&["--user", "daemon", "--json"]);
+    assert!(status == 0 && said.contains("\"user\": \"daemon\""), "{status}: {said}");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("a mode");
+    let (_, said, status) = check(&["--user", "daemon"]);
+    assert!(status == 0 && said.contains("warning: the user daemon cannot read "), "{status}: {said}");
+    let (_, said, status) = check(&["--user", "no-such-user"]);
+    assert!(status == 21 && said.contains("the user no-such-user does not exist"), "{status}: {said}");
 }

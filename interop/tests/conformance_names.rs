@@ -1,5 +1,6 @@
 //! iSCSI names (RFC 7143 sections 4.2.7, 4.4.2).
 
+use interop::command::lunar;
 use interop::scsi::{inquiry, read10};
 use interop::{Folder, INITIATOR, Login, Raw, Server, TARGET, config, shared};
 
@@ -53,6 +54,26 @@ fn name_that_rfc_3722_prohibits_is_refused() {
 fn send_targets_names_a_target_in_capitals() {
     let answer = Raw::discovery(shared().portal(), &[]).text(&[("SendTargets", &TARGET.to_uppercase())]);
     assert!(answer.pairs().iter().any(|(key, value)| key == "TargetName" && value == TARGET));
+}
+
+/// A name that another target accepted is served as hosts know it.
+#[test]
+fn imported_name_with_an_underscore_is_served_as_it_is() {
+    let name = "iqn.2026-11.org.example:disk_1";
+    let folder = Folder::fresh();
+    let path = |file: &str| folder.join(file).to_string_lossy().into_owned();
+    let conf = format!("<target {name}>\nbacking-store /srv/none.img\n</target>\n");
+    std::fs::write(folder.join("targets.conf"), conf).expect("a file");
+    let (text, ..) = lunar(&["import", "tgt", &path("targets.conf")]);
+    assert!(text.contains(&format!("name = \"{name}\"")), "{text}");
+    std::fs::write(folder.join("lunar.toml"), text).expect("a file");
+    let (_, said, status) = lunar(&["check", &path("lunar.toml")]);
+    let warning = format!("warning: the target name {name} contains '_'");
+    assert!(said.contains(&warning) && status == 0, "{status} {said}");
+    let server = Server::start(&config::standard().replace(TARGET, name));
+    Login::new().target(name).on(server.portal()).ping();
+    let answer = Raw::discovery(server.portal(), &[]).text(&[("SendTargets", "All")]);
+    assert!(answer.pairs().iter().any(|(key, value)| key == "TargetName" && value == name));
 }
 
 /// NAM-003

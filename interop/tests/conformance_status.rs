@@ -23,6 +23,22 @@ fn lst_006_a_network_without_access_is_not_authorized() {
     assert_eq!(Login::new().try_on(server.portal()).err(), Some(0x0202));
 }
 
+/// LST-006: portals restrict access as networks do, also in discovery.
+#[test]
+fn lst_006_a_portal_without_access_is_not_authorized() {
+    let access = "[[target.access]]\nportals = [\"127.0.0.2\"]\n";
+    let text = config::with("", "", access).replace("\"127.0.0.1:0\"", "\"0.0.0.0:0\"");
+    let server = Server::start(&text);
+    let port = server.portal().port();
+    let targets = |address: [u8; 4]| {
+        let answer = Raw::discovery((address, port).into(), &[]).text(&[("SendTargets", "All")]);
+        answer.pairs().iter().filter(|(key, _)| key == "TargetName").count()
+    };
+    Login::new().on(([127, 0, 0, 2], port).into()).ping();
+    assert_eq!(Login::new().try_on(([127, 0, 0, 1], port).into()).err(), Some(0x0202));
+    assert_eq!([targets([127, 0, 0, 1]), targets([127, 0, 0, 2])], [0, 1]);
+}
+
 /// LST-007
 #[test]
 fn lst_007_an_unknown_target_is_not_found() {

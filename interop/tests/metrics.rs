@@ -1,7 +1,7 @@
 //! The metrics of a running server: they rise by exactly what hosts did.
 
 use interop::raw::patience;
-use interop::scsi::{pattern, read10, write10};
+use interop::scsi::{designator, extended_copy, pattern, read10, reserve_out, write10};
 use interop::tool::{self, Tool};
 use interop::{Login, Server, TARGET};
 use std::io::{Read, Write};
@@ -116,6 +116,32 @@ fn counters_rise_by_what_a_client_did() {
     assert_eq!(rise(&of_initiator("lunar_initiator_written_bytes_total")), 2560.0);
     assert_eq!(rise(&of_initiator("lunar_initiator_errors_total")), 1.0);
     assert_eq!(value(&after, &of_initiator("lunar_initiator_sessions")), 1.0);
+}
+
+#[test]
+fn copies_functions_and_reservations_are_counted() {
+    let server = server();
+    let mut raw = Login::new().initiator(ADMITTED).on(server.portal());
+    [0, 7].iter().for_each(|lun| raw.clear_attentions(*lun));
+    let (from, to) = (designator(&mut raw, 7), designator(&mut raw, 0));
+    let (cdb, list) = extended_copy(&from, &to, 3);
+    raw.write(0, &cdb, &list).good();
+    reserve_out(&mut raw, 0, 0, 0, 0, 7, 0).good();
+    reserve_out(&mut raw, 0, 1, 1, 7, 0, 0).good();
+    // LOGICAL UNIT RESET.
+    assert_eq!([raw.manage(5, 0), raw.manage(5, 9)], [0, 2]);
+    let text = scrape(&server);
+    for (name, values) in [
+        ("lunar_lun_copied_bytes_total", [1536.0, 0.0]),
+        ("lunar_lun_registrants", [1.0, 0.0]),
+        ("lunar_lun_reserved", [1.0, 0.0]),
+    ] {
+        assert_eq!([0, 7].map(|lun| value(&text, &of_lun(name, lun, ""))), values, "{name}\n{text}");
+    }
+    for response in ["complete", "no_such_lun"] {
+        let labels = format!("target=\"{TARGET}\",function=\"lun_reset\",response=\"{response}\"");
+        assert_eq!(value(&text, &format!("lunar_task_management_total{{{labels}}}")), 1.0, "{text}");
+    }
 }
 
 #[test]

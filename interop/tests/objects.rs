@@ -347,6 +347,22 @@ fn server_without_a_file_shows_its_objects_and_changes_none() {
         let (out, err, status) = run(line);
         assert_eq!((out.as_str(), err.as_str(), status), ("", hinted, Some(1)), "{line:?}");
     }
+    let file = folder.join("other.toml");
+    let target =
+        format!("[[target]]\nname = \"{TARGET}\"\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n");
+    std::fs::write(&file, target).expect("written");
+    let path = file.display().to_string();
+    let warning = format!(
+        "warning: the next start of this server does not read {path}, because it was started without"
+    );
+    let warns = |line: &[&str]| {
+        let (out, err, status) = run(line);
+        assert_eq!(status, Some(0), "{out}{err}");
+        err.starts_with(&warning)
+    };
+    assert!(warns(&["apply", &path, "--force"]));
+    assert!(warns(&["lun", "add", TARGET, "null:1M"]), "the file of the object is not read either");
+    assert!(!warns(&["lun", "add", TARGET, "null:1M", "--transient"]), "no start reads it");
     does(&["stop"]);
     assert!(serve.wait().expect("it ends").success());
 }

@@ -2,6 +2,7 @@
 
 use interop::scsi::{reserve_out, write10};
 use interop::service_manager::ServiceManager;
+use interop::stopped_thread::StoppedThread;
 use interop::{Login, Raw, Server, TARGET, lunar_bin, ports};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -66,6 +67,27 @@ fn watchdog_hears_of_running_loops() {
     // Messages from before may still be on their way.
     assert!((0..100).any(|_| manager.next_within(Duration::from_millis(500)).is_none()));
     server.resume();
+    manager.until("WATCHDOG=1");
+    end(server);
+}
+
+/// A main thread that hangs in a reload leaves hosts alone for a while.
+#[test]
+fn watchdog_hears_of_a_main_thread_that_hangs() {
+    let manager = ServiceManager::start();
+    let server = manager.server(&toml("127.0.0.1:0", 1), &[], "WATCHDOG_USEC=300000");
+    let mut host = Login::new().on(server.portal());
+    manager.until("WATCHDOG=1");
+    let main = i32::try_from(server.pid()).expect("a number");
+    let held = match StoppedThread::hold(main) {
+        Ok(held) => held,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    manager.until("WATCHDOG=1");
+    assert!((0..100).any(|_| manager.next_within(Duration::from_secs(1)).is_none()));
+    host.ping();
+    assert!(server.log().contains("the watchdog gets no signs of life"), "{}", server.log());
+    held.resume();
     manager.until("WATCHDOG=1");
     end(server);
 }

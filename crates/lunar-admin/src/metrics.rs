@@ -23,6 +23,9 @@ pub struct MetricsReport {
     pub initiators: Vec<InitiatorMetrics>,
     /// Logins.
     pub logins: Vec<LoginCount>,
+    /// Task management functions.
+    #[serde(default)]
+    pub functions: Vec<FunctionCount>,
     /// Connections.
     pub connections: ConnectionMetrics,
     /// Bytes of buffers of commands.
@@ -68,6 +71,15 @@ pub struct LunMetrics {
     pub written_bytes: u64,
     /// Commands that wait for data, for their turn or for the medium.
     pub in_flight: u64,
+    /// Bytes that EXTENDED COPY commands to it copied.
+    #[serde(default)]
+    pub copied_bytes: u64,
+    /// Registrations of persistent reservations.
+    #[serde(default)]
+    pub registrants: u64,
+    /// Whether a host holds a persistent reservation.
+    #[serde(default)]
+    pub reserved: bool,
     /// Commands that ended without GOOD, by status.
     pub failures: BTreeMap<String, u64>,
     /// Commands that ended with sense data, by sense key.
@@ -155,6 +167,19 @@ pub struct LoginCount {
     /// Class and detail of the status in hexadecimal digits (RFC 7143 section 11.13.5): `0000` for success.
     pub status: String,
     /// Logins.
+    pub count: u64,
+}
+
+/// Task management functions of a target with one response.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FunctionCount {
+    /// The target.
+    pub target: String,
+    /// The function, such as `abort_task` or `lun_reset`.
+    pub function: String,
+    /// `complete`, `no_such_task`, `no_such_lun`, `unauthorized` or `rejected`.
+    pub response: String,
+    /// Functions.
     pub count: u64,
 }
 

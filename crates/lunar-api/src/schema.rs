@@ -228,6 +228,8 @@ pub struct AccessKeys {
     pub initiators: Option<Vec<String>>,
     /// Networks of initiators; all if absent.
     pub networks: Option<Vec<String>>,
+    /// Addresses of the server to which the initiators connect; all if absent.
+    pub portals: Option<Vec<String>>,
     /// Whether the initiators cannot log in.
     pub deny: Option<bool>,
     /// CHAP users, one of which the initiator must be.

@@ -1,7 +1,7 @@
 //! Steps that several importers share.
 
 use crate::Imported;
-use crate::configuration::{Disk, DiskMedium, NewPortal, NewTarget};
+use crate::configuration::{Access, Disk, DiskMedium, NewPortal, NewTarget};
 use crate::portals::PortalSets;
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -140,11 +140,12 @@ impl Imported {
         fits.then(|| cut.to_owned())
     }
 
-    /// The name of a target in lower case, as RFC 3722 folds it. A name that is not valid has to be replaced.
+    /// The name of a target in lower case, as RFC 3722 folds it. The underscore is kept, because hosts know the name. A
+    /// name that is not valid has to be replaced.
     pub(crate) fn target_name(&mut self, name: &str, place: &str) -> String {
         let folded = name.to_lowercase();
         let is_named = ["iqn.", "eui.", "naa."].iter().any(|kind| folded.starts_with(kind));
-        let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '.' | ':');
+        let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '.' | ':' | '_');
         if !is_named || !folded.chars().all(is_plain) {
             let what = format!("the name {name:?}, which is no iSCSI name: change it before the first start");
             self.notes.lost(place, what);
@@ -214,6 +215,45 @@ pub(crate) fn every_address(iser: bool) -> [NewPortal; 2] {
     ["0.0.0.0:3260", "[::]:3260"].map(|listen| NewPortal { listen: listen.into(), iser })
 }
 
+/// Every network.
+pub(crate) fn everywhere() -> Vec<String> {
+    ["0.0.0.0/0", "::/0"].map(String::from).into()
+}
+
+/// Limits access entries to portals in some networks. No networks are all.
+pub(crate) fn limit_portals(access: &mut Vec<Access>, networks: &[String]) {
+    if networks.is_empty() || everywhere().iter().all(|all| networks.contains(all)) {
+        return;
+    }
+    if access.is_empty() {
+        access.push(Access::default());
+    }
+    for entry in access.iter_mut() {
+        match entry.portals.is_empty() {
+            true => entry.portals = networks.to_vec(),
+            false => entry.portals.retain(|portal| networks.iter().any(|all| contains(all, portal))),
+        }
+    }
+    access.retain(|entry| !entry.portals.is_empty());
+    if access.is_empty() {
+        access.push(Access { deny: true, ..Access::default() });
+    }
+}
+
+/// Whether a network or address contains another one, both in the form of [`network`].
+fn contains(outer: &str, inner: &str) -> bool {
+    let bits = |text: &str| text.split_once('/').map(|(_, bits)| bits.to_owned());
+    let address = inner.split('/').next().unwrap_or_default();
+    match (bits(outer), bits(inner)) {
+        (None, inner_bits) => inner_bits.is_none() && outer == inner,
+        (Some(outer_bits), inner_bits) => {
+            let number = |bits: &str| bits.parse::<u32>().unwrap_or_default();
+            let is_narrower = inner_bits.is_none_or(|bits| number(&bits) >= number(&outer_bits));
+            is_narrower && network(&format!("{address}/{outer_bits}")).as_deref() == Some(outer)
+        }
+    }
+}
+
 /// An address or a network in the form of `lunar.toml`, without the bits beyond its prefix. The network may have a mask
 /// in place of the length of its prefix.
 pub(crate) fn network(text: &str) -> Option<String> {
@@ -247,6 +287,27 @@ fn bits_of_mask(mask: IpAddr) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn entries_are_limited_to_portals_in_the_networks() {
+        let entry = |portals: &[&str]| Access {
+            portals: portals.iter().map(|p| p.to_string()).collect(),
+            ..Access::default()
+        };
+        let limited = |mut access: Vec<Access>| {
+            limit_portals(&mut access, &["10.0.0.0/24".into(), "2001:db8::1".into()]);
+            access
+        };
+        let all = entry(&["10.0.0.0/24", "2001:db8::1"]);
+        assert_eq!(limited(Vec::new()), std::slice::from_ref(&all));
+        let own = entry(&["10.0.0.7", "10.0.0.128/25", "10.0.0.0/16", "10.0.1.1", "2001:db8::1"]);
+        let expected = entry(&["10.0.0.7", "10.0.0.128/25", "2001:db8::1"]);
+        assert_eq!(limited(vec![own, entry(&["10.0.1.1"]), Access::default()]), [expected, all]);
+        assert!(limited(vec![entry(&["10.0.1.1"])])[0].deny, "no entry is left, so no host may log in");
+        let mut open = Vec::new();
+        limit_portals(&mut open, &everywhere());
+        assert_eq!(open, []);
+    }
 
     #[test]
     fn network_has_no_bits_beyond_its_prefix() {

@@ -175,6 +175,8 @@ pub struct Access {
     pub initiators: Vec<String>,
     /// Networks of initiators; empty: all.
     pub networks: Vec<String>,
+    /// Addresses and networks of this host to which the initiators connect; empty: all.
+    pub portals: Vec<String>,
     /// Whether these hosts must not log in.
     pub deny: bool,
     /// Ids of the users, one of which must log in; empty: no CHAP.

@@ -170,6 +170,7 @@ impl Text {
         self.table("[[target.access]]");
         self.texts("initiators", &access.initiators);
         self.texts("networks", &access.networks);
+        self.texts("portals", &access.portals);
         self.flag("deny", access.deny, false);
         self.texts("chap", &access.chap);
         self.text("mutual", access.mutual.as_ref());

@@ -1,6 +1,7 @@
 //! Access control: which initiators may log in, how they authenticate, and which LUNs they see.
 
 use crate::config::{AccessRule, ChapAccount, DiscoveryConfig, IpNetwork, TargetConfig, TargetNode};
+use crate::session_info::Addresses;
 use crate::{LogicalUnit, LoginError};
 use lunar_proto::chap::{Algorithm, Authentication, ChapUser, Secret};
 use lunar_proto::login::TargetInfo;
@@ -31,9 +32,17 @@ pub struct LoginContext {
     pub group: u16,
     /// The initiator's address.
     pub peer: IpAddr,
+    /// The address of this host to which the initiator connected.
+    pub local: IpAddr,
 }
 
 impl LoginContext {
+    /// The facts about a connection of a portal group.
+    pub fn new(config: &Arc<TargetConfig>, group: u16, addresses: Addresses) -> LoginContext {
+        let Addresses { local, peer } = addresses;
+        LoginContext { config: config.clone(), group, peer: peer.ip(), local: local.ip() }
+    }
+
     /// The access rule that applies to an initiator: the first that matches.
     ///
     /// None: the target has no access list, so every initiator may use all of it.
@@ -48,8 +57,17 @@ impl LoginContext {
         if target.access.is_empty() {
             return Ok(None);
         }
-        let entry = target.access.iter().find(|a| rule_matches(a, initiator, self.peer));
+        let entry = target.access.iter().find(|a| self.has_rule(a, initiator));
         entry.filter(|entry| !entry.deny).map(Some).ok_or(LoginError::NotAllowed)
+    }
+
+    /// Whether a rule applies to an initiator.
+    fn has_rule(&self, access: &AccessRule, initiator: &str) -> bool {
+        let within =
+            |all: &[IpNetwork], address| all.is_empty() || all.iter().any(|one| one.contains(address));
+        let name =
+            access.initiators.is_empty() || access.initiators.iter().any(|p| matches_pattern(p, initiator));
+        name && within(&access.networks, self.peer) && within(&access.portals, self.local)
     }
 
     /// The LUNs of a target as this initiator sees them.
@@ -78,13 +96,6 @@ fn lun_map(target: &TargetNode, entry: Option<&AccessRule>) -> LunMap {
             map.iter().filter_map(|(seen, lun)| Some(visible(*seen, target.luns.get(lun)?))).collect()
         }
     }
-}
-
-fn rule_matches(access: &AccessRule, initiator: &str, peer: IpAddr) -> bool {
-    let name =
-        access.initiators.is_empty() || access.initiators.iter().any(|p| matches_pattern(p, initiator));
-    let network = access.networks.is_empty() || access.networks.iter().any(|n| n.contains(peer));
-    name && network
 }
 
 impl IpNetwork {
@@ -284,7 +295,12 @@ mod tests {
             target.access = access.clone();
             target.mutual = Some(account("lunar"));
         });
-        LoginContext { config: Arc::new(config), group: 1, peer: [192, 0, 2, 1].into() }
+        LoginContext {
+            config: Arc::new(config),
+            group: 1,
+            peer: [192, 0, 2, 1].into(),
+            local: [10, 0, 0, 1].into(),
+        }
     }
 
     fn account(name: &str) -> ChapAccount {
@@ -303,6 +319,18 @@ mod tests {
             assert_eq!(login.target(name, initiator).is_ok(), admitted, "{initiator}");
             assert_eq!(login.authorize(Some(name), initiator, None).is_ok(), admitted, "{initiator}");
         }
+    }
+
+    #[test]
+    fn rule_applies_at_its_portals_alone() {
+        let at = |address: &str| IpNetwork { address: address.parse().expect("an address"), bits: 24 };
+        let here = AccessRule { portals: vec![at("198.51.100.0"), at("10.0.0.0")], ..AccessRule::default() };
+        let login = with_rules(vec![here]);
+        let elsewhere = LoginContext { local: [192, 0, 2, 1].into(), ..login.clone() };
+        let mapped = LoginContext { local: "::ffff:10.0.0.9".parse().expect("an address"), ..login.clone() };
+        let name = login.config.targets.first_key_value().expect("a target").0;
+        let admits = |login: &LoginContext| login.target(name, "iqn.x:host").is_ok();
+        assert_eq!([&login, &mapped, &elsewhere].map(admits), [true, true, false]);
     }
 
     #[test]

@@ -256,6 +256,8 @@ pub struct AccessRule {
     pub initiators: Vec<String>,
     /// Networks of initiators; empty: all addresses.
     pub networks: Vec<IpNetwork>,
+    /// Addresses of this host to which the initiators connect; empty: all addresses.
+    pub portals: Vec<IpNetwork>,
     /// Initiators that match must not log in. The other settings have no effect then.
     pub deny: bool,
     /// The accounts of which the initiator must log in with one. None: no authentication.

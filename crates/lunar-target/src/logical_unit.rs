@@ -45,6 +45,8 @@ pub struct LogicalUnit {
     pub(crate) save_failures: LogRateLimit,
     /// Counts its commands.
     pub(crate) counters: Arc<LuCounters>,
+    /// Bytes that EXTENDED COPY commands to this unit have copied.
+    pub(crate) copied_bytes: AtomicU64,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -65,7 +67,8 @@ impl LogicalUnit {
         let task_set = Arc::new(TaskSetLock::new(lu.clone()));
         let logged_size = AtomicU64::new(backend.info().capacity);
         let (backend, passthrough, saved) = (RwLock::new(backend), None, Mutex::default());
-        let (io_failures, save_failures, watch, has_shrunk, is_retired, counters) = Default::default();
+        let (io_failures, save_failures, watch, has_shrunk, is_retired, counters, copied_bytes) =
+            Default::default();
         LogicalUnit {
             id: NEXT_ID.fetch_add(1, Relaxed),
             lu,
@@ -81,6 +84,7 @@ impl LogicalUnit {
             has_shrunk,
             logged_size,
             counters,
+            copied_bytes,
         }
     }
 
@@ -104,6 +108,11 @@ impl LogicalUnit {
     /// The counts of its commands since the start of the server.
     pub fn totals(&self) -> LuTotals {
         self.counters.totals()
+    }
+
+    /// Bytes that EXTENDED COPY commands to this unit have copied, from any LUN to any LUN.
+    pub fn copied_bytes(&self) -> u64 {
+        self.copied_bytes.load(Relaxed)
     }
 
     /// The remote logical unit, if this is a passthrough.

@@ -17,6 +17,8 @@ pub struct EventTotals {
     pub logins: BTreeMap<(Option<String>, (u8, u8)), u64>,
     /// Ended sessions by target and reason, without discovery.
     pub ended: BTreeMap<(String, &'static str), u64>,
+    /// Task management functions by target, function and response.
+    pub managed: BTreeMap<(String, &'static str, &'static str), u64>,
     /// Accepted connections by portal group tag.
     pub accepted: BTreeMap<u16, u64>,
     /// Connections that were closed at once, by reason.
@@ -44,6 +46,11 @@ impl ServerEvents {
         let without = if broken { EndReason::ConnectionLost } else { EndReason::ConnectionClosed };
         let reason = reason.unwrap_or(without).word();
         *self.lock().ended.entry((target.to_owned(), reason)).or_default() += 1;
+    }
+
+    /// A task management function had this response.
+    pub fn managed(&self, target: &str, function: &'static str, response: &'static str) {
+        *self.lock().managed.entry((target.to_owned(), function, response)).or_default() += 1;
     }
 
     /// A connection was accepted by a portal of this group, or closed at once.

@@ -7,7 +7,7 @@ use crate::fair_share::{self, SourcePrefix};
 use crate::open_portal::BoundPortal;
 use crate::registry::{Registry, SessionMessage};
 use crate::server_events::ServerEvents;
-use crate::session_info::SessionInfo;
+use crate::session_info::{Addresses, SessionInfo};
 use lunar_runtime::cores::CorePlacement;
 use lunar_runtime::{LogRateLimit, OncePerMinute, Pool, descriptors};
 use lunar_scsi::{TargetPort, TransportProtocol};
@@ -140,8 +140,8 @@ impl ServerState {
     /// The message with the LUNs of a session after a change of the configuration.
     pub fn luns_update(&self, config: &Arc<TargetConfig>, info: &SessionInfo) -> Option<SessionMessage> {
         let target = config.targets.get(info.target.as_ref()?);
-        let login_context =
-            LoginContext { config: config.clone(), group: info.portal_group_tag, peer: info.address.ip() };
+        let addresses = Addresses { local: info.portal, peer: info.address };
+        let login_context = LoginContext::new(config, info.portal_group_tag, addresses);
         // A rule with CHAP accounts does not apply to a session that logged in without one of them.
         let may = |t: &&TargetNode| {
             login_context.authorize(Some(&t.name), &info.initiator, info.user.as_deref()).is_ok()

@@ -138,19 +138,7 @@ pub enum Command {
     /// Detach a disk
     Detach(Detach),
     /// Check a configuration file
-    Check {
-        /// Configuration file, such as lunar.toml
-        file: PathBuf,
-
-        /// Check files, devices, saved state, portals and cores too, and report what `serve` would reject now.
-        /// Resources in use by a server of this file are warnings. Changes nothing
-        #[arg(long)]
-        media: bool,
-
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Check(CheckArgs),
     /// Convert the configuration of another target
     Import(Import),
     /// Show a configuration, or keep it with its state in one file
@@ -458,3 +446,21 @@ pub struct AdminArgs {
 mod hints;
 #[cfg(test)]
 mod tests;
+
+/// Arguments of `lunar check`.
+#[derive(Args, Debug)]
+pub struct CheckArgs {
+    /// Configuration file, such as lunar.toml
+    pub file: PathBuf,
+    /// Check files, devices, saved state, portals and cores too, and report what `serve` would reject now. Resources in
+    /// use by a server of this file are warnings. Changes nothing. As root, it also checks what the user of the service
+    /// may not open
+    #[arg(long)]
+    pub media: bool,
+    /// Check for this user [default: for root the user of lunar.service, otherwise you]
+    #[arg(long, value_name = "NAME", requires = "media")]
+    pub user: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,5 +1,9 @@
 //! `lunar check`: checks a configuration, and lists its content.
 
+mod unit;
+mod user;
+
+use crate::args::CheckArgs;
 use crate::client::json;
 use crate::output::{self, count};
 use crate::serve::{cannot_serve, warnings};
@@ -7,8 +11,10 @@ use lunar_admin::rows;
 use lunar_server::config::router::{From, Map, RouterConfig, RouterTarget};
 use lunar_server::config::{self, Config};
 use lunar_server::{Diagnostic, ErrorCode, Examined, folders};
+use nix::unistd::User;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use utoipa::ToSchema;
 
@@ -23,34 +29,80 @@ pub struct CheckReport {
     portals: usize,
     access_entries: usize,
     routers: usize,
+    /// The user for whom media were checked; null if they were not.
+    user: Option<String>,
     /// Faults that do not prevent the service.
     warnings: Vec<String>,
 }
 
 /// Checks a configuration file and summarizes it. Warnings of the text form go to stderr.
-pub fn check(file: &Path, media: bool, as_json: bool) -> Result<String, Vec<Diagnostic>> {
+pub fn check(args: &CheckArgs) -> Result<String, Vec<Diagnostic>> {
+    let (file, as_json) = (args.file.as_path(), args.json);
     let config = config::load(file)?;
     let found = config::unused(&config).into_iter().chain(config::access_lint(&config));
-    let found = found.chain(config::access_shadow(&config));
+    let found = found.chain(config::access_shadow(&config)).chain(config::lax_names(&config));
     let mut found: Vec<String> = found.chain(warnings(&config)).collect();
-    let examined = media.then(|| examine_media(&config, file)).transpose()?;
-    let (notes, problems) = examined.map(|examined| (examined.notes, examined.problems)).unwrap_or_default();
-    found.extend(notes);
+    let examined = args.media.then(|| examine_as(&config, file, args.user.as_deref())).transpose()?;
+    let (user, problems) = match examined {
+        Some((examined, user)) => {
+            found.extend(examined.notes);
+            (Some(user), examined.problems)
+        }
+        None => (None, Vec::new()),
+    };
     if !as_json {
         found.iter().for_each(|note| output::stderr_line(format_args!("warning: {note}")));
     }
     if !problems.is_empty() {
         return Err(problems);
     }
-    let report = CheckReport::new(&config, file, found);
+    let report = CheckReport { user, ..CheckReport::new(&config, file, found) };
     match as_json {
         true => json(&report).map_err(|problem| vec![problem]),
         false => {
-            let text =
-                format!("{} is fine: {}\n{}", file.display(), report.counts(), routes(&config.routers));
+            let user =
+                report.user.as_ref().map_or(String::new(), |user| format!("; checked for the user {user}"));
+            let counts = report.counts();
+            let text = format!("{} is fine: {counts}{user}\n{}", file.display(), routes(&config.routers));
             Ok(output::success(text))
         }
     }
+}
+
+/// Examines the media for a user: as the caller, and then with the rights of that user. Returns its name too.
+fn examine_as(
+    config: &Config,
+    file: &Path,
+    wanted: Option<&str>,
+) -> Result<(Examined, String), Vec<Diagnostic>> {
+    let one = |problem| vec![problem];
+    let (user, note) = user::chosen(wanted).map_err(one)?;
+    let mut found = examine_media(config, file)?;
+    found.notes.extend(note);
+    let Some(user) = user else { return Ok((found, own_name())) };
+    let (denied, unread) = user.run(|| (examine_media(config, file), unreadable(file))).map_err(one)?;
+    found.notes.extend(unread.into_iter().map(|file| format!("the user {} cannot read {file}", user.name)));
+    // The caller sees more of the other problems: who uses a medium, for example.
+    let denied = denied?.problems.into_iter().filter(|problem| problem.code == ErrorCode::PermissionDenied);
+    let known: Vec<String> = found.problems.iter().map(|problem| problem.what.clone()).collect();
+    let denied = denied.filter(|problem| !known.contains(&problem.what));
+    found.problems.extend(denied.map(|problem| user.problem(problem)));
+    Ok((found, user.name))
+}
+
+/// The files of a configuration that this thread may not read.
+fn unreadable(file: &Path) -> Vec<String> {
+    let drop_ins = config::drop_in_files(file).unwrap_or_default();
+    let files = std::iter::once(file.to_path_buf()).chain(drop_ins);
+    let denied =
+        |file: &PathBuf| File::open(file).is_err_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied);
+    files.filter(denied).map(|file| file.display().to_string()).collect()
+}
+
+/// The name of the caller.
+fn own_name() -> String {
+    let uid = nix::unistd::geteuid();
+    User::from_uid(uid).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name)
 }
 
 /// Examines the media that a configuration would open.
@@ -78,6 +130,7 @@ impl CheckReport {
             portals: portal_groups.iter().map(|group| group.portals.len()).sum(),
             access_entries: targets.iter().map(|target| target.access.len()).sum(),
             routers: routers.len(),
+            user: None,
             warnings,
         }
     }

@@ -159,7 +159,7 @@ fn run(
         Command::Ls(args) => output::stdout(ls::ls(args)?)?,
         Command::Doctor(args) => return print_result(doctor::doctor(args)?),
         Command::Rdma(command) => output::stdout(rdma::rdma(&command)?)?,
-        Command::Check { file, media, json } => output::stdout(check::check(&file, media, json)?)?,
+        Command::Check(args) => output::stdout(check::check(&args)?)?,
         Command::Import(args) => return import::import(args),
         Command::Info(args) => output::stdout(info::info(args)?)?,
         Command::Pr(args) => output::stdout(pr::pr(args)?)?,
@@ -202,7 +202,7 @@ fn level(command: &Command) -> &'static str {
         Command::Attach(args) if args.is_list() => "warn",
         Command::Serve(_) | Command::Attach(_) => "info",
         Command::Rdma(_)
-        | Command::Check { .. }
+        | Command::Check(_)
         | Command::Import(_)
         | Command::Config(_)
         | Command::Adopt(_)

@@ -46,6 +46,8 @@ use supervised::Supervision;
 
 /// Events of the main thread.
 pub enum ServeEvent {
+    /// The heartbeat asks whether the main thread lives.
+    SignOfLife,
     /// SIGINT or SIGTERM.
     Stop,
     /// SIGHUP.
@@ -115,6 +117,7 @@ fn wait<S: TargetServer>(
             service.look(now);
         }
         match inbox.recv_timeout(service.next_look - now) {
+            Ok(ServeEvent::SignOfLife) => service.supervision.lives(),
             Ok(ServeEvent::Reload) => service.reload(),
             Ok(ServeEvent::Ended(status)) => return Some(status),
             Ok(ServeEvent::Found) => service.found(),
@@ -307,7 +310,7 @@ impl<S: TargetServer> Service<S> {
             whole,
             units,
             routes,
-            supervision: Supervision::start(server.clone()),
+            supervision: Supervision::start(server.clone(), events.clone()),
             server,
             admin,
             https,

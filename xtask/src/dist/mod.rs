@@ -4,6 +4,7 @@ mod archive;
 mod image;
 mod layout;
 mod packages;
+mod rpm_check;
 mod sizes;
 mod tools;
 
@@ -56,15 +57,15 @@ impl Release {
     }
 }
 
-/// Packages a program as a test, and checks the Debian package. Installs the tools; without them, there is no test.
+/// Packages a program as a test, and checks the packages for Debian and RPM. Installs the tools; without them, there is no test.
 pub fn check(binary: &Path) -> Result<StepResult> {
     if let Err(error) = tools::install_missing() {
         return Ok(StepResult::Skipped(format!("{error:#}")));
     }
     let out = test_folder();
     run(&Options { binary: Some(binary.to_path_buf()), out: Some(out.clone()), json: false, fast: true })?;
-    let package = packages::find_deb(&out)?;
-    let result = packages::lint(&package)?;
+    let package = packages::find(&out, "deb")?;
+    let results = [packages::lint(&package)?, rpm_check::check(&packages::find(&out, "rpm")?, &version()?)?];
     // The package is installed, upgraded under I/O and removed.
     let mut test = root::command("cargo");
     test.args([
@@ -83,7 +84,8 @@ pub fn check(binary: &Path) -> Result<StepResult> {
     // The step `lab` installs the package too.
     let others = fs::read_dir(&out)?.flatten().map(|entry| entry.path()).filter(|path| *path != package);
     others.for_each(|path| drop(fs::remove_file(path)));
-    Ok(result)
+    let is_skipped = |result: &StepResult| matches!(result, StepResult::Skipped(_));
+    Ok(results.into_iter().find(is_skipped).unwrap_or(StepResult::Ok))
 }
 
 /// The results of [`check`].
@@ -93,7 +95,7 @@ fn test_folder() -> PathBuf {
 
 /// The Debian package that [`check`] has made of this program, unless the program is newer.
 pub fn checked_package(binary: &Path) -> Option<PathBuf> {
-    let package = packages::find_deb(&test_folder()).ok()?;
+    let package = packages::find(&test_folder(), "deb").ok()?;
     let time = |path: &Path| fs::metadata(path)?.modified();
     (time(&package).ok()? > time(binary).ok()?).then_some(package)
 }

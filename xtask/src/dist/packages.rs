@@ -78,15 +78,15 @@ fn without_folder(text: &str, folder: &Path) -> String {
     text.replace(&format!("file://{}", folder.display()), "file://")
 }
 
-/// The Debian package in a folder.
-pub fn find_deb(folder: &Path) -> Result<PathBuf> {
+/// The package in a folder: its file has this extension.
+pub fn find(folder: &Path, extension: &str) -> Result<PathBuf> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        if path.extension().is_some_and(|ext| ext == "deb") {
+        if path.extension().is_some_and(|ext| ext == extension) {
             return Ok(path);
         }
     }
-    bail!("no Debian package in {}", folder.display())
+    bail!("no .{extension} package in {}", folder.display())
 }
 
 /// Runs lintian on a Debian package.

@@ -62,6 +62,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("promtool", "prometheus"),
     ("tmux", "tmux"),
     ("lintian", "lintian"),
+    ("rpm", "rpm"),
     ("python3", "python3"),
     ("/usr/share/python-wheels", "python3-venv"),
 ];

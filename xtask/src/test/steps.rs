@@ -31,7 +31,7 @@ pub const STEPS: [Row; 11] = [
     Row { always: true, ..quick("build", "lunar, with the profile of tests", build) },
     quick("units", "tests of every crate", units),
     long("package", "the packaged library, outside the workspace", package),
-    long("dist", "packages of the program, and lintian", dist),
+    long("dist", "packages of the program, lintian and rpm", dist),
     quick("measures", "fio, and the published experiments with peers", measures),
     Row { parallel: true, ..long("fuzz", "a part of the fuzz targets for a short while", fuzz::run) },
     Row { parallel: true, ..quick("peers", "libiscsi, QEMU, STGT and istgt", peers) },

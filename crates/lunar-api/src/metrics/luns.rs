@@ -11,7 +11,7 @@ const OTHER_LUNS: &str = "other";
 /// A metric of LUNs: its name, its type, its help and its value.
 type LunColumn = (&'static str, MetricType, &'static str, fn(&LunMetrics) -> f64);
 
-const COLUMNS: [LunColumn; 14] = [
+const COLUMNS: [LunColumn; 17] = [
     ("lunar_lun_capacity_bytes", Gauge, "Size of the medium.", |lun| lun.capacity_bytes as f64),
     ("lunar_lun_ready", Gauge, "Whether the medium is at its path.", |lun| f64::from(u8::from(lun.ready))),
     ("lunar_lun_reads_completed_total", Counter, "Reads.", |lun| commands(lun, "read")),
@@ -27,6 +27,15 @@ const COLUMNS: [LunColumn; 14] = [
     }),
     ("lunar_lun_flush_time_seconds_total", Counter, "Sum of the latencies of flushes.", |lun| {
         time(lun, "flush")
+    }),
+    ("lunar_lun_copied_bytes_total", Counter, "Bytes copied by EXTENDED COPY commands to the LUN.", |lun| {
+        lun.copied_bytes as f64
+    }),
+    ("lunar_lun_registrants", Gauge, "Registrations of persistent reservations.", |lun| {
+        lun.registrants as f64
+    }),
+    ("lunar_lun_reserved", Gauge, "Whether a host holds a persistent reservation.", |lun| {
+        f64::from(u8::from(lun.reserved))
     }),
     (
         "lunar_lun_commands_in_flight",

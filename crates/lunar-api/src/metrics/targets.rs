@@ -2,7 +2,7 @@
 
 use super::text::MetricType::{Counter, Gauge};
 use super::text::MetricsText;
-use lunar_admin::metrics::{InitiatorMetrics, MetricsReport};
+use lunar_admin::metrics::{FunctionCount, InitiatorMetrics, MetricsReport};
 
 pub fn add(text: &mut MetricsText, report: &MetricsReport) {
     let targets = &report.targets;
@@ -34,6 +34,12 @@ pub fn add(text: &mut MetricsText, report: &MetricsReport) {
     for target in targets {
         let name = ("target", &*target.target);
         target.ended.iter().for_each(|(reason, count)| ended.add(&[name, ("reason", reason)], count));
+    }
+    let help = "Task management functions, such as aborts and resets, by response.";
+    let mut functions = text.metric("lunar_task_management_total", Counter, help);
+    for FunctionCount { target, function, response, count } in &report.functions {
+        let labels = [("target", &**target), ("function", function), ("response", response)];
+        functions.add(&labels, count);
     }
     initiators(text, &report.initiators);
 }

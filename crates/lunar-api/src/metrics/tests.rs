@@ -2,8 +2,8 @@
 
 use super::MetricsServer;
 use lunar_admin::metrics::{
-    InitiatorMetrics, LatencyBuckets, LoginCount, LunMetrics, MetricsReport, OpMetrics, StageLatencies,
-    TargetMetrics,
+    FunctionCount, InitiatorMetrics, LatencyBuckets, LoginCount, LunMetrics, MetricsReport, OpMetrics,
+    StageLatencies, TargetMetrics,
 };
 use lunar_admin::router::{Failover, PathReport, UpstreamReport};
 use lunar_admin::{
@@ -40,6 +40,9 @@ fn lun(number: u16, own_histograms: bool, reads: u64) -> LunMetrics {
         own_histograms,
         ready: true,
         read_bytes: reads * 512,
+        copied_bytes: reads * 512,
+        registrants: 2,
+        reserved: true,
         ops: vec![OpMetrics { op: "read".into(), commands: reads, latency: Some(stages) }],
         failures: [("busy".to_owned(), 2)].into(),
         ..LunMetrics::default()
@@ -68,6 +71,12 @@ impl ServerControl for Fake {
                 ..InitiatorMetrics::default()
             }],
             started_at: 1e9 + 0.25,
+            functions: vec![FunctionCount {
+                target: "iqn.t".into(),
+                function: "lun_reset".into(),
+                response: "complete".into(),
+                count: 2,
+            }],
             logins: vec![LoginCount { target: None, status: "0203".into(), count: 6 }],
             ..MetricsReport::default()
         }
@@ -137,6 +146,10 @@ fn metrics_show_counters_of_luns_and_logins() {
             "lunar_lun_read_bytes_total{target=\"iqn.t\",lun=\"0\"} 1536",
             "lunar_lun_read_time_seconds_total{target=\"iqn.t\",lun=\"1\"} 0.25",
             "lunar_lun_status_total{target=\"iqn.t\",lun=\"0\",status=\"busy\"} 2",
+            "lunar_task_management_total{target=\"iqn.t\",function=\"lun_reset\",response=\"complete\"} 2",
+            "lunar_lun_copied_bytes_total{target=\"iqn.t\",lun=\"0\"} 1536",
+            "lunar_lun_registrants{target=\"iqn.t\",lun=\"0\"} 2",
+            "lunar_lun_reserved{target=\"iqn.t\",lun=\"0\"} 1",
             "lunar_login_total{target=\"\",status=\"0203\"} 6",
             "lunar_target_open{target=\"iqn.t\"} 1",
             "lunar_start_time_seconds 1000000000.25",

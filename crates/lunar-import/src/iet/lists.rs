@@ -15,6 +15,8 @@ pub(super) struct IetLists {
     pub(super) allow: IetList,
     pub(super) deny: IetList,
     pub(super) targets: IetList,
+    /// A list that the name suggests, and that the server does not read.
+    pub(super) unread: IetList,
 }
 
 impl IetLists {
@@ -23,6 +25,7 @@ impl IetLists {
             allow: list(reader, "initiators.allow")?,
             deny: list(reader, "initiators.deny")?,
             targets: list(reader, "targets.allow")?,
+            unread: list(reader, "targets.deny").unwrap_or_default(),
         })
     }
 }
@@ -49,6 +52,9 @@ impl IetImport {
     pub(super) fn lists(&mut self, lists: &IetLists) {
         for (path, _) in [&lists.allow, &lists.deny, &lists.targets].into_iter().flatten() {
             self.0.notes.carried(path, "a list of access rules");
+        }
+        if let Some((path, _)) = &lists.unread {
+            self.0.notes.changed(path, "this file, which IET does not read: it has no effect there or here");
         }
         if lists.allow.is_none() && lists.deny.is_none() {
             let what = "initiators.allow and initiators.deny were not found: every host may log in, as in IET without them";

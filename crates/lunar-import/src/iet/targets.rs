@@ -3,7 +3,7 @@
 use super::IetImport;
 use super::file::{IetKey, IetTarget, first_line};
 use super::lists::IetLists;
-use crate::common::{count_of_luns, every_address, network};
+use crate::common::{count_of_luns, every_address, everywhere, limit_portals, network};
 use crate::portals::PortalSets;
 use crate::{NewPortal, NewTarget};
 
@@ -40,23 +40,27 @@ impl IetImport {
                 _ => self.other_key(key, &target.name),
             }
         }
-        let addresses = self.addresses(target, lists);
+        let (addresses, networks) = self.addresses(target, lists);
+        limit_portals(&mut new.access, &networks);
         new.offline = addresses.is_empty();
         portals.add(Some(1), addresses);
         self.0.notes.carried(&target.place, format!("{}: {}", new.name, count_of_luns(new.luns.len())));
         self.0.configuration.targets.push(new);
     }
 
-    /// The portals of a target: the addresses that `targets.allow` lists for it.
-    fn addresses(&mut self, target: &IetTarget, lists: &IetLists) -> Vec<NewPortal> {
-        let Some((path, text)) = &lists.targets else { return every_address(false).into() };
+    /// The portals of a target: the addresses that `targets.allow` lists for it. With networks, every address is a
+    /// portal, and access is limited to the second part.
+    fn addresses(&mut self, target: &IetTarget, lists: &IetLists) -> (Vec<NewPortal>, Vec<String>) {
+        let Some((path, text)) = &lists.targets else { return (every_address(false).into(), Vec::new()) };
         let (line, items) = first_line(text, &target.name).unwrap_or_default();
         let place = format!("{path}:{line}");
-        let mut portals = Vec::new();
+        let (mut portals, mut networks) = (Vec::new(), Vec::new());
+        let has_networks = items.iter().any(|item| *item == "ALL" || item.contains('/'));
         for item in items {
             match (item, network(item)) {
-                ("ALL", _) => portals.extend(every_address(false)),
-                (_, Some(address)) if !address.contains('/') => {
+                ("ALL", _) => networks.extend(everywhere()),
+                (_, Some(network)) if has_networks => networks.push(network),
+                (_, Some(address)) => {
                     let listen = match address.contains(':') {
                         true => format!("[{address}]:3260"),
                         false => format!("{address}:3260"),
@@ -66,14 +70,17 @@ impl IetImport {
                 _ => self
                     .0
                     .notes
-                    .lost(&place, format!("{}: the portals in {item}: list their addresses", target.name)),
+                    .lost(&place, format!("{}: the portals in {item}, which is no network", target.name)),
             }
+        }
+        if !networks.is_empty() {
+            portals.extend(every_address(false));
         }
         if portals.is_empty() {
             let what = format!("{}: {path} names no address for it, so it is offline", target.name);
             self.0.notes.changed(&target.place, what);
         }
-        portals
+        (portals, networks)
     }
 
     /// Makes the portal groups, and names them in the targets. A target without addresses is in the first group.

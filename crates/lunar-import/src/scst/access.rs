@@ -17,20 +17,19 @@ pub(super) struct LunView {
 }
 
 impl LunView {
-    /// An entry that shows these LUNs, or rejects the hosts if there are none.
-    pub(super) fn entry(&self, initiators: Vec<String>, chap: &[String]) -> Access {
+    /// An entry that shows these LUNs to some hosts, or rejects the hosts if there are none.
+    pub(super) fn entry(&self, hosts: Access, chap: &[String]) -> Access {
         if self.is_hidden {
-            return Access { initiators, deny: true, ..Access::default() };
+            return Access { deny: true, ..hosts };
         }
         Access {
-            initiators,
             chap: chap.to_vec(),
             luns: Some(self.luns.clone()),
             read_only: match self.read_only.is_empty() {
                 true => ReadOnly::None,
                 false => ReadOnly::Luns(self.read_only.clone()),
             },
-            ..Access::default()
+            ..hosts
         }
     }
 

@@ -4,7 +4,7 @@ mod access;
 mod disks;
 mod file;
 mod groups;
-mod patterns;
+mod hosts;
 mod portals;
 mod targets;
 

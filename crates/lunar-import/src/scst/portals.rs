@@ -2,6 +2,8 @@
 
 use super::ScstImport;
 use super::file::ScstEntry;
+use super::hosts;
+use crate::common::{every_address, everywhere};
 use crate::portals::PortalSets;
 use crate::{NewPortal, NewTarget};
 use std::collections::BTreeSet;
@@ -18,21 +20,30 @@ pub(super) struct UsedPortals {
 }
 
 impl ScstImport {
-    /// Adds the portals of a target: those that it allows, or every address. Returns the index of the set.
+    /// Adds the portals of a target: those that it allows, or every address. Returns the index of the set, and the
+    /// networks of the portals that patterns allow.
     pub(super) fn portals(
         &mut self,
         target: &mut NewTarget,
         entry: &ScstEntry,
         sets: &mut PortalSets,
-    ) -> Option<usize> {
+    ) -> (Option<usize>, Vec<String>) {
         let mut portals = BTreeSet::new();
+        let mut networks = BTreeSet::new();
         let mut is_limited = false;
         for allowed in entry.all("allowed_portal").filter(|allowed| !allowed.arg().is_empty()) {
             is_limited = true;
-            match allowed.arg().trim_matches(['[', ']']).parse::<IpAddr>() {
-                Ok(address) => _ = portals.insert(portal(address)),
-                Err(_) if allowed.arg() == "*" => portals.extend(crate::common::every_address(false)),
-                Err(_) => {
+            let address = allowed.arg().trim_matches(['[', ']']).parse::<IpAddr>().ok();
+            match (address, hosts::portals(allowed.arg())) {
+                (Some(address), _) => {
+                    portals.insert(portal(address));
+                    networks.insert(address.to_string());
+                }
+                (None, Some(all)) => {
+                    portals.extend(every_address(false));
+                    networks.extend(if all.is_empty() { everywhere() } else { all });
+                }
+                (None, None) => {
                     let what = format!(
                         "{}: the portals {}: add the addresses of this host to [[portal_group]]",
                         target.name,
@@ -43,7 +54,7 @@ impl ScstImport {
             }
         }
         if !is_limited {
-            portals.extend(crate::common::every_address(false));
+            portals.extend(every_address(false));
         }
         if portals.is_empty() && !target.offline {
             target.offline = true;
@@ -51,7 +62,10 @@ impl ScstImport {
                 format!("{}: all of its portals, so it is offline until it has portal_groups", target.name);
             self.imported.notes.lost(entry.place(), what);
         }
-        (!portals.is_empty()).then(|| sets.add(Some(1), portals))
+        // Single addresses are portals of their own.
+        let has_every = portals.contains(&every_address(false)[0]);
+        let networks = if has_every { networks.into_iter().collect() } else { Vec::new() };
+        ((!portals.is_empty()).then(|| sets.add(Some(1), portals)), networks)
     }
 
     /// Makes the portal groups, and names them in the targets.

@@ -4,7 +4,7 @@ use super::ScstImport;
 use super::file::ScstEntry;
 use super::portals::UsedPortals;
 use crate::NewTarget;
-use crate::common::count_of_luns;
+use crate::common::{count_of_luns, limit_portals};
 use crate::portals::PortalSets;
 
 /// Attributes of targets that are carried over elsewhere, or that hosts negotiate.
@@ -95,10 +95,11 @@ impl ScstImport {
             offline: !is_online,
             ..NewTarget::default()
         };
-        let set = self.portals(&mut target, entry, sets);
+        let (set, networks) = self.portals(&mut target, entry, sets);
         let (chap, mutual) = self.users(entry, &target.name);
         target.mutual = mutual;
         self.access(&mut target, entry, &chap);
+        limit_portals(&mut target.access, &networks);
         self.parameters(entry, &target.name);
         let state = if target.offline { ", offline" } else { "" };
         let what = format!("{}: {}{state}", target.name, count_of_luns(target.luns.len()));

@@ -77,12 +77,46 @@ fn targets_are_on_the_listed_addresses() {
         groups.iter().flat_map(|group| &group.portals).map(|p| p.listen.as_str()).collect();
     assert_eq!(portals, ["192.0.2.10:3260", "[2001:db8:1::10]:3260"]);
     has(&notes(&imported, Outcome::Changed), &["the portal 0.0.0.0:3260: only the single addresses"]);
-    let imported = import(CONF, &[("targets.allow", "iqn.2006-09.org.example:storage.null 192.0.2.0/24\n")]);
+    let imported = import(CONF, &[("targets.allow", "iqn.2006-09.org.example:storage.null 192.0.2.x\n")]);
     assert!(imported.configuration.targets.iter().all(|target| target.offline));
     has(
         &notes(&imported, Outcome::Lost),
-        &["targets.allow:1 iqn.2006-09.org.example:storage.null: the portals in"],
+        &[
+            "targets.allow:1 iqn.2006-09.org.example:storage.null: the portals in 192.0.2.x, which is no network",
+        ],
     );
+}
+
+#[test]
+fn networks_of_targets_limit_access() {
+    let lists = [
+        ("initiators.allow", "ALL 198.51.100.0/24\n"),
+        ("targets.allow", "iqn.2006-09.org.example:a 192.0.2.0/24, [2001:db8:1::10]\n"),
+    ];
+    let imported = import("Target iqn.2006-09.org.example:a\n", &lists);
+    let [target] = &imported.configuration.targets[..] else { panic!("one target") };
+    let [entry] = &target.access[..] else { panic!("{:?}", target.access) };
+    assert!(!target.offline && !entry.deny && entry.networks == ["198.51.100.0/24"]);
+    assert_eq!(entry.portals, ["192.0.2.0/24", "2001:db8:1::10"]);
+    let portals = &imported.configuration.portal_groups[0].portals;
+    assert_eq!(
+        portals.iter().map(|portal| &*portal.listen).collect::<Vec<_>>(),
+        ["0.0.0.0:3260", "[::]:3260"]
+    );
+    has(&notes(&imported, Outcome::Carried), &["targets.allow", "initiators.allow"]);
+}
+
+#[test]
+fn list_that_the_server_never_read_has_no_effect() {
+    let imported = import(CONF, &[("targets.deny", "ALL ALL\n"), ("initiators.allow", "ALL ALL\n")]);
+    assert!(
+        imported
+            .configuration
+            .targets
+            .iter()
+            .all(|target| !target.offline && target.access.iter().all(|one| !one.deny))
+    );
+    has(&notes(&imported, Outcome::Changed), &["targets.deny this file, which IET does not read"]);
 }
 
 #[test]

@@ -68,13 +68,17 @@ fn everything_keeps_hosts_and_users() {
     let configuration = import(EVERYTHING).configuration;
     let cluster = target(&configuration, ":cluster");
     assert_eq!(cluster.alias.as_deref(), Some("Cluster disks"));
-    let [esx, elsewhere, hidden, except, others] = cluster.access.as_slice() else {
+    let [esx, spare, hidden, except, others] = cluster.access.as_slice() else {
         panic!("{:?}", cluster.access)
     };
-    assert_eq!(esx.initiators, ["iqn.1998-01.com.vmware:esx-?-spare"]);
+    assert_eq!(
+        (&esx.initiators[..], &esx.portals[..]),
+        (&["iqn.1998-01.com.vmware:esx-*".to_owned()][..], &["192.0.2.10".to_owned()][..])
+    );
+    assert_eq!(spare.initiators, ["iqn.1998-01.com.vmware:esx-?-spare"]);
+    assert!(spare.portals.is_empty() && spare.luns == esx.luns);
     assert_eq!((&esx.luns, &esx.read_only), (&Some([(0, 0), (1, 1)].into()), &ReadOnly::Luns([1].into())));
     assert_eq!(esx.chap, ["host-a", "host-b"]);
-    assert!(elsewhere.deny && elsewhere.initiators == ["iqn.1998-01.com.vmware:esx-*"]);
     assert!(hidden.deny && hidden.initiators == ["iqn.1991-05.com.microsoft:*"]);
     assert_eq!(
         (&except.initiators[..], &except.luns),
@@ -98,7 +102,6 @@ fn everything_names_each_loss_with_its_line() {
         "line 42: vol_b: active 0",
         "line 78: iscsi: iSNSServer 192.0.2.5",
         "iqn.2010-03.org.example:cluster: the portals 2001:db8::*",
-        "INITIATOR iqn.1998-01.com.vmware:esx-*#192.0.2.10: an entry is valid at all portals",
         "f34b: a target of the driver ib_srpt; docs/rdma.md",
         "21:00:00:24:ff:00:00:01: a target of the driver qla2x00t",
         "the ALUA group dgroup1/local, which is preferred",
@@ -163,6 +166,57 @@ fn several_negations_never_show_more() {
         "LUN 0 a\nGROUP g {\nLUN 0 b\nINITIATOR !iqn.x:h\n}\nGROUP i {\nLUN 0 a\nINITIATOR !iqn.x:k\n}",
     );
     assert!(entries[0].deny && entries[0].initiators == ["iqn.x:h"]);
+}
+
+#[test]
+fn portals_of_hosts_are_carried() {
+    let lines = "per_portal_acl 1\nLUN 0 a\nGROUP esx {\nLUN 0 b\nINITIATOR esx-*\\#10.0.0.*\n\
+                 INITIATOR iqn.x:k\\#192.0.2.1\nINITIATOR esx-*\\#192.0.2.1\nINITIATOR iqn.x:h*\n\
+                 INITIATOR iqn.x:never\nINITIATOR iqn.x:some\\#10.0.0.?\n}\n\
+                 GROUP others {\nLUN 0 a\nINITIATOR !iqn.x:guest*\\#10.0.0.*\n}";
+    let (entries, imported) = access(lines);
+    let shown: Vec<String> = entries
+        .iter()
+        .map(|one| {
+            let deny = if one.deny { " deny" } else { "" };
+            format!("{} at {}{deny}", one.initiators.join(" "), one.portals.join(" "))
+        })
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            "esx-* at 10.0.0.0/24",
+            "iqn.x:k esx-* at 192.0.2.1",
+            "iqn.x:h* at ",
+            "iqn.x:some at  deny",
+            "iqn.x:guest* at 10.0.0.0/24",
+            " at ",
+        ]
+    );
+    let lost = notes(&imported, Outcome::Lost);
+    assert!(lost.contains("INITIATOR iqn.x:never: no initiator name can match"), "{lost}");
+    assert!(lost.contains("INITIATOR iqn.x:some#10.0.0.?: the portal is no address"), "{lost}");
+}
+
+#[test]
+fn host_at_two_portals_has_one_entry() {
+    let lines = "per_portal_acl 1\nGROUP g {\nLUN 0 a\nINITIATOR iqn.x:h\\#192.0.2.1\nINITIATOR iqn.x:h\\#192.0.2.2\n}\n\
+                 GROUP h {\nLUN 0 b\nINITIATOR iqn.x:h\\#192.0.2.3\n}";
+    let (entries, imported) = access(lines);
+    assert_eq!(
+        entries.iter().map(|one| one.portals.join(" ")).collect::<Vec<_>>(),
+        ["192.0.2.1 192.0.2.2", "192.0.2.3"]
+    );
+    let changed = notes(&imported, Outcome::Changed);
+    assert!(!changed.contains("also matches"), "no host is in both groups: {changed}");
+}
+
+#[test]
+fn portal_pattern_limits_access() {
+    let (entries, imported) = access("allowed_portal 10.0.0.*\nLUN 0 a\nLUN 1 b");
+    assert_eq!((entries.len(), &entries[0].portals[..]), (1, &["10.0.0.0/24".to_owned()][..]));
+    let target = &imported.configuration.targets[0];
+    assert!(!target.offline && imported.configuration.portal_groups[0].portals[0].listen == "0.0.0.0:3260");
 }
 
 #[test]

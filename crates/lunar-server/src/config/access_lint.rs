@@ -3,7 +3,7 @@
 use super::Config;
 use super::access_shadow::covers_networks;
 use lunar_target::access::matches_pattern;
-use lunar_target::config::{AccessRule, IpNetwork, PortalProtocol};
+use lunar_target::config::{AccessRule, PortalProtocol};
 
 /// Prefix of SRP initiator ports in place of iSCSI names.
 const PORT: &str = "0x";
@@ -43,7 +43,7 @@ fn of(name: &str, has_srp: bool, list: &[AccessRule]) -> Vec<String> {
 /// Reports an entry for SRP ports that an earlier entry makes unreachable.
 fn shadowed(name: &str, n: usize, entry: &AccessRule, before: &[AccessRule]) -> Option<String> {
     let shuts = |port: &String| {
-        let first = before.iter().position(|one| covers(one, port, &entry.networks))?;
+        let first = before.iter().position(|one| covers(one, port, entry))?;
         before[first].chap.is_some().then(|| (port.clone(), first))
     };
     let (port, first) = entry.initiators.iter().filter(|port| port.starts_with(PORT)).find_map(shuts)?;
@@ -53,11 +53,13 @@ fn shadowed(name: &str, n: usize, entry: &AccessRule, before: &[AccessRule]) -> 
     ))
 }
 
-/// Whether the entry matches every initiator with this name from one of these networks.
-fn covers(entry: &AccessRule, name: &str, networks: &[IpNetwork]) -> bool {
+/// Whether the entry matches every initiator with this name that another entry matches.
+fn covers(entry: &AccessRule, name: &str, other: &AccessRule) -> bool {
     let by_name =
         entry.initiators.is_empty() || entry.initiators.iter().any(|pattern| matches_pattern(pattern, name));
-    by_name && covers_networks(entry, networks)
+    by_name
+        && covers_networks(&entry.networks, &other.networks)
+        && covers_networks(&entry.portals, &other.portals)
 }
 
 #[cfg(test)]

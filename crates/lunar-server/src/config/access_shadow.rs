@@ -36,14 +36,15 @@ fn covers(entry: &AccessRule, other: &AccessRule) -> bool {
     let names: &[String] = if other.initiators.is_empty() { &all } else { &other.initiators };
     let has_name = |name: &String| entry.initiators.iter().any(|pattern| includes(pattern, name));
     let by_name = entry.initiators.is_empty() || names.iter().all(has_name);
-    by_name && covers_networks(entry, &other.networks)
+    by_name
+        && covers_networks(&entry.networks, &other.networks)
+        && covers_networks(&entry.portals, &other.portals)
 }
 
-/// Whether an entry matches each initiator of these networks. No networks are all.
-pub(super) fn covers_networks(entry: &AccessRule, networks: &[IpNetwork]) -> bool {
-    let within =
-        |one: &IpNetwork| entry.networks.iter().any(|n| n.bits <= one.bits && n.contains(one.address));
-    entry.networks.is_empty() || !networks.is_empty() && networks.iter().all(within)
+/// Whether networks contain each address of other networks. No networks are all.
+pub(super) fn covers_networks(networks: &[IpNetwork], others: &[IpNetwork]) -> bool {
+    let within = |one: &IpNetwork| networks.iter().any(|n| n.bits <= one.bits && n.contains(one.address));
+    networks.is_empty() || !others.is_empty() && others.iter().all(within)
 }
 
 /// Whether a pattern matches each name that another pattern matches. As a name, `*` of the other pattern is one character,
@@ -71,6 +72,7 @@ mod tests {
             ("initiators = [\"iqn.*\"]", "initiators = [\"iqn.a:*\", \"iqn.b\"]"),
             ("initiators = [\"*\"]", ""),
             ("initiators = [\"iqn.?\"]", "initiators = [\"iqn.?\"]"),
+            ("portals = [\"192.0.2.0/24\"]", "portals = [\"192.0.2.1\"]"),
             ("networks = [\"192.0.0.0/16\"]", "initiators = [\"iqn.a\"]\nnetworks = [\"192.0.2.0/24\"]"),
         ] {
             let [line] = &lines(&[first, second])[..] else { panic!("{first}, {second}") };
@@ -100,6 +102,8 @@ mod tests {
             ("networks = [\"192.0.2.0/24\"]", "initiators = [\"iqn.a\"]"),
             ("networks = [\"192.0.2.0/24\"]", "networks = [\"192.0.0.0/16\"]"),
             ("initiators = [\"iqn.a\"]\nnetworks = [\"192.0.2.0/24\"]", "initiators = [\"iqn.a\"]"),
+            ("portals = [\"192.0.2.1\"]", "initiators = [\"iqn.a\"]"),
+            ("portals = [\"192.0.2.1\"]", "portals = [\"192.0.2.0/24\"]"),
         ] {
             assert_eq!(lines(&[first, second]), [""; 0], "{first}, {second}");
         }

@@ -61,9 +61,11 @@ fn is_open(access: &[AccessRule]) -> bool {
     access.is_empty() || access.iter().any(admits_all)
 }
 
-/// Whether an entry admits every host without CHAP.
+/// Whether an entry admits every host without CHAP. At a portal of loopback there is only this host.
 pub(super) fn admits_all(entry: &AccessRule) -> bool {
-    !entry.deny && has_all_names(entry) && has_all_networks(entry) && entry.chap.is_none()
+    let at_loopback =
+        !entry.portals.is_empty() && entry.portals.iter().all(|portal| portal.address.is_loopback());
+    !entry.deny && !at_loopback && has_all_names(entry) && has_all_networks(entry) && entry.chap.is_none()
 }
 
 /// Whether other hosts reach no portal of a target.
@@ -126,12 +128,14 @@ mod tests {
             "initiators = [\"iqn.1994-05.com.example:a\", \"iqn.*\"]",
             "networks = [\"0.0.0.0/0\"]",
             "initiators = [\"*\"]\nnetworks = [\"::/0\"]",
+            "portals = [\"127.0.0.1\", \"192.0.2.1\"]",
         ] {
             assert_eq!(entry(all), 1, "{all}");
         }
         for some in [
             "initiators = [\"iqn.1994-05.com.example:*\"]",
             "initiators = [\"*\"]\nnetworks = [\"192.0.2.0/24\"]",
+            "portals = [\"127.0.0.0/8\", \"::1\"]",
             "initiators = [\"iqn.1994-05.com.example:a\"]\nnetworks = [\"0.0.0.0/0\"]",
         ] {
             assert_eq!(entry(some), 0, "{some}");

@@ -201,6 +201,7 @@ pub(super) fn access_rule(
     AccessRule {
         initiators: not_empty(p, s, "initiators", pattern),
         networks: not_empty(p, s, "networks", network),
+        portals: not_empty(p, s, "portals", network),
         deny,
         chap: chap.map(|users| users.into_iter().map(account).collect()),
         mutual: own.map(account),

@@ -551,7 +551,7 @@ fn problems_of_targets() {
                 &[
                     "t.toml:2:8: \"iqn.2026-11.org.example:a\\u{7}b\" is not an iSCSI name: RFC 3722 prohibits \
                      '\\u{7}'",
-                    "hint: lower-case letters, digits, '-', '.' and ':' are allowed",
+                    "hint: lower-case letters, digits, '-', '.', ':' and '_' are allowed",
                 ],
             ),
             (

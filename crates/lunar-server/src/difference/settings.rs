@@ -354,9 +354,23 @@ fn access(entries: &[AccessRule]) -> Setting {
 
 /// The initiators that an entry admits, and their LUNs.
 fn who(entry: &AccessRule, users: &str) -> String {
-    let AccessRule { initiators, networks, deny, chap, mutual, luns, read_only, read_only_luns, aen } = entry;
+    let AccessRule {
+        initiators,
+        networks,
+        portals,
+        deny,
+        chap,
+        mutual,
+        luns,
+        read_only,
+        read_only_luns,
+        aen,
+    } = entry;
     let network = |IpNetwork { address, bits }: &IpNetwork| format!("{address}/{bits}");
     let mut parts = vec![list(initiators), list(networks.iter().map(network))];
+    if !portals.is_empty() {
+        parts.push(format!("at {}", list(portals.iter().map(network))));
+    }
     if chap.is_some() {
         parts.push(format!("as {users}"));
     }

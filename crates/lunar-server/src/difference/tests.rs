@@ -126,10 +126,11 @@ fn added_and_removed_parts_are_listed() {
 
 #[test]
 fn access_difference_shows_granted_access() {
-    let entries = "[[target.access]]\ninitiators = [\"iqn.a:*\"]\nluns = { 0 = 0 }\nread_only = true\n[[target.access]]\n";
+    let entries = "[[target.access]]\ninitiators = [\"iqn.a:*\"]\nportals = [\"192.0.2.1\"]\n\
+                   luns = { 0 = 0 }\nread_only = true\n[[target.access]]\n";
     let changes = replaced("[router", &format!("{entries}[router"));
-    let line =
-        "target iqn.2026-11.org.example:t: access from none to iqn.a:* LUNs 0 = 0 read-only; everybody";
+    let line = "target iqn.2026-11.org.example:t: access from none to iqn.a:* at 192.0.2.1/32 LUNs 0 = 0 \
+                read-only; everybody";
     assert_eq!(changes, [line]);
     let changes = replaced("access = \"lab\"", "access = \"none\"");
     assert_eq!(changes[0], "router r1: target iqn.2026-11.org.example:m: access from lab to none");

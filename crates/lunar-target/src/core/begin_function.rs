@@ -27,6 +27,7 @@ impl<F: FrontEnd> NexusState<F> {
         reply: impl FnOnce(&mut NexusState<F>, ManagementResponse) + 'static,
     ) -> Result<(), FunctionRefusal> {
         if let Some(refusal) = self.refuses(request.function, request.lun) {
+            self.count_function(request.function, refusal);
             return Err(FunctionRefusal::Answered(refusal));
         }
         if self.functions_mut().is_full() {
@@ -45,6 +46,15 @@ impl<F: FrontEnd> NexusState<F> {
     }
 }
 
+impl<F: FrontEnd> NexusState<F> {
+    /// Counts the response to a function.
+    fn count_function(&self, function: Function, response: ManagementResponse) {
+        if let Some(target) = &self.info().target {
+            self.shared().events.managed(target, function.word(), response.word());
+        }
+    }
+}
+
 impl<F: FrontEnd> ItNexus<F> {
     /// Executes a function that has begun, and sends its response. `serial`: tasks that had arrived before it have lower serials.
     async fn run_function(
@@ -57,6 +67,7 @@ impl<F: FrontEnd> ItNexus<F> {
         {
             let mut state = self.state();
             state.functions_mut().end();
+            state.count_function(request.function, managed);
             if state.phase() != SessionPhase::Ended {
                 reply(&mut state, managed);
             }

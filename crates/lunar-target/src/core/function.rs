@@ -22,6 +22,21 @@ pub enum Function {
     TargetColdReset,
 }
 
+impl Function {
+    /// The word of the label `function`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Function::AbortTask { .. } => "abort_task",
+            Function::AbortTaskSet => "abort_task_set",
+            Function::ClearAca => "clear_aca",
+            Function::ClearTaskSet => "clear_task_set",
+            Function::LunReset => "lun_reset",
+            Function::TargetWarmReset => "target_warm_reset",
+            Function::TargetColdReset => "target_cold_reset",
+        }
+    }
+}
+
 /// The response to a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ManagementResponse {
@@ -38,6 +53,17 @@ pub enum ManagementResponse {
 }
 
 impl ManagementResponse {
+    /// The word of the label `response`.
+    pub fn word(self) -> &'static str {
+        match self {
+            ManagementResponse::Complete => "complete",
+            ManagementResponse::NoSuchTask => "no_such_task",
+            ManagementResponse::NoSuchLun => "no_such_lun",
+            ManagementResponse::Unauthorized => "unauthorized",
+            ManagementResponse::Rejected => "rejected",
+        }
+    }
+
     /// FUNCTION COMPLETE, or FUNCTION REJECTED if it was not performed.
     pub(super) fn if_done(is_done: bool) -> ManagementResponse {
         if is_done { ManagementResponse::Complete } else { ManagementResponse::Rejected }

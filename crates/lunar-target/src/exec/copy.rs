@@ -17,6 +17,7 @@ use lunar_runtime::{Buf, Pool};
 use lunar_scsi::{CommandError, CopyResult, CopySegment, NexusId};
 use lunar_wire::scsi::Sense;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The source and destination of a segment.
 pub struct CopyEnds {
@@ -68,6 +69,7 @@ struct CopyRun<'a> {
 
 impl Drop for CopyRun<'_> {
     fn drop(&mut self) {
+        self.unit.copied_bytes.fetch_add(self.result.bytes, Relaxed);
         self.unit.lu.copy_ended(self.nexus, self.list_id, self.result);
     }
 }

@@ -75,7 +75,7 @@ async fn negotiate(
     count: ConnectionGuard,
 ) -> io::Result<Option<OpenedSession>> {
     let (config, bound) = (shared.config(), portal.open()?);
-    let login_context = LoginContext { config: config.clone(), group: bound.tag, peer: addresses.peer.ip() };
+    let login_context = LoginContext::new(&config, bound.tag, addresses);
     let mut machine = Login::new(fresh.offer(config.session.offer()), bound.tag, config.limits.text_bytes);
     loop {
         // The peer sent nothing: it may only have probed the port.

@@ -115,7 +115,7 @@ async fn enter(
 ) -> Result<AcceptedLogin, LoginRefusal> {
     check(request)?;
     let (config, bound) = (shared.config(), portal.open().map_err(removed)?);
-    let login_context = LoginContext { config: config.clone(), group: bound.tag, peer: addresses.peer.ip() };
+    let login_context = LoginContext::new(&config, bound.tag, addresses);
     let initiator = request.initiator.to_string();
     let name = target(shared, &login_context, &initiator, request.target)?;
     let info = info(request.initiator, name.clone(), &bound, addresses);

@@ -245,6 +245,9 @@ pub struct EntryArgs {
     /// Network of initiators, such as 192.0.2.0/24; repeatable [default: all networks]
     #[arg(long = "network", value_name = "ADDR/BITS")]
     pub networks: Vec<String>,
+    /// Address of the server to which the initiators connect; repeatable [default: all portals]
+    #[arg(long = "portal", value_name = "ADDR")]
+    pub portals: Vec<String>,
     /// CHAP user as which the initiators must log in; repeatable
     #[arg(long, value_name = "USER")]
     pub chap: Vec<String>,
@@ -277,7 +280,8 @@ pub struct AccessAdd {
 }
 
 /// The options of [`EntryArgs`], one of which `lunar access set` needs if it has no key.
-const ENTRY_OPTIONS: [&str; 7] = ["initiators", "networks", "chap", "mutual", "luns", "read_only", "deny"];
+const ENTRY_OPTIONS: [&str; 8] =
+    ["initiators", "networks", "portals", "chap", "mutual", "luns", "read_only", "deny"];
 
 /// Arguments of `lunar access set`.
 #[derive(Args, Debug)]

@@ -45,11 +45,21 @@ pub(super) fn table(entries: Vec<Value>, as_json: bool) -> Result<String, Diagno
     let row = |one: &Value| {
         let config = &one["config"];
         let or_all = |value: &Value| if value.is_null() { "all".into() } else { text(value) };
-        let [initiators, networks, luns] = ["initiators", "networks", "luns"].map(|key| or_all(&config[key]));
+        let [initiators, luns] = ["initiators", "luns"].map(|key| or_all(&config[key]));
+        let networks = networks(config);
         [text(&one["index"]), initiators, networks, text(&config["chap"]), luns, right(config), source(one)]
     };
     let head = [">INDEX", "INITIATORS", "NETWORKS", "CHAP", "LUNS", "ACCESS", "SOURCE"];
     listed(entries, as_json, "no access entries: all initiators have access", head, row)
+}
+
+/// The networks of an entry, and the portals if it has some.
+fn networks(config: &Value) -> String {
+    let networks = if config["networks"].is_null() { "all".into() } else { text(&config["networks"]) };
+    match &config["portals"] {
+        Value::Null => networks,
+        portals => format!("{networks} at {}", text(portals)),
+    }
 }
 
 /// The right of an entry in words.
@@ -68,6 +78,7 @@ fn entry(args: &EntryArgs) -> Keys {
     let keys = [
         ("initiators", list(&args.initiators)),
         ("networks", list(&args.networks)),
+        ("portals", list(&args.portals)),
         ("chap", list(&args.chap)),
         ("mutual", json!(args.mutual)),
         ("luns", json!(args.luns)),
@@ -100,10 +111,17 @@ mod tests {
         let expected = json!({ "initiators": ["iqn.a", "iqn.b"], "luns": { "0": 2 }, "read_only": true });
         assert_eq!(keys(&line), Some(expected));
         assert_eq!(
-            keys(&["--network", "::/0", "--deny"]),
-            Some(json!({ "networks": ["::/0"], "deny": true }))
+            keys(&["--network", "::/0", "--portal", "192.0.2.1", "--deny"]),
+            Some(json!({ "networks": ["::/0"], "portals": ["192.0.2.1"], "deny": true }))
         );
         assert_eq!(keys(&["--deny", "--read-only"]), None);
+    }
+
+    #[test]
+    fn portals_of_an_entry_follow_its_networks() {
+        assert_eq!(networks(&json!({})), "all");
+        let both = json!({ "networks": ["192.0.2.0/24"], "portals": ["198.51.100.1", "::1"] });
+        assert_eq!(networks(&both), "192.0.2.0/24 at 198.51.100.1,::1");
     }
 
     #[test]

@@ -232,7 +232,7 @@ impl<S: TargetServer> Service<S> {
         if !force {
             self.check_taken(&config)?;
         }
-        let warnings: Vec<String> = self.left_out(&config).into_iter().collect();
+        let warnings = self.left_out(&config).into_iter().chain(self.unread_by_next_start(&config)).collect();
         if dry_run {
             let changes = lunar_server::diff(&self.in_force, &config);
             return Ok(self.changed(changes, warnings));
@@ -251,6 +251,17 @@ impl<S: TargetServer> Service<S> {
             self.replace_trial("the applied configuration");
         }
         Ok(self.made(changes, warnings))
+    }
+
+    /// A warning if the server was started by arguments: its next start reads no configuration.
+    pub(super) fn unread_by_next_start(&self, new: &Config) -> Option<String> {
+        let file = new.sources.whole.display();
+        self.own.is_none().then(|| {
+            format!(
+                "the next start of this server does not read {file}, because it was started without --config; hint: \
+                 start it with --config {file}"
+            )
+        })
     }
 
     /// A warning if objects of the API are not in another configuration, which has its own folder of the API.

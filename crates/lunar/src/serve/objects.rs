@@ -96,7 +96,10 @@ impl<S: TargetServer> Service<S> {
         }
         self.check_files(&edited.writes)?;
         let growth = Growth::of(&new, &secret.change)?;
-        let warnings = config::change_warnings(&self.config, &new);
+        let mut warnings = config::change_warnings(&self.config, &new);
+        if !secret.change.transient {
+            warnings.extend(self.unread_by_next_start(&new));
+        }
         if secret.change.dry_run {
             let changes = lunar_server::diff(&self.in_force, &new);
             return Ok(self.changed(changes, warnings));

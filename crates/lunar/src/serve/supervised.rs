@@ -1,10 +1,11 @@
 //! Reports of a server to its service manager: state, status, and the watchdog.
 
+use super::ServeEvent;
 use crate::server::TargetServer;
 use crate::service_manager::{self, notify};
 use lunar_server::config::Config;
 use sd_notify::NotifyState;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,9 +16,17 @@ const EXTENSION: Duration = Duration::from_secs(30);
 /// After this time, a stopping server requests no more: a medium may never answer.
 const MAX_STOP: Duration = Duration::from_secs(600);
 
+/// The main thread may handle one event for as many times of the watchdog: a reload waits for commands and opens media,
+/// and hosts are served meanwhile.
+const TURN: u32 = 10;
+/// The same time without a watchdog, after which only the log shows it.
+const MAX_TURN: Duration = Duration::from_secs(300);
+
 /// Reports of a server. Without a service manager, nothing is sent.
 pub struct Supervision<S> {
     server: Arc<S>,
+    /// Asks the main thread for signs of life.
+    events: Sender<ServeEvent>,
     state: Mutex<Reported>,
 }
 
@@ -28,13 +37,19 @@ struct Reported {
     luns: usize,
     status: String,
     stopping: Option<Instant>,
+    /// When the main thread was asked for a sign of life that it did not give yet.
+    asked: Option<Instant>,
+    /// Whether the log shows that the main thread gives none.
+    is_hung: bool,
 }
 
 impl<S: TargetServer> Supervision<S> {
-    /// Starts the heartbeat. It begins in the event loops of the server, so that a blocked loop stops it. A thread sends
-    /// the messages, because the service manager may block them.
-    pub fn start(server: Arc<S>) -> Arc<Supervision<S>> {
-        let supervision = Arc::new(Supervision { server: server.clone(), state: Mutex::default() });
+    /// Starts the heartbeat. It begins in the event loops of the server, so that a blocked loop stops it. The main
+    /// thread, which handles the events, must answer too. A thread sends the messages, because the service manager may
+    /// block them.
+    pub fn start(server: Arc<S>, events: Sender<ServeEvent>) -> Arc<Supervision<S>> {
+        let state = Mutex::default();
+        let supervision = Arc::new(Supervision { server: server.clone(), events, state });
         if service_manager::is_there() {
             let (beats, heard) = sync_channel(1);
             let sends = supervision.clone();
@@ -57,12 +72,40 @@ impl<S: TargetServer> Supervision<S> {
         let stopping = self.state().stopping;
         match stopping {
             None => {
-                notify(&[NotifyState::Watchdog]);
+                if self.is_main_alive(max_turn()) {
+                    notify(&[NotifyState::Watchdog]);
+                }
                 self.report(|_| {});
             }
             Some(since) if since.elapsed() < MAX_STOP => extend(EXTENSION),
             Some(_) => {}
         }
+    }
+
+    /// Whether the main thread has answered lately. It is asked again after each answer.
+    fn is_main_alive(&self, max: Duration) -> bool {
+        let mut state = self.state();
+        let Some(asked) = state.asked else {
+            state.asked = Some(Instant::now());
+            // Without a receiver, the server is about to report that it stops.
+            _ = self.events.send(ServeEvent::SignOfLife);
+            return true;
+        };
+        let is_alive = asked.elapsed() < max;
+        if !is_alive && !state.is_hung {
+            state.is_hung = true;
+            let max_s = max.as_secs();
+            tracing::error!(
+                "the main thread has handled one event for {max_s} s, and no other: the watchdog gets no signs of life"
+            );
+        }
+        is_alive
+    }
+
+    /// The main thread answers.
+    pub fn lives(&self) {
+        let mut state = self.state();
+        (state.asked, state.is_hung) = (None, false);
     }
 
     fn state(&self) -> MutexGuard<'_, Reported> {
@@ -121,6 +164,11 @@ impl Drop for Reloading {
 /// Three heartbeats fit the time of the watchdog.
 fn interval() -> Duration {
     service_manager::watchdog().map_or(STATUS_INTERVAL, |time| (time / 3).min(STATUS_INTERVAL))
+}
+
+/// The longest time for one event of the main thread.
+fn max_turn() -> Duration {
+    service_manager::watchdog().map_or(MAX_TURN, |time| time * TURN)
 }
 
 fn extend(time: Duration) {

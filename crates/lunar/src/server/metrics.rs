@@ -3,8 +3,8 @@
 use super::transport;
 use crate::server::process;
 use lunar_admin::metrics::{
-    ConnectionMetrics, CoreMetrics, InitiatorMetrics, LatencyBuckets, LoginCount, LunMetrics, MetricsReport,
-    OpMetrics, ResourceUse, StageLatencies, TargetMetrics,
+    ConnectionMetrics, CoreMetrics, FunctionCount, InitiatorMetrics, LatencyBuckets, LoginCount, LunMetrics,
+    MetricsReport, OpMetrics, ResourceUse, StageLatencies, TargetMetrics,
 };
 use lunar_target::config::{TargetConfig, TargetNode};
 use lunar_target::{
@@ -124,6 +124,7 @@ fn report(server: &TargetServer) -> MetricsReport {
         targets: targets(server, &config, &events),
         initiators: initiators(server),
         logins: logins(&config, &events),
+        functions: functions(&events),
         connections: ConnectionMetrics {
             used: resources.connections as u64,
             before_login: resources.connections_before_login as u64,
@@ -160,6 +161,19 @@ fn login(((target, (class, detail)), count): (&(Option<String>, (u8, u8)), &u64)
     LoginCount { target: target.clone(), status: format!("{class:02x}{detail:02x}"), count: *count }
 }
 
+/// Target, function and response.
+type FunctionKey = (String, &'static str, &'static str);
+
+fn functions(events: &EventTotals) -> Vec<FunctionCount> {
+    let one = |((target, function, response), count): (&FunctionKey, &u64)| FunctionCount {
+        target: target.clone(),
+        function: (*function).into(),
+        response: (*response).into(),
+        count: *count,
+    };
+    events.managed.iter().map(one).collect()
+}
+
 fn luns(config: &TargetConfig) -> Vec<LunMetrics> {
     let all = config.targets.iter().flat_map(|(name, node)| node.luns.iter().map(move |lun| (name, lun)));
     all.map(|(target, (number, unit))| lun(target, *number, unit)).collect()
@@ -176,6 +190,7 @@ fn lun(target: &str, number: u16, unit: &LogicalUnit) -> LunMetrics {
         }
     };
     let identity = &settings.identity;
+    let (registrants, reserved) = unit.lu.reservations();
     LunMetrics {
         target: target.to_owned(),
         lun: number,
@@ -193,6 +208,9 @@ fn lun(target: &str, number: u16, unit: &LogicalUnit) -> LunMetrics {
         read_bytes: totals.read_bytes,
         written_bytes: totals.written_bytes,
         in_flight: totals.in_flight,
+        copied_bytes: unit.copied_bytes(),
+        registrants: registrants as u64,
+        reserved,
         failures: words(&FAILURES_OF_ALERTS, FAILURES.into_iter().zip(totals.failures)),
         senses: words(&SENSES_OF_ALERTS, SENSE_KEYS.into_iter().zip(totals.senses)),
     }

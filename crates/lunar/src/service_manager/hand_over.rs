@@ -18,7 +18,10 @@ pub fn hand_over(state: &[u8]) {
     match sealed(state) {
         Ok(file) => keep(NAME, file.as_fd()),
         Err(e) => {
-            tracing::warn!("reservations without APTPL do not outlive the restart: no memory for them: {e}")
+            tracing::warn!(
+                "reservations without APTPL and unsaved mode pages do not outlive the restart: {e}; hint: hosts can \
+                 register with APTPL"
+            )
         }
     }
 }
@@ -53,7 +56,15 @@ fn seals() -> SealFlags {
     SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE
 }
 
+fn check_size(size: u64) -> io::Result<()> {
+    match size > MAX {
+        true => Err(io::Error::other(format!("the state has {size} bytes, above the limit of {MAX}"))),
+        false => Ok(()),
+    }
+}
+
 fn sealed(state: &[u8]) -> io::Result<File> {
+    check_size(state.len() as u64)?;
     let mut file = File::from(memfd_create("lunar-state", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     file.write_all(state)?;
     fcntl_add_seals(&file, seals())?;
@@ -64,6 +75,8 @@ fn content(mut file: File) -> io::Result<Vec<u8>> {
     if !fcntl_get_seals(&file).is_ok_and(|has| has.contains(seals())) {
         return Err(io::Error::other("it is not sealed"));
     }
+    // A part of it would look like the whole.
+    check_size(file.metadata()?.len())?;
     file.rewind()?;
     let mut bytes = Vec::new();
     file.take(MAX).read_to_end(&mut bytes)?;
@@ -88,6 +101,21 @@ mod tests {
         let mut has = inherited(sealed(b"state").unwrap());
         assert_eq!(taken(&mut has), Some(Some(b"state".to_vec())));
         assert_eq!((has.len(), taken(&mut has)), (0, None));
+    }
+
+    #[test]
+    fn state_above_the_limit_is_neither_stored_nor_taken() {
+        let why = "the state has 67108865 bytes, above the limit of 67108864";
+        assert_eq!(sealed(&vec![0; MAX as usize + 1]).unwrap_err().to_string(), why);
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = |size| {
+            let file = File::from(memfd_create("large", flags).unwrap());
+            file.set_len(size).unwrap();
+            fcntl_add_seals(&file, seals()).unwrap();
+            file
+        };
+        assert_eq!(content(file(MAX + 1)).unwrap_err().to_string(), why);
+        assert_eq!(content(file(3)).unwrap(), [0; 3]);
     }
 
     #[test]
