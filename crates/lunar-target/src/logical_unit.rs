@@ -106,6 +106,11 @@ impl LogicalUnit {
         self.counters.totals()
     }
 
+    /// Its counters, which may outlive it.
+    pub fn counters(&self) -> Arc<LuCounters> {
+        self.counters.clone()
+    }
+
     /// The remote logical unit, if this is a passthrough.
     pub fn passthrough(&self) -> Option<&Arc<dyn PassthroughLu>> {
         self.passthrough.as_ref()
