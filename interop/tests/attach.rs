@@ -242,6 +242,78 @@ fn detach_rejects_a_disk_in_use() {
     client.wait().expect("a child");
 }
 
+/// The status and the body of a request to the API of a server.
+fn request(server: &Server, method: &str, path: &str) -> (u16, String) {
+    let mut stream = UnixStream::connect(server.dir().join("admin.sock")).expect("a server");
+    let text = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    stream.write_all(text.as_bytes()).expect("a request is sent");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("a response");
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
+    (head[9..12].parse().expect("a status"), body.to_owned())
+}
+
+#[test]
+fn api_shows_attachments_and_detaches_them() {
+    if !tool::have(&TOOLS) {
+        return;
+    }
+    let host = Host::new();
+    let prelude = format!("export LUNAR_RUN_DIR={}", host.path("run").display());
+    let server = Server::start_by_shell(&configuration("\"127.0.0.1:0\""), &prelude, "");
+    assert_eq!(request(&server, "GET", "/v1/attachments"), (200, "{\"items\":[]}".into()));
+    let uri = host.attach(&[&url(&server)]);
+    let mut client = Client::to(&uri);
+    client.write(0);
+    assert_eq!(client.answer(), 0);
+    let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
+    let of_command = value(&host.ends(0, &["attach", "list", "--json"]));
+    let (status, listed) = request(&server, "GET", "/v1/attachments");
+    assert_eq!((status, &value(&listed)), (200, &of_command));
+    let (status, one) = request(&server, "GET", "/v1/attachments/disks-0");
+    assert_eq!((status, &value(&one)), (200, &of_command["items"][0]));
+    let (status, problem) = request(&server, "DELETE", "/v1/attachments/disks-0");
+    assert!(status == 409 && problem.contains("disks-0 is in use: 1 NBD client"), "{status} {problem}");
+    assert!(host.is("disks-0", "attached"));
+    let (status, problem) = request(&server, "PUT", "/v1/attachments/disks-0");
+    assert!(status == 405 && problem.contains("run lunar attach on the host"), "{status} {problem}");
+    let (status, done) = request(&server, "DELETE", "/v1/attachments/disks-0?force=true");
+    assert_eq!((status, &*done), (200, "{\"result\":\"disks-0 is detached\"}"));
+    assert_eq!(value(&host.ends(0, &["attach", "list", "--json"])), serde_json::json!({ "items": [] }));
+    for method in ["GET", "DELETE"] {
+        let (status, problem) = request(&server, method, "/v1/attachments/disks-0");
+        assert!(status == 404 && problem.contains("lunar attach list"), "{method} {status} {problem}");
+    }
+    let log = server.log();
+    assert!(log.contains("detach disks-0, also if it is in use: requested by"), "{log}");
+}
+
+#[test]
+fn service_sees_attachments_of_root_and_leaves_them() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let (host, target) = (Host::new(), server());
+    let run = host.path("run");
+    fs::create_dir(&run).expect("a folder");
+    fs::copy(lunar_bin(), host.path("lunar")).expect("a copy of lunar");
+    let root = host.path("").display().to_string();
+    let prelude = format!(
+        "folder=$(dirname \"$1\"); chown -R 65534:65534 \"$folder\" {root}/run; chmod 755 {root}; \
+         export LUNAR_RUN_DIR={root}/run\n\
+         exec setpriv --reuid=65534 --regid=65534 --clear-groups {root}/lunar serve --config \"$1\""
+    );
+    let server = Server::start_by_shell(&configuration("\"127.0.0.1:0\""), &prelude, "");
+    host.attach(&[&url(&target)]);
+    let (status, one) = request(&server, "GET", "/v1/attachments/disks-0");
+    assert!(status == 200 && one.contains("\"state\":\"attached\""), "{status} {one}");
+    let (status, problem) = request(&server, "DELETE", "/v1/attachments/disks-0?force=true");
+    assert!(status == 403 && problem.contains("run lunar detach on the host"), "{status} {problem}");
+    assert!(host.is("disks-0", "attached"));
+    host.ends(0, &["detach", "disks-0"]);
+}
+
 /// An NBD client that only sends writes (the NBD protocol, "Fixed newstyle" and "Transmission").
 struct Client(UnixStream);
 

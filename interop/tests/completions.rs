@@ -1,5 +1,6 @@
-//! Completions in bash, as its completion key calls them.
+//! Completions in bash and zsh, as their completion keys call them.
 
+use interop::tool::{self, Tool};
 use interop::{Folder, Server, TARGET, lunar_bin};
 use std::path::Path;
 use std::process::Command;
@@ -59,4 +60,42 @@ fn bash_completes_names_of_a_running_server() {
     let line = format!("info iscsi://127.0.0.1:{port}/{domain}:");
     let words = ["info", "iscsi", ":", "//127.0.0.1", ":", &format!("{port}/{domain}"), ":"];
     assert_eq!(replies(&folder, &line, &words), [format!("{name}/7")]);
+}
+
+const ZSH: Tool = Tool { program: "zsh", package: "zsh" };
+
+/// The replies of zsh to its completion key at the end of a line: all that its function would show.
+fn replies_of_zsh(run_dir: &Path, words: &[&str]) -> Vec<String> {
+    let script = "compdef() { :; }; source <($LUNAR completions zsh); \
+        _describe() { local it; for it in $@; do [[ $it == (dirs|other) ]] && print -rl -- ${(P)it}; done; }; \
+        path=(${LUNAR:h} $path); words=(lunar \"$@\"); CURRENT=${#words}; _clap_dynamic_completer_lunar";
+    let mut command = Command::new("zsh");
+    command.args(["-f", "-c", script, "zsh"]).args(words).env("LUNAR", lunar_bin());
+    command.env("LUNAR_RUN_DIR", run_dir).env("XDG_CONFIG_HOME", run_dir).current_dir(run_dir);
+    let ran = command.output().expect("zsh runs");
+    let err = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert!(err.is_empty(), "{words:?}: {err}");
+    let text = String::from_utf8(ran.stdout).expect("text");
+    // A description follows a colon; colons of values are escaped.
+    let value =
+        |line: &str| line.replace("\\:", "\0").split(':').next().unwrap_or_default().replace('\0', ":");
+    text.lines().map(value).collect()
+}
+
+#[test]
+fn zsh_completes_values_only_where_a_value_stands() {
+    if !tool::have(&[ZSH]) {
+        return;
+    }
+    let folder = Folder::fresh();
+    let socket = folder.join("lunar.sock").display().to_string();
+    let _server = Server::start(&format!(
+        "[server]\nadmin_socket = \"{socket}\"\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n\
+         [[target]]\nname = \"{TARGET}\"\n[[target.lun]]\nlun = 7\nbackend = \"null\"\nsize = \"1M\"\n"
+    ));
+    assert_eq!(replies_of_zsh(&folder, &["target", "show", ""]), [TARGET]);
+    assert_eq!(replies_of_zsh(&folder, &["lun", "remove", TARGET, ""]), ["7"]);
+    assert_eq!(replies_of_zsh(&folder, &["attach", "u", "--policy", "f"]), ["failover"]);
+    assert!(replies_of_zsh(&folder, &["target", "show", "-"]).contains(&"--json".to_owned()));
+    assert_eq!(replies_of_zsh(&folder, &["config", "dump", "--sec"]), ["--secrets"]);
 }

@@ -1,5 +1,6 @@
 //! The interface of a server for its API.
 
+use crate::attachment::AttachmentReport;
 use crate::history::RateHistory;
 use crate::metrics::MetricsReport;
 use crate::{
@@ -130,6 +131,23 @@ impl RouterAction {
     }
 }
 
+/// An attachment to end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DetachRequest {
+    /// Its name.
+    pub name: String,
+    /// Ends it even if it is in use.
+    pub force: bool,
+}
+
+impl DetachRequest {
+    /// The error of an attachment that does not exist.
+    pub fn absent(&self) -> Diagnostic {
+        let what = format!("\"{}\" is not attached", self.name.escape_debug());
+        Diagnostic::new(what, "lunar attach list shows the attachments").with_code(ErrorCode::NotFound)
+    }
+}
+
 /// A response of the server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Response {
@@ -180,6 +198,8 @@ pub enum ControlErrorKind {
     Stale,
     /// The configuration that would result is invalid.
     Invalid,
+    /// The user of the server lacks a right.
+    Forbidden,
     /// The server could not execute the request.
     Failed,
 }
@@ -277,6 +297,24 @@ pub trait ServerControl: Send + Sync + 'static {
     /// When there is no such entry, or it cannot be read.
     fn config_tree(&self, number: u64) -> Result<HistoryTree, ControlError> {
         Err(ControlError::no_entry(HistoryPoint::Number(number)))
+    }
+
+    /// The disks that this host attached, with one name or all. It may wait for their processes.
+    ///
+    /// # Errors
+    /// When the user of the server cannot read their records.
+    fn attachments(&self, name: Option<&str>) -> Result<Vec<AttachmentReport>, ControlError> {
+        _ = name;
+        Ok(Vec::new())
+    }
+
+    /// Detaches a disk of this host, and waits for the end of its process.
+    ///
+    /// # Errors
+    /// When it does not exist, is in use, or belongs to another user.
+    fn detach(&self, detach: &DetachRequest, asker: &str) -> Response {
+        _ = asker;
+        ControlError::one(ControlErrorKind::NotFound, detach.absent()).into()
     }
 
     /// Executes any other request. It may take long; the client limits its own wait.

@@ -3,6 +3,7 @@
 //! `lunar-api` has the HTTP server and client. This crate has no HTTP, so that other crates can use its types.
 #![forbid(unsafe_code)]
 
+pub mod attachment;
 mod config_history;
 mod connect;
 mod control;
@@ -21,12 +22,14 @@ pub mod rows;
 mod session;
 mod socket;
 
+pub use attachment::AttachmentReport;
 pub use config_history::{
     ApplyCause, HistoryEntry, HistoryPoint, HistoryTree, InvalidHistoryPoint, RollbackRequest,
 };
 pub use connect::{connect, is_answered};
 pub use control::{
-    ApplyOptions, Capacities, ControlError, ControlErrorKind, Request, Response, RouterAction, ServerControl,
+    ApplyOptions, Capacities, ControlError, ControlErrorKind, DetachRequest, Request, Response, RouterAction,
+    ServerControl,
 };
 pub use difference::{Change, Difference};
 pub use end::{EndWaiter, ServerEnd};

@@ -17,6 +17,9 @@ pub struct MetricsReport {
     pub bounds_s: Vec<f64>,
     /// The LUNs, by target and number.
     pub luns: Vec<LunMetrics>,
+    /// The counts of LUNs that are gone, of those that shared a histogram.
+    #[serde(default)]
+    pub removed_luns: Vec<RemovedLuns>,
     /// The targets, by name.
     pub targets: Vec<TargetMetrics>,
     /// The initiators with sessions now or before, by target and name.
@@ -86,6 +89,37 @@ pub struct LunMetrics {
     pub senses: BTreeMap<String, u64>,
 }
 
+/// The counts of LUNs of a target that are gone.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RemovedLuns {
+    /// The target.
+    pub target: String,
+    /// Kinds of commands.
+    pub ops: Vec<OpMetrics>,
+}
+
+impl RemovedLuns {
+    /// Those of a target, none yet.
+    pub fn of(target: &str) -> RemovedLuns {
+        RemovedLuns { target: target.to_owned(), ops: Vec::new() }
+    }
+
+    /// Adds the counts of a LUN.
+    pub fn add(&mut self, ops: &[OpMetrics]) {
+        for op in ops {
+            let Some(total) = self.ops.iter_mut().find(|total| total.op == op.op) else {
+                self.ops.push(op.clone());
+                continue;
+            };
+            total.commands += op.commands;
+            match (&mut total.latency, &op.latency) {
+                (Some(total), Some(more)) => total.add(more),
+                (total, more) => *total = total.take().or_else(|| more.clone()),
+            }
+        }
+    }
+}
+
 /// One kind of command.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct OpMetrics {
@@ -108,6 +142,20 @@ pub struct StageLatencies {
     pub backend: LatencyBuckets,
     /// From the end until the response is handed to the network.
     pub send: LatencyBuckets,
+}
+
+impl StageLatencies {
+    /// Adds other counts.
+    pub fn add(&mut self, more: &StageLatencies) {
+        let StageLatencies { whole, queue, backend, send } = self;
+        let pairs =
+            [(whole, &more.whole), (queue, &more.queue), (backend, &more.backend), (send, &more.send)];
+        for (total, more) in pairs {
+            total.counts.resize(more.counts.len().max(total.counts.len()), 0);
+            total.counts.iter_mut().zip(&more.counts).for_each(|(total, more)| *total += more);
+            total.sum_s += more.sum_s;
+        }
+    }
 }
 
 /// A histogram.

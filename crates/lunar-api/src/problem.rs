@@ -117,6 +117,7 @@ impl From<ControlError> for Box<Problem> {
             ControlErrorKind::Conflict => StatusCode::CONFLICT,
             ControlErrorKind::Stale => StatusCode::PRECONDITION_FAILED,
             ControlErrorKind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
+            ControlErrorKind::Forbidden => StatusCode::FORBIDDEN,
             ControlErrorKind::Failed => StatusCode::SERVICE_UNAVAILABLE,
         };
         let first = error.problems.first();

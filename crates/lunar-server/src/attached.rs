@@ -1,161 +1,18 @@
 //! The attached disks. Each attachment has a record, and a lock that its process holds while it runs. A process holds
 //! the lock of the folder while it reads or changes records and locks.
 
-use crate::config::attachment::{How, PathPolicy, check_name};
-use crate::{Diagnostic, create_folder_or, io_text};
+use crate::config::attachment::check_name;
+use crate::{Diagnostic, ErrorCode, create_folder_or, io_text};
+pub use lunar_admin::attachment::{AttachedPath, LeftSession, Record, UNKNOWN_PORT};
 use lunar_block::lock_file;
+use rustix::fs::Access;
 use serde::{Deserialize, Serialize};
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use utoipa::ToSchema;
-
-/// The record of an attached disk. It holds no secret.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(as = AttachmentRecord)]
-pub struct Record {
-    /// Its name.
-    pub name: String,
-    /// The kind of device that the host sees.
-    pub how: How,
-    /// The NBD URI, the block device, or the file; None while it is being attached.
-    pub device: Option<String>,
-    /// The address of an NBD server or the folder of a file, if one was given.
-    pub place: Option<String>,
-    /// The number of a ublk device.
-    pub ublk_id: Option<u32>,
-    /// The URL of each path, without secrets.
-    pub urls: Vec<String>,
-    /// Capacity when it was attached, in bytes.
-    pub size_bytes: u64,
-    /// Identity of the logical unit, as `lunar ls` shows it: the best designator of VPD page 83h, or else the whole page
-    /// in hexadecimal; empty if the unit reports none.
-    pub identity: String,
-    /// Whether writes are rejected.
-    pub read_only: bool,
-    /// How long to wait for a lost network, in seconds.
-    #[serde(rename = "recovery_timeout_s", with = "crate::seconds")]
-    #[schema(value_type = f64)]
-    pub recovery_timeout: Duration,
-    /// The policy that selects one of several paths, if one was given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub policy: Option<PathPolicy>,
-    /// Its process.
-    pub pid: u32,
-    /// When it was attached, in seconds since 1970. Records of older versions have the number.
-    #[serde(alias = "since_unix_s", with = "lunar_admin::rfc3339::seconds")]
-    #[schema(value_type = String)]
-    pub attached_at: u64,
-    /// ISID of the session of each path, in hexadecimal. A process that attaches the disk after this one has died uses
-    /// the same ISID. The target then ends the old session before it accepts the new one (RFC 7143 section 6.3.5), so no
-    /// write of the old session is executed after a write of the new one.
-    #[serde(default)]
-    pub isids: Vec<String>,
-    /// The initiator name of the session of each path; an ISID makes another nexus under another name. Records of older
-    /// versions have none.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub initiators: Vec<String>,
-    /// The target port of the session of each path, from `lunar_initiator::Facts::target_port`; empty for a path that
-    /// was never connected. One URL may lead to several ports.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ports: Vec<String>,
-    /// The CHAP user of the session of each path; empty without CHAP. Records of older versions have none, and their
-    /// `ports` are those of the first login.
-    #[serde(rename = "chap_users", alias = "users", default, skip_serializing_if = "Vec::is_empty")]
-    pub users: Vec<String>,
-    /// Ended sessions whose writes the target may still execute, including those of paths that reconnected at another
-    /// port. The next process ends those writes before it serves the disk. `isids` is empty after the process has
-    /// ended cleanly.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub left_behind: Vec<LeftSession>,
-    /// The reason why its process failed, if it did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub failure: Option<String>,
-}
-
-/// An ended session whose writes the target may still execute. A login with its initiator name and ISID ends them
-/// there.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct LeftSession {
-    /// Its URL, without secrets.
-    pub url: String,
-    /// Its ISID, in hexadecimal.
-    pub isid: String,
-    /// Its initiator name; None in records of older versions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub initiator: Option<String>,
-    /// Its target port, or [`UNKNOWN_PORT`]; None in records of older versions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub port: Option<String>,
-    /// Its CHAP user, empty without CHAP; None in records of older versions. For a target, the same name and ISID
-    /// with another user may be another nexus.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<String>,
-}
-
-/// A target port that could not be determined.
-pub const UNKNOWN_PORT: &str = "unknown";
-
-impl Record {
-    /// Sessions whose writes the target may still execute after the process is gone. If the process was killed, each
-    /// path may have left writes.
-    pub fn sessions(&self) -> Vec<LeftSession> {
-        let mut sessions = self.left_behind.clone();
-        let own = (0..self.urls.len()).filter_map(|at| self.session(at)).filter(|_| !self.read_only);
-        sessions.extend(own.filter(|session| !self.left_behind.contains(session)));
-        sessions
-    }
-
-    /// The session of a path; None if it was never connected.
-    fn session(&self, at: usize) -> Option<LeftSession> {
-        let known = |of: &[String]| of.get(at).filter(|text| !text.is_empty()).cloned();
-        let (port, is_older) = (known(&self.ports), self.users.is_empty());
-        if port.is_none() && !is_older {
-            return None;
-        }
-        Some(LeftSession {
-            url: self.urls.get(at)?.clone(),
-            isid: self.isids.get(at)?.clone(),
-            initiator: known(&self.initiators),
-            port,
-            user: self.users.get(at).cloned(),
-        })
-    }
-
-    /// Records the login of a path, which sends no command before the record is written. `has_orphans`: the target
-    /// may still execute commands of its earlier session.
-    pub fn enter(&mut self, at: usize, session: LeftSession, has_orphans: bool) {
-        let before = self.session(at);
-        let LeftSession { isid, initiator, port, user, .. } = session;
-        let port = port.unwrap_or_else(|| UNKNOWN_PORT.to_owned());
-        let [initiator, user] = [initiator, user].map(Option::unwrap_or_default);
-        let rows = [&mut self.isids, &mut self.initiators, &mut self.ports, &mut self.users];
-        for (row, value) in rows.into_iter().zip([isid, initiator, port, user]) {
-            if let Some(old) = row.get_mut(at) {
-                *old = value;
-            }
-        }
-        if has_orphans && before != self.session(at) {
-            self.left_behind.extend(before.filter(|before| !self.left_behind.contains(before)));
-        }
-    }
-}
-
-/// A path to the target, as its process reports it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct AttachedPath {
-    /// Its URL, without secrets.
-    pub url: String,
-    /// With several paths, the state that path selection uses; `connected` or `lost` for a single one.
-    pub state: String,
-    /// Whether it is connected.
-    pub connected: bool,
-    /// Number of reconnections.
-    pub recoveries: u32,
-}
 
 /// The state of an attachment, as its process reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -178,6 +35,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The file that requests waiting commands to fail.
 const FORCE: &str = "force";
+
+/// The modes of the folder and of its files where the group of the service may read them. Otherwise the folder has
+/// mode 0700.
+const SHARED_FOLDER: u32 = 0o2750;
+const READABLE: u32 = 0o640;
 
 /// The shortest socket timeout: zero is invalid.
 const LEAST: Duration = Duration::from_millis(1);
@@ -205,7 +67,23 @@ impl Attached {
     /// When it cannot be made.
     pub fn at(folder: PathBuf) -> Result<Attached, Diagnostic> {
         create_folder_or(&folder, "set LUNAR_RUN_DIR to a folder that this user can write")?;
+        // Without it, the API of the service does not show them.
+        _ = share(&folder);
         Ok(Attached { folder })
+    }
+
+    /// This folder for a process that may have no right to write to it; None if it does not exist.
+    pub fn existing(folder: PathBuf) -> Option<Attached> {
+        folder.symlink_metadata().is_ok().then_some(Attached { folder })
+    }
+
+    /// Checks that this process may change records.
+    ///
+    /// # Errors
+    /// [`ErrorCode::PermissionDenied`].
+    pub fn check_writable(&self) -> Result<(), Diagnostic> {
+        let found = rustix::fs::access(&self.folder, Access::WRITE_OK | Access::EXEC_OK);
+        found.map_err(|e| cannot("write to", &self.folder, &e.into()))
     }
 
     /// The path of a file of an attachment: `log`, `ctl` (the socket where its process reports its state), `nbd`.
@@ -233,10 +111,7 @@ impl Attached {
     /// When the folder cannot be locked.
     pub fn lock(&self) -> Result<LockedFolder<'_>, Diagnostic> {
         let path = self.folder.join("lock");
-        Ok(LockedFolder {
-            attached: self,
-            _lock: lock_file::wait(&path).map_err(|e| cannot("lock", &path, &e))?,
-        })
+        Ok(LockedFolder { attached: self, _lock: wait(&path).map_err(|e| cannot("lock", &path, &e))? })
     }
 
     /// The state from the process of an attachment; None if it does not respond within `limit`, or within 5 s.
@@ -288,7 +163,8 @@ impl LockedFolder<'_> {
     pub fn take(&self, name: &str) -> Result<Option<ProcessLock>, Diagnostic> {
         let path = self.attached.file(name, "lock");
         let lock = lock_file::try_lock(&path).map_err(|e| cannot("lock", &path, &e))?;
-        if lock.is_some() {
+        if let Some(file) = &lock {
+            _ = file.set_permissions(Permissions::from_mode(READABLE));
             // A request to an earlier process, which is gone.
             _ = std::fs::remove_file(self.attached.file(name, FORCE));
         }
@@ -316,13 +192,44 @@ impl LockedFolder<'_> {
     }
 }
 
+/// Lets the group of the folder above read what root attached, if the user of the service owns that folder.
+fn share(folder: &Path) -> io::Result<()> {
+    let (own, above) = (folder.symlink_metadata()?, folder.parent().unwrap_or(folder).metadata()?);
+    if own.uid() == 0 && above.uid() != 0 && own.gid() != above.gid() {
+        chown(folder, None, Some(above.gid()))?;
+        std::fs::set_permissions(folder, Permissions::from_mode(SHARED_FOLDER))?;
+    }
+    Ok(())
+}
+
+/// Waits for a lock. A user who may only read the file can lock it too.
+fn wait(path: &Path) -> io::Result<File> {
+    match lock_file::wait(path) {
+        Ok(file) => {
+            // Only its owner can, and needs to.
+            _ = file.set_permissions(Permissions::from_mode(READABLE));
+            Ok(file)
+        }
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+            let file = File::open(path)?;
+            file.lock()?;
+            Ok(file)
+        }
+        Err(e) => Err(e),
+    }
+}
+
 fn open(path: &Path) -> io::Result<File> {
     File::options().create(true).append(true).mode(0o600).open(path)
 }
 
 fn cannot(what: &str, path: &Path, e: &io::Error) -> Diagnostic {
     let what = format!("cannot {what} {}: {}", path.display(), io_text(e));
-    Diagnostic::new(what, "check the path and its permissions, or set LUNAR_RUN_DIR")
+    let code = match e.kind() {
+        io::ErrorKind::PermissionDenied => ErrorCode::PermissionDenied,
+        _ => ErrorCode::Other,
+    };
+    Diagnostic::new(what, "check the path and its permissions, or set LUNAR_RUN_DIR").with_code(code)
 }
 
 /// Creates and writes a file. First removes one that a killed process left. Fails if another process creates the path
@@ -330,12 +237,14 @@ fn cannot(what: &str, path: &Path, e: &io::Error) -> Diagnostic {
 fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     _ = std::fs::remove_file(path);
     let mut file = File::options().write(true).create_new(true).open(path)?;
+    file.set_permissions(Permissions::from_mode(READABLE))?;
     file.write_all(bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::attachment::How;
 
     fn record(name: &str) -> Record {
         Record {
@@ -414,59 +323,22 @@ mod tests {
     }
 
     #[test]
-    fn sessions_of_a_record_are_those_that_may_have_written() {
-        let killed = record("a");
-        let [session] = &killed.sessions()[..] else { panic!("one path") };
-        assert_eq!((&session.url, &session.isid), (&killed.urls[0], &killed.isids[0]));
-        assert_eq!(session.initiator.as_ref(), Some(&killed.initiators[0]));
-        assert_eq!(session.port.as_ref(), Some(&killed.ports[0]));
-        assert_eq!(session.user.as_deref(), Some(""));
-        let older = Record { initiators: Vec::new(), ports: Vec::new(), users: Vec::new(), ..killed.clone() };
-        let text = serde_json::to_string(&older).unwrap();
-        assert!(!["initiator", "port", "user"].iter().any(|key| text.contains(key)), "{text}");
-        let [session] = &serde_json::from_str::<Record>(&text).unwrap().sessions()[..] else {
-            panic!("one path")
-        };
-        assert_eq!((&session.initiator, &session.port, &session.user), (&None, &None, &None));
-        let [session] = &killed.sessions()[..] else { panic!("one path") };
-        let read_only = Record { read_only: true, ..record("a") };
-        assert_eq!(read_only.sessions(), []);
-        let left_behind = vec![session.clone()];
-        let ended = Record { isids: Vec::new(), left_behind: left_behind.clone(), ..read_only };
-        assert_eq!(ended.sessions(), left_behind);
-        assert_eq!(
-            Record { left_behind: left_behind.clone(), ..killed }.sessions(),
-            left_behind,
-            "each session once"
-        );
-        let text = serde_json::to_string(&ended).unwrap();
-        assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), ended);
-    }
-
-    #[test]
-    fn path_that_was_never_open_has_left_nothing() {
-        let unopened = Record { ports: vec![String::new()], ..record("a") };
-        assert_eq!(unopened.sessions(), []);
-        let older = Record { users: Vec::new(), ..unopened };
-        assert_eq!(older.sessions()[0].port, None, "the path may have been connected later");
-    }
-
-    #[test]
-    fn path_that_moves_with_orphans_keeps_both_ports() {
-        let mut kept = record("a");
-        let [first] = &kept.sessions()[..] else { panic!("one path") };
-        let first = first.clone();
-        let at = |port: Option<&str>| LeftSession { port: port.map(str::to_owned), ..first.clone() };
-        let second = at(Some("group:2,iqn.2026-11.org.example:a"));
-        kept.enter(0, first.clone(), true);
-        assert_eq!(kept.sessions(), std::slice::from_ref(&first), "the path kept its port");
-        kept.enter(0, second.clone(), false);
-        assert_eq!(kept.sessions(), std::slice::from_ref(&second), "no orphans at the first port");
-        kept.enter(0, first.clone(), true);
-        assert_eq!(kept.sessions(), [second.clone(), first.clone()]);
-        kept.enter(0, at(None), true);
-        assert_eq!(kept.sessions().last(), Some(&at(Some(UNKNOWN_PORT))));
-        assert_eq!(kept.sessions().len(), 3);
+    fn folder_of_root_is_readable_by_the_service() {
+        assert!(rustix::process::geteuid().is_root(), "needs root: chown");
+        let folder = Folder::new("shared");
+        std::fs::create_dir_all(&folder.0).unwrap();
+        chown(&folder.0, Some(65534), Some(65534)).unwrap();
+        let below = folder.0.join("attached");
+        let attached = Attached::at(below.clone()).unwrap();
+        let found = below.metadata().unwrap();
+        assert_eq!((found.gid(), found.mode() & 0o7777), (65534, SHARED_FOLDER));
+        let locked = attached.lock().unwrap();
+        locked.write(&record("a")).unwrap();
+        let _lock = locked.take("a").unwrap();
+        for file in [attached.file("a", "json"), attached.file("a", "lock"), below.join("lock")] {
+            let found = file.metadata().unwrap();
+            assert_eq!((found.gid(), found.mode() & 0o777), (65534, READABLE), "{}", file.display());
+        }
     }
 
     #[test]

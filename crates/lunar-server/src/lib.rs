@@ -37,7 +37,6 @@ mod identity;
 pub mod inherited;
 pub mod listeners;
 pub mod routes;
-mod seconds;
 
 pub use arguments::{Arguments, ServeContext, lun_argument, remote_lun_argument};
 pub(crate) use build::create_folder_or;

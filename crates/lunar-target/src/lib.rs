@@ -56,7 +56,7 @@ pub use listening::{PreparedPortals, SocketSource, cannot_bind, listen};
 pub use logical_unit::LogicalUnit;
 pub use login_error::LoginError;
 pub use lu_counters::{
-    FAILURES, LATENCY_BUCKETS, LatencyTotals, LuTotals, OpClass, StageTotals, bucket_bound_s,
+    FAILURES, LATENCY_BUCKETS, LatencyTotals, LuCounters, LuTotals, OpClass, StageTotals, bucket_bound_s,
 };
 pub use missing_medium::OnMissing;
 pub use nexus_list::NexusList;

@@ -115,6 +115,11 @@ impl LogicalUnit {
         self.copied_bytes.load(Relaxed)
     }
 
+    /// Its counters, which may outlive it.
+    pub fn counters(&self) -> Arc<LuCounters> {
+        self.counters.clone()
+    }
+
     /// The remote logical unit, if this is a passthrough.
     pub fn passthrough(&self) -> Option<&Arc<dyn PassthroughLu>> {
         self.passthrough.as_ref()

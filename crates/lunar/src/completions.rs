@@ -50,6 +50,16 @@ const BASH: &str = r#"_lunar() {
 complete -o bashdefault -F _lunar lunar
 "#;
 
+/// The start of the line of the script for zsh that looks at the replies, and the lines before it: options only where one
+/// begins, or where nothing else fits.
+const ZSH_REPLIES: &str = "    if [[ -n $completions ]]; then";
+const ZSH_VALUES_ONLY: &str = r#"    if [[ "${words[CURRENT]}" != -* ]]; then
+        local -a plain=("${(@)completions:#-*}")
+        (( ${#plain} )) && completions=("${plain[@]}")
+    fi
+
+"#;
+
 /// The script for a shell.
 ///
 /// # Errors
@@ -61,7 +71,7 @@ pub fn script(shell: Shell) -> Result<Vec<u8>, Diagnostic> {
             script.extend_from_slice(BASH.as_bytes());
             Ok(())
         }
-        Shell::Zsh => Zsh.write_registration(VARIABLE, "lunar", "lunar", "lunar", &mut script),
+        Shell::Zsh => zsh(&mut script),
         Shell::Fish => Fish.write_registration(VARIABLE, "lunar", "lunar", "lunar", &mut script),
         other => {
             generate(other, &mut Cli::command(), "lunar", &mut script);
@@ -70,6 +80,15 @@ pub fn script(shell: Shell) -> Result<Vec<u8>, Diagnostic> {
     };
     written.map_err(|e| Diagnostic::new(format!("cannot make the script: {e}"), "use another shell"))?;
     Ok(script)
+}
+
+/// The script of the library mixes options into values.
+fn zsh(script: &mut Vec<u8>) -> std::io::Result<()> {
+    let mut text = Vec::new();
+    Zsh.write_registration(VARIABLE, "lunar", "lunar", "lunar", &mut text)?;
+    let text = String::from_utf8_lossy(&text);
+    script.extend(text.replacen(ZSH_REPLIES, &format!("{ZSH_VALUES_ONLY}{ZSH_REPLIES}"), 1).into_bytes());
+    Ok(())
 }
 
 /// Answers a script, and ends the process. Returns if no script asks.
@@ -207,6 +226,7 @@ mod tests {
         for shell in Shell::value_variants() {
             let script = String::from_utf8(script(*shell).unwrap()).unwrap();
             assert!(script.contains("lunar"), "{shell}");
+            assert_eq!(script.contains(ZSH_VALUES_ONLY), *shell == Shell::Zsh, "{shell}");
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::adopt::AdoptReport;
 use crate::args::Cli;
-use crate::attach::{detach::DetachReport, list::AttachmentReport};
+use crate::attach::detach::DetachReport;
 use crate::check::CheckReport;
 use crate::copy::report::Summary;
 use crate::discover;
@@ -18,7 +18,7 @@ use crate::scsi::ScsiReport;
 use crate::session::ServerSession;
 use crate::top::OneInterval;
 use clap::{Command, CommandFactory};
-use lunar_admin::{Difference, HistoryEntry, RouterReport, ServerEvent, SessionReport};
+use lunar_admin::{AttachmentReport, Difference, HistoryEntry, RouterReport, ServerEvent, SessionReport};
 use lunar_api::client::{
     AccessView, ChangeReport, ChapUserView, ConfigText, DiskView, LunView, Outcome, PortalGroupView,
     TargetView,

@@ -1,5 +1,6 @@
 //! The target server of `lunar serve`.
 
+mod histograms;
 mod metrics;
 mod process;
 

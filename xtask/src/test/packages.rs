@@ -20,6 +20,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("/usr/lib/ipxe/qemu/pxe-e1000.rom", "ipxe-qemu"),
     ("virt-xml-validate", "libvirt-clients"),
     ("xmllint", "libxml2-utils"),
+    ("zsh", "zsh"),
     ("busybox", "busybox-static"),
     ("depmod", "kmod"),
     ("cpio", "cpio"),

@@ -1,6 +1,7 @@
 //! The resources of the API.
 
 mod all_objects;
+mod attachments;
 mod body;
 mod caller;
 mod condition;
@@ -19,6 +20,7 @@ mod sessions;
 /// Bodies of requests and responses.
 pub mod reports {
     pub use super::all_objects::AllObjects;
+    pub use super::attachments::AttachmentList;
     pub use super::caller::CallerReport;
     pub use super::config::{ApplyRequest, ConfigText, DiffRequest, DifferenceList};
     pub use super::config_history::{HistoryList, RollbackOptions};
@@ -59,19 +61,26 @@ pub struct ApiState {
 impl ApiState {
     /// Executes a request on the main thread.
     async fn ask(&self, request: Request) -> Result<Response, Box<Problem>> {
+        let asker = crate::caller::name();
+        match self.blocking(move |control| control.ask(request, &asker)).await? {
+            Response::Failed(error) => Err(error.into()),
+            response => Ok(response),
+        }
+    }
+
+    /// Calls the server where it may wait, as one of at most [`MAX_WAITING`] requests.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&dyn ServerControl) -> T + Send + 'static,
+    ) -> Result<T, Box<Problem>> {
         let Ok(permit) = self.waiting.clone().try_acquire_owned() else { return Err(busy()) };
         let control = self.control.clone();
-        let asker = crate::caller::name();
-        let ask = move || {
-            let response = control.ask(request, &asker);
+        let called = tokio::task::spawn_blocking(move || {
+            let result = call(&*control);
             drop(permit);
-            response
-        };
-        match tokio::task::spawn_blocking(ask).await {
-            Ok(Response::Failed(error)) => Err(error.into()),
-            Ok(response) => Ok(response),
-            Err(_) => Err(unexpected()),
-        }
+            result
+        });
+        called.await.map_err(|_| unexpected())
     }
 }
 
@@ -81,6 +90,7 @@ pub fn routes() -> OpenApiRouter<ApiState> {
         .merge(server::routes())
         .merge(sessions::routes())
         .merge(routers::routes())
+        .merge(attachments::routes())
         .merge(config::routes())
         .merge(config_history::routes())
         .merge(metrics::routes())
@@ -113,7 +123,11 @@ async fn no_resource(State(_): State<ApiState>, uri: axum::http::Uri) -> Box<Pro
 
 async fn no_method(method: Method, uri: axum::http::Uri) -> Box<Problem> {
     let what = format!("{method} is not a method of {}", uri.path());
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, what, "GET /v1/openapi.json lists the methods")
+    let hint = match uri.path().starts_with("/v1/attachments") {
+        true => attachments::CREATE_HINT,
+        false => "GET /v1/openapi.json lists the methods",
+    };
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, what, hint)
 }
 
 fn busy() -> Box<Problem> {

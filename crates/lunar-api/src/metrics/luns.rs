@@ -113,7 +113,13 @@ fn histograms(text: &mut MetricsText, report: &MetricsReport) {
         let number = if lun.own_histograms { lun.lun.to_string() } else { OTHER_LUNS.to_owned() };
         for op in &lun.ops {
             let Some(latency) = &op.latency else { continue };
-            sum(all.entry((&lun.target, number.clone(), &op.op)).or_default(), latency);
+            all.entry((&lun.target, number.clone(), &op.op)).or_default().add(latency);
+        }
+    }
+    for removed in &report.removed_luns {
+        for op in &removed.ops {
+            let Some(latency) = &op.latency else { continue };
+            all.entry((&removed.target, OTHER_LUNS.to_owned(), &op.op)).or_default().add(latency);
         }
     }
     let help = "From the arrival of a command until its response is handed to the network.";
@@ -131,15 +137,5 @@ fn histograms(text: &mut MetricsText, report: &MetricsReport) {
             let labels = [("target", *target), ("lun", lun), ("op", op), ("stage", stage)];
             stages.add_histogram(&labels, &report.bounds_s, counts, *sum_s);
         }
-    }
-}
-
-fn sum(total: &mut StageLatencies, more: &StageLatencies) {
-    let StageLatencies { whole, queue, backend, send } = total;
-    let pairs = [(whole, &more.whole), (queue, &more.queue), (backend, &more.backend), (send, &more.send)];
-    for (total, more) in pairs {
-        total.counts.resize(more.counts.len().max(total.counts.len()), 0);
-        total.counts.iter_mut().zip(&more.counts).for_each(|(total, more)| *total += more);
-        total.sum_s += more.sum_s;
     }
 }

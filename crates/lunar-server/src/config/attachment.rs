@@ -3,42 +3,18 @@
 mod policy;
 
 use crate::{Diagnostic, ErrorCode, folders, io_text};
+pub use lunar_admin::attachment::{How, PathPolicy};
 use lunar_config::Section;
 use lunar_config::{Diagnostics, InvalidValue, invalid, unknown};
 use lunar_initiator::{LateWrites, Url};
 use lunar_proto::duration::{self, NotationError};
-pub use policy::PathPolicy;
+pub use policy::of_paths;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use utoipa::ToSchema;
-
-/// The kind of device that the host sees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-#[schema(as = AttachmentKind)]
-pub enum How {
-    /// An NBD server.
-    Nbd,
-    /// A block device.
-    Ublk,
-    /// A file.
-    Fuse,
-}
-
-impl How {
-    /// Its name in arguments and files.
-    pub fn name(self) -> &'static str {
-        match self {
-            How::Nbd => "nbd",
-            How::Ublk => "ublk",
-            How::Fuse => "fuse",
-        }
-    }
-}
 
 /// A disk of a target and how to attach it. Its URLs may hold secrets.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]

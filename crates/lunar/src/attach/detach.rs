@@ -7,10 +7,12 @@ use crate::client::json;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, count};
 use clap::Args;
+use lunar_admin::DetachRequest;
 use lunar_block::users;
-use lunar_server::Diagnostic;
 use lunar_server::attached::{Attached, Record};
-use rustix::process::{Pid, Signal, kill_process};
+use lunar_server::{Diagnostic, folders};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde::Serialize;
 use std::path::Path;
 use std::thread::sleep;
@@ -59,6 +61,10 @@ pub struct DetachReport {
     killed: bool,
 }
 
+/// The time limit of a client of the API.
+const API_TIMEOUT: Duration = Duration::from_secs(60);
+/// The fix where another user attached the disk.
+const OTHER_USER: &str = "run lunar detach on the host as the user who attached the disk";
 /// Interval of checks whether a process has ended.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Limit for the kernel to end a killed process.
@@ -86,6 +92,33 @@ pub fn detach(args: Detach) -> Result<String, Failure> {
         return Err(Diagnostic::new(what, hint).into());
     }
     Ok(text)
+}
+
+/// Detaches a disk for a client of the API.
+///
+/// # Errors
+/// As [`detach`]; [`Exit::NoAccess`] for an attachment of another user.
+pub fn detach_for(request: &DetachRequest) -> Result<String, Failure> {
+    let attached = Attached::existing(folders::attached()?).ok_or_else(|| request.absent())?;
+    let name = &request.name;
+    let found = {
+        let locked = attached.lock()?;
+        locked.record(name).map(|record| (record, locked.is_alive(name)))
+    };
+    let (record, is_alive) = found.ok_or_else(|| request.absent())?;
+    attached.check_writable().map_err(|problem| Diagnostic { hint: Some(OTHER_USER.into()), ..problem })?;
+    let args = Detach {
+        attachment: name.clone(),
+        force: request.force,
+        forget: false,
+        timeout: API_TIMEOUT,
+        json: true,
+    };
+    let limit = Instant::now().checked_add(args.timeout);
+    let killed = is_alive && end(&attached, &record, &args, limit)?;
+    finish(&attached, &record, &args, (is_alive && !killed, limit))?;
+    let how = if killed { "; its process was killed, and writes in flight may be lost" } else { "" };
+    Ok(format!("{name} is detached{how}"))
 }
 
 /// The attachment that the argument names, and whether its process is alive.
@@ -117,6 +150,8 @@ fn is_meant(record: &Record, what: &str) -> bool {
 
 /// Ends the process, and waits for its end. True: it had to be killed.
 fn end(attached: &Attached, record: &Record, args: &Detach, limit: Option<Instant>) -> Result<bool, Failure> {
+    // Before anything changes.
+    check_right(record)?;
     let waiting = match args.force {
         true => attached.force(&record.name).map(|()| 0)?,
         false => unused(attached, record, limit)?,
@@ -171,10 +206,20 @@ fn signal(attached: &Attached, record: &Record, signal: Signal) -> Result<(), Fa
     let locked = attached.lock()?;
     let pid = i32::try_from(record.pid).ok().and_then(Pid::from_raw);
     let Some(pid) = pid.filter(|_| locked.is_alive(&record.name)) else { return Ok(()) };
-    kill_process(pid, signal).map_err(|e| {
-        let what = format!("cannot end process {}: {e}", record.pid);
-        Failure::new(Exit::NoAccess, what, "run the command as the user who attached the disk")
-    })
+    kill_process(pid, signal).map_err(|e| no_right(record, e))
+}
+
+/// Checks that this process may end that of the attachment.
+fn check_right(record: &Record) -> Result<(), Failure> {
+    let Some(pid) = i32::try_from(record.pid).ok().and_then(Pid::from_raw) else { return Ok(()) };
+    match test_kill_process(pid) {
+        Err(e @ Errno::PERM) => Err(no_right(record, e)),
+        _ => Ok(()),
+    }
+}
+
+fn no_right(record: &Record, e: Errno) -> Failure {
+    Failure::new(Exit::NoAccess, format!("cannot end process {}: {e}", record.pid), OTHER_USER)
 }
 
 /// Waits for the end of the process; false after the time limit.

@@ -7,7 +7,7 @@ use lunar_block::Backend;
 use lunar_initiator::multipath::{self, LatePath, LunPath as _, Multipath, MultipathOptions};
 use lunar_initiator::{Error, ErrorCode, Lun, Options, SessionInfo, Url};
 use lunar_server::attached::{AttachedPath, LeftSession, UNKNOWN_PORT};
-use lunar_server::config::attachment::{Attachment, PathPolicy};
+use lunar_server::config::attachment::{Attachment, PathPolicy, of_paths};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -95,7 +95,7 @@ fn with_timeouts(mut url: Url, recovery: Duration, several: bool) -> Result<Url,
 fn multipath_settings(urls: &mut [Url], recovery: Duration, policy: PathPolicy) -> MultipathOptions {
     let longest = urls.iter_mut().map(|url| url.timeouts_mut().operation).max().unwrap_or_default();
     let operation = longest.max(recovery.saturating_add(OPERATION_MARGIN));
-    MultipathOptions::default().with_policy(policy.of_paths()).with_queue(recovery).with_operation(operation)
+    MultipathOptions::default().with_policy(of_paths(policy)).with_queue(recovery).with_operation(operation)
 }
 
 /// Opens all paths concurrently, and returns the first LUN. The other paths have [`OTHER_PATHS_TIMEOUT`] to open; a path

@@ -5,14 +5,12 @@ use super::open_attached;
 use crate::client::{self, ClientArgs, json, json_list};
 use crate::exit::{Exit, Failure};
 use clap::Args;
-use lunar_admin::rows;
+use lunar_admin::{AttachmentReport, rows};
 use lunar_proto::size;
-use lunar_server::attached::{AttachedPath, Record, State};
-use serde::Serialize;
+use lunar_server::attached::{Attached, Record, State};
+use lunar_server::folders;
 use std::fmt::Write;
-use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use utoipa::ToSchema;
 
 /// Arguments of `lunar attach list`.
 #[derive(Args, Debug)]
@@ -30,28 +28,12 @@ pub struct ListArgs {
 /// Shown lines at the end of the log.
 const LOG_LINES: usize = 10;
 
-/// An attachment, for `--json` and the table.
-#[derive(Serialize, ToSchema)]
-pub struct AttachmentReport {
-    #[serde(flatten)]
-    record: Record,
-    /// `attached`; `degraded` or `lost` if some or all paths are lost; `starting`; `silent` if the process does not
-    /// answer; `ended` if it is gone; `unsettled` if it is gone and the target may still execute its writes.
-    state: &'static str,
-    paths: Vec<AttachedPath>,
-    users: Vec<String>,
-    /// Writes in flight.
-    waiting_writes: u64,
-    #[schema(value_type = String)]
-    log: PathBuf,
-}
-
 /// The text to print.
 ///
 /// # Errors
 /// [`Exit::NotFound`] if no attachment has this name; [`Exit::TimedOut`].
 pub fn list(args: ListArgs) -> Result<String, Failure> {
-    let all = all(args.name.as_deref(), args.common.timeout)?;
+    let all = all(&open_attached()?, args.name.as_deref(), args.common.timeout)?;
     let Some(name) = &args.name else {
         return if args.common.json { Ok(json_list(&all)?) } else { Ok(table(&all)) };
     };
@@ -62,10 +44,23 @@ pub fn list(args: ListArgs) -> Result<String, Failure> {
     if args.common.json { Ok(json(one)?) } else { Ok(details(one)) }
 }
 
+/// All attachments, or the one with this name, for the API. It creates no folder.
+///
+/// # Errors
+/// [`Exit::NoAccess`] if this user cannot read them.
+pub fn existing(name: Option<&str>) -> Result<Vec<AttachmentReport>, Failure> {
+    // Without a folder, this user has attached nothing.
+    let attached = folders::attached().ok().and_then(Attached::existing);
+    attached.map_or(Ok(Vec::new()), |attached| all(&attached, name, None))
+}
+
 /// All attachments, or the one with this name. The time limit is for all of them together.
-fn all(name: Option<&str>, limit: Option<Duration>) -> Result<Vec<AttachmentReport>, Failure> {
+fn all(
+    attached: &Attached,
+    name: Option<&str>,
+    limit: Option<Duration>,
+) -> Result<Vec<AttachmentReport>, Failure> {
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));
-    let attached = open_attached()?;
     let records: Vec<(Record, bool)> = {
         let locked = attached.lock()?;
         let wanted = locked.all()?.into_iter().filter(|record| name.is_none_or(|name| name == record.name));
@@ -179,8 +174,9 @@ fn details(report: &AttachmentReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lunar_server::attached::LeftSession;
+    use lunar_server::attached::{AttachedPath, LeftSession};
     use lunar_server::config::attachment::How;
+    use std::path::PathBuf;
 
     fn record(device: Option<&str>) -> Record {
         Record {

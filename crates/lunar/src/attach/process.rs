@@ -13,7 +13,9 @@ use lunar_server::Diagnostic;
 use lunar_server::attached::{Attached, LeftSession, Record, State};
 use lunar_server::config::attachment::Attachment;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::fs::Permissions;
 use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -365,6 +367,8 @@ fn serve_status(path: &Path, events: Sender<AttachEvent>) -> Result<(), Failure>
         let what = format!("cannot listen on {}: {e}", path.display());
         Diagnostic::new(what, "choose a shorter --name, or set LUNAR_RUN_DIR to a shorter path")
     })?;
+    // For the service, which the folder admits by its group.
+    _ = std::fs::set_permissions(path, Permissions::from_mode(0o660));
     let listen = move || {
         for client in listener.incoming().flatten() {
             if events.send(AttachEvent::Status(client)).is_err() {

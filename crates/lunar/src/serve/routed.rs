@@ -4,6 +4,8 @@ use super::history::ConfigHistory;
 use super::objects::Published;
 use super::rollback::cause;
 use super::{ServeEvent, Service};
+use crate::attach::{detach::detach_for, list};
+use crate::exit::{Exit, Failure};
 use crate::server::TargetServer;
 use lunar_admin::history::RateHistory;
 use lunar_admin::metrics::MetricsReport;
@@ -11,8 +13,9 @@ use lunar_admin::router::{
     Failover, Hop, LunHealth, LunReport, NO_PATH, PathReport, RouterReport, TargetReport, UpstreamReport,
 };
 use lunar_admin::{
-    Capacities, ConfigSnapshot, ControlError, EventLog, HistoryEntry, HistoryPoint, HistoryTree, Request,
-    Response, RouterAction, ServerControl, ServerEnd, SessionReport,
+    AttachmentReport, Capacities, ConfigSnapshot, ControlError, ControlErrorKind, DetachRequest, EventLog,
+    HistoryEntry, HistoryPoint, HistoryTree, Request, Response, RouterAction, ServerControl, ServerEnd,
+    SessionReport,
 };
 use lunar_router::failover::{FailoverRequest, Pair, Role};
 use lunar_router::passthrough::HostPath;
@@ -87,6 +90,17 @@ impl<S: TargetServer> ServerControl for AdminHandler<S> {
         self.history.tree(HistoryPoint::Number(number)).map(HistoryTree::from)
     }
 
+    fn attachments(&self, name: Option<&str>) -> Result<Vec<AttachmentReport>, ControlError> {
+        list::existing(name).map_err(control_error)
+    }
+
+    fn detach(&self, request: &DetachRequest, asker: &str) -> Response {
+        let how = if request.force { ", also if it is in use" } else { "" };
+        let name = request.name.escape_debug();
+        tracing::info!(name: "request", "detach {name}{how}: requested by {asker}");
+        detach_for(request).map_or_else(|failure| control_error(failure).into(), Response::Done)
+    }
+
     fn ask(&self, request: Request, asker: &str) -> Response {
         if matches!(request, Request::DiffSince(_) | Request::RollBackTo(_)) {
             // Here, and not in the main thread, which must not wait for a disk.
@@ -97,6 +111,17 @@ impl<S: TargetServer> ServerControl for AdminHandler<S> {
         // The client has its own timeout. The main thread executes the request even after that.
         answer.recv().unwrap_or_else(|_| ends().into())
     }
+}
+
+/// The error of a command that the API shares.
+fn control_error(failure: Failure) -> ControlError {
+    let kind = match failure.exit {
+        Exit::NotFound => ControlErrorKind::NotFound,
+        Exit::NoAccess => ControlErrorKind::Forbidden,
+        Exit::InUse | Exit::Exists | Exit::Invalid => ControlErrorKind::Conflict,
+        _ => ControlErrorKind::Failed,
+    };
+    ControlError { kind, problems: failure.problems }
 }
 
 fn ends() -> Diagnostic {

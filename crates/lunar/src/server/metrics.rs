@@ -1,5 +1,6 @@
 //! The counters of a target server in the form of the API.
 
+use super::histograms::{HistogramPlaces, OpsOf};
 use super::transport;
 use crate::server::process;
 use lunar_admin::metrics::{
@@ -11,7 +12,7 @@ use lunar_target::{
     EventTotals, FAILURES, LATENCY_BUCKETS, LatencyTotals, LogicalUnit, LuTotals, OpClass, StageTotals,
     TargetServer, bucket_bound_s,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -44,17 +45,11 @@ const REFUSALS_OF_ALERTS: [&str; 3] = ["connections", "connections_before_login"
 /// Class and detail of the status of a login with a wrong name or secret.
 const FAILED_CHAP: (u8, u8) = (2, 1);
 
-/// Maximum number of LUNs with histograms of their own. Each has hundreds of series.
-const MAX_HISTOGRAMS: usize = 64;
-
-/// A LUN by its target and number.
-type LunKey = (String, u16);
-
 /// The state of the metrics of a server.
 pub struct ServerMetrics {
     /// The wall clock is read once: for readers, another value is another start.
     start: Start,
-    histograms: Mutex<HistogramSlots>,
+    histograms: Mutex<HistogramPlaces>,
 }
 
 /// The start of a server.
@@ -70,30 +65,6 @@ impl Start {
     }
 }
 
-/// LUNs with histograms of their own, and LUNs that used the server when there were enough. The place of a LUN does not
-/// change, so that its series continue.
-#[derive(Default)]
-struct HistogramSlots(BTreeMap<LunKey, bool>);
-
-impl HistogramSlots {
-    /// Decides for each LUN that was used.
-    fn assign(&mut self, luns: &mut [LunMetrics]) {
-        let served: BTreeSet<LunKey> = luns.iter().map(key).collect();
-        self.0.retain(|key, _| served.contains(key));
-        let mut own = self.0.values().filter(|own| **own).count();
-        for lun in luns.iter_mut().filter(|lun| lun.ops.iter().any(|op| op.commands > 0)) {
-            lun.own_histograms = *self.0.entry(key(lun)).or_insert_with(|| {
-                own += 1;
-                own <= MAX_HISTOGRAMS
-            });
-        }
-    }
-}
-
-fn key(lun: &LunMetrics) -> LunKey {
-    (lun.target.clone(), lun.lun)
-}
-
 impl ServerMetrics {
     /// For a server that starts now.
     pub fn start() -> ServerMetrics {
@@ -104,7 +75,13 @@ impl ServerMetrics {
     pub fn report(&self, server: Option<&TargetServer>) -> MetricsReport {
         let mut report = server.map(report).unwrap_or_default();
         (report.started_at, report.uptime_s) = (self.start.unix_s, self.start.at.elapsed().as_secs_f64());
-        self.histograms.lock().unwrap_or_else(PoisonError::into_inner).assign(&mut report.luns);
+        let ops_of = |lun: &LunMetrics| {
+            let node = server?.config().targets.get(&lun.target)?.luns.get(&lun.lun)?.clone();
+            let counters = (node.id() == lun.unit).then(|| node.counters())?;
+            Some(Box::new(move || ops(&counters.totals())) as OpsOf)
+        };
+        let mut places = self.histograms.lock().unwrap_or_else(PoisonError::into_inner);
+        report.removed_luns = places.assign(&mut report.luns, ops_of);
         report
     }
 }
@@ -278,30 +255,4 @@ fn initiators(server: &TargetServer) -> Vec<InitiatorMetrics> {
             }
         };
     all.map(metrics).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn used(lun: u16, commands: u64) -> LunMetrics {
-        let op = OpMetrics { op: "read".into(), commands, latency: None };
-        LunMetrics { target: "iqn.t".into(), lun, ops: vec![op], ..LunMetrics::default() }
-    }
-
-    #[test]
-    fn lun_keeps_its_place_among_histograms() {
-        let (mut slots, max) = (HistogramSlots::default(), MAX_HISTOGRAMS as u16);
-        let mut luns: Vec<_> = (1..=max + 1).map(|lun| used(lun, 1)).collect();
-        luns.insert(0, used(0, 0));
-        let own = |luns: &[LunMetrics]| luns.iter().filter(|lun| lun.own_histograms).count();
-        slots.assign(&mut luns);
-        assert_eq!((own(&luns), luns[0].own_histograms, luns[65].own_histograms), (64, false, false));
-        // LUN 0 is used later, and LUN 5 is gone.
-        luns[0] = used(0, 1);
-        luns.remove(5);
-        luns.iter_mut().for_each(|lun| lun.own_histograms = false);
-        slots.assign(&mut luns);
-        assert_eq!((own(&luns), luns[0].own_histograms, luns[64].own_histograms), (64, true, false));
-    }
 }
