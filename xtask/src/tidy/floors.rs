@@ -5,12 +5,13 @@ use super::project::SourceFile;
 use std::collections::BTreeMap;
 
 /// A crate of the product, and the crates of the product that it may link directly or transitively.
-const FLOORS: [(&str, &[&str]); 21] = [
+const FLOORS: [(&str, &[&str]); 22] = [
     ("lunar-wire", &[]),
     ("lunar-import", &[]),
     ("lunar-proto", &["lunar-wire"]),
     ("lunar-scsi", &["lunar-wire"]),
     ("lunar-runtime", &["lunar-wire"]),
+    ("lunar-gateway", &["lunar-wire", "lunar-scsi"]),
     ("lunar-block", &["lunar-wire", "lunar-proto", "lunar-runtime"]),
     ("lunar-nbd", &["lunar-wire", "lunar-proto", "lunar-runtime", "lunar-block"]),
     ("lunar-copy", &["lunar-wire", "lunar-proto", "lunar-runtime", "lunar-block"]),
