@@ -65,6 +65,7 @@ impl Host {
             if self.takes_the_disk().await.is_some() {
                 return self.served.set(self.served.get() + 1);
             }
+            self.executor.sleep(Duration::from_millis(200)).await;
         }
     }
 
@@ -108,8 +109,11 @@ impl Host {
 
 /// Pauses, cuts and kills servers, one at a time or several.
 async fn faults(executor: Executor, cluster: Cluster, servers: Vec<Rc<Server>>) {
-    while executor.now() < FAULTS {
+    loop {
         executor.sleep(Duration::from_millis(executor.below(10_000))).await;
+        if executor.now() > FAULTS {
+            return;
+        }
         let number = executor.below(servers.len() as u64) as usize;
         let time = Duration::from_millis(match executor.below(4) {
             0 => executor.below(1_000),
