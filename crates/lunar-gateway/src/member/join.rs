@@ -29,6 +29,8 @@ impl<S: Store, U: Unit> Member<S, U> {
             swap.remove.retain(|key| *key != member_key(self.id));
             swap.set.push((member_key(self.id), self.checked(json(&self.record))?));
             if self.checked(self.store.swap(swap).await)? {
+                // Others may have fenced members a moment ago, whose late operations must not meet those of this one.
+                self.checked(self.store.wait_for_latest_map().await)?;
                 self.set_installed(&mut installed, view.version + 1);
                 self.set_phase(Phase::Serving);
                 break (*installed, !silent.is_empty());
