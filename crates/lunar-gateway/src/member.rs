@@ -5,7 +5,7 @@ mod install;
 mod join;
 
 use crate::object::{
-    Change, LOG_LEN, MemberId, MemberRecord, STATE, VERSION, log_key, member_key, version_value,
+    LOG_LEN, MemberId, MemberRecord, STATE, SharedChange, VERSION, log_key, member_key, version_value,
 };
 use crate::store::{Store, Swap, Unit};
 use async_lock::Mutex;
@@ -115,7 +115,7 @@ impl<S: Store, U: Unit> Member<S, U> {
                     CommitOutcome::Done(answer) => return Ok(answer),
                     CommitOutcome::Again(pending) => pending,
                 };
-                let change = Change::new(self.id, &pending.effects());
+                let change = SharedChange::new(self.id, &pending.effects());
                 let swap = self.swap_of(*installed, pending.bytes(), &change)?;
                 if self.checked(self.store.swap(swap).await)? {
                     let answer = lu.commit_shared(pending);
@@ -192,7 +192,7 @@ impl<S: Store, U: Unit> Member<S, U> {
     }
 
     /// The swap of a change after `version`.
-    fn swap_of(&self, version: u64, state: &[u8], change: &Change) -> Result<Swap, Lost> {
+    fn swap_of(&self, version: u64, state: &[u8], change: &SharedChange) -> Result<Swap, Lost> {
         let own = (member_key(self.id), self.checked(json(&self.record))?);
         let mut swap = Swap::after(version, state, self.checked(json(change))?);
         swap.expected.push(own);

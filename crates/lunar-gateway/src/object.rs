@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `version` | number of the last change, in decimal |
 //! | `state` | the state after it, of [`lunar_scsi::Lu::shared_state`] |
-//! | `log.VERSION` | JSON of a [`Change`], for the last [`LOG_LEN`] changes |
+//! | `log.VERSION` | JSON of a [`SharedChange`], for the last [`LOG_LEN`] changes |
 //! | `member.ID` | JSON of a [`MemberRecord`], for each member that serves the logical unit |
 
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ pub struct MemberRecord {
 
 /// A change of the state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Change {
+pub struct SharedChange {
     /// The member that made it.
     pub member: MemberId,
     /// Effects on nexuses of other members, in hexadecimal digits.
@@ -96,10 +96,10 @@ impl SharedView {
     ///
     /// # Errors
     /// A change is invalid.
-    pub fn changes_since(&self, since: u64) -> io::Result<(Vec<Change>, bool)> {
+    pub fn changes_since(&self, since: u64) -> io::Result<(Vec<SharedChange>, bool)> {
         let change = |(version, bytes): (&u64, &Vec<u8>)| {
             let what = || invalid(&format!("the key {} of the shared state is invalid", log_key(*version)));
-            serde_json::from_slice::<Change>(bytes).map_err(|_| what())
+            serde_json::from_slice::<SharedChange>(bytes).map_err(|_| what())
         };
         let changes = self.log.range(since + 1..).map(change).collect::<io::Result<Vec<_>>>()?;
         let is_complete = changes.len() as u64 == self.version - since;
@@ -107,11 +107,11 @@ impl SharedView {
     }
 }
 
-impl Change {
+impl SharedChange {
     /// A change with these effects.
-    pub fn new(member: MemberId, effects: &[u8]) -> Change {
+    pub fn new(member: MemberId, effects: &[u8]) -> SharedChange {
         let effects = effects.iter().map(|byte| format!("{byte:02x}")).collect();
-        Change { member, effects, fenced: Vec::new() }
+        SharedChange { member, effects, fenced: Vec::new() }
     }
 
     /// The effects as bytes.
@@ -162,7 +162,7 @@ mod tests {
         }
         let view = SharedView::decode(&omap(&[(VERSION, "1"), (&log_key(1), "[]")])).unwrap();
         assert!(view.changes_since(0).is_err());
-        assert!(Change { effects: "0g".into(), ..Change::default() }.effects().is_err());
-        assert!(Change { effects: "é".into(), ..Change::default() }.effects().is_err());
+        assert!(SharedChange { effects: "0g".into(), ..SharedChange::default() }.effects().is_err());
+        assert!(SharedChange { effects: "é".into(), ..SharedChange::default() }.effects().is_err());
     }
 }

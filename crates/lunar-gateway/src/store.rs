@@ -1,4 +1,4 @@
-//! What the protocol needs of the cluster, of the clock, and of the logical unit.
+//! The interfaces of the protocol to the cluster and to the logical unit.
 
 use lunar_scsi::{Lu, NexusId};
 use std::collections::BTreeMap;

@@ -66,8 +66,8 @@ impl Lu {
         Ok(installed)
     }
 
-    /// Forgets what a power loss ends: registrations without APTPL, RESERVE, mode pages that were not saved. For the
-    /// first server of a group that starts. PRGENERATION becomes 0.
+    /// Ends all that does not persist through power loss: registrations without APTPL, RESERVE, mode pages that were
+    /// not saved. For the first server of a group that starts. PRGENERATION becomes 0.
     pub fn power_on_shared(&self) {
         let mut state = self.change();
         state.reservations.power_on();

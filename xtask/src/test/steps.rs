@@ -1,6 +1,7 @@
 //! The steps of `cargo xtask test`.
 
 use anyhow::Result;
+use std::ffi::OsStr;
 
 use super::cargo::{self, ONE_BY_ONE, TestSelection};
 use super::disk::{self, LoopDevice};
@@ -97,7 +98,8 @@ fn build() -> Result<StepReport> {
 }
 
 /// The unit tests of the crates that take longest, and those that use peers.
-const UNITS_FIRST: [&str; 6] = [
+const UNITS_FIRST: [&str; 7] = [
+    "lunar-gateway",
     "lunar-initiator/peers",
     "lunar/reproduce",
     "lunar-bench",
@@ -106,11 +108,18 @@ const UNITS_FIRST: [&str; 6] = [
     "lunar-nbd/server",
 ];
 
+/// The number of schedules of the simulated gateways.
+fn schedules() -> (&'static str, &'static OsStr) {
+    ("LUNAR_TEST_SEEDS", OsStr::new("100000"))
+}
+
 fn units() -> Result<StepReport> {
+    let variables = [schedules()];
     let plan = TestSelection {
         selection: &["--workspace", "--exclude", "interop"],
         width: WIDTH,
         first: &UNITS_FIRST,
+        variables: &variables,
         ..ONE_BY_ONE
     };
     if std::env::var_os(disk::VARIABLE).is_some() {
@@ -118,7 +127,7 @@ fn units() -> Result<StepReport> {
     }
     match LoopDevice::attach()? {
         Ok(disk) => {
-            let variables = [(disk::VARIABLE, disk.path().as_os_str())];
+            let variables = [schedules(), (disk::VARIABLE, disk.path().as_os_str())];
             cargo::test(&TestSelection { variables: &variables, ..plan })
         }
         Err(why) => {

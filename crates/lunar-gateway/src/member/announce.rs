@@ -1,7 +1,7 @@
 //! Notifications: each member acknowledges a change, or is fenced.
 
 use super::{Lost, Member, Phase, json};
-use crate::object::{Change, MemberId, MemberRecord, SharedView, member_key};
+use crate::object::{MemberId, MemberRecord, SharedChange, SharedView, member_key};
 use crate::store::{Store, Swap, Unit};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -112,7 +112,7 @@ impl<S: Store, U: Unit> Member<S, U> {
             let mut installed = self.installed.lock().await;
             loop {
                 let fenced = members.keys().copied().collect();
-                let change = Change { fenced, ..Change::new(self.id, &[]) };
+                let change = SharedChange { fenced, ..SharedChange::new(self.id, &[]) };
                 let mut swap = self.swap_of(*installed, &self.unit.lu().shared_state(), &change)?;
                 swap.remove_members(members, &self.view().await?);
                 if self.checked(self.store.swap(swap).await)? {

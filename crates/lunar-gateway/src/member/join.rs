@@ -1,13 +1,13 @@
 //! A member joins its group, and leaves it.
 
 use super::{Lost, Member, Phase, json};
-use crate::object::{Change, SharedView, member_key};
+use crate::object::{SharedChange, SharedView, member_key};
 use crate::store::{Store, Swap, Unit};
 
 impl<S: Store, U: Unit> Member<S, U> {
     /// Joins the group: fences the members that do not answer, an earlier start of this member among them, and
-    /// installs the state. If no other member is alive, what a power loss ends is forgotten. Commands are served from
-    /// now on.
+    /// installs the state. If no other member is alive, all ends that does not persist through power loss. Commands are
+    /// served from now on.
     ///
     /// # Errors
     /// The member is lost.
@@ -22,7 +22,8 @@ impl<S: Store, U: Unit> Member<S, U> {
             let is_first = silent.len() == view.members.len();
             let mut installed = self.installed.lock().await;
             let state = self.joined_state(&view, is_first)?;
-            let change = Change { fenced: silent.keys().copied().collect(), ..Change::new(self.id, &[]) };
+            let change =
+                SharedChange { fenced: silent.keys().copied().collect(), ..SharedChange::new(self.id, &[]) };
             let mut swap = Swap::after(view.version, &state, self.checked(json(&change))?);
             swap.remove_members(&silent, &view);
             // A member that has changed the state since the view was read is alive.
@@ -62,7 +63,7 @@ impl<S: Store, U: Unit> Member<S, U> {
         self.set_phase(Phase::Joining);
         loop {
             let mut swap =
-                self.swap_of(*installed, &self.unit.lu().shared_state(), &Change::new(self.id, &[]))?;
+                self.swap_of(*installed, &self.unit.lu().shared_state(), &SharedChange::new(self.id, &[]))?;
             swap.remove.push(member_key(self.id));
             if self.checked(self.store.swap(swap).await)? {
                 self.set_phase(Phase::Lost);

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// A process that can be paused. The cluster and the hosts have none.
 pub type Process = Option<usize>;
 
-struct Task {
+struct SimulatedTask {
     process: Process,
     future: Pin<Box<dyn Future<Output = ()>>>,
 }
@@ -24,7 +24,7 @@ struct Task {
 pub struct Executor(Rc<Inner>);
 
 struct Inner {
-    tasks: RefCell<BTreeMap<usize, Task>>,
+    tasks: RefCell<BTreeMap<usize, SimulatedTask>>,
     next: Cell<usize>,
     ready: Arc<Mutex<BTreeSet<usize>>>,
     now: Cell<Duration>,
@@ -70,7 +70,7 @@ impl Executor {
 
     pub fn spawn(&self, process: Process, future: impl Future<Output = ()> + 'static) {
         let task = self.number();
-        self.0.tasks.borrow_mut().insert(task, Task { process, future: Box::pin(future) });
+        self.0.tasks.borrow_mut().insert(task, SimulatedTask { process, future: Box::pin(future) });
         self.0.ready.lock().unwrap().insert(task);
     }
 

@@ -51,7 +51,8 @@ impl Host {
     async fn run(self) {
         while self.executor.now() < FAULTS {
             self.executor.sleep(Duration::from_millis(self.executor.below(1500))).await;
-            if let Some(path) = self.takes_the_disk().await {
+            let choice = self.executor.below(self.servers.len() as u64) as usize;
+            if let Some(path) = self.takes_the_disk(choice).await {
                 self.owners.set(self.owners.get() + 1);
                 self.writes(&path, self.owners.get()).await;
             }
@@ -61,8 +62,8 @@ impl Host {
             .sleep(END - Duration::from_secs(10 * (1 + self.number as u64)) - self.executor.now())
             .await;
         // The nexus that still holds it may be that of another path.
-        for _ in 0..20 {
-            if self.takes_the_disk().await.is_some() {
+        for attempt in 0..20 {
+            if self.takes_the_disk(attempt % self.servers.len()).await.is_some() {
                 return self.served.set(self.served.get() + 1);
             }
             self.executor.sleep(Duration::from_millis(200)).await;
@@ -70,7 +71,7 @@ impl Host {
     }
 
     /// Takes the disk through one of the paths that work, and returns the path.
-    async fn takes_the_disk(&self) -> Option<Rc<Server>> {
+    async fn takes_the_disk(&self, choice: usize) -> Option<Rc<Server>> {
         let own = Host::key(self.number);
         let mut paths = Vec::new();
         for server in &self.servers {
@@ -80,7 +81,7 @@ impl Host {
             }
         }
         let other = Host::key((self.number + 1) % HOSTS);
-        let path = paths.get(self.executor.below(self.servers.len() as u64) as usize)?.clone();
+        let path = paths.get(choice)?.clone();
         let (cdb, list) = reserve_out(PREEMPT_AND_ABORT, own, other, 0);
         match path.command(self.number, &cdb, Some(&list)).await {
             // If the other host had a registration only, the disk is still free.

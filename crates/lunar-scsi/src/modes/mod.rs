@@ -146,9 +146,9 @@ impl State {
 
     /// Restores what [`State::save_shared`] returned.
     pub(crate) fn restore_shared(&mut self, bytes: &[u8]) -> Result<(), InvalidDefinition> {
-        let (current, saved) = match bytes {
-            &[current @ 0..16] => (current, None),
-            &[current @ 0..16, saved @ 0..16] => (current, Some(ChangeableValues(saved))),
+        let (current, saved) = match *bytes {
+            [current @ 0..16] => (current, None),
+            [current @ 0..16, saved @ 0..16] => (current, Some(ChangeableValues(saved))),
             _ => return Err(InvalidDefinition::new("the shared mode pages are invalid")),
         };
         (self.current, self.saved) = (ChangeableValues(current), saved);

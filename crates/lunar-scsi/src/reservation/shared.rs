@@ -58,7 +58,7 @@ impl State {
         self.reserved = Some(own.map_or(Reserver::Elsewhere(who), |(id, _)| Reserver::Here(*id)));
     }
 
-    /// What a power loss ends.
+    /// Ends all that does not persist through power loss.
     pub(crate) fn power_on(&mut self) {
         self.reserved = None;
         self.registry.generation = 0;

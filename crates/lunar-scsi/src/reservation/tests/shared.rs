@@ -148,7 +148,7 @@ fn play(served: &mut Served, step: &Step) -> Vec<Outcome> {
     Vec::new()
 }
 
-/// What each nexus sees: all unit attentions, access, and the reports.
+/// The view of each nexus: all unit attentions, access, and the reports.
 fn seen(served: &mut Served) -> Vec<Outcome> {
     let mut seen = Vec::new();
     for name in NAMES {
