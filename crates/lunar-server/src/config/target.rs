@@ -10,6 +10,7 @@ use lunar_config::{advertised_address, iscsi_name, pattern, plain_text};
 use lunar_target::config::{AccessRule, LoginRedirect};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
 /// The objects that a target may refer to.
 pub(super) struct Context<'a> {
@@ -63,7 +64,7 @@ fn target(
         redirects,
         offline,
         mutual,
-        luns,
+        luns: Arc::new(luns),
         access,
         router,
         depth: None,
