@@ -161,7 +161,7 @@ fn assemble(name: String, luns: Vec<LunConfig>, portals: Vec<Portal>) -> Config 
         redirects: Vec::new(),
         offline: false,
         mutual: None,
-        luns: (0..).zip(luns).collect::<BTreeMap<u16, LunConfig>>(),
+        luns: Arc::new((0..).zip(luns).collect::<BTreeMap<u16, LunConfig>>()),
         access: Vec::new(),
         router: None,
         depth: None,

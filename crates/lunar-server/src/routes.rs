@@ -17,6 +17,7 @@ use lunar_scsi::PeripheralDeviceType;
 use lunar_target::config::AccessRule;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// The last LUN of a single level (SAM-5 section 4.7).
 const LAST_LUN: u16 = 16383;
@@ -196,7 +197,7 @@ fn target(
         redirects: Vec::new(),
         offline: false,
         mutual: None,
-        luns,
+        luns: Arc::new(luns),
         access: if mapping.access.none { vec![admits_none()] } else { mapping.access.entries.clone() },
         router: Some(router.name.clone()),
         depth,

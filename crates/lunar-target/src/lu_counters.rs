@@ -109,20 +109,21 @@ fn failure_of(status: u8) -> Option<usize> {
     }
 }
 
-/// The counters of an I_T_L nexus. Only its core writes them.
+/// The counters of an I_T_L nexus. Only its core writes them. Those of each command come first, in few cache lines.
 #[derive(Default)]
+#[repr(C)]
 pub struct NexusCounters {
     commands: [SessionCounter; OpClass::ALL.len()],
     read_bytes: SessionCounter,
     written_bytes: SessionCounter,
+    /// Latencies, for each kind of command that was used.
+    latency: [OnceLock<Box<StageCounters>>; OpClass::ALL.len()],
     failures: [SessionCounter; FAILURES.len()],
     /// By sense key.
     senses: [SessionCounter; 16],
     /// Tasks that began, and those that ended.
     begun: SessionCounter,
     ended: SessionCounter,
-    /// Latencies, for each kind of command that was used.
-    latency: [OnceLock<Box<StageCounters>>; OpClass::ALL.len()],
 }
 
 /// The durations of the stages of a command.

@@ -488,7 +488,7 @@ fn share_keeps_its_limits_when_a_reload_fails() {
     let mut units = Units::new(folder.0.join("state"));
     let with_rate_limit = |iops, more: &str| {
         let mut config = config(&folder, &format!("{MEMORY}{more}"));
-        let lun = config.targets[0].luns.get_mut(&2).unwrap();
+        let lun = std::sync::Arc::make_mut(&mut config.targets[0].luns).get_mut(&2).unwrap();
         lun.share = Some(Share { router: "r".into(), iops, bytes_per_s: 0 });
         config
     };

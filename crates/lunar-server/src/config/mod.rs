@@ -134,8 +134,8 @@ pub struct Target {
     pub offline: bool,
     /// The account for mutual CHAP.
     pub mutual: Option<lunar_target::config::ChapAccount>,
-    /// Its logical units.
-    pub luns: BTreeMap<u16, LunConfig>,
+    /// Its logical units. A change of the configuration copies it several times, so the copies share them.
+    pub luns: Arc<BTreeMap<u16, LunConfig>>,
     /// The access rules of initiators and LUNs.
     pub access: Vec<lunar_target::config::AccessRule>,
     /// The instance whose mappings created it; None for a `[[target]]` of the file.

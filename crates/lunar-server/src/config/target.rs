@@ -12,6 +12,7 @@ use lunar_target::config::{AccessRule, LoginRedirect, PortalGroup};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The objects that a target may refer to.
 pub(super) struct Context<'a> {
@@ -68,7 +69,7 @@ fn target(
         redirects,
         offline,
         mutual,
-        luns,
+        luns: Arc::new(luns),
         access,
         router,
         depth: None,

@@ -126,7 +126,7 @@ impl ConfigSettings {
         settings.extend(portal_groups.iter().map(group));
         settings.extend(disks.iter().map(|(name, disk)| (ConfigPart::Disk(name.clone()), lun(disk))));
         // A server may have thousands of LUNs, and most changes affect one.
-        let luns: BTreeMap<_, _> = other.targets.iter().map(|one| (&one.name, &one.luns)).collect();
+        let luns: BTreeMap<_, _> = other.targets.iter().map(|one| (&one.name, &*one.luns)).collect();
         let own = targets.iter().filter(|one| one.router.is_none());
         own.for_each(|one| target(one, luns.get(&one.name).copied(), &mut settings));
         routers.iter().for_each(|one| router(one, &mut settings));

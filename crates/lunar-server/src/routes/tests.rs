@@ -48,7 +48,7 @@ fn found(targets: &[(&str, &[u16])]) -> Found {
 fn routes(config: &Config) -> Vec<(String, u16, String, u16)> {
     let mut list = Vec::new();
     for target in &config.targets {
-        for (number, lun) in &target.luns {
+        for (number, lun) in target.luns.iter() {
             if let Source::Routed(LuAddress { target: behind, lun, .. }) = &lun.source {
                 list.push((target.name.clone(), *number, behind.clone(), *lun));
             }
@@ -63,6 +63,17 @@ fn route(name: &str, number: u16, behind: &str, lun: u16) -> (String, u16, Strin
 
 fn lun_of(target: &str, number: u16) -> crate::build::UnitName {
     crate::build::UnitName::Lun(target.into(), number)
+}
+
+#[test]
+fn copies_of_a_configuration_share_the_luns() {
+    let lun = "[[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = \"1MiB\"\n";
+    let source = format!("[[target]]\nname = \"iqn.2026-11.org.example:a\"\n{lun}");
+    let config = parse(&source, Path::new("t.toml")).unwrap();
+    let copies = [expand(&config, &Found::default()).unwrap(), crate::in_force(&config, &config)];
+    for copy in copies {
+        assert!(Arc::ptr_eq(&copy.targets[0].luns, &config.targets[0].luns));
+    }
 }
 
 #[test]
@@ -403,7 +414,7 @@ proptest! {
             prop_assert_eq!(names.len(), whole.targets.len());
             for target in &whole.targets {
                 prop_assert!(iscsi_name(&target.name).is_ok());
-                for (number, lun) in &target.luns {
+                for (number, lun) in target.luns.iter() {
                     let info = lunar_block::BackendInfo { capacity: 1 << 40, read_only: false, unmap: true, null: false, remote: false, write_through: false };
                     let settings = crate::build::settings(&lun_of(&target.name, *number), lun, info, 8).unwrap();
                     prop_assert!(lunar_scsi::Lu::new(settings, None).is_ok(), "the device server accepts the settings");

@@ -2,7 +2,6 @@
 
 use super::Stages;
 use crate::session_counter::SessionCounter;
-use std::time::Duration;
 
 /// The number of buckets: upper bounds of 16 µs to 16.8 s in powers of two, and one without a bound.
 pub const LATENCY_BUCKETS: usize = 22;
@@ -23,28 +22,28 @@ fn bucket(ns: u64) -> usize {
     ((u64::BITS - above.leading_zeros()) as usize).min(LATENCY_BUCKETS - 1)
 }
 
-#[derive(Default)]
-struct HistogramCounter {
-    buckets: [SessionCounter; LATENCY_BUCKETS],
-    sum_ns: SessionCounter,
-}
+/// The number of stages, with the whole.
+const STAGES: usize = 4;
+/// A counter for each stage.
+type ByStage = [SessionCounter; STAGES];
 
-impl HistogramCounter {
-    fn add(&self, count: u64, time: Duration) {
-        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.buckets[bucket(ns)].add(count);
-        self.sum_ns.add(ns.saturating_mul(count));
-    }
-}
-
-/// The latencies of one kind of command: as a whole, and by stage.
+/// The latencies of one kind of command: as a whole, and by stage. The stages of a command are in a few near buckets, so
+/// the counters of a bucket stand together: with many LUNs, each cache line that a command needs is missing.
 #[derive(Default)]
-pub(super) struct StageCounters([HistogramCounter; 4]);
+#[repr(C, align(64))]
+pub(super) struct StageCounters {
+    sums_ns: ByStage,
+    buckets: [ByStage; LATENCY_BUCKETS],
+}
 
 impl StageCounters {
     pub(super) fn add(&self, count: u64, Stages { queue, backend, send }: Stages) {
         let times = [queue + backend + send, queue, backend, send];
-        self.0.iter().zip(times).for_each(|(histogram, time)| histogram.add(count, time));
+        for (stage, time) in times.into_iter().enumerate() {
+            let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+            self.buckets[bucket(ns)][stage].add(count);
+            self.sums_ns[stage].add(ns.saturating_mul(count));
+        }
     }
 }
 
@@ -58,9 +57,9 @@ pub struct LatencyTotals {
 }
 
 impl LatencyTotals {
-    fn add(&mut self, counter: &HistogramCounter) {
-        self.buckets.iter_mut().zip(&counter.buckets).for_each(|(sum, bucket)| *sum += bucket.get());
-        self.sum_ns = self.sum_ns.saturating_add(counter.sum_ns.get());
+    fn add(&mut self, counters: &StageCounters, stage: usize) {
+        self.buckets.iter_mut().zip(&counters.buckets).for_each(|(sum, bucket)| *sum += bucket[stage].get());
+        self.sum_ns = self.sum_ns.saturating_add(counters.sums_ns[stage].get());
     }
 }
 
@@ -78,15 +77,33 @@ pub struct StageTotals {
 }
 
 impl StageTotals {
-    pub(super) fn add(&mut self, StageCounters(counters): &StageCounters) {
+    pub(super) fn add(&mut self, counters: &StageCounters) {
         let all = [&mut self.whole, &mut self.queue, &mut self.backend, &mut self.send];
-        all.into_iter().zip(counters).for_each(|(total, counter)| total.add(counter));
+        all.into_iter().enumerate().for_each(|(stage, total)| total.add(counters, stage));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn short_command_counts_in_two_cache_lines() {
+        let counters = StageCounters::default();
+        let micros = Duration::from_micros;
+        counters.add(3, Stages { queue: micros(20), backend: micros(1), send: micros(20) });
+        // The lines of 64 bytes that a command changed, from the first byte of the counters.
+        let all = counters.sums_ns.iter().chain(counters.buckets.iter().flatten()).enumerate();
+        let used: Vec<usize> = all.filter(|(_, counter)| counter.get() > 0).map(|(at, _)| at / 8).collect();
+        assert_eq!(used, [0, 0, 0, 0, 0, 1, 1, 1]);
+        let mut totals = StageTotals::default();
+        totals.add(&counters);
+        let seen = [totals.whole, totals.queue, totals.backend, totals.send];
+        assert_eq!(seen.map(|stage| stage.sum_ns), [123_000, 60_000, 3_000, 60_000]);
+        assert_eq!(seen.map(|stage| stage.buckets.iter().position(|n| *n == 3)), [2, 1, 0, 1].map(Some));
+        assert_eq!((align_of::<StageCounters>(), size_of::<StageCounters>()), (64, 12 * 64));
+    }
 
     #[test]
     fn latency_is_in_first_bucket_that_bounds_it() {

@@ -46,6 +46,7 @@ mod tests {
     use lunar_router::routes::LuAddress;
     use lunar_server::config;
     use std::io;
+    use std::sync::Arc;
 
     const TARGET: &str = "iqn.2026-11.org.example:a";
 
@@ -56,7 +57,7 @@ mod tests {
         );
         let mut whole = config::parse(&text, std::path::Path::new("lunar.toml")).unwrap();
         if let Some(source) = source {
-            whole.targets[0].luns.get_mut(&0).unwrap().source = source;
+            Arc::make_mut(&mut whole.targets[0].luns).get_mut(&0).unwrap().source = source;
         }
         let lun = Some((TARGET.to_owned(), 0));
         let failure = FlushFailure { lun, error: io::Error::other("Device error: not ready") };
