@@ -1,7 +1,7 @@
 //! The interface of a server for its API.
 
 use crate::attachment::AttachmentReport;
-use crate::history::RateHistory;
+use crate::history::{RateHistory, Traffic, of_units};
 use crate::metrics::MetricsReport;
 use crate::{
     ConfigSnapshot, Difference, EventLog, HistoryEntry, HistoryPoint, HistoryTree, ObjectChange,
@@ -269,6 +269,11 @@ pub trait ServerControl: Send + Sync + 'static {
     /// The counters of the server; empty if it has none.
     fn metrics(&self) -> MetricsReport {
         MetricsReport::default()
+    }
+
+    /// The traffic of each logical unit, by its number: what the sampler needs of the counters.
+    fn traffic(&self) -> BTreeMap<u64, Traffic> {
+        of_units(&self.metrics())
     }
 
     /// The capacities that hosts see, in bytes, by target and LUN.

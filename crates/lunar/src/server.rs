@@ -5,6 +5,7 @@ mod metrics;
 mod process;
 
 use crate::service_manager::PortalSockets;
+use lunar_admin::history::{Traffic, of_units};
 use lunar_admin::metrics::MetricsReport;
 use lunar_admin::{Capacities, Counters, Parameters, SessionReport, Srp};
 use lunar_target::config::{PortalGroup, RdmaProvider, TargetConfig};
@@ -13,6 +14,7 @@ use lunar_target::{
     SessionTransport,
 };
 use metrics::ServerMetrics;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
@@ -48,6 +50,11 @@ pub trait TargetServer: Send + Sync + 'static {
     /// The counters of the server.
     fn metrics(&self) -> MetricsReport {
         MetricsReport::default()
+    }
+
+    /// The traffic of each logical unit, by its number.
+    fn traffic(&self) -> BTreeMap<u64, Traffic> {
+        of_units(&self.metrics())
     }
 
     /// The capacities that hosts see.
@@ -105,6 +112,11 @@ impl TargetServer for RunningServer {
 
     fn metrics(&self) -> MetricsReport {
         self.1.report(self.server().as_ref())
+    }
+
+    fn traffic(&self) -> BTreeMap<u64, Traffic> {
+        let config = self.server().as_ref().map(lunar_target::TargetServer::config);
+        config.as_deref().map(metrics::traffic).unwrap_or_default()
     }
 
     fn capacities(&self) -> Capacities {

@@ -7,7 +7,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use lunar_admin::ServerControl;
-use lunar_admin::history::{RateSample, SAMPLE, of_units};
+use lunar_admin::history::{RateSample, SAMPLE};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Instant;
@@ -63,6 +63,6 @@ pub(crate) async fn sample(control: Arc<dyn ServerControl>) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        control.history().record(Instant::now(), of_units(&control.metrics()));
+        control.history().record(Instant::now(), control.traffic());
     }
 }

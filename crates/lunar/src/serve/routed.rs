@@ -7,7 +7,7 @@ use super::{ServeEvent, Service};
 use crate::attach::{detach::detach_for, list};
 use crate::exit::{Exit, Failure};
 use crate::server::TargetServer;
-use lunar_admin::history::RateHistory;
+use lunar_admin::history::{RateHistory, Traffic};
 use lunar_admin::metrics::MetricsReport;
 use lunar_admin::router::{
     Failover, Hop, LunHealth, LunReport, NO_PATH, PathReport, RouterReport, TargetReport, UpstreamReport,
@@ -26,6 +26,7 @@ use lunar_server::config::Source;
 use lunar_server::config::router::UpstreamSource;
 use lunar_server::routes::{Missing, missing};
 use lunar_server::{Diagnostic, ErrorCode};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -66,6 +67,10 @@ impl<S: TargetServer> ServerControl for AdminHandler<S> {
 
     fn metrics(&self) -> MetricsReport {
         self.server.metrics()
+    }
+
+    fn traffic(&self) -> BTreeMap<u64, Traffic> {
+        self.server.traffic()
     }
 
     fn capacities(&self) -> Capacities {

@@ -3,6 +3,7 @@
 use super::histograms::{HistogramPlaces, OpsOf};
 use super::transport;
 use crate::server::process;
+use lunar_admin::history::Traffic;
 use lunar_admin::metrics::{
     ConnectionMetrics, CoreMetrics, FunctionCount, InitiatorMetrics, LatencyBuckets, LoginCount, LunMetrics,
     MetricsReport, OpMetrics, ResourceUse, StageLatencies, TargetMetrics,
@@ -193,6 +194,30 @@ fn lun(target: &str, number: u16, unit: &LogicalUnit) -> LunMetrics {
     }
 }
 
+/// The traffic of each logical unit, by its number: [`of_units`](lunar_admin::history::of_units) without the rest of the
+/// report: the sampler needs it every few seconds, also for thousands of LUNs.
+pub fn traffic(config: &TargetConfig) -> BTreeMap<u64, Traffic> {
+    let units = config.targets.values().flat_map(|node| node.luns.values());
+    units.map(|unit| (unit.id(), traffic_of(&unit.totals()))).collect()
+}
+
+fn traffic_of(totals: &LuTotals) -> Traffic {
+    let whole = |class: OpClass| totals.latency[class as usize].as_ref().map(|stages| &stages.whole);
+    let timed = |class| whole(class).map_or(0, |whole| whole.buckets.iter().sum());
+    let seconds = |class| whole(class).map_or(0.0, |whole| whole.sum_ns as f64 / 1e9);
+    Traffic {
+        reads: totals.commands[OpClass::Read as usize],
+        writes: totals.commands[OpClass::Write as usize],
+        read_bytes: totals.read_bytes,
+        written_bytes: totals.written_bytes,
+        errors: totals.failures.iter().sum(),
+        timed_reads: timed(OpClass::Read),
+        timed_writes: timed(OpClass::Write),
+        read_s: seconds(OpClass::Read),
+        write_s: seconds(OpClass::Write),
+    }
+}
+
 fn ops(totals: &LuTotals) -> Vec<OpMetrics> {
     let all = OpClass::ALL.into_iter().zip(totals.commands).zip(&totals.latency);
     let op = |((class, commands), latency): ((OpClass, u64), &Option<Box<StageTotals>>)| OpMetrics {
@@ -255,4 +280,28 @@ fn initiators(server: &TargetServer) -> Vec<InitiatorMetrics> {
             }
         };
     all.map(metrics).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn traffic_is_that_of_the_report() {
+        let mut totals = LuTotals { read_bytes: 512, written_bytes: 1024, ..LuTotals::default() };
+        totals.commands = [9, 8, 7, 6, 5];
+        totals.failures[..2].copy_from_slice(&[2, 1]);
+        for class in [OpClass::Read, OpClass::Flush] {
+            let mut stages = StageTotals::default();
+            (stages.whole.buckets[3], stages.whole.buckets[21], stages.whole.sum_ns) = (4, 4, 500_000_000);
+            totals.latency[class as usize] = Some(Box::new(stages));
+        }
+        let (read_bytes, written_bytes) = (totals.read_bytes, totals.written_bytes);
+        let failures = words(&FAILURES_OF_ALERTS, FAILURES.into_iter().zip(totals.failures));
+        let report =
+            LunMetrics { ops: ops(&totals), read_bytes, written_bytes, failures, ..LunMetrics::default() };
+        let traffic = traffic_of(&totals);
+        assert_eq!((traffic.reads, traffic.writes, traffic.errors, traffic.timed_reads), (9, 8, 3, 8));
+        assert_eq!(traffic, lunar_admin::history::of_lun(&report));
+    }
 }
