@@ -2,6 +2,7 @@
 
 use crate::server::Folder;
 use crate::tool::{self, Tool};
+use rustix::process::{Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -31,6 +32,15 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// An OSD that SIGSTOP has stopped.
+pub struct PausedOsd<'a>(&'a Daemon);
+
+impl Drop for PausedOsd<'_> {
+    fn drop(&mut self) {
+        kill_process(Pid::from_child(&self.0.0), Signal::CONT).expect("the OSD lives");
     }
 }
 
@@ -78,6 +88,12 @@ impl CephCluster {
     /// Runs `ceph` as the administrator, and returns its output.
     pub fn ceph(&self, arguments: &[&str]) -> String {
         ceph(&self.folder, arguments)
+    }
+
+    /// Stops the OSD, which keeps its connections, until the value is dropped.
+    pub fn pause_osd(&self) -> PausedOsd<'_> {
+        kill_process(Pid::from_child(&self.osd.0), Signal::STOP).expect("the OSD lives");
+        PausedOsd(&self.osd)
     }
 
     /// Kills the OSD.

@@ -3,6 +3,7 @@
 
 use super::exit;
 use crate::OpenError;
+use libc::timespec;
 use lunar_runtime::library_functions;
 use std::ffi::{c_char, c_int, c_void};
 use std::io;
@@ -16,6 +17,18 @@ pub type rados_ioctx_t = *mut c_void;
 pub type rbd_image_t = *mut c_void;
 /// A running operation.
 pub type rbd_completion_t = *mut c_void;
+/// Changes of an object that are made together.
+pub type rados_write_op_t = *mut c_void;
+/// Reads of an object that are made together.
+pub type rados_read_op_t = *mut c_void;
+/// A position in a list of keys and values.
+pub type rados_omap_iter_t = *mut c_void;
+/// Called on a thread of librados for a notification: the argument, notification, watch, sender, payload and its length.
+// SAFETY: a type.
+pub type rados_watchcb2_t = unsafe extern "C" fn(*mut c_void, u64, u64, u64, *mut c_void, usize);
+/// Called on a thread of librados when a watch has failed: the argument, the watch, and the error.
+// SAFETY: a type.
+pub type rados_watcherrcb_t = unsafe extern "C" fn(*mut c_void, u64, c_int);
 /// Called on a thread of librbd when an operation has ended.
 // SAFETY: a type.
 pub type rbd_callback_t = unsafe extern "C" fn(rbd_completion_t, *mut c_void);
@@ -50,6 +63,29 @@ library_functions! {
         rados_ioctx_destroy(rados_ioctx_t);
         rados_ioctx_set_namespace(rados_ioctx_t, *const c_char);
         rados_set_pool_full_try(rados_ioctx_t);
+        rados_create_write_op() -> rados_write_op_t;
+        rados_release_write_op(rados_write_op_t);
+        rados_write_op_create(rados_write_op_t, c_int, *const c_char);
+        rados_write_op_omap_cmp(rados_write_op_t, *const c_char, u8, *const c_char, usize, *mut c_int);
+        rados_write_op_omap_set(rados_write_op_t, *const *const c_char, *const *const c_char, *const usize, usize);
+        rados_write_op_omap_rm_keys(rados_write_op_t, *const *const c_char, usize);
+        rados_write_op_operate2(rados_write_op_t, rados_ioctx_t, *const c_char, *mut timespec, c_int) -> c_int;
+        rados_create_read_op() -> rados_read_op_t;
+        rados_release_read_op(rados_read_op_t);
+        rados_read_op_omap_get_vals2(rados_read_op_t, *const c_char, *const c_char, u64, *mut rados_omap_iter_t, *mut u8, *mut c_int);
+        rados_read_op_operate(rados_read_op_t, rados_ioctx_t, *const c_char, c_int) -> c_int;
+        rados_omap_get_next(rados_omap_iter_t, *mut *mut c_char, *mut *mut c_char, *mut usize) -> c_int;
+        rados_omap_get_end(rados_omap_iter_t);
+        rados_watch3(rados_ioctx_t, *const c_char, *mut u64, rados_watchcb2_t, rados_watcherrcb_t, u32, *mut c_void) -> c_int;
+        rados_unwatch2(rados_ioctx_t, u64) -> c_int;
+        rados_watch_check(rados_ioctx_t, u64) -> c_int;
+        rados_watch_flush(rados_t) -> c_int;
+        rados_notify2(rados_ioctx_t, *const c_char, *const c_char, c_int, u64, *mut *mut c_char, *mut usize) -> c_int;
+        rados_notify_ack(rados_ioctx_t, *const c_char, u64, u64, *const c_char, c_int) -> c_int;
+        rados_buffer_free(*mut c_char);
+        rados_getaddrs(rados_t, *mut *mut c_char) -> c_int;
+        rados_blocklist_add(rados_t, *mut c_char, u32) -> c_int;
+        rados_wait_for_latest_osdmap(rados_t) -> c_int;
     }
     "librbd.so.1" {
         rbd_create3(rados_ioctx_t, *const c_char, u64, u64, *mut c_int, u64, u64) -> c_int;

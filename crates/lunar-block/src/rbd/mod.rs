@@ -4,12 +4,17 @@
 //! librbd has no cache here, so that a completed write is on stable storage, and other clients of the image read it.
 #![allow(unsafe_code)]
 
+mod client;
 mod exit;
 mod extents;
 mod image;
 mod library;
 mod location;
+mod notify_replies;
+mod omap;
 mod operation;
+mod shared_object;
+mod watch;
 
 use crate::{
     Backend, BackendInfo, BackendSpec, BufResult, ExamineReport, Extent, LocalBoxFuture, OpenError,
@@ -18,13 +23,16 @@ use crate::{
 use image::Image;
 pub use location::{RBD_PREFIX, RbdLocation};
 use lunar_runtime::{Buf, either, sleep_until};
+pub use notify_replies::NotifyReplies;
 use operation::{Operation, done, whole};
+pub use shared_object::SharedObject;
 use std::ffi::c_int;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
+pub use watch::{Notification, Watch, WatchEvent};
 
 /// An operation that the cluster does not end within this time ends as `TimedOut`, which hosts see as BUSY. Linux gives
 /// up a command after 30 s.
@@ -35,33 +43,20 @@ const LATE_CHECK: Duration = Duration::from_millis(100);
 const CLEAR_BYTES: u64 = 256 << 20;
 /// `rbd_aio_write_zeroes` allocates the space.
 const THICK: c_int = 1;
-/// The error of a client that the cluster has fenced.
-const FENCED: i32 = rustix::io::Errno::SHUTDOWN.raw_os_error();
 
-/// An image.
-pub(crate) struct RbdBackend {
+/// An image of RBD as a backend.
+pub struct RbdBackend {
     location: RbdLocation,
     /// Replaced when the cluster has fenced its client.
     image: Arc<RwLock<Arc<Image>>>,
     /// Operations that ended as `TimedOut` and run on. They keep their order with later ones only if these wait.
     late: Mutex<Vec<Operation>>,
     reopening: Arc<Mutex<bool>>,
+    /// Whether objects share the client of the image. Then only the user of the objects replaces a fenced client: it
+    /// must read the objects before I/O goes on.
+    is_shared: AtomicBool,
     /// The size that the last refresh saw.
     reported: AtomicU64,
-}
-
-/// Opens the image of a specification.
-pub(crate) fn open(spec: &BackendSpec) -> Result<RbdBackend, OpenError> {
-    let location = location_of(spec)?;
-    let create = spec.size.filter(|_| spec.create && !spec.read_only);
-    let image = Image::open(&location, spec.read_only, create)?;
-    Ok(RbdBackend {
-        reported: AtomicU64::new(image.size()),
-        location,
-        image: Arc::new(RwLock::new(Arc::new(image))),
-        late: Mutex::default(),
-        reopening: Arc::default(),
-    })
 }
 
 /// Opens the image read-only and reports its size.
@@ -80,6 +75,38 @@ fn location_of(spec: &BackendSpec) -> Result<RbdLocation, OpenError> {
 }
 
 impl RbdBackend {
+    /// Opens the image of a specification.
+    ///
+    /// # Errors
+    /// As [`crate::open`].
+    pub fn open(spec: &BackendSpec) -> Result<RbdBackend, OpenError> {
+        let location = location_of(spec)?;
+        let create = spec.size.filter(|_| spec.create && !spec.read_only);
+        let image = Image::open(&location, spec.read_only, create)?;
+        Ok(RbdBackend {
+            reported: AtomicU64::new(image.size()),
+            location,
+            image: Arc::new(RwLock::new(Arc::new(image))),
+            late: Mutex::default(),
+            reopening: Arc::default(),
+            is_shared: AtomicBool::new(false),
+        })
+    }
+
+    /// An object that is fenced together with the image, because it uses its client. Without `pool`, it is in the pool
+    /// and the namespace of the image. It waits for the cluster.
+    ///
+    /// From now on, a fenced image is not opened again by itself: its operations fail with `ESHUTDOWN` until
+    /// [`RbdBackend::reopen`].
+    ///
+    /// # Errors
+    /// Those of the cluster; `NotFound` if the pool does not exist.
+    pub fn shared_object(&self, pool: Option<&str>, name: &str) -> io::Result<SharedObject> {
+        self.is_shared.store(true, Ordering::SeqCst);
+        let namespace = if pool.is_none() { self.location.namespace.as_str() } else { "" };
+        SharedObject::open(self.image().client(), pool.unwrap_or(&self.location.pool), namespace, name)
+    }
+
     fn image(&self) -> Arc<Image> {
         self.image.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -127,9 +154,8 @@ impl RbdBackend {
             locked(&self.late).push(operation);
             return (Err(timed_out()), len.map(Buf::zeroed));
         };
-        if result == -(FENCED as isize) {
-            self.reopen();
-            return (Err(timed_out()), buf);
+        if image.client().remembers_fence(result) {
+            return (Err(self.fenced()), buf);
         }
         // librbd cuts a write at the end of an image that has shrunk, and reports success.
         if changes != image.changes()
@@ -140,23 +166,43 @@ impl RbdBackend {
         (Ok(result), buf)
     }
 
+    /// Whether the cluster has fenced the client of the image: an operation has failed with `ESHUTDOWN`. It stays so
+    /// until the image is opened again.
+    pub fn is_fenced(&self) -> bool {
+        self.image().client().is_fenced()
+    }
+
+    /// Opens the image with a new client, and replaces the old one. Objects and watches of the old client stay fenced.
+    /// It waits for the cluster.
+    ///
+    /// # Errors
+    /// As [`crate::open`]; the old client stays then.
+    pub fn reopen(&self) -> Result<(), OpenError> {
+        reopen(&self.location, &self.image)
+    }
+
+    /// The error of an operation of a fenced client. An image without shared objects is opened again.
+    fn fenced(&self) -> io::Error {
+        if self.is_shared.load(Ordering::SeqCst) {
+            return rustix::io::Errno::SHUTDOWN.into();
+        }
+        self.begin_reopen();
+        timed_out()
+    }
+
     /// Opens the image with a new client on a thread. Until then, operations of the old one fail.
-    fn reopen(&self) {
+    fn begin_reopen(&self) {
         if std::mem::replace(&mut *locked(&self.reopening), true) {
             return;
         }
         let (location, place, reopening) =
             (self.location.clone(), self.image.clone(), self.reopening.clone());
-        let read_only = self.image().read_only;
         tracing::error!(
             "{location}: the cluster has fenced this client (blocklist); opening the image again"
         );
         let work = move || {
-            match Image::open(&location, read_only, None) {
-                Ok(image) => {
-                    tracing::info!("{location}: opened again with a new client");
-                    *place.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(image);
-                }
+            match reopen(&location, &place) {
+                Ok(()) => tracing::info!("{location}: opened again with a new client"),
                 Err(e) => tracing::error!("{location}: cannot be opened again: {}; hint: {}", e.what, e.hint),
             }
             *locked(&reopening) = false;
@@ -185,6 +231,13 @@ impl RbdBackend {
         }
         Ok(())
     }
+}
+
+fn reopen(location: &RbdLocation, place: &RwLock<Arc<Image>>) -> Result<(), OpenError> {
+    let read_only = place.read().unwrap_or_else(PoisonError::into_inner).read_only;
+    let image = Arc::new(Image::open(location, read_only, None)?);
+    *place.write().unwrap_or_else(PoisonError::into_inner) = image;
+    Ok(())
 }
 
 fn timed_out() -> io::Error {
