@@ -13,11 +13,13 @@ use std::time::{Duration, Instant};
 
 const OBJECT: &str = "state";
 const SWAPS: u32 = 100;
+const WATCH_TIMEOUT_S: u32 = 120;
 /// The limit of each wait.
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn open(cluster: &CephCluster) -> Arc<RbdBackend> {
-    let location = RbdLocation::parse(&cluster.image("disk")).expect("an image");
+/// Opens an image. One that does not exist is created with the usual features.
+fn open(cluster: &CephCluster, image: &str) -> Arc<RbdBackend> {
+    let location = RbdLocation::parse(&cluster.image(image)).expect("an image");
     let spec = BackendSpec { create: true, size: Some(8 << 20), ..BackendSpec::rbd(location) };
     Arc::new(RbdBackend::open(&spec).expect("an image"))
 }
@@ -32,10 +34,11 @@ fn write(disk: &Arc<RbdBackend>) -> io::Result<()> {
     cores.wait(0, work).expect("an event loop")
 }
 
-/// A watch, and its events.
+/// A watch that outlives a stopped OSD, and its events.
 fn watch(object: &SharedObject) -> (Watch, Receiver<WatchEvent>) {
     let (send, events) = channel();
-    let watch = object.watch(5, Box::new(move |event| drop(send.send(event)))).expect("a watch");
+    let watch =
+        object.watch(WATCH_TIMEOUT_S, Box::new(move |event| drop(send.send(event)))).expect("a watch");
     (watch, events)
 }
 
@@ -52,14 +55,17 @@ fn is_fenced<T>(result: &io::Result<T>) -> bool {
 
 #[test]
 fn objects_are_swapped_watched_and_fenced() {
-    let Some(cluster) = CephCluster::start() else { return };
-    let (one, two) = (open(&cluster), open(&cluster));
+    let Some(cluster) = CephCluster::start_with_lease(WATCH_TIMEOUT_S) else { return };
+    cluster.rbd(&["create", "--size", "8M", "--image-feature", "layering", "rbd/shared"]);
+    let (one, two) = (open(&cluster, "shared"), open(&cluster, "shared"));
+    assert!(!one.has_exclusive_lock().expect("features"));
+    assert!(open(&cluster, "usual").has_exclusive_lock().expect("features"));
     operations_are_atomic(&object(&one));
     objects_of_other_pools_are_reached(&cluster, &one);
     racing_swaps_lose_no_update(&object(&one), &object(&two));
     notifications_collect_acknowledgements(&object(&one), &object(&two));
     age_grows_while_the_osd_is_stopped(&cluster, &object(&one));
-    fenced_client_loses_image_object_and_watch(&object(&one), &two);
+    fenced_client_loses_image_object_and_watch(&cluster, &one, &two);
 }
 
 fn operations_are_atomic(object: &SharedObject) {
@@ -172,9 +178,13 @@ fn age_grows_while_the_osd_is_stopped(cluster: &CephCluster, object: &SharedObje
     assert!(matches!(events.recv_timeout(Duration::ZERO), Err(RecvTimeoutError::Timeout)));
 }
 
-fn fenced_client_loses_image_object_and_watch(survivor: &SharedObject, fenced: &Arc<RbdBackend>) {
+fn fenced_client_loses_image_object_and_watch(
+    cluster: &CephCluster,
+    disk: &Arc<RbdBackend>,
+    fenced: &Arc<RbdBackend>,
+) {
     let object_of = |disk: &RbdBackend| object(disk);
-    let object = object_of(fenced);
+    let (survivor, object) = (object_of(disk), object_of(fenced));
     let (watch, events) = watch(&object);
     write(fenced).expect("a write");
     assert!(!fenced.is_fenced());
@@ -184,6 +194,9 @@ fn fenced_client_loses_image_object_and_watch(survivor: &SharedObject, fenced: &
     assert_eq!(whole_host.kind(), io::ErrorKind::InvalidInput);
     survivor.blocklist(&addresses, 600).expect("the client is fenced");
     survivor.wait_for_latest_map().expect("a map");
+    // The OSD has the map before it executes these, object by object.
+    survivor.read().expect("an object");
+    write(disk).expect("a write");
     assert!(is_fenced(&object.swap(&[], &[("n", b"0")], &[])) && fenced.is_fenced());
     assert!(is_fenced(&object.read()));
     assert!(is_fenced(&write(fenced)));
@@ -197,8 +210,26 @@ fn fenced_client_loses_image_object_and_watch(survivor: &SharedObject, fenced: &
     assert!(watch.age().is_err(), "{lost}");
     assert_eq!(survivor.read().expect("an object")["n"], (2 * SWAPS).to_string().as_bytes());
     drop(watch);
+    cluster.ceph(&["osd", "blocklist", "rm", &addresses]);
+    survivor.wait_for_latest_map().expect("a map");
+    assert!(is_fenced(&object.read()) && is_fenced(&write(fenced)), "a fenced client is never used again");
     fenced.reopen().expect("a new client");
     assert!(!fenced.is_fenced() && is_fenced(&object.read()));
     write(fenced).expect("a write");
     assert!(object_of(fenced).swap(&[], &[("n", b"0")], &[]).expect("a swap"));
+    drop(object);
+    fenced_client_is_shut_down();
+}
+
+/// The ends of its watch and of its connection do not wait for a cluster that refuses them.
+fn fenced_client_is_shut_down() {
+    let running = || -> usize {
+        let names = ["rados-unwatch", "rbd-close", "rados-shutdown"];
+        names.iter().map(|name| interop::stopped_thread::threads(std::process::id(), name).len()).sum()
+    };
+    let end = Instant::now() + LIMIT;
+    while running() > 0 {
+        assert!(Instant::now() < end, "threads that close objects still run");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }

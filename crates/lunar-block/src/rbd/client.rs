@@ -190,7 +190,12 @@ impl Client {
         result == FENCED
     }
 
-    /// Whether the cluster has refused an operation because it has fenced this client. It never accepts one again.
+    /// Admits an operation. A fenced client stays fenced when its entry in the blocklist has expired: its state is old.
+    pub fn admit(&self) -> io::Result<()> {
+        if self.is_fenced() { Err(rustix::io::Errno::SHUTDOWN.into()) } else { Ok(()) }
+    }
+
+    /// Whether the cluster has refused an operation because it has fenced this client.
     pub fn is_fenced(&self) -> bool {
         self.fenced.load(Ordering::SeqCst)
     }

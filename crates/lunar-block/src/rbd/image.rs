@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Features of created images: those that `rbd create` gives.
 const FEATURES: u64 = LAYERING | EXCLUSIVE_LOCK | OBJECT_MAP | FAST_DIFF | DEEP_FLATTEN;
 const LAYERING: u64 = 1;
-const EXCLUSIVE_LOCK: u64 = 1 << 2;
+/// The feature of an image that only one client writes at a time.
+pub const EXCLUSIVE_LOCK: u64 = 1 << 2;
 const OBJECT_MAP: u64 = 1 << 3;
 const FAST_DIFF: u64 = 1 << 4;
 const DEEP_FLATTEN: u64 = 1 << 5;
@@ -163,6 +164,14 @@ impl Image {
     pub fn take_change(&self) -> bool {
         let now = self.changes();
         self.taken_changes.swap(now, Ordering::SeqCst) != now
+    }
+
+    /// Reads the features. It may wait for the cluster.
+    pub fn read_features(&self) -> io::Result<u64> {
+        let ((library, handle), mut features) = (self.parts(), 0);
+        // SAFETY: the image is open, and `features` is a place for the result.
+        self.client().checked(unsafe { (library.rbd_get_features)(handle, &mut features) })?;
+        Ok(features)
     }
 
     /// Reads the size. It may wait for the cluster.

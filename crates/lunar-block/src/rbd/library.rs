@@ -23,22 +23,6 @@ pub type rados_write_op_t = *mut c_void;
 pub type rados_read_op_t = *mut c_void;
 /// A position in a list of keys and values.
 pub type rados_omap_iter_t = *mut c_void;
-/// Called on a thread of librados for a notification: the argument, notification, watch, sender, payload and its length.
-// SAFETY: a type.
-pub type rados_watchcb2_t = unsafe extern "C" fn(*mut c_void, u64, u64, u64, *mut c_void, usize);
-/// Called on a thread of librados when a watch has failed: the argument, the watch, and the error.
-// SAFETY: a type.
-pub type rados_watcherrcb_t = unsafe extern "C" fn(*mut c_void, u64, c_int);
-/// Called on a thread of librbd when an operation has ended.
-// SAFETY: a type.
-pub type rbd_callback_t = unsafe extern "C" fn(rbd_completion_t, *mut c_void);
-/// Called on a thread of librbd when the image was changed.
-// SAFETY: a type.
-pub type rbd_update_callback_t = unsafe extern "C" fn(*mut c_void);
-/// Called for each range: offset, length, whether it exists, and the argument.
-// SAFETY: a type.
-pub type rbd_diff_callback_t = unsafe extern "C" fn(u64, usize, c_int, *mut c_void) -> c_int;
-
 /// The properties of an image. The prefix and the parent are deprecated fields of fixed size.
 #[repr(C)]
 pub struct rbd_image_info_t {
@@ -49,6 +33,35 @@ pub struct rbd_image_info_t {
     pub block_name_prefix: [c_char; 24],
     pub parent_pool: i64,
     pub parent_name: [c_char; 96],
+}
+
+/// Defines the types of functions that the libraries call.
+macro_rules! callbacks {
+    ($($(#[$doc:meta])* $name:ident($($arg:ty),*) $(-> $ret:ty)?;)*) => {
+        $(
+            $(#[$doc])*
+            // SAFETY: a type.
+            pub type $name = unsafe extern "C" fn($($arg),*) $(-> $ret)?;
+        )*
+
+        /// The name, the arguments and the result of each callback.
+        #[cfg(test)]
+        pub const CALLBACKS: &[(&str, &[&str], &str)] =
+            &[$((stringify!($name), &[$(stringify!($arg)),*], concat!($(stringify!($ret))?)),)*];
+    };
+}
+
+callbacks! {
+    /// Called on a thread of librados for a notification: the argument, notification, watch, sender, payload, its length.
+    rados_watchcb2_t(*mut c_void, u64, u64, u64, *mut c_void, usize);
+    /// Called on a thread of librados when a watch has failed: the argument, the watch, and the error.
+    rados_watcherrcb_t(*mut c_void, u64, c_int);
+    /// Called on a thread of librbd when an operation has ended.
+    rbd_callback_t(rbd_completion_t, *mut c_void);
+    /// Called on a thread of librbd when the image was changed.
+    rbd_update_callback_t(*mut c_void);
+    /// Called for each range: offset, length, whether it exists, and the argument.
+    rbd_diff_callback_t(u64, usize, c_int, *mut c_void) -> c_int;
 }
 
 library_functions! {
@@ -94,6 +107,7 @@ library_functions! {
         rbd_close(rbd_image_t) -> c_int;
         rbd_stat(rbd_image_t, *mut rbd_image_info_t, usize) -> c_int;
         rbd_get_size(rbd_image_t, *mut u64) -> c_int;
+        rbd_get_features(rbd_image_t, *mut u64) -> c_int;
         rbd_get_id(rbd_image_t, *mut c_char, usize) -> c_int;
         rbd_update_watch(rbd_image_t, *mut u64, rbd_update_callback_t, *mut c_void) -> c_int;
         rbd_update_unwatch(rbd_image_t, u64) -> c_int;

@@ -4,6 +4,8 @@
 //! librbd has no cache here, so that a completed write is on stable storage, and other clients of the image read it.
 #![allow(unsafe_code)]
 
+#[cfg(test)]
+mod abi_tests;
 mod client;
 mod exit;
 mod extents;
@@ -13,6 +15,7 @@ mod location;
 mod notify_replies;
 mod omap;
 mod operation;
+mod reopen;
 mod shared_object;
 mod watch;
 
@@ -20,7 +23,7 @@ use crate::{
     Backend, BackendInfo, BackendSpec, BufResult, ExamineReport, Extent, LocalBoxFuture, OpenError,
     describe_row, locked, within,
 };
-use image::Image;
+use image::{EXCLUSIVE_LOCK, Image};
 pub use location::{RBD_PREFIX, RbdLocation};
 use lunar_runtime::{Buf, either, sleep_until};
 pub use notify_replies::NotifyReplies;
@@ -140,6 +143,9 @@ impl RbdBackend {
             return (Err(e), buf);
         }
         let image = self.image();
+        if image.client().is_fenced() {
+            return (Err(self.fenced()), buf);
+        }
         if let Err(e) = within(image.size(), range.start, range.end - range.start) {
             return (Err(e), buf);
         }
@@ -166,51 +172,13 @@ impl RbdBackend {
         (Ok(result), buf)
     }
 
-    /// Whether the cluster has fenced the client of the image: an operation has failed with `ESHUTDOWN`. It stays so
-    /// until the image is opened again.
-    pub fn is_fenced(&self) -> bool {
-        self.image().client().is_fenced()
-    }
-
-    /// Opens the image with a new client, and replaces the old one. Objects and watches of the old client stay fenced.
-    /// It waits for the cluster.
+    /// Whether the image has the feature exclusive-lock: then only one client writes it at a time. It waits for the
+    /// cluster.
     ///
     /// # Errors
-    /// As [`crate::open`]; the old client stays then.
-    pub fn reopen(&self) -> Result<(), OpenError> {
-        reopen(&self.location, &self.image)
-    }
-
-    /// The error of an operation of a fenced client. An image without shared objects is opened again.
-    fn fenced(&self) -> io::Error {
-        if self.is_shared.load(Ordering::SeqCst) {
-            return rustix::io::Errno::SHUTDOWN.into();
-        }
-        self.begin_reopen();
-        timed_out()
-    }
-
-    /// Opens the image with a new client on a thread. Until then, operations of the old one fail.
-    fn begin_reopen(&self) {
-        if std::mem::replace(&mut *locked(&self.reopening), true) {
-            return;
-        }
-        let (location, place, reopening) =
-            (self.location.clone(), self.image.clone(), self.reopening.clone());
-        tracing::error!(
-            "{location}: the cluster has fenced this client (blocklist); opening the image again"
-        );
-        let work = move || {
-            match reopen(&location, &place) {
-                Ok(()) => tracing::info!("{location}: opened again with a new client"),
-                Err(e) => tracing::error!("{location}: cannot be opened again: {}; hint: {}", e.what, e.hint),
-            }
-            *locked(&reopening) = false;
-        };
-        // Without a thread, the next operation tries again.
-        if std::thread::Builder::new().name("rbd-open".into()).spawn(work).is_err() {
-            *locked(&self.reopening) = false;
-        }
+    /// Those of the cluster.
+    pub fn has_exclusive_lock(&self) -> io::Result<bool> {
+        Ok(self.image().read_features()? & EXCLUSIVE_LOCK != 0)
     }
 
     /// Clears a range, in requests of a bounded number of objects.
@@ -231,13 +199,6 @@ impl RbdBackend {
         }
         Ok(())
     }
-}
-
-fn reopen(location: &RbdLocation, place: &RwLock<Arc<Image>>) -> Result<(), OpenError> {
-    let read_only = place.read().unwrap_or_else(PoisonError::into_inner).read_only;
-    let image = Arc::new(Image::open(location, read_only, None)?);
-    *place.write().unwrap_or_else(PoisonError::into_inner) = image;
-    Ok(())
 }
 
 fn timed_out() -> io::Error {

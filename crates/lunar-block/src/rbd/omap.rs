@@ -63,6 +63,7 @@ impl WriteOperation {
 
     /// Makes the changes. False if a comparison has failed.
     pub fn run(self, pool: &Pool, name: &CStr) -> io::Result<bool> {
+        pool.client.admit()?;
         // SAFETY: pool and operation exist, and the name is null-terminated. Null stands for the current time.
         let result = unsafe {
             (self.library.rados_write_op_operate2)(self.handle, pool.handle, name.as_ptr(), null_mut(), 0)
@@ -118,6 +119,7 @@ pub unsafe fn bytes<'a>(start: *const c_char, len: usize) -> &'a [u8] {
 
 /// All pairs of an object that exists.
 pub fn read(pool: &Pool, name: &CStr) -> io::Result<BTreeMap<String, Vec<u8>>> {
+    pool.client.admit()?;
     let (library, mut position, mut more, mut status) = (pool.client.library, null_mut(), 0, 0);
     // SAFETY: the pool is open, the texts are null-terminated, and the places for results outlive the operation.
     let result = unsafe {

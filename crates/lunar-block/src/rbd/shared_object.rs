@@ -16,8 +16,9 @@ const CONFIRM_INTERVAL_S: &CStr = c"1";
 
 /// An object of RADOS whose keys and values several clients share.
 ///
-/// It uses the client of an image, so that the cluster fences both at once: all operations fail with `ESHUTDOWN` then,
-/// and the image must be opened again. Operations block until the cluster answers; they wait while the OSD is down.
+/// It uses the client of an image, so that the cluster fences both at once: all operations fail with `ESHUTDOWN` from
+/// then on, and the image must be opened again. Operations block until the cluster answers; they wait while the OSD is
+/// down.
 pub struct SharedObject {
     pool: Arc<Pool>,
     name: CString,
@@ -99,7 +100,7 @@ impl SharedObject {
     /// comparison, an absent key equals an empty value. False if a comparison has failed; nothing has changed then.
     ///
     /// # Errors
-    /// Those of the cluster; `InvalidInput` for a key with a zero byte. After `ESHUTDOWN`, nothing has changed.
+    /// Those of the cluster; `InvalidInput` for a key with a zero byte. After an error, the change may have happened.
     pub fn swap(
         &self,
         expected: &[(&str, &[u8])],
@@ -132,6 +133,7 @@ impl SharedObject {
     /// # Errors
     /// Those of the cluster; `NotFound` if the object does not exist.
     pub fn notify(&self, payload: &[u8], timeout_s: u32) -> io::Result<NotifyReplies> {
+        self.client().admit()?;
         let (library, len) = (self.client().library, payload_len(payload)?);
         let mut replies = RadosBuffer::new(library);
         let (start, timeout_ms) = (payload.as_ptr().cast(), u64::from(timeout_s) * 1000);
@@ -153,6 +155,7 @@ impl SharedObject {
     /// # Errors
     /// Those of the cluster.
     pub fn acknowledge(&self, notification: &Notification, payload: &[u8]) -> io::Result<()> {
+        self.client().admit()?;
         let Notification { id, cookie } = *notification;
         let (pool, name, len) = (self.pool.handle, self.name.as_ptr(), payload_len(payload)?);
         let start = payload.as_ptr().cast();
@@ -179,14 +182,15 @@ impl SharedObject {
         Ok(addresses.to_owned())
     }
 
-    /// Fences the client with these addresses, each with the number of the client: the cluster refuses its operations
-    /// for `expire_s`. When this returns, operations of that client have ended or fail, on each OSD that knows the
-    /// current map; clients that have waited for it read what the fenced client has left.
+    /// Fences the client with these addresses, each with the number of its client, for `expire_s`. An OSD refuses that
+    /// client once it has the new map of the cluster. It has the map before it executes an operation of a client that
+    /// has returned from [`SharedObject::wait_for_latest_map`] since.
     ///
     /// # Errors
     /// Those of the cluster; `InvalidInput` for an address that stands for a whole host.
     pub fn blocklist(&self, addresses: &str, expire_s: u32) -> io::Result<()> {
         let client = self.client();
+        client.admit()?;
         for address in split_addresses(addresses)? {
             let start = address.as_ptr().cast_mut();
             // SAFETY: the client is connected, and the address is null-terminated; librados does not change it.
@@ -196,8 +200,8 @@ impl SharedObject {
         Ok(())
     }
 
-    /// Waits until this client has the latest map of the cluster. Its later operations reach no OSD that still accepts
-    /// clients which that map fences.
+    /// Waits until this client has the latest map of the cluster. Its later operations come after all those of clients
+    /// that the map fences.
     ///
     /// # Errors
     /// Those of the cluster.

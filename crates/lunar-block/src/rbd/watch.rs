@@ -26,7 +26,8 @@ pub enum WatchEvent {
         /// Its payload.
         payload: Vec<u8>,
     },
-    /// The watch has failed: notifications may be lost until the object is watched again.
+    /// The watch has failed: notifications may be lost until the object is watched again. The error of a fenced client
+    /// is `ENOTCONN` here; its next operation fails with `ESHUTDOWN`.
     Lost(io::Error),
 }
 
@@ -87,6 +88,7 @@ impl Watch {
         timeout_s: u32,
         on_event: OnEvent,
     ) -> io::Result<Watch> {
+        pool.client.admit()?;
         let (handler, library) = (Arc::new(Handler { pool: pool.clone(), on_event }), pool.client.library);
         let (argument, mut cookie) = (Arc::as_ptr(&handler).cast_mut().cast(), 0);
         // SAFETY: the pool is open, and the name is null-terminated. The handler stays until no callback uses it.
