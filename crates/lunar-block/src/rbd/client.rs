@@ -21,16 +21,16 @@ const FSID_BYTES: usize = 37;
 const FENCED: isize = -(rustix::io::Errno::SHUTDOWN.raw_os_error() as isize);
 
 /// A client of a cluster, connected. Ceph fences clients, not images and objects.
-pub struct Client {
+pub struct RadosClient {
     pub library: &'static Library,
     pub handle: rados_t,
     fenced: AtomicBool,
 }
 
 // SAFETY: librados allows calls on a handle from all threads.
-unsafe impl Send for Client {}
+unsafe impl Send for RadosClient {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for Client {}
+unsafe impl Sync for RadosClient {}
 
 /// A handle on its way to the thread that shuts it down.
 struct LastHandle(rados_t);
@@ -38,7 +38,7 @@ struct LastHandle(rados_t);
 // SAFETY: librados allows calls on a handle from all threads.
 unsafe impl Send for LastHandle {}
 
-impl Drop for Client {
+impl Drop for RadosClient {
     /// A shut-down waits for the threads of librados, one of which may drop the last reference.
     fn drop(&mut self) {
         let (library, last) = (self.library, LastHandle(self.handle));
@@ -64,7 +64,7 @@ pub fn on_closing_thread(name: &str, close: impl FnOnce() + Send + 'static) {
 /// A pool of a cluster, with the namespace.
 pub struct Pool {
     pub handle: rados_ioctx_t,
-    pub client: Arc<Client>,
+    pub client: Arc<RadosClient>,
 }
 
 // SAFETY: librados allows calls on a handle from all threads.
@@ -117,16 +117,16 @@ impl Fault<'_> {
     }
 }
 
-impl Client {
-    pub fn connect(location: &RbdLocation) -> Result<Client, OpenError> {
+impl RadosClient {
+    pub fn connect(location: &RbdLocation) -> Result<RadosClient, OpenError> {
         let (library, fault) = (library()?, Fault { location });
         let user = format!("client.{}", location.user.as_deref().unwrap_or("admin"));
         let name = location.cluster.as_deref().unwrap_or("ceph");
-        let create = || -> io::Result<Client> {
+        let create = || -> io::Result<RadosClient> {
             let (name, user, mut handle) = (text(name)?, text(&user)?, null_mut());
             // SAFETY: the texts are null-terminated, and the handle is a place for the result.
             checked(unsafe { (library.rados_create2)(&mut handle, name.as_ptr(), user.as_ptr(), 0) })?;
-            Ok(Client { library, handle, fenced: AtomicBool::new(false) })
+            Ok(RadosClient { library, handle, fenced: AtomicBool::new(false) })
         };
         let client = create().map_err(fault.of("cannot make a client", "check user and cluster"))?;
         client
@@ -202,7 +202,7 @@ impl Client {
 }
 
 impl Pool {
-    pub fn open(client: Arc<Client>, name: &str, namespace: &str) -> io::Result<Pool> {
+    pub fn open(client: Arc<RadosClient>, name: &str, namespace: &str) -> io::Result<Pool> {
         let (name, namespace, mut handle) = (text(name)?, text(namespace)?, null_mut());
         // SAFETY: the client is connected, and the name is null-terminated.
         let got = unsafe { (client.library.rados_ioctx_create)(client.handle, name.as_ptr(), &mut handle) };

@@ -3,7 +3,7 @@
 //! Each image has a client of its own, because Ceph fences clients and not images. The calls here block until the
 //! cluster answers.
 
-use super::client::{Client, Fault, Pool, checked, on_closing_thread, pointer, text, until_zero};
+use super::client::{Fault, Pool, RadosClient, checked, on_closing_thread, pointer, text, until_zero};
 use super::library::{Library, rbd_image_info_t, rbd_image_t};
 use super::location::RbdLocation;
 use crate::OpenError;
@@ -100,7 +100,7 @@ impl Image {
     /// When a library is missing, the cluster does not answer within 10 s or refuses the user, or the image is missing.
     pub fn open(location: &RbdLocation, read_only: bool, create: Option<u64>) -> Result<Image, OpenError> {
         let read_only = read_only || location.snapshot.is_some();
-        let (client, fault) = (Arc::new(Client::connect(location)?), Fault { location });
+        let (client, fault) = (Arc::new(RadosClient::connect(location)?), Fault { location });
         let pool = Pool::open(client, &location.pool, &location.namespace)
             .map_err(fault.of("cannot open the pool", "check the pool: ceph osd pool ls"))?;
         let mut opened = pool.open_image(location, read_only);
@@ -140,7 +140,7 @@ impl Image {
     }
 
     /// The client. Objects that must be fenced together with the image use it too.
-    pub fn client(&self) -> &Arc<Client> {
+    pub fn client(&self) -> &Arc<RadosClient> {
         &self.open_image().pool.client
     }
 

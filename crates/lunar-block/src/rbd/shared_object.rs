@@ -1,6 +1,6 @@
 //! An object with keys and values that several clients share.
 
-use super::client::{Client, Pool, text};
+use super::client::{Pool, RadosClient, text};
 use super::library::Library;
 use super::notify_replies::NotifyReplies;
 use super::omap::{self, WriteOperation, bytes};
@@ -72,7 +72,7 @@ fn split_addresses(list: &str) -> io::Result<Vec<CString>> {
 impl SharedObject {
     /// The object of this name, which may not exist.
     pub(super) fn open(
-        client: &Arc<Client>,
+        client: &Arc<RadosClient>,
         pool: &str,
         namespace: &str,
         name: &str,
@@ -81,7 +81,7 @@ impl SharedObject {
         Ok(SharedObject { pool: Arc::new(Pool::open(client.clone(), pool, namespace)?), name: text(name)? })
     }
 
-    fn client(&self) -> &Client {
+    fn client(&self) -> &RadosClient {
         &self.pool.client
     }
 
