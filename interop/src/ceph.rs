@@ -2,6 +2,7 @@
 
 use crate::server::Folder;
 use crate::tool::{self, Tool};
+use rustix::process::{Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -14,6 +15,8 @@ const TOOLS: [Tool; 4] = [
 ];
 /// Bytes of the store, a sparse file.
 const STORE_BYTES: u64 = 2 << 30;
+/// A placement group waits for the read lease of its killed OSD; the default is 16 s.
+const READ_LEASE_S: u32 = 1;
 /// A start takes 7 s on an idle machine.
 const START: Duration = Duration::from_secs(120);
 
@@ -34,9 +37,24 @@ impl Drop for Daemon {
     }
 }
 
+/// An OSD that SIGSTOP has stopped.
+pub struct PausedOsd<'a>(&'a Daemon);
+
+impl Drop for PausedOsd<'_> {
+    fn drop(&mut self) {
+        kill_process(Pid::from_child(&self.0.0), Signal::CONT).expect("the OSD lives");
+    }
+}
+
 impl CephCluster {
     /// Starts a cluster. None: a program is missing, and the test is skipped.
     pub fn start() -> Option<CephCluster> {
+        CephCluster::start_with_lease(READ_LEASE_S)
+    }
+
+    /// As [`CephCluster::start`], with another read lease. If a single OSD is stopped for longer than the lease, it never
+    /// serves operations again; if it is killed, the next one waits for the end of the lease.
+    pub fn start_with_lease(read_lease_s: u32) -> Option<CephCluster> {
         if !tool::have(&TOOLS) {
             return None;
         }
@@ -48,7 +66,7 @@ impl CephCluster {
         let uuid = || std::fs::read_to_string("/proc/sys/kernel/random/uuid").expect("a UUID");
         let (fsid, osd_uuid) = (uuid(), uuid());
         let file = folder.join("ceph.conf");
-        write(&file, &configuration(file.parent().expect("a folder"), ports, fsid.trim()));
+        write(&file, &configuration(file.parent().expect("a folder"), ports, fsid.trim(), read_lease_s));
         make_keys(&folder);
         make_monitor(&folder, ports, fsid.trim());
         let monitor = daemon(&folder, "ceph-mon", "a");
@@ -80,6 +98,12 @@ impl CephCluster {
         ceph(&self.folder, arguments)
     }
 
+    /// Stops the OSD, which keeps its connections, until the value is dropped; see [`CephCluster::start_with_lease`].
+    pub fn pause_osd(&self) -> PausedOsd<'_> {
+        kill_process(Pid::from_child(&self.osd.0), Signal::STOP).expect("the OSD lives");
+        PausedOsd(&self.osd)
+    }
+
     /// Kills the OSD.
     pub fn kill_osd(&mut self) {
         let _ = self.osd.0.kill();
@@ -101,8 +125,10 @@ fn write(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
 }
 
-fn configuration(folder: &Path, [v2, v1]: [u16; 2], fsid: &str) -> String {
+fn configuration(folder: &Path, [v2, v1]: [u16; 2], fsid: &str, read_lease_s: u32) -> String {
     let dir = folder.display();
+    // The lease is a part of the grace of heartbeats, which is 20 s.
+    let read_lease = f64::from(read_lease_s) / 20.0;
     format!(
         "[global]\nfsid = {fsid}\nmon_host = [v2:127.0.0.1:{v2},v1:127.0.0.1:{v1}]\npublic_addr = 127.0.0.1\n\
          cluster_addr = 127.0.0.1\nms_bind_ipv6 = false\nrun_dir = {dir}/run\npid_file =\n\
@@ -114,8 +140,7 @@ fn configuration(folder: &Path, [v2, v1]: [u16; 2], fsid: &str) -> String {
          mon_data_avail_warn = 2\nmon_data_avail_crit = 1\npaxos_propose_interval = 0.05\npaxos_min_wait = 0.01\n\
          [osd]\nosd_data = {dir}/osd\nkeyring = {dir}/osd/keyring\nosd_objectstore = bluestore\n\
          bluestore_block_size = {STORE_BYTES}\nosd_memory_target = 939524096\nosd_crush_initial_weight = 1\n\
-         # A placement group waits for the read lease of its killed OSD: 1 s instead of 16 s.\n\
-         osd_pool_default_read_lease_ratio = 0.05\n\
+         osd_pool_default_read_lease_ratio = {read_lease}\n\
          [client]\nkeyring = {dir}/$name.keyring\nadmin_socket =\nlog_file =\n"
     )
 }

@@ -25,7 +25,9 @@ pub use kind::{BackendKind, DataLifetime, SizeRule};
 pub use lunar_runtime::LocalBoxFuture;
 pub use missing::{FileId, MissingMedium};
 pub use open::{BackendSpec, ExamineReport, InUse, OpenError, examine, open};
-pub use rbd::{RBD_PREFIX, RbdLocation};
+pub use rbd::{
+    Notification, NotifyReplies, RBD_PREFIX, RbdBackend, RbdLocation, SharedObject, Watch, WatchEvent,
+};
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};

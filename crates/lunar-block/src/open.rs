@@ -4,7 +4,7 @@ use crate::file::FileBackend;
 use crate::kind::BackendKind;
 use crate::memory::MemoryBackend;
 use crate::null::NullBackend;
-use crate::rbd::{self, RbdLocation};
+use crate::rbd::{self, RbdBackend, RbdLocation};
 use crate::{Backend, within};
 use std::io;
 use std::path::PathBuf;
@@ -165,7 +165,7 @@ pub fn open(spec: &BackendSpec) -> Result<Arc<dyn Backend>, OpenError> {
         BackendKind::Null => Arc::new(NullBackend::new(size_of(spec)?)),
         BackendKind::Memory => Arc::new(MemoryBackend::new(size_of(spec)?)),
         BackendKind::File | BackendKind::Device => Arc::new(FileBackend::open(spec)?),
-        BackendKind::Rbd => Arc::new(rbd::open(spec)?),
+        BackendKind::Rbd => Arc::new(RbdBackend::open(spec)?),
     })
 }
 

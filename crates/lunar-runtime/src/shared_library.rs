@@ -89,6 +89,12 @@ macro_rules! library_functions {
                 Ok(Library { $($($name,)*)* })
             }
 
+            /// The name, the arguments and the result of each function, for a comparison with the headers.
+            #[cfg(test)]
+            #[allow(dead_code, reason = "not every table has such a test")]
+            pub const SIGNATURES: &[(&str, &[&str], &str)] =
+                &[$($((stringify!($name), &[$(stringify!($arg)),*], concat!($(stringify!($ret))?)),)*)*];
+
             /// Loads the libraries under these file names, in the order of `FILES`.
             ///
             /// # Safety

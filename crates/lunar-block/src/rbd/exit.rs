@@ -1,7 +1,7 @@
 //! The end of a process that has loaded librbd.
 //!
 //! The libraries destroy their global objects at exit, while their threads still use them: a process that has an image
-//! open, or closes one, would crash. So images that are being closed are awaited, and the destructors are left out.
+//! open, or closes one, would crash. So objects that are being closed are awaited, and the destructors are left out.
 
 use crate::locked;
 use std::ffi::{c_int, c_void};
@@ -9,14 +9,14 @@ use std::ptr::null_mut;
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-/// How long an exit waits for images that are being closed: a cluster that is down answers never.
+/// How long an exit waits for objects that are being closed: a cluster that is down answers never.
 const CLOSE: Duration = Duration::from_secs(10);
 
-/// The number of images that are being closed.
+/// The number of images, watches and clients that are being closed.
 static CLOSING: Mutex<usize> = Mutex::new(0);
 static CLOSED: Condvar = Condvar::new();
 
-/// An image that is being closed, until dropped.
+/// An object that is being closed, until dropped.
 pub struct Closing(());
 
 impl Closing {

@@ -1,6 +1,6 @@
 //! The allocated ranges of an image.
 
-use super::image::{Image, checked};
+use super::image::Image;
 use crate::Extent;
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -31,13 +31,14 @@ fn allocated(image: &Image, range: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
     // SAFETY: the image is open, null stands for its creation, and the list outlives the call.
     let result =
         unsafe { (library.rbd_diff_iterate2)(handle, null(), range.start, len, 1, 1, found, argument) };
-    checked(result)?;
+    image.client().checked(result)?;
     list.sort_unstable_by_key(|range| range.start);
     Ok(list)
 }
 
 /// The extents of a range, from its begin on, at most `max`. It may wait for the cluster.
 pub fn extents(image: &Image, range: Range<u64>, max: usize) -> io::Result<Vec<Extent>> {
+    image.client().admit()?;
     let limit = image.object_bytes.saturating_mul(MAX_OBJECTS);
     let range = range.start..range.end.min(range.start.saturating_add(limit));
     Ok(cover(&range, allocated(image, &range)?, max))

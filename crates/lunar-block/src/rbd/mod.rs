@@ -4,27 +4,38 @@
 //! librbd has no cache here, so that a completed write is on stable storage, and other clients of the image read it.
 #![allow(unsafe_code)]
 
+#[cfg(test)]
+mod abi_tests;
+mod client;
 mod exit;
 mod extents;
 mod image;
 mod library;
 mod location;
+mod notify_replies;
+mod omap;
 mod operation;
+mod reopen;
+mod shared_object;
+mod watch;
 
 use crate::{
     Backend, BackendInfo, BackendSpec, BufResult, ExamineReport, Extent, LocalBoxFuture, OpenError,
     describe_row, locked, within,
 };
-use image::Image;
+use image::{EXCLUSIVE_LOCK, Image};
 pub use location::{RBD_PREFIX, RbdLocation};
 use lunar_runtime::{Buf, either, sleep_until};
+pub use notify_replies::NotifyReplies;
 use operation::{Operation, done, whole};
+pub use shared_object::SharedObject;
 use std::ffi::c_int;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
+pub use watch::{Notification, Watch, WatchEvent};
 
 /// An operation that the cluster does not end within this time ends as `TimedOut`, which hosts see as BUSY. Linux gives
 /// up a command after 30 s.
@@ -35,33 +46,20 @@ const LATE_CHECK: Duration = Duration::from_millis(100);
 const CLEAR_BYTES: u64 = 256 << 20;
 /// `rbd_aio_write_zeroes` allocates the space.
 const THICK: c_int = 1;
-/// The error of a client that the cluster has fenced.
-const FENCED: i32 = rustix::io::Errno::SHUTDOWN.raw_os_error();
 
-/// An image.
-pub(crate) struct RbdBackend {
+/// An image of RBD as a backend.
+pub struct RbdBackend {
     location: RbdLocation,
     /// Replaced when the cluster has fenced its client.
     image: Arc<RwLock<Arc<Image>>>,
     /// Operations that ended as `TimedOut` and run on. They keep their order with later ones only if these wait.
     late: Mutex<Vec<Operation>>,
     reopening: Arc<Mutex<bool>>,
+    /// Whether objects share the client of the image. Then only the user of the objects replaces a fenced client: it
+    /// must read the objects before I/O goes on.
+    is_shared: AtomicBool,
     /// The size that the last refresh saw.
     reported: AtomicU64,
-}
-
-/// Opens the image of a specification.
-pub(crate) fn open(spec: &BackendSpec) -> Result<RbdBackend, OpenError> {
-    let location = location_of(spec)?;
-    let create = spec.size.filter(|_| spec.create && !spec.read_only);
-    let image = Image::open(&location, spec.read_only, create)?;
-    Ok(RbdBackend {
-        reported: AtomicU64::new(image.size()),
-        location,
-        image: Arc::new(RwLock::new(Arc::new(image))),
-        late: Mutex::default(),
-        reopening: Arc::default(),
-    })
 }
 
 /// Opens the image read-only and reports its size.
@@ -80,6 +78,38 @@ fn location_of(spec: &BackendSpec) -> Result<RbdLocation, OpenError> {
 }
 
 impl RbdBackend {
+    /// Opens the image of a specification.
+    ///
+    /// # Errors
+    /// As [`crate::open`].
+    pub fn open(spec: &BackendSpec) -> Result<RbdBackend, OpenError> {
+        let location = location_of(spec)?;
+        let create = spec.size.filter(|_| spec.create && !spec.read_only);
+        let image = Image::open(&location, spec.read_only, create)?;
+        Ok(RbdBackend {
+            reported: AtomicU64::new(image.size()),
+            location,
+            image: Arc::new(RwLock::new(Arc::new(image))),
+            late: Mutex::default(),
+            reopening: Arc::default(),
+            is_shared: AtomicBool::new(false),
+        })
+    }
+
+    /// An object that is fenced together with the image, because it uses its client. Without `pool`, it is in the pool
+    /// and the namespace of the image. It waits for the cluster.
+    ///
+    /// From now on, a fenced image is not opened again by itself: its operations fail with `ESHUTDOWN` until
+    /// [`RbdBackend::reopen`].
+    ///
+    /// # Errors
+    /// Those of the cluster; `NotFound` if the pool does not exist.
+    pub fn shared_object(&self, pool: Option<&str>, name: &str) -> io::Result<SharedObject> {
+        self.is_shared.store(true, Ordering::SeqCst);
+        let namespace = if pool.is_none() { self.location.namespace.as_str() } else { "" };
+        SharedObject::open(self.image().client(), pool.unwrap_or(&self.location.pool), namespace, name)
+    }
+
     fn image(&self) -> Arc<Image> {
         self.image.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -113,6 +143,9 @@ impl RbdBackend {
             return (Err(e), buf);
         }
         let image = self.image();
+        if image.client().is_fenced() {
+            return (Err(self.fenced()), buf);
+        }
         if let Err(e) = within(image.size(), range.start, range.end - range.start) {
             return (Err(e), buf);
         }
@@ -127,9 +160,8 @@ impl RbdBackend {
             locked(&self.late).push(operation);
             return (Err(timed_out()), len.map(Buf::zeroed));
         };
-        if result == -(FENCED as isize) {
-            self.reopen();
-            return (Err(timed_out()), buf);
+        if image.client().remembers_fence(result) {
+            return (Err(self.fenced()), buf);
         }
         // librbd cuts a write at the end of an image that has shrunk, and reports success.
         if changes != image.changes()
@@ -140,31 +172,13 @@ impl RbdBackend {
         (Ok(result), buf)
     }
 
-    /// Opens the image with a new client on a thread. Until then, operations of the old one fail.
-    fn reopen(&self) {
-        if std::mem::replace(&mut *locked(&self.reopening), true) {
-            return;
-        }
-        let (location, place, reopening) =
-            (self.location.clone(), self.image.clone(), self.reopening.clone());
-        let read_only = self.image().read_only;
-        tracing::error!(
-            "{location}: the cluster has fenced this client (blocklist); opening the image again"
-        );
-        let work = move || {
-            match Image::open(&location, read_only, None) {
-                Ok(image) => {
-                    tracing::info!("{location}: opened again with a new client");
-                    *place.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(image);
-                }
-                Err(e) => tracing::error!("{location}: cannot be opened again: {}; hint: {}", e.what, e.hint),
-            }
-            *locked(&reopening) = false;
-        };
-        // Without a thread, the next operation tries again.
-        if std::thread::Builder::new().name("rbd-open".into()).spawn(work).is_err() {
-            *locked(&self.reopening) = false;
-        }
+    /// Whether the image has the feature exclusive-lock: then only one client writes it at a time. It waits for the
+    /// cluster.
+    ///
+    /// # Errors
+    /// Those of the cluster.
+    pub fn has_exclusive_lock(&self) -> io::Result<bool> {
+        Ok(self.image().read_features()? & EXCLUSIVE_LOCK != 0)
     }
 
     /// Clears a range, in requests of a bounded number of objects.

@@ -1,6 +1,7 @@
 //! Operations in progress. librbd ends each on a thread of its own and wakes the core that waits.
 
-use super::image::{Image, checked};
+use super::client::checked;
+use super::image::Image;
 use super::library::{Library, rbd_completion_t, rbd_image_t};
 use crate::locked;
 use lunar_runtime::Buf;
