@@ -305,6 +305,18 @@ fn reload_keeps_the_served_file_after_a_replacement() {
 }
 
 #[test]
+fn faults_of_a_refused_file_have_lines_of_their_own() {
+    let server = Server::start(&configuration(""));
+    let [socket, bad] = ["admin.sock", "bad.toml"].map(|name| server.dir().join(name).display().to_string());
+    std::fs::write(&bad, "[[target]]\nname = \"x y\"\nalas = 1\n").expect("written");
+    let (out, err, status) = interop::command::lunar(&["apply", "--socket", &socket, &bad]);
+    assert_eq!((out.as_str(), status), ("", 1), "{err}");
+    let starts: Vec<&str> = err.lines().map(|line| line.split_once(": ").expect("a kind").0).collect();
+    assert_eq!(starts, ["error", "  hint", "error", "  hint"], "{err}");
+    assert!(err.lines().step_by(2).all(|line| line.starts_with(&format!("error: {bad}:"))), "{err}");
+}
+
+#[test]
 fn roll_back_succeeds_after_a_file_was_replaced() {
     let server = Server::start(&configuration(&lun(0, "disk.img", "")));
     let [socket, toml, new, disk] =

@@ -70,7 +70,7 @@ impl Client {
     ///
     /// # Errors
     /// When no server answers, and the errors of the server.
-    pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Diagnostic> {
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Vec<Diagnostic>> {
         self.send(Method::GET, path, None, &Value::Null).map(|tagged| tagged.value)
     }
 
@@ -78,7 +78,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::get`].
-    pub fn get_tagged<T: DeserializeOwned>(&self, path: &str) -> Result<Tagged<T>, Diagnostic> {
+    pub fn get_tagged<T: DeserializeOwned>(&self, path: &str) -> Result<Tagged<T>, Vec<Diagnostic>> {
         self.send(Method::GET, path, None, &Value::Null)
     }
 
@@ -86,7 +86,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::get`].
-    pub fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Diagnostic> {
+    pub fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Vec<Diagnostic>> {
         self.send(Method::POST, path, None, body).map(|tagged| tagged.value)
     }
 
@@ -94,7 +94,11 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::get`].
-    pub fn create<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Diagnostic> {
+    pub fn create<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Vec<Diagnostic>> {
         let only_new = Some((header::IF_NONE_MATCH, "*".to_owned()));
         self.request(Method::PUT, path, only_new, body).map(|tagged| tagged.value)
     }
@@ -103,7 +107,11 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::get`].
-    pub fn merge<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Diagnostic> {
+    pub fn merge<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, Vec<Diagnostic>> {
         let any_version = Some((header::IF_MATCH, "*".to_owned()));
         self.request(Method::PATCH, path, any_version, body).map(|tagged| tagged.value)
     }
@@ -118,7 +126,7 @@ impl Client {
         path: &str,
         version: Option<&str>,
         body: &impl Serialize,
-    ) -> Result<Tagged<T>, Diagnostic> {
+    ) -> Result<Tagged<T>, Vec<Diagnostic>> {
         let condition = version.map(|version| (header::IF_MATCH, format!("\"{version}\"")));
         self.request(method, path, condition, body)
     }
@@ -130,7 +138,7 @@ impl Client {
         path: &str,
         condition: Option<(HeaderName, String)>,
         body: &impl Serialize,
-    ) -> Result<Tagged<T>, Diagnostic> {
+    ) -> Result<Tagged<T>, Vec<Diagnostic>> {
         let body = serde_json::to_vec(body).map_err(|e| strange(&e.to_string()))?;
         let body = if body == b"null" { Vec::new() } else { body };
         let mut request = self.head(&method, path);
@@ -271,11 +279,11 @@ pub fn segment(text: &str) -> String {
     utf8_percent_encode(text, SEGMENT).to_string()
 }
 
-fn decoded<T: DeserializeOwned>(response: &hyper::Response<Bytes>) -> Result<Tagged<T>, Diagnostic> {
+fn decoded<T: DeserializeOwned>(response: &hyper::Response<Bytes>) -> Result<Tagged<T>, Vec<Diagnostic>> {
     let body = response.body();
     if !response.status().is_success() {
         let problem: Problem = serde_json::from_slice(body).map_err(|e| strange(&e.to_string()))?;
-        return Err(problem.into_diagnostic());
+        return Err(problem.into_diagnostics());
     }
     let tag = response.headers().get(header::ETAG).and_then(|tag| tag.to_str().ok()).unwrap_or_default();
     let version = tag.trim_matches('"').to_owned();

@@ -73,28 +73,22 @@ impl Problem {
         Box::new(Problem { code: ErrorCode::NotFound.name().to_owned(), ..*problem })
     }
 
-    /// The fault of a client.
-    pub(crate) fn into_diagnostic(self) -> Diagnostic {
+    /// The faults of a client, one or more.
+    pub(crate) fn into_diagnostics(self) -> Vec<Diagnostic> {
         let code = ErrorCode::from_name(&self.code);
-        if let [ProblemDetail { detail, file: Some(file), line, column, .. }] = &self.errors[..] {
-            let position = line.zip(*column).map(|(line, column)| Position { line, column });
-            let problem = Diagnostic::new(detail, self.hint).with_code(code);
-            return Diagnostic { file: Some(file.into()), position, ..problem };
+        if self.errors.is_empty() {
+            return vec![Diagnostic::new(self.detail, self.hint).with_code(code)];
         }
-        let faults: Vec<String> = self.errors.iter().map(ProblemDetail::text).collect();
-        let what = if faults.len() > 1 { faults.join("\n") + "\n" + &self.detail } else { self.detail };
-        Diagnostic::new(what, self.hint).with_code(code)
+        self.errors.into_iter().map(|one| one.into_diagnostic(code)).collect()
     }
 }
 
 impl ProblemDetail {
-    /// The fault with its place and its hint.
-    fn text(&self) -> String {
-        let number = |number: Option<usize>| number.map_or(String::new(), |number| format!(":{number}"));
-        let place = self.file.as_ref();
-        let place = place.map(|file| format!("{file}{}{}: ", number(self.line), number(self.column)));
-        let hint = if self.hint.is_empty() { String::new() } else { format!("\n  hint: {}", self.hint) };
-        format!("{}{}{hint}", place.unwrap_or_default(), self.detail)
+    fn into_diagnostic(self, code: ErrorCode) -> Diagnostic {
+        let position = self.line.zip(self.column).map(|(line, column)| Position { line, column });
+        let hint = Some(self.hint).filter(|hint| !hint.is_empty());
+        let fault = Diagnostic::new(self.detail, "").with_code(code);
+        Diagnostic { file: self.file.map(Into::into), position, hint, ..fault }
     }
 }
 
@@ -165,6 +159,19 @@ mod tests {
         let fault = Diagnostic { file, position, ..Diagnostic::new("no disk", "bring one") };
         let problem: Box<Problem> = ControlError::one(ControlErrorKind::Invalid, fault.clone()).into();
         assert_eq!(problem.detail, "/l.toml:3:7: no disk");
-        assert_eq!((*problem).into_diagnostic(), fault);
+        assert_eq!((*problem).into_diagnostics(), [fault]);
+    }
+
+    #[test]
+    fn several_faults_arrive_one_by_one() {
+        let (file, position) = (Some("/l.toml".into()), Some(Position { line: 3, column: 7 }));
+        let placed = Diagnostic { file, position, ..Diagnostic::new("no disk", "bring one") };
+        let bare = Diagnostic { hint: None, ..Diagnostic::new("no LUN", "") };
+        let faults = vec![placed, bare].into_iter().map(|fault| fault.with_code(ErrorCode::NotFound));
+        let faults: Vec<Diagnostic> = faults.collect();
+        let error = ControlError { kind: ControlErrorKind::Invalid, problems: faults.clone() };
+        let problem: Box<Problem> = error.into();
+        assert_eq!(problem.detail, "the configuration has 2 faults");
+        assert_eq!((*problem).into_diagnostics(), faults);
     }
 }

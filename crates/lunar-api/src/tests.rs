@@ -95,7 +95,12 @@ fn served(folder: &Folder, control: Arc<dyn ServerControl>) -> (ApiServer, PathB
 }
 
 fn sessions(path: &Path, limit: Duration) -> Result<SessionList, Diagnostic> {
-    client(path, limit).get("/v1/sessions")
+    single(client(path, limit).get("/v1/sessions"))
+}
+
+/// A result of the client with at most one fault.
+pub fn single<T>(result: Result<T, Vec<Diagnostic>>) -> Result<T, Diagnostic> {
+    result.map_err(|faults| <[Diagnostic; 1]>::try_from(faults).expect("one fault")[0].clone())
 }
 
 fn client(path: &Path, limit: Duration) -> Client {
@@ -169,7 +174,7 @@ fn resources_are_read() {
     assert_eq!(lun.version, "v1");
     let report: Value = client.get("/v1/server").unwrap();
     assert_eq!([&report["targets"], &report["luns"], &report["sessions"]], [3, 4, 2]);
-    let absent = client.get::<Value>("/v1/targets/iqn.x/luns").unwrap_err();
+    let absent = single(client.get::<Value>("/v1/targets/iqn.x/luns")).unwrap_err();
     assert_eq!((absent.what.as_str(), absent.code), ("target iqn.x does not exist", ErrorCode::NotFound));
     drop(server);
     assert!(!path.exists());
@@ -326,7 +331,7 @@ fn nonsense_is_answered_and_the_next_one_too() {
 fn failure_of_the_server_keeps_its_code() {
     let folder = Folder::fresh();
     let (_server, path) = served(&folder, Arc::new(Fake::default()));
-    let failed = client(&path, LIMIT).post::<Outcome>("/v1/config/confirm", &()).unwrap_err();
+    let failed = single(client(&path, LIMIT).post::<Outcome>("/v1/config/confirm", &())).unwrap_err();
     let own = std::process::id();
     let user = rustix::process::geteuid().as_raw();
     let what = format!("confirm the applied configuration by user {user}, process {own}");
@@ -370,7 +375,7 @@ fn requests_that_wait_are_bounded_and_hold_up_no_other() {
     let mut waiting: Vec<UnixStream> = (0..MAX_WAITING).map(|_| ask()).collect();
     (0..MAX_WAITING).for_each(|_| takes.recv().unwrap());
     assert_eq!(sessions(&path, LIMIT).unwrap().items, []);
-    let refused = client(&path, LIMIT).post::<Outcome>("/v1/config/confirm", &()).unwrap_err();
+    let refused = single(client(&path, LIMIT).post::<Outcome>("/v1/config/confirm", &())).unwrap_err();
     assert_eq!(refused.code, ErrorCode::TimedOut);
     let what = "the server rejects the request, because 16 requests are pending";
     assert_eq!(refused.what, what);
@@ -420,7 +425,7 @@ fn server_that_hangs_is_reported_when_the_time_is_over() {
     let hangs = "no answer from the server at lunar.sock within 100ms\n  \
          hint: check the process of the server, which is stopped or overloaded, or raise --timeout";
     assert_eq!(said(sessions(&path, limit).unwrap_err()), hangs);
-    let late = client(&path, limit).post::<Outcome>("/v1/config/confirm", &()).unwrap_err();
+    let late = single(client(&path, limit).post::<Outcome>("/v1/config/confirm", &())).unwrap_err();
     assert_eq!(said(late), format!("{hangs}; the server may still execute the request"));
     // Fills the backlog of the socket.
     let waiting: Vec<UnixStream> = std::iter::from_fn(|| connect(&path, limit).ok()).take(100_000).collect();

@@ -68,6 +68,12 @@ impl Diagnostic {
 
 impl std::error::Error for Diagnostic {}
 
+impl From<Diagnostic> for Vec<Diagnostic> {
+    fn from(fault: Diagnostic) -> Vec<Diagnostic> {
+        vec![fault]
+    }
+}
+
 impl From<NotationError> for Diagnostic {
     fn from(e: NotationError) -> Diagnostic {
         Diagnostic::new(e.what, e.hint)

@@ -58,7 +58,7 @@ pub fn check(args: &CheckArgs) -> Result<String, Vec<Diagnostic>> {
     }
     let report = CheckReport { user, ..CheckReport::new(&config, file, found) };
     match as_json {
-        true => json(&report).map_err(|problem| vec![problem]),
+        true => json(&report).map_err(|failure| failure.problems),
         false => {
             let user =
                 report.user.as_ref().map_or(String::new(), |user| format!("; checked for the user {user}"));

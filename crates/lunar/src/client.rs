@@ -81,7 +81,7 @@ pub fn url(text: &str) -> Result<Url, Failure> {
 ///
 /// # Errors
 /// When it cannot be serialized.
-pub fn json(value: &impl Serialize) -> Result<String, Diagnostic> {
+pub fn json(value: &impl Serialize) -> Result<String, Failure> {
     let text = serde_json::to_string_pretty(value);
     let text = text.map_err(|e| Diagnostic::new(format!("cannot write JSON: {e}"), "run without --json"))?;
     Ok(text + "\n")
@@ -91,7 +91,7 @@ pub fn json(value: &impl Serialize) -> Result<String, Diagnostic> {
 ///
 /// # Errors
 /// As [`json`].
-pub fn json_list(items: &[impl Serialize]) -> Result<String, Diagnostic> {
+pub fn json_list(items: &[impl Serialize]) -> Result<String, Failure> {
     json(&BTreeMap::from([("items", items)]))
 }
 

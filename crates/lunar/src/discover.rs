@@ -63,7 +63,7 @@ pub fn discover(args: Discover) -> Result<String, Failure> {
     }
     if args.common.json {
         let entries: Vec<TargetEntry> = found.into_iter().map(|one| entry(&url.portal, one)).collect();
-        return Ok(json_list(&entries)?);
+        return json_list(&entries);
     }
     Ok(found.into_iter().map(|one| lines(&entry(&url.portal, one))).collect())
 }

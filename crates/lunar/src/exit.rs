@@ -89,6 +89,11 @@ impl Failure {
         let code = CODES.iter().find(|row| row.1 == exit).map_or(ErrorCode::Other, |row| row.0);
         Failure { exit, problems: vec![Diagnostic::new(what, hint).with_code(code)] }
     }
+
+    /// The common code of its faults.
+    pub fn code(&self) -> ErrorCode {
+        common_code(&self.problems)
+    }
 }
 
 /// A failure of the command line.

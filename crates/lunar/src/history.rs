@@ -2,14 +2,14 @@
 
 use crate::args::{AdminArgs, RollbackArgs};
 use crate::client::json;
+use crate::exit::Failure;
 use crate::output;
 use crate::router::whole_seconds;
 use lunar_admin::{Difference, HistoryEntry, rows};
 use lunar_api::client::{ChangeReport, Client, HistoryList, Method, RollbackOptions, Tagged};
-use lunar_server::Diagnostic;
 
 /// The text to print.
-pub fn history(args: &AdminArgs) -> Result<String, Diagnostic> {
+pub fn history(args: &AdminArgs) -> Result<String, Failure> {
     let list: HistoryList = Client::new(&args.choice.one()?, args.timeout).get("/v1/config/history")?;
     match args.json {
         true => json(&list),
@@ -27,7 +27,7 @@ fn table(entries: &[HistoryEntry]) -> String {
 }
 
 /// Returns to an earlier tree, in the version of the moment, so that no change of another administrator is lost.
-pub fn rollback(args: &RollbackArgs) -> Result<String, Diagnostic> {
+pub fn rollback(args: &RollbackArgs) -> Result<String, Failure> {
     let client = Client::new(&args.server.choice.one()?, args.server.timeout);
     let Tagged { version, value: _ } = client.get_tagged::<HistoryList>("/v1/config/history")?;
     let options = RollbackOptions {

@@ -81,7 +81,7 @@ pub fn ls(args: Ls) -> Result<String, Failure> {
     let targets = targets.map_err(|failure| with_url_hint(&url, failure))?;
     targets.iter().for_each(warn);
     if args.common.json {
-        return Ok(json_list(&targets)?);
+        return json_list(&targets);
     }
     Ok(targets.iter().map(text).collect())
 }

@@ -1,11 +1,11 @@
 //! `lunar page`: shows the live page of a running server to a browser of this host.
 
 use crate::args::ServerChoice;
+use crate::exit::Failure;
 use crate::output;
 use clap::Args;
 use lunar_api::PageBridge;
 use lunar_api::client::{Client, ServerReport};
-use lunar_server::Diagnostic;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -36,10 +36,10 @@ pub struct PageArgs {
 }
 
 /// Prints the URL, and serves the page until the process ends.
-pub fn page(args: &PageArgs) -> Result<(), Diagnostic> {
+pub fn page(args: &PageArgs) -> Result<(), Failure> {
     let server = args.choice.one()?;
     Client::new(&server, CHECK_TIMEOUT).get::<ServerReport>("/v1/server")?;
     let bridge = PageBridge::bind(args.listen, server, args.write)?;
     output::stdout(format!("{}\n", bridge.url()))?;
-    bridge.run()
+    Ok(bridge.run()?)
 }

@@ -3,6 +3,7 @@
 
 use crate::args::{AdminArgs, Apply, RouterArgs, RouterCommand, RouterShowArgs};
 use crate::client::{json, json_list};
+use crate::exit::Failure;
 use crate::objects::{self, outcome};
 use crate::output;
 use crate::session::{self, of_each, one, servers};
@@ -18,7 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use utoipa::ToSchema;
 
 /// The text to print.
-pub fn router(command: RouterCommand) -> Result<String, Diagnostic> {
+pub fn router(command: RouterCommand) -> Result<String, Failure> {
     match command {
         RouterCommand::List(common) => {
             status_text(&RouterShowArgs { name: None, common }, admin::router::list)
@@ -36,10 +37,10 @@ pub fn router(command: RouterCommand) -> Result<String, Diagnostic> {
 }
 
 /// The server that runs routers, or the router with this name. Other running servers are ignored.
-fn routing(name: Option<&str>, common: &AdminArgs) -> Result<ServerAddress, Diagnostic> {
+fn routing(name: Option<&str>, common: &AdminArgs) -> Result<ServerAddress, Failure> {
     let all = servers(&common.choice)?;
     if all.len() == 1 {
-        return one(all);
+        return Ok(one(all)?);
     }
     let is_meant = |router: &RouterReport| name.is_none_or(|name| router.name == name);
     let answers = of_each(&all, |path| routers(path, common.timeout));
@@ -48,21 +49,22 @@ fn routing(name: Option<&str>, common: &AdminArgs) -> Result<ServerAddress, Diag
         match answer {
             Ok(routers) if routers.iter().any(is_meant) => meant.push(path.clone()),
             Ok(_) => {}
-            Err(problem) => failed.push(problem),
+            Err(failure) => failed.push(failure),
         }
     }
     match failed.into_iter().next() {
         // The server that failed may be the one with the router.
-        Some(problem) if meant.is_empty() => Err(problem),
-        _ => one(if meant.is_empty() { all } else { meant }),
+        Some(failure) if meant.is_empty() => Err(failure),
+        _ => Ok(one(if meant.is_empty() { all } else { meant })?),
     }
 }
 
-fn routers(server: &ServerAddress, timeout: Duration) -> Result<Vec<RouterReport>, Diagnostic> {
-    Client::new(server, timeout).get("/v1/routers").map(|list: RouterList| list.items)
+fn routers(server: &ServerAddress, timeout: Duration) -> Result<Vec<RouterReport>, Failure> {
+    let list: RouterList = Client::new(server, timeout).get("/v1/routers")?;
+    Ok(list.items)
 }
 
-fn status_text(which: &RouterShowArgs, text: fn(&[RouterReport]) -> String) -> Result<String, Diagnostic> {
+fn status_text(which: &RouterShowArgs, text: fn(&[RouterReport]) -> String) -> Result<String, Failure> {
     let routers = chosen(which, &routing(which.name.as_deref(), &which.common)?)?;
     match which.common.json {
         true => json_list(&routers),
@@ -72,15 +74,14 @@ fn status_text(which: &RouterShowArgs, text: fn(&[RouterReport]) -> String) -> R
 }
 
 /// The router with the given name, or all routers.
-fn chosen(which: &RouterShowArgs, server: &ServerAddress) -> Result<Vec<RouterReport>, Diagnostic> {
+fn chosen(which: &RouterShowArgs, server: &ServerAddress) -> Result<Vec<RouterReport>, Failure> {
     let all = routers(server, which.common.timeout)?;
     let Some(name) = &which.name else { return Ok(all) };
     let found: Vec<RouterReport> = all.into_iter().filter(|router| router.name == *name).collect();
     if found.is_empty() {
         let what = format!("router {name} does not exist");
-        return Err(
-            Diagnostic::new(what, "lunar router list shows the routers").with_code(ErrorCode::NotFound)
-        );
+        let problem = Diagnostic::new(what, "lunar router list shows the routers");
+        return Err(problem.with_code(ErrorCode::NotFound).into());
     }
     Ok(found)
 }
@@ -92,7 +93,7 @@ fn show(routers: &[RouterReport]) -> String {
 }
 
 /// The sessions of the routers' targets.
-fn sessions(which: &RouterShowArgs) -> Result<String, Diagnostic> {
+fn sessions(which: &RouterShowArgs) -> Result<String, Failure> {
     let server = routing(which.name.as_deref(), &which.common)?;
     let routers = chosen(which, &server)?;
     let ours = |session: &SessionReport| {
@@ -115,7 +116,7 @@ pub struct RouterOutcome {
     result: String,
 }
 
-fn control(which: RouterArgs, action: RouterAction) -> Result<String, Diagnostic> {
+fn control(which: RouterArgs, action: RouterAction) -> Result<String, Failure> {
     let server = routing(Some(&which.name), &which.common)?;
     let router = which.name.clone();
     let path = format!("/v1/routers/{}/{}", segment(&which.name), action.name());
@@ -128,7 +129,7 @@ fn control(which: RouterArgs, action: RouterAction) -> Result<String, Diagnostic
 }
 
 /// The changes that a configuration would make, or those since an entry of the history.
-pub fn diff(file: Option<&Path>, since: Option<&str>, common: &AdminArgs) -> Result<String, Diagnostic> {
+pub fn diff(file: Option<&Path>, since: Option<&str>, common: &AdminArgs) -> Result<String, Failure> {
     let server = common.choice.one()?;
     let mut path = "/v1/config/diff".to_owned();
     if let Some(file) = file {
@@ -147,7 +148,7 @@ pub fn diff(file: Option<&Path>, since: Option<&str>, common: &AdminArgs) -> Res
 }
 
 /// Applies a configuration, or confirms or rolls back the applied one.
-pub fn apply(args: &Apply) -> Result<String, Diagnostic> {
+pub fn apply(args: &Apply) -> Result<String, Failure> {
     let client = Client::new(&args.choice.one()?, args.timeout);
     let ended = |path: &str| outcome(&client.post(path, &())?, args.json);
     match (args.confirm, args.rollback) {

@@ -30,8 +30,9 @@ pub fn session(command: SessionCommand) -> Result<(String, Option<Failure>), Fai
 ///
 /// # Errors
 /// When no server answers.
-pub fn sessions(server: &ServerAddress, timeout: Duration) -> Result<Vec<SessionReport>, Diagnostic> {
-    Client::new(server, timeout).get("/v1/sessions").map(|list: SessionList| list.items)
+pub fn sessions(server: &ServerAddress, timeout: Duration) -> Result<Vec<SessionReport>, Failure> {
+    let list: SessionList = Client::new(server, timeout).get("/v1/sessions")?;
+    Ok(list.items)
 }
 
 /// The servers to query: at least one, even if no server listens there.
@@ -77,8 +78,8 @@ pub struct ServerSession {
 /// The responses of all servers. Queries run concurrently, so that a server that hangs does not delay the others.
 pub fn of_each<T: Send>(
     servers: &[ServerAddress],
-    ask: impl Fn(&ServerAddress) -> Result<T, Diagnostic> + Sync,
-) -> Vec<Result<T, Diagnostic>> {
+    ask: impl Fn(&ServerAddress) -> Result<T, Failure> + Sync,
+) -> Vec<Result<T, Failure>> {
     let ask = &ask;
     std::thread::scope(|scope| {
         let asked: Vec<_> = servers.iter().map(|server| scope.spawn(move || ask(server))).collect();
@@ -96,13 +97,13 @@ pub type ServerAnswers<'s, T> = Vec<(&'s ServerAddress, T)>;
 /// When no server answers.
 pub fn gathered<T: Send>(
     servers: &[ServerAddress],
-    ask: impl Fn(&ServerAddress) -> Result<T, Diagnostic> + Sync,
+    ask: impl Fn(&ServerAddress) -> Result<T, Failure> + Sync,
 ) -> Result<(ServerAnswers<'_, T>, Option<Failure>), Failure> {
     let (mut answers, mut problems) = (ServerAnswers::new(), Vec::new());
     for (server, answer) in servers.iter().zip(of_each(servers, ask)) {
         match answer {
             Ok(answer) => answers.push((server, answer)),
-            Err(problem) => problems.push(problem),
+            Err(failure) => problems.extend(failure.problems),
         }
     }
     match answers.is_empty() {
@@ -141,7 +142,7 @@ fn list(sessions: &[SessionReport]) -> String {
     if sessions.is_empty() { "no sessions\n".into() } else { admin::table(sessions) }
 }
 
-fn show(sessions: Vec<SessionReport>, id: Option<u16>, as_json: bool) -> Result<String, Diagnostic> {
+fn show(sessions: Vec<SessionReport>, id: Option<u16>, as_json: bool) -> Result<String, Failure> {
     let Some(id) = id else {
         if as_json {
             return json_list(&sessions);
@@ -158,7 +159,8 @@ fn show(sessions: Vec<SessionReport>, id: Option<u16>, as_json: bool) -> Result<
             format!("session {id} does not exist"),
             "lunar session list shows the sessions",
         )
-        .with_code(ErrorCode::NotFound));
+        .with_code(ErrorCode::NotFound)
+        .into());
     };
     if as_json { json(&one) } else { Ok(one.to_string()) }
 }

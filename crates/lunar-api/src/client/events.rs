@@ -28,7 +28,7 @@ impl Client {
         since: u64,
         follow: bool,
         mut each: impl FnMut(ServerEvent) -> ControlFlow<()>,
-    ) -> Result<(), Diagnostic> {
+    ) -> Result<(), Vec<Diagnostic>> {
         let failed = |e| self.no_answer(&Method::GET, e);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|e| failed(CallError::Io(e)))?;
@@ -46,7 +46,7 @@ impl Client {
                 each(event)
             };
             let is_broken = self.read(response.into_body(), &mut pass).await?;
-            if follow && !is_broken { Err(self.ended(last)) } else { Ok(()) }
+            if follow && !is_broken { Err(self.ended(last).into()) } else { Ok(()) }
         })
     }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::client::{Client, ClientCredentials, Method, Outcome, ServerAddress, SessionList};
 use crate::peers::MAX_OF_PEER;
-use crate::tests::Fake;
+use crate::tests::{Fake, single};
 use interop::Folder;
 use interop::certificates::{Authority, write};
 use serde_json::Value;
@@ -85,12 +85,12 @@ fn reload(server: &mut HttpsServer, settings: Option<&HttpsSettings>) {
 }
 
 fn read(client: &Client) -> Result<usize, Diagnostic> {
-    client.get::<SessionList>("/v1/sessions").map(|list| list.items.len())
+    single(client.get::<SessionList>("/v1/sessions")).map(|list| list.items.len())
 }
 
 /// The fault of a change, which the fake server refuses with the name of the sender.
 fn changed(client: &Client) -> Diagnostic {
-    client.post::<Outcome>("/v1/config/confirm", &()).expect_err("a fault")
+    single(client.post::<Outcome>("/v1/config/confirm", &())).expect_err("a fault")
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn token_decides_what_its_owner_may_do() {
     assert!(refused.what.starts_with("token prom at 127.0.0.1:"), "{refused}");
     assert!(refused.what.ends_with(" may only read"), "{refused}");
     assert_eq!(refused.code, ErrorCode::PermissionDenied);
-    let secret = reader.get::<Value>("/v1/config/diff?file=/etc/shadow").unwrap_err();
+    let secret = single(reader.get::<Value>("/v1/config/diff?file=/etc/shadow")).unwrap_err();
     assert_eq!(secret.code, ErrorCode::PermissionDenied, "the faults of a file show parts of it");
     let wrong = read(&site.client(at, &ANN.replace('0', "1"))).unwrap_err();
     assert_eq!(
@@ -122,9 +122,12 @@ fn page_needs_no_token_and_knows_the_rights_of_one() {
     let none = site.client(at, "");
     for file in ["/", "/page/main.js"] {
         // It is no JSON.
-        assert!(none.get::<Value>(file).unwrap_err().what.starts_with("unexpected response"), "{file}");
+        assert!(
+            single(none.get::<Value>(file)).unwrap_err().what.starts_with("unexpected response"),
+            "{file}"
+        );
     }
-    assert_eq!(none.get::<Value>("/v1/caller").unwrap_err().code, ErrorCode::AuthenticationFailed);
+    assert_eq!(single(none.get::<Value>("/v1/caller")).unwrap_err().code, ErrorCode::AuthenticationFailed);
     let may_write = |token| site.client(at, token).get::<Value>("/v1/caller").unwrap()["may_write"].clone();
     assert_eq!([may_write(ANN), may_write(READER)], [true, false]);
 }
@@ -347,6 +350,6 @@ fn long_body_is_refused() {
     let (_server, at) = site.serve();
     let body = serde_json::json!({ "file": "x".repeat(2 << 20) });
     let refused = site.client(at, ANN).send::<Value>(Method::POST, "/v1/config/apply", None, &body);
-    let refused = refused.expect_err("a fault");
+    let refused = single(refused).expect_err("a fault");
     assert!(refused.what.contains("longer than 1 MiB"), "{refused}");
 }

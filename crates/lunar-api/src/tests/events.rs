@@ -153,11 +153,11 @@ fn client_reads_to_the_end_or_follows() {
         }
         ControlFlow::Continue(())
     });
-    let problem = ended.unwrap_err();
+    let problem = single(ended).unwrap_err();
     assert_eq!(problem.code, ErrorCode::Unreachable);
     assert!(problem.hint.unwrap().ends_with("lunar events --follow --since 102"));
     assert_eq!(
-        client.events(0, true, |_| ControlFlow::Continue(())).unwrap_err().code,
+        single(client.events(0, true, |_| ControlFlow::Continue(()))).unwrap_err().code,
         ErrorCode::Unreachable
     );
 }

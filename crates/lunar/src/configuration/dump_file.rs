@@ -121,7 +121,7 @@ impl DumpedFile {
 }
 
 /// The text of a dump.
-pub(super) fn text(content: Dump) -> Result<String, Diagnostic> {
+pub(super) fn text(content: Dump) -> Result<String, Failure> {
     let sha256 = checksum(&content)?;
     crate::client::json(&StoredDump { format: FORMAT.into(), version: VERSION, sha256, content })
 }

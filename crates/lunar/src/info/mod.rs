@@ -75,7 +75,7 @@ pub fn info(args: Info) -> Result<String, Failure> {
         fields.push(("errors".into(), Node::List(found.errors.into_iter().map(Node::text).collect())));
     }
     if args.common.json {
-        return Ok(json(&Node::Map(fields))?);
+        return json(&Node::Map(fields));
     }
     Ok(tree::lines(&fields))
 }

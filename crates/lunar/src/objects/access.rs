@@ -2,8 +2,8 @@
 
 use super::{Change, client, items, listed, show, source, target, text};
 use crate::args::{AccessCommand, EntryArgs};
+use crate::exit::Failure;
 use lunar_admin::Keys;
-use lunar_server::Diagnostic;
 use serde_json::{Value, json};
 
 /// The resource of the access entries of a target.
@@ -12,7 +12,7 @@ pub(super) fn collection(target: &str) -> String {
 }
 
 /// The text to print.
-pub fn access(command: AccessCommand) -> Result<String, Diagnostic> {
+pub fn access(command: AccessCommand) -> Result<String, Failure> {
     match command {
         AccessCommand::List { target, server } => {
             table(items(&client(&server)?, &collection(&target))?, server.json)
@@ -41,7 +41,7 @@ fn path(target: &str, index: usize) -> String {
 }
 
 /// The text for access entries.
-pub(super) fn table(entries: Vec<Value>, as_json: bool) -> Result<String, Diagnostic> {
+pub(super) fn table(entries: Vec<Value>, as_json: bool) -> Result<String, Failure> {
     let row = |one: &Value| {
         let config = &one["config"];
         let or_all = |value: &Value| if value.is_null() { "all".into() } else { text(value) };

@@ -3,6 +3,7 @@
 use super::{Change, client, items, listed, show, source, text};
 use crate::args::{ChangeArgs, ChapCommand};
 use crate::client::json;
+use crate::exit::Failure;
 use lunar_admin::{Keys, rows};
 use lunar_api::client::{ChangeReport, segment};
 use lunar_proto::chap::MAX_SECRET_TEXT_BYTES;
@@ -32,7 +33,7 @@ fn path(user: &str) -> String {
 }
 
 /// The text to print.
-pub fn chap(command: ChapCommand) -> Result<String, Diagnostic> {
+pub fn chap(command: ChapCommand) -> Result<String, Failure> {
     match command {
         ChapCommand::List(args) => {
             let row = |one: &Value| {
@@ -49,8 +50,9 @@ pub fn chap(command: ChapCommand) -> Result<String, Diagnostic> {
             })
         }
         ChapCommand::Set { user, secret_file, change } => {
-            let merge =
-                |change: &Change<'_>, path: &str, keys: &Keys| change.client.merge(&change.path(path), keys);
+            let merge = |change: &Change<'_>, path: &str, keys: &Keys| {
+                Ok(change.client.merge(&change.path(path), keys)?)
+            };
             with_secret(&user, secret_file.as_deref(), &change, merge)
         }
         ChapCommand::Remove { user, change } => {
@@ -65,8 +67,8 @@ fn with_secret(
     user: &str,
     file: Option<&Path>,
     args: &ChangeArgs,
-    send: impl FnOnce(&Change<'_>, &str, &Keys) -> Result<ChangeReport, Diagnostic>,
-) -> Result<String, Diagnostic> {
+    send: impl FnOnce(&Change<'_>, &str, &Keys) -> Result<ChangeReport, Failure>,
+) -> Result<String, Failure> {
     let change = Change::new(args)?;
     let secret = file.map_or_else(random_secret, from_file)?;
     let keys = Keys::from_iter([("secret".to_owned(), secret.as_str().into())]);

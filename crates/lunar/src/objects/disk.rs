@@ -3,9 +3,9 @@
 use super::{Change, client, items, listed, lun, shown, source, text};
 use crate::args::{DiskAdd, DiskCommand, ServerArgs};
 use crate::client::json;
+use crate::exit::Failure;
 use lunar_api::client::{Client, segment};
 use lunar_proto::size;
-use lunar_server::Diagnostic;
 use serde_json::Value;
 
 const COLLECTION: &str = "/v1/disks";
@@ -16,7 +16,7 @@ pub(super) fn path(name: &str) -> String {
 }
 
 /// The text to print.
-pub fn disk(command: DiskCommand) -> Result<String, Diagnostic> {
+pub fn disk(command: DiskCommand) -> Result<String, Failure> {
     match command {
         DiskCommand::List(args) => list(&args),
         DiskCommand::Show { name, server } => show(&name, &server),
@@ -28,7 +28,7 @@ pub fn disk(command: DiskCommand) -> Result<String, Diagnostic> {
     }
 }
 
-fn list(args: &ServerArgs) -> Result<String, Diagnostic> {
+fn list(args: &ServerArgs) -> Result<String, Failure> {
     let client = client(args)?;
     let (disks, luns) = (items(&client, COLLECTION)?, luns(&client)?);
     let row = |one: &Value| {
@@ -46,7 +46,7 @@ fn list(args: &ServerArgs) -> Result<String, Diagnostic> {
     listed(disks, args.json, "no disks", ["DISK", "BACKEND", "MEDIUM", ">SIZE", ">LUNS", "SOURCE"], row)
 }
 
-fn show(name: &str, args: &ServerArgs) -> Result<String, Diagnostic> {
+fn show(name: &str, args: &ServerArgs) -> Result<String, Failure> {
     let client = client(args)?;
     let one: Value = client.get(&path(name))?;
     if args.json {
@@ -57,7 +57,7 @@ fn show(name: &str, args: &ServerArgs) -> Result<String, Diagnostic> {
 }
 
 /// The LUNs of all targets.
-fn luns(client: &Client) -> Result<Vec<Value>, Diagnostic> {
+fn luns(client: &Client) -> Result<Vec<Value>, Failure> {
     let objects = items(client, "/v1/objects")?;
     Ok(objects.into_iter().filter(|one| one["kind"] == "lun").collect())
 }
@@ -66,7 +66,7 @@ fn shows(lun: &Value, disk: &Value) -> bool {
     lun["config"]["disk"] == *disk
 }
 
-fn add(args: DiskAdd) -> Result<String, Diagnostic> {
+fn add(args: DiskAdd) -> Result<String, Failure> {
     let change = Change::of(&args.object)?;
     let mut keys = lun::medium("disk", &args.medium, args.size.as_deref(), change.client.server())?;
     keys.extend(args.keys);

@@ -2,6 +2,7 @@
 
 use super::{Change, client, disk, items, listed, show, source, target, text};
 use crate::args::{LunAdd, LunCommand, LunPlace, ObjectArgs, ServerArgs};
+use crate::exit::Failure;
 use crate::router::path_on;
 use lunar_admin::{Keys, rows};
 use lunar_api::client::{ChangeReport, Client, ServerAddress};
@@ -27,7 +28,7 @@ fn path(LunPlace { target, lun }: &LunPlace) -> String {
 }
 
 /// The text to print.
-pub fn lun(command: LunCommand) -> Result<String, Diagnostic> {
+pub fn lun(command: LunCommand) -> Result<String, Failure> {
     match command {
         LunCommand::List { target, server } => list(target, &server),
         LunCommand::Show { place, server } => show(&path(&place), &server),
@@ -52,7 +53,7 @@ pub fn lun(command: LunCommand) -> Result<String, Diagnostic> {
 }
 
 /// Grows the medium of a LUN. It may be that of a disk.
-fn resize(place: &LunPlace, size: String, args: &ObjectArgs) -> Result<String, Diagnostic> {
+fn resize(place: &LunPlace, size: String, args: &ObjectArgs) -> Result<String, Failure> {
     let change = Change::of(args)?;
     let lun: Value = change.client.get(&path(place))?;
     let path = lun["config"]["disk"].as_str().map_or_else(|| path(place), disk::path);
@@ -64,7 +65,7 @@ fn is_transient(object: &Value) -> bool {
     object["source"]["origin"] == "transient"
 }
 
-fn list(target: Option<String>, args: &ServerArgs) -> Result<String, Diagnostic> {
+fn list(target: Option<String>, args: &ServerArgs) -> Result<String, Failure> {
     let client = client(args)?;
     let name = |one: Value| one["name"].as_str().map(str::to_owned);
     let targets = match target {
@@ -79,7 +80,7 @@ fn list(target: Option<String>, args: &ServerArgs) -> Result<String, Diagnostic>
 }
 
 /// The text for LUNs. A table shows the backends of their disks too.
-pub(super) fn table(client: &Client, luns: Vec<Value>, as_json: bool) -> Result<String, Diagnostic> {
+pub(super) fn table(client: &Client, luns: Vec<Value>, as_json: bool) -> Result<String, Failure> {
     let has_disk = !as_json && luns.iter().any(|one| !one["config"]["disk"].is_null());
     let disks = if has_disk { items(client, "/v1/disks")? } else { Vec::new() };
     let row = |one: &Value| {
@@ -98,7 +99,7 @@ pub(super) fn table(client: &Client, luns: Vec<Value>, as_json: bool) -> Result<
     listed(luns, as_json, "no LUNs", ["TARGET", ">LUN", "BACKEND", "MEDIUM", ">SIZE", "SOURCE"], row)
 }
 
-fn add(args: LunAdd) -> Result<String, Diagnostic> {
+fn add(args: LunAdd) -> Result<String, Failure> {
     let change = Change::of(&args.object)?;
     let mut keys = added(&args, change.client.server())?;
     keys.extend(args.keys);
@@ -109,10 +110,10 @@ fn add(args: LunAdd) -> Result<String, Diagnostic> {
 }
 
 /// Adds a LUN at the lowest free number.
-fn add_next(change: &Change<'_>, target: &str, keys: &Keys) -> Result<ChangeReport, Diagnostic> {
+fn add_next(change: &Change<'_>, target: &str, keys: &Keys) -> Result<ChangeReport, Failure> {
     for _ in 1..TRIES {
         match change.create(&next(change, target)?, keys) {
-            Err(problem) if problem.code == ErrorCode::AlreadyExists => {}
+            Err(failure) if failure.code() == ErrorCode::AlreadyExists => {}
             ended => return ended,
         }
     }
@@ -120,7 +121,7 @@ fn add_next(change: &Change<'_>, target: &str, keys: &Keys) -> Result<ChangeRepo
 }
 
 /// The resource of the lowest free LUN.
-fn next(change: &Change<'_>, target: &str) -> Result<String, Diagnostic> {
+fn next(change: &Change<'_>, target: &str) -> Result<String, Failure> {
     let luns = items(&change.client, &collection(target))?;
     let lun = lowest_free(&luns.iter().filter_map(|one| one["lun"].as_u64()).collect::<Vec<_>>());
     Ok(format!("{}/{lun}", collection(target)))

@@ -19,16 +19,16 @@ pub use target::target;
 
 use crate::args::{ChangeArgs, ObjectArgs, ServerArgs};
 use crate::client::{json, json_list};
+use crate::exit::Failure;
 use crate::output;
 use lunar_admin::{Difference, Keys, rows};
 
 use lunar_api::client::{ChangeReport, Client, Method, SIZE_KEYS, Tagged};
 use lunar_proto::size;
-use lunar_server::Diagnostic;
 use serde_json::Value;
 
 /// The client of the chosen server.
-fn client(args: &ServerArgs) -> Result<Client, Diagnostic> {
+fn client(args: &ServerArgs) -> Result<Client, Failure> {
     Ok(Client::new(&args.choice.one()?, args.timeout))
 }
 
@@ -41,11 +41,11 @@ struct Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    fn new(args: &'a ChangeArgs) -> Result<Change<'a>, Diagnostic> {
+    fn new(args: &'a ChangeArgs) -> Result<Change<'a>, Failure> {
         Ok(Change { client: client(&args.server)?, args, transient: false, force: false })
     }
 
-    fn of(args: &'a ObjectArgs) -> Result<Change<'a>, Diagnostic> {
+    fn of(args: &'a ObjectArgs) -> Result<Change<'a>, Failure> {
         Ok(Change { transient: args.transient, ..Change::new(&args.change)? })
     }
 
@@ -60,53 +60,53 @@ impl<'a> Change<'a> {
     }
 
     /// Creates an object, which must not exist.
-    fn create(&self, path: &str, keys: &Keys) -> Result<ChangeReport, Diagnostic> {
-        self.client.create(&self.path(path), keys)
+    fn create(&self, path: &str, keys: &Keys) -> Result<ChangeReport, Failure> {
+        Ok(self.client.create(&self.path(path), keys)?)
     }
 
     /// Changes some keys of an object, and leaves those alone that other administrators change meanwhile. A transient object
     /// stays transient.
-    fn set(mut self, path: &str, keys: &Keys) -> Result<String, Diagnostic> {
+    fn set(mut self, path: &str, keys: &Keys) -> Result<String, Failure> {
         self.read(path)?;
         self.done(&self.client.merge(&self.path(path), keys)?)
     }
 
     /// As [`Change::set`], in the version of the moment: after another change, the path may be that of another object.
-    fn set_this(mut self, path: &str, keys: &Keys) -> Result<String, Diagnostic> {
+    fn set_this(mut self, path: &str, keys: &Keys) -> Result<String, Failure> {
         let version = self.read(path)?;
         let tagged = self.client.send(Method::PATCH, &self.path(path), Some(&version), keys)?;
         self.done(&tagged.value)
     }
 
     /// Reads an object that stays transient if it is. Returns its version.
-    fn read(&mut self, path: &str) -> Result<String, Diagnostic> {
+    fn read(&mut self, path: &str) -> Result<String, Failure> {
         let Tagged { version, value } = self.client.get_tagged::<Value>(path)?;
         self.transient |= value["source"]["origin"] == "transient";
         Ok(version)
     }
 
     /// Removes an object in the version of the moment, so that no change of another administrator is lost.
-    fn remove(&self, path: &str) -> Result<ChangeReport, Diagnostic> {
+    fn remove(&self, path: &str) -> Result<ChangeReport, Failure> {
         let Tagged { version, value: _ } = self.client.get_tagged::<Value>(path)?;
         let tagged = self.client.send(Method::DELETE, &self.path(path), Some(&version), &Value::Null)?;
         Ok(tagged.value)
     }
 
     /// Executes an action of an existing object, in the version of the moment.
-    fn act(&self, path: &str, action: &str, body: Value) -> Result<ChangeReport, Diagnostic> {
+    fn act(&self, path: &str, action: &str, body: Value) -> Result<ChangeReport, Failure> {
         let Tagged { version, value: _ } = self.client.get_tagged::<Value>(path)?;
         let path = self.path(&format!("{path}/{action}"));
-        self.client.send(Method::POST, &path, Some(&version), &body).map(|tagged| tagged.value)
+        Ok(self.client.send(Method::POST, &path, Some(&version), &body)?.value)
     }
 
     /// The text for a change that succeeded. Its warnings go to stderr.
-    fn done(&self, report: &ChangeReport) -> Result<String, Diagnostic> {
+    fn done(&self, report: &ChangeReport) -> Result<String, Failure> {
         changed(report, self.args.server.json)
     }
 }
 
 /// The differences of a change, and whether they are in force.
-fn changed(report: &ChangeReport, as_json: bool) -> Result<String, Diagnostic> {
+fn changed(report: &ChangeReport, as_json: bool) -> Result<String, Failure> {
     warn(report);
     if as_json {
         return json(report);
@@ -131,13 +131,13 @@ pub fn warn(report: &ChangeReport) {
 }
 
 /// The text for an object of a server.
-fn show(path: &str, args: &ServerArgs) -> Result<String, Diagnostic> {
+fn show(path: &str, args: &ServerArgs) -> Result<String, Failure> {
     let one: Value = client(args)?.get(path)?;
     if args.json { json(&one) } else { Ok(shown(&one)) }
 }
 
 /// Objects of one kind.
-fn items(client: &Client, collection: &str) -> Result<Vec<Value>, Diagnostic> {
+fn items(client: &Client, collection: &str) -> Result<Vec<Value>, Failure> {
     let mut list: Value = client.get(collection)?;
     Ok(list.get_mut("items").and_then(Value::as_array_mut).map(std::mem::take).unwrap_or_default())
 }
@@ -149,7 +149,7 @@ fn listed<const N: usize>(
     none: &str,
     head: [&str; N],
     row: impl Fn(&Value) -> [String; N],
-) -> Result<String, Diagnostic> {
+) -> Result<String, Failure> {
     match as_json {
         true => json_list(&objects),
         false if objects.is_empty() => Ok(format!("{none}\n")),

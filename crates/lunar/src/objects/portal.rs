@@ -2,8 +2,8 @@
 
 use super::{Change, client, items, listed, show, source, text};
 use crate::args::PortalCommand;
+use crate::exit::Failure;
 use lunar_admin::Keys;
-use lunar_server::Diagnostic;
 use serde_json::{Value, json};
 
 fn path(tag: u16) -> String {
@@ -11,7 +11,7 @@ fn path(tag: u16) -> String {
 }
 
 /// The text to print.
-pub fn portal(command: PortalCommand) -> Result<String, Diagnostic> {
+pub fn portal(command: PortalCommand) -> Result<String, Failure> {
     match command {
         PortalCommand::List(args) => {
             let row = |one: &Value| [text(&one["tag"]), portals(&one["config"]["portals"]), source(one)];

@@ -37,7 +37,7 @@ pub struct ListedServer {
 pub fn status(args: &AdminArgs) -> Result<(String, Option<Failure>), Failure> {
     let servers = servers(&args.choice)?;
     let (reports, failure) =
-        gathered(&servers, |server| Client::new(server, args.timeout).get("/v1/server"))?;
+        gathered(&servers, |server| Ok(Client::new(server, args.timeout).get("/v1/server")?))?;
     let listed =
         reports.into_iter().map(|(server, report)| ListedServer { server: server.to_string(), report });
     let listed: Vec<ListedServer> = listed.collect();
@@ -76,21 +76,21 @@ fn shown(ListedServer { server, report }: &ListedServer) -> String {
 }
 
 /// Reads the files of the server again, and applies them.
-pub fn reload(ReloadArgs { force, server }: &ReloadArgs) -> Result<String, Diagnostic> {
+pub fn reload(ReloadArgs { force, server }: &ReloadArgs) -> Result<String, Failure> {
     let request = ApplyRequest { force: *force, ..ApplyRequest::default() };
     let report = client(server)?.post("/v1/config/apply", &request)?;
     changed(&report, server.json)
 }
 
 /// Asks a host to log out.
-pub fn end_session(tsih: u16, args: &AdminArgs) -> Result<String, Diagnostic> {
+pub fn end_session(tsih: u16, args: &AdminArgs) -> Result<String, Failure> {
     let client = Client::new(&args.choice.one()?, args.timeout);
     let done = client.send::<Outcome>(Method::DELETE, &format!("/v1/sessions/{tsih}"), None, &Value::Null)?;
     outcome(&done.value, args.json)
 }
 
 /// The text for an operation that succeeded.
-pub fn outcome(outcome: &Outcome, as_json: bool) -> Result<String, Diagnostic> {
+pub fn outcome(outcome: &Outcome, as_json: bool) -> Result<String, Failure> {
     if as_json { json(outcome) } else { Ok(output::success(outcome.result.clone() + "\n")) }
 }
 
@@ -102,18 +102,19 @@ pub fn stop(args: &Stop) -> Result<(String, Option<Failure>), Failure> {
     // Before the request, so that the number is not that of a later process.
     let watched = process.and_then(watch);
     let asked = Client::new(&server, args.timeout).post::<StopReport>("/v1/server/stop?wait=true", &());
+    let asked = asked.map_err(Failure::from);
     let still_runs = || Failure::from(still_runs(process, args.timeout));
     let report = match asked {
-        Err(problem) if problem.code == ErrorCode::TimedOut && Instant::now() >= end => {
+        Err(failure) if failure.code() == ErrorCode::TimedOut && Instant::now() >= end => {
             return Err(still_runs());
         }
         // It has closed the connection without a response: a second signal, or the end of its machine.
-        Err(problem)
-            if problem.code == ErrorCode::Unreachable
+        Err(failure)
+            if failure.code() == ErrorCode::Unreachable
                 && watched.is_some()
                 && ends(watched.as_ref(), &server, end) =>
         {
-            return Err(no_result(&problem).into());
+            return Err(no_result(&failure.problems[0]).into());
         }
         asked => asked?,
     };

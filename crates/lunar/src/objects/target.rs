@@ -4,8 +4,8 @@ use super::{Change, client, items, listed, shown, source, text};
 use super::{access, lun};
 use crate::args::{ServerArgs, TargetCommand};
 use crate::client::json;
+use crate::exit::Failure;
 use lunar_api::client::{AccessView, LunView, TargetView, segment};
-use lunar_server::Diagnostic;
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -28,7 +28,7 @@ pub(super) fn path(target: &str) -> String {
 }
 
 /// The text to print.
-pub fn target(command: TargetCommand) -> Result<String, Diagnostic> {
+pub fn target(command: TargetCommand) -> Result<String, Failure> {
     match command {
         TargetCommand::List(args) => {
             let row = |one: &Value| [text(&one["name"]), text(&one["config"]["alias"]), source(one)];
@@ -50,7 +50,7 @@ pub fn target(command: TargetCommand) -> Result<String, Diagnostic> {
     }
 }
 
-fn show(target: &str, args: &ServerArgs) -> Result<String, Diagnostic> {
+fn show(target: &str, args: &ServerArgs) -> Result<String, Failure> {
     let client = client(args)?;
     let one: Value = client.get(&path(target))?;
     let luns = items(&client, &lun::collection(target))?;

@@ -5,6 +5,7 @@ use super::draw::draw;
 use super::meter::{Meter, Snapshot};
 use super::sample::Sample;
 use super::screen::Screen;
+use crate::exit::Failure;
 use lunar_api::client::Client;
 use lunar_server::Diagnostic;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
@@ -21,7 +22,7 @@ type Measured = Result<Snapshot, String>;
 ///
 /// # Errors
 /// Those of the terminal, and when the sampler fails.
-pub fn run(mut app: App, client: Client, first: &Sample, interval: Duration) -> Result<(), Diagnostic> {
+pub fn run(mut app: App, client: Client, first: &Sample, interval: Duration) -> Result<(), Failure> {
     let mut meter = Meter::default();
     app.update(Ok(meter.measure(first)));
     let (sender, samples) = channel();
@@ -30,7 +31,7 @@ pub fn run(mut app: App, client: Client, first: &Sample, interval: Duration) -> 
     let mut screen = Screen::take().map_err(|e| unusable(&e))?;
     let ended = show(&mut screen, &mut app, &samples);
     drop(screen);
-    ended.map_err(|e| unusable(&e))
+    ended.map_err(|e| unusable(&e).into())
 }
 
 fn unusable(e: &io::Error) -> Diagnostic {
@@ -45,7 +46,7 @@ fn measure(client: &Client, mut meter: Meter, interval: Duration, sender: &Sende
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
         next = (next + interval).max(Instant::now());
         let sample = Sample::take(client).map(|sample| meter.measure(&sample));
-        if sender.send(sample.map_err(|problem| problem.what)).is_err() {
+        if sender.send(sample.map_err(|failure| failure.problems[0].what.clone())).is_err() {
             return;
         }
     }

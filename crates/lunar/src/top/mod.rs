@@ -18,7 +18,6 @@ use app::App;
 use clap::Args;
 use lunar_api::client::{Client, ServerAddress};
 use lunar_proto::duration::{self, NotationError};
-use lunar_server::Diagnostic;
 use meter::{Meter, Snapshot};
 use row::{Column, Row, View};
 use sample::Sample;
@@ -106,7 +105,7 @@ pub fn top(args: &TopArgs) -> Result<(), Failure> {
         return Err(Failure::new(Exit::Invalid, "stdout is not a terminal", hint));
     }
     let first = Sample::take(&client)?;
-    Ok(live::run(app(args, &server), client, &first, args.interval)?)
+    live::run(app(args, &server), client, &first, args.interval)
 }
 
 fn interval(text: &str) -> Result<Duration, NotationError> {
@@ -132,7 +131,7 @@ fn app(args: &TopArgs, server: &ServerAddress) -> App {
 }
 
 /// The text of two samples.
-fn once(args: &TopArgs, server: &ServerAddress, client: &Client) -> Result<String, Diagnostic> {
+fn once(args: &TopArgs, server: &ServerAddress, client: &Client) -> Result<String, Failure> {
     let mut meter = Meter::default();
     meter.measure(&Sample::take(client)?);
     std::thread::sleep(args.interval);

@@ -1,9 +1,9 @@
 //! The reports of a server at one moment.
 
+use crate::exit::Failure;
 use lunar_admin::metrics::MetricsReport;
 use lunar_admin::{RouterReport, SessionReport};
 use lunar_api::client::{Client, RouterList, ServerReport, SessionList};
-use lunar_server::Diagnostic;
 use std::time::{Instant, SystemTime};
 
 /// The reports of one moment.
@@ -27,7 +27,7 @@ impl Sample {
     ///
     /// # Errors
     /// When it does not answer all requests.
-    pub fn take(client: &Client) -> Result<Sample, Diagnostic> {
+    pub fn take(client: &Client) -> Result<Sample, Failure> {
         let server = client.get("/v1/server")?;
         let metrics = client.get("/v1/metrics")?;
         let (taken_at, time) = (Instant::now(), SystemTime::now());
