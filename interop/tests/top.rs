@@ -2,12 +2,13 @@
 
 use interop::routed::until;
 use interop::tool::{self, Tool};
-use interop::{Folder, Server, TARGET, lunar_bin};
+use interop::{Folder, Login, Server, TARGET, lunar_bin};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 const TMUX: Tool = Tool { program: "tmux", package: "tmux" };
+const ROUTED: &str = "iqn.2026-11.org.example:routed";
 const UNREACHABLE: i32 = 4;
 const INVALID: i32 = 7;
 /// A text of the shell before the display, and again after it.
@@ -29,9 +30,12 @@ struct Load(Child);
 
 impl Load {
     fn start(server: &Server) -> Load {
-        let url = format!("iscsi://{}/{TARGET}/17", server.portal());
+        Load::of(&format!("iscsi://{}/{TARGET}/17", server.portal()))
+    }
+
+    fn of(url: &str) -> Load {
         let mut command = Command::new(lunar_bin());
-        command.args(["bench", "randread", &url, "--depth", "4", "--runtime", "10m"]);
+        command.args(["bench", "randread", url, "--depth", "4", "--runtime", "10m"]);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         Load(child.expect("lunar runs"))
     }
@@ -300,6 +304,45 @@ fn one_table_has_the_rates_of_one_interval() {
     let (out, _, _) = top(&["--once", "--interval", "100ms", "--sort", "lun", "--reverse"], &socket);
     let (first, second) = (out.lines().next().expect("a header"), out.lines().nth(1).expect("a row"));
     assert!(first.starts_with("TARGET ") && second.split_whitespace().nth(1) == Some("17"), "{out}");
+}
+
+#[test]
+fn each_path_of_a_router_has_its_own_rates() {
+    let mut ports = [(); 2].map(|()| interop::ports::free());
+    ports.sort_by_key(u16::to_string);
+    let _target = Server::start(&format!(
+        "[session]\nnop_interval_s = 0\n[[portal_group]]\ntag = 1\n\
+         portals = [\"127.0.0.1:{}\", \"127.0.0.1:{}\"]\n[[target]]\nname = \"{TARGET}\"\n\
+         [[target.lun]]\nlun = 0\nbackend = \"memory\"\nsize = \"1MiB\"\n",
+        ports[0], ports[1]
+    ));
+    let urls = ports.map(|port| format!("\"iscsi://127.0.0.1:{port}/{TARGET}\"")).join(", ");
+    let router = Server::start(&format!(
+        "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[router.r1.upstream.u]\nurls = [{urls}]\n\
+         policy = \"round-robin\"\n[[router.r1.target]]\nmap = \"target\"\nname = \"{ROUTED}\"\n\
+         upstream = \"u\"\naccess = \"all\"\n"
+    ));
+    let login = Login::new().key("TargetName", ROUTED);
+    drop(interop::routed::session(&login, router.portal(), &[0]));
+    let url = format!("iscsi://{}/{ROUTED}/0", router.portal());
+    let _load = Load::of(&url);
+    let socket = admin_socket(&router);
+    let options = ["--once", "--json", "--view", "paths", "--sort", "url", "--interval", "500ms"];
+    let rows = until("rates of both paths", || {
+        let (out, err, status) = top(&options, &socket);
+        assert_eq!((status, err.as_str()), (0, ""), "{out}");
+        let report: Value = serde_json::from_str(&out).expect("JSON");
+        let rows = report["items"].as_array().expect("rows").clone();
+        let is_loaded = |row: &Value| row["reads_s"].as_f64() > Some(0.0);
+        (rows.len() == 2 && rows.iter().all(is_loaded)).then_some(rows)
+    });
+    for (row, port) in rows.iter().zip(ports) {
+        let number = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key}: {row}"));
+        assert!(row["url"].as_str().is_some_and(|url| url.contains(&format!(":{port}/"))), "{row}");
+        assert!((number("read_bytes_s") / number("reads_s") - 4096.0).abs() < 1.0, "{row}");
+        assert!(number("latency_s") > 0.0 && row["latency_p99_s"].is_null(), "{row}");
+        assert_eq!((number("writes_s"), number("errors_s")), (0.0, 0.0), "{row}");
+    }
 }
 
 #[test]

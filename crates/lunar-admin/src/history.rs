@@ -90,7 +90,9 @@ impl Traffic {
         }
     }
 
-    fn and(self, other: Traffic) -> Traffic {
+    /// The sum with those of another source.
+    #[must_use]
+    pub fn and(self, other: Traffic) -> Traffic {
         Traffic {
             reads: self.reads + other.reads,
             writes: self.writes + other.writes,

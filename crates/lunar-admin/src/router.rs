@@ -142,6 +142,41 @@ pub struct PathReport {
     pub in_flight: Option<usize>,
     /// Recoveries of its session; None without a session.
     pub recoveries: Option<u32>,
+    /// Its reads and writes so far; None if not counted.
+    #[serde(default)]
+    pub total: Option<PathTraffic>,
+}
+
+/// The reads and writes of a path. One that is retried on another path counts there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PathTraffic {
+    /// Reads that succeeded.
+    pub reads: u64,
+    /// Writes that succeeded.
+    pub writes: u64,
+    /// Bytes of these reads.
+    pub read_bytes: u64,
+    /// Bytes of these writes.
+    pub written_bytes: u64,
+    /// Commands that failed on the path.
+    pub errors: u64,
+    /// The sum of the latencies of these reads and writes in microseconds.
+    pub time_us: u64,
+}
+
+impl PathTraffic {
+    /// The sum with that of another core.
+    #[must_use]
+    pub fn and(self, other: PathTraffic) -> PathTraffic {
+        PathTraffic {
+            reads: self.reads + other.reads,
+            writes: self.writes + other.writes,
+            read_bytes: self.read_bytes + other.read_bytes,
+            written_bytes: self.written_bytes + other.written_bytes,
+            errors: self.errors + other.errors,
+            time_us: self.time_us + other.time_us,
+        }
+    }
 }
 
 /// Latency of commands in one hop.

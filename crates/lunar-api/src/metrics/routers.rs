@@ -1,9 +1,9 @@
 //! Metrics of routers, their pairs, upstreams and paths.
 
-use super::text::MetricType::{Counter, Gauge};
+use super::text::MetricType::{self, Counter, Gauge};
 use super::text::MetricsText;
 use lunar_admin::RouterReport;
-use lunar_admin::router::{Hop, LunHealth, PathReport};
+use lunar_admin::router::{Hop, LunHealth, PathReport, PathTraffic};
 use std::collections::BTreeMap;
 
 /// The states of a router.
@@ -113,6 +113,8 @@ struct PathTotal {
     is_up: bool,
     in_flight: usize,
     recoveries: u64,
+    /// None: it counts none.
+    traffic: Option<PathTraffic>,
 }
 
 fn paths(text: &mut MetricsText, routers: &[RouterReport]) {
@@ -125,6 +127,9 @@ fn paths(text: &mut MetricsText, routers: &[RouterReport]) {
                 total.is_up |= USABLE.contains(&&*path.state);
                 total.in_flight += path.in_flight.unwrap_or_default();
                 total.recoveries += u64::from(path.recoveries.unwrap_or_default());
+                if let Some(more) = path.total {
+                    total.traffic = Some(total.traffic.unwrap_or_default().and(more));
+                }
             }
         }
     }
@@ -132,15 +137,47 @@ fn paths(text: &mut MetricsText, routers: &[RouterReport]) {
         [("router", router), ("upstream", upstream), ("lun", lun), ("path", path)]
             .map(|(n, l)| (n, l.to_owned()))
     };
-    let mut add = |name: &str, metric_type, help: &str, value: fn(&PathTotal) -> u64| {
+    for (name, metric_type, help, value) in PATH_METRICS {
         let mut metric = text.metric(name, metric_type, help);
         for (key, total) in &all {
             let labels = labels(key);
-            metric.add(&labels.each_ref().map(|(name, label)| (*name, &**label)), value(total));
+            if let Some(value) = value(total) {
+                metric.add(&labels.each_ref().map(|(name, label)| (*name, &**label)), value);
+            }
         }
-    };
-    add("lunar_path_up", Gauge, "Whether a path that is in use works.", |path| path.is_up.into());
-    add("lunar_path_commands_in_flight", Gauge, "Commands on a path.", |path| path.in_flight as u64);
-    let help = "Sessions of a path that were opened again.";
-    add("lunar_path_reconnects_total", Counter, help, |path| path.recoveries);
+    }
 }
+
+/// Name, type, help and value of a metric of a path.
+type PathMetric = (&'static str, MetricType, &'static str, fn(&PathTotal) -> Option<f64>);
+
+const PATH_METRICS: [PathMetric; 9] = [
+    ("lunar_path_up", Gauge, "Whether a path that is in use works.", |path| {
+        Some(u8::from(path.is_up).into())
+    }),
+    ("lunar_path_commands_in_flight", Gauge, "Commands on a path.", |path| Some(path.in_flight as f64)),
+    ("lunar_path_reconnects_total", Counter, "Sessions of a path that were opened again.", |path| {
+        Some(path.recoveries as f64)
+    }),
+    ("lunar_path_reads_completed_total", Counter, "Reads on a path.", |path| {
+        Some(path.traffic?.reads as f64)
+    }),
+    ("lunar_path_writes_completed_total", Counter, "Writes on a path.", |path| {
+        Some(path.traffic?.writes as f64)
+    }),
+    ("lunar_path_read_bytes_total", Counter, "Bytes read on a path.", |path| {
+        Some(path.traffic?.read_bytes as f64)
+    }),
+    ("lunar_path_written_bytes_total", Counter, "Bytes written on a path.", |path| {
+        Some(path.traffic?.written_bytes as f64)
+    }),
+    ("lunar_path_errors_total", Counter, "Commands that failed on a path.", |path| {
+        Some(path.traffic?.errors as f64)
+    }),
+    (
+        "lunar_path_time_seconds_total",
+        Counter,
+        "Sum of the latencies of reads and writes on a path.",
+        |path| Some(path.traffic?.time_us as f64 / 1e6),
+    ),
+];

@@ -5,7 +5,7 @@ use lunar_admin::metrics::{
     FunctionCount, InitiatorMetrics, LatencyBuckets, LoginCount, LunMetrics, MetricsReport, OpMetrics,
     StageLatencies, TargetMetrics,
 };
-use lunar_admin::router::{Failover, PathReport, UpstreamReport};
+use lunar_admin::router::{Failover, PathReport, PathTraffic, UpstreamReport};
 use lunar_admin::{
     ConfigSnapshot, ReloadOutcome, Request, Response, RouterReport, ServerControl, SessionReport,
 };
@@ -197,14 +197,23 @@ fn paths_of_all_cores_are_one_series() {
         state: state.into(),
         in_flight: Some(in_flight),
         recoveries: Some(1),
+        total: Some(PathTraffic {
+            reads: 3,
+            writes: 2,
+            read_bytes: 30,
+            written_bytes: 20,
+            errors: 1,
+            time_us: 750_000,
+        }),
         ..PathReport::default()
     };
     let unused = PathReport { url: "iscsi://i/t/0".into(), ..path("unused", 0) };
+    let uncounted = PathReport { url: "iscsi://j/t/0".into(), total: None, ..path("up", 0) };
     let upstream = UpstreamReport {
         name: "a".into(),
         luns: 1,
         obstacle: Some("no route".into()),
-        paths: vec![path("down", 1), path("optimized", 2), unused],
+        paths: vec![path("down", 1), path("optimized", 2), unused, uncounted],
         ..UpstreamReport::default()
     };
     let router = RouterReport {
@@ -222,6 +231,12 @@ fn paths_of_all_cores_are_one_series() {
             &format!("lunar_path_up{of} 1"),
             &format!("lunar_path_commands_in_flight{of} 3"),
             &format!("lunar_path_reconnects_total{of} 2"),
+            &format!("lunar_path_reads_completed_total{of} 6"),
+            &format!("lunar_path_writes_completed_total{of} 4"),
+            &format!("lunar_path_read_bytes_total{of} 60"),
+            &format!("lunar_path_written_bytes_total{of} 40"),
+            &format!("lunar_path_errors_total{of} 2"),
+            &format!("lunar_path_time_seconds_total{of} 1.5"),
             "lunar_upstream_up{router=\"r1\",upstream=\"a\"} 0",
             "lunar_router_pair_peer_up{router=\"r1\"} 0",
             "lunar_router_state{router=\"r1\",state=\"active\"} 1",
@@ -229,6 +244,8 @@ fn paths_of_all_cores_are_one_series() {
         ],
     );
     assert!(!text.contains("iscsi://i/t/0"), "an unused path has no state");
+    let counts = |line: &str| line.contains("iscsi://j/t/0") && line.starts_with("lunar_path_errors_total");
+    assert!(text.contains("iscsi://j/t/0") && !text.lines().any(counts), "not counted is not 0");
 }
 
 #[test]

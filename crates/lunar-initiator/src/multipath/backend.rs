@@ -1,6 +1,7 @@
 //! Several paths as a [`Backend`].
 
 use super::Multipath;
+use super::path_counters::OpKind;
 use super::queue::{BlockIo, PathQueue};
 use lunar_block::{
     Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture, PipedResult, describe_row,
@@ -20,15 +21,15 @@ impl Backend for Multipath {
     }
 
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
-        Box::pin(self.run(buf, move |path, buf| BlockIo::Read { offset }.on(path, buf)))
+        Box::pin(self.run_io(BlockIo::Read { offset }, buf))
     }
 
     fn read_piped(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, PipedResult> {
-        Box::pin(self.run(buf, move |path, buf| path.read_piped(offset, buf)))
+        Box::pin(self.run(OpKind::Read(buf.len()), buf, move |path, buf| path.read_piped(offset, buf)))
     }
 
     fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
-        Box::pin(self.run(buf, move |path, buf| BlockIo::Write { offset, fua }.on(path, buf)))
+        Box::pin(self.run_io(BlockIo::Write { offset, fua }, buf))
     }
 
     fn queue(self: Arc<Self>) -> Option<Box<dyn BackendQueue>> {
@@ -37,7 +38,9 @@ impl Backend for Multipath {
 
     fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
-            self.run((), |path, ()| Box::pin(async move { (path.flush().await, ()) })).await.0?;
+            self.run(OpKind::Other, (), |path, ()| Box::pin(async move { (path.flush().await, ()) }))
+                .await
+                .0?;
             // One path flushes the medium. Another may hold a deferred error.
             self.lun_paths
                 .iter()
@@ -48,13 +51,17 @@ impl Backend for Multipath {
 
     fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
-            self.run((), move |path, ()| Box::pin(async move { (path.unmap(offset, len).await, ()) })).await.0
+            self.run(OpKind::Other, (), move |path, ()| {
+                Box::pin(async move { (path.unmap(offset, len).await, ()) })
+            })
+            .await
+            .0
         })
     }
 
     fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
-            self.run((), move |path, ()| {
+            self.run(OpKind::Other, (), move |path, ()| {
                 Box::pin(async move { (path.write_zeroes(offset, len, unmap).await, ()) })
             })
             .await
@@ -64,17 +71,21 @@ impl Backend for Multipath {
 
     fn extent(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<Extent>> {
         Box::pin(async move {
-            self.run((), move |path, ()| Box::pin(async move { (path.extent(offset, len).await, ()) }))
-                .await
-                .0
+            self.run(OpKind::Other, (), move |path, ()| {
+                Box::pin(async move { (path.extent(offset, len).await, ()) })
+            })
+            .await
+            .0
         })
     }
 
     fn extents(&self, offset: u64, len: u64, max: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
         Box::pin(async move {
-            self.run((), move |path, ()| Box::pin(async move { (path.extents(offset, len, max).await, ()) }))
-                .await
-                .0
+            self.run(OpKind::Other, (), move |path, ()| {
+                Box::pin(async move { (path.extents(offset, len, max).await, ()) })
+            })
+            .await
+            .0
         })
     }
 

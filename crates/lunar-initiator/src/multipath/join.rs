@@ -1,6 +1,7 @@
 //! Joins paths to one logical unit.
 
 use super::path_checker::check_path;
+use super::path_counters::PathCounters;
 use super::path_selector::PathSelector;
 use super::{LunPath, Multipath, MultipathOptions};
 use crate::{Error, ErrorCode, hints};
@@ -24,6 +25,7 @@ impl Multipath {
         same_unit(&lun_paths)?;
         let paths = PathSelector::new(lun_paths.len(), settings.policy);
         let (doubts, doubted): (Vec<_>, Vec<_>) = lun_paths.iter().map(|_| flume::bounded(1)).unzip();
+        let counters = lun_paths.iter().map(|_| PathCounters::default()).collect();
         let joined = Arc::new(Multipath {
             lun_paths,
             paths,
@@ -34,6 +36,7 @@ impl Multipath {
             gives_up: false.into(),
             queued: LatencyCounter::default(),
             served: LatencyCounter::default(),
+            counters,
             ranges: Arc::default(),
         });
         for (at, doubts) in doubted.into_iter().enumerate() {

@@ -8,6 +8,7 @@ mod options;
 mod orphan_recovery;
 mod path;
 mod path_checker;
+mod path_counters;
 mod path_selector;
 mod queue;
 #[cfg(test)]
@@ -21,17 +22,20 @@ use event_listener::Event;
 #[doc(inline)]
 pub use event_listener::EventListener;
 pub use late_path::{LatePath, PathOpener};
-use lunar_block::LocalBoxFuture;
 #[doc(inline)]
 pub use lunar_block::range_lock::RangeLocks;
+use lunar_block::{BufResult, LocalBoxFuture};
 use lunar_runtime::Buf;
 use lunar_runtime::latency::LatencyCounter;
 #[doc(inline)]
 pub use lunar_runtime::latency::LatencyTotal;
 pub use options::MultipathOptions;
 pub use path::LunPath;
+pub use path_counters::PathTotal;
+use path_counters::{OpKind, PathCounters};
 use path_selector::PathSelector;
 pub use path_selector::{PathPolicy, PathState};
+use queue::BlockIo;
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -54,6 +58,8 @@ pub struct Multipath {
     gives_up: AtomicBool,
     queued: LatencyCounter,
     served: LatencyCounter,
+    /// The operations of each path.
+    counters: Vec<PathCounters>,
     /// The locked ranges of writes on all paths. A command locks its range until the target has ended it.
     ranges: Arc<RangeLocks>,
 }
@@ -66,6 +72,11 @@ impl Multipath {
             .enumerate()
             .map(|(at, w)| (w.name(), self.paths.state(at), self.paths.load(at)))
             .collect()
+    }
+
+    /// The operations of each path so far, in the order of [`Multipath::paths`].
+    pub fn totals(&self) -> Vec<PathTotal> {
+        self.counters.iter().map(PathCounters::total).collect()
     }
 
     /// Fails the operations that wait for a path. From now on, operations fail at once while no path is usable.
@@ -150,20 +161,22 @@ impl Multipath {
     /// Runs an operation on a path. If the path fails, tries the others. Waits while no path is usable.
     async fn run<T, R>(
         &self,
+        kind: OpKind,
         what: T,
         does: impl for<'a> Fn(&'a dyn LunPath, T) -> LocalBoxFuture<'a, (io::Result<R>, T)>,
     ) -> (io::Result<R>, T) {
-        self.run_since(Instant::now(), what, does).await
+        self.run_since(Instant::now(), kind, what, does).await
     }
 
     /// The same for an operation that began earlier.
     async fn run_since<T, R>(
         &self,
         started_at: Instant,
+        kind: OpKind,
         mut what: T,
         does: impl for<'a> Fn(&'a dyn LunPath, T) -> LocalBoxFuture<'a, (io::Result<R>, T)>,
     ) -> (io::Result<R>, T) {
-        let mut sent = started_at;
+        let (mut sent, mut tried) = (started_at, started_at);
         loop {
             let Some(lease) = self.paths.choose() else {
                 if let Err(e) = Box::pin(self.wait()).await {
@@ -171,23 +184,38 @@ impl Multipath {
                     return (Err(e.into()), what);
                 }
                 sent = Instant::now();
+                tried = sent;
                 continue;
             };
             let (result, back) = does(&*self.lun_paths[lease.at], what).await;
             what = back;
+            let ended = Instant::now();
+            self.counters[lease.at].add(kind, result.is_ok(), ended - tried);
             match result {
                 Err(e) if let Some(state) = path::fault(&e) => {
                     if let Err(e) = self.leave(lease.at, state, e, started_at).await {
                         return (Err(e), what);
                     }
+                    tried = Instant::now();
                 }
                 end => {
                     self.queued.add(sent - started_at);
-                    self.served.add(sent.elapsed());
+                    self.served.add(ended - sent);
                     return (end, what);
                 }
             }
         }
+    }
+
+    /// Runs a read or a write.
+    async fn run_io(&self, job: BlockIo, buf: Buf) -> BufResult {
+        self.run_io_since(Instant::now(), job, buf).await
+    }
+
+    /// The same for one that began earlier.
+    async fn run_io_since(&self, started_at: Instant, job: BlockIo, buf: Buf) -> BufResult {
+        let kind = job.kind(buf.len());
+        self.run_since(started_at, kind, buf, move |path, buf| job.on(path, buf)).await
     }
 
     /// Prepares the retry of an operation after its path has failed.
@@ -216,6 +244,7 @@ impl Multipath {
             };
             let (result, back) = self.lun_paths[lease.at].compare_and_write(offset, data).await;
             data = back;
+            self.counters[lease.at].add(OpKind::Other, result.is_ok(), Duration::ZERO);
             let e = match result {
                 Ok(equal) => return Ok(equal),
                 Err(e) => e,

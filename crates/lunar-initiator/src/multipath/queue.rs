@@ -1,7 +1,8 @@
 //! Many concurrent reads and writes over several paths. An operation needs a future of its own only if no path is
 //! usable or its path fails.
 
-use super::{LunPath, Multipath, PathState, path};
+use super::path_counters::OpKind;
+use super::{LunPath, Multipath, PathState, PathTotal, path};
 use crate::slow_path::SlowPath;
 use lunar_block::{BackendQueue, BufResult, LocalBoxFuture};
 use lunar_runtime::Buf;
@@ -12,7 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 /// A read or a write, on any path.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub enum BlockIo {
     Read { offset: u64 },
     Write { offset: u64, fua: bool },
@@ -23,6 +24,14 @@ impl BlockIo {
         match self {
             BlockIo::Read { offset } => path.read(offset, buf),
             BlockIo::Write { offset, fua } => path.write(offset, buf, fua),
+        }
+    }
+
+    /// Its kind, with `len` bytes.
+    pub fn kind(self, len: usize) -> OpKind {
+        match self {
+            BlockIo::Read { .. } => OpKind::Read(len),
+            BlockIo::Write { .. } => OpKind::Write(len),
         }
     }
 
@@ -45,6 +54,8 @@ pub struct PathQueue {
     clock: Clock,
     /// The service times of completed operations that are not reported yet.
     served: LatencyTotal,
+    /// The operations of each path that are not reported yet.
+    ended: Vec<PathTotal>,
 }
 
 struct SentIo {
@@ -78,6 +89,7 @@ impl Clock {
 impl PathQueue {
     pub fn new(joined: Arc<Multipath>) -> PathQueue {
         let queues = joined.lun_paths.iter().map(|_| None).collect();
+        let ended = vec![PathTotal::default(); joined.lun_paths.len()];
         PathQueue {
             joined,
             queues,
@@ -85,6 +97,7 @@ impl PathQueue {
             slow: SlowPath::default(),
             clock: Clock(None),
             served: LatencyTotal::default(),
+            ended,
         }
     }
 
@@ -107,7 +120,7 @@ impl PathQueue {
     /// Runs an operation with a future, which waits for a path.
     fn search(&mut self, lane: usize, job: BlockIo, buf: Buf) {
         let joined = self.joined.clone();
-        self.slow.begin(lane, async move { joined.run(buf, move |path, buf| job.on(path, buf)).await });
+        self.slow.begin(lane, async move { joined.run_io(job, buf).await });
     }
 
     /// Retries an operation on another path after its path has failed.
@@ -117,13 +130,18 @@ impl PathQueue {
             let SentIo { job, at, started_at } = sent;
             match joined.leave(at, state, e, started_at).await {
                 Err(e) => (Err(e), buf),
-                Ok(()) => joined.run_since(started_at, buf, move |path, buf| job.on(path, buf)).await,
+                Ok(()) => joined.run_io_since(started_at, job, buf).await,
             }
         });
     }
 
-    /// Reports the times of completed operations. None of them waited for a path.
-    fn report_times(&mut self) {
+    /// Reports completed operations. None of them waited for a path.
+    fn report(&mut self) {
+        for (ended, counters) in self.ended.iter_mut().zip(&self.joined.counters) {
+            if *ended != PathTotal::default() {
+                counters.add_all(std::mem::take(ended));
+            }
+        }
         let served = std::mem::take(&mut self.served);
         if served.count > 0 {
             self.joined.queued.add_all(LatencyTotal { count: served.count, ..LatencyTotal::default() });
@@ -136,13 +154,19 @@ impl PathQueue {
         let sent = self.sent[lane].take().expect("a completed lane has an operation");
         self.joined.paths.give_back(sent.at);
         let fault = result.as_ref().err().and_then(path::fault);
+        let time = self.clock.now(Phase::Ending) - sent.started_at;
+        let ended = &mut self.ended[sent.at];
+        match result.is_ok() {
+            true => ended.add(sent.job.kind(buf.len()), time),
+            false => ended.errors += 1,
+        }
         match (result, fault) {
             (Err(e), Some(state)) => {
                 self.leave(lane, sent, state, e, buf);
                 None
             }
             (result, _) => {
-                self.served.add(self.clock.now(Phase::Ending) - sent.started_at);
+                self.served.add(time);
                 Some((result, buf))
             }
         }
@@ -169,14 +193,14 @@ impl BackendQueue for PathQueue {
             }
         }
         self.clock = Clock(None);
-        self.report_times();
+        self.report();
         self.slow.poll(cx)
     }
 }
 
 impl Drop for PathQueue {
     fn drop(&mut self) {
-        self.report_times();
+        self.report();
         self.sent.iter().flatten().for_each(|sent| self.joined.paths.give_back(sent.at));
     }
 }

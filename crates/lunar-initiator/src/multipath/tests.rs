@@ -509,6 +509,27 @@ fn queue_operation_on_a_failed_path_ends_on_the_other() {
 }
 
 #[test]
+fn each_path_counts_its_own_operations() {
+    inside(async {
+        let wires = two();
+        let joined = join(&wires, Duration::ZERO).await;
+        let mut queue = joined.clone().queue().expect("a queue");
+        (0..8).for_each(|lane| queue.write(lane, 4096 * lane as u64, filled(1), false));
+        wires[0].set(false);
+        assert!(ends(&mut queue, 8).await.iter().all(|(result, _)| result.is_ok()));
+        let [failed, other] = joined.totals()[..] else { panic!("two paths") };
+        assert_eq!((failed.writes, failed.written_bytes, failed.errors), (0, 0, 4));
+        assert_eq!((other.writes, other.written_bytes, other.errors), (8, 8 * 4096, 0));
+        assert_eq!(other.latency.count, 8);
+        assert!(joined.read(0, Buf::zeroed(512)).await.0.is_ok());
+        joined.flush().await.expect("the other path works");
+        let other = joined.totals()[1];
+        assert_eq!((other.reads, other.read_bytes, other.latency.count), (1, 512, 9));
+        assert_eq!((other.writes, other.errors), (8, 0), "a flush is neither");
+    });
+}
+
+#[test]
 fn without_a_path_a_queue_waits_for_one_or_fails_in_time() {
     inside(async {
         let wires = two();

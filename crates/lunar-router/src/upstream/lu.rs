@@ -13,7 +13,9 @@ use crate::FoundLun;
 use crate::Hops;
 use crate::failover::{IoGate, IoPermit};
 use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture, describe_row};
-use lunar_initiator::multipath::{self, LatePath, LunPath as _, Multipath, MultipathOptions, Times};
+use lunar_initiator::multipath::{
+    self, LatePath, LunPath as _, Multipath, MultipathOptions, PathTotal, Times,
+};
 use lunar_initiator::{Error, ErrorCode, Lun, Url};
 use lunar_runtime::{Buf, CoreLocal, Registration};
 use lunar_target::ScsiError;
@@ -68,6 +70,8 @@ pub struct PathStatus {
     pub in_flight: usize,
     /// The number of session recoveries.
     pub recoveries: u32,
+    /// Its operations so far. None if they are not counted.
+    pub total: Option<PathTotal>,
     /// The reason why it is not open.
     pub obstacle: Option<String>,
 }
@@ -75,7 +79,15 @@ pub struct PathStatus {
 impl PathStatus {
     /// The status of an unused path.
     pub fn unused(url: impl Into<String>) -> PathStatus {
-        PathStatus { url: url.into(), state: None, core: None, in_flight: 0, recoveries: 0, obstacle: None }
+        PathStatus {
+            url: url.into(),
+            state: None,
+            core: None,
+            in_flight: 0,
+            recoveries: 0,
+            total: None,
+            obstacle: None,
+        }
     }
 }
 
@@ -292,12 +304,14 @@ fn check(upstream: &Upstream, found: &FoundLun) -> Result<(), Error> {
 
 impl PerCoreUpstream {
     fn paths(&self) -> impl Iterator<Item = PathStatus> {
-        self.paths.iter().zip(self.joined.paths()).map(|(path, (url, state, in_flight))| PathStatus {
+        let joined = self.joined.paths().into_iter().zip(self.joined.totals());
+        self.paths.iter().zip(joined).map(|(path, ((url, state, in_flight), total))| PathStatus {
             url,
             state: Some(state),
             core: Some(self.core.clone()),
             in_flight,
             recoveries: path.opened().map_or(0, |lun| lun.session().info().recoveries),
+            total: Some(total),
             obstacle: path.obstacle().map(|e| e.what.clone()),
         })
     }

@@ -10,7 +10,8 @@ use crate::server::TargetServer;
 use lunar_admin::history::{RateHistory, Traffic};
 use lunar_admin::metrics::MetricsReport;
 use lunar_admin::router::{
-    Failover, Hop, LunHealth, LunReport, NO_PATH, PathReport, RouterReport, TargetReport, UpstreamReport,
+    Failover, Hop, LunHealth, LunReport, NO_PATH, PathReport, PathTraffic, RouterReport, TargetReport,
+    UpstreamReport,
 };
 use lunar_admin::{
     AttachmentReport, Capacities, ConfigSnapshot, ControlError, ControlErrorKind, DetachRequest, EventLog,
@@ -414,6 +415,14 @@ fn upstream<'a>(status: &UpstreamStatus, missing: impl Iterator<Item = &'a Missi
         host: host.clone(),
         in_flight: path.core.is_some().then_some(path.in_flight),
         recoveries: path.core.is_some().then_some(path.recoveries),
+        total: path.total.map(|total| PathTraffic {
+            reads: total.reads,
+            writes: total.writes,
+            read_bytes: total.read_bytes,
+            written_bytes: total.written_bytes,
+            errors: total.errors,
+            time_us: total.latency.sum_ns / 1000,
+        }),
     };
     let of_unit = |unit: &LuStatus| unit.paths.iter().map(|p| path(unit, p)).collect::<Vec<_>>();
     let absent = |missing: &Missing| {

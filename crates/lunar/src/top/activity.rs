@@ -71,13 +71,28 @@ impl Counters {
 
     /// The counters of a path on one core or for one host.
     pub fn of_path(path: &PathReport) -> Counters {
-        Counters { in_flight: path.in_flight.map(|count| count as u64), ..Counters::default() }
+        let traffic = path.total.map(|total| Traffic {
+            reads: total.reads,
+            writes: total.writes,
+            read_bytes: total.read_bytes,
+            written_bytes: total.written_bytes,
+            errors: total.errors,
+            // Of reads and writes together.
+            timed_reads: total.reads + total.writes,
+            read_s: total.time_us as f64 / 1e6,
+            ..Traffic::default()
+        });
+        Counters { traffic, in_flight: path.in_flight.map(|count| count as u64), ..Counters::default() }
     }
 
     /// Adds those of another core or host.
     pub fn add(&mut self, other: &Counters) {
         self.in_flight = match (self.in_flight, other.in_flight) {
             (Some(a), Some(b)) => Some(a + b),
+            (a, b) => a.or(b),
+        };
+        self.traffic = match (self.traffic, other.traffic) {
+            (Some(a), Some(b)) => Some(a.and(b)),
             (a, b) => a.or(b),
         };
     }

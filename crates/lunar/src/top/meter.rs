@@ -115,7 +115,7 @@ fn paths(sample: &Sample) -> (CountersByPlace, BTreeMap<Place, BTreeSet<String>>
 mod tests {
     use super::*;
     use lunar_admin::metrics::{LunMetrics, MetricsReport, OpMetrics};
-    use lunar_admin::router::{PathReport, RouterReport, UpstreamReport};
+    use lunar_admin::router::{PathReport, PathTraffic, RouterReport, UpstreamReport};
     use std::time::{Duration, SystemTime};
 
     pub(crate) fn sample(start: Instant, at_s: u64, uptime_s: f64, reads: u64) -> Sample {
@@ -184,6 +184,7 @@ mod tests {
             state: state.into(),
             core: Some(core.into()),
             in_flight: Some(in_flight),
+            total: Some(PathTraffic { reads: 10, writes: 30, errors: 2, time_us: 400, ..Default::default() }),
             ..PathReport::default()
         };
         let paths =
@@ -191,11 +192,27 @@ mod tests {
         let upstream = UpstreamReport { name: "up".into(), paths, ..UpstreamReport::default() };
         let router = RouterReport { name: "r".into(), upstreams: vec![upstream], ..RouterReport::default() };
         let start = Instant::now();
-        let snapshot =
-            Meter::default().measure(&Sample { routers: vec![router], ..sample(start, 0, 1.0, 0) });
+        let at = |seconds, uptime_s| Sample {
+            routers: vec![router.clone()],
+            ..sample(start, seconds, uptime_s, 0)
+        };
+        let mut meter = Meter::default();
+        let snapshot = meter.measure(&at(0, 1.0));
         let rows = &snapshot.rows[View::Paths as usize];
         assert_eq!((rows.len(), rows[0].activity.in_flight), (1, Some(5)));
         assert_eq!(rows[0].state.as_deref(), Some("down, optimized"));
+        assert_eq!(rows[0].activity.reads_s, None, "one sample has no rates");
+        let then = meter.measure(&at(1, 2.0));
+        let activity = then.rows[View::Paths as usize][0].activity;
+        assert_eq!((activity.reads_s, activity.latency_s), (Some(0.0), None));
+        let mut meter = Meter::default();
+        meter.measure(&sample(start, 0, 1.0, 0));
+        let activity = meter.measure(&at(1, 2.0)).rows[View::Paths as usize][0].activity;
+        assert_eq!(
+            (activity.reads_s, activity.writes_s, activity.errors_s),
+            (Some(30.0), Some(90.0), Some(6.0))
+        );
+        assert!(activity.latency_s.is_some_and(|mean| (mean - 1e-5).abs() < 1e-12), "{activity:?}");
     }
 
     #[test]
