@@ -210,7 +210,10 @@ fn check_looks_at_media_when_asked() {
     folder.write("disk.img", &"x".repeat(5000));
     let warning = "warning: LUN 9 of iqn.2026-11.org.example:a: the last 392 bytes of the medium are less than a \
         block of 512 bytes and are not served\n";
-    assert_eq!(folder.run(&["check", "--media", "lunar.toml"]), (0, fine.into(), warning.into()));
+    let (status, out, err) = folder.run(&["check", "--media", "lunar.toml"]);
+    assert_eq!((status, err.as_str()), (0, warning));
+    // The user is that of the service if it is installed, and otherwise the caller.
+    assert!(out.starts_with(&format!("{}; checked for the user ", fine.trim_end())), "{out}");
 }
 
 #[test]
