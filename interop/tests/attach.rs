@@ -1152,7 +1152,15 @@ fn failure_leaves_nothing_behind() {
     assert!(!host.path("run/attached/a1.log").exists(), "the log of a failed attachment is left");
     host.attach(&[&url(&server), "--name", "a1"]);
     let log = || fs::read_to_string(host.path("run/attached/a1.log")).expect("a log");
-    let before = log();
+    // The line is written after the command has its answer.
+    let mut before = log();
+    for _ in 0..100 {
+        if before.contains("a1 is attached") {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        before = log();
+    }
     assert!(before.contains("a1 is attached"), "{before}");
     host.ends(15, &["attach", &dead, "--name", "a1"]);
     assert_eq!(log(), before, "the log of another attachment changed");
