@@ -73,13 +73,10 @@ impl Lu {
         let mut state = self.change();
         let before = Rollback::of(&state);
         let answer = pending.change.perform(self, &mut state);
-        if state.saved_version == before.saved_version || state.to_store() == pending.bytes {
+        if before.is_saved_as(&state) || state.to_store() == pending.bytes {
             return CommitOutcome::Done(answer);
         }
-        match before.draft(&mut state, pending.change, answer) {
-            Ok(pending) => CommitOutcome::Again(pending),
-            Err(answer) => CommitOutcome::Done(answer),
-        }
+        CommitOutcome::Again(before.draft(&mut state, pending.change, answer))
     }
 
     /// Lets a change of a shared logical unit take effect that was published. The installed state is still the one from
@@ -110,7 +107,10 @@ impl Lu {
         let mut state = self.change();
         let before = Rollback::of(&state);
         let answer = change.perform(self, &mut state);
-        before.draft(&mut state, change, answer)
+        if before.is_saved_as(&state) {
+            return Err(answer);
+        }
+        Ok(before.draft(&mut state, change, answer))
     }
 }
 
@@ -154,7 +154,7 @@ pub(crate) fn run(
     let before = Rollback::of(cx.state);
     cx.state.effects = Effects::default();
     let answer = dispatch::run(cx, requester);
-    if cx.state.saved_version == before.saved_version {
+    if before.is_saved_as(cx.state) {
         return answer;
     }
     let change = PendingChange::Command {
@@ -164,9 +164,7 @@ pub(crate) fn run(
         port: port.clone(),
         read_only: requester.read_only,
     };
-    before
-        .draft(cx.state, change, answer)
-        .map_or_else(|answer| answer, |pending| Ok(Plan::op(Op::Persist(pending))))
+    Ok(Plan::op(Op::Persist(before.draft(cx.state, change, answer))))
 }
 
 /// The state that such commands change, before the command.
@@ -180,22 +178,16 @@ struct Rollback {
 }
 
 impl Rollback {
-    /// If the state to store has changed: rolls the change back, and returns it as a pending commit.
-    ///
-    /// # Errors
-    /// The answer, if there is nothing to store.
-    fn draft(
-        self,
-        state: &mut State,
-        change: PendingChange,
-        answer: PlanResult,
-    ) -> Result<PendingCommit, PlanResult> {
-        if state.saved_version == self.saved_version {
-            return Err(answer);
-        }
+    /// Whether there is nothing to store: the saved state is the one before the command.
+    fn is_saved_as(&self, state: &State) -> bool {
+        state.saved_version == self.saved_version
+    }
+
+    /// Rolls a change back, and returns it as a pending commit.
+    fn draft(self, state: &mut State, change: PendingChange, answer: PlanResult) -> PendingCommit {
         let (bytes, effects) = (state.to_store(), std::mem::take(&mut state.effects));
         self.put_back(state);
-        Ok(PendingCommit { change, bytes, effects, answer })
+        PendingCommit { change, bytes, effects, answer }
     }
 
     fn of(state: &State) -> Rollback {
