@@ -1,6 +1,7 @@
 //! `lunar attach`, `lunar attach list` and `lunar detach` from the command line, with clients of other projects.
 #![forbid(unsafe_code)]
 
+use interop::routed::until;
 use interop::server::Folder;
 use interop::tool::{self, Tool, ToolOutput};
 use interop::{Server, TARGET, json, lunar_bin};
@@ -1153,14 +1154,8 @@ fn failure_leaves_nothing_behind() {
     host.attach(&[&url(&server), "--name", "a1"]);
     let log = || fs::read_to_string(host.path("run/attached/a1.log")).expect("a log");
     // The line is written after the command has its answer.
-    let mut before = log();
-    for _ in 0..100 {
-        if before.contains("a1 is attached") {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        before = log();
-    }
+    until("the log of a1", || log().contains("a1 is attached").then_some(()));
+    let before = log();
     assert!(before.contains("a1 is attached"), "{before}");
     host.ends(15, &["attach", &dead, "--name", "a1"]);
     assert_eq!(log(), before, "the log of another attachment changed");

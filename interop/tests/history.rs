@@ -1,6 +1,7 @@
 //! `lunar history`, `lunar diff --since` and `lunar rollback`, each as a user runs it: what returns, what stays, and what a
 //! crash leaves.
 
+use interop::routed::until;
 use interop::{Folder, Login, Server, TARGET, lunar_bin};
 use serde_json::Value;
 use std::fs;
@@ -168,11 +169,7 @@ fn trial_that_is_not_confirmed_in_time_restores_the_files() {
     add(&server);
     does(&server, &["rollback", "--to", "1", "--confirm-within", "1s"]);
     // The journal goes after the files are restored.
-    let mut left = 600;
-    while (luns(&server) == 1 || journal(&server).exists()) && left > 0 {
-        thread::sleep(std::time::Duration::from_millis(50));
-        left -= 1;
-    }
+    until("the end of the trial", || (luns(&server) != 1 && !journal(&server).exists()).then_some(()));
     assert_eq!((luns(&server), journal(&server).exists()), (2, false));
     let newest = &entries(&server)[0];
     assert_eq!((newest["cause"].as_str(), &newest["asker"]), (Some("rollback"), &Value::Null));
