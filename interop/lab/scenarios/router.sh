@@ -157,6 +157,8 @@ END
 start_router
 wait_for 20 '"$LUNAR" ls "iscsi://$PORTAL/$BLOCK/1?login_tries=1"' || { cat /run/router/err; fail "$BLOCK is not there"; }
 IQN=$BLOCK LUN=1
+# The portal has another tag than before: a record with the former one would log in a second time.
+iscsiadm -m node -T "$IQN" -o delete
 discover $PORTAL
 login $PORTAL
 disk=$(disk_of $PORTAL)
