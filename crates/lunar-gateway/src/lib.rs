@@ -5,21 +5,29 @@
 //! too ([`Member::publish`]). It answers the command when all of them have acknowledged the change. The cluster fences
 //! a member that does not acknowledge. No member is a leader, and a member decides each command from its own copy.
 //!
+//! A [`Gateway`] connects the logical units of a target server to their objects in a Ceph cluster.
+//!
 //! The protocol ([`Member`]) has no sockets and no clock. The tests run it against a simulated cluster with delays,
 //! lost messages, pauses and fences, on virtual time.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod gateway;
 mod member;
 #[doc(hidden)]
 #[allow(missing_docs)]
 pub mod object;
+mod rados_store;
+mod shared_unit;
 #[cfg(test)]
 mod simulation;
 mod store;
+mod target_unit;
 
+pub use gateway::Gateway;
 pub use member::{Lost, Member, Phase};
-pub use object::{MemberId, MemberRecord};
+pub use object::{MemberId, MemberPort, MemberRecord, SharedView};
+pub use shared_unit::{SharedUnitGuard, SharedUnitState};
 pub use store::{Store, Swap, Unit, is_fenced};
 
 use std::time::Duration;
@@ -28,3 +36,5 @@ use std::time::Duration;
 pub const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Age of the watch above which a member answers commands with BUSY, because it may miss changes.
 pub const STALE_AFTER: Duration = Duration::from_secs(5);
+/// Age of the watch above which a member is lost: its sessions end, so that hosts use another path.
+pub const LOST_AFTER: Duration = Duration::from_secs(7);

@@ -5,13 +5,15 @@ mod install;
 mod join;
 
 use crate::object::{
-    LOG_LEN, MemberId, MemberRecord, STATE, SharedChange, VERSION, log_key, member_key, version_value,
+    LOG_LEN, MemberId, MemberPort, MemberRecord, STATE, SharedChange, SharedView, VERSION, log_key,
+    member_key, ports_key, version_value,
 };
 use crate::store::{Store, Swap, Unit};
 use async_lock::Mutex;
 use lunar_scsi::{CommitOutcome, InstalledEffects, PendingCommit, PlanResult};
 use lunar_wire::scsi::Status;
 use std::io;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -40,6 +42,7 @@ pub struct Lost(pub String);
 pub struct Member<S, U> {
     id: MemberId,
     record: MemberRecord,
+    ports: std::sync::Mutex<Vec<MemberPort>>,
     store: S,
     unit: U,
     phase: AtomicU8,
@@ -47,6 +50,9 @@ pub struct Member<S, U> {
     installed: Mutex<u64>,
     /// The same, for readers without the lock.
     version: AtomicU64,
+    /// The last version that this member has published, and the last one that it has announced.
+    published: AtomicU64,
+    announced: AtomicU64,
     /// Locked while installed effects take place.
     finishing: Mutex<()>,
     effects: std::sync::Mutex<Vec<InstalledEffects>>,
@@ -59,16 +65,26 @@ pub struct Member<S, U> {
 impl<S: Store, U: Unit> Member<S, U> {
     /// A member that has not joined. Its logical unit is shared ([`lunar_scsi::Lu::share`]) and answers BUSY. The
     /// client watches the object already. `incarnation` is a random number.
-    pub fn new(id: MemberId, incarnation: u64, store: S, unit: U) -> Member<S, U> {
+    pub fn new(
+        group: &str,
+        id: MemberId,
+        incarnation: u64,
+        ports: Vec<MemberPort>,
+        store: S,
+        unit: U,
+    ) -> Member<S, U> {
         unit.lu().hold(true);
         Member {
             id,
-            record: MemberRecord { incarnation, addresses: store.addresses() },
+            record: MemberRecord { incarnation, addresses: store.addresses(), group: group.into() },
+            ports: ports.into(),
             store,
             unit,
             phase: AtomicU8::new(Phase::Joining as u8),
             installed: Mutex::new(0),
             version: AtomicU64::new(0),
+            published: AtomicU64::new(0),
+            announced: AtomicU64::new(0),
             finishing: Mutex::new(()),
             effects: std::sync::Mutex::default(),
             needs_map: AtomicBool::new(false),
@@ -112,7 +128,10 @@ impl<S: Store, U: Unit> Member<S, U> {
                     Phase::Lost => return Err(Lost("it was fenced".into())),
                 }
                 pending = match lu.plan_again(pending) {
-                    CommitOutcome::Done(answer) => return Ok(answer),
+                    CommitOutcome::Done(answer) => {
+                        drop(installed);
+                        return self.announced().await.map(|()| answer);
+                    }
                     CommitOutcome::Again(pending) => pending,
                 };
                 let change = SharedChange::new(self.id, &pending.effects());
@@ -121,6 +140,7 @@ impl<S: Store, U: Unit> Member<S, U> {
                     let answer = lu.commit_shared(pending);
                     let version = *installed + 1;
                     self.set_installed(&mut installed, version);
+                    self.published.store(version, SeqCst);
                     break (answer, version);
                 }
                 self.install_newer(&mut installed).await?;
@@ -129,6 +149,54 @@ impl<S: Store, U: Unit> Member<S, U> {
         self.finish_effects().await?;
         self.announce(version).await?;
         Ok(answer)
+    }
+
+    /// Returns when the other members have installed what this one has published. A command that finds its change made
+    /// already may be faster than the announcement of that change.
+    async fn announced(&self) -> Result<(), Lost> {
+        let published = self.published.load(SeqCst);
+        if self.announced.load(SeqCst) < published { self.announce(published).await } else { Ok(()) }
+    }
+
+    /// Publishes other target ports of this member.
+    ///
+    /// # Errors
+    /// The member is lost.
+    pub async fn set_ports(&self, ports: Vec<MemberPort>) -> Result<(), Lost> {
+        let value = self.checked(json(&ports))?;
+        *self.ports.lock().unwrap_or_else(PoisonError::into_inner) = ports;
+        let set = |swap: &mut Swap, _: &SharedView| swap.set.push((ports_key(self.id), value.clone()));
+        let version = self.swap_members(Vec::new(), set).await?;
+        self.announce(version).await
+    }
+
+    /// The published target ports.
+    pub fn ports(&self) -> Vec<MemberPort> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Swaps a change of the keys of members. The state stays. Returns the version of the change.
+    async fn swap_members(
+        &self,
+        fenced: Vec<MemberId>,
+        edit: impl Fn(&mut Swap, &SharedView),
+    ) -> Result<u64, Lost> {
+        let version = {
+            let mut installed = self.installed.lock().await;
+            loop {
+                let change = SharedChange { fenced: fenced.clone(), ..SharedChange::new(self.id, &[]) };
+                let mut swap = self.swap_of(*installed, &self.unit.lu().shared_state(), &change)?;
+                edit(&mut swap, &self.view().await?);
+                if self.checked(self.store.swap(swap).await)? {
+                    let version = *installed + 1;
+                    self.set_installed(&mut installed, version);
+                    break version;
+                }
+                self.install_newer(&mut installed).await?;
+            }
+        };
+        self.finish_effects().await?;
+        Ok(version)
     }
 
     /// Call this each second, also before [`Member::join`], with a monotonic time. It ends the service when the watch is
@@ -144,6 +212,9 @@ impl<S: Store, U: Unit> Member<S, U> {
         }
         let age = self.checked(self.store.watch_age())?;
         self.ticked_ms.store(now.as_millis() as u64, SeqCst);
+        if age > crate::LOST_AFTER {
+            return self.checked(Err(io::Error::other("the cluster does not confirm the watch")));
+        }
         match (self.phase(), age > crate::STALE_AFTER) {
             (Phase::Serving, true) => self.set_phase(Phase::Stale),
             (Phase::Stale, false) => {

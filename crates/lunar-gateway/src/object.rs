@@ -6,6 +6,7 @@
 //! | `state` | the state after it, of [`lunar_scsi::Lu::shared_state`] |
 //! | `log.VERSION` | JSON of a [`SharedChange`], for the last [`LOG_LEN`] changes |
 //! | `member.ID` | JSON of a [`MemberRecord`], for each member that serves the logical unit |
+//! | `ports.ID` | JSON of a list of [`MemberPort`], also of a member that is away |
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ pub const LOG_LEN: u64 = 32;
 pub const VERSION: &str = "version";
 pub const STATE: &str = "state";
 const MEMBER: &str = "member.";
+const PORTS: &str = "ports.";
 const LOG: &str = "log.";
 
 /// Number of a member in its group, from 1 to 127.
@@ -28,6 +30,23 @@ pub struct MemberRecord {
     pub incarnation: u64,
     /// Addresses of its client of the cluster, for the blocklist.
     pub addresses: String,
+    /// The name of its group.
+    #[serde(default)]
+    pub group: String,
+}
+
+/// A target port of a member. It outlasts the member: registrations with ALL_TG_PT include it, too.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberPort {
+    /// Portal group tag.
+    pub tag: u16,
+    /// RELATIVE TARGET PORT IDENTIFIER.
+    pub relative: u16,
+    /// Whether its protocol is SRP instead of iSCSI.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub srp: bool,
+    /// The addresses of its portals, `host:port`.
+    pub addresses: Vec<String>,
 }
 
 /// A change of the state.
@@ -51,11 +70,17 @@ pub struct SharedView {
     /// The changes, encoded.
     pub log: BTreeMap<u64, Vec<u8>>,
     pub members: BTreeMap<MemberId, MemberRecord>,
+    pub ports: BTreeMap<MemberId, Vec<MemberPort>>,
 }
 
 /// The key of a member.
 pub fn member_key(id: MemberId) -> String {
     format!("{MEMBER}{id}")
+}
+
+/// The key of the ports of a member.
+pub fn ports_key(id: MemberId) -> String {
+    format!("{PORTS}{id}")
 }
 
 /// The key of a change. The digits have a fixed number, so that keys sort.
@@ -85,6 +110,9 @@ impl SharedView {
             } else if let Some(id) = key.strip_prefix(MEMBER) {
                 let record = serde_json::from_slice(value).map_err(|_| invalid())?;
                 view.members.insert(id.parse().map_err(|_| invalid())?, record);
+            } else if let Some(id) = key.strip_prefix(PORTS) {
+                let ports = serde_json::from_slice(value).map_err(|_| invalid())?;
+                view.ports.insert(id.parse().map_err(|_| invalid())?, ports);
             } else if let Some(version) = key.strip_prefix(LOG) {
                 view.log.insert(version.parse().map_err(|_| invalid())?, value.clone());
             }
@@ -144,11 +172,13 @@ mod tests {
             (STATE, "s"),
             (&log_key(7), r#"{"member":2,"effects":"01ff"}"#),
             (&member_key(2), r#"{"incarnation":3,"addresses":"a","later":1}"#),
+            (&ports_key(2), r#"[{"tag":513,"relative":513,"addresses":["10.0.0.2:3260"]}]"#),
             ("later", "x"),
         ]))
         .unwrap();
         assert_eq!((view.version, &view.state[..]), (7, &b"s"[..]));
         assert_eq!(view.members[&2].incarnation, 3);
+        assert_eq!((view.ports[&2][0].tag, view.ports[&2][0].srp), (513, false));
         let (changes, is_complete) = view.changes_since(6).unwrap();
         assert_eq!((changes[0].effects().unwrap(), is_complete), (vec![1, 255], true));
         assert!(!view.changes_since(5).unwrap().1);
@@ -156,7 +186,9 @@ mod tests {
 
     #[test]
     fn invalid_values_are_rejected() {
-        for (key, value) in [(VERSION, "x"), ("member.2", "{}"), ("member.x", "{}"), ("log.-", "{}")] {
+        for (key, value) in
+            [(VERSION, "x"), ("member.2", "{}"), ("member.x", "{}"), ("log.-", "{}"), ("ports.2", "{}")]
+        {
             let error = SharedView::decode(&omap(&[(key, value)])).unwrap_err();
             assert_eq!(error.to_string(), format!("the key {key} of the shared state is invalid"));
         }

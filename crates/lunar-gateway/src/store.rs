@@ -1,5 +1,6 @@
 //! The interfaces of the protocol to the cluster and to the logical unit.
 
+use crate::object::SharedView;
 use lunar_scsi::{Lu, NexusId};
 use std::collections::BTreeMap;
 use std::io;
@@ -56,4 +57,6 @@ pub trait Unit {
     /// Aborts the tasks of these nexuses, or of all nexuses if `victims` is `None`. Returns when none of them can
     /// change the medium any more.
     fn abort(&self, victims: Option<Vec<NexusId>>) -> impl Future<Output = ()>;
+    /// Members or their ports may have changed.
+    fn follow_members(&self, view: &SharedView);
 }

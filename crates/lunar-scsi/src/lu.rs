@@ -200,10 +200,7 @@ impl Lu {
     /// A nexus cleared the task set. The other nexuses get COMMANDS CLEARED BY ANOTHER INITIATOR, unless TAS is set
     /// and their tasks end with TASK ABORTED.
     pub fn task_set_cleared(&self, by: Option<NexusId>) {
-        let mut state = self.change();
-        if !state.modes.task_aborted_status() {
-            state.raise(Sense::COMMANDS_CLEARED, |id, _| Some(id) != by);
-        }
+        self.change().clear_task_set(by);
     }
 
     /// The state to keep on stable storage, and its version. A lower version must not overwrite a higher one.

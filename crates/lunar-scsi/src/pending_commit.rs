@@ -33,6 +33,10 @@ enum PendingChange {
     },
     /// A reset of a shared logical unit.
     Reset,
+    /// A nexus cleared the task set of a shared logical unit.
+    Clear {
+        by: Option<NexusId>,
+    },
     /// The consequences of nexuses that came or went, for a shared logical unit.
     FollowNexuses,
 }
@@ -60,6 +64,10 @@ impl PendingCommit {
 
     pub(crate) fn reset(lu: &Lu) -> Option<PendingCommit> {
         lu.draft(PendingChange::Reset).ok()
+    }
+
+    pub(crate) fn clear(lu: &Lu, by: Option<NexusId>) -> Option<PendingCommit> {
+        lu.draft(PendingChange::Clear { by }).ok()
     }
 
     pub(crate) fn follow_nexuses(lu: &Lu) -> Option<PendingCommit> {
@@ -131,6 +139,12 @@ impl PendingChange {
                 state.reset_shared();
                 state.effects.raise_on_all(Sense::LUN_RESET);
                 state.effects.reset();
+                state.mark_shared_change();
+                Ok(Plan::Done)
+            }
+            PendingChange::Clear { by } => {
+                state.clear_task_set(*by);
+                state.effects.abort_all();
                 state.mark_shared_change();
                 Ok(Plan::Done)
             }

@@ -23,8 +23,8 @@ const RESERVED: u8 = 3;
 pub struct InstalledEffects {
     /// Nexuses whose tasks another server's command aborts.
     pub victims: Vec<NexusId>,
-    /// A logical unit reset: the tasks of all nexuses end.
-    pub reset: bool,
+    /// A reset, or another nexus cleared the task set: the tasks of all nexuses end.
+    pub aborts_all: bool,
 }
 
 impl Lu {
@@ -94,6 +94,12 @@ impl Lu {
     /// reset.
     pub fn pending_reset(&self) -> Option<PendingCommit> {
         PendingCommit::reset(self)
+    }
+
+    /// CLEAR TASK SET of a shared logical unit by this nexus, instead of [`Lu::task_set_cleared`]. `None`: the unit is not
+    /// shared, and the other nexuses got their unit attentions.
+    pub fn pending_clear(&self, by: Option<NexusId>) -> Option<PendingCommit> {
+        PendingCommit::clear(self, by)
     }
 }
 

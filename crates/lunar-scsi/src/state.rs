@@ -162,6 +162,20 @@ impl State {
         self.raise(Sense::LUN_RESET, |_, _| true);
     }
 
+    /// The unit attentions after a nexus cleared the task set. With TAS, the tasks end with TASK ABORTED instead.
+    pub(crate) fn clear_task_set(&mut self, by: Option<NexusId>) {
+        match by {
+            _ if self.modes.task_aborted_status() => {}
+            Some(by) => self.raise_on_others_everywhere(Sense::COMMANDS_CLEARED, by),
+            None => {
+                self.raise(Sense::COMMANDS_CLEARED, |_, _| true);
+                if self.is_shared() {
+                    self.effects.raise_on_all(Sense::COMMANDS_CLEARED);
+                }
+            }
+        }
+    }
+
     /// The part of a reset that changes state of this server.
     pub(crate) fn reset_unshared(&mut self) {
         self.medium.reset();

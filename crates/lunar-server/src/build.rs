@@ -37,6 +37,7 @@ use crate::Diagnostic;
 use crate::config::{Config, LunConfig};
 use kept::TrialMemory;
 use lunar_block::filter::RateLimit;
+use lunar_gateway::{Gateway, SharedUnitGuard};
 use lunar_router::routes::Routes;
 use lunar_scsi::PassthroughMode;
 use lunar_target::config::TargetConfig;
@@ -58,6 +59,8 @@ pub struct Units {
     routes: Option<Arc<Routes>>,
     /// The rate limits of routing instances.
     rates: Mutex<BTreeMap<String, Arc<RateLimit>>>,
+    /// The group of gateways.
+    gateway: Option<Arc<Gateway>>,
     locks: StateLocks,
     /// Memory disks that a change on trial has removed.
     kept: TrialMemory,
@@ -77,6 +80,8 @@ struct OpenUnit {
     max_registrants: usize,
     medium: Medium,
     unit: Arc<LogicalUnit>,
+    /// Keeps the unit shared with other gateways.
+    shared: Option<Arc<SharedUnitGuard>>,
     /// Locks on its state file and its serial number.
     _locks: UnitLocks,
 }
@@ -111,6 +116,7 @@ impl Units {
             open: BTreeMap::new(),
             routes: None,
             rates: Mutex::default(),
+            gateway: None,
             locks: StateLocks::default(),
             kept: TrialMemory::default(),
             former: Vec::new(),
@@ -121,6 +127,11 @@ impl Units {
     /// Adds the routes of routers.
     pub fn with(self, routes: Arc<Routes>) -> Units {
         Units { routes: Some(routes), ..self }
+    }
+
+    /// Shares images of RBD with other gateways.
+    pub fn sharing(self, gateway: Option<Arc<Gateway>>) -> Units {
+        Units { gateway, ..self }
     }
 
     /// Whether the next changes may close deleted files, whose data is lost then. Without it, they are refused.

@@ -40,6 +40,7 @@ pub fn in_force(before: &Config, new: &Config) -> Config {
     Config {
         server: before.server.clone(),
         api: new.api.clone(),
+        gateway: before.gateway.clone(),
         limits: limits_in_force(&before.limits, &new.limits),
         max_registrants: new.max_registrants,
         session: new.session.clone(),

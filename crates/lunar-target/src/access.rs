@@ -189,7 +189,7 @@ impl LoginContext {
             false => LoginError::TargetNotFound,
         })?;
         let entry = self.entry(target, initiator)?;
-        if target.offline {
+        if target.offline || !target.may_serve() {
             return Err(LoginError::NotServing);
         }
         let redirect = target.redirects.iter().find(|r| r.portal_group_tag == self.group);

@@ -33,6 +33,8 @@ pub enum EndReason {
     AccessRemoved,
     /// An initiator requested TARGET COLD RESET.
     TargetColdReset,
+    /// This server has lost its share of the state of a logical unit, or the cluster has fenced it.
+    Fenced,
     /// The server is stopping.
     ServerStop,
 }
@@ -55,6 +57,7 @@ impl EndReason {
             EndReason::AbortBlocked => "abort_blocked",
             EndReason::AccessRemoved => "access_removed",
             EndReason::TargetColdReset => "target_cold_reset",
+            EndReason::Fenced => "fenced",
             EndReason::ServerStop => "server_stop",
         }
     }
@@ -79,6 +82,7 @@ impl fmt::Display for EndReason {
             EndReason::AbortBlocked => "the initiator delayed the end of tasks that another session aborted",
             EndReason::AccessRemoved => "the target, or the access to it, was removed",
             EndReason::TargetColdReset => "TARGET COLD RESET",
+            EndReason::Fenced => "the cluster has fenced this server, or the server has paused",
             EndReason::ServerStop => "the server is stopping",
         })
     }

@@ -31,6 +31,7 @@ mod rdma_portals;
 mod rdma_receiver;
 mod registry;
 mod scsi_error;
+mod served_sessions;
 mod server;
 mod server_events;
 mod server_state;
@@ -38,6 +39,7 @@ mod session_counter;
 mod session_entry;
 mod session_info;
 mod session_key;
+mod sharing;
 pub mod single_connection;
 pub mod srp;
 mod state_file;
@@ -67,6 +69,7 @@ pub use passthrough::{
 };
 pub use quiesce::Quiesced;
 pub use scsi_error::ScsiError;
+pub use served_sessions::ServedSessions;
 pub use server::{ServerResources, TargetServer};
 pub use server_events::EventTotals;
 pub use session_counter::SessionCounter;
@@ -74,4 +77,5 @@ pub use session_info::{
     Addresses, IscsiSessionInfo, SessionCounters, SessionInfo, SessionProtocol, SessionTransport,
     SrpSessionInfo,
 };
+pub use sharing::{RemotePort, SharingLost, StateSharing};
 pub use state_file::{remove_leftovers, remove_leftovers_in, replace as replace_file};

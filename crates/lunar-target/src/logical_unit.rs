@@ -4,6 +4,7 @@ use crate::PassthroughLu;
 use crate::io_failures::IoFailures;
 use crate::lu_counters::{LuCounters, LuTotals};
 use crate::missing_medium::MediumWatch;
+use crate::sharing::StateSharing;
 use crate::state_file;
 use crate::task_set_lock::TaskSetLock;
 use lunar_block::Backend;
@@ -12,7 +13,7 @@ use lunar_scsi::{CommitOutcome, InvalidDefinition, Lu, PendingCommit, PlanResult
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
 /// A logical unit with its backend. It stays the same object as long as the LUN is served, even if its definition
@@ -47,6 +48,8 @@ pub struct LogicalUnit {
     pub(crate) counters: Arc<LuCounters>,
     /// Bytes that EXTENDED COPY commands to this unit have copied.
     pub(crate) copied_bytes: AtomicU64,
+    /// Set if other servers share the state.
+    pub(crate) sharing: OnceLock<Arc<dyn StateSharing>>,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -67,7 +70,7 @@ impl LogicalUnit {
         let task_set = Arc::new(TaskSetLock::new(lu.clone()));
         let logged_size = AtomicU64::new(backend.info().capacity);
         let (backend, passthrough, saved) = (RwLock::new(backend), None, Mutex::default());
-        let (io_failures, save_failures, watch, has_shrunk, is_retired, counters, copied_bytes) =
+        let (io_failures, save_failures, watch, has_shrunk, is_retired, counters, copied_bytes, sharing) =
             Default::default();
         LogicalUnit {
             id: NEXT_ID.fetch_add(1, Relaxed),
@@ -85,6 +88,7 @@ impl LogicalUnit {
             logged_size,
             counters,
             copied_bytes,
+            sharing,
         }
     }
 

@@ -30,8 +30,8 @@ pub enum SessionMessage {
     Abort {
         /// The tasks to abort.
         scope: AbortScope,
-        /// The session that requested the function.
-        from: Arc<SessionInfo>,
+        /// The session that requested the function. None: a session of another server.
+        from: Option<Arc<SessionInfo>>,
         /// Set if a remote target may still execute one of the tasks.
         indeterminate: Indeterminate,
         /// Dropped when none of the tasks remains.
@@ -300,7 +300,6 @@ impl Registry {
     }
 
     /// Ends the chosen sessions, and waits until they are over. Returns their number.
-    #[cfg(test)]
     pub async fn end(&self, chosen: impl Fn(&SessionInfo) -> bool, reason: EndReason) -> usize {
         let chosen: Vec<_> = {
             let table = self.lock();

@@ -10,7 +10,7 @@ use crate::registry::SessionMessage;
 use crate::server_events::EventTotals;
 use crate::server_state::ServerState;
 use crate::session_info::SessionInfo;
-use crate::{LogicalUnit, Quiesced};
+use crate::{LogicalUnit, Quiesced, ServedSessions};
 use lunar_runtime::{Cores, descriptors};
 use std::collections::BTreeMap;
 use std::io;
@@ -149,6 +149,11 @@ impl TargetServer {
     /// The counts of initiators since the start, by target and name.
     pub fn initiators(&self) -> BTreeMap<InitiatorKey, InitiatorTotals> {
         self.shared.registry.initiators()
+    }
+
+    /// The sessions, for those who share the state of logical units.
+    pub fn served_sessions(&self) -> ServedSessions {
+        ServedSessions(self.shared.clone())
     }
 
     /// The current use of limited resources.

@@ -119,9 +119,15 @@ impl ServerState {
         *self.portals.write().unwrap_or_else(PoisonError::into_inner) = portals;
     }
 
-    /// The target ports of a target: in each portal group one for iSCSI, one for SRP, or both. A group without portals
-    /// belongs to another server, and counts as an iSCSI port.
+    /// The target ports of a target, also those of other servers.
     pub fn target_ports(&self, target: &TargetNode) -> Arc<[TargetPort]> {
+        let remote = target.remote_ports().into_iter().map(|remote| remote.port);
+        self.own_ports(target).into_iter().chain(remote).collect()
+    }
+
+    /// The target ports of a target on this server: in each portal group one for iSCSI, one for SRP, or both. A group
+    /// without portals belongs to another server, and counts as an iSCSI port.
+    pub(crate) fn own_ports(&self, target: &TargetNode) -> Vec<TargetPort> {
         let portals = self.portals();
         let any = |group, protocol| {
             let mut of_group = portals.iter().filter(|portal| portal.tag == group);

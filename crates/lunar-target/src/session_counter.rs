@@ -1,4 +1,14 @@
 //! A counter that many cores read.
+//!
+//! To add a counter of each session:
+//!
+//! 1. Add a `SessionCounter` to `SessionCounters` in `session_info.rs`. Only the session's core writes it.
+//! 2. Count where the event happens. Every command, also an aborted one, is counted in `core/complete.rs`: in `count`, or in
+//!    `complete_read` or `complete_write` for a READ or WRITE that ends at once.
+//! 3. Add the field to `Counters` in `crates/lunar-admin/src/session.rs`, with `#[serde(default)]`, and to the text form
+//!    there. A counter of each LUN is in `lu_counters.rs`, and `crates/lunar-api/src/metrics` names it.
+//! 4. Copy the value in `crates/lunar/src/server.rs`. `lunar session show` then prints it, with `--json` too.
+//! 5. Describe it in `docs/operate.md`. `crates/lunar/tests/command.rs` tests the whole text: add the line there.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

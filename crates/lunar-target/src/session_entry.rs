@@ -47,7 +47,8 @@ impl RegisteredSession {
             |replaced: &[ChosenSession]| check_replacement(shared, target, replaced, &mut count);
         let guard = shared.registry.register(&request, &config.limits, may_replace).await?;
         // A stop ends the sessions that were registered before, and flushes after them.
-        if shared.stopping.load(SeqCst) {
+        // The same holds when a logical unit is lost.
+        if shared.stopping.load(SeqCst) || target.is_some_and(|target| !target.may_serve()) {
             return Err(LoginError::NotServing);
         }
         instance_session(target, &info)?;

@@ -22,11 +22,12 @@ use history::ConfigHistory;
 use lunar_admin::{AdminSocket, ApplyCause, ReloadOutcome, Request, Response, ServerControl, ServerEnd};
 use lunar_api::https::HttpsServer;
 use lunar_api::{ApiServer, MetricsServer};
+use lunar_gateway::Gateway;
 use lunar_router::isids;
 use lunar_router::loops::LoopDetector;
 use lunar_router::routes::Routes;
 use lunar_runtime::CoreSelection;
-use lunar_server::config::{self, Config, TransientFiles};
+use lunar_server::config::{self, Config, GatewayConfig, TransientFiles};
 use lunar_server::routes::{Found, expand_early};
 use lunar_server::{Arguments, Diagnostic, ErrorCode, ServeContext, Units, folders, hints};
 use lunar_target::config::TargetConfig;
@@ -181,6 +182,7 @@ struct Service<S> {
     whole: Config,
     units: Units,
     routes: Arc<Routes>,
+    gateway: Option<Arc<Gateway>>,
     server: Arc<S>,
     supervision: Arc<Supervision<S>>,
     admin: Option<ApiServer>,
@@ -243,6 +245,24 @@ fn start_routes(state_dir: &Path, events: &Sender<ServeEvent>) -> Result<Arc<Rou
     routes.map(Arc::new).map_err(|e| cannot_serve(&e))
 }
 
+fn start_history(state_dir: &Path, config: &Config) -> Result<Arc<ConfigHistory>, Diagnostic> {
+    let history = ConfigHistory::start(state_dir, &config.sources);
+    history.map(Arc::new).map_err(|e| cannot("start a thread", &e))
+}
+
+/// This server as a member of its group. Its units join when they are served.
+fn start_gateway(config: Option<&GatewayConfig>) -> Result<Option<Arc<Gateway>>, Diagnostic> {
+    let start = |config: &GatewayConfig| Gateway::new(&config.group, config.id, config.pool.clone());
+    config.map(|config| start(config).map(Arc::new).map_err(|e| cannot_serve(&e))).transpose()
+}
+
+/// The server has started: its units join the group.
+fn join<S: TargetServer>(gateway: Option<&Gateway>, server: &S) {
+    if let Some((gateway, sessions)) = gateway.zip(server.served_sessions()) {
+        gateway.serve(sessions);
+    }
+}
+
 /// How long LUNs that were not rediscovered yet are kept. Then a search for changes follows. Commands wait no longer
 /// than this for a lost path either.
 fn patience(config: &Config, events: &Sender<ServeEvent>) -> Duration {
@@ -275,15 +295,15 @@ impl<S: TargetServer> Service<S> {
         let cores = usable_cores(args, &config).map_err(one)?;
         let state_dir = config.server.state_dir.clone().map_or_else(folders::state, Ok).map_err(one)?;
         let routes = start_routes(&state_dir, events).map_err(one)?;
-        let history = ConfigHistory::start(&state_dir, &config.sources);
-        let history = Arc::new(history.map_err(|e| vec![cannot("start a thread", &e)])?);
-        let mut units = Units::new(state_dir).with(routes.clone());
-        // Upstreams are discovered while the server runs.
+        let history = start_history(&state_dir, &config).map_err(one)?;
+        let gateway = start_gateway(config.gateway.as_ref()).map_err(one)?;
+        let mut units = Units::new(state_dir).with(routes.clone()).sharing(gateway.clone());
         let whole = expand_early(&config, &Found::default())?;
         let setup = units.setup(&whole, &|_| Ok(Vec::new()))?;
         state.iter().for_each(|state| units.take_over(state));
         let server = Arc::new(start(setup, &cores).map_err(|e| vec![cannot_serve(&e)])?);
         units.record();
+        join(gateway.as_deref(), &*server);
         let (published, end) = (Published::default(), Arc::new(ServerEnd::default()));
         let desk = AdminHandler {
             server: server.clone(),
@@ -310,6 +330,7 @@ impl<S: TargetServer> Service<S> {
             whole,
             units,
             routes,
+            gateway,
             supervision: Supervision::start(server.clone(), events.clone()),
             server,
             admin,
@@ -407,6 +428,7 @@ impl<S: TargetServer> Service<S> {
         // Hosts and the peer router must be informed while the server still responds.
         self.routes.leave();
         let result = self.server.stop(&|| self.routes.part());
+        self.gateway.iter().for_each(|gateway| gateway.stop());
         if let Some(state) = service_manager::is_there().then(|| self.units.hand_over()).flatten() {
             service_manager::hand_over(&state);
         }

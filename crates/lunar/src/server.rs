@@ -10,8 +10,8 @@ use lunar_admin::metrics::MetricsReport;
 use lunar_admin::{Capacities, Counters, Parameters, SessionReport, Srp};
 use lunar_target::config::{PortalGroup, RdmaProvider, TargetConfig};
 use lunar_target::{
-    BoundPortal, FlushFailure, LogicalUnit, OpClass, PreparedPortals, Quiesced, SessionInfo, SessionProtocol,
-    SessionTransport,
+    BoundPortal, FlushFailure, LogicalUnit, OpClass, PreparedPortals, Quiesced, ServedSessions, SessionInfo,
+    SessionProtocol, SessionTransport,
 };
 use metrics::ServerMetrics;
 use std::collections::BTreeMap;
@@ -65,6 +65,11 @@ pub trait TargetServer: Send + Sync + 'static {
     /// The LUNs whose media are missing, in words.
     fn missing_media(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// The sessions, for the gateways that share its logical units.
+    fn served_sessions(&self) -> Option<ServedSessions> {
+        None
     }
 
     /// The number of sessions.
@@ -135,6 +140,10 @@ impl TargetServer for RunningServer {
             Some(format!("LUN {lun} of {name}: {missing}; hint: {}", missing.remedy()))
         };
         luns.filter_map(missing).collect()
+    }
+
+    fn served_sessions(&self) -> Option<ServedSessions> {
+        self.server().as_ref().map(lunar_target::TargetServer::served_sessions)
     }
 
     fn session_count(&self) -> usize {

@@ -11,7 +11,6 @@ const FLOORS: [(&str, &[&str]); 22] = [
     ("lunar-proto", &["lunar-wire"]),
     ("lunar-scsi", &["lunar-wire"]),
     ("lunar-runtime", &["lunar-wire"]),
-    ("lunar-gateway", &["lunar-wire", "lunar-scsi"]),
     ("lunar-block", &["lunar-wire", "lunar-proto", "lunar-runtime"]),
     ("lunar-nbd", &["lunar-wire", "lunar-proto", "lunar-runtime", "lunar-block"]),
     ("lunar-copy", &["lunar-wire", "lunar-proto", "lunar-runtime", "lunar-block"]),
@@ -25,6 +24,18 @@ const FLOORS: [(&str, &[&str]); 22] = [
     ),
     ("lunar-initiator", &["lunar-wire", "lunar-proto", "lunar-runtime", "lunar-block", "lunar-rdma"]),
     ("lunar-host", &["lunar-wire", "lunar-proto", "lunar-runtime", "lunar-block"]),
+    (
+        "lunar-gateway",
+        &[
+            "lunar-wire",
+            "lunar-proto",
+            "lunar-scsi",
+            "lunar-runtime",
+            "lunar-block",
+            "lunar-rdma",
+            "lunar-target",
+        ],
+    ),
     (
         "lunar-router",
         &[
@@ -50,6 +61,7 @@ const FLOORS: [(&str, &[&str]); 22] = [
             "lunar-target",
             "lunar-initiator",
             "lunar-router",
+            "lunar-gateway",
             "lunar-config",
             "lunar-admin",
             "lunar-api",
@@ -108,6 +120,7 @@ const FLOORS: [(&str, &[&str]); 22] = [
             "lunar-target",
             "lunar-initiator",
             "lunar-router",
+            "lunar-gateway",
             "lunar-host",
             "lunar-import",
             "lunar-config",

@@ -14,8 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Features of created images: those that `rbd create` gives.
-const FEATURES: u64 = LAYERING | EXCLUSIVE_LOCK | OBJECT_MAP | FAST_DIFF | DEEP_FLATTEN;
+pub const USUAL_FEATURES: u64 = LAYERING | EXCLUSIVE_LOCK | OBJECT_MAP | FAST_DIFF | DEEP_FLATTEN;
 const LAYERING: u64 = 1;
+/// Features of an image that several clients write at a time.
+pub const SHARED_FEATURES: u64 = LAYERING | DEEP_FLATTEN;
 /// The feature of an image that only one client writes at a time.
 pub const EXCLUSIVE_LOCK: u64 = 1 << 2;
 const OBJECT_MAP: u64 = 1 << 3;
@@ -57,13 +59,13 @@ type HeaderChanges = AtomicU64;
 
 impl Pool {
     /// Creates an image of `size` bytes. One that exists is left alone.
-    fn create(&self, location: &RbdLocation, size: u64) -> Result<(), OpenError> {
+    fn create(&self, location: &RbdLocation, size: u64, features: u64) -> Result<(), OpenError> {
         let fault = Fault { location }.of("cannot create the image", "check the permissions of the user");
         let name = text(&location.image).map_err(&fault)?;
         let mut order: c_int = 0;
         // SAFETY: the pool is open, and the name is null-terminated. Zeros stand for the usual values.
         let created = unsafe {
-            (self.client.library.rbd_create3)(self.handle, name.as_ptr(), size, FEATURES, &mut order, 0, 0)
+            (self.client.library.rbd_create3)(self.handle, name.as_ptr(), size, features, &mut order, 0, 0)
         };
         match checked(created) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -94,20 +96,25 @@ unsafe extern "C" fn header_changed(changes: *mut c_void) {
 }
 
 impl Image {
-    /// Opens an image; a snapshot is read-only. With `create`, an image that does not exist is created with this size.
+    /// Opens an image; a snapshot is read-only. With `create`, an image that does not exist is created with this size
+    /// and these features.
     ///
     /// # Errors
     /// When a library is missing, the cluster does not answer within 10 s or refuses the user, or the image is missing.
-    pub fn open(location: &RbdLocation, read_only: bool, create: Option<u64>) -> Result<Image, OpenError> {
+    pub fn open(
+        location: &RbdLocation,
+        read_only: bool,
+        create: Option<(u64, u64)>,
+    ) -> Result<Image, OpenError> {
         let read_only = read_only || location.snapshot.is_some();
         let (client, fault) = (Arc::new(RadosClient::connect(location)?), Fault { location });
         let pool = Pool::open(client, &location.pool, &location.namespace)
             .map_err(fault.of("cannot open the pool", "check the pool: ceph osd pool ls"))?;
         let mut opened = pool.open_image(location, read_only);
-        if let (Err(e), Some(size)) = (&opened, create)
+        if let (Err(e), Some((size, features))) = (&opened, create)
             && e.kind() == io::ErrorKind::NotFound
         {
-            pool.create(location, size)?;
+            pool.create(location, size, features)?;
             opened = pool.open_image(location, read_only);
         }
         let hint = "check the image: rbd ls POOL; or add a size to create it";

@@ -33,7 +33,7 @@ use std::ffi::c_int;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 pub use watch::{Notification, Watch, WatchEvent};
 
@@ -47,6 +47,9 @@ const CLEAR_BYTES: u64 = 256 << 20;
 /// `rbd_aio_write_zeroes` allocates the space.
 const THICK: c_int = 1;
 
+/// Whether operations may begin.
+type Lease = Box<dyn Fn() -> bool + Send + Sync>;
+
 /// An image of RBD as a backend.
 pub struct RbdBackend {
     location: RbdLocation,
@@ -58,6 +61,8 @@ pub struct RbdBackend {
     /// Whether objects share the client of the image. Then only the user of the objects replaces a fenced client: it
     /// must read the objects before I/O goes on.
     is_shared: AtomicBool,
+    /// Whether operations may begin ([`RbdBackend::serve_while`]).
+    lease: OnceLock<Lease>,
     /// The size that the last refresh saw.
     reported: AtomicU64,
 }
@@ -83,8 +88,21 @@ impl RbdBackend {
     /// # Errors
     /// As [`crate::open`].
     pub fn open(spec: &BackendSpec) -> Result<RbdBackend, OpenError> {
+        RbdBackend::open_with(spec, image::USUAL_FEATURES)
+    }
+
+    /// As [`RbdBackend::open`], but a created image can be written by several clients at a time.
+    ///
+    /// # Errors
+    /// As [`crate::open`].
+    pub fn open_shared(spec: &BackendSpec) -> Result<RbdBackend, OpenError> {
+        RbdBackend::open_with(spec, image::SHARED_FEATURES)
+    }
+
+    fn open_with(spec: &BackendSpec, features: u64) -> Result<RbdBackend, OpenError> {
         let location = location_of(spec)?;
         let create = spec.size.filter(|_| spec.create && !spec.read_only);
+        let create = create.map(|size| (size, features));
         let image = Image::open(&location, spec.read_only, create)?;
         Ok(RbdBackend {
             reported: AtomicU64::new(image.size()),
@@ -93,6 +111,7 @@ impl RbdBackend {
             late: Mutex::default(),
             reopening: Arc::default(),
             is_shared: AtomicBool::new(false),
+            lease: OnceLock::new(),
         })
     }
 
@@ -108,6 +127,23 @@ impl RbdBackend {
         self.is_shared.store(true, Ordering::SeqCst);
         let namespace = if pool.is_none() { self.location.namespace.as_str() } else { "" };
         SharedObject::open(self.image().client(), pool.unwrap_or(&self.location.pool), namespace, name)
+    }
+
+    /// From now on, operations fail with `ESHUTDOWN` unless this returns true when they begin. Call it once, for an image
+    /// with [shared objects](RbdBackend::shared_object).
+    pub fn serve_while(&self, may_begin: impl Fn() -> bool + Send + Sync + 'static) {
+        self.is_shared.store(true, Ordering::SeqCst);
+        _ = self.lease.set(Box::new(may_begin));
+    }
+
+    /// The name of the image.
+    pub fn location(&self) -> &RbdLocation {
+        &self.location
+    }
+
+    /// Cluster and identifier of the image, which no other image has.
+    pub fn identity(&self) -> String {
+        self.image().identity.clone()
     }
 
     fn image(&self) -> Arc<Image> {
@@ -143,7 +179,7 @@ impl RbdBackend {
             return (Err(e), buf);
         }
         let image = self.image();
-        if image.client().is_fenced() {
+        if image.client().is_fenced() || self.lease.get().is_some_and(|may_begin| !may_begin()) {
             return (Err(self.fenced()), buf);
         }
         if let Err(e) = within(image.size(), range.start, range.end - range.start) {

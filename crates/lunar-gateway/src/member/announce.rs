@@ -1,10 +1,11 @@
 //! Notifications: each member acknowledges a change, or is fenced.
 
 use super::{Lost, Member, Phase, json};
-use crate::object::{MemberId, MemberRecord, SharedChange, SharedView, member_key};
+use crate::object::{MemberId, MemberRecord, SharedView, member_key};
 use crate::store::{Store, Swap, Unit};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering::SeqCst;
 
 /// The payload of a notification, and that of its acknowledgement.
 #[derive(Debug, Serialize, Deserialize)]
@@ -61,6 +62,7 @@ impl<S: Store, U: Unit> Member<S, U> {
             let view = self.view().await?;
             let silent = self.silent(&view, &alive, version);
             if silent.is_empty() {
+                self.announced.fetch_max(version, SeqCst);
                 return Ok(());
             }
             // A member that joins may answer before it has installed a state.
@@ -108,23 +110,8 @@ impl<S: Store, U: Unit> Member<S, U> {
     /// Removes fenced members from the object. The other members wait for the map of the cluster when they install
     /// this change. Returns its version.
     async fn remove(&self, members: &BTreeMap<MemberId, MemberRecord>) -> Result<u64, Lost> {
-        let version = {
-            let mut installed = self.installed.lock().await;
-            loop {
-                let fenced = members.keys().copied().collect();
-                let change = SharedChange { fenced, ..SharedChange::new(self.id, &[]) };
-                let mut swap = self.swap_of(*installed, &self.unit.lu().shared_state(), &change)?;
-                swap.remove_members(members, &self.view().await?);
-                if self.checked(self.store.swap(swap).await)? {
-                    let version = *installed + 1;
-                    self.set_installed(&mut installed, version);
-                    break version;
-                }
-                self.install_newer(&mut installed).await?;
-            }
-        };
-        self.finish_effects().await?;
-        Ok(version)
+        let fenced = members.keys().copied().collect();
+        self.swap_members(fenced, |swap, view| swap.remove_members(members, view)).await
     }
 }
 

@@ -38,6 +38,7 @@ impl<S: Store, U: Unit> Member<S, U> {
             self.needs_map.store(true, SeqCst);
         }
         self.set_installed(installed, view.version);
+        self.unit.follow_members(view);
         Ok(())
     }
 
@@ -47,7 +48,7 @@ impl<S: Store, U: Unit> Member<S, U> {
         let _one = self.finishing.lock().await;
         let effects = std::mem::take(&mut *self.effects.lock().unwrap_or_else(PoisonError::into_inner));
         for effects in effects {
-            if effects.reset {
+            if effects.aborts_all {
                 self.unit.abort(None).await;
             } else if !effects.victims.is_empty() {
                 self.unit.abort(Some(effects.victims)).await;

@@ -1,8 +1,10 @@
 //! A member joins its group, and leaves it.
 
+use super::announce::Alive;
 use super::{Lost, Member, Phase, json};
-use crate::object::{SharedChange, SharedView, member_key};
+use crate::object::{MemberId, MemberRecord, SharedChange, SharedView, member_key, ports_key};
 use crate::store::{Store, Swap, Unit};
+use std::io;
 
 impl<S: Store, U: Unit> Member<S, U> {
     /// Joins the group: fences the members that do not answer, an earlier start of this member among them, and
@@ -12,9 +14,10 @@ impl<S: Store, U: Unit> Member<S, U> {
     /// # Errors
     /// The member is lost.
     pub async fn join(&self) -> Result<(), Lost> {
-        let (version, has_fenced) = loop {
+        let version = loop {
             let alive = self.ask(0).await?;
             let view = self.view().await?;
+            self.checked(self.admit(&view, &alive))?;
             let silent = self.silent(&view, &alive, 0);
             if !silent.is_empty() {
                 self.fence(&silent).await?;
@@ -29,16 +32,32 @@ impl<S: Store, U: Unit> Member<S, U> {
             // A member that has changed the state since the view was read is alive.
             swap.remove.retain(|key| *key != member_key(self.id));
             swap.set.push((member_key(self.id), self.checked(json(&self.record))?));
+            swap.set.push((ports_key(self.id), self.checked(json(&self.ports()))?));
             if self.checked(self.store.swap(swap).await)? {
                 // Others may have fenced members a moment ago, whose late operations must not meet those of this one.
                 self.checked(self.store.wait_for_latest_map().await)?;
                 self.set_installed(&mut installed, view.version + 1);
+                self.unit.follow_members(&view);
                 self.set_phase(Phase::Serving);
-                break (*installed, !silent.is_empty());
+                break *installed;
             }
         };
-        // The others must be behind the fence too.
-        if has_fenced { self.announce(version).await } else { Ok(()) }
+        // The others learn of this member, and must be behind the fence too.
+        self.announce(version).await
+    }
+
+    /// Refuses to join where a living member has the same number, or belongs to another group: each would fence the other.
+    fn admit(&self, view: &SharedView, alive: &Alive) -> io::Result<()> {
+        let is_alive = |id: MemberId, record: &MemberRecord| alive.contains_key(&(id, record.incarnation));
+        for (id, record) in view.members.iter().filter(|(id, record)| is_alive(**id, record)) {
+            if record.group != self.record.group {
+                return Err(io::Error::other(format!("the group {} serves the image", record.group)));
+            }
+            if *id == self.id && record.incarnation != self.record.incarnation {
+                return Err(io::Error::other(format!("another gateway has the id {id}")));
+            }
+        }
+        Ok(())
     }
 
     /// The state with which this member begins. The unit is held, and has no sessions.
@@ -59,17 +78,9 @@ impl<S: Store, U: Unit> Member<S, U> {
     /// # Errors
     /// The member was lost. The others fence it.
     pub async fn leave(&self) -> Result<(), Lost> {
-        let mut installed = self.installed.lock().await;
         self.set_phase(Phase::Joining);
-        loop {
-            let mut swap =
-                self.swap_of(*installed, &self.unit.lu().shared_state(), &SharedChange::new(self.id, &[]))?;
-            swap.remove.push(member_key(self.id));
-            if self.checked(self.store.swap(swap).await)? {
-                self.set_phase(Phase::Lost);
-                return Ok(());
-            }
-            self.install_newer(&mut installed).await?;
-        }
+        self.swap_members(Vec::new(), |swap, _| swap.remove.push(member_key(self.id))).await?;
+        self.set_phase(Phase::Lost);
+        Ok(())
     }
 }

@@ -4,6 +4,7 @@ use super::cluster::{Client, Cluster};
 use super::executor::Executor;
 use super::{HOSTS, is_conflict};
 use crate::member::{Member, Phase};
+use crate::object::SharedView;
 use crate::store::Unit;
 use lunar_scsi::{
     InitiatorPort, Lu, LuIdentity, LuSettings, Nexus, NexusId, NexusPorts, Op, PassthroughMode,
@@ -61,6 +62,8 @@ impl Unit for SimUnit {
             self.executor.sleep(Duration::from_millis(5)).await;
         }
     }
+
+    fn follow_members(&self, _: &SharedView) {}
 }
 
 fn lu() -> Arc<Lu> {
@@ -165,7 +168,14 @@ impl Server {
             let unit =
                 SimUnit { lu: self.lu(), executor: self.executor.clone(), running: self.running.clone() };
             let incarnation = self.executor.below(u64::MAX);
-            let member = Rc::new(Member::new(self.number as u8 + 1, incarnation, client.clone(), unit));
+            let member = Rc::new(Member::new(
+                "sim",
+                self.number as u8 + 1,
+                incarnation,
+                Vec::new(),
+                client.clone(),
+                unit,
+            ));
             *self.member.borrow_mut() = Some(member.clone());
             self.watch(&client, &member);
             self.spawn_ticks(&member);

@@ -21,6 +21,8 @@ pub(crate) struct Effects {
     attentions: Vec<(Audience, Sense)>,
     victims: Vec<Registrant>,
     reset: bool,
+    /// The tasks of all nexuses end. A reset has this effect too.
+    aborts_all: bool,
 }
 
 const ATTENTION_ONLY: u8 = 1;
@@ -28,6 +30,7 @@ const ATTENTION_ALL_BUT: u8 = 2;
 const ATTENTION_ALL: u8 = 3;
 const VICTIM: u8 = 4;
 const RESET: u8 = 5;
+const ABORT_ALL: u8 = 6;
 /// Bytes of a sense: key, additional code, qualifier.
 const SENSE: usize = 3;
 
@@ -49,15 +52,19 @@ impl Effects {
     }
 
     pub(crate) fn reset(&mut self) {
-        self.reset = true;
+        (self.reset, self.aborts_all) = (true, true);
+    }
+
+    pub(crate) fn abort_all(&mut self) {
+        self.aborts_all = true;
     }
 
     /// Queues the unit attentions, and adds the nexuses whose tasks end.
     pub(crate) fn apply(&self, state: &mut State, installed: &mut InstalledEffects) {
         if self.reset {
             state.reset_unshared();
-            installed.reset = true;
         }
+        installed.aborts_all |= self.aborts_all;
         for (audience, sense) in &self.attentions {
             state.raise(*sense, |_, port| audience.has(port));
         }
@@ -76,8 +83,10 @@ impl Effects {
             put(&mut out, kind, &[&[sense.key, sense.asc, sense.ascq], &who[..]].concat());
         }
         self.victims.iter().for_each(|who| put(&mut out, VICTIM, &who.encode()));
-        if self.reset {
-            put(&mut out, RESET, &[]);
+        for (kind, is_set) in [(RESET, self.reset), (ABORT_ALL, self.aborts_all && !self.reset)] {
+            if is_set {
+                put(&mut out, kind, &[]);
+            }
         }
         out
     }
@@ -90,7 +99,8 @@ impl Effects {
             rest = tail;
             match (kind, body.split_first_chunk::<SENSE>()) {
                 (VICTIM, _) => effects.victims.push(Registrant::decode(body)?),
-                (RESET, _) if body.is_empty() => effects.reset = true,
+                (RESET, _) if body.is_empty() => effects.reset(),
+                (ABORT_ALL, _) if body.is_empty() => effects.abort_all(),
                 (ATTENTION_ONLY..=ATTENTION_ALL, Some((&[key, asc, ascq], who))) => {
                     let audience = match kind {
                         ATTENTION_ONLY => Audience::Only(Registrant::decode(who)?),

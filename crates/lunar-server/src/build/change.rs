@@ -1,6 +1,6 @@
 //! Changes the units whose definition changed: first all steps that can fail, then those that cannot.
 
-use super::medium::{Medium, has_path, same_place, share};
+use super::medium::{Medium, has_path, same_backend, same_place, share};
 use super::moved::StateCopy;
 use super::reusable_media::ReusableMedia;
 use super::saved_state::{invalid, restored, state_path};
@@ -10,6 +10,7 @@ use super::{OldUnits, OpenUnit, Rest, UnitName, Units, create_folder, of_lun, un
 use crate::config::LunConfig;
 use crate::{Diagnostic, ErrorCode, identity, io_text};
 use lunar_block::DataLifetime;
+use lunar_gateway::SharedUnitGuard;
 use lunar_proto::size;
 use lunar_scsi::{Lu, LuSettings};
 use lunar_target::{LogicalUnit, Quiesced};
@@ -25,6 +26,8 @@ struct PlannedUnit {
     locks: UnitLocks,
     /// The new unit; None if the open unit continues.
     fresh: Option<Arc<LogicalUnit>>,
+    /// Keeps the unit shared.
+    shared: Option<Arc<SharedUnitGuard>>,
     /// The state of a moved unit.
     copy: Option<StateCopy>,
 }
@@ -122,6 +125,7 @@ impl Units {
                 ..settings(name, &known, medium.blocks.info(), max_registrants)?
             },
         };
+        let settings = if medium.shared.is_some() { shared(settings) } else { settings };
         let fresh = match before {
             Some(_) => {
                 Lu::new(settings.clone(), None).map_err(invalid)?;
@@ -129,13 +133,23 @@ impl Units {
             }
             None => Some(self.fresh(name, &lun, &settings, &medium, locks.is_some())?),
         };
+        let shared = match (&fresh, before) {
+            (Some(fresh), _) => self.share(fresh, &medium),
+            (None, before) => before.and_then(|open| open.shared.clone()),
+        };
         if let Some(((_, open), fresh)) = former.zip(fresh.as_ref()) {
             take_over(open, fresh)?;
         }
-        Ok(PlannedUnit { lun, settings, medium, locks: locks.unwrap_or_default(), fresh, copy })
+        Ok(PlannedUnit { lun, settings, medium, locks: locks.unwrap_or_default(), fresh, shared, copy })
     }
 
-    /// A new unit, with its saved state if it keeps one.
+    /// Shares a new unit with other gateways, if its medium is shared.
+    fn share(&self, unit: &Arc<LogicalUnit>, medium: &Medium) -> Option<Arc<SharedUnitGuard>> {
+        let (gateway, backend) = self.gateway.as_ref().zip(medium.shared.clone())?;
+        Some(Arc::new(gateway.share(unit, backend)))
+    }
+
+    /// A new unit, with its saved state if it keeps one. The group keeps that of a shared unit.
     fn fresh(
         &self,
         name: &UnitName,
@@ -144,7 +158,7 @@ impl Units {
         medium: &Medium,
         is_held: bool,
     ) -> Result<Arc<LogicalUnit>, Diagnostic> {
-        let keeps = is_held && !is_nameless(lun);
+        let keeps = is_held && !is_nameless(lun) && medium.shared.is_none();
         let state_file = if keeps { Some(self.state_file(name, lun)?) } else { None };
         let lu = match &state_file {
             Some(file) => restored(name, settings.clone(), file)?,
@@ -163,6 +177,12 @@ impl Units {
         file.parent().map_or(Ok(()), create_folder)?;
         Ok(file)
     }
+}
+
+/// The settings of a unit that other gateways serve, too: no server flushes the cache of another, and each has its own
+/// view of access states.
+fn shared(settings: LuSettings) -> LuSettings {
+    LuSettings { shared: true, write_cache: false, explicit_access: false, max_atomic: 0, ..settings }
 }
 
 /// The locks of a LUN. None for a LUN that keeps no state.
@@ -188,7 +208,11 @@ fn held(
 /// Gives the state of a unit that is in no file to the one that it becomes.
 fn take_over(former: &OpenUnit, fresh: &LogicalUnit) -> Result<(), Diagnostic> {
     let state = former.unit.lu.hand_over();
-    if state.is_empty() { Ok(()) } else { fresh.lu.take_over(&state).map_err(invalid) }
+    if state.is_empty() || fresh.sharing().is_some() {
+        Ok(())
+    } else {
+        fresh.lu.take_over(&state).map_err(invalid)
+    }
 }
 
 /// Applies the plans. No step can fail.
@@ -218,8 +242,8 @@ fn apply(
             (None, None) => continue,
         };
         unit.set_on_missing(plan.lun.on_missing_file);
-        let (lun, medium, locks) = (plan.lun, plan.medium, plan.locks);
-        open.insert(name, OpenUnit { lun, max_registrants, medium, unit, _locks: locks });
+        let (lun, medium, shared, locks) = (plan.lun, plan.medium, plan.shared, plan.locks);
+        open.insert(name, OpenUnit { lun, max_registrants, medium, unit, shared, _locks: locks });
     }
     resting.into_values().for_each(Quiesced::retire);
     open
@@ -275,10 +299,11 @@ fn to_rest(
 
 /// Whether a LUN under another definition is the same logical unit: of the same type, and on the same disk or with
 /// the same identity.
-fn goes_on(name: &UnitName, open: &OpenUnit, lun: &LunConfig) -> bool {
+pub(super) fn goes_on(name: &UnitName, open: &OpenUnit, lun: &LunConfig) -> bool {
     let identity = || identity::identity(name, lun).naa == open.unit.lu.settings().identity.naa;
     open.lun.kind == lun.kind
         && open.lun.state_name == lun.state_name
+        && (open.medium.shared.is_none() || same_backend(&open.lun, lun))
         && (same_place(&open.lun, lun) || identity())
 }
 

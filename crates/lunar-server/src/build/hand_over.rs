@@ -31,6 +31,8 @@ impl Units {
         let units: Vec<HandedUnit> = self
             .open
             .iter()
+            // The group keeps the state of a shared unit.
+            .filter(|(_, open)| open.unit.sharing().is_none())
             .filter_map(|(name, open)| {
                 let (lu, state) = (&open.unit.lu, open.unit.lu.hand_over());
                 let serial = || lu.settings().identity.serial.clone();

@@ -2,11 +2,11 @@
 
 use super::filters::filtered;
 use super::reusable_media::ReusableMedia;
-use super::{UnitName, Units, medium_history};
-use crate::config::{LunConfig, Share};
+use super::{UnitName, Units, cannot_open, medium_history};
+use crate::config::{LunConfig, Share, is_shared};
 use crate::{Diagnostic, hints};
 use lunar_block::filter::RateLimit;
-use lunar_block::{Backend, BackendKind, BackendSpec, SizeRule};
+use lunar_block::{Backend, BackendKind, BackendSpec, RbdBackend, SizeRule};
 use lunar_proto::size;
 use lunar_router::routes::RoutedLu;
 use lunar_router::with_rate_limit;
@@ -24,6 +24,8 @@ pub(super) struct Medium {
     pub(super) rate: Option<Arc<RateLimit>>,
     /// The block size that hosts see, if the medium determines it; None: as defined.
     pub(super) block_size: Option<u32>,
+    /// The blocks, if other gateways serve them, too.
+    pub(super) shared: Option<Arc<RbdBackend>>,
     /// Pending until it is written.
     pub(super) record: Option<medium_history::PendingRecord>,
 }
@@ -34,7 +36,7 @@ impl Medium {
             RoutedLu::Blocks(blocks) => (blocks, None),
             RoutedLu::Commands(passthrough, passes) => (lunar_block::nothing(), Some((passthrough, passes))),
         };
-        Medium { blocks, commands, rate, block_size: None, record: None }
+        Medium { blocks, commands, rate, block_size: None, shared: None, record: None }
     }
 
     /// The passthrough, wrapped in its rate limit.
@@ -95,8 +97,46 @@ impl Units {
         if has_path(lun) {
             return self.at_path(name, lun, media);
         }
+        let rate = self.rate(lun, false);
+        if self.gateway.is_some() && is_shared(lun) {
+            return shared_medium(name, lun, media, rate);
+        }
         let blocks = media.find(name, lun).map_or_else(|| media.open(lun, true, &self.state_dir), Ok)?;
-        Ok(Medium { blocks, commands: None, rate: self.rate(lun, false), block_size: None, record: None })
+        Ok(Medium { blocks, commands: None, rate, block_size: None, shared: None, record: None })
+    }
+}
+
+/// The medium of a shared LUN. Only the same unit continues with an open one, because its client belongs to its member.
+fn shared_medium(
+    name: &UnitName,
+    lun: &LunConfig,
+    media: &ReusableMedia<'_>,
+    rate: Option<Arc<RateLimit>>,
+) -> Result<Medium, Diagnostic> {
+    let backend = match media.shared(name, lun) {
+        Some(backend) => backend,
+        None => Arc::new(open_shared(lun)?),
+    };
+    let (blocks, shared) = (backend.clone(), Some(backend));
+    Ok(Medium { blocks, commands: None, rate, block_size: None, shared, record: None })
+}
+
+fn open_shared(lun: &LunConfig) -> Result<RbdBackend, Diagnostic> {
+    let failed = |e| cannot_open(lun, e);
+    let spec = spec(lun).ok_or_else(|| Diagnostic::new("the LUN has no image", "write backend = \"rbd\""))?;
+    let backend = RbdBackend::open_shared(&spec).map_err(failed)?;
+    let locks = backend.has_exclusive_lock();
+    match locks.map_err(|e| {
+        failed(lunar_block::OpenError::new("rbd", e.to_string(), "check the cluster: ceph -s"))
+    })? {
+        false => Ok(backend),
+        true => Err(Diagnostic::new(
+            format!(
+                "{} has the feature exclusive-lock: only one gateway at a time could write it",
+                lun.source
+            ),
+            "rbd feature disable POOL/IMAGE object-map fast-diff exclusive-lock",
+        )),
     }
 }
 

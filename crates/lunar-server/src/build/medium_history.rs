@@ -128,7 +128,7 @@ impl Units {
             }
         }
         let (commands, rate, block_size) = (None, self.rate(lun, false), Some(seen.bytes()));
-        Ok(Medium { blocks, commands, rate, block_size, record })
+        Ok(Medium { blocks, commands, rate, block_size, shared: None, record })
     }
 
     /// Opens a path, unless it leads to another medium than before.

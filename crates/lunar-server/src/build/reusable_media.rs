@@ -1,11 +1,12 @@
 //! Media that are open already, which changed units may continue to use.
 
+use super::change::goes_on;
 use super::kept::TrialMemory;
 use super::medium::{has_path, same_backend, spec};
 use super::{OldUnits, OpenUnit, UnitName, cannot_open, create_folder, unlinked};
 use crate::config::LunConfig;
 use crate::{Diagnostic, folders};
-use lunar_block::Backend;
+use lunar_block::{Backend, RbdBackend};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -50,6 +51,12 @@ impl<'a> ReusableMedia<'a> {
         // Memory is never shared by two LUNs.
         let all = || self.old.all().find(same);
         here.or_else(|| all().filter(|_| has_path(lun))).map(|open| open.medium.blocks.clone())
+    }
+
+    /// The image of a unit that continues.
+    pub(super) fn shared(&self, name: &UnitName, lun: &LunConfig) -> Option<Arc<RbdBackend>> {
+        let open = self.old.leaving.get(name).filter(|open| goes_on(name, open, lun))?;
+        open.medium.shared.clone()
     }
 
     /// Checks that the path of a LUN still leads to its open medium.

@@ -16,6 +16,7 @@ mod edit;
 mod exposed;
 mod extend;
 mod files;
+mod gateway;
 mod lax_names;
 mod limits;
 mod lun;
@@ -39,6 +40,8 @@ pub use chap::GivenSecrets;
 pub use edit::{EditedFiles, FileWrite, TransientFiles, edit, file_name};
 pub use exposed::exposed;
 pub use files::{api_folder, drop_in_files, drop_in_folder, is_drop_in_of, read_files, server_owner};
+pub use gateway::GatewayConfig;
+pub(crate) use gateway::is_shared;
 pub use lax_names::lax_names;
 pub use lun::{Fail, Filter, IdentityKeys, LunConfig, Share, Source};
 pub(crate) use lun::{OneFile, hex, one_name};
@@ -69,6 +72,8 @@ pub struct Config {
     pub server: ServerConfig,
     /// The control API over HTTPS.
     pub api: Option<lunar_api::https::HttpsSettings>,
+    /// The place of this server in a group of gateways.
+    pub gateway: Option<GatewayConfig>,
     /// Limits on the resources that peers can use.
     pub limits: lunar_target::config::TargetLimits,
     /// Maximum number of persistent reservation registrants of a LUN.
@@ -238,6 +243,8 @@ fn root_table(
     source: SecretSource<'_>,
 ) -> Config {
     let config = root_sections(p, &mut root, base, source);
+    let gateway = gateway::gateway(p, &mut root);
+    let config = gateway::apply(p, config, gateway);
     root.done(p);
     if config.targets.is_empty() && config.routers.is_empty() && p.is_empty() {
         p.add(&(0..0), "the configuration has no target", "add [[target]] with a name and a [[target.lun]]");
@@ -273,6 +280,7 @@ fn root_sections(
     Config {
         server,
         api,
+        gateway: None,
         limits,
         max_registrants,
         session,

@@ -4,7 +4,7 @@
 use crate::config::router::{
     Failover, From, Grant, Map, RouterConfig, RouterTarget, UpstreamConfig, UpstreamSource,
 };
-use crate::config::{Config, Filter, IdentityKeys, LunConfig, ServerConfig, Target, hex};
+use crate::config::{Config, Filter, GatewayConfig, IdentityKeys, LunConfig, ServerConfig, Target, hex};
 use lunar_api::https::{CredentialFiles, HttpsSettings};
 use lunar_proto::duration;
 use lunar_proto::size;
@@ -34,6 +34,7 @@ pub(super) struct Setting {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ConfigPart {
     Server,
+    Gateway,
     Api,
     Limits,
     Session,
@@ -53,6 +54,7 @@ impl ConfigPart {
     pub(super) fn names(&self) -> Vec<String> {
         match self {
             ConfigPart::Server => vec!["server".into()],
+            ConfigPart::Gateway => vec!["gateway".into()],
             ConfigPart::Api => vec!["api".into()],
             ConfigPart::Limits => vec!["limits".into()],
             ConfigPart::Session => vec!["session".into()],
@@ -75,7 +77,7 @@ impl ConfigPart {
     /// Whether a change takes effect only at the next start.
     pub(super) fn needs_restart(&self) -> bool {
         match self {
-            ConfigPart::Server => true,
+            ConfigPart::Server | ConfigPart::Gateway => true,
             ConfigPart::Api
             | ConfigPart::Group(_)
             | ConfigPart::Limits
@@ -101,6 +103,7 @@ impl ConfigSettings {
         let Config {
             server: of_server,
             api: of_api,
+            gateway: of_gateway,
             limits: of_limits,
             max_registrants,
             session: of_session,
@@ -122,6 +125,7 @@ impl ConfigSettings {
             (ConfigPart::Session, session(of_session)),
             (ConfigPart::Discovery, discovery(of_discovery)),
         ]);
+        settings.extend(of_gateway.iter().map(|one| (ConfigPart::Gateway, gateway(one))));
         settings.extend(of_api.iter().map(|one| (ConfigPart::Api, api(one))));
         settings.extend(portal_groups.iter().map(group));
         settings.extend(disks.iter().map(|(name, disk)| (ConfigPart::Disk(name.clone()), lun(disk))));
@@ -140,6 +144,10 @@ fn setting(key: &'static str, shown: impl ToString) -> Setting {
 
 fn path(path: Option<&Path>) -> String {
     path.map_or(String::new(), |path| path.display().to_string())
+}
+
+fn gateway(GatewayConfig { group, id, pool }: &GatewayConfig) -> Vec<Setting> {
+    vec![setting("group", group), setting("id", id), setting("pool", option(pool))]
 }
 
 fn option<T: ToString>(value: &Option<T>) -> String {

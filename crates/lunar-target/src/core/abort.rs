@@ -133,7 +133,15 @@ impl<F: FrontEnd> ItNexus<F> {
             state.abort(|_| true, AbortResponse::None, false)
         };
         self.wait_for(&all).await;
-        self.state().luns_mut().close();
+        let shared = {
+            let mut state = self.state();
+            let units: Vec<_> = state.luns_mut().used().map(|lun| lun.unit().clone()).collect();
+            state.luns_mut().close();
+            units.into_iter().filter(|unit| unit.sharing().is_some())
+        };
+        for unit in shared {
+            unit.publish_nexuses().await;
+        }
     }
 
     /// Aborts the tasks of one connection without a response, and waits for those that execute.

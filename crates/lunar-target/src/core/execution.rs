@@ -5,8 +5,9 @@ use super::complete::{CommandResult, Completion};
 use super::front_end::FrontEnd;
 use super::lun_map::LunLookup;
 use super::nexus::{ItNexus, NexusState};
-use super::task::Task;
+use super::task::{AbortResponse, Task};
 use crate::LogicalUnit;
+use crate::end_reason::EndReason;
 use crate::exec::ExecutionResult;
 use crate::task_set_lock::{LockMode, TaskSetHandle};
 use lunar_scsi::{Concurrency, PlanResult};
@@ -165,8 +166,18 @@ impl<F: FrontEnd> NexusState<F> {
     /// Ends a task. The caller calls [`ItNexus::ended_tasks`], once for several tasks.
     pub(super) fn end_task(&mut self, tag: u32, serial: u64, end: TaskEnd) {
         if let Some(task) = self.take(tag, serial) {
-            self.respond(&task, end);
+            match task.lu().is_none_or(|lu| lu.unit().may_serve()) {
+                true => self.respond(&task, end),
+                false => self.withhold(&task),
+            }
         }
+    }
+
+    /// Ends a task without a response, and its session with it: the outcome of the command is unknown.
+    fn withhold(&mut self, task: &Task) {
+        self.complete(task.command(), Completion::aborted(task, AbortResponse::None));
+        self.end_with(EndReason::Fenced);
+        self.front().stop_receiving();
     }
 
     fn respond(&mut self, task: &Task, TaskEnd { ended, moved, written, at: ended_at }: TaskEnd) {

@@ -11,6 +11,7 @@ use lunar_block::{Backend, TryIo};
 use lunar_runtime::piped_bytes::MAX_PIPED;
 use lunar_runtime::{Buf, PipedBytes, Pool};
 use lunar_scsi::{Nexus, NexusPorts, Plan, PlanResult};
+use lunar_wire::scsi::Status;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -196,9 +197,12 @@ impl LunHandle {
         self.unit.task_set.handle(self.nexus.core_index())
     }
 
-    /// See [`Nexus::begin_transfer`]; otherwise as [`LunHandle::begin`].
+    /// See [`Nexus::begin_transfer`]; otherwise as [`LunHandle::begin`]. A shared logical unit has no such plan.
     #[inline]
     pub fn begin_transfer(&mut self, cdb: &[u8]) -> Option<Plan> {
+        if self.unit.sharing().is_some() {
+            return None;
+        }
         let plan = self.nexus.begin_transfer(cdb);
         if self.nexus.epoch() != self.epoch {
             self.refresh();
@@ -209,6 +213,9 @@ impl LunHandle {
     /// Plans a command that holds the task set lock, or would. Afterwards `backend` is current, because replacing the
     /// backend advances the epoch.
     pub fn begin(&mut self, cdb: &[u8]) -> PlanResult {
+        if !self.unit.may_serve() {
+            return Err(Status::Busy.into());
+        }
         let plan = self.nexus.begin(cdb);
         if self.nexus.epoch() != self.epoch {
             self.refresh();

@@ -24,7 +24,7 @@ pub async fn serve<F: FrontEnd>(nexus: Weak<ItNexus<F>>, messages: flume::Receiv
             SessionMessage::Abort { scope, from, indeterminate, done } => {
                 // Run concurrently with the next messages, because a task may take long to end.
                 lunar_runtime::spawn(async move {
-                    nexus.abort_for_others(&scope, &from, &indeterminate).await;
+                    nexus.abort_for_others(&scope, from.as_deref(), &indeterminate).await;
                     drop(done);
                 });
             }

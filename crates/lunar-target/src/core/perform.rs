@@ -99,6 +99,7 @@ impl<F: FrontEnd> TaskExecution<F> {
             }
             plan => Ok(plan),
         };
+        self.note_publishing(&unit, &plan);
         let plan = exec::persist(&unit, plan).await;
         let _inside = if plan.as_ref().is_ok_and(|plan| plan.attributes().releases_lock) {
             drop(inside);

@@ -76,10 +76,11 @@ impl WaitTracker {
 
 impl<F: FrontEnd> NexusState<F> {
     /// Whether received commands of this session must be processed before a task management function of another
-    /// session. Commands of other initiators need not, because they were not repeated on another path.
-    fn must_drain(&mut self, scope: &AbortScope, from: &SessionInfo) -> bool {
+    /// session. Commands of other initiators need not, because they were not repeated on another path. The host of a
+    /// session of another server is unknown.
+    fn must_drain(&mut self, scope: &AbortScope, from: Option<&SessionInfo>) -> bool {
         match scope {
-            AbortScope::LogicalUnits(_) => self.info().may_be_of_host(from),
+            AbortScope::LogicalUnits(_) => from.is_none_or(|from| self.info().may_be_of_host(from)),
             AbortScope::Nexuses(list) => self.luns_mut().used().any(|h| list.contains(&h.nexus().id())),
         }
     }
@@ -126,7 +127,7 @@ impl<F: FrontEnd> ItNexus<F> {
     /// Parses the commands that arrived before a task management function of another session, so that they do not
     /// begin after it. They were in no task set, so they end with BUSY instead of being aborted. A live initiator
     /// repeats them.
-    pub(super) fn drain_received(self: &Rc<Self>, scope: &AbortScope, from: &SessionInfo) {
+    pub(super) fn drain_received(self: &Rc<Self>, scope: &AbortScope, from: Option<&SessionInfo>) {
         let mut state = self.state();
         if state.phase() == SessionPhase::Ended || !state.must_drain(scope, from) {
             return;

@@ -113,6 +113,8 @@ pub struct Task {
     times: TaskTimes,
     /// Its place among forwarded commands, if it has no async task.
     passed: Option<PassedLane>,
+    /// It waits until other servers follow its change, and does not use the medium after that.
+    is_publishing: bool,
 }
 
 /// The facts of a task with which its execution begins.
@@ -143,6 +145,7 @@ impl Task {
             sent: DataInProgress::default(),
             times: TaskTimes { arrived, began: Some(arrived) },
             passed: None,
+            is_publishing: false,
         }
     }
 
@@ -244,6 +247,16 @@ impl Task {
     pub fn waits_for_data(&mut self) -> Option<(u64, &mut DataOutTransfer)> {
         let transfer = self.transfer.as_deref_mut().filter(|transfer| transfer.is_awaited());
         transfer.map(|transfer| (self.serial, transfer))
+    }
+
+    /// Its change is published to other servers.
+    pub fn publish(&mut self) {
+        self.is_publishing = true;
+    }
+
+    /// Whether it is one of these tasks, and may still change the medium.
+    pub fn may_change_medium(&self, serials: &[u64]) -> bool {
+        !self.is_publishing && serials.contains(&self.serial)
     }
 
     /// Begins the execution.

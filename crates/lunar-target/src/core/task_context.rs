@@ -50,7 +50,7 @@ impl<F: FrontEnd> ExecutionContext for TaskContext<'_, F> {
         Box::pin(async move {
             let message = |done| {
                 let (scope, from, indeterminate) = (scope.clone(), from.clone(), Default::default());
-                SessionMessage::Abort { scope, from, indeterminate, done }
+                SessionMessage::Abort { scope, from: Some(from), indeterminate, done }
             };
             shared.registry.broadcast(None, message).await;
         })

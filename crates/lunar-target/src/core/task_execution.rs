@@ -7,9 +7,10 @@ use super::passed_commands::PassOrder;
 use super::stale::WaitTracker;
 use super::task::{LaunchedTask, TaskLu};
 use super::task_context::TaskContext;
+use crate::LogicalUnit;
 use crate::fence::{InFlightGuard, SessionFence};
 use crate::task_set_lock::{LockMode, TaskSetGuard, TaskSetHandle};
-use lunar_scsi::{CommandError, PlanResult};
+use lunar_scsi::{CommandError, Op, Plan, PlanResult};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -81,6 +82,18 @@ impl<F: FrontEnd> TaskExecution<F> {
         let mut state = self.nexus.state();
         if let Some(task) = state.tasks_mut().find_mut(self.command.tag, self.serial) {
             task.begin_execution(Instant::now());
+        }
+    }
+
+    /// Notes that the plan is a change that is published to other servers, if it is one.
+    pub fn note_publishing(&self, unit: &LogicalUnit, plan: &PlanResult) {
+        if unit.sharing().is_none() {
+            return;
+        }
+        let publishes = matches!(plan, Ok(Plan::Op(op)) if matches!(**op, Op::Persist(_)));
+        let mut state = self.nexus.state();
+        if publishes && let Some(task) = state.tasks_mut().find_mut(self.command.tag, self.serial) {
+            task.publish();
         }
     }
 

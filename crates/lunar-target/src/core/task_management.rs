@@ -130,6 +130,7 @@ impl<F: FrontEnd> ItNexus<F> {
         let forwarded = self.forward(&scope, function).await;
         let others = function == Function::AbortTaskSet || self.abort_others(scope.clone()).await;
         let are_over = self.wait_for_own(&own, &scope).await && others;
+        let mut is_shared = true;
         // Do this before FUNCTION REJECTED too. Tasks of other hosts have ended here without a response, and the unit
         // attention is their only notice (SAM-5 sections 5.14 and 7).
         match function {
@@ -138,11 +139,11 @@ impl<F: FrontEnd> ItNexus<F> {
             _ if self.state().phase() == SessionPhase::Ended => {}
             Function::ClearTaskSet => {
                 let nexus = self.state().nexus_at(lun);
-                unit.lu.task_set_cleared(nexus);
+                is_shared = exec::clear_task_set(&unit, nexus).await.is_ok();
             }
-            _ => exec::reset(&unit).await,
+            _ => is_shared = exec::reset(&unit).await.is_ok(),
         }
-        ManagementResponse::if_done(forwarded && are_over)
+        ManagementResponse::if_done(forwarded && are_over && is_shared)
     }
 
     /// Performs the function at the remote logical units. Returns whether all of them performed it.
@@ -187,7 +188,7 @@ impl<F: FrontEnd> ItNexus<F> {
         let from = self.state().info().clone();
         let (is_elsewhere, indeterminate) = (scope.is_elsewhere(), Indeterminate::default());
         let message = |done| {
-            let (scope, from, indeterminate) = (scope.clone(), from.clone(), indeterminate.clone());
+            let (scope, from, indeterminate) = (scope.clone(), Some(from.clone()), indeterminate.clone());
             SessionMessage::Abort { scope, from, indeterminate, done }
         };
         let ended = self.broadcast_to_others(message);
@@ -209,15 +210,16 @@ impl<F: FrontEnd> ItNexus<F> {
         let others = self.abort_others(scope.clone()).await;
         let are_over = self.wait_for_own(&own, &scope).await && others;
         let AbortScope::LogicalUnits(units) = scope else { return ManagementResponse::Complete };
+        let mut is_shared = true;
         for unit in units.iter() {
             if self.state().phase() == SessionPhase::Ended {
                 return ManagementResponse::Complete;
             }
-            exec::reset(unit).await;
+            is_shared &= exec::reset(unit).await.is_ok();
             // A reset notifies all nexuses of its logical unit, so let other work of this core run first.
             lunar_runtime::yield_now().await;
         }
-        ManagementResponse::if_done(forwarded && are_over)
+        ManagementResponse::if_done(forwarded && are_over && is_shared)
     }
 
     /// The second part of TARGET COLD RESET: ends every session of the target, including this one.
@@ -239,7 +241,7 @@ impl<F: FrontEnd> ItNexus<F> {
     pub(super) async fn abort_for_others(
         self: &Rc<Self>,
         scope: &AbortScope,
-        from: &SessionInfo,
+        from: Option<&SessionInfo>,
         indeterminate: &Indeterminate,
     ) {
         self.drain_received(scope, from);
@@ -259,7 +261,9 @@ impl<F: FrontEnd> ItNexus<F> {
             (serials, concerns)
         };
         F::flush(self);
-        if !self.wait_until_over(&serials, false).await {
+        if from.is_none() {
+            self.wait_until(|state| !state.tasks().values().any(|t| t.may_change_medium(&serials))).await;
+        } else if !self.wait_until_over(&serials, false).await {
             indeterminate.store(true, Relaxed);
         }
         // Drain even without tasks: data of tasks that ended a moment ago may be in flight.

@@ -7,8 +7,9 @@ mod sanitize;
 mod verify;
 
 use crate::LogicalUnit;
+use crate::sharing::{SharingLost, StateSharing};
 use lunar_runtime::{Buf, Pool};
-use lunar_scsi::{CommandError, CoreIndex, LogCounter, Op, Plan, PlanResult};
+use lunar_scsi::{CommandError, CoreIndex, LogCounter, NexusId, Op, PendingCommit, Plan, PlanResult};
 use lunar_wire::scsi::{Sense, Status};
 pub use medium::{
     ExecutionContext, ExecutionOutput, ExecutionResult, aborted_failure, buffer_without_waiting, finish_read,
@@ -147,9 +148,36 @@ async fn write_atomic(unit: &Arc<LogicalUnit>, offset: u64, data: Buf) -> Execut
     Ok(ExecutionOutput::Good)
 }
 
-/// Logical unit reset. The caller aborts the tasks. If the reset disables the write cache, this function takes the
+/// CLEAR TASK SET by this nexus. The caller aborts the tasks of this server.
+///
+/// # Errors
+/// [`SharingLost`]: whether the other servers follow is unknown.
+pub async fn clear_task_set(unit: &Arc<LogicalUnit>, by: Option<NexusId>) -> Result<(), SharingLost> {
+    match unit.sharing() {
+        Some(sharing) => publish(&**sharing, unit.lu.pending_clear(by)).await,
+        None => {
+            unit.lu.task_set_cleared(by);
+            Ok(())
+        }
+    }
+}
+
+async fn publish(sharing: &dyn StateSharing, pending: Option<PendingCommit>) -> Result<(), SharingLost> {
+    match pending {
+        Some(pending) => sharing.publish(pending).await.map(drop),
+        None => Ok(()),
+    }
+}
+
+/// Logical unit reset. The caller aborts the tasks of this server. If the reset disables the write cache, this function takes the
 /// task set lock exclusively and flushes first. A failed flush is logged, and the reset continues.
-pub async fn reset(unit: &Arc<LogicalUnit>) {
+///
+/// # Errors
+/// [`SharingLost`]: whether the other servers follow is unknown.
+pub async fn reset(unit: &Arc<LogicalUnit>) -> Result<(), SharingLost> {
+    if let Some(sharing) = unit.sharing() {
+        return publish(&**sharing, unit.lu.pending_reset()).await;
+    }
     let _alone = match unit.lu.reset_ends_write_cache() {
         true => {
             let alone = unit.task_set.handle(CoreIndex::current()).lock_exclusive().await;
@@ -159,10 +187,11 @@ pub async fn reset(unit: &Arc<LogicalUnit>) {
         false => None,
     };
     unit.lu.reset();
+    Ok(())
 }
 
-/// Saves a change to stable storage before it takes effect. Returns the plan for the rest of the command. If saving
-/// fails, nothing changes.
+/// Saves a change to stable storage, or publishes it to other servers, before it takes effect. Returns the plan for the
+/// rest of the command. If saving fails, nothing changes.
 pub async fn persist(unit: &Arc<LogicalUnit>, plan: PlanResult) -> PlanResult {
     let draft = match plan? {
         Plan::Op(op) => match *op {
@@ -171,6 +200,10 @@ pub async fn persist(unit: &Arc<LogicalUnit>, plan: PlanResult) -> PlanResult {
         },
         plan => return Ok(plan),
     };
+    if let Some(sharing) = unit.sharing() {
+        // After a loss, the status is not sent.
+        return sharing.publish(draft).await.unwrap_or(Err(Status::Busy.into()));
+    }
     unit.persist(draft).await.unwrap_or_else(|e| {
         if let Some(left_out) = unit.save_failures.may(Instant::now()) {
             let state_file = &unit.state_file;

@@ -4,8 +4,10 @@ use crate::access::{LoginContext, target_address};
 use crate::config::{PortalProtocol, TargetNode};
 use crate::server_state::ServerState;
 use crate::session_info::SessionInfo;
+use crate::sharing::RemotePort;
 use lunar_proto::name::fold;
 use lunar_proto::text::{SendTargets, TargetRecord};
+use lunar_scsi::TransportProtocol;
 use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -48,17 +50,22 @@ impl TargetDirectory {
             .targets
             .values()
             .filter(|t| asked(&t.name) && login_context.is_visible(t, &self.info.initiator));
-        let record = |t: &TargetNode| TargetRecord {
-            name: t.name.clone(),
-            addresses: self.addresses(&t.portal_groups, local),
-        };
+        let record =
+            |t: &TargetNode| TargetRecord { name: t.name.clone(), addresses: self.addresses(t, local) };
         visible.map(record).filter(|record| !record.addresses.is_empty()).collect()
     }
 
-    fn addresses(&self, groups: &[u16], local: SocketAddr) -> Vec<String> {
+    fn addresses(&self, target: &TargetNode, local: SocketAddr) -> Vec<String> {
         let portals = self.shared.portals();
-        let portals = portals.iter().filter(|p| groups.contains(&p.tag));
+        let portals = portals.iter().filter(|p| target.portal_groups.contains(&p.tag));
         let of_iscsi = portals.filter(|p| p.transports.protocol == PortalProtocol::Iscsi);
-        of_iscsi.filter_map(|p| target_address(p.advertise.as_deref(), p.address, local, p.tag)).collect()
+        let own = of_iscsi.filter_map(|p| target_address(p.advertise.as_deref(), p.address, local, p.tag));
+        let remote = target.remote_ports();
+        let remote = remote.iter().filter(|remote| remote.port.protocol == TransportProtocol::Iscsi);
+        let with_tag = |remote: &RemotePort| {
+            let tag = remote.port.portal_group_tag;
+            remote.addresses.iter().map(|at| format!("{at},{tag}")).collect::<Vec<_>>()
+        };
+        own.chain(remote.flat_map(with_tag)).collect()
     }
 }

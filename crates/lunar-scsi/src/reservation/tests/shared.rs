@@ -59,7 +59,15 @@ impl Served {
         let server = server.min(self.lus.len() - 1);
         if let Some(pending) = self.lus[server].pending_reset() {
             let (answer, installed) = self.publish(server, pending);
-            assert_eq!((answer, installed.reset), (Ok(Plan::Done), true));
+            assert_eq!((answer, installed.aborts_all), (Ok(Plan::Done), true));
+        }
+    }
+
+    fn clear(&mut self, name: &str) {
+        let (server, id) = (self.server_of(name), self.nexuses[name].id());
+        match self.lus[server].pending_clear(Some(id)) {
+            Some(pending) => assert!(self.publish(server, pending).1.aborts_all),
+            None => self.lus[server].task_set_cleared(Some(id)),
         }
     }
 
@@ -123,11 +131,14 @@ fn play(served: &mut Served, step: &Step) -> Vec<Outcome> {
             served.attach(name);
         }
         1 => served.reset(port(name).own.portal_group_tag as usize - 1),
+        5 => served.clear(name),
         2 => return vec![served.send(name, &[op::RESERVE_6, 0, 0, 0, 0, 0], None)],
         3 => return vec![served.send(name, &[op::RELEASE_6, 0, 0, 0, 0, 0], None)],
         4 => {
-            // Control mode page with D_SENSE.
-            let list = [&[0u8; 4][..], &[0x0a, 0x0a, (flags & 1) << 2], &[0; 9]].concat();
+            // Control mode page with D_SENSE and TAS.
+            // With TAS, cleared commands leave no unit attention.
+            let list =
+                [&[0u8; 4][..], &[0x0a, 0x0a, (flags & 1) << 2, 0, 0, (flags & 4) << 4], &[0; 6]].concat();
             let cdb = [op::MODE_SELECT_6, 0x10 | (flags >> 1 & 1), 0, 0, list.len() as u8, 0];
             return vec![served.send(name, &cdb, Some(&list))];
         }

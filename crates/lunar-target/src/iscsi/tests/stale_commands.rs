@@ -239,7 +239,7 @@ async fn abort_by_other(target: &TestTarget, other: &str, scope: AbortScope) -> 
     one.send();
     let message = |done| {
         let (scope, from, indeterminate) = (scope.clone(), from.clone(), Default::default());
-        SessionMessage::Abort { scope, from, indeterminate, done }
+        SessionMessage::Abort { scope, from: Some(from), indeterminate, done }
     };
     target.shared.registry.broadcast(None, message).await;
     drop(other);

@@ -30,7 +30,7 @@ fn reset_by_other_session_stops_older_commands() {
         let scope = AbortScope::units([target.disk()]);
         let message = |done| {
             let (scope, from, indeterminate) = (scope.clone(), from.clone(), Default::default());
-            SessionMessage::Abort { scope, from, indeterminate, done }
+            SessionMessage::Abort { scope, from: Some(from), indeterminate, done }
         };
         let mut received = pin!(target.shared.registry.broadcast(None, message));
         // The message must arrive first, because an arriving command wakes the datamover.

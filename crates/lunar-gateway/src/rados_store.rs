@@ -1,0 +1,123 @@
+//! The object of a logical unit in a Ceph cluster.
+
+use crate::NOTIFY_TIMEOUT;
+use crate::store::{Store, Swap};
+use lunar_block::{Notification, RbdBackend, SharedObject, Watch, WatchEvent};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The cluster forgets a watch of which it hears nothing for this time. A paused member is then absent from the
+/// acknowledgements at once.
+const WATCH_TIMEOUT_S: u32 = 10;
+/// The time for which a fenced client is refused. A member whose process was paused ends before it uses an old client
+/// again, so this need not be for ever.
+pub const FENCE_S: u32 = 24 * 3600;
+
+/// A notification with its payload.
+pub type Notified = (Notification, Vec<u8>);
+
+/// The object, through the client of the image. Each operation has a thread of its own while it runs: it may wait for as
+/// long as the cluster is away, and must not take the place of another one.
+pub struct RadosStore {
+    object: Arc<SharedObject>,
+    watch: Watch,
+    addresses: String,
+}
+
+impl RadosStore {
+    /// Opens the object, creates it if it is missing, and watches it. Notifications go to `notified`, which is closed when
+    /// the watch has failed.
+    ///
+    /// # Errors
+    /// Those of the cluster.
+    pub async fn open(
+        backend: Arc<RbdBackend>,
+        pool: Option<String>,
+        name: String,
+        notified: flume::Sender<Notified>,
+    ) -> io::Result<RadosStore> {
+        on_thread(move || {
+            let object = Arc::new(backend.shared_object(pool.as_deref(), &name)?);
+            object.swap(&[], &[], &[])?;
+            let sender = std::sync::Mutex::new(Some(notified));
+            let on_event = move |event| {
+                let mut sender = sender.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                match (event, &*sender) {
+                    (WatchEvent::Notified { notification, payload }, Some(sender)) => {
+                        _ = sender.send((notification, payload));
+                    }
+                    (WatchEvent::Lost(_), _) => *sender = None,
+                    (WatchEvent::Notified { .. }, None) => {}
+                }
+            };
+            let watch = object.watch(WATCH_TIMEOUT_S, Box::new(on_event))?;
+            let addresses = object.addresses()?;
+            Ok(RadosStore { object, watch, addresses })
+        })
+        .await
+    }
+
+    /// Acknowledges a notification.
+    ///
+    /// # Errors
+    /// Those of the cluster.
+    pub async fn acknowledge(&self, notification: Notification, payload: Vec<u8>) -> io::Result<()> {
+        let object = self.object.clone();
+        on_thread(move || object.acknowledge(&notification, &payload)).await
+    }
+}
+
+impl Store for RadosStore {
+    async fn read(&self) -> io::Result<BTreeMap<String, Vec<u8>>> {
+        let object = self.object.clone();
+        on_thread(move || object.read()).await
+    }
+
+    async fn swap(&self, swap: Swap) -> io::Result<bool> {
+        let object = self.object.clone();
+        on_thread(move || {
+            let (expected, set) = (pairs(&swap.expected), pairs(&swap.set));
+            let remove: Vec<&str> = swap.remove.iter().map(|key| &**key).collect();
+            object.swap(&expected, &set, &remove)
+        })
+        .await
+    }
+
+    async fn notify(&self, payload: Vec<u8>) -> io::Result<Vec<Vec<u8>>> {
+        let object = self.object.clone();
+        on_thread(move || Ok(object.notify(&payload, NOTIFY_TIMEOUT.as_secs() as u32)?.acks)).await
+    }
+
+    async fn blocklist(&self, addresses: &str) -> io::Result<()> {
+        let (object, addresses) = (self.object.clone(), addresses.to_owned());
+        on_thread(move || object.blocklist(&addresses, FENCE_S)).await
+    }
+
+    async fn wait_for_latest_map(&self) -> io::Result<()> {
+        let object = self.object.clone();
+        on_thread(move || object.wait_for_latest_map()).await
+    }
+
+    fn addresses(&self) -> String {
+        self.addresses.clone()
+    }
+
+    fn watch_age(&self) -> io::Result<Duration> {
+        self.watch.age()
+    }
+}
+
+fn pairs(owned: &[(String, Vec<u8>)]) -> Vec<(&str, &[u8])> {
+    owned.iter().map(|(key, value)| (&**key, &**value)).collect()
+}
+
+/// Runs a blocking operation on a thread of its own.
+pub async fn on_thread<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let (done, end) = flume::bounded(1);
+    std::thread::Builder::new().name("gateway".into()).spawn(move || drop(done.send(work())))?;
+    end.recv_async().await.unwrap_or_else(|_| Err(io::Error::other("a thread of the gateway has panicked")))
+}

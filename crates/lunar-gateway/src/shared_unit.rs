@@ -1,0 +1,321 @@
+//! A logical unit that this server shares with the other members of its group: one member after the other, each with a
+//! client of its own.
+
+use crate::MemberId;
+use crate::member::{Lost, Member, Phase};
+use crate::object::MemberPort;
+use crate::rados_store::{Notified, RadosStore, on_thread};
+use crate::store::Store;
+use crate::target_unit::{RemotePorts, TargetUnit, member_ports};
+use lunar_block::{LocalBoxFuture, RbdBackend};
+use lunar_runtime::{Cores, either, sleep_until, spawn};
+use lunar_scsi::{PendingCommit, PlanResult};
+use lunar_target::{LogicalUnit, RemotePort, ServedSessions, SharingLost, StateSharing};
+use rustix::time::{ClockId, clock_gettime};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
+
+/// The interval of [`Member::tick`], and of the attempts to join again.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The pause before a new member.
+const PAUSE: Duration = Duration::from_millis(100);
+
+type UnitMember = Member<RadosStore, TargetUnit>;
+
+/// The place of this server among the members.
+#[derive(Clone)]
+pub struct GroupPlace {
+    pub group: String,
+    pub id: MemberId,
+    /// The pool of the objects. None: that of the image.
+    pub pool: Option<String>,
+}
+
+/// The member of a logical unit, and what outlasts it.
+pub struct SharedUnit {
+    place: GroupPlace,
+    cores: Arc<Cores>,
+    backend: Arc<RbdBackend>,
+    member: RwLock<Option<Arc<UnitMember>>>,
+    ports: Arc<RemotePorts>,
+    /// Wakes the loop of the unit.
+    wake: flume::Sender<()>,
+    woken: flume::Receiver<()>,
+    /// The unit is no longer served.
+    ends: AtomicBool,
+}
+
+/// The state of a shared logical unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedUnitState {
+    /// The image.
+    pub image: String,
+    /// The phase of its member; none before the first one.
+    pub phase: Option<Phase>,
+    /// The version of the installed state.
+    pub version: u64,
+    /// The target ports of the other members.
+    pub remote_ports: Vec<RemotePort>,
+}
+
+/// Keeps a logical unit shared. Dropping it lets this server leave the group.
+pub struct SharedUnitGuard(pub(crate) Arc<SharedUnit>);
+
+impl Drop for SharedUnitGuard {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// A monotonic time that includes the time during which the machine was suspended.
+fn now() -> Duration {
+    let time = clock_gettime(ClockId::Boottime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+impl StateSharing for SharedUnit {
+    /// It runs in the event loop of the gateway, to its end, even if the caller no longer waits: a change that has reached
+    /// the object must take effect here, too.
+    fn publish(&self, pending: PendingCommit) -> LocalBoxFuture<'_, Result<PlanResult, SharingLost>> {
+        Box::pin(async move {
+            let member = self.member().ok_or(SharingLost)?;
+            let published = self.cores.start_on(0, move || async move { member.publish(pending).await });
+            // The loop ends with the process.
+            let result = published.recv_async().await.map_err(|_| SharingLost)?;
+            result.map_err(|Lost(reason)| {
+                tracing::error!(image = self.image(), reason, "a change of the shared state is uncertain");
+                self.wake();
+                SharingLost
+            })
+        })
+    }
+
+    fn may_serve(&self) -> bool {
+        let Some(member) = self.member() else { return false };
+        if !matches!(member.phase(), Phase::Serving | Phase::Stale) {
+            return false;
+        }
+        let may = member.is_current(now()) && !self.backend.is_fenced();
+        if !may {
+            member.lose();
+            self.wake();
+        }
+        may
+    }
+
+    fn remote_ports(&self) -> Arc<[RemotePort]> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl SharedUnit {
+    /// Shares a logical unit that is not served yet. It joins in [`SharedUnit::live`].
+    pub fn new(
+        place: GroupPlace,
+        cores: Arc<Cores>,
+        unit: &Arc<LogicalUnit>,
+        backend: Arc<RbdBackend>,
+    ) -> Arc<SharedUnit> {
+        let (wake, woken) = flume::bounded(1);
+        let shared = Arc::new(SharedUnit {
+            place,
+            cores,
+            backend,
+            member: RwLock::default(),
+            ports: Arc::new(RemotePorts::new(Arc::default())),
+            wake: wake.clone(),
+            woken,
+            ends: AtomicBool::new(false),
+        });
+        // The channel is bounded: a message that is there already does the same.
+        unit.lu.share(move || _ = wake.try_send(()));
+        unit.lu.hold(true);
+        let lease = Arc::downgrade(&shared);
+        shared
+            .backend
+            .serve_while(move || lease.upgrade().is_some_and(|shared: Arc<SharedUnit>| shared.may_serve()));
+        unit.share(shared.clone());
+        shared
+    }
+
+    /// Its state.
+    pub fn state(&self) -> SharedUnitState {
+        let member = self.member();
+        SharedUnitState {
+            image: self.image(),
+            phase: member.as_ref().map(|member| member.phase()),
+            version: member.map_or(0, |member| member.version()),
+            remote_ports: self.remote_ports().to_vec(),
+        }
+    }
+
+    fn image(&self) -> String {
+        self.backend.location().to_string()
+    }
+
+    /// The name of the object. It depends on nothing but the image, so that all who serve it share its state.
+    fn object(&self) -> String {
+        format!("lunar.lu.{}", self.backend.identity())
+    }
+
+    fn member(&self) -> Option<Arc<UnitMember>> {
+        self.member.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Lets the server leave the group.
+    pub fn end(&self) {
+        self.ends.store(true, SeqCst);
+        self.wake();
+    }
+
+    fn take_member(&self) -> Option<Arc<UnitMember>> {
+        self.member.write().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn wake(&self) {
+        _ = self.wake.try_send(());
+    }
+
+    /// One member after the other, until the unit is not served any more. Sessions end with their member.
+    pub async fn live(self: Arc<Self>, unit: Weak<LogicalUnit>, sessions: ServedSessions) {
+        let mut last = String::new();
+        loop {
+            let Some(served) = unit.upgrade() else { return };
+            let result = self.serve(&served, &sessions).await;
+            let Err(reason) = result else {
+                // The member owns the unit, which owns this object.
+                self.take_member();
+                return;
+            };
+            // A fault of the configuration would fill the log.
+            if reason != last {
+                let image = self.image();
+                tracing::error!(name: "gateway.lost", image, reason, "the image is not served; its sessions end");
+                last = reason;
+            }
+            sessions.end(&served).await;
+            drop(served);
+            let former = self.take_member().map(|member| member.store().addresses());
+            while let Err(error) = self.renew(former.clone()).await {
+                if self.ends.load(SeqCst) {
+                    return;
+                }
+                tracing::debug!(image = self.image(), %error, "cannot open the image again; trying on");
+                sleep_until(Instant::now() + TICK).await;
+            }
+            sleep_until(Instant::now() + PAUSE).await;
+        }
+    }
+
+    /// Opens the image with a new client, and fences the former one: none of its operations takes place after this.
+    async fn renew(&self, former: Option<String>) -> io::Result<()> {
+        let (backend, pool, name) = (self.backend.clone(), self.place.pool.clone(), self.object());
+        on_thread(move || {
+            backend.reopen().map_err(|e| io::Error::new(e.kind, e.what))?;
+            let object = backend.shared_object(pool.as_deref(), &name)?;
+            former.map_or(Ok(()), |former| object.blocklist(&former, crate::rados_store::FENCE_S))?;
+            object.wait_for_latest_map()
+        })
+        .await
+    }
+
+    /// Serves with one member. An error is the reason for which it is lost.
+    async fn serve(
+        self: &Arc<Self>,
+        unit: &Arc<LogicalUnit>,
+        sessions: &ServedSessions,
+    ) -> Result<(), String> {
+        let ports = self.own_ports(unit, sessions).await;
+        let (notified, notifications) = flume::unbounded();
+        let store =
+            RadosStore::open(self.backend.clone(), self.place.pool.clone(), self.object(), notified).await;
+        let store = store.map_err(|e| e.to_string())?;
+        let incarnation = getrandom::u64().map_err(|e| e.to_string())?;
+        let served = TargetUnit {
+            unit: unit.clone(),
+            sessions: sessions.clone(),
+            id: self.place.id,
+            ports: self.ports.clone(),
+        };
+        let member =
+            Arc::new(Member::new(&self.place.group, self.place.id, incarnation, ports, store, served));
+        *self.member.write().unwrap_or_else(PoisonError::into_inner) = Some(member.clone());
+        spawn(acknowledge(Arc::downgrade(&member), notifications));
+        let (lost, reason) = flume::bounded(1);
+        spawn(tick(Arc::downgrade(&member), lost));
+        // Operations may wait for the cluster as long as it is away. A lost member does not wait for them.
+        let lost = async { Err(Lost(reason.recv_async().await.unwrap_or_default())) };
+        either(self.follow(unit, sessions, &member), lost).await.map_err(|Lost(reason)| reason)
+    }
+
+    /// The target ports of this server for the unit. It waits until the configuration in force has the unit.
+    async fn own_ports(&self, unit: &Arc<LogicalUnit>, sessions: &ServedSessions) -> Vec<MemberPort> {
+        loop {
+            let ports = member_ports(sessions.own_ports(unit));
+            if !ports.is_empty() || self.ends.load(SeqCst) {
+                return ports;
+            }
+            sleep_until(Instant::now() + PAUSE).await;
+        }
+    }
+
+    /// Joins, and follows the nexuses and the ports of this server until the unit is not served any more.
+    async fn follow(
+        &self,
+        unit: &Arc<LogicalUnit>,
+        sessions: &ServedSessions,
+        member: &Arc<UnitMember>,
+    ) -> Result<(), Lost> {
+        member.join().await?;
+        let (image, id, version) = (self.image(), self.place.id, member.version());
+        tracing::info!(name: "gateway.joined", image, member = id, version, "serves the image");
+        loop {
+            if self.ends.load(SeqCst) {
+                sessions.end(unit).await;
+                return member.leave().await;
+            }
+            if let Some(pending) = unit.lu.follow_nexuses() {
+                _ = member.publish(pending).await?;
+            }
+            let ports: Vec<MemberPort> = member_ports(sessions.own_ports(unit));
+            if ports != member.ports() {
+                member.set_ports(ports).await?;
+            }
+            let woken = async { _ = self.woken.recv_async().await };
+            either(woken, sleep_until(Instant::now() + TICK)).await;
+        }
+    }
+}
+
+/// Handles the notifications of a member, until it is dropped or its watch fails.
+async fn acknowledge(member: Weak<UnitMember>, notifications: flume::Receiver<Notified>) {
+    while let Ok((notification, payload)) = notifications.recv_async().await {
+        let Some(member) = member.upgrade() else { return };
+        spawn(async move {
+            if let Some(ack) = member.notified(&payload).await {
+                // Without it, this member is fenced, which it learns by its next operation.
+                _ = member.store().acknowledge(notification, ack).await;
+            }
+        });
+    }
+    // Changes of others may be missing.
+    member.upgrade().iter().for_each(|member| member.lose());
+}
+
+/// Ticks until the member is lost or dropped. Sends the reason of a loss.
+async fn tick(member: Weak<UnitMember>, lost: flume::Sender<String>) {
+    let mut next = Instant::now();
+    while let Some(member) = member.upgrade() {
+        if let Err(Lost(reason)) = member.tick(now()).await {
+            _ = lost.try_send(reason);
+            return member.lose();
+        }
+        drop(member);
+        // After a pause there are no ticks to catch up.
+        next = (next + TICK).max(Instant::now());
+        sleep_until(next).await;
+    }
+}

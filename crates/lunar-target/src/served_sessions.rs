@@ -1,0 +1,130 @@
+//! Logical units that several servers share, and the sessions of this server with them.
+
+use crate::LogicalUnit;
+use crate::config::TargetNode;
+use crate::end_reason::EndReason;
+use crate::registry::{AbortScope, SessionMessage};
+use crate::server_state::ServerState;
+use crate::sharing::{RemotePort, StateSharing};
+use lunar_scsi::NexusId;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time that the end of a session waits for other servers.
+const NEXUS_TIMEOUT: Duration = Duration::from_secs(2);
+
+impl LogicalUnit {
+    /// Shares the state of the unit with other servers. Call this once, before the unit is served.
+    pub fn share(&self, sharing: Arc<dyn StateSharing>) {
+        _ = self.sharing.set(sharing);
+    }
+
+    /// The other servers of the unit. None: this server is the only one.
+    #[inline]
+    pub fn sharing(&self) -> Option<&Arc<dyn StateSharing>> {
+        self.sharing.get()
+    }
+
+    /// Publishes the end of a RESERVE whose nexus has ended. If other servers do not follow in time, it takes place later.
+    pub(crate) async fn publish_nexuses(&self) {
+        if let Some(sharing) = self.sharing()
+            && let Some(pending) = self.lu.follow_nexuses()
+        {
+            _ = compio::time::timeout(NEXUS_TIMEOUT, sharing.publish(pending)).await;
+        }
+    }
+
+    /// Whether this server may answer commands of the unit.
+    #[inline]
+    pub fn may_serve(&self) -> bool {
+        self.sharing().is_none_or(|sharing| sharing.may_serve())
+    }
+}
+
+impl TargetNode {
+    /// Whether this server may answer commands of all logical units.
+    pub(crate) fn may_serve(&self) -> bool {
+        self.luns.values().all(|unit| unit.may_serve())
+    }
+
+    /// The target ports of other servers.
+    pub(crate) fn remote_ports(&self) -> Vec<RemotePort> {
+        let all = self.luns.values().filter_map(|unit| unit.sharing()).map(|sharing| sharing.remote_ports());
+        let mut ports: Vec<RemotePort> = Vec::new();
+        for one in all.flat_map(|ports| ports.to_vec()) {
+            match ports.iter_mut().find(|known| known.port == one.port) {
+                Some(known) if known.addresses.is_empty() => known.addresses = one.addresses,
+                Some(_) => {}
+                None => ports.push(one),
+            }
+        }
+        ports.sort_by_key(|port| (port.port.portal_group_tag, port.port.relative));
+        ports
+    }
+}
+
+/// The sessions of a server, for those who share the state of its logical units.
+#[derive(Clone)]
+pub struct ServedSessions(pub(crate) Arc<ServerState>);
+
+impl ServedSessions {
+    /// Aborts the tasks of these nexuses of a logical unit, or of all its nexuses. Returns when none of them can change
+    /// the medium any more. Tasks that publish a change do not count: they wait for other servers, which may wait for
+    /// this one.
+    pub async fn abort(&self, unit: &Arc<LogicalUnit>, victims: Option<Vec<NexusId>>) {
+        let scope = match victims {
+            Some(victims) => AbortScope::Nexuses(victims.into()),
+            None => AbortScope::units([unit.clone()]),
+        };
+        let message = |done| SessionMessage::Abort {
+            scope: scope.clone(),
+            from: None,
+            indeterminate: Arc::default(),
+            done,
+        };
+        self.0.registry.broadcast(None, message).await;
+    }
+
+    /// Ends all sessions of the targets of a logical unit, without answers to their commands. Returns when they are
+    /// over.
+    pub async fn end(&self, unit: &Arc<LogicalUnit>) {
+        let config = self.0.config();
+        let has_unit = |name: &str| {
+            let target = config.targets.get(name);
+            target.is_some_and(|target| target.luns.values().any(|other| Arc::ptr_eq(other, unit)))
+        };
+        let chosen = |target: Option<&str>| target.is_some_and(has_unit);
+        self.0.registry.end(|info| chosen(info.target.as_deref()), EndReason::Fenced).await;
+    }
+
+    /// Passes changed ports of other servers to the sessions.
+    pub fn follow_ports(&self) {
+        let config = self.0.config();
+        self.0.registry.send_each(|info| self.0.luns_update(&config, info));
+    }
+
+    /// The target ports of this server for the targets of a logical unit, with their addresses.
+    pub fn own_ports(&self, unit: &Arc<LogicalUnit>) -> Vec<RemotePort> {
+        let (config, portals) = (self.0.config(), self.0.portals());
+        let targets = config.targets.values();
+        let targets = targets.filter(|target| target.luns.values().any(|other| Arc::ptr_eq(other, unit)));
+        let mut ports = Vec::new();
+        for port in targets.flat_map(|target| self.0.own_ports(target)) {
+            let of_port = |portal: &&crate::BoundPortal| {
+                portal.tag == port.portal_group_tag && portal.transports.protocol.scsi() == port.protocol
+            };
+            let address = |portal: &crate::BoundPortal| {
+                portal
+                    .advertise
+                    .clone()
+                    .or((!portal.address.ip().is_unspecified()).then(|| portal.address.to_string()))
+            };
+            let addresses = portals.iter().filter(of_port).filter_map(address).collect();
+            let one = RemotePort { port, addresses };
+            if !ports.contains(&one) {
+                ports.push(one);
+            }
+        }
+        ports
+    }
+}

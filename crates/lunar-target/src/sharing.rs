@@ -1,0 +1,34 @@
+//! Logical units whose state several servers share.
+
+use lunar_block::LocalBoxFuture;
+use lunar_scsi::{PendingCommit, PlanResult, TargetPort};
+use std::sync::Arc;
+
+/// The other servers of a logical unit.
+pub trait StateSharing: Send + Sync {
+    /// Lets a change take effect on all servers, and returns the answer of its command. Afterwards, no server executes
+    /// a command that the change forbids.
+    ///
+    /// # Errors
+    /// [`SharingLost`].
+    fn publish(&self, pending: PendingCommit) -> LocalBoxFuture<'_, Result<PlanResult, SharingLost>>;
+    /// Whether this server may answer commands of the unit. After a pause or a fence it may not: its state is old, and
+    /// the outcome of commands in flight is unknown.
+    fn may_serve(&self) -> bool;
+    /// The target ports of the other servers.
+    fn remote_ports(&self) -> Arc<[RemotePort]>;
+}
+
+/// The server has lost its share of the state: whether the last change took place is unknown, so that the command gets
+/// no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharingLost;
+
+/// A target port of another server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemotePort {
+    /// The port.
+    pub port: TargetPort,
+    /// The addresses that SendTargets reports, `host:port`. Empty: the server is away.
+    pub addresses: Vec<String>,
+}
