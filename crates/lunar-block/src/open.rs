@@ -37,6 +37,9 @@ pub struct BackendSpec {
     /// The existing directory of the journal of atomic writes, which other media may share. Without it, atomic writes
     /// are unsupported.
     pub journal: Option<PathBuf>,
+    /// The identity of the medium in the journal, if several hosts know it by different devices. None: that of the
+    /// device or file.
+    pub medium_id: Option<String>,
 }
 
 impl BackendSpec {
@@ -63,6 +66,7 @@ impl BackendSpec {
             zero_copy: false,
             create: false,
             journal: None,
+            medium_id: None,
             raw: true,
         }
     }
@@ -86,6 +90,7 @@ impl BackendSpec {
             zero_copy: false,
             create: false,
             journal: None,
+            medium_id: None,
             raw: false,
         }
     }

@@ -36,6 +36,9 @@ pub(crate) fn examine(spec: &BackendSpec) -> Result<ExamineReport, OpenError> {
         }
         Err(e) => return Err(fault.open(&e)),
     };
+    if device {
+        fault.check_writable(&file)?;
+    }
     match lock::probe(&file, FileAccess::of(spec.read_only)) {
         Err(LockError::InUse(by)) => _ = found.in_use.get_or_insert_with(|| fault.locked(by)),
         other => other.map_err(|e| fault.lock(e))?,
@@ -50,7 +53,8 @@ pub(crate) fn examine(spec: &BackendSpec) -> Result<ExamineReport, OpenError> {
         if spec.direct { Some(direct_align(&file, device).map_err(|e| fault.open(&e))?) } else { None };
     fault.check_size(size, align)?;
     if let Some(folder) = spec.journal.as_deref().filter(|_| spec.read_only) {
-        let medium = MediumIdentity::of(&file, &spec.path, size).map_err(|e| fault.open(&e))?;
+        let medium = MediumIdentity::of(&file, &spec.path, size, spec.medium_id.as_deref())
+            .map_err(|e| fault.open(&e))?;
         fault.check_pending(&WriteJournal::new(folder, medium))?;
     }
     if !spec.raw {

@@ -26,9 +26,12 @@ pub(super) struct MediumIdentity {
 }
 
 impl MediumIdentity {
-    /// The identity of an open medium of `size` bytes.
-    pub(super) fn of(file: &File, path: &Path, size: u64) -> io::Result<MediumIdentity> {
+    /// The identity of an open medium of `size` bytes. `known`: the identity that its server gives it.
+    pub(super) fn of(file: &File, path: &Path, size: u64, known: Option<&str>) -> io::Result<MediumIdentity> {
         let (found, path) = (file.metadata()?, one_name(path));
+        if let Some(id) = known {
+            return Ok(MediumIdentity { id: id.to_owned(), path });
+        }
         let id = match found.file_type().is_block_device() {
             true => of_device(found.rdev(), size),
             false => of_file(&found, &path),
@@ -110,7 +113,7 @@ mod tests {
     use super::*;
 
     fn of(path: &Path) -> MediumIdentity {
-        MediumIdentity::of(&File::open(path).expect("a file"), path, 0).expect("its identity")
+        MediumIdentity::of(&File::open(path).expect("a file"), path, 0, None).expect("its identity")
     }
 
     #[test]

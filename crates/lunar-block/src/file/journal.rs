@@ -489,7 +489,7 @@ mod tests {
         }
 
         fn journal(&self) -> WriteJournal {
-            let medium = MediumIdentity::of(&self.medium(), &self.path, 0).expect("its identity");
+            let medium = MediumIdentity::of(&self.medium(), &self.path, 0, None).expect("its identity");
             WriteJournal::new(&self.folder, medium)
         }
 

@@ -82,6 +82,9 @@ impl OpenMedium {
     fn of(file: File, claim: Arc<MediumLock>, spec: &BackendSpec) -> Result<OpenMedium, OpenError> {
         let fault = ErrorContext { spec };
         let device = spec.kind == BackendKind::Device;
+        if device {
+            fault.check_writable(&file)?;
+        }
         if !device && spec.create && !spec.read_only {
             give_size(&file, spec).map_err(|e| fault.create(&e))?;
         }
@@ -126,7 +129,8 @@ impl OpenMedium {
         let Some(folder) = &spec.journal else { return Ok(None) };
         let fault = ErrorContext { spec };
         let identity =
-            MediumIdentity::of(&self.files.plain, &self.path, self.size).map_err(|e| fault.open(&e))?;
+            MediumIdentity::of(&self.files.plain, &self.path, self.size, spec.medium_id.as_deref())
+                .map_err(|e| fault.open(&e))?;
         let journal = WriteJournal::new(folder, identity);
         if self.read_only {
             return fault.check_pending(&journal).map(|()| None);
@@ -378,6 +382,17 @@ impl ErrorContext<'_> {
 
     fn type_error(&self, what: &str, hint: &str) -> OpenError {
         self.error(what, hint).of(io::ErrorKind::InvalidInput)
+    }
+
+    /// Rejects a write-protected device that is to be written. The kernel opens it, and then fails each write.
+    pub(super) fn check_writable(&self, file: &File) -> Result<(), OpenError> {
+        let number = rustix::fs::fstat(file).map_err(|e| self.open(&e.into()))?.st_rdev;
+        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+        let protected = std::fs::read(format!("/sys/dev/block/{major}:{minor}/ro"));
+        match protected.is_ok_and(|flag| flag.starts_with(b"1")) && !self.spec.read_only {
+            true => Err(self.open(&io::ErrorKind::ReadOnlyFilesystem.into())),
+            false => Ok(()),
+        }
     }
 
     pub(super) fn open(&self, e: &io::Error) -> OpenError {

@@ -193,8 +193,8 @@ fn atomic_write_without_a_record_does_not_begin() {
     run(async {
         let place = MediumDir::new("unkept");
         let mut file = FileBackend::open(&place.0).expect("a file");
-        let medium =
-            MediumIdentity::of(&file.medium.files.plain, &place.0.path, SIZE as u64).expect("its identity");
+        let medium = MediumIdentity::of(&file.medium.files.plain, &place.0.path, SIZE as u64, None)
+            .expect("its identity");
         let no_folder = place.folder().join("none");
         std::fs::write(&no_folder, []).expect("a file");
         file.journal = Some(Arc::new(WriteJournal::new(&no_folder, medium)));

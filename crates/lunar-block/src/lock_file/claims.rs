@@ -146,6 +146,11 @@ impl Claims {
         Claim { claims: self.0.clone(), name: name.to_owned() }
     }
 
+    /// Whether this process holds any name.
+    pub fn has_names(&self) -> bool {
+        !self.0.names().claimed.is_empty()
+    }
+
     /// Writes released names and changed owners into the file. Without this call, it happens within one second.
     ///
     /// # Errors

@@ -194,6 +194,7 @@ pub(crate) fn spec(lun: &LunConfig) -> Option<BackendSpec> {
         create: size.is_some(),
         raw: lun.raw,
         journal: None,
+        medium_id: None,
     })
 }
 

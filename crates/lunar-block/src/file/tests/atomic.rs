@@ -171,6 +171,28 @@ fn undo_that_fails_keeps_its_record() {
     });
 }
 
+/// Two servers with the same identity for a medium, whose devices differ.
+#[test]
+fn record_of_another_device_with_the_same_identity_counts() {
+    with_journal("shared-id", async |spec, file| {
+        drop(file);
+        let shared = BackendSpec { medium_id: Some("LUN serial 1".into()), ..spec.clone() };
+        let first = FileBackend::open(&shared).expect("a file");
+        first.write(0, of(1, 8192), true).await.0.expect("written");
+        let journal = first.journal.as_ref().expect("a journal");
+        journal.put(&journal.record(0, &[1; 8192], &[2; 8192])).expect("kept");
+        let copy = spec.path.with_extension("copy");
+        drop(first);
+        std::fs::copy(&spec.path, &copy).expect("a copy");
+        let second = |medium_id| BackendSpec { path: copy.clone(), medium_id, ..shared.clone() };
+        for (medium_id, byte) in [(None, 1), (shared.medium_id.clone(), 2)] {
+            let file = FileBackend::open(&second(medium_id)).expect("a file");
+            assert_eq!(file.read(0, Buf::zeroed(8192)).await.1[..], [byte; 8192]);
+        }
+        std::fs::remove_file(copy).expect("a copy");
+    });
+}
+
 #[test]
 fn medium_without_a_journal_writes_nothing_atomically() {
     let file = nameless();
