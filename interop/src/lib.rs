@@ -35,6 +35,7 @@ pub mod server;
 pub mod service_manager;
 pub mod stopped_thread;
 pub mod tool;
+pub mod two_servers;
 
 pub use chap::Chap;
 pub use config::{INITIATOR, TARGET};

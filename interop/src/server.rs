@@ -97,6 +97,15 @@ impl Server {
         Server { child, dir, toml, portals }
     }
 
+    /// As [`Server::start_in`], by a command that runs another one, such as `nsenter`.
+    pub fn start_by(mut command: Command, dir: Folder, toml: &str) -> Server {
+        let toml = with_free_ports(&with_state(toml, &dir));
+        command.arg(lunar_bin()).args(["serve", "--config"]);
+        let (child, portals) =
+            spawn_by(command, &dir, &toml).unwrap_or_else(|why| panic!("{why}\n{}", log(&dir)));
+        Server { child, dir, toml, portals }
+    }
+
     /// As [`Server::start`], by a shell. `prelude` runs before the command, for example to set limits. `redirections` follow
     /// the command. $1 is the path of the configuration. A restart uses no shell.
     pub fn start_by_shell(toml: &str, prelude: &str, redirections: &str) -> Server {

@@ -167,6 +167,10 @@ fn objects_of_the_configuration(host: &mut Host) {
     let shown = host.asks("target show", &format!("target show {NEW}"));
     assert_eq!((&shown["luns"][0]["lun"], &shown["access"][0]["index"]), (&0.into(), &0.into()), "{shown}");
     host.asks("target list", "target list");
+    host.asks("target add", "target add iqn.2026-11.org.example:moves standby=true");
+    host.asks("target promote", "target promote iqn.2026-11.org.example:moves");
+    host.asks("target demote", "target demote iqn.2026-11.org.example:moves");
+    host.asks("target remove", "target remove iqn.2026-11.org.example:moves");
     host.asks("access remove", &format!("access remove {NEW} 0 --force"));
     host.asks("lun remove", &format!("lun remove {NEW} 0"));
     host.asks("target remove", &format!("target remove {NEW}"));

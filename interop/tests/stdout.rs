@@ -8,6 +8,8 @@ use std::process::{Command, Stdio};
 use interop::server::{Folder, lunar_bin};
 use interop::{config, shared};
 
+const MOVES: &str = "iqn.2026-11.org.example:moves";
+
 /// Runs a command whose stdout is full. Returns its stderr and its exit status.
 fn without_room(arguments: &[&str], run_dir: &str) -> (String, Option<i32>) {
     let full = File::options().write(true).open("/dev/full").expect("Linux has it");
@@ -59,6 +61,7 @@ fn commands_with_a_server_fail_on_full_stdout() {
     let run_dir = dir.display().to_string();
     let server = shared();
     let socket = server.dir().join("admin.sock").display().to_string();
+    server.said(&["target", "add", MOVES, "standby=true", "--transient"]);
     for arguments in [
         &["status"][..],
         &["page"],
@@ -66,6 +69,9 @@ fn commands_with_a_server_fail_on_full_stdout() {
         &["session", "list"],
         &["target", "list"],
         &["target", "show", config::TARGET, "--json"],
+        // A target without LUNs, which the test adds.
+        &["target", "promote", MOVES],
+        &["target", "demote", MOVES],
         &["lun", "list"],
         &["lun", "add", config::TARGET, "null:1M", "--lun", "99", "--dry-run"],
         &["disk", "list"],

@@ -29,6 +29,13 @@ pub enum Request {
         /// The operation.
         action: RouterAction,
     },
+    /// Promote or demote a target.
+    Target {
+        /// Its name.
+        name: String,
+        /// The operation.
+        action: TargetAction,
+    },
     /// Compare another configuration with the current one.
     Diff {
         /// Its file; None: the server's own.
@@ -84,6 +91,7 @@ impl fmt::Display for Request {
             Request::Routers => write!(f, "routers"),
             Request::ShowConfig => write!(f, "show the configuration"),
             Request::Router { name, action } => write!(f, "{} router {name}", action.name()),
+            Request::Target { name, action } => write!(f, "{} target {}", action.name(), name.escape_debug()),
             Request::Diff { file } => write!(f, "compare {}", of(file)),
             Request::DiffSince(point) => write!(f, "compare {point} of the history"),
             Request::Apply(ApplyOptions { file, dry_run, .. }) => {
@@ -127,6 +135,25 @@ impl RouterAction {
             RouterAction::Failover => "failover",
             RouterAction::Eligible => "eligible",
             RouterAction::Ineligible => "ineligible",
+        }
+    }
+}
+
+/// A control operation on a target with `standby`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TargetAction {
+    /// Open its media, and accept logins.
+    Promote,
+    /// End its sessions, flush its media, and close them.
+    Demote,
+}
+
+impl TargetAction {
+    /// The word of the command line and of the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            TargetAction::Promote => "promote",
+            TargetAction::Demote => "demote",
         }
     }
 }

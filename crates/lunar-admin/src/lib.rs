@@ -29,7 +29,7 @@ pub use config_history::{
 pub use connect::{connect, is_answered};
 pub use control::{
     ApplyOptions, Capacities, ControlError, ControlErrorKind, DetachRequest, Request, Response, RouterAction,
-    ServerControl,
+    ServerControl, TargetAction,
 };
 pub use difference::{Change, Difference};
 pub use end::{EndWaiter, ServerEnd};
@@ -37,7 +37,7 @@ pub use events::{EventLog, EventPart, ServerEvent};
 pub use metrics_listener::{cannot_serve_metrics, metrics_listener};
 pub use object::{
     ConfigObject, ConfigSnapshot, Document, Keys, ObjectAction, ObjectChange, ObjectId, ObjectOrigin,
-    ObjectSource, ReloadOutcome,
+    ObjectSource, ReloadOutcome, TargetState,
 };
 pub use parameters::Parameters;
 pub use router::RouterReport;

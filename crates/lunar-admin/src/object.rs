@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use utoipa::ToSchema;
@@ -177,6 +177,8 @@ pub struct ConfigSnapshot {
     pub file: Option<PathBuf>,
     /// Its objects.
     pub objects: std::sync::Arc<Document>,
+    /// The names of the targets that are on standby now.
+    pub standby: BTreeSet<String>,
     /// The number of targets that are served, with those of routers.
     pub targets: usize,
     /// The number of their LUNs.
@@ -191,6 +193,29 @@ pub struct ConfigSnapshot {
     pub certificate_not_after: Option<u64>,
     /// The latest reload; None if there was none.
     pub last_reload: Option<ReloadOutcome>,
+}
+
+/// Whether hosts can use a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TargetState {
+    /// It is served.
+    Serving,
+    /// It waits to be promoted: its media are closed, and it rejects logins.
+    Standby,
+    /// It rejects logins, as its key `offline` demands.
+    Offline,
+}
+
+impl ConfigSnapshot {
+    /// The state of a target.
+    pub fn target_state(&self, name: &str, object: &ConfigObject) -> TargetState {
+        match object.keys.get("offline") {
+            _ if self.standby.contains(name) => TargetState::Standby,
+            Some(Value::Bool(true)) => TargetState::Offline,
+            _ => TargetState::Serving,
+        }
+    }
 }
 
 /// The outcome of a reload.

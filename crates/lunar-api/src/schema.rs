@@ -1,7 +1,7 @@
 //! Schemas of the objects of the configuration, for the OpenAPI document. The keys are those of `lunar.toml`; the
 //! server checks them by the same rules as its files.
 
-use lunar_admin::ObjectSource;
+use lunar_admin::{ObjectSource, TargetState};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
@@ -62,6 +62,10 @@ pub struct TargetKeys {
     pub redirect: Option<Vec<RedirectKeys>>,
     /// Whether logins are rejected with 03/01.
     pub offline: Option<bool>,
+    /// Whether the target has its media only while it is promoted.
+    pub standby: Option<bool>,
+    /// Folder of the state of its LUNs, on a volume that moves with its media; that of the server if absent.
+    pub state_dir: Option<String>,
 }
 
 /// A redirection of logins.
@@ -307,6 +311,8 @@ object_view! {
     TargetView, TargetList, TargetKeys {
         /// Its name.
         name: String,
+        /// Whether hosts can use it.
+        state: TargetState,
     }
 }
 

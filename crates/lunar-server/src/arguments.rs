@@ -160,6 +160,8 @@ fn assemble(name: String, luns: Vec<LunConfig>, portals: Vec<Portal>) -> Config 
         relative_ports: Default::default(),
         redirects: Vec::new(),
         offline: false,
+        standby: false,
+        state_dir: None,
         mutual: None,
         luns: Arc::new((0..).zip(luns).collect::<BTreeMap<u16, LunConfig>>()),
         access: Vec::new(),

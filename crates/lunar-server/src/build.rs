@@ -36,6 +36,7 @@ pub(crate) use unit_name::{UnitName, wanted};
 use crate::Diagnostic;
 use crate::config::{Config, LunConfig};
 use kept::TrialMemory;
+use lunar_block::Backend;
 use lunar_block::filter::RateLimit;
 use lunar_gateway::{Gateway, SharedUnitGuard};
 use lunar_router::routes::Routes;
@@ -47,7 +48,7 @@ use moved::Moves;
 use state_lock::{StateLocks, UnitLocks};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 /// The logical units of the running configuration. This object lives as long as the server, and builds each new
 /// [`TargetConfig`]. A LUN keeps its unit while it is served from the same medium or under the same identity, and
@@ -139,6 +140,13 @@ impl Units {
         self.may_discard = may;
     }
 
+    /// The open media of a target. They are closed when nothing refers to them anymore.
+    pub fn media_of(&self, target: &str) -> Vec<Weak<dyn Backend>> {
+        let is_of = |name: &UnitName| matches!(name, UnitName::Lun(of, _) if of == target);
+        let open = self.open.iter().filter(|(name, _)| is_of(name));
+        open.map(|(_, open)| Arc::downgrade(&open.medium.blocks)).collect()
+    }
+
     /// Opens new units, changes the units whose definition changed, and removes the rest. After an error, nothing has
     /// changed. Call [`Units::record`] once the result is served.
     ///
@@ -173,6 +181,7 @@ impl Units {
             }
             Err(problems) => {
                 self.open.extend(leaving);
+                self.locks.release();
                 return Err(problems);
             }
         }

@@ -7,6 +7,7 @@ use crate::build::{
 use crate::config::router::UpstreamSource;
 use crate::config::{Config, LunConfig, RouterConfig};
 use crate::routes::{Found, expand};
+use crate::standby::{self, Promoted};
 use crate::{Diagnostic, ErrorCode, folders, io_text, listeners};
 use lunar_block::{BackendInfo, BackendSpec, DataLifetime, ExamineReport, InUse};
 use std::net::SocketAddr;
@@ -43,10 +44,11 @@ impl Examined {
 /// Examines the media, the state files, the admin socket and the metrics of a configuration. State is below `state_dir`. Of the
 /// upstreams, only those of this host are examined. `file` is the path of the configuration.
 pub fn examine(config: &Config, state_dir: &Path, file: &Path) -> Examined {
-    let whole = match expand(config, &Found::default()) {
+    let mut whole = match expand(config, &Found::default()) {
         Ok(whole) => whole,
         Err(problems) => return Examined { problems, ..Examined::default() },
     };
+    standby::close(&mut whole, &Promoted::new());
     let luns = wanted(&whole);
     let (max_registrants, file) = (config.max_registrants, file.canonicalize().unwrap_or(file.to_path_buf()));
     let held = HeldLocks::of(state_dir);

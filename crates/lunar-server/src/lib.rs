@@ -37,6 +37,7 @@ mod identity;
 pub mod inherited;
 pub mod listeners;
 pub mod routes;
+pub mod standby;
 
 pub use arguments::{Arguments, ServeContext, lun_argument, remote_lun_argument};
 pub(crate) use build::create_folder_or;

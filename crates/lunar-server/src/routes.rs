@@ -196,6 +196,8 @@ fn target(
         relative_ports: Default::default(),
         redirects: Vec::new(),
         offline: false,
+        standby: false,
+        state_dir: None,
         mutual: None,
         luns: Arc::new(luns),
         access: if mapping.access.none { vec![admits_none()] } else { mapping.access.entries.clone() },

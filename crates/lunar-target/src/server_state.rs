@@ -146,6 +146,10 @@ impl ServerState {
     /// The message with the LUNs of a session after a change of the configuration.
     pub fn luns_update(&self, config: &Arc<TargetConfig>, info: &SessionInfo) -> Option<SessionMessage> {
         let target = config.targets.get(info.target.as_ref()?);
+        // The LUNs of a target that goes offline remain until its sessions have ended their commands and logged out.
+        if target.is_some_and(|target| target.offline && !target.luns.is_empty()) {
+            return Some(SessionMessage::Stop { done: flume::bounded(0).0 });
+        }
         let addresses = Addresses { local: info.portal, peer: info.address };
         let login_context = LoginContext::new(config, info.portal_group_tag, addresses);
         // A rule with CHAP accounts does not apply to a session that logged in without one of them.

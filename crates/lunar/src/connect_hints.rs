@@ -123,7 +123,7 @@ pub fn banner(config: &Config, portals: &[BoundPortal]) -> String {
         _ = writeln!(text, "listening on {address}, portal group {tag}{what}");
     }
     for target in &config.targets {
-        _ = writeln!(text, "\n{}", target.name);
+        _ = writeln!(text, "\n{}{}", target.name, if target.standby { ", on standby" } else { "" });
         for (number, lun) in target.luns.iter().take(MAX_LUNS) {
             _ = writeln!(text, "  LUN {number}: {}", describe(lun));
         }
@@ -137,7 +137,7 @@ pub fn banner(config: &Config, portals: &[BoundPortal]) -> String {
         }
     }
     // An offline target rejects each login.
-    let served = config.targets.iter().filter(|target| !target.offline);
+    let served = config.targets.iter().filter(|target| !target.offline && !target.standby);
     let reached = served.filter_map(|target| {
         let by = |portals: &[BoundPortal]| target_urls(target, portals, chap_user(target), public);
         Some((by(portals)?, by(&of_other_version(target, portals))))
@@ -300,7 +300,7 @@ fn srp(config: &Config, portals: &[BoundPortal]) -> String {
 /// Targets whose names the upstream determines are left out.
 fn targets_of(config: &Config, tag: u16) -> Vec<(&str, Option<u16>)> {
     // SRP has no CHAP.
-    let is_open = |target: &&Target| !target.offline && chap_user(target).is_none();
+    let is_open = |target: &&Target| !target.offline && !target.standby && chap_user(target).is_none();
     let own = config.targets.iter().filter(|target| target.portal_groups.contains(&tag)).filter(is_open);
     let own = own.filter_map(|target| Some((target.name.as_str(), Some(*target.luns.keys().next()?))));
     let routers = config.routers.iter().filter(|router| router.portal_groups.contains(&tag));

@@ -10,7 +10,11 @@ use crate::discover;
 use crate::doctor::report::DoctorReport;
 use crate::import::ImportReport;
 use crate::ls;
-use crate::objects::{chap::UserSecret, server::ListedServer, target::TargetDetails};
+use crate::objects::{
+    chap::UserSecret,
+    server::ListedServer,
+    target::{TargetDetails, TargetOutcome},
+};
 use crate::output::ErrorReport;
 use crate::rdma::RdmaInventory;
 use crate::router::RouterOutcome;
@@ -105,7 +109,9 @@ const OUTPUTS: &[(&str, Output)] = &[
     ("status", list::<ListedServer>),
     ("stop", one::<Outcome>),
     ("target add", one::<ChangeReport>),
+    ("target demote", one::<TargetOutcome>),
     ("target list", list::<TargetView>),
+    ("target promote", one::<TargetOutcome>),
     ("target remove", one::<ChangeReport>),
     ("target set", one::<ChangeReport>),
     ("target show", one::<TargetDetails>),

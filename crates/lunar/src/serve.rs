@@ -8,6 +8,7 @@ mod objects;
 mod retry;
 mod rollback;
 mod routed;
+mod standby;
 mod supervised;
 mod unflushed;
 mod unserved;
@@ -28,13 +29,13 @@ use lunar_router::loops::LoopDetector;
 use lunar_router::routes::Routes;
 use lunar_runtime::CoreSelection;
 use lunar_server::config::{self, Config, GatewayConfig, TransientFiles};
-use lunar_server::routes::{Found, expand_early};
 use lunar_server::{Arguments, Diagnostic, ErrorCode, ServeContext, Units, folders, hints};
 use lunar_target::config::TargetConfig;
 use objects::{ConfigVersion, Published};
 use retry::Retry;
 use routed::{AdminHandler, send_event};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use standby::StandbyTargets;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -190,6 +191,7 @@ struct Service<S> {
     /// Keeps the metrics listening.
     _metrics: Option<MetricsServer>,
     trial: Trial,
+    standby: StandbyTargets,
     history: Arc<ConfigHistory>,
     /// The absolute path of `file`; None without a file.
     own: Option<PathBuf>,
@@ -222,7 +224,8 @@ fn configuration(args: &Serve) -> Result<Config, Vec<Diagnostic>> {
 
 /// Faults that do not prevent the service.
 pub fn warnings(config: &Config) -> impl Iterator<Item = String> {
-    config::exposed(config).into_iter().chain(certificate_warning(config, SystemTime::now()))
+    let of_targets = config::exposed(config).into_iter().chain(config::state_left_behind(config));
+    of_targets.chain(certificate_warning(config, SystemTime::now()))
 }
 
 fn certificate_warning(config: &Config, now: SystemTime) -> Option<String> {
@@ -298,7 +301,7 @@ impl<S: TargetServer> Service<S> {
         let history = start_history(&state_dir, &config).map_err(one)?;
         let gateway = start_gateway(config.gateway.as_ref()).map_err(one)?;
         let mut units = Units::new(state_dir).with(routes.clone()).sharing(gateway.clone());
-        let whole = expand_early(&config, &Found::default())?;
+        let whole = standby::at_start(&config)?;
         let setup = units.setup(&whole, &|_| Ok(Vec::new()))?;
         state.iter().for_each(|state| units.take_over(state));
         let server = Arc::new(start(setup, &cores).map_err(|e| vec![cannot_serve(&e)])?);
@@ -337,6 +340,7 @@ impl<S: TargetServer> Service<S> {
             https,
             _metrics: metrics,
             trial: Trial::default(),
+            standby: StandbyTargets::default(),
             history,
             retry: Retry::default(),
             unserved: Default::default(),

@@ -30,7 +30,7 @@ async fn list(State(api): State<ApiState>) -> Response {
     let config = api.control.config();
     let capacities = api.control.capacities();
     let one = |(id, object): (&lunar_admin::ObjectId, &lunar_admin::ConfigObject)| {
-        let mut value = view(id, object, &capacities);
+        let mut value = view(&config, (id, object), &capacities);
         value["kind"] = id.array().into();
         value
     };

@@ -4,6 +4,7 @@ mod new_entry;
 
 use super::body::{KeysBody, keys, object};
 use super::condition::{is_new, required_version};
+use super::sessions::{Outcome, outcome};
 use super::{ApiState, unexpected};
 use crate::problem::Problem;
 use crate::schema;
@@ -13,7 +14,8 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response as HttpResponse};
 use lunar_admin::{
-    Capacities, ConfigObject, Difference, ObjectAction, ObjectChange, ObjectId, Request, Response,
+    Capacities, ConfigObject, ConfigSnapshot, Difference, ObjectAction, ObjectChange, ObjectId, Request,
+    Response, TargetAction,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -51,10 +53,15 @@ pub struct ChangeOptions {
 
 type PathValues = Path<Vec<(String, String)>>;
 
-/// An object as JSON: its identity, the size of a LUN, its keys, and their place.
-pub(super) fn view(id: &ObjectId, object: &ConfigObject, capacities: &Capacities) -> Value {
+/// An object as JSON: its identity, the state of a target, the size of a LUN, its keys, and their place.
+pub(super) fn view(
+    config: &ConfigSnapshot,
+    (id, object): (&ObjectId, &ConfigObject),
+    capacities: &Capacities,
+) -> Value {
     let mut view = id.keys();
     match id {
+        ObjectId::Target(name) => _ = view.insert("state".into(), json!(config.target_state(name, object))),
         ObjectId::Access(_, at) => _ = view.insert("index".into(), (*at).into()),
         ObjectId::Lun(target, lun) => {
             let capacity = capacities.get(&(target.clone(), *lun)).copied();
@@ -83,14 +90,14 @@ fn list(
     }
     let objects = config.objects.iter().filter(|(id, _)| is(id) && id.parent() == parent);
     let capacities = api.control.capacities();
-    let items: Vec<Value> = objects.map(|(id, object)| view(id, object, &capacities)).collect();
+    let items: Vec<Value> = objects.map(|one| view(&config, one, &capacities)).collect();
     Ok((etag(&config.version), Json(json!({ "items": items }))).into_response())
 }
 
 fn show(api: &ApiState, id: &ObjectId) -> Result<HttpResponse, Box<Problem>> {
     let config = api.control.config();
     let object = config.objects.get(id).ok_or_else(|| absent(id))?;
-    Ok((etag(&config.version), Json(view(id, object, &api.control.capacities()))).into_response())
+    Ok((etag(&config.version), Json(view(&config, (id, object), &api.control.capacities()))).into_response())
 }
 
 fn absent(id: &ObjectId) -> Box<Problem> {
@@ -368,9 +375,36 @@ async fn move_lun(
     change(&api, from, ObjectAction::Move(to), version, options).await
 }
 
+/// Opens the media of a target on standby, and accepts logins. A target that is promoted already stays so.
+#[utoipa::path(post, path = "/v1/targets/{target}/promote", operation_id = "promote target",
+    params(("target" = String, Path, description = "Name of the target")),
+    responses((status = 200, body = Outcome), (status = 404, body = Problem), (status = 409, body = Problem),
+        (status = 503, body = Problem)))]
+async fn promote(
+    State(api): State<ApiState>,
+    Path(name): Path<String>,
+) -> Result<Json<Outcome>, Box<Problem>> {
+    outcome(api.ask(Request::Target { name, action: TargetAction::Promote }).await?)
+}
+
+/// Ends the sessions of a target after their commands, flushes its media, and closes them, so that another server can have
+/// them. A target that is on standby already stays so.
+#[utoipa::path(post, path = "/v1/targets/{target}/demote", operation_id = "demote target",
+    params(("target" = String, Path, description = "Name of the target")),
+    responses((status = 200, body = Outcome), (status = 404, body = Problem), (status = 409, body = Problem),
+        (status = 503, body = Problem)))]
+async fn demote(
+    State(api): State<ApiState>,
+    Path(name): Path<String>,
+) -> Result<Json<Outcome>, Box<Problem>> {
+    outcome(api.ask(Request::Target { name, action: TargetAction::Demote }).await?)
+}
+
 pub(super) fn routes() -> OpenApiRouter<ApiState> {
     OpenApiRouter::new()
         .merge(targets::routes())
+        .routes(routes!(promote))
+        .routes(routes!(demote))
         .merge(luns::routes())
         .routes(routes!(move_lun))
         .merge(access::routes())

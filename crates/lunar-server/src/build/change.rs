@@ -302,7 +302,7 @@ fn to_rest(
 pub(super) fn goes_on(name: &UnitName, open: &OpenUnit, lun: &LunConfig) -> bool {
     let identity = || identity::identity(name, lun).naa == open.unit.lu.settings().identity.naa;
     open.lun.kind == lun.kind
-        && open.lun.state_name == lun.state_name
+        && (&open.lun.state_name, &open.lun.state_dir) == (&lun.state_name, &lun.state_dir)
         && (open.medium.shared.is_none() || same_backend(&open.lun, lun))
         && (same_place(&open.lun, lun) || identity())
 }

@@ -101,7 +101,8 @@ impl Units {
         if self.gateway.is_some() && is_shared(lun) {
             return shared_medium(name, lun, media, rate);
         }
-        let blocks = media.find(name, lun).map_or_else(|| media.open(lun, true, &self.state_dir), Ok)?;
+        let blocks =
+            media.find(name, lun).map_or_else(|| media.open(name, lun, true, &self.state_dir), Ok)?;
         Ok(Medium { blocks, commands: None, rate, block_size: None, shared: None, record: None })
     }
 }

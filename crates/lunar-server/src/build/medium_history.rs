@@ -99,6 +99,7 @@ impl Units {
         if !self.kept.is_on_trial() {
             self.remove_former();
         }
+        self.locks.release();
     }
 
     /// The medium of a path: the open one if it is open in the same way, otherwise a new one.
@@ -111,7 +112,7 @@ impl Units {
         let past = MediumHistory::read(&self.state_file(name, lun)?)?;
         let (blocks, is_new) = match media.find(name, lun) {
             Some(blocks) => (blocks, false),
-            None => (self.open_anew(lun, media, &past)?, true),
+            None => (self.open_anew(name, lun, media, &past)?, true),
         };
         let own = blocks.device_block_size();
         let seen = past.blocks(lun, own);
@@ -134,13 +135,14 @@ impl Units {
     /// Opens a path, unless it leads to another medium than before.
     fn open_anew(
         &self,
+        name: &UnitName,
         lun: &LunConfig,
         media: &ReusableMedia<'_>,
         past: &MediumHistory,
     ) -> Result<Arc<dyn Backend>, Diagnostic> {
         media.in_place(lun)?;
         past.check_there(lun)?;
-        let opened = media.open(lun, past.is_raw(lun), &self.state_dir)?;
+        let opened = media.open(name, lun, past.is_raw(lun), &self.state_dir)?;
         // The path may have changed between the check and the open.
         media.in_place(lun)?;
         Ok(opened)

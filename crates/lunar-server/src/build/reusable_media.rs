@@ -3,9 +3,10 @@
 use super::change::goes_on;
 use super::kept::TrialMemory;
 use super::medium::{has_path, same_backend, spec};
+use super::saved_state::own_state_dir;
 use super::{OldUnits, OpenUnit, UnitName, cannot_open, create_folder, unlinked};
 use crate::config::LunConfig;
-use crate::{Diagnostic, folders};
+use crate::{Diagnostic, folders, identity};
 use lunar_block::{Backend, RbdBackend};
 use std::path::Path;
 use std::sync::Arc;
@@ -67,6 +68,7 @@ impl<'a> ReusableMedia<'a> {
     /// With `raw`, image formats are not detected.
     pub(super) fn open(
         &self,
+        name: &UnitName,
         lun: &LunConfig,
         raw: bool,
         state_dir: &Path,
@@ -79,9 +81,12 @@ impl<'a> ReusableMedia<'a> {
         };
         spec.raw = raw;
         if has_path(lun) {
-            let records = folders::atomic(state_dir);
+            let records = folders::atomic(own_state_dir(state_dir, lun));
             create_folder(&records)?;
             spec.journal = Some(records);
+            // Two servers may know one medium by devices of different names and numbers.
+            let is_shared = lun.state_dir.is_some();
+            spec.medium_id = is_shared.then(|| format!("LUN serial {}", identity::serial_of(name, lun)));
         }
         lunar_block::open(&spec).map_err(|e| {
             let is_same =

@@ -7,6 +7,11 @@ use lunar_scsi::{Lu, LuSettings};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+/// The folder of the state of a unit: its own, or that of the server.
+pub(super) fn own_state_dir<'a>(state_dir: &'a Path, lun: &'a LunConfig) -> &'a Path {
+    lun.state_dir.as_deref().unwrap_or(state_dir)
+}
+
 /// The path of the state file of a unit.
 pub(crate) fn state_path(state_dir: &Path, name: &UnitName, lun: &LunConfig) -> PathBuf {
     let own = name.state_file();
@@ -14,7 +19,7 @@ pub(crate) fn state_path(state_dir: &Path, name: &UnitName, lun: &LunConfig) -> 
         Some(state_name) => own.with_file_name(state_name),
         None => own,
     };
-    let mut path = state_dir.join("lu").join(file).into_os_string();
+    let mut path = own_state_dir(state_dir, lun).join("lu").join(file).into_os_string();
     path.push(".state");
     path.into()
 }

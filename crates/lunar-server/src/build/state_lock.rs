@@ -3,11 +3,12 @@
 //!
 //! The locks are names that a server claims in a folder of the state ([`Claims`]).
 
+use super::saved_state::own_state_dir;
 use super::{TRIAL, UnitName, can_create, of_lun, state_path};
 use crate::config::{LunConfig, one_name};
 use crate::{Diagnostic, ErrorCode, create_folder, identity, io_text};
 use lunar_block::lock_file::{self, Claim, Claims, Holder, HolderTable, has_no_locks};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,9 +16,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The locks of a unit, held as long as it is served.
 pub(super) type UnitLocks = Arc<[Claim]>;
 
-/// All locks of a process. The units before and after a reload share them.
+/// All locks of a process, by the folder of their lock files. The units before and after a reload share them.
 #[derive(Default)]
-pub(super) struct StateLocks(Mutex<Option<Claims>>);
+pub(super) struct StateLocks(Mutex<BTreeMap<PathBuf, Claims>>);
 
 /// A lock to take: its object, its name, and how to use another object.
 struct LockRequest {
@@ -29,6 +30,25 @@ struct LockRequest {
 impl StateLocks {
     /// Takes the locks of units. Call [`StateLocks::sign`] once their new definitions are in force.
     pub(super) fn take<'a>(
+        &self,
+        state_dir: &Path,
+        luns: impl Iterator<Item = (&'a UnitName, &'a LunConfig)>,
+    ) -> Vec<Result<UnitLocks, Diagnostic>> {
+        let units: Vec<(&UnitName, &LunConfig)> = luns.collect();
+        let folder_of = |at: &usize| own_state_dir(state_dir, units[*at].1);
+        let folders: BTreeSet<&Path> = (0..units.len()).map(|at| folder_of(&at)).collect();
+        let mut taken = Vec::new();
+        for folder in folders {
+            let places: Vec<usize> = (0..units.len()).filter(|at| folder_of(at) == folder).collect();
+            let locks = self.take_in(folder, places.iter().map(|at| units[*at]));
+            taken.extend(places.into_iter().zip(locks));
+        }
+        taken.sort_by_key(|(at, _)| *at);
+        taken.into_iter().map(|(_, locks)| locks).collect()
+    }
+
+    /// Takes the locks of units that have their state in one folder.
+    fn take_in<'a>(
         &self,
         state_dir: &Path,
         luns: impl Iterator<Item = (&'a UnitName, &'a LunConfig)>,
@@ -66,11 +86,10 @@ impl StateLocks {
             return Ok(Vec::new());
         }
         let mut claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let claims = match &mut *claims {
-            Some(claims) => claims,
-            none => none.insert(Claims::join(folder)?),
-        };
-        claims.take(names)
+        if !claims.contains_key(folder) {
+            claims.insert(folder.to_path_buf(), Claims::join(folder)?);
+        }
+        claims.get(folder).map_or(Ok(Vec::new()), |claims| claims.take(names))
     }
 
     /// Publishes the media of units whose definitions are in force. A failure is logged, and the locks stay valid.
@@ -80,9 +99,14 @@ impl StateLocks {
             locks.iter().for_each(|lock| lock.set_owner(place.clone()));
         }
         let claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Err(e)) = claims.as_ref().map(Claims::publish) {
+        for e in claims.values().filter_map(|claims| claims.publish().err()) {
             tracing::warn!("cannot write the lock file of this server: {}", io_text(&e));
         }
+    }
+
+    /// Closes the lock files in which no unit has a lock anymore: the volume of a folder may move to another server.
+    pub(super) fn release(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, claims| claims.has_names());
     }
 }
 

@@ -66,6 +66,8 @@ pub struct LunConfig {
     pub disk: Option<String>,
     /// Name of the file of reservations and mode pages; None: its LUN.
     pub state_name: Option<String>,
+    /// The folder of its state; None: that of the server.
+    pub state_dir: Option<PathBuf>,
     /// The properties that its upstream reports; None if it is not routed.
     pub found: Option<Box<FoundLun>>,
     /// Whether initiators may reserve it.
@@ -247,6 +249,7 @@ impl LunConfig {
             filters: Vec::new(),
             disk: None,
             state_name: None,
+            state_dir: None,
             found: None,
             reservable: true,
             is_block: true,

@@ -26,6 +26,7 @@ mod rollback;
 pub mod router;
 mod secrets;
 mod shown;
+mod standby;
 mod target;
 mod trial_record;
 mod unused;
@@ -50,6 +51,7 @@ pub use rollback::{TreeRollback, roll_back, tree};
 pub use router::RouterConfig;
 pub use secrets::{SecretUse, certificate_files, secret_uses};
 pub use shown::shown;
+pub use standby::state_left_behind;
 pub use trial_record::TrialRecord;
 pub use unused::unused;
 pub use value::PORT;
@@ -137,6 +139,10 @@ pub struct Target {
     pub redirects: Vec<lunar_target::config::LoginRedirect>,
     /// Whether logins are rejected with 03/01.
     pub offline: bool,
+    /// Whether it has its media only while it is promoted ([`crate::standby`]).
+    pub standby: bool,
+    /// The folder of the state of its LUNs; None: that of the server.
+    pub state_dir: Option<PathBuf>,
     /// The account for mutual CHAP.
     pub mutual: Option<lunar_target::config::ChapAccount>,
     /// Its logical units. A change of the configuration copies it several times, so the copies share them.

@@ -4,6 +4,7 @@ use super::chap::{ChapUsers, NamedUser};
 use super::disk::{self, Disks};
 use super::lun::{LunConfig, UniqueValues, lun};
 use super::relative_ports::relative_ports;
+use super::standby::{self, Kept};
 use super::value::network;
 use lunar_config::{Diagnostics, invalid};
 use lunar_config::{Section, UniqueKeys, Value, kind, number, table};
@@ -55,8 +56,11 @@ fn target(
     let relative_ports = relative_ports(p, &mut s, &portal_groups, around.groups);
     let redirects = redirects(p, &mut s, &portal_groups);
     let offline = s.flag(p, "offline", false);
+    let standby = s.flag(p, "standby", false);
+    let state_dir = standby::state_dir(p, &mut s, standby, around.base);
     let mutual = around.users.one(p, &mut s, "mutual");
-    let (luns, numbers) = luns(p, &mut s, around, unique);
+    let kept = Kept { is_standby: standby, state_dir: &state_dir };
+    let (luns, numbers) = luns(p, &mut s, around, unique, kept);
     let access = access_list(p, &mut s, around.users, &mutual, &numbers);
     s.done(p);
     let mutual = mutual.map(|(user, _)| user);
@@ -68,6 +72,8 @@ fn target(
         relative_ports,
         redirects,
         offline,
+        standby,
+        state_dir,
         mutual,
         luns: Arc::new(luns),
         access,
@@ -139,6 +145,7 @@ fn luns(
     s: &mut Section<'_>,
     around: &Context<'_>,
     unique: &mut UniqueValues,
+    kept: Kept<'_>,
 ) -> (BTreeMap<u16, LunConfig>, Vec<u16>) {
     let mut luns = BTreeMap::new();
     let mut numbers = Vec::new();
@@ -154,6 +161,7 @@ fn luns(
             Some(value) => disk::named(p, &mut s, around.disks, &mut shown, &value.span()),
             None => lun(p, &mut s, around.base, unique),
         };
+        let what = what.and_then(|lun| kept.lun(p, &s.at, lun));
         if let (Some(value), Some(number)) = (number_value, number) {
             numbers.push(number);
             if once.first(p, number, &value.span()) {

@@ -111,6 +111,7 @@ fn example_uncommented_is_good() {
         "mutual",
         "redirect",
         "offline",
+        "standby",
         "physical",
         "serial",
         "path",
@@ -999,6 +1000,48 @@ fn problems_of_luns() {
                 &["t.toml:7:30: unknown key `read_us` in [[target.lun.filters]]", "hint: known keys: kind"],
             ),
         ],
+    );
+}
+
+#[test]
+fn problems_of_targets_on_standby() {
+    let hint = "hint: add standby = true, or set state_dir in [server]";
+    let required = "t.toml:3:13: `state_dir` of a target requires standby = true";
+    let memory =
+        "t.toml:4:1: a target with standby = true cannot have a memory disk, whose data no other server has";
+    let disk =
+        "t.toml:4:1: a target with standby = true cannot show a [[disk]], which other targets may show too";
+    check_all(
+        of_target,
+        &[
+            ("state_dir = \"state\"\n", &[required, hint]),
+            ("standby = true\nstate_dir = \"state\"\n", &[]),
+            (
+                "standby = true\n[[target.lun]]\nlun = 0\nbackend = \"memory\"\nsize = \"1G\"\n",
+                &[memory, "hint: use a device or a file that both servers can open"],
+            ),
+            (
+                "standby = true\n[[target.lun]]\nlun = 0\ndisk = \"a\"\n[[disk]]\nname = \"a\"\nbackend = \"null\"\nsize = \"1G\"\n",
+                &[disk, "hint: define the medium in [[target.lun]]"],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn state_that_does_not_move_is_a_warning() {
+    let lines = |keys: &str| {
+        let config = parse(&format!("{TARGET}{keys}"), Path::new("t.toml")).unwrap();
+        state_left_behind(&config).collect::<Vec<_>>()
+    };
+    assert_eq!((lines(""), lines("standby = true\nstate_dir = \"state\"\n")), (Vec::new(), Vec::new()));
+    let warned = lines("standby = true\n");
+    assert!(
+        warned.len() == 1
+            && warned[0].starts_with(
+                "reservations and saved mode pages of iqn.2026-11.org.example:disks stay on this server; hint: "
+            ),
+        "{warned:?}"
     );
 }
 

@@ -317,6 +317,8 @@ fn target(
         relative_ports,
         redirects,
         offline,
+        standby,
+        state_dir,
         mutual,
         luns,
         access: rules,
@@ -335,6 +337,8 @@ fn target(
         setting("relative_ports", list(numbers)),
         setting("redirect", list(redirects)),
         setting("offline", offline),
+        setting("standby", standby),
+        setting("state_dir", path(state_dir.as_deref())),
         users("mutual", mutual.as_slice().into()),
         access(rules),
     ];
@@ -431,6 +435,8 @@ fn lun(lun: &LunConfig) -> Vec<Setting> {
         disk: _,
         // The command line or a router sets these, and not a key of the LUN.
         state_name: _,
+        // The target shows it.
+        state_dir: _,
         found: _,
         reservable: _,
         is_block: _,

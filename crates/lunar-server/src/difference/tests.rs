@@ -30,6 +30,16 @@ fn equal_settings_are_not_listed() {
 }
 
 #[test]
+fn standby_and_its_folder_are_settings_of_the_target() {
+    let lun = "[[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = \"1G\"\n";
+    let of = |keys: &str| format!("[[target]]\nname = \"iqn.2026-11.org.example:t\"\n{keys}{lun}");
+    let changes = lines(&of(""), &of("standby = true\nstate_dir = \"/srv/state\"\n"));
+    let target = "target iqn.2026-11.org.example:t";
+    let expected = ["standby from false to true", "state_dir from none to /srv/state"];
+    assert_eq!(changes, expected.map(|change| format!("{target}: {change}")));
+}
+
+#[test]
 fn changed_setting_shows_old_and_new_value() {
     let cases = [
         ("127.0.0.1:3260", "127.0.0.1:3261", "portal group 1: portals from 127.0.0.1:3260 to 127.0.0.1:3261"),

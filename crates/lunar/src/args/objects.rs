@@ -73,6 +73,7 @@ pub struct Stop {
 const TARGET_EXAMPLES: &str = "Examples:
   lunar target add iqn.2026-11.org.example:new alias=backup
   lunar target set iqn.2026-11.org.example:new alias= portal_groups=[1]    an empty value removes the key
+  lunar target promote iqn.2026-11.org.example:new    on the server that has its media now
   lunar target remove iqn.2026-11.org.example:new";
 
 /// Subcommands of `lunar target`.
@@ -107,6 +108,20 @@ pub enum TargetCommand {
         keys: Vec<Pair>,
         #[command(flatten)]
         object: ObjectArgs,
+    },
+    /// Open the media of a target on standby, and accept logins
+    Promote {
+        /// iSCSI name of the target
+        target: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// End the sessions of a target, flush its media, and close them: it is on standby then
+    Demote {
+        /// iSCSI name of the target
+        target: String,
+        #[command(flatten)]
+        server: ServerArgs,
     },
     /// Remove a target with its LUNs and access entries
     Remove {

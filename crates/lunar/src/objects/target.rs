@@ -5,7 +5,9 @@ use super::{access, lun};
 use crate::args::{ServerArgs, TargetCommand};
 use crate::client::json;
 use crate::exit::Failure;
-use lunar_api::client::{AccessView, LunView, TargetView, segment};
+use crate::output;
+use lunar_admin::TargetAction;
+use lunar_api::client::{AccessView, LunView, Outcome, TargetView, segment};
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -31,8 +33,10 @@ pub(super) fn path(target: &str) -> String {
 pub fn target(command: TargetCommand) -> Result<String, Failure> {
     match command {
         TargetCommand::List(args) => {
-            let row = |one: &Value| [text(&one["name"]), text(&one["config"]["alias"]), source(one)];
-            let head = ["TARGET", "ALIAS", "SOURCE"];
+            let row = |one: &Value| {
+                [text(&one["name"]), text(&one["state"]), text(&one["config"]["alias"]), source(one)]
+            };
+            let head = ["TARGET", "STATE", "ALIAS", "SOURCE"];
             listed(items(&client(&args)?, "/v1/targets")?, args.json, "no targets", head, row)
         }
         TargetCommand::Show { target, server } => show(&target, &server),
@@ -43,10 +47,27 @@ pub fn target(command: TargetCommand) -> Result<String, Failure> {
         TargetCommand::Set { target, keys, object } => {
             Change::of(&object)?.set(&path(&target), &keys.into_iter().collect())
         }
+        TargetCommand::Promote { target, server } => control(target, TargetAction::Promote, &server),
+        TargetCommand::Demote { target, server } => control(target, TargetAction::Demote, &server),
         TargetCommand::Remove { target, force, object } => {
             let change = Change::of(&object)?.with_force(force);
             change.done(&change.remove(&path(&target))?)
         }
+    }
+}
+
+/// The result of an operation on a target.
+#[derive(Serialize, ToSchema)]
+pub struct TargetOutcome {
+    target: String,
+    result: String,
+}
+
+fn control(target: String, action: TargetAction, args: &ServerArgs) -> Result<String, Failure> {
+    let Outcome { result } = client(args)?.post(&format!("{}/{}", path(&target), action.name()), &())?;
+    match args.json {
+        true => json(&TargetOutcome { target, result }),
+        false => Ok(output::success(result + "\n")),
     }
 }
 

@@ -13,7 +13,9 @@ use lunar_admin::{
 };
 use lunar_server::config::{self, Config, TransientFiles, TrialRecord};
 use lunar_server::routes::{expand, expand_early, pairs, specs, users};
-use lunar_server::{Diagnostic, Difference};
+use lunar_server::{Diagnostic, Difference, standby};
+use lunar_target::Quiesced;
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -102,7 +104,10 @@ impl<S: TargetServer> Service<S> {
         self.routes.try_out();
         self.routes.pairs(pairs(&config));
         self.routes.set(specs(&config));
+        let before = self.standby.promoted.clone();
+        self.standby.promoted = standby::after_change(&self.config, &before, &config);
         if let Err(problems) = self.make(&config, is_asked) {
+            self.standby.promoted = before;
             self.routes.give_up();
             self.route();
             return Err(problems);
@@ -118,28 +123,40 @@ impl<S: TargetServer> Service<S> {
         Ok(())
     }
 
-    /// Serves the expanded configuration. `is_asked` as for [`Service::replace`].
-    fn make(&mut self, config: &Config, is_asked: bool) -> Result<(), Vec<Diagnostic>> {
+    /// Serves the expanded configuration. `is_asked` as for [`Service::replace`]. Returns as [`Service::put`].
+    pub(super) fn make(&mut self, config: &Config, is_asked: bool) -> Result<Vec<String>, Vec<Diagnostic>> {
         let whole = self.expanded(config)?;
         if is_asked {
             self.units.check_paths(&whole)?;
         }
+        let unflushed = self.put(whole)?;
+        self.unserved.log(config, &self.whole, &self.routes.found());
+        Ok(unflushed)
+    }
+
+    /// Serves a configuration with all its targets. Returns the failed flushes of media that it closed.
+    pub(super) fn put(&mut self, whole: Config) -> Result<Vec<String>, Vec<Diagnostic>> {
         // All binds before any change.
         let portals = self.server.prepare(&whole.portal_groups).map_err(|e| vec![super::cannot_serve(&e)])?;
-        let server = self.server.clone();
-        let setup = self.units.setup(&whole, &|units| server.rest(units))?;
+        let (server, unflushed) = (self.server.clone(), RefCell::new(Vec::new()));
+        let setup = self.units.setup(&whole, &|units| {
+            let resting = server.rest(units)?;
+            unflushed.borrow_mut().extend(resting.iter().filter_map(not_flushed));
+            Ok(resting)
+        })?;
         self.server.reload(setup, portals);
         self.units.record();
         self.whole = whole;
         self.supervision.serves(&self.whole);
-        self.unserved.log(config, &self.whole, &self.routes.found());
-        Ok(())
+        Ok(unflushed.into_inner())
     }
 
-    /// The configuration, expanded by the discoveries at upstreams.
+    /// The configuration, expanded by the discoveries at upstreams, without the LUNs of targets on standby.
     fn expanded(&self, config: &Config) -> Result<Config, Vec<Diagnostic>> {
         let expand = if Instant::now() < self.early_until { expand_early } else { expand };
-        expand(config, &self.routes.found())
+        let mut whole = expand(config, &self.routes.found())?;
+        standby::close(&mut whole, &self.standby.promoted);
+        Ok(whole)
     }
 
     /// Passes the upstreams to watch, their users, and the visible LUNs to the routes.
@@ -167,7 +184,7 @@ impl<S: TargetServer> Service<S> {
         }
         let config = self.config.clone();
         match self.make(&config, false) {
-            Ok(()) => {
+            Ok(_) => {
                 if self.retry.succeeded() {
                     tracing::info!("the LUNs found at the upstreams are served now");
                 }
@@ -427,6 +444,12 @@ impl<S: TargetServer> Service<S> {
             }
         }
     }
+}
+
+/// The failed flush of a quiesced logical unit.
+fn not_flushed(unit: &Quiesced) -> Option<String> {
+    let e = unit.flushed.as_ref().err()?;
+    Some(format!("the LUN with the serial number {}: {e}", unit.unit.lu.settings().identity.serial))
 }
 
 /// The error of a configuration that cannot be applied.

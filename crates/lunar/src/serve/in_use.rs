@@ -123,7 +123,8 @@ fn is_same_disk(a: &LunConfig, b: &LunConfig) -> bool {
     let medium = |lun: &LunConfig| (lun.source.kind(), lun.kind);
     let is_same_medium =
         medium(a) == medium(b) && a.source.path() == b.source.path() && a.source.image() == b.source.image();
-    is_same_medium && a.serial == b.serial && a.identity == b.identity && a.state_name == b.state_name
+    let state = |lun: &LunConfig| (lun.state_name.clone(), lun.state_dir.clone());
+    is_same_medium && a.serial == b.serial && a.identity == b.identity && state(a) == state(b)
 }
 
 #[cfg(test)]

@@ -163,6 +163,7 @@ impl<S: TargetServer> Service<S> {
             Request::Rollback => self.roll_back(),
             Request::RollBackTo(request) => self.roll_back_to(&request),
             Request::Change(change) => self.change_object(change),
+            Request::Target { name, action } => self.control_target(&name, action),
             Request::EndSession { tsih } => self.end_session(tsih),
             Request::Stop => {
                 _ = self.events.send(ServeEvent::Stop);

@@ -1,0 +1,261 @@
+//! Promotes and demotes targets on standby, as a cluster manager requests.
+
+use super::Service;
+use crate::server::TargetServer;
+use lunar_admin::{ControlError, ControlErrorKind, Response, TargetAction};
+use lunar_block::Backend;
+use lunar_server::config::{Config, Target};
+use lunar_server::routes::{Found, expand_early};
+use lunar_server::standby::{self, Promoted};
+use lunar_server::{Diagnostic, ErrorCode};
+use std::collections::BTreeMap;
+use std::sync::Weak;
+use std::time::{Duration, Instant};
+
+/// Time that the sessions of a demoted target have to end.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time that the media of a demoted target have to be closed. The last commands of cut sessions may still use them.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The pause between two looks.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The targets on standby that this process has promoted. A restart begins without any: the cluster manager decides.
+#[derive(Default)]
+pub struct StandbyTargets {
+    pub promoted: Promoted,
+    /// The media of demoted targets that were not closed yet.
+    closing: BTreeMap<String, Vec<Weak<dyn Backend>>>,
+}
+
+impl StandbyTargets {
+    /// Whether the media of a demoted target are closed, so that another server may have them.
+    fn is_closed(&mut self, name: &str) -> bool {
+        let Some(media) = self.closing.get(name) else { return true };
+        let is_closed = media.iter().all(|medium| medium.strong_count() == 0);
+        if is_closed {
+            self.closing.remove(name);
+        }
+        is_closed
+    }
+}
+
+/// A configuration as a server starts: no upstream is known yet, and no target is promoted.
+pub fn at_start(config: &Config) -> Result<Config, Vec<Diagnostic>> {
+    let mut whole = expand_early(config, &Found::default())?;
+    standby::close(&mut whole, &Promoted::new());
+    Ok(whole)
+}
+
+impl<S: TargetServer> Service<S> {
+    /// Promotes or demotes a target. An action that is done already succeeds.
+    pub(super) fn control_target(&mut self, name: &str, action: TargetAction) -> Response {
+        let result = self.standby_target(name).and_then(|target| match action {
+            TargetAction::Promote => self.promote(&target),
+            TargetAction::Demote => self.demote(&target),
+        });
+        self.publish();
+        result.map_or_else(Response::from, |done| Response::Done(format!("target {name}: {done}")))
+    }
+
+    fn standby_target(&self, name: &str) -> Result<Target, ControlError> {
+        let found = self.config.targets.iter().find(|target| target.name == name).cloned();
+        let target = found.ok_or_else(|| {
+            let what = format!("target {} does not exist", name.escape_debug());
+            let problem = Diagnostic::new(what, "lunar target list shows those that exist");
+            ControlError::one(ControlErrorKind::NotFound, problem.with_code(ErrorCode::NotFound))
+        })?;
+        if !target.standby {
+            let what = format!("target {name} is always served");
+            return Err(ControlError::conflict(what, "set standby = true of the target"));
+        }
+        Ok(target)
+    }
+
+    /// Opens the media and the state of a target, and accepts logins.
+    fn promote(&mut self, target: &Target) -> Result<&'static str, ControlError> {
+        let name = &target.name;
+        if self.standby.promoted.contains(name) {
+            return Ok("is promoted already");
+        }
+        target.state_dir.as_deref().map_or(Ok(()), standby::check_state_dir).map_err(|e| failed(vec![e]))?;
+        self.standby.promoted.insert(name.clone());
+        if let Err(problems) = self.make(&self.config.clone(), false) {
+            self.standby.promoted.remove(name);
+            tracing::error!(name: "target.rejected", target = %name, "the target cannot be promoted");
+            return Err(failed(problems));
+        }
+        self.standby.closing.remove(name);
+        tracing::info!(name: "target.promoted", target = %name, "the target is promoted");
+        Ok("promoted")
+    }
+
+    /// Ends the sessions of a target after their commands, flushes its media, and closes media and state. If the media
+    /// cannot be closed, the target stays promoted. If a flush fails, they are closed: another flush would not write the
+    /// lost data either.
+    fn demote(&mut self, target: &Target) -> Result<&'static str, ControlError> {
+        let name = &target.name;
+        if !self.standby.promoted.contains(name) {
+            return self.wait_closed(name).map(|()| "is on standby already");
+        }
+        self.drain(name).map_err(failed)?;
+        self.standby.closing.insert(name.clone(), self.units.media_of(name));
+        self.standby.promoted.remove(name);
+        let unflushed = match self.make(&self.config.clone(), false) {
+            Ok(unflushed) => unflushed,
+            Err(problems) => {
+                self.standby.promoted.insert(name.clone());
+                self.standby.closing.remove(name);
+                self.make(&self.config.clone(), false)
+                    .err()
+                    .iter()
+                    .for_each(|e| super::change::log_problems(e));
+                return Err(failed(problems));
+            }
+        };
+        self.wait_closed(name)?;
+        if !unflushed.is_empty() {
+            tracing::error!(name: "target.demoted", target = %name, "the target is on standby, and written data are lost");
+            return Err(failed(unflushed.iter().map(|fault| lost(name, fault)).collect()));
+        }
+        tracing::info!(name: "target.demoted", target = %name, "the target is on standby");
+        Ok("demoted")
+    }
+
+    /// Rejects logins to a target, and waits for the end of its sessions.
+    fn drain(&mut self, name: &str) -> Result<(), Vec<Diagnostic>> {
+        let mut whole = self.whole.clone();
+        whole
+            .targets
+            .iter_mut()
+            .filter(|target| target.name == name)
+            .for_each(|target| target.offline = true);
+        self.put(whole)?;
+        let has_sessions =
+            || self.server.sessions().iter().any(|session| session.target.as_deref() == Some(name));
+        if !within(DRAIN_TIMEOUT, || !has_sessions()) {
+            tracing::warn!("sessions of {name} did not end in time; their commands are cut off");
+        }
+        Ok(())
+    }
+
+    fn wait_closed(&mut self, name: &str) -> Result<(), ControlError> {
+        if within(CLOSE_TIMEOUT, || self.standby.is_closed(name)) {
+            return Ok(());
+        }
+        let what = format!("target {name} is on standby, but a command of a host still uses its medium");
+        let hint = "repeat the command; if the medium never answers, end the server before another one gets the medium";
+        Err(failed(vec![Diagnostic::new(what, hint)]))
+    }
+}
+
+/// Waits until it is so, or for this time. Returns whether it is so.
+fn within(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + limit;
+    loop {
+        let is = is_so();
+        if is || Instant::now() >= end {
+            return is;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// The failure of an action. Its exit status is 1, whatever the reason, because agents know only success and failure.
+fn failed(problems: Vec<Diagnostic>) -> ControlError {
+    let problems = problems.into_iter().map(|problem| problem.with_code(ErrorCode::Other)).collect();
+    ControlError { kind: ControlErrorKind::Conflict, problems }
+}
+
+fn lost(target: &str, fault: &str) -> Diagnostic {
+    let what = format!("target {target} is on standby, but writes that were not flushed are lost: {fault}");
+    Diagnostic::new(what, "check the medium, and let the hosts check their file systems")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::tests::{Fake, Folder, args, service};
+    use lunar_admin::TargetState;
+
+    const NAME: &str = "iqn.2026-11.org.example:a";
+
+    fn standby(folder: &Folder, keys: &str) -> Service<Fake> {
+        let file = folder.config(2);
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, text.replacen("[[target.lun]]", &format!("{keys}\n[[target.lun]]"), 1))
+            .unwrap();
+        service(&args(file), &Fake::default())
+    }
+
+    fn state(service: &Service<Fake>) -> TargetState {
+        let config = service.published.get();
+        let (_, object) =
+            config.objects.iter().find(|(id, _)| id.to_string() == format!("target {NAME}")).unwrap();
+        config.target_state(NAME, object)
+    }
+
+    fn act(service: &mut Service<Fake>, action: TargetAction) -> String {
+        match service.control_target(NAME, action) {
+            Response::Done(text) => text.replace(NAME, "a"),
+            Response::Failed(error) => error.problems[0].to_string().replace(NAME, "a"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn promotion_and_demotion_are_idempotent() {
+        let folder = Folder::new("standby");
+        let mut service = standby(&folder, "standby = true");
+        for (action, texts, then) in [
+            (TargetAction::Demote, ["target a: is on standby already"; 2], TargetState::Standby),
+            (
+                TargetAction::Promote,
+                ["target a: promoted", "target a: is promoted already"],
+                TargetState::Serving,
+            ),
+            (
+                TargetAction::Demote,
+                ["target a: demoted", "target a: is on standby already"],
+                TargetState::Standby,
+            ),
+        ] {
+            assert_eq!([(); 2].map(|()| act(&mut service, action)), texts);
+            assert_eq!(state(&service), then);
+        }
+        assert_eq!(
+            service.server.notes(),
+            ["reload 2", "reload 2", "reload 0"],
+            "it drains before its LUNs go"
+        );
+    }
+
+    #[test]
+    fn reload_keeps_a_promoted_target() {
+        let folder = Folder::new("standby-reload");
+        let mut service = standby(&folder, "standby = true");
+        act(&mut service, TargetAction::Promote);
+        service.reload();
+        assert_eq!(state(&service), TargetState::Serving);
+    }
+
+    #[test]
+    fn served_target_that_gets_standby_stays_promoted() {
+        let folder = Folder::new("standby-new");
+        let mut service = standby(&folder, "");
+        let file = folder.0.join("lunar.toml");
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, text.replacen("[[target.lun]]", "standby = true\n[[target.lun]]", 1)).unwrap();
+        service.reload();
+        assert_eq!((state(&service), service.whole.targets[0].luns.len()), (TargetState::Serving, 2));
+    }
+
+    #[test]
+    fn missing_state_folder_fails_the_promotion() {
+        let folder = Folder::new("standby-folder");
+        let mut service = standby(&folder, "standby = true\nstate_dir = \"away\"");
+        let text = act(&mut service, TargetAction::Promote);
+        assert!(text.contains("away: no such file or directory\n  hint: mount its volume first"), "{text}");
+        assert_eq!(state(&service), TargetState::Standby);
+        assert!(!folder.0.join("away").exists(), "it is never created");
+    }
+}

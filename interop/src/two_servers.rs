@@ -1,0 +1,199 @@
+//! Two servers in network namespaces of their own, a device that one of them may write, and a volume that one of them has
+//! mounted. The device stands for DRBD: a file with one loop device for each server, of which all but one are
+//! write-protected. DRBD rejects the open itself on the side that is secondary.
+
+use crate::server::{Folder, Server};
+use crate::tool::{self, Tool, must};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+const TOOLS: [Tool; 6] = [
+    Tool { program: "ip", package: "iproute2" },
+    Tool { program: "nsenter", package: "util-linux" },
+    Tool { program: "losetup", package: "mount" },
+    Tool { program: "blockdev", package: "util-linux" },
+    Tool { program: "mkfs.ext4", package: "e2fsprogs" },
+    Tool { program: "mount", package: "mount" },
+];
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The shared media, and the places of two servers. Dropping it removes all of them.
+pub struct TwoServers {
+    dir: Folder,
+    number: u8,
+    /// The loop devices of the two servers.
+    devices: Vec<String>,
+    mounted_at: Option<usize>,
+}
+
+impl TwoServers {
+    /// Makes namespaces, devices and the volume. None: not possible here, which is printed.
+    pub fn new() -> Option<TwoServers> {
+        if !tool::have(&TOOLS) {
+            return None;
+        }
+        static COUNT: AtomicU8 = AtomicU8::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let mut two = TwoServers { dir: Folder::fresh(), number, devices: Vec::new(), mounted_at: None };
+        if let Err(what) = two.join_networks() {
+            println!("skipped: needs root with network namespaces: {}", what.trim());
+            return None;
+        }
+        if !Path::new("/dev/loop-control").exists() {
+            println!("skipped: needs loop devices");
+            return None;
+        }
+        two.make_media();
+        Some(two)
+    }
+
+    /// Connects a network namespace for each server with this host.
+    fn join_networks(&self) -> Result<(), String> {
+        for side in 0..2 {
+            let (namespace, link) = (self.namespace(side), self.link(side));
+            try_run("ip", &["netns", "add", &namespace])?;
+            try_run(
+                "ip",
+                &["link", "add", &link, "type", "veth", "peer", "name", "eth0", "netns", &namespace],
+            )?;
+            try_run("ip", &["address", "add", &format!("{}/30", self.address(side, 1)), "dev", &link])?;
+            try_run("ip", &["link", "set", &link, "up"])?;
+            let own = format!("{}/30", self.address(side, 2));
+            try_run("ip", &["-n", &namespace, "address", "add", &own, "dev", "eth0"])?;
+            try_run("ip", &["-n", &namespace, "link", "set", "eth0", "up"])?;
+        }
+        Ok(())
+    }
+
+    fn make_media(&mut self) {
+        let (disk, volume) = (self.dir.join("disk.img"), self.dir.join("volume.img"));
+        for (path, bytes) in [(&disk, 64 << 20), (&volume, 16 << 20)] {
+            fs::File::create(path).and_then(|file| file.set_len(bytes)).expect("an image");
+        }
+        must("mkfs.ext4", &["-q", "-F", &shown(&volume)]);
+        for side in 0..2 {
+            self.devices.push(loop_device(&disk));
+            fs::create_dir_all(self.volume(side)).expect("a mount point");
+        }
+        self.fence();
+        // The state is in a folder of the volume, which exists only while it is mounted.
+        self.mount(0);
+        fs::create_dir(self.volume(0).join("state")).expect("a folder");
+        self.unmount();
+    }
+
+    /// The name of the network namespace of a server.
+    pub fn namespace(&self, side: usize) -> String {
+        format!("lunar-{}-{}-{side}", std::process::id(), self.number)
+    }
+
+    fn link(&self, side: usize) -> String {
+        format!("ln{}x{}s{side}", std::process::id(), self.number)
+    }
+
+    /// An address of the link of a server: 1 is that of this host, and 2 that of the server.
+    pub fn address(&self, side: usize, end: u8) -> String {
+        // Of the shared address space (RFC 6598), so that other processes of this test use other addresses.
+        let (process, number) = (std::process::id() % 2048, u32::from(self.number));
+        let third = process % 32 * 8 + number / 32;
+        format!("100.{}.{third}.{}", 64 + process / 32, number % 32 * 8 + side as u32 * 4 + u32::from(end))
+    }
+
+    /// The device of a server.
+    pub fn device(&self, side: usize) -> &str {
+        &self.devices[side]
+    }
+
+    /// The mount point of the volume at a server.
+    pub fn volume(&self, side: usize) -> PathBuf {
+        self.dir.join(format!("volume-{side}"))
+    }
+
+    /// Lets no server write.
+    pub fn fence(&self) {
+        self.devices.iter().for_each(|device| _ = must("blockdev", &["--setro", device]));
+    }
+
+    /// Gives device and volume to one server. It fails if another one still has them open.
+    pub fn give(&mut self, side: usize) {
+        self.unmount();
+        self.fence();
+        must("blockdev", &["--setrw", &self.devices[side]]);
+        self.mount(side);
+    }
+
+    fn mount(&mut self, side: usize) {
+        let (image, place) = (shown(&self.dir.join("volume.img")), shown(&self.volume(side)));
+        let end = Instant::now() + LIMIT;
+        // Another process may take the loop device that is free.
+        while let Err(what) = try_run("mount", &["-o", "loop", &image, &place]) {
+            assert!(Instant::now() < end, "{what}");
+        }
+        self.mounted_at = Some(side);
+    }
+
+    /// Unmounts the volume, which fails while a server has a file of it open.
+    pub fn unmount(&mut self) {
+        if let Some(side) = self.mounted_at.take() {
+            must("umount", &[&shown(&self.volume(side))]);
+        }
+    }
+
+    /// Starts the server of a side with this configuration, in its network namespace and in a folder of its own.
+    pub fn start(&self, side: usize, dir: Folder, toml: &str) -> Server {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", self.namespace(side)));
+        Server::start_by(command, dir, toml)
+    }
+
+    /// The descriptors of a process that lead to the shared media, except those of its log.
+    pub fn opened_by(&self, pid: u32) -> Vec<PathBuf> {
+        let all = fs::read_dir(format!("/proc/{pid}/fd")).expect("the process lives").flatten();
+        let paths = all.filter_map(|entry| fs::read_link(entry.path()).ok());
+        let is_shared = |path: &PathBuf| {
+            self.devices.iter().any(|device| path == Path::new(device)) || path.starts_with(&*self.dir)
+        };
+        paths.filter(is_shared).collect()
+    }
+}
+
+impl Drop for TwoServers {
+    fn drop(&mut self) {
+        // A missing object is not an error here.
+        let quietly = |program: &str, arguments: &[&str]| {
+            tool::run(Command::new(program).args(arguments), LIMIT);
+        };
+        for side in 0..2 {
+            quietly("umount", &[&shown(&self.volume(side))]);
+            quietly("ip", &["netns", "delete", &self.namespace(side)]);
+        }
+        // A loop device keeps its write protection for its next user.
+        for device in &self.devices {
+            quietly("blockdev", &["--setrw", device]);
+            quietly("losetup", &["--detach", device]);
+        }
+    }
+}
+
+/// A new loop device of a file. Another process may take the device that is free.
+fn loop_device(file: &Path) -> String {
+    let end = Instant::now() + LIMIT;
+    loop {
+        match try_run("losetup", &["--find", "--show", &shown(file)]) {
+            Ok(device) => return device.trim().to_owned(),
+            Err(what) => assert!(Instant::now() < end, "{what}"),
+        }
+    }
+}
+
+fn try_run(program: &str, arguments: &[&str]) -> Result<String, String> {
+    let ran = tool::run(Command::new(program).args(arguments), LIMIT);
+    if ran.ok() { Ok(ran.said) } else { Err(format!("{program} {}: {}", arguments.join(" "), ran.said)) }
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
