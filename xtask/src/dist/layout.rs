@@ -26,9 +26,12 @@ pub struct PackagedFile {
 }
 
 /// Files of the project, by their place in a package.
-pub const FILES: [(&str, &str); 14] = [
+pub const FILES: [(&str, &str); 17] = [
     ("dist/lunar.service", "usr/lib/systemd/system/lunar.service"),
     ("dist/lunar-attach@.service", "usr/lib/systemd/system/lunar-attach@.service"),
+    ("dist/lunar-target@.service", "usr/lib/systemd/system/lunar-target@.service"),
+    ("dist/ocf/lunar-target", AGENT),
+    ("dist/drbd-reactor/lunar.toml", "usr/share/doc/lunar/examples/drbd-reactor.toml"),
     ("dist/sysusers.d/lunar.conf", "usr/lib/sysusers.d/lunar.conf"),
     ("dist/firewalld/lunar.xml", "usr/lib/firewalld/services/lunar.xml"),
     ("dist/grafana/lunar.json", "usr/share/lunar/grafana/lunar.json"),
@@ -52,6 +55,8 @@ pub const COMPLETIONS: [(&str, &str); 4] = [
 ];
 
 pub const PROGRAM: &str = "usr/bin/lunar";
+/// The resource agent.
+const AGENT: &str = "usr/lib/ocf/resource.d/lunar/lunar-target";
 const MAN: &str = "usr/share/man/man1/";
 const CHANGELOG: &str = "usr/share/doc/lunar/changelog.gz";
 
@@ -85,8 +90,13 @@ pub fn stage(binary: &Path, stage: &Path, release: &Release) -> Result<Vec<Packa
     Ok(files)
 }
 
+/// The permission bits of a file.
+pub fn mode(path: &str) -> u32 {
+    if [PROGRAM, AGENT].contains(&path) { 0o755 } else { 0o644 }
+}
+
 fn plain(path: &str, bytes: Vec<u8>) -> PackagedFile {
-    PackagedFile { path: path.into(), mode: 0o644, owner: 0, bytes }
+    PackagedFile { path: path.into(), mode: mode(path), owner: 0, bytes }
 }
 
 fn write(stage: &Path, file: &PackagedFile, release: &Release) -> Result<()> {
@@ -154,7 +164,7 @@ mod tests {
 
     #[test]
     fn units_start_the_packaged_program() {
-        for unit in ["dist/lunar.service", "dist/lunar-attach@.service"] {
+        for unit in ["dist/lunar.service", "dist/lunar-attach@.service", "dist/lunar-target@.service"] {
             let text = fs::read_to_string(root::path().join(unit)).expect(unit);
             let commands = text.lines().filter_map(|line| line.strip_prefix("Exec"));
             assert!(commands.clone().count() > 0);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use toml::{Table, Value};
 
-use super::layout::{PROGRAM, PackagedFile};
+use super::layout::{self, PackagedFile};
 use super::{Release, epoch, tools};
 use crate::root::{self, StepResult};
 
@@ -127,7 +127,7 @@ pub fn manifest(release: &Release, stage: &Path, files: &[PackagedFile]) -> Resu
 /// Adds the version and the files to the manifest of `dist/package.toml`.
 fn fill(table: &mut Table, version: &str, stage: &str, files: &[String]) -> Result<()> {
     table["package"].as_table_mut().context("no [package]")?.insert("version".into(), version.into());
-    let mode = |path: &str| if path == PROGRAM { "755" } else { "644" };
+    let mode = |path: &str| format!("{:o}", layout::mode(path));
     let of_deb = |path: &String| {
         Value::Array(vec![format!("{stage}/{path}").into(), path.as_str().into(), mode(path).into()])
     };
@@ -172,7 +172,7 @@ const MAINTAINER: &str = "Seed f4e65a3a maintainers <maintainers@users.noreply.a
 
 #[cfg(test)]
 mod tests {
-    use super::super::layout::{COMPLETIONS, FILES};
+    use super::super::layout::{COMPLETIONS, FILES, PROGRAM};
     use super::*;
 
     #[test]
@@ -195,6 +195,7 @@ mod tests {
             .map(|asset| (asset[1].as_str().unwrap(), asset[2].as_str().unwrap()))
             .collect();
         assert!(deb.contains(&("usr/bin/lunar", "755")), "{deb:?}");
+        assert!(deb.contains(&("usr/lib/ocf/resource.d/lunar/lunar-target", "755")), "{deb:?}");
         assert!(deb.contains(&("usr/lib/systemd/system/lunar.service", "644")), "{deb:?}");
         // The copyright file and the two licences become one file, and zsh has one folder.
         assert_eq!(deb.len(), files.len() - 4);

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::layout::{FILES, PROGRAM};
+use super::layout::{FILES, PROGRAM, mode};
 use crate::root::{self, StepResult};
 
 /// Programs of the scratch root.
@@ -122,8 +122,8 @@ impl Scratch {
     fn verify(&self, version: &str) -> Result<()> {
         let changed = self.rpm(&["--verify", "--nodeps", "lunar"])?;
         ensure!(changed.is_empty(), "rpm --verify: {changed}");
-        for (path, mode) in FILES.iter().map(|(_, path)| (*path, 0o644)).chain([(PROGRAM, 0o755)]) {
-            self.has(path, (mode, 0, 0))?;
+        for path in FILES.iter().map(|(_, path)| *path).chain([PROGRAM]) {
+            self.has(path, (mode(path), 0, 0))?;
         }
         for (path, mode, user, group) in FOLDERS {
             self.has(path, (mode, user, group))?;
