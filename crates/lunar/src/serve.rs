@@ -308,15 +308,14 @@ impl<S: TargetServer> Service<S> {
         units.record();
         join(gateway.as_deref(), &*server);
         let (published, end) = (Published::default(), Arc::new(ServerEnd::default()));
-        let desk = AdminHandler {
+        let desk = Arc::new(AdminHandler {
             server: server.clone(),
             events: Mutex::new(events.clone()),
             published: published.clone(),
             rates: Arc::default(),
             history: history.clone(),
             end: end.clone(),
-        };
-        let desk = Arc::new(desk);
+        });
         let admin = admin(config.server.admin_socket.as_deref(), desk.clone()).map_err(one)?;
         let mut https = HttpsServer::new(desk.clone());
         let listening = https.prepare(config.api.as_ref()).map_err(one)?;
