@@ -129,6 +129,16 @@ mod tests {
     }
 
     #[test]
+    fn section_of_the_example_is_good() {
+        let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lunar.example.toml");
+        let text = std::fs::read_to_string(example).unwrap();
+        let section = &text[text.find("# [gateway]").unwrap()..];
+        let section = section.split("\n\n").next().unwrap().replace("# [", "[").replace("\n# ", "\n");
+        let config = parse(&format!("{section}\n{PORTAL}{TARGET}"), Path::new("t.toml")).unwrap();
+        assert_eq!(config.gateway.map(|gateway| gateway.pool), Some(Some("rbd".to_owned())));
+    }
+
+    #[test]
     fn wrong_gateways_are_faults() {
         let with = |portal: &str, rest: &str| format!("{GATEWAY}{portal}{TARGET}{rest}");
         for (text, wanted) in [
