@@ -4,5 +4,8 @@
 mod harness;
 #[path = "../../../fuzz/bodies/notify_replies.rs"]
 mod notify_replies;
+#[path = "../../../fuzz/bodies/rbd_location.rs"]
+mod rbd_location;
 
-const TARGETS: [(&str, harness::Body); 1] = [("notify_replies", notify_replies::run)];
+const TARGETS: [(&str, harness::Body); 2] =
+    [("notify_replies", notify_replies::run), ("rbd_location", rbd_location::run)];
