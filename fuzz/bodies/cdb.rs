@@ -36,6 +36,7 @@ fn settings(flags: u8, blocks: u64) -> LuSettings {
         write_cache: flags & 8 == 0,
         thin: !cd && flags & 32 == 0,
         max_atomic: 1 << 20,
+        medium_compares: false,
         max_registrants: 4,
         reservable: flags & 0xc0 != 0xc0,
         passthrough: match flags & 0xc0 {

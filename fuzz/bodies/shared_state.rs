@@ -25,6 +25,7 @@ fn lu() -> Lu {
         write_cache: false,
         thin: true,
         max_atomic: 0,
+        medium_compares: false,
         max_registrants: 8,
         reservable: true,
         passthrough: PassthroughMode::None,

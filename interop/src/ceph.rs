@@ -1,5 +1,6 @@
 //! A Ceph cluster of one monitor and one OSD on this host, for tests of RBD. The processes end with the value.
 
+use crate::config::TARGET;
 use crate::server::Folder;
 use crate::tool::{self, Tool};
 use rustix::process::{Pid, Signal, kill_process};
@@ -86,6 +87,15 @@ impl CephCluster {
     /// The argument for an image of the pool, as the user of a gateway.
     pub fn image(&self, name: &str) -> String {
         format!("rbd:rbd/{name}:id=lunar:conf={}", self.conf().display())
+    }
+
+    /// A configuration of a server whose LUN 0 is an image of the pool. `keys` are more keys of the LUN.
+    pub fn configuration(&self, image: &str, keys: &str) -> String {
+        format!(
+            "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n\n[[target]]\nname = \"{TARGET}\"\n\n[[target.lun]]\nlun = 0\n\
+             backend = \"rbd\"\npool = \"rbd\"\nimage = \"{image}\"\nuser = \"lunar\"\nceph_conf = \"{}\"\n{keys}\n",
+            self.conf().display()
+        )
     }
 
     /// Runs `rbd` as the administrator, and returns its output.

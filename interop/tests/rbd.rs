@@ -26,14 +26,6 @@ fn source(folder: &Folder) -> String {
     file.display().to_string()
 }
 
-fn configuration(cluster: &CephCluster, image: &str, keys: &str) -> String {
-    format!(
-        "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n\n[[target]]\nname = \"{TARGET}\"\n\n[[target.lun]]\nlun = 0\n\
-         backend = \"rbd\"\npool = \"rbd\"\nimage = \"{image}\"\nuser = \"lunar\"\nceph_conf = \"{}\"\n{keys}\n",
-        cluster.conf().display()
-    )
-}
-
 #[test]
 fn image_is_copied_served_resized_and_fenced() {
     let Some(mut cluster) = CephCluster::start() else { return };
@@ -81,7 +73,7 @@ fn errors_name_the_object_and_the_fix(cluster: &CephCluster, image: &str) {
 }
 
 fn served_image_keeps_data_and_follows_its_size(cluster: &CephCluster, folder: &Folder, source: &str) {
-    let server = Server::start(&configuration(cluster, "disk", ""));
+    let server = Server::start(&cluster.configuration("disk", ""));
     let url = format!("iscsi://{}/{TARGET}/0", server.portal());
     let back = folder.join("served.img").display().to_string();
     lunar(&["copy", &url, &back]);
@@ -110,7 +102,7 @@ fn watchers(cluster: &CephCluster) -> Vec<String> {
 }
 
 fn fenced_client_is_replaced(cluster: &CephCluster) {
-    let server = Server::start(&configuration(cluster, "disk", ""));
+    let server = Server::start(&cluster.configuration("disk", ""));
     io(&server, "0.2");
     let fenced = watchers(cluster);
     assert_eq!(fenced.len(), 1, "{fenced:?}");
@@ -126,7 +118,7 @@ fn fenced_client_is_replaced(cluster: &CephCluster) {
 }
 
 fn io_waits_for_a_dead_osd(cluster: &mut CephCluster) {
-    let server = Server::start(&configuration(cluster, "disk", ""));
+    let server = Server::start(&cluster.configuration("disk", ""));
     std::thread::scope(|scope| {
         let running = scope.spawn(|| io(&server, "6"));
         std::thread::sleep(Duration::from_secs(1));

@@ -120,6 +120,20 @@ pub trait Backend: Send + Sync {
         Box::pin(std::future::ready((Err(io::ErrorKind::Unsupported.into()), buf)))
     }
 
+    /// The limit of [`Backend::compare_and_swap`] in bytes; 0 if it is unsupported.
+    fn max_compare_and_swap(&self) -> u32 {
+        0
+    }
+
+    /// Compares the first half of `buf` with the bytes at `offset`. If they are equal, it writes the second half there,
+    /// on stable storage when the future ends, and returns None. Otherwise it returns the index of the first byte that
+    /// differs. No client of the medium can write between, in this process or elsewhere.
+    ///
+    /// The length of a half is a power of two from 512 to the limit, and divides `offset`.
+    fn compare_and_swap(&self, _offset: u64, _buf: Buf) -> LocalBoxFuture<'_, io::Result<Option<usize>>> {
+        Box::pin(std::future::ready(Err(io::ErrorKind::Unsupported.into())))
+    }
+
     /// A queue for many reads and writes of one owner without a future for each; None where that is not cheaper, or
     /// not on this core.
     fn queue(self: Arc<Self>) -> Option<Box<dyn BackendQueue>> {

@@ -256,3 +256,55 @@ impl Backend for VolatileBackend {
         rows
     }
 }
+
+/// A backend that compares and swaps by a function of offset and data, in blocks of at most 4096 bytes. The wrapped
+/// backend does all else.
+pub struct ComparingBackend<F> {
+    inner: Arc<dyn Backend>,
+    compare: F,
+}
+
+impl<F: Fn(u64, &[u8]) -> io::Result<Option<usize>> + Send + Sync> ComparingBackend<F> {
+    /// Wraps a backend.
+    pub fn new(inner: Arc<dyn Backend>, compare: F) -> ComparingBackend<F> {
+        ComparingBackend { inner, compare }
+    }
+}
+
+impl<F: Fn(u64, &[u8]) -> io::Result<Option<usize>> + Send + Sync> Backend for ComparingBackend<F> {
+    fn info(&self) -> BackendInfo {
+        self.inner.info()
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
+        self.inner.read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
+        self.inner.write(offset, buf, fua)
+    }
+
+    fn max_compare_and_swap(&self) -> u32 {
+        4096
+    }
+
+    fn compare_and_swap(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, io::Result<Option<usize>>> {
+        Box::pin(std::future::ready((self.compare)(offset, &buf)))
+    }
+
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
+        self.inner.flush()
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
+        self.inner.unmap(offset, len)
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
+        self.inner.write_zeroes(offset, len, unmap)
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        self.inner.describe()
+    }
+}

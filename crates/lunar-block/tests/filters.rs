@@ -4,7 +4,7 @@ mod common;
 
 use common::{filled, runtimes};
 use lunar_block::filter::{FilterOp, IoCounts, RateLimit, delay, error, rate, stats};
-use lunar_block::testing::VolatileBackend;
+use lunar_block::testing::{ComparingBackend, VolatileBackend};
 use lunar_block::{Backend, BackendKind, BackendSpec, TryIo, open};
 use lunar_runtime::Buf;
 use proptest::prelude::*;
@@ -133,6 +133,41 @@ fn stats_count_what_ended_on_every_thread() {
     };
     assert_eq!(counters.total(), expected);
     assert!(disk.describe().contains(&("reads".into(), "44".into())));
+}
+
+/// A difference is a read, and anything else a write.
+#[test]
+fn comparison_passes_each_filter_as_one_operation() {
+    let answer = |offset, _: &[u8]| match offset {
+        0 => Ok(None),
+        512 => Ok(Some(7)),
+        _ => Err(std::io::ErrorKind::StorageFull.into()),
+    };
+    for runtime in runtimes() {
+        let (disk, counters) = stats(Arc::new(ComparingBackend::new(memory(4096), answer)));
+        let failing = error(disk.clone(), FilterOp::Write, 1.0, None);
+        let limited = rate(delay(disk, Duration::ZERO, Duration::from_micros(1)), RateLimit::new(0, 0));
+        assert_eq!((limited.max_compare_and_swap(), memory(4096).max_compare_and_swap()), (4096, 0));
+        runtime.block_on(async {
+            let compare = async |disk: &dyn Backend, offset| {
+                disk.compare_and_swap(offset, Buf::zeroed(1024)).await.map_err(|e| e.kind())
+            };
+            assert_eq!(compare(&*limited, 0).await, Ok(None));
+            assert_eq!(compare(&*limited, 512).await, Ok(Some(7)));
+            assert_eq!(compare(&*limited, 1024).await, Err(std::io::ErrorKind::StorageFull));
+            assert!(compare(&*failing, 0).await.is_err());
+            assert_eq!(compare(&*memory(4096), 0).await, Err(std::io::ErrorKind::Unsupported));
+        });
+        let expected = IoCounts {
+            reads: 1,
+            writes: 2,
+            read_bytes: 512,
+            written_bytes: 512,
+            errors: 1,
+            ..IoCounts::default()
+        };
+        assert_eq!(counters.total(), expected, "an error that the filter makes is not counted below it");
+    }
 }
 
 #[test]

@@ -72,6 +72,9 @@ pub struct LuSettings {
     pub thin: bool,
     /// Maximum length of WRITE ATOMIC in bytes (MAXIMUM ATOMIC TRANSFER LENGTH of VPD B0h); 0 if it is not supported.
     pub max_atomic: u32,
+    /// The medium compares and writes a block in one step, because other servers may write it too. COMPARE AND WRITE is
+    /// limited to one block then, and ORWRITE is not supported.
+    pub medium_compares: bool,
     /// Maximum number of registrants of persistent reservations.
     pub max_registrants: usize,
     /// Reservations are supported. If false, the reservation commands do not exist.
@@ -81,6 +84,7 @@ pub struct LuSettings {
     /// SET TARGET PORT GROUPS is supported. If false, only [`Lu::set_access`] sets access states.
     pub explicit_access: bool,
     /// Other servers share the state ([`Lu::share`]). SANITIZE is not supported then, because its state is not shared.
+    /// Neither is COMPARE AND WRITE, unless the medium compares.
     pub shared: bool,
 }
 
@@ -103,6 +107,16 @@ impl fmt::Display for InvalidDefinition {
 impl std::error::Error for InvalidDefinition {}
 
 impl LuSettings {
+    /// MAXIMUM COMPARE AND WRITE LENGTH in blocks; 0 if it is not supported.
+    pub(crate) const fn max_compare_and_write(&self) -> u8 {
+        match (self.medium_compares, self.shared) {
+            (true, _) => 1,
+            (false, true) => 0,
+            // The maximum that the CDB can express.
+            (false, false) => u8::MAX,
+        }
+    }
+
     pub(crate) fn check(&self) -> Result<(), InvalidDefinition> {
         let (block, physical) = (self.block_size, self.physical_block_size);
         if !block.is_power_of_two() || !(512..=65536).contains(&block) {

@@ -199,7 +199,17 @@ impl Row {
             && self.is_of_type(settings.device_type)
             && (settings.thin || !self.thin)
             && (settings.max_atomic >= settings.block_size || !self.atomic)
-            && (!settings.shared || self.opcode != op::SANITIZE)
+            && self.can_share(settings)
+    }
+
+    /// Whether the command keeps its meaning while other servers serve the medium, if they do.
+    fn can_share(&self, settings: &LuSettings) -> bool {
+        match self.opcode {
+            op::SANITIZE => !settings.shared,
+            op::COMPARE_AND_WRITE => settings.max_compare_and_write() > 0,
+            op::ORWRITE_16 => !settings.shared && !settings.medium_compares,
+            _ => true,
+        }
     }
 
     /// Rejects a CDB with a reserved bit set, NACA included.

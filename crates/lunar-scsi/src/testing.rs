@@ -31,6 +31,7 @@ pub(crate) fn disk() -> LuSettings {
         write_cache: true,
         thin: true,
         max_atomic: 1 << 20,
+        medium_compares: false,
         max_registrants: 32,
         reservable: true,
         passthrough: PassthroughMode::None,

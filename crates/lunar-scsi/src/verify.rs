@@ -1,9 +1,10 @@
 //! VERIFY, WRITE AND VERIFY, COMPARE AND WRITE, ORWRITE (SBC-4).
 
+use crate::lba_range::LbaRange;
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
 use crate::{Compare, Op, PeripheralDeviceType, Plan, PlanResult};
 use lunar_wire::scsi::cdb::verify::BYTCHK;
-use lunar_wire::scsi::{Sense, op};
+use lunar_wire::scsi::{Sense, cdb, op};
 
 /// CDB usage of byte 1 of VERIFY: DPO, BYTCHK.
 const VERIFY: u8 = 0x16;
@@ -80,6 +81,9 @@ fn write_verify(cx: &mut CommandContext<'_>) -> PlanResult {
 
 fn compare_and_write(cx: &mut CommandContext<'_>) -> PlanResult {
     let stable = cx.stable();
+    if LbaRange::of(cx.cdb).blocks > cx.lu.settings().max_compare_and_write().into() {
+        return Err(Sense::in_cdb(cdb::compare_and_write::NUMBER_OF_LOGICAL_BLOCKS).into());
+    }
     match cx.transfer()? {
         (_, 0) => Ok(Plan::Done),
         (offset, len) => Ok(Plan::op(Op::CompareAndWrite { offset, len, stable })),
@@ -129,6 +133,24 @@ mod tests {
         ];
         for (cdb, answer) in cases {
             assert_eq!(run(&mut n, cdb), *answer, "{cdb:02x?}");
+        }
+    }
+
+    #[test]
+    fn medium_that_compares_takes_one_block_and_no_orwrite() {
+        let block_limit = |n: &mut crate::Nexus| data(n, &[op::INQUIRY, 1, 0xb0, 0, 255, 0])[5];
+        let compare = |blocks| [op::COMPARE_AND_WRITE, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, blocks];
+        let or = [op::ORWRITE_16, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1];
+        let one = || Ok(Plan::op(Op::CompareAndWrite { offset: 512, len: 512, stable: false }));
+        let unknown = || fails(Sense::INVALID_OPCODE);
+        for (medium_compares, shared, limit, expected) in [
+            (true, false, 1, [one(), fails(Sense::cdb_field(13, 7)), unknown()]),
+            (true, true, 1, [one(), fails(Sense::cdb_field(13, 7)), unknown()]),
+            (false, true, 0, [unknown(), unknown(), unknown()]),
+        ] {
+            let mut n = nexus(&lu(crate::LuSettings { medium_compares, shared, ..disk() }), "a");
+            assert_eq!(block_limit(&mut n), limit);
+            assert_eq!([run(&mut n, &compare(1)), run(&mut n, &compare(2)), run(&mut n, &or)], expected);
         }
     }
 

@@ -41,8 +41,6 @@ const EXTENDED: ExtendedInquiry =
 /// Nexuses share all mode pages, and logical units share none.
 const SHARED_PAGES: ModePagePolicy =
     ModePagePolicy { page: 0x3f, subpage: 0xff, multiple_units: false, policy: 0 };
-/// MAXIMUM COMPARE AND WRITE LENGTH in blocks: the maximum that the CDB can express.
-const MAX_COMPARE_AND_WRITE: u8 = 255;
 /// OPTIMAL TRANSFER LENGTH in bytes.
 const OPTIMAL_TRANSFER: u32 = 1 << 20;
 
@@ -71,7 +69,7 @@ fn block_limits(settings: &LuSettings) -> BlockLimits {
     let physical = blocks(settings.physical_block_size);
     let all = BlockLimits {
         write_same_non_zero: true,
-        compare_and_write: MAX_COMPARE_AND_WRITE,
+        compare_and_write: settings.max_compare_and_write(),
         optimal_granularity: physical as u16,
         transfer: blocks(MAX_TRANSFER),
         optimal_transfer: blocks(OPTIMAL_TRANSFER),

@@ -95,6 +95,7 @@ fn disk() -> Result<LogicalUnit, Box<dyn Error>> {
         reservable: true,
         passthrough: lunar_scsi::PassthroughMode::None,
         max_atomic: 1 << 20,
+        medium_compares: false,
         explicit_access: true,
         shared: false,
     };

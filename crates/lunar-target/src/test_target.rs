@@ -183,6 +183,7 @@ pub fn settings(number: u8, capacity: u64) -> LuSettings {
         reservable: true,
         passthrough: PassthroughMode::None,
         max_atomic: 1 << 20,
+        medium_compares: false,
         explicit_access: true,
         shared: false,
     }

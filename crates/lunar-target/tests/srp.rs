@@ -86,6 +86,7 @@ fn unit() -> LogicalUnit {
         reservable: true,
         passthrough: lunar_scsi::PassthroughMode::None,
         max_atomic: 1 << 20,
+        medium_compares: false,
         explicit_access: true,
         shared: false,
     };

@@ -121,6 +121,24 @@ impl<H: Hook> Filter<H> {
     }
 }
 
+impl<H: Hook> Filter<H> {
+    /// A compare and swap is a write for the hook, and a read once it has found a difference.
+    async fn comparing(&self, offset: u64, buf: Buf) -> io::Result<Option<usize>> {
+        let bytes = buf.len() as u64 / 2;
+        let result = match self.admit(FilterOp::Write, bytes).await {
+            Ok(()) => self.inner.compare_and_swap(offset, buf).await,
+            Err(e) => Err(e),
+        };
+        let (op, ended, found) = match result {
+            Ok(None) => (FilterOp::Write, Ok(()), None),
+            Ok(found) => (FilterOp::Read, Ok(()), found),
+            Err(e) => (FilterOp::Write, Err(e), None),
+        };
+        self.hook.after(op, bytes, &ended);
+        ended.map(|()| found)
+    }
+}
+
 impl<H: Hook> Backend for Filter<H> {
     fn info(&self) -> BackendInfo {
         // Callers may skip a null backend, and with it the filter.
@@ -162,6 +180,14 @@ impl<H: Hook> Backend for Filter<H> {
 
     fn write_atomic(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(self.moving(FilterOp::Write, buf, move |buf| self.inner.write_atomic(offset, buf)))
+    }
+
+    fn max_compare_and_swap(&self) -> u32 {
+        self.inner.max_compare_and_swap()
+    }
+
+    fn compare_and_swap(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, io::Result<Option<usize>>> {
+        Box::pin(self.comparing(offset, buf))
     }
 
     fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {

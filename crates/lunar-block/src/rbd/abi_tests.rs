@@ -84,7 +84,10 @@ fn headers_of_this_host_agree_with_the_table() {
     };
     let (agrees, said) = check("table", Library::SIGNATURES);
     assert!(agrees, "{said}");
-    let wrong: [(&str, &[&str], &str); 4] = [
+    let compare =
+        ["rbd_image_t", "u64", "usize", "*const c_char", "*const c_char", "rbd_completion_t", "u64", "c_int"];
+    let wrong: [(&str, &[&str], &str); 5] = [
+        ("rbd_aio_compare_and_write", &compare, "isize"),
         ("rados_unwatch2", &["rados_ioctx_t", "u32"], "c_int"),
         ("rbd_aio_get_return_value", &["rbd_completion_t"], "c_int"),
         ("rados_write_op_omap_rm_keys", &["rados_write_op_t", "*mut *mut c_char", "usize"], ""),

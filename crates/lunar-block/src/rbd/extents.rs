@@ -39,7 +39,7 @@ fn allocated(image: &Image, range: &Range<u64>) -> io::Result<Vec<Range<u64>>> {
 /// The extents of a range, from its begin on, at most `max`. It may wait for the cluster.
 pub fn extents(image: &Image, range: Range<u64>, max: usize) -> io::Result<Vec<Extent>> {
     image.client().admit()?;
-    let limit = image.object_bytes.saturating_mul(MAX_OBJECTS);
+    let limit = image.layout.object_bytes.saturating_mul(MAX_OBJECTS);
     let range = range.start..range.end.min(range.start.saturating_add(limit));
     Ok(cover(&range, allocated(image, &range)?, max))
 }

@@ -34,11 +34,19 @@ pub struct Image {
     changes: Arc<HeaderChanges>,
     /// The changes that [`Image::take_change`] has reported.
     taken_changes: AtomicU64,
-    /// Bytes of an object.
-    pub object_bytes: u64,
+    pub layout: Layout,
     /// Cluster and identifier of the image.
     pub identity: String,
     pub read_only: bool,
+}
+
+/// How the bytes of an image are distributed over objects.
+#[derive(Clone, Copy)]
+pub struct Layout {
+    /// Bytes of an object, a power of two.
+    pub object_bytes: u64,
+    /// Bytes of the image that are adjacent in an object: all of it, or a power of two that divides it.
+    pub stripe_unit_bytes: u64,
 }
 
 struct OpenImage {
@@ -122,18 +130,10 @@ impl Image {
         let changes = Arc::<HeaderChanges>::default();
         let mut open = OpenImage { handle, watch_handle: 0, _changes: changes.clone(), pool };
         match open.examine(&changes) {
-            Ok((size, object_bytes, identity)) => {
+            Ok((size, layout, identity)) => {
                 let size = AtomicU64::new(size);
                 let taken_changes = AtomicU64::new(0);
-                Ok(Image {
-                    open: Some(open),
-                    size,
-                    changes,
-                    taken_changes,
-                    object_bytes,
-                    identity,
-                    read_only,
-                })
+                Ok(Image { open: Some(open), size, changes, taken_changes, layout, identity, read_only })
             }
             Err(e) => {
                 open.close();
@@ -201,8 +201,8 @@ impl Drop for Image {
 }
 
 impl OpenImage {
-    /// Begins to watch the header, and reads the size, the bytes of an object, and the identity.
-    fn examine(&mut self, changes: &Arc<HeaderChanges>) -> io::Result<(u64, u64, String)> {
+    /// Begins to watch the header, and reads the size, the layout, and the identity.
+    fn examine(&mut self, changes: &Arc<HeaderChanges>) -> io::Result<(u64, Layout, String)> {
         let library = self.pool.client.library;
         let argument = Arc::as_ptr(changes).cast_mut().cast();
         // SAFETY: the image is open. It holds the watch until it is closed.
@@ -211,14 +211,16 @@ impl OpenImage {
         };
         checked(watched)?;
         let mut info = std::mem::MaybeUninit::<rbd_image_info_t>::zeroed();
-        let mut id = [0u8; ID_BYTES];
-        // SAFETY: the image is open, and both buffers have these lengths. All-zero bytes are a valid structure.
+        let (mut id, mut stripe_unit_bytes) = ([0u8; ID_BYTES], 0);
+        // SAFETY: the image is open, and the buffers have these lengths. All-zero bytes are a valid structure.
         let info = unsafe {
             checked((library.rbd_stat)(self.handle, info.as_mut_ptr(), size_of::<rbd_image_info_t>()))?;
             checked((library.rbd_get_id)(self.handle, id.as_mut_ptr().cast(), id.len()))?;
+            checked((library.rbd_get_stripe_unit)(self.handle, &mut stripe_unit_bytes))?;
             info.assume_init()
         };
-        Ok((info.size, info.obj_size, format!("{} {}", self.pool.client.cluster_id()?, until_zero(&id))))
+        let layout = Layout { object_bytes: info.obj_size, stripe_unit_bytes };
+        Ok((info.size, layout, format!("{} {}", self.pool.client.cluster_id()?, until_zero(&id))))
     }
 
     fn close(self) {

@@ -101,6 +101,7 @@ library_functions! {
         rados_wait_for_latest_osdmap(rados_t) -> c_int;
     }
     "librbd.so.1" {
+        rbd_version(*mut c_int, *mut c_int, *mut c_int);
         rbd_create3(rados_ioctx_t, *const c_char, u64, u64, *mut c_int, u64, u64) -> c_int;
         rbd_open(rados_ioctx_t, *const c_char, *mut rbd_image_t, *const c_char) -> c_int;
         rbd_open_read_only(rados_ioctx_t, *const c_char, *mut rbd_image_t, *const c_char) -> c_int;
@@ -108,6 +109,7 @@ library_functions! {
         rbd_stat(rbd_image_t, *mut rbd_image_info_t, usize) -> c_int;
         rbd_get_size(rbd_image_t, *mut u64) -> c_int;
         rbd_get_features(rbd_image_t, *mut u64) -> c_int;
+        rbd_get_stripe_unit(rbd_image_t, *mut u64) -> c_int;
         rbd_get_id(rbd_image_t, *mut c_char, usize) -> c_int;
         rbd_update_watch(rbd_image_t, *mut u64, rbd_update_callback_t, *mut c_void) -> c_int;
         rbd_update_unwatch(rbd_image_t, u64) -> c_int;
@@ -117,6 +119,7 @@ library_functions! {
         rbd_aio_release(rbd_completion_t);
         rbd_aio_read(rbd_image_t, u64, usize, *mut c_char, rbd_completion_t) -> c_int;
         rbd_aio_write(rbd_image_t, u64, usize, *const c_char, rbd_completion_t) -> c_int;
+        rbd_aio_compare_and_write(rbd_image_t, u64, usize, *const c_char, *const c_char, rbd_completion_t, *mut u64, c_int) -> isize;
         rbd_aio_flush(rbd_image_t, rbd_completion_t) -> c_int;
         rbd_aio_write_zeroes(rbd_image_t, u64, usize, rbd_completion_t, c_int, c_int) -> c_int;
     }

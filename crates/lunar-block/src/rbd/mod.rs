@@ -7,6 +7,7 @@
 #[cfg(test)]
 mod abi_tests;
 mod client;
+mod compare;
 mod exit;
 mod extents;
 mod image;
@@ -309,6 +310,14 @@ impl Backend for RbdBackend {
         })
     }
 
+    fn max_compare_and_swap(&self) -> u32 {
+        self.compare_limit()
+    }
+
+    fn compare_and_swap(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, io::Result<Option<usize>>> {
+        Box::pin(self.compare(offset, buf))
+    }
+
     fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
             let begin = |image: &Arc<Image>, buf| {
@@ -355,7 +364,7 @@ impl Backend for RbdBackend {
             describe_row("image", &self.location),
             describe_row("identity", &image.identity),
             describe_row("capacity", image.size()),
-            describe_row("object_bytes", image.object_bytes),
+            describe_row("object_bytes", image.layout.object_bytes),
         ]
     }
 }

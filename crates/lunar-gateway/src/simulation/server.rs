@@ -86,6 +86,7 @@ fn lu() -> Arc<Lu> {
         write_cache: false,
         thin: true,
         max_atomic: 0,
+        medium_compares: false,
         max_registrants: 32,
         reservable: true,
         passthrough: PassthroughMode::None,

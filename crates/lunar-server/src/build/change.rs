@@ -122,6 +122,7 @@ impl Units {
             Some((_, passes)) => passing(name, &known, passes, max_registrants),
             None => LuSettings {
                 max_atomic: medium.blocks.max_atomic(),
+                medium_compares: medium.blocks.max_compare_and_swap() >= known.block_size,
                 ..settings(name, &known, medium.blocks.info(), max_registrants)?
             },
         };

@@ -32,6 +32,7 @@ pub(crate) fn settings(
         thin: lun.thin && info.unmap,
         // Set when the medium is opened.
         max_atomic: 0,
+        medium_compares: false,
         max_registrants,
         reservable: lun.reservable,
         passthrough: PassthroughMode::None,
@@ -59,6 +60,7 @@ pub(super) fn passing(
         write_cache: true,
         thin: false,
         max_atomic: 0,
+        medium_compares: false,
         max_registrants,
         reservable: lun.reservable,
         passthrough,

@@ -77,6 +77,7 @@ pub(super) fn settings(write_cache: bool) -> LuSettings {
         reservable: true,
         passthrough: lunar_scsi::PassthroughMode::None,
         max_atomic: 1 << 20,
+        medium_compares: false,
         explicit_access: true,
         shared: false,
     }
@@ -110,7 +111,10 @@ pub fn port() -> Arc<NexusPorts> {
 }
 
 fn unit(write_cache: bool, backend: Arc<dyn Backend>) -> (Arc<LogicalUnit>, Nexus) {
-    let lu = lu(write_cache);
+    unit_of(lu(write_cache), backend)
+}
+
+fn unit_of(lu: Arc<Lu>, backend: Arc<dyn Backend>) -> (Arc<LogicalUnit>, Nexus) {
     let mut nexus = lu.attach(port(), false);
     assert!(nexus.begin(&[0; 16]).is_err(), "POWER ON");
     (Arc::new(LogicalUnit::new(lu, backend, None)), nexus)

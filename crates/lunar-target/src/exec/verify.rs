@@ -74,6 +74,9 @@ pub async fn compare_and_write(
     if len == 0 {
         return Ok(ExecutionOutput::Good);
     }
+    if unit.lu.settings().medium_compares {
+        return compare_and_write_in_medium(unit, offset, data).await;
+    }
     // Not from the pool: the holders of its buffers may wait for this command.
     let medium = fetch_into(unit, offset, Buf::zeroed(len), &READ).await?;
     miscompare(&medium, &data[..len], 0)?;
@@ -82,6 +85,21 @@ pub async fn compare_and_write(
     let (result, _) = unit.backend().write(offset, data, stable).await;
     result.map_err(|e| may_have_written(io_failure(unit, &e, offset, &WRITE), ScsiError::of(&e)))?;
     unit.lu.count(WRITE.bytes, len as u64);
+    Ok(ExecutionOutput::Good)
+}
+
+/// COMPARE AND WRITE of one block, as one step of the medium.
+async fn compare_and_write_in_medium(unit: &Arc<LogicalUnit>, offset: u64, data: Buf) -> ExecutionResult {
+    let bytes = data.len() as u64 / 2;
+    let differs = match unit.backend().compare_and_swap(offset, data).await {
+        Ok(differs) => differs,
+        Err(e) => return Err(may_have_written(io_failure(unit, &e, offset, &WRITE), ScsiError::of(&e))),
+    };
+    unit.lu.count(READ.bytes, bytes);
+    if let Some(at) = differs {
+        return Err(Sense::MISCOMPARE.at(at as u64).into());
+    }
+    unit.lu.count(WRITE.bytes, bytes);
     Ok(ExecutionOutput::Good)
 }
 

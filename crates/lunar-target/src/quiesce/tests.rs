@@ -30,6 +30,7 @@ fn settings() -> LuSettings {
         reservable: true,
         passthrough: lunar_scsi::PassthroughMode::None,
         max_atomic: 1 << 20,
+        medium_compares: false,
         explicit_access: true,
         shared: false,
     }

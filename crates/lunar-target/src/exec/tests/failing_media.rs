@@ -47,6 +47,53 @@ async fn compared(with: fn() -> io::Error) -> CommandError {
     disk.end(&cdb, &[[0; BLOCK], [7; BLOCK]].concat()).await.err().expect("its write fails")
 }
 
+type Comparison = fn(u64, &[u8]) -> io::Result<Option<usize>>;
+
+/// The end of a COMPARE AND WRITE of block 3 that the medium carries out, and the bytes that were read and written.
+async fn compared_by_medium(compare: Comparison) -> (Result<(), CommandError>, [u64; 2]) {
+    let mut disk = TestDisk::new(true);
+    let comparing = Arc::new(lunar_block::testing::ComparingBackend::new(memory(), compare));
+    let lu = Lu::new(LuSettings { medium_compares: true, ..settings(true) }, None).expect("settings");
+    (disk.unit, disk.nexus) = unit_of(Arc::new(lu), comparing);
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[9], cdb[13]) = (op::COMPARE_AND_WRITE, 3, 1);
+    let ended = disk.end(&cdb, &[[1; BLOCK], [7; BLOCK]].concat()).await.map(drop);
+    let read = disk.unit.backend().read(0, Buf::zeroed(8 * BLOCK)).await.1;
+    assert!(read.iter().all(|byte| *byte == 0), "this server writes nothing");
+    (ended, [disk.logged(READS, BYTES).await, disk.logged(WRITES, BYTES).await])
+}
+
+#[test]
+fn medium_that_compares_does_it_in_one_step() {
+    runs(async {
+        let equal: Comparison = |offset, data| {
+            assert_eq!((offset, data), (3 * BLOCK as u64, &[[1; BLOCK], [7; BLOCK]].concat()[..]));
+            Ok(None)
+        };
+        let (ended, counted) = compared_by_medium(equal).await;
+        assert!(ended.is_ok());
+        assert_eq!(counted, [BLOCK as u64; 2]);
+        let (ended, counted) = compared_by_medium(|_, _| Ok(Some(100))).await;
+        assert_eq!(ended.err().and_then(|failure| failure.sense), Some(Sense::MISCOMPARE.at(100)));
+        assert_eq!(counted, [BLOCK as u64, 0]);
+    });
+}
+
+#[test]
+fn failed_comparison_of_medium_has_sense_of_a_write() {
+    let cases: [(Comparison, Sense); 3] = [
+        (|_, _| Err(ErrorKind::StorageFull.into()), Sense::SPACE_ALLOCATION_FAILED),
+        (|_, _| Err(ErrorKind::TimedOut.into()), Sense::new(0x0b, 0x08, 0x00)),
+        (|_, _| Err(io::Error::other("a scratch")), Sense::WRITE_ERROR.at(3)),
+    ];
+    runs(async {
+        for (compare, sense) in cases {
+            let (ended, counted) = compared_by_medium(compare).await;
+            assert_eq!((ended.err().and_then(|failure| failure.sense), counted), (Some(sense), [0; 2]));
+        }
+    });
+}
+
 /// The same error is reported if a file may not grow because of the file system or a limit of this process.
 #[test]
 fn full_disk_fails_write_with_space_allocation() {

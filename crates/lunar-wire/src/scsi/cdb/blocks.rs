@@ -98,6 +98,14 @@ pub mod write_atomic_16 {
     pub const TRANSFER_LENGTH: BitField = BitField::bytes(12, 2);
 }
 
+/// COMPARE AND WRITE (SBC-4).
+pub mod compare_and_write {
+    use super::BitField;
+
+    /// NUMBER OF LOGICAL BLOCKS.
+    pub const NUMBER_OF_LOGICAL_BLOCKS: BitField = BitField::bytes(13, 1);
+}
+
 /// VERIFY, and WRITE AND VERIFY (SBC-4).
 pub mod verify {
     use super::BitField;
