@@ -103,9 +103,27 @@ impl CephCluster {
         must(&self.folder, "rbd", arguments)
     }
 
+    /// Runs `rados` as the administrator.
+    pub fn rados(&self, arguments: &[&str]) {
+        must(&self.folder, "rados", arguments);
+    }
+
     /// Runs `ceph` as the administrator, and returns its output.
     pub fn ceph(&self, arguments: &[&str]) -> String {
         ceph(&self.folder, arguments)
+    }
+
+    /// Sets an option of the running OSD.
+    pub fn set_of_osd(&self, option: &str, value: &str) {
+        let socket = self.folder.join("run/osd.0.asok").display().to_string();
+        tool::must("ceph", &["--admin-daemon", &socket, "config", "set", option, value]);
+    }
+
+    /// The addresses of the clients that have an image of the pool open.
+    pub fn watchers(&self, image: &str) -> Vec<String> {
+        let said = self.rbd(&["status", &format!("rbd/{image}")]);
+        let watcher = |line: &str| Some(line.trim().strip_prefix("watcher=")?.split(' ').next()?.to_owned());
+        said.lines().filter_map(watcher).collect()
     }
 
     /// Stops the OSD, which keeps its connections, until the value is dropped; see [`CephCluster::start_with_lease`].

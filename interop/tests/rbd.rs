@@ -94,21 +94,14 @@ fn io(server: &Server, runtime_s: &str) {
     lunar(&line);
 }
 
-/// The addresses of the clients that have the image open.
-fn watchers(cluster: &CephCluster) -> Vec<String> {
-    let said = cluster.rbd(&["status", "rbd/disk"]);
-    let watcher = |line: &str| Some(line.trim().strip_prefix("watcher=")?.split(' ').next()?.to_owned());
-    said.lines().filter_map(watcher).collect()
-}
-
 fn fenced_client_is_replaced(cluster: &CephCluster) {
     let server = Server::start(&cluster.configuration("disk", ""));
     io(&server, "0.2");
-    let fenced = watchers(cluster);
+    let fenced = cluster.watchers("disk");
     assert_eq!(fenced.len(), 1, "{fenced:?}");
     cluster.ceph(&["osd", "blocklist", "add", &fenced[0]]);
     io(&server, "0.2");
-    let now = watchers(cluster);
+    let now = cluster.watchers("disk");
     assert!(!now.contains(&fenced[0]), "{now:?}");
     let log = server.log();
     assert!(

@@ -38,7 +38,23 @@ fn has_no_room(e: &io::Error) -> bool {
     matches!(e.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
 }
 
+/// The hint for an image of RBD.
+fn rbd_hint(e: &io::Error) -> &'static str {
+    match e.kind() {
+        ErrorKind::StorageFull => "free space in the pool, or add OSDs; see: ceph df",
+        ErrorKind::QuotaExceeded => {
+            "raise the quota of the pool (ceph osd pool set-quota), or free space in it"
+        }
+        ErrorKind::PermissionDenied => "check the rights of the user; see: ceph auth get client.USER",
+        ErrorKind::NotFound => "remove the LUN, or restore the image and restart the server",
+        _ => "check the cluster; see: ceph health detail",
+    }
+}
+
 fn hint(e: &io::Error, medium: Option<&str>) -> String {
+    if medium.is_some_and(|medium| medium.starts_with(lunar_block::RBD_PREFIX)) {
+        return rbd_hint(e).into();
+    }
     let medium_name = medium.unwrap_or("the medium");
     match e.kind() {
         ErrorKind::StorageFull => format!("free space in the file system of {medium_name}"),
@@ -76,6 +92,20 @@ mod tests {
         let wanted = "LUN 1 of iqn.2026-11.org.example:disk: access to the medium failed: no space left on device; \
                       hint: free space in the file system of /srv/disk.img";
         assert_eq!(line, wanted);
+    }
+
+    #[test]
+    fn hint_for_an_image_names_its_cluster() {
+        for (errno, expected) in [
+            (ENOSPC, "ceph df"),
+            (122, "the quota of the pool"),
+            (1, "ceph auth get"),
+            (2, "restore the image"),
+            (EIO, "ceph health detail"),
+        ] {
+            let hint = hint(&io::Error::from_raw_os_error(errno), Some("rbd:rbd/disk"));
+            assert!(hint.contains(expected), "{hint}");
+        }
     }
 
     #[test]

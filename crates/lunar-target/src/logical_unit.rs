@@ -138,7 +138,8 @@ impl LogicalUnit {
     pub(crate) fn log_io_failure(&self, error: &io::Error, offset: u64) {
         let Some(left_out) = self.io_failures.may(error, Instant::now()) else { return };
         let medium = self.backend().describe();
-        let medium = medium.iter().rev().find(|(name, _)| name == "path" || name == "backend");
+        let medium =
+            medium.iter().rev().find(|(name, _)| ["path", "image", "backend"].contains(&name.as_str()));
         let medium = medium.map(|(_, what)| what.as_str());
         let line = self.io_failures.line(error, medium);
         let serial = self.lu.settings().identity.serial.clone();

@@ -173,6 +173,21 @@ impl Image {
         self.taken_changes.swap(now, Ordering::SeqCst) != now
     }
 
+    /// Whether the image has no header any more. It may wait for the cluster.
+    pub fn is_missing(&self) -> bool {
+        let (pool, (mut bytes, mut time)) = (&self.open_image().pool, (0, 0));
+        let Ok(header) = text(&format!("rbd_header.{}", self.id())) else { return false };
+        // SAFETY: the pool is open, the name is null-terminated, and the others are places for the result.
+        let found =
+            unsafe { (pool.client.library.rados_stat)(pool.handle, header.as_ptr(), &mut bytes, &mut time) };
+        pool.client.checked(found).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+    }
+
+    /// The identifier of the image in its pool.
+    fn id(&self) -> &str {
+        self.identity.rsplit(' ').next().unwrap_or_default()
+    }
+
     /// Reads the features. It may wait for the cluster.
     pub fn read_features(&self) -> io::Result<u64> {
         let ((library, handle), mut features) = (self.parts(), 0);

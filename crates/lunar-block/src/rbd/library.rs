@@ -3,7 +3,7 @@
 
 use super::exit;
 use crate::OpenError;
-use libc::timespec;
+use libc::{time_t, timespec};
 use lunar_runtime::library_functions;
 use std::ffi::{c_char, c_int, c_void};
 use std::io;
@@ -75,6 +75,7 @@ library_functions! {
         rados_ioctx_create(rados_t, *const c_char, *mut rados_ioctx_t) -> c_int;
         rados_ioctx_destroy(rados_ioctx_t);
         rados_ioctx_set_namespace(rados_ioctx_t, *const c_char);
+        rados_stat(rados_ioctx_t, *const c_char, *mut u64, *mut time_t) -> c_int;
         rados_set_pool_full_try(rados_ioctx_t);
         rados_create_write_op() -> rados_write_op_t;
         rados_release_write_op(rados_write_op_t);

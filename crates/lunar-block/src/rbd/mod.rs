@@ -16,6 +16,7 @@ mod location;
 mod notify_replies;
 mod omap;
 mod operation;
+mod presence;
 mod reopen;
 mod shared_object;
 mod watch;
@@ -29,6 +30,7 @@ pub use location::{RBD_PREFIX, RbdLocation};
 use lunar_runtime::{Buf, either, sleep_until};
 pub use notify_replies::NotifyReplies;
 use operation::{Operation, done, whole};
+use presence::Presence;
 pub use shared_object::SharedObject;
 use std::ffi::c_int;
 use std::io;
@@ -64,6 +66,7 @@ pub struct RbdBackend {
     is_shared: AtomicBool,
     /// Whether operations may begin ([`RbdBackend::serve_while`]).
     lease: OnceLock<Lease>,
+    presence: Arc<Presence>,
     /// The size that the last refresh saw.
     reported: AtomicU64,
 }
@@ -111,6 +114,7 @@ impl RbdBackend {
             image: Arc::new(RwLock::new(Arc::new(image))),
             late: Mutex::default(),
             reopening: Arc::default(),
+            presence: Arc::default(),
             is_shared: AtomicBool::new(false),
             lease: OnceLock::new(),
         })
@@ -176,6 +180,9 @@ impl RbdBackend {
         begin: impl FnOnce(&Arc<Image>, Option<Buf>) -> Operation,
     ) -> (io::Result<isize>, Option<Buf>) {
         let deadline = Instant::now() + BUSY_AFTER;
+        if self.presence.is_gone() {
+            return (Err(presence::deleted()), buf);
+        }
         if let Err(e) = self.admit(deadline).await {
             return (Err(e), buf);
         }
@@ -270,15 +277,11 @@ impl Backend for RbdBackend {
         }
     }
 
-    /// The size of a changed image is read on a thread, so that a cluster without monitors blocks nothing. The next
-    /// call reports it.
+    /// The next call reports a new size.
     fn refresh(&self) -> bool {
         let image = self.image();
         let known = image.size();
-        if image.take_change() {
-            let read = move || drop(image.read_size());
-            drop(std::thread::Builder::new().name("rbd-size".into()).spawn(read));
-        }
+        self.look(image);
         self.reported.swap(known, Ordering::SeqCst) != known
     }
 

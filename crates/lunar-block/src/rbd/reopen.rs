@@ -1,6 +1,7 @@
 //! An image whose client the cluster has fenced is opened again with a new client.
 
 use super::image::Image;
+use super::presence::Presence;
 use super::{RbdBackend, RbdLocation, timed_out};
 use crate::{OpenError, locked};
 use std::io;
@@ -20,7 +21,7 @@ impl RbdBackend {
     /// # Errors
     /// As [`crate::open`]; the old client stays then.
     pub fn reopen(&self) -> Result<(), OpenError> {
-        reopen(&self.location, &self.image)
+        reopen(&self.location, &self.image, &self.presence)
     }
 
     /// The error of an operation of a fenced client. An image without shared objects is opened again.
@@ -42,13 +43,13 @@ impl RbdBackend {
             }
             *reopening = true;
         }
-        let (location, place, reopening) =
-            (self.location.clone(), self.image.clone(), self.reopening.clone());
+        let (location, place, reopening, presence) =
+            (self.location.clone(), self.image.clone(), self.reopening.clone(), self.presence.clone());
         tracing::error!(
             "{location}: the cluster has fenced this client (blocklist); opening the image again"
         );
         let work = move || {
-            match reopen(&location, &place) {
+            match reopen(&location, &place, &presence) {
                 Ok(()) => tracing::info!("{location}: opened again with a new client"),
                 Err(e) => tracing::error!("{location}: cannot be opened again: {}; hint: {}", e.what, e.hint),
             }
@@ -61,9 +62,23 @@ impl RbdBackend {
     }
 }
 
-fn reopen(location: &RbdLocation, place: &RwLock<Arc<Image>>) -> Result<(), OpenError> {
-    let read_only = place.read().unwrap_or_else(PoisonError::into_inner).read_only;
-    let image = Arc::new(Image::open(location, read_only, None)?);
-    *place.write().unwrap_or_else(PoisonError::into_inner) = image;
+fn reopen(location: &RbdLocation, place: &RwLock<Arc<Image>>, presence: &Presence) -> Result<(), OpenError> {
+    let former = place.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let image =
+        Image::open(location, former.read_only, None).and_then(|image| same(location, &former, image));
+    if image.as_ref().is_err_and(|e| e.kind == io::ErrorKind::NotFound) {
+        presence.end(location);
+    }
+    *place.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(image?);
     Ok(())
+}
+
+/// The image, unless it is another one that has the name of the former.
+fn same(location: &RbdLocation, former: &Image, image: Image) -> Result<Image, OpenError> {
+    if image.identity == former.identity {
+        return Ok(image);
+    }
+    let what = format!("another image has its name: {} instead of {}", image.identity, former.identity);
+    Err(OpenError::new(location.to_string(), what, "restart the server to serve the other one")
+        .of(io::ErrorKind::NotFound))
 }

@@ -193,6 +193,7 @@ pub(super) fn io_failure(
             | ErrorKind::FileTooLarge
             | ErrorKind::ReadOnlyFilesystem
             | ErrorKind::PermissionDenied
+            | ErrorKind::NotFound
             | ErrorKind::WouldBlock
             | ErrorKind::TimedOut
     );
@@ -208,6 +209,8 @@ pub(super) fn io_failure(
             Sense::SPACE_ALLOCATION_FAILED
         }
         ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => Sense::WRITE_PROTECTED,
+        // A remote medium that was deleted.
+        ErrorKind::NotFound => Sense::NOT_READY_INTERVENTION,
         ErrorKind::UnexpectedEof if unit.ends_before(offset) => Sense::LBA_OUT_OF_RANGE.at(lba),
         _ => access.sense.at(lba),
     };

@@ -81,9 +81,10 @@ fn medium_that_compares_does_it_in_one_step() {
 
 #[test]
 fn failed_comparison_of_medium_has_sense_of_a_write() {
-    let cases: [(Comparison, Sense); 3] = [
+    let cases: [(Comparison, Sense); 4] = [
         (|_, _| Err(ErrorKind::StorageFull.into()), Sense::SPACE_ALLOCATION_FAILED),
         (|_, _| Err(ErrorKind::TimedOut.into()), Sense::new(0x0b, 0x08, 0x00)),
+        (|_, _| Err(ErrorKind::NotFound.into()), Sense::new(0x0b, 0x08, 0x00)),
         (|_, _| Err(io::Error::other("a scratch")), Sense::WRITE_ERROR.at(3)),
     ];
     runs(async {
@@ -92,6 +93,15 @@ fn failed_comparison_of_medium_has_sense_of_a_write() {
             assert_eq!((ended.err().and_then(|failure| failure.sense), counted), (Some(sense), [0; 2]));
         }
     });
+}
+
+#[test]
+fn deleted_remote_medium_is_not_ready() {
+    let (unit, _) = unit(true, memory());
+    for access in [&super::super::medium::READ, &super::super::medium::WRITE] {
+        let failure = io_failure(&unit, &ErrorKind::NotFound.into(), 0, access);
+        assert_eq!(failure.sense, Some(Sense::NOT_READY_INTERVENTION));
+    }
 }
 
 /// The same error is reported if a file may not grow because of the file system or a limit of this process.
