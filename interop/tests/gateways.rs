@@ -64,6 +64,8 @@ fn url(server: &Server) -> String {
 #[test]
 fn gateways_decide_as_one_server() {
     let Some(cluster) = CephCluster::start() else { return };
+    // A change waits for a gateway that does not acknowledge it, and then fences it.
+    interop::raw::choose_patience(Duration::from_secs(30));
     cluster.rbd(&["create", "--size", "64M", "--image-feature", "layering", "rbd/shared"]);
     let [one, two] = gateways(&cluster);
     each_gateway_reports_the_ports_of_both(&one, &two);

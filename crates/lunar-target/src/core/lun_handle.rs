@@ -44,6 +44,8 @@ pub struct LunHandle {
     backend: Arc<dyn Backend>,
     /// Whether the backend needs no reads and keeps no data, as of `epoch`.
     null: bool,
+    /// Whether other servers share the state of the logical unit.
+    is_shared: bool,
     /// Whether the medium is remote, so that no command completes at once; as of `epoch`.
     is_remote: bool,
     /// The epoch of the nexus when the backend was looked up.
@@ -76,6 +78,7 @@ impl LunHandle {
             _listing: nexuses.list(&nexus),
             nexus,
             null: info.null,
+            is_shared: unit.sharing().is_some(),
             is_remote: info.remote,
             backend,
             // The first command looks up the backend, because the epoch differs.
@@ -200,7 +203,7 @@ impl LunHandle {
     /// See [`Nexus::begin_transfer`]; otherwise as [`LunHandle::begin`]. A shared logical unit has no such plan.
     #[inline]
     pub fn begin_transfer(&mut self, cdb: &[u8]) -> Option<Plan> {
-        if self.unit.sharing().is_some() {
+        if self.is_shared {
             return None;
         }
         let plan = self.nexus.begin_transfer(cdb);
@@ -213,7 +216,7 @@ impl LunHandle {
     /// Plans a command that holds the task set lock, or would. Afterwards `backend` is current, because replacing the
     /// backend advances the epoch.
     pub fn begin(&mut self, cdb: &[u8]) -> PlanResult {
-        if !self.unit.may_serve() {
+        if self.is_shared && !self.unit.may_serve() {
             return Err(Status::Busy.into());
         }
         let plan = self.nexus.begin(cdb);
