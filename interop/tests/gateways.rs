@@ -138,6 +138,19 @@ fn second_gateway_with_the_same_id_is_refused(cluster: &CephCluster, one: &Serve
     assert_eq!(refused, Some(0x0301), "out of service");
     drop(session(one, A));
     assert_eq!(joins(one), before);
+    // It has used nothing, so that nothing is to be fenced.
+    let said = cluster.ceph(&["osd", "blocklist", "ls"]);
+    assert!(!said.contains("127.0.0.1"), "{said}");
+    other_pool_for_the_state_is_refused(cluster);
+}
+
+fn other_pool_for_the_state_is_refused(cluster: &CephCluster) {
+    cluster.ceph(&["osd", "pool", "create", "state", "1"]);
+    let other = configuration(cluster, 3).replace("id = 3\n", "id = 3\npool = \"state\"\n");
+    let other = Server::start(&other);
+    let reason = "the shared state of the image is in the pool of the image, not in the pool state";
+    until("the reason", || other.log().contains(reason).then_some(()));
+    assert_eq!(Login::new().try_on(other.portal()).err(), Some(0x0301));
 }
 
 fn libiscsi_passes_with_a_path_to_each(one: &Server, two: &Server) {
@@ -193,16 +206,17 @@ fn killed_gateway_is_fenced_and_comes_back(cluster: &CephCluster) {
     let (mut a, mut b) = (session(&one, A), session(&two, B));
     reserve_out(&mut a, 0, REGISTER, 0, 0, 0xa, 0).good();
     a.write_blocks(0, 0, &pattern(4096, 4)).good();
+    let fenced = || cluster.ceph(&["osd", "blocklist", "ls"]).lines().count();
+    let before = fenced();
     one.kill9();
     b.read_blocks(0, 0, 8);
     // This change waits for the killed gateway, fences it, and takes place.
     reserve_out(&mut b, 0, REGISTER, 0, 0, 0xb, 0).good();
+    assert!(fenced() > before, "the killed gateway is on the blocklist");
     assert_eq!(b.read_blocks(0, 0, 8), pattern(4096, 4));
     one.restart();
     let mut a = session(&one, A);
     assert_eq!(read_keys(&mut a, 0), [0xa, 0xb], "without APTPL, a registration ends with the last gateway");
-    let said = cluster.ceph(&["osd", "blocklist", "ls"]);
-    assert!(said.contains("127.0.0.1"), "{said}");
     drop((a, b, one, two));
     let [one, _two] = gateways(cluster);
     assert!(read_keys(&mut session(&one, A), 0).is_empty());

@@ -26,7 +26,8 @@ pub use lunar_runtime::LocalBoxFuture;
 pub use missing::{FileId, MissingMedium};
 pub use open::{BackendSpec, ExamineReport, InUse, OpenError, examine, open};
 pub use rbd::{
-    Notification, NotifyReplies, RBD_PREFIX, RbdBackend, RbdLocation, SharedObject, Watch, WatchEvent,
+    ImageLease, Notification, NotifyReplies, RBD_PREFIX, RbdBackend, RbdLocation, SharedObject, Watch,
+    WatchEvent,
 };
 
 use std::io;

@@ -1,5 +1,6 @@
 //! A member of a group, for one logical unit and one client of the cluster.
 
+mod aborts;
 mod announce;
 mod install;
 mod join;
@@ -9,12 +10,13 @@ use crate::object::{
     member_key, ports_key, version_value,
 };
 use crate::store::{Store, Swap, Unit};
+use aborts::RecentAborts;
 use async_lock::Mutex;
 use lunar_scsi::{CommitOutcome, InstalledEffects, PendingCommit, PlanResult};
 use lunar_wire::scsi::Status;
 use std::io;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
+use std::sync::{OnceLock, PoisonError};
 use std::time::Duration;
 
 /// The part of its life in which a member is.
@@ -50,14 +52,18 @@ pub struct Member<S, U> {
     installed: Mutex<u64>,
     /// The same, for readers without the lock.
     version: AtomicU64,
-    /// The last version that this member has published, and the last one that it has announced.
-    published: AtomicU64,
+    /// The last version that this member has announced.
     announced: AtomicU64,
+    /// The reason of a loss.
+    reason: OnceLock<String>,
     /// Locked while installed effects take place.
     finishing: Mutex<()>,
     effects: std::sync::Mutex<Vec<InstalledEffects>>,
+    aborts: std::sync::Mutex<RecentAborts>,
     /// A member was fenced: wait for the map of the cluster before the next acknowledgement.
     needs_map: AtomicBool,
+    /// Whether the last tick has found the watch confirmed.
+    is_confirmed: AtomicBool,
     /// The time of the last tick.
     ticked_ms: AtomicU64,
 }
@@ -74,6 +80,7 @@ impl<S: Store, U: Unit> Member<S, U> {
         unit: U,
     ) -> Member<S, U> {
         unit.lu().hold(true);
+        unit.lu().set_own_ports(ports.iter().map(|port| port.relative).collect());
         Member {
             id,
             record: MemberRecord { incarnation, addresses: store.addresses(), group: group.into() },
@@ -83,11 +90,13 @@ impl<S: Store, U: Unit> Member<S, U> {
             phase: AtomicU8::new(Phase::Joining as u8),
             installed: Mutex::new(0),
             version: AtomicU64::new(0),
-            published: AtomicU64::new(0),
             announced: AtomicU64::new(0),
+            reason: OnceLock::new(),
             finishing: Mutex::new(()),
             effects: std::sync::Mutex::default(),
+            aborts: std::sync::Mutex::default(),
             needs_map: AtomicBool::new(false),
+            is_confirmed: AtomicBool::new(true),
             ticked_ms: AtomicU64::new(0),
         }
     }
@@ -118,14 +127,19 @@ impl<S: Store, U: Unit> Member<S, U> {
     /// # Errors
     /// The member is lost: the command gets no answer.
     pub async fn publish(&self, mut pending: PendingCommit) -> Result<PlanResult, Lost> {
-        let lu = self.unit.lu();
+        let (lu, began) = (self.unit.lu(), self.version());
         let (answer, version) = {
             let mut installed = self.installed.lock().await;
             loop {
                 match self.phase() {
                     Phase::Serving => {}
                     Phase::Joining | Phase::Stale => return Ok(Err(Status::Busy.into())),
-                    Phase::Lost => return Err(Lost("it was fenced".into())),
+                    Phase::Lost => return Err(self.lost()),
+                }
+                if self.is_aborted(&pending, began) {
+                    drop(installed);
+                    // The task learns that it is aborted before it ends.
+                    return self.finish_effects().await.map(|()| Err(Status::TaskAborted.into()));
                 }
                 pending = match lu.plan_again(pending) {
                     CommitOutcome::Done(answer) => {
@@ -140,7 +154,6 @@ impl<S: Store, U: Unit> Member<S, U> {
                     let answer = lu.commit_shared(pending);
                     let version = *installed + 1;
                     self.set_installed(&mut installed, version);
-                    self.published.store(version, SeqCst);
                     break (answer, version);
                 }
                 self.install_newer(&mut installed).await?;
@@ -151,11 +164,20 @@ impl<S: Store, U: Unit> Member<S, U> {
         Ok(answer)
     }
 
-    /// Returns when the other members have installed what this one has published. A command that finds its change made
-    /// already may be faster than the announcement of that change.
-    async fn announced(&self) -> Result<(), Lost> {
-        let published = self.published.load(SeqCst);
-        if self.announced.load(SeqCst) < published { self.announce(published).await } else { Ok(()) }
+    /// Whether a change after `began` has aborted the command.
+    fn is_aborted(&self, pending: &PendingCommit, began: u64) -> bool {
+        let aborts = self.aborts.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.nexus().is_some_and(|nexus| aborts.include(nexus, began))
+    }
+
+    /// Returns when the other members have installed what this one has. The member that made the last change may be slow
+    /// with its announcement, or may have ended before it. A command that finds that change must not be faster.
+    ///
+    /// # Errors
+    /// The member is lost.
+    pub async fn announced(&self) -> Result<(), Lost> {
+        let version = self.version();
+        if self.announced.load(SeqCst) < version { self.announce(version).await } else { Ok(()) }
     }
 
     /// Publishes other target ports of this member.
@@ -164,6 +186,7 @@ impl<S: Store, U: Unit> Member<S, U> {
     /// The member is lost.
     pub async fn set_ports(&self, ports: Vec<MemberPort>) -> Result<(), Lost> {
         let value = self.checked(json(&ports))?;
+        self.unit.lu().set_own_ports(ports.iter().map(|port| port.relative).collect());
         *self.ports.lock().unwrap_or_else(PoisonError::into_inner) = ports;
         let set = |swap: &mut Swap, _: &SharedView| swap.set.push((ports_key(self.id), value.clone()));
         let version = self.swap_members(Vec::new(), set).await?;
@@ -185,8 +208,10 @@ impl<S: Store, U: Unit> Member<S, U> {
             let mut installed = self.installed.lock().await;
             loop {
                 let change = SharedChange { fenced: fenced.clone(), ..SharedChange::new(self.id, &[]) };
+                let view = self.view().await?;
+                self.unit.lu().release_ports(&view.relative_ports(&fenced));
                 let mut swap = self.swap_of(*installed, &self.unit.lu().shared_state(), &change)?;
-                edit(&mut swap, &self.view().await?);
+                edit(&mut swap, &view);
                 if self.checked(self.store.swap(swap).await)? {
                     let version = *installed + 1;
                     self.set_installed(&mut installed, version);
@@ -200,12 +225,14 @@ impl<S: Store, U: Unit> Member<S, U> {
     }
 
     /// Call this each second, also before [`Member::join`], with a monotonic time. It ends the service when the watch is
-    /// old, and begins it again when the cluster has confirmed the watch. A pause of the process ends the member: it
-    /// cannot know whether it was fenced, because fences end.
+    /// old. A pause of the process ends the member: it cannot know whether it was fenced, because fences end.
     ///
     /// # Errors
     /// The member is lost.
-    pub async fn tick(&self, now: Duration) -> Result<(), Lost> {
+    pub fn tick(&self, now: Duration) -> Result<(), Lost> {
+        if self.phase() == Phase::Lost {
+            return Err(self.lost());
+        }
         let ticked = self.ticked_ms.load(SeqCst);
         if ticked != 0 && !self.is_current(now) {
             return self.checked(Err(io::Error::other("the process was paused")));
@@ -215,15 +242,25 @@ impl<S: Store, U: Unit> Member<S, U> {
         if age > crate::LOST_AFTER {
             return self.checked(Err(io::Error::other("the cluster does not confirm the watch")));
         }
-        match (self.phase(), age > crate::STALE_AFTER) {
-            (Phase::Serving, true) => self.set_phase(Phase::Stale),
-            (Phase::Stale, false) => {
-                self.install_newer(&mut *self.installed.lock().await).await?;
-                self.finish_effects().await?;
+        self.is_confirmed.store(age <= crate::STALE_AFTER, SeqCst);
+        if self.phase() == Phase::Serving && age > crate::STALE_AFTER {
+            self.set_phase(Phase::Stale);
+        }
+        Ok(())
+    }
+
+    /// Call this after a tick. It begins the service again when the cluster has confirmed the watch. It waits for the
+    /// cluster, while ticks go on.
+    ///
+    /// # Errors
+    /// The member is lost.
+    pub async fn recover(&self) -> Result<(), Lost> {
+        if self.phase() == Phase::Stale && self.is_confirmed.load(SeqCst) {
+            self.install_newer(&mut *self.installed.lock().await).await?;
+            self.finish_effects().await?;
+            if self.is_confirmed.load(SeqCst) {
                 self.set_phase(Phase::Serving);
             }
-            (Phase::Lost, _) => return Err(Lost("it was fenced".into())),
-            _ => {}
         }
         Ok(())
     }
@@ -236,8 +273,13 @@ impl<S: Store, U: Unit> Member<S, U> {
     }
 
     /// Ends the service because something outside has shown that the client is fenced, or was paused for too long.
-    pub fn lose(&self) {
+    pub fn lose(&self, reason: &str) {
+        _ = self.reason.set(reason.to_owned());
         self.set_phase(Phase::Lost);
+    }
+
+    fn lost(&self) -> Lost {
+        Lost(self.reason.get().cloned().unwrap_or_default())
     }
 
     /// A lost member stays lost.
@@ -252,8 +294,8 @@ impl<S: Store, U: Unit> Member<S, U> {
     /// The result of an operation of the cluster. After a failure it is unknown what has happened.
     fn checked<T>(&self, result: io::Result<T>) -> Result<T, Lost> {
         result.map_err(|e| {
-            self.set_phase(Phase::Lost);
-            Lost(e.to_string())
+            self.lose(&e.to_string());
+            self.lost()
         })
     }
 

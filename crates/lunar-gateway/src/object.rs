@@ -120,6 +120,12 @@ impl SharedView {
         Ok(view)
     }
 
+    /// The relative target port identifiers of these members.
+    pub fn relative_ports(&self, members: &[MemberId]) -> Vec<u16> {
+        let ports = members.iter().filter_map(|id| self.ports.get(id)).flatten();
+        ports.map(|port| port.relative).collect()
+    }
+
     /// The changes after `since`, and whether none of them is missing.
     ///
     /// # Errors

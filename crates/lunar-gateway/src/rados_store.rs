@@ -1,6 +1,7 @@
 //! The object of a logical unit in a Ceph cluster.
 
 use crate::NOTIFY_TIMEOUT;
+use crate::object::VERSION;
 use crate::store::{Store, Swap};
 use lunar_block::{Notification, RbdBackend, SharedObject, Watch, WatchEvent};
 use std::collections::BTreeMap;
@@ -14,6 +15,9 @@ const WATCH_TIMEOUT_S: u32 = 10;
 /// The time for which a fenced client is refused. A member whose process was paused ends before it uses an old client
 /// again, so this need not be for ever.
 pub const FENCE_S: u32 = 24 * 3600;
+
+/// The key of the pool that has the state, in an object in the pool of the image. Absent: the same pool.
+const POOL: &str = "pool";
 
 /// A notification with its payload.
 pub type Notified = (Notification, Vec<u8>);
@@ -39,6 +43,7 @@ impl RadosStore {
         notified: flume::Sender<Notified>,
     ) -> io::Result<RadosStore> {
         on_thread(move || {
+            check_pool(&backend.shared_object(None, &name)?, pool.as_deref())?;
             let object = Arc::new(backend.shared_object(pool.as_deref(), &name)?);
             object.swap(&[], &[], &[])?;
             let sender = std::sync::Mutex::new(Some(notified));
@@ -111,6 +116,24 @@ impl Store for RadosStore {
 
 fn pairs(owned: &[(String, Vec<u8>)]) -> Vec<(&str, &[u8])> {
     owned.iter().map(|(key, value)| (&**key, &**value)).collect()
+}
+
+/// Checks that all servers of the image keep its state in the same pool. `home` is in the pool of the image.
+fn check_pool(home: &SharedObject, pool: Option<&str>) -> io::Result<()> {
+    let pool = pool.unwrap_or_default().as_bytes();
+    // A state in the pool of the image has a version, and no other pool.
+    let none: &[u8] = b"";
+    let is_new = !pool.is_empty() && home.swap(&[(POOL, none), (VERSION, none)], &[(POOL, pool)], &[])?;
+    let found = if is_new { pool.to_vec() } else { home.read()?.remove(POOL).unwrap_or_default() };
+    if found == pool {
+        return Ok(());
+    }
+    let shown = |pool: &[u8]| match pool {
+        b"" => "the pool of the image".to_owned(),
+        name => format!("the pool {}", String::from_utf8_lossy(name)),
+    };
+    let (found, pool) = (shown(&found), shown(pool));
+    Err(io::Error::other(format!("the shared state of the image is in {found}, not in {pool}")))
 }
 
 /// Runs a blocking operation on a thread of its own.

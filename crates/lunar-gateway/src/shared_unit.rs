@@ -7,7 +7,7 @@ use crate::object::MemberPort;
 use crate::rados_store::{Notified, RadosStore, on_thread};
 use crate::store::Store;
 use crate::target_unit::{RemotePorts, TargetUnit, member_ports};
-use lunar_block::{LocalBoxFuture, RbdBackend};
+use lunar_block::{ImageLease, LocalBoxFuture, RbdBackend};
 use lunar_runtime::{Cores, either, sleep_until, spawn};
 use lunar_scsi::{PendingCommit, PlanResult};
 use lunar_target::{LogicalUnit, RemotePort, ServedSessions, SharingLost, StateSharing};
@@ -20,8 +20,9 @@ use std::time::{Duration, Instant};
 /// The interval of [`Member::tick`], and of the attempts to join again.
 const TICK: Duration = Duration::from_secs(1);
 
-/// The pause before a new member.
+/// The pause before a new member. It doubles as long as members cannot join.
 const PAUSE: Duration = Duration::from_millis(100);
+const MAX_DOUBLINGS: u32 = 8;
 
 type UnitMember = Member<RadosStore, TargetUnit>;
 
@@ -61,6 +62,23 @@ pub struct SharedUnitState {
     pub remote_ports: Vec<RemotePort>,
 }
 
+/// The right of the members of a unit to use its image.
+struct Lease(Weak<SharedUnit>);
+
+impl ImageLease for Lease {
+    fn may_begin(&self) -> bool {
+        self.0.upgrade().is_some_and(|shared| shared.may_serve())
+    }
+
+    fn has_late_operation(&self) {
+        let Some(shared) = self.0.upgrade() else { return };
+        if let Some(member) = shared.member() {
+            member.lose("an operation of the image has not ended in time");
+            shared.wake();
+        }
+    }
+}
+
 /// Keeps a logical unit shared. Dropping it lets this server leave the group.
 pub struct SharedUnitGuard(pub(crate) Arc<SharedUnit>);
 
@@ -78,15 +96,15 @@ fn now() -> Duration {
 
 impl StateSharing for SharedUnit {
     /// It runs in the event loop of the gateway, to its end, even if the caller no longer waits: a change that has reached
-    /// the object must take effect here, too.
+    /// the object must take effect here, too. The caller does not wait for a cluster that is away.
     fn publish(&self, pending: PendingCommit) -> LocalBoxFuture<'_, Result<PlanResult, SharingLost>> {
         Box::pin(async move {
             let member = self.member().ok_or(SharingLost)?;
-            let published = self.cores.start_on(0, move || async move { member.publish(pending).await });
-            // The loop ends with the process.
-            let result = published.recv_async().await.map_err(|_| SharingLost)?;
-            result.map_err(|Lost(reason)| {
-                tracing::error!(image = self.image(), reason, "a change of the shared state is uncertain");
+            let publisher = member.clone();
+            let published = self.cores.start_on(0, move || async move { publisher.publish(pending).await });
+            let ended = async { published.recv_async().await.ok()?.ok() };
+            let answer = either(ended, until_lost(&member)).await;
+            answer.ok_or_else(|| {
                 self.wake();
                 SharingLost
             })
@@ -100,7 +118,7 @@ impl StateSharing for SharedUnit {
         }
         let may = member.is_current(now()) && !self.backend.is_fenced();
         if !may {
-            member.lose();
+            member.lose("the cluster has fenced this client, or the process was paused");
             self.wake();
         }
         may
@@ -133,10 +151,7 @@ impl SharedUnit {
         // The channel is bounded: a message that is there already does the same.
         unit.lu.share(move || _ = wake.try_send(()));
         unit.lu.hold(true);
-        let lease = Arc::downgrade(&shared);
-        shared
-            .backend
-            .serve_while(move || lease.upgrade().is_some_and(|shared: Arc<SharedUnit>| shared.may_serve()));
+        shared.backend.serve_under(Lease(Arc::downgrade(&shared)));
         unit.share(shared.clone());
         shared
     }
@@ -181,15 +196,18 @@ impl SharedUnit {
 
     /// One member after the other, until the unit is not served any more. Sessions end with their member.
     pub async fn live(self: Arc<Self>, unit: Weak<LogicalUnit>, sessions: ServedSessions) {
-        let mut last = String::new();
+        let (mut last, mut failures) = (String::new(), 0);
         loop {
             let Some(served) = unit.upgrade() else { return };
             let result = self.serve(&served, &sessions).await;
-            let Err(reason) = result else {
-                // The member owns the unit, which owns this object.
-                self.take_member();
-                return;
-            };
+            let member = self.take_member();
+            // The member owns the unit, which owns this object.
+            let Err(reason) = result else { return };
+            // One that has not joined has not used the image.
+            let former = member.filter(|member| member.version() > 0);
+            if former.is_some() {
+                (last, failures) = (String::new(), 0);
+            }
             // A fault of the configuration would fill the log.
             if reason != last {
                 let image = self.image();
@@ -198,7 +216,7 @@ impl SharedUnit {
             }
             sessions.end(&served).await;
             drop(served);
-            let former = self.take_member().map(|member| member.store().addresses());
+            let former = former.map(|member| member.store().addresses());
             while let Err(error) = self.renew(former.clone()).await {
                 if self.ends.load(SeqCst) {
                     return;
@@ -206,6 +224,14 @@ impl SharedUnit {
                 tracing::debug!(image = self.image(), %error, "cannot open the image again; trying on");
                 sleep_until(Instant::now() + TICK).await;
             }
+            let pause = PAUSE * 2u32.pow(failures);
+            failures = (failures + 1).min(MAX_DOUBLINGS);
+            either(async { sleep_until(Instant::now() + pause).await }, self.until_end()).await;
+        }
+    }
+
+    async fn until_end(&self) {
+        while !self.ends.load(SeqCst) {
             sleep_until(Instant::now() + PAUSE).await;
         }
     }
@@ -229,6 +255,9 @@ impl SharedUnit {
         sessions: &ServedSessions,
     ) -> Result<(), String> {
         let ports = self.own_ports(unit, sessions).await;
+        if self.ends.load(SeqCst) {
+            return Ok(());
+        }
         let (notified, notifications) = flume::unbounded();
         let store =
             RadosStore::open(self.backend.clone(), self.place.pool.clone(), self.object(), notified).await;
@@ -284,8 +313,13 @@ impl SharedUnit {
             if ports != member.ports() {
                 member.set_ports(ports).await?;
             }
+            let version = member.version();
             let woken = async { _ = self.woken.recv_async().await };
             either(woken, sleep_until(Instant::now() + TICK)).await;
+            // The member that made the last change may have ended before it announced it.
+            if version == member.version() {
+                member.announced().await?;
+            }
         }
     }
 }
@@ -302,20 +336,29 @@ async fn acknowledge(member: Weak<UnitMember>, notifications: flume::Receiver<No
         });
     }
     // Changes of others may be missing.
-    member.upgrade().iter().for_each(|member| member.lose());
+    member.upgrade().iter().for_each(|member| member.lose("the watch has failed"));
 }
 
 /// Ticks until the member is lost or dropped. Sends the reason of a loss.
 async fn tick(member: Weak<UnitMember>, lost: flume::Sender<String>) {
     let mut next = Instant::now();
     while let Some(member) = member.upgrade() {
-        if let Err(Lost(reason)) = member.tick(now()).await {
+        if let Err(Lost(reason)) = member.tick(now()) {
             _ = lost.try_send(reason);
-            return member.lose();
+            return;
         }
-        drop(member);
+        // It may wait for the cluster, while ticks go on.
+        spawn(async move { _ = member.recover().await });
         // After a pause there are no ticks to catch up.
         next = (next + TICK).max(Instant::now());
         sleep_until(next).await;
     }
+}
+
+/// Resolves when the member is lost.
+async fn until_lost<T>(member: &UnitMember) -> Option<T> {
+    while member.phase() != Phase::Lost {
+        sleep_until(Instant::now() + PAUSE).await;
+    }
+    None
 }

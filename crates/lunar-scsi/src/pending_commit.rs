@@ -62,6 +62,14 @@ impl PendingCommit {
         self.effects.encode()
     }
 
+    /// The nexus of the command. None: no command of a task makes the change.
+    pub fn nexus(&self) -> Option<NexusId> {
+        match &self.change {
+            PendingChange::Command { id, .. } => Some(*id),
+            PendingChange::Reset | PendingChange::Clear { .. } | PendingChange::FollowNexuses => None,
+        }
+    }
+
     pub(crate) fn reset(lu: &Lu) -> Option<PendingCommit> {
         lu.draft(PendingChange::Reset).ok()
     }
@@ -96,9 +104,16 @@ impl Lu {
         let mut state = self.change();
         // These bytes are the server's own, so they are valid.
         _ = state.install_shared(&pending.bytes);
-        pending.effects.apply(&mut state, &mut InstalledEffects::default());
+        let mut installed = InstalledEffects::default();
+        pending.effects.apply(&mut state, &mut installed);
         state.mark_changed();
-        pending.answer
+        // Nexuses may have come since the plan.
+        match pending.answer {
+            Ok(_) if !installed.victims.is_empty() => {
+                Ok(Plan::op(Op::Preempt { victims: installed.victims }))
+            }
+            answer => answer,
+        }
     }
 
     /// Plans a pending command again, because the state has changed: [`CommitOutcome::Again`] has the bytes to store.

@@ -36,6 +36,18 @@ impl Lu {
         state.reservations.set_can_persist();
     }
 
+    /// The relative target port identifiers of this server. A RESERVE through one of them ends if its nexus is gone.
+    pub fn set_own_ports(&self, ports: Vec<u16>) {
+        self.change().own_ports = ports;
+    }
+
+    /// Ends a RESERVE through these relative target ports of a server that is gone. The caller publishes the state.
+    pub fn release_ports(&self, ports: &[u16]) {
+        let mut state = self.change();
+        state.reservations.release_ports(ports);
+        state.mark_changed();
+    }
+
     /// The shared state for [`Lu::install_shared`] of another server.
     pub fn shared_state(&self) -> Vec<u8> {
         self.change().save_shared()
@@ -131,7 +143,9 @@ impl State {
 
     /// Calls the function of [`Lu::share`] if nexuses came or went that the shared state does not show yet.
     pub(crate) fn poke(&self) {
-        if let Some(on_change) = self.sharing.as_ref().filter(|_| self.reservations.lags(&self.nexuses)) {
+        if let Some(on_change) =
+            self.sharing.as_ref().filter(|_| self.reservations.lags(&self.nexuses, &self.own_ports))
+        {
             on_change();
         }
     }

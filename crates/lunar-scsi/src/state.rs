@@ -24,6 +24,8 @@ pub(crate) struct State {
     pub(crate) held: bool,
     /// Set if other servers share the state. Called when nexuses came or went that the shared state does not show yet.
     pub(crate) sharing: Option<Box<dyn Fn() + Send + Sync>>,
+    /// The relative target port identifiers of this server, if the state is shared.
+    pub(crate) own_ports: Vec<u16>,
     /// The effects of the running command on nexuses of other servers; recorded only if the state is shared.
     pub(crate) effects: Effects,
     /// The version of the saved state; it increases with every change of that state.
@@ -53,6 +55,7 @@ impl State {
             busy: false,
             held: false,
             sharing: None,
+            own_ports: Vec::new(),
             effects: Effects::default(),
             saved_version: 0,
             blocks: settings.capacity / settings.block_size as u64,
@@ -189,9 +192,9 @@ impl State {
 
     /// Adapts shared state to nexuses that came or went. Returns whether it changed.
     pub(crate) fn follow_nexuses(&mut self) -> bool {
-        let lags = self.reservations.lags(&self.nexuses);
+        let lags = self.reservations.lags(&self.nexuses, &self.own_ports);
         if lags {
-            self.reservations.follow_nexuses(&self.nexuses);
+            self.reservations.follow_nexuses(&self.nexuses, &self.own_ports);
         }
         lags
     }

@@ -50,8 +50,14 @@ const CLEAR_BYTES: u64 = 256 << 20;
 /// `rbd_aio_write_zeroes` allocates the space.
 const THICK: c_int = 1;
 
-/// Whether operations may begin.
-type Lease = Box<dyn Fn() -> bool + Send + Sync>;
+/// The right of a client to use an image that other clients use, too.
+pub trait ImageLease: Send + Sync {
+    /// Whether an operation may begin.
+    fn may_begin(&self) -> bool;
+    /// An operation has not ended in time, and may take effect later. The client must be fenced before another one may
+    /// rely on its end.
+    fn has_late_operation(&self);
+}
 
 /// An image of RBD as a backend.
 pub struct RbdBackend {
@@ -64,8 +70,8 @@ pub struct RbdBackend {
     /// Whether objects share the client of the image. Then only the user of the objects replaces a fenced client: it
     /// must read the objects before I/O goes on.
     is_shared: AtomicBool,
-    /// Whether operations may begin ([`RbdBackend::serve_while`]).
-    lease: OnceLock<Lease>,
+    /// Whether operations may begin ([`RbdBackend::serve_under`]).
+    lease: OnceLock<Box<dyn ImageLease>>,
     presence: Arc<Presence>,
     /// The size that the last refresh saw.
     reported: AtomicU64,
@@ -134,11 +140,11 @@ impl RbdBackend {
         SharedObject::open(self.image().client(), pool.unwrap_or(&self.location.pool), namespace, name)
     }
 
-    /// From now on, operations fail with `ESHUTDOWN` unless this returns true when they begin. Call it once, for an image
-    /// with [shared objects](RbdBackend::shared_object).
-    pub fn serve_while(&self, may_begin: impl Fn() -> bool + Send + Sync + 'static) {
+    /// From now on, operations fail with `ESHUTDOWN` unless the lease admits them, and when they do not end in time. Call it
+    /// once, for an image with [shared objects](RbdBackend::shared_object).
+    pub fn serve_under(&self, lease: impl ImageLease + 'static) {
         self.is_shared.store(true, Ordering::SeqCst);
-        _ = self.lease.set(Box::new(may_begin));
+        _ = self.lease.set(Box::new(lease));
     }
 
     /// The name of the image.
@@ -187,7 +193,7 @@ impl RbdBackend {
             return (Err(e), buf);
         }
         let image = self.image();
-        if image.client().is_fenced() || self.lease.get().is_some_and(|may_begin| !may_begin()) {
+        if image.client().is_fenced() || self.lease.get().is_some_and(|lease| !lease.may_begin()) {
             return (Err(self.fenced()), buf);
         }
         if let Err(e) = within(image.size(), range.start, range.end - range.start) {
@@ -201,6 +207,10 @@ impl RbdBackend {
         })
         .await;
         let Some((result, buf)) = ended else {
+            if let Some(lease) = self.lease.get() {
+                lease.has_late_operation();
+                return (Err(self.fenced()), len.map(Buf::zeroed));
+            }
             locked(&self.late).push(operation);
             return (Err(timed_out()), len.map(Buf::zeroed));
         };

@@ -44,7 +44,7 @@ impl<S: Store, U: Unit> Member<S, U> {
             match self.phase() {
                 // The version 0 of its acknowledgement does not count.
                 Phase::Joining => return Ok(()),
-                Phase::Lost => return Err(Lost("it was fenced".into())),
+                Phase::Lost => return Err(self.lost()),
                 Phase::Serving | Phase::Stale if *installed < version => {
                     self.install_newer(&mut installed).await?
                 }

@@ -32,7 +32,10 @@ impl<S: Store, U: Unit> Member<S, U> {
         let effects = self.checked(effects)?;
         let effects: Vec<&[u8]> = effects.iter().map(Vec::as_slice).collect();
         let result = self.unit.lu().install_shared(&view.state, &effects, is_complete);
-        let result = self.checked(result.map_err(std::io::Error::other))?;
+        let mut result = self.checked(result.map_err(std::io::Error::other))?;
+        // A missing change may have aborted tasks of any nexus.
+        result.aborts_all |= !is_complete;
+        self.aborts.lock().unwrap_or_else(PoisonError::into_inner).add(view.version, &result);
         self.effects.lock().unwrap_or_else(PoisonError::into_inner).push(result);
         if !is_complete || changes.iter().any(|change| !change.fenced.is_empty()) {
             self.needs_map.store(true, SeqCst);

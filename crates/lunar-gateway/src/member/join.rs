@@ -24,9 +24,9 @@ impl<S: Store, U: Unit> Member<S, U> {
             }
             let is_first = silent.len() == view.members.len();
             let mut installed = self.installed.lock().await;
-            let state = self.joined_state(&view, is_first)?;
-            let change =
-                SharedChange { fenced: silent.keys().copied().collect(), ..SharedChange::new(self.id, &[]) };
+            let fenced: Vec<MemberId> = silent.keys().copied().collect();
+            let state = self.joined_state(&view, &fenced, is_first)?;
+            let change = SharedChange { fenced, ..SharedChange::new(self.id, &[]) };
             let mut swap = Swap::after(view.version, &state, self.checked(json(&change))?);
             swap.remove_members(&silent, &view);
             // A member that has changed the state since the view was read is alive.
@@ -61,12 +61,14 @@ impl<S: Store, U: Unit> Member<S, U> {
     }
 
     /// The state with which this member begins. The unit is held, and has no sessions.
-    fn joined_state(&self, view: &SharedView, is_first: bool) -> Result<Vec<u8>, Lost> {
+    fn joined_state(&self, view: &SharedView, fenced: &[MemberId], is_first: bool) -> Result<Vec<u8>, Lost> {
         let lu = self.unit.lu();
         if view.version > 0 {
             let installed = lu.install_shared(&view.state, &[], true);
             self.checked(installed.map_err(std::io::Error::other))?;
         }
+        // Sessions of an earlier start are gone, as are those of fenced members.
+        lu.release_ports(&view.relative_ports(&[fenced, &[self.id]].concat()));
         if is_first {
             lu.power_on_shared();
         }
@@ -80,7 +82,7 @@ impl<S: Store, U: Unit> Member<S, U> {
     pub async fn leave(&self) -> Result<(), Lost> {
         self.set_phase(Phase::Joining);
         self.swap_members(Vec::new(), |swap, _| swap.remove.push(member_key(self.id))).await?;
-        self.set_phase(Phase::Lost);
+        self.lose("it has left");
         Ok(())
     }
 }

@@ -157,7 +157,7 @@ impl Server {
 
     fn end_member(&self) {
         if let Some(member) = self.member.borrow_mut().take() {
-            member.lose();
+            member.lose("it ended");
         }
         self.nexuses.borrow_mut().clear();
     }
@@ -183,7 +183,7 @@ impl Server {
             if member.join().await.is_ok() {
                 self.serve(&member).await;
             } else {
-                member.lose();
+                member.lose("it could not join");
             }
             client.unwatch();
             self.end_member();
@@ -207,10 +207,13 @@ impl Server {
     fn spawn_ticks(self: &Rc<Self>, member: &Rc<SimMember>) {
         let (server, member) = (self.clone(), member.clone());
         self.executor.spawn(Some(self.process.get()), async move {
-            while member.tick(server.executor.now()).await.is_ok() {
+            while member.tick(server.executor.now()).is_ok() {
+                let recovering = member.clone();
+                server
+                    .executor
+                    .spawn(Some(server.process.get()), async move { _ = recovering.recover().await });
                 server.executor.sleep(Duration::from_secs(1)).await;
             }
-            member.lose();
         });
     }
 

@@ -69,14 +69,14 @@ impl State {
     }
 
     /// Whether [`State::follow_nexuses`] would change something.
-    pub(crate) fn lags(&self, nexuses: &Nexuses) -> bool {
-        self.is_reserved_by_lost(nexuses)
+    pub(crate) fn lags(&self, nexuses: &Nexuses, own_ports: &[u16]) -> bool {
+        self.is_reserved_by_lost(nexuses, own_ports)
             || nexuses.values().any(|peer| self.registry.adopts(&(&*peer.port).into()))
     }
 
     /// Ends the RESERVE of a lost nexus, and lets nexuses with a CHAP user take matching registrations without a user.
-    pub(crate) fn follow_nexuses(&mut self, nexuses: &Nexuses) {
-        if self.is_reserved_by_lost(nexuses) {
+    pub(crate) fn follow_nexuses(&mut self, nexuses: &Nexuses, own_ports: &[u16]) {
+        if self.is_reserved_by_lost(nexuses, own_ports) {
             self.reserved = None;
         }
         for peer in nexuses.values() {
@@ -84,7 +84,20 @@ impl State {
         }
     }
 
-    fn is_reserved_by_lost(&self, nexuses: &Nexuses) -> bool {
-        matches!(&self.reserved, Some(Reserver::Here(id)) if !nexuses.contains_key(id))
+    /// Ends a RESERVE through these ports, whose server is gone.
+    pub(crate) fn release_ports(&mut self, ports: &[u16]) {
+        if matches!(&self.reserved, Some(Reserver::Elsewhere(who)) if ports.contains(&who.tag)) {
+            self.reserved = None;
+        }
+    }
+
+    /// Whether the nexus of RESERVE was one of this server and is gone. A state that was installed after its end names
+    /// its port.
+    fn is_reserved_by_lost(&self, nexuses: &Nexuses, own_ports: &[u16]) -> bool {
+        match &self.reserved {
+            Some(Reserver::Here(id)) => !nexuses.contains_key(id),
+            Some(Reserver::Elsewhere(who)) => own_ports.contains(&who.tag),
+            None => false,
+        }
     }
 }

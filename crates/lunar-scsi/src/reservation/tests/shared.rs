@@ -212,13 +212,8 @@ fn missed_changes_report_lost_registrations() {
     assert_eq!(served.send("C2", &out_cdb(0, 0, 24), Some(&basic(0, 2, 0))).0, Ok(None));
     assert_eq!(served.send("A", &out_cdb(0, 0, 24), Some(&basic(0, 3, 0))).0, Ok(None));
     // The second server misses a preemption of its nexus A2.
-    let pending = match run_with(served.nexuses.get_mut("A").unwrap(), &out_cdb(4, 1, 24), &basic(3, 1, 0)) {
-        Ok(Plan::Op(op)) => match *op {
-            Op::Persist(pending) => pending,
-            op => panic!("{op:?}"),
-        },
-        other => panic!("{other:?}"),
-    };
+    let preempts = run_with(served.nexuses.get_mut("A").unwrap(), &out_cdb(4, 1, 24), &basic(3, 1, 0));
+    let pending = pending(preempts);
     assert_eq!(served.lus[0].commit_shared(pending), Ok(Plan::Done));
     let state = served.lus[0].shared_state();
     served.lus[1].install_shared(&state, &[], false).unwrap();
@@ -256,5 +251,58 @@ fn held_unit_answers_busy_until_it_is_released() {
     assert_eq!(served.send("A", &[0; 6], None).0, Err(Status::Busy.into()));
     assert_eq!(served.send("A2", &[0; 6], None).0, Ok(None));
     served.lus[0].hold(false);
+    assert_eq!(served.send("A", &[0; 6], None).0, Ok(None));
+}
+
+fn pending(answer: PlanResult) -> crate::PendingCommit {
+    match answer {
+        Ok(Plan::Op(op)) => match *op {
+            Op::Persist(pending) => pending,
+            op => panic!("{op:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A session of a victim may begin while the change is published.
+#[test]
+fn victims_are_those_when_the_change_takes_effect() {
+    let mut served = Served::by(2);
+    assert_eq!(served.send("A", &out_cdb(0, 0, 24), Some(&basic(0, 1, 0))).0, Ok(None));
+    assert_eq!(served.send("B", &out_cdb(0, 0, 24), Some(&basic(0, 2, 0))).0, Ok(None));
+    served.log_out("B");
+    let preempts = run_with(served.nexuses.get_mut("A").unwrap(), &out_cdb(5, 1, 24), &basic(1, 2, 0));
+    let preempts = pending(preempts);
+    served.attach("B");
+    let victims = vec![served.nexuses["B"].id()];
+    assert_eq!(served.lus[0].commit_shared(preempts), Ok(Plan::op(Op::Preempt { victims })));
+}
+
+/// The end of the nexus is published, although a change of another server came first.
+#[test]
+fn reserve_of_a_lost_nexus_ends_after_another_change() {
+    let mut served = Served::by(2);
+    let own = port("A").own.relative;
+    served.lus[0].set_own_ports(vec![own]);
+    assert_eq!(served.send("A", &[op::RESERVE_6, 0, 0, 0, 0, 0], None).0, Ok(None));
+    served.nexuses.remove("A");
+    let state = served.lus[1].shared_state();
+    served.lus[0].install_shared(&state, &[], true).unwrap();
+    let conflict = Err(Status::ReservationConflict.into());
+    assert_eq!(served.send("A2", &[0; 6], None).0, conflict);
+    let ends = served.lus[0].follow_nexuses().unwrap();
+    _ = served.publish(0, ends);
+    assert_eq!(served.send("A2", &[0; 6], None).0, Ok(None));
+}
+
+#[test]
+fn reserve_through_ports_of_a_fenced_server_ends() {
+    let mut served = Served::by(2);
+    assert_eq!(served.send("A2", &[op::RESERVE_6, 0, 0, 0, 0, 0], None).0, Ok(None));
+    let conflict = Err(Status::ReservationConflict.into());
+    assert_eq!(served.send("A", &[0; 6], None).0, conflict);
+    served.lus[0].release_ports(&[port("A").own.relative]);
+    assert_eq!(served.send("A", &[0; 6], None).0, conflict);
+    served.lus[0].release_ports(&[port("A2").own.relative]);
     assert_eq!(served.send("A", &[0; 6], None).0, Ok(None));
 }
