@@ -8,6 +8,7 @@ use super::*;
 #[serde(default, deny_unknown_fields)]
 pub struct NewEntryOptions {
     /// The index of the entry before which the new one is inserted. If absent, the new entry follows the last one.
+    #[param(maximum = 1000000)]
     at: Option<usize>,
     /// Report the effects without changing anything.
     dry_run: bool,
