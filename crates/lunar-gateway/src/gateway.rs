@@ -1,7 +1,7 @@
 //! This server as a member of its group, with all logical units that it shares.
 
 use crate::MemberId;
-use crate::shared_unit::{GroupPlace, SharedUnit, SharedUnitGuard, SharedUnitState};
+use crate::shared_unit::{GroupPlace, SharedUnit, SharedUnitGuard};
 use lunar_block::RbdBackend;
 use lunar_runtime::{Cores, spawn};
 use lunar_target::{LogicalUnit, ServedSessions};
@@ -95,10 +95,5 @@ impl Gateway {
         };
         // Nothing is ever sent.
         _ = ended.recv_timeout(LEAVE_TIMEOUT);
-    }
-
-    /// The states of the shared logical units.
-    pub fn states(&self) -> Vec<SharedUnitState> {
-        self.units().all.iter().filter_map(|(shared, _)| Some(shared.upgrade()?.state())).collect()
     }
 }

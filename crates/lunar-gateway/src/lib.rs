@@ -27,7 +27,7 @@ mod target_unit;
 pub use gateway::Gateway;
 pub use member::{Lost, Member, Phase};
 pub use object::{MemberId, MemberPort, MemberRecord, SharedView};
-pub use shared_unit::{SharedUnitGuard, SharedUnitState};
+pub use shared_unit::SharedUnitGuard;
 pub use store::{Store, Swap, Unit, is_fenced};
 
 use std::time::Duration;

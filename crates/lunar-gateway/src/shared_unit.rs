@@ -49,19 +49,6 @@ pub struct SharedUnit {
     ends: AtomicBool,
 }
 
-/// The state of a shared logical unit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SharedUnitState {
-    /// The image.
-    pub image: String,
-    /// The phase of its member; none before the first one.
-    pub phase: Option<Phase>,
-    /// The version of the installed state.
-    pub version: u64,
-    /// The target ports of the other members.
-    pub remote_ports: Vec<RemotePort>,
-}
-
 /// The right of the members of a unit to use its image.
 struct Lease(Weak<SharedUnit>);
 
@@ -103,7 +90,11 @@ impl StateSharing for SharedUnit {
             let publisher = member.clone();
             let published = self.cores.start_on(0, move || async move { publisher.publish(pending).await });
             let ended = async { published.recv_async().await.ok()?.ok() };
-            let answer = either(ended, until_lost(&member)).await;
+            let lost = async {
+                until(|| member.phase() == Phase::Lost).await;
+                None
+            };
+            let answer = either(ended, lost).await;
             answer.ok_or_else(|| {
                 self.wake();
                 SharingLost
@@ -154,17 +145,6 @@ impl SharedUnit {
         shared.backend.serve_under(Lease(Arc::downgrade(&shared)));
         unit.share(shared.clone());
         shared
-    }
-
-    /// Its state.
-    pub fn state(&self) -> SharedUnitState {
-        let member = self.member();
-        SharedUnitState {
-            image: self.image(),
-            phase: member.as_ref().map(|member| member.phase()),
-            version: member.map_or(0, |member| member.version()),
-            remote_ports: self.remote_ports().to_vec(),
-        }
     }
 
     fn image(&self) -> String {
@@ -218,7 +198,7 @@ impl SharedUnit {
             drop(served);
             let former = former.map(|member| member.store().addresses());
             while let Err(error) = self.renew(former.clone()).await {
-                if self.ends.load(SeqCst) {
+                if self.is_ending() {
                     return;
                 }
                 tracing::debug!(image = self.image(), %error, "cannot open the image again; trying on");
@@ -226,14 +206,12 @@ impl SharedUnit {
             }
             let pause = PAUSE * 2u32.pow(failures);
             failures = (failures + 1).min(MAX_DOUBLINGS);
-            either(async { sleep_until(Instant::now() + pause).await }, self.until_end()).await;
+            either(sleep_until(Instant::now() + pause), until(|| self.is_ending())).await;
         }
     }
 
-    async fn until_end(&self) {
-        while !self.ends.load(SeqCst) {
-            sleep_until(Instant::now() + PAUSE).await;
-        }
+    fn is_ending(&self) -> bool {
+        self.ends.load(SeqCst)
     }
 
     /// Opens the image with a new client, and fences the former one: none of its operations takes place after this.
@@ -255,7 +233,7 @@ impl SharedUnit {
         sessions: &ServedSessions,
     ) -> Result<(), String> {
         let ports = self.own_ports(unit, sessions).await;
-        if self.ends.load(SeqCst) {
+        if self.is_ending() {
             return Ok(());
         }
         let (notified, notifications) = flume::unbounded();
@@ -282,13 +260,13 @@ impl SharedUnit {
 
     /// The target ports of this server for the unit. It waits until the configuration in force has the unit.
     async fn own_ports(&self, unit: &Arc<LogicalUnit>, sessions: &ServedSessions) -> Vec<MemberPort> {
-        loop {
-            let ports = member_ports(sessions.own_ports(unit));
-            if !ports.is_empty() || self.ends.load(SeqCst) {
-                return ports;
-            }
-            sleep_until(Instant::now() + PAUSE).await;
-        }
+        let mut ports = Vec::new();
+        until(|| {
+            ports = member_ports(sessions.own_ports(unit));
+            !ports.is_empty() || self.is_ending()
+        })
+        .await;
+        ports
     }
 
     /// Joins, and follows the nexuses and the ports of this server until the unit is not served any more.
@@ -302,7 +280,7 @@ impl SharedUnit {
         let (image, id, version) = (self.image(), self.place.id, member.version());
         tracing::info!(name: "gateway.joined", image, member = id, version, "serves the image");
         loop {
-            if self.ends.load(SeqCst) {
+            if self.is_ending() {
                 sessions.end(unit).await;
                 return member.leave().await;
             }
@@ -355,10 +333,9 @@ async fn tick(member: Weak<UnitMember>, lost: flume::Sender<String>) {
     }
 }
 
-/// Resolves when the member is lost.
-async fn until_lost<T>(member: &UnitMember) -> Option<T> {
-    while member.phase() != Phase::Lost {
+/// Waits until something is so.
+async fn until(mut is_so: impl FnMut() -> bool) {
+    while !is_so() {
         sleep_until(Instant::now() + PAUSE).await;
     }
-    None
 }

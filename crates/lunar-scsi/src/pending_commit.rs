@@ -246,9 +246,9 @@ impl Rollback {
 
 #[cfg(test)]
 mod tests {
-    use super::{CommitOutcome, PendingCommit};
-    use crate::testing::{commit, data, disk, fails, lu, nexus, run, run_with};
-    use crate::{Op, Plan, PlanResult};
+    use super::CommitOutcome;
+    use crate::testing::{commit, data, disk, fails, lu, nexus, pending, run, run_with};
+    use crate::{Op, Plan};
     use lunar_wire::scsi::{Sense, Status, op};
 
     const TUR: &[u8] = &[op::TEST_UNIT_READY];
@@ -259,16 +259,6 @@ mod tests {
         let mut list = [0; 24];
         (list[7], list[15], list[20]) = (key, action_key, flags);
         ([op::PERSISTENT_RESERVE_OUT, action, 1, 0, 0, 0, 0, 0, 24, 0], list)
-    }
-
-    fn pending(answer: PlanResult) -> PendingCommit {
-        match answer {
-            Ok(Plan::Op(op)) => match *op {
-                Op::Persist(pending) => pending,
-                op => panic!("{op:?} instead of a pending commit"),
-            },
-            other => panic!("{other:?} instead of a pending commit"),
-        }
     }
 
     #[test]

@@ -107,6 +107,17 @@ pub(crate) fn run_with(nexus: &mut Nexus, cdb: &[u8], parameters: &[u8]) -> Plan
     }
 }
 
+/// The pending commit of a plan.
+pub(crate) fn pending(answer: PlanResult) -> crate::PendingCommit {
+    match answer {
+        Ok(Plan::Op(op)) => match *op {
+            Op::Persist(pending) => pending,
+            op => panic!("{op:?} instead of a pending commit"),
+        },
+        other => panic!("{other:?} instead of a pending commit"),
+    }
+}
+
 /// Commits a pending commit, if any. Returns the resulting plan, and whether there was one.
 pub(crate) fn commit(lu: &Lu, answer: PlanResult) -> Result<(Plan, bool), CommandError> {
     let draft = match answer? {

@@ -2,7 +2,7 @@
 //! media. A cluster manager decides which one: it promotes the target there. Until then, the server opens neither the
 //! media nor the state of the target, and rejects logins with 03/01, so that hosts try again.
 
-use crate::config::Config;
+use crate::config::{Config, Target};
 use crate::{Diagnostic, io_text};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,15 +13,16 @@ pub type Promoted = BTreeSet<String>;
 
 /// The targets that are on standby now.
 pub fn on_standby(config: &Config, promoted: &Promoted) -> BTreeSet<String> {
-    let waits = |target: &&crate::config::Target| target.standby && !promoted.contains(&target.name);
-    config.targets.iter().filter(waits).map(|target| target.name.clone()).collect()
+    config.targets.iter().filter(|target| waits(target, promoted)).map(|target| target.name.clone()).collect()
+}
+
+fn waits(target: &Target, promoted: &Promoted) -> bool {
+    target.standby && !promoted.contains(&target.name)
 }
 
 /// Removes the LUNs of the targets that are on standby, and makes these targets reject logins.
 pub fn close(config: &mut Config, promoted: &Promoted) {
-    for target in
-        config.targets.iter_mut().filter(|target| target.standby && !promoted.contains(&target.name))
-    {
+    for target in config.targets.iter_mut().filter(|target| waits(target, promoted)) {
         (target.offline, target.luns) = (true, Arc::default());
     }
 }

@@ -42,6 +42,11 @@ impl LogicalUnit {
 }
 
 impl TargetNode {
+    /// Whether this is one of its logical units.
+    fn has(&self, unit: &Arc<LogicalUnit>) -> bool {
+        self.luns.values().any(|own| Arc::ptr_eq(own, unit))
+    }
+
     /// Whether this server may answer commands of all logical units.
     pub(crate) fn may_serve(&self) -> bool {
         self.luns.values().all(|unit| unit.may_serve())
@@ -89,10 +94,7 @@ impl ServedSessions {
     /// over.
     pub async fn end(&self, unit: &Arc<LogicalUnit>) {
         let config = self.0.config();
-        let has_unit = |name: &str| {
-            let target = config.targets.get(name);
-            target.is_some_and(|target| target.luns.values().any(|other| Arc::ptr_eq(other, unit)))
-        };
+        let has_unit = |name: &str| config.targets.get(name).is_some_and(|target| target.has(unit));
         let chosen = |target: Option<&str>| target.is_some_and(has_unit);
         self.0.registry.end(|info| chosen(info.target.as_deref()), EndReason::Fenced).await;
     }
@@ -106,8 +108,7 @@ impl ServedSessions {
     /// The target ports of this server for the targets of a logical unit, with their addresses.
     pub fn own_ports(&self, unit: &Arc<LogicalUnit>) -> Vec<RemotePort> {
         let (config, portals) = (self.0.config(), self.0.portals());
-        let targets = config.targets.values();
-        let targets = targets.filter(|target| target.luns.values().any(|other| Arc::ptr_eq(other, unit)));
+        let targets = config.targets.values().filter(|target| target.has(unit));
         let mut ports = Vec::new();
         for port in targets.flat_map(|target| self.0.own_ports(target)) {
             let of_port = |portal: &&crate::BoundPortal| {

@@ -1,7 +1,7 @@
 //! Two servers that share the state of a logical unit decide as one server with the same ports does.
 
 use super::world::{basic, moving, out_cdb, port, read, transport_id};
-use crate::testing::{commit, disk, fails, run, run_with};
+use crate::testing::{commit, disk, fails, pending, run, run_with};
 use crate::{CommandError, InstalledEffects, Lu, LuSettings, Nexus, NexusId, Op, Plan, PlanResult};
 use lunar_wire::scsi::{Sense, Status, op};
 use proptest::prelude::*;
@@ -252,16 +252,6 @@ fn held_unit_answers_busy_until_it_is_released() {
     assert_eq!(served.send("A2", &[0; 6], None).0, Ok(None));
     served.lus[0].hold(false);
     assert_eq!(served.send("A", &[0; 6], None).0, Ok(None));
-}
-
-fn pending(answer: PlanResult) -> crate::PendingCommit {
-    match answer {
-        Ok(Plan::Op(op)) => match *op {
-            Op::Persist(pending) => pending,
-            op => panic!("{op:?}"),
-        },
-        other => panic!("{other:?}"),
-    }
 }
 
 /// A session of a victim may begin while the change is published.
