@@ -2,7 +2,7 @@
 
 use super::command::ScsiCommand;
 use super::front_end::FrontEnd;
-use super::nexus::ItNexus;
+use super::nexus::{ItNexus, NexusState};
 use crate::exec::ExecutionContext;
 use crate::exec::copy::CopyEnds;
 use crate::registry::{AbortScope, SessionMessage};
@@ -57,7 +57,16 @@ impl<F: FrontEnd> ExecutionContext for TaskContext<'_, F> {
     }
 
     fn is_aborted(&self) -> bool {
-        let state = self.nexus.state();
+        self.is_aborted_in(&self.nexus.state())
+    }
+
+    fn until_aborted(&self) -> lunar_block::LocalBoxFuture<'_, ()> {
+        Box::pin(self.nexus.wait_until(|state| self.is_aborted_in(state)))
+    }
+}
+
+impl<F: FrontEnd> TaskContext<'_, F> {
+    fn is_aborted_in(&self, state: &NexusState<F>) -> bool {
         let c = self.command;
         state.is_aborted(c.tag, self.serial) || state.front().stale_reason(c.connection).is_some()
     }

@@ -12,8 +12,8 @@ use super::medium::{
     write_buf,
 };
 use crate::LogicalUnit;
-use crate::task_set_lock::{LockMode, TaskSetHandle, lock_all};
-use lunar_runtime::{Buf, Pool};
+use crate::task_set_lock::{LockMode, TaskSetGuard, TaskSetHandle, lock_all};
+use lunar_runtime::{Buf, Pool, either};
 use lunar_scsi::{CommandError, CopyResult, CopySegment, NexusId};
 use lunar_wire::scsi::Sense;
 use std::sync::Arc;
@@ -103,8 +103,8 @@ async fn all(
     let alone = own.as_ref().is_some_and(|(_, mode)| *mode == LockMode::Exclusive);
     let _whole = match alone {
         true => {
-            lock_all(own.iter().cloned().chain(ends.iter().flatten().flat_map(CopyEnds::locks)).collect())
-                .await
+            let all = own.iter().cloned().chain(ends.iter().flatten().flat_map(CopyEnds::locks));
+            lock_unless_aborted(all.collect(), context).await?
         }
         false => Vec::new(),
     };
@@ -116,6 +116,18 @@ async fn all(
         result.segments += 1;
     }
     Ok(())
+}
+
+/// Takes the locks, unless the command is aborted meanwhile: the holder of a lock may wait for the end of this command.
+async fn lock_unless_aborted(
+    locks: Vec<(TaskSetHandle, LockMode)>,
+    context: &dyn ExecutionContext,
+) -> Result<Vec<TaskSetGuard>, CommandError> {
+    let aborted = async {
+        context.until_aborted().await;
+        Err(aborted_failure())
+    };
+    either(async { Ok(lock_all(locks).await) }, aborted).await
 }
 
 /// A segment during its copy.
@@ -153,7 +165,7 @@ impl SegmentCopy<'_> {
 
     /// Copies one buffer, which begins `done` bytes after the start of the segment.
     async fn step(&self, done: u64, buf: Buf, context: &dyn ExecutionContext) -> Result<Buf, CommandError> {
-        let _inside = lock_all(self.locks.clone()).await;
+        let _inside = lock_unless_aborted(self.locks.clone(), context).await?;
         if context.is_aborted() {
             return Err(aborted_failure());
         }

@@ -49,6 +49,8 @@ pub trait ExecutionContext {
     /// Whether the command was aborted. A long operation checks this between its steps, and then ends with
     /// [`aborted_failure`].
     fn is_aborted(&self) -> bool;
+    /// Returns when the command is aborted, for a step that waits.
+    fn until_aborted(&self) -> lunar_block::LocalBoxFuture<'_, ()>;
 }
 
 /// The result of an aborted command, which is not sent.

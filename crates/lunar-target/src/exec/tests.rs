@@ -45,6 +45,10 @@ impl ExecutionContext for NoContext {
     fn is_aborted(&self) -> bool {
         self.0
     }
+
+    fn until_aborted(&self) -> lunar_block::LocalBoxFuture<'_, ()> {
+        Box::pin(std::future::pending())
+    }
 }
 
 /// A logical unit on a disk that loses its cache, and one nexus of it.

@@ -136,6 +136,9 @@ impl ExecutionContext for CopySession<'_> {
     fn is_aborted(&self) -> bool {
         self.aborted.get()
     }
+    fn until_aborted(&self) -> lunar_block::LocalBoxFuture<'_, ()> {
+        Box::pin(std::future::poll_fn(|_| if self.aborted.get() { Poll::Ready(()) } else { Poll::Pending }))
+    }
 }
 
 /// The number of the request in the first step. The first request precedes the steps, and determines the total
@@ -156,6 +159,24 @@ fn copy_waits_for_exclusive_holder_at_either_end() {
             drop(held);
             assert!(matches!(poll(copy.as_mut()), Poll::Ready(Ok(ExecutionOutput::Good))));
             assert_eq!(parts(&units[1]), [7; 3]);
+        }
+    });
+}
+
+/// The holder may be a command that waits for the end of the copy.
+#[test]
+fn aborted_copy_does_not_wait_for_a_lock() {
+    wait(async {
+        for mode in [LockMode::Shared, LockMode::Exclusive] {
+            let units = units();
+            let session = CopySession::new(&units, (0, mode));
+            let other = units[0].task_set.handle(CoreIndex::current());
+            let _held = now(other.lock_exclusive());
+            let mut copy = pin!(session.copy(0));
+            assert!(poll(copy.as_mut()).is_pending());
+            session.aborted.set(true);
+            assert!(matches!(poll(copy.as_mut()), Poll::Ready(Err(_))));
+            assert_eq!(parts(&units[1]), [0; 3]);
         }
     });
 }
