@@ -34,6 +34,8 @@ use std::time::Duration;
 
 /// Time within which the other members acknowledge a change. Later, the cluster fences them.
 pub const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time after which a member acknowledges a change that has not taken effect yet. The other member asks again.
+pub const ACKNOWLEDGE_WITHIN: Duration = Duration::from_secs(2);
 /// Age of the watch above which a member answers commands with BUSY, because it may miss changes.
 pub const STALE_AFTER: Duration = Duration::from_secs(5);
 /// Age of the watch above which a member is lost: its sessions end, so that hosts use another path.

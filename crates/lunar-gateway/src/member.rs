@@ -12,8 +12,9 @@ use crate::object::{
 use crate::store::{Store, Swap, Unit};
 use aborts::RecentAborts;
 use async_lock::Mutex;
-use lunar_scsi::{CommitOutcome, InstalledEffects, PendingCommit, PlanResult};
+use lunar_scsi::{CommitOutcome, InstalledEffects, Op, PendingCommit, Plan, PlanResult};
 use lunar_wire::scsi::Status;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
 use std::sync::{OnceLock, PoisonError};
@@ -52,6 +53,10 @@ pub struct Member<S, U> {
     installed: Mutex<u64>,
     /// The same, for readers without the lock.
     version: AtomicU64,
+    /// The members as of that version. A member that has joined later has begun with a later state.
+    members: std::sync::Mutex<BTreeMap<MemberId, MemberRecord>>,
+    /// The last version whose effects on this member are complete: the tasks that it aborts have ended.
+    finished: AtomicU64,
     /// The last version that this member has announced.
     announced: AtomicU64,
     /// The reason of a loss.
@@ -66,6 +71,8 @@ pub struct Member<S, U> {
     is_confirmed: AtomicBool,
     /// The time of the last tick.
     ticked_ms: AtomicU64,
+    /// The time of the confirmation of the watch that it found.
+    confirmed_ms: AtomicU64,
 }
 
 impl<S: Store, U: Unit> Member<S, U> {
@@ -90,6 +97,8 @@ impl<S: Store, U: Unit> Member<S, U> {
             phase: AtomicU8::new(Phase::Joining as u8),
             installed: Mutex::new(0),
             version: AtomicU64::new(0),
+            members: std::sync::Mutex::default(),
+            finished: AtomicU64::new(0),
             announced: AtomicU64::new(0),
             reason: OnceLock::new(),
             finishing: Mutex::new(()),
@@ -98,6 +107,7 @@ impl<S: Store, U: Unit> Member<S, U> {
             needs_map: AtomicBool::new(false),
             is_confirmed: AtomicBool::new(true),
             ticked_ms: AtomicU64::new(0),
+            confirmed_ms: AtomicU64::new(0),
         }
     }
 
@@ -109,6 +119,11 @@ impl<S: Store, U: Unit> Member<S, U> {
     /// The version of the installed state.
     pub fn version(&self) -> u64 {
         self.version.load(SeqCst)
+    }
+
+    /// The last version that this member has announced: it has taken effect on all members.
+    pub fn announced_version(&self) -> u64 {
+        self.announced.load(SeqCst)
     }
 
     /// The client of the cluster.
@@ -152,6 +167,7 @@ impl<S: Store, U: Unit> Member<S, U> {
                 let swap = self.swap_of(*installed, pending.bytes(), &change)?;
                 if self.checked(self.store.swap(swap).await)? {
                     let answer = lu.commit_shared(pending);
+                    self.add_victims(&answer);
                     let version = *installed + 1;
                     self.set_installed(&mut installed, version);
                     break (answer, version);
@@ -162,6 +178,16 @@ impl<S: Store, U: Unit> Member<S, U> {
         self.finish_effects().await?;
         self.announce(version).await?;
         Ok(answer)
+    }
+
+    /// Later changes, too, wait for the tasks that a command aborts on this member: its host may have given it up.
+    fn add_victims(&self, answer: &PlanResult) {
+        if let Ok(Plan::Op(op)) = answer
+            && let Op::Preempt { victims } = &**op
+        {
+            let effects = InstalledEffects { victims: victims.clone(), aborts_all: false };
+            self.effects.lock().unwrap_or_else(PoisonError::into_inner).push(effects);
+        }
     }
 
     /// Whether a change after `began` has aborted the command.
@@ -214,6 +240,8 @@ impl<S: Store, U: Unit> Member<S, U> {
                 edit(&mut swap, &view);
                 if self.checked(self.store.swap(swap).await)? {
                     let version = *installed + 1;
+                    let is_there = |(id, _): &(MemberId, MemberRecord)| !fenced.contains(id);
+                    self.set_members(view.members.into_iter().filter(is_there).collect());
                     self.set_installed(&mut installed, version);
                     break version;
                 }
@@ -239,6 +267,7 @@ impl<S: Store, U: Unit> Member<S, U> {
         }
         let age = self.checked(self.store.watch_age())?;
         self.ticked_ms.store(now.as_millis() as u64, SeqCst);
+        self.confirmed_ms.store(now.saturating_sub(age).as_millis() as u64, SeqCst);
         if age > crate::LOST_AFTER {
             return self.checked(Err(io::Error::other("the cluster does not confirm the watch")));
         }
@@ -272,6 +301,13 @@ impl<S: Store, U: Unit> Member<S, U> {
         now.saturating_sub(ticked) <= crate::STALE_AFTER && self.phase() != Phase::Lost
     }
 
+    /// Whether commands may be decided with the installed state: the cluster has confirmed the watch so lately that no
+    /// other member can have answered a change that is missing here.
+    pub fn may_decide(&self, now: Duration) -> bool {
+        let confirmed = Duration::from_millis(self.confirmed_ms.load(SeqCst));
+        now.saturating_sub(confirmed) < crate::STALE_AFTER && self.phase() == Phase::Serving
+    }
+
     /// Ends the service because something outside has shown that the client is fenced, or was paused for too long.
     pub fn lose(&self, reason: &str) {
         _ = self.reason.set(reason.to_owned());
@@ -297,6 +333,10 @@ impl<S: Store, U: Unit> Member<S, U> {
             self.lose(&e.to_string());
             self.lost()
         })
+    }
+
+    fn set_members(&self, members: BTreeMap<MemberId, MemberRecord>) {
+        *self.members.lock().unwrap_or_else(PoisonError::into_inner) = members;
     }
 
     fn set_installed(&self, installed: &mut u64, version: u64) {

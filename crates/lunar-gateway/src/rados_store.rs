@@ -6,8 +6,8 @@ use crate::store::{Store, Swap};
 use lunar_block::{Notification, RbdBackend, SharedObject, Watch, WatchEvent};
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The cluster forgets a watch of which it hears nothing for this time. A paused member is then absent from the
 /// acknowledgements at once.
@@ -27,8 +27,12 @@ pub type Notified = (Notification, Vec<u8>);
 pub struct RadosStore {
     object: Arc<SharedObject>,
     watch: Watch,
+    unhandled: Arc<Unhandled>,
     addresses: String,
 }
+
+/// Notifications that the member has not handled yet, by their numbers, with the times of their arrival.
+type Unhandled = Mutex<BTreeMap<u64, Instant>>;
 
 impl RadosStore {
     /// Opens the object, creates it if it is missing, and watches it. Notifications go to `notified`, which is closed when
@@ -46,11 +50,15 @@ impl RadosStore {
             check_pool(&backend.shared_object(None, &name)?, pool.as_deref())?;
             let object = Arc::new(backend.shared_object(pool.as_deref(), &name)?);
             object.swap(&[], &[], &[])?;
-            let sender = std::sync::Mutex::new(Some(notified));
+            let sender = Mutex::new(Some(notified));
+            let unhandled = Arc::new(Unhandled::default());
+            let arrivals = unhandled.clone();
             let on_event = move |event| {
-                let mut sender = sender.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                let mut sender = sender.lock().unwrap_or_else(PoisonError::into_inner);
                 match (event, &*sender) {
                     (WatchEvent::Notified { notification, payload }, Some(sender)) => {
+                        let mut arrivals = arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+                        arrivals.insert(notification.id, Instant::now());
                         _ = sender.send((notification, payload));
                     }
                     (WatchEvent::Lost(_), _) => *sender = None,
@@ -59,9 +67,14 @@ impl RadosStore {
             };
             let watch = object.watch(WATCH_TIMEOUT_S, Box::new(on_event))?;
             let addresses = object.addresses()?;
-            Ok(RadosStore { object, watch, addresses })
+            Ok(RadosStore { object, watch, unhandled, addresses })
         })
         .await
+    }
+
+    /// The member has handled a notification.
+    pub fn handled(&self, notification: &Notification) {
+        self.unhandled.lock().unwrap_or_else(PoisonError::into_inner).remove(&notification.id);
     }
 
     /// Acknowledges a notification.
@@ -110,7 +123,10 @@ impl Store for RadosStore {
     }
 
     fn watch_age(&self) -> io::Result<Duration> {
-        self.watch.age()
+        // A confirmation of the watch that has overtaken a notification says nothing about it.
+        let age = self.watch.age()?;
+        let unhandled = self.unhandled.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(unhandled.values().map(Instant::elapsed).fold(age, Duration::max))
     }
 }
 

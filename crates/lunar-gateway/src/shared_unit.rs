@@ -82,24 +82,15 @@ fn now() -> Duration {
 }
 
 impl StateSharing for SharedUnit {
-    /// It runs in the event loop of the gateway, to its end, even if the caller no longer waits: a change that has reached
-    /// the object must take effect here, too. The caller does not wait for a cluster that is away.
     fn publish(&self, pending: PendingCommit) -> LocalBoxFuture<'_, Result<PlanResult, SharingLost>> {
-        Box::pin(async move {
-            let member = self.member().ok_or(SharingLost)?;
-            let publisher = member.clone();
-            let published = self.cores.start_on(0, move || async move { publisher.publish(pending).await });
-            let ended = async { published.recv_async().await.ok()?.ok() };
-            let lost = async {
-                until(|| member.phase() == Phase::Lost).await;
-                None
-            };
-            let answer = either(ended, lost).await;
-            answer.ok_or_else(|| {
-                self.wake();
-                SharingLost
-            })
-        })
+        Box::pin(self.run(|member| async move { member.publish(pending).await }))
+    }
+
+    fn refresh(&self) -> LocalBoxFuture<'_, Result<bool, SharingLost>> {
+        Box::pin(self.run(|member| async move {
+            member.refresh().await?;
+            Ok(member.may_decide(now()))
+        }))
     }
 
     fn may_serve(&self) -> bool {
@@ -113,6 +104,10 @@ impl StateSharing for SharedUnit {
             self.wake();
         }
         may
+    }
+
+    fn may_decide(&self) -> bool {
+        self.may_serve() && self.member().is_some_and(|member| member.may_decide(now()))
     }
 
     fn remote_ports(&self) -> Arc<[RemotePort]> {
@@ -145,6 +140,26 @@ impl SharedUnit {
         shared.backend.serve_under(Lease(Arc::downgrade(&shared)));
         unit.share(shared.clone());
         shared
+    }
+
+    /// Runs an operation of the member in the event loop of the gateway, to its end, even if the caller no longer waits: a
+    /// change that has reached the object must take effect here, too. The caller does not wait for a cluster that is away.
+    async fn run<T: Send + 'static, F: Future<Output = Result<T, Lost>> + 'static>(
+        &self,
+        operation: impl FnOnce(Arc<UnitMember>) -> F + Send + 'static,
+    ) -> Result<T, SharingLost> {
+        let member = self.member().ok_or(SharingLost)?;
+        let running = member.clone();
+        let result = self.cores.start_on(0, move || operation(running));
+        let ended = async { result.recv_async().await.ok()?.ok() };
+        let lost = async {
+            until(|| member.phase() == Phase::Lost).await;
+            None
+        };
+        either(ended, lost).await.ok_or_else(|| {
+            self.wake();
+            SharingLost
+        })
     }
 
     fn image(&self) -> String {
@@ -307,9 +322,19 @@ async fn acknowledge(member: Weak<UnitMember>, notifications: flume::Receiver<No
     while let Ok((notification, payload)) = notifications.recv_async().await {
         let Some(member) = member.upgrade() else { return };
         spawn(async move {
-            if let Some(ack) = member.notified(&payload).await {
+            let (following, (done, end)) = (member.clone(), flume::bounded::<()>(0));
+            spawn(async move {
+                following.notified(&payload).await;
+                following.finish().await;
+                drop(done);
+            });
+            let ended = async { _ = end.recv_async().await };
+            either(ended, sleep_until(Instant::now() + crate::ACKNOWLEDGE_WITHIN)).await;
+            if let Some(ack) = member.acknowledgement() {
                 // Without it, this member is fenced, which it learns by its next operation.
-                _ = member.store().acknowledge(notification, ack).await;
+                if member.store().acknowledge(notification, ack).await.is_ok() {
+                    member.store().handled(&notification);
+                }
             }
         });
     }

@@ -32,7 +32,8 @@ pub trait Store {
     fn wait_for_latest_map(&self) -> impl Future<Output = io::Result<()>>;
     /// The addresses of this client, for [`Store::blocklist`].
     fn addresses(&self) -> String;
-    /// The time since the cluster last confirmed the watch of this client.
+    /// The time since the cluster last confirmed the watch of this client, or since the oldest notification arrived that is
+    /// not handled yet.
     ///
     /// # Errors
     /// The watch is lost.

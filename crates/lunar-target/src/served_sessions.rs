@@ -7,6 +7,7 @@ use crate::registry::{AbortScope, SessionMessage};
 use crate::server_state::ServerState;
 use crate::sharing::{RemotePort, StateSharing};
 use lunar_scsi::NexusId;
+use lunar_wire::scsi::op;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +33,18 @@ impl LogicalUnit {
         {
             _ = compio::time::timeout(NEXUS_TIMEOUT, sharing.publish(pending)).await;
         }
+    }
+
+    /// Whether this server may decide on a new command of the unit.
+    #[inline]
+    pub fn may_decide(&self) -> bool {
+        self.sharing().is_none_or(|sharing| sharing.may_decide())
+    }
+
+    /// Whether this command reports state that other servers may have changed a moment ago: PERSISTENT RESERVE IN. Others
+    /// are decided with the state that this server has, because their order with such a change is free.
+    pub(crate) fn reports_shared(&self, cdb: &[u8]) -> bool {
+        self.sharing().is_some() && cdb.first() == Some(&op::PERSISTENT_RESERVE_IN)
     }
 
     /// Whether this server may answer commands of the unit.

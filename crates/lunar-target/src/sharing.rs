@@ -12,9 +12,16 @@ pub trait StateSharing: Send + Sync {
     /// # Errors
     /// [`SharingLost`].
     fn publish(&self, pending: PendingCommit) -> LocalBoxFuture<'_, Result<PlanResult, SharingLost>>;
+    /// Installs all changes that other servers have made until now. Returns whether this server may decide on commands.
+    ///
+    /// # Errors
+    /// [`SharingLost`].
+    fn refresh(&self) -> LocalBoxFuture<'_, Result<bool, SharingLost>>;
     /// Whether this server may answer commands of the unit. After a pause or a fence it may not: its state is old, and
     /// the outcome of commands in flight is unknown.
     fn may_serve(&self) -> bool;
+    /// Whether this server may decide on a new command. Otherwise a change of another server may be missing here.
+    fn may_decide(&self) -> bool;
     /// The target ports of the other servers.
     fn remote_ports(&self) -> Arc<[RemotePort]>;
 }

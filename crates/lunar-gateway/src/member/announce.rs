@@ -5,6 +5,7 @@ use crate::object::{MemberId, MemberRecord, SharedView, member_key};
 use crate::store::{Store, Swap, Unit};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering::SeqCst;
 
 /// The payload of a notification, and that of its acknowledgement.
@@ -12,55 +13,68 @@ use std::sync::atomic::Ordering::SeqCst;
 struct Message {
     member: MemberId,
     incarnation: u64,
-    /// The announced version, or the installed one. 0 in a notification only asks which members are alive.
+    /// The announced version, or the one that has taken effect. 0 in a notification only asks which members are alive.
     version: u64,
 }
 
-/// Number of times that members are asked again that answer with an older version.
-const PATIENCE: usize = 8;
+/// Number of times that members are asked again that answer with an older version. Each waits for
+/// [`ACKNOWLEDGE_WITHIN`](crate::ACKNOWLEDGE_WITHIN), so that the end of tasks has more time than an operation of the
+/// medium, after whose time-out that member ends.
+const PATIENCE: usize = 20;
 
-/// The incarnations that have acknowledged, with their installed versions.
+/// The incarnations that have acknowledged, with the versions that have taken effect there.
 pub(super) type Alive = BTreeMap<(MemberId, u64), u64>;
 
 impl<S: Store, U: Unit> Member<S, U> {
-    /// Handles a notification, and returns the payload of the acknowledgement. `None`: the member is lost and does not
-    /// acknowledge.
-    pub async fn notified(&self, payload: &[u8]) -> Option<Vec<u8>> {
+    /// Installs the change of a notification. [`Member::finish`] lets it take effect.
+    pub async fn notified(&self, payload: &[u8]) {
         // A payload of a later version of the protocol announces a change too.
         let message: Option<Message> = serde_json::from_slice(payload).ok();
         let is_own = message.as_ref().is_some_and(|message| message.incarnation == self.record.incarnation);
         if !is_own {
             let version = message.map_or(u64::MAX, |message| message.version);
-            self.follow(version).await.ok()?;
+            // A lost member does not acknowledge.
+            _ = self.follow(version).await;
+        }
+    }
+
+    /// Returns when the installed changes have taken effect here, which includes the end of tasks that they abort. These
+    /// may take longer than [`NOTIFY_TIMEOUT`](crate::NOTIFY_TIMEOUT): acknowledge ([`Member::acknowledgement`]) earlier
+    /// than that, so that the other member asks again.
+    pub async fn finish(&self) {
+        _ = self.finish_effects().await;
+    }
+
+    /// The payload of an acknowledgement: the changes that have taken effect here. `None`: the member is lost.
+    pub fn acknowledgement(&self) -> Option<Vec<u8>> {
+        if self.phase() == Phase::Lost {
+            return None;
         }
         let (member, incarnation) = (self.id, self.record.incarnation);
-        json(&Message { member, incarnation, version: self.version() }).ok()
+        json(&Message { member, incarnation, version: self.finished.load(SeqCst) }).ok()
     }
 
-    /// Installs a version, and finishes its effects.
+    /// Installs a version.
     async fn follow(&self, version: u64) -> Result<(), Lost> {
-        {
-            let mut installed = self.installed.lock().await;
-            match self.phase() {
-                // The version 0 of its acknowledgement does not count.
-                Phase::Joining => return Ok(()),
-                Phase::Lost => return Err(self.lost()),
-                Phase::Serving | Phase::Stale if *installed < version => {
-                    self.install_newer(&mut installed).await?
-                }
-                Phase::Serving | Phase::Stale => {}
-            }
+        let mut installed = self.installed.lock().await;
+        match self.phase() {
+            Phase::Lost => Err(self.lost()),
+            Phase::Serving | Phase::Stale if *installed < version => self.install_newer(&mut installed).await,
+            // The version 0 of the acknowledgement of a member that joins does not count.
+            Phase::Joining | Phase::Serving | Phase::Stale => Ok(()),
         }
-        self.finish_effects().await
     }
 
-    /// Notifies all members of a version. Returns when each has installed it, or is fenced.
+    /// Notifies all members of a version. Returns when it has taken effect on each that is not fenced.
     pub(super) async fn announce(&self, mut version: u64) -> Result<(), Lost> {
         let mut patience = PATIENCE;
         loop {
+            let members = self.members.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let alive = self.ask(version).await?;
             let view = self.view().await?;
-            let silent = self.silent(&view, &alive, version);
+            let mut silent = self.silent(&view, &alive, version);
+            // A member that has joined meanwhile has begun with a later state.
+            silent.retain(|id, record| members.get(id) == Some(record));
             if silent.is_empty() {
                 self.announced.fetch_max(version, SeqCst);
                 return Ok(());
@@ -86,7 +100,7 @@ impl<S: Store, U: Unit> Member<S, U> {
         Ok(replies.map(|reply| ((reply.member, reply.incarnation), reply.version)).collect())
     }
 
-    /// The other members of the object that have not installed a version.
+    /// The other members of the object on which a version has not taken effect.
     pub(super) fn silent(
         &self,
         view: &SharedView,

@@ -1,6 +1,6 @@
 //! The changes of other members.
 
-use super::{Lost, Member};
+use super::{Lost, Member, Phase};
 use crate::object::SharedView;
 use crate::store::{Store, Unit};
 use std::sync::PoisonError;
@@ -11,6 +11,19 @@ impl<S: Store, U: Unit> Member<S, U> {
     pub(super) async fn view(&self) -> Result<SharedView, Lost> {
         let omap = self.checked(self.store.read().await)?;
         self.checked(SharedView::decode(&omap))
+    }
+
+    /// Installs all changes that were made until now.
+    ///
+    /// # Errors
+    /// The member is lost.
+    pub async fn refresh(&self) -> Result<(), Lost> {
+        let mut installed = self.installed.lock().await;
+        match self.phase() {
+            Phase::Serving => self.install_newer(&mut installed).await,
+            Phase::Joining | Phase::Stale => Ok(()),
+            Phase::Lost => Err(self.lost()),
+        }
     }
 
     /// Installs the changes that the object has and this member has not. Their effects take place in
@@ -40,6 +53,7 @@ impl<S: Store, U: Unit> Member<S, U> {
         if !is_complete || changes.iter().any(|change| !change.fenced.is_empty()) {
             self.needs_map.store(true, SeqCst);
         }
+        self.set_members(view.members.clone());
         self.set_installed(installed, view.version);
         self.unit.follow_members(view);
         Ok(())
@@ -49,6 +63,7 @@ impl<S: Store, U: Unit> Member<S, U> {
     /// that know all fences.
     pub(super) async fn finish_effects(&self) -> Result<(), Lost> {
         let _one = self.finishing.lock().await;
+        let version = self.version();
         let effects = std::mem::take(&mut *self.effects.lock().unwrap_or_else(PoisonError::into_inner));
         for effects in effects {
             if effects.aborts_all {
@@ -61,6 +76,7 @@ impl<S: Store, U: Unit> Member<S, U> {
             self.checked(self.store.wait_for_latest_map().await)?;
             self.needs_map.store(false, SeqCst);
         }
+        self.finished.store(version, SeqCst);
         Ok(())
     }
 }

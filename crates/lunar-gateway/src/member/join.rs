@@ -15,10 +15,15 @@ impl<S: Store, U: Unit> Member<S, U> {
     /// The member is lost.
     pub async fn join(&self) -> Result<(), Lost> {
         let version = loop {
+            let asked = self.view().await?.members;
             let alive = self.ask(0).await?;
             let view = self.view().await?;
             self.checked(self.admit(&view, &alive))?;
             let silent = self.silent(&view, &alive, 0);
+            // A member that joins at the same time was not asked.
+            if silent.iter().any(|(id, record)| asked.get(id) != Some(record)) {
+                continue;
+            }
             if !silent.is_empty() {
                 self.fence(&silent).await?;
             }
@@ -36,12 +41,15 @@ impl<S: Store, U: Unit> Member<S, U> {
             if self.checked(self.store.swap(swap).await)? {
                 // Others may have fenced members a moment ago, whose late operations must not meet those of this one.
                 self.checked(self.store.wait_for_latest_map().await)?;
+                let others = |(id, _): &(MemberId, MemberRecord)| !silent.contains_key(id);
+                self.set_members(view.members.clone().into_iter().filter(others).collect());
                 self.set_installed(&mut installed, view.version + 1);
                 self.unit.follow_members(&view);
                 self.set_phase(Phase::Serving);
                 break *installed;
             }
         };
+        self.finish_effects().await?;
         // The others learn of this member, and must be behind the fence too.
         self.announce(version).await
     }

@@ -39,6 +39,8 @@ struct State {
     faults: Vec<String>,
     /// The history of states: version and bytes.
     states: BTreeMap<String, Vec<u8>>,
+    /// The latest version that an answer has shown to a host.
+    answered: u64,
 }
 
 struct ClientState {
@@ -47,6 +49,8 @@ struct ClientState {
     confirmed: Duration,
     watch: Option<OnNotify>,
     cut_until: Duration,
+    /// Notifications that it has not handled yet, with the times at which they were sent.
+    unhandled: BTreeMap<u64, Duration>,
 }
 
 struct Notification {
@@ -57,6 +61,7 @@ struct Notification {
 #[derive(Clone)]
 pub struct Cluster {
     executor: Executor,
+    has_faults: bool,
     state: Rc<RefCell<State>>,
 }
 
@@ -68,15 +73,23 @@ pub struct Client {
 }
 
 impl Cluster {
-    pub fn new(executor: &Executor) -> Cluster {
-        Cluster { executor: executor.clone(), state: Rc::default() }
+    /// A cluster whose network is slow and loses notifications, or is not and does not.
+    pub fn new(executor: &Executor, has_faults: bool) -> Cluster {
+        Cluster { executor: executor.clone(), has_faults, state: Rc::default() }
     }
 
     pub fn client(&self, process: usize) -> Client {
         let mut state = self.state.borrow_mut();
         let map = state.map;
         let (confirmed, cut_until) = (self.executor.now(), Duration::ZERO);
-        state.clients.push(ClientState { process, map, confirmed, watch: None, cut_until });
+        state.clients.push(ClientState {
+            process,
+            map,
+            confirmed,
+            watch: None,
+            cut_until,
+            unhandled: BTreeMap::new(),
+        });
         Client { cluster: self.clone(), id: state.clients.len() - 1 }
     }
 
@@ -86,6 +99,27 @@ impl Cluster {
 
     pub fn faults(&self) -> Vec<String> {
         self.state.borrow().faults.clone()
+    }
+
+    /// A host has received the answer of a change.
+    pub fn answered(&self, version: u64) {
+        let mut state = self.state.borrow_mut();
+        state.answered = state.answered.max(version);
+    }
+
+    /// The latest version that an answer has shown to a host.
+    pub fn answered_version(&self) -> u64 {
+        self.state.borrow().answered
+    }
+
+    /// A violation.
+    pub fn found(&self, what: String) {
+        self.state.borrow_mut().faults.push(what);
+    }
+
+    /// Whether there was a fence.
+    pub fn has_fenced(&self) -> bool {
+        !self.state.borrow().blocklist.is_empty()
     }
 
     /// Cuts the clients of a process off for this time.
@@ -141,7 +175,7 @@ impl Client {
     async fn travel(&self) {
         let executor = &self.cluster.executor;
         let micros = match executor.below(20) {
-            _ if executor.now() > FAULTS => executor.below(3_000),
+            _ if !self.cluster.has_faults || executor.now() > FAULTS => executor.below(3_000),
             0 => 300_000 + executor.below(2_000_000),
             1..5 => executor.below(60_000),
             _ => executor.below(3_000),
@@ -208,6 +242,11 @@ impl Client {
         self.cluster.state.borrow_mut().clients[self.id].watch = None;
     }
 
+    /// The client has handled a notification. It has no later confirmation of its watch before that.
+    pub fn handled(&self, notification: u64) {
+        self.cluster.state.borrow_mut().clients[self.id].unhandled.remove(&notification);
+    }
+
     pub async fn acknowledge(&self, notification: u64, payload: Vec<u8>) {
         let id = self.id;
         let acknowledge = move |state: &mut State| {
@@ -232,6 +271,20 @@ impl Client {
             state.blocks[block][host] = state.blocks[block][host].max(tag);
         };
         self.operate(block % SERVERS, write).await
+    }
+}
+
+impl Client {
+    fn executor(&self) -> &Executor {
+        &self.cluster.executor
+    }
+
+    fn end_of_cut(&self) -> Duration {
+        self.cluster.state.borrow().clients[self.id].cut_until
+    }
+
+    fn loses_a_notification(&self) -> bool {
+        self.cluster.has_faults && self.executor().now() < FAULTS && self.executor().below(25) == 0
     }
 }
 
@@ -268,17 +321,16 @@ impl Store for Client {
             let watchers: Vec<usize> =
                 (0..state.clients.len()).filter(|id| state.has_watch(*id, now)).collect();
             for id in &watchers {
+                state.clients[*id].unhandled.insert(number, now);
                 let client = Client { cluster: cluster.clone(), id: *id };
                 let (payload, on_notify) = (payload.clone(), state.clients[*id].watch.clone());
                 let process = state.clients[*id].process;
                 cluster.executor.spawn(Some(process), async move {
-                    // A notification that meets a cut is lost.
-                    let is_lost = client.cluster.state.borrow().clients[client.id].cut_until
-                        > client.cluster.executor.now();
-                    let has_faults = client.cluster.executor.now() < FAULTS;
-                    if is_lost || has_faults && client.cluster.executor.below(25) == 0 {
-                        return;
+                    if client.loses_a_notification() {
+                        return client.handled(number);
                     }
+                    // The cluster sends it again when the connection is there again.
+                    client.executor().sleep_until(client.end_of_cut()).await;
                     client.travel().await;
                     if let Some(on_notify) = on_notify {
                         on_notify(number, payload);
@@ -333,7 +385,11 @@ impl Store for Client {
         let now = self.cluster.executor.now();
         let mut state = self.cluster.state.borrow_mut();
         match state.has_watch(self.id, now) {
-            true => Ok(now - state.clients[self.id].confirmed),
+            true => {
+                let client = &state.clients[self.id];
+                let oldest = client.unhandled.values().chain([&client.confirmed]).min();
+                Ok(now - *oldest.unwrap_or(&now))
+            }
             false => Err(io::Error::from_raw_os_error(NOT_CONNECTED)),
         }
     }

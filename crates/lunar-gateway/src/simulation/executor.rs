@@ -101,8 +101,11 @@ impl Executor {
     }
 
     pub async fn sleep(&self, time: Duration) {
+        self.sleep_until(self.now() + time).await;
+    }
+
+    pub async fn sleep_until(&self, at: Duration) {
         let (timer, inner) = (self.number(), &self.0);
-        let at = self.now() + time;
         inner.timers.borrow_mut().push(Reverse((at, timer)));
         std::future::poll_fn(|context| {
             if inner.now.get() >= at {

@@ -108,6 +108,14 @@ impl Host {
     }
 }
 
+/// A host that reads the reservations through a server.
+async fn reads(executor: Executor, server: Rc<Server>) {
+    while executor.now() < FAULTS {
+        executor.sleep(Duration::from_millis(executor.below(2_000))).await;
+        server.reads_state(0).await;
+    }
+}
+
 /// Pauses, cuts and kills servers, one at a time or several.
 async fn faults(executor: Executor, cluster: Cluster, servers: Vec<Rc<Server>>) {
     loop {
@@ -129,10 +137,10 @@ async fn faults(executor: Executor, cluster: Cluster, servers: Vec<Rc<Server>>) 
     }
 }
 
-/// Runs a seed. Returns the faults that it has found.
-fn run(seed: u64, servers: usize) -> Vec<String> {
+/// Runs a seed, with faults or without. Returns the violations that it has found.
+fn run(seed: u64, servers: usize, has_faults: bool) -> Vec<String> {
     let executor = Executor::new(seed);
-    let cluster = Cluster::new(&executor);
+    let cluster = Cluster::new(&executor, has_faults);
     let servers: Vec<_> =
         (0..servers).map(|number| Server::start(&executor, &cluster, number, servers)).collect();
     let (owners, served) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
@@ -143,9 +151,18 @@ fn run(seed: u64, servers: usize) -> Vec<String> {
     }
     let gossip = cluster.clone();
     executor.spawn(None, async move { gossip.gossip().await });
-    executor.spawn(None, faults(executor.clone(), cluster.clone(), servers.clone()));
+    for server in &servers {
+        executor.spawn(None, reads(executor.clone(), server.clone()));
+    }
+    if has_faults {
+        executor.spawn(None, faults(executor.clone(), cluster.clone(), servers.clone()));
+    }
     executor.run_until(END);
-    check(&cluster, &servers, served.get())
+    let mut found = check(&cluster, &servers, served.get());
+    if !has_faults && cluster.has_fenced() {
+        found.push("a healthy gateway was fenced".into());
+    }
+    found
 }
 
 /// The members have joined again, and have the state of the object.
@@ -173,23 +190,29 @@ fn check(cluster: &Cluster, servers: &[Rc<Server>], served: usize) -> Vec<String
 }
 
 /// Runs seeds, and prints those that fail.
-fn explore(seeds: std::ops::Range<u64>, servers: usize) {
-    let faults = seeds.map(|seed| (seed, run(seed, servers)));
+fn explore(seeds: std::ops::Range<u64>, servers: usize, has_faults: bool) {
+    let faults = seeds.map(|seed| (seed, run(seed, servers, has_faults)));
     let failed: Vec<_> = faults.filter(|(_, faults)| !faults.is_empty()).collect();
     assert!(failed.is_empty(), "{failed:#?}");
 }
 
 #[test]
 fn two_gateways_keep_their_promises_under_faults() {
-    explore(0..seeds() * 2 / 3, 2);
+    explore(0..seeds() * 2 / 3, 2, true);
 }
 
 #[test]
 fn three_gateways_keep_their_promises_under_faults() {
-    explore(1_000_000..1_000_000 + seeds() / 3, 3);
+    explore(1_000_000..1_000_000 + seeds() / 3, 3, true);
 }
 
-/// The number of seeds of both tests: LUNAR_TEST_SEEDS, or a few.
+/// Operations of the medium that take longer than an acknowledgement may.
+#[test]
+fn slow_writes_fence_no_gateway() {
+    explore(2_000_000..2_000_000 + seeds() / 20, 2, false);
+}
+
+/// The number of seeds of all tests: LUNAR_TEST_SEEDS, or a few.
 fn seeds() -> u64 {
     std::env::var("LUNAR_TEST_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(600)
 }

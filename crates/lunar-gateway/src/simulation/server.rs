@@ -196,9 +196,19 @@ impl Server {
         let (member, acks) = (member.clone(), client.clone());
         client.watch(move |notification, payload| {
             let (member, acks) = (member.clone(), acks.clone());
+            let alarm = executor.clone();
+            let (following, (done, end)) = (member.clone(), flume::bounded::<()>(0));
             executor.spawn(Some(process), async move {
-                if let Some(ack) = member.notified(&payload).await {
+                following.notified(&payload).await;
+                following.finish().await;
+                drop(done);
+            });
+            executor.spawn(Some(process), async move {
+                let ended = async { _ = end.recv_async().await };
+                first(ended, alarm.sleep(crate::ACKNOWLEDGE_WITHIN)).await;
+                if let Some(ack) = member.acknowledgement() {
                     acks.acknowledge(notification, ack).await;
+                    acks.handled(notification);
                 }
             });
         });
@@ -287,9 +297,18 @@ impl Server {
                 break;
             }
         }
+        if !member.may_decide(self.executor.now()) {
+            return Answer::Failed;
+        }
         let answer = match answer {
             Some(Ok(Plan::Op(op))) => match *op {
-                Op::Persist(pending) => member.publish(pending).await.ok(),
+                Op::Persist(pending) => {
+                    let published = member.publish(pending).await.ok();
+                    if published.is_some() {
+                        self.cluster.answered(member.announced_version());
+                    }
+                    published
+                }
                 op => Some(Ok(Plan::Op(Box::new(op)))),
             },
             other => other,
@@ -310,6 +329,19 @@ impl Server {
         }
     }
 
+    /// PERSISTENT RESERVE IN: the state that it reports has all changes that were answered before it began.
+    pub async fn reads_state(self: &Rc<Self>, host: usize) {
+        let (server, answered) = (self.clone(), self.cluster.answered_version());
+        let work = async move {
+            let Some(member) = server.session(host) else { return };
+            let refreshed = member.refresh().await;
+            if refreshed.is_ok() && member.may_decide(server.executor.now()) && member.version() < answered {
+                server.cluster.found(format!("state {} was reported after {answered}", member.version()));
+            }
+        };
+        self.on_process(work).await;
+    }
+
     pub async fn write(self: &Rc<Self>, host: usize, block: usize, tag: u64) -> Answer {
         let server = self.clone();
         let work = async move { server.execute_write(host, block, tag).await };
@@ -323,13 +355,18 @@ impl Server {
         else {
             return Answer::Failed;
         };
+        if !member.may_decide(self.executor.now()) {
+            return Answer::Failed;
+        }
         match plan {
             Ok(Plan::Write { .. }) => {}
             Err(e) if is_conflict(e.status) => return Answer::Conflict,
             _ => return Answer::Failed,
         }
         *self.running.borrow_mut().entry(id).or_default() += 1;
-        self.executor.sleep(Duration::from_millis(self.executor.below(50))).await;
+        // Some operations take longer than the time for an acknowledgement.
+        let time = if self.executor.below(40) == 0 { 9_000 } else { 50 };
+        self.executor.sleep(Duration::from_millis(self.executor.below(time))).await;
         let may_write = member.is_current(self.executor.now());
         let written = if may_write { member.store().write(host, block, tag).await.is_ok() } else { false };
         *self.running.borrow_mut().entry(id).or_default() -= 1;

@@ -66,7 +66,7 @@ impl<F: FrontEnd> TaskExecution<F> {
         if let Err(failure) = self.check_medium() {
             return TaskEnd::of(Err(failure));
         }
-        let plan = match self.current_plan(plan, &unit) {
+        let plan = match self.refreshed_plan(self.current_plan(plan, &unit), &unit).await {
             Ok(plan) => plan,
             Err(f) => return TaskEnd::of(Err(f)),
         };
@@ -119,6 +119,19 @@ impl<F: FrontEnd> TaskExecution<F> {
                 || self.lu().is_some_and(TaskLu::is_current)
         };
         earlier.filter(is_valid).unwrap_or_else(|| self.nexus().decide(self.command(), unit, None))
+    }
+
+    /// The plan of a command that reports shared state is made after the changes of other servers.
+    async fn refreshed_plan(&self, plan: PlanResult, unit: &Arc<LogicalUnit>) -> PlanResult {
+        let Some(sharing) = unit.sharing().filter(|_| unit.reports_shared(self.command().cdb())) else {
+            return plan;
+        };
+        plan?;
+        match sharing.refresh().await {
+            Ok(true) => self.nexus().decide(self.command(), unit, None),
+            // After a loss, the status is not sent.
+            Ok(false) | Err(_) => Err(Status::Busy.into()),
+        }
     }
 
     /// Executes a plan. If MODE SELECT disables the write cache, its content is flushed first.

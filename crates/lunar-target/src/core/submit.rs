@@ -133,7 +133,9 @@ impl<F: FrontEnd> NexusState<F> {
         let needs_no_more = !c.has_unsolicited && data.bytes().is_empty();
         match plan {
             Ok(Plan::Done) if needs_no_more => self.finish_now(c, Ok(ExecutionOutput::Good), false),
-            Ok(Plan::Data(d)) if needs_no_more => self.finish_now(c, Ok(ExecutionOutput::Data(d)), false),
+            Ok(Plan::Data(d)) if needs_no_more && !handle.unit().reports_shared(c.cdb()) => {
+                self.finish_now(c, Ok(ExecutionOutput::Data(d)), false)
+            }
             Err(f) if needs_no_more && c.data_out_len() == 0 => {
                 let descriptor = handle.nexus_mut().uses_descriptor_sense();
                 self.finish_now(c, Err(f), descriptor);
