@@ -23,6 +23,7 @@ mod shared_unit;
 mod simulation;
 mod store;
 mod target_unit;
+mod waiting;
 
 pub use gateway::Gateway;
 pub use member::{Lost, Member, Phase};

@@ -1,12 +1,13 @@
 //! A member of a group, for one logical unit and one client of the cluster.
 
 mod aborts;
+mod access;
 mod announce;
 mod install;
 mod join;
 
 use crate::object::{
-    LOG_LEN, MemberId, MemberPort, MemberRecord, STATE, SharedChange, SharedView, VERSION, log_key,
+    ACCESS, LOG_LEN, MemberId, MemberPort, MemberRecord, STATE, SharedChange, SharedView, VERSION, log_key,
     member_key, ports_key, version_value,
 };
 use crate::store::{Store, Swap, Unit};
@@ -17,7 +18,7 @@ use lunar_wire::scsi::Status;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
-use std::sync::{OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// The part of its life in which a member is.
@@ -53,8 +54,9 @@ pub struct Member<S, U> {
     installed: Mutex<u64>,
     /// The same, for readers without the lock.
     version: AtomicU64,
-    /// The members as of that version. A member that has joined later has begun with a later state.
-    members: std::sync::Mutex<BTreeMap<MemberId, MemberRecord>>,
+    /// Members, ports and access as of that version. A member that has joined later has begun with a later state.
+    group: std::sync::Mutex<Arc<SharedView>>,
+    access: access::AccessState,
     /// The last version whose effects on this member are complete: the tasks that it aborts have ended.
     finished: AtomicU64,
     /// The last version that this member has announced.
@@ -90,14 +92,20 @@ impl<S: Store, U: Unit> Member<S, U> {
         unit.lu().set_own_ports(ports.iter().map(|port| port.relative).collect());
         Member {
             id,
-            record: MemberRecord { incarnation, addresses: store.addresses(), group: group.into() },
+            record: MemberRecord {
+                incarnation,
+                addresses: store.addresses(),
+                group: group.into(),
+                passive: unit.is_passive(),
+            },
             ports: ports.into(),
             store,
             unit,
             phase: AtomicU8::new(Phase::Joining as u8),
             installed: Mutex::new(0),
             version: AtomicU64::new(0),
-            members: std::sync::Mutex::default(),
+            group: std::sync::Mutex::default(),
+            access: access::AccessState::default(),
             finished: AtomicU64::new(0),
             announced: AtomicU64::new(0),
             reason: OnceLock::new(),
@@ -211,11 +219,10 @@ impl<S: Store, U: Unit> Member<S, U> {
     /// # Errors
     /// The member is lost.
     pub async fn set_ports(&self, ports: Vec<MemberPort>) -> Result<(), Lost> {
-        let value = self.checked(json(&ports))?;
         self.unit.lu().set_own_ports(ports.iter().map(|port| port.relative).collect());
-        *self.ports.lock().unwrap_or_else(PoisonError::into_inner) = ports;
-        let set = |swap: &mut Swap, _: &SharedView| swap.set.push((ports_key(self.id), value.clone()));
-        let version = self.swap_members(Vec::new(), set).await?;
+        *self.ports.lock().unwrap_or_else(PoisonError::into_inner) = ports.clone();
+        let set = |view: &mut SharedView| drop(view.ports.insert(self.id, ports.clone()));
+        let version = self.change_group(Vec::new(), set).await?;
         self.announce(version).await
     }
 
@@ -224,12 +231,26 @@ impl<S: Store, U: Unit> Member<S, U> {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Swaps a change of the keys of members. The state stays. Returns the version of the change.
-    async fn swap_members(
+    /// Members, ports and access as of the installed version.
+    pub fn group(&self) -> Arc<SharedView> {
+        self.group.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Swaps a change of members, own ports or access. The state stays. Returns the version of the change.
+    async fn change_group(&self, fenced: Vec<MemberId>, edit: impl Fn(&mut SharedView)) -> Result<u64, Lost> {
+        let edit = |view: &mut SharedView| {
+            edit(view);
+            true
+        };
+        Ok(self.change_group_if(fenced, edit).await?.unwrap_or(0))
+    }
+
+    /// As [`Member::change_group`], unless `edit` returns false. Then it returns `None`.
+    async fn change_group_if(
         &self,
         fenced: Vec<MemberId>,
-        edit: impl Fn(&mut Swap, &SharedView),
-    ) -> Result<u64, Lost> {
+        edit: impl Fn(&mut SharedView) -> bool,
+    ) -> Result<Option<u64>, Lost> {
         let version = {
             let mut installed = self.installed.lock().await;
             loop {
@@ -237,11 +258,14 @@ impl<S: Store, U: Unit> Member<S, U> {
                 let view = self.view().await?;
                 self.unit.lu().release_ports(&view.relative_ports(&fenced));
                 let mut swap = self.swap_of(*installed, &self.unit.lu().shared_state(), &change)?;
-                edit(&mut swap, &view);
+                let mut next = view.clone();
+                if !edit(&mut next) {
+                    return Ok(None);
+                }
+                self.checked(swap.change_group(&view, &next))?;
                 if self.checked(self.store.swap(swap).await)? {
                     let version = *installed + 1;
-                    let is_there = |(id, _): &(MemberId, MemberRecord)| !fenced.contains(id);
-                    self.set_members(view.members.into_iter().filter(is_there).collect());
+                    self.follow_group(&next);
                     self.set_installed(&mut installed, version);
                     break version;
                 }
@@ -249,7 +273,14 @@ impl<S: Store, U: Unit> Member<S, U> {
             }
         };
         self.finish_effects().await?;
-        Ok(version)
+        Ok(Some(version))
+    }
+
+    /// Follows members, ports and access of a version that is about to be installed.
+    fn follow_group(&self, view: &SharedView) {
+        let group = SharedView { state: Vec::new(), log: BTreeMap::new(), ..view.clone() };
+        *self.group.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(group);
+        self.unit.follow_members(view, self.is_active());
     }
 
     /// Call this each second, also before [`Member::join`], with a monotonic time. It ends the service when the watch is
@@ -335,10 +366,6 @@ impl<S: Store, U: Unit> Member<S, U> {
         })
     }
 
-    fn set_members(&self, members: BTreeMap<MemberId, MemberRecord>) {
-        *self.members.lock().unwrap_or_else(PoisonError::into_inner) = members;
-    }
-
     fn set_installed(&self, installed: &mut u64, version: u64) {
         *installed = version;
         self.version.store(version, SeqCst);
@@ -354,6 +381,19 @@ impl<S: Store, U: Unit> Member<S, U> {
 }
 
 impl Swap {
+    /// Adds the changes of members, ports and access.
+    fn change_group(&mut self, from: &SharedView, to: &SharedView) -> io::Result<()> {
+        let gone = from.members.keys().filter(|id| !to.members.contains_key(id));
+        self.remove.extend(gone.map(|id| member_key(*id)));
+        for (id, ports) in to.ports.iter().filter(|(id, ports)| from.ports.get(id) != Some(ports)) {
+            self.set.push((ports_key(*id), json(ports)?));
+        }
+        if from.access != to.access {
+            self.set.push((ACCESS.into(), json(&to.access)?));
+        }
+        Ok(())
+    }
+
     /// A change of the state after `version`.
     fn after(version: u64, state: &[u8], change: Vec<u8>) -> Swap {
         let next = version + 1;

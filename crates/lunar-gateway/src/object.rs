@@ -7,9 +7,10 @@
 //! | `log.VERSION` | JSON of a [`SharedChange`], for the last [`LOG_LEN`] changes |
 //! | `member.ID` | JSON of a [`MemberRecord`], for each member that serves the logical unit |
 //! | `ports.ID` | JSON of a list of [`MemberPort`], also of a member that is away |
+//! | `access` | JSON of [`Access`] |
 
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 /// Number of changes in the log. A member that missed more of them reports the registrations that it lost.
@@ -19,6 +20,7 @@ pub const STATE: &str = "state";
 const MEMBER: &str = "member.";
 const PORTS: &str = "ports.";
 const LOG: &str = "log.";
+pub const ACCESS: &str = "access";
 
 /// Number of a member in its group, from 1 to 127.
 pub type MemberId = u8;
@@ -33,6 +35,23 @@ pub struct MemberRecord {
     /// The name of its group.
     #[serde(default)]
     pub group: String,
+    /// One member at a time serves the medium.
+    #[serde(default)]
+    pub passive: bool,
+}
+
+/// The access of members to the medium.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Access {
+    /// The member that serves the medium, where one at a time does. `None` during a change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active: Option<MemberId>,
+    /// The number of changes of it.
+    #[serde(default)]
+    pub epoch: u64,
+    /// Members whose hosts are to use other ones.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub drained: BTreeSet<MemberId>,
 }
 
 /// A target port of a member. It outlasts the member: registrations with ALL_TG_PT include it, too.
@@ -47,6 +66,14 @@ pub struct MemberPort {
     pub srp: bool,
     /// The addresses of its portals, `host:port`.
     pub addresses: Vec<String>,
+}
+
+impl Access {
+    /// Changes the active member.
+    pub fn set(&mut self, active: Option<MemberId>) {
+        self.active = active;
+        self.epoch += 1;
+    }
 }
 
 /// A change of the state.
@@ -71,6 +98,7 @@ pub struct SharedView {
     pub log: BTreeMap<u64, Vec<u8>>,
     pub members: BTreeMap<MemberId, MemberRecord>,
     pub ports: BTreeMap<MemberId, Vec<MemberPort>>,
+    pub access: Access,
 }
 
 /// The key of a member.
@@ -107,6 +135,8 @@ impl SharedView {
                 view.version = text.parse().map_err(|_| invalid())?;
             } else if key == STATE {
                 view.state.clone_from(value);
+            } else if key == ACCESS {
+                view.access = serde_json::from_slice(value).map_err(|_| invalid())?;
             } else if let Some(id) = key.strip_prefix(MEMBER) {
                 let record = serde_json::from_slice(value).map_err(|_| invalid())?;
                 view.members.insert(id.parse().map_err(|_| invalid())?, record);
@@ -124,6 +154,18 @@ impl SharedView {
     pub fn relative_ports(&self, members: &[MemberId]) -> Vec<u16> {
         let ports = members.iter().filter_map(|id| self.ports.get(id)).flatten();
         ports.map(|port| port.relative).collect()
+    }
+
+    /// The member with this portal group tag, or None.
+    pub fn owner_of(&self, tag: u16) -> Option<MemberId> {
+        let has = |ports: &Vec<MemberPort>| ports.iter().any(|port| port.tag == tag);
+        self.ports.iter().find(|(_, ports)| has(ports)).map(|(id, _)| *id)
+    }
+
+    /// The members that can serve the medium, without one.
+    pub fn candidates(&self, except: Option<MemberId>) -> impl Iterator<Item = MemberId> {
+        let can = move |id: &MemberId| !self.access.drained.contains(id) && Some(*id) != except;
+        self.members.keys().copied().filter(can)
     }
 
     /// The changes after `since`, and whether none of them is missing.
@@ -192,9 +234,14 @@ mod tests {
 
     #[test]
     fn invalid_values_are_rejected() {
-        for (key, value) in
-            [(VERSION, "x"), ("member.2", "{}"), ("member.x", "{}"), ("log.-", "{}"), ("ports.2", "{}")]
-        {
+        for (key, value) in [
+            (VERSION, "x"),
+            (ACCESS, "1"),
+            ("member.2", "{}"),
+            ("member.x", "{}"),
+            ("log.-", "{}"),
+            ("ports.2", "{}"),
+        ] {
             let error = SharedView::decode(&omap(&[(key, value)])).unwrap_err();
             assert_eq!(error.to_string(), format!("the key {key} of the shared state is invalid"));
         }

@@ -3,6 +3,7 @@
 use crate::NOTIFY_TIMEOUT;
 use crate::object::VERSION;
 use crate::store::{Store, Swap};
+use crate::waiting::on_thread;
 use lunar_block::{Notification, RbdBackend, SharedObject, Watch, WatchEvent};
 use std::collections::BTreeMap;
 use std::io;
@@ -150,13 +151,4 @@ fn check_pool(home: &SharedObject, pool: Option<&str>) -> io::Result<()> {
     };
     let (found, pool) = (shown(&found), shown(pool));
     Err(io::Error::other(format!("the shared state of the image is in {found}, not in {pool}")))
-}
-
-/// Runs a blocking operation on a thread of its own.
-pub async fn on_thread<T: Send + 'static>(
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    let (done, end) = flume::bounded(1);
-    std::thread::Builder::new().name("gateway".into()).spawn(move || drop(done.send(work())))?;
-    end.recv_async().await.unwrap_or_else(|_| Err(io::Error::other("a thread of the gateway has panicked")))
 }

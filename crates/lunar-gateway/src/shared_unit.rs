@@ -4,13 +4,15 @@
 use crate::MemberId;
 use crate::member::{Lost, Member, Phase};
 use crate::object::MemberPort;
-use crate::rados_store::{Notified, RadosStore, on_thread};
-use crate::store::Store;
+use crate::rados_store::{Notified, RadosStore};
+use crate::store::{FENCED, Store};
 use crate::target_unit::{RemotePorts, TargetUnit, member_ports};
+use crate::waiting::{on_thread, until};
 use lunar_block::{ImageLease, LocalBoxFuture, RbdBackend};
 use lunar_runtime::{Cores, either, sleep_until, spawn};
-use lunar_scsi::{PendingCommit, PlanResult};
-use lunar_target::{LogicalUnit, RemotePort, ServedSessions, SharingLost, StateSharing};
+use lunar_scsi::{AccessState, PendingCommit, PlanResult, TargetPortGroup};
+use lunar_target::{LogicalUnit, RemotePort, ScsiError, ServedSessions, SharingLost, StateSharing};
+use lunar_wire::scsi::Sense;
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -33,6 +35,8 @@ pub struct GroupPlace {
     pub id: MemberId,
     /// The pool of the objects. None: that of the image.
     pub pool: Option<String>,
+    /// See [`TargetUnit::will_refresh`].
+    pub will_refresh: Arc<AtomicBool>,
 }
 
 /// The member of a logical unit, and what outlasts it.
@@ -47,14 +51,22 @@ pub struct SharedUnit {
     woken: flume::Receiver<()>,
     /// The unit is no longer served.
     ends: AtomicBool,
+    /// It could not join again: its commands fail with NOT READY.
+    is_unavailable: AtomicBool,
 }
 
 /// The right of the members of a unit to use its image.
 struct Lease(Weak<SharedUnit>);
 
 impl ImageLease for Lease {
-    fn may_begin(&self) -> bool {
-        self.0.upgrade().is_some_and(|shared| shared.may_serve())
+    fn may_begin(&self) -> io::Result<()> {
+        let shared = self.0.upgrade().filter(|shared| shared.may_serve());
+        match shared.and_then(|shared| shared.member()) {
+            Some(member) if member.is_active() => Ok(()),
+            // A command of several operations may meet the end of its access.
+            Some(_) => Err(ScsiError::from(Sense::NOT_READY_STANDBY).into()),
+            None => Err(io::Error::from_raw_os_error(FENCED)),
+        }
     }
 
     fn has_late_operation(&self) {
@@ -86,6 +98,13 @@ impl StateSharing for SharedUnit {
         Box::pin(self.run(|member| async move { member.publish(pending).await }))
     }
 
+    fn set_access(
+        &self,
+        groups: Vec<(u16, AccessState)>,
+    ) -> LocalBoxFuture<'_, Result<PlanResult, SharingLost>> {
+        Box::pin(self.run(move |member| async move { member.set_access(&groups).await }))
+    }
+
     fn refresh(&self) -> LocalBoxFuture<'_, Result<bool, SharingLost>> {
         Box::pin(self.run(|member| async move {
             member.refresh().await?;
@@ -108,6 +127,10 @@ impl StateSharing for SharedUnit {
 
     fn may_decide(&self) -> bool {
         self.may_serve() && self.member().is_some_and(|member| member.may_decide(now()))
+    }
+
+    fn is_unavailable(&self) -> bool {
+        self.is_unavailable.load(SeqCst)
     }
 
     fn remote_ports(&self) -> Arc<[RemotePort]> {
@@ -133,6 +156,7 @@ impl SharedUnit {
             wake: wake.clone(),
             woken,
             ends: AtomicBool::new(false),
+            is_unavailable: AtomicBool::new(false),
         });
         // The channel is bounded: a message that is there already does the same.
         unit.lu.share(move || _ = wake.try_send(()));
@@ -209,20 +233,36 @@ impl SharedUnit {
                 tracing::error!(name: "gateway.lost", image, reason, "the image is not served; its sessions end");
                 last = reason;
             }
-            sessions.end(&served).await;
-            drop(served);
+            if former.is_some() || !self.is_unavailable() {
+                sessions.end(&served).await;
+            }
             let former = former.map(|member| member.store().addresses());
             while let Err(error) = self.renew(former.clone()).await {
                 if self.is_ending() {
                     return;
                 }
                 tracing::debug!(image = self.image(), %error, "cannot open the image again; trying on");
+                self.set_unavailable(&served, &sessions);
                 sleep_until(Instant::now() + TICK).await;
             }
+            // It has failed to join since it was served.
+            if failures > 0 {
+                self.set_unavailable(&served, &sessions);
+            }
+            drop(served);
             let pause = PAUSE * 2u32.pow(failures);
             failures = (failures + 1).min(MAX_DOUBLINGS);
             either(sleep_until(Instant::now() + pause), until(|| self.is_ending())).await;
         }
+    }
+
+    /// The other units of the target must not wait for this one.
+    fn set_unavailable(&self, unit: &LogicalUnit, sessions: &ServedSessions) {
+        let group = |tag| TargetPortGroup { tag, access: AccessState::Unavailable, preferred: false };
+        let groups: Vec<_> = sessions.own_tags().into_iter().map(group).collect();
+        unit.lu.set_access(&groups);
+        unit.lu.hold(false);
+        self.is_unavailable.store(true, SeqCst);
     }
 
     fn is_ending(&self) -> bool {
@@ -261,6 +301,9 @@ impl SharedUnit {
             sessions: sessions.clone(),
             id: self.place.id,
             ports: self.ports.clone(),
+            will_refresh: self.place.will_refresh.clone(),
+            is_passive: self.backend.has_exclusive_lock(),
+            backend: self.backend.clone(),
         };
         let member =
             Arc::new(Member::new(&self.place.group, self.place.id, incarnation, ports, store, served));
@@ -292,6 +335,7 @@ impl SharedUnit {
         member: &Arc<UnitMember>,
     ) -> Result<(), Lost> {
         member.join().await?;
+        self.is_unavailable.store(false, SeqCst);
         let (image, id, version) = (self.image(), self.place.id, member.version());
         tracing::info!(name: "gateway.joined", image, member = id, version, "serves the image");
         loop {
@@ -313,6 +357,7 @@ impl SharedUnit {
             if version == member.version() {
                 member.announced().await?;
             }
+            member.supervise().await?;
         }
     }
 }
@@ -355,12 +400,5 @@ async fn tick(member: Weak<UnitMember>, lost: flume::Sender<String>) {
         // After a pause there are no ticks to catch up.
         next = (next + TICK).max(Instant::now());
         sleep_until(next).await;
-    }
-}
-
-/// Waits until something is so.
-async fn until(mut is_so: impl FnMut() -> bool) {
-    while !is_so() {
-        sleep_until(Instant::now() + PAUSE).await;
     }
 }

@@ -58,6 +58,18 @@ pub trait Unit {
     /// Aborts the tasks of these nexuses, or of all nexuses if `victims` is `None`. Returns when none of them can
     /// change the medium any more.
     fn abort(&self, victims: Option<Vec<NexusId>>) -> impl Future<Output = ()>;
-    /// Members or their ports may have changed.
-    fn follow_members(&self, view: &SharedView);
+    /// Members, their ports or their access may have changed. `is_active`: operations of the medium may begin here.
+    fn follow_members(&self, view: &SharedView, is_active: bool);
+    /// Whether one member at a time serves the medium.
+    fn is_passive(&self) -> bool;
+    /// Takes the medium: no other client has it after this.
+    ///
+    /// # Errors
+    /// Those of the cluster.
+    fn take_medium(&self) -> impl Future<Output = io::Result<()>>;
+    /// Gives the medium up. Operations do not begin any more; it waits for the end of those in flight.
+    ///
+    /// # Errors
+    /// Those of the cluster.
+    fn give_medium(&self) -> impl Future<Output = io::Result<()>>;
 }

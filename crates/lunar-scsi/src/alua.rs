@@ -5,7 +5,7 @@
 
 use crate::capacity::READ_CAPACITY_16;
 use crate::table::{ChangeScope, CommandContext, ReservationClass, Row};
-use crate::{Lu, NexusPorts, PeripheralDeviceType, Plan, PlanResult};
+use crate::{Lu, NexusPorts, Op, PeripheralDeviceType, Plan, PlanResult};
 use lunar_wire::scsi::cdb::{report_target_port_groups, set_target_port_groups};
 use lunar_wire::scsi::report::target_port_group::{ACCESS_STATE, SET_HEADER_LEN, SET_LEN, TARGET_PORT_GROUP};
 use lunar_wire::scsi::report::{TargetPortGroupDescriptor, encode_groups};
@@ -197,6 +197,9 @@ fn set(cx: &mut CommandContext<'_>) -> PlanResult {
         None => Ok(Plan::Parameters { len }),
         Some(list) => {
             let wanted = wanted(list, cx.port)?;
+            if cx.state.sharing.is_some() {
+                return Ok(Plan::op(Op::SetAccess { groups: wanted }));
+            }
             if apply(&mut cx.state.alua, &wanted) {
                 cx.state.raise_on_others(Sense::ACCESS_STATE_CHANGED, cx.nexus);
             }
@@ -345,6 +348,17 @@ mod tests {
         lu.set_access(&[group(1, AccessState::Transitioning, false)]);
         assert_eq!(run(&mut a, READ_ONE), fails(Sense::ACCESS_STATE_CHANGED));
         assert_eq!(run(&mut a, READ_ONE), fails(Sense::NOT_READY_TRANSITION));
+    }
+
+    #[test]
+    fn states_of_a_shared_unit_are_set_on_all_servers() {
+        let lu = lu(disk());
+        let mut n = nexus(&lu, "a");
+        lu.share(|| {});
+        let groups = vec![(1, AccessState::Standby), (2, AccessState::Optimized)];
+        assert_eq!(set(&mut n, &[(2, 1), (0, 2)]), Ok(Plan::op(Op::SetAccess { groups })));
+        assert!(run(&mut n, READ_ONE).is_ok(), "nothing has changed yet");
+        assert_eq!(set(&mut n, &[(0, 9)]), fails(Sense::parameter_field(6, 7)));
     }
 
     #[test]

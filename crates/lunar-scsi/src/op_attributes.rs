@@ -9,7 +9,7 @@ pub struct OpAttributes {
     pub accesses_medium: bool,
     /// It must not hold the task set lock. During SANITIZE, the logical unit must report its state to other commands.
     /// PREEMPT AND ABORT waits for tasks that may wait for this lock. A copy takes several locks, and must not hold
-    /// one while it waits for another.
+    /// one while it waits for another. A change of access states waits for all commands that hold it.
     pub releases_lock: bool,
     /// An abort of its command does not wait for its end. SANITIZE outlasts the command, and PREEMPT AND ABORT waits
     /// for tasks, one of which may wait for this task.
@@ -63,7 +63,7 @@ impl Op {
             Op::Prefetch { .. } | Op::Verify { .. } | Op::LbaStatus { .. } => OpAttributes::MEDIUM,
             Op::WriteVerify { .. } | Op::WriteSame { .. } | Op::WriteAtomic { .. } => OpAttributes::MEDIUM,
             Op::CompareAndWrite { .. } | Op::OrWrite { .. } => OpAttributes::MEDIUM,
-            Op::Copy { .. } => OpAttributes::UNLOCKED,
+            Op::Copy { .. } | Op::SetAccess { .. } => OpAttributes::UNLOCKED,
             Op::Preempt { .. } | Op::Sanitize { .. } => OpAttributes::ENDLESS,
             Op::Flush | Op::Stop | Op::Unmap { .. } | Op::Persist(_) => OpAttributes::NONE,
             Op::ReportLuns { .. } => OpAttributes::NONE,
@@ -76,7 +76,7 @@ impl Op {
             Op::WriteVerify { .. } | Op::WriteSame { .. } | Op::CompareAndWrite { .. } => None,
             Op::OrWrite { .. } | Op::Unmap { .. } | Op::Copy { .. } | Op::Sanitize { .. } => None,
             Op::Prefetch { .. } | Op::Verify { .. } | Op::LbaStatus { .. } | Op::ReportLuns { .. } => None,
-            Op::Flush | Op::Stop | Op::Persist(_) | Op::Preempt { .. } => None,
+            Op::Flush | Op::Stop | Op::Persist(_) | Op::Preempt { .. } | Op::SetAccess { .. } => None,
         }
     }
 
@@ -90,7 +90,7 @@ impl Op {
             Op::Verify { compare: Compare::Nothing, .. } | Op::WriteSame { zero: true, .. } => 0,
             Op::Flush | Op::Stop | Op::Prefetch { .. } | Op::LbaStatus { .. } | Op::ReportLuns { .. } => 0,
             // Their parameter data have arrived before.
-            Op::Unmap { .. } | Op::Persist(_) | Op::Preempt { .. } => 0,
+            Op::Unmap { .. } | Op::Persist(_) | Op::Preempt { .. } | Op::SetAccess { .. } => 0,
             Op::Copy { .. } | Op::Sanitize { .. } => 0,
         }
     }

@@ -1,6 +1,6 @@
 //! The plan of a command: the work that the target does for it.
 
-use crate::{NexusId, PendingCommit};
+use crate::{AccessState, NexusId, PendingCommit};
 use lunar_wire::scsi::{Sense, Status};
 
 /// The plan of a command, or the status with which it fails.
@@ -157,6 +157,11 @@ pub enum Op {
     Preempt {
         /// The preempted nexuses.
         victims: Vec<NexusId>,
+    },
+    /// Change the access states of target port groups of a shared logical unit, on all servers (SET TARGET PORT GROUPS).
+    SetAccess {
+        /// Portal group tags and their wanted states, in order.
+        groups: Vec<(u16, AccessState)>,
     },
     /// Send Data-In of REPORT LUNS: see [`report_luns`](crate::report_luns).
     ReportLuns {

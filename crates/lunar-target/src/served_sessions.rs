@@ -8,6 +8,7 @@ use crate::server_state::ServerState;
 use crate::sharing::{RemotePort, StateSharing};
 use lunar_scsi::NexusId;
 use lunar_wire::scsi::op;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,10 +48,15 @@ impl LogicalUnit {
         self.sharing().is_some() && cdb.first() == Some(&op::PERSISTENT_RESERVE_IN)
     }
 
-    /// Whether this server may answer commands of the unit.
+    /// Whether this server may answer commands of the unit. Of an unavailable one, it answers that.
     #[inline]
-    pub fn may_serve(&self) -> bool {
-        self.sharing().is_none_or(|sharing| sharing.may_serve())
+    pub fn may_answer(&self) -> bool {
+        self.sharing().is_none_or(|sharing| sharing.may_serve() || sharing.is_unavailable())
+    }
+
+    /// Whether this server cannot serve the unit for now, and says so.
+    pub fn is_unavailable(&self) -> bool {
+        self.sharing().is_some_and(|sharing| sharing.is_unavailable())
     }
 }
 
@@ -60,9 +66,11 @@ impl TargetNode {
         self.luns.values().any(|own| Arc::ptr_eq(own, unit))
     }
 
-    /// Whether this server may answer commands of all logical units.
+    /// Whether this server may answer commands of all logical units, and serves one of them.
     pub(crate) fn may_serve(&self) -> bool {
-        self.luns.values().all(|unit| unit.may_serve())
+        let mut units = self.luns.values();
+        units.all(|unit| unit.may_answer())
+            && (self.luns.is_empty() || !self.luns.values().all(|unit| unit.is_unavailable()))
     }
 
     /// The target ports of other servers.
@@ -116,6 +124,11 @@ impl ServedSessions {
     pub fn follow_ports(&self) {
         let config = self.0.config();
         self.0.registry.send_each(|info| self.0.luns_update(&config, info));
+    }
+
+    /// The portal group tags of this server.
+    pub fn own_tags(&self) -> BTreeSet<u16> {
+        self.0.portals().iter().map(|portal| portal.tag).collect()
     }
 
     /// The target ports of this server for the targets of a logical unit, with their addresses.

@@ -1,7 +1,7 @@
 //! Logical units whose state several servers share.
 
 use lunar_block::LocalBoxFuture;
-use lunar_scsi::{PendingCommit, PlanResult, TargetPort};
+use lunar_scsi::{AccessState, PendingCommit, PlanResult, TargetPort};
 use std::sync::Arc;
 
 /// The other servers of a logical unit.
@@ -12,6 +12,14 @@ pub trait StateSharing: Send + Sync {
     /// # Errors
     /// [`SharingLost`].
     fn publish(&self, pending: PendingCommit) -> LocalBoxFuture<'_, Result<PlanResult, SharingLost>>;
+    /// Sets the access states of target port groups, on all servers. Returns the answer of SET TARGET PORT GROUPS.
+    ///
+    /// # Errors
+    /// [`SharingLost`].
+    fn set_access(
+        &self,
+        groups: Vec<(u16, AccessState)>,
+    ) -> LocalBoxFuture<'_, Result<PlanResult, SharingLost>>;
     /// Installs all changes that other servers have made until now. Returns whether this server may decide on commands.
     ///
     /// # Errors
@@ -22,6 +30,9 @@ pub trait StateSharing: Send + Sync {
     fn may_serve(&self) -> bool;
     /// Whether this server may decide on a new command. Otherwise a change of another server may be missing here.
     fn may_decide(&self) -> bool;
+    /// Whether this server cannot serve the unit for now, and says so: commands for the medium fail with NOT READY. The
+    /// other units of the target work.
+    fn is_unavailable(&self) -> bool;
     /// The target ports of the other servers.
     fn remote_ports(&self) -> Arc<[RemotePort]>;
 }

@@ -35,6 +35,8 @@ pub struct Image {
     /// The changes that [`Image::take_change`] has reported.
     taken_changes: AtomicU64,
     pub layout: Layout,
+    /// The features at the time at which it was opened.
+    pub features: u64,
     /// Cluster and identifier of the image.
     pub identity: String,
     pub read_only: bool,
@@ -47,6 +49,14 @@ pub struct Layout {
     pub object_bytes: u64,
     /// Bytes of the image that are adjacent in an object: all of it, or a power of two that divides it.
     pub stripe_unit_bytes: u64,
+}
+
+/// The properties of an image at the time at which it is opened.
+struct ImageProperties {
+    size: u64,
+    layout: Layout,
+    features: u64,
+    identity: String,
 }
 
 struct OpenImage {
@@ -130,10 +140,19 @@ impl Image {
         let changes = Arc::<HeaderChanges>::default();
         let mut open = OpenImage { handle, watch_handle: 0, _changes: changes.clone(), pool };
         match open.examine(&changes) {
-            Ok((size, layout, identity)) => {
+            Ok(ImageProperties { size, layout, features, identity }) => {
                 let size = AtomicU64::new(size);
                 let taken_changes = AtomicU64::new(0);
-                Ok(Image { open: Some(open), size, changes, taken_changes, layout, identity, read_only })
+                Ok(Image {
+                    open: Some(open),
+                    size,
+                    changes,
+                    taken_changes,
+                    layout,
+                    features,
+                    identity,
+                    read_only,
+                })
             }
             Err(e) => {
                 open.close();
@@ -188,14 +207,6 @@ impl Image {
         self.identity.rsplit(' ').next().unwrap_or_default()
     }
 
-    /// Reads the features. It may wait for the cluster.
-    pub fn read_features(&self) -> io::Result<u64> {
-        let ((library, handle), mut features) = (self.parts(), 0);
-        // SAFETY: the image is open, and `features` is a place for the result.
-        self.client().checked(unsafe { (library.rbd_get_features)(handle, &mut features) })?;
-        Ok(features)
-    }
-
     /// Reads the size. It may wait for the cluster.
     pub fn read_size(&self) -> io::Result<u64> {
         let ((library, handle), mut size) = (self.parts(), 0);
@@ -217,7 +228,7 @@ impl Drop for Image {
 
 impl OpenImage {
     /// Begins to watch the header, and reads the size, the layout, and the identity.
-    fn examine(&mut self, changes: &Arc<HeaderChanges>) -> io::Result<(u64, Layout, String)> {
+    fn examine(&mut self, changes: &Arc<HeaderChanges>) -> io::Result<ImageProperties> {
         let library = self.pool.client.library;
         let argument = Arc::as_ptr(changes).cast_mut().cast();
         // SAFETY: the image is open. It holds the watch until it is closed.
@@ -226,16 +237,18 @@ impl OpenImage {
         };
         checked(watched)?;
         let mut info = std::mem::MaybeUninit::<rbd_image_info_t>::zeroed();
-        let (mut id, mut stripe_unit_bytes) = ([0u8; ID_BYTES], 0);
+        let (mut id, mut stripe_unit_bytes, mut features) = ([0u8; ID_BYTES], 0, 0);
         // SAFETY: the image is open, and the buffers have these lengths. All-zero bytes are a valid structure.
         let info = unsafe {
             checked((library.rbd_stat)(self.handle, info.as_mut_ptr(), size_of::<rbd_image_info_t>()))?;
             checked((library.rbd_get_id)(self.handle, id.as_mut_ptr().cast(), id.len()))?;
             checked((library.rbd_get_stripe_unit)(self.handle, &mut stripe_unit_bytes))?;
+            checked((library.rbd_get_features)(self.handle, &mut features))?;
             info.assume_init()
         };
         let layout = Layout { object_bytes: info.obj_size, stripe_unit_bytes };
-        Ok((info.size, layout, format!("{} {}", self.pool.client.cluster_id()?, until_zero(&id))))
+        let identity = format!("{} {}", self.pool.client.cluster_id()?, until_zero(&id));
+        Ok(ImageProperties { size: info.size, layout, features, identity })
     }
 
     fn close(self) {

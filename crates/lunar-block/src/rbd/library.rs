@@ -17,6 +17,8 @@ pub type rados_ioctx_t = *mut c_void;
 pub type rbd_image_t = *mut c_void;
 /// A running operation.
 pub type rbd_completion_t = *mut c_void;
+/// The mode of a lock: 0 stands for exclusive.
+pub type rbd_lock_mode_t = c_int;
 /// Changes of an object that are made together.
 pub type rados_write_op_t = *mut c_void;
 /// Reads of an object that are made together.
@@ -112,6 +114,12 @@ library_functions! {
         rbd_get_features(rbd_image_t, *mut u64) -> c_int;
         rbd_get_stripe_unit(rbd_image_t, *mut u64) -> c_int;
         rbd_get_id(rbd_image_t, *mut c_char, usize) -> c_int;
+        rbd_lock_acquire(rbd_image_t, rbd_lock_mode_t) -> c_int;
+        rbd_lock_release(rbd_image_t) -> c_int;
+        rbd_lock_get_owners(rbd_image_t, *mut rbd_lock_mode_t, *mut *mut c_char, *mut usize) -> c_int;
+        rbd_lock_get_owners_cleanup(*mut *mut c_char, usize);
+        rbd_lock_break(rbd_image_t, rbd_lock_mode_t, *const c_char) -> c_int;
+        rbd_is_exclusive_lock_owner(rbd_image_t, *mut c_int) -> c_int;
         rbd_update_watch(rbd_image_t, *mut u64, rbd_update_callback_t, *mut c_void) -> c_int;
         rbd_update_unwatch(rbd_image_t, u64) -> c_int;
         rbd_diff_iterate2(rbd_image_t, *const c_char, u64, u64, u8, u8, rbd_diff_callback_t, *mut c_void) -> c_int;

@@ -11,6 +11,7 @@ mod compare;
 mod exit;
 mod extents;
 mod image;
+mod image_lock;
 mod library;
 mod location;
 mod notify_replies;
@@ -25,7 +26,7 @@ use crate::{
     Backend, BackendInfo, BackendSpec, BufResult, ExamineReport, Extent, LocalBoxFuture, OpenError,
     describe_row, locked, within,
 };
-use image::{EXCLUSIVE_LOCK, Image};
+use image::Image;
 pub use location::{RBD_PREFIX, RbdLocation};
 use lunar_runtime::{Buf, either, sleep_until};
 pub use notify_replies::NotifyReplies;
@@ -35,7 +36,7 @@ pub use shared_object::SharedObject;
 use std::ffi::c_int;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 pub use watch::{Notification, Watch, WatchEvent};
@@ -52,8 +53,11 @@ const THICK: c_int = 1;
 
 /// The right of a client to use an image that other clients use, too.
 pub trait ImageLease: Send + Sync {
-    /// Whether an operation may begin.
-    fn may_begin(&self) -> bool;
+    /// Checks that an operation may begin.
+    ///
+    /// # Errors
+    /// The error of the operation; `ESHUTDOWN` for a fenced client.
+    fn may_begin(&self) -> io::Result<()>;
     /// An operation has not ended in time, and may take effect later. The client must be fenced before another one may
     /// rely on its end.
     fn has_late_operation(&self);
@@ -70,11 +74,28 @@ pub struct RbdBackend {
     /// Whether objects share the client of the image. Then only the user of the objects replaces a fenced client: it
     /// must read the objects before I/O goes on.
     is_shared: AtomicBool,
+    in_flight: AtomicUsize,
     /// Whether operations may begin ([`RbdBackend::serve_under`]).
     lease: OnceLock<Box<dyn ImageLease>>,
     presence: Arc<Presence>,
     /// The size that the last refresh saw.
     reported: AtomicU64,
+}
+
+/// Counts an operation in flight, until dropped.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    fn new(count: &'a AtomicUsize) -> Counted<'a> {
+        count.fetch_add(1, Ordering::SeqCst);
+        Counted(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// Opens the image read-only and reports its size.
@@ -122,6 +143,7 @@ impl RbdBackend {
             reopening: Arc::default(),
             presence: Arc::default(),
             is_shared: AtomicBool::new(false),
+            in_flight: AtomicUsize::new(0),
             lease: OnceLock::new(),
         })
     }
@@ -140,7 +162,7 @@ impl RbdBackend {
         SharedObject::open(self.image().client(), pool.unwrap_or(&self.location.pool), namespace, name)
     }
 
-    /// From now on, operations fail with `ESHUTDOWN` unless the lease admits them, and when they do not end in time. Call it
+    /// From now on, operations fail unless the lease admits them, and with `ESHUTDOWN` when they do not end in time. Call it
     /// once, for an image with [shared objects](RbdBackend::shared_object).
     pub fn serve_under(&self, lease: impl ImageLease + 'static) {
         self.is_shared.store(true, Ordering::SeqCst);
@@ -193,8 +215,13 @@ impl RbdBackend {
             return (Err(e), buf);
         }
         let image = self.image();
-        if image.client().is_fenced() || self.lease.get().is_some_and(|lease| !lease.may_begin()) {
+        if image.client().is_fenced() {
             return (Err(self.fenced()), buf);
+        }
+        // Counted before the lease is asked, so that an idle image stays so when the lease admits nothing any more.
+        let _counted = Counted::new(&self.in_flight);
+        if let Err(e) = self.lease.get().map_or(Ok(()), |lease| lease.may_begin()) {
+            return (Err(e), buf);
         }
         if let Err(e) = within(image.size(), range.start, range.end - range.start) {
             return (Err(e), buf);
@@ -226,13 +253,9 @@ impl RbdBackend {
         (Ok(result), buf)
     }
 
-    /// Whether the image has the feature exclusive-lock: then only one client writes it at a time. It waits for the
-    /// cluster.
-    ///
-    /// # Errors
-    /// Those of the cluster.
-    pub fn has_exclusive_lock(&self) -> io::Result<bool> {
-        Ok(self.image().read_features()? & EXCLUSIVE_LOCK != 0)
+    /// Whether no operation is in flight.
+    pub fn is_idle(&self) -> bool {
+        self.in_flight.load(Ordering::SeqCst) == 0
     }
 
     /// Clears a range, in requests of a bounded number of objects.

@@ -1,11 +1,10 @@
 //! Notifications: each member acknowledges a change, or is fenced.
 
 use super::{Lost, Member, Phase, json};
-use crate::object::{MemberId, MemberRecord, SharedView, member_key};
-use crate::store::{Store, Swap, Unit};
+use crate::object::{MemberId, MemberRecord, SharedView};
+use crate::store::{Store, Unit};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::PoisonError;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::SeqCst;
 
 /// The payload of a notification, and that of its acknowledgement.
@@ -66,15 +65,19 @@ impl<S: Store, U: Unit> Member<S, U> {
     }
 
     /// Notifies all members of a version. Returns when it has taken effect on each that is not fenced.
-    pub(super) async fn announce(&self, mut version: u64) -> Result<(), Lost> {
-        let mut patience = PATIENCE;
+    pub(super) async fn announce(&self, version: u64) -> Result<(), Lost> {
+        self.announce_with(version, PATIENCE).await
+    }
+
+    /// As [`Member::announce`]. Members that answer with an older version are asked again as many times as `patience` says.
+    pub(super) async fn announce_with(&self, mut version: u64, mut patience: usize) -> Result<(), Lost> {
         loop {
-            let members = self.members.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let members = self.group();
             let alive = self.ask(version).await?;
             let view = self.view().await?;
             let mut silent = self.silent(&view, &alive, version);
             // A member that has joined meanwhile has begun with a later state.
-            silent.retain(|id, record| members.get(id) == Some(record));
+            silent.retain(|id, record| members.members.get(id) == Some(record));
             if silent.is_empty() {
                 self.announced.fetch_max(version, SeqCst);
                 return Ok(());
@@ -121,22 +124,13 @@ impl<S: Store, U: Unit> Member<S, U> {
         self.checked(self.store.wait_for_latest_map().await)
     }
 
-    /// Removes fenced members from the object. The other members wait for the map of the cluster when they install
-    /// this change. Returns its version.
-    async fn remove(&self, members: &BTreeMap<MemberId, MemberRecord>) -> Result<u64, Lost> {
+    /// Removes fenced members from the object, unless they have joined again meanwhile. The other members wait for the map of
+    /// the cluster when they install this change. Returns its version.
+    pub(super) async fn remove(&self, members: &BTreeMap<MemberId, MemberRecord>) -> Result<u64, Lost> {
         let fenced = members.keys().copied().collect();
-        self.swap_members(fenced, |swap, view| swap.remove_members(members, view)).await
-    }
-}
-
-impl Swap {
-    /// Removes members, unless they have joined again meanwhile.
-    pub(super) fn remove_members(&mut self, members: &BTreeMap<MemberId, MemberRecord>, view: &SharedView) {
-        let same: BTreeSet<_> = members
-            .iter()
-            .filter(|(id, record)| view.members.get(id) == Some(record))
-            .map(|(id, _)| *id)
-            .collect();
-        self.remove.extend(same.into_iter().map(member_key));
+        let remove = |view: &mut SharedView| {
+            view.members.retain(|id, record| members.get(id) != Some(record));
+        };
+        self.change_group(fenced, remove).await
     }
 }

@@ -53,9 +53,8 @@ impl<S: Store, U: Unit> Member<S, U> {
         if !is_complete || changes.iter().any(|change| !change.fenced.is_empty()) {
             self.needs_map.store(true, SeqCst);
         }
-        self.set_members(view.members.clone());
+        self.follow_group(view);
         self.set_installed(installed, view.version);
-        self.unit.follow_members(view);
         Ok(())
     }
 
@@ -76,6 +75,7 @@ impl<S: Store, U: Unit> Member<S, U> {
             self.checked(self.store.wait_for_latest_map().await)?;
             self.needs_map.store(false, SeqCst);
         }
+        self.follow_access().await?;
         self.finished.store(version, SeqCst);
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use super::announce::Alive;
 use super::{Lost, Member, Phase, json};
-use crate::object::{MemberId, MemberRecord, SharedChange, SharedView, member_key, ports_key};
+use crate::object::{MemberId, MemberRecord, SharedChange, SharedView, member_key};
 use crate::store::{Store, Swap, Unit};
 use std::io;
 
@@ -33,18 +33,17 @@ impl<S: Store, U: Unit> Member<S, U> {
             let state = self.joined_state(&view, &fenced, is_first)?;
             let change = SharedChange { fenced, ..SharedChange::new(self.id, &[]) };
             let mut swap = Swap::after(view.version, &state, self.checked(json(&change))?);
-            swap.remove_members(&silent, &view);
-            // A member that has changed the state since the view was read is alive.
-            swap.remove.retain(|key| *key != member_key(self.id));
+            let mut next = view.clone();
+            next.members.retain(|id, _| !silent.contains_key(id));
+            next.members.insert(self.id, self.record.clone());
+            next.ports.insert(self.id, self.ports());
+            self.checked(swap.change_group(&view, &next))?;
             swap.set.push((member_key(self.id), self.checked(json(&self.record))?));
-            swap.set.push((ports_key(self.id), self.checked(json(&self.ports()))?));
             if self.checked(self.store.swap(swap).await)? {
                 // Others may have fenced members a moment ago, whose late operations must not meet those of this one.
                 self.checked(self.store.wait_for_latest_map().await)?;
-                let others = |(id, _): &(MemberId, MemberRecord)| !silent.contains_key(id);
-                self.set_members(view.members.clone().into_iter().filter(others).collect());
                 self.set_installed(&mut installed, view.version + 1);
-                self.unit.follow_members(&view);
+                self.follow_group(&next);
                 self.set_phase(Phase::Serving);
                 break *installed;
             }
@@ -58,6 +57,10 @@ impl<S: Store, U: Unit> Member<S, U> {
     fn admit(&self, view: &SharedView, alive: &Alive) -> io::Result<()> {
         let is_alive = |id: MemberId, record: &MemberRecord| alive.contains_key(&(id, record.incarnation));
         for (id, record) in view.members.iter().filter(|(id, record)| is_alive(**id, record)) {
+            if record.passive != self.record.passive {
+                let what = "the image has lost or gained the feature exclusive-lock: restart all gateways";
+                return Err(io::Error::other(what));
+            }
             if record.group != self.record.group {
                 return Err(io::Error::other(format!("the group {} serves the image", record.group)));
             }
@@ -89,7 +92,15 @@ impl<S: Store, U: Unit> Member<S, U> {
     /// The member was lost. The others fence it.
     pub async fn leave(&self) -> Result<(), Lost> {
         self.set_phase(Phase::Joining);
-        self.swap_members(Vec::new(), |swap, _| swap.remove.push(member_key(self.id))).await?;
+        let leave = |view: &mut SharedView| {
+            view.members.remove(&self.id);
+            if view.access.active == Some(self.id) {
+                view.access.set(None);
+            }
+        };
+        let version = self.change_group(Vec::new(), leave).await?;
+        // The others learn of it. Without this, they learn by their next change.
+        _ = self.ask(version).await;
         self.lose("it has left");
         Ok(())
     }

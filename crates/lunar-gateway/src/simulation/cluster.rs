@@ -41,6 +41,8 @@ struct State {
     states: BTreeMap<String, Vec<u8>>,
     /// The latest version that an answer has shown to a host.
     answered: u64,
+    /// The client that has taken the medium last.
+    owner: Option<usize>,
 }
 
 struct ClientState {
@@ -62,6 +64,7 @@ struct Notification {
 pub struct Cluster {
     executor: Executor,
     has_faults: bool,
+    is_passive: bool,
     state: Rc<RefCell<State>>,
 }
 
@@ -74,8 +77,8 @@ pub struct Client {
 
 impl Cluster {
     /// A cluster whose network is slow and loses notifications, or is not and does not.
-    pub fn new(executor: &Executor, has_faults: bool) -> Cluster {
-        Cluster { executor: executor.clone(), has_faults, state: Rc::default() }
+    pub fn new(executor: &Executor, has_faults: bool, is_passive: bool) -> Cluster {
+        Cluster { executor: executor.clone(), has_faults, is_passive, state: Rc::default() }
     }
 
     pub fn client(&self, process: usize) -> Client {
@@ -99,6 +102,11 @@ impl Cluster {
 
     pub fn faults(&self) -> Vec<String> {
         self.state.borrow().faults.clone()
+    }
+
+    /// Whether one member at a time serves the medium.
+    pub fn is_passive(&self) -> bool {
+        self.is_passive
     }
 
     /// A host has received the answer of a change.
@@ -258,11 +266,21 @@ impl Client {
         _ = self.operate(0, acknowledge).await;
     }
 
+    /// Takes the medium from its last owner.
+    pub async fn take_medium(&self) -> io::Result<()> {
+        let id = self.id;
+        self.operate(0, move |state| state.owner = Some(id)).await
+    }
+
     /// Writes a tag to a block. Tags of a later owner are larger, so a smaller one of another host after it is a late
     /// write. (A host that gave up a write may write again before it: that is its own affair.)
     pub async fn write(&self, host: usize, block: usize, tag: u64) -> io::Result<()> {
         let id = self.id;
         let write = move |state: &mut State| {
+            // A fenced client can reach a server that does not know the fence. No one of the later clients has reached it.
+            if state.owner.is_some_and(|owner| owner != id) && !state.blocklist.contains_key(&id) {
+                state.faults.push(format!("client {id} wrote to the medium of client {:?}", state.owner));
+            }
             let newer =
                 (0..HOSTS).filter(|other| *other != host).map(|other| state.blocks[block][other]).max();
             if let Some(newer) = newer.filter(|newer| tag < *newer) {

@@ -137,10 +137,31 @@ async fn faults(executor: Executor, cluster: Cluster, servers: Vec<Rc<Server>>) 
     }
 }
 
-/// Runs a seed, with faults or without. Returns the violations that it has found.
-fn run(seed: u64, servers: usize, has_faults: bool) -> Vec<String> {
+/// The circumstances of a run.
+#[derive(Clone, Copy)]
+struct Circumstances {
+    servers: usize,
+    /// Servers are paused, cut and killed, and notifications are lost.
+    has_faults: bool,
+    /// One member at a time serves the medium.
+    is_passive: bool,
+}
+
+const FAULTY: Circumstances = Circumstances { servers: 2, has_faults: true, is_passive: false };
+
+/// Passes the medium from one server to another now and then.
+async fn moves(executor: Executor, servers: Vec<Rc<Server>>) {
+    while executor.now() < FAULTS {
+        executor.sleep(Duration::from_millis(executor.below(6_000))).await;
+        let by = executor.below(servers.len() as u64) as usize;
+        servers[by].activates(executor.below(servers.len() as u64) as usize).await;
+    }
+}
+
+/// Runs a seed. Returns the violations that it has found.
+fn run(seed: u64, Circumstances { servers, has_faults, is_passive }: Circumstances) -> Vec<String> {
     let executor = Executor::new(seed);
-    let cluster = Cluster::new(&executor, has_faults);
+    let cluster = Cluster::new(&executor, has_faults, is_passive);
     let servers: Vec<_> =
         (0..servers).map(|number| Server::start(&executor, &cluster, number, servers)).collect();
     let (owners, served) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
@@ -154,6 +175,9 @@ fn run(seed: u64, servers: usize, has_faults: bool) -> Vec<String> {
     for server in &servers {
         executor.spawn(None, reads(executor.clone(), server.clone()));
     }
+    if is_passive {
+        executor.spawn(None, moves(executor.clone(), servers.clone()));
+    }
     if has_faults {
         executor.spawn(None, faults(executor.clone(), cluster.clone(), servers.clone()));
     }
@@ -161,6 +185,10 @@ fn run(seed: u64, servers: usize, has_faults: bool) -> Vec<String> {
     let mut found = check(&cluster, &servers, served.get());
     if !has_faults && cluster.has_fenced() {
         found.push("a healthy gateway was fenced".into());
+    }
+    let active = servers.iter().filter(|server| server.is_active()).count();
+    if active != if is_passive { 1 } else { servers.len() } {
+        found.push(format!("{active} servers are active at the end"));
     }
     found
 }
@@ -190,26 +218,33 @@ fn check(cluster: &Cluster, servers: &[Rc<Server>], served: usize) -> Vec<String
 }
 
 /// Runs seeds, and prints those that fail.
-fn explore(seeds: std::ops::Range<u64>, servers: usize, has_faults: bool) {
-    let faults = seeds.map(|seed| (seed, run(seed, servers, has_faults)));
+fn explore(seeds: std::ops::Range<u64>, circumstances: Circumstances) {
+    let faults = seeds.map(|seed| (seed, run(seed, circumstances)));
     let failed: Vec<_> = faults.filter(|(_, faults)| !faults.is_empty()).collect();
     assert!(failed.is_empty(), "{failed:#?}");
 }
 
 #[test]
 fn two_gateways_keep_their_promises_under_faults() {
-    explore(0..seeds() * 2 / 3, 2, true);
+    explore(0..seeds() / 2, FAULTY);
 }
 
 #[test]
 fn three_gateways_keep_their_promises_under_faults() {
-    explore(1_000_000..1_000_000 + seeds() / 3, 3, true);
+    explore(1_000_000..1_000_000 + seeds() / 4, Circumstances { servers: 3, ..FAULTY });
 }
 
 /// Operations of the medium that take longer than an acknowledgement may.
 #[test]
 fn slow_writes_fence_no_gateway() {
-    explore(2_000_000..2_000_000 + seeds() / 20, 2, false);
+    explore(2_000_000..2_000_000 + seeds() / 20, Circumstances { has_faults: false, ..FAULTY });
+}
+
+#[test]
+fn one_gateway_at_a_time_writes_under_faults() {
+    let passive = Circumstances { is_passive: true, ..FAULTY };
+    explore(3_000_000..3_000_000 + seeds() / 10, passive);
+    explore(4_000_000..4_000_000 + seeds() / 10, Circumstances { servers: 3, ..passive });
 }
 
 /// The number of seeds of all tests: LUNAR_TEST_SEEDS, or a few.

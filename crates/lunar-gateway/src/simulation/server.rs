@@ -13,6 +13,7 @@ use lunar_scsi::{
 use lunar_wire::scsi::op;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,6 +50,8 @@ pub struct SimUnit {
     lu: Arc<Lu>,
     executor: Executor,
     running: Rc<RefCell<BTreeMap<NexusId, usize>>>,
+    client: Client,
+    is_passive: bool,
 }
 
 impl Unit for SimUnit {
@@ -63,7 +66,20 @@ impl Unit for SimUnit {
         }
     }
 
-    fn follow_members(&self, _: &SharedView) {}
+    fn follow_members(&self, _: &SharedView, _: bool) {}
+
+    fn is_passive(&self) -> bool {
+        self.is_passive
+    }
+
+    async fn take_medium(&self) -> io::Result<()> {
+        self.client.take_medium().await
+    }
+
+    async fn give_medium(&self) -> io::Result<()> {
+        self.abort(None).await;
+        Ok(())
+    }
 }
 
 fn lu() -> Arc<Lu> {
@@ -137,6 +153,22 @@ impl Server {
         self.member.borrow().as_ref().is_some_and(|member| member.phase() == Phase::Serving)
     }
 
+    pub fn is_active(&self) -> bool {
+        self.member.borrow().as_ref().is_some_and(|member| member.is_active())
+    }
+
+    /// Makes a server the active one.
+    pub async fn activates(self: &Rc<Self>, number: usize) {
+        let server = self.clone();
+        let work = async move {
+            let Some(member) = server.member.borrow().clone().filter(|m| m.phase() == Phase::Serving) else {
+                return;
+            };
+            _ = member.activate(number as u8 + 1).await;
+        };
+        self.on_process(work).await;
+    }
+
     pub fn version(&self) -> Option<u64> {
         self.member.borrow().as_ref().map(|member| member.version())
     }
@@ -166,8 +198,13 @@ impl Server {
     async fn live(self: Rc<Self>) {
         loop {
             let client = self.cluster.client(self.process.get());
-            let unit =
-                SimUnit { lu: self.lu(), executor: self.executor.clone(), running: self.running.clone() };
+            let unit = SimUnit {
+                lu: self.lu(),
+                executor: self.executor.clone(),
+                running: self.running.clone(),
+                client: client.clone(),
+                is_passive: self.cluster.is_passive(),
+            };
             let incarnation = self.executor.below(u64::MAX);
             let member = Rc::new(Member::new(
                 "sim",
@@ -232,6 +269,7 @@ impl Server {
             if let Some(pending) = member.unit().lu.follow_nexuses() {
                 _ = member.publish(pending).await;
             }
+            _ = member.supervise().await;
             self.executor.sleep(Duration::from_millis(500)).await;
         }
     }
@@ -367,7 +405,7 @@ impl Server {
         // Some operations take longer than the time for an acknowledgement.
         let time = if self.executor.below(40) == 0 { 9_000 } else { 50 };
         self.executor.sleep(Duration::from_millis(self.executor.below(time))).await;
-        let may_write = member.is_current(self.executor.now());
+        let may_write = member.is_current(self.executor.now()) && member.is_active();
         let written = if may_write { member.store().write(host, block, tag).await.is_ok() } else { false };
         *self.running.borrow_mut().entry(id).or_default() -= 1;
         if written && member.phase() != Phase::Lost { Answer::Good } else { Answer::Failed }

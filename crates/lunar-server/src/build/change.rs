@@ -126,7 +126,10 @@ impl Units {
                 ..settings(name, &known, medium.blocks.info(), max_registrants)?
             },
         };
-        let settings = if medium.shared.is_some() { shared(settings) } else { settings };
+        let settings = match &medium.shared {
+            Some(image) => shared(settings, image.has_exclusive_lock()),
+            None => settings,
+        };
         let fresh = match before {
             Some(_) => {
                 Lu::new(settings.clone(), None).map_err(invalid)?;
@@ -180,10 +183,10 @@ impl Units {
     }
 }
 
-/// The settings of a unit that other gateways serve, too: no server flushes the cache of another, and each has its own
-/// view of access states.
-fn shared(settings: LuSettings) -> LuSettings {
-    LuSettings { shared: true, write_cache: false, explicit_access: false, max_atomic: 0, ..settings }
+/// The settings of a unit that other gateways serve, too: no server flushes the cache of another. Hosts choose the gateway
+/// of an image that one at a time serves.
+fn shared(settings: LuSettings, is_passive: bool) -> LuSettings {
+    LuSettings { shared: true, write_cache: false, explicit_access: is_passive, max_atomic: 0, ..settings }
 }
 
 /// The locks of a LUN. None for a LUN that keeps no state.

@@ -123,22 +123,8 @@ fn shared_medium(
 }
 
 fn open_shared(lun: &LunConfig) -> Result<RbdBackend, Diagnostic> {
-    let failed = |e| cannot_open(lun, e);
     let spec = spec(lun).ok_or_else(|| Diagnostic::new("the LUN has no image", "write backend = \"rbd\""))?;
-    let backend = RbdBackend::open_shared(&spec).map_err(failed)?;
-    let locks = backend.has_exclusive_lock();
-    match locks.map_err(|e| {
-        failed(lunar_block::OpenError::new("rbd", e.to_string(), "check the cluster: ceph -s"))
-    })? {
-        false => Ok(backend),
-        true => Err(Diagnostic::new(
-            format!(
-                "{} has the feature exclusive-lock: only one gateway at a time could write it",
-                lun.source
-            ),
-            "rbd feature disable POOL/IMAGE object-map fast-diff exclusive-lock",
-        )),
-    }
+    RbdBackend::open_shared(&spec).map_err(|e| cannot_open(lun, e))
 }
 
 /// The share of a LUN. A passthrough LUN (`always`) has one even without a limit, so that a reload can set a limit.

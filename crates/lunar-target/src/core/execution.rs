@@ -166,7 +166,7 @@ impl<F: FrontEnd> NexusState<F> {
     /// Ends a task. The caller calls [`ItNexus::ended_tasks`], once for several tasks.
     pub(super) fn end_task(&mut self, tag: u32, serial: u64, end: TaskEnd) {
         if let Some(task) = self.take(tag, serial) {
-            match task.lu().is_none_or(|lu| lu.unit().may_serve()) {
+            match task.lu().is_none_or(|lu| lu.unit().may_answer()) {
                 true => self.respond(&task, end),
                 false => self.withhold(&task),
             }

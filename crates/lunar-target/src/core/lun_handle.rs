@@ -216,7 +216,7 @@ impl LunHandle {
     /// Plans a command that holds the task set lock, or would. Afterwards `backend` is current, because replacing the
     /// backend advances the epoch.
     pub fn begin(&mut self, cdb: &[u8]) -> PlanResult {
-        if self.is_shared && !self.unit.may_decide() {
+        if self.is_shared && !(self.unit.may_decide() || self.unit.is_unavailable()) {
             return Err(Status::Busy.into());
         }
         let plan = self.nexus.begin(cdb);

@@ -90,7 +90,8 @@ impl<F: FrontEnd> TaskExecution<F> {
         if unit.sharing().is_none() {
             return;
         }
-        let publishes = matches!(plan, Ok(Plan::Op(op)) if matches!(**op, Op::Persist(_)));
+        let publishes =
+            matches!(plan, Ok(Plan::Op(op)) if matches!(**op, Op::Persist(_) | Op::SetAccess { .. }));
         let mut state = self.nexus.state();
         if publishes && let Some(task) = state.tasks_mut().find_mut(self.command.tag, self.serial) {
             task.publish();

@@ -78,6 +78,11 @@ async fn run_op(
             context.abort(victims).await;
             Ok(ExecutionOutput::Good)
         }
+        Op::SetAccess { groups } => match unit.sharing() {
+            // After a loss, the status is not sent.
+            Some(sharing) => answer(sharing.set_access(groups).await.unwrap_or(Err(Status::Busy.into()))),
+            None => Err(Sense::INTERNAL_FAILURE.into()),
+        },
         Op::ReportLuns { select, allocation_len } => {
             answer(lunar_scsi::report_luns(&context.luns(), select, allocation_len))
         }

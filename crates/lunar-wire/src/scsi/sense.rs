@@ -48,6 +48,7 @@ conditions! {
     SANITIZE_FAILED = 0x3 0x31 0x03, "sanitize command failed";
     READ_ERROR = 0x3 0x11 0x00, "unrecovered read error";
     WRITE_ERROR = 0x3 0x0c 0x00, "write error";
+    SET_ACCESS_FAILED = 0x4 0x67 0x0a, "set target port groups command failed";
     INTERNAL_FAILURE = 0x4 0x44 0x00, "internal target failure";
     OPERATION_IN_PROGRESS = 0x5 0x00 0x16, "operation in progress";
     COMMAND_SEQUENCE = 0x5 0x2c 0x00, "command sequence error";

@@ -1,0 +1,176 @@
+//! The member that serves the medium, where one at a time does (active/passive), and members that are drained.
+//!
+//! A change has two steps. First no member is active: the former one ends its operations and gives the medium up, and a
+//! member that does not answer is fenced. Then the new one takes the medium.
+
+use super::{Lost, Member, Phase};
+use crate::object::{Access, MemberId, SharedView};
+use crate::store::{Store, Unit};
+use lunar_scsi::{AccessState as State, Plan, PlanResult};
+use lunar_wire::scsi::{Sense, Status};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+/// Time after a change in which SET TARGET PORT GROUPS changes nothing, so that hosts on different paths do not make the
+/// members pass the medium to and fro.
+const SETTLED_AFTER_MS: u64 = 5_000;
+/// Number of times that a member is asked again that has not given the medium up. Its operations are given less time than
+/// for other changes: hosts wait.
+const PATIENCE: usize = 2;
+/// The active member is asked for a sign of life by every n-th [`Member::supervise`].
+const INTERVAL: u64 = 2;
+
+#[derive(Default)]
+pub(super) struct AccessState {
+    /// This member has the medium.
+    is_active: AtomicBool,
+    /// The time of the last change of the active member.
+    changed_ms: AtomicU64,
+    /// The number of calls of [`Member::supervise`], and of the last ones that have found no active member.
+    calls: AtomicU64,
+    idle: AtomicU64,
+}
+
+impl<S: Store, U: Unit> Member<S, U> {
+    /// Whether operations of the medium may begin here.
+    pub fn is_active(&self) -> bool {
+        !self.unit.is_passive() || self.access.is_active.load(SeqCst)
+    }
+
+    /// Takes the medium or gives it up, as the installed version says.
+    pub(super) async fn follow_access(&self) -> Result<(), Lost> {
+        let (group, is_active) = (self.group(), self.access.is_active.load(SeqCst));
+        let wanted =
+            group.access.active == Some(self.id) && group.members.get(&self.id) == Some(&self.record);
+        if !self.unit.is_passive() || wanted == is_active {
+            return Ok(());
+        }
+        if wanted {
+            self.checked(self.unit.take_medium().await)?;
+        }
+        self.access.is_active.store(wanted, SeqCst);
+        self.access.changed_ms.store(self.ticked_ms.load(SeqCst), SeqCst);
+        if !wanted {
+            self.checked(self.unit.give_medium().await)?;
+        }
+        self.unit.follow_members(&self.group(), wanted);
+        Ok(())
+    }
+
+    /// Makes a member the active one, on all members. False: another change was faster.
+    ///
+    /// # Errors
+    /// The member is lost.
+    pub async fn activate(&self, id: MemberId) -> Result<bool, Lost> {
+        let epoch = Cell::new(0);
+        let give = |view: &mut SharedView| {
+            view.access.set(None);
+            epoch.set(view.access.epoch);
+        };
+        let version = self.change_group(Vec::new(), give).await?;
+        self.announce_with(version, PATIENCE).await?;
+        let take = |view: &mut SharedView| {
+            // The change that was announced is the last one.
+            let is_next = view.access.epoch == epoch.get();
+            if is_next {
+                view.access.set(Some(id));
+            }
+            is_next
+        };
+        let Some(version) = self.change_group_if(Vec::new(), take).await? else { return Ok(false) };
+        self.announce(version).await.map(|()| true)
+    }
+
+    /// Lets the hosts of a member use other members, or use it again. If it is the active one, another one takes its place.
+    ///
+    /// # Errors
+    /// The member is lost.
+    pub async fn drain(&self, id: MemberId, is_drained: bool) -> Result<(), Lost> {
+        let edit = |access: &mut Access| match is_drained {
+            true => drop(access.drained.insert(id)),
+            false => drop(access.drained.remove(&id)),
+        };
+        let version = self.change_group(Vec::new(), |view| edit(&mut view.access)).await?;
+        self.announce(version).await?;
+        let group = self.group();
+        let next = group.candidates(Some(id)).next();
+        match next.filter(|_| is_drained && group.access.active == Some(id)) {
+            Some(next) => self.activate(next).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Carries SET TARGET PORT GROUPS out.
+    ///
+    /// # Errors
+    /// The member is lost.
+    pub async fn set_access(&self, groups: &[(u16, State)]) -> Result<PlanResult, Lost> {
+        let group = self.group();
+        let Some(id) = wanted_member(&group, groups) else { return Ok(Err(Sense::SET_ACCESS_FAILED.into())) };
+        if group.access.active == Some(id) {
+            return Ok(Ok(Plan::Done));
+        }
+        let is_there = |active: Option<MemberId>| active.is_some_and(|id| group.members.contains_key(&id));
+        let since = self.ticked_ms.load(SeqCst).saturating_sub(self.access.changed_ms.load(SeqCst));
+        if self.phase() != Phase::Serving || is_there(group.access.active) && since < SETTLED_AFTER_MS {
+            return Ok(Err(Status::Busy.into()));
+        }
+        Ok(if self.activate(id).await? { Ok(Plan::Done) } else { Err(Status::Busy.into()) })
+    }
+
+    /// Call this each second. If the active member does not answer, it is fenced, and another one takes its place: the
+    /// first one that can, or after it the next.
+    ///
+    /// # Errors
+    /// The member is lost.
+    pub async fn supervise(&self) -> Result<(), Lost> {
+        let group = self.group();
+        if !self.unit.is_passive() || self.phase() != Phase::Serving {
+            return Ok(());
+        }
+        let active = group.access.active.and_then(|id| group.members.get_key_value(&id));
+        let Some((id, record)) = active else { return self.take_place(&group).await };
+        self.access.idle.store(0, SeqCst);
+        let call = self.access.calls.fetch_add(1, SeqCst);
+        if *id == self.id || !call.is_multiple_of(INTERVAL) {
+            return Ok(());
+        }
+        if self.ask(0).await?.contains_key(&(*id, record.incarnation)) {
+            return Ok(());
+        }
+        let silent = [(*id, record.clone())].into();
+        self.fence(&silent).await?;
+        let version = self.remove(&silent).await?;
+        self.announce(version).await?;
+        match self.group().candidates(Some(*id)).next() {
+            Some(next) => self.activate(next).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the place of a missing active member, if it is this one's turn. In between another member may do so.
+    async fn take_place(&self, group: &SharedView) -> Result<(), Lost> {
+        let idle = self.access.idle.fetch_add(1, SeqCst);
+        let rank = group.candidates(None).position(|id| id == self.id);
+        match rank.filter(|rank| idle > INTERVAL * *rank as u64) {
+            Some(_) => self.activate(self.id).await.map(drop),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The member that a list of states makes the active one.
+fn wanted_member(group: &SharedView, groups: &[(u16, State)]) -> Option<MemberId> {
+    let of = |wanted: fn(State) -> bool| {
+        let found = groups.iter().find(|(_, state)| wanted(*state));
+        found.and_then(|(tag, _)| group.owner_of(*tag))
+    };
+    let active = of(|state| matches!(state, State::Optimized | State::NonOptimized));
+    if active.is_some() {
+        return active.filter(|id| group.members.contains_key(id));
+    }
+    match of(|state| state == State::Standby)? {
+        id if group.access.active == Some(id) => group.candidates(Some(id)).next(),
+        _ => group.access.active,
+    }
+}
