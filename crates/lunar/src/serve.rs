@@ -216,6 +216,7 @@ struct Service<S> {
 /// The configuration of the file, or of the arguments.
 fn configuration(args: &Serve) -> Result<Config, Vec<Diagnostic>> {
     if let Some(file) = &args.config {
+        journal::recover(file).map_err(|problem| vec![problem])?;
         return config::load(file);
     }
     let state_dir = &folders::state().map_err(|problem| vec![problem])?;
@@ -292,7 +293,6 @@ impl<S: TargetServer> Service<S> {
         start: impl FnOnce(TargetConfig, &[usize]) -> io::Result<S>,
     ) -> Result<Service<S>, Vec<Diagnostic>> {
         let one = |problem| vec![problem];
-        args.config.as_deref().map_or(Ok(()), journal::recover).map_err(one)?;
         let config = configuration(args)?;
         warnings(&config).for_each(|line| tracing::warn!("{line}"));
         let cores = usable_cores(args, &config).map_err(one)?;
