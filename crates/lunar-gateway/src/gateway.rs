@@ -2,6 +2,7 @@
 
 use crate::MemberId;
 use crate::shared_unit::{GroupPlace, SharedUnit, SharedUnitGuard};
+use crate::status::GatewayStatus;
 use lunar_block::RbdBackend;
 use lunar_runtime::{Cores, spawn};
 use lunar_target::{LogicalUnit, ServedSessions};
@@ -82,6 +83,22 @@ impl Gateway {
                 drop(alive);
             });
         });
+    }
+
+    /// The state of this server and of its units, at this moment.
+    pub fn status(&self) -> GatewayStatus {
+        let (all, sessions) = {
+            let units = self.units();
+            (units.all.clone(), units.sessions.clone())
+        };
+        let served = all.iter().filter_map(|(shared, unit)| Some((shared.upgrade()?, unit.upgrade()?)));
+        let status =
+            |(shared, unit): (Arc<SharedUnit>, Arc<LogicalUnit>)| shared.status(&unit, sessions.as_ref());
+        GatewayStatus {
+            group: self.place.group.clone(),
+            id: self.place.id,
+            units: served.map(status).collect(),
+        }
     }
 
     /// Leaves the group with all units. The server has ended their sessions. Units that the cluster does not let go in time

@@ -21,6 +21,7 @@ mod rados_store;
 mod shared_unit;
 #[cfg(test)]
 mod simulation;
+mod status;
 mod store;
 mod target_unit;
 mod waiting;
@@ -29,6 +30,7 @@ pub use gateway::Gateway;
 pub use member::{Lost, Member, Phase};
 pub use object::{MemberId, MemberPort, MemberRecord, SharedView};
 pub use shared_unit::SharedUnitGuard;
+pub use status::{GatewayStatus, MemberStatus, SharedUnitStatus, UnitFailure};
 pub use store::{Store, Swap, Unit, is_fenced};
 
 use std::time::Duration;

@@ -178,6 +178,7 @@ impl<S: Store, U: Unit> Member<S, U> {
                     self.add_victims(&answer);
                     let version = *installed + 1;
                     self.set_installed(&mut installed, version);
+                    self.unit.published();
                     break (answer, version);
                 }
                 self.install_newer(&mut installed).await?;

@@ -5,6 +5,7 @@ use crate::MemberId;
 use crate::member::{Lost, Member, Phase};
 use crate::object::MemberPort;
 use crate::rados_store::{Notified, RadosStore};
+use crate::status::UnitRecord;
 use crate::store::{FENCED, Store};
 use crate::target_unit::{RemotePorts, TargetUnit, member_ports};
 use crate::waiting::{on_thread, until};
@@ -26,7 +27,7 @@ const TICK: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(100);
 const MAX_DOUBLINGS: u32 = 8;
 
-type UnitMember = Member<RadosStore, TargetUnit>;
+pub type UnitMember = Member<RadosStore, TargetUnit>;
 
 /// The place of this server among the members.
 #[derive(Clone)]
@@ -46,6 +47,7 @@ pub struct SharedUnit {
     backend: Arc<RbdBackend>,
     member: RwLock<Option<Arc<UnitMember>>>,
     ports: Arc<RemotePorts>,
+    pub record: Arc<UnitRecord>,
     /// Wakes the loop of the unit.
     wake: flume::Sender<()>,
     woken: flume::Receiver<()>,
@@ -153,6 +155,7 @@ impl SharedUnit {
             backend,
             member: RwLock::default(),
             ports: Arc::new(RemotePorts::new(Arc::default())),
+            record: Arc::new(UnitRecord::new()),
             wake: wake.clone(),
             woken,
             ends: AtomicBool::new(false),
@@ -186,16 +189,21 @@ impl SharedUnit {
         })
     }
 
-    fn image(&self) -> String {
+    /// The number of this server in the group.
+    pub fn id(&self) -> MemberId {
+        self.place.id
+    }
+
+    pub fn image(&self) -> String {
         self.backend.location().to_string()
     }
 
     /// The name of the object. It depends on nothing but the image, so that all who serve it share its state.
-    fn object(&self) -> String {
+    pub fn object(&self) -> String {
         format!("lunar.lu.{}", self.backend.identity())
     }
 
-    fn member(&self) -> Option<Arc<UnitMember>> {
+    pub fn member(&self) -> Option<Arc<UnitMember>> {
         self.member.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -222,6 +230,7 @@ impl SharedUnit {
             let member = self.take_member();
             // The member owns the unit, which owns this object.
             let Err(reason) = result else { return };
+            self.record.failed(&reason);
             // One that has not joined has not used the image.
             let former = member.filter(|member| member.version() > 0);
             if former.is_some() {
@@ -304,6 +313,7 @@ impl SharedUnit {
             will_refresh: self.place.will_refresh.clone(),
             is_passive: self.backend.has_exclusive_lock(),
             backend: self.backend.clone(),
+            record: self.record.clone(),
         };
         let member =
             Arc::new(Member::new(&self.place.group, self.place.id, incarnation, ports, store, served));
@@ -336,6 +346,7 @@ impl SharedUnit {
     ) -> Result<(), Lost> {
         member.join().await?;
         self.is_unavailable.store(false, SeqCst);
+        self.record.joined();
         let (image, id, version) = (self.image(), self.place.id, member.version());
         tracing::info!(name: "gateway.joined", image, member = id, version, "serves the image");
         loop {

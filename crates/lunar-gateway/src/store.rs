@@ -72,4 +72,6 @@ pub trait Unit {
     /// # Errors
     /// Those of the cluster.
     fn give_medium(&self) -> impl Future<Output = io::Result<()>>;
+    /// This member has published a change.
+    fn published(&self) {}
 }

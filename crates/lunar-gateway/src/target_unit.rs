@@ -1,6 +1,7 @@
 //! The logical unit of a target, as its member sees it.
 
 use crate::object::{MemberId, MemberPort, SharedView};
+use crate::status::UnitRecord;
 use crate::store::Unit;
 use crate::waiting::{CHECK_INTERVAL, on_thread, until};
 use lunar_block::RbdBackend;
@@ -27,6 +28,7 @@ pub struct TargetUnit {
     pub backend: Arc<RbdBackend>,
     /// One member at a time serves the medium, with the lock of the image.
     pub is_passive: bool,
+    pub record: Arc<UnitRecord>,
 }
 
 impl Unit for TargetUnit {
@@ -53,8 +55,13 @@ impl Unit for TargetUnit {
         on_thread(move || backend.release_lock()).await
     }
 
+    fn published(&self) {
+        self.record.published();
+    }
+
     fn follow_members(&self, view: &SharedView, is_active: bool) {
         self.unit.lu.set_access(&port_groups(self.id, view, is_active, self.is_passive));
+        self.record.follow(self.id, view);
         let ports = remote_ports(self.id, view);
         let before = std::mem::replace(
             &mut *self.ports.lock().unwrap_or_else(PoisonError::into_inner),

@@ -120,6 +120,14 @@ impl ServedSessions {
         self.0.registry.end(|info| chosen(info.target.as_deref()), EndReason::Fenced).await;
     }
 
+    /// The targets and LUNs of this server that show a logical unit.
+    pub fn luns(&self, unit: &Arc<LogicalUnit>) -> Vec<(String, u16)> {
+        let config = self.0.config();
+        let all = config.targets.iter().flat_map(|(name, node)| node.luns.iter().map(move |lun| (name, lun)));
+        let shows = all.filter(|(_, (_, own))| Arc::ptr_eq(own, unit));
+        shows.map(|(name, (lun, _))| (name.clone(), *lun)).collect()
+    }
+
     /// Passes changed ports of other servers to the sessions.
     pub fn follow_ports(&self) {
         let config = self.0.config();

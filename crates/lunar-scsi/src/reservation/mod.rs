@@ -50,6 +50,13 @@ impl Lu {
         let registry = &self.change().reservations.registry;
         (registry.keys.len(), registry.reservation.is_some())
     }
+
+    /// The name of the initiator that holds the persistent reservation. None: there is none, or all registrants hold it.
+    pub fn reservation_holder(&self) -> Option<String> {
+        let state = self.change();
+        let holder = state.reservations.registry.reservation.as_ref()?.holder.as_ref()?;
+        Some(holder.initiator.name().into_owned())
+    }
 }
 
 /// The nexus of a RESERVE.

@@ -10,6 +10,21 @@ fn play(names: &str, script: &str) {
 }
 
 #[test]
+fn holder_of_a_reservation_is_named() {
+    let mut world = TestTarget::new("A B");
+    world.play("A register 0 a -> good\n B register 0 b -> good");
+    assert_eq!(world.lu.reservation_holder(), None);
+    world.play("B reserve b 1 -> good");
+    assert_eq!(world.lu.reservation_holder().as_deref(), Some("iqn.2026-11.org.example:b"));
+    world.play("B release b 1 -> good\n A reserve a 7 -> good");
+    assert_eq!(
+        (world.lu.reservations(), world.lu.reservation_holder()),
+        ((2, true), None),
+        "all registrants"
+    );
+}
+
+#[test]
 fn register_checks_the_reservation_key() {
     play(
         "A B",
