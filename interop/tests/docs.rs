@@ -43,9 +43,9 @@ const TOOLS: [Tool; 11] = [
     Tool { program: "xmllint", package: "libxml2-utils" },
 ];
 /// Commands that have subcommands.
-const NOUNS: [&str; 12] = [
-    "access", "attach", "bench", "chap", "config", "disk", "lun", "portal", "rdma", "router", "session",
-    "target",
+const NOUNS: [&str; 13] = [
+    "access", "attach", "bench", "chap", "config", "disk", "gateway", "lun", "portal", "rdma", "router",
+    "session", "target",
 ];
 const LIMIT: Duration = Duration::from_secs(300);
 /// The configuration that completes a `toml part`.

@@ -204,6 +204,20 @@ fn sessions_and_routers(host: &mut Host) {
     host.asks("router resume", "router resume r1");
 }
 
+/// A gateway has no routers. The images that it shares need a cluster, which another test has.
+fn gateways(host: &mut Host) {
+    assert_eq!(host.asks("gateway list", "gateway list")["items"], Value::Array(Vec::new()));
+    assert_eq!(host.asks("gateway show", "gateway show")["items"], Value::Array(Vec::new()));
+    let own = format!(
+        "[[target]]\nname = \"{TARGET}\"\nlun = [{{ lun = 0, backend = \"memory\", size = \"1M\" }}]\n"
+    );
+    let gateway = Server::start(&format!("[gateway]\ngroup = \"gw\"\nid = 3\n{CONFIG}{own}"));
+    let router = std::mem::replace(&mut host.server, gateway);
+    let list = host.asks("gateway list", "gateway list");
+    assert_eq!((&list["items"][0]["id"], &list["items"][0]["this_server"]), (&3.into(), &true.into()));
+    host.server = router;
+}
+
 fn configurations(host: &mut Host) {
     host.asks("config show", "config show");
     host.asks("history", "history");
@@ -254,6 +268,8 @@ fn errors(host: &Host) {
     for words in [&["router", "failover", "r1"][..], &["router", "eligible", "r1", "on"]] {
         host.fails(&[words, &["--socket", &socket]].concat(), 1);
     }
+    let error = host.fails(&["gateway", "show", "rbd/no", "--socket", &socket], 21);
+    assert_eq!(error["detail"], "the server shares no image rbd/no", "{error}");
     let absent = host.dir.join("absent").display().to_string();
     assert_eq!(host.fails(&["status", "--socket", &absent], 4)["code"], "unreachable");
     std::fs::write(host.dir.join("bad.toml"), "[[target]]\nname = \"x y\"\nalas = 1\n").expect("a file");
@@ -277,6 +293,7 @@ fn output_of_each_command_has_the_form_of_its_schema() {
     let mut host = Host::new();
     objects_of_the_configuration(&mut host);
     sessions_and_routers(&mut host);
+    gateways(&mut host);
     disks(&mut host);
     errors(&host);
     configurations(&mut host);

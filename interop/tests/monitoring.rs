@@ -13,10 +13,11 @@ use std::time::Duration;
 
 const PROMTOOL: Tool = Tool { program: "promtool", package: "prometheus" };
 const LIMIT: Duration = Duration::from_secs(60);
-/// Metrics that a server without routers, failures and reloads does not have. Unit tests of the metrics check them.
-const ABSENT: [&str; 11] = [
+/// Metrics that a server without routers, gateways, failures and reloads does not have. Unit tests of the metrics check them.
+const ABSENT: [&str; 12] = [
     "lunar_api_certificate_not_after_seconds",
     "lunar_config_last_reload_success",
+    "lunar_gateway_unit_up",
     "lunar_path_up",
     "lunar_router_hop_commands_total",
     "lunar_router_hop_time_seconds_total",

@@ -67,6 +67,8 @@ fn commands_with_a_server_fail_on_full_stdout() {
         &["page"],
         &["top", "--once", "--interval", "100ms"],
         &["session", "list"],
+        &["gateway", "list"],
+        &["gateway", "show", "--json"],
         &["target", "list"],
         &["target", "show", config::TARGET, "--json"],
         // A target without LUNs, which the test adds.

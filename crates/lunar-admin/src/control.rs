@@ -4,7 +4,7 @@ use crate::attachment::AttachmentReport;
 use crate::history::{RateHistory, Traffic, of_units};
 use crate::metrics::MetricsReport;
 use crate::{
-    ConfigSnapshot, Difference, EventLog, HistoryEntry, HistoryPoint, HistoryTree, ObjectChange,
+    ConfigSnapshot, Difference, EventLog, GroupReport, HistoryEntry, HistoryPoint, HistoryTree, ObjectChange,
     RollbackRequest, RouterReport, ServerEnd, SessionReport,
 };
 use lunar_config::{Diagnostic, ErrorCode};
@@ -301,6 +301,11 @@ pub trait ServerControl: Send + Sync + 'static {
     /// The traffic of each logical unit, by its number: what the sampler needs of the counters.
     fn traffic(&self) -> BTreeMap<u64, Traffic> {
         of_units(&self.metrics())
+    }
+
+    /// The group of gateways; empty if the server is in none.
+    fn group(&self) -> GroupReport {
+        GroupReport::default()
     }
 
     /// The capacities that hosts see, in bytes, by target and LUN.

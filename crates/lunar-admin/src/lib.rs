@@ -11,6 +11,7 @@ mod difference;
 mod end;
 mod events;
 pub mod folders;
+pub mod gateway;
 pub mod history;
 pub mod metrics;
 mod metrics_listener;
@@ -34,6 +35,7 @@ pub use control::{
 pub use difference::{Change, Difference};
 pub use end::{EndWaiter, ServerEnd};
 pub use events::{EventLog, EventPart, ServerEvent};
+pub use gateway::{GatewayReport, GroupReport, SharedUnitReport};
 pub use metrics_listener::{cannot_serve_metrics, metrics_listener};
 pub use object::{
     ConfigObject, ConfigSnapshot, Document, Keys, ObjectAction, ObjectChange, ObjectId, ObjectOrigin,

@@ -1,13 +1,13 @@
 //! The API over its socket, with a server that answers at once or when it is let.
 
-use crate::client::{Client, Outcome, SessionList};
+use crate::client::{Client, Outcome, SessionList, segment};
 use crate::handlers::MAX_WAITING;
 use crate::{ApiServer, Problem};
 use interop::Folder;
 use lunar_admin::{
-    AdminSocket, Capacities, ConfigObject, ConfigSnapshot, Counters, Document, EventLog, Keys, ObjectId,
-    ObjectOrigin, ObjectSource, Request, Response, RollbackRequest, RouterReport, ServerControl, ServerEvent,
-    SessionReport, connect, listening,
+    AdminSocket, Capacities, ConfigObject, ConfigSnapshot, Counters, Document, EventLog, GatewayReport,
+    GroupReport, Keys, ObjectId, ObjectOrigin, ObjectSource, Request, Response, RollbackRequest,
+    RouterReport, ServerControl, ServerEvent, SessionReport, SharedUnitReport, connect, listening,
 };
 use lunar_config::{Diagnostic, ErrorCode};
 use serde_json::{Value, json};
@@ -63,6 +63,12 @@ impl ServerControl for Fake {
             luns: 4,
             ..ConfigSnapshot::default()
         })
+    }
+
+    fn group(&self) -> GroupReport {
+        let gateways = vec![GatewayReport { id: 3, ..GatewayReport::default() }];
+        let units = vec![SharedUnitReport { image: "p/n/i".into(), ..SharedUnitReport::default() }];
+        GroupReport { gateways, units }
     }
 
     fn capacities(&self) -> Capacities {
@@ -163,6 +169,13 @@ fn resources_are_read() {
     let client = client(&path, LIMIT);
     assert_eq!(sessions(&path, LIMIT).unwrap().items, [session(1), session(2)]);
     assert_eq!(client.get::<SessionReport>("/v1/sessions/2").unwrap(), session(2));
+    let gateways: Value = client.get("/v1/gateways").unwrap();
+    assert_eq!((&gateways["items"][0]["id"], &gateways["items"][0]["state"]), (&json!(3), &json!("away")));
+    assert_eq!(client.get::<Value>("/v1/gateways/3").unwrap(), gateways["items"][0]);
+    let units: Value = client.get("/v1/shared-units").unwrap();
+    assert_eq!(units["items"][0]["phase"], "joining");
+    let one = format!("/v1/shared-units/{}", segment("p/n/i"));
+    assert_eq!(client.get::<Value>(&one).unwrap(), units["items"][0]);
     let routers: Value = client.get("/v1/routers").unwrap();
     assert_eq!(routers["items"][0]["name"], "r1");
     let lun = client.get_tagged::<Value>(&format!("/v1/targets/{NAME}/luns/7")).unwrap();
@@ -300,6 +313,8 @@ fn nonsense_is_answered_and_the_next_one_too() {
         ("POST /v1/sessions HTTP/1.1", "", 405, "POST is not a method of /v1/sessions"),
         ("GET /v1/sessions/99999 HTTP/1.1", "", 404, "session 99999 does not exist"),
         ("POST /v1/routers/r1/fly HTTP/1.1", "", 404, "the action fly of a router does not exist"),
+        ("GET /v1/gateways/4 HTTP/1.1", "", 404, "gateway 4 does not exist"),
+        ("GET /v1/shared-units/p%2Fi HTTP/1.1", "", 404, "shared image p/i does not exist"),
         (&format!("PUT {lun} HTTP/1.1"), "{}", 415, "the body is invalid: expected request with"),
         (&format!("PUT {lun} HTTP/1.1\r\n{JSON}"), "{", 400, "the body is invalid: failed to parse"),
         (&format!("PUT {lun} HTTP/1.1\r\n{JSON}"), "[]", 422, "the body is invalid: failed to deserialize"),

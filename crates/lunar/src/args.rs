@@ -1,10 +1,12 @@
 //! The command line.
 
 mod disk;
+mod gateway;
 mod objects;
 mod server_choice;
 
 pub use disk::{DiskAdd, DiskCommand};
+pub use gateway::GatewayCommand;
 pub use server_choice::ServerChoice;
 
 pub use objects::{
@@ -186,6 +188,9 @@ pub enum Command {
     /// Monitor and control the routers of a running server
     #[command(subcommand)]
     Router(RouterCommand),
+    /// Show the group of gateways of a running server
+    #[command(subcommand)]
+    Gateway(GatewayCommand),
     /// Show what a configuration would change in the running server, or what has changed
     #[command(after_help = DIFF_EXAMPLES)]
     Diff {

@@ -18,6 +18,7 @@ mod error_hints;
 mod event_layer;
 mod events;
 mod exit;
+mod gateway;
 mod hex;
 mod history;
 mod import;
@@ -184,6 +185,7 @@ fn run(
         Command::Portal(command) => output::stdout(objects::portal(command)?)?,
         Command::Session(command) => return print_result(session::session(command)?),
         Command::Router(command) => output::stdout(router::router(command)?)?,
+        Command::Gateway(command) => output::stdout(gateway::gateway(command)?)?,
         Command::Diff { file, since, common } => {
             output::stdout(router::diff(file.as_deref(), since.as_deref(), &common)?)?;
         }
@@ -220,6 +222,7 @@ fn level(command: &Command) -> &'static str {
         | Command::Portal(_)
         | Command::Session(_)
         | Command::Router(_)
+        | Command::Gateway(_)
         | Command::Diff { .. }
         | Command::History(_)
         | Command::Rollback(_)

@@ -31,7 +31,7 @@ const FILES: [(&[&str], &str, &str); 4] = [
     ),
     (&["lunar", "attach", "detach"], "/etc/lunar/attach/", "saved attachments of root"),
     (
-        &["lunar", "serve", "session", "router", "diff", "apply"],
+        &["lunar", "serve", "session", "router", "gateway", "diff", "apply"],
         "/run/lunar/lunar.sock",
         "admin socket of the service",
     ),

@@ -22,7 +22,10 @@ use crate::scsi::ScsiReport;
 use crate::session::ServerSession;
 use crate::top::OneInterval;
 use clap::{Command, CommandFactory};
-use lunar_admin::{AttachmentReport, Difference, HistoryEntry, RouterReport, ServerEvent, SessionReport};
+use lunar_admin::{
+    AttachmentReport, Difference, GatewayReport, HistoryEntry, RouterReport, ServerEvent, SessionReport,
+    SharedUnitReport,
+};
 use lunar_api::client::{
     AccessView, ChangeReport, ChapUserView, ConfigText, DiskView, LunView, Outcome, PortalGroupView,
     TargetView,
@@ -73,6 +76,8 @@ const OUTPUTS: &[(&str, Output)] = &[
     ("discover", list::<discover::TargetEntry>),
     ("doctor", one::<DoctorReport>),
     ("events", one::<ServerEvent>),
+    ("gateway list", list::<GatewayReport>),
+    ("gateway show", list::<SharedUnitReport>),
     ("history", list::<HistoryEntry>),
     ("import", one::<ImportReport>),
     ("info", object),

@@ -1,6 +1,7 @@
 //! `lunar serve`: starts a server from its arguments, and handles events until it ends.
 
 mod change;
+mod gateways;
 mod history;
 mod in_use;
 mod journal;
@@ -310,6 +311,7 @@ impl<S: TargetServer> Service<S> {
         let (published, end) = (Published::default(), Arc::new(ServerEnd::default()));
         let desk = Arc::new(AdminHandler {
             server: server.clone(),
+            gateway: gateway.clone(),
             events: Mutex::new(events.clone()),
             published: published.clone(),
             rates: Arc::default(),

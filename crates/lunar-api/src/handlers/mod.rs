@@ -9,6 +9,7 @@ mod config;
 mod config_history;
 mod errors;
 pub mod events;
+mod gateways;
 mod history;
 mod metrics;
 mod objects;
@@ -24,6 +25,7 @@ pub mod reports {
     pub use super::caller::CallerReport;
     pub use super::config::{ApplyRequest, ConfigText, DiffRequest, DifferenceList};
     pub use super::config_history::{HistoryList, RollbackOptions};
+    pub use super::gateways::{GatewayList, SharedUnitList};
     pub use super::history::RateList;
     pub use super::objects::ChangeReport;
     pub use super::routers::RouterList;
@@ -90,6 +92,7 @@ pub fn routes() -> OpenApiRouter<ApiState> {
         .merge(server::routes())
         .merge(sessions::routes())
         .merge(routers::routes())
+        .merge(gateways::routes())
         .merge(attachments::routes())
         .merge(config::routes())
         .merge(config_history::routes())

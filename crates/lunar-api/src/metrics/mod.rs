@@ -1,5 +1,6 @@
 //! `/metrics`: what a server counts, as text for Prometheus.
 
+mod gateways;
 mod listener;
 mod luns;
 mod routers;
@@ -63,6 +64,7 @@ async fn show(State(source): State<MetricsSource>) -> Response {
     server::add(&mut text, &report, &source.control.config());
     targets::add(&mut text, &report);
     luns::add(&mut text, &report);
+    gateways::add(&mut text, &source.control.group().units);
     routers::add(&mut text, routers.as_deref().unwrap_or_default());
     text.metric("lunar_scrape_incomplete", Gauge, "Whether the metrics of routers are missing.")
         .add(&[], u8::from(routers.is_none()));

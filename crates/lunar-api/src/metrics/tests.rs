@@ -1,13 +1,15 @@
 //! The metrics of a server with made-up counters.
 
 use super::MetricsServer;
+use lunar_admin::gateway::SharedUnitPhase;
 use lunar_admin::metrics::{
     FunctionCount, InitiatorMetrics, LatencyBuckets, LoginCount, LunMetrics, MetricsReport, OpMetrics,
     StageLatencies, TargetMetrics,
 };
 use lunar_admin::router::{Failover, PathReport, PathTraffic, UpstreamReport};
 use lunar_admin::{
-    ConfigSnapshot, ReloadOutcome, Request, Response, RouterReport, ServerControl, SessionReport,
+    ConfigSnapshot, GroupReport, ReloadOutcome, Request, Response, RouterReport, ServerControl,
+    SessionReport, SharedUnitReport,
 };
 use lunar_config::Diagnostic;
 use std::io::{Read, Write};
@@ -80,6 +82,23 @@ impl ServerControl for Fake {
             logins: vec![LoginCount { target: None, status: "0203".into(), count: 6 }],
             ..MetricsReport::default()
         }
+    }
+
+    fn group(&self) -> GroupReport {
+        let unit = |image: &str, phase, watch_age_s| SharedUnitReport {
+            image: image.into(),
+            phase,
+            version: 17,
+            watch_age_s,
+            gateways: vec![1, 4],
+            joins: 3,
+            losses: 2,
+            publishes: 5,
+            ..SharedUnitReport::default()
+        };
+        let units =
+            vec![unit("p/a", SharedUnitPhase::Serving, Some(0.5)), unit("p/b", SharedUnitPhase::Stale, None)];
+        GroupReport { gateways: Vec::new(), units }
     }
 
     fn ask(&self, request: Request, _: &str) -> Response {
@@ -159,6 +178,25 @@ fn metrics_show_counters_of_luns_and_logins() {
             "lunar_scrape_incomplete 0",
         ],
     );
+}
+
+#[test]
+fn shared_units_have_metrics() {
+    let text = metrics(Some(Vec::new()));
+    assert_lines(
+        &text,
+        &[
+            "lunar_gateway_unit_up{image=\"p/a\"} 1",
+            "lunar_gateway_unit_up{image=\"p/b\"} 0",
+            "lunar_gateway_unit_gateways{image=\"p/a\"} 2",
+            "lunar_gateway_unit_version{image=\"p/a\"} 17",
+            "lunar_gateway_unit_watch_age_seconds{image=\"p/a\"} 0.5",
+            "lunar_gateway_unit_joins_total{image=\"p/b\"} 3",
+            "lunar_gateway_unit_losses_total{image=\"p/b\"} 2",
+            "lunar_gateway_unit_publishes_total{image=\"p/b\"} 5",
+        ],
+    );
+    assert!(!text.contains("watch_age_seconds{image=\"p/b\"}"), "no watch has no age");
 }
 
 #[test]

@@ -102,6 +102,10 @@ pub(super) fn routers() -> Vec<String> {
     clients().into_iter().filter_map(of).flatten().map(|router| router.name).collect()
 }
 
+pub(super) fn shared_images() -> Vec<String> {
+    values(items("/v1/shared-units"), "image")
+}
+
 /// The numbers of the entries of the history.
 pub(super) fn history() -> Vec<String> {
     values(items("/v1/config/history"), "number")

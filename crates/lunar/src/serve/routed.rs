@@ -15,9 +15,10 @@ use lunar_admin::router::{
 };
 use lunar_admin::{
     AttachmentReport, Capacities, ConfigSnapshot, ControlError, ControlErrorKind, DetachRequest, EventLog,
-    HistoryEntry, HistoryPoint, HistoryTree, Request, Response, RouterAction, ServerControl, ServerEnd,
-    SessionReport,
+    GroupReport, HistoryEntry, HistoryPoint, HistoryTree, Request, Response, RouterAction, ServerControl,
+    ServerEnd, SessionReport,
 };
+use lunar_gateway::Gateway;
 use lunar_router::failover::{FailoverRequest, Pair, Role};
 use lunar_router::passthrough::HostPath;
 use lunar_router::routes::{LuAddress, LuStatus, UpstreamStatus};
@@ -36,6 +37,7 @@ use std::time::UNIX_EPOCH;
 /// Handles requests of the admin socket. The server answers for sessions, the main thread for the rest.
 pub struct AdminHandler<S> {
     pub server: Arc<S>,
+    pub gateway: Option<Arc<Gateway>>,
     pub events: Mutex<Sender<ServeEvent>>,
     pub published: Published,
     pub rates: Arc<RateHistory>,
@@ -72,6 +74,10 @@ impl<S: TargetServer> ServerControl for AdminHandler<S> {
 
     fn traffic(&self) -> BTreeMap<u64, Traffic> {
         self.server.traffic()
+    }
+
+    fn group(&self) -> GroupReport {
+        self.gateway.as_deref().map(|gateway| super::gateways::group(&gateway.status())).unwrap_or_default()
     }
 
     fn capacities(&self) -> Capacities {
