@@ -20,6 +20,7 @@ pub mod expect;
 pub mod json;
 pub mod login;
 pub mod machine;
+pub mod namespace;
 pub mod nbd;
 pub mod pdu;
 pub mod peer;

@@ -2,12 +2,12 @@
 //! mounted. The device stands for DRBD: a file with one loop device for each server, of which all but one are
 //! write-protected. DRBD rejects the open itself on the side that is secondary.
 
+use crate::namespace::Namespace;
 use crate::server::{Folder, Server};
 use crate::tool::{self, Tool, must};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 const TOOLS: [Tool; 6] = [
@@ -23,7 +23,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The shared media, and the places of two servers. Dropping it removes all of them.
 pub struct TwoServers {
     dir: Folder,
-    number: u8,
+    namespaces: [Namespace; 2],
     /// The loop devices of the two servers.
     devices: Vec<String>,
     mounted_at: Option<usize>,
@@ -35,37 +35,17 @@ impl TwoServers {
         if !tool::have(&TOOLS) {
             return None;
         }
-        static COUNT: AtomicU8 = AtomicU8::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let mut two = TwoServers { dir: Folder::fresh(), number, devices: Vec::new(), mounted_at: None };
-        if let Err(what) = two.join_networks() {
-            println!("skipped: needs root with network namespaces: {}", what.trim());
-            return None;
-        }
+        let namespaces = Namespace::new(1).and_then(|one| Ok([one, Namespace::new(1)?]));
+        let namespaces = namespaces
+            .map_err(|what| println!("skipped: needs root with network namespaces: {}", what.trim()))
+            .ok()?;
         if !Path::new("/dev/loop-control").exists() {
             println!("skipped: needs loop devices");
             return None;
         }
+        let mut two = TwoServers { dir: Folder::fresh(), namespaces, devices: Vec::new(), mounted_at: None };
         two.make_media();
         Some(two)
-    }
-
-    /// Connects a network namespace for each server with this host.
-    fn join_networks(&self) -> Result<(), String> {
-        for side in 0..2 {
-            let (namespace, link) = (self.namespace(side), self.link(side));
-            try_run("ip", &["netns", "add", &namespace])?;
-            try_run(
-                "ip",
-                &["link", "add", &link, "type", "veth", "peer", "name", "eth0", "netns", &namespace],
-            )?;
-            try_run("ip", &["address", "add", &format!("{}/30", self.address(side, 1)), "dev", &link])?;
-            try_run("ip", &["link", "set", &link, "up"])?;
-            let own = format!("{}/30", self.address(side, 2));
-            try_run("ip", &["-n", &namespace, "address", "add", &own, "dev", "eth0"])?;
-            try_run("ip", &["-n", &namespace, "link", "set", "eth0", "up"])?;
-        }
-        Ok(())
     }
 
     fn make_media(&mut self) {
@@ -86,20 +66,13 @@ impl TwoServers {
     }
 
     /// The name of the network namespace of a server.
-    pub fn namespace(&self, side: usize) -> String {
-        format!("lunar-{}-{}-{side}", std::process::id(), self.number)
-    }
-
-    fn link(&self, side: usize) -> String {
-        format!("ln{}x{}s{side}", std::process::id(), self.number)
+    pub fn namespace(&self, side: usize) -> &str {
+        self.namespaces[side].name()
     }
 
     /// An address of the link of a server: 1 is that of this host, and 2 that of the server.
     pub fn address(&self, side: usize, end: u8) -> String {
-        // Of the shared address space (RFC 6598), so that other processes of this test use other addresses.
-        let (process, number) = (std::process::id() % 2048, u32::from(self.number));
-        let third = process % 32 * 8 + number / 32;
-        format!("100.{}.{third}.{}", 64 + process / 32, number % 32 * 8 + side as u32 * 4 + u32::from(end))
+        self.namespaces[side].address(0, end)
     }
 
     /// The device of a server.
@@ -144,9 +117,7 @@ impl TwoServers {
 
     /// Starts the server of a side with this configuration, in its network namespace and in a folder of its own.
     pub fn start(&self, side: usize, dir: Folder, toml: &str) -> Server {
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/run/netns/{}", self.namespace(side)));
-        Server::start_by(command, dir, toml)
+        Server::start_by(self.namespaces[side].command(), dir, toml)
     }
 
     /// The descriptors of a process that lead to the shared media, except those of its log.
@@ -168,7 +139,6 @@ impl Drop for TwoServers {
         };
         for side in 0..2 {
             quietly("umount", &[&shown(&self.volume(side))]);
-            quietly("ip", &["netns", "delete", &self.namespace(side)]);
         }
         // A loop device keeps its write protection for its next user.
         for device in &self.devices {
