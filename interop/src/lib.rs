@@ -14,6 +14,7 @@ pub mod certificates;
 pub mod chap;
 pub mod check;
 pub mod command;
+pub mod compare;
 pub mod config;
 pub mod digest;
 pub mod expect;

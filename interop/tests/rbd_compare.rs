@@ -1,14 +1,13 @@
 //! COMPARE AND WRITE of an image of Ceph RBD that two servers serve at once.
 
 use interop::ceph::CephCluster;
+use interop::compare::{BLOCK, compare_and_write, differs_at, increment, number_in};
 use interop::scsi::inquiry;
-use interop::{Login, Raw, Reply, Server};
+use interop::{Login, Raw, Server};
 use std::time::Duration;
 
-const BLOCK: usize = 512;
 /// The first block of the second object.
 const SECOND_OBJECT: u32 = (4 << 20) / BLOCK as u32;
-const MISCOMPARE: u32 = 0x0e_1d00;
 /// Increments of each host.
 const INCREMENTS: u64 = 100;
 
@@ -16,20 +15,6 @@ fn host(server: &Server) -> Raw {
     let mut raw = Login::new().on(server.portal());
     raw.clear_attentions(0);
     raw
-}
-
-/// COMPARE AND WRITE of `old.len()` bytes, in blocks of this size.
-fn compare_and_write(raw: &mut Raw, lba: u32, block: usize, old: &[u8], new: &[u8]) -> Reply {
-    let mut cdb = [0; 16];
-    (cdb[0], cdb[13]) = (0x89, (old.len() / block) as u8);
-    cdb[6..10].copy_from_slice(&lba.to_be_bytes());
-    raw.write(0, &cdb, &[old, new].concat())
-}
-
-/// Fails unless the command has found its first difference at this index.
-fn differs_at(reply: &Reply, index: u32) {
-    assert_eq!((reply.status, reply.sense()), (2, MISCOMPARE));
-    assert_eq!(reply.sense[3..7], index.to_be_bytes(), "the offset of the difference");
 }
 
 #[test]
@@ -84,31 +69,10 @@ fn blocks_at_the_border_of_objects_are_compared(raw: &mut Raw) {
     assert_eq!(raw.read_blocks(0, border - 1, 2), around);
 }
 
-fn number_in(block: &[u8]) -> u64 {
-    u64::from_be_bytes(block[..8].try_into().expect("8 bytes"))
-}
-
-/// Increments a counter until this host has done it [`INCREMENTS`] times. Returns the number of lost races.
-fn increment(raw: &mut Raw, lba: u32) -> u32 {
-    let (mut done, mut lost) = (0, 0);
-    while done < INCREMENTS {
-        let old = raw.read_blocks(0, lba, 1);
-        let mut new = old.clone();
-        new[..8].copy_from_slice(&(number_in(&old) + 1).to_be_bytes());
-        let reply = compare_and_write(raw, lba, BLOCK, &old, &new);
-        match (reply.status, reply.sense()) {
-            (0, 0) => done += 1,
-            (2, MISCOMPARE) => lost += 1,
-            other => panic!("{other:x?}"),
-        }
-    }
-    lost
-}
-
 fn racing_hosts_lose_no_increment(mut hosts: [Raw; 2]) {
     const LBA: u32 = 100;
     let lost: u32 = std::thread::scope(|scope| {
-        let racing = hosts.each_mut().map(|raw| scope.spawn(|| increment(raw, LBA)));
+        let racing = hosts.each_mut().map(|raw| scope.spawn(|| increment(raw, LBA, INCREMENTS, |_| {})));
         racing.map(|host| host.join().expect("no panic")).iter().sum()
     });
     assert!(lost > 0, "no race has happened");
