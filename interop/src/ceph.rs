@@ -16,6 +16,8 @@ const TOOLS: [Tool; 4] = [
 ];
 /// Bytes of the store, a sparse file.
 const STORE_BYTES: u64 = 2 << 30;
+/// The address of the daemons by default.
+const LOCAL: &str = "127.0.0.1";
 /// A placement group waits for the read lease of its killed OSD; the default is 16 s.
 const READ_LEASE_S: u32 = 1;
 /// A start takes 7 s on an idle machine.
@@ -56,6 +58,15 @@ impl CephCluster {
     /// As [`CephCluster::start`], with another read lease. If a single OSD is stopped for longer than the lease, it never
     /// serves operations again; if it is killed, the next one waits for the end of the lease.
     pub fn start_with_lease(read_lease_s: u32) -> Option<CephCluster> {
+        CephCluster::start_with(LOCAL, read_lease_s)
+    }
+
+    /// As [`CephCluster::start`], at an address of this host that others can reach.
+    pub fn start_at(address: &str) -> Option<CephCluster> {
+        CephCluster::start_with(address, READ_LEASE_S)
+    }
+
+    fn start_with(address: &str, read_lease_s: u32) -> Option<CephCluster> {
         if !tool::have(&TOOLS) {
             return None;
         }
@@ -63,13 +74,15 @@ impl CephCluster {
         for part in ["mon", "osd", "run", "log"] {
             std::fs::create_dir(folder.join(part)).expect("a folder");
         }
-        let ports = [crate::ports::free(), crate::ports::free()];
+        let [v2, v1] = [crate::ports::free(), crate::ports::free()];
+        let monitors = format!("[v2:{address}:{v2},v1:{address}:{v1}]");
         let uuid = || std::fs::read_to_string("/proc/sys/kernel/random/uuid").expect("a UUID");
         let (fsid, osd_uuid) = (uuid(), uuid());
         let file = folder.join("ceph.conf");
-        write(&file, &configuration(file.parent().expect("a folder"), ports, fsid.trim(), read_lease_s));
+        let text = configuration(&folder, address, &monitors, fsid.trim(), read_lease_s);
+        write(&file, &text);
         make_keys(&folder);
-        make_monitor(&folder, ports, fsid.trim());
+        make_monitor(&folder, &monitors, fsid.trim());
         let monitor = daemon(&folder, "ceph-mon", "a");
         ceph(&folder, &["osd", "new", osd_uuid.trim(), "0"]);
         must(&folder, "ceph-osd", &["--mkfs", "-i", "0", "--osd-uuid", osd_uuid.trim()]);
@@ -103,9 +116,9 @@ impl CephCluster {
         must(&self.folder, "rbd", arguments)
     }
 
-    /// Runs `rados` as the administrator.
-    pub fn rados(&self, arguments: &[&str]) {
-        must(&self.folder, "rados", arguments);
+    /// Runs `rados` as the administrator, and returns its output.
+    pub fn rados(&self, arguments: &[&str]) -> String {
+        must(&self.folder, "rados", arguments)
     }
 
     /// Runs `ceph` as the administrator, and returns its output.
@@ -153,13 +166,13 @@ fn write(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
 }
 
-fn configuration(folder: &Path, [v2, v1]: [u16; 2], fsid: &str, read_lease_s: u32) -> String {
+fn configuration(folder: &Path, address: &str, monitors: &str, fsid: &str, read_lease_s: u32) -> String {
     let dir = folder.display();
     // The lease is a part of the grace of heartbeats, which is 20 s.
     let read_lease = f64::from(read_lease_s) / 20.0;
     format!(
-        "[global]\nfsid = {fsid}\nmon_host = [v2:127.0.0.1:{v2},v1:127.0.0.1:{v1}]\npublic_addr = 127.0.0.1\n\
-         cluster_addr = 127.0.0.1\nms_bind_ipv6 = false\nrun_dir = {dir}/run\npid_file =\n\
+        "[global]\nfsid = {fsid}\nmon_host = {monitors}\npublic_addr = {address}\n\
+         cluster_addr = {address}\nms_bind_ipv6 = false\nrun_dir = {dir}/run\npid_file =\n\
          admin_socket = {dir}/run/$name.asok\nlog_file = {dir}/log/$name.log\ncrash_dir = {dir}/log\n\
          osd_pool_default_size = 1\nosd_pool_default_min_size = 1\nosd_pool_default_pg_autoscale_mode = off\n\
          osd_crush_chooseleaf_type = 0\n\
@@ -199,11 +212,10 @@ fn make_keys(folder: &Folder) {
     }
 }
 
-fn make_monitor(folder: &Folder, [v2, v1]: [u16; 2], fsid: &str) {
+fn make_monitor(folder: &Folder, monitors: &str, fsid: &str) {
     let (map, keys) = (folder.join("monmap"), folder.join("keys"));
     let (map, keys) = (map.to_str().expect("text"), keys.to_str().expect("text"));
-    let address = format!("[v2:127.0.0.1:{v2},v1:127.0.0.1:{v1}]");
-    tool::must("monmaptool", &["--create", "--clobber", "--fsid", fsid, "--addv", "a", &address, map]);
+    tool::must("monmaptool", &["--create", "--clobber", "--fsid", fsid, "--addv", "a", monitors, map]);
     must(folder, "ceph-mon", &["--mkfs", "-i", "a", "--monmap", map, "--keyring", keys]);
 }
 

@@ -1,8 +1,13 @@
 //! Several gateways serve one image of Ceph RBD, on a cluster that the test starts.
 
 use interop::ceph::CephCluster;
+use interop::gateways::{IMAGE, configuration, create_image, fenced, joins, session};
 use interop::login::Login;
-use interop::raw::Raw;
+use interop::reserve::RESERVATION_CONFLICT;
+use interop::reserve::action::{CLEAR, PREEMPT_AND_ABORT, REGISTER, RESERVE};
+use interop::reserve::attention::{REGISTRATIONS_PREEMPTED, RESERVATIONS_PREEMPTED};
+use interop::reserve::flag::ALL_TG_PT;
+use interop::reserve::kind::WRITE_EXCLUSIVE;
 use interop::routed::until;
 use interop::scsi::{pattern, read_keys, read10, reserve_out};
 use interop::tool::{self, Tool};
@@ -10,52 +15,18 @@ use interop::{Server, TARGET};
 use std::process::Command;
 use std::time::Duration;
 
-const IMAGE: &str = "shared";
 const TEST_CU: Tool = Tool { program: "iscsi-test-cu", package: "libiscsi-bin" };
 
-/// Service actions of PERSISTENT RESERVE OUT.
-const REGISTER: u8 = 0;
-const RESERVE: u8 = 1;
-const PREEMPT_AND_ABORT: u8 = 5;
-const WRITE_EXCLUSIVE: u8 = 1;
-/// Unit attentions, and other sense data.
-const RESERVATIONS_PREEMPTED: u32 = 0x06_2a_03;
-const REGISTRATIONS_PREEMPTED: u32 = 0x06_2a_05;
 const ACCESS_STATE_CHANGED: u32 = 0x06_2a_06;
-const RESERVATION_CONFLICT: u8 = 0x18;
 const LOGICAL_UNIT_RESET: u8 = 5;
 
 /// Hosts, as initiators.
 const A: &str = "iqn.2026-11.org.example:a";
 const B: &str = "iqn.2026-11.org.example:b";
 
-fn configuration(cluster: &CephCluster, id: u8) -> String {
-    format!(
-        "[gateway]\ngroup = \"gw\"\nid = {id}\n\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n\n[[target]]\n\
-         name = \"{TARGET}\"\n\n[[target.lun]]\nlun = 0\nbackend = \"rbd\"\npool = \"rbd\"\nimage = \"{IMAGE}\"\n\
-         user = \"lunar\"\nceph_conf = \"{}\"\n",
-        cluster.conf().display()
-    )
-}
-
 /// Two gateways that have joined.
 fn gateways(cluster: &CephCluster) -> [Server; 2] {
-    let servers = [1, 2].map(|id| Server::start(&configuration(cluster, id)));
-    servers.iter().for_each(|server| drop(session(server, A)));
-    servers
-}
-
-/// A session of a host, as soon as the gateway has joined. Its unit attentions are cleared.
-fn session(server: &Server, host: &str) -> Raw {
-    let login = Login::new().initiator(host);
-    let mut raw = until("a login", || login.try_on(server.portal()).ok());
-    raw.clear_attentions(0);
-    raw
-}
-
-/// The number of times that the gateway has joined the group.
-fn joins(server: &Server) -> usize {
-    server.log().matches("serves the image").count()
+    interop::gateways::start(cluster)
 }
 
 fn url(server: &Server) -> String {
@@ -67,7 +38,7 @@ fn gateways_decide_as_one_server() {
     let Some(cluster) = CephCluster::start() else { return };
     // A change waits for a gateway that does not acknowledge it, and then fences it.
     interop::raw::choose_patience(Duration::from_secs(30));
-    cluster.rbd(&["create", "--size", "64M", "--image-feature", "layering", "rbd/shared"]);
+    create_image(&cluster);
     let [one, two] = gateways(&cluster);
     each_gateway_reports_the_ports_of_both(&one, &two);
     registrations_are_those_of_both(&one, &two);
@@ -92,7 +63,6 @@ fn each_gateway_reports_the_ports_of_both(one: &Server, two: &Server) {
 }
 
 fn registrations_are_those_of_both(one: &Server, two: &Server) {
-    const ALL_TG_PT: u8 = 4;
     let (mut a, mut b) = (session(one, A), session(two, B));
     reserve_out(&mut a, 0, REGISTER, 0, 0, 0xa, ALL_TG_PT).good();
     reserve_out(&mut b, 0, REGISTER, 0, 0, 0xb, 0).good();
@@ -111,7 +81,7 @@ fn registrations_are_those_of_both(one: &Server, two: &Server) {
     assert!([RESERVATIONS_PREEMPTED, REGISTRATIONS_PREEMPTED].contains(&attention), "{attention:06x}");
     assert_eq!(b.write_blocks(0, 0, &pattern(512, 3)).status, RESERVATION_CONFLICT);
     assert_eq!(read_keys(&mut b, 0), [0xa, 0xa]);
-    reserve_out(&mut a, 0, 3, 0, 0xa, 0, 0).good();
+    reserve_out(&mut a, 0, CLEAR, 0, 0xa, 0, 0).good();
     assert!(read_keys(&mut b, 0).is_empty(), "CLEAR");
 }
 
@@ -201,7 +171,7 @@ fn paused_gateway_overwrites_nothing(cluster: &CephCluster) {
     assert_eq!(a.read_blocks(0, 0, 8), pattern(4096, 2), "through the gateway that was fenced");
     assert_eq!(b.read_blocks(0, 0, 8), pattern(4096, 2));
     assert_eq!(read_keys(&mut a, 0), [0xb]);
-    reserve_out(&mut b, 0, 3, 0, 0xb, 0, 0).good();
+    reserve_out(&mut b, 0, CLEAR, 0, 0xb, 0, 0).good();
 }
 
 fn killed_gateway_is_fenced_and_comes_back(cluster: &CephCluster) {
@@ -209,13 +179,12 @@ fn killed_gateway_is_fenced_and_comes_back(cluster: &CephCluster) {
     let (mut a, mut b) = (session(&one, A), session(&two, B));
     reserve_out(&mut a, 0, REGISTER, 0, 0, 0xa, 0).good();
     a.write_blocks(0, 0, &pattern(4096, 4)).good();
-    let fenced = || cluster.ceph(&["osd", "blocklist", "ls"]).lines().count();
-    let before = fenced();
+    let before = fenced(cluster);
     one.kill9();
     b.read_blocks(0, 0, 8);
     // This change waits for the killed gateway, fences it, and takes place.
     reserve_out(&mut b, 0, REGISTER, 0, 0, 0xb, 0).good();
-    assert!(fenced() > before, "the killed gateway is on the blocklist");
+    assert!(fenced(cluster) > before, "the killed gateway is on the blocklist");
     assert_eq!(b.simple(0, &[0; 6]).sense(), ACCESS_STATE_CHANGED);
     assert_eq!(b.read_blocks(0, 0, 8), pattern(4096, 4));
     one.restart();
