@@ -1,0 +1,131 @@
+//! Random reservation commands of hosts on three gateways. Some order of them, consistent with real time, with the log of the
+//! gateways and with the state after them, explains all answers as those of one server.
+
+use crate::commands::{GATEWAYS, HOSTS, choose, host, hosts};
+use crate::model::{Answer, Command, Model};
+use crate::order::{Event, Search, shown};
+use interop::ceph::CephCluster;
+use interop::gateways::{session_of, shared_state};
+use interop::reserve::action::{CLEAR, REGISTER_AND_IGNORE};
+use interop::scsi::{READ, reserve_out};
+use interop::{Login, Random, Raw, Server};
+use lunar_gateway::SharedView;
+use lunar_gateway::object::LOG_LEN;
+use std::time::Instant;
+
+/// Rounds; after each one the log is read, which contains all its changes.
+const ROUNDS: usize = 24;
+/// Commands of each host in a round.
+const COMMANDS: usize = 6;
+const BUSY: u8 = 8;
+const TASK_ABORTED: u8 = 0x40;
+
+/// A seed, for a run of the same commands: `LUNAR_TEST_SEED`, or the time.
+fn seed() -> u64 {
+    let chosen = std::env::var("LUNAR_TEST_SEED").ok().map(|text| text.parse().expect("a number"));
+    let now = || std::time::SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos() as u64;
+    chosen.unwrap_or_else(now)
+}
+
+fn session(servers: &[Server; 3], number: usize) -> Raw {
+    let host = host(number);
+    let login = Login::new().initiator(&host.name).isid(host.isid);
+    let mut raw = session_of(&servers[usize::from(host.gateway) - 1], &login);
+    raw.check_stat_sn = true;
+    raw
+}
+
+/// The shared state. Its log has the last changes without a gap.
+fn view(cluster: &CephCluster) -> SharedView {
+    let view = SharedView::decode(&shared_state(cluster)).expect("a valid state");
+    let expected = view.version.saturating_sub(LOG_LEN - 1).max(1)..=view.version;
+    assert!(view.log.keys().copied().eq(expected), "versions {:?}, at {}", view.log.keys(), view.version);
+    view
+}
+
+pub fn answers_are_those_of_one_server(cluster: &CephCluster, servers: &[Server; 3]) {
+    let seed = seed();
+    println!("LUNAR_TEST_SEED={seed}");
+    let mut random = Random::new(seed);
+    let mut raws = std::array::from_fn(|number| session(servers, number));
+    abort_with_status(&mut raws[0]);
+    let mut model = Model::new(&hosts(), &GATEWAYS);
+    let (mut before, mut aborted) = (view(cluster), 0);
+    for round in 0..ROUNDS {
+        let histories = play(&mut raws, &mut random);
+        let after = view(cluster);
+        let (changes, is_complete) = after.changes_since(before.version).expect("a valid log");
+        assert!(is_complete, "round {round} has more changes than the log");
+        let members: Vec<u8> = changes.iter().map(|change| change.member).collect();
+        let explained =
+            Search::new(&mut model, &histories, &members, &after.state).explains_all(&before.state);
+        assert!(
+            explained,
+            "LUNAR_TEST_SEED={seed}: no order explains round {round}:\n{}",
+            shown(&histories, &members)
+        );
+        aborted += histories.iter().flatten().filter(|event| event.answer.is_none()).count();
+        before = after;
+    }
+    clear(&mut raws[0]);
+    println!("{} changes, {aborted} aborted commands", before.version);
+}
+
+/// Sets TAS: a command that another host aborts ends with TASK ABORTED.
+fn abort_with_status(raw: &mut Raw) {
+    let mut page = raw.read(0, &[0x1a, 8, 0x0a, 0, 64, 0], 64).good();
+    // These bits are reserved in MODE SELECT.
+    (page[0], page[2], page[4]) = (0, 0, page[4] & 0x3f);
+    page[4 + 5] |= 0x40;
+    raw.write(0, &[0x15, 0x10, 0, 0, page.len() as u8, 0], &page).good();
+}
+
+/// Ends all registrations.
+fn clear(raw: &mut Raw) {
+    raw.clear_attentions(0);
+    reserve_out(raw, 0, REGISTER_AND_IGNORE, 0, 0, 1, 0).good();
+    reserve_out(raw, 0, CLEAR, 0, 1, 0, 0).good();
+}
+
+/// Each host sends its commands, one after the other.
+fn play(raws: &mut [Raw; HOSTS.len()], random: &mut Random) -> Vec<Vec<Event>> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = raws
+            .iter_mut()
+            .enumerate()
+            .map(|(number, raw)| {
+                let mut random = random.fork();
+                scope.spawn(move || (0..COMMANDS).map(|_| run(raw, &choose(number, &mut random))).collect())
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    })
+}
+
+/// Runs a command, again if it has not taken place: it ended with a unit attention, or with BUSY because another host aborts
+/// the commands of this one.
+fn run(raw: &mut Raw, command: &Command) -> Event {
+    loop {
+        let sent = Instant::now();
+        let reply = match command.cdb[0] {
+            0x5e => {
+                let pdu = raw.command(0, 0x80 | READ, &command.cdb, 4096);
+                raw.execute(&pdu, &[])
+            }
+            _ => raw.write(0, &command.cdb, &command.parameters),
+        };
+        let answered = Instant::now();
+        let sense = reply.sense();
+        assert_eq!(reply.response, 0);
+        if reply.status == BUSY {
+            continue;
+        }
+        if sense >> 16 == 6 {
+            assert!([0x06_2a_01, 0x06_2a_03, 0x06_2a_04, 0x06_2a_05].contains(&sense), "{sense:06x}");
+            continue;
+        }
+        let answer = Answer { status: reply.status, sense, data: reply.data };
+        let answer = Some(answer).filter(|answer| answer.status != TASK_ABORTED);
+        return Event { command: command.clone(), sent, answered, answer };
+    }
+}
