@@ -16,10 +16,10 @@ pub fn create_image(cluster: &CephCluster) {
     cluster.rbd(&["create", "--size", "64M", "--image-feature", "layering", &format!("rbd/{IMAGE}")]);
 }
 
-/// The configuration of a gateway with this portal.
+/// The configuration of a gateway with this portal, in TOML.
 pub fn configuration_at(cluster: &CephCluster, id: u8, portal: &str) -> String {
     format!(
-        "[gateway]\ngroup = \"gw\"\nid = {id}\n\n[[portal_group]]\ntag = 1\nportals = [\"{portal}\"]\n\n[[target]]\n\
+        "[gateway]\ngroup = \"gw\"\nid = {id}\n\n[[portal_group]]\ntag = 1\nportals = [{portal}]\n\n[[target]]\n\
          name = \"{TARGET}\"\n\n[[target.lun]]\nlun = 0\nbackend = \"rbd\"\npool = \"rbd\"\nimage = \"{IMAGE}\"\n\
          user = \"lunar\"\nceph_conf = \"{}\"\n",
         cluster.conf().display()
@@ -28,7 +28,7 @@ pub fn configuration_at(cluster: &CephCluster, id: u8, portal: &str) -> String {
 
 /// The configuration of a gateway.
 pub fn configuration(cluster: &CephCluster, id: u8) -> String {
-    configuration_at(cluster, id, "127.0.0.1:0")
+    configuration_at(cluster, id, "\"127.0.0.1:0\"")
 }
 
 /// Gateways with the ids from 1, which have joined.

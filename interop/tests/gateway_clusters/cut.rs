@@ -27,7 +27,7 @@ pub fn run() {
     let Some(cluster) = CephCluster::start_at(&namespace.address(TO_THE_CLUSTER, 1)) else { return };
     interop::raw::choose_patience(PATIENCE);
     create_image(&cluster);
-    let portal = format!("{}:0", namespace.address(TO_THE_HOSTS, 2));
+    let portal = format!("\"{}:0\"", namespace.address(TO_THE_HOSTS, 2));
     let toml = configuration_at(&cluster, 1, &portal);
     let cut = Server::start_by(namespace.command(), Folder::fresh(), &toml);
     let other = Server::start(&configuration(&cluster, 2));

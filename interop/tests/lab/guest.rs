@@ -33,7 +33,7 @@ const RDMA_TOOLS: [Tool; 5] = [
     Tool { program: "sg_persist", package: "sg3-utils" },
 ];
 /// The guest's address of the host's 127.0.0.1.
-const HOST: &str = "10.0.2.2";
+pub const HOST: &str = "10.0.2.2";
 
 /// Waits for this test's turn in the lab. None: the lab is missing, and the reason is printed.
 pub fn lab() -> Option<Lab> {
@@ -45,7 +45,8 @@ pub fn lab_of_rdma() -> Option<Lab> {
     lab_with(&RDMA_TOOLS, GuestKind::Rdma)
 }
 
-fn lab_with(more: &[Tool], kind: GuestKind) -> Option<Lab> {
+/// As [`lab`], with more tools, in a guest of this kind.
+pub fn lab_with(more: &[Tool], kind: GuestKind) -> Option<Lab> {
     let is_root = fs::metadata("/proc/self").is_ok_and(|me| me.uid() == 0);
     if !is_root {
         println!("skipped: needs root, for the guest reads this machine's files");
