@@ -173,15 +173,26 @@ impl Raw {
     }
 
     fn recv_that(&mut self, wanted: impl Fn(&Pdu) -> bool) -> Pdu {
+        self.try_recv_that(wanted)
+            .unwrap_or_else(|| panic!("the connection was closed after {:?}", self.stash))
+    }
+
+    /// As [`Raw::recv_for`]. `None`: the connection has ended.
+    pub fn try_recv_for(&mut self, itt: u32) -> Option<Pdu> {
+        self.try_recv_that(|p| p.tag() == itt)
+    }
+
+    fn try_recv_that(&mut self, wanted: impl Fn(&Pdu) -> bool) -> Option<Pdu> {
         if let Some(at) = self.stash.iter().position(&wanted) {
-            return self.stash.remove(at).expect("position");
+            return self.stash.remove(at);
         }
         let end = Instant::now() + patience();
         loop {
             match self.fresh(end) {
-                Received::Pdu(pdu) if wanted(&pdu) => return pdu,
+                Received::Pdu(pdu) if wanted(&pdu) => return Some(pdu),
                 Received::Pdu(pdu) => self.stash.push_back(pdu),
-                other => panic!("expected another PDU, got {other:?} after {:?}", self.stash),
+                Received::Closed => return None,
+                Received::Nothing => panic!("expected another PDU after {:?}", self.stash),
             }
         }
     }

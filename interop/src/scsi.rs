@@ -209,19 +209,24 @@ impl Raw {
 
     /// Waits for the end of a task that was sent. `out` is the data for R2Ts.
     pub fn collect(&mut self, itt: u32, out: &[u8]) -> Reply {
+        self.try_collect(itt, out).expect("the connection was closed before the end of the task")
+    }
+
+    /// As [`Raw::collect`]. `None`: the connection has ended before the task.
+    pub fn try_collect(&mut self, itt: u32, out: &[u8]) -> Option<Reply> {
         let (mut data, mut pdus) = (Vec::new(), Vec::new());
         loop {
-            let pdu = self.recv_for(itt);
+            let pdu = self.try_recv_for(itt)?;
             pdus.push(pdu.clone());
             match pdu.opcode() {
                 op::R2T => self.answer(&pdu, out),
                 op::DATA_IN => place(&mut data, &pdu),
-                op::SCSI_RESPONSE => return response(&pdu, data, pdus),
+                op::SCSI_RESPONSE => return Some(response(&pdu, data, pdus)),
                 _ => panic!("a PDU that is not of a SCSI task: {pdu:?}"),
             }
             if pdu.opcode() == op::DATA_IN && pdu.bhs[1] & 1 != 0 {
                 let (status, flags, residual) = (pdu.bhs[3], pdu.bhs[1] & 6, pdu.get32(44));
-                return Reply { response: 0, status, flags, residual, sense: Vec::new(), data, pdus };
+                return Some(Reply { response: 0, status, flags, residual, sense: Vec::new(), data, pdus });
             }
         }
     }

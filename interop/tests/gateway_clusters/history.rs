@@ -7,16 +7,21 @@ use crate::order::{Event, Search, shown};
 use interop::ceph::CephCluster;
 use interop::gateways::{session_of, shared_state};
 use interop::reserve::action::{CLEAR, REGISTER_AND_IGNORE};
-use interop::scsi::{READ, reserve_out};
+use interop::routed::until;
+use interop::scsi::{READ, WRITE, reserve_out};
 use interop::{Login, Random, Raw, Server};
 use lunar_gateway::SharedView;
 use lunar_gateway::object::LOG_LEN;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Rounds; after each one the log is read, which contains all its changes.
 const ROUNDS: usize = 24;
 /// Commands of each host in a round.
 const COMMANDS: usize = 6;
+/// Rounds in which a gateway is killed.
+const KILLS: [usize; 1] = [8];
+/// Longer than a round.
+const NEVER: Duration = Duration::from_secs(3600);
 const BUSY: u8 = 8;
 const TASK_ABORTED: u8 = 0x40;
 
@@ -43,20 +48,30 @@ fn view(cluster: &CephCluster) -> SharedView {
     view
 }
 
-pub fn answers_are_those_of_one_server(cluster: &CephCluster, servers: &[Server; 3]) {
+pub fn answers_are_those_of_one_server(cluster: &CephCluster, servers: &mut [Server; 3]) {
     let seed = seed();
     println!("LUNAR_TEST_SEED={seed}");
     let mut random = Random::new(seed);
     let mut raws = std::array::from_fn(|number| session(servers, number));
     abort_with_status(&mut raws[0]);
     let mut model = Model::new(&hosts(), &GATEWAYS);
-    let (mut before, mut aborted) = (view(cluster), 0);
+    let (mut before, mut unanswered) = (view(cluster), 0);
     for round in 0..ROUNDS {
-        let histories = play(&mut raws, &mut random);
+        let is_kill = KILLS.contains(&round);
+        let victim = random.below(GATEWAYS.len() as u64) as usize;
+        let delay = Duration::from_micros(random.below(20_000));
+        let histories = play(&mut raws, &mut random, || {
+            if is_kill {
+                std::thread::sleep(delay);
+                servers[victim].kill9();
+            }
+        });
         let after = view(cluster);
         let (changes, is_complete) = after.changes_since(before.version).expect("a valid log");
         assert!(is_complete, "round {round} has more changes than the log");
-        let members: Vec<u8> = changes.iter().map(|change| change.member).collect();
+        // A change with a fence is none of a command.
+        let members = changes.iter().filter(|change| change.fenced.is_empty());
+        let members: Vec<u8> = members.map(|change| change.member).collect();
         let explained =
             Search::new(&mut model, &histories, &members, &after.state).explains_all(&before.state);
         assert!(
@@ -64,11 +79,27 @@ pub fn answers_are_those_of_one_server(cluster: &CephCluster, servers: &[Server;
             "LUNAR_TEST_SEED={seed}: no order explains round {round}:\n{}",
             shown(&histories, &members)
         );
-        aborted += histories.iter().flatten().filter(|event| event.answer.is_none()).count();
+        unanswered += histories.iter().flatten().filter(|event| event.answer.is_none()).count();
         before = after;
+        if is_kill {
+            servers[victim].restart();
+            raws = std::array::from_fn(|number| session(servers, number));
+            before = settled(cluster);
+        }
     }
     clear(&mut raws[0]);
-    println!("{} changes, {aborted} aborted commands", before.version);
+    println!("{} changes, {unanswered} commands without an answer", before.version);
+}
+
+/// The shared state when the members do not change it any more.
+fn settled(cluster: &CephCluster) -> SharedView {
+    let mut last = view(cluster);
+    until("the members have joined", || {
+        let now = view(cluster);
+        let is_same = now == last;
+        last = now.clone();
+        is_same.then_some(now)
+    })
 }
 
 /// Sets TAS: a command that another host aborts ends with TASK ABORTED.
@@ -87,45 +118,53 @@ fn clear(raw: &mut Raw) {
     reserve_out(raw, 0, CLEAR, 0, 1, 0, 0).good();
 }
 
-/// Each host sends its commands, one after the other.
-fn play(raws: &mut [Raw; HOSTS.len()], random: &mut Random) -> Vec<Vec<Event>> {
+/// Each host sends its commands, one after the other, until its session ends. Meanwhile, `during` runs.
+fn play(raws: &mut [Raw; HOSTS.len()], random: &mut Random, during: impl FnOnce()) -> Vec<Vec<Event>> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = raws
             .iter_mut()
             .enumerate()
             .map(|(number, raw)| {
                 let mut random = random.fork();
-                scope.spawn(move || (0..COMMANDS).map(|_| run(raw, &choose(number, &mut random))).collect())
+                scope.spawn(move || {
+                    let mut ended = false;
+                    let commands = (0..COMMANDS).map(|_| choose(number, &mut random));
+                    let next = |command| (!ended).then(|| run(raw, command, &mut ended));
+                    commands.map_while(next).collect()
+                })
             })
             .collect();
+        during();
         threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
     })
 }
 
 /// Runs a command, again if it has not taken place: it ended with a unit attention, or with BUSY because another host aborts
-/// the commands of this one.
-fn run(raw: &mut Raw, command: &Command) -> Event {
+/// the commands of this one. `ended`: the session has ended before the command.
+fn run(raw: &mut Raw, command: Command, ended: &mut bool) -> Event {
     loop {
         let sent = Instant::now();
-        let reply = match command.cdb[0] {
-            0x5e => {
-                let pdu = raw.command(0, 0x80 | READ, &command.cdb, 4096);
-                raw.execute(&pdu, &[])
-            }
-            _ => raw.write(0, &command.cdb, &command.parameters),
+        let (flags, length) = match command.parameters.len() {
+            0 => (READ, 4096),
+            length => (WRITE, length as u32),
+        };
+        let pdu = raw.command(0, 0x80 | flags, &command.cdb, length).data(&command.parameters);
+        raw.send(&pdu);
+        let Some(reply) = raw.try_collect(pdu.tag(), &[]) else {
+            *ended = true;
+            // It may take place later.
+            return Event { command, sent, answered: sent + NEVER, answer: None };
         };
         let answered = Instant::now();
         let sense = reply.sense();
         assert_eq!(reply.response, 0);
-        if reply.status == BUSY {
-            continue;
-        }
         if sense >> 16 == 6 {
             assert!([0x06_2a_01, 0x06_2a_03, 0x06_2a_04, 0x06_2a_05].contains(&sense), "{sense:06x}");
-            continue;
         }
-        let answer = Answer { status: reply.status, sense, data: reply.data };
-        let answer = Some(answer).filter(|answer| answer.status != TASK_ABORTED);
-        return Event { command: command.clone(), sent, answered, answer };
+        if reply.status != BUSY && sense >> 16 != 6 {
+            let answer = Answer { status: reply.status, sense, data: reply.data };
+            let answer = Some(answer).filter(|answer| answer.status != TASK_ABORTED);
+            return Event { command, sent, answered, answer };
+        }
     }
 }

@@ -42,7 +42,7 @@ fn hosts_of_three_gateways_are_a_cluster() {
     let mut servers: [Server; 3] = gateways::start(&cluster);
     validation::persistent_reservations(&servers);
     heartbeats::hosts_keep_their_locks(&servers);
-    history::answers_are_those_of_one_server(&cluster, &servers);
+    history::answers_are_those_of_one_server(&cluster, &mut servers);
     kills::each_gateway_is_killed_in_turn(&cluster, &mut servers);
     kills::power_loss_of_all_keeps_registrations(&mut servers);
 }
