@@ -41,5 +41,6 @@ pub const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
 pub const ACKNOWLEDGE_WITHIN: Duration = Duration::from_secs(2);
 /// Age of the watch above which a member answers commands with BUSY, because it may miss changes.
 pub const STALE_AFTER: Duration = Duration::from_secs(5);
-/// Age of the watch above which a member is lost: its sessions end, so that hosts use another path.
-pub const LOST_AFTER: Duration = Duration::from_secs(7);
+/// Age of the watch above which a member is lost: its sessions end, so that hosts use another path. Until then, the other
+/// members have fenced it.
+pub const LOST_AFTER: Duration = Duration::from_secs(10);

@@ -5,6 +5,7 @@ mod access;
 mod announce;
 mod install;
 mod join;
+mod supervise;
 
 use crate::object::{
     ACCESS, LOG_LEN, MemberId, MemberPort, MemberRecord, STATE, SharedChange, SharedView, VERSION, log_key,
@@ -75,6 +76,9 @@ pub struct Member<S, U> {
     ticked_ms: AtomicU64,
     /// The time of the confirmation of the watch that it found.
     confirmed_ms: AtomicU64,
+    /// The time at which the last complete round began, and the number of calls of [`Member::supervise`].
+    round_ms: AtomicU64,
+    supervisions: AtomicU64,
 }
 
 impl<S: Store, U: Unit> Member<S, U> {
@@ -116,6 +120,8 @@ impl<S: Store, U: Unit> Member<S, U> {
             is_confirmed: AtomicBool::new(true),
             ticked_ms: AtomicU64::new(0),
             confirmed_ms: AtomicU64::new(0),
+            round_ms: AtomicU64::new(0),
+            supervisions: AtomicU64::new(0),
         }
     }
 
@@ -334,10 +340,11 @@ impl<S: Store, U: Unit> Member<S, U> {
     }
 
     /// Whether commands may be decided with the installed state: the cluster has confirmed the watch so lately that no
-    /// other member can have answered a change that is missing here.
+    /// other member can have answered a change that is missing here, and all other members have answered lately.
     pub fn may_decide(&self, now: Duration) -> bool {
         let confirmed = Duration::from_millis(self.confirmed_ms.load(SeqCst));
-        now.saturating_sub(confirmed) < crate::STALE_AFTER && self.phase() == Phase::Serving
+        let is_young = now.saturating_sub(confirmed) < crate::STALE_AFTER && self.has_round(now);
+        is_young && self.phase() == Phase::Serving
     }
 
     /// Ends the service because something outside has shown that the client is fenced, or was paused for too long.

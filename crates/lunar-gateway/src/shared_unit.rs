@@ -319,6 +319,7 @@ impl SharedUnit {
             Arc::new(Member::new(&self.place.group, self.place.id, incarnation, ports, store, served));
         *self.member.write().unwrap_or_else(PoisonError::into_inner) = Some(member.clone());
         spawn(acknowledge(Arc::downgrade(&member), notifications));
+        spawn(supervise(Arc::downgrade(&member)));
         let (lost, reason) = flume::bounded(1);
         spawn(tick(Arc::downgrade(&member), lost));
         // Operations may wait for the cluster as long as it is away. A lost member does not wait for them.
@@ -368,7 +369,6 @@ impl SharedUnit {
             if version == member.version() {
                 member.announced().await?;
             }
-            member.supervise().await?;
         }
     }
 }
@@ -396,6 +396,17 @@ async fn acknowledge(member: Weak<UnitMember>, notifications: flume::Receiver<No
     }
     // Changes of others may be missing.
     member.upgrade().iter().for_each(|member| member.lose("the watch has failed"));
+}
+
+/// Lets the member ask the others, until it is lost or dropped.
+async fn supervise(member: Weak<UnitMember>) {
+    while let Some(member) = member.upgrade() {
+        if member.supervise().await.is_err() {
+            return;
+        }
+        drop(member);
+        sleep_until(Instant::now() + TICK).await;
+    }
 }
 
 /// Ticks until the member is lost or dropped. Sends the reason of a loss.

@@ -17,8 +17,8 @@ const SETTLED_AFTER_MS: u64 = 5_000;
 /// Number of times that a member is asked again that has not given the medium up. Its operations are given less time than
 /// for other changes: hosts wait.
 const PATIENCE: usize = 2;
-/// The active member is asked for a sign of life by every n-th [`Member::supervise`].
-const INTERVAL: u64 = 2;
+/// Calls of [`Member::supervise`] between the turns of two members to take the place of a missing one.
+const PAUSE: u64 = 2;
 
 #[derive(Default)]
 pub(super) struct AccessState {
@@ -26,8 +26,7 @@ pub(super) struct AccessState {
     is_active: AtomicBool,
     /// The time of the last change of the active member.
     changed_ms: AtomicU64,
-    /// The number of calls of [`Member::supervise`], and of the last ones that have found no active member.
-    calls: AtomicU64,
+    /// The number of the last calls of [`Member::supervise`] that have found no active member.
     idle: AtomicU64,
 }
 
@@ -118,41 +117,21 @@ impl<S: Store, U: Unit> Member<S, U> {
         Ok(if self.activate(id).await? { Ok(Plan::Done) } else { Err(Status::Busy.into()) })
     }
 
-    /// Call this each second. If the active member does not answer, it is fenced, and another one takes its place: the
-    /// first one that can, or after it the next.
-    ///
-    /// # Errors
-    /// The member is lost.
-    pub async fn supervise(&self) -> Result<(), Lost> {
+    /// Makes another member the active one if that is missing.
+    pub(super) async fn follow_active(&self) -> Result<(), Lost> {
         let group = self.group();
-        if !self.unit.is_passive() || self.phase() != Phase::Serving {
+        if !self.unit.is_passive() || group.access.active.is_some_and(|id| group.members.contains_key(&id)) {
+            self.access.idle.store(0, SeqCst);
             return Ok(());
         }
-        let active = group.access.active.and_then(|id| group.members.get_key_value(&id));
-        let Some((id, record)) = active else { return self.take_place(&group).await };
-        self.access.idle.store(0, SeqCst);
-        let call = self.access.calls.fetch_add(1, SeqCst);
-        if *id == self.id || !call.is_multiple_of(INTERVAL) {
-            return Ok(());
-        }
-        if self.ask(0).await?.contains_key(&(*id, record.incarnation)) {
-            return Ok(());
-        }
-        let silent = [(*id, record.clone())].into();
-        self.fence(&silent).await?;
-        let version = self.remove(&silent).await?;
-        self.announce(version).await?;
-        match self.group().candidates(Some(*id)).next() {
-            Some(next) => self.activate(next).await.map(drop),
-            None => Ok(()),
-        }
+        self.take_place(&group).await
     }
 
     /// Takes the place of a missing active member, if it is this one's turn. In between another member may do so.
     async fn take_place(&self, group: &SharedView) -> Result<(), Lost> {
         let idle = self.access.idle.fetch_add(1, SeqCst);
         let rank = group.candidates(None).position(|id| id == self.id);
-        match rank.filter(|rank| idle > INTERVAL * *rank as u64) {
+        match rank.filter(|rank| idle > PAUSE * *rank as u64) {
             Some(_) => self.activate(self.id).await.map(drop),
             None => Ok(()),
         }

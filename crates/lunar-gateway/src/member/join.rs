@@ -5,6 +5,7 @@ use super::{Lost, Member, Phase, json};
 use crate::object::{MemberId, MemberRecord, SharedChange, SharedView, member_key};
 use crate::store::{Store, Swap, Unit};
 use std::io;
+use std::sync::atomic::Ordering::SeqCst;
 
 impl<S: Store, U: Unit> Member<S, U> {
     /// Joins the group: fences the members that do not answer, an earlier start of this member among them, and
@@ -15,6 +16,7 @@ impl<S: Store, U: Unit> Member<S, U> {
     /// The member is lost.
     pub async fn join(&self) -> Result<(), Lost> {
         let version = loop {
+            let began_ms = self.ticked_ms.load(SeqCst);
             let asked = self.view().await?.members;
             let alive = self.ask(0).await?;
             let view = self.view().await?;
@@ -44,6 +46,7 @@ impl<S: Store, U: Unit> Member<S, U> {
                 self.checked(self.store.wait_for_latest_map().await)?;
                 self.set_installed(&mut installed, view.version + 1);
                 self.follow_group(&next);
+                self.begin_round_at(began_ms);
                 self.set_phase(Phase::Serving);
                 break *installed;
             }

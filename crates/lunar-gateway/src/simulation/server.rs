@@ -217,6 +217,7 @@ impl Server {
             *self.member.borrow_mut() = Some(member.clone());
             self.watch(&client, &member);
             self.spawn_ticks(&member);
+            self.spawn_rounds(&member);
             if member.join().await.is_ok() {
                 self.serve(&member).await;
             } else {
@@ -264,12 +265,20 @@ impl Server {
         });
     }
 
+    fn spawn_rounds(self: &Rc<Self>, member: &Rc<SimMember>) {
+        let (executor, member) = (self.executor.clone(), member.clone());
+        self.executor.spawn(Some(self.process.get()), async move {
+            while member.supervise().await.is_ok() {
+                executor.sleep(Duration::from_secs(1)).await;
+            }
+        });
+    }
+
     async fn serve(&self, member: &Rc<SimMember>) {
         while member.phase() != Phase::Lost {
             if let Some(pending) = member.unit().lu.follow_nexuses() {
                 _ = member.publish(pending).await;
             }
-            _ = member.supervise().await;
             self.executor.sleep(Duration::from_millis(500)).await;
         }
     }
