@@ -3,6 +3,7 @@
 use super::front_end::{FINAL_FLUSH_TIMEOUT, FrontEnd};
 use super::keepalive::KeepaliveConnection;
 use super::nexus::{ItNexus, NexusState};
+use crate::end_reason::EndReason;
 use crate::registry::SessionGuard;
 use crate::server_state::ConnectionGuard;
 use std::rc::Rc;
@@ -40,6 +41,10 @@ pub async fn end<F: SessionEnd>(
 ) {
     nexus.state().log_end(broken);
     F::discard_unsubmitted(&mut nexus.state());
+    // Operations may wait for a cluster that is away. Hosts use another path when the connection has ended.
+    if nexus.state().end_reason() == Some(EndReason::Fenced) {
+        nexus.state().front().open_connections().iter().for_each(|connection| connection.close());
+    }
     nexus.end_tasks().await;
     close_all(&nexus).await;
     nexus.wait_until(|s| !s.front().is_in_use()).await;
