@@ -38,6 +38,7 @@ pub fn run() {
     }
     cut_from_its_hosts_it_stays_a_member(&cluster, &namespace, &cut, &mut a, &mut b);
     cut_from_the_cluster_it_ends_its_sessions(&cluster, &namespace, &cut, a, &mut b);
+    operations_of_an_ended_session_do_not_take_place(&namespace, &cut, &other, &mut b);
 }
 
 /// A write of 8 blocks at 0, which is sent now.
@@ -125,4 +126,37 @@ fn cut_from_the_cluster_it_ends_its_sessions(
         assert_eq!(read_keys(raw, 0), [key(1)]);
     }
     reserve_out(b, 0, CLEAR, 0, key(1), 0, 0).good();
+}
+
+/// No host changes a reservation, so that no gateway asks the cut one. A host whose session has ended repeats its commands on
+/// another path, and goes on. Its former commands must not take place after that.
+fn operations_of_an_ended_session_do_not_take_place(
+    namespace: &Namespace,
+    cut: &Server,
+    other: &Server,
+    b: &mut Raw,
+) {
+    let (mut a, mut moves) = (session_of(cut, &host(0)), session_of(cut, &host(2)));
+    for (raw, key) in [(&mut moves, key(2)), (&mut *b, key(1))] {
+        reserve_out(raw, 0, REGISTER_AND_IGNORE, 0, 0, key, 0).good();
+    }
+    let before = joins(cut);
+    namespace.cut(TO_THE_CLUSTER);
+    begin_write(&mut a, 6);
+    let list = [key(2).to_be_bytes(), key(1).to_be_bytes(), [0; 8]].concat();
+    let preempt = [0x5f, PREEMPT_AND_ABORT, WRITE_EXCLUSIVE, 0, 0, 0, 0, 0, 24, 0];
+    let preempt = moves.command(0, 0x80 | WRITE, &preempt, 24).data(&list);
+    moves.send(&preempt);
+    a.expect_close();
+    moves.expect_close();
+    let mut again = session_of(other, &host(0));
+    for seed in [6, 7] {
+        again.write_blocks(0, 0, &pattern(4096, seed)).good();
+    }
+    namespace.restore(TO_THE_CLUSTER);
+    until("the cut gateway joins again", || (joins(cut) > before).then_some(()));
+    let mut a = session_of(cut, &host(0));
+    let is_overwritten = a.read_blocks(0, 0, 8) != pattern(4096, 7);
+    let keys = read_keys(&mut a, 0);
+    assert!(!is_overwritten && keys == [key(1), key(2)], "overwritten: {is_overwritten}; keys: {keys:x?}");
 }
