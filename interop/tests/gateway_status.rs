@@ -128,7 +128,7 @@ fn shared_image_is_shown(server: &Server) {
 fn output_has_the_form_of_its_schema(server: &Server) {
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/schema.json"));
     let document: Value = serde_json::from_str(&text.expect("the schemas")).expect("JSON");
-    for command in ["gateway list", "gateway show"] {
+    for command in ["gateway list", "gateway show", "gateway drain", "gateway resume"] {
         let mut schema = document["commands"][command].clone();
         schema["$defs"] = document["$defs"].clone();
         let words: Vec<&str> = command.split(' ').collect();

@@ -5,7 +5,9 @@ use interop::gateways::{IMAGE, configuration, create_image, fenced, joins, sessi
 use interop::login::Login;
 use interop::reserve::RESERVATION_CONFLICT;
 use interop::reserve::action::{CLEAR, PREEMPT_AND_ABORT, REGISTER, RESERVE};
-use interop::reserve::attention::{REGISTRATIONS_PREEMPTED, RESERVATIONS_PREEMPTED};
+use interop::reserve::attention::{
+    ACCESS_STATE_CHANGED, REGISTRATIONS_PREEMPTED, RESERVATIONS_PREEMPTED,
+};
 use interop::reserve::flag::ALL_TG_PT;
 use interop::reserve::kind::WRITE_EXCLUSIVE;
 use interop::routed::until;
@@ -17,7 +19,6 @@ use std::time::Duration;
 
 const TEST_CU: Tool = Tool { program: "iscsi-test-cu", package: "libiscsi-bin" };
 
-const ACCESS_STATE_CHANGED: u32 = 0x06_2a_06;
 const LOGICAL_UNIT_RESET: u8 = 5;
 
 /// Hosts, as initiators.

@@ -13,8 +13,8 @@ const CONFIG: &str =
 const ROUTER: &str = "[router.r1.upstream]\nm.memory = \"1M\"\n[[router.r1.target]]\nmap = \"lun\"\n\
     name = \"iqn.2026-11.org.example:routed\"\naccess = \"all\"\nlun = [{ lun = 0, upstream = \"m\" }]\n";
 const NEW: &str = "iqn.2026-11.org.example:new";
-/// Commands of which another test has the output: they take too long for this one.
-const ELSEWHERE: [&str; 1] = ["bench reproduce"];
+/// Commands of which another test has the output: they take too long for this one, or need a cluster.
+const ELSEWHERE: [&str; 4] = ["bench reproduce", "gateway drain", "gateway failover", "gateway resume"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the project").to_path_buf()
@@ -214,6 +214,9 @@ fn gateways(host: &mut Host) {
     let gateway = Server::start(&format!("[gateway]\ngroup = \"gw\"\nid = 3\n{CONFIG}{own}"));
     let router = std::mem::replace(&mut host.server, gateway);
     let list = host.asks("gateway list", "gateway list");
+    let socket = host.server.dir().join("admin.sock").display().to_string();
+    let error = host.fails(&["gateway", "drain", "--socket", &socket], 21);
+    assert_eq!(error["detail"], "the server shares no image", "{error}");
     assert_eq!((&list["items"][0]["id"], &list["items"][0]["this_server"]), (&3.into(), &true.into()));
     host.server = router;
 }

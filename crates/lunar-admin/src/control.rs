@@ -2,6 +2,7 @@
 
 use crate::attachment::AttachmentReport;
 use crate::history::{RateHistory, Traffic, of_units};
+use crate::gateway::GatewayChange;
 use crate::metrics::MetricsReport;
 use crate::{
     ConfigSnapshot, Difference, EventLog, GroupReport, HistoryEntry, HistoryPoint, HistoryTree, ObjectChange,
@@ -306,6 +307,16 @@ pub trait ServerControl: Send + Sync + 'static {
     /// The group of gateways; empty if the server is in none.
     fn group(&self) -> GroupReport {
         GroupReport::default()
+    }
+
+    /// Changes the access of a gateway. It waits for the other gateways.
+    ///
+    /// # Errors
+    /// The gateway or the image does not exist, or the change is not possible.
+    fn change_gateway(&self, change: GatewayChange) -> Result<String, ControlError> {
+        let what = format!("gateway {} does not exist: the server has no [gateway]", change.id);
+        let problem = Diagnostic::new(what, "lunar gateway list shows the gateways");
+        Err(ControlError::one(ControlErrorKind::NotFound, problem.with_code(ErrorCode::NotFound)))
     }
 
     /// The capacities that hosts see, in bytes, by target and LUN.

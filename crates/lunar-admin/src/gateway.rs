@@ -33,12 +33,47 @@ pub struct GatewayReport {
     pub ports: Vec<GatewayPort>,
 }
 
+/// A change of the access of a gateway to its images.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatewayChange {
+    /// Its number.
+    pub id: u8,
+    /// The operation.
+    pub action: GatewayAction,
+    /// One image; None: all.
+    pub image: Option<String>,
+}
+
+/// A control operation on a gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GatewayAction {
+    /// Let its hosts use other gateways.
+    Drain,
+    /// Let hosts use it again.
+    Resume,
+    /// Let it serve the images that one gateway at a time serves.
+    Activate,
+}
+
+impl GatewayAction {
+    /// The word of the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            GatewayAction::Drain => "drain",
+            GatewayAction::Resume => "resume",
+            GatewayAction::Activate => "activate",
+        }
+    }
+}
+
 /// The state of a gateway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum GatewayState {
     /// It serves at least one shared LUN, or there are none.
     Serving,
+    /// Its hosts are to use other gateways.
+    Drained,
     /// It serves none: it was stopped, fenced or has not joined yet.
     #[default]
     Away,
@@ -78,6 +113,8 @@ pub struct SharedUnitReport {
     pub watch_age_s: Option<f64>,
     /// The numbers of the gateways that serve it, also of this server.
     pub gateways: Vec<u8>,
+    /// The gateway that serves the medium, where one at a time does; null where all do.
+    pub active: Option<u8>,
     /// The number of times that this server has joined.
     pub joins: u64,
     /// The number of times that this server was lost after it had joined.
@@ -155,6 +192,7 @@ pub fn list(gateways: &[GatewayReport]) -> String {
         let count = if luns == serving_luns { luns.to_string() } else { format!("{serving_luns} of {luns}") };
         let state = match gateway.state {
             GatewayState::Serving => "serving",
+            GatewayState::Drained => "drained",
             GatewayState::Away => "away",
         };
         let this = if gateway.this_server { "yes" } else { "no" };
@@ -187,6 +225,7 @@ pub fn show(unit: &SharedUnitReport, now: u64) -> String {
         ("object", shown(&unit.object)),
         ("LUNs", joined(unit.luns.iter().map(|one| format!("{} of {}", one.lun, shown(&one.target))))),
         ("gateways", joined(unit.gateways.iter().map(u8::to_string))),
+        ("active", unit.active.map_or("all".into(), |id| id.to_string())),
         ("version", unit.version.to_string()),
         ("watch", unit.watch_age_s.map_or("none".into(), |age_s| format!("confirmed {age_s:.1} s ago"))),
         ("registrations", unit.registrations.to_string()),
@@ -273,6 +312,7 @@ mod tests {
         for line in [
             "  LUNs           3 of iqn.2026-11.org.example:ceph\n",
             "  gateways       1, 2\n",
+            "  active         all\n",
             "  watch          confirmed 0.2 s ago\n",
             "  reservation    none\n",
         ] {

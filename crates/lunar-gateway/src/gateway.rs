@@ -101,6 +101,11 @@ impl Gateway {
         }
     }
 
+    /// The logical units.
+    pub(crate) fn shared_units(&self) -> Vec<Arc<SharedUnit>> {
+        self.units().all.iter().filter_map(|(shared, _)| shared.upgrade()).collect()
+    }
+
     /// Leaves the group with all units. The server has ended their sessions. Units that the cluster does not let go in time
     /// are fenced by the other members later.
     pub fn stop(&self) {

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod change;
 mod gateway;
 mod member;
 #[doc(hidden)]
@@ -26,6 +27,7 @@ mod store;
 mod target_unit;
 mod waiting;
 
+pub use change::{AccessChange, AccessChangeError};
 pub use gateway::Gateway;
 pub use member::{Lost, Member, Phase};
 pub use object::{MemberId, MemberPort, MemberRecord, SharedView};
@@ -39,8 +41,12 @@ use std::time::Duration;
 pub const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after which a member acknowledges a change that has not taken effect yet. The other member asks again.
 pub const ACKNOWLEDGE_WITHIN: Duration = Duration::from_secs(2);
-/// Age of the watch above which a member answers commands with BUSY, because it may miss changes.
-pub const STALE_AFTER: Duration = Duration::from_secs(5);
+/// Age of the watch for which the state of a member is current: no other member can have answered a change that is missing
+/// here. Later, commands that do not reach the cluster end with BUSY; the cluster itself refuses those of a fenced member.
+pub const CURRENT_FOR: Duration = Duration::from_secs(5);
+/// Age of the watch above which a member answers all commands with BUSY. While a notification waits for a dead member, the
+/// cluster confirms no watch.
+pub const STALE_AFTER: Duration = Duration::from_secs(7);
 /// Age of the watch above which a member is lost: its sessions end, so that hosts use another path. Until then, the other
 /// members have fenced it.
 pub const LOST_AFTER: Duration = Duration::from_secs(10);

@@ -290,7 +290,7 @@ impl<S: Store, U: Unit> Member<S, U> {
         self.unit.follow_members(view, self.is_active());
     }
 
-    /// Call this each second, also before [`Member::join`], with a monotonic time. It ends the service when the watch is
+    /// Call this each second, for the first time before [`Member::join`], with a monotonic time. It ends the service when the watch is
     /// old. A pause of the process ends the member: it cannot know whether it was fenced, because fences end.
     ///
     /// # Errors
@@ -336,14 +336,14 @@ impl<S: Store, U: Unit> Member<S, U> {
     /// begin operations, before it knows that it is fenced.
     pub fn is_current(&self, now: Duration) -> bool {
         let ticked = Duration::from_millis(self.ticked_ms.load(SeqCst));
-        now.saturating_sub(ticked) <= crate::STALE_AFTER && self.phase() != Phase::Lost
+        now.saturating_sub(ticked) <= crate::CURRENT_FOR && self.phase() != Phase::Lost
     }
 
     /// Whether commands may be decided with the installed state: the cluster has confirmed the watch so lately that no
-    /// other member can have answered a change that is missing here, and all other members have answered lately.
+    /// other member can have answered a change that is missing here.
     pub fn may_decide(&self, now: Duration) -> bool {
         let confirmed = Duration::from_millis(self.confirmed_ms.load(SeqCst));
-        let is_young = now.saturating_sub(confirmed) < crate::STALE_AFTER && self.has_round(now);
+        let is_young = now.saturating_sub(confirmed) < crate::CURRENT_FOR;
         is_young && self.phase() == Phase::Serving
     }
 

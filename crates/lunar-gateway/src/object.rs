@@ -162,9 +162,15 @@ impl SharedView {
         self.ports.iter().find(|(_, ports)| has(ports)).map(|(id, _)| *id)
     }
 
+    /// Whether the hosts of a member are to use others. The last members serve although they are drained.
+    pub fn is_drained(&self, id: MemberId) -> bool {
+        let drained = &self.access.drained;
+        drained.contains(&id) && self.members.keys().any(|other| !drained.contains(other))
+    }
+
     /// The members that can serve the medium, without one.
     pub fn candidates(&self, except: Option<MemberId>) -> impl Iterator<Item = MemberId> {
-        let can = move |id: &MemberId| !self.access.drained.contains(id) && Some(*id) != except;
+        let can = move |id: &MemberId| !self.is_drained(*id) && Some(*id) != except;
         self.members.keys().copied().filter(can)
     }
 

@@ -3,7 +3,8 @@
 
 use crate::MemberId;
 use crate::member::{Lost, Member, Phase};
-use crate::object::MemberPort;
+use crate::change::AccessChange;
+use crate::object::{MemberPort, SharedView};
 use crate::rados_store::{Notified, RadosStore};
 use crate::status::UnitRecord;
 use crate::store::{FENCED, Store};
@@ -13,7 +14,7 @@ use lunar_block::{ImageLease, LocalBoxFuture, RbdBackend};
 use lunar_runtime::{Cores, either, sleep_until, spawn};
 use lunar_scsi::{AccessState, PendingCommit, PlanResult, TargetPortGroup};
 use lunar_target::{LogicalUnit, RemotePort, ScsiError, ServedSessions, SharingLost, StateSharing};
-use lunar_wire::scsi::Sense;
+use lunar_wire::scsi::{Sense, Status};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -27,7 +28,9 @@ const TICK: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(100);
 const MAX_DOUBLINGS: u32 = 8;
 
-pub type UnitMember = Member<RadosStore, TargetUnit>;
+pub const BUSY: ScsiError = ScsiError { status: Status::Busy, sense: None };
+
+type UnitMember = Member<RadosStore, TargetUnit>;
 
 /// The place of this server among the members.
 #[derive(Clone)]
@@ -64,6 +67,8 @@ impl ImageLease for Lease {
     fn may_begin(&self) -> io::Result<()> {
         let shared = self.0.upgrade().filter(|shared| shared.may_serve());
         match shared.and_then(|shared| shared.member()) {
+            // A silent member may still have operations of hosts that have come here.
+            Some(member) if !member.has_round(now()) => Err(BUSY.into()),
             Some(member) if member.is_active() => Ok(()),
             // A command of several operations may meet the end of its access.
             Some(_) => Err(ScsiError::from(Sense::NOT_READY_STANDBY).into()),
@@ -207,6 +212,33 @@ impl SharedUnit {
         self.member.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Begins a change of the access of a member. `None`: this server does not serve the unit.
+    pub fn change_access(
+        &self,
+        id: MemberId,
+        change: AccessChange,
+    ) -> Option<flume::Receiver<Result<bool, Lost>>> {
+        let member = self.member().filter(|member| member.phase() == Phase::Serving)?;
+        Some(self.cores.start_on(0, move || async move {
+            match change {
+                AccessChange::Drain => member.drain(id, true).await.map(|()| true),
+                AccessChange::Resume => member.drain(id, false).await.map(|()| true),
+                AccessChange::Activate if member.group().access.active == Some(id) => Ok(true),
+                AccessChange::Activate => member.activate(id).await,
+            }
+        }))
+    }
+
+    /// The members, ports and access that this server knows.
+    pub fn group(&self) -> Option<Arc<SharedView>> {
+        self.member().map(|member| member.group())
+    }
+
+    /// Whether one member at a time serves the unit.
+    pub fn is_passive(&self) -> bool {
+        self.backend.has_exclusive_lock()
+    }
+
     /// Lets the server leave the group.
     pub fn end(&self) {
         self.ends.store(true, SeqCst);
@@ -311,7 +343,7 @@ impl SharedUnit {
             id: self.place.id,
             ports: self.ports.clone(),
             will_refresh: self.place.will_refresh.clone(),
-            is_passive: self.backend.has_exclusive_lock(),
+            is_passive: self.is_passive(),
             backend: self.backend.clone(),
             record: self.record.clone(),
         };
@@ -319,6 +351,8 @@ impl SharedUnit {
             Arc::new(Member::new(&self.place.group, self.place.id, incarnation, ports, store, served));
         *self.member.write().unwrap_or_else(PoisonError::into_inner) = Some(member.clone());
         spawn(acknowledge(Arc::downgrade(&member), notifications));
+        // The first round begins after the first tick.
+        member.tick(now()).map_err(|Lost(reason)| reason)?;
         spawn(supervise(Arc::downgrade(&member)));
         let (lost, reason) = flume::bounded(1);
         spawn(tick(Arc::downgrade(&member), lost));
@@ -388,9 +422,8 @@ async fn acknowledge(member: Weak<UnitMember>, notifications: flume::Receiver<No
             either(ended, sleep_until(Instant::now() + crate::ACKNOWLEDGE_WITHIN)).await;
             if let Some(ack) = member.acknowledgement() {
                 // Without it, this member is fenced, which it learns by its next operation.
-                if member.store().acknowledge(notification, ack).await.is_ok() {
-                    member.store().handled(&notification);
-                }
+                _ = member.store().acknowledge(notification, ack).await;
+                member.store().handled(&notification);
             }
         });
     }

@@ -5,7 +5,7 @@ use crate::object::{MemberId, MemberPort, SharedView};
 use crate::shared_unit::SharedUnit;
 use crate::store::Store;
 use lunar_target::{LogicalUnit, ServedSessions};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -39,6 +39,10 @@ pub struct SharedUnitStatus {
     pub watch_age: Option<Duration>,
     /// All members that the object names, also those that are away, and this one.
     pub members: BTreeMap<MemberId, MemberStatus>,
+    /// The member that serves the medium. None: all members do, or none does for now.
+    pub active: Option<MemberId>,
+    /// Members whose hosts are to use others.
+    pub drained: BTreeSet<MemberId>,
     /// The number of times that this server has joined.
     pub joins: u64,
     /// The number of times that its member was lost after it had joined.
@@ -140,6 +144,11 @@ impl UnitRecord {
 }
 
 impl SharedUnit {
+    /// Pool, namespace and name of its image.
+    pub fn name(&self) -> String {
+        self.image().trim_start_matches("rbd:").to_owned()
+    }
+
     /// Its state. `sessions` are those of the server, when it has started.
     pub fn status(&self, unit: &Arc<LogicalUnit>, sessions: Option<&ServedSessions>) -> SharedUnitStatus {
         let member = self.member();
@@ -148,6 +157,7 @@ impl SharedUnit {
         let luns = sessions.map(|sessions| sessions.luns(unit)).unwrap_or_default();
         let (registrations, is_reserved) = unit.lu.reservations();
         let holder = unit.lu.reservation_holder();
+        let group = member.as_ref().map(|member| member.group()).unwrap_or_default();
         let facts = self.record.facts();
         let phase = member.as_ref().map_or(facts.phase, |member| member.phase());
         let own = MemberStatus {
@@ -155,7 +165,7 @@ impl SharedUnit {
             ports: member.as_ref().map(|member| member.ports()).unwrap_or_default(),
         };
         SharedUnitStatus {
-            image: self.image().trim_start_matches("rbd:").to_owned(),
+            image: self.name(),
             object: self.object(),
             luns,
             phase,
@@ -163,6 +173,8 @@ impl SharedUnit {
             version,
             watch_age,
             members: facts.others.clone().into_iter().chain([(self.id(), own)]).collect(),
+            active: group.access.active,
+            drained: group.access.drained.clone(),
             joins: facts.joins,
             losses: facts.losses,
             publishes: facts.publishes,

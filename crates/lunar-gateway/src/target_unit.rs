@@ -82,7 +82,7 @@ impl Unit for TargetUnit {
 fn port_groups(own: MemberId, view: &SharedView, is_active: bool, is_passive: bool) -> Vec<TargetPortGroup> {
     let access = |id: MemberId| match view.access.active {
         _ if !view.members.contains_key(&id) => AccessState::Unavailable,
-        _ if view.access.drained.contains(&id) => AccessState::Standby,
+        _ if view.is_drained(id) => AccessState::Standby,
         _ if !is_passive => AccessState::Optimized,
         Some(active) if active == id && (id != own || is_active) => AccessState::Optimized,
         Some(active) if active != id => AccessState::Standby,
@@ -162,6 +162,7 @@ mod tests {
         assert_eq!(states(&group_view(Some(2), &[]), false, true), [Standby, Optimized, Unavailable]);
         assert_eq!(states(&group_view(None, &[]), false, true), [Transitioning, Transitioning, Unavailable]);
         assert_eq!(states(&group_view(None, &[2]), true, false), [Optimized, Standby, Unavailable]);
+        assert_eq!(states(&group_view(None, &[1, 2]), true, false), [Optimized, Optimized, Unavailable]);
     }
 
     #[test]

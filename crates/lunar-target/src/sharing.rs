@@ -28,7 +28,8 @@ pub trait StateSharing: Send + Sync {
     /// Whether this server may answer commands of the unit. After a pause or a fence it may not: its state is old, and
     /// the outcome of commands in flight is unknown.
     fn may_serve(&self) -> bool;
-    /// Whether this server may decide on a new command. Otherwise a change of another server may be missing here.
+    /// Whether this server may decide on a new command that does not reach the medium. Otherwise a change of another server
+    /// may be missing here.
     fn may_decide(&self) -> bool;
     /// Whether this server cannot serve the unit for now, and says so: commands for the medium fail with NOT READY. The
     /// other units of the target work.

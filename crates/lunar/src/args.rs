@@ -6,7 +6,7 @@ mod objects;
 mod server_choice;
 
 pub use disk::{DiskAdd, DiskCommand};
-pub use gateway::GatewayCommand;
+pub use gateway::{ChosenGateway, GatewayCommand};
 pub use server_choice::ServerChoice;
 
 pub use objects::{

@@ -17,6 +17,7 @@ use crate::objects::{
 };
 use crate::output::ErrorReport;
 use crate::rdma::RdmaInventory;
+use crate::gateway::GatewayOutcome;
 use crate::router::RouterOutcome;
 use crate::scsi::ScsiReport;
 use crate::session::ServerSession;
@@ -76,7 +77,10 @@ const OUTPUTS: &[(&str, Output)] = &[
     ("discover", list::<discover::TargetEntry>),
     ("doctor", one::<DoctorReport>),
     ("events", one::<ServerEvent>),
+    ("gateway drain", one::<GatewayOutcome>),
+    ("gateway failover", one::<GatewayOutcome>),
     ("gateway list", list::<GatewayReport>),
+    ("gateway resume", one::<GatewayOutcome>),
     ("gateway show", list::<SharedUnitReport>),
     ("history", list::<HistoryEntry>),
     ("import", one::<ImportReport>),

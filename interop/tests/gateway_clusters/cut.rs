@@ -114,6 +114,7 @@ fn cut_from_the_cluster_it_ends_its_sessions(
     });
     assert_eq!(old_answers, 0, "answers of the cut gateway after the end of PREEMPT AND ABORT");
     assert!(fenced(cluster) > before, "the cut gateway is on the blocklist");
+    b.clear_attentions(0);
     reserve_out(b, 0, RESERVE, WRITE_EXCLUSIVE, key(1), 0, 0).good();
     b.write_blocks(0, 0, &pattern(4096, 4)).good();
     a.expect_close();
@@ -121,6 +122,7 @@ fn cut_from_the_cluster_it_ends_its_sessions(
     until("the cut gateway joins again", || (joins(cut) == 2).then_some(()));
     let mut a = session_of(cut, &host(0));
     assert_eq!(a.write_blocks(0, 0, &pattern(4096, 5)).status, RESERVATION_CONFLICT);
+    b.clear_attentions(0);
     for raw in [&mut a, &mut *b] {
         assert_eq!(raw.read_blocks(0, 0, 8), pattern(4096, 4), "the write of the cut gateway has arrived");
         assert_eq!(read_keys(raw, 0), [key(1)]);

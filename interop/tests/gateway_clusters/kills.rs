@@ -6,6 +6,7 @@ use interop::gateways::{fenced, session_of, shared_state};
 use interop::reserve::action::{CLEAR, PREEMPT, REGISTER_AND_IGNORE, RESERVE};
 use interop::reserve::flag::APTPL;
 use interop::reserve::kind::REGISTRANTS_ONLY;
+use interop::reserve::attention::ACCESS_STATE_CHANGED;
 use interop::reserve::{RESERVATION_CONFLICT, holder};
 use interop::scsi::{pattern, read_keys, reserve_out};
 use interop::{Raw, Server};
@@ -52,6 +53,7 @@ pub fn each_gateway_is_killed_in_turn(cluster: &CephCluster, servers: &mut [Serv
         nodes[victim] = session_of(&servers[victim], &host(victim));
         reserve_out(&mut nodes[victim], 0, REGISTER_AND_IGNORE, 0, 0, key(victim), 0).good();
         for (number, node) in nodes.iter_mut().enumerate() {
+            node.clear_attentions(0);
             assert_eq!(read_keys(node, 0), [key(0), key(1), key(2)], "host {number}");
             assert_eq!(holder(node, 0), Some((key(heir), REGISTRANTS_ONLY)));
             assert_eq!(node.read_blocks(0, LAST_WORDS + u32::from(round), 1), last_words);
@@ -60,6 +62,7 @@ pub fn each_gateway_is_killed_in_turn(cluster: &CephCluster, servers: &mut [Serv
         if victim == 1 {
             stranger = session_of(&servers[1], &host(7));
         }
+        stranger.clear_attentions(0);
         assert_eq!(stranger.write_blocks(0, 0, &[0; 512]).status, RESERVATION_CONFLICT);
         victim = heir;
     }
@@ -79,7 +82,12 @@ fn nodes_rejoin(server: &Server, victim: usize, heir: usize) {
 fn write_until(node: &mut Raw, from: u32, ends: &AtomicBool) -> u32 {
     let mut next = from;
     while !ends.load(Ordering::Relaxed) && next < STREAM_END {
-        node.write_blocks(0, next, &content(next)).good();
+        let reply = node.write_blocks(0, next, &content(next));
+        // The ports of the killed gateway become unavailable, and active again.
+        if reply.sense() == ACCESS_STATE_CHANGED {
+            continue;
+        }
+        reply.good();
         next += 1;
     }
     assert!(next > from, "nothing was written");
@@ -112,6 +120,8 @@ pub fn power_loss_of_all_keeps_registrations(servers: &mut [Server; 3]) {
     servers.iter_mut().for_each(Server::kill9);
     servers.iter_mut().for_each(Server::restart);
     for mut node in hosts(servers) {
+        // The gateways have joined one after the other.
+        node.clear_attentions(0);
         assert_eq!(read_keys(&mut node, 0), [key(0), key(1), key(2)]);
         assert_eq!(holder(&mut node, 0), Some((key(1), REGISTRANTS_ONLY)));
         node.write_blocks(0, 0, &[1; 512]).good();

@@ -2,7 +2,7 @@
 //!
 //! A member that is cut off from the cluster ends its sessions after [`LOST_AFTER`](crate::LOST_AFTER), and its hosts repeat
 //! their commands on other paths. Operations that it has in flight must not take effect after that. So the others fence it
-//! earlier, and a member decides only while its last round is younger than [`ROUND_VALID`].
+//! earlier, and a member serves the medium only while its last round is younger than [`ROUND_VALID`].
 
 use super::{Lost, Member, Phase};
 use crate::store::{Store, Unit};
@@ -41,13 +41,14 @@ impl<S: Store, U: Unit> Member<S, U> {
                 group.members.get(id) == Some(record) && !alive.contains_key(&(*id, record.incarnation))
             });
         }
-        if !silent.is_empty() {
-            self.fence(&silent).await?;
-            let version = self.remove(&silent).await?;
-            self.announce(version).await?;
+        if silent.is_empty() {
+            self.begin_round_at(began_ms);
+            return Ok(());
         }
+        self.fence(&silent).await?;
         self.begin_round_at(began_ms);
-        Ok(())
+        let version = self.remove(&silent).await?;
+        self.announce(version).await
     }
 
     /// A round that has begun then is complete.
@@ -55,8 +56,8 @@ impl<S: Store, U: Unit> Member<S, U> {
         self.round_ms.store(began_ms, SeqCst);
     }
 
-    /// Whether the last round is young enough.
-    pub(super) fn has_round(&self, now: Duration) -> bool {
+    /// Whether the last round is young enough for operations of hosts that may have used another member before.
+    pub fn has_round(&self, now: Duration) -> bool {
         now.saturating_sub(Duration::from_millis(self.round_ms.load(SeqCst))) < ROUND_VALID
     }
 }

@@ -414,7 +414,8 @@ impl Server {
         // Some operations take longer than the time for an acknowledgement.
         let time = if self.executor.below(40) == 0 { 9_000 } else { 50 };
         self.executor.sleep(Duration::from_millis(self.executor.below(time))).await;
-        let may_write = member.is_current(self.executor.now()) && member.is_active();
+        let now = self.executor.now();
+        let may_write = member.is_current(now) && member.has_round(now) && member.is_active();
         let written = if may_write { member.store().write(host, block, tag).await.is_ok() } else { false };
         *self.running.borrow_mut().entry(id).or_default() -= 1;
         if written && member.phase() != Phase::Lost { Answer::Good } else { Answer::Failed }

@@ -216,10 +216,15 @@ impl LunHandle {
     /// Plans a command that holds the task set lock, or would. Afterwards `backend` is current, because replacing the
     /// backend advances the epoch.
     pub fn begin(&mut self, cdb: &[u8]) -> PlanResult {
-        if self.is_shared && !(self.unit.may_decide() || self.unit.is_unavailable()) {
+        if self.is_shared && !self.unit.may_answer() {
             return Err(Status::Busy.into());
         }
-        let plan = self.nexus.begin(cdb);
+        let mut plan = self.nexus.begin(cdb);
+        // The medium refuses the operations of a server whose state is old. An error may have taken a unit attention.
+        if self.is_shared && plan.as_ref().is_ok_and(|plan| !plan.attributes().accesses_medium) {
+            let may_decide = self.unit.may_decide() || self.unit.is_unavailable();
+            plan = plan.and_then(|plan| if may_decide { Ok(plan) } else { Err(Status::Busy.into()) });
+        }
         if self.nexus.epoch() != self.epoch {
             self.refresh();
         }

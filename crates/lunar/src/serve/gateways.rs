@@ -1,8 +1,11 @@
 //! The group of gateways in the form of the API.
 
-use lunar_admin::gateway::{GatewayPort, GatewayState, SharedLun, SharedUnitFailure, SharedUnitPhase};
-use lunar_admin::{GatewayReport, GroupReport, SharedUnitReport};
-use lunar_gateway::{GatewayStatus, MemberId, MemberPort, Phase, SharedUnitStatus, UnitFailure};
+use lunar_admin::gateway::{
+    GatewayAction, GatewayChange, GatewayPort, GatewayState, SharedLun, SharedUnitFailure, SharedUnitPhase,
+};
+use lunar_admin::{ControlError, ControlErrorKind, GatewayReport, GroupReport, SharedUnitReport};
+use lunar_gateway::{AccessChange, AccessChangeError, Gateway, GatewayStatus, MemberId, MemberPort, Phase, SharedUnitStatus, UnitFailure};
+use lunar_server::{Diagnostic, ErrorCode};
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,6 +16,60 @@ pub fn group(status: &GatewayStatus) -> GroupReport {
     let mut units: Vec<SharedUnitReport> = status.units.iter().map(unit).collect();
     units.sort_by(|a, b| a.image.cmp(&b.image));
     GroupReport { gateways: ids.into_iter().map(|id| gateway(status, id)).collect(), units }
+}
+
+/// Changes the access of a gateway. Returns the text of the result.
+pub fn change(gateway: Option<&Gateway>, change: &GatewayChange) -> Result<String, ControlError> {
+    let GatewayChange { id, action, image } = change;
+    let what = match action {
+        GatewayAction::Drain => AccessChange::Drain,
+        GatewayAction::Resume => AccessChange::Resume,
+        GatewayAction::Activate => AccessChange::Activate,
+    };
+    let image = image.as_deref().map(|name| name.strip_prefix("rbd:").unwrap_or(name));
+    let result = gateway.map_or(Err(AccessChangeError::NoImage), |own| own.change_access(*id, what, image));
+    let count = result.map_err(|error| refused(*id, image, &error))?;
+    let images = if count == 1 { "1 image".to_owned() } else { format!("{count} images") };
+    let done = match action {
+        GatewayAction::Drain => "hosts use other gateways for",
+        GatewayAction::Resume => "hosts may use it again for",
+        GatewayAction::Activate => "serves",
+    };
+    tracing::info!(name: "gateway.changed", gateway = id, action = action.name(), images = count, "the access has changed");
+    Ok(format!("gateway {id}: {done} {images}"))
+}
+
+fn refused(id: MemberId, image: Option<&str>, error: &AccessChangeError) -> ControlError {
+    let (what, hint, kind) = match error {
+        AccessChangeError::NoImage => {
+            let what = match image {
+                Some(image) => format!("the server shares no image {}", image.escape_debug()),
+                None => "the server shares no image".into(),
+            };
+            (what, "lunar gateway show shows the shared images", ControlErrorKind::NotFound)
+        }
+        AccessChangeError::NoMember => {
+            let what = format!("gateway {id} serves none of these images");
+            (what, "lunar gateway list shows the gateways", ControlErrorKind::NotFound)
+        }
+        AccessChangeError::NotPassive => {
+            let what = "all gateways serve the shared images at the same time".into();
+            (what, "to take a gateway out of use: lunar gateway drain ID", ControlErrorKind::Conflict)
+        }
+        AccessChangeError::OnlyMember(images) => {
+            let what = format!("gateway {id} is the only one in use for {}", images.join(", "));
+            (what, "start another gateway, or resume one that is drained", ControlErrorKind::Conflict)
+        }
+        AccessChangeError::Failed(images) => {
+            let what = format!("gateway {id}: the access to {} has not changed", images.join(", "));
+            (what, "try again; lunar gateway show shows the state", ControlErrorKind::Failed)
+        }
+    };
+    let problem = Diagnostic::new(what, hint);
+    match kind {
+        ControlErrorKind::NotFound => ControlError::one(kind, problem.with_code(ErrorCode::NotFound)),
+        _ => ControlError::one(kind, problem),
+    }
 }
 
 fn gateway(status: &GatewayStatus, id: MemberId) -> GatewayReport {
@@ -26,7 +83,11 @@ fn gateway(status: &GatewayStatus, id: MemberId) -> GatewayReport {
         group: status.group.clone(),
         id,
         this_server: id == status.id,
-        state: if is_serving { GatewayState::Serving } else { GatewayState::Away },
+        state: match is_serving {
+            false => GatewayState::Away,
+            true if status.units.iter().any(|unit| unit.drained.contains(&id)) => GatewayState::Drained,
+            true => GatewayState::Serving,
+        },
         luns: status.units.iter().map(|unit| unit.luns.len()).sum(),
         serving_luns,
         ports: ports.into_iter().collect(),
@@ -56,6 +117,7 @@ fn unit(status: &SharedUnitStatus) -> SharedUnitReport {
         version: status.version,
         watch_age_s: status.watch_age.map(|age| age.as_secs_f64()),
         gateways: present.map(|(id, _)| *id).collect(),
+        active: status.active,
         joins: status.joins,
         losses: status.losses,
         publishes: status.publishes,
@@ -93,6 +155,8 @@ mod tests {
     /// A unit with this server as the member 1, and two others.
     fn status(image: &str, present: [bool; 3]) -> SharedUnitStatus {
         SharedUnitStatus {
+            active: None,
+            drained: BTreeSet::new(),
             image: image.into(),
             object: format!("lunar.lu.{image}"),
             luns: vec![("iqn.t".into(), 0)],

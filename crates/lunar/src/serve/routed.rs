@@ -7,6 +7,7 @@ use super::{ServeEvent, Service};
 use crate::attach::{detach::detach_for, list};
 use crate::exit::{Exit, Failure};
 use crate::server::TargetServer;
+use lunar_admin::gateway::GatewayChange;
 use lunar_admin::history::{RateHistory, Traffic};
 use lunar_admin::metrics::MetricsReport;
 use lunar_admin::router::{
@@ -78,6 +79,10 @@ impl<S: TargetServer> ServerControl for AdminHandler<S> {
 
     fn group(&self) -> GroupReport {
         self.gateway.as_deref().map(|gateway| super::gateways::group(&gateway.status())).unwrap_or_default()
+    }
+
+    fn change_gateway(&self, change: GatewayChange) -> Result<String, ControlError> {
+        super::gateways::change(self.gateway.as_deref(), &change)
     }
 
     fn capacities(&self) -> Capacities {
