@@ -1,6 +1,7 @@
 //! `lunar serve` as a child process.
 
 use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -81,6 +82,8 @@ pub struct Server {
     dir: Folder,
     toml: String,
     portals: Vec<SocketAddr>,
+    /// The command that runs the server, or nothing.
+    runner: Vec<OsString>,
 }
 
 impl Server {
@@ -94,16 +97,17 @@ impl Server {
     pub fn start_in(dir: Folder, toml: &str) -> Server {
         let toml = with_free_ports(&with_state(toml, &dir));
         let (child, portals) = spawn(&dir, &toml).unwrap_or_else(|why| panic!("{why}\n{}", log(&dir)));
-        Server { child, dir, toml, portals }
+        Server { child, dir, toml, portals, runner: Vec::new() }
     }
 
     /// As [`Server::start_in`], by a command that runs another one, such as `nsenter`.
-    pub fn start_by(mut command: Command, dir: Folder, toml: &str) -> Server {
+    pub fn start_by(command: Command, dir: Folder, toml: &str) -> Server {
         let toml = with_free_ports(&with_state(toml, &dir));
-        command.arg(lunar_bin()).args(["serve", "--config"]);
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        let runner: Vec<OsString> = words.map(OsString::from).collect();
         let (child, portals) =
-            spawn_by(command, &dir, &toml).unwrap_or_else(|why| panic!("{why}\n{}", log(&dir)));
-        Server { child, dir, toml, portals }
+            spawn_by(serve(&runner), &dir, &toml).unwrap_or_else(|why| panic!("{why}\n{}", log(&dir)));
+        Server { child, dir, toml, portals, runner }
     }
 
     /// As [`Server::start`], by a shell. `prelude` runs before the command, for example to set limits. `redirections` follow
@@ -120,7 +124,7 @@ impl Server {
         let mut shell = Command::new("/bin/sh");
         shell.arg("-c").arg(script).arg(lunar_bin());
         let (child, portals) = spawn_by(shell, &dir, &toml).map_err(|why| format!("{why}\n{}", log(&dir)))?;
-        Ok(Server { child, dir, toml, portals })
+        Ok(Server { child, dir, toml, portals, runner: Vec::new() })
     }
 
     /// Starts a server with a configuration that it must reject. Returns its stderr.
@@ -216,8 +220,8 @@ impl Server {
     /// Kills the server if necessary, and starts it again with the same ports and state.
     pub fn restart(&mut self) {
         self.kill9();
-        let (child, portals) =
-            spawn(&self.dir, &self.toml).unwrap_or_else(|why| panic!("{why}\n{}", self.log()));
+        let (child, portals) = spawn_by(serve(&self.runner), &self.dir, &self.toml)
+            .unwrap_or_else(|why| panic!("{why}\n{}", self.log()));
         assert_eq!(portals, self.portals, "the ports changed");
         self.child = child;
     }
@@ -311,9 +315,15 @@ fn with_port(toml: &str, port: u16) -> String {
 }
 
 fn spawn(dir: &Path, toml: &str) -> Result<(Child, Vec<SocketAddr>), String> {
-    let mut command = Command::new(lunar_bin());
-    command.args(["serve", "--config"]);
-    spawn_by(command, dir, toml)
+    spawn_by(serve(&[]), dir, toml)
+}
+
+/// `lunar serve --config`, run by another command unless that is empty.
+fn serve(runner: &[OsString]) -> Command {
+    let mut words = runner.iter().cloned().chain([lunar_bin().into(), "serve".into(), "--config".into()]);
+    let mut command = Command::new(words.next().expect("a program"));
+    command.args(words);
+    command
 }
 
 /// Starts a command whose last argument is the configuration.

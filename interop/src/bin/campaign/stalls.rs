@@ -147,7 +147,7 @@ fn length(block: u64) -> usize {
 /// The initiator that writes.
 enum WriterKind {
     Attach(Box<(Attach, Nbd, HashMap<u64, u64>)>),
-    Router(RouterHosts),
+    Router(Box<RouterHosts>),
 }
 
 impl WriterKind {
@@ -160,7 +160,8 @@ impl WriterKind {
         let policy = if urls.len() > 1 && kind == "block" { "policy = \"round-robin\"\n" } else { "" };
         let router = Server::start_in(tally.folder(), &format!("{HEAD}{}", router(kind, urls, policy)));
         let hosts = (0..HOSTS).map(|host| open(host, router.portal())).collect();
-        Ok(WriterKind::Router(RouterHosts { router, hosts, in_flight: HashMap::new(), next: 0 }))
+        let hosts = RouterHosts { router, hosts, in_flight: HashMap::new(), next: 0 };
+        Ok(WriterKind::Router(Box::new(hosts)))
     }
 
     /// Sends a write with a new stamp, from this host of a router or from each host in turn.
