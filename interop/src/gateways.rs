@@ -13,14 +13,27 @@ pub const IMAGE: &str = "shared";
 
 /// Creates the image.
 pub fn create_image(cluster: &CephCluster) {
-    cluster.rbd(&["create", "--size", "64M", "--image-feature", "layering", &format!("rbd/{IMAGE}")]);
+    create_image_of(cluster, IMAGE, "64M");
+}
+
+/// Creates another image, of this size.
+pub fn create_image_of(cluster: &CephCluster, image: &str, size: &str) {
+    cluster.rbd(&["create", "--size", size, "--image-feature", "layering", &format!("rbd/{image}")]);
 }
 
 /// The configuration of a gateway with this portal, in TOML.
 pub fn configuration_at(cluster: &CephCluster, id: u8, portal: &str) -> String {
     format!(
         "[gateway]\ngroup = \"gw\"\nid = {id}\n\n[[portal_group]]\ntag = 1\nportals = [{portal}]\n\n[[target]]\n\
-         name = \"{TARGET}\"\n\n[[target.lun]]\nlun = 0\nbackend = \"rbd\"\npool = \"rbd\"\nimage = \"{IMAGE}\"\n\
+         name = \"{TARGET}\"\n\n{}",
+        lun(cluster, 0, IMAGE)
+    )
+}
+
+/// The table of a LUN, in TOML.
+pub fn lun(cluster: &CephCluster, number: u8, image: &str) -> String {
+    format!(
+        "[[target.lun]]\nlun = {number}\nbackend = \"rbd\"\npool = \"rbd\"\nimage = \"{image}\"\n\
          user = \"lunar\"\nceph_conf = \"{}\"\n",
         cluster.conf().display()
     )

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod admissible;
 pub mod amounts;
 pub mod browser;
 pub mod ceph;

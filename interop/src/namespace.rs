@@ -52,6 +52,13 @@ impl Namespace {
         format!("100.{}.{third}.{}", 64 + process / 32, number % 64 * 4 + u32::from(end))
     }
 
+    /// Lets the namespace reach another address of this host by a link. It lasts when the link is taken down and up.
+    pub fn reach(&self, link: usize, host: &str) {
+        // A route would not last.
+        let (own, there) = (self.address(link, 2), format!("eth{link}"));
+        must("ip", &["-n", &self.name, "address", "add", &own, "peer", host, "dev", &there]);
+    }
+
     /// Takes a link down: packets of both directions are lost. The address of this host stays.
     pub fn cut(&self, link: usize) {
         must("ip", &["-n", &self.name, "link", "set", &format!("eth{link}"), "down"]);

@@ -122,6 +122,11 @@ impl Scenario {
         fs::write(self.lab.share().join(format!("{what}.done")), "").expect("answer the guest");
     }
 
+    /// The folder that is `/lab` in the guest.
+    pub fn share(&mut self) -> PathBuf {
+        self.lab.share()
+    }
+
     /// Waits for the scenario, which must end with PASS. Its guest may then run the next one.
     pub fn must_pass(mut self) -> Lab {
         let ended = self.lab.wait(&self.job, LIMIT);

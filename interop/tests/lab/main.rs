@@ -5,6 +5,7 @@
 //! as a kill of the server, through files in the shared folder.
 #![forbid(unsafe_code)]
 
+mod gateways;
 mod gateways_pr;
 mod guest;
 mod machine;
