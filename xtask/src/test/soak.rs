@@ -1,10 +1,12 @@
 //! `cargo xtask soak`: tests that take too long for every test run.
 
+use std::ffi::OsStr;
 use std::time::Instant;
 
 use anyhow::Result;
 use clap::Args;
 
+use super::cargo::{self, ONE_BY_ONE, TestSelection};
 use super::fuzz::{self, FuzzBudget};
 use super::{RunSummary, StepReport, outcome, packages, steps};
 use crate::campaign;
@@ -16,7 +18,7 @@ pub struct Options {
     /// Minutes of each fuzz target, and of all campaigns together
     #[arg(long, default_value_t = 20)]
     minutes: u64,
-    /// Run only these steps: fuzz, polling, campaign
+    /// Run only these steps: fuzz, polling, campaign, gateways
     steps: Vec<String>,
 }
 
@@ -27,10 +29,11 @@ struct Row {
     run: fn(u64) -> Result<StepReport>,
 }
 
-const STEPS: [Row; 3] = [
+const STEPS: [Row; 4] = [
     Row { name: "fuzz", what: "every fuzz target", run: fuzz },
     Row { name: "polling", what: "all tests of the server without io_uring", run: polling },
     Row { name: "campaign", what: "all campaigns", run: campaigns },
+    Row { name: "gateways", what: "faults of gateways under dm-multipath", run: gateways },
 ];
 
 /// Runs all steps, and prints the summary like `cargo xtask test`.
@@ -63,4 +66,14 @@ fn polling(_minutes: u64) -> Result<StepReport> {
 
 fn campaigns(minutes: u64) -> Result<StepReport> {
     Ok(campaign::run(&["--minutes".into(), minutes.to_string()])?.into())
+}
+
+/// Six faults of each kind. It prints the longest gap that a host sees.
+fn gateways(_minutes: u64) -> Result<StepReport> {
+    cargo::test(&TestSelection {
+        selection: &["--package", "interop", "--test", "lab"],
+        variables: &[("LUNAR_TEST_FAULTS", OsStr::new("36"))],
+        options: &["gateways::", "--nocapture"],
+        ..ONE_BY_ONE
+    })
 }
