@@ -132,6 +132,13 @@ impl CephCluster {
         tool::must("ceph", &["--admin-daemon", &socket, "config", "set", option, value]);
     }
 
+    /// Sets an option of all clients that start later.
+    pub fn set_of_clients(&self, option: &str, value: &str) {
+        let text = std::fs::read_to_string(self.conf()).expect("the configuration");
+        // The section of clients is the last one.
+        write(&self.conf(), &format!("{text}{option} = {value}\n"));
+    }
+
     /// The addresses of the clients that have an image of the pool open.
     pub fn watchers(&self, image: &str) -> Vec<String> {
         let said = self.rbd(&["status", &format!("rbd/{image}")]);

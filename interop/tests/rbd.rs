@@ -35,7 +35,21 @@ fn image_is_copied_served_resized_and_fenced() {
     errors_name_the_object_and_the_fix(&cluster, &image);
     served_image_keeps_data_and_follows_its_size(&cluster, &folder, &source);
     fenced_client_is_replaced(&cluster);
+    librados_has_one_thread_unless_configured(&cluster);
     io_waits_for_a_dead_osd(&mut cluster);
+}
+
+fn librados_has_one_thread_unless_configured(cluster: &CephCluster) {
+    let threads = || {
+        let server = Server::start(&cluster.configuration("disk", ""));
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("a process");
+        let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
+        let names = tasks.map(|task| name(task.expect("a thread")).unwrap_or_default());
+        names.filter(|name| name.trim() == "io_context_pool").count()
+    };
+    assert_eq!(threads(), 1);
+    cluster.set_of_clients("librados_thread_count", "3");
+    assert_eq!(threads(), 3);
 }
 
 fn copies_keep_bytes_and_holes(cluster: &CephCluster, folder: &Folder, source: &str, image: &str) {

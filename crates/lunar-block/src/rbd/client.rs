@@ -15,6 +15,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// it. The monitors answer within the time-out, or the open fails.
 const OPTIONS: [(&CStr, &CStr); 3] =
     [(c"rbd_cache", c"false"), (c"client_mount_timeout", c"10"), (c"rados_mon_op_timeout", c"10")];
+/// The option with the number of threads that begin and end operations.
+const THREADS: &CStr = c"librados_thread_count";
+/// Its default, and its value here. The callbacks are short: two threads wake each other more than they share the work.
+const DEFAULT_THREADS: &str = "2";
+const OUR_THREADS: &CStr = c"1";
+/// Bytes of the value of an option with its end.
+const OPTION_BYTES: usize = 64;
 /// Bytes of a cluster identifier with its end.
 const FSID_BYTES: usize = 37;
 /// The error of a client that the cluster has fenced.
@@ -158,7 +165,21 @@ impl RadosClient {
             std::fs::File::open(keyring)?;
             self.set(c"keyring", &path_text(keyring)?)?;
         }
+        // Another value is the choice of the administrator. Ceph before 16 does not know the option.
+        if self.get(THREADS).is_ok_and(|threads| threads == DEFAULT_THREADS) {
+            self.set(THREADS, OUR_THREADS)?;
+        }
         OPTIONS.iter().try_for_each(|(key, value)| self.set(key, value))
+    }
+
+    fn get(&self, key: &CStr) -> io::Result<String> {
+        let mut value = [0u8; OPTION_BYTES];
+        // SAFETY: the handle was created, the text is null-terminated, and the buffer has this length.
+        let got = unsafe {
+            (self.library.rados_conf_get)(self.handle, key.as_ptr(), value.as_mut_ptr().cast(), value.len())
+        };
+        checked(got)?;
+        Ok(until_zero(&value))
     }
 
     /// Sets an option of Ceph.

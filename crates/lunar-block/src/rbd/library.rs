@@ -70,6 +70,7 @@ library_functions! {
     "librados.so.2" {
         rados_create2(*mut rados_t, *const c_char, *const c_char, u64) -> c_int;
         rados_conf_read_file(rados_t, *const c_char) -> c_int;
+        rados_conf_get(rados_t, *const c_char, *mut c_char, usize) -> c_int;
         rados_conf_set(rados_t, *const c_char, *const c_char) -> c_int;
         rados_connect(rados_t) -> c_int;
         rados_shutdown(rados_t);
