@@ -87,10 +87,10 @@ pub fn lunar_path() -> PathBuf {
     std::env::var_os("LUNAR_BIN").map_or_else(|| Profile::Test.folder().join("lunar"), PathBuf::from)
 }
 
-/// Whether a program is on the PATH.
+/// Whether a program is on the PATH, or a file at its absolute path.
 pub fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    std::env::split_paths(&path).any(|folder| folder.join(program).exists())
 }
 
 /// The result of a step.

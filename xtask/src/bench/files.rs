@@ -7,7 +7,8 @@ use anyhow::Result;
 use super::cached_file::CachedFile;
 use super::load::BlastLoad;
 use super::rows::BenchRun;
-use super::server::{self, Backing};
+use super::server::Backing;
+use super::stgt::{self, StgtStore};
 use super::table::{RatioLimit, RowResult};
 
 /// The server's CPU time of a read without a copy, relative to one with a copy.
@@ -46,7 +47,7 @@ impl BenchRun<'_> {
             let tmpfs = Path::new(TMPFS);
             let files = [CachedFile::create_in(tmpfs)?, CachedFile::create_in(tmpfs)?];
             let lunar = self.lunar(Backing::File(files[0].path()))?;
-            let stgt = server::stgt(Some(files[1].path()))?;
+            let stgt = stgt::start(StgtStore::File(files[1].path()))?;
             let reached = self.medians(&[(&lunar, load), (&stgt, load)])?;
             let limit = RatioLimit::AtLeast(OF_STGT);
             outcomes.push(RowResult::ratio(&name, "IO/s", reached[0].iops, "STGT", reached[1].iops, limit));

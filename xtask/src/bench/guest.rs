@@ -21,15 +21,6 @@ pub struct GuestScenario {
 /// The output of a scenario.
 pub struct GuestRates(pub(super) String);
 
-/// Whether the programs, given with their Debian packages, are installed. If not, prints that `rows` are skipped.
-pub fn has_tools(tools: &[(&str, &str)], rows: &str) -> bool {
-    let missing = tools.iter().find(|(program, _)| !root::is_installed(program));
-    if let Some((program, package)) = missing {
-        eprintln!("bench: {program} is missing (apt-get install {package}): {rows} is skipped");
-    }
-    missing.is_none()
-}
-
 /// `lab setup` or `lab siw`: fetches the kernel, which requires the host's network.
 pub fn set_up(with: &str) -> Result<()> {
     root::must(&lab(), &[with])

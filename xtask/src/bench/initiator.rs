@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::load::{self, BlastLoad, LoadResult};
-use super::server::{BenchServer, CORE};
+use super::server::{BenchServer, pinned};
 
 /// Bytes of one block, as `iscsi-perf` counts them.
 const BLOCK: u32 = 512;
@@ -39,21 +39,15 @@ impl BenchClient<'_> {
                 let digest = if crc { "?data_digest=crc32c" } else { "" };
                 lunar(program, &(server.url().replacen("iscsi", "iser", 1) + digest), load, seconds)
             }
-            BenchClient::Engine(program) => engine(program, server, load, seconds),
+            BenchClient::Engine(program) => engine(pinned(program), &server.url(), load, seconds),
             BenchClient::Libiscsi => libiscsi(server, load, seconds),
             BenchClient::Blast(program) => load::run(program, server, load, seconds),
         }
     }
 }
 
-fn pinned(program: &Path) -> Command {
-    let mut command = Command::new("taskset");
-    command.args(["-c", CORE]).arg(program);
-    command
-}
-
 /// The number after a word.
-fn after(text: &str, word: &str) -> Result<f64> {
+pub fn after(text: &str, word: &str) -> Result<f64> {
     let mut words = text.split_whitespace().skip_while(|w| *w != word).skip(1);
     words.next().with_context(|| format!("no {word} in: {text}"))?.parse().context("a number")
 }
@@ -73,11 +67,11 @@ fn lunar(program: &Path, url: &str, load: &BlastLoad, seconds: u64) -> Result<Lo
     Ok(LoadResult { iops: after(&said, "iops")?, cpu_us_per_io: after(&said, "cpu_us_per_io")? })
 }
 
-fn engine(program: &Path, server: &BenchServer, load: &BlastLoad, seconds: u64) -> Result<LoadResult> {
-    let mut command = pinned(program);
+/// `lunar bench` on a target, whose data it overwrites.
+pub fn engine(mut command: Command, target: &str, load: &BlastLoad, seconds: u64) -> Result<LoadResult> {
     let (work, bytes, depth) = (format!("rand{}", load.op), load.bytes.to_string(), load.depth.to_string());
     // Limit the span to that of the other clients.
-    command.args(["bench", &work, &server.url(), "--span", "256m", "--bs", &bytes, "--depth", &depth]);
+    command.args(["bench", &work, target, "--span", "256m", "--bs", &bytes, "--depth", &depth, "--destroy"]);
     command.args(["--runtime", &seconds.to_string(), "--json"]);
     let output = command.stderr(Stdio::inherit()).output().context("cannot run lunar bench")?;
     ensure!(output.status.success(), "lunar bench: {}", output.status);

@@ -10,6 +10,7 @@ use super::Options;
 use super::guest::{self, GuestRates, GuestScenario};
 use super::rows::BenchRun;
 use super::table::{RatioLimit, RowResult};
+use super::tools;
 
 /// A load of the scenario.
 struct Load {
@@ -65,7 +66,7 @@ pub fn prepare(options: &Options) -> Result<bool> {
     if options.base.is_some() || !pairs().any(|(load, disk)| options.wants(&disk.row(load))) {
         return Ok(false);
     }
-    let available = guest::has_tools(&TOOLS, "LIO over TCP");
+    let available = tools::have(&TOOLS, "LIO over TCP");
     if available {
         guest::set_up("setup")?;
     }

@@ -7,18 +7,22 @@
 
 mod base;
 mod cached_file;
+mod ceph;
 mod files;
 mod guest;
 mod initiator;
 mod lio;
 mod load;
 mod many_luns;
+mod rbd;
 mod rdma;
 mod router;
 mod rows;
 mod server;
+mod stgt;
 mod table;
 mod tails;
+mod tools;
 mod unpaced;
 mod verbs;
 
@@ -72,6 +76,8 @@ pub struct Programs {
     verbs: bool,
     /// The lab's guest, for LIO over TCP
     lio: bool,
+    /// The program that starts a cluster of Ceph, for RBD
+    ceph: Option<PathBuf>,
 }
 
 /// Runs all rows.
@@ -123,5 +129,6 @@ fn programs(options: &Options) -> Result<Programs> {
         libnbd,
         verbs: verbs::prepare(options)?,
         lio: lio::prepare(options)?,
+        ceph: rbd::prepare(options)?,
     })
 }

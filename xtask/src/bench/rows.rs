@@ -8,6 +8,7 @@ use super::cached_file::CachedFile;
 use super::initiator::{BenchClient, NbdExport};
 use super::load::{self, BlastLoad, IdleSessions, LoadResult};
 use super::server::{self, Backing, BenchServer};
+use super::stgt::{self, StgtStore};
 use super::table::{RatioLimit, RowResult};
 use super::{Options, Programs};
 
@@ -114,6 +115,7 @@ pub fn run(options: &Options, programs: &Programs) -> Result<(Vec<RowResult>, us
         BenchRun::rdma_in_memory,
         BenchRun::verbs,
         BenchRun::lio,
+        BenchRun::rbd,
     ];
     let (mut outcomes, mut failed) = (Vec::new(), 0);
     for part in parts {
@@ -159,7 +161,7 @@ impl BenchRun<'_> {
         for row in SPEED_ROWS.iter().filter(|row| self.wants(row.name)) {
             let servers = [
                 Some(server::floor(&self.programs.floor)?),
-                self.stgt(None)?,
+                self.programs.stgt.then(|| stgt::start(StgtStore::Null)).transpose()?,
                 Some(self.lunar(Backing::Null(1))?),
             ];
             let contenders: Vec<(&BenchServer, BlastLoad)> =
@@ -177,18 +179,14 @@ impl BenchRun<'_> {
         Ok(outcomes)
     }
 
-    /// STGT, if it is installed.
-    fn stgt(&self, file: Option<&Path>) -> Result<Option<BenchServer>> {
-        if self.programs.stgt { server::stgt(file).map(Some) } else { Ok(None) }
-    }
-
     fn page_cache(&self) -> Result<Vec<RowResult>> {
         let name = "4 KiB random read, depth 32, file in the page cache";
         if !self.programs.stgt || !self.wants(name) {
             return Ok(Vec::new());
         }
         let file = CachedFile::create()?;
-        let (lunar, stgt) = (self.lunar(Backing::File(file.path()))?, server::stgt(Some(file.path()))?);
+        let lunar = self.lunar(Backing::File(file.path()))?;
+        let stgt = stgt::start(StgtStore::File(file.path()))?;
         let reached = self.medians(&[(&lunar, SMALL_READ), (&stgt, SMALL_READ)])?;
         let limit = RatioLimit::AtLeast(CACHED_OF_STGT);
         Ok(vec![RowResult::ratio(name, "IO/s", reached[0].iops, "STGT", reached[1].iops, limit)])
@@ -332,7 +330,7 @@ impl BenchRun<'_> {
         if !self.programs.stgt || !self.programs.libiscsi || !self.wants(name) {
             return Ok(Vec::new());
         }
-        let stgt = server::stgt(None)?;
+        let stgt = stgt::start(StgtStore::Null)?;
         let clients = [BenchClient::Lunar(&self.programs.load), BenchClient::Libiscsi];
         let reached = self.clients(&clients, &stgt, &SMALL_READ)?;
         Ok(of_libiscsi(name, reached[0], reached[1], 1.0).into())
@@ -393,7 +391,7 @@ fn of_libiscsi(name: &str, lunar: LoadResult, libiscsi: LoadResult, iops: f64) -
 }
 
 /// The median of each figure.
-fn median(runs: &[LoadResult]) -> LoadResult {
+pub fn median(runs: &[LoadResult]) -> LoadResult {
     LoadResult {
         iops: median_of(runs, |run| run.iops),
         cpu_us_per_io: median_of(runs, |run| run.cpu_us_per_io),

@@ -1,19 +1,22 @@
-//! The servers under test: `floor`, Lunar and STGT, each on a free port and pinned to the client's core.
+//! The servers under test: `floor` and Lunar, each on a free port and pinned to the client's core.
 
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::ceph::{Cluster, POOL};
 use super::load::IdleSessions;
 
 /// The CPU core to which all programs are pinned.
 pub const CORE: &str = "0";
-const TARGET: &str = "iqn.2026-11.org.example:bench";
-const START: Duration = Duration::from_secs(120);
+/// The name of the target
+pub const TARGET: &str = "iqn.2026-11.org.example:bench";
+/// The time limit of a start
+pub const START: Duration = Duration::from_secs(120);
 const AGAIN: Duration = Duration::from_millis(100);
 /// The kernel's USER_HZ, the unit of times in /proc/PID/stat.
 const TICKS_PER_S: f64 = 100.0;
@@ -21,8 +24,8 @@ const TICKS_PER_S: f64 = 100.0;
 /// A running server; killed on drop, with its folder removed.
 #[derive(Debug)]
 pub struct BenchServer {
-    child: Child,
-    dir: PathBuf,
+    pub(super) child: Child,
+    pub(super) dir: PathBuf,
     /// Its portal
     pub portal: SocketAddr,
     /// The name of its target
@@ -78,7 +81,7 @@ impl Drop for BenchServer {
 }
 
 /// A new folder for a server.
-fn fresh_dir(name: &str) -> Result<PathBuf> {
+pub fn fresh_dir(name: &str) -> Result<PathBuf> {
     static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let dir = std::env::temp_dir().join(format!("lunar-bench-{}-{number}-{name}", std::process::id()));
@@ -86,7 +89,8 @@ fn fresh_dir(name: &str) -> Result<PathBuf> {
     Ok(dir)
 }
 
-fn pinned(program: &Path) -> Command {
+/// A program on the core of all programs.
+pub fn pinned(program: &Path) -> Command {
     let mut command = Command::new("taskset");
     command.args(["-c", CORE]).arg(program);
     command
@@ -120,13 +124,22 @@ pub enum Backing<'a> {
     File(&'a Path),
     /// The same, whose pages are sent without a copy
     ZeroCopyFile(&'a Path),
+    /// Images of a Ceph cluster
+    Rbd(&'a Cluster, &'a [String]),
+}
+
+impl Backing<'_> {
+    /// The program on its cores: librbd has threads of its own, which use all.
+    fn command(self, program: &Path) -> Command {
+        if matches!(self, Backing::Rbd(..)) { Command::new(program) } else { pinned(program) }
+    }
 }
 
 /// Starts Lunar and waits until it is ready.
 pub fn lunar(program: &Path, backing: Backing) -> Result<BenchServer> {
     let dir = fresh_dir("lunar")?;
     let config = head(&dir) + &target(backing);
-    serve(program, dir, &config)
+    serve(backing.command(program), dir, &config)
 }
 
 /// Starts Lunar with a null LUN and a portal that also accepts iSER.
@@ -134,7 +147,7 @@ pub fn lunar_with_iser(program: &Path) -> Result<BenchServer> {
     let dir = fresh_dir("iser")?;
     let portal = "{ listen = \"127.0.0.1:0\", transport = [\"tcp\", \"iser\"] }";
     let config = head(&dir).replacen("\"127.0.0.1:0\"", portal, 1) + &target(Backing::Null(1));
-    serve(program, dir, &config)
+    serve(pinned(program), dir, &config)
 }
 
 /// Starts Lunar as a router in front of another server's LUN, and waits until the LUN is available. `mode` is
@@ -142,7 +155,7 @@ pub fn lunar_with_iser(program: &Path) -> Result<BenchServer> {
 pub fn routed(program: &Path, blast: &Path, upstream: &BenchServer, mode: &str) -> Result<BenchServer> {
     let dir = fresh_dir("router")?;
     let config = head(&dir) + &router(&upstream.url(), mode);
-    let server = serve(program, dir, &config)?;
+    let server = serve(pinned(program), dir, &config)?;
     let end = Instant::now() + START;
     while let Err(error) = IdleSessions::try_open(blast, &server) {
         ensure!(Instant::now() < end, "the router has no LUN: {error:#}");
@@ -151,17 +164,16 @@ pub fn routed(program: &Path, blast: &Path, upstream: &BenchServer, mode: &str) 
     Ok(server)
 }
 
-fn serve(program: &Path, dir: PathBuf, config: &str) -> Result<BenchServer> {
+fn serve(mut command: Command, dir: PathBuf, config: &str) -> Result<BenchServer> {
     let file = dir.join("lunar.toml");
     std::fs::write(&file, config)?;
-    let mut command = pinned(program);
     command
         .args(["serve", "--config"])
         .arg(&file)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
-    let mut child = command.spawn().with_context(|| format!("cannot run {}", program.display()))?;
+    let mut child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
     let (portal, _) = wait_listening(&mut child, |line| line == "ready")?;
     Ok(BenchServer { child, dir, portal, target: TARGET.into(), lun: 0 })
 }
@@ -190,6 +202,13 @@ fn target(backing: Backing) -> String {
         }),
         Backing::File(path) => text += &file(path),
         Backing::ZeroCopyFile(path) => text += &(file(path) + "zero_copy = true\n"),
+        Backing::Rbd(cluster, images) => images.iter().enumerate().for_each(|(lun, image)| {
+            text += &format!(
+                "[[target.lun]]\nlun = {lun}\nbackend = \"rbd\"\npool = \"{POOL}\"\nimage = \"{image}\"\n\
+                 ceph_conf = \"{}\"\n",
+                cluster.conf().display()
+            );
+        }),
     }
     text
 }
@@ -220,72 +239,5 @@ fn wait_listening(child: &mut Child, ready: impl Fn(&str) -> bool) -> Result<(So
         if done {
             return Ok((portal.context("no `listening on` line")?, said));
         }
-    }
-}
-
-/// Starts STGT with LUN 1 on a file, or on its null backing store; its LUN 0 is a controller.
-pub fn stgt(file: Option<&Path>) -> Result<BenchServer> {
-    let dir = fresh_dir("stgt")?;
-    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-    let portal = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let admin = Tgtadm { control: (port % 30_000 + 1000).to_string(), socket: dir.join("control") };
-    let mut command = pinned(Path::new("tgtd"));
-    command.args(["-f", "-C", &admin.control, "--iscsi", &format!("portal={portal}")]);
-    command.env("TGT_IPC_SOCKET", &admin.socket).stdout(Stdio::null()).stderr(Stdio::null());
-    let child = command.spawn().context("cannot run tgtd")?;
-    let server = BenchServer { child, dir, portal, target: TARGET.into(), lun: 1 };
-    admin.wait()?;
-    admin.run(&["--mode", "target", "--op", "new", "--tid", "1", "-T", TARGET])?;
-    let store = file.map_or(Path::new("/dev/null"), |file| file).display().to_string();
-    let kind = if file.is_some() { "rdwr" } else { "null" };
-    admin.run(&[
-        "--mode",
-        "logicalunit",
-        "--op",
-        "new",
-        "--tid",
-        "1",
-        "--lun",
-        "1",
-        "-b",
-        &store,
-        "-E",
-        kind,
-    ])?;
-    admin.run(&["--mode", "target", "--op", "bind", "--tid", "1", "-I", "ALL"])?;
-    Ok(server)
-}
-
-/// Runs tgtadm for one tgtd.
-struct Tgtadm {
-    control: String,
-    socket: PathBuf,
-}
-
-impl Tgtadm {
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new("tgtadm");
-        command
-            .args(["-C", &self.control, "--lld", "iscsi"])
-            .args(arguments)
-            .env("TGT_IPC_SOCKET", &self.socket);
-        command
-    }
-
-    fn run(&self, arguments: &[&str]) -> Result<()> {
-        let output = self.command(arguments).output()?;
-        ensure!(output.status.success(), "tgtadm {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(())
-    }
-
-    fn wait(&self) -> Result<()> {
-        let end = Instant::now() + START;
-        while Instant::now() < end {
-            if self.run(&["--mode", "target", "--op", "show"]).is_ok() {
-                return Ok(());
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        bail!("tgtd does not respond")
     }
 }

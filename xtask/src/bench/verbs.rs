@@ -7,6 +7,7 @@ use super::Options;
 use super::guest::{self, GuestScenario};
 use super::rows::BenchRun;
 use super::table::{RatioLimit, RowResult};
+use super::tools;
 
 /// A load of the scenario.
 struct Row {
@@ -46,7 +47,7 @@ pub fn prepare(options: &Options) -> Result<bool> {
     if options.base.is_some() || !ROWS.iter().any(|row| options.wants(&row.name())) {
         return Ok(false);
     }
-    let available = guest::has_tools(&TOOLS, "iSER by verbs");
+    let available = tools::have(&TOOLS, "iSER by verbs");
     if available {
         guest::set_up("siw")?;
     }

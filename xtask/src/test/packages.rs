@@ -13,6 +13,7 @@ use crate::root::{self, StepResult};
 const PACKAGES: &[(&str, &str)] = &[
     ("iscsi-test-cu", "libiscsi-bin"),
     ("tgtd", "tgt"),
+    ("/usr/lib/tgt/backing-store/bs_rbd.so", "tgt-rbd"),
     ("istgt", "istgt"),
     ("qemu-img", "qemu-utils"),
     ("/usr/lib/x86_64-linux-gnu/qemu/block-iscsi.so", "qemu-block-extra"),
@@ -98,12 +99,8 @@ fn of_debian() -> Result<StepReport> {
 }
 
 fn missing() -> Vec<&'static str> {
-    let is_there = |file: &str| match file.starts_with('/') {
-        true => Path::new(file).exists(),
-        false => root::is_installed(file),
-    };
     let mut missing: Vec<&str> =
-        PACKAGES.iter().filter(|(file, _)| !is_there(file)).map(|(_, package)| *package).collect();
+        PACKAGES.iter().filter(|(file, _)| !root::is_installed(file)).map(|(_, package)| *package).collect();
     missing.sort_unstable();
     missing.dedup();
     missing

@@ -1,0 +1,15 @@
+//! A Ceph cluster of one node for other programs. It prints its configuration file, and ends together with its stdin.
+#![forbid(unsafe_code)]
+
+use interop::ceph::CephCluster;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // It has printed what is missing.
+    let Some(cluster) = CephCluster::start() else { return ExitCode::FAILURE };
+    // Other clients then compare with Lunar, which sets it itself.
+    cluster.set_of_clients("rbd_cache", "false");
+    println!("{}", cluster.conf().display());
+    _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+    ExitCode::SUCCESS
+}
