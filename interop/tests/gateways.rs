@@ -1,13 +1,11 @@
 //! Several gateways serve one image of Ceph RBD, on a cluster that the test starts.
 
 use interop::ceph::CephCluster;
-use interop::gateways::{IMAGE, configuration, create_image, fenced, joins, session};
+use interop::gateways::{configuration, create_image, fenced, joins, session};
 use interop::login::Login;
 use interop::reserve::RESERVATION_CONFLICT;
 use interop::reserve::action::{CLEAR, PREEMPT_AND_ABORT, REGISTER, RESERVE};
-use interop::reserve::attention::{
-    ACCESS_STATE_CHANGED, REGISTRATIONS_PREEMPTED, RESERVATIONS_PREEMPTED,
-};
+use interop::reserve::attention::{ACCESS_STATE_CHANGED, REGISTRATIONS_PREEMPTED, RESERVATIONS_PREEMPTED};
 use interop::reserve::flag::ALL_TG_PT;
 use interop::reserve::kind::WRITE_EXCLUSIVE;
 use interop::routed::until;

@@ -1,8 +1,8 @@
 //! The interface of a server for its API.
 
 use crate::attachment::AttachmentReport;
-use crate::history::{RateHistory, Traffic, of_units};
 use crate::gateway::GatewayChange;
+use crate::history::{RateHistory, Traffic, of_units};
 use crate::metrics::MetricsReport;
 use crate::{
     ConfigSnapshot, Difference, EventLog, GroupReport, HistoryEntry, HistoryPoint, HistoryTree, ObjectChange,

@@ -59,7 +59,8 @@ impl Gateway {
         }
         check(&units, id, change)?;
         let deadline = Instant::now() + TIMEOUT;
-        let started: Vec<_> = units.iter().map(|unit| (unit.name(), unit.change_access(id, change))).collect();
+        let started: Vec<_> =
+            units.iter().map(|unit| (unit.name(), unit.change_access(id, change))).collect();
         let count = started.len();
         let has_failed = |result: Option<flume::Receiver<_>>| {
             let ended = result.and_then(|result| result.recv_deadline(deadline).ok());

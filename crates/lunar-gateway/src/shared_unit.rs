@@ -2,8 +2,8 @@
 //! client of its own.
 
 use crate::MemberId;
-use crate::member::{Lost, Member, Phase};
 use crate::change::AccessChange;
+use crate::member::{Lost, Member, Phase};
 use crate::object::{MemberPort, SharedView};
 use crate::rados_store::{Notified, RadosStore};
 use crate::status::UnitRecord;

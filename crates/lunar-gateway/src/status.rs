@@ -213,7 +213,8 @@ mod tests {
 
     #[test]
     fn members_that_are_away_keep_their_ports() {
-        let member = MemberRecord { incarnation: 1, addresses: String::new(), group: String::new(), passive: false };
+        let member =
+            MemberRecord { incarnation: 1, addresses: String::new(), group: String::new(), passive: false };
         let port =
             |tag| MemberPort { tag, relative: tag, srp: false, addresses: vec![format!("h{tag}:3260")] };
         let view = SharedView {

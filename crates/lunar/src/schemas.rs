@@ -8,6 +8,7 @@ use crate::check::CheckReport;
 use crate::copy::report::Summary;
 use crate::discover;
 use crate::doctor::report::DoctorReport;
+use crate::gateway::GatewayOutcome;
 use crate::import::ImportReport;
 use crate::ls;
 use crate::objects::{
@@ -17,7 +18,6 @@ use crate::objects::{
 };
 use crate::output::ErrorReport;
 use crate::rdma::RdmaInventory;
-use crate::gateway::GatewayOutcome;
 use crate::router::RouterOutcome;
 use crate::scsi::ScsiReport;
 use crate::session::ServerSession;

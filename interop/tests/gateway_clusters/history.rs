@@ -159,7 +159,10 @@ fn run(raw: &mut Raw, command: Command, ended: &mut bool) -> Event {
         let sense = reply.sense();
         assert_eq!(reply.response, 0);
         if sense >> 16 == 6 {
-            assert!([0x06_2a_01, 0x06_2a_03, 0x06_2a_04, 0x06_2a_05, 0x06_2a_06].contains(&sense), "{sense:06x}");
+            assert!(
+                [0x06_2a_01, 0x06_2a_03, 0x06_2a_04, 0x06_2a_05, 0x06_2a_06].contains(&sense),
+                "{sense:06x}"
+            );
         }
         if reply.status != BUSY && sense >> 16 != 6 {
             let answer = Answer { status: reply.status, sense, data: reply.data };

@@ -104,7 +104,7 @@ async fn change(
     let Ok(id) = id.parse() else { return Err(no_gateway(id)) };
     let change = GatewayChange { id, action, image };
     let result = api.blocking(move |control| control.change_gateway(change)).await?;
-    result.map(|result| Json(Outcome { result })).map_err(|error| Box::<Problem>::from(error))
+    result.map(|result| Json(Outcome { result })).map_err(Box::<Problem>::from)
 }
 
 fn no_gateway(id: &str) -> Box<Problem> {

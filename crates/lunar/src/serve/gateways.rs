@@ -4,7 +4,10 @@ use lunar_admin::gateway::{
     GatewayAction, GatewayChange, GatewayPort, GatewayState, SharedLun, SharedUnitFailure, SharedUnitPhase,
 };
 use lunar_admin::{ControlError, ControlErrorKind, GatewayReport, GroupReport, SharedUnitReport};
-use lunar_gateway::{AccessChange, AccessChangeError, Gateway, GatewayStatus, MemberId, MemberPort, Phase, SharedUnitStatus, UnitFailure};
+use lunar_gateway::{
+    AccessChange, AccessChangeError, Gateway, GatewayStatus, MemberId, MemberPort, Phase, SharedUnitStatus,
+    UnitFailure,
+};
 use lunar_server::{Diagnostic, ErrorCode};
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
