@@ -161,6 +161,7 @@ fn killed_gateway_is_away(one: &mut Server, two: &Server) {
     drop(session(one));
     let both = [(1, "serving".to_owned()), (2, "serving".to_owned())];
     until("the gateway is back", || (states(two) == both).then_some(()));
+    host.clear_attentions(0);
     reserve_out(&mut host, 0, 3, 0, 0xa, 0, 0).good();
 }
 

@@ -47,6 +47,7 @@ fn gateways_decide_as_one_server() {
     drop([one, two]);
     paused_gateway_overwrites_nothing(&cluster);
     killed_gateway_is_fenced_and_comes_back(&cluster);
+    only_gateway_keeps_registrations_over_a_pause(&cluster);
 }
 
 fn each_gateway_reports_the_ports_of_both(one: &Server, two: &Server) {
@@ -192,4 +193,16 @@ fn killed_gateway_is_fenced_and_comes_back(cluster: &CephCluster) {
     drop((a, b, one, two));
     let [one, _two] = gateways(cluster);
     assert!(read_keys(&mut session(&one, A), 0).is_empty());
+}
+
+/// Its process has not lost its power, so registrations without APTPL stay.
+fn only_gateway_keeps_registrations_over_a_pause(cluster: &CephCluster) {
+    let one = Server::start(&configuration(cluster, 1));
+    let mut a = session(&one, A);
+    reserve_out(&mut a, 0, REGISTER, 0, 0, 0xa, 0).good();
+    one.pause();
+    std::thread::sleep(Duration::from_secs(7));
+    one.resume();
+    until("the gateway joins again", || (joins(&one) == 2).then_some(()));
+    assert_eq!(read_keys(&mut session(&one, A), 0), [0xa]);
 }

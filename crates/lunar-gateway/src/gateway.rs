@@ -37,7 +37,13 @@ impl Gateway {
     pub fn new(group: &str, id: MemberId, pool: Option<String>) -> io::Result<Gateway> {
         let (alive, ended) = flume::bounded(0);
         let units = Units { sessions: None, alive: Some(alive), ended, all: Vec::new() };
-        let place = GroupPlace { group: group.to_owned(), id, pool, will_refresh: Arc::default() };
+        let place = GroupPlace {
+            group: group.to_owned(),
+            id,
+            pool,
+            will_refresh: Arc::default(),
+            held: Arc::default(),
+        };
         Ok(Gateway { place, cores: Arc::new(Cores::unbound()?), units: Mutex::new(units) })
     }
 

@@ -64,6 +64,8 @@ pub struct Member<S, U> {
     announced: AtomicU64,
     /// The reason of a loss.
     reason: OnceLock<String>,
+    /// This process has held the state before: it has not lost its power since.
+    continues: bool,
     /// Locked while installed effects take place.
     finishing: Mutex<()>,
     effects: std::sync::Mutex<Vec<InstalledEffects>>,
@@ -83,14 +85,14 @@ pub struct Member<S, U> {
 
 impl<S: Store, U: Unit> Member<S, U> {
     /// A member that has not joined. Its logical unit is shared ([`lunar_scsi::Lu::share`]) and answers BUSY. The
-    /// client watches the object already. `incarnation` is a random number.
+    /// client watches the object already. `incarnation` is a random number. `continues`: this process has held the state before.
     pub fn new(
         group: &str,
         id: MemberId,
         incarnation: u64,
         ports: Vec<MemberPort>,
-        store: S,
-        unit: U,
+        continues: bool,
+        (store, unit): (S, U),
     ) -> Member<S, U> {
         unit.lu().hold(true);
         unit.lu().set_own_ports(ports.iter().map(|port| port.relative).collect());
@@ -113,6 +115,7 @@ impl<S: Store, U: Unit> Member<S, U> {
             finished: AtomicU64::new(0),
             announced: AtomicU64::new(0),
             reason: OnceLock::new(),
+            continues,
             finishing: Mutex::new(()),
             effects: std::sync::Mutex::default(),
             aborts: std::sync::Mutex::default(),
@@ -181,8 +184,8 @@ impl<S: Store, U: Unit> Member<S, U> {
                 let swap = self.swap_of(*installed, pending.bytes(), &change)?;
                 if self.checked(self.store.swap(swap).await)? {
                     let answer = lu.commit_shared(pending);
-                    self.add_victims(&answer);
                     let version = *installed + 1;
+                    self.add_victims(version, &answer);
                     self.set_installed(&mut installed, version);
                     self.unit.published();
                     break (answer, version);
@@ -195,12 +198,14 @@ impl<S: Store, U: Unit> Member<S, U> {
         Ok(answer)
     }
 
-    /// Later changes, too, wait for the tasks that a command aborts on this member: its host may have given it up.
-    fn add_victims(&self, answer: &PlanResult) {
+    /// Later changes, too, wait for the tasks that a command aborts on this member: its host may have given it up. Their own
+    /// changes that wait for their turn are not made.
+    fn add_victims(&self, version: u64, answer: &PlanResult) {
         if let Ok(Plan::Op(op)) = answer
             && let Op::Preempt { victims } = &**op
         {
             let effects = InstalledEffects { victims: victims.clone(), aborts_all: false };
+            self.aborts.lock().unwrap_or_else(PoisonError::into_inner).add(version, &effects);
             self.effects.lock().unwrap_or_else(PoisonError::into_inner).push(effects);
         }
     }
@@ -285,6 +290,7 @@ impl<S: Store, U: Unit> Member<S, U> {
 
     /// Follows members, ports and access of a version that is about to be installed.
     fn follow_group(&self, view: &SharedView) {
+        self.note_access(view);
         let group = SharedView { state: Vec::new(), log: BTreeMap::new(), ..view.clone() };
         *self.group.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(group);
         self.unit.follow_members(view, self.is_active());

@@ -12,13 +12,14 @@ use crate::target_unit::{RemotePorts, TargetUnit, member_ports};
 use crate::waiting::{on_thread, until};
 use lunar_block::{ImageLease, LocalBoxFuture, RbdBackend};
 use lunar_runtime::{Cores, either, sleep_until, spawn};
-use lunar_scsi::{AccessState, PendingCommit, PlanResult, TargetPortGroup};
+use lunar_scsi::{AccessState, PendingCommit, PlanResult};
 use lunar_target::{LogicalUnit, RemotePort, ScsiError, ServedSessions, SharingLost, StateSharing};
 use lunar_wire::scsi::{Sense, Status};
 use rustix::time::{ClockId, clock_gettime};
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 /// The interval of [`Member::tick`], and of the attempts to join again.
@@ -41,6 +42,18 @@ pub struct GroupPlace {
     pub pool: Option<String>,
     /// See [`TargetUnit::will_refresh`].
     pub will_refresh: Arc<AtomicBool>,
+    /// The objects whose state this process has held. It outlasts units that are defined again.
+    pub held: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl GroupPlace {
+    fn has_held(&self, object: &str) -> bool {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).contains(object)
+    }
+
+    fn hold(&self, object: String) {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).insert(object);
+    }
 }
 
 /// The member of a logical unit, and what outlasts it.
@@ -137,7 +150,9 @@ impl StateSharing for SharedUnit {
     }
 
     fn is_unavailable(&self) -> bool {
-        self.is_unavailable.load(SeqCst)
+        // A member that serves decides by itself.
+        let serves = |member: Arc<UnitMember>| matches!(member.phase(), Phase::Serving | Phase::Stale);
+        self.is_unavailable.load(SeqCst) && !self.member().is_some_and(serves)
     }
 
     fn remote_ports(&self) -> Arc<[RemotePort]> {
@@ -299,9 +314,7 @@ impl SharedUnit {
 
     /// The other units of the target must not wait for this one.
     fn set_unavailable(&self, unit: &LogicalUnit, sessions: &ServedSessions) {
-        let group = |tag| TargetPortGroup { tag, access: AccessState::Unavailable, preferred: false };
-        let groups: Vec<_> = sessions.own_tags().into_iter().map(group).collect();
-        unit.lu.set_access(&groups);
+        unit.lu.set_unavailable(&sessions.own_tags());
         unit.lu.hold(false);
         self.is_unavailable.store(true, SeqCst);
     }
@@ -347,8 +360,14 @@ impl SharedUnit {
             backend: self.backend.clone(),
             record: self.record.clone(),
         };
-        let member =
-            Arc::new(Member::new(&self.place.group, self.place.id, incarnation, ports, store, served));
+        let member = Arc::new(Member::new(
+            &self.place.group,
+            self.place.id,
+            incarnation,
+            ports,
+            self.place.has_held(&self.object()),
+            (store, served),
+        ));
         *self.member.write().unwrap_or_else(PoisonError::into_inner) = Some(member.clone());
         spawn(acknowledge(Arc::downgrade(&member), notifications));
         // The first round begins after the first tick.
@@ -381,6 +400,7 @@ impl SharedUnit {
     ) -> Result<(), Lost> {
         member.join().await?;
         self.is_unavailable.store(false, SeqCst);
+        self.place.hold(self.object());
         self.record.joined();
         let (image, id, version) = (self.image(), self.place.id, member.version());
         tracing::info!(name: "gateway.joined", image, member = id, version, "serves the image");

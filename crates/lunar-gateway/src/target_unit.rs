@@ -82,9 +82,9 @@ impl Unit for TargetUnit {
 fn port_groups(own: MemberId, view: &SharedView, is_active: bool, is_passive: bool) -> Vec<TargetPortGroup> {
     let access = |id: MemberId| match view.access.active {
         _ if !view.members.contains_key(&id) => AccessState::Unavailable,
+        Some(active) if is_passive && active == id && (id != own || is_active) => AccessState::Optimized,
         _ if view.is_drained(id) => AccessState::Standby,
         _ if !is_passive => AccessState::Optimized,
-        Some(active) if active == id && (id != own || is_active) => AccessState::Optimized,
         Some(active) if active != id => AccessState::Standby,
         _ => AccessState::Transitioning,
     };
@@ -160,6 +160,7 @@ mod tests {
         assert_eq!(states(&first, true, true), [Optimized, Standby, Unavailable]);
         assert_eq!(states(&first, false, true), [Transitioning, Standby, Unavailable], "before the lock");
         assert_eq!(states(&group_view(Some(2), &[]), false, true), [Standby, Optimized, Unavailable]);
+        assert_eq!(states(&group_view(Some(2), &[2]), false, true), [Standby, Optimized, Unavailable]);
         assert_eq!(states(&group_view(None, &[]), false, true), [Transitioning, Transitioning, Unavailable]);
         assert_eq!(states(&group_view(None, &[2]), true, false), [Optimized, Standby, Unavailable]);
         assert_eq!(states(&group_view(None, &[1, 2]), true, false), [Optimized, Optimized, Unavailable]);

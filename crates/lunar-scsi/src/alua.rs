@@ -10,7 +10,7 @@ use lunar_wire::scsi::cdb::{report_target_port_groups, set_target_port_groups};
 use lunar_wire::scsi::report::target_port_group::{ACCESS_STATE, SET_HEADER_LEN, SET_LEN, TARGET_PORT_GROUP};
 use lunar_wire::scsi::report::{TargetPortGroupDescriptor, encode_groups};
 use lunar_wire::scsi::{BitField, Sense, op};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// TARGET PORT GROUPS, the service action of both commands.
 const TARGET_PORT_GROUPS: u16 = 0x0a;
@@ -114,15 +114,28 @@ impl Lu {
     /// state changes, every nexus gets the unit attention ASYMMETRIC ACCESS STATE CHANGED. A group that is not listed
     /// is active/optimized.
     pub fn set_access(&self, groups: &[TargetPortGroup]) {
-        let mut state = self.change();
         let now: BTreeMap<u16, AccessState> = groups.iter().map(|g| (g.tag, g.access)).collect();
         let preferred = groups.iter().filter(|g| g.preferred).map(|g| g.tag).collect();
-        let before = &state.alua.groups;
+        self.change().set_implicitly(now, preferred);
+    }
+
+    /// Makes these target port groups unavailable. All others keep their states.
+    pub fn set_unavailable(&self, tags: &BTreeSet<u16>) {
+        let mut state = self.change();
+        let (mut now, preferred) = (state.alua.groups.clone(), state.alua.preferred.clone());
+        now.extend(tags.iter().map(|tag| (*tag, AccessState::Unavailable)));
+        state.set_implicitly(now, preferred);
+    }
+}
+
+impl crate::state::State {
+    fn set_implicitly(&mut self, now: BTreeMap<u16, AccessState>, preferred: Vec<u16>) {
+        let before = &self.alua.groups;
         let changed =
             before.keys().chain(now.keys()).any(|tag| access_of(before, *tag) != access_of(&now, *tag));
-        state.alua = State { groups: now, implicit: true, preferred };
+        self.alua = State { groups: now, implicit: true, preferred };
         if changed {
-            state.raise(Sense::ACCESS_STATE_CHANGED, |_, _| true);
+            self.raise(Sense::ACCESS_STATE_CHANGED, |_, _| true);
         }
     }
 }
@@ -348,6 +361,19 @@ mod tests {
         lu.set_access(&[group(1, AccessState::Transitioning, false)]);
         assert_eq!(run(&mut a, READ_ONE), fails(Sense::ACCESS_STATE_CHANGED));
         assert_eq!(run(&mut a, READ_ONE), fails(Sense::NOT_READY_TRANSITION));
+    }
+
+    #[test]
+    fn unavailable_ports_leave_others_as_they_are() {
+        let lu = lu(LuSettings { explicit_access: false, ..disk() });
+        let mut n = nexus(&lu, "a");
+        lu.set_access(&[TargetPortGroup { tag: 7, access: AccessState::Standby, preferred: false }]);
+        assert_eq!(run(&mut n, READ_ONE), fails(Sense::ACCESS_STATE_CHANGED));
+        lu.set_unavailable(&[1].into());
+        assert_eq!(run(&mut n, READ_ONE), fails(Sense::ACCESS_STATE_CHANGED));
+        assert_eq!(run(&mut n, READ_ONE), fails(Sense::NOT_READY_UNAVAILABLE));
+        let descriptors = data(&mut n, REPORT);
+        assert_eq!((descriptors[4] & 0xf, descriptors[28] & 0xf), (3, 2), "{descriptors:?}");
     }
 
     #[test]

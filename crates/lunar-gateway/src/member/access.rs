@@ -24,7 +24,8 @@ const PAUSE: u64 = 2;
 pub(super) struct AccessState {
     /// This member has the medium.
     is_active: AtomicBool,
-    /// The time of the last change of the active member.
+    /// The last change of the active member, and its time.
+    epoch: AtomicU64,
     changed_ms: AtomicU64,
     /// The number of the last calls of [`Member::supervise`] that have found no active member.
     idle: AtomicU64,
@@ -48,7 +49,6 @@ impl<S: Store, U: Unit> Member<S, U> {
             self.checked(self.unit.take_medium().await)?;
         }
         self.access.is_active.store(wanted, SeqCst);
-        self.access.changed_ms.store(self.ticked_ms.load(SeqCst), SeqCst);
         if !wanted {
             self.checked(self.unit.give_medium().await)?;
         }
@@ -56,17 +56,28 @@ impl<S: Store, U: Unit> Member<S, U> {
         Ok(())
     }
 
-    /// Makes a member the active one, on all members. False: another change was faster.
+    /// Notes the time of a change of the active member.
+    pub(super) fn note_access(&self, view: &SharedView) {
+        if self.access.epoch.swap(view.access.epoch, SeqCst) != view.access.epoch {
+            self.access.changed_ms.store(self.ticked_ms.load(SeqCst), SeqCst);
+        }
+    }
+
+    /// Makes a member the active one, on all members. False: it is away, or another change was faster.
     ///
     /// # Errors
     /// The member is lost.
     pub async fn activate(&self, id: MemberId) -> Result<bool, Lost> {
         let epoch = Cell::new(0);
         let give = |view: &mut SharedView| {
-            view.access.set(None);
-            epoch.set(view.access.epoch);
+            let is_there = view.members.contains_key(&id);
+            if is_there {
+                view.access.set(None);
+                epoch.set(view.access.epoch);
+            }
+            is_there
         };
-        let version = self.change_group(Vec::new(), give).await?;
+        let Some(version) = self.change_group_if(Vec::new(), give).await? else { return Ok(false) };
         self.announce_with(version, PATIENCE).await?;
         let take = |view: &mut SharedView| {
             // The change that was announced is the last one.

@@ -29,7 +29,7 @@ impl<S: Store, U: Unit> Member<S, U> {
             if !silent.is_empty() {
                 self.fence(&silent).await?;
             }
-            let is_first = silent.len() == view.members.len();
+            let is_first = silent.len() == view.members.len() && !self.continues;
             let mut installed = self.installed.lock().await;
             let fenced: Vec<MemberId> = silent.keys().copied().collect();
             let state = self.joined_state(&view, &fenced, is_first)?;

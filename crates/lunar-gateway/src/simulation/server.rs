@@ -196,6 +196,7 @@ impl Server {
 
     /// One member after the other, as long as the process lives.
     async fn live(self: Rc<Self>) {
+        let mut continues = false;
         loop {
             let client = self.cluster.client(self.process.get());
             let unit = SimUnit {
@@ -211,14 +212,15 @@ impl Server {
                 self.number as u8 + 1,
                 incarnation,
                 Vec::new(),
-                client.clone(),
-                unit,
+                continues,
+                (client.clone(), unit),
             ));
             *self.member.borrow_mut() = Some(member.clone());
             self.watch(&client, &member);
             self.spawn_ticks(&member);
             self.spawn_rounds(&member);
             if member.join().await.is_ok() {
+                continues = true;
                 self.serve(&member).await;
             } else {
                 member.lose("it could not join");

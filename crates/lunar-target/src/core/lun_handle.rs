@@ -11,7 +11,7 @@ use lunar_block::{Backend, TryIo};
 use lunar_runtime::piped_bytes::MAX_PIPED;
 use lunar_runtime::{Buf, PipedBytes, Pool};
 use lunar_scsi::{Nexus, NexusPorts, Plan, PlanResult};
-use lunar_wire::scsi::Status;
+use lunar_wire::scsi::{Status, op};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -222,7 +222,8 @@ impl LunHandle {
         let mut plan = self.nexus.begin(cdb);
         // The medium refuses the operations of a server whose state is old. An error may have taken a unit attention.
         if self.is_shared && plan.as_ref().is_ok_and(|plan| !plan.attributes().accesses_medium) {
-            let may_decide = self.unit.may_decide() || self.unit.is_unavailable();
+            let takes_attention = cdb.first() == Some(&op::REQUEST_SENSE);
+            let may_decide = takes_attention || self.unit.may_decide() || self.unit.is_unavailable();
             plan = plan.and_then(|plan| if may_decide { Ok(plan) } else { Err(Status::Busy.into()) });
         }
         if self.nexus.epoch() != self.epoch {
