@@ -57,7 +57,7 @@ pub struct Member<S, U> {
     version: AtomicU64,
     /// Members, ports and access as of that version. A member that has joined later has begun with a later state.
     group: std::sync::Mutex<Arc<SharedView>>,
-    access: access::AccessState,
+    access: access::ActiveRole,
     /// The last version whose effects on this member are complete: the tasks that it aborts have ended.
     finished: AtomicU64,
     /// The last version that this member has announced.
@@ -111,7 +111,7 @@ impl<S: Store, U: Unit> Member<S, U> {
             installed: Mutex::new(0),
             version: AtomicU64::new(0),
             group: std::sync::Mutex::default(),
-            access: access::AccessState::default(),
+            access: access::ActiveRole::default(),
             finished: AtomicU64::new(0),
             announced: AtomicU64::new(0),
             reason: OnceLock::new(),

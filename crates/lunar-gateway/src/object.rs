@@ -168,6 +168,11 @@ impl SharedView {
         drained.contains(&id) && self.members.keys().any(|other| !drained.contains(other))
     }
 
+    /// The active member, unless it is away.
+    pub fn active_member(&self) -> Option<MemberId> {
+        self.access.active.filter(|id| self.members.contains_key(id))
+    }
+
     /// The members that can serve the medium, without one.
     pub fn candidates(&self, except: Option<MemberId>) -> impl Iterator<Item = MemberId> {
         let can = move |id: &MemberId| !self.is_drained(*id) && Some(*id) != except;

@@ -6,7 +6,7 @@
 use super::{Lost, Member, Phase};
 use crate::object::{Access, MemberId, SharedView};
 use crate::store::{Store, Unit};
-use lunar_scsi::{AccessState as State, Plan, PlanResult};
+use lunar_scsi::{AccessState, Plan, PlanResult};
 use lunar_wire::scsi::{Sense, Status};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -21,7 +21,7 @@ const PATIENCE: usize = 2;
 const PAUSE: u64 = 2;
 
 #[derive(Default)]
-pub(super) struct AccessState {
+pub(super) struct ActiveRole {
     /// This member has the medium.
     is_active: AtomicBool,
     /// The last change of the active member, and its time.
@@ -114,32 +114,26 @@ impl<S: Store, U: Unit> Member<S, U> {
     ///
     /// # Errors
     /// The member is lost.
-    pub async fn set_access(&self, groups: &[(u16, State)]) -> Result<PlanResult, Lost> {
+    pub async fn set_access(&self, groups: &[(u16, AccessState)]) -> Result<PlanResult, Lost> {
         let group = self.group();
         let Some(id) = wanted_member(&group, groups) else { return Ok(Err(Sense::SET_ACCESS_FAILED.into())) };
         if group.access.active == Some(id) {
             return Ok(Ok(Plan::Done));
         }
-        let is_there = |active: Option<MemberId>| active.is_some_and(|id| group.members.contains_key(&id));
         let since = self.ticked_ms.load(SeqCst).saturating_sub(self.access.changed_ms.load(SeqCst));
-        if self.phase() != Phase::Serving || is_there(group.access.active) && since < SETTLED_AFTER_MS {
+        if self.phase() != Phase::Serving || group.active_member().is_some() && since < SETTLED_AFTER_MS {
             return Ok(Err(Status::Busy.into()));
         }
         Ok(if self.activate(id).await? { Ok(Plan::Done) } else { Err(Status::Busy.into()) })
     }
 
-    /// Makes another member the active one if that is missing.
+    /// Takes the place of a missing active member, if it is this one's turn. In between another member may do so.
     pub(super) async fn follow_active(&self) -> Result<(), Lost> {
         let group = self.group();
-        if !self.unit.is_passive() || group.access.active.is_some_and(|id| group.members.contains_key(&id)) {
+        if !self.unit.is_passive() || group.active_member().is_some() {
             self.access.idle.store(0, SeqCst);
             return Ok(());
         }
-        self.take_place(&group).await
-    }
-
-    /// Takes the place of a missing active member, if it is this one's turn. In between another member may do so.
-    async fn take_place(&self, group: &SharedView) -> Result<(), Lost> {
         let idle = self.access.idle.fetch_add(1, SeqCst);
         let rank = group.candidates(None).position(|id| id == self.id);
         match rank.filter(|rank| idle > PAUSE * *rank as u64) {
@@ -150,16 +144,16 @@ impl<S: Store, U: Unit> Member<S, U> {
 }
 
 /// The member that a list of states makes the active one.
-fn wanted_member(group: &SharedView, groups: &[(u16, State)]) -> Option<MemberId> {
-    let of = |wanted: fn(State) -> bool| {
+fn wanted_member(group: &SharedView, groups: &[(u16, AccessState)]) -> Option<MemberId> {
+    let of = |wanted: fn(AccessState) -> bool| {
         let found = groups.iter().find(|(_, state)| wanted(*state));
         found.and_then(|(tag, _)| group.owner_of(*tag))
     };
-    let active = of(|state| matches!(state, State::Optimized | State::NonOptimized));
+    let active = of(|state| matches!(state, AccessState::Optimized | AccessState::NonOptimized));
     if active.is_some() {
         return active.filter(|id| group.members.contains_key(id));
     }
-    match of(|state| state == State::Standby)? {
+    match of(|state| state == AccessState::Standby)? {
         id if group.access.active == Some(id) => group.candidates(Some(id)).next(),
         _ => group.access.active,
     }

@@ -46,7 +46,7 @@ impl<S: Store, U: Unit> Member<S, U> {
                 self.checked(self.store.wait_for_latest_map().await)?;
                 self.set_installed(&mut installed, view.version + 1);
                 self.follow_group(&next);
-                self.begin_round_at(began_ms);
+                self.complete_round(began_ms);
                 self.set_phase(Phase::Serving);
                 break *installed;
             }

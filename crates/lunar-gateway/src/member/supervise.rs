@@ -42,17 +42,17 @@ impl<S: Store, U: Unit> Member<S, U> {
             });
         }
         if silent.is_empty() {
-            self.begin_round_at(began_ms);
+            self.complete_round(began_ms);
             return Ok(());
         }
         self.fence(&silent).await?;
-        self.begin_round_at(began_ms);
+        self.complete_round(began_ms);
         let version = self.remove(&silent).await?;
         self.announce(version).await
     }
 
     /// A round that has begun then is complete.
-    pub(super) fn begin_round_at(&self, began_ms: u64) {
+    pub(super) fn complete_round(&self, began_ms: u64) {
         self.round_ms.store(began_ms, SeqCst);
     }
 

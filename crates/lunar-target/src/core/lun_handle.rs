@@ -220,11 +220,14 @@ impl LunHandle {
             return Err(Status::Busy.into());
         }
         let mut plan = self.nexus.begin(cdb);
-        // The medium refuses the operations of a server whose state is old. An error may have taken a unit attention.
-        if self.is_shared && plan.as_ref().is_ok_and(|plan| !plan.attributes().accesses_medium) {
-            let takes_attention = cdb.first() == Some(&op::REQUEST_SENSE);
-            let may_decide = takes_attention || self.unit.may_decide() || self.unit.is_unavailable();
-            plan = plan.and_then(|plan| if may_decide { Ok(plan) } else { Err(Status::Busy.into()) });
+        // The medium refuses the operations of a server whose state is old. An error, or REQUEST SENSE, may have taken a unit
+        // attention.
+        if self.is_shared
+            && plan.as_ref().is_ok_and(|plan| !plan.attributes().accesses_medium)
+            && cdb.first() != Some(&op::REQUEST_SENSE)
+            && !(self.unit.may_decide() || self.unit.is_unavailable())
+        {
+            plan = Err(Status::Busy.into());
         }
         if self.nexus.epoch() != self.epoch {
             self.refresh();
