@@ -43,6 +43,7 @@ impl Gateway {
             pool,
             will_refresh: Arc::default(),
             held: Arc::default(),
+            fencers: Arc::default(),
         };
         Ok(Gateway { place, cores: Arc::new(Cores::unbound()?), units: Mutex::new(units) })
     }

@@ -50,3 +50,6 @@ pub const STALE_AFTER: Duration = Duration::from_secs(7);
 /// Age of the watch above which a member is lost: its sessions end, so that hosts use another path. Until then, the other
 /// members have fenced it.
 pub const LOST_AFTER: Duration = Duration::from_secs(10);
+/// The same while the monitors of the cluster answer: only the server of the object is down, and no member can serve. It covers
+/// the time in which a cluster notices a dead OSD.
+pub const STORAGE_DOWN_FOR: Duration = Duration::from_secs(60);

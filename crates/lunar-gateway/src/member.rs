@@ -78,6 +78,15 @@ pub struct Member<S, U> {
     ticked_ms: AtomicU64,
     /// The time of the confirmation of the watch that it found.
     confirmed_ms: AtomicU64,
+    /// Locked while this client waits for the map of the cluster.
+    waiting_for_map: Mutex<()>,
+    /// The time of the last acknowledgement.
+    acknowledged_ms: AtomicU64,
+    /// The time of the last answer of the monitors to [`Member::probe`], and whether it waits for one.
+    heard_ms: AtomicU64,
+    is_probing: AtomicBool,
+    /// All members know that this one has joined.
+    is_known: AtomicBool,
     /// The time at which the last complete round began, and the number of calls of [`Member::supervise`].
     round_ms: AtomicU64,
     supervisions: AtomicU64,
@@ -103,6 +112,8 @@ impl<S: Store, U: Unit> Member<S, U> {
                 addresses: store.addresses(),
                 group: group.into(),
                 passive: unit.is_passive(),
+                protocol: crate::object::PROTOCOL,
+                fenced_by: None,
             },
             ports: ports.into(),
             store,
@@ -120,6 +131,11 @@ impl<S: Store, U: Unit> Member<S, U> {
             effects: std::sync::Mutex::default(),
             aborts: std::sync::Mutex::default(),
             needs_map: AtomicBool::new(false),
+            waiting_for_map: Mutex::new(()),
+            acknowledged_ms: AtomicU64::new(0),
+            heard_ms: AtomicU64::new(0),
+            is_probing: AtomicBool::new(false),
+            is_known: AtomicBool::new(false),
             is_confirmed: AtomicBool::new(true),
             ticked_ms: AtomicU64::new(0),
             confirmed_ms: AtomicU64::new(0),
@@ -234,7 +250,7 @@ impl<S: Store, U: Unit> Member<S, U> {
         self.unit.lu().set_own_ports(ports.iter().map(|port| port.relative).collect());
         *self.ports.lock().unwrap_or_else(PoisonError::into_inner) = ports.clone();
         let set = |view: &mut SharedView| drop(view.ports.insert(self.id, ports.clone()));
-        let version = self.change_group(Vec::new(), set).await?;
+        let version = self.change_group(set).await?;
         self.announce(version).await
     }
 
@@ -248,44 +264,48 @@ impl<S: Store, U: Unit> Member<S, U> {
         self.group.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Swaps a change of members, own ports or access. The state stays. Returns the version of the change.
-    async fn change_group(&self, fenced: Vec<MemberId>, edit: impl Fn(&mut SharedView)) -> Result<u64, Lost> {
+    /// Swaps a change of members, own ports or access. The state stays, but for the RESERVE of members that it removes. Returns
+    /// the version of the change.
+    async fn change_group(&self, edit: impl Fn(&mut SharedView)) -> Result<u64, Lost> {
         let edit = |view: &mut SharedView| {
             edit(view);
             true
         };
-        Ok(self.change_group_if(fenced, edit).await?.unwrap_or(0))
+        Ok(self.change_group_if(edit).await?.unwrap_or(0))
     }
 
     /// As [`Member::change_group`], unless `edit` returns false. Then it returns `None`.
-    async fn change_group_if(
-        &self,
-        fenced: Vec<MemberId>,
-        edit: impl Fn(&mut SharedView) -> bool,
-    ) -> Result<Option<u64>, Lost> {
-        let version = {
-            let mut installed = self.installed.lock().await;
-            loop {
-                let change = SharedChange { fenced: fenced.clone(), ..SharedChange::new(self.id, &[]) };
-                let view = self.view().await?;
-                self.unit.lu().release_ports(&view.relative_ports(&fenced));
-                let mut swap = self.swap_of(*installed, &self.unit.lu().shared_state(), &change)?;
-                let mut next = view.clone();
-                if !edit(&mut next) {
-                    return Ok(None);
-                }
-                self.checked(swap.change_group(&view, &next))?;
-                if self.checked(self.store.swap(swap).await)? {
-                    let version = *installed + 1;
-                    self.follow_group(&next);
-                    self.set_installed(&mut installed, version);
-                    break version;
-                }
-                self.install_newer(&mut installed).await?;
+    async fn change_group_if(&self, edit: impl Fn(&mut SharedView) -> bool) -> Result<Option<u64>, Lost> {
+        let version = self.swap_group(edit).await?;
+        if version.is_some() {
+            self.finish_effects().await?;
+        }
+        Ok(version)
+    }
+
+    /// As [`Member::change_group_if`], without waiting for the effects of changes that it has installed.
+    async fn swap_group(&self, edit: impl Fn(&mut SharedView) -> bool) -> Result<Option<u64>, Lost> {
+        let mut installed = self.installed.lock().await;
+        loop {
+            let view = self.view().await?;
+            let mut next = view.clone();
+            if !edit(&mut next) {
+                return Ok(None);
             }
-        };
-        self.finish_effects().await?;
-        Ok(Some(version))
+            let is_removed = |id: &MemberId| *id != self.id && !next.members.contains_key(id);
+            let fenced: Vec<MemberId> = view.members.keys().copied().filter(is_removed).collect();
+            self.unit.lu().release_ports(&view.relative_ports(&fenced));
+            let change = SharedChange { fenced, ..SharedChange::new(self.id, &[]) };
+            let mut swap = self.swap_of(*installed, &self.unit.lu().shared_state(), &change)?;
+            self.checked(swap.change_group(&view, &next))?;
+            if self.checked(self.store.swap(swap).await)? {
+                let version = *installed + 1;
+                self.follow_group(&next);
+                self.set_installed(&mut installed, version);
+                return Ok(Some(version));
+            }
+            self.install_newer(&mut installed).await?;
+        }
     }
 
     /// Follows members, ports and access of a version that is about to be installed.
@@ -312,7 +332,7 @@ impl<S: Store, U: Unit> Member<S, U> {
         let age = self.checked(self.store.watch_age())?;
         self.ticked_ms.store(now.as_millis() as u64, SeqCst);
         self.confirmed_ms.store(now.saturating_sub(age).as_millis() as u64, SeqCst);
-        if age > crate::LOST_AFTER {
+        if age > crate::LOST_AFTER && !self.waits_for_storage(now, age) {
             return self.checked(Err(io::Error::other("the cluster does not confirm the watch")));
         }
         self.is_confirmed.store(age <= crate::STALE_AFTER, SeqCst);
@@ -320,6 +340,25 @@ impl<S: Store, U: Unit> Member<S, U> {
             self.set_phase(Phase::Stale);
         }
         Ok(())
+    }
+
+    /// Whether the monitors of the cluster answer, and only the server of the object does not: no member can serve then, so
+    /// that the sessions stay.
+    fn waits_for_storage(&self, now: Duration, age: Duration) -> bool {
+        let heard = Duration::from_millis(self.heard_ms.load(SeqCst));
+        age <= crate::STORAGE_DOWN_FOR && now.saturating_sub(heard) <= crate::LOST_AFTER - crate::STALE_AFTER
+    }
+
+    /// Call this after a tick. While the cluster does not confirm the watch, it asks whether the monitors answer.
+    pub async fn probe(&self) {
+        if self.is_confirmed.load(SeqCst) || self.is_probing.swap(true, SeqCst) {
+            return;
+        }
+        let began_ms = self.ticked_ms.load(SeqCst);
+        if self.store.wait_for_latest_map().await.is_ok() {
+            self.heard_ms.store(began_ms, SeqCst);
+        }
+        self.is_probing.store(false, SeqCst);
     }
 
     /// Call this after a tick. It begins the service again when the cluster has confirmed the watch. It waits for the
@@ -351,6 +390,11 @@ impl<S: Store, U: Unit> Member<S, U> {
         let confirmed = Duration::from_millis(self.confirmed_ms.load(SeqCst));
         let is_young = now.saturating_sub(confirmed) < crate::CURRENT_FOR;
         is_young && self.phase() == Phase::Serving
+    }
+
+    /// Whether it serves commands, or answers them with BUSY for a while.
+    pub fn serves(&self) -> bool {
+        self.is_known.load(SeqCst) && matches!(self.phase(), Phase::Serving | Phase::Stale)
     }
 
     /// Ends the service because something outside has shown that the client is fenced, or was paused for too long.
@@ -399,6 +443,9 @@ impl Swap {
     fn change_group(&mut self, from: &SharedView, to: &SharedView) -> io::Result<()> {
         let gone = from.members.keys().filter(|id| !to.members.contains_key(id));
         self.remove.extend(gone.map(|id| member_key(*id)));
+        for (id, record) in to.members.iter().filter(|(id, record)| from.members.get(id) != Some(record)) {
+            self.set.push((member_key(*id), json(record)?));
+        }
         for (id, ports) in to.ports.iter().filter(|(id, ports)| from.ports.get(id) != Some(ports)) {
             self.set.push((ports_key(*id), json(ports)?));
         }

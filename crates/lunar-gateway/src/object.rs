@@ -25,8 +25,11 @@ pub const ACCESS: &str = "access";
 /// Number of a member in its group, from 1 to 127.
 pub type MemberId = u8;
 
+/// The version of the protocol. Raise it when members of an older version would misunderstand this one.
+pub const PROTOCOL: u32 = 1;
+
 /// A member that serves the logical unit.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberRecord {
     /// A random number of this start.
     pub incarnation: u64,
@@ -38,6 +41,19 @@ pub struct MemberRecord {
     /// One member at a time serves the medium.
     #[serde(default)]
     pub passive: bool,
+    /// The version of the protocol that it speaks.
+    #[serde(default)]
+    pub protocol: u32,
+    /// The member that fences it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fenced_by: Option<MemberId>,
+}
+
+impl MemberRecord {
+    /// Whether both are of the same start of a member.
+    pub fn is_same(&self, other: &MemberRecord) -> bool {
+        self.incarnation == other.incarnation
+    }
 }
 
 /// The access of members to the medium.
@@ -160,6 +176,11 @@ impl SharedView {
     pub fn owner_of(&self, tag: u16) -> Option<MemberId> {
         let has = |ports: &Vec<MemberPort>| ports.iter().any(|port| port.tag == tag);
         self.ports.iter().find(|(_, ports)| has(ports)).map(|(id, _)| *id)
+    }
+
+    /// Whether this start of a member is there. Another member may have begun to fence it.
+    pub fn has(&self, id: MemberId, record: &MemberRecord) -> bool {
+        self.members.get(&id).is_some_and(|own| own.is_same(record))
     }
 
     /// Whether the hosts of a member are to use others. The last members serve although they are drained.

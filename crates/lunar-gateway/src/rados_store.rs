@@ -17,6 +17,9 @@ const WATCH_TIMEOUT_S: u32 = 10;
 /// again, so this need not be for ever.
 pub const FENCE_S: u32 = 365 * 24 * 3600;
 
+/// An address for a fence that hits no client.
+const NO_CLIENT: &str = "192.0.2.1:0/1";
+
 /// The key of the pool that has the state, in an object in the pool of the image. Absent: the same pool.
 const POOL: &str = "pool";
 
@@ -71,6 +74,19 @@ impl RadosStore {
             Ok(RadosStore { object, watch, unhandled, addresses })
         })
         .await
+    }
+
+    /// Checks that the user may fence clients, by the fence of an address that no client has (RFC 5737).
+    ///
+    /// # Errors
+    /// It may not, or those of the cluster.
+    pub async fn prove_fence(&self) -> io::Result<()> {
+        let object = self.object.clone();
+        let fenced = on_thread(move || object.blocklist(NO_CLIENT, 1)).await;
+        fenced.map_err(|e| {
+            let what = format!("the Ceph user may not fence other gateways: {e}; give it mon 'profile rbd'");
+            io::Error::new(e.kind(), what)
+        })
     }
 
     /// The member has handled a notification.

@@ -10,7 +10,7 @@ use crate::status::UnitRecord;
 use crate::store::{FENCED, Store};
 use crate::target_unit::{RemotePorts, TargetUnit, member_ports};
 use crate::waiting::{on_thread, until};
-use lunar_block::{ImageLease, LocalBoxFuture, RbdBackend};
+use lunar_block::{ImageLease, LocalBoxFuture, RbdBackend, RbdLocation};
 use lunar_runtime::{Cores, either, sleep_until, spawn};
 use lunar_scsi::{AccessState, PendingCommit, PlanResult};
 use lunar_target::{LogicalUnit, RemotePort, ScsiError, ServedSessions, SharingLost, StateSharing};
@@ -18,12 +18,16 @@ use lunar_wire::scsi::{Sense, Status};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeSet;
 use std::io;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 /// The interval of [`Member::tick`], and of the attempts to join again.
 const TICK: Duration = Duration::from_secs(1);
+
+/// Time after which a unit whose object cannot be opened is unavailable.
+const OPEN_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The pause before a new member. It doubles as long as members cannot join.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -44,9 +48,22 @@ pub struct GroupPlace {
     pub will_refresh: Arc<AtomicBool>,
     /// The objects whose state this process has held. It outlasts units that are defined again.
     pub held: Arc<Mutex<BTreeSet<String>>>,
+    /// Users of clusters that have proved that they may fence.
+    pub fencers: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl GroupPlace {
+    /// Checks once for each user and cluster that it may fence. Otherwise this would show when another member is silent.
+    async fn prove_fence(&self, store: &RadosStore, location: &RbdLocation) -> io::Result<()> {
+        let user = format!("{:?}", (&location.cluster, &location.conf, &location.user));
+        if self.fencers.lock().unwrap_or_else(PoisonError::into_inner).contains(&user) {
+            return Ok(());
+        }
+        store.prove_fence().await?;
+        self.fencers.lock().unwrap_or_else(PoisonError::into_inner).insert(user);
+        Ok(())
+    }
+
     fn has_held(&self, object: &str) -> bool {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).contains(object)
     }
@@ -134,7 +151,7 @@ impl StateSharing for SharedUnit {
 
     fn may_serve(&self) -> bool {
         let Some(member) = self.member() else { return false };
-        if !matches!(member.phase(), Phase::Serving | Phase::Stale) {
+        if !member.serves() {
             return false;
         }
         let may = member.is_current(now()) && !self.backend.is_fenced();
@@ -151,8 +168,16 @@ impl StateSharing for SharedUnit {
 
     fn is_unavailable(&self) -> bool {
         // A member that serves decides by itself.
-        let serves = |member: Arc<UnitMember>| matches!(member.phase(), Phase::Serving | Phase::Stale);
-        self.is_unavailable.load(SeqCst) && !self.member().is_some_and(serves)
+        self.is_unavailable.load(SeqCst) && !self.member().is_some_and(|member| member.serves())
+    }
+
+    fn until_fenced(&self) -> LocalBoxFuture<'_, ()> {
+        Box::pin(async {
+            // One that leaves in order has ended its tasks.
+            if let Some(member) = self.member().filter(|member| member.phase() == Phase::Lost) {
+                until(|| member.is_fenced(now())).await;
+            }
+        })
     }
 
     fn remote_ports(&self) -> Arc<[RemotePort]> {
@@ -274,9 +299,9 @@ impl SharedUnit {
         loop {
             let Some(served) = unit.upgrade() else { return };
             let result = self.serve(&served, &sessions).await;
-            let member = self.take_member();
+            let member = self.member();
             // The member owns the unit, which owns this object.
-            let Err(reason) = result else { return };
+            let Err(reason) = result else { return drop(self.take_member()) };
             self.record.failed(&reason);
             // One that has not joined has not used the image.
             let former = member.filter(|member| member.version() > 0);
@@ -290,8 +315,10 @@ impl SharedUnit {
                 last = reason;
             }
             if former.is_some() || !self.is_unavailable() {
+                self.until_fenced().await;
                 sessions.end(&served).await;
             }
+            drop(self.take_member());
             let former = former.map(|member| member.store().addresses());
             while let Err(error) = self.renew(former.clone()).await {
                 if self.is_ending() {
@@ -346,9 +373,7 @@ impl SharedUnit {
             return Ok(());
         }
         let (notified, notifications) = flume::unbounded();
-        let store =
-            RadosStore::open(self.backend.clone(), self.place.pool.clone(), self.object(), notified).await;
-        let store = store.map_err(|e| e.to_string())?;
+        let store = self.open_store(unit, sessions, notified).await.map_err(|e| e.to_string())?;
         let incarnation = getrandom::u64().map_err(|e| e.to_string())?;
         let served = TargetUnit {
             unit: unit.clone(),
@@ -378,6 +403,32 @@ impl SharedUnit {
         // Operations may wait for the cluster as long as it is away. A lost member does not wait for them.
         let lost = async { Err(Lost(reason.recv_async().await.unwrap_or_default())) };
         either(self.follow(unit, sessions, &member), lost).await.map_err(|Lost(reason)| reason)
+    }
+
+    /// Opens the object. The other units of the target do not wait for a storage server that is down.
+    async fn open_store(
+        &self,
+        unit: &LogicalUnit,
+        sessions: &ServedSessions,
+        notified: flume::Sender<Notified>,
+    ) -> io::Result<RadosStore> {
+        let open = RadosStore::open(self.backend.clone(), self.place.pool.clone(), self.object(), notified);
+        let mut open = pin!(open);
+        let patience = async {
+            sleep_until(Instant::now() + OPEN_PATIENCE).await;
+            None
+        };
+        let store = match either(async { Some(open.as_mut().await) }, patience).await {
+            Some(store) => store?,
+            None => {
+                let image = self.image();
+                tracing::warn!(name: "gateway.waits", image, "the object of the image does not answer");
+                self.set_unavailable(unit, sessions);
+                open.await?
+            }
+        };
+        self.place.prove_fence(&store, self.backend.location()).await?;
+        Ok(store)
     }
 
     /// The target ports of this server for the unit. It waits until the configuration in force has the unit.
@@ -440,7 +491,7 @@ async fn acknowledge(member: Weak<UnitMember>, notifications: flume::Receiver<No
             });
             let ended = async { _ = end.recv_async().await };
             either(ended, sleep_until(Instant::now() + crate::ACKNOWLEDGE_WITHIN)).await;
-            if let Some(ack) = member.acknowledgement() {
+            if let Some(ack) = member.acknowledgement(now()) {
                 // Without it, this member is fenced, which it learns by its next operation.
                 _ = member.store().acknowledge(notification, ack).await;
                 member.store().handled(&notification);
@@ -471,7 +522,10 @@ async fn tick(member: Weak<UnitMember>, lost: flume::Sender<String>) {
             return;
         }
         // It may wait for the cluster, while ticks go on.
-        spawn(async move { _ = member.recover().await });
+        spawn(async move {
+            member.probe().await;
+            _ = member.recover().await;
+        });
         // After a pause there are no ticks to catch up.
         next = (next + TICK).max(Instant::now());
         sleep_until(next).await;

@@ -213,8 +213,7 @@ mod tests {
 
     #[test]
     fn members_that_are_away_keep_their_ports() {
-        let member =
-            MemberRecord { incarnation: 1, addresses: String::new(), group: String::new(), passive: false };
+        let member = MemberRecord { incarnation: 1, ..MemberRecord::default() };
         let port =
             |tag| MemberPort { tag, relative: tag, srp: false, addresses: vec![format!("h{tag}:3260")] };
         let view = SharedView {

@@ -139,8 +139,7 @@ mod tests {
 
     fn group_view(active: Option<MemberId>, drained: &[MemberId]) -> SharedView {
         let port = |tag| MemberPort { tag, relative: tag, srp: false, addresses: Vec::new() };
-        let member =
-            MemberRecord { incarnation: 1, addresses: String::new(), group: String::new(), passive: true };
+        let member = MemberRecord { incarnation: 1, passive: true, ..MemberRecord::default() };
         SharedView {
             ports: [1, 2, 3].map(|id| (id, vec![port(u16::from(id)); 2])).into(),
             members: [1, 2].map(|id| (id, member.clone())).into(),
@@ -174,8 +173,7 @@ mod tests {
             srp: false,
             addresses: vec![format!("10.0.0.{tag}:3260")],
         };
-        let member =
-            MemberRecord { incarnation: 1, addresses: String::new(), group: String::new(), passive: false };
+        let member = MemberRecord { incarnation: 1, ..MemberRecord::default() };
         let ports = [1, 2, 3].map(|id| (id, vec![port(u16::from(id))])).into();
         let members = [1, 2].map(|id| (id, member.clone())).into();
         let view = SharedView { ports, members, ..SharedView::default() };

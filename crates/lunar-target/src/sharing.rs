@@ -34,6 +34,9 @@ pub trait StateSharing: Send + Sync {
     /// Whether this server cannot serve the unit for now, and says so: commands for the medium fail with NOT READY. The
     /// other units of the target work.
     fn is_unavailable(&self) -> bool;
+    /// Returns when no operation of this server can take effect after one of another server: after a loss, the others have
+    /// fenced it. Connections stay open until then, because hosts repeat their commands on other paths when they end.
+    fn until_fenced(&self) -> LocalBoxFuture<'_, ()>;
     /// The target ports of the other servers.
     fn remote_ports(&self) -> Arc<[RemotePort]>;
 }

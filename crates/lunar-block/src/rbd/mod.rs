@@ -44,6 +44,9 @@ pub use watch::{Notification, Watch, WatchEvent};
 /// An operation that the cluster does not end within this time ends as `TimedOut`, which hosts see as BUSY. Linux gives
 /// up a command after 30 s.
 const BUSY_AFTER: Duration = Duration::from_secs(20);
+/// A change of an image under a lease cannot end as BUSY: its host might repeat it through another client. It waits for the
+/// cluster, longer than the cluster takes to notice a dead OSD. Linux aborts it after 30 s, and leaves the path 20 s later.
+const LATE_AFTER: Duration = Duration::from_secs(40);
 /// The interval in which waiting operations look for the end of late ones.
 const LATE_CHECK: Duration = Duration::from_millis(100);
 /// The bytes of one request to free or clear. librbd begins one operation for each object of a request.
@@ -58,7 +61,7 @@ pub trait ImageLease: Send + Sync {
     /// # Errors
     /// The error of the operation; `ESHUTDOWN` for a fenced client.
     fn may_begin(&self) -> io::Result<()>;
-    /// An operation has not ended in time, and may take effect later. The client must be fenced before another one may
+    /// A change has not ended in time, and may take effect later. The client must be fenced before another one may
     /// rely on its end.
     fn has_late_operation(&self);
 }
@@ -80,6 +83,13 @@ pub struct RbdBackend {
     presence: Arc<Presence>,
     /// The size that the last refresh saw.
     reported: AtomicU64,
+}
+
+/// The effect of an operation on the medium.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Effect {
+    None,
+    Change,
 }
 
 /// Counts an operation in flight, until dropped.
@@ -162,7 +172,7 @@ impl RbdBackend {
         SharedObject::open(self.image().client(), pool.unwrap_or(&self.location.pool), namespace, name)
     }
 
-    /// From now on, operations fail unless the lease admits them, and with `ESHUTDOWN` when they do not end in time. Call it
+    /// From now on, operations fail unless the lease admits them, and changes with `ESHUTDOWN` when they do not end in time. Call it
     /// once, for an image with [shared objects](RbdBackend::shared_object).
     pub fn serve_under(&self, lease: impl ImageLease + 'static) {
         self.is_shared.store(true, Ordering::SeqCst);
@@ -203,15 +213,16 @@ impl RbdBackend {
     /// Runs one operation within `range`. The result is that of librbd, or the reason why there is none.
     async fn run(
         &self,
+        effect: Effect,
         range: Range<u64>,
         buf: Option<Buf>,
         begin: impl FnOnce(&Arc<Image>, Option<Buf>) -> Operation,
     ) -> (io::Result<isize>, Option<Buf>) {
-        let deadline = Instant::now() + BUSY_AFTER;
+        let began = Instant::now();
         if self.presence.is_gone() {
             return (Err(presence::deleted()), buf);
         }
-        if let Err(e) = self.admit(deadline).await {
+        if let Err(e) = self.admit(began + BUSY_AFTER).await {
             return (Err(e), buf);
         }
         let image = self.image();
@@ -228,13 +239,14 @@ impl RbdBackend {
         }
         let (changes, len) = (image.changes(), buf.as_ref().map(|buf| buf.len()));
         let mut operation = begin(&image, buf);
-        let ended = either(async { Some((&mut operation).await) }, async {
-            sleep_until(deadline).await;
+        let lease = self.lease.get().filter(|_| effect == Effect::Change);
+        let late = async {
+            sleep_until(began + lease.map_or(BUSY_AFTER, |_| LATE_AFTER)).await;
             None
-        })
-        .await;
+        };
+        let ended = either(async { Some((&mut operation).await) }, late).await;
         let Some((result, buf)) = ended else {
-            if let Some(lease) = self.lease.get() {
+            if let Some(lease) = lease {
                 lease.has_late_operation();
                 return (Err(self.fenced()), len.map(Buf::zeroed));
             }
@@ -271,7 +283,7 @@ impl RbdBackend {
                     }
                 })
             };
-            done(self.run(at..at + piece, None, begin).await.0?)?;
+            done(self.run(Effect::Change, at..at + piece, None, begin).await.0?)?;
             at += piece;
         }
         Ok(())
@@ -327,7 +339,7 @@ impl Backend for RbdBackend {
                     unsafe { (library.rbd_aio_read)(handle, offset, len, memory.cast(), completion) }
                 })
             };
-            let (result, buf) = self.run(end_of(offset, len), Some(buf), begin).await;
+            let (result, buf) = self.run(Effect::None, end_of(offset, len), Some(buf), begin).await;
             with_buf((result.and_then(|result| whole(result, len)), buf))
         })
     }
@@ -341,7 +353,7 @@ impl Backend for RbdBackend {
                     unsafe { (library.rbd_aio_write)(handle, offset, len, memory.cast(), completion) }
                 })
             };
-            let (result, buf) = self.run(end_of(offset, len), Some(buf), begin).await;
+            let (result, buf) = self.run(Effect::Change, end_of(offset, len), Some(buf), begin).await;
             with_buf((result.and_then(done), buf))
         })
     }
@@ -362,7 +374,7 @@ impl Backend for RbdBackend {
                     unsafe { (library.rbd_aio_flush)(handle, completion) }
                 })
             };
-            done(self.run(0..0, None, begin).await.0?)
+            done(self.run(Effect::None, 0..0, None, begin).await.0?)
         })
     }
 

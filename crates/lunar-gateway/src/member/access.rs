@@ -77,7 +77,7 @@ impl<S: Store, U: Unit> Member<S, U> {
             }
             is_there
         };
-        let Some(version) = self.change_group_if(Vec::new(), give).await? else { return Ok(false) };
+        let Some(version) = self.change_group_if(give).await? else { return Ok(false) };
         self.announce_with(version, PATIENCE).await?;
         let take = |view: &mut SharedView| {
             // The change that was announced is the last one.
@@ -87,7 +87,7 @@ impl<S: Store, U: Unit> Member<S, U> {
             }
             is_next
         };
-        let Some(version) = self.change_group_if(Vec::new(), take).await? else { return Ok(false) };
+        let Some(version) = self.change_group_if(take).await? else { return Ok(false) };
         self.announce(version).await.map(|()| true)
     }
 
@@ -100,7 +100,7 @@ impl<S: Store, U: Unit> Member<S, U> {
             true => drop(access.drained.insert(id)),
             false => drop(access.drained.remove(&id)),
         };
-        let version = self.change_group(Vec::new(), |view| edit(&mut view.access)).await?;
+        let version = self.change_group(|view| edit(&mut view.access)).await?;
         self.announce(version).await?;
         let group = self.group();
         let next = group.candidates(Some(id)).next();

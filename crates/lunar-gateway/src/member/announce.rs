@@ -1,11 +1,14 @@
 //! Notifications: each member acknowledges a change, or is fenced.
 
+use super::supervise::ROUND_VALID;
 use super::{Lost, Member, Phase, json};
 use crate::object::{MemberId, MemberRecord, SharedView};
 use crate::store::{Store, Unit};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 /// The payload of a notification, and that of its acknowledgement.
 #[derive(Debug, Serialize, Deserialize)]
@@ -45,12 +48,20 @@ impl<S: Store, U: Unit> Member<S, U> {
     }
 
     /// The payload of an acknowledgement: the changes that have taken effect here. `None`: the member is lost.
-    pub fn acknowledgement(&self) -> Option<Vec<u8>> {
+    pub fn acknowledgement(&self, now: Duration) -> Option<Vec<u8>> {
+        self.acknowledged_ms.store(now.as_millis() as u64, SeqCst);
+        // In this order: a member that was lost meanwhile has noted the time.
         if self.phase() == Phase::Lost {
             return None;
         }
         let (member, incarnation) = (self.id, self.record.incarnation);
         json(&Message { member, incarnation, version: self.finished.load(SeqCst) }).ok()
+    }
+
+    /// Whether the others have fenced a lost member: each serves the medium only after a round without its sign of life.
+    pub fn is_fenced(&self, now: Duration) -> bool {
+        let acknowledged = Duration::from_millis(self.acknowledged_ms.load(SeqCst));
+        acknowledged.is_zero() || now.saturating_sub(acknowledged) > ROUND_VALID
     }
 
     /// Installs a version.
@@ -77,7 +88,7 @@ impl<S: Store, U: Unit> Member<S, U> {
             let view = self.view().await?;
             let mut silent = self.silent(&view, &alive, version);
             // A member that has joined meanwhile has begun with a later state.
-            silent.retain(|id, record| members.members.get(id) == Some(record));
+            silent.retain(|id, record| members.has(*id, record));
             if silent.is_empty() {
                 self.announced.fetch_max(version, SeqCst);
                 return Ok(());
@@ -89,8 +100,7 @@ impl<S: Store, U: Unit> Member<S, U> {
                 patience -= 1;
                 continue;
             }
-            self.fence(&silent).await?;
-            version = self.remove(&silent).await?;
+            version = self.fence_and_remove(silent).await?.unwrap_or(version);
         }
     }
 
@@ -111,26 +121,53 @@ impl<S: Store, U: Unit> Member<S, U> {
         version: u64,
     ) -> BTreeMap<MemberId, MemberRecord> {
         let is_silent = |id: &MemberId, record: &MemberRecord| {
-            *record != self.record && alive.get(&(*id, record.incarnation)).is_none_or(|has| *has < version)
+            !record.is_same(&self.record)
+                && alive.get(&(*id, record.incarnation)).is_none_or(|has| *has < version)
         };
         view.members.clone().into_iter().filter(|(id, record)| is_silent(id, record)).collect()
     }
 
-    /// Fences members, and waits until later operations of this client are behind the fence.
+    /// Fences members, and removes them from the object. Returns the version of that change. `None`: all have joined again.
+    pub(super) async fn fence_and_remove(
+        &self,
+        mut silent: BTreeMap<MemberId, MemberRecord>,
+    ) -> Result<Option<u64>, Lost> {
+        // A claim changes the record of a member, which ends its own changes. So of two members that do not hear each
+        // other, only one fences the other.
+        let is_claimed = self.swap_group(|view| claim(view, &silent, self.id)).await?.is_some();
+        if !is_claimed {
+            return Ok(None);
+        }
+        let group = self.group();
+        silent.retain(|id, record| group.has(*id, record));
+        self.fence(&silent).await?;
+        let remove = |view: &mut SharedView| {
+            view.members.retain(|id, record| !silent.get(id).is_some_and(|one| one.is_same(record)));
+        };
+        // The other members wait for the map of the cluster when they install this change.
+        self.change_group(remove).await.map(Some)
+    }
+
+    /// Fences members, and waits until later operations of this client are behind the fence. It tries on while the monitors
+    /// do not answer.
     pub(super) async fn fence(&self, members: &BTreeMap<MemberId, MemberRecord>) -> Result<(), Lost> {
         for record in members.values() {
-            self.checked(self.store.blocklist(&record.addresses).await)?;
+            loop {
+                match self.store.blocklist(&record.addresses).await {
+                    Err(e) if e.kind() == io::ErrorKind::TimedOut && self.phase() != Phase::Lost => {}
+                    other => break self.checked(other)?,
+                }
+            }
         }
         self.checked(self.store.wait_for_latest_map().await)
     }
+}
 
-    /// Removes fenced members from the object, unless they have joined again meanwhile. The other members wait for the map of
-    /// the cluster when they install this change. Returns its version.
-    pub(super) async fn remove(&self, members: &BTreeMap<MemberId, MemberRecord>) -> Result<u64, Lost> {
-        let fenced = members.keys().copied().collect();
-        let remove = |view: &mut SharedView| {
-            view.members.retain(|id, record| members.get(id) != Some(record));
-        };
-        self.change_group(fenced, remove).await
-    }
+/// Marks the members that are still there. False: none is.
+fn claim(view: &mut SharedView, silent: &BTreeMap<MemberId, MemberRecord>, by: MemberId) -> bool {
+    let is_there = |(id, record): &(&MemberId, &mut MemberRecord)| {
+        silent.get(*id).is_some_and(|one| one.is_same(record))
+    };
+    let claimed = view.members.iter_mut().filter(is_there).map(|(_, record)| record.fenced_by = Some(by));
+    claimed.count() > 0
 }

@@ -71,12 +71,18 @@ impl<S: Store, U: Unit> Member<S, U> {
                 self.unit.abort(Some(effects.victims)).await;
             }
         }
-        if self.needs_map.load(SeqCst) {
-            self.checked(self.store.wait_for_latest_map().await)?;
-            self.needs_map.store(false, SeqCst);
-        }
+        self.follow_map().await?;
         self.follow_access().await?;
         self.finished.store(version, SeqCst);
+        Ok(())
+    }
+
+    /// Waits for the map of the cluster, if an installed change has fenced a member.
+    pub(super) async fn follow_map(&self) -> Result<(), Lost> {
+        let _one = self.waiting_for_map.lock().await;
+        if self.needs_map.swap(false, SeqCst) {
+            self.checked(self.store.wait_for_latest_map().await)?;
+        }
         Ok(())
     }
 }

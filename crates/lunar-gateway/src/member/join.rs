@@ -2,7 +2,7 @@
 
 use super::announce::Alive;
 use super::{Lost, Member, Phase, json};
-use crate::object::{MemberId, MemberRecord, SharedChange, SharedView, member_key};
+use crate::object::{MemberId, MemberRecord, SharedChange, SharedView};
 use crate::store::{Store, Swap, Unit};
 use std::io;
 use std::sync::atomic::Ordering::SeqCst;
@@ -15,7 +15,7 @@ impl<S: Store, U: Unit> Member<S, U> {
     /// # Errors
     /// The member is lost.
     pub async fn join(&self) -> Result<(), Lost> {
-        let version = loop {
+        let (version, began_ms) = loop {
             let began_ms = self.ticked_ms.load(SeqCst);
             let asked = self.view().await?.members;
             let alive = self.ask(0).await?;
@@ -40,26 +40,35 @@ impl<S: Store, U: Unit> Member<S, U> {
             next.members.insert(self.id, self.record.clone());
             next.ports.insert(self.id, self.ports());
             self.checked(swap.change_group(&view, &next))?;
-            swap.set.push((member_key(self.id), self.checked(json(&self.record))?));
             if self.checked(self.store.swap(swap).await)? {
                 // Others may have fenced members a moment ago, whose late operations must not meet those of this one.
                 self.checked(self.store.wait_for_latest_map().await)?;
                 self.set_installed(&mut installed, view.version + 1);
                 self.follow_group(&next);
-                self.complete_round(began_ms);
                 self.set_phase(Phase::Serving);
-                break *installed;
+                break (*installed, began_ms);
             }
         };
         self.finish_effects().await?;
-        // The others learn of this member, and must be behind the fence too.
-        self.announce(version).await
+        // The others learn of this member, and must be behind the fence too. Before that, their rounds do not ask this member,
+        // so that it must not use the medium.
+        self.announce(version).await?;
+        self.complete_round(began_ms);
+        self.is_known.store(true, SeqCst);
+        Ok(())
     }
 
     /// Refuses to join where a living member has the same number, or belongs to another group: each would fence the other.
     fn admit(&self, view: &SharedView, alive: &Alive) -> io::Result<()> {
         let is_alive = |id: MemberId, record: &MemberRecord| alive.contains_key(&(id, record.incarnation));
         for (id, record) in view.members.iter().filter(|(id, record)| is_alive(**id, record)) {
+            if record.protocol != self.record.protocol {
+                let (theirs, own) = (record.protocol, self.record.protocol);
+                let what = format!(
+                    "gateways with version {theirs} of the protocol serve it, this one has {own}: stop them first"
+                );
+                return Err(io::Error::other(what));
+            }
             if record.passive != self.record.passive {
                 let what = "the image has lost or gained the feature exclusive-lock: restart all gateways";
                 return Err(io::Error::other(what));
@@ -101,7 +110,7 @@ impl<S: Store, U: Unit> Member<S, U> {
                 view.access.set(None);
             }
         };
-        let version = self.change_group(Vec::new(), leave).await?;
+        let version = self.change_group(leave).await?;
         // The others learn of it. Without this, they learn by their next change.
         _ = self.ask(version).await;
         self.lose("it has left");

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Calls of [`Member::supervise`] for each round.
 const INTERVAL: u64 = 2;
 /// A round begins every 2 s, and takes 5 s and the time of a fence if a member is silent.
-const ROUND_VALID: Duration = Duration::from_millis(8_500);
+pub(super) const ROUND_VALID: Duration = Duration::from_millis(8_500);
 
 impl<S: Store, U: Unit> Member<S, U> {
     /// Call this each second. It asks the other members, and fences those that do not answer. If the active member is
@@ -21,7 +21,7 @@ impl<S: Store, U: Unit> Member<S, U> {
     /// # Errors
     /// The member is lost.
     pub async fn supervise(&self) -> Result<(), Lost> {
-        if self.phase() != Phase::Serving {
+        if self.phase() != Phase::Serving || !self.is_known.load(SeqCst) {
             return Ok(());
         }
         if self.supervisions.fetch_add(1, SeqCst).is_multiple_of(INTERVAL) {
@@ -38,17 +38,22 @@ impl<S: Store, U: Unit> Member<S, U> {
             let alive = self.ask(0).await?;
             let group = self.group();
             silent.retain(|id, record| {
-                group.members.get(id) == Some(record) && !alive.contains_key(&(*id, record.incarnation))
+                group.has(*id, record) && !alive.contains_key(&(*id, record.incarnation))
             });
         }
         if silent.is_empty() {
+            // Another member may have fenced one a moment ago.
+            self.follow_map().await?;
             self.complete_round(began_ms);
             return Ok(());
         }
-        self.fence(&silent).await?;
+        let removed = self.fence_and_remove(silent).await?;
+        self.follow_map().await?;
         self.complete_round(began_ms);
-        let version = self.remove(&silent).await?;
-        self.announce(version).await
+        match removed {
+            Some(version) => self.announce(version).await,
+            None => Ok(()),
+        }
     }
 
     /// A round that has begun then is complete.
@@ -58,6 +63,7 @@ impl<S: Store, U: Unit> Member<S, U> {
 
     /// Whether the last round is young enough for operations of hosts that may have used another member before.
     pub fn has_round(&self, now: Duration) -> bool {
-        now.saturating_sub(Duration::from_millis(self.round_ms.load(SeqCst))) < ROUND_VALID
+        let began = Duration::from_millis(self.round_ms.load(SeqCst));
+        self.is_known.load(SeqCst) && now.saturating_sub(began) < ROUND_VALID
     }
 }

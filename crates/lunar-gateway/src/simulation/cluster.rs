@@ -16,6 +16,16 @@ const WATCH_TIMEOUT: Duration = Duration::from_secs(10);
 const SERVERS: usize = 3;
 pub const BLOCKS: usize = 4;
 
+/// A part of the cluster that executes operations.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Node {
+    Monitor,
+    Storage(usize),
+}
+
+/// The storage server of the object.
+const OBJECT: Node = Node::Storage(0);
+
 /// ENOTCONN: the watch is lost.
 const NOT_CONNECTED: i32 = 107;
 /// A fence ends after this time. It is short, so that pauses can be longer.
@@ -37,6 +47,8 @@ struct State {
     /// The largest tag that each host has written to each block, and the violations.
     blocks: [[u64; HOSTS]; BLOCKS],
     faults: Vec<String>,
+    /// The largest tag of [`Client::write_over`] in each block, and its client.
+    paths: [(u64, usize); BLOCKS],
     /// The history of states: version and bytes.
     states: BTreeMap<String, Vec<u8>>,
     /// The latest version that an answer has shown to a host.
@@ -50,7 +62,9 @@ struct ClientState {
     map: u64,
     confirmed: Duration,
     watch: Option<OnNotify>,
+    /// It reaches no storage server until then, or no monitor.
     cut_until: Duration,
+    monitors_cut_until: Duration,
     /// Notifications that it has not handled yet, with the times at which they were sent.
     unhandled: BTreeMap<u64, Duration>,
 }
@@ -91,6 +105,7 @@ impl Cluster {
             confirmed,
             watch: None,
             cut_until,
+            monitors_cut_until: cut_until,
             unhandled: BTreeMap::new(),
         });
         Client { cluster: self.clone(), id: state.clients.len() - 1 }
@@ -132,6 +147,14 @@ impl Cluster {
 
     /// Cuts the clients of a process off for this time.
     pub fn cut(&self, process: usize, time: Duration) {
+        self.cut_from_storage(process, time);
+        let until = self.executor.now() + time;
+        let mut state = self.state.borrow_mut();
+        state.clients.iter_mut().filter(|c| c.process == process).for_each(|c| c.monitors_cut_until = until);
+    }
+
+    /// Cuts the clients of a process off from storage servers, but not from monitors.
+    pub fn cut_from_storage(&self, process: usize, time: Duration) {
         let until = self.executor.now() + time;
         let mut state = self.state.borrow_mut();
         state.clients.iter_mut().filter(|c| c.process == process).for_each(|c| c.cut_until = until);
@@ -180,7 +203,7 @@ impl Client {
     }
 
     /// A delay of the network, and the end of a cut.
-    async fn travel(&self) {
+    async fn travel(&self, to: Node) {
         let executor = &self.cluster.executor;
         let micros = match executor.below(20) {
             _ if !self.cluster.has_faults || executor.now() > FAULTS => executor.below(3_000),
@@ -190,7 +213,10 @@ impl Client {
         };
         executor.sleep(Duration::from_micros(micros)).await;
         loop {
-            let until = self.cluster.state.borrow().clients[self.id].cut_until;
+            let until = {
+                let client = &self.cluster.state.borrow().clients[self.id];
+                if to == Node::Monitor { client.monitors_cut_until } else { client.cut_until }
+            };
             if until <= executor.now() {
                 return;
             }
@@ -198,26 +224,35 @@ impl Client {
         }
     }
 
-    /// Sends an operation to a server. The operation takes place even if the process is paused meanwhile.
+    /// Sends an operation to a node. The operation takes place even if the process is paused meanwhile.
     async fn operate<T: 'static>(
         &self,
-        server: usize,
+        node: Node,
+        operation: impl FnOnce(&mut State) -> T + 'static,
+    ) -> io::Result<T> {
+        self.operate_since(node, self.cluster.executor.now(), operation).await
+    }
+
+    /// As [`Client::operate`], for an operation that the client has held since then.
+    async fn operate_since<T: 'static>(
+        &self,
+        node: Node,
+        sent: Duration,
         operation: impl FnOnce(&mut State) -> T + 'static,
     ) -> io::Result<T> {
         let (client, map) = (self.clone(), self.cluster.state.borrow().clients[self.id].map);
         let (send, receive) = flume::bounded(1);
-        let sent = self.cluster.executor.now();
         self.cluster.executor.spawn(None, async move {
-            client.travel().await;
+            client.travel(node).await;
             let result = {
                 let mut state = client.cluster.state.borrow_mut();
-                if state.admits(server, client.id, map, sent) {
-                    Ok(operation(&mut state))
-                } else {
-                    Client::fenced()
-                }
+                let admits = match node {
+                    Node::Monitor => true,
+                    Node::Storage(server) => state.admits(server, client.id, map, sent),
+                };
+                if admits { Ok(operation(&mut state)) } else { Client::fenced() }
             };
-            client.travel().await;
+            client.travel(node).await;
             _ = send.send(result);
         });
         receive.recv_async().await.unwrap_or_else(|_| Client::fenced())
@@ -263,13 +298,13 @@ impl Client {
                 notification.acks.push(payload);
             }
         };
-        _ = self.operate(0, acknowledge).await;
+        _ = self.operate(OBJECT, acknowledge).await;
     }
 
     /// Takes the medium from its last owner.
     pub async fn take_medium(&self) -> io::Result<()> {
         let id = self.id;
-        self.operate(0, move |state| state.owner = Some(id)).await
+        self.operate(OBJECT, move |state| state.owner = Some(id)).await
     }
 
     /// Writes a tag to a block. Tags of a later owner are larger, so a smaller one of another host after it is a late
@@ -288,11 +323,26 @@ impl Client {
             }
             state.blocks[block][host] = state.blocks[block][host].max(tag);
         };
-        self.operate(block % SERVERS, write).await
+        self.operate(Node::Storage(block % SERVERS), write).await
     }
 }
 
 impl Client {
+    /// Writes a tag of the host that changes paths. After a tag that went through another client, a smaller one is late.
+    pub async fn write_over(&self, block: usize, tag: u64, since: Duration) -> io::Result<()> {
+        let id = self.id;
+        let write = move |state: &mut State| {
+            let (newest, by) = state.paths[block];
+            if tag < newest && by != id {
+                state.faults.push(format!("client {id} wrote {tag} over {newest} of client {by}"));
+            }
+            if tag > newest {
+                state.paths[block] = (tag, id);
+            }
+        };
+        self.operate_since(Node::Storage(block % SERVERS), since, write).await
+    }
+
     fn executor(&self) -> &Executor {
         &self.cluster.executor
     }
@@ -308,7 +358,7 @@ impl Client {
 
 impl Store for Client {
     async fn read(&self) -> io::Result<BTreeMap<String, Vec<u8>>> {
-        self.operate(0, |state| state.omap.clone()).await
+        self.operate(OBJECT, |state| state.omap.clone()).await
     }
 
     async fn swap(&self, swap: Swap) -> io::Result<bool> {
@@ -326,7 +376,7 @@ impl Store for Client {
             }
             true
         };
-        self.operate(0, swap_now).await
+        self.operate(OBJECT, swap_now).await
     }
 
     async fn notify(&self, payload: Vec<u8>) -> io::Result<Vec<Vec<u8>>> {
@@ -349,7 +399,7 @@ impl Store for Client {
                     }
                     // The cluster sends it again when the connection is there again.
                     client.executor().sleep_until(client.end_of_cut()).await;
-                    client.travel().await;
+                    client.travel(OBJECT).await;
                     if let Some(on_notify) = on_notify {
                         on_notify(number, payload);
                     }
@@ -358,7 +408,7 @@ impl Store for Client {
             state.notifications.insert(number, Notification { waits_for: watchers, acks: Vec::new() });
             number
         };
-        let number = self.operate(0, begin).await?;
+        let number = self.operate(OBJECT, begin).await?;
         let end = executor.now() + NOTIFY_TIMEOUT;
         while executor.now() < end {
             let now = executor.now();
@@ -372,24 +422,26 @@ impl Store for Client {
             }
             executor.sleep(Duration::from_millis(50)).await;
         }
-        self.operate(0, move |state| state.notifications.remove(&number).map(|n| n.acks).unwrap_or_default())
-            .await
+        self.operate(OBJECT, move |state| {
+            state.notifications.remove(&number).map(|n| n.acks).unwrap_or_default()
+        })
+        .await
     }
 
     async fn blocklist(&self, addresses: &str) -> io::Result<()> {
         let fenced: usize = addresses.parse().map_err(io::Error::other)?;
-        // A monitor takes it, and it fences clients too.
+        // It fences clients too.
         let executor = self.cluster.executor.clone();
         let fence = move |state: &mut State| {
             state.map += 1;
             let fence = (state.map, executor.now());
             state.blocklist.entry(fenced).or_insert(fence);
         };
-        self.operate(0, fence).await
+        self.operate(Node::Monitor, fence).await
     }
 
     async fn wait_for_latest_map(&self) -> io::Result<()> {
-        let map = self.operate(0, |state| state.map).await?;
+        let map = self.operate(Node::Monitor, |state| state.map).await?;
         let client = &mut self.cluster.state.borrow_mut().clients[self.id];
         client.map = client.map.max(map);
         Ok(())

@@ -2,11 +2,13 @@
 
 mod cluster;
 mod executor;
+mod multipath;
 mod server;
 
 use cluster::{BLOCKS, Cluster};
 use executor::Executor;
 use lunar_wire::scsi::{Status, op};
+use multipath::MultipathHost;
 use server::{Answer, Server};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -129,9 +131,12 @@ async fn faults(executor: Executor, cluster: Cluster, servers: Vec<Rc<Server>>) 
             1 | 2 => 5_000 + executor.below(10_000),
             _ => executor.below(30_000),
         });
-        match executor.below(3) {
-            0 => executor.pause(servers[number].process(), time),
-            1 => cluster.cut(servers[number].process(), time),
+        match executor.below(10) {
+            0..3 => executor.pause(servers[number].process(), time),
+            3..5 => cluster.cut(servers[number].process(), time),
+            5 => cluster.cut_from_storage(servers[number].process(), time),
+            // The storage server of the object is down.
+            6 => servers.iter().for_each(|server| cluster.cut_from_storage(server.process(), time)),
             _ => servers[number].kill(),
         }
     }
@@ -179,6 +184,8 @@ fn run(seed: u64, Circumstances { servers, has_faults, is_passive }: Circumstanc
         executor.spawn(None, moves(executor.clone(), servers.clone()));
     }
     if has_faults {
+        let host = MultipathHost { executor: executor.clone(), servers: servers.clone() };
+        executor.spawn(None, host.run());
         executor.spawn(None, faults(executor.clone(), cluster.clone(), servers.clone()));
     }
     executor.run_until(END);

@@ -44,7 +44,7 @@ pub struct Server {
 /// Difference of the numbers of a server's processes.
 pub const PROCESSES: usize = 1000;
 
-type SimMember = Member<Client, SimUnit>;
+pub type SimMember = Member<Client, SimUnit>;
 
 pub struct SimUnit {
     lu: Arc<Lu>,
@@ -153,6 +153,10 @@ impl Server {
         self.member.borrow().as_ref().is_some_and(|member| member.phase() == Phase::Serving)
     }
 
+    pub fn serving_member(&self) -> Option<Rc<SimMember>> {
+        self.member.borrow().clone().filter(|member| member.phase() == Phase::Serving)
+    }
+
     pub fn is_active(&self) -> bool {
         self.member.borrow().as_ref().is_some_and(|member| member.is_active())
     }
@@ -246,7 +250,7 @@ impl Server {
             executor.spawn(Some(process), async move {
                 let ended = async { _ = end.recv_async().await };
                 first(ended, alarm.sleep(crate::ACKNOWLEDGE_WITHIN)).await;
-                if let Some(ack) = member.acknowledgement() {
+                if let Some(ack) = member.acknowledgement(alarm.now()) {
                     acks.acknowledge(notification, ack).await;
                     acks.handled(notification);
                 }
@@ -259,9 +263,10 @@ impl Server {
         self.executor.spawn(Some(self.process.get()), async move {
             while member.tick(server.executor.now()).is_ok() {
                 let recovering = member.clone();
-                server
-                    .executor
-                    .spawn(Some(server.process.get()), async move { _ = recovering.recover().await });
+                server.executor.spawn(Some(server.process.get()), async move {
+                    recovering.probe().await;
+                    _ = recovering.recover().await;
+                });
                 server.executor.sleep(Duration::from_secs(1)).await;
             }
         });

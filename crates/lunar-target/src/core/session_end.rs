@@ -43,6 +43,7 @@ pub async fn end<F: SessionEnd>(
     F::discard_unsubmitted(&mut nexus.state());
     // Operations may wait for a cluster that is away. Hosts use another path when the connection has ended.
     if nexus.state().end_reason() == Some(EndReason::Fenced) {
+        until_fenced(&nexus).await;
         nexus.state().front().open_connections().iter().for_each(|connection| connection.close());
     }
     nexus.end_tasks().await;
@@ -53,6 +54,14 @@ pub async fn end<F: SessionEnd>(
     drop((first, nexus));
     drop((guard, count));
     drop(waiting);
+}
+
+/// Waits until the operations of the session can harm no later ones of other servers.
+async fn until_fenced<F: SessionEnd>(nexus: &ItNexus<F>) {
+    let units: Vec<_> = nexus.state().lun_map().values().map(|view| view.unit.clone()).collect();
+    for sharing in units.iter().filter_map(|unit| unit.sharing()) {
+        sharing.until_fenced().await;
+    }
 }
 
 /// Sends the last messages of a connection, within a limit, and closes it.
