@@ -295,7 +295,9 @@ impl<S: Store, U: Unit> Member<S, U> {
             let is_removed = |id: &MemberId| *id != self.id && !next.members.contains_key(id);
             let fenced: Vec<MemberId> = view.members.keys().copied().filter(is_removed).collect();
             self.unit.lu().release_ports(&view.relative_ports(&fenced));
-            let change = SharedChange { fenced, ..SharedChange::new(self.id, &[]) };
+            let is_claimed = |(_, record): &(&MemberId, &MemberRecord)| record.fenced_by == Some(self.id);
+            let claimed = next.members.iter().filter(is_claimed).map(|(id, _)| *id).collect();
+            let change = SharedChange { fenced, claimed, ..SharedChange::new(self.id, &[]) };
             let mut swap = self.swap_of(*installed, &self.unit.lu().shared_state(), &change)?;
             self.checked(swap.change_group(&view, &next))?;
             if self.checked(self.store.swap(swap).await)? {

@@ -103,6 +103,9 @@ pub struct SharedChange {
     /// Members that were fenced before it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fenced: Vec<MemberId>,
+    /// Members that it is about to fence.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claimed: Vec<MemberId>,
 }
 
 /// The decoded omap.
@@ -219,7 +222,7 @@ impl SharedChange {
     /// A change with these effects.
     pub fn new(member: MemberId, effects: &[u8]) -> SharedChange {
         let effects = effects.iter().map(|byte| format!("{byte:02x}")).collect();
-        SharedChange { member, effects, fenced: Vec::new() }
+        SharedChange { member, effects, ..SharedChange::default() }
     }
 
     /// The effects as bytes.

@@ -173,8 +173,9 @@ impl StateSharing for SharedUnit {
 
     fn until_fenced(&self) -> LocalBoxFuture<'_, ()> {
         Box::pin(async {
-            // One that leaves in order has ended its tasks.
-            if let Some(member) = self.member().filter(|member| member.phase() == Phase::Lost) {
+            // One that leaves in order has ended its tasks, and one that has not joined had none.
+            let lost = |member: &Arc<UnitMember>| member.phase() == Phase::Lost && member.version() > 0;
+            if let Some(member) = self.member().filter(lost) {
                 until(|| member.is_fenced(now())).await;
             }
         })
@@ -299,12 +300,14 @@ impl SharedUnit {
         loop {
             let Some(served) = unit.upgrade() else { return };
             let result = self.serve(&served, &sessions).await;
-            let member = self.member();
+            let former = self.member().filter(|member| member.version() > 0);
+            if former.is_none() {
+                drop(self.take_member());
+            }
             // The member owns the unit, which owns this object.
             let Err(reason) = result else { return drop(self.take_member()) };
             self.record.failed(&reason);
             // One that has not joined has not used the image.
-            let former = member.filter(|member| member.version() > 0);
             if former.is_some() {
                 (last, failures) = (String::new(), 0);
             }

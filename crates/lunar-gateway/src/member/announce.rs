@@ -127,25 +127,25 @@ impl<S: Store, U: Unit> Member<S, U> {
         view.members.clone().into_iter().filter(|(id, record)| is_silent(id, record)).collect()
     }
 
-    /// Fences members, and removes them from the object. Returns the version of that change. `None`: all have joined again.
+    /// Fences members, and removes them from the object. Returns the version of that change. `None`: another member was faster,
+    /// or they have joined again.
     pub(super) async fn fence_and_remove(
         &self,
         mut silent: BTreeMap<MemberId, MemberRecord>,
     ) -> Result<Option<u64>, Lost> {
         // A claim changes the record of a member, which ends its own changes. So of two members that do not hear each
         // other, only one fences the other.
-        let is_claimed = self.swap_group(|view| claim(view, &silent, self.id)).await?.is_some();
-        if !is_claimed {
-            return Ok(None);
-        }
-        let group = self.group();
-        silent.retain(|id, record| group.has(*id, record));
+        self.swap_group(|view| claim(view, &silent, self.id)).await?;
+        let view = self.view().await?;
+        silent.retain(|id, record| view.has(*id, record));
         self.fence(&silent).await?;
         let remove = |view: &mut SharedView| {
+            let before = view.members.len();
             view.members.retain(|id, record| !silent.get(id).is_some_and(|one| one.is_same(record)));
+            view.members.len() < before
         };
         // The other members wait for the map of the cluster when they install this change.
-        self.change_group(remove).await.map(Some)
+        self.change_group_if(remove).await
     }
 
     /// Fences members, and waits until later operations of this client are behind the fence. It tries on while the monitors
@@ -163,11 +163,11 @@ impl<S: Store, U: Unit> Member<S, U> {
     }
 }
 
-/// Marks the members that are still there. False: none is.
+/// Marks the members that are still there. False: others have done so.
 fn claim(view: &mut SharedView, silent: &BTreeMap<MemberId, MemberRecord>, by: MemberId) -> bool {
-    let is_there = |(id, record): &(&MemberId, &mut MemberRecord)| {
-        silent.get(*id).is_some_and(|one| one.is_same(record))
+    let is_free = |(id, record): &(&MemberId, &mut MemberRecord)| {
+        record.fenced_by.is_none() && silent.get(*id).is_some_and(|one| one.is_same(record))
     };
-    let claimed = view.members.iter_mut().filter(is_there).map(|(_, record)| record.fenced_by = Some(by));
+    let claimed = view.members.iter_mut().filter(is_free).map(|(_, record)| record.fenced_by = Some(by));
     claimed.count() > 0
 }
