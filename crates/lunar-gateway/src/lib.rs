@@ -53,3 +53,6 @@ pub const LOST_AFTER: Duration = Duration::from_secs(10);
 /// The same while the monitors of the cluster answer: only the server of the object is down, and no member can serve. It covers
 /// the time in which a cluster notices a dead OSD.
 pub const STORAGE_DOWN_FOR: Duration = Duration::from_secs(60);
+/// The cluster forgets a watch of which it hears nothing for this time. A server of the object that hangs for less ends no watch.
+/// Fenced members have none. A process that was killed before it joined delays each change until then.
+pub const WATCH_TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,18 +1,15 @@
 //! The object of a logical unit in a Ceph cluster.
 
-use crate::NOTIFY_TIMEOUT;
 use crate::object::VERSION;
 use crate::store::{Store, Swap};
 use crate::waiting::on_thread;
+use crate::{NOTIFY_TIMEOUT, WATCH_TIMEOUT};
 use lunar_block::{Notification, RbdBackend, SharedObject, Watch, WatchEvent};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The cluster forgets a watch of which it hears nothing for this time. A paused member is then absent from the
-/// acknowledgements at once.
-const WATCH_TIMEOUT_S: u32 = 10;
 /// The time for which a fenced client is refused. A member whose process was paused ends before it uses an old client
 /// again, so this need not be for ever.
 pub const FENCE_S: u32 = 365 * 24 * 3600;
@@ -69,7 +66,7 @@ impl RadosStore {
                     (WatchEvent::Notified { .. }, None) => {}
                 }
             };
-            let watch = object.watch(WATCH_TIMEOUT_S, Box::new(on_event))?;
+            let watch = object.watch(WATCH_TIMEOUT.as_secs() as u32, Box::new(on_event))?;
             let addresses = object.addresses()?;
             Ok(RadosStore { object, watch, unhandled, addresses })
         })

@@ -4,9 +4,12 @@
 use interop::ceph::CephCluster;
 use std::process::ExitCode;
 
+/// A busy host must not stop the OSD for longer than this.
+const READ_LEASE_S: u32 = 60;
+
 fn main() -> ExitCode {
     // It has printed what is missing.
-    let Some(cluster) = CephCluster::start() else { return ExitCode::FAILURE };
+    let Some(cluster) = CephCluster::start_with_lease(READ_LEASE_S) else { return ExitCode::FAILURE };
     // Other clients then compare with Lunar, which sets it itself.
     cluster.set_of_clients("rbd_cache", "false");
     println!("{}", cluster.conf().display());

@@ -24,6 +24,9 @@ struct Message {
 /// medium, after whose time-out that member ends.
 const PATIENCE: usize = 20;
 
+/// Notifications without an own acknowledgement after which a member is lost.
+const ATTEMPTS: usize = 4;
+
 /// The incarnations that have acknowledged, with the versions that have taken effect there.
 pub(super) type Alive = BTreeMap<(MemberId, u64), u64>;
 
@@ -104,13 +107,21 @@ impl<S: Store, U: Unit> Member<S, U> {
         }
     }
 
-    /// Notifies all members of a version, and returns the acknowledgements.
+    /// Notifies all members of a version, and returns the acknowledgements. If its own one is missing, the storage server is
+    /// too slow for all, which says nothing about the others.
     pub(super) async fn ask(&self, version: u64) -> Result<Alive, Lost> {
         let (member, incarnation) = (self.id, self.record.incarnation);
-        let payload = self.checked(json(&Message { member, incarnation, version }))?;
-        let replies = self.checked(self.store.notify(payload).await)?;
-        let replies = replies.iter().filter_map(|bytes| serde_json::from_slice::<Message>(bytes).ok());
-        Ok(replies.map(|reply| ((reply.member, reply.incarnation), reply.version)).collect())
+        for _ in 0..ATTEMPTS {
+            let payload = self.checked(json(&Message { member, incarnation, version }))?;
+            let replies = self.checked(self.store.notify(payload).await)?;
+            let replies = replies.iter().filter_map(|bytes| serde_json::from_slice::<Message>(bytes).ok());
+            let alive: Alive =
+                replies.map(|reply| ((reply.member, reply.incarnation), reply.version)).collect();
+            if alive.contains_key(&(member, incarnation)) {
+                return Ok(alive);
+            }
+        }
+        self.checked(Err(io::Error::other("its notifications do not arrive")))
     }
 
     /// The other members of the object on which a version has not taken effect.

@@ -2,16 +2,14 @@
 
 use super::executor::Executor;
 use super::{FAULTS, HOSTS};
-use crate::NOTIFY_TIMEOUT;
 use crate::store::{FENCED, Store, Swap};
+use crate::{NOTIFY_TIMEOUT, WATCH_TIMEOUT};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The cluster drops a watch that was not confirmed for this time.
-const WATCH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Storage servers of the cluster. The object is on the first one, and block `n` on server `n % SERVERS`.
 const SERVERS: usize = 3;
 pub const BLOCKS: usize = 4;
