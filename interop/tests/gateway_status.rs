@@ -185,6 +185,14 @@ fn gateway_that_cannot_join_shows_why(cluster: &CephCluster) {
     let unit = shown(&clash);
     assert_eq!((&unit["phase"], &unit["joins"], &unit["losses"]), (&"joining".into(), &0.into(), &0.into()));
     assert_eq!(metric(&clash, "up"), 0.0);
+    let other = Server::start(&format!(
+        "[gateway]\ngroup = \"gw\"\nid = 3\n\n{}",
+        cluster.configuration("shared", "block_size = 4096")
+    ));
+    let reason = "serves it with block_size \"512\", this one has \"4096\"";
+    let shows =
+        || shown(&other)["last_failure"]["reason"].as_str().is_some_and(|said| said.ends_with(reason));
+    until("the other reason", || shows().then_some(()));
     let own: Vec<_> = states(&clash).into_iter().filter(|(id, _)| *id == 2).collect();
     assert_eq!(own, [(2, "away".to_owned())]);
 }

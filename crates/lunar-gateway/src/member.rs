@@ -112,6 +112,7 @@ impl<S: Store, U: Unit> Member<S, U> {
                 addresses: store.addresses(),
                 group: group.into(),
                 passive: unit.is_passive(),
+                unit: shown(&unit),
                 protocol: crate::object::PROTOCOL,
                 fenced_by: None,
             },
@@ -470,6 +471,20 @@ impl Swap {
             remove: next.checked_sub(LOG_LEN).map(log_key).into_iter().collect(),
         }
     }
+}
+
+/// Parts of the logical unit that hosts see.
+fn shown(unit: &impl Unit) -> BTreeMap<String, String> {
+    let settings = unit.lu().settings();
+    let naa = settings.identity.naa.iter().map(|byte| format!("{byte:02x}")).collect();
+    let parts = [
+        ("serial", settings.identity.serial.clone()),
+        ("naa", naa),
+        ("block_size", settings.block_size.to_string()),
+        ("read_only", settings.read_only.to_string()),
+        ("snapshot", unit.snapshot().unwrap_or_default()),
+    ];
+    parts.map(|(key, value)| (key.to_owned(), value)).into()
 }
 
 fn json(value: &impl serde::Serialize) -> io::Result<Vec<u8>> {

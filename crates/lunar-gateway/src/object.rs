@@ -41,6 +41,9 @@ pub struct MemberRecord {
     /// One member at a time serves the medium.
     #[serde(default)]
     pub passive: bool,
+    /// Parts of the logical unit that hosts see, by their keys. They are the same on all members.
+    #[serde(default)]
+    pub unit: BTreeMap<String, String>,
     /// The version of the protocol that it speaks.
     #[serde(default)]
     pub protocol: u32,

@@ -1,6 +1,6 @@
 //! The interfaces of the protocol to the cluster and to the logical unit.
 
-use crate::object::SharedView;
+use crate::object::{MemberId, SharedView};
 use lunar_scsi::{Lu, NexusId};
 use std::collections::BTreeMap;
 use std::io;
@@ -72,6 +72,14 @@ pub trait Unit {
     /// # Errors
     /// Those of the cluster.
     fn give_medium(&self) -> impl Future<Output = io::Result<()>>;
+    /// The snapshot of the image that it serves.
+    fn snapshot(&self) -> Option<String> {
+        None
+    }
     /// This member has published a change.
     fn published(&self) {}
+    /// This member has fenced others.
+    fn fenced(&self, _: &[MemberId]) {}
+    /// Another member serves the medium now.
+    fn activated(&self, _: MemberId) {}
 }

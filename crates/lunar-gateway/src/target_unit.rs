@@ -55,6 +55,20 @@ impl Unit for TargetUnit {
         on_thread(move || backend.release_lock()).await
     }
 
+    fn snapshot(&self) -> Option<String> {
+        self.backend.location().snapshot.clone()
+    }
+
+    fn fenced(&self, members: &[MemberId]) {
+        let image = self.backend.location();
+        tracing::warn!(name: "gateway.fenced", %image, ?members, "fenced gateways that did not answer");
+    }
+
+    fn activated(&self, member: MemberId) {
+        let image = self.backend.location();
+        tracing::info!(name: "gateway.active", %image, member, "the active gateway has changed");
+    }
+
     fn published(&self) {
         self.record.published();
     }

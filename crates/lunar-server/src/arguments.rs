@@ -220,7 +220,7 @@ fn lun_with(
 ) -> Result<LunConfig, Diagnostic> {
     if text.starts_with(RBD_PREFIX) {
         let image = RbdLocation::parse(text).or_else(|(what, hint)| invalid(what, hint))?;
-        return Ok(LunConfig::new(Source::Rbd { image, size }, PeripheralDeviceType::Disk));
+        return Ok(named(target, Source::Rbd { image, size }, PeripheralDeviceType::Disk));
     }
     if text.is_empty() {
         let forms: Vec<String> = BackendKind::sized().map(|kind| format!("{}:SIZE", kind.name())).collect();
@@ -306,12 +306,13 @@ fn disk(target: &str, path: PathBuf, size: Option<u64>) -> LunConfig {
     named(target, Source::File { path, size }, PeripheralDeviceType::Disk)
 }
 
-/// A LUN whose identity and state derive from its path, not from its place on the command line. Otherwise, hosts
+/// A LUN whose identity and state derive from its path or image, not from its place on the command line. Otherwise, hosts
 /// could take two disks that are served at different times for the same one.
 fn named(target: &str, source: Source, kind: PeripheralDeviceType) -> LunConfig {
     let mut lun = LunConfig::new(source, kind);
-    if let Some(path) = lun.source.path() {
-        let serial = identity::serial(&[target, &config::one_name(path).to_string_lossy()]);
+    let path = lun.source.path().map(|path| config::one_name(path).to_string_lossy().into_owned());
+    if let Some(name) = path.or_else(|| lun.source.image().map(ToString::to_string)) {
+        let serial = identity::serial(&[target, &name]);
         lun.state_name = Some(serial.clone());
         lun.serial = Some(serial);
     }

@@ -21,7 +21,7 @@ impl FlushFailure {
 /// Flushes every medium.
 ///
 /// # Errors
-/// The media that could not be flushed. A medium without unflushed writes is not among them.
+/// The media that could not be flushed. A medium whose completed writes are stable is not among them.
 pub(crate) async fn flush_all(config: &TargetConfig) -> Result<(), Vec<FlushFailure>> {
     let mut failures = Vec::new();
     let all = config.targets.iter().flat_map(|(name, t)| t.luns.iter().map(move |(lun, u)| (name, *lun, u)));
@@ -29,6 +29,7 @@ pub(crate) async fn flush_all(config: &TargetConfig) -> Result<(), Vec<FlushFail
         let backend = unit.backend();
         if let Err(error) = backend.flush().await
             && !backend.is_unwritten()
+            && !backend.info().write_through
         {
             tracing::error!(name: "medium.error", %error, "cannot flush the medium of LUN {lun} of {name}");
             failures.push(FlushFailure { lun: Some((name.clone(), lun)), error });

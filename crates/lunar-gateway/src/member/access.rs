@@ -9,6 +9,7 @@ use crate::store::{Store, Unit};
 use lunar_scsi::{AccessState, Plan, PlanResult};
 use lunar_wire::scsi::{Sense, Status};
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 /// Time after a change in which SET TARGET PORT GROUPS changes nothing, so that hosts on different paths do not make the
@@ -59,6 +60,7 @@ impl<S: Store, U: Unit> Member<S, U> {
     /// Notes the time of a change of the active member.
     pub(super) fn note_access(&self, view: &SharedView) {
         if self.access.epoch.swap(view.access.epoch, SeqCst) != view.access.epoch {
+            view.access.active.iter().for_each(|id| self.unit.activated(*id));
             self.access.changed_ms.store(self.ticked_ms.load(SeqCst), SeqCst);
         }
     }
@@ -143,18 +145,49 @@ impl<S: Store, U: Unit> Member<S, U> {
     }
 }
 
-/// The member that a list of states makes the active one.
+/// The member that a list of states makes the active one. One at a time can be active, and none is so without being
+/// optimized.
 fn wanted_member(group: &SharedView, groups: &[(u16, AccessState)]) -> Option<MemberId> {
-    let of = |wanted: fn(AccessState) -> bool| {
-        let found = groups.iter().find(|(_, state)| wanted(*state));
-        found.and_then(|(tag, _)| group.owner_of(*tag))
+    let owners = |wanted: AccessState| {
+        let found = groups.iter().filter(move |(_, state)| *state == wanted);
+        found.map(|(tag, _)| group.owner_of(*tag)).collect::<BTreeSet<_>>()
     };
-    let active = of(|state| matches!(state, AccessState::Optimized | AccessState::NonOptimized));
-    if active.is_some() {
-        return active.filter(|id| group.members.contains_key(id));
+    if !owners(AccessState::NonOptimized).is_empty() {
+        return None;
     }
-    match of(|state| state == AccessState::Standby)? {
+    let active = owners(AccessState::Optimized);
+    if let Some(id) = active.first() {
+        return id.filter(|id| active.len() == 1 && group.members.contains_key(id));
+    }
+    match (*owners(AccessState::Standby).first()?)? {
         id if group.access.active == Some(id) => group.candidates(Some(id)).next(),
         _ => group.access.active,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::{MemberPort, MemberRecord};
+
+    #[test]
+    fn list_of_states_names_one_active_member() {
+        use AccessState::{NonOptimized, Optimized, Standby};
+        let port = |tag| MemberPort { tag, relative: tag, srp: false, addresses: Vec::new() };
+        let group = SharedView {
+            members: [1, 2].map(|id| (id, MemberRecord::default())).into(),
+            ports: [1, 2, 3].map(|id| (id, vec![port(u16::from(id))])).into(),
+            access: Access { active: Some(1), ..Access::default() },
+            ..SharedView::default()
+        };
+        let wanted = |groups: &[(u16, AccessState)]| wanted_member(&group, groups);
+        assert_eq!(wanted(&[(2, Optimized)]), Some(2));
+        assert_eq!(wanted(&[(1, Standby), (2, Optimized)]), Some(2));
+        assert_eq!(wanted(&[(1, Standby)]), Some(2), "another one");
+        assert_eq!(wanted(&[(2, Standby)]), Some(1), "as it is");
+        assert_eq!(wanted(&[(1, Optimized), (2, Optimized)]), None, "one at a time");
+        assert_eq!(wanted(&[(2, NonOptimized)]), None);
+        assert_eq!(wanted(&[(3, Optimized)]), None, "it is away");
+        assert_eq!(wanted(&[(4, Optimized)]), None, "there is no such group");
     }
 }

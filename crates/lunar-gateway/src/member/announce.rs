@@ -170,6 +170,10 @@ impl<S: Store, U: Unit> Member<S, U> {
                 }
             }
         }
+        let others: Vec<MemberId> = members.keys().copied().filter(|id| *id != self.id).collect();
+        if !others.is_empty() {
+            self.unit.fenced(&others);
+        }
         self.checked(self.store.wait_for_latest_map().await)
     }
 }

@@ -76,6 +76,13 @@ impl<S: Store, U: Unit> Member<S, U> {
             if record.group != self.record.group {
                 return Err(io::Error::other(format!("the group {} serves the image", record.group)));
             }
+            if let Some((key, theirs)) =
+                record.unit.iter().find(|(key, one)| self.record.unit.get(*key) != Some(*one))
+            {
+                let own = self.record.unit.get(key).map_or("", String::as_str);
+                let what = format!("gateway {id} serves it with {key} {theirs:?}, this one has {own:?}");
+                return Err(io::Error::other(what));
+            }
             if *id == self.id && record.incarnation != self.record.incarnation {
                 return Err(io::Error::other(format!("another gateway has the id {id}")));
             }

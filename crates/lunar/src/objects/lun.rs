@@ -265,5 +265,9 @@ mod tests {
         assert_eq!((&file["backend"], &file["size"]), (&json!("file"), &json!(1 << 20)));
         assert!(file["path"].as_str().is_some_and(|path| path.starts_with('/')), "{file:?}");
         assert_eq!(keys(&["missing.img", "--size", "2M"])["serial"], file["serial"]);
+        let [image, same, other] =
+            ["rbd:rbd/a", "rbd:rbd/a:id=lunar", "rbd:rbd/b"].map(|image| keys(&[image]));
+        assert_eq!(image["serial"], same["serial"], "gateways of one image need no agreement");
+        assert_ne!(image["serial"], other["serial"]);
     }
 }

@@ -448,7 +448,8 @@ impl<S: TargetServer> Service<S> {
 
 /// The failed flush of a quiesced logical unit.
 fn not_flushed(unit: &Quiesced) -> Option<String> {
-    let e = unit.flushed.as_ref().err()?;
+    let is_stable = unit.unit.backend().info().write_through;
+    let e = unit.flushed.as_ref().err().filter(|_| !is_stable)?;
     Some(format!("the LUN with the serial number {}: {e}", unit.unit.lu.settings().identity.serial))
 }
 
