@@ -8,8 +8,8 @@
 //! [`lock_all`].
 
 use super::medium::{
-    ExecutionContext, ExecutionOutput, ExecutionResult, READ, STEP, aborted_failure, fetch_into, of_step,
-    write_buf,
+    ExecutionContext, ExecutionOutput, ExecutionResult, READ, STEP, WRITE, aborted_failure, fetch_into,
+    flush, io_failure, of_step, write_buf,
 };
 use crate::LogicalUnit;
 use crate::task_set_lock::{LockMode, TaskSetGuard, TaskSetHandle, lock_all};
@@ -173,12 +173,30 @@ impl SegmentCopy<'_> {
         self.ends.destination.check_medium(self.number, 6)?;
         let range = context.copy_range(self.number, self.segment, &self.ends)?;
         let (source, destination) = (&self.ends.source.unit, &self.ends.destination.unit);
-        let data = fetch_into(source, range.source + done, buf, &READ).await;
-        let data = data.map_err(|f| third_party(f, self.number, 4))?;
+        let (from, to, len) = (range.source + done, range.destination + done, buf.len() as u64);
         let stable = !destination.lu.write_cache();
-        let written = write_buf(destination, range.destination + done, data, stable).await;
+        if source.lu.settings().thin && destination.lu.settings().thin && is_hole(source, from, len).await {
+            let freed = free(destination, (to, len), stable).await;
+            return freed.map(|()| buf).map_err(|f| third_party(f, self.number, 6));
+        }
+        let data = fetch_into(source, from, buf, &READ).await;
+        let data = data.map_err(|f| third_party(f, self.number, 4))?;
+        let written = write_buf(destination, to, data, stable).await;
         written.map_err(|f| third_party(f, self.number, 6))
     }
+}
+
+/// Whether a range has no storage. If that is unknown, a copy reads it.
+async fn is_hole(unit: &LogicalUnit, offset: u64, len: u64) -> bool {
+    let found = unit.backend().extents(offset, len, 1).await;
+    found.is_ok_and(|extents| extents.first().is_some_and(|extent| !extent.mapped && extent.len >= len))
+}
+
+/// Makes a range read as zeros, without storage where that is possible.
+async fn free(unit: &Arc<LogicalUnit>, (offset, len): (u64, u64), stable: bool) -> Result<(), CommandError> {
+    let zeroed = unit.backend().write_zeroes(offset, len, true).await;
+    zeroed.map_err(|e| io_failure(unit, &e, offset, &WRITE))?;
+    if stable { flush(unit).await.map(drop) } else { Ok(()) }
 }
 
 /// Converts the failure of a source or destination to that of the copy. `byte`: the byte of the segment descriptor

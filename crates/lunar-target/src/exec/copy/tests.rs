@@ -225,6 +225,21 @@ fn ordered_copy_excludes_others() {
     assert!(other.try_lock_shared());
 }
 
+#[test]
+fn copy_keeps_the_holes_of_a_thin_source() {
+    let units = units();
+    let hole = (STEP as u64, STEP as u64);
+    assert!(now(units[0].backend().unmap(hole.0, hole.1)).is_ok());
+    let mut full = Buf::zeroed(LEN as usize);
+    full.fill(9);
+    assert!(now(units[1].backend().write(0, full, false)).0.is_ok());
+    let session = CopySession::new(&units, (0, LockMode::Shared));
+    assert!(now(session.copy(0)).is_ok());
+    assert_eq!(parts(&units[1]), [7, 0, 7]);
+    let mapped = |(offset, len)| now(units[1].backend().extent(offset, len)).expect("memory").mapped;
+    assert_eq!([(0, 1), hole, (2 * STEP as u64, 1)].map(mapped), [true, false, true]);
+}
+
 /// A reservation that is made during the second step stops the copy.
 #[test]
 fn copy_checks_reservations_at_each_step() {
