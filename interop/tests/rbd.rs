@@ -33,6 +33,7 @@ fn image_is_copied_served_resized_and_fenced() {
     let (source, image) = (source(&folder), cluster.image("disk"));
     copies_keep_bytes_and_holes(&cluster, &folder, &source, &image);
     errors_name_the_object_and_the_fix(&cluster, &image);
+    image_with_a_cache_is_refused(&cluster, &source, &image);
     served_image_keeps_data_and_follows_its_size(&cluster, &folder, &source);
     fenced_client_is_replaced(&cluster);
     librados_has_one_thread_unless_configured(&cluster);
@@ -84,6 +85,38 @@ fn errors_name_the_object_and_the_fix(cluster: &CephCluster, image: &str) {
     assert!(said.contains("client.other") && said.contains("hint:"), "{said}");
     let said = fails(&["copy", "rbd:rbd", out]);
     assert!(said.contains("pool or image is missing"), "{said}");
+}
+
+/// In the metadata of the image, and in those of the pool, which an image in a namespace has too.
+fn image_with_a_cache_is_refused(cluster: &CephCluster, source: &str, image: &str) {
+    let refused = |arguments: &[&str], option: &str, hint: &str| {
+        let said = fails(arguments);
+        assert!(
+            said.contains(&format!("turns on a cache of librbd: {option}")) && said.contains(hint),
+            "{said}"
+        );
+    };
+    let (snapshot, out) = (image.replace("disk:", "disk@before:"), "/dev/null");
+    cluster.rbd(&["namespace", "create", "rbd/space"]);
+    let in_namespace = image.replace("rbd/disk:", "rbd/space/disk:");
+    lunar(&["copy", source, &in_namespace]);
+    for (option, value) in [("rbd_cache", "true"), ("rbd_persistent_cache_mode", "ssd")] {
+        let (found, hint) =
+            (format!("{option} = {value}"), format!("rbd config image remove rbd/disk {option}"));
+        cluster.rbd(&["config", "image", "set", "rbd/disk", option, value]);
+        refused(&["copy", source, image], &found, &hint);
+        refused(&["copy", image, out], &found, &hint);
+        lunar(&["copy", &snapshot, out]);
+        cluster.rbd(&["config", "image", "remove", "rbd/disk", option]);
+    }
+    cluster.rbd(&["config", "pool", "set", "rbd", "rbd_cache", "true"]);
+    let hint = "rbd config pool remove rbd rbd_cache";
+    refused(&["copy", image, out], "rbd_cache = true", hint);
+    refused(&["copy", &in_namespace, out], "rbd_cache = true", hint);
+    cluster.rbd(&["config", "image", "set", "rbd/disk", "rbd_cache", "false"]);
+    lunar(&["copy", image, out]);
+    cluster.rbd(&["config", "image", "remove", "rbd/disk", "rbd_cache"]);
+    cluster.rbd(&["config", "pool", "remove", "rbd", "rbd_cache"]);
 }
 
 fn served_image_keeps_data_and_follows_its_size(cluster: &CephCluster, folder: &Folder, source: &str) {

@@ -15,6 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// it. The monitors answer within the time-out, or the open fails.
 const OPTIONS: [(&CStr, &CStr); 3] =
     [(c"rbd_cache", c"false"), (c"client_mount_timeout", c"10"), (c"rados_mon_op_timeout", c"10")];
+/// As [`OPTIONS`], but Ceph before 16 does not know them: the persistent cache, which is a plugin.
+const PLUGIN_OPTIONS: [(&CStr, &CStr); 2] =
+    [(c"rbd_plugins", c""), (c"rbd_persistent_cache_mode", c"disabled")];
 /// The option with the number of threads that begin and end operations.
 const THREADS: &CStr = c"librados_thread_count";
 /// Its default, and its value here. The callbacks are short: two threads wake each other more than they share the work.
@@ -169,6 +172,10 @@ impl RadosClient {
         if self.get(THREADS).is_ok_and(|threads| threads == DEFAULT_THREADS) {
             self.set(THREADS, OUR_THREADS)?;
         }
+        PLUGIN_OPTIONS.iter().try_for_each(|(key, value)| match self.set(key, value) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        })?;
         OPTIONS.iter().try_for_each(|(key, value)| self.set(key, value))
     }
 

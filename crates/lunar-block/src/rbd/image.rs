@@ -118,7 +118,8 @@ impl Image {
     /// and these features.
     ///
     /// # Errors
-    /// When a library is missing, the cluster does not answer within 10 s or refuses the user, or the image is missing.
+    /// When a library is missing, the cluster does not answer within 10 s or refuses the user, the image is missing, or
+    /// librbd would cache it.
     pub fn open(
         location: &RbdLocation,
         read_only: bool,
@@ -143,16 +144,11 @@ impl Image {
             Ok(ImageProperties { size, layout, features, identity }) => {
                 let size = AtomicU64::new(size);
                 let taken_changes = AtomicU64::new(0);
-                Ok(Image {
-                    open: Some(open),
-                    size,
-                    changes,
-                    taken_changes,
-                    layout,
-                    features,
-                    identity,
-                    read_only,
-                })
+                let open = Some(open);
+                let image =
+                    Image { open, size, changes, taken_changes, layout, features, identity, read_only };
+                image.refuse_cache(location)?;
+                Ok(image)
             }
             Err(e) => {
                 open.close();

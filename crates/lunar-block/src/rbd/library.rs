@@ -121,6 +121,8 @@ library_functions! {
         rbd_lock_get_owners_cleanup(*mut *mut c_char, usize);
         rbd_lock_break(rbd_image_t, rbd_lock_mode_t, *const c_char) -> c_int;
         rbd_is_exclusive_lock_owner(rbd_image_t, *mut c_int) -> c_int;
+        rbd_metadata_list(rbd_image_t, *const c_char, u64, *mut c_char, *mut usize, *mut c_char, *mut usize) -> c_int;
+        rbd_pool_metadata_list(rados_ioctx_t, *const c_char, u64, *mut c_char, *mut usize, *mut c_char, *mut usize) -> c_int;
         rbd_update_watch(rbd_image_t, *mut u64, rbd_update_callback_t, *mut c_void) -> c_int;
         rbd_update_unwatch(rbd_image_t, u64) -> c_int;
         rbd_diff_iterate2(rbd_image_t, *const c_char, u64, u64, u8, u8, rbd_diff_callback_t, *mut c_void) -> c_int;

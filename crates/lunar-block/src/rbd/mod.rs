@@ -6,6 +6,7 @@
 
 #[cfg(test)]
 mod abi_tests;
+mod cache;
 mod client;
 mod compare;
 mod exit;
