@@ -1,6 +1,6 @@
 //! A client of a Ceph cluster, and the pools that it has open. The calls here block until the cluster answers.
 
-use super::exit::Closing;
+use super::exit::on_closing_thread;
 use super::library::{Library, library, rados_ioctx_t, rados_t};
 use super::location::RbdLocation;
 use crate::OpenError;
@@ -58,17 +58,6 @@ impl Drop for RadosClient {
             unsafe { (library.rados_shutdown)(handle) }
         });
     }
-}
-
-/// Runs the end of an object of the libraries on a thread: it may wait for the cluster. Without a thread, the object
-/// stays until the process ends.
-pub fn on_closing_thread(name: &str, close: impl FnOnce() + Send + 'static) {
-    let closing = Closing::begin();
-    let work = move || {
-        close();
-        drop(closing);
-    };
-    drop(std::thread::Builder::new().name(name.into()).spawn(work));
 }
 
 /// A pool of a cluster, with the namespace.

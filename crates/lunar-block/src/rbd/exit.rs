@@ -5,8 +5,10 @@
 
 use crate::locked;
 use std::ffi::{c_int, c_void};
+use std::mem::ManuallyDrop;
 use std::ptr::null_mut;
 use std::sync::{Condvar, Mutex};
+use std::thread::Builder;
 use std::time::Duration;
 
 /// How long an exit waits for objects that are being closed: a cluster that is down answers never.
@@ -17,10 +19,10 @@ static CLOSING: Mutex<usize> = Mutex::new(0);
 static CLOSED: Condvar = Condvar::new();
 
 /// An object that is being closed, until dropped.
-pub struct Closing(());
+struct Closing(());
 
 impl Closing {
-    pub fn begin() -> Closing {
+    fn begin() -> Closing {
         *locked(&CLOSING) += 1;
         Closing(())
     }
@@ -30,6 +32,25 @@ impl Drop for Closing {
     fn drop(&mut self) {
         *locked(&CLOSING) -= 1;
         CLOSED.notify_all();
+    }
+}
+
+/// Runs the end of an object of the libraries on a thread: it may wait for the cluster. Without a thread, the object
+/// stays until the process ends.
+pub fn on_closing_thread(name: &str, close: impl FnOnce() + Send + 'static) {
+    close_on(Builder::new().name(name.into()), close);
+}
+
+/// A thread that does not start drops its work. The object must not be a part of that: dropping it would free memory that
+/// the libraries still use.
+fn close_on(thread: Builder, close: impl FnOnce() + Send + 'static) {
+    let (closing, close) = (Closing::begin(), ManuallyDrop::new(close));
+    let work = move || {
+        ManuallyDrop::into_inner(close)();
+        drop(closing);
+    };
+    if let Err(e) = thread.spawn(work) {
+        tracing::error!("no thread to close an object of Ceph, which stays open: {e}");
     }
 }
 
@@ -49,4 +70,24 @@ extern "C" fn leave(status: c_int, _: *mut c_void) {
 pub fn register() {
     // SAFETY: the function lives as long as the process.
     unsafe { on_exit(leave, null_mut()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn object_stays_when_no_thread_can_close_it() {
+        let object = Arc::new(());
+        let closes = |thread| {
+            let held = object.clone();
+            close_on(thread, move || drop(held));
+        };
+        closes(Builder::new().stack_size(1 << 60));
+        assert_eq!(Arc::strong_count(&object), 2, "no thread has such a stack");
+        closes(Builder::new());
+        drop(CLOSED.wait_while(locked(&CLOSING), |closing| *closing > 0));
+        assert_eq!(Arc::strong_count(&object), 2, "the other one is closed");
+    }
 }

@@ -3,7 +3,8 @@
 //! Each image has a client of its own, because Ceph fences clients and not images. The calls here block until the
 //! cluster answers.
 
-use super::client::{Fault, Pool, RadosClient, checked, on_closing_thread, pointer, text, until_zero};
+use super::client::{Fault, Pool, RadosClient, checked, pointer, text, until_zero};
+use super::exit::on_closing_thread;
 use super::library::{Library, rbd_image_info_t, rbd_image_t};
 use super::location::RbdLocation;
 use crate::OpenError;

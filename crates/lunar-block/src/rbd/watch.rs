@@ -1,6 +1,7 @@
 //! A watch of an object: the cluster passes notifications to it.
 
-use super::client::{Pool, on_closing_thread};
+use super::client::Pool;
+use super::exit::on_closing_thread;
 use super::omap::bytes;
 use std::ffi::{CStr, c_int, c_void};
 use std::io;
