@@ -5,6 +5,7 @@ use super::library::{Library, library, rados_ioctx_t, rados_t};
 use super::location::RbdLocation;
 use crate::OpenError;
 use std::ffi::{CStr, CString, c_char, c_int};
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::ptr::{null, null_mut};
@@ -27,6 +28,8 @@ const OUR_THREADS: &CStr = c"1";
 const OPTION_BYTES: usize = 64;
 /// Bytes of a cluster identifier with its end.
 const FSID_BYTES: usize = 37;
+/// The bits of a mode that let other users access a file.
+const OTHERS: u32 = 0o007;
 /// The error of a client that the cluster has fenced.
 const FENCED: isize = -(rustix::io::Errno::SHUTDOWN.raw_os_error() as isize);
 
@@ -92,6 +95,23 @@ fn path_text(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))
 }
 
+/// Checks the file of a configured keyring. librados would report a missing one as a refused key.
+fn check_keyring(location: &RbdLocation, keyring: &Path) -> Result<(), OpenError> {
+    use std::os::unix::fs::MetadataExt;
+    let (fault, shown) = (Fault { location }, keyring.display());
+    let metadata = File::open(keyring).and_then(|file| file.metadata()).map_err(fault.of(
+        &format!("cannot read the keyring {shown}"),
+        "check `keyring`, and that the user of the server may read the file",
+    ))?;
+    if metadata.mode() & OTHERS == 0 {
+        return Ok(());
+    }
+    let mode = metadata.mode() & 0o7777;
+    let what = format!("the keyring {shown} has mode {mode:04o}: all users can access it");
+    Err(OpenError::new(location.to_string(), what, format!("run: chmod 0640 {shown}"))
+        .of(io::ErrorKind::InvalidInput))
+}
+
 pub fn pointer(text: &Option<CString>) -> *const c_char {
     text.as_ref().map_or(null(), |text| text.as_ptr())
 }
@@ -128,6 +148,7 @@ impl RadosClient {
             Ok(RadosClient { library, handle, fenced: AtomicBool::new(false) })
         };
         let client = create().map_err(fault.of("cannot make a client", "check user and cluster"))?;
+        location.keyring.as_deref().map_or(Ok(()), |keyring| check_keyring(location, keyring))?;
         client
             .configure(location)
             .map_err(fault.of("cannot read the configuration of Ceph", "check `conf` and its permissions"))?;
@@ -153,8 +174,6 @@ impl RadosClient {
             other => drop(other?),
         }
         if let Some(keyring) = &location.keyring {
-            // librados would report a missing file as a refused key.
-            std::fs::File::open(keyring)?;
             self.set(c"keyring", &path_text(keyring)?)?;
         }
         // Another value is the choice of the administrator. Ceph before 16 does not know the option.
@@ -232,5 +251,32 @@ impl Pool {
             (pool.client.library.rados_set_pool_full_try)(pool.handle);
         }
         Ok(pool)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{Permissions, set_permissions, write};
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn keyring_that_all_users_can_access_is_refused() {
+        let file = std::env::temp_dir().join(format!("lunar-keyring-{}", std::process::id()));
+        write(&file, "").expect("a file");
+        let location = RbdLocation::parse("rbd:p/i").expect("an image");
+        let check = |mode| {
+            set_permissions(&file, Permissions::from_mode(mode)).expect("a mode");
+            check_keyring(&location, &file)
+        };
+        for mode in [0o600, 0o640] {
+            assert_eq!(check(mode), Ok(()), "{mode:o}");
+        }
+        for mode in [0o644, 0o602] {
+            let e = check(mode).expect_err("it is open to others");
+            assert!(e.what.contains(&format!("has mode 0{mode:o}: all users can access it")), "{e}");
+            assert_eq!(e.hint, format!("run: chmod 0640 {}", file.display()));
+        }
+        std::fs::remove_file(file).expect("a file");
     }
 }
