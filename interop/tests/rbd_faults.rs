@@ -42,6 +42,7 @@ fn faults_of_the_cluster_reach_hosts_as_sense_data() {
     lost_watch_is_registered_again(&cluster);
     image_without_header_is_not_ready(&cluster);
     removed_image_of_a_fenced_client_is_not_ready(&cluster);
+    missing_keyring_is_not_a_deleted_image(&cluster);
 }
 
 /// Sets the ratio of used space at which the cluster is full.
@@ -161,4 +162,22 @@ fn removed_image_of_a_fenced_client_is_not_ready(cluster: &CephCluster) {
             cluster.rbd(&["rm", "--no-progress", "rbd/removed"]);
         }
     }
+}
+
+/// The fenced client is replaced when the keyring is there again.
+fn missing_keyring_is_not_a_deleted_image(cluster: &CephCluster) {
+    let keyring = cluster.conf().with_file_name("client.lunar.keyring");
+    let aside = keyring.with_extension("aside");
+    let server = create(cluster, "unkeyed", "layering");
+    let mut raw = host(&server);
+    raw.write_blocks(0, 0, &[1; BLOCK]).good();
+    std::fs::rename(&keyring, &aside).expect("a keyring");
+    cluster.ceph(&["osd", "blocklist", "add", &cluster.watchers("unkeyed")[0]]);
+    wait("the image is not opened", || {
+        assert_ne!(raw.write(0, &write10(0, 1), &[2; BLOCK]).status, 2, "BUSY, not NOT READY");
+        server.log().contains("cannot be opened again: cannot connect to the cluster")
+    });
+    std::fs::rename(&aside, &keyring).expect("a keyring");
+    wait("the image is opened", || raw.write(0, &write10(0, 1), &[3; BLOCK]).status == 0);
+    assert_eq!(raw.read_blocks(0, 0, 1), [3; BLOCK]);
 }

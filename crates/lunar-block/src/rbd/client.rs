@@ -120,7 +120,8 @@ pub fn until_zero(bytes: &[u8]) -> String {
     CStr::from_bytes_until_nul(bytes).unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// A step of opening, for the message of its failure.
+/// A step of opening, for the message of its failure. Its kind is never `NotFound`, which stands for a missing image: not
+/// for a file of the configuration or a pool.
 pub struct Fault<'a> {
     pub location: &'a RbdLocation,
 }
@@ -131,7 +132,9 @@ impl Fault<'_> {
         move |e| {
             let os = e.raw_os_error().map(|code| rustix::io::Errno::from_raw_os_error(code).to_string());
             let why = os.unwrap_or_else(|| e.to_string()).to_lowercase();
-            OpenError::new(subject.clone(), format!("{step}: {why}"), hint.clone()).of(e.kind())
+            let kind = Some(e.kind()).filter(|kind| *kind != io::ErrorKind::NotFound);
+            let error = OpenError::new(subject.clone(), format!("{step}: {why}"), hint.clone());
+            error.of(kind.unwrap_or(io::ErrorKind::Other))
         }
     }
 }
@@ -277,6 +280,11 @@ mod tests {
             assert!(e.what.contains(&format!("has mode 0{mode:o}: all users can access it")), "{e}");
             assert_eq!(e.hint, format!("run: chmod 0640 {}", file.display()));
         }
-        std::fs::remove_file(file).expect("a file");
+        std::fs::remove_file(&file).expect("a file");
+        let e = check_keyring(&location, &file).expect_err("it is missing");
+        assert!(
+            e.what.contains("no such file") && e.kind != io::ErrorKind::NotFound,
+            "the image may exist: {e}"
+        );
     }
 }

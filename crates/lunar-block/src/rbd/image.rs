@@ -120,7 +120,7 @@ impl Image {
     ///
     /// # Errors
     /// When a library is missing, the cluster does not answer within 10 s or refuses the user, the image is missing, or
-    /// librbd would cache it.
+    /// librbd would cache it. `NotFound` only if the image is missing.
     pub fn open(
         location: &RbdLocation,
         read_only: bool,
@@ -138,7 +138,11 @@ impl Image {
             opened = pool.open_image(location, read_only);
         }
         let hint = "check the image: rbd ls POOL; or add a size to create it";
-        let handle = opened.map_err(fault.of("cannot open the image", hint))?;
+        let failed = fault.of("cannot open the image", hint);
+        let handle = opened.map_err(|e| {
+            let kind = e.kind();
+            failed(e).of(kind)
+        })?;
         let changes = Arc::<HeaderChanges>::default();
         let mut open = OpenImage { handle, watch_handle: 0, _changes: changes.clone(), pool };
         match open.examine(&changes) {
