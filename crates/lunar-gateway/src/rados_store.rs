@@ -49,8 +49,12 @@ impl RadosStore {
     ) -> io::Result<RadosStore> {
         on_thread(move || {
             check_pool(&backend.shared_object(None, &name)?, pool.as_deref())?;
-            let object = Arc::new(backend.shared_object(pool.as_deref(), &name)?);
-            object.swap(&[], &[], &[])?;
+            let of_pool = |e: io::Error| match &pool {
+                Some(pool) => io::Error::new(e.kind(), format!("the pool {pool} of [gateway]: {e}")),
+                None => e,
+            };
+            let object = Arc::new(backend.shared_object(pool.as_deref(), &name).map_err(of_pool)?);
+            object.swap(&[], &[], &[]).map_err(of_pool)?;
             let sender = Mutex::new(Some(notified));
             let unhandled = Arc::new(Unhandled::default());
             let arrivals = unhandled.clone();
