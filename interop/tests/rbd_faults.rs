@@ -40,6 +40,7 @@ fn faults_of_the_cluster_reach_hosts_as_sense_data() {
     interop::raw::choose_patience(LIMIT);
     full_pool_fails_writes_until_there_is_space(&cluster);
     lost_watch_is_registered_again(&cluster);
+    write_beyond_a_shrunk_image_fails(&cluster);
     image_without_header_is_not_ready(&cluster);
     removed_image_of_a_fenced_client_is_not_ready(&cluster);
     missing_keyring_is_not_a_deleted_image(&cluster);
@@ -122,6 +123,19 @@ fn lost_watch_is_registered_again(cluster: &CephCluster) {
         grow(next);
     }
     assert_eq!(cluster.watchers("watched").len(), 1);
+}
+
+/// librbd reports success for such a write, and writes nothing. The server reads the new size up to 1 s later.
+fn write_beyond_a_shrunk_image_fails(cluster: &CephCluster) {
+    let server = create(cluster, "shrunk", "layering");
+    let mut raw = host(&server);
+    for (size_mib, next) in [(64u32, "48M"), (48, "32M"), (32, "16M")] {
+        raw.clear_attentions(0);
+        let last = (size_mib << 20) / BLOCK as u32 - 1;
+        wait("writes succeed", || raw.write(0, &write10(last, 1), &[4; BLOCK]).status == 0);
+        cluster.rbd(&["resize", "--no-progress", "--allow-shrink", "--size", next, "rbd/shrunk"]);
+        assert_ne!(raw.write(0, &write10(last, 1), &[5; BLOCK]).status, 0, "nothing was written");
+    }
 }
 
 fn is_not_ready(server: &Server, raw: &mut Raw) {

@@ -7,12 +7,12 @@ use super::client::{Fault, Pool, RadosClient, checked, pointer, text, until_zero
 use super::exit::on_closing_thread;
 use super::library::{Library, rbd_image_info_t, rbd_image_t};
 use super::location::RbdLocation;
+use super::size::ImageSize;
 use crate::OpenError;
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::ptr::null_mut;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Features of created images: those that `rbd create` gives.
 pub const USUAL_FEATURES: u64 = LAYERING | EXCLUSIVE_LOCK | OBJECT_MAP | FAST_DIFF | DEEP_FLATTEN;
@@ -30,11 +30,7 @@ const ID_BYTES: usize = 128;
 /// An open image. Operations hold it, so that it is open until the last of them has ended.
 pub struct Image {
     open: Option<OpenImage>,
-    /// The current size in bytes.
-    size: AtomicU64,
-    changes: Arc<HeaderChanges>,
-    /// The changes that [`Image::take_change`] has reported.
-    taken_changes: AtomicU64,
+    pub size: Arc<ImageSize>,
     pub layout: Layout,
     /// The features at the time at which it was opened.
     pub features: u64,
@@ -54,7 +50,6 @@ pub struct Layout {
 
 /// The properties of an image at the time at which it is opened.
 struct ImageProperties {
-    size: u64,
     layout: Layout,
     features: u64,
     identity: String,
@@ -64,7 +59,7 @@ struct OpenImage {
     handle: rbd_image_t,
     watch_handle: u64,
     /// The callback of librbd uses it.
-    _changes: Arc<HeaderChanges>,
+    _size: Arc<ImageSize>,
     pool: Pool,
 }
 
@@ -72,9 +67,6 @@ struct OpenImage {
 unsafe impl Send for OpenImage {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for OpenImage {}
-
-/// The number of changes of the header of the image: of its size, of its snapshots.
-type HeaderChanges = AtomicU64;
 
 impl Pool {
     /// Creates an image of `size` bytes. One that exists is left alone.
@@ -106,12 +98,12 @@ impl Pool {
 /// Called by librbd when the header has changed.
 ///
 /// # Safety
-/// The argument is the counter of the image, which outlives the callbacks.
+/// The argument is the size of the image, which outlives the callbacks.
 // SAFETY: the contract is above.
-unsafe extern "C" fn header_changed(changes: *mut c_void) {
-    // SAFETY: the image holds the counter until it is closed.
-    let changes = unsafe { &*changes.cast::<HeaderChanges>() };
-    changes.fetch_add(1, Ordering::SeqCst);
+unsafe extern "C" fn header_changed(size: *mut c_void) {
+    // SAFETY: the image holds it until it is closed.
+    let size = unsafe { &*size.cast::<ImageSize>() };
+    size.has_changed();
 }
 
 impl Image {
@@ -143,15 +135,12 @@ impl Image {
             let kind = e.kind();
             failed(e).of(kind)
         })?;
-        let changes = Arc::<HeaderChanges>::default();
-        let mut open = OpenImage { handle, watch_handle: 0, _changes: changes.clone(), pool };
-        match open.examine(&changes) {
-            Ok(ImageProperties { size, layout, features, identity }) => {
-                let size = AtomicU64::new(size);
-                let taken_changes = AtomicU64::new(0);
+        let size = Arc::new(ImageSize::new());
+        let mut open = OpenImage { handle, watch_handle: 0, _size: size.clone(), pool };
+        match open.examine(&size) {
+            Ok(ImageProperties { layout, features, identity }) => {
                 let open = Some(open);
-                let image =
-                    Image { open, size, changes, taken_changes, layout, features, identity, read_only };
+                let image = Image { open, size, layout, features, identity, read_only };
                 image.refuse_cache(location)?;
                 Ok(image)
             }
@@ -177,22 +166,6 @@ impl Image {
         (open.pool.client.library, open.handle)
     }
 
-    /// The last known size in bytes.
-    pub fn size(&self) -> u64 {
-        self.size.load(Ordering::SeqCst)
-    }
-
-    /// The number of changes of the header so far.
-    pub fn changes(&self) -> u64 {
-        self.changes.load(Ordering::SeqCst)
-    }
-
-    /// Whether the header has changed since the last call.
-    pub fn take_change(&self) -> bool {
-        let now = self.changes();
-        self.taken_changes.swap(now, Ordering::SeqCst) != now
-    }
-
     /// Whether the image has no header any more. It may wait for the cluster.
     pub fn is_missing(&self) -> bool {
         let (pool, (mut bytes, mut time)) = (&self.open_image().pool, (0, 0));
@@ -210,11 +183,12 @@ impl Image {
 
     /// Reads the size. It may wait for the cluster.
     pub fn read_size(&self) -> io::Result<u64> {
-        let ((library, handle), mut size) = (self.parts(), 0);
-        // SAFETY: the image is open, and `size` is a place for the result.
-        self.client().checked(unsafe { (library.rbd_get_size)(handle, &mut size) })?;
-        self.size.store(size, Ordering::SeqCst);
-        Ok(size)
+        self.size.read(|| {
+            let ((library, handle), mut bytes) = (self.parts(), 0);
+            // SAFETY: the image is open, and `bytes` is a place for the result.
+            self.client().checked(unsafe { (library.rbd_get_size)(handle, &mut bytes) })?;
+            Ok(bytes)
+        })
     }
 }
 
@@ -229,9 +203,9 @@ impl Drop for Image {
 
 impl OpenImage {
     /// Begins to watch the header, and reads the size, the layout, and the identity.
-    fn examine(&mut self, changes: &Arc<HeaderChanges>) -> io::Result<ImageProperties> {
+    fn examine(&mut self, size: &Arc<ImageSize>) -> io::Result<ImageProperties> {
         let library = self.pool.client.library;
-        let argument = Arc::as_ptr(changes).cast_mut().cast();
+        let argument = Arc::as_ptr(size).cast_mut().cast();
         // SAFETY: the image is open. It holds the watch until it is closed.
         let watched = unsafe {
             (library.rbd_update_watch)(self.handle, &mut self.watch_handle, header_changed, argument)
@@ -241,7 +215,10 @@ impl OpenImage {
         let (mut id, mut stripe_unit_bytes, mut features) = ([0u8; ID_BYTES], 0, 0);
         // SAFETY: the image is open, and the buffers have these lengths. All-zero bytes are a valid structure.
         let info = unsafe {
-            checked((library.rbd_stat)(self.handle, info.as_mut_ptr(), size_of::<rbd_image_info_t>()))?;
+            size.read(|| {
+                checked((library.rbd_stat)(self.handle, info.as_mut_ptr(), size_of::<rbd_image_info_t>()))?;
+                Ok((*info.as_ptr()).size)
+            })?;
             checked((library.rbd_get_id)(self.handle, id.as_mut_ptr().cast(), id.len()))?;
             checked((library.rbd_get_stripe_unit)(self.handle, &mut stripe_unit_bytes))?;
             checked((library.rbd_get_features)(self.handle, &mut features))?;
@@ -249,7 +226,7 @@ impl OpenImage {
         };
         let layout = Layout { object_bytes: info.obj_size, stripe_unit_bytes };
         let identity = format!("{} {}", self.pool.client.cluster_id()?, until_zero(&id));
-        Ok(ImageProperties { size: info.size, layout, features, identity })
+        Ok(ImageProperties { layout, features, identity })
     }
 
     fn close(self) {

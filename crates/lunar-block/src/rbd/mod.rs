@@ -21,6 +21,7 @@ mod operation;
 mod presence;
 mod reopen;
 mod shared_object;
+mod size;
 mod watch;
 
 use crate::{
@@ -113,7 +114,7 @@ impl Drop for Counted<'_> {
 pub(crate) fn examine(spec: &BackendSpec) -> Result<ExamineReport, OpenError> {
     let location = location_of(spec)?;
     let size = match Image::open(&location, true, None) {
-        Ok(image) => Some(image.size()),
+        Ok(image) => Some(image.size.known().bytes),
         Err(e) if e.kind == io::ErrorKind::NotFound && spec.create && spec.size.is_some() => None,
         Err(e) => return Err(e),
     };
@@ -147,7 +148,7 @@ impl RbdBackend {
         let create = create.map(|size| (size, features));
         let image = Image::open(&location, spec.read_only, create)?;
         Ok(RbdBackend {
-            reported: AtomicU64::new(image.size()),
+            reported: AtomicU64::new(image.size.known().bytes),
             location,
             image: Arc::new(RwLock::new(Arc::new(image))),
             late: Mutex::default(),
@@ -235,10 +236,11 @@ impl RbdBackend {
         if let Err(e) = self.lease.get().map_or(Ok(()), |lease| lease.may_begin()) {
             return (Err(e), buf);
         }
-        if let Err(e) = within(image.size(), range.start, range.end - range.start) {
+        let size = image.size.known();
+        if let Err(e) = within(size.bytes, range.start, range.end - range.start) {
             return (Err(e), buf);
         }
-        let (changes, len) = (image.changes(), buf.as_ref().map(|buf| buf.len()));
+        let len = buf.as_ref().map(|buf| buf.len());
         let mut operation = begin(&image, buf);
         let lease = self.lease.get().filter(|_| effect == Effect::Change);
         let late = async {
@@ -257,8 +259,9 @@ impl RbdBackend {
         if image.client().remembers_fence(result) {
             return (Err(self.fenced()), buf);
         }
-        // librbd cuts a write at the end of an image that has shrunk, and reports success.
-        if changes != image.changes()
+        // librbd cuts a write at the end of an image that has shrunk, and reports success. The size may have been read
+        // before the last change.
+        if !image.size.is_current(size)
             && let Err(e) = size_check(image, range).await
         {
             return (Err(e), buf);
@@ -314,7 +317,7 @@ impl Backend for RbdBackend {
     fn info(&self) -> BackendInfo {
         let image = self.image();
         BackendInfo {
-            capacity: image.size(),
+            capacity: image.size.known().bytes,
             read_only: image.read_only,
             unmap: !image.read_only,
             null: false,
@@ -326,7 +329,7 @@ impl Backend for RbdBackend {
     /// The next call reports a new size.
     fn refresh(&self) -> bool {
         let image = self.image();
-        let known = image.size();
+        let known = image.size.known().bytes;
         self.look(image);
         self.reported.swap(known, Ordering::SeqCst) != known
     }
@@ -398,7 +401,7 @@ impl Backend for RbdBackend {
     fn extents(&self, offset: u64, len: u64, max: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
         Box::pin(async move {
             let (image, range) = (self.image(), offset..offset.saturating_add(len));
-            within(image.size(), offset, len)?;
+            within(image.size.known().bytes, offset, len)?;
             if range.is_empty() {
                 return Ok(Vec::new());
             }
@@ -412,7 +415,7 @@ impl Backend for RbdBackend {
             describe_row("backend", "rbd"),
             describe_row("image", &self.location),
             describe_row("identity", &image.identity),
-            describe_row("capacity", image.size()),
+            describe_row("capacity", image.size.known().bytes),
             describe_row("object_bytes", image.layout.object_bytes),
         ]
     }

@@ -70,7 +70,8 @@ impl RbdBackend {
     /// cluster without monitors blocks nothing.
     pub(super) fn look(&self, image: Arc<Image>) {
         let Some(turn) = self.presence.begin() else { return };
-        let (has_changed, is_due) = (image.take_change(), self.presence.is_due(Instant::now()));
+        let has_changed = !image.size.is_current(image.size.known());
+        let is_due = self.presence.is_due(Instant::now());
         if self.presence.is_gone() || !(has_changed || is_due) {
             return;
         }
