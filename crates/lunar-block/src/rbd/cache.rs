@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn empty_value_keeps_its_key() {
         let expected = metadata(&[("a", "1"), ("b", ""), ("c", "3")]);
-        assert_eq!(pairs(b"a\0b\0c\0", b"1\0\03\0"), expected);
+        assert_eq!(pairs(b"a\0b\0c\0", b"1\x00\x003\0"), expected);
         assert_eq!(pairs(b"", b""), Metadata::new());
     }
 }
