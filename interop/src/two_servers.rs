@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const TOOLS: [Tool; 6] = [
+const TOOLS: [Tool; 7] = [
     Tool { program: "ip", package: "iproute2" },
     Tool { program: "nsenter", package: "util-linux" },
     Tool { program: "losetup", package: "mount" },
     Tool { program: "blockdev", package: "util-linux" },
+    Tool { program: "fsfreeze", package: "util-linux" },
     Tool { program: "mkfs.ext4", package: "e2fsprogs" },
     Tool { program: "mount", package: "mount" },
 ];
@@ -49,11 +50,15 @@ impl TwoServers {
     }
 
     fn make_media(&mut self) {
-        let (disk, volume) = (self.dir.join("disk.img"), self.dir.join("volume.img"));
-        for (path, bytes) in [(&disk, 64 << 20), (&volume, 16 << 20)] {
-            fs::File::create(path).and_then(|file| file.set_len(bytes)).expect("an image");
+        let (array, volume) = (self.dir.join("array.img"), self.dir.join("volume.img"));
+        for (path, bytes) in [(&array, 96 << 20), (&volume, 16 << 20)] {
+            image(path, bytes);
+            must("mkfs.ext4", &["-q", "-F", &shown(path)]);
         }
-        must("mkfs.ext4", &["-q", "-F", &shown(&volume)]);
+        fs::create_dir(self.array()).expect("a mount point");
+        mount(&array, &self.array());
+        let disk = self.array().join("disk.img");
+        image(&disk, 64 << 20);
         for side in 0..2 {
             self.devices.push(loop_device(&disk));
             fs::create_dir_all(self.volume(side)).expect("a mount point");
@@ -85,6 +90,17 @@ impl TwoServers {
         self.dir.join(format!("volume-{side}"))
     }
 
+    /// The file system with the file of the devices.
+    fn array(&self) -> PathBuf {
+        self.dir.join("array")
+    }
+
+    /// Lets the devices answer no write and no flush until the result is dropped. Drop it before the servers.
+    pub fn freeze(&self) -> FrozenArray {
+        must("fsfreeze", &["--freeze", &shown(&self.array())]);
+        FrozenArray(self.array())
+    }
+
     /// Lets no server write.
     pub fn fence(&self) {
         self.devices.iter().for_each(|device| _ = must("blockdev", &["--setro", device]));
@@ -99,12 +115,7 @@ impl TwoServers {
     }
 
     fn mount(&mut self, side: usize) {
-        let (image, place) = (shown(&self.dir.join("volume.img")), shown(&self.volume(side)));
-        let end = Instant::now() + LIMIT;
-        // Another process may take the loop device that is free.
-        while let Err(what) = try_run("mount", &["-o", "loop", &image, &place]) {
-            assert!(Instant::now() < end, "{what}");
-        }
+        mount(&self.dir.join("volume.img"), &self.volume(side));
         self.mounted_at = Some(side);
     }
 
@@ -131,6 +142,15 @@ impl TwoServers {
     }
 }
 
+/// Devices that answer nothing.
+pub struct FrozenArray(PathBuf);
+
+impl Drop for FrozenArray {
+    fn drop(&mut self) {
+        must("fsfreeze", &["--unfreeze", &shown(&self.0)]);
+    }
+}
+
 impl Drop for TwoServers {
     fn drop(&mut self) {
         // A missing object is not an error here.
@@ -145,6 +165,7 @@ impl Drop for TwoServers {
             quietly("blockdev", &["--setrw", device]);
             quietly("losetup", &["--detach", device]);
         }
+        quietly("umount", &[&shown(&self.array())]);
     }
 }
 
@@ -153,10 +174,28 @@ fn loop_device(file: &Path) -> String {
     let end = Instant::now() + LIMIT;
     loop {
         match try_run("losetup", &["--find", "--show", &shown(file)]) {
-            Ok(device) => return device.trim().to_owned(),
+            Ok(device) => {
+                let device = device.trim().to_owned();
+                must("blockdev", &["--setrw", &device]);
+                return device;
+            }
             Err(what) => assert!(Instant::now() < end, "{what}"),
         }
     }
+}
+
+/// Makes a sparse file of this size.
+fn image(path: &Path, bytes: u64) {
+    fs::File::create(path).and_then(|file| file.set_len(bytes)).expect("an image");
+}
+
+/// Mounts a file system that is in a file. `mount -o loop` would accept a loop device with the write protection of its
+/// former user.
+fn mount(image: &Path, place: &Path) {
+    let device = loop_device(image);
+    must("mount", &["-w", &device, &shown(place)]);
+    // It is free after the unmount.
+    must("losetup", &["--detach", &device]);
 }
 
 fn try_run(program: &str, arguments: &[&str]) -> Result<String, String> {

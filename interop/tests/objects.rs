@@ -426,7 +426,7 @@ fn server_that_shuts_down_for_long_says_so() {
     });
     assert!(admin.does(&["status"]).contains("\nstate     shuts down\n"));
     assert_eq!(admin.json(&["status"])["items"][0]["stopping"], true);
-    assert!(admin.fails(&["lun", "add", TARGET, "null:1M"], 4).contains("the server is shutting down"));
+    assert!(admin.fails(&["lun", "add", TARGET, "null:1M"], 1).contains("the server is shutting down"));
     let socket = admin.server.dir().join("admin.sock");
     let mut stop = Command::new(lunar_bin());
     stop.arg("stop").arg("--socket").arg(&socket).stderr(std::process::Stdio::piped());

@@ -1,5 +1,6 @@
 //! A target that one of two servers has at a time: `lunar target promote` and `demote`, and the resource agent.
 
+use interop::routed::until;
 use interop::scsi::{designator, inquiry, pattern, read_keys, reserve_out};
 use interop::tool;
 use interop::two_servers::TwoServers;
@@ -16,6 +17,7 @@ const REGISTER: u8 = 0;
 const RESERVE: u8 = 1;
 const EXCLUSIVE_REGISTRANTS: u8 = 6;
 const CONFLICT: u8 = 0x18;
+const SIGTERM: i32 = 15;
 const OUT_OF_SERVICE: u16 = 0x0301;
 const NOT_FOUND: i32 = 21;
 const IN_USE: i32 = 28;
@@ -288,10 +290,16 @@ fn target_that_is_always_served_cannot_be_demoted() {
 
 /// Runs an action of the resource agent for a target of a server.
 fn agent(server: &Server, target: &str, action: &str) -> i32 {
+    agent_within(server, target, action, 60)
+}
+
+/// As [`agent`], with the time-out that the cluster manager has for the action.
+fn agent_within(server: &Server, target: &str, action: &str, limit_s: u32) -> i32 {
     let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist/ocf/lunar-target");
     let mut command = Command::new("sh");
     command.arg(agent).arg(action).env("OCF_RESKEY_lunar", lunar_bin());
     command.env("OCF_RESKEY_target", target).env("OCF_RESKEY_socket", server.dir().join("admin.sock"));
+    command.env("OCF_RESKEY_CRM_meta_timeout", (limit_s * 1000).to_string());
     let ran = tool::run(&mut command, Duration::from_secs(60));
     println!("{action} {target}: {}", ran.said);
     ran.status.and_then(|status| status.code()).expect("an exit status")
@@ -335,4 +343,22 @@ fn resource_agent_returns_the_statuses_of_ocf() {
     pair.servers[0].kill9();
     assert_eq!((act(&pair, "monitor"), act(&pair, "stop")), (OCF_NOT_RUNNING, OCF_SUCCESS));
     assert_eq!(act(&pair, "start"), OCF_ERR_GENERIC, "no server runs");
+}
+
+/// A server that shuts down has its media until its flush has ended.
+#[test]
+fn stopping_server_counts_as_stopped_after_its_end_only() {
+    let Some(mut pair) = Pair::start() else { return };
+    pair.promote(0);
+    pair.session(0, "host").write_blocks(0, 0, &[5; 512]).good();
+    let frozen = pair.two.freeze();
+    pair.servers[0].signal(SIGTERM);
+    let status = |pair: &Pair| pair.servers[0].said(&["status", "--json"]);
+    until("the server shuts down", || status(&pair).contains("\"stopping\": true").then_some(()));
+    pair.refused(0, "demote", &["the server is shutting down"]);
+    assert_eq!(agent_within(&pair.servers[0], TARGET, "stop", 8), OCF_ERR_GENERIC);
+    assert_ne!(pair.opened(0), 0, "the medium is still open");
+    drop(frozen);
+    assert_eq!(agent(&pair.servers[0], TARGET, "stop"), OCF_SUCCESS);
+    assert!(!pair.servers[0].lives(), "it has closed its media");
 }

@@ -230,13 +230,18 @@ impl Client {
             )
             .with_code(ErrorCode::PermissionDenied),
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => self.late(method),
+            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+                self.silent(&io_text(e)).with_code(ErrorCode::Unreachable)
+            }
             _ => self.silent(&io_text(e)),
         }
     }
 
+    /// A connection that ended without a response is not the code of a server that does not run: its process may still
+    /// have its media.
     fn silent(&self, why: &str) -> Diagnostic {
         let what = format!("the server at {} does not answer: {why}", self.server);
-        Diagnostic::new(what, "read the log of the server").with_code(ErrorCode::Unreachable)
+        Diagnostic::new(what, "read the log of the server")
     }
 
     fn late(&self, method: &Method) -> Diagnostic {

@@ -428,6 +428,19 @@ fn silent_client_is_disconnected() {
 }
 
 #[test]
+fn closed_connection_is_not_an_absent_server() {
+    let folder = Folder::fresh();
+    let path = folder.join("lunar.sock");
+    let code = || single(client(&path, LIMIT).post::<Outcome>("/v1/config/confirm", &())).unwrap_err().code;
+    assert_eq!(code(), ErrorCode::Unreachable);
+    let listener = UnixListener::bind(&path).unwrap();
+    let closes = std::thread::spawn(move || drop(listener.accept().unwrap()));
+    assert_eq!(code(), ErrorCode::Other);
+    closes.join().unwrap();
+    assert_eq!(code(), ErrorCode::Unreachable);
+}
+
+#[test]
 fn server_that_hangs_is_reported_when_the_time_is_over() {
     let folder = Folder::fresh();
     let path = folder.join("lunar.sock");

@@ -108,9 +108,10 @@ pub fn stop(args: &Stop) -> Result<(String, Option<Failure>), Failure> {
         Err(failure) if failure.code() == ErrorCode::TimedOut && Instant::now() >= end => {
             return Err(still_runs());
         }
-        // It has closed the connection without a response: a second signal, or the end of its machine.
+        // It has closed the connection without a response (a second signal, or the end of its machine), or it already
+        // shuts down.
         Err(failure)
-            if failure.code() == ErrorCode::Unreachable
+            if matches!(failure.code(), ErrorCode::Unreachable | ErrorCode::Other)
                 && watched.is_some()
                 && ends(watched.as_ref(), &server, end) =>
         {

@@ -141,9 +141,9 @@ fn control_error(failure: Failure) -> ControlError {
     ControlError { kind, problems: failure.problems }
 }
 
+/// Not the code of a server that does not run: it still has its media.
 fn ends() -> Diagnostic {
-    Diagnostic::new("the server is shutting down", "read the log of the server")
-        .with_code(ErrorCode::Unreachable)
+    Diagnostic::new("the server is shutting down", "wait until its process has ended: read its log")
 }
 
 impl<S: TargetServer> Service<S> {
