@@ -3,7 +3,7 @@
 use crate::MissingMedium;
 use lunar_runtime::{Buf, LocalBoxFuture, PipedBytes};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 /// The result of an operation that owned a buffer, and the buffer.
@@ -65,6 +65,12 @@ pub trait Backend: Send + Sync {
 
     /// Reports that the path no longer leads to the open medium; None while it does.
     fn missing(&self) -> Option<MissingMedium> {
+        None
+    }
+
+    /// A mark that lasts until all descriptors of the medium are closed, also those of operations in flight. They outlive
+    /// the backend, and closing a device may take long. None: the medium has no descriptors.
+    fn open_mark(&self) -> Option<Weak<()>> {
         None
     }
 

@@ -87,6 +87,25 @@ struct OpenUnit {
     _locks: UnitLocks,
 }
 
+/// Shows whether a medium is closed, without keeping it open.
+pub struct MediumWatch {
+    backend: Weak<dyn Backend>,
+    /// As [`Backend::open_mark`].
+    mark: Option<Weak<()>>,
+}
+
+impl MediumWatch {
+    /// Watches the medium of a backend.
+    pub fn of(backend: &Arc<dyn Backend>) -> MediumWatch {
+        MediumWatch { backend: Arc::downgrade(backend), mark: backend.open_mark() }
+    }
+
+    /// Whether nothing uses the medium anymore, and its last close has ended.
+    pub fn is_closed(&self) -> bool {
+        self.backend.strong_count() == 0 && self.mark.as_ref().is_none_or(|mark| mark.strong_count() == 0)
+    }
+}
+
 /// The units before a change.
 #[derive(Clone, Copy)]
 struct OldUnits<'a> {
@@ -140,11 +159,11 @@ impl Units {
         self.may_discard = may;
     }
 
-    /// The open media of a target. They are closed when nothing refers to them anymore.
-    pub fn media_of(&self, target: &str) -> Vec<Weak<dyn Backend>> {
+    /// The open media of a target.
+    pub fn media_of(&self, target: &str) -> Vec<MediumWatch> {
         let is_of = |name: &UnitName| matches!(name, UnitName::Lun(of, _) if of == target);
         let open = self.open.iter().filter(|(name, _)| is_of(name));
-        open.map(|(_, open)| Arc::downgrade(&open.medium.blocks)).collect()
+        open.map(|(_, open)| MediumWatch::of(&open.medium.blocks)).collect()
     }
 
     /// Opens new units, changes the units whose definition changed, and removes the rest. After an error, nothing has

@@ -41,7 +41,7 @@ pub mod standby;
 
 pub use arguments::{Arguments, ServeContext, lun_argument, remote_lun_argument};
 pub(crate) use build::create_folder_or;
-pub use build::{Rest, Units, create_folder, used_state_files, was_served};
+pub use build::{MediumWatch, Rest, Units, create_folder, used_state_files, was_served};
 pub use difference::{diff, in_force};
 pub use examine::{Examined, examine};
 pub use lunar_admin::{Change, Difference, folders};

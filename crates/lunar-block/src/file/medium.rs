@@ -37,6 +37,8 @@ pub(super) struct OpenFiles {
     pub(super) claim: Option<Arc<MediumLock>>,
     /// Whether the file system keeps its files in memory, so that reads and writes do not wait for a device.
     pub(super) is_in_memory: bool,
+    /// Dropped last: until then, the last close of a device may still write.
+    pub(super) mark: Arc<()>,
 }
 
 /// An open file or device, locked as far as the system supports it.
@@ -102,7 +104,13 @@ impl OpenMedium {
             path: spec.path.clone(),
             device,
             read_only: spec.read_only,
-            files: Arc::new(OpenFiles { through, plain: file, claim: Some(claim), is_in_memory }),
+            files: Arc::new(OpenFiles {
+                through,
+                plain: file,
+                claim: Some(claim),
+                is_in_memory,
+                mark: Arc::default(),
+            }),
             size: 0,
             direct,
             granule,

@@ -38,8 +38,8 @@ use medium::OpenMedium;
 use read_write::inline;
 use rustix::io::{ReadWriteFlags, pwritev2};
 use std::io::{self, IoSlice};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use sync::Syncer;
 use watch::invalidate_size;
 
@@ -147,6 +147,10 @@ impl Backend for FileBackend {
 
     fn missing(&self) -> Option<MissingMedium> {
         self.medium.missing()
+    }
+
+    fn open_mark(&self) -> Option<Weak<()>> {
+        Some(Arc::downgrade(&self.medium.files.mark))
     }
 
     fn device_block_size(&self) -> Option<u32> {

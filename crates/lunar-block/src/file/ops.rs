@@ -188,6 +188,7 @@ mod tests {
             through: None,
             claim: None,
             is_in_memory: false,
+            mark: Arc::default(),
         })
     }
 
@@ -226,7 +227,13 @@ mod tests {
         proactor.driver_type(DriverType::Poll);
         let runtime = RuntimeBuilder::new().with_proactor(proactor).build().expect("a runtime");
         let zero = std::fs::File::open("/dev/zero").expect("zeros");
-        let files = Arc::new(OpenFiles { plain: zero, through: None, claim: None, is_in_memory: false });
+        let files = Arc::new(OpenFiles {
+            plain: zero,
+            through: None,
+            claim: None,
+            is_in_memory: false,
+            mark: Arc::default(),
+        });
         let once = async |waiting: &mut Pin<Box<dyn Future<Output = BufResult>>>| {
             std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_ready())).await
         };
@@ -265,7 +272,13 @@ mod tests {
         let options =
             std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
         let plain = options.expect("a file");
-        let files = Arc::new(OpenFiles { plain, through: None, claim: None, is_in_memory: true });
+        let files = Arc::new(OpenFiles {
+            plain,
+            through: None,
+            claim: None,
+            is_in_memory: true,
+            mark: Arc::default(),
+        });
         let handle = || FileHandle::reading(&files);
         let len = 2 * STEP + 512;
         let mut data = Buf::zeroed(len);

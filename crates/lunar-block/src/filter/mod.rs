@@ -15,7 +15,7 @@ pub use stats::{IoCounters, IoCounts, stats};
 use crate::{Backend, BackendInfo, BufResult, Extent, LocalBoxFuture, MissingMedium, TryIo};
 use lunar_runtime::Buf;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// The kinds of operations that filters distinguish.
@@ -151,6 +151,10 @@ impl<H: Hook> Backend for Filter<H> {
 
     fn missing(&self) -> Option<MissingMedium> {
         self.inner.missing()
+    }
+
+    fn open_mark(&self) -> Option<Weak<()>> {
+        self.inner.open_mark()
     }
 
     fn device_block_size(&self) -> Option<u32> {

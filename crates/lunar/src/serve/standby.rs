@@ -3,13 +3,11 @@
 use super::Service;
 use crate::server::TargetServer;
 use lunar_admin::{ControlError, ControlErrorKind, Response, TargetAction};
-use lunar_block::Backend;
 use lunar_server::config::{Config, Target};
 use lunar_server::routes::{Found, expand_early};
 use lunar_server::standby::{self, Promoted};
-use lunar_server::{Diagnostic, ErrorCode};
+use lunar_server::{Diagnostic, ErrorCode, MediumWatch};
 use std::collections::BTreeMap;
-use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 /// Time that the sessions of a demoted target have to end.
@@ -24,14 +22,14 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub struct StandbyTargets {
     pub promoted: Promoted,
     /// The media of demoted targets that were not closed yet.
-    closing: BTreeMap<String, Vec<Weak<dyn Backend>>>,
+    closing: BTreeMap<String, Vec<MediumWatch>>,
 }
 
 impl StandbyTargets {
     /// Whether the media of a demoted target are closed, so that another server may have them.
     fn is_closed(&mut self, name: &str) -> bool {
         let Some(media) = self.closing.get(name) else { return true };
-        let is_closed = media.iter().all(|medium| medium.strong_count() == 0);
+        let is_closed = media.iter().all(MediumWatch::is_closed);
         if is_closed {
             self.closing.remove(name);
         }

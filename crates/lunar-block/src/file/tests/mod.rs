@@ -97,3 +97,44 @@ async fn undo(file: &FileBackend, offset: u64, len: usize) -> io::Result<()> {
     file.open.fail(offset, of(1, len));
     file.no_record().await
 }
+
+/// The file of a descriptor, as the table of this process shows it.
+fn file_of(descriptor: i32) -> Option<std::path::PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{descriptor}")).ok()
+}
+
+/// A socket whose close waits for its peer stands for a device that writes its data at the last close.
+#[test]
+fn mark_lasts_until_the_close_has_ended() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let sender = std::net::TcpStream::connect(listener.local_addr().expect("an address")).expect("a socket");
+    let peer = listener.accept().expect("a connection").0;
+    sender.set_nonblocking(true).expect("a mode");
+    while std::io::Write::write(&mut &sender, &[0; 65536]).is_ok() {}
+    sender.set_nonblocking(false).expect("a mode");
+    let linger = Some(std::time::Duration::from_secs(60));
+    rustix::net::sockopt::set_socket_linger(&sender, linger).expect("an option");
+    let plain = std::fs::File::from(std::os::fd::OwnedFd::from(sender));
+    let number = std::os::fd::AsRawFd::as_raw_fd(&plain);
+    let files =
+        medium::OpenFiles { plain, through: None, claim: None, is_in_memory: false, mark: Arc::default() };
+    let (mark, socket) = (Arc::downgrade(&files.mark), file_of(number));
+    let closing = std::thread::spawn(move || drop(files));
+    while file_of(number) == socket {
+        std::thread::yield_now();
+    }
+    assert_eq!(mark.strong_count(), 1, "the close is in progress");
+    drop(peer);
+    closing.join().expect("it is closed");
+    assert_eq!(mark.strong_count(), 0);
+}
+
+#[test]
+fn mark_lasts_as_long_as_an_operation_in_flight() {
+    let file = nameless();
+    let (mark, in_flight) = (file.open_mark().expect("a file has descriptors"), file.medium.files.clone());
+    drop(file);
+    assert_eq!(mark.strong_count(), 1);
+    drop(in_flight);
+    assert_eq!(mark.strong_count(), 0);
+}
