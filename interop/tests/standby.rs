@@ -265,11 +265,11 @@ fn check_of_media_leaves_out_targets_on_standby() {
 fn failed_flush_is_reported_and_the_medium_is_closed() {
     let Some(mut pair) = Pair::start() else { return };
     pair.servers[0].kill9();
-    let fails = "serial = \"fails-0\"\nfilters = [{ kind = \"error\", rate = 1.0, op = \"flush\" }]";
+    let fails = "filters = [{ kind = \"error\", rate = 1.0, op = \"flush\" }]";
     pair.servers[0] = start(&pair.two, 0, fails);
     pair.promote(0);
     pair.session(0, "host").write_blocks(0, 0, &[5; 512]).good();
-    pair.refused(0, "demote", &["is on standby, but writes that were not flushed are lost", "fails-0"]);
+    pair.refused(0, "demote", &["is on standby, but writes that were not flushed are lost: LUN 0: "]);
     assert_eq!((pair.state(0), pair.opened(0)), ("standby".into(), 0));
     pair.done(0, "demote", "is on standby already");
 }
@@ -361,4 +361,22 @@ fn stopping_server_counts_as_stopped_after_its_end_only() {
     drop(frozen);
     assert_eq!(agent(&pair.servers[0], TARGET, "stop"), OCF_SUCCESS);
     assert!(!pair.servers[0].lives(), "it has closed its media");
+}
+
+/// Longer than a change of the configuration waits for running commands.
+const SLOW: Duration = Duration::from_secs(12);
+
+#[test]
+fn slow_flush_delays_the_demotion_until_it_ends() {
+    let Some(mut pair) = Pair::start() else { return };
+    pair.promote(0);
+    pair.session(0, "host").write_blocks(0, 0, &[5; 512]).good();
+    let frozen = pair.two.freeze();
+    std::thread::scope(|scope| {
+        let demotion = scope.spawn(|| pair.done(0, "demote", "demoted"));
+        std::thread::sleep(SLOW);
+        drop(frozen);
+        demotion.join().expect("it is demoted");
+    });
+    assert_eq!((pair.state(0), pair.opened(0)), ("standby".into(), 0));
 }

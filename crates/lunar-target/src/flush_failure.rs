@@ -18,13 +18,14 @@ impl FlushFailure {
     }
 }
 
-/// Flushes every medium.
+/// Flushes every medium, or those of one target.
 ///
 /// # Errors
 /// The media that could not be flushed. A medium whose completed writes are stable is not among them.
-pub(crate) async fn flush_all(config: &TargetConfig) -> Result<(), Vec<FlushFailure>> {
+pub(crate) async fn flush_all(config: &TargetConfig, only: Option<&str>) -> Result<(), Vec<FlushFailure>> {
     let mut failures = Vec::new();
-    let all = config.targets.iter().flat_map(|(name, t)| t.luns.iter().map(move |(lun, u)| (name, *lun, u)));
+    let targets = config.targets.iter().filter(|(name, _)| only.is_none_or(|only| only == *name));
+    let all = targets.flat_map(|(name, t)| t.luns.iter().map(move |(lun, u)| (name, *lun, u)));
     for (name, lun, unit) in all {
         let backend = unit.backend();
         if let Err(error) = backend.flush().await
@@ -54,7 +55,7 @@ mod tests {
             let good = luns[&1].clone();
             let failing = filter::error(good.backend(), FilterOp::Flush, 1.0, Some(1));
             luns.insert(1, Arc::new(LogicalUnit::new(good.lu.clone(), failing, None)));
-            let failures = flush_all(&config).await.expect_err("a flush fails");
+            let failures = flush_all(&config, None).await.expect_err("a flush fails");
             let luns: Vec<_> = failures.into_iter().map(|failure| failure.lun).collect();
             assert_eq!(luns, [Some((NAME.to_owned(), 1))]);
         });

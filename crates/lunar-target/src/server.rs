@@ -25,6 +25,8 @@ const REFRESH: Duration = Duration::from_secs(1);
 const MAX_CHECKS: usize = 32;
 /// Time that a reload waits for commands of the logical units that it changes.
 const QUIESCE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The pause between two looks whether a flush goes on.
+const FLUSH_PAUSE: Duration = Duration::from_millis(10);
 /// Time that a stop waits for commands and initiators.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -188,6 +190,29 @@ impl TargetServer {
         ended.recv().unwrap_or_else(|_| Err((0, io::Error::other("the thread of an event loop ended"))))
     }
 
+    /// Flushes the media of a target, however long it takes, while commands may use them. None: `goes_on` became false
+    /// before the end.
+    ///
+    /// # Errors
+    /// The media that could not be flushed.
+    pub fn flush(&self, target: &str, goes_on: impl Fn() -> bool) -> Option<Result<(), Vec<FlushFailure>>> {
+        let (result, ended) = flume::bounded(1);
+        let (config, target) = (self.config(), target.to_owned());
+        self.cores.run_on(0, move || {
+            lunar_runtime::spawn(async move { drop(result.send(flush_all(&config, Some(&target)).await)) });
+        });
+        loop {
+            match ended.recv_timeout(FLUSH_PAUSE) {
+                Ok(flushed) => return Some(flushed),
+                Err(flume::RecvTimeoutError::Timeout) if goes_on() => {}
+                Err(flume::RecvTimeoutError::Timeout) => return None,
+                Err(flume::RecvTimeoutError::Disconnected) => {
+                    return Some(Err(vec![FlushFailure::event_loop_ended()]));
+                }
+            }
+        }
+    }
+
     /// Replaces the configuration and the portals. Sessions continue unless their target, their access to it or their
     /// portal was removed, or their target port has another identifier. Those of a removed portal are asked to log out.
     /// Initiators get unit attentions for changed LUNs and ports. The memory limit does not change.
@@ -270,7 +295,7 @@ async fn stop_sessions(shared: Arc<ServerState>) -> Result<(), Vec<FlushFailure>
             "sessions did not end before the server stopped"
         );
     }
-    flush_all(&shared.config()).await
+    flush_all(&shared.config(), None).await
 }
 
 /// Detects media that were resized, deleted or replaced. A check may block, for example on an unreachable file

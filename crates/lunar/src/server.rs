@@ -27,6 +27,9 @@ pub trait TargetServer: Send + Sync + 'static {
     /// Quiesces logical units. The error has the index of the unit that could not be quiesced.
     fn rest(&self, units: Vec<Arc<LogicalUnit>>) -> Result<Vec<Quiesced>, (usize, io::Error)>;
 
+    /// Flushes the media of a target. None: `goes_on` became false before the end.
+    fn flush(&self, target: &str, goes_on: &dyn Fn() -> bool) -> Option<Result<(), Vec<FlushFailure>>>;
+
     /// Binds the portals of these groups that do not listen yet. Dropping the result closes them.
     fn prepare(&self, groups: &[PortalGroup]) -> io::Result<PreparedPortals>;
 
@@ -178,6 +181,10 @@ impl TargetServer for RunningServer {
 
     fn rest(&self, units: Vec<Arc<LogicalUnit>>) -> Result<Vec<Quiesced>, (usize, io::Error)> {
         self.server().as_ref().map_or(Ok(Vec::new()), |server| server.quiesce(units))
+    }
+
+    fn flush(&self, target: &str, goes_on: &dyn Fn() -> bool) -> Option<Result<(), Vec<FlushFailure>>> {
+        self.server().as_ref().map_or(Some(Ok(())), |server| server.flush(target, goes_on))
     }
 
     fn prepare(&self, groups: &[PortalGroup]) -> io::Result<PreparedPortals> {

@@ -3,10 +3,12 @@
 use super::Service;
 use crate::server::TargetServer;
 use lunar_admin::{ControlError, ControlErrorKind, Response, TargetAction};
+use lunar_config::io_text;
 use lunar_server::config::{Config, Target};
 use lunar_server::routes::{Found, expand_early};
 use lunar_server::standby::{self, Promoted};
 use lunar_server::{Diagnostic, ErrorCode, MediumWatch};
+use lunar_target::FlushFailure;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -14,8 +16,14 @@ use std::time::{Duration, Instant};
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time that the media of a demoted target have to be closed. The last commands of cut sessions may still use them.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time that the flush of a demoted target may take. With the other times, it is less than the watchdog allows for one
+/// request (`TURN`).
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(240);
 /// The pause between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
+
+const MEDIUM_HINT: &str =
+    "repeat the command; if the medium never answers, end the server before another one gets the medium";
 
 /// The targets on standby that this process has promoted. A restart begins without any: the cluster manager decides.
 #[derive(Default)]
@@ -96,21 +104,15 @@ impl<S: TargetServer> Service<S> {
             return self.wait_closed(name).map(|()| "is on standby already");
         }
         self.drain(name).map_err(failed)?;
-        self.standby.closing.insert(name.clone(), self.units.media_of(name));
-        self.standby.promoted.remove(name);
-        let unflushed = match self.make(&self.config.clone(), false) {
-            Ok(unflushed) => unflushed,
-            Err(problems) => {
-                self.standby.promoted.insert(name.clone());
-                self.standby.closing.remove(name);
-                self.make(&self.config.clone(), false)
-                    .err()
-                    .iter()
-                    .for_each(|e| super::change::log_problems(e));
-                return Err(failed(problems));
-            }
-        };
+        let closed = self.flush(name).and_then(|lost| Ok((lost, self.close(name)?)));
+        let (mut unflushed, at_close) = closed.map_err(|problems| {
+            self.serve_again(name);
+            failed(problems)
+        })?;
         self.wait_closed(name)?;
+        if unflushed.is_empty() {
+            unflushed = at_close;
+        }
         if !unflushed.is_empty() {
             tracing::error!(name: "target.demoted", target = %name, "the target is on standby, and written data are lost");
             return Err(failed(unflushed.iter().map(|fault| lost(name, fault)).collect()));
@@ -136,13 +138,45 @@ impl<S: TargetServer> Service<S> {
         Ok(())
     }
 
+    /// Flushes the media of a target without sessions. A change of the configuration waits only shortly for a flush, and
+    /// has little to flush then. Returns the failed flushes.
+    fn flush(&self, name: &str) -> Result<Vec<String>, Vec<Diagnostic>> {
+        let end = Instant::now() + FLUSH_TIMEOUT;
+        let flushed = self.server.flush(name, &|| Instant::now() < end).ok_or_else(|| {
+            let limit = lunar_proto::duration::show(FLUSH_TIMEOUT);
+            let what =
+                format!("target {name} is still promoted: the flush of its media did not end within {limit}");
+            vec![Diagnostic::new(what, MEDIUM_HINT)]
+        })?;
+        let text = |failure: &FlushFailure| match &failure.lun {
+            Some((_, lun)) => format!("LUN {lun}: {}", io_text(&failure.error)),
+            None => io_text(&failure.error),
+        };
+        Ok(flushed.err().iter().flatten().map(text).collect())
+    }
+
+    /// Closes the media and the state of a target. Returns the failed flushes.
+    fn close(&mut self, name: &str) -> Result<Vec<String>, Vec<Diagnostic>> {
+        let media = self.units.media_of(name);
+        self.standby.promoted.remove(name);
+        let unflushed = self.make(&self.config.clone(), false)?;
+        self.standby.closing.insert(name.to_owned(), media);
+        Ok(unflushed)
+    }
+
+    /// Accepts logins again after a demotion that failed.
+    fn serve_again(&mut self, name: &str) {
+        self.standby.promoted.insert(name.to_owned());
+        let made = self.make(&self.config.clone(), false);
+        made.err().iter().for_each(|problems| super::change::log_problems(problems));
+    }
+
     fn wait_closed(&mut self, name: &str) -> Result<(), ControlError> {
         if within(CLOSE_TIMEOUT, || self.standby.is_closed(name)) {
             return Ok(());
         }
         let what = format!("target {name} is on standby, but a command of a host still uses its medium");
-        let hint = "repeat the command; if the medium never answers, end the server before another one gets the medium";
-        Err(failed(vec![Diagnostic::new(what, hint)]))
+        Err(failed(vec![Diagnostic::new(what, MEDIUM_HINT)]))
     }
 }
 
@@ -222,8 +256,8 @@ mod tests {
         }
         assert_eq!(
             service.server.notes(),
-            ["reload 2", "reload 2", "reload 0"],
-            "it drains before its LUNs go"
+            ["reload 2", "reload 2", "flush", "reload 0"],
+            "it drains and flushes before its LUNs go"
         );
     }
 

@@ -50,6 +50,11 @@ impl TargetServer for Fake {
         Ok(Vec::new())
     }
 
+    fn flush(&self, _: &str, _: &dyn Fn() -> bool) -> Option<Result<(), Vec<lunar_target::FlushFailure>>> {
+        self.note("flush".into());
+        Some(Ok(()))
+    }
+
     fn prepare(&self, groups: &[PortalGroup]) -> io::Result<PreparedPortals> {
         let taken =
             groups.iter().flat_map(|group| &group.portals).any(|portal| portal.listen.port() == TAKEN);
