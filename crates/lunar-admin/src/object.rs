@@ -179,6 +179,8 @@ pub struct ConfigSnapshot {
     pub objects: std::sync::Arc<Document>,
     /// The names of the targets that are on standby now.
     pub standby: BTreeSet<String>,
+    /// Of these, the names of those whose media are not closed yet.
+    pub closing: BTreeSet<String>,
     /// The number of targets that are served, with those of routers.
     pub targets: usize,
     /// The number of their LUNs.
@@ -203,6 +205,8 @@ pub enum TargetState {
     Serving,
     /// It waits to be promoted: its media are closed, and it rejects logins.
     Standby,
+    /// It is demoted, but its media are still open: no other server may have them.
+    Closing,
     /// It rejects logins, as its key `offline` demands.
     Offline,
 }
@@ -211,6 +215,7 @@ impl ConfigSnapshot {
     /// The state of a target.
     pub fn target_state(&self, name: &str, object: &ConfigObject) -> TargetState {
         match object.keys.get("offline") {
+            _ if self.closing.contains(name) => TargetState::Closing,
             _ if self.standby.contains(name) => TargetState::Standby,
             Some(Value::Bool(true)) => TargetState::Offline,
             _ => TargetState::Serving,

@@ -61,6 +61,8 @@ pub enum ServeEvent {
     Found,
     /// Retry of a change that could not be served.
     Retry,
+    /// Media of a demoted target may be closed now.
+    Closed,
     /// A request of the API, with the user and process of its client.
     AdminRequest(Request, String, Sender<Response>),
     /// The confirmation timeout of the trial with this number.
@@ -125,6 +127,7 @@ fn wait<S: TargetServer>(
             Ok(ServeEvent::Ended(status)) => return Some(status),
             Ok(ServeEvent::Found) => service.found(),
             Ok(ServeEvent::Retry) => service.found_before(),
+            Ok(ServeEvent::Closed) => service.closed(),
             Ok(ServeEvent::AdminRequest(request, asker, reply)) => {
                 // The client may have stopped waiting.
                 _ = reply.send(service.answer(request, &asker));

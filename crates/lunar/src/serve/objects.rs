@@ -69,6 +69,7 @@ impl<S: TargetServer> Service<S> {
             targets: self.whole.targets.len(),
             luns: self.whole.targets.iter().map(|target| target.luns.len()).sum(),
             standby: lunar_server::standby::on_standby(&self.config, &self.standby.promoted),
+            closing: self.standby.open_media(),
             warnings: super::warnings(&self.config).collect(),
             stopping: self.is_stopping,
             confirm_by: self.trial.confirm_by(),

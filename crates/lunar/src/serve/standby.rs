@@ -1,6 +1,7 @@
 //! Promotes and demotes targets on standby, as a cluster manager requests.
 
-use super::Service;
+use super::change::later;
+use super::{ServeEvent, Service};
 use crate::server::TargetServer;
 use lunar_admin::{ControlError, ControlErrorKind, Response, TargetAction};
 use lunar_config::io_text;
@@ -9,16 +10,18 @@ use lunar_server::routes::{Found, expand_early};
 use lunar_server::standby::{self, Promoted};
 use lunar_server::{Diagnostic, ErrorCode, MediumWatch};
 use lunar_target::FlushFailure;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// Time that the sessions of a demoted target have to end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time that the media of a demoted target have to be closed. The last commands of cut sessions may still use them.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 0 } else { 10 });
 /// Time that the flush of a demoted target may take. With the other times, it is less than the watchdog allows for one
 /// request (`TURN`).
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(240);
+/// The pause between two looks whether the media of a demoted target are closed after that time.
+const CLOSED_PAUSE: Duration = Duration::from_secs(1);
 /// The pause between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -29,20 +32,27 @@ const MEDIUM_HINT: &str =
 #[derive(Default)]
 pub struct StandbyTargets {
     pub promoted: Promoted,
-    /// The media of demoted targets that were not closed yet.
+    /// The media of demoted targets, until they are closed.
     closing: BTreeMap<String, Vec<MediumWatch>>,
+    /// Whether [`ServeEvent::Closed`] is due.
+    is_watched: bool,
 }
 
 impl StandbyTargets {
-    /// Whether the media of a demoted target are closed, so that another server may have them.
-    fn is_closed(&mut self, name: &str) -> bool {
-        let Some(media) = self.closing.get(name) else { return true };
-        let is_closed = media.iter().all(MediumWatch::is_closed);
-        if is_closed {
-            self.closing.remove(name);
-        }
-        is_closed
+    /// The names of the demoted targets whose media are still open, so that no other server may have them.
+    pub fn open_media(&self) -> BTreeSet<String> {
+        self.closing.iter().filter(|(_, media)| is_open(media)).map(|(name, _)| name.clone()).collect()
     }
+
+    /// Whether the media of a target that is not promoted are closed.
+    fn is_closed(&mut self, name: &str) -> bool {
+        self.closing.retain(|_, media| is_open(media));
+        !self.closing.contains_key(name)
+    }
+}
+
+fn is_open(media: &[MediumWatch]) -> bool {
+    !media.iter().all(MediumWatch::is_closed)
 }
 
 /// A configuration as a server starts: no upstream is known yet, and no target is promoted.
@@ -55,7 +65,9 @@ pub fn at_start(config: &Config) -> Result<Config, Vec<Diagnostic>> {
 impl<S: TargetServer> Service<S> {
     /// Promotes or demotes a target. An action that is done already succeeds.
     pub(super) fn control_target(&mut self, name: &str, action: TargetAction) -> Response {
-        let result = self.standby_target(name).and_then(|target| match action {
+        // Also for a target that is not in the configuration anymore.
+        let closed = self.wait_closed(name).and_then(|()| self.standby_target(name));
+        let result = closed.and_then(|target| match action {
             TargetAction::Promote => self.promote(&target),
             TargetAction::Demote => self.demote(&target),
         });
@@ -90,7 +102,6 @@ impl<S: TargetServer> Service<S> {
             tracing::error!(name: "target.rejected", target = %name, "the target cannot be promoted");
             return Err(failed(problems));
         }
-        self.standby.closing.remove(name);
         tracing::info!(name: "target.promoted", target = %name, "the target is promoted");
         Ok("promoted")
     }
@@ -101,7 +112,7 @@ impl<S: TargetServer> Service<S> {
     fn demote(&mut self, target: &Target) -> Result<&'static str, ControlError> {
         let name = &target.name;
         if !self.standby.promoted.contains(name) {
-            return self.wait_closed(name).map(|()| "is on standby already");
+            return Ok("is on standby already");
         }
         self.drain(name).map_err(failed)?;
         let closed = self.flush(name).and_then(|lost| Ok((lost, self.close(name)?)));
@@ -109,16 +120,18 @@ impl<S: TargetServer> Service<S> {
             self.serve_again(name);
             failed(problems)
         })?;
-        self.wait_closed(name)?;
         if unflushed.is_empty() {
             unflushed = at_close;
         }
-        if !unflushed.is_empty() {
+        let is_lost = !unflushed.is_empty();
+        let open = self.wait_closed(name).err().into_iter().flat_map(|error| error.problems);
+        let problems: Vec<Diagnostic> = open.chain(unflushed.iter().map(|fault| lost(name, fault))).collect();
+        if is_lost {
             tracing::error!(name: "target.demoted", target = %name, "the target is on standby, and written data are lost");
-            return Err(failed(unflushed.iter().map(|fault| lost(name, fault)).collect()));
+        } else if problems.is_empty() {
+            tracing::info!(name: "target.demoted", target = %name, "the target is on standby");
         }
-        tracing::info!(name: "target.demoted", target = %name, "the target is on standby");
-        Ok("demoted")
+        if problems.is_empty() { Ok("demoted") } else { Err(failed(problems)) }
     }
 
     /// Rejects logins to a target, and waits for the end of its sessions.
@@ -171,11 +184,24 @@ impl<S: TargetServer> Service<S> {
         made.err().iter().for_each(|problems| super::change::log_problems(problems));
     }
 
+    /// Shows which media have been closed since the last look, and looks again until all are.
+    pub(super) fn closed(&mut self) {
+        self.publish();
+        self.standby.is_watched = !self.standby.open_media().is_empty();
+        if self.standby.is_watched {
+            later(&self.events, CLOSED_PAUSE, ServeEvent::Closed);
+        }
+    }
+
+    /// Waits until the media of a target that is not promoted are closed.
     fn wait_closed(&mut self, name: &str) -> Result<(), ControlError> {
         if within(CLOSE_TIMEOUT, || self.standby.is_closed(name)) {
             return Ok(());
         }
-        let what = format!("target {name} is on standby, but a command of a host still uses its medium");
+        if !std::mem::replace(&mut self.standby.is_watched, true) {
+            later(&self.events, CLOSED_PAUSE, ServeEvent::Closed);
+        }
+        let what = format!("target {name} is demoted, but its media are not closed yet");
         Err(failed(vec![Diagnostic::new(what, MEDIUM_HINT)]))
     }
 }
@@ -289,5 +315,23 @@ mod tests {
         assert!(text.contains("away: no such file or directory\n  hint: mount its volume first"), "{text}");
         assert_eq!(state(&service), TargetState::Standby);
         assert!(!folder.0.join("away").exists(), "it is never created");
+    }
+
+    #[test]
+    fn target_is_closing_until_its_medium_is_closed() {
+        let folder = Folder::new("standby-closing");
+        let mut service = standby(&folder, "standby = true");
+        let medium = lunar_block::nothing();
+        service.standby.closing.insert(NAME.into(), vec![MediumWatch::of(&medium)]);
+        let open = "target a is demoted, but its media are not closed yet";
+        for action in [TargetAction::Demote, TargetAction::Promote] {
+            assert!(act(&mut service, action).starts_with(open));
+            assert_eq!(state(&service), TargetState::Closing);
+        }
+        drop(medium);
+        service.closed();
+        assert_eq!(state(&service), TargetState::Standby);
+        assert_eq!(act(&mut service, TargetAction::Demote), "target a: is on standby already");
+        assert_eq!(act(&mut service, TargetAction::Promote), "target a: promoted");
     }
 }
