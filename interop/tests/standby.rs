@@ -19,6 +19,7 @@ const EXCLUSIVE_REGISTRANTS: u8 = 6;
 const CONFLICT: u8 = 0x18;
 const SIGTERM: i32 = 15;
 const OUT_OF_SERVICE: u16 = 0x0301;
+const TIMED_OUT: i32 = 8;
 const NOT_FOUND: i32 = 21;
 const IN_USE: i32 = 28;
 const ISID: [u8; 6] = [0x80, 0, 0, 9, 0, 1];
@@ -378,5 +379,45 @@ fn slow_flush_delays_the_demotion_until_it_ends() {
         drop(frozen);
         demotion.join().expect("it is demoted");
     });
+    assert_eq!((pair.state(0), pair.opened(0)), ("standby".into(), 0));
+}
+
+#[test]
+fn medium_that_never_answers_fails_the_stop() {
+    let Some(mut pair) = Pair::start() else { return };
+    pair.promote(0);
+    let mut host = pair.session(0, "host");
+    host.write_blocks(0, 0, &[5; 512]).good();
+    let frozen = pair.two.freeze();
+    let flush = host.command(0, 0x80, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0], 0);
+    host.send(&flush);
+    assert_eq!(agent_within(&pair.servers[0], TARGET, "stop", 30), OCF_ERR_GENERIC);
+    // It is promoted as long as the medium is in use.
+    until("the target accepts logins", || pair.login(0, "other").ok());
+    let log = pair.servers[0].log();
+    assert!(log.contains("is still promoted: the flush of its media did not end within"), "{log}");
+    assert_ne!(pair.opened(0), 0);
+    drop(frozen);
+    assert_eq!(agent(&pair.servers[0], TARGET, "stop"), OCF_SUCCESS);
+    assert_eq!((pair.state(0), pair.opened(0)), ("standby".into(), 0));
+}
+
+/// The cluster manager has given up: it must not find a target promoted that it counts as stopped.
+#[test]
+fn promotion_of_a_client_that_gave_up_is_dropped() {
+    let Some(mut pair) = Pair::start() else { return };
+    pair.promote(0);
+    pair.session(0, "host").write_blocks(0, 0, &[5; 512]).good();
+    let frozen = pair.two.freeze();
+    std::thread::scope(|scope| {
+        let demotion = scope.spawn(|| pair.done(0, "demote", "demoted"));
+        let requests = || pair.servers[0].log().matches("demote target").count();
+        until("the demotion is in progress", || (requests() == 1).then_some(()));
+        let ran = pair.servers[0].asked(&["target", "promote", TARGET, "--timeout", "500ms"]);
+        assert_eq!(ran.status.and_then(|status| status.code()), Some(TIMED_OUT), "{}", ran.said);
+        drop(frozen);
+        demotion.join().expect("it is demoted");
+    });
+    until("the promotion is dropped", || pair.servers[0].log().contains("waits no longer").then_some(()));
     assert_eq!((pair.state(0), pair.opened(0)), ("standby".into(), 0));
 }

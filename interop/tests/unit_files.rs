@@ -71,6 +71,35 @@ fn systemd_accepts_and_rates_the_unit() {
     }
 }
 
+/// The seconds after a word of a text.
+fn seconds_after(text: &str, word: &str) -> u32 {
+    let digits = text.split(word).nth(1).unwrap_or_else(|| panic!("no {word} in {text}"));
+    let digits: String = digits.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().expect("a number")
+}
+
+/// A command that outlives its time-out would leave the result to chance.
+#[test]
+fn commands_for_a_target_end_before_their_unit_times_out() {
+    let unit = dist("lunar-target@.service");
+    let line =
+        |key: &str| unit.lines().find(|line| line.starts_with(key)).unwrap_or_else(|| panic!("no {key}"));
+    let limits = [
+        ("ExecStart=", "TimeoutStartSec="),
+        ("ExecStop=", "TimeoutStopSec="),
+        ("ExecStopPost=-", "TimeoutStopSec="),
+    ];
+    for (command, limit) in limits {
+        let (waits_s, limit_s) =
+            (seconds_after(line(command), "--timeout "), seconds_after(line(limit), limit));
+        assert!(waits_s < limit_s, "{command}: {waits_s} of {limit_s}");
+    }
+    assert!(
+        line("ExecStopPost=").contains("target demote"),
+        "a start that timed out leaves nothing promoted"
+    );
+}
+
 #[test]
 fn firewall_opens_the_default_port() {
     let service = dist("firewalld/lunar.xml");

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use utoipa::ToSchema;
 
 /// A request to the server that its main thread executes.
@@ -366,6 +367,39 @@ pub trait ServerControl: Send + Sync + 'static {
     }
 
     /// Executes any other request. It may take long; the client limits its own wait.
-    /// `asker`: the user and process of the client, for the log.
-    fn ask(&self, request: Request, asker: &str) -> Response;
+    fn ask(&self, request: Request, asker: &Asker) -> Response;
+}
+
+/// The client of a request.
+#[derive(Clone, Debug, Default)]
+pub struct Asker {
+    /// Its user and process, for the log.
+    pub name: String,
+    is_gone: Arc<AtomicBool>,
+}
+
+/// A client that waits for its response. Dropping it reports that the client is gone.
+pub struct WaitingAsker(Arc<AtomicBool>);
+
+impl Asker {
+    /// A client with this name.
+    pub fn new(name: impl Into<String>) -> Asker {
+        Asker { name: name.into(), is_gone: Arc::default() }
+    }
+
+    /// Reports that the client waits for its response.
+    pub fn waits(&self) -> WaitingAsker {
+        WaitingAsker(self.is_gone.clone())
+    }
+
+    /// Whether the client waits no longer, so that it acts as if the request had failed.
+    pub fn is_gone(&self) -> bool {
+        self.is_gone.load(Relaxed)
+    }
+}
+
+impl Drop for WaitingAsker {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
 }

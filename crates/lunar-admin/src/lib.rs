@@ -29,8 +29,8 @@ pub use config_history::{
 };
 pub use connect::{connect, is_answered};
 pub use control::{
-    ApplyOptions, Capacities, ControlError, ControlErrorKind, DetachRequest, Request, Response, RouterAction,
-    ServerControl, TargetAction,
+    ApplyOptions, Asker, Capacities, ControlError, ControlErrorKind, DetachRequest, Request, Response,
+    RouterAction, ServerControl, TargetAction, WaitingAsker,
 };
 pub use difference::{Change, Difference};
 pub use end::{EndWaiter, ServerEnd};

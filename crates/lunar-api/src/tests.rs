@@ -5,9 +5,10 @@ use crate::handlers::MAX_WAITING;
 use crate::{ApiServer, Problem};
 use interop::Folder;
 use lunar_admin::{
-    AdminSocket, Capacities, ConfigObject, ConfigSnapshot, Counters, Document, EventLog, GatewayReport,
-    GroupReport, Keys, ObjectId, ObjectOrigin, ObjectSource, Request, Response, RollbackRequest,
-    RouterReport, ServerControl, ServerEvent, SessionReport, SharedUnitReport, connect, listening,
+    AdminSocket, Asker, Capacities, ConfigObject, ConfigSnapshot, Counters, Document, EventLog,
+    GatewayReport, GroupReport, Keys, ObjectId, ObjectOrigin, ObjectSource, Request, Response,
+    RollbackRequest, RouterReport, ServerControl, ServerEvent, SessionReport, SharedUnitReport, connect,
+    listening,
 };
 use lunar_config::{Diagnostic, ErrorCode};
 use serde_json::{Value, json};
@@ -79,7 +80,7 @@ impl ServerControl for Fake {
         self.1.clone()
     }
 
-    fn ask(&self, request: Request, asker: &str) -> Response {
+    fn ask(&self, request: Request, asker: &Asker) -> Response {
         self.0.lock().unwrap().push(request.clone());
         match request {
             Request::Routers => {
@@ -88,7 +89,9 @@ impl ServerControl for Fake {
             Request::Change(_) | Request::RollBackTo(_) => {
                 Response::Changed { version: "v2".into(), changes: Vec::new(), warnings: vec!["w".into()] }
             }
-            other => Diagnostic::new(format!("{other} by {asker}"), "no").with_code(ErrorCode::InUse).into(),
+            other => {
+                Diagnostic::new(format!("{other} by {}", asker.name), "no").with_code(ErrorCode::InUse).into()
+            }
         }
     }
 }
@@ -369,7 +372,7 @@ impl ServerControl for Slow {
         Arc::default()
     }
 
-    fn ask(&self, _: Request, _: &str) -> Response {
+    fn ask(&self, _: Request, _: &Asker) -> Response {
         self.taken.send(()).unwrap();
         _ = self.go.lock().unwrap().recv();
         Response::Done("done".into())
@@ -400,6 +403,41 @@ fn requests_that_wait_are_bounded_and_hold_up_no_other() {
         stream.read_to_string(&mut text).unwrap();
         assert!(text.ends_with("{\"result\":\"done\"}"), "{text}");
     }
+}
+
+/// Waits for the end of its client.
+struct Deserted(SyncSender<()>, SyncSender<()>);
+
+impl ServerControl for Deserted {
+    fn sessions(&self) -> Vec<SessionReport> {
+        Vec::new()
+    }
+
+    fn config(&self) -> Arc<ConfigSnapshot> {
+        Arc::default()
+    }
+
+    fn ask(&self, _: Request, asker: &Asker) -> Response {
+        self.0.send(()).unwrap();
+        while !asker.is_gone() {
+            std::thread::yield_now();
+        }
+        self.1.send(()).unwrap();
+        Response::Done("done".into())
+    }
+}
+
+#[test]
+fn request_knows_that_its_client_is_gone() {
+    let folder = Folder::fresh();
+    let ((taken, takes), (gone, is_gone)) = (sync_channel(1), sync_channel(1));
+    let (_server, path) = served(&folder, Arc::new(Deserted(taken, gone)));
+    let mut stream = UnixStream::connect(&path).unwrap();
+    stream.write_all(b"POST /v1/config/confirm HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    takes.recv().unwrap();
+    assert!(is_gone.try_recv().is_err(), "the client waits");
+    drop(stream);
+    is_gone.recv().unwrap();
 }
 
 #[test]

@@ -21,7 +21,9 @@ use crate::service_manager::HandedState;
 use crate::{connect_hints, output, service_manager};
 use change::Trial;
 use history::ConfigHistory;
-use lunar_admin::{AdminSocket, ApplyCause, ReloadOutcome, Request, Response, ServerControl, ServerEnd};
+use lunar_admin::{
+    AdminSocket, ApplyCause, Asker, ReloadOutcome, Request, Response, ServerControl, ServerEnd,
+};
 use lunar_api::https::HttpsServer;
 use lunar_api::{ApiServer, MetricsServer};
 use lunar_gateway::Gateway;
@@ -64,7 +66,7 @@ pub enum ServeEvent {
     /// Media of a demoted target may be closed now.
     Closed,
     /// A request of the API, with the user and process of its client.
-    AdminRequest(Request, String, Sender<Response>),
+    AdminRequest(Request, Asker, Sender<Response>),
     /// The confirmation timeout of the trial with this number.
     Unconfirmed(u64),
 }

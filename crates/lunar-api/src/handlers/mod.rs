@@ -42,7 +42,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{Method, StatusCode};
 use axum::response::IntoResponse;
-use lunar_admin::{Request, Response, ServerControl};
+use lunar_admin::{Asker, Request, Response, ServerControl};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::Semaphore;
@@ -63,7 +63,9 @@ pub struct ApiState {
 impl ApiState {
     /// Executes a request on the main thread.
     async fn ask(&self, request: Request) -> Result<Response, Box<Problem>> {
-        let asker = crate::caller::name();
+        let asker = Asker::new(crate::caller::name());
+        // Without a client, this future is dropped.
+        let _waits = asker.waits();
         match self.blocking(move |control| control.ask(request, &asker)).await? {
             Response::Failed(error) => Err(error.into()),
             response => Ok(response),

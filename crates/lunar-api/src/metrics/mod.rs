@@ -15,7 +15,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use lunar_admin::{Request, RouterReport, ServerControl};
+use lunar_admin::{Asker, Request, RouterReport, ServerControl};
 use std::sync::Arc;
 use std::time::Duration;
 use text::MetricType::Gauge;
@@ -49,7 +49,7 @@ async fn routers(source: &MetricsSource) -> Option<Vec<RouterReport>> {
     let control = source.control.clone();
     let asked = tokio::task::spawn_blocking(move || {
         let _turn = turn;
-        control.ask(Request::Routers, "")
+        control.ask(Request::Routers, &Asker::default())
     });
     match asked.await {
         Ok(lunar_admin::Response::Routers(routers)) => Some(routers),

@@ -8,7 +8,7 @@ use lunar_admin::metrics::{
 };
 use lunar_admin::router::{Failover, PathReport, PathTraffic, UpstreamReport};
 use lunar_admin::{
-    ConfigSnapshot, GroupReport, ReloadOutcome, Request, Response, RouterReport, ServerControl,
+    Asker, ConfigSnapshot, GroupReport, ReloadOutcome, Request, Response, RouterReport, ServerControl,
     SessionReport, SharedUnitReport,
 };
 use lunar_config::Diagnostic;
@@ -101,7 +101,7 @@ impl ServerControl for Fake {
         GroupReport { gateways: Vec::new(), units }
     }
 
-    fn ask(&self, request: Request, _: &str) -> Response {
+    fn ask(&self, request: Request, _: &Asker) -> Response {
         assert_eq!(request, Request::Routers);
         let failure = || Diagnostic::new("the server is shutting down", "wait").into();
         self.routers.clone().map_or_else(failure, Response::Routers)
@@ -120,7 +120,7 @@ impl ServerControl for Busy {
         Arc::default()
     }
 
-    fn ask(&self, _: Request, _: &str) -> Response {
+    fn ask(&self, _: Request, _: &Asker) -> Response {
         drop(self.0.lock());
         Response::Routers(Vec::new())
     }

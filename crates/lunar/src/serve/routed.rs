@@ -15,9 +15,9 @@ use lunar_admin::router::{
     UpstreamReport,
 };
 use lunar_admin::{
-    AttachmentReport, Capacities, ConfigSnapshot, ControlError, ControlErrorKind, DetachRequest, EventLog,
-    GroupReport, HistoryEntry, HistoryPoint, HistoryTree, Request, Response, RouterAction, ServerControl,
-    ServerEnd, SessionReport,
+    Asker, AttachmentReport, Capacities, ConfigSnapshot, ControlError, ControlErrorKind, DetachRequest,
+    EventLog, GroupReport, HistoryEntry, HistoryPoint, HistoryTree, Request, Response, RouterAction,
+    ServerControl, ServerEnd, SessionReport,
 };
 use lunar_gateway::Gateway;
 use lunar_router::failover::{FailoverRequest, Pair, Role};
@@ -118,14 +118,14 @@ impl<S: TargetServer> ServerControl for AdminHandler<S> {
         detach_for(request).map_or_else(|failure| control_error(failure).into(), Response::Done)
     }
 
-    fn ask(&self, request: Request, asker: &str) -> Response {
+    fn ask(&self, request: Request, asker: &Asker) -> Response {
         if matches!(request, Request::DiffSince(_) | Request::RollBackTo(_)) {
             // Here, and not in the main thread, which must not wait for a disk.
             self.history.settle();
         }
         let (reply, answer) = channel();
-        send_event(&self.events, ServeEvent::AdminRequest(request, asker.to_owned(), reply));
-        // The client has its own timeout. The main thread executes the request even after that.
+        send_event(&self.events, ServeEvent::AdminRequest(request, asker.clone(), reply));
+        // The client has its own timeout. The main thread executes the request even after that, except for targets on standby.
         answer.recv().unwrap_or_else(|_| ends().into())
     }
 }
@@ -147,19 +147,19 @@ fn ends() -> Diagnostic {
 }
 
 impl<S: TargetServer> Service<S> {
-    pub(super) fn answer(&mut self, request: Request, asker: &str) -> Response {
+    pub(super) fn answer(&mut self, request: Request, asker: &Asker) -> Response {
         if !request.is_safe() {
-            tracing::info!(name: "request", "{request}: requested by {asker}");
+            tracing::info!(name: "request", "{request}: requested by {}", asker.name);
         }
         let (cause, version) = (cause(&request), self.version.to_string());
-        let response = self.execute(request);
+        let response = self.execute(request, asker);
         if let Some(cause) = cause.filter(|_| self.version.to_string() != version) {
-            self.keep(cause, Some(asker));
+            self.keep(cause, Some(&asker.name));
         }
         response
     }
 
-    fn execute(&mut self, request: Request) -> Response {
+    fn execute(&mut self, request: Request, asker: &Asker) -> Response {
         match request {
             Request::Routers => Response::Routers(self.routers()),
             Request::ShowConfig => {
@@ -174,7 +174,7 @@ impl<S: TargetServer> Service<S> {
             Request::Rollback => self.roll_back(),
             Request::RollBackTo(request) => self.roll_back_to(&request),
             Request::Change(change) => self.change_object(change),
-            Request::Target { name, action } => self.control_target(&name, action),
+            Request::Target { name, action } => self.control_target(&name, action, asker),
             Request::EndSession { tsih } => self.end_session(tsih),
             Request::Stop => {
                 _ = self.events.send(ServeEvent::Stop);

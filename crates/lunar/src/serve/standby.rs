@@ -3,7 +3,7 @@
 use super::change::later;
 use super::{ServeEvent, Service};
 use crate::server::TargetServer;
-use lunar_admin::{ControlError, ControlErrorKind, Response, TargetAction};
+use lunar_admin::{Asker, ControlError, ControlErrorKind, Response, TargetAction};
 use lunar_config::io_text;
 use lunar_server::config::{Config, Target};
 use lunar_server::routes::{Found, expand_early};
@@ -64,12 +64,18 @@ pub fn at_start(config: &Config) -> Result<Config, Vec<Diagnostic>> {
 
 impl<S: TargetServer> Service<S> {
     /// Promotes or demotes a target. An action that is done already succeeds.
-    pub(super) fn control_target(&mut self, name: &str, action: TargetAction) -> Response {
+    pub(super) fn control_target(&mut self, name: &str, action: TargetAction, asker: &Asker) -> Response {
+        if asker.is_gone() {
+            // Its cluster manager assumes a failure, and may have decided otherwise.
+            let what = format!("target {name}: not {}d, because the client waits no longer", action.name());
+            tracing::warn!("{what}");
+            return Diagnostic::new(what, "repeat the command").into();
+        }
         // Also for a target that is not in the configuration anymore.
         let closed = self.wait_closed(name).and_then(|()| self.standby_target(name));
         let result = closed.and_then(|target| match action {
             TargetAction::Promote => self.promote(&target),
-            TargetAction::Demote => self.demote(&target),
+            TargetAction::Demote => self.demote(&target, asker),
         });
         self.publish();
         result.map_or_else(Response::from, |done| Response::Done(format!("target {name}: {done}")))
@@ -109,13 +115,13 @@ impl<S: TargetServer> Service<S> {
     /// Ends the sessions of a target after their commands, flushes its media, and closes media and state. If the media
     /// cannot be closed, the target stays promoted. If a flush fails, they are closed: another flush would not write the
     /// lost data either.
-    fn demote(&mut self, target: &Target) -> Result<&'static str, ControlError> {
+    fn demote(&mut self, target: &Target, asker: &Asker) -> Result<&'static str, ControlError> {
         let name = &target.name;
         if !self.standby.promoted.contains(name) {
             return Ok("is on standby already");
         }
         self.drain(name).map_err(failed)?;
-        let closed = self.flush(name).and_then(|lost| Ok((lost, self.close(name)?)));
+        let closed = self.flush(name, asker).and_then(|lost| Ok((lost, self.close(name)?)));
         let (mut unflushed, at_close) = closed.map_err(|problems| {
             self.serve_again(name);
             failed(problems)
@@ -153,14 +159,17 @@ impl<S: TargetServer> Service<S> {
 
     /// Flushes the media of a target without sessions. A change of the configuration waits only shortly for a flush, and
     /// has little to flush then. Returns the failed flushes.
-    fn flush(&self, name: &str) -> Result<Vec<String>, Vec<Diagnostic>> {
-        let end = Instant::now() + FLUSH_TIMEOUT;
-        let flushed = self.server.flush(name, &|| Instant::now() < end).ok_or_else(|| {
-            let limit = lunar_proto::duration::show(FLUSH_TIMEOUT);
-            let what =
-                format!("target {name} is still promoted: the flush of its media did not end within {limit}");
-            vec![Diagnostic::new(what, MEDIUM_HINT)]
-        })?;
+    fn flush(&self, name: &str, asker: &Asker) -> Result<Vec<String>, Vec<Diagnostic>> {
+        let (begin, end) = (Instant::now(), Instant::now() + FLUSH_TIMEOUT);
+        let flushed =
+            self.server.flush(name, &|| Instant::now() < end && !asker.is_gone()).ok_or_else(|| {
+                let waited_s = begin.elapsed().as_secs();
+                let what = format!(
+                    "target {name} is still promoted: the flush of its media did not end within {waited_s} s"
+                );
+                tracing::error!("{what}");
+                vec![Diagnostic::new(what, MEDIUM_HINT)]
+            })?;
         let text = |failure: &FlushFailure| match &failure.lun {
             Some((_, lun)) => format!("LUN {lun}: {}", io_text(&failure.error)),
             None => io_text(&failure.error),
@@ -253,7 +262,11 @@ mod tests {
     }
 
     fn act(service: &mut Service<Fake>, action: TargetAction) -> String {
-        match service.control_target(NAME, action) {
+        act_for(&Asker::default(), service, action)
+    }
+
+    fn act_for(asker: &Asker, service: &mut Service<Fake>, action: TargetAction) -> String {
+        match service.control_target(NAME, action, asker) {
             Response::Done(text) => text.replace(NAME, "a"),
             Response::Failed(error) => error.problems[0].to_string().replace(NAME, "a"),
             other => panic!("{other:?}"),
@@ -315,6 +328,20 @@ mod tests {
         assert!(text.contains("away: no such file or directory\n  hint: mount its volume first"), "{text}");
         assert_eq!(state(&service), TargetState::Standby);
         assert!(!folder.0.join("away").exists(), "it is never created");
+    }
+
+    #[test]
+    fn request_of_a_client_that_is_gone_is_not_executed() {
+        let folder = Folder::new("standby-gone");
+        let mut service = standby(&folder, "standby = true");
+        let asker = Asker::new("user 7");
+        drop(asker.waits());
+        let text = act_for(&asker, &mut service, TargetAction::Promote);
+        assert_eq!(
+            text,
+            "target a: not promoted, because the client waits no longer\n  hint: repeat the command"
+        );
+        assert_eq!(state(&service), TargetState::Standby);
     }
 
     #[test]

@@ -21,7 +21,7 @@ fn trial(to: u64) -> RollbackRequest {
 }
 
 fn asks(service: &mut Service<Fake>, request: Request) -> Response {
-    let response = service.answer(request, "user 7");
+    let response = service.answer(request, &lunar_admin::Asker::new("user 7"));
     service.history.settle();
     response
 }
