@@ -456,7 +456,17 @@ impl<S: TargetServer> Service<S> {
             }
         };
         self.end.set(problems.clone(), LAST_RESPONSE);
-        drop((self.admin, self.https));
+        let media = self.standby.media(&self.units);
+        drop((self.units, self.https));
+        if standby::are_closed(&media) {
+            drop(self.admin);
+        } else {
+            // A missing socket shows to cluster managers that no server has the media. The end of the process closes it.
+            tracing::error!(
+                "the media of targets with `standby` are still in use: the admin socket stays until the process has ended"
+            );
+            std::mem::forget(self.admin);
+        }
         if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
 }

@@ -8,7 +8,7 @@ use lunar_config::io_text;
 use lunar_server::config::{Config, Target};
 use lunar_server::routes::{Found, expand_early};
 use lunar_server::standby::{self, Promoted};
-use lunar_server::{Diagnostic, ErrorCode, MediumWatch};
+use lunar_server::{Diagnostic, ErrorCode, MediumWatch, Units};
 use lunar_target::FlushFailure;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -44,6 +44,12 @@ impl StandbyTargets {
         self.closing.iter().filter(|(_, media)| is_open(media)).map(|(name, _)| name.clone()).collect()
     }
 
+    /// The media of promoted targets, and those that are not closed yet.
+    pub fn media(self, units: &Units) -> Vec<MediumWatch> {
+        let promoted = self.promoted.iter().flat_map(|name| units.media_of(name));
+        promoted.chain(self.closing.into_values().flatten()).collect()
+    }
+
     /// Whether the media of a target that is not promoted are closed.
     fn is_closed(&mut self, name: &str) -> bool {
         self.closing.retain(|_, media| is_open(media));
@@ -53,6 +59,11 @@ impl StandbyTargets {
 
 fn is_open(media: &[MediumWatch]) -> bool {
     !media.iter().all(MediumWatch::is_closed)
+}
+
+/// Waits until media are closed. False: some are still in use.
+pub fn are_closed(media: &[MediumWatch]) -> bool {
+    within(CLOSE_TIMEOUT, || media.iter().all(MediumWatch::is_closed))
 }
 
 /// A configuration as a server starts: no upstream is known yet, and no target is promoted.
@@ -360,5 +371,19 @@ mod tests {
         assert_eq!(state(&service), TargetState::Standby);
         assert_eq!(act(&mut service, TargetAction::Demote), "target a: is on standby already");
         assert_eq!(act(&mut service, TargetAction::Promote), "target a: promoted");
+    }
+
+    #[test]
+    fn stopped_server_keeps_its_socket_while_a_medium_is_open() {
+        for is_open in [true, false] {
+            let folder = Folder::new("standby-socket");
+            let mut service = standby(&folder, "standby = true");
+            act(&mut service, TargetAction::Promote);
+            let medium = lunar_block::nothing();
+            service.standby.closing.insert(NAME.into(), vec![MediumWatch::of(&medium)]);
+            let _medium = is_open.then_some(medium);
+            service.stop(false).unwrap();
+            assert_eq!(folder.0.join("lunar.sock").exists(), is_open);
+        }
     }
 }
