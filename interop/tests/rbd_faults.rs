@@ -143,6 +143,9 @@ fn is_not_ready(server: &Server, raw: &mut Raw) {
     raw.read(0, &interop::scsi::read10(0, 1), BLOCK as u32).check(NOT_READY_INTERVENTION);
     raw.write_blocks(0, 0, &[1; BLOCK]).check(NOT_READY_INTERVENTION);
     raw.simple(0, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0]).check(NOT_READY_INTERVENTION);
+    let mut get_lba_status = [0; 16];
+    (get_lba_status[0], get_lba_status[1], get_lba_status[13]) = (0x9e, 0x12, 24);
+    raw.read(0, &get_lba_status, 24).check(NOT_READY_INTERVENTION);
     assert_eq!(server.log().matches("the image was deleted while").count(), 1);
 }
 

@@ -13,6 +13,7 @@ mod exit;
 mod extents;
 mod image;
 mod image_lock;
+mod late;
 mod library;
 mod location;
 mod notify_replies;
@@ -26,15 +27,17 @@ mod watch;
 
 use crate::{
     Backend, BackendInfo, BackendSpec, BufResult, ExamineReport, Extent, LocalBoxFuture, OpenError,
-    describe_row, locked, within,
+    describe_row, within,
 };
 use image::Image;
+use late::{LateOperations, timed_out};
 pub use location::{RBD_PREFIX, RbdLocation};
 use lunar_runtime::{Buf, either, sleep_until};
 pub use notify_replies::NotifyReplies;
 use operation::{Operation, done, whole};
 use presence::Presence;
 pub use shared_object::SharedObject;
+use size::KnownSize;
 use std::ffi::c_int;
 use std::io;
 use std::ops::Range;
@@ -49,8 +52,6 @@ const BUSY_AFTER: Duration = Duration::from_secs(20);
 /// A change of an image under a lease cannot end as BUSY: its host might repeat it through another client. It waits for the
 /// cluster, longer than the cluster takes to notice a dead OSD. Linux aborts it after 30 s, and leaves the path 20 s later.
 const LATE_AFTER: Duration = Duration::from_secs(40);
-/// The interval in which waiting operations look for the end of late ones.
-const LATE_CHECK: Duration = Duration::from_millis(100);
 /// The bytes of one request to free or clear. librbd begins one operation for each object of a request.
 const CLEAR_BYTES: u64 = 256 << 20;
 /// `rbd_aio_write_zeroes` allocates the space.
@@ -73,8 +74,7 @@ pub struct RbdBackend {
     location: RbdLocation,
     /// Replaced when the cluster has fenced its client.
     image: Arc<RwLock<Arc<Image>>>,
-    /// Operations that ended as `TimedOut` and run on. They keep their order with later ones only if these wait.
-    late: Mutex<Vec<Operation>>,
+    late: LateOperations,
     reopening: Arc<Mutex<bool>>,
     /// Whether objects share the client of the image. Then only the user of the objects replaces a fenced client: it
     /// must read the objects before I/O goes on.
@@ -108,6 +108,14 @@ impl Drop for Counted<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
+}
+
+/// The right to run one operation, until dropped.
+struct Admitted<'a> {
+    image: Arc<Image>,
+    /// The size for which its range was checked.
+    size: KnownSize,
+    _counted: Counted<'a>,
 }
 
 /// Opens the image read-only and reports its size.
@@ -151,7 +159,7 @@ impl RbdBackend {
             reported: AtomicU64::new(image.size.known().bytes),
             location,
             image: Arc::new(RwLock::new(Arc::new(image))),
-            late: Mutex::default(),
+            late: LateOperations::default(),
             reopening: Arc::default(),
             presence: Arc::default(),
             is_shared: AtomicBool::new(false),
@@ -195,21 +203,29 @@ impl RbdBackend {
         self.image.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until no late operation runs any more.
-    async fn admit(&self, deadline: Instant) -> io::Result<()> {
-        loop {
-            {
-                let mut late = locked(&self.late);
-                late.retain(|operation| !operation.has_ended());
-                if late.is_empty() {
-                    return Ok(());
-                }
-            }
-            if Instant::now() >= deadline {
-                return Err(timed_out());
-            }
-            sleep_until(Instant::now() + LATE_CHECK).await;
+    /// Admits an operation within `range`.
+    async fn admit(&self, range: &Range<u64>, deadline: Instant) -> io::Result<Admitted<'_>> {
+        if self.presence.is_gone() {
+            return Err(presence::deleted());
         }
+        self.late.wait(deadline).await?;
+        let image = self.image();
+        if image.client().is_fenced() {
+            return Err(self.fenced());
+        }
+        // Counted before the lease is asked, so that an idle image stays so when the lease admits nothing any more.
+        let _counted = Counted::new(&self.in_flight);
+        self.lease.get().map_or(Ok(()), |lease| lease.may_begin())?;
+        let size = image.size.known();
+        within(size.bytes, range.start, range.end - range.start)?;
+        Ok(Admitted { image, size, _counted })
+    }
+
+    /// The error of an operation that has not ended in time; `lease`: of a change under a lease.
+    fn expired(&self, lease: Option<&dyn ImageLease>) -> io::Error {
+        let Some(lease) = lease else { return timed_out() };
+        lease.has_late_operation();
+        self.fenced()
     }
 
     /// Runs one operation within `range`. The result is that of librbd, or the reason why there is none.
@@ -221,50 +237,37 @@ impl RbdBackend {
         begin: impl FnOnce(&Arc<Image>, Option<Buf>) -> Operation,
     ) -> (io::Result<isize>, Option<Buf>) {
         let began = Instant::now();
-        if self.presence.is_gone() {
-            return (Err(presence::deleted()), buf);
-        }
-        if let Err(e) = self.admit(began + BUSY_AFTER).await {
-            return (Err(e), buf);
-        }
-        let image = self.image();
-        if image.client().is_fenced() {
-            return (Err(self.fenced()), buf);
-        }
-        // Counted before the lease is asked, so that an idle image stays so when the lease admits nothing any more.
-        let _counted = Counted::new(&self.in_flight);
-        if let Err(e) = self.lease.get().map_or(Ok(()), |lease| lease.may_begin()) {
-            return (Err(e), buf);
-        }
-        let size = image.size.known();
-        if let Err(e) = within(size.bytes, range.start, range.end - range.start) {
-            return (Err(e), buf);
-        }
+        let Admitted { image, size, _counted } = match self.admit(&range, began + BUSY_AFTER).await {
+            Ok(admitted) => admitted,
+            Err(e) => return (Err(e), buf),
+        };
         let len = buf.as_ref().map(|buf| buf.len());
         let mut operation = begin(&image, buf);
-        let lease = self.lease.get().filter(|_| effect == Effect::Change);
+        let lease = self.lease.get().filter(|_| effect == Effect::Change).map(Box::as_ref);
+        let deadline = began + lease.map_or(BUSY_AFTER, |_| LATE_AFTER);
         let late = async {
-            sleep_until(began + lease.map_or(BUSY_AFTER, |_| LATE_AFTER)).await;
+            sleep_until(deadline).await;
             None
         };
         let ended = either(async { Some((&mut operation).await) }, late).await;
         let Some((result, buf)) = ended else {
-            if let Some(lease) = lease {
-                lease.has_late_operation();
-                return (Err(self.fenced()), len.map(Buf::zeroed));
+            if lease.is_none() {
+                self.late.push(operation);
             }
-            locked(&self.late).push(operation);
-            return (Err(timed_out()), len.map(Buf::zeroed));
+            return (Err(self.expired(lease)), len.map(Buf::zeroed));
         };
         if image.client().remembers_fence(result) {
             return (Err(self.fenced()), buf);
         }
         // librbd cuts a write at the end of an image that has shrunk, and reports success. The size may have been read
         // before the last change.
-        if !image.size.is_current(size)
-            && let Err(e) = size_check(image, range).await
-        {
-            return (Err(e), buf);
+        if !image.size.is_current(size) {
+            let read = self.late.call(deadline, move || image.read_size()).await;
+            let checked = read.and_then(|size| within(size, range.start, range.end - range.start));
+            if let Err(e) = checked {
+                let is_late = e.kind() == io::ErrorKind::TimedOut;
+                return (Err(if is_late { self.expired(lease) } else { e }), buf);
+            }
         }
         (Ok(result), buf)
     }
@@ -292,16 +295,6 @@ impl RbdBackend {
         }
         Ok(())
     }
-}
-
-fn timed_out() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "the Ceph cluster does not answer")
-}
-
-/// Reads the size of a changed image, and checks a range against it.
-async fn size_check(image: Arc<Image>, range: Range<u64>) -> io::Result<()> {
-    let size = lunar_runtime::blocking(move || image.read_size()).await?;
-    within(size, range.start, range.end - range.start)
 }
 
 /// The result and the buffer of an operation that had one.
@@ -400,12 +393,14 @@ impl Backend for RbdBackend {
 
     fn extents(&self, offset: u64, len: u64, max: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
         Box::pin(async move {
-            let (image, range) = (self.image(), offset..offset.saturating_add(len));
-            within(image.size.known().bytes, offset, len)?;
+            let (range, deadline) = (offset..offset.saturating_add(len), Instant::now() + BUSY_AFTER);
+            let Admitted { image, _counted, .. } = self.admit(&range, deadline).await?;
             if range.is_empty() {
                 return Ok(Vec::new());
             }
-            lunar_runtime::blocking(move || extents::extents(&image, range, max)).await
+            let of_call = image.clone();
+            let found = self.late.call(deadline, move || extents::extents(&of_call, range, max)).await;
+            if image.client().is_fenced() { Err(self.fenced()) } else { found }
         })
     }
 
