@@ -3,7 +3,7 @@
 use super::image::{Image, Layout};
 use super::library::Library;
 use super::operation::{Operation, done};
-use super::{Effect, RbdBackend, end_of};
+use super::{IoEffect, RbdBackend, end_of};
 use lunar_runtime::Buf;
 use rustix::io::Errno;
 use std::ffi::c_int;
@@ -75,7 +75,7 @@ impl RbdBackend {
                 }
             })
         };
-        let (result, buf) = self.run(Effect::Change, end_of(offset, len), Some(buf), begin).await;
+        let (result, buf) = self.run(IoEffect::Change, end_of(offset, len), Some(buf), begin).await;
         match (result?, buf) {
             (DIFFERS, Some(buf)) => {
                 let mut place = [0; PLACE];

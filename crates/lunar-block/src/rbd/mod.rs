@@ -18,6 +18,7 @@ mod library;
 mod location;
 mod notify_replies;
 mod omap;
+mod opening;
 mod operation;
 mod presence;
 mod reopen;
@@ -89,7 +90,7 @@ pub struct RbdBackend {
 
 /// The effect of an operation on the medium.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Effect {
+enum IoEffect {
     None,
     Change,
 }
@@ -121,7 +122,7 @@ struct Admitted<'a> {
 /// Opens the image read-only and reports its size.
 pub(crate) fn examine(spec: &BackendSpec) -> Result<ExamineReport, OpenError> {
     let location = location_of(spec)?;
-    let size = match Image::open(&location, true, None) {
+    let size = match Image::open_in_time(&location, true, None) {
         Ok(image) => Some(image.size.known().bytes),
         Err(e) if e.kind == io::ErrorKind::NotFound && spec.create && spec.size.is_some() => None,
         Err(e) => return Err(e),
@@ -154,7 +155,7 @@ impl RbdBackend {
         let location = location_of(spec)?;
         let create = spec.size.filter(|_| spec.create && !spec.read_only);
         let create = create.map(|size| (size, features));
-        let image = Image::open(&location, spec.read_only, create)?;
+        let image = Image::open_in_time(&location, spec.read_only, create)?;
         Ok(RbdBackend {
             reported: AtomicU64::new(image.size.known().bytes),
             location,
@@ -231,7 +232,7 @@ impl RbdBackend {
     /// Runs one operation within `range`. The result is that of librbd, or the reason why there is none.
     async fn run(
         &self,
-        effect: Effect,
+        effect: IoEffect,
         range: Range<u64>,
         buf: Option<Buf>,
         begin: impl FnOnce(&Arc<Image>, Option<Buf>) -> Operation,
@@ -243,7 +244,7 @@ impl RbdBackend {
         };
         let len = buf.as_ref().map(|buf| buf.len());
         let mut operation = begin(&image, buf);
-        let lease = self.lease.get().filter(|_| effect == Effect::Change).map(Box::as_ref);
+        let lease = self.lease.get().filter(|_| effect == IoEffect::Change).map(Box::as_ref);
         let deadline = began + lease.map_or(BUSY_AFTER, |_| LATE_AFTER);
         let late = async {
             sleep_until(deadline).await;
@@ -290,7 +291,7 @@ impl RbdBackend {
                     }
                 })
             };
-            done(self.run(Effect::Change, at..at + piece, None, begin).await.0?)?;
+            done(self.run(IoEffect::Change, at..at + piece, None, begin).await.0?)?;
             at += piece;
         }
         Ok(())
@@ -336,7 +337,7 @@ impl Backend for RbdBackend {
                     unsafe { (library.rbd_aio_read)(handle, offset, len, memory.cast(), completion) }
                 })
             };
-            let (result, buf) = self.run(Effect::None, end_of(offset, len), Some(buf), begin).await;
+            let (result, buf) = self.run(IoEffect::None, end_of(offset, len), Some(buf), begin).await;
             with_buf((result.and_then(|result| whole(result, len)), buf))
         })
     }
@@ -350,7 +351,7 @@ impl Backend for RbdBackend {
                     unsafe { (library.rbd_aio_write)(handle, offset, len, memory.cast(), completion) }
                 })
             };
-            let (result, buf) = self.run(Effect::Change, end_of(offset, len), Some(buf), begin).await;
+            let (result, buf) = self.run(IoEffect::Change, end_of(offset, len), Some(buf), begin).await;
             with_buf((result.and_then(done), buf))
         })
     }
@@ -371,7 +372,7 @@ impl Backend for RbdBackend {
                     unsafe { (library.rbd_aio_flush)(handle, completion) }
                 })
             };
-            done(self.run(Effect::None, 0..0, None, begin).await.0?)
+            done(self.run(IoEffect::None, 0..0, None, begin).await.0?)
         })
     }
 
