@@ -112,6 +112,10 @@ impl<S: Store, U: Unit> Member<S, U> {
     pub(super) async fn ask(&self, version: u64) -> Result<Alive, Lost> {
         let (member, incarnation) = (self.id, self.record.incarnation);
         for _ in 0..ATTEMPTS {
+            // A lost member does not acknowledge its own notifications either.
+            if self.phase() == Phase::Lost {
+                return Err(self.lost());
+            }
             let payload = self.checked(json(&Message { member, incarnation, version }))?;
             let replies = self.checked(self.store.notify(payload).await)?;
             let replies = replies.iter().filter_map(|bytes| serde_json::from_slice::<Message>(bytes).ok());
