@@ -117,6 +117,13 @@ impl Executor {
         .await
     }
 
+    /// Drops all tasks, which own this executor.
+    pub fn end(&self) {
+        let tasks = std::mem::take(&mut *self.0.tasks.borrow_mut());
+        drop(tasks);
+        self.0.sleepers.borrow_mut().clear();
+    }
+
     /// Runs all tasks until then.
     pub fn run_until(&self, end: Duration) {
         loop {

@@ -197,6 +197,7 @@ fn run(seed: u64, Circumstances { servers, has_faults, is_passive }: Circumstanc
     if active != if is_passive { 1 } else { servers.len() } {
         found.push(format!("{active} servers are active at the end"));
     }
+    executor.end();
     found
 }
 
