@@ -18,8 +18,8 @@ const TOOLS: [Tool; 4] = [
 const STORE_BYTES: u64 = 2 << 30;
 /// The address of the daemons by default.
 const LOCAL: &str = "127.0.0.1";
-/// The default of Ceph. A busy host must not stop the OSD for longer.
-const READ_LEASE_S: u32 = 16;
+/// A placement group waits for the read lease of its killed OSD; the default is 16 s.
+const READ_LEASE_S: u32 = 1;
 /// A start takes 7 s on an idle machine.
 const START: Duration = Duration::from_secs(120);
 

@@ -28,8 +28,7 @@ fn source(folder: &Folder) -> String {
 
 #[test]
 fn image_is_copied_served_resized_and_fenced() {
-    // A placement group waits for the read lease of its killed OSD.
-    let Some(mut cluster) = CephCluster::start_with_lease(1) else { return };
+    let Some(mut cluster) = CephCluster::start() else { return };
     let folder = Folder::fresh();
     let (source, image) = (source(&folder), cluster.image("disk"));
     copies_keep_bytes_and_holes(&cluster, &folder, &source, &image);
