@@ -44,8 +44,9 @@ pub const ACKNOWLEDGE_WITHIN: Duration = Duration::from_secs(2);
 /// Age of the watch for which the state of a member is current: no other member can have answered a change that is missing
 /// here. Later, commands that do not reach the cluster end with BUSY; the cluster itself refuses those of a fenced member.
 pub const CURRENT_FOR: Duration = Duration::from_secs(5);
-/// Age of the watch above which a member answers all commands with BUSY. While a notification waits for a dead member, the
-/// cluster confirms no watch.
+/// Age of the watch above which a member reads the object, to know that its state is current.
+pub const REFRESH_AFTER: Duration = Duration::from_secs(3);
+/// Age of the state above which a member answers all commands with BUSY.
 pub const STALE_AFTER: Duration = Duration::from_secs(7);
 /// Age of the watch above which a member is lost: its sessions end, so that hosts use another path. Until then, the other
 /// members have fenced it.

@@ -76,8 +76,11 @@ pub struct Member<S, U> {
     is_confirmed: AtomicBool,
     /// The time of the last tick.
     ticked_ms: AtomicU64,
-    /// The time of the confirmation of the watch that it found.
+    /// The time for which the installed state is known to be the latest one: that of a confirmation of the watch, or of
+    /// an access to the object.
     confirmed_ms: AtomicU64,
+    /// Whether it reads the object because the cluster has not confirmed the watch lately.
+    is_refreshing: AtomicBool,
     /// Locked while this client waits for the map of the cluster.
     waiting_for_map: Mutex<()>,
     /// The time of the last acknowledgement.
@@ -140,6 +143,7 @@ impl<S: Store, U: Unit> Member<S, U> {
             is_confirmed: AtomicBool::new(true),
             ticked_ms: AtomicU64::new(0),
             confirmed_ms: AtomicU64::new(0),
+            is_refreshing: AtomicBool::new(false),
             round_ms: AtomicU64::new(0),
             supervisions: AtomicU64::new(0),
         }
@@ -199,8 +203,10 @@ impl<S: Store, U: Unit> Member<S, U> {
                 };
                 let change = SharedChange::new(self.id, &pending.effects());
                 let swap = self.swap_of(*installed, pending.bytes(), &change)?;
+                let began_ms = self.ticked_ms.load(SeqCst);
                 if self.checked(self.store.swap(swap).await)? {
                     let answer = lu.commit_shared(pending);
+                    self.confirm(began_ms);
                     let version = *installed + 1;
                     self.add_victims(version, &answer);
                     self.set_installed(&mut installed, version);
@@ -301,8 +307,10 @@ impl<S: Store, U: Unit> Member<S, U> {
             let change = SharedChange { fenced, claimed, ..SharedChange::new(self.id, &[]) };
             let mut swap = self.swap_of(*installed, &self.unit.lu().shared_state(), &change)?;
             self.checked(swap.change_group(&view, &next))?;
+            let began_ms = self.ticked_ms.load(SeqCst);
             if self.checked(self.store.swap(swap).await)? {
                 let version = *installed + 1;
+                self.confirm(began_ms);
                 self.follow_group(&next);
                 self.set_installed(&mut installed, version);
                 return Ok(Some(version));
@@ -334,15 +342,29 @@ impl<S: Store, U: Unit> Member<S, U> {
         }
         let age = self.checked(self.store.watch_age())?;
         self.ticked_ms.store(now.as_millis() as u64, SeqCst);
-        self.confirmed_ms.store(now.saturating_sub(age).as_millis() as u64, SeqCst);
+        self.confirmed_ms.fetch_max(now.saturating_sub(age).as_millis() as u64, SeqCst);
         if age > crate::LOST_AFTER && !self.waits_for_storage(now, age) {
             return self.checked(Err(io::Error::other("the cluster does not confirm the watch")));
         }
         self.is_confirmed.store(age <= crate::STALE_AFTER, SeqCst);
-        if self.phase() == Phase::Serving && age > crate::STALE_AFTER {
+        if self.phase() == Phase::Serving && self.state_age(now) > crate::STALE_AFTER {
             self.set_phase(Phase::Stale);
         }
         Ok(())
+    }
+
+    /// The installed state was the latest one at that time, as an access to the object has shown. The other members ask this
+    /// one about later changes, as long as it has a watch: it is lost long before the cluster drops an old one. If they
+    /// wait for the storage together, the cluster may have dropped it.
+    fn confirm(&self, began_ms: u64) {
+        if self.is_confirmed.load(SeqCst) {
+            self.confirmed_ms.fetch_max(began_ms, SeqCst);
+        }
+    }
+
+    /// The time since when the installed state may be old.
+    fn state_age(&self, now: Duration) -> Duration {
+        now.saturating_sub(Duration::from_millis(self.confirmed_ms.load(SeqCst)))
     }
 
     /// Whether the monitors of the cluster answer, and only the server of the object does not: no member can serve then, so
@@ -364,35 +386,53 @@ impl<S: Store, U: Unit> Member<S, U> {
         self.is_probing.store(false, SeqCst);
     }
 
-    /// Call this after a tick. It begins the service again when the cluster has confirmed the watch. It waits for the
-    /// cluster, while ticks go on.
+    /// Call this after a tick. It reads the object while the cluster does not confirm the watch: a notification that waits
+    /// for a dead member delays that. It begins the service again when the state is known to be the latest one. It waits
+    /// for the cluster, while ticks go on.
     ///
     /// # Errors
     /// The member is lost.
     pub async fn recover(&self) -> Result<(), Lost> {
-        if self.phase() == Phase::Stale && self.is_confirmed.load(SeqCst) {
-            self.install_newer(&mut *self.installed.lock().await).await?;
+        let is_old = || self.state_age(self.ticked()) > crate::REFRESH_AFTER;
+        let may_read =
+            matches!(self.phase(), Phase::Serving | Phase::Stale) && self.is_confirmed.load(SeqCst);
+        if !may_read || !(is_old() || self.phase() == Phase::Stale) {
+            return Ok(());
+        }
+        if self.is_refreshing.swap(true, SeqCst) {
+            return Ok(());
+        }
+        let result = self.refresh_old().await;
+        self.is_refreshing.store(false, SeqCst);
+        result
+    }
+
+    async fn refresh_old(&self) -> Result<(), Lost> {
+        self.install_newer(&mut *self.installed.lock().await).await?;
+        if self.phase() == Phase::Stale {
             self.finish_effects().await?;
-            if self.is_confirmed.load(SeqCst) {
+            if self.state_age(self.ticked()) <= crate::STALE_AFTER {
                 self.set_phase(Phase::Serving);
             }
         }
         Ok(())
     }
 
+    /// The time of the last tick.
+    fn ticked(&self) -> Duration {
+        Duration::from_millis(self.ticked_ms.load(SeqCst))
+    }
+
     /// Whether an operation of the medium may begin: the last tick was not long ago. A process that was paused must not
     /// begin operations, before it knows that it is fenced.
     pub fn is_current(&self, now: Duration) -> bool {
-        let ticked = Duration::from_millis(self.ticked_ms.load(SeqCst));
-        now.saturating_sub(ticked) <= crate::CURRENT_FOR && self.phase() != Phase::Lost
+        now.saturating_sub(self.ticked()) <= crate::CURRENT_FOR && self.phase() != Phase::Lost
     }
 
     /// Whether commands may be decided with the installed state: the cluster has confirmed the watch so lately that no
     /// other member can have answered a change that is missing here.
     pub fn may_decide(&self, now: Duration) -> bool {
-        let confirmed = Duration::from_millis(self.confirmed_ms.load(SeqCst));
-        let is_young = now.saturating_sub(confirmed) < crate::CURRENT_FOR;
-        is_young && self.phase() == Phase::Serving
+        self.state_age(now) < crate::CURRENT_FOR && self.phase() == Phase::Serving
     }
 
     /// Whether it serves commands, or answers them with BUSY for a while.
@@ -419,12 +459,16 @@ impl<S: Store, U: Unit> Member<S, U> {
         }
     }
 
-    /// The result of an operation of the cluster. After a failure it is unknown what has happened.
+    /// The result of an operation of the cluster. After a failure it is unknown what has happened. A member that was lost
+    /// meanwhile makes no use of the result: the logical unit may have another member now.
     fn checked<T>(&self, result: io::Result<T>) -> Result<T, Lost> {
-        result.map_err(|e| {
-            self.lose(&e.to_string());
-            self.lost()
-        })
+        if let Err(error) = &result {
+            self.lose(&error.to_string());
+        }
+        match result {
+            Ok(value) if self.phase() != Phase::Lost => Ok(value),
+            _ => Err(self.lost()),
+        }
     }
 
     fn set_installed(&self, installed: &mut u64, version: u64) {

@@ -29,11 +29,14 @@ impl<S: Store, U: Unit> Member<S, U> {
     /// Installs the changes that the object has and this member has not. Their effects take place in
     /// [`Member::finish_effects`].
     pub(super) async fn install_newer(&self, installed: &mut u64) -> Result<(), Lost> {
+        let began_ms = self.ticked_ms.load(SeqCst);
         let view = self.view().await?;
         if view.members.get(&self.id) != Some(&self.record) {
             return self.checked(Err(std::io::Error::other("another member has fenced it")));
         }
-        self.install(installed, &view)
+        self.install(installed, &view)?;
+        self.confirm(began_ms);
+        Ok(())
     }
 
     pub(super) fn install(&self, installed: &mut u64, view: &SharedView) -> Result<(), Lost> {

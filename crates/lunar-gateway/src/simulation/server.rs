@@ -223,7 +223,13 @@ impl Server {
             self.watch(&client, &member);
             self.spawn_ticks(&member);
             self.spawn_rounds(&member);
-            if member.join().await.is_ok() {
+            let lost = async {
+                while member.phase() != Phase::Lost {
+                    self.executor.sleep(Duration::from_millis(100)).await;
+                }
+                false
+            };
+            if first(async { member.join().await.is_ok() }, lost).await {
                 continues = true;
                 self.serve(&member).await;
             } else {
