@@ -1,7 +1,7 @@
 //! Several gateways serve one image of Ceph RBD, on a cluster that the test starts.
 
 use interop::ceph::CephCluster;
-use interop::gateways::{configuration, create_image, fenced, joins, session};
+use interop::gateways::{IMAGE, configuration, create_image, fenced, joins, session};
 use interop::login::Login;
 use interop::reserve::RESERVATION_CONFLICT;
 use interop::reserve::action::{CLEAR, PREEMPT_AND_ABORT, REGISTER, RESERVE};
@@ -38,10 +38,12 @@ fn gateways_decide_as_one_server() {
     // A change waits for a gateway that does not acknowledge it, and then fences it.
     interop::raw::choose_patience(Duration::from_secs(30));
     create_image(&cluster);
-    let [one, two] = gateways(&cluster);
+    let [mut one, two] = gateways(&cluster);
     each_gateway_reports_the_ports_of_both(&one, &two);
     registrations_are_those_of_both(&one, &two);
     reset_by_one_host_is_seen_on_both(&one, &two);
+    new_size_is_reported_by_both(&cluster, &one, &two);
+    reload_with_another_id_is_rejected(&cluster, &mut one);
     second_gateway_with_the_same_id_is_refused(&cluster, &one);
     libiscsi_passes_with_a_path_to_each(&one, &two);
     drop([one, two]);
@@ -98,6 +100,27 @@ fn reset_by_one_host_is_seen_on_both(one: &Server, two: &Server) {
     b.simple(0, &[0x16, 0, 0, 0, 0, 0]).good();
     b.logout(0, 0);
     a.read(0, &read10(0, 1), 512).good();
+}
+
+fn new_size_is_reported_by_both(cluster: &CephCluster, one: &Server, two: &Server) {
+    const CAPACITY_DATA_HAS_CHANGED: u32 = 0x06_2a_09;
+    let mut sessions = [session(one, A), session(two, B)];
+    cluster.rbd(&["resize", "--no-progress", "--size", "80M", &format!("rbd/{IMAGE}")]);
+    for session in &mut sessions {
+        let reports =
+            |response: interop::scsi::Reply| (response.sense() == CAPACITY_DATA_HAS_CHANGED).then_some(());
+        until("the unit attention", || reports(session.simple(0, &[0; 6])));
+    }
+}
+
+fn reload_with_another_id_is_rejected(cluster: &CephCluster, one: &mut Server) {
+    const SIGHUP: i32 = 1;
+    let other = configuration(cluster, 1).replace("id = 1\n", "id = 3\n");
+    one.rewrite(&other);
+    one.signal(SIGHUP);
+    until("the reason", || one.log().contains("differ from those of the running server").then_some(()));
+    drop(session(one, A));
+    one.rewrite(&configuration(cluster, 1));
 }
 
 fn second_gateway_with_the_same_id_is_refused(cluster: &CephCluster, one: &Server) {

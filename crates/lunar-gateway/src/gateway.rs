@@ -48,6 +48,11 @@ impl Gateway {
         Ok(Gateway { place, cores: Arc::new(Cores::unbound()?), units: Mutex::new(units) })
     }
 
+    /// Whether it is this member of this group, with the objects in this pool.
+    pub fn is(&self, group: &str, id: MemberId, pool: Option<&str>) -> bool {
+        self.place.group == group && self.place.id == id && self.place.pool.as_deref() == pool
+    }
+
     fn units(&self) -> MutexGuard<'_, Units> {
         self.units.lock().unwrap_or_else(PoisonError::into_inner)
     }

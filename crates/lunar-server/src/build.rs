@@ -172,6 +172,7 @@ impl Units {
     /// A changed unit is quiesced during the whole change: no command uses its medium while the medium is reopened or
     /// given to another unit. Removed units stay busy. A unit that moves to another LUN keeps its state and its medium.
     pub fn setup(&mut self, config: &Config, rest: Rest<'_>) -> Result<TargetConfig, Vec<Diagnostic>> {
+        self.check_gateway(config).map_err(|problem| vec![problem])?;
         let wanted = wanted(config);
         let routes = self.routes.clone();
         let stays = |name: &UnitName, open: &OpenUnit| {
@@ -205,6 +206,19 @@ impl Units {
             }
         }
         Ok(self.assemble(config))
+    }
+
+    /// Rejects another place in the group: the units that are served would keep the old one.
+    fn check_gateway(&self, config: &Config) -> Result<(), Diagnostic> {
+        let stays = |own: &Arc<Gateway>| {
+            let wanted = config.gateway.as_ref();
+            wanted.is_some_and(|to| own.is(&to.group, to.id, to.pool.as_deref()))
+        };
+        if self.gateway.as_ref().is_none_or(stays) {
+            return Ok(());
+        }
+        let what = "[gateway]: group, id or pool differ from those of the running server";
+        Err(Diagnostic::new(what, "restart the server to change them, or keep them"))
     }
 }
 
