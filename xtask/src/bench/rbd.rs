@@ -27,6 +27,8 @@ const MEMORY: &str = "rbd: resident memory of an image";
 const OF_RBD_BENCH: f64 = 0.9;
 const OF_STGT: f64 = 1.0;
 const IMAGE_MIB: f64 = 3.0;
+/// Measurements in a round.
+const TURNS: usize = 4;
 
 /// The image of the loads, as large as the span that `lunar bench` uses.
 const IMAGE: &str = "bench";
@@ -67,6 +69,14 @@ struct Round {
     stgt_cpu_us: f64,
 }
 
+/// Programs on one image, and the load that each of them measures.
+struct Subjects<'a> {
+    cluster: &'a Cluster,
+    load: &'a BlastLoad,
+    lunar: &'a BenchServer,
+    stgt: &'a BenchServer,
+}
+
 impl BenchRun<'_> {
     /// All rows of Ceph RBD, with one cluster.
     pub fn rbd(&self) -> Result<Vec<RowResult>> {
@@ -88,26 +98,33 @@ impl BenchRun<'_> {
         let stgt = stgt::start(StgtStore::Rbd(cluster, IMAGE, STGT_THREADS))?;
         let mut outcomes = Vec::new();
         for (name, load) in loads {
-            let rounds = 0..self.options.rounds.max(1);
-            let rounds = rounds.map(|_| self.rbd_round(cluster, load, &lunar, &stgt));
+            let subjects = Subjects { cluster, load, lunar: &lunar, stgt: &stgt };
+            let commands = (self.rbd_direct(&subjects)? * self.options.seconds as f64).max(1.0) as u64;
+            let rounds = 0..self.options.rounds.max(1) as usize;
+            let rounds = rounds.map(|number| self.rbd_round(&subjects, commands, number));
             outcomes.extend(rows(name, &rounds.collect::<Result<Vec<_>>>()?));
         }
         Ok(outcomes)
     }
 
-    fn rbd_round(
-        &self,
-        cluster: &Cluster,
-        load: &BlastLoad,
-        lunar: &BenchServer,
-        stgt: &BenchServer,
-    ) -> Result<Round> {
-        let direct = self.lunar_bench(&cluster.target(IMAGE), load)?;
-        let rbd_bench =
-            cluster.rbd_bench(IMAGE, load, (direct * self.options.seconds as f64).max(1.0) as u64)?;
-        let (lunar, lunar_cpu_us) = self.served(lunar, load)?;
-        let (stgt, stgt_cpu_us) = self.served(stgt, load)?;
-        Ok(Round { rbd_bench, direct, lunar, stgt, lunar_cpu_us, stgt_cpu_us })
+    /// One round; the number of the round gives the measurement that begins it. An OSD pays for a write later, too: with
+    /// a fixed order, one program would always pay for the writes of another.
+    fn rbd_round(&self, subjects: &Subjects, commands: u64, number: usize) -> Result<Round> {
+        let Subjects { cluster, load, lunar, stgt } = subjects;
+        let mut round = Round::default();
+        for turn in 0..TURNS {
+            match (number + turn) % TURNS {
+                0 => round.direct = self.rbd_direct(subjects)?,
+                1 => (round.lunar, round.lunar_cpu_us) = self.served(lunar, load)?,
+                2 => round.rbd_bench = cluster.rbd_bench(IMAGE, load, commands)?,
+                _ => (round.stgt, round.stgt_cpu_us) = self.served(stgt, load)?,
+            }
+        }
+        Ok(round)
+    }
+
+    fn rbd_direct(&self, subjects: &Subjects) -> Result<f64> {
+        self.lunar_bench(&subjects.cluster.target(IMAGE), subjects.load)
     }
 
     /// The rate of `lunar bench` on a target.
