@@ -2,7 +2,7 @@
 
 use interop::ceph::CephCluster;
 use interop::server::{Folder, lunar_bin};
-use interop::tool;
+use interop::tool::{self, ToolOutput};
 use interop::{Server, TARGET};
 use std::process::Command;
 use std::time::Duration;
@@ -34,10 +34,73 @@ fn image_is_copied_served_resized_and_fenced() {
     copies_keep_bytes_and_holes(&cluster, &folder, &source, &image);
     errors_name_the_object_and_the_fix(&cluster, &image);
     image_with_a_cache_is_refused(&cluster, &source, &image);
+    info_shows_an_image(&image);
+    attached_image_keeps_data(&folder, &source, &image);
+    forced_detach_ends_writes_that_wait_for_the_osd(&mut cluster, &folder, &image);
     served_image_keeps_data_and_follows_its_size(&cluster, &folder, &source);
     fenced_client_is_replaced(&cluster);
     librados_has_one_thread_unless_configured(&cluster);
     io_waits_for_a_dead_osd(&mut cluster);
+}
+
+fn info_shows_an_image(image: &str) {
+    let said = lunar(&["info", image]);
+    assert!(said.contains("rbd:rbd/disk") && said.contains("64 MiB"), "{said}");
+    let shown: serde_json::Value = serde_json::from_str(&lunar(&["info", image, "--json"])).expect("JSON");
+    assert_eq!((&shown["bytes"], &shown["object_bytes"]), (&(64 << 20).into(), &(4 << 20).into()), "{shown}");
+    assert!(fails(&["info", image, "--page", "0x83"]).contains("it has no pages"));
+}
+
+/// `lunar attach` and its like, with folders of the test.
+fn host(folder: &Folder, arguments: &[&str]) -> ToolOutput {
+    let mut command = Command::new(lunar_bin());
+    let state = [("LUNAR_RUN_DIR", "run"), ("XDG_CONFIG_HOME", "config"), ("XDG_STATE_HOME", "state")];
+    command.args(arguments).envs(state.map(|(name, path)| (name, folder.join(path))));
+    tool::run(&mut command, Duration::from_secs(60))
+}
+
+/// Attaches an image as an NBD server. Returns its URI.
+fn attach(folder: &Folder, image: &str) -> String {
+    let attached = host(folder, &["attach", image]);
+    assert!(attached.ok(), "{}", attached.said);
+    attached.said.lines().next().expect("a URI").to_owned()
+}
+
+fn attached_image_keeps_data(folder: &Folder, source: &str, image: &str) {
+    let uri = attach(folder, image);
+    let back = folder.join("attached.img").display().to_string();
+    lunar(&["copy", &uri, &back]);
+    assert!(std::fs::read(source).expect("a file") == std::fs::read(&back).expect("a file"));
+    lunar(&["bench", "randrw", &uri, "--verify", "--runtime", "0.5", "--span", "16M", "--destroy"]);
+    lunar(&["copy", "--force", source, &uri]);
+    let listed = host(folder, &["attach", "list"]).said;
+    assert!(listed.contains("rbd-disk") && listed.contains(" attached "), "{listed}");
+    let twice = host(folder, &["attach", image, "--name", "other"]);
+    assert!(!twice.ok() && twice.said.contains("already attached"), "{}", twice.said);
+    let paths = host(folder, &["attach", "rbd:rbd/none", "--path", image]);
+    assert!(!paths.ok() && paths.said.contains("takes no other path"), "{}", paths.said);
+    let detached = host(folder, &["detach", image]);
+    assert!(detached.ok(), "{}", detached.said);
+    lunar(&["copy", "--force", image, &back]);
+    assert!(std::fs::read(source).expect("a file") == std::fs::read(back).expect("a file"), "written");
+}
+
+fn forced_detach_ends_writes_that_wait_for_the_osd(cluster: &mut CephCluster, folder: &Folder, image: &str) {
+    let uri = attach(folder, image);
+    std::thread::scope(|scope| {
+        let write = || fails(&["bench", "randwrite", &uri, "--runtime", "20", "--span", "16M", "--destroy"]);
+        let running = scope.spawn(write);
+        std::thread::sleep(Duration::from_secs(1));
+        cluster.kill_osd();
+        std::thread::sleep(Duration::from_secs(1));
+        let detached = host(folder, &["detach", "rbd-disk", "--force", "--timeout", "30"]);
+        assert!(!detached.ok() && detached.said.contains("not stored"), "{}", detached.said);
+        running.join().expect("its writes fail");
+    });
+    cluster.start_osd();
+    let listed = host(folder, &["attach", "list"]).said;
+    assert!(!listed.contains(" attached "), "{listed}");
+    host(folder, &["detach", "rbd-disk", "--forget"]);
 }
 
 fn librados_has_one_thread_unless_configured(cluster: &CephCluster) {

@@ -32,6 +32,7 @@ mod output;
 mod page;
 mod pr;
 mod private_file;
+mod rbd_image;
 mod rdma;
 mod router;
 #[cfg(test)]

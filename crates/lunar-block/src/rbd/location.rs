@@ -1,7 +1,7 @@
 //! The name of an image, and of the cluster that has it.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// An image of RBD, and how to reach it. The text form is `rbd:POOL/[NAMESPACE/]IMAGE[@SNAPSHOT][:OPTION=VALUE...]`, as
 /// QEMU has it. The options are `id` (the user without `client.`), `conf`, `keyring` and `cluster`.
@@ -60,6 +60,19 @@ impl RbdLocation {
         }
         found.check().map_err(bad)?;
         Ok(found)
+    }
+
+    /// The whole text form, whose relative paths of files start at `base`.
+    pub fn whole(&self, base: &Path) -> String {
+        let file = |path: &PathBuf| base.join(path).display().to_string();
+        let options = [
+            ("id", self.user.clone()),
+            ("conf", self.conf.as_ref().map(file)),
+            ("keyring", self.keyring.as_ref().map(file)),
+            ("cluster", self.cluster.clone()),
+        ];
+        let given = options.into_iter().filter_map(|(key, value)| Some(format!(":{key}={}", value?)));
+        given.fold(self.to_string(), |text, option| text + &option)
     }
 
     /// `POOL/[NAMESPACE/]IMAGE[@SNAPSHOT]`, as the commands of Ceph take it.
@@ -138,6 +151,9 @@ mod tests {
             ..RbdLocation::default()
         };
         assert_eq!(full, expected);
+        let relative = RbdLocation { conf: Some("ceph.conf".into()), ..full };
+        let whole = "rbd:p/i:id=iscsi:conf=/c/ceph.conf:keyring=/k:cluster=x";
+        assert_eq!(relative.whole(Path::new("/c")), whole);
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod policy;
 
 use crate::{Diagnostic, ErrorCode, folders, io_text};
 pub use lunar_admin::attachment::{How, PathPolicy};
+use lunar_block::{RBD_PREFIX, RbdLocation};
 use lunar_config::Section;
 use lunar_config::{Diagnostics, InvalidValue, invalid, unknown};
 use lunar_initiator::{LateWrites, Url};
@@ -39,7 +40,9 @@ pub struct Attachment {
 /// Omits secrets.
 impl fmt::Debug for Attachment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let urls: Vec<_> = self.urls.iter().map(|url| Url::parse(url)).collect();
+        // A URL that cannot be parsed may hold a secret.
+        let shown = |url: &String| if is_image(url) { url.clone() } else { format!("{:?}", Url::parse(url)) };
+        let urls: Vec<_> = self.urls.iter().map(shown).collect();
         let (how, place) = (self.how, &self.place);
         write!(f, "Attachment({}, {how:?}, {place:?}, {}, {urls:?})", self.name, self.read_only)
     }
@@ -278,14 +281,54 @@ fn attachment(p: &mut Diagnostics<'_>, mut s: Section<'_>, name: &str, base: &Pa
     let read_only = s.flag(p, "read_only", false);
     let recovery_timeout = s.time(p, "recovery_timeout", Duration::ZERO..=MAX_RECOVERY);
     let late = s.parsed(p, "late_writes", late_writes);
-    s.done(p);
+    if let (Some(at), Some(image)) = (s.find("late_writes"), first.as_deref().filter(|url| is_image(url))) {
+        p.add(&at.span(), format!("`late_writes` has no meaning for {image}"), "remove `late_writes`");
+    }
     let with_late = |url: String| late.map_or(url.clone(), |late| with_setting(&url, "late_writes", late));
-    let urls = std::iter::once(first?).chain(paths).map(with_late).collect();
+    let urls: Vec<String> = first.into_iter().chain(paths).map(with_late).collect();
+    if let (Err(e), Some(at)) = (check_paths(&urls), s.find("paths")) {
+        p.add(&at.span(), e.what, e.hint.unwrap_or_default());
+    }
+    s.done(p);
+    if urls.is_empty() {
+        return None;
+    }
     Some(Attachment { name: name.into(), urls, how, place, read_only, recovery_timeout, policy })
 }
 
-/// Checks a URL, and makes the paths of its files absolute.
+/// Whether it is an image of Ceph RBD instead of a LUN: `rbd:POOL/IMAGE`.
+pub fn is_image(url: &str) -> bool {
+    url.starts_with(RBD_PREFIX)
+}
+
+/// Checks that an image of Ceph RBD is the only path: its client has all paths to the cluster.
+///
+/// # Errors
+/// There is another path.
+pub fn check_paths(urls: &[String]) -> Result<(), Diagnostic> {
+    if urls.len() > 1 && urls.iter().any(|url| is_image(url)) {
+        let what = "an image of Ceph RBD takes no other path: its client has all paths to the cluster";
+        return Err(Diagnostic::new(what, "leave the other paths out").with_code(ErrorCode::InvalidArgument));
+    }
+    Ok(())
+}
+
+/// An image with absolute paths of its files; relative ones start at `base`.
+///
+/// # Errors
+/// The fault in its text.
+pub fn absolute_image(text: &str, base: &Path) -> Result<String, Diagnostic> {
+    let base = std::path::absolute(base).unwrap_or_else(|_| base.to_path_buf());
+    let location = RbdLocation::parse(text).map_err(|(what, hint)| Diagnostic::new(what, hint))?;
+    Ok(location.whole(&base))
+}
+
+/// Checks a URL or an image, and makes the paths of its files absolute.
 fn checked(text: &str, base: &Path) -> Result<String, InvalidValue> {
+    if is_image(text) {
+        return absolute_image(text, base)
+            .or_else(|e| invalid(e.what.as_str(), e.hint.as_deref().unwrap_or_default()));
+    }
     match Url::parse(text) {
         Ok(_) => Ok(absolute(text, base)),
         Err(e) => invalid(e.what.as_str(), e.hint.as_deref().unwrap_or_default()),

@@ -1,6 +1,7 @@
 //! The right to attach a LUN. A LUN is attached once per method; a ublk device of a dead process is taken over.
 
 use crate::exit::{Exit, Failure};
+use lunar_block::RbdLocation;
 use lunar_initiator::Url;
 use lunar_server::attached::{Attached, LeftSession, LockedFolder, ProcessLock, Record};
 use lunar_server::config::attachment::{self, Attachment, How};
@@ -68,6 +69,9 @@ fn isids(locked: &LockedFolder<'_>, record: &Record) -> Result<Vec<String>, Fail
     let left: Vec<(String, String)> =
         dead.iter().flat_map(|other| [before(other), own(other)].concat()).collect();
     let mut isid_of = |url: &String| {
+        if attachment::is_image(url) {
+            return String::new();
+        }
         let url = without_settings(url);
         let old = left.iter().find(|(of, isid)| *of == url && !taken.contains(isid));
         let isid =
@@ -184,15 +188,22 @@ pub fn same_disk(a: &[String], b: &[String]) -> bool {
     a.iter().any(|url| b.contains(&without_settings(url)))
 }
 
-/// A URL without its query.
+/// A URL without its query, or an image without options.
 pub fn without_settings(url: &str) -> String {
+    if let Ok(location) = RbdLocation::parse(url) {
+        return location.to_string();
+    }
     Url::parse(url).map_or_else(|_| url.to_owned(), |url| url.plain())
 }
 
 fn record(attachment: &Attachment) -> Record {
     // A path whose initiator name is invalid is never opened, so its name does not matter.
     let name = |url: &String| Url::parse(url).and_then(|url| url.initiator()).unwrap_or_default();
-    let shown = |url: &String| Url::parse(url).map_or_else(|_| String::new(), |url| url.to_string());
+    let shown = |url: &String| match Url::parse(url) {
+        Ok(url) => url.to_string(),
+        Err(_) if attachment::is_image(url) => url.clone(),
+        Err(_) => String::new(),
+    };
     let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     Record {
         name: attachment.name.clone(),

@@ -10,6 +10,7 @@ use clap::Args;
 use lunar_admin::DetachRequest;
 use lunar_block::users;
 use lunar_server::attached::{Attached, Record};
+use lunar_server::config::attachment;
 use lunar_server::{Diagnostic, folders};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
@@ -144,7 +145,8 @@ fn is_meant(record: &Record, what: &str) -> bool {
     let path = absolute(Path::new(what)).display().to_string();
     let is_place = [&record.device, &record.place].into_iter().flatten().any(|it| *it == what || *it == path);
     let is_left = record.ublk_id.is_some_and(|id| path == format!("/dev/ublkb{id}"));
-    let is_url = what.contains("://") && same_disk(&record.urls, &[what.to_owned()]);
+    let is_lun = what.contains("://") || attachment::is_image(what);
+    let is_url = is_lun && same_disk(&record.urls, &[what.to_owned()]);
     record.name == what || is_place || is_left || is_url
 }
 

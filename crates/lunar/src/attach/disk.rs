@@ -3,16 +3,19 @@
 use super::attachment_record::{AttachmentRecord, PathRecord};
 use super::path::LunPath;
 use crate::exit::{Exit, Failure};
-use lunar_block::Backend;
+use crate::rbd_image;
+use lunar_block::{Backend, RbdBackend};
 use lunar_initiator::multipath::{self, LatePath, LunPath as _, Multipath, MultipathOptions};
 use lunar_initiator::{Error, ErrorCode, Lun, Options, SessionInfo, Url};
 use lunar_server::attached::{AttachedPath, LeftSession, UNKNOWN_PORT};
-use lunar_server::config::attachment::{Attachment, PathPolicy, of_paths};
+use lunar_server::config::attachment::{Attachment, PathPolicy, is_image, of_paths};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Default of `--recovery-timeout`.
 pub const DEFAULT_RECOVERY_TIMEOUT: Duration = Duration::from_secs(120);
+/// The logical block size of an image of Ceph RBD, in bytes.
+const IMAGE_BLOCK_SIZE: u32 = 512;
 /// Interval of checks whether capacity and state of a single path have changed.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// How long the other paths may still open after the first one.
@@ -32,6 +35,7 @@ pub struct Disk {
     pub recovery: Duration,
     paths: Vec<Arc<LatePath<LunPath>>>,
     joined: Option<Arc<Multipath>>,
+    image: Option<Arc<RbdBackend>>,
 }
 
 /// Opens the disk, inside an event loop. One open path is enough; the others are retried while the disk is in use.
@@ -44,6 +48,11 @@ pub async fn open(
     record: &Arc<AttachmentRecord>,
     missing: impl Fn(&Error) + Clone + 'static,
 ) -> Result<Disk, Failure> {
+    if let [image] = &*attachment.urls
+        && is_image(image)
+    {
+        return open_image(attachment, image).await;
+    }
     let mut urls = attachment.urls.iter().map(|url| Url::parse(url)).collect::<Result<Vec<Url>, Error>>()?;
     urls.iter().try_for_each(|url| url.check_beside(&urls[0]))?;
     let Some(first) = urls.first_mut() else {
@@ -77,7 +86,23 @@ pub async fn open(
         lunar_runtime::spawn(check_periodically(Arc::downgrade(&lun)));
         (lun, None)
     };
-    Ok(Disk { backend, block_size, identity, recovery, paths, joined })
+    Ok(Disk { backend, block_size, identity, recovery, paths, joined, image: None })
+}
+
+/// Opens an image of Ceph RBD.
+async fn open_image(attachment: &Attachment, image: &str) -> Result<Disk, Failure> {
+    let recovery = attachment.recovery_timeout.unwrap_or(DEFAULT_RECOVERY_TIMEOUT);
+    let image = rbd_image::open(image, attachment.read_only).await?.with_patience(recovery);
+    let (identity, image) = (image.identity(), Arc::new(image));
+    Ok(Disk {
+        backend: image.clone(),
+        block_size: IMAGE_BLOCK_SIZE,
+        identity,
+        recovery,
+        paths: Vec::new(),
+        joined: None,
+        image: Some(image),
+    })
 }
 
 /// Sets the timeouts of an attachment. With several paths, a command fails at once, so that another path can retry it.
@@ -176,10 +201,18 @@ fn without_isid(url: &str) -> String {
     if others.is_empty() { head.to_owned() } else { format!("{head}?{}", others.join("&")) }
 }
 
+/// The only path of an image: its client.
+fn image_path(image: &RbdBackend) -> AttachedPath {
+    let connected = !image.is_fenced();
+    let state = if connected { "connected" } else { "lost" };
+    AttachedPath { url: image.location().to_string(), state: state.into(), connected, recoveries: 0 }
+}
+
 /// I/O of a disk that waits for its target.
 pub struct PendingIo {
     paths: Vec<Arc<LatePath<LunPath>>>,
     joined: Option<Arc<Multipath>>,
+    image: Option<Arc<RbdBackend>>,
 }
 
 impl PendingIo {
@@ -189,6 +222,9 @@ impl PendingIo {
         if let Some(joined) = &self.joined {
             joined.give_up();
         }
+        if let Some(image) = &self.image {
+            image.give_up();
+        }
     }
 }
 
@@ -197,12 +233,13 @@ impl Disk {
     pub fn paths(&self) -> Vec<AttachedPath> {
         let states = self.joined.as_ref().map(|joined| joined.paths()).unwrap_or_default();
         let state = |at: usize| states.get(at).map(|(_, state, _)| *state);
-        self.paths.iter().enumerate().map(|(at, path)| path.state(state(at))).collect()
+        let paths = self.paths.iter().enumerate().map(|(at, path)| path.state(state(at)));
+        paths.chain(self.image.as_deref().map(image_path)).collect()
     }
 
     /// A handle that can fail waiting I/O.
     pub fn pending_io(&self) -> PendingIo {
-        PendingIo { paths: self.paths.clone(), joined: self.joined.clone() }
+        PendingIo { paths: self.paths.clone(), joined: self.joined.clone(), image: self.image.clone() }
     }
 
     /// The logical unit on each open path.

@@ -26,6 +26,7 @@ use crate::client::{ClientArgs, json};
 use crate::exit::{Exit, Failure, invalid};
 use crate::{output, service_manager};
 use clap::{Args, Subcommand};
+use lunar_block::RbdLocation;
 use lunar_initiator::{LateWrites, Url};
 use lunar_server::attached::{Attached, Record};
 use lunar_server::config::attachment::{self, Attachment, How, PathPolicy};
@@ -41,6 +42,7 @@ Examples:
   lunar attach iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0 --fuse d   a file in the folder d
   lunar attach iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0 \\
       --path iscsi://192.0.2.11/iqn.2026-11.org.example:disks/0              over two paths
+  lunar attach rbd:rbd/disk1 --ublk        an image of Ceph RBD
   lunar attach URL --save --name data      save it; later: lunar attach data
   lunar attach --all                       attach every saved attachment
 
@@ -54,7 +56,7 @@ pub struct Attach {
     #[command(subcommand)]
     command: Option<AttachCommand>,
 
-    /// URL of the LUN, or name of a saved attachment
+    /// URL of the LUN, rbd:POOL/IMAGE, or name of a saved attachment
     #[arg(value_name = "URL|NAME", required_unless_present = "all", conflicts_with = "all")]
     lun: Option<String>,
 
@@ -230,7 +232,7 @@ fn with_attachment_name(name: &str, failure: Failure) -> Failure {
 /// The attachment that the arguments describe: a URL with options, or the name of a saved one.
 fn requested(args: &Attach) -> Result<Attachment, Failure> {
     let what = args.lun.as_deref().unwrap_or_default();
-    if what.contains("://") {
+    if what.contains("://") || attachment::is_image(what) {
         return attachment_of_url(args, what);
     }
     let more = !args.paths.is_empty() || args.nbd.is_some() || args.ublk || args.fuse.is_some();
@@ -252,13 +254,22 @@ fn requested(args: &Attach) -> Result<Attachment, Failure> {
 fn attachment_of_url(args: &Attach, first: &str) -> Result<Attachment, Failure> {
     let here = std::env::current_dir().map_err(|e| cannot("find the working directory", &e))?;
     let mut urls = Vec::new();
+    if args.late_writes.is_some() && attachment::is_image(first) {
+        let what = format!("--late-writes has no meaning for {first}");
+        return Err(Failure::new(Exit::Invalid, what, "leave --late-writes out"));
+    }
     for text in std::iter::once(first).chain(args.paths.iter().map(String::as_str)) {
-        Url::parse(text)?;
-        let url = attachment::absolute(text, &here);
+        let url = if attachment::is_image(text) {
+            attachment::absolute_image(text, &here).map_err(invalid)?
+        } else {
+            Url::parse(text)?;
+            attachment::absolute(text, &here)
+        };
         urls.push(
             args.late_writes.map_or(url.clone(), |late| attachment::with_setting(&url, "late_writes", late)),
         );
     }
+    attachment::check_paths(&urls).map_err(invalid)?;
     let (how, place) = match (&args.nbd, args.ublk, &args.fuse) {
         (_, true, _) => (How::Ublk, None),
         (_, _, Some(dir)) => (How::Fuse, Some(here.join(dir).display().to_string())),
@@ -288,8 +299,11 @@ fn cannot(what: &str, e: &std::io::Error) -> Failure {
     Diagnostic::new(format!("cannot {what}: {e}"), crate::error_hints::process_limits(e)).into()
 }
 
-/// Target name after its last colon and LUN; the host if the URL has no target.
+/// Target name after its last colon and LUN; the host if the URL has no target; pool and name of an image.
 fn default_name(url: &str) -> String {
+    if let Ok(location) = RbdLocation::parse(url) {
+        return attachment::name_of(&format!("{}-{}", location.pool, location.image));
+    }
     let Ok(url) = Url::parse(url) else { return attachment::name_of(url) };
     let Some(target) = &url.target else { return attachment::name_of(&url.portal.host) };
     let tail = target.rsplit(':').next().unwrap_or(target);
@@ -439,6 +453,7 @@ mod tests {
             ("iscsi://h/iqn.2026-11.org.example/0", "iqn.2026-11.org.example-0"),
             ("iscsi://[::1]:4000", "1"),
             ("iscsi://moon", "moon"),
+            ("rbd:pool/image@snap:id=x", "pool-image"),
         ] {
             let made = default_name(url);
             assert!(attachment::check_name(&made).is_ok(), "{made}");

@@ -4,7 +4,8 @@ use crate::client;
 use crate::error_hints::with_url_hint;
 use crate::exit::{Exit, Failure, invalid};
 use crate::output;
-use lunar_block::{Backend, BackendKind, BackendSpec, OpenError, RBD_PREFIX, RbdLocation};
+use crate::rbd_image;
+use lunar_block::{Backend, BackendKind, BackendSpec, RBD_PREFIX, RbdLocation};
 use lunar_initiator::Lun;
 use lunar_nbd::client as nbd;
 use lunar_server::{Diagnostic, ErrorCode, folders};
@@ -101,9 +102,7 @@ pub async fn open_end(text: &str, role: EndRole, raw: bool) -> Result<CopyEnd, F
 
 /// An NBD export. Its identity is URL and size: NBD has no identifier of a disk.
 async fn export(text: &str, role: EndRole) -> Result<CopyEnd, Failure> {
-    let cannot = |e: OpenError| {
-        Diagnostic::new(format!("{}: {}", e.subject, e.what), e.hint).with_code(ErrorCode::from(e.kind))
-    };
+    let cannot = rbd_image::cannot_open;
     let url: nbd::NbdUrl = text.parse().map_err(|e| invalid(cannot(e)))?;
     let disk = nbd::open(&url).await.map_err(cannot)?;
     let info = disk.info();
@@ -124,11 +123,8 @@ async fn image(text: &str, role: EndRole) -> Result<CopyEnd, Failure> {
             BackendSpec { create: true, size: Some(size), ..BackendSpec::rbd(location) }
         }
     };
-    let cannot = |e: OpenError| {
-        Diagnostic::new(format!("{}: {}", e.subject, e.what), e.hint).with_code(ErrorCode::from(e.kind))
-    };
     let opened = lunar_runtime::blocking(move || Ok(lunar_block::open(&spec))).await;
-    let disk = opened.map_err(|e| cannot_open(text, role, e))?.map_err(cannot)?;
+    let disk = opened.map_err(|e| cannot_open(text, role, e))?.map_err(rbd_image::cannot_open)?;
     let identity = disk.describe().into_iter().find(|(name, _)| name == "identity");
     Ok(CopyEnd::disk(text, identity.map_or_else(String::new, |(_, id)| format!("rbd {id}")), disk))
 }

@@ -7,21 +7,24 @@ use crate::client::{self, ClientArgs, json, run};
 use crate::error_hints::with_url_hint;
 use crate::exit::{Exit, Failure};
 use crate::hex;
+use crate::rbd_image;
 use crate::tree::{self, Node};
 use clap::Args;
+use lunar_server::config::attachment;
 
 const EXAMPLES: &str = "\
 Examples:
   lunar info iscsi://127.0.0.1
   lunar info iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0 --all --json
   lunar info iscsi://127.0.0.1 --page 0x83
-  lunar info iscsi://127.0.0.1 --page b0 --hex";
+  lunar info iscsi://127.0.0.1 --page b0 --hex
+  lunar info rbd:rbd/disk1";
 
 /// Arguments of `lunar info`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Info {
-    /// iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], or an iser:// or srp:// URL
+    /// iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], an iser:// or srp:// URL, or rbd:POOL/IMAGE
     url: String,
 
     /// Show one VPD page: its code in hexadecimal digits
@@ -45,11 +48,25 @@ fn code(text: &str) -> Result<u8, String> {
     u8::from_str_radix(digits, 16).map_err(|_| "a code is one or two hexadecimal digits, such as 0x83".into())
 }
 
+/// The properties of an image of Ceph RBD, which has no pages.
+fn image(args: Info) -> Result<String, Failure> {
+    if args.page.is_some() || args.all || args.hex {
+        let what = format!("{} is an image of Ceph RBD: it has no pages and no commands", args.url);
+        return Err(Failure::new(Exit::Invalid, what, "leave --page, --all and --hex out"));
+    }
+    let (common, text) = (args.common, args.url);
+    let fields = run(common, move || async move { rbd_image::properties(&text).await })?;
+    if common.json { json(&Node::Map(fields)) } else { Ok(tree::lines(&fields)) }
+}
+
 /// The text to print.
 ///
 /// # Errors
 /// When the logical unit does not exist or does not respond.
 pub fn info(args: Info) -> Result<String, Failure> {
+    if attachment::is_image(&args.url) {
+        return image(args);
+    }
     let url = client::url(&args.url)?;
     let asked = url.clone();
     let found = run(args.common, move || async move {
