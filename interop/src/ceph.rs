@@ -58,15 +58,21 @@ impl CephCluster {
     /// As [`CephCluster::start`], with another read lease. If a single OSD is stopped for longer than the lease, it never
     /// serves operations again; if it is killed, the next one waits for the end of the lease.
     pub fn start_with_lease(read_lease_s: u32) -> Option<CephCluster> {
-        CephCluster::start_with(LOCAL, read_lease_s)
+        CephCluster::start_with(LOCAL, read_lease_s, STORE_BYTES)
+    }
+
+    /// As [`CephCluster::start_with_lease`], for long work: random writes of 4 KiB let the store grow by far more than the
+    /// size of their image.
+    pub fn start_large(read_lease_s: u32) -> Option<CephCluster> {
+        CephCluster::start_with(LOCAL, read_lease_s, 16 * STORE_BYTES)
     }
 
     /// As [`CephCluster::start`], at an address of this host that others can reach.
     pub fn start_at(address: &str) -> Option<CephCluster> {
-        CephCluster::start_with(address, READ_LEASE_S)
+        CephCluster::start_with(address, READ_LEASE_S, STORE_BYTES)
     }
 
-    fn start_with(address: &str, read_lease_s: u32) -> Option<CephCluster> {
+    fn start_with(address: &str, read_lease_s: u32, store_bytes: u64) -> Option<CephCluster> {
         if !tool::have(&TOOLS) {
             return None;
         }
@@ -79,7 +85,7 @@ impl CephCluster {
         let uuid = || std::fs::read_to_string("/proc/sys/kernel/random/uuid").expect("a UUID");
         let (fsid, osd_uuid) = (uuid(), uuid());
         let file = folder.join("ceph.conf");
-        let text = configuration(&folder, address, &monitors, fsid.trim(), read_lease_s);
+        let text = configuration(&folder, address, &monitors, fsid.trim(), (read_lease_s, store_bytes));
         write(&file, &text);
         make_keys(&folder);
         make_monitor(&folder, &monitors, fsid.trim());
@@ -173,7 +179,13 @@ fn write(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
 }
 
-fn configuration(folder: &Path, address: &str, monitors: &str, fsid: &str, read_lease_s: u32) -> String {
+fn configuration(
+    folder: &Path,
+    address: &str,
+    monitors: &str,
+    fsid: &str,
+    (read_lease_s, store_bytes): (u32, u64),
+) -> String {
     let dir = folder.display();
     // The lease is a part of the grace of heartbeats, which is 20 s.
     let read_lease = f64::from(read_lease_s) / 20.0;
@@ -187,7 +199,7 @@ fn configuration(folder: &Path, address: &str, monitors: &str, fsid: &str, read_
          mon_cluster_log_file = {dir}/log/cluster.log\nauth_allow_insecure_global_id_reclaim = false\n\
          mon_data_avail_warn = 2\nmon_data_avail_crit = 1\npaxos_propose_interval = 0.05\npaxos_min_wait = 0.01\n\
          [osd]\nosd_data = {dir}/osd\nkeyring = {dir}/osd/keyring\nosd_objectstore = bluestore\n\
-         bluestore_block_size = {STORE_BYTES}\nosd_memory_target = 939524096\nosd_crush_initial_weight = 1\n\
+         bluestore_block_size = {store_bytes}\nosd_memory_target = 939524096\nosd_crush_initial_weight = 1\n\
          osd_pool_default_read_lease_ratio = {read_lease}\n\
          [client]\nkeyring = {dir}/$name.keyring\nadmin_socket =\nlog_file =\n"
     )

@@ -9,7 +9,7 @@ const READ_LEASE_S: u32 = 60;
 
 fn main() -> ExitCode {
     // It has printed what is missing.
-    let Some(cluster) = CephCluster::start_with_lease(READ_LEASE_S) else { return ExitCode::FAILURE };
+    let Some(cluster) = CephCluster::start_large(READ_LEASE_S) else { return ExitCode::FAILURE };
     // Other clients then compare with Lunar, which sets it itself.
     cluster.set_of_clients("rbd_cache", "false");
     println!("{}", cluster.conf().display());
