@@ -100,7 +100,7 @@ impl BenchRun<'_> {
         for (name, load) in loads {
             let subjects = Subjects { cluster, load, lunar: &lunar, stgt: &stgt };
             let commands = (self.rbd_direct(&subjects)? * self.options.seconds as f64).max(1.0) as u64;
-            let rounds = 0..self.options.rounds.max(1) as usize;
+            let rounds = 0..self.options.rounds.max(1);
             let rounds = rounds.map(|number| self.rbd_round(&subjects, commands, number));
             outcomes.extend(rows(name, &rounds.collect::<Result<Vec<_>>>()?));
         }
