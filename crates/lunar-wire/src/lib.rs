@@ -1,4 +1,4 @@
-//! Codecs of the protocols that Lunar speaks: SCSI, iSCSI, iSER, SRP, iWARP and NBD.
+//! Codecs of the protocols that Lunar speaks: SCSI, iSCSI, iSER, SRP, iWARP, NBD and NVMe over TCP.
 //!
 //! Encoding and decoding are pure functions on bytes. The crate does no I/O, and allocates nothing to decode a header.
 //! A decoder never panics on bytes from the wire.
@@ -10,6 +10,8 @@ pub mod fnv;
 pub mod iscsi;
 pub mod iser;
 pub mod iwarp;
+pub mod le;
 pub mod nbd;
+pub mod nvme;
 pub mod scsi;
 pub mod srp;

@@ -1,0 +1,320 @@
+use super::*;
+
+const BOTH: Digests = Digests { header: true, data: true };
+const NEITHER: Digests = Digests { header: false, data: false };
+
+fn header(kind: u8, flags: u8, header_len: u8, data_offset: u8, len: u32) -> PduHeader {
+    PduHeader { kind, flags, header_len, data_offset, len }
+}
+
+#[test]
+fn header_has_type_flags_lengths_and_offset() {
+    let bytes = [4, 3, 72, 76, 0x50, 0x10, 0, 0];
+    let read = PduHeader::decode(&bytes);
+    assert_eq!(read, header(pdu_type::CAPSULE_COMMAND, 3, 72, 76, 4176));
+    assert_eq!(read.encode(), bytes);
+    let pdu = read.check(true, BOTH, 4096).expect("a write of 4 KiB in the capsule");
+    assert_eq!((pdu.kind, pdu.header_digest, pdu.data), (NvmePduKind::Command, Some(72..76), 76..4172));
+    assert_eq!((pdu.data_digest, pdu.len), (Some(4172..4176), 4176));
+}
+
+#[test]
+fn pdu_without_data_has_no_data_digest() {
+    let bare = header(4, 1, 72, 0, 76).check(true, BOTH, 4096).expect("a read");
+    assert_eq!((bare.data, bare.data_digest, bare.len), (76..76, None, 76));
+    // pynvmeof gives an offset without data.
+    assert!(header(4, 0, 72, 72, 72).check(true, NEITHER, 4096).is_ok());
+    assert_eq!(header(4, 3, 72, 0, 76).check(true, BOTH, 4096), Err(NvmePduError::field(1)));
+}
+
+#[test]
+fn faults_of_a_header_name_the_field() {
+    let field = NvmePduError::field;
+    let limit = NvmePduError::of(fatal_error::LIMIT_EXCEEDED);
+    for (faulty, by_host, digests, expected) in [
+        (header(0x0a, 0, 24, 0, 24), true, NEITHER, field(0)),
+        (header(5, 0, 24, 0, 24), true, NEITHER, field(0)),
+        (header(4, 0, 72, 0, 72), false, NEITHER, field(0)),
+        (header(4, 0, 71, 0, 72), true, NEITHER, field(2)),
+        (header(4, 0, 72, 0, 72), true, BOTH, field(1)),
+        (header(4, 1, 72, 0, 72), true, NEITHER, field(1)),
+        (header(0, 1, 128, 0, 128), true, BOTH, field(1)),
+        (header(0, 0, 128, 0, 132), true, BOTH, field(4)),
+        (header(2, 0, 24, 0, 153), true, NEITHER, field(4)),
+        (header(4, 0, 72, 0, 71), true, NEITHER, field(4)),
+        (header(4, 0, 72, 0, u32::MAX), true, NEITHER, field(4)),
+        (header(5, 0, 24, 0, 25), false, NEITHER, field(4)),
+        (header(9, 0, 24, 0, 28), false, NEITHER, field(4)),
+        (header(4, 0, 72, 71, 80), true, NEITHER, field(3)),
+        (header(4, 0, 72, 73, 80), true, NEITHER, field(3)),
+        (header(4, 0, 72, 80, 80), true, NEITHER, field(3)),
+        (header(6, 3, 24, 28, 32), true, BOTH, field(4)),
+        (header(6, 0, 24, 24, 24 + 4097), true, NEITHER, limit),
+    ] {
+        assert_eq!(faulty.check(by_host, digests, 4096), Err(expected), "{faulty:?}");
+    }
+}
+
+/// All types, flags and offsets, with lengths around the limits.
+#[test]
+fn parts_of_a_pdu_are_in_order_and_within_it() {
+    let digests =
+        [NEITHER, BOTH, Digests { header: true, data: false }, Digests { header: false, data: true }];
+    for (kind, flags) in (0..=12).flat_map(|kind| (0..16).map(move |flags| (kind, flags))) {
+        let lens = [0, 24, 28, 29, 33, 72, 76, 77, 100, 128, 152, 4096, 4200, u32::MAX];
+        let offsets = [0, 24, 28, 72, 76, 80, 255];
+        for (len, offset) in lens.into_iter().flat_map(|len| offsets.map(|offset| (len, offset))) {
+            for (header_len, digests) in [24, 72, 128].into_iter().flat_map(|h| digests.map(|d| (h, d))) {
+                let one = header(kind, flags, header_len, offset, len);
+                for pdu in [true, false].into_iter().filter_map(|host| one.check(host, digests, 4096).ok()) {
+                    let mut end = usize::from(header_len);
+                    for part in pdu.header_digest.iter().chain([&pdu.data]).chain(&pdu.data_digest) {
+                        assert!(part.start >= end && part.end >= part.start, "{one:?} {pdu:?}");
+                        end = part.end;
+                    }
+                    assert_eq!(end, pdu.len, "{one:?} {pdu:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn headers_that_are_sent_pass_the_check() {
+    for digests in [NEITHER, BOTH] {
+        for (kind, data) in [
+            (NvmePduKind::Command, 0),
+            (NvmePduKind::Command, 8192),
+            (NvmePduKind::HostData, 1),
+            (NvmePduKind::ControllerData, 4096),
+            (NvmePduKind::Response, 0),
+            (NvmePduKind::ReadyToTransfer, 0),
+            (NvmePduKind::IcRequest, 0),
+            (NvmePduKind::IcResponse, 0),
+        ] {
+            let pdu = PduHeader::of(kind, 0, digests, data).check(kind.is_of_host(), digests, 8192);
+            let pdu = pdu.unwrap_or_else(|e| panic!("{kind:?} {data}: {e}"));
+            assert_eq!((pdu.kind, pdu.data.len()), (kind, data));
+        }
+    }
+}
+
+#[test]
+fn initialization_has_alignment_digests_and_limit() {
+    let request = IcRequest { alignment: 0, digests: BOTH, max_r2t: 0 };
+    let mut bytes = request.encode();
+    assert_eq!(bytes[..16], [0, 0, 128, 0, 128, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0]);
+    assert_eq!(IcRequest::decode(&bytes), Ok(request));
+    (bytes[10], bytes[8]) = (32, 0);
+    assert_eq!(IcRequest::decode(&bytes), Err(NvmePduError::field(10)));
+    bytes[8] = 1;
+    assert_eq!(IcRequest::decode(&bytes), Err(NvmePduError::field(8)));
+    let response = IcResponse { alignment: 0, digests: NEITHER, max_data: 1 << 20 };
+    assert_eq!(response.encode()[8..16], [0, 0, 0, 0, 0, 0, 16, 0]);
+    assert_eq!(IcResponse::decode(&response.encode()), Ok(response));
+    for max_data in [0, 4095, 4098] {
+        let invalid = IcResponse { max_data, ..response }.encode();
+        assert_eq!(IcResponse::decode(&invalid), Err(NvmePduError::field(12)), "{max_data}");
+    }
+}
+
+#[test]
+fn termination_has_fault_and_a_part_of_the_header() {
+    let error = NvmePduError::field(4);
+    let long = [7; 200];
+    for (faulty, copied) in [(&[][..], &[0][..]), (&[1, 2, 3], &[1, 2, 3]), (&long, &long[..128])] {
+        let pdu = TermRequest { error, header: faulty }.encode(NvmePduKind::ControllerTermRequest);
+        let header = PduHeader::decode(pdu.first_chunk().expect("a header"));
+        assert!(header.check(false, BOTH, 0).is_ok_and(|checked| checked.len == pdu.len()), "{pdu:?}");
+        assert_eq!(TermRequest::decode(&pdu), Some(TermRequest { error, header: copied }));
+        assert_eq!(pdu[8..14], [1, 0, 4, 0, 0, 0]);
+    }
+    assert_eq!(TermRequest::decode(&[0; 23]), None);
+}
+
+#[test]
+fn data_and_r2t_share_a_form() {
+    let part = DataPdu { command: 0x1234, tag: 7, offset: 8192, len: 4096 };
+    let bytes = part.encode(NvmePduKind::HostData, pdu_flag::LAST, NEITHER);
+    assert_eq!(bytes[..8], [6, 4, 24, 24, 0x18, 0x10, 0, 0]);
+    assert_eq!(bytes[8..20], [0x34, 0x12, 7, 0, 0, 32, 0, 0, 0, 16, 0, 0]);
+    assert_eq!(DataPdu::decode(&bytes), part);
+    let request = part.encode(NvmePduKind::ReadyToTransfer, 0, BOTH);
+    assert_eq!(request[..8], [9, 1, 24, 0, 28, 0, 0, 0]);
+}
+
+#[test]
+fn command_has_its_fields_at_their_places() {
+    let read = Sqe::new(nvm_opcode::READ, 0x1020, 1)
+        .with_data(SglDescriptor::transport(4096))
+        .with_dword(10, 0x89ab_cdef)
+        .with_dword(11, 1)
+        .with_dword(12, 7 | 1 << 30);
+    assert_eq!(read.0[..8], [2, 0x40, 0x20, 0x10, 1, 0, 0, 0]);
+    assert_eq!(read.0[24..40], [0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0x5a]);
+    assert_eq!((read.opcode(), read.id(), read.namespace()), (nvm_opcode::READ, 0x1020, 1));
+    assert_eq!((read.lba(), read.blocks(), read.is_fua()), (0x1_89ab_cdef, 8, true));
+    assert_eq!((read.fuse(), read.has_sgl()), (Fuse::None, true));
+    let mut fused = read;
+    fused.0[1] = 1;
+    assert_eq!((fused.fuse(), fused.has_sgl()), (Fuse::First, false));
+}
+
+#[test]
+fn descriptor_shows_where_data_are() {
+    let at = |kind, len, address| SglDescriptor { address, len, kind }.place();
+    assert_eq!(at(0x5a, 512, 0), Ok(DataPlace::Host));
+    assert_eq!(at(0x5a, 0, 0), Ok(DataPlace::None));
+    assert_eq!(at(0, 0, 0), Ok(DataPlace::None), "pynvmeof");
+    assert_eq!(at(1, 512, 0), Ok(DataPlace::Capsule));
+    assert_eq!(at(1, 512, 4), Err(NvmeStatus::SGL_INVALID_OFFSET));
+    assert_eq!(at(0, 512, 0), Err(NvmeStatus::SGL_INVALID_TYPE));
+    assert_eq!(at(0x40, 512, 0), Err(NvmeStatus::SGL_INVALID_TYPE));
+}
+
+#[test]
+fn status_has_type_code_and_flags() {
+    for (status, field) in [
+        (NvmeStatus::SUCCESS, 0),
+        (NvmeStatus::LBA_OUT_OF_RANGE, 0x8100),
+        (NvmeStatus::ANA_INACCESSIBLE, 0x0604),
+        (NvmeStatus { more: true, retry_delay: 2, ..NvmeStatus::INTERRUPTED }, 0x6042),
+    ] {
+        assert_eq!(status.encode(), field, "{status}");
+        assert_eq!((NvmeStatus::decode(field), NvmeStatus::decode(field | 1)), (status, status));
+    }
+    assert_eq!(NvmeStatus::RESERVATION_CONFLICT.to_string(), "reservation conflict (0h/83h)");
+    let unknown = NvmeStatus { code: 0x7f, ..NvmeStatus::SUCCESS };
+    assert_eq!((unknown.to_string(), unknown.is_success()), ("unknown status (0h/7fh)".into(), false));
+}
+
+#[test]
+fn completion_has_result_head_identifier_and_status() {
+    let done = Cqe { result: 0x20001, head: 5, id: 0x1020, status: NvmeStatus::SUCCESS };
+    assert_eq!(done.encode(), [1, 0, 2, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0x20, 0x10, 0, 0]);
+    assert_eq!(Cqe::decode(&done.encode()), done);
+}
+
+#[test]
+fn connect_of_linux_is_decoded() {
+    // As Linux 6.12 sends it for the admin queue of an I/O controller.
+    let mut sqe = Sqe([0; 64]);
+    sqe.0[..5].copy_from_slice(&[0x7f, 0x40, 0, 0, 1]);
+    sqe.0[24..40].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 1]);
+    (sqe.0[44], sqe.0[48], sqe.0[49]) = (31, 0x88, 0x13);
+    let connect = ConnectCommand::decode(&sqe).expect("valid");
+    let expected =
+        ConnectCommand { queue: 0, queue_len: 32, disables_flow_control: false, keep_alive_ms: 5000 };
+    assert_eq!((connect, sqe.fabrics_type(), sqe.data().place()), (expected, 1, Ok(DataPlace::Capsule)));
+    assert_eq!(connect.encode(0).0, sqe.0);
+    sqe.0[40] = 1;
+    assert_eq!(ConnectCommand::decode(&sqe).map_err(|e| e.result()), Err(40));
+    (sqe.0[40], sqe.0[44]) = (0, 0);
+    assert_eq!(ConnectCommand::decode(&sqe).map_err(|e| e.result()), Err(44));
+}
+
+#[test]
+fn connect_data_name_host_and_subsystem() {
+    let data = ConnectData {
+        host_id: [9; 16],
+        controller: None,
+        subsystem: Nqn::new("nqn.2026-11.org.example:disks").expect("valid"),
+        host: Nqn::new("nqn.2014-08.org.nvmexpress:uuid:12345678-1234-1234-1234-123456789abc")
+            .expect("valid"),
+    };
+    let mut bytes = data.encode();
+    assert_eq!((bytes[16..18].to_vec(), &bytes[256..260]), (vec![0xff, 0xff], &b"nqn."[..]));
+    assert_eq!(ConnectData::decode(&bytes), Ok(data.clone()));
+    bytes[16] = 1;
+    bytes[17] = 0;
+    assert_eq!(ConnectData::decode(&bytes).map(|data| data.controller), Ok(Some(1)));
+    bytes[512] = b'x';
+    let fault = ConnectData::decode(&bytes).expect_err("the host");
+    assert_eq!((fault.status, fault.result()), (NvmeStatus::CONNECT_HOST, 0x1_0200));
+    bytes[256..512].fill(b'a');
+    let fault = ConnectData::decode(&bytes).expect_err("no end");
+    assert_eq!((fault.status, fault.result()), (NvmeStatus::CONNECT_PARAMETERS, 0x1_0100));
+}
+
+#[test]
+fn properties_have_four_or_eight_bytes() {
+    let get = PropertyAccess { offset: property::CAP, is_long: true, value: 0 };
+    let set = PropertyAccess { offset: property::CC, is_long: false, value: 0x46_0061 };
+    assert_eq!(PropertyAccess::decode(&get.encode(1, false)), Some(get));
+    let mut sqe = set.encode(1, true);
+    assert_eq!((sqe.0[44], &sqe.0[48..51]), (0x14, &[0x61, 0, 0x46][..]));
+    assert_eq!(PropertyAccess::decode(&sqe), Some(set));
+    sqe.0[52] = 1;
+    assert_eq!(PropertyAccess::decode(&sqe), Some(set), "the value has four bytes");
+    sqe.0[40] = 2;
+    assert_eq!(PropertyAccess::decode(&sqe), None);
+    let linux = ControllerConfiguration(0x46_0061);
+    assert!(linux.is_enabled() && !linux.is_shutdown());
+    assert_eq!((linux.command_set(), linux.entry_sizes()), (6, (6, 4)));
+    assert!(ControllerConfiguration(0x46_4061).is_shutdown());
+    assert_eq!(ControllerConfiguration(3 << 7 | 2 << 11).page_shift(), 3);
+    assert_eq!(ControllerConfiguration(3 << 7 | 2 << 11).arbitration(), 2);
+}
+
+#[test]
+fn names_have_a_date_and_a_domain_or_a_uuid() {
+    let long = format!("nqn.2026-11.org.example:{}", "x".repeat(199));
+    for good in [
+        DISCOVERY_NQN,
+        "nqn.2026-11.org.example",
+        "nqn.2026-11.org.example:a:b",
+        "nqn.2014-08.org.nvmexpress:uuid:12345678-1234-1234-1234-123456789ABC",
+        &long,
+    ] {
+        let name = Nqn::new(good).unwrap_or_else(|e| panic!("{good}: {e}"));
+        assert_eq!(Nqn::decode(&name.encode()), Ok(name));
+    }
+    for (bad, fault) in [
+        ("", "begin with nqn."),
+        ("iqn.2026-11.org.example", "begin with nqn."),
+        ("nqn.2026", "date is missing"),
+        ("nqn.2026-13.org.example", "date is malformed"),
+        ("nqn.2026_11.org.example", "date is malformed"),
+        ("nqn.2026-11", "domain is missing"),
+        ("nqn.2026-11.", "domain is missing"),
+        ("nqn.2026-11.:disk", "domain is missing"),
+        ("nqn.2014-08.org.nvmexpress:uuid:1234", "UUID is malformed"),
+        ("nqn.2026-11.org.example:\n", "control character"),
+        (&format!("{long}y"), "223 bytes"),
+    ] {
+        let e = Nqn::new(bad).expect_err(bad);
+        assert!(e.to_string().contains(fault), "{bad}: {e}");
+    }
+    assert_eq!(Nqn::decode(&[b'n'; NQN_LEN]), Err(InvalidNqn("the name has no end")));
+    assert_eq!(Nqn::decode(&[0xff; NQN_LEN].map(|b| b & 0xfe)), Err(InvalidNqn("the name has no end")));
+}
+
+#[test]
+fn discovery_entry_keeps_its_fields() {
+    let entry = DiscoveryEntry {
+        transport: TransportKind::Tcp,
+        family: AddressFamily::V4,
+        kind: DiscoveryKind::Subsystem,
+        secure: SecureChannel::NotRequired,
+        without_flow_control: true,
+        port: 1,
+        controller: 0xffff,
+        admin_queue_len: 32,
+        subsystem: Nqn::new("nqn.2026-11.org.example:disks").expect("valid"),
+        address: "192.0.2.10".into(),
+        service: "4420".into(),
+        security: 0,
+    };
+    let mut bytes = entry.encode();
+    assert_eq!(bytes[..10], [3, 1, 2, 6, 1, 0, 0xff, 0xff, 32, 0]);
+    assert_eq!((&bytes[32..37], &bytes[512..523]), (&b"4420\0"[..], &b"192.0.2.10\0"[..]));
+    assert_eq!(DiscoveryEntry::decode(&bytes).as_ref(), Some(&entry));
+    bytes[36..64].fill(b' ');
+    assert_eq!(DiscoveryEntry::decode(&bytes).as_ref(), Some(&entry), "padded with spaces");
+    bytes[32] = 0x1b;
+    assert_eq!(DiscoveryEntry::decode(&bytes), None, "a control character");
+    let header = DiscoveryHeader { generation: 3, entries: 2 };
+    let bytes = header.encode();
+    assert_eq!(DiscoveryHeader::decode(bytes.first_chunk().expect("a start")), Some(header));
+    assert_eq!(DiscoveryHeader::decode(&[1; 18]), None);
+}
