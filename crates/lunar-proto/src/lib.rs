@@ -1,4 +1,4 @@
-//! Sans-I/O state machines for iSCSI and NBD.
+//! Sans-I/O state machines for iSCSI, NBD and NVMe over TCP.
 //!
 //! A machine takes bytes and PDUs as arguments, and returns PDUs and decisions as values. The caller does the I/O and
 //! keeps the time. The crate has both roles of each protocol: iSCSI target and initiator, NBD server and client.
@@ -16,6 +16,7 @@ pub mod login;
 pub mod name;
 pub mod nbd;
 pub mod nearest;
+pub mod nvme;
 pub mod parameters;
 pub mod percent;
 pub mod size;

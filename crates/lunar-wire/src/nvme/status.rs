@@ -77,6 +77,8 @@ statuses! {
     KEEP_ALIVE_INVALID = 0, 0x1a, true, "keep alive timeout invalid";
     /// The command was aborted by Preempt and Abort.
     PREEMPTED = 0, 0x1b, true, "command aborted due to preempt and abort";
+    /// The last sanitize operation has failed.
+    SANITIZE_FAILED = 0, 0x1c, true, "sanitize failed";
     /// A sanitize operation is in progress.
     SANITIZE_IN_PROGRESS = 0, 0x1d, true, "sanitize in progress";
     /// The namespace is write protected.

@@ -1,0 +1,12 @@
+//! NVMe over TCP without I/O: the properties of a controller, its asynchronous events, and the NVM command set on SCSI
+//! logical units, with the statuses of both.
+
+mod commands;
+mod controller;
+mod events;
+mod status;
+
+pub use commands::{BlockCommand, MAX_RANGES, NvmAction, fused, translate, unmap_list};
+pub use controller::{ControllerKind, ControllerProperties, PropertyChange};
+pub use events::{AsyncEvent, EventQueue};
+pub use status::{of_scsi, to_scsi};

@@ -1,0 +1,86 @@
+//! A controller of NVMe: commands of the NVM command set, properties and events. The first byte chooses what the rest is.
+
+use lunar_proto::nvme::{
+    AsyncEvent, ControllerKind, ControllerProperties, EventQueue, MAX_RANGES, NvmAction, PropertyChange,
+    fused, of_scsi, to_scsi, translate, unmap_list,
+};
+use lunar_wire::nvme::{NvmeStatus, PropertyAccess, Sqe};
+use lunar_wire::scsi::unmap;
+
+pub fn run(input: &[u8]) {
+    let Some((choice, rest)) = input.split_first() else { return };
+    match choice % 3 {
+        0 => commands(rest),
+        1 => properties(rest),
+        _ => events(rest),
+    }
+}
+
+fn commands(bytes: &[u8]) {
+    let (entries, data) = bytes.as_chunks::<{ Sqe::LEN }>();
+    let entries: Vec<Sqe> = entries.iter().copied().map(Sqe).collect();
+    for (sqe, block_size) in entries.iter().flat_map(|sqe| [512, 4096].map(|size| (sqe, size))) {
+        match translate(sqe, block_size) {
+            Ok(NvmAction::Blocks(command)) => {
+                let len = command.to_host.max(command.from_host);
+                assert!(len == sqe.data().len && len.is_multiple_of(block_size));
+            }
+            Ok(NvmAction::Unmap { ranges, .. }) => unmaps(data, ranges),
+            Ok(NvmAction::Zeroes(_) | NvmAction::Ignored { .. }) => {}
+            Err(status) => assert!(!status.is_success()),
+        }
+    }
+    for pair in entries.windows(2) {
+        if let Ok(command) = fused(&pair[0], &pair[1], 512) {
+            assert_eq!(command.from_host, 2 * pair[0].data().len);
+        }
+    }
+    if let Some(field) = bytes.first_chunk() {
+        let status = NvmeStatus::decode(u16::from_le_bytes(*field));
+        let (scsi, sense) = to_scsi(status);
+        assert_eq!(of_scsi(scsi, sense).is_success(), status.is_success());
+    }
+}
+
+fn unmaps(data: &[u8], ranges: usize) {
+    assert!((1..=MAX_RANGES).contains(&ranges));
+    let list = unmap_list(data, ranges);
+    let found = unmap::descriptors(&list).expect("the list is whole");
+    assert!(found.len() <= ranges.min(data.len() / 16));
+}
+
+/// Each 9 bytes are a Property Set; the changes take effect at once.
+fn properties(bytes: &[u8]) {
+    let mut it = ControllerProperties::new(ControllerKind::Io, 1024);
+    let (sets, _) = bytes.as_chunks::<9>();
+    for [size, o0, o1, o2, o3, value @ ..] in sets {
+        let offset = u32::from_le_bytes([*o0, *o1, *o2, *o3]);
+        let value = u32::from_le_bytes(*value);
+        let access = PropertyAccess { offset, is_long: size & 1 != 0, value: value.into() };
+        _ = it.get(access);
+        match it.set(access) {
+            Ok(PropertyChange::Enable) => it.set_ready(),
+            Ok(PropertyChange::Disable) => it.set_disabled(),
+            Ok(PropertyChange::Shutdown) => it.set_shut_down(),
+            Ok(PropertyChange::None) | Err(_) => {}
+        }
+    }
+}
+
+/// Each byte is an operation on the queue of events.
+fn events(bytes: &[u8]) {
+    const LIMIT: usize = 4;
+    let (mut queue, mut waiting) = (EventQueue::new(LIMIT, u32::MAX), 0);
+    for byte in bytes {
+        let id = u16::from(byte >> 3);
+        match byte & 7 {
+            0 | 1 => waiting += usize::from(queue.request(id).is_ok()),
+            2 | 3 => queue.raise(AsyncEvent::ALL[usize::from(id & 3)]),
+            4 => queue.log_read(AsyncEvent::ALL[usize::from(id & 3)].log_page()),
+            5 => waiting -= usize::from(queue.abort(id)),
+            6 => queue.configure(u32::from(id) << 8),
+            _ => waiting -= usize::from(queue.take_completion().is_some()),
+        }
+        assert!(waiting <= LIMIT);
+    }
+}
