@@ -17,6 +17,7 @@ pub mod local;
 mod log_rate_limit;
 mod memory;
 mod multishot_poll;
+pub mod nvme;
 pub mod pipe;
 pub mod piped_bytes;
 pub mod pool;
