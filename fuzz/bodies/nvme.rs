@@ -2,8 +2,9 @@
 //! and the result is encoded again.
 
 use lunar_wire::nvme::{
-    ConnectCommand, ConnectData, Cqe, DataPdu, Digests, DiscoveryEntry, DiscoveryHeader, IcRequest,
-    IcResponse, Nqn, NvmePduKind, PduHeader, PropertyAccess, Sqe, TermRequest,
+    AnaGroup, ConnectCommand, ConnectData, Cqe, DataPdu, Digests, DiscoveryEntry, DiscoveryHeader, IcRequest,
+    IcResponse, IdentifyController, NamespaceIdentifier, Nqn, NvmePduKind, PduHeader, PropertyAccess, Sqe,
+    TermRequest, listed_namespaces,
 };
 
 /// The limit of data in bytes.
@@ -18,6 +19,22 @@ pub fn run(input: &[u8]) {
         command(&Sqe(*sqe));
     }
     names(pdu);
+    pages(pdu);
+}
+
+fn pages(page: &[u8]) {
+    if let Some((changes, groups)) = AnaGroup::decode(page) {
+        assert_eq!(AnaGroup::decode(&AnaGroup::encode(changes, &groups, true)), Some((changes, groups)));
+    }
+    let identifiers = NamespaceIdentifier::decode(page);
+    assert!(identifiers.len() <= page.len() / 5);
+    if page.len() <= 4096 {
+        assert_eq!(NamespaceIdentifier::decode(&NamespaceIdentifier::encode(&identifiers)), identifiers);
+    }
+    assert!(listed_namespaces(page).all(|id| id != 0));
+    if let Some(controller) = page.first_chunk().map(IdentifyController::decode) {
+        assert_eq!(IdentifyController::decode(&controller.encode()), controller);
+    }
 }
 
 fn header(pdu: &[u8], by_host: bool, digests: Digests) {

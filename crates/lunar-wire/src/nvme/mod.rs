@@ -7,8 +7,12 @@ mod command;
 mod completion;
 mod discovery;
 mod fabrics;
+mod identify;
+mod log;
 mod nqn;
+mod page;
 mod pdu;
+mod reservation;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -19,9 +23,20 @@ pub use discovery::{
     AddressFamily, DiscoveryEntry, DiscoveryHeader, DiscoveryKind, SecureChannel, TransportKind,
 };
 pub use fabrics::{ConnectCommand, ConnectData, ConnectFault, ControllerConfiguration, PropertyAccess};
+pub use identify::{
+    IdentifyController, IdentifyNamespace, NamespaceIdentifier, listed_namespaces, namespace_list,
+    padded_text,
+};
+pub use log::{
+    AnaGroup, AnaState, ErrorEntry, FirmwareLog, ReservationLog, SmartLog, changed_namespaces, effect,
+    effects, log_page,
+};
 pub use nqn::{DISCOVERY_NQN, InvalidNqn, NQN_LEN, Nqn};
 pub use pdu::{
     DataPdu, Digests, IcRequest, IcResponse, NvmePdu, NvmePduError, NvmePduKind, PduHeader, TermRequest,
+};
+pub use reservation::{
+    ReservationAction, ReservationKind, ReservationRegistrant, ReservationReport, reservation_keys,
 };
 pub use status::NvmeStatus;
 

@@ -318,3 +318,134 @@ fn discovery_entry_keeps_its_fields() {
     assert_eq!(DiscoveryHeader::decode(bytes.first_chunk().expect("a start")), Some(header));
     assert_eq!(DiscoveryHeader::decode(&[1; 18]), None);
 }
+
+#[test]
+fn controller_has_its_fields_at_their_places() {
+    let controller = IdentifyController {
+        serial: padded_text("SN1"),
+        model: padded_text("Lunar \u{e9}"),
+        multipath: 0x0b,
+        controller: 0x102,
+        version: 0x1_0400,
+        keep_alive: 10,
+        command_capsule: 516,
+        subsystem: Nqn::new("nqn.2026-11.org.example:disks").expect("valid").encode(),
+        ..IdentifyController::zeroed()
+    };
+    let page = controller.encode();
+    assert_eq!((&page[4..9], &page[24..33]), (&b"SN1  "[..], &b"Lunar _  "[..]));
+    assert_eq!((page[76], &page[78..84]), (0x0b, &[2, 1, 0, 4, 1, 0][..]));
+    assert_eq!((&page[320..322], &page[1792..1796]), (&[10, 0][..], &[4, 2, 0, 0][..]));
+    assert_eq!(&page[768..772], b"nqn.");
+    assert_eq!(IdentifyController::decode(&page), controller);
+}
+
+#[test]
+fn namespace_has_size_identifiers_and_format() {
+    let namespace = IdentifyNamespace {
+        size: 1 << 21,
+        capacity: 1 << 21,
+        sharing: 1,
+        access_group: 7,
+        nguid: [3; 16],
+        block_shift: 12,
+        ..IdentifyNamespace::zeroed()
+    };
+    let page = namespace.encode();
+    assert_eq!((page[2], page[10], page[30], page[92]), (0x20, 0x20, 1, 7));
+    assert_eq!((page[104..120].to_vec(), &page[128..132]), (vec![3; 16], &[0, 0, 12, 0][..]));
+    assert_eq!(IdentifyNamespace::decode(&page), namespace);
+}
+
+#[test]
+fn identifiers_form_a_list_that_ends() {
+    use NamespaceIdentifier::{CommandSet, Eui64, Nguid, Uuid};
+    let identifiers = [Uuid([1; 16]), Nguid([2; 16]), Eui64([3; 8]), CommandSet(0)];
+    let list = NamespaceIdentifier::encode(&identifiers);
+    assert_eq!((list[..5].to_vec(), &list[52..58]), (vec![3, 16, 0, 0, 1], &[4, 1, 0, 0, 0, 0][..]));
+    assert_eq!(NamespaceIdentifier::decode(&list), identifiers);
+    let unknown = [9, 2, 0, 0, 7, 7, 1, 8, 0, 0, 5, 5, 5, 5, 5, 5, 5, 5, 2, 16, 0, 0, 1];
+    assert_eq!(
+        NamespaceIdentifier::decode(&unknown),
+        [Eui64([5; 8])],
+        "others are skipped, and a cut one ends it"
+    );
+    assert_eq!(NamespaceIdentifier::encode(&[Uuid([1; 16]); 300])[4095], 0, "what does not fit is left out");
+}
+
+#[test]
+fn lists_of_namespaces_begin_after_an_identifier() {
+    let list = namespace_list([1, 2, 5], 1);
+    assert_eq!(list[..12], [2, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(listed_namespaces(&list).collect::<Vec<_>>(), [2, 5]);
+    assert_eq!(listed_namespaces(&namespace_list(1..=2000, 0)).count(), 1024);
+    let many: Vec<u32> = (1..=1025).collect();
+    assert_eq!(listed_namespaces(&changed_namespaces(&many)).collect::<Vec<_>>(), [u32::MAX]);
+    assert_eq!(listed_namespaces(&changed_namespaces(&many[..1024])).count(), 1024);
+}
+
+#[test]
+fn access_log_has_groups_with_their_namespaces() {
+    let group =
+        |id, state, namespaces: &[u32]| AnaGroup { id, changes: 3, state, namespaces: namespaces.into() };
+    let groups = [group(1, AnaState::Optimized, &[1, 4]), group(2, AnaState::Inaccessible, &[])];
+    let page = AnaGroup::encode(9, &groups, true);
+    assert_eq!(page.len(), 16 + 2 * 32 + 8);
+    assert_eq!((page[0], page[8], page[16], page[20], page[32], page[48]), (9, 2, 1, 2, 1, 1));
+    assert_eq!(AnaGroup::decode(&page), Some((9, groups.to_vec())));
+    let bare = AnaGroup::decode(&AnaGroup::encode(9, &groups, false)).expect("a page").1;
+    assert!(bare.iter().all(|group| group.namespaces.is_empty()));
+    assert_eq!(AnaGroup::decode(&page[..page.len() - 1]), None);
+    let mut invalid = page;
+    invalid[20..24].fill(0xff);
+    assert_eq!(AnaGroup::decode(&invalid), None, "more namespaces than there is room");
+}
+
+#[test]
+fn effects_are_those_of_both_command_sets() {
+    let page = effects(
+        &[(admin_opcode::IDENTIFY, effect::SUPPORTED)],
+        &[(nvm_opcode::WRITE, effect::SUPPORTED | effect::CHANGES_DATA)],
+    );
+    assert_eq!((page[24], page[1024 + 4], page[1024 + 8]), (1, 3, 0));
+}
+
+#[test]
+fn logs_have_their_counters_at_their_places() {
+    let smart = SmartLog { spare: 100, reads: 0x0102, ..SmartLog::zeroed() }.encode();
+    assert_eq!((smart[3], &smart[64..66]), (100, &[2, 1][..]));
+    let error = ErrorEntry { count: 1, command: 5, status: 0x8100, namespace: 2, ..ErrorEntry::zeroed() };
+    assert_eq!((error.encode()[10], &error.encode()[12..14], error.encode()[24]), (5, &[0, 0x81][..], 2));
+    let firmware = FirmwareLog { active: 1, first: padded_text("0.1.0") }.encode();
+    assert_eq!((firmware[0], &firmware[8..16]), (1, &b"0.1.0   "[..]));
+    let notice = ReservationLog { count: 1, kind: 2, more: 0, namespace: 3 };
+    assert_eq!((notice.encode()[8], notice.encode()[12]), (2, 3));
+}
+
+#[test]
+fn reservation_types_are_those_of_scsi() {
+    let codes: Vec<u8> = (1..=6).filter_map(ReservationKind::decode).map(ReservationKind::scsi).collect();
+    assert_eq!(codes, [1, 3, 5, 6, 7, 8]);
+    for code in 0..=255 {
+        let kind = ReservationKind::decode(code);
+        assert_eq!(kind.is_some(), (1..=6).contains(&code));
+        assert_eq!(kind.and_then(|kind| ReservationKind::of_scsi(kind.scsi())), kind);
+    }
+    assert_eq!([0, 2, 4, 9].map(ReservationKind::of_scsi), [None; 4]);
+}
+
+#[test]
+fn reservation_commands_have_action_type_and_keys() {
+    let register = ReservationAction { action: 2, ignores_key: false, kind: 0, persistence: 3 };
+    let sqe = Sqe::new(nvm_opcode::RESERVATION_REGISTER, 1, 1).with_dword(10, register.encode());
+    assert_eq!((sqe.dword(10), ReservationAction::decode(&sqe)), (0xc000_0002, register));
+    let acquire = ReservationAction { action: 1, ignores_key: true, kind: 4, persistence: 0 };
+    assert_eq!(acquire.encode(), 0x0409);
+    let keys = [5u64.to_le_bytes(), 7u64.to_le_bytes()].concat();
+    assert_eq!(reservation_keys(&keys), Some((5, 7)));
+    assert_eq!((reservation_keys(&keys[..8]), reservation_keys(&keys[..7])), (Some((5, 0)), None));
+    let report = ReservationReport { generation: 4, kind: 1, registrants: 2, persistence: 1 }.encode();
+    assert_eq!(report[..10], [4, 0, 0, 0, 1, 2, 0, 0, 0, 1]);
+    let registrant = ReservationRegistrant { controller: 0xffff, status: 1, key: 5, host_id: [9; 16] };
+    assert_eq!(ReservationRegistrant::decode(&registrant.encode()), registrant);
+}
