@@ -1,18 +1,23 @@
-//! A controller of NVMe: commands of the NVM command set, properties and events. The first byte chooses what the rest is.
+//! A controller of NVMe: commands of the NVM command set, properties, events and authentication. The first byte chooses one of
+//! them.
 
+use lunar_proto::nvme::auth::{
+    AuthMessage, AuthNames, ControllerAuth, ControllerSecrets, DhChapHash, DhChapSecret, DhGroup, HostAuth,
+};
 use lunar_proto::nvme::{
     AsyncEvent, ControllerKind, ControllerProperties, EventQueue, MAX_RANGES, NvmAction, PropertyChange,
     fused, of_scsi, to_scsi, translate, unmap_list,
 };
-use lunar_wire::nvme::{NvmeStatus, PropertyAccess, Sqe};
+use lunar_wire::nvme::{Nqn, NvmeStatus, PropertyAccess, Sqe};
 use lunar_wire::scsi::unmap;
 
 pub fn run(input: &[u8]) {
     let Some((choice, rest)) = input.split_first() else { return };
-    match choice % 3 {
+    match choice % 4 {
         0 => commands(rest),
         1 => properties(rest),
-        _ => events(rest),
+        2 => events(rest),
+        _ => authentication(rest),
     }
 }
 
@@ -64,6 +69,29 @@ fn properties(bytes: &[u8]) {
             Ok(PropertyChange::Shutdown) => it.set_shut_down(),
             Ok(PropertyChange::None) | Err(_) => {}
         }
+    }
+}
+
+/// Each message begins with its length; both roles take it.
+fn authentication(mut bytes: &[u8]) {
+    let name = |text| Nqn::new(text).expect("valid");
+    let names = AuthNames { host: name("nqn.2026-11.h"), subsystem: name("nqn.2026-11.s") };
+    let secret = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
+    let secret = DhChapSecret::parse(secret).expect("valid");
+    let (subsystem, hashes, groups) = (Some(secret.clone()), vec![DhChapHash::Sha256], vec![DhGroup::Null]);
+    let secrets = ControllerSecrets { host: secret.clone(), subsystem: subsystem.clone(), hashes, groups };
+    let mut controller = ControllerAuth::new(names.clone(), secrets);
+    let (mut host, _) = HostAuth::new(names, secret, subsystem, 1);
+    while let Some((len, rest)) = bytes.split_first() {
+        let (message, next) = rest.split_at(rest.len().min(4 * usize::from(*len)));
+        if let Some((transaction, decoded)) = AuthMessage::decode(message) {
+            let again = AuthMessage::decode(&decoded.encode(transaction));
+            assert_eq!(again, Some((transaction, decoded)));
+        }
+        controller.receive(message);
+        _ = (controller.message(), host.receive(message));
+        assert!(!controller.is_done() && !host.is_done(), "the input does not know the secret");
+        bytes = next;
     }
 }
 

@@ -1,6 +1,7 @@
-//! NVMe over TCP without I/O: the properties of a controller, its asynchronous events, and the NVM command set on SCSI
+//! NVMe over TCP without I/O: authentication, the properties of a controller, its asynchronous events, and the NVM command set on SCSI
 //! logical units, with the statuses of both.
 
+pub mod auth;
 mod commands;
 mod controller;
 mod events;

@@ -1,0 +1,115 @@
+//! The host's side of the exchange.
+
+use super::group::DhKey;
+use super::{
+    AuthFailure, AuthMessage, AuthNames, DhChapHash, DhChapSecret, DhGroup, Response, are_equal, random,
+    sequence,
+};
+use zeroize::Zeroizing;
+
+enum Step {
+    /// The controller challenges.
+    Challenge,
+    /// It reports its result; the response that it must give, if it must prove itself.
+    Result {
+        expected: Option<Zeroizing<Vec<u8>>>,
+    },
+    Done,
+}
+
+/// The exchange of one queue. The host sends the first message, and each that [`HostAuth::receive`] returns.
+pub struct HostAuth {
+    names: AuthNames,
+    host: DhChapSecret,
+    subsystem: Option<DhChapSecret>,
+    transaction: u16,
+    step: Step,
+}
+
+impl HostAuth {
+    /// An exchange with this transaction, and its first message. `subsystem`: the secret that the controller must prove to
+    /// know.
+    pub fn new(
+        names: AuthNames,
+        host: DhChapSecret,
+        subsystem: Option<DhChapSecret>,
+        transaction: u16,
+    ) -> (HostAuth, Vec<u8>) {
+        let negotiate = AuthMessage::Negotiate {
+            concatenates: false,
+            hashes: DhChapHash::ALL.map(|hash| hash as u8).into(),
+            groups: DhGroup::ALL.map(|group| group as u8).into(),
+        };
+        let auth = HostAuth { names, host, subsystem, transaction, step: Step::Challenge };
+        (auth, negotiate.encode(transaction))
+    }
+
+    /// Whether the exchange has succeeded.
+    pub fn is_done(&self) -> bool {
+        matches!(self.step, Step::Done)
+    }
+
+    /// Takes the data of Authentication Receive. Returns the data of the next Authentication Send, if there is one.
+    ///
+    /// # Errors
+    /// The exchange has failed. [`HostAuth::report`] is the last message, unless the controller has reported it.
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, AuthFailure> {
+        let (transaction, message) = AuthMessage::decode(bytes).ok_or(AuthFailure::INVALID_PAYLOAD)?;
+        if transaction != self.transaction {
+            return Err(AuthFailure::INVALID_PAYLOAD);
+        }
+        match (std::mem::replace(&mut self.step, Step::Challenge), message) {
+            (Step::Challenge, AuthMessage::Challenge { hash, group, sequence, challenge, public }) => {
+                let hash = DhChapHash::decode(hash).ok_or(AuthFailure::HASH)?;
+                let group = DhGroup::decode(group).ok_or(AuthFailure::GROUP)?;
+                if challenge.len() != hash.digest_len() {
+                    return Err(AuthFailure::INVALID_PAYLOAD);
+                }
+                self.reply(hash, group, sequence, &challenge, &public).map(Some)
+            }
+            (Step::Result { expected }, AuthMessage::Success1 { response }) => {
+                let Some(expected) = expected else {
+                    self.step = Step::Done;
+                    return Ok(None);
+                };
+                if !are_equal(&expected, &response.unwrap_or_default()) {
+                    return Err(AuthFailure::FAILED);
+                }
+                self.step = Step::Done;
+                Ok(Some(AuthMessage::Success2.encode(self.transaction)))
+            }
+            (_, AuthMessage::Failure1(failure)) => Err(failure),
+            _ => Err(AuthFailure::INVALID_MESSAGE),
+        }
+    }
+
+    fn reply(
+        &mut self,
+        hash: DhChapHash,
+        group: DhGroup,
+        sequence_of: u32,
+        challenge: &[u8],
+        public: &[u8],
+    ) -> Result<Vec<u8>, AuthFailure> {
+        let (dh, transaction) = (DhKey::generate(group)?, self.transaction);
+        let shared = dh.shared(public)?;
+        let shared = shared.as_ref().map(|shared| &shared[..]);
+        let key = self.host.key_of(&self.names.host);
+        let response = Response { hash, key: &key, challenge, shared, sequence: sequence_of, transaction };
+        let response = response.of_host(&self.names).to_vec();
+        let own = self.subsystem.is_some().then(|| random(hash.digest_len())).transpose()?;
+        let sequence = if own.is_some() { sequence()? } else { 0 };
+        let expected = self.subsystem.as_ref().zip(own.as_ref()).map(|(secret, challenge)| {
+            let key = secret.key_of(&self.names.subsystem);
+            Response { hash, key: &key, challenge, shared, sequence, transaction }.of_controller(&self.names)
+        });
+        self.step = Step::Result { expected };
+        let reply = AuthMessage::Reply { sequence, response, challenge: own, public: dh.public };
+        Ok(reply.encode(self.transaction))
+    }
+
+    /// The message that reports a failure to the controller.
+    pub fn report(&self, failure: AuthFailure) -> Vec<u8> {
+        AuthMessage::Failure2(failure).encode(self.transaction)
+    }
+}
