@@ -2,7 +2,7 @@
 //! them.
 
 use lunar_proto::nvme::auth::{
-    AuthMessage, AuthNames, ControllerAuth, ControllerSecrets, DhChapHash, DhChapSecret, DhGroup, HostAuth,
+    AuthMessage, AuthNames, AuthSecrets, ControllerAuth, DhChapSecret, DhGroup, HostAuth,
 };
 use lunar_proto::nvme::{
     AsyncEvent, ControllerKind, ControllerProperties, EventQueue, MAX_RANGES, NvmAction, PropertyChange,
@@ -78,10 +78,10 @@ fn authentication(mut bytes: &[u8]) {
     let names = AuthNames { host: name("nqn.2026-11.h"), subsystem: name("nqn.2026-11.s") };
     let secret = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
     let secret = DhChapSecret::parse(secret).expect("valid");
-    let (subsystem, hashes, groups) = (Some(secret.clone()), vec![DhChapHash::Sha256], vec![DhGroup::Null]);
-    let secrets = ControllerSecrets { host: secret.clone(), subsystem: subsystem.clone(), hashes, groups };
-    let mut controller = ControllerAuth::new(names.clone(), secrets);
-    let (mut host, _) = HostAuth::new(names, secret, subsystem, 1);
+    let secrets =
+        AuthSecrets { groups: vec![DhGroup::Null], ..AuthSecrets::new(secret.clone(), Some(secret)) };
+    let mut controller = ControllerAuth::new(names.clone(), secrets.clone());
+    let (mut host, _) = HostAuth::new(names, secrets, 1);
     while let Some((len, rest)) = bytes.split_first() {
         let (message, next) = rest.split_at(rest.len().min(4 * usize::from(*len)));
         if let Some((transaction, decoded)) = AuthMessage::decode(message) {

@@ -3,22 +3,8 @@
 use super::group::DhKey;
 use super::messages::{choose_group, choose_hash};
 use super::{
-    AuthFailure, AuthMessage, AuthNames, DhChapHash, DhChapSecret, DhGroup, Response, are_equal, random,
-    sequence,
+    AuthFailure, AuthMessage, AuthNames, AuthSecrets, DhChapHash, Response, are_equal, random, sequence,
 };
-
-/// The secrets and the rules of a controller for one host.
-#[derive(Clone, Debug)]
-pub struct ControllerSecrets {
-    /// The secret of the host.
-    pub host: DhChapSecret,
-    /// The secret of the subsystem, for hosts that want a proof.
-    pub subsystem: Option<DhChapSecret>,
-    /// Allowed hashes.
-    pub hashes: Vec<DhChapHash>,
-    /// Allowed groups.
-    pub groups: Vec<DhGroup>,
-}
 
 /// A challenge that waits for a reply.
 struct Challenged {
@@ -52,14 +38,14 @@ enum Step {
 /// The exchange of one queue.
 pub struct ControllerAuth {
     names: AuthNames,
-    secrets: ControllerSecrets,
+    secrets: AuthSecrets,
     transaction: u16,
     step: Step,
 }
 
 impl ControllerAuth {
     /// An exchange that begins with the next Authentication Send.
-    pub fn new(names: AuthNames, secrets: ControllerSecrets) -> ControllerAuth {
+    pub fn new(names: AuthNames, secrets: AuthSecrets) -> ControllerAuth {
         ControllerAuth { names, secrets, transaction: 0, step: Step::Negotiate }
     }
 

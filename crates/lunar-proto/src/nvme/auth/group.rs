@@ -68,6 +68,24 @@ impl DhGroup {
         self.prime().as_bytes().chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
     }
 
+    /// Checks the public key of the other side.
+    ///
+    /// # Errors
+    /// It has another length, or makes the secret known: 0, 1 or the prime less 1.
+    pub(super) fn check_public(self, public: &[u8]) -> Result<(), AuthFailure> {
+        if public.len() != self.public_len() {
+            return Err(AuthFailure::INVALID_PAYLOAD);
+        }
+        if public.is_empty() {
+            return Ok(());
+        }
+        let prime = BoxedUint::from_be_slice_vartime(&self.prime_bytes());
+        let one = BoxedUint::from_be_slice(&[1], self.bits()).expect("it fits");
+        let public = BoxedUint::from_be_slice_vartime(public);
+        let is_valid = public > one && public < prime.wrapping_sub(&one);
+        if is_valid { Ok(()) } else { Err(AuthFailure::INVALID_PAYLOAD) }
+    }
+
     /// The power of a base that is less than the prime.
     fn power(self, base: BoxedUint, exponent: &[u8]) -> Zeroizing<Vec<u8>> {
         let prime = BoxedUint::from_be_slice_vartime(&self.prime_bytes());
@@ -107,21 +125,11 @@ impl DhKey {
     /// The secret that both sides share. None without a group.
     ///
     /// # Errors
-    /// The public key of the other side has another length, or makes the secret known: 0, 1 or the prime less 1.
+    /// The public key of the other side is invalid.
     pub fn shared(&self, other: &[u8]) -> Result<Option<Zeroizing<Vec<u8>>>, AuthFailure> {
-        if other.len() != self.group.public_len() {
-            return Err(AuthFailure::INVALID_PAYLOAD);
-        }
-        if other.is_empty() {
-            return Ok(None);
-        }
-        let prime = BoxedUint::from_be_slice_vartime(&self.group.prime_bytes());
-        let one = BoxedUint::from_be_slice(&[1], self.group.bits()).expect("it fits");
+        self.group.check_public(other)?;
         let public = BoxedUint::from_be_slice_vartime(other);
-        if public <= one || public >= prime.wrapping_sub(&one) {
-            return Err(AuthFailure::INVALID_PAYLOAD);
-        }
-        Ok(Some(self.group.power(public, &self.private)))
+        Ok((self.group != DhGroup::Null).then(|| self.group.power(public, &self.private)))
     }
 
     #[cfg(test)]

@@ -1,8 +1,9 @@
 //! The host's side of the exchange.
 
 use super::group::DhKey;
+use super::messages::{choose_group, choose_hash};
 use super::{
-    AuthFailure, AuthMessage, AuthNames, DhChapHash, DhChapSecret, DhGroup, Response, are_equal, random,
+    AuthFailure, AuthMessage, AuthNames, AuthSecrets, DhChapHash, DhGroup, Response, are_equal, random,
     sequence,
 };
 use zeroize::Zeroizing;
@@ -20,27 +21,20 @@ enum Step {
 /// The exchange of one queue. The host sends the first message, and each that [`HostAuth::receive`] returns.
 pub struct HostAuth {
     names: AuthNames,
-    host: DhChapSecret,
-    subsystem: Option<DhChapSecret>,
+    secrets: AuthSecrets,
     transaction: u16,
     step: Step,
 }
 
 impl HostAuth {
-    /// An exchange with this transaction, and its first message. `subsystem`: the secret that the controller must prove to
-    /// know.
-    pub fn new(
-        names: AuthNames,
-        host: DhChapSecret,
-        subsystem: Option<DhChapSecret>,
-        transaction: u16,
-    ) -> (HostAuth, Vec<u8>) {
+    /// An exchange with this transaction, and its first message.
+    pub fn new(names: AuthNames, secrets: AuthSecrets, transaction: u16) -> (HostAuth, Vec<u8>) {
         let negotiate = AuthMessage::Negotiate {
             concatenates: false,
-            hashes: DhChapHash::ALL.map(|hash| hash as u8).into(),
-            groups: DhGroup::ALL.map(|group| group as u8).into(),
+            hashes: secrets.hashes.iter().map(|hash| *hash as u8).collect(),
+            groups: secrets.groups.iter().map(|group| *group as u8).collect(),
         };
-        let auth = HostAuth { names, host, subsystem, transaction, step: Step::Challenge };
+        let auth = HostAuth { names, secrets, transaction, step: Step::Challenge };
         (auth, negotiate.encode(transaction))
     }
 
@@ -60,8 +54,8 @@ impl HostAuth {
         }
         match (std::mem::replace(&mut self.step, Step::Challenge), message) {
             (Step::Challenge, AuthMessage::Challenge { hash, group, sequence, challenge, public }) => {
-                let hash = DhChapHash::decode(hash).ok_or(AuthFailure::HASH)?;
-                let group = DhGroup::decode(group).ok_or(AuthFailure::GROUP)?;
+                let hash = choose_hash(&[hash], &self.secrets.hashes).ok_or(AuthFailure::HASH)?;
+                let group = choose_group(&[group], &self.secrets.groups).ok_or(AuthFailure::GROUP)?;
                 if challenge.len() != hash.digest_len() {
                     return Err(AuthFailure::INVALID_PAYLOAD);
                 }
@@ -91,15 +85,17 @@ impl HostAuth {
         challenge: &[u8],
         public: &[u8],
     ) -> Result<Vec<u8>, AuthFailure> {
+        // The powers take time: not for a key that is invalid.
+        group.check_public(public)?;
         let (dh, transaction) = (DhKey::generate(group)?, self.transaction);
         let shared = dh.shared(public)?;
         let shared = shared.as_ref().map(|shared| &shared[..]);
-        let key = self.host.key_of(&self.names.host);
+        let key = self.secrets.host.key_of(&self.names.host);
         let response = Response { hash, key: &key, challenge, shared, sequence: sequence_of, transaction };
         let response = response.of_host(&self.names).to_vec();
-        let own = self.subsystem.is_some().then(|| random(hash.digest_len())).transpose()?;
+        let own = self.secrets.subsystem.is_some().then(|| random(hash.digest_len())).transpose()?;
         let sequence = if own.is_some() { sequence()? } else { 0 };
-        let expected = self.subsystem.as_ref().zip(own.as_ref()).map(|(secret, challenge)| {
+        let expected = self.secrets.subsystem.as_ref().zip(own.as_ref()).map(|(secret, challenge)| {
             let key = secret.key_of(&self.names.subsystem);
             Response { hash, key: &key, challenge, shared, sequence, transaction }.of_controller(&self.names)
         });

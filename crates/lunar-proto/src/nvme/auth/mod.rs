@@ -13,7 +13,7 @@ mod secret;
 #[cfg(test)]
 mod tests;
 
-pub use controller::{ControllerAuth, ControllerSecrets};
+pub use controller::ControllerAuth;
 pub use group::DhGroup;
 pub use hash::DhChapHash;
 pub use host::HostAuth;
@@ -32,6 +32,27 @@ pub struct AuthNames {
     pub host: Nqn,
     /// The subsystem.
     pub subsystem: Nqn,
+}
+
+/// The secrets and the choices of one side.
+#[derive(Clone, Debug)]
+pub struct AuthSecrets {
+    /// The secret of the host.
+    pub host: DhChapSecret,
+    /// The secret of the subsystem, with which the controller proves itself. A host that has it asks for the proof.
+    pub subsystem: Option<DhChapSecret>,
+    /// Allowed hashes, the preferred one first.
+    pub hashes: Vec<DhChapHash>,
+    /// Allowed groups, the preferred one first.
+    pub groups: Vec<DhGroup>,
+}
+
+impl AuthSecrets {
+    /// Secrets with all hashes and groups.
+    pub fn new(host: DhChapSecret, subsystem: Option<DhChapSecret>) -> AuthSecrets {
+        let (hashes, groups) = (DhChapHash::ALL.into(), DhGroup::ALL.into());
+        AuthSecrets { host, subsystem, hashes, groups }
+    }
 }
 
 /// The place of a response in its exchange.

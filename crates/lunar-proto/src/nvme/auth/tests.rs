@@ -101,13 +101,13 @@ fn public_keys_that_make_the_secret_known_are_refused() {
     assert_eq!(DhKey::of(DhGroup::Null, &[3; 64]).shared(&[]).map(|shared| shared.is_none()), Ok(true));
 }
 
-fn controller(secrets: ControllerSecrets) -> ControllerAuth {
+fn controller(secrets: AuthSecrets) -> ControllerAuth {
     ControllerAuth::new(names(), secrets)
 }
 
-fn secrets(hash: DhChapHash, group: DhGroup) -> ControllerSecrets {
+fn secrets(hash: DhChapHash, group: DhGroup) -> AuthSecrets {
     let (host, subsystem) = (secret("01"), Some(secret("00")));
-    ControllerSecrets { host, subsystem, hashes: vec![hash], groups: vec![group] }
+    AuthSecrets { host, subsystem, hashes: vec![hash], groups: vec![group] }
 }
 
 /// Runs an exchange. The results of host and controller.
@@ -140,7 +140,7 @@ fn both_roles_agree_with_each_hash_and_group() {
     let groups = [DhGroup::Null, DhGroup::Ffdhe2048, DhGroup::Ffdhe3072];
     for (hash, group) in DhChapHash::ALL.into_iter().flat_map(|hash| groups.map(|group| (hash, group))) {
         for subsystem in [None, Some(secret("00"))] {
-            let host = HostAuth::new(names(), secret("01"), subsystem, 9);
+            let host = HostAuth::new(names(), AuthSecrets::new(secret("01"), subsystem), 9);
             let mut it = controller(secrets(hash, group));
             assert_eq!(exchange(host, &mut it), Ok(()), "{hash:?} {group:?}");
         }
@@ -151,12 +151,12 @@ fn both_roles_agree_with_each_hash_and_group() {
 fn wrong_secret_of_either_side_fails_both() {
     let failed = Err((AuthFailure::FAILED, AuthFailure::FAILED));
     let mut it = controller(secrets(DhChapHash::Sha256, DhGroup::Null));
-    assert_eq!(exchange(HostAuth::new(names(), secret("02"), None, 1), &mut it), failed);
+    assert_eq!(exchange(HostAuth::new(names(), AuthSecrets::new(secret("02"), None), 1), &mut it), failed);
     let mut it = controller(secrets(DhChapHash::Sha256, DhGroup::Null));
-    let host = HostAuth::new(names(), secret("01"), Some(secret("03")), 1);
+    let host = HostAuth::new(names(), AuthSecrets::new(secret("01"), Some(secret("03"))), 1);
     assert_eq!(exchange(host, &mut it), failed);
-    let alone = ControllerSecrets { subsystem: None, ..secrets(DhChapHash::Sha256, DhGroup::Null) };
-    let host = HostAuth::new(names(), secret("01"), Some(secret("00")), 1);
+    let alone = AuthSecrets { subsystem: None, ..secrets(DhChapHash::Sha256, DhGroup::Null) };
+    let host = HostAuth::new(names(), AuthSecrets::new(secret("01"), Some(secret("00"))), 1);
     assert_eq!(exchange(host, &mut controller(alone)), failed, "the controller has no secret");
 }
 
@@ -186,7 +186,7 @@ fn offers_without_a_common_choice_fail() {
 #[test]
 fn reflected_challenge_gets_no_response() {
     let mut it = controller(secrets(DhChapHash::Sha256, DhGroup::Null));
-    let (_, negotiate) = HostAuth::new(names(), secret("01"), None, 1);
+    let (_, negotiate) = HostAuth::new(names(), AuthSecrets::new(secret("01"), None), 1);
     it.receive(&negotiate);
     let challenge = it.message().expect("a challenge");
     let Some((_, AuthMessage::Challenge { sequence, challenge, .. })) = AuthMessage::decode(&challenge)
@@ -218,7 +218,7 @@ fn reply_needs_a_challenge_and_its_transaction() {
     it.message();
     assert_eq!(it.failure(), Some(AuthFailure::INVALID_MESSAGE));
     let mut it = controller(secrets(DhChapHash::Sha256, DhGroup::Null));
-    let (_, negotiate) = HostAuth::new(names(), secret("01"), None, 1);
+    let (_, negotiate) = HostAuth::new(names(), AuthSecrets::new(secret("01"), None), 1);
     it.receive(&negotiate);
     it.message();
     it.receive(&reply.encode(2));
@@ -245,5 +245,17 @@ fn messages_keep_their_content() {
             assert!(AuthMessage::decode(&bytes[..cut]).is_none() || cut >= 8, "{message:?} {cut}");
         }
         assert_eq!(AuthMessage::decode(&bytes), Some((0x0201, message)));
+    }
+}
+
+#[test]
+fn challenge_with_another_hash_or_group_fails_the_host() {
+    for (hash, group, failure) in
+        [(2, 0, AuthFailure::HASH), (1, 2, AuthFailure::GROUP), (9, 9, AuthFailure::HASH)]
+    {
+        let (mut host, _) = HostAuth::new(names(), secrets(DhChapHash::Sha256, DhGroup::Null), 1);
+        let (challenge, public) = (vec![1; 32], Vec::new());
+        let message = AuthMessage::Challenge { hash, group, sequence: 1, challenge, public };
+        assert_eq!(host.receive(&message.encode(1)), Err(failure));
     }
 }
