@@ -154,7 +154,7 @@ impl CephCluster {
 
     /// Stops the OSD, which keeps its connections, until the value is dropped; see [`CephCluster::start_with_lease`].
     pub fn pause_osd(&self) -> PausedOsd<'_> {
-        kill_process(Pid::from_child(&self.osd.0), Signal::STOP).expect("the OSD lives");
+        crate::server::pause(&self.osd.0);
         PausedOsd(&self.osd)
     }
 

@@ -14,6 +14,23 @@ use std::{fs, thread};
 /// Time limit of a start or a stop.
 const START: Duration = Duration::from_secs(60);
 
+/// Sends SIGSTOP, and waits until all threads have stopped. Until then, the process still sends responses.
+pub fn pause(child: &Child) {
+    kill_process(Pid::from_child(child), Signal::STOP).expect("the process lives");
+    let end = Instant::now() + START;
+    while !is_paused(child.id()) {
+        assert!(Instant::now() < end, "the process does not stop");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn is_paused(pid: u32) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process lives");
+    // The state follows the name, which is in parentheses.
+    let is_stopped = |stat: String| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'));
+    tasks.flatten().all(|task| fs::read_to_string(task.path().join("stat")).is_ok_and(is_stopped))
+}
+
 static CHOSEN: OnceLock<PathBuf> = OnceLock::new();
 
 /// Sets the program under test for the whole process. Only the first call has an effect.
@@ -187,21 +204,9 @@ impl Server {
         kill_process(Pid::from_child(&self.child), signal).expect("the server lives");
     }
 
-    /// Sends SIGSTOP, and waits until all threads have stopped. Until then, the server still sends responses.
+    /// As [`pause`].
     pub fn pause(&self) {
-        self.signal(Signal::STOP.as_raw());
-        let end = Instant::now() + START;
-        while !self.is_paused() {
-            assert!(Instant::now() < end, "the server does not stop");
-            thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    fn is_paused(&self) -> bool {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).expect("the server lives");
-        // The state follows the name, which is in parentheses.
-        let is_stopped = |stat: String| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'));
-        tasks.flatten().all(|task| fs::read_to_string(task.path().join("stat")).is_ok_and(is_stopped))
+        pause(&self.child);
     }
 
     /// Resumes the process after [`Server::pause`].
