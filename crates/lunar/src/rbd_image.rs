@@ -6,13 +6,14 @@ use lunar_block::{Backend, BackendSpec, OpenError, RbdBackend, RbdLocation};
 use lunar_proto::size;
 use lunar_server::{Diagnostic, ErrorCode};
 
-/// Opens an image, inside an event loop. It waits for the cluster on a thread.
+/// Opens an image, inside an event loop. It waits for the cluster on a thread. `edit` completes the specification.
 ///
 /// # Errors
 /// A malformed argument, or those of the cluster.
-pub async fn open(text: &str, read_only: bool) -> Result<RbdBackend, Failure> {
+pub async fn open(text: &str, edit: impl FnOnce(&mut BackendSpec)) -> Result<RbdBackend, Failure> {
     let location = RbdLocation::parse(text).map_err(|(what, hint)| Diagnostic::new(what, hint))?;
-    let spec = BackendSpec { read_only, ..BackendSpec::rbd(location) };
+    let mut spec = BackendSpec::rbd(location);
+    edit(&mut spec);
     let opened = lunar_runtime::blocking(move || Ok(RbdBackend::open(&spec))).await;
     let opened = opened.map_err(|e| {
         let hint = crate::error_hints::process_limits(&e);
@@ -31,20 +32,15 @@ pub fn cannot_open(e: OpenError) -> Diagnostic {
 /// # Errors
 /// As [`open`].
 pub async fn properties(text: &str) -> Result<Vec<(String, Node)>, Failure> {
-    let image = open(text, true).await?;
+    let image = open(text, |spec| spec.read_only = true).await?;
     let bytes = image.info().capacity;
-    let described =
-        image.describe().into_iter().filter(|(name, _)| !matches!(&**name, "backend" | "capacity"));
-    let described = described.map(|(name, value)| {
-        let number = value.parse().map(|n: u64| Node::number(n));
-        (name, number.unwrap_or_else(|_| Node::text(value)))
-    });
-    let mut fields: Vec<(String, Node)> = described.collect();
-    let more = [
+    let fields = [
+        ("image", Node::text(image.location().to_string())),
+        ("identity", Node::text(image.identity())),
+        ("object_bytes", Node::number(image.object_bytes())),
         ("bytes", Node::number(bytes)),
         ("size", Node::text(size::show(bytes))),
         ("exclusive_lock", Node::flag(image.has_exclusive_lock())),
     ];
-    fields.extend(more.map(|(name, node)| (name.to_owned(), node)));
-    Ok(fields)
+    Ok(fields.map(|(name, node)| (name.to_owned(), node)).into())
 }

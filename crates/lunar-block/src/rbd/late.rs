@@ -4,11 +4,14 @@ use super::operation::Operation;
 use crate::locked;
 use lunar_runtime::{either, sleep_until};
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// The interval in which waiting operations look for the end of late ones.
 const CHECK: Duration = Duration::from_millis(100);
+/// The interval in which a running operation looks whether it is given up.
+const GIVEN_UP: Duration = Duration::from_secs(1);
 
 enum Late {
     Operation(Operation),
@@ -19,7 +22,10 @@ enum Late {
 /// Operations that ended as `TimedOut` and run on. They keep their order with later ones, and occupy no more threads,
 /// only if these wait.
 #[derive(Default)]
-pub struct LateOperations(Mutex<Vec<Late>>);
+pub struct LateOperations {
+    running: Mutex<Vec<Late>>,
+    is_given_up: AtomicBool,
+}
 
 impl Late {
     fn has_ended(&self) -> bool {
@@ -32,24 +38,39 @@ impl Late {
 
 impl LateOperations {
     pub fn push(&self, operation: Operation) {
-        locked(&self.0).push(Late::Operation(operation));
+        locked(&self.running).push(Late::Operation(operation));
+    }
+
+    /// Operations that run or wait expire within a second, and later ones at once.
+    pub fn give_up(&self) {
+        self.is_given_up.store(true, SeqCst);
+    }
+
+    /// Waits until an operation expires: at its deadline, or because it is given up.
+    pub async fn expired(&self, deadline: Instant) {
+        while Instant::now() < deadline && !self.is_given_up.load(SeqCst) {
+            sleep_until(deadline.min(Instant::now() + GIVEN_UP)).await;
+        }
     }
 
     fn have_ended(&self) -> bool {
-        let mut late = locked(&self.0);
+        let mut late = locked(&self.running);
         late.retain(|operation| !operation.has_ended());
         late.is_empty()
     }
 
     /// Waits until no late operation runs any more.
     pub async fn wait(&self, deadline: Instant) -> io::Result<()> {
-        while !self.have_ended() {
+        while !self.is_given_up.load(SeqCst) {
+            if self.have_ended() {
+                return Ok(());
+            }
             if Instant::now() >= deadline {
-                return Err(timed_out());
+                break;
             }
             sleep_until(Instant::now() + CHECK).await;
         }
-        Ok(())
+        Err(timed_out())
     }
 
     /// Makes a call that may wait for the cluster, on a thread.
@@ -65,12 +86,12 @@ impl LateOperations {
             call()
         });
         let expired = async {
-            sleep_until(deadline).await;
+            self.expired(deadline).await;
             None
         };
         let ended = either(async { Some(work.await) }, expired).await;
         ended.unwrap_or_else(|| {
-            locked(&self.0).push(late);
+            locked(&self.running).push(late);
             Err(timed_out())
         })
     }
@@ -84,6 +105,21 @@ pub fn timed_out() -> io::Error {
 mod tests {
     use super::*;
     use std::sync::mpsc;
+
+    #[test]
+    fn operations_that_are_given_up_expire() {
+        let runtime = compio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(async {
+            let (late, (end, ended)) = (LateOperations::default(), mpsc::channel::<()>());
+            let kind = |e: io::Error| e.kind();
+            let deadline = Instant::now() + Duration::from_secs(3600);
+            late.give_up();
+            let call = late.call(deadline, move || Ok(ended.recv().is_ok()));
+            assert_eq!(call.await.map_err(kind), Err(io::ErrorKind::TimedOut), "it runs");
+            assert_eq!(late.wait(deadline).await.map_err(kind), Err(io::ErrorKind::TimedOut), "it waits");
+            drop(end);
+        });
+    }
 
     #[test]
     fn call_that_is_late_holds_later_operations_until_it_ends() {

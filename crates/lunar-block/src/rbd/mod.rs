@@ -33,7 +33,7 @@ use crate::{
 use image::Image;
 use late::{LateOperations, timed_out};
 pub use location::{RBD_PREFIX, RbdLocation};
-use lunar_runtime::{Buf, either, sleep_until};
+use lunar_runtime::{Buf, either};
 pub use notify_replies::NotifyReplies;
 use operation::{Operation, done, whole};
 use presence::Presence;
@@ -53,8 +53,6 @@ const BUSY_AFTER: Duration = Duration::from_secs(20);
 /// A change of an image under a lease cannot end as BUSY: its host might repeat it through another client. It waits for the
 /// cluster, longer than the cluster takes to notice a dead OSD. Linux aborts it after 30 s, and leaves the path 20 s later.
 const LATE_AFTER: Duration = Duration::from_secs(40);
-/// The interval in which a long operation looks whether it is given up.
-const GIVEN_UP: Duration = Duration::from_secs(1);
 /// The bytes of one request to free or clear. librbd begins one operation for each object of a request.
 const CLEAR_BYTES: u64 = 256 << 20;
 /// `rbd_aio_write_zeroes` allocates the space.
@@ -88,8 +86,6 @@ pub struct RbdBackend {
     presence: Arc<Presence>,
     /// See [`BUSY_AFTER`].
     patience: Duration,
-    /// Operations that wait for the cluster end.
-    is_given_up: AtomicBool,
     /// The size that the last refresh saw.
     reported: AtomicU64,
 }
@@ -173,7 +169,6 @@ impl RbdBackend {
             in_flight: AtomicUsize::new(0),
             lease: OnceLock::new(),
             patience: BUSY_AFTER,
-            is_given_up: AtomicBool::new(false),
         })
     }
 
@@ -184,19 +179,12 @@ impl RbdBackend {
 
     /// Operations that wait for the cluster end as `TimedOut` within a second, and later ones at once.
     pub fn give_up(&self) {
-        self.is_given_up.store(true, Ordering::SeqCst);
+        self.late.give_up();
     }
 
-    /// The time at which an operation that begins now ends as `TimedOut`.
-    fn deadline(&self) -> Instant {
-        let now = Instant::now();
-        if self.is_given_up.load(Ordering::SeqCst) { now } else { now + self.patience }
-    }
-
-    async fn expired_at(&self, deadline: Instant) {
-        while Instant::now() < deadline && !self.is_given_up.load(Ordering::SeqCst) {
-            sleep_until(deadline.min(Instant::now() + GIVEN_UP)).await;
-        }
+    /// Bytes of an object of the image.
+    pub fn object_bytes(&self) -> u64 {
+        self.image().layout.object_bytes
     }
 
     /// An object that is fenced together with the image, because it uses its client. Without `pool`, it is in the pool
@@ -239,9 +227,6 @@ impl RbdBackend {
         if self.presence.is_gone() {
             return Err(presence::deleted());
         }
-        if self.is_given_up.load(Ordering::SeqCst) {
-            return Err(timed_out());
-        }
         self.late.wait(deadline).await?;
         let image = self.image();
         if image.client().is_fenced() {
@@ -271,7 +256,7 @@ impl RbdBackend {
         begin: impl FnOnce(&Arc<Image>, Option<Buf>) -> Operation,
     ) -> (io::Result<isize>, Option<Buf>) {
         let began = Instant::now();
-        let Admitted { image, size, _counted } = match self.admit(&range, self.deadline()).await {
+        let Admitted { image, size, _counted } = match self.admit(&range, began + self.patience).await {
             Ok(admitted) => admitted,
             Err(e) => return (Err(e), buf),
         };
@@ -280,7 +265,7 @@ impl RbdBackend {
         let lease = self.lease.get().filter(|_| effect == IoEffect::Change).map(Box::as_ref);
         let deadline = began + lease.map_or(self.patience, |_| LATE_AFTER);
         let late = async {
-            self.expired_at(deadline).await;
+            self.late.expired(deadline).await;
             None
         };
         let ended = either(async { Some((&mut operation).await) }, late).await;
@@ -427,7 +412,7 @@ impl Backend for RbdBackend {
 
     fn extents(&self, offset: u64, len: u64, max: usize) -> LocalBoxFuture<'_, io::Result<Vec<Extent>>> {
         Box::pin(async move {
-            let (range, deadline) = (offset..offset.saturating_add(len), self.deadline());
+            let (range, deadline) = (offset..offset.saturating_add(len), Instant::now() + self.patience);
             let Admitted { image, _counted, .. } = self.admit(&range, deadline).await?;
             if range.is_empty() {
                 return Ok(Vec::new());

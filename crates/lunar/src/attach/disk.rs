@@ -92,7 +92,8 @@ pub async fn open(
 /// Opens an image of Ceph RBD.
 async fn open_image(attachment: &Attachment, image: &str) -> Result<Disk, Failure> {
     let recovery = attachment.recovery_timeout.unwrap_or(DEFAULT_RECOVERY_TIMEOUT);
-    let image = rbd_image::open(image, attachment.read_only).await?.with_patience(recovery);
+    let image = rbd_image::open(image, |spec| spec.read_only = attachment.read_only).await?;
+    let image = image.with_patience(recovery);
     let (identity, image) = (image.identity(), Arc::new(image));
     Ok(Disk {
         backend: image.clone(),

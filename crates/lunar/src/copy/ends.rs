@@ -5,7 +5,7 @@ use crate::error_hints::with_url_hint;
 use crate::exit::{Exit, Failure, invalid};
 use crate::output;
 use crate::rbd_image;
-use lunar_block::{Backend, BackendKind, BackendSpec, RBD_PREFIX, RbdLocation};
+use lunar_block::{Backend, BackendKind, BackendSpec, RBD_PREFIX};
 use lunar_initiator::Lun;
 use lunar_nbd::client as nbd;
 use lunar_server::{Diagnostic, ErrorCode, folders};
@@ -114,19 +114,14 @@ async fn export(text: &str, role: EndRole) -> Result<CopyEnd, Failure> {
     Ok(CopyEnd { export: Some(disk.clone()), ..CopyEnd::disk(&url.to_string(), identity, disk) })
 }
 
-/// An image of RBD. The open waits for the monitors, on a thread.
+/// An image of RBD.
 async fn image(text: &str, role: EndRole) -> Result<CopyEnd, Failure> {
-    let location = RbdLocation::parse(text).map_err(|(what, hint)| Diagnostic::new(what, hint))?;
-    let spec = match role {
-        EndRole::Source => BackendSpec { read_only: true, ..BackendSpec::rbd(location) },
-        EndRole::Destination { size, .. } => {
-            BackendSpec { create: true, size: Some(size), ..BackendSpec::rbd(location) }
-        }
-    };
-    let opened = lunar_runtime::blocking(move || Ok(lunar_block::open(&spec))).await;
-    let disk = opened.map_err(|e| cannot_open(text, role, e))?.map_err(rbd_image::cannot_open)?;
-    let identity = disk.describe().into_iter().find(|(name, _)| name == "identity");
-    Ok(CopyEnd::disk(text, identity.map_or_else(String::new, |(_, id)| format!("rbd {id}")), disk))
+    let disk = rbd_image::open(text, |spec| match role {
+        EndRole::Source => spec.read_only = true,
+        EndRole::Destination { size, .. } => (spec.create, spec.size) = (true, Some(size)),
+    });
+    let disk = disk.await?;
+    Ok(CopyEnd::disk(text, format!("rbd {}", disk.identity()), Arc::new(disk)))
 }
 
 /// A LUN. Its identity is VPD page 83h, which is the same on every path; the URL if the page is missing.
