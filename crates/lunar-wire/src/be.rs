@@ -52,6 +52,6 @@ pub fn put64(p: &mut [u8], v: u64) {
 
 /// The first `N` bytes. An assignment to an array is one store, and `copy_from_slice` may remain a call.
 #[inline]
-fn first<const N: usize>(p: &mut [u8]) -> &mut [u8; N] {
+pub(crate) fn first<const N: usize>(p: &mut [u8]) -> &mut [u8; N] {
     p.first_chunk_mut().expect("the length was checked")
 }

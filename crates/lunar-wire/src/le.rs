@@ -1,6 +1,8 @@
 //! Little-endian integers at the start of a slice. Every function panics when the slice is too short; its caller has
 //! checked the length of the header.
 
+use crate::be::first;
+
 /// Reads 16 bits.
 #[inline]
 pub fn get16(p: &[u8]) -> u16 {
@@ -35,10 +37,4 @@ pub fn put32(p: &mut [u8], v: u32) {
 #[inline]
 pub fn put64(p: &mut [u8], v: u64) {
     *first(p) = v.to_le_bytes();
-}
-
-/// The first `N` bytes. An assignment to an array is one store.
-#[inline]
-fn first<const N: usize>(p: &mut [u8]) -> &mut [u8; N] {
-    p.first_chunk_mut().expect("the length was checked")
 }

@@ -91,6 +91,12 @@ impl NvmePduKind {
         )
     }
 
+    /// The digests that it has, and the bytes of the header with its digest.
+    fn layout(self, digests: Digests) -> (Digests, usize) {
+        let digests = if self.has_digest() { digests } else { Digests::default() };
+        (digests, self.header_len() + digests.header_bytes())
+    }
+
     /// Whether data may follow the header.
     fn takes_data(self) -> bool {
         matches!(self, NvmePduKind::Command | NvmePduKind::HostData | NvmePduKind::ControllerData)
@@ -245,11 +251,10 @@ impl PduHeader {
         if usize::from(self.header_len) != kind.header_len() {
             return Err(NvmePduError::field(2));
         }
-        let digests = if kind.has_digest() { digests } else { Digests::default() };
-        let after_header = kind.header_len() + digests.header_bytes();
+        let (digests, after_header) = kind.layout(digests);
         let len = usize::try_from(self.len).unwrap_or(usize::MAX);
-        let has_data = len > after_header;
-        let expected = digests.flags(has_data && kind.takes_data());
+        let has_data = kind.takes_data() && len > after_header;
+        let expected = digests.flags(has_data);
         if self.flags & (pdu_flag::HEADER_DIGEST | pdu_flag::DATA_DIGEST) != expected {
             return Err(NvmePduError::field(1));
         }
@@ -261,17 +266,16 @@ impl PduHeader {
         if !(after_header..=after_header + rest).contains(&len) {
             return Err(NvmePduError::field(4));
         }
-        let data = self.data(after_header, len, digests, kind.takes_data() && has_data)?;
-        if data.len() > max_data && kind.takes_data() {
+        let data = self.data(after_header, len, digests, has_data)?;
+        if has_data && data.len() > max_data {
             return Err(NvmePduError::of(fatal_error::LIMIT_EXCEEDED));
         }
         let digest_at = |at: usize, has_one: bool| has_one.then_some(at..at + DIGEST);
-        let has_data_digest = kind.takes_data() && has_data && digests.data;
         Ok(NvmePdu {
             kind,
             flags: self.flags,
             header_digest: digest_at(kind.header_len(), digests.header),
-            data_digest: digest_at(data.end, has_data_digest),
+            data_digest: digest_at(data.end, has_data && digests.data),
             data,
             len,
         })
@@ -300,8 +304,7 @@ impl PduHeader {
 
     /// The header of a PDU that is sent, with `data` bytes behind it.
     pub fn of(kind: NvmePduKind, flags: u8, digests: Digests, data: usize) -> PduHeader {
-        let digests = if kind.has_digest() { digests } else { Digests::default() };
-        let after_header = kind.header_len() + digests.header_bytes();
+        let (digests, after_header) = kind.layout(digests);
         let has_data = data > 0 && kind.takes_data();
         let tail = if has_data { digests.data_bytes() } else { 0 };
         PduHeader {
