@@ -150,21 +150,22 @@ impl ControllerAuth {
 
     /// The data of Authentication Receive. `None`: the host must send first.
     pub fn message(&mut self) -> Option<Vec<u8>> {
-        let bytes = match &mut self.step {
+        let (bytes, next) = match &mut self.step {
             Step::Challenge { message, is_sent, .. } => {
                 *is_sent = true;
                 return Some(message.encode(self.transaction));
             }
-            Step::Result { message, .. } => message.encode(self.transaction),
+            Step::Result { message, then } => {
+                let next = match message {
+                    AuthMessage::Failure1(failure) => Step::Failed(*failure),
+                    _ if *then => Step::Confirm,
+                    _ => Step::Done,
+                };
+                (message.encode(self.transaction), next)
+            }
             Step::Negotiate | Step::Confirm | Step::Done | Step::Failed(_) => return None,
         };
-        if let Step::Result { message, then } = &self.step {
-            self.step = match message {
-                AuthMessage::Failure1(failure) => Step::Failed(*failure),
-                _ if *then => Step::Confirm,
-                _ => Step::Done,
-            };
-        }
+        self.step = next;
         Some(bytes)
     }
 }
