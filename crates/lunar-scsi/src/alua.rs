@@ -145,6 +145,11 @@ fn access_of(groups: &BTreeMap<u16, AccessState>, tag: u16) -> AccessState {
 }
 
 impl State {
+    /// The state of a target port group.
+    pub(crate) fn access(&self, tag: u16) -> AccessState {
+        access_of(&self.groups, tag)
+    }
+
     /// The sense data of the state of this port; `None` if it is active. REQUEST SENSE reports them, and commands
     /// that the state does not allow fail with them.
     pub(crate) fn not_ready(&self, port: &NexusPorts) -> Option<Sense> {

@@ -52,6 +52,8 @@ fn port_name(cx: &CommandContext<'_>, port: TargetPort) -> Vec<u8> {
             name(Designator::UTF8, Designator::SCSI_NAME, &vpd::scsi_name(&format!("{target},t,0x{tag:04x}")))
         }
         TransportProtocol::Srp => name(Designator::BINARY, Designator::EUI, &PortId::of_name(target).0),
+        // NVMe hosts do not ask for it, and SCSI hosts do not see these ports.
+        TransportProtocol::Nvme => name(Designator::UTF8, Designator::SCSI_NAME, &vpd::scsi_name(target)),
     }
 }
 

@@ -67,6 +67,7 @@ fn standard(settings: &LuSettings, protocol: TransportProtocol) -> Vec<u8> {
     let transport = match protocol {
         TransportProtocol::Iscsi => ISCSI,
         TransportProtocol::Srp => SRP,
+        TransportProtocol::Nvme => 0,
     };
     let data = StandardInquiry {
         removable: settings.removable,

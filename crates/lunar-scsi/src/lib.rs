@@ -29,6 +29,7 @@ mod lu;
 mod luns;
 mod medium;
 mod modes;
+mod namespace;
 mod nexus;
 mod nexus_snapshot;
 mod op_attributes;
@@ -55,9 +56,12 @@ mod vpd;
 pub use alua::{AccessState, TargetPortGroup};
 pub use copy::{CopyRange, CopyResult};
 pub use log::LogCounter;
-pub use lu::{InvalidDefinition, Lu, LuIdentity, LuSettings, PassthroughMode, PeripheralDeviceType};
+pub use lu::{
+    InvalidDefinition, Lu, LuIdentity, LuSettings, LuWatcher, PassthroughMode, PeripheralDeviceType,
+};
 pub use luns::{absent_lun, report_luns, well_known_lu};
 pub use medium::Withheld;
+pub use namespace::{NamespaceView, ReportedRegistrant, ReservationsView};
 pub use nexus::{Nexus, NexusId};
 pub use op_attributes::OpAttributes;
 pub use pending_commit::{CommitOutcome, PendingCommit};

@@ -7,7 +7,7 @@ use lunar_wire::scsi::Sense;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 /// The peripheral device type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,13 +149,17 @@ pub struct Lu {
     state: Mutex<State>,
     /// Number of times that the medium, or its block size, was replaced.
     media: AtomicU64,
+    watchers: Mutex<Vec<Weak<LuWatcher>>>,
 }
+
+/// Called after every change that nexuses must see, while the state is locked: it must only wake others.
+pub type LuWatcher = dyn Fn() + Send + Sync;
 
 /// The locked state of a logical unit. If it was changed, dropping it advances the epoch, so that nexuses take new
 /// snapshots.
 pub(crate) struct LockedState<'a> {
     state: MutexGuard<'a, State>,
-    slots: &'a PerCoreSlots,
+    lu: &'a Lu,
 }
 
 impl Lu {
@@ -167,7 +171,8 @@ impl Lu {
             state.restore(bytes)?;
         }
         let settings = RwLock::new(Arc::new(settings));
-        Ok(Lu { settings, slots: PerCoreSlots::new(), state: Mutex::new(state), media: AtomicU64::new(0) })
+        let (slots, state, media) = (PerCoreSlots::new(), Mutex::new(state), AtomicU64::new(0));
+        Ok(Lu { settings, slots, state, media, watchers: Mutex::default() })
     }
 
     /// Sets the size of the medium in bytes. If the number of blocks changes, it returns true, and every nexus gets
@@ -276,7 +281,19 @@ impl Lu {
     pub(crate) fn change(&self) -> LockedState<'_> {
         // Ignore poisoning: no change is left incomplete in a way that is worse than the panic itself.
         let state = self.state.lock().unwrap_or_else(|e| e.into_inner());
-        LockedState { state, slots: &self.slots }
+        LockedState { state, lu: self }
+    }
+
+    /// Calls `watcher` after every change that nexuses must see, until it is dropped.
+    pub fn watch(&self, watcher: &Arc<LuWatcher>) {
+        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        watchers.retain(|other| other.strong_count() > 0);
+        watchers.push(Arc::downgrade(watcher));
+    }
+
+    fn wake_watchers(&self) {
+        let watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        watchers.iter().filter_map(Weak::upgrade).for_each(|watcher| watcher());
     }
 }
 
@@ -296,7 +313,8 @@ impl DerefMut for LockedState<'_> {
 impl Drop for LockedState<'_> {
     fn drop(&mut self) {
         if std::mem::take(&mut self.state.changed) {
-            self.slots.next_epoch();
+            self.lu.slots.next_epoch();
+            self.lu.wake_watchers();
         }
     }
 }

@@ -37,7 +37,8 @@ impl NexusSnapshot {
             stable: !state.modes.write_cache(),
             forwards: passthrough::forwards_all(state, settings, requester),
             descriptor_sense: state.modes.descriptor_sense(),
-            task_aborted_status: state.modes.task_aborted_status(),
+            // An NVMe host knows no unit attention that would report the end of its commands.
+            task_aborted_status: state.modes.task_aborted_status() || requester.port.initiator.is_nvme(),
         }
     }
 

@@ -8,15 +8,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Set in the relative port identifiers of SRP ports, so that the ports of a portal group differ.
 const SRP_PORTS: u16 = 0x8000;
+/// The relative port identifier of NVMe ports. They all have the same one, because a registration of an NVMe host counts
+/// for all of its controllers.
+const NVME_PORT: u16 = 0xffff;
 
 /// A SCSI transport protocol; the value is its PROTOCOL IDENTIFIER.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum TransportProtocol {
     /// SRP.
     Srp = 4,
     /// iSCSI, over TCP or iSER.
     Iscsi = 5,
+    /// NVMe over TCP, which is no SCSI transport protocol: no protocol identifier names it.
+    Nvme = 15,
 }
 
 /// The identifier of an initiator port. Ports of different protocols are different ports.
@@ -31,6 +36,13 @@ pub enum InitiatorPort {
     },
     /// An SRP initiator port.
     Srp(PortId),
+    /// An NVMe host. It is one initiator port, whatever the number of its controllers.
+    Nvme {
+        /// NQN of the host (HOSTNQN).
+        name: String,
+        /// Identifier of the host (HOSTID).
+        id: [u8; 16],
+    },
 }
 
 impl InitiatorPort {
@@ -39,38 +51,45 @@ impl InitiatorPort {
         match self {
             InitiatorPort::Iscsi { .. } => TransportProtocol::Iscsi,
             InitiatorPort::Srp(_) => TransportProtocol::Srp,
+            InitiatorPort::Nvme { .. } => TransportProtocol::Nvme,
         }
     }
 
-    /// The name by which access lists and logs refer to the port: the iSCSI name, or the SRP port identifier as text.
+    /// The name by which access lists and logs refer to the port: the iSCSI name, the NQN, or the SRP port identifier as
+    /// text.
     pub fn name(&self) -> Cow<'_, str> {
         match self {
-            InitiatorPort::Iscsi { name, .. } => name.into(),
+            InitiatorPort::Iscsi { name, .. } | InitiatorPort::Nvme { name, .. } => name.into(),
             InitiatorPort::Srp(port) => port.to_string().into(),
         }
+    }
+
+    /// Whether it is an NVMe host, which learns of changes by events instead of unit attentions.
+    pub fn is_nvme(&self) -> bool {
+        self.protocol() == TransportProtocol::Nvme
     }
 
     /// Whether it is an iSCSI port of the initiator with this name.
     pub(crate) fn has_iscsi_name(&self, wanted: &str) -> bool {
         match self {
             InitiatorPort::Iscsi { name, .. } => name == wanted,
-            InitiatorPort::Srp(_) => false,
+            InitiatorPort::Srp(_) | InitiatorPort::Nvme { .. } => false,
         }
     }
 }
 
-/// By name, then by ISID. Saved registrations and reports have this order.
+/// By name, then by ISID or host identifier. Saved registrations and reports have this order.
 impl Ord for InitiatorPort {
     fn cmp(&self, other: &Self) -> Ordering {
-        use InitiatorPort::{Iscsi, Srp};
+        use InitiatorPort::{Iscsi, Nvme, Srp};
         match (self, other) {
             (Iscsi { name, isid }, Iscsi { name: other, isid: other_isid }) => {
                 (name, isid).cmp(&(other, other_isid))
             }
             // The digits of the text have a fixed number, so the order is the same.
             (Srp(port), Srp(other)) => port.cmp(other),
-            (Iscsi { .. }, Srp(_)) => self.name().cmp(&other.name()).then(Ordering::Greater),
-            (Srp(_), Iscsi { .. }) => other.cmp(self).reverse(),
+            (Nvme { name, id }, Nvme { name: other, id: other_id }) => (name, id).cmp(&(other, other_id)),
+            _ => self.name().cmp(&other.name()).then(self.protocol().cmp(&other.protocol())),
         }
     }
 }
@@ -100,6 +119,7 @@ impl TargetPort {
         let relative = match protocol {
             TransportProtocol::Iscsi => number,
             TransportProtocol::Srp => number | SRP_PORTS,
+            TransportProtocol::Nvme => NVME_PORT,
         };
         TargetPort { protocol, portal_group_tag, relative }
     }
@@ -207,6 +227,7 @@ mod tests {
     fn initiator_ports_of_all_protocols_sort_by_name() {
         let iscsi = |name: &str, isid| InitiatorPort::Iscsi { name: name.into(), isid: [isid; 6] };
         let srp = |extension| InitiatorPort::Srp(PortId::new(extension, 2));
+        let nvme = |name: &str, id| InitiatorPort::Nvme { name: name.into(), id: [id; 16] };
         let sorted = [
             iscsi("-odd", 1),
             srp(1),
@@ -214,7 +235,10 @@ mod tests {
             iscsi("0xodd", 1),
             iscsi("iqn.a", 1),
             iscsi("iqn.a", 2),
+            nvme("iqn.a", 0),
             iscsi("iqn.b", 0),
+            nvme("nqn.a", 1),
+            nvme("nqn.a", 2),
         ];
         for (i, one) in sorted.iter().enumerate() {
             for (j, other) in sorted.iter().enumerate() {

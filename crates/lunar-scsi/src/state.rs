@@ -13,7 +13,31 @@ use std::sync::Arc;
 pub(crate) struct AttachedNexus {
     pub(crate) port: Arc<NexusPorts>,
     pub(crate) attentions: UnitAttentions,
+    /// Reservation events of an NVMe host.
+    pub(crate) events: UnitAttentions,
 }
+
+impl AttachedNexus {
+    fn new(port: &Arc<NexusPorts>) -> AttachedNexus {
+        let none = UnitAttentions::default;
+        let attentions = if port.initiator.is_nvme() { none() } else { UnitAttentions::power_on() };
+        AttachedNexus { port: port.clone(), attentions, events: none() }
+    }
+
+    /// Raises a unit attention. An NVMe host has none: it gets the events of reservations, and compares all other state
+    /// with the state before.
+    pub(crate) fn raise(&mut self, sense: Sense) {
+        if !self.port.initiator.is_nvme() {
+            self.attentions.raise(sense);
+        } else if RESERVATION_EVENTS.contains(&sense) {
+            self.events.raise(sense);
+        }
+    }
+}
+
+/// The unit attentions that are events of an NVMe host.
+const RESERVATION_EVENTS: [Sense; 3] =
+    [Sense::RESERVATIONS_RELEASED, Sense::RESERVATIONS_PREEMPTED, Sense::REGISTRATIONS_PREEMPTED];
 
 /// The mutable state of a logical unit. `Lu::change` locks it.
 pub(crate) struct State {
@@ -93,7 +117,7 @@ impl State {
     pub(crate) fn raise(&mut self, sense: Sense, mut on: impl FnMut(NexusId, &NexusPorts) -> bool) {
         for (&id, peer) in &mut self.nexuses {
             if on(id, &peer.port) {
-                peer.attentions.raise(sense);
+                peer.raise(sense);
             }
         }
         self.mark_changed();
@@ -132,7 +156,7 @@ impl State {
     }
 
     pub(crate) fn attach(&mut self, id: NexusId, port: &Arc<NexusPorts>) {
-        self.nexuses.insert(id, AttachedNexus { port: port.clone(), attentions: UnitAttentions::power_on() });
+        self.nexuses.insert(id, AttachedNexus::new(port));
         // A shared registration changes by `Lu::follow_nexuses`.
         if !self.is_shared() && self.reservations.attach(port) {
             self.mark_changed();

@@ -73,6 +73,13 @@ pub(crate) fn iscsi_port(group: u16) -> TargetPort {
     TargetPort::new(TransportProtocol::Iscsi, group, None)
 }
 
+/// The ports of an NVMe host with this identifier, through a portal group.
+pub(crate) fn nvme_port(id: u8, group: u16) -> Arc<NexusPorts> {
+    let initiator = InitiatorPort::Nvme { name: "nqn.2026-11.org.example:host".into(), id: [id; 16] };
+    let own = TargetPort::new(TransportProtocol::Nvme, group, None);
+    Arc::new(NexusPorts { initiator, own, ports: TargetPorts::new([own]), ..(*port("x")).clone() })
+}
+
 /// The ports of an SRP initiator. Each of the groups 1 and 2 of the target has an iSCSI port and an SRP port.
 pub(crate) fn srp_port() -> Arc<NexusPorts> {
     let protocols = [TransportProtocol::Iscsi, TransportProtocol::Srp];

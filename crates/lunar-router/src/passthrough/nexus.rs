@@ -65,7 +65,7 @@ impl Key {
         let name = port.initiator.name();
         let isid = match &port.initiator {
             InitiatorPort::Iscsi { isid, .. } => *isid,
-            InitiatorPort::Srp(_) => [0; 6],
+            InitiatorPort::Srp(_) | InitiatorPort::Nvme { .. } => [0; 6],
         };
         for part in [self.instance.as_bytes(), name.as_bytes(), &isid, port.target.as_bytes()] {
             hash.update((part.len() as u64).to_be_bytes());

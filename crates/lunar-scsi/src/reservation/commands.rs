@@ -130,7 +130,7 @@ fn finish(state: &mut State, action: ServiceAction, effect: Effect, save: bool) 
     for (on, sense) in &effect.attentions {
         for id in ids.get(on).into_iter().flatten() {
             if let Some(peer) = state.nexuses.get_mut(id) {
-                peer.attentions.raise(*sense);
+                peer.raise(*sense);
             }
         }
     }

@@ -14,8 +14,10 @@ mod types;
 
 use crate::table::Row;
 use crate::{InvalidDefinition, Lu, LuSettings, NexusId, NexusPorts, ReservationClass};
+use crate::{ReportedRegistrant, ReservationsView};
 use lunar_wire::scsi::{BitField, Sense, op};
 use registry::Registry;
+use types::RegistrantRole;
 
 pub(crate) use commands::ROWS;
 pub(crate) use registry::Registrant;
@@ -103,6 +105,22 @@ impl State {
     /// Whether the saved state is stored.
     pub(crate) fn can_persist(&self) -> bool {
         self.registry.can_persist
+    }
+
+    /// The state that reports show.
+    pub(crate) fn view(&self) -> ReservationsView {
+        let registry = &self.registry;
+        let registrant = |(who, key): (&Registrant, &u64)| ReportedRegistrant {
+            initiator: who.initiator.clone(),
+            key: *key,
+            is_holder: registry.role(who) == RegistrantRole::Holder,
+        };
+        ReservationsView {
+            generation: registry.generation,
+            kind: registry.reservation.as_ref().map(|reservation| reservation.kind as u8),
+            persists: registry.persists,
+            registrants: registry.keys.iter().map(registrant).collect(),
+        }
     }
 
     /// Records a new nexus. If it has a CHAP user, it adopts a matching registration without a user. Returns whether

@@ -118,8 +118,14 @@ impl Registry {
         if self.keys.get(who) == Some(&key) { Ok(()) } else { Err(Status::ReservationConflict.into()) }
     }
 
-    /// Registers the nexuses with this key. Fails without a change if there is no room for all of them.
+    /// Registers the nexuses with this key. Fails without a change if there is no room for all of them, or if registrants
+    /// of the other family exist. No report could show both: NVMe hosts have no TransportID, and SCSI ports no HOSTID.
     pub(super) fn enroll(&mut self, nexuses: Vec<Registrant>, key: u64) -> Result<(), CommandError> {
+        let all = nexuses.iter().chain(self.keys.keys());
+        let of_nvme = all.clone().filter(|who| who.initiator.is_nvme()).count();
+        if of_nvme != 0 && of_nvme != all.count() {
+            return Err(Status::ReservationConflict.into());
+        }
         let new = nexuses.iter().filter(|n| !self.keys.contains_key(n)).count();
         if self.keys.len() + new > self.max {
             return Err(Sense::INSUFFICIENT_REGISTRATIONS.into());

@@ -48,7 +48,25 @@ pub(super) fn encode_all(registry: &Registry) -> Vec<u8> {
 fn put_port(out: &mut Vec<u8>, who: &Registrant) {
     out.extend_from_slice(&who.tag.to_be_bytes());
     out.extend_from_slice(&saved_isid(&who.initiator));
-    put(out, &who.initiator.name());
+    put(out, &saved_name(&who.initiator));
+}
+
+/// The name of an initiator port; for an NVMe host with its identifier, behind a byte that no name has.
+fn saved_name(port: &InitiatorPort) -> String {
+    match port {
+        InitiatorPort::Nvme { name, id } => format!("{name}{HOST_ID}{:032x}", u128::from_be_bytes(*id)),
+        InitiatorPort::Iscsi { .. } | InitiatorPort::Srp(_) => port.name().into(),
+    }
+}
+
+/// Separates the name of an NVMe host from its identifier.
+const HOST_ID: char = '\0';
+
+/// The NVMe host that [`saved_name`] names.
+fn saved_host(text: &str) -> Option<InitiatorPort> {
+    let (name, id) = text.split_once(HOST_ID).filter(|(name, id)| !name.is_empty() && id.len() == 32)?;
+    let id = u128::from_str_radix(id, 16).ok()?.to_be_bytes();
+    Some(InitiatorPort::Nvme { name: name.into(), id })
 }
 
 impl Registrant {
@@ -68,16 +86,19 @@ impl Registrant {
     }
 }
 
-/// The ISID of an initiator port; zero for SRP.
+/// The ISID of an initiator port; zero for SRP and NVMe.
 fn saved_isid(port: &InitiatorPort) -> [u8; 6] {
     match port {
         InitiatorPort::Iscsi { isid, .. } => *isid,
-        InitiatorPort::Srp(_) => [0; 6],
+        InitiatorPort::Srp(_) | InitiatorPort::Nvme { .. } => [0; 6],
     }
 }
 
 /// The initiator port with this name and ISID in the format. Names of iSCSI are never the text of an SRP port.
 fn saved_port(name: String, isid: [u8; 6]) -> InitiatorPort {
+    if let Some(host) = saved_host(&name) {
+        return host;
+    }
     match name.parse::<PortId>() {
         Ok(port) if isid == [0; 6] && port.to_string() == name => InitiatorPort::Srp(port),
         _ => InitiatorPort::Iscsi { name, isid },
@@ -269,6 +290,20 @@ mod tests {
         let golden = [&[1, 1, 0, 0, 0, 1][..], of_srp, &of_iscsi.concat()].concat();
         assert_eq!(encode(&r), golden);
         assert_eq!(decode(&golden, 64), Ok(r));
+    }
+
+    #[test]
+    fn saved_nvme_host_comes_back_with_its_identifier() {
+        let host = |id: u8| InitiatorPort::Nvme { name: "nqn.2026-11.org.example:h".into(), id: [id; 16] };
+        let mut r = registry(None, 0);
+        for id in [0, 1, 0xff] {
+            r.keys.insert(Registrant { initiator: host(id), tag: 0xffff, ..who(0) }, 7);
+        }
+        r.establish(
+            ReservationType::WriteExclusive,
+            &Registrant { initiator: host(1), tag: 0xffff, ..who(0) },
+        );
+        assert_eq!(decode(&encode(&r), 64), Ok(r));
     }
 
     #[test]

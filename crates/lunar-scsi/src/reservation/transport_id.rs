@@ -11,6 +11,7 @@ use lunar_wire::srp::PortId;
 
 const ISCSI: u8 = TransportProtocol::Iscsi as u8;
 const SRP: u8 = TransportProtocol::Srp as u8;
+const NVME: u8 = TransportProtocol::Nvme as u8;
 /// The text between the name and the digits of the ISID in format 01b.
 const SEPARATOR: &str = ",i,0x";
 /// Minimum value of ADDITIONAL LENGTH.
@@ -90,6 +91,12 @@ pub(super) fn encode(port: &InitiatorPort) -> Vec<u8> {
             let mut out = vec![0; SRP_PORT];
             PROTOCOL_IDENTIFIER.set(&mut out, SRP.into());
             [&out[..], port].concat()
+        }
+        // SPC-5 has none for NVMe hosts. This one shows that a registrant is there, and which host it is.
+        InitiatorPort::Nvme { id, .. } => {
+            let mut out = vec![0; SRP_PORT];
+            PROTOCOL_IDENTIFIER.set(&mut out, NVME.into());
+            [&out[..], id].concat()
         }
     }
 }
