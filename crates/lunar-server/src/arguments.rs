@@ -8,8 +8,9 @@ use crate::{Diagnostic, ErrorCode, identity};
 use lunar_block::{BackendKind, RBD_PREFIX, RbdLocation};
 use lunar_config::{InvalidValue, invalid, nearest};
 use lunar_scsi::PeripheralDeviceType;
-use lunar_target::config::{Portal, PortalGroup, Transports};
+use lunar_target::config::{Portal, PortalGroup, PortalProtocol, Transports};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,6 +27,8 @@ pub struct Arguments {
     pub iser: bool,
     /// SRP portals, in addition to `listen`.
     pub srp: Vec<String>,
+    /// NVMe/TCP portals, in addition to `listen`.
+    pub nvme: Vec<String>,
     /// Whether files and devices are raw disks, so that image formats are not detected.
     pub raw: bool,
     /// Name of the target; None: derived from the host name.
@@ -40,6 +43,11 @@ pub struct ServeContext<'a> {
     /// The host name.
     pub host: &'a str,
 }
+
+/// The longest NQN in bytes.
+const MAX_NQN: usize = 223;
+/// The NQN of the subsystem if the name of the target has no such form.
+const DEFAULT_NQN: &str = "nqn.2026-11.org.lunar:default";
 
 /// The portal if `listen` is empty.
 const DEFAULT_PORTAL: &str = "127.0.0.1:3260";
@@ -78,9 +86,9 @@ impl Arguments {
         let listen = if self.listen.is_empty() { &default[..] } else { &self.listen };
         let iscsi = Transports { iser: self.iser, ..Transports::TCP };
         let iscsi = listen.iter().map(|text| ("--listen", text, iscsi));
-        for (argument, text, transports) in
-            iscsi.chain(self.srp.iter().map(|text| ("--srp", text, Transports::SRP)))
-        {
+        let srp = self.srp.iter().map(|text| ("--srp", text, Transports::SRP));
+        let nvme = self.nvme.iter().map(|text| ("--nvme", text, Transports::NVME_TCP));
+        for (argument, text, transports) in iscsi.chain(srp).chain(nvme) {
             match config::listen(text, transports) {
                 Ok(listen) if listen.port() == 0 || seen.insert(listen) => {
                     portals.push(Portal { transports, ..Portal::tcp(listen) })
@@ -89,6 +97,9 @@ impl Arguments {
                 Err(invalid) => note(argument, invalid.into()),
             }
         }
+        let discovery = portals.iter().filter(|portal| is_registered(portal)).map(discovery_portal);
+        let discovery: Vec<Portal> = discovery.filter(|portal| seen.insert(portal.listen)).collect();
+        portals.extend(discovery);
         portals
     }
 
@@ -133,6 +144,28 @@ impl Arguments {
     }
 }
 
+/// Whether it is a portal at the registered port of NVMe/TCP, whose hosts look for discovery at its registered port.
+fn is_registered(portal: &Portal) -> bool {
+    portal.transports.protocol == PortalProtocol::NvmeTcp && portal.listen.port() == config::NVME_PORT
+}
+
+fn discovery_portal(portal: &Portal) -> Portal {
+    let listen = SocketAddr::new(portal.listen.ip(), config::NVME_DISCOVERY_PORT);
+    Portal { transports: Transports::NVME_DISCOVERY, ..Portal::tcp(listen) }
+}
+
+/// The subsystem with the disks of a target.
+fn subsystem_of(target: &config::Target) -> config::Target {
+    let nqn = match target.name.strip_prefix("iqn.") {
+        Some(rest) if rest.len() <= MAX_NQN - 4 => format!("nqn.{rest}"),
+        _ => DEFAULT_NQN.into(),
+    };
+    let disks = target.luns.iter().filter(|(_, lun)| lun.kind == PeripheralDeviceType::Disk);
+    let shared = disks.map(|(number, _)| (number + 1, (target.name.clone(), *number))).collect();
+    let subsystem = Some(config::SubsystemConfig { shared, ..Default::default() });
+    config::Target { subsystem, ..config::Target::new(nqn, vec![1]) }
+}
+
 /// Reports a duplicate argument.
 fn twice(what: &str) -> InvalidValue {
     InvalidValue {
@@ -154,20 +187,13 @@ fn assemble(name: String, luns: Vec<LunConfig>, portals: Vec<Portal>) -> Config 
     let mut config = config::defaults();
     config.portal_groups = vec![PortalGroup { tag: 1, portals }];
     config.targets = vec![config::Target {
-        name,
-        alias: None,
-        portal_groups: vec![1],
-        relative_ports: Default::default(),
-        redirects: Vec::new(),
-        offline: false,
-        standby: false,
-        state_dir: None,
-        mutual: None,
         luns: Arc::new((0..).zip(luns).collect::<BTreeMap<u16, LunConfig>>()),
-        access: Vec::new(),
-        router: None,
-        depth: None,
+        ..config::Target::new(name, vec![1])
     }];
+    let has_nvme = config.portal_groups[0].portals.iter().any(|portal| portal.transports.protocol.is_nvme());
+    if has_nvme {
+        config.targets.push(subsystem_of(&config.targets[0]));
+    }
     config.sources.document = Arc::new(objects::document(&config));
     config
 }

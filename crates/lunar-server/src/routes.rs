@@ -190,19 +190,11 @@ fn target(
     depth: Option<u32>,
 ) -> Target {
     Target {
-        name,
-        alias: None,
-        portal_groups: router.portal_groups.clone(),
-        relative_ports: Default::default(),
-        redirects: Vec::new(),
-        offline: false,
-        standby: false,
-        state_dir: None,
-        mutual: None,
         luns: Arc::new(luns),
         access: if mapping.access.none { vec![admits_none()] } else { mapping.access.entries.clone() },
         router: Some(router.name.clone()),
         depth,
+        ..Target::new(name, router.portal_groups.clone())
     }
 }
 

@@ -119,6 +119,7 @@ fn config() -> Result<TargetConfig, Box<dyn Error>> {
         access: Vec::new(),
         instance: None,
         depth: None,
+        subsystem: None,
     };
     Ok(TargetConfig {
         limits: limits(),

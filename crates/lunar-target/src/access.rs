@@ -182,16 +182,8 @@ impl LoginContext {
     /// # Errors
     /// The reason for which the initiator may not log in to it.
     pub fn target(&self, name: &str, initiator: &str) -> Result<TargetInfo, LoginError> {
-        let target =
-            self.config.targets.get(name).filter(|target| target.portal_groups.contains(&self.group));
-        let target = target.ok_or_else(|| match self.config.awaited.contains(&self.group) {
-            true => LoginError::NotServing,
-            false => LoginError::TargetNotFound,
-        })?;
-        let entry = self.entry(target, initiator)?;
-        if target.offline || !target.may_serve() {
-            return Err(LoginError::NotServing);
-        }
+        let target = self.config.targets.get(name).filter(|target| target.subsystem.is_none());
+        let (target, entry) = self.admit(target, initiator)?;
         let redirect = target.redirects.iter().find(|r| r.portal_group_tag == self.group);
         Ok(TargetInfo {
             alias: target.alias.clone(),
@@ -202,6 +194,33 @@ impl LoginContext {
             ),
             redirect: redirect.map(|r| (r.to.clone(), r.permanent)),
         })
+    }
+
+    /// The NVMe subsystem of this name, as this host may see it.
+    ///
+    /// # Errors
+    /// The reason for which the host may not connect to it.
+    pub fn subsystem(&self, name: &str, host: &str) -> Result<&TargetNode, LoginError> {
+        let target = self.config.targets.get(name).filter(|target| target.subsystem.is_some());
+        self.admit(target, host).map(|(target, _)| target)
+    }
+
+    /// A target that admits this initiator, and the rule that applies.
+    fn admit<'a>(
+        &self,
+        target: Option<&'a TargetNode>,
+        initiator: &str,
+    ) -> Result<(&'a TargetNode, Option<&'a AccessRule>), LoginError> {
+        let target = target.filter(|target| target.portal_groups.contains(&self.group));
+        let target = target.ok_or_else(|| match self.config.awaited.contains(&self.group) {
+            true => LoginError::NotServing,
+            false => LoginError::TargetNotFound,
+        })?;
+        let entry = self.entry(target, initiator)?;
+        match target.offline || !target.may_serve() {
+            true => Err(LoginError::NotServing),
+            false => Ok((target, entry)),
+        }
     }
 
     /// Checks after authentication that this initiator, with this CHAP user, may use the target. None: discovery.

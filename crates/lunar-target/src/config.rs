@@ -13,6 +13,8 @@ use crate::{Instance, LogicalUnit, LoginError};
 use lunar_proto::chap::Algorithm;
 pub use lunar_proto::parameters::AllowedDigests;
 use lunar_proto::parameters::Offer;
+/// The name of every NVMe discovery service.
+pub use lunar_wire::nvme::DISCOVERY_NQN;
 pub use transports::{PortalProtocol, RdmaProvider, Transports};
 use zeroize::Zeroizing;
 
@@ -226,9 +228,46 @@ pub struct TargetNode {
     pub access: Vec<AccessRule>,
     /// The SCSI routing instance that it belongs to.
     pub instance: Option<Arc<Instance>>,
+    /// Set if it is an NVMe subsystem: its name is the NQN, and its LUNs are the namespaces.
+    pub subsystem: Option<SubsystemSettings>,
     /// Maximum number of commands that a session may have in flight, if the logical units behind the target accept
     /// fewer than [`TargetLimits::commands_per_session`].
     pub depth: Option<u32>,
+}
+
+/// The settings that only an NVMe subsystem has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SubsystemSettings {
+    /// Serial number, at most 20 printable ASCII characters.
+    pub serial: String,
+    /// Model number, at most 40 printable ASCII characters.
+    pub model: String,
+}
+
+/// The most namespaces of a subsystem, which is also the largest NSID. The access log page must have room for all in one
+/// transfer.
+pub const MAX_NAMESPACES: u32 = 1024;
+
+/// Checks the name of an NVMe subsystem.
+///
+/// # Errors
+/// The fault of the name.
+pub fn check_nqn(text: &str) -> Result<(), lunar_wire::nvme::InvalidNqn> {
+    lunar_wire::nvme::Nqn::new(text).map(drop)
+}
+
+impl SubsystemSettings {
+    /// The model number of subsystems that name none.
+    pub const MODEL: &str = "Lunar";
+
+    /// The settings of a subsystem. Without a serial number, it gets one that is made from its NQN.
+    pub fn new(nqn: &str, serial: Option<&str>, model: Option<&str>) -> SubsystemSettings {
+        let made = || crate::nvme::identifiers::serial_of(nqn);
+        SubsystemSettings {
+            serial: serial.map_or_else(made, str::to_owned),
+            model: model.unwrap_or(SubsystemSettings::MODEL).to_owned(),
+        }
+    }
 }
 
 impl TargetNode {

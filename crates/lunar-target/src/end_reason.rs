@@ -15,6 +15,10 @@ pub enum EndReason {
     ConnectionLost,
     /// The initiator sent a Logout.
     Logout,
+    /// The host ended the connection because of a fault (H2CTermReq).
+    TerminatedByHost,
+    /// The controller of an I/O queue was disabled, or has ended.
+    ControllerEnded,
     /// Another login replaced this session (RFC 7143 section 6.3.5).
     Reinstated,
     /// The data of a write did not arrive in time.
@@ -48,6 +52,8 @@ impl EndReason {
             EndReason::ConnectionReset => "reset",
             EndReason::ConnectionLost => "lost",
             EndReason::Logout => "logout",
+            EndReason::TerminatedByHost => "terminated_by_host",
+            EndReason::ControllerEnded => "controller_ended",
             EndReason::Reinstated => "reinstated",
             EndReason::DataOutTimeout => "data_out_timeout",
             EndReason::DiscoveryTimeout => "discovery_timeout",
@@ -71,6 +77,8 @@ impl fmt::Display for EndReason {
             EndReason::ConnectionReset => "the initiator reset the connection",
             EndReason::ConnectionLost => "the connection was lost",
             EndReason::Logout => "logout",
+            EndReason::TerminatedByHost => "the host ended the connection because of a fault",
+            EndReason::ControllerEnded => "the controller was disabled, or has ended",
             EndReason::Reinstated => "the initiator logged in again",
             EndReason::DataOutTimeout => "the initiator did not send the data of a write in time",
             EndReason::DiscoveryTimeout => "the discovery session was idle for too long",

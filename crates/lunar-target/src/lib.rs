@@ -24,6 +24,7 @@ mod login_error;
 mod lu_counters;
 mod missing_medium;
 mod nexus_list;
+mod nvme;
 mod open_portal;
 mod passthrough;
 mod quiesce;
@@ -47,6 +48,7 @@ mod task_set_lock;
 mod tcp_portals;
 #[cfg(test)]
 mod test_target;
+mod turns;
 
 pub use iscsi::testing;
 
@@ -74,8 +76,8 @@ pub use server::{ServerResources, TargetServer};
 pub use server_events::EventTotals;
 pub use session_counter::SessionCounter;
 pub use session_info::{
-    Addresses, IscsiSessionInfo, SessionCounters, SessionInfo, SessionProtocol, SessionTransport,
-    SrpSessionInfo,
+    Addresses, IscsiSessionInfo, NvmeSessionInfo, SessionCounters, SessionInfo, SessionProtocol,
+    SessionTransport, SrpSessionInfo,
 };
 pub use sharing::{RemotePort, SharingLost, StateSharing};
 pub use state_file::{remove_leftovers, remove_leftovers_in, replace as replace_file};

@@ -29,11 +29,13 @@ impl BoundPortal {
         let accepts = match (&session.protocol, session.transport) {
             (SessionProtocol::Iscsi(_), SessionTransport::Tcp) => transports.tcp,
             (SessionProtocol::Iscsi(_), SessionTransport::Rdma(_)) => transports.iser,
-            (SessionProtocol::Srp(_), _) => true,
+            (SessionProtocol::Srp(_) | SessionProtocol::Nvme(_), _) => true,
         };
         let protocol = match session.protocol {
             SessionProtocol::Iscsi(_) => PortalProtocol::Iscsi,
             SessionProtocol::Srp(_) => PortalProtocol::Srp,
+            SessionProtocol::Nvme(nvme) if nvme.discovery => transports.protocol,
+            SessionProtocol::Nvme(_) => PortalProtocol::NvmeTcp,
         };
         let is_same_port = own.port() == used.port() && self.tag == session.portal_group_tag;
         is_at && is_same_port && accepts && protocol == transports.protocol

@@ -53,6 +53,8 @@ async fn serve(
     match portal.bound().transports.protocol {
         PortalProtocol::Srp => srp::serve(shared, Box::new(request), portal, count).await,
         PortalProtocol::Iscsi => iser::serve(shared, Box::new(request), portal, count).await,
+        // A portal of NVMe over TCP does not listen at RDMA devices.
+        PortalProtocol::NvmeTcp | PortalProtocol::NvmeDiscovery => {}
     }
 }
 

@@ -373,7 +373,9 @@ impl SessionTable {
         let info = &request.info;
         let origin = SourcePrefix::from(info.address.ip());
         let (mut used, mut of_groups, mut of_name) = (0, fair_share::GroupCounts::default(), 0);
-        let stays = |e: &&SessionEntry| e.info.is_discovery() == info.is_discovery() && !request.replaces(e);
+        // The limit on connections bounds the number of I/O queues, and their admin queues count as sessions.
+        let kind = |info: &SessionInfo| (info.is_discovery(), info.is_io_queue());
+        let stays = |e: &&SessionEntry| kind(&e.info) == kind(info) && !request.replaces(e);
         for other in self.sessions.values().filter(stays) {
             let counts = other.slot.counts_for(origin);
             // Without CHAP any initiator can claim a name.
@@ -382,9 +384,10 @@ impl SessionTable {
             of_groups.iter_mut().zip(counts).for_each(|(own, one)| *own += one);
             of_name += usize::from(is_same && (counts[0] > 0 || info.user.is_some()));
         }
-        let (limit, per_name) = match info.is_discovery() {
-            true => (limits.discovery_sessions, usize::MAX),
-            false => (limits.sessions, limits.sessions_per_initiator),
+        let (limit, per_name) = match kind(info) {
+            (_, true) => (limits.connections, usize::MAX),
+            (true, false) => (limits.discovery_sessions, usize::MAX),
+            (false, false) => (limits.sessions, limits.sessions_per_initiator),
         };
         AdmissionSlot::new(origin, limit, used, of_groups).filter(|_| of_name < per_name)
     }

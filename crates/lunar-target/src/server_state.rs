@@ -4,16 +4,21 @@ use crate::access::LoginContext;
 use crate::config::{TargetConfig, TargetNode};
 use crate::connection_slots::{AdmissionError, ConnectionSlots, EvictionNotice, LoginTicket, PendingLogin};
 use crate::fair_share::{self, SourcePrefix};
+use crate::nvme::controllers::Controllers;
 use crate::open_portal::BoundPortal;
 use crate::registry::{Registry, SessionMessage};
 use crate::server_events::ServerEvents;
 use crate::session_info::{Addresses, SessionInfo};
+use event_listener::Event;
 use lunar_runtime::cores::CorePlacement;
 use lunar_runtime::{LogRateLimit, OncePerMinute, Pool, descriptors};
 use lunar_scsi::{TargetPort, TransportProtocol};
 use lunar_wire::iscsi::status::LoginStatus;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -41,6 +46,11 @@ pub struct ServerState {
     pub ended: LogRateLimit,
     /// Counts rare events.
     pub(crate) events: ServerEvents,
+    /// The NVMe controllers.
+    pub(crate) controllers: Arc<Controllers>,
+    /// The number of changes that discovery may show, and the notification of them.
+    pub(crate) generation: AtomicU64,
+    pub(crate) discovery_changed: Event,
 }
 
 impl ServerState {
@@ -61,6 +71,9 @@ impl ServerState {
             began: LogRateLimit::default(),
             ended: LogRateLimit::default(),
             events: ServerEvents::default(),
+            controllers: Arc::default(),
+            generation: AtomicU64::new(1),
+            discovery_changed: Event::new(),
         }
     }
 
@@ -117,6 +130,7 @@ impl ServerState {
     /// Replaces the bound portals.
     pub(crate) fn set_portals(&self, portals: Arc<[BoundPortal]>) {
         *self.portals.write().unwrap_or_else(PoisonError::into_inner) = portals;
+        self.discovery_may_differ();
     }
 
     /// The target ports of a target, also those of other servers.
@@ -128,6 +142,10 @@ impl ServerState {
     /// The target ports of a target on this server: in each portal group one for iSCSI, one for SRP, or both. A group
     /// without portals belongs to another server, and counts as an iSCSI port.
     pub(crate) fn own_ports(&self, target: &TargetNode) -> Vec<TargetPort> {
+        if target.subsystem.is_some() {
+            let port = |group: &u16| target.port(TransportProtocol::Nvme, *group);
+            return target.portal_groups.iter().map(port).collect();
+        }
         let portals = self.portals();
         let any = |group, protocol| {
             let mut of_group = portals.iter().filter(|portal| portal.tag == group);
@@ -204,6 +222,12 @@ impl ServerState {
     pub(crate) fn set_config(&self, config: Arc<TargetConfig>) {
         name_units(&config);
         *self.config.write().unwrap_or_else(|e| e.into_inner()) = config;
+        self.discovery_may_differ();
+    }
+
+    fn discovery_may_differ(&self) {
+        self.generation.fetch_add(1, Relaxed);
+        self.discovery_changed.notify(usize::MAX);
     }
 
     /// The configuration in force.
@@ -212,9 +236,11 @@ impl ServerState {
     }
 }
 
-/// Sets the names of all logical units for their log lines.
+/// Sets the names of all logical units for their log lines. A unit that is a namespace too has the name of its LUN.
 fn name_units(config: &TargetConfig) {
-    for (name, target) in &config.targets {
+    let (subsystems, targets): (Vec<_>, Vec<_>) =
+        config.targets.iter().partition(|(_, target)| target.subsystem.is_some());
+    for (name, target) in subsystems.into_iter().chain(targets) {
         target.luns.iter().for_each(|(lun, unit)| unit.io_failures.set_place(name, *lun));
     }
 }

@@ -100,6 +100,9 @@ fn instance_session(target: Option<&TargetNode>, info: &SessionInfo) -> Result<(
 pub fn log_begin(shared: &ServerState, info: &SessionInfo, guard: &SessionGuard) {
     let SessionInfo { initiator, address, .. } = info;
     let (session_handle, user) = (guard.session_handle, info.user.as_deref());
+    if info.is_io_queue() {
+        return tracing::debug!(%initiator, %address, tsih = session_handle, "I/O queue connected");
+    }
     shared.count_login(info.target.as_deref(), LoginStatus::SUCCESS);
     let Some(target) = &info.target else {
         return tracing::debug!(%initiator, %address, user, tsih = session_handle, "discovery");
@@ -118,12 +121,15 @@ pub fn log_end(
     end: Option<EndReason>,
     broken: Option<String>,
 ) {
-    if let Some(target) = info.target.as_ref().filter(|_| !info.is_discovery()) {
+    if let Some(target) = info.target.as_ref().filter(|_| !info.is_discovery() && !info.is_io_queue()) {
         shared.events.ended(target, end, broken.is_some());
     }
     let closed = || EndReason::ConnectionClosed.to_string();
     let reason = end.map(|reason| reason.to_string()).or(broken).unwrap_or_else(closed);
     let SessionInfo { initiator, address, .. } = info;
+    if info.is_io_queue() {
+        return tracing::debug!(%initiator, %address, tsih = session_handle, reason, "I/O queue ended");
+    }
     let Some(target) = &info.target else {
         return tracing::debug!(%initiator, %address, tsih = session_handle, reason, "discovery ended");
     };

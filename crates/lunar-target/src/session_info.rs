@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-pub use protocol::{IscsiSessionInfo, SessionProtocol, SrpSessionInfo};
+pub use protocol::{IscsiSessionInfo, NvmeSessionInfo, SessionProtocol, SrpSessionInfo};
 
 /// The transport that carries the protocol of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

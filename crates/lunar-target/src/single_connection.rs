@@ -30,6 +30,7 @@ pub async fn serve(
     match transports.protocol {
         PortalProtocol::Srp => srp::serve(shared, request, portal, count).await,
         PortalProtocol::Iscsi => iser::serve(shared, request, portal, count).await,
+        PortalProtocol::NvmeTcp | PortalProtocol::NvmeDiscovery => {}
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use crate::config::PortalProtocol;
 use crate::open_portal::OpenPortal;
 use crate::server_state::{ConnectionGuard, ServerState};
 use crate::session_info::Addresses;
-use crate::{iscsi, iser, srp};
+use crate::{iscsi, iser, nvme, srp};
 use lunar_runtime::Stream;
 use std::io;
 use std::net::SocketAddr;
@@ -49,6 +49,9 @@ pub async fn serve(
     match portal.bound().transports.protocol {
         PortalProtocol::Srp => srp::serve_stream(shared, stream, addresses, portal, count).await,
         PortalProtocol::Iscsi => serve_iscsi(shared, stream, addresses, portal, count).await,
+        PortalProtocol::NvmeTcp | PortalProtocol::NvmeDiscovery => {
+            nvme::serve_stream(shared, stream, addresses, portal, count).await;
+        }
     }
 }
 

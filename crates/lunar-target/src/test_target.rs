@@ -203,6 +203,7 @@ pub fn target(name: &str, luns: BTreeMap<u16, Arc<LogicalUnit>>) -> TargetNode {
         access: Vec::new(),
         instance: None,
         depth: None,
+        subsystem: None,
     }
 }
 

@@ -102,6 +102,7 @@ fn serve(answers: TextKeyHandler) -> TargetServer {
         access: Vec::new(),
         instance: None,
         depth: None,
+        subsystem: None,
     };
     let portal = Portal::tcp(([127, 0, 0, 1], 0).into());
     let config = TargetConfig {

@@ -109,6 +109,7 @@ fn serve() -> TargetServer {
         access: Vec::new(),
         instance: None,
         depth: None,
+        subsystem: None,
     };
     let portal = Portal { transports: Transports::SRP, ..Portal::tcp(([127, 0, 0, 1], 0).into()) };
     let config = TargetConfig {

@@ -79,6 +79,7 @@ Examples:
   lunar serve memory:1G --listen [::1]:3260 --listen 127.0.0.1:3260
   lunar serve null:1T --run 'qemu-img info $LUNAR_URL'
   lunar serve disk.img --srp 192.0.2.10:5555
+  lunar serve --nvme=192.0.2.10:4420 disk.img
   lunar serve --config lunar.toml --cores 0,2-3
 
 SIGINT and SIGTERM shut it down gracefully. SIGHUP reloads the configuration file. A reload never
@@ -254,12 +255,16 @@ pub struct Serve {
     #[arg(long, value_name = "ADDR:PORT")]
     pub srp: Vec<String>,
 
+    /// Serve the disks to NVMe/TCP hosts too; with =ADDR:PORT on this address; repeatable [default address: 127.0.0.1:4420]
+    #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, require_equals = true, default_missing_value = "127.0.0.1:4420")]
+    pub nvme: Vec<String>,
+
     /// iSCSI name of the target [default: derived from the host name]
     #[arg(long, value_name = "IQN")]
     pub target: Option<String>,
 
     /// Serve the targets of this configuration file
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["luns", "size", "raw", "listen", "iser", "srp", "target"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["luns", "size", "raw", "listen", "iser", "srp", "nvme", "target"])]
     pub config: Option<PathBuf>,
 
     /// Serve while this shell command runs, and exit with its status. Its environment has $LUNAR_URL and

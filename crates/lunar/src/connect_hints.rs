@@ -1,5 +1,7 @@
 //! The banner of `lunar serve`: listening addresses, LUNs, and commands that connect clients.
 
+mod nvme;
+
 use lunar_proto::chap::Algorithm;
 use lunar_server::config::router::Map;
 use lunar_server::config::{Config, LunConfig, Target};
@@ -33,11 +35,16 @@ pub struct ClientUrls {
 
 /// The first LUN of the first target with LUNs, at the first iSCSI portal of that target, for clients on this host.
 pub fn client_urls(config: &Config, portals: &[BoundPortal]) -> Option<ClientUrls> {
-    let target = config.targets.iter().find(|target| !target.luns.is_empty())?;
+    let target = iscsi_targets(config).find(|target| !target.luns.is_empty())?;
     let here = |bound: &BoundPortal| local(bound.address).to_string();
     let srp = srp_hints(config, portals, here).into_iter().next().map(|hint| hint.url);
     // Without a CHAP user: the --run command brings its own credentials.
     Some(ClientUrls { srp, ..target_urls(target, portals, None, here)? })
+}
+
+/// The targets that are no NVMe subsystems.
+fn iscsi_targets(config: &Config) -> impl Iterator<Item = &Target> {
+    config.targets.iter().filter(|target| target.subsystem.is_none())
 }
 
 /// The first LUN of a target for a CHAP user; `place` returns the address of a portal.
@@ -119,10 +126,11 @@ fn outgoing(address: SocketAddr) -> Option<SocketAddr> {
 pub fn banner(config: &Config, portals: &[BoundPortal]) -> String {
     let mut text = String::new();
     for BoundPortal { address, tag, transports, .. } in portals {
-        let what = if transports.by_rdma() { format!(", for {transports}") } else { String::new() };
+        let is_named = transports.by_rdma() || transports.protocol.is_nvme();
+        let what = if is_named { format!(", for {transports}") } else { String::new() };
         _ = writeln!(text, "listening on {address}, portal group {tag}{what}");
     }
-    for target in &config.targets {
+    for target in iscsi_targets(config) {
         _ = writeln!(text, "\n{}{}", target.name, if target.standby { ", on standby" } else { "" });
         for (number, lun) in target.luns.iter().take(MAX_LUNS) {
             _ = writeln!(text, "  LUN {number}: {}", describe(lun));
@@ -136,15 +144,16 @@ pub fn banner(config: &Config, portals: &[BoundPortal]) -> String {
             _ = writeln!(text, "\n{}", routed(&target.map, &router.name));
         }
     }
+    text += &nvme::listed(config);
     // An offline target rejects each login.
-    let served = config.targets.iter().filter(|target| !target.offline && !target.standby);
+    let served = iscsi_targets(config).filter(|target| !target.offline && !target.standby);
     let reached = served.filter_map(|target| {
         let by = |portals: &[BoundPortal]| target_urls(target, portals, chap_user(target), public);
         Some((by(portals)?, by(&of_other_version(target, portals))))
     });
     let (reached, others): (Vec<ClientUrls>, Vec<Option<ClientUrls>>) = reached.take(MAX_TARGETS).unzip();
     text += &lines(config, &reached, &others.into_iter().flatten().collect::<Vec<_>>());
-    text + &srp(config, portals) + "\nready\n"
+    text + &srp(config, portals) + &nvme::commands(config, portals) + "\nready\n"
 }
 
 /// The targets of a mapping.
@@ -301,7 +310,7 @@ fn srp(config: &Config, portals: &[BoundPortal]) -> String {
 fn targets_of(config: &Config, tag: u16) -> Vec<(&str, Option<u16>)> {
     // SRP has no CHAP.
     let is_open = |target: &&Target| !target.offline && !target.standby && chap_user(target).is_none();
-    let own = config.targets.iter().filter(|target| target.portal_groups.contains(&tag)).filter(is_open);
+    let own = iscsi_targets(config).filter(|target| target.portal_groups.contains(&tag)).filter(is_open);
     let own = own.filter_map(|target| Some((target.name.as_str(), Some(*target.luns.keys().next()?))));
     let routers = config.routers.iter().filter(|router| router.portal_groups.contains(&tag));
     let routed = routers.flat_map(|router| &router.targets).filter_map(|target| match &target.map {

@@ -490,6 +490,7 @@ fn arguments(args: &Serve) -> Arguments {
         listen: args.listen.clone(),
         iser: args.iser,
         srp: args.srp.clone(),
+        nvme: args.nvme.clone(),
         target: args.target.clone(),
     }
 }

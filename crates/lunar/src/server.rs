@@ -232,6 +232,7 @@ fn transport(info: &SessionInfo) -> &'static str {
         (SessionProtocol::Iscsi(_), SessionTransport::Tcp) => "TCP",
         (SessionProtocol::Iscsi(_), SessionTransport::Rdma(_)) => "iSER",
         (SessionProtocol::Srp(_), _) => "SRP",
+        (SessionProtocol::Nvme(_), _) => "NVMe/TCP",
     }
 }
 
@@ -248,7 +249,7 @@ fn provider(transport: SessionTransport) -> Option<&'static str> {
 fn isid(info: &SessionInfo) -> [u8; 6] {
     match &info.protocol {
         SessionProtocol::Iscsi(iscsi) => iscsi.isid,
-        SessionProtocol::Srp(_) => [0; 6],
+        SessionProtocol::Srp(_) | SessionProtocol::Nvme(_) => [0; 6],
     }
 }
 
@@ -256,7 +257,7 @@ fn isid(info: &SessionInfo) -> [u8; 6] {
 fn parameters(info: &SessionInfo) -> Option<Parameters> {
     match &info.protocol {
         SessionProtocol::Iscsi(iscsi) => Some(Parameters::from(&iscsi.parameters)),
-        SessionProtocol::Srp(_) => None,
+        SessionProtocol::Srp(_) | SessionProtocol::Nvme(_) => None,
     }
 }
 

@@ -19,6 +19,9 @@ const READY_WITHIN: u64 = 30;
 /// The binary logarithms of the sizes of queue entries.
 const ENTRY_SIZES: (u8, u8) = (6, 4);
 
+/// The command sets that a host may select: NVM, or all that are there. Some hosts select the latter without a look at CAP.
+const COMMAND_SETS: [u8; 2] = [0, 6];
+
 /// The kind of a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControllerKind {
@@ -60,6 +63,11 @@ impl ControllerProperties {
     /// Whether commands other than those of fabrics are allowed.
     pub fn is_ready(&self) -> bool {
         self.status & (READY | FATAL) == READY
+    }
+
+    /// Whether the host has enabled it, even if it is not ready yet.
+    pub fn is_enabled(&self) -> bool {
+        self.configuration.is_enabled()
     }
 
     /// Whether a shutdown has begun or ended.
@@ -117,7 +125,9 @@ impl ControllerProperties {
     /// Whether it can work with a configuration.
     fn serves(&self, wanted: ControllerConfiguration) -> bool {
         let has_entries = self.kind == ControllerKind::Discovery || wanted.entry_sizes() == ENTRY_SIZES;
-        (wanted.command_set(), wanted.page_shift(), wanted.arbitration()) == (0, 0, 0) && has_entries
+        COMMAND_SETS.contains(&wanted.command_set())
+            && (wanted.page_shift(), wanted.arbitration()) == (0, 0)
+            && has_entries
     }
 
     /// The controller has begun.

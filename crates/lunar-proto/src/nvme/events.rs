@@ -93,8 +93,11 @@ impl EventQueue {
     /// Asynchronous Event Request with this command identifier.
     ///
     /// # Errors
-    /// Too many requests wait.
+    /// Too many requests wait, or another one has this identifier.
     pub fn request(&mut self, id: u16) -> Result<(), NvmeStatus> {
+        if self.requests.contains(&id) {
+            return Err(NvmeStatus::ID_CONFLICT);
+        }
         if self.requests.len() >= self.limit {
             return Err(NvmeStatus::EVENT_LIMIT_EXCEEDED);
         }

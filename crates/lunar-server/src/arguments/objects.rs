@@ -13,8 +13,10 @@ pub(super) fn document(config: &Config) -> Document {
         let portals: Vec<Value> = group.portals.iter().map(portal).collect();
         (ObjectId::PortalGroup(group.tag), Keys::from_iter([("portals".to_owned(), portals.into())]))
     });
-    let targets = config.targets.iter().map(|target| (ObjectId::Target(target.name.clone()), Keys::new()));
-    let luns = config.targets.iter().flat_map(|target| {
+    // Subsystems are not objects of the API.
+    let own = || config.targets.iter().filter(|target| target.subsystem.is_none());
+    let targets = own().map(|target| (ObjectId::Target(target.name.clone()), Keys::new()));
+    let luns = own().flat_map(|target| {
         let lun =
             |(number, lun): (&u16, &LunConfig)| (ObjectId::Lun(target.name.clone(), *number), keys(lun));
         target.luns.iter().map(lun)
@@ -27,6 +29,8 @@ pub(super) fn document(config: &Config) -> Document {
 fn portal(portal: &Portal) -> Value {
     let transport: &[&str] = match (portal.transports.protocol, portal.transports.iser) {
         (PortalProtocol::Srp, _) => &["srp"],
+        (PortalProtocol::NvmeTcp, _) => &["nvme-tcp"],
+        (PortalProtocol::NvmeDiscovery, _) => &["nvme-discovery"],
         (_, true) => &["tcp", "iser"],
         _ => return portal.listen.to_string().into(),
     };

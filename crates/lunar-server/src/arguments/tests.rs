@@ -57,6 +57,31 @@ fn luns_are_numbered_in_their_order() {
 }
 
 #[test]
+fn disks_are_namespaces_of_a_subsystem_too() {
+    let folder = Folder::new("namespaces");
+    let iso = folder.file("a.iso", vec![0; 4096], 0o600);
+    let nvme = |listen: &str| {
+        let luns = ["null:1M", iso.to_str().unwrap(), "memory:1M"];
+        let target = Some("iqn.2026-11.org.example:a".into());
+        config(&Arguments { nvme: vec![listen.into()], target, ..arguments(&luns) }, &folder)
+    };
+    let config = nvme("192.0.2.1:4420");
+    let subsystem = &config.targets[1];
+    assert_eq!(subsystem.name, "nqn.2026-11.org.example:a");
+    let shared = &subsystem.subsystem.as_ref().unwrap().shared;
+    let target = || "iqn.2026-11.org.example:a".to_owned();
+    assert_eq!(*shared, [(1, (target(), 0)), (3, (target(), 2))].into());
+    let portals = |config: &Config| {
+        let all = config.portal_groups[0].portals.iter();
+        all.map(|portal| format!("{} {}", portal.listen, portal.transports)).collect::<Vec<_>>()
+    };
+    let discovery = "192.0.2.1:8009 NVMe/TCP discovery";
+    assert_eq!(portals(&config), ["127.0.0.1:3260 TCP", "192.0.2.1:4420 NVMe/TCP", discovery]);
+    assert_eq!(portals(&nvme("192.0.2.1:4421")).len(), 2);
+    assert!(config.sources.document.keys().all(|id| *id != ObjectId::Target(subsystem.name.clone())));
+}
+
+#[test]
 fn objects_are_shown_with_the_keys_of_a_file() {
     let folder = Folder::new("objects");
     let disk = folder.file("a.img", vec![0; 4096], 0o600);
@@ -152,6 +177,7 @@ fn invalid_arguments_have_hints() {
         listen: vec!["here".into()],
         iser: true,
         srp: vec!["there".into()],
+        nvme: vec!["away".into()],
         raw: false,
         target: Some("disks".into()),
     };
@@ -159,7 +185,10 @@ fn invalid_arguments_have_hints() {
         messages(all, &folder).lines().map(|line| line.split(':').next().unwrap().into()).collect();
     assert_eq!(
         starts,
-        ["--size", "  hint", "--listen", "  hint", "--srp", "  hint", "--target", "  hint", "LUN", "  hint"]
+        [
+            "--size", "  hint", "--listen", "  hint", "--srp", "  hint", "--nvme", "  hint", "--target",
+            "  hint", "LUN", "  hint"
+        ]
     );
 }
 

@@ -1,17 +1,17 @@
 //! The configuration of the target from the open units.
 
 use super::{OpenUnit, UnitName, Units};
-use crate::config::{Config, LunConfig};
+use crate::config::{Config, LunConfig, SubsystemConfig};
 use lunar_router::routes::ServedLu;
-use lunar_target::Instance;
-use lunar_target::config::{TargetConfig, TargetNode, TextKeyHandler};
+use lunar_target::config::{SubsystemSettings, TargetConfig, TargetNode, TextKeyHandler};
+use lunar_target::{Instance, LogicalUnit};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Units {
     pub(super) fn assemble(&self, config: &Config) -> TargetConfig {
         let targets =
-            config.targets.iter().map(|target| (target.name.clone(), self.target(target))).collect();
+            config.targets.iter().map(|target| (target.name.clone(), self.target(target, config))).collect();
         TargetConfig {
             limits: config.limits.clone(),
             session: config.session.clone(),
@@ -47,11 +47,25 @@ impl Units {
         TextKeyHandler::new(move |target, key, value| routes.answer(target, key, value))
     }
 
-    fn target(&self, target: &crate::config::Target) -> TargetNode {
-        let unit = |(number, lun): (&u16, &LunConfig)| {
-            let open = self.open.get(&UnitName::of(&target.name, *number, lun))?;
-            Some((*number, open.unit.clone()))
+    /// The logical unit of a LUN of a target.
+    fn unit(&self, target: &str, number: u16, lun: &LunConfig) -> Option<Arc<LogicalUnit>> {
+        self.open.get(&UnitName::of(target, number, lun)).map(|open| open.unit.clone())
+    }
+
+    /// The namespaces of a subsystem that are LUNs of targets.
+    fn shared(&self, subsystem: &SubsystemConfig, config: &Config) -> BTreeMap<u16, Arc<LogicalUnit>> {
+        let unit = |(nsid, (name, number)): (&u16, &(String, u16))| {
+            let target = config.targets.iter().find(|target| target.name == *name)?;
+            Some((*nsid, self.unit(name, *number, target.luns.get(number)?)?))
         };
+        subsystem.shared.iter().filter_map(unit).collect()
+    }
+
+    fn target(&self, target: &crate::config::Target, config: &Config) -> TargetNode {
+        let own = |(number, lun): (&u16, &LunConfig)| Some((*number, self.unit(&target.name, *number, lun)?));
+        let mut luns: BTreeMap<u16, Arc<LogicalUnit>> = target.luns.iter().filter_map(own).collect();
+        let subsystem = target.subsystem.as_ref();
+        luns.extend(subsystem.into_iter().flat_map(|subsystem| self.shared(subsystem, config)));
         TargetNode {
             name: target.name.clone(),
             alias: target.alias.clone(),
@@ -60,10 +74,13 @@ impl Units {
             redirects: target.redirects.clone(),
             offline: target.offline,
             mutual: target.mutual.clone(),
-            luns: target.luns.iter().filter_map(unit).collect(),
+            luns,
             access: target.access.clone(),
             instance: self.routes.as_ref().zip(target.router.as_deref()).map(|(r, name)| r.instance(name)),
             depth: target.depth,
+            subsystem: subsystem.map(|SubsystemConfig { serial, model, .. }| {
+                SubsystemSettings::new(&target.name, serial.as_deref(), model.as_deref())
+            }),
         }
     }
 

@@ -27,6 +27,7 @@ pub mod router;
 mod secrets;
 mod shown;
 mod standby;
+mod subsystem;
 mod target;
 mod trial_record;
 mod unused;
@@ -52,10 +53,11 @@ pub use router::RouterConfig;
 pub use secrets::{SecretUse, certificate_files, secret_uses};
 pub use shown::shown;
 pub use standby::state_left_behind;
+pub use subsystem::SubsystemConfig;
 pub use trial_record::TrialRecord;
 pub use unused::unused;
-pub use value::PORT;
 pub(crate) use value::listen;
+pub use value::{NVME_DISCOVERY_PORT, NVME_PORT, PORT};
 
 use chap::SecretSource;
 use lunar_admin::Document;
@@ -153,6 +155,30 @@ pub struct Target {
     pub router: Option<String>,
     /// Limit of commands in flight for a session, if below the global limit; None: the global limit.
     pub depth: Option<u32>,
+    /// Set if it is an NVMe subsystem: its name is the NQN, and its LUNs are namespaces.
+    pub subsystem: Option<SubsystemConfig>,
+}
+
+impl Target {
+    /// A target without LUNs and access rules.
+    pub fn new(name: String, portal_groups: Vec<u16>) -> Target {
+        Target {
+            name,
+            alias: None,
+            portal_groups,
+            relative_ports: BTreeMap::new(),
+            redirects: Vec::new(),
+            offline: false,
+            standby: false,
+            state_dir: None,
+            mutual: None,
+            luns: Arc::default(),
+            access: Vec::new(),
+            router: None,
+            depth: None,
+            subsystem: None,
+        }
+    }
 }
 
 /// Reads and checks a configuration with its drop-in files. Returns all faults that one run can find, in the order of
@@ -279,7 +305,8 @@ fn root_sections(
     let disks = disk::disks(p, root, base, &mut unique);
     let around =
         target::Context { users: &users, tags: &groups.tags(), groups: &groups.list, disks: &disks, base };
-    let targets = target::targets(p, root, &around, &mut unique);
+    let mut targets = target::targets(p, root, &around, &mut unique);
+    targets.extend(subsystem::subsystems(p, root, &around, &mut unique, &targets));
     let lists = access::lists(p, root, &users);
     let routers =
         router::routers(p, root, router::Context { lists: &lists, base, unique: &mut unique }, &mut groups);

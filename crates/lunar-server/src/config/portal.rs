@@ -154,9 +154,10 @@ fn transports(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Transports {
     let is_known = written.is_none_or(|v| v.get_ref().as_array().is_some_and(|array| array.len() == count));
     let named = named.unwrap_or_else(|| vec![PortalTransport::Tcp]);
     let has = |what| named.contains(&what);
-    let (tcp, iser) = (has(PortalTransport::Tcp), has(PortalTransport::Iser));
+    let iser = has(PortalTransport::Iser);
     let mut others = named.iter().map(|name| name.protocol()).filter(|one| *one != PortalProtocol::Iscsi);
     let protocol = others.next().unwrap_or(PortalProtocol::Iscsi);
+    let tcp = has(PortalTransport::Tcp) || protocol.is_nvme();
     let transports = Transports { protocol, tcp, iser, provider };
     // An unknown word may stand for any transport, so the combination is not checked.
     if let (Some(value), true) = (written, is_known)
@@ -177,13 +178,13 @@ fn transports(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Transports {
 fn wrong_together(named: &[PortalTransport]) -> Option<(&'static str, &'static str)> {
     let is_twice = |(n, one)| named[..n].contains(one);
     if named.is_empty() {
-        Some(("`transport` is empty", "write [\"tcp\"], [\"tcp\", \"iser\"] or [\"srp\"]"))
+        Some(("`transport` is empty", "write [\"tcp\"], [\"tcp\", \"iser\"], [\"srp\"] or [\"nvme-tcp\"]"))
     } else if named.iter().enumerate().any(is_twice) {
         Some(("`transport` has a duplicate", "remove the duplicate"))
-    } else if named.contains(&PortalTransport::Srp) && named.len() > 1 {
+    } else if named.len() > 1 && named.iter().any(|one| one.protocol() != PortalProtocol::Iscsi) {
         Some((
-            "\"srp\" excludes other transports in one portal",
-            "add a separate portal with another port for \"srp\"",
+            "\"srp\", \"nvme-tcp\" and \"nvme-discovery\" exclude other transports in one portal",
+            "add a separate portal with another port for each of them",
         ))
     } else {
         None
@@ -206,6 +207,8 @@ enum PortalTransport {
     Tcp,
     Iser,
     Srp,
+    NvmeTcp,
+    NvmeDiscovery,
 }
 
 impl PortalTransport {
@@ -213,6 +216,8 @@ impl PortalTransport {
         match self {
             PortalTransport::Tcp | PortalTransport::Iser => PortalProtocol::Iscsi,
             PortalTransport::Srp => PortalProtocol::Srp,
+            PortalTransport::NvmeTcp => PortalProtocol::NvmeTcp,
+            PortalTransport::NvmeDiscovery => PortalProtocol::NvmeDiscovery,
         }
     }
 }
@@ -222,9 +227,12 @@ fn transport(text: &str) -> Result<PortalTransport, InvalidValue> {
         "tcp" => Ok(PortalTransport::Tcp),
         "iser" => Ok(PortalTransport::Iser),
         "srp" => Ok(PortalTransport::Srp),
+        "nvme-tcp" => Ok(PortalTransport::NvmeTcp),
+        "nvme-discovery" => Ok(PortalTransport::NvmeDiscovery),
         _ => invalid(
             format!("unknown transport \"{}\"", text.escape_debug()),
-            "write \"tcp\" (iSCSI over TCP), \"iser\" (iSCSI over RDMA) or \"srp\" (SRP)",
+            "write \"tcp\" (iSCSI over TCP), \"iser\" (iSCSI over RDMA), \"srp\" (SRP), \"nvme-tcp\" (NVMe over TCP) or \
+             \"nvme-discovery\" (the discovery of NVMe over TCP)",
         ),
     }
 }

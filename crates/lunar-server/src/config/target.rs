@@ -64,11 +64,8 @@ fn target(
     let access = access_list(p, &mut s, around.users, &mutual, &numbers);
     s.done(p);
     let mutual = mutual.map(|(user, _)| user);
-    let (name, router) = (name?, None);
     Some(super::Target {
-        name,
         alias,
-        portal_groups,
         relative_ports,
         redirects,
         offline,
@@ -77,13 +74,12 @@ fn target(
         mutual,
         luns: Arc::new(luns),
         access,
-        router,
-        depth: None,
+        ..super::Target::new(name?, portal_groups)
     })
 }
 
 /// Reads the portal groups that a target names.
-fn tags(p: &mut Diagnostics<'_>, s: &mut Section<'_>, known: &[u16]) -> Option<Vec<u16>> {
+pub(super) fn tags(p: &mut Diagnostics<'_>, s: &mut Section<'_>, known: &[u16]) -> Option<Vec<u16>> {
     let (values, at) = s.list(p, "portal_groups")?;
     if values.is_empty() {
         p.add(

@@ -273,7 +273,7 @@ fn problems_of_the_file() {
                 "[weather]",
                 &[
                     "t.toml:1:2: unknown key `weather` in the file",
-                    "hint: known keys: server, api, limits, session, chap_user, discovery, portal_group, disk, target, access, router, gateway",
+                    "hint: known keys: server, api, limits, session, chap_user, discovery, portal_group, disk, target, subsystem, access, router, gateway",
                 ],
             ),
             (
@@ -452,10 +452,10 @@ fn problems_of_portals() {
             (
                 "[[portal_group]]\ntag = 1\nportals = [{ listen = \"[::1]:1\", transport = [\"tcp\", \"srp\"] }, { listen = \"[::1]:2\", transport = [] }]",
                 &[
-                    "t.toml:3:46: \"srp\" excludes other transports in one portal",
-                    "hint: add a separate portal with another port for \"srp\"",
+                    "t.toml:3:46: \"srp\", \"nvme-tcp\" and \"nvme-discovery\" exclude other transports in one portal",
+                    "hint: add a separate portal with another port for each of them",
                     "t.toml:3:98: `transport` is empty",
-                    "hint: write [\"tcp\"], [\"tcp\", \"iser\"] or [\"srp\"]",
+                    "hint: write [\"tcp\"], [\"tcp\", \"iser\"], [\"srp\"] or [\"nvme-tcp\"]",
                 ],
             ),
             (
@@ -471,7 +471,8 @@ fn problems_of_portals() {
                     "t.toml:3:45: `provider` requires an RDMA transport, which this portal does not have",
                     "hint: remove `provider`, or add transport = [\"tcp\", \"iser\"] or [\"srp\"]",
                     "t.toml:3:91: unknown transport \"isre\"",
-                    "hint: write \"tcp\" (iSCSI over TCP), \"iser\" (iSCSI over RDMA) or \"srp\" (SRP)",
+                    "hint: write \"tcp\" (iSCSI over TCP), \"iser\" (iSCSI over RDMA), \"srp\" (SRP), \"nvme-tcp\" (NVMe over TCP) or \
+                     \"nvme-discovery\" (the discovery of NVMe over TCP)",
                 ],
             ),
             (

@@ -48,6 +48,10 @@ fn first_address(address: IpAddr, bits: u8) -> IpAddr {
     }
 }
 
+/// The registered ports of NVMe over TCP.
+pub const NVME_PORT: u16 = 4420;
+pub const NVME_DISCOVERY_PORT: u16 = 8009;
+
 /// The default port of SRP.
 const SRP_PORT: u16 = 5555;
 
@@ -56,6 +60,8 @@ pub(crate) fn listen(text: &str, transports: Transports) -> Result<SocketAddr, I
     let port = match transports.protocol {
         PortalProtocol::Iscsi => PORT,
         PortalProtocol::Srp => SRP_PORT,
+        PortalProtocol::NvmeTcp => NVME_PORT,
+        PortalProtocol::NvmeDiscovery => NVME_DISCOVERY_PORT,
     };
     let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
     if let Ok(address) = bare.parse::<IpAddr>() {

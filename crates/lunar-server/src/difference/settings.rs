@@ -4,7 +4,9 @@
 use crate::config::router::{
     Failover, From, Grant, Map, RouterConfig, RouterTarget, UpstreamConfig, UpstreamSource,
 };
-use crate::config::{Config, Filter, GatewayConfig, IdentityKeys, LunConfig, ServerConfig, Target, hex};
+use crate::config::{
+    Config, Filter, GatewayConfig, IdentityKeys, LunConfig, ServerConfig, SubsystemConfig, Target, hex,
+};
 use lunar_api::https::{CredentialFiles, HttpsSettings};
 use lunar_proto::duration;
 use lunar_proto::size;
@@ -322,7 +324,8 @@ fn target(
         mutual,
         luns,
         access: rules,
-        // The mappings of a router set these two.
+        subsystem,
+        // The mappings of a router set `router` and `depth`.
         router: _,
         depth: _,
     } = target;
@@ -342,9 +345,17 @@ fn target(
         users("mutual", mutual.as_slice().into()),
         access(rules),
     ];
+    let own = own.into_iter().chain(subsystem.iter().flat_map(of_subsystem)).collect();
     settings.insert(ConfigPart::Target(name.clone()), own);
     let differ = luns.iter().filter(|(number, unit)| others.and_then(|luns| luns.get(number)) != Some(unit));
     settings.extend(differ.map(|(number, unit)| (ConfigPart::Lun(name.clone(), *number), shown(unit))));
+}
+
+/// The settings that only an NVMe subsystem has.
+fn of_subsystem(subsystem: &SubsystemConfig) -> [Setting; 3] {
+    let SubsystemConfig { serial, model, shared } = subsystem;
+    let shared = shared.iter().map(|(nsid, (target, lun))| format!("{nsid} = LUN {lun} of {target}"));
+    [setting("serial", option(serial)), setting("model", option(model)), setting("namespace", list(shared))]
 }
 
 /// An access list in evaluation order.

@@ -10,14 +10,24 @@ pub enum PortalProtocol {
     Iscsi,
     /// SRP.
     Srp,
+    /// NVMe over TCP.
+    NvmeTcp,
+    /// NVMe over TCP, for discovery only.
+    NvmeDiscovery,
 }
 
 impl PortalProtocol {
+    /// Whether it is NVMe over TCP.
+    pub fn is_nvme(self) -> bool {
+        matches!(self, PortalProtocol::NvmeTcp | PortalProtocol::NvmeDiscovery)
+    }
+
     /// The SCSI transport protocol of its target port.
     pub fn scsi(self) -> TransportProtocol {
         match self {
             PortalProtocol::Iscsi => TransportProtocol::Iscsi,
             PortalProtocol::Srp => TransportProtocol::Srp,
+            PortalProtocol::NvmeTcp | PortalProtocol::NvmeDiscovery => TransportProtocol::Nvme,
         }
     }
 }
@@ -54,11 +64,19 @@ impl Transports {
     /// SRP only.
     pub const SRP: Transports = Transports { protocol: PortalProtocol::Srp, tcp: false, ..Transports::TCP };
 
+    /// NVMe over TCP only.
+    pub const NVME_TCP: Transports =
+        Transports { protocol: PortalProtocol::NvmeTcp, tcp: true, ..Transports::TCP };
+    /// NVMe over TCP for discovery only.
+    pub const NVME_DISCOVERY: Transports =
+        Transports { protocol: PortalProtocol::NvmeDiscovery, ..Transports::NVME_TCP };
+
     /// Whether the portal accepts a protocol over RDMA.
     pub fn by_rdma(self) -> bool {
         match self.protocol {
             PortalProtocol::Iscsi => self.iser,
             PortalProtocol::Srp => true,
+            PortalProtocol::NvmeTcp | PortalProtocol::NvmeDiscovery => false,
         }
     }
 
@@ -72,6 +90,7 @@ impl Transports {
         match self.protocol {
             PortalProtocol::Iscsi => self.tcp || !self.by_devices(),
             PortalProtocol::Srp => !self.by_devices(),
+            PortalProtocol::NvmeTcp | PortalProtocol::NvmeDiscovery => true,
         }
     }
 }
@@ -81,6 +100,8 @@ impl fmt::Display for Transports {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match (self.protocol, self.tcp, self.iser) {
             (PortalProtocol::Srp, ..) => "SRP",
+            (PortalProtocol::NvmeTcp, ..) => "NVMe/TCP",
+            (PortalProtocol::NvmeDiscovery, ..) => "NVMe/TCP discovery",
             (PortalProtocol::Iscsi, true, true) => "TCP and iSER",
             (PortalProtocol::Iscsi, false, true) => "iSER",
             (PortalProtocol::Iscsi, _, false) => "TCP",

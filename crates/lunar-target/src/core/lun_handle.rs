@@ -48,6 +48,8 @@ pub struct LunHandle {
     is_shared: bool,
     /// Whether the medium is remote, so that no command completes at once; as of `epoch`.
     is_remote: bool,
+    /// The block size in bytes, as of `epoch`.
+    block_size: u32,
     /// The epoch of the nexus when the backend was looked up.
     epoch: u64,
     /// Number of unfinished ORDERED commands.
@@ -81,6 +83,7 @@ impl LunHandle {
             is_shared: unit.sharing().is_some(),
             is_remote: info.remote,
             backend,
+            block_size: unit.lu.settings().block_size,
             // The first command looks up the backend, because the epoch differs.
             epoch: 0,
             ordered: 0,
@@ -91,6 +94,12 @@ impl LunHandle {
             at_once: Default::default(),
             unit,
         }
+    }
+
+    /// The block size in bytes, as of the last command.
+    #[inline]
+    pub fn block_size(&self) -> u32 {
+        self.block_size
     }
 
     /// The counters of the nexus.
@@ -250,6 +259,7 @@ impl LunHandle {
         self.queue = None;
         let info = self.backend.info();
         (self.null, self.is_remote) = (info.null, info.remote);
+        self.block_size = self.unit.lu.settings().block_size;
         self.epoch = self.nexus.epoch();
     }
 }

@@ -48,7 +48,7 @@ pub use command::{Cdb, ScsiCommand, TaskAttribute};
 pub use front_end::{FrontEnd, InFlightData, InFlightReads, MAX_QUEUED_BYTES};
 
 pub use function::{Function, FunctionRequest, ManagementResponse};
-pub use nexus::{ItNexus, NexusParams, NexusState, SessionPhase};
+pub use nexus::{ItNexus, NexusParams, NexusState, SessionPhase, nexus_ports};
 pub use response::{CommandResponse, DataInProgress, Residual};
 pub use response_log::{ResponseLog, SendPosition};
 pub use task::AbortResponse;

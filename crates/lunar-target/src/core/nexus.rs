@@ -19,7 +19,7 @@ use crate::session_entry;
 use crate::session_info::SessionInfo;
 use event_listener::Event;
 use lunar_runtime::{Buf, Pool, SendPump};
-use lunar_scsi::{NexusPorts, TargetPort, TargetPorts};
+use lunar_scsi::{NamespaceView, NexusPorts, ReservationsView, TargetPort, TargetPorts};
 use std::cell::{RefCell, RefMut};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -113,7 +113,12 @@ pub(super) struct TransferParts<'a, F> {
     pub pool: &'a Pool,
 }
 
-fn port_of(shared: &ServerState, info: &SessionInfo, login_context: &LoginContext) -> Arc<NexusPorts> {
+/// The ports of the nexuses of a session.
+pub fn nexus_ports(
+    shared: &ServerState,
+    info: &SessionInfo,
+    login_context: &LoginContext,
+) -> Arc<NexusPorts> {
     let target = info.target.as_ref().and_then(|t| login_context.config.targets.get(t));
     let (initiator, group) = (info.initiator_port(), info.portal_group_tag);
     let protocol = initiator.protocol();
@@ -139,7 +144,7 @@ fn luns_of(shared: &ServerState, info: &SessionInfo, login_context: &LoginContex
         .filter(|_| !info.is_discovery())
         .map(|t| login_context.lun_map(t, &info.initiator))
         .unwrap_or_default();
-    NexusLuns::new(Arc::new(map), port_of(shared, info, login_context), info.nexuses.clone())
+    NexusLuns::new(Arc::new(map), nexus_ports(shared, info, login_context), info.nexuses.clone())
 }
 
 impl<F: FrontEnd> ItNexus<F> {
@@ -329,6 +334,26 @@ impl<F: FrontEnd> NexusState<F> {
     #[inline]
     pub(super) fn route(&mut self, lun: u64) -> Route<'_> {
         Route { lun: self.luns.find(lun), pool: &self.pool, busy_scope: self.busy_scope.as_ref() }
+    }
+
+    /// The block size of the logical unit with this LUN field in bytes, as of its last command. None: the initiator does not see
+    /// this LUN.
+    #[inline]
+    pub fn block_size(&mut self, lun: u64) -> Option<u32> {
+        match self.luns.find(lun) {
+            LunLookup::LogicalUnit(handle) => Some(handle.block_size()),
+            LunLookup::WellKnown | LunLookup::Absent => None,
+        }
+    }
+
+    /// The logical unit with this LUN field as a namespace, and the state of its reservations.
+    pub fn reservations_of(&mut self, lun: u64) -> Option<(NamespaceView, ReservationsView)> {
+        match self.luns.find(lun) {
+            LunLookup::LogicalUnit(handle) => {
+                Some((handle.nexus().namespace(), handle.unit().lu.reservation_report()))
+            }
+            LunLookup::WellKnown | LunLookup::Absent => None,
+        }
     }
 
     /// Commands that did not complete at once, by tag.

@@ -159,7 +159,7 @@ fn connection(
 fn joined(own: Parameters, session: Option<&SessionInfo>) -> Parameters {
     match session.map(|session| &session.protocol) {
         Some(SessionProtocol::Iscsi(iscsi)) => own.joining(&iscsi.parameters),
-        Some(SessionProtocol::Srp(_)) | None => own,
+        Some(SessionProtocol::Srp(_) | SessionProtocol::Nvme(_)) | None => own,
     }
 }
 

@@ -19,7 +19,6 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 pub mod transport;
-mod turns;
 
 pub use full_feature::run;
 pub use lunar_runtime::iscsi::{pdu_queue, receive};

@@ -46,10 +46,9 @@ impl TargetDirectory {
             SendTargets::Named(_) => named == name && (self.info.is_discovery() || own == Some(name)),
             SendTargets::Empty => own == Some(name),
         };
-        let visible = config
-            .targets
-            .values()
-            .filter(|t| asked(&t.name) && login_context.is_visible(t, &self.info.initiator));
+        let visible = config.targets.values().filter(|t| {
+            t.subsystem.is_none() && asked(&t.name) && login_context.is_visible(t, &self.info.initiator)
+        });
         let record =
             |t: &TargetNode| TargetRecord { name: t.name.clone(), addresses: self.addresses(t, local) };
         visible.map(record).filter(|record| !record.addresses.is_empty()).collect()

@@ -2,8 +2,8 @@
 
 use super::pdu_queue::{Digests, Payload, PduQueue};
 use super::receive::{PduHandler, PduReceiver, ReceiveError, ReceiveStatus};
-use super::turns::{TURN, Turns};
 use crate::core::SendPosition;
+use crate::turns::{TURN, Turns};
 use lunar_runtime::Stream;
 use lunar_runtime::piped_bytes::PipedPart;
 use lunar_wire::iscsi::Bhs;

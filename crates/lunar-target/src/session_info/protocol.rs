@@ -12,6 +12,8 @@ pub enum SessionProtocol {
     Iscsi(IscsiSessionInfo),
     /// SRP. The session is one of the channels between two ports.
     Srp(SrpSessionInfo),
+    /// NVMe over TCP. The session is one queue of a controller.
+    Nvme(NvmeSessionInfo),
 }
 
 /// The facts about an iSCSI session (RFC 7143).
@@ -36,6 +38,19 @@ pub struct SrpSessionInfo {
     pub initiator_port: PortId,
 }
 
+/// The facts about a queue of an NVMe controller.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NvmeSessionInfo {
+    /// Identifier of the host (HOSTID).
+    pub host_id: [u8; 16],
+    /// Identifier of the controller (CNTLID).
+    pub controller: u16,
+    /// Number of the queue; 0 is the admin queue.
+    pub queue: u16,
+    /// Whether it is a discovery controller.
+    pub discovery: bool,
+}
+
 impl SessionInfo {
     /// The port of the initiator.
     pub fn initiator_port(&self) -> InitiatorPort {
@@ -44,6 +59,9 @@ impl SessionInfo {
                 InitiatorPort::Iscsi { name: self.initiator.clone(), isid: iscsi.isid }
             }
             SessionProtocol::Srp(srp) => InitiatorPort::Srp(srp.initiator_port),
+            SessionProtocol::Nvme(nvme) => {
+                InitiatorPort::Nvme { name: self.initiator.clone(), id: nvme.host_id }
+            }
         }
     }
 
@@ -53,14 +71,26 @@ impl SessionInfo {
         match &self.protocol {
             SessionProtocol::Iscsi(iscsi) => iscsi.discovery,
             SessionProtocol::Srp(_) => false,
+            SessionProtocol::Nvme(nvme) => nvme.discovery,
         }
+    }
+
+    /// Whether it is an I/O queue of an NVMe controller, whose admin queue is a session of its own.
+    #[inline]
+    pub fn is_io_queue(&self) -> bool {
+        matches!(self.protocol, SessionProtocol::Nvme(NvmeSessionInfo { queue: 1.., .. }))
+    }
+
+    /// Whether it is an I/O queue of the controller with this identifier.
+    pub(crate) fn is_queue_of(&self, controller: u16) -> bool {
+        matches!(self.protocol, SessionProtocol::Nvme(nvme) if nvme.queue > 0 && nvme.controller == controller)
     }
 
     /// The identifier of its connection within the session. None: a session of this protocol is one connection.
     pub fn connection_id(&self) -> Option<u16> {
         match &self.protocol {
             SessionProtocol::Iscsi(iscsi) => Some(iscsi.cid),
-            SessionProtocol::Srp(_) => None,
+            SessionProtocol::Srp(_) | SessionProtocol::Nvme(_) => None,
         }
     }
 
@@ -69,8 +99,9 @@ impl SessionInfo {
     pub fn may_be_of_host(&self, other: &SessionInfo) -> bool {
         match (&self.protocol, &other.protocol) {
             (SessionProtocol::Iscsi(_), SessionProtocol::Iscsi(_)) => self.initiator == other.initiator,
-            (SessionProtocol::Srp(_), SessionProtocol::Iscsi(_) | SessionProtocol::Srp(_))
-            | (SessionProtocol::Iscsi(_), SessionProtocol::Srp(_)) => true,
+            (SessionProtocol::Nvme(own), SessionProtocol::Nvme(other)) => own.host_id == other.host_id,
+            // The names of a host differ by family.
+            _ => true,
         }
     }
 }

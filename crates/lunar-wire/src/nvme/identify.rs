@@ -122,6 +122,8 @@ page! {
         deallocate_granularity: u16 = 68,
         /// Preferred deallocate alignment in blocks, 0-based (NPDA).
         deallocate_alignment: u16 = 70,
+        /// Optimal write size in blocks, 0-based (NOWS).
+        optimal_write: u16 = 72,
         /// Group of its access state (ANAGRPID).
         access_group: u32 = 92,
         /// Bit 0: it is write protected now (NSATTR).

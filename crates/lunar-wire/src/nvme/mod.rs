@@ -36,7 +36,8 @@ pub use pdu::{
     DataPdu, Digests, IcRequest, IcResponse, NvmePdu, NvmePduError, NvmePduKind, PduHeader, TermRequest,
 };
 pub use reservation::{
-    ReservationAction, ReservationKind, ReservationRegistrant, ReservationReport, reservation_keys,
+    ReservationAction, ReservationKind, ReservationRegistrant, ReservationReport, reservation_key,
+    reservation_keys,
 };
 pub use status::NvmeStatus;
 

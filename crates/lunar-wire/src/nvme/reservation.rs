@@ -83,11 +83,15 @@ impl ReservationAction {
     }
 }
 
-/// The keys of a reservation command: the current key, and the new key or the key to preempt, which Release does not send.
-/// `None`: the data are too short.
+/// The keys of Register and Acquire: the current key, and the new key or the key to preempt. `None`: the data are too short.
 pub fn reservation_keys(data: &[u8]) -> Option<(u64, u64)> {
     let (current, rest) = data.split_at_checked(8)?;
-    Some((le::get64(current), rest.first_chunk().map_or(0, |key: &[u8; 8]| u64::from_le_bytes(*key))))
+    Some((le::get64(current), u64::from_le_bytes(*rest.first_chunk()?)))
+}
+
+/// The current key, which is all that Release needs. `None`: the data are too short.
+pub fn reservation_key(data: &[u8]) -> Option<u64> {
+    data.first_chunk().map(|key| u64::from_le_bytes(*key))
 }
 
 page! {

@@ -54,6 +54,22 @@ impl Status {
     /// The statuses that mean that the device server did nothing (SAM-5 section 5.3.1): the command may be repeated.
     pub const NOT_EXECUTED: [Status; 4] =
         [Status::Busy, Status::ReservationConflict, Status::TaskSetFull, Status::AcaActive];
+
+    const ALL: [Status; 8] = [
+        Status::Good,
+        Status::CheckCondition,
+        Status::ConditionMet,
+        Status::Busy,
+        Status::ReservationConflict,
+        Status::TaskSetFull,
+        Status::AcaActive,
+        Status::TaskAborted,
+    ];
+
+    /// The status with this code; `None` if SAM-5 defines none.
+    pub fn decode(code: u8) -> Option<Status> {
+        Status::ALL.into_iter().find(|known| *known as u8 == code)
+    }
 }
 
 /// The name of a SCSI status code; `None` if SAM-5 defines none.

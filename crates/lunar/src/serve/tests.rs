@@ -145,6 +145,7 @@ pub(super) fn args(config: PathBuf) -> Serve {
         listen,
         iser: false,
         srp,
+        nvme: Vec::new(),
         target: None,
         config,
         run: None,

@@ -1,0 +1,268 @@
+//! `[[subsystem]]`: an NVMe subsystem with its namespaces.
+
+use super::lun::{LunConfig, Source, UniqueValues, lun};
+use super::target::{Context, tags};
+use super::value::network;
+use super::{Target, disk};
+use lunar_config::{Diagnostics, InvalidValue, invalid, iscsi_name, pattern};
+use lunar_config::{Section, UniqueKeys};
+use lunar_scsi::PeripheralDeviceType;
+use lunar_target::config::{AccessRule, DISCOVERY_NQN, MAX_NAMESPACES, check_nqn};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The settings that only an NVMe subsystem has.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SubsystemConfig {
+    /// Serial number; None: derived from the NQN.
+    pub serial: Option<String>,
+    /// Model number; None: that of all subsystems.
+    pub model: Option<String>,
+    /// Namespaces that are LUNs of targets too: target and LUN by NSID.
+    pub shared: BTreeMap<u16, (String, u16)>,
+}
+
+/// A namespace that names a LUN, with its place in the file.
+struct NamedLun {
+    subsystem: String,
+    nsid: u16,
+    target: String,
+    lun: u16,
+    at: Range<usize>,
+}
+
+/// All `[[subsystem]]`. `targets` are those of the file, whose LUNs can be namespaces.
+pub(super) fn subsystems(
+    p: &mut Diagnostics<'_>,
+    root: &mut Section<'_>,
+    around: &Context<'_>,
+    unique: &mut UniqueValues,
+    targets: &[Target],
+) -> Vec<Target> {
+    let sections = root.sections(p, "subsystem", "[[subsystem]]");
+    let mut shared = Vec::new();
+    let all = sections.into_iter().filter_map(|s| subsystem(p, s, around, unique, &mut shared)).collect();
+    check_shared(p, &shared, targets);
+    all
+}
+
+fn subsystem(
+    p: &mut Diagnostics<'_>,
+    mut s: Section<'_>,
+    around: &Context<'_>,
+    unique: &mut UniqueValues,
+    shared: &mut Vec<NamedLun>,
+) -> Option<Target> {
+    if s.find("nqn").is_none() {
+        s.missing(p, "nqn", "\"nqn.2026-11.org.example:disks\"");
+    }
+    let name = s.parsed(p, "nqn", nqn);
+    if let (Some(name), Some(value)) = (&name, s.find("nqn")) {
+        unique.names.first(p, name.clone(), &value.span());
+    }
+    let serial = s.parsed(p, "serial", |text| ascii(text, 20));
+    let model = s.parsed(p, "model", |text| ascii(text, 40));
+    let portal_groups = tags(p, &mut s, around.tags).unwrap_or_else(|| around.tags.to_vec());
+    let offline = s.flag(p, "offline", false);
+    let access = access(p, &mut s);
+    let shown = name.clone().unwrap_or_default();
+    let (luns, own) = namespaces(p, &mut s, around, unique, &shown);
+    s.done(p);
+    let refs = own.iter().map(|one| (one.nsid, (one.target.clone(), one.lun))).collect();
+    shared.extend(own);
+    Some(Target {
+        luns: Arc::new(luns),
+        access,
+        offline,
+        subsystem: Some(SubsystemConfig { serial, model, shared: refs }),
+        ..Target::new(name?, portal_groups)
+    })
+}
+
+/// An NQN of a subsystem.
+fn nqn(text: &str) -> Result<String, InvalidValue> {
+    let hint = "a name looks like nqn.2026-11.org.example:disks";
+    match check_nqn(text) {
+        Ok(()) if text == DISCOVERY_NQN => {
+            invalid(format!("{text} is the name of the discovery service"), hint)
+        }
+        Ok(()) => Ok(text.to_owned()),
+        Err(why) => invalid(format!("\"{}\" is no NQN: {why}", text.escape_debug()), hint),
+    }
+}
+
+fn ascii(text: &str, max: usize) -> Result<String, InvalidValue> {
+    let is_fine = |byte: u8| byte == b' ' || byte.is_ascii_graphic() && byte != b':';
+    match !text.is_empty() && text.len() <= max && text.bytes().all(is_fine) {
+        true => Ok(text.to_owned()),
+        false => invalid(
+            format!("\"{}\" cannot be a serial or model number", text.escape_debug()),
+            format!("use 1 to {max} printable ASCII characters without a colon"),
+        ),
+    }
+}
+
+/// The access rule of `allowed_hosts` and `networks`; without both, every host may connect.
+fn access(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Vec<AccessRule> {
+    let hosts = s.parsed_list(p, "allowed_hosts", pattern);
+    let networks = s.parsed_list(p, "networks", network);
+    let read_only = s.flag(p, "read_only", false);
+    if hosts.is_none() && networks.is_none() && !read_only {
+        return Vec::new();
+    }
+    // An empty list admits no host.
+    let deny = hosts.as_ref().is_some_and(Vec::is_empty);
+    let (initiators, networks) = (hosts.unwrap_or_default(), networks.unwrap_or_default());
+    vec![AccessRule { initiators, networks, deny, read_only, ..AccessRule::default() }]
+}
+
+fn namespaces(
+    p: &mut Diagnostics<'_>,
+    s: &mut Section<'_>,
+    around: &Context<'_>,
+    unique: &mut UniqueValues,
+    subsystem: &str,
+) -> (BTreeMap<u16, LunConfig>, Vec<NamedLun>) {
+    let (mut luns, mut shared) = (BTreeMap::new(), Vec::new());
+    let mut once = UniqueKeys::new("NSID");
+    let mut shown = UniqueKeys::new("disk");
+    for mut s in s.sections(p, "namespace", "[[subsystem.namespace]]") {
+        if s.find("nsid").is_none() {
+            s.missing(p, "nsid", "1");
+        }
+        let at = s.find("nsid").map(|value| value.span());
+        let nsid: Option<u16> = s.number(p, "nsid", 1..=u64::from(MAX_NAMESPACES));
+        let is_first = nsid.zip(at).is_some_and(|(nsid, at)| once.first(p, nsid, &at));
+        if let Some(value) = s.find("target") {
+            let at = value.span();
+            let target = s.parsed(p, "target", iscsi_name);
+            let lun = s.number(p, "lun", super::target::LUN_RANGE);
+            if s.find("lun").is_none() {
+                s.missing(p, "lun", "0");
+            }
+            if let (Some(nsid), Some(target), Some(lun), true) = (nsid, target, lun, is_first) {
+                shared.push(NamedLun { subsystem: subsystem.to_owned(), nsid, target, lun, at });
+            }
+            s.done(p);
+            continue;
+        }
+        let what = match s.find("disk") {
+            Some(value) => disk::named(p, &mut s, around.disks, &mut shown, &value.span()),
+            None => lun(p, &mut s, around.base, unique),
+        };
+        let what = what.filter(|lun| check(p, &s.at, lun));
+        if let (Some(nsid), Some(what), true) = (nsid, what, is_first) {
+            luns.insert(nsid, what);
+        }
+        s.done(p);
+    }
+    (luns, shared)
+}
+
+/// Reports a logical unit that cannot be a namespace.
+fn check(p: &mut Diagnostics<'_>, at: &Range<usize>, lun: &LunConfig) -> bool {
+    let fault = match lun {
+        LunConfig { kind: PeripheralDeviceType::CdRom, .. } => "a CD-ROM cannot be a namespace",
+        LunConfig { removable: true, .. } => "a removable medium cannot be a namespace",
+        LunConfig { block_size, .. } if !matches!(block_size, 512 | 4096) => {
+            "a namespace has blocks of 512 or 4096 bytes"
+        }
+        LunConfig { source: Source::Routed(_), is_block: false, .. } => {
+            "a device that executes its commands itself cannot be a namespace"
+        }
+        _ => return true,
+    };
+    p.add(at, fault, "serve it as a LUN of a [[target]] only");
+    false
+}
+
+/// Reports namespaces that name no LUN, or one that cannot be a namespace.
+fn check_shared(p: &mut Diagnostics<'_>, shared: &[NamedLun], targets: &[Target]) {
+    let mut seen = BTreeMap::new();
+    for NamedLun { subsystem, nsid: _, target, lun, at } in shared {
+        let found = targets.iter().find(|one| one.name == *target).map(|one| one.luns.get(lun));
+        match found {
+            None => p.add(at, format!("unknown target {target}"), "name a [[target]] of this configuration"),
+            Some(None) => p.add(at, format!("{target} has no LUN {lun}"), "name a [[target.lun]]"),
+            Some(Some(unit)) => _ = check(p, at, unit),
+        }
+        if seen.insert((subsystem, target, lun), ()).is_some() {
+            p.add(
+                at,
+                format!("LUN {lun} of {target} is twice in {subsystem}"),
+                "remove one of the namespaces",
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::parse;
+    use crate::config::tests::problems;
+
+    const HEAD: &str = "[[target]]\nname = \"iqn.2026-11.org.example:disks\"\n\
+        [[target.lun]]\nlun = 3\nbackend = \"null\"\nsize = \"1G\"\n\
+        [[target.lun]]\nlun = 4\nbackend = \"null\"\nsize = \"1G\"\nkind = \"cdrom\"\n\
+        [[subsystem]]\nnqn = \"nqn.2026-11.org.example:disks\"\n";
+
+    fn subsystem(rest: &str) -> Target {
+        let config = parse(&format!("{HEAD}{rest}"), "t.toml".as_ref()).expect("a configuration");
+        config.targets.into_iter().find(|target| target.subsystem.is_some()).expect("a subsystem")
+    }
+
+    #[test]
+    fn namespaces_are_luns_of_targets_or_their_own() {
+        let target = subsystem(
+            "serial = \"s1\"\n[[subsystem.namespace]]\nnsid = 1\ntarget = \"iqn.2026-11.org.example:disks\"\nlun = 3\n\
+             [[subsystem.namespace]]\nnsid = 7\nbackend = \"null\"\nsize = \"1G\"\nblock_size = 4096\n",
+        );
+        let subsystem = target.subsystem.expect("a subsystem");
+        assert_eq!(subsystem.shared, [(1, ("iqn.2026-11.org.example:disks".into(), 3))].into());
+        assert_eq!(subsystem.serial.as_deref(), Some("s1"));
+        assert_eq!(target.luns.keys().collect::<Vec<_>>(), [&7]);
+        assert_eq!(target.access, []);
+    }
+
+    #[test]
+    fn allowed_hosts_and_networks_are_one_access_rule() {
+        let keys = "allowed_hosts = [\"nqn.2026-11.org.example:a*\"]\nnetworks = [\"192.0.2.0/24\"]\n";
+        let [rule] = &subsystem(keys).access[..] else { panic!("one rule") };
+        assert_eq!((rule.initiators.len(), rule.networks.len(), rule.deny), (1, 1, false));
+        let [rule] = &subsystem("allowed_hosts = []\n").access[..] else { panic!("one rule") };
+        assert!(rule.deny);
+    }
+
+    #[test]
+    fn faults_of_a_subsystem_are_reported() {
+        let disk = "target = \"iqn.2026-11.org.example:disks\"\n";
+        for (rest, expected) in [
+            ("[[subsystem.namespace]]\nnsid = 0\n", "nsid"),
+            (
+                "[[subsystem.namespace]]\nnsid = 1\ntarget = \"iqn.2026-11.org.example:x\"\nlun = 0\n",
+                "unknown target",
+            ),
+            (&format!("[[subsystem.namespace]]\nnsid = 1\n{disk}lun = 9\n"), "has no LUN 9"),
+            (
+                &format!("[[subsystem.namespace]]\nnsid = 1\n{disk}lun = 4\n"),
+                "a CD-ROM cannot be a namespace",
+            ),
+            (&format!("[[subsystem.namespace]]\nnsid = 1\n{disk}"), "lun"),
+            (
+                &format!(
+                    "[[subsystem.namespace]]\nnsid = 1\n{disk}lun = 3\n[[subsystem.namespace]]\nnsid = 1\n{disk}lun = 3\n"
+                ),
+                "NSID 1",
+            ),
+            ("serial = \"a:b\"\n", "serial or model number"),
+            ("[[subsystem]]\nnqn = \"nqn.2014-08.org.nvmexpress.discovery\"\n", "discovery service"),
+            ("[[subsystem]]\nnqn = \"iqn.2026-11.org.example:a\"\n", "is no NQN"),
+            ("[[subsystem]]\n", "nqn"),
+        ] {
+            let found = problems(&format!("{HEAD}{rest}"));
+            assert!(found.contains(expected), "{rest}: {found}");
+        }
+    }
+}

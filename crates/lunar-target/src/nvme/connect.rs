@@ -1,0 +1,273 @@
+//! Connect: checks the first command of a connection, and makes an admin queue or an I/O queue of it.
+
+use super::admin::{self, AdminParts};
+use super::begin::BegunConnection;
+use super::connection::NvmeConnection;
+use super::controllers::{Controller, NvmeHost, QueueGuard, QueueRefusal};
+use super::dispatch::place_of;
+use super::limits::{MAX_IO_QUEUES, MAX_QUEUE_LEN};
+use super::queue_session;
+use crate::LoginError;
+use crate::access::LoginContext;
+use crate::config::PortalProtocol;
+use crate::open_portal::{BoundPortal, OpenPortal};
+use crate::registry::Replaced;
+use crate::server_state::{ConnectionGuard, ServerState};
+use crate::session_entry::{self, RegisteredSession};
+use crate::session_info::{Addresses, NvmeSessionInfo, SessionInfo, SessionProtocol, SessionTransport};
+use crate::session_key::SessionKey;
+use lunar_proto::nvme::ControllerKind;
+use lunar_wire::nvme::{
+    ConnectCommand, ConnectData, ConnectFault, DISCOVERY_NQN, DataPlace, NvmeStatus, Sqe, admin_opcode,
+    fabrics_type,
+};
+use std::sync::Arc;
+
+/// Offsets of the parameters of Connect: in the entry, and in the data.
+const QUEUE: u16 = 42;
+const QUEUE_LEN: u16 = 44;
+const CONTROLLER: u16 = 16;
+const SUBSYSTEM: u16 = 256;
+const HOST: u16 = 512;
+
+fn in_entry(offset: u16) -> ConnectFault {
+    ConnectFault { status: NvmeStatus::CONNECT_PARAMETERS, offset, in_data: false }
+}
+
+fn in_data(status: NvmeStatus, offset: u16) -> ConnectFault {
+    ConnectFault { status, offset, in_data: true }
+}
+
+/// A status that is not about a parameter.
+fn without_parameter(status: NvmeStatus) -> ConnectFault {
+    ConnectFault { status, offset: 0, in_data: false }
+}
+
+/// A Connect command that was refused: its fault for the host, and the text for the log.
+struct ConnectRefusal(ConnectFault, &'static str);
+
+/// A Connect command with its connection.
+struct Attempt<'a> {
+    shared: &'a Arc<ServerState>,
+    command: ConnectCommand,
+    data: ConnectData,
+    addresses: Addresses,
+    portal: &'a OpenPortal,
+    count: ConnectionGuard,
+}
+
+/// A queue that was admitted.
+enum Admitted {
+    Admin(AdminParts),
+    Queue(RegisteredSession, LoginContext, QueueGuard),
+}
+
+/// Handles the first command of a connection, and serves the queue to its end.
+pub async fn connect(
+    shared: &Arc<ServerState>,
+    begun: BegunConnection,
+    addresses: Addresses,
+    portal: Arc<OpenPortal>,
+    count: ConnectionGuard,
+) {
+    let BegunConnection { connection, sqe, data, intact } = begun;
+    let id = sqe.id();
+    let (command, data) = match decode(&sqe, &data, intact) {
+        Ok(decoded) => decoded,
+        Err(fault) => {
+            let reason = format!("the first command is no valid Connect: {}", fault.status);
+            shared.log_closed_before_login(addresses.peer, &reason);
+            return refuse(&connection, id, fault).await;
+        }
+    };
+    connection.set_queue(command.queue_len, !command.disables_flow_control);
+    let (host, subsystem) = (data.host.to_string(), data.subsystem.to_string());
+    let attempt = Attempt { shared, command, data, addresses, portal: &portal, count };
+    let admitted = match command.queue {
+        0 => attempt.admin_queue().await,
+        _ => attempt.io_queue().await,
+    };
+    match admitted {
+        Ok(Admitted::Admin(parts)) => {
+            session_entry::log_begin(shared, &parts.entered.info, &parts.entered.guard);
+            connection.complete(id, NvmeStatus::SUCCESS, parts.controller.controller().id().into());
+            admin::run(shared, connection, parts, command.keep_alive_ms).await;
+        }
+        Ok(Admitted::Queue(entered, context, place)) => {
+            session_entry::log_begin(shared, &entered.info, &entered.guard);
+            connection.complete(id, NvmeStatus::SUCCESS, place.controller().id().into());
+            queue_session::run(shared, entered, context, connection, (place, command.queue_len)).await;
+        }
+        Err(ConnectRefusal(fault, why)) => {
+            shared.log_login_refused(addresses.peer, &host, &subsystem, why);
+            refuse(&connection, id, fault).await;
+        }
+    }
+}
+
+async fn refuse(connection: &std::rc::Rc<NvmeConnection>, id: u16, fault: ConnectFault) {
+    connection.complete(id, fault.status, fault.result());
+    connection.linger().await;
+}
+
+fn decode(sqe: &Sqe, data: &[u8], intact: bool) -> Result<(ConnectCommand, ConnectData), ConnectFault> {
+    let is_connect = sqe.opcode() == admin_opcode::FABRICS && sqe.fabrics_type() == fabrics_type::CONNECT;
+    if !is_connect {
+        return Err(without_parameter(NvmeStatus::SEQUENCE_ERROR));
+    }
+    if !intact {
+        return Err(without_parameter(NvmeStatus::TRANSIENT_TRANSPORT_ERROR));
+    }
+    let place = place_of(sqe, data.len()).map_err(without_parameter)?;
+    let data = data.first_chunk().filter(|_| place == DataPlace::Capsule);
+    let data = data.ok_or(without_parameter(NvmeStatus::SGL_INVALID_LENGTH))?;
+    let command = ConnectCommand::decode(sqe)?;
+    if command.queue_len > MAX_QUEUE_LEN {
+        return Err(in_entry(QUEUE_LEN));
+    }
+    Ok((command, ConnectData::decode(data)?))
+}
+
+fn refusal(error: LoginError) -> ConnectRefusal {
+    match error {
+        LoginError::TargetNotFound => ConnectRefusal(
+            in_data(NvmeStatus::CONNECT_PARAMETERS, SUBSYSTEM),
+            "the subsystem is not in this portal group",
+        ),
+        LoginError::NotAllowed | LoginError::AuthenticationFailed => {
+            ConnectRefusal(in_data(NvmeStatus::CONNECT_HOST, HOST), "no access rule matches the host")
+        }
+        LoginError::DiscoveryDisabled => {
+            ConnectRefusal(in_data(NvmeStatus::CONNECT_PARAMETERS, SUBSYSTEM), "discovery is disabled")
+        }
+        LoginError::OutOfResources => ConnectRefusal(
+            without_parameter(NvmeStatus::CONNECT_BUSY),
+            "the session limits of [limits] are used up",
+        ),
+        LoginError::NotServing | LoginError::TooManyConnections | LoginError::NoSuchSession => {
+            ConnectRefusal(
+                without_parameter(NvmeStatus::CONNECT_BUSY),
+                "the subsystem accepts no connections now",
+            )
+        }
+    }
+}
+
+impl Attempt<'_> {
+    fn bound(&self) -> Result<Arc<BoundPortal>, ConnectRefusal> {
+        let removed =
+            |_| ConnectRefusal(in_data(NvmeStatus::CONNECT_PARAMETERS, SUBSYSTEM), "the portal was removed");
+        self.portal.open().map_err(removed)
+    }
+
+    fn host(&self) -> NvmeHost {
+        NvmeHost { name: self.data.host.to_string(), id: self.data.host_id }
+    }
+
+    fn info(&self, group: u16, controller: &Controller, kind: ControllerKind) -> Arc<SessionInfo> {
+        let protocol = SessionProtocol::Nvme(NvmeSessionInfo {
+            host_id: controller.host().id,
+            controller: controller.id(),
+            queue: self.command.queue,
+            discovery: kind == ControllerKind::Discovery,
+        });
+        let target = (kind == ControllerKind::Io).then(|| controller.subsystem().to_owned());
+        let name = controller.host().name.clone();
+        Arc::new(SessionInfo::new(name, self.addresses, (target, group), SessionTransport::Tcp, protocol))
+    }
+
+    /// Admits an admin queue, after the end of all queues of the host's lost controller.
+    async fn admin_queue(self) -> Result<Admitted, ConnectRefusal> {
+        if self.data.controller.is_some() {
+            return Err(ConnectRefusal(
+                in_data(NvmeStatus::CONNECT_PARAMETERS, CONTROLLER),
+                "the host asks for a static controller",
+            ));
+        }
+        let (config, bound) = (self.shared.config(), self.bound()?);
+        let context = LoginContext::new(&config, bound.tag, self.addresses);
+        let subsystem = self.data.subsystem.as_str();
+        let kind = if subsystem == DISCOVERY_NQN { ControllerKind::Discovery } else { ControllerKind::Io };
+        let admitted = match kind {
+            ControllerKind::Discovery if config.discovery.disabled => Err(LoginError::DiscoveryDisabled),
+            ControllerKind::Discovery => Ok(()),
+            ControllerKind::Io if bound.transports.protocol == PortalProtocol::NvmeDiscovery => {
+                Err(LoginError::TargetNotFound)
+            }
+            ControllerKind::Io => context.subsystem(subsystem, self.data.host.as_str()).map(drop),
+        };
+        let (name, group) = (subsystem.to_owned(), bound.tag);
+        let refused = |shared: &ServerState, error: LoginError| {
+            config.refused(group, &name, error);
+            shared.count_login(Some(&name), error.into());
+            refusal(error)
+        };
+        let shared = self.shared;
+        admitted.map_err(|error| refused(shared, error))?;
+        let controller = shared.controllers.add(subsystem, self.host(), MAX_IO_QUEUES);
+        let controller = controller.ok_or_else(|| refused(shared, LoginError::OutOfResources))?;
+        let info = self.info(group, controller.controller(), kind);
+        let replaced = if kind == ControllerKind::Io { Replaced::Channels } else { Replaced::Nothing };
+        let key = SessionKey::new(&info, bound.address);
+        let portal = self.portal;
+        let entered = RegisteredSession::register(shared, &config, info, key, replaced, self.count).await;
+        portal.open().map_err(|_| refusal(LoginError::TargetNotFound))?;
+        let entered = entered.map_err(|error| refused(shared, error))?;
+        Ok(Admitted::Admin(AdminParts { entered, context, controller, kind }))
+    }
+
+    /// Admits an I/O queue of a controller.
+    async fn io_queue(self) -> Result<Admitted, ConnectRefusal> {
+        let (config, bound) = (self.shared.config(), self.bound()?);
+        let controller = self.controller()?;
+        let refused = |refusal| match refusal {
+            QueueRefusal::TooHigh => ConnectRefusal(in_entry(QUEUE), "the controller has no such I/O queue"),
+            QueueRefusal::InUse => ConnectRefusal(
+                without_parameter(NvmeStatus::SEQUENCE_ERROR),
+                "the I/O queue is connected already",
+            ),
+            QueueRefusal::NotReady => {
+                ConnectRefusal(without_parameter(NvmeStatus::SEQUENCE_ERROR), "the controller is not enabled")
+            }
+        };
+        let place = QueueGuard::new(&controller, self.command.queue).map_err(refused)?;
+        let context = LoginContext::new(&config, bound.tag, self.addresses);
+        context.subsystem(controller.subsystem(), &controller.host().name).map_err(refusal)?;
+        let info = self.info(bound.tag, &controller, ControllerKind::Io);
+        let key = SessionKey::new(&info, bound.address);
+        let (shared, portal) = (self.shared, self.portal);
+        let entered =
+            RegisteredSession::register(shared, &config, info, key, Replaced::Nothing, self.count).await;
+        portal.open().map_err(|_| refusal(LoginError::TargetNotFound))?;
+        let entered = entered.map_err(refusal)?;
+        // The end of a controller ends the queues that are registered.
+        if !place.is_ready() {
+            return Err(refused(QueueRefusal::NotReady));
+        }
+        Ok(Admitted::Queue(entered, context, place))
+    }
+
+    /// The controller that an I/O queue names. Its host has the identifier of the admin queue: some clients choose a new one for
+    /// each queue.
+    fn controller(&self) -> Result<Arc<Controller>, ConnectRefusal> {
+        let found = self.data.controller.and_then(|id| self.shared.controllers.find(id));
+        let controller = found.ok_or(ConnectRefusal(
+            in_data(NvmeStatus::CONNECT_PARAMETERS, CONTROLLER),
+            "there is no such controller",
+        ))?;
+        let foreign = |status, offset| {
+            Err(ConnectRefusal(
+                in_data(status, offset),
+                "the controller belongs to another host or subsystem",
+            ))
+        };
+        let subsystem = self.data.subsystem.as_str();
+        if controller.subsystem() != subsystem {
+            return foreign(NvmeStatus::CONNECT_PARAMETERS, SUBSYSTEM);
+        }
+        if controller.host().name != self.data.host.as_str() {
+            return foreign(NvmeStatus::CONNECT_HOST, HOST);
+        }
+        Ok(controller)
+    }
+}

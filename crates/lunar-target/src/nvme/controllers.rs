@@ -1,0 +1,321 @@
+//! The controllers of all subsystems: what their queues, which run on several cores, share.
+
+use event_listener::Event;
+use lunar_scsi::InitiatorPort;
+use lunar_wire::nvme::{ErrorEntry, NvmeStatus};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The largest identifier of a controller: those above are reserved.
+const MAX_ID: u16 = 0xffef;
+
+/// A host: its name and its identifier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NvmeHost {
+    /// HOSTNQN.
+    pub name: String,
+    /// HOSTID.
+    pub id: [u8; 16],
+}
+
+impl NvmeHost {
+    /// Its initiator port.
+    pub fn port(&self) -> InitiatorPort {
+        InitiatorPort::Nvme { name: self.name.clone(), id: self.id }
+    }
+}
+
+/// A controller.
+#[derive(Debug)]
+pub struct Controller {
+    id: u16,
+    subsystem: String,
+    host: NvmeHost,
+    /// The number of I/O queues that the host may connect.
+    max_queues: AtomicU16,
+    queues: Mutex<BTreeSet<u16>>,
+    /// Whether it is enabled, so that I/O queues can connect.
+    is_ready: AtomicBool,
+    /// Whether the host has sent something since the last check.
+    is_heard: AtomicBool,
+    /// Notified when an I/O queue has ended.
+    changed: Event,
+    errors: Mutex<ErrorLog>,
+}
+
+/// The latest commands of a controller that have failed.
+#[derive(Debug, Default)]
+struct ErrorLog {
+    count: u64,
+    /// The newest first.
+    entries: VecDeque<ErrorEntry>,
+}
+
+/// Entries of the error log.
+pub const ERROR_ENTRIES: usize = 16;
+/// The error is about no parameter.
+const NO_PARAMETER: u16 = u16::MAX;
+
+impl Controller {
+    /// CNTLID.
+    pub fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// NQN of its subsystem.
+    pub fn subsystem(&self) -> &str {
+        &self.subsystem
+    }
+
+    /// Its host.
+    pub fn host(&self) -> &NvmeHost {
+        &self.host
+    }
+
+    /// Records that the host has sent something.
+    #[inline]
+    pub fn hear(&self) {
+        // Most often it is set already: then the cache line stays shared.
+        if !self.is_heard.load(Relaxed) {
+            self.is_heard.store(true, Relaxed);
+        }
+    }
+
+    /// Whether the host has sent something since the last call.
+    pub fn take_heard(&self) -> bool {
+        self.is_heard.swap(false, Relaxed)
+    }
+
+    /// Admits I/O queues, or no more.
+    pub fn set_ready(&self, is_ready: bool) {
+        self.is_ready.store(is_ready, Relaxed);
+    }
+
+    /// Sets the number of I/O queues.
+    pub fn set_max_queues(&self, max: u16) {
+        self.max_queues.store(max, Relaxed);
+    }
+
+    /// The number of I/O queues.
+    pub fn max_queues(&self) -> u16 {
+        self.max_queues.load(Relaxed)
+    }
+
+    fn queues(&self) -> MutexGuard<'_, BTreeSet<u16>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a command of a queue to the error log.
+    #[cold]
+    pub fn log_error(&self, queue: u16, command: u16, status: NvmeStatus, namespace: u32) {
+        let mut log = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        log.count += 1;
+        let entry = ErrorEntry {
+            count: log.count,
+            queue,
+            command,
+            status: status.encode(),
+            parameter: NO_PARAMETER,
+            namespace,
+            ..ErrorEntry::zeroed()
+        };
+        log.entries.truncate(ERROR_ENTRIES - 1);
+        log.entries.push_front(entry);
+    }
+
+    /// The error log, the newest entry first.
+    pub fn errors(&self) -> Vec<ErrorEntry> {
+        let log = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        log.entries.iter().cloned().collect()
+    }
+
+    /// Whether I/O queues are connected.
+    pub fn has_queues(&self) -> bool {
+        !self.queues().is_empty()
+    }
+
+    /// Waits until no I/O queue is connected.
+    pub async fn without_queues(&self) {
+        while self.has_queues() {
+            let changed = self.changed.listen();
+            if self.has_queues() {
+                changed.await;
+            }
+        }
+    }
+}
+
+/// The reason for which an I/O queue cannot connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueRefusal {
+    /// The controller is not enabled.
+    NotReady,
+    /// The number of the queue is too high.
+    TooHigh,
+    /// The queue is connected.
+    InUse,
+}
+
+/// The place of an I/O queue. Dropping it releases the place.
+pub struct QueueGuard {
+    controller: Arc<Controller>,
+    queue: u16,
+}
+
+impl QueueGuard {
+    /// Takes the place of an I/O queue.
+    ///
+    /// # Errors
+    /// The reason for which the queue cannot connect.
+    pub fn new(controller: &Arc<Controller>, queue: u16) -> Result<QueueGuard, QueueRefusal> {
+        if !controller.is_ready.load(Relaxed) {
+            return Err(QueueRefusal::NotReady);
+        }
+        if queue == 0 || queue > controller.max_queues() {
+            return Err(QueueRefusal::TooHigh);
+        }
+        if !controller.queues().insert(queue) {
+            return Err(QueueRefusal::InUse);
+        }
+        Ok(QueueGuard { controller: controller.clone(), queue })
+    }
+
+    /// The controller.
+    pub fn controller(&self) -> &Arc<Controller> {
+        &self.controller
+    }
+
+    /// The number of the queue.
+    pub fn queue(&self) -> u16 {
+        self.queue
+    }
+
+    /// Whether the controller is still enabled.
+    pub fn is_ready(&self) -> bool {
+        self.controller.is_ready.load(Relaxed)
+    }
+}
+
+impl Drop for QueueGuard {
+    fn drop(&mut self) {
+        self.controller.queues().remove(&self.queue);
+        self.controller.changed.notify(usize::MAX);
+    }
+}
+
+/// All controllers, by identifier. Identifiers are unique in the server.
+#[derive(Debug, Default)]
+pub struct Controllers(Mutex<ControllerTable>);
+
+#[derive(Debug, Default)]
+struct ControllerTable {
+    last: u16,
+    all: BTreeMap<u16, Arc<Controller>>,
+}
+
+impl Controllers {
+    fn lock(&self) -> MutexGuard<'_, ControllerTable> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a controller. None: there are too many.
+    pub fn add(
+        self: &Arc<Self>,
+        subsystem: &str,
+        host: NvmeHost,
+        max_queues: u16,
+    ) -> Option<ControllerGuard> {
+        let mut table = self.lock();
+        let all = (table.last..MAX_ID).map(|id| id + 1).chain(1..=table.last);
+        let id = all.into_iter().find(|id| !table.all.contains_key(id))?;
+        let controller = Arc::new(Controller {
+            id,
+            subsystem: subsystem.into(),
+            host,
+            max_queues: AtomicU16::new(max_queues),
+            queues: Mutex::default(),
+            is_ready: AtomicBool::default(),
+            is_heard: AtomicBool::default(),
+            changed: Event::new(),
+            errors: Mutex::default(),
+        });
+        table.last = id;
+        table.all.insert(id, controller.clone());
+        Some(ControllerGuard { controllers: self.clone(), controller })
+    }
+
+    /// The controller with this identifier.
+    pub fn find(&self, id: u16) -> Option<Arc<Controller>> {
+        self.lock().all.get(&id).cloned()
+    }
+}
+
+/// A controller in the list of all. Dropping it removes the controller.
+pub struct ControllerGuard {
+    controllers: Arc<Controllers>,
+    controller: Arc<Controller>,
+}
+
+impl ControllerGuard {
+    /// The controller.
+    pub fn controller(&self) -> &Arc<Controller> {
+        &self.controller
+    }
+}
+
+impl Drop for ControllerGuard {
+    fn drop(&mut self) {
+        self.controller.set_ready(false);
+        self.controllers.lock().all.remove(&self.controller.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn add(controllers: &Arc<Controllers>) -> ControllerGuard {
+        let host = NvmeHost { name: "nqn.2026-11.org.example:h".into(), id: [1; 16] };
+        controllers.add("nqn.2026-11.org.example:s", host, 2).expect("a controller")
+    }
+
+    #[test]
+    fn identifiers_of_controllers_are_unique_and_reused_late() {
+        let controllers = Arc::new(Controllers::default());
+        let [one, two] = [(); 2].map(|()| add(&controllers));
+        assert_eq!([&one, &two].map(|guard| guard.controller().id()), [1, 2]);
+        drop(one);
+        assert!(controllers.find(1).is_none() && controllers.find(2).is_some());
+        assert_eq!(add(&controllers).controller().id(), 3);
+        controllers.lock().last = MAX_ID;
+        assert_eq!(add(&controllers).controller().id(), 1);
+    }
+
+    #[test]
+    fn io_queue_needs_an_enabled_controller_and_a_free_place() {
+        let controllers = Arc::new(Controllers::default());
+        let guard = add(&controllers);
+        let controller = guard.controller();
+        let connect = |queue| QueueGuard::new(controller, queue).map(|_| ()).err();
+        assert_eq!(connect(1), Some(QueueRefusal::NotReady));
+        controller.set_ready(true);
+        assert_eq!([connect(0), connect(3)], [Some(QueueRefusal::TooHigh); 2]);
+        let first = QueueGuard::new(controller, 1);
+        assert_eq!([connect(1), connect(2)], [Some(QueueRefusal::InUse), None]);
+        assert!(controller.has_queues());
+        drop(first);
+        assert!(!controller.has_queues());
+    }
+
+    #[test]
+    fn error_log_keeps_the_newest_entries() {
+        let controllers = Arc::new(Controllers::default());
+        let guard = add(&controllers);
+        for command in 0..20 {
+            guard.controller().log_error(1, command, NvmeStatus::INVALID_FIELD, 1);
+        }
+        let errors = guard.controller().errors();
+        assert_eq!((errors.len(), errors[0].count, errors[0].command), (ERROR_ENTRIES, 20, 19));
+    }
+}

@@ -1,0 +1,171 @@
+//! Dispatch of PDUs on an I/O queue.
+
+use super::commands;
+use super::connection::NvmeConnection;
+use super::limits::IN_CAPSULE_LEN;
+use super::queue::NvmeQueue;
+use super::transfers::Received;
+use crate::core::{DataOutResult, NexusState, SessionPhase};
+use crate::end_reason::EndReason;
+use lunar_runtime::nvme::receive::{NvmePduHandler, ReceivedNvmePdu};
+use lunar_runtime::{Buf, ReceivedData};
+use lunar_wire::nvme::{
+    DataPdu, DataPlace, NvmePdu, NvmePduError, NvmePduKind, NvmeStatus, PduHeader, Sqe, fabrics_type,
+    fatal_error,
+};
+use lunar_wire::nvme::{admin_opcode, nvm_opcode};
+
+/// The handler of the PDUs of a connection.
+pub struct QueueDispatcher<'a> {
+    state: &'a mut NexusState<NvmeQueue>,
+    connection: &'a NvmeConnection,
+}
+
+/// The entry in the header of a capsule.
+pub fn entry(header: &[u8]) -> Option<Sqe> {
+    header.get(PduHeader::LEN..).and_then(<[u8]>::first_chunk).map(|entry| Sqe(*entry))
+}
+
+/// Whether the command changes nothing that others see.
+fn only_reads(opcode: u8) -> bool {
+    matches!(
+        opcode,
+        nvm_opcode::READ | nvm_opcode::COMPARE | nvm_opcode::VERIFY | nvm_opcode::RESERVATION_REPORT
+    )
+}
+
+/// Checks where the data of a command are, against those in its capsule.
+///
+/// # Errors
+/// The status of the command.
+pub fn place_of(sqe: &Sqe, in_capsule: usize) -> Result<DataPlace, NvmeStatus> {
+    if !sqe.has_sgl() {
+        return Err(NvmeStatus::INVALID_FIELD);
+    }
+    let place = sqe.data().place()?;
+    let expected = if place == DataPlace::Capsule { sqe.data().len as usize } else { 0 };
+    if expected == in_capsule { Ok(place) } else { Err(NvmeStatus::SGL_INVALID_LENGTH) }
+}
+
+impl<'a> QueueDispatcher<'a> {
+    /// A handler for the connection of this queue.
+    pub fn new(state: &'a mut NexusState<NvmeQueue>, connection: &'a NvmeConnection) -> QueueDispatcher<'a> {
+        QueueDispatcher { state, connection }
+    }
+
+    #[inline]
+    fn is_over(&self) -> bool {
+        self.state.phase() == SessionPhase::Ended
+    }
+
+    #[inline]
+    fn capsule(&mut self, header: &[u8], data: ReceivedData<'_>, intact: bool) -> Result<(), NvmePduError> {
+        let sqe = entry(header).ok_or(NvmePduError::of(fatal_error::SEQUENCE))?;
+        if data.bytes().len() > IN_CAPSULE_LEN {
+            return Err(NvmePduError::of(fatal_error::LIMIT_EXCEEDED));
+        }
+        if !only_reads(sqe.opcode())
+            && let Some(why) = self.connection.stale_reason()
+        {
+            self.state.end_with(why);
+            return Ok(());
+        }
+        if !self.state.front_mut().begin(sqe.id()) {
+            return Err(NvmePduError::of(fatal_error::SEQUENCE));
+        }
+        // The host repeats on another path, or after it has connected again, what gets no completion.
+        if self.state.phase() == SessionPhase::LoggingOut {
+            return Ok(());
+        }
+        let place = place_of(&sqe, data.bytes().len());
+        match place {
+            Ok(_) if !intact => self.refuse(&sqe, NvmeStatus::TRANSIENT_TRANSPORT_ERROR),
+            Ok(_) if sqe.opcode() == admin_opcode::FABRICS => self.fabrics(&sqe),
+            Ok(place) => commands::begin(self.state, &sqe, place, data),
+            Err(status) => self.refuse(&sqe, status),
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, sqe: &Sqe, status: NvmeStatus) {
+        commands::end_first_half(self.state);
+        self.state.front_mut().complete(sqe.id(), status);
+    }
+
+    /// Fabrics commands of an I/O queue that is connected.
+    fn fabrics(&mut self, sqe: &Sqe) {
+        match sqe.fabrics_type() {
+            fabrics_type::DISCONNECT => {
+                self.refuse(sqe, NvmeStatus::SUCCESS);
+                self.state.end_with(EndReason::Logout);
+            }
+            fabrics_type::CONNECT => self.refuse(sqe, NvmeStatus::SEQUENCE_ERROR),
+            _ => self.refuse(sqe, NvmeStatus::INVALID_FIELD),
+        }
+    }
+
+    fn host_data(
+        &mut self,
+        pdu: &NvmePdu,
+        header: &[u8],
+        data: ReceivedData<'_>,
+        intact: bool,
+    ) -> Result<(), NvmePduError> {
+        let head = data_header(header)?;
+        let received = self.state.front_mut().transfers.receive(pdu, &head, data.bytes(), intact)?;
+        match received {
+            Received::More => {}
+            Received::Collected { sqe, buf, is_damaged } => {
+                commands::collected(self.state, &sqe, buf, is_damaged);
+            }
+            Received::OfCore(id, segment) => {
+                if self.state.receive_data(id, segment, data, intact) == DataOutResult::Accepted {
+                    self.state.progress(id.task_tag);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn data_header(header: &[u8]) -> Result<DataPdu, NvmePduError> {
+    header.first_chunk().map(DataPdu::decode).ok_or(NvmePduError::of(fatal_error::SEQUENCE))
+}
+
+impl NvmePduHandler for QueueDispatcher<'_> {
+    fn place(&mut self, pdu: &NvmePdu, header: &[u8]) -> Option<(Buf, usize)> {
+        if pdu.kind != NvmePduKind::HostData {
+            return None;
+        }
+        let head = data_header(header).ok()?;
+        let (id, segment) = self.state.front_mut().transfers.of_core(pdu, &head)?;
+        self.state.placement_buffer(id, segment)
+    }
+
+    fn buffer(&mut self, len: usize) -> Buf {
+        self.state.buffer(len)
+    }
+
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.state.is_full()
+    }
+
+    #[inline]
+    fn take(&mut self, received: ReceivedNvmePdu<'_>) -> Result<bool, NvmePduError> {
+        if self.is_over() {
+            return Ok(false);
+        }
+        self.state.front().controller().hear();
+        let ReceivedNvmePdu { pdu, header, data, intact } = received;
+        match pdu.kind {
+            NvmePduKind::Command => self.capsule(header, data, intact)?,
+            NvmePduKind::HostData => self.host_data(pdu, header, data, intact)?,
+            NvmePduKind::HostTermRequest => {
+                self.state.end_with(EndReason::TerminatedByHost);
+            }
+            _ => return Err(NvmePduError::of(fatal_error::SEQUENCE)),
+        }
+        Ok(!self.is_over())
+    }
+}

@@ -1,0 +1,185 @@
+//! An I/O queue as a front end of the core: one nexus for each. Commands of the NVM command set are SCSI commands for the
+//! core.
+
+use super::dispatch::QueueDispatcher;
+use super::limits::{IN_CAPSULE_LEN, MAX_TRANSFER};
+use super::queue::NvmeQueue;
+use crate::core::data_in::DataIn;
+use crate::core::{
+    CommandResponse, DataInProgress, DataRequest, FrontEnd, InFlightData, ItNexus, NexusState, ScsiCommand,
+};
+use crate::end_reason::EndReason;
+use crate::registry::AbortScope;
+use lunar_proto::nvme::of_scsi;
+use lunar_proto::transfer::DataOutRules;
+use lunar_runtime::{ReceiveStatus, SendPump};
+use lunar_wire::nvme::NvmeStatus;
+use lunar_wire::scsi::{Sense, Status};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// The target requests all data that do not fit into the capsule at once.
+const DATA_OUT_RULES: DataOutRules = DataOutRules {
+    max_immediate: IN_CAPSULE_LEN as u32,
+    max_unsolicited: 0,
+    max_request: MAX_TRANSFER,
+    max_requests: 1,
+    in_order: true,
+};
+/// How long a command that the logical unit cannot take now waits for its completion. The host repeats it at once.
+const BUSY_DELAY: Duration = Duration::from_millis(100);
+/// BUSY as a status that hosts with several paths repeat without a limit, and others after a delay.
+const BUSY: NvmeStatus = NvmeStatus { retry_delay: 1, ..NvmeStatus::PATH_ERROR };
+
+impl NvmeQueue {
+    /// Completes a command with the status of its SCSI command.
+    fn respond_status(&mut self, id: u16, status: NvmeStatus) {
+        match self.pairs.take_second(id) {
+            None => self.complete(id, status),
+            Some(second) => {
+                let of_second = if status.is_success() { status } else { NvmeStatus::FAILED_FUSED };
+                self.complete(id, status);
+                self.complete(second, of_second);
+            }
+        }
+    }
+
+    /// Completes a command later that the logical unit does not take now.
+    #[cold]
+    fn respond_busy(&mut self, id: u16) {
+        let nexus = self.nexus();
+        let second = self.pairs.take_second(id);
+        let commands = [Some(id), second];
+        lunar_runtime::spawn(async move {
+            lunar_runtime::sleep_until(Instant::now() + BUSY_DELAY).await;
+            let Some(nexus) = nexus.upgrade() else { return };
+            for id in commands.into_iter().flatten() {
+                nexus.state().front_mut().complete(id, BUSY);
+            }
+            NvmeQueue::flush(&nexus);
+        });
+    }
+}
+
+/// The status of a SCSI command that has not succeeded.
+fn failure(status: u8, sense: &[u8]) -> NvmeStatus {
+    Status::decode(status).map_or(NvmeStatus::INTERNAL_ERROR, |status| of_scsi(status, Sense::decode(sense)))
+}
+
+fn is_busy(status: u8) -> bool {
+    matches!(Status::decode(status), Some(Status::Busy | Status::TaskSetFull))
+}
+
+impl FrontEnd for NvmeQueue {
+    #[inline]
+    fn data_out_rules(&self) -> DataOutRules {
+        DATA_OUT_RULES
+    }
+
+    fn fetches_data(&self) -> bool {
+        false
+    }
+
+    fn request_data(&mut self, c: &ScsiCommand, request: DataRequest) {
+        let id = c.tag as u16;
+        self.transfers.begin_of_core(id, c.lun, request);
+        self.connection().request(id, request.offset, request.len);
+    }
+
+    fn data_in(&mut self, c: &ScsiCommand, data: DataIn, sent: DataInProgress) -> DataInProgress {
+        let len = data.len();
+        self.send_data(c.tag as u16, data, sent.bytes, false);
+        DataInProgress { bytes: sent.bytes + len, parts: sent.parts + 1 }
+    }
+
+    #[inline]
+    fn respond(&mut self, c: &ScsiCommand, response: CommandResponse) {
+        let (id, len) = (c.tag as u16, response.data.len());
+        let CommandResponse { status, sense, data, sent, .. } = response;
+        if status != Status::Good as u8 {
+            return match is_busy(status) {
+                true => self.respond_busy(id),
+                false => self.respond_status(id, failure(status, &sense)),
+            };
+        }
+        match c.reads {
+            false => self.respond_status(id, NvmeStatus::SUCCESS),
+            true if len > 0 && sent.bytes + len == c.expected_len as usize => {
+                self.end_with_data(id, data, sent.bytes);
+            }
+            true if sent.bytes == c.expected_len as usize => self.complete(id, NvmeStatus::SUCCESS),
+            // The size of a block has changed.
+            true => self.complete(id, NvmeStatus::DATA_TRANSFER_ERROR),
+        }
+    }
+
+    /// Nothing to do: the completion releases the place.
+    fn release(&mut self, _: &ScsiCommand) {}
+
+    #[inline]
+    fn takes_pages(&self, _: u16) -> bool {
+        self.connection().takes_pages()
+    }
+
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.connection().is_full()
+    }
+
+    #[inline]
+    fn stale_reason(&self, _: u16) -> Option<EndReason> {
+        self.connection().stale_reason()
+    }
+
+    fn recheck_peer(&self, _: u16) {
+        self.connection().stream().recheck_peer();
+    }
+
+    fn drain_received(state: &mut NexusState<NvmeQueue>, scope: &AbortScope) -> Result<(), EndReason> {
+        let connection = state.front().connection().clone();
+        let take = |state: &mut NexusState<NvmeQueue>| {
+            connection.receive_arrived(&mut QueueDispatcher::new(state, &connection))
+        };
+        match state.with_busy_scope(Some(scope.clone()), take) {
+            Ok(ReceiveStatus::More | ReceiveStatus::Full) => Ok(()),
+            Ok(ReceiveStatus::End) => Err(EndReason::ConnectionClosed),
+            Err(_) => Err(EndReason::ConnectionLost),
+        }
+    }
+
+    fn has_received(&self, _: u32) -> bool {
+        true
+    }
+
+    fn in_flight_data(&self) -> Vec<Rc<dyn InFlightData>> {
+        Vec::new()
+    }
+
+    /// The admin queue reports events.
+    fn report_event(&mut self, _: u64, _: Sense) -> bool {
+        false
+    }
+
+    fn flush(nexus: &Rc<ItNexus<NvmeQueue>>) {
+        let connection = nexus.state().front().connection().clone();
+        SendPump::flush(&connection);
+    }
+
+    fn flush_soon(nexus: &Rc<ItNexus<NvmeQueue>>) {
+        let connection = nexus.state().front().connection().clone();
+        SendPump::flush_soon(&connection);
+    }
+
+    async fn flushed(nexus: &Rc<ItNexus<NvmeQueue>>) {
+        let connection = nexus.state().front().connection().clone();
+        SendPump::flushed(&connection).await;
+    }
+
+    fn stop_receiving(&self) {
+        self.connection().stop_receiving();
+    }
+
+    fn close(&self) {
+        self.connection().close();
+    }
+}

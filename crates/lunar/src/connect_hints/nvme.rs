@@ -1,0 +1,87 @@
+//! The part of the banner for NVMe/TCP hosts.
+
+use super::{MAX_LUNS, MAX_TARGETS, advertised_address, describe, public};
+use lunar_server::config::{Config, Target};
+use lunar_target::BoundPortal;
+use lunar_target::config::PortalProtocol;
+use std::fmt::Write;
+
+fn subsystems(config: &Config) -> impl Iterator<Item = &Target> {
+    config.targets.iter().filter(|target| target.subsystem.is_some())
+}
+
+/// The subsystems with their namespaces.
+pub fn listed(config: &Config) -> String {
+    let mut text = String::new();
+    for target in subsystems(config) {
+        _ = writeln!(text, "\n{}{}", target.name, if target.offline { ", offline" } else { "" });
+        let own = target.luns.iter().map(|(nsid, lun)| (*nsid, describe(lun)));
+        let shared = target.subsystem.iter().flat_map(|subsystem| &subsystem.shared);
+        let shared = shared.map(|(nsid, (name, lun))| (*nsid, format!("LUN {lun} of {name}")));
+        let mut all: Vec<(u16, String)> = own.chain(shared).collect();
+        all.sort();
+        for (nsid, what) in all.iter().take(MAX_LUNS) {
+            _ = writeln!(text, "  namespace {nsid}: {what}");
+        }
+        if all.len() > MAX_LUNS {
+            _ = writeln!(text, "  and {} more", all.len() - MAX_LUNS);
+        }
+    }
+    text
+}
+
+/// Commands of nvme-cli: a discovery, and a connect for each subsystem.
+pub fn commands(config: &Config, portals: &[BoundPortal]) -> String {
+    let of = |protocol| portals.iter().find(move |portal| portal.transports.protocol == protocol);
+    let Some(discovery) = of(PortalProtocol::NvmeDiscovery).or(of(PortalProtocol::NvmeTcp)) else {
+        return String::new();
+    };
+    let mut text = "NVMe/TCP (as root):\n".to_owned();
+    if !config.discovery.disabled {
+        _ = writeln!(text, "  nvme discover -t tcp {}", address(discovery));
+    }
+    for target in subsystems(config).filter(|target| !target.offline).take(MAX_TARGETS) {
+        let offers = |portal: &&BoundPortal| {
+            portal.transports.protocol == PortalProtocol::NvmeTcp
+                && target.portal_groups.contains(&portal.tag)
+        };
+        if let Some(portal) = portals.iter().find(offers) {
+            _ = writeln!(text, "  nvme connect -t tcp {} -n {}", address(portal), target.name);
+        }
+    }
+    text
+}
+
+/// The address of a portal as options of nvme-cli.
+fn address(portal: &BoundPortal) -> String {
+    let text = if portal.advertise.is_some() { advertised_address(portal) } else { public(portal) };
+    let (host, port) = text.rsplit_once(':').unwrap_or((&text, "4420"));
+    format!("-a {} -s {port}", host.trim_matches(['[', ']']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lunar_target::config::Transports;
+
+    fn bound(address: &str, transports: Transports) -> BoundPortal {
+        BoundPortal { address: address.parse().expect("an address"), tag: 1, advertise: None, transports }
+    }
+
+    #[test]
+    fn banner_has_a_discovery_and_a_connect() {
+        let source = "[[target]]\nname = \"iqn.2026-11.org.example:a\"\n[[target.lun]]\nlun = 0\nbackend = \"null\"\n\
+            size = \"1G\"\n[[subsystem]]\nnqn = \"nqn.2026-11.org.example:a\"\n[[subsystem.namespace]]\nnsid = 1\n\
+            target = \"iqn.2026-11.org.example:a\"\nlun = 0\n";
+        let config = lunar_server::config::parse(source, "t.toml".as_ref()).expect("a configuration");
+        let io = bound("[::1]:4420", Transports::NVME_TCP);
+        let discovery = bound("192.0.2.7:8009", Transports::NVME_DISCOVERY);
+        let listing = "\nnqn.2026-11.org.example:a\n  namespace 1: LUN 0 of iqn.2026-11.org.example:a\n";
+        assert_eq!(listed(&config), listing);
+        let expected = "NVMe/TCP (as root):\n  nvme discover -t tcp -a 192.0.2.7 -s 8009\n  \
+                        nvme connect -t tcp -a ::1 -s 4420 -n nqn.2026-11.org.example:a\n";
+        assert_eq!(commands(&config, &[io.clone(), discovery]), expected);
+        assert!(commands(&config, &[io]).contains("discover -t tcp -a ::1 -s 4420\n"));
+        assert_eq!(commands(&config, &[bound("192.0.2.7:3260", Transports::TCP)]), "");
+    }
+}
