@@ -6,6 +6,11 @@ use crate::bytes::BHS;
 pub const MAX_READ: usize = 1 << 20;
 static ZEROS: [u8; MAX_READ] = [0; MAX_READ];
 
+/// A number of zeros, at most `MAX_READ`.
+pub fn zeros(len: usize) -> &'static [u8] {
+    &ZEROS[..len]
+}
+
 /// The data segment of a PDU.
 #[derive(Debug)]
 pub enum DataSegment {
@@ -20,7 +25,7 @@ impl DataSegment {
     pub fn as_bytes(&self) -> &[u8] {
         match self {
             DataSegment::Bytes(bytes) => bytes,
-            DataSegment::Zeros(len) => &ZEROS[..*len],
+            DataSegment::Zeros(len) => zeros(*len),
         }
     }
 }
