@@ -8,21 +8,24 @@ use clap::{Parser, ValueEnum};
 /// Direction of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum IoOp {
-    /// READ(10)
+    /// READ
     Read,
-    /// WRITE(10)
+    /// WRITE
     Write,
 }
 
-/// A neutral iSCSI load generator.
+/// A neutral load generator for iSCSI and NVMe/TCP.
 #[derive(Debug, Parser)]
 #[command(name = "blast")]
 pub struct BlastJob {
     /// Portal of the target
     #[arg(long, value_name = "ADDR:PORT")]
     pub portal: SocketAddr,
-    /// Name of the target
-    #[arg(long, value_name = "IQN")]
+    /// Use NVMe/TCP: a session is a controller, LUN n is the namespace n + 1, and a login takes the steps of Linux
+    #[arg(long)]
+    pub nvme: bool,
+    /// Name of the target, or of the subsystem
+    #[arg(long, value_name = "NAME")]
     pub target: String,
     /// The first LUN
     #[arg(long, default_value_t = 0)]
@@ -36,7 +39,7 @@ pub struct BlastJob {
     /// Bytes of one command, a multiple of 512
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(512..=33_554_432))]
     pub bytes: u32,
-    /// Commands in flight of each session
+    /// Commands in flight of each session, or of each I/O queue
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub depth: u32,
     /// Seconds to measure
@@ -45,6 +48,9 @@ pub struct BlastJob {
     /// Sessions, each with its own thread and initiator name
     #[arg(long, default_value_t = 1)]
     pub sessions: u32,
+    /// I/O queues of each NVMe controller, each with its own thread
+    #[arg(long, requires = "nvme", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    pub queues: u32,
     /// Use one thread for all sessions: the threads of many sessions cost more than their commands. It receives at most
     /// 128 KiB in one call, because another client on the same core waits for the call
     #[arg(long, conflicts_with = "first")]
@@ -66,6 +72,12 @@ pub struct BlastJob {
     /// ignored: the target's cost is measured
     #[arg(long)]
     pub data_digest: bool,
+    /// Use CRC32C header digests both ways
+    #[arg(long, requires = "nvme")]
+    pub header_digest: bool,
+    /// Switch submission queue flow control off: the target may then end a READ with its data
+    #[arg(long, requires = "nvme")]
+    pub disable_sqflow: bool,
     /// Only log in, print `held N`, and keep the idle sessions until standard input ends
     #[arg(long)]
     pub hold: bool,
@@ -79,6 +91,11 @@ impl BlastJob {
     /// 512-byte blocks of one command.
     pub fn blocks(&self) -> u32 {
         self.bytes / 512
+    }
+
+    /// The LUN of a command with this offset.
+    pub fn lun_at(&self, place: u64) -> u16 {
+        self.lun + (place % u64::from(self.luns)) as u16
     }
 
     /// The numbers of the sessions.

@@ -1,7 +1,7 @@
 //! The login of one session; also clears the unit attentions of a new nexus.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -35,14 +35,8 @@ pub struct BlastLogin {
 impl BlastLogin {
     /// Connects and logs in as session number `id`.
     pub fn open(job: &BlastJob, id: u32) -> Result<BlastLogin> {
-        let socket = TcpStream::connect(job.portal).with_context(|| format!("connect {}", job.portal))?;
-        socket.set_nodelay(true)?;
-        socket.set_read_timeout(Some(SILENCE))?;
-        let options = SockRef::from(&socket);
-        options.set_recv_buffer_size(SOCKET_BUFFER)?;
-        options.set_send_buffer_size(SOCKET_BUFFER)?;
         let mut login = BlastLogin {
-            socket,
+            socket: connect(job.portal)?,
             cmd_sn: 1,
             max_cmd_sn: 1,
             exp_stat_sn: 0,
@@ -137,6 +131,17 @@ impl BlastLogin {
         self.exp_stat_sn = get32(&header, 24).wrapping_add(1);
         Ok((header, data))
     }
+}
+
+/// Connects with large buffers.
+pub fn connect(portal: SocketAddr) -> Result<TcpStream> {
+    let socket = TcpStream::connect(portal).with_context(|| format!("connect {portal}"))?;
+    socket.set_nodelay(true)?;
+    socket.set_read_timeout(Some(SILENCE))?;
+    let options = SockRef::from(&socket);
+    options.set_recv_buffer_size(SOCKET_BUFFER)?;
+    options.set_send_buffer_size(SOCKET_BUFFER)?;
+    Ok(socket)
 }
 
 /// The offered value of DataDigest.

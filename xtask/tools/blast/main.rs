@@ -1,8 +1,8 @@
-//! `blast`: a neutral iSCSI load generator with a low cost, to compare targets with the same client.
+//! `blast`: a neutral load generator for iSCSI and NVMe/TCP with a low cost, to compare targets with the same client.
 //!
-//! It has one thread per session. It sends all commands that the window and the depth allow in one call, and
+//! It has one thread per session, or per I/O queue. It sends all commands that the window and the depth allow in one call, and
 //! processes all responses of one receive before the next send. It ignores the payload. It implements just
-//! enough of RFC 7143 (one connection, error recovery level 0), without code of the product.
+//! enough of RFC 7143 (one connection, error recovery level 0) and of NVMe/TCP, without code of the product.
 #![forbid(unsafe_code)]
 
 #[path = "../aligned.rs"]
@@ -11,10 +11,17 @@ mod aligned;
 mod bytes;
 mod first;
 mod hold;
+mod iscsi;
 mod job;
 mod latency;
 mod login;
+mod nvme;
+mod nvme_controller;
+#[path = "../nvme_pdu.rs"]
+mod nvme_pdu;
+mod nvme_queue;
 mod one_thread;
+mod protocol;
 mod report;
 mod session;
 
@@ -67,8 +74,9 @@ fn start(job: &BlastJob, mut sessions: Vec<BlastSession>, stop: &Arc<AtomicBool>
 fn measure(job: &Arc<BlastJob>) -> Result<u64> {
     ensure!(!job.first || (job.op == IoOp::Read && job.depth == 1), "--first is for reads at depth 1");
     let stop = Arc::new(AtomicBool::new(false));
-    let open = |id| BlastSession::open(Arc::clone(job), id).with_context(|| format!("session {id}"));
+    let open = |id| BlastSession::open(job, id).with_context(|| format!("session {id}"));
     let sessions = job.session_numbers().map(open).collect::<Result<Vec<_>>>()?;
+    let sessions: Vec<BlastSession> = sessions.into_iter().flatten().collect();
     let counters: Vec<_> = sessions.iter().map(BlastSession::counters).collect();
     let threads = start(job, sessions, &stop);
     std::thread::sleep(WARM_UP);

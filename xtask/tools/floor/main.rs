@@ -110,11 +110,13 @@ fn serve_nvme(mut socket: TcpStream) -> Result<()> {
     let input = memory.bytes();
     let (mut answers, mut have) = (NvmeAnswers::default(), 0);
     loop {
-        // An error means that the peer closed.
+        // An error of the socket means that the peer closed.
         let Ok(received @ 1..) = socket.read(&mut input[have..]) else { return Ok(()) };
         have += received;
         let used = connection.feed(&input[..have], &mut answers)?;
-        send_slices(&mut socket, &mut answers.slices())?;
+        if send_slices(&mut socket, &mut answers.slices()).is_err() {
+            return Ok(());
+        }
         answers.clear();
         input.copy_within(used..have, 0);
         have -= used;
