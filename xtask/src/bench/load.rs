@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -27,8 +26,12 @@ pub struct BlastLoad {
     pub sessions: u32,
     /// LUNs that receive commands in turn
     pub luns: u32,
+    /// I/O queues of each session, with NVMe/TCP only
+    pub queues: u32,
     /// CRC32C data digests both ways
     pub data_digest: bool,
+    /// CRC32C header digests both ways, with NVMe/TCP only
+    pub header_digest: bool,
     /// One thread of `blast` for all sessions
     pub one_thread: bool,
 }
@@ -36,7 +39,17 @@ pub struct BlastLoad {
 impl BlastLoad {
     /// One session on one LUN without digests.
     pub const fn new(op: &'static str, bytes: u32, depth: u32) -> BlastLoad {
-        BlastLoad { op, bytes, depth, sessions: 1, luns: 1, data_digest: false, one_thread: false }
+        BlastLoad {
+            op,
+            bytes,
+            depth,
+            sessions: 1,
+            luns: 1,
+            queues: 1,
+            data_digest: false,
+            header_digest: false,
+            one_thread: false,
+        }
     }
 }
 
@@ -141,7 +154,7 @@ pub fn first_data(blast: &Path, server: &BenchServer, load: &BlastLoad, seconds:
 }
 
 fn command(blast: &Path, server: &BenchServer, load: &BlastLoad, seconds: u64) -> Command {
-    let mut command = client(blast, server.portal, &server.target);
+    let mut command = client(blast, server);
     command.args(["--op", load.op, "--lun", &server.lun.to_string()]);
     for (option, value) in [
         ("--bytes", load.bytes),
@@ -153,7 +166,14 @@ fn command(blast: &Path, server: &BenchServer, load: &BlastLoad, seconds: u64) -
         command.args([option, &value.to_string()]);
     }
     command.args(["--seconds", &seconds.to_string()]);
-    for (option, is_set) in [("--data-digest", load.data_digest), ("--one-thread", load.one_thread)] {
+    if server.is_nvme() {
+        command.args(["--queues", &load.queues.to_string()]);
+    }
+    for (option, is_set) in [
+        ("--data-digest", load.data_digest),
+        ("--header-digest", load.header_digest),
+        ("--one-thread", load.one_thread),
+    ] {
         command.args(is_set.then_some(option));
     }
     command
@@ -173,9 +193,10 @@ fn figure(figures: &BTreeMap<String, f64>, name: &str) -> Result<f64> {
     figures.get(name).copied().with_context(|| format!("blast printed no {name}"))
 }
 
-fn client(blast: &Path, portal: SocketAddr, target: &str) -> Command {
+fn client(blast: &Path, server: &BenchServer) -> Command {
     let mut command = Command::new("taskset");
-    command.args(["-c", CORE]).arg(blast).args(["--portal", &portal.to_string(), "--target", target]);
+    command.args(["-c", CORE]).arg(blast).args(server.is_nvme().then_some("--nvme"));
+    command.args(["--portal", &server.portal.to_string(), "--target", &server.target]);
     command
 }
 
@@ -186,14 +207,14 @@ pub struct IdleSessions(Child);
 impl IdleSessions {
     /// Logs in `sessions` sessions and waits for all of them.
     pub fn open(blast: &Path, server: &BenchServer, sessions: u32) -> Result<IdleSessions> {
-        let mut command = client(blast, server.portal, &server.target);
+        let mut command = client(blast, server);
         command.args(["--hold", "--lun", &server.lun.to_string(), "--sessions", &sessions.to_string()]);
         IdleSessions::hold(&mut command, sessions)
     }
 
     /// Logs in one session, without output on failure.
     pub fn try_open(blast: &Path, server: &BenchServer) -> Result<IdleSessions> {
-        let mut command = client(blast, server.portal, &server.target);
+        let mut command = client(blast, server);
         command.args(["--hold", "--lun", &server.lun.to_string()]).stderr(Stdio::null());
         IdleSessions::hold(&mut command, 1)
     }

@@ -14,6 +14,7 @@ mod initiator;
 mod lio;
 mod load;
 mod many_luns;
+mod nvme;
 mod rbd;
 mod rdma;
 mod router;

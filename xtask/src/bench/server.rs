@@ -28,7 +28,7 @@ pub struct BenchServer {
     pub(super) dir: PathBuf,
     /// Its portal
     pub portal: SocketAddr,
-    /// The name of its target
+    /// The name of its target, or of its NVMe subsystem
     pub target: String,
     /// The first LUN
     pub lun: u16,
@@ -49,6 +49,11 @@ impl BenchServer {
     pub fn rewrite(&self, backing: Backing) -> Result<()> {
         let config = head(&self.dir) + &target(backing);
         Ok(std::fs::write(self.dir.join("lunar.toml"), config)?)
+    }
+
+    /// Whether it is a server of NVMe/TCP.
+    pub fn is_nvme(&self) -> bool {
+        self.target.starts_with("nqn.")
     }
 
     /// Its process id.
@@ -108,6 +113,13 @@ pub fn relay(program: &Path, upstream: &BenchServer) -> Result<BenchServer> {
     Ok(relay)
 }
 
+/// Starts `floor` for NVMe/TCP; it takes any name of a subsystem.
+pub fn nvme_floor(program: &Path, subsystem: &str) -> Result<BenchServer> {
+    let mut floor = start_floor(program, &["--nvme"])?;
+    floor.target = subsystem.into();
+    Ok(floor)
+}
+
 fn start_floor(program: &Path, options: &[&str]) -> Result<BenchServer> {
     let dir = fresh_dir("floor")?;
     let mut child = pinned(program).arg("127.0.0.1:0").args(options).stdout(Stdio::piped()).spawn()?;
@@ -164,15 +176,23 @@ pub fn routed(program: &Path, blast: &Path, upstream: &BenchServer, mode: &str) 
     Ok(server)
 }
 
+/// Starts Lunar with these options instead of a configuration.
+pub fn lunar_with_options(program: &Path, options: &[&str]) -> Result<BenchServer> {
+    let dir = fresh_dir("lunar")?;
+    let mut command = pinned(program);
+    command.arg("serve").args(options).env("XDG_STATE_HOME", &dir).env("LUNAR_RUN_DIR", &dir);
+    start(command, dir)
+}
+
 fn serve(mut command: Command, dir: PathBuf, config: &str) -> Result<BenchServer> {
     let file = dir.join("lunar.toml");
     std::fs::write(&file, config)?;
-    command
-        .args(["serve", "--config"])
-        .arg(&file)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null());
+    command.args(["serve", "--config"]).arg(&file);
+    start(command, dir)
+}
+
+fn start(mut command: Command, dir: PathBuf) -> Result<BenchServer> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
     let (portal, _) = wait_listening(&mut child, |line| line == "ready")?;
     Ok(BenchServer { child, dir, portal, target: TARGET.into(), lun: 0 })

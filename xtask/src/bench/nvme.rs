@@ -1,0 +1,82 @@
+//! NVMe/TCP: a null namespace of Lunar against `floor`, with digests against without, and two I/O queues against one.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::load::BlastLoad;
+use super::rows::BenchRun;
+use super::server::{self, BenchServer};
+use super::table::{RatioLimit, RowResult};
+
+/// The subsystem that Lunar serves without a configuration.
+const SUBSYSTEM: &str = "nqn.2026-11.org.lunar:default";
+
+/// The work, what it is compared with, and its least ratio.
+struct NvmeRow {
+    name: &'static str,
+    load: BlastLoad,
+    /// Another load on the same server, with its name; `floor` if there is none
+    other: Option<(&'static str, BlastLoad)>,
+    at_least: f64,
+}
+
+const SMALL_READ: BlastLoad = BlastLoad::new("read", 4096, 32);
+const LARGE_READ: BlastLoad = BlastLoad::new("read", 262_144, 8);
+const LARGE_WRITE: BlastLoad = BlastLoad::new("write", 262_144, 8);
+
+const ROWS: [NvmeRow; 9] = [
+    of_floor("NVMe/TCP: 4 KiB random read, depth 32", SMALL_READ, 0.70),
+    of_floor("NVMe/TCP: 4 KiB random write, depth 32", BlastLoad::new("write", 4096, 32), 0.70),
+    of_floor("NVMe/TCP: 4 KiB random read, depth 1", BlastLoad::new("read", 4096, 1), 0.80),
+    of_floor("NVMe/TCP: 256 KiB read, depth 8", LARGE_READ, 0.85),
+    of_floor("NVMe/TCP: 256 KiB write, depth 8", LARGE_WRITE, 0.85),
+    with_digests("NVMe/TCP: 4 KiB random read, depth 32, both digests", SMALL_READ, 0.60),
+    with_digests("NVMe/TCP: 256 KiB read, depth 8, both digests", LARGE_READ, 0.60),
+    with_digests("NVMe/TCP: 256 KiB write, depth 8, both digests", LARGE_WRITE, 0.60),
+    NvmeRow {
+        name: "NVMe/TCP: 4 KiB random read, depth 32, two I/O queues",
+        load: BlastLoad { queues: 2, ..SMALL_READ },
+        other: Some(("one", SMALL_READ)),
+        at_least: 0.80,
+    },
+];
+
+const fn of_floor(name: &'static str, load: BlastLoad, at_least: f64) -> NvmeRow {
+    NvmeRow { name, load, other: None, at_least }
+}
+
+const fn with_digests(name: &'static str, load: BlastLoad, at_least: f64) -> NvmeRow {
+    let with = BlastLoad { header_digest: true, data_digest: true, ..load };
+    NvmeRow { name, load: with, other: Some(("without", load)), at_least }
+}
+
+impl BenchRun<'_> {
+    /// All rows of NVMe/TCP. Their limits are reported until Lunar's target has been measured on several machines.
+    pub fn nvme(&self) -> Result<Vec<RowResult>> {
+        let rows = ROWS.iter().filter(|row| self.wants(row.name));
+        rows.map(|row| self.nvme_row(row)).collect()
+    }
+
+    fn nvme_row(&self, row: &NvmeRow) -> Result<RowResult> {
+        let lunar = serve(&self.programs.lunar)?;
+        let limit = RatioLimit::ReportedAtLeast(row.at_least);
+        let (name, reached) = if let Some((name, other)) = row.other {
+            (name, self.medians(&[(&lunar, row.load), (&lunar, other)])?)
+        } else {
+            let floor = server::nvme_floor(&self.programs.floor, SUBSYSTEM)?;
+            ("floor", self.medians(&[(&lunar, row.load), (&floor, row.load)])?)
+        };
+        Ok(RowResult::ratio(row.name, "IO/s", reached[0].iops, name, reached[1].iops, limit))
+    }
+}
+
+/// Starts Lunar with a null namespace, and a portal of iSCSI that is not used.
+fn serve(program: &Path) -> Result<BenchServer> {
+    let portal = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+    let options = ["--listen", "127.0.0.1:0", "--nvme", &portal.to_string(), "null:1T"];
+    let mut server = server::lunar_with_options(program, &options)?;
+    (server.portal, server.target) = (portal, SUBSYSTEM.into());
+    Ok(server)
+}
