@@ -78,15 +78,15 @@ impl PduDigests {
     }
 
     /// Appends a header with its digest, in front of `data` bytes. Fills the flags of digests, and all lengths in.
-    pub fn push_header(self, header: &mut [u8], data: usize, output: &mut Vec<u8>) {
-        let (start, tail) = (header.len() + self.header_len(), self.data_len(data));
+    pub fn push_header<const N: usize>(self, mut header: [u8; N], data: usize, output: &mut Vec<u8>) {
+        let (start, tail) = (N + self.header_len(), self.data_len(data));
         header[1] |= u8::from(self.header) | u8::from(tail > 0) << 1;
-        header[2] = header.len() as u8;
+        header[2] = N as u8;
         header[3] = if data > 0 { start as u8 } else { 0 };
-        put(header, 4, ((start + data + tail) as u32).to_le_bytes());
-        output.extend_from_slice(header);
+        put(&mut header, 4, ((start + data + tail) as u32).to_le_bytes());
+        output.extend_from_slice(&header);
         if self.header {
-            output.extend_from_slice(&crc32c::crc32c(header).to_le_bytes());
+            output.extend_from_slice(&crc32c::crc32c(&header).to_le_bytes());
         }
     }
 

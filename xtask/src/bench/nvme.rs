@@ -10,8 +10,9 @@ use super::rows::BenchRun;
 use super::server::{self, BenchServer};
 use super::table::{RatioLimit, RowResult};
 
-/// The subsystem that Lunar serves without a configuration.
-const SUBSYSTEM: &str = "nqn.2026-11.org.lunar:default";
+/// The target, and the subsystem that Lunar makes of its name.
+const TARGET: &str = "iqn.2026-11.org.example:bench";
+const SUBSYSTEM: &str = "nqn.2026-11.org.example:bench";
 
 /// The work, what it is compared with, and its least ratio.
 struct NvmeRow {
@@ -75,7 +76,8 @@ impl BenchRun<'_> {
 /// Starts Lunar with a null namespace, and a portal of iSCSI that is not used.
 fn serve(program: &Path) -> Result<BenchServer> {
     let portal = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
-    let options = ["--listen", "127.0.0.1:0", "--nvme", &portal.to_string(), "null:1T"];
+    let nvme = format!("--nvme={portal}");
+    let options = ["--listen", "127.0.0.1:0", &nvme, "--target", TARGET, "null:1T"];
     let mut server = server::lunar_with_options(program, &options)?;
     (server.portal, server.target) = (portal, SUBSYSTEM.into());
     Ok(server)

@@ -55,7 +55,7 @@ impl NvmeLoad {
             header[8..12].copy_from_slice(&r2t[8..12]); // identifier and tag
             put(&mut header, 12, offset.to_le_bytes());
             put(&mut header, 16, part.to_le_bytes());
-            self.digests.push_header(&mut header, part as usize, &mut head);
+            self.digests.push_header(header, part as usize, &mut head);
             let digest = if self.digests.data { payload.digest(part) } else { [0; 4] };
             let tail = if self.digests.data { &digest[..] } else { &[] };
             let data = &payload.bytes[offset as usize..(offset + part) as usize];

@@ -40,7 +40,7 @@ pub fn push_command(digests: PduDigests, sqe: &[u8; SQE], data: usize, output: &
     let mut header = [0; COMMAND_LEN];
     header[0] = CAPSULE_CMD;
     header[8..].copy_from_slice(sqe);
-    digests.push_header(&mut header, data, output);
+    digests.push_header(header, data, output);
 }
 
 /// A connection with its parameters.
@@ -93,7 +93,7 @@ impl NvmeQueue {
         let digests = PduDigests { header: job.header_digest, data: job.data_digest };
         let (mut socket, mut header, mut request) = (connect(job.portal)?, [0; IC_LEN], Vec::new());
         (header[0], header[11]) = (ICREQ, digests.byte());
-        PduDigests::default().push_header(&mut header, 0, &mut request);
+        PduDigests::default().push_header(header, 0, &mut request);
         socket.write_all(&request)?;
         socket.read_exact(&mut header).context("no ICResp")?;
         ensure!(header[0] == ICRESP, "ICReq was answered by type {:#04x}", header[0]);

@@ -152,7 +152,7 @@ impl NvmeConnection {
         response[0] = ICRESP;
         response[11] = digests.byte();
         put(&mut response, 12, (MAX_READ as u32).to_le_bytes());
-        PduDigests::default().push_header(&mut response, 0, &mut answers.bytes);
+        PduDigests::default().push_header(response, 0, &mut answers.bytes);
         (self.digests, self.is_initialized) = (digests, true);
         Ok(())
     }
@@ -192,7 +192,7 @@ impl NvmeConnection {
                 put(&mut header, 8, command.to_le_bytes());
                 put(&mut header, 10, command.to_le_bytes());
                 put(&mut header, 16, len.to_le_bytes());
-                self.digests.push_header(&mut header, 0, &mut answers.bytes);
+                self.digests.push_header(header, 0, &mut answers.bytes);
             }
             (false, 0x02) => {
                 let blocks = usize::from(get16(sqe, 48)) + 1;
@@ -234,7 +234,7 @@ impl NvmeConnection {
         header[1] = if self.has_flow_control { LAST } else { LAST | SUCCESS };
         put(&mut header, 8, command.to_le_bytes());
         put(&mut header, 16, (len as u32).to_le_bytes());
-        self.digests.push_header(&mut header, len, &mut answers.bytes);
+        self.digests.push_header(header, len, &mut answers.bytes);
     }
 
     fn data_end(&self, command: u16, data: &[u8], answers: &mut NvmeAnswers) {
@@ -259,7 +259,7 @@ impl NvmeConnection {
         put(&mut header, 16, head.to_le_bytes());
         put(&mut header, 20, command.to_le_bytes());
         put(&mut header, 22, (status << 1).to_le_bytes());
-        self.digests.push_header(&mut header, 0, &mut answers.bytes);
+        self.digests.push_header(header, 0, &mut answers.bytes);
     }
 }
 
@@ -269,9 +269,9 @@ mod tests {
 
     const BOTH: PduDigests = PduDigests { header: true, data: true };
 
-    fn pdu(digests: PduDigests, kind: u8, flags: u8, fields: &[u8], data: &[u8]) -> Vec<u8> {
-        let (mut header, mut pdu) = ([&[kind, flags, 0, 0, 0, 0, 0, 0], fields].concat(), Vec::new());
-        digests.push_header(&mut header, data.len(), &mut pdu);
+    fn pdu<const N: usize>(digests: PduDigests, header: [u8; N], data: &[u8]) -> Vec<u8> {
+        let mut pdu = Vec::new();
+        digests.push_header(header, data.len(), &mut pdu);
         pdu.extend_from_slice(data);
         if digests.data_len(data.len()) > 0 {
             pdu.extend_from_slice(&crc32c::crc32c(data).to_le_bytes());
@@ -279,21 +279,30 @@ mod tests {
         pdu
     }
 
-    fn sqe(opcode: u8, command: u16, len: u32, sgl: u8) -> [u8; 64] {
-        let mut sqe = [0; 64];
-        (sqe[0], sqe[39]) = (opcode, sgl);
-        put(&mut sqe, 2, command.to_le_bytes());
-        put(&mut sqe, 32, len.to_le_bytes());
-        sqe
+    fn command(opcode: u8, command: u16, len: u32, sgl: u8) -> [u8; COMMAND_LEN] {
+        let mut header = [0; COMMAND_LEN];
+        (header[0], header[COMMON], header[COMMON + 39]) = (CAPSULE_CMD, opcode, sgl);
+        put(&mut header, COMMON + 2, command.to_le_bytes());
+        put(&mut header, COMMON + 32, len.to_le_bytes());
+        header
+    }
+
+    /// Half of the data of command 3.
+    fn data(flags: u8) -> [u8; HEADER_LEN] {
+        let mut header = [0; HEADER_LEN];
+        (header[0], header[1], header[8], header[10]) = (H2C_DATA, flags, 3, 3);
+        header
     }
 
     /// ICReq and Connect of an I/O queue.
     fn start(digests: PduDigests, attributes: u8) -> Vec<u8> {
-        let (mut request, mut connect) = ([0; IC_LEN - COMMON], sqe(FABRICS, 1, 1024, IN_CAPSULE));
-        request[3] = digests.byte();
-        (connect[4], connect[42], connect[44], connect[46]) = (1, 1, 7, attributes);
-        let request = pdu(PduDigests::default(), ICREQ, 0, &request, &[]);
-        [request, pdu(digests, CAPSULE_CMD, 0, &connect, &[9; 1024])].concat()
+        let (mut request, mut connect) = ([0; IC_LEN], command(FABRICS, 1, 1024, IN_CAPSULE));
+        (request[0], request[11]) = (ICREQ, digests.byte());
+        for (at, byte) in [(4, 1), (42, 1), (44, 7), (46, attributes)] {
+            connect[COMMON + at] = byte;
+        }
+        let request = pdu(PduDigests::default(), request, &[]);
+        [request, pdu(digests, connect, &[9; 1024])].concat()
     }
 
     /// The responses to `stream`, received in two parts.
@@ -318,13 +327,12 @@ mod tests {
     #[test]
     fn split_nvme_input_gives_same_responses() {
         for digests in [PduDigests::default(), BOTH] {
-            let part = [&[3, 0, 3, 0][..], &[0; 12]].concat();
             let stream = [
                 start(digests, 0),
-                pdu(digests, CAPSULE_CMD, 0, &sqe(1, 2, 512, IN_CAPSULE), &[7; 512]),
-                pdu(digests, CAPSULE_CMD, 0, &sqe(1, 3, 1024, 0x5a), &[]),
-                pdu(digests, H2C_DATA, 0, &part, &[5; 512]),
-                pdu(digests, H2C_DATA, LAST, &part, &[5; 512]),
+                pdu(digests, command(1, 2, 512, IN_CAPSULE), &[7; 512]),
+                pdu(digests, command(1, 3, 1024, 0x5a), &[]),
+                pdu(digests, data(0), &[5; 512]),
+                pdu(digests, data(LAST), &[5; 512]),
             ];
             let stream = stream.concat();
             let whole = responses(&stream, 0);
@@ -337,10 +345,10 @@ mod tests {
 
     #[test]
     fn read_without_flow_control_has_no_response() {
-        let mut read = sqe(2, 2, 4096, 0x5a);
-        read[48] = 7;
+        let mut read = command(2, 2, 4096, 0x5a);
+        read[COMMON + 48] = 7;
         let answered = |attributes| {
-            let stream = [start(BOTH, attributes), pdu(BOTH, CAPSULE_CMD, 0, &read, &[])].concat();
+            let stream = [start(BOTH, attributes), pdu(BOTH, read, &[])].concat();
             responses(&stream, 0).split_off(IC_LEN + HEADER_LEN + 4)
         };
         assert_eq!(kinds(&answered(0)), [[C2H_DATA, LAST | 3], [CAPSULE_RESP, 1]]);
@@ -354,7 +362,7 @@ mod tests {
 
     #[test]
     fn wrong_digest_ends_the_connection() {
-        let write = pdu(BOTH, CAPSULE_CMD, 0, &sqe(1, 2, 512, IN_CAPSULE), &[7; 512]);
+        let write = pdu(BOTH, command(1, 2, 512, IN_CAPSULE), &[7; 512]);
         for at in [12, COMMAND_LEN + 4 + 100] {
             let mut stream = [start(BOTH, 0), write.clone()].concat();
             let last = stream.len() - write.len();
