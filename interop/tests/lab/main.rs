@@ -9,6 +9,7 @@ mod gateways;
 mod gateways_pr;
 mod guest;
 mod machine;
+mod nvme;
 mod rdma;
 
 use guest::{example, lab, server};

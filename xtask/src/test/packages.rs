@@ -34,6 +34,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("curl", "curl"),
     ("openssl", "openssl"),
     ("fio", "fio"),
+    ("nvme", "nvme-cli"),
     ("chromium", "chromium"),
     ("nbdinfo", "libnbd-bin"),
     ("nbd-client", "nbd-client"),

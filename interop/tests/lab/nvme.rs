@@ -1,0 +1,130 @@
+//! NVMe/TCP: the Linux kernel's host in the guest against the server on the host.
+
+use super::guest::{HOST, lab_with};
+use super::machine::{GuestKind, Lab};
+use interop::tool::Tool;
+use interop::{Server, TARGET, ports};
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+const NQN: &str = "nqn.2026-11.org.example:disks";
+const NVME: [Tool; 1] = [Tool { program: "nvme", package: "nvme-cli" }];
+/// A second namespace.
+const SECOND: &str = "[[subsystem.namespace]]\nnsid = 7\nbackend = \"memory\"\nsize = \"32MiB\"\n";
+
+/// The portals of a server: two of NVMe/TCP and one of iSCSI.
+struct Portals([u16; 3]);
+
+impl Portals {
+    fn free() -> Portals {
+        Portals([(); 3].map(|()| ports::free()))
+    }
+
+    /// The configuration with these of the NVMe portals, and further tables of the subsystem. LUN 0 is namespace 1.
+    fn config(&self, nvme: &[usize], tables: &str) -> String {
+        let groups: String = nvme.iter().map(|at| group(at + 1, self.0[*at], "nvme-tcp")).collect();
+        let tags: Vec<usize> = nvme.iter().map(|at| at + 1).collect();
+        format!(
+            r#"{groups}{iscsi}
+[[target]]
+name = "{TARGET}"
+portal_groups = [3]
+[[target.lun]]
+lun = 0
+backend = "file"
+path = "disk.img"
+size = "512MiB"
+[[subsystem]]
+nqn = "{NQN}"
+serial = "SER-0001"
+portal_groups = {tags:?}
+[[subsystem.namespace]]
+nsid = 1
+target = "{TARGET}"
+lun = 0
+{tables}"#,
+            iscsi = group(3, self.0[2], "tcp"),
+        )
+    }
+
+    fn seen_by_guest(&self, at: usize) -> String {
+        format!("{HOST}:{}", self.0[at])
+    }
+
+    /// Starts a scenario that knows these of the NVMe portals.
+    fn start(&self, lab: Lab, scenario: &str, nvme: &[usize]) -> super::guest::Scenario {
+        let nvme: Vec<String> = nvme.iter().map(|at| self.seen_by_guest(*at)).collect();
+        let iscsi = self.seen_by_guest(2);
+        let variables =
+            [("NVME", nvme.join(" ")), ("NQN", NQN.into()), ("PORTAL", iscsi), ("IQN", TARGET.into())];
+        lab.alone(scenario, &variables.each_ref().map(|(name, value)| (*name, value.as_str())))
+    }
+}
+
+fn group(tag: usize, port: u16, transport: &str) -> String {
+    let addresses = format!("listen = \"127.0.0.1:{port}\", advertise = \"{HOST}:{port}\"");
+    format!("[[portal_group]]\ntag = {tag}\nportals = [{{ {addresses}, transport = [\"{transport}\"] }}]\n")
+}
+
+fn lab() -> Option<Lab> {
+    lab_with(&NVME, GuestKind::Plain)
+}
+
+#[test]
+fn nvme_disk_is_the_lun_and_keeps_data() {
+    let Some(lab) = lab() else { return };
+    let portals = Portals::free();
+    let _server = Server::start(&portals.config(&[0], ""));
+    portals.start(lab, "nvme", &[0]).must_pass();
+}
+
+#[test]
+fn nvme_writes_outlive_kill_9_of_the_server() {
+    let Some(lab) = lab() else { return };
+    let portals = Portals::free();
+    let mut server = Server::start(&portals.config(&[0], ""));
+    let mut scenario = portals.start(lab, "nvme_crash", &[0]);
+    scenario.when_asked("kill", || {
+        server.kill9();
+        thread::sleep(Duration::from_secs(1));
+        server.restart();
+    });
+    scenario.must_pass();
+}
+
+#[test]
+fn nvme_namespaces_grow_come_and_go() {
+    let Some(lab) = lab() else { return };
+    let portals = Portals::free();
+    let mut server = Server::start(&portals.config(&[0], ""));
+    let mut scenario = portals.start(lab, "nvme_change", &[0]);
+    scenario.when_asked("grow", || {
+        let disk = fs::OpenOptions::new().write(true).open(server.dir().join("disk.img")).expect("the disk");
+        disk.set_len(640 << 20).expect("grow the disk");
+        server.signal(1);
+    });
+    for (what, tables) in [("add", SECOND), ("remove", "")] {
+        scenario.when_asked(what, || {
+            // The size of the file is 640 MiB now.
+            server.rewrite(&portals.config(&[0], tables).replace("512MiB", "640MiB"));
+            server.signal(1);
+        });
+    }
+    scenario.must_pass();
+}
+
+#[test]
+fn nvme_multipath_outlives_a_closed_portal() {
+    let Some(lab) = lab() else { return };
+    let portals = Portals::free();
+    let mut server = Server::start(&portals.config(&[0, 1], ""));
+    let mut scenario = portals.start(lab, "nvme_paths", &[0, 1]);
+    for (what, open) in [("cut", &[1][..]), ("join", &[0, 1])] {
+        scenario.when_asked(what, || {
+            server.rewrite(&portals.config(open, ""));
+            server.signal(1);
+        });
+    }
+    scenario.must_pass();
+}
