@@ -25,6 +25,7 @@ pub mod login;
 pub mod machine;
 pub mod namespace;
 pub mod nbd;
+pub mod nvme;
 pub mod pdu;
 pub mod peer;
 pub mod ports;
