@@ -213,3 +213,104 @@ fn reservation_of_iscsi_excludes_nvme() {
     reserve_out(&mut raw, 0, action::CLEAR, 0, 0xa, 0, 0).good();
     write(&mut queue, 0, &pattern(512, 1));
 }
+
+/// No report could show registrants of both families.
+#[test]
+fn registrations_of_the_other_family_are_refused() {
+    let server = server();
+    let (_it, mut queue) = queue(&server, "one");
+    let mut raw = iscsi(&server);
+    assert_eq!(register(&mut queue, 0xa), 0);
+    for action in [action::REGISTER, action::REGISTER_AND_IGNORE] {
+        let reply = raw.settled(|raw| reserve_out(raw, 0, action, 0, 0, 0xb, 0));
+        assert_eq!(reply.status, RESERVATION_CONFLICT);
+    }
+    assert_eq!(report(&mut queue).1.len(), 1);
+    assert_eq!(keyed(&mut queue, 0x0d, 1, [0xa, 0]), 0);
+    raw.settled(|raw| reserve_out(raw, 0, action::REGISTER, 0, 0, 0xb, 0)).good();
+    assert_eq!(register(&mut queue, 0xa), CONFLICT);
+    assert_eq!(keyed(&mut queue, 0x0d, 8, [0, 0xa]), CONFLICT, "IEKEY");
+    assert_eq!(read_keys(&mut raw, 0), [0xb]);
+    reserve_out(&mut raw, 0, action::REGISTER, 0, 0xb, 0, 0).good();
+    assert_eq!(register(&mut queue, 0xa), 0);
+}
+
+/// RESERVE(6) and RELEASE(6).
+#[test]
+fn scsi_2_reservation_excludes_nvme() {
+    let server = server();
+    let (_it, mut queue) = queue(&server, "one");
+    let mut raw = iscsi(&server);
+    raw.simple(0, &[0x16, 0, 0, 0, 0, 0]).good();
+    queue.execute(&NvmeEntry::write(1, 0, 1), &[1; 512]).is(CONFLICT);
+    queue.execute(&NvmeEntry::read(1, 0, 1), &[]).is(CONFLICT);
+    assert_eq!(register(&mut queue, 0xa), CONFLICT);
+    raw.simple(0, &[0x17, 0, 0, 0, 0, 0]).good();
+    write(&mut queue, 0, &[1; 512]);
+}
+
+#[test]
+fn host_is_its_name_with_its_identifier() {
+    let server = server();
+    let (_it, mut own) = queue(&server, "one");
+    assert_eq!((register(&mut own, 0xa), acquire(&mut own, 0xa, EXCLUSIVE)), (0, 0));
+    let namesake = NvmeHostName { id: [9; 16], ..NvmeHostName::new("one") };
+    let it = RawController::enabled(super::portal(&server), &namesake, super::NQN, 0);
+    let mut other = it.queue(1);
+    other.execute(&NvmeEntry::read(1, 0, 1), &[]).is(CONFLICT);
+    assert_eq!(acquire(&mut other, 0xa, EXCLUSIVE), CONFLICT);
+    read(&mut own, 0, 1);
+}
+
+#[test]
+fn reservation_persists_when_the_host_asks_for_it() {
+    let mut server = server();
+    let id = {
+        let (it, mut queue) = queue(&server, "one");
+        assert_eq!(keyed(&mut queue, 0x0d, 3 << 30, [0, 0xa]), 0);
+        assert_eq!(acquire(&mut queue, 0xa, EXCLUSIVE), 0);
+        it.host.id.to_vec()
+    };
+    server.restart();
+    let [(_one, mut one), (_two, mut two)] = two_hosts(&server);
+    assert_eq!(report(&mut two), (EXCLUSIVE as u8, vec![(0xa, id, true)]));
+    two.execute(&NvmeEntry::read(1, 0, 1), &[]).is(CONFLICT);
+    read(&mut one, 0, 1);
+    // Without persistence from now on.
+    assert_eq!(keyed(&mut one, 0x0d, 2 | 2 << 30, [0xa, 0xb]), 0);
+    server.restart();
+    assert_eq!(report(&mut queue(&server, "two").1), (0, vec![]));
+}
+
+/// The log of reservation events: type, further entries, namespace.
+fn notification(it: &mut RawController) -> (u8, u8, u32) {
+    let log = it.admin.execute(&NvmeEntry::log(0x80, 64), &[]).good();
+    (log[8], log[9], u32::from_le_bytes(log[12..16].try_into().expect("4 bytes")))
+}
+
+#[test]
+fn loss_of_a_registration_or_reservation_is_an_event() {
+    const EVENT: u32 = 0x0080_0006;
+    let server = server();
+    let [(mut first, mut one), (mut second, mut two)] = two_hosts(&server);
+    assert_eq!((register(&mut one, 0xa), register(&mut two, 0xb)), (0, 0));
+    let waiting = second.admin.submit(&NvmeEntry::event(), &[]);
+    // A reservation of registrants is released: the others are informed.
+    assert_eq!(
+        (acquire(&mut one, 0xa, WRITE_REGISTRANTS), release(&mut one, 0xa, WRITE_REGISTRANTS)),
+        (0, 0)
+    );
+    assert_eq!(second.admin.collect(waiting, &[]).result as u32, EVENT);
+    assert_eq!((notification(&mut second), notification(&mut second)), ((2, 0, 1), (0, 0, 0)));
+    assert_eq!(notification(&mut first), (0, 0, 0), "not the host that releases");
+    // A registration is preempted.
+    assert_eq!(keyed(&mut two, 0x11, 1 | WRITE_EXCLUSIVE << 8, [0xb, 0xa]), 0);
+    assert_eq!(first.admin.execute(&NvmeEntry::event(), &[]).result as u32, EVENT);
+    assert_eq!(notification(&mut first), (1, 0, 1));
+    // Masked: registration preempted.
+    first.admin.execute(&NvmeEntry::set_feature(0x82, 2).bytes(4, &1u32.to_le_bytes()), &[]).is(0);
+    assert_eq!(register(&mut one, 0xa), 0);
+    first.admin.submit(&NvmeEntry::event(), &[]);
+    assert_eq!(keyed(&mut two, 0x11, 1 | WRITE_EXCLUSIVE << 8, [0xb, 0xa]), 0);
+    first.admin.expect_silence();
+}
