@@ -9,6 +9,7 @@ mod events;
 mod fused;
 mod hostile;
 mod pdus;
+mod races;
 mod reservations;
 
 use interop::nvme::{NvmeEntry, NvmeHostName, NvmeWire, RawController};

@@ -54,7 +54,7 @@ const fn long(name: &'static str, what: &'static str, run: fn() -> Result<StepRe
 const OWN_STEPS: [&str; 2] = ["lab", "peers"];
 /// Tests that depend on how the server waits for sockets and files: they run with both drivers. All others run
 /// with both in `cargo xtask soak`.
-const OF_THE_DRIVER: [&str; 17] = [
+const OF_THE_DRIVER: [&str; 18] = [
     "attach",
     "conformance_data",
     "conformance_tasks",
@@ -68,6 +68,7 @@ const OF_THE_DRIVER: [&str; 17] = [
     "long_writes",
     "media",
     "memory",
+    "nvme_wire",
     "router",
     "smoke",
     "storm",
