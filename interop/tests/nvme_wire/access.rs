@@ -1,4 +1,4 @@
-//! Who may connect where, and what a host may do: portals, subsystems, networks, write protection.
+//! Access of hosts: portals, subsystems, networks, write protection.
 
 use super::{NQN, PRIVATE, config, controller, iscsi, portal, read, server};
 use interop::nvme::{
@@ -109,7 +109,7 @@ fn host_that_loses_its_access_is_logged_out() {
 
 /// Controllers of a host in two subsystems, and of two hosts with one name, live side by side.
 #[test]
-fn connect_ends_only_the_controller_of_the_same_host_and_subsystem() {
+fn connect_ends_no_controller_of_another_host_or_subsystem() {
     let server = server();
     let host = NvmeHostName::new("friend");
     let first = RawController::enabled(portal(&server), &host, NQN, 0);

@@ -1,4 +1,4 @@
-//! Random PDUs whose headers are right, on queues of a running server. A neighbour goes on with its data.
+//! Random PDUs on queues of a running server, most of them with a right header. A neighbour goes on with its data.
 
 use super::{NQN, iscsi, portal, server};
 use interop::nvme::{NvmeEntry, NvmeFrame, NvmeHostName, NvmeWire, RawController, WireEvent, pdu};
@@ -67,8 +67,17 @@ type Counts = [u32; 2];
 
 /// Sends some PDUs and answers R2Ts, until the connection ends. The client checks the form of everything it receives.
 fn attack(random: &mut Random, wire: &mut NvmeWire, counts: &mut Counts) {
-    for _ in 0..random.below(40) {
-        wire.send(&frame(random));
+    for _ in 0..random.below(100) {
+        let mut bytes = wire.encode(&frame(random));
+        if random.one_in(32) {
+            let at = random.below(bytes.len().min(80) as u64) as usize;
+            bytes[at] ^= 1 << random.below(8);
+        }
+        wire.send_bytes(&bytes);
+        // Waiting takes most of the time.
+        if !random.one_in(6) {
+            continue;
+        }
         loop {
             match wire.get(Duration::from_millis(1)) {
                 WireEvent::Pdu(request) if request.kind() == pdu::R2T && !random.one_in(4) => {
