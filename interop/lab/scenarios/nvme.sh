@@ -1,6 +1,6 @@
 #!/bin/bash
-# A disk over NVMe/TCP: discovery, identity, verified data, file systems, discard and zeroes, digests. The same disk is
-# a LUN too.
+# A disk over NVMe/TCP: discovery, identity, verified data, file systems, discard and zeroes, digests,
+# resets. The same disk is a LUN too.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/nvme_lib.sh"
 start_nvme
@@ -62,6 +62,15 @@ is "/sys/block/$(basename "$disk")/uuid" "$uuid"
 dd if="$disk" bs=1M count=4 iflag=direct status=none | cmp - /run/other || fail "the data changed"
 verify "$disk" 8
 blocks_of_all_sizes "$disk"
+nvme_disconnect
+
+step "resets under load, without flow control of the queue"
+nvme_connect "$NVME" --disable-sqflow
+disk=$(nvme_disk 1)
+verify "$disk" 8
+start_load "$disk" 8
+for _ in 1 2 3; do sleep 2; try nvme reset "/dev/$(basename "$(path_to "$NVME")")"; done
+await_load
 nvme_disconnect
 ! dmesg | grep -iE 'nvme.*(error|failed|timeout|mismatch)' || fail "the kernel complains"
 echo "PASS nvme"
