@@ -11,6 +11,7 @@ mod hostile;
 mod pdus;
 mod races;
 mod reservations;
+mod sizes;
 
 use interop::nvme::{NvmeEntry, NvmeHostName, NvmeWire, RawController};
 use interop::{Raw, Server, TARGET};
