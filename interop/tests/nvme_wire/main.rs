@@ -4,6 +4,7 @@
 mod access;
 mod campaign;
 mod connect;
+mod corners;
 mod data;
 mod events;
 mod fused;

@@ -1,0 +1,94 @@
+//! Corners of single commands: lengths of keys, places of data, refused reads of logs, identifiers, a fast reset.
+
+use super::{NQN, config, controller, portal, queue, server, write};
+use interop::nvme::{DNR, NvmeEntry, NvmeFrame, NvmeHostName, RawController, WireEvent};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A host that shortens its time-out and dies is noticed after the new one.
+#[test]
+fn shorter_keep_alive_takes_effect_at_once() {
+    let server = server();
+    let mut it = RawController::connect(portal(&server), &NvmeHostName::new("host"), NQN, 20_000);
+    it.enable();
+    it.admin.execute(&NvmeEntry::set_feature(0x0f, 1000), &[]).is(0);
+    it.admin.expect_close(Duration::from_secs(6));
+}
+
+/// The descriptor has no place on the host.
+#[test]
+fn report_into_the_capsule_is_refused() {
+    let server = server();
+    let (_it, mut queue) = queue(&server, "host");
+    let entry = NvmeEntry::new(0x0e, 1).dword(10, 15).dword(11, 1).in_capsule(64);
+    let reply = queue.execute(&entry, &[0; 64]);
+    assert!(reply.data.is_empty() && reply.status & DNR != 0, "{reply:x?}");
+}
+
+/// The key to preempt is not there, and must not count as 0, which preempts all registrants.
+#[test]
+fn preempt_without_its_key_is_refused() {
+    let server = server();
+    let (_one, mut one) = queue(&server, "one");
+    let (_two, mut two) = queue(&server, "two");
+    let all_registrants = 5 << 8;
+    for (queue, key) in [(&mut one, 1u64), (&mut two, 2)] {
+        let keys = [0, key].map(u64::to_le_bytes).concat();
+        queue.execute(&NvmeEntry::new(0x0d, 1).in_capsule(16), &keys).is(0);
+    }
+    let keys = [1u64, 0].map(u64::to_le_bytes).concat();
+    one.execute(&NvmeEntry::new(0x11, 1).dword(10, all_registrants).in_capsule(16), &keys).is(0);
+    let preempt = NvmeEntry::new(0x11, 1).dword(10, 1 | all_registrants).in_capsule(8);
+    one.execute(&preempt, &1u64.to_le_bytes()).is(DNR | 0x0f);
+    write(&mut two, 0, &[1; 512]);
+}
+
+#[test]
+fn register_without_its_new_key_is_refused() {
+    let server = server();
+    let (_it, mut queue) = queue(&server, "host");
+    queue.execute(&NvmeEntry::new(0x0d, 1).in_capsule(8), &[0; 8]).is(DNR | 0x0f);
+}
+
+/// A request for a part behind the end of a log fails, and loses none of its entries.
+#[test]
+fn refused_read_of_the_change_list_keeps_it() {
+    let mut server = server();
+    let mut it = controller(&server, "host");
+    server.rewrite(&config("[[subsystem.namespace]]\nnsid = 3\nbackend = \"memory\"\nsize = \"8MiB\"\n"));
+    server.said(&["reload", "--force"]);
+    assert_eq!(it.admin.execute(&NvmeEntry::event(), &[]).result as u32 & 0xff, 2);
+    it.admin.execute(&NvmeEntry::log(4, 4096).dword(12, 8192), &[]).is(DNR | 2);
+    assert_eq!(it.admin.execute(&NvmeEntry::log(4, 4096), &[]).good()[..4], [3, 0, 0, 0]);
+}
+
+/// As on an I/O queue: the completion would belong to two commands.
+#[test]
+fn identifier_of_a_waiting_event_request_is_in_use() {
+    let server = server();
+    let mut it = controller(&server, "host");
+    let request = NvmeFrame::command(&NvmeEntry::event().id(77), &[]);
+    it.admin.send(&request);
+    it.admin.send(&request);
+    assert!(
+        !matches!(it.admin.get(Duration::from_secs(1)), WireEvent::Nothing),
+        "the second request was taken"
+    );
+}
+
+/// A host that does not wait for the end of a reset gets a controller that becomes ready, or one that says it failed.
+#[test]
+fn enable_behind_disable_is_not_lost() {
+    let server = server();
+    let (mut it, mut queue) = queue(&server, "host");
+    queue.submit(&NvmeEntry::read(2, 0, 1), &[]);
+    it.admin.submit(&NvmeEntry::configure(0x46_0000), &[]);
+    it.admin.submit(&NvmeEntry::configure(0x46_0001), &[]);
+    // The reset waits for the read, which takes 0.5 s.
+    thread::sleep(Duration::from_secs(1));
+    let end = Instant::now() + Duration::from_secs(3);
+    while it.admin.execute(&NvmeEntry::property(0x1c, false), &[]).result & 3 == 0 {
+        assert!(Instant::now() < end, "CC says enabled, CSTS neither ready nor failed");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
