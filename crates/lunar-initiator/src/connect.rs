@@ -387,7 +387,7 @@ impl LoginConnection {
         if options.by_device() {
             return LoginConnection::by_device(&addresses, login_target, options, &mut ()).await;
         }
-        let stream = tcp_stream(&addresses, options, &mut ()).await?;
+        let stream = tcp_stream(&addresses, options.timeouts.login, options.window, &mut ()).await?;
         LoginConnection::over(stream, login_target, options).await
     }
 
@@ -495,15 +495,17 @@ fn no_address() -> Error {
     Error::new(ErrorCode::Unreachable, "the host name of the portal resolves to no address")
 }
 
-/// Connects over TCP to the first of these addresses that answers within the login timeout.
+/// Connects over TCP to the first of these addresses that answers within the limit. `window` is the size of the socket
+/// buffers in bytes; None leaves it to the kernel.
 pub async fn tcp_stream(
     addresses: &[SocketAddr],
-    options: &Options,
+    limit: Duration,
+    window: Option<u32>,
     trace: &mut impl AddressTrace,
 ) -> Result<Stream, Error> {
     let connect = async |address| Stream::connect(address).await.map_err(|e| no_connection(&e));
-    let stream = first_that_answers(addresses, options.timeouts.login, trace, connect).await?;
-    if let Some(bytes) = options.window {
+    let stream = first_that_answers(addresses, limit, trace, connect).await?;
+    if let Some(bytes) = window {
         stream.set_window(bytes as usize).map_err(lost)?;
     }
     Ok(stream)
@@ -705,11 +707,9 @@ pub mod tests {
             let (silent, _full, _held) = silent_address();
             let open = TcpListener::bind("127.0.0.1:0").expect("a free port");
             let answers = open.local_addr().expect("bound");
-            let mut options = Options::new("iqn.2026-11.org.example:host");
-            options.timeouts.login = Duration::from_secs(3);
+            let limit = Duration::from_secs(3);
             let (addresses, mut trace) = ([silent, silent, answers], ());
-            let tried =
-                compio::time::timeout(options.timeouts.login, tcp_stream(&addresses, &options, &mut trace));
+            let tried = compio::time::timeout(limit, tcp_stream(&addresses, limit, None, &mut trace));
             let stream = tried.await.expect("the attempt ends in time").expect("the last address answers");
             assert_eq!(stream.route().local.map(|a| a.ip()), Some(answers.ip()));
         });

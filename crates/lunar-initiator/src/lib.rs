@@ -140,6 +140,7 @@ mod iser;
 mod lun;
 pub mod multipath;
 mod nexus;
+pub mod nvme;
 mod offload;
 mod open;
 pub mod options;

@@ -157,7 +157,7 @@ impl Probe {
         if options.by_device() {
             return LoginConnection::by_device(&addresses, login_target, options, self).await;
         }
-        let stream = connect::tcp_stream(&addresses, options, self).await?;
+        let stream = connect::tcp_stream(&addresses, options.timeouts.login, options.window, self).await?;
         self.route = stream.route();
         LoginConnection::over(stream, login_target, options).await
     }

@@ -2,6 +2,7 @@
 
 mod credentials;
 mod error;
+pub mod nvme;
 mod settings;
 mod srp;
 

@@ -139,6 +139,19 @@ page! {
     }
 }
 
+/// The offset of the formats in Identify Namespace.
+const FORMATS: usize = 128;
+
+impl IdentifyNamespace {
+    /// The format in use (FLBAS): bytes of metadata, and the binary logarithm of the block size.
+    pub fn active_format(page: &[u8; IdentifyNamespace::LEN]) -> (u16, u8) {
+        // Bits 0 to 3 of FLBAS are the low ones of the index, bits 5 and 6 the high ones.
+        let index = usize::from(page[26] & 0xf | page[26] >> 1 & 0x30);
+        let format = &page[FORMATS + 4 * index..];
+        (crate::le::get16(format), format[2])
+    }
+}
+
 /// An identifier of a namespace (CNS 03h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamespaceIdentifier {

@@ -358,6 +358,17 @@ fn namespace_has_size_identifiers_and_format() {
 }
 
 #[test]
+fn format_in_use_is_that_of_the_index() {
+    let mut page = IdentifyNamespace { block_shift: 9, ..IdentifyNamespace::zeroed() }.encode();
+    page[128 + 4 * 3..][..3].copy_from_slice(&[8, 0, 12]);
+    page[128 + 4 * 0x21..][..3].copy_from_slice(&[0, 0, 16]);
+    for (index, format) in [(0x10, (0, 9)), (0x03, (8, 12)), (0x41, (0, 16))] {
+        page[26] = index;
+        assert_eq!(IdentifyNamespace::active_format(&page), format, "FLBAS {index:02x}h");
+    }
+}
+
+#[test]
 fn identifiers_form_a_list_that_ends() {
     use NamespaceIdentifier::{CommandSet, Eui64, Nguid, Uuid};
     let identifiers = [Uuid([1; 16]), Nguid([2; 16]), Eui64([3; 8]), CommandSet(0)];

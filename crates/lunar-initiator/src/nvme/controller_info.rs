@@ -1,0 +1,86 @@
+//! The properties of a controller, and the state of its connection.
+
+use super::association::{Association, SubsystemAddress};
+use super::options::NvmeOptions;
+use crate::Portal;
+use lunar_wire::nvme::{IdentifyController, Nqn};
+
+/// The state of a controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ControllerInfo {
+    /// The portal.
+    pub portal: Portal,
+    /// The subsystem.
+    pub subsystem: Nqn,
+    /// The identifier of the controller (CNTLID).
+    pub controller: u16,
+    /// Its version (VS).
+    pub version: u32,
+    /// Identify Controller.
+    pub identify: IdentifyController,
+    /// The most data of one command in bytes; None without a limit.
+    pub max_transfer: Option<u64>,
+    /// Entries of an I/O queue.
+    pub queue_len: u32,
+    /// Whether headers and data have digests.
+    pub digests: (bool, bool),
+    /// Whether there is a connection.
+    pub connected: bool,
+    /// Why the last connection has ended.
+    pub lost_by: Option<String>,
+    /// How often a lost connection was replaced.
+    pub recoveries: u32,
+}
+
+impl ControllerInfo {
+    /// A controller without a connection.
+    pub(super) fn new(address: &SubsystemAddress) -> ControllerInfo {
+        ControllerInfo {
+            portal: address.portal.clone(),
+            subsystem: address.subsystem.clone(),
+            controller: 0,
+            version: 0,
+            identify: IdentifyController::zeroed(),
+            max_transfer: None,
+            queue_len: 0,
+            digests: (false, false),
+            connected: false,
+            lost_by: None,
+            recoveries: 0,
+        }
+    }
+
+    /// Records a new association.
+    pub(super) fn set(&mut self, association: &Association, options: &NvmeOptions) {
+        self.controller = association.id;
+        self.version = association.version;
+        self.identify = association.identify.clone();
+        self.max_transfer = max_transfer(&association.identify, association.page_shift);
+        self.queue_len = options.queue_len.min(association.max_entries);
+        self.digests = (options.header_digest, options.data_digest);
+        self.connected = true;
+    }
+}
+
+/// The most data of one command in bytes (MDTS); None without a limit.
+fn max_transfer(identify: &IdentifyController, page_shift: u32) -> Option<u64> {
+    match identify.max_transfer {
+        0 => None,
+        power => 1u64.checked_shl(u32::from(power) + page_shift),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transfer_limit_counts_in_pages_of_the_controller() {
+        let limit = |power, shift| {
+            max_transfer(&IdentifyController { max_transfer: power, ..IdentifyController::zeroed() }, shift)
+        };
+        assert_eq!([limit(0, 12), limit(5, 12), limit(1, 16)], [None, Some(128 << 10), Some(128 << 10)]);
+        assert_eq!(limit(255, 12), None, "more than any command");
+    }
+}

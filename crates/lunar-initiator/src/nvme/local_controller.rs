@@ -1,0 +1,202 @@
+//! The core-local part of a controller: its queues, and the connections that follow each other.
+
+use super::association::{Association, SubsystemAddress, associate, connect_queue};
+use super::controller_info::ControllerInfo;
+use super::host_queue::HostQueue;
+use super::initialize::initialize;
+use super::namespace_identity::{self, NamespaceIdentity};
+use super::options::NvmeOptions;
+use super::request::closed;
+use crate::connect::login_timed_out;
+use crate::{Error, ErrorCode, time_limit, waits};
+use event_listener::Event;
+use lunar_runtime::SendPump;
+use lunar_wire::nvme::ConnectCommand;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The I/O queue. One per core would be numbered from here.
+const IO_QUEUE: u16 = 1;
+/// The number of I/O queues.
+const IO_QUEUES: u16 = 1;
+/// The pause between two looks at commands in flight while a controller is closed.
+const DRAIN_PAUSE: Duration = Duration::from_millis(5);
+
+/// A controller on its core.
+pub struct LocalController {
+    /// Its place.
+    pub address: SubsystemAddress,
+    /// The options.
+    pub options: NvmeOptions,
+    /// The admin queue of the current association.
+    pub admin: RefCell<Option<Rc<HostQueue>>>,
+    /// The I/O queue, which outlives its connections.
+    pub io: Rc<HostQueue>,
+    /// The information about the controller, shared with its handles.
+    pub info: Arc<Mutex<ControllerInfo>>,
+    /// Namespaces whose identity must not change.
+    pub pinned: RefCell<Vec<(u32, NamespaceIdentity)>>,
+    /// Those who want to know that namespaces may have changed.
+    pub listeners: Arc<Mutex<Vec<flume::Sender<()>>>>,
+    /// When the connection was lost.
+    pub lost_at: Cell<Option<Instant>>,
+    /// Whether the controller must end.
+    pub closing: Cell<bool>,
+    /// Whether it has ended.
+    pub over: Cell<bool>,
+    /// Notified when one of the two changes.
+    pub bell: Event,
+}
+
+impl LocalController {
+    /// A controller without a connection.
+    pub fn new(address: SubsystemAddress, options: NvmeOptions) -> Rc<LocalController> {
+        let info = ControllerInfo::new(&address);
+        Rc::new(LocalController {
+            io: HostQueue::new(options.queue_len, 0),
+            address,
+            options,
+            admin: RefCell::default(),
+            info: Arc::new(Mutex::new(info)),
+            pinned: RefCell::default(),
+            listeners: Arc::default(),
+            lost_at: Cell::new(None),
+            closing: Cell::new(false),
+            over: Cell::new(false),
+            bell: Event::new(),
+        })
+    }
+
+    /// Makes an association and connects the I/O queue, within the login timeout. Commands that wait are sent.
+    ///
+    /// # Errors
+    /// When the controller is unreachable or refuses this host; [`ErrorCode::IdentityMismatch`] when a namespace is another
+    /// one now.
+    pub async fn establish(&self) -> Result<Association, Error> {
+        let limit = self.options.timeouts.login;
+        let _wait = waits::on(format!("the connection to {}", self.address.portal));
+        let tried = time_limit::within(limit, Box::pin(self.attempt())).await;
+        let tried = tried.unwrap_or_else(|| Err(login_timed_out(limit)));
+        tried.map_err(|e| {
+            self.io.reset(e.clone());
+            e.during(format!("connecting to {}", self.address.portal))
+        })
+    }
+
+    async fn attempt(&self) -> Result<Association, Error> {
+        // The queue of an attempt that was given up may still have to end.
+        self.io.disconnected().await;
+        let association = associate(&self.address, &self.options).await?;
+        if association.is_discovery() {
+            let what = format!("{} is a discovery controller, and has no namespaces", self.address.subsystem);
+            return Err(Error::new(ErrorCode::InvalidArgument, what)
+                .with_hint("name a subsystem: lunar discover lists those of a discovery service"));
+        }
+        association.request_queues(IO_QUEUES).await?;
+        self.connect_io(&association).await?;
+        self.check_namespaces(&association).await?;
+        self.install(&association);
+        self.io.state.borrow_mut().admit();
+        SendPump::flush(&self.io);
+        Ok(association)
+    }
+
+    async fn connect_io(&self, association: &Association) -> Result<(), Error> {
+        let entries = self.options.queue_len.min(association.max_entries).max(2);
+        {
+            let mut state = self.io.state.borrow_mut();
+            state.resize(entries);
+            state.capsule_data = association.capsule_data();
+        }
+        self.io.attach(initialize(&self.address.portal, &self.options).await?);
+        let command = ConnectCommand {
+            queue: IO_QUEUE,
+            queue_len: entries,
+            // Then data may carry the success of their command.
+            disables_flow_control: true,
+            keep_alive_ms: 0,
+        };
+        let id = Some(association.id);
+        let connected = connect_queue(&self.io, command, id, &self.address, &self.options).await;
+        connected.map(drop).map_err(|e| e.during(format!("I/O queue {IO_QUEUE}")))
+    }
+
+    /// Checks that the namespaces in use are still the same. Otherwise writes would go to another disk.
+    async fn check_namespaces(&self, association: &Association) -> Result<(), Error> {
+        let pinned = self.pinned.borrow().clone();
+        for (namespace, identity) in pinned {
+            let found = namespace_identity::read(&association.admin, namespace).await?.identity;
+            if found != identity {
+                let what = format!("namespace {namespace} was {identity}, and is {found} now");
+                return Err(Error::new(ErrorCode::IdentityMismatch, what)
+                    .with_hint("close the namespace, and open the new one"));
+            }
+        }
+        Ok(())
+    }
+
+    fn install(&self, association: &Association) {
+        *self.admin.borrow_mut() = Some(association.admin.clone());
+        let is_again = self.lost_at.take().is_some();
+        let mut info = lock(&self.info);
+        info.set(association, &self.options);
+        info.recoveries += u32::from(is_again);
+        drop(info);
+        if is_again {
+            self.notify_changes();
+        }
+    }
+
+    /// Pins a namespace to this identity. Replaces an earlier one.
+    pub fn pin(&self, namespace: u32, identity: NamespaceIdentity) {
+        let mut pinned = self.pinned.borrow_mut();
+        pinned.retain(|(pinned, _)| *pinned != namespace);
+        pinned.push((namespace, identity));
+    }
+
+    /// Notifies the listeners that namespaces may have changed.
+    pub fn notify_changes(&self) {
+        lock(&self.listeners)
+            .retain(|listener| !matches!(listener.try_send(()), Err(flume::TrySendError::Disconnected(()))));
+    }
+
+    /// Waits until the controller must end.
+    pub async fn must_close(&self) -> Error {
+        loop {
+            let rung = self.bell.listen();
+            if self.closing.get() {
+                return closed();
+            }
+            rung.await;
+        }
+    }
+
+    /// Ends the controller, and waits for that.
+    pub async fn close(&self) {
+        self.closing.set(true);
+        self.bell.notify(usize::MAX);
+        loop {
+            let rung = self.bell.listen();
+            if self.over.get() {
+                return;
+            }
+            rung.await;
+        }
+    }
+
+    /// Waits until no I/O command is in flight, at most for the logout timeout. New ones are refused.
+    pub async fn drain(&self) {
+        self.io.state.borrow_mut().refuse_new(closed());
+        let end = Instant::now() + self.options.timeouts.logout;
+        while self.io.state.borrow().is_busy() && self.io.is_connected() && Instant::now() < end {
+            compio::time::sleep(DRAIN_PAUSE).await;
+        }
+    }
+}
+
+/// Locks, whatever a panicked holder left: each value is whole at any time.
+pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,65 @@
+//! An NVMe/TCP host: controllers of a subsystem, and their namespaces as storage.
+//!
+//! ```no_run
+//! use lunar_initiator::nvme::{self, NvmeUrl};
+//! use lunar_initiator::{Backend, Buf, Cores};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let url: NvmeUrl = "nvme://192.0.2.1/nqn.2026-11.org.example:disks/1".parse()?;
+//! let cores = Cores::start(&[0])?;
+//! let read = cores.wait(0, move || async move {
+//!     let namespace = nvme::open(&url).await?;
+//!     let (result, data) = namespace.read(0, Buf::zeroed(4096)).await;
+//!     result.map(|()| data.len())
+//! })??;
+//! assert_eq!(read, 4096);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! An [`NvmeController`] lives on the core whose event loop opened it; any thread may use the handle. An [`NvmeNamespace`] is a
+//! [`Backend`](crate::Backend).
+//!
+//! | file | contents |
+//! |---|---|
+//! | `queue_state.rs`, `incoming.rs` | a queue pair without I/O: identifiers, order, data, and checks of what arrives |
+//! | `host_queue.rs` | its socket, send pump and receive loop |
+//! | `association.rs`, `authenticate.rs` | Connect, DH-HMAC-CHAP, the properties of a controller |
+//! | `lifetime.rs` | Keep Alive, events, reconnection, and the rule for unanswered writes |
+//! | `namespace` | a namespace as a `Backend`, and retries |
+
+mod association;
+mod authenticate;
+mod command;
+mod controller;
+mod controller_info;
+pub mod discovery;
+mod host_queue;
+mod incoming;
+mod initialize;
+mod lifetime;
+mod local_controller;
+mod namespace;
+mod namespace_identity;
+mod open;
+pub mod options;
+mod pdu_queue;
+mod queue_state;
+mod queue_tasks;
+mod request;
+mod status;
+#[cfg(test)]
+mod tests;
+
+pub use crate::url::nvme::{NvmeUrl, is_url};
+pub use association::SubsystemAddress;
+pub use command::{NvmeCommand, NvmeResult};
+pub use controller::NvmeController;
+pub use controller_info::ControllerInfo;
+#[doc(inline)]
+pub use lunar_wire::nvme::{Cqe, IdentifyController, IdentifyNamespace, NvmeStatus, Sqe};
+pub use namespace::{NvmeNamespace, inspect};
+pub use namespace_identity::{NamespaceIdentity, NamespaceProperties};
+pub use open::{connect, namespace_of, open};
+pub use options::NvmeOptions;
+pub use request::PendingCompletion;

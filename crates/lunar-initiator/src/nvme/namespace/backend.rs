@@ -1,0 +1,104 @@
+//! A namespace as a [`Backend`].
+
+use super::NvmeNamespace;
+use crate::{Direction, Error};
+use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture, describe_row, within};
+use lunar_runtime::Buf;
+use lunar_wire::nvme::{Sqe, nvm_opcode};
+use std::io;
+use std::sync::atomic::Ordering;
+
+impl NvmeNamespace {
+    /// Makes completed writes durable.
+    pub(super) async fn flush_cache(&self) -> Result<(), Error> {
+        if !self.features.write_cache {
+            return Ok(());
+        }
+        self.perform(Sqe::new(nvm_opcode::FLUSH, 0, self.id), Direction::None, None).await.0
+    }
+
+    fn check(&self, offset: u64, len: u64) -> io::Result<()> {
+        within(self.capacity.load(Ordering::Relaxed), offset, len)
+    }
+}
+
+impl Backend for NvmeNamespace {
+    fn info(&self) -> BackendInfo {
+        let properties = self.properties();
+        BackendInfo {
+            capacity: self.capacity.load(Ordering::Relaxed),
+            read_only: properties.is_read_only(),
+            unmap: self.can_deallocate(),
+            null: false,
+            remote: true,
+            write_through: !self.features.write_cache,
+        }
+    }
+
+    fn refresh(&self) -> bool {
+        self.changed.swap(false, Ordering::Relaxed)
+    }
+
+    fn device_block_size(&self) -> Option<u32> {
+        Some(self.block_size)
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
+        Box::pin(async move {
+            if let Err(e) = self.check(offset, buf.len() as u64) {
+                return (Err(e), buf);
+            }
+            let (result, buf) = self.read_any(offset, buf).await;
+            (result.map_err(io::Error::from), buf)
+        })
+    }
+
+    fn write(&self, offset: u64, buf: Buf, fua: bool) -> LocalBoxFuture<'_, BufResult> {
+        Box::pin(async move {
+            if let Err(e) = self.check(offset, buf.len() as u64) {
+                return (Err(e), buf);
+            }
+            let (result, buf) = self.write_any(offset, buf, fua).await;
+            (result.map_err(io::Error::from), buf)
+        })
+    }
+
+    fn max_compare_and_swap(&self) -> u32 {
+        self.max_compare()
+    }
+
+    fn compare_and_swap(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, io::Result<Option<usize>>> {
+        Box::pin(self.compare_and_swap(offset, buf))
+    }
+
+    fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {
+        Box::pin(async move { self.flush_cache().await.map_err(io::Error::from) })
+    }
+
+    fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            self.check(offset, len)?;
+            self.give_back(offset, len).await.map_err(io::Error::from)
+        })
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> LocalBoxFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            self.check(offset, len)?;
+            self.zero(offset, len, unmap).await.map_err(io::Error::from)
+        })
+    }
+
+    fn describe(&self) -> Vec<(String, String)> {
+        let info = self.controller().info();
+        let text = |field: &[u8]| String::from_utf8_lossy(field).trim().to_owned();
+        vec![
+            describe_row("kind", "remote"),
+            describe_row("subsystem", &info.subsystem),
+            describe_row("portal", &info.portal),
+            describe_row("namespace", self.id),
+            describe_row("model", text(&info.identify.model)),
+            describe_row("serial", text(&info.identify.serial)),
+        ]
+    }
+}

@@ -1,0 +1,124 @@
+//! Reads and writes of any bytes. Partial blocks are written by read-modify-write.
+
+use super::NvmeNamespace;
+use crate::{Direction, Error};
+use lunar_block::range_lock::{RangeAccess, RangeLock, RangeLocks};
+use lunar_runtime::Buf;
+use lunar_wire::nvme::{Sqe, nvm_opcode};
+
+/// Command dword 12, bit 30: force unit access.
+const FUA: u32 = 1 << 30;
+
+/// A result, and the buffer of the operation.
+pub(super) type BlockTransfer = (Result<(), Error>, Buf);
+
+impl NvmeNamespace {
+    /// The entry of a command for whole blocks. `flags` are those of command dword 12.
+    pub(super) fn blocks_entry(&self, opcode: u8, offset: u64, len: u64, flags: u32) -> Sqe {
+        let size = u64::from(self.block_size);
+        let (lba, blocks) = (offset / size, len / size);
+        Sqe::new(opcode, 0, self.id)
+            .with_dword(10, lba as u32)
+            .with_dword(11, (lba >> 32) as u32)
+            .with_dword(12, (blocks.saturating_sub(1) as u32) | flags)
+    }
+
+    /// Whether these bytes are whole blocks.
+    pub(super) fn is_whole(&self, offset: u64, len: u64) -> bool {
+        (offset | len) & u64::from(self.block_size - 1) == 0
+    }
+
+    fn is_one_command(&self, offset: u64, len: usize) -> bool {
+        len > 0 && len <= self.transfer && self.is_whole(offset, len as u64)
+    }
+
+    /// The range extended to whole blocks: offset and length.
+    fn around(&self, offset: u64, len: u64) -> (u64, u64) {
+        let size = u64::from(self.block_size);
+        let start = offset - offset % size;
+        (start, (offset + len).next_multiple_of(size) - start)
+    }
+
+    /// Bytes of one command, minus one block at each end for partial blocks.
+    fn piece(&self) -> usize {
+        let size = self.block_size as usize;
+        (self.transfer / size).saturating_sub(2).max(1) * size
+    }
+
+    async fn read_blocks(&self, offset: u64, buf: Buf) -> BlockTransfer {
+        let len = buf.len();
+        let sqe = self.blocks_entry(nvm_opcode::READ, offset, len as u64, 0);
+        let (result, buf) = self.perform(sqe, Direction::In(buf), None).await;
+        (result, buf.unwrap_or_else(|| Buf::zeroed(len)))
+    }
+
+    async fn write_blocks(&self, offset: u64, buf: Buf, fua: bool, hold: &RangeLock) -> BlockTransfer {
+        let len = buf.len();
+        let sqe = self.blocks_entry(nvm_opcode::WRITE, offset, len as u64, self.fua_flag(fua));
+        let (result, buf) = self.perform(sqe, Direction::Out(buf), Some(hold)).await;
+        (result, buf.unwrap_or_else(|| Buf::zeroed(len)))
+    }
+
+    /// The flag of a write that must be on stable storage. Without a volatile cache, each write is.
+    pub(super) fn fua_flag(&self, fua: bool) -> u32 {
+        if fua && self.features.write_cache { FUA } else { 0 }
+    }
+
+    /// Reads any bytes.
+    pub(super) async fn read_any(&self, offset: u64, mut buf: Buf) -> BlockTransfer {
+        if self.is_one_command(offset, buf.len()) {
+            return self.read_blocks(offset, buf).await;
+        }
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let len = (buf.len() - done).min(self.piece());
+            let (start, around) = self.around(at, len as u64);
+            let (result, piece) = self.read_blocks(start, Buf::zeroed(around as usize)).await;
+            if let Err(e) = result {
+                return (Err(e), buf);
+            }
+            let from = (at - start) as usize;
+            buf[done..done + len].copy_from_slice(&piece[from..from + len]);
+            done += len;
+        }
+        (Ok(()), buf)
+    }
+
+    /// Locks these bytes for a write. Two concurrent writers of one block could undo each other's changes.
+    pub(super) async fn hold(&self, offset: u64, len: u64) -> RangeLock {
+        let bytes = offset..offset.saturating_add(len);
+        let (bytes, share): (_, RangeAccess) = RangeLocks::covering_blocks(&bytes, self.block_size.into());
+        self.ranges.lock(bytes, share).await
+    }
+
+    /// Writes any bytes.
+    pub(super) async fn write_any(&self, offset: u64, buf: Buf, fua: bool) -> BlockTransfer {
+        let hold = self.hold(offset, buf.len() as u64).await;
+        if self.is_one_command(offset, buf.len()) {
+            return self.write_blocks(offset, buf, fua, &hold).await;
+        }
+        let result = self.write_pieces(offset, &buf, fua, &hold).await;
+        (result, buf)
+    }
+
+    async fn write_pieces(&self, offset: u64, buf: &[u8], fua: bool, hold: &RangeLock) -> Result<(), Error> {
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let len = (buf.len() - done).min(self.piece());
+            let (start, around) = self.around(at, len as u64);
+            let mut piece = Buf::zeroed(around as usize);
+            if around != len as u64 {
+                let (result, before) = self.read_blocks(start, piece).await;
+                result?;
+                piece = before;
+            }
+            let from = (at - start) as usize;
+            piece[from..from + len].copy_from_slice(&buf[done..done + len]);
+            self.write_blocks(start, piece, fua, hold).await.0?;
+            done += len;
+        }
+        Ok(())
+    }
+}

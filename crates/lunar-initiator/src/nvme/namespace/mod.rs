@@ -1,0 +1,188 @@
+//! A namespace as storage.
+
+mod backend;
+mod blocks;
+mod compare_and_write;
+mod perform;
+mod zeroes;
+
+use super::controller::NvmeController;
+use super::host_queue::MAX_TRANSFER;
+use super::namespace_identity::{self, NamespaceProperties};
+use crate::{Error, ErrorCode};
+use lunar_block::range_lock::RangeLocks;
+use lunar_runtime::either;
+use lunar_wire::nvme::IdentifyController;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// ONCS bits.
+mod optional {
+    /// Dataset Management.
+    pub const DATASET_MANAGEMENT: u16 = 1 << 2;
+    /// Write Zeroes.
+    pub const WRITE_ZEROES: u16 = 1 << 3;
+}
+
+/// FUSES bit 0: Compare and Write.
+const COMPARE_AND_WRITE: u16 = 1;
+/// NLB has 16 bits, and is 0-based.
+const MAX_BLOCKS: u64 = 1 << 16;
+/// Bytes of a page.
+const PAGE: usize = 4096;
+
+/// A namespace of a controller. It is a [`lunar_block::Backend`].
+pub struct NvmeNamespace {
+    controller: NvmeController,
+    id: u32,
+    properties: Mutex<NamespaceProperties>,
+    /// The capacity in bytes. Every operation reads it, so it is outside the lock.
+    capacity: AtomicU64,
+    block_size: u32,
+    /// The most data of one command, in bytes: whole blocks.
+    transfer: usize,
+    features: NamespaceFeatures,
+    /// Whether the properties have changed since the last call of `refresh`.
+    changed: AtomicBool,
+    /// The range locks of writes.
+    ranges: Arc<RangeLocks>,
+    /// Carries no messages: the task that heeds changes ends when this sender is dropped.
+    _life: flume::Sender<()>,
+}
+
+/// Commands and units that the controller supports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NamespaceFeatures {
+    dataset_management: bool,
+    write_zeroes: bool,
+    /// There is a volatile write cache.
+    write_cache: bool,
+    /// The most blocks of a fused Compare and Write; 0 without it.
+    compare_blocks: u32,
+}
+
+impl NamespaceFeatures {
+    fn of(identify: &IdentifyController, properties: &NamespaceProperties) -> NamespaceFeatures {
+        // NACWU counts if NSFEAT bit 1 says so.
+        let has_own_units = properties.identify.features & 2 != 0;
+        let unit = if has_own_units { properties.identify.atomic_compare } else { identify.atomic_compare };
+        let is_fused = identify.fused & COMPARE_AND_WRITE != 0;
+        NamespaceFeatures {
+            dataset_management: identify.commands & optional::DATASET_MANAGEMENT != 0,
+            write_zeroes: identify.commands & optional::WRITE_ZEROES != 0,
+            write_cache: identify.write_cache & 1 != 0,
+            compare_blocks: if is_fused { u32::from(unit) + 1 } else { 0 },
+        }
+    }
+}
+
+impl NvmeNamespace {
+    /// Opens a namespace of a controller. After a lost connection, its commands are only sent if its identity is the same.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NotFound`] when there is no such namespace; [`ErrorCode::InvalidArgument`] when its format is not
+    /// supported.
+    pub async fn open(controller: &NvmeController, id: u32) -> Result<Arc<NvmeNamespace>, Error> {
+        let changes = controller.changes();
+        let properties = inspect(controller, id).await?;
+        controller.pin(id, properties.identity.clone());
+        let info = controller.info();
+        let block_size = properties.block_size();
+        let limit = info.max_transfer.unwrap_or(u64::MAX).min(MAX_TRANSFER as u64);
+        let blocks = (limit / u64::from(block_size)).clamp(1, MAX_BLOCKS);
+        let (life, end) = flume::bounded(1);
+        let namespace = Arc::new(NvmeNamespace {
+            controller: controller.clone(),
+            id,
+            capacity: AtomicU64::new(properties.capacity),
+            block_size,
+            transfer: (blocks * u64::from(block_size)) as usize,
+            features: NamespaceFeatures::of(&info.identify, &properties),
+            properties: Mutex::new(properties),
+            changed: AtomicBool::new(false),
+            ranges: Arc::default(),
+            _life: life,
+        });
+        lunar_runtime::spawn(heed(Arc::downgrade(&namespace), changes, end));
+        Ok(namespace)
+    }
+
+    /// The controller.
+    pub fn controller(&self) -> &NvmeController {
+        &self.controller
+    }
+
+    /// The identifier of the namespace (NSID).
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The block size in bytes.
+    pub fn block_size(&self) -> u32 {
+        self.block_size
+    }
+
+    /// The properties, as last read.
+    pub fn properties(&self) -> NamespaceProperties {
+        self.properties.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads the properties again.
+    ///
+    /// # Errors
+    /// [`ErrorCode::IdentityMismatch`] when the identity has changed; those of Identify.
+    pub async fn reload(&self) -> Result<(), Error> {
+        let properties = inspect(&self.controller, self.id).await?;
+        let before = self.properties();
+        if properties.identity != before.identity {
+            let what =
+                format!("namespace {} was {}, and is {} now", self.id, before.identity, properties.identity);
+            return Err(Error::new(ErrorCode::IdentityMismatch, what));
+        }
+        if properties != before {
+            tracing::info!(namespace = self.id, capacity = properties.capacity, "the namespace has changed");
+            self.capacity.store(properties.capacity, Ordering::Relaxed);
+            self.changed.store(true, Ordering::Relaxed);
+            *self.properties.lock().unwrap_or_else(PoisonError::into_inner) = properties;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for NvmeNamespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("NvmeNamespace");
+        shown.field("controller", &self.controller).field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// Reads the properties of a namespace.
+///
+/// # Errors
+/// [`ErrorCode::NotFound`] when there is none; [`ErrorCode::InvalidArgument`] when its format is not supported; those of
+/// Identify.
+pub async fn inspect(controller: &NvmeController, id: u32) -> Result<NamespaceProperties, Error> {
+    let page = controller.read_admin(namespace_identity::properties_entry(id), PAGE).await?;
+    let list = match controller.read_admin(namespace_identity::identifiers_entry(id), PAGE).await {
+        Ok(list) => Some(list),
+        // Controllers before version 1.3 have no such list.
+        Err(e) if e.code == ErrorCode::ScsiError => None,
+        Err(e) => return Err(e),
+    };
+    namespace_identity::decode(id, &page, list.as_deref())
+}
+
+/// Reads the properties again whenever they may have changed, until the namespace is dropped.
+async fn heed(namespace: Weak<NvmeNamespace>, changes: flume::Receiver<()>, end: flume::Receiver<()>) {
+    let dropped = async { _ = end.recv_async().await };
+    let read = async {
+        while changes.recv_async().await.is_ok() {
+            let Some(namespace) = namespace.upgrade() else { return };
+            if let Err(e) = namespace.reload().await {
+                tracing::warn!(namespace = namespace.id, "cannot read the changed properties: {e}");
+            }
+        }
+    };
+    either(dropped, read).await;
+}

@@ -1,0 +1,125 @@
+//! Zeros and deallocation.
+
+use super::{MAX_BLOCKS, NvmeNamespace};
+use crate::{Direction, Error};
+use lunar_block::range_lock::RangeLock;
+use lunar_runtime::Buf;
+use lunar_wire::le;
+use lunar_wire::nvme::{Sqe, nvm_opcode};
+
+/// Bytes of one write of zeros where Write Zeroes is not supported.
+const ZEROS: u64 = 1 << 20;
+/// The most bytes of one Write Zeroes that cannot deallocate: it must end within the command timeout.
+const WRITTEN_ZEROES: u64 = 64 << 20;
+/// Command dword 12: Write Zeroes may deallocate (DEAC).
+const MAY_DEALLOCATE: u32 = 1 << 25;
+/// Command dword 11 of Dataset Management: deallocate (AD).
+const DEALLOCATE: u32 = 1 << 2;
+/// Bytes of a range of Dataset Management.
+const RANGE: usize = 16;
+/// The most blocks of such a range that are used.
+const MAX_RANGE: u64 = 1 << 22;
+
+/// The whole blocks inside a range, and the partial blocks before and behind them. Each is an offset and a length.
+pub(super) fn inside(offset: u64, len: u64, size: u64) -> ((u64, u64), [(u64, u64); 2]) {
+    let end = offset + len;
+    let (first, last) = (offset.next_multiple_of(size), end - end % size);
+    if first >= last {
+        return ((first, 0), [(offset, len), (end, 0)]);
+    }
+    ((first, last - first), [(offset, first - offset), (last, end - last)])
+}
+
+impl NvmeNamespace {
+    /// Whether deallocated blocks read as zeros, and there is a command to deallocate.
+    pub(super) fn can_deallocate(&self) -> bool {
+        let properties = self.properties();
+        properties.reads_zeros() && (self.features.dataset_management || self.zeroes_deallocate())
+    }
+
+    /// Whether Write Zeroes deallocates.
+    fn zeroes_deallocate(&self) -> bool {
+        let properties = self.properties();
+        self.features.write_zeroes && properties.zeroes_deallocate() && properties.reads_zeros()
+    }
+
+    async fn zero_edges(&self, edges: [(u64, u64); 2]) -> Result<(), Error> {
+        for (at, len) in edges.into_iter().filter(|(_, len)| *len > 0) {
+            self.write_any(at, Buf::zeroed(len as usize), false).await.0?;
+        }
+        Ok(())
+    }
+
+    /// Writes zeros: whole blocks by Write Zeroes where it is supported, the rest by writes.
+    pub(super) async fn zero(&self, offset: u64, len: u64, unmap: bool) -> Result<(), Error> {
+        let size = u64::from(self.block_size);
+        let ((start, len), edges) = inside(offset, len, size);
+        self.zero_edges(edges).await?;
+        if !self.features.write_zeroes {
+            return self.write_zeros(start, len).await;
+        }
+        let hold = self.hold(start, len).await;
+        let deallocates = unmap && self.zeroes_deallocate();
+        let max = MAX_BLOCKS * size;
+        let max = if deallocates { max } else { max.min(WRITTEN_ZEROES) };
+        let flags = if deallocates { MAY_DEALLOCATE } else { 0 };
+        let mut done = 0;
+        while done < len {
+            let part = (len - done).min(max);
+            let sqe = self.blocks_entry(nvm_opcode::WRITE_ZEROES, start + done, part, flags);
+            self.perform(sqe, Direction::None, Some(&hold)).await.0?;
+            done += part;
+        }
+        Ok(())
+    }
+
+    async fn write_zeros(&self, start: u64, len: u64) -> Result<(), Error> {
+        let (mut at, end) = (start, start + len);
+        while at < end {
+            let part = (end - at).min(ZEROS);
+            self.write_any(at, Buf::zeroed(part as usize), false).await.0?;
+            at += part;
+        }
+        Ok(())
+    }
+
+    /// Deallocates blocks. Dataset Management is only a hint. Where Write Zeroes cannot deallocate, this relies on DLFEAT:
+    /// deallocated blocks read as zeros.
+    pub(super) async fn give_back(&self, offset: u64, len: u64) -> Result<(), Error> {
+        if self.zeroes_deallocate() || !self.can_deallocate() {
+            return self.zero(offset, len, true).await;
+        }
+        let size = u64::from(self.block_size);
+        let ((start, len), edges) = inside(offset, len, size);
+        self.zero_edges(edges).await?;
+        let hold = self.hold(start, len).await;
+        let (mut lba, end) = (start / size, (start + len) / size);
+        while lba < end {
+            let blocks = (end - lba).min(MAX_RANGE);
+            self.deallocate(lba, blocks as u32, &hold).await?;
+            lba += blocks;
+        }
+        Ok(())
+    }
+
+    /// Dataset Management of one range.
+    async fn deallocate(&self, lba: u64, blocks: u32, hold: &RangeLock) -> Result<(), Error> {
+        let mut range = Buf::zeroed(RANGE);
+        le::put32(&mut range[4..], blocks);
+        le::put64(&mut range[8..], lba);
+        let sqe = Sqe::new(nvm_opcode::DATASET_MANAGEMENT, 0, self.id).with_dword(11, DEALLOCATE);
+        self.perform(sqe, Direction::Out(range), Some(hold)).await.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_blocks_and_edges_cover_the_range_once() {
+        assert_eq!(inside(512, 1024, 512), ((512, 1024), [(512, 0), (1536, 0)]));
+        assert_eq!(inside(500, 600, 512), ((512, 512), [(500, 12), (1024, 76)]));
+        assert_eq!(inside(10, 20, 512), ((512, 0), [(10, 20), (30, 0)]));
+    }
+}

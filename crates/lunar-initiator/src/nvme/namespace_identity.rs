@@ -1,0 +1,201 @@
+//! The identity and the geometry of a namespace, as Identify reports them.
+
+use super::association::{identify, identify_entry};
+use super::host_queue::HostQueue;
+use crate::{Error, ErrorCode};
+use lunar_wire::nvme::{IdentifyNamespace, NamespaceIdentifier, Sqe};
+use std::fmt;
+use std::rc::Rc;
+
+/// Identify Namespace (CNS 00h).
+const NAMESPACE: u32 = 0x00;
+/// The identifiers of a namespace (CNS 03h).
+const IDENTIFIERS: u32 = 0x03;
+/// Block sizes, as powers of 2, that are supported.
+const BLOCK_SHIFTS: std::ops::RangeInclusive<u8> = 9..=16;
+
+/// Properties that must not change while a namespace is in use: its identifiers and its block size.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamespaceIdentity {
+    /// UUID, if there is one.
+    pub uuid: Option<[u8; 16]>,
+    /// NGUID, if there is one.
+    pub nguid: Option<[u8; 16]>,
+    /// EUI64, if there is one.
+    pub eui64: Option<[u8; 8]>,
+    /// The binary logarithm of the block size.
+    pub block_shift: u8,
+}
+
+/// `uuid.`, or `eui.` with NGUID or EUI64, as Linux has it in `wwid`. Empty without an identifier.
+impl fmt::Display for NamespaceIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = |f: &mut fmt::Formatter<'_>, bytes: &[u8]| {
+            bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        };
+        if let Some(uuid) = &self.uuid {
+            f.write_str("uuid.")?;
+            for (at, part) in [0..4, 4..6, 6..8, 8..10, 10..16].into_iter().enumerate() {
+                f.write_str(if at > 0 { "-" } else { "" })?;
+                digits(f, &uuid[part])?;
+            }
+            return Ok(());
+        }
+        let bytes = self.nguid.as_ref().map(|id| &id[..]).or(self.eui64.as_ref().map(|id| &id[..]));
+        bytes.map_or(Ok(()), |bytes| {
+            f.write_str("eui.")?;
+            digits(f, bytes)
+        })
+    }
+}
+
+/// A namespace that can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceProperties {
+    /// Its identity.
+    pub identity: NamespaceIdentity,
+    /// Identify Namespace.
+    pub identify: IdentifyNamespace,
+    /// The capacity in bytes.
+    pub capacity: u64,
+}
+
+impl NamespaceProperties {
+    /// The block size in bytes.
+    pub fn block_size(&self) -> u32 {
+        1 << self.identity.block_shift
+    }
+
+    /// Whether writes are refused now.
+    pub fn is_read_only(&self) -> bool {
+        self.identify.attributes & 1 != 0
+    }
+
+    /// Whether deallocated blocks read as zeros (DLFEAT).
+    pub fn reads_zeros(&self) -> bool {
+        self.identify.deallocation & 7 == 1
+    }
+
+    /// Whether Write Zeroes may deallocate (DLFEAT bit 3).
+    pub fn zeroes_deallocate(&self) -> bool {
+        self.identify.deallocation & 8 != 0
+    }
+}
+
+/// The entry of Identify Namespace.
+pub fn properties_entry(namespace: u32) -> Sqe {
+    identify_entry(NAMESPACE, namespace)
+}
+
+/// The entry of the list of identifiers.
+pub fn identifiers_entry(namespace: u32) -> Sqe {
+    identify_entry(IDENTIFIERS, namespace)
+}
+
+/// Reads the properties of a namespace.
+///
+/// # Errors
+/// [`ErrorCode::NotFound`] when there is none; the errors of [`decode`].
+pub async fn read(admin: &Rc<HostQueue>, namespace: u32) -> Result<NamespaceProperties, Error> {
+    let page = identify(admin, NAMESPACE, namespace).await?;
+    let list = match identify(admin, IDENTIFIERS, namespace).await {
+        Ok(list) => Some(list),
+        // Controllers before version 1.3 have no such list.
+        Err(e) if e.code == ErrorCode::ScsiError => None,
+        Err(e) => return Err(e),
+    };
+    decode(namespace, &page, list.as_deref())
+}
+
+/// Decodes Identify Namespace and the list of identifiers.
+///
+/// # Errors
+/// [`ErrorCode::NotFound`] when there is no such namespace; [`ErrorCode::InvalidArgument`] when its format is not
+/// supported.
+pub fn decode(namespace: u32, page: &[u8], list: Option<&[u8]>) -> Result<NamespaceProperties, Error> {
+    let page = page.first_chunk().expect("a page has 4096 bytes");
+    let identify = IdentifyNamespace::decode(page);
+    // An inactive namespace has a page of zeros.
+    if identify.size == 0 || identify.capacity == 0 {
+        return Err(Error::new(ErrorCode::NotFound, format!("the controller has no namespace {namespace}")));
+    }
+    let (metadata, block_shift) = IdentifyNamespace::active_format(page);
+    if metadata > 0 {
+        let what = format!(
+            "namespace {namespace} has {metadata} bytes of metadata per block, which is not supported"
+        );
+        return Err(Error::new(ErrorCode::InvalidArgument, what).with_hint("use a format without metadata"));
+    }
+    if !BLOCK_SHIFTS.contains(&block_shift) {
+        let what =
+            format!("namespace {namespace} has blocks of 2^{block_shift} bytes, which is not supported");
+        return Err(Error::new(ErrorCode::InvalidArgument, what));
+    }
+    let capacity = identify.size.checked_mul(1 << block_shift).ok_or_else(|| {
+        let what = format!("namespace {namespace} claims {} blocks, more than 2^64 bytes", identify.size);
+        Error::new(ErrorCode::ProtocolError, what)
+    })?;
+    let some = |id: [u8; 16]| (id != [0; 16]).then_some(id);
+    let mut identity = NamespaceIdentity {
+        uuid: None,
+        nguid: some(identify.nguid),
+        eui64: (identify.eui64 != [0; 8]).then_some(identify.eui64),
+        block_shift,
+    };
+    for identifier in NamespaceIdentifier::decode(list.unwrap_or_default()) {
+        match identifier {
+            NamespaceIdentifier::Uuid(id) => identity.uuid = some(id),
+            NamespaceIdentifier::Nguid(id) => identity.nguid = some(id),
+            NamespaceIdentifier::Eui64(id) => identity.eui64 = Some(id),
+            NamespaceIdentifier::CommandSet(0) => {}
+            NamespaceIdentifier::CommandSet(set) => {
+                let what = format!("namespace {namespace} has the command set {set}, which is not supported");
+                return Err(Error::new(ErrorCode::InvalidArgument, what));
+            }
+        }
+    }
+    Ok(NamespaceProperties { identity, identify, capacity })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(shift: u8, metadata: u8) -> [u8; 4096] {
+        let mut page = [0; 4096];
+        (page[0], page[8]) = (16, 16);
+        (page[128], page[130]) = (metadata, shift);
+        page
+    }
+
+    #[test]
+    fn second_format_is_used_where_it_is_the_active_one() {
+        let mut page = page(9, 0);
+        (page[26], page[134]) = (1, 12);
+        let properties = decode(1, &page, None).expect("a namespace");
+        assert_eq!((properties.block_size(), properties.capacity), (4096, 16 << 12));
+    }
+
+    #[test]
+    fn unusable_namespace_is_refused() {
+        let code = |page: &[u8]| decode(7, page, None).expect_err("unusable").code;
+        assert_eq!(code(&[0; 4096]), ErrorCode::NotFound);
+        assert_eq!(code(&page(9, 8)), ErrorCode::InvalidArgument);
+        assert_eq!(code(&page(0, 0)), ErrorCode::InvalidArgument);
+        let mut huge = page(12, 0);
+        huge[7] = 0xff;
+        assert_eq!(code(&huge), ErrorCode::ProtocolError);
+        let zoned = [4, 1, 0, 0, 2];
+        assert_eq!(decode(7, &page(9, 0), Some(&zoned)).expect_err("zoned").code, ErrorCode::InvalidArgument);
+    }
+
+    #[test]
+    fn identity_is_shown_as_linux_shows_it() {
+        let list = [&[3, 16, 0, 0][..], &[0xab; 16], &[1, 8, 0, 0], &[7; 8]].concat();
+        let found = decode(1, &page(9, 0), Some(&list)).expect("a namespace").identity;
+        assert_eq!(found.to_string(), "uuid.abababab-abab-abab-abab-abababababab");
+        let other = NamespaceIdentity { uuid: None, ..found };
+        assert_eq!(other.to_string(), "eui.0707070707070707");
+        assert_eq!(NamespaceIdentity::default().to_string(), "");
+    }
+}

@@ -1,0 +1,70 @@
+//! Statuses as errors.
+
+use crate::{Error, ErrorCode};
+use lunar_proto::nvme::to_scsi;
+use lunar_wire::nvme::{NvmeStatus, TermRequest};
+use lunar_wire::scsi::Status;
+
+/// The error of a command that ended with this status. Its sense data are those of the SCSI command of the same meaning.
+pub fn error_of(status: NvmeStatus) -> Error {
+    let (scsi, sense) = to_scsi(status);
+    let code = match scsi {
+        Status::ReservationConflict => ErrorCode::ReservationConflict,
+        _ => ErrorCode::ScsiError,
+    };
+    Error::new(code, format!("the controller answered: {status}")).with_status(scsi as u8).with_sense(sense)
+}
+
+/// The error of a refused Connect. `result` says which parameter was wrong.
+pub fn refused(status: NvmeStatus, result: u64) -> Error {
+    let (offset, place) = (result & 0xffff, if result >> 16 & 1 != 0 { "data" } else { "command" });
+    let (code, hint) = match (status.kind, status.code) {
+        (1, 0x82) => (
+            ErrorCode::NotFound,
+            "check the name of the subsystem; lunar discover nvme://HOST:8009 lists those of a discovery service",
+        ),
+        (1, 0x84) => (
+            ErrorCode::Refused,
+            "add the name of this host to the subsystem's list of hosts, or name another host with host_nqn= in the URL",
+        ),
+        (1, 0x81) => (ErrorCode::Unreachable, "the controller has no room now: end other connections to it"),
+        (1, 0x91) => (ErrorCode::AuthenticationFailed, "add secret_file=FILE to the URL"),
+        _ => (ErrorCode::Refused, "see the log of the target"),
+    };
+    let what = format!("the controller refused Connect: {status}, byte {offset} of the {place}");
+    Error::new(code, what).with_hint(hint)
+}
+
+/// The error of a connection that the controller has ended.
+pub fn terminated(header: &[u8], copied: &[u8]) -> Error {
+    let whole = [header, copied].concat();
+    let fault = TermRequest::decode(&whole).map_or(String::new(), |request| format!(": {}", request.error));
+    Error::new(ErrorCode::ProtocolError, format!("the controller ended the connection{fault}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn status_has_the_error_kind_of_a_local_disk() {
+        for (status, kind) in [
+            (NvmeStatus::CAPACITY_EXCEEDED, io::ErrorKind::StorageFull),
+            (NvmeStatus::WRITE_PROTECTED, io::ErrorKind::ReadOnlyFilesystem),
+            (NvmeStatus::INVALID_OPCODE, io::ErrorKind::Unsupported),
+            (NvmeStatus::LBA_OUT_OF_RANGE, io::ErrorKind::InvalidInput),
+            (NvmeStatus::RESERVATION_CONFLICT, io::ErrorKind::PermissionDenied),
+            (NvmeStatus::READ_ERROR, io::ErrorKind::Other),
+        ] {
+            assert_eq!(io::Error::from(error_of(status)).kind(), kind, "{status}");
+        }
+    }
+
+    #[test]
+    fn refused_connect_names_the_parameter() {
+        let error = refused(NvmeStatus::CONNECT_PARAMETERS, 0x1_0100);
+        assert!(error.code == ErrorCode::NotFound && error.what.ends_with("byte 256 of the data"), "{error}");
+        assert_eq!(refused(NvmeStatus::CONNECT_HOST, 0x1_0200).code, ErrorCode::Refused);
+    }
+}

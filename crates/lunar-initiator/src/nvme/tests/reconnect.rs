@@ -1,0 +1,199 @@
+//! Lost connections, time-outs, and events.
+
+use super::scripted::{Script, ScriptedController, on_a_core, options};
+use crate::nvme::{NvmeController, NvmeNamespace, NvmeOptions};
+use crate::{Backend, Buf, Error, ErrorCode};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+async fn open(controller: &ScriptedController, options: NvmeOptions) -> Result<Arc<NvmeNamespace>, Error> {
+    NvmeNamespace::open(&NvmeController::open(controller.address(), options).await?, 1).await
+}
+
+/// Waits until the script is in a state.
+async fn until(controller: &ScriptedController, what: &str, is: impl Fn(&Script) -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is(&controller.script()) {
+        assert!(Instant::now() < end, "{what}");
+        compio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn code(result: std::io::Result<()>) -> Option<ErrorCode> {
+    result.err().as_ref().and_then(Error::of).map(|e| e.code)
+}
+
+#[test]
+fn unanswered_write_is_repeated_before_newer_ones() {
+    let controller = ScriptedController::start();
+    let script = controller.clone();
+    on_a_core(move || async move {
+        let namespace = open(&script, options()).await?;
+        {
+            let mut script = script.script();
+            (script.silent_from, script.cuts) = (0, true);
+        }
+        let write = |at: u64, byte: u8| namespace.write(at * 512, Buf::copy_of(&[byte; 512]), false);
+        let (mut first, mut second) = (Box::pin(write(0, 1)), Box::pin(write(1, 2)));
+        // Both are in the queue before the connection is cut.
+        assert!(futures_poll(&mut first).is_pending() && futures_poll(&mut second).is_pending());
+        until(&script, "the connection is cut", |script| script.silent_from == usize::MAX).await;
+        let third = write(2, 3);
+        let (first, second, third) = (first.await, second.await, third.await);
+        assert!(first.0.is_ok() && second.0.is_ok() && third.0.is_ok());
+        assert_eq!(namespace.controller().info().recoveries, 1);
+        Ok(())
+    });
+    assert_eq!(controller.script().writes, [1, 2, 3]);
+}
+
+/// Polls a future once.
+fn futures_poll<F: Future + Unpin>(future: &mut F) -> std::task::Poll<F::Output> {
+    std::pin::Pin::new(future).poll(&mut std::task::Context::from_waker(std::task::Waker::noop()))
+}
+
+#[test]
+fn abandoned_write_is_repeated_and_newer_ones_wait_for_it() {
+    let controller = ScriptedController::start();
+    let script = controller.clone();
+    on_a_core(move || async move {
+        let namespace = open(&script, options()).await?;
+        {
+            let mut script = script.script();
+            (script.silent_from, script.cuts) = (0, true);
+        }
+        let mut old = Box::pin(namespace.write(0, Buf::copy_of(&[1; 512]), false));
+        assert!(futures_poll(&mut old).is_pending());
+        until(&script, "the connection is cut", |script| script.silent_from == usize::MAX).await;
+        drop(old);
+        namespace.write(0, Buf::copy_of(&[2; 512]), false).await.0.expect("written");
+        Ok(())
+    });
+    let script = controller.script();
+    assert_eq!((&script.writes[..], script.medium[0]), (&[1, 2][..], 2));
+}
+
+#[test]
+fn command_without_an_answer_makes_the_host_reconnect() {
+    let controller = ScriptedController::start();
+    let script = controller.clone();
+    on_a_core(move || async move {
+        let mut options = options();
+        options.timeouts.command = Duration::from_millis(200);
+        let namespace = open(&script, options).await?;
+        script.script().silent_from = 0;
+        let mut read = Box::pin(namespace.read(0, Buf::zeroed(512)));
+        assert!(futures_poll(&mut read).is_pending());
+        until(&script, "the read arrives", |script| script.count(2) == 1).await;
+        script.script().silent_from = usize::MAX;
+        assert!(read.await.0.is_ok());
+        let info = namespace.controller().info();
+        assert!(info.recoveries == 1 && info.lost_by.is_some_and(|why| why.contains("no answer")));
+        Ok(())
+    });
+}
+
+#[test]
+fn commands_fail_after_the_controller_loss_timeout_and_return() {
+    let controller = ScriptedController::start();
+    let script = controller.clone();
+    on_a_core(move || async move {
+        let mut options = options();
+        options.timeouts.recovery = Duration::from_millis(300);
+        let namespace = open(&script, options).await?;
+        {
+            let mut script = script.script();
+            script.refuses = true;
+            script.cut();
+        }
+        assert_eq!(code(namespace.read(0, Buf::zeroed(512)).await.0), Some(ErrorCode::ConnectionLost));
+        let started_at = Instant::now();
+        assert_eq!(code(namespace.read(0, Buf::zeroed(512)).await.0), Some(ErrorCode::ConnectionLost));
+        assert!(started_at.elapsed() < Duration::from_secs(5), "a command fails at once now");
+        script.script().refuses = false;
+        let end = Instant::now() + Duration::from_secs(20);
+        while namespace.read(0, Buf::zeroed(512)).await.0.is_err() {
+            assert!(Instant::now() < end, "the controller is back");
+            compio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn other_namespace_after_a_reconnection_gets_no_command() {
+    let controller = ScriptedController::start();
+    let script = controller.clone();
+    on_a_core(move || async move {
+        let mut options = options();
+        options.timeouts.recovery = Duration::from_millis(300);
+        let namespace = open(&script, options).await?;
+        {
+            let mut script = script.script();
+            script.uuid = [0xcd; 16];
+            script.cut();
+        }
+        let (result, _) = namespace.write(0, Buf::copy_of(&[1; 512]), false).await;
+        let error = result.expect_err("another namespace");
+        assert!(error.to_string().contains("uuid.cdcdcdcd"), "{error}");
+        Ok(())
+    });
+    assert_eq!(controller.script().writes, [0; 0]);
+}
+
+#[test]
+fn lost_fused_pair_is_not_repeated() {
+    let controller = ScriptedController::start();
+    let script = controller.clone();
+    on_a_core(move || async move {
+        let namespace = open(&script, options()).await?;
+        {
+            let mut script = script.script();
+            (script.silent_from, script.cuts) = (0, true);
+        }
+        let error = namespace.compare_and_write(0, &[0; 1024]).await.expect_err("it is unknown");
+        assert_eq!(error.code, ErrorCode::ConnectionLost);
+        assert!(namespace.read(0, Buf::zeroed(512)).await.0.is_ok());
+        Ok(())
+    });
+    assert_eq!(controller.script().count(5), 1);
+}
+
+#[test]
+fn idle_host_sends_keep_alive() {
+    let controller = ScriptedController::start();
+    let script = controller.clone();
+    on_a_core(move || async move {
+        let mut options = options();
+        options.keep_alive = Duration::from_millis(100);
+        let namespace = open(&script, options).await?;
+        until(&script, "Keep Alive", |script| script.count(0x18) >= 2).await;
+        assert_eq!(namespace.controller().info().recoveries, 0);
+        Ok(())
+    });
+}
+
+#[test]
+fn event_makes_the_host_read_the_capacity_again() {
+    let controller = ScriptedController::start();
+    let script = controller.clone();
+    on_a_core(move || async move {
+        let namespace = open(&script, options()).await?;
+        for blocks in [100, 200] {
+            until(&script, "an event request", |script| script.event.is_some()).await;
+            {
+                let mut script = script.script();
+                script.blocks = blocks;
+                script.raise_event();
+            }
+            let end = Instant::now() + Duration::from_secs(20);
+            while namespace.info().capacity != blocks * 512 {
+                assert!(Instant::now() < end, "the new capacity");
+                compio::time::sleep(Duration::from_millis(5)).await;
+            }
+            assert!(namespace.refresh() && !namespace.refresh());
+        }
+        Ok(())
+    });
+    assert_eq!(controller.script().count(2), 2, "the log page is read to clear the event");
+}

@@ -1,0 +1,355 @@
+//! A controller of one namespace in threads, whose bytes are written by hand.
+
+use super::{c2h_data, r2t, response};
+use crate::nvme::options::Nqn;
+use crate::nvme::{NvmeOptions, SubsystemAddress};
+use crate::{Error, Portal};
+use lunar_runtime::Cores;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+use std::time::Duration;
+
+/// Bytes of the namespace.
+pub const CAPACITY: usize = 1 << 20;
+/// Bytes of data that a capsule has room for.
+const CAPSULE: usize = 512;
+/// The identifier of the controller.
+const ID: u16 = 3;
+
+/// The behaviour of the controller, and the commands that it has seen.
+pub struct Script {
+    /// The medium.
+    pub medium: Vec<u8>,
+    /// Opcodes of all commands, with the first dword of their parameters.
+    pub seen: Vec<(u8, u32)>,
+    /// The first byte of each write that was executed.
+    pub writes: Vec<u8>,
+    /// The number of the I/O command from which on none is answered, until the connections are cut.
+    pub silent_from: usize,
+    /// Whether a command that is not answered cuts all connections.
+    pub cuts: bool,
+    /// Whether new connections are closed at once.
+    pub refuses: bool,
+    /// The result and the status of Connect on the admin queue.
+    pub connect: (u64, u16),
+    /// The value of CSTS once the controller is enabled.
+    pub status: u32,
+    /// The identifier of the controller in Identify.
+    pub identified: u16,
+    /// The UUID of the namespace.
+    pub uuid: [u8; 16],
+    /// Blocks of the namespace.
+    pub blocks: u64,
+    /// The last value of CC.
+    pub configuration: u32,
+    /// Connections, to cut them.
+    pub streams: Vec<TcpStream>,
+    /// The event request that waits: its connection and its identifier.
+    pub event: Option<(TcpStream, u16)>,
+    /// The generation of the discovery log page, and how often it changes while it is read.
+    pub generation: (u64, u32),
+    /// Whether it is a discovery controller.
+    pub is_discovery: bool,
+    /// I/O commands so far.
+    io_commands: usize,
+    /// The compare half of a fused pair.
+    compare: Option<(u16, bool)>,
+}
+
+/// A running controller.
+#[derive(Clone)]
+pub struct ScriptedController {
+    script: Arc<Mutex<Script>>,
+    port: u16,
+}
+
+impl ScriptedController {
+    /// Starts a controller that works.
+    pub fn start() -> ScriptedController {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("bound").port();
+        let script = Arc::new(Mutex::new(Script {
+            medium: vec![0; CAPACITY],
+            seen: Vec::new(),
+            writes: Vec::new(),
+            silent_from: usize::MAX,
+            cuts: false,
+            refuses: false,
+            connect: (ID.into(), 0),
+            status: 1,
+            identified: ID,
+            uuid: [0xab; 16],
+            blocks: CAPACITY as u64 / 512,
+            configuration: 0,
+            streams: Vec::new(),
+            event: None,
+            generation: (7, 0),
+            is_discovery: false,
+            io_commands: 0,
+            compare: None,
+        }));
+        let controller = ScriptedController { script, port };
+        let own = controller.clone();
+        // The thread ends with the process.
+        thread::spawn(move || listener.incoming().flatten().for_each(|stream| own.accept(stream)));
+        controller
+    }
+
+    /// The script.
+    pub fn script(&self) -> MutexGuard<'_, Script> {
+        self.script.lock().expect("no thread has panicked")
+    }
+
+    /// The place of the subsystem.
+    pub fn address(&self) -> SubsystemAddress {
+        SubsystemAddress {
+            portal: Portal { host: "127.0.0.1".into(), port: self.port },
+            subsystem: Nqn::new("nqn.2026-11.org.example:scripted").expect("a name"),
+        }
+    }
+
+    fn accept(&self, stream: TcpStream) {
+        let mut script = self.script();
+        if script.refuses {
+            return;
+        }
+        script.streams.push(stream.try_clone().expect("a handle"));
+        drop(script);
+        let own = self.clone();
+        thread::spawn(move || own.serve(stream));
+    }
+
+    fn serve(&self, mut stream: TcpStream) -> Option<()> {
+        let mut request = [0; 128];
+        stream.read_exact(&mut request).ok()?;
+        assert_eq!(request[..8], [0, 0, 128, 0, 128, 0, 0, 0]);
+        let mut answer = [0; 128];
+        answer[..8].copy_from_slice(&[1, 0, 128, 0, 128, 0, 0, 0]);
+        answer[12..16].copy_from_slice(&4096u32.to_le_bytes());
+        stream.write_all(&answer).ok()?;
+        let mut is_io = false;
+        loop {
+            let (sqe, data) = command(&mut stream)?;
+            if sqe[0] == 0x7f && sqe[4] == 1 {
+                is_io = sqe[42] != 0;
+                assert_eq!(data.len(), 1024);
+                self.answer_connect(&mut stream, &sqe, is_io)?;
+            } else if is_io {
+                self.io(&mut stream, &sqe, data)?;
+            } else {
+                self.admin(&mut stream, &sqe)?;
+            }
+        }
+    }
+
+    fn answer_connect(&self, stream: &mut TcpStream, sqe: &[u8], is_io: bool) -> Option<()> {
+        let (result, status) = if is_io { (ID.into(), 0) } else { self.script().connect };
+        stream.write_all(&response(id(sqe), status, result)).ok()
+    }
+
+    fn admin(&self, stream: &mut TcpStream, sqe: &[u8]) -> Option<()> {
+        let mut script = self.script();
+        script.seen.push((sqe[0], u32_at(sqe, 40)));
+        let (id, mut result, mut page) = (id(sqe), 0, None);
+        match (sqe[0], sqe[4]) {
+            (0x7f, 0) => {
+                let value = u32_at(sqe, 48);
+                script.configuration = value;
+                if value & 1 << 14 != 0 {
+                    script.status |= 2 << 2;
+                }
+            }
+            (0x7f, _) => {
+                result = match u32_at(sqe, 44) {
+                    0x00 => 127 | 10 << 24 | 1 << 37,
+                    0x08 => 0x1_0400,
+                    0x1c if script.configuration & 1 == 0 => 0,
+                    _ => script.status.into(),
+                };
+            }
+            (0x06, _) => page = Some(identify(&script, sqe[40])),
+            (0x02, _) if sqe[40] == 0x70 => page = Some(script.discovery_page(sqe)),
+            (0x02, _) => page = Some(vec![0; 4096]),
+            (0x0c, _) => {
+                script.event = Some((stream.try_clone().expect("a handle"), id));
+                return Some(());
+            }
+            _ => {}
+        }
+        drop(script);
+        let data = page.map(|page| c2h_data(id, 0, &page, 4)).unwrap_or_default();
+        stream.write_all(&[data, response(id, 0, result)].concat()).ok()
+    }
+
+    fn io(&self, stream: &mut TcpStream, sqe: &[u8], capsule: Vec<u8>) -> Option<()> {
+        let mut script = self.script();
+        script.seen.push((sqe[0], u32_at(sqe, 40)));
+        script.io_commands += 1;
+        if script.io_commands > script.silent_from {
+            if script.cuts {
+                script.silent_from = usize::MAX;
+                script.cut();
+                // Commands behind it are not executed.
+                return None;
+            }
+            return Some(());
+        }
+        drop(script);
+        let (id, at) = (id(sqe), u32_at(sqe, 40) as usize * 512);
+        let len = (u32_at(sqe, 48) as usize & 0xffff) * 512 + 512;
+        let data = match (sqe[39], u32_at(sqe, 32) as usize) {
+            (0x5a, wanted) if matches!(sqe[0], 1 | 5) => fetch(stream, id, wanted)?,
+            _ => capsule,
+        };
+        let mut script = self.script();
+        let bytes = match sqe[0] {
+            0x02 => [c2h_data(id, 0, &script.medium[at..at + len], 4), response(id, 0, 0)].concat(),
+            0x05 => {
+                script.compare = Some((id, script.medium[at..at + len] == data));
+                return Some(());
+            }
+            0x01 if sqe[1] & 3 == 2 => {
+                let (compared, is_equal) = script.compare.take().expect("the first half");
+                if is_equal {
+                    script.medium[at..at + len].copy_from_slice(&data);
+                }
+                let status = |bad: u16| if is_equal { 0 } else { 0x8000 | bad << 1 };
+                [response(compared, status(0x285), 0), response(id, status(0x09), 0)].concat()
+            }
+            0x01 => {
+                script.medium[at..at + len].copy_from_slice(&data);
+                script.writes.push(data[0]);
+                response(id, 0, 0)
+            }
+            0x08 => {
+                script.medium[at..at + len].fill(0);
+                response(id, 0, 0)
+            }
+            _ => response(id, 0, 0),
+        };
+        drop(script);
+        stream.write_all(&bytes).ok()
+    }
+}
+
+impl Script {
+    /// Cuts all connections.
+    pub fn cut(&mut self) {
+        for stream in self.streams.drain(..) {
+            _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Answers the event request: a namespace has changed.
+    pub fn raise_event(&mut self) {
+        let (mut stream, id) = self.event.take().expect("the host has sent an event request");
+        stream.write_all(&response(id, 0, 0x04_0002)).expect("the host listens");
+    }
+
+    /// The wanted part of a discovery log page with five entries. Each new generation has another first port.
+    fn discovery_page(&mut self, sqe: &[u8]) -> Vec<u8> {
+        let mut page = vec![0; 6 * 1024];
+        page[..8].copy_from_slice(&self.generation.0.to_le_bytes());
+        page[8] = 5;
+        for (n, entry) in page[1024..].chunks_exact_mut(1024).enumerate() {
+            entry[..3].copy_from_slice(&[3, 1, 2]);
+            let port = format!("{}", self.generation.0 + n as u64);
+            entry[32..32 + port.len()].copy_from_slice(port.as_bytes());
+            entry[256..286].copy_from_slice(b"nqn.2026-11.org.example:found\0");
+            entry[512..523].copy_from_slice(b"192.0.2.1  ");
+        }
+        let (offset, dwords) = (u32_at(sqe, 48) as usize, u32_at(sqe, 40) >> 16);
+        if offset > 0 && self.generation.1 > 0 {
+            self.generation = (self.generation.0 + 1, self.generation.1 - 1);
+        }
+        page[offset..offset + 4 * (dwords as usize + 1)].to_vec()
+    }
+
+    /// How often an opcode was seen.
+    pub fn count(&self, opcode: u8) -> usize {
+        self.seen.iter().filter(|(seen, _)| *seen == opcode).count()
+    }
+}
+
+/// Options with short pauses.
+pub fn options() -> NvmeOptions {
+    let mut options = NvmeOptions::new(Nqn::new("nqn.2026-11.org.example:host").expect("a name"));
+    options.timeouts.login = Duration::from_secs(5);
+    options.timeouts.login_tries = 1;
+    options.timeouts.logout = Duration::from_secs(1);
+    options
+}
+
+/// Runs work on an event loop of its own.
+pub fn on_a_core<T, W>(work: impl FnOnce() -> W + Send + 'static) -> T
+where
+    T: Send + 'static,
+    W: Future<Output = Result<T, Error>> + 'static,
+{
+    let cores = Cores::one().expect("an event loop");
+    let ended = cores.wait(0, work).expect("the work does not panic");
+    ended.unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
+}
+
+fn id(sqe: &[u8]) -> u16 {
+    u16::from_le_bytes([sqe[2], sqe[3]])
+}
+
+/// The next command and the data in its capsule.
+fn command(stream: &mut TcpStream) -> Option<(Vec<u8>, Vec<u8>)> {
+    let mut header = [0; 72];
+    stream.read_exact(&mut header).ok()?;
+    assert_eq!(header[..3], [4, 0, 72]);
+    let mut data = vec![0; u32_at(&header, 4) as usize - 72];
+    stream.read_exact(&mut data).ok()?;
+    Some((header[8..].to_vec(), data))
+}
+
+/// Fetches the data of a command by one R2T.
+fn fetch(stream: &mut TcpStream, id: u16, len: usize) -> Option<Vec<u8>> {
+    stream.write_all(&r2t(id, 9, 0, len as u32)).ok()?;
+    let mut data = Vec::new();
+    while data.len() < len {
+        let mut header = [0; 24];
+        stream.read_exact(&mut header).ok()?;
+        assert_eq!((header[0], u32_at(&header, 12) as usize), (6, data.len()));
+        let mut part = vec![0; u32_at(&header, 16) as usize];
+        stream.read_exact(&mut part).ok()?;
+        data.extend(part);
+    }
+    Some(data)
+}
+
+fn identify(script: &Script, structure: u8) -> Vec<u8> {
+    let mut page = vec![0; 4096];
+    match structure {
+        0x01 => {
+            page[76] = 2;
+            // 8 KiB in one command.
+            page[77] = 1;
+            page[78..80].copy_from_slice(&script.identified.to_le_bytes());
+            page[93] = 1;
+            (page[111], page[320]) = (1 + u8::from(script.is_discovery), 1);
+            (page[520], page[522], page[525]) = (0x0c, 1, 1);
+            page[1792..1796].copy_from_slice(&((64 + CAPSULE as u32) / 16).to_le_bytes());
+            page[1796] = 1;
+        }
+        0x00 => {
+            page[..8].copy_from_slice(&script.blocks.to_le_bytes());
+            page[8..16].copy_from_slice(&script.blocks.to_le_bytes());
+            (page[33], page[130]) = (0b1001, 9);
+        }
+        0x03 => {
+            page[..4].copy_from_slice(&[3, 16, 0, 0]);
+            page[4..20].copy_from_slice(&script.uuid);
+        }
+        _ => page[0] = 1,
+    }
+    page
+}
