@@ -5,6 +5,7 @@ use crate::run::DRAIN_TIMEOUT;
 use crate::verify::WriteLedger;
 use crate::{Error, ErrorKind, cpu};
 use lunar_block::{Backend, BackendKind, BackendSpec, RBD_PREFIX, RbdLocation};
+use lunar_initiator::nvme::{self, NvmeNamespace, NvmeUrl};
 use lunar_initiator::options::Transport;
 use lunar_initiator::{Lun, Url};
 use lunar_nbd::client as nbd;
@@ -20,6 +21,8 @@ pub enum TargetSpec {
     Lun(Box<Url>),
     /// An export of an NBD server: `nbd://...`, `nbd+unix://...`.
     Nbd(nbd::NbdUrl),
+    /// A namespace over NVMe/TCP: `nvme://...`.
+    Nvme(Box<NvmeUrl>),
     /// An image of Ceph RBD.
     Rbd(Box<RbdLocation>),
     /// A disk in this process, and its size in bytes: `null:SIZE`, `memory:SIZE`, or either without a size.
@@ -32,6 +35,12 @@ pub enum TargetSpec {
 /// the end of a job are. During a longer outage, there is nothing to measure.
 fn with_default_timeouts(url: Url) -> Result<Url, lunar_initiator::Error> {
     let url = url.with_default("login_tries", "1")?.with_default("late_writes", "risk")?;
+    url.with_default("recovery_timeout", &DRAIN_TIMEOUT.as_secs().to_string())
+}
+
+/// The same for NVMe, which has no rule for late writes.
+fn with_default_nvme_timeouts(url: NvmeUrl) -> Result<NvmeUrl, lunar_initiator::Error> {
+    let url = url.with_default("login_tries", "1")?;
     url.with_default("recovery_timeout", &DRAIN_TIMEOUT.as_secs().to_string())
 }
 
@@ -97,6 +106,7 @@ pub struct OpenTargets {
     /// The options with which the targets were opened.
     pub(crate) options: TargetOptions,
     luns: Vec<(usize, Arc<Lun>)>,
+    namespaces: Vec<(usize, Arc<NvmeNamespace>)>,
     measured: Vec<MeasuredTarget>,
 }
 
@@ -119,6 +129,9 @@ impl TargetSpec {
             _ if nbd::is_url(text) => TargetSpec::Nbd(
                 text.parse().map_err(|e| Error { kind: ErrorKind::Invalid, ..open_error(e) })?,
             ),
+            _ if nvme::is_url(text) => TargetSpec::Nvme(Box::new(
+                text.parse().and_then(with_default_nvme_timeouts).map_err(initiator_error)?,
+            )),
             _ if text.starts_with(RBD_PREFIX) => TargetSpec::Rbd(Box::new(
                 RbdLocation::parse(text)
                     .map_err(|(what, hint)| Error::new(ErrorKind::Invalid, what, hint))?,
@@ -133,6 +146,7 @@ impl std::fmt::Display for TargetSpec {
         match self {
             TargetSpec::Lun(url) => url.fmt(f),
             TargetSpec::Nbd(url) => url.fmt(f),
+            TargetSpec::Nvme(url) => url.fmt(f),
             TargetSpec::InProcess(kind, size) => write!(f, "{}:{size}", kind.name()),
             TargetSpec::Rbd(image) => image.fmt(f),
             TargetSpec::Path(path) => path.display().fmt(f),
@@ -158,8 +172,14 @@ impl OpenTargets {
         }
         let cores = Cores::start(&cpus)
             .map_err(|e| system_error("cannot start the event loops of the benchmark", &e))?;
-        let (target_sessions, luns, measured) = (Vec::new(), Vec::new(), Vec::new());
-        let mut opened = OpenTargets { cores, target_sessions, options: options.clone(), luns, measured };
+        let mut opened = OpenTargets {
+            cores,
+            target_sessions: Vec::new(),
+            options: options.clone(),
+            luns: Vec::new(),
+            namespaces: Vec::new(),
+            measured: Vec::new(),
+        };
         for target in targets {
             opened.add(target, options)?;
             if options.write && !options.destroy {
@@ -196,9 +216,11 @@ impl OpenTargets {
         self.target_sessions.iter().map(|session| session.disk.info().capacity).min().unwrap_or(0)
     }
 
-    /// The largest block size of the logical units; 1 if there are none.
+    /// The largest block size of the logical units and namespaces; 1 if there are none.
     pub fn block_size(&self) -> u64 {
-        self.luns.iter().map(|(_, lun)| u64::from(lun.block_size())).max().unwrap_or(1)
+        let luns = self.luns.iter().map(|(_, lun)| lun.block_size());
+        let namespaces = self.namespaces.iter().map(|(_, namespace)| namespace.block_size());
+        luns.chain(namespaces).max().map_or(1, u64::from)
     }
 
     /// The logical unit of a session; None for other targets.
@@ -254,6 +276,10 @@ impl OpenTargets {
                 let exports = (0..sessions).map(|_| self.add_nbd(url)).collect::<Result<Vec<_>, _>>()?;
                 exports[0].describe()
             }
+            TargetSpec::Nvme(url) => {
+                let disks = (0..sessions).map(|_| self.add_nvme(url)).collect::<Result<Vec<_>, _>>()?;
+                disks[0].describe()
+            }
             local => {
                 let disk = open_local(local, options)?;
                 for _ in 0..sessions {
@@ -299,6 +325,15 @@ impl OpenTargets {
         Ok(disk)
     }
 
+    fn add_nvme(&mut self, url: &NvmeUrl) -> Result<Arc<NvmeNamespace>, Error> {
+        let (core, url) = (self.target_sessions.len() % self.cores.count(), url.clone());
+        let disk = self.cores.wait(core, move || async move { nvme::open(&url).await });
+        let disk = disk.map_err(|e| system_error(EVENT_LOOP, &e))?.map_err(initiator_error)?;
+        self.add_session(disk.clone());
+        self.namespaces.push((core, disk.clone()));
+        Ok(disk)
+    }
+
     /// Checks the first and the last mebibyte of the target that was opened last.
     fn check_no_data(&self, target: &TargetSpec) -> Result<(), Error> {
         const CHECKED_BYTES: u64 = 1 << 20;
@@ -324,6 +359,11 @@ impl Drop for OpenTargets {
         for (core, lun) in self.luns.drain(..) {
             // Do not wait for a target that no longer responds: nothing is lost.
             let goodbye = move || async move { drop(lun.session().close().await) };
+            let _ = self.cores.wait(core, goodbye);
+        }
+        for (core, namespace) in self.namespaces.drain(..) {
+            // As for sessions.
+            let goodbye = move || async move { namespace.controller().close().await };
             let _ = self.cores.wait(core, goodbye);
         }
     }
@@ -355,7 +395,7 @@ fn open_local(target: &TargetSpec, options: &TargetOptions) -> Result<Arc<dyn Ba
             size: options.create,
             ..BackendSpec::rbd((**image).clone())
         },
-        TargetSpec::Lun(_) | TargetSpec::Nbd(_) => unreachable!("not a local disk"),
+        TargetSpec::Lun(_) | TargetSpec::Nbd(_) | TargetSpec::Nvme(_) => unreachable!("not a local disk"),
     };
     lunar_block::open(&spec).map_err(open_error)
 }

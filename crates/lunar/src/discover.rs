@@ -2,7 +2,10 @@
 
 use crate::client::{self, ClientArgs, json_list, run};
 use crate::exit::{Exit, Failure};
+use crate::output;
 use clap::Args;
+use lunar_initiator::nvme::discovery::{self, DiscoveryEntry, DiscoveryKind, TransportKind};
+use lunar_initiator::nvme::{self, NvmeUrl, SubsystemAddress};
 use lunar_initiator::{DiscoveredTarget, Portal};
 use serde::Serialize;
 use std::fmt::Write;
@@ -14,16 +17,19 @@ Examples:
   lunar discover [::1]:3260
   lunar discover iscsi://ann@192.0.2.10?password_file=ann.secret
   lunar discover iser://192.0.2.10
+  lunar discover nvme://192.0.2.10
   lunar discover 192.0.2.10 --json
 
 Output: one line per target and portal, ADDRESS:PORT,TAG TARGET. Discovery does not report the transport of a
-portal: a portal that accepts only iSER is listed like the others.";
+portal: a portal that accepts only iSER is listed like the others. With nvme://, a target is a subsystem, TAG is the identifier
+of its port, and the default port is 8009.";
 
 /// Arguments of `lunar discover`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Discover {
-    /// HOST[:PORT], or a URL: iscsi://HOST[:PORT][?KEY=VALUE&...], or an iser:// URL (SRP has no discovery)
+    /// HOST[:PORT], or a URL: iscsi://HOST[:PORT][?KEY=VALUE&...], an iser:// URL (SRP has no discovery), or
+    /// nvme://HOST[:PORT][/NQN] of a discovery service
     #[arg(value_name = "PORTAL|URL")]
     portal: String,
 
@@ -35,17 +41,17 @@ pub struct Discover {
 #[derive(Serialize, ToSchema)]
 #[schema(as = DiscoveredTarget)]
 pub struct TargetEntry {
-    target: String,
-    portals: Vec<PortalEntry>,
+    pub target: String,
+    pub portals: Vec<PortalEntry>,
 }
 
 /// One of its portals.
 #[derive(Serialize, ToSchema)]
 #[schema(as = DiscoveredPortal)]
 pub struct PortalEntry {
-    host: String,
-    port: u16,
-    tag: Option<u16>,
+    pub host: String,
+    pub port: u16,
+    pub tag: Option<u16>,
 }
 
 /// The text to print.
@@ -53,6 +59,9 @@ pub struct PortalEntry {
 /// # Errors
 /// [`Exit::NotFound`] when the portal reports no target; those of discovery.
 pub fn discover(args: Discover) -> Result<String, Failure> {
+    if nvme::is_url(&args.portal) {
+        return discover_subsystems(args);
+    }
     let url = client::url(&args.portal)?;
     let options = url.options()?;
     let portal = url.portal.clone();
@@ -66,6 +75,50 @@ pub fn discover(args: Discover) -> Result<String, Failure> {
         return json_list(&entries);
     }
     Ok(found.into_iter().map(|one| lines(&entry(&url.portal, one))).collect())
+}
+
+/// As [`discover`], at an NVMe discovery service.
+fn discover_subsystems(args: Discover) -> Result<String, Failure> {
+    let url: NvmeUrl = args.portal.parse()?;
+    let options = url.options()?;
+    let subsystem = url.subsystem.unwrap_or_else(discovery::well_known);
+    let address = SubsystemAddress { portal: url.portal, subsystem };
+    let asked = address.clone();
+    let found = run(args.common, move || async move { Ok(discovery::discover(&address, &options).await?) })?;
+    let subsystems = subsystems(found);
+    if subsystems.is_empty() {
+        let what = format!("the discovery service at {} shows no subsystem to this host", asked.portal);
+        let hint = "check which hosts the subsystems allow, and name another host with host_nqn= in the URL";
+        return Err(Failure::new(Exit::NotFound, what, hint));
+    }
+    if args.common.json {
+        return json_list(&subsystems);
+    }
+    Ok(subsystems.iter().map(lines).collect())
+}
+
+/// The subsystems that are reachable over TCP, each with its portals. A note on stderr reports other entries.
+pub fn subsystems(found: Vec<DiscoveryEntry>) -> Vec<TargetEntry> {
+    let mut targets: Vec<TargetEntry> = Vec::new();
+    for one in found {
+        let name = one.subsystem.to_string();
+        let port = one.service.trim().parse().ok();
+        match (one.kind, one.transport, port) {
+            (DiscoveryKind::Current, ..) => {}
+            (DiscoveryKind::Subsystem, TransportKind::Tcp, Some(port)) => {
+                let portal = PortalEntry { host: one.address.trim().into(), port, tag: Some(one.port) };
+                match targets.iter_mut().find(|target| target.target == name) {
+                    Some(target) => target.portals.push(portal),
+                    None => targets.push(TargetEntry { target: name, portals: vec![portal] }),
+                }
+            }
+            (kind, transport, _) => output::stderr_line(format_args!(
+                "note: {name} at {}:{} is left out: {kind:?} over {transport:?}",
+                one.address, one.service
+            )),
+        }
+    }
+    targets
 }
 
 /// The error for a portal without targets.

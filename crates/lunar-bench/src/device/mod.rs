@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Whether the page cache of this host does not apply to a target.
 pub fn is_remote(target: &TargetSpec) -> bool {
     match target {
-        TargetSpec::Lun(_) | TargetSpec::Nbd(_) | TargetSpec::Rbd(_) => true,
+        TargetSpec::Lun(_) | TargetSpec::Nbd(_) | TargetSpec::Nvme(_) | TargetSpec::Rbd(_) => true,
         TargetSpec::Path(_) | TargetSpec::InProcess(..) => false,
     }
 }

@@ -7,6 +7,7 @@ use crate::output;
 use crate::rbd_image;
 use lunar_block::{Backend, BackendKind, BackendSpec, RBD_PREFIX};
 use lunar_initiator::Lun;
+use lunar_initiator::nvme::{self, NvmeNamespace, NvmeUrl};
 use lunar_nbd::client as nbd;
 use lunar_server::{Diagnostic, ErrorCode, folders};
 use std::fs::{File, Metadata, OpenOptions};
@@ -33,6 +34,8 @@ pub struct CopyEnd {
     pub lun: Option<Arc<Lun>>,
     /// The NBD export of a URL: its connection is closed at the end.
     pub export: Option<Arc<nbd::NbdDisk>>,
+    /// The NVMe namespace of a URL: its controller is shut down at the end.
+    pub namespace: Option<Arc<NvmeNamespace>>,
 }
 
 /// How an end is read or written.
@@ -69,7 +72,17 @@ impl CopyEnd {
 
     fn new(name: &str, identity: String, medium: Medium) -> CopyEnd {
         let name = name.into();
-        CopyEnd { name, identity, medium, zeroed: false, file: None, created: false, lun: None, export: None }
+        CopyEnd {
+            name,
+            identity,
+            medium,
+            zeroed: false,
+            file: None,
+            created: false,
+            lun: None,
+            export: None,
+            namespace: None,
+        }
     }
 
     /// Size in bytes; None for a stream.
@@ -95,6 +108,7 @@ pub async fn open_end(text: &str, role: EndRole, raw: bool) -> Result<CopyEnd, F
         Some(size) => null(text, lunar_proto::size::parse(size).map_err(|e| invalid(e.into()))?, role)?,
         _ if is_url(text) => remote(text).await?,
         _ if nbd::is_url(text) => export(text, role).await?,
+        _ if nvme::is_url(text) => namespace(text).await?,
         _ if text.starts_with(RBD_PREFIX) => image(text, role).await?,
         _ => at_path(text, Path::new(text), role, raw).await?,
     })
@@ -133,6 +147,15 @@ async fn remote(text: &str) -> Result<CopyEnd, Failure> {
     Ok(CopyEnd { lun: Some(lun.clone()), ..CopyEnd::disk(&url.to_string(), identity, lun) })
 }
 
+/// An NVMe namespace. Its identity is its UUID, NGUID or EUI64, which is the same on every path; the URL if it has none.
+async fn namespace(text: &str) -> Result<CopyEnd, Failure> {
+    let url = text.parse::<NvmeUrl>().and_then(|url| url.with_default("login_tries", "1"))?;
+    let namespace = nvme::open(&url).await?;
+    let identifier = namespace.properties().identity.to_string();
+    let identity = if identifier.is_empty() { url.to_string() } else { format!("namespace {identifier}") };
+    Ok(CopyEnd { namespace: Some(namespace.clone()), ..CopyEnd::disk(&url.to_string(), identity, namespace) })
+}
+
 fn is_url(text: &str) -> bool {
     lunar_initiator::is_url(text)
 }
@@ -144,6 +167,7 @@ pub fn is_path(text: &str) -> bool {
         && null_size(text).is_none()
         && !is_url(text)
         && !nbd::is_url(text)
+        && !nvme::is_url(text)
 }
 
 /// The text of the size in `null:SIZE`. The other disks without a path begin empty: there is nothing to copy from or
@@ -306,6 +330,6 @@ pub fn same(source: &str, destination: &str) -> bool {
             a.rdev() == b.rdev()
         }
         (Some(a), Some(b)) => a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()),
-        _ => source == destination && (is_url(source) || nbd::is_url(source)),
+        _ => source == destination && (is_url(source) || nbd::is_url(source) || nvme::is_url(source)),
     }
 }

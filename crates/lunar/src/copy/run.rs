@@ -33,6 +33,7 @@ pub async fn run(args: Args, stop: Arc<StopFlag>) -> Result<CopyReport, exit::Fa
     let sessions =
         [&copy.source, &copy.destination].map(|end| end.lun.as_ref().map(|lun| lun.session().clone()));
     let exports = [&copy.source, &copy.destination].map(|end| end.export.clone());
+    let namespaces = [&copy.source, &copy.destination].map(|end| end.namespace.clone());
     let report = copy.perform(started_at).await;
     for session in sessions.into_iter().flatten() {
         // The data is flushed: a missing logout response does not matter.
@@ -40,6 +41,9 @@ pub async fn run(args: Args, stop: Arc<StopFlag>) -> Result<CopyReport, exit::Fa
     }
     for export in exports.into_iter().flatten() {
         export.close().await;
+    }
+    for namespace in namespaces.into_iter().flatten() {
+        _ = compio::time::timeout(LOGOUT_TIMEOUT, namespace.controller().close()).await;
     }
     Ok(report?)
 }

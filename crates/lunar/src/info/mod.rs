@@ -1,6 +1,7 @@
 //! `lunar info`: properties and pages that a logical unit reports, decoded.
 
 mod gather;
+mod namespace;
 pub mod pages;
 
 use crate::client::{self, ClientArgs, json, run};
@@ -10,6 +11,7 @@ use crate::hex;
 use crate::rbd_image;
 use crate::tree::{self, Node};
 use clap::Args;
+use lunar_initiator::nvme::{self, NvmeUrl};
 use lunar_server::config::attachment;
 
 const EXAMPLES: &str = "\
@@ -18,13 +20,15 @@ Examples:
   lunar info iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0 --all --json
   lunar info iscsi://127.0.0.1 --page 0x83
   lunar info iscsi://127.0.0.1 --page b0 --hex
+  lunar info nvme://192.0.2.10/nqn.2026-11.org.example:disks/1
   lunar info rbd:rbd/disk1";
 
 /// Arguments of `lunar info`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Info {
-    /// iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], an iser:// or srp:// URL, or rbd:POOL/IMAGE
+    /// iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], an iser:// or srp:// URL, nvme://HOST[:PORT]/NQN[/NSID],
+    /// or rbd:POOL/IMAGE
     url: String,
 
     /// Show one VPD page: its code in hexadecimal digits
@@ -59,6 +63,17 @@ fn image(args: Info) -> Result<String, Failure> {
     if common.json { json(&Node::Map(fields)) } else { Ok(tree::lines(&fields)) }
 }
 
+/// The properties of an NVMe namespace, which has no pages of SCSI.
+fn of_namespace(args: Info) -> Result<String, Failure> {
+    if args.page.is_some() || args.all || args.hex {
+        let what = format!("{} is an NVMe namespace: it has no SCSI pages and commands", args.url);
+        return Err(Failure::new(Exit::Invalid, what, "leave --page, --all and --hex out"));
+    }
+    let url = args.url.parse::<NvmeUrl>()?.with_default("login_tries", "1")?;
+    let fields = run(args.common, move || async move { namespace::properties(&url).await })?;
+    if args.common.json { json(&Node::Map(fields)) } else { Ok(tree::lines(&fields)) }
+}
+
 /// The text to print.
 ///
 /// # Errors
@@ -66,6 +81,9 @@ fn image(args: Info) -> Result<String, Failure> {
 pub fn info(args: Info) -> Result<String, Failure> {
     if attachment::is_image(&args.url) {
         return image(args);
+    }
+    if nvme::is_url(&args.url) {
+        return of_namespace(args);
     }
     let url = client::url(&args.url)?;
     let asked = url.clone();
