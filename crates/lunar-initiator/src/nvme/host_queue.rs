@@ -232,6 +232,6 @@ impl SendSide for HostQueue {
     }
 
     fn lost(&self, why: io::Error) {
-        self.reset(lost(why.to_string()));
+        self.reset(lost(lunar_runtime::error::text(&why)));
     }
 }

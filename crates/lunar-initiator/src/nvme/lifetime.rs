@@ -6,7 +6,7 @@
 //! connects anew. The target then ends the old controller. Unanswered commands are sent again in their order, before newer
 //! ones, as Linux does. This is no proof: a target that is stuck may still execute a write of the old controller after its
 //! repetition. Until a write has ended, its range lock excludes newer writes of the same blocks whose owner did not wait for
-//! it. Commands that must not run twice, such as a fused pair, fail instead.
+//! it. Commands that must not run twice, such as a fused pair, fail instead, and so does a command that was sent six times.
 //!
 //! After the controller-loss time-out, commands fail until the controller is back.
 

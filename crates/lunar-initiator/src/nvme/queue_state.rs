@@ -21,6 +21,8 @@ use std::time::Instant;
 /// Bytes of data in the capsule of an admin or fabrics command that every controller takes.
 pub const ADMIN_CAPSULE_DATA: usize = 8192;
 
+/// How often a command is sent at most, as in Linux. A command that makes each connection end must fail in the end.
+const MAX_SENDS: u32 = 6;
 /// The most commands that go first: Connect and authentication.
 const FIRST: usize = 1;
 
@@ -155,7 +157,7 @@ impl QueueState {
                 continue;
             };
             let fuse = task.sqe.fuse();
-            if task.is_abandoned() && !task.was_sent && fuse == Fuse::None {
+            if task.is_abandoned() && task.sends == 0 && fuse == Fuse::None {
                 self.waiting.pop_front();
                 self.tasks.remove(key);
                 continue;
@@ -187,6 +189,7 @@ impl QueueState {
             false => SglDescriptor::transport(task.len as u32),
         });
         (task.id, task.sent_at) = (Some(id), Some(self.now));
+        task.sends += 1;
         self.out.push_command(&sqe, payload);
     }
 
@@ -297,7 +300,7 @@ impl QueueState {
         self.fault.take()
     }
 
-    /// Ends the connection. Repeatable commands wait for the next one; the others fail.
+    /// Ends the connection. Repeatable commands wait for the next one; the others fail, and those that were sent too often.
     pub fn disconnect(&mut self, why: &Error) {
         self.out = HostPduQueue::default();
         (self.link, self.admits) = (None, false);
@@ -306,7 +309,7 @@ impl QueueState {
         let mut again = Vec::new();
         for key in sent {
             let Some(task) = self.tasks.get(key) else { continue };
-            if task.repeatable {
+            if task.repeatable && task.sends < MAX_SENDS {
                 task.rewind();
                 again.push((task.sequence, key));
             } else {

@@ -61,8 +61,8 @@ pub struct QueueTask {
     pub damaged: bool,
     /// When it was sent.
     pub sent_at: Option<Instant>,
-    /// Whether it was sent on an earlier connection.
-    pub was_sent: bool,
+    /// How often it was sent.
+    pub sends: u32,
     /// The waiter.
     pub waiter: CompletionWaiter,
     /// The result.
@@ -93,7 +93,7 @@ impl QueueTask {
             is_last: false,
             damaged: false,
             sent_at: None,
-            was_sent: false,
+            sends: 0,
             waiter,
             result: None,
             hold: command.hold,
@@ -132,7 +132,6 @@ impl QueueTask {
         }
         (self.id, self.moved, self.sent_at) = (None, 0, None);
         (self.in_capsule, self.is_last, self.damaged) = (false, false, false);
-        self.was_sent = true;
     }
 
     fn into_result(self) -> Option<NvmeResult> {

@@ -217,6 +217,21 @@ fn lost_connection_repeats_commands_in_their_order() {
 }
 
 #[test]
+fn command_that_ends_every_connection_fails_in_the_end() {
+    let mut pair = Pair::new(4);
+    let key = pair.read(4);
+    let why = Error::new(ErrorCode::ProtocolError, "a violation");
+    for _ in 1..6 {
+        assert_eq!(pdus(&pair.sent()).len(), 1);
+        pair.state.disconnect(&why);
+        assert!(pair.poll(key).is_pending());
+        pair.connect(PLAIN);
+    }
+    pair.state.disconnect(&why);
+    assert_eq!(pair.ended(key).0, Err(why));
+}
+
+#[test]
 fn refused_queue_fails_what_waits_until_it_admits_again() {
     let mut pair = Pair::new(4);
     let key = pair.read(4);
