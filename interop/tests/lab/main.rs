@@ -155,6 +155,13 @@ fn kernels_own_target() {
 }
 
 #[test]
+fn kernels_own_nvme_target() {
+    let Some(lab) = lab() else { return };
+    let program = interop::lunar_bin();
+    lab.alone("nvme_initiator", &[("LUNAR", program.to_str().expect("a path in UTF-8"))]).must_pass();
+}
+
+#[test]
 fn ublk_device_outlives_kill_9_of_its_process() {
     let Some(lab) = lab() else { return };
     let program = example("lunar-host", "ublk");
