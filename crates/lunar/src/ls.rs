@@ -1,11 +1,14 @@
 //! `lunar ls`: lists targets and their logical units.
 
+mod namespaces;
+
 use crate::client::{self, ClientArgs, json_list, run};
 use crate::discover::none;
 use crate::error_hints::with_url_hint;
 use crate::exit::Failure;
 use crate::output;
 use clap::Args;
+use lunar_initiator::nvme::{self, NvmeUrl};
 use lunar_initiator::{Error, Options, Session, Url};
 use lunar_proto::size;
 use lunar_server::hints::words;
@@ -19,7 +22,8 @@ const EXAMPLES: &str = "\
 Examples:
   lunar ls 127.0.0.1
   lunar ls iscsi://192.0.2.10/iqn.2026-11.org.example:disks
-  lunar ls iscsi://ann@192.0.2.10?password_file=ann.secret --json";
+  lunar ls iscsi://ann@192.0.2.10?password_file=ann.secret --json
+  lunar ls nvme://192.0.2.10";
 
 /// Time limit for a logical unit to become ready.
 const NOT_READY: Duration = Duration::from_secs(5);
@@ -28,7 +32,8 @@ const NOT_READY: Duration = Duration::from_secs(5);
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Ls {
-    /// HOST[:PORT], or a URL: iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], or an iser:// or srp:// URL
+    /// HOST[:PORT], or a URL: iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], an iser:// or srp:// URL, or
+    /// nvme://HOST[:PORT][/NQN[/NSID]], which lists subsystems and namespaces
     #[arg(value_name = "URL")]
     url: String,
 
@@ -54,8 +59,11 @@ pub struct TargetEntry {
 #[derive(Default, Serialize, ToSchema)]
 #[schema(as = ListedLun)]
 pub struct LunEntry {
-    lun: u16,
+    /// The LUN, or the number of a namespace (NSID).
+    lun: u32,
     url: String,
+    #[serde(skip)]
+    is_namespace: bool,
     #[serde(rename = "type")]
     kind: &'static str,
     vendor: String,
@@ -75,10 +83,18 @@ pub struct LunEntry {
 /// # Errors
 /// When nothing can be listed: those of discovery, or of the only login.
 pub fn ls(args: Ls) -> Result<String, Failure> {
-    let url = client::url(&args.url)?;
-    let asked = url.clone();
-    let targets = run(args.common, move || async move { list(&asked).await });
-    let targets = targets.map_err(|failure| with_url_hint(&url, failure))?;
+    let targets = match nvme::is_url(&args.url) {
+        true => {
+            let url = args.url.parse::<NvmeUrl>()?.with_default("login_tries", "1")?;
+            run(args.common, move || async move { namespaces::list(&url).await })?
+        }
+        false => {
+            let url = client::url(&args.url)?;
+            let asked = url.clone();
+            let targets = run(args.common, move || async move { list(&asked).await });
+            targets.map_err(|failure| with_url_hint(&url, failure))?
+        }
+    };
     targets.iter().for_each(warn);
     if args.common.json {
         return json_list(&targets);
@@ -165,7 +181,7 @@ async fn of_session(url: &Url, session: Session) -> Result<TargetEntry, Error> {
 
 /// Examines one logical unit. If the URL names it, it must exist.
 async fn lun(url: &Url, number: u16, session: &Session) -> Result<LunEntry, Error> {
-    let entry = LunEntry { lun: number, url: url.plain(), ..LunEntry::default() };
+    let entry = LunEntry { lun: number.into(), url: url.plain(), ..LunEntry::default() };
     Ok(match lunar_initiator::properties(session, number).await {
         Ok(p) => LunEntry {
             kind: kind(p.device_type),
@@ -212,6 +228,7 @@ fn text(target: &TargetEntry) -> String {
     for lun in &target.luns {
         _ = match &lun.error {
             Some(error) => writeln!(text, "  {error}"),
+            None if lun.is_namespace => writeln!(text, "  namespace {}: {}", lun.lun, line(lun)),
             None => writeln!(text, "  LUN {}: {}", lun.lun, line(lun)),
         };
     }

@@ -1,0 +1,100 @@
+//! `lunar ls` of NVMe subsystems and their namespaces.
+
+use super::{LunEntry, TargetEntry};
+use crate::discover::subsystems;
+use crate::exit::{Exit, Failure};
+use lunar_initiator::nvme::discovery::{self, discover};
+use lunar_initiator::nvme::{self, ControllerInfo, NvmeController, NvmeUrl, SubsystemAddress};
+use lunar_initiator::{Error, ErrorCode, Portal};
+use lunar_wire::nvme::Nqn;
+
+/// The subsystem of a URL, or all subsystems of a discovery service.
+///
+/// # Errors
+/// When nothing can be listed: those of discovery, or of the only subsystem.
+pub async fn list(url: &NvmeUrl) -> Result<Vec<TargetEntry>, Failure> {
+    if url.subsystem.is_some() {
+        return Ok(vec![of_subsystem(url).await?]);
+    }
+    let address = SubsystemAddress { portal: url.portal.clone(), subsystem: discovery::well_known() };
+    let found = subsystems(discover(&address, &url.options()?).await?);
+    if found.is_empty() {
+        let what = format!("the discovery service at {} shows no subsystem to this host", url.portal);
+        let hint = "check which hosts the subsystems allow, and name another host with host_nqn= in the URL";
+        return Err(Failure::new(Exit::NotFound, what, hint));
+    }
+    let (mut targets, mut first) = (Vec::new(), None);
+    for one in found {
+        let (Ok(name), Some(place)) = (Nqn::new(&one.target), one.portals.into_iter().next()) else {
+            continue;
+        };
+        let url = url.through(Portal { host: place.host, port: place.port }, name);
+        targets.push(match of_subsystem(&url).await {
+            Ok(target) => target,
+            Err(e) => {
+                let target = entry(&one.target, &url.portal, Vec::new(), Some(e.what.clone()));
+                first.get_or_insert(e);
+                target
+            }
+        });
+    }
+    match first {
+        Some(error) if targets.iter().all(|target| target.error.is_some()) => Err(error.into()),
+        _ => Ok(targets),
+    }
+}
+
+fn entry(name: &str, portal: &Portal, luns: Vec<LunEntry>, error: Option<String>) -> TargetEntry {
+    TargetEntry { target: name.into(), portal: portal.to_string(), luns, error, unreachable: Vec::new() }
+}
+
+async fn of_subsystem(url: &NvmeUrl) -> Result<TargetEntry, Error> {
+    let controller = nvme::connect(url).await?;
+    let listed = namespaces(url, &controller).await;
+    controller.close().await;
+    let info = controller.info();
+    Ok(entry(info.subsystem.as_str(), &info.portal, listed?, None))
+}
+
+async fn namespaces(url: &NvmeUrl, controller: &NvmeController) -> Result<Vec<LunEntry>, Error> {
+    let numbers = match url.namespace {
+        Some(namespace) => vec![namespace],
+        None => controller.namespaces().await?,
+    };
+    let info = controller.info();
+    let mut entries = Vec::new();
+    for number in numbers {
+        entries.push(namespace(url, number, controller, &info).await?);
+    }
+    Ok(entries)
+}
+
+/// Examines one namespace. If the URL names it, it must exist.
+async fn namespace(
+    url: &NvmeUrl,
+    number: u32,
+    controller: &NvmeController,
+    info: &ControllerInfo,
+) -> Result<LunEntry, Error> {
+    let text = |field: &[u8]| String::from_utf8_lossy(field).trim_end_matches(['\0', ' ']).to_owned();
+    let entry =
+        LunEntry { lun: number, url: url.at(number).plain(), is_namespace: true, ..LunEntry::default() };
+    Ok(match nvme::inspect(controller, number).await {
+        Ok(properties) => LunEntry {
+            kind: "disk",
+            capacity_bytes: properties.capacity,
+            block_size_bytes: properties.block_size(),
+            read_only: properties.is_read_only(),
+            vendor: "NVMe".into(),
+            product: text(&info.identify.model),
+            revision: text(&info.identify.firmware),
+            serial: Some(text(&info.identify.serial)),
+            identity: Some(properties.identity.to_string()).filter(|text| !text.is_empty()),
+            ..entry
+        },
+        Err(e) if e.code == ErrorCode::InvalidArgument && url.namespace.is_none() => {
+            LunEntry { error: Some(e.to_string()), ..entry }
+        }
+        Err(e) => return Err(e),
+    })
+}
