@@ -3,6 +3,7 @@
 use super::association::{SubsystemAddress, identify_entry};
 use super::command::{NvmeCommand, NvmeResult};
 use super::controller_info::ControllerInfo;
+use super::host_queue::HostQueue;
 use super::lifetime;
 use super::local_controller::{LocalController, lock};
 use super::namespace_identity::NamespaceIdentity;
@@ -54,6 +55,11 @@ impl NvmeController {
     /// Sends an I/O command. The result is its completion, whatever its status, or an error if there is none.
     pub fn submit(&self, command: NvmeCommand) -> PendingCompletion {
         request::submit(&self.0.handle, command)
+    }
+
+    /// The I/O queue, if the caller is on its core.
+    pub(super) fn local_queue(&self) -> Option<Rc<HostQueue>> {
+        request::local_queue(&self.0.handle)
     }
 
     /// Sends a fused pair of I/O commands, one directly behind the other.

@@ -219,6 +219,9 @@ impl SendSide for HostQueue {
         let Some(stream) = self.stream.borrow().clone() else { return Ok(true) };
         let mut state = self.state.borrow_mut();
         let sent = state.out.flush(&stream);
+        if matches!(sent, Ok(false)) {
+            state.record_blocked();
+        }
         state.settle();
         sent
     }

@@ -105,8 +105,9 @@ impl QueueState {
             }
             other => other,
         };
-        let part = self.check_data(pdu, header)?;
+        let (part, now) = (self.check_data(pdu, header)?, self.now);
         let Some((_, task)) = self.by_id(part.command) else { return Ok(()) };
+        task.active_at = Some(now);
         let (start, bytes) = (part.offset as usize, data.bytes());
         if let QueueTaskData::In(buf) = &mut task.data {
             buf[start..start + bytes.len()].copy_from_slice(bytes);
@@ -149,7 +150,7 @@ impl QueueState {
         if offset != task.moved || task.len - offset < len {
             return Err(NvmePduError::of(fatal_error::OUT_OF_RANGE));
         }
-        if QueueState::is_sending(task) {
+        if task.is_leaving() {
             return Err(NvmePduError::of(fatal_error::LIMIT_EXCEEDED));
         }
         self.send_data(request);

@@ -14,7 +14,6 @@ use lunar_runtime::send_queue::Payload;
 use lunar_wire::nvme::{Cqe, DataPdu, Fuse, NvmeStatus, SglDescriptor, pdu_flag};
 use std::collections::VecDeque;
 use std::mem::{replace, take};
-use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -54,6 +53,8 @@ pub struct QueueState {
     pub answered: u64,
     /// The time of the last event.
     pub now: Instant,
+    /// When the socket last took no more.
+    blocked_at: Option<Instant>,
 }
 
 impl QueueState {
@@ -74,6 +75,7 @@ impl QueueState {
             sequence: 0,
             answered: 0,
             now: Instant::now(),
+            blocked_at: None,
         };
         state.resize(entries);
         state
@@ -188,7 +190,7 @@ impl QueueState {
             true => SglDescriptor::in_capsule(task.len as u32),
             false => SglDescriptor::transport(task.len as u32),
         });
-        (task.id, task.sent_at) = (Some(id), Some(self.now));
+        (task.id, task.active_at) = (Some(id), Some(self.now));
         task.sends += 1;
         self.out.push_command(&sqe, payload);
     }
@@ -202,9 +204,11 @@ impl QueueState {
     /// Queues the data that the controller has asked for.
     pub(super) fn send_data(&mut self, request: DataPdu) {
         let max = self.link.as_ref().map_or(1, |link| link.max_data as usize);
+        let now = self.now;
         let Some((_, task)) = self.by_id(request.command) else { return };
         let QueueTaskData::Out(buf) = &task.data else { return };
         let buf = buf.clone();
+        task.active_at = Some(now);
         let end = request.offset as usize + request.len as usize;
         task.moved = end;
         let mut at = request.offset as usize;
@@ -247,6 +251,7 @@ impl QueueState {
         match replace(&mut task.waiter, CompletionWaiter::Unknown) {
             CompletionWaiter::Unknown => {}
             CompletionWaiter::Here(waker) => waker.wake(),
+            CompletionWaiter::Among(ends, name) => ends.add(name, key),
             CompletionWaiter::There(reply) => {
                 if let Some(ended) = self.tasks.take_ended(key) {
                     // The waiter may no longer exist.
@@ -276,6 +281,11 @@ impl QueueState {
             task.waiter = CompletionWaiter::Here(cx.waker().clone());
         }
         Poll::Pending
+    }
+
+    /// Takes the result of a command that has ended.
+    pub fn take_ended(&mut self, key: u64) -> Option<NvmeResult> {
+        self.tasks.take_ended(key)
     }
 
     /// The waiter of a command is gone. Its buffer and its range lock stay until it ends.
@@ -335,12 +345,18 @@ impl QueueState {
         self.refusal = Some(error);
     }
 
-    /// When the oldest command in flight that has a time limit was sent, and its opcode.
+    /// Records that the socket takes no more now. A slow network does not count against the time limits of commands.
+    pub fn record_blocked(&mut self) {
+        self.blocked_at = Some(Instant::now());
+    }
+
+    /// Since when the controller owes something for a command in flight that has a time limit, and its opcode: the oldest.
     pub fn oldest(&mut self) -> Option<(Instant, u8)> {
         let keys: Vec<u64> = self.in_flight.iter().flatten().copied().collect();
+        let blocked_at = self.blocked_at;
         let sent = keys.into_iter().filter_map(|key| {
             let task = self.tasks.get(key).filter(|task| !task.is_open_ended)?;
-            task.sent_at.map(|at| (at, task.sqe.opcode()))
+            task.active_at.map(|at| (at.max(blocked_at.unwrap_or(at)), task.sqe.opcode()))
         });
         sent.min()
     }
@@ -355,10 +371,5 @@ impl QueueState {
         if let Some((_, task)) = self.by_id(id) {
             task.data = QueueTaskData::In(buf);
         }
-    }
-
-    /// Whether the data of an earlier request of a write are still queued.
-    pub(super) fn is_sending(task: &QueueTask) -> bool {
-        matches!(&task.data, QueueTaskData::Out(buf) if Rc::strong_count(buf) > 1)
     }
 }

@@ -1,6 +1,7 @@
 //! The commands of a queue: waiting, in flight, or ended.
 
 use super::command::{NvmeCommand, NvmeResult};
+use crate::session::completions::Completions;
 use crate::{Direction, Error};
 use lunar_block::range_lock::RangeLock;
 use lunar_runtime::Buf;
@@ -17,6 +18,8 @@ pub enum CompletionWaiter {
     Here(Waker),
     /// A task of another core.
     There(flume::Sender<NvmeResult>),
+    /// The owner of a queue of this core, and the number by which it knows the command.
+    Among(Rc<Completions<u64>>, u32),
     /// The waiter is gone.
     Gone,
 }
@@ -59,8 +62,8 @@ pub struct QueueTask {
     pub is_last: bool,
     /// Whether a data digest did not match.
     pub damaged: bool,
-    /// When it was sent.
-    pub sent_at: Option<Instant>,
+    /// When it was sent, or its data last moved.
+    pub active_at: Option<Instant>,
     /// How often it was sent.
     pub sends: u32,
     /// The waiter.
@@ -92,7 +95,7 @@ impl QueueTask {
             in_capsule: false,
             is_last: false,
             damaged: false,
-            sent_at: None,
+            active_at: None,
             sends: 0,
             waiter,
             result: None,
@@ -130,7 +133,7 @@ impl QueueTask {
             // The buffer went with the receiver of the lost connection.
             self.data = QueueTaskData::In(Buf::zeroed(self.len));
         }
-        (self.id, self.moved, self.sent_at) = (None, 0, None);
+        (self.id, self.moved, self.active_at) = (None, 0, None);
         (self.in_capsule, self.is_last, self.damaged) = (false, false, false);
     }
 

@@ -71,6 +71,11 @@ pub fn submit(handle: &ControllerHandle, command: NvmeCommand) -> PendingComplet
     }
 }
 
+/// The I/O queue, if the caller is on its core.
+pub fn local_queue(handle: &ControllerHandle) -> Option<Rc<HostQueue>> {
+    handle.local().map(|local| local.io.clone())
+}
+
 /// Submits a fused pair.
 pub fn submit_pair(handle: &ControllerHandle, commands: [NvmeCommand; 2]) -> [PendingCompletion; 2] {
     if let Some(local) = handle.local() {

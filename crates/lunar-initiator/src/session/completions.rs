@@ -5,17 +5,23 @@ use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
 
 /// Completed commands whose owner has not taken the result: the owner's number and the tag of each.
-#[derive(Debug, Default)]
-pub struct Completions {
-    over: RefCell<VecDeque<(u32, u32)>>,
+#[derive(Debug)]
+pub struct Completions<T = u32> {
+    over: RefCell<VecDeque<(u32, T)>>,
     /// The waker of the owner, while it waits.
     waker: RefCell<Option<Waker>>,
 }
 
-impl Completions {
+impl<T> Default for Completions<T> {
+    fn default() -> Completions<T> {
+        Completions { over: RefCell::default(), waker: RefCell::default() }
+    }
+}
+
+impl<T> Completions<T> {
     /// Adds a completed command.
     #[inline]
-    pub fn add(&self, name: u32, tag: u32) {
+    pub fn add(&self, name: u32, tag: T) {
         self.over.borrow_mut().push_back((name, tag));
         if let Some(waker) = self.waker.borrow_mut().take() {
             waker.wake();
@@ -24,7 +30,7 @@ impl Completions {
 
     /// Returns the next completed command, or registers the waker.
     #[inline]
-    pub fn poll(&self, cx: &mut Context<'_>) -> Poll<(u32, u32)> {
+    pub fn poll(&self, cx: &mut Context<'_>) -> Poll<(u32, T)> {
         if let Some(first) = self.over.borrow_mut().pop_front() {
             return Poll::Ready(first);
         }

@@ -2,7 +2,7 @@
 
 mod batch;
 pub(crate) mod command_window;
-mod completions;
+pub(crate) mod completions;
 mod connection;
 mod connection_state;
 mod control;

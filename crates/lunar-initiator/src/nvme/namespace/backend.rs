@@ -1,11 +1,13 @@
 //! A namespace as a [`Backend`].
 
 use super::NvmeNamespace;
+use super::queue::NamespaceQueue;
 use crate::{Direction, Error};
-use lunar_block::{Backend, BackendInfo, BufResult, LocalBoxFuture, describe_row, within};
+use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, LocalBoxFuture, describe_row, within};
 use lunar_runtime::Buf;
 use lunar_wire::nvme::{Sqe, nvm_opcode};
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl NvmeNamespace {
@@ -17,7 +19,7 @@ impl NvmeNamespace {
         self.perform(Sqe::new(nvm_opcode::FLUSH, 0, self.id), Direction::None, None).await.0
     }
 
-    fn check(&self, offset: u64, len: u64) -> io::Result<()> {
+    pub(super) fn check(&self, offset: u64, len: u64) -> io::Result<()> {
         within(self.capacity.load(Ordering::Relaxed), offset, len)
     }
 }
@@ -61,6 +63,11 @@ impl Backend for NvmeNamespace {
             let (result, buf) = self.write_any(offset, buf, fua).await;
             (result.map_err(io::Error::from), buf)
         })
+    }
+
+    fn queue(self: Arc<Self>) -> Option<Box<dyn BackendQueue>> {
+        let io = self.controller().local_queue()?;
+        Some(Box::new(NamespaceQueue::new(self, io)))
     }
 
     fn max_compare_and_swap(&self) -> u32 {

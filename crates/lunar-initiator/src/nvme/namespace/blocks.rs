@@ -5,6 +5,7 @@ use crate::{Direction, Error};
 use lunar_block::range_lock::{RangeAccess, RangeLock, RangeLocks};
 use lunar_runtime::Buf;
 use lunar_wire::nvme::{Sqe, nvm_opcode};
+use std::ops::Range;
 
 /// Command dword 12, bit 30: force unit access.
 const FUA: u32 = 1 << 30;
@@ -28,21 +29,18 @@ impl NvmeNamespace {
         (offset | len) & u64::from(self.block_size - 1) == 0
     }
 
-    fn is_one_command(&self, offset: u64, len: usize) -> bool {
+    pub(super) fn is_one_command(&self, offset: u64, len: usize) -> bool {
         len > 0 && len <= self.transfer && self.is_whole(offset, len as u64)
     }
 
-    /// The range extended to whole blocks: offset and length.
-    fn around(&self, offset: u64, len: u64) -> (u64, u64) {
+    /// The next command of a longer transfer of `left` bytes: how many of them it moves, and its whole blocks as offset and
+    /// length.
+    fn piece(&self, offset: u64, left: usize) -> (usize, u64, u64) {
         let size = u64::from(self.block_size);
         let start = offset - offset % size;
-        (start, (offset + len).next_multiple_of(size) - start)
-    }
-
-    /// Bytes of one command, minus one block at each end for partial blocks.
-    fn piece(&self) -> usize {
-        let size = self.block_size as usize;
-        (self.transfer / size).saturating_sub(2).max(1) * size
+        let end = (offset + left as u64).next_multiple_of(size).min(start + self.transfer as u64);
+        let len = (end - offset).min(left as u64) as usize;
+        (len, start, end - start)
     }
 
     async fn read_blocks(&self, offset: u64, buf: Buf) -> BlockTransfer {
@@ -72,8 +70,7 @@ impl NvmeNamespace {
         let mut done = 0;
         while done < buf.len() {
             let at = offset + done as u64;
-            let len = (buf.len() - done).min(self.piece());
-            let (start, around) = self.around(at, len as u64);
+            let (len, start, around) = self.piece(at, buf.len() - done);
             let (result, piece) = self.read_blocks(start, Buf::zeroed(around as usize)).await;
             if let Err(e) = result {
                 return (Err(e), buf);
@@ -87,9 +84,18 @@ impl NvmeNamespace {
 
     /// Locks these bytes for a write. Two concurrent writers of one block could undo each other's changes.
     pub(super) async fn hold(&self, offset: u64, len: u64) -> RangeLock {
-        let bytes = offset..offset.saturating_add(len);
-        let (bytes, share): (_, RangeAccess) = RangeLocks::covering_blocks(&bytes, self.block_size.into());
+        let (bytes, share) = self.to_hold(offset, len);
         self.ranges.lock(bytes, share).await
+    }
+
+    /// The same without waiting. None if another writer has locked the range.
+    pub(super) fn try_hold(&self, offset: u64, len: u64) -> Option<RangeLock> {
+        let (bytes, share) = self.to_hold(offset, len);
+        self.ranges.try_lock(&bytes, share)
+    }
+
+    fn to_hold(&self, offset: u64, len: u64) -> (Range<u64>, RangeAccess) {
+        RangeLocks::covering_blocks(&(offset..offset.saturating_add(len)), self.block_size.into())
     }
 
     /// Writes any bytes.
@@ -106,8 +112,7 @@ impl NvmeNamespace {
         let mut done = 0;
         while done < buf.len() {
             let at = offset + done as u64;
-            let len = (buf.len() - done).min(self.piece());
-            let (start, around) = self.around(at, len as u64);
+            let (len, start, around) = self.piece(at, buf.len() - done);
             let mut piece = Buf::zeroed(around as usize);
             if around != len as u64 {
                 let (result, before) = self.read_blocks(start, piece).await;

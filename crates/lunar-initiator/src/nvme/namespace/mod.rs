@@ -4,6 +4,7 @@ mod backend;
 mod blocks;
 mod compare_and_write;
 mod perform;
+mod queue;
 mod zeroes;
 
 use super::controller::NvmeController;

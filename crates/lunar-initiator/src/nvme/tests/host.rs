@@ -4,6 +4,7 @@ use super::scripted::{CAPACITY, ScriptedController, on_a_core, options};
 use crate::nvme::discovery::discover;
 use crate::nvme::{NvmeController, NvmeNamespace};
 use crate::{Backend, Buf, Error, ErrorCode};
+use std::future::poll_fn;
 use std::time::Duration;
 
 fn refused(edit: impl FnOnce(&ScriptedController)) -> Error {
@@ -26,7 +27,7 @@ fn any_bytes_are_read_as_they_were_written() {
         let namespace = NvmeNamespace::open(&host, 1).await?;
         assert_eq!(namespace.info().capacity, CAPACITY as u64);
         // In a capsule, by R2T, over several commands, and with partial blocks.
-        for (offset, len) in [(0, 512), (512, 8192), (16_384, 30_000), (100_001, 777)] {
+        for (offset, len) in [(0, 512), (512, 8192), (16_384, 30_000), (100_001, 777), (200_001, 20_000)] {
             let (result, buf) = namespace.write(offset, Buf::copy_of(&data[..len]), false).await;
             result.expect("written");
             assert_eq!(buf[..], data[..len]);
@@ -43,6 +44,64 @@ fn any_bytes_are_read_as_they_were_written() {
     let script = controller.script();
     assert!(script.medium[16_384..46_384] == expected && script.medium[100_000] == 0);
     assert_eq!((script.configuration, script.count(0)), (0x0046_4001, 1), "shut down; flushed once");
+}
+
+#[test]
+fn queue_ends_each_lane_with_its_own_bytes() {
+    const LANES: usize = 8;
+    for (offset, len) in [(0, 4096), (7, 4096), (0, 16_384)] {
+        let controller = ScriptedController::start();
+        // 0/82h, namespace not ready.
+        controller.script().failures = (3, 0x82 << 1);
+        let address = controller.address();
+        on_a_core(move || async move {
+            let namespace = NvmeNamespace::open(&NvmeController::open(address, options()).await?, 1).await?;
+            let mut queue = namespace.clone().queue().expect("this is its core");
+            let place = |lane: usize| (lane * len + offset) as u64;
+            for lane in 0..LANES {
+                queue.write(lane, place(lane), Buf::copy_of(&vec![lane as u8 + 1; len]), lane % 2 == 0);
+            }
+            for _ in 0..LANES {
+                let (_, (result, buf)) = poll_fn(|cx| queue.poll_ended(cx)).await;
+                result.expect("written");
+                assert_eq!(buf.len(), len);
+            }
+            (0..LANES).for_each(|lane| queue.read(lane, place(lane), Buf::zeroed(len)));
+            for _ in 0..LANES {
+                let (lane, (result, buf)) = poll_fn(|cx| queue.poll_ended(cx)).await;
+                result.expect("read");
+                assert!(buf.iter().all(|byte| *byte == lane as u8 + 1), "lane {lane} at {offset}");
+            }
+            queue.read(0, CAPACITY as u64, Buf::zeroed(512));
+            assert!(poll_fn(|cx| queue.poll_ended(cx)).await.1.0.is_err(), "beyond the end");
+            // An operation in flight outlives its queue.
+            queue.write(1, 0, Buf::copy_of(&[9; 512]), false);
+            drop(queue);
+            namespace.write(0, Buf::copy_of(&[10; 512]), false).await.0.expect("written");
+            Ok(())
+        });
+        assert_eq!(controller.script().medium[0], 10);
+    }
+}
+
+#[test]
+fn failure_with_do_not_retry_is_final() {
+    let controller = ScriptedController::start();
+    // 2/81h, unrecovered read error, with Do Not Retry.
+    controller.script().failures = (2, 0x8000 | 0x281 << 1);
+    let address = controller.address();
+    on_a_core(move || async move {
+        let namespace = NvmeNamespace::open(&NvmeController::open(address, options()).await?, 1).await?;
+        let mut queue = namespace.clone().queue().expect("this is its core");
+        queue.read(0, 0, Buf::zeroed(512));
+        let (_, (queued, _)) = poll_fn(|cx| queue.poll_ended(cx)).await;
+        for result in [queued, namespace.read(0, Buf::zeroed(512)).await.0] {
+            let error = result.expect_err("the medium is bad");
+            assert_eq!(Error::of(&error).and_then(|e| e.sense).map(|sense| sense.key), Some(3), "{error}");
+        }
+        Ok(())
+    });
+    assert_eq!(controller.script().count(2), 2);
 }
 
 #[test]

@@ -186,6 +186,21 @@ fn time_limit_does_not_apply_to_open_ended_commands() {
     pair.state.now = later;
     pair.read(4);
     assert_eq!(pair.state.oldest(), Some((later, 2)));
+    // Data that move, and a socket that takes no more, put the limit off.
+    pair.state.now = later + Duration::from_secs(1);
+    pair.take(&c2h_data(1, 0, &[1, 2], 0));
+    assert_eq!(pair.state.oldest(), Some((pair.state.now, 2)));
+}
+
+#[test]
+fn blocked_socket_puts_time_limits_off() {
+    let mut pair = Pair::new(4);
+    let started_at = Instant::now();
+    pair.state.now = started_at - Duration::from_secs(60);
+    pair.write(&[1; 512]);
+    assert_eq!(pair.state.oldest(), Some((pair.state.now, 1)));
+    pair.state.record_blocked();
+    assert!(pair.state.oldest().is_some_and(|(at, _)| at >= started_at));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use crate::nvme::options::Nqn;
 use crate::nvme::{NvmeOptions, SubsystemAddress};
 use crate::{Error, Portal};
 use lunar_runtime::Cores;
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -52,6 +53,8 @@ pub struct Script {
     pub generation: (u64, u32),
     /// Whether it is a discovery controller.
     pub is_discovery: bool,
+    /// This many reads and writes to come fail, with this status.
+    pub failures: (u32, u16),
     /// I/O commands so far.
     io_commands: usize,
     /// The compare half of a fused pair.
@@ -87,6 +90,7 @@ impl ScriptedController {
             event: None,
             generation: (7, 0),
             is_discovery: false,
+            failures: (0, 0),
             io_commands: 0,
             compare: None,
         }));
@@ -130,26 +134,27 @@ impl ScriptedController {
         answer[12..16].copy_from_slice(&4096u32.to_le_bytes());
         stream.write_all(&answer).ok()?;
         let mut is_io = false;
+        let mut link = Link { stream, waiting: VecDeque::new() };
         loop {
-            let (sqe, data) = command(&mut stream)?;
+            let (sqe, data) = link.command()?;
             if sqe[0] == 0x7f && sqe[4] == 1 {
                 is_io = sqe[42] != 0;
                 assert_eq!(data.len(), 1024);
-                self.answer_connect(&mut stream, &sqe, is_io)?;
+                self.answer_connect(&mut link, &sqe, is_io)?;
             } else if is_io {
-                self.io(&mut stream, &sqe, data)?;
+                self.io(&mut link, &sqe, data)?;
             } else {
-                self.admin(&mut stream, &sqe)?;
+                self.admin(&mut link, &sqe)?;
             }
         }
     }
 
-    fn answer_connect(&self, stream: &mut TcpStream, sqe: &[u8], is_io: bool) -> Option<()> {
+    fn answer_connect(&self, link: &mut Link, sqe: &[u8], is_io: bool) -> Option<()> {
         let (result, status) = if is_io { (ID.into(), 0) } else { self.script().connect };
-        stream.write_all(&response(id(sqe), status, result)).ok()
+        link.send(&response(id(sqe), status, result))
     }
 
-    fn admin(&self, stream: &mut TcpStream, sqe: &[u8]) -> Option<()> {
+    fn admin(&self, link: &mut Link, sqe: &[u8]) -> Option<()> {
         let mut script = self.script();
         script.seen.push((sqe[0], u32_at(sqe, 40)));
         let (id, mut result, mut page) = (id(sqe), 0, None);
@@ -173,17 +178,17 @@ impl ScriptedController {
             (0x02, _) if sqe[40] == 0x70 => page = Some(script.discovery_page(sqe)),
             (0x02, _) => page = Some(vec![0; 4096]),
             (0x0c, _) => {
-                script.event = Some((stream.try_clone().expect("a handle"), id));
+                script.event = Some((link.stream.try_clone().expect("a handle"), id));
                 return Some(());
             }
             _ => {}
         }
         drop(script);
         let data = page.map(|page| c2h_data(id, 0, &page, 4)).unwrap_or_default();
-        stream.write_all(&[data, response(id, 0, result)].concat()).ok()
+        link.send(&[data, response(id, 0, result)].concat())
     }
 
-    fn io(&self, stream: &mut TcpStream, sqe: &[u8], capsule: Vec<u8>) -> Option<()> {
+    fn io(&self, link: &mut Link, sqe: &[u8], capsule: Vec<u8>) -> Option<()> {
         let mut script = self.script();
         script.seen.push((sqe[0], u32_at(sqe, 40)));
         script.io_commands += 1;
@@ -199,12 +204,17 @@ impl ScriptedController {
         drop(script);
         let (id, at) = (id(sqe), u32_at(sqe, 40) as usize * 512);
         let len = (u32_at(sqe, 48) as usize & 0xffff) * 512 + 512;
+        assert!(len <= 8192 || sqe[0] == 8, "MDTS is 8 KiB, and the command has {len} bytes");
         let data = match (sqe[39], u32_at(sqe, 32) as usize) {
-            (0x5a, wanted) if matches!(sqe[0], 1 | 5) => fetch(stream, id, wanted)?,
+            (0x5a, wanted) if matches!(sqe[0], 1 | 5) => link.fetch(id, wanted)?,
             _ => capsule,
         };
         let mut script = self.script();
         let bytes = match sqe[0] {
+            1 | 2 if script.failures.0 > 0 => {
+                script.failures.0 -= 1;
+                response(id, script.failures.1, 0)
+            }
             0x02 => [c2h_data(id, 0, &script.medium[at..at + len], 4), response(id, 0, 0)].concat(),
             0x05 => {
                 script.compare = Some((id, script.medium[at..at + len] == data));
@@ -230,7 +240,7 @@ impl ScriptedController {
             _ => response(id, 0, 0),
         };
         drop(script);
-        stream.write_all(&bytes).ok()
+        link.send(&bytes)
     }
 }
 
@@ -301,29 +311,53 @@ fn id(sqe: &[u8]) -> u16 {
     u16::from_le_bytes([sqe[2], sqe[3]])
 }
 
-/// The next command and the data in its capsule.
-fn command(stream: &mut TcpStream) -> Option<(Vec<u8>, Vec<u8>)> {
-    let mut header = [0; 72];
-    stream.read_exact(&mut header).ok()?;
-    assert_eq!(header[..3], [4, 0, 72]);
-    let mut data = vec![0; u32_at(&header, 4) as usize - 72];
-    stream.read_exact(&mut data).ok()?;
-    Some((header[8..].to_vec(), data))
+/// A connection.
+struct Link {
+    stream: TcpStream,
+    /// Commands that came while data were fetched.
+    waiting: VecDeque<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Fetches the data of a command by one R2T.
-fn fetch(stream: &mut TcpStream, id: u16, len: usize) -> Option<Vec<u8>> {
-    stream.write_all(&r2t(id, 9, 0, len as u32)).ok()?;
-    let mut data = Vec::new();
-    while data.len() < len {
-        let mut header = [0; 24];
-        stream.read_exact(&mut header).ok()?;
-        assert_eq!((header[0], u32_at(&header, 12) as usize), (6, data.len()));
-        let mut part = vec![0; u32_at(&header, 16) as usize];
-        stream.read_exact(&mut part).ok()?;
-        data.extend(part);
+impl Link {
+    fn send(&mut self, bytes: &[u8]) -> Option<()> {
+        self.stream.write_all(bytes).ok()
     }
-    Some(data)
+
+    /// The header of the next PDU, and its data.
+    fn pdu(&mut self) -> Option<(Vec<u8>, Vec<u8>)> {
+        let mut common = [0; 8];
+        self.stream.read_exact(&mut common).ok()?;
+        let mut rest = vec![0; u32_at(&common, 4) as usize - 8];
+        self.stream.read_exact(&mut rest).ok()?;
+        let data = rest.split_off(usize::from(common[2]) - 8);
+        Some(([&common[..], &rest].concat(), data))
+    }
+
+    /// The next command and the data in its capsule.
+    fn command(&mut self) -> Option<(Vec<u8>, Vec<u8>)> {
+        if let Some(waiting) = self.waiting.pop_front() {
+            return Some(waiting);
+        }
+        let (header, data) = self.pdu()?;
+        assert_eq!(header[..3], [4, 0, 72]);
+        Some((header[8..].to_vec(), data))
+    }
+
+    /// Fetches the data of a command by one R2T.
+    fn fetch(&mut self, id: u16, len: usize) -> Option<Vec<u8>> {
+        self.send(&r2t(id, 9, 0, len as u32))?;
+        let mut data = Vec::new();
+        while data.len() < len {
+            let (header, part) = self.pdu()?;
+            if header[0] == 4 {
+                self.waiting.push_back((header[8..].to_vec(), part));
+                continue;
+            }
+            assert_eq!((header[0], u32_at(&header, 12) as usize), (6, data.len()));
+            data.extend(part);
+        }
+        Some(data)
+    }
 }
 
 fn identify(script: &Script, structure: u8) -> Vec<u8> {
