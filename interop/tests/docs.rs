@@ -516,6 +516,7 @@ const OF_LINUX: [&str; 4] = ["tcp_congestion_control", "tcp_rmem", "tcp_wmem", "
 fn documented_keys_are_in_the_example() {
     let example = read("docs/lunar.example.toml") + &read("docs/router.example.toml");
     let settings = read("crates/lunar-initiator/src/url/settings.rs");
+    let nvme = read("crates/lunar-initiator/src/url/nvme.rs");
     let saved = read("crates/lunar-server/src/config/attachment.rs");
     let report = read("crates/lunar/src/copy/report.rs");
     let api = read("docs/openapi.json");
@@ -555,6 +556,7 @@ fn documented_keys_are_in_the_example() {
                     }
                     "docs/router.md" | "docs/late-writes.md" => is_in_urls(key) || is_in_files(key),
                     "docs/measure.md" | "docs/use.md" => is_in_urls(key),
+                    "docs/nvme.md" => nvme.contains(&format!("\"{key}\"")),
                     "docs/tuning.md" | "docs/upgrade.md" => {
                         is_in_urls(key) || is_in_files(key) || OF_LINUX.contains(&key)
                     }
@@ -575,6 +577,11 @@ fn every_url_setting_is_documented() {
         settings.split("row(\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
     assert!(names.len() >= 20, "{names:?}");
     names.iter().for_each(|name| assert!(page.contains(&format!("`{name}`")), "docs/use.md lacks {name}"));
+    let (nvme, page) = (read("crates/lunar-initiator/src/url/nvme.rs"), read("docs/nvme.md"));
+    let table = nvme.split("const KEYS").nth(1).and_then(|rest| rest.split("];").next()).expect("a table");
+    let names: Vec<&str> = table.split("    (\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert!(names.len() >= 10, "{names:?}");
+    names.iter().for_each(|name| assert!(page.contains(&format!("`{name}`")), "docs/nvme.md lacks {name}"));
 }
 
 #[test]

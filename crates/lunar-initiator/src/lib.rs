@@ -95,6 +95,7 @@
 //! | `lun` | a LUN as a `Backend`, and retries |
 //! | `multipath` | several sessions with one logical unit as a `Backend` |
 //! | `url` | the text form of a target; its settings are rows of a table |
+//! | `nvme` | controllers and namespaces over NVMe/TCP: see [`nvme`] |
 //!
 //! On the core of the session, a command goes directly to the session state. Other cores send a message. All commands
 //! of one event loop iteration leave in one send. The data of a large Data-In are received directly into the
