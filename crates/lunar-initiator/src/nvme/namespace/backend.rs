@@ -19,7 +19,11 @@ impl NvmeNamespace {
         self.perform(Sqe::new(nvm_opcode::FLUSH, 0, self.id), Direction::None, None).await.0
     }
 
+    /// Checks that the namespace is still the same, and has these bytes.
     pub(super) fn check(&self, offset: u64, len: u64) -> io::Result<()> {
+        if let Some(error) = self.replaced.get() {
+            return Err(error.clone().into());
+        }
         within(self.capacity.load(Ordering::Relaxed), offset, len)
     }
 }
@@ -75,7 +79,10 @@ impl Backend for NvmeNamespace {
     }
 
     fn compare_and_swap(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, io::Result<Option<usize>>> {
-        Box::pin(self.compare_and_swap(offset, buf))
+        Box::pin(async move {
+            self.check(offset, buf.len() as u64 / 2)?;
+            self.compare_and_swap(offset, buf).await
+        })
     }
 
     fn flush(&self) -> LocalBoxFuture<'_, io::Result<()>> {

@@ -16,7 +16,7 @@ use lunar_runtime::either;
 use lunar_wire::nvme::IdentifyController;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 /// ONCS bits.
 mod optional {
@@ -46,6 +46,8 @@ pub struct NvmeNamespace {
     features: NamespaceFeatures,
     /// Whether the properties have changed since the last call of `refresh`.
     changed: AtomicBool,
+    /// The error of all operations, once the number leads to another namespace.
+    replaced: OnceLock<Error>,
     /// The range locks of writes.
     ranges: Arc<RangeLocks>,
     /// Carries no messages: the task that heeds changes ends when this sender is dropped.
@@ -102,6 +104,7 @@ impl NvmeNamespace {
             features: NamespaceFeatures::of(&info.identify, &properties),
             properties: Mutex::new(properties),
             changed: AtomicBool::new(false),
+            replaced: OnceLock::new(),
             ranges: Arc::default(),
             _life: life,
         });
@@ -129,7 +132,7 @@ impl NvmeNamespace {
         self.properties.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads the properties again.
+    /// Reads the properties again. If the identity has changed, the namespace accepts no more operations.
     ///
     /// # Errors
     /// [`ErrorCode::IdentityMismatch`] when the identity has changed; those of Identify.
@@ -139,7 +142,8 @@ impl NvmeNamespace {
         if properties.identity != before.identity {
             let what =
                 format!("namespace {} was {}, and is {} now", self.id, before.identity, properties.identity);
-            return Err(Error::new(ErrorCode::IdentityMismatch, what));
+            let error = Error::new(ErrorCode::IdentityMismatch, what);
+            return Err(self.replaced.get_or_init(|| error).clone());
         }
         if properties != before {
             tracing::info!(namespace = self.id, capacity = properties.capacity, "the namespace has changed");

@@ -3,6 +3,7 @@
 use super::scripted::{Script, ScriptedController, on_a_core, options};
 use crate::nvme::{NvmeController, NvmeNamespace, NvmeOptions};
 use crate::{Backend, Buf, Error, ErrorCode};
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -136,6 +137,33 @@ fn other_namespace_after_a_reconnection_gets_no_command() {
         let (result, _) = namespace.write(0, Buf::copy_of(&[1; 512]), false).await;
         let error = result.expect_err("another namespace");
         assert!(error.to_string().contains("uuid.cdcdcdcd"), "{error}");
+        Ok(())
+    });
+    assert_eq!(controller.script().writes, [0; 0]);
+}
+
+#[test]
+fn namespace_that_is_replaced_accepts_no_operation() {
+    let controller = ScriptedController::start();
+    let script = controller.clone();
+    on_a_core(move || async move {
+        let namespace = open(&script, options()).await?;
+        until(&script, "an event request", |script| script.event.is_some()).await;
+        {
+            let mut script = script.script();
+            script.uuid = [0xcd; 16];
+            script.raise_event();
+        }
+        let end = Instant::now() + Duration::from_secs(20);
+        while code(namespace.read(0, Buf::zeroed(512)).await.0) != Some(ErrorCode::IdentityMismatch) {
+            assert!(Instant::now() < end, "reads fail");
+            compio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let mut queue = namespace.clone().queue().expect("this is its core");
+        queue.write(0, 0, Buf::copy_of(&[1; 512]), false);
+        let (_, (queued, _)) = poll_fn(|cx| queue.poll_ended(cx)).await;
+        let written = namespace.write(0, Buf::copy_of(&[1; 512]), false).await.0;
+        assert_eq!([queued, written].map(code), [Some(ErrorCode::IdentityMismatch); 2]);
         Ok(())
     });
     assert_eq!(controller.script().writes, [0; 0]);
