@@ -127,7 +127,8 @@ fn other_namespace_after_a_reconnection_gets_no_command() {
     let script = controller.clone();
     on_a_core(move || async move {
         let mut options = options();
-        options.timeouts.recovery = Duration::from_millis(300);
+        // Time for several attempts: the last one gives the reason.
+        options.timeouts.recovery = Duration::from_secs(2);
         let namespace = open(&script, options).await?;
         {
             let mut script = script.script();
