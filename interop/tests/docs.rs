@@ -373,7 +373,7 @@ fn invocations(line: &str) -> Vec<Vec<String>> {
 
 /// Whether a help text has an option, with or without a value, in columns or in paragraphs, also as an alias.
 fn lists(help: &str, option: &str) -> bool {
-    [" ", "\n", "]"].iter().any(|end| help.contains(&format!("{option}{end}")))
+    [" ", "\n", "]", "["].iter().any(|end| help.contains(&format!("{option}{end}")))
 }
 
 #[test]
@@ -556,7 +556,7 @@ fn documented_keys_are_in_the_example() {
                     }
                     "docs/router.md" | "docs/late-writes.md" => is_in_urls(key) || is_in_files(key),
                     "docs/measure.md" | "docs/use.md" => is_in_urls(key),
-                    "docs/nvme.md" => nvme.contains(&format!("\"{key}\"")),
+                    "docs/nvme.md" => nvme.contains(&format!("\"{key}\"")) || is_in_files(key),
                     "docs/tuning.md" | "docs/upgrade.md" => {
                         is_in_urls(key) || is_in_files(key) || OF_LINUX.contains(&key)
                     }

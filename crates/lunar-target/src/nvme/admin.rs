@@ -102,7 +102,10 @@ pub async fn run(
         connection.terminate(*error, header);
     }
     let broken = received.err().map(|e| e.to_string());
-    session_entry::log_end(shared, &info, guard.session_handle, queue.end.get(), broken);
+    // Linux resets the connection after a shutdown.
+    let shut_down = queue.state().properties.is_shut_down().then_some(EndReason::Logout);
+    let end = queue.end.get().or(shut_down);
+    session_entry::log_end(shared, &info, guard.session_handle, end, broken);
     queue.end_io_queues(EndReason::ControllerEnded).await;
     connection.linger_if_terminated().await;
     connection.close();
