@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use crate::{Instance, LogicalUnit, LoginError};
 use lunar_proto::chap::Algorithm;
+pub use lunar_proto::nvme::auth::DhChapSecret;
+use lunar_proto::nvme::auth::{AuthSecrets, DhGroup};
 pub use lunar_proto::parameters::AllowedDigests;
 use lunar_proto::parameters::Offer;
 /// The name of every NVMe discovery service.
@@ -235,6 +237,10 @@ pub struct TargetNode {
     pub depth: Option<u32>,
 }
 
+/// The groups of DH-HMAC-CHAP that controllers choose from, the preferred one first. Hosts cannot make a controller compute in
+/// the largest ones, which take long. Without a group, a recorded exchange allows guesses of the secret.
+const AUTH_GROUPS: [DhGroup; 4] = [DhGroup::Ffdhe2048, DhGroup::Ffdhe3072, DhGroup::Ffdhe4096, DhGroup::Null];
+
 /// The settings that only an NVMe subsystem has.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SubsystemSettings {
@@ -242,6 +248,10 @@ pub struct SubsystemSettings {
     pub serial: String,
     /// Model number, at most 40 printable ASCII characters.
     pub model: String,
+    /// The secrets with which hosts authenticate themselves, by NQN. A host without one need not.
+    pub hosts: BTreeMap<String, DhChapSecret>,
+    /// The secret with which controllers authenticate themselves to hosts that ask for it.
+    pub secret: Option<DhChapSecret>,
 }
 
 /// The most namespaces of a subsystem, which is also the largest NSID. The access log page must have room for all in one
@@ -266,7 +276,16 @@ impl SubsystemSettings {
         SubsystemSettings {
             serial: serial.map_or_else(made, str::to_owned),
             model: model.unwrap_or(SubsystemSettings::MODEL).to_owned(),
+            hosts: BTreeMap::new(),
+            secret: None,
         }
+    }
+
+    /// The secrets for the authentication of a host; None: it need not authenticate itself.
+    pub(crate) fn secrets_of(&self, host: &str) -> Option<AuthSecrets> {
+        let secret = self.hosts.get(host)?.clone();
+        let groups = AUTH_GROUPS.into();
+        Some(AuthSecrets { groups, ..AuthSecrets::new(secret, self.secret.clone()) })
     }
 }
 

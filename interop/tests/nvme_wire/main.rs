@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod authenticate;
 mod campaign;
 mod connect;
 mod corners;

@@ -78,8 +78,12 @@ impl Units {
             access: target.access.clone(),
             instance: self.routes.as_ref().zip(target.router.as_deref()).map(|(r, name)| r.instance(name)),
             depth: target.depth,
-            subsystem: subsystem.map(|SubsystemConfig { serial, model, .. }| {
-                SubsystemSettings::new(&target.name, serial.as_deref(), model.as_deref())
+            subsystem: subsystem.map(|SubsystemConfig { serial, model, hosts, secret, shared: _ }| {
+                SubsystemSettings {
+                    hosts: hosts.clone(),
+                    secret: secret.clone(),
+                    ..SubsystemSettings::new(&target.name, serial.as_deref(), model.as_deref())
+                }
             }),
         }
     }

@@ -148,18 +148,29 @@ impl ChapUsers {
 
 /// Reads a secret: a regular file of this user without access for others, or one that is given.
 fn secret(path: &Path, source: SecretSource<'_>) -> Result<Zeroizing<Vec<u8>>, InvalidValue> {
+    let bytes = match secret_text(path, source)? {
+        Some(bytes) => bytes,
+        None => unknown_secret(path),
+    };
+    decode(&bytes).or_else(|(what, hint)| invalid(format!("the secret {} {what}", path.display()), hint))
+}
+
+/// The content of a file with a secret; None: a tool checks the configuration, and the file is not read.
+pub(super) fn secret_text(
+    path: &Path,
+    source: SecretSource<'_>,
+) -> Result<Option<Zeroizing<Vec<u8>>>, InvalidValue> {
     let refused = |refused: lunar_runtime::host::SecretError| InvalidValue {
         what: refused.what,
         hint: refused.hint,
         code: if path.exists() { ErrorCode::Other } else { ErrorCode::NotFound },
     };
-    let bytes = match source.given {
-        Some(given) => given.get(path).cloned().unwrap_or_else(|| unknown_secret(path)),
-        None => {
-            lunar_runtime::host::secret_file(path, MAX_SECRET_TEXT_BYTES, source.owner).map_err(refused)?
-        }
-    };
-    decode(&bytes).or_else(|(what, hint)| invalid(format!("the secret {} {what}", path.display()), hint))
+    match source.given {
+        Some(given) => Ok(given.get(path).cloned()),
+        None => lunar_runtime::host::secret_file(path, MAX_SECRET_TEXT_BYTES, source.owner)
+            .map(Some)
+            .map_err(refused),
+    }
 }
 
 /// The secret in place of that of a file that is not read: the same for each user of the file, and no other.

@@ -303,8 +303,14 @@ fn root_sections(
     let mut groups = portal::portal_groups(p, root);
     let mut unique = lun::UniqueValues::new();
     let disks = disk::disks(p, root, base, &mut unique);
-    let around =
-        target::Context { users: &users, tags: &groups.tags(), groups: &groups.list, disks: &disks, base };
+    let around = target::Context {
+        users: &users,
+        tags: &groups.tags(),
+        groups: &groups.list,
+        disks: &disks,
+        base,
+        source,
+    };
     let mut targets = target::targets(p, root, &around, &mut unique);
     targets.extend(subsystem::subsystems(p, root, &around, &mut unique, &targets));
     let lists = access::lists(p, root, &users);

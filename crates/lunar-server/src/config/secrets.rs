@@ -39,7 +39,7 @@ fn api_files<'t>(root: &'t DeTable<'_>, keys: [&'static str; 2]) -> impl Iterato
     })
 }
 
-/// All uses of secrets: by CHAP users, by `[api]`, and by URLs of routers.
+/// All uses of secrets: by CHAP users, by NVMe subsystems and their hosts, by `[api]`, and by URLs of routers.
 pub fn secret_uses(sources: &Sources) -> Vec<SecretUse> {
     let mut problems = Diagnostics::of(&sources.files);
     let Some(root) = merged(&mut problems) else { return Vec::new() };
@@ -50,6 +50,14 @@ pub fn secret_uses(sources: &Sources) -> Vec<SecretUse> {
         let file = user.get_ref().as_table().and_then(|user| user.get("secret_file"));
         if let Some((file, text)) = file.and_then(|file| Some((file, file.get_ref().as_str()?))) {
             found.push((file.span().start, Some(base.join(text))));
+        }
+    }
+    let subsystems = root.get("subsystem").and_then(|all| all.get_ref().as_array());
+    for subsystem in subsystems.into_iter().flatten().filter_map(|one| one.get_ref().as_table()) {
+        let hosts = subsystem.get("host").and_then(|hosts| hosts.get_ref().as_array());
+        let hosts = hosts.into_iter().flatten().filter_map(|host| host.get_ref().as_table());
+        for file in [subsystem].into_iter().chain(hosts).filter_map(|table| table.get("secret_file")) {
+            found.extend(file.get_ref().as_str().map(|text| (file.span().start, Some(base.join(text)))));
         }
     }
     urls_of_table(&root, &mut |at, url| {

@@ -1,5 +1,6 @@
 //! `[[subsystem]]`: an NVMe subsystem with its namespaces.
 
+use super::chap::{SecretSource, secret_text};
 use super::lun::{LunConfig, Source, UniqueValues, lun};
 use super::target::{Context, tags};
 use super::value::network;
@@ -7,9 +8,11 @@ use super::{Target, disk};
 use lunar_config::{Diagnostics, InvalidValue, invalid, iscsi_name, pattern};
 use lunar_config::{Section, UniqueKeys};
 use lunar_scsi::PeripheralDeviceType;
+use lunar_target::config::DhChapSecret;
 use lunar_target::config::{AccessRule, DISCOVERY_NQN, MAX_NAMESPACES, check_nqn};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 /// The settings that only an NVMe subsystem has.
@@ -21,6 +24,10 @@ pub struct SubsystemConfig {
     pub model: Option<String>,
     /// Namespaces that are LUNs of targets too: target and LUN by NSID.
     pub shared: BTreeMap<u16, (String, u16)>,
+    /// The secrets of hosts that must authenticate themselves, by NQN.
+    pub hosts: BTreeMap<String, DhChapSecret>,
+    /// The secret of the subsystem, for hosts that ask for its proof.
+    pub secret: Option<DhChapSecret>,
 }
 
 /// A namespace that names a LUN, with its place in the file.
@@ -65,7 +72,9 @@ fn subsystem(
     let model = s.parsed(p, "model", |text| ascii(text, 40));
     let portal_groups = tags(p, &mut s, around.tags).unwrap_or_else(|| around.tags.to_vec());
     let offline = s.flag(p, "offline", false);
-    let access = access(p, &mut s);
+    let secret = s.parsed(p, "secret_file", |text| secret(&super::path(text, around.base)?, around.source));
+    let hosts = hosts(p, &mut s, around);
+    let access = access(p, &mut s, &hosts);
     let shown = name.clone().unwrap_or_default();
     let (luns, own) = namespaces(p, &mut s, around, unique, &shown);
     s.done(p);
@@ -75,7 +84,7 @@ fn subsystem(
         luns: Arc::new(luns),
         access,
         offline,
-        subsystem: Some(SubsystemConfig { serial, model, shared: refs }),
+        subsystem: Some(SubsystemConfig { serial, model, shared: refs, hosts, secret }),
         ..Target::new(name?, portal_groups)
     })
 }
@@ -103,9 +112,76 @@ fn ascii(text: &str, max: usize) -> Result<String, InvalidValue> {
     }
 }
 
-/// The access rule of `allowed_hosts` and `networks`; without both, every host may connect.
-fn access(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Vec<AccessRule> {
-    let hosts = s.parsed_list(p, "allowed_hosts", pattern);
+/// All `[[subsystem.host]]`: the hosts that may connect, each with its secret.
+fn hosts(
+    p: &mut Diagnostics<'_>,
+    s: &mut Section<'_>,
+    around: &Context<'_>,
+) -> BTreeMap<String, DhChapSecret> {
+    let (mut hosts, mut once) = (BTreeMap::new(), UniqueKeys::new("host"));
+    for mut s in s.sections(p, "host", "[[subsystem.host]]") {
+        for (key, example) in
+            [("nqn", "\"nqn.2014-08.org.nvmexpress:uuid:...\""), ("secret_file", "\"host.key\"")]
+        {
+            if s.find(key).is_none() {
+                s.missing(p, key, example);
+            }
+        }
+        let at = s.find("nqn").map(|value| value.span());
+        let name = s.parsed(p, "nqn", host_nqn);
+        let secret =
+            s.parsed(p, "secret_file", |text| secret(&super::path(text, around.base)?, around.source));
+        if let (Some(at), Some(name), Some(secret)) = (at, name, secret)
+            && once.first(p, name.clone(), &at)
+        {
+            hosts.insert(name, secret);
+        }
+        s.done(p);
+    }
+    hosts
+}
+
+/// The NQN of a host, which is no pattern.
+fn host_nqn(text: &str) -> Result<String, InvalidValue> {
+    match text.contains(['*', '?']) {
+        true => invalid(
+            format!("\"{}\" is a pattern", text.escape_debug()),
+            "write the name of one host: each has its own secret",
+        ),
+        false => nqn(text),
+    }
+}
+
+/// The secret in a file, in the form of nvme-cli.
+fn secret(path: &Path, source: SecretSource<'_>) -> Result<DhChapSecret, InvalidValue> {
+    let hint = "make one: nvme gen-dhchap-key --hmac=1";
+    let Some(bytes) = secret_text(path, source)? else {
+        return DhChapSecret::generate(None).or_else(|e| invalid(format!("no random numbers: {e}"), hint));
+    };
+    let fault =
+        |what: &dyn std::fmt::Display| invalid(format!("the secret {}: {what}", path.display()), hint);
+    let text = str::from_utf8(&bytes).map_err(|_| "it is not UTF-8");
+    match text.map(|text| DhChapSecret::parse(text.trim())) {
+        Ok(Ok(secret)) => Ok(secret),
+        Ok(Err(why)) => fault(&why),
+        Err(why) => fault(&why),
+    }
+}
+
+/// The access rule of `allowed_hosts`, `networks` and `[[subsystem.host]]`; without them, every host may connect.
+fn access(
+    p: &mut Diagnostics<'_>,
+    s: &mut Section<'_>,
+    named: &BTreeMap<String, DhChapSecret>,
+) -> Vec<AccessRule> {
+    let at = s.find("allowed_hosts").map(|value| value.span());
+    let mut hosts = s.parsed_list(p, "allowed_hosts", pattern);
+    if let (Some(at), false) = (at, named.is_empty()) {
+        p.add(&at, "`allowed_hosts` and [[subsystem.host]] exclude each other", "remove `allowed_hosts`");
+    }
+    if !named.is_empty() {
+        hosts = Some(named.keys().cloned().collect());
+    }
     let networks = s.parsed_list(p, "networks", network);
     let read_only = s.flag(p, "read_only", false);
     if hosts.is_none() && networks.is_none() && !read_only {
@@ -201,7 +277,7 @@ fn check_shared(p: &mut Diagnostics<'_>, shared: &[NamedLun], targets: &[Target]
 mod tests {
     use super::*;
     use crate::config::parse;
-    use crate::config::tests::problems;
+    use crate::config::tests::{Folder, problems};
 
     const HEAD: &str = "[[target]]\nname = \"iqn.2026-11.org.example:disks\"\n\
         [[target.lun]]\nlun = 3\nbackend = \"null\"\nsize = \"1G\"\n\
@@ -236,6 +312,30 @@ mod tests {
     }
 
     #[test]
+    fn hosts_with_secrets_are_the_only_ones() {
+        let folder = Folder::new("hosts");
+        let secret = DhChapSecret::generate(None).expect("random numbers");
+        for (name, text) in [("host.key", secret.to_text().as_str()), ("bad.key", "DHHC-1:00:AAAA:")] {
+            folder.file(name, format!("{text}\n"), 0o600);
+        }
+        let host = |file: &str| {
+            let host = format!(
+                "[[subsystem.host]]\nnqn = \"nqn.2026-11.org.example:h\"\nsecret_file = \"{file}\"\n"
+            );
+            folder.file("lunar.toml", format!("{HEAD}secret_file = \"host.key\"\n{host}"), 0o644)
+        };
+        let config = crate::config::load(&host("host.key")).expect("a configuration");
+        let target =
+            config.targets.into_iter().find(|target| target.subsystem.is_some()).expect("a subsystem");
+        let subsystem = target.subsystem.expect("a subsystem");
+        assert_eq!(subsystem.secret.as_ref(), Some(&secret));
+        assert_eq!(subsystem.hosts, [("nqn.2026-11.org.example:h".into(), secret)].into());
+        assert_eq!(target.access[0].initiators, ["nqn.2026-11.org.example:h"]);
+        let problems = crate::config::load(&host("bad.key")).expect_err("a fault");
+        assert!(problems[0].what.contains("bad.key"), "{problems:?}");
+    }
+
+    #[test]
     fn faults_of_a_subsystem_are_reported() {
         let disk = "target = \"iqn.2026-11.org.example:disks\"\n";
         for (rest, expected) in [
@@ -256,6 +356,12 @@ mod tests {
                 ),
                 "NSID 1",
             ),
+            ("secret_file = \"nowhere.key\"\n", "nowhere.key"),
+            (
+                "[[subsystem.host]]\nnqn = \"nqn.2026-11.org.example:*\"\nsecret_file = \"x\"\n",
+                "is a pattern",
+            ),
+            ("[[subsystem.host]]\nnqn = \"nqn.2026-11.org.example:h\"\n", "secret_file"),
             ("serial = \"a:b\"\n", "serial or model number"),
             ("[[subsystem]]\nnqn = \"nqn.2014-08.org.nvmexpress.discovery\"\n", "discovery service"),
             ("[[subsystem]]\nnqn = \"iqn.2026-11.org.example:a\"\n", "is no NQN"),

@@ -1,6 +1,6 @@
 //! `[[target]]` with its logical units and its access list.
 
-use super::chap::{ChapUsers, NamedUser};
+use super::chap::{ChapUsers, NamedUser, SecretSource};
 use super::disk::{self, Disks};
 use super::lun::{LunConfig, UniqueValues, lun};
 use super::relative_ports::relative_ports;
@@ -22,6 +22,7 @@ pub(super) struct Context<'a> {
     pub(super) groups: &'a [PortalGroup],
     pub(super) disks: &'a Disks,
     pub(super) base: &'a Path,
+    pub(super) source: SecretSource<'a>,
 }
 
 /// LUNs of a single level (SAM-5 section 4.7).

@@ -12,8 +12,8 @@ use lunar_proto::duration;
 use lunar_proto::size;
 use lunar_runtime::CoreSelection;
 use lunar_target::config::{
-    AccessRule, AllowedDigests, ChapAccount, DiscoveryConfig, IpNetwork, LoginRedirect, Portal, PortalGroup,
-    SessionConfig, TargetLimits,
+    AccessRule, AllowedDigests, ChapAccount, DhChapSecret, DiscoveryConfig, IpNetwork, LoginRedirect, Portal,
+    PortalGroup, SessionConfig, TargetLimits,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -352,10 +352,20 @@ fn target(
 }
 
 /// The settings that only an NVMe subsystem has.
-fn of_subsystem(subsystem: &SubsystemConfig) -> [Setting; 3] {
-    let SubsystemConfig { serial, model, shared } = subsystem;
+fn of_subsystem(subsystem: &SubsystemConfig) -> [Setting; 5] {
+    let SubsystemConfig { serial, model, shared, hosts, secret } = subsystem;
+    let secrets = |secrets: Vec<&DhChapSecret>| {
+        secrets.iter().flat_map(|one| one.to_text().as_bytes().to_vec()).collect()
+    };
+    let with = |key, shown, hidden| Setting { key, shown, hidden, ..Setting::default() };
     let shared = shared.iter().map(|(nsid, (target, lun))| format!("{nsid} = LUN {lun} of {target}"));
-    [setting("serial", option(serial)), setting("model", option(model)), setting("namespace", list(shared))]
+    [
+        setting("serial", option(serial)),
+        setting("model", option(model)),
+        setting("namespace", list(shared)),
+        with("host", list(hosts.keys()), secrets(hosts.values().collect())),
+        with("secret_file", option(&secret.as_ref().map(|_| "a secret")), secrets(secret.iter().collect())),
+    ]
 }
 
 /// An access list in evaluation order.

@@ -85,10 +85,8 @@ impl AdminState {
     pub fn new(new: NewAdminState) -> AdminState {
         let NewAdminState { shared, context, info, controller, kind, namespaces, .. } = new;
         let node = info.target.as_ref().and_then(|name| context.config.targets.get(name));
-        let settings = node.and_then(|node| node.subsystem.clone()).unwrap_or(SubsystemSettings {
-            serial: "discovery".into(),
-            model: SubsystemSettings::MODEL.into(),
-        });
+        let settings = node.and_then(|node| node.subsystem.clone());
+        let settings = settings.unwrap_or_else(|| SubsystemSettings::new("", Some("discovery"), None));
         AdminState {
             properties: ControllerProperties::new(kind, new.max_queue_len),
             events: EventQueue::new(EVENT_REQUESTS, ALL_EVENTS),

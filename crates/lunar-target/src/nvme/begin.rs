@@ -18,6 +18,12 @@ const ALIGNMENT_FIELD: u32 = 10;
 pub struct BegunConnection {
     /// The connection.
     pub connection: Rc<NvmeConnection>,
+    /// The command.
+    pub first: ReceivedCommand,
+}
+
+/// A command that was received before its queue is served.
+pub struct ReceivedCommand {
     /// The entry of the command.
     pub sqe: Sqe,
     /// The data in its capsule.
@@ -79,7 +85,9 @@ pub async fn begin(stream: Stream) -> Result<BegunConnection, BeginFault> {
     };
     let response = IcResponse { alignment: 0, digests, max_data: MAX_TRANSFER };
     stream.send_all(&response.encode()).await.map_err(BeginFault::Io)?;
-    first_command(connection(stream, digests, begun)).await
+    let connection = connection(stream, digests, begun);
+    let first = receive_command(&connection).await?;
+    Ok(BegunConnection { connection, first })
 }
 
 fn connection(stream: Stream, digests: Digests, begun: Vec<u8>) -> Rc<NvmeConnection> {
@@ -123,11 +131,11 @@ fn check(request: &[u8]) -> Result<Digests, NvmePduError> {
     }
 }
 
-/// The handler of the first command.
+/// The handler of one command.
 #[derive(Default)]
-struct FirstCommand(Option<(Sqe, Vec<u8>, bool)>);
+struct OneCommand(Option<ReceivedCommand>);
 
-impl NvmePduHandler for FirstCommand {
+impl NvmePduHandler for OneCommand {
     fn place(&mut self, _: &NvmePdu, _: &[u8]) -> Option<(Buf, usize)> {
         None
     }
@@ -136,7 +144,7 @@ impl NvmePduHandler for FirstCommand {
         Buf::zeroed(len)
     }
 
-    /// The host waits for the completion of Connect.
+    /// The host waits for the completion of the command.
     fn is_full(&self) -> bool {
         self.0.is_some()
     }
@@ -148,13 +156,17 @@ impl NvmePduHandler for FirstCommand {
         if data.bytes().len() > IN_CAPSULE_LEN {
             return Err(NvmePduError::of(fatal_error::LIMIT_EXCEEDED));
         }
-        self.0 = Some((sqe, data.bytes().to_vec(), intact));
+        self.0 = Some(ReceivedCommand { sqe, data: data.bytes().to_vec(), intact });
         Ok(true)
     }
 }
 
-async fn first_command(connection: Rc<NvmeConnection>) -> Result<BegunConnection, BeginFault> {
-    let mut first = FirstCommand::default();
+/// Receives one command on a queue that is not served yet.
+///
+/// # Errors
+/// The reason why the connection cannot go on.
+pub async fn receive_command(connection: &Rc<NvmeConnection>) -> Result<ReceivedCommand, BeginFault> {
+    let mut first = OneCommand::default();
     let mut received =
         if connection.has_begun() { connection.resume(&mut first) } else { Ok(ReceiveStatus::More) };
     loop {
@@ -165,11 +177,11 @@ async fn first_command(connection: Rc<NvmeConnection>) -> Result<BegunConnection
             Ok(_) => {}
             Err(NvmeReceiveError::Io(e)) => return Err(BeginFault::Io(e)),
             Err(NvmeReceiveError::Pdu { error, header }) => {
-                return Err(BeginFault::Pdu { connection, error, header });
+                return Err(BeginFault::Pdu { connection: connection.clone(), error, header });
             }
         }
-        if let Some((sqe, data, intact)) = first.0 {
-            return Ok(BegunConnection { connection, sqe, data, intact });
+        if let Some(command) = first.0 {
+            return Ok(command);
         }
         connection.stream().readable().await.map_err(BeginFault::Io)?;
         received = connection.receive(&mut first);

@@ -1,9 +1,10 @@
 //! Connect: checks the first command of a connection, and makes an admin queue or an I/O queue of it.
 
 use super::admin::{self, AdminParts};
-use super::begin::BegunConnection;
+use super::authenticate::authenticate;
+use super::begin::{BeginFault, BegunConnection, ReceivedCommand};
 use super::connection::NvmeConnection;
-use super::controllers::{Controller, NvmeHost, QueueGuard, QueueRefusal};
+use super::controllers::{Controller, ControllerGuard, NvmeHost, QueueGuard, QueueRefusal};
 use super::dispatch::place_of;
 use super::limits::{MAX_IO_QUEUES, MAX_QUEUE_LEN};
 use super::queue_session;
@@ -17,10 +18,13 @@ use crate::session_entry::{self, RegisteredSession};
 use crate::session_info::{Addresses, NvmeSessionInfo, SessionInfo, SessionProtocol, SessionTransport};
 use crate::session_key::SessionKey;
 use lunar_proto::nvme::ControllerKind;
+use lunar_proto::nvme::auth::{AuthNames, AuthSecrets};
+use lunar_runtime::SendPump;
 use lunar_wire::nvme::{
     ConnectCommand, ConnectData, ConnectFault, DISCOVERY_NQN, DataPlace, NvmeStatus, Sqe, admin_opcode,
     fabrics_type,
 };
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Offsets of the parameters of Connect: in the entry, and in the data.
@@ -29,6 +33,8 @@ const QUEUE_LEN: u16 = 44;
 const CONTROLLER: u16 = 16;
 const SUBSYSTEM: u16 = 256;
 const HOST: u16 = 512;
+/// The result of a Connect whose host must authenticate itself (ATR).
+const AUTHENTICATION_REQUIRED: u64 = 1 << 17;
 
 fn in_entry(offset: u16) -> ConnectFault {
     ConnectFault { status: NvmeStatus::CONNECT_PARAMETERS, offset, in_data: false }
@@ -56,6 +62,37 @@ struct Attempt<'a> {
     count: ConnectionGuard,
 }
 
+/// A queue that may be admitted, after the host has authenticated itself if it must.
+enum Candidate {
+    Admin(AdminCandidate),
+    Queue { controller: Arc<Controller>, context: LoginContext },
+}
+
+struct AdminCandidate {
+    context: LoginContext,
+    controller: ControllerGuard,
+    kind: ControllerKind,
+}
+
+impl Candidate {
+    fn controller(&self) -> &Arc<Controller> {
+        match self {
+            Candidate::Admin(admin) => admin.controller.controller(),
+            Candidate::Queue { controller, .. } => controller,
+        }
+    }
+
+    /// The secrets with which the host must authenticate itself.
+    fn secrets(&self) -> Option<AuthSecrets> {
+        let context = match self {
+            Candidate::Admin(admin) => &admin.context,
+            Candidate::Queue { context, .. } => context,
+        };
+        let node = context.config.targets.get(self.controller().subsystem())?;
+        node.subsystem.as_ref()?.secrets_of(&self.controller().host().name)
+    }
+}
+
 /// A queue that was admitted.
 enum Admitted {
     Admin(AdminParts),
@@ -70,7 +107,7 @@ pub async fn connect(
     portal: Arc<OpenPortal>,
     count: ConnectionGuard,
 ) {
-    let BegunConnection { connection, sqe, data, intact } = begun;
+    let BegunConnection { connection, first: ReceivedCommand { sqe, data, intact } } = begun;
     let id = sqe.id();
     let (command, data) = match decode(&sqe, &data, intact) {
         Ok(decoded) => decoded,
@@ -83,29 +120,50 @@ pub async fn connect(
     connection.set_queue(command.queue_len, !command.disables_flow_control);
     let (host, subsystem) = (data.host.to_string(), data.subsystem.to_string());
     let attempt = Attempt { shared, command, data, addresses, portal: &portal, count };
-    let admitted = match command.queue {
-        0 => attempt.admin_queue().await,
-        _ => attempt.io_queue().await,
+    let mut is_answered = false;
+    let admitted = match attempt.candidate() {
+        Ok(candidate) => {
+            is_answered = match attempt.authenticated(&connection, id, &candidate).await {
+                Ok(is_answered) => is_answered,
+                Err(fault) => {
+                    shared.count_login(Some(&subsystem), LoginError::AuthenticationFailed.into());
+                    shared.log_login_refused(addresses.peer, &host, &subsystem, &fault.to_string());
+                    fault.report().await;
+                    return connection.linger().await;
+                }
+            };
+            attempt.admit(candidate).await
+        }
+        Err(refusal) => Err(refusal),
+    };
+    let complete = |controller: &Controller| {
+        // The completion of Connect came before the authentication.
+        if !is_answered {
+            connection.complete(id, NvmeStatus::SUCCESS, controller.id().into());
+        }
     };
     match admitted {
         Ok(Admitted::Admin(parts)) => {
             session_entry::log_begin(shared, &parts.entered.info, &parts.entered.guard);
-            connection.complete(id, NvmeStatus::SUCCESS, parts.controller.controller().id().into());
+            complete(parts.controller.controller());
             admin::run(shared, connection, parts, command.keep_alive_ms).await;
         }
         Ok(Admitted::Queue(entered, context, place)) => {
             session_entry::log_begin(shared, &entered.info, &entered.guard);
-            connection.complete(id, NvmeStatus::SUCCESS, place.controller().id().into());
+            complete(place.controller());
             queue_session::run(shared, entered, context, connection, (place, command.queue_len)).await;
         }
         Err(ConnectRefusal(fault, why)) => {
             shared.log_login_refused(addresses.peer, &host, &subsystem, why);
-            refuse(&connection, id, fault).await;
+            match is_answered {
+                true => connection.close(),
+                false => refuse(&connection, id, fault).await,
+            }
         }
     }
 }
 
-async fn refuse(connection: &std::rc::Rc<NvmeConnection>, id: u16, fault: ConnectFault) {
+async fn refuse(connection: &Rc<NvmeConnection>, id: u16, fault: ConnectFault) {
     connection.complete(id, fault.status, fault.result());
     connection.linger().await;
 }
@@ -153,6 +211,19 @@ fn refusal(error: LoginError) -> ConnectRefusal {
     }
 }
 
+fn queue_refusal(refusal: QueueRefusal) -> ConnectRefusal {
+    match refusal {
+        QueueRefusal::TooHigh => ConnectRefusal(in_entry(QUEUE), "the controller has no such I/O queue"),
+        QueueRefusal::InUse => ConnectRefusal(
+            without_parameter(NvmeStatus::SEQUENCE_ERROR),
+            "the I/O queue is connected already",
+        ),
+        QueueRefusal::NotReady => {
+            ConnectRefusal(without_parameter(NvmeStatus::SEQUENCE_ERROR), "the controller is not enabled")
+        }
+    }
+}
+
 impl Attempt<'_> {
     fn bound(&self) -> Result<Arc<BoundPortal>, ConnectRefusal> {
         let removed =
@@ -176,8 +247,48 @@ impl Attempt<'_> {
         Arc::new(SessionInfo::new(name, self.addresses, (target, group), SessionTransport::Tcp, protocol))
     }
 
-    /// Admits an admin queue, after the end of all queues of the host's lost controller.
-    async fn admin_queue(self) -> Result<Admitted, ConnectRefusal> {
+    /// Authenticates the host if it must. Returns whether Connect was completed for that.
+    async fn authenticated(
+        &self,
+        connection: &Rc<NvmeConnection>,
+        id: u16,
+        candidate: &Candidate,
+    ) -> Result<bool, BeginFault> {
+        let Some(secrets) = candidate.secrets() else { return Ok(false) };
+        let result = u64::from(candidate.controller().id()) | AUTHENTICATION_REQUIRED;
+        connection.complete(id, NvmeStatus::SUCCESS, result);
+        SendPump::flush(connection);
+        let names = AuthNames { host: self.data.host.clone(), subsystem: self.data.subsystem.clone() };
+        let limit = self.shared.config().limits.login_timeout;
+        let authenticated =
+            self.count.evicted().or(limit, async { Ok(authenticate(connection, names, secrets).await) });
+        authenticated.await.unwrap_or_else(|e| Err(BeginFault::Io(e))).map(|()| true)
+    }
+
+    /// Checks the names and numbers of a Connect.
+    fn candidate(&self) -> Result<Candidate, ConnectRefusal> {
+        match self.command.queue {
+            0 => self.admin_candidate().map(Candidate::Admin),
+            _ => self.queue_candidate(),
+        }
+    }
+
+    /// Registers the queue.
+    async fn admit(self, candidate: Candidate) -> Result<Admitted, ConnectRefusal> {
+        match candidate {
+            Candidate::Admin(admin) => self.admit_admin(admin).await,
+            Candidate::Queue { controller, context } => self.admit_queue(&controller, context).await,
+        }
+    }
+
+    fn refused(&self, context: &LoginContext, error: LoginError) -> ConnectRefusal {
+        let subsystem = self.data.subsystem.as_str();
+        context.config.refused(context.group, subsystem, error);
+        self.shared.count_login(Some(subsystem), error.into());
+        refusal(error)
+    }
+
+    fn admin_candidate(&self) -> Result<AdminCandidate, ConnectRefusal> {
         if self.data.controller.is_some() {
             return Err(ConnectRefusal(
                 in_data(NvmeStatus::CONNECT_PARAMETERS, CONTROLLER),
@@ -196,55 +307,57 @@ impl Attempt<'_> {
             }
             ControllerKind::Io => context.subsystem(subsystem, self.data.host.as_str()).map(drop),
         };
-        let (name, group) = (subsystem.to_owned(), bound.tag);
-        let refused = |shared: &ServerState, error: LoginError| {
-            config.refused(group, &name, error);
-            shared.count_login(Some(&name), error.into());
-            refusal(error)
-        };
-        let shared = self.shared;
-        admitted.map_err(|error| refused(shared, error))?;
-        let controller = shared.controllers.add(subsystem, self.host(), MAX_IO_QUEUES);
-        let controller = controller.ok_or_else(|| refused(shared, LoginError::OutOfResources))?;
-        let info = self.info(group, controller.controller(), kind);
+        admitted.map_err(|error| self.refused(&context, error))?;
+        let controller = self.shared.controllers.add(subsystem, self.host(), MAX_IO_QUEUES);
+        let controller = controller.ok_or_else(|| self.refused(&context, LoginError::OutOfResources))?;
+        Ok(AdminCandidate { context, controller, kind })
+    }
+
+    /// Admits an admin queue, after the end of all queues of the host's lost controller.
+    async fn admit_admin(self, admin: AdminCandidate) -> Result<Admitted, ConnectRefusal> {
+        let AdminCandidate { context, controller, kind } = admin;
+        let info = self.info(context.group, controller.controller(), kind);
         let replaced = if kind == ControllerKind::Io { Replaced::Channels } else { Replaced::Nothing };
-        let key = SessionKey::new(&info, bound.address);
-        let portal = self.portal;
-        let entered = RegisteredSession::register(shared, &config, info, key, replaced, self.count).await;
+        let key = SessionKey::new(&info, self.bound()?.address);
+        let Attempt { shared, portal, count, ref data, .. } = self;
+        let entered = RegisteredSession::register(shared, &context.config, info, key, replaced, count).await;
         portal.open().map_err(|_| refusal(LoginError::TargetNotFound))?;
-        let entered = entered.map_err(|error| refused(shared, error))?;
+        let entered = entered.map_err(|error| {
+            context.config.refused(context.group, data.subsystem.as_str(), error);
+            shared.count_login(Some(data.subsystem.as_str()), error.into());
+            refusal(error)
+        })?;
         Ok(Admitted::Admin(AdminParts { entered, context, controller, kind }))
     }
 
-    /// Admits an I/O queue of a controller.
-    async fn io_queue(self) -> Result<Admitted, ConnectRefusal> {
+    fn queue_candidate(&self) -> Result<Candidate, ConnectRefusal> {
         let (config, bound) = (self.shared.config(), self.bound()?);
         let controller = self.controller()?;
-        let refused = |refusal| match refusal {
-            QueueRefusal::TooHigh => ConnectRefusal(in_entry(QUEUE), "the controller has no such I/O queue"),
-            QueueRefusal::InUse => ConnectRefusal(
-                without_parameter(NvmeStatus::SEQUENCE_ERROR),
-                "the I/O queue is connected already",
-            ),
-            QueueRefusal::NotReady => {
-                ConnectRefusal(without_parameter(NvmeStatus::SEQUENCE_ERROR), "the controller is not enabled")
-            }
-        };
-        let place = QueueGuard::new(&controller, self.command.queue).map_err(refused)?;
+        QueueGuard::check(&controller, self.command.queue).map_err(queue_refusal)?;
         let context = LoginContext::new(&config, bound.tag, self.addresses);
         context.subsystem(controller.subsystem(), &controller.host().name).map_err(refusal)?;
-        let info = self.info(bound.tag, &controller, ControllerKind::Io);
-        let key = SessionKey::new(&info, bound.address);
-        let (shared, portal) = (self.shared, self.portal);
+        Ok(Candidate::Queue { controller, context })
+    }
+
+    /// Admits an I/O queue of a controller.
+    async fn admit_queue(
+        self,
+        controller: &Arc<Controller>,
+        context: LoginContext,
+    ) -> Result<Admitted, ConnectRefusal> {
+        let place = QueueGuard::new(controller, self.command.queue).map_err(queue_refusal)?;
+        let info = self.info(context.group, controller, ControllerKind::Io);
+        let key = SessionKey::new(&info, self.bound()?.address);
+        let Attempt { shared, portal, count, .. } = self;
         let entered =
-            RegisteredSession::register(shared, &config, info, key, Replaced::Nothing, self.count).await;
+            RegisteredSession::register(shared, &context.config, info, key, Replaced::Nothing, count).await;
         portal.open().map_err(|_| refusal(LoginError::TargetNotFound))?;
         let entered = entered.map_err(refusal)?;
         // The end of a controller ends the queues that are registered.
-        if !place.is_ready() {
-            return Err(refused(QueueRefusal::NotReady));
+        match place.is_ready() {
+            true => Ok(Admitted::Queue(entered, context, place)),
+            false => Err(queue_refusal(QueueRefusal::NotReady)),
         }
-        Ok(Admitted::Queue(entered, context, place))
     }
 
     /// The controller that an I/O queue names. Its host has the identifier of the admin queue: some clients choose a new one for

@@ -164,17 +164,26 @@ pub struct QueueGuard {
 }
 
 impl QueueGuard {
-    /// Takes the place of an I/O queue.
+    /// Whether an I/O queue could take its place.
     ///
     /// # Errors
     /// The reason for which the queue cannot connect.
-    pub fn new(controller: &Arc<Controller>, queue: u16) -> Result<QueueGuard, QueueRefusal> {
+    pub fn check(controller: &Controller, queue: u16) -> Result<(), QueueRefusal> {
         if !controller.is_ready.load(Relaxed) {
             return Err(QueueRefusal::NotReady);
         }
         if queue == 0 || queue > controller.max_queues() {
             return Err(QueueRefusal::TooHigh);
         }
+        if controller.queues().contains(&queue) { Err(QueueRefusal::InUse) } else { Ok(()) }
+    }
+
+    /// Takes the place of an I/O queue.
+    ///
+    /// # Errors
+    /// The reason for which the queue cannot connect.
+    pub fn new(controller: &Arc<Controller>, queue: u16) -> Result<QueueGuard, QueueRefusal> {
+        QueueGuard::check(controller, queue)?;
         if !controller.queues().insert(queue) {
             return Err(QueueRefusal::InUse);
         }

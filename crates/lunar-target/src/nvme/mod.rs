@@ -8,6 +8,7 @@
 mod admin;
 mod admin_commands;
 mod admin_state;
+mod authenticate;
 mod begin;
 mod commands;
 mod connect;

@@ -227,12 +227,12 @@ fn reply(bytes: &[u8]) -> Option<AuthMessage> {
     })
 }
 
-/// The first hash of an offer that this side allows.
+/// The first hash that this side allows, of those in an offer.
 pub fn choose_hash(offered: &[u8], allowed: &[DhChapHash]) -> Option<DhChapHash> {
-    offered.iter().filter_map(|id| DhChapHash::decode(*id)).find(|hash| allowed.contains(hash))
+    allowed.iter().copied().find(|hash| offered.contains(&(*hash as u8)))
 }
 
-/// The first group of an offer that this side allows.
+/// The first group that this side allows, of those in an offer.
 pub fn choose_group(offered: &[u8], allowed: &[DhGroup]) -> Option<DhGroup> {
-    offered.iter().filter_map(|id| DhGroup::decode(*id)).find(|group| allowed.contains(group))
+    allowed.iter().copied().find(|group| offered.contains(&(*group as u8)))
 }

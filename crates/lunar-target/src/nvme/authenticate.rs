@@ -1,0 +1,115 @@
+//! DH-HMAC-CHAP on a queue, before all its other commands (NVM Express Base, in-band authentication).
+
+use super::begin::{BeginFault, ReceivedCommand, receive_command};
+use super::connection::NvmeConnection;
+use super::dispatch::place_of;
+use super::limits::IN_CAPSULE_LEN;
+use crate::core::data_in::DataIn;
+use lunar_proto::nvme::auth::{AuthNames, AuthSecrets, ControllerAuth};
+use lunar_runtime::SendPump;
+use lunar_wire::nvme::{DataPlace, NvmeStatus, Sqe, admin_opcode, fabrics_type};
+use std::io;
+use std::rc::Rc;
+
+/// SPSP0, SPSP1 and SECP of both commands: the authentication protocols of NVMe (command dword 10, without its lowest byte).
+const PROTOCOL: u32 = 0xe901_0100;
+/// The most commands of an exchange: a host may begin again, but not without an end.
+const MAX_COMMANDS: usize = 16;
+
+/// The outcome of a command of the exchange, which has succeeded.
+enum Step {
+    /// The host has sent a message.
+    Sent,
+    /// A message for the host.
+    Message(Vec<u8>),
+}
+
+/// Authenticates the host of a queue whose Connect demanded it.
+///
+/// # Errors
+/// The host has not proved that it knows the secret, or the connection cannot go on.
+pub async fn authenticate(
+    connection: &Rc<NvmeConnection>,
+    names: AuthNames,
+    secrets: AuthSecrets,
+) -> Result<(), BeginFault> {
+    let mut auth = ControllerAuth::new(names, secrets);
+    for _ in 0..MAX_COMMANDS {
+        let command = receive_command(connection).await?;
+        connection.take_entry();
+        let id = command.sqe.id();
+        let executed;
+        (auth, executed) = execute(auth, command).await.map_err(BeginFault::Io)?;
+        match executed {
+            Ok(Step::Sent) => connection.complete(id, NvmeStatus::SUCCESS, 0),
+            Ok(Step::Message(data)) => {
+                connection.send_data(id, DataIn::Bytes(data), 0, true).map_err(BeginFault::Io)?;
+            }
+            Err(status) => connection.complete(id, status, 0),
+        }
+        SendPump::flush(connection);
+        if auth.is_done() {
+            return Ok(());
+        }
+        if let Some(failure) = auth.failure() {
+            return Err(failed(failure.to_string()));
+        }
+    }
+    Err(failed("the host does not end its authentication"))
+}
+
+fn failed(why: impl Into<String>) -> BeginFault {
+    BeginFault::Io(io::Error::new(io::ErrorKind::PermissionDenied, why.into()))
+}
+
+/// Executes a command. The computation runs on a thread: the powers of a large group take long.
+async fn execute(
+    mut auth: ControllerAuth,
+    command: ReceivedCommand,
+) -> io::Result<(ControllerAuth, Result<Step, NvmeStatus>)> {
+    let ReceivedCommand { sqe, data, intact } = command;
+    match check(&sqe, data.len(), intact) {
+        Err(status) => Ok((auth, Err(status))),
+        Ok(DataPlace::Host) => {
+            let message = message(&mut auth, sqe.data().len as usize);
+            Ok((auth, message))
+        }
+        Ok(_) => {
+            let work = move || {
+                auth.receive(&data);
+                Ok(auth)
+            };
+            Ok((lunar_runtime::threads::blocking(work).await?, Ok(Step::Sent)))
+        }
+    }
+}
+
+/// Checks a command: only the two of the exchange are allowed.
+fn check(sqe: &Sqe, in_capsule: usize, intact: bool) -> Result<DataPlace, NvmeStatus> {
+    let is_fabrics = sqe.opcode() == admin_opcode::FABRICS;
+    let sends = match sqe.fabrics_type() {
+        fabrics_type::AUTHENTICATION_SEND if is_fabrics => true,
+        fabrics_type::AUTHENTICATION_RECEIVE if is_fabrics => false,
+        _ => return Err(NvmeStatus::AUTHENTICATION_REQUIRED),
+    };
+    let place = place_of(sqe, in_capsule)?;
+    let len = sqe.data().len;
+    if sqe.dword(10) != PROTOCOL || sqe.dword(11) != len || len as usize > IN_CAPSULE_LEN {
+        return Err(NvmeStatus::INVALID_FIELD);
+    }
+    match (place, sends) {
+        _ if !intact => Err(NvmeStatus::TRANSIENT_TRANSPORT_ERROR),
+        (DataPlace::Capsule, true) | (DataPlace::Host, false) => Ok(place),
+        _ => Err(NvmeStatus::SGL_INVALID_TYPE),
+    }
+}
+
+/// The next message, with zeros behind it up to `len` bytes.
+fn message(auth: &mut ControllerAuth, len: usize) -> Result<Step, NvmeStatus> {
+    let mut message = auth.message().ok_or(NvmeStatus::SEQUENCE_ERROR)?;
+    if message.len() > len {
+        return Err(NvmeStatus::INVALID_FIELD);
+    }
+    message.resize(len, 0);
+    Ok(Step::Message(message))
+}

@@ -1,0 +1,147 @@
+//! DH-HMAC-CHAP: nothing is served before the host has proved that it knows its secret.
+
+use super::{config, portal};
+use interop::command::{CommandOutput, lunar};
+use interop::nvme::{DNR, NvmeEntry, NvmeHostName, NvmeReply, NvmeWire, WireEvent, connect_data};
+use interop::{Folder, Server};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+const GUARDED: &str = "nqn.2026-11.org.example:guarded";
+const AUTHENTICATION_REQUIRED: u64 = 1 << 17;
+const NOT_AUTHENTICATED: u16 = DNR | 0x191;
+const NOT_ALLOWED: u16 = DNR | 0x184;
+const LIMIT: Duration = Duration::from_secs(10);
+/// Authentication Send and Receive: FCTYPE, and the protocols of NVMe.
+const SEND: u32 = 0x05;
+const RECEIVE: u32 = 0x06;
+const PROTOCOL: u32 = 0xe901_0100;
+/// Two secrets, of 32 bytes each.
+const HOST_SECRET: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
+const OWN_SECRET: &str = "DHHC-1:00:ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pj/jBqb2:";
+
+struct Guarded {
+    server: Server,
+    folder: Folder,
+}
+
+fn guarded() -> Guarded {
+    let folder = Folder::fresh();
+    for (name, secret) in [("host.key", HOST_SECRET), ("own.key", OWN_SECRET)] {
+        fs::write(folder.join(name), format!("{secret}\n")).expect("write a secret");
+        fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o600)).expect("a mode");
+    }
+    let file = |name: &str| folder.join(name).display().to_string();
+    let subsystem = format!(
+        "[[subsystem]]\nnqn = \"{GUARDED}\"\nportal_groups = [1]\nsecret_file = \"{}\"\n\
+         [[subsystem.host]]\nnqn = \"nqn.2026-11.org.example:ann\"\nsecret_file = \"{}\"\n\
+         [[subsystem.namespace]]\nnsid = 1\nbackend = \"memory\"\nsize = \"64MiB\"\n",
+        file("own.key"),
+        file("host.key"),
+    );
+    Guarded { server: Server::start(&config(&subsystem)), folder }
+}
+
+impl Guarded {
+    /// A queue of the host `ann` that is connected, and not authenticated.
+    fn connect(&self) -> NvmeWire {
+        let mut wire = NvmeWire::begin(portal(&self.server), 0);
+        let data = connect_data(&NvmeHostName::new("ann"), 0xffff, GUARDED);
+        let reply = wire.execute(&NvmeEntry::connect(0, 31, 0), &data);
+        assert_eq!((reply.status, reply.result & AUTHENTICATION_REQUIRED), (0, AUTHENTICATION_REQUIRED));
+        wire
+    }
+
+    /// Runs `lunar info` with a URL that has these settings; `{}` is the folder of the secrets.
+    fn info(&self, settings: &str) -> CommandOutput {
+        let settings = settings.replace("{}", &self.folder.display().to_string());
+        let host = "host_nqn=nqn.2026-11.org.example:ann";
+        lunar(&["info", &format!("nvme://{}/{GUARDED}/1?{host}{settings}", portal(&self.server))])
+    }
+}
+
+fn send(wire: &mut NvmeWire, message: &[u8]) -> NvmeReply {
+    let len = message.len() as u32;
+    let entry = NvmeEntry::new(0x7f, SEND).dword(10, PROTOCOL).dword(11, len).in_capsule(len);
+    wire.execute(&entry, message)
+}
+
+fn receive(wire: &mut NvmeWire) -> NvmeReply {
+    wire.execute(&NvmeEntry::new(0x7f, RECEIVE).dword(10, PROTOCOL).dword(11, 4096).on_host(4096), &[])
+}
+
+/// The host offers SHA-256 without a group.
+fn negotiation() -> Vec<u8> {
+    let mut message = vec![0; 72];
+    message[4] = 7;
+    (message[7], message[8], message[10], message[11], message[12]) = (1, 1, 1, 1, 1);
+    message
+}
+
+#[test]
+fn unauthenticated_queue_takes_no_other_command() {
+    let guarded = guarded();
+    let mut wire = guarded.connect();
+    for entry in [
+        NvmeEntry::property(0, true),
+        NvmeEntry::configure(0x0046_0001),
+        NvmeEntry::identify(1, 0).on_host(4096),
+        NvmeEntry::read(1, 0, 1),
+    ] {
+        wire.execute(&entry, &[]).is(NOT_AUTHENTICATED);
+    }
+    assert_ne!(receive(&mut wire).status, 0, "the host sends first");
+    send(&mut wire, &negotiation()).good();
+    // A host that never ends its exchange is not served for ever.
+    for _ in 0..64 {
+        wire.submit(&NvmeEntry::property(0, true), &[]);
+        match wire.get(LIMIT) {
+            WireEvent::Pdu(_) => {}
+            WireEvent::Closed => return,
+            WireEvent::Nothing => panic!("no answer"),
+        }
+    }
+    panic!("the connection goes on");
+}
+
+#[test]
+fn guessed_response_ends_the_connection() {
+    let guarded = guarded();
+    let mut wire = guarded.connect();
+    send(&mut wire, &negotiation()).good();
+    let challenge = receive(&mut wire).good();
+    assert_eq!((&challenge[..2], challenge[6], challenge[8], challenge[9]), (&[1, 1][..], 32, 1, 0));
+    let mut reply = vec![0x5a; 16 + 32 + 32];
+    reply[..16].fill(0);
+    (reply[0], reply[1], reply[4], reply[6]) = (1, 2, 7, 32);
+    send(&mut wire, &reply).good();
+    let failure = receive(&mut wire).good();
+    assert_eq!((&failure[..2], failure[6]), (&[0, 0xf1][..], 1));
+    wire.expect_close(LIMIT);
+    assert!(guarded.server.log().contains("authentication failed"), "{}", guarded.server.log());
+}
+
+#[test]
+fn host_with_its_secret_uses_the_namespace() {
+    let guarded = guarded();
+    for (settings, expected) in [
+        ("", "requires authentication"),
+        ("&secret_file={}/own.key", "authentication failed"),
+        ("&secret_file={}/host.key", ""),
+        ("&secret_file={}/host.key&subsystem_secret_file={}/own.key", ""),
+        ("&secret_file={}/host.key&subsystem_secret_file={}/host.key", "authentication failed"),
+    ] {
+        let (_, errors, code) = guarded.info(settings);
+        assert_eq!(code == 0, expected.is_empty(), "{settings}: {errors}");
+        assert!(errors.contains(expected), "{settings}: {errors}");
+    }
+}
+
+#[test]
+fn unknown_host_is_refused_before_authentication() {
+    let guarded = guarded();
+    let mut wire = NvmeWire::begin(portal(&guarded.server), 0);
+    let data = connect_data(&NvmeHostName::new("bob"), 0xffff, GUARDED);
+    wire.execute(&NvmeEntry::connect(0, 31, 0), &data).is(NOT_ALLOWED);
+}
