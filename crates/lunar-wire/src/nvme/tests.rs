@@ -454,7 +454,10 @@ fn reservation_commands_have_action_type_and_keys() {
     assert_eq!(acquire.encode(), 0x0409);
     let keys = [5u64.to_le_bytes(), 7u64.to_le_bytes()].concat();
     assert_eq!(reservation_keys(&keys), Some((5, 7)));
-    assert_eq!((reservation_keys(&keys[..8]), reservation_keys(&keys[..7])), (Some((5, 0)), None));
+    assert_eq!(
+        (reservation_keys(&keys[..15]), reservation_key(&keys), reservation_key(&keys[..7])),
+        (None, Some(5), None)
+    );
     let report = ReservationReport { generation: 4, kind: 1, registrants: 2, persistence: 1 }.encode();
     assert_eq!(report[..10], [4, 0, 0, 0, 1, 2, 0, 0, 0, 1]);
     let registrant = ReservationRegistrant { controller: 0xffff, status: 1, key: 5, host_id: [9; 16] };
