@@ -20,11 +20,17 @@ fn waits(target: &Target, promoted: &Promoted) -> bool {
     target.standby && !promoted.contains(&target.name)
 }
 
-/// Removes the LUNs of the targets that are on standby, and makes these targets reject logins.
+/// Removes the LUNs of the targets that are on standby, and makes these targets reject logins. NVMe subsystems with LUNs of
+/// theirs reject hosts too.
 pub fn close(config: &mut Config, promoted: &Promoted) {
-    for target in config.targets.iter_mut().filter(|target| waits(target, promoted)) {
-        (target.offline, target.luns) = (true, Arc::default());
+    for name in on_standby(config, promoted) {
+        config.targets.iter_mut().filter(|target| target.has_luns_of(&name)).for_each(close_one);
     }
+}
+
+fn close_one(target: &mut Target) {
+    (target.offline, target.luns) = (true, Arc::default());
+    target.subsystem.iter_mut().for_each(|subsystem| subsystem.shared.clear());
 }
 
 /// The promoted targets after a change of the configuration. A target that is served when it gets `standby` is promoted:
@@ -81,6 +87,26 @@ mod tests {
                 (luns, luns == 0),
                 "{keys}"
             );
+        }
+    }
+
+    #[test]
+    fn subsystem_waits_for_the_target_of_its_namespace() {
+        let subsystem = format!(
+            "[[subsystem]]\nnqn = \"nqn.2026-11.org.example:s\"\n\
+             [[subsystem.namespace]]\nnsid = 1\ntarget = \"{NAME}\"\nlun = 0\n"
+        );
+        let lun = "[[target.lun]]\nlun = 0\nbackend = \"null\"\nsize = \"1G\"\n";
+        for (keys, promoted, is_away) in [
+            ("", &[][..], false),
+            ("offline = true", &[], false),
+            ("standby = true", &[], true),
+            ("standby = true", &[NAME], false),
+        ] {
+            let text = format!("[[target]]\nname = \"{NAME}\"\n{keys}\n{lun}{subsystem}");
+            let mut config = parse(&text, Path::new("t.toml")).unwrap();
+            close(&mut config, &names(promoted));
+            assert_eq!(config.targets[1].offline, is_away, "{keys}");
         }
     }
 

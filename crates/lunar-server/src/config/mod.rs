@@ -160,6 +160,12 @@ pub struct Target {
 }
 
 impl Target {
+    /// Whether it is this target, or a subsystem with a LUN of this target.
+    pub fn has_luns_of(&self, name: &str) -> bool {
+        let mut shared = self.subsystem.iter().flat_map(|subsystem| subsystem.shared.values());
+        self.name == name || shared.any(|(target, _)| target == name)
+    }
+
     /// A target without LUNs and access rules.
     pub fn new(name: String, portal_groups: Vec<u16>) -> Target {
         Target {

@@ -157,11 +157,15 @@ impl<S: TargetServer> Service<S> {
         whole
             .targets
             .iter_mut()
-            .filter(|target| target.name == name)
+            .filter(|target| target.has_luns_of(name))
             .for_each(|target| target.offline = true);
+        let drained: BTreeSet<String> =
+            whole.targets.iter().filter(|one| one.has_luns_of(name)).map(|one| one.name.clone()).collect();
         self.put(whole)?;
-        let has_sessions =
-            || self.server.sessions().iter().any(|session| session.target.as_deref() == Some(name));
+        let has_sessions = || {
+            let sessions = self.server.sessions();
+            sessions.iter().any(|one| one.target.as_ref().is_some_and(|target| drained.contains(target)))
+        };
         if !within(DRAIN_TIMEOUT, || !has_sessions()) {
             tracing::warn!("sessions of {name} did not end in time; their commands are cut off");
         }
