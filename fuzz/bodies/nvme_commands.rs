@@ -65,8 +65,8 @@ fn properties(bytes: &[u8]) {
         _ = it.get(access);
         match it.set(access) {
             Ok(PropertyChange::Enable) => it.set_ready(),
-            Ok(PropertyChange::Disable) => it.set_disabled(),
-            Ok(PropertyChange::Shutdown) => it.set_shut_down(),
+            Ok(PropertyChange::Disable) => _ = it.set_disabled(),
+            Ok(PropertyChange::Shutdown) => it.set_shut_down(it.changes()),
             Ok(PropertyChange::None) | Err(_) => {}
         }
     }

@@ -130,9 +130,9 @@ pub struct RegisterRequest {
 pub enum Replaced {
     /// The session with the same key, for a login that names this handle. 0: a new session.
     Session(u16),
-    /// All channels with the same key (SRP).
+    /// All channels with the same key (SRP), or all queues of the controller with the same key (NVMe).
     Channels,
-    /// None: the session is a further channel (SRP).
+    /// None: the session is a further channel (SRP) or queue (NVMe).
     Nothing,
 }
 

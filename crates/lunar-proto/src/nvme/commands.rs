@@ -106,8 +106,12 @@ fn data_len(sqe: &Sqe, block_size: u32) -> Result<u32, NvmeStatus> {
     if u64::from(len) == expected { Ok(len) } else { Err(NvmeStatus::SGL_INVALID_LENGTH) }
 }
 
+/// WRITE SAME has no FUA.
 fn zeroes(sqe: &Sqe) -> Result<NvmAction, NvmeStatus> {
     without_data(sqe)?;
+    if sqe.is_fua() {
+        return Err(NvmeStatus::INVALID_FIELD);
+    }
     let may_unmap = sqe.dword(12) & MAY_DEALLOCATE != 0;
     let cdb = cdb::write_same_16(sqe.lba(), sqe.blocks(), may_unmap);
     Ok(NvmAction::Zeroes(BlockCommand { cdb, to_host: 0, from_host: 0 }))

@@ -51,23 +51,20 @@ pub struct ControllerProperties {
     max_queue_len: u16,
     configuration: ControllerConfiguration,
     status: u32,
+    /// Number of changes that hosts have made.
+    changes: u64,
 }
 
 impl ControllerProperties {
     /// A controller that is not enabled. `max_queue_len` is the largest size of a queue.
     pub fn new(kind: ControllerKind, max_queue_len: u16) -> ControllerProperties {
         let configuration = ControllerConfiguration(0);
-        ControllerProperties { kind, max_queue_len, configuration, status: 0 }
+        ControllerProperties { kind, max_queue_len, configuration, status: 0, changes: 0 }
     }
 
     /// Whether commands other than those of fabrics are allowed.
     pub fn is_ready(&self) -> bool {
         self.status & (READY | FATAL) == READY
-    }
-
-    /// Whether the host has enabled it, even if it is not ready yet.
-    pub fn is_enabled(&self) -> bool {
-        self.configuration.is_enabled()
     }
 
     /// Whether a shutdown has begun or ended.
@@ -107,6 +104,7 @@ impl ControllerProperties {
         let before = self.configuration;
         let now = ControllerConfiguration(access.value as u32);
         self.configuration = now;
+        self.changes += 1;
         if now.is_shutdown() && !before.is_shutdown() {
             self.status = self.status & !SHUTDOWN | SHUTTING_DOWN;
             return Ok(PropertyChange::Shutdown);
@@ -135,14 +133,27 @@ impl ControllerProperties {
         self.status |= READY;
     }
 
-    /// Its commands and I/O queues have ended.
-    pub fn set_disabled(&mut self) {
+    /// Its commands and I/O queues have ended. Returns whether the host has enabled it again meanwhile. Then it begins.
+    pub fn set_disabled(&mut self) -> bool {
         self.status = 0;
+        let is_enabled = self.configuration.is_enabled();
+        let serves = self.serves(self.configuration);
+        if is_enabled && !serves {
+            self.set_failed();
+        }
+        is_enabled && serves
     }
 
-    /// Its shutdown is complete.
-    pub fn set_shut_down(&mut self) {
-        self.status = self.status & !SHUTDOWN | SHUT_DOWN;
+    /// Number of changes that hosts have made.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Its shutdown is complete. It was requested with this number of changes. A host that has made others does not wait for it.
+    pub fn set_shut_down(&mut self, changes: u64) {
+        if self.changes == changes {
+            self.status = self.status & !SHUTDOWN | SHUT_DOWN;
+        }
     }
 
     /// It has failed, until a host disables it.
@@ -177,7 +188,7 @@ mod tests {
         assert_eq!(get(&it, property::VS), Ok(0x1_0400));
         assert_eq!(set(&mut it, 0x46_4001), Ok(PropertyChange::Shutdown));
         assert_eq!(get(&it, property::CSTS), Ok(0b0101), "in progress");
-        it.set_shut_down();
+        it.set_shut_down(it.changes());
         assert!(it.is_shut_down() && get(&it, property::CSTS) == Ok(0b1001));
         assert_eq!(get(&it, property::CC), Ok(0x46_4001));
     }
@@ -189,16 +200,37 @@ mod tests {
         it.set_ready();
         assert_eq!(set(&mut it, 0x46_0000), Ok(PropertyChange::Disable));
         assert!(it.is_ready(), "until its commands have ended");
-        it.set_disabled();
-        assert!(!it.is_ready());
+        assert!(!it.set_disabled() && !it.is_ready());
         assert_eq!(set(&mut it, 0x46_0001), Ok(PropertyChange::Enable));
+    }
+
+    #[test]
+    fn change_during_the_end_of_commands_counts() {
+        let mut it = ControllerProperties::new(ControllerKind::Io, 1024);
+        assert_eq!(set(&mut it, 0x46_0001), Ok(PropertyChange::Enable));
+        it.set_ready();
+        assert_eq!(set(&mut it, 0x46_4001), Ok(PropertyChange::Shutdown));
+        let requested = it.changes();
+        assert_eq!(set(&mut it, 0x46_0000), Ok(PropertyChange::Disable));
+        assert!(!it.set_disabled());
+        it.set_shut_down(requested);
+        assert_eq!(get(&it, property::CSTS), Ok(0), "the host has reset it");
+        for (value, begins, status) in [(0x46_0001, true, 0), (0x46_0071, false, 2)] {
+            assert_eq!(set(&mut it, 0x46_0001), Ok(PropertyChange::Enable));
+            assert_eq!(set(&mut it, 0x46_0000), Ok(PropertyChange::Disable));
+            let _ = set(&mut it, value);
+            assert_eq!((it.set_disabled(), get(&it, property::CSTS)), (begins, Ok(status)), "{value:x}");
+            assert_eq!(set(&mut it, 0x46_0000), Ok(PropertyChange::Disable));
+            assert!(!it.set_disabled());
+        }
     }
 
     #[test]
     fn configuration_that_is_not_served_fails_the_controller() {
         for (kind, value, fails) in [
             (ControllerKind::Io, 0x46_0001, false),
-            (ControllerKind::Io, 0x46_0061, true),
+            (ControllerKind::Io, 0x46_0061, false),
+            (ControllerKind::Io, 0x46_0031, true),
             (ControllerKind::Io, 0x46_0081, true),
             (ControllerKind::Io, 0x46_0801, true),
             (ControllerKind::Io, 0x00_0001, true),

@@ -40,7 +40,8 @@ pub fn of_scsi(status: Status, sense: Option<Sense>) -> NvmeStatus {
         Status::Good | Status::ConditionMet => NvmeStatus::SUCCESS,
         Status::Busy | Status::TaskSetFull | Status::AcaActive => NvmeStatus::INTERRUPTED,
         Status::ReservationConflict => NvmeStatus::RESERVATION_CONFLICT,
-        Status::TaskAborted => NvmeStatus::ABORT_REQUESTED,
+        // Another host has aborted it, and this one did not ask for that: it may repeat the command.
+        Status::TaskAborted => NvmeStatus { do_not_retry: false, ..NvmeStatus::ABORT_REQUESTED },
         Status::CheckCondition => sense.map_or(NvmeStatus::INTERNAL_ERROR, of_sense),
     }
 }

@@ -4,7 +4,7 @@
 use crate::iscsi::digest::crc32c;
 use crate::received::{ReceiveStatus, ReceivedData};
 use crate::{Buf, Stream, with_scratch};
-use lunar_wire::nvme::{Digests, NvmePdu, NvmePduError, PduHeader, fatal_error};
+use lunar_wire::nvme::{Digests, NvmePdu, NvmePduError, NvmePduKind, PduHeader, fatal_error};
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
 
@@ -105,6 +105,8 @@ pub struct NvmeReceiver {
     from_host: bool,
     digests: Digests,
     max_data: usize,
+    /// The most data in a capsule.
+    max_capsule: usize,
     /// The received start of an incomplete PDU.
     partial: Vec<u8>,
     gather: Option<DataReceive>,
@@ -114,7 +116,12 @@ impl NvmeReceiver {
     /// Creates a receiver that starts with `begun`, bytes that arrived behind the initialization, and accepts up to `max_data`
     /// bytes of data in a PDU. `from_host`: the peer is a host.
     pub fn new(from_host: bool, digests: Digests, max_data: usize, begun: Vec<u8>) -> NvmeReceiver {
-        NvmeReceiver { from_host, digests, max_data, partial: begun, gather: None }
+        NvmeReceiver { from_host, digests, max_data, max_capsule: max_data, partial: begun, gather: None }
+    }
+
+    /// Accepts only this many bytes of data in a capsule with a command.
+    pub fn with_max_capsule(self, max_capsule: usize) -> NvmeReceiver {
+        NvmeReceiver { max_capsule, ..self }
     }
 
     /// Whether bytes are left over that may contain whole PDUs.
@@ -241,6 +248,9 @@ impl NvmeReceiver {
         let Some(common) = bytes.first_chunk() else { return Ok(None) };
         let checked = PduHeader::decode(common).check(self.from_host, self.digests, self.max_data);
         let pdu = checked.map_err(|error| faulty(error, bytes))?;
+        if pdu.kind == NvmePduKind::Command && pdu.data.len() > self.max_capsule {
+            return Err(faulty(NvmePduError::of(fatal_error::LIMIT_EXCEEDED), bytes));
+        }
         if bytes.len() < pdu.data.start {
             return Ok(None);
         }

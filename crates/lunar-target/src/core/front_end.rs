@@ -25,6 +25,11 @@ pub trait FrontEnd: Sized + 'static {
     /// Whether the front end fetches data itself (RDMA Read), so that the buffer of a task must exist first.
     fn fetches_data(&self) -> bool;
 
+    /// Whether Data-Out must have exactly the length that the CDB needs. Otherwise excess data are ignored.
+    fn requires_exact_data(&self) -> bool {
+        false
+    }
+
     /// Requests a part of a command's Data-Out from the initiator.
     fn request_data(&mut self, c: &ScsiCommand, request: DataRequest);
 

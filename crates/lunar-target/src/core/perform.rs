@@ -77,6 +77,7 @@ impl<F: FrontEnd> TaskExecution<F> {
             // Boxed, so that the futures of other commands stay small.
             return TaskEnd::of(Box::pin(self.pass(&unit, data, buffers.first, order)).await);
         }
+        let exact = exact || nexus.state().front().requires_exact_data();
         if let Some(sense) = length_mismatch(self.command(), needed, exact) {
             return TaskEnd { moved: needed.into(), ..TaskEnd::of(Err(sense.into())) };
         }

@@ -6,7 +6,7 @@ use super::connection::NvmeConnection;
 use super::controllers::{Controller, ControllerGuard};
 use super::dispatch::{entry, place_of};
 use super::keep_alive;
-use super::limits::{IN_CAPSULE_LEN, MAX_QUEUE_LEN};
+use super::limits::MAX_QUEUE_LEN;
 use super::namespaces::Namespaces;
 use crate::access::LoginContext;
 use crate::core::data_in::DataIn;
@@ -255,7 +255,8 @@ impl AdminQueue {
             }
             PropertyChange::Shutdown => {
                 let queue = self.clone();
-                lunar_runtime::spawn(async move { queue.shut_down().await });
+                let changes = self.state().properties.changes();
+                lunar_runtime::spawn(async move { queue.shut_down(changes).await });
             }
         }
     }
@@ -272,8 +273,7 @@ impl AdminQueue {
         let is_enabled = {
             let mut state = self.state();
             state.reset();
-            state.properties.set_disabled();
-            state.properties.is_enabled()
+            state.properties.set_disabled()
         };
         self.is_disabling.set(false);
         if is_enabled {
@@ -281,8 +281,8 @@ impl AdminQueue {
         }
     }
 
-    /// Ends the I/O queues, and flushes the namespaces.
-    async fn shut_down(&self) {
+    /// Ends the I/O queues, and flushes the namespaces. `changes`: the number of property changes at the request.
+    async fn shut_down(&self, changes: u64) {
         self.end_io_queues(EndReason::ControllerEnded).await;
         let units: Vec<_> = {
             let state = self.state();
@@ -293,7 +293,7 @@ impl AdminQueue {
             // A failed flush is logged, and the next one of a host reports it.
             let _ = exec::flush(unit).await;
         }
-        self.state().properties.set_shut_down();
+        self.state().properties.set_shut_down(changes);
     }
 }
 
@@ -305,9 +305,6 @@ struct AdminDispatcher<'a> {
 impl AdminDispatcher<'_> {
     fn command(&mut self, header: &[u8], data: &[u8], intact: bool) -> Result<bool, NvmePduError> {
         let sqe = entry(header).ok_or(NvmePduError::of(fatal_error::SEQUENCE))?;
-        if data.len() > IN_CAPSULE_LEN {
-            return Err(NvmePduError::of(fatal_error::LIMIT_EXCEEDED));
-        }
         let (queue, id) = (self.queue, sqe.id());
         queue.connection.take_entry();
         let executed = match (place_of(&sqe, data.len()), intact) {

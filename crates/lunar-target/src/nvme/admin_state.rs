@@ -4,6 +4,7 @@ use super::controllers::Controller;
 use super::namespaces::{NamespaceChanges, Namespaces};
 use crate::access::{LoginContext, LunMap};
 use crate::config::SubsystemSettings;
+use crate::end_reason::EndReason;
 use crate::server_state::ServerState;
 use crate::session_info::SessionInfo;
 use lunar_proto::nvme::{AsyncEvent, ControllerKind, ControllerProperties, EventQueue};
@@ -12,6 +13,7 @@ use lunar_wire::scsi::Sense;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The most Asynchronous Event Requests.
 pub const EVENT_REQUESTS: usize = 4;
@@ -160,6 +162,18 @@ impl AdminState {
     /// The keep-alive time-out in milliseconds; 0: none.
     pub fn keep_alive_ms(&self) -> u32 {
         self.keep_alive_ms
+    }
+
+    /// How long the host may be silent, and the reason for which the controller then ends. A discovery controller without a
+    /// keep-alive time-out would otherwise stay when its host has gone.
+    pub fn silence_timeout(&self) -> (Option<Duration>, EndReason) {
+        match (self.keep_alive_ms, self.kind) {
+            (0, ControllerKind::Io) => (None, EndReason::KeepaliveTimeout),
+            (0, ControllerKind::Discovery) => {
+                (Some(self.shared.config().limits.discovery_timeout), EndReason::DiscoveryTimeout)
+            }
+            (ms, _) => (Some(Duration::from_millis(ms.into())), EndReason::KeepaliveTimeout),
+        }
     }
 
     /// Changes the keep-alive time-out.

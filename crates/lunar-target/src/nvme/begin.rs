@@ -91,7 +91,8 @@ pub async fn begin(stream: Stream) -> Result<BegunConnection, BeginFault> {
 }
 
 fn connection(stream: Stream, digests: Digests, begun: Vec<u8>) -> Rc<NvmeConnection> {
-    let receiver = NvmeReceiver::new(true, digests, MAX_TRANSFER as usize, begun);
+    let receiver =
+        NvmeReceiver::new(true, digests, MAX_TRANSFER as usize, begun).with_max_capsule(IN_CAPSULE_LEN);
     Rc::new(NvmeConnection::new(stream, digests, receiver))
 }
 
@@ -153,9 +154,6 @@ impl NvmePduHandler for OneCommand {
         let ReceivedNvmePdu { pdu, header, data, intact } = received;
         let sqe = entry(header).filter(|_| pdu.kind == NvmePduKind::Command);
         let sqe = sqe.ok_or(NvmePduError::of(fatal_error::SEQUENCE))?;
-        if data.bytes().len() > IN_CAPSULE_LEN {
-            return Err(NvmePduError::of(fatal_error::LIMIT_EXCEEDED));
-        }
         self.0 = Some(ReceivedCommand { sqe, data: data.bytes().to_vec(), intact });
         Ok(true)
     }

@@ -13,6 +13,9 @@ use lunar_wire::scsi::cdb;
 /// A block of zeros, which the host of Write Zeroes does not send; as long as the longest block.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
+/// The most data of a reservation command.
+const MAX_COLLECTED: u32 = 4096;
+
 /// The LUN field of a namespace. None: it is no valid identifier of one.
 pub fn lun_of(namespace: u32) -> Option<u64> {
     u16::try_from(namespace).ok().filter(|number| *number != 0).map(lunar_wire::scsi::lun::encode)
@@ -95,9 +98,43 @@ fn submit_to_core(
     state.command(&command, data);
 }
 
+/// Ends a command whose capsule was damaged on the way. The first half of a pair still waits for the second one, with which it
+/// ends: other commands must not follow it.
+pub fn damaged(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, place: DataPlace) {
+    if sqe.fuse() == Fuse::Second {
+        return match state.front_mut().pairs.take_first() {
+            Some(first) => {
+                fail_pair(state, [first.sqe.id(), sqe.id()], NvmeStatus::TRANSIENT_TRANSPORT_ERROR);
+            }
+            None => state.front_mut().complete(sqe.id(), NvmeStatus::TRANSIENT_TRANSPORT_ERROR),
+        };
+    }
+    end_first_half(state);
+    if sqe.fuse() == Fuse::First {
+        let data = (place != DataPlace::Host).then(|| Buf::zeroed(0));
+        return state.front_mut().pairs.hold(FusedHalf { sqe: *sqe, data, is_damaged: true });
+    }
+    state.front_mut().complete(sqe.id(), NvmeStatus::TRANSIENT_TRANSPORT_ERROR);
+}
+
+/// Whether the data of a command that is collected may have this length. Those of reservations are checked by their translation,
+/// but no host needs more than a page.
+fn may_collect(sqe: &Sqe) -> Result<(), NvmeStatus> {
+    match reservations::is_one(sqe.opcode()) {
+        true if sqe.data().len > MAX_COLLECTED => Err(NvmeStatus::SGL_INVALID_LENGTH),
+        true => Ok(()),
+        false => translate(sqe, 0).map(drop),
+    }
+}
+
 /// Begins a command that needs all its data first.
 fn begin_collected(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, place: DataPlace, data: &ReceivedData<'_>) {
     let to_host = reservations::to_host(sqe.opcode());
+    if let Err(status) = may_collect(sqe)
+        && !to_host
+    {
+        return state.front_mut().complete(sqe.id(), status);
+    }
     match place {
         DataPlace::Host if to_host => run(state, sqe, &[]),
         _ if to_host => state.front_mut().complete(sqe.id(), NvmeStatus::SGL_INVALID_TYPE),
@@ -110,11 +147,12 @@ fn begin_collected(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, place: DataPlac
 fn request(state: &mut NexusState<NvmeQueue>, sqe: &Sqe) {
     let len = sqe.data().len;
     let Some(buf) = state.pool().try_get(len as usize) else {
-        return state.front_mut().complete(sqe.id(), NvmeStatus::INTERRUPTED);
+        return state.front_mut().respond_busy(sqe.id());
     };
     let queue = state.front_mut();
     queue.transfers.collect(*sqe, buf);
     queue.connection().request(sqe.id(), 0, len);
+    queue.limit_transfers();
 }
 
 /// Continues a command whose requested data are here.
@@ -144,6 +182,10 @@ fn run(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, data: &[u8]) {
             Err(status) => state.front_mut().complete(id, status),
         },
         false => match translate(sqe, 0) {
+            // Deallocation is a hint.
+            Ok(NvmAction::Unmap { .. }) if !is_thin(state, lun) => {
+                state.front_mut().complete(id, NvmeStatus::SUCCESS);
+            }
             Ok(NvmAction::Unmap { ranges, .. }) if data.len() >= ranges * 16 => {
                 let list = unmap_list(data, ranges);
                 submit(state, sqe, lun, cdb::unmap(list.len() as u16), &list);
@@ -153,6 +195,10 @@ fn run(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, data: &[u8]) {
             Err(status) => state.front_mut().complete(id, status),
         },
     }
+}
+
+fn is_thin(state: &mut NexusState<NvmeQueue>, lun: u64) -> bool {
+    state.reservations_of(lun).is_none_or(|(view, _)| view.thin)
 }
 
 /// Submits a SCSI command with a parameter list.
@@ -191,7 +237,7 @@ fn half(
 fn first_half(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, place: DataPlace, data: &ReceivedData<'_>) {
     match half(state, sqe, place, data) {
         Some(half) => state.front_mut().pairs.hold(half),
-        None => state.front_mut().complete(sqe.id(), NvmeStatus::INTERRUPTED),
+        None => state.front_mut().respond_busy(sqe.id()),
     }
 }
 
@@ -200,6 +246,9 @@ fn second_half(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, place: DataPlace, d
         return state.front_mut().complete(sqe.id(), NvmeStatus::MISSING_FUSED);
     };
     let both = [first.sqe.id(), sqe.id()];
+    if first.is_damaged {
+        return fail_pair(state, both, NvmeStatus::TRANSIENT_TRANSPORT_ERROR);
+    }
     let block_size = lun_of(sqe.namespace()).and_then(|lun| state.block_size(lun));
     let checked = fused(&first.sqe, sqe, block_size.unwrap_or_default());
     let lengths = [first.sqe.data().len, sqe.data().len];
@@ -209,9 +258,7 @@ fn second_half(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, place: DataPlace, d
     {
         return fail_pair(state, both, status);
     }
-    let Some(second) = half(state, sqe, place, data) else {
-        return fail_pair(state, both, NvmeStatus::INTERRUPTED);
-    };
+    let Some(second) = half(state, sqe, place, data) else { return busy_pair(state, both) };
     let pair = FusedPair { first, second };
     if pair.is_complete() {
         return run_pair(state, pair);
@@ -222,7 +269,14 @@ fn second_half(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, place: DataPlace, d
 /// Completes both commands of a pair, which was not executed.
 fn fail_pair(state: &mut NexusState<NvmeQueue>, [first, second]: [u16; 2], status: NvmeStatus) {
     state.front_mut().complete(first, status);
-    state.front_mut().complete(second, NvmeStatus::FAILED_FUSED);
+    let of_second = NvmeStatus { do_not_retry: status.do_not_retry, ..NvmeStatus::FAILED_FUSED };
+    state.front_mut().complete(second, of_second);
+}
+
+/// Completes both commands of a pair later: the target has no memory for them now.
+fn busy_pair(state: &mut NexusState<NvmeQueue>, [first, second]: [u16; 2]) {
+    state.front_mut().pairs.execute(first, second);
+    state.front_mut().respond_busy(first);
 }
 
 /// Requests the data of a pair that are not here. No data are requested unless there is room for all.
@@ -232,13 +286,14 @@ fn request_pair(state: &mut NexusState<NvmeQueue>, pair: FusedPair) {
         [&pair.first, &pair.second].iter().filter(|half| half.data.is_none()).map(|half| half.sqe).collect();
     let buffers: Option<Vec<Buf>> =
         missing.iter().map(|sqe| state.pool().try_get(sqe.data().len as usize)).collect();
-    let Some(buffers) = buffers else { return fail_pair(state, ids, NvmeStatus::INTERRUPTED) };
+    let Some(buffers) = buffers else { return busy_pair(state, ids) };
     let queue = state.front_mut();
     for (sqe, buf) in missing.into_iter().zip(buffers) {
         queue.transfers.collect(sqe, buf);
         queue.connection().request(sqe.id(), 0, sqe.data().len);
     }
     queue.pairs.wait(pair);
+    queue.limit_transfers();
 }
 
 /// Executes a pair with all its data.
@@ -258,7 +313,7 @@ fn run_pair(state: &mut NexusState<NvmeQueue>, pair: FusedPair) {
     };
     let (Some(expected), Some(new)) = (&first.data, &second.data) else { return };
     let Some(mut both) = state.pool().try_get(expected.len() + new.len()) else {
-        return fail_pair(state, ids, NvmeStatus::INTERRUPTED);
+        return busy_pair(state, ids);
     };
     both[..expected.len()].copy_from_slice(expected);
     both[expected.len()..].copy_from_slice(new);

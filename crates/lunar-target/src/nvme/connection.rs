@@ -313,9 +313,9 @@ impl NvmeConnection {
     /// Sends what is queued, and waits until the peer has closed the connection, within a limit: unread bytes would reset
     /// it, and the peer would lose the last PDU.
     pub async fn linger(self: &Rc<Self>) {
-        SendPump::flushed(self).await;
-        self.stream.shutdown(Shutdown::Write);
         let drained = async {
+            SendPump::flushed(self).await;
+            self.stream.shutdown(Shutdown::Write);
             let mut discarded = [0; 4096];
             while self.stream.readable().await.is_ok() {
                 if matches!(self.stream.receive(&mut discarded), Ok(Some(0)) | Err(_)) {

@@ -4,6 +4,7 @@ use event_listener::Event;
 use lunar_scsi::InitiatorPort;
 use lunar_wire::nvme::{ErrorEntry, NvmeStatus};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -217,10 +218,19 @@ impl Drop for QueueGuard {
 #[derive(Debug, Default)]
 pub struct Controllers(Mutex<ControllerTable>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ControllerTable {
     last: u16,
     all: BTreeMap<u16, Arc<Controller>>,
+}
+
+/// Identifiers begin anywhere, so that after a restart a host does not find the controller of another one under that of its
+/// own.
+impl Default for ControllerTable {
+    fn default() -> ControllerTable {
+        let random = RandomState::new().hash_one(()) % u64::from(MAX_ID);
+        ControllerTable { last: random as u16, all: BTreeMap::new() }
+    }
 }
 
 impl Controllers {
@@ -292,6 +302,7 @@ mod tests {
     #[test]
     fn identifiers_of_controllers_are_unique_and_reused_late() {
         let controllers = Arc::new(Controllers::default());
+        controllers.lock().last = 0;
         let [one, two] = [(); 2].map(|()| add(&controllers));
         assert_eq!([&one, &two].map(|guard| guard.controller().id()), [1, 2]);
         drop(one);

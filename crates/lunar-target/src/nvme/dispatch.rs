@@ -2,7 +2,6 @@
 
 use super::commands;
 use super::connection::NvmeConnection;
-use super::limits::IN_CAPSULE_LEN;
 use super::queue::NvmeQueue;
 use super::transfers::Received;
 use crate::core::{DataOutResult, NexusState, SessionPhase};
@@ -61,9 +60,6 @@ impl<'a> QueueDispatcher<'a> {
     #[inline]
     fn capsule(&mut self, header: &[u8], data: ReceivedData<'_>, intact: bool) -> Result<(), NvmePduError> {
         let sqe = entry(header).ok_or(NvmePduError::of(fatal_error::SEQUENCE))?;
-        if data.bytes().len() > IN_CAPSULE_LEN {
-            return Err(NvmePduError::of(fatal_error::LIMIT_EXCEEDED));
-        }
         if !only_reads(sqe.opcode())
             && let Some(why) = self.connection.stale_reason()
         {
@@ -79,7 +75,7 @@ impl<'a> QueueDispatcher<'a> {
         }
         let place = place_of(&sqe, data.bytes().len());
         match place {
-            Ok(_) if !intact => self.refuse(&sqe, NvmeStatus::TRANSIENT_TRANSPORT_ERROR),
+            Ok(place) if !intact => commands::damaged(self.state, &sqe, place),
             Ok(_) if sqe.opcode() == admin_opcode::FABRICS => self.fabrics(&sqe),
             Ok(place) => commands::begin(self.state, &sqe, place, data),
             Err(status) => self.refuse(&sqe, status),
@@ -115,6 +111,7 @@ impl<'a> QueueDispatcher<'a> {
         let received = self.state.front_mut().transfers.receive(pdu, &head, data.bytes(), intact)?;
         match received {
             Received::More => {}
+            Received::OfEnded(id, status) => self.state.front_mut().complete(id, status),
             Received::Collected { sqe, buf, is_damaged } => {
                 commands::collected(self.state, &sqe, buf, is_damaged);
             }

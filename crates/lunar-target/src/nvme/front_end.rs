@@ -26,15 +26,18 @@ const DATA_OUT_RULES: DataOutRules = DataOutRules {
     max_requests: 1,
     in_order: true,
 };
-/// How long a command that the logical unit cannot take now waits for its completion. The host repeats it at once.
-const BUSY_DELAY: Duration = Duration::from_millis(100);
-/// BUSY as a status that hosts with several paths repeat without a limit, and others after a delay.
+/// How long a command that the logical unit cannot take now waits for its completion. Linux repeats it without a limit, or five
+/// times without native multipath. With the delays of these repetitions, that is longer than a reload takes.
+const BUSY_DELAY: Duration = Duration::from_secs(1);
+/// BUSY as an error of the path, which asks for a delay.
 const BUSY: NvmeStatus = NvmeStatus { retry_delay: 1, ..NvmeStatus::PATH_ERROR };
 
 impl NvmeQueue {
     /// Completes a command with the status of its SCSI command.
     fn respond_status(&mut self, id: u16, status: NvmeStatus) {
         match self.pairs.take_second(id) {
+            // Requested data may still arrive, and the host may use the identifier again after the completion.
+            None if self.transfers.abandon(id, status) => self.limit_transfers(),
             None => self.complete(id, status),
             Some(second) => {
                 let of_second = if status.is_success() { status } else { NvmeStatus::FAILED_FUSED };
@@ -44,9 +47,9 @@ impl NvmeQueue {
         }
     }
 
-    /// Completes a command later that the logical unit does not take now.
+    /// Completes a command later that the target does not take now.
     #[cold]
-    fn respond_busy(&mut self, id: u16) {
+    pub fn respond_busy(&mut self, id: u16) {
         let nexus = self.nexus();
         let second = self.pairs.take_second(id);
         let commands = [Some(id), second];
@@ -57,6 +60,33 @@ impl NvmeQueue {
                 nexus.state().front_mut().complete(id, BUSY);
             }
             NvmeQueue::flush(&nexus);
+        });
+    }
+}
+
+impl NvmeQueue {
+    /// Ends the queue of a host that does not send the data that the front end waits for. The core has a timer for those of
+    /// its tasks.
+    pub fn limit_transfers(&mut self) {
+        if !self.transfers.take_need_of_timer() {
+            return;
+        }
+        let nexus = self.nexus();
+        let timeout = self.data_timeout();
+        lunar_runtime::spawn(async move {
+            let mut oldest = None;
+            loop {
+                lunar_runtime::sleep_until(Instant::now() + timeout).await;
+                let Some(nexus) = nexus.upgrade() else { return };
+                let now = nexus.state().front_mut().transfers.oldest_without_task();
+                match (oldest, now) {
+                    (_, None) => return,
+                    (Some(before), Some(now)) if before == now => {
+                        return nexus.end(EndReason::DataOutTimeout);
+                    }
+                    (_, now) => oldest = now,
+                }
+            }
         });
     }
 }
@@ -78,6 +108,11 @@ impl FrontEnd for NvmeQueue {
 
     fn fetches_data(&self) -> bool {
         false
+    }
+
+    /// The length was checked against the block size, which may have changed since.
+    fn requires_exact_data(&self) -> bool {
+        true
     }
 
     fn request_data(&mut self, c: &ScsiCommand, request: DataRequest) {

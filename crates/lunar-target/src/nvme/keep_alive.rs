@@ -2,33 +2,28 @@
 
 use super::admin::AdminQueue;
 use super::identify::KEEP_ALIVE_UNITS;
-use crate::end_reason::EndReason;
 use std::rc::Weak;
 use std::time::{Duration, Instant};
 
 /// The granularity of the timer.
 const STEP: Duration = Duration::from_millis(100 * KEEP_ALIVE_UNITS as u64);
 
-/// The time-out that a host asks for, rounded up to the granularity of the timer. None: it asks for none.
-fn timeout(ms: u32) -> Option<Duration> {
-    (ms > 0).then(|| {
-        STEP * u32::try_from(Duration::from_millis(ms.into()).as_millis().div_ceil(STEP.as_millis()))
-            .unwrap_or(u32::MAX)
-    })
+/// Whether a host was silent for too long. Steps are counted instead of time: while the server itself is held up, the host
+/// cannot be heard.
+fn is_over(silent_steps: u32, timeout: Option<Duration>) -> bool {
+    timeout.is_some_and(|timeout| STEP.saturating_mul(silent_steps) >= timeout)
 }
 
 /// Ends the controller when its host was silent for the time-out. A changed time-out counts at the next step.
 pub async fn run(queue: Weak<AdminQueue>) {
-    let mut heard = Instant::now();
+    let mut silent_steps = 0;
     loop {
         lunar_runtime::sleep_until(Instant::now() + STEP).await;
         let Some(queue) = queue.upgrade() else { return };
-        if queue.controller().take_heard() {
-            heard = Instant::now();
-        }
-        let timeout = timeout(queue.state().keep_alive_ms());
-        if timeout.is_some_and(|timeout| heard.elapsed() >= timeout) {
-            return queue.end(EndReason::KeepaliveTimeout);
+        silent_steps = if queue.controller().take_heard() { 0 } else { silent_steps + 1 };
+        let (timeout, reason) = queue.state().silence_timeout();
+        if is_over(silent_steps, timeout) {
+            return queue.end(reason);
         }
     }
 }
@@ -38,10 +33,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timeout_is_rounded_up_to_whole_steps() {
-        for (ms, seconds) in [(0, None), (1, Some(1)), (1000, Some(1)), (1001, Some(2)), (5000, Some(5))] {
-            assert_eq!(timeout(ms), seconds.map(Duration::from_secs), "{ms}");
+    fn silence_ends_after_whole_steps() {
+        let ms = |ms| Some(Duration::from_millis(ms));
+        for (steps, timeout, expected) in [
+            (1, None, false),
+            (0, ms(1), false),
+            (1, ms(1), true),
+            (1, ms(1000), true),
+            (1, ms(1001), false),
+            (2, ms(1001), true),
+            (u32::MAX, Some(Duration::MAX), false),
+        ] {
+            assert_eq!(is_over(steps, timeout), expected, "{steps} {timeout:?}");
         }
-        assert!(timeout(u32::MAX).is_some());
     }
 }

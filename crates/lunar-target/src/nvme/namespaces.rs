@@ -117,6 +117,9 @@ impl Namespaces {
             let now = namespace.nexus.namespace();
             let before = std::mem::replace(&mut namespace.view, now);
             let now = &namespace.view;
+            if before.naa != now.naa {
+                namespace.ids = NamespaceIds::new(&self.port.target, &now.naa);
+            }
             if before.access != now.access {
                 namespace.changes += 1;
                 changes.access = true;

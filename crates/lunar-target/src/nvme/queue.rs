@@ -10,6 +10,7 @@ use lunar_wire::nvme::NvmeStatus;
 use std::cell::OnceCell;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Commands of a queue without a completion, by identifier.
 struct Outstanding {
@@ -55,11 +56,18 @@ pub struct NvmeQueue {
     sequence: u32,
     nexus: OnceCell<Weak<ItNexus<NvmeQueue>>>,
     place: QueueGuard,
+    /// How long the host may take to send requested data.
+    data_timeout: Duration,
 }
 
 impl NvmeQueue {
-    /// The queue of a connection. `len`: entries of the submission queue.
-    pub fn new(connection: Rc<NvmeConnection>, place: QueueGuard, len: u32) -> NvmeQueue {
+    /// The queue of a connection. `len`: entries of the submission queue. `data_timeout`: how long the host may take to send
+    /// requested data.
+    pub fn new(
+        connection: Rc<NvmeConnection>,
+        (place, len): (QueueGuard, u32),
+        data_timeout: Duration,
+    ) -> NvmeQueue {
         NvmeQueue {
             connection,
             controller: place.controller().clone(),
@@ -70,6 +78,7 @@ impl NvmeQueue {
             sequence: 0,
             nexus: OnceCell::new(),
             place,
+            data_timeout,
         }
     }
 
@@ -81,6 +90,11 @@ impl NvmeQueue {
     /// The nexus of the queue.
     pub fn nexus(&self) -> Weak<ItNexus<NvmeQueue>> {
         self.nexus.get().cloned().unwrap_or_default()
+    }
+
+    /// How long the host may take to send requested data.
+    pub fn data_timeout(&self) -> Duration {
+        self.data_timeout
     }
 
     /// Its connection.

@@ -15,18 +15,19 @@ use lunar_runtime::{ReceiveStatus, SendPump};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Runs an I/O queue to its end. `len`: entries of the submission queue.
+/// Runs an I/O queue to its end, with its place and the entries of its submission queue.
 pub async fn run(
     shared: &Arc<ServerState>,
     entered: RegisteredSession,
     login_context: LoginContext,
     connection: Rc<NvmeConnection>,
-    (place, len): (QueueGuard, u32),
+    place: (QueueGuard, u32),
 ) {
     let RegisteredSession { info, guard, messages, count, .. } = entered;
+    let data_timeout = login_context.config.session.data_out_timeout;
     let params =
         NexusParams { shared: shared.clone(), login_context, info, session_handle: guard.session_handle };
-    let nexus = ItNexus::new(params, NvmeQueue::new(connection.clone(), place, len));
+    let nexus = ItNexus::new(params, NvmeQueue::new(connection.clone(), place, data_timeout));
     nexus.state().front().set_nexus(&nexus);
     let owner: Rc<dyn ConnectionOwner> = nexus.clone();
     connection.set_owner(Rc::downgrade(&owner));

@@ -4,7 +4,7 @@ use super::limits::MAX_TRANSFER;
 use crate::core::{DataOutId, DataRequest};
 use lunar_proto::transfer::DataOutSegment;
 use lunar_runtime::Buf;
-use lunar_wire::nvme::{DataPdu, NvmePdu, NvmePduError, Sqe, fatal_error};
+use lunar_wire::nvme::{DataPdu, NvmePdu, NvmePduError, NvmeStatus, Sqe, fatal_error};
 use std::collections::BTreeMap;
 
 /// The offset of DATAL in the header of data.
@@ -30,6 +30,9 @@ pub enum DataOwner {
         /// Whether a part of them was damaged on the way.
         is_damaged: bool,
     },
+    /// A command that has ended early with this status. It completes when its data are here, because the host may use its
+    /// identifier again then.
+    Abandoned(NvmeStatus),
 }
 
 /// A request for data that were not all received yet.
@@ -39,25 +42,57 @@ struct HostDataTransfer {
     next: u32,
     /// The offset behind the last ones.
     end: u32,
+    /// Number of the request in its queue.
+    number: u64,
 }
 
 /// The requests of a queue.
 #[derive(Default)]
-pub struct Transfers(BTreeMap<u16, HostDataTransfer>);
+pub struct Transfers {
+    all: BTreeMap<u16, HostDataTransfer>,
+    /// Number of requests so far.
+    count: u64,
+    /// Whether a timer watches the requests of the front end.
+    has_timer: bool,
+}
 
 impl Transfers {
     /// Records a request of the core.
     pub fn begin_of_core(&mut self, id: u16, lun: u64, request: DataRequest) {
         let owner = DataOwner::Core { lun, transfer_tag: request.transfer_tag };
-        self.0
-            .insert(id, HostDataTransfer { owner, next: request.offset, end: request.offset + request.len });
+        self.add(id, owner, (request.offset, request.offset + request.len));
+    }
+
+    fn add(&mut self, id: u16, owner: DataOwner, (next, end): (u32, u32)) {
+        self.count += 1;
+        self.all.insert(id, HostDataTransfer { owner, next, end, number: self.count });
     }
 
     /// Records a request for all data of a command, which go into this buffer.
     pub fn collect(&mut self, sqe: Sqe, buf: Buf) {
         let end = buf.len().min(MAX_TRANSFER as usize) as u32;
         let owner = DataOwner::Collected { sqe, buf, is_damaged: false };
-        self.0.insert(sqe.id(), HostDataTransfer { owner, next: 0, end });
+        self.add(sqe.id(), owner, (0, end));
+    }
+
+    /// Keeps the status of a task that has ended before its requested data are here. False: it waits for none.
+    pub fn abandon(&mut self, id: u16, status: NvmeStatus) -> bool {
+        let Some(transfer) = self.all.get_mut(&id) else { return false };
+        transfer.owner = DataOwner::Abandoned(status);
+        true
+    }
+
+    /// Whether the front end must begin a timer for its requests.
+    pub fn take_need_of_timer(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_timer, true)
+    }
+
+    /// The number of the oldest request for which the core has no timer. None: there is none, and the timer ends.
+    pub fn oldest_without_task(&mut self) -> Option<u64> {
+        let waiting = self.all.values().filter(|one| !matches!(one.owner, DataOwner::Core { .. }));
+        let oldest = waiting.map(|one| one.number).min();
+        self.has_timer = oldest.is_some();
+        oldest
     }
 
     /// Checks the header of received data against the requests.
@@ -65,7 +100,7 @@ impl Transfers {
     /// # Errors
     /// The fault, which ends the connection.
     fn check(&mut self, pdu: &NvmePdu, data: &DataPdu) -> Result<&mut HostDataTransfer, NvmePduError> {
-        let transfer = self.0.get_mut(&data.tag).filter(|_| data.tag == data.command);
+        let transfer = self.all.get_mut(&data.tag).filter(|_| data.tag == data.command);
         let transfer = transfer.ok_or(NvmePduError::of(fatal_error::SEQUENCE))?;
         if data.len as usize != pdu.data.len() || data.len == 0 {
             return Err(NvmePduError::field(LENGTH_FIELD));
@@ -107,11 +142,14 @@ impl Transfers {
             *is_damaged |= !intact;
         }
         let is_done = transfer.next == transfer.end;
-        let done = is_done.then(|| self.0.remove(&data.tag)).flatten();
+        let done = is_done.then(|| self.all.remove(&data.tag)).flatten();
         Ok(match (segment, done) {
             (Some((id, segment)), _) => Received::OfCore(id, segment),
             (None, Some(HostDataTransfer { owner: DataOwner::Collected { sqe, buf, is_damaged }, .. })) => {
                 Received::Collected { sqe, buf, is_damaged }
+            }
+            (None, Some(HostDataTransfer { owner: DataOwner::Abandoned(status), .. })) => {
+                Received::OfEnded(data.tag, status)
             }
             (None, _) => Received::More,
         })
@@ -131,6 +169,8 @@ pub enum Received {
         /// Whether a part of them was damaged on the way.
         is_damaged: bool,
     },
+    /// The last data of a command that has ended early with this status.
+    OfEnded(u16, NvmeStatus),
     /// More data of the command follow.
     More,
 }
@@ -220,5 +260,31 @@ mod tests {
         };
         assert_eq!((id.task_tag, id.transfer_tag), (1, Some(9)));
         assert_eq!((segment.offset, segment.len, segment.is_final), (8, 16, true));
+    }
+
+    #[test]
+    fn ended_command_completes_behind_its_data() {
+        let mut all = transfers();
+        assert!(!all.abandon(3, NvmeStatus::RESERVATION_CONFLICT));
+        assert!(all.abandon(1, NvmeStatus::RESERVATION_CONFLICT));
+        assert!(all.of_core(&pdu(8, false), &data(1, 8, 8)).is_none(), "no buffer of the task");
+        assert!(matches!(all.receive(&pdu(8, false), &data(1, 8, 8), &[], true), Ok(Received::More)));
+        let last = all.receive(&pdu(8, true), &data(1, 16, 8), &[], true);
+        assert!(matches!(last, Ok(Received::OfEnded(1, NvmeStatus::RESERVATION_CONFLICT))));
+        assert!(!all.abandon(1, NvmeStatus::RESERVATION_CONFLICT));
+    }
+
+    #[test]
+    fn timer_watches_requests_that_no_task_has() {
+        let mut all = transfers();
+        assert_eq!([all.take_need_of_timer(), all.take_need_of_timer()], [true, false]);
+        assert_eq!(all.oldest_without_task(), Some(2));
+        all.abandon(1, NvmeStatus::INTERNAL_ERROR);
+        assert_eq!(all.oldest_without_task(), Some(1));
+        for id in [1, 2] {
+            let at = if id == 1 { 8 } else { 0 };
+            assert!(all.receive(&pdu(16, true), &data(id, at, 16), &[0; 16], true).is_ok());
+        }
+        assert_eq!((all.oldest_without_task(), all.take_need_of_timer()), (None, true));
     }
 }
