@@ -73,7 +73,7 @@ impl Drop for Association {
     }
 }
 
-/// Connects to a controller, and enables it.
+/// Connects to a controller, and enables it. The options have an identifier of the host.
 ///
 /// # Errors
 /// When the controller is unreachable, refuses this host, or does not become ready.
@@ -114,7 +114,7 @@ pub async fn connect_queue(
     options: &NvmeOptions,
 ) -> Result<u16, Error> {
     let data = ConnectData {
-        host_id: options.host_id,
+        host_id: options.host_id.expect("the owner of the association has chosen an identifier"),
         controller,
         subsystem: address.subsystem.clone(),
         host: options.host.clone(),

@@ -39,7 +39,7 @@ pub async fn discover(
     options: &NvmeOptions,
 ) -> Result<Vec<DiscoveryEntry>, Error> {
     // A connection that only reads a log page needs no Keep Alive.
-    let options = NvmeOptions { keep_alive: Duration::ZERO, ..options.clone() };
+    let options = NvmeOptions { keep_alive: Duration::ZERO, ..options.clone().identified() };
     let limit = options.timeouts.login;
     let _wait = waits::on(format!("the discovery at {}", address.portal));
     let read = Box::pin(async {

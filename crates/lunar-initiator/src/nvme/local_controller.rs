@@ -57,7 +57,7 @@ impl LocalController {
         Rc::new(LocalController {
             io: HostQueue::new(options.queue_len, 0),
             address,
-            options,
+            options: options.identified(),
             admin: RefCell::default(),
             info: Arc::new(Mutex::new(info)),
             pinned: RefCell::default(),

@@ -6,15 +6,10 @@ use crate::{Error, ErrorCode};
 pub use lunar_proto::nvme::auth::{AuthSecrets, DhChapSecret};
 #[doc(inline)]
 pub use lunar_wire::nvme::Nqn;
-use lunar_wire::srp::PortId;
 use std::time::Duration;
 
 /// The file in which Linux distributions keep the name of the host.
 const NAME_FILE: &str = "/etc/nvme/hostnqn";
-/// The file with the identifier of the host.
-const ID_FILE: &str = "/etc/nvme/hostid";
-/// Names that contain a UUID begin with this.
-const UUID_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
 
 /// Options of a controller.
 #[derive(Clone, Debug)]
@@ -22,8 +17,9 @@ const UUID_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
 pub struct NvmeOptions {
     /// The name of this host.
     pub host: Nqn,
-    /// The identifier of this host. Reservations belong to it.
-    pub host_id: [u8; 16],
+    /// The identifier of this host. Reservations belong to it. None: each controller has a random one, which it keeps when
+    /// it connects again. Targets may end the earlier of two controllers with one name and identifier.
+    pub host_id: Option<[u8; 16]>,
     /// Secrets for DH-HMAC-CHAP, for controllers that ask for it.
     pub secrets: Option<AuthSecrets>,
     /// Whether headers have a digest.
@@ -42,11 +38,11 @@ pub struct NvmeOptions {
 }
 
 impl NvmeOptions {
-    /// The default options of a host with this name. Its identifier is the UUID in the name, or is derived from the name.
+    /// The default options of a host with this name.
     pub fn new(host: Nqn) -> NvmeOptions {
         NvmeOptions {
-            host_id: id_of(&host),
             host,
+            host_id: None,
             secrets: None,
             header_digest: false,
             data_digest: false,
@@ -57,31 +53,31 @@ impl NvmeOptions {
         }
     }
 
-    /// The default options of this host: name and identifier are those in `/etc/nvme`, or derived from the host name.
+    /// The default options of this host: its name is the one in `/etc/nvme/hostnqn`, or derived from the host name. The
+    /// identifier in `/etc/nvme/hostid` is not used: it belongs to the controllers of the kernel.
     ///
     /// # Errors
-    /// [`ErrorCode::InvalidArgument`] when a file is malformed.
+    /// [`ErrorCode::InvalidArgument`] when the file is malformed.
     pub fn of_this_host() -> Result<NvmeOptions, Error> {
-        let read = |path| std::fs::read_to_string(path).ok();
-        from_texts(read(NAME_FILE).as_deref(), read(ID_FILE).as_deref(), &lunar_runtime::host::name())
+        from_text(std::fs::read_to_string(NAME_FILE).ok().as_deref(), &lunar_runtime::host::name())
+    }
+
+    /// The same options with an identifier: a random one if they have none.
+    pub(super) fn identified(self) -> NvmeOptions {
+        NvmeOptions { host_id: self.host_id.or_else(|| Some(new_id())), ..self }
     }
 }
 
-/// Options from the content of the files, if they exist, and the host name.
-fn from_texts(name: Option<&str>, id: Option<&str>, host: &str) -> Result<NvmeOptions, Error> {
-    let wrong = |file, why: &str| {
-        Error::new(ErrorCode::InvalidArgument, format!("{file}: {why}"))
-            .with_hint("mend the file, or name the host in the URL with host_nqn= and host_id=")
-    };
+/// Options from the content of the file, if it exists, and the host name.
+fn from_text(name: Option<&str>, host: &str) -> Result<NvmeOptions, Error> {
     let name = match name.map(str::trim).filter(|name| !name.is_empty()) {
-        Some(name) => Nqn::new(name).map_err(|e| wrong(NAME_FILE, e.0))?,
+        Some(name) => Nqn::new(name).map_err(|e| {
+            Error::new(ErrorCode::InvalidArgument, format!("{NAME_FILE}: {}", e.0))
+                .with_hint("mend the file, or name the host in the URL with host_nqn=")
+        })?,
         None => name_of(host),
     };
-    let mut options = NvmeOptions::new(name);
-    if let Some(id) = id.map(str::trim).filter(|id| !id.is_empty()) {
-        options.host_id = parse_uuid(id).ok_or_else(|| wrong(ID_FILE, "the identifier is not a UUID"))?;
-    }
-    Ok(options)
+    Ok(NvmeOptions::new(name))
 }
 
 /// The name of a host, derived from its host name, so that it is stable.
@@ -90,16 +86,13 @@ fn name_of(host: &str) -> Nqn {
     Nqn::new(&name).expect("a derived name is well formed")
 }
 
-/// The identifier of a host: the UUID in its name, or one that is derived from the name.
-fn id_of(host: &Nqn) -> [u8; 16] {
-    let uuid = host.as_str().strip_prefix(UUID_PREFIX).and_then(parse_uuid);
-    uuid.unwrap_or_else(|| {
-        let mut id = PortId::of_name(host.as_str()).0;
-        // The form of a UUID that is made by a rule of its own (RFC 9562, version 8).
-        id[6] = id[6] & 0x0f | 0x80;
-        id[8] = id[8] & 0x3f | 0x80;
-        id
-    })
+/// A random UUID (RFC 9562, version 4).
+fn new_id() -> [u8; 16] {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).expect("the kernel has random numbers");
+    id[6] = id[6] & 0x0f | 0x40;
+    id[8] = id[8] & 0x3f | 0x80;
+    id
 }
 
 /// Parses a UUID, 32 hexadecimal digits with or without dashes. None also for the nil UUID, which identifies no host.
@@ -120,32 +113,31 @@ pub(crate) fn parse_uuid(text: &str) -> Option<[u8; 16]> {
 mod tests {
     use super::*;
 
-    const UUID: &str = "12345678-9abc-def0-1122-334455667788";
-
     #[test]
-    fn host_id_is_the_uuid_of_the_name_or_of_the_file() {
-        let name = format!("{UUID_PREFIX}{UUID}\n");
-        let options = from_texts(Some(&name), None, "h").expect("a name");
-        assert_eq!(options.host.as_str(), name.trim());
-        assert_eq!(options.host_id[..4], [0x12, 0x34, 0x56, 0x78]);
-        let options = from_texts(Some(&name), Some("00000000000000000000000000000007"), "h").expect("both");
-        assert_eq!(options.host_id[15], 7);
+    fn name_is_that_of_the_file_or_of_the_host() {
+        let name = |text, host| from_text(text, host).expect("a name").host;
+        assert_eq!(name(Some("nqn.2026-11.org.example:h\n"), "a").as_str(), "nqn.2026-11.org.example:h");
+        for text in [None, Some("")] {
+            assert_eq!(name(text, "a").as_str(), "nqn.2026-11.io.lunar:a");
+        }
     }
 
     #[test]
-    fn host_without_files_has_a_stable_name_and_id() {
-        let [one, again, other] =
-            ["a", "a", "b"].map(|host| from_texts(None, Some(""), host).expect("a name"));
-        assert_eq!(one.host.as_str(), "nqn.2026-11.io.lunar:a");
-        assert!(one.host_id == again.host_id && one.host_id != other.host_id && one.host_id != [0; 16]);
+    fn host_id_is_the_one_of_the_options_or_a_random_uuid() {
+        let options = from_text(None, "a").expect("a name");
+        let [one, other] = [options.clone(), options.clone()].map(|own| own.identified().host_id);
+        assert!(
+            one != other && one.is_some_and(|id| id[6] >> 4 == 4 && id[8] >> 6 == 2),
+            "{one:?} {other:?}"
+        );
+        let options = NvmeOptions { host_id: Some([7; 16]), ..options };
+        assert_eq!(options.identified().host_id, Some([7; 16]));
     }
 
     #[test]
     fn malformed_file_is_an_error_that_names_it() {
-        for (name, id, file) in [(Some("iqn.x"), None, NAME_FILE), (None, Some("7"), ID_FILE)] {
-            let error = from_texts(name, id, "h").expect_err(file);
-            assert!(error.what.starts_with(file) && error.hint.is_some(), "{error}");
-        }
+        let error = from_text(Some("iqn.x"), "h").expect_err("malformed");
+        assert!(error.what.starts_with(NAME_FILE) && error.hint.is_some(), "{error}");
         assert_eq!(parse_uuid("00000000-0000-0000-0000-000000000000"), None);
     }
 }

@@ -38,7 +38,7 @@ const SECRET_FILES: [&str; 2] = ["secret_file", "subsystem_secret_file"];
 const KEYS: &[(&str, Setter)] = &[
     ("host_nqn", |o, v| Nqn::new(v).map(|nqn| o.host = nqn).map_err(|e| e.to_string())),
     ("host_id", |o, v| {
-        parse_uuid(v).map(|id| o.host_id = id).ok_or_else(|| "the value must be a UUID".into())
+        parse_uuid(v).map(|id| o.host_id = Some(id)).ok_or_else(|| "the value must be a UUID".into())
     }),
     ("header_digest", |o, v| digest(v).map(|on| o.header_digest = on)),
     ("data_digest", |o, v| digest(v).map(|on| o.data_digest = on)),
@@ -61,7 +61,8 @@ const KEYS: &[(&str, Setter)] = &[
 ///
 /// | key | meaning |
 /// |---|---|
-/// | `host_nqn`, `host_id` | name and identifier of this host; default: those in `/etc/nvme`, or derived from the host name |
+/// | `host_nqn` | name of this host; default: the one in `/etc/nvme/hostnqn`, or derived from the host name |
+/// | `host_id` | identifier of this host; default: a random one for each controller |
 /// | `secret_file` | file with the secret of this host for DH-HMAC-CHAP, `DHHC-1:HH:BASE64:` |
 /// | `subsystem_secret_file` | file with the secret with which the controller proves itself |
 /// | `header_digest`, `data_digest` | `crc32c` or `none` |
@@ -228,7 +229,6 @@ impl NvmeUrl {
     /// [`ErrorCode::InvalidArgument`](crate::ErrorCode::InvalidArgument) when a file cannot be read or is malformed.
     pub fn options(&self) -> Result<NvmeOptions, Error> {
         let mut options = match self.settings.iter().find(|(name, _)| *name == "host_nqn") {
-            // The identifier of this host in /etc/nvme belongs to its own name.
             Some((_, name)) => NvmeOptions::new(Nqn::new(name).expect("the value was checked")),
             None => NvmeOptions::of_this_host()?,
         };
@@ -346,7 +346,9 @@ mod tests {
         let options = url.with_default("login_tries", "1").and_then(|url| url.options()).expect("options");
         assert_eq!(options.host.as_str(), "nqn.2026-11.org.example:host");
         assert!(options.header_digest && !options.data_digest && options.queue_len == 32);
-        assert_eq!(options.timeouts.login_tries, 1);
+        assert_eq!((options.timeouts.login_tries, options.host_id), (1, None));
+        let url: NvmeUrl = format!("{text}&host_id={}", "07".repeat(16)).parse().expect("a URL");
+        assert_eq!(url.options().expect("options").host_id, Some([7; 16]));
     }
 
     #[test]

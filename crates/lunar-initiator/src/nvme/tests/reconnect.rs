@@ -226,3 +226,25 @@ fn event_makes_the_host_read_the_capacity_again() {
     });
     assert_eq!(controller.script().count(2), 2, "the log page is read to clear the event");
 }
+
+#[test]
+fn controller_keeps_its_host_id_and_shares_it_with_no_other() {
+    let controller = ScriptedController::start();
+    let script = controller.clone();
+    on_a_core(move || async move {
+        let options = options();
+        let first = open(&script, options.clone()).await?;
+        script.script().cut();
+        let end = Instant::now() + Duration::from_secs(20);
+        while first.controller().info().recoveries == 0 {
+            assert!(Instant::now() < end, "the host reconnects");
+            compio::time::sleep(Duration::from_millis(5)).await;
+        }
+        open(&script, options).await?;
+        Ok(())
+    });
+    let hosts = controller.script().hosts.clone();
+    let (first, other) = (hosts[0], hosts[4]);
+    assert_eq!(hosts, [first, first, first, first, other, other], "an admin and an I/O queue each time");
+    assert!(first != other && first != [0; 16] && other != [0; 16]);
+}

@@ -31,6 +31,8 @@ pub struct Script {
     pub silent_from: usize,
     /// Whether a command that is not answered cuts all connections.
     pub cuts: bool,
+    /// The identifier of the host in each Connect.
+    pub hosts: Vec<[u8; 16]>,
     /// Whether new connections are closed at once.
     pub refuses: bool,
     /// The result and the status of Connect on the admin queue.
@@ -79,6 +81,7 @@ impl ScriptedController {
             writes: Vec::new(),
             silent_from: usize::MAX,
             cuts: false,
+            hosts: Vec::new(),
             refuses: false,
             connect: (ID.into(), 0),
             status: 1,
@@ -140,6 +143,7 @@ impl ScriptedController {
             if sqe[0] == 0x7f && sqe[4] == 1 {
                 is_io = sqe[42] != 0;
                 assert_eq!(data.len(), 1024);
+                self.script().hosts.push(data[..16].try_into().expect("16 bytes"));
                 self.answer_connect(&mut link, &sqe, is_io)?;
             } else if is_io {
                 self.io(&mut link, &sqe, data)?;
