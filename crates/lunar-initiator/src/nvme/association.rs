@@ -1,6 +1,6 @@
 //! The association with a controller: the admin queue, and what the controller reports about itself.
 
-use super::authenticate::authenticate;
+use super::authenticate::{authenticate, unproved};
 use super::command::NvmeCommand;
 use super::host_queue::HostQueue;
 use super::initialize::initialize;
@@ -105,7 +105,8 @@ pub async fn associate(address: &SubsystemAddress, options: &NvmeOptions) -> Res
 /// Sends Connect on a queue, and authenticates if the controller demands it. Returns the identifier of the controller.
 ///
 /// # Errors
-/// When the controller refuses the queue, or authentication fails.
+/// When the controller refuses the queue, or authentication fails. [`ErrorCode::AuthenticationFailed`] also when the
+/// controller must prove itself but demands no authentication.
 pub async fn connect_queue(
     queue: &Rc<HostQueue>,
     command: ConnectCommand,
@@ -134,6 +135,8 @@ pub async fn connect_queue(
         // Each queue has a transaction of its own.
         let transaction = command.queue + 1;
         authenticate(queue, &address.subsystem, options, transaction).await?;
+    } else if options.secrets.as_ref().is_some_and(|secrets| secrets.subsystem.is_some()) {
+        return Err(unproved());
     }
     Ok(cqe.result as u16)
 }

@@ -45,6 +45,15 @@ pub async fn authenticate(
     }
 }
 
+/// The error of a controller that must prove itself, but demands no authentication: it can be an impostor.
+pub fn unproved() -> Error {
+    Error::new(
+        ErrorCode::AuthenticationFailed,
+        "the controller has not proved that it knows the secret of the subsystem",
+    )
+    .with_hint("turn authentication on at the target, or remove subsystem_secret_file from the URL")
+}
+
 fn no_secret() -> Error {
     Error::new(ErrorCode::AuthenticationFailed, "the controller requires authentication")
         .with_hint("add secret_file=FILE to the URL, with a secret of the form DHHC-1:HH:BASE64:")

@@ -2,7 +2,8 @@
 
 use super::scripted::{CAPACITY, ScriptedController, on_a_core, options};
 use crate::nvme::discovery::discover;
-use crate::nvme::{NvmeController, NvmeNamespace};
+use crate::nvme::options::{AuthSecrets, DhChapSecret};
+use crate::nvme::{NvmeController, NvmeNamespace, NvmeOptions};
 use crate::{Backend, Buf, Error, ErrorCode};
 use std::future::poll_fn;
 use std::time::Duration;
@@ -154,6 +155,21 @@ fn controller_that_refuses_the_host_is_an_error() {
     assert_eq!(error.code, ErrorCode::AuthenticationFailed, "no secret is set: {error}");
     let error = refused(|controller| controller.script().connect = (0x4_0003, 0));
     assert_eq!(error.code, ErrorCode::NegotiationFailed, "{error}");
+}
+
+#[test]
+fn controller_that_must_prove_itself_and_does_not_is_refused() {
+    let controller = ScriptedController::start();
+    let address = controller.address();
+    let secret = || DhChapSecret::generate(None).expect("random numbers");
+    let open = |subsystem| {
+        let options = NvmeOptions { secrets: Some(AuthSecrets::new(secret(), subsystem)), ..options() };
+        let address = address.clone();
+        on_a_core(move || async move { Ok(NvmeController::open(address, options).await.err()) })
+    };
+    assert_eq!(open(None), None, "the controller decides whether the host must prove itself");
+    let error = open(Some(secret())).expect("an impostor");
+    assert!(error.code == ErrorCode::AuthenticationFailed && error.hint.is_some(), "{error}");
 }
 
 #[test]
