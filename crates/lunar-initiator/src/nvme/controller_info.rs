@@ -4,6 +4,7 @@ use super::association::{Association, SubsystemAddress};
 use super::options::NvmeOptions;
 use crate::Portal;
 use lunar_wire::nvme::{IdentifyController, Nqn};
+use lunar_wire::scsi::fields;
 
 /// The state of a controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +52,21 @@ impl ControllerInfo {
         }
     }
 
+    /// The model number, safe for a terminal.
+    pub fn model(&self) -> String {
+        fields::text(&self.identify.model)
+    }
+
+    /// The serial number, safe for a terminal.
+    pub fn serial(&self) -> String {
+        fields::text(&self.identify.serial)
+    }
+
+    /// The firmware revision, safe for a terminal.
+    pub fn firmware(&self) -> String {
+        fields::text(&self.identify.firmware)
+    }
+
     /// Records a new association.
     pub(super) fn set(&mut self, association: &Association, options: &NvmeOptions) {
         self.controller = association.id;
@@ -74,6 +90,17 @@ fn max_transfer(identify: &IdentifyController, page_shift: u32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_of_a_controller_have_no_escape_sequences() {
+        let subsystem = Nqn::new("nqn.2026-11.org.example:a").expect("a name");
+        let portal = Portal { host: "h".into(), port: 4420 };
+        let mut info = ControllerInfo::new(&SubsystemAddress { portal, subsystem });
+        info.identify.model[..8].copy_from_slice(b"M\x1b[31m  ");
+        info.identify.serial[..3].copy_from_slice(b"S\r\n");
+        info.identify.firmware[..2].copy_from_slice(b"F\x9b");
+        assert_eq!([info.model(), info.serial(), info.firmware()], ["M?[31m", "S??", "F?"]);
+    }
 
     #[test]
     fn transfer_limit_counts_in_pages_of_the_controller() {

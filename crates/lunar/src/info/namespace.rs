@@ -6,6 +6,7 @@ use crate::tree::Node;
 use lunar_block::Backend;
 use lunar_initiator::nvme::{self, ControllerInfo, NvmeNamespace, NvmeUrl};
 use lunar_proto::size;
+use lunar_wire::scsi::fields::utf8;
 
 /// The properties of a namespace and its controller.
 ///
@@ -21,7 +22,7 @@ pub async fn properties(url: &NvmeUrl) -> Result<Fields, Failure> {
 fn fields(namespace: &NvmeNamespace) -> Fields {
     let info = namespace.controller().info();
     let fields = [
-        ("subsystem", Node::text(info.subsystem.to_string())),
+        ("subsystem", Node::text(utf8(info.subsystem.as_str().as_bytes()))),
         ("portal", Node::text(info.portal.to_string())),
         ("controller", controller(&info)),
         ("namespace", storage(namespace)),
@@ -30,14 +31,13 @@ fn fields(namespace: &NvmeNamespace) -> Fields {
 }
 
 fn controller(info: &ControllerInfo) -> Node {
-    let text = |field: &[u8]| Node::text(String::from_utf8_lossy(field).trim_end_matches(['\0', ' ']));
     let identify = &info.identify;
     let has = |bit: u16| Node::flag(identify.commands & 1 << bit != 0);
     Node::map([
         ("id", Node::number(info.controller)),
-        ("model", text(&identify.model)),
-        ("serial", text(&identify.serial)),
-        ("firmware", text(&identify.firmware)),
+        ("model", Node::text(info.model())),
+        ("serial", Node::text(info.serial())),
+        ("firmware", Node::text(info.firmware())),
         ("version", Node::text(version(info.version))),
         ("max_transfer_bytes", Node::number(info.max_transfer.unwrap_or(0))),
         ("queue_entries", Node::number(info.queue_len)),

@@ -7,6 +7,7 @@ use lunar_initiator::nvme::discovery::{self, discover};
 use lunar_initiator::nvme::{self, ControllerInfo, NvmeController, NvmeUrl, SubsystemAddress};
 use lunar_initiator::{Error, ErrorCode, Portal};
 use lunar_wire::nvme::Nqn;
+use lunar_wire::scsi::fields::utf8;
 
 /// The subsystem of a URL, or all subsystems of a discovery service.
 ///
@@ -45,7 +46,8 @@ pub async fn list(url: &NvmeUrl) -> Result<Vec<TargetEntry>, Failure> {
 }
 
 fn entry(name: &str, portal: &Portal, luns: Vec<LunEntry>, error: Option<String>) -> TargetEntry {
-    TargetEntry { target: name.into(), portal: portal.to_string(), luns, error, unreachable: Vec::new() }
+    let target = utf8(name.as_bytes());
+    TargetEntry { target, portal: portal.to_string(), luns, error, unreachable: Vec::new() }
 }
 
 async fn of_subsystem(url: &NvmeUrl) -> Result<TargetEntry, Error> {
@@ -76,7 +78,6 @@ async fn namespace(
     controller: &NvmeController,
     info: &ControllerInfo,
 ) -> Result<LunEntry, Error> {
-    let text = |field: &[u8]| String::from_utf8_lossy(field).trim_end_matches(['\0', ' ']).to_owned();
     let entry =
         LunEntry { lun: number, url: url.at(number).plain(), is_namespace: true, ..LunEntry::default() };
     Ok(match nvme::inspect(controller, number).await {
@@ -86,9 +87,9 @@ async fn namespace(
             block_size_bytes: properties.block_size(),
             read_only: properties.is_read_only(),
             vendor: "NVMe".into(),
-            product: text(&info.identify.model),
-            revision: text(&info.identify.firmware),
-            serial: Some(text(&info.identify.serial)),
+            product: info.model(),
+            revision: info.firmware(),
+            serial: Some(info.serial()),
             identity: Some(properties.identity.to_string()).filter(|text| !text.is_empty()),
             ..entry
         },

@@ -6,6 +6,7 @@ use crate::{Direction, Error};
 use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, LocalBoxFuture, describe_row, within};
 use lunar_runtime::Buf;
 use lunar_wire::nvme::{Sqe, nvm_opcode};
+use lunar_wire::scsi::fields::utf8;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -105,14 +106,13 @@ impl Backend for NvmeNamespace {
 
     fn describe(&self) -> Vec<(String, String)> {
         let info = self.controller().info();
-        let text = |field: &[u8]| String::from_utf8_lossy(field).trim().to_owned();
         vec![
             describe_row("kind", "remote"),
-            describe_row("subsystem", &info.subsystem),
+            describe_row("subsystem", utf8(info.subsystem.as_str().as_bytes())),
             describe_row("portal", &info.portal),
             describe_row("namespace", self.id),
-            describe_row("model", text(&info.identify.model)),
-            describe_row("serial", text(&info.identify.serial)),
+            describe_row("model", info.model()),
+            describe_row("serial", info.serial()),
         ]
     }
 }
