@@ -12,11 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl NvmeNamespace {
-    /// Makes completed writes durable.
+    /// Makes completed writes durable. Flush is legal without a cache, and the cache may be on since the last connection.
     pub(super) async fn flush_cache(&self) -> Result<(), Error> {
-        if !self.features.write_cache {
-            return Ok(());
-        }
         self.perform(Sqe::new(nvm_opcode::FLUSH, 0, self.id), Direction::None, None).await.0
     }
 
@@ -38,7 +35,8 @@ impl Backend for NvmeNamespace {
             unmap: self.can_deallocate(),
             null: false,
             remote: true,
-            write_through: !self.features.write_cache,
+            // Callers keep this answer, and the next connection may be to a controller with a write cache.
+            write_through: false,
         }
     }
 

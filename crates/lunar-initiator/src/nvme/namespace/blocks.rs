@@ -13,6 +13,11 @@ const FUA: u32 = 1 << 30;
 /// A result, and the buffer of the operation.
 pub(super) type BlockTransfer = (Result<(), Error>, Buf);
 
+/// The flag of a write that must be on stable storage.
+pub(super) fn fua_flag(fua: bool) -> u32 {
+    if fua { FUA } else { 0 }
+}
+
 impl NvmeNamespace {
     /// The entry of a command for whole blocks. `flags` are those of command dword 12.
     pub(super) fn blocks_entry(&self, opcode: u8, offset: u64, len: u64, flags: u32) -> Sqe {
@@ -52,14 +57,9 @@ impl NvmeNamespace {
 
     async fn write_blocks(&self, offset: u64, buf: Buf, fua: bool, hold: &RangeLock) -> BlockTransfer {
         let len = buf.len();
-        let sqe = self.blocks_entry(nvm_opcode::WRITE, offset, len as u64, self.fua_flag(fua));
+        let sqe = self.blocks_entry(nvm_opcode::WRITE, offset, len as u64, fua_flag(fua));
         let (result, buf) = self.perform(sqe, Direction::Out(buf), Some(hold)).await;
         (result, buf.unwrap_or_else(|| Buf::zeroed(len)))
-    }
-
-    /// The flag of a write that must be on stable storage. Without a volatile cache, each write is.
-    pub(super) fn fua_flag(&self, fua: bool) -> u32 {
-        if fua && self.features.write_cache { FUA } else { 0 }
     }
 
     /// Reads any bytes.

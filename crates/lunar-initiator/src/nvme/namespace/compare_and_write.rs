@@ -1,6 +1,7 @@
 //! Compare and Write: a fused pair.
 
 use super::NvmeNamespace;
+use super::blocks::fua_flag;
 use crate::nvme::command::NvmeCommand;
 use crate::nvme::status::error_of;
 use crate::{Direction, Error, ErrorCode};
@@ -78,7 +79,7 @@ impl NvmeNamespace {
         let (expected, new) = data.split_at(len);
         let pair = [
             command(nvm_opcode::COMPARE, 0, FIRST, expected),
-            command(nvm_opcode::WRITE, self.fua_flag(true), SECOND, new),
+            command(nvm_opcode::WRITE, fua_flag(true), SECOND, new),
         ];
         let [compare, write] = self.controller.submit_pair(pair);
         let (compare, _) = compare.await;

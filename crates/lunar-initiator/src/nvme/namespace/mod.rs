@@ -59,8 +59,6 @@ pub struct NvmeNamespace {
 pub(super) struct NamespaceFeatures {
     dataset_management: bool,
     write_zeroes: bool,
-    /// There is a volatile write cache.
-    write_cache: bool,
     /// The most blocks of a fused Compare and Write; 0 without it.
     compare_blocks: u32,
 }
@@ -74,7 +72,6 @@ impl NamespaceFeatures {
         NamespaceFeatures {
             dataset_management: identify.commands & optional::DATASET_MANAGEMENT != 0,
             write_zeroes: identify.commands & optional::WRITE_ZEROES != 0,
-            write_cache: identify.write_cache & 1 != 0,
             compare_blocks: if is_fused { u32::from(unit) + 1 } else { 0 },
         }
     }

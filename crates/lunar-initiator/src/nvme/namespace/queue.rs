@@ -2,6 +2,7 @@
 //! that takes more than one command, waits for a range lock, or needs a retry.
 
 use super::NvmeNamespace;
+use super::blocks::fua_flag;
 use crate::Direction;
 use crate::nvme::command::{NvmeCommand, NvmeResult};
 use crate::nvme::host_queue::HostQueue;
@@ -111,7 +112,7 @@ impl BackendQueue for NamespaceQueue {
         if self.can_send(offset, buf.len())
             && let Some(hold) = self.namespace.try_hold(offset, len)
         {
-            let flags = self.namespace.fua_flag(fua);
+            let flags = fua_flag(fua);
             let sqe = self.namespace.blocks_entry(nvm_opcode::WRITE, offset, len, flags);
             let mut command = NvmeCommand::new(sqe, Direction::Out(buf));
             command.hold = Some(hold);

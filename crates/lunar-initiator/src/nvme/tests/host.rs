@@ -48,6 +48,27 @@ fn any_bytes_are_read_as_they_were_written() {
 }
 
 #[test]
+fn flush_and_fua_do_not_depend_on_the_first_connection() {
+    let controller = ScriptedController::start();
+    controller.script().has_cache = false;
+    let address = controller.address();
+    on_a_core(move || async move {
+        let namespace = NvmeNamespace::open(&NvmeController::open(address, options()).await?, 1).await?;
+        assert!(!namespace.info().write_through, "a later connection may have a cache");
+        namespace.flush().await.expect("flushed");
+        namespace.write(0, Buf::zeroed(512), true).await.0.expect("written");
+        let mut queue = namespace.clone().queue().expect("this is its core");
+        queue.write(0, 0, Buf::zeroed(512), true);
+        poll_fn(|cx| queue.poll_ended(cx)).await.1.0.expect("written");
+        assert!(namespace.compare_and_write(0, &[0; 1024]).await?);
+        namespace.write(0, Buf::zeroed(512), false).await.0.expect("written");
+        Ok(())
+    });
+    let script = controller.script();
+    assert_eq!((script.count(0), script.forced, script.count(1)), (1, 3, 4));
+}
+
+#[test]
 fn queue_ends_each_lane_with_its_own_bytes() {
     const LANES: usize = 8;
     for (offset, len) in [(0, 4096), (7, 4096), (0, 16_384)] {

@@ -33,6 +33,10 @@ pub struct Script {
     pub cuts: bool,
     /// The identifier of the host in each Connect.
     pub hosts: Vec<[u8; 16]>,
+    /// Whether there is a volatile write cache.
+    pub has_cache: bool,
+    /// Writes with FUA.
+    pub forced: u32,
     /// Whether new connections are closed at once.
     pub refuses: bool,
     /// The result and the status of Connect on the admin queue.
@@ -82,6 +86,8 @@ impl ScriptedController {
             silent_from: usize::MAX,
             cuts: false,
             hosts: Vec::new(),
+            has_cache: true,
+            forced: 0,
             refuses: false,
             connect: (ID.into(), 0),
             status: 1,
@@ -196,6 +202,7 @@ impl ScriptedController {
         let mut script = self.script();
         script.seen.push((sqe[0], u32_at(sqe, 40)));
         script.io_commands += 1;
+        script.forced += u32::from(sqe[0] == 1 && u32_at(sqe, 48) & 1 << 30 != 0);
         if script.io_commands > script.silent_from {
             if script.cuts {
                 script.silent_from = usize::MAX;
@@ -374,7 +381,7 @@ fn identify(script: &Script, structure: u8) -> Vec<u8> {
             page[78..80].copy_from_slice(&script.identified.to_le_bytes());
             page[93] = 1;
             (page[111], page[320]) = (1 + u8::from(script.is_discovery), 1);
-            (page[520], page[522], page[525]) = (0x0c, 1, 1);
+            (page[520], page[522], page[525]) = (0x0c, 1, script.has_cache.into());
             page[1792..1796].copy_from_slice(&((64 + CAPSULE as u32) / 16).to_le_bytes());
             page[1796] = 1;
         }
