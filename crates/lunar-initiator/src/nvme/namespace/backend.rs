@@ -17,11 +17,14 @@ impl NvmeNamespace {
         self.perform(Sqe::new(nvm_opcode::FLUSH, 0, self.id), Direction::None, None).await.0
     }
 
+    /// Checks that the namespace is still the same. A command must not go to another disk.
+    pub(super) fn check_same(&self) -> Result<(), Error> {
+        self.replaced.get().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
     /// Checks that the namespace is still the same, and has these bytes.
     pub(super) fn check(&self, offset: u64, len: u64) -> io::Result<()> {
-        if let Some(error) = self.replaced.get() {
-            return Err(error.clone().into());
-        }
+        self.check_same()?;
         within(self.capacity.load(Ordering::Relaxed), offset, len)
     }
 }

@@ -55,7 +55,8 @@ impl NvmeNamespace {
     /// whether it has written, on stable storage. The pair is never repeated.
     ///
     /// # Errors
-    /// [`ErrorCode::ConnectionLost`] if the controller may have executed it; its status.
+    /// [`ErrorCode::ConnectionLost`] if the controller may have executed it; [`ErrorCode::IdentityMismatch`] when the namespace
+    /// is another one; its status.
     pub async fn compare_and_write(&self, offset: u64, data: &[u8]) -> Result<bool, Error> {
         let len = data.len() / 2;
         if data.len() != 2 * len
@@ -70,6 +71,7 @@ impl NvmeNamespace {
             return Err(Error::new(ErrorCode::InvalidArgument, what));
         }
         let hold = self.hold(offset, len as u64).await;
+        self.check_same()?;
         let command = |opcode, flags, half, part: &[u8]| {
             let sqe = fuse(self.blocks_entry(opcode, offset, len as u64, flags), half);
             let mut command = NvmeCommand::new(sqe, Direction::Out(Buf::copy_of(part))).once();

@@ -36,7 +36,7 @@ fn pause_before_retry(
 }
 
 impl NvmeNamespace {
-    /// Sends a command until it succeeds or fails for good. `is_out`: the data go to the controller.
+    /// Sends a command until it succeeds or fails for good, or the namespace is another one.
     pub(super) async fn perform(
         &self,
         sqe: Sqe,
@@ -47,6 +47,10 @@ impl NvmeNamespace {
         let is_out = matches!(data, Direction::Out(_));
         let (mut tries, mut answered_at) = (0, None);
         loop {
+            // Each pass comes after a wait: for a lock, a status, or another command of the same operation.
+            if let Err(e) = self.check_same() {
+                return (Err(e), data.into_buf());
+            }
             tries += 1;
             let mut command = NvmeCommand::new(sqe, data);
             command.hold = hold.map(RangeLock::add_holder);

@@ -171,6 +171,36 @@ fn namespace_that_is_replaced_accepts_no_operation() {
 }
 
 #[test]
+fn operation_that_waits_sends_nothing_to_another_namespace() {
+    let controller = ScriptedController::start();
+    let script = controller.clone();
+    on_a_core(move || async move {
+        let mut options = options();
+        options.timeouts.busy = Duration::from_secs(5);
+        let namespace = open(&script, options).await?;
+        until(&script, "an event request", |script| script.event.is_some()).await;
+        // 0/82h, namespace not ready: the write of a part of a block reads again, and the pair waits for its range lock.
+        script.script().failures = (u32::MAX, 0x82 << 1);
+        let mut write = Box::pin(namespace.write(7, Buf::copy_of(&[1; 9]), false));
+        assert!(futures_poll(&mut write).is_pending());
+        let mut pair = Box::pin(namespace.compare_and_write(0, &[0; 1024]));
+        assert!(futures_poll(&mut pair).is_pending());
+        until(&script, "the read arrives", |script| script.count(2) > 0).await;
+        {
+            let mut script = script.script();
+            script.uuid = [0xcd; 16];
+            script.raise_event();
+        }
+        assert_eq!(code(write.await.0), Some(ErrorCode::IdentityMismatch));
+        assert_eq!(pair.await.map_err(|e| e.code), Err(ErrorCode::IdentityMismatch));
+        assert_eq!(code(namespace.flush().await), Some(ErrorCode::IdentityMismatch));
+        Ok(())
+    });
+    let script = controller.script();
+    assert_eq!([0, 1, 5].map(|opcode| script.count(opcode)), [0; 3]);
+}
+
+#[test]
 fn lost_fused_pair_is_not_repeated() {
     let controller = ScriptedController::start();
     let script = controller.clone();
