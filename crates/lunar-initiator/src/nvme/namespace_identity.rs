@@ -1,9 +1,12 @@
 //! The identity and the geometry of a namespace, as Identify reports them.
 
 use super::association::{identify, identify_entry};
+use super::command::{NvmeCommand, NvmeResult};
 use super::host_queue::HostQueue;
-use crate::{Error, ErrorCode};
-use lunar_wire::nvme::{IdentifyNamespace, NamespaceIdentifier, Sqe};
+use super::status::error_of;
+use crate::{Direction, Error, ErrorCode};
+use lunar_runtime::Buf;
+use lunar_wire::nvme::{IdentifyNamespace, NamespaceIdentifier, NvmeStatus, Sqe};
 use std::fmt;
 use std::rc::Rc;
 
@@ -98,13 +101,24 @@ pub fn identifiers_entry(namespace: u32) -> Sqe {
 /// [`ErrorCode::NotFound`] when there is none; the errors of [`decode`].
 pub async fn read(admin: &Rc<HostQueue>, namespace: u32) -> Result<NamespaceProperties, Error> {
     let page = identify(admin, NAMESPACE, namespace).await?;
-    let list = match identify(admin, IDENTIFIERS, namespace).await {
-        Ok(list) => Some(list),
-        // Controllers before version 1.3 have no such list.
-        Err(e) if e.code == ErrorCode::ScsiError => None,
-        Err(e) => return Err(e),
-    };
+    let data = Direction::In(Buf::zeroed(page.len()));
+    let list = listed(admin.call(NvmeCommand::new(identifiers_entry(namespace), data).once()).await)?;
     decode(namespace, &page, list.as_deref())
+}
+
+/// The list of identifiers in the answer to its entry; None if the controller has no such list. Any other failure must not
+/// pass for a namespace without identifiers: another namespace would go unnoticed.
+///
+/// # Errors
+/// The status as an error, or the lack of a completion.
+pub fn listed((result, buf): NvmeResult) -> Result<Option<Buf>, Error> {
+    let status = result?.status;
+    // Controllers before version 1.3 have no such list.
+    let is = |other: NvmeStatus| (status.kind, status.code) == (other.kind, other.code);
+    if is(NvmeStatus::INVALID_FIELD) || is(NvmeStatus::INVALID_OPCODE) {
+        return Ok(None);
+    }
+    if status.is_success() { Ok(buf) } else { Err(error_of(status)) }
 }
 
 /// Decodes Identify Namespace and the list of identifiers.

@@ -7,12 +7,13 @@ mod perform;
 mod queue;
 mod zeroes;
 
+use super::command::NvmeCommand;
 use super::controller::NvmeController;
 use super::host_queue::MAX_TRANSFER;
 use super::namespace_identity::{self, NamespaceProperties};
-use crate::{Error, ErrorCode};
+use crate::{Direction, Error, ErrorCode};
 use lunar_block::range_lock::RangeLocks;
-use lunar_runtime::either;
+use lunar_runtime::{Buf, either};
 use lunar_wire::nvme::IdentifyController;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -166,12 +167,9 @@ impl fmt::Debug for NvmeNamespace {
 /// Identify.
 pub async fn inspect(controller: &NvmeController, id: u32) -> Result<NamespaceProperties, Error> {
     let page = controller.read_admin(namespace_identity::properties_entry(id), PAGE).await?;
-    let list = match controller.read_admin(namespace_identity::identifiers_entry(id), PAGE).await {
-        Ok(list) => Some(list),
-        // Controllers before version 1.3 have no such list.
-        Err(e) if e.code == ErrorCode::ScsiError => None,
-        Err(e) => return Err(e),
-    };
+    let data = Direction::In(Buf::zeroed(PAGE));
+    let list = controller.admin(NvmeCommand::new(namespace_identity::identifiers_entry(id), data)).await;
+    let list = namespace_identity::listed(list)?;
     namespace_identity::decode(id, &page, list.as_deref())
 }
 

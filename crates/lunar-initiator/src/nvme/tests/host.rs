@@ -202,6 +202,46 @@ fn controller_that_is_not_what_it_claims_is_an_error() {
 }
 
 #[test]
+fn only_a_missing_list_means_no_identifiers() {
+    // Of a namespace that is opened: 0/02h and 0/01h, with Do Not Retry.
+    for (status, opens) in [(0x8004, true), (0x8002, true), (0x06 << 1, false), (0x82 << 1, false)] {
+        let controller = ScriptedController::start();
+        controller.script().identifiers = status;
+        let address = controller.address();
+        let uuid = on_a_core(move || async move {
+            let namespace = NvmeNamespace::open(&NvmeController::open(address, options()).await?, 1).await;
+            Ok(namespace.ok().map(|namespace| namespace.properties().identity.uuid))
+        });
+        assert_eq!(uuid, opens.then_some(None), "status {status:x}h");
+    }
+}
+
+#[test]
+fn namespace_without_its_identifiers_gets_no_command() {
+    let controller = ScriptedController::start();
+    let script = controller.clone();
+    on_a_core(move || async move {
+        let mut options = options();
+        // Time for several attempts: the last one gives the reason.
+        options.timeouts.recovery = Duration::from_secs(2);
+        let namespace =
+            NvmeNamespace::open(&NvmeController::open(script.address(), options).await?, 1).await?;
+        {
+            // 0/06h, internal error.
+            let mut script = script.script();
+            script.identifiers = 0x06 << 1;
+            script.cut();
+        }
+        let error = namespace.read(0, Buf::zeroed(512)).await.0.expect_err("no connection");
+        assert!(
+            error.to_string().contains("internal error"),
+            "the identity is unknown, not another one: {error}"
+        );
+        Ok(())
+    });
+}
+
+#[test]
 fn discovery_reads_pieces_of_one_generation() {
     for (changes, first) in [(0, "7"), (2, "9")] {
         let controller = ScriptedController::start();

@@ -47,6 +47,8 @@ pub struct Script {
     pub identified: u16,
     /// The UUID of the namespace.
     pub uuid: [u8; 16],
+    /// The status of the list of identifiers.
+    pub identifiers: u16,
     /// Blocks of the namespace.
     pub blocks: u64,
     /// The last value of CC.
@@ -93,6 +95,7 @@ impl ScriptedController {
             status: 1,
             identified: ID,
             uuid: [0xab; 16],
+            identifiers: 0,
             blocks: CAPACITY as u64 / 512,
             configuration: 0,
             streams: Vec::new(),
@@ -168,6 +171,7 @@ impl ScriptedController {
         let mut script = self.script();
         script.seen.push((sqe[0], u32_at(sqe, 40)));
         let (id, mut result, mut page) = (id(sqe), 0, None);
+        let status = if (sqe[0], sqe[40]) == (6, 3) { script.identifiers } else { 0 };
         match (sqe[0], sqe[4]) {
             (0x7f, 0) => {
                 let value = u32_at(sqe, 48);
@@ -184,6 +188,7 @@ impl ScriptedController {
                     _ => script.status.into(),
                 };
             }
+            (0x06, _) if status != 0 => {}
             (0x06, _) => page = Some(identify(&script, sqe[40])),
             (0x02, _) if sqe[40] == 0x70 => page = Some(script.discovery_page(sqe)),
             (0x02, _) => page = Some(vec![0; 4096]),
@@ -195,7 +200,7 @@ impl ScriptedController {
         }
         drop(script);
         let data = page.map(|page| c2h_data(id, 0, &page, 4)).unwrap_or_default();
-        link.send(&[data, response(id, 0, result)].concat())
+        link.send(&[data, response(id, status, result)].concat())
     }
 
     fn io(&self, link: &mut Link, sqe: &[u8], capsule: Vec<u8>) -> Option<()> {
