@@ -8,7 +8,7 @@ use super::command::{NvmeCommand, NvmeResult, is_fabrics};
 use super::initialize::NvmeLink;
 use super::pdu_queue::HostPduQueue;
 use super::queue_tasks::{CompletionWaiter, QueueTask, QueueTaskData, QueueTasks};
-use crate::Error;
+use crate::{Error, ErrorCode};
 use lunar_block::range_lock::RangeLock;
 use lunar_runtime::send_queue::Payload;
 use lunar_wire::nvme::{Cqe, DataPdu, Fuse, NvmeStatus, SglDescriptor, pdu_flag};
@@ -115,7 +115,7 @@ impl QueueState {
         Ok(key)
     }
 
-    /// Queues a fused pair, whose commands follow each other.
+    /// Queues a fused pair, whose commands follow each other. Both fail on a queue without room for two commands.
     ///
     /// # Errors
     /// The results of both, when no command is accepted.
@@ -166,6 +166,12 @@ impl QueueState {
             }
             // Nothing may come between the halves of a fused pair.
             let needed = if fuse == Fuse::First { 2 } else { 1 };
+            if self.in_flight.len() < needed {
+                for half in [self.waiting.pop_front(), self.waiting.pop_front()].into_iter().flatten() {
+                    self.end(half, Err(no_room()));
+                }
+                continue;
+            }
             if self.free.len() < needed {
                 return;
             }
@@ -372,4 +378,10 @@ impl QueueState {
             task.data = QueueTaskData::In(buf);
         }
     }
+}
+
+/// The error of a fused pair on a queue that has room for one command.
+fn no_room() -> Error {
+    Error::new(ErrorCode::InvalidArgument, "a fused pair needs 3 entries, but the queue has 2")
+        .with_hint("add queue_len=3 or more to the URL, or check the limit of the controller (CAP.MQES)")
 }

@@ -103,18 +103,39 @@ fn commands_in_flight_are_less_than_the_entries() {
     assert!(!pair.state.is_busy());
 }
 
-#[test]
-fn fused_pair_waits_for_two_identifiers() {
-    let mut pair = Pair::new(4);
-    pair.submit(0, Direction::None);
-    pair.submit(0, Direction::None);
+fn submit_fused(pair: &mut Pair) -> [u64; 2] {
     let half = |fuse| {
         let mut sqe = Sqe::new(5, 0, 1);
         sqe.0[1] |= fuse;
         NvmeCommand::new(sqe, Direction::Out(Buf::zeroed(512))).once()
     };
-    let waiters = || [CompletionWaiter::Unknown, CompletionWaiter::Unknown];
-    pair.state.submit_pair([half(1), half(2)], waiters()).expect("accepted");
+    let waiters = [CompletionWaiter::Unknown, CompletionWaiter::Unknown];
+    pair.state.submit_pair([half(1), half(2)], waiters).expect("accepted")
+}
+
+#[test]
+fn fused_pair_fails_on_a_queue_with_room_for_one() {
+    let mut pair = Pair::new(2);
+    let before = pair.read(4);
+    let keys = submit_fused(&mut pair);
+    let behind = pair.read(4);
+    pair.take(&c2h_data(0, 0, &[0; 4], 4 | 8));
+    assert!(pair.ended(before).0.is_ok());
+    for key in keys {
+        let error = pair.ended(key).0.expect_err("no room");
+        assert!(error.code == ErrorCode::InvalidArgument && error.hint.is_some(), "{error}");
+    }
+    assert_eq!(pdus(&pair.sent()).iter().map(|pdu| pdu[8]).collect::<Vec<_>>(), [2, 2]);
+    pair.take(&c2h_data(0, 0, &[0; 4], 4 | 8));
+    assert!(pair.ended(behind).0.is_ok());
+}
+
+#[test]
+fn fused_pair_waits_for_two_identifiers() {
+    let mut pair = Pair::new(4);
+    pair.submit(0, Direction::None);
+    pair.submit(0, Direction::None);
+    submit_fused(&mut pair);
     pair.submit(0, Direction::None);
     assert_eq!(pdus(&pair.sent()).len(), 2, "nothing overtakes the pair");
     pair.take(&response(0, 0, 0));
