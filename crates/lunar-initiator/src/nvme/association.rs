@@ -80,6 +80,7 @@ impl Drop for Association {
 pub async fn associate(address: &SubsystemAddress, options: &NvmeOptions) -> Result<Association, Error> {
     let connection = initialize(&address.portal, options).await?;
     let admin = HostQueue::new(ADMIN_ENTRIES, ADMIN_CAPSULE_DATA);
+    admin.state.borrow_mut().ends_with_connection = true;
     admin.attach(connection);
     // From here on, an error ends the connection: the association is dropped.
     let mut association = Association {

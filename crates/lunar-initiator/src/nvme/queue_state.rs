@@ -44,6 +44,8 @@ pub struct QueueState {
     pub capsule_data: usize,
     /// Whether the connection is ready for any command.
     admits: bool,
+    /// Whether no other connection follows the first, so that no command may wait for one.
+    pub ends_with_connection: bool,
     /// Why no command is accepted.
     refusal: Option<Error>,
     /// The reason for the end of the connection.
@@ -70,6 +72,7 @@ impl QueueState {
             link: None,
             capsule_data,
             admits: false,
+            ends_with_connection: false,
             refusal: None,
             fault: None,
             sequence: 0,
@@ -94,9 +97,12 @@ impl QueueState {
         (self.link, self.admits, self.fault) = (Some(link), false, None);
     }
 
-    /// Sends commands from now on.
+    /// Sends commands from now on, if the connection has not ended.
     pub fn admit(&mut self) {
-        self.admits = self.link.is_some();
+        if self.link.is_none() {
+            return;
+        }
+        self.admits = true;
         self.refusal = None;
         self.pump();
     }
@@ -316,7 +322,8 @@ impl QueueState {
         self.fault.take()
     }
 
-    /// Ends the connection. Repeatable commands wait for the next one; the others fail, and those that were sent too often.
+    /// Ends the connection. Repeatable commands wait for the next one, if there is one; the others fail, and those that were
+    /// sent too often.
     pub fn disconnect(&mut self, why: &Error) {
         self.out = HostPduQueue::default();
         (self.link, self.admits) = (None, false);
@@ -335,6 +342,9 @@ impl QueueState {
         }
         again.sort_unstable();
         again.into_iter().rev().for_each(|(_, key)| self.waiting.push_front(key));
+        if self.ends_with_connection {
+            self.refuse(why);
+        }
         self.settle();
     }
 

@@ -284,6 +284,21 @@ fn refused_queue_fails_what_waits_until_it_admits_again() {
 }
 
 #[test]
+fn queue_of_one_connection_fails_commands_with_its_end() {
+    let mut pair = Pair::new(2);
+    pair.state.ends_with_connection = true;
+    let keys = [pair.read(4), pair.read(4)];
+    let gone = Error::new(ErrorCode::ConnectionLost, "gone");
+    pair.state.disconnect(&gone);
+    assert!(keys.into_iter().all(|key| pair.ended(key).0 == Err(gone.clone())));
+    // The end may come just before the start of the association admits commands.
+    pair.state.admit();
+    let command = NvmeCommand::new(Sqe::new(6, 0, 1), Direction::None);
+    let refused = pair.state.submit(command, CompletionWaiter::Unknown).expect_err("no connection");
+    assert_eq!(refused.0, Err(gone));
+}
+
+#[test]
 fn first_commands_go_before_those_that_wait() {
     let mut pair = Pair::new(4);
     let gone = Error::new(ErrorCode::ConnectionLost, "gone");
