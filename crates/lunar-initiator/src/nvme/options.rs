@@ -31,7 +31,8 @@ pub struct NvmeOptions {
     /// The time after which a controller ends the association with a silent host. Zero turns Keep Alive off.
     pub keep_alive: Duration,
     /// Timeouts: `login` limits each attempt to connect, `command` the answer to a command. `recovery` is the
-    /// controller-loss time-out: the time to reconnect before commands fail.
+    /// controller-loss time-out: the time to reconnect before commands fail. `operation` ends only the retries of a
+    /// command: it cuts off neither a command in flight nor the wait for a connection.
     pub timeouts: Timeouts,
     /// The size of the socket buffers in bytes. None leaves it to the kernel.
     pub window: Option<u32>,

@@ -68,7 +68,8 @@ const KEYS: &[(&str, Setter)] = &[
 /// | `header_digest`, `data_digest` | `crc32c` or `none` |
 /// | `queue_len` | entries of an I/O queue, 128 by default |
 /// | `keep_alive` | time after which a controller drops a silent host; 0 turns it off |
-/// | `login_timeout`, `command_timeout`, `operation_timeout` | limits of a connection, an answer, and an operation |
+/// | `login_timeout`, `command_timeout` | limits of a connection and of an answer |
+/// | `operation_timeout` | time after which a command that has failed is not tried again |
 /// | `recovery_timeout` | time to reconnect before commands fail (controller-loss time-out) |
 /// | `login_tries` | attempts of the first connection |
 #[derive(Clone, Debug, PartialEq, Eq)]
