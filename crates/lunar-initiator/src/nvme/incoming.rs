@@ -129,7 +129,8 @@ impl QueueState {
         let entry = header.get(COMMON..).and_then(|entry| entry.first_chunk());
         let cqe = entry.map(Cqe::decode).ok_or(NvmePduError::field(2))?;
         let (_, task) = self.by_id(cqe.id).ok_or(NvmePduError::field(at::COMPLETION_COMMAND))?;
-        if cqe.status.is_success() && !task.is_complete() {
+        // A success before the command or its data have left is an answer to an earlier command.
+        if cqe.status.is_success() && (!task.is_complete() || task.is_leaving()) {
             return Err(NvmePduError::of(fatal_error::SEQUENCE));
         }
         self.complete(cqe.id, cqe);

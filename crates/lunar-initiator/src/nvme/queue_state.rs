@@ -30,8 +30,8 @@ pub struct QueueState {
     tasks: QueueTasks,
     /// The keys of commands in flight, by identifier.
     in_flight: Vec<Option<u64>>,
-    /// Free identifiers.
-    free: Vec<u16>,
+    /// Free identifiers. The one that has been free longest is used first, so that a late answer meets no newer command.
+    free: VecDeque<u16>,
     /// Commands that have not been sent on this connection, in order.
     waiting: VecDeque<u64>,
     /// Commands that have ended before all of their data was sent.
@@ -65,7 +65,7 @@ impl QueueState {
         let mut state = QueueState {
             tasks: QueueTasks::default(),
             in_flight: Vec::new(),
-            free: Vec::new(),
+            free: VecDeque::new(),
             waiting: VecDeque::new(),
             leaving: Vec::new(),
             out: HostPduQueue::default(),
@@ -88,7 +88,7 @@ impl QueueState {
     pub fn resize(&mut self, entries: u32) {
         let commands = entries.saturating_sub(1).clamp(FIRST as u32, u16::MAX.into()) as u16;
         self.in_flight = vec![None; commands.into()];
-        self.free = (0..commands).rev().collect();
+        self.free = (0..commands).collect();
     }
 
     /// Starts a connection. Only the first commands are sent until [`QueueState::admit`].
@@ -144,7 +144,7 @@ impl QueueState {
     /// Sends a command of the start of a connection, before all that wait. None: there is no connection.
     pub fn submit_first(&mut self, command: NvmeCommand) -> Option<u64> {
         self.link.is_some().then_some(())?;
-        let id = self.free.pop()?;
+        let id = self.free.pop_front()?;
         let key = self.add(command.once(), CompletionWaiter::Unknown);
         self.send(key, id);
         Some(key)
@@ -182,7 +182,7 @@ impl QueueState {
                 return;
             }
             self.waiting.pop_front();
-            let id = self.free.pop().expect("an identifier is free");
+            let id = self.free.pop_front().expect("an identifier is free");
             self.send(key, id);
         }
     }
@@ -236,7 +236,7 @@ impl QueueState {
     /// Ends the command in flight with this identifier.
     pub(super) fn complete(&mut self, id: u16, mut cqe: Cqe) {
         let Some(key) = self.in_flight.get_mut(usize::from(id)).and_then(Option::take) else { return };
-        self.free.push(id);
+        self.free.push_back(id);
         self.answered += 1;
         if let Some(task) = self.tasks.get(key) {
             task.id = None;

@@ -80,6 +80,18 @@ fn invalid_requests_for_data_end_the_connection() {
 }
 
 #[test]
+fn success_before_the_command_has_left_is_a_violation() {
+    let mut pair = Pair::new(4);
+    pair.write(&[1; 512]);
+    assert_eq!(pair.violation(&response(0, 0, 0)), (SEQUENCE, 0), "data in the capsule");
+    let mut pair = Pair::new(4);
+    pair.write(&[1; 10_000]);
+    pair.sent();
+    pair.take(&r2t(0, 1, 0, 10_000));
+    assert_eq!(pair.violation(&response(0, 0, 0)), (SEQUENCE, 0), "data that were asked for");
+}
+
+#[test]
 fn invalid_completions_end_the_connection() {
     for (name, bytes, violation) in [
         ("unknown identifier", response(3, 0, 0), (FIELD, 20)),

@@ -114,6 +114,18 @@ fn submit_fused(pair: &mut Pair) -> [u64; 2] {
 }
 
 #[test]
+fn identifier_that_is_free_longest_is_used_first() {
+    let mut pair = Pair::new(4);
+    pair.submit(0, Direction::None);
+    pair.take(&response(0, 0, 0));
+    pair.submit(0, Direction::None);
+    pair.submit(0, Direction::None);
+    pair.submit(0, Direction::None);
+    let sent = pdus(&pair.sent());
+    assert_eq!(sent.iter().map(|pdu| pdu[10]).collect::<Vec<_>>(), [0, 1, 2, 0]);
+}
+
+#[test]
 fn fused_pair_fails_on_a_queue_with_room_for_one() {
     let mut pair = Pair::new(2);
     let before = pair.read(4);
