@@ -17,7 +17,7 @@ const PROTOCOL: u32 = 0xe901_0100;
 const MAX_COMMANDS: usize = 16;
 
 /// The outcome of a command of the exchange, which has succeeded.
-enum Step {
+enum ExchangeStep {
     /// The host has sent a message.
     Sent,
     /// A message for the host.
@@ -41,8 +41,8 @@ pub async fn authenticate(
         let executed;
         (auth, executed) = execute(auth, command).await.map_err(BeginFault::Io)?;
         match executed {
-            Ok(Step::Sent) => connection.complete(id, NvmeStatus::SUCCESS, 0),
-            Ok(Step::Message(data)) => {
+            Ok(ExchangeStep::Sent) => connection.complete(id, NvmeStatus::SUCCESS, 0),
+            Ok(ExchangeStep::Message(data)) => {
                 connection.send_data(id, DataIn::Bytes(data), 0, true).map_err(BeginFault::Io)?;
             }
             Err(status) => connection.complete(id, status, 0),
@@ -66,7 +66,7 @@ fn failed(why: impl Into<String>) -> BeginFault {
 async fn execute(
     mut auth: ControllerAuth,
     command: ReceivedCommand,
-) -> io::Result<(ControllerAuth, Result<Step, NvmeStatus>)> {
+) -> io::Result<(ControllerAuth, Result<ExchangeStep, NvmeStatus>)> {
     let ReceivedCommand { sqe, data, intact } = command;
     match check(&sqe, data.len(), intact) {
         Err(status) => Ok((auth, Err(status))),
@@ -79,7 +79,7 @@ async fn execute(
                 auth.receive(&data);
                 Ok(auth)
             };
-            Ok((lunar_runtime::threads::blocking(work).await?, Ok(Step::Sent)))
+            Ok((lunar_runtime::threads::blocking(work).await?, Ok(ExchangeStep::Sent)))
         }
     }
 }
@@ -105,11 +105,11 @@ fn check(sqe: &Sqe, in_capsule: usize, intact: bool) -> Result<DataPlace, NvmeSt
 }
 
 /// The next message, with zeros behind it up to `len` bytes.
-fn message(auth: &mut ControllerAuth, len: usize) -> Result<Step, NvmeStatus> {
+fn message(auth: &mut ControllerAuth, len: usize) -> Result<ExchangeStep, NvmeStatus> {
     let mut message = auth.message().ok_or(NvmeStatus::SEQUENCE_ERROR)?;
     if message.len() > len {
         return Err(NvmeStatus::INVALID_FIELD);
     }
     message.resize(len, 0);
-    Ok(Step::Message(message))
+    Ok(ExchangeStep::Message(message))
 }
