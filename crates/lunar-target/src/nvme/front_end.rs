@@ -78,14 +78,15 @@ impl NvmeQueue {
             loop {
                 lunar_runtime::sleep_until(Instant::now() + timeout).await;
                 let Some(nexus) = nexus.upgrade() else { return };
-                let now = nexus.state().front_mut().transfers.oldest_without_task();
-                match (oldest, now) {
-                    (_, None) => return,
-                    (Some(before), Some(now)) if before == now => {
-                        return nexus.end(EndReason::DataOutTimeout);
-                    }
-                    (_, now) => oldest = now,
+                let mut state = nexus.state();
+                // Data cannot arrive while the target does not receive.
+                let is_receiving = !state.is_full();
+                let Some(now) = state.front_mut().transfers.oldest_without_task() else { return };
+                drop(state);
+                if oldest == Some(now) && is_receiving {
+                    return nexus.end(EndReason::DataOutTimeout);
                 }
+                oldest = is_receiving.then_some(now);
             }
         });
     }
