@@ -3,6 +3,7 @@
 use super::{config, portal};
 use interop::command::{CommandOutput, lunar};
 use interop::nvme::{DNR, NvmeEntry, NvmeHostName, NvmeReply, NvmeWire, WireEvent, connect_data};
+use interop::routed::until;
 use interop::{Folder, Server};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -119,7 +120,7 @@ fn guessed_response_ends_the_connection() {
     let failure = receive(&mut wire).good();
     assert_eq!((&failure[..2], failure[6]), (&[0, 0xf1][..], 1));
     wire.expect_close(LIMIT);
-    assert!(guarded.server.log().contains("authentication failed"), "{}", guarded.server.log());
+    until("the log", || guarded.server.log().contains("authentication failed").then_some(()));
 }
 
 #[test]
