@@ -102,7 +102,8 @@ pub fn identifiers_entry(namespace: u32) -> Sqe {
 pub async fn read(admin: &Rc<HostQueue>, namespace: u32) -> Result<NamespaceProperties, Error> {
     let page = identify(admin, NAMESPACE, namespace).await?;
     let data = Direction::In(Buf::zeroed(page.len()));
-    let list = listed(admin.call(NvmeCommand::new(identifiers_entry(namespace), data).once()).await)?;
+    let list = admin.call(NvmeCommand::new(identifiers_entry(namespace), data).once()).await;
+    let list = listed(namespace, list)?;
     decode(namespace, &page, list.as_deref())
 }
 
@@ -110,15 +111,22 @@ pub async fn read(admin: &Rc<HostQueue>, namespace: u32) -> Result<NamespaceProp
 /// pass for a namespace without identifiers: another namespace would go unnoticed.
 ///
 /// # Errors
-/// The status as an error, or the lack of a completion.
-pub fn listed((result, buf): NvmeResult) -> Result<Option<Buf>, Error> {
+/// [`ErrorCode::NotFound`] when there is no such namespace; another status as an error, or the lack of a completion.
+pub fn listed(namespace: u32, (result, buf): NvmeResult) -> Result<Option<Buf>, Error> {
     let status = result?.status;
     // Controllers before version 1.3 have no such list.
     let is = |other: NvmeStatus| (status.kind, status.code) == (other.kind, other.code);
     if is(NvmeStatus::INVALID_FIELD) || is(NvmeStatus::INVALID_OPCODE) {
         return Ok(None);
     }
+    if is(NvmeStatus::INVALID_NAMESPACE) {
+        return Err(absent(namespace));
+    }
     if status.is_success() { Ok(buf) } else { Err(error_of(status)) }
+}
+
+fn absent(namespace: u32) -> Error {
+    Error::new(ErrorCode::NotFound, format!("the controller has no namespace {namespace}"))
 }
 
 /// Decodes Identify Namespace and the list of identifiers.
@@ -131,7 +139,7 @@ pub fn decode(namespace: u32, page: &[u8], list: Option<&[u8]>) -> Result<Namesp
     let identify = IdentifyNamespace::decode(page);
     // An inactive namespace has a page of zeros.
     if identify.size == 0 || identify.capacity == 0 {
-        return Err(Error::new(ErrorCode::NotFound, format!("the controller has no namespace {namespace}")));
+        return Err(absent(namespace));
     }
     let (metadata, block_shift) = IdentifyNamespace::active_format(page);
     if metadata > 0 {

@@ -169,7 +169,7 @@ pub async fn inspect(controller: &NvmeController, id: u32) -> Result<NamespacePr
     let page = controller.read_admin(namespace_identity::properties_entry(id), PAGE).await?;
     let data = Direction::In(Buf::zeroed(PAGE));
     let list = controller.admin(NvmeCommand::new(namespace_identity::identifiers_entry(id), data)).await;
-    let list = namespace_identity::listed(list)?;
+    let list = namespace_identity::listed(id, list)?;
     namespace_identity::decode(id, &page, list.as_deref())
 }
 
