@@ -73,4 +73,4 @@ withdraw $OPEN
 if wait "$writer"; then fail "the writer saw no error"; fi
 cat /run/copied
 grep -q "the controller is lost" /run/copied || fail "the error does not name the controller"
-echo "PASS nvme"
+echo "PASS nvme_initiator"
