@@ -142,6 +142,7 @@ fn example_uncommented_is_good() {
         "deny",
         "id = ",
         "name",
+        "nqn",
         "secret",
     ] {
         text = text.replace(&format!("# {key}"), key);
@@ -152,6 +153,9 @@ fn example_uncommented_is_good() {
     let text = text + "[[chap_user]]\nname = \"lunar\"\nsecret_file = \"lunar.secret\"\n";
     folder.file("alice.secret", "0x0102030405060708090a0b0c0d0e0f10\n", 0o600);
     folder.file("lunar.secret", "a secret of lunar\n", 0o600);
+    for key in ["subsystem.key", "ann.key"] {
+        folder.file(key, "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:\n", 0o600);
+    }
     let ca = interop::certificates::Authority::new("test authority");
     let pair = ca.server(&["localhost"]);
     folder.file("clients.pem", ca.pem(), 0o644);
@@ -170,6 +174,8 @@ fn example_uncommented_is_good() {
     assert_eq!(config.targets[0].luns[&2], config.disks["data"]);
     let image = config.targets[0].luns[&4].source.image().expect("an image");
     assert_eq!(image.to_string(), "rbd:rbd/tenant/disk1@monday");
+    let subsystem = config.targets.iter().find_map(|target| target.subsystem.as_ref()).expect("a subsystem");
+    assert!(subsystem.secret.is_some() && subsystem.hosts.contains_key("nqn.2026-11.org.example:ann"));
 }
 
 /// Checks all keys in `_s` except rates and renamed keys: their table, their value, and the largest value.
