@@ -87,9 +87,7 @@ fn discover_subsystems(args: Discover) -> Result<String, Failure> {
     let found = run(args.common, move || async move { Ok(discovery::discover(&address, &options).await?) })?;
     let subsystems = subsystems(found);
     if subsystems.is_empty() {
-        let what = format!("the discovery service at {} shows no subsystem to this host", asked.portal);
-        let hint = "check which hosts the subsystems allow, and name another host with host_nqn= in the URL";
-        return Err(Failure::new(Exit::NotFound, what, hint));
+        return Err(no_subsystem(&asked.portal));
     }
     if args.common.json {
         return json_list(&subsystems);
@@ -125,6 +123,13 @@ pub fn subsystems(found: Vec<DiscoveryEntry>) -> Vec<TargetEntry> {
 pub fn none(portal: &Portal) -> Failure {
     let hint = "check the access list of the target, which may require another initiator name (initiator=IQN) or a CHAP user";
     Failure::new(Exit::NotFound, format!("the portal {portal} shows no target to this initiator"), hint)
+}
+
+/// The error for a discovery service without subsystems.
+pub fn no_subsystem(portal: &Portal) -> Failure {
+    let hint = "check which hosts the subsystems allow, and name another host with host_nqn= in the URL";
+    let what = format!("the discovery service at {portal} shows no subsystem to this host");
+    Failure::new(Exit::NotFound, what, hint)
 }
 
 /// A target without an address is at the portal of the request.

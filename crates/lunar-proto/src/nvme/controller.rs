@@ -110,22 +110,23 @@ impl ControllerProperties {
             return Ok(PropertyChange::Shutdown);
         }
         match (before.is_enabled(), now.is_enabled()) {
-            (false, true) if self.serves(now) => Ok(PropertyChange::Enable),
-            (false, true) => {
-                self.set_failed();
-                Ok(PropertyChange::None)
-            }
+            (false, true) if self.begins() => Ok(PropertyChange::Enable),
             (true, false) => Ok(PropertyChange::Disable),
             _ => Ok(PropertyChange::None),
         }
     }
 
-    /// Whether it can work with a configuration.
-    fn serves(&self, wanted: ControllerConfiguration) -> bool {
+    /// Whether it can work with its configuration. Otherwise it fails.
+    fn begins(&mut self) -> bool {
+        let wanted = self.configuration;
         let has_entries = self.kind == ControllerKind::Discovery || wanted.entry_sizes() == ENTRY_SIZES;
-        COMMAND_SETS.contains(&wanted.command_set())
+        let serves = COMMAND_SETS.contains(&wanted.command_set())
             && (wanted.page_shift(), wanted.arbitration()) == (0, 0)
-            && has_entries
+            && has_entries;
+        if !serves {
+            self.set_failed();
+        }
+        serves
     }
 
     /// The controller has begun.
@@ -136,12 +137,7 @@ impl ControllerProperties {
     /// Its commands and I/O queues have ended. Returns whether the host has enabled it again meanwhile. Then it begins.
     pub fn set_disabled(&mut self) -> bool {
         self.status = 0;
-        let is_enabled = self.configuration.is_enabled();
-        let serves = self.serves(self.configuration);
-        if is_enabled && !serves {
-            self.set_failed();
-        }
-        is_enabled && serves
+        self.configuration.is_enabled() && self.begins()
     }
 
     /// Number of changes that hosts have made.

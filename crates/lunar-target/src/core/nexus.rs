@@ -3,6 +3,7 @@
 use super::data_out_requests::DataOutRequests;
 use super::front_end::FrontEnd;
 use super::function_state::{FunctionCount, IndeterminateTasks};
+use super::lun_handle::LunHandle;
 use super::lun_map::{LunLookup, NexusLuns};
 use super::response_log::{LoggedResponse, ResponseLog};
 use super::task::Task;
@@ -340,18 +341,23 @@ impl<F: FrontEnd> NexusState<F> {
     /// this LUN.
     #[inline]
     pub fn block_size(&mut self, lun: u64) -> Option<u32> {
-        match self.luns.find(lun) {
-            LunLookup::LogicalUnit(handle) => Some(handle.block_size()),
-            LunLookup::WellKnown | LunLookup::Absent => None,
-        }
+        self.handle(lun).map(|handle| handle.block_size())
     }
 
-    /// The logical unit with this LUN field as a namespace, and the state of its reservations.
-    pub fn reservations_of(&mut self, lun: u64) -> Option<(NamespaceView, ReservationsView)> {
+    /// The logical unit with this LUN field as a namespace.
+    pub fn namespace(&mut self, lun: u64) -> Option<NamespaceView> {
+        self.handle(lun).map(|handle| handle.nexus().namespace())
+    }
+
+    /// The state of the reservations of the logical unit with this LUN field.
+    pub fn reservations_of(&mut self, lun: u64) -> Option<ReservationsView> {
+        self.handle(lun).map(|handle| handle.unit().lu.reservation_report())
+    }
+
+    #[inline]
+    fn handle(&mut self, lun: u64) -> Option<&mut LunHandle> {
         match self.luns.find(lun) {
-            LunLookup::LogicalUnit(handle) => {
-                Some((handle.nexus().namespace(), handle.unit().lu.reservation_report()))
-            }
+            LunLookup::LogicalUnit(handle) => Some(handle),
             LunLookup::WellKnown | LunLookup::Absent => None,
         }
     }

@@ -22,7 +22,7 @@ const MAX_NOTIFICATIONS: usize = 256;
 /// The events that are on after a reset: all that the controller has.
 const ALL_EVENTS: u32 = u32::MAX;
 /// Bytes of Host Behavior Support.
-const HOST_BEHAVIOR_LEN: usize = 512;
+pub const HOST_BEHAVIOR_LEN: usize = 512;
 
 /// Sums of the counters of I/O queues.
 #[derive(Clone, Copy, Debug, Default)]
@@ -250,14 +250,12 @@ impl AdminState {
     pub fn io_totals(&self) -> IoTotals {
         let id = self.controller.id();
         let queues = self.shared.registry.list();
-        let own = queues.iter().map(|(_, info)| &info.counters).zip(&queues);
-        own.filter(|(_, (_, info))| info.is_queue_of(id)).fold(IoTotals::default(), |sum, (counters, _)| {
-            IoTotals {
-                reads: sum.reads + counters.reads.get(),
-                writes: sum.writes + counters.writes.get(),
-                read_bytes: sum.read_bytes + counters.read_bytes.get(),
-                write_bytes: sum.write_bytes + counters.write_bytes.get(),
-            }
+        let own = queues.iter().map(|(_, info)| info).filter(|info| info.is_queue_of(id));
+        own.map(|info| &info.counters).fold(IoTotals::default(), |sum, counters| IoTotals {
+            reads: sum.reads + counters.reads.get(),
+            writes: sum.writes + counters.writes.get(),
+            read_bytes: sum.read_bytes + counters.read_bytes.get(),
+            write_bytes: sum.write_bytes + counters.write_bytes.get(),
         })
     }
 

@@ -130,16 +130,13 @@ fn may_collect(sqe: &Sqe) -> Result<(), NvmeStatus> {
 /// Begins a command that needs all its data first.
 fn begin_collected(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, place: DataPlace, data: &ReceivedData<'_>) {
     let to_host = reservations::to_host(sqe.opcode());
-    if let Err(status) = may_collect(sqe)
-        && !to_host
-    {
-        return state.front_mut().complete(sqe.id(), status);
-    }
-    match place {
-        DataPlace::Host if to_host => run(state, sqe, &[]),
+    let checked = if to_host { Ok(()) } else { may_collect(sqe) };
+    match (checked, place) {
+        (Err(status), _) => state.front_mut().complete(sqe.id(), status),
+        (_, DataPlace::Host) if to_host => run(state, sqe, &[]),
         _ if to_host => state.front_mut().complete(sqe.id(), NvmeStatus::SGL_INVALID_TYPE),
-        DataPlace::Host => request(state, sqe),
-        DataPlace::Capsule | DataPlace::None => run(state, sqe, data.bytes()),
+        (_, DataPlace::Host) => request(state, sqe),
+        (_, DataPlace::Capsule | DataPlace::None) => run(state, sqe, data.bytes()),
     }
 }
 
@@ -198,7 +195,7 @@ fn run(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, data: &[u8]) {
 }
 
 fn is_thin(state: &mut NexusState<NvmeQueue>, lun: u64) -> bool {
-    state.reservations_of(lun).is_none_or(|(view, _)| view.thin)
+    state.namespace(lun).is_none_or(|view| view.thin)
 }
 
 /// Submits a SCSI command with a parameter list.

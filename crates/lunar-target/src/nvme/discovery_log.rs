@@ -1,6 +1,7 @@
 //! The discovery log page: the subsystems that admit a host, at the portals that offer them.
 
 use super::admin_state::AdminState;
+use super::limits::DYNAMIC_CONTROLLER;
 use crate::access::LoginContext;
 use crate::config::{PortalProtocol, TargetNode};
 use crate::open_portal::BoundPortal;
@@ -11,8 +12,6 @@ use lunar_wire::nvme::{
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A controller that the target chooses.
-const DYNAMIC: u16 = u16::MAX;
 /// Entries of the admin queue.
 const ADMIN_QUEUE_LEN: u16 = 32;
 
@@ -65,7 +64,7 @@ fn entry(
         secure: SecureChannel::Unspecified,
         without_flow_control: true,
         port: portal.tag,
-        controller: DYNAMIC,
+        controller: DYNAMIC_CONTROLLER,
         admin_queue_len: ADMIN_QUEUE_LEN,
         subsystem: Nqn::new(subsystem).ok()?,
         address,

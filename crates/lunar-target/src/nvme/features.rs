@@ -1,6 +1,6 @@
 //! Get Features and Set Features.
 
-use super::admin_state::AdminState;
+use super::admin_state::{AdminState, HOST_BEHAVIOR_LEN};
 use super::limits::MAX_IO_QUEUES;
 use lunar_proto::nvme::ControllerKind;
 use lunar_wire::nvme::{DataPlace, NvmeStatus, Sqe};
@@ -32,8 +32,6 @@ const CAPABILITIES: u32 = 3;
 /// Capabilities: the value can be changed, and is one of a namespace.
 const CHANGEABLE: u64 = 1 << 2;
 const OF_NAMESPACE: u64 = 1 << 1;
-/// Bytes of Host Behavior Support.
-const HOST_BEHAVIOR_LEN: usize = 512;
 /// All namespaces.
 const EVERY: u32 = u32::MAX;
 

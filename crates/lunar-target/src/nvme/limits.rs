@@ -10,4 +10,6 @@ pub const MAX_TRANSFER: u32 = 4096 << MAX_TRANSFER_SHIFT;
 pub const MAX_QUEUE_LEN: u32 = 1024;
 /// The most I/O queues of a controller. More than the cores of most servers gain nothing.
 pub const MAX_IO_QUEUES: u16 = 64;
+/// The identifier of a controller that the target chooses.
+pub const DYNAMIC_CONTROLLER: u16 = u16::MAX;
 pub use crate::config::MAX_NAMESPACES;

@@ -1,6 +1,7 @@
 //! Reservation commands as PERSISTENT RESERVE OUT, so that there is one state for hosts of both families.
 
 use super::identifiers::uuid_of;
+use super::limits::DYNAMIC_CONTROLLER;
 use super::queue::NvmeQueue;
 use crate::core::NexusState;
 use lunar_scsi::{InitiatorPort, ReportedRegistrant, ReservationsView};
@@ -28,8 +29,6 @@ const PERSISTS: u8 = 3;
 const NO_CHANGE: u8 = 0;
 /// Report: extended data structures (EDS, command dword 11).
 const EXTENDED: u32 = 1;
-/// The controller of a registrant: it is a dynamic one.
-const DYNAMIC: u16 = u16::MAX;
 
 /// A reservation command for the core.
 pub enum Translated {
@@ -65,7 +64,8 @@ pub fn translate(
     lun: u64,
     data: &[u8],
 ) -> Result<Translated, NvmeStatus> {
-    let (view, reservations) = state.reservations_of(lun).ok_or(NvmeStatus::INVALID_NAMESPACE)?;
+    let view = state.namespace(lun).ok_or(NvmeStatus::INVALID_NAMESPACE)?;
+    let reservations = state.reservations_of(lun).ok_or(NvmeStatus::INVALID_NAMESPACE)?;
     if !view.reservable {
         return Err(NvmeStatus::INVALID_OPCODE);
     }
@@ -171,7 +171,7 @@ fn report(sqe: &Sqe, reservations: &ReservationsView) -> Result<Vec<u8>, NvmeSta
     };
     let one = |who: &ReportedRegistrant| {
         let entry = ReservationRegistrant {
-            controller: DYNAMIC,
+            controller: DYNAMIC_CONTROLLER,
             status: who.is_holder.into(),
             key: who.key,
             host_id: host_id(&who.initiator),

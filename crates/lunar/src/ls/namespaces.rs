@@ -1,8 +1,8 @@
 //! `lunar ls` of NVMe subsystems and their namespaces.
 
 use super::{LunEntry, TargetEntry};
-use crate::discover::subsystems;
-use crate::exit::{Exit, Failure};
+use crate::discover::{no_subsystem, subsystems};
+use crate::exit::Failure;
 use lunar_initiator::nvme::discovery::{self, discover};
 use lunar_initiator::nvme::{self, ControllerInfo, NvmeController, NvmeUrl, SubsystemAddress};
 use lunar_initiator::{Error, ErrorCode, Portal};
@@ -20,9 +20,7 @@ pub async fn list(url: &NvmeUrl) -> Result<Vec<TargetEntry>, Failure> {
     let address = SubsystemAddress { portal: url.portal.clone(), subsystem: discovery::well_known() };
     let found = subsystems(discover(&address, &url.options()?).await?);
     if found.is_empty() {
-        let what = format!("the discovery service at {} shows no subsystem to this host", url.portal);
-        let hint = "check which hosts the subsystems allow, and name another host with host_nqn= in the URL";
-        return Err(Failure::new(Exit::NotFound, what, hint));
+        return Err(no_subsystem(&url.portal));
     }
     let (mut targets, mut first) = (Vec::new(), None);
     for one in found {

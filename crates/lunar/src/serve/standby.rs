@@ -154,13 +154,11 @@ impl<S: TargetServer> Service<S> {
     /// Rejects logins to a target, and waits for the end of its sessions.
     fn drain(&mut self, name: &str) -> Result<(), Vec<Diagnostic>> {
         let mut whole = self.whole.clone();
-        whole
-            .targets
-            .iter_mut()
-            .filter(|target| target.has_luns_of(name))
-            .for_each(|target| target.offline = true);
-        let drained: BTreeSet<String> =
-            whole.targets.iter().filter(|one| one.has_luns_of(name)).map(|one| one.name.clone()).collect();
+        let mut drained = BTreeSet::new();
+        for target in whole.targets.iter_mut().filter(|target| target.has_luns_of(name)) {
+            target.offline = true;
+            drained.insert(target.name.clone());
+        }
         self.put(whole)?;
         let has_sessions = || {
             let sessions = self.server.sessions();
