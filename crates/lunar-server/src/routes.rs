@@ -8,7 +8,7 @@ pub use missing::{Missing, missing};
 use crate::config::router::{
     Failover, From, Map, Mode, Reach, RouterTarget, UpstreamConfig, UpstreamPolicy, UpstreamSource,
 };
-use crate::config::{Config, LunConfig, RouterConfig, Share, Source, Target, iscsi_name};
+use crate::config::{self, Config, LunConfig, RouterConfig, Share, Source, Target, iscsi_name};
 use crate::{Diagnostic, identity};
 use lunar_initiator::multipath;
 use lunar_router::failover;
@@ -74,7 +74,32 @@ fn expanded(config: &Config, found: &Found, is_early: bool) -> Result<Config, Ve
             whole.targets.push(Target { offline, ..target(router, mapping, name, luns, depth) });
         }
     }
+    settle_subsystems(&mut whole);
     if problems.is_empty() { Ok(whole) } else { Err(problems) }
+}
+
+/// Lets subsystems wait for the routed LUNs that are their namespaces, so that hosts that connect again keep their disks.
+/// Warns of LUNs that cannot be namespaces.
+fn settle_subsystems(whole: &mut Config) {
+    let summary = |target: &Target| (target.name.clone(), (target.router.is_some(), target.offline));
+    let all: BTreeMap<String, (bool, bool)> = whole.targets.iter().map(summary).collect();
+    let is_awaited = |name: &String| match all.get(name) {
+        Some((is_routed, offline)) => *is_routed && *offline,
+        None => !whole.awaited.is_empty(),
+    };
+    for target in &mut whole.targets {
+        if let Some(subsystem) = &mut target.subsystem {
+            subsystem.is_awaited = subsystem.shared.values().any(|(name, _)| is_awaited(name));
+        }
+    }
+    for target in &whole.targets {
+        for (nsid, (name, number)) in target.subsystem.iter().flat_map(|subsystem| &subsystem.shared) {
+            let lun = whole.targets.iter().find(|one| one.name == *name).and_then(|one| one.luns.get(number));
+            if let Some(why) = lun.and_then(config::unfit) {
+                tracing::warn!("namespace {nsid} of {} is not served: {why}", target.name);
+            }
+        }
+    }
 }
 
 /// Whether a mapping still waits for an upstream. A host that logs in again after a restart of the router must not

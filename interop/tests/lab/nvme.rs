@@ -67,7 +67,8 @@ fn group(tag: usize, port: u16, transport: &str) -> String {
     format!("[[portal_group]]\ntag = {tag}\nportals = [{{ {addresses}, transport = [\"{transport}\"] }}]\n")
 }
 
-fn lab() -> Option<Lab> {
+/// A guest with nvme-cli.
+pub fn lab() -> Option<Lab> {
     lab_with(&NVME, GuestKind::Plain)
 }
 

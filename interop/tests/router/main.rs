@@ -9,6 +9,7 @@ mod identity;
 mod late;
 mod loops;
 mod mapping;
+mod namespaces;
 mod output;
 mod pass;
 mod pass_parts;

@@ -1,11 +1,11 @@
 //! The configuration of the target from the open units.
 
 use super::{OpenUnit, UnitName, Units};
-use crate::config::{Config, LunConfig, SubsystemConfig};
+use crate::config::{Config, LunConfig, SubsystemConfig, Target, unfit};
 use lunar_router::routes::ServedLu;
 use lunar_target::config::{SubsystemSettings, TargetConfig, TargetNode, TextKeyHandler};
 use lunar_target::{Instance, LogicalUnit};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 impl Units {
@@ -31,8 +31,9 @@ impl Units {
         for group in &config.portal_groups {
             let is_of = |tags: &[u16]| tags.contains(&group.tag);
             let mut here = config.routers.iter().filter(|router| is_of(&router.portal_groups));
+            let is_other = |target: &Target| target.router.is_none() && target.subsystem.is_none();
             let is_shared =
-                config.targets.iter().any(|target| target.router.is_none() && is_of(&target.portal_groups));
+                config.targets.iter().any(|target| is_other(target) && is_of(&target.portal_groups));
             if let (Some(router), None, false) = (here.next(), here.next(), is_shared) {
                 own.insert(group.tag, routes.instance(&router.name));
             }
@@ -56,12 +57,13 @@ impl Units {
     fn shared(&self, subsystem: &SubsystemConfig, config: &Config) -> BTreeMap<u16, Arc<LogicalUnit>> {
         let unit = |(nsid, (name, number)): (&u16, &(String, u16))| {
             let target = config.targets.iter().find(|target| target.name == *name)?;
-            Some((*nsid, self.unit(name, *number, target.luns.get(number)?)?))
+            let lun = target.luns.get(number).filter(|lun| unfit(lun).is_none())?;
+            Some((*nsid, self.unit(name, *number, lun)?))
         };
         subsystem.shared.iter().filter_map(unit).collect()
     }
 
-    fn target(&self, target: &crate::config::Target, config: &Config) -> TargetNode {
+    fn target(&self, target: &Target, config: &Config) -> TargetNode {
         let own = |(number, lun): (&u16, &LunConfig)| Some((*number, self.unit(&target.name, *number, lun)?));
         let mut luns: BTreeMap<u16, Arc<LogicalUnit>> = target.luns.iter().filter_map(own).collect();
         let subsystem = target.subsystem.as_ref();
@@ -72,34 +74,39 @@ impl Units {
             portal_groups: target.portal_groups.clone(),
             relative_ports: target.relative_ports.clone(),
             redirects: target.redirects.clone(),
-            offline: target.offline,
+            offline: target.offline || subsystem.is_some_and(|subsystem| subsystem.is_awaited),
             mutual: target.mutual.clone(),
             luns,
             access: target.access.clone(),
             instance: self.routes.as_ref().zip(target.router.as_deref()).map(|(r, name)| r.instance(name)),
             depth: target.depth,
-            subsystem: subsystem.map(|SubsystemConfig { serial, model, hosts, secret, shared: _ }| {
-                SubsystemSettings {
-                    hosts: hosts.clone(),
-                    secret: secret.clone(),
-                    ..SubsystemSettings::new(&target.name, serial.as_deref(), model.as_deref())
-                }
-            }),
+            subsystem: subsystem.map(
+                |SubsystemConfig { serial, model, hosts, secret, shared: _, is_awaited: _ }| {
+                    SubsystemSettings {
+                        hosts: hosts.clone(),
+                        secret: secret.clone(),
+                        ..SubsystemSettings::new(&target.name, serial.as_deref(), model.as_deref())
+                    }
+                },
+            ),
         }
     }
 
     /// The routed logical units that hosts see.
     pub fn routed(&self, config: &Config) -> Vec<ServedLu> {
-        let tags: BTreeMap<&str, &[u16]> = config
-            .targets
-            .iter()
-            .map(|target| (target.name.as_str(), target.portal_groups.as_slice()))
-            .collect();
+        let mut tags: BTreeMap<(&str, u16), BTreeSet<u16>> = BTreeMap::new();
+        for target in &config.targets {
+            let shared = target.subsystem.iter().flat_map(|subsystem| subsystem.shared.values());
+            let shared = shared.map(|(target, number)| (target.as_str(), *number));
+            for lun in target.luns.keys().map(|number| (target.name.as_str(), *number)).chain(shared) {
+                tags.entry(lun).or_default().extend(&target.portal_groups);
+            }
+        }
         let one = |(name, open): (&UnitName, &OpenUnit)| {
             let address = open.lun.source.lu_address().filter(|_| open.medium.commands.is_none())?.clone();
             // A router serves no `[[disk]]`.
-            let UnitName::Lun(target, _) = name else { return None };
-            let tags = tags.get(target.as_str())?.to_vec();
+            let UnitName::Lun(target, number) = name else { return None };
+            let tags = tags.get(&(target.as_str(), *number))?.iter().copied().collect();
             Some(ServedLu { address, lu: open.unit.lu.clone(), tags })
         };
         self.open.iter().filter_map(one).collect()

@@ -53,7 +53,7 @@ pub use router::RouterConfig;
 pub use secrets::{SecretUse, certificate_files, secret_uses};
 pub use shown::shown;
 pub use standby::state_left_behind;
-pub use subsystem::SubsystemConfig;
+pub use subsystem::{SubsystemConfig, unfit};
 pub use trial_record::TrialRecord;
 pub use unused::unused;
 pub(crate) use value::listen;
@@ -318,10 +318,12 @@ fn root_sections(
         source,
     };
     let mut targets = target::targets(p, root, &around, &mut unique);
-    targets.extend(subsystem::subsystems(p, root, &around, &mut unique, &targets));
+    let (subsystems, named) = subsystem::subsystems(p, root, &around, &mut unique);
     let lists = access::lists(p, root, &users);
     let routers =
         router::routers(p, root, router::Context { lists: &lists, base, unique: &mut unique }, &mut groups);
+    subsystem::check_shared(p, &named, &targets, &routers);
+    targets.extend(subsystems);
     Config {
         server,
         api,

@@ -2,9 +2,10 @@
 
 use super::chap::{SecretSource, secret_text};
 use super::lun::{LunConfig, Source, UniqueValues, lun};
+use super::router::{Map, Mode};
 use super::target::{Context, tags};
 use super::value::network;
-use super::{Target, disk};
+use super::{RouterConfig, Target, disk};
 use lunar_config::{Diagnostics, InvalidValue, invalid, iscsi_name, pattern};
 use lunar_config::{Section, UniqueKeys};
 use lunar_scsi::PeripheralDeviceType;
@@ -28,10 +29,12 @@ pub struct SubsystemConfig {
     pub hosts: BTreeMap<String, DhChapSecret>,
     /// The secret of the subsystem, for hosts that ask for its proof.
     pub secret: Option<DhChapSecret>,
+    /// Whether a router has not found one of its namespaces yet.
+    pub is_awaited: bool,
 }
 
 /// A namespace that names a LUN, with its place in the file.
-struct NamedLun {
+pub(super) struct NamedLun {
     subsystem: String,
     nsid: u16,
     target: String,
@@ -39,19 +42,17 @@ struct NamedLun {
     at: Range<usize>,
 }
 
-/// All `[[subsystem]]`. `targets` are those of the file, whose LUNs can be namespaces.
+/// All `[[subsystem]]`, and their namespaces that name LUNs.
 pub(super) fn subsystems(
     p: &mut Diagnostics<'_>,
     root: &mut Section<'_>,
     around: &Context<'_>,
     unique: &mut UniqueValues,
-    targets: &[Target],
-) -> Vec<Target> {
+) -> (Vec<Target>, Vec<NamedLun>) {
     let sections = root.sections(p, "subsystem", "[[subsystem]]");
     let mut shared = Vec::new();
     let all = sections.into_iter().filter_map(|s| subsystem(p, s, around, unique, &mut shared)).collect();
-    check_shared(p, &shared, targets);
-    all
+    (all, shared)
 }
 
 fn subsystem(
@@ -84,7 +85,7 @@ fn subsystem(
         luns: Arc::new(luns),
         access,
         offline,
-        subsystem: Some(SubsystemConfig { serial, model, shared: refs, hosts, secret }),
+        subsystem: Some(SubsystemConfig { serial, model, shared: refs, hosts, secret, is_awaited: false }),
         ..Target::new(name?, portal_groups)
     })
 }
@@ -236,30 +237,42 @@ fn namespaces(
     (luns, shared)
 }
 
+const COMMANDS: &str = "a device that executes its commands itself cannot be a namespace";
+
+/// The reason why a logical unit cannot be a namespace.
+pub fn unfit(lun: &LunConfig) -> Option<&'static str> {
+    match lun {
+        LunConfig { kind: PeripheralDeviceType::CdRom, .. } => Some("a CD-ROM cannot be a namespace"),
+        LunConfig { removable: true, .. } => Some("a removable medium cannot be a namespace"),
+        LunConfig { source: Source::Routed(_), is_block: false, .. } => Some(COMMANDS),
+        LunConfig { block_size, .. } if !matches!(block_size, 512 | 4096) => {
+            Some("a namespace has blocks of 512 or 4096 bytes")
+        }
+        _ => None,
+    }
+}
+
 /// Reports a logical unit that cannot be a namespace.
 fn check(p: &mut Diagnostics<'_>, at: &Range<usize>, lun: &LunConfig) -> bool {
-    let fault = match lun {
-        LunConfig { kind: PeripheralDeviceType::CdRom, .. } => "a CD-ROM cannot be a namespace",
-        LunConfig { removable: true, .. } => "a removable medium cannot be a namespace",
-        LunConfig { block_size, .. } if !matches!(block_size, 512 | 4096) => {
-            "a namespace has blocks of 512 or 4096 bytes"
-        }
-        LunConfig { source: Source::Routed(_), is_block: false, .. } => {
-            "a device that executes its commands itself cannot be a namespace"
-        }
-        _ => return true,
-    };
-    p.add(at, fault, "serve it as a LUN of a [[target]] only");
-    false
+    let fault = unfit(lun);
+    if let Some(fault) = fault {
+        p.add(at, fault, "serve it as a LUN of a [[target]] only");
+    }
+    fault.is_none()
 }
 
 /// Reports namespaces that name no LUN, or one that cannot be a namespace.
-fn check_shared(p: &mut Diagnostics<'_>, shared: &[NamedLun], targets: &[Target]) {
+pub(super) fn check_shared(
+    p: &mut Diagnostics<'_>,
+    shared: &[NamedLun],
+    targets: &[Target],
+    routers: &[RouterConfig],
+) {
     let mut seen = BTreeMap::new();
     for NamedLun { subsystem, nsid: _, target, lun, at } in shared {
         let found = targets.iter().find(|one| one.name == *target).map(|one| one.luns.get(lun));
         match found {
-            None => p.add(at, format!("unknown target {target}"), "name a [[target]] of this configuration"),
+            None => check_routed(p, (target, *lun), at, routers),
             Some(None) => p.add(at, format!("{target} has no LUN {lun}"), "name a [[target.lun]]"),
             Some(Some(unit)) => _ = check(p, at, unit),
         }
@@ -270,6 +283,45 @@ fn check_shared(p: &mut Diagnostics<'_>, shared: &[NamedLun], targets: &[Target]
                 "remove one of the namespaces",
             );
         }
+    }
+}
+
+/// Reports a namespace whose LUN no router maps. The LUNs of most mappings are known only when their upstream is found.
+fn check_routed(
+    p: &mut Diagnostics<'_>,
+    (target, lun): (&str, u16),
+    at: &Range<usize>,
+    routers: &[RouterConfig],
+) {
+    let mappings = routers.iter().flat_map(|router| router.targets.iter().map(move |one| (router, &one.map)));
+    let (named, others): (Vec<_>, Vec<_>) = mappings.partition(|(_, map)| map.name().is_some());
+    let is_block = |router: &RouterConfig, upstream: &str| {
+        router.upstreams.get(upstream).is_none_or(|upstream| upstream.mode == Mode::Block)
+    };
+    let unknown = (
+        format!("unknown target {target}"),
+        "name a [[target]] of this configuration, or a target of a router",
+    );
+    let commands = (COMMANDS.to_owned(), "set mode = \"block\" in its upstream, or remove the namespace");
+    let fault = match named.into_iter().find(|(_, map)| map.name() == Some(target)) {
+        Some((_, Map::Lun { luns, .. })) if !luns.contains_key(&lun) => {
+            Some((format!("{target} has no LUN {lun}"), "name a LUN of this mapping"))
+        }
+        Some((router, Map::Lun { luns, .. })) => {
+            (!is_block(router, &luns[&lun].upstream)).then_some(commands)
+        }
+        Some((router, map)) => {
+            (!map.upstreams().iter().all(|upstream| is_block(router, upstream))).then_some(commands)
+        }
+        None => {
+            let can_be = |(router, map): &(&RouterConfig, &Map)| {
+                map.upstreams().iter().any(|upstream| is_block(router, upstream))
+            };
+            (!others.iter().any(can_be)).then_some(unknown)
+        }
+    };
+    if let Some((what, hint)) = fault {
+        p.add(at, what, hint);
     }
 }
 
@@ -333,6 +385,38 @@ mod tests {
         assert_eq!(target.access[0].initiators, ["nqn.2026-11.org.example:h"]);
         let problems = crate::config::load(&host("bad.key")).expect_err("a fault");
         assert!(problems[0].what.contains("bad.key"), "{problems:?}");
+    }
+
+    const ROUTED: &str = "[router.r1]\n\
+        [router.r1.upstream.u]\nurls = [\"iscsi://192.0.2.1/iqn.2026-11.org.example:up\"]\n\
+        [router.r1.upstream.all]\nurls = [\"iscsi://192.0.2.2\"]\n\
+        [router.r1.upstream.t]\nsg = \"/dev/sg3\"\nmode = \"passthrough\"\n\
+        [[router.r1.target]]\nmap = \"target\"\nname = \"iqn.2026-11.org.example:routed\"\nupstream = \"u\"\naccess = \"all\"\n\
+        [[router.r1.target]]\nmap = \"lun\"\nname = \"iqn.2026-11.org.example:mixed\"\naccess = \"all\"\n\
+        lun = [{ lun = 0, upstream = \"u\", from = 3 }, { lun = 1, upstream = \"t\" }]\n";
+
+    #[test]
+    fn namespaces_are_luns_of_routers() {
+        let namespace = |target: &str, lun: u16| {
+            format!(
+                "{HEAD}[[subsystem.namespace]]\nnsid = 1\ntarget = \"iqn.2026-11.org.example:{target}\"\nlun = {lun}\n{ROUTED}"
+            )
+        };
+        for (target, lun) in [("routed", 5), ("mixed", 0)] {
+            parse(&namespace(target, lun), "t.toml".as_ref()).expect("a configuration");
+        }
+        for (target, lun, expected) in [
+            ("mixed", 1, "executes its commands itself"),
+            ("mixed", 2, "has no LUN 2"),
+            ("other", 0, "unknown target"),
+        ] {
+            let found = problems(&namespace(target, lun));
+            assert!(found.contains(expected), "{target}: {found}");
+        }
+        // The names behind a portal are those of the upstream.
+        let transparent =
+            "[[router.r1.target]]\nmap = \"transparent\"\nupstream = \"all\"\naccess = \"all\"\n";
+        parse(&(namespace("other", 0) + transparent), "t.toml".as_ref()).expect("a configuration");
     }
 
     #[test]

@@ -353,7 +353,7 @@ fn target(
 
 /// The settings that only an NVMe subsystem has.
 fn of_subsystem(subsystem: &SubsystemConfig) -> [Setting; 5] {
-    let SubsystemConfig { serial, model, shared, hosts, secret } = subsystem;
+    let SubsystemConfig { serial, model, shared, hosts, secret, is_awaited: _ } = subsystem;
     let secrets = |secrets: Vec<&DhChapSecret>| {
         secrets.iter().flat_map(|one| one.to_text().as_bytes().to_vec()).collect()
     };

@@ -358,6 +358,29 @@ fn names_are_awaited_until_an_upstream_was_seen() {
 }
 
 #[test]
+fn subsystem_awaits_the_luns_of_its_namespaces() {
+    let t = "iqn.2001-04.com.example:t";
+    let subsystem = |target: &str| {
+        format!(
+            "[[subsystem]]\nnqn = \"nqn.2026-11.org.example:s\"\n[[subsystem.namespace]]\nnsid = 1\ntarget = \"{target}\"\nlun = 0\n"
+        )
+    };
+    let mapping = format!("{ALL}map = \"target\"\nname = \"iqn.2026-11.org.example:m\"\nupstream = \"a\"\n");
+    for config in [
+        config(PORTAL, &(transparent() + &subsystem(t))),
+        config(TARGET, &(mapping + &subsystem("iqn.2026-11.org.example:m"))),
+    ] {
+        let is_awaited = |config: &Config| {
+            let subsystem = config.targets.iter().find_map(|target| target.subsystem.as_ref());
+            subsystem.expect("a subsystem").is_awaited
+        };
+        let before = expand(&config, &Found::default()).unwrap();
+        let after = expand(&before, &found(&[(t, &[0])])).unwrap();
+        assert_eq!([&config, &before, &after].map(is_awaited), [false, true, false]);
+    }
+}
+
+#[test]
 fn expansion_can_be_expanded() {
     let config = config(PORTAL, &transparent());
     let t = "iqn.2001-04.com.example:t";

@@ -308,7 +308,7 @@ impl Attempt<'_> {
             ControllerKind::Io => context.subsystem(subsystem, self.data.host.as_str()).map(drop),
         };
         admitted.map_err(|error| self.refused(&context, error))?;
-        let controller = self.shared.controllers.add(subsystem, self.host(), MAX_IO_QUEUES);
+        let controller = self.shared.controllers.add(subsystem, self.host(), (bound.tag, MAX_IO_QUEUES));
         let controller = controller.ok_or_else(|| self.refused(&context, LoginError::OutOfResources))?;
         Ok(AdminCandidate { context, controller, kind })
     }

@@ -10,6 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The largest identifier of a controller: those above are reserved.
 const MAX_ID: u16 = 0xffef;
+/// The servers of one subsystem may not use the same identifiers, because hosts reject the second controller. The remainder
+/// of an identifier is that of its portal group, which differs between servers: routers of a pair have tags of their own, and
+/// the tag of gateway `n` begins at 256 times `n`.
+const ID_CLASSES: u16 = 31;
 
 /// A host: its name and its identifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -238,16 +242,17 @@ impl Controllers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a controller. None: there are too many.
+    /// Adds a controller of a portal group. None: there are too many.
     pub fn add(
         self: &Arc<Self>,
         subsystem: &str,
         host: NvmeHost,
-        max_queues: u16,
+        (portal_group_tag, max_queues): (u16, u16),
     ) -> Option<ControllerGuard> {
         let mut table = self.lock();
         let all = (table.last..MAX_ID).map(|id| id + 1).chain(1..=table.last);
-        let id = all.into_iter().find(|id| !table.all.contains_key(id))?;
+        let mut own = all.filter(|id| id % ID_CLASSES == portal_group_tag % ID_CLASSES);
+        let id = own.find(|id| !table.all.contains_key(id))?;
         let controller = Arc::new(Controller {
             id,
             subsystem: subsystem.into(),
@@ -294,28 +299,39 @@ impl Drop for ControllerGuard {
 mod tests {
     use super::*;
 
-    fn add(controllers: &Arc<Controllers>) -> ControllerGuard {
+    fn add(controllers: &Arc<Controllers>, tag: u16) -> ControllerGuard {
         let host = NvmeHost { name: "nqn.2026-11.org.example:h".into(), id: [1; 16] };
-        controllers.add("nqn.2026-11.org.example:s", host, 2).expect("a controller")
+        controllers.add("nqn.2026-11.org.example:s", host, (tag, 2)).expect("a controller")
     }
 
     #[test]
     fn identifiers_of_controllers_are_unique_and_reused_late() {
         let controllers = Arc::new(Controllers::default());
         controllers.lock().last = 0;
-        let [one, two] = [(); 2].map(|()| add(&controllers));
-        assert_eq!([&one, &two].map(|guard| guard.controller().id()), [1, 2]);
+        let [one, two] = [(); 2].map(|()| add(&controllers, 1));
+        assert_eq!([&one, &two].map(|guard| guard.controller().id()), [1, 32]);
         drop(one);
-        assert!(controllers.find(1).is_none() && controllers.find(2).is_some());
-        assert_eq!(add(&controllers).controller().id(), 3);
+        assert!(controllers.find(1).is_none() && controllers.find(32).is_some());
+        assert_eq!(add(&controllers, 1).controller().id(), 63);
         controllers.lock().last = MAX_ID;
-        assert_eq!(add(&controllers).controller().id(), 1);
+        assert_eq!(add(&controllers, 1).controller().id(), 1);
+    }
+
+    #[test]
+    fn identifiers_of_portal_groups_differ_everywhere() {
+        // Those of the portal groups 1 and 2 of a pair, and of three gateways.
+        let classes = [1, 2, 256 + 1, 512 + 1, 768 + 1].map(|tag| {
+            let controllers = Arc::new(Controllers::default());
+            let all = [(); 3].map(|()| add(&controllers, tag));
+            all.map(|guard| guard.controller().id() % ID_CLASSES)
+        });
+        assert_eq!(classes, [[1; 3], [2; 3], [9; 3], [17; 3], [25; 3]]);
     }
 
     #[test]
     fn io_queue_needs_an_enabled_controller_and_a_free_place() {
         let controllers = Arc::new(Controllers::default());
-        let guard = add(&controllers);
+        let guard = add(&controllers, 1);
         let controller = guard.controller();
         let connect = |queue| QueueGuard::new(controller, queue).map(|_| ()).err();
         assert_eq!(connect(1), Some(QueueRefusal::NotReady));
@@ -331,7 +347,7 @@ mod tests {
     #[test]
     fn error_log_keeps_the_newest_entries() {
         let controllers = Arc::new(Controllers::default());
-        let guard = add(&controllers);
+        let guard = add(&controllers, 1);
         for command in 0..20 {
             guard.controller().log_error(1, command, NvmeStatus::INVALID_FIELD, 1);
         }

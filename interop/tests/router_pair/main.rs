@@ -1,5 +1,8 @@
 //! Failover pairs: two routers in front of one target, and a host with a path through each. Acknowledged data are
 //! kept, whatever happens to the routers. A router that has lost its role writes nothing.
+#![forbid(unsafe_code)]
+
+mod nvme;
 
 use interop::routed::until;
 use interop::scsi::{WRITE, read_keys, write10};
@@ -25,16 +28,20 @@ fn stamp(lba: u32, generation: u64) -> Vec<u8> {
 struct FailoverPair {
     target: Server,
     routers: [Server; 2],
+    /// Their portals of NVMe/TCP.
+    nvme: [SocketAddr; 2],
 }
 
-fn router(upstream: SocketAddr, at: usize, ports: [u16; 2]) -> String {
+fn router(upstream: SocketAddr, at: usize, ports: [u16; 2], nvme: SocketAddr) -> String {
     let (own, other) = (ports[at], ports[1 - at]);
     format!(
-        "[[portal_group]]\ntag = {}\nportals = [\"127.0.0.1:{own}\"]\n[router.r1]\npath_loss_timeout_s = 3\n\
+        "[[portal_group]]\ntag = {}\nportals = [\"127.0.0.1:{own}\", {{ listen = \"{nvme}\", transport = [\"nvme-tcp\"] }}]\n\
+         {}[router.r1]\npath_loss_timeout_s = 3\n\
          [router.r1.upstream.u]\nurls = [\"iscsi://{upstream}/{TARGET}\"]\n\
          [[router.r1.target]]\nmap = \"target\"\nname = \"{ROUTED}\"\nupstream = \"u\"\naccess = \"all\"\n\
          [router.r1.failover]\npeer = \"127.0.0.1:{other}\"\ngroup = {}\nprefer = {}\n",
         at + 1,
+        nvme::subsystem(),
         2 - at,
         at == 0,
     )
@@ -56,11 +63,12 @@ impl FailoverPair {
              [[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n"
         ));
         let ports = [(); 2].map(|()| interop::ports::free());
-        let first = Server::start(&router(target.portal(), 0, ports));
+        let nvme = [(); 2].map(|()| SocketAddr::from(([127, 0, 0, 1], interop::ports::free())));
+        let first = Server::start(&router(target.portal(), 0, ports, nvme[0]));
         // On a busy machine, the second router could take over before the preferred one has found the storage.
         until("the preferred one becomes active", || is(&first, "active").then_some(()));
-        let second = Server::start(&router(target.portal(), 1, ports));
-        let world = FailoverPair { target, routers: [first, second] };
+        let second = Server::start(&router(target.portal(), 1, ports, nvme[1]));
+        let world = FailoverPair { target, routers: [first, second], nvme };
         world.becomes(1, "standby");
         world
     }
