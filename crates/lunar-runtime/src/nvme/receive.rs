@@ -10,7 +10,8 @@ use std::ops::Range;
 
 /// Bytes after which a receive loop yields to other connections.
 const TURN: usize = 128 << 10;
-/// A receive of large data reads only this many bytes behind them, because they must be copied.
+/// Behind large data, others are expected. Then a receive reads only this many bytes of the next PDU, because they must be
+/// copied.
 const PEEK: usize = 256;
 /// Incomplete data above this size are received into a separate buffer.
 const LARGE: usize = 16 << 10;
@@ -110,13 +111,23 @@ pub struct NvmeReceiver {
     /// The received start of an incomplete PDU.
     partial: Vec<u8>,
     gather: Option<DataReceive>,
+    /// Whether the last data were large, and what followed them was short.
+    after_large: bool,
 }
 
 impl NvmeReceiver {
     /// Creates a receiver that starts with `begun`, bytes that arrived behind the initialization, and accepts up to `max_data`
     /// bytes of data in a PDU. `from_host`: the peer is a host.
     pub fn new(from_host: bool, digests: Digests, max_data: usize, begun: Vec<u8>) -> NvmeReceiver {
-        NvmeReceiver { from_host, digests, max_data, max_capsule: max_data, partial: begun, gather: None }
+        NvmeReceiver {
+            from_host,
+            digests,
+            max_data,
+            max_capsule: max_data,
+            partial: begun,
+            gather: None,
+            after_large: false,
+        }
     }
 
     /// Accepts only this many bytes of data in a capsule with a command.
@@ -172,8 +183,12 @@ impl NvmeReceiver {
             return Ok(stream.receive_vectored(&mut into)?.map(|got| (got, room)));
         }
         buffer[..have].copy_from_slice(&self.partial);
-        let room = buffer.len() - have;
-        Ok(stream.receive(&mut buffer[have..])?.map(|got| (got, room)))
+        let peek = self.after_large && have < PEEK;
+        let room = if peek { PEEK } else { buffer.len() - have };
+        let got = stream.receive(&mut buffer[have..have + room])?;
+        // Many short PDUs are received at once again.
+        self.after_large &= got.is_none_or(|got| got < room);
+        Ok(got.map(|got| (got, room)))
     }
 
     /// Passes on the whole PDUs among the bytes that are left over.
@@ -273,6 +288,7 @@ impl NvmeReceiver {
         let filled = start + data.len();
         buf[start..filled].copy_from_slice(data);
         self.gather = Some(DataReceive { pdu, header, buf, place: start..start + len, filled, landing });
+        self.after_large = true;
         self.partial.extend_from_slice(tail);
     }
 
