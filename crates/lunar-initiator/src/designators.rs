@@ -1,5 +1,6 @@
 //! The designators of a logical unit (VPD page 83h, SPC-5 section 7.7.6).
 
+use crate::nvme::NamespaceIdentity;
 use lunar_wire::scsi::vpd::{self, Designator};
 
 /// The designators of VPD page 83h that are associated with the logical unit, not with the port or the target.
@@ -12,7 +13,7 @@ pub fn identity(page: &[u8]) -> Vec<u8> {
     designations(page).flat_map(|d| d.whole).copied().collect()
 }
 
-/// The most specific designator of an identity: NAA, EUI-64, SCSI name, T10 vendor, in this order.
+/// The most specific designator of an identity: NAA, EUI-64, SCSI name, T10 vendor, UUID, in this order.
 pub fn name_of(identity: &[u8]) -> Option<String> {
     ranked(identity).max_by_key(|(rank, _)| *rank).map(|(_, name)| name)
 }
@@ -28,8 +29,15 @@ fn ranked(identity: &[u8]) -> impl Iterator<Item = (u8, String)> {
         Designator::EUI => Some((3, format!("eui.{}", d.text()))),
         Designator::SCSI_NAME => Some((2, d.text())),
         Designator::T10 => Some((1, format!("t10.{}", d.text()))),
+        Designator::UUID => Some((0, uuid_name(d.value)?)),
         _ => None,
     })
+}
+
+/// The name of a UUID designator, in the notation of NVMe namespaces. The UUID follows two bytes.
+fn uuid_name(value: &[u8]) -> Option<String> {
+    let uuid = Some(*value.get(2..)?.first_chunk()?);
+    Some(NamespaceIdentity { uuid, ..NamespaceIdentity::default() }.to_string())
 }
 
 /// The bytes of the first NAA designator of an identity.
@@ -68,6 +76,16 @@ mod tests {
         assert_eq!(copy_name(&[&text[..], &odd, &eui, &naa, &other].concat()), Some(&naa[..]));
         assert_eq!(copy_name(&[&text[..], &eui].concat()), Some(&eui[..]));
         assert_eq!(copy_name(&[&text[..], &naa[..6]].concat()), None);
+    }
+
+    #[test]
+    fn uuid_designator_has_the_name_of_a_namespace() {
+        let uuid = [&[1, 10, 0, 18, 0x10, 0][..], &[0xab; 16]].concat();
+        let name = "uuid.abababab-abab-abab-abab-abababababab";
+        assert_eq!(name_of(&uuid).as_deref(), Some(name));
+        let both = [&uuid[..], &[2, 1, 0, 2, 65, 66]].concat();
+        assert_eq!((name_of(&both).as_deref(), is_named(&both, name)), (Some("t10.AB"), true));
+        assert_eq!(name_of(&[1, 10, 0, 2, 0x10, 0]), None);
     }
 
     #[test]

@@ -263,6 +263,6 @@ fn is_change(event: &Event, address: u64) -> bool {
         }
         Event::Seen { lun } => *lun == address,
         Event::Connected => true,
-        Event::Lost(_) | Event::GaveUp(_) | Event::Changed { .. } => false,
+        Event::Lost(_) | Event::GaveUp(_) | Event::Changed { .. } | Event::NamespacesChanged => false,
     }
 }

@@ -11,7 +11,8 @@ use super::options::NvmeOptions;
 use super::queue_tasks::CompletionWaiter;
 use super::request::{self, ControllerHandle, ControllerRequest, PendingCompletion, closed};
 use super::status::error_of;
-use crate::{Direction, Error, ErrorCode};
+use crate::session::Listeners;
+use crate::{Direction, Error, ErrorCode, Event};
 use lunar_runtime::{Buf, CoreHandle, SendPump};
 use lunar_wire::nvme::{Sqe, listed_namespaces};
 use std::fmt;
@@ -29,7 +30,7 @@ const MAX_LISTS: usize = 64;
 struct ControllerShared {
     handle: ControllerHandle,
     info: Arc<Mutex<ControllerInfo>>,
-    listeners: Arc<Mutex<Vec<flume::Sender<()>>>>,
+    listeners: Arc<Listeners>,
     options: NvmeOptions,
 }
 
@@ -118,11 +119,9 @@ impl NvmeController {
         &self.0.options
     }
 
-    /// Messages that namespaces may have changed.
-    pub(crate) fn changes(&self) -> flume::Receiver<()> {
-        let (listener, changes) = flume::bounded(1);
-        lock(&self.0.listeners).push(listener);
-        changes
+    /// The events of the controller, from now on: it was lost, it is back, or namespaces may have changed.
+    pub fn events(&self) -> flume::Receiver<Event> {
+        self.0.listeners.add()
     }
 
     /// Pins a namespace to this identity: after a lost connection, its commands are sent only if it has not changed.

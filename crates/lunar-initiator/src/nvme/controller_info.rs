@@ -30,6 +30,8 @@ pub struct ControllerInfo {
     pub connected: bool,
     /// Why the last connection has ended.
     pub lost_by: Option<String>,
+    /// Whether there is no connection because another namespace is in the place of one in use.
+    pub replaced: bool,
     /// How often a lost connection was replaced.
     pub recoveries: u32,
 }
@@ -48,6 +50,7 @@ impl ControllerInfo {
             digests: (false, false),
             connected: false,
             lost_by: None,
+            replaced: false,
             recoveries: 0,
         }
     }
@@ -75,7 +78,7 @@ impl ControllerInfo {
         self.max_transfer = max_transfer(&association.identify, association.page_shift);
         self.queue_len = options.queue_len.min(association.max_entries);
         self.digests = (options.header_digest, options.data_digest);
-        self.connected = true;
+        (self.connected, self.replaced) = (true, false);
     }
 }
 

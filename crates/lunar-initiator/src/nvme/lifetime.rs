@@ -14,7 +14,7 @@ use super::association::{Association, call};
 use super::command::NvmeCommand;
 use super::local_controller::{LocalController, lock};
 use super::request::closed;
-use crate::{Direction, Error, ErrorCode, hints, time_limit};
+use crate::{Direction, Error, ErrorCode, Event, hints, time_limit};
 use lunar_runtime::{Buf, Registration, either};
 use lunar_wire::nvme::{Sqe, admin_opcode};
 use std::rc::Rc;
@@ -124,7 +124,7 @@ async fn heed_events(local: &LocalController, association: &Association) -> Erro
             tracing::debug!("cannot read log page {page:02x}h after an event: {e}");
         }
         if event & 7 == NOTICE {
-            local.notify_changes();
+            local.listeners.notify(&Event::NamespacesChanged);
         }
     }
 }
@@ -173,6 +173,7 @@ impl LocalController {
         let mut info = lock(&self.info);
         (info.connected, info.lost_by) = (false, Some(why.to_string()));
         drop(info);
+        self.listeners.notify(&Event::Lost(why.to_string()));
         tracing::warn!(name: "path.lost", subsystem = %self.address.subsystem, "the controller was lost: {why}");
     }
 }
@@ -209,7 +210,14 @@ async fn connect_again(local: &Rc<LocalController>) -> Association {
             }
             Err(e) => {
                 tracing::debug!(subsystem = %local.address.subsystem, "cannot reconnect yet: {e}");
-                lock(&local.info).lost_by = Some(e.to_string());
+                let replaced = e.code == ErrorCode::IdentityMismatch;
+                let mut info = lock(&local.info);
+                let is_news = info.replaced != replaced;
+                (info.lost_by, info.replaced) = (Some(e.to_string()), replaced);
+                drop(info);
+                if is_news {
+                    local.listeners.notify(&Event::Lost(e.to_string()));
+                }
             }
         }
         time_limit::sleep(pause).await;

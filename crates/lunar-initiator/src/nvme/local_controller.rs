@@ -8,8 +8,9 @@ use super::namespace_identity::{self, NamespaceIdentity};
 use super::options::NvmeOptions;
 use super::request::closed;
 use crate::connect::login_timed_out;
-use crate::{Error, ErrorCode, time_limit, waits};
-use event_listener::Event;
+use crate::session::Listeners;
+use crate::{Error, ErrorCode, Event, time_limit, waits};
+use event_listener::Event as Bell;
 use lunar_runtime::SendPump;
 use lunar_wire::nvme::ConnectCommand;
 use std::cell::{Cell, RefCell};
@@ -38,8 +39,8 @@ pub struct LocalController {
     pub info: Arc<Mutex<ControllerInfo>>,
     /// Namespaces whose identity must not change.
     pub pinned: RefCell<Vec<(u32, NamespaceIdentity)>>,
-    /// Those who want to know that namespaces may have changed.
-    pub listeners: Arc<Mutex<Vec<flume::Sender<()>>>>,
+    /// Those who want to know of events.
+    pub listeners: Arc<Listeners>,
     /// When the connection was lost.
     pub lost_at: Cell<Option<Instant>>,
     /// Whether the controller must end.
@@ -47,7 +48,7 @@ pub struct LocalController {
     /// Whether it has ended.
     pub over: Cell<bool>,
     /// Notified when one of the two changes.
-    pub bell: Event,
+    pub bell: Bell,
 }
 
 impl LocalController {
@@ -65,7 +66,7 @@ impl LocalController {
             lost_at: Cell::new(None),
             closing: Cell::new(false),
             over: Cell::new(false),
-            bell: Event::new(),
+            bell: Bell::new(),
         })
     }
 
@@ -145,7 +146,7 @@ impl LocalController {
         info.recoveries += u32::from(is_again);
         drop(info);
         if is_again {
-            self.notify_changes();
+            self.listeners.notify(&Event::Connected);
         }
     }
 
@@ -154,12 +155,6 @@ impl LocalController {
         let mut pinned = self.pinned.borrow_mut();
         pinned.retain(|(pinned, _)| *pinned != namespace);
         pinned.push((namespace, identity));
-    }
-
-    /// Notifies the listeners that namespaces may have changed.
-    pub fn notify_changes(&self) {
-        lock(&self.listeners)
-            .retain(|listener| !matches!(listener.try_send(()), Err(flume::TrySendError::Disconnected(()))));
     }
 
     /// Waits until the controller must end.

@@ -32,9 +32,11 @@ pub enum Event {
     },
     /// The recovery timeout has expired. Commands fail until the session is connected again.
     GaveUp(String),
+    /// An NVMe controller reports that namespaces or their access states may have changed.
+    NamespacesChanged,
 }
 
-/// The listeners of a session.
+/// The listeners of a session or a controller.
 #[derive(Default)]
 pub struct Listeners(Mutex<Vec<flume::Sender<Event>>>);
 

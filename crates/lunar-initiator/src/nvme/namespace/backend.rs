@@ -8,8 +8,8 @@ use lunar_runtime::Buf;
 use lunar_wire::nvme::{Sqe, nvm_opcode};
 use lunar_wire::scsi::fields::utf8;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 impl NvmeNamespace {
     /// Makes completed writes durable. Flush is legal without a cache, and the cache may be on since the last connection.
@@ -19,7 +19,11 @@ impl NvmeNamespace {
 
     /// Checks that the namespace is still the same. A command must not go to another disk.
     pub(super) fn check_same(&self) -> Result<(), Error> {
-        self.replaced.get().map_or(Ok(()), |error| Err(error.clone()))
+        if !self.is_replaced.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
+        replaced.clone().map_or(Ok(()), Err)
     }
 
     /// Checks that the namespace is still the same, and has these bytes.

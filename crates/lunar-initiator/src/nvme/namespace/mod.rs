@@ -11,13 +11,13 @@ use super::command::NvmeCommand;
 use super::controller::NvmeController;
 use super::host_queue::MAX_TRANSFER;
 use super::namespace_identity::{self, NamespaceProperties};
-use crate::{Direction, Error, ErrorCode};
+use crate::{Direction, Error, ErrorCode, Event};
 use lunar_block::range_lock::RangeLocks;
 use lunar_runtime::{Buf, either};
-use lunar_wire::nvme::IdentifyController;
+use lunar_wire::nvme::{IdentifyController, IdentifyNamespace};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// ONCS bits.
 mod optional {
@@ -47,8 +47,10 @@ pub struct NvmeNamespace {
     features: NamespaceFeatures,
     /// Whether the properties have changed since the last call of `refresh`.
     changed: AtomicBool,
-    /// The error of all operations, once the number leads to another namespace.
-    replaced: OnceLock<Error>,
+    /// The error of all operations while the number leads to another namespace.
+    replaced: Mutex<Option<Error>>,
+    /// Whether there is one. Every operation reads it, so it is outside the lock.
+    is_replaced: AtomicBool,
     /// The range locks of writes.
     ranges: Arc<RangeLocks>,
     /// Carries no messages: the task that heeds changes ends when this sender is dropped.
@@ -85,7 +87,7 @@ impl NvmeNamespace {
     /// [`ErrorCode::NotFound`] when there is no such namespace; [`ErrorCode::InvalidArgument`] when its format is not
     /// supported.
     pub async fn open(controller: &NvmeController, id: u32) -> Result<Arc<NvmeNamespace>, Error> {
-        let changes = controller.changes();
+        let changes = controller.events();
         let properties = inspect(controller, id).await?;
         controller.pin(id, properties.identity.clone());
         let info = controller.info();
@@ -102,7 +104,8 @@ impl NvmeNamespace {
             features: NamespaceFeatures::of(&info.identify, &properties),
             properties: Mutex::new(properties),
             changed: AtomicBool::new(false),
-            replaced: OnceLock::new(),
+            replaced: Mutex::default(),
+            is_replaced: AtomicBool::new(false),
             ranges: Arc::default(),
             _life: life,
         });
@@ -130,7 +133,7 @@ impl NvmeNamespace {
         self.properties.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads the properties again. If the identity has changed, the namespace accepts no more operations.
+    /// Reads the properties again. If the identity has changed, all operations fail until it is the same again.
     ///
     /// # Errors
     /// [`ErrorCode::IdentityMismatch`] when the identity has changed; those of Identify.
@@ -141,9 +144,14 @@ impl NvmeNamespace {
             let what =
                 format!("namespace {} was {}, and is {} now", self.id, before.identity, properties.identity);
             let error = Error::new(ErrorCode::IdentityMismatch, what);
-            return Err(self.replaced.get_or_init(|| error).clone());
+            *self.replaced.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
+            self.is_replaced.store(true, Ordering::Relaxed);
+            return Err(error);
         }
-        if properties != before {
+        self.is_replaced.store(false, Ordering::Relaxed);
+        let as_used = IdentifyNamespace { used: before.identify.used, ..properties.identify.clone() };
+        // Each write may change the number of used blocks, which nobody needs.
+        if (NamespaceProperties { identify: as_used, ..properties.clone() }) != before {
             tracing::info!(namespace = self.id, capacity = properties.capacity, "the namespace has changed");
             self.capacity.store(properties.capacity, Ordering::Relaxed);
             self.changed.store(true, Ordering::Relaxed);
@@ -174,10 +182,14 @@ pub async fn inspect(controller: &NvmeController, id: u32) -> Result<NamespacePr
 }
 
 /// Reads the properties again whenever they may have changed, until the namespace is dropped.
-async fn heed(namespace: Weak<NvmeNamespace>, changes: flume::Receiver<()>, end: flume::Receiver<()>) {
+async fn heed(namespace: Weak<NvmeNamespace>, changes: flume::Receiver<Event>, end: flume::Receiver<()>) {
     let dropped = async { _ = end.recv_async().await };
     let read = async {
-        while changes.recv_async().await.is_ok() {
+        while let Ok(event) = changes.recv_async().await {
+            // One reading is enough for all events so far.
+            if !changes.drain().chain([event]).any(|event| !matches!(event, Event::Lost(_))) {
+                continue;
+            }
             let Some(namespace) = namespace.upgrade() else { return };
             if let Err(e) = namespace.reload().await {
                 tracing::warn!(namespace = namespace.id, "cannot read the changed properties: {e}");

@@ -144,12 +144,13 @@ fn other_namespace_after_a_reconnection_gets_no_command() {
 }
 
 #[test]
-fn namespace_that_is_replaced_accepts_no_operation() {
+fn replaced_namespace_accepts_no_operation_until_it_is_back() {
     let controller = ScriptedController::start();
     let script = controller.clone();
     on_a_core(move || async move {
         let namespace = open(&script, options()).await?;
         until(&script, "an event request", |script| script.event.is_some()).await;
+        let before = script.script().uuid;
         {
             let mut script = script.script();
             script.uuid = [0xcd; 16];
@@ -165,6 +166,16 @@ fn namespace_that_is_replaced_accepts_no_operation() {
         let (_, (queued, _)) = poll_fn(|cx| queue.poll_ended(cx)).await;
         let written = namespace.write(0, Buf::copy_of(&[1; 512]), false).await.0;
         assert_eq!([queued, written].map(code), [Some(ErrorCode::IdentityMismatch); 2]);
+        until(&script, "another event request", |script| script.event.is_some()).await;
+        {
+            let mut script = script.script();
+            script.uuid = before;
+            script.raise_event();
+        }
+        while namespace.read(0, Buf::zeroed(512)).await.0.is_err() {
+            assert!(Instant::now() < end, "the namespace is back");
+            compio::time::sleep(Duration::from_millis(5)).await;
+        }
         Ok(())
     });
     assert_eq!(controller.script().writes, [0; 0]);

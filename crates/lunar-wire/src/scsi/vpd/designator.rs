@@ -70,6 +70,8 @@ impl<'a> Designator<'a> {
     pub const TARGET_PORT_GROUP: u8 = 5;
     /// [`Designator::kind`] of a SCSI name string.
     pub const SCSI_NAME: u8 = 8;
+    /// [`Designator::kind`] of a UUID.
+    pub const UUID: u8 = 10;
 
     /// A designator of the logical unit, to be encoded.
     pub const fn new(code_set: u8, kind: u8, value: &'a [u8]) -> Designator<'a> {
