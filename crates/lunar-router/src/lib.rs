@@ -10,7 +10,7 @@
 //! on the same core. All sessions are pinned to the discovered identity. Before a path is used, the router replaces
 //! sessions of an earlier process that was killed (`isids`). The data of a long READ are forwarded while they arrive,
 //! after a short first part. A long WRITE is sent upstream piece by piece, a shorter one as a whole. This target
-//! keeps the reservations of hosts: the upstream sees none.
+//! keeps the reservations of hosts: the upstream sees none. The logical unit may be an NVMe namespace ([`namespaces`]).
 //!
 //! # Passthrough mode
 //!
@@ -38,6 +38,7 @@ mod hops;
 mod identity_change;
 pub mod isids;
 pub mod loops;
+pub mod namespaces;
 pub mod passthrough;
 mod rate_limit;
 pub mod routes;

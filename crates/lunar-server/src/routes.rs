@@ -6,13 +6,15 @@ pub use lunar_router::{Found, FoundLun, FoundTarget};
 pub use missing::{Missing, missing};
 
 use crate::config::router::{
-    Failover, From, Map, Mode, Reach, RouterTarget, UpstreamConfig, UpstreamPolicy, UpstreamSource,
+    Failover, From, Map, Mode, Reach, RemoteAddress, RemoteUrl, RouterTarget, UpstreamConfig, UpstreamPolicy,
+    UpstreamSource,
 };
 use crate::config::{self, Config, LunConfig, RouterConfig, Share, Source, Target, iscsi_name};
 use crate::{Diagnostic, identity};
 use lunar_initiator::multipath;
 use lunar_router::failover;
 use lunar_router::routes::{self, LuAddress, UpstreamSpec};
+use lunar_router::upstream::{Upstream, UpstreamUrls};
 use lunar_scsi::PeripheralDeviceType;
 use lunar_target::config::AccessRule;
 use std::collections::btree_map::Entry;
@@ -416,15 +418,16 @@ pub fn specs(config: &Config) -> Vec<UpstreamSpec> {
 fn spec(router: &RouterConfig, name: &str, upstream: &UpstreamConfig) -> Option<UpstreamSpec> {
     let (urls, written, mode) = match &upstream.source {
         UpstreamSource::Local(_) => return None,
-        UpstreamSource::Sg { path } => (Vec::new(), Vec::new(), routes::Mode::Device(path.clone())),
+        UpstreamSource::Sg { path } => {
+            (UpstreamUrls::Scsi(Vec::new()), Vec::new(), routes::Mode::Device(path.clone()))
+        }
         UpstreamSource::Remote { urls } => {
             let mode = if upstream.mode == Mode::Passthrough {
                 routes::Mode::Passthrough
             } else {
                 routes::Mode::Block
             };
-            let parsed = urls.iter().map(|url| url.url.clone()).collect();
-            (parsed, urls.iter().map(|url| url.secret_text().to_owned()).collect(), mode)
+            (parsed(urls), urls.iter().map(|url| url.secret_text().to_owned()).collect(), mode)
         }
     };
     let policy = match upstream.policy {
@@ -432,14 +435,26 @@ fn spec(router: &RouterConfig, name: &str, upstream: &UpstreamConfig) -> Option<
         UpstreamPolicy::RoundRobin => multipath::PathPolicy::RoundRobin,
         UpstreamPolicy::LeastQueue | UpstreamPolicy::Alua => multipath::PathPolicy::LeastQueue,
     };
-    let known = lunar_router::upstream::Upstream::new(&router.name, name, urls);
+    let known = Upstream::new(&router.name, name, urls);
     let (path_loss_timeout, identity) = (router.path_loss_timeout, upstream.identity.clone());
     let fence = router.failover.as_ref().map(|pair| key(router, pair));
     Some(UpstreamSpec {
-        upstream: lunar_router::upstream::Upstream { policy, path_loss_timeout, identity, fence, ..known },
+        upstream: Upstream { policy, path_loss_timeout, identity, fence, ..known },
         written,
         mode,
     })
+}
+
+/// The URLs of an upstream. All have the same protocol.
+fn parsed(urls: &[RemoteUrl]) -> UpstreamUrls {
+    let (mut scsi, mut nvme) = (Vec::new(), Vec::new());
+    for url in urls {
+        match &url.address {
+            RemoteAddress::Scsi(url) => scsi.push(url.clone()),
+            RemoteAddress::Nvme(url) => nvme.push(url.clone()),
+        }
+    }
+    if nvme.is_empty() { scsi.into() } else { nvme.into() }
 }
 
 /// The failover pairs of a configuration.

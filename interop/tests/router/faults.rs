@@ -40,7 +40,7 @@ fn writes(router: &Server) -> u64 {
 }
 
 /// Waits until this many more writes were acknowledged.
-fn await_writes(router: &Server, count: u64) {
+pub fn await_writes(router: &Server, count: u64) {
     let before = writes(router);
     until("writes go on", || (writes(router) >= before + count).then_some(()));
 }
@@ -63,7 +63,7 @@ fn stop(router: &Server, child: Child) {
 }
 
 /// Runs verified writes during `trouble`, and then reads back all data.
-fn under_writes(router: &Server, trouble: impl FnOnce()) {
+pub fn under_writes(router: &Server, trouble: impl FnOnce()) {
     drop(session(router.portal(), T, &[0]));
     let child = begin(router);
     trouble();
@@ -160,7 +160,7 @@ fn loss_of_one_of_two_paths_causes_no_errors() {
 }
 
 /// Whether a path is down. In passthrough mode, each host has its own path, and none is reported.
-fn has_path_that_is_down(router: &Server) -> bool {
+pub fn has_path_that_is_down(router: &Server) -> bool {
     let paths = r1(router)["upstreams"][0]["paths"].as_array().cloned().unwrap_or_default();
     paths.iter().any(|path| path["state"] == "down")
 }

@@ -10,6 +10,7 @@ mod late;
 mod loops;
 mod mapping;
 mod namespaces;
+mod nvme;
 mod output;
 mod pass;
 mod pass_parts;

@@ -154,7 +154,7 @@ fn passthrough_spec(
         let times = &mut options.timeouts;
         (times.command, times.operation) = (FOREVER, FOREVER);
         // With another path, commands do not wait for this one.
-        times.recovery = if upstream.urls.len() > 1 { Duration::ZERO } else { upstream.path_loss_timeout };
+        times.recovery = if upstream.urls.count() > 1 { Duration::ZERO } else { upstream.path_loss_timeout };
         Ok((url, options))
     };
     Ok(passthrough::PassthroughSpec {

@@ -65,7 +65,7 @@ impl UpstreamSpec {
     pub(super) fn urls(&self) -> Vec<String> {
         match &self.mode {
             Mode::Device(path) => vec![path.display().to_string()],
-            Mode::Block | Mode::Passthrough => self.upstream.urls.iter().map(|url| url.plain()).collect(),
+            Mode::Block | Mode::Passthrough => self.upstream.urls.plain(),
         }
     }
 

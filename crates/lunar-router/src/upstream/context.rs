@@ -142,7 +142,7 @@ mod tests {
             designators: designators.to_vec(),
             ..FoundLun::default()
         };
-        LuContext::new(&Upstream::new("r", "a", Vec::new()), "iqn.x:y", 0, found)
+        LuContext::new(&Upstream::new("r", "a", Vec::<lunar_initiator::Url>::new()), "iqn.x:y", 0, found)
     }
 
     fn seen(serial: &str, identity: &[u8], block_size: u32) -> Properties {

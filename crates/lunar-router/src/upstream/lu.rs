@@ -5,17 +5,16 @@
 use super::context::LuContext;
 use super::deferred::{DeferredErrors, LastReported};
 use super::health::{CoreHealth, Health, combined};
-use super::path::UpstreamPath;
 use super::queue::UpstreamQueue;
+use super::routed_path::{self, RoutedPath};
 use super::scsi_error::with_scsi_error;
-use super::{PathState, Upstream};
+use super::{PathState, Upstream, UpstreamUrls, urls};
 use crate::FoundLun;
 use crate::Hops;
 use crate::failover::{IoGate, IoPermit};
+use crate::namespaces;
 use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture, describe_row};
-use lunar_initiator::multipath::{
-    self, LatePath, LunPath as _, Multipath, MultipathOptions, PathTotal, Times,
-};
+use lunar_initiator::multipath::{self, Multipath, MultipathOptions, PathTotal, Times};
 use lunar_initiator::{Error, ErrorCode, Lun, Url};
 use lunar_runtime::{Buf, CoreLocal, Registration};
 use lunar_target::ScsiError;
@@ -35,7 +34,9 @@ const CHECK: Duration = Duration::from_secs(5);
 /// block.
 pub struct UpstreamLu {
     here: CoreLocal<Weak<PerCoreUpstream>>,
-    urls: Vec<Url>,
+    urls: UpstreamUrls,
+    /// The time in which a lost NVMe controller may return before its commands fail.
+    recovery: Duration,
     settings: MultipathOptions,
     context: Arc<LuContext>,
     all_cores: Arc<AllCores>,
@@ -50,7 +51,7 @@ type AllCores = Mutex<Vec<Arc<PerCoreUpstream>>>;
 /// The state of one core.
 struct PerCoreUpstream {
     core: String,
-    paths: Vec<Arc<LatePath<UpstreamPath>>>,
+    paths: Vec<Arc<dyn RoutedPath>>,
     joined: Arc<Multipath>,
     /// Whether there was a path.
     was_up: AtomicBool,
@@ -109,9 +110,7 @@ impl UpstreamLu {
         found: FoundLun,
     ) -> Result<Arc<UpstreamLu>, Error> {
         check(upstream, &found).map_err(|e| e.during(format!("LUN {lun} of {target}")))?;
-        let mut urls = upstream.session_urls()?;
-        // A command that took this long on one path is not retried on another: its host has given up.
-        let longest = urls.iter_mut().map(|url| url.timeouts_mut().operation).max();
+        let (urls, longest) = urls::with_timeouts(upstream)?;
         let settings = MultipathOptions::default()
             .with_policy(upstream.policy)
             .with_check(CHECK)
@@ -120,6 +119,7 @@ impl UpstreamLu {
         Ok(Arc::new(UpstreamLu {
             here: CoreLocal::new(),
             urls,
+            recovery: namespaces::recovery_timeout(upstream),
             settings,
             context: Arc::new(LuContext::new(upstream, target, lun, found)),
             all_cores: Arc::default(),
@@ -152,11 +152,7 @@ impl UpstreamLu {
     pub fn paths(&self) -> Vec<PathStatus> {
         let paths: Vec<PathStatus> =
             lock(&self.all_cores).iter().flat_map(|per_core| per_core.paths()).collect();
-        if paths.is_empty() {
-            self.urls.iter().map(|url| PathStatus::unused(url.plain())).collect()
-        } else {
-            paths
-        }
+        if paths.is_empty() { self.urls.plain().into_iter().map(PathStatus::unused).collect() } else { paths }
     }
 
     /// The latency of each hop.
@@ -172,7 +168,7 @@ impl UpstreamLu {
     pub fn luns(&self) -> Vec<Arc<Lun>> {
         lock(&self.all_cores)
             .iter()
-            .flat_map(|per_core| per_core.paths.iter().filter_map(|path| path.opened().cloned()))
+            .flat_map(|per_core| per_core.paths.iter().filter_map(|path| path.opened_lun()))
             .collect()
     }
 
@@ -181,10 +177,11 @@ impl UpstreamLu {
         self.context.gate.as_ref()
     }
 
-    /// The paths: portal, target, and LUN at the target.
+    /// The paths to a SCSI target: portal, target, and LUN at the target.
     pub fn path_addresses(&self) -> Vec<(Url, String, u16)> {
+        let UpstreamUrls::Scsi(urls) = &self.urls else { return Vec::new() };
         let target = |url: &Url| url.target.clone().unwrap_or_else(|| self.context.target.clone());
-        self.urls.iter().map(|url| (url.clone(), target(url), url.lun.unwrap_or(self.context.lun))).collect()
+        urls.iter().map(|url| (url.clone(), target(url), url.lun.unwrap_or(self.context.lun))).collect()
     }
 
     /// The designators that it must have on every path. Empty if it has none.
@@ -257,8 +254,7 @@ impl UpstreamLu {
     }
 
     async fn settle(&self) -> Result<Arc<PerCoreUpstream>, Error> {
-        let begin = |url: &Url| UpstreamPath::begin(self.context.clone(), url.clone());
-        let paths: Vec<Arc<LatePath<UpstreamPath>>> = self.urls.iter().map(begin).collect();
+        let paths = routed_path::begin(&self.urls, &self.context, self.recovery);
         let lun_paths = paths.iter().map(|path| path.clone() as Arc<dyn multipath::LunPath>).collect();
         let joined = Multipath::join(lun_paths, self.settings).await?;
         // Another operation may have opened the paths during the wait.
@@ -286,7 +282,7 @@ fn check(upstream: &Upstream, found: &FoundLun) -> Result<(), Error> {
         return Err(Error::new(ErrorCode::InvalidArgument, what)
             .with_hint("route the LUN with mode = \"passthrough\""));
     }
-    if upstream.urls.len() > 1 && found.designators.is_empty() {
+    if upstream.urls.count() > 1 && found.designators.is_empty() {
         let what = "the LUN has several paths, but no VPD page 83h to identify it";
         return Err(Error::new(ErrorCode::IdentityMismatch, what).with_hint("configure only one URL"));
     }
@@ -310,7 +306,7 @@ impl PerCoreUpstream {
             state: Some(state),
             core: Some(self.core.clone()),
             in_flight,
-            recoveries: path.opened().map_or(0, |lun| lun.session().info().recoveries),
+            recoveries: path.recoveries(),
             total: Some(total),
             obstacle: path.obstacle().map(|e| e.what.clone()),
         })

@@ -11,14 +11,19 @@ mod lu;
 mod path;
 mod probe;
 mod queue;
+mod routed_path;
 mod scsi_error;
+mod urls;
 
+pub(crate) use context::LuContext;
 pub use health::Health;
 pub use lu::{PathStatus, UpstreamLu};
 pub use lunar_initiator::multipath::{PathPolicy, PathState};
 pub(crate) use path::is_about_luns;
 pub use probe::probe;
+pub(crate) use routed_path::RoutedPath;
 pub use scsi_error::{MANUAL_INTERVENTION, scsi_error};
+pub use urls::UpstreamUrls;
 
 use crate::isids::RouterIsids;
 use event_listener::Event;
@@ -30,7 +35,7 @@ use std::time::Duration;
 pub const PATH_LOSS_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The maximum pause between two connection attempts.
-const PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const PAUSE: Duration = Duration::from_secs(1);
 
 /// The timeouts of a session. They are shorter than those of hosts, which wait 30 s for a command and 15 s for an
 /// abort.
@@ -54,8 +59,8 @@ pub struct Upstream {
     pub router: String,
     /// The name.
     pub name: String,
-    /// The URLs, primary first. All name a portal, all a target, or all a LUN.
-    pub urls: Vec<Url>,
+    /// The URLs.
+    pub urls: UpstreamUrls,
     /// The policy for path selection. Paths with the best ALUA state always come first.
     pub policy: PathPolicy,
     /// The time for which commands wait while no path works. Afterwards they fail at once.
@@ -77,11 +82,15 @@ pub struct Upstream {
 
 impl Upstream {
     /// An upstream with these URLs, and default settings.
-    pub fn new(router: impl Into<String>, name: impl Into<String>, urls: Vec<Url>) -> Upstream {
+    pub fn new(
+        router: impl Into<String>,
+        name: impl Into<String>,
+        urls: impl Into<UpstreamUrls>,
+    ) -> Upstream {
         Upstream {
             router: router.into(),
             name: name.into(),
-            urls,
+            urls: urls.into(),
             policy: PathPolicy::Failover,
             path_loss_timeout: PATH_LOSS_TIMEOUT,
             identity: None,
@@ -93,13 +102,14 @@ impl Upstream {
         }
     }
 
-    /// The URLs with a router's timeouts, unless they set their own.
+    /// The URLs of SCSI targets with a router's timeouts, unless they set their own.
     ///
     /// # Errors
     /// None in practice: the added settings are valid.
     pub(crate) fn session_urls(&self) -> Result<Vec<Url>, Error> {
-        let several = self.urls.len() > 1;
-        self.urls.iter().map(|url| with_timeouts(url, self.path_loss_timeout, several)).collect()
+        let UpstreamUrls::Scsi(urls) = &self.urls else { return Ok(Vec::new()) };
+        let several = urls.len() > 1;
+        urls.iter().map(|url| with_timeouts(url, self.path_loss_timeout, several)).collect()
     }
 }
 

@@ -2,6 +2,7 @@
 //! itself.
 
 use super::context::LuContext;
+use super::routed_path::RoutedPath;
 use crate::identity_change;
 use crate::isids::{self, IsidLease, RouterIsids};
 use lunar_block::{Backend, BackendInfo, LocalBoxFuture};
@@ -76,19 +77,6 @@ impl UpstreamPath {
         let context = &self.context;
         let target = self.url.target.as_deref().unwrap_or(&context.target);
         self.url.at(target, Some(self.number())).plain()
-    }
-
-    /// The reason why it is not open.
-    pub fn obstacle(&self) -> Option<Error> {
-        self.obstacle.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// The properties of the logical unit, if they have changed.
-    pub fn learned(&self) -> Option<BackendInfo> {
-        let lun = self.lun.get()?;
-        // Each of the two calls clears its own flag, so both are needed.
-        let is_news = self.is_new.swap(false, Relaxed) | lun.refresh();
-        is_news.then(|| lun.info())
     }
 
     async fn open(&self) -> Result<(Arc<Lun>, flume::Receiver<Event>), Error> {
@@ -346,6 +334,27 @@ async fn keep(path: Weak<LatePath<UpstreamPath>>) {
             Ok(None) => path.recheck().await,
             Err(_) => return,
         }
+    }
+}
+
+impl RoutedPath for LatePath<UpstreamPath> {
+    fn obstacle(&self) -> Option<Error> {
+        self.obstacle.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn learned(&self) -> Option<BackendInfo> {
+        let lun = self.opened()?;
+        // Each of the two calls clears its own flag, so both are needed.
+        let is_news = self.is_new.swap(false, Relaxed) | lun.refresh();
+        is_news.then(|| lun.info())
+    }
+
+    fn recoveries(&self) -> u32 {
+        self.opened().map_or(0, |lun| lun.session().info().recoveries)
+    }
+
+    fn opened_lun(&self) -> Option<Arc<Lun>> {
+        self.opened().cloned()
     }
 }
 

@@ -1,8 +1,8 @@
 //! Discovery of an upstream: targets, their LUNs, and the properties of these.
 
-use super::Upstream;
+use super::{Upstream, UpstreamUrls};
 use crate::loops::{self, LoopDetector, UpstreamTarget};
-use crate::{FoundLun, FoundTarget};
+use crate::{FoundLun, FoundTarget, namespaces};
 use lunar_initiator::{Error, ErrorCode, Options, Properties, Session, Url};
 use lunar_wire::scsi::lun::decode;
 
@@ -13,13 +13,19 @@ use lunar_wire::scsi::lun::decode;
 /// Those of the last URL, if none works; [`ErrorCode::IdentityMismatch`] when the LUN has another identity than
 /// required.
 pub async fn probe(upstream: &Upstream, loops: &LoopDetector) -> Result<Vec<FoundTarget>, Error> {
+    let urls = match &upstream.urls {
+        UpstreamUrls::Scsi(urls) => urls,
+        UpstreamUrls::Nvme(urls) => {
+            return expected(upstream, namespaces::probe::probe(upstream, urls).await?);
+        }
+    };
     let mut last = Error::new(ErrorCode::InvalidArgument, format!("upstream {} has no URL", upstream.name));
     // A portal leads to all of its targets, each of which is served under its own name.
-    let keep_names = upstream.urls.iter().any(|url| url.target.is_none());
+    let keep_names = urls.iter().any(|url| url.target.is_none());
     let loop_check = LoopCheck { loops, upstream: loops::name(&upstream.router, &upstream.name), keep_names };
     for url in upstream.session_urls()? {
         match through(&url, &loop_check).await {
-            Ok(found) => return expected(upstream, as_first(upstream, found)),
+            Ok(found) => return expected(upstream, as_first(urls.first(), found)),
             Err(e) => last = e.during(url.plain()),
         }
     }
@@ -27,8 +33,8 @@ pub async fn probe(upstream: &Upstream, loops: &LoopDetector) -> Result<Vec<Foun
 }
 
 /// URLs may have different target names and LUNs: the result gets those of the first URL.
-fn as_first(upstream: &Upstream, mut found: Vec<FoundTarget>) -> Vec<FoundTarget> {
-    let Some(first) = upstream.urls.first() else { return found };
+fn as_first(first: Option<&Url>, mut found: Vec<FoundTarget>) -> Vec<FoundTarget> {
+    let Some(first) = first else { return found };
     if let (Some(name), [target]) = (&first.target, &mut found[..]) {
         target.name.clone_from(name);
         if let (Some(lun), 1) = (first.lun, target.luns.len()) {

@@ -33,7 +33,7 @@ fn run<T: Send + 'static, W: Future<Output = T> + 'static>(work: impl FnOnce() -
 
 /// An upstream with these URLs and this path loss timeout.
 fn upstream(urls: &[String], hold_ms: u64) -> Upstream {
-    let urls = urls.iter().map(|url| Url::parse(url).expect("a URL")).collect();
+    let urls = urls.iter().map(|url| Url::parse(url).expect("a URL")).collect::<Vec<_>>();
     Upstream { path_loss_timeout: Duration::from_millis(hold_ms), ..Upstream::new("r1", "a", urls) }
 }
 

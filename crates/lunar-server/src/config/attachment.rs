@@ -353,16 +353,22 @@ pub(super) fn late_writes(text: &str) -> Result<&'static str, InvalidValue> {
     named.ok_or_else(|| unknown("late_writes", text, names, format!("write {}", names.join(" or "))))
 }
 
-/// A URL with absolute paths of its password files; relative ones start at `base`.
+/// The keys of URLs whose values are files with secrets.
+const SECRET_FILES: [&str; 4] =
+    ["password_file", "target_password_file", "secret_file", "subsystem_secret_file"];
+
+/// A URL with absolute paths of its files with passwords and secrets; relative ones start at `base`.
 pub fn absolute(url: &str, base: &Path) -> String {
     let Some((head, query)) = url.split_once('?') else { return url.into() };
     // The folder of a bare file name is the working folder.
     let base = if base.as_os_str().is_empty() { Path::new(".") } else { base };
     let base = std::path::absolute(base).unwrap_or_else(|_| base.to_path_buf());
-    let whole = |pair: &str| match pair.split_once("password_file=") {
-        Some((key @ ("" | "target_"), file)) if !file.starts_with('/') && !file.starts_with("%2") => {
+    let whole = |pair: &str| match pair.split_once('=') {
+        Some((key, file))
+            if SECRET_FILES.contains(&key) && !file.starts_with('/') && !file.starts_with("%2") =>
+        {
             let base: String = base.to_string_lossy().replace('%', "%25").replace('&', "%26");
-            format!("{key}password_file={base}/{file}")
+            format!("{key}={base}/{file}")
         }
         _ => pair.into(),
     };
@@ -450,6 +456,8 @@ mod tests {
         let found = format!("iscsi://h?password_file={}/x", here.display());
         assert_eq!(absolute("iscsi://h?password_file=x", Path::new("")), found, "a bare file name");
         assert_eq!(absolute("iscsi://h?password_file=/x", Path::new("/y")), "iscsi://h?password_file=/x");
+        let nvme = absolute("nvme://h/n?secret_file=a&subsystem_secret_file=b", Path::new("/y"));
+        assert_eq!(nvme, "nvme://h/n?secret_file=/y/a&subsystem_secret_file=/y/b");
     }
 
     #[test]

@@ -320,10 +320,11 @@ fn root_sections(
     let mut targets = target::targets(p, root, &around, &mut unique);
     let (subsystems, named) = subsystem::subsystems(p, root, &around, &mut unique);
     let lists = access::lists(p, root, &users);
-    let routers =
-        router::routers(p, root, router::Context { lists: &lists, base, unique: &mut unique }, &mut groups);
-    subsystem::check_shared(p, &named, &targets, &routers);
     targets.extend(subsystems);
+    let own = router::OwnSubsystems::of(&targets, &groups.list);
+    let around = router::Context { lists: &lists, base, own: &own, unique: &mut unique };
+    let routers = router::routers(p, root, around, &mut groups);
+    subsystem::check_shared(p, &named, &targets, &routers);
     Config {
         server,
         api,

@@ -2,11 +2,14 @@
 
 mod failover;
 mod mapping;
+mod remote_url;
 mod upstream;
 
 pub use super::access::Grant;
 pub use failover::Failover;
-pub use upstream::{Reach, RemoteUrl, UpstreamConfig, UpstreamPolicy, UpstreamSource};
+pub(super) use remote_url::OwnSubsystems;
+pub use remote_url::{RemoteAddress, RemoteUrl};
+pub use upstream::{Reach, UpstreamConfig, UpstreamPolicy, UpstreamSource};
 
 use super::access::AccessLists;
 use super::lun::UniqueValues;
@@ -136,6 +139,7 @@ impl Map {
 pub(super) struct Context<'a> {
     pub(super) lists: &'a AccessLists,
     pub(super) base: &'a Path,
+    pub(super) own: &'a OwnSubsystems,
     pub(super) unique: &'a mut UniqueValues,
 }
 

@@ -395,7 +395,7 @@ fn problems_of_an_upstream() {
                 &[
                     "t.toml:3:12: \"naa.600\" is not a LUN identity",
                     "hint: write the identity as `lunar ls` shows it: naa. and 16 or 32 hexadecimal digits, eui. and \
-                     16, 24 or 32, or t10.",
+                     16, 24 or 32, uuid., or t10.",
                 ],
             ),
             (
@@ -786,6 +786,95 @@ fn upstream_reach_follows_its_url() {
         (Reach::Lun("iqn.x:a", 7), Some("naa.6001405123456789"))
     );
     assert_eq!(lun.location(), "iscsi://h:3260/iqn.x:a/7");
+}
+
+#[test]
+fn subsystem_is_a_target_and_a_namespace_a_lun() {
+    let upstream = |url: &str| {
+        let config = good(&format!("[router.r1.upstream.x]\nurls = [\"{url}\"]\n{PORTAL}{MAP}"));
+        config.routers[0].upstreams["x"].clone()
+    };
+    let nqn = "nqn.2026-11.org.example:d";
+    assert_eq!(upstream(&format!("nvme://h/{nqn}")).reach(), Reach::Target(nqn));
+    let one = upstream(&format!("nvme://h/{nqn}/7?queue_len=32"));
+    assert_eq!((one.reach(), one.mode), (Reach::Lun(nqn, 6), Mode::Block));
+    assert_eq!(one.location(), format!("nvme://h:4420/{nqn}/7"));
+}
+
+#[test]
+fn nvme_upstream_faults_have_positions_and_hints() {
+    let nqn = "nqn.2026-11.org.example:d";
+    let faults = |keys: &str| of_upstream(&keys.replace("NQN", nqn));
+    check_all(
+        faults,
+        &[
+            (
+                "urls = [\"nvme://h\"]",
+                &[
+                    "t.toml:2:9: nvme://h:8009 names no subsystem",
+                    "hint: write nvme://HOST/NQN or nvme://HOST/NQN/NSID; `lunar ls nvme://HOST` lists the subsystems",
+                ],
+            ),
+            (
+                "urls = [\"nvme://h/NQN/16385\"]",
+                &[
+                    "t.toml:2:9: namespace 16385 cannot be a LUN",
+                    "hint: use a namespace with a number up to 16384",
+                ],
+            ),
+            (
+                "urls = [\"nvme://h/NQN\", \"iscsi://h/iqn.x:a\"]",
+                &[
+                    "t.toml:2:46: an upstream cannot have nvme:// URLs and URLs of SCSI targets",
+                    "hint: write an upstream for each of them",
+                ],
+            ),
+            (
+                "urls = [\"nvme://h/NQN\"]\nmode = \"passthrough\"",
+                &[
+                    "t.toml:2:8: an NVMe namespace does not support mode = \"passthrough\"",
+                    "hint: write mode = \"block\"",
+                ],
+            ),
+            (
+                "urls = [\"nvme://h/NQN\"]\nlate_writes = \"wait\"",
+                &[
+                    "t.toml:3:15: `late_writes` does not apply to nvme:// URLs: NVMe has no proof that a write has ended",
+                    "hint: remove `late_writes`",
+                ],
+            ),
+        ],
+    );
+    let pair = "[router.r1.failover]\npeer = \"h\"\ngroup = 2\n";
+    let found =
+        problems(&format!("{pair}{}{MAP}", PORTAL.replace("iscsi://192.0.2.1", &format!("nvme://h/{nqn}"))));
+    assert!(found.contains("the upstream a is an NVMe subsystem, and failover requires"), "{found}");
+}
+
+#[test]
+fn subsystem_of_this_server_is_no_upstream() {
+    let nqn = "nqn.2026-11.org.example:own";
+    let own = format!(
+        "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:3260\", {{ listen = \"0.0.0.0:4420\", transport = [\"nvme-tcp\"] }}]\n\
+         [[subsystem]]\nnqn = \"{nqn}\"\n"
+    );
+    let faults =
+        |url: &str| problems(&format!("{own}[router.r1.upstream.x]\nurls = [\"{url}\"]\n{PORTAL}{MAP}"));
+    for place in ["127.0.0.1", "localhost:4420", "[::1]"] {
+        let found = faults(&format!("nvme://{place}/{nqn}"));
+        assert!(
+            found.contains(&format!("this server itself serves {nqn} at 0.0.0.0:4420")),
+            "{place}: {found}"
+        );
+    }
+    for url in [
+        format!("nvme://192.0.2.7/{nqn}"),
+        format!("nvme://127.0.0.1:4421/{nqn}"),
+        format!("nvme://127.0.0.1/{nqn}2"),
+    ] {
+        let found = faults(&url);
+        assert!(!found.contains("this server itself"), "{url}: {found}");
+    }
 }
 
 #[test]

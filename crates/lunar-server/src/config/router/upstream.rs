@@ -1,18 +1,16 @@
 //! `[router.NAME.upstream.NAME]`: the storage behind a router.
 
+use super::remote_url::RemoteUrl;
 use super::{Context, Mode, mode};
 use crate::config::lun::Source;
 use crate::config::{attachment, path};
-use crate::hints::words;
 use lunar_block::BackendKind;
 use lunar_config::scsi_text;
 use lunar_config::{Diagnostics, InvalidValue, invalid, unknown};
 use lunar_config::{Section, UniqueKeys, text};
-use lunar_initiator::Url;
 use lunar_proto::size;
-use std::fmt;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// An upstream: storage with logical units.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,47 +46,6 @@ pub enum UpstreamSource {
         /// `/dev/sg*`.
         path: PathBuf,
     },
-}
-
-/// A URL with absolute paths of its password files. It may hold a secret, which is never shown.
-#[derive(Clone)]
-pub struct RemoteUrl {
-    /// The parsed URL.
-    pub url: Url,
-    text: String,
-}
-
-impl RemoteUrl {
-    fn with_late_writes(self, late: &str) -> RemoteUrl {
-        let text = attachment::with_setting(&self.text, "late_writes", late);
-        let url = Url::parse(&text).unwrap_or(self.url);
-        RemoteUrl { text, url }
-    }
-
-    /// The URL as written, including secrets.
-    pub(crate) fn secret_text(&self) -> &str {
-        &self.text
-    }
-}
-
-impl PartialEq for RemoteUrl {
-    fn eq(&self, other: &RemoteUrl) -> bool {
-        self.text == other.text
-    }
-}
-
-impl Eq for RemoteUrl {}
-
-impl fmt::Debug for RemoteUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.url.fmt(f)
-    }
-}
-
-impl fmt::Display for RemoteUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.url.fmt(f)
-    }
 }
 
 /// The policy that selects one of several paths.
@@ -153,7 +110,7 @@ impl UpstreamConfig {
     /// Its scope, by its first URL.
     pub fn reach(&self) -> Reach<'_> {
         match &self.source {
-            UpstreamSource::Remote { urls } => urls.first().map_or(Reach::Local, |url| reach(&url.url)),
+            UpstreamSource::Remote { urls } => urls.first().map_or(Reach::Local, RemoteUrl::reach),
             UpstreamSource::Local(_) | UpstreamSource::Sg { .. } => Reach::Local,
         }
     }
@@ -162,11 +119,16 @@ impl UpstreamConfig {
     pub fn location(&self) -> String {
         match &self.source {
             UpstreamSource::Remote { urls } => {
-                urls.iter().map(|url| url.url.plain()).collect::<Vec<_>>().join(", ")
+                urls.iter().map(RemoteUrl::plain).collect::<Vec<_>>().join(", ")
             }
             UpstreamSource::Sg { path } => path.display().to_string(),
             UpstreamSource::Local(source) => source.to_string(),
         }
+    }
+
+    /// Whether it is a subsystem or a namespace.
+    pub(super) fn is_nvme(&self) -> bool {
+        matches!(&self.source, UpstreamSource::Remote { urls } if urls.iter().any(RemoteUrl::is_nvme))
     }
 }
 
@@ -179,14 +141,6 @@ impl UpstreamSource {
             },
             (source, _) => source,
         }
-    }
-}
-
-fn reach(url: &Url) -> Reach<'_> {
-    match (&url.target, url.lun) {
-        (None, _) => Reach::Portal,
-        (Some(target), None) => Reach::Target(target),
-        (Some(target), Some(lun)) => Reach::Lun(target, lun),
     }
 }
 
@@ -241,7 +195,7 @@ fn source(p: &mut Diagnostics<'_>, s: &mut Section<'_>, around: &mut Context<'_>
         p.add(second, "the upstream has several sources", format!("keep one of {keys}"));
     }
     let base = around.base;
-    let urls = urls(p, s, base).map(|urls| UpstreamSource::Remote { urls });
+    let urls = urls(p, s, around).map(|urls| UpstreamSource::Remote { urls });
     let sg = s.parsed(p, "sg", |text| path(text, base)).map(|path| UpstreamSource::Sg { path });
     // Each key is read, even after the first source.
     let mut local = None;
@@ -269,7 +223,7 @@ fn disk(
 }
 
 /// Reads the URLs, which must all have the same scope.
-fn urls(p: &mut Diagnostics<'_>, s: &mut Section<'_>, base: &Path) -> Option<Vec<RemoteUrl>> {
+fn urls(p: &mut Diagnostics<'_>, s: &mut Section<'_>, around: &Context<'_>) -> Option<Vec<RemoteUrl>> {
     let (values, at) = s.list(p, "urls")?;
     if values.is_empty() {
         p.add(
@@ -281,40 +235,27 @@ fn urls(p: &mut Diagnostics<'_>, s: &mut Section<'_>, base: &Path) -> Option<Vec
     let (mut urls, mut once): (Vec<RemoteUrl>, _) = (Vec::new(), UniqueKeys::new("the URL"));
     for value in values {
         let at = value.span();
-        let url = text(p, "urls", value).and_then(|text| p.check(&at, url(text, base)));
+        let url = text(p, "urls", value).and_then(|text| p.check(&at, RemoteUrl::parse(text, around.base)));
         let Some(url) = url else { continue };
         refuse_open_secret(p, &url, &at);
         // Printed without secrets.
         once.first(p, url.to_string(), &at);
-        let (this, first) =
-            (reach(&url.url).name(), urls.first().map_or(reach(&url.url), |first| reach(&first.url)).name());
-        if this != first {
-            let what = format!("this URL names {this}, but the first URL names {first}");
+        let first = urls.first().unwrap_or(&url);
+        let (this, other) = (url.reach().name(), first.reach().name());
+        if this != other {
+            let what = format!("this URL names {this}, but the first URL names {other}");
             p.add(&at, what, "write URLs that are paths to the same portal, target or LUN");
         }
-        if let Err(e) = urls.first().map_or(Ok(()), |first| url.url.check_beside(&first.url)) {
-            p.add(&at, e.what.clone(), e.hint.as_ref().map(words).unwrap_or_default());
-        }
+        p.check(&at, url.check_beside(first));
+        p.check(&at, around.own.check(&url));
         urls.push(url);
     }
     Some(urls).filter(|urls| !urls.is_empty())
 }
 
-fn url(text: &str, base: &Path) -> Result<RemoteUrl, InvalidValue> {
-    match Url::parse(text) {
-        Ok(_) => {}
-        Err(e) => return invalid(e.what.as_str(), e.hint.as_deref().unwrap_or_default()),
-    }
-    let text = attachment::absolute(text, base);
-    match Url::parse(&text) {
-        Ok(url) => Ok(RemoteUrl { url, text }),
-        Err(e) => invalid(e.what.as_str(), e.hint.as_deref().unwrap_or_default()),
-    }
-}
-
 /// Rejects a password in a file that other users can read.
 fn refuse_open_secret(p: &mut Diagnostics<'_>, url: &RemoteUrl, at: &Range<usize>) {
-    if let (true, Some((file, mode))) = (url.url.holds_secret(), p.open_to_others(at)) {
+    if let (true, Some((file, mode))) = (url.holds_secret(), p.open_to_others(at)) {
         let what = format!("the URL holds a secret, but other users can access the file: mode {mode:04o}");
         let file = file.display();
         p.add(at, what, format!("run chmod 0600 {file}, or keep the secret in a password_file="));
@@ -335,14 +276,20 @@ fn identity(text: &str) -> Result<String, InvalidValue> {
     match text.split_once('.') {
         Some(("naa", digits)) if hex(digits, &[16, 32]) => Ok(text.to_ascii_lowercase()),
         Some(("eui", digits)) if hex(digits, &[16, 24, 32]) => Ok(text.to_ascii_lowercase()),
+        Some(("uuid", uuid)) if is_uuid(uuid) => Ok(text.to_ascii_lowercase()),
         Some(("t10" | "iqn", rest)) if !rest.is_empty() && !text.chars().any(char::is_control) => {
             Ok(text.into())
         }
         _ => invalid(
             format!("\"{}\" is not a LUN identity", text.escape_debug()),
-            "write the identity as `lunar ls` shows it: naa. and 16 or 32 hexadecimal digits, eui. and 16, 24 or 32, or t10.",
+            "write the identity as `lunar ls` shows it: naa. and 16 or 32 hexadecimal digits, eui. and 16, 24 or 32, uuid., or t10.",
         ),
     }
+}
+
+fn is_uuid(text: &str) -> bool {
+    let lengths = text.split('-').map(str::len);
+    lengths.eq([8, 4, 4, 4, 12]) && text.bytes().all(|b| b == b'-' || b.is_ascii_hexdigit())
 }
 
 /// Reports keys that do not apply to the kind of upstream.
@@ -352,9 +299,22 @@ fn fits(p: &mut Diagnostics<'_>, s: &mut Section<'_>, u: &mut UpstreamConfig) {
     let is_sg = matches!(u.source, UpstreamSource::Sg { .. });
     let is_one = !matches!(u.reach(), Reach::Portal | Reach::Target(_));
     let own = "a passthrough upstream keeps its own vendor, product and serial number";
-    let rules: [(&'static str, bool, &str, &str); 6] = [
+    let is_nvme = u.is_nvme();
+    let rules: [(&'static str, bool, &str, &str); 8] = [
+        (
+            "urls",
+            is_nvme && is_pass,
+            "an NVMe namespace does not support mode = \"passthrough\"",
+            "write mode = \"block\"",
+        ),
         ("sg", is_sg && !is_pass, "`sg` requires mode = \"passthrough\"", "add mode = \"passthrough\""),
         ("late_writes", !is_remote, "`late_writes` requires `urls`", "remove `late_writes`"),
+        (
+            "late_writes",
+            is_nvme,
+            "`late_writes` does not apply to nvme:// URLs: NVMe has no proof that a write has ended",
+            "remove `late_writes`",
+        ),
         ("policy", !is_remote, "`policy` requires `urls`", "remove `policy`"),
         (
             "policy",

@@ -1,0 +1,84 @@
+//! Namespaces of NVMe subsystems as upstream logical units.
+//!
+//! Namespace n is LUN n - 1, as in `lunar serve --nvme`. [`probe`] discovers the namespaces of a subsystem. Each core that
+//! uses a namespace has one controller for each URL ([`path`]).
+//!
+//! NVMe/TCP has no proof that a lost controller has ended its writes. With one URL, the controller sends unanswered commands
+//! again in their order, before newer ones. With several, another path repeats them at once, as Linux does.
+
+mod backend;
+pub(crate) mod found;
+pub(crate) mod path;
+pub(crate) mod probe;
+
+use crate::upstream::{PAUSE, Upstream};
+use lunar_initiator::Error;
+use lunar_initiator::nvme::{NvmeOptions, NvmeUrl};
+use std::time::Duration;
+
+/// The largest NSID that a LUN of a single level can show (SAM-5 section 4.7).
+pub const MAX_NSID: u32 = 1 << 14;
+
+/// The timeouts of a controller, as those of a session.
+const TIMEOUTS: [(&str, &str); 4] =
+    [("login_timeout", "5"), ("login_tries", "1"), ("command_timeout", "10"), ("operation_timeout", "15")];
+
+/// The LUN of a namespace. None if the number is too large.
+pub fn lun_of(nsid: u32) -> Option<u16> {
+    (1..=MAX_NSID).contains(&nsid).then(|| (nsid - 1) as u16)
+}
+
+/// The namespace of a LUN.
+pub fn nsid_of(lun: u16) -> u32 {
+    u32::from(lun) + 1
+}
+
+/// URLs with a router's timeouts, unless they set their own.
+pub(crate) fn with_timeouts(urls: &[NvmeUrl]) -> Result<Vec<NvmeUrl>, Error> {
+    let with = |url: &NvmeUrl| {
+        TIMEOUTS.into_iter().try_fold(url.clone(), |url, (key, value)| url.with_default(key, value))
+    };
+    urls.iter().map(with).collect()
+}
+
+/// The time in which a lost controller may return before its commands fail. With another path, they fail over at once.
+pub(crate) fn recovery_timeout(upstream: &Upstream) -> Duration {
+    if upstream.urls.count() > 1 { Duration::ZERO } else { upstream.path_loss_timeout }
+}
+
+/// The options of the controller of a URL.
+pub(crate) fn options(url: &NvmeUrl, recovery: Duration, busy: Duration) -> Result<NvmeOptions, Error> {
+    let mut options = url.options()?;
+    let times = &mut options.timeouts;
+    (times.recovery, times.busy, times.pause) = (recovery, busy, PAUSE);
+    Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::UpstreamUrls;
+
+    #[test]
+    fn namespaces_are_luns_from_zero_on() {
+        assert_eq!(
+            [lun_of(0), lun_of(1), lun_of(MAX_NSID), lun_of(MAX_NSID + 1)],
+            [None, Some(0), Some(16383), None]
+        );
+        assert_eq!([0, 16383].map(nsid_of), [1, MAX_NSID]);
+    }
+
+    #[test]
+    fn url_timeouts_override_those_of_the_router() {
+        let url: NvmeUrl = "nvme://h/nqn.2026-11.org.example:a?command_timeout=3".parse().expect("a URL");
+        let upstream = Upstream::new("r", "a", vec![url.clone()]);
+        let url = with_timeouts(&[url]).expect("known keys").remove(0);
+        let times =
+            options(&url, recovery_timeout(&upstream), Duration::from_secs(7)).expect("options").timeouts;
+        assert_eq!((times.command, times.operation), (Duration::from_secs(3), Duration::from_secs(15)));
+        assert_eq!((times.recovery, times.busy), (upstream.path_loss_timeout, Duration::from_secs(7)));
+        let UpstreamUrls::Nvme(mut urls) = upstream.urls.clone() else { panic!("a namespace") };
+        urls.push(urls[0].at(1));
+        assert_eq!(recovery_timeout(&Upstream { urls: urls.into(), ..upstream }), Duration::ZERO);
+    }
+}
