@@ -2,9 +2,9 @@
 //! and the result is encoded again.
 
 use lunar_wire::nvme::{
-    AnaGroup, ConnectCommand, ConnectData, Cqe, DataPdu, Digests, DiscoveryEntry, DiscoveryHeader, IcRequest,
-    IcResponse, IdentifyController, NamespaceIdentifier, Nqn, NvmePduKind, PduHeader, PropertyAccess, Sqe,
-    TermRequest, listed_namespaces,
+    AnaEntry, AnaGroup, ConnectCommand, ConnectData, Cqe, DataPdu, Digests, DiscoveryEntry, DiscoveryHeader,
+    IcRequest, IcResponse, IdentifyController, NamespaceIdentifier, Nqn, NvmePduKind, PduHeader,
+    PropertyAccess, Sqe, TermRequest, listed_namespaces,
 };
 
 /// The limit of data in bytes.
@@ -26,6 +26,12 @@ fn pages(page: &[u8]) {
     if let Some((changes, groups)) = AnaGroup::decode(page) {
         assert_eq!(AnaGroup::decode(&AnaGroup::encode(changes, &groups, true)), Some((changes, groups)));
     }
+    let entries: Vec<_> = AnaEntry::all(page).collect();
+    assert!(entries.iter().rev().skip(1).all(Option::is_some), "only the last group can be cut off");
+    assert!(
+        entries.iter().flatten().map(|entry| 32 + 4 * entry.namespaces().count()).sum::<usize>()
+            <= page.len()
+    );
     let identifiers = NamespaceIdentifier::decode(page);
     assert!(identifiers.len() <= page.len() / 5);
     if page.len() <= 4096 {

@@ -201,20 +201,54 @@ impl AnaGroup {
 
     /// The number of changes and the groups of a page. `None`: it is shorter than it states, or a state is reserved.
     pub fn decode(page: &[u8]) -> Option<(u64, Vec<AnaGroup>)> {
-        let (header, mut rest) = page.split_at_checked(ANA_HEADER)?;
-        let mut groups = Vec::new();
-        for _ in 0..le::get16(&header[8..]) {
-            let (head, behind) = rest.split_at_checked(ANA_GROUP)?;
-            let len = usize::try_from(le::get32(&head[4..])).ok()?.checked_mul(4)?;
-            let (namespaces, next) = behind.split_at_checked(len)?;
-            groups.push(AnaGroup {
-                id: le::get32(head),
-                changes: le::get64(&head[8..]),
-                state: AnaState::decode(head[16])?,
-                namespaces: namespaces.chunks_exact(4).map(le::get32).collect(),
-            });
-            rest = next;
-        }
-        Some((le::get64(header), groups))
+        let group = |entry: Option<AnaEntry<'_>>| {
+            let entry = entry?;
+            let AnaEntry { id, changes, state, .. } = entry;
+            Some(AnaGroup { id, changes, state: state?, namespaces: entry.namespaces().collect() })
+        };
+        let groups = AnaEntry::all(page).map(group).collect::<Option<_>>()?;
+        Some((le::get64(page), groups))
+    }
+}
+
+/// A group in a page of which a part was read.
+#[derive(Clone, Copy, Debug)]
+pub struct AnaEntry<'a> {
+    /// Its identifier (ANAGRPID).
+    pub id: u32,
+    /// The number of its changes.
+    pub changes: u64,
+    /// Its state; `None` if the code is reserved.
+    pub state: Option<AnaState>,
+    namespaces: &'a [u8],
+}
+
+impl<'a> AnaEntry<'a> {
+    /// The groups at the start of a page. `None`, the last item: the part is shorter than the page states.
+    pub fn all(page: &'a [u8]) -> impl Iterator<Item = Option<AnaEntry<'a>>> {
+        let header = page.split_at_checked(ANA_HEADER);
+        let mut left = header.map_or(1, |(header, _)| le::get16(&header[8..]));
+        let mut rest = header.map(|(_, rest)| rest);
+        std::iter::from_fn(move || {
+            left = left.checked_sub(1)?;
+            let split = rest.and_then(AnaEntry::split);
+            rest = split.map(|(_, behind)| behind);
+            left = if split.is_some() { left } else { 0 };
+            Some(split.map(|(entry, _)| entry))
+        })
+    }
+
+    /// The first group of these bytes, and the bytes behind it.
+    fn split(bytes: &'a [u8]) -> Option<(AnaEntry<'a>, &'a [u8])> {
+        let (head, behind) = bytes.split_at_checked(ANA_GROUP)?;
+        let len = usize::try_from(le::get32(&head[4..])).ok()?.checked_mul(4)?;
+        let (namespaces, rest) = behind.split_at_checked(len)?;
+        let state = AnaState::decode(head[16]);
+        Some((AnaEntry { id: le::get32(head), changes: le::get64(&head[8..]), state, namespaces }, rest))
+    }
+
+    /// Its namespaces.
+    pub fn namespaces(self) -> impl Iterator<Item = u32> + use<'a> {
+        self.namespaces.chunks_exact(4).map(le::get32)
     }
 }

@@ -28,8 +28,8 @@ pub use identify::{
     padded_text,
 };
 pub use log::{
-    AnaGroup, AnaState, ErrorEntry, FirmwareLog, ReservationLog, SmartLog, changed_namespaces, effect,
-    effects, log_page,
+    AnaEntry, AnaGroup, AnaState, ErrorEntry, FirmwareLog, ReservationLog, SmartLog, changed_namespaces,
+    effect, effects, log_page,
 };
 pub use nqn::{DISCOVERY_NQN, InvalidNqn, NQN_LEN, Nqn};
 pub use pdu::{

@@ -413,6 +413,30 @@ fn access_log_has_groups_with_their_namespaces() {
 }
 
 #[test]
+fn part_of_an_access_log_has_the_groups_that_are_whole() {
+    let group = |id, namespaces: &[u32]| {
+        let (changes, state) = (3, AnaState::Optimized);
+        AnaGroup { id, changes, state, namespaces: namespaces.into() }
+    };
+    let mut page = AnaGroup::encode(9, &[group(7, &[1, 4]), group(8, &[5])], true);
+    page[72] = 5;
+    let ids = |page: &[u8]| AnaEntry::all(page).map(|entry| entry.map(|e| e.id)).collect::<Vec<_>>();
+    assert_eq!(ids(&page), [Some(7), Some(8)]);
+    for (len, expected) in [(15, vec![None]), (16, vec![None]), (55, vec![None]), (56, vec![Some(7), None])] {
+        assert_eq!(ids(&page[..len]), expected, "{len} bytes");
+    }
+    let [first, second] = AnaEntry::all(&page).map(|entry| entry.expect("whole")).collect::<Vec<_>>()[..]
+    else {
+        panic!("two groups");
+    };
+    assert_eq!(
+        (first.state, first.namespaces().collect::<Vec<_>>()),
+        (Some(AnaState::Optimized), vec![1, 4])
+    );
+    assert_eq!((second.state, AnaGroup::decode(&page)), (None, None), "a reserved state");
+}
+
+#[test]
 fn effects_are_those_of_both_command_sets() {
     let page = effects(
         &[(admin_opcode::IDENTIFY, effect::SUPPORTED)],
