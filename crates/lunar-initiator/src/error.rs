@@ -1,6 +1,7 @@
 //! Errors: a code for programs, and a message for people.
 
 pub use lunar_runtime::error::{ErrorCode, Hint, Remedy};
+use lunar_wire::nvme::NvmeStatus;
 use lunar_wire::scsi::Sense;
 use std::{fmt, io};
 
@@ -20,6 +21,8 @@ pub struct Details {
     pub status: Option<u8>,
     /// The sense data of the logical unit.
     pub sense: Option<Sense>,
+    /// The status of an NVMe controller that responded. Status and sense data are those of the same meaning.
+    pub nvme_status: Option<NvmeStatus>,
     /// A hint to the user.
     pub hint: Option<Hint>,
 }
@@ -40,7 +43,8 @@ impl Error {
 
     /// An error with this code and message.
     pub fn new(code: ErrorCode, what: impl Into<String>) -> Error {
-        Error(Box::new(Details { code, what: what.into(), status: None, sense: None, hint: None }))
+        let what = what.into();
+        Error(Box::new(Details { code, what, status: None, sense: None, nvme_status: None, hint: None }))
     }
 
     /// The same, with a hint to the user.
@@ -58,6 +62,12 @@ impl Error {
     /// The same, with the logical unit's sense data.
     pub fn with_sense(mut self, sense: Option<Sense>) -> Error {
         self.0.sense = sense;
+        self
+    }
+
+    /// The same, with the status of an NVMe command.
+    pub(crate) fn with_nvme_status(mut self, status: NvmeStatus) -> Error {
+        self.0.nvme_status = Some(status);
         self
     }
 

@@ -48,6 +48,6 @@ pub const NO_RDMA_DEVICE: Hint = Hint::with_remedy(
 );
 /// Paths lead to different logical units.
 pub const PATHS_DIFFER: Hint = Hint::with_remedy("the paths must lead to the same LUN", Remedy::PathsDiffer);
-/// A logical unit with several paths has no VPD page 83h.
+/// A logical unit or a namespace with several paths has no identity.
 pub const NO_IDENTITY: Hint =
     Hint::new("use one path: Lunar cannot verify that two paths lead to the same LUN");

@@ -20,6 +20,10 @@ impl Backend for Multipath {
         self.lun_paths.iter().fold(false, |changed, path| path.refresh() | changed)
     }
 
+    fn device_block_size(&self) -> Option<u32> {
+        self.lun_paths.iter().find_map(|path| path.device_block_size())
+    }
+
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
         Box::pin(self.run_io(BlockIo::Read { offset }, buf))
     }

@@ -56,7 +56,9 @@ fn same_unit(lun_paths: &[Arc<dyn LunPath>]) -> Result<(), Error> {
     for other in others {
         let (a, b) = (first.name(), other.name());
         if first.identity().is_empty() || other.identity().is_empty() {
-            let what = format!("paths {a} and {b}: the LUN has no identity (VPD page 83h) to compare");
+            let what = format!(
+                "paths {a} and {b}: the disk has no identity to compare (VPD page 83h, UUID, NGUID or EUI64)"
+            );
             return wrong(what, hints::NO_IDENTITY);
         }
         let (f, o) = (first.info(), other.info());

@@ -12,8 +12,11 @@ use std::sync::Arc;
 
 /// Opens a path, and answers for it while it is closed.
 pub trait PathOpener: Send + Sync + 'static {
-    /// The logical unit, once the path is open.
-    fn opened(&self) -> Option<&Arc<Lun>>;
+    /// The logical unit or namespace.
+    type Path: LunPath + ?Sized;
+
+    /// The logical unit or namespace, once the path is open.
+    fn opened(&self) -> Option<&Arc<Self::Path>>;
 
     /// See [`LunPath::name`].
     fn name(&self) -> String;
@@ -48,8 +51,8 @@ impl<P: PathOpener> LatePath<P> {
         Arc::new(LatePath(opener))
     }
 
-    /// The logical unit, once the path is open.
-    pub fn opened(&self) -> Option<&Arc<Lun>> {
+    /// The logical unit or namespace, once the path is open.
+    pub fn opened(&self) -> Option<&Arc<P::Path>> {
         self.0.opened()
     }
 
@@ -98,7 +101,7 @@ impl<P: PathOpener> LunPath for LatePath<P> {
     }
 
     fn lun(&self) -> Option<&Lun> {
-        self.opened().map(|lun| &**lun)
+        self.opened().and_then(|lun| lun.lun())
     }
 
     fn compare_and_write(&self, offset: u64, data: Buf) -> LocalBoxFuture<'_, (Result<bool, Error>, Buf)> {
@@ -135,6 +138,10 @@ impl<P: PathOpener> Backend for LatePath<P> {
 
     fn refresh(&self) -> bool {
         self.0.refresh()
+    }
+
+    fn device_block_size(&self) -> Option<u32> {
+        self.opened().and_then(|lun| lun.device_block_size())
     }
 
     fn read(&self, offset: u64, buf: Buf) -> LocalBoxFuture<'_, BufResult> {
@@ -195,6 +202,8 @@ mod tests {
     struct NeverOpened;
 
     impl PathOpener for NeverOpened {
+        type Path = Lun;
+
         fn opened(&self) -> Option<&Arc<Lun>> {
             None
         }

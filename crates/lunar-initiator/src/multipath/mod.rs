@@ -1,6 +1,7 @@
-//! Multipath: several paths to one logical unit. I/O continues while at least one path works.
+//! Multipath: several paths to one logical unit or NVMe namespace. I/O continues while at least one path works.
 
 mod alua;
+pub(crate) mod ana;
 mod backend;
 mod join;
 mod late_path;
@@ -31,6 +32,7 @@ use lunar_runtime::latency::LatencyCounter;
 pub use lunar_runtime::latency::LatencyTotal;
 pub use options::MultipathOptions;
 pub use path::LunPath;
+pub(crate) use path::state_after;
 pub use path_counters::PathTotal;
 use path_counters::{OpKind, PathCounters};
 use path_selector::PathSelector;

@@ -1,6 +1,7 @@
 //! A path: a logical unit through one session.
 
 use super::alua;
+use super::ana;
 use super::path_selector::PathState;
 use crate::lun::{BusyRetry, List, perform_within};
 use crate::{CommandResult, Direction, Error, ErrorCode, Event, Lun};
@@ -12,7 +13,7 @@ use lunar_wire::scsi::cdb::{self, Cdb};
 use std::io;
 use std::sync::Arc;
 
-/// One of several paths to a logical unit. Its errors are [`Error`]s, which distinguish faults of the path from those
+/// One of several paths to a logical unit or an NVMe namespace. Its errors are [`Error`]s, which distinguish faults of the path from those
 /// of the medium.
 pub trait LunPath: Backend {
     /// The name of the path in messages.
@@ -24,7 +25,8 @@ pub trait LunPath: Backend {
     /// Sets the range locks that the writes of all paths share. Called before the first use of the path.
     fn share(&self, ranges: &Arc<RangeLocks>);
 
-    /// The logical unit, while its session is open.
+    /// The SCSI logical unit, while its session is open. None for a path of another kind: its unanswered writes have no
+    /// proof of their end.
     fn lun(&self) -> Option<&Lun>;
 
     /// Sends COMPARE AND WRITE once, as [`Lun::compare_and_write`] does. Returns the buffer.
@@ -121,6 +123,7 @@ pub fn fault(e: &io::Error) -> Option<PathState> {
 /// The state of the path after this error, if the path is at fault. Another path may then succeed.
 pub fn state_after(e: &Error) -> Option<PathState> {
     match e.code {
+        _ if let Some(status) = e.nvme_status => ana::state_after(status),
         ErrorCode::IdentityMismatch => Some(PathState::Changed),
         // The logical unit responded, even if it stayed busy for too long.
         _ if e.status.is_some() => sense_state(e),
@@ -143,6 +146,9 @@ pub fn state_after(e: &Error) -> Option<PathState> {
 /// Whether a command with this error was certainly not executed: the logical unit responded with an error, or the
 /// command was not sent.
 pub fn is_undone(e: &Error) -> bool {
+    if let Some(status) = e.nvme_status {
+        return ana::is_undone(status);
+    }
     e.status.is_some() || matches!(e.code, ErrorCode::Unreachable | ErrorCode::IdentityMismatch)
 }
 

@@ -8,7 +8,8 @@
 //! repetition. Until a write has ended, its range lock excludes newer writes of the same blocks whose owner did not wait for
 //! it. Commands that must not run twice, such as a fused pair, fail instead, and so does a command that was sent six times.
 //!
-//! After the controller-loss time-out, commands fail until the controller is back.
+//! After the controller-loss time-out, commands fail until the controller is back. One of several paths has no such time: its
+//! commands move to another path at once.
 
 use super::association::{Association, call};
 use super::command::NvmeCommand;
@@ -30,8 +31,8 @@ const LOOK: Duration = Duration::from_secs(1);
 const KEEP_ALIVE_BY_TRAFFIC: u32 = 1 << 6;
 /// Feature: configuration of asynchronous events.
 const EVENT_CONFIGURATION: u32 = 0x0b;
-/// OAES bit 8: namespace attribute changes. The host turns on no other event.
-const NAMESPACE_EVENTS: u32 = 1 << 8;
+/// OAES bits 8 and 11: changes of namespaces and of their access states. The host turns on no other event.
+const NAMESPACE_EVENTS: u32 = 1 << 8 | 1 << 11;
 /// Asynchronous event type: notice.
 const NOTICE: u64 = 2;
 /// Bytes of a log page that is read to clear its event.
@@ -89,11 +90,19 @@ async fn keep_alive(local: &LocalController, association: &Association) -> Error
             continue;
         }
         let sqe = Sqe::new(admin_opcode::KEEP_ALIVE, 0, 0);
-        if let Err(e) = call(&association.admin, sqe, Direction::None).await {
-            return e.during("Keep Alive");
+        // The controller has as long as it gives the host.
+        match time_limit::within(time, call(&association.admin, sqe, Direction::None)).await {
+            Some(Ok(_)) => {}
+            Some(Err(e)) => return e.during("Keep Alive"),
+            None => return silent(time),
         }
         seen = answered();
     }
+}
+
+fn silent(time: Duration) -> Error {
+    Error::new(ErrorCode::TimedOut, format!("Keep Alive had no answer for {} s", time.as_secs_f32()))
+        .with_hint("check the network, or add a longer keep_alive=TIME to the URL")
 }
 
 /// Keeps one Asynchronous Event Request at the controller. Without the event, the host learns of changes later.

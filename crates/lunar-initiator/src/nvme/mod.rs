@@ -27,13 +27,16 @@
 //! | `association.rs`, `authenticate.rs` | Connect, DH-HMAC-CHAP, the properties of a controller |
 //! | `lifetime.rs` | Keep Alive, events, reconnection, and the rule for unanswered writes |
 //! | `namespace` | a namespace as a `Backend`, and retries |
+//! | `paths.rs`, `access_log.rs` | several controllers of one namespace, and its access states (ANA) |
 
+mod access_log;
 mod association;
 mod authenticate;
 mod command;
 mod controller;
 mod controller_info;
 pub mod discovery;
+mod disk;
 mod host_queue;
 mod incoming;
 mod initialize;
@@ -43,6 +46,7 @@ mod namespace;
 mod namespace_identity;
 mod open;
 pub mod options;
+mod paths;
 mod pdu_queue;
 mod queue_state;
 mod queue_tasks;
@@ -56,10 +60,12 @@ pub use association::SubsystemAddress;
 pub use command::{NvmeCommand, NvmeResult};
 pub use controller::NvmeController;
 pub use controller_info::ControllerInfo;
+pub use disk::NvmeDisk;
 #[doc(inline)]
 pub use lunar_wire::nvme::{Cqe, IdentifyController, IdentifyNamespace, NvmeStatus, Sqe};
 pub use namespace::{NvmeNamespace, inspect};
 pub use namespace_identity::{NamespaceIdentity, NamespaceProperties};
 pub use open::{connect, namespace_of, open};
 pub use options::NvmeOptions;
+pub use paths::{NvmePath, NvmePaths};
 pub use request::PendingCompletion;

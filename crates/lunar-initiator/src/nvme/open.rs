@@ -3,6 +3,7 @@
 use super::association::SubsystemAddress;
 use super::controller::NvmeController;
 use super::namespace::NvmeNamespace;
+use super::options::NvmeOptions;
 use crate::url::nvme::NvmeUrl;
 use crate::{Error, ErrorCode};
 use std::sync::Arc;
@@ -15,16 +16,25 @@ const LISTED: usize = 8;
 /// # Errors
 /// Those of [`NvmeUrl::options`] and [`NvmeController::open`]; [`ErrorCode::InvalidArgument`] without a subsystem.
 pub async fn connect(url: &NvmeUrl) -> Result<NvmeController, Error> {
+    connect_with(url, url.options()?).await
+}
+
+/// [`connect`] with other options than those of the URL.
+///
+/// # Errors
+/// Those of [`NvmeController::open`]; [`ErrorCode::InvalidArgument`] without a subsystem.
+pub(super) async fn connect_with(url: &NvmeUrl, options: NvmeOptions) -> Result<NvmeController, Error> {
     let Some(subsystem) = url.subsystem.clone() else {
         let what = format!("{} names no subsystem", url.plain());
         return Err(Error::new(ErrorCode::InvalidArgument, what).with_hint(
             "write nvme://HOST[:PORT]/NQN; lunar discover nvme://HOST:8009 lists the subsystems",
         ));
     };
-    NvmeController::open(SubsystemAddress { portal: url.portal.clone(), subsystem }, url.options()?).await
+    NvmeController::open(SubsystemAddress { portal: url.portal.clone(), subsystem }, options).await
 }
 
-/// Opens the namespace of a URL with a controller of its own. The URL may omit the namespace if there is exactly one.
+/// Opens the namespace of a URL with a controller of its own, at the first portal of the URL. The URL may omit the namespace if
+/// there is exactly one.
 ///
 /// # Errors
 /// Those of [`connect`], [`namespace_of`] and [`NvmeNamespace::open`].

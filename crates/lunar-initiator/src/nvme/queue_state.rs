@@ -8,6 +8,7 @@ use super::command::{NvmeCommand, NvmeResult, is_fabrics};
 use super::initialize::NvmeLink;
 use super::pdu_queue::HostPduQueue;
 use super::queue_tasks::{CompletionWaiter, QueueTask, QueueTaskData, QueueTasks};
+use super::status::of_unsent;
 use crate::{Error, ErrorCode};
 use lunar_block::range_lock::RangeLock;
 use lunar_runtime::send_queue::Payload;
@@ -113,7 +114,7 @@ impl QueueState {
     /// Its result, when no command is accepted.
     pub fn submit(&mut self, command: NvmeCommand, waiter: CompletionWaiter) -> Result<u64, Box<NvmeResult>> {
         if let Some(error) = &self.refusal {
-            return Err(Box::new((Err(error.clone()), command.data.into_buf())));
+            return Err(Box::new((Err(of_unsent(error)), command.data.into_buf())));
         }
         let key = self.add(command, waiter);
         self.waiting.push_back(key);
@@ -131,7 +132,7 @@ impl QueueState {
         waiters: [CompletionWaiter; 2],
     ) -> Result<[u64; 2], Box<[NvmeResult; 2]>> {
         if let Some(error) = &self.refusal {
-            let refused = |command: NvmeCommand| (Err(error.clone()), command.data.into_buf());
+            let refused = |command: NvmeCommand| (Err(of_unsent(error)), command.data.into_buf());
             return Err(Box::new(commands.map(refused)));
         }
         let ([first, second], [one, other]) = (commands, waiters);
@@ -342,8 +343,10 @@ impl QueueState {
         }
         again.sort_unstable();
         again.into_iter().rev().for_each(|(_, key)| self.waiting.push_front(key));
-        if self.ends_with_connection {
-            self.refuse(why);
+        // Without patience, the refusal may come before the end of the connection.
+        let refusal = if self.ends_with_connection { Some(why.clone()) } else { self.refusal.clone() };
+        if let Some(error) = refusal {
+            self.refuse(&error);
         }
         self.settle();
     }
@@ -352,7 +355,8 @@ impl QueueState {
     pub fn refuse(&mut self, error: &Error) {
         self.refusal = Some(error.clone());
         for key in take(&mut self.waiting) {
-            self.end(key, Err(error.clone()));
+            let was_sent = self.tasks.get(key).is_some_and(|task| task.sends > 0);
+            self.end(key, Err(if was_sent { error.clone() } else { of_unsent(error) }));
         }
     }
 

@@ -12,7 +12,8 @@ pub fn error_of(status: NvmeStatus) -> Error {
         Status::ReservationConflict => ErrorCode::ReservationConflict,
         _ => ErrorCode::ScsiError,
     };
-    Error::new(code, format!("the controller answered: {status}")).with_status(scsi as u8).with_sense(sense)
+    let error = Error::new(code, format!("the controller answered: {status}")).with_nvme_status(status);
+    error.with_status(scsi as u8).with_sense(sense)
 }
 
 /// The error of a refused Connect. `result` says which parameter was wrong.
@@ -33,6 +34,18 @@ pub fn refused(status: NvmeStatus, result: u64) -> Error {
     };
     let what = format!("the controller refused Connect: {status}, byte {offset} of the {place}");
     Error::new(code, what).with_hint(hint)
+}
+
+/// The error of a command that was never sent: it certainly was not executed.
+pub fn of_unsent(error: &Error) -> Error {
+    if error.code != ErrorCode::ConnectionLost {
+        return error.clone();
+    }
+    let unsent = Error::new(ErrorCode::Unreachable, error.what.clone());
+    match &error.hint {
+        Some(hint) => unsent.with_hint(hint.clone()),
+        None => unsent,
+    }
 }
 
 /// The error of a connection that the controller has ended.

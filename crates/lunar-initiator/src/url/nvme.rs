@@ -34,6 +34,11 @@ type Setter = fn(&mut NvmeOptions, &str) -> Result<(), String>;
 /// Keys that read a file, when the options are made.
 const SECRET_FILES: [&str; 2] = ["secret_file", "subsystem_secret_file"];
 
+/// The key that accepts the risk of late writes.
+const LATE_WRITES: &str = "late_writes";
+/// The key that names further portals.
+const PATHS: &str = "paths";
+
 /// All other keys.
 const KEYS: &[(&str, Setter)] = &[
     ("host_nqn", |o, v| Nqn::new(v).map(|nqn| o.host = nqn).map_err(|e| e.to_string())),
@@ -49,6 +54,7 @@ const KEYS: &[(&str, Setter)] = &[
     ("recovery_timeout", |o, v| time(v, false).map(|t| o.timeouts.recovery = t)),
     ("operation_timeout", |o, v| time(v, false).map(|t| o.timeouts.operation = t)),
     ("login_tries", |o, v| number(v, &(1..=1_000_000)).map(|n| o.timeouts.login_tries = n)),
+    (LATE_WRITES, |_, v| (v == "risk").then_some(()).ok_or_else(|| "the value must be risk".into())),
 ];
 
 /// `nvme://HOST[:PORT]/NQN[/NSID][?KEY=VALUE&...]`
@@ -72,6 +78,8 @@ const KEYS: &[(&str, Setter)] = &[
 /// | `operation_timeout` | time after which a command that has failed is not tried again |
 /// | `recovery_timeout` | time to reconnect before commands fail (controller-loss time-out) |
 /// | `login_tries` | attempts of the first connection |
+/// | `late_writes` | `risk`: see [`NvmeUrl::accepts_late_writes`] |
+/// | `paths` | further portals of the subsystem, `HOST[:PORT],...`: see [`NvmeUrl::paths`] |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NvmeUrl {
     /// The portal.
@@ -154,6 +162,16 @@ fn path_of(path: &str) -> Result<(Option<Nqn>, Option<u32>), Error> {
     Ok((Some(subsystem), namespace))
 }
 
+/// The portals of the key `paths`.
+fn portals(value: &str) -> Result<Vec<Portal>, String> {
+    let portal = |text: &str| {
+        let portal = PortalAddress::parse(text)?;
+        let port = if names_port(text) { portal.port } else { IO_PORT };
+        Ok(Portal { host: portal.host, port })
+    };
+    value.split(',').filter(|text| !text.is_empty()).map(portal).collect()
+}
+
 fn digest(value: &str) -> Result<bool, String> {
     match value.to_ascii_lowercase().as_str() {
         "crc32c" => Ok(true),
@@ -174,7 +192,7 @@ fn time(value: &str, may_be_zero: bool) -> Result<Duration, String> {
 
 impl NvmeUrl {
     fn set(&mut self, key: &str, value: String) -> Result<(), Error> {
-        let names = || SECRET_FILES.into_iter().chain(KEYS.iter().map(|(name, _)| *name));
+        let names = || SECRET_FILES.into_iter().chain([PATHS]).chain(KEYS.iter().map(|(name, _)| *name));
         let Some(name) = names().find(|name| *name == key) else {
             let hint = match nearest(key, names()) {
                 Some(meant) => format!("did you mean {meant}?"),
@@ -217,6 +235,23 @@ impl NvmeUrl {
     /// The same URL with another portal and subsystem.
     pub fn through(&self, portal: Portal, subsystem: Nqn) -> NvmeUrl {
         NvmeUrl { portal, subsystem: Some(subsystem), namespace: None, settings: self.settings.clone() }
+    }
+
+    /// Whether the user accepts that a target may execute a write of a lost connection after newer writes. NVMe/TCP has no
+    /// proof that it does not. Programs that continue after the loss of a connection ask for this.
+    pub fn accepts_late_writes(&self) -> bool {
+        self.has(LATE_WRITES)
+    }
+
+    /// The URL of each path: this portal, and then those of the key `paths`.
+    pub fn paths(&self) -> Vec<NvmeUrl> {
+        let mut first = self.clone();
+        first.settings.retain(|(name, _)| *name != PATHS);
+        let others = self.settings.iter().find(|(name, _)| *name == PATHS).map_or("", |(_, value)| value);
+        let portals = portals(others).expect("the value was checked");
+        let others: Vec<NvmeUrl> =
+            portals.into_iter().map(|portal| NvmeUrl { portal, ..first.clone() }).collect();
+        [vec![first], others].concat()
     }
 
     /// The URL without settings.
@@ -267,6 +302,9 @@ impl NvmeUrl {
 
 /// Applies a setting. Files with secrets are read later.
 fn apply(options: &mut NvmeOptions, name: &str, value: &str) -> Result<(), Error> {
+    if name == PATHS && !value.is_empty() {
+        return portals(value).map(drop).map_err(|why| refused(name, value, &why));
+    }
     let Some((_, set)) = KEYS.iter().find(|(key, _)| *key == name) else {
         return if value.is_empty() { Err(refused(name, value, "the value is empty")) } else { Ok(()) };
     };
@@ -332,6 +370,8 @@ mod tests {
             ("nvme://h/nqn.2026-11.org.example:a?host_id=7", "must be a UUID"),
             ("nvme://h/nqn.2026-11.org.example:a?secret_file=", "the value is empty"),
             ("nvme://h/nqn.2026-11.org.example:a?keep_alive=1&keep_alive=2", "twice"),
+            ("nvme://h/nqn.2026-11.org.example:a?paths=", "the value is empty"),
+            ("nvme://h/nqn.2026-11.org.example:a?paths=i,j:0", "port"),
         ] {
             let error = text.parse::<NvmeUrl>().expect_err(text);
             assert!(error.what.contains(words) && error.hint.is_some(), "{text}: {error}");
@@ -350,6 +390,17 @@ mod tests {
         assert_eq!((options.timeouts.login_tries, options.host_id), (1, None));
         let url: NvmeUrl = format!("{text}&host_id={}", "07".repeat(16)).parse().expect("a URL");
         assert_eq!(url.options().expect("options").host_id, Some([7; 16]));
+    }
+
+    #[test]
+    fn further_portals_are_paths_with_the_same_settings() {
+        let url: NvmeUrl = format!("nvme://a/{NAME}/7?queue_len=9&paths=b,[::1]:5").parse().expect("a URL");
+        assert_eq!(url.to_string().parse(), Ok(url.clone()), "{url}");
+        let shown: Vec<String> = url.paths().iter().map(NvmeUrl::to_string).collect();
+        let path = |portal| format!("nvme://{portal}/{NAME}/7?queue_len=9");
+        assert_eq!(shown, ["a:4420", "b:4420", "[::1]:5"].map(path));
+        let alone: NvmeUrl = format!("nvme://a/{NAME}").parse().expect("a URL");
+        assert_eq!(alone.paths(), [alone]);
     }
 
     #[test]

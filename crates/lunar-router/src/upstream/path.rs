@@ -359,6 +359,8 @@ impl RoutedPath for LatePath<UpstreamPath> {
 }
 
 impl PathOpener for UpstreamPath {
+    type Path = Lun;
+
     fn opened(&self) -> Option<&Arc<Lun>> {
         self.lun.get()
     }

@@ -143,6 +143,8 @@ impl LunPath {
 }
 
 impl PathOpener for LunPath {
+    type Path = Lun;
+
     fn opened(&self) -> Option<&Arc<Lun>> {
         self.lun.get()
     }

@@ -6,6 +6,7 @@ use lunar_block::range_lock::{RangeAccess, RangeLock, RangeLocks};
 use lunar_runtime::Buf;
 use lunar_wire::nvme::{Sqe, nvm_opcode};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Command dword 12, bit 30: force unit access.
 const FUA: u32 = 1 << 30;
@@ -85,13 +86,17 @@ impl NvmeNamespace {
     /// Locks these bytes for a write. Two concurrent writers of one block could undo each other's changes.
     pub(super) async fn hold(&self, offset: u64, len: u64) -> RangeLock {
         let (bytes, share) = self.to_hold(offset, len);
-        self.ranges.lock(bytes, share).await
+        self.ranges().lock(bytes, share).await
     }
 
     /// The same without waiting. None if another writer has locked the range.
     pub(super) fn try_hold(&self, offset: u64, len: u64) -> Option<RangeLock> {
         let (bytes, share) = self.to_hold(offset, len);
-        self.ranges.try_lock(&bytes, share)
+        self.ranges().try_lock(&bytes, share)
+    }
+
+    fn ranges(&self) -> &Arc<RangeLocks> {
+        self.ranges.get_or_init(Arc::default)
     }
 
     fn to_hold(&self, offset: u64, len: u64) -> (Range<u64>, RangeAccess) {

@@ -3,6 +3,7 @@
 mod backend;
 mod blocks;
 mod compare_and_write;
+mod path;
 mod perform;
 mod queue;
 mod zeroes;
@@ -17,7 +18,7 @@ use lunar_runtime::{Buf, either};
 use lunar_wire::nvme::{IdentifyController, IdentifyNamespace};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 /// ONCS bits.
 mod optional {
@@ -51,8 +52,8 @@ pub struct NvmeNamespace {
     replaced: Mutex<Option<Error>>,
     /// Whether there is one. Every operation reads it, so it is outside the lock.
     is_replaced: AtomicBool,
-    /// The range locks of writes.
-    ranges: Arc<RangeLocks>,
+    /// The range locks of writes. Several paths share them.
+    ranges: OnceLock<Arc<RangeLocks>>,
     /// Carries no messages: the task that heeds changes ends when this sender is dropped.
     _life: flume::Sender<()>,
 }
@@ -106,7 +107,7 @@ impl NvmeNamespace {
             changed: AtomicBool::new(false),
             replaced: Mutex::default(),
             is_replaced: AtomicBool::new(false),
-            ranges: Arc::default(),
+            ranges: OnceLock::new(),
             _life: life,
         });
         lunar_runtime::spawn(heed(Arc::downgrade(&namespace), changes, end));

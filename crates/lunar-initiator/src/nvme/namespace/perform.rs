@@ -17,25 +17,44 @@ const LAST_PAUSE: Duration = Duration::from_millis(500);
 /// The unit of the retry delays of a controller (CRDT).
 const DELAY_UNIT: Duration = Duration::from_millis(100);
 
+/// Status code type: path related.
+const PATH_RELATED: u8 = 3;
+
 /// Whether a status asks the host to wait: the condition passes.
 fn is_wait(status: NvmeStatus) -> bool {
     matches!((status.kind, status.code), (0, 0x21 | 0x82) | (3, 0x00 | 0x03))
 }
 
+/// Whether a status is final. A status of the path is, if the host does not wait for the end of such a condition.
+fn is_final(status: NvmeStatus, limit: Duration) -> bool {
+    status.do_not_retry || status.kind == PATH_RELATED && limit.is_zero()
+}
+
 /// The pause before attempt number `tries` + 1; None if the command has failed for good. `waited` is the time since the first
-/// answer, `busy` its limit, and `delay` the retry delay of the controller.
+/// answer, `limit` its limit, and `delay` the retry delay of the controller.
 fn pause_before_retry(
     status: NvmeStatus,
     tries: u32,
-    (waited, busy): (Duration, Duration),
+    (waited, limit): (Duration, Duration),
     delay: Duration,
 ) -> Option<Duration> {
-    let may_retry = !status.do_not_retry && if is_wait(status) { waited < busy } else { tries < TRIES };
+    let may_retry = !is_final(status, limit) && if is_wait(status) { waited < limit } else { tries < TRIES };
     let pause = if status.retry_delay > 0 { delay } else { Duration::ZERO };
     may_retry.then(|| pause.max((FIRST_PAUSE * (1 << (tries - 1).min(10))).min(LAST_PAUSE)))
 }
 
 impl NvmeNamespace {
+    /// The time that the condition of a status may last before its command fails.
+    fn patience(&self, status: NvmeStatus) -> Duration {
+        let timeouts = &self.controller.options().timeouts;
+        timeouts.transition.filter(|_| status.kind == PATH_RELATED).unwrap_or(timeouts.busy)
+    }
+
+    /// Whether a command with this status is not tried again here.
+    pub(super) fn is_final(&self, status: NvmeStatus) -> bool {
+        is_final(status, self.patience(status))
+    }
+
     /// Sends a command until it succeeds or fails for good, or the namespace is another one.
     pub(super) async fn perform(
         &self,
@@ -62,7 +81,7 @@ impl NvmeNamespace {
             };
             let waited = answered_at.get_or_insert_with(Instant::now).elapsed();
             let delay = DELAY_UNIT * self.controller.info().identify.retry_delay.into();
-            let pause = pause_before_retry(status, tries, (waited, timeouts.busy), delay);
+            let pause = pause_before_retry(status, tries, (waited, self.patience(status)), delay);
             let left = timeouts.operation.saturating_sub(started_at.elapsed());
             match pause {
                 Some(pause) if pause < left => compio::time::sleep(pause).await,
@@ -106,6 +125,15 @@ mod tests {
         assert_eq!(pause(NvmeStatus::TRANSIENT_TRANSPORT_ERROR, TRIES, SOON), None);
         assert_eq!(pause(NvmeStatus::ANA_TRANSITION, 1000, SOON), Some(LAST_PAUSE));
         assert_eq!(pause(NvmeStatus::INTERRUPTED, 1, LATE), None);
+    }
+
+    #[test]
+    fn status_of_the_path_is_final_for_one_of_several_paths() {
+        for status in [NvmeStatus::PATH_ERROR, NvmeStatus::ANA_INACCESSIBLE, NvmeStatus::ANA_TRANSITION] {
+            let pause = |limit| pause_before_retry(status, 1, (Duration::ZERO, limit), Duration::ZERO);
+            let expected = (Some(FIRST_PAUSE), None);
+            assert_eq!((pause(Duration::from_secs(1)), pause(Duration::ZERO)), expected, "{status}");
+        }
     }
 
     #[test]

@@ -83,7 +83,9 @@ impl NamespaceQueue {
         match (result, buf, sent.writes) {
             (Ok(cqe), buf, _) if cqe.status.is_success() => ended(Ok(()), buf),
             (Err(e), buf, _) => ended(Err(e.into()), buf),
-            (Ok(cqe), buf, _) if cqe.status.do_not_retry => ended(Err(error_of(cqe.status).into()), buf),
+            (Ok(cqe), buf, _) if self.namespace.is_final(cqe.status) => {
+                ended(Err(error_of(cqe.status).into()), buf)
+            }
             // The future decides about further attempts: its first one is the second of this operation.
             (Ok(_), Some(buf), Some(fua)) => {
                 self.begin_write(lane, sent.offset, buf, fua);

@@ -2,6 +2,7 @@
 
 mod host;
 mod hostile;
+mod paths;
 mod queue;
 mod reconnect;
 mod scripted;

@@ -286,10 +286,10 @@ fn refused_queue_fails_what_waits_until_it_admits_again() {
     let gone = Error::new(ErrorCode::ConnectionLost, "gone");
     pair.state.disconnect(&gone);
     pair.state.refuse(&gone);
-    assert_eq!(pair.ended(key).0, Err(gone.clone()));
+    assert_eq!(pair.ended(key).0, Err(gone));
     let command = NvmeCommand::new(Sqe::new(0, 0, 1), Direction::None);
     let refused = pair.state.submit(command, CompletionWaiter::Unknown).expect_err("refused");
-    assert_eq!(refused.0, Err(gone));
+    assert_eq!(refused.0.map_err(|e| e.code), Err(ErrorCode::Unreachable), "it was never sent");
     pair.connect(PLAIN);
     pair.read(4);
     assert_eq!(pdus(&pair.sent()).len(), 1);
@@ -302,12 +302,25 @@ fn queue_of_one_connection_fails_commands_with_its_end() {
     let keys = [pair.read(4), pair.read(4)];
     let gone = Error::new(ErrorCode::ConnectionLost, "gone");
     pair.state.disconnect(&gone);
-    assert!(keys.into_iter().all(|key| pair.ended(key).0 == Err(gone.clone())));
+    let codes = keys.map(|key| pair.ended(key).0.map_err(|e| e.code));
+    assert_eq!(codes, [Err(ErrorCode::ConnectionLost), Err(ErrorCode::Unreachable)], "one was sent");
     // The end may come just before the start of the association admits commands.
     pair.state.admit();
     let command = NvmeCommand::new(Sqe::new(6, 0, 1), Direction::None);
     let refused = pair.state.submit(command, CompletionWaiter::Unknown).expect_err("no connection");
-    assert_eq!(refused.0, Err(gone));
+    assert_eq!(refused.0.map_err(|e| e.code), Err(ErrorCode::Unreachable));
+}
+
+/// Without patience, the queue refuses commands before its connection has ended.
+#[test]
+fn command_of_a_refused_queue_fails_with_its_connection() {
+    let mut pair = Pair::new(4);
+    let key = pair.read(4);
+    let gone = Error::new(ErrorCode::ConnectionLost, "gone");
+    pair.state.refuse(&gone);
+    assert!(pair.poll(key).is_pending(), "the controller may still answer");
+    pair.state.disconnect(&gone);
+    assert_eq!(pair.ended(key).0, Err(gone));
 }
 
 #[test]

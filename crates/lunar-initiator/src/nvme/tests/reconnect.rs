@@ -107,9 +107,11 @@ fn commands_fail_after_the_controller_loss_timeout_and_return() {
             script.refuses = true;
             script.cut();
         }
-        assert_eq!(code(namespace.read(0, Buf::zeroed(512)).await.0), Some(ErrorCode::ConnectionLost));
+        let first = code(namespace.read(0, Buf::zeroed(512)).await.0);
+        // It may have been sent before the host noticed the loss.
+        assert!(matches!(first, Some(ErrorCode::ConnectionLost | ErrorCode::Unreachable)), "{first:?}");
         let started_at = Instant::now();
-        assert_eq!(code(namespace.read(0, Buf::zeroed(512)).await.0), Some(ErrorCode::ConnectionLost));
+        assert_eq!(code(namespace.read(0, Buf::zeroed(512)).await.0), Some(ErrorCode::Unreachable));
         assert!(started_at.elapsed() < Duration::from_secs(5), "a command fails at once now");
         script.script().refuses = false;
         let end = Instant::now() + Duration::from_secs(20);
@@ -235,7 +237,7 @@ fn idle_host_sends_keep_alive() {
     let script = controller.clone();
     on_a_core(move || async move {
         let mut options = options();
-        options.keep_alive = Duration::from_millis(100);
+        options.keep_alive = Duration::from_millis(600);
         let namespace = open(&script, options).await?;
         until(&script, "Keep Alive", |script| script.count(0x18) >= 2).await;
         assert_eq!(namespace.controller().info().recoveries, 0);

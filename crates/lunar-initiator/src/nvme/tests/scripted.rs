@@ -63,6 +63,10 @@ pub struct Script {
     pub is_discovery: bool,
     /// This many reads and writes to come fail, with this status.
     pub failures: (u32, u16),
+    /// The access log page (ANA), if the controller has one.
+    pub access_log: Option<Vec<u8>>,
+    /// The last value of the feature Asynchronous Event Configuration.
+    pub events: u32,
     /// I/O commands so far.
     io_commands: usize,
     /// The compare half of a fused pair.
@@ -103,6 +107,8 @@ impl ScriptedController {
             generation: (7, 0),
             is_discovery: false,
             failures: (0, 0),
+            access_log: None,
+            events: 0,
             io_commands: 0,
             compare: None,
         }));
@@ -191,7 +197,9 @@ impl ScriptedController {
             (0x06, _) if status != 0 => {}
             (0x06, _) => page = Some(identify(&script, sqe[40])),
             (0x02, _) if sqe[40] == 0x70 => page = Some(script.discovery_page(sqe)),
+            (0x02, _) if sqe[40] == 0x0c => page = Some(script.access_page(sqe)),
             (0x02, _) => page = Some(vec![0; 4096]),
+            (0x09, _) if sqe[40] == 0x0b => script.events = u32_at(sqe, 44),
             (0x0c, _) => {
                 script.event = Some((link.stream.try_clone().expect("a handle"), id));
                 return Some(());
@@ -229,7 +237,11 @@ impl ScriptedController {
         let bytes = match sqe[0] {
             1 | 2 if script.failures.0 > 0 => {
                 script.failures.0 -= 1;
-                response(id, script.failures.1, 0)
+                // 0/09h: the other half has failed.
+                let half = script.compare.take().filter(|_| sqe[1] & 3 == 2);
+                let half =
+                    half.map(|(compared, _)| response(compared, 0x8000 | 0x09 << 1, 0)).unwrap_or_default();
+                [half, response(id, script.failures.1, 0)].concat()
             }
             0x02 => [c2h_data(id, 0, &script.medium[at..at + len], 4), response(id, 0, 0)].concat(),
             0x05 => {
@@ -270,8 +282,33 @@ impl Script {
 
     /// Answers the event request: a namespace has changed.
     pub fn raise_event(&mut self) {
+        self.raise(0x04_0002);
+    }
+
+    /// Answers the event request with this event.
+    pub fn raise(&mut self, event: u64) {
         let (mut stream, id) = self.event.take().expect("the host has sent an event request");
-        stream.write_all(&response(id, 0, 0x04_0002)).expect("the host listens");
+        stream.write_all(&response(id, 0, event)).expect("the host listens");
+    }
+
+    /// The access log page in which the namespace has this state.
+    pub fn set_access(&mut self, state: u8) {
+        let mut page = vec![0; 16 + 32 + 4];
+        (page[8], page[16], page[20], page[32], page[48]) = (1, 1, 1, state, 1);
+        self.access_log = Some(page);
+    }
+
+    /// Sets the access state, and raises the event of its change.
+    pub fn change_access(&mut self, state: u8) {
+        self.set_access(state);
+        self.raise(0x0c_0302);
+    }
+
+    /// The wanted part of the access log page, with zeros behind its end.
+    fn access_page(&self, sqe: &[u8]) -> Vec<u8> {
+        let (offset, dwords) = (u32_at(sqe, 48) as usize, u32_at(sqe, 40) >> 16);
+        let page = self.access_log.iter().flatten().copied().skip(offset).chain(std::iter::repeat(0));
+        page.take(4 * (dwords as usize + 1)).collect()
     }
 
     /// The wanted part of a discovery log page with five entries. Each new generation has another first port.
@@ -380,11 +417,14 @@ fn identify(script: &Script, structure: u8) -> Vec<u8> {
     let mut page = vec![0; 4096];
     match structure {
         0x01 => {
-            page[76] = 2;
+            page[76] = 2 | if script.access_log.is_some() { 8 } else { 0 };
+            page[92..96].copy_from_slice(&0x900u32.to_le_bytes());
+            // Offsets in log pages; 1024 groups and namespaces.
+            page[261] = 4;
+            [348, 516, 540].into_iter().for_each(|at| page[at + 1] = 4);
             // 8 KiB in one command.
             page[77] = 1;
             page[78..80].copy_from_slice(&script.identified.to_le_bytes());
-            page[93] = 1;
             (page[111], page[320]) = (1 + u8::from(script.is_discovery), 1);
             (page[520], page[522], page[525]) = (0x0c, 1, script.has_cache.into());
             page[1792..1796].copy_from_slice(&((64 + CAPSULE as u32) / 16).to_le_bytes());
@@ -393,7 +433,7 @@ fn identify(script: &Script, structure: u8) -> Vec<u8> {
         0x00 => {
             page[..8].copy_from_slice(&script.blocks.to_le_bytes());
             page[8..16].copy_from_slice(&script.blocks.to_le_bytes());
-            (page[33], page[130]) = (0b1001, 9);
+            (page[33], page[92], page[130]) = (0b1001, 1, 9);
         }
         0x03 => {
             page[..4].copy_from_slice(&[3, 16, 0, 0]);

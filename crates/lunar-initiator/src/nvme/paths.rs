@@ -1,0 +1,297 @@
+//! Several paths to one namespace: a controller each.
+
+use super::controller::NvmeController;
+use super::namespace::NvmeNamespace;
+use super::open::{connect_with, namespace_of};
+use super::options::NvmeOptions;
+use crate::multipath::{LatePath, LunPath, Multipath, MultipathOptions, PathOpener, PathState};
+use crate::url::nvme::NvmeUrl;
+use crate::{Error, ErrorCode, Event, time_limit};
+use lunar_block::{Backend, BackendInfo, LocalBoxFuture};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// How long the other paths may still open after the first one.
+const OTHERS: Duration = Duration::from_secs(1);
+
+/// A path to a namespace. It may be unreachable at first, and is opened later.
+pub struct NvmePath {
+    url: NvmeUrl,
+    options: NvmeOptions,
+    namespace: OnceLock<Arc<NvmeNamespace>>,
+    /// Identity and properties of the namespace, from another path.
+    expected: OnceLock<(Vec<u8>, BackendInfo)>,
+    /// Whether an attempt to open the path runs.
+    is_opening: AtomicBool,
+    /// An empty channel: a closed path has no events.
+    no_events: (flume::Sender<Event>, flume::Receiver<Event>),
+}
+
+impl fmt::Debug for NvmePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NvmePath").field("url", &self.url.plain()).finish_non_exhaustive()
+    }
+}
+
+/// An attempt to open a path, which ends when this is dropped.
+struct OpeningGuard<'a>(&'a AtomicBool);
+
+impl Drop for OpeningGuard<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+impl NvmePath {
+    /// A closed path. A lost connection fails its commands at once, and so does a status of the path: the other paths take
+    /// them. `options` name the host.
+    pub fn new(url: NvmeUrl, mut options: NvmeOptions) -> Arc<LatePath<NvmePath>> {
+        (options.timeouts.recovery, options.timeouts.transition) = (Duration::ZERO, Some(Duration::ZERO));
+        LatePath::new(NvmePath {
+            url,
+            options,
+            namespace: OnceLock::new(),
+            expected: OnceLock::new(),
+            is_opening: false.into(),
+            no_events: flume::bounded(1),
+        })
+    }
+
+    /// The URL.
+    pub fn url(&self) -> &NvmeUrl {
+        &self.url
+    }
+
+    /// Sets identity and properties that the namespace must have when the path is opened later.
+    pub fn set_expected(&self, identity: Vec<u8>, info: BackendInfo) {
+        // An earlier call counts.
+        _ = self.expected.set((identity, info));
+    }
+
+    /// Opens the path, with this many attempts while the controller is unreachable. None: another attempt runs. Call it inside
+    /// an event loop.
+    ///
+    /// # Errors
+    /// Those of [`open`](super::open()); [`ErrorCode::IdentityMismatch`] when the path leads to another namespace.
+    pub async fn open(&self, tries: u32) -> Option<Result<(), Error>> {
+        let _guard =
+            (!self.is_opening.swap(true, Ordering::Relaxed)).then(|| OpeningGuard(&self.is_opening))?;
+        if self.namespace.get().is_some() {
+            return Some(Ok(()));
+        }
+        let mut options = self.options.clone();
+        options.timeouts.login_tries = tries;
+        Some(Box::pin(self.connect(options)).await)
+    }
+
+    async fn connect(&self, options: NvmeOptions) -> Result<(), Error> {
+        let controller = connect_with(&self.url, options).await?;
+        let opened = self.namespace_of(&controller).await;
+        match opened {
+            Ok(namespace) => _ = self.namespace.set(namespace),
+            Err(e) => {
+                controller.close().await;
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
+
+    async fn namespace_of(&self, controller: &NvmeController) -> Result<Arc<NvmeNamespace>, Error> {
+        let id = namespace_of(&self.url, controller).await?;
+        let namespace = NvmeNamespace::open(controller, id).await?;
+        // Only the identity must match: the capacity may have changed.
+        match self.expected.get() {
+            Some((identity, _)) if namespace.identity() != *identity => {
+                let what = format!("{} leads to another namespace than the other paths", self.url.plain());
+                Err(Error::new(ErrorCode::IdentityMismatch, what))
+            }
+            _ => Ok(namespace),
+        }
+    }
+
+    async fn try_again(&self) -> PathState {
+        match self.open(1).await {
+            None => PathState::Down,
+            Some(Ok(())) => PathState::Optimized,
+            Some(Err(e)) if e.code == ErrorCode::IdentityMismatch => {
+                tracing::error!("{e}");
+                PathState::Changed
+            }
+            Some(Err(e)) => {
+                tracing::debug!("the path {} is still missing: {e}", self.url.plain());
+                PathState::Down
+            }
+        }
+    }
+}
+
+impl PathOpener for NvmePath {
+    type Path = NvmeNamespace;
+
+    fn opened(&self) -> Option<&Arc<NvmeNamespace>> {
+        self.namespace.get()
+    }
+
+    fn name(&self) -> String {
+        self.url.plain()
+    }
+
+    fn identity(&self) -> Vec<u8> {
+        let expected = || self.expected.get().map(|(identity, _)| identity.clone()).unwrap_or_default();
+        self.opened().map_or_else(expected, |namespace| namespace.identity())
+    }
+
+    fn info(&self) -> BackendInfo {
+        let nothing = BackendInfo {
+            capacity: 0,
+            read_only: true,
+            unmap: false,
+            null: false,
+            remote: true,
+            write_through: false,
+        };
+        let expected = || self.expected.get().map_or(nothing, |(_, info)| *info);
+        self.opened().map_or_else(expected, |namespace| namespace.info())
+    }
+
+    fn refresh(&self) -> bool {
+        self.opened().is_some_and(|namespace| namespace.refresh())
+    }
+
+    fn check_closed(&self) -> LocalBoxFuture<'_, PathState> {
+        Box::pin(async move {
+            match (self.try_again().await, self.opened()) {
+                (PathState::Optimized, Some(namespace)) => LunPath::check(&**namespace).await,
+                (PathState::Optimized, None) => PathState::Down,
+                (state, _) => state,
+            }
+        })
+    }
+
+    fn closed(&self) -> Error {
+        Error::new(ErrorCode::Unreachable, format!("the path {} is not open", self.url.plain()))
+    }
+
+    fn events(&self) -> flume::Receiver<Event> {
+        self.opened().map_or_else(|| self.no_events.1.clone(), |namespace| namespace.events())
+    }
+}
+
+/// A namespace on several paths, each with a controller of its own.
+pub struct NvmePaths {
+    paths: Vec<Arc<LatePath<NvmePath>>>,
+    joined: Arc<Multipath>,
+}
+
+impl NvmePaths {
+    /// Opens a namespace on all paths, in order of preference where access states (ANA) do not rank them. One path that works
+    /// is enough: the others are opened later. Call it inside an event loop, where the controllers then live.
+    ///
+    /// All controllers have one host name and one host identifier, because reservations belong to the host.
+    ///
+    /// # Errors
+    /// The first error of a path, if none can be opened; [`ErrorCode::InvalidArgument`] for URLs that do not fit together;
+    /// [`ErrorCode::IdentityMismatch`] when they lead to different namespaces.
+    pub async fn open(urls: &[NvmeUrl], settings: MultipathOptions) -> Result<NvmePaths, Error> {
+        let paths = closed_paths(urls)?;
+        let first = open_all(&paths).await?;
+        paths.iter().for_each(|path| path.set_expected(first.identity(), first.info()));
+        let lun_paths = paths.iter().map(|path| path.clone() as Arc<dyn LunPath>).collect();
+        Ok(NvmePaths { joined: Multipath::join(lun_paths, settings).await?, paths })
+    }
+
+    /// The namespace, on all paths.
+    pub fn joined(&self) -> &Arc<Multipath> {
+        &self.joined
+    }
+
+    /// The paths, in the order of their URLs.
+    pub fn paths(&self) -> &[Arc<LatePath<NvmePath>>] {
+        &self.paths
+    }
+
+    /// The namespace on each open path.
+    pub fn namespaces(&self) -> impl Iterator<Item = &Arc<NvmeNamespace>> {
+        self.paths.iter().filter_map(|path| path.opened())
+    }
+
+    /// Shuts all controllers down, after the commands in flight.
+    pub async fn close(&self) {
+        lunar_runtime::all(self.namespaces().map(|namespace| namespace.controller().close())).await;
+    }
+}
+
+impl fmt::Debug for NvmePaths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NvmePaths").field("joined", &self.joined).finish_non_exhaustive()
+    }
+}
+
+/// The paths of these URLs, with the options of one host.
+fn closed_paths(urls: &[NvmeUrl]) -> Result<Vec<Arc<LatePath<NvmePath>>>, Error> {
+    let mut all = urls.iter().map(NvmeUrl::options).collect::<Result<Vec<NvmeOptions>, Error>>()?;
+    check(urls, &all)?;
+    let named = all.iter().find(|options| options.host_id.is_some()).or(all.first());
+    let host_id = named.and_then(|options| options.clone().identified().host_id);
+    all.iter_mut().for_each(|options| options.host_id = host_id);
+    Ok(urls.iter().zip(all).map(|(url, options)| NvmePath::new(url.clone(), options)).collect())
+}
+
+/// Checks that the URLs name one host, and that no two are one path.
+fn check(urls: &[NvmeUrl], all: &[NvmeOptions]) -> Result<(), Error> {
+    let wrong = |at: usize, other: usize, what: &str, hint: &'static str| {
+        let what = format!("paths {} and {} {what}", urls[at].plain(), urls[other].plain());
+        Err(Error::new(ErrorCode::InvalidArgument, what).with_hint(hint))
+    };
+    for (at, options) in all.iter().enumerate() {
+        for (other, before) in all[..at].iter().enumerate() {
+            let differs = matches!((options.host_id, before.host_id), (Some(one), Some(two)) if one != two);
+            if options.host != before.host || differs {
+                let hint = "use one host_nqn= and one host_id= for all paths: reservations belong to a host";
+                return wrong(other, at, "name different hosts", hint);
+            }
+            let is_same =
+                urls[at].portal == urls[other].portal && urls[at].subsystem == urls[other].subsystem;
+            if is_same {
+                let hint =
+                    "name each portal once: a target may end the earlier of two controllers of one host";
+                return wrong(other, at, "have the same portal", hint);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Opens all paths concurrently, and returns the first namespace. The other paths have [`OTHERS`] to open; later they are
+/// opened by their checks.
+async fn open_all(paths: &[Arc<LatePath<NvmePath>>]) -> Result<Arc<NvmeNamespace>, Error> {
+    let (done, ended) = flume::unbounded();
+    for path in paths {
+        let (path, done) = (path.clone(), done.clone());
+        lunar_runtime::spawn(async move {
+            let tries = path.options.timeouts.login_tries;
+            // No other attempt runs: the path is new.
+            let opened = path.open(tries).await.unwrap_or(Ok(()));
+            let name = path.name();
+            // The receiver is gone if opening has ended already.
+            _ = done.send(opened.inspect_err(|e| tracing::warn!("the path {name} is missing: {e}")));
+        });
+    }
+    drop(done);
+    let none = || Error::new(ErrorCode::InvalidArgument, "the list of paths to the namespace is empty");
+    let mut failure = None;
+    loop {
+        match ended.recv_async().await {
+            Ok(Ok(())) => break,
+            Ok(Err(e)) => failure = failure.or(Some(e)),
+            Err(_) => return Err(failure.unwrap_or_else(none)),
+        }
+    }
+    let rest = async { while ended.recv_async().await.is_ok() {} };
+    // The others may come later.
+    _ = time_limit::within(OTHERS, rest).await;
+    paths.iter().find_map(|path| path.opened().cloned()).ok_or_else(none)
+}
