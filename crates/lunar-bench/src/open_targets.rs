@@ -5,7 +5,7 @@ use crate::run::DRAIN_TIMEOUT;
 use crate::verify::WriteLedger;
 use crate::{Error, ErrorKind, cpu};
 use lunar_block::{Backend, BackendKind, BackendSpec, RBD_PREFIX, RbdLocation};
-use lunar_initiator::nvme::{self, NvmeNamespace, NvmeUrl};
+use lunar_initiator::nvme::{self, NvmeDisk, NvmeUrl};
 use lunar_initiator::options::Transport;
 use lunar_initiator::{Lun, Url};
 use lunar_nbd::client as nbd;
@@ -106,7 +106,7 @@ pub struct OpenTargets {
     /// The options with which the targets were opened.
     pub(crate) options: TargetOptions,
     luns: Vec<(usize, Arc<Lun>)>,
-    namespaces: Vec<(usize, Arc<NvmeNamespace>)>,
+    namespaces: Vec<(usize, NvmeDisk)>,
     measured: Vec<MeasuredTarget>,
 }
 
@@ -219,7 +219,7 @@ impl OpenTargets {
     /// The largest block size of the logical units and namespaces; 1 if there are none.
     pub fn block_size(&self) -> u64 {
         let luns = self.luns.iter().map(|(_, lun)| lun.block_size());
-        let namespaces = self.namespaces.iter().map(|(_, namespace)| namespace.block_size());
+        let namespaces = self.namespaces.iter().map(|(_, disk)| disk.namespace().block_size());
         luns.chain(namespaces).max().map_or(1, u64::from)
     }
 
@@ -325,13 +325,14 @@ impl OpenTargets {
         Ok(disk)
     }
 
-    fn add_nvme(&mut self, url: &NvmeUrl) -> Result<Arc<NvmeNamespace>, Error> {
+    fn add_nvme(&mut self, url: &NvmeUrl) -> Result<Arc<dyn Backend>, Error> {
         let (core, url) = (self.target_sessions.len() % self.cores.count(), url.clone());
-        let disk = self.cores.wait(core, move || async move { nvme::open(&url).await });
+        let disk = self.cores.wait(core, move || async move { NvmeDisk::open(&url).await });
         let disk = disk.map_err(|e| system_error(EVENT_LOOP, &e))?.map_err(initiator_error)?;
-        self.add_session(disk.clone());
-        self.namespaces.push((core, disk.clone()));
-        Ok(disk)
+        let backend = disk.backend();
+        self.add_session(backend.clone());
+        self.namespaces.push((core, disk));
+        Ok(backend)
     }
 
     /// Checks the first and the last mebibyte of the target that was opened last.
@@ -361,9 +362,9 @@ impl Drop for OpenTargets {
             let goodbye = move || async move { drop(lun.session().close().await) };
             let _ = self.cores.wait(core, goodbye);
         }
-        for (core, namespace) in self.namespaces.drain(..) {
+        for (core, disk) in self.namespaces.drain(..) {
             // As for sessions.
-            let goodbye = move || async move { namespace.controller().close().await };
+            let goodbye = move || async move { disk.close().await };
             let _ = self.cores.wait(core, goodbye);
         }
     }

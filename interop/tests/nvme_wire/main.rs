@@ -10,6 +10,7 @@ mod data;
 mod events;
 mod fused;
 mod hostile;
+mod paths;
 mod pdus;
 mod races;
 mod reservations;

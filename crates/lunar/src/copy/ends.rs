@@ -7,7 +7,7 @@ use crate::output;
 use crate::rbd_image;
 use lunar_block::{Backend, BackendKind, BackendSpec, RBD_PREFIX};
 use lunar_initiator::Lun;
-use lunar_initiator::nvme::{self, NvmeNamespace, NvmeUrl};
+use lunar_initiator::nvme::{self, NvmeDisk, NvmeUrl};
 use lunar_nbd::client as nbd;
 use lunar_server::{Diagnostic, ErrorCode, folders};
 use std::fs::{File, Metadata, OpenOptions};
@@ -34,8 +34,8 @@ pub struct CopyEnd {
     pub lun: Option<Arc<Lun>>,
     /// The NBD export of a URL: its connection is closed at the end.
     pub export: Option<Arc<nbd::NbdDisk>>,
-    /// The NVMe namespace of a URL: its controller is shut down at the end.
-    pub namespace: Option<Arc<NvmeNamespace>>,
+    /// The NVMe namespace of a URL: its controllers are shut down at the end.
+    pub namespace: Option<Arc<NvmeDisk>>,
 }
 
 /// How an end is read or written.
@@ -150,10 +150,11 @@ async fn remote(text: &str) -> Result<CopyEnd, Failure> {
 /// An NVMe namespace. Its identity is its UUID, NGUID or EUI64, which is the same on every path; the URL if it has none.
 async fn namespace(text: &str) -> Result<CopyEnd, Failure> {
     let url = text.parse::<NvmeUrl>().and_then(|url| url.with_default("login_tries", "1"))?;
-    let namespace = nvme::open(&url).await?;
-    let identifier = namespace.properties().identity.to_string();
+    let disk = Arc::new(NvmeDisk::open(&url).await?);
+    let identifier = disk.namespace().properties().identity.to_string();
     let identity = if identifier.is_empty() { url.to_string() } else { format!("namespace {identifier}") };
-    Ok(CopyEnd { namespace: Some(namespace.clone()), ..CopyEnd::disk(&url.to_string(), identity, namespace) })
+    let backend = disk.backend();
+    Ok(CopyEnd { namespace: Some(disk), ..CopyEnd::disk(&url.to_string(), identity, backend) })
 }
 
 fn is_url(text: &str) -> bool {

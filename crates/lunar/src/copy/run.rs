@@ -43,7 +43,7 @@ pub async fn run(args: Args, stop: Arc<StopFlag>) -> Result<CopyReport, exit::Fa
         export.close().await;
     }
     for namespace in namespaces.into_iter().flatten() {
-        _ = compio::time::timeout(LOGOUT_TIMEOUT, namespace.controller().close()).await;
+        _ = compio::time::timeout(LOGOUT_TIMEOUT, namespace.close()).await;
     }
     Ok(report?)
 }

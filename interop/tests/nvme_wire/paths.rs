@@ -1,0 +1,112 @@
+//! `lunar` over two paths to a namespace, while paths are cut and their access states change. Every block is verified.
+
+use super::NQN;
+use interop::command::{CommandOutput, lunar};
+use interop::{Raw, Relay, Server, TARGET};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// ASYMMETRIC ACCESS STATE.
+const OPTIMIZED: u8 = 0;
+const NON_OPTIMIZED: u8 = 1;
+const STANDBY: u8 = 2;
+const UNAVAILABLE: u8 = 3;
+/// Time of a phase of a test: some thousand commands.
+const PHASE: Duration = Duration::from_millis(700);
+
+/// A subsystem in two portal groups, each behind a relay.
+struct TwoPaths {
+    server: Server,
+    relays: [Relay; 2],
+}
+
+impl TwoPaths {
+    fn start() -> TwoPaths {
+        let group = |tag: u8| {
+            format!(
+                "[[portal_group]]\ntag = {tag}\n\
+                 portals = [{{ listen = \"127.0.0.1:0\", transport = [\"nvme-tcp\"] }}, \"127.0.0.1:0\"]\n"
+            )
+        };
+        let disks = format!(
+            "[[target]]\nname = \"{TARGET}\"\n[[target.lun]]\nlun = 0\nbackend = \"memory\"\nsize = \"64MiB\"\n\
+             [[subsystem]]\nnqn = \"{NQN}\"\n[[subsystem.namespace]]\nnsid = 1\ntarget = \"{TARGET}\"\nlun = 0\n"
+        );
+        let server = Server::start(&[group(1), group(2), disks].concat());
+        let relays = [0, 2].map(|at| Relay::to(server.portals()[at]));
+        TwoPaths { server, relays }
+    }
+
+    /// The URL of both paths.
+    fn url(&self) -> String {
+        let [first, second] = [0, 1].map(|at| self.relays[at].address());
+        format!("nvme://{first}/{NQN}/1?paths={second}")
+    }
+
+    /// Writes and verifies blocks at random for this time.
+    fn bench(&self, runtime: Duration) -> JoinHandle<CommandOutput> {
+        let (url, runtime) = (self.url(), format!("{}ms", runtime.as_millis()));
+        thread::spawn(move || {
+            let job = ["--verify", "--depth", "16", "--bs", "4k", "--span", "8M", "--runtime", &runtime];
+            lunar(&[&["bench", "randwrite", &url], &job[..]].concat())
+        })
+    }
+
+    /// SET TARGET PORT GROUPS: the states of both portal groups.
+    fn set_access(&self, states: [u8; 2]) {
+        let mut raw = Raw::session(self.server.portals()[1], &[]);
+        raw.clear_attentions(0);
+        let [first, second] = states;
+        let list = [0, 0, 0, 0, first, 0, 0, 1, second, 0, 0, 2];
+        let set = [0xa4, 0x0a, 0, 0, 0, 0, 0, 0, 0, list.len() as u8, 0, 0];
+        assert_eq!(raw.write(0, &set, &list).status, 0);
+    }
+}
+
+fn must_be_good(bench: JoinHandle<CommandOutput>) {
+    let (said, problems, status) = bench.join().expect("no panic");
+    assert_eq!(status, 0, "{said}\n{problems}");
+    assert!(said.contains("verify"), "the blocks were read again: {said}");
+}
+
+#[test]
+fn io_goes_on_while_one_path_works() {
+    let paths = TwoPaths::start();
+    let bench = paths.bench(PHASE * 6);
+    for at in [0, 1, 0] {
+        thread::sleep(PHASE);
+        paths.relays[at].cut();
+        thread::sleep(PHASE);
+        paths.relays[at].restore();
+    }
+    must_be_good(bench);
+}
+
+#[test]
+fn io_follows_the_access_states_of_the_paths() {
+    let paths = TwoPaths::start();
+    // The first path is no use at the start.
+    paths.set_access([STANDBY, OPTIMIZED]);
+    let bench = paths.bench(PHASE * 8);
+    for states in [[NON_OPTIMIZED, UNAVAILABLE], [UNAVAILABLE, NON_OPTIMIZED], [OPTIMIZED, STANDBY]] {
+        thread::sleep(PHASE);
+        paths.set_access(states);
+    }
+    thread::sleep(PHASE);
+    // All commands use the first path now.
+    paths.relays[1].cut();
+    thread::sleep(PHASE);
+    must_be_good(bench);
+}
+
+/// The command waits while no path is accessible, and continues by the event of the change.
+#[test]
+fn io_waits_while_no_path_is_accessible() {
+    let paths = TwoPaths::start();
+    let bench = paths.bench(PHASE * 4);
+    thread::sleep(PHASE);
+    paths.set_access([UNAVAILABLE, STANDBY]);
+    thread::sleep(PHASE);
+    paths.set_access([STANDBY, OPTIMIZED]);
+    must_be_good(bench);
+}
