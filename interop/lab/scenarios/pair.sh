@@ -1,19 +1,16 @@
 #!/bin/bash
 # dm-multipath over a failover pair of routers, each in its own network namespace, with delay and loss on every hop:
 # from the host to the routers, from the routers to the storage (LIO), and between the routers. While files are
-# written, the active router is killed, and later the link of the active router is cut. Then native multipath of NVMe/TCP
-# over the same pair: the routers change their places, and the active one is killed.
+# written, the active router is killed, and later the link of the active router is cut.
 #   LUNAR   the program
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/target.sh"
 . "$(dirname "$0")/multipathd.sh"
-. "$(dirname "$0")/nvme_lib.sh"
 
 IQN=iqn.2026-11.lab.guest
 LIO=$IQN:open
 IQN_PAIR=$IQN:pair
 STORAGE=10.9.0.1:3260
-NQN=nqn.2026-11.lab.guest:pair
 HOP="delay 1ms loss 0.3%"
 
 # line NAME NUMBER: a network namespace with the address 10.9.0.NUMBER, behind a link with delay and loss both ways
@@ -36,13 +33,7 @@ state_dir = "/run/router-$1"
 admin_socket = "/run/router-$1/admin.sock"
 [[portal_group]]
 tag = $1
-portals = ["10.9.0.$1:3260", { listen = "10.9.0.$1:4420", transport = ["nvme-tcp"] }]
-[[subsystem]]
-nqn = "$NQN"
-[[subsystem.namespace]]
-nsid = 1
-target = "$IQN_PAIR"
-lun = 0
+portals = ["10.9.0.$1:3260"]
 [router.r1]
 path_loss_timeout_s = 3
 [router.r1.upstream.u]
@@ -145,51 +136,9 @@ goes_on
 stop_writer
 check_files "$map"
 
+step "the end"
 try wait_for 60 "multipath -F"
 logout 10.9.0.2:3260
 logout 10.9.0.3:3260
-
-# states STATE...: the access states of the paths, as the kernel knows them
-states() { [ "$(cat /sys/block/nvme*c*n*/ana_state | sort | tr '\n' ' ')" = "$* " ]; }
-# loaded: the load has written since the last call
-loaded() {
-    local now; now=$(awk '{ print $5 }' "/sys/block/${disk##*/}/stat")
-    [ "$now" -gt "$written" ] && written=$now
-}
-load_goes_on() { written=$(awk '{ print $5 }' "/sys/block/${disk##*/}/stat"); wait_for 60 loaded || { logs; fail "nothing is written"; }
-    kill -0 "$load" 2>/dev/null || { cat /run/fio.log; logs; fail "I/O failed"; }; }
-
-step "an NVMe host with a controller at each router"
-start_nvme
-nvme_connect 10.9.0.3:4420
-nvme_connect 10.9.0.2:4420
-disk=$(nvme_disk 1)
-wait_for 30 "states inaccessible optimized" || { logs; fail "not one path of each state"; }
-[ "$(ls -d /sys/block/nvme*n* | grep -vc 'c[0-9]*n')" = 1 ] || fail "the controllers are not paths of one disk"
-start_load "$disk" 30
-load_goes_on
-
-step "the routers change their places under it"
-wait_for 60 "$LUNAR router failover r1 --socket /run/router-3/admin.sock" || { logs; fail "failover"; }
-becomes 2 active
-wait_for 30 "states inaccessible optimized" || { logs; fail "the host does not see it"; }
-load_goes_on
-
-step "the active one is killed"
-kill -9 "${router[a]}"; wait "${router[a]}" 2>/dev/null
-load_goes_on
-is 3 active || { logs; fail "no process serves it"; }
-
-step "it comes back, and gets its place back"
-start_router a 2
-becomes 2 standby
-wait_for 60 "path_is 10.9.0.2:4420 live && states inaccessible optimized" || { logs; fail "its path does not come back"; }
-wait_for 60 "$LUNAR router failover r1 --socket /run/router-3/admin.sock" || { logs; fail "failover"; }
-becomes 2 active
-await_load
-verify "$disk" 4
-
-step "the end"
-nvme_disconnect
 kill "${router[@]}"
 echo "PASS pair"

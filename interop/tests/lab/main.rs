@@ -188,7 +188,7 @@ fn router_between_the_kernels_initiator_and_its_target() {
 
 #[test]
 fn multipath_over_a_pair_of_routers_with_delay_and_loss() {
-    let Some(lab) = nvme::lab() else { return };
+    let Some(lab) = lab() else { return };
     let program = interop::lunar_bin();
     lab.alone("pair", &[("LUNAR", program.to_str().expect("a path in UTF-8"))]).must_pass();
 }

@@ -2,6 +2,7 @@
 
 use super::guest::{HOST, lab_with};
 use super::machine::{GuestKind, Lab};
+use interop::routed::until;
 use interop::tool::Tool;
 use interop::{Server, TARGET, ports};
 use std::fs;
@@ -68,7 +69,7 @@ fn group(tag: usize, port: u16, transport: &str) -> String {
 }
 
 /// A guest with nvme-cli.
-pub fn lab() -> Option<Lab> {
+fn lab() -> Option<Lab> {
     lab_with(&NVME, GuestKind::Plain)
 }
 
@@ -127,5 +128,72 @@ fn nvme_multipath_outlives_a_closed_portal() {
             server.signal(1);
         });
     }
+    scenario.must_pass();
+}
+
+/// A router of a pair in front of a target, with a portal of each family.
+fn router(target: &Server, at: usize, iscsi: [u16; 2], nvme: [u16; 2]) -> String {
+    format!(
+        r#"[[portal_group]]
+tag = {tag}
+portals = [
+    "127.0.0.1:{own}",
+    {{ listen = "127.0.0.1:{face}", advertise = "{HOST}:{face}", transport = ["nvme-tcp"] }},
+]
+[router.r1]
+path_loss_timeout_s = 3
+[router.r1.upstream.u]
+urls = ["iscsi://{upstream}/{TARGET}"]
+[[router.r1.target]]
+map = "target"
+name = "iqn.2026-11.org.example:routed"
+upstream = "u"
+access = "none"
+[router.r1.failover]
+peer = "127.0.0.1:{peer}"
+group = {other}
+prefer = {prefer}
+[[subsystem]]
+nqn = "{NQN}"
+[[subsystem.namespace]]
+nsid = 1
+target = "iqn.2026-11.org.example:routed"
+lun = 0
+"#,
+        tag = at + 1,
+        own = iscsi[at],
+        face = nvme[at],
+        upstream = target.portal(),
+        peer = iscsi[1 - at],
+        other = 2 - at,
+        prefer = at == 0,
+    )
+}
+
+#[test]
+fn nvme_multipath_follows_a_pair_of_routers() {
+    let Some(lab) = lab() else { return };
+    let target = Server::start(&format!(
+        "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\n\
+         [[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"64MiB\"\n"
+    ));
+    let [iscsi, nvme] = [(); 2].map(|()| [(); 2].map(|()| ports::free()));
+    let shows = |router: &Server, text: &str| {
+        until(text, || router.said(&["router", "show", "r1"]).contains(text).then_some(()));
+    };
+    let first = Server::start(&router(&target, 0, iscsi, nvme));
+    shows(&first, "router r1: active");
+    let mut routers = [first, Server::start(&router(&target, 1, iscsi, nvme))];
+    shows(&routers[1], "router r1: standby");
+    routers.iter().for_each(|router| shows(router, "LUN 0:"));
+    let failover = |router: &Server| {
+        until("a failover", || router.asked(&["router", "failover", "r1"]).ok().then_some(()));
+    };
+    let portals = nvme.map(|port| format!("{HOST}:{port}")).join(" ");
+    let mut scenario = lab.alone("nvme_pair", &[("NVME", portals.as_str()), ("NQN", NQN)]);
+    scenario.when_asked("failover", || failover(&routers[0]));
+    scenario.when_asked("kill", || routers[1].kill9());
+    scenario.when_asked("return", || routers[1].restart());
+    scenario.when_asked("failback", || failover(&routers[0]));
     scenario.must_pass();
 }

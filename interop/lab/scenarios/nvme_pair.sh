@@ -1,0 +1,43 @@
+#!/bin/bash
+# Native multipath over a failover pair of routers, during verified I/O: the routers change their places, the active one is
+# killed and comes back, and they change their places again.
+. "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/nvme_lib.sh"
+
+# state PORTAL: the access state of the path
+state() { cat "$(path_to "$1")"/nvme*c*n*/ana_state; }
+is() { [ "$(state "$1")" = "$2" ]; }
+becomes() { wait_for 40 "is $1 $2" || { dmesg | tail -n 15; fail "the path $1 does not become $2, but $(state "$1")"; }; }
+written() { awk '{ print $5 }' "/sys/block/${disk##*/}/stat"; }
+load_goes_on() {
+    local before; before=$(written)
+    wait_for 30 '[ "$(written)" -gt '"$before"' ]' || { cat /run/fio.log; dmesg | tail -n 15; fail "nothing is written"; }
+}
+
+start_nvme
+read -r one two <<<"$NVME"
+step "a controller at each router"
+nvme_connect "$one"
+nvme_connect "$two"
+disk=$(nvme_disk 1)
+becomes "$one" optimized
+becomes "$two" inaccessible
+[ "$(ls -d /sys/block/nvme*n* | grep -vc 'c[0-9]*n')" = 1 ] || fail "the controllers are not paths of one disk"
+start_load "$disk" 25
+load_goes_on
+step "the routers change their places"; ask failover
+becomes "$two" optimized
+becomes "$one" inaccessible
+load_goes_on
+step "the active one is killed"; ask kill
+becomes "$one" optimized
+load_goes_on
+step "it comes back"; ask return
+wait_for 40 'path_is "$two" live' || fail "its controller does not come back"
+becomes "$two" inaccessible
+step "the routers change their places again"; ask failback
+becomes "$two" optimized
+await_load
+verify "$disk" 4
+nvme_disconnect
+echo "PASS nvme_pair"
