@@ -450,7 +450,7 @@ fn parsed(urls: &[RemoteUrl]) -> UpstreamUrls {
     let (mut scsi, mut nvme) = (Vec::new(), Vec::new());
     for url in urls {
         match &url.address {
-            RemoteAddress::Scsi(url) => scsi.push(url.clone()),
+            RemoteAddress::Scsi(url) => scsi.push((**url).clone()),
             RemoteAddress::Nvme(url) => nvme.push(url.clone()),
         }
     }

@@ -198,7 +198,10 @@ async fn recover(local: &Rc<LocalController>, why: &Error, pause: Duration) -> O
         time_limit::sleep(local.options.timeouts.recovery.saturating_sub(left)).await;
         let last = lock(&local.info).lost_by.clone().unwrap_or_else(|| why.to_string());
         let error = Error::new(ErrorCode::ConnectionLost, format!("the controller is lost: {last}"));
-        tracing::error!(subsystem = %local.address.subsystem, "commands fail until the controller is back: {last}");
+        // Without this time, another path takes over.
+        if !local.options.timeouts.recovery.is_zero() {
+            tracing::error!(subsystem = %local.address.subsystem, "commands fail until the controller is back: {last}");
+        }
         local.io.state.borrow_mut().refuse(&error.with_hint(hints::RECOVERY_TIMEOUT));
         std::future::pending().await
     };

@@ -9,8 +9,8 @@ use super::options::NvmeOptions;
 use super::request::closed;
 use crate::connect::login_timed_out;
 use crate::session::Listeners;
-use crate::{Error, ErrorCode, Event, time_limit, waits};
-use event_listener::Event as Bell;
+use crate::{Error, ErrorCode, time_limit, waits};
+use event_listener::Event;
 use lunar_runtime::SendPump;
 use lunar_wire::nvme::ConnectCommand;
 use std::cell::{Cell, RefCell};
@@ -48,7 +48,7 @@ pub struct LocalController {
     /// Whether it has ended.
     pub over: Cell<bool>,
     /// Notified when one of the two changes.
-    pub bell: Bell,
+    pub bell: Event,
 }
 
 impl LocalController {
@@ -66,7 +66,7 @@ impl LocalController {
             lost_at: Cell::new(None),
             closing: Cell::new(false),
             over: Cell::new(false),
-            bell: Bell::new(),
+            bell: Event::new(),
         })
     }
 
@@ -146,7 +146,7 @@ impl LocalController {
         info.recoveries += u32::from(is_again);
         drop(info);
         if is_again {
-            self.listeners.notify(&Event::Connected);
+            self.listeners.notify(&crate::Event::Connected);
         }
     }
 

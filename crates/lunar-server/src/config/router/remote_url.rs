@@ -25,7 +25,7 @@ pub struct RemoteUrl {
 #[derive(Clone, Debug)]
 pub enum RemoteAddress {
     /// A portal, a target or a LUN.
-    Scsi(Url),
+    Scsi(Box<Url>),
     /// A subsystem or a namespace.
     Nvme(NvmeUrl),
 }
@@ -42,7 +42,7 @@ impl RemoteUrl {
     /// Adds this setting to a URL that does not have it.
     pub(super) fn with_late_writes(self, late: &str) -> RemoteUrl {
         let text = attachment::with_setting(&self.text, "late_writes", late);
-        let address = Url::parse(&text).map_or(self.address, RemoteAddress::Scsi);
+        let address = Url::parse(&text).map_or(self.address, scsi);
         RemoteUrl { text, address }
     }
 
@@ -97,13 +97,17 @@ impl RemoteUrl {
     }
 }
 
+fn scsi(url: Url) -> RemoteAddress {
+    RemoteAddress::Scsi(Box::new(url))
+}
+
 fn told<T>(e: Error) -> Result<T, InvalidValue> {
     invalid(e.what.as_str(), e.hint.as_ref().map(words).unwrap_or_default())
 }
 
 fn address(text: &str) -> Result<RemoteAddress, InvalidValue> {
     if !nvme::is_url(text) {
-        return Url::parse(text).map(RemoteAddress::Scsi).or_else(told);
+        return Url::parse(text).map(scsi).or_else(told);
     }
     let url: NvmeUrl = text.parse().or_else(told)?;
     if url.subsystem.is_none() {
@@ -138,8 +142,8 @@ impl fmt::Debug for RemoteUrl {
 impl fmt::Display for RemoteUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.address {
-            RemoteAddress::Scsi(url) => url.fmt(f),
-            RemoteAddress::Nvme(url) => url.fmt(f),
+            RemoteAddress::Scsi(url) => fmt::Display::fmt(&**url, f),
+            RemoteAddress::Nvme(url) => fmt::Display::fmt(url, f),
         }
     }
 }
