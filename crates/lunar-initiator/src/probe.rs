@@ -97,12 +97,35 @@ impl Probe {
         ));
     }
 
-    /// Logs in at one portal. Returns the next portal after a redirection.
-    async fn step(&mut self, login_target: &LoginTarget, options: &Options) -> Result<Option<Portal>, Error> {
+    /// Connects to the first portal by TCP, and closes the connection, for protocols without an iSCSI login. The steps are
+    /// recorded even if this future is dropped.
+    ///
+    /// # Errors
+    /// When the name has no address, or no address answers within `limit`.
+    pub async fn reach(&mut self, limit: Duration, window: Option<u32>) -> Result<(), Error> {
+        let reached = time_limit::within(limit, Box::pin(self.reach_once(limit, window))).await;
+        reached.unwrap_or_else(|| Err(connect::login_timed_out(limit)))
+    }
+
+    async fn reach_once(&mut self, limit: Duration, window: Option<u32>) -> Result<(), Error> {
+        self.resolve().await?;
+        let addresses = self.addresses.clone();
+        let stream = connect::tcp_stream(&addresses, limit, window, self).await?;
+        self.route = stream.route();
+        Ok(())
+    }
+
+    async fn resolve(&mut self) -> Result<Portal, Error> {
         let portal = self.portals.last().expect("the given portal").clone();
         let started_at = Instant::now();
         self.addresses = connect::resolve(&portal).await?;
         self.resolved_in = started_at.elapsed();
+        Ok(portal)
+    }
+
+    /// Logs in at one portal. Returns the next portal after a redirection.
+    async fn step(&mut self, login_target: &LoginTarget, options: &Options) -> Result<Option<Portal>, Error> {
+        let portal = self.resolve().await?;
         self.connections.clear();
         self.exchanges.clear();
         let wire = match options.transport {

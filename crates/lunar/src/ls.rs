@@ -33,7 +33,7 @@ const NOT_READY: Duration = Duration::from_secs(5);
 #[command(after_help = EXAMPLES)]
 pub struct Ls {
     /// HOST[:PORT], or a URL: iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], an iser:// or srp:// URL, or
-    /// nvme://HOST[:PORT][/NQN[/NSID]], which lists subsystems and namespaces
+    /// nvme://HOST[:PORT][/NQN[/NAMESPACE]], which lists subsystems and namespaces
     #[arg(value_name = "URL")]
     url: String,
 

@@ -56,6 +56,8 @@ pub struct Association {
     pub admin: Rc<HostQueue>,
     /// The identifier of the controller (CNTLID).
     pub id: u16,
+    /// Whether the controller demanded authentication.
+    pub is_authenticated: bool,
     /// Identify Controller.
     pub identify: IdentifyController,
     /// The version (VS).
@@ -86,6 +88,7 @@ pub async fn associate(address: &SubsystemAddress, options: &NvmeOptions) -> Res
     let mut association = Association {
         admin: admin.clone(),
         id: 0,
+        is_authenticated: false,
         identify: IdentifyController::zeroed(),
         version: 0,
         max_entries: 0,
@@ -95,7 +98,8 @@ pub async fn associate(address: &SubsystemAddress, options: &NvmeOptions) -> Res
     let keep_alive_ms = u32::try_from(options.keep_alive.as_millis()).unwrap_or(u32::MAX);
     let command =
         ConnectCommand { queue: 0, queue_len: ADMIN_ENTRIES, disables_flow_control: false, keep_alive_ms };
-    association.id = connect_queue(&admin, command, None, address, options).await?;
+    (association.id, association.is_authenticated) =
+        connect_queue(&admin, command, None, address, options).await?;
     admin.state.borrow_mut().admit();
     association.enable().await?;
     association.identify = identify_controller(&admin).await?;
@@ -103,7 +107,8 @@ pub async fn associate(address: &SubsystemAddress, options: &NvmeOptions) -> Res
     Ok(association)
 }
 
-/// Sends Connect on a queue, and authenticates if the controller demands it. Returns the identifier of the controller.
+/// Sends Connect on a queue, and authenticates if the controller demands it. Returns the identifier of the controller,
+/// and whether it has authenticated this host.
 ///
 /// # Errors
 /// When the controller refuses the queue, or authentication fails. [`ErrorCode::AuthenticationFailed`] also when the
@@ -114,7 +119,7 @@ pub async fn connect_queue(
     controller: Option<u16>,
     address: &SubsystemAddress,
     options: &NvmeOptions,
-) -> Result<u16, Error> {
+) -> Result<(u16, bool), Error> {
     let data = ConnectData {
         host_id: options.host_id.expect("the owner of the association has chosen an identifier"),
         controller,
@@ -139,7 +144,7 @@ pub async fn connect_queue(
     } else if options.secrets.as_ref().is_some_and(|secrets| secrets.subsystem.is_some()) {
         return Err(unproved());
     }
-    Ok(cqe.result as u16)
+    Ok((cqe.result as u16, authenticates))
 }
 
 /// Sends an admin command, and fails unless it succeeds.

@@ -130,6 +130,13 @@ impl NvmeController {
         _ = self.0.handle.send(ControllerRequest::Pin(namespace, identity));
     }
 
+    /// Begins the end of the controller, as [`NvmeController::close`] does: commands that wait for a connection fail.
+    pub fn give_up(&self) {
+        let (reply, _) = flume::bounded(1);
+        // An error means that the controller has ended.
+        _ = self.0.handle.send(ControllerRequest::Close(reply));
+    }
+
     /// Ends the controller after the commands in flight: CC.SHN, and the end of the connections. Later commands fail.
     pub async fn close(&self) {
         let (reply, response) = flume::bounded(1);

@@ -24,6 +24,8 @@ pub struct ControllerInfo {
     pub max_transfer: Option<u64>,
     /// Entries of an I/O queue.
     pub queue_len: u32,
+    /// Whether the controller demanded that this host authenticates itself.
+    pub authenticated: bool,
     /// Whether headers and data have digests.
     pub digests: (bool, bool),
     /// Whether there is a connection.
@@ -47,6 +49,7 @@ impl ControllerInfo {
             identify: IdentifyController::zeroed(),
             max_transfer: None,
             queue_len: 0,
+            authenticated: false,
             digests: (false, false),
             connected: false,
             lost_by: None,
@@ -77,6 +80,7 @@ impl ControllerInfo {
         self.identify = association.identify.clone();
         self.max_transfer = max_transfer(&association.identify, association.page_shift);
         self.queue_len = options.queue_len.min(association.max_entries);
+        self.authenticated = association.is_authenticated;
         self.digests = (options.header_digest, options.data_digest);
         (self.connected, self.replaced) = (true, false);
     }

@@ -30,25 +30,24 @@ pub struct NamespaceIdentity {
     pub block_shift: u8,
 }
 
+/// A UUID in its text form (RFC 9562).
+pub fn uuid_text(uuid: &[u8; 16]) -> String {
+    [0..4, 4..6, 6..8, 8..10, 10..16].map(|part| digits(&uuid[part])).join("-")
+}
+
+/// Bytes as hexadecimal digits.
+pub fn digits(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// `uuid.`, or `eui.` with NGUID or EUI64, as Linux has it in `wwid`. Empty without an identifier.
 impl fmt::Display for NamespaceIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = |f: &mut fmt::Formatter<'_>, bytes: &[u8]| {
-            bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-        };
         if let Some(uuid) = &self.uuid {
-            f.write_str("uuid.")?;
-            for (at, part) in [0..4, 4..6, 6..8, 8..10, 10..16].into_iter().enumerate() {
-                f.write_str(if at > 0 { "-" } else { "" })?;
-                digits(f, &uuid[part])?;
-            }
-            return Ok(());
+            return write!(f, "uuid.{}", uuid_text(uuid));
         }
         let bytes = self.nguid.as_ref().map(|id| &id[..]).or(self.eui64.as_ref().map(|id| &id[..]));
-        bytes.map_or(Ok(()), |bytes| {
-            f.write_str("eui.")?;
-            digits(f, bytes)
-        })
+        bytes.map_or(Ok(()), |bytes| write!(f, "eui.{}", digits(bytes)))
     }
 }
 

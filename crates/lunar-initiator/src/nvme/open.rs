@@ -48,15 +48,15 @@ pub async fn open(url: &NvmeUrl) -> Result<Arc<NvmeNamespace>, Error> {
     opened
 }
 
-/// The namespace of a URL. The URL may omit it if there is exactly one.
+/// The number of the namespace of a URL. The URL may omit the namespace if there is exactly one.
 ///
 /// # Errors
-/// Those of Identify; [`ErrorCode::NotFound`] without a namespace, [`ErrorCode::InvalidArgument`] with several.
+/// Those of Identify and [`NamespaceName::resolve`](super::NamespaceName::resolve); [`ErrorCode::NotFound`] without a namespace, [`ErrorCode::InvalidArgument`] with several.
 pub async fn namespace_of(url: &NvmeUrl, controller: &NvmeController) -> Result<u32, Error> {
-    if let Some(namespace) = url.namespace {
-        return Ok(namespace);
+    match url.namespace {
+        Some(name) => name.resolve(controller).await,
+        None => only(url, &controller.namespaces().await?),
     }
-    only(url, &controller.namespaces().await?)
 }
 
 fn only(url: &NvmeUrl, found: &[u32]) -> Result<u32, Error> {

@@ -2,8 +2,8 @@
 
 use super::error::wrong;
 use super::srp::names_port;
-use crate::nvme::NvmeOptions;
 use crate::nvme::options::{AuthSecrets, DhChapSecret, Nqn, parse_uuid};
+use crate::nvme::{NamespaceName, NvmeOptions};
 use crate::{Error, Portal};
 use lunar_proto::duration;
 use lunar_proto::initiator::targets::PortalAddress;
@@ -19,7 +19,7 @@ use std::time::Duration;
 /// The scheme.
 const SCHEME: &str = "nvme";
 /// The form of a URL, for hints.
-const FORM: &str = "write nvme://HOST[:PORT]/NQN[/NSID][?KEY=VALUE&...]";
+const FORM: &str = "write nvme://HOST[:PORT]/NQN[/NAMESPACE][?KEY=VALUE&...]";
 /// The maximum length of a URL in bytes.
 const LONGEST: usize = 8192;
 /// The longest file with a secret, in bytes.
@@ -57,10 +57,11 @@ const KEYS: &[(&str, Setter)] = &[
     (LATE_WRITES, |_, v| (v == "risk").then_some(()).ok_or_else(|| "the value must be risk".into())),
 ];
 
-/// `nvme://HOST[:PORT]/NQN[/NSID][?KEY=VALUE&...]`
+/// `nvme://HOST[:PORT]/NQN[/NAMESPACE][?KEY=VALUE&...]`
 ///
 /// HOST is a name, an IPv4 address, or an IPv6 address in brackets. The port defaults to 4420. NQN and values are
-/// percent-encoded. Without NSID, the subsystem must have one namespace. Without NQN, the URL names a discovery service,
+/// percent-encoded. NAMESPACE is a number (NSID), `uuid.UUID`, `eui.NGUID` or `eui.EUI64`. Without it, the subsystem must have
+/// one namespace. Without NQN, the URL names a discovery service,
 /// and the port defaults to 8009.
 ///
 /// # Keys
@@ -86,8 +87,8 @@ pub struct NvmeUrl {
     pub portal: Portal,
     /// The subsystem.
     pub subsystem: Option<Nqn>,
-    /// The namespace (NSID).
-    pub namespace: Option<u32>,
+    /// The namespace.
+    pub namespace: Option<NamespaceName>,
     /// Keys and values, in order.
     settings: Vec<(&'static str, String)>,
 }
@@ -138,18 +139,11 @@ fn badly_encoded(what: &str) -> Error {
 }
 
 /// Splits the path into subsystem and namespace.
-fn path_of(path: &str) -> Result<(Option<Nqn>, Option<u32>), Error> {
+fn path_of(path: &str) -> Result<(Option<Nqn>, Option<NamespaceName>), Error> {
     let (name, namespace) = path.split_once('/').unwrap_or((path, ""));
     let namespace = match namespace.trim_end_matches('/') {
         "" => None,
-        text => Some(
-            text.parse().ok().filter(|id| (1..u32::MAX).contains(id) && !text.starts_with('+')).ok_or_else(
-                || {
-                    let what = format!("\"{}\" in the URL is not a namespace", text.escape_debug());
-                    wrong(what, "use the number of a namespace (NSID), 1 or more")
-                },
-            )?,
-        ),
+        text => Some(text.parse::<NamespaceName>().map_err(|e| e.during("the URL"))?),
     };
     if name.is_empty() && namespace.is_none() {
         return Ok((None, None));
@@ -227,9 +221,9 @@ impl NvmeUrl {
         Ok(self)
     }
 
-    /// The same URL with this namespace.
+    /// The same URL with the namespace of this number (NSID).
     pub fn at(&self, namespace: u32) -> NvmeUrl {
-        NvmeUrl { namespace: Some(namespace), ..self.clone() }
+        NvmeUrl { namespace: Some(NamespaceName::Number(namespace)), ..self.clone() }
     }
 
     /// The same URL with another portal and subsystem.
@@ -342,7 +336,8 @@ mod tests {
     fn url_names_portal_subsystem_and_namespace() {
         for (text, port, namespace) in [
             (format!("nvme://h/{NAME}"), 4420, None),
-            (format!("NVME://h:9/{NAME}/7"), 9, Some(7)),
+            (format!("NVME://h:9/{NAME}/7"), 9, Some(NamespaceName::Number(7))),
+            (format!("nvme://h/{NAME}/eui.0707070707070707"), 4420, Some(NamespaceName::Eui64([7; 8]))),
             (format!("nvme://h/{NAME}/?keep_alive=0"), 4420, None),
         ] {
             let url: NvmeUrl = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));
@@ -362,7 +357,7 @@ mod tests {
             ("nvme:///x", "host"),
             ("nvme://h/iqn.2026-11.org.example:a", "is not the name of a subsystem"),
             ("nvme://h//1", "is not the name of a subsystem"),
-            ("nvme://h/nqn.2026-11.org.example:a/0", "\"0\" in the URL is not a namespace"),
+            ("nvme://h/nqn.2026-11.org.example:a/0", "\"0\" is not a namespace"),
             ("nvme://h/nqn.2026-11.org.example:a/4294967295", "is not a namespace"),
             ("nvme://h/nqn.2026-11.org.example:a?queue=1", "unknown key \"queue\""),
             ("nvme://h/nqn.2026-11.org.example:a?queue_len=1", "number from 2 to 65536"),

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 SRC and DST: a file, a block device, - (stdin or stdout), null:SIZE, a LUN (iscsi://HOST[:PORT]/TARGET/LUN, or
-iser://, srp://), an NVMe namespace (nvme://HOST[:PORT]/NQN[/NSID]), or an NBD export (nbd://HOST[:PORT]/EXPORT,
+iser://, srp://), an NVMe namespace (nvme://HOST[:PORT]/NQN[/NAMESPACE]), or an NBD export (nbd://HOST[:PORT]/EXPORT,
 nbd+unix:///EXPORT?socket=PATH).
 
 Examples:

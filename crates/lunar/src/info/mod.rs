@@ -27,7 +27,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Info {
-    /// iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], an iser:// or srp:// URL, nvme://HOST[:PORT]/NQN[/NSID],
+    /// iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], an iser:// or srp:// URL, nvme://HOST[:PORT]/NQN[/NAMESPACE],
     /// or rbd:POOL/IMAGE
     url: String,
 

@@ -58,7 +58,7 @@ async fn of_subsystem(url: &NvmeUrl) -> Result<TargetEntry, Error> {
 
 async fn namespaces(url: &NvmeUrl, controller: &NvmeController) -> Result<Vec<LunEntry>, Error> {
     let numbers = match url.namespace {
-        Some(namespace) => vec![namespace],
+        Some(name) => vec![name.resolve(controller).await?],
         None => controller.namespaces().await?,
     };
     let info = controller.info();

@@ -6,6 +6,7 @@ mod compare_and_write;
 mod path;
 mod perform;
 mod queue;
+mod reservations;
 mod zeroes;
 
 use super::command::NvmeCommand;
@@ -16,6 +17,7 @@ use crate::{Direction, Error, ErrorCode, Event};
 use lunar_block::range_lock::RangeLocks;
 use lunar_runtime::{Buf, either};
 use lunar_wire::nvme::{IdentifyController, IdentifyNamespace};
+pub use reservations::{NvmeRegistrant, NvmeReservations, ReservationChange};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
