@@ -1,7 +1,7 @@
 //! Commands with `nvme://` URLs against a running server: their output and exit status.
 
 use interop::command::{CommandOutput, lunar};
-use interop::{Server, TARGET};
+use interop::{Folder, Server, TARGET};
 
 const NQN: &str = "nqn.2026-11.org.example:disks";
 
@@ -47,9 +47,103 @@ fn url(server: &Server, namespace: &str, host: &str) -> String {
     format!("nvme://{portal}/{NQN}/{namespace}?host_nqn=nqn.2026-11.org.example:{host}")
 }
 
+fn pr(url: &str, arguments: &[&str]) -> CommandOutput {
+    lunar(&[&["pr", url][..], arguments].concat())
+}
+
 fn done(ran: CommandOutput) -> String {
     assert_eq!((ran.1.as_str(), ran.2), ("", 0), "{}", ran.0);
     ran.0
+}
+
+/// The value of a field in the text or in JSON.
+fn field(text: &str, name: &str) -> String {
+    let (_, rest) = text.split_once(name).unwrap_or_else(|| panic!("no {name} in {text}"));
+    rest.chars()
+        .skip_while(|c| "\": ".contains(*c))
+        .take_while(|c| c.is_ascii_hexdigit() || *c == '-')
+        .collect()
+}
+
+/// A file of 1 MiB.
+fn data(dir: &Folder) -> String {
+    let file = dir.join("data").display().to_string();
+    std::fs::write(&file, [7; 1 << 20]).expect("a file");
+    file
+}
+
+#[test]
+fn pr_of_a_namespace_reserves_holds_and_preempts() {
+    let (server, dir) = (server(), Folder::fresh());
+    let (one, other, file) = (url(&server, "1", "one"), url(&server, "1", "other"), data(&dir));
+    done(pr(&one, &["register", "--new-key", "0xabc"]));
+    done(pr(&one, &["reserve", "--key", "abc", "--type", "we-ro"]));
+    let id = field(&done(pr(&other, &["read-full-status", "--json"])), "\"host_id\"");
+    let out = done(pr(&other, &["read-full-status"]));
+    assert!(
+        out.contains(&format!("host id {id}, key 0x0000000000000abc, holds reservation yes, type write")),
+        "{out}"
+    );
+
+    let (_, err, status) = pr(&other, &["reserve", "--key", "1", "--type", "we"]);
+    assert_eq!(status, 13, "{err}");
+    assert!(
+        err.contains(&format!("held by host {id} with key 0xabc: write exclusive, registrants only")),
+        "{err}"
+    );
+    assert!(err.contains("is not registered\n"), "{err}");
+    let (_, err, status) = lunar(&["copy", &file, &other]);
+    assert!(status == 13 && err.contains("reservation conflict"), "{err}");
+    assert_eq!(lunar(&["copy", &file, &one]).2, 13, "another command has an identifier of its own");
+    assert_eq!(lunar(&["copy", &file, &format!("{one}&host_id={id}")]).2, 0);
+
+    done(pr(&other, &["register", "--new-key", "def"]));
+    let (_, err, status) = pr(&other, &["release", "--key", "1", "--type", "we-ro"]);
+    assert!(status == 13 && err.contains("this host is registered with key 0xdef, not 0x1"), "{err}");
+    done(pr(&other, &["preempt", "--key", "def", "--new-key", "abc", "--type", "5"]));
+    let out = done(pr(&one, &["read-reservation", "read-keys"]));
+    assert!(out.contains("0x0000000000000def") && !out.contains("0abc"), "{out}");
+    done(pr(&other, &["release", "--key", "def", "--type", "we-ro"]));
+    done(pr(&other, &["register", "--key", "def", "--new-key", "123"]));
+    done(pr(&other, &["register-ignore", "--new-key", "456"]));
+    assert!(done(pr(&one, &["read-keys"])).contains("0x0000000000000456"));
+    done(pr(&other, &["register", "--key", "456", "--new-key", "0"]));
+    assert!(done(pr(&one, &["read-keys"])).contains("keys        none"));
+    assert_eq!(lunar(&["copy", &file, &one]).2, 0);
+}
+
+#[test]
+fn pr_of_a_namespace_runs_several_actions_in_order() {
+    let server = server();
+    let one = url(&server, "1", "one");
+    let out = done(pr(
+        &one,
+        &["register-ignore", "reserve", "read-reservation", "--new-key", "7", "--type", "ea-ar"],
+    ));
+    assert!(out.contains("type      exclusive access, all registrants"), "{out}");
+    assert!(done(pr(&one, &["report-capabilities"])).contains("exclusive access all registrants    yes"));
+    done(pr(&one, &["clear", "--key", "7"]));
+    assert!(done(pr(&one, &["read-full-status"])).contains("registrations  none"));
+    let (_, err, status) = pr(&one, &["register", "--new-key", "7", "--all-ports"]);
+    assert!(status == 7 && err.contains("--all-ports has no meaning for NVMe"), "{err}");
+}
+
+#[test]
+fn registrations_of_scsi_and_nvme_exclude_each_other() {
+    let server = server();
+    let (host, lun) = (url(&server, "1", "one"), format!("iscsi://{}/{TARGET}/0", server.portals()[1]));
+    done(pr(&lun, &["register", "--new-key", "5"]));
+    let (_, err, status) = pr(&host, &["register", "--new-key", "7"]);
+    assert!(status == 13 && err.contains("SCSI initiators exclude NVMe hosts"), "{err}");
+    assert!(err.contains("hint: remove the registrations"), "{err}");
+    done(pr(&lun, &["register", "--key", "5", "--new-key", "0"]));
+    done(pr(&host, &["register", "--new-key", "7"]));
+    for action in ["register", "register-ignore"] {
+        let (_, err, status) = pr(&lun, &[action, "--new-key", "5"]);
+        assert!(status == 13 && err.contains("NVMe hosts exclude SCSI initiators"), "{err}");
+    }
+    done(pr(&host, &["clear", "--key", "7"]));
+    done(pr(&lun, &["register", "--new-key", "5"]));
 }
 
 #[test]

@@ -21,6 +21,7 @@ mod exit;
 mod gateway;
 mod hex;
 mod history;
+mod host_id;
 mod import;
 mod info;
 mod log;
