@@ -169,3 +169,56 @@ fn url_with_an_identifier_leads_to_its_namespace() {
     let (_, err, status) = info("eui.07");
     assert!(status == 7 && err.contains("eui.07") && err.contains("is not a namespace"), "{err}");
 }
+
+#[test]
+fn doctor_examines_controller_and_namespace() {
+    let server = server();
+    let (report, err, status) = lunar(&["doctor", &url(&server, "3", "one")]);
+    assert_eq!((err.as_str(), status), ("", 0), "{report}");
+    for part in [
+        "\n  as nqn.2026-11.org.example:one\n",
+        "\nnetwork\n  name: 127.0.0.1:",
+        "path MTU",
+        "  authentication: none\n  digests: header none, data none\n  I/O queue: 128 entries; commands of up to 1 MiB\n",
+        "  writes of up to 8 KiB travel with their command\n  2 namespaces: 1, 3\n  namespace 3: 8 MiB, uuid.",
+        "volatile write cache\n",
+        "round trip: min",
+        "reads of 4096 bytes",
+    ] {
+        assert!(report.contains(part), "{part}: {report}");
+    }
+    let (report, ..) =
+        lunar(&["doctor", &format!("nvme://{}/{NQN}?data_digest=crc32c", server.portals()[0]), "--json"]);
+    for part in
+        ["\"usable\": true", "\"data_digest\": true", "2 namespaces, and only the first", "\"session\": null"]
+    {
+        assert!(report.contains(part), "{part}: {report}");
+    }
+}
+
+#[test]
+fn doctor_of_a_broken_nvme_url_has_the_exit_status_of_its_cause() {
+    let server = server();
+    let portal = server.portals()[0];
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let mute = silent.local_addr().expect("an address");
+    for (url, status, part) in [
+        (format!("nvme://{portal}/{NQN}/2"), 21, "\nbroken: the controller has no namespace 2\n"),
+        (
+            format!("nvme://{portal}/nqn.2026-11.org.example:none"),
+            21,
+            "hint: check the name of the subsystem",
+        ),
+        (format!("nvme://127.0.0.1:1/{NQN}"), 4, "\n  connect 127.0.0.1:1: "),
+        (format!("nvme://{mute}/{NQN}?login_timeout=0.5"), 8, "waiting for the answer of "),
+    ] {
+        let ran = lunar(&["doctor", &url]);
+        assert!(ran.0.contains(part) && ran.0.contains("\nbroken: "), "{url}: {}", ran.0);
+        assert_eq!(ran.2, status, "{url}: {}", ran.0);
+        assert!(
+            ran.1.lines().count() == 1 && ran.1.ends_with("cannot be used: see the report\n"),
+            "{}",
+            ran.1
+        );
+    }
+}

@@ -54,11 +54,11 @@ impl Guarded {
         wire
     }
 
-    /// Runs `lunar info` with a URL that has these settings; `{}` is the folder of the secrets.
-    fn info(&self, settings: &str) -> CommandOutput {
+    /// Runs a command with a URL that has these settings; `{}` is the folder of the secrets.
+    fn run(&self, command: &str, settings: &str) -> CommandOutput {
         let settings = settings.replace("{}", &self.folder.display().to_string());
         let host = "host_nqn=nqn.2026-11.org.example:ann";
-        lunar(&["info", &format!("nvme://{}/{GUARDED}/1?{host}{settings}", portal(&self.server))])
+        lunar(&[command, &format!("nvme://{}/{GUARDED}/1?{host}{settings}", portal(&self.server))])
     }
 }
 
@@ -133,7 +133,7 @@ fn host_with_its_secret_uses_the_namespace() {
         ("&secret_file={}/host.key&subsystem_secret_file={}/own.key", ""),
         ("&secret_file={}/host.key&subsystem_secret_file={}/host.key", "authentication failed"),
     ] {
-        let (_, errors, code) = guarded.info(settings);
+        let (_, errors, code) = guarded.run("info", settings);
         assert_eq!(code == 0, expected.is_empty(), "{settings}: {errors}");
         assert!(errors.contains(expected), "{settings}: {errors}");
     }
@@ -145,4 +145,18 @@ fn unknown_host_is_refused_before_authentication() {
     let mut wire = NvmeWire::begin(portal(&guarded.server), 0);
     let data = connect_data(&NvmeHostName::new("bob"), 0xffff, GUARDED);
     wire.execute(&NvmeEntry::connect(0, 31, 0), &data).is(NOT_ALLOWED);
+}
+
+#[test]
+fn doctor_shows_whether_a_host_has_authenticated() {
+    let guarded = guarded();
+    let (report, _, status) = guarded.run("doctor", "&secret_file={}/host.key");
+    assert!(status == 0 && report.contains("authentication: DH-HMAC-CHAP\n"), "{report}");
+    assert!(!report.contains("requires no authentication"), "{report}");
+    let (report, err, status) = guarded.run("doctor", "");
+    assert!(
+        report.contains("\nbroken: ") && report.contains("hint: add secret_file=FILE to the URL"),
+        "{report}"
+    );
+    assert!(status == 24 && err.ends_with("cannot be used: see the report\n"), "{err}");
 }

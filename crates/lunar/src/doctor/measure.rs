@@ -2,8 +2,10 @@
 
 use super::report::{ReadStats, RoundTrip, us};
 use lunar_block::Backend;
+use lunar_initiator::nvme::{NvmeCommand, NvmeController, Sqe};
 use lunar_initiator::{Direction, Error, Lun};
 use lunar_runtime::Buf;
+use lunar_wire::nvme::admin_opcode;
 use lunar_wire::scsi::cdb;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,6 +18,8 @@ const ROUND_TRIPS: usize = 20;
 const PHASE: Duration = Duration::from_millis(500);
 /// Minimum bytes of a small read.
 const SMALL: u64 = 4096;
+/// A feature that every controller has: its number of queues.
+const NUMBER_OF_QUEUES: u32 = 0x07;
 /// Bytes of a large read.
 const LARGE: u64 = 256 << 10;
 /// Large reads in flight.
@@ -23,10 +27,23 @@ const DEPTH: usize = 16;
 
 /// Measures TEST UNIT READY, one command at a time.
 pub async fn round_trip(lun: &Lun) -> Result<RoundTrip, Error> {
+    one_at_a_time(async || lun.scsi(cdb::test_unit_ready(), Direction::None).await.0.map(drop)).await
+}
+
+/// Measures Get Features (number of queues), one command at a time.
+pub async fn admin_round_trip(controller: &NvmeController) -> Result<RoundTrip, Error> {
+    one_at_a_time(async || {
+        let sqe = Sqe::new(admin_opcode::GET_FEATURES, 0, 0).with_dword(10, NUMBER_OF_QUEUES);
+        controller.admin(NvmeCommand::new(sqe, Direction::None)).await.0.map(drop)
+    })
+    .await
+}
+
+async fn one_at_a_time(command: impl AsyncFn() -> Result<(), Error>) -> Result<RoundTrip, Error> {
     let mut times = Vec::new();
     for _ in 0..ROUND_TRIPS {
         let started_at = Instant::now();
-        lun.scsi(cdb::test_unit_ready(), Direction::None).await.0?;
+        command().await?;
         times.push(us(started_at.elapsed()));
     }
     times.sort_unstable();
@@ -40,14 +57,17 @@ pub async fn round_trip(lun: &Lun) -> Result<RoundTrip, Error> {
 
 /// Reads for a second: first small reads, one at a time, scattered over the medium; then concurrent large reads from
 /// its start. None if the medium is smaller than a large read.
-pub async fn reads(lun: &Arc<Lun>) -> std::io::Result<Option<ReadStats>> {
-    let capacity = lun.info().capacity;
-    let small = SMALL.max(lun.block_size().into());
+pub async fn reads<B: Backend + 'static>(
+    disk: &Arc<B>,
+    block_size: u32,
+) -> std::io::Result<Option<ReadStats>> {
+    let capacity = disk.info().capacity;
+    let small = SMALL.max(block_size.into());
     if capacity < LARGE || capacity < small {
         return Ok(None);
     }
-    let small_median_us = one_by_one(lun, small, capacity / small).await?;
-    let (bytes, time) = together(lun, capacity / LARGE).await?;
+    let small_median_us = one_by_one(&**disk, small, capacity / small).await?;
+    let (bytes, time) = together(disk, capacity / LARGE).await?;
     Ok(Some(ReadStats {
         small_bytes: small as usize,
         small_median_us,
@@ -57,14 +77,14 @@ pub async fn reads(lun: &Arc<Lun>) -> std::io::Result<Option<ReadStats>> {
     }))
 }
 
-async fn one_by_one(lun: &Lun, size: u64, places: u64) -> std::io::Result<u64> {
+async fn one_by_one(disk: &impl Backend, size: u64, places: u64) -> std::io::Result<u64> {
     let (started_at, mut times) = (Instant::now(), Vec::new());
     let (mut buf, mut n) = (Buf::zeroed(size as usize), 0u64);
     while started_at.elapsed() < PHASE {
         let started_at = Instant::now();
         // A multiplicative walk defeats read-ahead without random numbers.
         let place = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % places;
-        let (result, back) = lun.read(place * size, buf).await;
+        let (result, back) = disk.read(place * size, buf).await;
         result?;
         (buf, n) = (back, n + 1);
         times.push(us(started_at.elapsed()));
@@ -73,16 +93,16 @@ async fn one_by_one(lun: &Lun, size: u64, places: u64) -> std::io::Result<u64> {
     Ok(times[times.len() / 2])
 }
 
-async fn together(lun: &Arc<Lun>, places: u64) -> std::io::Result<(u64, Duration)> {
+async fn together<B: Backend + 'static>(disk: &Arc<B>, places: u64) -> std::io::Result<(u64, Duration)> {
     let (started_at, next, bytes) = (Instant::now(), Rc::new(Cell::new(0u64)), Rc::new(Cell::new(0u64)));
     let reader = || {
-        let (lun, next, bytes) = (lun.clone(), next.clone(), bytes.clone());
+        let (disk, next, bytes) = (disk.clone(), next.clone(), bytes.clone());
         compio::runtime::spawn(async move {
             let mut buf = Buf::zeroed(LARGE as usize);
             while started_at.elapsed() < PHASE {
                 let place = next.get() % places;
                 next.set(next.get() + 1);
-                let (result, back) = lun.read(place * LARGE, buf).await;
+                let (result, back) = disk.read(place * LARGE, buf).await;
                 result?;
                 buf = back;
                 bytes.set(bytes.get() + LARGE);

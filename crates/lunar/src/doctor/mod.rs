@@ -3,14 +3,18 @@
 mod devices;
 mod findings;
 mod measure;
+mod namespace;
+mod namespace_findings;
+mod namespace_report;
 pub mod report;
 
 use crate::client::{self, ClientArgs, json, run};
 use crate::error_hints::with_url_hint;
 use crate::exit::{Exit, Failure};
 use clap::Args;
+use lunar_initiator::nvme::NvmeUrl;
 use lunar_initiator::options::Transport;
-use lunar_initiator::{Error, ErrorCode, Options, Probe, Url};
+use lunar_initiator::{Backend, Error, ErrorCode, Options, Probe, Url, nvme};
 use lunar_proto::chap::Algorithm;
 use lunar_proto::initiator::login::LoggedIn;
 use lunar_server::Diagnostic;
@@ -26,6 +30,7 @@ It reads for about a second, and writes nothing. If the LUN is unusable, the exi
 Examples:
   lunar doctor 127.0.0.1
   lunar doctor iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0
+  lunar doctor nvme://192.0.2.10/nqn.2026-11.org.example:disks/1
   lunar doctor 'iser://192.0.2.10/iqn.2026-11.org.example:disks/0?provider=verbs'
   lunar doctor iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0 --json --timeout 60";
 
@@ -33,7 +38,8 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Doctor {
-    /// HOST[:PORT], or a URL: iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], or an iser:// or srp:// URL
+    /// HOST[:PORT], or a URL: iscsi://HOST[:PORT][/TARGET[/LUN]][?KEY=VALUE&...], an iser:// or srp:// URL, or
+    /// nvme://HOST[:PORT]/NQN[/NAMESPACE]
     #[arg(value_name = "URL")]
     url: String,
 
@@ -46,15 +52,22 @@ pub struct Doctor {
 /// # Errors
 /// When the URL is invalid.
 pub fn doctor(args: Doctor) -> Result<(String, Option<Failure>), Failure> {
-    let url = client::url(&args.url)?;
+    let namespace = nvme::is_url(&args.url).then(|| args.url.parse::<NvmeUrl>()).transpose()?;
     // A timeout ends the examination only: the report shows what was found until then.
     let (limit, without_timeout) = (args.common.timeout, ClientArgs { timeout: None, ..args.common });
-    let (report, failure) = run(without_timeout, move || async move { examine(&url, limit).await })?;
+    let limit = limit.unwrap_or(Duration::MAX);
+    let (report, failure) = match namespace {
+        Some(url) => run(without_timeout, move || async move { namespace::examine(&url, limit).await })?,
+        None => {
+            let url = client::url(&args.url)?;
+            run(without_timeout, move || async move { examine(&url, limit).await })?
+        }
+    };
     let text = if args.common.json { json(&report)? } else { report.text() };
     Ok((text, failure))
 }
 
-async fn examine(url: &Url, limit: Option<Duration>) -> Result<(DoctorReport, Option<Failure>), Failure> {
+async fn examine(url: &Url, limit: Duration) -> Result<(DoctorReport, Option<Failure>), Failure> {
     let mut options = url.options()?;
     // An unreachable target is a result, not a reason to retry.
     options.timeouts.login_tries = 1;
@@ -69,10 +82,9 @@ async fn examine(url: &Url, limit: Option<Duration>) -> Result<(DoctorReport, Op
         ..DoctorReport::default()
     };
     let mut probe = Probe::of(url.portal.clone());
-    let limit = limit.unwrap_or(Duration::MAX);
     let outcome = within(limit, examine_lun(url, &options, &mut report, &mut probe)).await;
     report.take(&probe);
-    let failure = outcome.err().map(|e| broken(&mut report, url, e));
+    let failure = outcome.err().map(|e| broken(&mut report, e.code, with_url_hint(url, Failure::from(e))));
     let mut found = findings::of(&report, options.credentials.is_some(), url.lun.is_none());
     report.findings.append(&mut found);
     Ok((report, failure))
@@ -88,9 +100,7 @@ async fn within(limit: Duration, work: impl Future<Output = Result<(), Error>>) 
 }
 
 /// Adds the error to the findings. The returned failure only refers to the report.
-fn broken(report: &mut DoctorReport, url: &Url, e: Error) -> Failure {
-    let code = Some(e.code);
-    let mut failure = with_url_hint(url, Failure::from(e));
+fn broken(report: &mut DoctorReport, code: ErrorCode, mut failure: Failure) -> Failure {
     if failure.exit == Exit::TimedOut {
         let (what, hint) = report.waits_for();
         failure.problems.iter_mut().for_each(|problem| {
@@ -101,9 +111,14 @@ fn broken(report: &mut DoctorReport, url: &Url, e: Error) -> Failure {
     report.usable = false;
     for problem in &failure.problems {
         let hint = problem.hint.clone().unwrap_or_default();
-        report.findings.push(Finding { weight: Severity::Broken, code, what: problem.what.clone(), hint });
+        report.findings.push(Finding {
+            weight: Severity::Broken,
+            code: Some(code),
+            what: problem.what.clone(),
+            hint,
+        });
     }
-    let what = format!("{url} cannot be used: see the report");
+    let what = format!("{} cannot be used: see the report", report.url);
     Failure { problems: vec![Diagnostic { hint: None, ..Diagnostic::new(what, "") }], ..failure }
 }
 
@@ -198,20 +213,23 @@ async fn examine_logical_unit(
         product: p.product,
     });
     report.round_trip = Some(measure::round_trip(&lun).await?);
-    report.reads = reads(&lun).await?;
+    report.reads = reads(&lun, lun.block_size()).await?;
     if let (Some(summary), Some(window)) = (&mut report.session, session.window()) {
         summary.window = window;
     }
     Ok(())
 }
 
-async fn reads(lun: &Arc<lunar_initiator::Lun>) -> Result<Option<report::ReadStats>, Error> {
+async fn reads<B: Backend + 'static>(
+    disk: &Arc<B>,
+    block_size: u32,
+) -> Result<Option<report::ReadStats>, Error> {
     let of_io = |e: std::io::Error| {
         e.downcast::<Error>()
             .unwrap_or_else(|e| Error::new(ErrorCode::ScsiError, e.to_string()))
             .during("reading")
     };
-    measure::reads(lun).await.map_err(of_io)
+    measure::reads(disk, block_size).await.map_err(of_io)
 }
 
 fn name(algorithm: Algorithm) -> &'static str {

@@ -1,5 +1,6 @@
 //! The report of the doctor, as text and JSON.
 
+use super::namespace_report::{ControllerSummary, NamespaceSummary, write_controller};
 use crate::output;
 use lunar_admin::Parameters;
 use lunar_initiator::options::{SessionTransport, Transport};
@@ -14,7 +15,11 @@ use utoipa::ToSchema;
 #[derive(Default, Serialize, ToSchema)]
 pub struct DoctorReport {
     pub url: String,
+    /// The iSCSI name of this initiator, or the NQN of this host.
     pub initiator: String,
+    /// Whether the URL is one of NVMe.
+    #[serde(skip)]
+    pub is_nvme: bool,
     /// `tcp`, `iser` or `srp`.
     #[serde(serialize_with = "transport_name")]
     #[schema(value_type = String)]
@@ -35,6 +40,9 @@ pub struct DoctorReport {
     pub login: Vec<LoginExchange>,
     pub session: Option<SessionSummary>,
     pub lun: Option<LunProperties>,
+    /// The controller of an NVMe namespace.
+    pub controller: Option<ControllerSummary>,
+    pub namespace: Option<NamespaceSummary>,
     pub round_trip: Option<RoundTrip>,
     pub reads: Option<ReadStats>,
     pub findings: Vec<Finding>,
@@ -119,7 +127,7 @@ pub struct LunProperties {
     pub thin: bool,
 }
 
-/// Round trips of TEST UNIT READY, one at a time.
+/// Round trips of TEST UNIT READY or Get Features, one at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, ToSchema)]
 pub struct RoundTrip {
     pub count: usize,
@@ -244,6 +252,10 @@ impl DoctorReport {
                 format!("the response of {portal} to the SRP login"),
                 "check that the portal accepts SRP, and check its log and load; for iSCSI over TCP, use iscsi://",
             ),
+            _ if self.is_nvme && self.controller.is_none() => (
+                format!("the answer of {portal} to the connection of this host"),
+                "check that an NVMe/TCP controller listens at this portal, and check its log and load",
+            ),
             Some(last) if last.took_us.is_none() => (
                 format!("the response of {portal} to login request {}", self.login.len()),
                 "check that an iSCSI target listens at this portal, and check its log and load",
@@ -261,6 +273,7 @@ impl DoctorReport {
         self.write_network(&mut text);
         self.steps(&mut text);
         self.session(&mut text);
+        write_controller(self, &mut text);
         self.write_speed(&mut text);
         text += "\n";
         if self.findings.is_empty() {

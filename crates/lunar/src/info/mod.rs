@@ -1,7 +1,7 @@
 //! `lunar info`: properties and pages that a logical unit reports, decoded.
 
 mod gather;
-mod namespace;
+pub mod namespace;
 pub mod pages;
 
 use crate::client::{self, ClientArgs, json, run};

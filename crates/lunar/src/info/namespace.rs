@@ -51,7 +51,7 @@ fn controller(info: &ControllerInfo) -> Node {
 }
 
 /// A version as the specification writes it: `1.3`, `2.0.1`.
-fn version(version: u32) -> String {
+pub fn version(version: u32) -> String {
     let [tertiary, minor, low, high] = version.to_le_bytes();
     let major = u16::from_le_bytes([low, high]);
     if tertiary == 0 { format!("{major}.{minor}") } else { format!("{major}.{minor}.{tertiary}") }
