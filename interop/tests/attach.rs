@@ -484,6 +484,79 @@ fn detach_replaces_the_session_of_a_killed_process() {
     host.ends(0, &["detach", "disks-0"]);
 }
 
+const NQN: &str = "nqn.2026-11.org.example:disks";
+
+/// A server with a file of 64 MiB as namespace 1.
+fn nvme_server() -> Server {
+    Server::start(&format!(
+        "[[portal_group]]\ntag = 1\nportals = [{{ listen = \"127.0.0.1:0\", transport = [\"nvme-tcp\"] }}]\n\
+         [[subsystem]]\nnqn = \"{NQN}\"\n\
+         [[subsystem.namespace]]\nnsid = 1\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"64MiB\"\n"
+    ))
+}
+
+fn nvme_url(portal: SocketAddr) -> String {
+    format!("nvme://{portal}/{NQN}/1")
+}
+
+#[test]
+fn namespace_is_attached_like_a_lun() {
+    if !tool::have(&TOOLS) {
+        return;
+    }
+    let (server, host) = (nvme_server(), Host::new());
+    let url = nvme_url(server.portal());
+    let uri = host.attach(&[&format!("{url}?data_digest=crc32c"), "--save"]);
+    assert!(tool::must("nbdinfo", &[&uri]).contains("export-size: 67108864"));
+    let file = pattern(&host, 64);
+    must_end_well(write(&uri, &file));
+    must_read(&host, &uri, &file);
+    assert!(fs::read(server.dir().join("disk.img")).expect("the disk") == fs::read(&file).expect("read"));
+    for words in ["write -P 5 1M 512k", "read -P 5 1M 512k", "discard 1M 64k", "read -P 0 1M 64k", "flush"] {
+        tool::must("qemu-io", &["-f", "raw", "-c", words, &uri]);
+    }
+    assert!(host.is("disks-1", "attached"));
+    assert!(host.attached_value("disks-1", "identity").starts_with("uuid."));
+    assert!(host.ends(15, &["attach", &url, "--name", "other"]).contains("already attached"));
+    for more in [&["--path", "iscsi://127.0.0.1"][..], &["--late-writes", "wait"]] {
+        host.ends(7, &[&["attach", url.as_str(), "--name", "other"], more].concat());
+    }
+    host.ends(0, &["detach", &url]);
+    host.attach(&["disks-1"]);
+    host.ends(0, &["detach", "disks-1"]);
+    assert!(host.ends(0, &["attach", "list"]).contains("nothing is attached"));
+}
+
+/// The target of Lunar ends the old controller before it admits the new one of the same host.
+#[test]
+fn late_writes_of_a_killed_nvme_host_are_dropped() {
+    let (server, host) = (nvme_server(), Host::new());
+    let wire = CuttableProxy::to(server.portal());
+    // Without Keep Alive, only the new controller ends the old one.
+    let url = nvme_url(wire.address) + "?keep_alive=0";
+    let uri = host.attach(&[&url, "--name", "disks-0", "--recovery-timeout", "20m"]);
+    leave_a_write(&host, &wire, &uri, 8);
+    kill(&host, "ended");
+    wire.mend();
+    let uri = host.attach(&["disks-0"]);
+    newer_writes_stay(&server, &wire, &uri);
+    host.ends(0, &["detach", "disks-0"]);
+}
+
+#[test]
+fn forced_detach_of_a_lost_namespace_names_its_writes() {
+    let (server, host) = (nvme_server(), Host::new());
+    let wire = CuttableProxy::to(server.portal());
+    let url = nvme_url(wire.address) + "?keep_alive=0";
+    let uri = host.attach(&[&url, "--name", "disks-0", "--recovery-timeout", "20m"]);
+    leave_a_write(&host, &wire, &uri, 8);
+    let said = host.ends(1, &["detach", "disks-0", "--force"]);
+    assert!(said.contains("1 write failed; the target may still execute them"), "{said}");
+    wire.mend();
+    host.attach(&[&url, "--name", "disks-0"]);
+    host.ends(0, &["detach", "disks-0"]);
+}
+
 /// The initiator name is part of a nexus: the same ISID under another name does not replace the old session.
 #[test]
 fn writes_of_an_old_name_do_not_overwrite_newer_ones() {
@@ -797,11 +870,11 @@ impl CuttableProxy {
         }
     }
 
-    /// Holds all further data of the present connection, until they are delivered.
+    /// Holds all further data of the latest connection, until they are delivered.
     fn hold(&self) {
-        let [_, to] = &self.shared.sockets.lock().expect("no thread panics while it holds the lock")[..]
+        let [.., _, to] = &self.shared.sockets.lock().expect("no thread panics while it holds the lock")[..]
         else {
-            panic!("one connection")
+            panic!("no connection")
         };
         let to = Some(to.try_clone().expect("a socket"));
         *self.shared.held.lock().expect("no thread panics while it holds the lock") =

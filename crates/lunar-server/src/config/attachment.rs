@@ -7,6 +7,7 @@ pub use lunar_admin::attachment::{How, PathPolicy};
 use lunar_block::{RBD_PREFIX, RbdLocation};
 use lunar_config::Section;
 use lunar_config::{Diagnostics, InvalidValue, invalid, unknown};
+use lunar_initiator::nvme::{self, NvmeUrl};
 use lunar_initiator::{LateWrites, Url};
 use lunar_proto::duration::{self, NotationError};
 pub use policy::of_paths;
@@ -41,7 +42,10 @@ pub struct Attachment {
 impl fmt::Debug for Attachment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A URL that cannot be parsed may hold a secret.
-        let shown = |url: &String| if is_image(url) { url.clone() } else { format!("{:?}", Url::parse(url)) };
+        let shown = |url: &String| match is_lun(url) {
+            true => format!("{:?}", Url::parse(url)),
+            false => url.clone(),
+        };
         let urls: Vec<_> = self.urls.iter().map(shown).collect();
         let (how, place) = (self.how, &self.place);
         write!(f, "Attachment({}, {how:?}, {place:?}, {}, {urls:?})", self.name, self.read_only)
@@ -281,7 +285,7 @@ fn attachment(p: &mut Diagnostics<'_>, mut s: Section<'_>, name: &str, base: &Pa
     let read_only = s.flag(p, "read_only", false);
     let recovery_timeout = s.time(p, "recovery_timeout", Duration::ZERO..=MAX_RECOVERY);
     let late = s.parsed(p, "late_writes", late_writes);
-    if let (Some(at), Some(image)) = (s.find("late_writes"), first.as_deref().filter(|url| is_image(url))) {
+    if let (Some(at), Some(image)) = (s.find("late_writes"), first.as_deref().filter(|url| !is_lun(url))) {
         p.add(&at.span(), format!("`late_writes` has no meaning for {image}"), "remove `late_writes`");
     }
     let with_late = |url: String| late.map_or(url.clone(), |late| with_setting(&url, "late_writes", late));
@@ -301,13 +305,21 @@ pub fn is_image(url: &str) -> bool {
     url.starts_with(RBD_PREFIX)
 }
 
-/// Checks that an image of Ceph RBD is the only path: its client has all paths to the cluster.
+/// Whether it is the URL of a SCSI logical unit.
+fn is_lun(url: &str) -> bool {
+    !is_image(url) && !nvme::is_url(url)
+}
+
+/// Checks that an image of Ceph RBD, whose client has all paths to the cluster, or an NVMe namespace is the only path.
 ///
 /// # Errors
 /// There is another path.
 pub fn check_paths(urls: &[String]) -> Result<(), Diagnostic> {
-    if urls.len() > 1 && urls.iter().any(|url| is_image(url)) {
-        let what = "an image of Ceph RBD takes no other path: its client has all paths to the cluster";
+    if urls.len() > 1 && urls.iter().any(|url| !is_lun(url)) {
+        let what = match urls.iter().any(|url| is_image(url)) {
+            true => "an image of Ceph RBD takes no other path: its client has all paths to the cluster",
+            false => "an NVMe namespace takes no other path",
+        };
         return Err(Diagnostic::new(what, "leave the other paths out").with_code(ErrorCode::InvalidArgument));
     }
     Ok(())
@@ -329,8 +341,12 @@ fn checked(text: &str, base: &Path) -> Result<String, InvalidValue> {
         return absolute_image(text, base)
             .or_else(|e| invalid(e.what.as_str(), e.hint.as_deref().unwrap_or_default()));
     }
-    match Url::parse(text) {
-        Ok(_) => Ok(absolute(text, base)),
+    let parsed = match nvme::is_url(text) {
+        true => text.parse::<NvmeUrl>().map(drop),
+        false => Url::parse(text).map(drop),
+    };
+    match parsed {
+        Ok(()) => Ok(absolute(text, base)),
         Err(e) => invalid(e.what.as_str(), e.hint.as_deref().unwrap_or_default()),
     }
 }
@@ -458,6 +474,9 @@ mod tests {
         assert_eq!(absolute("iscsi://h?password_file=/x", Path::new("/y")), "iscsi://h?password_file=/x");
         let nvme = absolute("nvme://h/n?secret_file=a&subsystem_secret_file=b", Path::new("/y"));
         assert_eq!(nvme, "nvme://h/n?secret_file=/y/a&subsystem_secret_file=/y/b");
+        let attachment =
+            read("url = \"nvme://h/nqn.2026-11.org.example:a/1?secret_file=s&queue_len=4\"").unwrap();
+        assert!(attachment.urls[0].ends_with("?secret_file=/etc/lunar/attach/s&queue_len=4"));
     }
 
     #[test]
@@ -484,6 +503,15 @@ mod tests {
             ("url = \"iscsi://h\"\npaths = [\"x\"]", "2:10: \"x\" is not an iSCSI, iSER or SRP URL"),
             ("url = \"iscsi://h\"\npolicy = \"failover\"", "`policy` requires several paths"),
             ("url = \"iscsi://h\"\npaths = [\"iscsi://i\"]\npolicy = \"failing\"", "3:10: unknown policy"),
+            ("url = \"nvme://h/x\"", "1:7: \"x\" in the URL is not the name of a subsystem"),
+            (
+                "url = \"nvme://h/nqn.2026-11.org.example:a/1\"\npaths = [\"iscsi://i\"]",
+                "an NVMe namespace takes no other path",
+            ),
+            (
+                "url = \"nvme://h/nqn.2026-11.org.example:a/1\"\nlate_writes = \"wait\"",
+                "`late_writes` has no meaning for nvme://",
+            ),
             ("url =", "invalid TOML"),
         ] {
             let errors = read(text).unwrap_err();

@@ -3,6 +3,7 @@
 use crate::exit::{Exit, Failure};
 use lunar_block::RbdLocation;
 use lunar_initiator::Url;
+use lunar_initiator::nvme::{self, NvmeUrl};
 use lunar_server::attached::{Attached, LeftSession, LockedFolder, ProcessLock, Record};
 use lunar_server::config::attachment::{self, Attachment, How};
 use std::path::Path;
@@ -69,7 +70,8 @@ fn isids(locked: &LockedFolder<'_>, record: &Record) -> Result<Vec<String>, Fail
     let left: Vec<(String, String)> =
         dead.iter().flat_map(|other| [before(other), own(other)].concat()).collect();
     let mut isid_of = |url: &String| {
-        if attachment::is_image(url) {
+        // Neither has sessions of SCSI.
+        if attachment::is_image(url) || nvme::is_url(url) {
             return String::new();
         }
         let url = without_settings(url);
@@ -193,6 +195,9 @@ pub fn without_settings(url: &str) -> String {
     if let Ok(location) = RbdLocation::parse(url) {
         return location.to_string();
     }
+    if let Ok(url) = url.parse::<NvmeUrl>() {
+        return url.plain();
+    }
     Url::parse(url).map_or_else(|_| url.to_owned(), |url| url.plain())
 }
 
@@ -201,7 +206,8 @@ fn record(attachment: &Attachment) -> Record {
     let name = |url: &String| Url::parse(url).and_then(|url| url.initiator()).unwrap_or_default();
     let shown = |url: &String| match Url::parse(url) {
         Ok(url) => url.to_string(),
-        Err(_) if attachment::is_image(url) => url.clone(),
+        // These hold no secrets.
+        Err(_) if attachment::is_image(url) || nvme::is_url(url) => url.clone(),
         Err(_) => String::new(),
     };
     let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());

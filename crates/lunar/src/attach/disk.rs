@@ -1,11 +1,13 @@
 //! The disk of an attachment: a logical unit on one or several paths.
 
 use super::attachment_record::{AttachmentRecord, PathRecord};
+use super::namespace;
 use super::path::LunPath;
 use crate::exit::{Exit, Failure};
 use crate::rbd_image;
 use lunar_block::{Backend, RbdBackend};
 use lunar_initiator::multipath::{self, LatePath, LunPath as _, Multipath, MultipathOptions};
+use lunar_initiator::nvme::{self, NvmeNamespace};
 use lunar_initiator::{Error, ErrorCode, Lun, Options, SessionInfo, Url};
 use lunar_server::attached::{AttachedPath, LeftSession, UNKNOWN_PORT};
 use lunar_server::config::attachment::{Attachment, PathPolicy, is_image, of_paths};
@@ -21,7 +23,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// How long the other paths may still open after the first one.
 const OTHER_PATHS_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time limit of an operation exceeds the recovery timeout by this much.
-const OPERATION_MARGIN: Duration = Duration::from_secs(60);
+pub const OPERATION_MARGIN: Duration = Duration::from_secs(60);
 
 /// An open disk.
 pub struct Disk {
@@ -36,6 +38,7 @@ pub struct Disk {
     paths: Vec<Arc<LatePath<LunPath>>>,
     joined: Option<Arc<Multipath>>,
     image: Option<Arc<RbdBackend>>,
+    namespace: Option<Arc<NvmeNamespace>>,
 }
 
 /// Opens the disk, inside an event loop. One open path is enough; the others are retried while the disk is in use.
@@ -52,6 +55,11 @@ pub async fn open(
         && is_image(image)
     {
         return open_image(attachment, image).await;
+    }
+    if let [url] = &*attachment.urls
+        && nvme::is_url(url)
+    {
+        return open_namespace(attachment, url, missing).await;
     }
     let mut urls = attachment.urls.iter().map(|url| Url::parse(url)).collect::<Result<Vec<Url>, Error>>()?;
     urls.iter().try_for_each(|url| url.check_beside(&urls[0]))?;
@@ -86,7 +94,7 @@ pub async fn open(
         lunar_runtime::spawn(check_periodically(Arc::downgrade(&lun)));
         (lun, None)
     };
-    Ok(Disk { backend, block_size, identity, recovery, paths, joined, image: None })
+    Ok(Disk { backend, block_size, identity, recovery, paths, joined, image: None, namespace: None })
 }
 
 /// Opens an image of Ceph RBD.
@@ -103,6 +111,26 @@ async fn open_image(attachment: &Attachment, image: &str) -> Result<Disk, Failur
         paths: Vec::new(),
         joined: None,
         image: Some(image),
+        namespace: None,
+    })
+}
+
+/// Opens an NVMe namespace.
+async fn open_namespace(
+    attachment: &Attachment,
+    url: &str,
+    missing: impl Fn(&Error),
+) -> Result<Disk, Failure> {
+    let (namespace, recovery) = namespace::open(attachment, url, missing).await?;
+    Ok(Disk {
+        backend: namespace.clone(),
+        block_size: namespace.block_size(),
+        identity: namespace.properties().identity.to_string(),
+        recovery,
+        paths: Vec::new(),
+        joined: None,
+        image: None,
+        namespace: Some(namespace),
     })
 }
 
@@ -214,6 +242,7 @@ pub struct PendingIo {
     paths: Vec<Arc<LatePath<LunPath>>>,
     joined: Option<Arc<Multipath>>,
     image: Option<Arc<RbdBackend>>,
+    namespace: Option<Arc<NvmeNamespace>>,
 }
 
 impl PendingIo {
@@ -226,6 +255,9 @@ impl PendingIo {
         if let Some(image) = &self.image {
             image.give_up();
         }
+        if let Some(namespace) = &self.namespace {
+            namespace.controller().give_up();
+        }
     }
 }
 
@@ -235,12 +267,23 @@ impl Disk {
         let states = self.joined.as_ref().map(|joined| joined.paths()).unwrap_or_default();
         let state = |at: usize| states.get(at).map(|(_, state, _)| *state);
         let paths = self.paths.iter().enumerate().map(|(at, path)| path.state(state(at)));
-        paths.chain(self.image.as_deref().map(image_path)).collect()
+        let paths = paths.chain(self.image.as_deref().map(image_path));
+        paths.chain(self.namespace.as_deref().map(namespace::path)).collect()
     }
 
     /// A handle that can fail waiting I/O.
     pub fn pending_io(&self) -> PendingIo {
-        PendingIo { paths: self.paths.clone(), joined: self.joined.clone(), image: self.image.clone() }
+        PendingIo {
+            paths: self.paths.clone(),
+            joined: self.joined.clone(),
+            image: self.image.clone(),
+            namespace: self.namespace.clone(),
+        }
+    }
+
+    /// The NVMe namespace, if the disk is one.
+    pub fn namespace(&self) -> Option<Arc<NvmeNamespace>> {
+        self.namespace.clone()
     }
 
     /// The logical unit on each open path.

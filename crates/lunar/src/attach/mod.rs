@@ -17,8 +17,10 @@ mod disk;
 mod export;
 mod launch;
 pub mod list;
+mod namespace;
 mod path;
 mod process;
+mod retry;
 mod unfinished_writes;
 mod write_tracker;
 
@@ -27,6 +29,7 @@ use crate::exit::{Exit, Failure, invalid};
 use crate::{output, service_manager};
 use clap::{Args, Subcommand};
 use lunar_block::RbdLocation;
+use lunar_initiator::nvme::{self, NvmeUrl};
 use lunar_initiator::{LateWrites, Url};
 use lunar_server::attached::{Attached, Record};
 use lunar_server::config::attachment::{self, Attachment, How, PathPolicy};
@@ -56,7 +59,7 @@ pub struct Attach {
     #[command(subcommand)]
     command: Option<AttachCommand>,
 
-    /// URL of the LUN, rbd:POOL/IMAGE, or name of a saved attachment
+    /// URL of the LUN or namespace, rbd:POOL/IMAGE, or name of a saved attachment
     #[arg(value_name = "URL|NAME", required_unless_present = "all", conflicts_with = "all")]
     lun: Option<String>,
 
@@ -254,7 +257,7 @@ fn requested(args: &Attach) -> Result<Attachment, Failure> {
 fn attachment_of_url(args: &Attach, first: &str) -> Result<Attachment, Failure> {
     let here = std::env::current_dir().map_err(|e| cannot("find the working directory", &e))?;
     let mut urls = Vec::new();
-    if args.late_writes.is_some() && attachment::is_image(first) {
+    if args.late_writes.is_some() && (attachment::is_image(first) || nvme::is_url(first)) {
         let what = format!("--late-writes has no meaning for {first}");
         return Err(Failure::new(Exit::Invalid, what, "leave --late-writes out"));
     }
@@ -262,7 +265,10 @@ fn attachment_of_url(args: &Attach, first: &str) -> Result<Attachment, Failure> 
         let url = if attachment::is_image(text) {
             attachment::absolute_image(text, &here).map_err(invalid)?
         } else {
-            Url::parse(text)?;
+            match nvme::is_url(text) {
+                true => text.parse::<NvmeUrl>().map(drop)?,
+                false => Url::parse(text).map(drop)?,
+            }
             attachment::absolute(text, &here)
         };
         urls.push(
@@ -299,10 +305,16 @@ fn cannot(what: &str, e: &std::io::Error) -> Failure {
     Diagnostic::new(format!("cannot {what}: {e}"), crate::error_hints::process_limits(e)).into()
 }
 
-/// Target name after its last colon and LUN; the host if the URL has no target; pool and name of an image.
+/// Target name after its last colon and LUN, or subsystem and namespace; the host if the URL has no target; pool and name
+/// of an image.
 fn default_name(url: &str) -> String {
     if let Ok(location) = RbdLocation::parse(url) {
         return attachment::name_of(&format!("{}-{}", location.pool, location.image));
+    }
+    if let Ok(NvmeUrl { portal, subsystem, namespace, .. }) = url.parse() {
+        let Some(subsystem) = subsystem else { return attachment::name_of(&portal.host) };
+        let tail = subsystem.as_str().rsplit(':').next().unwrap_or_default();
+        return attachment::name_of(&namespace.map_or(tail.to_owned(), |name| format!("{tail}-{name}")));
     }
     let Ok(url) = Url::parse(url) else { return attachment::name_of(url) };
     let Some(target) = &url.target else { return attachment::name_of(&url.portal.host) };
@@ -454,6 +466,9 @@ mod tests {
             ("iscsi://[::1]:4000", "1"),
             ("iscsi://moon", "moon"),
             ("rbd:pool/image@snap:id=x", "pool-image"),
+            ("nvme://h/nqn.2026-11.org.example:disks/3", "disks-3"),
+            ("nvme://h/nqn.2026-11.org.example:disks/eui.0707070707070707", "disks-eui.0707070707070707"),
+            ("nvme://moon", "moon"),
         ] {
             let made = default_name(url);
             assert!(attachment::check_name(&made).is_ok(), "{made}");

@@ -1,18 +1,13 @@
 //! A path of an attachment. It may be unreachable at first, and is opened later.
 
 use super::attachment_record::PathRecord;
+use super::retry::open_with_retry;
 use lunar_block::{Backend, BackendInfo, LocalBoxFuture};
 use lunar_initiator::multipath::{LatePath, LunPath as _, PathOpener, PathState};
 use lunar_initiator::{Error, ErrorCode, Event, Lun, SessionHooks, Url};
 use lunar_server::attached::AttachedPath;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
-
-/// Pause after the first attempt.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// Limit of the pause, which doubles with each attempt.
-const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 
 /// A path to a logical unit.
 pub struct LunPath {
@@ -77,24 +72,7 @@ impl LunPath {
     /// # Errors
     /// As [`LunPath::open`].
     pub async fn open_with_retry(&self, missing: impl Fn(&Error)) -> Result<(), Error> {
-        let mut pause = FIRST_PAUSE;
-        for _ in 1..self.tries.max(1) {
-            match self.open().await {
-                Err(e)
-                    if matches!(
-                        e.code,
-                        ErrorCode::Unreachable | ErrorCode::TimedOut | ErrorCode::ConnectionLost
-                    ) =>
-                {
-                    tracing::warn!("{e}; trying again");
-                    missing(&e);
-                    compio::time::sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
-                }
-                end => return end,
-            }
-        }
-        self.open().await
+        open_with_retry(self.tries, missing, async || self.open().await).await
     }
 
     /// URL of the path.

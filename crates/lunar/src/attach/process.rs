@@ -5,7 +5,7 @@ use super::claim::{AttachClaim, StaleAttachment, claim, left_behind, with_isids}
 use super::disk::{self, Disk, PendingIo};
 use super::export::HostExport;
 use super::write_tracker::WriteTracker;
-use super::{open_attached, unfinished_writes};
+use super::{namespace, open_attached, unfinished_writes};
 use crate::exit::{Exit, Failure};
 use lunar_initiator::Error;
 use lunar_runtime::Cores;
@@ -349,7 +349,7 @@ fn check_identity(before: &Record, disk: &Disk) -> Result<(), Failure> {
         return Ok(());
     }
     let what = format!(
-        "{} was left by an ended attachment of another LUN; the identity (VPD page 83h) was {}, and this LUN has {}",
+        "{} was left by an ended attachment of another LUN; its identity was {}, and this LUN has {}",
         before.name, before.identity, disk.identity
     );
     Err(Failure::new(
@@ -448,14 +448,21 @@ impl Service {
         // An unmount by another program does not flush.
         let disk = self.disk.backend.clone();
         let flushed = cores.wait(0, move || async move { disk.flush().await }).and_then(|flushed| flushed);
-        let reached = self.disk.reached();
+        let (reached, open_namespace) = (self.disk.reached(), self.disk.namespace());
+        let is_namespace = open_namespace.is_some();
         drop(self.disk);
-        let closed = cores.wait(0, move || Disk::close(reached));
+        let closed = cores.wait(0, move || async move {
+            if let Some(namespace) = open_namespace {
+                namespace.controller().close().await;
+            }
+            Disk::close(reached).await
+        });
         let before = force.failed.get().copied().unwrap_or(failed);
         let failed = written.failed() - before;
         match closed {
             Err(e) => (Err(cannot("log out", &e)), None),
             Ok((left, writes)) if writes > 0 => (Err(unfinished_writes::failure(failed, writes)), Some(left)),
+            Ok(_) if is_namespace && failed > 0 => (Err(namespace::unfinished(failed)), None),
             Ok((left, _)) => {
                 let ended = stopped.and(flushed.map_err(unstable));
                 (not_stored(failed).map_or(ended, Err), Some(left))
