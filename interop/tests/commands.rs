@@ -196,3 +196,35 @@ fn secrets_come_from_files_and_the_environment() {
     let bare = lunar(&["ls", &format!("iscsi://{portal}/{}", config::TARGET)], &[]);
     assert_eq!(bare.status, 24, "{}", bare.err);
 }
+
+#[test]
+fn nvme_secrets_are_made_in_new_files() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = interop::server::Folder::fresh();
+    let path = |name: &str| folder.join(name).display().to_string();
+    let make = |owner: &str, nqn: &str, file: &str, more: &[&str]| {
+        let line = ["chap", "add", owner, nqn, "--output", file];
+        lunar(&[&line, more].concat(), &[])
+    };
+    let (host, subsystem) = ("nqn.2026-11.org.example:ann", "nqn.2026-11.org.example:safe");
+    let files = ["ann.key", "safe.key"].map(path);
+    let made = make("--nvme", host, &files[0], &["--hash", "sha384"]);
+    assert_eq!(made.status, 0, "{}", made.err);
+    let text = std::fs::read_to_string(&files[0]).expect("the secret");
+    assert!(text.starts_with("DHHC-1:02:") && text.ends_with(":\n"), "{text}");
+    assert!(made.out.contains(&format!("secret_file = \"{}\"\n", files[0])), "{}", made.out);
+    assert!(made.out.contains("nvme connect ") && !made.out.contains(text.trim()), "{}", made.out);
+    let mode = std::fs::metadata(&files[0]).expect("the file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+
+    let again = make("--nvme", host, &files[0], &[]);
+    assert!(again.status == 15 && again.err.contains("\n  hint: move it away"), "{}", again.err);
+    assert_eq!(std::fs::read_to_string(&files[0]).expect("the secret"), text);
+    let wrong = make("--nvme", host, &files[1], &["--hash", "sha256", "--key-length", "64"]);
+    assert!(wrong.status == 7 && wrong.err.contains("--key-length: a key of 64 bytes"), "{}", wrong.err);
+    assert_eq!(make("--nvme", "iqn.2026-11.org.example:ann", &files[1], &[]).status, 1);
+    assert_eq!(make("--nvme", host, &files[1], &["--dry-run"]).status, 2);
+    let made = make("--nvme=subsystem", subsystem, &files[1], &["--key-length", "64", "--show-secret"]);
+    let own = std::fs::read_to_string(&files[1]).expect("the secret");
+    assert!(made.out.ends_with(&format!("-C \"{}\"\n", own.trim())), "{}", made.out);
+}

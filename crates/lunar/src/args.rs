@@ -2,11 +2,13 @@
 
 mod disk;
 mod gateway;
+mod nvme_secret;
 mod objects;
 mod server_choice;
 
 pub use disk::{DiskAdd, DiskCommand};
 pub use gateway::{ChosenGateway, GatewayCommand};
+pub use nvme_secret::{NvmeSecretArgs, SecretHash, SecretOwner};
 pub use server_choice::ServerChoice;
 
 pub use objects::{

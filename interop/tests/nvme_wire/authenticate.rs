@@ -5,8 +5,6 @@ use interop::command::{CommandOutput, lunar};
 use interop::nvme::{DNR, NvmeEntry, NvmeHostName, NvmeReply, NvmeWire, WireEvent, connect_data};
 use interop::routed::until;
 use interop::{Folder, Server};
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 const GUARDED: &str = "nqn.2026-11.org.example:guarded";
@@ -18,9 +16,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 const SEND: u32 = 0x05;
 const RECEIVE: u32 = 0x06;
 const PROTOCOL: u32 = 0xe901_0100;
-/// Two secrets, of 32 bytes each.
-const HOST_SECRET: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
-const OWN_SECRET: &str = "DHHC-1:00:ICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pj/jBqb2:";
+const ANN: &str = "nqn.2026-11.org.example:ann";
 
 struct Guarded {
     server: Server,
@@ -29,14 +25,15 @@ struct Guarded {
 
 fn guarded() -> Guarded {
     let folder = Folder::fresh();
-    for (name, secret) in [("host.key", HOST_SECRET), ("own.key", OWN_SECRET)] {
-        fs::write(folder.join(name), format!("{secret}\n")).expect("write a secret");
-        fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o600)).expect("a mode");
-    }
     let file = |name: &str| folder.join(name).display().to_string();
+    let own = ["--nvme=subsystem", GUARDED, "--key-length", "64", "--output", &file("own.key")];
+    for secret in [own, ["--nvme", ANN, "--hash", "sha384", "--output", &file("host.key")]] {
+        let (_, errors, code) = lunar(&[&["chap", "add"], &secret[..]].concat());
+        assert_eq!(code, 0, "{errors}");
+    }
     let subsystem = format!(
         "[[subsystem]]\nnqn = \"{GUARDED}\"\nportal_groups = [1]\nsecret_file = \"{}\"\n\
-         [[subsystem.host]]\nnqn = \"nqn.2026-11.org.example:ann\"\nsecret_file = \"{}\"\n\
+         [[subsystem.host]]\nnqn = \"{ANN}\"\nsecret_file = \"{}\"\n\
          [[subsystem.namespace]]\nnsid = 1\nbackend = \"memory\"\nsize = \"64MiB\"\n",
         file("own.key"),
         file("host.key"),
@@ -57,8 +54,7 @@ impl Guarded {
     /// Runs a command with a URL that has these settings; `{}` is the folder of the secrets.
     fn run(&self, command: &str, settings: &str) -> CommandOutput {
         let settings = settings.replace("{}", &self.folder.display().to_string());
-        let host = "host_nqn=nqn.2026-11.org.example:ann";
-        lunar(&[command, &format!("nvme://{}/{GUARDED}/1?{host}{settings}", portal(&self.server))])
+        lunar(&[command, &format!("nvme://{}/{GUARDED}/1?host_nqn={ANN}{settings}", portal(&self.server))])
     }
 }
 

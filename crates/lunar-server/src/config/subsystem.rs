@@ -155,7 +155,7 @@ fn host_nqn(text: &str) -> Result<String, InvalidValue> {
 
 /// The secret in a file, in the form of nvme-cli.
 fn secret(path: &Path, source: SecretSource<'_>) -> Result<DhChapSecret, InvalidValue> {
-    let hint = "make one: nvme gen-dhchap-key --hmac=1";
+    let hint = "make one in a new file: lunar chap add --nvme NQN --output FILE";
     let Some(bytes) = secret_text(path, source)? else {
         return DhChapSecret::generate(None).or_else(|e| invalid(format!("no random numbers: {e}"), hint));
     };

@@ -1,6 +1,6 @@
 //! Arguments of the commands that change a running server through its API.
 
-use super::ServerChoice;
+use super::{NvmeSecretArgs, ServerChoice};
 use crate::objects::keys::{self, Pair};
 use clap::{Args, Subcommand};
 use serde_json::Value;
@@ -355,6 +355,7 @@ pub enum AccessCommand {
 const CHAP_EXAMPLES: &str = "Examples:
   lunar chap add alice
   lunar chap add bob --secret-file bob.secret
+  lunar chap add --nvme nqn.2026-11.org.example:ann --output ann.key
   lunar chap set alice    a new random secret, for the next login of each host";
 
 /// Subcommands of `lunar chap`.
@@ -370,10 +371,12 @@ pub enum ChapCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Add a CHAP user
+    /// Add a CHAP user, or make a secret for NVMe
     Add {
-        /// Name of the user
+        /// Name of the user; with --nvme, the NQN of the owner
         user: String,
+        #[command(flatten)]
+        nvme: NvmeSecretArgs,
         /// File with its secret [default: a random secret, which is printed once]
         #[arg(long, value_name = "FILE")]
         secret_file: Option<PathBuf>,

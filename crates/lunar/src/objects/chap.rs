@@ -1,6 +1,6 @@
 //! `lunar chap`.
 
-use super::{Change, client, items, listed, show, source, text};
+use super::{Change, client, items, listed, nvme_secret, show, source, text};
 use crate::args::{ChangeArgs, ChapCommand};
 use crate::client::json;
 use crate::exit::Failure;
@@ -44,7 +44,10 @@ pub fn chap(command: ChapCommand) -> Result<String, Failure> {
             listed(items(&client(&args)?, "/v1/chap-users")?, args.json, "no CHAP users", head, row)
         }
         ChapCommand::Show { user, server } => show(&path(&user), &server),
-        ChapCommand::Add { user, secret_file, change } => {
+        ChapCommand::Add { user, nvme, secret_file, change } => {
+            if let Some(owner) = nvme.nvme {
+                return nvme_secret::add(&user, owner, &nvme);
+            }
             with_secret(&user, secret_file.as_deref(), &change, |change, path, keys| {
                 change.create(path, keys)
             })

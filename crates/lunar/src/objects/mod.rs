@@ -5,6 +5,7 @@ pub mod chap;
 mod disk;
 pub mod keys;
 mod lun;
+mod nvme_secret;
 mod portal;
 pub mod server;
 pub mod target;

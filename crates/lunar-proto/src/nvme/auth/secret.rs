@@ -10,6 +10,8 @@ use zeroize::Zeroizing;
 const PREFIX: &str = "DHHC-1";
 /// Bytes of the CRC-32 (as of gzip), little-endian.
 const CHECK: usize = 4;
+/// The lengths of a key in bytes.
+const KEY_LENS: [usize; 3] = [32, 48, 64];
 
 /// A secret of a host or of a subsystem.
 #[derive(Clone, PartialEq, Eq)]
@@ -44,7 +46,19 @@ impl DhChapSecret {
     /// # Errors
     /// The system has no random numbers.
     pub fn generate(transform: Option<DhChapHash>) -> std::io::Result<DhChapSecret> {
-        let mut key = Zeroizing::new(vec![0; transform.map_or(32, DhChapHash::digest_len)]);
+        DhChapSecret::generate_with_len(transform, transform.map_or(32, DhChapHash::digest_len))
+    }
+
+    /// A random secret of 32, 48 or 64 bytes. With a hash, `len` is the length of its digest.
+    ///
+    /// # Errors
+    /// `InvalidInput` for another length. The system has no random numbers.
+    pub fn generate_with_len(transform: Option<DhChapHash>, len: usize) -> std::io::Result<DhChapSecret> {
+        if !KEY_LENS.contains(&len) || transform.is_some_and(|hash| hash.digest_len() != len) {
+            let what = format!("a key of {len} bytes is not as long as a digest of its hash");
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, what));
+        }
+        let mut key = Zeroizing::new(vec![0; len]);
         getrandom::fill(&mut key).map_err(std::io::Error::other)?;
         Ok(DhChapSecret { transform, key })
     }
@@ -71,7 +85,7 @@ impl DhChapSecret {
         let bytes = STANDARD.decode(encoded).map(Zeroizing::new);
         let bytes = bytes.map_err(|_| InvalidSecret("the secret is not base64"))?;
         let (key, check) = bytes.split_last_chunk::<CHECK>().ok_or(FORM)?;
-        if !matches!(key.len(), 32 | 48 | 64) {
+        if !KEY_LENS.contains(&key.len()) {
             return Err(InvalidSecret("the key of a secret has 32, 48 or 64 bytes"));
         }
         if crc32fast::hash(key).to_le_bytes() != *check {

@@ -43,6 +43,12 @@ fn secret_has_a_hash_a_key_and_a_check_sum() {
         assert_eq!(DhChapSecret::parse(&made.to_text()), Ok(made.clone()));
         assert_eq!(format!("{made:?}"), format!("DhChapSecret({len} bytes)"));
     }
+    let made = DhChapSecret::generate_with_len(None, 64).expect("random numbers");
+    assert_eq!(format!("{made:?}"), "DhChapSecret(64 bytes)");
+    for (hash, len) in [(None, 33), (None, 0), (Some(DhChapHash::Sha256), 48)] {
+        let fault = DhChapSecret::generate_with_len(hash, len).expect_err("a wrong length");
+        assert_eq!(fault.kind(), std::io::ErrorKind::InvalidInput, "{hash:?} {len}");
+    }
 }
 
 #[test]

@@ -1,0 +1,113 @@
+//! `lunar chap add --nvme`: a secret for DH-HMAC-CHAP.
+
+use crate::args::{NvmeSecretArgs, SecretHash, SecretOwner};
+use crate::exit::{Exit, Failure};
+use crate::{output, private_file};
+use lunar_proto::nvme::auth::{DhChapHash, DhChapSecret};
+use lunar_server::Diagnostic;
+use lunar_target::config::check_nqn;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Makes the secret of this owner in a new file. Returns what to write into the configuration and on the host.
+pub(super) fn add(nqn: &str, owner: SecretOwner, args: &NvmeSecretArgs) -> Result<String, Failure> {
+    check_nqn(nqn).map_err(|e| {
+        let what = format!("\"{}\" is no NQN: {e}", nqn.escape_debug());
+        Diagnostic::new(what, "a name looks like nqn.2026-11.org.example:ann")
+    })?;
+    let path = args.output.as_deref().unwrap_or(Path::new(""));
+    let secret = secret(args)?.to_text();
+    private_file::write_new(path, format!("{}\n", *secret).as_bytes()).map_err(|e| unwritable(path, &e))?;
+    let shown = args.show_secret.then_some(secret.as_str());
+    let written = output::success(format!("{}: the secret of {nqn}\n\n", path.display()));
+    Ok(written + &instructions(nqn, owner, path, shown))
+}
+
+/// A random secret with the hash and the length of the options.
+fn secret(args: &NvmeSecretArgs) -> Result<DhChapSecret, Failure> {
+    let hash = match args.hash {
+        SecretHash::None => None,
+        SecretHash::Sha256 => Some(DhChapHash::Sha256),
+        SecretHash::Sha384 => Some(DhChapHash::Sha384),
+        SecretHash::Sha512 => Some(DhChapHash::Sha512),
+    };
+    let made = match args.key_length {
+        Some(len) => DhChapSecret::generate_with_len(hash, len),
+        None => DhChapSecret::generate(hash),
+    };
+    made.map_err(|e| match e.kind() {
+        io::ErrorKind::InvalidInput => {
+            let hint = "sha256 takes 32 bytes, sha384 48, sha512 64, and none any of them";
+            Failure::new(Exit::Invalid, format!("--key-length: {e}"), hint)
+        }
+        _ => Diagnostic::new(format!("the system has no random numbers: {e}"), "check /dev/urandom").into(),
+    })
+}
+
+/// The lines for `lunar.toml`, and the command of the host.
+fn instructions(nqn: &str, owner: SecretOwner, path: &Path, secret: Option<&str>) -> String {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
+    let file = format!("secret_file = {}", toml_text(&absolute.display().to_string()));
+    let value =
+        secret.map_or_else(|| format!("$(cat {})", shell_word(&path.display().to_string())), str::to_owned);
+    let (keys, names, option) = match owner {
+        SecretOwner::Host => {
+            let keys = format!("[[subsystem.host]]\nnqn = {}\n{file}\n", toml_text(nqn));
+            (keys, format!("-n SUBSYSTEM -q {nqn}"), format!("-S \"{value}\""))
+        }
+        SecretOwner::Subsystem => {
+            let keys = format!("[[subsystem]]\nnqn = {}\n{file}\n", toml_text(nqn));
+            (keys, format!("-n {nqn} -q HOST -S \"$(cat HOST.key)\""), format!("-C \"{value}\""))
+        }
+    };
+    let place = match secret {
+        Some(_) => "On the host",
+        None => "On the host, with a copy of the file",
+    };
+    format!("In lunar.toml:\n\n{keys}\n{place}:\n\nnvme connect -t tcp -a ADDR -s 4420 {names} {option}\n")
+}
+
+/// A text as one word of a POSIX shell.
+fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);
+    match text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+/// A text as a basic string of TOML.
+fn toml_text(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+fn unwritable(path: &Path, e: &io::Error) -> Failure {
+    let what = format!("cannot write {}: {}", path.display(), lunar_config::io_text(e));
+    if e.kind() == io::ErrorKind::AlreadyExists {
+        return Failure::new(Exit::Exists, what, "move it away, or name another file with --output");
+    }
+    // A part of a secret is none. A file that was there is not touched: it was not opened.
+    _ = std::fs::remove_file(path);
+    Failure::new(Exit::General, what, "check the folder, its permissions and its space")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instructions_show_the_secret_only_if_asked() {
+        let of =
+            |owner, secret| instructions("nqn.2026-11.org.example:a", owner, "/k/a.key".as_ref(), secret);
+        let host = of(SecretOwner::Host, None);
+        let keys = "[[subsystem.host]]\nnqn = \"nqn.2026-11.org.example:a\"\nsecret_file = \"/k/a.key\"\n";
+        assert!(host.contains(keys), "{host}");
+        assert!(host.contains(" -q nqn.2026-11.org.example:a -S \"$(cat /k/a.key)\"\n"), "{host}");
+        assert!(of(SecretOwner::Host, Some("DHHC-1:x")).contains("-S \"DHHC-1:x\"\n"));
+        let subsystem = of(SecretOwner::Subsystem, None);
+        assert!(subsystem.contains("\n[[subsystem]]\nnqn = "), "{subsystem}");
+        assert!(subsystem.contains("-n nqn.2026-11.org.example:a "), "{subsystem}");
+        assert!(subsystem.ends_with("-C \"$(cat /k/a.key)\"\n"), "{subsystem}");
+        assert_eq!(shell_word("it's"), r"'it'\''s'");
+    }
+}
