@@ -31,7 +31,7 @@ pub struct FuzzBudget {
 }
 
 /// The budget of each test run.
-const IN_EVERY_RUN: FuzzBudget = FuzzBudget { seconds: 20, part: 3, opt_level: "0" };
+const IN_EVERY_RUN: FuzzBudget = FuzzBudget { seconds: 20, part: 4, opt_level: "0" };
 
 /// Builds and runs a part of the targets, selected by the hash of the commit; `cargo xtask soak` runs all
 /// targets.

@@ -53,6 +53,9 @@ mod queue_state;
 mod queue_tasks;
 mod request;
 mod status;
+// Public for the fuzzers of Lunar.
+#[doc(hidden)]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 

@@ -60,8 +60,7 @@ impl HostPduQueue {
         self.queue.flush(stream)
     }
 
-    /// Takes all queued bytes.
-    #[cfg(test)]
+    /// Takes all queued bytes: for tests and fuzzers.
     pub fn take_bytes(&mut self) -> Vec<u8> {
         self.queue.take_bytes()
     }
