@@ -5,8 +5,8 @@ use lunar_proto::nvme::auth::{
     AuthMessage, AuthNames, AuthSecrets, ControllerAuth, DhChapSecret, DhGroup, HostAuth,
 };
 use lunar_proto::nvme::{
-    AsyncEvent, ControllerKind, ControllerProperties, EventQueue, MAX_RANGES, NvmAction, PropertyChange,
-    fused, of_scsi, to_scsi, translate, unmap_list,
+    AsyncEvent, ControllerKind, ControllerProperties, EventQueue, MAX_COPY_RANGES, MAX_RANGES, NvmAction,
+    PropertyChange, copy_segments, fused, of_scsi, to_scsi, translate, unmap_list,
 };
 use lunar_wire::nvme::{Nqn, NvmeStatus, PropertyAccess, Sqe};
 use lunar_wire::scsi::unmap;
@@ -31,6 +31,7 @@ fn commands(bytes: &[u8]) {
                 assert!(len == sqe.data().len && len.is_multiple_of(block_size));
             }
             Ok(NvmAction::Unmap { ranges, .. }) => unmaps(data, ranges),
+            Ok(NvmAction::Copy { ranges, .. }) => copies(sqe, data, ranges, block_size),
             Ok(NvmAction::Zeroes(_) | NvmAction::Ignored { .. }) => {}
             Err(status) => assert!(!status.is_success()),
         }
@@ -52,6 +53,18 @@ fn unmaps(data: &[u8], ranges: usize) {
     let list = unmap_list(data, ranges);
     let found = unmap::descriptors(&list).expect("the list is whole");
     assert!(found.len() <= ranges.min(data.len() / 16));
+}
+
+/// The blocks of a namespace for Copy.
+const BLOCKS: u64 = 1 << 40;
+
+fn copies(sqe: &Sqe, data: &[u8], ranges: usize, block_size: u32) {
+    let Ok(segments) = copy_segments(sqe, data, block_size, BLOCKS) else { return };
+    assert!((1..=MAX_COPY_RANGES).contains(&ranges) && segments.len() == ranges);
+    for segment in segments {
+        let end = segment.source_lba.max(segment.destination_lba) + u64::from(segment.blocks);
+        assert!(segment.blocks > 0 && end <= BLOCKS);
+    }
 }
 
 /// Each 9 bytes are a Property Set; the changes take effect at once.

@@ -46,6 +46,12 @@ impl Nexus {
         answer
     }
 
+    /// The error with which a command of this operation code would fail now, whatever its CDB. None: it would begin.
+    pub fn refusal(&self, opcode: u8) -> Option<CommandError> {
+        let requester = Requester { id: self.id, port: &self.port, read_only: self.read_only };
+        checked(opcode, &self.lu.change(), &self.lu.settings(), requester).err()
+    }
+
     /// Takes a new snapshot.
     #[cold]
     pub(crate) fn refresh(&mut self) {
@@ -134,11 +140,25 @@ pub(crate) fn passes_checks(
     settings: &LuSettings,
     requester: Requester<'_>,
 ) -> bool {
-    let row = table::find(settings, &[opcode, 0]);
-    !state.is_busy()
-        && settings.passthrough == PassthroughMode::None
-        && row.is_ok_and(|row| {
-            !state.reservations.conflicts(row, requester.id, requester.port)
-                && ready(row, state, settings, requester).is_ok()
-        })
+    checked(opcode, state, settings, requester).is_ok()
+}
+
+/// As [`passes_checks`], with the reason of a failure.
+fn checked(
+    opcode: u8,
+    state: &State,
+    settings: &LuSettings,
+    requester: Requester<'_>,
+) -> Result<(), CommandError> {
+    if state.is_busy() {
+        return Err(Status::Busy.into());
+    }
+    if settings.passthrough != PassthroughMode::None {
+        return Err(Sense::INVALID_OPCODE.into());
+    }
+    let row = table::find(settings, &[opcode, 0])?;
+    if state.reservations.conflicts(row, requester.id, requester.port) {
+        return Err(Status::ReservationConflict.into());
+    }
+    Ok(ready(row, state, settings, requester)?)
 }

@@ -139,6 +139,10 @@ mod tests {
         let own = InitiatorPort::Nvme { name: "nqn.2026-11.org.example:host".into(), id: [1; 16] };
         assert_eq!(report.registrants, [ReportedRegistrant { initiator: own, key: 7, is_holder: true }]);
         assert_eq!(reserve_out(&mut stranger, RESERVE, 7, 0), conflict());
+        assert_eq!(stranger.refusal(op::READ_10), None, "write exclusive");
+        assert_eq!(stranger.refusal(op::WRITE_10), Some(CommandError::from(Status::ReservationConflict)));
+        let guest = lu.attach(nvme_port(1, 2), true);
+        assert_eq!(guest.refusal(op::WRITE_10), Some(CommandError::from(Sense::WRITE_PROTECTED)));
     }
 
     #[test]

@@ -22,7 +22,7 @@ fn connect(address: SocketAddr, host: &str, subsystem: &str) -> NvmeReply {
     NvmeWire::begin(address, 0).execute(&NvmeEntry::connect(0, 31, 0), &data)
 }
 
-fn subsystem(name: &str, keys: &str) -> String {
+pub fn subsystem(name: &str, keys: &str) -> String {
     format!(
         "[[subsystem]]\nnqn = \"nqn.2026-11.org.example:{name}\"\nportal_groups = [1]\n{keys}\n{SAME_DISK}"
     )

@@ -246,7 +246,7 @@ fn unknown_namespaces_and_opcodes_are_refused() {
             queue.execute(&entry, &[]).is(INVALID_NAMESPACE);
         }
     }
-    for opcode in [0x04, 0x19, 0x55, 0x7e, 0x80, 0xff] {
+    for opcode in [0x04, 0x10, 0x55, 0x7e, 0x80, 0xff] {
         queue.execute(&NvmeEntry::new(opcode, 1), &[]).is(INVALID_OPCODE);
     }
     queue.execute(&NvmeEntry::new(0x7f, 4), &[]).is(INVALID_FIELD);

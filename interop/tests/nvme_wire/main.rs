@@ -5,6 +5,7 @@ mod access;
 mod authenticate;
 mod campaign;
 mod connect;
+mod copy;
 mod corners;
 mod data;
 mod events;

@@ -6,9 +6,9 @@ use interop::nvme::{DNR, NvmeEntry, NvmeHostName, NvmeWire, RawController};
 use interop::reserve::{RESERVATION_CONFLICT, action, holder, kind};
 use interop::scsi::{pattern, read_keys, reserve_out};
 
-const CONFLICT: u16 = DNR | 0x83;
+pub const CONFLICT: u16 = DNR | 0x83;
 const WRITE_EXCLUSIVE: u32 = 1;
-const EXCLUSIVE: u32 = 2;
+pub const EXCLUSIVE: u32 = 2;
 const WRITE_REGISTRANTS: u32 = 3;
 
 fn keyed(queue: &mut NvmeWire, opcode: u8, dword: u32, keys: [u64; 2]) -> u16 {
@@ -16,15 +16,15 @@ fn keyed(queue: &mut NvmeWire, opcode: u8, dword: u32, keys: [u64; 2]) -> u16 {
     queue.execute(&NvmeEntry::new(opcode, 1).dword(10, dword).in_capsule(16), &data).status
 }
 
-fn register(queue: &mut NvmeWire, key: u64) -> u16 {
+pub fn register(queue: &mut NvmeWire, key: u64) -> u16 {
     keyed(queue, 0x0d, 0, [0, key])
 }
 
-fn acquire(queue: &mut NvmeWire, key: u64, kind: u32) -> u16 {
+pub fn acquire(queue: &mut NvmeWire, key: u64, kind: u32) -> u16 {
     keyed(queue, 0x11, kind << 8, [key, 0])
 }
 
-fn release(queue: &mut NvmeWire, key: u64, kind: u32) -> u16 {
+pub fn release(queue: &mut NvmeWire, key: u64, kind: u32) -> u16 {
     keyed(queue, 0x15, kind << 8, [key, 0])
 }
 

@@ -43,6 +43,13 @@ pub enum NvmAction {
         /// Bytes of data from the host; it may send more than the ranges need.
         from_host: u32,
     },
+    /// As EXTENDED COPY of this many ranges, which [`copy_segments`](super::copy_segments) reads from the data of the host.
+    Copy {
+        /// The number of source ranges.
+        ranges: usize,
+        /// Bytes of data from the host.
+        from_host: u32,
+    },
     /// The command has data, but nothing to do: hints that are not followed.
     Ignored {
         /// Bytes of data from the host.
@@ -74,6 +81,7 @@ pub fn translate(sqe: &Sqe, block_size: u32) -> Result<NvmAction, NvmeStatus> {
         nvm_opcode::VERIFY => none(sqe, verify(sqe, 0)),
         nvm_opcode::WRITE_ZEROES => zeroes(sqe),
         nvm_opcode::DATASET_MANAGEMENT => ranges(sqe),
+        nvm_opcode::COPY => super::copy::translate(sqe),
         _ => Err(NvmeStatus::INVALID_OPCODE),
     }
 }

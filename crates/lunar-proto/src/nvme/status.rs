@@ -29,6 +29,9 @@ const OF_SENSE: &[Row] = &[
     (0x6, None, None, NvmeStatus::INTERRUPTED),
     (0x7, Some(0x27), Some(0x07), NvmeStatus::CAPACITY_EXCEEDED),
     (0x7, None, None, NvmeStatus::WRITE_PROTECTED),
+    // The state has changed since the command was checked: its repetition learns the reason.
+    (0xa, Some(0x00), None, NvmeStatus::INTERRUPTED),
+    (0xa, Some(0x0d), Some(0x02), NvmeStatus::INTERRUPTED),
     (0xb, Some(0x47), None, NvmeStatus::TRANSIENT_TRANSPORT_ERROR),
     (0xb, None, None, NvmeStatus { do_not_retry: false, ..NvmeStatus::INTERNAL_ERROR }),
     (0xe, None, None, NvmeStatus::COMPARE_FAILURE),
@@ -121,6 +124,8 @@ mod tests {
             (Sense::WRITE_PROTECTED, NvmeStatus::WRITE_PROTECTED),
             (Sense::SPACE_ALLOCATION_FAILED, NvmeStatus::CAPACITY_EXCEEDED),
             (Sense::MISCOMPARE, NvmeStatus::COMPARE_FAILURE),
+            (Sense::COPY_TARGET_UNREACHABLE.segment(1, 4), NvmeStatus::INTERRUPTED),
+            (Sense::COPY_DEVICE_FAILURE.segment(0, 6), NvmeStatus::INTERNAL_ERROR),
         ] {
             assert_eq!(of_scsi(Status::CheckCondition, Some(sense)), status, "{sense:?}");
         }

@@ -20,7 +20,7 @@ use crate::session_entry;
 use crate::session_info::SessionInfo;
 use event_listener::Event;
 use lunar_runtime::{Buf, Pool, SendPump};
-use lunar_scsi::{NamespaceView, NexusPorts, ReservationsView, TargetPort, TargetPorts};
+use lunar_scsi::{CommandError, NamespaceView, NexusPorts, ReservationsView, TargetPort, TargetPorts};
 use std::cell::{RefCell, RefMut};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -347,6 +347,12 @@ impl<F: FrontEnd> NexusState<F> {
     /// The logical unit with this LUN field as a namespace.
     pub fn namespace(&mut self, lun: u64) -> Option<NamespaceView> {
         self.handle(lun).map(|handle| handle.nexus().namespace())
+    }
+
+    /// The error with which one of these commands of the logical unit would fail now, whatever its CDB.
+    pub fn refusal(&mut self, lun: u64, opcodes: [u8; 2]) -> Option<CommandError> {
+        let nexus = self.handle(lun)?.nexus();
+        opcodes.into_iter().find_map(|opcode| nexus.refusal(opcode))
     }
 
     /// The state of the reservations of the logical unit with this LUN field.

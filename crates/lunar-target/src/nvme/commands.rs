@@ -1,5 +1,6 @@
 //! Commands of the NVM command set, as SCSI commands of the core.
 
+use super::copy;
 use super::fused::{FusedHalf, FusedPair};
 use super::limits::MAX_TRANSFER;
 use super::queue::NvmeQueue;
@@ -39,7 +40,7 @@ pub fn begin(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, place: DataPlace, dat
         _ if sqe.fuse() == Fuse::First => first_half(state, sqe, place, &data),
         nvm_opcode::READ | nvm_opcode::WRITE => plain(state, sqe, (lun, block_size), place, data),
         opcode if reservations::is_one(opcode) => begin_collected(state, sqe, place, &data),
-        nvm_opcode::DATASET_MANAGEMENT => begin_collected(state, sqe, place, &data),
+        nvm_opcode::DATASET_MANAGEMENT | nvm_opcode::COPY => begin_collected(state, sqe, place, &data),
         _ => plain(state, sqe, (lun, block_size), place, data),
     }
 }
@@ -187,6 +188,10 @@ fn run(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, data: &[u8]) {
                 let list = unmap_list(data, ranges);
                 submit(state, sqe, lun, cdb::unmap(list.len() as u16), &list);
             }
+            Ok(NvmAction::Copy { .. }) => match copy::parameter_list(state, sqe, lun, data) {
+                Ok(list) => submit(state, sqe, lun, cdb::extended_copy(list.len() as u32), &list),
+                Err(status) => state.front_mut().complete(id, status),
+            },
             Ok(NvmAction::Ignored { .. }) => state.front_mut().complete(id, NvmeStatus::SUCCESS),
             Ok(_) => state.front_mut().complete(id, NvmeStatus::SGL_INVALID_LENGTH),
             Err(status) => state.front_mut().complete(id, status),

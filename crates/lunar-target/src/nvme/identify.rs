@@ -4,7 +4,7 @@ use super::admin_state::{AdminState, EVENT_REQUESTS};
 use super::controllers::ERROR_ENTRIES;
 use super::limits::{IN_CAPSULE_LEN, MAX_NAMESPACES, MAX_QUEUE_LEN, MAX_TRANSFER_SHIFT};
 use super::namespaces::Namespace;
-use lunar_proto::nvme::{AsyncEvent, ControllerKind};
+use lunar_proto::nvme::{AsyncEvent, ControllerKind, MAX_COPY_RANGES, max_copy_blocks, max_copy_range};
 use lunar_wire::nvme::{
     DISCOVERY_NQN, IdentifyController, IdentifyNamespace, NvmeStatus, Sqe, namespace_list, padded_text,
 };
@@ -34,7 +34,7 @@ const ATTRIBUTES: u32 = 0x41;
 /// The delay of commands that the logical unit does not take now, in units of 100 ms.
 const RETRY_DELAY: u16 = 10;
 /// The most Abort commands at a time, 0-based.
-const ABORTS: u8 = 3;
+pub const ABORTS: u8 = 3;
 /// One slot for firmware, which is read-only.
 const FIRMWARE_SLOTS: u8 = 0x03;
 /// Log pages: effects of commands, offsets, the list of supported pages.
@@ -45,8 +45,10 @@ pub const KEEP_ALIVE_UNITS: u16 = 10;
 const ACCESS_TRANSITION_S: u8 = 30;
 /// Access states: all but persistent loss. The group of a namespace does not change.
 const ACCESS_STATES: u8 = 0x57;
-/// Compare, Dataset Management, Write Zeroes, Reservations, Verify.
-const COMMANDS: u16 = 1 << 0 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 7;
+/// Compare, Dataset Management, Write Zeroes, Reservations, Verify, Copy.
+const COMMANDS: u16 = 1 << 0 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 7 | 1 << 8;
+/// Copy takes source ranges of format 0.
+const COPY_FORMATS: u16 = 1 << 0;
 /// Compare and Write.
 const FUSED: u16 = 1;
 /// There is a write cache. Flush needs a namespace.
@@ -193,6 +195,7 @@ fn io_controller(common: IdentifyController) -> IdentifyController {
         commands: COMMANDS,
         fused: FUSED,
         write_cache: WRITE_CACHE,
+        copy_formats: COPY_FORMATS,
         ..common
     }
 }
@@ -226,6 +229,9 @@ fn namespace(id: u32, found: &Namespace) -> IdentifyNamespace {
         write_granularity: blocks_of_physical - 1,
         write_alignment: blocks_of_physical - 1,
         optimal_write: blocks_of_physical - 1,
+        max_copy_range: max_copy_range(view.block_size),
+        max_copy: max_copy_blocks(view.block_size),
+        copy_ranges: MAX_COPY_RANGES as u8 - 1,
         deallocate_granularity: blocks_of_physical - 1,
         deallocate_alignment: blocks_of_physical - 1,
         access_group: id,

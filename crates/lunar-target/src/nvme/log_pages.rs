@@ -57,6 +57,7 @@ const IO_EFFECTS: &[(u8, u32)] = &[
     (nvm_opcode::RESERVATION_REPORT, effect::SUPPORTED),
     (nvm_opcode::RESERVATION_ACQUIRE, effect::SUPPORTED),
     (nvm_opcode::RESERVATION_RELEASE, effect::SUPPORTED),
+    (nvm_opcode::COPY, WRITES),
 ];
 
 /// The part of a page that a command asks for.

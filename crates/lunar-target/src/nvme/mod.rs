@@ -14,6 +14,7 @@ mod commands;
 mod connect;
 mod connection;
 pub(crate) mod controllers;
+mod copy;
 mod discovery_log;
 mod dispatch;
 mod features;

@@ -70,6 +70,8 @@ page! {
         atomic_write_power: u16 = 528,
         /// Atomic compare and write unit in blocks, 0-based (ACWU).
         atomic_compare: u16 = 532,
+        /// Formats of the source ranges of Copy: bit 0 format 0 (OCFS).
+        copy_formats: u16 = 534,
         /// Descriptors of data: bit 0 SGLs, bit 20 offsets (SGLS).
         sgls: u32 = 536,
         /// The most namespaces that a host sees (MNAN).
@@ -124,6 +126,12 @@ page! {
         deallocate_alignment: u16 = 70,
         /// Optimal write size in blocks, 0-based (NOWS).
         optimal_write: u16 = 72,
+        /// The most blocks of a source range of Copy (MSSRL).
+        max_copy_range: u16 = 74,
+        /// The most blocks of a Copy command (MCL).
+        max_copy: u32 = 76,
+        /// The most source ranges of a Copy command, 0-based (MSRC).
+        copy_ranges: u8 = 80,
         /// Group of its access state (ANAGRPID).
         access_group: u32 = 92,
         /// Bit 0: it is write protected now (NSATTR).

@@ -95,6 +95,8 @@ statuses! {
     NAMESPACE_NOT_READY = 0, 0x82, false, "namespace not ready";
     /// A reservation of another host forbids the command.
     RESERVATION_CONFLICT = 0, 0x83, true, "reservation conflict";
+    /// More Abort commands than the limit.
+    ABORT_LIMIT_EXCEEDED = 1, 0x03, false, "abort command limit exceeded";
     /// More Asynchronous Event Requests than the limit.
     EVENT_LIMIT_EXCEEDED = 1, 0x05, true, "asynchronous event request limit exceeded";
     /// There is no such log page.
@@ -143,6 +145,10 @@ const MORE: u16 = 1 << 14;
 const DO_NOT_RETRY: u16 = 1 << 15;
 
 impl NvmeStatus {
+    /// Copy: more blocks or ranges than a limit. The code is that of [`NvmeStatus::CONNECT_RESTART_DISCOVERY`], whose name it
+    /// has.
+    pub const COMMAND_SIZE_LIMIT: NvmeStatus = of(1, 0x83, true);
+
     /// Whether the command has succeeded.
     pub fn is_success(self) -> bool {
         (self.kind, self.code) == (0, 0)

@@ -50,14 +50,17 @@ pub struct BlockSegment {
 }
 
 impl BlockSegment {
-    fn encode(&self) -> [u8; SEGMENT_LEN] {
+    /// `ids` are the CSCD descriptor IDs of source and destination.
+    fn encode(&self, ids: [u16; 2]) -> [u8; SEGMENT_LEN] {
         use segment_descriptor::{
-            BLOCKS, DESCRIPTOR_LENGTH, DESTINATION, DESTINATION_LBA, HEADER_LEN, SOURCE_LBA, TYPE_CODE,
+            BLOCKS, DESCRIPTOR_LENGTH, DESTINATION, DESTINATION_LBA, HEADER_LEN, SOURCE, SOURCE_LBA,
+            TYPE_CODE,
         };
         let mut b = [0; SEGMENT_LEN];
         TYPE_CODE.set(&mut b, BLOCK_TO_BLOCK.into());
         DESCRIPTOR_LENGTH.set(&mut b, (SEGMENT_LEN - HEADER_LEN) as u64);
-        DESTINATION.set(&mut b, 1);
+        SOURCE.set(&mut b, ids[0].into());
+        DESTINATION.set(&mut b, ids[1].into());
         BLOCKS.set(&mut b, self.blocks.into());
         SOURCE_LBA.set(&mut b, self.source_lba);
         DESTINATION_LBA.set(&mut b, self.destination_lba);
@@ -71,14 +74,28 @@ pub fn list(
     cscds: &[[u8; CSCD_LEN]; 2],
     segments: impl Iterator<Item = BlockSegment>,
 ) -> Vec<u8> {
+    list_of(list_id, cscds, segments.map(|segment| segment.encode([0, 1])))
+}
+
+/// The parameter list of a copy within the logical unit that receives the command, without a list identifier.
+pub fn list_within(segments: impl Iterator<Item = BlockSegment>) -> Vec<u8> {
+    list_of(None, &[], segments.map(|segment| segment.encode([THIS; 2])))
+}
+
+fn list_of(
+    list_id: Option<u8>,
+    cscds: &[[u8; CSCD_LEN]],
+    segments: impl Iterator<Item = [u8; SEGMENT_LEN]>,
+) -> Vec<u8> {
     use list_header::{CSCD_LIST_LENGTH, LEN, LIST_ID_USAGE, LIST_IDENTIFIER, SEGMENT_LIST_LENGTH};
     let mut b = vec![0; LEN];
     LIST_IDENTIFIER.set(&mut b, list_id.unwrap_or(0).into());
     LIST_ID_USAGE.set(&mut b, if list_id.is_some() { 0 } else { NO_LIST_ID.into() });
-    CSCD_LIST_LENGTH.set(&mut b, (2 * CSCD_LEN) as u64);
-    b.extend_from_slice(cscds.as_flattened());
-    segments.for_each(|segment| b.extend_from_slice(&segment.encode()));
-    let len = b.len() - LEN - 2 * CSCD_LEN;
+    let cscds = cscds.as_flattened();
+    CSCD_LIST_LENGTH.set(&mut b, cscds.len() as u64);
+    b.extend_from_slice(cscds);
+    segments.for_each(|segment| b.extend_from_slice(&segment));
+    let len = b.len() - LEN - cscds.len();
     SEGMENT_LIST_LENGTH.set(&mut b, len as u64);
     b
 }
@@ -101,5 +118,8 @@ mod tests {
         assert_eq!(first[..12], [2, 0, 0, 24, 0, 0, 0, 1, 0, 0, 0, 3]);
         assert_eq!((first[19], first[27]), (4, 5));
         assert_eq!(list(None, &[source; 2], [].into_iter())[..2], [0, 0x18]);
+        let b = list_within([segment].into_iter());
+        assert_eq!((&b[..12], b.len()), (&[0, 0x18, 0, 0, 0, 0, 0, 0, 0, 0, 0, 28][..], 16 + 28));
+        assert_eq!(b[16..28], [2, 0, 0, 24, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 3]);
     }
 }
