@@ -1,6 +1,7 @@
 //! The answers of the NVMe/TCP target on the wire to a scripted host, which also breaks the rules.
 #![forbid(unsafe_code)]
 
+mod abort;
 mod access;
 mod authenticate;
 mod campaign;

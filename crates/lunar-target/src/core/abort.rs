@@ -8,6 +8,7 @@ use super::task::{AbortResponse, Task, TaskLu};
 use crate::LogicalUnit;
 use lunar_scsi::CommandError;
 use lunar_wire::scsi::Sense;
+use std::rc::Rc;
 use std::sync::Arc;
 
 impl<F: FrontEnd> NexusState<F> {
@@ -142,6 +143,15 @@ impl<F: FrontEnd> ItNexus<F> {
         for unit in shared {
             unit.publish_nexuses().await;
         }
+    }
+
+    /// Aborts the task with this tag, which ends with TASK ABORTED, and waits for its end. False: there is none.
+    pub async fn abort_one(self: &Rc<Self>, tag: u32) -> bool {
+        let of_it = |task: &Task| task.command().tag == tag;
+        let aborted = self.state().abort(of_it, AbortResponse::TaskAborted, false);
+        F::flush(self);
+        self.wait_for(&aborted).await;
+        !aborted.is_empty()
     }
 
     /// Aborts the tasks of one connection without a response, and waits for those that execute.

@@ -1,10 +1,12 @@
 //! The admin queue of a controller, from its Connect to its end.
 
+use super::aborts;
 use super::admin_commands::{self, AdminOutcome};
 use super::admin_state::{AdminState, NewAdminState};
 use super::connection::NvmeConnection;
 use super::controllers::{Controller, ControllerGuard};
 use super::dispatch::{entry, place_of};
+use super::identify::ABORTS;
 use super::keep_alive;
 use super::limits::MAX_QUEUE_LEN;
 use super::namespaces::Namespaces;
@@ -29,6 +31,8 @@ use std::time::Duration;
 
 /// How long the I/O queues of a stopping server may take to complete their commands.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// The result of an Abort whose command was not aborted (dword 0 of the completion, bit 0).
+const NOT_ABORTED: u64 = 1;
 
 /// An admitted admin queue.
 pub struct AdminParts {
@@ -50,6 +54,8 @@ pub struct AdminQueue {
     end: Cell<Option<EndReason>>,
     /// The I/O queues of a disabled controller are ending. It may be enabled again only afterwards.
     is_disabling: Cell<bool>,
+    /// Aborts without a completion.
+    aborts: Cell<u8>,
     /// Dropped when the controller is over.
     waiting_for_end: RefCell<Vec<DoneSender>>,
 }
@@ -86,6 +92,7 @@ pub async fn run(
         })),
         end: Cell::default(),
         is_disabling: Cell::default(),
+        aborts: Cell::default(),
         waiting_for_end: RefCell::default(),
     });
     listed.controller().hear();
@@ -261,6 +268,27 @@ impl AdminQueue {
         }
     }
 
+    /// Executes an Abort with this identifier. Its completion follows when the command is over, unless the host changes the state
+    /// of the controller before that.
+    fn abort(self: &Rc<Self>, id: u16, queue: u16, command: u16) {
+        if self.aborts.get() > ABORTS {
+            return self.connection.complete(id, NvmeStatus::ABORT_LIMIT_EXCEEDED, 0);
+        }
+        self.aborts.set(self.aborts.get() + 1);
+        let (admin, sender) = (Rc::downgrade(self), self.controller.aborts_of(queue));
+        let changes = self.state().properties.changes();
+        lunar_runtime::spawn(async move {
+            let is_aborted = aborts::abort(sender, command).await;
+            let Some(admin) = admin.upgrade() else { return };
+            admin.aborts.set(admin.aborts.get() - 1);
+            if admin.state().properties.changes() == changes {
+                let result = if is_aborted { 0 } else { NOT_ABORTED };
+                admin.connection.complete(id, NvmeStatus::SUCCESS, result);
+                SendPump::flush(&admin.connection);
+            }
+        });
+    }
+
     fn enable(&self) {
         let mut state = self.state();
         state.properties.set_ready();
@@ -319,6 +347,7 @@ impl AdminDispatcher<'_> {
                 let _ = queue.connection.send_data(id, DataIn::Bytes(data), 0, true);
             }
             Ok(AdminOutcome::Held) => {}
+            Ok(AdminOutcome::Abort { queue: of, id: command }) => queue.abort(id, of, command),
             Ok(AdminOutcome::Changed(change)) => {
                 queue.change(change);
                 queue.connection.complete(id, NvmeStatus::SUCCESS, 0);

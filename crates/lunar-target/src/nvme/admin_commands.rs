@@ -6,9 +6,6 @@ use super::{identify, log_pages};
 use lunar_proto::nvme::{ControllerKind, PropertyChange};
 use lunar_wire::nvme::{DataPlace, Fuse, NvmeStatus, PropertyAccess, Sqe, admin_opcode, fabrics_type};
 
-/// Abort: the command was not aborted (dword 0 of the completion, bit 0).
-const NOT_ABORTED: u64 = 1;
-
 /// The outcome of a command that has not failed.
 pub enum AdminOutcome {
     /// It has succeeded, with this result.
@@ -17,6 +14,13 @@ pub enum AdminOutcome {
     Data(Vec<u8>),
     /// It is completed later: an Asynchronous Event Request.
     Held,
+    /// It is completed when this command of an I/O queue is over: an Abort.
+    Abort {
+        /// The queue.
+        queue: u16,
+        /// The identifier of the command.
+        id: u16,
+    },
     /// It has succeeded, and the properties have changed.
     Changed(PropertyChange),
 }
@@ -57,8 +61,10 @@ pub fn execute(
             Ok(AdminOutcome::Held)
         }
         admin_opcode::KEEP_ALIVE => Ok(AdminOutcome::Done(0)),
-        // The command runs to its end, which a host must expect of every Abort.
-        admin_opcode::ABORT if is_io => Ok(AdminOutcome::Done(NOT_ABORTED)),
+        admin_opcode::ABORT if is_io => {
+            let [queue, id] = [sqe.dword(10) as u16, (sqe.dword(10) >> 16) as u16];
+            Ok(AdminOutcome::Abort { queue, id })
+        }
         _ => Err(NvmeStatus::INVALID_OPCODE),
     }
 }

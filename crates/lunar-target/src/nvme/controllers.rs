@@ -1,9 +1,11 @@
 //! The controllers of all subsystems: what their queues, which run on several cores, share.
 
+use super::abort_request::{AbortRequest, AbortSender};
 use event_listener::Event;
 use lunar_scsi::InitiatorPort;
 use lunar_wire::nvme::{ErrorEntry, NvmeStatus};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,7 +41,8 @@ pub struct Controller {
     host: NvmeHost,
     /// The number of I/O queues that the host may connect.
     max_queues: AtomicU16,
-    queues: Mutex<BTreeSet<u16>>,
+    /// The I/O queues, and where each takes requests to abort its commands.
+    queues: Mutex<BTreeMap<u16, AbortSender>>,
     /// Whether it is enabled, so that I/O queues can connect.
     is_ready: AtomicBool,
     /// Whether the host has sent something since the last check.
@@ -107,7 +110,7 @@ impl Controller {
         self.max_queues.load(Relaxed)
     }
 
-    fn queues(&self) -> MutexGuard<'_, BTreeSet<u16>> {
+    fn queues(&self) -> MutexGuard<'_, BTreeMap<u16, AbortSender>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -133,6 +136,11 @@ impl Controller {
     pub fn errors(&self) -> Vec<ErrorEntry> {
         let log = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         log.entries.iter().cloned().collect()
+    }
+
+    /// Where an I/O queue takes requests to abort its commands. None: it is not connected.
+    pub fn aborts_of(&self, queue: u16) -> Option<AbortSender> {
+        self.queues().get(&queue).cloned()
     }
 
     /// Whether I/O queues are connected.
@@ -166,6 +174,7 @@ pub enum QueueRefusal {
 pub struct QueueGuard {
     controller: Arc<Controller>,
     queue: u16,
+    aborts: flume::Receiver<AbortRequest>,
 }
 
 impl QueueGuard {
@@ -180,7 +189,7 @@ impl QueueGuard {
         if queue == 0 || queue > controller.max_queues() {
             return Err(QueueRefusal::TooHigh);
         }
-        if controller.queues().contains(&queue) { Err(QueueRefusal::InUse) } else { Ok(()) }
+        if controller.queues().contains_key(&queue) { Err(QueueRefusal::InUse) } else { Ok(()) }
     }
 
     /// Takes the place of an I/O queue.
@@ -189,10 +198,17 @@ impl QueueGuard {
     /// The reason for which the queue cannot connect.
     pub fn new(controller: &Arc<Controller>, queue: u16) -> Result<QueueGuard, QueueRefusal> {
         QueueGuard::check(controller, queue)?;
-        if !controller.queues().insert(queue) {
-            return Err(QueueRefusal::InUse);
+        let (sender, aborts) = flume::unbounded();
+        match controller.queues().entry(queue) {
+            Entry::Occupied(_) => return Err(QueueRefusal::InUse),
+            Entry::Vacant(place) => _ = place.insert(sender),
         }
-        Ok(QueueGuard { controller: controller.clone(), queue })
+        Ok(QueueGuard { controller: controller.clone(), queue, aborts })
+    }
+
+    /// The requests to abort commands of the queue. Their sender is dropped with the place.
+    pub fn aborts(&self) -> flume::Receiver<AbortRequest> {
+        self.aborts.clone()
     }
 
     /// The controller.

@@ -5,6 +5,8 @@
 //! admin queue has a loop of its own ([`admin`]). An I/O queue is a front end of the core ([`front_end`]): its commands are SCSI
 //! commands there, so that order, reservations and all limits are the same for hosts of both families.
 
+mod abort_request;
+mod aborts;
 mod admin;
 mod admin_commands;
 mod admin_state;

@@ -1,5 +1,6 @@
 //! The life of an I/O queue, from its Connect to its end.
 
+use super::aborts;
 use super::connection::{ConnectionOwner, NvmeConnection};
 use super::controllers::QueueGuard;
 use super::dispatch::QueueDispatcher;
@@ -27,12 +28,14 @@ pub async fn run(
     let data_timeout = login_context.config.session.data_out_timeout;
     let params =
         NexusParams { shared: shared.clone(), login_context, info, session_handle: guard.session_handle };
+    let aborts = place.0.aborts();
     let nexus = ItNexus::new(params, NvmeQueue::new(connection.clone(), place, data_timeout));
     nexus.state().front().set_nexus(&nexus);
     let owner: Rc<dyn ConnectionOwner> = nexus.clone();
     connection.set_owner(Rc::downgrade(&owner));
     drop(owner);
     lunar_runtime::spawn(messages::serve(Rc::downgrade(&nexus), messages));
+    lunar_runtime::spawn(aborts::serve(Rc::downgrade(&nexus), aborts));
     let received = receive(&connection, &nexus).await;
     if let Err(NvmeReceiveError::Pdu { error, header }) = &received {
         connection.terminate(*error, header);
