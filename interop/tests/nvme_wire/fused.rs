@@ -1,6 +1,7 @@
 //! Fused Compare and Write.
 
-use super::{queue, queue_with, read, server, write};
+use super::{iscsi, queue, queue_with, read, server, write};
+use interop::compare;
 use interop::nvme::{DNR, NvmeEntry, NvmeFrame, NvmeWire, pdu};
 use interop::scsi::pattern;
 
@@ -163,6 +164,29 @@ fn pairs_of_two_hosts_exclude_each_other() {
     });
     let last = read(&mut queue(&server, "last").1, 5, 1);
     assert_eq!(u64::from_le_bytes(last[..8].try_into().expect("8 bytes")), 2 * rounds);
+}
+
+/// As the locks of VMFS on one disk: a host of iSCSI counts by COMPARE AND WRITE, one of NVMe by fused pairs.
+#[test]
+fn pairs_and_compare_and_write_lose_no_increment() {
+    let server = server();
+    let rounds = 200;
+    std::thread::scope(|scope| {
+        scope.spawn(|| compare::increment(&mut iscsi(&server), 5, rounds, |_| {}));
+        let (_controller, mut queue) = queue(&server, "host");
+        let mut done = 0;
+        while done < rounds {
+            let old = read(&mut queue, 5, 1);
+            let new = compare::with_number(&old, compare::number_in(&old) + 1);
+            match pair(&mut queue, &old, &new, [true, true]) {
+                [0, 0] => done += 1,
+                other => assert_eq!(other, [MISCOMPARE, FAILED]),
+            }
+        }
+    });
+    assert_eq!(compare::number_in(&iscsi(&server).read_blocks(0, 5, 1)), 2 * rounds);
+    let last = read(&mut queue(&server, "last").1, 5, 1);
+    assert_eq!(compare::number_in(&last), 2 * rounds, "both see one disk");
 }
 
 #[test]
