@@ -133,8 +133,10 @@ impl ControllerAuth {
         sequence: u32,
         challenge: Option<Vec<u8>>,
     ) -> Result<Step, AuthFailure> {
+        let digest_len = of.hash.digest_len() as u8;
         let Some(challenge) = challenge else {
-            return Ok(Step::Result { message: AuthMessage::Success1 { response: None }, then: false });
+            let message = AuthMessage::Success1 { digest_len, response: None };
+            return Ok(Step::Result { message, then: false });
         };
         let secret = self.secrets.subsystem.as_ref().ok_or(AuthFailure::FAILED)?;
         // A host that sends the challenge back would learn the response that it must give.
@@ -145,7 +147,7 @@ impl ControllerAuth {
         let response =
             Response { hash: of.hash, key: &key, challenge: &challenge, shared, sequence, transaction };
         let response = Some(response.of_controller(&self.names).to_vec());
-        Ok(Step::Result { message: AuthMessage::Success1 { response }, then: true })
+        Ok(Step::Result { message: AuthMessage::Success1 { digest_len, response }, then: true })
     }
 
     /// The data of Authentication Receive. `None`: the host must send first.

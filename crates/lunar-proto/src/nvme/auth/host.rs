@@ -61,7 +61,7 @@ impl HostAuth {
                 }
                 self.reply(hash, group, sequence, &challenge, &public).map(Some)
             }
-            (Step::Result { expected }, AuthMessage::Success1 { response }) => {
+            (Step::Result { expected }, AuthMessage::Success1 { response, .. }) => {
                 let Some(expected) = expected else {
                     self.step = Step::Done;
                     return Ok(None);

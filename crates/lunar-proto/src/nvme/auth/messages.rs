@@ -100,6 +100,8 @@ pub enum AuthMessage {
     },
     /// The response of the host is right.
     Success1 {
+        /// Bytes of a digest. Linux checks it without a response too.
+        digest_len: u8,
         /// The response of the controller, if the host asked for one.
         response: Option<Vec<u8>>,
     },
@@ -124,7 +126,8 @@ impl AuthMessage {
             kind::SUCCESS1 => {
                 let has_response = bytes.get(8)? & 1 != 0;
                 let response = bytes.get(HEAD..)?.get(..usize::from(head[6]));
-                AuthMessage::Success1 { response: if has_response { Some(response?.into()) } else { None } }
+                let response = if has_response { Some(response?.into()) } else { None };
+                AuthMessage::Success1 { digest_len: head[6], response }
             }
             kind::SUCCESS2 => AuthMessage::Success2,
             // The type of failures is common to all protocols; some send that of this one.
@@ -162,9 +165,8 @@ impl AuthMessage {
                 bytes.extend([&response[..], challenge.as_ref().unwrap_or(&none), public].concat());
                 kind::REPLY
             }
-            AuthMessage::Success1 { response } => {
-                bytes[6] = response.as_ref().map_or(0, |response| response.len() as u8);
-                bytes[8] = u8::from(response.is_some());
+            AuthMessage::Success1 { digest_len, response } => {
+                (bytes[6], bytes[8]) = (*digest_len, u8::from(response.is_some()));
                 bytes.extend(response.iter().flatten());
                 kind::SUCCESS1
             }

@@ -239,8 +239,8 @@ fn messages_keep_their_content() {
         (AuthMessage::Negotiate { concatenates: false, hashes: vec![1, 2], groups: vec![0] }, 72),
         (AuthMessage::Challenge { hash: 1, group: 1, sequence: 7, challenge, public: public.clone() }, 304),
         (AuthMessage::Reply { sequence: 0, response: response.clone(), challenge: None, public }, 336),
-        (AuthMessage::Success1 { response: Some(response) }, 48),
-        (AuthMessage::Success1 { response: None }, 16),
+        (AuthMessage::Success1 { digest_len: 32, response: Some(response) }, 48),
+        (AuthMessage::Success1 { digest_len: 32, response: None }, 16),
         (AuthMessage::Success2, 16),
         (AuthMessage::Failure1(AuthFailure::HASH), 8),
         (AuthMessage::Failure2(AuthFailure::FAILED), 8),
@@ -264,4 +264,17 @@ fn challenge_with_another_hash_or_group_fails_the_host() {
         let message = AuthMessage::Challenge { hash, group, sequence: 1, challenge, public };
         assert_eq!(host.receive(&message.encode(1)), Err(failure));
     }
+}
+
+/// Linux refuses the result of an exchange in one direction whose length is not that of the hash.
+#[test]
+fn success_has_the_digest_length_without_a_response() {
+    let mut it = controller(secrets(DhChapHash::Sha384, DhGroup::Null));
+    let (mut host, negotiate) = HostAuth::new(names(), AuthSecrets::new(secret("01"), None), 1);
+    it.receive(&negotiate);
+    let challenge = it.message().expect("a challenge");
+    let reply = host.receive(&challenge).expect("no failure").expect("a reply");
+    it.receive(&reply);
+    let success = it.message().expect("the result");
+    assert_eq!((&success[..2], success[6], success[8]), (&[1, 3][..], 48, 0));
 }
