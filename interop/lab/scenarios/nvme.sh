@@ -1,6 +1,7 @@
 #!/bin/bash
 # A disk over NVMe/TCP: discovery, identity, verified data, file systems, discard and zeroes, digests,
-# resets. The same disk is a LUN too.
+# resets, DH-HMAC-CHAP. The same disk is a LUN too.
+#   GUARDED  a subsystem that admits only this host, with SECRET; its own secret is PROOF
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/nvme_lib.sh"
 start_nvme
@@ -73,4 +74,19 @@ for _ in 1 2 3; do sleep 2; try nvme reset "/dev/$(basename "$(path_to "$NVME")"
 await_load
 nvme_disconnect
 ! dmesg | grep -iE 'nvme.*(error|failed|timeout|mismatch)' || fail "the kernel complains"
+
+step "authentication"
+# guarded OPTION...: connects to the guarded subsystem
+guarded() { nvme connect $(at "$NVME") -n "$GUARDED" --nr-io-queues=2 "$@"; }
+for options in "" "-S $PROOF" "-S $SECRET -C $SECRET"; do
+    ! guarded $options || fail "connected with: $options"
+    try wait_for 20 '! ls -d /sys/class/nvme/nvme*'
+done
+for options in "-S $SECRET" "-S $SECRET -C $PROOF"; do
+    try guarded $options
+    try wait_for 20 "nvme_disk 3"
+    verify "$(nvme_disk 3)" 4
+    try nvme disconnect -n "$GUARDED"
+    try wait_for 20 '! ls -d /sys/class/nvme/nvme*'
+done
 echo "PASS nvme"

@@ -2,14 +2,19 @@
 
 use super::guest::{HOST, lab_with};
 use super::machine::{GuestKind, Lab};
+use interop::command::lunar;
 use interop::routed::until;
 use interop::tool::Tool;
-use interop::{Server, TARGET, ports};
+use interop::{Folder, Server, TARGET, ports};
 use std::fs;
 use std::thread;
 use std::time::Duration;
 
 const NQN: &str = "nqn.2026-11.org.example:disks";
+/// A subsystem whose host must authenticate itself.
+const GUARDED: &str = "nqn.2026-11.org.example:guarded";
+/// The name of the guest's host: `HOSTNQN` in `nvme_lib.sh`.
+const HOST_NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:7d3f1a52-90c4-4b61-8a0e-2f6c5b1d9e70";
 const NVME: [Tool; 1] = [Tool { program: "nvme", package: "nvme-cli" }];
 /// A second namespace.
 const SECOND: &str = "[[subsystem.namespace]]\nnsid = 7\nbackend = \"memory\"\nsize = \"32MiB\"\n";
@@ -55,17 +60,69 @@ lun = 0
 
     /// Starts a scenario that knows these of the NVMe portals.
     fn start(&self, lab: Lab, scenario: &str, nvme: &[usize]) -> super::guest::Scenario {
+        self.start_with(lab, scenario, nvme, &[])
+    }
+
+    /// The same with more environment variables.
+    fn start_with(
+        &self,
+        lab: Lab,
+        scenario: &str,
+        nvme: &[usize],
+        more: &[(&str, &str)],
+    ) -> super::guest::Scenario {
         let nvme: Vec<String> = nvme.iter().map(|at| self.seen_by_guest(*at)).collect();
         let iscsi = self.seen_by_guest(2);
         let variables =
             [("NVME", nvme.join(" ")), ("NQN", NQN.into()), ("PORTAL", iscsi), ("IQN", TARGET.into())];
-        lab.alone(scenario, &variables.each_ref().map(|(name, value)| (*name, value.as_str())))
+        let mut all = variables.each_ref().map(|(name, value)| (*name, value.as_str())).to_vec();
+        all.extend(more);
+        lab.alone(scenario, &all)
     }
 }
 
 fn group(tag: usize, port: u16, transport: &str) -> String {
     let addresses = format!("listen = \"127.0.0.1:{port}\", advertise = \"{HOST}:{port}\"");
     format!("[[portal_group]]\ntag = {tag}\nportals = [{{ {addresses}, transport = [\"{transport}\"] }}]\n")
+}
+
+/// Files with the secrets of the guest's host and of the guarded subsystem.
+struct Secrets(Folder);
+
+impl Secrets {
+    const HOST: &str = "host.key";
+    const OWN: &str = "own.key";
+
+    fn make() -> Secrets {
+        let secrets = Secrets(Folder::fresh());
+        for (owner, nqn, file) in
+            [("--nvme", HOST_NQN, Secrets::HOST), ("--nvme=subsystem", GUARDED, Secrets::OWN)]
+        {
+            let line = ["chap", "add", owner, nqn, "--hash", "sha256", "--output", &secrets.path(file)];
+            let (_, errors, code) = lunar(&line);
+            assert_eq!(code, 0, "{errors}");
+        }
+        secrets
+    }
+
+    fn path(&self, file: &str) -> String {
+        self.0.join(file).display().to_string()
+    }
+
+    fn read(&self, file: &str) -> String {
+        fs::read_to_string(self.path(file)).expect("a secret").trim().to_owned()
+    }
+
+    /// A subsystem on the first NVMe portal that admits only the guest's host.
+    fn guarded(&self) -> String {
+        format!(
+            "\n[[subsystem]]\nnqn = \"{GUARDED}\"\nportal_groups = [1]\nsecret_file = \"{}\"\n\
+             [[subsystem.host]]\nnqn = \"{HOST_NQN}\"\nsecret_file = \"{}\"\n\
+             [[subsystem.namespace]]\nnsid = 3\nbackend = \"memory\"\nsize = \"32MiB\"\n",
+            self.path(Secrets::OWN),
+            self.path(Secrets::HOST),
+        )
+    }
 }
 
 /// A guest with nvme-cli.
@@ -76,9 +133,11 @@ fn lab() -> Option<Lab> {
 #[test]
 fn nvme_disk_is_the_lun_and_keeps_data() {
     let Some(lab) = lab() else { return };
-    let portals = Portals::free();
-    let _server = Server::start(&portals.config(&[0], ""));
-    portals.start(lab, "nvme", &[0]).must_pass();
+    let (portals, secrets) = (Portals::free(), Secrets::make());
+    let _server = Server::start(&(portals.config(&[0], "") + &secrets.guarded()));
+    let [secret, proof] = [Secrets::HOST, Secrets::OWN].map(|file| secrets.read(file));
+    let more = [("GUARDED", GUARDED), ("SECRET", &secret), ("PROOF", &proof)];
+    portals.start_with(lab, "nvme", &[0], &more).must_pass();
 }
 
 #[test]
