@@ -45,7 +45,8 @@ fn serial(controller: &ControllerInfo, nsid: u32, properties: &NamespaceProperti
     }
 }
 
-/// The designators: EUI-64 with 16 bytes (NGUID) and with 8 bytes, UUID, and T10 vendor ID, which all initiators know.
+/// The designators: EUI-64 with 8 bytes and with 16 bytes (NGUID), UUID, and T10 vendor ID, which all initiators know. Of two
+/// EUI-64, the last one is the name in messages.
 fn designators(properties: &NamespaceProperties, serial: &str) -> Vec<u8> {
     let identity = &properties.identity;
     let uuid = identity.uuid.map(|uuid| [&UUID_HEAD[..], &uuid].concat());
@@ -53,8 +54,8 @@ fn designators(properties: &NamespaceProperties, serial: &str) -> Vec<u8> {
     let binary = |kind, value: &[u8]| Designator::new(Designator::BINARY, kind, value).encode();
     let eui = |value: &[u8]| binary(Designator::EUI, value);
     [
-        identity.nguid.map(|nguid| eui(&nguid)),
         identity.eui64.map(|eui64| eui(&eui64)),
+        identity.nguid.map(|nguid| eui(&nguid)),
         uuid.map(|uuid| binary(Designator::UUID, &uuid)),
         Some(Designator::new(Designator::ASCII, Designator::T10, t10.as_bytes()).encode()),
     ]
@@ -85,10 +86,10 @@ mod tests {
         let uuid = "abababab-abab-abab-abab-abababababab";
         let made = designators(&properties(all.clone()), uuid);
         let expected = [
-            &[1, 2, 0, 16][..],
-            &[0xcd; 16],
-            &[1, 2, 0, 8],
+            &[1, 2, 0, 8][..],
             &[0xef; 8],
+            &[1, 2, 0, 16],
+            &[0xcd; 16],
             &[1, 10, 0, 18, 0x10, 0],
             &[0xab; 16],
             &[2, 1, 0, 44],

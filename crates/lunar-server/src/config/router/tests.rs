@@ -825,7 +825,7 @@ fn nvme_upstream_faults_have_positions_and_hints() {
             (
                 "urls = [\"nvme://h/NQN\", \"iscsi://h/iqn.x:a\"]",
                 &[
-                    "t.toml:2:46: an upstream cannot have nvme:// URLs and URLs of SCSI targets",
+                    "t.toml:2:47: an upstream cannot have nvme:// URLs and URLs of SCSI targets",
                     "hint: write an upstream for each of them",
                 ],
             ),
