@@ -51,7 +51,8 @@ pub async fn open(url: &NvmeUrl) -> Result<Arc<NvmeNamespace>, Error> {
 /// The number of the namespace of a URL. The URL may omit the namespace if there is exactly one.
 ///
 /// # Errors
-/// Those of Identify and [`NamespaceName::resolve`](super::NamespaceName::resolve); [`ErrorCode::NotFound`] without a namespace, [`ErrorCode::InvalidArgument`] with several.
+/// Those of Identify and [`NamespaceName::resolve`](super::NamespaceName::resolve); [`ErrorCode::NotFound`] without a
+/// namespace, [`ErrorCode::InvalidArgument`] with several.
 pub async fn namespace_of(url: &NvmeUrl, controller: &NvmeController) -> Result<u32, Error> {
     match url.namespace {
         Some(name) => name.resolve(controller).await,

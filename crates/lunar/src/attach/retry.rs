@@ -12,7 +12,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 /// attempt but the last.
 ///
 /// # Errors
-/// That of the last attempt.
+/// The error of the last attempt.
 pub async fn open_with_retry<T>(
     tries: u32,
     missing: impl Fn(&Error),

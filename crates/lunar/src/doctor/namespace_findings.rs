@@ -11,7 +11,7 @@ const TRANSFER: u64 = 64 << 10;
 /// Connecting above this is slow, in microseconds.
 const SLOW_CONNECT_US: u64 = 1_000_000;
 
-/// What the rules know.
+/// Input of these rules.
 struct NvmeEvidence<'a> {
     controller: &'a ControllerSummary,
     namespace: Option<&'a NamespaceSummary>,
