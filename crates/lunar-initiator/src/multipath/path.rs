@@ -13,8 +13,8 @@ use lunar_wire::scsi::cdb::{self, Cdb};
 use std::io;
 use std::sync::Arc;
 
-/// One of several paths to a logical unit or an NVMe namespace. Its errors are [`Error`]s, which distinguish faults of the path from those
-/// of the medium.
+/// One of several paths to a logical unit or an NVMe namespace. Its errors are [`Error`]s, which distinguish faults of
+/// the path from those of the medium.
 pub trait LunPath: Backend {
     /// The name of the path in messages.
     fn name(&self) -> String;

@@ -34,8 +34,6 @@ type Setter = fn(&mut NvmeOptions, &str) -> Result<(), String>;
 /// Keys that read a file, when the options are made.
 const SECRET_FILES: [&str; 2] = ["secret_file", "subsystem_secret_file"];
 
-/// The key that accepts the risk of late writes.
-const LATE_WRITES: &str = "late_writes";
 /// The key that names further portals.
 const PATHS: &str = "paths";
 
@@ -54,7 +52,6 @@ const KEYS: &[(&str, Setter)] = &[
     ("recovery_timeout", |o, v| time(v, false).map(|t| o.timeouts.recovery = t)),
     ("operation_timeout", |o, v| time(v, false).map(|t| o.timeouts.operation = t)),
     ("login_tries", |o, v| number(v, &(1..=1_000_000)).map(|n| o.timeouts.login_tries = n)),
-    (LATE_WRITES, |_, v| (v == "risk").then_some(()).ok_or_else(|| "the value must be risk".into())),
 ];
 
 /// `nvme://HOST[:PORT]/NQN[/NAMESPACE][?KEY=VALUE&...]`
@@ -79,7 +76,6 @@ const KEYS: &[(&str, Setter)] = &[
 /// | `operation_timeout` | time after which a command that has failed is not tried again |
 /// | `recovery_timeout` | time to reconnect before commands fail (controller-loss time-out) |
 /// | `login_tries` | attempts of the first connection |
-/// | `late_writes` | `risk`: see [`NvmeUrl::accepts_late_writes`] |
 /// | `paths` | further portals of the subsystem, `HOST[:PORT],...`: see [`NvmeUrl::paths`] |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NvmeUrl {
@@ -221,6 +217,14 @@ impl NvmeUrl {
         Ok(self)
     }
 
+    /// The number of the namespace (NSID), if the URL has it.
+    pub fn nsid(&self) -> Option<u32> {
+        match self.namespace {
+            Some(NamespaceName::Number(number)) => Some(number),
+            _ => None,
+        }
+    }
+
     /// The same URL with the namespace of this number (NSID).
     pub fn at(&self, namespace: u32) -> NvmeUrl {
         NvmeUrl { namespace: Some(NamespaceName::Number(namespace)), ..self.clone() }
@@ -229,12 +233,6 @@ impl NvmeUrl {
     /// The same URL with another portal and subsystem.
     pub fn through(&self, portal: Portal, subsystem: Nqn) -> NvmeUrl {
         NvmeUrl { portal, subsystem: Some(subsystem), namespace: None, settings: self.settings.clone() }
-    }
-
-    /// Whether the user accepts that a target may execute a write of a lost connection after newer writes. NVMe/TCP has no
-    /// proof that it does not. Programs that continue after the loss of a connection ask for this.
-    pub fn accepts_late_writes(&self) -> bool {
-        self.has(LATE_WRITES)
     }
 
     /// The URL of each path: this portal, and then those of the key `paths`.

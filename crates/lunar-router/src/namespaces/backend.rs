@@ -17,18 +17,21 @@ impl LunPath for NamespacePath {
         self.context.found.designators.clone()
     }
 
-    /// A controller holds the ranges of its own writes. A path that fails gives them up, as it has no proof of their end.
-    fn share(&self, _ranges: &Arc<RangeLocks>) {}
+    fn share(&self, ranges: &Arc<RangeLocks>) {
+        if let Some(namespace) = self.opened() {
+            LunPath::share(&**namespace, ranges);
+        }
+    }
 
     fn lun(&self) -> Option<&Lun> {
         None
     }
 
     fn compare_and_write(&self, offset: u64, data: Buf) -> LocalBoxFuture<'_, (Result<bool, Error>, Buf)> {
-        Box::pin(async move {
-            let Some(namespace) = self.opened() else { return (Err(self.closed()), data) };
-            (namespace.compare_and_write(offset, &data).await, data)
-        })
+        match self.opened() {
+            Some(namespace) => LunPath::compare_and_write(&**namespace, offset, data),
+            None => Box::pin(async move { (Err(self.closed()), data) }),
+        }
     }
 
     fn check(&self) -> LocalBoxFuture<'_, PathState> {

@@ -4,6 +4,7 @@ use super::nsid_of;
 use super::probe::{connect, unit};
 use crate::upstream::{LuContext, PAUSE, PathState, RoutedPath};
 use lunar_block::{Backend, BackendInfo};
+use lunar_initiator::multipath::LunPath;
 use lunar_initiator::nvme::{NvmeNamespace, NvmeUrl};
 use lunar_initiator::{Error, ErrorCode, Event};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -62,7 +63,7 @@ impl NamespacePath {
     }
 
     fn nsid(&self) -> u32 {
-        self.url.namespace.unwrap_or_else(|| nsid_of(self.context.lun))
+        self.url.nsid().unwrap_or_else(|| nsid_of(self.context.lun))
     }
 
     /// The error of an operation on the closed path.
@@ -98,21 +99,16 @@ impl NamespacePath {
             (false, false) => return PathState::Down,
             (true, _) => {}
         }
-        match namespace.reload().await {
-            Ok(()) => {
-                self.is_changed.store(false, Relaxed);
-                // The storage may have lost writes of its cache.
-                if self.recoveries.swap(info.recoveries, Relaxed) != info.recoveries {
-                    self.context.record_reset();
-                }
-                PathState::Optimized
-            }
-            Err(e) if e.code == ErrorCode::IdentityMismatch => self.changed(&e.what),
-            Err(e) => {
-                tracing::debug!(path = self.location(), "cannot check the path to the namespace: {e}");
-                PathState::Down
-            }
+        let state = LunPath::check(&**namespace).await;
+        if state == PathState::Changed {
+            return self.changed("another namespace");
         }
+        self.is_changed.store(false, Relaxed);
+        // The storage may have lost writes of its cache.
+        if state.is_usable() && self.recoveries.swap(info.recoveries, Relaxed) != info.recoveries {
+            self.context.record_reset();
+        }
+        state
     }
 
     /// Records that the path leads to another namespace.

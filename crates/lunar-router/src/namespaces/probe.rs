@@ -31,7 +31,7 @@ pub async fn probe(upstream: &Upstream, urls: &[NvmeUrl]) -> Result<Vec<FoundTar
 fn as_first(first: Option<&NvmeUrl>, mut target: FoundTarget) -> FoundTarget {
     let Some(first) = first else { return target };
     target.name = first.subsystem.as_ref().map_or(String::new(), |name| name.as_str().to_owned());
-    if let (Some(lun), 1) = (first.namespace.and_then(lun_of), target.luns.len()) {
+    if let (Some(lun), 1) = (first.nsid().and_then(lun_of), target.luns.len()) {
         target.luns = std::mem::take(&mut target.luns).into_values().map(|one| (lun, one)).collect();
     }
     target
@@ -52,7 +52,7 @@ pub(super) async fn connect(
 
 async fn through(url: &NvmeUrl) -> Result<FoundTarget, Error> {
     let controller = connect(url, Duration::ZERO, Duration::ZERO).await?;
-    let luns = luns(&controller, url.namespace).await;
+    let luns = luns(&controller, url.nsid()).await;
     let window = controller.info().queue_len.saturating_sub(1);
     controller.close().await;
     Ok(FoundTarget { name: String::new(), window, luns: luns? })

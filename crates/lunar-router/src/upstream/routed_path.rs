@@ -1,4 +1,4 @@
-//! What the router knows about a path of one core, whatever its protocol.
+//! The interface of a path of one core, whatever its protocol.
 
 use super::UpstreamUrls;
 use super::context::LuContext;

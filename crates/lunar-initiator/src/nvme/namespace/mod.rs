@@ -153,7 +153,7 @@ impl NvmeNamespace {
         }
         self.is_replaced.store(false, Ordering::Relaxed);
         let as_used = IdentifyNamespace { used: before.identify.used, ..properties.identify.clone() };
-        // Each write may change the number of used blocks, which nobody needs.
+        // Each write may change the number of used blocks, which has no use here.
         if (NamespaceProperties { identify: as_used, ..properties.clone() }) != before {
             tracing::info!(namespace = self.id, capacity = properties.capacity, "the namespace has changed");
             self.capacity.store(properties.capacity, Ordering::Relaxed);

@@ -74,7 +74,7 @@ impl RemoteUrl {
         let (target, lun) = match &self.address {
             RemoteAddress::Scsi(url) => (url.target.as_deref(), url.lun),
             RemoteAddress::Nvme(url) => {
-                (url.subsystem.as_ref().map(|name| name.as_str()), url.namespace.and_then(lun_of))
+                (url.subsystem.as_ref().map(|name| name.as_str()), url.nsid().and_then(lun_of))
             }
         };
         match (target, lun) {
@@ -116,12 +116,16 @@ fn address(text: &str) -> Result<RemoteAddress, InvalidValue> {
             "write nvme://HOST/NQN or nvme://HOST/NQN/NSID; `lunar ls nvme://HOST` lists the subsystems",
         );
     }
+    if url.paths().len() > 1 {
+        return invalid("`paths=` does not apply to an upstream", "write a URL in `urls` for each path");
+    }
     match url.namespace {
-        Some(nsid) if lun_of(nsid).is_none() => {
-            let what = format!("namespace {nsid} cannot be a LUN");
-            invalid(what, format!("use a namespace with a number up to {MAX_NSID}"))
+        None => Ok(RemoteAddress::Nvme(url)),
+        Some(_) if url.nsid().and_then(lun_of).is_some() => Ok(RemoteAddress::Nvme(url)),
+        Some(name) => {
+            let what = format!("namespace {name} cannot be a LUN");
+            invalid(what, format!("name a namespace by its number, from 1 to {MAX_NSID}"))
         }
-        _ => Ok(RemoteAddress::Nvme(url)),
     }
 }
 

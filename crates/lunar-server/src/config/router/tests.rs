@@ -819,7 +819,21 @@ fn nvme_upstream_faults_have_positions_and_hints() {
                 "urls = [\"nvme://h/NQN/16385\"]",
                 &[
                     "t.toml:2:9: namespace 16385 cannot be a LUN",
-                    "hint: use a namespace with a number up to 16384",
+                    "hint: name a namespace by its number, from 1 to 16384",
+                ],
+            ),
+            (
+                "urls = [\"nvme://h/NQN/eui.0707070707070707\"]",
+                &[
+                    "t.toml:2:9: namespace eui.0707070707070707 cannot be a LUN",
+                    "hint: name a namespace by its number, from 1 to 16384",
+                ],
+            ),
+            (
+                "urls = [\"nvme://h/NQN?paths=i\"]",
+                &[
+                    "t.toml:2:9: `paths=` does not apply to an upstream",
+                    "hint: write a URL in `urls` for each path",
                 ],
             ),
             (
