@@ -311,6 +311,10 @@ fn missing(
     iso: bool,
     size: Option<u64>,
 ) -> Result<LunConfig, Diagnostic> {
+    if text.parse::<SocketAddr>().is_ok() {
+        let hint = format!("write --nvme={text} or --listen {text}, or ./{text} for a file");
+        invalid(format!("{text} is an address, not a disk"), hint)?;
+    }
     let what = format!("{} does not exist", text.escape_debug());
     if let Some((kind, rest)) = text.split_once(':')
         && let Some(meant) = nearest(kind, BackendKind::sized().map(BackendKind::name))

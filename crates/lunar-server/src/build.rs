@@ -46,7 +46,7 @@ use lunar_target::{LogicalUnit, Quiesced};
 use medium::Medium;
 use moved::Moves;
 use state_lock::{StateLocks, UnitLocks};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
 
@@ -58,6 +58,8 @@ pub struct Units {
     open: BTreeMap<UnitName, OpenUnit>,
     /// The routes; None without a router.
     routes: Option<Arc<Routes>>,
+    /// The subsystems that hosts may use already: a LUN that is awaited later does not close them.
+    served: Mutex<BTreeSet<String>>,
     /// The rate limits of routing instances.
     rates: Mutex<BTreeMap<String, Arc<RateLimit>>>,
     /// The group of gateways.
@@ -135,6 +137,7 @@ impl Units {
             state_dir: state_dir.into(),
             open: BTreeMap::new(),
             routes: None,
+            served: Mutex::default(),
             rates: Mutex::default(),
             gateway: None,
             locks: StateLocks::default(),

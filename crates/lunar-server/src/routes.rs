@@ -51,7 +51,7 @@ fn expanded(config: &Config, found: &Found, is_early: bool) -> Result<Config, Ve
         .iter()
         .map(|target| (target.name.clone(), "a [[target]] of the configuration".to_owned()));
     let (mut owners, mut problems): (BTreeMap<String, String>, _) = (own.collect(), Vec::new());
-    let mut disks = BTreeMap::new();
+    let (mut disks, mut awaiting) = (BTreeMap::new(), BTreeSet::new());
     let mappings =
         config.routers.iter().flat_map(|router| router.targets.iter().map(move |one| (router, one)));
     // Configured names have priority over the names of upstream targets.
@@ -72,31 +72,32 @@ fn expanded(config: &Config, found: &Found, is_early: bool) -> Result<Config, Ve
             owners.insert(name.clone(), owner.clone());
             warn_of_twins(&name, &luns, &mut disks);
             let depth = depth(&luns, found);
-            let offline = (luns.is_empty() || is_early) && is_awaited(router, mapping, found);
+            let is_awaited = is_awaited(router, mapping, found);
+            if is_awaited {
+                awaiting.insert(name.clone());
+            }
+            let offline = (luns.is_empty() || is_early) && is_awaited;
             whole.targets.push(Target { offline, ..target(router, mapping, name, luns, depth) });
         }
     }
-    settle_subsystems(&mut whole);
+    settle_subsystems(&mut whole, &awaiting);
     if problems.is_empty() { Ok(whole) } else { Err(problems) }
 }
 
-/// Lets subsystems wait for the routed LUNs that are their namespaces, so that hosts that connect again keep their disks.
-/// Warns of LUNs that cannot be namespaces.
-fn settle_subsystems(whole: &mut Config) {
-    let summary = |target: &Target| (target.name.clone(), (target.router.is_some(), target.offline));
-    let all: BTreeMap<String, (bool, bool)> = whole.targets.iter().map(summary).collect();
-    let is_awaited = |name: &String| match all.get(name) {
-        Some((is_routed, offline)) => *is_routed && *offline,
+/// Lets subsystems wait for the routed LUNs that are their namespaces, so that hosts that connect again keep their disks. The
+/// targets in `awaiting` may get further LUNs. Warns of LUNs that cannot be namespaces.
+fn settle_subsystems(whole: &mut Config, awaiting: &BTreeSet<String>) {
+    let luns = |target: &Target| (target.name.clone(), target.luns.clone());
+    let all: BTreeMap<String, Arc<BTreeMap<u16, LunConfig>>> = whole.targets.iter().map(luns).collect();
+    let is_awaited = |(name, number): &(String, u16)| match all.get(name) {
+        Some(luns) => !luns.contains_key(number) && awaiting.contains(name),
         None => !whole.awaited.is_empty(),
     };
     for target in &mut whole.targets {
-        if let Some(subsystem) = &mut target.subsystem {
-            subsystem.is_awaited = subsystem.shared.values().any(|(name, _)| is_awaited(name));
-        }
-    }
-    for target in &whole.targets {
-        for (nsid, (name, number)) in target.subsystem.iter().flat_map(|subsystem| &subsystem.shared) {
-            let lun = whole.targets.iter().find(|one| one.name == *name).and_then(|one| one.luns.get(number));
+        let Some(subsystem) = &mut target.subsystem else { continue };
+        subsystem.is_awaited = subsystem.shared.values().any(is_awaited);
+        for (nsid, (name, number)) in &subsystem.shared {
+            let lun = all.get(name).and_then(|luns| luns.get(number));
             if let Some(why) = lun.and_then(config::unfit) {
                 tracing::warn!("namespace {nsid} of {} is not served: {why}", target.name);
             }

@@ -178,12 +178,12 @@ const CODES: [(ErrorCode, Exit, &str); 19] = [
     (
         ErrorCode::ScsiError,
         Exit::Scsi,
-        "the logical unit rejected the command; lunar scsi shows the full sense data",
+        "the logical unit rejected the command; lunar scsi shows the full sense data of a LUN",
     ),
     (
         ErrorCode::ReservationConflict,
         Exit::NoAccess,
-        "lunar pr URL read-full-status shows the holder; if it is this host with another ISID, add isid= to the URL",
+        "lunar pr URL read-full-status shows the holder; if it is this host, add its isid= or, over NVMe, host_id= to the URL",
     ),
     (ErrorCode::IdentityMismatch, Exit::General, "another logical unit replaced this LUN: check the target"),
     (ErrorCode::SessionClosed, Exit::General, "open the LUN again"),

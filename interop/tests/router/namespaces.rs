@@ -94,6 +94,22 @@ fn subsystem_waits_until_its_upstream_is_found() {
 }
 
 #[test]
+fn namespace_that_is_awaited_later_closes_no_subsystem() {
+    let storage = storage();
+    let there = url(&storage, &format!("/{A}"));
+    let mut router = router(T, &[0], &(upstream("a", &there, "") + &map_target(T, "a")));
+    let it = controller(&router);
+    let mut queue = it.queue(1);
+    let text = std::fs::read_to_string(router.dir().join("lunar.toml")).expect("a configuration");
+    let more = upstream("dead", &format!("iscsi://127.0.0.1:1/{B}"), "") + &map_target(U, "dead");
+    let namespace = format!("[[subsystem.namespace]]\nnsid = 9\ntarget = \"{U}\"\nlun = 0\n");
+    router.rewrite(&(text.replace("[router.r1]", &format!("{namespace}[router.r1]")) + &more));
+    router.said(&["reload", "--force"]);
+    queue.execute(&NvmeEntry::write(1, 0, 1), &pattern(512, 1)).good();
+    assert_eq!(try_connect(nvme(&router)).status, 0);
+}
+
+#[test]
 fn lost_upstream_is_a_path_error_and_comes_back() {
     let mut storage = storage();
     let there = url(&storage, &format!("/{A}"));

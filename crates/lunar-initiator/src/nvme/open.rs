@@ -14,8 +14,13 @@ const LISTED: usize = 8;
 /// Connects to the controller of a URL.
 ///
 /// # Errors
-/// Those of [`NvmeUrl::options`] and [`NvmeController::open`]; [`ErrorCode::InvalidArgument`] without a subsystem.
+/// Those of [`NvmeUrl::options`] and [`NvmeController::open`]; [`ErrorCode::InvalidArgument`] without a subsystem, or with
+/// several paths.
 pub async fn connect(url: &NvmeUrl) -> Result<NvmeController, Error> {
+    if url.paths().len() > 1 {
+        let what = format!("{} names several paths, but one controller is connected", url.plain());
+        return Err(Error::new(ErrorCode::InvalidArgument, what).with_hint("remove paths= from the URL"));
+    }
     connect_with(url, url.options()?).await
 }
 
@@ -33,8 +38,7 @@ pub(super) async fn connect_with(url: &NvmeUrl, options: NvmeOptions) -> Result<
     NvmeController::open(SubsystemAddress { portal: url.portal.clone(), subsystem }, options).await
 }
 
-/// Opens the namespace of a URL with a controller of its own, at the first portal of the URL. The URL may omit the namespace if
-/// there is exactly one.
+/// Opens the namespace of a URL with a controller of its own. The URL may omit the namespace if there is exactly one.
 ///
 /// # Errors
 /// Those of [`connect`], [`namespace_of`] and [`NvmeNamespace::open`].

@@ -22,13 +22,17 @@ pub fn refused(status: NvmeStatus, result: u64) -> Error {
     let (code, hint) = match (status.kind, status.code) {
         (1, 0x82) => (
             ErrorCode::NotFound,
-            "check the name of the subsystem; lunar discover nvme://HOST:8009 lists those of a discovery service",
+            "check the name of the subsystem, and that the port does not only serve discovery, as 8009; lunar discover \
+             nvme://HOST:8009 lists the subsystems",
         ),
         (1, 0x84) => (
             ErrorCode::Refused,
             "add the name of this host to the subsystem's list of hosts, or name another host with host_nqn= in the URL",
         ),
-        (1, 0x81) => (ErrorCode::Unreachable, "the controller has no room now: end other connections to it"),
+        (1, 0x81) => (
+            ErrorCode::Unreachable,
+            "the target has no room for more connections, or the subsystem is offline or waits for its storage: see its log",
+        ),
         (1, 0x91) => (ErrorCode::AuthenticationFailed, "add secret_file=FILE to the URL"),
         _ => (ErrorCode::Refused, "see the log of the target"),
     };

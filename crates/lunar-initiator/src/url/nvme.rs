@@ -201,7 +201,7 @@ impl NvmeUrl {
     }
 
     /// Whether the URL has this key.
-    fn has(&self, key: &str) -> bool {
+    pub fn has(&self, key: &str) -> bool {
         self.settings.iter().any(|(name, _)| *name == key)
     }
 

@@ -32,6 +32,8 @@ const OF_SENSE: &[Row] = &[
     // The state has changed since the command was checked: its repetition learns the reason.
     (0xa, Some(0x00), None, NvmeStatus::INTERRUPTED),
     (0xa, Some(0x0d), Some(0x02), NvmeStatus::INTERRUPTED),
+    // A step of Copy has failed, perhaps because of the path: another path may be better.
+    (0xa, Some(0x0d), Some(0x01), NvmeStatus { do_not_retry: false, ..NvmeStatus::INTERNAL_ERROR }),
     (0xb, Some(0x47), None, NvmeStatus::TRANSIENT_TRANSPORT_ERROR),
     (0xb, None, None, NvmeStatus { do_not_retry: false, ..NvmeStatus::INTERNAL_ERROR }),
     (0xe, None, None, NvmeStatus::COMPARE_FAILURE),
@@ -125,7 +127,10 @@ mod tests {
             (Sense::SPACE_ALLOCATION_FAILED, NvmeStatus::CAPACITY_EXCEEDED),
             (Sense::MISCOMPARE, NvmeStatus::COMPARE_FAILURE),
             (Sense::COPY_TARGET_UNREACHABLE.segment(1, 4), NvmeStatus::INTERRUPTED),
-            (Sense::COPY_DEVICE_FAILURE.segment(0, 6), NvmeStatus::INTERNAL_ERROR),
+            (
+                Sense::COPY_DEVICE_FAILURE.segment(0, 6),
+                NvmeStatus { do_not_retry: false, ..NvmeStatus::INTERNAL_ERROR },
+            ),
         ] {
             assert_eq!(of_scsi(Status::CheckCondition, Some(sense)), status, "{sense:?}");
         }

@@ -51,6 +51,8 @@ pub(crate) fn options(url: &NvmeUrl, recovery: Duration, busy: Duration) -> Resu
     let mut options = url.options()?;
     let times = &mut options.timeouts;
     (times.recovery, times.busy, times.pause) = (recovery, busy, PAUSE);
+    // Another path takes a command whose status is about this path.
+    times.transition = recovery.is_zero().then_some(Duration::ZERO);
     Ok(options)
 }
 
@@ -77,8 +79,12 @@ mod tests {
             options(&url, recovery_timeout(&upstream), Duration::from_secs(7)).expect("options").timeouts;
         assert_eq!((times.command, times.operation), (Duration::from_secs(3), Duration::from_secs(15)));
         assert_eq!((times.recovery, times.busy), (upstream.path_loss_timeout, Duration::from_secs(7)));
+        assert_eq!(times.transition, None, "the only path may be in transition");
         let UpstreamUrls::Nvme(mut urls) = upstream.urls.clone() else { panic!("a namespace") };
         urls.push(urls[0].at(1));
-        assert_eq!(recovery_timeout(&Upstream { urls: urls.into(), ..upstream }), Duration::ZERO);
+        let several = Upstream { urls: urls.clone().into(), ..upstream };
+        assert_eq!(recovery_timeout(&several), Duration::ZERO);
+        let times = options(&urls[0], Duration::ZERO, Duration::from_secs(7)).expect("options").timeouts;
+        assert_eq!(times.transition, Some(Duration::ZERO), "another path takes the command");
     }
 }

@@ -282,8 +282,8 @@ fn check(upstream: &Upstream, found: &FoundLun) -> Result<(), Error> {
         return Err(Error::new(ErrorCode::InvalidArgument, what)
             .with_hint("route the LUN with mode = \"passthrough\""));
     }
-    if upstream.urls.count() > 1 && found.designators.is_empty() {
-        let what = "the LUN has several paths, but no VPD page 83h to identify it";
+    if upstream.urls.count() > 1 && !upstream.urls.identify(&found.designators) {
+        let what = "the LUN has several paths, but no identifier (VPD page 83h; UUID, NGUID or EUI64 of a namespace)";
         return Err(Error::new(ErrorCode::IdentityMismatch, what).with_hint("configure only one URL"));
     }
     let wanted = upstream.identity.as_deref();

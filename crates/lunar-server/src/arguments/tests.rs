@@ -135,6 +135,11 @@ fn invalid_arguments_have_hints() {
             arguments(&[&here("none")]),
             "LUN: none does not exist\n  hint: check the path, or add --size 10G to create it",
         ),
+        (
+            Arguments { size: Some("1M".into()), ..arguments(&["127.0.0.1:4420"]) },
+            "LUN: 127.0.0.1:4420 is an address, not a disk\n  hint: write --nvme=127.0.0.1:4420 or --listen \
+             127.0.0.1:4420, or ./127.0.0.1:4420 for a file",
+        ),
         (arguments(&["nul:1G"]), "LUN: nul:1G does not exist\n  hint: did you mean null:1G?"),
         (arguments(&["memory:1"]), "LUN: the size of memory:1 is too small\n  hint: use at least 4096 bytes"),
         (

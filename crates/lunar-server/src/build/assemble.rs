@@ -6,7 +6,7 @@ use lunar_router::routes::ServedLu;
 use lunar_target::config::{SubsystemSettings, TargetConfig, TargetNode, TextKeyHandler};
 use lunar_target::{Instance, LogicalUnit};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 impl Units {
     pub(super) fn assemble(&self, config: &Config) -> TargetConfig {
@@ -63,6 +63,15 @@ impl Units {
         subsystem.shared.iter().filter_map(unit).collect()
     }
 
+    /// Whether a subsystem waits for a namespace before hosts may connect.
+    fn waits(&self, name: &str, subsystem: &SubsystemConfig) -> bool {
+        let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        if !subsystem.is_awaited {
+            served.insert(name.to_owned());
+        }
+        !served.contains(name)
+    }
+
     fn target(&self, target: &Target, config: &Config) -> TargetNode {
         let own = |(number, lun): (&u16, &LunConfig)| Some((*number, self.unit(&target.name, *number, lun)?));
         let mut luns: BTreeMap<u16, Arc<LogicalUnit>> = target.luns.iter().filter_map(own).collect();
@@ -74,7 +83,7 @@ impl Units {
             portal_groups: target.portal_groups.clone(),
             relative_ports: target.relative_ports.clone(),
             redirects: target.redirects.clone(),
-            offline: target.offline || subsystem.is_some_and(|subsystem| subsystem.is_awaited),
+            offline: target.offline || subsystem.is_some_and(|subsystem| self.waits(&target.name, subsystem)),
             mutual: target.mutual.clone(),
             luns,
             access: target.access.clone(),

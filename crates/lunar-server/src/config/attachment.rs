@@ -342,7 +342,15 @@ fn checked(text: &str, base: &Path) -> Result<String, InvalidValue> {
             .or_else(|e| invalid(e.what.as_str(), e.hint.as_deref().unwrap_or_default()));
     }
     let parsed = match nvme::is_url(text) {
-        true => text.parse::<NvmeUrl>().map(drop),
+        true => match text.parse::<NvmeUrl>() {
+            Ok(url) if url.paths().len() > 1 => {
+                return invalid(
+                    "an attached namespace has one path: `paths=` does not apply",
+                    "remove `paths=` from the URL",
+                );
+            }
+            parsed => parsed.map(drop),
+        },
         false => Url::parse(text).map(drop),
     };
     match parsed {

@@ -20,6 +20,9 @@ pub fn exposed(config: &Config) -> Vec<String> {
         let name = &target.name;
         let why = match target.access.iter().position(admits_all) {
             Some(at) => format!(": access entry {at} admits all; hint: give it initiators, networks or chap"),
+            None if target.subsystem.is_some() => {
+                "; hint: add allowed_hosts, networks or [[subsystem.host]]".to_owned()
+            }
             None => "; hint: add [[target.access]] with initiators, networks or chap".to_owned(),
         };
         format!("every host that reaches a portal can use {name}{why}")
@@ -118,6 +121,9 @@ mod tests {
             assert!(lines(portals, LISTED).is_empty(), "{portals}");
         }
         assert!(lines("\"127.0.0.1:3260\", \"[::1]:3260\"", "").is_empty());
+        let both = format!("{LISTED}[[subsystem]]\nnqn = \"nqn.2026-11.org.example:a\"\n");
+        let [subsystem] = &lines("\"0.0.0.0:3260\"", &both)[..] else { panic!("one line") };
+        assert!(subsystem.contains("add allowed_hosts, networks or [[subsystem.host]]"), "{subsystem}");
     }
 
     #[test]

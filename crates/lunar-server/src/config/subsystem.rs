@@ -6,6 +6,7 @@ use super::router::{Map, Mode};
 use super::target::{Context, tags};
 use super::value::network;
 use super::{RouterConfig, Target, disk};
+use crate::ErrorCode;
 use lunar_config::{Diagnostics, InvalidValue, invalid, iscsi_name, pattern};
 use lunar_config::{Section, UniqueKeys};
 use lunar_scsi::PeripheralDeviceType;
@@ -74,6 +75,10 @@ fn subsystem(
     let portal_groups = tags(p, &mut s, around.tags).unwrap_or_else(|| around.tags.to_vec());
     let offline = s.flag(p, "offline", false);
     let secret = s.parsed(p, "secret_file", |text| secret(&super::path(text, around.base)?, around.source));
+    if let (Some(value), None) = (s.find("secret_file"), s.find("host")) {
+        let what = "`secret_file` of a subsystem protects nothing without hosts that must prove themselves";
+        p.add(&value.span(), what, "add [[subsystem.host]] with a `secret_file` for each host");
+    }
     let hosts = hosts(p, &mut s, around);
     let access = access(p, &mut s, &hosts);
     let shown = name.clone().unwrap_or_default();
@@ -156,7 +161,11 @@ fn host_nqn(text: &str) -> Result<String, InvalidValue> {
 /// The secret in a file, in the form of nvme-cli.
 fn secret(path: &Path, source: SecretSource<'_>) -> Result<DhChapSecret, InvalidValue> {
     let hint = "make one in a new file: lunar chap add --nvme NQN --output FILE";
-    let Some(bytes) = secret_text(path, source)? else {
+    let as_missing = |e: InvalidValue| match e.code {
+        ErrorCode::NotFound => InvalidValue { hint: hint.into(), ..e },
+        _ => e,
+    };
+    let Some(bytes) = secret_text(path, source).map_err(as_missing)? else {
         return DhChapSecret::generate(None).or_else(|e| invalid(format!("no random numbers: {e}"), hint));
     };
     let fault =
@@ -446,6 +455,8 @@ mod tests {
                 "is a pattern",
             ),
             ("[[subsystem.host]]\nnqn = \"nqn.2026-11.org.example:h\"\n", "secret_file"),
+            ("secret_file = \"nowhere.key\"\n", "lunar chap add --nvme"),
+            ("secret_file = \"nowhere.key\"\n", "protects nothing"),
             ("serial = \"a:b\"\n", "serial or model number"),
             ("[[subsystem]]\nnqn = \"nqn.2014-08.org.nvmexpress.discovery\"\n", "discovery service"),
             ("[[subsystem]]\nnqn = \"iqn.2026-11.org.example:a\"\n", "is no NQN"),

@@ -375,8 +375,27 @@ fn subsystem_awaits_the_luns_of_its_namespaces() {
             subsystem.expect("a subsystem").is_awaited
         };
         let before = expand(&config, &Found::default()).unwrap();
+        let other = expand(&config, &found(&[(t, &[7])])).unwrap();
+        assert!(!is_awaited(&other), "the upstream has no such LUN");
         let after = expand(&before, &found(&[(t, &[0])])).unwrap();
         assert_eq!([&config, &before, &after].map(is_awaited), [false, true, false]);
+    }
+}
+
+#[test]
+fn subsystem_awaits_one_lun_of_a_composed_target() {
+    let mixed = "lun = [{ lun = 0, upstream = \"a\", from = 0 }, { lun = 1, upstream = \"b\", from = 0 }]";
+    let mapping = format!(
+        "[router.r1.upstream.b]\nurls = [\"iscsi://192.0.2.2/iqn.2001-04.com.example:u\"]\n\
+         {ALL}map = \"lun\"\nname = \"iqn.2026-11.org.example:m\"\n{mixed}\n\
+         [[subsystem]]\nnqn = \"nqn.2026-11.org.example:s\"\n\
+         [[subsystem.namespace]]\nnsid = 1\ntarget = \"iqn.2026-11.org.example:m\"\nlun = "
+    );
+    for (number, is_awaited) in [(0, false), (1, true)] {
+        let config = config(TARGET, &format!("{mapping}{number}\n"));
+        let whole = expand(&config, &found(&[("iqn.2001-04.com.example:t", &[0])])).unwrap();
+        let subsystem = whole.targets.iter().find_map(|target| target.subsystem.as_ref());
+        assert_eq!(subsystem.expect("a subsystem").is_awaited, is_awaited, "LUN {number}");
     }
 }
 

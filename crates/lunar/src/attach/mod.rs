@@ -266,7 +266,7 @@ fn attachment_of_url(args: &Attach, first: &str) -> Result<Attachment, Failure> 
             attachment::absolute_image(text, &here).map_err(invalid)?
         } else {
             match nvme::is_url(text) {
-                true => text.parse::<NvmeUrl>().map(drop)?,
+                true => namespace::check(text)?,
                 false => Url::parse(text).map(drop)?,
             }
             attachment::absolute(text, &here)

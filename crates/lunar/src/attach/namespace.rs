@@ -2,7 +2,7 @@
 
 use super::disk::OPERATION_MARGIN;
 use super::retry::open_with_retry;
-use crate::exit::Failure;
+use crate::exit::{Failure, invalid};
 use crate::{host_id, output};
 use lunar_initiator::nvme::{self, NvmeController, NvmeNamespace, NvmeOptions, NvmeUrl, SubsystemAddress};
 use lunar_initiator::{Error, ErrorCode};
@@ -12,6 +12,19 @@ use lunar_server::config::attachment::Attachment;
 use lunar_server::folders;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Checks the URL of a namespace before it is attached.
+///
+/// # Errors
+/// The URL is invalid, or has several paths.
+pub fn check(text: &str) -> Result<(), Failure> {
+    let url: NvmeUrl = text.parse()?;
+    if url.paths().len() > 1 {
+        let what = format!("{}: an attached namespace has one path, so `paths=` does not apply", url.plain());
+        return Err(invalid(Diagnostic::new(what, "remove `paths=` from the URL")));
+    }
+    Ok(())
+}
 
 /// Opens the namespace of an attachment, inside an event loop. Also returns how long I/O waits for a lost connection.
 /// `missing` receives the error of each attempt.
@@ -87,6 +100,15 @@ pub fn path(namespace: &NvmeNamespace) -> AttachedPath {
 mod tests {
     use super::*;
     use lunar_server::config::attachment::How;
+
+    #[test]
+    fn several_paths_are_refused() {
+        let url = "nvme://h/nqn.2026-11.org.example:a/1";
+        assert!(check(url).is_ok());
+        let refused = check(&format!("{url}?paths=i")).expect_err("two paths");
+        assert!(refused.problems[0].what.contains("`paths=` does not apply"), "{refused:?}");
+        assert!(check("nvme://").is_err());
+    }
 
     #[test]
     fn identifier_is_that_of_the_disk_and_the_kind_of_device() {

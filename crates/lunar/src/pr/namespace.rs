@@ -190,7 +190,8 @@ fn why(state: &NvmeReservations, id: [u8; 16], change: ReservationChange, given:
         ),
         None => (
             format!("{what}\n  this host, {}, is not registered", uuid_text(&id)),
-            "register first: lunar pr URL register --new-key KEY; or add host_id= of the registrant to the URL".into(),
+            "register first: lunar pr URL register --new-key KEY; or add host_id= of the registrant to the URL, \
+             unless a controller of that host is connected: the target may end it".into(),
         ),
         Some(one) if one.key != given => (
             format!("{what}\n  this host is registered with key {:#x}, not {given:#x}", one.key),

@@ -141,16 +141,16 @@ impl NvmeNamespace {
     /// # Errors
     /// [`ErrorCode::IdentityMismatch`] when the identity has changed; those of Identify.
     pub async fn reload(&self) -> Result<(), Error> {
-        let properties = inspect(&self.controller, self.id).await?;
         let before = self.properties();
-        if properties.identity != before.identity {
-            let what =
-                format!("namespace {} was {}, and is {} now", self.id, before.identity, properties.identity);
-            let error = Error::new(ErrorCode::IdentityMismatch, what);
-            *self.replaced.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
-            self.is_replaced.store(true, Ordering::Relaxed);
-            return Err(error);
-        }
+        let properties = match inspect(&self.controller, self.id).await {
+            Ok(properties) if properties.identity == before.identity => properties,
+            Ok(other) => return Err(self.replace(&format!(", and is {} now", other.identity))),
+            // Another namespace, with a format that is not supported.
+            Err(e) if e.code == ErrorCode::InvalidArgument => {
+                return Err(self.replace(&format!(": {}", e.what)));
+            }
+            Err(e) => return Err(e),
+        };
         self.is_replaced.store(false, Ordering::Relaxed);
         let as_used = IdentifyNamespace { used: before.identify.used, ..properties.identify.clone() };
         // Each write may change the number of used blocks, which has no use here.
@@ -161,6 +161,15 @@ impl NvmeNamespace {
             *self.properties.lock().unwrap_or_else(PoisonError::into_inner) = properties;
         }
         Ok(())
+    }
+
+    /// Fails all operations from now on: the number leads to another namespace.
+    fn replace(&self, now: &str) -> Error {
+        let what = format!("namespace {} was {}{now}", self.id, self.properties().identity);
+        let error = Error::new(ErrorCode::IdentityMismatch, what);
+        *self.replaced.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
+        self.is_replaced.store(true, Ordering::Relaxed);
+        error
     }
 }
 

@@ -88,6 +88,12 @@ impl RemoteUrl {
     pub(super) fn check_beside(&self, first: &RemoteUrl) -> Result<(), InvalidValue> {
         match (&self.address, &first.address) {
             (RemoteAddress::Scsi(url), RemoteAddress::Scsi(first)) => url.check_beside(first).or_else(told),
+            (RemoteAddress::Nvme(url), RemoteAddress::Nvme(first)) if url.subsystem != first.subsystem => {
+                invalid(
+                    "the URLs of an upstream name different subsystems",
+                    "write an upstream for each subsystem: the paths of one have the same NQN",
+                )
+            }
             (RemoteAddress::Nvme(_), RemoteAddress::Nvme(_)) => Ok(()),
             _ => invalid(
                 "an upstream cannot have nvme:// URLs and URLs of SCSI targets",
@@ -118,6 +124,12 @@ fn address(text: &str) -> Result<RemoteAddress, InvalidValue> {
     }
     if url.paths().len() > 1 {
         return invalid("`paths=` does not apply to an upstream", "write a URL in `urls` for each path");
+    }
+    if url.has("host_id") {
+        return invalid(
+            "`host_id=` does not apply to an upstream: each core has a controller of its own",
+            "remove `host_id=`; the target may use host_nqn=",
+        );
     }
     match url.namespace {
         None => Ok(RemoteAddress::Nvme(url)),

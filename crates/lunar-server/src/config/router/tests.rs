@@ -837,6 +837,20 @@ fn nvme_upstream_faults_have_positions_and_hints() {
                 ],
             ),
             (
+                "urls = [\"nvme://h/NQN?host_id=7d3f1a52-90c4-4b61-8a0e-2f6c5b1d9e70\"]",
+                &[
+                    "t.toml:2:9: `host_id=` does not apply to an upstream: each core has a controller of its own",
+                    "hint: remove `host_id=`; the target may use host_nqn=",
+                ],
+            ),
+            (
+                "urls = [\"nvme://h/NQN\", \"nvme://i/NQNx\"]",
+                &[
+                    "t.toml:2:47: the URLs of an upstream name different subsystems",
+                    "hint: write an upstream for each subsystem: the paths of one have the same NQN",
+                ],
+            ),
+            (
                 "urls = [\"nvme://h/NQN\", \"iscsi://h/iqn.x:a\"]",
                 &[
                     "t.toml:2:47: an upstream cannot have nvme:// URLs and URLs of SCSI targets",
