@@ -115,6 +115,8 @@ fn reader_that_returns_gets_what_it_missed() {
     let mut events = Events::of(&server, "", "");
     drop(Login::new().on(server.portal()));
     let login = sequence(&events.until("session.login"));
+    // The next request must come after it.
+    events.until("session.end");
     drop(events);
     let file = server.dir().join("lunar.toml").display().to_string();
     change(&server, "POST /v1/config/apply", &format!("{{\"file\":\"{file}\"}}"));
