@@ -9,7 +9,7 @@ use crate::portal::Portal;
 use crate::rdma_connector::RdmaConnector;
 use crate::session::info::SessionInfo;
 use crate::session::transport::TransportHandle;
-use crate::{Error, ErrorCode, Options, hints, iser, srp, time_limit, waits};
+use crate::{Error, ErrorCode, Options, hints, iser, srp, time_limit, waits, with_retry};
 use lunar_proto::Pdu;
 use lunar_proto::chap::Algorithm;
 use lunar_proto::initiator::login::{InitiatorLogin, InitiatorLoginStep, LoggedIn, LoginError, LoginParams};
@@ -80,23 +80,9 @@ impl Connected {
 /// Connects and logs in. Retries while the target is unreachable, up to the number of attempts in the options. A
 /// rejected login is not retried.
 pub async fn connect_with_retry(login_target: &LoginTarget, options: &Options) -> Result<Connected, Error> {
-    let mut pause = Duration::from_millis(500);
-    for _ in 1..options.timeouts.login_tries.max(1) {
-        match connect_once(login_target, options).await {
-            Err(e)
-                if matches!(
-                    e.code,
-                    ErrorCode::Unreachable | ErrorCode::TimedOut | ErrorCode::ConnectionLost
-                ) =>
-            {
-                tracing::warn!("{e}; the initiator tries again");
-                compio::time::sleep(pause).await;
-                pause = (pause * 2).min(Duration::from_secs(4));
-            }
-            end => return end,
-        }
-    }
-    connect_once(login_target, options).await
+    let missing = |e: &Error| tracing::warn!("{e}; the initiator tries again");
+    with_retry(options.timeouts.login_tries, missing, async || connect_once(login_target, options).await)
+        .await
 }
 
 /// Connects and logs in, and follows redirections.

@@ -158,6 +158,7 @@ mod transport;
 #[doc(hidden)]
 pub mod reinstatement;
 mod report_luns;
+mod retry;
 mod session;
 mod shared_lun;
 mod slow_path;
@@ -191,6 +192,7 @@ pub use options::{LateWrites, Options, Timeouts};
 pub use portal::Portal;
 pub use probe::{Exchange, Probe};
 pub use report_luns::{lun_address, lun_number, luns};
+pub use retry::with_retry;
 pub use session::{
     Batch, CommandId, Event, IDENTITY_LEN, Pending, Session, SessionHooks, SessionInfo, SessionLogin,
     WeakSession,

@@ -32,6 +32,11 @@ pub trait PathOpener: Send + Sync + 'static {
         false
     }
 
+    /// Checks the open path.
+    fn check_opened<'a>(&'a self, opened: &'a Self::Path) -> LocalBoxFuture<'a, PathState> {
+        opened.check()
+    }
+
     /// Checks the closed path.
     fn check_closed(&self) -> LocalBoxFuture<'_, PathState>;
 
@@ -112,7 +117,7 @@ impl<P: PathOpener> LunPath for LatePath<P> {
     }
 
     fn check(&self) -> LocalBoxFuture<'_, PathState> {
-        self.opened().map_or_else(|| self.0.check_closed(), |lun| lun.check())
+        self.opened().map_or_else(|| self.0.check_closed(), |lun| self.0.check_opened(lun))
     }
 
     fn reset_abandoned(&self) -> LocalBoxFuture<'_, ()> {
@@ -198,6 +203,7 @@ impl<P: PathOpener> Backend for LatePath<P> {
 mod tests {
     use super::*;
     use crate::ErrorCode;
+    use crate::multipath::ExpectedUnit;
 
     struct NeverOpened;
 
@@ -217,14 +223,7 @@ mod tests {
         }
 
         fn info(&self) -> BackendInfo {
-            BackendInfo {
-                capacity: 0,
-                read_only: true,
-                unmap: false,
-                null: false,
-                remote: true,
-                write_through: false,
-            }
+            ExpectedUnit::default().info()
         }
 
         fn check_closed(&self) -> LocalBoxFuture<'_, PathState> {

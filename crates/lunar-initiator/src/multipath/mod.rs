@@ -3,6 +3,7 @@
 mod alua;
 pub(crate) mod ana;
 mod backend;
+mod expected_unit;
 mod join;
 mod late_path;
 mod options;
@@ -22,6 +23,7 @@ use crate::{Error, ErrorCode, time_limit};
 use event_listener::Event;
 #[doc(inline)]
 pub use event_listener::EventListener;
+pub use expected_unit::ExpectedUnit;
 pub use late_path::{LatePath, PathOpener};
 #[doc(inline)]
 pub use lunar_block::range_lock::RangeLocks;

@@ -12,13 +12,12 @@ use super::queue_tasks::CompletionWaiter;
 use super::request::{self, ControllerHandle, ControllerRequest, PendingCompletion, closed};
 use super::status::error_of;
 use crate::session::Listeners;
-use crate::{Direction, Error, ErrorCode, Event};
+use crate::{Direction, Error, ErrorCode, Event, with_retry};
 use lunar_runtime::{Buf, CoreHandle, SendPump};
 use lunar_wire::nvme::{Sqe, listed_namespaces};
 use std::fmt;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 /// Active namespaces (CNS 02h).
 const ACTIVE_NAMESPACES: u32 = 0x02;
@@ -157,23 +156,8 @@ impl fmt::Debug for NvmeController {
 
 /// Connects, and tries again while the controller is unreachable, up to the number of attempts in the options.
 async fn establish_with_retry(local: &LocalController) -> Result<super::association::Association, Error> {
-    let mut pause = Duration::from_millis(500);
-    for _ in 1..local.options.timeouts.login_tries.max(1) {
-        match local.establish().await {
-            Err(e)
-                if matches!(
-                    e.code,
-                    ErrorCode::Unreachable | ErrorCode::TimedOut | ErrorCode::ConnectionLost
-                ) =>
-            {
-                tracing::warn!("{e}; the initiator tries again");
-                compio::time::sleep(pause).await;
-                pause = (pause * 2).min(Duration::from_secs(4));
-            }
-            end => return end,
-        }
-    }
-    local.establish().await
+    let missing = |e: &Error| tracing::warn!("{e}; the initiator tries again");
+    with_retry(local.options.timeouts.login_tries, missing, async || local.establish().await).await
 }
 
 /// Handles requests from other cores. Closes the controller when all handles are dropped.

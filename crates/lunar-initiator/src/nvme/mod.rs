@@ -70,7 +70,7 @@ pub use lunar_wire::nvme::{Cqe, IdentifyController, IdentifyNamespace, NvmeStatu
 pub use namespace::{NvmeNamespace, NvmeRegistrant, NvmeReservations, ReservationChange, inspect};
 pub use namespace_identity::{NamespaceIdentity, NamespaceProperties, uuid_text};
 pub use namespace_name::NamespaceName;
-pub use open::{connect, namespace_of, open};
+pub use open::{connect, connect_with, namespace_of, open, open_with};
 pub use options::NvmeOptions;
 pub use paths::{NvmePath, NvmePaths};
 pub use request::PendingCompletion;

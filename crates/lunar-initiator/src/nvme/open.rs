@@ -14,21 +14,20 @@ const LISTED: usize = 8;
 /// Connects to the controller of a URL.
 ///
 /// # Errors
-/// Those of [`NvmeUrl::options`] and [`NvmeController::open`]; [`ErrorCode::InvalidArgument`] without a subsystem, or with
-/// several paths.
+/// Those of [`NvmeUrl::options`] and [`connect_with`].
 pub async fn connect(url: &NvmeUrl) -> Result<NvmeController, Error> {
-    if url.paths().len() > 1 {
-        let what = format!("{} names several paths, but one controller is connected", url.plain());
-        return Err(Error::new(ErrorCode::InvalidArgument, what).with_hint("remove paths= from the URL"));
-    }
     connect_with(url, url.options()?).await
 }
 
 /// [`connect`] with other options than those of the URL.
 ///
 /// # Errors
-/// Those of [`NvmeController::open`]; [`ErrorCode::InvalidArgument`] without a subsystem.
-pub(super) async fn connect_with(url: &NvmeUrl, options: NvmeOptions) -> Result<NvmeController, Error> {
+/// Those of [`NvmeController::open`]; [`ErrorCode::InvalidArgument`] without a subsystem, or with several paths.
+pub async fn connect_with(url: &NvmeUrl, options: NvmeOptions) -> Result<NvmeController, Error> {
+    if url.paths().len() > 1 {
+        let what = format!("{} names several paths, but one controller is connected", url.plain());
+        return Err(Error::new(ErrorCode::InvalidArgument, what).with_hint("remove paths= from the URL"));
+    }
     let Some(subsystem) = url.subsystem.clone() else {
         let what = format!("{} names no subsystem", url.plain());
         return Err(Error::new(ErrorCode::InvalidArgument, what).with_hint(
@@ -41,9 +40,17 @@ pub(super) async fn connect_with(url: &NvmeUrl, options: NvmeOptions) -> Result<
 /// Opens the namespace of a URL with a controller of its own. The URL may omit the namespace if there is exactly one.
 ///
 /// # Errors
-/// Those of [`connect`], [`namespace_of`] and [`NvmeNamespace::open`].
+/// Those of [`NvmeUrl::options`] and [`open_with`].
 pub async fn open(url: &NvmeUrl) -> Result<Arc<NvmeNamespace>, Error> {
-    let controller = connect(url).await?;
+    open_with(url, url.options()?).await
+}
+
+/// [`open`] with other options than those of the URL.
+///
+/// # Errors
+/// Those of [`connect_with`], [`namespace_of`] and [`NvmeNamespace::open`].
+pub async fn open_with(url: &NvmeUrl, options: NvmeOptions) -> Result<Arc<NvmeNamespace>, Error> {
+    let controller = connect_with(url, options).await?;
     let opened = async { NvmeNamespace::open(&controller, namespace_of(url, &controller).await?).await };
     let opened = opened.await;
     if opened.is_err() {

@@ -1,10 +1,9 @@
 //! Several paths to one namespace: a controller each.
 
-use super::controller::NvmeController;
 use super::namespace::NvmeNamespace;
-use super::open::{connect_with, namespace_of};
+use super::open::open_with;
 use super::options::NvmeOptions;
-use crate::multipath::{LatePath, LunPath, Multipath, MultipathOptions, PathOpener, PathState};
+use crate::multipath::{ExpectedUnit, LatePath, LunPath, Multipath, MultipathOptions, PathOpener, PathState};
 use crate::url::nvme::NvmeUrl;
 use crate::{Error, ErrorCode, Event, time_limit};
 use lunar_block::{Backend, BackendInfo, LocalBoxFuture};
@@ -21,8 +20,7 @@ pub struct NvmePath {
     url: NvmeUrl,
     options: NvmeOptions,
     namespace: OnceLock<Arc<NvmeNamespace>>,
-    /// Identity and properties of the namespace, from another path.
-    expected: OnceLock<(Vec<u8>, BackendInfo)>,
+    expected: ExpectedUnit,
     /// Whether an attempt to open the path runs.
     is_opening: AtomicBool,
     /// An empty channel: a closed path has no events.
@@ -53,7 +51,7 @@ impl NvmePath {
             url,
             options,
             namespace: OnceLock::new(),
-            expected: OnceLock::new(),
+            expected: ExpectedUnit::default(),
             is_opening: false.into(),
             no_events: flume::bounded(1),
         })
@@ -66,8 +64,7 @@ impl NvmePath {
 
     /// Sets identity and properties that the namespace must have when the path is opened later.
     pub fn set_expected(&self, identity: Vec<u8>, info: BackendInfo) {
-        // An earlier call counts.
-        _ = self.expected.set((identity, info));
+        self.expected.set(identity, info);
     }
 
     /// Opens the path, with this many attempts while the controller is unreachable. None: another attempt runs. Call it inside
@@ -87,29 +84,16 @@ impl NvmePath {
     }
 
     async fn connect(&self, options: NvmeOptions) -> Result<(), Error> {
-        let controller = connect_with(&self.url, options).await?;
-        let opened = self.namespace_of(&controller).await;
-        match opened {
-            Ok(namespace) => _ = self.namespace.set(namespace),
-            Err(e) => {
-                controller.close().await;
-                return Err(e);
-            }
-        }
-        Ok(())
-    }
-
-    async fn namespace_of(&self, controller: &NvmeController) -> Result<Arc<NvmeNamespace>, Error> {
-        let id = namespace_of(&self.url, controller).await?;
-        let namespace = NvmeNamespace::open(controller, id).await?;
+        let namespace = open_with(&self.url, options).await?;
         // Only the identity must match: the capacity may have changed.
-        match self.expected.get() {
-            Some((identity, _)) if namespace.identity() != *identity => {
-                let what = format!("{} leads to another namespace than the other paths", self.url.plain());
-                Err(Error::new(ErrorCode::IdentityMismatch, what))
-            }
-            _ => Ok(namespace),
+        if !self.expected.allows(&namespace.identity()) {
+            namespace.controller().close().await;
+            let what = format!("{} leads to another namespace than the other paths", self.url.plain());
+            return Err(Error::new(ErrorCode::IdentityMismatch, what));
         }
+        // No other attempt runs.
+        _ = self.namespace.set(namespace);
+        Ok(())
     }
 
     async fn try_again(&self) -> PathState {
@@ -140,21 +124,11 @@ impl PathOpener for NvmePath {
     }
 
     fn identity(&self) -> Vec<u8> {
-        let expected = || self.expected.get().map(|(identity, _)| identity.clone()).unwrap_or_default();
-        self.opened().map_or_else(expected, |namespace| namespace.identity())
+        self.opened().map_or_else(|| self.expected.identity(), |namespace| namespace.identity())
     }
 
     fn info(&self) -> BackendInfo {
-        let nothing = BackendInfo {
-            capacity: 0,
-            read_only: true,
-            unmap: false,
-            null: false,
-            remote: true,
-            write_through: false,
-        };
-        let expected = || self.expected.get().map_or(nothing, |(_, info)| *info);
-        self.opened().map_or_else(expected, |namespace| namespace.info())
+        self.opened().map_or_else(|| self.expected.info(), |namespace| namespace.info())
     }
 
     fn refresh(&self) -> bool {

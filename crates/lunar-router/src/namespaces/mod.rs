@@ -6,7 +6,6 @@
 //! NVMe/TCP has no proof that a lost controller has ended its writes. With one URL, the controller sends unanswered commands
 //! again in their order, before newer ones. With several, another path repeats them at once, as Linux does.
 
-mod backend;
 pub(crate) mod found;
 pub(crate) mod path;
 pub(crate) mod probe;

@@ -5,7 +5,7 @@ use super::{lun_of, options, with_timeouts};
 use crate::upstream::Upstream;
 use crate::{FoundLun, FoundTarget};
 use lunar_block::Backend;
-use lunar_initiator::nvme::{NvmeController, NvmeNamespace, NvmeUrl, SubsystemAddress};
+use lunar_initiator::nvme::{self, NvmeController, NvmeNamespace, NvmeUrl};
 use lunar_initiator::{Error, ErrorCode};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -37,21 +37,8 @@ fn as_first(first: Option<&NvmeUrl>, mut target: FoundTarget) -> FoundTarget {
     target
 }
 
-/// Connects a controller for this URL.
-pub(super) async fn connect(
-    url: &NvmeUrl,
-    recovery: Duration,
-    busy: Duration,
-) -> Result<NvmeController, Error> {
-    let subsystem = url.subsystem.clone().ok_or_else(|| {
-        Error::new(ErrorCode::InvalidArgument, format!("{} names no subsystem", url.plain()))
-    })?;
-    let address = SubsystemAddress { portal: url.portal.clone(), subsystem };
-    NvmeController::open(address, options(url, recovery, busy)?).await
-}
-
 async fn through(url: &NvmeUrl) -> Result<FoundTarget, Error> {
-    let controller = connect(url, Duration::ZERO, Duration::ZERO).await?;
+    let controller = nvme::connect_with(url, options(url, Duration::ZERO, Duration::ZERO)?).await?;
     let luns = luns(&controller, url.nsid()).await;
     let window = controller.info().queue_len.saturating_sub(1);
     controller.close().await;

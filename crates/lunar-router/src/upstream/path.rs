@@ -2,6 +2,7 @@
 //! itself.
 
 use super::context::LuContext;
+use super::path_progress::{FIRST_PAUSE, PathProgress, event_or_recheck, longer};
 use super::routed_path::RoutedPath;
 use crate::identity_change;
 use crate::isids::{self, IsidLease, RouterIsids};
@@ -11,12 +12,8 @@ use lunar_initiator::reinstatement::{self, OldInitiatorPort};
 use lunar_initiator::{Error, ErrorCode, Event, LateWrites, Lun, Options, Session, Url};
 use lunar_wire::scsi::Sense;
 use lunar_wire::scsi::lun::encode;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock, Weak};
 
-/// The pause after the first failed attempt to open it. It grows.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The capacity of the event channel.
 const EVENTS: usize = 64;
 
@@ -29,14 +26,7 @@ pub struct UpstreamPath {
     isid: OnceLock<IsidLease>,
     /// The recorded user of its sessions.
     user: OnceLock<Option<String>>,
-    /// The reason why it is not open.
-    obstacle: Mutex<Option<Error>>,
-    /// Whether it leads to another logical unit.
-    is_changed: AtomicBool,
-    /// Whether the properties of the logical unit are not reported yet.
-    is_new: AtomicBool,
-    sender: flume::Sender<Event>,
-    events: flume::Receiver<Event>,
+    progress: PathProgress,
 }
 
 /// The names of the logical unit and of the path in the record.
@@ -55,18 +45,13 @@ impl RecordNames {
 impl UpstreamPath {
     /// Starts to open a path. Call it inside an event loop.
     pub fn begin(context: Arc<LuContext>, url: Url) -> Arc<LatePath<UpstreamPath>> {
-        let (sender, events) = flume::bounded(EVENTS);
         let path = LatePath::new(UpstreamPath {
             context,
             url,
             lun: OnceLock::new(),
             isid: OnceLock::new(),
             user: OnceLock::new(),
-            obstacle: Mutex::default(),
-            is_changed: AtomicBool::new(false),
-            is_new: AtomicBool::new(false),
-            sender,
-            events,
+            progress: PathProgress::new("LUN", EVENTS),
         });
         lunar_runtime::spawn(keep(Arc::downgrade(&path)));
         path
@@ -232,35 +217,9 @@ impl UpstreamPath {
         Ok(lunar_initiator::portal_urls(&self.url, here.ok_or_else(missing)?))
     }
 
-    /// Records a failed attempt.
-    fn fail(&self, e: Error) {
-        let is_other = e.code == ErrorCode::IdentityMismatch;
-        if is_other && !self.is_changed.load(Relaxed) {
-            self.context.log_change(&self.location(), &e.what);
-        }
-        self.is_changed.store(is_other, Relaxed);
-        let mut obstacle = self.obstacle.lock().unwrap_or_else(PoisonError::into_inner);
-        if obstacle.as_ref() != Some(&e) && !is_other {
-            tracing::warn!(name: "path.unusable", path = self.location(), "cannot open the path to the upstream LUN yet: {e}");
-        }
-        *obstacle = Some(e);
-        drop(obstacle);
-        self.stir(Event::Connected);
-    }
-
     fn take(&self, lun: Arc<Lun>) {
-        self.is_changed.store(false, Relaxed);
-        self.is_new.store(true, Relaxed);
-        *self.obstacle.lock().unwrap_or_else(PoisonError::into_inner) = None;
         // No other task opens it.
-        _ = self.lun.set(lun);
-        self.stir(Event::Connected);
-    }
-
-    /// Requests a check of the path.
-    fn stir(&self, event: Event) {
-        // Full: a check is already requested.
-        _ = self.sender.try_send(event);
+        self.progress.succeed(|| _ = self.lun.set(lun));
     }
 
     fn heed(&self, event: Event) {
@@ -277,7 +236,7 @@ impl UpstreamPath {
             }
             _ => {}
         }
-        self.stir(event);
+        self.progress.stir(event);
     }
 
     /// Checks the identity of the logical unit. The session reports a change as an event.
@@ -287,7 +246,7 @@ impl UpstreamPath {
         {
             tracing::debug!(path = self.location(), "cannot check the identity of the LUN: {e}");
         }
-        self.stir(Event::Connected);
+        self.progress.stir(Event::Connected);
     }
 }
 
@@ -314,20 +273,15 @@ async fn keep(path: Weak<LatePath<UpstreamPath>>) {
                 events.try_iter().filter(|event| !is_last_reset(event)).for_each(|event| open.heed(event));
                 break events;
             }
-            Err(e) => open.fail(e),
+            Err(e) => open.progress.fail(&open.context, &open.location(), e),
         }
         drop(open);
         compio::time::sleep(pause).await;
-        pause = (pause * 2).min(super::PAUSE);
+        pause = longer(pause);
     };
     loop {
         let Some(recheck) = path.upgrade().map(|path| path.context.recheck.listen()) else { return };
-        let event = async { events.recv_async().await.map(Some) };
-        let event = lunar_runtime::either(event, async {
-            recheck.await;
-            Ok(None)
-        })
-        .await;
+        let event = event_or_recheck(recheck, &events).await;
         let Some(path) = path.upgrade() else { return };
         match event {
             Ok(Some(event)) => path.heed(event),
@@ -339,13 +293,13 @@ async fn keep(path: Weak<LatePath<UpstreamPath>>) {
 
 impl RoutedPath for LatePath<UpstreamPath> {
     fn obstacle(&self) -> Option<Error> {
-        self.obstacle.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.progress.obstacle()
     }
 
     fn learned(&self) -> Option<BackendInfo> {
         let lun = self.opened()?;
         // Each of the two calls clears its own flag, so both are needed.
-        let is_news = self.is_new.swap(false, Relaxed) | lun.refresh();
+        let is_news = self.progress.take_new() | lun.refresh();
         is_news.then(|| lun.info())
     }
 
@@ -378,17 +332,14 @@ impl PathOpener for UpstreamPath {
     }
 
     fn check_closed(&self) -> LocalBoxFuture<'_, PathState> {
-        let closed = if self.is_changed.load(Relaxed) { PathState::Changed } else { PathState::Down };
-        Box::pin(async move { closed })
+        Box::pin(async { self.progress.closed_state() })
     }
 
     fn closed(&self) -> Error {
-        let kind =
-            if self.is_changed.load(Relaxed) { ErrorCode::IdentityMismatch } else { ErrorCode::Unreachable };
-        Error::new(kind, "the path to the upstream LUN is not open")
+        self.progress.closed()
     }
 
     fn events(&self) -> flume::Receiver<Event> {
-        self.events.clone()
+        self.progress.events()
     }
 }

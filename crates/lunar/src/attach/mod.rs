@@ -20,7 +20,6 @@ pub mod list;
 mod namespace;
 mod path;
 mod process;
-mod retry;
 mod unfinished_writes;
 mod write_tracker;
 

@@ -1,11 +1,10 @@
 //! An NVMe namespace as the disk of an attachment.
 
 use super::disk::OPERATION_MARGIN;
-use super::retry::open_with_retry;
 use crate::exit::{Failure, invalid};
 use crate::{host_id, output};
-use lunar_initiator::nvme::{self, NvmeController, NvmeNamespace, NvmeOptions, NvmeUrl, SubsystemAddress};
-use lunar_initiator::{Error, ErrorCode};
+use lunar_initiator::nvme::{self, NvmeNamespace, NvmeUrl};
+use lunar_initiator::{Error, with_retry};
 use lunar_server::Diagnostic;
 use lunar_server::attached::AttachedPath;
 use lunar_server::config::attachment::Attachment;
@@ -43,7 +42,7 @@ pub async fn open(
     let recovery = attachment.recovery_timeout.unwrap_or(timeouts.recovery);
     timeouts.recovery = recovery;
     timeouts.operation = timeouts.operation.max(recovery.saturating_add(OPERATION_MARGIN));
-    let namespace = open_with_retry(tries, missing, async || open_once(&url, options.clone()).await).await?;
+    let namespace = with_retry(tries, missing, async || nvme::open_with(&url, options.clone()).await).await?;
     Ok((namespace, recovery))
 }
 
@@ -56,25 +55,6 @@ fn identified(attachment: &Attachment, url: &str) -> Result<NvmeUrl, Failure> {
     let user = rustix::process::getuid().as_raw();
     let purpose = format!("attach {} {user} {} {}", attachment.how.name(), folder.display(), url.plain());
     Ok(host_id::identified(url, &purpose)?)
-}
-
-async fn open_once(url: &NvmeUrl, options: NvmeOptions) -> Result<Arc<NvmeNamespace>, Error> {
-    let Some(subsystem) = url.subsystem.clone() else {
-        let what = format!("{} names no subsystem", url.plain());
-        return Err(Error::new(ErrorCode::InvalidArgument, what)
-            .with_hint("write nvme://HOST[:PORT]/NQN[/NAMESPACE]"));
-    };
-    let address = SubsystemAddress { portal: url.portal.clone(), subsystem };
-    let controller = NvmeController::open(address, options).await?;
-    let opened = async {
-        let number = nvme::namespace_of(url, &controller).await?;
-        NvmeNamespace::open(&controller, number).await
-    };
-    let opened = opened.await;
-    if opened.is_err() {
-        controller.close().await;
-    }
-    opened
 }
 
 /// The failure at a detach: writes of the host failed, and the target may still execute them.

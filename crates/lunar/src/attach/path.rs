@@ -1,10 +1,9 @@
 //! A path of an attachment. It may be unreachable at first, and is opened later.
 
 use super::attachment_record::PathRecord;
-use super::retry::open_with_retry;
 use lunar_block::{Backend, BackendInfo, LocalBoxFuture};
-use lunar_initiator::multipath::{LatePath, LunPath as _, PathOpener, PathState};
-use lunar_initiator::{Error, ErrorCode, Event, Lun, SessionHooks, Url};
+use lunar_initiator::multipath::{ExpectedUnit, LatePath, LunPath as _, PathOpener, PathState};
+use lunar_initiator::{Error, ErrorCode, Event, Lun, SessionHooks, Url, with_retry};
 use lunar_server::attached::AttachedPath;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -17,8 +16,7 @@ pub struct LunPath {
     /// Attempts to open the path at the start.
     tries: u32,
     lun: OnceLock<Arc<Lun>>,
-    /// Identity and properties of the logical unit, from another path; used while this path is closed.
-    expected: OnceLock<(Vec<u8>, BackendInfo)>,
+    expected: ExpectedUnit,
     was_tried: AtomicBool,
     /// An empty channel: a closed path has no events.
     no_events: (flume::Sender<Event>, flume::Receiver<Event>),
@@ -28,7 +26,7 @@ impl LunPath {
     /// A closed path.
     pub fn new(mut url: Url, record: Option<PathRecord>) -> Arc<LatePath<LunPath>> {
         let tries = std::mem::replace(&mut url.timeouts_mut().login_tries, 1);
-        let (lun, expected) = (OnceLock::new(), OnceLock::new());
+        let (lun, expected) = (OnceLock::new(), ExpectedUnit::default());
         LatePath::new(LunPath {
             url,
             record,
@@ -50,9 +48,7 @@ impl LunPath {
         options.hooks = recorder.clone().map(|recorder| recorder as Arc<dyn SessionHooks>);
         let lun = lunar_initiator::open_with(&self.url, &options).await?;
         // Only the identity must match: the capacity may have changed.
-        if let Some((identity, _)) = self.expected.get()
-            && lun.identity() != *identity
-        {
+        if !self.expected.allows(&lun.identity()) {
             return Err(Error::new(
                 ErrorCode::IdentityMismatch,
                 format!("{} leads to another logical unit than the attached disk", self.url),
@@ -72,7 +68,7 @@ impl LunPath {
     /// # Errors
     /// As [`LunPath::open`].
     pub async fn open_with_retry(&self, missing: impl Fn(&Error)) -> Result<(), Error> {
-        open_with_retry(self.tries, missing, async || self.open().await).await
+        with_retry(self.tries, missing, async || self.open().await).await
     }
 
     /// URL of the path.
@@ -82,7 +78,7 @@ impl LunPath {
 
     /// Sets identity and properties that the logical unit must have when the path is opened later.
     pub fn set_expected(&self, identity: Vec<u8>, info: BackendInfo) {
-        _ = self.expected.set((identity, info));
+        self.expected.set(identity, info);
     }
 
     /// The state of the path for `lunar attach list`; `state` comes from multipath.
@@ -132,24 +128,11 @@ impl PathOpener for LunPath {
     }
 
     fn identity(&self) -> Vec<u8> {
-        match (self.opened(), self.expected.get()) {
-            (Some(lun), _) => lun.identity(),
-            (None, Some((identity, _))) => identity.clone(),
-            (None, None) => Vec::new(),
-        }
+        self.opened().map_or_else(|| self.expected.identity(), |lun| lun.identity())
     }
 
     fn info(&self) -> BackendInfo {
-        let nothing = BackendInfo {
-            capacity: 0,
-            read_only: true,
-            unmap: false,
-            null: false,
-            remote: true,
-            write_through: false,
-        };
-        let expected = || self.expected.get().map_or(nothing, |(_, info)| *info);
-        self.opened().map_or_else(expected, |lun| lun.info())
+        self.opened().map_or_else(|| self.expected.info(), |lun| lun.info())
     }
 
     fn refresh(&self) -> bool {

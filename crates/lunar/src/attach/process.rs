@@ -263,7 +263,10 @@ fn open_and_export(
         // The receiver is gone if the process is already stopping.
         let open = async move {
             let missing = events_sender.clone();
-            let missing = move |e: &Error| drop(missing.send(AttachEvent::Missing(e.to_string())));
+            let missing = move |e: &Error| {
+                tracing::warn!("{e}; trying again");
+                drop(missing.send(AttachEvent::Missing(e.to_string())));
+            };
             drop(
                 events_sender
                     .send(AttachEvent::Opened(Box::new(disk::open(&attachment, &rows, missing).await))),

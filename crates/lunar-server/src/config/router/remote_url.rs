@@ -87,7 +87,9 @@ impl RemoteUrl {
     /// Checks that this path can be used beside the first one.
     pub(super) fn check_beside(&self, first: &RemoteUrl) -> Result<(), InvalidValue> {
         match (&self.address, &first.address) {
-            (RemoteAddress::Scsi(url), RemoteAddress::Scsi(first)) => url.check_beside(first).or_else(told),
+            (RemoteAddress::Scsi(url), RemoteAddress::Scsi(first)) => {
+                url.check_beside(first).or_else(as_invalid)
+            }
             (RemoteAddress::Nvme(url), RemoteAddress::Nvme(first)) if url.subsystem != first.subsystem => {
                 invalid(
                     "the URLs of an upstream name different subsystems",
@@ -107,15 +109,15 @@ fn scsi(url: Url) -> RemoteAddress {
     RemoteAddress::Scsi(Box::new(url))
 }
 
-fn told<T>(e: Error) -> Result<T, InvalidValue> {
+fn as_invalid<T>(e: Error) -> Result<T, InvalidValue> {
     invalid(e.what.as_str(), e.hint.as_ref().map(words).unwrap_or_default())
 }
 
 fn address(text: &str) -> Result<RemoteAddress, InvalidValue> {
     if !nvme::is_url(text) {
-        return Url::parse(text).map(scsi).or_else(told);
+        return Url::parse(text).map(scsi).or_else(as_invalid);
     }
-    let url: NvmeUrl = text.parse().or_else(told)?;
+    let url: NvmeUrl = text.parse().or_else(as_invalid)?;
     if url.subsystem.is_none() {
         return invalid(
             format!("{} names no subsystem", url.plain()),
