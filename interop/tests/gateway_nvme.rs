@@ -12,8 +12,7 @@ use interop::{Server, TARGET};
 const NQN: &str = "nqn.2026-11.org.example:shared";
 const CONFLICT: u16 = DNR | 0x83;
 const EXCLUSIVE: u32 = 2;
-/// Log page and states of access.
-const ANA: u8 = 0x0c;
+/// States of access.
 const OPTIMIZED: u8 = 1;
 const INACCESSIBLE: u8 = 3;
 
@@ -32,17 +31,8 @@ fn open(server: &Server, host: &str) -> (RawController, NvmeWire) {
     (it, queue)
 }
 
-fn state(it: &mut RawController) -> u8 {
-    it.admin.execute(&NvmeEntry::log(ANA, 64), &[]).good()[32] & 15
-}
-
-fn keyed(queue: &mut NvmeWire, opcode: u8, dword: u32, keys: [u64; 2]) -> u16 {
-    let data = keys.map(u64::to_le_bytes).concat();
-    queue.execute(&NvmeEntry::new(opcode, 1).dword(10, dword).in_capsule(16), &data).status
-}
-
 fn register(queue: &mut NvmeWire, key: u64) -> u16 {
-    keyed(queue, 0x0d, 0, [0, key])
+    queue.reserve(0x0d, 0, [0, key])
 }
 
 /// The keys of a report.
@@ -73,7 +63,7 @@ fn nvme_hosts_of_gateways_see_one_disk_and_one_state() {
     assert_eq!(register(&mut one_queue, 0xa), 0);
     assert_eq!(register(&mut stranger, 0xb), 0);
     assert_eq!([keys(&mut one_queue), keys(&mut stranger)], [[0xa, 0xb]; 2]);
-    assert_eq!(keyed(&mut one_queue, 0x11, EXCLUSIVE << 8, [0xa, 0]), 0, "Acquire");
+    assert_eq!(one_queue.reserve(0x11, EXCLUSIVE << 8, [0xa, 0]), 0, "Acquire");
     let data = pattern(512, 1);
     other_queue.execute(&NvmeEntry::write(1, 0, 1), &data).is(0);
     stranger.execute(&NvmeEntry::write(1, 0, 1), &data).is(CONFLICT);
@@ -82,12 +72,12 @@ fn nvme_hosts_of_gateways_see_one_disk_and_one_state() {
     assert_eq!(raw.write_blocks(0, 0, &data).status, RESERVATION_CONFLICT);
     assert_eq!(reserve_out(&mut raw, 0, action::REGISTER, 0, 0, 0xc, 0).status, RESERVATION_CONFLICT);
     // Preempt by the stranger at its own gateway takes effect at the other one.
-    assert_eq!(keyed(&mut stranger, 0x11, EXCLUSIVE << 8 | 1, [0xb, 0xa]), 0, "Preempt");
+    assert_eq!(stranger.reserve(0x11, EXCLUSIVE << 8 | 1, [0xb, 0xa]), 0, "Preempt");
     one_queue.execute(&NvmeEntry::write(1, 0, 1), &data).is(CONFLICT);
     assert_eq!(keys(&mut one_queue), [0xb]);
     // A drained gateway is inaccessible, and the other one serves.
     gateways[1].said(&["gateway", "drain", "1"]);
-    until("the drained gateway is inaccessible", || (state(&mut one) == INACCESSIBLE).then_some(()));
-    assert_eq!(state(&mut other), OPTIMIZED);
+    until("the drained gateway is inaccessible", || (one.access_state() == Some(INACCESSIBLE)).then_some(()));
+    assert_eq!(other.access_state(), Some(OPTIMIZED));
     stranger.execute(&NvmeEntry::write(1, 0, 1), &data).is(0);
 }

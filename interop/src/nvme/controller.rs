@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 /// CC: enabled, entries of 64 and 16 bytes.
 const ENABLED: u32 = 0x46_0001;
 const CSTS: u32 = 0x1c;
+/// The log page of access states.
+const ACCESS: u8 = 0x0c;
 
 /// The names of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +49,12 @@ pub struct RawController {
 }
 
 impl RawController {
+    /// Tries one Connect of an admin queue.
+    pub fn try_connect(address: SocketAddr, host: &NvmeHostName, subsystem: &str) -> NvmeReply {
+        let connect = NvmeEntry::connect(0, 31, 0);
+        NvmeWire::begin(address, 0).execute(&connect, &connect_data(host, 0xffff, subsystem))
+    }
+
     /// Connects an admin queue, with this time-out of Keep Alive. The controller is not enabled.
     pub fn connect(
         address: SocketAddr,
@@ -86,6 +94,12 @@ impl RawController {
         while self.admin.execute(&NvmeEntry::property(CSTS, false), &[]).result & 1 == 0 {
             assert!(Instant::now() < end, "the controller is not ready");
         }
+    }
+
+    /// The access state of the only namespace (ANA). None: there is no namespace.
+    pub fn access_state(&mut self) -> Option<u8> {
+        let page = self.admin.execute(&NvmeEntry::log(ACCESS, 64), &[]).good();
+        (page[8] == 1).then(|| page[32] & 15)
     }
 
     /// Tries to connect an I/O queue with this number of entries, 0-based.

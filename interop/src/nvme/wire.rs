@@ -108,6 +108,12 @@ impl NvmeWire {
         self.collect(id, out)
     }
 
+    /// Executes a reservation command for namespace 1 with these keys, and returns its status. `dword` is command dword 10.
+    pub fn reserve(&mut self, opcode: u8, dword: u32, keys: [u64; 2]) -> u16 {
+        let data = keys.map(u64::to_le_bytes).concat();
+        self.execute(&NvmeEntry::new(opcode, 1).dword(10, dword).in_capsule(16), &data).status
+    }
+
     /// Waits for the end of a command, and answers its R2Ts from `out`.
     pub fn collect(&mut self, id: u16, out: &[u8]) -> NvmeReply {
         let mut reply =

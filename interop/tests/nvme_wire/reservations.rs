@@ -11,21 +11,16 @@ const WRITE_EXCLUSIVE: u32 = 1;
 pub const EXCLUSIVE: u32 = 2;
 const WRITE_REGISTRANTS: u32 = 3;
 
-fn keyed(queue: &mut NvmeWire, opcode: u8, dword: u32, keys: [u64; 2]) -> u16 {
-    let data = keys.map(u64::to_le_bytes).concat();
-    queue.execute(&NvmeEntry::new(opcode, 1).dword(10, dword).in_capsule(16), &data).status
-}
-
 pub fn register(queue: &mut NvmeWire, key: u64) -> u16 {
-    keyed(queue, 0x0d, 0, [0, key])
+    queue.reserve(0x0d, 0, [0, key])
 }
 
 pub fn acquire(queue: &mut NvmeWire, key: u64, kind: u32) -> u16 {
-    keyed(queue, 0x11, kind << 8, [key, 0])
+    queue.reserve(0x11, kind << 8, [key, 0])
 }
 
 pub fn release(queue: &mut NvmeWire, key: u64, kind: u32) -> u16 {
-    keyed(queue, 0x15, kind << 8, [key, 0])
+    queue.reserve(0x15, kind << 8, [key, 0])
 }
 
 /// A report: type, and key, HOSTID and holder of each registrant.
@@ -92,7 +87,7 @@ fn type_decides_who_reads_and_writes() {
         assert_eq!(register(&mut two, 0xb), 0);
         let writes = two.execute(&NvmeEntry::write(1, 0, 1), &data).status;
         assert_eq!(writes, if kind > 2 { 0 } else { CONFLICT }, "type {kind}, registered");
-        assert_eq!(keyed(&mut two, 0x0d, 1, [0xb, 0]), 0, "unregister");
+        assert_eq!(two.reserve(0x0d, 1, [0xb, 0]), 0, "unregister");
         assert_eq!(release(&mut one, 0xa, kind), 0, "type {kind}");
     }
     assert_eq!(acquire(&mut one, 0xa, 0), DNR | 2);
@@ -106,16 +101,16 @@ fn preempt_takes_the_reservation_over() {
     assert_eq!((register(&mut one, 0xa), register(&mut two, 0xb)), (0, 0));
     for action in [1, 2] {
         assert_eq!(acquire(&mut one, 0xa, WRITE_EXCLUSIVE), 0);
-        assert_eq!(keyed(&mut two, 0x11, action | WRITE_REGISTRANTS << 8, [0xb, 0xa]), 0);
+        assert_eq!(two.reserve(0x11, action | WRITE_REGISTRANTS << 8, [0xb, 0xa]), 0);
         assert_eq!(report(&mut one), (WRITE_REGISTRANTS as u8, vec![(0xb, second.host.id.to_vec(), true)]));
         one.execute(&NvmeEntry::write(1, 0, 1), &pattern(512, 1)).is(CONFLICT);
         assert_eq!(release(&mut two, 0xb, WRITE_REGISTRANTS), 0);
         assert_eq!(register(&mut one, 0xa), 0);
     }
     // Clear.
-    assert_eq!(keyed(&mut one, 0x15, 1, [0xa, 0]), 0);
+    assert_eq!(one.reserve(0x15, 1, [0xa, 0]), 0);
     assert_eq!(report(&mut one), (0, vec![]));
-    assert_eq!(keyed(&mut one, 0x15, 1, [0xa, 0]), CONFLICT);
+    assert_eq!(one.reserve(0x15, 1, [0xa, 0]), CONFLICT);
 }
 
 #[test]
@@ -123,24 +118,24 @@ fn register_replaces_and_ignores_keys() {
     let server = server();
     let (it, mut queue) = queue(&server, "one");
     let id = it.host.id.to_vec();
-    assert_eq!(keyed(&mut queue, 0x0d, 2, [0, 5]), CONFLICT, "replace without a registration");
-    assert_eq!(keyed(&mut queue, 0x0d, 1, [5, 0]), CONFLICT, "unregister without a registration");
+    assert_eq!(queue.reserve(0x0d, 2, [0, 5]), CONFLICT, "replace without a registration");
+    assert_eq!(queue.reserve(0x0d, 1, [5, 0]), CONFLICT, "unregister without a registration");
     assert_eq!(register(&mut queue, 5), 0);
     assert_eq!(register(&mut queue, 5), 0, "the same key again");
     assert_eq!(register(&mut queue, 6), CONFLICT, "another key");
-    assert_eq!(keyed(&mut queue, 0x0d, 2, [7, 6]), CONFLICT, "the old key is wrong");
-    assert_eq!(keyed(&mut queue, 0x0d, 2, [5, 6]), 0);
-    assert_eq!(keyed(&mut queue, 0x0d, 2 | 8, [99, 7]), 0, "IEKEY");
+    assert_eq!(queue.reserve(0x0d, 2, [7, 6]), CONFLICT, "the old key is wrong");
+    assert_eq!(queue.reserve(0x0d, 2, [5, 6]), 0);
+    assert_eq!(queue.reserve(0x0d, 2 | 8, [99, 7]), 0, "IEKEY");
     assert_eq!(report(&mut queue), (0, vec![(7, id, false)]));
-    assert_eq!(keyed(&mut queue, 0x0d, 1, [7, 0]), 0);
+    assert_eq!(queue.reserve(0x0d, 1, [7, 0]), 0);
     assert_eq!(report(&mut queue), (0, vec![]));
     for entry in [0x0d, 0x11, 0x15] {
         let dword = if entry == 0x0d { 7 } else { 7 | 1 << 8 };
-        assert_eq!(keyed(&mut queue, entry, dword, [7, 8]), DNR | 2, "an unknown action of {entry:#x}");
+        assert_eq!(queue.reserve(entry, dword, [7, 8]), DNR | 2, "an unknown action of {entry:#x}");
     }
     // IEKEY is not for these.
-    assert_eq!(keyed(&mut queue, 0x11, 8 | 1 << 8, [7, 0]), DNR | 2);
-    assert_eq!(keyed(&mut queue, 0x15, 8 | 1 << 8, [7, 0]), DNR | 2);
+    assert_eq!(queue.reserve(0x11, 8 | 1 << 8, [7, 0]), DNR | 2);
+    assert_eq!(queue.reserve(0x15, 8 | 1 << 8, [7, 0]), DNR | 2);
     queue.execute(&NvmeEntry::new(0x0d, 1).in_capsule(4), &[0; 4]).is(DNR | 0x0f);
 }
 
@@ -226,10 +221,10 @@ fn registrations_of_the_other_family_are_refused() {
         assert_eq!(reply.status, RESERVATION_CONFLICT);
     }
     assert_eq!(report(&mut queue).1.len(), 1);
-    assert_eq!(keyed(&mut queue, 0x0d, 1, [0xa, 0]), 0);
+    assert_eq!(queue.reserve(0x0d, 1, [0xa, 0]), 0);
     raw.settled(|raw| reserve_out(raw, 0, action::REGISTER, 0, 0, 0xb, 0)).good();
     assert_eq!(register(&mut queue, 0xa), CONFLICT);
-    assert_eq!(keyed(&mut queue, 0x0d, 8, [0, 0xa]), CONFLICT, "IEKEY");
+    assert_eq!(queue.reserve(0x0d, 8, [0, 0xa]), CONFLICT, "IEKEY");
     assert_eq!(read_keys(&mut raw, 0), [0xb]);
     reserve_out(&mut raw, 0, action::REGISTER, 0, 0xb, 0, 0).good();
     assert_eq!(register(&mut queue, 0xa), 0);
@@ -267,7 +262,7 @@ fn reservation_persists_when_the_host_asks_for_it() {
     let mut server = server();
     let id = {
         let (it, mut queue) = queue(&server, "one");
-        assert_eq!(keyed(&mut queue, 0x0d, 3 << 30, [0, 0xa]), 0);
+        assert_eq!(queue.reserve(0x0d, 3 << 30, [0, 0xa]), 0);
         assert_eq!(acquire(&mut queue, 0xa, EXCLUSIVE), 0);
         it.host.id.to_vec()
     };
@@ -277,7 +272,7 @@ fn reservation_persists_when_the_host_asks_for_it() {
     two.execute(&NvmeEntry::read(1, 0, 1), &[]).is(CONFLICT);
     read(&mut one, 0, 1);
     // Without persistence from now on.
-    assert_eq!(keyed(&mut one, 0x0d, 2 | 2 << 30, [0xa, 0xb]), 0);
+    assert_eq!(one.reserve(0x0d, 2 | 2 << 30, [0xa, 0xb]), 0);
     server.restart();
     assert_eq!(report(&mut queue(&server, "two").1), (0, vec![]));
 }
@@ -304,13 +299,13 @@ fn loss_of_a_registration_or_reservation_is_an_event() {
     assert_eq!((notification(&mut second), notification(&mut second)), ((2, 0, 1), (0, 0, 0)));
     assert_eq!(notification(&mut first), (0, 0, 0), "not the host that releases");
     // A registration is preempted.
-    assert_eq!(keyed(&mut two, 0x11, 1 | WRITE_EXCLUSIVE << 8, [0xb, 0xa]), 0);
+    assert_eq!(two.reserve(0x11, 1 | WRITE_EXCLUSIVE << 8, [0xb, 0xa]), 0);
     assert_eq!(first.admin.execute(&NvmeEntry::event(), &[]).result as u32, EVENT);
     assert_eq!(notification(&mut first), (1, 0, 1));
     // Masked: registration preempted.
     first.admin.execute(&NvmeEntry::set_feature(0x82, 2).bytes(4, &1u32.to_le_bytes()), &[]).is(0);
     assert_eq!(register(&mut one, 0xa), 0);
     first.admin.submit(&NvmeEntry::event(), &[]);
-    assert_eq!(keyed(&mut two, 0x11, 1 | WRITE_EXCLUSIVE << 8, [0xb, 0xa]), 0);
+    assert_eq!(two.reserve(0x11, 1 | WRITE_EXCLUSIVE << 8, [0xb, 0xa]), 0);
     first.admin.expect_silence();
 }

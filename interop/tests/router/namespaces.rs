@@ -1,7 +1,7 @@
 //! Routed LUNs as namespaces: NVMe hosts use storage that has only iSCSI.
 
 use crate::*;
-use interop::nvme::{NvmeEntry, NvmeHostName, NvmeReply, NvmeWire, RawController, connect_data};
+use interop::nvme::{NvmeEntry, NvmeHostName, NvmeReply, RawController};
 use interop::scsi::pattern;
 
 const NQN: &str = "nqn.2026-11.org.example:routed";
@@ -33,8 +33,7 @@ fn host() -> NvmeHostName {
 
 /// One Connect of the admin queue.
 fn try_connect(address: SocketAddr) -> NvmeReply {
-    let connect = NvmeEntry::connect(0, 31, 0);
-    NvmeWire::begin(address, 0).execute(&connect, &connect_data(&host(), 0xffff, NQN))
+    RawController::try_connect(address, &host(), NQN)
 }
 
 /// A controller, as soon as the subsystem accepts hosts. Until then it must be busy.

@@ -1,15 +1,14 @@
 //! An NVMe host with a controller at each router. It follows the access states (ANA), as native multipath does.
 
 use crate::{BLOCK, FailoverPair, ROUTED, SLOTS, SOON, path, stamp};
-use interop::nvme::{NvmeEntry, NvmeHostName, NvmeWire, RawController, connect_data};
+use interop::nvme::{NvmeEntry, NvmeHostName, NvmeWire, RawController};
 use interop::routed::until;
 use std::time::Instant;
 
 const NQN: &str = "nqn.2026-11.org.example:routed";
 /// Connect: the controller is busy, and the host tries again.
 const CONNECT_BUSY: u16 = 0x181;
-/// Log page and states of access.
-const ANA: u8 = 0x0c;
+/// States of access.
 const OPTIMIZED: u8 = 1;
 const INACCESSIBLE: u8 = 3;
 /// Type of the statuses that are about the path. Without DNR, the host repeats the command on another path.
@@ -43,16 +42,9 @@ impl NvmePath {
 
     /// The same, unless the subsystem is busy.
     fn try_open(world: &FailoverPair, at: usize) -> Option<NvmePath> {
-        let data = connect_data(&NvmeHostName::new("pair"), 0xffff, NQN);
-        let reply = NvmeWire::begin(world.nvme[at], 0).execute(&NvmeEntry::connect(0, 31, 0), &data);
+        let reply = RawController::try_connect(world.nvme[at], &NvmeHostName::new("pair"), NQN);
         assert!(matches!(reply.status, 0 | CONNECT_BUSY), "{reply:x?}");
         (reply.status == 0).then(|| NvmePath::open(world, at))
-    }
-
-    /// The access state of the namespace. None: there is no namespace.
-    fn state(&mut self) -> Option<u8> {
-        let page = self.it.admin.execute(&NvmeEntry::log(ANA, 64), &[]).good();
-        (page[8] == 1).then(|| page[32] & 15)
     }
 
     /// Identifiers of the namespace.
@@ -113,7 +105,7 @@ impl NvmeMultipath {
 
     fn becomes(&mut self, at: usize, state: u8) {
         until(&format!("path {at} gets the state {state}"), || {
-            (self.path(at).state() == Some(state)).then_some(())
+            (self.path(at).it.access_state() == Some(state)).then_some(())
         });
     }
 }
@@ -174,7 +166,7 @@ fn nvme_host_keeps_its_data_when_the_active_router_is_killed() {
     world.becomes(0, "standby");
     // The subsystem is there again as soon as the router has found its LUN: never without its namespace.
     let mut returned = until("the controller returns", || NvmePath::try_open(&world, 0));
-    assert!(returned.state().is_some(), "the namespace is there");
+    assert!(returned.it.access_state().is_some(), "the namespace is there");
     host.paths[0] = Some(returned);
     host.becomes(0, INACCESSIBLE);
     world.failover(1);
