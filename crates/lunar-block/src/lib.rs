@@ -23,7 +23,7 @@ pub use backend::{Backend, BackendInfo, BackendQueue, BufResult, Extent, PipedRe
 pub use file::users;
 pub use kind::{BackendKind, DataLifetime, SizeRule};
 pub use lunar_runtime::LocalBoxFuture;
-pub use missing::{FileId, MissingMedium};
+pub use missing::{FileId, MissingMedium, shell_word};
 pub use open::{BackendSpec, ExamineReport, InUse, OpenError, examine, open};
 pub use rbd::{
     ImageLease, Notification, NotifyReplies, RBD_PREFIX, RbdBackend, RbdLocation, SharedObject, Watch,

@@ -101,7 +101,7 @@ impl MissingMedium {
 }
 
 /// A path as one word of a shell command (POSIX.1, section 2.2.2 of Shell Command Language).
-fn shell_word(path: &Path) -> String {
+pub fn shell_word(path: &Path) -> String {
     let text = path.to_string_lossy();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%=".contains(c);
     match text.chars().all(is_plain) && !text.starts_with('-') {

@@ -3,6 +3,7 @@
 use crate::args::{NvmeSecretArgs, SecretHash, SecretOwner};
 use crate::exit::{Exit, Failure};
 use crate::{output, private_file};
+use lunar_block::shell_word;
 use lunar_proto::nvme::auth::{DhChapHash, DhChapSecret};
 use lunar_server::Diagnostic;
 use lunar_target::config::check_nqn;
@@ -48,8 +49,7 @@ fn secret(args: &NvmeSecretArgs) -> Result<DhChapSecret, Failure> {
 fn instructions(nqn: &str, owner: SecretOwner, path: &Path, secret: Option<&str>) -> String {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
     let file = format!("secret_file = {}", toml_text(&absolute.display().to_string()));
-    let value =
-        secret.map_or_else(|| format!("$(cat {})", shell_word(&path.display().to_string())), str::to_owned);
+    let value = secret.map_or_else(|| format!("$(cat {})", shell_word(path)), str::to_owned);
     let (keys, names, option) = match owner {
         SecretOwner::Host => {
             let keys = format!("[[subsystem.host]]\nnqn = {}\n{file}\n", toml_text(nqn));
@@ -65,15 +65,6 @@ fn instructions(nqn: &str, owner: SecretOwner, path: &Path, secret: Option<&str>
         None => "On the host, with a copy of the file",
     };
     format!("In lunar.toml:\n\n{keys}\n{place}:\n\nnvme connect -t tcp -a ADDR -s 4420 {names} {option}\n")
-}
-
-/// A text as one word of a POSIX shell.
-fn shell_word(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);
-    match text.chars().all(is_plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
-    }
 }
 
 /// A text as a basic string of TOML.
@@ -108,6 +99,7 @@ mod tests {
         assert!(subsystem.contains("\n[[subsystem]]\nnqn = "), "{subsystem}");
         assert!(subsystem.contains("-n nqn.2026-11.org.example:a "), "{subsystem}");
         assert!(subsystem.ends_with("-C \"$(cat /k/a.key)\"\n"), "{subsystem}");
-        assert_eq!(shell_word("it's"), r"'it'\''s'");
+        let odd = instructions("nqn.2026-11.org.example:a", SecretOwner::Host, "it's".as_ref(), None);
+        assert!(odd.contains(r"$(cat 'it'\''s')"), "{odd}");
     }
 }
