@@ -77,7 +77,7 @@ pub struct SendQueue {
 
 impl SendQueue {
     /// Appends a message: its head, its payload, and what follows the payload.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, head: &[u8], body: impl Into<Body>, tail: &[u8]) {
         let body = body.into();
         self.frames.extend_from_slice(head);

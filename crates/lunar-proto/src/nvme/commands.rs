@@ -68,15 +68,7 @@ pub fn translate(sqe: &Sqe, block_size: u32) -> Result<NvmAction, NvmeStatus> {
     }
     match sqe.opcode() {
         nvm_opcode::FLUSH => none(sqe, cdb::of_blocks(op::SYNCHRONIZE_CACHE_16, 0, 0)),
-        nvm_opcode::READ => {
-            let len = data_len(sqe, block_size)?;
-            let cdb = cdb::read_16(sqe.lba(), sqe.blocks());
-            Ok(NvmAction::Blocks(BlockCommand { cdb, to_host: len, from_host: 0 }))
-        }
-        nvm_opcode::WRITE => {
-            let cdb = cdb::write_16(sqe.lba(), sqe.blocks(), sqe.is_fua());
-            from_host(cdb, data_len(sqe, block_size)?)
-        }
+        nvm_opcode::READ | nvm_opcode::WRITE => transfer(sqe, block_size).map(NvmAction::Blocks),
         nvm_opcode::COMPARE => from_host(verify(sqe, BYTCHK), data_len(sqe, block_size)?),
         nvm_opcode::VERIFY => none(sqe, verify(sqe, 0)),
         nvm_opcode::WRITE_ZEROES => zeroes(sqe),
@@ -84,6 +76,27 @@ pub fn translate(sqe: &Sqe, block_size: u32) -> Result<NvmAction, NvmeStatus> {
         nvm_opcode::COPY => super::copy::translate(sqe),
         _ => Err(NvmeStatus::INVALID_OPCODE),
     }
+}
+
+/// Translates Read, or Write, as [`translate`]. The caller knows that the command is one of them.
+///
+/// # Errors
+/// Those of [`translate`].
+#[inline]
+pub fn transfer(sqe: &Sqe, block_size: u32) -> Result<BlockCommand, NvmeStatus> {
+    if sqe.fuse() != Fuse::None {
+        return Err(NvmeStatus::INVALID_FIELD);
+    }
+    let len = data_len(sqe, block_size)?;
+    Ok(match sqe.opcode() {
+        nvm_opcode::READ => {
+            BlockCommand { cdb: cdb::read_16(sqe.lba(), sqe.blocks()), to_host: len, from_host: 0 }
+        }
+        _ => {
+            let cdb = cdb::write_16(sqe.lba(), sqe.blocks(), sqe.is_fua());
+            BlockCommand { cdb, to_host: 0, from_host: len }
+        }
+    })
 }
 
 fn from_host(cdb: Cdb, len: u32) -> Result<NvmAction, NvmeStatus> {
@@ -108,6 +121,7 @@ fn verify(sqe: &Sqe, bytchk: u8) -> Cdb {
 }
 
 /// The bytes of the blocks of a command, which its data must have.
+#[inline]
 fn data_len(sqe: &Sqe, block_size: u32) -> Result<u32, NvmeStatus> {
     let SglDescriptor { len, .. } = sqe.data();
     let expected = u64::from(sqe.blocks()) * u64::from(block_size);

@@ -8,7 +8,7 @@ mod copy;
 mod events;
 mod status;
 
-pub use commands::{BlockCommand, MAX_RANGES, NvmAction, fused, translate, unmap_list};
+pub use commands::{BlockCommand, MAX_RANGES, NvmAction, fused, transfer, translate, unmap_list};
 pub use controller::{ControllerKind, ControllerProperties, PropertyChange};
 pub use copy::{MAX_COPY_RANGES, copy_segments, max_copy_blocks, max_copy_range};
 pub use events::{AsyncEvent, EventQueue};

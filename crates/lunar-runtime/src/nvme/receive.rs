@@ -259,6 +259,7 @@ impl NvmeReceiver {
     }
 
     /// The PDU at the start of these bytes, after a check of its header; None if the bytes up to its data are incomplete.
+    #[inline(always)]
     fn next(&self, bytes: &[u8]) -> Result<Option<NvmePdu>, NvmeReceiveError> {
         let Some(common) = bytes.first_chunk() else { return Ok(None) };
         let checked = PduHeader::decode(common).check(self.from_host, self.digests, self.max_data);

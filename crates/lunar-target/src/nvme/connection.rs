@@ -135,6 +135,7 @@ impl NvmeConnection {
         self.flow.get().map_or(NO_HEAD, |(_, head)| head as u16)
     }
 
+    #[inline(always)]
     fn push(&self, header: &[u8], body: impl Into<Body>, tail: &[u8]) {
         if !self.digests.header {
             return self.queue.borrow_mut().push(header, body, tail);
@@ -174,7 +175,7 @@ impl NvmeConnection {
     ///
     /// # Errors
     /// Pages of a file could not be read.
-    #[inline]
+    #[inline(always)]
     pub fn send_data(&self, id: u16, data: DataIn, offset: usize, ends: bool) -> io::Result<()> {
         let len = data.len();
         let is_one = !matches!(data, DataIn::Zeros(len) if len > MAX_ZEROS);
@@ -189,7 +190,7 @@ impl NvmeConnection {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn data_pdu(&self, id: u16, body: Body, (offset, len): (usize, usize), ends: bool) -> io::Result<()> {
         let flags = match ends {
             false => 0,

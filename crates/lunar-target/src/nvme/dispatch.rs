@@ -21,6 +21,7 @@ pub struct QueueDispatcher<'a> {
 }
 
 /// The entry in the header of a capsule.
+#[inline]
 pub fn entry(header: &[u8]) -> Option<Sqe> {
     header.get(PduHeader::LEN..).and_then(<[u8]>::first_chunk).map(|entry| Sqe(*entry))
 }
@@ -37,6 +38,7 @@ fn only_reads(opcode: u8) -> bool {
 ///
 /// # Errors
 /// The status of the command.
+#[inline]
 pub fn place_of(sqe: &Sqe, in_capsule: usize) -> Result<DataPlace, NvmeStatus> {
     if !sqe.has_sgl() {
         return Err(NvmeStatus::INVALID_FIELD);
@@ -57,7 +59,7 @@ impl<'a> QueueDispatcher<'a> {
         self.state.phase() == SessionPhase::Ended
     }
 
-    #[inline]
+    #[inline(always)]
     fn capsule(&mut self, header: &[u8], data: ReceivedData<'_>, intact: bool) -> Result<(), NvmePduError> {
         let sqe = entry(header).ok_or(NvmePduError::of(fatal_error::SEQUENCE))?;
         if !only_reads(sqe.opcode())
@@ -83,12 +85,14 @@ impl<'a> QueueDispatcher<'a> {
         Ok(())
     }
 
+    #[cold]
     fn refuse(&mut self, sqe: &Sqe, status: NvmeStatus) {
         commands::end_first_half(self.state);
         self.state.front_mut().complete(sqe.id(), status);
     }
 
     /// Fabrics commands of an I/O queue that is connected.
+    #[cold]
     fn fabrics(&mut self, sqe: &Sqe) {
         match sqe.fabrics_type() {
             fabrics_type::DISCONNECT => {
@@ -100,6 +104,7 @@ impl<'a> QueueDispatcher<'a> {
         }
     }
 
+    #[inline(never)]
     fn host_data(
         &mut self,
         pdu: &NvmePdu,
@@ -148,7 +153,7 @@ impl NvmePduHandler for QueueDispatcher<'_> {
         self.state.is_full()
     }
 
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, received: ReceivedNvmePdu<'_>) -> Result<bool, NvmePduError> {
         if self.is_over() {
             return Ok(false);

@@ -34,6 +34,7 @@ const BUSY: NvmeStatus = NvmeStatus { retry_delay: 1, ..NvmeStatus::PATH_ERROR }
 
 impl NvmeQueue {
     /// Completes a command with the status of its SCSI command.
+    #[inline]
     fn respond_status(&mut self, id: u16, status: NvmeStatus) {
         match self.pairs.take_second(id) {
             // Requested data may still arrive, and the host may use the identifier again after the completion.
@@ -128,7 +129,7 @@ impl FrontEnd for NvmeQueue {
         DataInProgress { bytes: sent.bytes + len, parts: sent.parts + 1 }
     }
 
-    #[inline]
+    #[inline(always)]
     fn respond(&mut self, c: &ScsiCommand, response: CommandResponse) {
         let (id, len) = (c.tag as u16, response.data.len());
         let CommandResponse { status, sense, data, sent, .. } = response;

@@ -51,6 +51,12 @@ impl FusedPairs {
         self.first = Some(half);
     }
 
+    /// Whether the last command of the queue was a first one.
+    #[inline]
+    pub fn has_first(&self) -> bool {
+        self.first.is_some()
+    }
+
     /// The first command, if it was the last command of the queue.
     pub fn take_first(&mut self) -> Option<FusedHalf> {
         self.first.take()

@@ -122,11 +122,13 @@ impl NvmeQueue {
     }
 
     /// Completes a command that the core does not have.
+    #[inline]
     pub fn complete(&mut self, id: u16, status: NvmeStatus) {
         self.complete_with(id, status, 0);
     }
 
     /// The same with a result.
+    #[inline]
     pub fn complete_with(&mut self, id: u16, status: NvmeStatus, result: u64) {
         self.outstanding.remove(id);
         if !status.is_success() {
@@ -141,13 +143,14 @@ impl NvmeQueue {
     }
 
     /// Sends the last data, from `offset` on, which end the command with success.
-    #[inline]
+    #[inline(always)]
     pub fn end_with_data(&mut self, id: u16, data: DataIn, offset: usize) {
         self.outstanding.remove(id);
         self.send_data(id, data, offset, true);
     }
 
     /// Sends data of a command. If pages of a file cannot be read, the connection ends.
+    #[inline(always)]
     pub fn send_data(&mut self, id: u16, data: DataIn, offset: usize, ends: bool) {
         if self.connection.send_data(id, data, offset, ends).is_err() {
             self.connection.close();

@@ -64,6 +64,7 @@ impl SglDescriptor {
     ///
     /// # Errors
     /// The status of the command: the type is not one of TCP, or the offset is not 0.
+    #[inline]
     pub fn place(&self) -> Result<DataPlace, NvmeStatus> {
         match (self.kind, self.len) {
             (0, 0) | (SglDescriptor::TRANSPORT, 0) => Ok(DataPlace::None),
@@ -112,26 +113,31 @@ impl Sqe {
     }
 
     /// The opcode.
+    #[inline]
     pub fn opcode(&self) -> u8 {
         self.0[0]
     }
 
     /// Whether it is a part of a fused pair.
+    #[inline]
     pub fn fuse(&self) -> Fuse {
         [Fuse::None, Fuse::First, Fuse::Second, Fuse::Reserved][usize::from(self.0[1] & 3)]
     }
 
     /// Whether its data are described by a descriptor, as over fabrics they must be (PSDT 01b).
+    #[inline]
     pub fn has_sgl(&self) -> bool {
         self.0[1] & 0xc0 == PSDT
     }
 
     /// The identifier (CID).
+    #[inline]
     pub fn id(&self) -> u16 {
         le::get16(&self.0[2..])
     }
 
     /// The namespace (NSID).
+    #[inline]
     pub fn namespace(&self) -> u32 {
         le::get32(&self.0[4..])
     }
@@ -142,6 +148,7 @@ impl Sqe {
     }
 
     /// The descriptor of the data.
+    #[inline]
     pub fn data(&self) -> SglDescriptor {
         SglDescriptor {
             address: le::get64(&self.0[SGL..]),
@@ -154,22 +161,26 @@ impl Sqe {
     ///
     /// # Panics
     /// When there is no such dword.
+    #[inline]
     pub fn dword(&self, number: usize) -> u32 {
         assert!((10..16).contains(&number), "command dword {number}");
         le::get32(&self.0[4 * number..])
     }
 
     /// Starting LBA (command dwords 10 and 11).
+    #[inline]
     pub fn lba(&self) -> u64 {
         le::get64(&self.0[40..])
     }
 
     /// The number of logical blocks. The field is 0-based (NLB, command dword 12).
+    #[inline]
     pub fn blocks(&self) -> u32 {
         (self.dword(12) & 0xffff) + 1
     }
 
     /// Force unit access (command dword 12, bit 30).
+    #[inline]
     pub fn is_fua(&self) -> bool {
         self.dword(12) & 1 << 30 != 0
     }

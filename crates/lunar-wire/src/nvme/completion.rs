@@ -31,6 +31,7 @@ impl Cqe {
     }
 
     /// Encodes the entry.
+    #[inline]
     pub fn encode(&self) -> [u8; Cqe::LEN] {
         let mut bytes = [0; Cqe::LEN];
         le::put64(&mut bytes, self.result);

@@ -45,6 +45,7 @@ pub enum NvmePduKind {
 }
 
 impl NvmePduKind {
+    #[inline]
     fn decode(code: u8) -> Option<NvmePduKind> {
         Some(match code {
             pdu_type::IC_REQUEST => NvmePduKind::IcRequest,
@@ -61,6 +62,7 @@ impl NvmePduKind {
     }
 
     /// Bytes of the header (HLEN).
+    #[inline]
     pub fn header_len(self) -> usize {
         match self {
             NvmePduKind::IcRequest | NvmePduKind::IcResponse => INITIALIZE,
@@ -92,6 +94,7 @@ impl NvmePduKind {
     }
 
     /// The digests that it has, and the bytes of the header with its digest.
+    #[inline]
     fn layout(self, digests: Digests) -> (Digests, usize) {
         let digests = if self.has_digest() { digests } else { Digests::default() };
         (digests, self.header_len() + digests.header_bytes())
@@ -228,12 +231,14 @@ impl PduHeader {
     pub const LEN: usize = 8;
 
     /// Decodes a header.
+    #[inline]
     pub fn decode(bytes: &[u8; PduHeader::LEN]) -> PduHeader {
         let [kind, flags, header_len, data_offset, ..] = *bytes;
         PduHeader { kind, flags, header_len, data_offset, len: le::get32(&bytes[4..]) }
     }
 
     /// Encodes the header.
+    #[inline]
     pub fn encode(&self) -> [u8; PduHeader::LEN] {
         let mut bytes = [self.kind, self.flags, self.header_len, self.data_offset, 0, 0, 0, 0];
         le::put32(&mut bytes[4..], self.len);
@@ -245,6 +250,7 @@ impl PduHeader {
     ///
     /// # Errors
     /// The fault, which ends the connection.
+    #[inline(always)]
     pub fn check(&self, by_host: bool, digests: Digests, max_data: usize) -> Result<NvmePdu, NvmePduError> {
         let kind = NvmePduKind::decode(self.kind).filter(|kind| kind.is_of_host() == by_host);
         let kind = kind.ok_or(NvmePduError::field(0))?;
@@ -282,6 +288,7 @@ impl PduHeader {
     }
 
     /// Where the data are. `has_data`: they follow a header whose data offset must fit.
+    #[inline(always)]
     fn data(
         &self,
         after_header: usize,
@@ -303,6 +310,7 @@ impl PduHeader {
     }
 
     /// The header of a PDU that is sent, with `data` bytes behind it.
+    #[inline]
     pub fn of(kind: NvmePduKind, flags: u8, digests: Digests, data: usize) -> PduHeader {
         let (digests, after_header) = kind.layout(digests);
         let has_data = data > 0 && kind.takes_data();
@@ -464,6 +472,7 @@ impl DataPdu {
     }
 
     /// Encodes the header of a PDU. `flags` are those of data PDUs; an R2T has none.
+    #[inline]
     pub fn encode(&self, kind: NvmePduKind, flags: u8, digests: Digests) -> [u8; DataPdu::LEN] {
         let data = if kind.takes_data() { self.len as usize } else { 0 };
         let mut header = [0; DataPdu::LEN];
