@@ -1,8 +1,9 @@
-//! Load on a logical unit, as `cargo xtask bench` uses it: `load URL read|write BYTES DEPTH SECONDS`. Prints the IOPS
+//! Load on a logical unit or a namespace, as `cargo xtask bench` uses it: `load URL read|write BYTES DEPTH SECONDS`. Prints the IOPS
 //! and the CPU time for each I/O.
 
 use lunar_block::{Backend, BackendQueue};
-use lunar_initiator::Url;
+use lunar_initiator::nvme;
+use lunar_initiator::{Error as InitiatorError, Url};
 use lunar_runtime::{Cores, Pool};
 use std::cell::Cell;
 use std::error::Error;
@@ -70,8 +71,16 @@ async fn work(disk: Arc<dyn Backend>, load: Load, on: Rc<Cell<bool>>) -> std::io
     Ok(count)
 }
 
-async fn run(url: Url, load: Load) -> Result<(u64, Duration), String> {
-    let lun = lunar_initiator::open(&url).await.map_err(|e| e.to_string())?;
+/// Opens the LUN or the namespace of a URL.
+async fn open(url: &str) -> Result<Arc<dyn Backend>, InitiatorError> {
+    match nvme::is_url(url) {
+        true => Ok(nvme::open(&url.parse()?).await?),
+        false => Ok(lunar_initiator::open(&Url::parse(url)?).await?),
+    }
+}
+
+async fn run(url: String, load: Load) -> Result<(u64, Duration), String> {
+    let lun = open(&url).await.map_err(|e| e.to_string())?;
     let on = Rc::new(Cell::new(true));
     let start = Instant::now();
     let worker = compio::runtime::spawn(work(lun.clone(), load, on.clone()));
@@ -102,8 +111,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         depth: depth.parse()?,
         time: Duration::from_secs_f64(seconds.parse()?),
     };
-    let url = Url::parse(url)?;
-    let cores = Cores::one()?;
+    let (url, cores) = (url.clone(), Cores::one()?);
     let before = cpu();
     let (count, time) = cores.wait(0, move || run(url, load))??;
     let used = cpu() - before;

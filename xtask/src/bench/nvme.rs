@@ -12,7 +12,7 @@ use super::table::{RatioLimit, RowResult};
 
 /// The target, and the subsystem that Lunar makes of its name.
 const TARGET: &str = "iqn.2026-11.org.example:bench";
-const SUBSYSTEM: &str = "nqn.2026-11.org.example:bench";
+pub const SUBSYSTEM: &str = "nqn.2026-11.org.example:bench";
 
 /// The work, what it is compared with, and its least ratio.
 struct NvmeRow {

@@ -116,6 +116,7 @@ pub fn run(options: &Options, programs: &Programs) -> Result<(Vec<RowResult>, us
         BenchRun::verbs,
         BenchRun::lio,
         BenchRun::nvme,
+        BenchRun::nvme_initiator,
         BenchRun::rbd,
     ];
     let (mut outcomes, mut failed) = (Vec::new(), 0);
@@ -286,6 +287,19 @@ impl BenchRun<'_> {
             }
         }
         Ok(runs.iter().map(|runs| median(runs)).collect())
+    }
+
+    /// The initiator against `blast`, on the floor of NVMe/TCP.
+    pub fn nvme_initiator(&self) -> Result<Vec<RowResult>> {
+        let name = "NVMe/TCP: initiator, 4 KiB random read, depth 32, on floor";
+        if !self.wants(name) {
+            return Ok(Vec::new());
+        }
+        let floor = server::nvme_floor(&self.programs.floor, super::nvme::SUBSYSTEM)?;
+        let clients = [BenchClient::Lunar(&self.programs.load), BenchClient::Blast(&self.programs.blast)];
+        let reached = self.clients(&clients, &floor, &SMALL_READ)?;
+        let limit = RatioLimit::ReportedAtLeast(0.70);
+        Ok(vec![RowResult::ratio(name, "IO/s", reached[0].iops, "blast", reached[1].iops, limit)])
     }
 
     fn initiator_on_floor(&self) -> Result<Vec<RowResult>> {

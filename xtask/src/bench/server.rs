@@ -35,8 +35,11 @@ pub struct BenchServer {
 }
 
 impl BenchServer {
-    /// The URL of its first LUN.
+    /// The URL of its first LUN, or of its first namespace.
     pub fn url(&self) -> String {
+        if self.is_nvme() {
+            return format!("nvme://{}/{}/1", self.portal, self.target);
+        }
         format!("iscsi://{}/{}/{}", self.portal, self.target, self.lun)
     }
 
