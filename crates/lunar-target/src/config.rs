@@ -6,6 +6,7 @@ mod transports;
 use lunar_scsi::{TargetPort, TransportProtocol};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -249,9 +250,28 @@ pub struct SubsystemSettings {
     /// Model number, at most 40 printable ASCII characters.
     pub model: String,
     /// The secrets with which hosts authenticate themselves, by NQN. A host without one need not.
-    pub hosts: BTreeMap<String, DhChapSecret>,
+    pub hosts: BTreeMap<String, NvmeSecret>,
     /// The secret with which controllers authenticate themselves to hosts that ask for it.
-    pub secret: Option<DhChapSecret>,
+    pub secret: Option<NvmeSecret>,
+}
+
+/// A secret for DH-HMAC-CHAP.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NvmeSecret {
+    /// The secret.
+    pub secret: DhChapSecret,
+    /// The file that holds it, for the log.
+    pub file: PathBuf,
+}
+
+/// The secrets for the authentication of a host, and their files.
+pub(crate) struct HostSecrets {
+    /// The secrets.
+    pub secrets: AuthSecrets,
+    /// The file with the secret of the host.
+    pub file: PathBuf,
+    /// The file with the secret of the subsystem, if it has one.
+    pub own_file: Option<PathBuf>,
 }
 
 /// The most namespaces of a subsystem, which is also the largest NSID. The access log page must have room for all in one
@@ -282,10 +302,11 @@ impl SubsystemSettings {
     }
 
     /// The secrets for the authentication of a host; None: it need not authenticate itself.
-    pub(crate) fn secrets_of(&self, host: &str) -> Option<AuthSecrets> {
-        let secret = self.hosts.get(host)?.clone();
-        let groups = AUTH_GROUPS.into();
-        Some(AuthSecrets { groups, ..AuthSecrets::new(secret, self.secret.clone()) })
+    pub(crate) fn secrets_of(&self, host: &str) -> Option<HostSecrets> {
+        let (host, own) = (self.hosts.get(host)?.clone(), self.secret.clone());
+        let secrets = AuthSecrets::new(host.secret, own.as_ref().map(|own| own.secret.clone()));
+        let secrets = AuthSecrets { groups: AUTH_GROUPS.into(), ..secrets };
+        Some(HostSecrets { secrets, file: host.file, own_file: own.map(|own| own.file) })
     }
 }
 

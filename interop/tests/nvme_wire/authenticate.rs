@@ -124,14 +124,38 @@ fn host_with_its_secret_uses_the_namespace() {
     let guarded = guarded();
     for (settings, expected) in [
         ("", "requires authentication"),
-        ("&secret_file={}/own.key", "authentication failed"),
         ("&secret_file={}/host.key", ""),
         ("&secret_file={}/host.key&subsystem_secret_file={}/own.key", ""),
-        ("&secret_file={}/host.key&subsystem_secret_file={}/host.key", "authentication failed"),
     ] {
         let (_, errors, code) = guarded.run("info", settings);
         assert_eq!(code == 0, expected.is_empty(), "{settings}: {errors}");
         assert!(errors.contains(expected), "{settings}: {errors}");
+    }
+}
+
+#[test]
+fn wrong_secret_is_named_by_both_sides() {
+    let guarded = guarded();
+    let folder = guarded.folder.display();
+    for (settings, ours, logged) in [
+        (
+            "&secret_file={}/own.key",
+            format!("authentication failed: the controller has another secret for the host {ANN}\n"),
+            format!("authentication failed: the secret of the host is not that in {folder}/host.key; hint: "),
+        ),
+        (
+            "&secret_file={}/host.key&subsystem_secret_file={}/host.key",
+            "authentication failed: the controller has another secret of the subsystem than this host\n"
+                .into(),
+            format!("for the host, the secret of the subsystem is not that in {folder}/own.key; hint: "),
+        ),
+    ] {
+        let (_, errors, code) = guarded.run("info", settings);
+        assert!(code != 0 && errors.contains(&ours), "{settings}: {errors}");
+        until(&logged, || {
+            let log = guarded.server.log();
+            log.lines().any(|line| line.contains(&logged) && line.contains(ANN)).then_some(())
+        });
     }
 }
 

@@ -4,7 +4,7 @@ use super::command::NvmeCommand;
 use super::host_queue::HostQueue;
 use super::options::NvmeOptions;
 use crate::{Direction, Error, ErrorCode};
-use lunar_proto::nvme::auth::{AuthFailure, AuthNames, HostAuth};
+use lunar_proto::nvme::auth::{AuthFailure, AuthNames, HostAuth, MismatchedSecret};
 use lunar_runtime::Buf;
 use lunar_wire::nvme::{Nqn, NvmeStatus, Sqe, admin_opcode, fabrics_type};
 use std::rc::Rc;
@@ -39,7 +39,7 @@ pub async fn authenticate(
             Err(failure) => {
                 // The controller ends the connection in either case.
                 _ = send(queue, &auth.report(failure)).await;
-                return Err(failed(failure));
+                return Err(failed(failure, auth.mismatch(), &options.host));
             }
         }
     }
@@ -59,9 +59,30 @@ fn no_secret() -> Error {
         .with_hint("add secret_file=FILE to the URL, with a secret of the form DHHC-1:HH:BASE64:")
 }
 
-fn failed(failure: AuthFailure) -> Error {
-    Error::new(ErrorCode::AuthenticationFailed, failure.to_string())
-        .with_hint("check the secrets of host and subsystem on both sides, and the name of the host")
+fn failed(failure: AuthFailure, mismatch: Option<MismatchedSecret>, host: &Nqn) -> Error {
+    let (why, hint) = match mismatch {
+        Some(MismatchedSecret::Host) => (
+            format!(": the controller has another secret for the host {host}"),
+            "check secret_file and host_nqn in the URL, and the secret of this host at the target",
+        ),
+        Some(MismatchedSecret::Subsystem) => (
+            ": the controller has another secret of the subsystem than this host".into(),
+            "check subsystem_secret_file in the URL, and the secret of the subsystem at the target",
+        ),
+        Some(MismatchedSecret::Either | MismatchedSecret::NoSubsystem) => (
+            format!(": the controller has another secret for the host {host}, or none for the subsystem"),
+            "check secret_file and host_nqn in the URL, and whether the subsystem has a secret; the log of the target \
+             names the secret",
+        ),
+        None => {
+            (String::new(), "check the secrets of host and subsystem on both sides, and the name of the host")
+        }
+    };
+    Error::new(ErrorCode::AuthenticationFailed, format!("{failure}{why}")).with_hint(hint)
+}
+
+fn malformed() -> Error {
+    Error::new(ErrorCode::AuthenticationFailed, AuthFailure::INVALID_PAYLOAD.to_string())
 }
 
 fn entry(kind: u8, len: u32) -> Sqe {
@@ -81,7 +102,7 @@ async fn receive(queue: &Rc<HostQueue>) -> Result<Buf, Error> {
     let command = NvmeCommand { may_be_short: true, ..NvmeCommand::new(sqe, data) };
     let (result, buf) = queue.call_first(command).await;
     check(result?.status)?;
-    buf.ok_or_else(|| failed(AuthFailure::INVALID_PAYLOAD))
+    buf.ok_or_else(malformed)
 }
 
 fn check(status: NvmeStatus) -> Result<(), Error> {

@@ -10,8 +10,7 @@ use crate::ErrorCode;
 use lunar_config::{Diagnostics, InvalidValue, invalid, iscsi_name, pattern};
 use lunar_config::{Section, UniqueKeys};
 use lunar_scsi::PeripheralDeviceType;
-use lunar_target::config::DhChapSecret;
-use lunar_target::config::{AccessRule, DISCOVERY_NQN, MAX_NAMESPACES, check_nqn};
+use lunar_target::config::{AccessRule, DISCOVERY_NQN, DhChapSecret, MAX_NAMESPACES, NvmeSecret, check_nqn};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
@@ -27,9 +26,9 @@ pub struct SubsystemConfig {
     /// Namespaces that are LUNs of targets too: target and LUN by NSID.
     pub shared: BTreeMap<u16, (String, u16)>,
     /// The secrets of hosts that must authenticate themselves, by NQN.
-    pub hosts: BTreeMap<String, DhChapSecret>,
+    pub hosts: BTreeMap<String, NvmeSecret>,
     /// The secret of the subsystem, for hosts that ask for its proof.
-    pub secret: Option<DhChapSecret>,
+    pub secret: Option<NvmeSecret>,
     /// Whether a router has not found one of its namespaces yet.
     pub is_awaited: bool,
 }
@@ -74,7 +73,7 @@ fn subsystem(
     let model = s.parsed(p, "model", |text| ascii(text, 40));
     let portal_groups = tags(p, &mut s, around.tags).unwrap_or_else(|| around.tags.to_vec());
     let offline = s.flag(p, "offline", false);
-    let secret = s.parsed(p, "secret_file", |text| secret(&super::path(text, around.base)?, around.source));
+    let secret = s.parsed(p, "secret_file", |text| secret_in(text, around));
     if let (Some(value), None) = (s.find("secret_file"), s.find("host")) {
         let what = "`secret_file` of a subsystem protects nothing without hosts that must prove themselves";
         p.add(&value.span(), what, "add [[subsystem.host]] with a `secret_file` for each host");
@@ -119,11 +118,7 @@ fn ascii(text: &str, max: usize) -> Result<String, InvalidValue> {
 }
 
 /// All `[[subsystem.host]]`: the hosts that may connect, each with its secret.
-fn hosts(
-    p: &mut Diagnostics<'_>,
-    s: &mut Section<'_>,
-    around: &Context<'_>,
-) -> BTreeMap<String, DhChapSecret> {
+fn hosts(p: &mut Diagnostics<'_>, s: &mut Section<'_>, around: &Context<'_>) -> BTreeMap<String, NvmeSecret> {
     let (mut hosts, mut once) = (BTreeMap::new(), UniqueKeys::new("host"));
     for mut s in s.sections(p, "host", "[[subsystem.host]]") {
         for (key, example) in
@@ -135,8 +130,7 @@ fn hosts(
         }
         let at = s.find("nqn").map(|value| value.span());
         let name = s.parsed(p, "nqn", host_nqn);
-        let secret =
-            s.parsed(p, "secret_file", |text| secret(&super::path(text, around.base)?, around.source));
+        let secret = s.parsed(p, "secret_file", |text| secret_in(text, around));
         if let (Some(at), Some(name), Some(secret)) = (at, name, secret)
             && once.first(p, name.clone(), &at)
         {
@@ -156,6 +150,12 @@ fn host_nqn(text: &str) -> Result<String, InvalidValue> {
         ),
         false => nqn(text),
     }
+}
+
+/// The secret in the file of this path.
+fn secret_in(path: &str, around: &Context<'_>) -> Result<NvmeSecret, InvalidValue> {
+    let file = super::path(path, around.base)?;
+    Ok(NvmeSecret { secret: secret(&file, around.source)?, file })
 }
 
 /// The secret in a file, in the form of nvme-cli.
@@ -182,7 +182,7 @@ fn secret(path: &Path, source: SecretSource<'_>) -> Result<DhChapSecret, Invalid
 fn access(
     p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
-    named: &BTreeMap<String, DhChapSecret>,
+    named: &BTreeMap<String, NvmeSecret>,
 ) -> Vec<AccessRule> {
     let at = s.find("allowed_hosts").map(|value| value.span());
     let mut hosts = s.parsed_list(p, "allowed_hosts", pattern);
@@ -389,6 +389,8 @@ mod tests {
         let target =
             config.targets.into_iter().find(|target| target.subsystem.is_some()).expect("a subsystem");
         let subsystem = target.subsystem.expect("a subsystem");
+        let file = folder.0.canonicalize().expect("a folder").join("host.key");
+        let secret = NvmeSecret { secret, file };
         assert_eq!(subsystem.secret.as_ref(), Some(&secret));
         assert_eq!(subsystem.hosts, [("nqn.2026-11.org.example:h".into(), secret)].into());
         assert_eq!(target.access[0].initiators, ["nqn.2026-11.org.example:h"]);

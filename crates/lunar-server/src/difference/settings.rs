@@ -12,7 +12,7 @@ use lunar_proto::duration;
 use lunar_proto::size;
 use lunar_runtime::CoreSelection;
 use lunar_target::config::{
-    AccessRule, AllowedDigests, ChapAccount, DhChapSecret, DiscoveryConfig, IpNetwork, LoginRedirect, Portal,
+    AccessRule, AllowedDigests, ChapAccount, DiscoveryConfig, IpNetwork, LoginRedirect, NvmeSecret, Portal,
     PortalGroup, SessionConfig, TargetLimits,
 };
 use std::collections::BTreeMap;
@@ -354,8 +354,8 @@ fn target(
 /// The settings that only an NVMe subsystem has.
 fn of_subsystem(subsystem: &SubsystemConfig) -> [Setting; 5] {
     let SubsystemConfig { serial, model, shared, hosts, secret, is_awaited: _ } = subsystem;
-    let secrets = |secrets: Vec<&DhChapSecret>| {
-        secrets.iter().flat_map(|one| one.to_text().as_bytes().to_vec()).collect()
+    let secrets = |secrets: Vec<&NvmeSecret>| {
+        secrets.iter().flat_map(|one| one.secret.to_text().as_bytes().to_vec()).collect()
     };
     let with = |key, shown, hidden| Setting { key, shown, hidden, ..Setting::default() };
     let shared = shared.iter().map(|(nsid, (target, lun))| format!("{nsid} = LUN {lun} of {target}"));

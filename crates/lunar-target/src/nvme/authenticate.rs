@@ -4,11 +4,13 @@ use super::begin::{BeginFault, ReceivedCommand, receive_command};
 use super::connection::NvmeConnection;
 use super::dispatch::place_of;
 use super::limits::IN_CAPSULE_LEN;
+use crate::config::HostSecrets;
 use crate::core::data_in::DataIn;
-use lunar_proto::nvme::auth::{AuthNames, AuthSecrets, ControllerAuth};
+use lunar_proto::nvme::auth::{AuthNames, ControllerAuth, MismatchedSecret};
 use lunar_runtime::SendPump;
 use lunar_wire::nvme::{DataPlace, NvmeStatus, Sqe, admin_opcode, fabrics_type};
 use std::io;
+use std::path::Path;
 use std::rc::Rc;
 
 /// SPSP0, SPSP1 and SECP of both commands: the authentication protocols of NVMe (command dword 10, without its lowest byte).
@@ -31,8 +33,9 @@ enum ExchangeStep {
 pub async fn authenticate(
     connection: &Rc<NvmeConnection>,
     names: AuthNames,
-    secrets: AuthSecrets,
+    secrets: HostSecrets,
 ) -> Result<(), BeginFault> {
+    let HostSecrets { secrets, file, own_file } = secrets;
     let mut auth = ControllerAuth::new(names, secrets);
     for _ in 0..MAX_COMMANDS {
         let command = receive_command(connection).await?;
@@ -52,10 +55,31 @@ pub async fn authenticate(
             return Ok(());
         }
         if let Some(failure) = auth.failure() {
-            return Err(failed(failure.to_string()));
+            let why =
+                auth.mismatch().map_or(String::new(), |which| reason(which, &file, own_file.as_deref()));
+            return Err(failed(format!("{failure}{why}")));
         }
     }
     Err(failed("the host does not end its authentication"))
+}
+
+/// The secret that the host does not share, for the log.
+fn reason(which: MismatchedSecret, host: &Path, own: Option<&Path>) -> String {
+    let (host, own) = (host.display(), own.unwrap_or(Path::new("")).display());
+    match which {
+        MismatchedSecret::Host | MismatchedSecret::Either => {
+            format!(": the secret of the host is not that in {host}; hint: copy this file to the host")
+        }
+        MismatchedSecret::Subsystem => format!(
+            ": for the host, the secret of the subsystem is not that in {own}; hint: copy this file to the host, as the \
+             secret of the subsystem"
+        ),
+        MismatchedSecret::NoSubsystem => {
+            ": the host asks for the proof of the subsystem, which has no secret; hint: add \
+             `secret_file` to [[subsystem]], or remove the secret of the subsystem from the host"
+                .into()
+        }
+    }
 }
 
 fn failed(why: impl Into<String>) -> BeginFault {

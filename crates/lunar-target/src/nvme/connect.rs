@@ -10,7 +10,7 @@ use super::limits::{MAX_IO_QUEUES, MAX_QUEUE_LEN};
 use super::queue_session;
 use crate::LoginError;
 use crate::access::LoginContext;
-use crate::config::PortalProtocol;
+use crate::config::{HostSecrets, PortalProtocol};
 use crate::open_portal::{BoundPortal, OpenPortal};
 use crate::registry::Replaced;
 use crate::server_state::{ConnectionGuard, ServerState};
@@ -18,7 +18,7 @@ use crate::session_entry::{self, RegisteredSession};
 use crate::session_info::{Addresses, NvmeSessionInfo, SessionInfo, SessionProtocol, SessionTransport};
 use crate::session_key::SessionKey;
 use lunar_proto::nvme::ControllerKind;
-use lunar_proto::nvme::auth::{AuthNames, AuthSecrets};
+use lunar_proto::nvme::auth::AuthNames;
 use lunar_runtime::SendPump;
 use lunar_wire::nvme::{
     ConnectCommand, ConnectData, ConnectFault, DISCOVERY_NQN, DataPlace, NvmeStatus, Sqe, admin_opcode,
@@ -83,7 +83,7 @@ impl Candidate {
     }
 
     /// The secrets with which the host must authenticate itself.
-    fn secrets(&self) -> Option<AuthSecrets> {
+    fn secrets(&self) -> Option<HostSecrets> {
         let context = match self {
             Candidate::Admin(admin) => &admin.context,
             Candidate::Queue { context, .. } => context,

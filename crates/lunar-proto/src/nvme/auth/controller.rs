@@ -3,7 +3,8 @@
 use super::group::DhKey;
 use super::messages::{choose_group, choose_hash};
 use super::{
-    AuthFailure, AuthMessage, AuthNames, AuthSecrets, DhChapHash, Response, are_equal, random, sequence,
+    AuthFailure, AuthMessage, AuthNames, AuthSecrets, DhChapHash, MismatchedSecret, Response, are_equal,
+    random, sequence,
 };
 
 /// A challenge that waits for a reply.
@@ -41,12 +42,13 @@ pub struct ControllerAuth {
     secrets: AuthSecrets,
     transaction: u16,
     step: Step,
+    mismatch: Option<MismatchedSecret>,
 }
 
 impl ControllerAuth {
     /// An exchange that begins with the next Authentication Send.
     pub fn new(names: AuthNames, secrets: AuthSecrets) -> ControllerAuth {
-        ControllerAuth { names, secrets, transaction: 0, step: Step::Negotiate }
+        ControllerAuth { names, secrets, transaction: 0, step: Step::Negotiate, mismatch: None }
     }
 
     /// Whether the host is authenticated.
@@ -62,6 +64,11 @@ impl ControllerAuth {
         }
     }
 
+    /// The secret that the sides do not share, if that is the reason.
+    pub fn mismatch(&self) -> Option<MismatchedSecret> {
+        self.mismatch
+    }
+
     /// Takes the data of Authentication Send. A failure is reported by the next Authentication Receive.
     pub fn receive(&mut self, bytes: &[u8]) {
         let next = self.next(AuthMessage::decode(bytes));
@@ -74,6 +81,7 @@ impl ControllerAuth {
         if let AuthMessage::Negotiate { concatenates, hashes, groups } = message {
             // A host may begin again.
             self.transaction = transaction;
+            self.mismatch = None;
             return self.challenge(concatenates, &hashes, &groups);
         }
         if transaction != self.transaction {
@@ -90,6 +98,10 @@ impl ControllerAuth {
                 self.result(&challenged, shared, sequence, challenge)
             }
             (Step::Confirm, AuthMessage::Success2) => Ok(Step::Done),
+            (Step::Confirm, AuthMessage::Failure2(failure)) => {
+                self.mismatch = (failure == AuthFailure::FAILED).then_some(MismatchedSecret::Subsystem);
+                Ok(Step::Failed(failure))
+            }
             (_, AuthMessage::Failure2(failure)) => Ok(Step::Failed(failure)),
             _ => Err(AuthFailure::INVALID_MESSAGE),
         }
@@ -116,18 +128,21 @@ impl ControllerAuth {
         Ok(Step::Challenge { message, challenged, is_sent: false })
     }
 
-    fn check(&self, of: &Challenged, shared: Option<&[u8]>, response: &[u8]) -> Result<(), AuthFailure> {
+    fn check(&mut self, of: &Challenged, shared: Option<&[u8]>, response: &[u8]) -> Result<(), AuthFailure> {
         let key = self.secrets.host.key_of(&self.names.host);
         let (transaction, challenge) = (self.transaction, &of.challenge[..]);
         let expected =
             Response { hash: of.hash, key: &key, challenge, shared, sequence: of.sequence, transaction };
-        let is_right = are_equal(&expected.of_host(&self.names), response);
-        if is_right { Ok(()) } else { Err(AuthFailure::FAILED) }
+        if are_equal(&expected.of_host(&self.names), response) {
+            return Ok(());
+        }
+        self.mismatch = Some(MismatchedSecret::Host);
+        Err(AuthFailure::FAILED)
     }
 
     /// The response to the challenge of the host, if it has one.
     fn result(
-        &self,
+        &mut self,
         of: &Challenged,
         shared: Option<&[u8]>,
         sequence: u32,
@@ -138,7 +153,10 @@ impl ControllerAuth {
             let message = AuthMessage::Success1 { digest_len, response: None };
             return Ok(Step::Result { message, then: false });
         };
-        let secret = self.secrets.subsystem.as_ref().ok_or(AuthFailure::FAILED)?;
+        let Some(secret) = &self.secrets.subsystem else {
+            self.mismatch = Some(MismatchedSecret::NoSubsystem);
+            return Err(AuthFailure::FAILED);
+        };
         // A host that sends the challenge back would learn the response that it must give.
         if challenge == of.challenge {
             return Err(AuthFailure::FAILED);

@@ -3,8 +3,8 @@
 use super::group::DhKey;
 use super::messages::{choose_group, choose_hash};
 use super::{
-    AuthFailure, AuthMessage, AuthNames, AuthSecrets, DhChapHash, DhGroup, Response, are_equal, random,
-    sequence,
+    AuthFailure, AuthMessage, AuthNames, AuthSecrets, DhChapHash, DhGroup, MismatchedSecret, Response,
+    are_equal, random, sequence,
 };
 use zeroize::Zeroizing;
 
@@ -24,6 +24,7 @@ pub struct HostAuth {
     secrets: AuthSecrets,
     transaction: u16,
     step: Step,
+    mismatch: Option<MismatchedSecret>,
 }
 
 impl HostAuth {
@@ -34,13 +35,18 @@ impl HostAuth {
             hashes: secrets.hashes.iter().map(|hash| *hash as u8).collect(),
             groups: secrets.groups.iter().map(|group| *group as u8).collect(),
         };
-        let auth = HostAuth { names, secrets, transaction, step: Step::Challenge };
+        let auth = HostAuth { names, secrets, transaction, step: Step::Challenge, mismatch: None };
         (auth, negotiate.encode(transaction))
     }
 
     /// Whether the exchange has succeeded.
     pub fn is_done(&self) -> bool {
         matches!(self.step, Step::Done)
+    }
+
+    /// The secret that the sides do not share, if that is the reason of a failure.
+    pub fn mismatch(&self) -> Option<MismatchedSecret> {
+        self.mismatch
     }
 
     /// Takes the data of Authentication Receive. Returns the data of the next Authentication Send, if there is one.
@@ -67,10 +73,16 @@ impl HostAuth {
                     return Ok(None);
                 };
                 if !are_equal(&expected, &response.unwrap_or_default()) {
+                    self.mismatch = Some(MismatchedSecret::Subsystem);
                     return Err(AuthFailure::FAILED);
                 }
                 self.step = Step::Done;
                 Ok(Some(AuthMessage::Success2.encode(self.transaction)))
+            }
+            (Step::Result { expected }, AuthMessage::Failure1(AuthFailure::FAILED)) => {
+                let asked = expected.is_some();
+                self.mismatch = Some(if asked { MismatchedSecret::Either } else { MismatchedSecret::Host });
+                Err(AuthFailure::FAILED)
             }
             (_, AuthMessage::Failure1(failure)) => Err(failure),
             _ => Err(AuthFailure::INVALID_MESSAGE),

@@ -55,6 +55,19 @@ impl AuthSecrets {
     }
 }
 
+/// The secret that host and controller do not share, as far as one of them knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MismatchedSecret {
+    /// That of the host.
+    Host,
+    /// That of the subsystem.
+    Subsystem,
+    /// The host asks for the proof of the subsystem, which has no secret.
+    NoSubsystem,
+    /// One of the two: the controller does not say whether the host has failed, or the subsystem has no secret.
+    Either,
+}
+
 /// The place of a response in its exchange.
 struct Response<'a> {
     hash: DhChapHash,

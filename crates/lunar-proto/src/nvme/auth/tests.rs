@@ -116,8 +116,11 @@ fn secrets(hash: DhChapHash, group: DhGroup) -> AuthSecrets {
     AuthSecrets { host, subsystem, hashes: vec![hash], groups: vec![group] }
 }
 
+/// A failure, and the secret that is its reason.
+type FailedSide = (AuthFailure, Option<MismatchedSecret>);
+
 /// Runs an exchange. The results of host and controller.
-fn exchange(host: (HostAuth, Vec<u8>), it: &mut ControllerAuth) -> Result<(), (AuthFailure, AuthFailure)> {
+fn exchange(host: (HostAuth, Vec<u8>), it: &mut ControllerAuth) -> Result<(), [FailedSide; 2]> {
     let (mut host, mut message) = host;
     loop {
         it.receive(&message);
@@ -135,7 +138,8 @@ fn exchange(host: (HostAuth, Vec<u8>), it: &mut ControllerAuth) -> Result<(), (A
                 if it.failure().is_none() {
                     it.receive(&host.report(failure));
                 }
-                return Err((failure, it.failure().expect("both have failed")));
+                let other = (it.failure().expect("both have failed"), it.mismatch());
+                return Err([(failure, host.mismatch()), other]);
             }
         }
     }
@@ -154,16 +158,20 @@ fn both_roles_agree_with_each_hash_and_group() {
 }
 
 #[test]
-fn wrong_secret_of_either_side_fails_both() {
-    let failed = Err((AuthFailure::FAILED, AuthFailure::FAILED));
-    let mut it = controller(secrets(DhChapHash::Sha256, DhGroup::Null));
-    assert_eq!(exchange(HostAuth::new(names(), AuthSecrets::new(secret("02"), None), 1), &mut it), failed);
-    let mut it = controller(secrets(DhChapHash::Sha256, DhGroup::Null));
-    let host = HostAuth::new(names(), AuthSecrets::new(secret("01"), Some(secret("03"))), 1);
-    assert_eq!(exchange(host, &mut it), failed);
-    let alone = AuthSecrets { subsystem: None, ..secrets(DhChapHash::Sha256, DhGroup::Null) };
-    let host = HostAuth::new(names(), AuthSecrets::new(secret("01"), Some(secret("00"))), 1);
-    assert_eq!(exchange(host, &mut controller(alone)), failed, "the controller has no secret");
+fn wrong_secret_of_either_side_fails_both_and_is_named() {
+    use MismatchedSecret::{Either, Host, NoSubsystem, Subsystem};
+    let all = secrets(DhChapHash::Sha256, DhGroup::Null);
+    let alone = AuthSecrets { subsystem: None, ..all.clone() };
+    for (host, subsystem, own, by_host, by_controller) in [
+        ("02", None, &all, Host, Host),
+        ("02", Some("00"), &all, Either, Host),
+        ("01", Some("03"), &all, Subsystem, Subsystem),
+        ("01", Some("00"), &alone, Either, NoSubsystem),
+    ] {
+        let host = HostAuth::new(names(), AuthSecrets::new(secret(host), subsystem.map(secret)), 1);
+        let failed = [by_host, by_controller].map(|mismatch| (AuthFailure::FAILED, Some(mismatch)));
+        assert_eq!(exchange(host, &mut controller(own.clone())), Err(failed));
+    }
 }
 
 #[test]
