@@ -246,6 +246,12 @@ impl NvmeUrl {
         [vec![first], others].concat()
     }
 
+    /// The files with secrets that the URL names.
+    pub fn secret_files(&self) -> impl Iterator<Item = &str> {
+        let files = self.settings.iter().filter(|(name, _)| SECRET_FILES.contains(name));
+        files.map(|(_, file)| file.as_str())
+    }
+
     /// The URL without settings.
     pub fn plain(&self) -> String {
         NvmeUrl { settings: Vec::new(), ..self.clone() }.to_string()

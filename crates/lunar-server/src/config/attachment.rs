@@ -381,6 +381,15 @@ pub(super) fn late_writes(text: &str) -> Result<&'static str, InvalidValue> {
 const SECRET_FILES: [&str; 4] =
     ["password_file", "target_password_file", "secret_file", "subsystem_secret_file"];
 
+/// The files with passwords and secrets that a URL names.
+pub fn secret_files(url: &str) -> Vec<PathBuf> {
+    let paths = |files: &mut dyn Iterator<Item = &str>| files.map(PathBuf::from).collect();
+    match nvme::is_url(url) {
+        true => url.parse().map_or(Vec::new(), |url: NvmeUrl| paths(&mut url.secret_files())),
+        false => Url::parse(url).map_or(Vec::new(), |url| paths(&mut url.secret_files())),
+    }
+}
+
 /// A URL with absolute paths of its files with passwords and secrets; relative ones start at `base`.
 pub fn absolute(url: &str, base: &Path) -> String {
     let Some((head, query)) = url.split_once('?') else { return url.into() };
@@ -438,6 +447,16 @@ mod tests {
     fn read(text: &str) -> Result<Attachment, Vec<String>> {
         let list = |problems: Vec<Diagnostic>| problems.iter().map(Diagnostic::to_string).collect();
         parse("disks-0", text, Path::new("/etc/lunar/attach/disks-0.toml")).map_err(list)
+    }
+
+    #[test]
+    fn secret_files_of_both_families_are_found() {
+        let files =
+            |url: &str| secret_files(url).iter().map(|file| file.display().to_string()).collect::<Vec<_>>();
+        let nvme = "nvme://h/nqn.2026-11.org.example:a?queue_len=8&secret_file=/a&subsystem_secret_file=/b";
+        assert_eq!(files(nvme), ["/a", "/b"]);
+        assert_eq!(files("iscsi://u@h?password_file=/c"), ["/c"]);
+        assert_eq!(files("rbd:pool/image"), [""; 0]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The secrets of a configuration: where they are, without their content.
 
 use super::Sources;
+use super::attachment::secret_files;
 use super::shown::merged;
 use lunar_config::Diagnostics;
 use lunar_initiator::Url;
@@ -60,9 +61,9 @@ pub fn secret_uses(sources: &Sources) -> Vec<SecretUse> {
             found.extend(file.get_ref().as_str().map(|text| (file.span().start, Some(base.join(text)))));
         }
     }
-    urls_of_table(&root, &mut |at, url| {
-        found.extend(url.holds_secret().then_some((at, None)));
-        found.extend(url.secret_files().map(|file| (at, Some(base.join(file)))));
+    texts_of_table(&root, &mut |at, text| {
+        found.extend(url(text).filter(Url::holds_secret).map(|_| (at, None)));
+        found.extend(secret_files(text).into_iter().map(|file| (at, Some(base.join(file)))));
     });
     let place = |(at, secret_file)| {
         let (file, position) = problems.place(at);
@@ -71,18 +72,18 @@ pub fn secret_uses(sources: &Sources) -> Vec<SecretUse> {
     found.into_iter().map(place).collect()
 }
 
-/// Calls `each` for every URL in a table, with its first byte.
-fn urls_of_table(table: &DeTable<'_>, each: &mut impl FnMut(usize, Url)) {
-    table.iter().for_each(|(_, value)| urls(value.get_ref(), value.span().start, each));
+/// Calls `each` for every text in a table, with its first byte.
+fn texts_of_table(table: &DeTable<'_>, each: &mut impl FnMut(usize, &str)) {
+    table.iter().for_each(|(_, value)| texts(value.get_ref(), value.span().start, each));
 }
 
-fn urls(value: &DeValue<'_>, at: usize, each: &mut impl FnMut(usize, Url)) {
+fn texts(value: &DeValue<'_>, at: usize, each: &mut impl FnMut(usize, &str)) {
     match value {
-        DeValue::String(text) => url(text).into_iter().for_each(|url| each(at, url)),
+        DeValue::String(text) => each(at, text),
         DeValue::Array(array) => {
-            array.iter().for_each(|value| urls(value.get_ref(), value.span().start, each));
+            array.iter().for_each(|value| texts(value.get_ref(), value.span().start, each));
         }
-        DeValue::Table(table) => urls_of_table(table, each),
+        DeValue::Table(table) => texts_of_table(table, each),
         _ => {}
     }
 }

@@ -187,6 +187,7 @@ mod tests {
 
     const ROUTER: &str = "[router.\"r.1\".upstream]\na.urls = [\"iscsi://bob%hidden@192.0.2.1/iqn.x:t\"]\n\
         b.urls = [\"iscsi://bob@192.0.2.2/iqn.x:t?password_file=bob.secret\"]\nc.memory = \"1M\"\n\
+        d.urls = [\"nvme://192.0.2.3/nqn.2026-11.org.example:t?secret_file=d.key\"]\n\
         [[router.\"r.1\".target]]\nmap = \"lun\"\nname = \"iqn.2026-11.org.example:c\"\naccess = \"lab\"\n\
         lun = [{ lun = 0, upstream = \"b\", from = 3 }, { lun = 7, upstream = \"c\" }]\n[access.lab]\nread_only = true\n";
 
@@ -254,6 +255,6 @@ mod tests {
             })
             .collect();
         let of = |file: &str| Some(Path::new(file).to_path_buf());
-        assert_eq!(found, [(6, of("ann.secret")), (14, None), (15, of("bob.secret"))]);
+        assert_eq!(found, [(6, of("ann.secret")), (14, None), (15, of("bob.secret")), (17, of("d.key"))]);
     }
 }

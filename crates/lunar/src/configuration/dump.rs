@@ -7,7 +7,6 @@ use crate::output::{self, count};
 use crate::private_file;
 use clap::Args;
 use lunar_admin::rows;
-use lunar_initiator::Url;
 use lunar_server::config::{self, Config, attachment};
 use lunar_server::{Diagnostic, ErrorCode, folders};
 use std::collections::BTreeSet;
@@ -113,10 +112,9 @@ impl Collector {
             let read = lunar_config::read(&path).map_err(|problem| vec![problem]);
             match read.and_then(|text| attachment::parse(&name, &text, &path).map(|parsed| (text, parsed))) {
                 Ok((text, parsed)) => {
-                    let urls = parsed.urls.iter().filter_map(|url| Url::parse(url).ok());
-                    for url in urls {
-                        self.secret_files.extend(url.secret_files().map(PathBuf::from));
-                        if url.holds_secret() {
+                    for url in &parsed.urls {
+                        self.secret_files.extend(attachment::secret_files(url));
+                        if attachment::holds_secret(url) {
                             self.inline_secret(&path, None);
                         }
                     }

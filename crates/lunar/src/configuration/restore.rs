@@ -174,8 +174,7 @@ impl<'a> Places<'a> {
     fn secrets_of_attachment(&self, path: &Path, text: &str) -> Result<Vec<PathBuf>, Vec<Diagnostic>> {
         let name = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
         let parsed = attachment::parse(name, text, path)?;
-        let urls = parsed.urls.iter().filter_map(|url| lunar_initiator::Url::parse(url).ok());
-        Ok(urls.flat_map(|url| url.secret_files().map(PathBuf::from).collect::<Vec<_>>()).collect())
+        Ok(parsed.urls.iter().flat_map(|url| attachment::secret_files(url)).collect())
     }
 
     /// The files to write and to remove, in their order: a crash leaves the old configuration, or an incomplete new one
