@@ -41,6 +41,7 @@ pub fn check(args: &CheckArgs) -> Result<String, Vec<Diagnostic>> {
     let config = config::load(file)?;
     let found = config::unused(&config).into_iter().chain(config::access_lint(&config));
     let found = found.chain(config::access_shadow(&config)).chain(config::lax_names(&config));
+    let found = found.chain(config::upstream_secrets(&config));
     let mut found: Vec<String> = found.chain(warnings(&config)).collect();
     let examined = args.media.then(|| examine_as(&config, file, args.user.as_deref())).transpose()?;
     let (user, problems) = match examined {

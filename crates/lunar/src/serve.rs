@@ -232,6 +232,7 @@ fn configuration(args: &Serve) -> Result<Config, Vec<Diagnostic>> {
 /// Faults that do not prevent the service.
 pub fn warnings(config: &Config) -> impl Iterator<Item = String> {
     let of_targets = config::exposed(config).into_iter().chain(config::state_left_behind(config));
+    let of_targets = of_targets.chain(config::subsystem_lint(config));
     of_targets.chain(certificate_warning(config, SystemTime::now()))
 }
 

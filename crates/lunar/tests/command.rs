@@ -561,6 +561,23 @@ fn check_warns_of_ports_that_an_entry_with_chap_shuts_out() {
 }
 
 #[test]
+fn check_warns_of_subsystems_and_of_secrets_of_upstreams() {
+    let folder = Folder::new("nvme-lint");
+    let upstream = "[router.r1.upstream.a]\nurls = [\"nvme://192.0.2.1/nqn.2026-11.org.example:b?secret_file=b.key\"]\n\
+        [[router.r1.target]]\nmap = \"target\"\nname = \"iqn.2026-11.org.example:b\"\nupstream = \"a\"\naccess = \"all\"\n";
+    folder.write("t.toml", &format!("[[subsystem]]\nnqn = \"nqn.2026-11.org.example:a\"\n{upstream}"));
+    let (status, out, err) = folder.run(&["check", "t.toml"]);
+    assert!(status == 0 && out.contains("is fine"), "{out}{err}");
+    for warning in [
+        "warning: no portal of NVMe/TCP offers nqn.2026-11.org.example:a; hint: ",
+        "warning: nqn.2026-11.org.example:a has no namespace; hint: ",
+        "warning: the upstream a of router r1: cannot read the secret ",
+    ] {
+        assert!(err.contains(warning), "{warning}: {err}");
+    }
+}
+
+#[test]
 fn scheme_that_is_nearly_right_is_no_path() {
     let folder = Folder::new("scheme");
     const URL: &str = "isre://127.0.0.1/iqn.2026-11.org.example:a/0";

@@ -2,7 +2,7 @@
 
 use super::access_shadow::{EntryFault, shadowed};
 use super::exposed::{admits_all, is_for_this_host_alone};
-use super::{Config, access_lint, exposed, lax_names};
+use super::{Config, access_lint, exposed, lax_names, subsystem_lint};
 
 /// One line for each fault that a change makes, and that does not prevent it.
 pub fn change_warnings(before: &Config, after: &Config) -> Vec<String> {
@@ -13,7 +13,8 @@ pub fn change_warnings(before: &Config, after: &Config) -> Vec<String> {
 }
 
 fn faults(config: &Config) -> Vec<String> {
-    access_lint(config).into_iter().chain(exposed(config)).chain(lax_names(config)).collect()
+    let faults = access_lint(config).into_iter().chain(exposed(config)).chain(lax_names(config));
+    faults.chain(subsystem_lint(config)).collect()
 }
 
 /// The faults of entries that are new. An entry with the same fault may have had another index before.

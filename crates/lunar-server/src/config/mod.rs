@@ -28,9 +28,11 @@ mod secrets;
 mod shown;
 mod standby;
 mod subsystem;
+mod subsystem_lint;
 mod target;
 mod trial_record;
 mod unused;
+mod upstream_secrets;
 mod value;
 
 pub use access_lint::access_lint;
@@ -54,8 +56,10 @@ pub use secrets::{SecretUse, certificate_files, secret_uses};
 pub use shown::shown;
 pub use standby::state_left_behind;
 pub use subsystem::{SubsystemConfig, unfit};
+pub use subsystem_lint::subsystem_lint;
 pub use trial_record::TrialRecord;
 pub use unused::unused;
+pub use upstream_secrets::upstream_secrets;
 pub(crate) use value::listen;
 pub use value::{NVME_DISCOVERY_PORT, NVME_PORT, PORT};
 

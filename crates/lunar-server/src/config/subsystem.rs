@@ -7,7 +7,7 @@ use super::target::{Context, tags};
 use super::value::network;
 use super::{RouterConfig, Target, disk};
 use crate::ErrorCode;
-use lunar_config::{Diagnostics, InvalidValue, invalid, iscsi_name, pattern};
+use lunar_config::{Diagnostics, InvalidValue, invalid, iscsi_name};
 use lunar_config::{Section, UniqueKeys};
 use lunar_scsi::PeripheralDeviceType;
 use lunar_target::config::{AccessRule, DISCOVERY_NQN, DhChapSecret, MAX_NAMESPACES, NvmeSecret, check_nqn};
@@ -152,6 +152,24 @@ fn host_nqn(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
+/// A pattern of NQNs of hosts, with `*` and `?`. NQNs are equal if their bytes are, so nothing is folded.
+fn host_pattern(text: &str) -> Result<String, InvalidValue> {
+    const PREFIX: &str = "nqn.";
+    let mut chars = text.chars();
+    let begins = PREFIX.chars().all(|wanted| match chars.as_str().chars().next() {
+        // It stays the next character: it matches the rest of the prefix too.
+        Some('*') => true,
+        _ => chars.next().is_some_and(|found| found == '?' || found == wanted),
+    });
+    match begins && !text.contains(char::is_control) {
+        true => Ok(text.to_owned()),
+        false => invalid(
+            format!("the pattern \"{}\" matches no NQN of a host", text.escape_debug()),
+            "NQNs begin with nqn. in lower case; * and ? are wildcards: \"nqn.2014-08.org.nvmexpress:uuid:*\"",
+        ),
+    }
+}
+
 /// The secret in the file of this path.
 fn secret_in(path: &str, around: &Context<'_>) -> Result<NvmeSecret, InvalidValue> {
     let file = super::path(path, around.base)?;
@@ -159,7 +177,7 @@ fn secret_in(path: &str, around: &Context<'_>) -> Result<NvmeSecret, InvalidValu
 }
 
 /// The secret in a file, in the form of nvme-cli.
-fn secret(path: &Path, source: SecretSource<'_>) -> Result<DhChapSecret, InvalidValue> {
+pub(super) fn secret(path: &Path, source: SecretSource<'_>) -> Result<DhChapSecret, InvalidValue> {
     let hint = "make one in a new file: lunar chap add --nvme NQN --output FILE";
     let as_missing = |e: InvalidValue| match e.code {
         ErrorCode::NotFound => InvalidValue { hint: hint.into(), ..e },
@@ -185,7 +203,7 @@ fn access(
     named: &BTreeMap<String, NvmeSecret>,
 ) -> Vec<AccessRule> {
     let at = s.find("allowed_hosts").map(|value| value.span());
-    let mut hosts = s.parsed_list(p, "allowed_hosts", pattern);
+    let mut hosts = s.parsed_list(p, "allowed_hosts", host_pattern);
     if let (Some(at), false) = (at, named.is_empty()) {
         p.add(&at, "`allowed_hosts` and [[subsystem.host]] exclude each other", "remove `allowed_hosts`");
     }
@@ -370,6 +388,20 @@ mod tests {
         assert_eq!((rule.initiators.len(), rule.networks.len(), rule.deny), (1, 1, false));
         let [rule] = &subsystem("allowed_hosts = []\n").access[..] else { panic!("one rule") };
         assert!(rule.deny);
+    }
+
+    #[test]
+    fn pattern_that_matches_no_nqn_is_rejected() {
+        for text in ["*", "nqn.*", "?qn.x", "n*", "nq?.2014-08.com.vmware:nvme:ESX_01", "n*x"] {
+            assert_eq!(host_pattern(text).as_deref(), Ok(text), "as written");
+        }
+        for text in ["", "nqn", "iqn.*", "NQN.*", "uuid:*", "?", "nqn\n.*", "esx01"] {
+            let fault = host_pattern(text).expect_err(text);
+            assert!(fault.what.ends_with("matches no NQN of a host"), "{}", fault.what);
+        }
+        assert!(
+            problems(&format!("{HEAD}allowed_hosts = [\"iqn.*\"]\n")).contains("\"iqn.*\" matches no NQN")
+        );
     }
 
     #[test]

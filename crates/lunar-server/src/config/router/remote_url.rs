@@ -65,7 +65,7 @@ impl RemoteUrl {
     }
 
     /// Whether it names a subsystem or a namespace.
-    pub(super) fn is_nvme(&self) -> bool {
+    pub(in crate::config) fn is_nvme(&self) -> bool {
         matches!(self.address, RemoteAddress::Nvme(_))
     }
 
