@@ -5,6 +5,7 @@ use crate::io_error::{lost, no_connection};
 use crate::nexus::{LoginTarget, TargetPort};
 use crate::options::{SessionTransport, Transport};
 use crate::portal::Portal;
+use crate::protocol_mismatch::{self, mismatch};
 #[cfg(feature = "rdma")]
 use crate::rdma_connector::RdmaConnector;
 use crate::session::info::SessionInfo;
@@ -17,6 +18,7 @@ use lunar_proto::login::SessionType;
 use lunar_runtime::Stream;
 use lunar_runtime::iscsi::pdu_queue::{Digests, Payload, PduQueue};
 use lunar_wire::iscsi::{BHS_LEN, Bhs, opcode, padded, request};
+use lunar_wire::nvme::pdu_type::C2H_TERM_REQUEST;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -24,6 +26,9 @@ use std::time::{Duration, Instant};
 const REDIRECTIONS: u32 = 5;
 /// CmdSN of a new session.
 const FIRST_CMD_SN: u32 = 1;
+/// The begin of C2HTermReq of NVMe/TCP: its type, no flags, and the length of its header. iSCSI targets send no PDU of
+/// this type.
+const TERM_REQUEST: [u8; 3] = [C2H_TERM_REQUEST, 0, 24];
 /// The fault of an address that does not answer.
 const NO_CONNECTION_IN_TIME: &str = "the portal does not accept a connection in time";
 
@@ -283,7 +288,7 @@ impl ClosedDuringLogin {
                 "the target may reject the login: check user, password and initiator name, and the log of the target"
             }
         };
-        let other = "; if the port serves only iSER or SRP, use iser:// or srp://";
+        let other = "; if the port serves NVMe/TCP, iSER or SRP only, use nvme://, iser:// or srp://";
         e.with_hint(format!("{login}{}", if self.may_be_other { other } else { "" }))
     }
 }
@@ -599,6 +604,10 @@ impl TcpLoginConnection {
                 Some(n) => self.begun.extend_from_slice(&chunk[..n]),
                 None => {}
             }
+            if self.begun.starts_with(&TERM_REQUEST) {
+                let happened = "the portal answers the login with a PDU of NVMe/TCP";
+                return Err(mismatch(happened, protocol_mismatch::NVME));
+            }
         }
         Ok(())
     }
@@ -665,7 +674,7 @@ pub mod tests {
                     .explain(Error::new(ErrorCode::ConnectionLost, "closed"));
                 let hint = error.hint.as_deref().expect("a hint");
                 assert!(hint.contains(login), "{hint}");
-                assert_eq!(hint.contains("use iser:// or srp://"), may_be_other, "{hint}");
+                assert_eq!(hint.contains("use nvme://, iser:// or srp://"), may_be_other, "{hint}");
             }
         }
     }

@@ -147,7 +147,6 @@ mod open;
 pub mod options;
 mod portal;
 mod probe;
-#[cfg(feature = "rdma")]
 mod protocol_mismatch;
 #[cfg(feature = "rdma")]
 pub mod rdma;

@@ -1,11 +1,14 @@
 //! Errors about portals that use another protocol.
 
 use crate::{Error, ErrorCode};
+#[cfg(feature = "rdma")]
 use lunar_runtime::error::text;
+#[cfg(feature = "rdma")]
 use std::io;
 
 /// The error when a portal closes without an RDMA connection. The cause is ambiguous: another protocol, or the
 /// connection limit of the portal.
+#[cfg(feature = "rdma")]
 pub fn no_rdma(e: &io::Error) -> Error {
     let hint = match e.kind() {
         io::ErrorKind::UnexpectedEof
@@ -23,7 +26,11 @@ pub fn no_rdma(e: &io::Error) -> Error {
 /// A protocol, and a hint with the URL to use for it.
 pub struct Protocol(&'static str, &'static str);
 
+pub const ISCSI: Protocol = Protocol("iSCSI", "use iscsi://HOST[:PORT]/IQN");
+pub const NVME: Protocol = Protocol("NVMe/TCP", "use nvme://HOST[:PORT]/NQN");
+#[cfg(feature = "rdma")]
 pub const ISER: Protocol = Protocol("iSER", "use iser://HOST[:PORT]/IQN");
+#[cfg(feature = "rdma")]
 pub const SRP: Protocol = Protocol(
     "SRP",
     "use srp://HOST[:PORT]/ID_EXT[:IOC_GUID], with id_ext and ioc_guid as the target shows them",

@@ -12,6 +12,7 @@ mod exec;
 mod fair_share;
 mod fence;
 mod flush_failure;
+mod foreign_protocol;
 mod heartbeat;
 mod initiator_totals;
 mod instance;

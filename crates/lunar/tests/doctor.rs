@@ -150,7 +150,7 @@ fn portal_of_another_protocol_is_recognized() {
     let user = "ann%0123456789abcdef@";
     for user in ["", user] {
         let url = format!("iscsi://{user}{srp}/{TARGET}/0");
-        is_broken(&[&url], 4, "the target closed the connection", "use iser:// or srp://");
+        is_broken(&[&url], 4, "the target closed the connection", "use nvme://, iser:// or srp://");
     }
 }
 

@@ -10,6 +10,7 @@ mod copy;
 mod corners;
 mod data;
 mod events;
+mod foreign;
 mod fused;
 mod hostile;
 mod paths;

@@ -4,8 +4,10 @@ use super::options::NvmeOptions;
 use super::status::terminated;
 use crate::connect::tcp_stream;
 use crate::io_error::lost;
+use crate::protocol_mismatch::{self, mismatch};
 use crate::{Error, ErrorCode, Portal, addresses};
 use lunar_runtime::Stream;
+use lunar_wire::iscsi::opcode;
 use lunar_wire::nvme::{Digests, IcRequest, IcResponse, NvmePduError, NvmePduKind, PduHeader};
 
 /// The longest answer to ICReq: C2HTermReq with a copy of the header.
@@ -73,7 +75,10 @@ fn broke(e: &NvmePduError) -> Error {
 }
 
 async fn receive_response(stream: &Stream, begun: &mut Vec<u8>) -> Result<[u8; IcResponse::LEN], Error> {
-    fill(stream, begun, PduHeader::LEN).await?;
+    fill(stream, begun, PduHeader::LEN).await.map_err(|e| explained(e, begun))?;
+    if matches!(begun[0], opcode::LOGIN_RESPONSE | opcode::REJECT) {
+        return Err(mismatch("the portal answers ICReq with a PDU of iSCSI", protocol_mismatch::ISCSI));
+    }
     let header = PduHeader::decode(begun.first_chunk().expect("a header was received"));
     let pdu = header.check(false, Digests::default(), 0).map_err(|e| broke(&e))?;
     if pdu.len > MAX_ANSWER {
@@ -86,6 +91,17 @@ async fn receive_response(stream: &Stream, begun: &mut Vec<u8>) -> Result<[u8; I
         (NvmePduKind::IcResponse, Some(response)) => Ok(*response),
         (NvmePduKind::ControllerTermRequest, _) => Err(terminated(&answer, &[])),
         _ => Err(broke(&NvmePduError::field(0))),
+    }
+}
+
+/// Adds the possible causes of a close without an answer.
+fn explained(e: Error, begun: &[u8]) -> Error {
+    match begun.is_empty() {
+        true => e.with_hint(
+            "if the port serves iSCSI, use iscsi://HOST[:PORT]/IQN; if its connection limit is reached, end some \
+             connections (see the log of the target)",
+        ),
+        false => e,
     }
 }
 

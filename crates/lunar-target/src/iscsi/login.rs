@@ -9,6 +9,7 @@ use super::tcp_transport::TcpTransport;
 use super::transport::IscsiTransport;
 use crate::access::LoginContext;
 use crate::config::RdmaProvider;
+use crate::foreign_protocol;
 use crate::open_portal::OpenPortal;
 use crate::registry::Replaced;
 use crate::server_state::{ConnectionGuard, ServerState};
@@ -225,6 +226,10 @@ impl TcpLogin {
 
     /// The next PDU, if it has arrived completely.
     fn whole(&mut self) -> io::Result<Option<(Bhs, Vec<u8>)>> {
+        // As a PDU of iSCSI, ICReq is incomplete: its host would wait for the end of the time limit.
+        if let (false, Some(reason)) = (self.begun, foreign_protocol::at_iscsi_portal(&self.pending)) {
+            return Err(io::Error::other(reason));
+        }
         let Some(header) = self.pending.first_chunk::<BHS_LEN>().map(|b| Bhs::from_bytes(*b)) else {
             return Ok(None);
         };

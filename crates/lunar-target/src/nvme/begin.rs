@@ -3,6 +3,7 @@
 use super::connection::NvmeConnection;
 use super::dispatch::entry;
 use super::limits::{IN_CAPSULE_LEN, MAX_TRANSFER};
+use crate::foreign_protocol;
 use lunar_runtime::nvme::receive::{NvmePduHandler, NvmeReceiveError, NvmeReceiver, ReceivedNvmePdu};
 use lunar_runtime::{Buf, ReceiveStatus, Stream};
 use lunar_wire::nvme::{
@@ -51,7 +52,10 @@ impl fmt::Display for BeginFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BeginFault::Io(e) => e.fmt(f),
-            BeginFault::Pdu { error, .. } => error.fmt(f),
+            BeginFault::Pdu { error, header, .. } => match foreign_protocol::at_nvme_portal(header) {
+                Some(reason) => f.write_str(reason),
+                None => error.fmt(f),
+            },
         }
     }
 }
