@@ -138,12 +138,28 @@ fn registrations_of_scsi_and_nvme_exclude_each_other() {
     assert!(err.contains("hint: remove the registrations"), "{err}");
     done(pr(&lun, &["register", "--key", "5", "--new-key", "0"]));
     done(pr(&host, &["register", "--new-key", "7"]));
+    let id = field(&done(pr(&host, &["read-full-status", "--json"])), "\"host_id\"");
+    let seen = done(pr(&lun, &["read-full-status"]));
+    assert!(
+        seen.contains(&format!("nqn.2026-11.org.example:one, host id {id}, key 0x0000000000000007")),
+        "{seen}"
+    );
     for action in ["register", "register-ignore"] {
         let (_, err, status) = pr(&lun, &[action, "--new-key", "5"]);
         assert!(status == 13 && err.contains("NVMe hosts exclude SCSI initiators"), "{err}");
     }
     done(pr(&host, &["clear", "--key", "7"]));
     done(pr(&lun, &["register", "--new-key", "5"]));
+}
+
+#[test]
+fn bench_at_a_conflict_has_one_status_for_both_families() {
+    let server = server();
+    done(pr(&url(&server, "1", "one"), &["register", "reserve", "--new-key", "7", "--type", "we"]));
+    for target in [url(&server, "1", "other"), format!("iscsi://{}/{TARGET}/0", server.portals()[1])] {
+        let (out, err, status) = lunar(&["bench", "randwrite", &target, "--destroy", "--runtime", "1s"]);
+        assert!(status == 1 && err.contains("reservation conflict"), "{target}: {out}{err}");
+    }
 }
 
 #[test]

@@ -5,13 +5,13 @@ use crate::{InitiatorPort, TransportProtocol};
 use lunar_wire::iscsi::name::{NAME_LEN, prepare};
 use lunar_wire::scsi::Sense;
 use lunar_wire::scsi::transport_id::{
-    ADDITIONAL_LENGTH, FORMAT_CODE, ISCSI_NAME, PROTOCOL_IDENTIFIER, SRP_LEN, SRP_PORT,
+    ADDITIONAL_LENGTH, FORMAT_CODE, ISCSI_NAME, NVME_HOST_ID, NVME_PROTOCOL, PROTOCOL_IDENTIFIER, SRP_LEN,
+    SRP_PORT,
 };
 use lunar_wire::srp::PortId;
 
 const ISCSI: u8 = TransportProtocol::Iscsi as u8;
 const SRP: u8 = TransportProtocol::Srp as u8;
-const NVME: u8 = TransportProtocol::Nvme as u8;
 /// The text between the name and the digits of the ISID in format 01b.
 const SEPARATOR: &str = ",i,0x";
 /// Minimum value of ADDITIONAL LENGTH.
@@ -92,13 +92,21 @@ pub(super) fn encode(port: &InitiatorPort) -> Vec<u8> {
             PROTOCOL_IDENTIFIER.set(&mut out, SRP.into());
             [&out[..], port].concat()
         }
-        // SPC-5 has none for NVMe hosts. This one shows that a registrant is there, and which host it is.
-        InitiatorPort::Nvme { id, .. } => {
-            let mut out = vec![0; SRP_PORT];
-            PROTOCOL_IDENTIFIER.set(&mut out, NVME.into());
-            [&out[..], id].concat()
-        }
+        InitiatorPort::Nvme { name, id } => encode_nvme(name, id),
     }
+}
+
+/// SPC-5 has none for NVMe hosts. This one shows that a registrant is there, and which host it is.
+fn encode_nvme(name: &str, id: &[u8; 16]) -> Vec<u8> {
+    let mut out = vec![0; NVME_HOST_ID];
+    PROTOCOL_IDENTIFIER.set(&mut out, NVME_PROTOCOL.into());
+    out.extend_from_slice(id);
+    out.extend_from_slice(name.as_bytes());
+    out.push(0);
+    out.resize(out.len().next_multiple_of(4), 0);
+    let additional = out.len() - ISCSI_NAME;
+    ADDITIONAL_LENGTH.set(&mut out, additional as u64);
+    out
 }
 
 fn encode_iscsi(name: &str, isid: [u8; 6]) -> Vec<u8> {
@@ -153,6 +161,14 @@ mod tests {
         assert_eq!(decode(&[&golden[..], &[5; 9]].concat(), 24), Ok((id, 24)));
         assert_eq!(decode(&golden[..23], 24), Err(Sense::PARAMETER_LIST_LENGTH));
         assert_eq!(decode(&[&[0x44], &golden[1..]].concat(), 24), Err(Sense::parameter_field(24, 7)));
+    }
+
+    #[test]
+    fn nvme_host_is_reported_by_name_and_identifier() {
+        let bytes = encode(&InitiatorPort::Nvme { name: "nqn.a:bc".into(), id: [7; 16] });
+        assert_eq!(bytes, [&[15, 0, 0, 32, 0, 0, 0, 0][..], &[7; 16], b"nqn.a:bc\0\0\0\0"].concat());
+        let wrong = Err(Sense::in_parameters(PROTOCOL_IDENTIFIER.after(24)));
+        assert_eq!(decode(&bytes, 24), wrong, "SCSI commands cannot name it");
     }
 
     #[test]

@@ -251,10 +251,10 @@ pub fn registrations(answer: &[u8]) -> impl Iterator<Item = RegistrationDescript
     })
 }
 
-/// A TransportID as text (SPC-5 section 7.6.4): name and ISID for iSCSI, the port identifier for SRP, hexadecimal
-/// digits otherwise.
+/// A TransportID as text (SPC-5 section 7.6.4): name and ISID for iSCSI, the port identifier for SRP, name and identifier
+/// for the NVMe hosts of Lunar, hexadecimal digits otherwise.
 fn initiator(b: &[u8]) -> String {
-    use transport_id::{ISCSI_NAME, PROTOCOL_IDENTIFIER, SRP_LEN, SRP_PORT};
+    use transport_id::{ISCSI_NAME, NVME_PROTOCOL, PROTOCOL_IDENTIFIER, SRP_LEN, SRP_PORT};
     match PROTOCOL_IDENTIFIER.get(b) {
         5 if b.len() >= ISCSI_NAME => {
             let name = &b[ISCSI_NAME..];
@@ -264,8 +264,22 @@ fn initiator(b: &[u8]) -> String {
         4 if b.len() == SRP_LEN && text(b).is_none() => {
             PortId(std::array::from_fn(|i| b[SRP_PORT + i])).to_string()
         }
-        _ => text(b).unwrap_or_else(|| b.iter().map(|byte| format!("{byte:02x}")).collect()),
+        id => {
+            let host = (id == u64::from(NVME_PROTOCOL)).then(|| nvme_host(b)).flatten();
+            let digits = || b.iter().map(|byte| format!("{byte:02x}")).collect();
+            host.or_else(|| text(b)).unwrap_or_else(digits)
+        }
     }
+}
+
+/// The name of an NVMe host and its identifier, a UUID.
+fn nvme_host(b: &[u8]) -> Option<String> {
+    let name = b.get(transport_id::NVME_NAME..)?;
+    let name = &name[..name.iter().position(|c| *c == 0)?];
+    let id = u128::from_be_bytes(*b[transport_id::NVME_HOST_ID..].first_chunk()?);
+    let digits = format!("{id:032x}");
+    let id = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &digits[part]).join("-");
+    name.starts_with(b"nqn.").then(|| format!("{}, host id {id}", fields::utf8(name)))
 }
 
 /// Finds an iSCSI name in the private format of targets such as istgt: it begins at any byte and ends with NULs.
@@ -317,6 +331,9 @@ mod tests {
         assert_eq!(initiator(b"iqn.2026-11.b\0"), "iqn.2026-11.b");
         let srp = b"\x04\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\x02\x03\0\0\0\0\0\0\x04";
         assert_eq!(initiator(srp), "0x01000000000000020300000000000004");
+        let host = [&[15, 0, 0, 28, 0, 0, 0, 0][..], &[0xab; 16], b"nqn.a:b\0"].concat();
+        assert_eq!(initiator(&host), "nqn.a:b, host id abababab-abab-abab-abab-abababababab");
+        assert_eq!(initiator(&host[..8]), "0f00001c00000000", "cut");
         assert_eq!(initiator(b"\x06\0\0\0ABCDEFGH"), "060000004142434445464748");
         assert_eq!(initiator(b"\0iqn.\x1b[2J\0"), "0069716e2e1b5b324a00");
         assert_eq!((initiator(b""), initiator(&[0; 2])), (String::new(), "0000".into()));
