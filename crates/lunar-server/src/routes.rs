@@ -13,6 +13,7 @@ use crate::config::{self, Config, LunConfig, RouterConfig, Share, Source, Target
 use crate::{Diagnostic, identity};
 use lunar_initiator::multipath;
 use lunar_router::failover;
+use lunar_router::namespaces::is_subsystem;
 use lunar_router::routes::{self, LuAddress, UpstreamSpec};
 use lunar_router::upstream::{Upstream, UpstreamUrls};
 use lunar_scsi::PeripheralDeviceType;
@@ -133,8 +134,14 @@ fn awaited(config: &Config, found: &Found) -> BTreeSet<u16> {
     config.routers.iter().filter(is_awaited).flat_map(|router| router.portal_groups.iter().copied()).collect()
 }
 
-/// The first LUN that serves a disk, and whether this target keeps its reservations.
-type FirstLun = (String, bool);
+/// The first LUN that serves a disk.
+struct FirstLun {
+    address: String,
+    /// Whether this target keeps its reservations.
+    is_block: bool,
+    /// Whether it is a namespace, which does not support passthrough.
+    is_namespace: bool,
+}
 
 /// Warns about LUNs that serve the disk of another LUN.
 fn warn_of_twins(target: &str, luns: &BTreeMap<u16, LunConfig>, disks: &mut BTreeMap<Vec<u8>, FirstLun>) {
@@ -151,21 +158,27 @@ fn twins(
     for (number, lun) in luns {
         let Some(found) = lun.found.as_ref().filter(|found| !found.designators.is_empty()) else { continue };
         let address = format!("LUN {number} of {target}");
+        let is_namespace = lun.source.lu_address().is_some_and(|from| is_subsystem(&from.target));
+        let own = FirstLun { address, is_block: lun.is_block, is_namespace };
         let first = match disks.entry(found.designators.clone()) {
             Entry::Occupied(first) => first.into_mut(),
             Entry::Vacant(new) => {
-                new.insert((address, lun.is_block));
+                new.insert(own);
                 continue;
             }
         };
-        if first.1 || lun.is_block {
+        if first.is_block || own.is_block {
+            let hint = match first.is_namespace || own.is_namespace {
+                true => "remove one of them: mode = \"passthrough\" does not exist for NVMe upstreams",
+                false => "set mode = \"passthrough\" for both",
+            };
             twins.push(format!(
-                "{} and {address} are the same disk: a reservation on one does not apply to the other; hint: {}",
-                first.0, "set mode = \"passthrough\" for both"
+                "{} and {} are the same disk: a reservation on one does not apply to the other; hint: {hint}",
+                first.address, own.address
             ));
         }
-        if lun.is_block {
-            *first = (address, true);
+        if own.is_block {
+            *first = own;
         }
     }
     twins

@@ -83,6 +83,11 @@ fn namespaces_are_luns_of_an_iscsi_target() {
         show.contains(&at(storage.portal(), "/1")) && show.contains(&at(storage.portal(), "/4")),
         "{show}"
     );
+    for nsid in [1, 4] {
+        assert!(show.contains(&format!(" {NQN}/{nsid} ")), "the namespace, not its LUN here: {show}");
+    }
+    let luns = router.said(&["router", "show", "r1"]);
+    assert!(luns.contains(&format!("LUN 3: router r1, upstream all, namespace 4 of {NQN} (up)\n")), "{luns}");
     let stats = router.said(&["router", "stats", "r1"]);
     assert!(stats.contains("upstream"), "{stats}");
 }

@@ -15,6 +15,9 @@ use lunar_initiator::Error;
 use lunar_initiator::nvme::{NvmeOptions, NvmeUrl};
 use std::time::Duration;
 
+/// The begin of the names of subsystems. No SCSI target has such a name (RFC 7143 section 4.2.7).
+const NQN: &str = "nqn.";
+
 /// The largest NSID that a LUN of a single level can show (SAM-5 section 4.7).
 pub const MAX_NSID: u32 = 1 << 14;
 
@@ -30,6 +33,22 @@ pub fn lun_of(nsid: u32) -> Option<u16> {
 /// The namespace of a LUN.
 pub fn nsid_of(lun: u16) -> u32 {
     u32::from(lun) + 1
+}
+
+/// Whether the target of an upstream is an NVMe subsystem.
+pub fn is_subsystem(target: &str) -> bool {
+    target.starts_with(NQN)
+}
+
+/// The number of a logical unit at its target: that of the namespace, if the target is a subsystem.
+pub fn number_at(target: &str, lun: u16) -> u32 {
+    if is_subsystem(target) { nsid_of(lun) } else { lun.into() }
+}
+
+/// A logical unit of an upstream in messages: `LUN 3 of iqn.…` or `namespace 4 of nqn.…`.
+pub fn lu_name(target: &str, lun: u16) -> String {
+    let what = if is_subsystem(target) { "namespace" } else { "LUN" };
+    format!("{what} {} of {target}", number_at(target, lun))
 }
 
 /// URLs with a router's timeouts, unless they set their own.
@@ -67,6 +86,8 @@ mod tests {
             [None, Some(0), Some(16383), None]
         );
         assert_eq!([0, 16383].map(nsid_of), [1, MAX_NSID]);
+        assert_eq!(lu_name("nqn.2026-11.org.example:a", 3), "namespace 4 of nqn.2026-11.org.example:a");
+        assert_eq!(lu_name("iqn.2026-11.org.example:a", 3), "LUN 3 of iqn.2026-11.org.example:a");
     }
 
     #[test]

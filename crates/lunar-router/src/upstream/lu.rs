@@ -109,7 +109,7 @@ impl UpstreamLu {
         lun: u16,
         found: FoundLun,
     ) -> Result<Arc<UpstreamLu>, Error> {
-        check(upstream, &found).map_err(|e| e.during(format!("LUN {lun} of {target}")))?;
+        check(upstream, &found).map_err(|e| e.during(namespaces::lu_name(target, lun)))?;
         let (urls, longest) = urls::with_timeouts(upstream)?;
         let settings = MultipathOptions::default()
             .with_policy(upstream.policy)
@@ -192,7 +192,7 @@ impl UpstreamLu {
     /// The name in messages.
     pub fn location(&self) -> String {
         let LuContext { upstream, target, lun, .. } = &*self.context;
-        format!("LUN {lun} of {target} (upstream {upstream})")
+        format!("{} (upstream {upstream})", namespaces::lu_name(target, *lun))
     }
 
     /// The paths of this core, for an admitted command.

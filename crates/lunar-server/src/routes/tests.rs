@@ -329,6 +329,22 @@ fn shared_disk_requires_passthrough_for_both_luns() {
 }
 
 #[test]
+fn twin_of_a_namespace_gets_no_hint_at_passthrough() {
+    let nqn = "nqn.2026-11.org.example:n";
+    let map = format!("{ALL}map = \"target\"\nname = \"iqn.2026-11.org.example:m\"\nupstream = \"a\"\n");
+    let config = config(&format!("urls = [\"nvme://192.0.2.1/{nqn}\"]\n"), &map);
+    let luns = expand(&config, &found(&[(nqn, &[0])])).unwrap().targets.remove(0).luns;
+    let mut disks = BTreeMap::new();
+    assert_eq!(twins("a", &luns, &mut disks), [""; 0]);
+    let [warning] = &twins("b", &luns, &mut disks)[..] else { panic!("one warning") };
+    assert!(
+        warning.contains("are the same disk: ") && warning.contains("hint: remove one of them"),
+        "{warning}"
+    );
+    assert_eq!(luns[&0].source.to_string(), format!("router r1, upstream a, namespace 1 of {nqn}"));
+}
+
+#[test]
 fn serial_number_keeps_the_spaces_around_it() {
     let lun = |padded: &str, serial: &str| {
         let found = FoundLun { padded_serial: padded.into(), serial: serial.into(), ..disk() };

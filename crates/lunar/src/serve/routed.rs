@@ -21,6 +21,7 @@ use lunar_admin::{
 };
 use lunar_gateway::Gateway;
 use lunar_router::failover::{FailoverRequest, Pair, Role};
+use lunar_router::namespaces::number_at;
 use lunar_router::passthrough::HostPath;
 use lunar_router::routes::{LuAddress, LuStatus, UpstreamStatus};
 use lunar_router::upstream::{Health, PathState};
@@ -466,11 +467,11 @@ fn plain(place: &str, state: &str) -> PathReport {
     PathReport { lun: "-".into(), url: place.into(), state: state.into(), ..PathReport::default() }
 }
 
-/// A logical unit of an upstream, as text; `-` for a disk of this host.
+/// A logical unit of an upstream, as text: `TARGET/LUN`, or `NQN/NSID`; `-` for a disk of this host.
 fn shown(address: &LuAddress) -> String {
     match address.target.as_str() {
         "" => "-".into(),
-        target => format!("{target}/{}", address.lun),
+        target => format!("{target}/{}", number_at(target, address.lun)),
     }
 }
 

@@ -4,6 +4,7 @@ use super::rbd;
 use lunar_block::{BackendKind, DataLifetime, RbdLocation, SizeRule};
 use lunar_config::{Diagnostics, InvalidValue, Section, unknown};
 use lunar_proto::size;
+use lunar_router::namespaces::lu_name;
 use lunar_router::routes::LuAddress;
 use std::fmt;
 use std::ops::Range;
@@ -124,7 +125,7 @@ impl fmt::Display for Source {
             Source::Rbd { image, .. } => image.fmt(f),
             Source::Routed(LuAddress { router, upstream, target, lun }) => {
                 write!(f, "router {router}, upstream {upstream}")?;
-                if target.is_empty() { Ok(()) } else { write!(f, ", LUN {lun} of {target}") }
+                if target.is_empty() { Ok(()) } else { write!(f, ", {}", lu_name(target, *lun)) }
             }
         }
     }
