@@ -7,6 +7,7 @@ use crate::threads::THREADS;
 use crate::{memory, timer};
 use compio::driver::{DriverType, ProactorBuilder};
 use compio::runtime::{Runtime, RuntimeBuilder};
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::future::Future;
@@ -97,7 +98,8 @@ impl Cores {
         Cores::start(&[rustix::thread::sched_getcpu()])
     }
 
-    /// Starts one loop, on a thread that is bound to no CPU: for a process whose other threads do most of the work.
+    /// Starts one loop, on a thread that is bound to no CPU: for a process whose other threads do most of the work. The
+    /// caller may be bound to one, as a thread of a loop is.
     ///
     /// # Errors
     /// As [`Cores::start`].
@@ -254,9 +256,30 @@ fn run<T>(rt: &Runtime, task: compio::runtime::JoinHandle<T>) {
     });
 }
 
+/// The CPUs of this process: those of its first thread, since a thread of a loop has only its own.
+fn of_process() -> io::Result<CpuSet> {
+    let first = Pid::from_raw(std::process::id() as i32);
+    Ok(sched_getaffinity(first)?)
+}
+
+/// The number of CPUs that this process may use, on whatever thread the caller runs.
+pub fn processors() -> usize {
+    of_process().map_or(1, |cpus| (cpus.count() as usize).max(1))
+}
+
+/// Lets this thread run on all CPUs of the process: a new thread has those of the thread that started it.
+fn unbind() {
+    if let Err(e) = of_process().and_then(|cpus| Ok(sched_setaffinity(None, &cpus)?)) {
+        tracing::debug!("an event loop stays on the CPUs of the thread that started it: {e}");
+    }
+}
+
 /// An event loop: io_uring with deferred task work, plain io_uring on older kernels, polling where io_uring
 /// is forbidden (as in default containers).
 fn runtime(cpu: Option<usize>) -> io::Result<Runtime> {
+    if cpu.is_none() {
+        unbind();
+    }
     let mut deferred = ProactorBuilder::new();
     deferred.defer_taskrun(true).taskrun_flag(true).single_issuer(true);
     let mut polling = ProactorBuilder::new();
@@ -391,11 +414,17 @@ mod tests {
     }
 
     #[test]
-    fn unbound_loop_keeps_the_cpus_of_the_process() {
-        let allowed = || rustix::thread::sched_getaffinity(None).expect("an affinity");
-        let cores = Cores::unbound().expect("an event loop");
-        assert_eq!(cores.wait(0, move || async move { allowed() }).expect("an end"), allowed());
-        cores.stop();
+    fn unbound_loop_has_the_cpus_of_the_process() {
+        let allowed = || sched_getaffinity(None).expect("an affinity");
+        let bound = Cores::one().expect("an event loop");
+        let started = bound.wait(0, move || async move { (allowed(), Cores::unbound(), processors()) });
+        let (of_bound, unbound, count) = started.expect("an end");
+        let unbound = unbound.expect("an event loop");
+        let found = unbound.wait(0, move || async move { allowed() }).expect("an end");
+        assert_eq!((of_bound.count(), &found), (1, &of_process().expect("an affinity")));
+        assert_eq!(count, found.count() as usize);
+        bound.stop();
+        unbound.stop();
     }
 
     #[test]

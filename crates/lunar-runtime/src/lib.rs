@@ -35,7 +35,7 @@ mod timer;
 
 pub use buf::Buf;
 pub use core_selection::{CoreSelection, CoreSelectionError};
-pub use cores::{Cores, spawn};
+pub use cores::{Cores, processors, spawn};
 pub use local::{CoreHandle, CoreLocal, Registration};
 pub use log_rate_limit::{LogRateLimit, OncePerMinute};
 pub use piped_bytes::PipedBytes;
