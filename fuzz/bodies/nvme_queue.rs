@@ -3,7 +3,8 @@
 //! type, its flags, 16 bytes of header, data; lengths and digests are filled in. Form 2 is the same with the identifier of
 //! a command in flight, which the first byte of the header selects, and with the length of the data. Form 3 submits a
 //! command: a byte of flags (1 reads, 2 may be repeated, 4 may be short), its length as two bytes. Form 4 drops the
-//! connection. Form 5 submits a fused pair, whose length is two bytes. Form 6 abandons the command that a byte selects.
+//! connection. Form 5 submits a fused pair, whose length is two bytes. Form 6 abandons the command that a byte selects. Form 7
+//! drops the connection, and moves the commands that wait to another queue.
 
 use lunar_initiator::nvme::testing::NvmeQueuePair;
 use lunar_wire::nvme::{Digests, pdu_type};
@@ -16,7 +17,7 @@ pub fn run(input: &[u8]) {
         let len = usize::from(u16::from_be_bytes([*hi, *lo])).min(rest.len());
         let (piece, after) = rest.split_at(len);
         pieces = after;
-        act(&mut queue, form % 7, piece);
+        act(&mut queue, form % 8, piece);
     }
     queue.finish();
 }
@@ -47,7 +48,8 @@ fn act(queue: &mut NvmeQueuePair, form: u8, piece: &[u8]) {
             let [hi, lo, ..] = piece else { return };
             queue.submit_pair(u16::from_be_bytes([*hi, *lo]).into());
         }
-        _ => queue.abandon(piece.first().map_or(0, |which| usize::from(*which))),
+        6 => queue.abandon(piece.first().map_or(0, |which| usize::from(*which))),
+        _ => queue.move_waiting(),
     }
 }
 

@@ -64,6 +64,8 @@ pub struct Association {
     pub version: u32,
     /// The most entries of a queue (CAP.MQES).
     pub max_entries: u32,
+    /// Carries the reason when an I/O queue loses its connection.
+    pub io_ended: (flume::Sender<Error>, flume::Receiver<Error>),
     /// The binary logarithm of the page size in which MDTS counts (CAP.MPSMIN).
     pub page_shift: u32,
     configuration: u32,
@@ -92,6 +94,7 @@ pub async fn associate(address: &SubsystemAddress, options: &NvmeOptions) -> Res
         identify: IdentifyController::zeroed(),
         version: 0,
         max_entries: 0,
+        io_ended: flume::unbounded(),
         page_shift: 12,
         configuration: ENTRY_SIZES,
     };

@@ -1,5 +1,6 @@
 //! An NVMe command and its result.
 
+use super::queue_load::QueueLoad;
 use crate::{Direction, Error};
 use lunar_block::range_lock::RangeLock;
 use lunar_runtime::Buf;
@@ -20,6 +21,10 @@ pub struct NvmeCommand {
     pub may_be_short: bool,
     /// The range lock of a write. It lasts until the controller has ended the command, even if the owner no longer waits.
     pub(crate) hold: Option<RangeLock>,
+    /// Its part of the load of its queue.
+    pub(super) load: QueueLoad,
+    /// How often another queue has sent it.
+    pub(super) sends: u32,
 }
 
 /// The completion, whatever its status, or an error if there is none; and the buffer.
@@ -28,7 +33,16 @@ pub type NvmeResult = (Result<Cqe, Error>, Option<Buf>);
 impl NvmeCommand {
     /// A command that may be repeated after a lost connection.
     pub fn new(sqe: Sqe, data: Direction) -> NvmeCommand {
-        NvmeCommand { sqe, data, repeatable: true, is_open_ended: false, may_be_short: false, hold: None }
+        NvmeCommand {
+            sqe,
+            data,
+            repeatable: true,
+            is_open_ended: false,
+            may_be_short: false,
+            hold: None,
+            load: QueueLoad::default(),
+            sends: 0,
+        }
     }
 
     /// The same, sent once at most.

@@ -3,14 +3,14 @@
 use super::association::{SubsystemAddress, identify_entry};
 use super::command::{NvmeCommand, NvmeResult};
 use super::controller_info::ControllerInfo;
-use super::host_queue::HostQueue;
+use super::io_queues::IoQueues;
 use super::lifetime;
 use super::local_controller::{LocalController, lock};
 use super::namespace_identity::NamespaceIdentity;
 use super::options::NvmeOptions;
 use super::queue_tasks::CompletionWaiter;
-use super::request::{self, ControllerHandle, ControllerRequest, PendingCompletion, closed};
-use super::status::error_of;
+use super::request::{self, ControllerHandle, ControllerRequest, PendingCompletion};
+use super::status::{closed, error_of};
 use crate::session::Listeners;
 use crate::{Direction, Error, ErrorCode, Event, with_retry};
 use lunar_runtime::{Buf, CoreHandle, SendPump};
@@ -28,6 +28,7 @@ const MAX_LISTS: usize = 64;
 
 struct ControllerShared {
     handle: ControllerHandle,
+    io: Arc<IoQueues>,
     info: Arc<Mutex<ControllerInfo>>,
     listeners: Arc<Listeners>,
     options: NvmeOptions,
@@ -43,28 +44,29 @@ impl NvmeController {
     /// # Errors
     /// When the controller is unreachable in all attempts, or refuses this host, which is not tried again.
     pub async fn open(address: SubsystemAddress, options: NvmeOptions) -> Result<NvmeController, Error> {
-        let local = LocalController::new(address, options.clone());
+        let io = IoQueues::start(&options).await;
+        let local = LocalController::new(address, options.clone(), io.clone());
         let first = establish_with_retry(&local).await?;
         let (info, listeners) = (local.info.clone(), local.listeners.clone());
         let (handle, registration, requests) = CoreHandle::new(local.clone());
         lunar_runtime::spawn(handle_requests(local, requests));
         lunar_runtime::spawn(lifetime::live(registration, first));
-        Ok(NvmeController(Arc::new(ControllerShared { handle, info, listeners, options })))
+        Ok(NvmeController(Arc::new(ControllerShared { handle, io, info, listeners, options })))
     }
 
     /// Sends an I/O command. The result is its completion, whatever its status, or an error if there is none.
     pub fn submit(&self, command: NvmeCommand) -> PendingCompletion {
-        request::submit(&self.0.handle, command)
+        request::submit(&self.0.io, command)
     }
 
-    /// The I/O queue, if the caller is on its core.
-    pub(super) fn local_queue(&self) -> Option<Rc<HostQueue>> {
-        request::local_queue(&self.0.handle)
+    /// The I/O queues.
+    pub(super) fn io_queues(&self) -> &Arc<IoQueues> {
+        &self.0.io
     }
 
     /// Sends a fused pair of I/O commands, one directly behind the other.
     pub fn submit_pair(&self, commands: [NvmeCommand; 2]) -> [PendingCompletion; 2] {
-        request::submit_pair(&self.0.handle, commands)
+        request::submit_pair(&self.0.io, commands)
     }
 
     /// Sends an admin command once.
@@ -164,19 +166,6 @@ async fn establish_with_retry(local: &LocalController) -> Result<super::associat
 async fn handle_requests(local: Rc<LocalController>, requests: flume::Receiver<ControllerRequest>) {
     while let Ok(request) = requests.recv_async().await {
         match request {
-            ControllerRequest::Command(command, reply) => {
-                if let Err(refused) = local.io.accept(command, CompletionWaiter::There(reply.clone())) {
-                    // The caller may have stopped waiting.
-                    _ = reply.send(*refused);
-                }
-            }
-            ControllerRequest::Pair(commands, replies) => {
-                let waiters = replies.clone().map(CompletionWaiter::There);
-                if let Err(refused) = local.io.accept_pair(*commands, waiters) {
-                    // The callers may have stopped waiting.
-                    replies.iter().zip(*refused).for_each(|(reply, refused)| _ = reply.send(refused));
-                }
-            }
             ControllerRequest::Admin(command, reply) => admin(&local, command, reply),
             ControllerRequest::Pin(namespace, identity) => local.pin(namespace, identity),
             ControllerRequest::Close(reply) => {

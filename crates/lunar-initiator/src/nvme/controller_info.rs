@@ -22,6 +22,8 @@ pub struct ControllerInfo {
     pub identify: IdentifyController,
     /// The most data of one command in bytes; None without a limit.
     pub max_transfer: Option<u64>,
+    /// I/O queues with a connection.
+    pub io_queues: u16,
     /// Entries of an I/O queue.
     pub queue_len: u32,
     /// Whether the controller demanded that this host authenticates itself.
@@ -48,6 +50,7 @@ impl ControllerInfo {
             version: 0,
             identify: IdentifyController::zeroed(),
             max_transfer: None,
+            io_queues: 0,
             queue_len: 0,
             authenticated: false,
             digests: (false, false),
@@ -74,11 +77,12 @@ impl ControllerInfo {
     }
 
     /// Records a new association.
-    pub(super) fn set(&mut self, association: &Association, options: &NvmeOptions) {
+    pub(super) fn set(&mut self, association: &Association, options: &NvmeOptions, io_queues: u16) {
         self.controller = association.id;
         self.version = association.version;
         self.identify = association.identify.clone();
         self.max_transfer = max_transfer(&association.identify, association.page_shift);
+        self.io_queues = io_queues;
         self.queue_len = options.queue_len.min(association.max_entries);
         self.authenticated = association.is_authenticated;
         self.digests = (options.header_digest, options.data_digest);

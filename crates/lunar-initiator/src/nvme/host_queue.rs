@@ -4,7 +4,8 @@ use super::command::{NvmeCommand, NvmeResult};
 use super::initialize::InitializedConnection;
 use super::queue_state::QueueState;
 use super::queue_tasks::CompletionWaiter;
-use crate::{Error, ErrorCode};
+use super::status::closed;
+use crate::{Error, ErrorCode, hints, time_limit};
 use event_listener::Event;
 use lunar_runtime::nvme::receive::{NvmeReceiveError, NvmeReceiver};
 use lunar_runtime::{ReceiveStatus, SendPump, SendSide, Stream, either};
@@ -17,6 +18,10 @@ use std::time::{Duration, Instant};
 
 /// The most data of one C2HData, in bytes: no command transfers more.
 pub const MAX_TRANSFER: usize = 4 << 20;
+/// The interval of the looks at commands without an answer.
+const LOOK: Duration = Duration::from_secs(1);
+/// The pause between two looks at commands in flight while a controller is closed.
+const DRAIN_PAUSE: Duration = Duration::from_millis(5);
 /// How long a controller may take to close a connection that a violation has ended.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -121,6 +126,32 @@ impl HostQueue {
                 return self.lost_by.borrow().clone().unwrap_or_else(|| lost("the queue has no connection"));
             }
             ended.await;
+        }
+    }
+
+    /// Waits until a command has had no answer for this time, and returns an error.
+    pub async fn watch(&self, limit: Duration) -> Error {
+        loop {
+            time_limit::sleep(LOOK.min(limit / 4)).await;
+            let oldest = self.state.borrow_mut().oldest();
+            if let Some((_, opcode)) = oldest.filter(|(at, _)| at.elapsed() >= limit) {
+                let what = format!("a command ({opcode:02x}h) had no answer for {} s", limit.as_secs_f32());
+                return Error::new(ErrorCode::TimedOut, what).with_hint(hints::COMMAND_TIMEOUT);
+            }
+        }
+    }
+
+    /// Sends commands from now on, if there is a connection.
+    pub fn admit(self: &Rc<Self>) {
+        self.state.borrow_mut().admit();
+        SendPump::flush(self);
+    }
+
+    /// Refuses new commands, and waits until none is in flight.
+    pub async fn drained(self: Rc<Self>) {
+        self.state.borrow_mut().refuse_new(closed());
+        while self.state.borrow().is_busy() && self.is_connected() {
+            compio::time::sleep(DRAIN_PAUSE).await;
         }
     }
 

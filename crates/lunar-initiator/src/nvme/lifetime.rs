@@ -2,9 +2,9 @@
 //!
 //! # Lost connections
 //!
-//! When one connection of a controller is lost, or a command has no answer in time, both connections are reset and the host
-//! connects anew. The target then ends the old controller. Unanswered commands are sent again in their order, before newer
-//! ones, as Linux does. This is no proof: a target that is stuck may still execute a write of the old controller after its
+//! When one connection of a controller is lost, or a command has no answer in time, all connections are reset and the host
+//! connects anew. The target then ends the old controller. Each queue sends unanswered commands again in their order, before
+//! newer ones, as Linux does. This is no proof: a target that is stuck may still execute a write of the old controller after its
 //! repetition. Until a write has ended, its range lock excludes newer writes of the same blocks whose owner did not wait for
 //! it. Commands that must not run twice, such as a fused pair, fail instead, and so does a command that was sent six times.
 //!
@@ -14,19 +14,18 @@
 use super::association::{Association, call};
 use super::command::NvmeCommand;
 use super::local_controller::{LocalController, lock};
-use super::request::closed;
+use super::status::closed;
 use crate::{Direction, Error, ErrorCode, Event, hints, time_limit};
 use lunar_runtime::{Buf, Registration, either};
 use lunar_wire::nvme::{Sqe, admin_opcode};
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// The first pause between attempts to connect. It doubles each time, up to the limit in the options.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// A connection that ends within this time is followed by a pause.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
-/// The interval of the looks at commands without an answer.
-const LOOK: Duration = Duration::from_secs(1);
 /// CTRATT bit 6: any command counts as Keep Alive (TBKAS).
 const KEEP_ALIVE_BY_TRAFFIC: u32 = 1 << 6;
 /// Feature: configuration of asynchronous events.
@@ -56,19 +55,18 @@ pub async fn live(registration: Registration<LocalController>, first: Associatio
         let pause = if started_at.elapsed() < SHORT_LIFE { FIRST_PAUSE } else { Duration::ZERO };
         association = recover(&local, &why, pause).await;
     }
-    local.io.reset(closed());
-    local.io.state.borrow_mut().refuse(&closed());
+    local.io.reset(&closed());
+    local.io.refuse(&closed());
     local.over.set(true);
     local.bell.notify(usize::MAX);
 }
 
 /// Waits until a connection ends, or the controller must end. Returns the reason.
 async fn run(local: &Rc<LocalController>, association: &Association) -> Error {
-    let lost = either(association.admin.disconnected(), local.io.disconnected());
-    let duties = either(
-        keep_alive(local, association),
-        either(heed_events(local, association), watch(local, association)),
-    );
+    let io_ended = async { association.io_ended.1.recv_async().await.unwrap_or_else(|_| closed()) };
+    let lost = either(association.admin.disconnected(), io_ended);
+    let watch = association.admin.watch(local.options.timeouts.command);
+    let duties = either(keep_alive(local, association), either(heed_events(local, association), watch));
     either(local.must_close(), either(lost, duties)).await
 }
 
@@ -80,8 +78,8 @@ async fn keep_alive(local: &LocalController, association: &Association) -> Error
     }
     let by_traffic = association.identify.attributes & KEEP_ALIVE_BY_TRAFFIC != 0;
     let pause = if by_traffic { time / 4 } else { time / 2 };
-    let answered =
-        || association.admin.state.borrow().answered.wrapping_add(local.io.state.borrow().answered);
+    let of_admin = association.admin.state.borrow().answered.clone();
+    let answered = || of_admin.load(Ordering::Relaxed).wrapping_add(local.io.answered());
     let mut seen = answered();
     loop {
         time_limit::sleep(pause).await;
@@ -148,23 +146,11 @@ pub fn log_entry(page: u32, namespace: u32, offset: u64, len: u32) -> Sqe {
         .with_dword(13, (offset >> 32) as u32)
 }
 
-/// Returns an error when a command has no answer in time.
-async fn watch(local: &LocalController, association: &Association) -> Error {
-    let limit = local.options.timeouts.command;
-    loop {
-        time_limit::sleep(LOOK.min(limit / 4)).await;
-        let oldest = [&association.admin, &local.io].map(|queue| queue.state.borrow_mut().oldest());
-        if let Some((_, opcode)) = oldest.into_iter().flatten().find(|(at, _)| at.elapsed() >= limit) {
-            let what = format!("a command ({opcode:02x}h) had no answer for {} s", limit.as_secs_f32());
-            return Error::new(ErrorCode::TimedOut, what).with_hint(hints::COMMAND_TIMEOUT);
-        }
-    }
-}
-
 /// Shuts the controller down: I/O first, as Linux does.
 async fn part(local: &LocalController, association: &Association) {
-    local.drain().await;
-    local.io.reset(closed());
+    // An error means that commands are in flight after the logout timeout.
+    _ = time_limit::within(local.options.timeouts.logout, local.io.drained()).await;
+    local.io.reset(&closed());
     let limit = local.options.timeouts.logout;
     match time_limit::within(limit, association.shut_down(limit)).await {
         Some(Ok(())) => {}
@@ -174,9 +160,9 @@ async fn part(local: &LocalController, association: &Association) {
 }
 
 impl LocalController {
-    /// Resets both connections.
+    /// Resets all connections.
     fn lose(&self, why: &Error) {
-        self.io.reset(why.clone());
+        self.io.reset(why);
         *self.admin.borrow_mut() = None;
         self.lost_at.set(self.lost_at.get().or(Some(Instant::now())));
         let mut info = lock(&self.info);
@@ -202,7 +188,7 @@ async fn recover(local: &Rc<LocalController>, why: &Error, pause: Duration) -> O
         if !local.options.timeouts.recovery.is_zero() {
             tracing::error!(subsystem = %local.address.subsystem, "commands fail until the controller is back: {last}");
         }
-        local.io.state.borrow_mut().refuse(&error.with_hint(hints::RECOVERY_TIMEOUT));
+        local.io.refuse(&error.with_hint(hints::RECOVERY_TIMEOUT));
         std::future::pending().await
     };
     let close = async {

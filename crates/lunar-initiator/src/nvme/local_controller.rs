@@ -1,29 +1,20 @@
 //! The core-local part of a controller: its queues, and the connections that follow each other.
 
-use super::association::{Association, SubsystemAddress, associate, connect_queue};
+use super::association::{Association, SubsystemAddress, associate};
 use super::controller_info::ControllerInfo;
 use super::host_queue::HostQueue;
-use super::initialize::initialize;
+use super::io_queues::IoQueues;
 use super::namespace_identity::{self, NamespaceIdentity};
 use super::options::NvmeOptions;
-use super::request::closed;
+use super::status::closed;
 use crate::connect::login_timed_out;
 use crate::session::Listeners;
 use crate::{Error, ErrorCode, time_limit, waits};
 use event_listener::Event;
-use lunar_runtime::SendPump;
-use lunar_wire::nvme::ConnectCommand;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-/// The I/O queue. One per core would be numbered from here.
-const IO_QUEUE: u16 = 1;
-/// The number of I/O queues.
-const IO_QUEUES: u16 = 1;
-/// The pause between two looks at commands in flight while a controller is closed.
-const DRAIN_PAUSE: Duration = Duration::from_millis(5);
+use std::time::Instant;
 
 /// A controller on its core.
 pub struct LocalController {
@@ -33,8 +24,8 @@ pub struct LocalController {
     pub options: NvmeOptions,
     /// The admin queue of the current association.
     pub admin: RefCell<Option<Rc<HostQueue>>>,
-    /// The I/O queue, which outlives its connections.
-    pub io: Rc<HostQueue>,
+    /// The I/O queues, which outlive their connections.
+    pub io: Arc<IoQueues>,
     /// The information about the controller, shared with its handles.
     pub info: Arc<Mutex<ControllerInfo>>,
     /// Namespaces whose identity must not change.
@@ -53,10 +44,10 @@ pub struct LocalController {
 
 impl LocalController {
     /// A controller without a connection.
-    pub fn new(address: SubsystemAddress, options: NvmeOptions) -> Rc<LocalController> {
+    pub fn new(address: SubsystemAddress, options: NvmeOptions, io: Arc<IoQueues>) -> Rc<LocalController> {
         let info = ControllerInfo::new(&address);
         Rc::new(LocalController {
-            io: HostQueue::new(options.queue_len, 0),
+            io,
             address,
             options: options.identified(),
             admin: RefCell::default(),
@@ -70,7 +61,7 @@ impl LocalController {
         })
     }
 
-    /// Makes an association and connects the I/O queue, within the login timeout. Commands that wait are sent.
+    /// Makes an association and connects the I/O queues, within the login timeout. Commands that wait are sent.
     ///
     /// # Errors
     /// When the controller is unreachable or refuses this host; [`ErrorCode::IdentityMismatch`] when a namespace is another
@@ -81,13 +72,13 @@ impl LocalController {
         let tried = time_limit::within(limit, Box::pin(self.attempt())).await;
         let tried = tried.unwrap_or_else(|| Err(login_timed_out(limit)));
         tried.map_err(|e| {
-            self.io.reset(e.clone());
+            self.io.reset(&e);
             e.during(format!("connecting to {}", self.address.portal))
         })
     }
 
     async fn attempt(&self) -> Result<Association, Error> {
-        // The queue of an attempt that was given up may still have to end.
+        // The queues of an attempt that was given up may still have to end.
         self.io.disconnected().await;
         let association = associate(&self.address, &self.options).await?;
         if association.is_discovery() {
@@ -95,33 +86,11 @@ impl LocalController {
             return Err(Error::new(ErrorCode::InvalidArgument, what)
                 .with_hint("name a subsystem: lunar discover lists those of a discovery service"));
         }
-        association.request_queues(IO_QUEUES).await?;
-        self.connect_io(&association).await?;
+        let io_queues = self.io.connect(&association, &self.address, &self.options).await?;
         self.check_namespaces(&association).await?;
-        self.install(&association);
-        self.io.state.borrow_mut().admit();
-        SendPump::flush(&self.io);
+        self.install(&association, io_queues);
+        self.io.admit(io_queues);
         Ok(association)
-    }
-
-    async fn connect_io(&self, association: &Association) -> Result<(), Error> {
-        let entries = self.options.queue_len.min(association.max_entries).max(2);
-        {
-            let mut state = self.io.state.borrow_mut();
-            state.resize(entries);
-            state.capsule_data = association.capsule_data();
-        }
-        self.io.attach(initialize(&self.address.portal, &self.options).await?);
-        let command = ConnectCommand {
-            queue: IO_QUEUE,
-            queue_len: entries,
-            // Then data may carry the success of their command.
-            disables_flow_control: true,
-            keep_alive_ms: 0,
-        };
-        let id = Some(association.id);
-        let connected = connect_queue(&self.io, command, id, &self.address, &self.options).await;
-        connected.map(drop).map_err(|e| e.during(format!("I/O queue {IO_QUEUE}")))
     }
 
     /// Checks that the namespaces in use are still the same. Otherwise writes would go to another disk.
@@ -138,11 +107,11 @@ impl LocalController {
         Ok(())
     }
 
-    fn install(&self, association: &Association) {
+    fn install(&self, association: &Association, io_queues: u16) {
         *self.admin.borrow_mut() = Some(association.admin.clone());
         let is_again = self.lost_at.take().is_some();
         let mut info = lock(&self.info);
-        info.set(association, &self.options);
+        info.set(association, &self.options, io_queues);
         info.recoveries += u32::from(is_again);
         drop(info);
         if is_again {
@@ -180,14 +149,13 @@ impl LocalController {
             rung.await;
         }
     }
+}
 
-    /// Waits until no I/O command is in flight, at most for the logout timeout. New ones are refused.
-    pub async fn drain(&self) {
-        self.io.state.borrow_mut().refuse_new(closed());
-        let end = Instant::now() + self.options.timeouts.logout;
-        while self.io.state.borrow().is_busy() && self.io.is_connected() && Instant::now() < end {
-            compio::time::sleep(DRAIN_PAUSE).await;
-        }
+/// The event loop of the controller may end before it: the other queues must not wait for the next connection.
+impl Drop for LocalController {
+    fn drop(&mut self) {
+        self.io.reset(&closed());
+        self.io.refuse(&closed());
     }
 }
 

@@ -24,6 +24,7 @@
 //! |---|---|
 //! | `queue_state.rs`, `incoming.rs` | a queue pair without I/O: identifiers, order, data, and checks of what arrives |
 //! | `host_queue.rs` | its socket, send pump and receive loop |
+//! | `io_queue.rs`, `io_queues.rs`, `queue_load.rs` | the I/O queues of a controller on their cores, and the choice among them |
 //! | `association.rs`, `authenticate.rs` | Connect, DH-HMAC-CHAP, the properties of a controller |
 //! | `lifetime.rs` | Keep Alive, events, reconnection, and the rule for unanswered writes |
 //! | `namespace` | a namespace as a `Backend`, and retries |
@@ -40,6 +41,8 @@ mod disk;
 mod host_queue;
 mod incoming;
 mod initialize;
+mod io_queue;
+mod io_queues;
 mod lifetime;
 mod local_controller;
 mod namespace;
@@ -49,6 +52,7 @@ mod open;
 pub mod options;
 mod paths;
 mod pdu_queue;
+mod queue_load;
 mod queue_state;
 mod queue_tasks;
 mod request;

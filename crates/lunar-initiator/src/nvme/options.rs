@@ -26,6 +26,9 @@ pub struct NvmeOptions {
     pub header_digest: bool,
     /// Whether data have a digest.
     pub data_digest: bool,
+    /// The I/O queues, each with a connection; at least one. None: one for each CPU of the process, up to 4. The controller may
+    /// grant fewer.
+    pub io_queues: Option<u16>,
     /// The entries of an I/O queue, 2 to 65536. The limit on commands in flight is one less. The controller may lower it.
     pub queue_len: u32,
     /// The time after which a controller ends the association with a silent host. Zero turns Keep Alive off.
@@ -47,6 +50,7 @@ impl NvmeOptions {
             secrets: None,
             header_digest: false,
             data_digest: false,
+            io_queues: None,
             queue_len: 128,
             keep_alive: Duration::from_secs(5),
             timeouts: Timeouts::default(),

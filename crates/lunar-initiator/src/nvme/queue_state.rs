@@ -7,6 +7,7 @@
 use super::command::{NvmeCommand, NvmeResult, is_fabrics};
 use super::initialize::NvmeLink;
 use super::pdu_queue::HostPduQueue;
+use super::queue_load::QueueLoad;
 use super::queue_tasks::{CompletionWaiter, QueueTask, QueueTaskData, QueueTasks};
 use super::status::of_unsent;
 use crate::{Error, ErrorCode};
@@ -15,6 +16,8 @@ use lunar_runtime::send_queue::Payload;
 use lunar_wire::nvme::{Cqe, DataPdu, Fuse, NvmeStatus, SglDescriptor, pdu_flag};
 use std::collections::VecDeque;
 use std::mem::{replace, take};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -52,8 +55,8 @@ pub struct QueueState {
     /// The reason for the end of the connection.
     fault: Option<Error>,
     sequence: u64,
-    /// Commands that the controller has answered.
-    pub answered: u64,
+    /// Commands that the controller has answered. Other cores read it.
+    pub answered: Arc<AtomicU64>,
     /// The time of the last event.
     pub now: Instant,
     /// When the socket last took no more.
@@ -77,7 +80,7 @@ impl QueueState {
             refusal: None,
             fault: None,
             sequence: 0,
-            answered: 0,
+            answered: Arc::default(),
             now: Instant::now(),
             blocked_at: None,
         };
@@ -238,7 +241,7 @@ impl QueueState {
     pub(super) fn complete(&mut self, id: u16, mut cqe: Cqe) {
         let Some(key) = self.in_flight.get_mut(usize::from(id)).and_then(Option::take) else { return };
         self.free.push_back(id);
-        self.answered += 1;
+        self.answered.fetch_add(1, Ordering::Relaxed);
         if let Some(task) = self.tasks.get(key) {
             task.id = None;
             if task.damaged && cqe.status.is_success() {
@@ -252,7 +255,7 @@ impl QueueState {
     fn end(&mut self, key: u64, result: Result<Cqe, Error>) {
         let Some(task) = self.tasks.get(key) else { return };
         task.result.get_or_insert(result);
-        task.hold = None;
+        (task.hold, task.load) = (None, QueueLoad::default());
         match task.is_leaving() {
             true => self.leaving.push(key),
             false => self.hand_over(key),
@@ -358,6 +361,12 @@ impl QueueState {
             let was_sent = self.tasks.get(key).is_some_and(|task| task.sends > 0);
             self.end(key, Err(if was_sent { error.clone() } else { of_unsent(error) }));
         }
+    }
+
+    /// Takes the commands that wait, in order, with their waiters.
+    pub fn take_waiting(&mut self) -> Vec<(NvmeCommand, CompletionWaiter)> {
+        let keys = take(&mut self.waiting);
+        keys.into_iter().filter_map(|key| self.tasks.remove(key)).map(QueueTask::into_command).collect()
     }
 
     /// Refuses commands that are submitted from now on. Those that wait are sent.

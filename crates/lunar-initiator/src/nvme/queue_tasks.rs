@@ -1,6 +1,7 @@
 //! The commands of a queue: waiting, in flight, or ended.
 
 use super::command::{NvmeCommand, NvmeResult};
+use super::queue_load::QueueLoad;
 use crate::session::completions::Completions;
 use crate::{Direction, Error};
 use lunar_block::range_lock::RangeLock;
@@ -72,6 +73,8 @@ pub struct QueueTask {
     pub result: Option<Result<Cqe, Error>>,
     /// The range lock of a write.
     pub hold: Option<RangeLock>,
+    /// Its part of the load of the queue.
+    pub load: QueueLoad,
 }
 
 impl QueueTask {
@@ -96,10 +99,11 @@ impl QueueTask {
             is_last: false,
             damaged: false,
             active_at: None,
-            sends: 0,
+            sends: command.sends,
             waiter,
             result: None,
             hold: command.hold,
+            load: command.load,
         }
     }
 
@@ -135,6 +139,27 @@ impl QueueTask {
         }
         (self.id, self.moved, self.active_at) = (None, 0, None);
         (self.in_capsule, self.is_last, self.damaged) = (false, false, false);
+    }
+
+    /// The command again, for another queue, and its waiter.
+    pub fn into_command(self) -> (NvmeCommand, CompletionWaiter) {
+        let data = match self.data {
+            QueueTaskData::None => Direction::None,
+            QueueTaskData::In(buf) => Direction::In(buf),
+            QueueTaskData::Lent => Direction::In(Buf::zeroed(self.len)),
+            QueueTaskData::Out(buf) => {
+                Direction::Out(Rc::try_unwrap(buf).unwrap_or_else(|shared| Buf::copy_of(&shared)))
+            }
+        };
+        let command = NvmeCommand {
+            repeatable: self.repeatable,
+            is_open_ended: self.is_open_ended,
+            may_be_short: self.may_be_short,
+            hold: self.hold,
+            sends: self.sends,
+            ..NvmeCommand::new(self.sqe, data)
+        };
+        (command, self.waiter)
     }
 
     fn into_result(self) -> Option<NvmeResult> {

@@ -2,10 +2,12 @@
 
 use super::command::{NvmeCommand, NvmeResult};
 use super::host_queue::HostQueue;
+use super::io_queue::QueueRequest;
+use super::io_queues::IoQueues;
 use super::local_controller::LocalController;
 use super::namespace_identity::NamespaceIdentity;
 use super::queue_tasks::CompletionWaiter;
-use crate::{Error, ErrorCode};
+use super::status::closed;
 use lunar_block::range_lock::RangeLock;
 use lunar_runtime::CoreHandle;
 use std::fmt;
@@ -16,10 +18,6 @@ use std::task::{Context, Poll};
 
 /// A request to a controller from another task or core.
 pub enum ControllerRequest {
-    /// An I/O command.
-    Command(NvmeCommand, flume::Sender<NvmeResult>),
-    /// A fused pair of I/O commands.
-    Pair(Box<[NvmeCommand; 2]>, [flume::Sender<NvmeResult>; 2]),
     /// An admin command.
     Admin(NvmeCommand, flume::Sender<NvmeResult>),
     /// The identity that a namespace must keep.
@@ -30,11 +28,6 @@ pub enum ControllerRequest {
 
 /// The access to a controller from any core.
 pub type ControllerHandle = CoreHandle<LocalController, ControllerRequest>;
-
-/// The error of a controller that has ended.
-pub fn closed() -> Error {
-    Error::new(ErrorCode::SessionClosed, "the controller was closed")
-}
 
 /// A command in flight. Dropping it discards the result, but does not abort the command.
 pub struct PendingCompletion(PendingPath);
@@ -52,42 +45,44 @@ impl PendingCompletion {
     }
 }
 
-/// Submits an I/O command.
-pub fn submit(handle: &ControllerHandle, command: NvmeCommand) -> PendingCompletion {
-    if let Some(local) = handle.local() {
-        return match local.io.accept(command, CompletionWaiter::Unknown) {
-            Ok(key) => PendingCompletion(PendingPath::Local(local.io.clone(), key)),
+/// Submits an I/O command to one of the queues.
+pub fn submit(io: &IoQueues, mut command: NvmeCommand) -> PendingCompletion {
+    let (at, load) = io.choose(command.data.expected());
+    command.load = load;
+    if let Some(queue) = io.queue(at).local() {
+        return match queue.accept(command, CompletionWaiter::Unknown) {
+            Ok(key) => PendingCompletion(PendingPath::Local(queue, key)),
             Err(refused) => PendingCompletion::refused(*refused),
         };
     }
     let hold = command.hold.as_ref().map(RangeLock::add_holder);
     let (reply, response) = flume::bounded(1);
-    match handle.send(ControllerRequest::Command(command, reply)) {
+    match io.queue(at).send(QueueRequest::Command(command, reply)) {
         Ok(()) => PendingCompletion(PendingPath::Remote(response.into_recv_async(), hold)),
-        Err(ControllerRequest::Command(command, _)) => {
-            PendingCompletion::refused((Err(closed()), command.data.into_buf()))
-        }
-        Err(_) => PendingCompletion(PendingPath::Ended(None)),
+        Err(returned) => match *returned {
+            QueueRequest::Command(command, _) => {
+                PendingCompletion::refused((Err(closed()), command.data.into_buf()))
+            }
+            _ => PendingCompletion(PendingPath::Ended(None)),
+        },
     }
 }
 
-/// The I/O queue, if the caller is on its core.
-pub fn local_queue(handle: &ControllerHandle) -> Option<Rc<HostQueue>> {
-    handle.local().map(|local| local.io.clone())
-}
-
-/// Submits a fused pair.
-pub fn submit_pair(handle: &ControllerHandle, commands: [NvmeCommand; 2]) -> [PendingCompletion; 2] {
-    if let Some(local) = handle.local() {
+/// Submits a fused pair to one of the queues.
+pub fn submit_pair(io: &IoQueues, mut commands: [NvmeCommand; 2]) -> [PendingCompletion; 2] {
+    let len = commands.iter().map(|command| command.data.expected()).sum();
+    let (at, load) = io.choose(len);
+    commands[1].load = load;
+    if let Some(queue) = io.queue(at).local() {
         let waiters = [CompletionWaiter::Unknown, CompletionWaiter::Unknown];
-        return match local.io.accept_pair(commands, waiters) {
-            Ok(keys) => keys.map(|key| PendingCompletion(PendingPath::Local(local.io.clone(), key))),
+        return match queue.accept_pair(commands, waiters) {
+            Ok(keys) => keys.map(|key| PendingCompletion(PendingPath::Local(queue.clone(), key))),
             Err(refused) => refused.map(PendingCompletion::refused),
         };
     }
     let holds = [0, 1].map(|at| commands[at].hold.as_ref().map(RangeLock::add_holder));
     let [(first, one), (second, other)] = [flume::bounded(1), flume::bounded(1)];
-    match handle.send(ControllerRequest::Pair(Box::new(commands), [first, second])) {
+    match io.queue(at).send(QueueRequest::Pair(Box::new(commands), [first, second])) {
         Ok(()) => {
             let [hold, held] = holds;
             [(one, hold), (other, held)].map(|(response, hold)| {

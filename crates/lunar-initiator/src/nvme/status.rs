@@ -40,6 +40,11 @@ pub fn refused(status: NvmeStatus, result: u64) -> Error {
     Error::new(code, what).with_hint(hint)
 }
 
+/// The error of a controller that has ended.
+pub fn closed() -> Error {
+    Error::new(ErrorCode::SessionClosed, "the controller was closed")
+}
+
 /// The error of a command that was never sent: it certainly was not executed.
 pub fn of_unsent(error: &Error) -> Error {
     if error.code != ErrorCode::ConnectionLost {

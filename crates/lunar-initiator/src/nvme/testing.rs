@@ -9,7 +9,7 @@ use crate::{Direction, Error, ErrorCode};
 use lunar_runtime::iscsi::digest::crc32c;
 use lunar_runtime::nvme::receive::{NvmeReceiveError, NvmeReceiver};
 use lunar_runtime::{Buf, ReceiveStatus};
-use lunar_wire::nvme::{Digests, Sqe, nvm_opcode, pdu_flag, pdu_type};
+use lunar_wire::nvme::{Digests, Fuse, Sqe, nvm_opcode, pdu_flag, pdu_type};
 use std::fmt;
 use std::task::{Context, Poll, Waker};
 
@@ -143,6 +143,37 @@ impl NvmeQueuePair {
     /// Loses the connection and makes the next one.
     pub fn reconnect(&mut self) {
         self.state.disconnect(&lost());
+        self.connect();
+    }
+
+    /// Loses the connection, and moves the commands that wait to another queue, which is connected.
+    pub fn move_waiting(&mut self) {
+        self.state.disconnect(&lost());
+        self.check_ended();
+        let before = self.commands.len();
+        let mut waiting = self.state.take_waiting().into_iter();
+        assert!(!self.state.is_busy(), "a command was left behind");
+        self.state = QueueState::new(ENTRIES, CAPSULE_DATA);
+        self.commands.clear();
+        while let Some((command, waiter)) = waiting.next() {
+            let (is_first, len) = (command.sqe.fuse() == Fuse::First, command.data.expected());
+            let gone = [Some(&waiter), waiting.as_slice().first().map(|(_, waiter)| waiter)]
+                .map(|waiter| matches!(waiter, Some(CompletionWaiter::Gone)));
+            let keys = match is_first {
+                true => {
+                    let (second, other) = waiting.next().expect("a pair is whole");
+                    assert_eq!(second.sqe.fuse(), Fuse::Second);
+                    self.state
+                        .submit_pair([command, second], [waiter, other])
+                        .expect("nothing was refused")
+                        .into()
+                }
+                false => vec![self.state.submit(command, waiter).expect("nothing was refused")],
+            };
+            let waited_for = keys.into_iter().zip(gone).filter(|(_, is_gone)| !is_gone);
+            self.commands.extend(waited_for.map(|(key, _)| (key, len)));
+        }
+        assert_eq!(self.commands.len(), before, "each command is there once");
         self.connect();
     }
 

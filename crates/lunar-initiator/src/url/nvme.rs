@@ -24,6 +24,8 @@ const FORM: &str = "write nvme://HOST[:PORT]/NQN[/NAMESPACE][?KEY=VALUE&...]";
 const LONGEST: usize = 8192;
 /// The longest file with a secret, in bytes.
 const SECRET_LEN: usize = 255;
+/// The range of the number of I/O queues.
+const IO_QUEUES: RangeInclusive<u32> = 1..=128;
 /// The range of the entries of a queue.
 const ENTRIES: RangeInclusive<u32> = 2..=65536;
 /// The range of times.
@@ -45,6 +47,7 @@ const KEYS: &[(&str, Setter)] = &[
     }),
     ("header_digest", |o, v| digest(v).map(|on| o.header_digest = on)),
     ("data_digest", |o, v| digest(v).map(|on| o.data_digest = on)),
+    ("io_queues", |o, v| number(v, &IO_QUEUES).map(|n| o.io_queues = Some(n as u16))),
     ("queue_len", |o, v| number(v, &ENTRIES).map(|n| o.queue_len = n)),
     ("keep_alive", |o, v| time(v, true).map(|t| o.keep_alive = t)),
     ("login_timeout", |o, v| time(v, false).map(|t| o.timeouts.login = t)),
@@ -70,6 +73,7 @@ const KEYS: &[(&str, Setter)] = &[
 /// | `secret_file` | file with the secret of this host for DH-HMAC-CHAP, `DHHC-1:HH:BASE64:` |
 /// | `subsystem_secret_file` | file with the secret with which the controller proves itself |
 /// | `header_digest`, `data_digest` | `crc32c` or `none` |
+/// | `io_queues` | I/O queues, each with a connection; default: one for each CPU of the process, up to 4 |
 /// | `queue_len` | entries of an I/O queue, 128 by default |
 /// | `keep_alive` | time after which a controller drops a silent host; 0 turns it off |
 /// | `login_timeout`, `command_timeout` | limits of a connection and of an answer |
@@ -365,6 +369,7 @@ mod tests {
             ("nvme://h/nqn.2026-11.org.example:a/4294967295", "is not a namespace"),
             ("nvme://h/nqn.2026-11.org.example:a?queue=1", "unknown key \"queue\""),
             ("nvme://h/nqn.2026-11.org.example:a?queue_len=1", "number from 2 to 65536"),
+            ("nvme://h/nqn.2026-11.org.example:a?io_queues=0", "number from 1 to 128"),
             ("nvme://h/nqn.2026-11.org.example:a?data_digest=yes", "none or crc32c"),
             ("nvme://h/nqn.2026-11.org.example:a?host_id=7", "must be a UUID"),
             ("nvme://h/nqn.2026-11.org.example:a?secret_file=", "the value is empty"),
@@ -380,12 +385,13 @@ mod tests {
     #[test]
     fn settings_become_options() {
         let text = format!(
-            "nvme://h/{NAME}?host_nqn=nqn.2026-11.org.example:host&header_digest=crc32c&queue_len=32"
+            "nvme://h/{NAME}?host_nqn=nqn.2026-11.org.example:host&header_digest=crc32c&queue_len=32&io_queues=3"
         );
         let url: NvmeUrl = text.parse().expect("a URL");
         let options = url.with_default("login_tries", "1").and_then(|url| url.options()).expect("options");
         assert_eq!(options.host.as_str(), "nqn.2026-11.org.example:host");
         assert!(options.header_digest && !options.data_digest && options.queue_len == 32);
+        assert_eq!(options.io_queues, Some(3));
         assert_eq!((options.timeouts.login_tries, options.host_id), (1, None));
         let url: NvmeUrl = format!("{text}&host_id={}", "07".repeat(16)).parse().expect("a URL");
         assert_eq!(url.options().expect("options").host_id, Some([7; 16]));

@@ -76,7 +76,7 @@ impl Backend for NvmeNamespace {
     }
 
     fn queue(self: Arc<Self>) -> Option<Box<dyn BackendQueue>> {
-        let io = self.controller().local_queue()?;
+        let io = self.controller().io_queues().first_local()?;
         Some(Box::new(NamespaceQueue::new(self, io)))
     }
 

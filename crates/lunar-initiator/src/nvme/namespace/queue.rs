@@ -6,6 +6,7 @@ use super::blocks::fua_flag;
 use crate::Direction;
 use crate::nvme::command::{NvmeCommand, NvmeResult};
 use crate::nvme::host_queue::HostQueue;
+use crate::nvme::queue_load::QueueLoad;
 use crate::nvme::queue_tasks::CompletionWaiter;
 use crate::nvme::status::error_of;
 use crate::session::completions::Completions;
@@ -46,6 +47,12 @@ impl NamespaceQueue {
 
     fn can_send(&self, offset: u64, len: usize) -> bool {
         self.namespace.is_one_command(offset, len) && self.namespace.check(offset, len as u64).is_ok()
+    }
+
+    /// The load that a command of this many bytes adds to the queue of this core; None if another queue should take it.
+    fn load(&self, len: usize) -> Option<QueueLoad> {
+        let (at, load) = self.namespace.controller().io_queues().choose(len);
+        (at == 0).then_some(load)
     }
 
     fn send(&mut self, lane: usize, command: NvmeCommand, (offset, writes): (u64, Option<bool>)) {
@@ -102,22 +109,27 @@ impl NamespaceQueue {
 
 impl BackendQueue for NamespaceQueue {
     fn read(&mut self, lane: usize, offset: u64, buf: Buf) {
-        if !self.can_send(offset, buf.len()) {
-            return self.begin_read(lane, offset, buf);
+        if self.can_send(offset, buf.len())
+            && let Some(load) = self.load(buf.len())
+        {
+            let sqe = self.namespace.blocks_entry(nvm_opcode::READ, offset, buf.len() as u64, 0);
+            let mut command = NvmeCommand::new(sqe, Direction::In(buf));
+            command.load = load;
+            return self.send(lane, command, (offset, None));
         }
-        let sqe = self.namespace.blocks_entry(nvm_opcode::READ, offset, buf.len() as u64, 0);
-        self.send(lane, NvmeCommand::new(sqe, Direction::In(buf)), (offset, None));
+        self.begin_read(lane, offset, buf);
     }
 
     fn write(&mut self, lane: usize, offset: u64, buf: Buf, fua: bool) {
         let len = buf.len() as u64;
         if self.can_send(offset, buf.len())
+            && let Some(load) = self.load(buf.len())
             && let Some(hold) = self.namespace.try_hold(offset, len)
         {
             let flags = fua_flag(fua);
             let sqe = self.namespace.blocks_entry(nvm_opcode::WRITE, offset, len, flags);
             let mut command = NvmeCommand::new(sqe, Direction::Out(buf));
-            command.hold = Some(hold);
+            (command.hold, command.load) = (Some(hold), load);
             return self.send(lane, command, (offset, Some(fua)));
         }
         self.begin_write(lane, offset, buf, fua);

@@ -4,6 +4,7 @@ mod host;
 mod hostile;
 mod paths;
 mod queue;
+mod queues;
 mod reconnect;
 mod scripted;
 

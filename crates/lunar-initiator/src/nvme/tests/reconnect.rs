@@ -12,7 +12,7 @@ async fn open(controller: &ScriptedController, options: NvmeOptions) -> Result<A
 }
 
 /// Waits until the script is in a state.
-async fn until(controller: &ScriptedController, what: &str, is: impl Fn(&Script) -> bool) {
+pub async fn until(controller: &ScriptedController, what: &str, is: impl Fn(&Script) -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
     while !is(&controller.script()) {
         assert!(Instant::now() < end, "{what}");
@@ -20,7 +20,7 @@ async fn until(controller: &ScriptedController, what: &str, is: impl Fn(&Script)
     }
 }
 
-fn code(result: std::io::Result<()>) -> Option<ErrorCode> {
+pub fn code(result: std::io::Result<()>) -> Option<ErrorCode> {
     result.err().as_ref().and_then(Error::of).map(|e| e.code)
 }
 
@@ -49,7 +49,7 @@ fn unanswered_write_is_repeated_before_newer_ones() {
 }
 
 /// Polls a future once.
-fn futures_poll<F: Future + Unpin>(future: &mut F) -> std::task::Poll<F::Output> {
+pub fn futures_poll<F: Future + Unpin>(future: &mut F) -> std::task::Poll<F::Output> {
     std::pin::Pin::new(future).poll(&mut std::task::Context::from_waker(std::task::Waker::noop()))
 }
 

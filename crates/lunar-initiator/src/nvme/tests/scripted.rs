@@ -69,8 +69,12 @@ pub struct Script {
     pub events: u32,
     /// I/O commands so far.
     io_commands: usize,
-    /// The compare half of a fused pair.
-    compare: Option<(u16, bool)>,
+    /// The number of I/O queues that it grants, and of those that it connects.
+    pub queues: (u16, u16),
+    /// The connections of I/O queues, by the number of the queue.
+    pub io_streams: Vec<(u16, TcpStream)>,
+    /// The opcode of each I/O command, by the number of its queue.
+    pub seen_on: Vec<(u16, u8)>,
 }
 
 /// A running controller.
@@ -110,7 +114,9 @@ impl ScriptedController {
             access_log: None,
             events: 0,
             io_commands: 0,
-            compare: None,
+            queues: (1, u16::MAX),
+            io_streams: Vec::new(),
+            seen_on: Vec::new(),
         }));
         let controller = ScriptedController { script, port };
         let own = controller.clone();
@@ -151,16 +157,15 @@ impl ScriptedController {
         answer[..8].copy_from_slice(&[1, 0, 128, 0, 128, 0, 0, 0]);
         answer[12..16].copy_from_slice(&4096u32.to_le_bytes());
         stream.write_all(&answer).ok()?;
-        let mut is_io = false;
-        let mut link = Link { stream, waiting: VecDeque::new() };
+        let mut link = Link { stream, queue: 0, waiting: VecDeque::new(), compare: None };
         loop {
             let (sqe, data) = link.command()?;
             if sqe[0] == 0x7f && sqe[4] == 1 {
-                is_io = sqe[42] != 0;
+                link.queue = u16::from_le_bytes([sqe[42], sqe[43]]);
                 assert_eq!(data.len(), 1024);
                 self.script().hosts.push(data[..16].try_into().expect("16 bytes"));
-                self.answer_connect(&mut link, &sqe, is_io)?;
-            } else if is_io {
+                self.answer_connect(&mut link, &sqe)?;
+            } else if link.queue > 0 {
                 self.io(&mut link, &sqe, data)?;
             } else {
                 self.admin(&mut link, &sqe)?;
@@ -168,8 +173,18 @@ impl ScriptedController {
         }
     }
 
-    fn answer_connect(&self, link: &mut Link, sqe: &[u8], is_io: bool) -> Option<()> {
-        let (result, status) = if is_io { (ID.into(), 0) } else { self.script().connect };
+    fn answer_connect(&self, link: &mut Link, sqe: &[u8]) -> Option<()> {
+        let mut script = self.script();
+        let (result, status) = match link.queue {
+            0 => script.connect,
+            queue if queue <= script.queues.1 => {
+                script.io_streams.push((queue, link.stream.try_clone().expect("a handle")));
+                (ID.into(), 0)
+            }
+            // 1/81h: Connect Controller Busy.
+            _ => (0, 0x181 << 1),
+        };
+        drop(script);
         link.send(&response(id(sqe), status, result))
     }
 
@@ -199,6 +214,10 @@ impl ScriptedController {
             (0x02, _) if sqe[40] == 0x70 => page = Some(script.discovery_page(sqe)),
             (0x02, _) if sqe[40] == 0x0c => page = Some(script.access_page(sqe)),
             (0x02, _) => page = Some(vec![0; 4096]),
+            (0x09, _) if sqe[40] == 0x07 => {
+                let last = u64::from(script.queues.0 - 1);
+                result = last | last << 16;
+            }
             (0x09, _) if sqe[40] == 0x0b => script.events = u32_at(sqe, 44),
             (0x0c, _) => {
                 script.event = Some((link.stream.try_clone().expect("a handle"), id));
@@ -214,6 +233,7 @@ impl ScriptedController {
     fn io(&self, link: &mut Link, sqe: &[u8], capsule: Vec<u8>) -> Option<()> {
         let mut script = self.script();
         script.seen.push((sqe[0], u32_at(sqe, 40)));
+        script.seen_on.push((link.queue, sqe[0]));
         script.io_commands += 1;
         script.forced += u32::from(sqe[0] == 1 && u32_at(sqe, 48) & 1 << 30 != 0);
         if script.io_commands > script.silent_from {
@@ -238,18 +258,18 @@ impl ScriptedController {
             1 | 2 if script.failures.0 > 0 => {
                 script.failures.0 -= 1;
                 // 0/09h: the other half has failed.
-                let half = script.compare.take().filter(|_| sqe[1] & 3 == 2);
+                let half = link.compare.take().filter(|_| sqe[1] & 3 == 2);
                 let half =
                     half.map(|(compared, _)| response(compared, 0x8000 | 0x09 << 1, 0)).unwrap_or_default();
                 [half, response(id, script.failures.1, 0)].concat()
             }
             0x02 => [c2h_data(id, 0, &script.medium[at..at + len], 4), response(id, 0, 0)].concat(),
             0x05 => {
-                script.compare = Some((id, script.medium[at..at + len] == data));
+                link.compare = Some((id, script.medium[at..at + len] == data));
                 return Some(());
             }
             0x01 if sqe[1] & 3 == 2 => {
-                let (compared, is_equal) = script.compare.take().expect("the first half");
+                let (compared, is_equal) = link.compare.take().expect("the first half");
                 if is_equal {
                     script.medium[at..at + len].copy_from_slice(&data);
                 }
@@ -278,6 +298,24 @@ impl Script {
         for stream in self.streams.drain(..) {
             _ = stream.shutdown(Shutdown::Both);
         }
+    }
+
+    /// Cuts the connection of an I/O queue.
+    pub fn cut_queue(&mut self, queue: u16) {
+        self.io_streams.retain(|(number, stream)| {
+            if *number == queue {
+                _ = stream.shutdown(Shutdown::Both);
+            }
+            *number != queue
+        });
+    }
+
+    /// The I/O queues that have had a command, in order.
+    pub fn used(&self) -> Vec<u16> {
+        let mut used: Vec<u16> = self.seen_on.iter().map(|(queue, _)| *queue).collect();
+        used.sort_unstable();
+        used.dedup();
+        used
     }
 
     /// Answers the event request: a namespace has changed.
@@ -367,6 +405,10 @@ fn id(sqe: &[u8]) -> u16 {
 /// A connection.
 struct Link {
     stream: TcpStream,
+    /// The number of its queue.
+    queue: u16,
+    /// The compare half of a fused pair.
+    compare: Option<(u16, bool)>,
     /// Commands that came while data were fetched.
     waiting: VecDeque<(Vec<u8>, Vec<u8>)>,
 }

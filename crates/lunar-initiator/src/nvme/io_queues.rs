@@ -1,0 +1,204 @@
+//! The I/O queues of a controller, and the choice among them.
+//!
+//! The first queue is on the core of the controller. Its commands cross no thread, so small commands from this core use it
+//! alone. Each further queue is on an event loop that all controllers share: bytes of large commands, and commands from
+//! other cores, spread over several CPUs.
+
+use super::association::{Association, SubsystemAddress};
+use super::host_queue::HostQueue;
+use super::io_queue::{IoQueue, QueueConnect, QueueRequest};
+use super::options::NvmeOptions;
+use super::queue_load::QueueLoad;
+use super::status::closed;
+use crate::connect::login_timed_out;
+use crate::{Error, ErrorCode, time_limit};
+use lunar_runtime::{Cores, all, processors};
+use lunar_wire::nvme::ConnectCommand;
+use std::io;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The most I/O queues of a controller by default.
+const DEFAULT_QUEUES: usize = 4;
+/// How much more load the first queue has than another before commands of its own core use the other one, in bytes.
+const ADVANTAGE: u64 = 1 << 20;
+/// A further queue has this part of the time of an attempt to connect.
+const SHARE: u32 = 4;
+
+/// The I/O queues of a controller.
+pub struct IoQueues {
+    queues: Vec<IoQueue>,
+    /// The weight of a command without data. A full queue of them weighs as much as [`ADVANTAGE`].
+    weight: AtomicU64,
+}
+
+impl IoQueues {
+    /// The queues that the options ask for, without connections. The first one is on this core.
+    pub async fn start(options: &NvmeOptions) -> Arc<IoQueues> {
+        let wanted = options.io_queues.map_or(processors().min(DEFAULT_QUEUES), usize::from);
+        let entries = options.queue_len;
+        let mut queues = vec![IoQueue::start(entries)];
+        while queues.len() < wanted {
+            let at = queues.len() - 1;
+            match start_on_loop(at, move || IoQueue::start(entries)).await {
+                Ok(queue) => queues.push(queue),
+                Err(e) => {
+                    tracing::warn!("{} of {wanted} I/O queues are used: no event loop: {e}", queues.len());
+                    break;
+                }
+            }
+        }
+        Arc::new(IoQueues { queues, weight: AtomicU64::new(weight(entries)) })
+    }
+
+    /// The queue for a command of this many bytes, and the load that the command adds to it.
+    pub fn choose(&self, len: usize) -> (usize, QueueLoad) {
+        if self.queues.len() == 1 {
+            return (0, QueueLoad::default());
+        }
+        let advantage = if self.queues[0].local().is_some() { ADVANTAGE } else { 0 };
+        let load = |(at, queue): &(usize, &IoQueue)| queue.load.sum() + if *at == 0 { 0 } else { advantage };
+        let usable = self.queues.iter().enumerate().filter(|(at, queue)| *at == 0 || queue.is_usable());
+        let (at, queue) = usable.min_by_key(load).expect("the first queue");
+        (at, queue.load.add(len as u64 + self.weight.load(Ordering::Relaxed)))
+    }
+
+    /// The queue with this index.
+    pub fn queue(&self, at: usize) -> &IoQueue {
+        &self.queues[at]
+    }
+
+    /// The first queue, if the caller is on its core.
+    pub fn first_local(&self) -> Option<Rc<HostQueue>> {
+        self.queues[0].local()
+    }
+
+    /// Connects as many queues as the controller grants, and returns their number. Only the first one must succeed, and
+    /// each must authenticate: a controller may have no room for more.
+    ///
+    /// # Errors
+    /// Those of Set Features and of the first queue; [`ErrorCode::AuthenticationFailed`] of any queue.
+    pub async fn connect(
+        &self,
+        association: &Association,
+        address: &SubsystemAddress,
+        options: &NvmeOptions,
+    ) -> Result<u16, Error> {
+        let wanted = u16::try_from(self.queues.len()).unwrap_or(u16::MAX);
+        let granted = association.request_queues(wanted).await?;
+        let entries = options.queue_len.min(association.max_entries).max(2);
+        self.weight.store(weight(entries), Ordering::Relaxed);
+        for number in 1..=granted {
+            let command = ConnectCommand {
+                queue: number,
+                queue_len: entries,
+                // Then data may carry the success of their command.
+                disables_flow_control: true,
+                keep_alive_ms: 0,
+            };
+            match self.connect_one(association, address, options, command).await {
+                Ok(()) => {}
+                Err(e) if number == 1 || e.code == ErrorCode::AuthenticationFailed => return Err(e),
+                Err(e) => {
+                    let subsystem = &address.subsystem;
+                    tracing::warn!(%subsystem, "{} of {granted} I/O queues are used: {e}", number - 1);
+                    return Ok(number - 1);
+                }
+            }
+        }
+        Ok(granted)
+    }
+
+    async fn connect_one(
+        &self,
+        association: &Association,
+        address: &SubsystemAddress,
+        options: &NvmeOptions,
+        command: ConnectCommand,
+    ) -> Result<(), Error> {
+        let queue = &self.queues[usize::from(command.queue) - 1];
+        let (reply, response) = flume::bounded(1);
+        let with = QueueConnect {
+            address: address.clone(),
+            options: options.clone(),
+            command,
+            controller: association.id,
+            capsule_data: association.capsule_data(),
+            reply,
+            ended: association.io_ended.0.clone(),
+        };
+        // If the event loop of the queue has ended, there is no reply.
+        _ = queue.send(QueueRequest::Connect(Box::new(with)));
+        let limit = options.timeouts.login / if command.queue == 1 { 1 } else { SHARE };
+        let connected = match time_limit::within(limit, response.recv_async()).await {
+            Some(connected) => connected.unwrap_or_else(|_| Err(closed())),
+            None => Err(login_timed_out(limit)),
+        };
+        connected.map_err(|e| {
+            queue.reset(e.clone());
+            e.during(format!("I/O queue {}", command.queue))
+        })
+    }
+
+    /// Sends commands from now on, on this many queues. The first one takes over the commands of the others.
+    pub fn admit(&self, count: u16) {
+        for (at, queue) in self.queues.iter().enumerate() {
+            match at < usize::from(count) {
+                true => queue.admit(),
+                false => queue.forward(&self.queues[0]),
+            }
+        }
+    }
+
+    /// Ends all connections.
+    pub fn reset(&self, why: &Error) {
+        self.queues.iter().for_each(|queue| queue.reset(why.clone()));
+    }
+
+    /// Fails the commands that wait, and those that are submitted until the next connection.
+    pub fn refuse(&self, why: &Error) {
+        for queue in &self.queues {
+            let why = why.clone();
+            queue.run(move |queue| queue.state.borrow_mut().refuse(&why));
+        }
+    }
+
+    /// Waits until no queue has a connection.
+    pub async fn disconnected(&self) {
+        let ended = |queue: Rc<HostQueue>| async move { _ = queue.disconnected().await };
+        all(self.queues.iter().map(|queue| async move { _ = queue.ask(ended).await })).await;
+    }
+
+    /// Refuses new commands, and waits until no command is in flight.
+    pub async fn drained(&self) {
+        all(self.queues.iter().map(|queue| async move { _ = queue.ask(HostQueue::drained).await })).await;
+    }
+
+    /// Commands that the controller has answered on all queues.
+    pub fn answered(&self) -> u64 {
+        self.queues.iter().map(IoQueue::answered).fold(0, u64::wrapping_add)
+    }
+}
+
+fn weight(entries: u32) -> u64 {
+    ADVANTAGE / u64::from(entries.saturating_sub(1).max(1))
+}
+
+/// Runs work on an event loop for further queues. There is one less than the process has CPUs, and at least one. Each starts at
+/// first use, and runs until the process ends.
+async fn start_on_loop<T: Send + 'static>(
+    at: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    static LOOPS: Mutex<Vec<Cores>> = Mutex::new(Vec::new());
+    let count = (processors() - 1).max(1);
+    let started = {
+        let mut loops = LOOPS.lock().unwrap_or_else(PoisonError::into_inner);
+        while loops.len() <= at % count {
+            loops.push(Cores::unbound()?);
+        }
+        loops[at % count].start_on(0, || async { work() })
+    };
+    started.recv_async().await.map_err(|_| io::Error::other("the thread of an event loop panicked"))
+}
