@@ -2,6 +2,8 @@
 
 use interop::command::{CommandOutput, lunar};
 use interop::{Folder, Server, TARGET};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 
 const NQN: &str = "nqn.2026-11.org.example:disks";
 
@@ -189,13 +191,13 @@ fn url_with_an_identifier_leads_to_its_namespace() {
 #[test]
 fn doctor_examines_controller_and_namespace() {
     let server = server();
-    let (report, err, status) = lunar(&["doctor", &url(&server, "3", "one")]);
+    let (report, err, status) = lunar(&["doctor", &format!("{}&io_queues=3", url(&server, "3", "one"))]);
     assert_eq!((err.as_str(), status), ("", 0), "{report}");
     for part in [
         "\n  as nqn.2026-11.org.example:one\n",
         "\nnetwork\n  name: 127.0.0.1:",
         "path MTU",
-        "  authentication: none\n  digests: header none, data none\n  I/O queue: 128 entries; commands of up to 1 MiB\n",
+        "  authentication: none\n  digests: header none, data none\n  3 I/O queues of 128 entries; commands of up to 1 MiB\n",
         "  writes of up to 8 KiB travel with their command\n  2 namespaces: 1, 3\n  namespace 3: 8 MiB, uuid.",
         "volatile write cache\n",
         "round trip: min",
@@ -210,6 +212,38 @@ fn doctor_examines_controller_and_namespace() {
     {
         assert!(report.contains(part), "{part}: {report}");
     }
+}
+
+/// The connections that the portal of the subsystem has accepted.
+fn accepted(server: &Server) -> u32 {
+    let mut stream = UnixStream::connect(server.dir().join("admin.sock")).expect("a server");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("a request");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("metrics");
+    let series = "lunar_connections_accepted_total{portal_group=\"1\"} ";
+    // The series begins with the first connection.
+    let count = text.lines().find_map(|line| line.strip_prefix(series));
+    count.map_or(0, |count| count.parse().expect("a count"))
+}
+
+/// Each I/O queue is a connection, besides that of the admin queue.
+#[test]
+fn each_io_queue_of_a_url_is_a_connection() {
+    let server = server();
+    for queues in [1, 3] {
+        let before = accepted(&server);
+        let url = format!("{}&io_queues={queues}", url(&server, "1", "one"));
+        let info = done(lunar(&["info", &url, "--json"]));
+        assert_eq!(field(&info, "io_queues"), queues.to_string(), "{info}");
+        assert_eq!(accepted(&server) - before, 1 + queues);
+    }
+    // Large blocks and short queues spread over all queues. Each block is verified.
+    let before = accepted(&server);
+    let url = format!("{}&io_queues=3&queue_len=4", url(&server, "1", "one"));
+    let job = ["--verify", "--depth", "16", "--bs", "64k", "--span", "8M", "--runtime", "500ms"];
+    let (said, problems, status) = lunar(&[&["bench", "randwrite", &url], &job[..]].concat());
+    assert_eq!(status, 0, "{said}\n{problems}");
+    assert!(said.contains("verify") && accepted(&server) - before == 1 + 3, "{said}");
 }
 
 #[test]

@@ -29,7 +29,7 @@ const TABLE: &[NvmeRow] = &[
         Severity::Warning,
         |s| {
             let n = s.controller.queue_entries;
-            (n < QUEUE).then(|| format!("the I/O queue has only {n} entries"))
+            (n < QUEUE).then(|| format!("an I/O queue has only {n} entries"))
         },
         "raise queue_len in the URL, and the queue size of the target (nvmet: param_max_queue_size)",
     ),
@@ -119,6 +119,7 @@ mod tests {
             header_digest: false,
             data_digest: false,
             connected_in_us: 900,
+            io_queues: 1,
             queue_entries: 128,
             max_transfer_bytes: None,
             capsule_data_bytes: 8192,

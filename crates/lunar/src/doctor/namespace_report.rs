@@ -30,6 +30,8 @@ pub struct ControllerSummary {
     pub data_digest: bool,
     /// The time from the connection to the end of its initialization.
     pub connected_in_us: u64,
+    /// I/O queues, each with a connection.
+    pub io_queues: u16,
     /// Entries of an I/O queue.
     pub queue_entries: u32,
     /// The most data of a command; null without a limit.
@@ -67,6 +69,7 @@ impl ControllerSummary {
             header_digest: info.digests.0,
             data_digest: info.digests.1,
             connected_in_us,
+            io_queues: info.io_queues,
             queue_entries: info.queue_len,
             max_transfer_bytes: info.max_transfer,
             capsule_data_bytes: (u64::from(info.identify.command_capsule) * 16).saturating_sub(ENTRY),
@@ -102,7 +105,8 @@ pub fn write_controller(report: &DoctorReport, text: &mut String) {
     _ = writeln!(text, "  {} {}, serial {}, NVMe {}", c.model, c.firmware, c.serial, c.version);
     _ = writeln!(text, "  authentication: {authentication}");
     _ = writeln!(text, "  digests: header {}, data {}", digest(c.header_digest), digest(c.data_digest));
-    _ = writeln!(text, "  I/O queue: {} entries; commands of {transfer}", c.queue_entries);
+    let queues = output::count(c.io_queues.into(), "I/O queue");
+    _ = writeln!(text, "  {queues} of {} entries; commands of {transfer}", c.queue_entries);
     _ = writeln!(text, "  writes of up to {} travel with their command", size::show(c.capsule_data_bytes));
     let numbers: Vec<String> = c.namespaces.iter().take(LISTED).map(ToString::to_string).collect();
     let more = if c.namespaces.len() > LISTED { ", ..." } else { "" };

@@ -40,6 +40,7 @@ fn controller(info: &ControllerInfo) -> Node {
         ("firmware", Node::text(info.firmware())),
         ("version", Node::text(version(info.version))),
         ("max_transfer_bytes", Node::number(info.max_transfer.unwrap_or(0))),
+        ("io_queues", Node::number(info.io_queues)),
         ("queue_entries", Node::number(info.queue_len)),
         ("write_cache", Node::flag(identify.write_cache & 1 != 0)),
         ("compare", has(0)),
