@@ -6,6 +6,7 @@ use super::admin_state::{AdminState, NewAdminState};
 use super::connection::NvmeConnection;
 use super::controllers::{Controller, ControllerGuard};
 use super::dispatch::{entry, place_of};
+use super::error_log::ErrorPlace;
 use super::identify::ABORTS;
 use super::keep_alive;
 use super::limits::MAX_QUEUE_LEN;
@@ -353,7 +354,8 @@ impl AdminDispatcher<'_> {
                 queue.connection.complete(id, NvmeStatus::SUCCESS, 0);
             }
             Err(status) => {
-                queue.controller.log_error(0, id, status, sqe.namespace());
+                let place = ErrorPlace { namespace: sqe.namespace(), lba: 0 };
+                queue.controller.log_error(0, id, status, place);
                 queue.connection.complete(id, status, 0);
             }
         }

@@ -30,11 +30,11 @@ pub fn begin(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, place: DataPlace, dat
     }
     end_first_half(state);
     if sqe.data().len > MAX_TRANSFER {
-        return state.front_mut().complete(sqe.id(), NvmeStatus::INVALID_FIELD);
+        return state.front_mut().complete_entry(sqe, NvmeStatus::INVALID_FIELD);
     }
     let Some((lun, block_size)) = lun_of(sqe.namespace()).and_then(|lun| Some((lun, state.block_size(lun)?)))
     else {
-        return state.front_mut().complete(sqe.id(), NvmeStatus::INVALID_NAMESPACE);
+        return state.front_mut().complete_entry(sqe, NvmeStatus::INVALID_NAMESPACE);
     };
     match sqe.opcode() {
         _ if sqe.fuse() == Fuse::First => first_half(state, sqe, place, &data),
@@ -66,8 +66,8 @@ fn plain(
             let zeros = &ZEROS[..block_size as usize];
             submit_to_core(state, sqe, lun, command, ReceivedData::Bytes(zeros));
         }
-        Ok(_) => state.front_mut().complete(sqe.id(), NvmeStatus::INVALID_FIELD),
-        Err(status) => state.front_mut().complete(sqe.id(), status),
+        Ok(_) => state.front_mut().complete_entry(sqe, NvmeStatus::INVALID_FIELD),
+        Err(status) => state.front_mut().complete_entry(sqe, status),
     }
 }
 
@@ -120,9 +120,9 @@ pub fn damaged(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, place: DataPlace) {
     if sqe.fuse() == Fuse::Second {
         return match state.front_mut().pairs.take_first() {
             Some(first) => {
-                fail_pair(state, [first.sqe.id(), sqe.id()], NvmeStatus::TRANSIENT_TRANSPORT_ERROR);
+                fail_pair(state, [&first.sqe, sqe], NvmeStatus::TRANSIENT_TRANSPORT_ERROR);
             }
-            None => state.front_mut().complete(sqe.id(), NvmeStatus::TRANSIENT_TRANSPORT_ERROR),
+            None => state.front_mut().complete_entry(sqe, NvmeStatus::TRANSIENT_TRANSPORT_ERROR),
         };
     }
     end_first_half(state);
@@ -130,7 +130,7 @@ pub fn damaged(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, place: DataPlace) {
         let data = (place != DataPlace::Host).then(|| Buf::zeroed(0));
         return state.front_mut().pairs.hold(FusedHalf { sqe: *sqe, data, is_damaged: true });
     }
-    state.front_mut().complete(sqe.id(), NvmeStatus::TRANSIENT_TRANSPORT_ERROR);
+    state.front_mut().complete_entry(sqe, NvmeStatus::TRANSIENT_TRANSPORT_ERROR);
 }
 
 /// Whether the data of a command that is collected may have this length. Those of reservations are checked by their translation,
@@ -148,9 +148,9 @@ fn begin_collected(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, place: DataPlac
     let to_host = reservations::to_host(sqe.opcode());
     let checked = if to_host { Ok(()) } else { may_collect(sqe) };
     match (checked, place) {
-        (Err(status), _) => state.front_mut().complete(sqe.id(), status),
+        (Err(status), _) => state.front_mut().complete_entry(sqe, status),
         (_, DataPlace::Host) if to_host => run(state, sqe, &[]),
-        _ if to_host => state.front_mut().complete(sqe.id(), NvmeStatus::SGL_INVALID_TYPE),
+        _ if to_host => state.front_mut().complete_entry(sqe, NvmeStatus::SGL_INVALID_TYPE),
         (_, DataPlace::Host) => request(state, sqe),
         (_, DataPlace::Capsule | DataPlace::None) => run(state, sqe, data.bytes()),
     }
@@ -177,7 +177,7 @@ pub fn collected(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, data: Buf, is_dam
         return;
     }
     match is_damaged {
-        true => state.front_mut().complete(sqe.id(), NvmeStatus::TRANSIENT_TRANSPORT_ERROR),
+        true => state.front_mut().complete_entry(sqe, NvmeStatus::TRANSIENT_TRANSPORT_ERROR),
         false => run(state, sqe, &data),
     }
 }
@@ -192,7 +192,7 @@ fn run(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, data: &[u8]) {
             Ok(reservations::Translated::Report(report)) => {
                 state.front_mut().complete_with_data(id, report);
             }
-            Err(status) => state.front_mut().complete(id, status),
+            Err(status) => state.front_mut().complete_entry(sqe, status),
         },
         false => match translate(sqe, 0) {
             // Deallocation is a hint.
@@ -205,11 +205,11 @@ fn run(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, data: &[u8]) {
             }
             Ok(NvmAction::Copy { .. }) => match copy::parameter_list(state, sqe, lun, data) {
                 Ok(list) => submit(state, sqe, lun, cdb::extended_copy(list.len() as u32), &list),
-                Err(status) => state.front_mut().complete(id, status),
+                Err(status) => state.front_mut().complete_entry(sqe, status),
             },
             Ok(NvmAction::Ignored { .. }) => state.front_mut().complete(id, NvmeStatus::SUCCESS),
-            Ok(_) => state.front_mut().complete(id, NvmeStatus::SGL_INVALID_LENGTH),
-            Err(status) => state.front_mut().complete(id, status),
+            Ok(_) => state.front_mut().complete_entry(sqe, NvmeStatus::SGL_INVALID_LENGTH),
+            Err(status) => state.front_mut().complete_entry(sqe, status),
         },
     }
 }
@@ -230,7 +230,7 @@ pub fn end_first_half(state: &mut NexusState<NvmeQueue>) {
     if state.front().pairs.has_first()
         && let Some(half) = state.front_mut().pairs.take_first()
     {
-        state.front_mut().complete(half.sqe.id(), NvmeStatus::MISSING_FUSED);
+        state.front_mut().complete_entry(&half.sqe, NvmeStatus::MISSING_FUSED);
     }
 }
 
@@ -262,11 +262,11 @@ fn first_half(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, place: DataPlace, da
 
 fn second_half(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, place: DataPlace, data: &ReceivedData<'_>) {
     let Some(first) = state.front_mut().pairs.take_first() else {
-        return state.front_mut().complete(sqe.id(), NvmeStatus::MISSING_FUSED);
+        return state.front_mut().complete_entry(sqe, NvmeStatus::MISSING_FUSED);
     };
     let both = [first.sqe.id(), sqe.id()];
     if first.is_damaged {
-        return fail_pair(state, both, NvmeStatus::TRANSIENT_TRANSPORT_ERROR);
+        return fail_pair(state, [&first.sqe, sqe], NvmeStatus::TRANSIENT_TRANSPORT_ERROR);
     }
     let block_size = lun_of(sqe.namespace()).and_then(|lun| state.block_size(lun));
     let checked = fused(&first.sqe, sqe, block_size.unwrap_or_default());
@@ -275,7 +275,7 @@ fn second_half(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, place: DataPlace, d
         .err()
         .or(lengths.iter().any(|len| *len > MAX_TRANSFER / 2).then_some(NvmeStatus::INVALID_FIELD))
     {
-        return fail_pair(state, both, status);
+        return fail_pair(state, [&first.sqe, sqe], status);
     }
     let Some(second) = half(state, sqe, place, data) else { return busy_pair(state, both) };
     let pair = FusedPair { first, second };
@@ -286,10 +286,10 @@ fn second_half(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, place: DataPlace, d
 }
 
 /// Completes both commands of a pair, which was not executed.
-fn fail_pair(state: &mut NexusState<NvmeQueue>, [first, second]: [u16; 2], status: NvmeStatus) {
-    state.front_mut().complete(first, status);
+fn fail_pair(state: &mut NexusState<NvmeQueue>, [first, second]: [&Sqe; 2], status: NvmeStatus) {
+    state.front_mut().complete_entry(first, status);
     let of_second = NvmeStatus { do_not_retry: status.do_not_retry, ..NvmeStatus::FAILED_FUSED };
-    state.front_mut().complete(second, of_second);
+    state.front_mut().complete_entry(second, of_second);
 }
 
 /// Completes both commands of a pair later: the target has no memory for them now.
@@ -318,17 +318,18 @@ fn request_pair(state: &mut NexusState<NvmeQueue>, pair: FusedPair) {
 /// Executes a pair with all its data.
 fn run_pair(state: &mut NexusState<NvmeQueue>, pair: FusedPair) {
     let FusedPair { first, second } = &pair;
-    let ids = [first.sqe.id(), second.sqe.id()];
+    let both_halves = [&first.sqe, &second.sqe];
+    let ids = both_halves.map(Sqe::id);
     if pair.is_damaged() {
-        return fail_pair(state, ids, NvmeStatus::TRANSIENT_TRANSPORT_ERROR);
+        return fail_pair(state, both_halves, NvmeStatus::TRANSIENT_TRANSPORT_ERROR);
     }
     let target = lun_of(first.sqe.namespace()).and_then(|lun| Some((lun, state.block_size(lun)?)));
     let Some((lun, block_size)) = target else {
-        return fail_pair(state, ids, NvmeStatus::INVALID_NAMESPACE);
+        return fail_pair(state, both_halves, NvmeStatus::INVALID_NAMESPACE);
     };
     let command = match fused(&first.sqe, &second.sqe, block_size) {
         Ok(command) => command,
-        Err(status) => return fail_pair(state, ids, status),
+        Err(status) => return fail_pair(state, both_halves, status),
     };
     let (Some(expected), Some(new)) = (&first.data, &second.data) else { return };
     let Some(mut both) = state.pool().try_get(expected.len() + new.len()) else {

@@ -240,6 +240,8 @@ impl Attempt<'_> {
             host_id: controller.host().id,
             controller: controller.id(),
             queue: self.command.queue,
+            queue_len: self.command.queue_len,
+            keep_alive_ms: self.command.keep_alive_ms,
             discovery: kind == ControllerKind::Discovery,
         });
         let target = (kind == ControllerKind::Io).then(|| controller.subsystem().to_owned());

@@ -1,11 +1,12 @@
 //! The controllers of all subsystems: what their queues, which run on several cores, share.
 
 use super::abort_request::{AbortRequest, AbortSender};
+use super::error_log::{ErrorLog, ErrorPlace};
 use event_listener::Event;
 use lunar_scsi::InitiatorPort;
 use lunar_wire::nvme::{ErrorEntry, NvmeStatus};
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,19 +52,6 @@ pub struct Controller {
     changed: Event,
     errors: Mutex<ErrorLog>,
 }
-
-/// The latest commands of a controller that have failed.
-#[derive(Debug, Default)]
-struct ErrorLog {
-    count: u64,
-    /// The newest first.
-    entries: VecDeque<ErrorEntry>,
-}
-
-/// Entries of the error log.
-pub const ERROR_ENTRIES: usize = 16;
-/// The error is about no parameter.
-const NO_PARAMETER: u16 = u16::MAX;
 
 impl Controller {
     /// CNTLID.
@@ -116,26 +104,17 @@ impl Controller {
 
     /// Adds a command of a queue to the error log.
     #[cold]
-    pub fn log_error(&self, queue: u16, command: u16, status: NvmeStatus, namespace: u32) {
-        let mut log = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
-        log.count += 1;
-        let entry = ErrorEntry {
-            count: log.count,
-            queue,
-            command,
-            status: status.encode(),
-            parameter: NO_PARAMETER,
-            namespace,
-            ..ErrorEntry::zeroed()
-        };
-        log.entries.truncate(ERROR_ENTRIES - 1);
-        log.entries.push_front(entry);
+    pub fn log_error(&self, queue: u16, command: u16, status: NvmeStatus, place: ErrorPlace) {
+        self.error_log().add(queue, command, status, place);
     }
 
     /// The error log, the newest entry first.
     pub fn errors(&self) -> Vec<ErrorEntry> {
-        let log = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
-        log.entries.iter().cloned().collect()
+        self.error_log().entries()
+    }
+
+    fn error_log(&self) -> MutexGuard<'_, ErrorLog> {
+        self.errors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where an I/O queue takes requests to abort its commands. None: it is not connected.
@@ -358,16 +337,5 @@ mod tests {
         assert!(controller.has_queues());
         drop(first);
         assert!(!controller.has_queues());
-    }
-
-    #[test]
-    fn error_log_keeps_the_newest_entries() {
-        let controllers = Arc::new(Controllers::default());
-        let guard = add(&controllers, 1);
-        for command in 0..20 {
-            guard.controller().log_error(1, command, NvmeStatus::INVALID_FIELD, 1);
-        }
-        let errors = guard.controller().errors();
-        assert_eq!((errors.len(), errors[0].count, errors[0].command), (ERROR_ENTRIES, 20, 19));
     }
 }

@@ -88,7 +88,7 @@ impl<'a> QueueDispatcher<'a> {
     #[cold]
     fn refuse(&mut self, sqe: &Sqe, status: NvmeStatus) {
         commands::end_first_half(self.state);
-        self.state.front_mut().complete(sqe.id(), status);
+        self.state.front_mut().complete_entry(sqe, status);
     }
 
     /// Fabrics commands of an I/O queue that is connected.
@@ -116,7 +116,9 @@ impl<'a> QueueDispatcher<'a> {
         let received = self.state.front_mut().transfers.receive(pdu, &head, data.bytes(), intact)?;
         match received {
             Received::More => {}
-            Received::OfEnded(id, status) => self.state.front_mut().complete(id, status),
+            Received::OfEnded(id, status, place) => {
+                self.state.front_mut().complete_at(id, status, || place);
+            }
             Received::Collected { sqe, buf, is_damaged } => {
                 commands::collected(self.state, &sqe, buf, is_damaged);
             }

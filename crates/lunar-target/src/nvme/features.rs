@@ -32,6 +32,8 @@ const CAPABILITIES: u32 = 3;
 /// Capabilities: the value can be changed, and is one of a namespace.
 const CHANGEABLE: u64 = 1 << 2;
 const OF_NAMESPACE: u64 = 1 << 1;
+/// Host Identifier: with 128 bits (EXHID).
+const EXTENDED_HOST_ID: u32 = 1;
 /// All namespaces.
 const EVERY: u32 = u32::MAX;
 
@@ -99,6 +101,8 @@ pub fn get(state: &AdminState, sqe: &Sqe) -> Result<FeatureValue, NvmeStatus> {
         feature::EVENTS => value(state.events().configuration().into()),
         feature::KEEP_ALIVE => value(state.keep_alive_ms().into()),
         feature::HOST_BEHAVIOR => with_data(state.host_behavior().to_vec(), sqe),
+        // Identifiers of hosts over fabrics have 128 bits.
+        feature::HOST_ID if sqe.dword(11) & EXTENDED_HOST_ID == 0 => Err(NvmeStatus::INVALID_FIELD),
         feature::HOST_ID => with_data(state.controller().host().id.to_vec(), sqe),
         feature::RESERVATION_EVENTS => {
             namespace_of(state, sqe)?;

@@ -2,6 +2,7 @@
 //! core.
 
 use super::dispatch::QueueDispatcher;
+use super::error_log::ErrorPlace;
 use super::limits::{IN_CAPSULE_LEN, MAX_TRANSFER};
 use super::queue::NvmeQueue;
 use crate::core::data_in::DataIn;
@@ -35,15 +36,16 @@ const BUSY: NvmeStatus = NvmeStatus { retry_delay: 1, ..NvmeStatus::PATH_ERROR }
 impl NvmeQueue {
     /// Completes a command with the status of its SCSI command.
     #[inline]
-    fn respond_status(&mut self, id: u16, status: NvmeStatus) {
+    fn respond_status(&mut self, c: &ScsiCommand, status: NvmeStatus) {
+        let (id, place) = (c.tag as u16, || ErrorPlace::of_command(c));
         match self.pairs.take_second(id) {
             // Requested data may still arrive, and the host may use the identifier again after the completion.
-            None if self.transfers.abandon(id, status) => self.limit_transfers(),
-            None => self.complete(id, status),
+            None if self.transfers.abandon(id, status, place) => self.limit_transfers(),
+            None => self.complete_at(id, status, place),
             Some(second) => {
                 let of_second = if status.is_success() { status } else { NvmeStatus::FAILED_FUSED };
-                self.complete(id, status);
-                self.complete(second, of_second);
+                self.complete_at(id, status, place);
+                self.complete_at(second, of_second, place);
             }
         }
     }
@@ -136,17 +138,17 @@ impl FrontEnd for NvmeQueue {
         if status != Status::Good as u8 {
             return match is_busy(status) {
                 true => self.respond_busy(id),
-                false => self.respond_status(id, failure(status, &sense)),
+                false => self.respond_status(c, failure(status, &sense)),
             };
         }
         match c.reads {
-            false => self.respond_status(id, NvmeStatus::SUCCESS),
+            false => self.respond_status(c, NvmeStatus::SUCCESS),
             true if len > 0 && sent.bytes + len == c.expected_len as usize => {
                 self.end_with_data(id, data, sent.bytes);
             }
             true if sent.bytes == c.expected_len as usize => self.complete(id, NvmeStatus::SUCCESS),
             // The size of a block has changed.
-            true => self.complete(id, NvmeStatus::DATA_TRANSFER_ERROR),
+            true => self.complete_at(id, NvmeStatus::DATA_TRANSFER_ERROR, || ErrorPlace::of_command(c)),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The data of Identify.
 
 use super::admin_state::{AdminState, EVENT_REQUESTS};
-use super::controllers::ERROR_ENTRIES;
+use super::error_log::ERROR_ENTRIES;
 use super::limits::{IN_CAPSULE_LEN, MAX_NAMESPACES, MAX_QUEUE_LEN, MAX_TRANSFER_SHIFT};
 use super::namespaces::Namespace;
 use lunar_proto::nvme::{AsyncEvent, ControllerKind, MAX_COPY_RANGES, max_copy_blocks, max_copy_range};

@@ -1,8 +1,8 @@
 //! Get Log Page.
 
 use super::admin_state::AdminState;
-use super::controllers::ERROR_ENTRIES;
 use super::discovery_log;
+use super::error_log::ERROR_ENTRIES;
 use super::limits::{MAX_NAMESPACES, MAX_TRANSFER};
 use lunar_proto::nvme::ControllerKind;
 use lunar_wire::nvme::{

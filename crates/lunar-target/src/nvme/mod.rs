@@ -19,6 +19,7 @@ pub(crate) mod controllers;
 mod copy;
 mod discovery_log;
 mod dispatch;
+mod error_log;
 mod features;
 mod front_end;
 mod fused;

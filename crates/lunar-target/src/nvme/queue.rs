@@ -2,11 +2,12 @@
 
 use super::connection::{ConnectionOwner, NvmeConnection};
 use super::controllers::{Controller, QueueGuard};
+use super::error_log::ErrorPlace;
 use super::fused::FusedPairs;
 use super::transfers::Transfers;
 use crate::core::data_in::DataIn;
 use crate::core::{ItNexus, SendPosition};
-use lunar_wire::nvme::NvmeStatus;
+use lunar_wire::nvme::{NvmeStatus, Sqe};
 use std::cell::OnceCell;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -124,17 +125,22 @@ impl NvmeQueue {
     /// Completes a command that the core does not have.
     #[inline]
     pub fn complete(&mut self, id: u16, status: NvmeStatus) {
-        self.complete_with(id, status, 0);
+        self.complete_at(id, status, ErrorPlace::default);
     }
 
-    /// The same with a result.
+    /// Completes a command that the core does not have, by its entry.
+    pub fn complete_entry(&mut self, sqe: &Sqe, status: NvmeStatus) {
+        self.complete_at(sqe.id(), status, || ErrorPlace::of_entry(sqe));
+    }
+
+    /// Completes a command. If it has failed, `place` gives what it concerns.
     #[inline]
-    pub fn complete_with(&mut self, id: u16, status: NvmeStatus, result: u64) {
+    pub fn complete_at(&mut self, id: u16, status: NvmeStatus, place: impl FnOnce() -> ErrorPlace) {
         self.outstanding.remove(id);
         if !status.is_success() {
-            self.controller.log_error(self.place.queue(), id, status, 0);
+            self.controller.log_error(self.place.queue(), id, status, place());
         }
-        self.connection.complete(id, status, result);
+        self.connection.complete(id, status, 0);
     }
 
     /// Sends data, which end the command with success.

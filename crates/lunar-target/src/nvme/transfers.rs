@@ -1,5 +1,6 @@
 //! Data that the target has requested from the host, by command.
 
+use super::error_log::ErrorPlace;
 use super::limits::MAX_TRANSFER;
 use crate::core::{DataOutId, DataRequest};
 use lunar_proto::transfer::DataOutSegment;
@@ -32,7 +33,7 @@ pub enum DataOwner {
     },
     /// A command that has ended early with this status. It completes when its data are here, because the host may use its
     /// identifier again then.
-    Abandoned(NvmeStatus),
+    Abandoned(NvmeStatus, ErrorPlace),
 }
 
 /// A request for data that were not all received yet.
@@ -76,9 +77,9 @@ impl Transfers {
     }
 
     /// Keeps the status of a task that has ended before its requested data are here. False: it waits for none.
-    pub fn abandon(&mut self, id: u16, status: NvmeStatus) -> bool {
+    pub fn abandon(&mut self, id: u16, status: NvmeStatus, place: impl FnOnce() -> ErrorPlace) -> bool {
         let Some(transfer) = self.all.get_mut(&id) else { return false };
-        transfer.owner = DataOwner::Abandoned(status);
+        transfer.owner = DataOwner::Abandoned(status, place());
         true
     }
 
@@ -148,8 +149,8 @@ impl Transfers {
             (None, Some(HostDataTransfer { owner: DataOwner::Collected { sqe, buf, is_damaged }, .. })) => {
                 Received::Collected { sqe, buf, is_damaged }
             }
-            (None, Some(HostDataTransfer { owner: DataOwner::Abandoned(status), .. })) => {
-                Received::OfEnded(data.tag, status)
+            (None, Some(HostDataTransfer { owner: DataOwner::Abandoned(status, place), .. })) => {
+                Received::OfEnded(data.tag, status, place)
             }
             (None, _) => Received::More,
         })
@@ -170,7 +171,7 @@ pub enum Received {
         is_damaged: bool,
     },
     /// The last data of a command that has ended early with this status.
-    OfEnded(u16, NvmeStatus),
+    OfEnded(u16, NvmeStatus, ErrorPlace),
     /// More data of the command follow.
     More,
 }
@@ -264,14 +265,17 @@ mod tests {
 
     #[test]
     fn ended_command_completes_behind_its_data() {
+        let place = ErrorPlace { namespace: 1, lba: 8 };
         let mut all = transfers();
-        assert!(!all.abandon(3, NvmeStatus::RESERVATION_CONFLICT));
-        assert!(all.abandon(1, NvmeStatus::RESERVATION_CONFLICT));
+        assert!(!all.abandon(3, NvmeStatus::RESERVATION_CONFLICT, ErrorPlace::default));
+        assert!(all.abandon(1, NvmeStatus::RESERVATION_CONFLICT, || place));
         assert!(all.of_core(&pdu(8, false), &data(1, 8, 8)).is_none(), "no buffer of the task");
         assert!(matches!(all.receive(&pdu(8, false), &data(1, 8, 8), &[], true), Ok(Received::More)));
         let last = all.receive(&pdu(8, true), &data(1, 16, 8), &[], true);
-        assert!(matches!(last, Ok(Received::OfEnded(1, NvmeStatus::RESERVATION_CONFLICT))));
-        assert!(!all.abandon(1, NvmeStatus::RESERVATION_CONFLICT));
+        assert!(
+            matches!(last, Ok(Received::OfEnded(1, NvmeStatus::RESERVATION_CONFLICT, at)) if at == place)
+        );
+        assert!(!all.abandon(1, NvmeStatus::RESERVATION_CONFLICT, || place));
     }
 
     #[test]
@@ -279,7 +283,7 @@ mod tests {
         let mut all = transfers();
         assert_eq!([all.take_need_of_timer(), all.take_need_of_timer()], [true, false]);
         assert_eq!(all.oldest_without_task(), Some(2));
-        all.abandon(1, NvmeStatus::INTERNAL_ERROR);
+        all.abandon(1, NvmeStatus::INTERNAL_ERROR, ErrorPlace::default);
         assert_eq!(all.oldest_without_task(), Some(1));
         for id in [1, 2] {
             let at = if id == 1 { 8 } else { 0 };

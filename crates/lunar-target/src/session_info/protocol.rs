@@ -47,6 +47,10 @@ pub struct NvmeSessionInfo {
     pub controller: u16,
     /// Number of the queue; 0 is the admin queue.
     pub queue: u16,
+    /// Entries of the queue.
+    pub queue_len: u32,
+    /// Keep Alive Timeout that the host has asked for at Connect, in milliseconds; 0: none.
+    pub keep_alive_ms: u32,
     /// Whether it is a discovery controller.
     pub discovery: bool,
 }
