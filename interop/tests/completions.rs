@@ -43,7 +43,8 @@ fn bash_completes_names_of_a_running_server() {
     let server = Server::start(&format!(
         "[server]\nadmin_socket = \"{socket}\"\n[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n\
          [[target]]\nname = \"{TARGET}\"\n[[target.lun]]\nlun = 7\nbackend = \"null\"\nsize = \"1M\"\n\
-         [[disk]]\nname = \"data\"\nbackend = \"null\"\nsize = \"1M\"\n"
+         [[disk]]\nname = \"data\"\nbackend = \"null\"\nsize = \"1M\"\n\
+         [[subsystem]]\nnqn = \"nqn.2026-11.org.example\"\n[[subsystem.namespace]]\nnsid = 3\ntarget = \"{TARGET}\"\nlun = 7\n"
     ));
     let (domain, name) = TARGET.split_once(':').expect("a name with a colon");
     assert_eq!(replies(&folder, "target show ", &["target", "show", ""]), [TARGET]);
@@ -54,6 +55,12 @@ fn bash_completes_names_of_a_running_server() {
     assert_eq!(replies(&folder, &line, &["lun", "remove", domain, ":", name, ""]), ["7"]);
     assert_eq!(replies(&folder, "portal remove ", &["portal", "remove", ""]), ["1"]);
     assert_eq!(replies(&folder, "disk remove ", &["disk", "remove", ""]), ["data"]);
+    assert_eq!(
+        replies(&folder, "subsystem remove ", &["subsystem", "remove", ""]),
+        ["nqn.2026-11.org.example"]
+    );
+    let line = "namespace remove nqn.2026-11.org.example ";
+    assert_eq!(replies(&folder, line, &["namespace", "remove", "nqn.2026-11.org.example", ""]), ["3"]);
     let line = format!("lun add {TARGET} disk:");
     assert_eq!(replies(&folder, &line, &["lun", "add", domain, ":", name, "disk", ":"]), ["data"]);
     let port = server.portal().port().to_string();

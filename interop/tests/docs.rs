@@ -43,9 +43,23 @@ const TOOLS: [Tool; 11] = [
     Tool { program: "xmllint", package: "libxml2-utils" },
 ];
 /// Commands that have subcommands.
-const NOUNS: [&str; 13] = [
-    "access", "attach", "bench", "chap", "config", "disk", "gateway", "lun", "portal", "rdma", "router",
-    "session", "target",
+const NOUNS: [&str; 16] = [
+    "access",
+    "attach",
+    "bench",
+    "chap",
+    "config",
+    "disk",
+    "gateway",
+    "host",
+    "lun",
+    "namespace",
+    "portal",
+    "rdma",
+    "router",
+    "session",
+    "subsystem",
+    "target",
 ];
 const LIMIT: Duration = Duration::from_secs(300);
 /// The configuration that completes a `toml part`.
@@ -419,6 +433,7 @@ fn documented_options_exist() {
         &["lun", "remove"],
         &["access", "add"],
         &["chap", "add"],
+        &["namespace", "add"],
         &["events"],
         &["top"],
         &["stop"],

@@ -185,6 +185,36 @@ fn objects_of_the_configuration(host: &mut Host) {
     host.asks("portal remove", "portal remove 2");
 }
 
+fn objects_of_nvme(host: &mut Host) {
+    let (nqn, ann) = ("nqn.2026-11.org.example:new", "nqn.2026-11.org.example:ann");
+    host.asks("subsystem add", &format!("subsystem add {nqn} serial=s1"));
+    host.asks("namespace add", &format!("namespace add {nqn} lun:{TARGET}/0"));
+    host.asks("namespace add", &format!("namespace add {nqn} null:1M"));
+    host.asks("namespace set", &format!("namespace set {nqn} 2 block_size=4096 --dry-run"));
+    host.asks("namespace resize", &format!("namespace resize {nqn} 2 2MiB"));
+    let list = host.asks("namespace list", "namespace list");
+    let (shared, own) = (&list["items"][0], &list["items"][1]);
+    assert_eq!(
+        (&shared["config"]["lun"], &shared["capacity_bytes"]),
+        (&0.into(), &(8 << 20).into()),
+        "{list}"
+    );
+    assert_eq!((&own["nsid"], &own["config"]["size"]), (&2.into(), &(2 << 20).into()), "{list}");
+    host.asks("namespace show", &format!("namespace show {nqn} 1"));
+    let added = host.asks("host add", &format!("host add {nqn} {ann}"));
+    assert!(added["secret"].as_str().is_some_and(|text| text.starts_with("DHHC-1:00:")), "{added}");
+    host.asks("host set", &format!("host set {nqn} {ann}"));
+    host.asks("host show", &format!("host show {nqn} {ann}"));
+    host.asks("host list", &format!("host list {nqn}"));
+    host.asks("subsystem set", &format!("subsystem set {nqn} read_only=true"));
+    let shown = host.asks("subsystem show", &format!("subsystem show {nqn}"));
+    assert_eq!((&shown["controllers"], &shown["hosts"][0]["nqn"]), (&0.into(), &ann.into()), "{shown}");
+    host.asks("subsystem list", "subsystem list");
+    host.asks("host remove", &format!("host remove {nqn} {ann} --force"));
+    host.asks("namespace remove", &format!("namespace remove {nqn} 2"));
+    host.asks("subsystem remove", &format!("subsystem remove {nqn}"));
+}
+
 fn sessions_and_routers(host: &mut Host) {
     let mut raw = Login::new().on(host.server.portal());
     raw.clear_attentions(0);
@@ -295,6 +325,7 @@ fn errors(host: &Host) {
 fn output_of_each_command_has_the_form_of_its_schema() {
     let mut host = Host::new();
     objects_of_the_configuration(&mut host);
+    objects_of_nvme(&mut host);
     sessions_and_routers(&mut host);
     gateways(&mut host);
     disks(&mut host);

@@ -164,6 +164,21 @@ fn page_shows_the_server_as_it_changes() {
     assert!(created.contains(" 201 "), "{created}");
     shown.row("luns", HOSTILE);
     assert_eq!(shown.browser.value("document.querySelectorAll('main img, main script').length"), 0);
+    // So does a namespace of it.
+    assert!(
+        !shown
+            .browser
+            .value("document.getElementById('subsystems').checkVisibility()")
+            .as_bool()
+            .expect("a flag")
+    );
+    let nqn = "/v1/subsystems/nqn.2026-11.org.example:page";
+    let namespace = serde_json::json!({ "target": TARGET, "lun": 77 }).to_string();
+    for (path, body) in [(nqn.to_owned(), "{}"), (format!("{nqn}/namespaces/3"), &*namespace)] {
+        let created = admin(&server, &format!("PUT {path}"), body);
+        assert!(created.contains(" 201 "), "{created}");
+    }
+    shown.row("subsystems", &format!("LUN 77 of {TARGET}"));
     shown.picture("wide-light");
 
     // Without --write, nothing can be changed, and the page says how.

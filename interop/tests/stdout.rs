@@ -81,6 +81,8 @@ fn commands_with_a_server_fail_on_full_stdout() {
         &["chap", "list"],
         &["portal", "list"],
         &["portal", "show", "1"],
+        &["subsystem", "list"],
+        &["namespace", "list"],
         &["config", "show"],
         &["history"],
         &["diff", "--since", "1"],

@@ -28,6 +28,12 @@ pub enum ObjectId {
     Lun(String, u16),
     /// An access entry of a target, by its place in the list.
     Access(String, usize),
+    /// An NVMe subsystem, by its NQN.
+    Subsystem(String),
+    /// A namespace of a subsystem, by its NSID.
+    Namespace(String, u16),
+    /// A host with a secret that a subsystem admits, by the NQNs of both.
+    Host(String, String),
 }
 
 impl ObjectId {
@@ -40,13 +46,17 @@ impl ObjectId {
             ObjectId::Target(_) => "target",
             ObjectId::Lun(..) => "lun",
             ObjectId::Access(..) => "access",
+            ObjectId::Subsystem(_) => "subsystem",
+            ObjectId::Namespace(..) => "namespace",
+            ObjectId::Host(..) => "host",
         }
     }
 
-    /// The target of a LUN or an access entry.
+    /// The target of a LUN or an access entry, or the subsystem of a namespace or a host.
     pub fn parent(&self) -> Option<ObjectId> {
         match self {
             ObjectId::Lun(target, _) | ObjectId::Access(target, _) => Some(ObjectId::Target(target.clone())),
+            ObjectId::Namespace(nqn, _) | ObjectId::Host(nqn, _) => Some(ObjectId::Subsystem(nqn.clone())),
             _ => None,
         }
     }
@@ -60,6 +70,13 @@ impl ObjectId {
             ObjectId::Disk(name) | ObjectId::Target(name) => vec![("name", name.as_str().into())],
             ObjectId::Lun(target, lun) => vec![("target", target.as_str().into()), ("lun", (*lun).into())],
             ObjectId::Access(target, _) => vec![("target", target.as_str().into())],
+            ObjectId::Subsystem(nqn) => vec![("nqn", nqn.as_str().into())],
+            ObjectId::Namespace(nqn, nsid) => {
+                vec![("subsystem", nqn.as_str().into()), ("nsid", (*nsid).into())]
+            }
+            ObjectId::Host(nqn, host) => {
+                vec![("subsystem", nqn.as_str().into()), ("nqn", host.as_str().into())]
+            }
         };
         pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
     }
@@ -75,6 +92,11 @@ impl fmt::Display for ObjectId {
             ObjectId::Target(name) => write!(f, "target {}", name.escape_debug()),
             ObjectId::Lun(target, lun) => write!(f, "LUN {lun} of {}", target.escape_debug()),
             ObjectId::Access(target, at) => write!(f, "access entry {at} of {}", target.escape_debug()),
+            ObjectId::Subsystem(nqn) => write!(f, "subsystem {}", nqn.escape_debug()),
+            ObjectId::Namespace(nqn, nsid) => write!(f, "namespace {nsid} of {}", nqn.escape_debug()),
+            ObjectId::Host(nqn, host) => {
+                write!(f, "host {} of {}", host.escape_debug(), nqn.escape_debug())
+            }
         }
     }
 }
@@ -185,6 +207,10 @@ pub struct ConfigSnapshot {
     pub targets: usize,
     /// The number of their LUNs.
     pub luns: usize,
+    /// The number of NVMe subsystems that are served.
+    pub subsystems: usize,
+    /// The number of their namespaces.
+    pub namespaces: usize,
     /// Faults of the configuration that do not prevent its use.
     pub warnings: Vec<String>,
     /// Whether the server shuts down.
@@ -197,7 +223,7 @@ pub struct ConfigSnapshot {
     pub last_reload: Option<ReloadOutcome>,
 }
 
-/// Whether hosts can use a target.
+/// Whether hosts can use a target or a subsystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TargetState {
@@ -212,6 +238,18 @@ pub enum TargetState {
 }
 
 impl ConfigSnapshot {
+    /// The state of a subsystem. It waits for the targets whose LUNs are its namespaces.
+    pub fn subsystem_state(&self, nqn: &str, object: &ConfigObject) -> TargetState {
+        let namespaces =
+            self.objects.iter().filter(|(id, _)| matches!(id, ObjectId::Namespace(of, _) if of == nqn));
+        let mut targets = namespaces.filter_map(|(_, namespace)| namespace.keys.get("target")?.as_str());
+        match object.keys.get("offline") {
+            Some(Value::Bool(true)) => TargetState::Offline,
+            _ if targets.any(|target| self.standby.contains(target)) => TargetState::Standby,
+            _ => TargetState::Serving,
+        }
+    }
+
     /// The state of a target.
     pub fn target_state(&self, name: &str, object: &ConfigObject) -> TargetState {
         match object.keys.get("offline") {
@@ -242,6 +280,10 @@ mod tests {
         assert_eq!((lun.to_string(), lun.array()), ("LUN 3 of iqn.a".into(), "lun"));
         assert_eq!(serde_json::to_string(&lun.keys()).unwrap(), "{\"lun\":3,\"target\":\"iqn.a\"}");
         assert_eq!(lun.parent(), Some(ObjectId::Target("iqn.a".into())));
+        let namespace = ObjectId::Namespace("nqn.a".into(), 7);
+        assert_eq!((namespace.to_string(), namespace.array()), ("namespace 7 of nqn.a".into(), "namespace"));
+        assert_eq!(serde_json::to_string(&namespace.keys()).unwrap(), "{\"nsid\":7,\"subsystem\":\"nqn.a\"}");
+        assert_eq!(namespace.parent(), Some(ObjectId::Subsystem("nqn.a".into())));
         let hostile = ObjectId::Disk("a\u{1b}[2J".into()).to_string();
         assert_eq!(hostile, "disk a\\u{1b}[2J");
     }

@@ -29,12 +29,15 @@ pub struct SessionReport {
     /// RDMA provider: `iwarp` or `verbs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// SRP properties; None for iSCSI.
+    /// SRP properties; None for other protocols.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub srp: Option<Srp>,
+    /// NVMe properties; None for other protocols.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvme: Option<NvmeReport>,
     /// `Normal` or `Discovery`.
     pub session_type: String,
-    /// Negotiated parameters; None for SRP, which has none of these keys.
+    /// Negotiated parameters; None for SRP and NVMe, which have none of these keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters: Option<Parameters>,
     /// Command counters.
@@ -54,6 +57,23 @@ pub struct Srp {
     pub channel: usize,
     /// The number of channels between the two ports.
     pub channels: usize,
+}
+
+/// A session of NVMe: a queue of a controller. `initiator` is the name of its host (HOSTNQN).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NvmeReport {
+    /// Identifier of the host (HOSTID), a UUID.
+    pub host_id: String,
+    /// Identifier of the controller (CNTLID).
+    pub controller: u16,
+    /// The number of the queue; 0 is the admin queue.
+    pub queue: u16,
+    /// Entries of the queue. One less can be in flight.
+    pub queue_len: u32,
+    /// The number of I/O queues of the controller that are connected.
+    pub io_queues: usize,
+    /// Keep Alive Timeout that the host has asked for in milliseconds; 0: none. I/O queues have none.
+    pub keep_alive_ms: u32,
 }
 
 /// Activity of a session.
@@ -90,6 +110,24 @@ impl fmt::Display for Srp {
     }
 }
 
+impl fmt::Display for NvmeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "HostID={}", self.host_id)?;
+        writeln!(f, "Controller={}", self.controller)?;
+        writeln!(f, "Queue={}", self.queue)?;
+        writeln!(f, "QueueLen={}", self.queue_len)?;
+        writeln!(f, "IOQueues={}", self.io_queues)?;
+        writeln!(f, "KeepAliveMs={}", self.keep_alive_ms)
+    }
+}
+
+impl SessionReport {
+    /// Whether it is the admin queue of an NVMe controller, which stands for the controller.
+    pub fn is_controller(&self) -> bool {
+        self.nvme.as_ref().is_some_and(|nvme| nvme.queue == 0)
+    }
+}
+
 /// The identity as `key=value` lines, then the parameters, then the counters.
 impl fmt::Display for SessionReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -104,6 +142,9 @@ impl fmt::Display for SessionReport {
         }
         if let Some(srp) = &self.srp {
             srp.fmt(f)?;
+        }
+        if let Some(nvme) = &self.nvme {
+            nvme.fmt(f)?;
         }
         if let Some(parameters) = &self.parameters {
             parameters.fmt(f)?;
@@ -130,11 +171,14 @@ pub fn table(sessions: &[SessionReport]) -> String {
     rows::table(HEAD, sessions.iter().map(row))
 }
 
-/// The transport. Each channel of SRP is a session here.
+/// The transport. Each channel of SRP and each queue of NVMe is a session here.
 fn carried(session: &SessionReport) -> String {
-    match &session.srp {
-        Some(Srp { channel, channels, .. }) if *channels > 1 => {
+    match (&session.srp, &session.nvme) {
+        (Some(Srp { channel, channels, .. }), _) if *channels > 1 => {
             format!("{}, channel {channel} of {channels}", session.transport)
+        }
+        (_, Some(NvmeReport { controller, queue, .. })) => {
+            format!("{}, controller {controller} queue {queue}", session.transport)
         }
         _ => session.transport.clone(),
     }
@@ -174,6 +218,7 @@ pub(crate) mod tests {
             transport: "TCP".into(),
             provider: None,
             srp: None,
+            nvme: None,
             session_type: "Normal".into(),
             parameters: Some(Parameters::from(&parameters)),
             counters: Counters { commands: 3, reads: 1, read_bytes: 4096, ..Counters::default() },
@@ -200,6 +245,36 @@ pub(crate) mod tests {
         assert_eq!(serde_json::from_str::<SessionReport>(&text).unwrap(), one);
         let text = serde_json::to_string(&session(1)).unwrap();
         assert!(!text.contains("srp") && serde_json::from_str::<SessionReport>(&text).is_ok());
+    }
+
+    #[test]
+    fn nvme_queue_shows_its_controller() {
+        let nvme = NvmeReport {
+            host_id: "01010101-0101-0101-0101-010101010101".into(),
+            controller: 33,
+            queue: 0,
+            queue_len: 32,
+            io_queues: 2,
+            keep_alive_ms: 5000,
+        };
+        let one = SessionReport {
+            transport: "NVMe/TCP".into(),
+            nvme: Some(nvme.clone()),
+            parameters: None,
+            ..session(1)
+        };
+        let expected = "\nTransport=NVMe/TCP\nHostID=01010101-0101-0101-0101-010101010101\nController=33\nQueue=0\n\
+            QueueLen=32\nIOQueues=2\nKeepAliveMs=5000\nCommands=3\n";
+        assert!(one.to_string().contains(expected), "{one}");
+        let text = table(std::slice::from_ref(&one));
+        assert!(text.contains("  NVMe/TCP, controller 33 queue 0  iqn."), "{text}");
+        let io = SessionReport { nvme: Some(NvmeReport { queue: 1, ..nvme }), ..one.clone() };
+        assert_eq!(
+            (one.is_controller(), io.is_controller(), session(1).is_controller()),
+            (true, false, false)
+        );
+        let text = serde_json::to_string(&one).unwrap();
+        assert_eq!(serde_json::from_str::<SessionReport>(&text).unwrap(), one);
     }
 
     #[test]

@@ -8,7 +8,7 @@ import { showHealth } from "./health.js";
 import { readLunRates } from "./metrics.js";
 import { Plot } from "./plot.js";
 import { showRouters } from "./routers.js";
-import { showAccess, showLuns, showSessions, watchFilter } from "./tables.js";
+import { showAccess, showLuns, showSessions, showSubsystems, watchFilter } from "./tables.js";
 import { byId, byteRate, commandRate, duration, latency, setText, shown } from "./view.js";
 
 const TICK_MS = 2000;
@@ -29,6 +29,7 @@ const again = () => tick(true);
 function showAll() {
   showHealth(state);
   showLuns(state, (lun) => actions.removeLun(state, lun, again));
+  showSubsystems(state);
   showSessions(state, (session) => actions.endSession(session, again));
   showRouters(state, (router, action) => actions.controlRouter(router, action, again));
 }

@@ -1,4 +1,4 @@
-// The tables of LUNs, sessions and access entries.
+// The tables of LUNs, namespaces, sessions and access entries.
 
 import { byId, byteRate, bytes, commandRate, count, duration, el, fill, latency, plain, setText, shown } from "./view.js";
 
@@ -26,11 +26,12 @@ export function source(object) {
 }
 
 function medium({ config }) {
+  if (config.target) return `LUN ${plain(config.lun)} of ${plain(config.target)}`;
   if (config.disk) return `disk ${plain(config.disk)}`;
   return [config.backend || "file", config.path].filter(Boolean).map(plain).join(" ");
 }
 
-const KNOWN = ["backend", "path", "disk", "size"];
+const KNOWN = ["backend", "path", "disk", "size", "target", "lun"];
 
 function settings({ config }) {
   return Object.entries(config).filter(([key]) => !KNOWN.includes(key)).map(([key, value]) => `${key}=${plain(value)}`).join(" ");
@@ -76,6 +77,29 @@ export function showLuns(state, remove) {
   fill(byId("luns-table"), columns, luns, (lun) => `${lun.target} ${lun.lun}`, "No LUNs.");
 }
 
+/** Shows the subsystems of NVMe with their namespaces, if there are some. A subsystem without namespaces has a row too. */
+export function showSubsystems(state) {
+  const subsystems = state.objects.filter(({ kind }) => kind === "subsystem");
+  const namespaces = state.objects.filter(({ kind }) => kind === "namespace");
+  byId("subsystems").hidden = subsystems.length === 0;
+  const controllers = (nqn) => state.sessions.filter(({ target, nvme }) => target === nqn && nvme && nvme.queue === 0).length;
+  const rows = subsystems.slice(0, LIMIT).flatMap((subsystem) => {
+    const own = namespaces.filter((one) => one.subsystem === subsystem.nqn);
+    return own.length > 0 ? own : [{ subsystem: subsystem.nqn, nsid: null, config: null, capacity_bytes: null, source: subsystem.source }];
+  });
+  const of = (show) => (one) => (one.config === null ? "" : show(one));
+  const columns = [
+    { name: "Subsystem", kind: "name", cell: (one) => shown(one.subsystem) },
+    { name: "Controllers", kind: "number", cell: (one) => count(controllers(one.subsystem)) },
+    { name: "Namespace", kind: "number", cell: ({ nsid }) => (nsid === null ? "none" : String(nsid)) },
+    { name: "Medium", kind: "name", cell: of(medium) },
+    { name: "Size", kind: "number", cell: of((one) => size(state, { ...one, target: one.subsystem, lun: one.nsid })) },
+    { name: "Settings", kind: "name", cell: of(settings) },
+    { name: "Source", kind: "name", cell: source },
+  ];
+  fill(byId("subsystems-table"), columns, rows, (one) => `${one.subsystem} ${one.nsid}`, "No subsystems.");
+}
+
 /** Empties a table whose columns changed. */
 function rebuild(id, columns) {
   const table = byId(id);
@@ -96,7 +120,10 @@ export function showSessions(state, end) {
   const text = (s) => `${s.initiator} ${s.initiator_address} ${s.target || "discovery"} ${s.transport}`;
   const sessions = filtered("sessions", state.sessions, text);
   const button = (s) => el("button", { type: "button", class: "danger", "aria-label": `End session ${s.tsih} of ${shown(s.initiator)}`, onclick: () => end(s) }, "End");
-  const channel = ({ transport, srp }) => (srp && srp.channels > 1 ? `${transport}, channel ${srp.channel} of ${srp.channels}` : transport);
+  const channel = ({ transport, srp, nvme }) => {
+    if (nvme) return `${transport}, controller ${nvme.controller} queue ${nvme.queue}`;
+    return srp && srp.channels > 1 ? `${transport}, channel ${srp.channel} of ${srp.channels}` : transport;
+  };
   const columns = [
     { name: "ID", kind: "number", cell: (s) => String(s.tsih) },
     { name: "Initiator", kind: "name", cell: (s) => shown(s.initiator) },

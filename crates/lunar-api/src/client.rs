@@ -22,7 +22,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 pub use crate::handlers::reports::*;
 pub use crate::problem::ProblemDetail;
 pub use crate::remote::{ClientCredentials, ServerAddress};
-pub use crate::schema::{AccessView, ChapUserView, DiskView, LunView, PortalGroupView, TargetView};
+pub use crate::schema::{
+    AccessView, ChapUserView, DiskView, HostView, LunView, NamespaceItem, PortalGroupView, SubsystemView,
+    TargetView,
+};
 pub use crate::sizes::SIZE_KEYS;
 pub use hyper::Method;
 

@@ -277,7 +277,7 @@ pub struct PortalKeys {
     pub listen: Option<String>,
     /// The address that SendTargets returns.
     pub advertise: Option<String>,
-    /// `tcp`, `iser` or `srp`.
+    /// `tcp`, `iser`, `srp`, `nvme-tcp` or `nvme-discovery`.
     pub transport: Option<Vec<String>>,
     /// RDMA provider: `iwarp` or `verbs`.
     #[schema(pattern = "^(iwarp|verbs)$")]
@@ -361,3 +361,11 @@ object_view! {
         tag: u16,
     }
 }
+
+// After the macros that it uses.
+mod subsystem;
+
+pub use subsystem::{
+    HostKeys, HostList, HostView, NamespaceItem, NamespaceKeys, NamespaceList, SubsystemKeys, SubsystemList,
+    SubsystemView,
+};

@@ -46,8 +46,8 @@ mod tests {
     #[test]
     fn each_key_that_takes_a_size_is_known() {
         let document = serde_json::to_value(crate::openapi()).unwrap();
-        let schemas =
-            ["LunKeys", "DiskKeys", "FilterKeys"].map(|name| &document["components"]["schemas"][name]);
+        let schemas = ["LunKeys", "DiskKeys", "NamespaceKeys", "FilterKeys"]
+            .map(|name| &document["components"]["schemas"][name]);
         let properties = schemas.iter().flat_map(|schema| schema["properties"].as_object().unwrap());
         let takes_size = |value: &Value| value.to_string().contains("/SizeValue\"");
         let found: BTreeSet<&str> =

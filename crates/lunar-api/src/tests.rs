@@ -40,6 +40,7 @@ fn session(tsih: u16) -> SessionReport {
         transport: "TCP".into(),
         provider: None,
         srp: None,
+        nvme: None,
         session_type: "Normal".into(),
         parameters: None,
         counters: Counters::default(),

@@ -1,5 +1,5 @@
-//! Load on a logical unit or a namespace, as `cargo xtask bench` uses it: `load URL read|write BYTES DEPTH SECONDS`. Prints the IOPS
-//! and the CPU time for each I/O.
+//! Load on a logical unit or a namespace, as `cargo xtask bench` uses it: `load URL read|write BYTES DEPTH SECONDS`. Prints
+//! the IOPS and the CPU time for each I/O.
 
 use lunar_block::{Backend, BackendQueue};
 use lunar_initiator::nvme;

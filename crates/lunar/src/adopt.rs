@@ -25,6 +25,7 @@ const EXAMPLES: &str = "\
 Examples:
   lunar adopt iqn.2026-11.org.example:disks          a target with its LUNs and access entries
   lunar adopt iqn.2026-11.org.example:disks/0        a LUN
+  lunar adopt nqn.2026-11.org.example:disks          a subsystem with its namespaces and hosts
   lunar adopt chap:alice disk:disk1 portal:2         a CHAP user, a disk, a portal group
   lunar adopt --all --dry-run                        print what would move";
 
@@ -32,7 +33,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Adopt {
-    /// A target, TARGET/LUN, chap:USER, disk:NAME or portal:TAG
+    /// A target, TARGET/LUN, a subsystem, SUBSYSTEM/NSID, chap:USER, disk:NAME or portal:TAG
     #[arg(value_name = "OBJECT", value_parser = object, required_unless_present = "all", conflicts_with = "all")]
     objects: Vec<ObjectId>,
 
@@ -64,7 +65,8 @@ pub struct AdoptReport {
 /// A moved object.
 #[derive(Serialize, ToSchema)]
 struct AdoptedObject {
-    /// Its array of tables in `lunar.toml`: `portal_group`, `chap_user`, `disk`, `target`, `lun` or `access`.
+    /// Its array of tables in `lunar.toml`: `portal_group`, `chap_user`, `disk`, `target`, `lun`, `access`,
+    /// `subsystem`, `namespace` or `host`.
     kind: &'static str,
     /// The keys that identify it.
     #[serde(flatten)]
@@ -94,6 +96,14 @@ fn object(text: &str) -> Result<ObjectId, String> {
     if let Some(tag) = text.strip_prefix("portal:") {
         let tag = tag.parse().map_err(|_| format!("\"{}\" is no portal group tag", tag.escape_debug()))?;
         return Ok(ObjectId::PortalGroup(tag));
+    }
+    if text.starts_with("nqn.") {
+        // The name itself may have slashes.
+        let namespace = text.rsplit_once('/').and_then(|(nqn, nsid)| Some((nqn, nsid.parse().ok()?)));
+        return Ok(match namespace {
+            Some((nqn, nsid)) => ObjectId::Namespace(nqn.into(), nsid),
+            None => ObjectId::Subsystem(text.into()),
+        });
     }
     match text.split_once('/') {
         None => Ok(ObjectId::Target(text.into())),

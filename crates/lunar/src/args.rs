@@ -5,11 +5,15 @@ mod gateway;
 mod nvme_secret;
 mod objects;
 mod server_choice;
+mod subsystem;
 
 pub use disk::{DiskAdd, DiskCommand};
 pub use gateway::{ChosenGateway, GatewayCommand};
 pub use nvme_secret::{NvmeSecretArgs, SecretHash, SecretOwner};
 pub use server_choice::ServerChoice;
+pub use subsystem::{
+    HostCommand, HostPlace, NamespaceAdd, NamespaceCommand, NamespacePlace, SubsystemCommand,
+};
 
 pub use objects::{
     AccessCommand, ChangeArgs, ChapCommand, EntryArgs, LunAdd, LunCommand, LunPlace, ObjectArgs,
@@ -182,6 +186,15 @@ pub enum Command {
     /// Show and change the portal groups of a running server
     #[command(subcommand)]
     Portal(PortalCommand),
+    /// Show and change the NVMe subsystems of a running server
+    #[command(subcommand)]
+    Subsystem(SubsystemCommand),
+    /// Show and change the namespaces of NVMe subsystems
+    #[command(subcommand)]
+    Namespace(NamespaceCommand),
+    /// Show and change the hosts that an NVMe subsystem admits with a secret
+    #[command(subcommand)]
+    Host(HostCommand),
     /// Show and end the sessions of a running server
     #[command(subcommand)]
     Session(SessionCommand),

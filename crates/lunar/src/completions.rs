@@ -119,6 +119,10 @@ fn with_completer(arg: Arg, path: &str) -> Arg {
         ("chap", "user") if path != "chap add" => names::chap_users,
         ("access", "chap" | "mutual") => names::chap_users,
         ("portal", "tag") if path != "portal add" => names::portal_groups,
+        ("subsystem", "subsystem") if path == "subsystem add" => return arg,
+        ("subsystem" | "namespace" | "host", "subsystem") => names::subsystems,
+        ("namespace", "nsid") if path != "namespace add" => names::namespaces,
+        ("host", "host") if path != "host add" => names::hosts,
         ("session", "id") => names::sessions,
         ("router", "name") => names::routers,
         ("gateway", "image") => names::shared_images,
@@ -136,6 +140,7 @@ fn with_completer(arg: Arg, path: &str) -> Arg {
         ("man", "command") => commands,
         ("serve", "luns") | ("disk", "medium") => return arg.add(files_and(|| words(&["memory:", "null:"]))),
         ("lun", "medium") => return arg.add(files_and(names::media)),
+        ("namespace", "medium") => return arg.add(files_and(names::media_and_luns)),
         _ => return arg,
     };
     arg.add(ArgValueCompleter::new(move |current: &OsStr| matching(values(), current)))

@@ -185,6 +185,9 @@ fn run(
         Command::Access(command) => output::stdout(objects::access(command)?)?,
         Command::Chap(command) => output::stdout(objects::chap(command)?)?,
         Command::Portal(command) => output::stdout(objects::portal(command)?)?,
+        Command::Subsystem(command) => output::stdout(objects::subsystem(command)?)?,
+        Command::Namespace(command) => output::stdout(objects::namespace(command)?)?,
+        Command::Host(command) => output::stdout(objects::host(command)?)?,
         Command::Session(command) => return print_result(session::session(command)?),
         Command::Router(command) => output::stdout(router::router(command)?)?,
         Command::Gateway(command) => output::stdout(gateway::gateway(command)?)?,
@@ -222,6 +225,9 @@ fn level(command: &Command) -> &'static str {
         | Command::Access(_)
         | Command::Chap(_)
         | Command::Portal(_)
+        | Command::Subsystem(_)
+        | Command::Namespace(_)
+        | Command::Host(_)
         | Command::Session(_)
         | Command::Router(_)
         | Command::Gateway(_)

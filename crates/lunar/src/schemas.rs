@@ -14,6 +14,7 @@ use crate::ls;
 use crate::objects::{
     chap::UserSecret,
     server::ListedServer,
+    subsystem::SubsystemDetails,
     target::{TargetDetails, TargetOutcome},
 };
 use crate::output::ErrorReport;
@@ -28,8 +29,8 @@ use lunar_admin::{
     SharedUnitReport,
 };
 use lunar_api::client::{
-    AccessView, ChangeReport, ChapUserView, ConfigText, DiskView, LunView, Outcome, PortalGroupView,
-    TargetView,
+    AccessView, ChangeReport, ChapUserView, ConfigText, DiskView, HostView, LunView, NamespaceItem, Outcome,
+    PortalGroupView, SubsystemView, TargetView,
 };
 use lunar_server::attached::Record;
 use serde_json::{Map, Value, json};
@@ -83,6 +84,11 @@ const OUTPUTS: &[(&str, Output)] = &[
     ("gateway resume", one::<GatewayOutcome>),
     ("gateway show", list::<SharedUnitReport>),
     ("history", list::<HistoryEntry>),
+    ("host add", one::<UserSecret<'static>>),
+    ("host list", list::<HostView>),
+    ("host remove", one::<ChangeReport>),
+    ("host set", one::<UserSecret<'static>>),
+    ("host show", one::<HostView>),
     ("import", one::<ImportReport>),
     ("info", object),
     ("ls", list::<ls::TargetEntry>),
@@ -93,6 +99,12 @@ const OUTPUTS: &[(&str, Output)] = &[
     ("lun resize", one::<ChangeReport>),
     ("lun set", one::<ChangeReport>),
     ("lun show", one::<LunView>),
+    ("namespace add", one::<ChangeReport>),
+    ("namespace list", list::<NamespaceItem>),
+    ("namespace remove", one::<ChangeReport>),
+    ("namespace resize", one::<ChangeReport>),
+    ("namespace set", one::<ChangeReport>),
+    ("namespace show", one::<NamespaceItem>),
     ("portal add", one::<ChangeReport>),
     ("portal list", list::<PortalGroupView>),
     ("portal remove", one::<ChangeReport>),
@@ -117,6 +129,11 @@ const OUTPUTS: &[(&str, Output)] = &[
     ("session show ID", one::<SessionReport>),
     ("status", list::<ListedServer>),
     ("stop", one::<Outcome>),
+    ("subsystem add", one::<ChangeReport>),
+    ("subsystem list", list::<SubsystemView>),
+    ("subsystem remove", one::<ChangeReport>),
+    ("subsystem set", one::<ChangeReport>),
+    ("subsystem show", one::<SubsystemDetails>),
     ("target add", one::<ChangeReport>),
     ("target demote", one::<TargetOutcome>),
     ("target list", list::<TargetView>),

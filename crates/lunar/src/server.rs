@@ -7,7 +7,8 @@ mod process;
 use crate::service_manager::PortalSockets;
 use lunar_admin::history::{Traffic, of_units};
 use lunar_admin::metrics::MetricsReport;
-use lunar_admin::{Capacities, Counters, Parameters, SessionReport, Srp};
+use lunar_admin::{Capacities, Counters, NvmeReport, Parameters, SessionReport, Srp};
+use lunar_initiator::nvme::uuid_text;
 use lunar_target::config::{PortalGroup, RdmaProvider, TargetConfig};
 use lunar_target::{
     BoundPortal, FlushFailure, LogicalUnit, OpClass, PreparedPortals, Quiesced, ServedSessions, SessionInfo,
@@ -113,8 +114,13 @@ impl RunningServer {
 impl TargetServer for RunningServer {
     fn sessions(&self) -> Vec<SessionReport> {
         let list = self.server().as_ref().map(lunar_target::TargetServer::sessions).unwrap_or_default();
+        let queues = io_queues(&list);
         list.iter()
-            .map(|(tsih, info)| SessionReport { srp: srp(*tsih, info, &list), ..session(*tsih, info) })
+            .map(|(tsih, info)| SessionReport {
+                srp: srp(*tsih, info, &list),
+                nvme: nvme(info, &queues),
+                ..session(*tsih, info)
+            })
             .collect()
     }
 
@@ -226,6 +232,30 @@ fn srp(tsih: u16, info: &SessionInfo, list: &[(u16, Arc<SessionInfo>)]) -> Optio
     })
 }
 
+/// The number of I/O queues of each NVMe controller.
+fn io_queues(list: &[(u16, Arc<SessionInfo>)]) -> BTreeMap<u16, usize> {
+    let mut queues = BTreeMap::new();
+    for (_, info) in list.iter().filter(|(_, info)| info.is_io_queue()) {
+        if let SessionProtocol::Nvme(nvme) = info.protocol {
+            *queues.entry(nvme.controller).or_default() += 1;
+        }
+    }
+    queues
+}
+
+/// Properties of a queue of an NVMe controller, with the numbers of I/O queues by controller.
+fn nvme(info: &SessionInfo, queues: &BTreeMap<u16, usize>) -> Option<NvmeReport> {
+    let SessionProtocol::Nvme(nvme) = info.protocol else { return None };
+    Some(NvmeReport {
+        host_id: uuid_text(&nvme.host_id),
+        controller: nvme.controller,
+        queue: nvme.queue,
+        queue_len: nvme.queue_len,
+        io_queues: queues.get(&nvme.controller).copied().unwrap_or_default(),
+        keep_alive_ms: nvme.keep_alive_ms,
+    })
+}
+
 /// Name of the protocol with its transport.
 fn transport(info: &SessionInfo) -> &'static str {
     match (&info.protocol, info.transport) {
@@ -291,6 +321,7 @@ fn session(tsih: u16, info: &SessionInfo) -> SessionReport {
         transport: transport(info).into(),
         provider: provider(info.transport).map(str::to_owned),
         srp: None,
+        nvme: None,
         session_type: if info.is_discovery() { "Discovery" } else { "Normal" }.into(),
         parameters: parameters(info),
         counters: counters(info),

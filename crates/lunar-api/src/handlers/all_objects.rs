@@ -1,7 +1,7 @@
 //! `/v1/objects`: all objects of the configuration at once.
 
 use super::ApiState;
-use super::objects::{etag, view};
+use super::objects::{ObjectViews, etag};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct AllObjects {
     /// The objects in the form of their own resources. `kind` is the array of tables of `lunar.toml`: `portal_group`,
-    /// `chap_user`, `disk`, `target`, `lun` or `access`.
+    /// `chap_user`, `disk`, `target`, `lun`, `access`, `subsystem`, `namespace` or `host`.
     #[schema(value_type = Vec<Object>)]
     pub items: Vec<Value>,
 }
@@ -27,10 +27,10 @@ pub(super) fn routes() -> OpenApiRouter<ApiState> {
 /// Lists all objects of the configuration.
 #[utoipa::path(get, path = "/v1/objects", operation_id = "list objects", responses((status = 200, body = AllObjects)))]
 async fn list(State(api): State<ApiState>) -> Response {
-    let config = api.control.config();
-    let capacities = api.control.capacities();
+    let view = ObjectViews::of(&api);
+    let config = view.config();
     let one = |(id, object): (&lunar_admin::ObjectId, &lunar_admin::ConfigObject)| {
-        let mut value = view(&config, (id, object), &capacities);
+        let mut value = view.json(id, object);
         value["kind"] = id.array().into();
         value
     };

@@ -1,4 +1,5 @@
-//! The objects of the configuration: targets, LUNs, access entries, disks, CHAP users and portal groups.
+//! The objects of the configuration: targets, LUNs, access entries, disks, CHAP users, portal groups, and NVMe subsystems
+//! with their namespaces and hosts.
 
 mod new_entry;
 
@@ -15,10 +16,13 @@ use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response as HttpResponse};
 use lunar_admin::{
     Capacities, ConfigObject, ConfigSnapshot, Difference, ObjectAction, ObjectChange, ObjectId, Request,
-    Response, TargetAction,
+    Response, SessionReport, TargetAction,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -53,25 +57,58 @@ pub struct ChangeOptions {
 
 type PathValues = Path<Vec<(String, String)>>;
 
-/// An object as JSON: its identity, the state of a target, the size of a LUN, its keys, and their place.
-pub(super) fn view(
-    config: &ConfigSnapshot,
-    (id, object): (&ObjectId, &ConfigObject),
-    capacities: &Capacities,
-) -> Value {
-    let mut view = id.keys();
-    match id {
-        ObjectId::Target(name) => _ = view.insert("state".into(), json!(config.target_state(name, object))),
-        ObjectId::Access(_, at) => _ = view.insert("index".into(), (*at).into()),
-        ObjectId::Lun(target, lun) => {
-            let capacity = capacities.get(&(target.clone(), *lun)).copied();
-            view.insert("capacity_bytes".into(), capacity.into());
-        }
-        _ => {}
+/// The configuration, and the facts about its objects that change without it.
+pub(super) struct ObjectViews<'a> {
+    api: &'a ApiState,
+    config: Arc<ConfigSnapshot>,
+    capacities: Capacities,
+    /// The number of controllers by subsystem. Few requests need it.
+    controllers: OnceCell<BTreeMap<String, usize>>,
+}
+
+impl ObjectViews<'_> {
+    pub(super) fn of(api: &ApiState) -> ObjectViews<'_> {
+        let (config, capacities) = (api.control.config(), api.control.capacities());
+        ObjectViews { api, config, capacities, controllers: OnceCell::new() }
     }
-    view.insert("config".into(), Value::Object(in_bytes(object.keys.clone())));
-    view.insert("source".into(), json!(object.source));
-    Value::Object(view)
+
+    pub(super) fn config(&self) -> &ConfigSnapshot {
+        &self.config
+    }
+
+    /// An object as JSON: its identity, the state of a target, the size of a LUN, its keys, and their place.
+    pub(super) fn json(&self, id: &ObjectId, object: &ConfigObject) -> Value {
+        let mut view = id.keys();
+        match id {
+            ObjectId::Target(name) => {
+                view.insert("state".into(), json!(self.config.target_state(name, object)));
+            }
+            ObjectId::Subsystem(nqn) => {
+                view.insert("state".into(), json!(self.config.subsystem_state(nqn, object)));
+                view.insert("controllers".into(), self.controllers(nqn).into());
+            }
+            ObjectId::Access(_, at) => _ = view.insert("index".into(), (*at).into()),
+            ObjectId::Lun(name, number) | ObjectId::Namespace(name, number) => {
+                let capacity = self.capacities.get(&(name.clone(), *number)).copied();
+                view.insert("capacity_bytes".into(), capacity.into());
+            }
+            _ => {}
+        }
+        view.insert("config".into(), Value::Object(in_bytes(object.keys.clone())));
+        view.insert("source".into(), json!(object.source));
+        Value::Object(view)
+    }
+
+    fn controllers(&self, nqn: &str) -> usize {
+        let counted = || {
+            let mut counts = BTreeMap::new();
+            for session in self.api.control.sessions().into_iter().filter(SessionReport::is_controller) {
+                *counts.entry(session.target.unwrap_or_default()).or_default() += 1;
+            }
+            counts
+        };
+        self.controllers.get_or_init(counted).get(nqn).copied().unwrap_or_default()
+    }
 }
 
 /// The version of the configuration, as the entity tag of all its objects.
@@ -84,20 +121,20 @@ fn list(
     parent: Option<ObjectId>,
     is: fn(&ObjectId) -> bool,
 ) -> Result<HttpResponse, Box<Problem>> {
-    let config = api.control.config();
+    let view = ObjectViews::of(api);
+    let config = view.config();
     if let Some(parent) = parent.as_ref().filter(|parent| !config.objects.contains_key(parent)) {
         return Err(absent(parent));
     }
     let objects = config.objects.iter().filter(|(id, _)| is(id) && id.parent() == parent);
-    let capacities = api.control.capacities();
-    let items: Vec<Value> = objects.map(|one| view(&config, one, &capacities)).collect();
+    let items: Vec<Value> = objects.map(|(id, object)| view.json(id, object)).collect();
     Ok((etag(&config.version), Json(json!({ "items": items }))).into_response())
 }
 
 fn show(api: &ApiState, id: &ObjectId) -> Result<HttpResponse, Box<Problem>> {
-    let config = api.control.config();
-    let object = config.objects.get(id).ok_or_else(|| absent(id))?;
-    Ok((etag(&config.version), Json(view(&config, (id, object), &api.control.capacities()))).into_response())
+    let view = ObjectViews::of(api);
+    let object = view.config().objects.get(id).ok_or_else(|| absent(id))?;
+    Ok((etag(&view.config().version), Json(view.json(id, object))).into_response())
 }
 
 fn absent(id: &ObjectId) -> Box<Problem> {
@@ -108,6 +145,9 @@ fn absent(id: &ObjectId) -> Box<Problem> {
         ObjectId::ChapUser(_) => "lunar chap list",
         ObjectId::PortalGroup(_) => "lunar portal list",
         ObjectId::Disk(_) => "lunar disk list",
+        ObjectId::Subsystem(_) => "lunar subsystem list",
+        ObjectId::Namespace(..) => "lunar namespace list",
+        ObjectId::Host(..) => "lunar host list",
     };
     Problem::not_found(id, &format!("{list} shows those that exist"))
 }
@@ -252,6 +292,9 @@ macro_rules! object_resource {
         }
     };
 }
+
+// After the macro that it uses.
+mod nvme;
 
 object_resource!(
     targets,
@@ -412,4 +455,5 @@ pub(super) fn routes() -> OpenApiRouter<ApiState> {
         .merge(disks::routes())
         .merge(chap_users::routes())
         .merge(portal_groups::routes())
+        .merge(nvme::routes())
 }

@@ -35,6 +35,12 @@ pub struct ServerReport {
     pub targets: usize,
     /// LUNs of these targets.
     pub luns: usize,
+    /// NVMe subsystems that it serves.
+    #[serde(default)]
+    pub subsystems: usize,
+    /// Namespaces of these subsystems.
+    #[serde(default)]
+    pub namespaces: usize,
     /// Sessions.
     pub sessions: usize,
     /// Faults of the configuration that do not prevent its use, and missing media.
@@ -60,6 +66,8 @@ async fn show(State(api): State<ApiState>) -> Json<ServerReport> {
         confirm_by: config.confirm_by.map(rows::utc),
         targets: config.targets,
         luns: config.luns,
+        subsystems: config.subsystems,
+        namespaces: config.namespaces,
         sessions: api.control.sessions().len(),
         warnings: api.control.warnings(),
     })

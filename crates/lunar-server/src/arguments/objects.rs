@@ -13,7 +13,14 @@ pub(super) fn document(config: &Config) -> Document {
         let portals: Vec<Value> = group.portals.iter().map(portal).collect();
         (ObjectId::PortalGroup(group.tag), Keys::from_iter([("portals".to_owned(), portals.into())]))
     });
-    // Subsystems are not objects of the API.
+    let subsystems = config.targets.iter().filter_map(|one| Some((&one.name, one.subsystem.as_ref()?)));
+    let namespaces = subsystems.clone().flat_map(|(nqn, subsystem)| {
+        subsystem.shared.iter().map(move |(nsid, (target, lun))| {
+            let keys = [("target".to_owned(), target.as_str().into()), ("lun".to_owned(), (*lun).into())];
+            (ObjectId::Namespace(nqn.clone(), *nsid), Keys::from_iter(keys))
+        })
+    });
+    let subsystems = subsystems.map(|(nqn, _)| (ObjectId::Subsystem(nqn.clone()), Keys::new()));
     let own = || config.targets.iter().filter(|target| target.subsystem.is_none());
     let targets = own().map(|target| (ObjectId::Target(target.name.clone()), Keys::new()));
     let luns = own().flat_map(|target| {
@@ -23,7 +30,7 @@ pub(super) fn document(config: &Config) -> Document {
     });
     let source = || ObjectSource { origin: ObjectOrigin::CommandLine, file: PathBuf::new(), line: 0 };
     let object = |(id, keys)| (id, ConfigObject { keys, source: source() });
-    groups.chain(targets).chain(luns).map(object).collect()
+    groups.chain(targets).chain(luns).chain(subsystems).chain(namespaces).map(object).collect()
 }
 
 fn portal(portal: &Portal) -> Value {

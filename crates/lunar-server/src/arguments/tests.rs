@@ -78,7 +78,10 @@ fn disks_are_namespaces_of_a_subsystem_too() {
     let discovery = "192.0.2.1:8009 NVMe/TCP discovery";
     assert_eq!(portals(&config), ["127.0.0.1:3260 TCP", "192.0.2.1:4420 NVMe/TCP", discovery]);
     assert_eq!(portals(&nvme("192.0.2.1:4421")).len(), 2);
-    assert!(config.sources.document.keys().all(|id| *id != ObjectId::Target(subsystem.name.clone())));
+    let document = &config.sources.document;
+    assert!(document.contains_key(&ObjectId::Subsystem(subsystem.name.clone())));
+    let namespace = &document[&ObjectId::Namespace(subsystem.name.clone(), 3)].keys;
+    assert_eq!((&namespace["target"], &namespace["lun"]), (&json!(target()), &json!(2)));
 }
 
 #[test]

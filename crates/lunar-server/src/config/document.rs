@@ -36,9 +36,7 @@ pub(super) fn document<'a>(
     };
     let mut all = Collector { p, files: files.iter().map(place).collect(), document: Document::new() };
     for table in tables(root, "portal_group") {
-        let tag =
-            table.1.get("tag").and_then(|tag| integer(tag.get_ref())).and_then(|tag| tag.try_into().ok());
-        all.add(tag.map(ObjectId::PortalGroup), table, &["tag"]);
+        all.add(number(table.1, "tag").map(ObjectId::PortalGroup), table, &["tag"]);
     }
     for table in tables(root, "chap_user") {
         let id = text(table.1, "id").or_else(|| text(table.1, "name"));
@@ -50,6 +48,11 @@ pub(super) fn document<'a>(
     for table in tables(root, "target") {
         if let Some(name) = text(table.1, "name") {
             all.target(name, table);
+        }
+    }
+    for table in tables(root, "subsystem") {
+        if let Some(nqn) = text(table.1, "nqn") {
+            all.subsystem(nqn, table);
         }
     }
     all.document
@@ -75,12 +78,23 @@ impl Collector<'_, '_> {
     fn target(&mut self, name: String, table: Placed<'_, '_>) {
         self.add(Some(ObjectId::Target(name.clone())), table, &["name", "lun", "access"]);
         for lun in tables(table.1, "lun") {
-            let number =
-                lun.1.get("lun").and_then(|lun| integer(lun.get_ref())).and_then(|lun| lun.try_into().ok());
-            self.add(number.map(|number| ObjectId::Lun(name.clone(), number)), lun, &["lun"]);
+            let id = number(lun.1, "lun").map(|number| ObjectId::Lun(name.clone(), number));
+            self.add(id, lun, &["lun"]);
         }
         for (at, entry) in tables(table.1, "access").enumerate() {
             self.add(Some(ObjectId::Access(name.clone(), at)), entry, &[]);
+        }
+    }
+
+    fn subsystem(&mut self, nqn: String, table: Placed<'_, '_>) {
+        self.add(Some(ObjectId::Subsystem(nqn.clone())), table, &["nqn", "namespace", "host"]);
+        for namespace in tables(table.1, "namespace") {
+            let id = number(namespace.1, "nsid").map(|nsid| ObjectId::Namespace(nqn.clone(), nsid));
+            self.add(id, namespace, &["nsid"]);
+        }
+        for host in tables(table.1, "host") {
+            let id = text(host.1, "nqn").map(|host| ObjectId::Host(nqn.clone(), host));
+            self.add(id, host, &["nqn"]);
         }
     }
 
@@ -101,9 +115,9 @@ fn text(table: &DeTable<'_>, key: &str) -> Option<String> {
     table.get(key)?.get_ref().as_str().map(str::to_owned)
 }
 
-fn integer(value: &DeValue<'_>) -> Option<u64> {
-    let integer = value.as_integer()?;
-    u64::from_str_radix(integer.as_str(), integer.radix()).ok()
+fn number(table: &DeTable<'_>, key: &str) -> Option<u16> {
+    let integer = table.get(key)?.get_ref().as_integer()?;
+    u16::from_str_radix(integer.as_str(), integer.radix()).ok()
 }
 
 /// A value of the file as JSON.
@@ -135,10 +149,14 @@ mod tests {
     fn objects_have_keys_and_places() {
         let folder = Folder::new("document");
         std::fs::create_dir_all(folder.0.join("lunar.d/api")).unwrap();
+        let nvme = "[[subsystem]]\nnqn = \"nqn.2026-11.org.example:a\"\nserial = \"s\"\n\
+            [[subsystem.namespace]]\nnsid = 0x3\ntarget = \"iqn.2026-11.org.example:a\"\nlun = 16\n";
         let main = "[[target]]\nname = \"iqn.2026-11.org.example:a\"\nalias = \"A\"\n\
             [[target.lun]]\nlun = 0x10\nbackend = \"null\"\nsize = \"1M\"\n\
             filters = [{ kind = \"error\", rate = 0.5, op = \"read\" }]\n[[target.access]]\naen = true\n";
-        let path = folder.file("lunar.toml", main, 0o644);
+        let path = folder.file("lunar.toml", format!("{main}{nvme}"), 0o644);
+        let namespace = "[[namespace]]\nsubsystem = \"nqn.2026-11.org.example:a\"\nnsid = 4\nbackend = \"null\"\nsize = 4096\n";
+        folder.file("lunar.d/api/namespace.toml", namespace, 0o644);
         let lun = "# a comment\n[[lun]]\ntarget = \"iqn.2026-11.org.example:a\"\nlun = 1\nbackend = \"null\"\nsize = 4096\n";
         folder.file("lunar.d/api/lun.toml", lun, 0o644);
         let document = crate::config::load(&path).unwrap().sources.document;
@@ -161,6 +179,11 @@ mod tests {
             ObjectOrigin::Api,
         );
         assert_eq!(shown(ObjectId::Lun(name(), 1)), of_api);
-        assert_eq!(document.len(), 4);
+        let nqn = || "nqn.2026-11.org.example:a".to_owned();
+        assert_eq!(shown(ObjectId::Subsystem(nqn())), main("{\"serial\":\"s\"}", 11));
+        let shared = "{\"lun\":16,\"target\":\"iqn.2026-11.org.example:a\"}";
+        assert_eq!(shown(ObjectId::Namespace(nqn(), 3)), main(shared, 14));
+        assert_eq!(shown(ObjectId::Namespace(nqn(), 4)).1, "lunar.d/api/namespace.toml");
+        assert_eq!(document.len(), 7);
     }
 }

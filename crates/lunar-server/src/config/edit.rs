@@ -122,8 +122,8 @@ impl<'c> Edit<'c> {
         Ok((listed(self.sources, &object.source.file), Some(object_text(&self.change.id, keys, None)?)))
     }
 
-    /// Removes the object, and those of a target with it: first the LUNs, so that a crash between two files leaves a
-    /// configuration that is valid and exposes no LUN without its access list.
+    /// Removes the object, and those of a target or subsystem with it: first the disks, so that a crash between two files
+    /// leaves a configuration that is valid and exposes no disk without its access list or secrets.
     fn removed(&self) -> Result<Vec<Written>, ControlError> {
         self.existing()?;
         let (id, document) = (&self.change.id, &self.sources.document);
@@ -132,8 +132,8 @@ impl<'c> Edit<'c> {
         for (id, object) in document.iter().filter(|(other, _)| is_meant(other)) {
             self.owned(id, object)?;
             let order = match id {
-                ObjectId::Lun(..) => 0,
-                ObjectId::Access(..) => 1,
+                ObjectId::Lun(..) | ObjectId::Namespace(..) => 0,
+                ObjectId::Access(..) | ObjectId::Host(..) => 1,
                 _ => 2,
             };
             writes.push((order, listed(self.sources, &object.source.file)));
@@ -296,8 +296,11 @@ pub fn file_name(id: &ObjectId) -> String {
         ObjectId::ChapUser(name)
         | ObjectId::Disk(name)
         | ObjectId::Target(name)
-        | ObjectId::Access(name, _) => name.clone(),
-        ObjectId::Lun(target, lun) => format!("{target}-{lun}"),
+        | ObjectId::Access(name, _)
+        | ObjectId::Subsystem(name) => name.clone(),
+        ObjectId::Lun(name, number) | ObjectId::Namespace(name, number) => format!("{name}-{number}"),
+        // No NQN has a line feed.
+        ObjectId::Host(subsystem, host) => format!("{subsystem}\n{host}"),
     };
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
     // The file system allows 255 bytes, and an iSCSI name has up to 223.

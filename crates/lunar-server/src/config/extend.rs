@@ -1,4 +1,5 @@
-//! `[[lun]]` and `[[access]]` with the key `target`: a file adds a LUN or an access entry to a target of another file.
+//! `[[lun]]` and `[[access]]` with the key `target`, and `[[namespace]]` and `[[host]]` with the key `subsystem`: a file adds
+//! an element to a target or subsystem of another file.
 
 use lunar_config::{Diagnostics, merge, nearest};
 use std::collections::BTreeMap;
@@ -6,115 +7,124 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
-/// The kinds of elements that a file can add to a target: the key, and the name in diagnostics.
-const KINDS: [(&str, &str); 2] = [("lun", "[[lun]]"), ("access", "[[access]]")];
+/// The objects to which a file can add elements: the array, which is also the key that names them, the key that identifies
+/// them, and an example of its value.
+const PARENTS: [[&str; 3]; 2] = [
+    ["target", "name", "iqn.2026-11.org.example:disks"],
+    ["subsystem", "nqn", "nqn.2026-11.org.example:disks"],
+];
 
-/// An element to add to a target.
+/// The kinds of elements: the array, and the place of the parent in `PARENTS`.
+const KINDS: [(&str, usize); 4] = [("lun", 0), ("access", 0), ("namespace", 1), ("host", 1)];
+
+/// An element to add to a parent.
 struct Extension<'a> {
-    kind: (&'static str, &'static str),
+    key: &'static str,
+    parent: usize,
     element: Spanned<DeValue<'a>>,
 }
 
-/// Merges the tables of all files. The elements for targets follow those of the targets, in the order of files.
+/// The place of each parent in its list, by its name.
+type ParentPlaces = [BTreeMap<String, usize>; 2];
+
+/// Merges the tables of all files. The elements for parents follow those of the parents, in the order of files.
 pub(super) fn whole<'a>(p: &mut Diagnostics<'_>, tables: Vec<DeTable<'a>>) -> DeTable<'a> {
     let mut whole = DeTable::new();
     let mut extensions = Vec::new();
     for mut table in tables {
-        for kind in KINDS {
-            extensions.extend(taken(&mut table, kind));
+        for (key, parent) in KINDS {
+            let elements = taken(&mut table, key).into_iter();
+            extensions.extend(elements.map(|element| Extension { key, parent, element }));
         }
         merge(p, &mut whole, table);
     }
-    let places = places(&whole);
+    let places = PARENTS.map(|[array, key, _]| places(&whole, array, key));
     for extension in extensions {
         add(p, &mut whole, &places, extension);
     }
     whole
 }
 
-/// The place of each target in the list, by its name.
-fn places(whole: &DeTable<'_>) -> BTreeMap<String, usize> {
+fn places(whole: &DeTable<'_>, array: &str, key: &str) -> BTreeMap<String, usize> {
     let mut places = BTreeMap::new();
-    for (place, target) in targets(whole).enumerate() {
-        if let Some(name) = target.get_ref().as_table().and_then(name_of) {
+    let parents = whole.get(array).and_then(|parents| parents.get_ref().as_array());
+    for (place, parent) in parents.into_iter().flatten().enumerate() {
+        let name = parent.get_ref().as_table().and_then(|parent| parent.get(key)?.get_ref().as_str());
+        if let Some(name) = name {
             places.entry(name.to_owned()).or_insert(place);
         }
     }
     places
 }
 
-fn targets<'t, 'a>(whole: &'t DeTable<'a>) -> impl Iterator<Item = &'t Spanned<DeValue<'a>>> {
-    let targets = whole.get("target").and_then(|targets| targets.get_ref().as_array());
-    targets.into_iter().flat_map(|targets| targets.iter())
-}
-
 /// Removes the elements of a kind from the table of a file. `[access.NAME]` is a table, and stays.
-fn taken<'a>(table: &mut DeTable<'a>, kind: (&'static str, &'static str)) -> Vec<Extension<'a>> {
-    let is_array = table.get(kind.0).is_some_and(|value| value.get_ref().is_array());
-    let Some(DeValue::Array(array)) =
-        is_array.then(|| table.remove(kind.0)).flatten().map(Spanned::into_inner)
-    else {
-        return Vec::new();
-    };
-    array.into_iter().map(|element| Extension { kind, element }).collect()
+fn taken<'a>(table: &mut DeTable<'a>, key: &str) -> Vec<Spanned<DeValue<'a>>> {
+    let is_array = table.get(key).is_some_and(|value| value.get_ref().is_array());
+    match is_array.then(|| table.remove(key)).flatten().map(Spanned::into_inner) {
+        Some(DeValue::Array(array)) => array.into_iter().collect(),
+        _ => Vec::new(),
+    }
 }
 
 fn add<'a>(
     p: &mut Diagnostics<'_>,
     whole: &mut DeTable<'a>,
-    places: &BTreeMap<String, usize>,
+    places: &ParentPlaces,
     mut extension: Extension<'a>,
 ) {
-    let Some((name, at)) = target_of(p, &mut extension) else { return };
-    let Some(target) = places.get(&name).and_then(|place| target_at(whole, *place)) else {
-        return unknown(p, places, &name, &at);
+    let Some((name, at)) = parent_of(p, &mut extension) else { return };
+    let (array, places) = (PARENTS[extension.parent][0], &places[extension.parent]);
+    let Some(parent) = places.get(&name).and_then(|place| parent_at(whole, array, *place)) else {
+        return unknown(p, array, places, (&name, &at));
     };
-    let (key, at) = (extension.kind.0, extension.element.span());
-    match target.get_mut(key).map(Spanned::get_mut) {
+    let (key, at) = (extension.key, extension.element.span());
+    match parent.get_mut(key).map(Spanned::get_mut) {
         Some(DeValue::Array(array)) => array.push(extension.element),
-        // The reader of the target reports the wrong type.
+        // The reader of the parent reports the wrong type.
         Some(_) => {}
         None => {
             let array = DeArray::from_iter([extension.element]);
             let key = Spanned::new(at.clone(), key.into());
-            target.insert(key, Spanned::new(at, DeValue::Array(array)));
+            parent.insert(key, Spanned::new(at, DeValue::Array(array)));
         }
     }
 }
 
-/// Removes the key `target` of an element, and returns its value.
-fn target_of(p: &mut Diagnostics<'_>, extension: &mut Extension<'_>) -> Option<(String, Range<usize>)> {
-    let (kind, at) = (extension.kind.1, extension.element.span());
+/// Removes the key of an element that names its parent, and returns its value.
+fn parent_of(p: &mut Diagnostics<'_>, extension: &mut Extension<'_>) -> Option<(String, Range<usize>)> {
+    let ([array, _, example], kind) = (PARENTS[extension.parent], extension.key);
+    let at = extension.element.span();
     let DeValue::Table(table) = extension.element.get_mut() else {
-        let hint = format!("write {kind} on a separate line");
-        p.add(&at, format!("`{}` must be a list of tables", extension.kind.0), hint);
+        let hint = format!("write [[{kind}]] on a separate line");
+        p.add(&at, format!("`{kind}` must be a list of tables"), hint);
         return None;
     };
-    let Some(value) = table.remove("target") else {
-        p.add(&at, format!("{kind} has no `target`"), "add target = \"iqn.2026-11.org.example:disks\"");
+    let Some(value) = table.remove(array) else {
+        p.add(&at, format!("[[{kind}]] has no `{array}`"), format!("add {array} = \"{example}\""));
         return None;
     };
-    let name = lunar_config::text(p, "target", &value)?;
+    let name = lunar_config::text(p, array, &value)?;
     Some((name.to_owned(), value.span()))
 }
 
-/// The target at this place of the list.
-fn target_at<'t, 'a>(whole: &'t mut DeTable<'a>, place: usize) -> Option<&'t mut DeTable<'a>> {
-    let DeValue::Array(targets) = whole.get_mut("target")?.get_mut() else { return None };
-    match targets.get_mut(place)?.get_mut() {
+/// The parent at this place of its list.
+fn parent_at<'t, 'a>(whole: &'t mut DeTable<'a>, array: &str, place: usize) -> Option<&'t mut DeTable<'a>> {
+    let DeValue::Array(parents) = whole.get_mut(array)?.get_mut() else { return None };
+    match parents.get_mut(place)?.get_mut() {
         DeValue::Table(table) => Some(table),
         _ => None,
     }
 }
 
-fn name_of<'t>(target: &'t DeTable<'_>) -> Option<&'t str> {
-    target.get("name")?.get_ref().as_str()
-}
-
-fn unknown(p: &mut Diagnostics<'_>, places: &BTreeMap<String, usize>, name: &str, at: &Range<usize>) {
+fn unknown(
+    p: &mut Diagnostics<'_>,
+    array: &str,
+    places: &BTreeMap<String, usize>,
+    (name, at): (&str, &Range<usize>),
+) {
     let hint = match nearest(name, places.keys().map(String::as_str)) {
         Some(meant) => format!("did you mean \"{}\"?", meant.escape_debug()),
-        None => "add [[target]] with this name".to_string(),
+        None => format!("add [[{array}]] with this name"),
     };
-    p.add(at, format!("unknown target \"{}\"", name.escape_debug()), hint);
+    p.add(at, format!("unknown {array} \"{}\"", name.escape_debug()), hint);
 }

@@ -64,7 +64,7 @@ pub(crate) use value::listen;
 pub use value::{NVME_DISCOVERY_PORT, NVME_PORT, PORT};
 
 use chap::SecretSource;
-use lunar_admin::Document;
+use lunar_admin::{Document, ObjectId};
 use lunar_config::{ConfigFile, Diagnostic, Diagnostics, InvalidValue, Section, invalid, number};
 use lunar_runtime::CoreSelection;
 use std::collections::{BTreeMap, BTreeSet};
@@ -163,11 +163,44 @@ pub struct Target {
     pub subsystem: Option<SubsystemConfig>,
 }
 
+impl Config {
+    /// The target or subsystem with this name.
+    pub fn target(&self, name: &str) -> Option<&Target> {
+        self.targets.iter().find(|target| target.name == name)
+    }
+}
+
 impl Target {
     /// Whether it is this target, or a subsystem with a LUN of this target.
     pub fn has_luns_of(&self, name: &str) -> bool {
         let mut shared = self.subsystem.iter().flat_map(|subsystem| subsystem.shared.values());
         self.name == name || shared.any(|(target, _)| target == name)
+    }
+
+    /// The object of the configuration.
+    pub fn id(&self) -> ObjectId {
+        match self.subsystem {
+            Some(_) => ObjectId::Subsystem(self.name.clone()),
+            None => ObjectId::Target(self.name.clone()),
+        }
+    }
+
+    /// The object of the LUN or namespace with this number.
+    pub fn unit_id(&self, number: u16) -> ObjectId {
+        match self.subsystem {
+            Some(_) => ObjectId::Namespace(self.name.clone(), number),
+            None => ObjectId::Lun(self.name.clone(), number),
+        }
+    }
+
+    /// The number of its LUNs or namespaces.
+    pub fn disks(&self) -> usize {
+        self.luns.len() + self.subsystem.as_ref().map_or(0, |subsystem| subsystem.shared.len())
+    }
+
+    /// The number of hosts that need a secret.
+    pub fn secrets(&self) -> usize {
+        self.subsystem.as_ref().map_or(0, |subsystem| subsystem.hosts.len())
     }
 
     /// A target without LUNs and access rules.

@@ -14,7 +14,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// The sections whose elements are objects of the API.
-const OBJECT_SECTIONS: [&str; 4] = ["portal_group", "chap_user", "disk", "target"];
+const OBJECT_SECTIONS: [&str; 5] = ["portal_group", "chap_user", "disk", "target", "subsystem"];
 
 /// The changes that return to a tree. Nothing is written.
 #[derive(Clone, Debug)]

@@ -11,7 +11,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// The sections in their order. Others follow.
-const ORDER: [&str; 11] = [
+const ORDER: [&str; 12] = [
     "server",
     "api",
     "limits",
@@ -22,14 +22,16 @@ const ORDER: [&str; 11] = [
     "disk",
     "access",
     "target",
+    "subsystem",
     "router",
 ];
 
 /// The keys that identify an object, and precede its other keys.
-const IDENTITY: [&str; 5] = ["name", "id", "tag", "lun", "map"];
+const IDENTITY: [&str; 7] = ["nqn", "nsid", "name", "id", "tag", "lun", "map"];
 
 /// Lists of objects. The elements of other lists are values.
-const OBJECTS: [&str; 6] = ["portal_group", "chap_user", "disk", "target", "lun", "access"];
+const OBJECTS: [&str; 9] =
+    ["portal_group", "chap_user", "disk", "target", "lun", "access", "subsystem", "namespace", "host"];
 
 /// The merged table of all files; None if one of them is no TOML.
 pub(super) fn merged<'a>(p: &mut Diagnostics<'a>) -> Option<DeTable<'a>> {
@@ -191,6 +193,9 @@ mod tests {
         [[router.\"r.1\".target]]\nmap = \"lun\"\nname = \"iqn.2026-11.org.example:c\"\naccess = \"lab\"\n\
         lun = [{ lun = 0, upstream = \"b\", from = 3 }, { lun = 7, upstream = \"c\" }]\n[access.lab]\nread_only = true\n";
 
+    const SUBSYSTEM: &str = "[[subsystem]]\nnqn = \"nqn.2026-11.org.example:a\"\n\
+        namespace = [{ lun = 1, target = \"iqn.2026-11.org.example:a\", nsid = 3 }]\n";
+
     fn folder() -> (Folder, std::path::PathBuf) {
         let folder = Folder::new("shown");
         std::fs::create_dir_all(folder.0.join("lunar.d/api")).unwrap();
@@ -198,7 +203,7 @@ mod tests {
         let main = format!(
             "# comment\n[server]\ncores = 1\n[[chap_user]]\nname = \"ann\"\nsecret_file = \"ann.secret\"\n\
              [[target]]\nname = \"iqn.2026-11.org.example:a\"\nlun = [{{ lun = 0x10, backend = \"null\", size = 4096 }}]\n\
-             [[target.access]]\nluns = {{ 0 = 16 }}\nchap = [\"ann\"]\n{ROUTER}"
+             [[target.access]]\nluns = {{ 0 = 16 }}\nchap = [\"ann\"]\n{ROUTER}{SUBSYSTEM}"
         );
         let path = folder.file("lunar.toml", main, 0o600);
         folder.file("lunar.d/more.toml", "\n[server]\nstate_dir = \"state\"\n", 0o644);
@@ -221,6 +226,8 @@ mod tests {
             "\n# lunar.d/api/lun.toml:1\n[[target.lun]]\nlun = 1\nbackend = \"null\"\nfilters = [{ kind = \"error\",",
             "\n[[target.access]]\nchap = [\"ann\"]\nluns = { 0 = 16 }\n",
             "\n[router.\"r.1\".upstream.a]\nurls = [\"iscsi://bob@192.0.2.1:3260/iqn.x:t\"]  # without its secret\n",
+            "\n[[subsystem]]\nnqn = \"nqn.2026-11.org.example:a\"\n",
+            "\n[[subsystem.namespace]]\nnsid = 3\nlun = 1\ntarget = \"iqn.2026-11.org.example:a\"\n",
             "\n[[router.\"r.1\".target.lun]]\nlun = 0\nfrom = 3\nupstream = \"b\"\n",
         ] {
             assert!(text.contains(part), "{part}\n---\n{text}");

@@ -11,7 +11,7 @@ use lunar_config::{Diagnostics, InvalidValue, invalid, iscsi_name};
 use lunar_config::{Section, UniqueKeys};
 use lunar_scsi::PeripheralDeviceType;
 use lunar_target::config::{AccessRule, DISCOVERY_NQN, DhChapSecret, MAX_NAMESPACES, NvmeSecret, check_nqn};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -74,7 +74,8 @@ fn subsystem(
     let portal_groups = tags(p, &mut s, around.tags).unwrap_or_else(|| around.tags.to_vec());
     let offline = s.flag(p, "offline", false);
     let secret = s.parsed(p, "secret_file", |text| secret_in(text, around));
-    if let (Some(value), None) = (s.find("secret_file"), s.find("host")) {
+    // A subsystem without namespaces protects nothing anyway: its hosts can be added, and removed last.
+    if let (Some(value), None, Some(_)) = (s.find("secret_file"), s.find("host"), s.find("namespace")) {
         let what = "`secret_file` of a subsystem protects nothing without hosts that must prove themselves";
         p.add(&value.span(), what, "add [[subsystem.host]] with a `secret_file` for each host");
     }
@@ -295,7 +296,8 @@ pub(super) fn check_shared(
     targets: &[Target],
     routers: &[RouterConfig],
 ) {
-    let mut seen = BTreeMap::new();
+    // Linux ignores a disk that it sees under a second number.
+    let mut seen: BTreeSet<(String, String)> = targets.iter().flat_map(own_disks).collect();
     for NamedLun { subsystem, nsid: _, target, lun, at } in shared {
         let found = targets.iter().find(|one| one.name == *target).map(|one| one.luns.get(lun));
         match found {
@@ -303,14 +305,24 @@ pub(super) fn check_shared(
             Some(None) => p.add(at, format!("{target} has no LUN {lun}"), "name a [[target.lun]]"),
             Some(Some(unit)) => _ = check(p, at, unit),
         }
-        if seen.insert((subsystem, target, lun), ()).is_some() {
-            p.add(
-                at,
-                format!("LUN {lun} of {target} is twice in {subsystem}"),
-                "remove one of the namespaces",
-            );
+        let unit = match found.flatten().and_then(|unit| unit.disk.as_deref()) {
+            Some(disk) => disk_name(disk),
+            None => format!("LUN {lun} of {target}"),
+        };
+        if !seen.insert((subsystem.clone(), unit.clone())) {
+            p.add(at, format!("{unit} is twice in {subsystem}"), "remove one of the namespaces");
         }
     }
+}
+
+/// The disks that are namespaces of a subsystem by the key `disk`, with its name.
+fn own_disks(target: &Target) -> impl Iterator<Item = (String, String)> {
+    let luns = target.luns.values().filter(|_| target.subsystem.is_some());
+    luns.filter_map(|lun| Some((target.name.clone(), disk_name(lun.disk.as_deref()?))))
+}
+
+fn disk_name(disk: &str) -> String {
+    format!("disk {disk}")
 }
 
 /// Reports a namespace whose LUN no router maps. The LUNs of most mappings are known only when their upstream is found.
@@ -426,6 +438,8 @@ mod tests {
         assert_eq!(subsystem.secret.as_ref(), Some(&secret));
         assert_eq!(subsystem.hosts, [("nqn.2026-11.org.example:h".into(), secret)].into());
         assert_eq!(target.access[0].initiators, ["nqn.2026-11.org.example:h"]);
+        folder.file("lunar.toml", format!("{HEAD}secret_file = \"host.key\"\n"), 0o644);
+        crate::config::load(&folder.0.join("lunar.toml")).expect("a subsystem that waits for its first host");
         let problems = crate::config::load(&host("bad.key")).expect_err("a fault");
         assert!(problems[0].what.contains("bad.key"), "{problems:?}");
     }
@@ -463,6 +477,35 @@ mod tests {
     }
 
     #[test]
+    fn unit_that_is_twice_in_a_subsystem_is_reported() {
+        let disks: String = ["a", "b"]
+            .map(|target| {
+                format!(
+                    "[[target]]\nname = \"iqn.2026-11.org.example:{target}\"\n[[target.lun]]\nlun = 0\ndisk = \"d\"\n"
+                )
+            })
+            .concat();
+        let disk = "[[disk]]\nname = \"d\"\nbackend = \"null\"\nsize = \"1G\"\n";
+        let lun = |nsid: u8, target: &str, lun: u8| {
+            format!(
+                "[[subsystem.namespace]]\nnsid = {nsid}\ntarget = \"iqn.2026-11.org.example:{target}\"\nlun = {lun}\n"
+            )
+        };
+        let own = |nsid: u8| format!("[[subsystem.namespace]]\nnsid = {nsid}\ndisk = \"d\"\n");
+        for (namespaces, expected) in [
+            ([lun(1, "disks", 3), lun(2, "disks", 3)], "LUN 3 of iqn.2026-11.org.example:disks is twice"),
+            ([lun(1, "a", 0), lun(2, "b", 0)], "disk d is twice in nqn.2026-11.org.example:disks"),
+            ([own(1), lun(2, "b", 0)], "disk d is twice in nqn.2026-11.org.example:disks"),
+        ] {
+            let found = problems(&format!("{HEAD}{}{disks}{disk}", namespaces.concat()));
+            assert!(found.contains(expected), "{found}");
+        }
+        let other = "[[subsystem]]\nnqn = \"nqn.2026-11.org.example:other\"\n";
+        let both = format!("{HEAD}{}{other}{}{disks}{disk}", lun(1, "a", 0), own(1));
+        parse(&both, "t.toml".as_ref()).expect("one disk in two subsystems");
+    }
+
+    #[test]
     fn faults_of_a_subsystem_are_reported() {
         let disk = "target = \"iqn.2026-11.org.example:disks\"\n";
         for (rest, expected) in [
@@ -490,7 +533,10 @@ mod tests {
             ),
             ("[[subsystem.host]]\nnqn = \"nqn.2026-11.org.example:h\"\n", "secret_file"),
             ("secret_file = \"nowhere.key\"\n", "lunar chap add --nvme"),
-            ("secret_file = \"nowhere.key\"\n", "protects nothing"),
+            (
+                &format!("secret_file = \"nowhere.key\"\n[[subsystem.namespace]]\nnsid = 1\n{disk}lun = 3\n"),
+                "protects nothing",
+            ),
             ("serial = \"a:b\"\n", "serial or model number"),
             ("[[subsystem]]\nnqn = \"nqn.2014-08.org.nvmexpress.discovery\"\n", "discovery service"),
             ("[[subsystem]]\nnqn = \"iqn.2026-11.org.example:a\"\n", "is no NQN"),

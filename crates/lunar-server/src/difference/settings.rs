@@ -45,6 +45,8 @@ pub(super) enum ConfigPart {
     Disk(String),
     Target(String),
     Lun(String, u16),
+    Subsystem(String),
+    Namespace(String, u16),
     Router(String),
     Upstream(String, String),
     Mapping(String, String),
@@ -65,6 +67,8 @@ impl ConfigPart {
             ConfigPart::Disk(name) => vec![format!("disk {name}")],
             ConfigPart::Target(name) => vec![format!("target {name}")],
             ConfigPart::Lun(name, lun) => vec![format!("target {name}"), format!("LUN {lun}")],
+            ConfigPart::Subsystem(nqn) => vec![format!("subsystem {nqn}")],
+            ConfigPart::Namespace(nqn, nsid) => vec![format!("subsystem {nqn}"), format!("namespace {nsid}")],
             ConfigPart::Router(name) => vec![format!("router {name}")],
             ConfigPart::Upstream(router, name) => {
                 vec![format!("router {router}"), format!("upstream {name}")]
@@ -88,6 +92,8 @@ impl ConfigPart {
             | ConfigPart::Disk(_)
             | ConfigPart::Target(_)
             | ConfigPart::Lun(..)
+            | ConfigPart::Subsystem(_)
+            | ConfigPart::Namespace(..)
             | ConfigPart::Router(_)
             | ConfigPart::Upstream(..)
             | ConfigPart::Mapping(..)
@@ -346,23 +352,32 @@ fn target(
         access(rules),
     ];
     let own = own.into_iter().chain(subsystem.iter().flat_map(of_subsystem)).collect();
-    settings.insert(ConfigPart::Target(name.clone()), own);
     let differ = luns.iter().filter(|(number, unit)| others.and_then(|luns| luns.get(number)) != Some(unit));
-    settings.extend(differ.map(|(number, unit)| (ConfigPart::Lun(name.clone(), *number), shown(unit))));
+    let Some(subsystem) = subsystem else {
+        settings.insert(ConfigPart::Target(name.clone()), own);
+        settings.extend(differ.map(|(number, unit)| (ConfigPart::Lun(name.clone(), *number), shown(unit))));
+        return;
+    };
+    settings.insert(ConfigPart::Subsystem(name.clone()), own);
+    settings.extend(differ.map(|(nsid, unit)| (ConfigPart::Namespace(name.clone(), *nsid), shown(unit))));
+    let shared = subsystem.shared.iter().map(|(nsid, (target, lun))| {
+        let unit = setting("disk", format!("LUN {lun} of {target}"));
+        (ConfigPart::Namespace(name.clone(), *nsid), vec![unit])
+    });
+    settings.extend(shared);
 }
 
 /// The settings that only an NVMe subsystem has.
-fn of_subsystem(subsystem: &SubsystemConfig) -> [Setting; 5] {
-    let SubsystemConfig { serial, model, shared, hosts, secret, is_awaited: _ } = subsystem;
+fn of_subsystem(subsystem: &SubsystemConfig) -> [Setting; 4] {
+    // The namespaces are parts of their own.
+    let SubsystemConfig { serial, model, shared: _, hosts, secret, is_awaited: _ } = subsystem;
     let secrets = |secrets: Vec<&NvmeSecret>| {
         secrets.iter().flat_map(|one| one.secret.to_text().as_bytes().to_vec()).collect()
     };
     let with = |key, shown, hidden| Setting { key, shown, hidden, ..Setting::default() };
-    let shared = shared.iter().map(|(nsid, (target, lun))| format!("{nsid} = LUN {lun} of {target}"));
     [
         setting("serial", option(serial)),
         setting("model", option(model)),
-        setting("namespace", list(shared)),
         with("host", list(hosts.keys()), secrets(hosts.values().collect())),
         with("secret_file", option(&secret.as_ref().map(|_| "a secret")), secrets(secret.iter().collect())),
     ]

@@ -76,6 +76,8 @@ fn objects_are_named_in_five_forms() {
     assert_eq!(object("iqn.a/7"), Ok(ObjectId::Lun("iqn.a".into(), 7)));
     assert_eq!(object("chap:a/b"), Ok(ObjectId::ChapUser("a/b".into())));
     assert_eq!(object("disk:d"), Ok(ObjectId::Disk("d".into())));
+    assert_eq!(object("nqn.a:b/c"), Ok(ObjectId::Subsystem("nqn.a:b/c".into())));
+    assert_eq!(object("nqn.a:b/7"), Ok(ObjectId::Namespace("nqn.a:b".into(), 7)));
     assert_eq!(object("portal:2"), Ok(ObjectId::PortalGroup(2)));
     assert_eq!(object("iqn.a/x"), Err("\"x\" is no LUN".into()));
     assert_eq!(object("portal:x"), Err("\"x\" is no portal group tag".into()));

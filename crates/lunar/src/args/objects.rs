@@ -404,6 +404,7 @@ pub enum ChapCommand {
 
 const PORTAL_EXAMPLES: &str = "Examples:
   lunar portal add 2 192.0.2.10:3260 --iser
+  lunar portal add 3 192.0.2.10:4420 192.0.2.10:8009 --nvme
   lunar portal remove 2 --force    asks the hosts that use it to log out";
 
 /// Subcommands of `lunar portal`.
@@ -432,6 +433,9 @@ pub enum PortalCommand {
         /// Accept SRP instead of iSCSI, with software iWARP
         #[arg(long, conflicts_with = "iser")]
         srp: bool,
+        /// Accept NVMe/TCP instead of iSCSI; at port 8009, its discovery
+        #[arg(long, conflicts_with_all = ["iser", "srp"])]
+        nvme: bool,
         #[command(flatten)]
         object: ObjectArgs,
     },

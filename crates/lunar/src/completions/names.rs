@@ -58,19 +58,31 @@ pub(super) fn targets() -> Vec<String> {
     values(items("/v1/targets"), "name")
 }
 
-/// A collection of the target that the command line names.
-fn of_target(collection: &str) -> Vec<Value> {
+pub(super) fn subsystems() -> Vec<String> {
+    values(items("/v1/subsystems"), "nqn")
+}
+
+/// A collection of the object that the command line names, of those with these names at a path.
+fn of_named(names: Vec<String>, path: &str, collection: &str) -> Vec<Value> {
     let line = line();
-    let named = targets().into_iter().find(|target| line.contains(target));
-    named.map(|target| items(&format!("/v1/targets/{}/{collection}", segment(&target)))).unwrap_or_default()
+    let named = names.into_iter().find(|name| line.contains(name));
+    named.map(|name| items(&format!("{path}/{}/{collection}", segment(&name)))).unwrap_or_default()
 }
 
 pub(super) fn luns() -> Vec<String> {
-    values(of_target("luns"), "lun")
+    values(of_named(targets(), "/v1/targets", "luns"), "lun")
 }
 
 pub(super) fn access_entries() -> Vec<String> {
-    values(of_target("access"), "index")
+    values(of_named(targets(), "/v1/targets", "access"), "index")
+}
+
+pub(super) fn namespaces() -> Vec<String> {
+    values(of_named(subsystems(), "/v1/subsystems", "namespaces"), "nsid")
+}
+
+pub(super) fn hosts() -> Vec<String> {
+    values(of_named(subsystems(), "/v1/subsystems", "hosts"), "nqn")
 }
 
 pub(super) fn chap_users() -> Vec<String> {
@@ -85,6 +97,13 @@ pub(super) fn disks() -> Vec<String> {
 pub(super) fn media() -> Vec<String> {
     let disks = disks().into_iter().map(|name| format!("disk:{name}"));
     ["memory:", "null:"].map(str::to_owned).into_iter().chain(disks).collect()
+}
+
+/// The forms of a medium of a namespace, without paths.
+pub(super) fn media_and_luns() -> Vec<String> {
+    let luns = items("/v1/objects").into_iter().filter(|one| one["kind"] == "lun");
+    let luns = luns.filter_map(|one| Some(format!("lun:{}/{}", one["target"].as_str()?, one["lun"])));
+    luns.chain(media()).collect()
 }
 
 pub(super) fn portal_groups() -> Vec<String> {
@@ -165,12 +184,12 @@ pub(super) fn objects() -> Vec<String> {
     let config = file.ok().and_then(|file| config::load_without_secrets(&file).ok());
     let objects = config.map(|config| config::all_adoptable(&config)).unwrap_or_default();
     let name = |id: ObjectId| match id {
-        ObjectId::Target(name) => Some(name),
-        ObjectId::Lun(target, lun) => Some(format!("{target}/{lun}")),
+        ObjectId::Target(name) | ObjectId::Subsystem(name) => Some(name),
+        ObjectId::Lun(name, number) | ObjectId::Namespace(name, number) => Some(format!("{name}/{number}")),
         ObjectId::ChapUser(id) => Some(format!("chap:{id}")),
         ObjectId::Disk(name) => Some(format!("disk:{name}")),
         ObjectId::PortalGroup(tag) => Some(format!("portal:{tag}")),
-        ObjectId::Access(..) => None,
+        ObjectId::Access(..) | ObjectId::Host(..) => None,
     };
     objects.into_iter().filter_map(name).collect()
 }

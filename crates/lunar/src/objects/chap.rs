@@ -48,15 +48,14 @@ pub fn chap(command: ChapCommand) -> Result<String, Failure> {
             if let Some(owner) = nvme.nvme {
                 return nvme_secret::add(&user, owner, &nvme);
             }
-            with_secret(&user, secret_file.as_deref(), &change, |change, path, keys| {
-                change.create(path, keys)
-            })
+            let secret = NewSecret::of(secret_file.as_deref(), random_secret)?;
+            let create = |change: &Change<'_>, keys: &Keys| change.create(&path(&user), keys);
+            secret.send(&change, create, |secret| client_lines(&user, secret))
         }
         ChapCommand::Set { user, secret_file, change } => {
-            let merge = |change: &Change<'_>, path: &str, keys: &Keys| {
-                Ok(change.client.merge(&change.path(path), keys)?)
-            };
-            with_secret(&user, secret_file.as_deref(), &change, merge)
+            let secret = NewSecret::of(secret_file.as_deref(), random_secret)?;
+            let merge = |change: &Change<'_>, keys: &Keys| change.merge(&path(&user), keys);
+            secret.send(&change, merge, |secret| client_lines(&user, secret))
         }
         ChapCommand::Remove { user, change } => {
             let change = Change::new(&change)?;
@@ -65,23 +64,39 @@ pub fn chap(command: ChapCommand) -> Result<String, Failure> {
     }
 }
 
-/// Sends a change of a user, with the secret of the file or a random one.
-fn with_secret(
-    user: &str,
-    file: Option<&Path>,
-    args: &ChangeArgs,
-    send: impl FnOnce(&Change<'_>, &str, &Keys) -> Result<ChangeReport, Failure>,
-) -> Result<String, Failure> {
-    let change = Change::new(args)?;
-    let secret = file.map_or_else(random_secret, from_file)?;
-    let keys = Keys::from_iter([("secret".to_owned(), secret.as_str().into())]);
-    let report = send(&change, &path(user), &keys)?;
-    let shown = (file.is_none() && !args.dry_run).then_some(secret.as_str());
-    let text = change.done(&report)?;
-    if args.server.json {
-        return json(&UserSecret { report: &report, secret: shown });
+/// The new secret of an object.
+pub(super) struct NewSecret {
+    text: String,
+    /// Whether it is in no file of the user, who must see it.
+    is_random: bool,
+}
+
+impl NewSecret {
+    /// The secret of the file, or a random one.
+    pub(super) fn of(
+        file: Option<&Path>,
+        random: impl FnOnce() -> Result<String, Diagnostic>,
+    ) -> Result<NewSecret, Diagnostic> {
+        Ok(NewSecret { text: file.map_or_else(random, from_file)?, is_random: file.is_none() })
     }
-    Ok(text + &shown.map_or(String::new(), |secret| client_lines(user, secret)))
+
+    /// Sends a change with the secret. `lines` makes the text for the host.
+    pub(super) fn send(
+        &self,
+        args: &ChangeArgs,
+        send: impl FnOnce(&Change<'_>, &Keys) -> Result<ChangeReport, Failure>,
+        lines: impl FnOnce(&str) -> String,
+    ) -> Result<String, Failure> {
+        let change = Change::new(args)?;
+        let keys = Keys::from_iter([("secret".to_owned(), self.text.as_str().into())]);
+        let report = send(&change, &keys)?;
+        let shown = (self.is_random && !args.dry_run).then_some(self.text.as_str());
+        let text = change.done(&report)?;
+        if args.server.json {
+            return json(&UserSecret { report: &report, secret: shown });
+        }
+        Ok(text + &shown.map_or(String::new(), lines))
+    }
 }
 
 /// The lines for the configuration of the client.
@@ -108,12 +123,12 @@ fn from_file(path: &Path) -> Result<String, Diagnostic> {
 
 fn random_secret() -> Result<String, Diagnostic> {
     let mut bytes = [0; SECRET_CHARS];
-    getrandom::fill(&mut bytes).map_err(|e| no_random(&e))?;
+    getrandom::fill(&mut bytes).map_err(|e| no_random_number(&e))?;
     Ok(bytes.iter().map(|byte| char::from(ALPHABET[usize::from(byte % 64)])).collect())
 }
 
 /// The error of a system without random numbers.
-pub(super) fn no_random(e: &getrandom::Error) -> Diagnostic {
+pub(super) fn no_random_number(e: &dyn std::fmt::Display) -> Diagnostic {
     Diagnostic::new(format!("the system has no random numbers: {e}"), "check /dev/urandom")
 }
 

@@ -12,7 +12,7 @@ use lunar_server::{Diagnostic, ErrorCode, lun_argument, remote_lun_argument};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Attempts to add a LUN at the lowest free number, which another administrator may take first.
+/// Attempts to add an object at the lowest free number, which another administrator may take first.
 const TRIES: usize = 64;
 
 /// The prefix of a medium that is a disk of the server.
@@ -36,7 +36,7 @@ pub fn lun(command: LunCommand) -> Result<String, Failure> {
         LunCommand::Set { place, keys, force, object } => {
             Change::of(&object)?.with_force(force).set(&path(&place), &keys.into_iter().collect())
         }
-        LunCommand::Resize { place, size, object } => resize(&place, size, &object),
+        LunCommand::Resize { place, size, object } => resize(&path(&place), size, &object),
         LunCommand::Move { place, new_target, new_lun, force, object } => {
             let change = Change::of(&object)?.with_force(force);
             let one: Value = change.client.get(&path(&place))?;
@@ -52,12 +52,22 @@ pub fn lun(command: LunCommand) -> Result<String, Failure> {
     }
 }
 
-/// Grows the medium of a LUN. It may be that of a disk.
-fn resize(place: &LunPlace, size: String, args: &ObjectArgs) -> Result<String, Failure> {
+/// Grows the medium of a LUN or namespace.
+pub(super) fn resize(path: &str, size: String, args: &ObjectArgs) -> Result<String, Failure> {
     let change = Change::of(args)?;
-    let lun: Value = change.client.get(&path(place))?;
-    let path = lun["config"]["disk"].as_str().map_or_else(|| path(place), disk::path);
+    let path = owner_of_medium(&change.client, path)?;
     change.set(&path, &Keys::from_iter([("size".to_owned(), size.into())]))
+}
+
+/// The resource of the object whose medium a LUN or namespace shows.
+fn owner_of_medium(client: &Client, path: &str) -> Result<String, Failure> {
+    let one: Value = client.get(path)?;
+    let config = &one["config"];
+    match (config["disk"].as_str(), config["target"].as_str(), &config["lun"]) {
+        (Some(name), ..) => Ok(disk::path(name)),
+        (None, Some(target), lun) => owner_of_medium(client, &format!("{}/{lun}", collection(target))),
+        _ => Ok(path.to_owned()),
+    }
 }
 
 /// Whether a change of an object must be transient too.
@@ -101,30 +111,33 @@ pub(super) fn table(client: &Client, luns: Vec<Value>, as_json: bool) -> Result<
 
 fn add(args: LunAdd) -> Result<String, Failure> {
     let change = Change::of(&args.object)?;
-    let mut keys = added(&args, change.client.server())?;
+    let mut keys = added(&args.target, &args.medium, args.size.as_deref(), change.client.server())?;
     keys.extend(args.keys);
     if let Some(lun) = args.lun {
         return change.done(&change.create(&path(&LunPlace { target: args.target, lun }), &keys)?);
     }
-    change.done(&add_next(&change, &args.target, &keys)?)
+    change.done(&add_next(&change, &collection(&args.target), ("lun", 0), &keys)?)
 }
 
-/// Adds a LUN at the lowest free number.
-fn add_next(change: &Change<'_>, target: &str, keys: &Keys) -> Result<ChangeReport, Failure> {
+/// Adds an object at the lowest free number. `key` has its number, and `first` is the lowest one.
+pub(super) fn add_next(
+    change: &Change<'_>,
+    collection: &str,
+    (key, first): (&str, u64),
+    keys: &Keys,
+) -> Result<ChangeReport, Failure> {
+    let free = || -> Result<String, Failure> {
+        let used: Vec<u64> =
+            items(&change.client, collection)?.iter().filter_map(|one| one[key].as_u64()).collect();
+        Ok(format!("{collection}/{}", lowest_free(first, &used)))
+    };
     for _ in 1..TRIES {
-        match change.create(&next(change, target)?, keys) {
+        match change.create(&free()?, keys) {
             Err(failure) if failure.code() == ErrorCode::AlreadyExists => {}
             ended => return ended,
         }
     }
-    change.create(&next(change, target)?, keys)
-}
-
-/// The resource of the lowest free LUN.
-fn next(change: &Change<'_>, target: &str) -> Result<String, Failure> {
-    let luns = items(&change.client, &collection(target))?;
-    let lun = lowest_free(&luns.iter().filter_map(|one| one["lun"].as_u64()).collect::<Vec<_>>());
-    Ok(format!("{}/{lun}", collection(target)))
+    change.create(&free()?, keys)
 }
 
 /// The keys of an image of RBD.
@@ -165,13 +178,17 @@ pub(super) fn shown_medium(config: &Value) -> String {
     }
 }
 
-fn lowest_free(used: &[u64]) -> u64 {
-    (0..).find(|lun| !used.contains(lun)).unwrap_or_default()
+fn lowest_free(first: u64, used: &[u64]) -> u64 {
+    (first..).find(|lun| !used.contains(lun)).unwrap_or_default()
 }
 
-/// The keys of a new LUN: those of its medium, or the name of its disk.
-fn added(args: &LunAdd, server: &ServerAddress) -> Result<Keys, Diagnostic> {
-    let (text, size) = (args.medium.as_str(), args.size.as_deref());
+/// The keys of a new LUN or namespace of `owner`: those of its medium, or the name of its disk.
+pub(super) fn added(
+    owner: &str,
+    text: &str,
+    size: Option<&str>,
+    server: &ServerAddress,
+) -> Result<Keys, Diagnostic> {
     let invalid =
         |what: String, hint: String| Err(Diagnostic::new(what, hint).with_code(ErrorCode::InvalidArgument));
     match (text.strip_prefix(DISK), text.strip_prefix("disk=")) {
@@ -184,11 +201,11 @@ fn added(args: &LunAdd, server: &ServerAddress) -> Result<Keys, Diagnostic> {
             let name = rows::shown(name);
             invalid(format!("disk={name} is a key, and no medium"), format!("write {DISK}{name}"))
         }
-        _ => medium(&args.target, text, size, server),
+        _ => medium(owner, text, size, server),
     }
 }
 
-/// The keys of a medium of `owner`, a target or `disk`. The serial number does not derive from the LUN or the name of the
+/// The keys of a medium of `owner`, a target, a subsystem or `disk`. The serial number does not derive from the LUN or the name of the
 /// disk: another medium in the place of a former one is another logical unit.
 pub(super) fn medium(
     owner: &str,
@@ -221,7 +238,7 @@ pub(super) fn medium(
 
 fn random_serial() -> Result<String, Diagnostic> {
     let random = getrandom::u64();
-    random.map(|random| format!("{random:016x}")).map_err(|e| super::chap::no_random(&e))
+    random.map(|random| format!("{random:016x}")).map_err(|e| super::chap::no_random_number(&e))
 }
 
 #[cfg(test)]
@@ -234,7 +251,9 @@ mod tests {
     fn result(line: &[&str]) -> Result<Keys, Diagnostic> {
         let line = [&["lunar", "lun", "add", "iqn.2026-11.org.example:a"], line].concat();
         match Cli::try_parse_from(line).expect("a command line").command {
-            Command::Lun(LunCommand::Add(args)) => added(&args, &PathBuf::from("/s").into()),
+            Command::Lun(LunCommand::Add(args)) => {
+                added(&args.target, &args.medium, args.size.as_deref(), &PathBuf::from("/s").into())
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -253,7 +272,8 @@ mod tests {
 
     #[test]
     fn lowest_free_lun_fills_a_gap() {
-        assert_eq!([lowest_free(&[]), lowest_free(&[0, 1]), lowest_free(&[0, 2])], [0, 2, 1]);
+        assert_eq!([lowest_free(0, &[]), lowest_free(0, &[0, 1]), lowest_free(0, &[0, 2])], [0, 2, 1]);
+        assert_eq!([lowest_free(1, &[]), lowest_free(1, &[1, 3])], [1, 2]);
     }
 
     #[test]

@@ -3,19 +3,25 @@
 mod access;
 pub mod chap;
 mod disk;
+mod host;
 pub mod keys;
 mod lun;
+mod namespace;
 mod nvme_secret;
 mod portal;
 pub mod server;
+pub mod subsystem;
 pub mod target;
 
 pub use access::access;
 pub use chap::chap;
 pub use disk::disk;
+pub use host::host;
 pub use lun::lun;
+pub use namespace::namespace;
 pub use portal::portal;
 pub use server::{end_session, outcome, reload, status, stop};
+pub use subsystem::subsystem;
 pub use target::target;
 
 use crate::args::{ChangeArgs, ObjectArgs, ServerArgs};
@@ -69,7 +75,7 @@ impl<'a> Change<'a> {
     /// stays transient.
     fn set(mut self, path: &str, keys: &Keys) -> Result<String, Failure> {
         self.read(path)?;
-        self.done(&self.client.merge(&self.path(path), keys)?)
+        self.done(&self.merge(path, keys)?)
     }
 
     /// As [`Change::set`], in the version of the moment: after another change, the path may be that of another object.
@@ -84,6 +90,11 @@ impl<'a> Change<'a> {
         let Tagged { version, value } = self.client.get_tagged::<Value>(path)?;
         self.transient |= value["source"]["origin"] == "transient";
         Ok(version)
+    }
+
+    /// Changes some keys of an object, whatever its version.
+    fn merge(&self, path: &str, keys: &Keys) -> Result<ChangeReport, Failure> {
+        Ok(self.client.merge(&self.path(path), keys)?)
     }
 
     /// Removes an object in the version of the moment, so that no change of another administrator is lost.

@@ -20,9 +20,10 @@ pub fn portal(command: PortalCommand) -> Result<String, Failure> {
             listed(items(&client(&args)?, "/v1/portal-groups")?, args.json, none, head, row)
         }
         PortalCommand::Show { tag, server } => show(&path(tag), &server),
-        PortalCommand::Add { tag, portals, iser, srp, object } => {
+        PortalCommand::Add { tag, portals, iser, srp, nvme, object } => {
             let change = Change::of(&object)?;
-            change.done(&change.create(&path(tag), &group(&portals, iser, srp))?)
+            let of_portal = |portal: &String| transports(portal, [iser, srp, nvme]);
+            change.done(&change.create(&path(tag), &group(&portals, of_portal))?)
         }
         PortalCommand::Remove { tag, force, object } => {
             let change = Change::of(&object)?.with_force(force);
@@ -31,12 +32,22 @@ pub fn portal(command: PortalCommand) -> Result<String, Failure> {
     }
 }
 
+/// The transports of a portal by the options; none stands for TCP alone.
+fn transports(portal: &str, [iser, srp, nvme]: [bool; 3]) -> &'static [&'static str] {
+    match portal.rsplit_once(':') {
+        _ if iser => &["tcp", "iser"],
+        _ if srp => &["srp"],
+        Some((_, "8009")) if nvme => &["nvme-discovery"],
+        _ if nvme => &["nvme-tcp"],
+        _ => &[],
+    }
+}
+
 /// The keys of a portal group.
-fn group(portals: &[String], iser: bool, srp: bool) -> Keys {
-    let portal = |address: &String| match (iser, srp) {
-        (true, _) => json!({ "listen": address, "transport": ["tcp", "iser"] }),
-        (_, true) => json!({ "listen": address, "transport": ["srp"] }),
-        _ => json!(address),
+fn group(portals: &[String], transports: impl Fn(&String) -> &'static [&'static str]) -> Keys {
+    let portal = |address: &String| match transports(address) {
+        [] => json!(address),
+        transports => json!({ "listen": address, "transport": transports }),
     };
     Keys::from_iter([("portals".to_owned(), portals.iter().map(portal).collect())])
 }
@@ -59,9 +70,14 @@ mod tests {
 
     #[test]
     fn transports_of_a_group_are_shown_as_given() {
-        let shown = |iser, srp| portals(&group(&["[::1]:3260".into()], iser, srp)["portals"]);
-        assert_eq!(shown(false, false), "[::1]:3260");
-        assert_eq!(shown(true, false), "[::1]:3260 (tcp,iser)");
-        assert_eq!(shown(false, true), "[::1]:3260 (srp)");
+        let shown = |port: u16, options| {
+            let of_portal = |portal: &String| transports(portal, options);
+            portals(&group(&[format!("[::1]:{port}")], of_portal)["portals"])
+        };
+        assert_eq!(shown(3260, [false; 3]), "[::1]:3260");
+        assert_eq!(shown(3260, [true, false, false]), "[::1]:3260 (tcp,iser)");
+        assert_eq!(shown(3260, [false, true, false]), "[::1]:3260 (srp)");
+        assert_eq!(shown(4420, [false, false, true]), "[::1]:4420 (nvme-tcp)");
+        assert_eq!(shown(8009, [false, false, true]), "[::1]:8009 (nvme-discovery)");
     }
 }

@@ -63,11 +63,14 @@ fn shown(ListedServer { server, report }: &ListedServer) -> String {
         ("file", file),
         ("targets", report.targets.to_string()),
         ("LUNs", report.luns.to_string()),
-        ("sessions", report.sessions.to_string()),
     ];
+    let nvme = [("subsystems", report.subsystems), ("namespaces", report.namespaces)];
+    let nvme = nvme.into_iter().filter(|_| report.subsystems > 0);
+    let counts = nvme.chain([("sessions", report.sessions)]).map(|(name, count)| (name, count.to_string()));
     let warnings = report.warnings.iter().map(|line| ("warning", rows::shown(line)));
     let lines: Vec<[String; 2]> = lines
         .into_iter()
+        .chain(counts)
         .chain(trial)
         .chain(warnings)
         .map(|(name, value)| [name.to_owned(), value])
@@ -205,6 +208,8 @@ mod tests {
             confirm_by: None,
             targets: 1,
             luns: 2,
+            subsystems: 0,
+            namespaces: 0,
             sessions: 0,
             warnings: Vec::new(),
         };

@@ -458,26 +458,28 @@ fn conflict(problems: Vec<Diagnostic>) -> ControlError {
     ControlError { kind: ControlErrorKind::Conflict, problems }
 }
 
-/// Logs a change. Changes of LUNs are events of their own kind.
+/// Logs a change. Changes of LUNs and namespaces are events of their own kinds.
 fn log_change(change: &Difference) {
-    let lun = match &change.place[..] {
-        [target, lun] => target
-            .strip_prefix("target ")
-            .zip(lun.strip_prefix("LUN ").and_then(|lun| lun.parse::<u16>().ok())),
+    let unit = |of: &str, kind: &str| match &change.place[..] {
+        [parent, unit] => Some((parent.strip_prefix(of)?, unit.strip_prefix(kind)?.parse::<u16>().ok()?)),
         _ => None,
     };
-    let (target, lun) = lun.unzip();
+    let (target, lun) = unit("target ", "LUN ").unzip();
+    let (subsystem, nsid) = unit("subsystem ", "namespace ").unzip();
     macro_rules! applied {
         ($kind:literal) => {
-            tracing::info!(name: $kind, target, lun, "applied: {change}")
+            tracing::info!(name: $kind, target, lun, subsystem, nsid, "applied: {change}")
         };
     }
-    match &change.change {
+    match (&change.change, nsid) {
         _ if change.needs_restart => tracing::warn!(name: "config.pending", "not applied: {change}"),
-        _ if lun.is_none() => applied!("config.changed"),
-        Change::Added { .. } => applied!("lun.added"),
-        Change::Removed => applied!("lun.removed"),
-        Change::Changed { .. } => applied!("lun.changed"),
+        _ if lun.is_none() && nsid.is_none() => applied!("config.changed"),
+        (Change::Added { .. }, None) => applied!("lun.added"),
+        (Change::Removed, None) => applied!("lun.removed"),
+        (Change::Changed { .. }, None) => applied!("lun.changed"),
+        (Change::Added { .. }, Some(_)) => applied!("namespace.added"),
+        (Change::Removed, Some(_)) => applied!("namespace.removed"),
+        (Change::Changed { .. }, Some(_)) => applied!("namespace.changed"),
     }
 }
 

@@ -36,7 +36,9 @@ impl<S: TargetServer> Service<S> {
     /// The objects that hosts use and would lose with this configuration.
     pub(super) fn taken(&self, new: &Config) -> Vec<TakenObject> {
         let mut users: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for session in self.server.sessions() {
+        // The admin queue stands for the others of its controller.
+        let is_queue = |one: &SessionReport| one.nvme.as_ref().is_some_and(|nvme| nvme.queue > 0);
+        for session in self.server.sessions().into_iter().filter(|one| !is_queue(one)) {
             let host = host(&session);
             let Some(target) = session.target else { continue };
             users.entry(target).or_default().push(host);
@@ -44,7 +46,13 @@ impl<S: TargetServer> Service<S> {
         let ids = self.whole.targets.iter().filter(|target| users.contains_key(&target.name));
         let ids: Vec<ObjectId> = ids.flat_map(|target| lost(target, &self.config, new)).collect();
         let taken = |id: &ObjectId| {
-            let (ObjectId::Target(target) | ObjectId::Lun(target, _)) = id else { return None };
+            let (ObjectId::Target(target)
+            | ObjectId::Lun(target, _)
+            | ObjectId::Subsystem(target)
+            | ObjectId::Namespace(target, _)) = id
+            else {
+                return None;
+            };
             let (name, fate) = (id.to_string(), "was removed, or is another disk now,");
             Some(TakenObject { name, fate, users: users.get(target)?.clone() })
         };
@@ -60,7 +68,8 @@ impl<S: TargetServer> Service<S> {
             let Some(target) = &session.target else { continue };
             let number = |config| relative_port(config, target, session.portal_group);
             let is_stranded = stranded.contains(&session.tsih) || number(&self.config) != number(new);
-            if is_stranded && !lost.contains(&ObjectId::Target(target.clone())) {
+            let is_lost = |id: &ObjectId| matches!(id, ObjectId::Target(name) | ObjectId::Subsystem(name) if name == target);
+            if is_stranded && !lost.iter().any(is_lost) {
                 let portal = format!("portal {} of portal group {}", session.portal, session.portal_group);
                 users.entry(portal).or_default().push(host(&session));
             }
@@ -87,15 +96,15 @@ impl<S: TargetServer> Service<S> {
 
 /// The configured relative identifier of a target port.
 fn relative_port(config: &Config, target: &str, group: u16) -> Option<u16> {
-    config.targets.iter().find(|one| one.name == target)?.relative_ports.get(&group).copied()
+    config.target(target)?.relative_ports.get(&group).copied()
 }
 
 fn host(session: &SessionReport) -> String {
     format!("{} at {}", session.initiator.escape_debug(), session.initiator_address)
 }
 
-/// The target if `new` lacks it, or else its LUNs that `new` lacks or shows as another disk. Of a target of a router,
-/// only the mapping counts: its LUNs depend on the upstreams.
+/// The target or subsystem if `new` lacks it, or else its units that `new` lacks or shows as another disk. Of a target of
+/// a router, only the mapping counts: its LUNs depend on the upstreams.
 fn lost(target: &Target, before: &Config, new: &Config) -> Vec<ObjectId> {
     let name = &target.name;
     if let Some(router) = &target.router {
@@ -103,13 +112,34 @@ fn lost(target: &Target, before: &Config, new: &Config) -> Vec<ObjectId> {
         let is_there = new.routers.iter().any(|one| one.name == *router) && is_mapped;
         return if is_there { Vec::new() } else { vec![ObjectId::Target(name.clone())] };
     }
-    let Some(after) = new.targets.iter().find(|after| after.name == *name) else {
-        return vec![ObjectId::Target(name.clone())];
-    };
-    let is_lost = |(number, lun): &(&u16, &LunConfig)| {
-        !after.luns.get(number).is_some_and(|one| is_same_disk(lun, one))
-    };
-    target.luns.iter().filter(is_lost).map(|(number, _)| ObjectId::Lun(name.clone(), *number)).collect()
+    let Some(after) = new.target(name) else { return vec![target.id()] };
+    let shared = target.subsystem.iter().flat_map(|subsystem| subsystem.shared.keys());
+    let is_lost = |number: &&u16| !keeps(**number, (target, before), (after, new));
+    target.luns.keys().chain(shared).filter(is_lost).map(|number| target.unit_id(*number)).collect()
+}
+
+/// Whether hosts find the same disk at this number of a target or subsystem in another configuration.
+fn keeps(number: u16, (target, before): (&Target, &Config), (after, new): (&Target, &Config)) -> bool {
+    let is_same_lun = shared_lun(target, number) == shared_lun(after, number);
+    match (unit(before, target, number), unit(new, after, number)) {
+        (Some(a), Some(b)) => is_same_disk(a, b) && (is_same_lun || (a.disk.is_some() && a.disk == b.disk)),
+        // The LUN of a router.
+        (None, None) => is_same_lun,
+        _ => false,
+    }
+}
+
+/// The LUN of a target that is a namespace.
+fn shared_lun(target: &Target, number: u16) -> Option<&(String, u16)> {
+    target.subsystem.as_ref()?.shared.get(&number)
+}
+
+/// The logical unit at a number of a target or subsystem. None: there is none, or it is one of a router.
+fn unit<'c>(config: &'c Config, target: &'c Target, number: u16) -> Option<&'c LunConfig> {
+    target.luns.get(&number).or_else(|| {
+        let (name, lun) = shared_lun(target, number)?;
+        config.target(name)?.luns.get(lun)
+    })
 }
 
 /// Whether a router has a mapping with this name of a target.

@@ -9,10 +9,9 @@ use crate::server::TargetServer;
 use crate::staged_files::{NewFile, StagedFile, commit, stage};
 use grow::Growth;
 use lunar_admin::{
-    ConfigObject, ConfigSnapshot, ControlError, ControlErrorKind, ObjectAction, ObjectChange, ObjectId,
-    Response,
+    ConfigSnapshot, ControlError, ControlErrorKind, Keys, ObjectAction, ObjectChange, ObjectId, Response,
 };
-use lunar_server::config::{self, Config, FileWrite};
+use lunar_server::config::{self, Config, FileWrite, Target};
 use lunar_server::{Diagnostic, Difference, ErrorCode};
 use secret::StagedSecret;
 use serde_json::Value;
@@ -62,12 +61,16 @@ impl std::fmt::Display for ConfigVersion {
 impl<S: TargetServer> Service<S> {
     /// Shows the configuration in force to the API.
     pub(super) fn publish(&self) {
+        let targets = || self.whole.targets.iter().filter(|target| target.subsystem.is_none());
+        let subsystems = || self.whole.targets.iter().filter(|target| target.subsystem.is_some());
         self.published.set(ConfigSnapshot {
             version: self.version.to_string(),
             file: self.file.clone(),
             objects: self.config.sources.document.clone(),
-            targets: self.whole.targets.len(),
-            luns: self.whole.targets.iter().map(|target| target.luns.len()).sum(),
+            targets: targets().count(),
+            luns: targets().map(|target| target.luns.len()).sum(),
+            subsystems: subsystems().count(),
+            namespaces: subsystems().map(Target::disks).sum(),
             standby: lunar_server::standby::on_standby(&self.config, &self.standby.promoted),
             closing: self.standby.open_media(),
             warnings: super::warnings(&self.config).collect(),
@@ -223,39 +226,49 @@ impl<S: TargetServer> Service<S> {
         self.check_version(change.version.as_deref())?;
         self.check_changeable()?;
         match (&change.action, &change.id) {
-            (ObjectAction::Delete, ObjectId::Access(target, _)) if !change.force => {
-                self.check_restricted(target)
+            (ObjectAction::Delete, id @ (ObjectId::Access(..) | ObjectId::Host(..))) if !change.force => {
+                self.check_restricted(id)
             }
-            (ObjectAction::Delete, id) => self.check_unnamed(id),
+            (ObjectAction::Delete | ObjectAction::Move(_), id) => self.check_unnamed(id),
             _ => Ok(()),
         }
     }
 
     /// Checks that no other object names this one.
     fn check_unnamed(&self, id: &ObjectId) -> Result<(), ControlError> {
-        let (keys, name): (&[&str], Value) = match id {
-            ObjectId::ChapUser(user) => (&["chap", "mutual"], user.as_str().into()),
-            ObjectId::Disk(name) => (&["disk"], name.as_str().into()),
-            ObjectId::PortalGroup(tag) => (&["portal_groups"], (*tag).into()),
-            ObjectId::Target(_) | ObjectId::Lun(..) | ObjectId::Access(..) => return Ok(()),
+        let is = |value: Option<&Value>, name: &Value| {
+            value.is_some_and(|value| value == name || value.as_array().is_some_and(|all| all.contains(name)))
         };
-        let is_it =
-            |value: &Value| *value == name || value.as_array().is_some_and(|list| list.contains(&name));
-        let names_it =
-            |object: &ConfigObject| keys.iter().any(|key| object.keys.get(*key).is_some_and(is_it));
+        let any =
+            |keys: &Keys, names: &[&str], name: Value| names.iter().any(|key| is(keys.get(*key), &name));
+        let names_it = |keys: &Keys| match id {
+            ObjectId::ChapUser(user) => any(keys, &["chap", "mutual"], user.as_str().into()),
+            ObjectId::Disk(name) => any(keys, &["disk"], name.as_str().into()),
+            ObjectId::PortalGroup(tag) => any(keys, &["portal_groups"], (*tag).into()),
+            ObjectId::Target(name) => any(keys, &["target"], name.as_str().into()),
+            ObjectId::Lun(target, lun) => {
+                any(keys, &["target"], target.as_str().into()) && any(keys, &["lun"], (*lun).into())
+            }
+            ObjectId::Access(..) | ObjectId::Subsystem(_) | ObjectId::Namespace(..) | ObjectId::Host(..) => {
+                false
+            }
+        };
         let document = self.config.sources.document.iter();
-        let users: Vec<String> =
-            document.filter(|(_, object)| names_it(object)).map(|(user, _)| user.to_string()).collect();
-        unused_by(id, &users, "change or remove those first")
+        let users = document.filter(|(_, object)| names_it(&object.keys)).map(|(user, _)| user.to_string());
+        unused_by(id, &users.collect::<Vec<_>>(), "change or remove those first")
     }
 
-    /// Checks that the target has another access entry: without entries it would admit all initiators.
-    fn check_restricted(&self, target: &str) -> Result<(), ControlError> {
-        let mut targets = self.config.targets.iter();
-        if targets.any(|one| one.name == target && one.access.len() == 1) {
-            return Err(unrestricted(target));
+    /// Checks that the target has another access entry, or the subsystem another host: without them it would admit all.
+    fn check_restricted(&self, id: &ObjectId) -> Result<(), ControlError> {
+        let left = match id {
+            ObjectId::Access(target, _) => self.config.target(target).map(|one| one.access.len()),
+            ObjectId::Host(nqn, _) => self.config.target(nqn).map(|one| one.secrets()),
+            _ => None,
+        };
+        match (left, id.parent()) {
+            (Some(1), Some(parent)) => Err(unrestricted(&parent)),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -280,11 +293,14 @@ pub(super) fn staged(writes: &[FileWrite]) -> Result<Vec<StagedFile>, ControlErr
     stage(files).map_err(|(path, e)| cannot_write(&path, &e))
 }
 
-/// The error of a target that would lose its last access entry.
-pub(super) fn unrestricted(target: &str) -> ControlError {
-    let what =
-        format!("target {} would admit all initiators without its last access entry", target.escape_debug());
-    ControlError::conflict(what, "add another entry first, or use --force (force=true)")
+/// The error of a target that would lose its last access entry, or of a subsystem that would lose its last host.
+pub(super) fn unrestricted(id: &ObjectId) -> ControlError {
+    let (what, other) = match id {
+        ObjectId::Subsystem(_) => ("hosts without a secret if it lost its last host", "host"),
+        _ => ("all initiators without its last access entry", "entry"),
+    };
+    let hint = format!("add another {other} first, or use --force (force=true)");
+    ControlError::conflict(format!("{id} would admit {what}"), hint)
 }
 
 pub(super) fn cannot_write(path: &Path, e: &io::Error) -> ControlError {

@@ -8,8 +8,7 @@ use lunar_admin::{
     ApplyCause, ApplyOptions, ControlError, ControlErrorKind, Difference, HistoryPoint, Request, Response,
     RollbackRequest,
 };
-use lunar_server::config::{self, Config, FileWrite, TrialRecord};
-use std::collections::BTreeSet;
+use lunar_server::config::{self, Config, FileWrite, Target, TrialRecord};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -88,17 +87,16 @@ impl<S: TargetServer> Service<S> {
         Ok(self.changed(changes, Vec::new()))
     }
 
-    /// Checks that the rollback opens no target to all initiators.
+    /// Checks that the rollback opens no target to all initiators, and no subsystem to hosts without a secret.
     fn check_opened(&self, new: &Config) -> Result<(), ControlError> {
-        let open: BTreeSet<&str> = new
-            .targets
-            .iter()
-            .filter(|target| target.access.is_empty())
-            .map(|target| &*target.name)
-            .collect();
-        let mut restricted = self.config.targets.iter().filter(|target| !target.access.is_empty());
-        match restricted.find(|target| open.contains(&*target.name)) {
-            Some(target) => Err(super::objects::unrestricted(&target.name)),
+        let is_opened = |before: &&Target| {
+            let Some(after) = new.target(&before.name) else { return false };
+            let restrictions =
+                [(before.access.len(), after.access.len()), (before.secrets(), after.secrets())];
+            restrictions.iter().any(|(before, after)| *before > 0 && *after == 0)
+        };
+        match self.config.targets.iter().find(is_opened) {
+            Some(target) => Err(super::objects::unrestricted(&target.id())),
             None => Ok(()),
         }
     }

@@ -137,6 +137,8 @@ pub mod tests {
             stopping: false,
             targets: 1,
             luns: 2,
+            subsystems: 0,
+            namespaces: 0,
             sessions: 4,
             warnings: Vec::new(),
         };

@@ -134,6 +134,8 @@ mod tests {
                 stopping: false,
                 targets: 1,
                 luns: 1,
+                subsystems: 0,
+                namespaces: 0,
                 sessions: 0,
                 warnings: Vec::new(),
             },

@@ -58,9 +58,9 @@ impl AuthSecrets {
 /// The secret that host and controller do not share, as far as one of them knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MismatchedSecret {
-    /// That of the host.
+    /// The secret of the host.
     Host,
-    /// That of the subsystem.
+    /// The secret of the subsystem.
     Subsystem,
     /// The host asks for the proof of the subsystem, which has no secret.
     NoSubsystem,

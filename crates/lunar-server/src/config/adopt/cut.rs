@@ -7,9 +7,9 @@ use toml_edit::{ArrayOfTables, DocumentMut, Item, Table, Value, value};
 /// The objects to cut out of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// An object; with a target its LUNs and access entries.
+    /// An object; with a target its LUNs and access entries, with a subsystem its namespaces and hosts.
     Whole(ObjectId),
-    /// The LUNs and access entries that the file adds to a target with the key `target`.
+    /// The elements that the file adds to a target with the key `target`, or to a subsystem with the key `subsystem`.
     Extensions(ObjectId),
 }
 
@@ -46,8 +46,7 @@ pub(super) fn cut(text: &str, parts: &[Part]) -> Result<Cut, String> {
     for part in parts {
         let mut found = match part {
             Part::Whole(id) => whole(&mut document, id),
-            Part::Extensions(ObjectId::Target(name)) => extensions(&mut document, name),
-            Part::Extensions(_) => Vec::new(),
+            Part::Extensions(id) => extensions(&mut document, id),
         };
         for (id, table) in &mut found {
             objects.push(CutObject { id: id.clone(), text: commented(id, table.take().unwrap_or_default()) });
@@ -63,67 +62,95 @@ pub(super) fn cut(text: &str, parts: &[Part]) -> Result<Cut, String> {
 /// An object and its table.
 type ObjectTable = (ObjectId, Option<Table>);
 
+/// A table that may be an inline one.
+type AnyTable = dyn toml_edit::TableLike;
+
 fn whole(document: &mut DocumentMut, id: &ObjectId) -> Vec<ObjectTable> {
-    let found = |tables: Vec<Table>| tables.into_iter().map(|table| (id.clone(), Some(table))).collect();
-    match id {
-        ObjectId::Target(name) => target(document, name),
-        ObjectId::PortalGroup(tag) => found(take_of(document, |root| {
+    let tables = match id {
+        ObjectId::Target(_) | ObjectId::Subsystem(_) => return parent(document, id),
+        ObjectId::PortalGroup(tag) => take_of(document, |root| {
             take(root, id.array(), &|one| integer(one, "tag") == Some((*tag).into()))
-        })),
+        }),
         ObjectId::Disk(name) => {
-            found(take_of(document, |root| take(root, id.array(), &|one| text(one, "name") == Some(name))))
+            take_of(document, |root| take(root, id.array(), &|one| text(one, "name") == Some(name)))
         }
         ObjectId::ChapUser(user) => {
-            let is = |one: &dyn toml_edit::TableLike| text(one, "id").or(text(one, "name")) == Some(user);
-            found(take_of(document, |root| take(root, id.array(), &is)))
+            let is = |one: &AnyTable| text(one, "id").or(text(one, "name")) == Some(user);
+            take_of(document, |root| take(root, id.array(), &is))
         }
-        ObjectId::Lun(name, lun) => {
-            let is = |one: &dyn toml_edit::TableLike| integer(one, "lun") == Some((*lun).into());
-            let is_added = |one: &dyn toml_edit::TableLike| text(one, "target") == Some(name) && is(one);
-            let mut tables = take_of(document, |root| take(root, "lun", &is_added));
-            tables.extend(take_of(document, |root| in_target(root, name, |target| take(target, "lun", &is))));
-            found(tables)
+        ObjectId::Lun(_, lun) => child(document, id, &|one| integer(one, "lun") == Some((*lun).into())),
+        ObjectId::Namespace(_, nsid) => {
+            child(document, id, &|one| integer(one, "nsid") == Some((*nsid).into()))
         }
+        ObjectId::Host(_, host) => child(document, id, &|one| text(one, "nqn") == Some(host)),
         ObjectId::Access(..) => Vec::new(),
+    };
+    tables.into_iter().map(|table| (id.clone(), Some(table))).collect()
+}
+
+/// The key that identifies a target or subsystem, its value, and the arrays of its elements.
+fn family(parent: &ObjectId) -> Option<(&'static str, &str, [&'static str; 2])> {
+    match parent {
+        ObjectId::Target(name) => Some(("name", name.as_str(), ["lun", "access"])),
+        ObjectId::Subsystem(nqn) => Some(("nqn", nqn.as_str(), ["namespace", "host"])),
+        _ => None,
     }
 }
 
-/// A target, its LUNs and its access entries: first those of `[[target]]`.
-fn target(document: &mut DocumentMut, name: &str) -> Vec<ObjectTable> {
+/// The tables of an element that `is` selects: first those that the file adds to its parent.
+fn child(document: &mut DocumentMut, id: &ObjectId, is: &dyn Fn(&AnyTable) -> bool) -> Vec<Table> {
+    let parent = id.parent();
+    let Some((parent, (key, name, _))) = parent.as_ref().and_then(|parent| Some((parent, family(parent)?)))
+    else {
+        return Vec::new();
+    };
+    let is_added = |one: &AnyTable| text(one, parent.array()) == Some(name) && is(one);
+    let mut tables = take_of(document, |root| take(root, id.array(), &is_added));
+    let place = (parent.array(), key, name);
+    tables.extend(take_of(document, |root| in_parent(root, place, |parent| take(parent, id.array(), is))));
+    tables
+}
+
+/// A target or subsystem with its elements: first those in its own table.
+fn parent(document: &mut DocumentMut, id: &ObjectId) -> Vec<ObjectTable> {
+    let Some((key, name, arrays)) = family(id) else { return Vec::new() };
     let mut found = Vec::new();
-    let is = |one: &dyn toml_edit::TableLike| text(one, "name") == Some(name);
-    for mut table in take_of(document, |root| take(root, "target", &is)) {
-        let luns = take(&mut table, "lun", &|_| true);
-        let access = take(&mut table, "access", &|_| true);
-        found.push((ObjectId::Target(name.to_owned()), Some(table)));
-        found.extend(children(name, luns, access));
+    for mut table in take_of(document, |root| take(root, id.array(), &|one| text(one, key) == Some(name))) {
+        let elements = arrays.map(|array| (array, take(&mut table, array, &|_| true)));
+        found.push((id.clone(), Some(table)));
+        found.extend(elements.into_iter().flat_map(|elements| children(id, elements)));
     }
-    found.extend(extensions(document, name));
+    found.extend(extensions(document, id));
     found
 }
 
-/// The entries that the file adds to a target.
-fn extensions(document: &mut DocumentMut, name: &str) -> Vec<ObjectTable> {
-    let is = |one: &dyn toml_edit::TableLike| text(one, "target") == Some(name);
-    let luns = take_of(document, |root| take(root, "lun", &is));
-    let access = take_of(document, |root| take(root, "access", &is));
-    children(name, luns, access)
+/// The elements that the file adds to a target or subsystem.
+fn extensions(document: &mut DocumentMut, id: &ObjectId) -> Vec<ObjectTable> {
+    let Some((_, name, arrays)) = family(id) else { return Vec::new() };
+    let is = |one: &AnyTable| text(one, id.array()) == Some(name);
+    let elements = arrays.map(|array| (array, take_of(document, |root| take(root, array, &is))));
+    elements.into_iter().flat_map(|elements| children(id, elements)).collect()
 }
 
-fn children(target: &str, luns: Vec<Table>, access: Vec<Table>) -> Vec<ObjectTable> {
-    let lun = |table: Table| {
-        let number = integer(&table, "lun").and_then(|number| number.try_into().ok()).unwrap_or_default();
-        (ObjectId::Lun(target.to_owned(), number), Some(table))
+fn children(parent: &ObjectId, (array, tables): (&str, Vec<Table>)) -> Vec<ObjectTable> {
+    let name = family(parent).map(|(_, name, _)| name.to_owned()).unwrap_or_default();
+    let number = |table: &Table, key| {
+        integer(table, key).and_then(|number| number.try_into().ok()).unwrap_or_default()
     };
-    let entry = |table: Table| (ObjectId::Access(target.to_owned(), 0), Some(table));
-    luns.into_iter().map(lun).chain(access.into_iter().map(entry)).collect()
+    let id = |table: &Table| match array {
+        "lun" => ObjectId::Lun(name.clone(), number(table, "lun")),
+        "namespace" => ObjectId::Namespace(name.clone(), number(table, "nsid")),
+        "host" => ObjectId::Host(name.clone(), text(table, "nqn").unwrap_or_default().to_owned()),
+        _ => ObjectId::Access(name.clone(), 0),
+    };
+    tables.into_iter().map(|table| (id(&table), Some(table))).collect()
 }
 
-fn text<'t>(table: &'t dyn toml_edit::TableLike, key: &str) -> Option<&'t str> {
+fn text<'t>(table: &'t AnyTable, key: &str) -> Option<&'t str> {
     table.get(key)?.as_str()
 }
 
-fn integer(table: &dyn toml_edit::TableLike, key: &str) -> Option<i64> {
+fn integer(table: &AnyTable, key: &str) -> Option<i64> {
     table.get(key)?.as_integer()
 }
 
@@ -184,19 +211,23 @@ fn each_table(table: &mut Table, each: &mut impl FnMut(&mut Table)) {
     }
 }
 
-/// The LUNs that `take` finds in a target.
-fn in_target(root: &mut Table, name: &str, take: impl Fn(&mut Table) -> Vec<Table>) -> Vec<Table> {
-    match root.get_mut("target") {
+/// The elements that `take` finds in a parent, by its array, the key that identifies it, and its name.
+fn in_parent(
+    root: &mut Table,
+    (array, key, name): (&str, &str, &str),
+    take: impl Fn(&mut Table) -> Vec<Table>,
+) -> Vec<Table> {
+    match root.get_mut(array) {
         Some(Item::ArrayOfTables(list)) => {
-            let mut targets = list.iter_mut().filter(|target| text(*target, "name") == Some(name));
-            targets.next().map(take).unwrap_or_default()
+            let mut parents = list.iter_mut().filter(|parent| text(*parent, key) == Some(name));
+            parents.next().map(take).unwrap_or_default()
         }
         _ => Vec::new(),
     }
 }
 
 /// Removes the tables of a list that `is` selects, and the list if none is left.
-fn take(table: &mut Table, key: &str, is: &dyn Fn(&dyn toml_edit::TableLike) -> bool) -> Vec<Table> {
+fn take(table: &mut Table, key: &str, is: &dyn Fn(&AnyTable) -> bool) -> Vec<Table> {
     let mut taken = Vec::new();
     let is_empty = match table.get_mut(key) {
         Some(Item::ArrayOfTables(list)) => {
@@ -241,11 +272,12 @@ fn inline(value: Value) -> Option<Table> {
 /// The text of an object that has comments.
 fn commented(id: &ObjectId, mut table: Table) -> Option<String> {
     if let Some(parent) = id.parent()
-        && let ObjectId::Target(name) = parent
-        && !table.contains_key("target")
+        && let Some((_, name, _)) = family(&parent)
+        && !table.contains_key(parent.array())
     {
-        table.insert("target", value(name));
-        table.sort_values_by(|a, _, b, _| (a.get() != "target").cmp(&(b.get() != "target")));
+        let key = parent.array();
+        table.insert(key, value(name));
+        table.sort_values_by(|a, _, b, _| (a.get() != key).cmp(&(b.get() != key)));
     }
     let prefix = table.decor().prefix().and_then(|prefix| prefix.as_str()).unwrap_or_default().to_owned();
     let lead = prefix.trim_matches('\n').to_owned();

@@ -1,6 +1,7 @@
 //! Moves objects from files of an administrator to files of the API, one object a file. Nothing is written here.
 //!
-//! A target moves with its LUNs and access entries. The first matching access entry decides, and the files of the API
+//! A target moves with its LUNs and access entries, and a subsystem with its namespaces and hosts.
+//! The first matching access entry decides, and the files of the API
 //! follow all others. So the entries of a target that several files have move from the last file to the first: after
 //! each step, the configuration is equal to the one before.
 
@@ -91,8 +92,8 @@ fn order(config: &Config, objects: &BTreeSet<ObjectId>) -> Vec<(PathBuf, Vec<Par
     let place = |id: &ObjectId| config.sources.document.get(id).map(|one| one.source.file.clone());
     let is_access = |id: &&ObjectId| matches!(id, ObjectId::Access(..));
     let targets = objects.iter().filter(is_access).filter_map(ObjectId::parent);
-    let targets: BTreeSet<ObjectId> =
-        targets.chain(objects.iter().filter(|id| matches!(id, ObjectId::Target(_))).cloned()).collect();
+    let is_parent = |id: &&ObjectId| matches!(id, ObjectId::Target(_) | ObjectId::Subsystem(_));
+    let targets: BTreeSet<ObjectId> = targets.chain(objects.iter().filter(is_parent).cloned()).collect();
     let of_target = |id: &ObjectId| id.parent().is_some_and(|parent| targets.contains(&parent));
     let mut at_once: BTreeMap<PathBuf, Vec<Part>> = BTreeMap::new();
     for id in objects.iter().filter(|id| !targets.contains(id) && !of_target(id)) {

@@ -15,7 +15,7 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// The growth that a change asks for: a patch of `size` of a LUN or disk whose file exists. The file holds data of
+    /// The growth that a change asks for: a patch of `size` of an object whose file exists. The file holds data of
     /// hosts, so it never shrinks.
     pub fn of(config: &Config, change: &ObjectChange) -> Result<Option<Growth>, ControlError> {
         let ObjectAction::Merge(keys) = &change.action else { return Ok(None) };
@@ -58,12 +58,11 @@ impl Growth {
     }
 }
 
-/// The medium of a LUN or disk.
+/// The medium of a LUN, a namespace or a disk.
 fn source<'c>(config: &'c Config, id: &ObjectId) -> Option<&'c Source> {
     match id {
-        ObjectId::Lun(target, lun) => {
-            let target = config.targets.iter().find(|one| one.name == *target)?;
-            target.luns.get(lun).map(|lun| &lun.source)
+        ObjectId::Lun(name, number) | ObjectId::Namespace(name, number) => {
+            config.target(name)?.luns.get(number).map(|lun| &lun.source)
         }
         ObjectId::Disk(name) => config.disks.get(name).map(|disk| &disk.source),
         _ => None,

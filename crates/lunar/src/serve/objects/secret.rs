@@ -1,4 +1,4 @@
-//! Secrets of CHAP users, in files of the API.
+//! Secrets of CHAP users, of subsystems and of their hosts, in files of the API.
 
 use super::cannot_write;
 use crate::private_file;
@@ -12,19 +12,19 @@ use std::path::{Path, PathBuf};
 pub(super) struct StagedSecret {
     pub(super) change: ObjectChange,
     file: Option<PathBuf>,
-    /// The file of the secret before.
-    before: Option<PathBuf>,
+    /// The files of the secrets before.
+    before: Vec<PathBuf>,
 }
 
 impl StagedSecret {
-    /// Moves the key `secret` of a CHAP user to a file. Each secret has a file of its own, so that the old one stays
+    /// Moves the key `secret` of an object to a file. Each secret has a file of its own, so that the old one stays
     /// valid until the change has succeeded.
     pub(super) fn of(config: &Config, mut change: ObjectChange) -> Result<StagedSecret, ControlError> {
-        let ObjectId::ChapUser(_) = change.id else {
-            return Ok(StagedSecret { change, file: None, before: None });
-        };
+        if !matches!(change.id, ObjectId::ChapUser(_) | ObjectId::Subsystem(_) | ObjectId::Host(..)) {
+            return Ok(StagedSecret { change, file: None, before: Vec::new() });
+        }
         let folder = api_folder(&config.sources.whole).join("secrets");
-        let before = secret_file(config, &change.id).filter(|before| is_in(before, &folder));
+        let before = secret_files(config, &change).filter(|before| is_in(before, &folder)).collect();
         let mut file = None;
         if let ObjectAction::Create(keys) | ObjectAction::Replace(keys) | ObjectAction::Merge(keys) =
             &mut change.action
@@ -42,9 +42,10 @@ impl StagedSecret {
     /// Keeps the new file, and removes the old one if nothing in the configuration names it any more.
     pub(super) fn keep(mut self, config: &Config) {
         self.file = None;
-        let old = self.before.take().filter(|before| !is_named(before, config));
-        if let Some(Err(e)) = old.map(std::fs::remove_file) {
-            tracing::warn!("cannot remove the file of a former secret: {e}");
+        for old in self.before.drain(..).filter(|before| !is_named(before, config)) {
+            if let Err(e) = std::fs::remove_file(old) {
+                tracing::warn!("cannot remove the file of a former secret: {e}");
+            }
         }
     }
 }
@@ -68,10 +69,14 @@ fn is_named(file: &Path, config: &Config) -> bool {
     uses.any(|named| place(&named) == place(file))
 }
 
-/// The file of the secret of a CHAP user.
-fn secret_file(config: &Config, id: &ObjectId) -> Option<PathBuf> {
-    let object = config.sources.document.get(id)?;
-    object.keys.get("secret_file").and_then(Value::as_str).map(|path| base(config).join(path))
+/// The file of the secret of an object, and if it is removed also those of its hosts.
+fn secret_files(config: &Config, change: &ObjectChange) -> impl Iterator<Item = PathBuf> {
+    let is_removed = change.action == ObjectAction::Delete;
+    let is_meant =
+        move |id: &ObjectId| *id == change.id || is_removed && id.parent().as_ref() == Some(&change.id);
+    let objects = config.sources.document.iter().filter(move |(id, _)| is_meant(id));
+    let files = objects.filter_map(|(_, object)| object.keys.get("secret_file")?.as_str());
+    files.map(|path| base(config).join(path))
 }
 
 /// The folder at which relative paths start.
@@ -86,10 +91,11 @@ fn written_secret(
     transient: bool,
 ) -> Result<PathBuf, ControlError> {
     let Some(secret) = secret.as_str() else {
-        return Err(ControlError::invalid(
-            "`secret` must be a string",
-            "write 12 to 255 characters, or 0x and hexadecimal digits",
-        ));
+        let form = match id {
+            ObjectId::ChapUser(_) => "write 12 to 255 characters, or 0x and hexadecimal digits",
+            _ => "write it in the form DHHC-1:HH:BASE64:",
+        };
+        return Err(ControlError::invalid("`secret` must be a string", form));
     };
     if transient {
         return Err(ControlError::invalid(

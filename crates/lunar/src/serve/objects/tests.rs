@@ -356,6 +356,7 @@ fn described_keys(schema: &str, of_path: &[&str]) -> Vec<String> {
 #[test]
 fn api_describes_the_keys_that_the_server_knows() {
     let target = format!("[[target]]\nname = \"{NAME}\"\n");
+    let subsystem = "[[subsystem]]\nnqn = \"nqn.2026-11.org.example:s\"\n";
     let lun = "lun = 0\nbackend = \"null\"\nsize = \"1M\"\n";
     for (source, schema, of_path) in [
         (format!("{target}zzzzzzzz = 1\n"), "TargetKeys", &["name", "lun", "access"][..]),
@@ -372,9 +373,12 @@ fn api_describes_the_keys_that_the_server_knows() {
             "PortalGroupKeys",
             &["tag"],
         ),
+        (format!("{subsystem}zzzzzzzz = 1\n"), "SubsystemKeys", &["nqn", "namespace", "host"]),
+        (format!("{subsystem}[[subsystem.host]]\nzzzzzzzz = 1\n"), "HostKeys", &["nqn"]),
     ] {
         assert_eq!(described_keys(schema, of_path), known_keys(&source), "{schema}");
     }
+    assert_eq!(described_keys("NamespaceKeys", &[]), described_keys("LunKeys", &["target", "lun"]));
 }
 
 #[test]
