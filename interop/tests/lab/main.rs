@@ -10,6 +10,7 @@ mod gateways_pr;
 mod guest;
 mod machine;
 mod nvme;
+mod nvme_answers;
 mod rdma;
 
 use guest::{example, lab, server};

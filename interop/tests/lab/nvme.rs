@@ -10,6 +10,8 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
+/// The serial number of the subsystem.
+pub const SERIAL: &str = "SER-0001";
 const NQN: &str = "nqn.2026-11.org.example:disks";
 /// A subsystem whose host must authenticate itself.
 const GUARDED: &str = "nqn.2026-11.org.example:guarded";
@@ -20,15 +22,15 @@ const NVME: [Tool; 1] = [Tool { program: "nvme", package: "nvme-cli" }];
 const SECOND: &str = "[[subsystem.namespace]]\nnsid = 7\nbackend = \"memory\"\nsize = \"32MiB\"\n";
 
 /// The portals of a server: two of NVMe/TCP and one of iSCSI.
-struct Portals([u16; 3]);
+pub struct Portals([u16; 3]);
 
 impl Portals {
-    fn free() -> Portals {
+    pub fn free() -> Portals {
         Portals([(); 3].map(|()| ports::free()))
     }
 
     /// The configuration with these of the NVMe portals, and further tables of the subsystem. LUN 0 is namespace 1.
-    fn config(&self, nvme: &[usize], tables: &str) -> String {
+    pub fn config(&self, nvme: &[usize], tables: &str) -> String {
         let groups: String = nvme.iter().map(|at| group(at + 1, self.0[*at], "nvme-tcp")).collect();
         let tags: Vec<usize> = nvme.iter().map(|at| at + 1).collect();
         format!(
@@ -43,7 +45,7 @@ path = "disk.img"
 size = "512MiB"
 [[subsystem]]
 nqn = "{NQN}"
-serial = "SER-0001"
+serial = "{SERIAL}"
 portal_groups = {tags:?}
 [[subsystem.namespace]]
 nsid = 1
@@ -64,7 +66,7 @@ lun = 0
     }
 
     /// The same with more environment variables.
-    fn start_with(
+    pub fn start_with(
         &self,
         lab: Lab,
         scenario: &str,
@@ -126,7 +128,7 @@ impl Secrets {
 }
 
 /// A guest with nvme-cli.
-fn lab() -> Option<Lab> {
+pub fn lab() -> Option<Lab> {
     lab_with(&NVME, GuestKind::Plain)
 }
 

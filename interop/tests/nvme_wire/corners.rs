@@ -92,3 +92,38 @@ fn enable_behind_disable_is_not_lost() {
         thread::sleep(Duration::from_millis(50));
     }
 }
+
+/// Hosts over fabrics have identifiers of 128 bits.
+#[test]
+fn host_identifier_of_64_bits_is_refused() {
+    let server = server();
+    let mut it = controller(&server, "host");
+    let feature = |dword, len| NvmeEntry::new(0x0a, 0).dword(10, 0x81).dword(11, dword).on_host(len);
+    it.admin.execute(&feature(0, 8), &[]).is(DNR | 2);
+    it.admin.execute(&feature(0, 16), &[]).is(DNR | 2);
+    assert_eq!(it.admin.execute(&feature(1, 16), &[]).good(), it.host.id);
+}
+
+/// NSID and the first block, for commands that the target refuses at once, executes, or collects data for.
+#[test]
+fn error_log_shows_namespace_and_block() {
+    let server = server();
+    let (mut it, mut queue) = queue(&server, "host");
+    let behind = u64::from(u32::MAX) + 77;
+    let ranges = NvmeEntry::new(9, 1).dword(11, 4).on_host(16);
+    let beyond = [&[0; 4][..], &1u32.to_le_bytes(), &behind.to_le_bytes()].concat();
+    let cases: [(NvmeEntry, &[u8], (u32, u64)); 5] = [
+        (NvmeEntry::read(1, behind, 8), &[], (1, behind)),
+        (NvmeEntry::write(1, behind, 8), &[3; 4096], (1, behind)),
+        (NvmeEntry::read(3, 5, 8), &[], (3, 5)),
+        (NvmeEntry::write(1, 6, 8).on_host(512), &[], (1, 6)),
+        (ranges, &beyond, (1, 0)),
+    ];
+    for (count, (entry, data, place)) in cases.into_iter().enumerate() {
+        let reply = queue.execute(&entry, data);
+        let log = it.admin.execute(&NvmeEntry::log(1, 64), &[]).good();
+        let number = |at: usize| u64::from_le_bytes(log[at..at + 8].try_into().expect("8 bytes"));
+        assert_eq!((number(0), log[8], number(16)), (count as u64 + 1, 1, place.1), "{entry:x?}");
+        assert_eq!((number(12) as u16 >> 1, number(24) as u32), (reply.status, place.0), "{entry:x?}");
+    }
+}

@@ -9,6 +9,7 @@ mod connect;
 mod copy;
 mod corners;
 mod data;
+mod demands;
 mod events;
 mod foreign;
 mod fused;

@@ -2,6 +2,7 @@
 
 use super::NQN;
 use interop::command::{CommandOutput, lunar};
+use interop::nvme::{NvmeEntry, NvmeHostName, RawController};
 use interop::{Raw, Relay, Server, TARGET};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -11,6 +12,9 @@ const OPTIMIZED: u8 = 0;
 const NON_OPTIMIZED: u8 = 1;
 const STANDBY: u8 = 2;
 const UNAVAILABLE: u8 = 3;
+/// The access state "inaccessible" of NVMe, and the status of its commands without DNR.
+const INACCESSIBLE: u8 = 3;
+const PATH_INACCESSIBLE: u16 = 0x302;
 /// Time of a phase of a test: some thousand commands.
 const PHASE: Duration = Duration::from_millis(700);
 
@@ -109,4 +113,25 @@ fn io_waits_while_no_path_is_accessible() {
     thread::sleep(PHASE);
     paths.set_access([STANDBY, OPTIMIZED]);
     must_be_good(bench);
+}
+
+/// Linux removes a disk without capacity. Without DNR, it repeats a command on another path.
+#[test]
+fn inaccessible_namespace_keeps_its_identity() {
+    let paths = TwoPaths::start();
+    let mut it = RawController::enabled(paths.server.portals()[0], &NvmeHostName::new("host"), NQN, 0);
+    let mut queue = it.queue(1);
+    let pages = [(0, 1), (2, 0), (3, 1)].map(|(structure, nsid)| NvmeEntry::identify(structure, nsid));
+    let before = pages.map(|page| it.admin.execute(&page, &[]).good());
+    for state in [STANDBY, UNAVAILABLE] {
+        paths.set_access([state, OPTIMIZED]);
+        assert_eq!(pages.map(|page| it.admin.execute(&page, &[]).good()), before);
+        assert_eq!(it.access_state(), Some(INACCESSIBLE));
+        let zeroes = NvmeEntry::blocks(8, 1, 0, 1);
+        for entry in [NvmeEntry::read(1, 0, 1), NvmeEntry::write(1, 0, 1), NvmeEntry::new(0, 1), zeroes] {
+            queue.execute(&entry, &[0; 512]).is(PATH_INACCESSIBLE);
+        }
+    }
+    paths.set_access([OPTIMIZED, OPTIMIZED]);
+    queue.execute(&NvmeEntry::read(1, 0, 1), &[]).good();
 }
