@@ -82,9 +82,9 @@ pub fn lunar(profile: Profile) -> Result<PathBuf> {
     Ok(profile.folder().join("lunar"))
 }
 
-/// The path of the program that tests run: `$LUNAR_BIN`, or the build for tests.
-pub fn lunar_path() -> PathBuf {
-    std::env::var_os("LUNAR_BIN").map_or_else(|| Profile::Test.folder().join("lunar"), PathBuf::from)
+/// The path of the program under test, which was built before: `$LUNAR_BIN`, or the one with this profile.
+pub fn lunar_path(profile: Profile) -> PathBuf {
+    std::env::var_os("LUNAR_BIN").map_or_else(|| profile.folder().join("lunar"), PathBuf::from)
 }
 
 /// Whether a program is on the PATH, or a file at its absolute path.

@@ -122,7 +122,8 @@ fn programs(options: &Options) -> Result<Programs> {
     Ok(Programs {
         blast: root::build("xtask", "blast")?,
         floor: root::build("xtask", "floor")?,
-        lunar: root::lunar(Profile::Release)?,
+        // Built with the examples: alone, it would select other features of shared crates.
+        lunar: root::lunar_path(Profile::Release),
         load: examples.join("load"),
         in_memory: examples.join("in_memory"),
         stgt,

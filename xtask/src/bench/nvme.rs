@@ -28,14 +28,14 @@ const LARGE_READ: BlastLoad = BlastLoad::new("read", 262_144, 8);
 const LARGE_WRITE: BlastLoad = BlastLoad::new("write", 262_144, 8);
 
 const ROWS: [NvmeRow; 9] = [
-    of_floor("NVMe/TCP: 4 KiB random read, depth 32", SMALL_READ, 0.70),
-    of_floor("NVMe/TCP: 4 KiB random write, depth 32", BlastLoad::new("write", 4096, 32), 0.70),
-    of_floor("NVMe/TCP: 4 KiB random read, depth 1", BlastLoad::new("read", 4096, 1), 0.80),
-    of_floor("NVMe/TCP: 256 KiB read, depth 8", LARGE_READ, 0.85),
-    of_floor("NVMe/TCP: 256 KiB write, depth 8", LARGE_WRITE, 0.85),
-    with_digests("NVMe/TCP: 4 KiB random read, depth 32, both digests", SMALL_READ, 0.60),
-    with_digests("NVMe/TCP: 256 KiB read, depth 8, both digests", LARGE_READ, 0.60),
-    with_digests("NVMe/TCP: 256 KiB write, depth 8, both digests", LARGE_WRITE, 0.60),
+    of_floor("NVMe/TCP: 4 KiB random read, depth 32", SMALL_READ, 0.80),
+    of_floor("NVMe/TCP: 4 KiB random write, depth 32", BlastLoad::new("write", 4096, 32), 0.80),
+    of_floor("NVMe/TCP: 4 KiB random read, depth 1", BlastLoad::new("read", 4096, 1), 0.85),
+    of_floor("NVMe/TCP: 256 KiB read, depth 8", LARGE_READ, 0.90),
+    of_floor("NVMe/TCP: 256 KiB write, depth 8", LARGE_WRITE, 0.90),
+    with_digests("NVMe/TCP: 4 KiB random read, depth 32, both digests", SMALL_READ, 0.85),
+    with_digests("NVMe/TCP: 256 KiB read, depth 8, both digests", LARGE_READ, 0.85),
+    with_digests("NVMe/TCP: 256 KiB write, depth 8, both digests", LARGE_WRITE, 0.85),
     NvmeRow {
         name: "NVMe/TCP: 4 KiB random read, depth 32, two I/O queues",
         load: BlastLoad { queues: 2, ..SMALL_READ },

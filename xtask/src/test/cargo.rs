@@ -165,7 +165,7 @@ fn run_job(
         job.program.command(&[&["--show-output".to_owned()], job.arguments.as_slice()].concat());
     command.envs(variables.iter().copied()).env("RUST_BACKTRACE", "0");
     // The output is parsed, so it must have no colors.
-    command.env("LUNAR_BIN", root::lunar_path()).env("CARGO_TERM_COLOR", "never");
+    command.env("LUNAR_BIN", root::lunar_path(root::Profile::Test)).env("CARGO_TERM_COLOR", "never");
     let mut output = ProgramOutput::default();
     let mut child = follow::spawn(command)?;
     follow::follow(&mut child, SILENCE, |line| {

@@ -203,7 +203,7 @@ fn of_peers(options: &[&str]) -> Result<StepReport> {
 fn lab() -> Result<StepReport> {
     let examples = [("lunar-host", "ublk"), ("lunar-router", "sg"), ("lunar-rdma", "verbs_loop")];
     root::build_examples(Profile::Test, &examples)?;
-    let package = crate::dist::checked_package(&root::lunar_path());
+    let package = crate::dist::checked_package(&root::lunar_path(Profile::Test));
     let variables: Vec<_> = package.iter().map(|package| ("LUNAR_DEB", package.as_os_str())).collect();
     cargo::test(&TestSelection {
         selection: &["--package", "interop", "--test", "lab"],
