@@ -71,8 +71,9 @@ impl IoQueue {
         let queue = HostQueue::new(entries, 0);
         let answered = queue.state.borrow().answered.clone();
         let (handle, registration, requests) = CoreHandle::new(queue);
-        lunar_runtime::spawn(serve(registration, requests));
-        IoQueue { handle, answered, is_usable: Arc::default(), load: Arc::default() }
+        let is_usable = Arc::<AtomicBool>::default();
+        lunar_runtime::spawn(serve(registration, UnservedRequests(requests), is_usable.clone()));
+        IoQueue { handle, answered, is_usable, load: Arc::default() }
     }
 
     /// The queue itself, if the caller is on its core.
@@ -125,25 +126,50 @@ impl IoQueue {
         _ = self.send(QueueRequest::Reset(why));
     }
 
-    /// Sends commands from now on.
+    /// Sends commands from now on: at once, if the caller is on the core of the queue.
     pub fn admit(&self) {
-        self.is_usable.store(true, Ordering::Relaxed);
-        self.run(HostQueue::admit);
+        let is_usable = self.is_usable.clone();
+        let admit = move |queue: &Rc<HostQueue>| {
+            HostQueue::admit(queue);
+            is_usable.store(true, Ordering::Relaxed);
+        };
+        match self.local() {
+            Some(queue) => admit(&queue),
+            None => self.run(admit),
+        }
+    }
+
+    /// Fails the commands that wait, and those that are submitted until the next connection.
+    pub fn refuse(&self, why: Error) {
+        self.is_usable.store(false, Ordering::Relaxed);
+        self.run(move |queue| queue.state.borrow_mut().refuse(&why));
     }
 
     /// Passes the commands that wait, and those that still come, to another queue until this one is connected.
     pub fn forward(&self, to: &IoQueue) {
-        self.is_usable.store(false, Ordering::Relaxed);
         // An error means that the event loop of the queue has ended.
         _ = self.send(QueueRequest::Forward(to.clone()));
     }
 }
 
+/// Requests to a queue. If its event loop ends first, the waiters of the commands that are left get an error.
+struct UnservedRequests(flume::Receiver<QueueRequest>);
+
+impl Drop for UnservedRequests {
+    fn drop(&mut self) {
+        self.0.drain();
+    }
+}
+
 /// Handles the requests to a queue until all handles are dropped.
-async fn serve(registration: Registration<HostQueue>, requests: flume::Receiver<QueueRequest>) {
+async fn serve(
+    registration: Registration<HostQueue>,
+    requests: UnservedRequests,
+    is_usable: Arc<AtomicBool>,
+) {
     let queue = registration.value().clone();
     let (mut connecting, mut next_queue) = (None, None);
-    while let Some(request) = receive(&requests, &mut connecting).await {
+    while let Some(request) = receive(&requests.0, &mut connecting).await {
         match (request, &next_queue) {
             (QueueRequest::Connect(with), _) => {
                 next_queue = None;
@@ -154,6 +180,7 @@ async fn serve(registration: Registration<HostQueue>, requests: flume::Receiver<
                 queue.reset(why);
             }
             (QueueRequest::Forward(to), _) => {
+                is_usable.store(false, Ordering::Relaxed);
                 waiting(&queue).into_iter().for_each(|request| pass(&to, request));
                 next_queue = Some(to);
             }

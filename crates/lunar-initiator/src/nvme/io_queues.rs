@@ -18,12 +18,13 @@ use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The most I/O queues of a controller by default.
 const DEFAULT_QUEUES: usize = 4;
 /// How much more load the first queue has than another before commands of its own core use the other one, in bytes.
 const ADVANTAGE: u64 = 1 << 20;
-/// A further queue has this part of the time of an attempt to connect.
+/// All further queues together have this part of the time of an attempt to connect.
 const SHARE: u32 = 4;
 
 /// The I/O queues of a controller.
@@ -89,6 +90,7 @@ impl IoQueues {
         let granted = association.request_queues(wanted).await?;
         let entries = options.queue_len.min(association.max_entries).max(2);
         self.weight.store(weight(entries), Ordering::Relaxed);
+        let (mut limit, mut end) = (options.timeouts.login, None);
         for number in 1..=granted {
             let command = ConnectCommand {
                 queue: number,
@@ -97,7 +99,7 @@ impl IoQueues {
                 disables_flow_control: true,
                 keep_alive_ms: 0,
             };
-            match self.connect_one(association, address, options, command).await {
+            match self.connect_one(association, address, (options, limit), command).await {
                 Ok(()) => {}
                 Err(e) if number == 1 || e.code == ErrorCode::AuthenticationFailed => return Err(e),
                 Err(e) => {
@@ -106,6 +108,8 @@ impl IoQueues {
                     return Ok(number - 1);
                 }
             }
+            let end = end.get_or_insert_with(|| Instant::now() + time_of_further_queues(options));
+            limit = end.saturating_duration_since(Instant::now());
         }
         Ok(granted)
     }
@@ -114,7 +118,7 @@ impl IoQueues {
         &self,
         association: &Association,
         address: &SubsystemAddress,
-        options: &NvmeOptions,
+        (options, limit): (&NvmeOptions, Duration),
         command: ConnectCommand,
     ) -> Result<(), Error> {
         let queue = &self.queues[usize::from(command.queue) - 1];
@@ -130,7 +134,6 @@ impl IoQueues {
         };
         // If the event loop of the queue has ended, there is no reply.
         _ = queue.send(QueueRequest::Connect(Box::new(with)));
-        let limit = options.timeouts.login / if command.queue == 1 { 1 } else { SHARE };
         let connected = match time_limit::within(limit, response.recv_async()).await {
             Some(connected) => connected.unwrap_or_else(|_| Err(closed())),
             None => Err(login_timed_out(limit)),
@@ -158,10 +161,7 @@ impl IoQueues {
 
     /// Fails the commands that wait, and those that are submitted until the next connection.
     pub fn refuse(&self, why: &Error) {
-        for queue in &self.queues {
-            let why = why.clone();
-            queue.run(move |queue| queue.state.borrow_mut().refuse(&why));
-        }
+        self.queues.iter().for_each(|queue| queue.refuse(why.clone()));
     }
 
     /// Waits until no queue has a connection.
@@ -179,6 +179,12 @@ impl IoQueues {
     pub fn answered(&self) -> u64 {
         self.queues.iter().map(IoQueue::answered).fold(0, u64::wrapping_add)
     }
+}
+
+/// The time in which further queues can connect. Meanwhile, there is no Keep Alive.
+fn time_of_further_queues(options: &NvmeOptions) -> Duration {
+    let part = options.timeouts.login / SHARE;
+    if options.keep_alive.is_zero() { part } else { part.min(options.keep_alive / 2) }
 }
 
 fn weight(entries: u32) -> u64 {

@@ -166,7 +166,7 @@ impl LocalController {
         *self.admin.borrow_mut() = None;
         self.lost_at.set(self.lost_at.get().or(Some(Instant::now())));
         let mut info = lock(&self.info);
-        (info.connected, info.lost_by) = (false, Some(why.to_string()));
+        (info.connected, info.io_queues, info.lost_by) = (false, 0, Some(why.to_string()));
         drop(info);
         self.listeners.notify(&Event::Lost(why.to_string()));
         tracing::warn!(name: "path.lost", subsystem = %self.address.subsystem, "the controller was lost: {why}");

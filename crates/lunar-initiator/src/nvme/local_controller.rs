@@ -88,8 +88,8 @@ impl LocalController {
         }
         let io_queues = self.io.connect(&association, &self.address, &self.options).await?;
         self.check_namespaces(&association).await?;
-        self.install(&association, io_queues);
         self.io.admit(io_queues);
+        self.install(&association, io_queues);
         Ok(association)
     }
 

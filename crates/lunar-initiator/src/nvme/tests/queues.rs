@@ -123,6 +123,23 @@ fn refused_queue_leaves_the_others() {
 }
 
 #[test]
+fn ignored_queues_share_a_part_of_the_keep_alive_time() {
+    let controller = granting(4, 1);
+    controller.script().ignores_others = true;
+    let script = controller.clone();
+    on_a_core(move || async move {
+        // With a quarter of the time for a login, the controller would miss Keep Alive.
+        let mut options = NvmeOptions { keep_alive: Duration::from_secs(1), ..wanting(4) };
+        options.timeouts.login = Duration::from_secs(1000);
+        let namespace = open(&script, options).await?;
+        assert_eq!(namespace.controller().info().io_queues, 1);
+        must_succeed((1..4).map(|n| write(&namespace, n, n as u8))).await;
+        Ok(())
+    });
+    assert_eq!(controller.script().used(), [1]);
+}
+
+#[test]
 fn refused_first_queue_fails_the_controller() {
     let controller = granting(4, 0);
     let opened = on_a_core(move || async move { Ok(open(&controller, wanting(4)).await.err()) });

@@ -71,6 +71,8 @@ pub struct Script {
     io_commands: usize,
     /// The number of I/O queues that it grants, and of those that it connects.
     pub queues: (u16, u16),
+    /// Whether the other queues get no answer to Connect.
+    pub ignores_others: bool,
     /// The connections of I/O queues, by the number of the queue.
     pub io_streams: Vec<(u16, TcpStream)>,
     /// The opcode of each I/O command, by the number of its queue.
@@ -115,6 +117,7 @@ impl ScriptedController {
             events: 0,
             io_commands: 0,
             queues: (1, u16::MAX),
+            ignores_others: false,
             io_streams: Vec::new(),
             seen_on: Vec::new(),
         }));
@@ -181,6 +184,7 @@ impl ScriptedController {
                 script.io_streams.push((queue, link.stream.try_clone().expect("a handle")));
                 (ID.into(), 0)
             }
+            _ if script.ignores_others => return Some(()),
             // 1/81h: Connect Controller Busy.
             _ => (0, 0x181 << 1),
         };
