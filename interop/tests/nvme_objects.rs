@@ -7,6 +7,7 @@ use interop::{Server, TARGET, lunar_bin};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::process::Command;
+use std::time::Duration;
 
 const NQN: &str = "nqn.2026-11.org.example:disks";
 const NEW: &str = "nqn.2026-11.org.example:new";
@@ -236,6 +237,20 @@ fn hosts_with_secrets_exclude_all_others() {
     admin.does(&format!("host add {NEW} {ANN}"));
     admin.does(&format!("subsystem remove {NEW}"));
     assert!(secrets().is_empty(), "the secrets of its hosts go with it: {:?}", secrets());
+}
+
+#[test]
+fn host_that_gets_a_secret_loses_its_open_controller() {
+    let admin = Administrator::new();
+    admin.does(&format!("subsystem add {NEW}"));
+    admin.does(&format!("namespace add {NEW} null:1M"));
+    let [mut ann, mut bob] =
+        ["ann", "bob"].map(|name| RawController::enabled(admin.portal(), &NvmeHostName::new(name), NEW, 0));
+    admin.does(&format!("host add {NEW} {ANN}"));
+    // Bob is no longer listed, and Ann has proved nothing.
+    for it in [&mut ann, &mut bob] {
+        it.admin.expect_close(Duration::from_secs(20));
+    }
 }
 
 #[test]

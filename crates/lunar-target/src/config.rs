@@ -311,6 +311,11 @@ impl SubsystemSettings {
 }
 
 impl TargetNode {
+    /// The secrets with which an NVMe host must authenticate itself; None: it need not.
+    pub(crate) fn secrets_of(&self, host: &str) -> Option<HostSecrets> {
+        self.subsystem.as_ref()?.secrets_of(host)
+    }
+
     /// Its target port for a portal group and a protocol.
     pub(crate) fn port(&self, protocol: TransportProtocol, group: u16) -> TargetPort {
         TargetPort::new(protocol, group, self.relative_ports.get(&group).copied())

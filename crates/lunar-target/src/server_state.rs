@@ -170,9 +170,11 @@ impl ServerState {
         }
         let addresses = Addresses { local: info.portal, peer: info.address };
         let login_context = LoginContext::new(config, info.portal_group_tag, addresses);
-        // A rule with CHAP accounts does not apply to a session that logged in without one of them.
+        // A rule with CHAP accounts does not apply to a session that logged in without one of them, nor a host with a secret
+        // to a controller that did not ask for it.
         let may = |t: &&TargetNode| {
             login_context.authorize(Some(&t.name), &info.initiator, info.user.as_deref()).is_ok()
+                && (info.is_authenticated_nvme() || t.secrets_of(&info.initiator).is_none())
         };
         let seen = target.filter(|t| !t.offline).filter(may);
         let view =

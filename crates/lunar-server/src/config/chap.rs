@@ -175,8 +175,12 @@ pub(super) fn secret_text(
 
 /// The secret in place of that of a file that is not read: the same for each user of the file, and no other.
 fn unknown_secret(path: &Path) -> Zeroizing<Vec<u8>> {
-    let hash = Sha256::digest(path.as_os_str().as_encoded_bytes());
-    Zeroizing::new(format!("0x{}", super::hex(&hash)).into_bytes())
+    Zeroizing::new(format!("0x{}", super::hex(&unknown_key(path))).into_bytes())
+}
+
+/// The bytes of such a secret.
+pub(super) fn unknown_key(path: &Path) -> [u8; 32] {
+    Sha256::digest(path.as_os_str().as_encoded_bytes()).into()
 }
 
 /// Decodes a secret and checks its length (RFC 7143 section 9.2.1).

@@ -1,6 +1,6 @@
 //! `[[subsystem]]`: an NVMe subsystem with its namespaces.
 
-use super::chap::{SecretSource, secret_text};
+use super::chap::{SecretSource, secret_text, unknown_key};
 use super::lun::{LunConfig, Source, UniqueValues, lun};
 use super::router::{Map, Mode};
 use super::target::{Context, tags};
@@ -75,7 +75,9 @@ fn subsystem(
     let offline = s.flag(p, "offline", false);
     let secret = s.parsed(p, "secret_file", |text| secret_in(text, around));
     // A subsystem without namespaces protects nothing anyway: its hosts can be added, and removed last.
-    if let (Some(value), None, Some(_)) = (s.find("secret_file"), s.find("host"), s.find("namespace")) {
+    let has_hosts =
+        s.find("host").is_some_and(|list| list.get_ref().as_array().is_none_or(|list| !list.is_empty()));
+    if let (Some(value), false, Some(_)) = (s.find("secret_file"), has_hosts, s.find("namespace")) {
         let what = "`secret_file` of a subsystem protects nothing without hosts that must prove themselves";
         p.add(&value.span(), what, "add [[subsystem.host]] with a `secret_file` for each host");
     }
@@ -185,7 +187,7 @@ pub(super) fn secret(path: &Path, source: SecretSource<'_>) -> Result<DhChapSecr
         _ => e,
     };
     let Some(bytes) = secret_text(path, source).map_err(as_missing)? else {
-        return DhChapSecret::generate(None).or_else(|e| invalid(format!("no random numbers: {e}"), hint));
+        return Ok(DhChapSecret::of_key(unknown_key(path)));
     };
     let fault =
         |what: &dyn std::fmt::Display| invalid(format!("the secret {}: {what}", path.display()), hint);
@@ -535,6 +537,12 @@ mod tests {
             ("secret_file = \"nowhere.key\"\n", "lunar chap add --nvme"),
             (
                 &format!("secret_file = \"nowhere.key\"\n[[subsystem.namespace]]\nnsid = 1\n{disk}lun = 3\n"),
+                "protects nothing",
+            ),
+            (
+                &format!(
+                    "secret_file = \"nowhere.key\"\nhost = []\n[[subsystem.namespace]]\nnsid = 1\n{disk}lun = 3\n"
+                ),
                 "protects nothing",
             ),
             ("serial = \"a:b\"\n", "serial or model number"),

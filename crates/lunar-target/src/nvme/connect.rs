@@ -88,9 +88,12 @@ impl Candidate {
             Candidate::Admin(admin) => &admin.context,
             Candidate::Queue { context, .. } => context,
         };
-        let node = context.config.targets.get(self.controller().subsystem())?;
-        node.subsystem.as_ref()?.secrets_of(&self.controller().host().name)
+        secrets_of(context, self.controller())
     }
+}
+
+fn secrets_of(context: &LoginContext, controller: &Controller) -> Option<HostSecrets> {
+    context.config.targets.get(controller.subsystem())?.secrets_of(&controller.host().name)
 }
 
 /// A queue that was admitted.
@@ -235,7 +238,12 @@ impl Attempt<'_> {
         NvmeHost { name: self.data.host.to_string(), id: self.data.host_id }
     }
 
-    fn info(&self, group: u16, controller: &Controller, kind: ControllerKind) -> Arc<SessionInfo> {
+    fn info(
+        &self,
+        context: &LoginContext,
+        controller: &Controller,
+        kind: ControllerKind,
+    ) -> Arc<SessionInfo> {
         let protocol = SessionProtocol::Nvme(NvmeSessionInfo {
             host_id: controller.host().id,
             controller: controller.id(),
@@ -243,10 +251,12 @@ impl Attempt<'_> {
             queue_len: self.command.queue_len,
             keep_alive_ms: self.command.keep_alive_ms,
             discovery: kind == ControllerKind::Discovery,
+            authenticated: secrets_of(context, controller).is_some(),
         });
         let target = (kind == ControllerKind::Io).then(|| controller.subsystem().to_owned());
         let name = controller.host().name.clone();
-        Arc::new(SessionInfo::new(name, self.addresses, (target, group), SessionTransport::Tcp, protocol))
+        let place = (target, context.group);
+        Arc::new(SessionInfo::new(name, self.addresses, place, SessionTransport::Tcp, protocol))
     }
 
     /// Authenticates the host if it must. Returns whether Connect was completed for that.
@@ -318,7 +328,7 @@ impl Attempt<'_> {
     /// Admits an admin queue, after the end of all queues of the host's lost controller.
     async fn admit_admin(self, admin: AdminCandidate) -> Result<Admitted, ConnectRefusal> {
         let AdminCandidate { context, controller, kind } = admin;
-        let info = self.info(context.group, controller.controller(), kind);
+        let info = self.info(&context, controller.controller(), kind);
         let replaced = if kind == ControllerKind::Io { Replaced::Channels } else { Replaced::Nothing };
         let key = SessionKey::new(&info, self.bound()?.address);
         let Attempt { shared, portal, count, ref data, .. } = self;
@@ -348,7 +358,7 @@ impl Attempt<'_> {
         context: LoginContext,
     ) -> Result<Admitted, ConnectRefusal> {
         let place = QueueGuard::new(controller, self.command.queue).map_err(queue_refusal)?;
-        let info = self.info(context.group, controller, ControllerKind::Io);
+        let info = self.info(&context, controller, ControllerKind::Io);
         let key = SessionKey::new(&info, self.bound()?.address);
         let Attempt { shared, portal, count, .. } = self;
         let entered =

@@ -53,6 +53,8 @@ pub struct NvmeSessionInfo {
     pub keep_alive_ms: u32,
     /// Whether it is a discovery controller.
     pub discovery: bool,
+    /// Whether the host had to authenticate itself.
+    pub authenticated: bool,
 }
 
 impl SessionInfo {
@@ -67,6 +69,11 @@ impl SessionInfo {
                 InitiatorPort::Nvme { name: self.initiator.clone(), id: nvme.host_id }
             }
         }
+    }
+
+    /// Whether it is a queue of a controller whose host had to authenticate itself.
+    pub fn is_authenticated_nvme(&self) -> bool {
+        matches!(self.protocol, SessionProtocol::Nvme(NvmeSessionInfo { authenticated: true, .. }))
     }
 
     /// Whether it can only discover targets.

@@ -122,7 +122,8 @@ fn lost(target: &Target, before: &Config, new: &Config) -> Vec<ObjectId> {
 fn keeps(number: u16, (target, before): (&Target, &Config), (after, new): (&Target, &Config)) -> bool {
     let is_same_lun = shared_lun(target, number) == shared_lun(after, number);
     match (unit(before, target, number), unit(new, after, number)) {
-        (Some(a), Some(b)) => is_same_disk(a, b) && (is_same_lun || (a.disk.is_some() && a.disk == b.disk)),
+        (Some(a), Some(b)) if a.disk.is_some() && a.disk == b.disk => is_same_disk(a, b),
+        (Some(a), Some(b)) => is_same_lun && is_same_disk(a, b) && (a.disk == b.disk || names_medium(a)),
         // The LUN of a router.
         (None, None) => is_same_lun,
         _ => false,
@@ -146,6 +147,11 @@ fn unit<'c>(config: &'c Config, target: &'c Target, number: u16) -> Option<&'c L
 fn maps(config: &Config, router: &str, name: &str) -> bool {
     let routers = config.routers.iter().filter(|one| one.name == router);
     routers.flat_map(|one| &one.targets).any(|mapping| mapping.map.name() == Some(name))
+}
+
+/// Whether a path or an image names its medium. Another disk, of the same kind, is another medium otherwise.
+fn names_medium(lun: &LunConfig) -> bool {
+    lun.source.path().is_some() || lun.source.image().is_some()
 }
 
 /// Whether hosts find the same disk: the same medium under the same identity.

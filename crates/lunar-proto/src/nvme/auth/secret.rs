@@ -63,6 +63,11 @@ impl DhChapSecret {
         Ok(DhChapSecret { transform, key })
     }
 
+    /// A secret without a hash.
+    pub fn of_key(key: [u8; 32]) -> DhChapSecret {
+        DhChapSecret { transform: None, key: Zeroizing::new(key.to_vec()) }
+    }
+
     /// Parses the text form.
     ///
     /// # Errors

@@ -120,6 +120,14 @@ fn entries_of_several_files_keep_their_order_in_each_step() {
 }
 
 #[test]
+fn secrets_of_nvme_hosts_hinder_no_adoption() {
+    let main = "[[target]]\nname = \"iqn.2026-11.org.example:a\"\n\n[[subsystem]]\nnqn = \"nqn.2026-11.org.example:s\"\n\
+        secret_file = \"own.key\"\n[[subsystem.host]]\nnqn = \"nqn.2026-11.org.example:h\"\nsecret_file = \"host.key\"\n";
+    let (_folder, config) = config(&[("lunar.toml", main)]);
+    assert_eq!(steps(&config, &[ObjectId::Target(A.into())].into()).len(), 1);
+}
+
+#[test]
 fn lun_in_brackets_moves_alone() {
     let main = format!(
         "target = [{{ name = \"{A}\", lun = [{{ lun = 0, backend = \"null\", size = 4096 }}] }}]\n[[lun]]\n\

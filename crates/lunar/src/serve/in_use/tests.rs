@@ -192,3 +192,22 @@ fn objects_that_another_file_lacks_are_counted() {
     }
     assert_eq!(luns(&service), 1);
 }
+
+#[test]
+fn other_memory_disk_at_a_number_in_use_needs_force() {
+    let folder = Folder::new("memory-disks");
+    let fake = Fake::default();
+    fake.log_in();
+    let disks =
+        ["a", "b"].map(|name| format!("[[disk]]\nname = \"{name}\"\nbackend = \"memory\"\nsize = \"1M\"\n"));
+    let path = folder.config(2);
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.contains(LUN_1), "{text}");
+    let text = text.replace(LUN_1, "[[target.lun]]\nlun = 1\ndisk = \"a\"\n");
+    std::fs::write(&path, text + &disks.concat()).unwrap();
+    let mut service = service(&args(path), &fake);
+    let exchanged = other(&folder, "disk = \"a\"", "disk = \"b\"");
+    let refused = apply(&mut service, exchanged.clone()).unwrap_err();
+    assert!(refused.starts_with(&format!("LUN 1 of {NAME} is {USER}")), "{refused}");
+    apply(&mut service, ApplyOptions { force: true, ..exchanged }).unwrap();
+}

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 pub(super) struct StagedSecret {
     pub(super) change: ObjectChange,
     file: Option<PathBuf>,
-    /// The files of the secrets before.
+    /// The files of the secrets before. Those of a transient change are still named by files of the configuration.
     before: Vec<PathBuf>,
 }
 
@@ -24,7 +24,8 @@ impl StagedSecret {
             return Ok(StagedSecret { change, file: None, before: Vec::new() });
         }
         let folder = api_folder(&config.sources.whole).join("secrets");
-        let before = secret_files(config, &change).filter(|before| is_in(before, &folder)).collect();
+        let may_go = |before: &PathBuf| !change.transient && is_in(before, &folder);
+        let before = secret_files(config, &change).filter(may_go).collect();
         let mut file = None;
         if let ObjectAction::Create(keys) | ObjectAction::Replace(keys) | ObjectAction::Merge(keys) =
             &mut change.action

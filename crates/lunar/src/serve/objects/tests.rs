@@ -198,6 +198,17 @@ fn secret_is_moved_to_a_file_of_its_owner() {
     assert_eq!(failed(service.change_object(transient)).0, ControlErrorKind::Invalid);
 }
 
+#[test]
+fn transient_removal_keeps_the_secret() {
+    let folder = Folder::new("transient-secret");
+    let mut service = service(&args(folder.config(1)), &Fake::default());
+    version(service.change_object(user("0123456789abcdef")));
+    let before = files(&folder);
+    let removal = ObjectChange { action: ObjectAction::Delete, transient: true, ..user("") };
+    version(service.change_object(removal));
+    assert_eq!(files(&folder), before, "the file of the user still names it");
+}
+
 /// Creates a CHAP user whose secret is in this file.
 fn user_of_file(id: &str, file: &str) -> ObjectChange {
     let action = ObjectAction::Create(keys(json!({ "name": "bob", "secret_file": file })));
