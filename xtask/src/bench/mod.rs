@@ -15,6 +15,7 @@ mod lio;
 mod load;
 mod many_luns;
 mod nvme;
+mod nvmet;
 mod rbd;
 mod rdma;
 mod router;
@@ -77,6 +78,8 @@ pub struct Programs {
     verbs: bool,
     /// The lab's guest, for LIO over TCP
     lio: bool,
+    /// The lab's guest, for nvmet
+    nvmet: bool,
     /// The program that starts a cluster of Ceph, for RBD
     ceph: Option<PathBuf>,
 }
@@ -131,6 +134,7 @@ fn programs(options: &Options) -> Result<Programs> {
         libnbd,
         verbs: verbs::prepare(options)?,
         lio: lio::prepare(options)?,
+        nvmet: nvmet::prepare(options)?,
         ceph: rbd::prepare(options)?,
     })
 }

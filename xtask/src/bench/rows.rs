@@ -115,6 +115,7 @@ pub fn run(options: &Options, programs: &Programs) -> Result<(Vec<RowResult>, us
         BenchRun::rdma_in_memory,
         BenchRun::verbs,
         BenchRun::lio,
+        BenchRun::nvmet,
         BenchRun::nvme,
         BenchRun::nvme_initiator,
         BenchRun::rbd,

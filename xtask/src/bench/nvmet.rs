@@ -1,0 +1,128 @@
+//! NVMe/TCP over loopback in the lab's guest: Lunar against the kernel's target (nvmet), each with a null disk and with a
+//! file on tmpfs. The kernel's host measures them in turn, on one processor, which it shares with the targets.
+
+use anyhow::Result;
+
+use super::Options;
+use super::guest::{self, GuestRates, GuestScenario};
+use super::rows::BenchRun;
+use super::table::{RatioLimit, RowResult};
+use super::tools;
+
+/// A load of the scenario, with the least ratio.
+struct GuestLoad {
+    name: &'static str,
+    load: &'static str,
+    at_least: f64,
+}
+
+const LOADS: [GuestLoad; 4] = [
+    GuestLoad { name: "4 KiB random read, depth 32", load: "randread-4k-32", at_least: SMALL },
+    GuestLoad { name: "4 KiB random write, depth 32", load: "randwrite-4k-32", at_least: SMALL },
+    GuestLoad { name: "256 KiB read, depth 8", load: "randread-256k-8", at_least: LARGE },
+    GuestLoad { name: "256 KiB write, depth 8", load: "randwrite-256k-8", at_least: LARGE },
+];
+/// The goals. The kernel's host takes a part of the processor that no target can save.
+const SMALL: f64 = 1.3;
+const LARGE: f64 = 0.9;
+
+/// The disks that both targets have.
+const DISKS: [&str; 2] = ["null", "file"];
+const LUNAR: &str = "Lunar";
+const NVMET: &str = "nvmet";
+const SCENARIO: &str = "nvmet_rates";
+const TOOLS: [(&str, &str); 3] =
+    [("qemu-system-x86_64", "qemu-system-x86"), ("fio", "fio"), ("nvme", "nvme-cli")];
+
+/// Seconds to boot, and to start a measurement, on a busy machine.
+const BOOT_S: u64 = 240;
+const BEGIN_S: u64 = 8;
+
+/// A load on a disk.
+type GuestRow = (&'static GuestLoad, &'static str);
+
+fn row_name((load, disk): &GuestRow) -> String {
+    format!("NVMe/TCP in the guest: {disk}, {}, against nvmet", load.name)
+}
+
+fn rows() -> impl Iterator<Item = GuestRow> {
+    LOADS.iter().flat_map(|load| DISKS.map(|disk| (load, disk)))
+}
+
+/// Whether the rows are requested and the guest is available; fetches its kernel.
+pub fn prepare(options: &Options) -> Result<bool> {
+    if options.base.is_some() || !rows().any(|row| options.wants(&row_name(&row))) {
+        return Ok(false);
+    }
+    let available = tools::have(&TOOLS, "NVMe/TCP against nvmet");
+    if available {
+        guest::set_up("setup")?;
+    }
+    Ok(available)
+}
+
+impl BenchRun<'_> {
+    /// All rows of NVMe/TCP against nvmet, measured in one boot.
+    pub fn nvmet(&self) -> Result<Vec<RowResult>> {
+        if !self.programs.nvmet {
+            return Ok(Vec::new());
+        }
+        let rows: Vec<GuestRow> = rows().filter(|row| self.wants(&row_name(row))).collect();
+        let rates = self.nvmet_scenario(&rows).run()?;
+        rows.iter().map(|row| result_of(&rates, row)).collect()
+    }
+
+    fn nvmet_scenario(&self, rows: &[GuestRow]) -> GuestScenario {
+        let (rounds, seconds) = (self.options.rounds.max(1), self.options.seconds);
+        let mut loads: Vec<&str> = rows.iter().map(|(load, _)| load.load).collect();
+        loads.dedup();
+        let disks = DISKS.into_iter().filter(|disk| rows.iter().any(|(_, wanted)| wanted == disk));
+        let contenders: Vec<String> = disks.flat_map(contenders).collect();
+        let runs = (loads.len() * contenders.len() * rounds) as u64;
+        let variables = vec![
+            ("LUNAR", self.programs.lunar.display().to_string()),
+            ("LOADS", loads.join(" ")),
+            ("CONTENDERS", contenders.join(" ")),
+            ("ROUNDS", rounds.to_string()),
+            ("SECONDS_EACH", seconds.to_string()),
+        ];
+        GuestScenario { name: SCENARIO, variables, limit_s: BOOT_S + runs * (seconds + BEGIN_S) }
+    }
+}
+
+/// The names of a disk at both targets.
+fn contenders(disk: &str) -> [String; 2] {
+    [NVMET, LUNAR].map(|target| format!("{target}-{disk}"))
+}
+
+fn result_of(rates: &GuestRates, row: &GuestRow) -> Result<RowResult> {
+    let (load, disk) = row;
+    let [theirs, ours] = contenders(disk);
+    let (its, lunar) = (rates.median(load.load, &theirs)?, rates.median(load.load, &ours)?);
+    let limit = RatioLimit::ReportedAtLeast(load.at_least);
+    Ok(RowResult::ratio(&row_name(row), "IO/s", lunar, NVMET, its, limit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scenario_of_nvmet_has_all_loads_and_contenders() {
+        let scenario = guest::scenario_text(SCENARIO);
+        let loads = LOADS.map(|load| load.load).join(" ");
+        assert!(scenario.contains(&loads), "{loads}");
+        let contenders = DISKS.map(contenders).concat().join(" ");
+        assert!(scenario.contains(&contenders), "{contenders}");
+    }
+
+    #[test]
+    fn row_of_nvmet_is_a_ratio_with_its_goal() {
+        let said = "rate randread-4k-32 nvmet-file 100\nrate randread-4k-32 Lunar-file 150\n";
+        let row = rows().find(|row| row_name(row).contains("file, 4 KiB random read")).expect("a row");
+        let result = result_of(&GuestRates(said.into()), &row).expect("both rates");
+        let table = crate::bench::table::text(&[result]);
+        assert!(table.contains("| nvmet 100.00 | 1.50 ") && table.contains(">= 1.30"), "{table}");
+        assert!(result_of(&GuestRates(String::new()), &row).is_err());
+    }
+}
