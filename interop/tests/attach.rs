@@ -532,8 +532,8 @@ fn namespace_is_attached_like_a_lun() {
 fn late_writes_of_a_killed_nvme_host_are_dropped() {
     let (server, host) = (nvme_server(), Host::new());
     let wire = CuttableProxy::to(server.portal());
-    // Without Keep Alive, only the new controller ends the old one.
-    let url = nvme_url(wire.address) + "?keep_alive=0";
+    // Without Keep Alive, only the new controller ends the old one. The proxy sees the last connection.
+    let url = nvme_url(wire.address) + "?keep_alive=0&io_queues=1";
     let uri = host.attach(&[&url, "--name", "disks-0", "--recovery-timeout", "20m"]);
     leave_a_write(&host, &wire, &uri, 8);
     kill(&host, "ended");
@@ -547,7 +547,7 @@ fn late_writes_of_a_killed_nvme_host_are_dropped() {
 fn forced_detach_of_a_lost_namespace_names_its_writes() {
     let (server, host) = (nvme_server(), Host::new());
     let wire = CuttableProxy::to(server.portal());
-    let url = nvme_url(wire.address) + "?keep_alive=0";
+    let url = nvme_url(wire.address) + "?keep_alive=0&io_queues=1";
     let uri = host.attach(&[&url, "--name", "disks-0", "--recovery-timeout", "20m"]);
     leave_a_write(&host, &wire, &uri, 8);
     let said = host.ends(1, &["detach", "disks-0", "--force"]);
