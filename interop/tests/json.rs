@@ -325,12 +325,12 @@ fn errors(host: &Host) {
 fn output_of_each_command_has_the_form_of_its_schema() {
     let mut host = Host::new();
     objects_of_the_configuration(&mut host);
-    objects_of_nvme(&mut host);
     sessions_and_routers(&mut host);
     gateways(&mut host);
     disks(&mut host);
     errors(&host);
     configurations(&mut host);
+    objects_of_nvme(&mut host);
     host.asks("stop", "stop");
     let mut commands: BTreeSet<String> =
         host.schemas.document["commands"].as_object().expect("commands").keys().cloned().collect();

@@ -169,8 +169,10 @@ fn logins_and_session_ends_are_counted_by_result() {
     let refused = Login::new().try_on(server.portal()).err();
     assert_eq!(refused, Some(NOT_ALLOWED));
     let mut raw = Login::new().initiator(ADMITTED).on(server.portal());
-    let during = scrape(&server);
     let logins = |status: &str| format!("lunar_login_total{{target=\"{TARGET}\",status=\"{status}\"}}");
+    // The server counts a login after its response.
+    until(&server, &logins("0000"), 1.0);
+    let during = scrape(&server);
     assert_eq!([value(&during, &logins("0000")), value(&during, &logins("0202"))], [1.0, 1.0]);
     let sessions = format!("lunar_sessions{{target=\"{TARGET}\",transport=\"TCP\"}}");
     assert_eq!(value(&during, &sessions), 1.0);

@@ -40,8 +40,8 @@ pub fn begin(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, place: DataPlace, dat
         _ if sqe.fuse() == Fuse::First => first_half(state, sqe, place, &data),
         nvm_opcode::READ | nvm_opcode::WRITE => match transfer(sqe, block_size) {
             Ok(command) if fits(&command, place) => submit_inline(state, sqe, lun, command, data),
-            Ok(_) => state.front_mut().complete(sqe.id(), NvmeStatus::INVALID_FIELD),
-            Err(status) => state.front_mut().complete(sqe.id(), status),
+            Ok(_) => state.front_mut().complete_entry(sqe, NvmeStatus::INVALID_FIELD),
+            Err(status) => state.front_mut().complete_entry(sqe, status),
         },
         opcode if reservations::is_one(opcode) => begin_collected(state, sqe, place, &data),
         nvm_opcode::DATASET_MANAGEMENT | nvm_opcode::COPY => begin_collected(state, sqe, place, &data),
