@@ -290,17 +290,28 @@ impl BenchRun<'_> {
         Ok(runs.iter().map(|runs| median(runs)).collect())
     }
 
-    /// The initiator against `blast`, on the floor of NVMe/TCP.
+    /// A client of Lunar against `blast`, both on the same server.
+    fn against_blast(
+        &self,
+        name: &str,
+        client: BenchClient<'_>,
+        server: &BenchServer,
+        limit: RatioLimit,
+    ) -> Result<Vec<RowResult>> {
+        let clients = [client, BenchClient::Blast(&self.programs.blast)];
+        let reached = self.clients(&clients, server, &SMALL_READ)?;
+        Ok(vec![RowResult::ratio(name, "IO/s", reached[0].iops, "blast", reached[1].iops, limit)])
+    }
+
+    /// The initiator on the floor of NVMe/TCP.
     pub fn nvme_initiator(&self) -> Result<Vec<RowResult>> {
         let name = "NVMe/TCP: initiator, 4 KiB random read, depth 32, on floor";
         if !self.wants(name) {
             return Ok(Vec::new());
         }
         let floor = server::nvme_floor(&self.programs.floor, super::nvme::SUBSYSTEM)?;
-        let clients = [BenchClient::Lunar(&self.programs.load), BenchClient::Blast(&self.programs.blast)];
-        let reached = self.clients(&clients, &floor, &SMALL_READ)?;
-        let limit = RatioLimit::ReportedAtLeast(0.70);
-        Ok(vec![RowResult::ratio(name, "IO/s", reached[0].iops, "blast", reached[1].iops, limit)])
+        let client = BenchClient::Lunar(&self.programs.load);
+        self.against_blast(name, client, &floor, RatioLimit::ReportedAtLeast(OF_BLAST))
     }
 
     fn initiator_on_floor(&self) -> Result<Vec<RowResult>> {
@@ -334,10 +345,8 @@ impl BenchRun<'_> {
             return Ok(Vec::new());
         }
         let floor = server::floor(&self.programs.floor)?;
-        let clients = [BenchClient::Engine(&self.programs.lunar), BenchClient::Blast(&self.programs.blast)];
-        let reached = self.clients(&clients, &floor, &SMALL_READ)?;
-        let limit = RatioLimit::AtLeast(OF_BLAST);
-        Ok(vec![RowResult::ratio(name, "IO/s", reached[0].iops, "blast", reached[1].iops, limit)])
+        let client = BenchClient::Engine(&self.programs.lunar);
+        self.against_blast(name, client, &floor, RatioLimit::AtLeast(OF_BLAST))
     }
 
     /// STGT is the bottleneck here: only the cost of the client can differ.
