@@ -311,9 +311,9 @@ impl SubsystemSettings {
 }
 
 impl TargetNode {
-    /// The secrets with which an NVMe host must authenticate itself; None: it need not.
-    pub(crate) fn secrets_of(&self, host: &str) -> Option<HostSecrets> {
-        self.subsystem.as_ref()?.secrets_of(host)
+    /// Whether an NVMe host must authenticate itself.
+    pub(crate) fn demands_secret_of(&self, host: &str) -> bool {
+        self.subsystem.as_ref().is_some_and(|subsystem| subsystem.hosts.contains_key(host))
     }
 
     /// Its target port for a portal group and a protocol.

@@ -174,7 +174,7 @@ impl ServerState {
         // to a controller that did not ask for it.
         let may = |t: &&TargetNode| {
             login_context.authorize(Some(&t.name), &info.initiator, info.user.as_deref()).is_ok()
-                && (info.is_authenticated_nvme() || t.secrets_of(&info.initiator).is_none())
+                && (info.is_authenticated_nvme() || !t.demands_secret_of(&info.initiator))
         };
         let seen = target.filter(|t| !t.offline).filter(may);
         let view =

@@ -60,6 +60,7 @@ struct Attempt<'a> {
     addresses: Addresses,
     portal: &'a OpenPortal,
     count: ConnectionGuard,
+    is_authenticated: bool,
 }
 
 /// A queue that may be admitted, after the host has authenticated itself if it must.
@@ -88,12 +89,9 @@ impl Candidate {
             Candidate::Admin(admin) => &admin.context,
             Candidate::Queue { context, .. } => context,
         };
-        secrets_of(context, self.controller())
+        let node = context.config.targets.get(self.controller().subsystem())?;
+        node.subsystem.as_ref()?.secrets_of(&self.controller().host().name)
     }
-}
-
-fn secrets_of(context: &LoginContext, controller: &Controller) -> Option<HostSecrets> {
-    context.config.targets.get(controller.subsystem())?.secrets_of(&controller.host().name)
 }
 
 /// A queue that was admitted.
@@ -122,7 +120,8 @@ pub async fn connect(
     };
     connection.set_queue(command.queue_len, !command.disables_flow_control);
     let (host, subsystem) = (data.host.to_string(), data.subsystem.to_string());
-    let attempt = Attempt { shared, command, data, addresses, portal: &portal, count };
+    let attempt =
+        Attempt { shared, command, data, addresses, portal: &portal, count, is_authenticated: false };
     let mut is_answered = false;
     let admitted = match attempt.candidate() {
         Ok(candidate) => {
@@ -135,7 +134,7 @@ pub async fn connect(
                     return connection.linger().await;
                 }
             };
-            attempt.admit(candidate).await
+            Attempt { is_authenticated: is_answered, ..attempt }.admit(candidate).await
         }
         Err(refusal) => Err(refusal),
     };
@@ -238,12 +237,7 @@ impl Attempt<'_> {
         NvmeHost { name: self.data.host.to_string(), id: self.data.host_id }
     }
 
-    fn info(
-        &self,
-        context: &LoginContext,
-        controller: &Controller,
-        kind: ControllerKind,
-    ) -> Arc<SessionInfo> {
+    fn info(&self, group: u16, controller: &Controller, kind: ControllerKind) -> Arc<SessionInfo> {
         let protocol = SessionProtocol::Nvme(NvmeSessionInfo {
             host_id: controller.host().id,
             controller: controller.id(),
@@ -251,12 +245,11 @@ impl Attempt<'_> {
             queue_len: self.command.queue_len,
             keep_alive_ms: self.command.keep_alive_ms,
             discovery: kind == ControllerKind::Discovery,
-            authenticated: secrets_of(context, controller).is_some(),
+            authenticated: self.is_authenticated,
         });
         let target = (kind == ControllerKind::Io).then(|| controller.subsystem().to_owned());
         let name = controller.host().name.clone();
-        let place = (target, context.group);
-        Arc::new(SessionInfo::new(name, self.addresses, place, SessionTransport::Tcp, protocol))
+        Arc::new(SessionInfo::new(name, self.addresses, (target, group), SessionTransport::Tcp, protocol))
     }
 
     /// Authenticates the host if it must. Returns whether Connect was completed for that.
@@ -328,7 +321,7 @@ impl Attempt<'_> {
     /// Admits an admin queue, after the end of all queues of the host's lost controller.
     async fn admit_admin(self, admin: AdminCandidate) -> Result<Admitted, ConnectRefusal> {
         let AdminCandidate { context, controller, kind } = admin;
-        let info = self.info(&context, controller.controller(), kind);
+        let info = self.info(context.group, controller.controller(), kind);
         let replaced = if kind == ControllerKind::Io { Replaced::Channels } else { Replaced::Nothing };
         let key = SessionKey::new(&info, self.bound()?.address);
         let Attempt { shared, portal, count, ref data, .. } = self;
@@ -358,7 +351,7 @@ impl Attempt<'_> {
         context: LoginContext,
     ) -> Result<Admitted, ConnectRefusal> {
         let place = QueueGuard::new(controller, self.command.queue).map_err(queue_refusal)?;
-        let info = self.info(&context, controller, ControllerKind::Io);
+        let info = self.info(context.group, controller, ControllerKind::Io);
         let key = SessionKey::new(&info, self.bound()?.address);
         let Attempt { shared, portal, count, .. } = self;
         let entered =

@@ -53,7 +53,7 @@ pub struct NvmeSessionInfo {
     pub keep_alive_ms: u32,
     /// Whether it is a discovery controller.
     pub discovery: bool,
-    /// Whether the host had to authenticate itself.
+    /// Whether the host has authenticated itself.
     pub authenticated: bool,
 }
 
@@ -71,7 +71,7 @@ impl SessionInfo {
         }
     }
 
-    /// Whether it is a queue of a controller whose host had to authenticate itself.
+    /// Whether it is a queue of a controller whose host has authenticated itself.
     pub fn is_authenticated_nvme(&self) -> bool {
         matches!(self.protocol, SessionProtocol::Nvme(NvmeSessionInfo { authenticated: true, .. }))
     }
