@@ -170,7 +170,7 @@ impl LoginContext {
     /// # Errors
     /// [`LoginError::DiscoveryDisabled`].
     pub fn discovery(&self) -> Result<Authentication, LoginError> {
-        let DiscoveryConfig { disabled, chap, mutual } = &self.config.discovery;
+        let DiscoveryConfig { disabled, chap, mutual, nvme_referrals: _ } = &self.config.discovery;
         if *disabled {
             return Err(LoginError::DiscoveryDisabled);
         }

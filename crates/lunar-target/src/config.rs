@@ -165,6 +165,8 @@ pub struct DiscoveryConfig {
     pub chap: Option<Vec<ChapAccount>>,
     /// The account with which the target answers a challenge (mutual CHAP).
     pub mutual: Option<ChapAccount>,
+    /// Other NVMe discovery services that hosts are referred to: `host[:port]`.
+    pub nvme_referrals: Vec<String>,
 }
 
 /// A CHAP name and its secret.

@@ -84,7 +84,8 @@ fn discover_subsystems(args: Discover) -> Result<String, Failure> {
     let subsystem = url.subsystem.unwrap_or_else(discovery::well_known);
     let address = SubsystemAddress { portal: url.portal, subsystem };
     let asked = address.clone();
-    let found = run(args.common, move || async move { Ok(discovery::discover(&address, &options).await?) })?;
+    let found =
+        run(args.common, move || async move { Ok(discovery::discover_referred(&address, &options).await?) })?;
     let subsystems = subsystems(found);
     if subsystems.is_empty() {
         return Err(no_subsystem(&asked.portal));

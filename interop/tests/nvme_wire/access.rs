@@ -91,6 +91,34 @@ fn portal_of_discovery_has_no_subsystems() {
     assert_eq!(field(2048 + 32), portal(&server).port().to_string());
 }
 
+/// The second server refers back to the first, and to a service that does not exist.
+#[test]
+fn referrals_are_shown_and_followed() {
+    let referring = |to: &[String]| format!("[discovery]\nnvme_referrals = {to:?}\n");
+    let own = |name: &str| config("").replace(NQN, &format!("nqn.2026-11.org.example:{name}"));
+    let mut far = Server::start(&own("far"));
+    let to_far = [portal(&far).to_string()];
+    let near = Server::start(&(referring(&to_far) + &own("near")));
+    let to_others = [portal(&near).to_string(), "127.0.0.1:1".to_owned()];
+    far.rewrite(&(referring(&to_others) + &own("far")));
+    far.said(&["reload"]);
+    let mut it = RawController::enabled(portal(&near), &NvmeHostName::new("host"), DISCOVERY, 0);
+    let page = it.admin.execute(&NvmeEntry::log(0x70, 4096), &[]).good();
+    let last = &page[1024 * usize::from(page[8])..][..1024];
+    assert_eq!(last[2], 1, "SUBTYPE of a referral");
+    let field = |at: usize, len: usize| {
+        let text = String::from_utf8_lossy(&last[at..at + len]).into_owned();
+        text.trim_end_matches([' ', '\0']).to_owned()
+    };
+    assert_eq!(field(32, 32), portal(&far).port().to_string());
+    assert_eq!(field(256, 256), DISCOVERY);
+    let (found, notes, _) = interop::command::lunar(&["discover", &format!("nvme://{}", portal(&near))]);
+    for name in ["near", "far"] {
+        assert!(found.contains(&format!("nqn.2026-11.org.example:{name}")), "{name}: {found} {notes}");
+    }
+    assert!(notes.contains("127.0.0.1:1"), "the dead service: {notes}");
+}
+
 #[test]
 fn host_that_loses_its_access_is_logged_out() {
     let mut server = server();

@@ -4,7 +4,7 @@ use super::association::{Association, SubsystemAddress, associate, call};
 use super::lifetime::log_entry;
 use super::options::{Nqn, NvmeOptions};
 use crate::connect::login_timed_out;
-use crate::{Direction, Error, ErrorCode, time_limit, waits};
+use crate::{Direction, Error, ErrorCode, Portal, time_limit, waits};
 use lunar_runtime::Buf;
 #[doc(inline)]
 pub use lunar_wire::nvme::{
@@ -17,6 +17,8 @@ use std::time::Duration;
 const PIECE: usize = 4096;
 /// The most entries that are read.
 const MAX_ENTRIES: u64 = 16 << 10;
+/// The most discovery services that are asked for one list.
+const MAX_SERVICES: usize = 16;
 /// How often a log page that changes is read.
 const TRIES: u32 = 8;
 /// Command dword 10 of Get Log Page, bit 15: the event is not cleared (RAE).
@@ -55,6 +57,47 @@ pub async fn discover(
     });
     let read = time_limit::within(limit, read).await.unwrap_or_else(|| Err(login_timed_out(limit)));
     read.map_err(|e| e.during(format!("discovery at {}", address.portal)))
+}
+
+/// As [`discover`], and with the entries of the services that it refers to over TCP, at most 16 in all. A warning reports each
+/// of them that cannot be read. The result has no referrals to the services that were asked.
+///
+/// # Errors
+/// Those of [`discover`] at the first service.
+pub async fn discover_referred(
+    address: &SubsystemAddress,
+    options: &NvmeOptions,
+) -> Result<Vec<DiscoveryEntry>, Error> {
+    let mut entries = discover(address, options).await?;
+    let mut asked = vec![address.clone()];
+    while let Some(at) = entries.iter().position(|one| referred_to(one).is_some())
+        && let Some(service) = referred_to(&entries[at])
+    {
+        if asked.contains(&service) {
+            entries.remove(at);
+            continue;
+        }
+        if asked.len() == MAX_SERVICES {
+            tracing::warn!("only the first {MAX_SERVICES} discovery services are asked");
+            break;
+        }
+        match discover(&service, options).await {
+            Ok(more) => entries.extend(more),
+            Err(e) => {
+                tracing::warn!(error = %e, "a discovery service that another one refers to is left out")
+            }
+        }
+        asked.push(service);
+    }
+    Ok(entries)
+}
+
+/// The discovery service that an entry refers to over TCP.
+fn referred_to(entry: &DiscoveryEntry) -> Option<SubsystemAddress> {
+    let is_referral = entry.kind == DiscoveryKind::Referral && entry.transport == TransportKind::Tcp;
+    let port = entry.service.trim().parse().ok().filter(|_| is_referral)?;
+    let portal = Portal { host: entry.address.trim().into(), port };
+    Some(SubsystemAddress { portal, subsystem: entry.subsystem.clone() })
 }
 
 /// Reads the log page until its generation is the same before and behind the entries.

@@ -15,9 +15,10 @@ pub(super) fn discovery(p: &mut Diagnostics<'_>, mut s: Section<'_>, users: &Cha
     let chap = users.list(p, &mut s, "chap");
     let mutual = users.one(p, &mut s, "mutual");
     users.refuse_shared(p, &mutual, chap.iter().flatten());
+    let nvme_referrals = s.parsed_list(p, "nvme_referrals", advertised_address).unwrap_or_default();
     s.done(p);
     let chap = chap.map(|users| users.into_iter().map(|(user, _)| user).collect());
-    DiscoveryConfig { disabled, chap, mutual: mutual.map(|(user, _)| user) }
+    DiscoveryConfig { disabled, chap, mutual: mutual.map(|(user, _)| user), nvme_referrals }
 }
 
 /// The portal groups of a file, and the values that must be unique among them.

@@ -283,11 +283,12 @@ fn digests(AllowedDigests { none, crc32c }: &AllowedDigests) -> String {
     list(names.into_iter().filter(|(_, allowed)| **allowed).map(|(name, _)| name))
 }
 
-fn discovery(DiscoveryConfig { disabled, chap, mutual }: &DiscoveryConfig) -> Vec<Setting> {
+fn discovery(DiscoveryConfig { disabled, chap, mutual, nvme_referrals }: &DiscoveryConfig) -> Vec<Setting> {
     vec![
         setting("enabled", !disabled),
         users("chap", chap.as_deref()),
         users("mutual", mutual.as_slice().into()),
+        setting("nvme_referrals", list(nvme_referrals)),
     ]
 }
 

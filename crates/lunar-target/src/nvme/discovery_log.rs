@@ -1,4 +1,4 @@
-//! The discovery log page: the subsystems that admit a host, at the portals that offer them.
+//! The discovery log page: the subsystems that admit a host, at the portals that offer them, and other discovery services.
 
 use super::admin_state::AdminState;
 use super::limits::DYNAMIC_CONTROLLER;
@@ -14,6 +14,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Entries of the admin queue.
 const ADMIN_QUEUE_LEN: u16 = 32;
+/// The port of a discovery service without another one (NVMe/TCP transport specification section 3.1.1).
+const DISCOVERY_PORT: u16 = 8009;
 
 /// The whole page for the host of a discovery controller.
 pub fn page(state: &AdminState) -> Vec<u8> {
@@ -46,7 +48,14 @@ fn entries(state: &AdminState) -> Vec<DiscoveryEntry> {
         is_nvme && at.port() == local.port() && (at.ip().is_unspecified() || at.ip() == local.ip())
     });
     let current = own_portal.and_then(|portal| entry(DISCOVERY_NQN, DiscoveryKind::Current, portal, local));
-    current.into_iter().chain(context.config.targets.values().filter(visible).flat_map(at)).collect()
+    let subsystems = context.config.targets.values().filter(visible).flat_map(at);
+    let referrals = context.config.discovery.nvme_referrals.iter().filter_map(|to| referral(to));
+    current.into_iter().chain(subsystems).chain(referrals).collect()
+}
+
+/// The entry of another discovery service, which has no portal here.
+fn referral(to: &str) -> Option<DiscoveryEntry> {
+    entry_at(DISCOVERY_NQN, DiscoveryKind::Referral, 0, host_and_port(to, DISCOVERY_PORT))
 }
 
 fn entry(
@@ -55,7 +64,15 @@ fn entry(
     portal: &BoundPortal,
     local: SocketAddr,
 ) -> Option<DiscoveryEntry> {
-    let (address, service) = address(portal, local)?;
+    entry_at(subsystem, kind, portal.tag, address(portal, local)?)
+}
+
+fn entry_at(
+    subsystem: &str,
+    kind: DiscoveryKind,
+    port: u16,
+    (address, service): (String, String),
+) -> Option<DiscoveryEntry> {
     let is_v6 = address.parse().is_ok_and(|ip: IpAddr| ip.is_ipv6());
     Some(DiscoveryEntry {
         transport: TransportKind::Tcp,
@@ -63,7 +80,7 @@ fn entry(
         kind,
         secure: SecureChannel::Unspecified,
         without_flow_control: true,
-        port: portal.tag,
+        port,
         controller: DYNAMIC_CONTROLLER,
         admin_queue_len: ADMIN_QUEUE_LEN,
         subsystem: Nqn::new(subsystem).ok()?,
@@ -76,22 +93,25 @@ fn entry(
 /// The address of a portal for a host that came to `local`. A portal that listens on every address is shown with the address
 /// that the host has reached. None: that address has the other IP version.
 fn address(portal: &BoundPortal, local: SocketAddr) -> Option<(String, String)> {
-    let port = portal.address.port().to_string();
+    let port = portal.address.port();
     match &portal.advertise {
-        Some(advertised) => {
-            let with_port = advertised.rsplit_once(':').filter(|(host, port)| {
-                !port.is_empty()
-                    && port.bytes().all(|byte| byte.is_ascii_digit())
-                    && !is_bare_v6(host, advertised)
-            });
-            let (host, port) =
-                with_port.map_or((advertised.as_str(), port), |(host, port)| (host, port.into()));
-            Some((host.trim_matches(['[', ']']).into(), port))
+        Some(advertised) => Some(host_and_port(advertised, port)),
+        None if !portal.address.ip().is_unspecified() => {
+            Some((portal.address.ip().to_string(), port.to_string()))
         }
-        None if !portal.address.ip().is_unspecified() => Some((portal.address.ip().to_string(), port)),
         None if portal.address.is_ipv4() != local.is_ipv4() => None,
-        None => Some((local.ip().to_canonical().to_string(), port)),
+        None => Some((local.ip().to_canonical().to_string(), port.to_string())),
     }
+}
+
+/// The parts of `host[:port]`.
+fn host_and_port(text: &str, default_port: u16) -> (String, String) {
+    let with_port = text.rsplit_once(':').filter(|(host, port)| {
+        !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) && !is_bare_v6(host, text)
+    });
+    let (host, port) =
+        with_port.map_or((text, default_port.to_string()), |(host, port)| (host, port.to_owned()));
+    (host.trim_matches(['[', ']']).to_owned(), port)
 }
 
 /// Whether the text is an IPv6 address without brackets, whose last colon separates no port.

@@ -3,7 +3,7 @@
 use super::{LunEntry, TargetEntry};
 use crate::discover::{no_subsystem, subsystems};
 use crate::exit::Failure;
-use lunar_initiator::nvme::discovery::{self, discover};
+use lunar_initiator::nvme::discovery::{self, discover_referred};
 use lunar_initiator::nvme::{self, ControllerInfo, NvmeController, NvmeUrl, SubsystemAddress};
 use lunar_initiator::{Error, ErrorCode, Portal};
 use lunar_wire::nvme::Nqn;
@@ -18,7 +18,7 @@ pub async fn list(url: &NvmeUrl) -> Result<Vec<TargetEntry>, Failure> {
         return Ok(vec![of_subsystem(url).await?]);
     }
     let address = SubsystemAddress { portal: url.portal.clone(), subsystem: discovery::well_known() };
-    let found = subsystems(discover(&address, &url.options()?).await?);
+    let found = subsystems(discover_referred(&address, &url.options()?).await?);
     if found.is_empty() {
         return Err(no_subsystem(&url.portal));
     }
