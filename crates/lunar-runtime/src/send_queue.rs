@@ -105,6 +105,12 @@ impl SendQueue {
         self.own
     }
 
+    /// Whether no message is queued.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     /// Queued bytes, with the overhead of the queue.
     #[inline]
     pub fn waiting(&self) -> usize {

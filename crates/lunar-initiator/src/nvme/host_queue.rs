@@ -163,10 +163,13 @@ impl HostQueue {
         }
     }
 
-    /// The state at this time: the time limit of a command begins when it is sent.
+    /// The state at this time: the time limit of a command begins when it is sent. Commands of one send have one time.
+    #[inline]
     fn state_now(&self) -> RefMut<'_, QueueState> {
         let mut state = self.state.borrow_mut();
-        state.now = Instant::now();
+        if state.out.is_empty() {
+            state.now = Instant::now();
+        }
         state
     }
 
@@ -174,6 +177,7 @@ impl HostQueue {
     ///
     /// # Errors
     /// Its result, when no command is accepted.
+    #[inline]
     pub fn accept(
         self: &Rc<Self>,
         command: NvmeCommand,

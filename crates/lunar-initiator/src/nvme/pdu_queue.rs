@@ -22,7 +22,14 @@ impl HostPduQueue {
         HostPduQueue { queue: SendQueue::default(), digests }
     }
 
+    /// Whether all of them have left.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     /// Queues a command with the data that its capsule has.
+    #[inline(always)]
     pub fn push_command(&mut self, sqe: &Sqe, data: Payload) {
         let common = PduHeader::of(NvmePduKind::Command, 0, self.digests, data.len()).encode();
         let mut header = [0; PduHeader::LEN + Sqe::LEN];
@@ -36,7 +43,15 @@ impl HostPduQueue {
         self.push(&part.encode(NvmePduKind::HostData, flags, self.digests), data);
     }
 
+    #[inline(always)]
     fn push(&mut self, header: &[u8], data: Payload) {
+        match self.digests == Digests::default() {
+            true => self.queue.push(header, data, &[]),
+            false => self.push_with_digests(header, data),
+        }
+    }
+
+    fn push_with_digests(&mut self, header: &[u8], data: Payload) {
         let mut head = [0; MAX_HEAD];
         head[..header.len()].copy_from_slice(header);
         let mut len = header.len();

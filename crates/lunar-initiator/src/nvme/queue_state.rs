@@ -115,6 +115,7 @@ impl QueueState {
     ///
     /// # Errors
     /// Its result, when no command is accepted.
+    #[inline(always)]
     pub fn submit(&mut self, command: NvmeCommand, waiter: CompletionWaiter) -> Result<u64, Box<NvmeResult>> {
         if let Some(error) = &self.refusal {
             return Err(Box::new((Err(of_unsent(error)), command.data.into_buf())));
@@ -154,6 +155,7 @@ impl QueueState {
         Some(key)
     }
 
+    #[inline(always)]
     fn add(&mut self, command: NvmeCommand, waiter: CompletionWaiter) -> u64 {
         self.sequence += 1;
         self.tasks.add(QueueTask::new(command, self.sequence, waiter))

@@ -79,6 +79,7 @@ pub struct QueueTask {
 
 impl QueueTask {
     /// A command that has not been sent.
+    #[inline(always)]
     pub fn new(command: NvmeCommand, sequence: u64, waiter: CompletionWaiter) -> QueueTask {
         let len = command.data.expected();
         QueueTask {
@@ -162,13 +163,16 @@ impl QueueTask {
         (command, self.waiter)
     }
 
-    fn into_result(self) -> Option<NvmeResult> {
-        let buf = match self.data {
+    /// Takes the result and the buffer, if the send queue does not share it. None: it has not ended.
+    #[inline(always)]
+    fn take_result(&mut self) -> Option<NvmeResult> {
+        let result = self.result.take()?;
+        let buf = match std::mem::replace(&mut self.data, QueueTaskData::None) {
             QueueTaskData::None | QueueTaskData::Lent => None,
             QueueTaskData::In(buf) => Some(buf),
             QueueTaskData::Out(buf) => Rc::try_unwrap(buf).ok(),
         };
-        self.result.map(|result| (result, buf))
+        Some((result, buf))
     }
 }
 
@@ -186,7 +190,8 @@ pub struct QueueTasks {
 }
 
 impl QueueTasks {
-    /// Adds a command and returns its key.
+    /// Adds a command and returns its key. Inline, so that the task is built in its slot.
+    #[inline(always)]
     pub fn add(&mut self, task: QueueTask) -> u64 {
         let at = self.free.pop().unwrap_or(self.slots.len() as u32);
         if at as usize == self.slots.len() {
@@ -198,12 +203,14 @@ impl QueueTasks {
         u64::from(slot.generation) << 32 | u64::from(at)
     }
 
+    #[inline]
     fn slot(&mut self, key: u64) -> Option<&mut QueueTaskSlot> {
         let slot = self.slots.get_mut(key as u32 as usize)?;
         (slot.generation == (key >> 32) as u32).then_some(slot)
     }
 
     /// The command with this key.
+    #[inline]
     pub fn get(&mut self, key: u64) -> Option<&mut QueueTask> {
         self.slot(key)?.task.as_mut()
     }
@@ -216,8 +223,13 @@ impl QueueTasks {
     }
 
     /// Removes a command that has ended and whose buffer is free.
+    #[inline(always)]
     pub fn take_ended(&mut self, key: u64) -> Option<NvmeResult> {
-        self.get(key).filter(|task| task.result.is_some() && !task.is_leaving())?;
-        self.remove(key)?.into_result()
+        let slot = self.slot(key)?;
+        let ended = slot.task.as_mut().filter(|task| !task.is_leaving())?.take_result()?;
+        // The task ends in its slot: to move it would cost more than all else here.
+        slot.task = None;
+        self.free.push(key as u32);
+        Some(ended)
     }
 }
