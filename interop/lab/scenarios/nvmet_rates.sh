@@ -8,9 +8,10 @@
 #   ROUNDS        measurements of each load and disk (default 3)
 #   SECONDS_EACH  length of a measurement in seconds (default 3)
 # Each measurement prints a line: rate LOAD NAME IO/s
+# Lunar-zero_copy is a file with `zero_copy`: it is sent without a copy, as nvmet does.
 : "${ROUNDS:=3}" "${SECONDS_EACH:=3}"
 : "${LOADS:=randread-4k-32 randwrite-4k-32 randread-256k-8 randwrite-256k-8}"
-: "${CONTENDERS:=nvmet-null Lunar-null nvmet-file Lunar-file}"
+: "${CONTENDERS:=nvmet-null Lunar-null nvmet-file Lunar-file Lunar-zero_copy}"
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/nvme_lib.sh"
 . "$(dirname "$0")/nvmet.sh"
@@ -34,11 +35,16 @@ disk_in() {
     return 1
 }
 
-# opened NAME NQN PORTAL: connects one queue. Namespace 1 is the null disk, and namespace 2 the file.
+# opened NAME NQN PORTAL DISK...: connects one queue. The disks are the namespaces from 1 on.
 opened() {
-    try nvme connect $(at "$3") -n "$2" --nr-io-queues=1
-    try wait_for 20 "disk_in $2 1 && disk_in $2 2"
-    disk[$1-null]=$(disk_in "$2" 1) disk[$1-file]=$(disk_in "$2" 2)
+    local name=$1 nqn=$2 portal=$3 nsid=0 of
+    shift 3
+    try nvme connect $(at "$portal") -n "$nqn" --nr-io-queues=1
+    for of in "$@"; do
+        nsid=$((nsid + 1))
+        try wait_for 20 "disk_in $nqn $nsid"
+        disk[$name-$of]=$(disk_in "$nqn" $nsid)
+    done
 }
 
 # rate NAME LOAD: commands per second, from fio's terse output
@@ -77,21 +83,22 @@ echo 1 >"$V/subsystems/$THEIRS/attr_allow_any_host"
 namespace 1 /dev/nullb0 0
 namespace 2 /run/nvmet.img 1
 publish $THEIRS
-opened nvmet $THEIRS 127.0.0.1:4420
+opened nvmet $THEIRS 127.0.0.1:4420 null file
 
 step "Lunar"
 mkdir -p $SERVER
-head -c ${FILE_MIB}M /dev/zero >$SERVER/file.img
+for name in file zero_copy; do head -c ${FILE_MIB}M /dev/zero >$SERVER/$name.img; done
 {
     printf '[server]\nstate_dir = "%s"\nadmin_socket = "%s"\n' $SERVER $SERVER/admin.sock
     printf '[[portal_group]]\ntag = 1\nportals = [{ listen = "127.0.0.1:4430", transport = ["nvme-tcp"] }]\n'
     printf '[[subsystem]]\nnqn = "%s"\n' $OURS
     printf '[[subsystem.namespace]]\nnsid = 1\nbackend = "null"\nsize = "1G"\n'
     printf '[[subsystem.namespace]]\nnsid = 2\nbackend = "file"\npath = "file.img"\n'
+    printf '[[subsystem.namespace]]\nnsid = 3\nbackend = "file"\npath = "zero_copy.img"\nzero_copy = true\n'
 } >$SERVER/lunar.toml
 trap stop_server EXIT
 start_server
-opened Lunar $OURS 127.0.0.1:4430
+opened Lunar $OURS 127.0.0.1:4430 null file zero_copy
 
 step "queues"
 for at in /sys/block/nvme*c*n*/queue; do
