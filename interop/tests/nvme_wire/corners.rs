@@ -50,7 +50,7 @@ fn register_without_its_new_key_is_refused() {
     queue.execute(&NvmeEntry::new(0x0d, 1).in_capsule(8), &[0; 8]).is(DNR | 0x0f);
 }
 
-/// A request for a part behind the end of a log fails, and loses none of its entries.
+/// A request for a part behind the end of a log fails, and so does one for data in the capsule. Both lose none of its entries.
 #[test]
 fn refused_read_of_the_change_list_keeps_it() {
     let mut server = server();
@@ -59,6 +59,7 @@ fn refused_read_of_the_change_list_keeps_it() {
     server.said(&["reload", "--force"]);
     assert_eq!(it.admin.execute(&NvmeEntry::event(), &[]).result as u32 & 0xff, 2);
     it.admin.execute(&NvmeEntry::log(4, 4096).dword(12, 8192), &[]).is(DNR | 2);
+    it.admin.execute(&NvmeEntry::log(4, 4096).in_capsule(4096), &[0; 4096]).is(DNR | 0x11);
     assert_eq!(it.admin.execute(&NvmeEntry::log(4, 4096), &[]).good()[..4], [3, 0, 0, 0]);
 }
 

@@ -77,6 +77,31 @@ fn half_without_the_other_is_refused() {
     assert_eq!(read(&mut queue, 5, 1), new);
 }
 
+/// The fourth value of the field is reserved. Data that were requested for such a command would have no owner.
+#[test]
+fn reserved_value_of_fuse_is_refused() {
+    let server = server();
+    let (_controller, mut queue) = queue(&server, "host");
+    let register = NvmeEntry::new(0x0d, 1).dword(10, 0);
+    let report = NvmeEntry::new(0x0e, 1).dword(10, 15).dword(11, 1).on_host(64);
+    let keys = [0u64, 5].map(u64::to_le_bytes).concat();
+    for entry in [
+        register.on_host(16),
+        register.in_capsule(16),
+        report,
+        NvmeEntry::read(1, 0, 1),
+        NvmeEntry::new(0, 1),
+        NvmeEntry::new(9, 1).dword(11, 4).on_host(16),
+        NvmeEntry::blocks(0x19, 1, 0, 1).on_host(32),
+    ] {
+        println!("{entry:x?}");
+        let reply = queue.execute(&entry.fused(3), &keys);
+        assert_eq!((reply.data.len(), reply.requests.len()), (0, 0));
+        reply.is(DNR | 2);
+    }
+    assert_eq!(queue.execute(&report, &[]).good()[5], 0, "no host is registered");
+}
+
 #[test]
 fn commands_that_are_no_pair_fail_both() {
     let server = server();

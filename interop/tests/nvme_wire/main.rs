@@ -18,6 +18,7 @@ mod paths;
 mod pdus;
 mod races;
 mod reservations;
+mod resets;
 mod sizes;
 
 use interop::nvme::{NvmeEntry, NvmeHostName, NvmeWire, RawController};

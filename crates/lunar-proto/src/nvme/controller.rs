@@ -101,18 +101,24 @@ impl ControllerProperties {
         if (access.offset, access.is_long) != (property::CC, false) {
             return Err(NvmeStatus::INVALID_FIELD);
         }
-        let before = self.configuration;
-        let now = ControllerConfiguration(access.value as u32);
+        let (before, now) = (self.configuration, ControllerConfiguration(access.value as u32));
         self.configuration = now;
-        self.changes += 1;
-        if now.is_shutdown() && !before.is_shutdown() {
-            self.status = self.status & !SHUTDOWN | SHUTTING_DOWN;
-            return Ok(PropertyChange::Shutdown);
-        }
+        let change = self.change(before, now);
+        // A host that writes the same again changes nothing, and still waits for what it has asked for.
+        self.changes += u64::from(change != PropertyChange::None);
+        Ok(change)
+    }
+
+    /// The effect of another configuration. A reset includes what a shutdown does to commands and I/O queues.
+    fn change(&mut self, before: ControllerConfiguration, now: ControllerConfiguration) -> PropertyChange {
         match (before.is_enabled(), now.is_enabled()) {
-            (false, true) if self.begins() => Ok(PropertyChange::Enable),
-            (true, false) => Ok(PropertyChange::Disable),
-            _ => Ok(PropertyChange::None),
+            (true, false) => PropertyChange::Disable,
+            _ if now.is_shutdown() && !before.is_shutdown() => {
+                self.status = self.status & !SHUTDOWN | SHUTTING_DOWN;
+                PropertyChange::Shutdown
+            }
+            (false, true) if self.begins() => PropertyChange::Enable,
+            _ => PropertyChange::None,
         }
     }
 
@@ -145,11 +151,13 @@ impl ControllerProperties {
         self.changes
     }
 
-    /// Its shutdown is complete. It was requested with this number of changes. A host that has made others does not wait for it.
-    pub fn set_shut_down(&mut self, changes: u64) {
+    /// Its shutdown is complete. It was requested with this number of changes. Returns whether the host waits for no other
+    /// one, which it has requested since.
+    pub fn set_shut_down(&mut self, changes: u64) -> bool {
         if self.changes == changes {
             self.status = self.status & !SHUTDOWN | SHUT_DOWN;
         }
+        self.status & SHUTDOWN != SHUTTING_DOWN
     }
 
     /// It has failed, until a host disables it.
@@ -184,7 +192,7 @@ mod tests {
         assert_eq!(get(&it, property::VS), Ok(0x1_0400));
         assert_eq!(set(&mut it, 0x46_4001), Ok(PropertyChange::Shutdown));
         assert_eq!(get(&it, property::CSTS), Ok(0b0101), "in progress");
-        it.set_shut_down(it.changes());
+        assert!(it.set_shut_down(it.changes()));
         assert!(it.is_shut_down() && get(&it, property::CSTS) == Ok(0b1001));
         assert_eq!(get(&it, property::CC), Ok(0x46_4001));
     }
@@ -209,7 +217,7 @@ mod tests {
         let requested = it.changes();
         assert_eq!(set(&mut it, 0x46_0000), Ok(PropertyChange::Disable));
         assert!(!it.set_disabled());
-        it.set_shut_down(requested);
+        assert!(it.set_shut_down(requested));
         assert_eq!(get(&it, property::CSTS), Ok(0), "the host has reset it");
         for (value, begins, status) in [(0x46_0001, true, 0), (0x46_0071, false, 2)] {
             assert_eq!(set(&mut it, 0x46_0001), Ok(PropertyChange::Enable));
@@ -219,6 +227,43 @@ mod tests {
             assert_eq!(set(&mut it, 0x46_0000), Ok(PropertyChange::Disable));
             assert!(!it.set_disabled());
         }
+    }
+
+    #[test]
+    fn same_configuration_again_changes_nothing() {
+        let mut it = ControllerProperties::new(ControllerKind::Io, 1024);
+        for (value, change) in [(0x46_0001, PropertyChange::Enable), (0x46_4001, PropertyChange::Shutdown)] {
+            assert_eq!(set(&mut it, value), Ok(change));
+            let changes = it.changes();
+            assert_eq!((set(&mut it, value), it.changes()), (Ok(PropertyChange::None), changes));
+        }
+        // An abrupt shutdown instead of a normal one.
+        let requested = it.changes();
+        assert_eq!(set(&mut it, 0x46_8001), Ok(PropertyChange::None));
+        assert!(it.set_shut_down(requested) && it.is_shut_down());
+    }
+
+    #[test]
+    fn shutdown_that_was_requested_again_is_another_one() {
+        let mut it = ControllerProperties::new(ControllerKind::Io, 1024);
+        assert_eq!(set(&mut it, 0x46_0001), Ok(PropertyChange::Enable));
+        assert_eq!(set(&mut it, 0x46_4001), Ok(PropertyChange::Shutdown));
+        let first = it.changes();
+        assert_eq!(set(&mut it, 0x46_0001), Ok(PropertyChange::None));
+        assert_eq!(set(&mut it, 0x46_4001), Ok(PropertyChange::Shutdown));
+        assert!(!it.set_shut_down(first), "the host waits for the second one");
+        assert!(it.set_shut_down(it.changes()));
+    }
+
+    #[test]
+    fn reset_that_is_a_shutdown_too_is_a_reset() {
+        let mut it = ControllerProperties::new(ControllerKind::Io, 1024);
+        assert_eq!(set(&mut it, 0x46_0001), Ok(PropertyChange::Enable));
+        it.set_ready();
+        assert_eq!(set(&mut it, 0x46_4000), Ok(PropertyChange::Disable));
+        assert!(!it.set_disabled());
+        assert_eq!(get(&it, property::CSTS), Ok(0), "not ready");
+        assert_eq!(set(&mut it, 0x46_0001), Ok(PropertyChange::Enable));
     }
 
     #[test]

@@ -55,6 +55,8 @@ pub struct AdminQueue {
     end: Cell<Option<EndReason>>,
     /// The I/O queues of a disabled controller are ending. It may be enabled again only afterwards.
     is_disabling: Cell<bool>,
+    /// A shutdown has begun, and others that the host requests meanwhile follow it.
+    is_shutting_down: Cell<bool>,
     /// Aborts without a completion.
     aborts: Cell<u8>,
     /// Dropped when the controller is over.
@@ -93,6 +95,7 @@ pub async fn run(
         })),
         end: Cell::default(),
         is_disabling: Cell::default(),
+        is_shutting_down: Cell::default(),
         aborts: Cell::default(),
         waiting_for_end: RefCell::default(),
     });
@@ -250,22 +253,23 @@ impl AdminQueue {
         }
     }
 
-    /// Carries out a change of the properties.
+    /// Carries out a change of the properties. A reset or a shutdown that runs looks at the configuration at its end, so that
+    /// a host that changes it often begins no others.
     fn change(self: &Rc<Self>, change: PropertyChange) {
+        let queue = self.clone();
         match change {
             PropertyChange::None => {}
-            PropertyChange::Enable if self.is_disabling.get() => {}
+            PropertyChange::Enable | PropertyChange::Disable if self.is_disabling.get() => {}
             PropertyChange::Enable => self.enable(),
             PropertyChange::Disable => {
                 self.is_disabling.set(true);
-                let queue = self.clone();
                 lunar_runtime::spawn(async move { queue.disable().await });
             }
-            PropertyChange::Shutdown => {
-                let queue = self.clone();
-                let changes = self.state().properties.changes();
-                lunar_runtime::spawn(async move { queue.shut_down(changes).await });
-            }
+            PropertyChange::Shutdown if self.is_shutting_down.replace(true) => {}
+            PropertyChange::Shutdown => lunar_runtime::spawn(async move {
+                while !queue.shut_down().await {}
+                queue.is_shutting_down.set(false);
+            }),
         }
     }
 
@@ -310,8 +314,9 @@ impl AdminQueue {
         }
     }
 
-    /// Ends the I/O queues, and flushes the namespaces. `changes`: the number of property changes at the request.
-    async fn shut_down(&self, changes: u64) {
+    /// Ends the I/O queues, and flushes the namespaces. Returns whether the host waits for no other shutdown.
+    async fn shut_down(&self) -> bool {
+        let changes = self.state().properties.changes();
         self.end_io_queues(EndReason::ControllerEnded).await;
         let units: Vec<_> = {
             let state = self.state();
@@ -322,7 +327,7 @@ impl AdminQueue {
             // A failed flush is logged, and the next one of a host reports it.
             let _ = exec::flush(unit).await;
         }
-        self.state().properties.set_shut_down(changes);
+        self.state().properties.set_shut_down(changes)
     }
 }
 

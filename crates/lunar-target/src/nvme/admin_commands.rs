@@ -50,6 +50,8 @@ pub fn execute(
             let data = identify::identify(state, sqe)?;
             to_host(sqe, place, data)
         }
+        // Before the log page counts as read.
+        admin_opcode::GET_LOG_PAGE if place == DataPlace::Capsule => Err(NvmeStatus::SGL_INVALID_TYPE),
         admin_opcode::GET_LOG_PAGE => {
             let data = log_pages::get_log_page(state, sqe)?;
             to_host(sqe, place, data)

@@ -38,6 +38,9 @@ pub fn begin(state: &mut NexusState<NvmeQueue>, sqe: &Sqe, place: DataPlace, dat
     };
     match sqe.opcode() {
         _ if sqe.fuse() == Fuse::First => first_half(state, sqe, place, &data),
+        _ if sqe.fuse() == Fuse::Reserved => {
+            state.front_mut().complete_entry(sqe, NvmeStatus::INVALID_FIELD);
+        }
         nvm_opcode::READ | nvm_opcode::WRITE => match transfer(sqe, block_size) {
             Ok(command) if fits(&command, place) => submit_inline(state, sqe, lun, command, data),
             Ok(_) => state.front_mut().complete_entry(sqe, NvmeStatus::INVALID_FIELD),
