@@ -20,6 +20,7 @@ mod races;
 mod reservations;
 mod resets;
 mod sizes;
+mod suite;
 
 use interop::nvme::{NvmeEntry, NvmeHostName, NvmeWire, RawController};
 use interop::{Raw, Server, TARGET};
