@@ -118,6 +118,7 @@ fn config() -> Result<TargetConfig, Box<dyn Error>> {
         luns: BTreeMap::from([(0, Arc::new(disk()?))]),
         access: Vec::new(),
         instance: None,
+        routed_by: Vec::new(),
         depth: None,
         subsystem: None,
     };

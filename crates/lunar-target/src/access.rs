@@ -217,7 +217,7 @@ impl LoginContext {
             false => LoginError::TargetNotFound,
         })?;
         let entry = self.entry(target, initiator)?;
-        match target.offline || !target.may_serve() {
+        match target.offline || target.is_draining() || !target.may_serve() {
             true => Err(LoginError::NotServing),
             false => Ok((target, entry)),
         }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::{Instance, LogicalUnit, LoginError};
@@ -233,6 +234,9 @@ pub struct TargetNode {
     pub access: Vec<AccessRule>,
     /// The SCSI routing instance that it belongs to.
     pub instance: Option<Arc<Instance>>,
+    /// The SCSI routing instances whose LUNs are its namespaces, if it is an NVMe subsystem. While one of them rejects logins,
+    /// the subsystem accepts no hosts.
+    pub routed_by: Vec<Arc<Instance>>,
     /// Set if it is an NVMe subsystem: its name is the NQN, and its LUNs are the namespaces.
     pub subsystem: Option<SubsystemSettings>,
     /// Maximum number of commands that a session may have in flight, if the logical units behind the target accept
@@ -316,6 +320,11 @@ impl TargetNode {
     /// Whether an NVMe host must authenticate itself.
     pub(crate) fn demands_secret_of(&self, host: &str) -> bool {
         self.subsystem.as_ref().is_some_and(|subsystem| subsystem.hosts.contains_key(host))
+    }
+
+    /// Whether a SCSI routing instance of its namespaces rejects logins.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.routed_by.iter().any(|instance| instance.draining.load(Relaxed))
     }
 
     /// Its target port for a portal group and a protocol.

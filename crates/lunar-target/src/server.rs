@@ -10,7 +10,7 @@ use crate::registry::SessionMessage;
 use crate::server_events::EventTotals;
 use crate::server_state::ServerState;
 use crate::session_info::SessionInfo;
-use crate::{LogicalUnit, Quiesced, ServedSessions};
+use crate::{InstanceSession, LogicalUnit, Quiesced, ServedSessions};
 use lunar_runtime::{Cores, descriptors};
 use std::collections::BTreeMap;
 use std::io;
@@ -229,13 +229,14 @@ impl TargetServer {
     }
 
     /// Asks the sessions of a SCSI routing instance to log out after their commands have ended, and ends those that
-    /// do not. This function does not wait.
+    /// do not. Controllers of subsystems with its LUNs end when their commands have ended. This function does not wait.
     pub fn dismiss(&self, instance: &str) {
+        let config = self.config();
         self.shared.registry.send_each(|info| {
-            let is_there = info
-                .instance_session
-                .get()
-                .is_some_and(|instance_session| instance_session.instance().name == instance);
+            let own = info.instance_session.get().map(InstanceSession::instance);
+            let target = info.target.as_ref().and_then(|name| config.targets.get(name));
+            let all = own.into_iter().chain(target.into_iter().flat_map(|target| &target.routed_by));
+            let is_there = all.into_iter().any(|one| one.name == instance);
             is_there.then(|| SessionMessage::Stop { done: flume::bounded(0).0 })
         });
     }

@@ -47,8 +47,9 @@ impl RegisteredSession {
             |replaced: &[ChosenSession]| check_replacement(shared, target, replaced, &mut count);
         let guard = shared.registry.register(&request, &config.limits, may_replace).await?;
         // A stop ends the sessions that were registered before, and flushes after them.
-        // The same holds when a logical unit is lost.
-        if shared.stopping.load(SeqCst) || target.is_some_and(|target| !target.may_serve()) {
+        // The same holds when a logical unit is lost, or a router drains.
+        let is_refused = |target: &TargetNode| !target.may_serve() || target.is_draining();
+        if shared.stopping.load(SeqCst) || target.is_some_and(is_refused) {
             return Err(LoginError::NotServing);
         }
         instance_session(target, &info)?;

@@ -202,6 +202,7 @@ pub fn target(name: &str, luns: BTreeMap<u16, Arc<LogicalUnit>>) -> TargetNode {
         luns,
         access: Vec::new(),
         instance: None,
+        routed_by: Vec::new(),
         depth: None,
         subsystem: None,
     }

@@ -101,6 +101,7 @@ fn serve(answers: TextKeyHandler) -> TargetServer {
         luns: BTreeMap::from([(0, Arc::new(unit()))]),
         access: Vec::new(),
         instance: None,
+        routed_by: Vec::new(),
         depth: None,
         subsystem: None,
     };

@@ -108,6 +108,7 @@ fn serve() -> TargetServer {
         luns: BTreeMap::from([(0, Arc::new(unit()))]),
         access: Vec::new(),
         instance: None,
+        routed_by: Vec::new(),
         depth: None,
         subsystem: None,
     };

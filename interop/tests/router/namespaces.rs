@@ -129,6 +129,33 @@ fn lost_upstream_is_a_path_error_and_comes_back() {
 }
 
 #[test]
+fn drained_router_ends_its_controllers_until_resumed() {
+    let storage = storage();
+    let own = "nqn.2026-11.org.example:own";
+    let local = format!(
+        "[[subsystem]]\nnqn = \"{own}\"\n[[subsystem.namespace]]\nnsid = 1\nbackend = \"null\"\nsize = \"1M\"\n"
+    );
+    let there = upstream("a", &url(&storage, &format!("/{A}")), "") + &map_target(T, "a") + &local;
+    let router = router(T, &[0], &there);
+    let mut it = controller(&router);
+    let mut other = RawController::enabled(nvme(&router), &host(), own, 0);
+    let mut queue = it.queue(1);
+    // The command ends before its queue does.
+    let id = queue.submit(&NvmeEntry::write(1, 0, 1), &[]);
+    let request = queue.recv_for(id);
+    router.said(&["router", "drain", "r1"]);
+    until("hosts are refused", || (try_connect(nvme(&router)).status == CONNECT_BUSY).then_some(()));
+    queue.answer(&request, &pattern(512, 1));
+    queue.collect(id, &[]).good();
+    queue.expect_close(PATIENCE);
+    it.admin.expect_close(PATIENCE);
+    assert_eq!(try_connect(nvme(&router)).status, CONNECT_BUSY);
+    assert_eq!(namespaces(&mut other), [1], "a subsystem without LUNs of the router");
+    router.said(&["router", "resume", "r1"]);
+    assert_eq!(namespaces(&mut controller(&router)), [1]);
+}
+
+#[test]
 fn device_that_executes_commands_is_no_namespace() {
     let storage = storage();
     let there = url(&storage, "");

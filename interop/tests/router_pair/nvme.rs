@@ -154,6 +154,24 @@ fn nvme_host_follows_the_pair_by_events_without_an_error() {
 }
 
 #[test]
+fn nvme_host_leaves_a_drained_router_of_the_pair() {
+    let world = FailoverPair::start();
+    let mut host = NvmeMultipath::open(&world);
+    host.write_all();
+    world.routers[0].said(&["router", "drain", "r1"]);
+    let NvmePath { mut it, mut queue } = host.paths[0].take().expect("a path");
+    queue.expect_close(SOON);
+    it.admin.expect_close(SOON);
+    host.write_all();
+    assert!(host.at == 1);
+    assert!(NvmePath::try_open(&world, 0).is_none(), "a drained router accepts no hosts");
+    world.routers[0].said(&["router", "resume", "r1"]);
+    host.paths[0] = Some(NvmePath::open(&world, 0));
+    host.becomes(0, INACCESSIBLE);
+    host.check(1);
+}
+
+#[test]
 fn nvme_host_keeps_its_data_when_the_active_router_is_killed() {
     let mut world = FailoverPair::start();
     let mut host = NvmeMultipath::open(&world);

@@ -63,6 +63,15 @@ impl Units {
         subsystem.shared.iter().filter_map(unit).collect()
     }
 
+    /// The routers whose LUNs are namespaces of a subsystem.
+    fn routed_by(&self, subsystem: &SubsystemConfig, config: &Config) -> Vec<Arc<Instance>> {
+        let Some(routes) = &self.routes else { return Vec::new() };
+        let is_shared = |target: &&Target| subsystem.shared.values().any(|(name, _)| *name == target.name);
+        let targets = config.targets.iter().filter(is_shared);
+        let routers: BTreeSet<&str> = targets.filter_map(|target| target.router.as_deref()).collect();
+        routers.into_iter().map(|name| routes.instance(name)).collect()
+    }
+
     /// Whether a subsystem waits for a namespace before hosts may connect.
     fn waits(&self, name: &str, subsystem: &SubsystemConfig) -> bool {
         let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
@@ -88,6 +97,7 @@ impl Units {
             luns,
             access: target.access.clone(),
             instance: self.routes.as_ref().zip(target.router.as_deref()).map(|(r, name)| r.instance(name)),
+            routed_by: subsystem.map(|subsystem| self.routed_by(subsystem, config)).unwrap_or_default(),
             depth: target.depth,
             subsystem: subsystem.map(
                 |SubsystemConfig { serial, model, hosts, secret, shared: _, is_awaited: _ }| {
