@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::server::{BenchServer, CORE};
+use super::server::{self, BenchServer};
 
 /// How much longer a neighbour runs than the measured load, which starts and ends within its time.
 const AROUND: Duration = Duration::from_secs(1);
@@ -194,8 +194,8 @@ fn figure(figures: &BTreeMap<String, f64>, name: &str) -> Result<f64> {
 }
 
 fn client(blast: &Path, server: &BenchServer) -> Command {
-    let mut command = Command::new("taskset");
-    command.args(["-c", CORE]).arg(blast).args(server.is_nvme().then_some("--nvme"));
+    let mut command = server::pinned_to(server.cores, blast);
+    command.args(server.is_nvme().then_some("--nvme"));
     command.args(["--portal", &server.portal.to_string(), "--target", &server.target]);
     command
 }

@@ -1,4 +1,5 @@
-//! NVMe/TCP: a null namespace of Lunar against `floor`, with digests against without, and two I/O queues against one.
+//! NVMe/TCP: a null namespace of Lunar against `floor`, with digests against without, and two I/O queues against one, on one
+//! core and on two.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
@@ -7,7 +8,7 @@ use anyhow::Result;
 
 use super::load::BlastLoad;
 use super::rows::BenchRun;
-use super::server::{self, BenchServer};
+use super::server::{self, BenchServer, CORE, TWO_CORES};
 use super::table::{RatioLimit, RowResult};
 
 /// The target, and the subsystem that Lunar makes of its name.
@@ -18,7 +19,9 @@ pub const SUBSYSTEM: &str = "nqn.2026-11.org.example:bench";
 struct NvmeRow {
     name: &'static str,
     load: BlastLoad,
-    /// Another load on the same server, with its name; `floor` if there is none
+    /// The cores of the server and the client
+    cores: &'static str,
+    /// Another load on one core, with its name; `floor` if there is none
     other: Option<(&'static str, BlastLoad)>,
     at_least: f64,
 }
@@ -27,7 +30,7 @@ const SMALL_READ: BlastLoad = BlastLoad::new("read", 4096, 32);
 const LARGE_READ: BlastLoad = BlastLoad::new("read", 262_144, 8);
 const LARGE_WRITE: BlastLoad = BlastLoad::new("write", 262_144, 8);
 
-const ROWS: [NvmeRow; 9] = [
+const ROWS: [NvmeRow; 10] = [
     of_floor("NVMe/TCP: 4 KiB random read, depth 32", SMALL_READ, 0.80),
     of_floor("NVMe/TCP: 4 KiB random write, depth 32", BlastLoad::new("write", 4096, 32), 0.80),
     of_floor("NVMe/TCP: 4 KiB random read, depth 1", BlastLoad::new("read", 4096, 1), 0.85),
@@ -39,18 +42,27 @@ const ROWS: [NvmeRow; 9] = [
     NvmeRow {
         name: "NVMe/TCP: 4 KiB random read, depth 32, two I/O queues",
         load: BlastLoad { queues: 2, ..SMALL_READ },
+        cores: CORE,
         other: Some(("one", SMALL_READ)),
         at_least: 0.80,
+    },
+    // The client has a share of each core, so it must scale too.
+    NvmeRow {
+        name: "NVMe/TCP: 4 KiB random read, depth 32, two I/O queues on two cores",
+        load: BlastLoad { queues: 2, ..SMALL_READ },
+        cores: TWO_CORES,
+        other: Some(("one on one", SMALL_READ)),
+        at_least: 1.70,
     },
 ];
 
 const fn of_floor(name: &'static str, load: BlastLoad, at_least: f64) -> NvmeRow {
-    NvmeRow { name, load, other: None, at_least }
+    NvmeRow { name, load, cores: CORE, other: None, at_least }
 }
 
 const fn with_digests(name: &'static str, load: BlastLoad, at_least: f64) -> NvmeRow {
     let with = BlastLoad { header_digest: true, data_digest: true, ..load };
-    NvmeRow { name, load: with, other: Some(("without", load)), at_least }
+    NvmeRow { name, load: with, cores: CORE, other: Some(("without", load)), at_least }
 }
 
 impl BenchRun<'_> {
@@ -61,10 +73,11 @@ impl BenchRun<'_> {
     }
 
     fn nvme_row(&self, row: &NvmeRow) -> Result<RowResult> {
-        let lunar = serve(&self.programs.lunar)?;
+        let lunar = serve(&self.programs.lunar, row.cores)?;
         let limit = RatioLimit::ReportedAtLeast(row.at_least);
         let (name, reached) = if let Some((name, other)) = row.other {
-            (name, self.medians(&[(&lunar, row.load), (&lunar, other)])?)
+            let on_one = (row.cores != CORE).then(|| serve(&self.programs.lunar, CORE)).transpose()?;
+            (name, self.medians(&[(&lunar, row.load), (on_one.as_ref().unwrap_or(&lunar), other)])?)
         } else {
             let floor = server::nvme_floor(&self.programs.floor, SUBSYSTEM)?;
             ("floor", self.medians(&[(&lunar, row.load), (&floor, row.load)])?)
@@ -74,11 +87,11 @@ impl BenchRun<'_> {
 }
 
 /// Starts Lunar with a null namespace, and a portal of iSCSI that is not used.
-fn serve(program: &Path) -> Result<BenchServer> {
+fn serve(program: &Path, cores: &'static str) -> Result<BenchServer> {
     let portal = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
     let nvme = format!("--nvme={portal}");
     let options = ["--listen", "127.0.0.1:0", &nvme, "--target", TARGET, "null:1T"];
-    let mut server = server::lunar_with_options(program, &options)?;
+    let mut server = server::lunar_with_options(cores, program, &options)?;
     (server.portal, server.target) = (portal, SUBSYSTEM.into());
     Ok(server)
 }

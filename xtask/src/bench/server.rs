@@ -13,6 +13,8 @@ use super::load::IdleSessions;
 
 /// The CPU core to which all programs are pinned.
 pub const CORE: &str = "0";
+/// The cores of the rows of two cores, which both programs share.
+pub const TWO_CORES: &str = "0,1";
 /// The name of the target
 pub const TARGET: &str = "iqn.2026-11.org.example:bench";
 /// The time limit of a start
@@ -32,6 +34,8 @@ pub struct BenchServer {
     pub target: String,
     /// The first LUN
     pub lun: u16,
+    /// The cores to which it and its clients are pinned
+    pub cores: &'static str,
 }
 
 impl BenchServer {
@@ -99,8 +103,13 @@ pub fn fresh_dir(name: &str) -> Result<PathBuf> {
 
 /// A program on the core of all programs.
 pub fn pinned(program: &Path) -> Command {
+    pinned_to(CORE, program)
+}
+
+/// A program on these cores.
+pub fn pinned_to(cores: &str, program: &Path) -> Command {
     let mut command = Command::new("taskset");
-    command.args(["-c", CORE]).arg(program);
+    command.args(["-c", cores]).arg(program);
     command
 }
 
@@ -127,7 +136,7 @@ fn start_floor(program: &Path, options: &[&str]) -> Result<BenchServer> {
     let dir = fresh_dir("floor")?;
     let mut child = pinned(program).arg("127.0.0.1:0").args(options).stdout(Stdio::piped()).spawn()?;
     let (portal, _) = wait_listening(&mut child, |_| true)?;
-    Ok(BenchServer { child, dir, portal, target: TARGET.into(), lun: 0 })
+    Ok(BenchServer { child, dir, portal, target: TARGET.into(), lun: 0, cores: CORE })
 }
 
 /// The LUNs of Lunar's target.
@@ -179,12 +188,14 @@ pub fn routed(program: &Path, blast: &Path, upstream: &BenchServer, mode: &str) 
     Ok(server)
 }
 
-/// Starts Lunar with these options instead of a configuration.
-pub fn lunar_with_options(program: &Path, options: &[&str]) -> Result<BenchServer> {
+/// Starts Lunar on these cores, with options instead of a configuration.
+pub fn lunar_with_options(cores: &'static str, program: &Path, options: &[&str]) -> Result<BenchServer> {
     let dir = fresh_dir("lunar")?;
-    let mut command = pinned(program);
+    let mut command = pinned_to(cores, program);
     command.arg("serve").args(options).env("XDG_STATE_HOME", &dir).env("LUNAR_RUN_DIR", &dir);
-    start(command, dir)
+    let mut server = start(command, dir)?;
+    server.cores = cores;
+    Ok(server)
 }
 
 fn serve(mut command: Command, dir: PathBuf, config: &str) -> Result<BenchServer> {
@@ -198,7 +209,7 @@ fn start(mut command: Command, dir: PathBuf) -> Result<BenchServer> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
     let (portal, _) = wait_listening(&mut child, |line| line == "ready")?;
-    Ok(BenchServer { child, dir, portal, target: TARGET.into(), lun: 0 })
+    Ok(BenchServer { child, dir, portal, target: TARGET.into(), lun: 0, cores: CORE })
 }
 
 fn head(dir: &Path) -> String {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::ceph::{Cluster, POOL};
-use super::server::{BenchServer, START, TARGET, fresh_dir, pinned};
+use super::server::{BenchServer, CORE, START, TARGET, fresh_dir, pinned};
 
 /// The store of LUN 1 of STGT; its LUN 0 is a controller.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +54,7 @@ pub fn start(store: StgtStore) -> Result<BenchServer> {
     command.args(["-f", "-C", &admin.control, "--iscsi", &format!("portal={portal}")]);
     command.env("TGT_IPC_SOCKET", &admin.socket).stdout(Stdio::null()).stderr(Stdio::null());
     let child = command.spawn().context("cannot run tgtd")?;
-    let server = BenchServer { child, dir, portal, target: TARGET.into(), lun: 1 };
+    let server = BenchServer { child, dir, portal, target: TARGET.into(), lun: 1, cores: CORE };
     admin.wait()?;
     admin.run(&["--mode", "target", "--op", "new", "--tid", "1", "-T", TARGET])?;
     let (lun, options) =
