@@ -1,7 +1,7 @@
 //! Abort of commands of an I/O queue.
 
 use super::{queue, read, server, write};
-use interop::nvme::{NvmeEntry, NvmeReply, RawController};
+use interop::nvme::{NvmeEntry, NvmeFrame, NvmeReply, RawController, pdu};
 use interop::scsi::pattern;
 
 /// Command Abort Requested. The host may repeat the command.
@@ -9,9 +9,12 @@ const ABORTED: u16 = 0x07;
 /// Bit 0 of the result: the command was not aborted.
 const NOT_ABORTED: u64 = 1;
 
+fn entry(queue: u16, id: u16) -> NvmeEntry {
+    NvmeEntry::new(8, 0).dword(10, u32::from(id) << 16 | u32::from(queue))
+}
+
 fn abort(controller: &mut RawController, queue: u16, id: u16) -> NvmeReply {
-    let entry = NvmeEntry::new(8, 0).dword(10, u32::from(id) << 16 | u32::from(queue));
-    controller.admin.execute(&entry, &[])
+    controller.admin.execute(&entry(queue, id), &[])
 }
 
 /// Fails unless an Abort has succeeded with this result.
@@ -27,13 +30,32 @@ fn aborted_write_that_waits_for_data_writes_nothing() {
     write(&mut queue, 8, &old);
     let id = queue.submit(&NvmeEntry::write(1, 8, 128), &[]);
     let request = queue.recv_for(id);
-    is(&abort(&mut controller, 1, id), 0);
-    // The identifier is free again when the requested data have arrived.
+    let abort_id = controller.admin.submit(&entry(1, id), &[]);
+    // The identifier is free again when the requested data have arrived. Until then the Abort waits, too.
     queue.expect_silence();
-    queue.answer(&request, &pattern(64 << 10, 2));
+    controller.admin.expect_silence();
+    let tag = request.get16(10);
+    for (part, flags) in pattern(64 << 10, 2).chunks(32 << 10).zip([0, pdu::LAST]) {
+        let offset = if flags == 0 { 0 } else { 32 << 10 };
+        queue.send(&NvmeFrame::host_data(flags, id, tag, offset, part));
+    }
     queue.collect(id, &[]).is(ABORTED);
+    is(&controller.admin.collect(abort_id, &[]), 0);
+    queue.expect_silence();
     assert_eq!(read(&mut queue, 8, 128), old);
     is(&abort(&mut controller, 1, id), NOT_ABORTED);
+}
+
+#[test]
+fn abort_ends_with_a_queue_whose_data_never_arrive() {
+    let server = server();
+    let (mut controller, mut queue) = queue(&server, "host");
+    let id = queue.submit(&NvmeEntry::write(1, 8, 128), &[]);
+    queue.recv_for(id);
+    let abort_id = controller.admin.submit(&entry(1, id), &[]);
+    controller.admin.expect_silence();
+    drop(queue);
+    is(&controller.admin.collect(abort_id, &[]), 0);
 }
 
 /// A read of namespace 2 takes 0.5 s.

@@ -118,6 +118,8 @@ impl<'a> QueueDispatcher<'a> {
             Received::More => {}
             Received::OfEnded(id, status, place) => {
                 self.state.front_mut().complete_at(id, status, || place);
+                // An Abort may wait for it.
+                self.state.notify();
             }
             Received::Collected { sqe, buf, is_damaged } => {
                 commands::collected(self.state, &sqe, buf, is_damaged);

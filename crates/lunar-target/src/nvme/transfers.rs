@@ -83,6 +83,12 @@ impl Transfers {
         true
     }
 
+    /// The number of the request for data of a command that has ended early. None: it waits for none.
+    pub fn abandoned(&self, id: u16) -> Option<u64> {
+        let transfer = self.all.get(&id)?;
+        matches!(transfer.owner, DataOwner::Abandoned(..)).then_some(transfer.number)
+    }
+
     /// Whether the front end must begin a timer for its requests.
     pub fn take_need_of_timer(&mut self) -> bool {
         !std::mem::replace(&mut self.has_timer, true)
@@ -268,13 +274,16 @@ mod tests {
         let place = ErrorPlace { namespace: 1, lba: 8 };
         let mut all = transfers();
         assert!(!all.abandon(3, NvmeStatus::RESERVATION_CONFLICT, ErrorPlace::default));
+        assert_eq!([1, 2].map(|id| all.abandoned(id)), [None; 2]);
         assert!(all.abandon(1, NvmeStatus::RESERVATION_CONFLICT, || place));
+        assert_eq!([1, 2].map(|id| all.abandoned(id)), [Some(1), None]);
         assert!(all.of_core(&pdu(8, false), &data(1, 8, 8)).is_none(), "no buffer of the task");
         assert!(matches!(all.receive(&pdu(8, false), &data(1, 8, 8), &[], true), Ok(Received::More)));
         let last = all.receive(&pdu(8, true), &data(1, 16, 8), &[], true);
         assert!(
             matches!(last, Ok(Received::OfEnded(1, NvmeStatus::RESERVATION_CONFLICT, at)) if at == place)
         );
+        assert_eq!(all.abandoned(1), None);
         assert!(!all.abandon(1, NvmeStatus::RESERVATION_CONFLICT, || place));
     }
 
