@@ -9,6 +9,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+/// The bit MORE of a status without its reserved bit.
+const MORE: u16 = 1 << 13;
+
 /// The result of a read with a time limit.
 #[derive(Debug)]
 pub enum WireEvent {
@@ -20,8 +23,10 @@ pub enum WireEvent {
 /// The end of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NvmeReply {
-    /// The status without its reserved bit: code, type in bits 8 to 10, DNR in bit 14.
+    /// The status without its reserved bit and MORE: code, type in bits 8 to 10, DNR in bit 14.
     pub status: u16,
+    /// The error log has more about the failure (MORE).
+    pub more: bool,
     pub result: u64,
     /// SQHD. None: no completion came, because the data had the flag SUCCESS.
     pub head: Option<u16>,
@@ -116,8 +121,14 @@ impl NvmeWire {
 
     /// Waits for the end of a command, and answers its R2Ts from `out`.
     pub fn collect(&mut self, id: u16, out: &[u8]) -> NvmeReply {
-        let mut reply =
-            NvmeReply { status: 0, result: 0, head: None, data: Vec::new(), requests: Vec::new() };
+        let mut reply = NvmeReply {
+            status: 0,
+            more: false,
+            result: 0,
+            head: None,
+            data: Vec::new(),
+            requests: Vec::new(),
+        };
         loop {
             let frame = self.recv_for(id);
             match frame.kind() {
@@ -139,7 +150,8 @@ impl NvmeWire {
                     self.answer(&frame, out);
                 }
                 _ => {
-                    reply.status = frame.get16(22) >> 1;
+                    let field = frame.get16(22) >> 1;
+                    (reply.status, reply.more) = (field & !MORE, field & MORE != 0);
                     reply.result = u64::from(frame.get32(8)) | u64::from(frame.get32(12)) << 32;
                     reply.head = Some(frame.get16(16));
                     return reply;

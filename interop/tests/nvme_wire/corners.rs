@@ -105,6 +105,31 @@ fn host_identifier_of_64_bits_is_refused() {
     assert_eq!(it.admin.execute(&feature(1, 16), &[]).good(), it.host.id);
 }
 
+/// A host that gets MORE finds the reason in the error log.
+#[test]
+fn only_failures_of_a_controller_refer_to_its_error_log() {
+    let server = server();
+    let (mut it, mut queue) = queue(&server, "host");
+    for admin in
+        [it.admin.execute(&NvmeEntry::identify(1, 0), &[]), it.admin.execute(&NvmeEntry::new(0x42, 0), &[])]
+    {
+        assert_eq!(admin.more, admin.status != 0, "{admin:x?}");
+    }
+    for entry in [NvmeEntry::read(1, 0, 8), NvmeEntry::new(0, 1), NvmeEntry::new(0x42, 1)] {
+        let reply = queue.execute(&entry, &[]);
+        assert_eq!(reply.more, reply.status != 0, "{reply:x?}");
+    }
+    let log = it.admin.execute(&NvmeEntry::log(1, 128), &[]).good();
+    assert_eq!((log[0], log[64]), (2, 1), "an entry for each failure");
+    // There is no controller yet, and so no log.
+    let refused = RawController::try_connect(
+        portal(&server),
+        &NvmeHostName::new("host"),
+        "nqn.2026-11.org.example:none",
+    );
+    assert!(refused.status != 0 && !refused.more, "{refused:x?}");
+}
+
 /// NSID and the first block, for commands that the target refuses at once, executes, or collects data for.
 #[test]
 fn error_log_shows_namespace_and_block() {
@@ -122,6 +147,7 @@ fn error_log_shows_namespace_and_block() {
     ];
     for (count, (entry, data, place)) in cases.into_iter().enumerate() {
         let reply = queue.execute(&entry, data);
+        assert!(reply.more, "the log has more about it: {reply:x?}");
         let log = it.admin.execute(&NvmeEntry::log(1, 64), &[]).good();
         let number = |at: usize| u64::from_le_bytes(log[at..at + 8].try_into().expect("8 bytes"));
         assert_eq!((number(0), log[8], number(16)), (count as u64 + 1, 1, place.1), "{entry:x?}");

@@ -360,7 +360,7 @@ impl AdminDispatcher<'_> {
             }
             Err(status) => {
                 let place = ErrorPlace { namespace: sqe.namespace(), lba: 0 };
-                queue.controller.log_error(0, id, status, place);
+                let status = queue.controller.log_error(0, id, status, place);
                 queue.connection.complete(id, status, 0);
             }
         }

@@ -102,10 +102,11 @@ impl Controller {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a command of a queue to the error log.
+    /// Adds a command of a queue to the error log. Returns its status, which refers the host to the log (MORE).
     #[cold]
-    pub fn log_error(&self, queue: u16, command: u16, status: NvmeStatus, place: ErrorPlace) {
+    pub fn log_error(&self, queue: u16, command: u16, status: NvmeStatus, place: ErrorPlace) -> NvmeStatus {
         self.error_log().add(queue, command, status, place);
+        NvmeStatus { more: true, ..status }
     }
 
     /// The error log, the newest entry first.

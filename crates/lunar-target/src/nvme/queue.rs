@@ -137,9 +137,10 @@ impl NvmeQueue {
     #[inline]
     pub fn complete_at(&mut self, id: u16, status: NvmeStatus, place: impl FnOnce() -> ErrorPlace) {
         self.outstanding.remove(id);
-        if !status.is_success() {
-            self.controller.log_error(self.place.queue(), id, status, place());
-        }
+        let status = match status.is_success() {
+            true => status,
+            false => self.controller.log_error(self.place.queue(), id, status, place()),
+        };
         self.connection.complete(id, status, 0);
     }
 
