@@ -12,6 +12,8 @@ const SGL_LENGTH: u16 = DNR | 0x0f;
 const WRITE_PROTECTED: u16 = DNR | 0x20;
 const OUT_OF_RANGE: u16 = DNR | 0x80;
 const SIZE_LIMIT: u16 = DNR | 0x183;
+/// Force Unit Access, in command dword 12.
+const FUA: u32 = 1 << 30;
 /// The limits with blocks of 512 bytes.
 const MAX_RANGE: u32 = 2048;
 const MAX_RANGES: u32 = 64;
@@ -45,7 +47,8 @@ fn copy_puts_its_ranges_behind_each_other() {
         write(&mut queue, 100, &one);
         write(&mut queue, 50_000, &other);
         let (entry, data) = (copy(7, 2), ranges(&[(100, 8), (50_000, 1)]));
-        for entry in [entry, entry.in_capsule(64)] {
+        let with_fua = entry.dword(12, FUA | 1);
+        for entry in [entry, entry.in_capsule(64), with_fua] {
             write(&mut queue, 7, &[0; 9 * 512]);
             queue.execute(&entry, &data).is(0);
             assert_eq!(read(&mut queue, 7, 9), [&one[..], &other].concat());
@@ -93,7 +96,6 @@ fn faulty_copy_is_refused_and_copies_nothing() {
     for (what, entry, data, status) in [
         ("format 1", base.dword(12, 1 << 8), &one, INVALID_FIELD),
         ("format 15", base.dword(12, 15 << 8), &one, INVALID_FIELD),
-        ("FUA", base.dword(12, 1 << 30), &one, INVALID_FIELD),
         ("65 ranges", copy(0, MAX_RANGES + 1), &many, SIZE_LIMIT),
         ("256 ranges", base.dword(12, 255).on_host(8192), &many, SIZE_LIMIT),
         ("a long range", base, &ranges(&[(100, MAX_RANGE + 1)]), SIZE_LIMIT),

@@ -26,10 +26,10 @@ pub fn max_copy_blocks(block_size: u32) -> u32 {
     MAX_COPY_RANGES as u32 * u32::from(max_copy_range(block_size))
 }
 
-/// Checks a Copy command without its data. EXTENDED COPY has no FUA.
+/// Checks a Copy command without its data.
 pub(super) fn translate(sqe: &Sqe) -> Result<NvmAction, NvmeStatus> {
     let ranges = (sqe.dword(12) & 0xff) as usize + 1;
-    if format(sqe.dword(12)) != 0 || sqe.is_fua() {
+    if format(sqe.dword(12)) != 0 {
         return Err(NvmeStatus::INVALID_FIELD);
     }
     if ranges > MAX_COPY_RANGES {
@@ -119,10 +119,7 @@ mod tests {
     #[test]
     fn invalid_commands_are_refused() {
         let format_1 = command(0, 1).with_dword(12, 1 << 8);
-        let fua = command(0, 1).with_dword(12, 1 << 30);
-        for sqe in [format_1, fua] {
-            assert_eq!(translate(&sqe), Err(NvmeStatus::INVALID_FIELD));
-        }
+        assert_eq!(translate(&format_1), Err(NvmeStatus::INVALID_FIELD));
         for len in [0, 31, 64] {
             let sqe = command(0, 1).with_data(SglDescriptor::transport(len));
             assert_eq!(translate(&sqe), Err(NvmeStatus::SGL_INVALID_LENGTH));

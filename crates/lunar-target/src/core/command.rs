@@ -49,6 +49,8 @@ pub struct ScsiCommand {
     pub writes: bool,
     /// Unsolicited Data-Out follows the command.
     pub has_unsolicited: bool,
+    /// EXTENDED COPY, whose CDB has no FUA, writes to stable storage before its status.
+    pub copies_stably: bool,
     /// Task attribute.
     pub attribute: TaskAttribute,
     /// Bytes that the initiator expects to transfer.
@@ -70,6 +72,7 @@ impl ScsiCommand {
             reads: false,
             writes: false,
             has_unsolicited: false,
+            copies_stably: false,
             attribute: TaskAttribute::Simple,
             expected_len: 0,
             cdb: Cdb::Short([0; 16]),

@@ -44,6 +44,10 @@ impl<F: FrontEnd> ExecutionContext for TaskContext<'_, F> {
         self.lock.clone()
     }
 
+    fn copies_stably(&self) -> bool {
+        self.command.copies_stably
+    }
+
     fn abort(&self, victims: Vec<NexusId>) -> lunar_block::LocalBoxFuture<'_, ()> {
         let scope = AbortScope::Nexuses(victims.into());
         let (shared, from) = self.nexus.origin();

@@ -174,7 +174,7 @@ impl SegmentCopy<'_> {
         let range = context.copy_range(self.number, self.segment, &self.ends)?;
         let (source, destination) = (&self.ends.source.unit, &self.ends.destination.unit);
         let (from, to, len) = (range.source + done, range.destination + done, buf.len() as u64);
-        let stable = !destination.lu.write_cache();
+        let stable = context.copies_stably() || !destination.lu.write_cache();
         if source.lu.settings().thin && destination.lu.settings().thin && is_hole(source, from, len).await {
             let freed = free(destination, (to, len), stable).await;
             return freed.map(|()| buf).map_err(|f| third_party(f, self.number, 6));

@@ -44,6 +44,8 @@ pub trait ExecutionContext {
     fn copy_range(&self, number: u16, segment: &CopySegment, ends: &CopyEnds) -> Result<CopyRange, Sense>;
     /// The task set lock of the command's own logical unit, and the mode in which the command takes it.
     fn own_lock(&self) -> Option<(TaskSetHandle, LockMode)>;
+    /// Whether EXTENDED COPY writes to stable storage, although the destination has a write cache.
+    fn copies_stably(&self) -> bool;
     /// Aborts all tasks of these nexuses, and waits for their end.
     fn abort(&self, victims: Vec<NexusId>) -> lunar_block::LocalBoxFuture<'_, ()>;
     /// Whether the command was aborted. A long operation checks this between its steps, and then ends with

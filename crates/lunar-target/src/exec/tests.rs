@@ -38,6 +38,9 @@ impl ExecutionContext for NoContext {
     fn own_lock(&self) -> Option<(TaskSetHandle, LockMode)> {
         None
     }
+    fn copies_stably(&self) -> bool {
+        false
+    }
     fn abort(&self, _: Vec<NexusId>) -> lunar_block::LocalBoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }

@@ -20,6 +20,7 @@ pub fn read(h: &Bhs, ahs: &[u8], connection: u16) -> Option<ScsiCommand> {
         reads,
         writes,
         has_unsolicited: !h.is_final(),
+        copies_stably: false,
         attribute: request::task_attribute(h),
         expected_len: edtl,
         cdb: Cdb::Short(*h.cdb()),

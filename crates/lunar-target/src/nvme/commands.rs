@@ -110,6 +110,7 @@ fn submit_inline(
         reads: to_host > 0,
         writes: from_host > 0,
         has_unsolicited: false,
+        copies_stably: sqe.is_fua(),
         attribute: TaskAttribute::Simple,
         expected_len: to_host.max(from_host),
         cdb: Cdb::Short(cdb),

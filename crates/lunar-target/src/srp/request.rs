@@ -65,6 +65,7 @@ pub fn command(c: &SrpCommand<'_>, tag: u32, sequence: u32) -> core::ScsiCommand
         reads: !writes(c) && c.data_in != DataBuffer::None,
         writes: writes(c),
         has_unsolicited: false,
+        copies_stably: false,
         attribute,
         // Lengths of information units and descriptors have 32 bits.
         expected_len: data(c).len() as u32,

@@ -2,6 +2,7 @@
 
 use super::super::tests::{port, refusing_after, settings};
 use super::*;
+use lunar_block::testing::VolatileBackend;
 use lunar_block::{Backend, BackendKind, BackendSpec};
 use lunar_scsi::{CopyRange, CoreIndex, Lu, LuSettings, Nexus};
 use lunar_wire::scsi::{Status, op};
@@ -16,19 +17,34 @@ const BLOCK: u64 = 512;
 const STEPS: u64 = 3;
 const LEN: u64 = STEPS * STEP as u64;
 
+fn memory() -> Arc<dyn Backend> {
+    match lunar_block::open(&BackendSpec::sized(BackendKind::Memory, LEN)) {
+        Ok(backend) => backend,
+        Err(e) => panic!("{}: {}", e.subject, e.what),
+    }
+}
+
 /// Two logical units. All bytes of the first are 7.
 fn units() -> [Arc<LogicalUnit>; 2] {
-    [1, 2].map(|number| {
+    units_on([filled(7), memory()])
+}
+
+/// A medium with this byte everywhere.
+fn filled(byte: u8) -> Arc<dyn Backend> {
+    let backend = memory();
+    let mut buf = Buf::zeroed(LEN as usize);
+    buf.fill(byte);
+    assert!(now(backend.write(0, buf, false)).0.is_ok());
+    backend
+}
+
+/// Two logical units with a write cache.
+fn units_on(backends: [Arc<dyn Backend>; 2]) -> [Arc<LogicalUnit>; 2] {
+    let mut number = 0;
+    backends.map(|backend| {
+        number += 1;
         let mut settings = LuSettings { capacity: LEN, ..settings(true) };
         settings.identity.naa[7] = number;
-        let backend: Arc<dyn Backend> = match lunar_block::open(&BackendSpec::sized(BackendKind::Memory, LEN))
-        {
-            Ok(backend) => backend,
-            Err(e) => panic!("{}: {}", e.subject, e.what),
-        };
-        let mut buf = Buf::zeroed(LEN as usize);
-        buf.fill(if number == 1 { 7 } else { 0 });
-        assert!(now(backend.write(0, buf, false)).0.is_ok());
         Arc::new(LogicalUnit::new(Arc::new(Lu::new(settings, None).expect("settings")), backend, None))
     })
 }
@@ -64,6 +80,7 @@ struct CopySession<'a> {
     members: [TaskSetHandle; 2],
     /// The index of the command's own logical unit, and the lock mode.
     own: (usize, LockMode),
+    is_stable: bool,
     aborted: Cell<bool>,
     /// The number of times that the range was requested, and the action at each.
     asked: Cell<u64>,
@@ -77,6 +94,7 @@ impl<'a> CopySession<'a> {
             nexuses: units.each_ref().map(attach),
             members: units.each_ref().map(|u| u.task_set.handle(CoreIndex::current())),
             own,
+            is_stable: false,
             aborted: Cell::new(false),
             asked: Cell::new(0),
             then: RefCell::new(Box::new(|_| {})),
@@ -130,6 +148,9 @@ impl ExecutionContext for CopySession<'_> {
         let (own, mode) = self.own;
         Some((self.members[own].clone(), mode))
     }
+    fn copies_stably(&self) -> bool {
+        self.is_stable
+    }
     fn abort(&self, _: Vec<NexusId>) -> lunar_block::LocalBoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
@@ -159,6 +180,23 @@ fn copy_waits_for_exclusive_holder_at_either_end() {
             drop(held);
             assert!(matches!(poll(copy.as_mut()), Poll::Ready(Ok(ExecutionOutput::Good))));
             assert_eq!(parts(&units[1]), [7; 3]);
+        }
+    });
+}
+
+/// Force Unit Access of NVMe. A source without storage is not read, and its zeros must be stable too.
+#[test]
+fn stable_copy_survives_the_loss_of_the_cache() {
+    wait(async {
+        for (source, is_stable, expected) in
+            [(filled(7), false, 5), (filled(7), true, 7), (memory(), false, 5), (memory(), true, 0)]
+        {
+            let lossy = Arc::new(VolatileBackend::new(filled(5)));
+            let units = units_on([source, lossy.clone()]);
+            let session = CopySession { is_stable, ..CopySession::new(&units, (0, LockMode::Shared)) };
+            assert!(matches!(session.copy(0).await, Ok(ExecutionOutput::Good)));
+            lossy.lose(None).await.expect("the medium works");
+            assert_eq!(parts(&units[1]), [expected; 3]);
         }
     });
 }
