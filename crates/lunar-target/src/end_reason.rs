@@ -17,6 +17,8 @@ pub enum EndReason {
     Logout,
     /// The host ended the connection because of a fault (H2CTermReq).
     TerminatedByHost,
+    /// The host did not prove its secret again.
+    AuthenticationFailed,
     /// The controller of an I/O queue was disabled, or has ended.
     ControllerEnded,
     /// Another login replaced this session (RFC 7143 section 6.3.5).
@@ -53,6 +55,7 @@ impl EndReason {
             EndReason::ConnectionLost => "lost",
             EndReason::Logout => "logout",
             EndReason::TerminatedByHost => "terminated_by_host",
+            EndReason::AuthenticationFailed => "authentication_failed",
             EndReason::ControllerEnded => "controller_ended",
             EndReason::Reinstated => "reinstated",
             EndReason::DataOutTimeout => "data_out_timeout",
@@ -78,6 +81,7 @@ impl fmt::Display for EndReason {
             EndReason::ConnectionLost => "the connection was lost",
             EndReason::Logout => "logout",
             EndReason::TerminatedByHost => "the host ended the connection because of a fault",
+            EndReason::AuthenticationFailed => "the host did not prove its secret again",
             EndReason::ControllerEnded => "the controller was disabled, or has ended",
             EndReason::Reinstated => "the initiator logged in again",
             EndReason::DataOutTimeout => "the initiator did not send the data of a write in time",

@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 const SEND: u32 = 0x05;
 const RECEIVE: u32 = 0x06;
 const PROTOCOL: u32 = 0xe901_0100;
-const ANN: &str = "nqn.2026-11.org.example:ann";
+pub const ANN: &str = "nqn.2026-11.org.example:ann";
 
 struct Guarded {
     server: Server,
@@ -58,18 +58,20 @@ impl Guarded {
     }
 }
 
-fn send(wire: &mut NvmeWire, message: &[u8]) -> NvmeReply {
+/// Authentication Send.
+pub fn send(wire: &mut NvmeWire, message: &[u8]) -> NvmeReply {
     let len = message.len() as u32;
     let entry = NvmeEntry::new(0x7f, SEND).dword(10, PROTOCOL).dword(11, len).in_capsule(len);
     wire.execute(&entry, message)
 }
 
-fn receive(wire: &mut NvmeWire) -> NvmeReply {
+/// Authentication Receive.
+pub fn receive(wire: &mut NvmeWire) -> NvmeReply {
     wire.execute(&NvmeEntry::new(0x7f, RECEIVE).dword(10, PROTOCOL).dword(11, 4096).on_host(4096), &[])
 }
 
 /// The host offers SHA-256 without a group.
-fn negotiation() -> Vec<u8> {
+pub fn negotiation() -> Vec<u8> {
     let mut message = vec![0; 72];
     message[4] = 7;
     (message[7], message[8], message[10], message[11], message[12]) = (1, 1, 1, 1, 1);

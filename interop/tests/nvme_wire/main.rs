@@ -17,6 +17,7 @@ mod hostile;
 mod paths;
 mod pdus;
 mod races;
+mod reauthenticate;
 mod reservations;
 mod resets;
 mod sizes;

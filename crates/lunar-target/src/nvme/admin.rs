@@ -3,14 +3,17 @@
 use super::aborts;
 use super::admin_commands::{self, AdminOutcome};
 use super::admin_state::{AdminState, NewAdminState};
+use super::authenticate::ExchangeStep;
+use super::begin::ReceivedCommand;
+use super::capsule::{entry, place_of};
 use super::connection::NvmeConnection;
 use super::controllers::{Controller, ControllerGuard};
-use super::dispatch::{entry, place_of};
 use super::error_log::ErrorPlace;
 use super::identify::ABORTS;
 use super::keep_alive;
 use super::limits::MAX_QUEUE_LEN;
 use super::namespaces::Namespaces;
+use super::reauthenticate::{Reauthenticated, Reauthentication};
 use crate::access::LoginContext;
 use crate::core::data_in::DataIn;
 use crate::core::nexus_ports;
@@ -59,6 +62,7 @@ pub struct AdminQueue {
     is_shutting_down: Cell<bool>,
     /// Aborts without a completion.
     aborts: Cell<u8>,
+    reauthentication: Reauthentication,
     /// Dropped when the controller is over.
     waiting_for_end: RefCell<Vec<DoneSender>>,
 }
@@ -97,6 +101,7 @@ pub async fn run(
         is_disabling: Cell::default(),
         is_shutting_down: Cell::default(),
         aborts: Cell::default(),
+        reauthentication: Reauthentication::new(shared, listed.controller(), info.address),
         waiting_for_end: RefCell::default(),
     });
     listed.controller().hear();
@@ -294,6 +299,26 @@ impl AdminQueue {
         });
     }
 
+    /// Executes a command with which the host proves its secret again. Its completion follows.
+    fn authenticate(self: &Rc<Self>, command: ReceivedCommand) {
+        let (queue, id) = (self.clone(), command.sqe.id());
+        lunar_runtime::spawn(async move {
+            let Reauthenticated { executed, has_failed } = queue.reauthentication.execute(command).await;
+            match executed {
+                Ok(ExchangeStep::Sent) => queue.connection.complete(id, NvmeStatus::SUCCESS, 0),
+                Ok(ExchangeStep::Message(data)) => {
+                    // Bytes in memory: no file is read.
+                    let _ = queue.connection.send_data(id, DataIn::Bytes(data), 0, true);
+                }
+                Err(status) => queue.connection.complete(id, status, 0),
+            }
+            SendPump::flush(&queue.connection);
+            if has_failed {
+                queue.end(EndReason::AuthenticationFailed);
+            }
+        });
+    }
+
     fn enable(&self) {
         let mut state = self.state();
         state.properties.set_ready();
@@ -353,6 +378,9 @@ impl AdminDispatcher<'_> {
                 let _ = queue.connection.send_data(id, DataIn::Bytes(data), 0, true);
             }
             Ok(AdminOutcome::Held) => {}
+            Ok(AdminOutcome::Authenticate) => {
+                queue.authenticate(ReceivedCommand { sqe, data: data.to_vec(), intact });
+            }
             Ok(AdminOutcome::Abort { queue: of, id: command }) => queue.abort(id, of, command),
             Ok(AdminOutcome::Changed(change)) => {
                 queue.change(change);

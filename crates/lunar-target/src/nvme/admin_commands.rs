@@ -21,6 +21,8 @@ pub enum AdminOutcome {
         /// The identifier of the command.
         id: u16,
     },
+    /// It is completed when the exchange has gone on: Authentication Send or Receive.
+    Authenticate,
     /// It has succeeded, and the properties have changed.
     Changed(PropertyChange),
 }
@@ -96,6 +98,9 @@ fn fabrics(state: &mut AdminState, sqe: &Sqe) -> Result<AdminOutcome, NvmeStatus
         fabrics_type::PROPERTY_SET => {
             let access = PropertyAccess::decode(sqe).ok_or(NvmeStatus::INVALID_FIELD)?;
             state.properties.set(access).map(AdminOutcome::Changed)
+        }
+        fabrics_type::AUTHENTICATION_SEND | fabrics_type::AUTHENTICATION_RECEIVE => {
+            Ok(AdminOutcome::Authenticate)
         }
         fabrics_type::CONNECT => Err(NvmeStatus::SEQUENCE_ERROR),
         fabrics_type::DISCONNECT => Err(NvmeStatus::INVALID_QUEUE_TYPE),

@@ -1,8 +1,8 @@
 //! DH-HMAC-CHAP on a queue, before all its other commands (NVM Express Base, in-band authentication).
 
 use super::begin::{BeginFault, ReceivedCommand, receive_command};
+use super::capsule::place_of;
 use super::connection::NvmeConnection;
-use super::dispatch::place_of;
 use super::limits::IN_CAPSULE_LEN;
 use crate::config::HostSecrets;
 use crate::core::data_in::DataIn;
@@ -19,7 +19,7 @@ const PROTOCOL: u32 = 0xe901_0100;
 const MAX_COMMANDS: usize = 16;
 
 /// The outcome of a command of the exchange, which has succeeded.
-enum ExchangeStep {
+pub enum ExchangeStep {
     /// The host has sent a message.
     Sent,
     /// A message for the host.
@@ -54,13 +54,17 @@ pub async fn authenticate(
         if auth.is_done() {
             return Ok(());
         }
-        if let Some(failure) = auth.failure() {
-            let why =
-                auth.mismatch().map_or(String::new(), |which| reason(which, &file, own_file.as_deref()));
-            return Err(failed(format!("{failure}{why}")));
+        if let Some(why) = failure_of(&auth, &file, own_file.as_deref()) {
+            return Err(failed(why));
         }
     }
     Err(failed("the host does not end its authentication"))
+}
+
+/// Why an exchange has failed, for the log, with the files of the secrets. None: it has not failed.
+pub fn failure_of(auth: &ControllerAuth, host: &Path, own: Option<&Path>) -> Option<String> {
+    let why = |which| reason(which, host, own);
+    auth.failure().map(|failure| format!("{failure}{}", auth.mismatch().map_or(String::new(), why)))
 }
 
 /// The secret that the host does not share, for the log.
@@ -87,7 +91,10 @@ fn failed(why: impl Into<String>) -> BeginFault {
 }
 
 /// Executes a command. The computation runs on a thread: the powers of a large group take long.
-async fn execute(
+///
+/// # Errors
+/// There is no thread.
+pub async fn execute(
     mut auth: ControllerAuth,
     command: ReceivedCommand,
 ) -> io::Result<(ControllerAuth, Result<ExchangeStep, NvmeStatus>)> {

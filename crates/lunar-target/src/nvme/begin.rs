@@ -1,7 +1,7 @@
 //! The begin of a connection: ICReq and ICResp, and the first capsule.
 
+use super::capsule::entry;
 use super::connection::NvmeConnection;
-use super::dispatch::entry;
 use super::limits::{IN_CAPSULE_LEN, MAX_TRANSFER};
 use crate::foreign_protocol;
 use lunar_runtime::nvme::receive::{NvmePduHandler, NvmeReceiveError, NvmeReceiver, ReceivedNvmePdu};

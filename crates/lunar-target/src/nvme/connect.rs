@@ -3,9 +3,9 @@
 use super::admin::{self, AdminParts};
 use super::authenticate::authenticate;
 use super::begin::{BeginFault, BegunConnection, ReceivedCommand};
+use super::capsule::place_of;
 use super::connection::NvmeConnection;
 use super::controllers::{Controller, ControllerGuard, NvmeHost, QueueGuard, QueueRefusal};
-use super::dispatch::place_of;
 use super::limits::{MAX_IO_QUEUES, MAX_QUEUE_LEN};
 use super::queue_session;
 use crate::LoginError;

@@ -1,16 +1,19 @@
 //! Dispatch of PDUs on an I/O queue.
 
+use super::authenticate::ExchangeStep;
+use super::begin::ReceivedCommand;
+use super::capsule::{entry, place_of};
 use super::commands;
 use super::connection::NvmeConnection;
 use super::queue::NvmeQueue;
+use super::reauthenticate::Reauthenticated;
 use super::transfers::Received;
-use crate::core::{DataOutResult, NexusState, SessionPhase};
+use crate::core::{DataOutResult, FrontEnd, NexusState, SessionPhase};
 use crate::end_reason::EndReason;
 use lunar_runtime::nvme::receive::{NvmePduHandler, ReceivedNvmePdu};
 use lunar_runtime::{Buf, ReceivedData};
 use lunar_wire::nvme::{
-    DataPdu, DataPlace, NvmePdu, NvmePduError, NvmePduKind, NvmeStatus, PduHeader, Sqe, fabrics_type,
-    fatal_error,
+    DataPdu, NvmePdu, NvmePduError, NvmePduKind, NvmeStatus, Sqe, fabrics_type, fatal_error,
 };
 use lunar_wire::nvme::{admin_opcode, nvm_opcode};
 
@@ -20,32 +23,12 @@ pub struct QueueDispatcher<'a> {
     connection: &'a NvmeConnection,
 }
 
-/// The entry in the header of a capsule.
-#[inline]
-pub fn entry(header: &[u8]) -> Option<Sqe> {
-    header.get(PduHeader::LEN..).and_then(<[u8]>::first_chunk).map(|entry| Sqe(*entry))
-}
-
 /// Whether the command changes nothing that others see.
 fn only_reads(opcode: u8) -> bool {
     matches!(
         opcode,
         nvm_opcode::READ | nvm_opcode::COMPARE | nvm_opcode::VERIFY | nvm_opcode::RESERVATION_REPORT
     )
-}
-
-/// Checks where the data of a command are, against those in its capsule.
-///
-/// # Errors
-/// The status of the command.
-#[inline]
-pub fn place_of(sqe: &Sqe, in_capsule: usize) -> Result<DataPlace, NvmeStatus> {
-    if !sqe.has_sgl() {
-        return Err(NvmeStatus::INVALID_FIELD);
-    }
-    let place = sqe.data().place()?;
-    let expected = if place == DataPlace::Capsule { sqe.data().len as usize } else { 0 };
-    if expected == in_capsule { Ok(place) } else { Err(NvmeStatus::SGL_INVALID_LENGTH) }
 }
 
 impl<'a> QueueDispatcher<'a> {
@@ -78,7 +61,7 @@ impl<'a> QueueDispatcher<'a> {
         let place = place_of(&sqe, data.bytes().len());
         match place {
             Ok(place) if !intact => commands::damaged(self.state, &sqe, place),
-            Ok(_) if sqe.opcode() == admin_opcode::FABRICS => self.fabrics(&sqe),
+            Ok(_) if sqe.opcode() == admin_opcode::FABRICS => self.fabrics(&sqe, data.bytes()),
             Ok(place) => commands::begin(self.state, &sqe, place, data),
             Err(status) => self.refuse(&sqe, status),
         }
@@ -93,8 +76,11 @@ impl<'a> QueueDispatcher<'a> {
 
     /// Fabrics commands of an I/O queue that is connected.
     #[cold]
-    fn fabrics(&mut self, sqe: &Sqe) {
+    fn fabrics(&mut self, sqe: &Sqe, data: &[u8]) {
         match sqe.fabrics_type() {
+            fabrics_type::AUTHENTICATION_SEND | fabrics_type::AUTHENTICATION_RECEIVE => {
+                self.authenticate(ReceivedCommand { sqe: *sqe, data: data.to_vec(), intact: true });
+            }
             fabrics_type::DISCONNECT => {
                 self.refuse(sqe, NvmeStatus::SUCCESS);
                 self.state.end_with(EndReason::Logout);
@@ -102,6 +88,26 @@ impl<'a> QueueDispatcher<'a> {
             fabrics_type::CONNECT => self.refuse(sqe, NvmeStatus::SEQUENCE_ERROR),
             _ => self.refuse(sqe, NvmeStatus::INVALID_FIELD),
         }
+    }
+
+    /// Executes a command with which the host proves its secret again. Its completion follows.
+    fn authenticate(&mut self, command: ReceivedCommand) {
+        commands::end_first_half(self.state);
+        let (nexus, id) = (self.state.front().nexus(), command.sqe.id());
+        let reauthentication = self.state.front().reauthentication().clone();
+        lunar_runtime::spawn(async move {
+            let Reauthenticated { executed, has_failed } = reauthentication.execute(command).await;
+            let Some(nexus) = nexus.upgrade() else { return };
+            match executed {
+                Ok(ExchangeStep::Sent) => nexus.state().front_mut().complete(id, NvmeStatus::SUCCESS),
+                Ok(ExchangeStep::Message(data)) => nexus.state().front_mut().complete_with_data(id, data),
+                Err(status) => nexus.state().front_mut().complete(id, status),
+            }
+            NvmeQueue::flush(&nexus);
+            if has_failed {
+                nexus.end(EndReason::AuthenticationFailed);
+            }
+        });
     }
 
     #[inline(never)]

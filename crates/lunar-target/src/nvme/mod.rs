@@ -12,6 +12,7 @@ mod admin_commands;
 mod admin_state;
 mod authenticate;
 mod begin;
+mod capsule;
 mod commands;
 mod connect;
 mod connection;
@@ -31,6 +32,7 @@ mod log_pages;
 mod namespaces;
 mod queue;
 mod queue_session;
+mod reauthenticate;
 mod reservations;
 mod transfers;
 

@@ -4,6 +4,7 @@ use super::connection::{ConnectionOwner, NvmeConnection};
 use super::controllers::{Controller, QueueGuard};
 use super::error_log::ErrorPlace;
 use super::fused::FusedPairs;
+use super::reauthenticate::Reauthentication;
 use super::transfers::Transfers;
 use crate::core::data_in::DataIn;
 use crate::core::{ItNexus, SendPosition};
@@ -59,6 +60,7 @@ pub struct NvmeQueue {
     place: QueueGuard,
     /// How long the host may take to send requested data.
     data_timeout: Duration,
+    reauthentication: Rc<Reauthentication>,
 }
 
 impl NvmeQueue {
@@ -68,6 +70,7 @@ impl NvmeQueue {
         connection: Rc<NvmeConnection>,
         (place, len): (QueueGuard, u32),
         data_timeout: Duration,
+        reauthentication: Reauthentication,
     ) -> NvmeQueue {
         NvmeQueue {
             connection,
@@ -80,6 +83,7 @@ impl NvmeQueue {
             nexus: OnceCell::new(),
             place,
             data_timeout,
+            reauthentication: Rc::new(reauthentication),
         }
     }
 
@@ -96,6 +100,11 @@ impl NvmeQueue {
     /// How long the host may take to send requested data.
     pub fn data_timeout(&self) -> Duration {
         self.data_timeout
+    }
+
+    /// The exchanges with which the host proves its secret again.
+    pub fn reauthentication(&self) -> &Rc<Reauthentication> {
+        &self.reauthentication
     }
 
     /// Its connection.

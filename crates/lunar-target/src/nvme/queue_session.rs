@@ -5,6 +5,7 @@ use super::connection::{ConnectionOwner, NvmeConnection};
 use super::controllers::QueueGuard;
 use super::dispatch::QueueDispatcher;
 use super::queue::NvmeQueue;
+use super::reauthenticate::Reauthentication;
 use crate::access::LoginContext;
 use crate::core::keepalive::KeepaliveConnection;
 use crate::core::session_end::{self, SessionEnd};
@@ -26,10 +27,12 @@ pub async fn run(
 ) {
     let RegisteredSession { info, guard, messages, count, .. } = entered;
     let data_timeout = login_context.config.session.data_out_timeout;
+    let reauthentication = Reauthentication::new(shared, place.0.controller(), info.address);
     let params =
         NexusParams { shared: shared.clone(), login_context, info, session_handle: guard.session_handle };
     let aborts = place.0.aborts();
-    let nexus = ItNexus::new(params, NvmeQueue::new(connection.clone(), place, data_timeout));
+    let front = NvmeQueue::new(connection.clone(), place, data_timeout, reauthentication);
+    let nexus = ItNexus::new(params, front);
     nexus.state().front().set_nexus(&nexus);
     let owner: Rc<dyn ConnectionOwner> = nexus.clone();
     connection.set_owner(Rc::downgrade(&owner));
