@@ -7,11 +7,13 @@ use super::initialize::initialize;
 use super::options::NvmeOptions;
 use super::queue_state::ADMIN_CAPSULE_DATA;
 use super::status::{error_of, refused};
-use crate::{Direction, Error, ErrorCode, Portal, time_limit};
+use crate::io_error::lost;
+use crate::{Direction, Error, ErrorCode, Portal, addresses, time_limit};
 use lunar_runtime::Buf;
 use lunar_wire::nvme::{
     ConnectCommand, ConnectData, Cqe, IdentifyController, Nqn, PropertyAccess, Sqe, admin_opcode, property,
 };
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -50,6 +52,9 @@ pub struct SubsystemAddress {
     pub subsystem: Nqn,
 }
 
+/// Receives the end of an attempt to connect an I/O queue.
+pub type QueueAttempt = flume::Receiver<Result<(), Error>>;
+
 /// An enabled controller. Its connection ends when this is dropped.
 pub struct Association {
     /// The admin queue.
@@ -64,7 +69,13 @@ pub struct Association {
     pub version: u32,
     /// The most entries of a queue (CAP.MQES).
     pub max_entries: u32,
-    /// Carries the reason when an I/O queue loses its connection.
+    /// The address of the admin queue. I/O queues use it too: a name may have addresses of several controllers.
+    pub peer: SocketAddr,
+    /// I/O queues that the controller has granted.
+    pub granted_queues: u16,
+    /// The attempt to connect an I/O queue that has not ended yet, if there is one.
+    pub late_queue: Option<QueueAttempt>,
+    /// Carries the reason when an I/O queue that is in use loses its connection.
     pub io_ended: (flume::Sender<Error>, flume::Receiver<Error>),
     /// The binary logarithm of the page size in which MDTS counts (CAP.MPSMIN).
     pub page_shift: u32,
@@ -82,7 +93,8 @@ impl Drop for Association {
 /// # Errors
 /// When the controller is unreachable, refuses this host, or does not become ready.
 pub async fn associate(address: &SubsystemAddress, options: &NvmeOptions) -> Result<Association, Error> {
-    let connection = initialize(&address.portal, options).await?;
+    let connection = initialize(&addresses::resolve(&address.portal).await?, options).await?;
+    let peer = connection.stream.peer().map_err(lost)?;
     let admin = HostQueue::new(ADMIN_ENTRIES, ADMIN_CAPSULE_DATA);
     admin.state.borrow_mut().ends_with_connection = true;
     admin.attach(connection);
@@ -94,6 +106,9 @@ pub async fn associate(address: &SubsystemAddress, options: &NvmeOptions) -> Res
         identify: IdentifyController::zeroed(),
         version: 0,
         max_entries: 0,
+        peer,
+        granted_queues: 0,
+        late_queue: None,
         io_ended: flume::unbounded(),
         page_shift: 12,
         configuration: ENTRY_SIZES,

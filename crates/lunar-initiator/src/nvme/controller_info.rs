@@ -91,7 +91,7 @@ impl ControllerInfo {
 }
 
 /// The most data of one command in bytes (MDTS); None without a limit.
-fn max_transfer(identify: &IdentifyController, page_shift: u32) -> Option<u64> {
+pub(super) fn max_transfer(identify: &IdentifyController, page_shift: u32) -> Option<u64> {
     match identify.max_transfer {
         0 => None,
         power => 1u64.checked_shl(u32::from(power) + page_shift),

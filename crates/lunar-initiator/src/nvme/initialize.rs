@@ -5,10 +5,11 @@ use super::status::terminated;
 use crate::connect::tcp_stream;
 use crate::io_error::lost;
 use crate::protocol_mismatch::{self, mismatch};
-use crate::{Error, ErrorCode, Portal, addresses};
+use crate::{Error, ErrorCode};
 use lunar_runtime::Stream;
 use lunar_wire::iscsi::opcode;
 use lunar_wire::nvme::{Digests, IcRequest, IcResponse, NvmePduError, NvmePduKind, PduHeader};
+use std::net::SocketAddr;
 
 /// The longest answer to ICReq: C2HTermReq with a copy of the header.
 const MAX_ANSWER: usize = 24 + 128;
@@ -34,13 +35,15 @@ pub struct InitializedConnection {
     pub begun: Vec<u8>,
 }
 
-/// Connects to a portal, and initializes the connection.
+/// Connects to one of these addresses, and initializes the connection.
 ///
 /// # Errors
-/// When the portal is unreachable, does not speak NVMe/TCP, or does not use the digests that were asked for.
-pub async fn initialize(portal: &Portal, options: &NvmeOptions) -> Result<InitializedConnection, Error> {
-    let addresses = addresses::resolve(portal).await?;
-    let stream = tcp_stream(&addresses, options.timeouts.login, options.window, &mut ()).await?;
+/// When no address is reachable, or the portal does not speak NVMe/TCP, or does not use the digests that were asked for.
+pub async fn initialize(
+    addresses: &[SocketAddr],
+    options: &NvmeOptions,
+) -> Result<InitializedConnection, Error> {
+    let stream = tcp_stream(addresses, options.timeouts.login, options.window, &mut ()).await?;
     // Unsent data of a connection that ends must not arrive after newer ones. A failure is harmless: the end of the
     // connection resets it, too.
     _ = stream.reset_on_close(true);

@@ -13,10 +13,12 @@ use lunar_block::LocalBoxFuture;
 use lunar_runtime::{CoreHandle, Registration, either};
 use lunar_wire::nvme::{ConnectCommand, Fuse};
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Work on a queue on its core.
 type QueueWork = Box<dyn FnOnce(&Rc<HostQueue>) + Send>;
@@ -29,9 +31,11 @@ pub enum QueueRequest {
     Pair(Box<[NvmeCommand; 2]>, [flume::Sender<NvmeResult>; 2]),
     /// Connects the queue, which has no connection.
     Connect(Box<QueueConnect>),
+    /// Sends commands from now on.
+    Admit(QueueUse),
     /// Ends the connection, or the attempt to connect.
     Reset(Error),
-    /// Passes commands to another queue until this one is connected.
+    /// Passes commands to another queue until this one is admitted.
     Forward(IoQueue),
     /// Other work on the queue.
     Run(QueueWork),
@@ -41,6 +45,8 @@ pub enum QueueRequest {
 pub struct QueueConnect {
     /// The place of the controller.
     pub address: SubsystemAddress,
+    /// The address of the admin queue.
+    pub peer: SocketAddr,
     /// The options.
     pub options: NvmeOptions,
     /// Connect.
@@ -49,10 +55,41 @@ pub struct QueueConnect {
     pub controller: u16,
     /// Bytes of data that a capsule has room for.
     pub capsule_data: usize,
+    /// The most data of a command, in bytes.
+    pub max_transfer: usize,
     /// Receives the end of the attempt.
     pub reply: flume::Sender<Result<(), Error>>,
-    /// Receives the reason for the end of the connection.
-    pub ended: flume::Sender<Error>,
+}
+
+/// The use of a connected queue. A connection that is never used ends without a report.
+pub struct QueueUse {
+    /// Reports the end of the connection.
+    pub report: EndReport,
+    /// The time limit of commands.
+    pub limit: Duration,
+}
+
+/// The report of the end of a connection: also when the event loop of the queue ends first.
+pub struct EndReport(Option<flume::Sender<Error>>);
+
+impl EndReport {
+    /// A report to this receiver of the reason.
+    pub fn to(ended: &flume::Sender<Error>) -> EndReport {
+        EndReport(Some(ended.clone()))
+    }
+
+    fn send(&mut self, why: Error) {
+        if let Some(ended) = self.0.take() {
+            // The controller may have ended already.
+            _ = ended.send(why);
+        }
+    }
+}
+
+impl Drop for EndReport {
+    fn drop(&mut self) {
+        self.send(closed());
+    }
 }
 
 /// An I/O queue, for every core.
@@ -72,7 +109,8 @@ impl IoQueue {
         let answered = queue.state.borrow().answered.clone();
         let (handle, registration, requests) = CoreHandle::new(queue);
         let is_usable = Arc::<AtomicBool>::default();
-        lunar_runtime::spawn(serve(registration, UnservedRequests(requests), is_usable.clone()));
+        let requests = UnservedRequests { requests, is_usable: is_usable.clone() };
+        lunar_runtime::spawn(serve(registration, requests));
         IoQueue { handle, answered, is_usable, load: Arc::default() }
     }
 
@@ -126,16 +164,15 @@ impl IoQueue {
         _ = self.send(QueueRequest::Reset(why));
     }
 
-    /// Sends commands from now on: at once, if the caller is on the core of the queue.
-    pub fn admit(&self) {
-        let is_usable = self.is_usable.clone();
-        let admit = move |queue: &Rc<HostQueue>| {
-            HostQueue::admit(queue);
-            is_usable.store(true, Ordering::Relaxed);
-        };
+    /// Sends commands from now on: at once, if the caller is on the core of the queue, which then passes no commands on.
+    pub fn admit(&self, with: QueueUse) {
+        // Commands that use the queue from now on come behind the request.
+        self.is_usable.store(true, Ordering::Relaxed);
         match self.local() {
-            Some(queue) => admit(&queue),
-            None => self.run(admit),
+            Some(queue) => admit(&queue, with),
+            None if self.send(QueueRequest::Admit(with)).is_ok() => {}
+            // The event loop of the queue has ended.
+            None => self.is_usable.store(false, Ordering::Relaxed),
         }
     }
 
@@ -145,42 +182,46 @@ impl IoQueue {
         self.run(move |queue| queue.state.borrow_mut().refuse(&why));
     }
 
-    /// Passes the commands that wait, and those that still come, to another queue until this one is connected.
+    /// Passes the commands that wait, and those that still come, to another queue until this one is admitted.
     pub fn forward(&self, to: &IoQueue) {
+        self.is_usable.store(false, Ordering::Relaxed);
         // An error means that the event loop of the queue has ended.
         _ = self.send(QueueRequest::Forward(to.clone()));
     }
 }
 
-/// Requests to a queue. If its event loop ends first, the waiters of the commands that are left get an error.
-struct UnservedRequests(flume::Receiver<QueueRequest>);
+/// Requests to a queue. If its event loop ends first, the waiters of the commands that are left get an error, and new commands
+/// use other queues.
+struct UnservedRequests {
+    requests: flume::Receiver<QueueRequest>,
+    is_usable: Arc<AtomicBool>,
+}
 
 impl Drop for UnservedRequests {
     fn drop(&mut self) {
-        self.0.drain();
+        self.is_usable.store(false, Ordering::Relaxed);
+        self.requests.drain();
     }
 }
 
 /// Handles the requests to a queue until all handles are dropped.
-async fn serve(
-    registration: Registration<HostQueue>,
-    requests: UnservedRequests,
-    is_usable: Arc<AtomicBool>,
-) {
+async fn serve(registration: Registration<HostQueue>, unserved: UnservedRequests) {
     let queue = registration.value().clone();
     let (mut connecting, mut next_queue) = (None, None);
-    while let Some(request) = receive(&requests.0, &mut connecting).await {
+    while let Some(request) = receive(&unserved.requests, &mut connecting).await {
         match (request, &next_queue) {
             (QueueRequest::Connect(with), _) => {
-                next_queue = None;
                 connecting = Some(Box::pin(connect(queue.clone(), *with)) as LocalBoxFuture<'static, ()>);
+            }
+            (QueueRequest::Admit(with), _) => {
+                next_queue = None;
+                admit(&queue, with);
             }
             (QueueRequest::Reset(why), _) => {
                 connecting = None;
                 queue.reset(why);
             }
             (QueueRequest::Forward(to), _) => {
-                is_usable.store(false, Ordering::Relaxed);
                 waiting(&queue).into_iter().for_each(|request| pass(&to, request));
                 next_queue = Some(to);
             }
@@ -246,30 +287,33 @@ fn pass(to: &IoQueue, request: QueueRequest) {
     _ = to.send(request);
 }
 
-/// Connects the queue, and reports the end of the attempt, and later the end of the connection.
+/// Sends commands from now on, and reports the end of the connection.
+fn admit(queue: &Rc<HostQueue>, with: QueueUse) {
+    queue.admit();
+    let (queue, QueueUse { mut report, limit }) = (queue.clone(), with);
+    lunar_runtime::spawn(async move {
+        report.send(either(queue.disconnected(), queue.watch(limit)).await);
+    });
+}
+
+/// Connects the queue, and reports the end of the attempt.
 async fn connect(queue: Rc<HostQueue>, with: QueueConnect) {
     let result = try_connect(&queue, &with).await;
-    match &result {
-        Ok(()) => {
-            let (queue, ended, limit) = (queue.clone(), with.ended, with.options.timeouts.command);
-            lunar_runtime::spawn(async move {
-                let why = either(queue.disconnected(), queue.watch(limit)).await;
-                // The controller may have ended already.
-                _ = ended.send(why);
-            });
-        }
-        Err(e) => queue.reset(e.clone()),
+    if let Err(e) = &result {
+        queue.reset(e.clone());
     }
     // The controller may have given the attempt up.
     _ = with.reply.send(result);
 }
 
 async fn try_connect(queue: &Rc<HostQueue>, with: &QueueConnect) -> Result<(), Error> {
+    // The connection of an attempt that was given up may still have to end.
+    queue.disconnected().await;
     {
         let mut state = queue.state.borrow_mut();
         state.resize(with.command.queue_len);
-        state.capsule_data = with.capsule_data;
+        (state.capsule_data, state.max_transfer) = (with.capsule_data, with.max_transfer);
     }
-    queue.attach(initialize(&with.address.portal, &with.options).await?);
+    queue.attach(initialize(&[with.peer], &with.options).await?);
     connect_queue(queue, with.command, Some(with.controller), &with.address, &with.options).await.map(drop)
 }

@@ -4,9 +4,10 @@
 //! alone. Each further queue is on an event loop that all controllers share: bytes of large commands, and commands from
 //! other cores, spread over several CPUs.
 
-use super::association::{Association, SubsystemAddress};
+use super::association::{Association, QueueAttempt, SubsystemAddress};
+use super::controller_info::max_transfer;
 use super::host_queue::HostQueue;
-use super::io_queue::{IoQueue, QueueConnect, QueueRequest};
+use super::io_queue::{EndReport, IoQueue, QueueConnect, QueueRequest, QueueUse};
 use super::options::NvmeOptions;
 use super::queue_load::QueueLoad;
 use super::status::closed;
@@ -53,6 +54,19 @@ impl IoQueues {
         Arc::new(IoQueues { queues, weight: AtomicU64::new(weight(entries)) })
     }
 
+    /// These queues, of which the first one is on this core.
+    #[cfg(test)]
+    pub fn of(queues: Vec<IoQueue>) -> Arc<IoQueues> {
+        Arc::new(IoQueues { queues, weight: AtomicU64::new(ADVANTAGE) })
+    }
+
+    /// The queues for this many small commands that are in flight together.
+    #[cfg(test)]
+    pub fn choose_all(&self, count: usize) -> Vec<usize> {
+        let chosen: Vec<(usize, QueueLoad)> = (0..count).map(|_| self.choose(1)).collect();
+        chosen.iter().map(|(at, _)| *at).collect()
+    }
+
     /// The queue for a command of this many bytes, and the load that the command adds to it.
     pub fn choose(&self, len: usize) -> (usize, QueueLoad) {
         if self.queues.len() == 1 {
@@ -76,30 +90,32 @@ impl IoQueues {
     }
 
     /// Connects as many queues as the controller grants, and returns their number. Only the first one must succeed, and
-    /// each must authenticate: a controller may have no room for more.
+    /// each must authenticate: a controller may have no room for more. The association keeps the attempt whose time was too
+    /// short, which goes on.
     ///
     /// # Errors
     /// Those of Set Features and of the first queue; [`ErrorCode::AuthenticationFailed`] of any queue.
     pub async fn connect(
         &self,
-        association: &Association,
+        association: &mut Association,
         address: &SubsystemAddress,
         options: &NvmeOptions,
     ) -> Result<u16, Error> {
         let wanted = u16::try_from(self.queues.len()).unwrap_or(u16::MAX);
         let granted = association.request_queues(wanted).await?;
-        let entries = options.queue_len.min(association.max_entries).max(2);
-        self.weight.store(weight(entries), Ordering::Relaxed);
+        association.granted_queues = granted;
+        self.weight.store(weight(entries(association, options)), Ordering::Relaxed);
         let (mut limit, mut end) = (options.timeouts.login, None);
         for number in 1..=granted {
-            let command = ConnectCommand {
-                queue: number,
-                queue_len: entries,
-                // Then data may carry the success of their command.
-                disables_flow_control: true,
-                keep_alive_ms: 0,
+            let attempt = self.begin(association, address, options, number);
+            let connected = match time_limit::within(limit, attempt.recv_async()).await {
+                Some(connected) => connected.unwrap_or_else(|_| Err(closed())),
+                None => {
+                    association.late_queue = Some(attempt);
+                    Err(login_timed_out(limit))
+                }
             };
-            match self.connect_one(association, address, (options, limit), command).await {
+            match connected.map_err(|e| e.during(format!("I/O queue {number}"))) {
                 Ok(()) => {}
                 Err(e) if number == 1 || e.code == ErrorCode::AuthenticationFailed => return Err(e),
                 Err(e) => {
@@ -114,44 +130,63 @@ impl IoQueues {
         Ok(granted)
     }
 
-    async fn connect_one(
+    /// Begins to connect the queue with this number, which counts from 1.
+    pub fn begin(
         &self,
         association: &Association,
         address: &SubsystemAddress,
-        (options, limit): (&NvmeOptions, Duration),
-        command: ConnectCommand,
-    ) -> Result<(), Error> {
-        let queue = &self.queues[usize::from(command.queue) - 1];
-        let (reply, response) = flume::bounded(1);
+        options: &NvmeOptions,
+        number: u16,
+    ) -> QueueAttempt {
+        let (reply, attempt) = flume::bounded(1);
+        let limit = max_transfer(&association.identify, association.page_shift);
         let with = QueueConnect {
             address: address.clone(),
+            peer: association.peer,
             options: options.clone(),
-            command,
+            command: ConnectCommand {
+                queue: number,
+                queue_len: entries(association, options),
+                // Then data may carry the success of their command.
+                disables_flow_control: true,
+                keep_alive_ms: 0,
+            },
             controller: association.id,
             capsule_data: association.capsule_data(),
+            max_transfer: limit.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX),
             reply,
-            ended: association.io_ended.0.clone(),
         };
         // If the event loop of the queue has ended, there is no reply.
-        _ = queue.send(QueueRequest::Connect(Box::new(with)));
-        let connected = match time_limit::within(limit, response.recv_async()).await {
+        _ = self.queues[usize::from(number) - 1].send(QueueRequest::Connect(Box::new(with)));
+        attempt
+    }
+
+    /// Waits for the end of an attempt, which is given up after `limit`.
+    ///
+    /// # Errors
+    /// Those of Connect, and the end of the time.
+    pub async fn end(&self, number: u16, attempt: &QueueAttempt, limit: Duration) -> Result<(), Error> {
+        let connected = match time_limit::within(limit, attempt.recv_async()).await {
             Some(connected) => connected.unwrap_or_else(|_| Err(closed())),
             None => Err(login_timed_out(limit)),
         };
         connected.map_err(|e| {
-            queue.reset(e.clone());
-            e.during(format!("I/O queue {}", command.queue))
+            self.queues[usize::from(number) - 1].reset(e.clone());
+            e.during(format!("I/O queue {number}"))
         })
     }
 
     /// Sends commands from now on, on this many queues. The first one takes over the commands of the others.
-    pub fn admit(&self, count: u16) {
-        for (at, queue) in self.queues.iter().enumerate() {
-            match at < usize::from(count) {
-                true => queue.admit(),
-                false => queue.forward(&self.queues[0]),
-            }
-        }
+    pub fn admit(&self, count: u16, association: &Association, options: &NvmeOptions) {
+        (1..=count).for_each(|number| self.admit_one(number, association, options));
+        self.queues.iter().skip(count.into()).for_each(|queue| queue.forward(&self.queues[0]));
+    }
+
+    /// Sends commands from now on, on the queue with this number too.
+    pub fn admit_one(&self, number: u16, association: &Association, options: &NvmeOptions) {
+        let with =
+            QueueUse { report: EndReport::to(&association.io_ended.0), limit: options.timeouts.command };
+        self.queues[usize::from(number) - 1].admit(with);
     }
 
     /// Ends all connections.
@@ -185,6 +220,11 @@ impl IoQueues {
 fn time_of_further_queues(options: &NvmeOptions) -> Duration {
     let part = options.timeouts.login / SHARE;
     if options.keep_alive.is_zero() { part } else { part.min(options.keep_alive / 2) }
+}
+
+/// Entries of an I/O queue.
+fn entries(association: &Association, options: &NvmeOptions) -> u32 {
+    options.queue_len.min(association.max_entries).max(2)
 }
 
 fn weight(entries: u32) -> u64 {

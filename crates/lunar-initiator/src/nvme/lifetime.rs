@@ -14,6 +14,7 @@
 use super::association::{Association, call};
 use super::command::NvmeCommand;
 use super::local_controller::{LocalController, lock};
+use super::missing_queues;
 use super::status::closed;
 use crate::{Direction, Error, ErrorCode, Event, hints, time_limit};
 use lunar_runtime::{Buf, Registration, either};
@@ -66,7 +67,9 @@ async fn run(local: &Rc<LocalController>, association: &Association) -> Error {
     let io_ended = async { association.io_ended.1.recv_async().await.unwrap_or_else(|_| closed()) };
     let lost = either(association.admin.disconnected(), io_ended);
     let watch = association.admin.watch(local.options.timeouts.command);
+    let missing = missing_queues::connect(local, association);
     let duties = either(keep_alive(local, association), either(heed_events(local, association), watch));
+    let duties = either(duties, missing);
     either(local.must_close(), either(lost, duties)).await
 }
 

@@ -80,16 +80,17 @@ impl LocalController {
     async fn attempt(&self) -> Result<Association, Error> {
         // The queues of an attempt that was given up may still have to end.
         self.io.disconnected().await;
-        let association = associate(&self.address, &self.options).await?;
+        let mut association = associate(&self.address, &self.options).await?;
         if association.is_discovery() {
             let what = format!("{} is a discovery controller, and has no namespaces", self.address.subsystem);
             return Err(Error::new(ErrorCode::InvalidArgument, what)
                 .with_hint("name a subsystem: lunar discover lists those of a discovery service"));
         }
-        let io_queues = self.io.connect(&association, &self.address, &self.options).await?;
+        let io_queues = self.io.connect(&mut association, &self.address, &self.options).await?;
         self.check_namespaces(&association).await?;
-        self.io.admit(io_queues);
+        // The owner of a command that is too long now learns the new limit from there.
         self.install(&association, io_queues);
+        self.io.admit(io_queues, &association, &self.options);
         Ok(association)
     }
 

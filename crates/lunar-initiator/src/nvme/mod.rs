@@ -25,6 +25,7 @@
 //! | `queue_state.rs`, `incoming.rs` | a queue pair without I/O: identifiers, order, data, and checks of what arrives |
 //! | `host_queue.rs` | its socket, send pump and receive loop |
 //! | `io_queue.rs`, `io_queues.rs`, `queue_load.rs` | the I/O queues of a controller on their cores, and the choice among them |
+//! | `missing_queues.rs` | I/O queues that are connected later |
 //! | `association.rs`, `authenticate.rs` | Connect, DH-HMAC-CHAP, the properties of a controller |
 //! | `lifetime.rs` | Keep Alive, events, reconnection, and the rule for unanswered writes |
 //! | `namespace` | a namespace as a `Backend`, and retries |
@@ -45,6 +46,7 @@ mod io_queue;
 mod io_queues;
 mod lifetime;
 mod local_controller;
+mod missing_queues;
 mod namespace;
 mod namespace_identity;
 mod namespace_name;

@@ -9,7 +9,7 @@ use super::initialize::NvmeLink;
 use super::pdu_queue::HostPduQueue;
 use super::queue_load::QueueLoad;
 use super::queue_tasks::{CompletionWaiter, QueueTask, QueueTaskData, QueueTasks};
-use super::status::of_unsent;
+use super::status::{ABORTED_BY_HOST, of_unsent};
 use crate::{Error, ErrorCode};
 use lunar_block::range_lock::RangeLock;
 use lunar_runtime::send_queue::Payload;
@@ -46,6 +46,8 @@ pub struct QueueState {
     link: Option<NvmeLink>,
     /// Bytes of data that a capsule has room for.
     pub capsule_data: usize,
+    /// The most data of a command, in bytes. A command with more was made for an earlier connection.
+    pub max_transfer: usize,
     /// Whether the connection is ready for any command.
     admits: bool,
     /// Whether no other connection follows the first, so that no command may wait for one.
@@ -75,6 +77,7 @@ impl QueueState {
             out: HostPduQueue::default(),
             link: None,
             capsule_data,
+            max_transfer: usize::MAX,
             admits: false,
             ends_with_connection: false,
             refusal: None,
@@ -118,7 +121,7 @@ impl QueueState {
     #[inline(always)]
     pub fn submit(&mut self, command: NvmeCommand, waiter: CompletionWaiter) -> Result<u64, Box<NvmeResult>> {
         if let Some(error) = &self.refusal {
-            return Err(Box::new((Err(of_unsent(error)), command.data.into_buf())));
+            return Err(Box::new(refused(error, command)));
         }
         let key = self.add(command, waiter);
         self.waiting.push_back(key);
@@ -136,8 +139,7 @@ impl QueueState {
         waiters: [CompletionWaiter; 2],
     ) -> Result<[u64; 2], Box<[NvmeResult; 2]>> {
         if let Some(error) = &self.refusal {
-            let refused = |command: NvmeCommand| (Err(of_unsent(error)), command.data.into_buf());
-            return Err(Box::new(commands.map(refused)));
+            return Err(Box::new(commands.map(|command| refused(error, command))));
         }
         let ([first, second], [one, other]) = (commands, waiters);
         let keys = [self.add(first, one), self.add(second, other)];
@@ -178,9 +180,10 @@ impl QueueState {
             }
             // Nothing may come between the halves of a fused pair.
             let needed = if fuse == Fuse::First { 2 } else { 1 };
-            if self.in_flight.len() < needed {
-                for half in [self.waiting.pop_front(), self.waiting.pop_front()].into_iter().flatten() {
-                    self.end(half, Err(no_room()));
+            let len = task.len;
+            if let Some(end) = self.obstacle(len, needed) {
+                for key in (0..needed).filter_map(|_| self.waiting.pop_front()).collect::<Vec<_>>() {
+                    self.end(key, end.clone());
                 }
                 continue;
             }
@@ -191,6 +194,15 @@ impl QueueState {
             let id = self.free.pop_front().expect("an identifier is free");
             self.send(key, id);
         }
+    }
+
+    /// The result of a command, or of both halves of a pair, that this connection can never send. The owner of a command with
+    /// too much data splits it.
+    fn obstacle(&self, len: usize, needed: usize) -> Option<Result<Cqe, Error>> {
+        if self.in_flight.len() < needed {
+            return Some(Err(no_room()));
+        }
+        (len > self.max_transfer).then_some(Ok(Cqe { status: ABORTED_BY_HOST, result: 0, head: 0, id: 0 }))
     }
 
     fn send(&mut self, key: u64, id: u16) {
@@ -360,8 +372,8 @@ impl QueueState {
     pub fn refuse(&mut self, error: &Error) {
         self.refusal = Some(error.clone());
         for key in take(&mut self.waiting) {
-            let was_sent = self.tasks.get(key).is_some_and(|task| task.sends > 0);
-            self.end(key, Err(if was_sent { error.clone() } else { of_unsent(error) }));
+            let sends = self.tasks.get(key).map_or(0, |task| task.sends);
+            self.end(key, Err(of_sends(error, sends)));
         }
     }
 
@@ -403,6 +415,16 @@ impl QueueState {
             task.data = QueueTaskData::In(buf);
         }
     }
+}
+
+/// The error of a command that is not sent any more. A command that was sent before may have been executed.
+fn of_sends(error: &Error, sends: u32) -> Error {
+    if sends > 0 { error.clone() } else { of_unsent(error) }
+}
+
+/// The result of a command that is not accepted. Another queue may have sent it before.
+fn refused(error: &Error, command: NvmeCommand) -> NvmeResult {
+    (Err(of_sends(error, command.sends)), command.data.into_buf())
 }
 
 /// The error of a fused pair on a queue that has room for one command.

@@ -5,6 +5,10 @@ use lunar_proto::nvme::to_scsi;
 use lunar_wire::nvme::{NvmeStatus, TermRequest};
 use lunar_wire::scsi::Status;
 
+/// Command Aborted By Host (3/71h): a status that a host gives itself. The command has more data than the controller takes since
+/// the last reconnection, and was not sent.
+pub const ABORTED_BY_HOST: NvmeStatus = NvmeStatus { code: 0x71, ..NvmeStatus::PATH_ERROR };
+
 /// The error of a command that ended with this status. Its sense data are those of the SCSI command of the same meaning.
 pub fn error_of(status: NvmeStatus) -> Error {
     let (scsi, sense) = to_scsi(status);

@@ -1,12 +1,14 @@
 //! Reads and writes of any bytes. Partial blocks are written by read-modify-write.
 
-use super::NvmeNamespace;
+use super::{NvmeNamespace, transfer};
+use crate::nvme::status::ABORTED_BY_HOST;
 use crate::{Direction, Error};
 use lunar_block::range_lock::{RangeAccess, RangeLock, RangeLocks};
 use lunar_runtime::Buf;
-use lunar_wire::nvme::{Sqe, nvm_opcode};
+use lunar_wire::nvme::{NvmeStatus, Sqe, nvm_opcode};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Command dword 12, bit 30: force unit access.
 const FUA: u32 = 1 << 30;
@@ -35,8 +37,33 @@ impl NvmeNamespace {
         (offset | len) & u64::from(self.block_size - 1) == 0
     }
 
+    /// The most data of one command, in bytes.
+    pub(super) fn transfer(&self) -> usize {
+        self.transfer.load(Ordering::Relaxed)
+    }
+
+    /// Takes over the limit of the current connection.
+    pub(super) fn adopt_limit(&self) {
+        let limit = self.controller.info().max_transfer;
+        self.transfer.store(transfer(limit, self.block_size), Ordering::Relaxed);
+    }
+
     pub(super) fn is_one_command(&self, offset: u64, len: usize) -> bool {
-        len > 0 && len <= self.transfer && self.is_whole(offset, len as u64)
+        len > 0 && len <= self.transfer() && self.is_whole(offset, len as u64)
+    }
+
+    /// Whether a command of `len` bytes with this status must be split: it was made for a connection with a larger limit.
+    pub(super) fn must_split(&self, status: NvmeStatus, len: usize) -> bool {
+        if status != ABORTED_BY_HOST {
+            return false;
+        }
+        self.adopt_limit();
+        len > self.transfer()
+    }
+
+    fn must_split_after(&self, result: &Result<(), Error>, len: usize) -> bool {
+        let status = result.as_ref().err().and_then(|e| e.nvme_status);
+        status.is_some_and(|status| self.must_split(status, len))
     }
 
     /// The next command of a longer transfer of `left` bytes: how many of them it moves, and its whole blocks as offset and
@@ -44,7 +71,7 @@ impl NvmeNamespace {
     fn piece(&self, offset: u64, left: usize) -> (usize, u64, u64) {
         let size = u64::from(self.block_size);
         let start = offset - offset % size;
-        let end = (offset + left as u64).next_multiple_of(size).min(start + self.transfer as u64);
+        let end = (offset + left as u64).next_multiple_of(size).min(start + self.transfer() as u64);
         let len = (end - offset).min(left as u64) as usize;
         (len, start, end - start)
     }
@@ -66,13 +93,20 @@ impl NvmeNamespace {
     /// Reads any bytes.
     pub(super) async fn read_any(&self, offset: u64, mut buf: Buf) -> BlockTransfer {
         if self.is_one_command(offset, buf.len()) {
-            return self.read_blocks(offset, buf).await;
+            let (result, back) = self.read_blocks(offset, buf).await;
+            if !self.must_split_after(&result, back.len()) {
+                return (result, back);
+            }
+            buf = back;
         }
         let mut done = 0;
         while done < buf.len() {
             let at = offset + done as u64;
             let (len, start, around) = self.piece(at, buf.len() - done);
             let (result, piece) = self.read_blocks(start, Buf::zeroed(around as usize)).await;
+            if self.must_split_after(&result, piece.len()) {
+                continue;
+            }
             if let Err(e) = result {
                 return (Err(e), buf);
             }
@@ -104,10 +138,14 @@ impl NvmeNamespace {
     }
 
     /// Writes any bytes.
-    pub(super) async fn write_any(&self, offset: u64, buf: Buf, fua: bool) -> BlockTransfer {
+    pub(super) async fn write_any(&self, offset: u64, mut buf: Buf, fua: bool) -> BlockTransfer {
         let hold = self.hold(offset, buf.len() as u64).await;
         if self.is_one_command(offset, buf.len()) {
-            return self.write_blocks(offset, buf, fua, &hold).await;
+            let (result, back) = self.write_blocks(offset, buf, fua, &hold).await;
+            if !self.must_split_after(&result, back.len()) {
+                return (result, back);
+            }
+            buf = back;
         }
         let result = self.write_pieces(offset, &buf, fua, &hold).await;
         (result, buf)
@@ -121,12 +159,19 @@ impl NvmeNamespace {
             let mut piece = Buf::zeroed(around as usize);
             if around != len as u64 {
                 let (result, before) = self.read_blocks(start, piece).await;
+                if self.must_split_after(&result, before.len()) {
+                    continue;
+                }
                 result?;
                 piece = before;
             }
             let from = (at - start) as usize;
             piece[from..from + len].copy_from_slice(&buf[done..done + len]);
-            self.write_blocks(start, piece, fua, hold).await.0?;
+            let (result, piece) = self.write_blocks(start, piece, fua, hold).await;
+            if self.must_split_after(&result, piece.len()) {
+                continue;
+            }
+            result?;
             done += len;
         }
         Ok(())

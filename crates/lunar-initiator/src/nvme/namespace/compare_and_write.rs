@@ -3,7 +3,7 @@
 use super::NvmeNamespace;
 use super::blocks::fua_flag;
 use crate::nvme::command::NvmeCommand;
-use crate::nvme::status::error_of;
+use crate::nvme::status::{ABORTED_BY_HOST, error_of};
 use crate::{Direction, Error, ErrorCode};
 use lunar_block::range_lock::RangeLock;
 use lunar_runtime::Buf;
@@ -46,7 +46,7 @@ impl NvmeNamespace {
     /// The most bytes of a half; 0 without fused commands.
     pub(super) fn max_compare(&self) -> u32 {
         let limit = u64::from(self.features.compare_blocks) * u64::from(self.block_size);
-        let limit = limit.min(self.transfer as u64) as u32;
+        let limit = limit.min(self.transfer() as u64) as u32;
         // The largest power of two within the limit, as the trait has it.
         if limit == 0 { 0 } else { 1 << limit.ilog2() }
     }
@@ -86,7 +86,14 @@ impl NvmeNamespace {
         let [compare, write] = self.controller.submit_pair(pair);
         let (compare, _) = compare.await;
         let (write, _) = write.await;
-        outcome(compare?.status, write?.status)
+        let (compare, write) = (compare?.status, write?.status);
+        if compare == ABORTED_BY_HOST {
+            let what = format!(
+                "Compare and Write at {offset}: the controller takes no pair of {len} bytes any more"
+            );
+            return Err(Error::new(ErrorCode::InvalidArgument, what));
+        }
+        outcome(compare, write)
     }
 
     /// As [`Backend::compare_and_swap`](lunar_block::Backend::compare_and_swap): a pair reports that the data differ, but

@@ -19,7 +19,7 @@ use lunar_runtime::{Buf, either};
 use lunar_wire::nvme::{IdentifyController, IdentifyNamespace};
 pub use reservations::{NvmeRegistrant, NvmeReservations, ReservationChange};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 /// ONCS bits.
@@ -45,8 +45,8 @@ pub struct NvmeNamespace {
     /// The capacity in bytes. Every operation reads it, so it is outside the lock.
     capacity: AtomicU64,
     block_size: u32,
-    /// The most data of one command, in bytes: whole blocks.
-    transfer: usize,
+    /// The most data of one command, in bytes: whole blocks. It may change with each connection.
+    transfer: AtomicUsize,
     features: NamespaceFeatures,
     /// Whether the properties have changed since the last call of `refresh`.
     changed: AtomicBool,
@@ -95,15 +95,13 @@ impl NvmeNamespace {
         controller.pin(id, properties.identity.clone());
         let info = controller.info();
         let block_size = properties.block_size();
-        let limit = info.max_transfer.unwrap_or(u64::MAX).min(MAX_TRANSFER as u64);
-        let blocks = (limit / u64::from(block_size)).clamp(1, MAX_BLOCKS);
         let (life, end) = flume::bounded(1);
         let namespace = Arc::new(NvmeNamespace {
             controller: controller.clone(),
             id,
             capacity: AtomicU64::new(properties.capacity),
             block_size,
-            transfer: (blocks * u64::from(block_size)) as usize,
+            transfer: AtomicUsize::new(transfer(info.max_transfer, block_size)),
             features: NamespaceFeatures::of(&info.identify, &properties),
             properties: Mutex::new(properties),
             changed: AtomicBool::new(false),
@@ -152,6 +150,7 @@ impl NvmeNamespace {
             Err(e) => return Err(e),
         };
         self.is_replaced.store(false, Ordering::Relaxed);
+        self.adopt_limit();
         let as_used = IdentifyNamespace { used: before.identify.used, ..properties.identify.clone() };
         // Each write may change the number of used blocks, which has no use here.
         if (NamespaceProperties { identify: as_used, ..properties.clone() }) != before {
@@ -178,6 +177,13 @@ impl fmt::Debug for NvmeNamespace {
         let mut shown = f.debug_struct("NvmeNamespace");
         shown.field("controller", &self.controller).field("id", &self.id).finish_non_exhaustive()
     }
+}
+
+/// The most data of one command in bytes: whole blocks, at least one, within the limit of the controller.
+fn transfer(limit: Option<u64>, block_size: u32) -> usize {
+    let limit = limit.unwrap_or(u64::MAX).min(MAX_TRANSFER as u64);
+    let blocks = (limit / u64::from(block_size)).clamp(1, MAX_BLOCKS);
+    (blocks * u64::from(block_size)) as usize
 }
 
 /// Reads the properties of a namespace.

@@ -2,7 +2,7 @@
 
 use super::NvmeNamespace;
 use crate::nvme::command::NvmeCommand;
-use crate::nvme::status::error_of;
+use crate::nvme::status::{ABORTED_BY_HOST, error_of};
 use crate::{Direction, Error, ErrorCode, hints};
 use lunar_block::range_lock::RangeLock;
 use lunar_runtime::Buf;
@@ -27,7 +27,7 @@ fn is_wait(status: NvmeStatus) -> bool {
 
 /// Whether a status is final. A status of the path is, if the host does not wait for the end of such a condition.
 fn is_final(status: NvmeStatus, limit: Duration) -> bool {
-    status.do_not_retry || status.kind == PATH_RELATED && limit.is_zero()
+    status.do_not_retry || status == ABORTED_BY_HOST || status.kind == PATH_RELATED && limit.is_zero()
 }
 
 /// The pause before attempt number `tries` + 1; None if the command has failed for good. `waited` is the time since the first
@@ -86,6 +86,10 @@ impl NvmeNamespace {
             match pause {
                 Some(pause) if pause < left => compio::time::sleep(pause).await,
                 Some(_) => return (Err(error_of(status).with_hint(hints::OPERATION_TIMEOUT)), buf),
+                // Its owner must not split other data.
+                None if status == ABORTED_BY_HOST && is_out && buf.is_none() => {
+                    return (Err(data_gone()), None);
+                }
                 None => return (Err(error_of(status)), buf),
             }
             data = match buf {

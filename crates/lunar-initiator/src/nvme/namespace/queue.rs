@@ -90,10 +90,14 @@ impl NamespaceQueue {
         match (result, buf, sent.writes) {
             (Ok(cqe), buf, _) if cqe.status.is_success() => ended(Ok(()), buf),
             (Err(e), buf, _) => ended(Err(e.into()), buf),
-            (Ok(cqe), buf, _) if self.namespace.is_final(cqe.status) => {
+            (Ok(cqe), buf, _)
+                if self.namespace.is_final(cqe.status)
+                    && !self.namespace.must_split(cqe.status, sent.len) =>
+            {
                 ended(Err(error_of(cqe.status).into()), buf)
             }
-            // The future decides about further attempts: its first one is the second of this operation.
+            // The future decides about further attempts: its first one is the second of this operation. It splits an operation
+            // that has become too long for one command.
             (Ok(_), Some(buf), Some(fua)) => {
                 self.begin_write(lane, sent.offset, buf, fua);
                 None

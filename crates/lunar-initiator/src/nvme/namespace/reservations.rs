@@ -170,7 +170,7 @@ impl NvmeNamespace {
             result?;
             match decode(&buf.unwrap_or_else(|| Buf::zeroed(len))) {
                 Ok(state) => return Ok(state),
-                Err(whole) if whole <= self.transfer => len = whole,
+                Err(whole) if whole <= self.transfer() => len = whole,
                 Err(_) => break,
             }
         }

@@ -7,6 +7,7 @@ mod queue;
 mod queues;
 mod reconnect;
 mod scripted;
+mod transfer;
 
 use super::command::{NvmeCommand, NvmeResult};
 use super::initialize::NvmeLink;

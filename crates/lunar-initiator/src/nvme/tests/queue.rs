@@ -1,6 +1,7 @@
 //! The commands of a queue pair and their data.
 
 use super::*;
+use crate::nvme::status::ABORTED_BY_HOST;
 use crate::{Error, ErrorCode};
 use lunar_runtime::iscsi::digest::crc32c;
 use lunar_wire::nvme::NvmeStatus;
@@ -111,6 +112,35 @@ fn submit_fused(pair: &mut Pair) -> [u64; 2] {
     };
     let waiters = [CompletionWaiter::Unknown, CompletionWaiter::Unknown];
     pair.state.submit_pair([half(1), half(2)], waiters).expect("accepted")
+}
+
+#[test]
+fn command_of_another_queue_is_refused_as_one_that_was_sent() {
+    let mut pair = Pair::new(4);
+    pair.state.refuse(&Error::new(ErrorCode::ConnectionLost, "lost"));
+    for (sends, code) in [(0, ErrorCode::Unreachable), (1, ErrorCode::ConnectionLost)] {
+        let command = NvmeCommand { sends, ..NvmeCommand::new(Sqe::new(1, 0, 1), Direction::None) };
+        let refused = pair.state.submit(command, CompletionWaiter::Unknown).expect_err("refused");
+        assert_eq!(refused.0.map_err(|e| e.code), Err(code), "sent {sends} times");
+    }
+}
+
+#[test]
+fn command_that_became_too_long_ends_unsent() {
+    let mut pair = Pair::new(4);
+    let (long, short) = (pair.write(&[7; 1024]), pair.write(&[8; 512]));
+    pair.sent();
+    pair.state.disconnect(&Error::new(ErrorCode::ConnectionLost, "lost"));
+    pair.state.max_transfer = 512;
+    pair.connect(PLAIN);
+    let sent = pdus(&pair.sent());
+    assert_eq!(sent.iter().map(|pdu| pdu.len()).collect::<Vec<_>>(), [72 + 512]);
+    let (result, buf) = pair.ended(long);
+    assert_eq!(result.map(|cqe| cqe.status), Ok(ABORTED_BY_HOST));
+    assert_eq!(buf.expect("the data for smaller commands")[..], [7; 1024]);
+    assert!(pair.poll(short).is_pending());
+    let later = pair.read(1024);
+    assert_eq!(pair.ended(later).0.map(|cqe| cqe.status), Ok(ABORTED_BY_HOST), "no command of another queue");
 }
 
 #[test]

@@ -2,10 +2,14 @@
 
 use super::reconnect::{code, futures_poll, until};
 use super::scripted::{ScriptedController, on_a_core, options};
+use crate::nvme::io_queue::IoQueue;
+use crate::nvme::io_queues::IoQueues;
+use crate::nvme::lifetime;
+use crate::nvme::local_controller::{LocalController, lock};
 use crate::nvme::{NvmeController, NvmeNamespace, NvmeOptions};
 use crate::{Backend, Buf, Error, ErrorCode};
 use lunar_block::LocalBoxFuture;
-use lunar_runtime::Cores;
+use lunar_runtime::{CoreHandle, Cores};
 use std::future::{poll_fn, ready};
 use std::sync::Arc;
 use std::task::Poll;
@@ -139,6 +143,86 @@ fn ignored_queues_share_a_part_of_the_keep_alive_time() {
     assert_eq!(controller.script().used(), [1]);
 }
 
+/// Waits until the controller has this many queues.
+async fn grown(namespace: &Arc<NvmeNamespace>, queues: u16) {
+    within_time("more queues are used", || namespace.controller().info().io_queues == queues).await;
+}
+
+async fn within_time(what: &str, is: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is() {
+        assert!(Instant::now() < end, "{what}");
+        compio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[test]
+fn queue_that_connects_late_is_used_without_reconnection() {
+    let controller = granting(3, 1);
+    controller.script().ignores_others = true;
+    let script = controller.clone();
+    on_a_core(move || async move {
+        let namespace =
+            open(&script, NvmeOptions { keep_alive: Duration::from_secs(1), ..wanting(3) }).await?;
+        assert_eq!(namespace.controller().info().io_queues, 1);
+        must_succeed((1..4).map(|n| write(&namespace, n, n as u8))).await;
+        assert_eq!(script.script().ignored.len(), 1, "one queue after the other");
+        {
+            let mut script = script.script();
+            (script.queues, script.ignores_others) = ((3, 3), false);
+            script.answer_ignored();
+        }
+        grown(&namespace, 2).await;
+        let writes = unanswered_on(&script, &namespace, &[1, 2]).await;
+        answer_again(&script);
+        must_succeed(writes).await;
+        Ok(())
+    });
+    // An admin queue and the I/O queues, before and after the cut.
+    assert_eq!(controller.script().hosts.len(), 3 + 4);
+}
+
+#[test]
+fn refused_queue_is_tried_again_without_reconnection() {
+    let controller = granting(3, 1);
+    let script = controller.clone();
+    on_a_core(move || async move {
+        let mut options = wanting(3);
+        options.timeouts.pause = Duration::from_millis(10);
+        let namespace = open(&script, options).await?;
+        assert_eq!(namespace.controller().info().io_queues, 1);
+        until(&script, "a second attempt", |script| script.hosts.len() > 4).await;
+        script.script().queues = (3, 3);
+        grown(&namespace, 3).await;
+        assert_eq!(namespace.controller().info().recoveries, 0);
+        let writes = unanswered(&script, &namespace).await;
+        answer_again(&script);
+        must_succeed(writes).await;
+        Ok(())
+    });
+}
+
+/// The second queue is on an event loop of its own, which panics.
+#[test]
+fn queue_whose_event_loop_panicked_is_used_no_more() {
+    let controller = granting(2, 2);
+    let other = Cores::one().expect("an event loop");
+    let second = other.wait(0, || async { IoQueue::start(2) }).expect("an event loop");
+    let script = controller.clone();
+    on_a_core(move || async move {
+        let io = IoQueues::of(vec![IoQueue::start(2), second]);
+        let local = LocalController::new(script.address(), wanting(2), io.clone());
+        let association = local.establish().await?;
+        let (_handle, registration, _requests) = CoreHandle::<_, ()>::new(local.clone());
+        lunar_runtime::spawn(lifetime::live(registration, association));
+        assert_eq!(io.choose_all(2), [0, 1]);
+        other.run_on(0, || std::panic::resume_unwind(Box::new("a fault, without the noise")));
+        within_time("the controller connects again", || lock(&local.info).recoveries > 0).await;
+        assert_eq!((lock(&local.info).io_queues, io.choose_all(2)), (1, vec![0, 0]));
+        Ok(())
+    });
+}
+
 #[test]
 fn refused_first_queue_fails_the_controller() {
     let controller = granting(4, 0);
@@ -151,15 +235,24 @@ fn refused_first_queue_fails_the_controller() {
 async fn unanswered(
     script: &ScriptedController,
     namespace: &Arc<NvmeNamespace>,
-) -> [LocalBoxFuture<'static, bool>; 3] {
+) -> Vec<LocalBoxFuture<'static, bool>> {
+    unanswered_on(script, namespace, &[1, 2, 3]).await
+}
+
+/// A write on each of these queues, which do not answer, until all have arrived.
+async fn unanswered_on(
+    script: &ScriptedController,
+    namespace: &Arc<NvmeNamespace>,
+    queues: &[u16],
+) -> Vec<LocalBoxFuture<'static, bool>> {
     {
         let mut script = script.script();
         script.silent_from = 0;
         (script.seen, script.seen_on) = (Vec::new(), Vec::new());
     }
-    let writes = [1, 2, 3].map(|n| write(namespace, n, n as u8));
-    until(script, "the writes arrive", |script| script.count(1) == 3).await;
-    assert_eq!(script.script().used(), [1, 2, 3]);
+    let writes = queues.iter().map(|n| write(namespace, (*n).into(), *n as u8)).collect();
+    until(script, "the writes arrive", |script| script.count(1) == queues.len()).await;
+    assert_eq!(script.script().used(), queues);
     writes
 }
 
@@ -215,7 +308,7 @@ fn commands_of_queues_that_are_gone_move_to_the_first() {
     let script = controller.clone();
     on_a_core(move || async move {
         let namespace = open(&script, wanting(3)).await?;
-        let mut writes = Vec::from(unanswered(&script, &namespace).await);
+        let mut writes = unanswered(&script, &namespace).await;
         // These wait behind the others.
         writes.extend([4, 5, 6, 7].map(|n| write(&namespace, n, n as u8)));
         {
@@ -234,11 +327,7 @@ fn commands_of_queues_that_are_gone_move_to_the_first() {
             script.cut();
         }
         until(&script, "three queues connect", |script| script.io_streams.len() == 3 + 1 + 3).await;
-        let end = Instant::now() + Duration::from_secs(20);
-        while namespace.controller().info().io_queues < 3 {
-            assert!(Instant::now() < end, "three queues are used");
-            compio::time::sleep(Duration::from_millis(5)).await;
-        }
+        grown(&namespace, 3).await;
         let writes = unanswered(&script, &namespace).await;
         answer_again(&script);
         must_succeed(writes).await;

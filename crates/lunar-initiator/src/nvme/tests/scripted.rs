@@ -73,6 +73,10 @@ pub struct Script {
     pub queues: (u16, u16),
     /// Whether the other queues get no answer to Connect.
     pub ignores_others: bool,
+    /// These Connects: number of the queue, connection, and identifier of the command.
+    pub ignored: Vec<(u16, TcpStream, u16)>,
+    /// The binary logarithm of the most pages in a command (MDTS).
+    pub transfer: u8,
     /// The connections of I/O queues, by the number of the queue.
     pub io_streams: Vec<(u16, TcpStream)>,
     /// The opcode of each I/O command, by the number of its queue.
@@ -118,6 +122,8 @@ impl ScriptedController {
             io_commands: 0,
             queues: (1, u16::MAX),
             ignores_others: false,
+            ignored: Vec::new(),
+            transfer: 1,
             io_streams: Vec::new(),
             seen_on: Vec::new(),
         }));
@@ -184,7 +190,10 @@ impl ScriptedController {
                 script.io_streams.push((queue, link.stream.try_clone().expect("a handle")));
                 (ID.into(), 0)
             }
-            _ if script.ignores_others => return Some(()),
+            queue if script.ignores_others => {
+                script.ignored.push((queue, link.stream.try_clone().expect("a handle"), id(sqe)));
+                return Some(());
+            }
             // 1/81h: Connect Controller Busy.
             _ => (0, 0x181 << 1),
         };
@@ -252,7 +261,8 @@ impl ScriptedController {
         drop(script);
         let (id, at) = (id(sqe), u32_at(sqe, 40) as usize * 512);
         let len = (u32_at(sqe, 48) as usize & 0xffff) * 512 + 512;
-        assert!(len <= 8192 || sqe[0] == 8, "MDTS is 8 KiB, and the command has {len} bytes");
+        let limit = 4096 << self.script().transfer;
+        assert!(len <= limit || sqe[0] == 8, "MDTS is {limit}, and the command has {len} bytes");
         let data = match (sqe[39], u32_at(sqe, 32) as usize) {
             (0x5a, wanted) if matches!(sqe[0], 1 | 5) => link.fetch(id, wanted)?,
             _ => capsule,
@@ -301,6 +311,14 @@ impl Script {
     pub fn cut(&mut self) {
         for stream in self.streams.drain(..) {
             _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Answers the Connects that were ignored.
+    pub fn answer_ignored(&mut self) {
+        for (queue, mut stream, id) in self.ignored.drain(..) {
+            stream.write_all(&response(id, 0, ID.into())).expect("the host still waits");
+            self.io_streams.push((queue, stream));
         }
     }
 
@@ -468,8 +486,7 @@ fn identify(script: &Script, structure: u8) -> Vec<u8> {
             // Offsets in log pages; 1024 groups and namespaces.
             page[261] = 4;
             [348, 516, 540].into_iter().for_each(|at| page[at + 1] = 4);
-            // 8 KiB in one command.
-            page[77] = 1;
+            page[77] = script.transfer;
             page[78..80].copy_from_slice(&script.identified.to_le_bytes());
             (page[111], page[320]) = (1 + u8::from(script.is_discovery), 1);
             (page[520], page[522], page[525]) = (0x0c, 1, script.has_cache.into());
