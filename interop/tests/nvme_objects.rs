@@ -195,6 +195,9 @@ fn subsystem_is_added_changed_and_removed() {
     assert_eq!(refused.status, NOT_ALLOWED);
     let err = admin.fails(&format!("subsystem remove {NEW}"), IN_USE);
     assert!(err.contains(&format!("subsystem {NEW} is in use by nqn.2026-11.org.example:host at ")), "{err}");
+    let err = admin.fails(&format!("subsystem set {NEW} allowed_hosts="), 1);
+    assert!(err.contains("would admit all hosts without `allowed_hosts`"), "{err}");
+    // It admits nobody then.
     admin.does(&format!("subsystem set {NEW} allowed_hosts= offline=true"));
     assert_eq!(admin.json(&format!("subsystem show {NEW}"))["state"], "offline");
     admin.does(&format!("subsystem remove {NEW} --force"));
@@ -211,7 +214,7 @@ fn hosts_with_secrets_exclude_all_others() {
     admin.does(&format!("namespace add {NEW} null:1M"));
     let err = admin.fails(&format!("host add {NEW} {ANN}"), 1);
     assert!(err.contains("exclude each other"), "{err}");
-    admin.does(&format!("subsystem set {NEW} allowed_hosts="));
+    admin.does(&format!("subsystem set {NEW} allowed_hosts= --force"));
     let out = admin.does(&format!("host add {NEW} {ANN}"));
     assert!(out.contains(&format!(" -n {NEW} -q {ANN} -S \"DHHC-1:00:")), "{out}");
     let connect = |name: &str| RawController::try_connect(admin.portal(), &NvmeHostName::new(name), NEW);

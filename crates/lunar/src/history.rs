@@ -3,6 +3,7 @@
 use crate::args::{AdminArgs, RollbackArgs};
 use crate::client::json;
 use crate::exit::Failure;
+use crate::objects;
 use crate::output;
 use crate::router::whole_seconds;
 use lunar_admin::{Difference, HistoryEntry, rows};
@@ -37,6 +38,7 @@ pub fn rollback(args: &RollbackArgs) -> Result<String, Failure> {
     };
     let path = format!("/v1/config/history/{}/rollback", args.to);
     let done: Tagged<ChangeReport> = client.send(Method::POST, &path, Some(&version), &options)?;
+    objects::warn(&done.value);
     match args.server.json {
         true => json(&done.value),
         false => {

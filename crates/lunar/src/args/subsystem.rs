@@ -40,6 +40,9 @@ pub enum SubsystemCommand {
         /// Keys of a [[subsystem]]; an empty value removes the key
         #[arg(value_name = "KEY=VALUE", required = true, value_parser = keys::change)]
         keys: Vec<Pair>,
+        /// Change it even if that admits all hosts
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         object: ObjectArgs,
     },

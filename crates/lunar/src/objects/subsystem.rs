@@ -38,8 +38,8 @@ pub fn subsystem(command: SubsystemCommand) -> Result<String, Failure> {
             let change = Change::of(&object)?;
             change.done(&change.create(&path(&subsystem), &keys.into_iter().collect())?)
         }
-        SubsystemCommand::Set { subsystem, keys, object } => {
-            Change::of(&object)?.set(&path(&subsystem), &keys.into_iter().collect())
+        SubsystemCommand::Set { subsystem, keys, force, object } => {
+            Change::of(&object)?.with_force(force).set(&path(&subsystem), &keys.into_iter().collect())
         }
         SubsystemCommand::Remove { subsystem, force, object } => {
             let change = Change::of(&object)?.with_force(force);

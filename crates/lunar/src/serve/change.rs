@@ -400,6 +400,9 @@ impl<S: TargetServer> Service<S> {
         if let Err(error) = self.trial.keep_files() {
             return error.into();
         }
+        if let Some(before) = self.trial.before.take().filter(|_| self.trial.transient.is_some()) {
+            self.discard_secrets(&before);
+        }
         self.end_trial();
         tracing::info!(name: "config.confirmed", "the applied configuration is confirmed");
         Response::Done("confirmed".into())

@@ -98,6 +98,7 @@ impl<S: TargetServer> Service<S> {
             .map_err(|problems| ControlError { kind: ControlErrorKind::Invalid, problems })?;
         if !secret.change.force {
             self.check_taken(&new)?;
+            self.check_opened(&new)?;
         }
         self.check_files(&edited.writes)?;
         let growth = Growth::of(&new, &secret.change)?;
@@ -225,11 +226,8 @@ impl<S: TargetServer> Service<S> {
     fn check_state(&self, change: &ObjectChange) -> Result<(), ControlError> {
         self.check_version(change.version.as_deref())?;
         self.check_changeable()?;
-        match (&change.action, &change.id) {
-            (ObjectAction::Delete, id @ (ObjectId::Access(..) | ObjectId::Host(..))) if !change.force => {
-                self.check_restricted(id)
-            }
-            (ObjectAction::Delete | ObjectAction::Move(_), id) => self.check_unnamed(id),
+        match &change.action {
+            ObjectAction::Delete | ObjectAction::Move(_) => self.check_unnamed(&change.id),
             _ => Ok(()),
         }
     }
@@ -258,18 +256,39 @@ impl<S: TargetServer> Service<S> {
         unused_by(id, &users.collect::<Vec<_>>(), "change or remove those first")
     }
 
-    /// Checks that the target has another access entry, or the subsystem another host: without them it would admit all.
-    fn check_restricted(&self, id: &ObjectId) -> Result<(), ControlError> {
-        let left = match id {
-            ObjectId::Access(target, _) => self.config.target(target).map(|one| one.access.len()),
-            ObjectId::Host(nqn, _) => self.config.target(nqn).map(|one| one.secrets()),
-            _ => None,
+    /// Checks that no target or subsystem loses its last restriction, which would admit hosts that could not connect before. Those
+    /// that are offline admit nobody.
+    pub(super) fn check_opened(&self, new: &Config) -> Result<(), ControlError> {
+        let after = |before: &Target| new.target(&before.name).filter(|after| !after.offline);
+        let both = self.config.targets.iter().filter_map(|before| Some((before, after(before)?)));
+        let fault = |(before, after): (&Target, &Target)| {
+            let loses = |count: fn(&Target) -> usize| count(before) > 0 && count(after) == 0;
+            match (loses(Target::secrets), loses(|target| target.access.len())) {
+                (true, _) => {
+                    Some(opened(before, "hosts without a secret if it lost its last host", ANOTHER_HOST))
+                }
+                (_, true) if before.subsystem.is_some() => {
+                    Some(opened(before, "all hosts without `allowed_hosts` and `networks`", OFFLINE))
+                }
+                (_, true) => {
+                    Some(opened(before, "all initiators without its last access entry", ANOTHER_ENTRY))
+                }
+                (false, false) => None,
+            }
         };
-        match (left, id.parent()) {
-            (Some(1), Some(parent)) => Err(unrestricted(&parent)),
-            _ => Ok(()),
-        }
+        both.into_iter().find_map(fault).map_or(Ok(()), Err)
     }
+}
+
+/// What to do before the last restriction goes.
+const ANOTHER_HOST: &str = "add another host";
+const ANOTHER_ENTRY: &str = "add another entry";
+const OFFLINE: &str = "set offline=true";
+
+/// The error of a target or subsystem that would lose its last restriction.
+fn opened(target: &Target, admitted: &str, first: &str) -> ControlError {
+    let hint = format!("{first} first, or use --force (force=true)");
+    ControlError::conflict(format!("{} would admit {admitted}", target.id()), hint)
 }
 
 /// Seconds since 1970.
@@ -291,16 +310,6 @@ pub(super) fn staged(writes: &[FileWrite]) -> Result<Vec<StagedFile>, ControlErr
     let files =
         writes.iter().map(|write| NewFile::private(&write.path, write.text.as_deref().map(str::as_bytes)));
     stage(files).map_err(|(path, e)| cannot_write(&path, &e))
-}
-
-/// The error of a target that would lose its last access entry, or of a subsystem that would lose its last host.
-pub(super) fn unrestricted(id: &ObjectId) -> ControlError {
-    let (what, other) = match id {
-        ObjectId::Subsystem(_) => ("hosts without a secret if it lost its last host", "host"),
-        _ => ("all initiators without its last access entry", "entry"),
-    };
-    let hint = format!("add another {other} first, or use --force (force=true)");
-    ControlError::conflict(format!("{id} would admit {what}"), hint)
 }
 
 pub(super) fn cannot_write(path: &Path, e: &io::Error) -> ControlError {

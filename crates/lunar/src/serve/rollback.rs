@@ -8,7 +8,7 @@ use lunar_admin::{
     ApplyCause, ApplyOptions, ControlError, ControlErrorKind, Difference, HistoryPoint, Request, Response,
     RollbackRequest,
 };
-use lunar_server::config::{self, Config, FileWrite, Target, TrialRecord};
+use lunar_server::config::{self, Config, FileWrite, TrialRecord};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -76,29 +76,16 @@ impl<S: TargetServer> Service<S> {
             self.check_opened(&new)?;
         }
         self.check_files(&back.writes)?;
+        let warnings = config::change_warnings(&self.config, &new);
         if request.dry_run || (back.writes.is_empty() && back.transient.is_empty()) {
             let changes = lunar_server::diff(&self.in_force, &new);
-            return Ok(self.changed(changes, Vec::new()));
+            return Ok(self.changed(changes, warnings));
         }
         let journal = journal(whole, &back.writes).map_err(|(path, e)| cannot_write(&path, &e))?;
         let replaced = Replaced { writes: &back.writes, transient: &back.transient };
         let changes = self.replace_files(new, replaced, journal, request.confirm_within_s)?;
         tracing::info!("the tree of entry {} is in force again", request.to);
-        Ok(self.changed(changes, Vec::new()))
-    }
-
-    /// Checks that the rollback opens no target to all initiators, and no subsystem to hosts without a secret.
-    fn check_opened(&self, new: &Config) -> Result<(), ControlError> {
-        let is_opened = |before: &&Target| {
-            let Some(after) = new.target(&before.name) else { return false };
-            let restrictions =
-                [(before.access.len(), after.access.len()), (before.secrets(), after.secrets())];
-            restrictions.iter().any(|(before, after)| *before > 0 && *after == 0)
-        };
-        match self.config.targets.iter().find(is_opened) {
-            Some(target) => Err(super::objects::unrestricted(&target.id())),
-            None => Ok(()),
-        }
+        Ok(self.made(changes, warnings))
     }
 
     /// Puts a configuration in force and writes its files: as a whole, also after a crash.
@@ -130,7 +117,7 @@ impl<S: TargetServer> Service<S> {
         writes.iter().for_each(|write| _ = self.transient.remove(&write.path));
         self.transient.extend(temporary.iter().map(|write| (write.path.clone(), write.text.clone())));
         match confirm_within_s.map_or_else(|| journal.remove().map(|()| None), |seconds| Ok(Some(seconds))) {
-            Ok(None) => {}
+            Ok(None) => self.discard_secrets(&before),
             Ok(Some(seconds)) => self.begin_trial(before, Some(journal), Some(transient), seconds),
             Err((path, e)) => {
                 // The next start would undo the rollback, so the server does it now.

@@ -1,7 +1,8 @@
 //! Secrets of CHAP users, of subsystems and of their hosts, in files of the API.
 
-use super::cannot_write;
+use super::{Service, cannot_write};
 use crate::private_file;
+use crate::server::TargetServer;
 use lunar_admin::{ControlError, ObjectAction, ObjectChange, ObjectId};
 use lunar_server::config::{self, Config, api_folder};
 use serde_json::Value;
@@ -23,7 +24,7 @@ impl StagedSecret {
         if !matches!(change.id, ObjectId::ChapUser(_) | ObjectId::Subsystem(_) | ObjectId::Host(..)) {
             return Ok(StagedSecret { change, file: None, before: Vec::new() });
         }
-        let folder = api_folder(&config.sources.whole).join("secrets");
+        let folder = secret_folder(config);
         let may_go = |before: &PathBuf| !change.transient && is_in(before, &folder);
         let before = secret_files(config, &change).filter(may_go).collect();
         let mut file = None;
@@ -43,12 +44,39 @@ impl StagedSecret {
     /// Keeps the new file, and removes the old one if nothing in the configuration names it any more.
     pub(super) fn keep(mut self, config: &Config) {
         self.file = None;
-        for old in self.before.drain(..).filter(|before| !is_named(before, config)) {
-            if let Err(e) = std::fs::remove_file(old) {
-                tracing::warn!("cannot remove the file of a former secret: {e}");
-            }
+        discard(self.before.drain(..).filter(|before| !is_named(before, config)));
+    }
+}
+
+impl<S: TargetServer> Service<S> {
+    /// Removes the files of secrets that the server has made for an earlier configuration, and that nothing names any more:
+    /// neither the configuration in force, nor a file that a transient change hides until the next start.
+    pub(in crate::serve) fn discard_secrets(&self, before: &Config) {
+        let folder = secret_folder(before);
+        let uses = config::secret_uses(&before.sources).into_iter().filter_map(|one| one.secret_file);
+        let hidden: Vec<String> =
+            self.transient.keys().filter_map(|path| std::fs::read_to_string(path).ok()).collect();
+        let is_hidden = |file: &Path| {
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            hidden.iter().any(|text| text.contains(&*name))
+        };
+        discard(
+            uses.filter(|file| is_in(file, &folder) && !is_named(file, &self.config) && !is_hidden(file)),
+        );
+    }
+}
+
+fn discard(files: impl Iterator<Item = PathBuf>) {
+    for file in files {
+        if let Err(e) = std::fs::remove_file(file) {
+            tracing::warn!("cannot remove the file of a former secret: {e}");
         }
     }
+}
+
+/// The folder of the secrets that the server has made.
+fn secret_folder(config: &Config) -> PathBuf {
+    api_folder(&config.sources.whole).join("secrets")
 }
 
 impl Drop for StagedSecret {

@@ -286,6 +286,28 @@ fn last_access_entry_is_kept_unless_forced() {
     assert!(service.config.targets[0].access.is_empty());
 }
 
+#[test]
+fn subsystem_is_not_opened_without_force() {
+    let folder = Folder::new("opened");
+    let mut service = service(&args(folder.config(1)), &Fake::default());
+    let name = "nqn.2026-11.org.example:s";
+    let change =
+        |action, force| ObjectChange { id: ObjectId::Subsystem(name.into()), action, force, ..null_lun(0) };
+    let rules = json!({ "allowed_hosts": ["nqn.2026-11.org.example:a"], "networks": ["192.0.2.0/24"] });
+    version(service.change_object(change(ObjectAction::Create(keys(rules.clone())), false)));
+    let merge = |keys_of| change(ObjectAction::Merge(keys(keys_of)), false);
+    version(service.change_object(merge(json!({ "networks": null }))));
+    let (kind, what) = failed(service.change_object(merge(json!({ "allowed_hosts": null }))));
+    assert_eq!(kind, ControlErrorKind::Conflict);
+    assert!(what.contains("would admit all hosts without `allowed_hosts`"), "{what}");
+    version(service.change_object(merge(json!({ "allowed_hosts": null, "offline": true }))));
+    version(service.change_object(merge(rules)));
+    version(service.change_object(merge(json!({ "offline": null }))));
+    let all = ObjectAction::Replace(keys(json!({})));
+    assert_eq!(failed(service.change_object(change(all.clone(), false))).0, ControlErrorKind::Conflict);
+    version(service.change_object(change(all, true)));
+}
+
 /// The warnings of a change that succeeds.
 fn warnings(response: Response) -> Vec<String> {
     let Response::Changed { warnings, .. } = response else { panic!("{response:?}") };

@@ -2,6 +2,7 @@ use super::super::tests::{Fake, Folder, args, service};
 use super::*;
 use lunar_admin::{Keys, ObjectAction, ObjectChange, ObjectId};
 use serde_json::json;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 const NAME: &str = "iqn.2026-11.org.example:a";
@@ -275,4 +276,78 @@ fn secret_that_is_gone_rejects_the_rollback() {
     assert!(what.contains("secret"), "{what}");
     let text = std::fs::read_to_string(service.history.tree(HistoryPoint::Number(3)).unwrap().path).unwrap();
     assert!(text.contains("secret_file") && !text.contains("0123456789abcdef"), "{text}");
+}
+
+/// The names of the files of secrets.
+fn secrets(folder: &Folder) -> usize {
+    std::fs::read_dir(folder.0.join("lunar.d/api/secrets")).into_iter().flatten().count()
+}
+
+#[test]
+fn secrets_that_nothing_names_go_with_a_rollback() {
+    for (word, end) in [("now", None), ("confirmed", Some(true)), ("undone", Some(false))] {
+        let folder = Folder::new(&format!("secrets-{word}"));
+        let mut service = with_two_luns(&folder, &Fake::default());
+        for name in ["bob", "eve"] {
+            let keys: Keys = json!({ "secret": "0123456789abcdef" }).as_object().unwrap().clone();
+            let (id, action) = (ObjectId::ChapUser(name.into()), ObjectAction::Create(keys));
+            changes(asks(&mut service, Request::Change(ObjectChange { id, action, ..lun(0) })));
+        }
+        assert_eq!(secrets(&folder), 2);
+        let to = if end.is_some() { trial(3) } else { back(3) };
+        changes(asks(&mut service, Request::RollBackTo(to)));
+        match end {
+            None => {}
+            Some(is_confirmed) => {
+                assert_eq!(secrets(&folder), 2, "the trial may end");
+                asks(&mut service, if is_confirmed { Request::Confirm } else { Request::Rollback });
+            }
+        }
+        let left = if end == Some(false) { 2 } else { 1 };
+        assert_eq!(secrets(&folder), left, "{word}");
+        drop(service);
+        assert!(again(&folder).config.sources.document.contains_key(&ObjectId::ChapUser("bob".into())));
+    }
+}
+
+#[test]
+fn secret_of_a_hidden_object_stays_after_a_rollback() {
+    let folder = Folder::new("hidden");
+    let mut service = with_two_luns(&folder, &Fake::default());
+    let other = folder.0.join("other.secret");
+    std::fs::write(&other, "fedcba9876543210").unwrap();
+    std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let change = |action: fn(Keys) -> ObjectAction, keys: serde_json::Value, transient| {
+        let (id, keys) = (ObjectId::ChapUser("bob".into()), keys.as_object().unwrap().clone());
+        Request::Change(ObjectChange { id, action: action(keys), transient, ..lun(0) })
+    };
+    let own = change(ObjectAction::Create, json!({ "secret": "0123456789abcdef" }), false);
+    changes(asks(&mut service, own));
+    changes(asks(&mut service, change(ObjectAction::Merge, json!({ "secret_file": "other.secret" }), true)));
+    for to in [3, 4] {
+        changes(asks(&mut service, Request::RollBackTo(back(to))));
+    }
+    assert_eq!(secrets(&folder), 1, "the next start reads it");
+    drop(service);
+    let service = again(&folder);
+    let user = &service.config.sources.document[&ObjectId::ChapUser("bob".into())];
+    assert_ne!(user.keys["secret_file"], json!("other.secret"));
+}
+
+#[test]
+fn rollback_that_admits_every_host_warns() {
+    let folder = Folder::new("wider");
+    let mut service = with_two_luns(&folder, &Fake::default());
+    let mut entry = |action: fn(Keys) -> ObjectAction, pattern: &str| {
+        let keys: Keys = json!({ "initiators": [pattern] }).as_object().unwrap().clone();
+        let id = ObjectId::Access(NAME.into(), 0);
+        changes(asks(&mut service, Request::Change(ObjectChange { id, action: action(keys), ..lun(0) })));
+    };
+    entry(ObjectAction::Create, "*");
+    entry(ObjectAction::Merge, "iqn.a");
+    let Response::Changed { warnings, .. } = asks(&mut service, Request::RollBackTo(back(3))) else {
+        panic!("it is no loss of the last entry")
+    };
+    let line = format!("access entry 0 of {NAME} admits every host");
+    assert!(warnings.iter().any(|warning| warning.starts_with(&line)), "{warnings:?}");
 }
