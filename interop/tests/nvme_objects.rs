@@ -249,7 +249,15 @@ fn host_that_gets_a_secret_loses_its_open_controller() {
     admin.does(&format!("namespace add {NEW} null:1M"));
     let [mut ann, mut bob] =
         ["ann", "bob"].map(|name| RawController::enabled(admin.portal(), &NvmeHostName::new(name), NEW, 0));
-    admin.does(&format!("host add {NEW} {ANN}"));
+    let _queue = ann.queue(1);
+    for dry_run in [" --dry-run", ""] {
+        let (_, err, status) = admin.run(&format!("host add {NEW} {ANN}{dry_run}"));
+        assert_eq!(status, 0, "{err}");
+        assert!(
+            err.contains("warning: 2 sessions end, because") && err.contains(&format!("{ANN} at ")),
+            "{err}"
+        );
+    }
     // Bob is no longer listed, and Ann has proved nothing.
     for it in [&mut ann, &mut bob] {
         it.admin.expect_close(Duration::from_secs(20));

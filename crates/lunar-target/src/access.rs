@@ -1,7 +1,9 @@
 //! Access control: which initiators may log in, how they authenticate, and which LUNs they see.
 
-use crate::config::{AccessRule, ChapAccount, DiscoveryConfig, IpNetwork, TargetConfig, TargetNode};
-use crate::session_info::Addresses;
+use crate::config::{
+    AccessRule, ChapAccount, DiscoveryConfig, IpNetwork, NvmeSecret, TargetConfig, TargetNode,
+};
+use crate::session_info::{Addresses, SessionInfo};
 use crate::{LogicalUnit, LoginError};
 use lunar_proto::chap::{Algorithm, Authentication, ChapUser, Secret};
 use lunar_proto::login::TargetInfo;
@@ -22,6 +24,59 @@ pub struct LunEntry {
 
 /// The logical unit of each LUN that an initiator sees, by the initiator's LUN numbers.
 pub type LunMap = BTreeMap<u16, LunEntry>;
+
+/// The rules of access to a target.
+#[derive(Clone, Copy)]
+pub struct AccessRules<'a> {
+    /// Its access list.
+    pub list: &'a [AccessRule],
+    /// The secrets of the hosts that must authenticate themselves, if it is an NVMe subsystem.
+    pub secrets: Option<&'a BTreeMap<String, NvmeSecret>>,
+}
+
+impl AccessRules<'_> {
+    /// Whether a session may stay: its initiator may log in, and has authenticated itself as it must.
+    pub(crate) fn admit(self, info: &SessionInfo) -> bool {
+        let rule = rule_of(self.list, &info.initiator, info.address.ip(), info.portal.ip());
+        let demands_secret = self.secrets.is_some_and(|secrets| secrets.contains_key(&info.initiator));
+        rule.is_ok_and(|rule| has_authenticated(rule, info.user.as_deref()))
+            && (info.is_authenticated_nvme() || !demands_secret)
+    }
+}
+
+impl TargetNode {
+    /// Its rules of access.
+    pub(crate) fn rules(&self) -> AccessRules<'_> {
+        AccessRules { list: &self.access, secrets: self.subsystem.as_ref().map(|subsystem| &subsystem.hosts) }
+    }
+}
+
+/// See [`LoginContext::entry`].
+fn rule_of<'a>(
+    list: &'a [AccessRule],
+    initiator: &str,
+    peer: IpAddr,
+    local: IpAddr,
+) -> Result<Option<&'a AccessRule>, LoginError> {
+    if list.is_empty() {
+        return Ok(None);
+    }
+    let rule = list.iter().find(|rule| has_rule(rule, initiator, peer, local));
+    rule.filter(|rule| !rule.deny).map(Some).ok_or(LoginError::NotAllowed)
+}
+
+/// Whether a rule applies to an initiator.
+fn has_rule(rule: &AccessRule, initiator: &str, peer: IpAddr, local: IpAddr) -> bool {
+    let within = |all: &[IpNetwork], address| all.is_empty() || all.iter().any(|one| one.contains(address));
+    let name = rule.initiators.is_empty() || rule.initiators.iter().any(|p| matches_pattern(p, initiator));
+    name && within(&rule.networks, peer) && within(&rule.portals, local)
+}
+
+/// Whether an initiator with this CHAP user has authenticated itself as a rule demands.
+fn has_authenticated(rule: Option<&AccessRule>, user: Option<&str>) -> bool {
+    let users = rule.and_then(|rule| rule.chap.as_ref());
+    users.is_none_or(|users| user.is_some_and(|user| users.iter().any(|one| one.name == user)))
+}
 
 /// The facts about a connection that decide which targets and LUNs its login can reach.
 #[derive(Clone)]
@@ -54,20 +109,7 @@ impl LoginContext {
         target: &'a TargetNode,
         initiator: &str,
     ) -> Result<Option<&'a AccessRule>, LoginError> {
-        if target.access.is_empty() {
-            return Ok(None);
-        }
-        let entry = target.access.iter().find(|a| self.has_rule(a, initiator));
-        entry.filter(|entry| !entry.deny).map(Some).ok_or(LoginError::NotAllowed)
-    }
-
-    /// Whether a rule applies to an initiator.
-    fn has_rule(&self, access: &AccessRule, initiator: &str) -> bool {
-        let within =
-            |all: &[IpNetwork], address| all.is_empty() || all.iter().any(|one| one.contains(address));
-        let name =
-            access.initiators.is_empty() || access.initiators.iter().any(|p| matches_pattern(p, initiator));
-        name && within(&access.networks, self.peer) && within(&access.portals, self.local)
+        rule_of(&target.access, initiator, self.peer, self.local)
     }
 
     /// The LUNs of a target as this initiator sees them.
@@ -235,12 +277,9 @@ impl LoginContext {
     ) -> Result<(), LoginError> {
         // Authentication admitted only accounts of this rule. It remains to reject a login without an account.
         let Some(target) = target.and_then(|t| self.config.targets.get(t)) else { return Ok(()) };
-        match self.entry(target, initiator)? {
-            Some(AccessRule { chap: Some(users), .. }) => {
-                let listed = user.is_some_and(|u| users.iter().any(|x| x.name == u));
-                if listed { Ok(()) } else { Err(LoginError::NotAllowed) }
-            }
-            _ => Ok(()),
+        match has_authenticated(self.entry(target, initiator)?, user) {
+            true => Ok(()),
+            false => Err(LoginError::NotAllowed),
         }
     }
 }

@@ -317,11 +317,6 @@ impl SubsystemSettings {
 }
 
 impl TargetNode {
-    /// Whether an NVMe host must authenticate itself.
-    pub(crate) fn demands_secret_of(&self, host: &str) -> bool {
-        self.subsystem.as_ref().is_some_and(|subsystem| subsystem.hosts.contains_key(host))
-    }
-
     /// Whether a SCSI routing instance of its namespaces rejects logins.
     pub(crate) fn is_draining(&self) -> bool {
         self.routed_by.iter().any(|instance| instance.draining.load(Relaxed))

@@ -1,5 +1,6 @@
 //! The server: listeners, cores, and reloads of the configuration.
 
+use crate::access::AccessRules;
 use crate::config::{PortalGroup, TargetConfig};
 use crate::flush_failure::{FlushFailure, flush_all};
 use crate::heartbeat;
@@ -136,6 +137,14 @@ impl TargetServer {
         let (listening, sessions) = (self.listening(), self.sessions());
         let stranded = sessions.iter().filter(|(_, info)| listening.would_strand(groups, info));
         stranded.map(|(handle, _)| *handle).collect()
+    }
+
+    /// The handles of the sessions that other rules of their targets would end. `rules` has them, unless a target is to go.
+    pub fn excluded<'a>(&self, rules: impl Fn(&str) -> Option<AccessRules<'a>>) -> Vec<u16> {
+        let is_out = |info: &SessionInfo| {
+            info.target.as_deref().and_then(&rules).is_some_and(|rules| !rules.admit(info))
+        };
+        self.sessions().iter().filter(|(_, info)| is_out(info)).map(|(handle, _)| *handle).collect()
     }
 
     /// The sessions, by their handles (in iSCSI TSIH).

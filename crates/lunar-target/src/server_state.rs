@@ -170,13 +170,7 @@ impl ServerState {
         }
         let addresses = Addresses { local: info.portal, peer: info.address };
         let login_context = LoginContext::new(config, info.portal_group_tag, addresses);
-        // A rule with CHAP accounts does not apply to a session that logged in without one of them, nor a host with a secret
-        // to a controller that did not ask for it.
-        let may = |t: &&TargetNode| {
-            login_context.authorize(Some(&t.name), &info.initiator, info.user.as_deref()).is_ok()
-                && (info.is_authenticated_nvme() || !t.demands_secret_of(&info.initiator))
-        };
-        let seen = target.filter(|t| !t.offline).filter(may);
+        let seen = target.filter(|t| !t.offline && t.rules().admit(info));
         let view =
             |t: &TargetNode| (Arc::new(login_context.lun_map(t, &info.initiator)), self.target_ports(t));
         Some(SessionMessage::Luns(seen.map(view)))

@@ -9,6 +9,8 @@ use lunar_admin::history::{Traffic, of_units};
 use lunar_admin::metrics::MetricsReport;
 use lunar_admin::{Capacities, Counters, NvmeReport, Parameters, SessionReport, Srp};
 use lunar_initiator::nvme::uuid_text;
+use lunar_server::config::Config;
+use lunar_target::access::AccessRules;
 use lunar_target::config::{PortalGroup, RdmaProvider, TargetConfig};
 use lunar_target::{
     BoundPortal, FlushFailure, LogicalUnit, OpClass, PreparedPortals, Quiesced, ServedSessions, SessionInfo,
@@ -36,6 +38,11 @@ pub trait TargetServer: Send + Sync + 'static {
 
     /// The handles of the sessions that could not log in again with these portal groups.
     fn stranded(&self, _groups: &[PortalGroup]) -> Vec<u16> {
+        Vec::new()
+    }
+
+    /// The handles of the sessions that the access rules of another configuration would end.
+    fn excluded(&self, _new: &Config) -> Vec<u16> {
         Vec::new()
     }
 
@@ -203,6 +210,15 @@ impl TargetServer for RunningServer {
 
     fn stranded(&self, groups: &[PortalGroup]) -> Vec<u16> {
         self.server().as_ref().map(|server| server.stranded(groups)).unwrap_or_default()
+    }
+
+    fn excluded(&self, new: &Config) -> Vec<u16> {
+        let rules = |name: &str| {
+            let target = new.target(name)?;
+            let secrets = target.subsystem.as_ref().map(|subsystem| &subsystem.hosts);
+            Some(AccessRules { list: &target.access, secrets })
+        };
+        self.server().as_ref().map(|server| server.excluded(rules)).unwrap_or_default()
     }
 
     fn reload(&self, setup: TargetConfig, portals: PreparedPortals) {

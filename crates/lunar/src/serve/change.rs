@@ -249,7 +249,8 @@ impl<S: TargetServer> Service<S> {
         if !force {
             self.check_taken(&config)?;
         }
-        let warnings = self.left_out(&config).into_iter().chain(self.unread_by_next_start(&config)).collect();
+        let warnings = self.left_out(&config).into_iter().chain(self.unread_by_next_start(&config));
+        let warnings = warnings.chain(self.excluded(&config)).collect();
         if dry_run {
             let changes = lunar_server::diff(&self.in_force, &config);
             return Ok(self.changed(changes, warnings));

@@ -36,8 +36,6 @@ impl<S: TargetServer> Service<S> {
     /// The objects that hosts use and would lose with this configuration.
     pub(super) fn taken(&self, new: &Config) -> Vec<TakenObject> {
         let mut users: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        // The admin queue stands for the others of its controller.
-        let is_queue = |one: &SessionReport| one.nvme.as_ref().is_some_and(|nvme| nvme.queue > 0);
         for session in self.server.sessions().into_iter().filter(|one| !is_queue(one)) {
             let host = host(&session);
             let Some(target) = session.target else { continue };
@@ -57,6 +55,21 @@ impl<S: TargetServer> Service<S> {
             Some(TakenObject { name, fate, users: users.get(target)?.clone() })
         };
         ids.iter().filter_map(taken).chain(self.taken_portals(new, &ids)).collect()
+    }
+
+    /// A warning if the rules of access of another configuration end sessions.
+    pub(super) fn excluded(&self, new: &Config) -> Option<String> {
+        let handles = self.server.excluded(new);
+        let sessions = self.server.sessions();
+        let ended = sessions.iter().filter(|one| handles.contains(&one.tsih) && !is_queue(one));
+        let hosts: Vec<String> = ended.map(host).collect();
+        let what = match hosts.len() {
+            0 => return None,
+            1 => "1 session ends".to_owned(),
+            count => format!("{count} sessions end"),
+        };
+        let shown = hosts[..hosts.len().min(MAX_SHOWN)].join(", ");
+        Some(format!("{what}, because the rules of access exclude the host: {shown}"))
     }
 
     /// The portals that hosts use and would lose, or where they would find another target port. Hosts that lose their
@@ -97,6 +110,11 @@ impl<S: TargetServer> Service<S> {
 /// The configured relative identifier of a target port.
 fn relative_port(config: &Config, target: &str, group: u16) -> Option<u16> {
     config.target(target)?.relative_ports.get(&group).copied()
+}
+
+/// Whether it is an I/O queue. The admin queue stands for the others of its controller.
+fn is_queue(session: &SessionReport) -> bool {
+    session.nvme.as_ref().is_some_and(|nvme| nvme.queue > 0)
 }
 
 fn host(session: &SessionReport) -> String {

@@ -103,6 +103,7 @@ impl<S: TargetServer> Service<S> {
         self.check_files(&edited.writes)?;
         let growth = Growth::of(&new, &secret.change)?;
         let mut warnings = config::change_warnings(&self.config, &new);
+        warnings.extend(self.excluded(&new));
         if !secret.change.transient {
             warnings.extend(self.unread_by_next_start(&new));
         }

@@ -76,7 +76,8 @@ impl<S: TargetServer> Service<S> {
             self.check_opened(&new)?;
         }
         self.check_files(&back.writes)?;
-        let warnings = config::change_warnings(&self.config, &new);
+        let mut warnings = config::change_warnings(&self.config, &new);
+        warnings.extend(self.excluded(&new));
         if request.dry_run || (back.writes.is_empty() && back.transient.is_empty()) {
             let changes = lunar_server::diff(&self.in_force, &new);
             return Ok(self.changed(changes, warnings));

@@ -2,6 +2,7 @@ use super::*;
 use crate::log::LogFormat;
 use lunar_admin::{Counters, SessionReport};
 use lunar_runtime::error::with_hint;
+use lunar_server::config::Target;
 use lunar_target::config::{PortalGroup, Transports};
 use lunar_target::{BoundPortal, PreparedPortals};
 use std::sync::Mutex;
@@ -69,6 +70,18 @@ impl TargetServer for Fake {
             .filter(|session| !is_served(session))
             .map(|session| session.tsih)
             .collect()
+    }
+
+    fn excluded(&self, new: &Config) -> Vec<u16> {
+        let is_out = |session: &SessionReport| {
+            let target = session.target.as_deref().and_then(|name| new.target(name));
+            let admits = |target: &Target| {
+                target.access.is_empty()
+                    || target.access.iter().any(|rule| rule.initiators.contains(&session.initiator))
+            };
+            target.is_some_and(|target| !admits(target))
+        };
+        self.sessions().iter().filter(|session| is_out(session)).map(|session| session.tsih).collect()
     }
 
     fn reload(&self, setup: TargetConfig, _: PreparedPortals) {

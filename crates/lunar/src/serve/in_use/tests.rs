@@ -211,3 +211,27 @@ fn other_memory_disk_at_a_number_in_use_needs_force() {
     assert!(refused.starts_with(&format!("LUN 1 of {NAME} is {USER}")), "{refused}");
     apply(&mut service, ApplyOptions { force: true, ..exchanged }).unwrap();
 }
+
+#[test]
+fn change_of_access_names_the_sessions_that_it_ends() {
+    let folder = Folder::new("excluded");
+    let mut service = used(&folder);
+    let entry = |initiator: &str, dry_run| ObjectChange {
+        id: ObjectId::Access(NAME.into(), 0),
+        action: ObjectAction::Insert(
+            serde_json::from_value(serde_json::json!({ "initiators": [initiator] })).unwrap(),
+        ),
+        version: None,
+        dry_run,
+        transient: false,
+        force: false,
+    };
+    let mut warnings = |change| match service.change_object(change) {
+        Response::Changed { warnings, .. } => warnings,
+        other => panic!("{other:?}"),
+    };
+    let line = "1 session ends, because the rules of access exclude the host: iqn.2026-11.org.example:host at 192.0.2.1:1000";
+    assert_eq!(warnings(entry("iqn.2026-11.org.example:other", true)), [line]);
+    assert_eq!(warnings(entry("iqn.2026-11.org.example:host", false)), [""; 0]);
+    assert_eq!(warnings(entry("iqn.2026-11.org.example:other", false)), [""; 0], "the other entry admits it");
+}
