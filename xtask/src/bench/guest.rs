@@ -5,7 +5,8 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
 
-use super::rows::median_of;
+use super::rows::{BenchRun, median_of};
+use super::{Options, tools};
 use crate::root;
 
 /// A scenario that prints rates.
@@ -18,11 +19,31 @@ pub struct GuestScenario {
     pub limit_s: u64,
 }
 
+/// Seconds to boot on a busy machine.
+const BOOT_S: u64 = 240;
+
+/// Whether rows are requested and the guest is available with these tools. Then [`set_up`] makes what it needs.
+pub fn prepare(
+    options: &Options,
+    mut rows: impl Iterator<Item = String>,
+    (tools, what): (&[tools::Tool], &str),
+    with: &str,
+) -> Result<bool> {
+    if options.base.is_some() || !rows.any(|row| options.wants(&row)) {
+        return Ok(false);
+    }
+    let available = tools::have(tools, what);
+    if available {
+        set_up(with)?;
+    }
+    Ok(available)
+}
+
 /// The output of a scenario.
 pub struct GuestRates(pub(super) String);
 
 /// `lab setup` or `lab siw`: fetches the kernel, which requires the host's network.
-pub fn set_up(with: &str) -> Result<()> {
+fn set_up(with: &str) -> Result<()> {
     root::must(&lab(), &[with])
 }
 
@@ -40,7 +61,35 @@ pub fn scenario_text(scenario: &str) -> String {
     std::fs::read_to_string(script(scenario)).expect("read")
 }
 
+impl BenchRun<'_> {
+    /// A scenario that measures each load with each contender. `begin_s`: seconds to start a measurement on a busy machine.
+    pub fn guest_scenario<C: AsRef<str>>(
+        &self,
+        name: &'static str,
+        (loads, contenders): (&[&str], &[C]),
+        begin_s: u64,
+    ) -> GuestScenario {
+        let (rounds, seconds) = (self.options.rounds.max(1), self.options.seconds);
+        let runs = (loads.len() * contenders.len() * rounds) as u64;
+        let contenders: Vec<&str> = contenders.iter().map(AsRef::as_ref).collect();
+        let variables = vec![
+            ("LUNAR", self.programs.lunar.display().to_string()),
+            ("LOADS", loads.join(" ")),
+            ("CONTENDERS", contenders.join(" ")),
+            ("ROUNDS", rounds.to_string()),
+            ("SECONDS_EACH", seconds.to_string()),
+        ];
+        GuestScenario { name, variables, limit_s: BOOT_S + runs * (seconds + begin_s) }
+    }
+}
+
 impl GuestScenario {
+    /// The same with another environment variable.
+    pub fn with(mut self, name: &'static str, value: impl ToString) -> GuestScenario {
+        self.variables.push((name, value.to_string()));
+        self
+    }
+
     /// Boots a guest and runs the scenario there.
     pub fn run(&self) -> Result<GuestRates> {
         let mut command = root::command(&lab());

@@ -2,15 +2,12 @@
 //! file on tmpfs. Lunar serves two files, one with `zero_copy`. `blast` measures all of them and `floor` in turn, on one
 //! processor.
 
-use std::path::Path;
-
 use anyhow::Result;
 
 use super::Options;
 use super::guest::{self, GuestRates, GuestScenario};
 use super::rows::BenchRun;
 use super::table::{RatioLimit, RowResult};
-use super::tools;
 
 /// A load of the scenario.
 struct Load {
@@ -44,8 +41,7 @@ const OF_LIO: f64 = 1.0;
 const SCENARIO: &str = "lio_rates";
 const TOOLS: [(&str, &str); 1] = [("qemu-system-x86_64", "qemu-system-x86")];
 
-/// Seconds to boot, and to start a measurement, on a busy machine.
-const BOOT_S: u64 = 240;
+/// Seconds to start a measurement on a busy machine.
 const BEGIN_S: u64 = 4;
 
 impl Disk {
@@ -63,14 +59,7 @@ fn pairs() -> impl Iterator<Item = (&'static Load, Disk)> {
 
 /// Whether the rows are requested and the guest is available; fetches its kernel.
 pub fn prepare(options: &Options) -> Result<bool> {
-    if options.base.is_some() || !pairs().any(|(load, disk)| options.wants(&disk.row(load))) {
-        return Ok(false);
-    }
-    let available = tools::have(&TOOLS, "LIO over TCP");
-    if available {
-        guest::set_up("setup")?;
-    }
-    Ok(available)
+    guest::prepare(options, pairs().map(|(load, disk)| disk.row(load)), (&TOOLS, "LIO over TCP"), "setup")
 }
 
 impl BenchRun<'_> {
@@ -89,22 +78,11 @@ impl BenchRun<'_> {
     }
 
     fn lio_scenario(&self, pairs: &[(&Load, Disk)]) -> GuestScenario {
-        let (rounds, seconds) = (self.options.rounds.max(1), self.options.seconds);
         let mut loads: Vec<&str> = pairs.iter().map(|(load, _)| load.load).collect();
         loads.dedup();
-        let contenders = contenders(pairs);
-        let runs = (loads.len() * contenders.len() * rounds) as u64;
-        let program = |path: &Path| path.display().to_string();
-        let variables = vec![
-            ("LUNAR", program(&self.programs.lunar)),
-            ("BLAST", program(&self.programs.blast)),
-            ("FLOOR", program(&self.programs.floor)),
-            ("LOADS", loads.join(" ")),
-            ("CONTENDERS", contenders.join(" ")),
-            ("ROUNDS", rounds.to_string()),
-            ("SECONDS_EACH", seconds.to_string()),
-        ];
-        GuestScenario { name: SCENARIO, variables, limit_s: BOOT_S + runs * (seconds + BEGIN_S) }
+        let scenario = self.guest_scenario(SCENARIO, (&loads, &contenders(pairs)), BEGIN_S);
+        let programs = &self.programs;
+        scenario.with("BLAST", programs.blast.display()).with("FLOOR", programs.floor.display())
     }
 }
 

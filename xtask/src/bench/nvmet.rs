@@ -7,7 +7,6 @@ use super::Options;
 use super::guest::{self, GuestRates, GuestScenario};
 use super::rows::BenchRun;
 use super::table::{RatioLimit, RowResult};
-use super::tools;
 
 /// A load of the scenario, with the least ratio.
 struct GuestLoad {
@@ -34,8 +33,7 @@ const SCENARIO: &str = "nvmet_rates";
 const TOOLS: [(&str, &str); 3] =
     [("qemu-system-x86_64", "qemu-system-x86"), ("fio", "fio"), ("nvme", "nvme-cli")];
 
-/// Seconds to boot, and to start a measurement, on a busy machine.
-const BOOT_S: u64 = 240;
+/// Seconds to start a measurement on a busy machine.
 const BEGIN_S: u64 = 8;
 
 /// A load on a disk.
@@ -51,14 +49,7 @@ fn rows() -> impl Iterator<Item = GuestRow> {
 
 /// Whether the rows are requested and the guest is available; fetches its kernel.
 pub fn prepare(options: &Options) -> Result<bool> {
-    if options.base.is_some() || !rows().any(|row| options.wants(&row_name(&row))) {
-        return Ok(false);
-    }
-    let available = tools::have(&TOOLS, "NVMe/TCP against nvmet");
-    if available {
-        guest::set_up("setup")?;
-    }
-    Ok(available)
+    guest::prepare(options, rows().map(|row| row_name(&row)), (&TOOLS, "NVMe/TCP against nvmet"), "setup")
 }
 
 impl BenchRun<'_> {
@@ -73,20 +64,11 @@ impl BenchRun<'_> {
     }
 
     fn nvmet_scenario(&self, rows: &[GuestRow]) -> GuestScenario {
-        let (rounds, seconds) = (self.options.rounds.max(1), self.options.seconds);
         let mut loads: Vec<&str> = rows.iter().map(|(load, _)| load.load).collect();
         loads.dedup();
         let disks = DISKS.into_iter().filter(|disk| rows.iter().any(|(_, wanted)| wanted == disk));
         let contenders: Vec<String> = disks.flat_map(contenders).collect();
-        let runs = (loads.len() * contenders.len() * rounds) as u64;
-        let variables = vec![
-            ("LUNAR", self.programs.lunar.display().to_string()),
-            ("LOADS", loads.join(" ")),
-            ("CONTENDERS", contenders.join(" ")),
-            ("ROUNDS", rounds.to_string()),
-            ("SECONDS_EACH", seconds.to_string()),
-        ];
-        GuestScenario { name: SCENARIO, variables, limit_s: BOOT_S + runs * (seconds + BEGIN_S) }
+        self.guest_scenario(SCENARIO, (&loads, &contenders), BEGIN_S)
     }
 }
 

@@ -7,7 +7,6 @@ use super::Options;
 use super::guest::{self, GuestScenario};
 use super::rows::BenchRun;
 use super::table::{RatioLimit, RowResult};
-use super::tools;
 
 /// A load of the scenario.
 struct Row {
@@ -32,8 +31,7 @@ const SCENARIO: &str = "iser_rates";
 const TOOLS: [(&str, &str); 4] =
     [("qemu-system-x86_64", "qemu-system-x86"), ("fio", "fio"), ("iscsiadm", "open-iscsi"), ("tgtd", "tgt")];
 
-/// Seconds to boot, and to start a measurement, on a busy machine.
-const BOOT_S: u64 = 240;
+/// Seconds to start a measurement on a busy machine.
 const BEGIN_S: u64 = 8;
 
 impl Row {
@@ -44,14 +42,7 @@ impl Row {
 
 /// Whether the rows are requested and the guest is available; builds what it needs.
 pub fn prepare(options: &Options) -> Result<bool> {
-    if options.base.is_some() || !ROWS.iter().any(|row| options.wants(&row.name())) {
-        return Ok(false);
-    }
-    let available = tools::have(&TOOLS, "iSER by verbs");
-    if available {
-        guest::set_up("siw")?;
-    }
-    Ok(available)
+    guest::prepare(options, ROWS.iter().map(Row::name), (&TOOLS, "iSER by verbs"), "siw")
 }
 
 impl BenchRun<'_> {
@@ -74,16 +65,9 @@ impl BenchRun<'_> {
     }
 
     fn verbs_scenario(&self, rows: &[&Row]) -> GuestScenario {
-        let (rounds, seconds) = (self.options.rounds.max(1), self.options.seconds);
-        let runs = (rows.len() * rounds * (OTHERS.len() + 1)) as u64;
-        let variables = vec![
-            ("LUNAR", self.programs.lunar.display().to_string()),
-            ("RDMA", "siw".into()),
-            ("LOADS", rows.iter().map(|row| row.load).collect::<Vec<_>>().join(" ")),
-            ("ROUNDS", rounds.to_string()),
-            ("SECONDS_EACH", seconds.to_string()),
-        ];
-        GuestScenario { name: SCENARIO, variables, limit_s: BOOT_S + runs * (seconds + BEGIN_S) }
+        let loads: Vec<&str> = rows.iter().map(|row| row.load).collect();
+        let contenders = ["Lunar", OTHERS[0].0, OTHERS[1].0];
+        self.guest_scenario(SCENARIO, (&loads, &contenders), BEGIN_S).with("RDMA", "siw")
     }
 }
 
