@@ -234,7 +234,8 @@ fn ranges_beyond_the_end_are_refused() {
 fn unknown_namespaces_and_opcodes_are_refused() {
     let server = server();
     let (mut controller, mut queue) = queue(&server, "host");
-    for namespace in [0, 3, 0x1_0001, u32::MAX] {
+    // As LUNs in the form of flat space addressing, 4001h and C002h are the numbers 1 and 2.
+    for namespace in [0, 3, 1025, 0x4001, 0xc002, 0x1_0001, u32::MAX] {
         for entry in [
             NvmeEntry::read(namespace, 0, 1),
             NvmeEntry::write(namespace, 0, 1),

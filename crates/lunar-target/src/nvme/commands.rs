@@ -2,7 +2,7 @@
 
 use super::copy;
 use super::fused::{FusedHalf, FusedPair};
-use super::limits::MAX_TRANSFER;
+use super::limits::{MAX_NAMESPACES, MAX_TRANSFER};
 use super::queue::NvmeQueue;
 use super::reservations;
 use crate::core::{Cdb, NexusState, ScsiCommand, TaskAttribute};
@@ -17,9 +17,10 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// The most data of a reservation command.
 const MAX_COLLECTED: u32 = 4096;
 
-/// The LUN field of a namespace. None: it is no valid identifier of one.
+/// The LUN field of a namespace. None: it is no valid identifier of one. Larger numbers would have the fields of smaller ones.
 pub fn lun_of(namespace: u32) -> Option<u64> {
-    u16::try_from(namespace).ok().filter(|number| *number != 0).map(lunar_wire::scsi::lun::encode)
+    let number = u16::try_from(namespace).ok();
+    number.filter(|_| (1..=MAX_NAMESPACES).contains(&namespace)).map(lunar_wire::scsi::lun::encode)
 }
 
 /// Begins a command of the queue. `data` are those in its capsule.
