@@ -1,11 +1,14 @@
 //! Connects, resets and ends that run at the same time.
 
-use super::{NQN, controller, portal, read, server};
+use super::{NQN, config, controller, portal, queue, read, server};
+use interop::Server;
 use interop::nvme::{NvmeEntry, NvmeFrame, NvmeHostName, NvmeWire, RawController, WireEvent, connect_data};
 use interop::raw::patience;
+use std::net::Shutdown;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// The status of a command with this identifier. None: the connection has ended.
 fn status(wire: &mut NvmeWire, entry: &NvmeEntry, capsule: &[u8]) -> Option<u16> {
@@ -78,7 +81,7 @@ fn queues_that_connect_during_resets_are_ended_or_work() {
             it.admin.execute(&NvmeEntry::configure(0x46_0000), &[]).good();
             while it.admin.execute(&NvmeEntry::property(0x1c, false), &[]).result & 1 != 0 {}
             it.enable();
-            thread::sleep(std::time::Duration::from_millis(5));
+            thread::sleep(Duration::from_millis(5));
         }
         is_over.store(true, Ordering::Relaxed);
         it.admin.execute(&NvmeEntry::configure(0x46_0000), &[]).good();
@@ -103,4 +106,52 @@ fn host_that_reconnects_at_once_finds_its_queues_free() {
     }
     let list = server.said(&["session", "list"]);
     assert!(list.matches("nqn.2026-11.org.example:host").count() <= 5, "{list}");
+}
+
+/// Whether a new host gets a controller. False: all connections are in use.
+fn is_admitted(server: &Server, host: &str) -> bool {
+    let mut wire = NvmeWire::open(portal(server));
+    wire.send(&NvmeFrame::ic_request(0));
+    let is_open = matches!(wire.get(patience()), WireEvent::Pdu(_));
+    let data = connect_data(&NvmeHostName::new(host), 0xffff, NQN);
+    is_open && status(&mut wire, &NvmeEntry::connect(0, 31, 0), &data) == Some(0)
+}
+
+/// While the medium does not answer, a host gives up one Connect after the other. They must not use up all connections.
+#[test]
+fn connect_that_waits_ends_with_its_host() {
+    let limits = "[limits]\nconnections = 6\nconnections_before_login = 6\n[session]";
+    let text = config("").replace("[session]", limits).replace("read_us = 500000", "read_us = 60000000");
+    let server = Server::start(&text);
+    let (_it, mut queue) = queue(&server, "host");
+    queue.submit(&NvmeEntry::read(2, 0, 1), &[]);
+    read(&mut queue, 0, 1);
+    let data = connect_data(&NvmeHostName::new("host"), 0xffff, NQN);
+    for _ in 0..3 {
+        let mut wire = NvmeWire::begin(portal(&server), 0);
+        wire.submit(&NvmeEntry::connect(0, 31, 0), &data);
+        wire.expect_silence();
+    }
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is_admitted(&server, "other") {
+        assert!(Instant::now() < end, "the places of hosts that left are not free");
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// The Connect was late: the host has given it up, and has connected again.
+#[test]
+fn connect_of_a_host_that_left_ends_no_controller() {
+    let server = server();
+    let mut it = controller(&server, "host");
+    let data = connect_data(&NvmeHostName::new("host"), 0xffff, NQN);
+    for _ in 0..5 {
+        let mut wire = NvmeWire::begin(portal(&server), 0);
+        // The end of the connection comes in the segment with the Connect.
+        rustix::net::sockopt::set_tcp_cork(&wire.stream, true).expect("a socket");
+        wire.submit(&NvmeEntry::connect(0, 31, 0), &data);
+        wire.stream.shutdown(Shutdown::Write).expect("a socket");
+        while matches!(wire.get(patience()), WireEvent::Pdu(_)) {}
+    }
+    it.admin.execute(&NvmeEntry::identify(1, 0), &[]).good();
 }

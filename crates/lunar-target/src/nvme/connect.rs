@@ -19,13 +19,14 @@ use crate::session_info::{Addresses, NvmeSessionInfo, SessionInfo, SessionProtoc
 use crate::session_key::SessionKey;
 use lunar_proto::nvme::ControllerKind;
 use lunar_proto::nvme::auth::AuthNames;
-use lunar_runtime::SendPump;
+use lunar_runtime::{SendPump, either};
 use lunar_wire::nvme::{
     ConnectCommand, ConnectData, ConnectFault, DISCOVERY_NQN, DataPlace, NvmeStatus, Sqe, admin_opcode,
     fabrics_type,
 };
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Offsets of the parameters of Connect: in the entry, and in the data.
 const QUEUE: u16 = 42;
@@ -33,6 +34,8 @@ const QUEUE_LEN: u16 = 44;
 const CONTROLLER: u16 = 16;
 const SUBSYSTEM: u16 = 256;
 const HOST: u16 = 512;
+/// Interval at which the connection of a waiting host is checked.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// The result of a Connect whose host must authenticate itself (ATR).
 const AUTHENTICATION_REQUIRED: u64 = 1 << 17;
 
@@ -134,7 +137,8 @@ pub async fn connect(
                     return connection.linger().await;
                 }
             };
-            Attempt { is_authenticated: is_answered, ..attempt }.admit(candidate).await
+            let attempt = Attempt { is_authenticated: is_answered, ..attempt };
+            either(gone(&connection), attempt.admit(candidate)).await
         }
         Err(refusal) => Err(refusal),
     };
@@ -163,6 +167,15 @@ pub async fn connect(
             }
         }
     }
+}
+
+/// Ends when the host has left. Its Connect may wait for the end of its lost controller, and must not end the controller that
+/// the host has opened since.
+async fn gone(connection: &NvmeConnection) -> Result<Admitted, ConnectRefusal> {
+    while connection.stale_reason().is_none() {
+        compio::time::sleep(CHECK_INTERVAL).await;
+    }
+    Err(ConnectRefusal(without_parameter(NvmeStatus::CONNECT_BUSY), "the host has closed the connection"))
 }
 
 async fn refuse(connection: &Rc<NvmeConnection>, id: u16, fault: ConnectFault) {
