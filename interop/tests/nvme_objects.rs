@@ -1,7 +1,7 @@
 //! The commands that change the NVMe subsystems of a running server, while a host has a controller.
 #![forbid(unsafe_code)]
 
-use interop::nvme::{DNR, NvmeEntry, NvmeHostName, RawController};
+use interop::nvme::{DISCOVERY, DNR, NvmeEntry, NvmeHostName, RawController};
 use interop::routed::until;
 use interop::{Server, TARGET, lunar_bin};
 use serde_json::{Value, json};
@@ -205,6 +205,45 @@ fn subsystem_is_added_changed_and_removed() {
     admin.fails(&format!("namespace show {NEW} 1"), NOT_FOUND);
     let files = std::fs::read_dir(admin.server.dir().join("lunar.d/api")).expect("the folder of the API");
     assert_eq!(files.flatten().filter(|file| file.path().is_file()).count(), 0, "all files are gone");
+}
+
+/// nvme/030 of blktests. Hosts compare the generation to learn whether they have read two logs in parts of one.
+#[test]
+fn each_change_of_subsystems_raises_the_generation() {
+    let admin = Administrator::new();
+    let mut host = RawController::enabled(admin.portal(), &NvmeHostName::new("host"), DISCOVERY, 0);
+    let mut log = || {
+        let page = host.admin.execute(&NvmeEntry::log(0x70, 16), &[]).good();
+        let number = |at: usize| u64::from_le_bytes(page[at..at + 8].try_into().expect("8 bytes"));
+        (number(0), number(8))
+    };
+    let mut before = log();
+    assert_eq!(before.1, 2, "the discovery subsystem and the first one");
+    for (line, records) in [
+        (format!("subsystem add {NEW}"), 3),
+        (format!("host add {NEW} {ANN}"), 2),
+        (format!("host remove {NEW} {ANN} --force"), 3),
+        (format!("subsystem remove {NEW}"), 2),
+    ] {
+        admin.does(&line);
+        let now = log();
+        assert!(now.0 > before.0 && now.1 == records, "{line}: {before:?}, then {now:?}");
+        before = now;
+    }
+}
+
+/// nvme/031 of blktests.
+#[test]
+fn subsystem_is_removed_right_after_its_first_use() {
+    let admin = Administrator::new();
+    for _ in 0..10 {
+        admin.does(&format!("subsystem add {NEW}"));
+        admin.does(&format!("namespace add {NEW} memory:1M"));
+        let mut host = controller(&admin, NEW);
+        host.queue(1).execute(&NvmeEntry::read(1, 0, 8), &[]).good();
+        admin.does(&format!("subsystem remove {NEW} --force"));
+        host.admin.expect_close(Duration::from_secs(20));
+    }
 }
 
 #[test]
