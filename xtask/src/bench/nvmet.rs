@@ -1,5 +1,6 @@
 //! NVMe/TCP over loopback in the lab's guest: Lunar against the kernel's target (nvmet), each with a null disk and with a
-//! file on tmpfs. The kernel's host measures them in turn, on one processor, which it shares with the targets.
+//! file on tmpfs. Lunar serves a second file with `zero_copy`. The kernel's host measures them in turn, on one processor, which
+//! it shares with the targets.
 
 use anyhow::Result;
 
@@ -25,9 +26,21 @@ const LOADS: [GuestLoad; 4] = [
 const SMALL: f64 = 1.3;
 const LARGE: f64 = 0.9;
 
-/// The disks that both targets have.
-const DISKS: [&str; 2] = ["null", "file"];
-const LUNAR: &str = "Lunar";
+/// A disk of Lunar, and the one of nvmet that it is compared with, by their names in the scenario.
+struct GuestDisk {
+    name: &'static str,
+    theirs: &'static str,
+    ours: &'static str,
+}
+
+const DISKS: [GuestDisk; 3] = [
+    GuestDisk { name: "null", theirs: "nvmet-null", ours: "Lunar-null" },
+    GuestDisk { name: "file", theirs: "nvmet-file", ours: "Lunar-file" },
+    GuestDisk { name: "file, zero copy", theirs: "nvmet-file", ours: ZERO_COPY },
+];
+const ZERO_COPY: &str = "Lunar-zero_copy";
+/// The only load that `zero_copy` changes.
+const ZERO_COPY_LOAD: &str = "randread-256k-8";
 const NVMET: &str = "nvmet";
 const SCENARIO: &str = "nvmet_rates";
 const TOOLS: [(&str, &str); 3] =
@@ -37,14 +50,15 @@ const TOOLS: [(&str, &str); 3] =
 const BEGIN_S: u64 = 8;
 
 /// A load on a disk.
-type GuestRow = (&'static GuestLoad, &'static str);
+type GuestRow = (&'static GuestLoad, &'static GuestDisk);
 
 fn row_name((load, disk): &GuestRow) -> String {
-    format!("NVMe/TCP in the guest: {disk}, {}, against nvmet", load.name)
+    format!("NVMe/TCP in the guest: {}, {}, against nvmet", disk.name, load.name)
 }
 
 fn rows() -> impl Iterator<Item = GuestRow> {
-    LOADS.iter().flat_map(|load| DISKS.map(|disk| (load, disk)))
+    let all = LOADS.iter().flat_map(|load| DISKS.iter().map(move |disk| (load, disk)));
+    all.filter(|(load, disk)| disk.ours != ZERO_COPY || load.load == ZERO_COPY_LOAD)
 }
 
 /// Whether the rows are requested and the guest is available; fetches its kernel.
@@ -66,21 +80,26 @@ impl BenchRun<'_> {
     fn nvmet_scenario(&self, rows: &[GuestRow]) -> GuestScenario {
         let mut loads: Vec<&str> = rows.iter().map(|(load, _)| load.load).collect();
         loads.dedup();
-        let disks = DISKS.into_iter().filter(|disk| rows.iter().any(|(_, wanted)| wanted == disk));
-        let contenders: Vec<String> = disks.flat_map(contenders).collect();
+        let is_wanted = |disk: &&GuestDisk| rows.iter().any(|(_, wanted)| wanted.ours == disk.ours);
+        let contenders = contenders(DISKS.iter().filter(is_wanted));
         self.guest_scenario(SCENARIO, (&loads, &contenders), BEGIN_S)
     }
 }
 
-/// The names of a disk at both targets.
-fn contenders(disk: &str) -> [String; 2] {
-    [NVMET, LUNAR].map(|target| format!("{target}-{disk}"))
+/// The names of these disks at both targets.
+fn contenders(disks: impl Iterator<Item = &'static GuestDisk>) -> Vec<&'static str> {
+    let mut names = Vec::new();
+    for name in disks.flat_map(|disk| [disk.theirs, disk.ours]) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
 }
 
 fn result_of(rates: &GuestRates, row: &GuestRow) -> Result<RowResult> {
     let (load, disk) = row;
-    let [theirs, ours] = contenders(disk);
-    let (its, lunar) = (rates.median(load.load, &theirs)?, rates.median(load.load, &ours)?);
+    let (its, lunar) = (rates.median(load.load, disk.theirs)?, rates.median(load.load, disk.ours)?);
     let limit = RatioLimit::ReportedAtLeast(load.at_least);
     Ok(RowResult::ratio(&row_name(row), "IO/s", lunar, NVMET, its, limit))
 }
@@ -94,7 +113,7 @@ mod tests {
         let scenario = guest::scenario_text(SCENARIO);
         let loads = LOADS.map(|load| load.load).join(" ");
         assert!(scenario.contains(&loads), "{loads}");
-        let contenders = DISKS.map(contenders).concat().join(" ");
+        let contenders = contenders(DISKS.iter()).join(" ");
         assert!(scenario.contains(&contenders), "{contenders}");
     }
 
