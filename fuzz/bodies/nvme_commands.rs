@@ -79,7 +79,7 @@ fn properties(bytes: &[u8]) {
         match it.set(access) {
             Ok(PropertyChange::Enable) => it.set_ready(),
             Ok(PropertyChange::Disable) => _ = it.set_disabled(),
-            Ok(PropertyChange::Shutdown) => it.set_shut_down(it.changes()),
+            Ok(PropertyChange::Shutdown) => _ = it.set_shut_down(it.changes()),
             Ok(PropertyChange::None) | Err(_) => {}
         }
     }
