@@ -126,12 +126,6 @@ impl EventQueue {
         Some((id, event))
     }
 
-    /// Abort. Returns whether the request was waiting.
-    pub fn abort(&mut self, id: u16) -> bool {
-        let at = self.requests.iter().position(|waiting| *waiting == id);
-        at.is_some_and(|at| self.requests.remove(at).is_some())
-    }
-
     /// The controller is disabled: requests end without a completion, and events are dropped.
     pub fn reset(&mut self, configuration: u32) {
         *self = EventQueue::new(self.limit, configuration);
@@ -191,12 +185,11 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_limited_and_can_be_aborted() {
+    fn requests_are_limited_and_end_with_a_reset() {
         let mut queue = EventQueue::new(2, ON);
         assert_eq!([1, 2, 3].map(|id| queue.request(id).is_ok()), [true, true, false]);
-        assert_eq!([1, 1, 9].map(|id| queue.abort(id)), [true, false, false]);
         queue.raise(AccessChanged);
-        assert_eq!(queue.take_completion(), Some((2, AccessChanged)));
+        assert_eq!(queue.take_completion(), Some((1, AccessChanged)));
         queue.request(4).expect("room");
         queue.raise(AccessChanged);
         queue.reset(ON);
