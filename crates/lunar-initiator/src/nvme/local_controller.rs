@@ -1,6 +1,7 @@
 //! The core-local part of a controller: its queues, and the connections that follow each other.
 
 use super::association::{Association, SubsystemAddress, associate};
+use super::command::NvmeCommand;
 use super::controller_info::ControllerInfo;
 use super::host_queue::HostQueue;
 use super::io_queues::IoQueues;
@@ -98,7 +99,8 @@ impl LocalController {
     async fn check_namespaces(&self, association: &Association) -> Result<(), Error> {
         let pinned = self.pinned.borrow().clone();
         for (namespace, identity) in pinned {
-            let found = namespace_identity::read(&association.admin, namespace).await?.identity;
+            let execute = |command: NvmeCommand| association.admin.call(command.once());
+            let found = namespace_identity::read(execute, namespace).await?.identity;
             if found != identity {
                 let what = format!("namespace {namespace} was {identity}, and is {found} now");
                 return Err(Error::new(ErrorCode::IdentityMismatch, what)

@@ -1,19 +1,19 @@
 //! The identity and the geometry of a namespace, as Identify reports them.
 
-use super::association::{identify, identify_entry};
+use super::association::identify_entry;
 use super::command::{NvmeCommand, NvmeResult};
-use super::host_queue::HostQueue;
 use super::status::error_of;
 use crate::{Direction, Error, ErrorCode};
 use lunar_runtime::Buf;
-use lunar_wire::nvme::{IdentifyNamespace, NamespaceIdentifier, NvmeStatus, Sqe};
+use lunar_wire::nvme::{IdentifyNamespace, NamespaceIdentifier, NvmeStatus};
 use std::fmt;
-use std::rc::Rc;
 
 /// Identify Namespace (CNS 00h).
 const NAMESPACE: u32 = 0x00;
 /// The identifiers of a namespace (CNS 03h).
 const IDENTIFIERS: u32 = 0x03;
+/// Bytes of a page.
+const PAGE: usize = 4096;
 /// Block sizes, as powers of 2, that are supported.
 const BLOCK_SHIFTS: std::ops::RangeInclusive<u8> = 9..=16;
 
@@ -84,25 +84,22 @@ impl NamespaceProperties {
     }
 }
 
-/// The entry of Identify Namespace.
-pub fn properties_entry(namespace: u32) -> Sqe {
-    identify_entry(NAMESPACE, namespace)
-}
-
-/// The entry of the list of identifiers.
-pub fn identifiers_entry(namespace: u32) -> Sqe {
-    identify_entry(IDENTIFIERS, namespace)
-}
-
-/// Reads the properties of a namespace.
+/// Reads the properties of a namespace by commands that `execute` sends on the admin queue.
 ///
 /// # Errors
 /// [`ErrorCode::NotFound`] when there is none; the errors of [`decode`].
-pub async fn read(admin: &Rc<HostQueue>, namespace: u32) -> Result<NamespaceProperties, Error> {
-    let page = identify(admin, NAMESPACE, namespace).await?;
-    let data = Direction::In(Buf::zeroed(page.len()));
-    let list = admin.call(NvmeCommand::new(identifiers_entry(namespace), data).once()).await;
-    let list = listed(namespace, list)?;
+pub async fn read<F: Future<Output = NvmeResult>>(
+    execute: impl Fn(NvmeCommand) -> F,
+    namespace: u32,
+) -> Result<NamespaceProperties, Error> {
+    let identify = |structure| {
+        let data = Direction::In(Buf::zeroed(PAGE));
+        execute(NvmeCommand::new(identify_entry(structure, namespace), data))
+    };
+    let (result, page) = identify(NAMESPACE).await;
+    let status = result?.status;
+    let page = page.filter(|_| status.is_success()).ok_or_else(|| error_of(status))?;
+    let list = listed(namespace, identify(IDENTIFIERS).await)?;
     decode(namespace, &page, list.as_deref())
 }
 
@@ -111,7 +108,7 @@ pub async fn read(admin: &Rc<HostQueue>, namespace: u32) -> Result<NamespaceProp
 ///
 /// # Errors
 /// [`ErrorCode::NotFound`] when there is no such namespace; another status as an error, or the lack of a completion.
-pub fn listed(namespace: u32, (result, buf): NvmeResult) -> Result<Option<Buf>, Error> {
+fn listed(namespace: u32, (result, buf): NvmeResult) -> Result<Option<Buf>, Error> {
     let status = result?.status;
     // Controllers before version 1.3 have no such list.
     let is = |other: NvmeStatus| (status.kind, status.code) == (other.kind, other.code);
@@ -133,7 +130,7 @@ fn absent(namespace: u32) -> Error {
 /// # Errors
 /// [`ErrorCode::NotFound`] when there is no such namespace; [`ErrorCode::InvalidArgument`] when its format is not
 /// supported.
-pub fn decode(namespace: u32, page: &[u8], list: Option<&[u8]>) -> Result<NamespaceProperties, Error> {
+fn decode(namespace: u32, page: &[u8], list: Option<&[u8]>) -> Result<NamespaceProperties, Error> {
     let page = page.first_chunk().expect("a page has 4096 bytes");
     let identify = IdentifyNamespace::decode(page);
     // An inactive namespace has a page of zeros.

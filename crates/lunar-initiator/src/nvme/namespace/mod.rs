@@ -9,13 +9,12 @@ mod queue;
 mod reservations;
 mod zeroes;
 
-use super::command::NvmeCommand;
 use super::controller::NvmeController;
 use super::host_queue::MAX_TRANSFER;
 use super::namespace_identity::{self, NamespaceProperties};
-use crate::{Direction, Error, ErrorCode, Event};
+use crate::{Error, ErrorCode, Event};
 use lunar_block::range_lock::RangeLocks;
-use lunar_runtime::{Buf, either};
+use lunar_runtime::either;
 use lunar_wire::nvme::{IdentifyController, IdentifyNamespace};
 pub use reservations::{NvmeRegistrant, NvmeReservations, ReservationChange};
 use std::fmt;
@@ -34,8 +33,6 @@ mod optional {
 const COMPARE_AND_WRITE: u16 = 1;
 /// NLB has 16 bits, and is 0-based.
 const MAX_BLOCKS: u64 = 1 << 16;
-/// Bytes of a page.
-const PAGE: usize = 4096;
 
 /// A namespace of a controller. It is a [`lunar_block::Backend`].
 pub struct NvmeNamespace {
@@ -192,11 +189,7 @@ fn transfer(limit: Option<u64>, block_size: u32) -> usize {
 /// [`ErrorCode::NotFound`] when there is none; [`ErrorCode::InvalidArgument`] when its format is not supported; those of
 /// Identify.
 pub async fn inspect(controller: &NvmeController, id: u32) -> Result<NamespaceProperties, Error> {
-    let page = controller.read_admin(namespace_identity::properties_entry(id), PAGE).await?;
-    let data = Direction::In(Buf::zeroed(PAGE));
-    let list = controller.admin(NvmeCommand::new(namespace_identity::identifiers_entry(id), data)).await;
-    let list = namespace_identity::listed(id, list)?;
-    namespace_identity::decode(id, &page, list.as_deref())
+    namespace_identity::read(|command| controller.admin(command), id).await
 }
 
 /// Reads the properties again whenever they may have changed, until the namespace is dropped.
