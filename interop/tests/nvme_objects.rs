@@ -197,7 +197,7 @@ fn subsystem_is_added_changed_and_removed() {
     assert!(err.contains(&format!("subsystem {NEW} is in use by nqn.2026-11.org.example:host at ")), "{err}");
     let err = admin.fails(&format!("subsystem set {NEW} allowed_hosts="), 1);
     assert!(err.contains("would admit all hosts without `allowed_hosts`"), "{err}");
-    // It admits nobody then.
+    // It admits no host then.
     admin.does(&format!("subsystem set {NEW} allowed_hosts= offline=true"));
     assert_eq!(admin.json(&format!("subsystem show {NEW}"))["state"], "offline");
     admin.does(&format!("subsystem remove {NEW} --force"));

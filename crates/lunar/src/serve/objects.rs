@@ -258,7 +258,7 @@ impl<S: TargetServer> Service<S> {
     }
 
     /// Checks that no target or subsystem loses its last restriction, which would admit hosts that could not connect before. Those
-    /// that are offline admit nobody.
+    /// that are offline admit no host.
     pub(super) fn check_opened(&self, new: &Config) -> Result<(), ControlError> {
         let after = |before: &Target| new.target(&before.name).filter(|after| !after.offline);
         let both = self.config.targets.iter().filter_map(|before| Some((before, after(before)?)));
@@ -281,7 +281,7 @@ impl<S: TargetServer> Service<S> {
     }
 }
 
-/// What to do before the last restriction goes.
+/// Steps that come before the loss of the last restriction.
 const ANOTHER_HOST: &str = "add another host";
 const ANOTHER_ENTRY: &str = "add another entry";
 const OFFLINE: &str = "set offline=true";
