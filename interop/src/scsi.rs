@@ -201,6 +201,14 @@ impl Raw {
         panic!("unit attentions of LUN {lun} do not end");
     }
 
+    /// SET TARGET PORT GROUPS: the ASYMMETRIC ACCESS STATE of the groups 1 and 2 of LUN 0.
+    pub fn set_access(&mut self, [first, second]: [u8; 2]) {
+        self.clear_attentions(0);
+        let list = [0, 0, 0, 0, first, 0, 0, 1, second, 0, 0, 2];
+        let set = [0xa4, 0x0a, 0, 0, 0, 0, 0, 0, 0, list.len() as u8, 0, 0];
+        assert_eq!(self.write(0, &set, &list).status, 0);
+    }
+
     /// Sends a command, and waits for its end. `out` is the data for R2Ts.
     pub fn execute(&mut self, command: &Pdu, out: &[u8]) -> Reply {
         self.send(command);

@@ -4,7 +4,7 @@
 use interop::routed::until;
 use interop::server::Folder;
 use interop::tool::{self, Tool, ToolOutput};
-use interop::{Server, TARGET, json, lunar_bin};
+use interop::{Raw, Server, TARGET, json, lunar_bin};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -384,9 +384,9 @@ fn forced_detach_fails_and_counts_waiting_writes() {
     }
 }
 
-/// Writes block 0 over a proxy that holds the write back, and cuts the proxy. The target may receive the write at any
-/// time.
-fn leave_a_write(host: &Host, wire: &CuttableProxy, uri: &str, byte: u8) {
+/// Writes block 0 over a proxy that holds the write back, and cuts the proxy: the attachment gets this state. The target may
+/// receive the write at any time.
+fn leave_a_write(host: &Host, wire: &CuttableProxy, uri: &str, byte: u8, state: &str) {
     let mut client = Client::to(uri);
     client.write_bytes(0, 7);
     assert_eq!(client.answer(), 0);
@@ -399,7 +399,7 @@ fn leave_a_write(host: &Host, wire: &CuttableProxy, uri: &str, byte: u8) {
         thread::sleep(Duration::from_millis(10));
     }
     wire.cut();
-    host.becomes("disks-0", "lost");
+    host.becomes("disks-0", state);
     assert_eq!(host.attached_value("disks-0", "waiting_writes"), "1");
 }
 
@@ -429,7 +429,7 @@ fn writes_left_by_force_do_not_overwrite_newer_ones() {
     let wire = CuttableProxy::to(server.portal());
     let url = url_at(wire.address);
     let uri = host.attach(&[&url, "--recovery-timeout", "20m"]);
-    leave_a_write(&host, &wire, &uri, 8);
+    leave_a_write(&host, &wire, &uri, 8, "lost");
     let said = host.ends(1, &["detach", "disks-0", "--force", "--timeout", "10m"]);
     assert!(said.contains("1 write failed; the target may still execute 1 of them"), "{said}");
     assert!(!said.contains("not stored") && said.contains("lunar detach disks-0 --forget"), "{said}");
@@ -471,7 +471,7 @@ fn detach_replaces_the_session_of_a_killed_process() {
     let wire = CuttableProxy::to(server.portal());
     let url = url_at(wire.address);
     let uri = host.attach(&[&url, "--recovery-timeout", "20m"]);
-    leave_a_write(&host, &wire, &uri, 8);
+    leave_a_write(&host, &wire, &uri, 8, "lost");
     tool::must("kill", &["-9", &host.pid("disks-0").to_string()]);
     host.becomes("disks-0", "ended");
     host.ends(4, &["attach", &format!("{url}?login_tries=1")]);
@@ -518,13 +518,153 @@ fn namespace_is_attached_like_a_lun() {
     assert!(host.is("disks-1", "attached"));
     assert!(host.attached_value("disks-1", "identity").starts_with("uuid."));
     assert!(host.ends(15, &["attach", &url, "--name", "other"]).contains("already attached"));
-    for more in [&["--path", "iscsi://127.0.0.1"][..], &["--late-writes", "wait"]] {
+    for more in [&["--path", "iscsi://127.0.0.1"][..], &["--late-writes", "wait"], &["--policy", "failover"]]
+    {
         host.ends(7, &[&["attach", url.as_str(), "--name", "other"], more].concat());
     }
     host.ends(0, &["detach", &url]);
     host.attach(&["disks-1"]);
     host.ends(0, &["detach", "disks-1"]);
     assert!(host.ends(0, &["attach", "list"]).contains("nothing is attached"));
+}
+
+/// ASYMMETRIC ACCESS STATE. To an NVMe host, standby is inaccessible.
+const OPTIMIZED: u8 = 0;
+const STANDBY: u8 = 2;
+
+/// A namespace in two portal groups, each behind a proxy.
+struct TwoGroups {
+    server: Server,
+    wires: [CuttableProxy; 2],
+}
+
+impl TwoGroups {
+    fn start() -> TwoGroups {
+        let group = |tag: u8| {
+            format!(
+                "[[portal_group]]\ntag = {tag}\n\
+                 portals = [{{ listen = \"127.0.0.1:0\", transport = [\"nvme-tcp\"] }}, \"127.0.0.1:0\"]\n"
+            )
+        };
+        let disks = format!(
+            "[[target]]\nname = \"{TARGET}\"\n[[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.img\"\n\
+             size = \"64MiB\"\n[[subsystem]]\nnqn = \"{NQN}\"\n[[subsystem.namespace]]\nnsid = 1\n\
+             target = \"{TARGET}\"\nlun = 0\n"
+        );
+        let server = Server::start(&[group(1), group(2), disks].concat());
+        let wires = [0, 2].map(|at| CuttableProxy::to(server.portals()[at]));
+        TwoGroups { server, wires }
+    }
+
+    /// The URL of both paths.
+    fn url(&self) -> String {
+        let [first, second] = &self.wires;
+        format!("{}?paths={}", nvme_url(first.address), second.address)
+    }
+
+    fn set_access(&self, states: [u8; 2]) {
+        Raw::session(self.server.portals()[1], &[]).set_access(states);
+    }
+
+    /// Waits until `attach list` shows these states of the paths.
+    fn become_shown(&self, host: &Host, states: [&str; 2]) {
+        let rows = [0, 1].map(|at| format!("{}: {}, ", nvme_url(self.wires[at].address), states[at]));
+        until(&format!("{states:?}"), || {
+            let said = host.ends(0, &["attach", "list", "disks-1"]);
+            rows.iter().all(|row| said.contains(row)).then_some(())
+        });
+    }
+
+    fn block(&self, at: u64) -> Vec<u8> {
+        let disk = fs::read(self.server.dir().join("disk.img")).expect("the disk");
+        disk[at as usize * 4096..][..4096].to_vec()
+    }
+}
+
+#[test]
+fn namespace_on_two_paths_follows_access_and_loss() {
+    let (paths, host) = (TwoGroups::start(), Host::new());
+    paths.set_access([STANDBY, OPTIMIZED]);
+    let uri = host.attach(&[&paths.url(), "--recovery-timeout", "20m"]);
+    paths.become_shown(&host, ["standby", "optimized"]);
+    assert!(host.is("disks-1", "attached"), "a path without access is connected");
+    let mut client = Client::to(&uri);
+    let mut next = 0;
+    let mut stores = |paths: &TwoGroups| {
+        next += 1;
+        client.write_bytes(next, next as u8);
+        assert_eq!(client.answer(), 0, "write {next}");
+        assert_eq!(paths.block(next), [next as u8; 4096]);
+    };
+    stores(&paths);
+    paths.set_access([OPTIMIZED, STANDBY]);
+    paths.become_shown(&host, ["optimized", "standby"]);
+    stores(&paths);
+    paths.set_access([OPTIMIZED, OPTIMIZED]);
+    for at in [0, 1] {
+        paths.wires[at].cut();
+        stores(&paths);
+        host.becomes("disks-1", "degraded");
+        paths.wires[at].mend();
+        host.becomes("disks-1", "attached");
+        paths.become_shown(&host, ["optimized"; 2]);
+        stores(&paths);
+    }
+    // The other path is no use: the write waits for the lost one.
+    paths.set_access([STANDBY, OPTIMIZED]);
+    paths.become_shown(&host, ["standby", "optimized"]);
+    paths.wires[1].cut();
+    client.write_bytes(9, 9);
+    paths.become_shown(&host, ["standby", "down"]);
+    assert_eq!(host.attached_value("disks-1", "waiting_writes"), "1");
+    paths.wires[1].mend();
+    assert_eq!(client.answer(), 0, "it waited");
+    assert_eq!(paths.block(9), [9; 4096]);
+    drop(client);
+    paths.wires[0].cut();
+    host.becomes("disks-1", "degraded");
+    host.ends(0, &["detach", &nvme_url(paths.wires[1].address)]);
+    assert!(host.ends(0, &["attach", "list"]).contains("nothing is attached"));
+    let log = fs::read_to_string(host.path("run/attached/disks-1.log")).expect("a log");
+    let lost = format!("the path {} is lost: its target may still", nvme_url(paths.wires[0].address));
+    assert!(log.contains(&lost), "{log}");
+}
+
+#[test]
+fn namespace_attaches_on_the_path_that_works() {
+    let (paths, host) = (TwoGroups::start(), Host::new());
+    paths.wires[0].cut();
+    host.attach(&[&paths.url(), "--policy", "failover", "--save"]);
+    paths.become_shown(&host, ["missing", "optimized"]);
+    assert!(host.is("disks-1", "degraded"));
+    for url in paths.wires.iter().map(|wire| nvme_url(wire.address)) {
+        assert!(host.ends(15, &["attach", &url, "--name", "other"]).contains("already attached"));
+    }
+    paths.wires[0].mend();
+    host.becomes("disks-1", "attached");
+    kill(&host, "disks-1", "ended");
+    host.attach(&["disks-1"]);
+    assert_eq!(host.attached_value("disks-1", "policy"), "failover");
+    paths.become_shown(&host, ["optimized"; 2]);
+    host.ends(0, &["detach", "disks-1"]);
+    let twice = format!("{}?paths={}", nvme_url(paths.wires[0].address), paths.wires[0].address);
+    let said = host.ends(7, &["attach", &twice, "--name", "twice"]);
+    assert!(said.contains("have the same portal"), "{said}");
+}
+
+/// The write that was left on the lost path is over when the path is back: the new controller has ended the old one.
+#[test]
+fn late_write_of_a_lost_path_is_dropped_by_its_return() {
+    let (paths, host) = (TwoGroups::start(), Host::new());
+    paths.set_access([STANDBY, OPTIMIZED]);
+    let url = paths.url() + "&keep_alive=0&io_queues=1";
+    let uri = host.attach(&[&url, "--name", "disks-0", "--recovery-timeout", "20m"]);
+    let wire = &paths.wires[1];
+    leave_a_write(&host, wire, &uri, 8, "degraded");
+    wire.mend();
+    host.becomes("disks-0", "attached");
+    newer_writes_stay(&paths.server, wire, &uri);
+    host.ends(0, &["detach", "disks-0"]);
 }
 
 /// The target of Lunar ends the old controller before it admits the new one of the same host.
@@ -535,8 +675,8 @@ fn late_writes_of_a_killed_nvme_host_are_dropped() {
     // Without Keep Alive, only the new controller ends the old one. The proxy sees the last connection.
     let url = nvme_url(wire.address) + "?keep_alive=0&io_queues=1";
     let uri = host.attach(&[&url, "--name", "disks-0", "--recovery-timeout", "20m"]);
-    leave_a_write(&host, &wire, &uri, 8);
-    kill(&host, "ended");
+    leave_a_write(&host, &wire, &uri, 8, "lost");
+    kill(&host, "disks-0", "ended");
     wire.mend();
     let uri = host.attach(&["disks-0"]);
     newer_writes_stay(&server, &wire, &uri);
@@ -549,7 +689,7 @@ fn forced_detach_of_a_lost_namespace_names_its_writes() {
     let wire = CuttableProxy::to(server.portal());
     let url = nvme_url(wire.address) + "?keep_alive=0&io_queues=1";
     let uri = host.attach(&[&url, "--name", "disks-0", "--recovery-timeout", "20m"]);
-    leave_a_write(&host, &wire, &uri, 8);
+    leave_a_write(&host, &wire, &uri, 8, "lost");
     let said = host.ends(1, &["detach", "disks-0", "--force"]);
     assert!(said.contains("1 write failed; the target may still execute them"), "{said}");
     wire.mend();
@@ -566,7 +706,7 @@ fn writes_of_an_old_name_do_not_overwrite_newer_ones() {
         let url = url_at(wire.address);
         let [old, new] = ["old", "new"].map(|name| format!("iqn.2026-11.org.example:{name}"));
         let uri = host.attach_as(&old, &[&url, "--recovery-timeout", "20m"]);
-        leave_a_write(&host, &wire, &uri, 8);
+        leave_a_write(&host, &wire, &uri, 8, "lost");
         if is_killed {
             tool::must("kill", &["-9", &host.pid("disks-0").to_string()]);
             host.becomes("disks-0", "ended");
@@ -593,9 +733,9 @@ fn with_two_groups() -> (Server, [SocketAddr; 2]) {
 }
 
 /// Kills the process, and waits until the attachment has this state.
-fn kill(host: &Host, state: &str) {
-    tool::must("kill", &["-9", &host.pid("disks-0").to_string()]);
-    host.becomes("disks-0", state);
+fn kill(host: &Host, name: &str, state: &str) {
+    tool::must("kill", &["-9", &host.pid(name).to_string()]);
+    host.becomes(name, state);
 }
 
 /// Attaches again. Only a reset ends the old writes, and it must not replace the new session.
@@ -615,8 +755,8 @@ fn login_at_another_target_port_proves_nothing() {
     let wire = CuttableProxy::to(here);
     let url = url_at(wire.address);
     let uri = host.attach(&[&url, "--recovery-timeout", "20m"]);
-    leave_a_write(&host, &wire, &uri, 8);
-    kill(&host, "ended");
+    leave_a_write(&host, &wire, &uri, 8, "lost");
+    kill(&host, "disks-0", "ended");
     wire.lead_to(there);
     wire.mend();
     a_reset_ends_what_was_left(&host, &server, &wire, &url);
@@ -633,8 +773,8 @@ fn record_has_the_port_of_a_path_that_opened_later() {
     host.becomes("disks-0", "attached");
     first.cut();
     host.becomes("disks-0", "degraded");
-    leave_a_write(&host, &later, &uri, 8);
-    kill(&host, "ended");
+    leave_a_write(&host, &later, &uri, 8, "lost");
+    kill(&host, "disks-0", "ended");
     later.lead_to(here);
     later.mend();
     a_reset_ends_what_was_left(&host, &server, &later, &url);
@@ -651,8 +791,8 @@ fn record_has_the_port_of_a_session_that_moved() {
     wire.lead_to(there);
     wire.mend();
     host.becomes("disks-0", "attached");
-    leave_a_write(&host, &wire, &uri, 8);
-    kill(&host, "ended");
+    leave_a_write(&host, &wire, &uri, 8, "lost");
+    kill(&host, "disks-0", "ended");
     wire.lead_to(here);
     wire.mend();
     a_reset_ends_what_was_left(&host, &server, &wire, &url);
@@ -665,11 +805,11 @@ fn record_keeps_the_port_of_orphans() {
     let url = url_at(wire.address);
     let patient = format!("{url}?fast_io_fail_timeout=10m");
     let uri = host.attach(&[&patient, "--recovery-timeout", "20m"]);
-    leave_a_write(&host, &wire, &uri, 8);
+    leave_a_write(&host, &wire, &uri, 8, "lost");
     wire.lead_to(there);
     wire.mend();
     host.becomes("disks-0", "attached");
-    kill(&host, "unsettled");
+    kill(&host, "disks-0", "unsettled");
     a_reset_ends_what_was_left(&host, &server, &wire, &url);
 }
 
@@ -693,8 +833,8 @@ fn login_of_another_user_proves_nothing() {
             + &format!("?password_file={}", file.display())
     };
     let uri = host.attach(&[&url("alice"), "--recovery-timeout", "20m"]);
-    leave_a_write(&host, &wire, &uri, 8);
-    kill(&host, "ended");
+    leave_a_write(&host, &wire, &uri, 8, "lost");
+    kill(&host, "disks-0", "ended");
     wire.mend();
     a_reset_ends_what_was_left(&host, &server, &wire, &url("bob"));
 }
@@ -704,7 +844,7 @@ fn reset_ends_writes_left_on_a_lost_path() {
     let (server, host) = (server(), Host::new());
     let wire = CuttableProxy::to(server.portal());
     let uri = host.attach(&[&url_at(wire.address), "--recovery-timeout", "20m"]);
-    leave_a_write(&host, &wire, &uri, 8);
+    leave_a_write(&host, &wire, &uri, 8, "lost");
     // SIGTERM, as systemd sends it. The file is that of `detach --force`, so the process does not wait for the
     // target.
     let pid = host.pid("disks-0");
@@ -724,7 +864,7 @@ fn forget_drops_writes_left_behind() {
     let (server, host) = (server(), Host::new());
     let wire = CuttableProxy::to(server.portal());
     let uri = host.attach(&[&url_at(wire.address), "--recovery-timeout", "20m"]);
-    leave_a_write(&host, &wire, &uri, 8);
+    leave_a_write(&host, &wire, &uri, 8, "lost");
     host.ends(1, &["detach", "disks-0", "--force", "--timeout", "10m"]);
     host.ends(1, &["detach", "disks-0", "--forget"]);
     assert!(host.ends(0, &["attach", "list"]).contains("nothing is attached"));

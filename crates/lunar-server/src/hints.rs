@@ -12,7 +12,8 @@ pub fn words(hint: &Hint) -> &str {
             "check the network with `lunar doctor URL`, or add a longer recovery_timeout=TIME to the URL"
         }
         Some(Remedy::PathsDiffer) => {
-            "each --path must lead to the same LUN; `lunar ls URL` shows the identity of a LUN"
+            "each --path must lead to the same LUN, and so must each portal in paths= of an nvme:// URL; `lunar ls URL` shows the \
+             identity of a LUN"
         }
         Some(Remedy::NoRdmaDevice) => {
             "`lunar rdma list` shows the RDMA devices; remove provider=verbs from the URL to use software iWARP"

@@ -58,12 +58,7 @@ impl TwoPaths {
 
     /// SET TARGET PORT GROUPS: the states of both portal groups.
     fn set_access(&self, states: [u8; 2]) {
-        let mut raw = Raw::session(self.server.portals()[1], &[]);
-        raw.clear_attentions(0);
-        let [first, second] = states;
-        let list = [0, 0, 0, 0, first, 0, 0, 1, second, 0, 0, 2];
-        let set = [0xa4, 0x0a, 0, 0, 0, 0, 0, 0, 0, list.len() as u8, 0, 0];
-        assert_eq!(raw.write(0, &set, &list).status, 0);
+        Raw::session(self.server.portals()[1], &[]).set_access(states);
     }
 }
 

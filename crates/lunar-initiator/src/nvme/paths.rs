@@ -5,7 +5,7 @@ use super::open::open_with;
 use super::options::NvmeOptions;
 use crate::multipath::{ExpectedUnit, LatePath, LunPath, Multipath, MultipathOptions, PathOpener, PathState};
 use crate::url::nvme::NvmeUrl;
-use crate::{Error, ErrorCode, Event, time_limit};
+use crate::{Error, ErrorCode, Event, time_limit, with_retry};
 use lunar_block::{Backend, BackendInfo, LocalBoxFuture};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +19,8 @@ const OTHERS: Duration = Duration::from_secs(1);
 pub struct NvmePath {
     url: NvmeUrl,
     options: NvmeOptions,
+    /// Attempts to open the path at the start.
+    tries: u32,
     namespace: OnceLock<Arc<NvmeNamespace>>,
     expected: ExpectedUnit,
     /// Whether an attempt to open the path runs.
@@ -47,9 +49,11 @@ impl NvmePath {
     /// them. `options` name the host.
     pub fn new(url: NvmeUrl, mut options: NvmeOptions) -> Arc<LatePath<NvmePath>> {
         (options.timeouts.recovery, options.timeouts.transition) = (Duration::ZERO, Some(Duration::ZERO));
+        let tries = std::mem::replace(&mut options.timeouts.login_tries, 1);
         LatePath::new(NvmePath {
             url,
             options,
+            tries,
             namespace: OnceLock::new(),
             expected: ExpectedUnit::default(),
             is_opening: false.into(),
@@ -67,24 +71,21 @@ impl NvmePath {
         self.expected.set(identity, info);
     }
 
-    /// Opens the path, with this many attempts while the controller is unreachable. None: another attempt runs. Call it inside
-    /// an event loop.
+    /// Makes one attempt to open the path. None: another attempt runs. Call it inside an event loop.
     ///
     /// # Errors
     /// Those of [`open`](super::open()); [`ErrorCode::IdentityMismatch`] when the path leads to another namespace.
-    pub async fn open(&self, tries: u32) -> Option<Result<(), Error>> {
+    pub async fn open(&self) -> Option<Result<(), Error>> {
         let _guard =
             (!self.is_opening.swap(true, Ordering::Relaxed)).then(|| OpeningGuard(&self.is_opening))?;
         if self.namespace.get().is_some() {
             return Some(Ok(()));
         }
-        let mut options = self.options.clone();
-        options.timeouts.login_tries = tries;
-        Some(Box::pin(self.connect(options)).await)
+        Some(Box::pin(self.connect()).await)
     }
 
-    async fn connect(&self, options: NvmeOptions) -> Result<(), Error> {
-        let namespace = open_with(&self.url, options).await?;
+    async fn connect(&self) -> Result<(), Error> {
+        let namespace = open_with(&self.url, self.options.clone()).await?;
         // Only the identity must match: the capacity may have changed.
         if !self.expected.allows(&namespace.identity()) {
             namespace.controller().close().await;
@@ -97,7 +98,7 @@ impl NvmePath {
     }
 
     async fn try_again(&self) -> PathState {
-        match self.open(1).await {
+        match self.open().await {
             None => PathState::Down,
             Some(Ok(())) => PathState::Optimized,
             Some(Err(e)) if e.code == ErrorCode::IdentityMismatch => {
@@ -170,8 +171,20 @@ impl NvmePaths {
     /// The first error of a path, if none can be opened; [`ErrorCode::InvalidArgument`] for URLs that do not fit together;
     /// [`ErrorCode::IdentityMismatch`] when they lead to different namespaces.
     pub async fn open(urls: &[NvmeUrl], settings: MultipathOptions) -> Result<NvmePaths, Error> {
+        NvmePaths::open_with(urls, settings, tries_again).await
+    }
+
+    /// [`NvmePaths::open`], where `missing` receives the error of each attempt to connect that another one follows.
+    ///
+    /// # Errors
+    /// As [`NvmePaths::open`].
+    pub async fn open_with(
+        urls: &[NvmeUrl],
+        settings: MultipathOptions,
+        missing: impl Fn(&Error) + Clone + 'static,
+    ) -> Result<NvmePaths, Error> {
         let paths = closed_paths(urls)?;
-        let first = open_all(&paths).await?;
+        let first = open_all(&paths, missing).await?;
         paths.iter().for_each(|path| path.set_expected(first.identity(), first.info()));
         let lun_paths = paths.iter().map(|path| path.clone() as Arc<dyn LunPath>).collect();
         Ok(NvmePaths { joined: Multipath::join(lun_paths, settings).await?, paths })
@@ -190,6 +203,12 @@ impl NvmePaths {
     /// The namespace on each open path.
     pub fn namespaces(&self) -> impl Iterator<Item = &Arc<NvmeNamespace>> {
         self.paths.iter().filter_map(|path| path.opened())
+    }
+
+    /// Begins the end of all controllers. Commands that wait for a path fail, and so do later ones while no path works.
+    pub fn give_up(&self) {
+        self.joined.give_up();
+        self.namespaces().for_each(|namespace| namespace.controller().give_up());
     }
 
     /// Shuts all controllers down, after the commands in flight.
@@ -241,14 +260,17 @@ fn check(urls: &[NvmeUrl], all: &[NvmeOptions]) -> Result<(), Error> {
 
 /// Opens all paths concurrently, and returns the first namespace. The other paths have [`OTHERS`] to open; later they are
 /// opened by their checks.
-async fn open_all(paths: &[Arc<LatePath<NvmePath>>]) -> Result<Arc<NvmeNamespace>, Error> {
+async fn open_all(
+    paths: &[Arc<LatePath<NvmePath>>],
+    missing: impl Fn(&Error) + Clone + 'static,
+) -> Result<Arc<NvmeNamespace>, Error> {
     let (done, ended) = flume::unbounded();
     for path in paths {
-        let (path, done) = (path.clone(), done.clone());
+        let (path, done, missing) = (path.clone(), done.clone(), missing.clone());
         lunar_runtime::spawn(async move {
-            let tries = path.options.timeouts.login_tries;
-            // No other attempt runs: the path is new.
-            let opened = path.open(tries).await.unwrap_or(Ok(()));
+            // Another attempt runs only after the first path has opened: its check then reports the result.
+            let open = async || path.open().await.unwrap_or(Ok(()));
+            let opened = with_retry(path.tries, missing, open).await;
             let name = path.name();
             // The receiver is gone if opening has ended already.
             _ = done.send(opened.inspect_err(|e| tracing::warn!("the path {name} is missing: {e}")));
@@ -268,4 +290,9 @@ async fn open_all(paths: &[Arc<LatePath<NvmePath>>]) -> Result<Arc<NvmeNamespace
     // The others may come later.
     _ = time_limit::within(OTHERS, rest).await;
     paths.iter().find_map(|path| path.opened().cloned()).ok_or_else(none)
+}
+
+/// Logs the error of an attempt to connect that another one follows.
+pub fn tries_again(e: &Error) {
+    tracing::warn!("{e}; the initiator tries again");
 }

@@ -258,11 +258,13 @@ fn attachment(p: &mut Diagnostics<'_>, mut s: Section<'_>, name: &str, base: &Pa
     }
     let paths = s.parsed_list(p, "paths", url).unwrap_or_default();
     let policy = s.parsed(p, "policy", policy::policy);
-    if let Some(at) = s.find("policy").filter(|_| s.find("paths").is_none()) {
+    let is_alone = |url: &String| !has_several_paths(std::slice::from_ref(url));
+    let is_only_path = s.find("paths").is_none() && first.as_ref().is_none_or(is_alone);
+    if let Some(at) = s.find("policy").filter(|_| is_only_path) {
         p.add(
             &at.span(),
             "`policy` requires several paths",
-            "add the other paths: paths = [\"iscsi://...\"]",
+            "add the other paths: paths = [\"iscsi://...\"], or paths=HOST[:PORT] to an nvme:// URL",
         );
     }
     let nbd = s.parsed(p, "nbd", |text| listen(text, base));
@@ -310,17 +312,30 @@ fn is_lun(url: &str) -> bool {
     !is_image(url) && !nvme::is_url(url)
 }
 
-/// Checks that an image of Ceph RBD, whose client has all paths to the cluster, or an NVMe namespace is the only path.
+/// Whether these URLs name several paths.
+pub fn has_several_paths(urls: &[String]) -> bool {
+    let names_more = |url: &String| url.parse::<NvmeUrl>().is_ok_and(|url| url.paths().len() > 1);
+    urls.len() > 1 || urls.iter().any(names_more)
+}
+
+/// Checks that an image of Ceph RBD, whose client has all paths to the cluster, or an NVMe namespace, whose URL has all paths,
+/// is the only URL.
 ///
 /// # Errors
 /// There is another path.
 pub fn check_paths(urls: &[String]) -> Result<(), Diagnostic> {
     if urls.len() > 1 && urls.iter().any(|url| !is_lun(url)) {
-        let what = match urls.iter().any(|url| is_image(url)) {
-            true => "an image of Ceph RBD takes no other path: its client has all paths to the cluster",
-            false => "an NVMe namespace takes no other path",
+        let (what, hint) = match urls.iter().any(|url| is_image(url)) {
+            true => (
+                "an image of Ceph RBD takes no other path: its client has all paths to the cluster",
+                "leave the other paths out",
+            ),
+            false => (
+                "an NVMe namespace has one URL, which names all of its paths",
+                "add paths=HOST[:PORT],... to the nvme:// URL instead",
+            ),
         };
-        return Err(Diagnostic::new(what, "leave the other paths out").with_code(ErrorCode::InvalidArgument));
+        return Err(Diagnostic::new(what, hint).with_code(ErrorCode::InvalidArgument));
     }
     Ok(())
 }
@@ -342,15 +357,7 @@ fn checked(text: &str, base: &Path) -> Result<String, InvalidValue> {
             .or_else(|e| invalid(e.what.as_str(), e.hint.as_deref().unwrap_or_default()));
     }
     let parsed = match nvme::is_url(text) {
-        true => match text.parse::<NvmeUrl>() {
-            Ok(url) if url.paths().len() > 1 => {
-                return invalid(
-                    "an attached namespace has one path: `paths=` does not apply",
-                    "remove `paths=` from the URL",
-                );
-            }
-            parsed => parsed.map(drop),
-        },
+        true => text.parse::<NvmeUrl>().map(drop),
         false => Url::parse(text).map(drop),
     };
     match parsed {
@@ -476,6 +483,8 @@ mod tests {
             let attachment = read(&format!("url = \"{URL}\"\n{rest}")).unwrap();
             assert_eq!(read(&text(&attachment)), Ok(attachment), "{rest}");
         }
+        let nvme = "url = \"nvme://h/nqn.2026-11.org.example:a/1?paths=i\"\npolicy = \"failover\"\n";
+        assert_eq!(text(&read(nvme).unwrap()), nvme);
     }
 
     #[test]
@@ -533,7 +542,11 @@ mod tests {
             ("url = \"nvme://h/x\"", "1:7: \"x\" in the URL is not the name of a subsystem"),
             (
                 "url = \"nvme://h/nqn.2026-11.org.example:a/1\"\npaths = [\"iscsi://i\"]",
-                "an NVMe namespace takes no other path",
+                "an NVMe namespace has one URL",
+            ),
+            (
+                "url = \"nvme://h/nqn.2026-11.org.example:a/1\"\npolicy = \"failover\"",
+                "`policy` requires several paths",
             ),
             (
                 "url = \"nvme://h/nqn.2026-11.org.example:a/1\"\nlate_writes = \"wait\"",

@@ -184,10 +184,18 @@ pub fn left_behind(locked: &LockedFolder<'_>, record: &Record) -> Result<Option<
     Ok((!is_taken).then_some(id))
 }
 
-/// Whether both lists of URLs share a path, regardless of URL settings.
+/// Whether both lists of URLs share a path, regardless of other URL settings.
 pub fn same_disk(a: &[String], b: &[String]) -> bool {
-    let b: Vec<String> = b.iter().map(|url| without_settings(url)).collect();
-    a.iter().any(|url| b.contains(&without_settings(url)))
+    let b: Vec<String> = b.iter().flat_map(|url| plain_paths(url)).collect();
+    a.iter().flat_map(|url| plain_paths(url)).any(|path| b.contains(&path))
+}
+
+/// Each path of a URL, without settings.
+fn plain_paths(url: &str) -> Vec<String> {
+    match url.parse::<NvmeUrl>() {
+        Ok(url) => url.paths().iter().map(NvmeUrl::plain).collect(),
+        Err(_) => vec![without_settings(url)],
+    }
 }
 
 /// A URL without its query, or an image without options.
@@ -312,6 +320,19 @@ mod tests {
         assert_eq!(locked.all().unwrap(), [], "after a successful start");
         drop(locked);
         std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn namespaces_with_a_common_path_are_one_disk() {
+        let at = |text: &str| vec![format!("nvme://{text}")];
+        let several = at("a/nqn.2026-11.org.example:x/1?paths=b,c:9&queue_len=4");
+        for path in ["a", "b:4420", "c:9"] {
+            assert!(same_disk(&several, &at(&format!("{path}/nqn.2026-11.org.example:x/1"))), "{path}");
+        }
+        assert!(same_disk(&several, &at("d/nqn.2026-11.org.example:x/1?paths=c:9")));
+        for other in ["c/nqn.2026-11.org.example:x/1", "b/nqn.2026-11.org.example:x/2"] {
+            assert!(!same_disk(&several, &at(other)), "{other}");
+        }
     }
 
     #[test]

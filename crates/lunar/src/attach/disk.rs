@@ -7,7 +7,7 @@ use crate::exit::{Exit, Failure};
 use crate::rbd_image;
 use lunar_block::{Backend, RbdBackend};
 use lunar_initiator::multipath::{self, LatePath, LunPath as _, Multipath, MultipathOptions};
-use lunar_initiator::nvme::{self, NvmeNamespace};
+use lunar_initiator::nvme::{self, NvmeDisk};
 use lunar_initiator::{Error, ErrorCode, Lun, Options, SessionInfo, Url};
 use lunar_server::attached::{AttachedPath, LeftSession, UNKNOWN_PORT};
 use lunar_server::config::attachment::{Attachment, PathPolicy, is_image, of_paths};
@@ -23,7 +23,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// How long the other paths may still open after the first one.
 const OTHER_PATHS_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time limit of an operation exceeds the recovery timeout by this much.
-pub const OPERATION_MARGIN: Duration = Duration::from_secs(60);
+const OPERATION_MARGIN: Duration = Duration::from_secs(60);
 
 /// An open disk.
 pub struct Disk {
@@ -38,7 +38,7 @@ pub struct Disk {
     paths: Vec<Arc<LatePath<LunPath>>>,
     joined: Option<Arc<Multipath>>,
     image: Option<Arc<RbdBackend>>,
-    namespace: Option<Arc<NvmeNamespace>>,
+    namespace: Option<Arc<NvmeDisk>>,
 }
 
 /// Opens the disk, inside an event loop. One open path is enough; the others are retried while the disk is in use.
@@ -119,18 +119,19 @@ async fn open_image(attachment: &Attachment, image: &str) -> Result<Disk, Failur
 async fn open_namespace(
     attachment: &Attachment,
     url: &str,
-    missing: impl Fn(&Error),
+    missing: impl Fn(&Error) + Clone + 'static,
 ) -> Result<Disk, Failure> {
-    let (namespace, recovery) = namespace::open(attachment, url, missing).await?;
+    let (disk, recovery) = namespace::open(attachment, url, missing).await?;
+    let namespace = disk.namespace();
     Ok(Disk {
-        backend: namespace.clone(),
+        backend: disk.backend(),
         block_size: namespace.block_size(),
         identity: namespace.properties().identity.to_string(),
         recovery,
         paths: Vec::new(),
         joined: None,
         image: None,
-        namespace: Some(namespace),
+        namespace: Some(Arc::new(disk)),
     })
 }
 
@@ -145,10 +146,16 @@ fn with_timeouts(mut url: Url, recovery: Duration, several: bool) -> Result<Url,
     Ok(url)
 }
 
-/// Settings for several paths. An operation may wait `recovery` for a path, and then takes as long as on a single path.
+/// Settings for these paths.
 fn multipath_settings(urls: &mut [Url], recovery: Duration, policy: PathPolicy) -> MultipathOptions {
     let longest = urls.iter_mut().map(|url| url.timeouts_mut().operation).max().unwrap_or_default();
-    let operation = longest.max(recovery.saturating_add(OPERATION_MARGIN));
+    path_settings(longest, recovery, policy)
+}
+
+/// Settings for several paths, whose operations have this time limit. An operation may wait `recovery` for a path, and then takes
+/// as long as on a single path.
+pub fn path_settings(operation: Duration, recovery: Duration, policy: PathPolicy) -> MultipathOptions {
+    let operation = operation.max(recovery.saturating_add(OPERATION_MARGIN));
     MultipathOptions::default().with_policy(of_paths(policy)).with_queue(recovery).with_operation(operation)
 }
 
@@ -242,7 +249,7 @@ pub struct PendingIo {
     paths: Vec<Arc<LatePath<LunPath>>>,
     joined: Option<Arc<Multipath>>,
     image: Option<Arc<RbdBackend>>,
-    namespace: Option<Arc<NvmeNamespace>>,
+    namespace: Option<Arc<NvmeDisk>>,
 }
 
 impl PendingIo {
@@ -256,7 +263,7 @@ impl PendingIo {
             image.give_up();
         }
         if let Some(namespace) = &self.namespace {
-            namespace.controller().give_up();
+            namespace.give_up();
         }
     }
 }
@@ -268,7 +275,7 @@ impl Disk {
         let state = |at: usize| states.get(at).map(|(_, state, _)| *state);
         let paths = self.paths.iter().enumerate().map(|(at, path)| path.state(state(at)));
         let paths = paths.chain(self.image.as_deref().map(image_path));
-        paths.chain(self.namespace.as_deref().map(namespace::path)).collect()
+        paths.chain(self.namespace.as_deref().map(namespace::paths).into_iter().flatten()).collect()
     }
 
     /// A handle that can fail waiting I/O.
@@ -282,7 +289,7 @@ impl Disk {
     }
 
     /// The NVMe namespace, if the disk is one.
-    pub fn namespace(&self) -> Option<Arc<NvmeNamespace>> {
+    pub fn namespace(&self) -> Option<Arc<NvmeDisk>> {
         self.namespace.clone()
     }
 

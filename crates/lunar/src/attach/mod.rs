@@ -44,6 +44,7 @@ Examples:
   lunar attach iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0 --fuse d   a file in the folder d
   lunar attach iscsi://192.0.2.10/iqn.2026-11.org.example:disks/0 \\
       --path iscsi://192.0.2.11/iqn.2026-11.org.example:disks/0              over two paths
+  lunar attach 'nvme://192.0.2.10/nqn.2026-11.org.example:disks/1?paths=192.0.2.11'
   lunar attach rbd:rbd/disk1 --ublk        an image of Ceph RBD
   lunar attach URL --save --name data      save it; later: lunar attach data
   lunar attach --all                       attach every saved attachment
@@ -62,12 +63,12 @@ pub struct Attach {
     #[arg(value_name = "URL|NAME", required_unless_present = "all", conflicts_with = "all")]
     lun: Option<String>,
 
-    /// URL of another path to the same LUN; repeatable
+    /// URL of another path to the same LUN; repeatable. An nvme:// URL has its other paths in paths=
     #[arg(long = "path", value_name = "URL")]
     paths: Vec<String>,
 
     /// Path selection for the next I/O [default: least-queue, the path with the fewest I/Os in flight]
-    #[arg(long, value_name = "failover|round-robin|least-queue", value_parser = policy, requires = "paths")]
+    #[arg(long, value_name = "failover|round-robin|least-queue", value_parser = policy)]
     policy: Option<PathPolicy>,
 
     /// Attach as an NBD server at this address [default: a Unix socket in the runtime folder]
@@ -239,6 +240,7 @@ fn requested(args: &Attach) -> Result<Attachment, Failure> {
     }
     let more = !args.paths.is_empty() || args.nbd.is_some() || args.ublk || args.fuse.is_some();
     if more
+        || args.policy.is_some()
         || args.name.is_some()
         || args.late_writes.is_some()
         || args.read_only
@@ -265,7 +267,7 @@ fn attachment_of_url(args: &Attach, first: &str) -> Result<Attachment, Failure> 
             attachment::absolute_image(text, &here).map_err(invalid)?
         } else {
             match nvme::is_url(text) {
-                true => namespace::check(text)?,
+                true => text.parse::<NvmeUrl>().map(drop)?,
                 false => Url::parse(text).map(drop)?,
             }
             attachment::absolute(text, &here)
@@ -275,6 +277,10 @@ fn attachment_of_url(args: &Attach, first: &str) -> Result<Attachment, Failure> 
         );
     }
     attachment::check_paths(&urls).map_err(invalid)?;
+    if args.policy.is_some() && !attachment::has_several_paths(&urls) {
+        let hint = "add --path URL, or paths=HOST[:PORT] to an nvme:// URL, or leave --policy out";
+        return Err(Failure::new(Exit::Invalid, "--policy requires several paths", hint));
+    }
     let (how, place) = match (&args.nbd, args.ublk, &args.fuse) {
         (_, true, _) => (How::Ublk, None),
         (_, _, Some(dir)) => (How::Fuse, Some(here.join(dir).display().to_string())),
@@ -452,7 +458,11 @@ mod tests {
         let several = parse(&["--path", "iscsi://i/iqn.2026-11.org.example:a/0", "--policy", "round-robin"]);
         let attachment = requested(&several.unwrap().attach).unwrap();
         assert_eq!((attachment.policy, attachment.urls.len()), (Some(PathPolicy::RoundRobin), 2));
-        assert!(parse(&["--policy", "failover"]).is_err(), "a policy needs several paths");
+        let alone = parse(&["--policy", "failover"]).expect("arguments");
+        assert!(requested(&alone.attach).is_err(), "a policy needs several paths");
+        let url = "nvme://h/nqn.2026-11.org.example:a/1?paths=i";
+        let nvme = Line::try_parse_from(["attach", url, "--policy", "failover"]).expect("arguments");
+        assert_eq!(requested(&nvme.attach).expect("two paths").policy, Some(PathPolicy::Failover));
         assert!(parse(&["--path", "iscsi://i", "--policy", "alua"]).is_err(), "an unknown policy");
     }
 

@@ -1,10 +1,11 @@
 //! An NVMe namespace as the disk of an attachment.
 
-use super::disk::OPERATION_MARGIN;
-use crate::exit::{Failure, invalid};
+use super::disk::path_settings;
+use crate::exit::Failure;
 use crate::{host_id, output};
-use lunar_initiator::nvme::{self, NvmeNamespace, NvmeUrl};
-use lunar_initiator::{Error, with_retry};
+use lunar_initiator::Error;
+use lunar_initiator::multipath::PathState;
+use lunar_initiator::nvme::{NvmeDisk, NvmeNamespace, NvmeUrl};
 use lunar_server::Diagnostic;
 use lunar_server::attached::AttachedPath;
 use lunar_server::config::attachment::Attachment;
@@ -12,42 +13,29 @@ use lunar_server::folders;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Checks the URL of a namespace before it is attached.
-///
-/// # Errors
-/// The URL is invalid, or has several paths.
-pub fn check(text: &str) -> Result<(), Failure> {
-    let url: NvmeUrl = text.parse()?;
-    if url.paths().len() > 1 {
-        let what = format!("{}: an attached namespace has one path, so `paths=` does not apply", url.plain());
-        return Err(invalid(Diagnostic::new(what, "remove `paths=` from the URL")));
-    }
-    Ok(())
-}
+/// The state of a path that was never open.
+const MISSING: &str = "missing";
 
-/// Opens the namespace of an attachment, inside an event loop. Also returns how long I/O waits for a lost connection.
-/// `missing` receives the error of each attempt.
+/// Opens the namespace of an attachment on all paths, inside an event loop. Also returns how long I/O waits while no path
+/// works. `missing` receives the error of each attempt.
 ///
 /// # Errors
 /// Those of the URL, and of its last attempt.
 pub async fn open(
     attachment: &Attachment,
     url: &str,
-    missing: impl Fn(&Error),
-) -> Result<(Arc<NvmeNamespace>, Duration), Failure> {
+    missing: impl Fn(&Error) + Clone + 'static,
+) -> Result<(NvmeDisk, Duration), Failure> {
     let url = identified(attachment, url)?;
-    let mut options = url.options()?;
-    let timeouts = &mut options.timeouts;
-    let tries = std::mem::replace(&mut timeouts.login_tries, 1);
+    let timeouts = url.options()?.timeouts;
     let recovery = attachment.recovery_timeout.unwrap_or(timeouts.recovery);
-    timeouts.recovery = recovery;
-    timeouts.operation = timeouts.operation.max(recovery.saturating_add(OPERATION_MARGIN));
-    let namespace = with_retry(tries, missing, async || nvme::open_with(&url, options.clone()).await).await?;
-    Ok((namespace, recovery))
+    let settings = path_settings(timeouts.operation, recovery, attachment.policy.unwrap_or_default());
+    Ok((NvmeDisk::open_with(&url, settings, missing).await?, recovery))
 }
 
-/// The URL with an identifier of this host that the next process has too, if it attaches the same disk in the same way. Only
-/// then can a target find the controller of a killed process, and end its writes. Other attachments have other ones.
+/// The URL with an identifier of this host, for all paths. The next process has it too, if it attaches the same disk in the
+/// same way. Only then can a target find the controllers of a killed process, and end their writes. Other attachments have
+/// other ones.
 fn identified(attachment: &Attachment, url: &str) -> Result<NvmeUrl, Failure> {
     let url = url.parse::<NvmeUrl>()?;
     // Two users, or two folders, may attach the same disk at the same time.
@@ -68,12 +56,42 @@ pub fn unfinished(failed: u64) -> Failure {
     .into()
 }
 
-/// The only path of a namespace: its controller.
-pub fn path(namespace: &NvmeNamespace) -> AttachedPath {
+/// The paths of a namespace: the controller of each.
+pub fn paths(disk: &NvmeDisk) -> Vec<AttachedPath> {
+    let Some(paths) = disk.paths() else {
+        let namespace = disk.namespace();
+        let info = namespace.controller().info();
+        return vec![path(
+            format!("nvme://{}/{}/{}", info.portal, info.subsystem, namespace.id()),
+            Some(namespace),
+            None,
+        )];
+    };
+    let states = paths.joined().paths().into_iter().map(|(_, state, _)| state);
+    let all = paths.paths().iter().zip(states);
+    all.map(|(at, state)| path(at.url().plain(), at.opened(), Some(state))).collect()
+}
+
+/// Logs the paths that are lost at a detach.
+pub fn warn_of_lost_paths(disk: &NvmeDisk) {
+    for path in paths(disk).iter().filter(|path| !path.connected && path.state != MISSING) {
+        tracing::warn!(
+            "the path {} is lost: its target may still execute writes of the last connection; attach the namespace again in the \
+             same way before anything else writes to it",
+            path.url
+        );
+    }
+}
+
+/// The state of a path. None: the path is not open yet, or it is the only one.
+fn path(url: String, opened: Option<&Arc<NvmeNamespace>>, state: Option<PathState>) -> AttachedPath {
+    let Some(namespace) = opened else {
+        return AttachedPath { url, state: MISSING.into(), connected: false, recoveries: 0 };
+    };
     let info = namespace.controller().info();
-    let state = if info.connected { "connected" } else { "lost" };
-    let url = format!("nvme://{}/{}/{}", info.portal, info.subsystem, namespace.id());
-    AttachedPath { url, state: state.into(), connected: info.connected, recoveries: info.recoveries }
+    let alone = if info.connected { "connected" } else { "lost" };
+    let state = state.map_or(alone.to_owned(), |state| state.to_string());
+    AttachedPath { url, state, connected: info.connected, recoveries: info.recoveries }
 }
 
 #[cfg(test)]
@@ -82,28 +100,22 @@ mod tests {
     use lunar_server::config::attachment::How;
 
     #[test]
-    fn several_paths_are_refused() {
-        let url = "nvme://h/nqn.2026-11.org.example:a/1";
-        assert!(check(url).is_ok());
-        let refused = check(&format!("{url}?paths=i")).expect_err("two paths");
-        assert!(refused.problems[0].what.contains("`paths=` does not apply"), "{refused:?}");
-        assert!(check("nvme://").is_err());
-    }
-
-    #[test]
     fn identifier_is_that_of_the_disk_and_the_kind_of_device() {
-        let id = |url: &str, name: &str, how| {
+        let ids = |url: &str, name: &str, how| {
             let (urls, place, read_only) = (vec![url.to_owned()], None, false);
             let (recovery_timeout, policy) = (None, None);
             let attachment =
                 Attachment { name: name.into(), urls, how, place, read_only, recovery_timeout, policy };
-            identified(&attachment, url).and_then(|url| Ok(url.options()?)).expect("a URL").host_id
+            let paths = identified(&attachment, url).expect("a URL").paths();
+            paths.iter().map(|path| path.options().expect("options").host_id).collect::<Vec<_>>()
         };
+        let id = |url: &str, name: &str, how| ids(url, name, how)[0];
         let url = "nvme://h/nqn.2026-11.org.example:a/1";
         let one = id(url, "a", How::Nbd);
         assert!(one.is_some());
         assert_eq!(id("nvme://h:4420/nqn.2026-11.org.example:a/1?queue_len=7", "b", How::Nbd), one);
         assert_ne!(id(url, "a", How::Ublk), one);
         assert_ne!(id("nvme://h/nqn.2026-11.org.example:a/2", "a", How::Nbd), one);
+        assert_eq!(ids(&format!("{url}?paths=i,j"), "a", How::Nbd), [one; 3], "one on all paths");
     }
 }

@@ -456,7 +456,8 @@ impl Service {
         drop(self.disk);
         let closed = cores.wait(0, move || async move {
             if let Some(namespace) = open_namespace {
-                namespace.controller().close().await;
+                namespace::warn_of_lost_paths(&namespace);
+                namespace.close().await;
             }
             Disk::close(reached).await
         });
