@@ -2,12 +2,13 @@
 
 use super::reconnect::{code, futures_poll, until};
 use super::scripted::{ScriptedController, on_a_core, options};
+use crate::nvme::association::{SubsystemAddress, associate};
 use crate::nvme::io_queue::IoQueue;
 use crate::nvme::io_queues::IoQueues;
 use crate::nvme::lifetime;
 use crate::nvme::local_controller::{LocalController, lock};
 use crate::nvme::{NvmeController, NvmeNamespace, NvmeOptions};
-use crate::{Backend, Buf, Error, ErrorCode};
+use crate::{Backend, Buf, Error, ErrorCode, Portal};
 use lunar_block::LocalBoxFuture;
 use lunar_runtime::{CoreHandle, Cores};
 use std::future::{poll_fn, ready};
@@ -198,6 +199,22 @@ fn refused_queue_is_tried_again_without_reconnection() {
         let writes = unanswered(&script, &namespace).await;
         answer_again(&script);
         must_succeed(writes).await;
+        Ok(())
+    });
+}
+
+#[test]
+fn io_queues_use_the_address_of_the_admin_queue() {
+    let controller = granting(2, 2);
+    let script = controller.clone();
+    on_a_core(move || async move {
+        let options = wanting(2).identified();
+        let mut association = associate(&script.address(), &options).await?;
+        // The name leads elsewhere now.
+        let elsewhere = Portal { host: "127.0.0.1".into(), port: 1 };
+        let address = SubsystemAddress { portal: elsewhere, ..script.address() };
+        let io = IoQueues::start(&options).await;
+        assert_eq!(io.connect(&mut association, &address, &options).await?, 2);
         Ok(())
     });
 }
