@@ -1,9 +1,10 @@
-//! A controller of NVMe: commands of the NVM command set, properties, events and authentication. The first byte chooses one of
-//! them.
+//! A controller of NVMe: commands of the NVM command set, properties, events, authentication and keys of TLS. The first byte
+//! chooses one of them.
 
 use lunar_proto::nvme::auth::{
     AuthMessage, AuthNames, AuthSecrets, ControllerAuth, DhChapSecret, DhGroup, HostAuth,
 };
+use lunar_proto::nvme::tls::{TlsKey, TlsPskVersion};
 use lunar_proto::nvme::{
     AsyncEvent, ControllerKind, ControllerProperties, EventQueue, MAX_COPY_RANGES, MAX_RANGES, NvmAction,
     PropertyChange, copy_segments, fused, of_scsi, to_scsi, translate, unmap_list,
@@ -13,11 +14,12 @@ use lunar_wire::scsi::unmap;
 
 pub fn run(input: &[u8]) {
     let Some((choice, rest)) = input.split_first() else { return };
-    match choice % 4 {
+    match choice % 5 {
         0 => commands(rest),
         1 => properties(rest),
         2 => events(rest),
-        _ => authentication(rest),
+        3 => authentication(rest),
+        _ => tls_key(rest),
     }
 }
 
@@ -105,6 +107,20 @@ fn authentication(mut bytes: &[u8]) {
         _ = (controller.message(), host.receive(message));
         assert!(!controller.is_done() && !host.is_done(), "the input does not know the secret");
         bytes = next;
+    }
+}
+
+/// A text that may be a key.
+fn tls_key(bytes: &[u8]) {
+    let Ok(text) = str::from_utf8(bytes) else { return };
+    let Ok(key) = TlsKey::parse(text) else { return };
+    assert_eq!(*key.to_text(), text.trim_end_matches('\n'));
+    let name = |text| Nqn::new(text).expect("valid");
+    let names =
+        AuthNames { host: name("nqn.2026-11.org.example:h"), subsystem: name("nqn.2026-11.org.example:s") };
+    for version in [TlsPskVersion::Zero, TlsPskVersion::One] {
+        let psk = key.psk(&names, version).expect("the names are short");
+        assert!(psk.identity.starts_with("NVMe") && matches!(psk.secret.len(), 32 | 48));
     }
 }
 

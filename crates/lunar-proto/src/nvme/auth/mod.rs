@@ -13,14 +13,15 @@ mod secret;
 #[cfg(test)]
 mod tests;
 
+pub use super::key_text::InvalidSecret;
 pub use controller::ControllerAuth;
 pub use group::DhGroup;
 pub use hash::DhChapHash;
 pub use host::HostAuth;
 pub use messages::{AuthFailure, AuthMessage};
-pub use secret::{DhChapSecret, InvalidSecret};
+pub use secret::DhChapSecret;
 
-use hash::hmac;
+pub(super) use hash::hmac;
 use lunar_wire::nvme::Nqn;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;

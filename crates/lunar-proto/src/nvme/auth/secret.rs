@@ -1,17 +1,17 @@
 //! Secrets in their text form: `DHHC-1:HH:`, base64 of the key and of its CRC-32, `:`.
 
 use super::hash::{DhChapHash, hmac};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use crate::nvme::key_text::{InvalidSecret, KeyForm};
 use lunar_wire::nvme::Nqn;
 use std::fmt;
 use zeroize::Zeroizing;
 
-const PREFIX: &str = "DHHC-1";
-/// Bytes of the CRC-32 (as of gzip), little-endian.
-const CHECK: usize = 4;
-/// The lengths of a key in bytes.
-const KEY_LENS: [usize; 3] = [32, 48, 64];
+const FORM: KeyForm = KeyForm {
+    prefix: "DHHC-1",
+    lens: &[32, 48, 64],
+    malformed: InvalidSecret("the form of a secret is DHHC-1:HH:BASE64:"),
+    wrong_len: InvalidSecret("the key of a secret has 32, 48 or 64 bytes"),
+};
 
 /// A secret of a host or of a subsystem.
 #[derive(Clone, PartialEq, Eq)]
@@ -28,18 +28,6 @@ impl fmt::Debug for DhChapSecret {
     }
 }
 
-/// The fault of a text that is no secret.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InvalidSecret(pub &'static str);
-
-impl fmt::Display for InvalidSecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl std::error::Error for InvalidSecret {}
-
 impl DhChapSecret {
     /// A random secret, as long as a digest of its hash, or 32 bytes without one.
     ///
@@ -54,7 +42,7 @@ impl DhChapSecret {
     /// # Errors
     /// `InvalidInput` for another length. The system has no random numbers.
     pub fn generate_with_len(transform: Option<DhChapHash>, len: usize) -> std::io::Result<DhChapSecret> {
-        if !KEY_LENS.contains(&len) || transform.is_some_and(|hash| hash.digest_len() != len) {
+        if !FORM.lens.contains(&len) || transform.is_some_and(|hash| hash.digest_len() != len) {
             let what = format!("a key of {len} bytes is not as long as a digest of its hash");
             return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, what));
         }
@@ -73,13 +61,7 @@ impl DhChapSecret {
     /// # Errors
     /// The fault.
     pub fn parse(text: &str) -> Result<DhChapSecret, InvalidSecret> {
-        const FORM: InvalidSecret = InvalidSecret("the form of a secret is DHHC-1:HH:BASE64:");
-        let mut parts = text.trim_end_matches('\n').split(':');
-        let (Some(PREFIX), Some(id), Some(encoded), Some(""), None) =
-            (parts.next(), parts.next(), parts.next(), parts.next(), parts.next())
-        else {
-            return Err(FORM);
-        };
+        let (id, key) = FORM.parse(text)?;
         let transform = match id {
             "00" => None,
             "01" => Some(DhChapHash::Sha256),
@@ -87,24 +69,12 @@ impl DhChapSecret {
             "03" => Some(DhChapHash::Sha512),
             _ => return Err(InvalidSecret("the hash of a secret is 00, 01, 02 or 03")),
         };
-        let bytes = STANDARD.decode(encoded).map(Zeroizing::new);
-        let bytes = bytes.map_err(|_| InvalidSecret("the secret is not base64"))?;
-        let (key, check) = bytes.split_last_chunk::<CHECK>().ok_or(FORM)?;
-        if !KEY_LENS.contains(&key.len()) {
-            return Err(InvalidSecret("the key of a secret has 32, 48 or 64 bytes"));
-        }
-        if crc32fast::hash(key).to_le_bytes() != *check {
-            return Err(InvalidSecret("the check sum of the secret differs"));
-        }
-        Ok(DhChapSecret { transform, key: Zeroizing::new(key.to_vec()) })
+        Ok(DhChapSecret { transform, key })
     }
 
     /// The text form.
     pub fn to_text(&self) -> Zeroizing<String> {
-        let id = self.transform.map_or(0, |hash| hash as u8);
-        let bytes = Zeroizing::new([&self.key[..], &crc32fast::hash(&self.key).to_le_bytes()].concat());
-        let encoded = Zeroizing::new(STANDARD.encode(&*bytes));
-        Zeroizing::new(format!("{PREFIX}:{id:02}:{}:", *encoded))
+        FORM.encode(self.transform.map_or(0, |hash| hash as u8), &self.key)
     }
 
     /// The key for its owner: the host, or the subsystem.
