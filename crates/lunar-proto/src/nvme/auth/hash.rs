@@ -35,7 +35,7 @@ impl DhChapHash {
     }
 
     /// The digest of these bytes.
-    pub(super) fn digest(self, bytes: &[u8]) -> Zeroizing<Vec<u8>> {
+    pub(in crate::nvme) fn digest(self, bytes: &[u8]) -> Zeroizing<Vec<u8>> {
         Zeroizing::new(match self {
             DhChapHash::Sha256 => Sha256::digest(bytes).to_vec(),
             DhChapHash::Sha384 => Sha384::digest(bytes).to_vec(),

@@ -117,7 +117,7 @@ impl Response<'_> {
 }
 
 /// Whether two responses are equal, in constant time.
-fn are_equal(one: &[u8], other: &[u8]) -> bool {
+pub(super) fn are_equal(one: &[u8], other: &[u8]) -> bool {
     one.ct_eq(other).into()
 }
 

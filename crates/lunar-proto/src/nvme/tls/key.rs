@@ -1,6 +1,6 @@
 //! The configured key, and what follows from it for one host and one subsystem.
 
-use super::hkdf::derive;
+use super::hkdf::{TlsKeyLabels, derive};
 use crate::nvme::auth::{AuthNames, DhChapHash, hmac};
 use crate::nvme::key_text::{InvalidSecret, KeyForm};
 use base64::Engine;
@@ -93,6 +93,11 @@ impl TlsKey {
         Ok(TlsKey { is_transformed: true, hash, key })
     }
 
+    /// A key that the host uses as it is.
+    pub fn of_key(key: [u8; 32]) -> TlsKey {
+        TlsKey { is_transformed: false, hash: TlsKeyHash::Sha256, key: Zeroizing::new(key.to_vec()) }
+    }
+
     /// Parses the text form: `NVMeTLSkey-1:HH:`, base64 of the key and of its CRC-32, `:`.
     ///
     /// # Errors
@@ -114,17 +119,30 @@ impl TlsKey {
         FORM.encode(if self.is_transformed { self.hash as u8 } else { 0 }, &self.key)
     }
 
-    /// The PSK of these names.
+    /// The PSK of these names, as the specification derives it. See [`TlsKey::psk_with`].
+    ///
+    /// # Errors
+    /// See there.
+    pub fn psk(&self, names: &AuthNames, version: TlsPskVersion) -> Result<TlsPsk, InvalidSecret> {
+        self.psk_with(TlsKeyLabels::Standard, names, version)
+    }
+
+    /// The PSK of these names, derived with labels of this form.
     ///
     /// # Errors
     /// A name has a blank, which separates the names in the identity: two pairs of names could have one identity. Or the names
     /// are too long for version 0, which has room for 255 bytes of identity.
-    pub fn psk(&self, names: &AuthNames, version: TlsPskVersion) -> Result<TlsPsk, InvalidSecret> {
+    pub fn psk_with(
+        &self,
+        labels: TlsKeyLabels,
+        names: &AuthNames,
+        version: TlsPskVersion,
+    ) -> Result<TlsPsk, InvalidSecret> {
         let (host, subsystem) = (names.host.as_str(), names.subsystem.as_str());
         if host.contains(' ') || subsystem.contains(' ') {
             return Err(InvalidSecret("a name with a blank has no identity"));
         }
-        let (hash, retained) = (self.hash.digest(), self.retained(host));
+        let (hash, retained) = (self.hash.digest(), self.retained(labels, host));
         let mut identity = format!("NVMe{}R{:02} {host} {subsystem}", version as u8, self.hash as u8);
         let context = match version {
             TlsPskVersion::Zero => identity.clone(),
@@ -138,14 +156,14 @@ impl TlsKey {
         if context.len() > usize::from(u8::MAX) {
             return Err(InvalidSecret("the names are too long for version 0 of the identity"));
         }
-        let secret = derive(hash, &retained, "nvme-tls-psk", context.as_bytes());
+        let secret = derive((hash, labels), &retained, "nvme-tls-psk", context.as_bytes());
         Ok(TlsPsk { identity, hash: self.hash, secret })
     }
 
     /// The key that the host retains.
-    fn retained(&self, host: &str) -> Zeroizing<Vec<u8>> {
+    fn retained(&self, labels: TlsKeyLabels, host: &str) -> Zeroizing<Vec<u8>> {
         match self.is_transformed {
-            true => derive(self.hash.digest(), &self.key, "HostNQN", host.as_bytes()),
+            true => derive((self.hash.digest(), labels), &self.key, "HostNQN", host.as_bytes()),
             false => self.key.clone(),
         }
     }

@@ -3,9 +3,11 @@
 //!
 //! Each step is HKDF (RFC 5869) with HKDF-Expand-Label of TLS 1.3 (RFC 8446, section 7.1).
 
+mod binder;
 mod hkdf;
 mod key;
 #[cfg(test)]
 mod tests;
 
+pub use hkdf::TlsKeyLabels;
 pub use key::{TlsKey, TlsKeyHash, TlsPsk, TlsPskVersion};

@@ -1,6 +1,7 @@
 //! Text forms, and vectors that were computed with the HKDF and the HMAC of OpenSSL.
 //!
-//! The vectors confirm the arithmetic. No other implementation of NVMe has confirmed the order of the parts yet.
+//! With the names of the tests of libnvme 1.16, the derivation makes the identities that those expect, for both hashes and
+//! both forms of labels. Those names are no NQNs, so they cannot be used here.
 
 use super::*;
 use crate::nvme::auth::AuthNames;
@@ -96,10 +97,34 @@ fn psk_and_identity_are_those_of_openssl() {
         ),
     ] {
         let psk = key(id).psk(&names, version).expect("a PSK");
-        let hex: String = psk.secret.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!((&psk.identity, hex.as_str()), (&identity, secret));
+        assert_eq!((&psk.identity, hex(&psk.secret).as_str()), (&identity, secret));
         assert_eq!(format!("{psk:?}"), format!("TlsPsk({identity})"));
     }
+}
+
+/// The vectors follow libnvme before 1.16. Its own tests confirm the same computation for other names.
+#[test]
+fn psk_of_an_older_libnvme_has_other_labels() {
+    let names = names("nqn.2026-11.org.example:h", "nqn.2026-11.org.example:s");
+    for (version, identity, secret) in [
+        (
+            TlsPskVersion::Zero,
+            format!("NVMe0R01 {NAMES}"),
+            "a719a99d6830eb8b401dce0a45798500b4da4ffbe14f666549fdeb3611902de8",
+        ),
+        (
+            TlsPskVersion::One,
+            format!("NVMe1R01 {NAMES} YYUoSQaznxepAsyKOnj6fm2OhLrzdKy36mh3uKO39Io="),
+            "338044b329705b656f66e2c11f8de6857dfdc38951165610997a0865442a80f3",
+        ),
+    ] {
+        let psk = key("01").psk_with(TlsKeyLabels::Libnvme115, &names, version).expect("a PSK");
+        assert_eq!((psk.identity.as_str(), hex(&psk.secret).as_str()), (identity.as_str(), secret));
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[test]
