@@ -43,5 +43,5 @@ pub use object::{
 };
 pub use parameters::Parameters;
 pub use router::RouterReport;
-pub use session::{Counters, NvmeReport, SessionReport, Srp, table};
+pub use session::{Counters, NvmeReport, SessionReport, Srp, TlsReport, table};
 pub use socket::{AdminSocket, can_bind, listener, listening, may_ask};

@@ -74,6 +74,18 @@ pub struct NvmeReport {
     pub io_queues: usize,
     /// Keep Alive Timeout that the host has asked for in milliseconds; 0: none. I/O queues have none.
     pub keep_alive_ms: u32,
+    /// TLS of the connection; None: it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsReport>,
+}
+
+/// TLS 1.3 of a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TlsReport {
+    /// Cipher suite, such as `TLS_AES_128_GCM_SHA256`.
+    pub cipher: String,
+    /// Identity of the PSK: version and hash, host, and subsystem.
+    pub identity: String,
 }
 
 /// Activity of a session.
@@ -117,7 +129,13 @@ impl fmt::Display for NvmeReport {
         writeln!(f, "Queue={}", self.queue)?;
         writeln!(f, "QueueLen={}", self.queue_len)?;
         writeln!(f, "IOQueues={}", self.io_queues)?;
-        writeln!(f, "KeepAliveMs={}", self.keep_alive_ms)
+        writeln!(f, "KeepAliveMs={}", self.keep_alive_ms)?;
+        match &self.tls {
+            Some(TlsReport { cipher, identity }) => {
+                writeln!(f, "TLSCipher={cipher}\nTLSIdentity={}", shown(identity))
+            }
+            None => Ok(()),
+        }
     }
 }
 
@@ -256,6 +274,10 @@ pub(crate) mod tests {
             queue_len: 32,
             io_queues: 2,
             keep_alive_ms: 5000,
+            tls: Some(TlsReport {
+                cipher: "TLS_AES_128_GCM_SHA256".into(),
+                identity: "NVMe0R01 nqn.2026-11.org.example:h nqn.2026-11.org.example:s".into(),
+            }),
         };
         let one = SessionReport {
             transport: "NVMe/TCP".into(),
@@ -264,7 +286,8 @@ pub(crate) mod tests {
             ..session(1)
         };
         let expected = "\nTransport=NVMe/TCP\nHostID=01010101-0101-0101-0101-010101010101\nController=33\nQueue=0\n\
-            QueueLen=32\nIOQueues=2\nKeepAliveMs=5000\nCommands=3\n";
+            QueueLen=32\nIOQueues=2\nKeepAliveMs=5000\nTLSCipher=TLS_AES_128_GCM_SHA256\n\
+            TLSIdentity=NVMe0R01 nqn.2026-11.org.example:h nqn.2026-11.org.example:s\nCommands=3\n";
         assert!(one.to_string().contains(expected), "{one}");
         let text = table(std::slice::from_ref(&one));
         assert!(text.contains("  NVMe/TCP, controller 33 queue 0  iqn."), "{text}");

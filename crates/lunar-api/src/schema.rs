@@ -282,6 +282,9 @@ pub struct PortalKeys {
     /// RDMA provider: `iwarp` or `verbs`.
     #[schema(pattern = "^(iwarp|verbs)$")]
     pub provider: Option<String>,
+    /// `required`: NVMe hosts must begin with TLS 1.3.
+    #[schema(pattern = "^required$")]
+    pub tls: Option<String>,
 }
 
 /// Defines an object with its identity, its keys and its place, and the list of such objects.

@@ -118,8 +118,7 @@ impl Stream {
     /// Sets TCP keepalive: after `idle`, the kernel probes the peer `tries` times at the same interval, then the
     /// connection is lost. TCP only.
     pub fn keep_alive(&self, idle: Duration, tries: u32) -> io::Result<()> {
-        let how = TcpKeepalive::new().with_time(idle).with_interval(idle).with_retries(tries);
-        SockRef::from(&self.fd).set_tcp_keepalive(&how)
+        keep_alive(&self.fd, idle, tries)
     }
 
     /// Sets both socket buffers, in bytes, which bound the TCP window. Without CAP_NET_ADMIN the kernel caps them at
@@ -372,6 +371,15 @@ impl Hangup {
 }
 
 /// The end flags of a connection, without waiting.
+/// See [`Stream::keep_alive`].
+///
+/// # Errors
+/// Those of setsockopt.
+pub fn keep_alive(socket: &impl AsFd, idle: Duration, tries: u32) -> io::Result<()> {
+    let how = TcpKeepalive::new().with_time(idle).with_interval(idle).with_retries(tries);
+    SockRef::from(socket).set_tcp_keepalive(&how)
+}
+
 fn poll_end(fd: &impl AsFd) -> PollFlags {
     let mut fds = [rustix::event::PollFd::new(fd, ENDED)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

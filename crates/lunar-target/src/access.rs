@@ -1,12 +1,13 @@
 //! Access control: which initiators may log in, how they authenticate, and which LUNs they see.
 
 use crate::config::{
-    AccessRule, ChapAccount, DiscoveryConfig, IpNetwork, NvmeSecret, TargetConfig, TargetNode,
+    AccessRule, ChapAccount, DiscoveryConfig, IpNetwork, NvmeSecret, NvmeTlsKey, TargetConfig, TargetNode,
 };
 use crate::session_info::{Addresses, SessionInfo};
 use crate::{LogicalUnit, LoginError};
 use lunar_proto::chap::{Algorithm, Authentication, ChapUser, Secret};
 use lunar_proto::login::TargetInfo;
+use lunar_proto::nvme::tls::TlsPsk;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -32,6 +33,8 @@ pub struct AccessRules<'a> {
     pub list: &'a [AccessRule],
     /// The secrets of the hosts that must authenticate themselves, if it is an NVMe subsystem.
     pub secrets: Option<&'a BTreeMap<String, NvmeSecret>>,
+    /// The keys of the hosts that must use TLS, if it is an NVMe subsystem. No other host can use TLS.
+    pub tls_keys: Option<&'a BTreeMap<String, NvmeTlsKey>>,
 }
 
 impl AccessRules<'_> {
@@ -39,15 +42,22 @@ impl AccessRules<'_> {
     pub(crate) fn admit(self, info: &SessionInfo) -> bool {
         let rule = rule_of(self.list, &info.initiator, info.address.ip(), info.portal.ip());
         let demands_secret = self.secrets.is_some_and(|secrets| secrets.contains_key(&info.initiator));
+        let demands_tls = self.tls_keys.is_some_and(|keys| keys.contains_key(&info.initiator));
         rule.is_ok_and(|rule| has_authenticated(rule, info.user.as_deref()))
             && (info.is_authenticated_nvme() || !demands_secret)
+            && info.tls.is_some() == demands_tls
     }
 }
 
 impl TargetNode {
     /// Its rules of access.
     pub(crate) fn rules(&self) -> AccessRules<'_> {
-        AccessRules { list: &self.access, secrets: self.subsystem.as_ref().map(|subsystem| &subsystem.hosts) }
+        let subsystem = self.subsystem.as_ref();
+        AccessRules {
+            list: &self.access,
+            secrets: subsystem.map(|subsystem| &subsystem.hosts),
+            tls_keys: subsystem.map(|subsystem| &subsystem.tls_keys),
+        }
     }
 }
 
@@ -245,6 +255,17 @@ impl LoginContext {
     pub fn subsystem(&self, name: &str, host: &str) -> Result<&TargetNode, LoginError> {
         let target = self.config.targets.get(name).filter(|target| target.subsystem.is_some());
         self.admit(target, host).map(|(target, _)| target)
+    }
+
+    /// The PSKs with this identity, of hosts that may use a subsystem of this portal group.
+    pub(crate) fn tls_psks<'a>(&'a self, identity: &'a [u8]) -> impl Iterator<Item = &'a TlsPsk> {
+        let offered =
+            self.config.targets.values().filter(|target| target.portal_groups.contains(&self.group));
+        let hosts = offered.filter_map(|target| Some((target, target.subsystem.as_ref()?)));
+        let keys = hosts.flat_map(|(target, own)| own.tls_keys.iter().map(move |key| (target, key)));
+        keys.flat_map(move |(target, (host, key))| {
+            key.psks(identity).filter(move |_| self.is_visible(target, host))
+        })
     }
 
     /// A target that admits this initiator, and the rule that applies.

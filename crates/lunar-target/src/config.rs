@@ -1,6 +1,7 @@
 //! The configuration that the target runs: plain values, checked by the code that builds them. A reload replaces it as
 //! a whole.
 
+mod tls_key;
 mod transports;
 
 use lunar_scsi::{TargetPort, TransportProtocol};
@@ -15,10 +16,12 @@ use crate::{Instance, LogicalUnit, LoginError};
 use lunar_proto::chap::Algorithm;
 pub use lunar_proto::nvme::auth::DhChapSecret;
 use lunar_proto::nvme::auth::{AuthSecrets, DhGroup};
+pub use lunar_proto::nvme::tls::TlsKey;
 pub use lunar_proto::parameters::AllowedDigests;
 use lunar_proto::parameters::Offer;
 /// The name of every NVMe discovery service.
 pub use lunar_wire::nvme::DISCOVERY_NQN;
+pub use tls_key::NvmeTlsKey;
 pub use transports::{PortalProtocol, RdmaProvider, Transports};
 use zeroize::Zeroizing;
 
@@ -259,6 +262,8 @@ pub struct SubsystemSettings {
     pub hosts: BTreeMap<String, NvmeSecret>,
     /// The secret with which controllers authenticate themselves to hosts that ask for it.
     pub secret: Option<NvmeSecret>,
+    /// The keys of hosts that must use TLS, by NQN.
+    pub tls_keys: BTreeMap<String, NvmeTlsKey>,
 }
 
 /// A secret for DH-HMAC-CHAP.
@@ -304,6 +309,7 @@ impl SubsystemSettings {
             model: model.unwrap_or(SubsystemSettings::MODEL).to_owned(),
             hosts: BTreeMap::new(),
             secret: None,
+            tls_keys: BTreeMap::new(),
         }
     }
 
@@ -320,6 +326,11 @@ impl TargetNode {
     /// Whether a SCSI routing instance of its namespaces rejects logins.
     pub(crate) fn is_draining(&self) -> bool {
         self.routed_by.iter().any(|instance| instance.draining.load(Relaxed))
+    }
+
+    /// Whether an NVMe host must use TLS, and no other host can.
+    pub(crate) fn demands_tls_of(&self, host: &str) -> bool {
+        self.subsystem.as_ref().is_some_and(|subsystem| subsystem.tls_keys.contains_key(host))
     }
 
     /// Its target port for a portal group and a protocol.

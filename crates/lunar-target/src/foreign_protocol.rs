@@ -8,18 +8,38 @@ const IMMEDIATE: u8 = 0x40;
 
 /// The reason to close a connection at an iSCSI portal that begins with ICReq; None: it does not, as far as received.
 pub fn at_iscsi_portal(received: &[u8]) -> Option<&'static str> {
-    // The common header of ICReq: type 00h, no flags, HLEN and PLEN of its length, no data.
-    const LEN: u8 = IcRequest::LEN as u8;
-    received.starts_with(&[0, 0, LEN, 0, LEN, 0, 0, 0]).then_some(
+    received.starts_with(&IC_REQUEST).then_some(
         "the host speaks NVMe/TCP, and this portal iSCSI; hint: connect to a portal with transport = [\"nvme-tcp\"], \
          usually port 4420",
     )
 }
 
-/// The reason to close a connection at a portal of NVMe/TCP that begins with a Login Request; None: it does not.
+/// The common header of ICReq: type 00h, no flags, HLEN and PLEN of its length, no data.
+const IC_REQUEST: [u8; 8] = [0, 0, IcRequest::LEN as u8, 0, IcRequest::LEN as u8, 0, 0, 0];
+/// A handshake record of TLS and its version, with which a host with TLS begins (RFC 8446, section 5.1).
+const TLS: [u8; 2] = [22, 3];
+
+const ISCSI: &str = "the initiator speaks iSCSI, and this portal NVMe/TCP; hint: connect to an iSCSI portal, usually port 3260";
+
+/// The reason to close a connection at a portal of NVMe/TCP that begins with a Login Request or with TLS; None: it does not.
 pub fn at_nvme_portal(received: &[u8]) -> Option<&'static str> {
-    // NVMe/TCP has no PDU of this type.
-    received.starts_with(&[opcode::LOGIN | IMMEDIATE]).then_some(
-        "the initiator speaks iSCSI, and this portal NVMe/TCP; hint: connect to an iSCSI portal, usually port 3260",
-    )
+    // NVMe/TCP has no PDUs of these types.
+    if received.starts_with(&TLS) {
+        return Some(
+            "the host begins with TLS, and this portal has none; hint: connect without --tls, or set tls = \"required\" of \
+             the portal",
+        );
+    }
+    received.starts_with(&[opcode::LOGIN | IMMEDIATE]).then_some(ISCSI)
+}
+
+/// The reason to close a connection at a portal of NVMe/TCP with TLS that begins without it.
+pub fn at_tls_portal(received: &[u8]) -> &'static str {
+    if received.starts_with(&IC_REQUEST) {
+        return "the host uses no TLS, and this portal demands it; hint: connect with --tls, or to a portal without TLS";
+    }
+    match at_nvme_portal(received) {
+        Some(reason) => reason,
+        None => "the host does not begin with TLS, and this portal demands it",
+    }
 }

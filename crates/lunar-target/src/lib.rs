@@ -49,6 +49,7 @@ mod task_set_lock;
 mod tcp_portals;
 #[cfg(test)]
 mod test_target;
+mod tls;
 mod turns;
 
 pub use iscsi::testing;
@@ -78,7 +79,7 @@ pub use server_events::EventTotals;
 pub use session_counter::SessionCounter;
 pub use session_info::{
     Addresses, IscsiSessionInfo, NvmeSessionInfo, SessionCounters, SessionInfo, SessionProtocol,
-    SessionTransport, SrpSessionInfo,
+    SessionTransport, SrpSessionInfo, TlsSessionInfo,
 };
 pub use sharing::{RemotePort, SharingLost, StateSharing};
 pub use state_file::{remove_leftovers, remove_leftovers_in, replace as replace_file};

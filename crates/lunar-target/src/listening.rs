@@ -63,7 +63,7 @@ impl Listening {
     /// Binds the portals of these groups that do not listen yet.
     ///
     /// # Errors
-    /// A portal cannot be bound. The message names it.
+    /// A portal cannot be bound: the message names it. Or the threads for TLS cannot be started.
     pub fn prepare(
         &self,
         groups: &[PortalGroup],
@@ -71,6 +71,9 @@ impl Listening {
         cores: PortalCores<'_>,
         socket: &mut SocketSource<'_>,
     ) -> io::Result<PreparedPortals> {
+        if groups.iter().flat_map(|group| &group.portals).any(|portal| portal.transports.tls) {
+            shared.tls.start()?;
+        }
         let own: Vec<&TcpListener> = self.sockets().map(|(_, socket)| &**socket).collect();
         let mut prepared = PreparedPortals::default();
         for (at, (tag, portal, open)) in self.matched(groups).into_iter().enumerate() {

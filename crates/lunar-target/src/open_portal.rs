@@ -38,7 +38,8 @@ impl BoundPortal {
             SessionProtocol::Nvme(_) => PortalProtocol::NvmeTcp,
         };
         let is_same_port = own.port() == used.port() && self.tag == session.portal_group_tag;
-        is_at && is_same_port && accepts && protocol == transports.protocol
+        let is_as_safe = transports.tls == session.tls.is_some();
+        is_at && is_same_port && accepts && is_as_safe && protocol == transports.protocol
     }
 }
 

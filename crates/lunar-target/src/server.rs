@@ -305,6 +305,7 @@ async fn stop_sessions(shared: Arc<ServerState>) -> Result<(), Vec<FlushFailure>
             "sessions did not end before the server stopped"
         );
     }
+    shared.tls.drained().await;
     flush_all(&shared.config(), None).await
 }
 

@@ -9,6 +9,7 @@ use crate::open_portal::BoundPortal;
 use crate::registry::{Registry, SessionMessage};
 use crate::server_events::ServerEvents;
 use crate::session_info::{Addresses, SessionInfo};
+use crate::tls::TlsRelay;
 use event_listener::Event;
 use lunar_runtime::cores::CorePlacement;
 use lunar_runtime::{LogRateLimit, OncePerMinute, Pool, descriptors};
@@ -51,6 +52,8 @@ pub struct ServerState {
     /// The number of changes that discovery may show, and the notification of them.
     pub(crate) generation: AtomicU64,
     pub(crate) discovery_changed: Event,
+    /// TLS of connections.
+    pub(crate) tls: TlsRelay,
 }
 
 impl ServerState {
@@ -74,6 +77,7 @@ impl ServerState {
             controllers: Arc::default(),
             generation: AtomicU64::new(1),
             discovery_changed: Event::new(),
+            tls: TlsRelay::default(),
         }
     }
 

@@ -35,6 +35,24 @@ pub struct Addresses {
     pub peer: SocketAddr,
 }
 
+/// TLS of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsSessionInfo {
+    /// The identity of the PSK: version and hash, the name of the host, and the name of the subsystem.
+    pub identity: String,
+    /// The cipher suite, such as `TLS_AES_128_GCM_SHA256`.
+    pub cipher: String,
+}
+
+impl TlsSessionInfo {
+    /// Whether the PSK is that of this host and this subsystem.
+    pub(crate) fn is_of(&self, host: &str, subsystem: &str) -> bool {
+        // No name in an identity has a blank.
+        let mut parts = self.identity.split(' ').skip(1);
+        parts.next() == Some(host) && parts.next() == Some(subsystem)
+    }
+}
+
 /// Facts about a session: the result of its login, and its counters.
 pub struct SessionInfo {
     /// Name of the initiator: its iSCSI name, or its SRP port identifier as text.
@@ -53,6 +71,8 @@ pub struct SessionInfo {
     pub protocol: SessionProtocol,
     /// The CHAP account.
     pub user: Option<String>,
+    /// TLS of its connection. None: it has none.
+    pub tls: Option<TlsSessionInfo>,
     /// The time of its login.
     pub started_at: Instant,
     /// Counters of its commands and bytes.
@@ -83,6 +103,7 @@ impl SessionInfo {
             transport,
             protocol,
             user: None,
+            tls: None,
             started_at: Instant::now(),
             counters: SessionCounters::default(),
             instance_session: OnceLock::new(),

@@ -1,9 +1,11 @@
 //! TCP connections: selects the front end of each.
 
+use crate::access::LoginContext;
 use crate::config::PortalProtocol;
 use crate::open_portal::OpenPortal;
 use crate::server_state::{ConnectionGuard, ServerState};
 use crate::session_info::Addresses;
+use crate::tls::TlsConnection;
 use crate::{iscsi, iser, nvme, srp};
 use lunar_runtime::Stream;
 use std::io;
@@ -36,6 +38,9 @@ pub async fn serve(
     count: ConnectionGuard,
 ) {
     let local = socket.local_addr();
+    if let (true, Ok(local)) = (portal.bound().transports.tls, &local) {
+        return serve_tls(shared, socket, Addresses { local: *local, peer }, portal, count).await;
+    }
     let (stream, addresses) = match (Stream::new(socket), local) {
         (Ok(stream), Ok(local)) => (stream, Addresses { local, peer }),
         (Err(e), _) | (_, Err(e)) => {
@@ -50,8 +55,33 @@ pub async fn serve(
         PortalProtocol::Srp => srp::serve_stream(shared, stream, addresses, portal, count).await,
         PortalProtocol::Iscsi => serve_iscsi(shared, stream, addresses, portal, count).await,
         PortalProtocol::NvmeTcp | PortalProtocol::NvmeDiscovery => {
-            nvme::serve_stream(shared, stream, addresses, portal, count).await;
+            nvme::serve_stream(shared, stream, addresses, portal, (count, None)).await;
         }
+    }
+}
+
+/// Serves NVMe over TCP with TLS, of which the relay makes a Unix socket.
+async fn serve_tls(
+    shared: Arc<ServerState>,
+    socket: std::net::TcpStream,
+    addresses: Addresses,
+    portal: Arc<OpenPortal>,
+    count: ConnectionGuard,
+) {
+    if let Err(e) = lunar_runtime::stream::keep_alive(&socket, KEEPALIVE, KEEPALIVE_TRIES) {
+        tracing::debug!(peer = %addresses.peer, error = %e, "TCP keepalive could not be enabled");
+    }
+    let limit = shared.config().limits.login_timeout;
+    let context = LoginContext::new(&shared.config(), portal.bound().tag, addresses);
+    let accepted = count.evicted().or(limit, shared.tls.accept(socket, context)).await;
+    let accepted =
+        accepted.and_then(|TlsConnection { stream, tls, open }| Ok((Stream::new(stream)?, tls, open)));
+    match accepted {
+        Ok((stream, tls, open)) => {
+            nvme::serve_stream(shared, stream, addresses, portal, (count, Some(tls))).await;
+            drop(open);
+        }
+        Err(e) => shared.log_closed_before_login(addresses.peer, &e.to_string()),
     }
 }
 

@@ -7,14 +7,14 @@ mod process;
 use crate::service_manager::PortalSockets;
 use lunar_admin::history::{Traffic, of_units};
 use lunar_admin::metrics::MetricsReport;
-use lunar_admin::{Capacities, Counters, NvmeReport, Parameters, SessionReport, Srp};
+use lunar_admin::{Capacities, Counters, NvmeReport, Parameters, SessionReport, Srp, TlsReport};
 use lunar_initiator::nvme::uuid_text;
 use lunar_server::config::Config;
 use lunar_target::access::AccessRules;
 use lunar_target::config::{PortalGroup, RdmaProvider, TargetConfig};
 use lunar_target::{
     BoundPortal, FlushFailure, LogicalUnit, OpClass, PreparedPortals, Quiesced, ServedSessions, SessionInfo,
-    SessionProtocol, SessionTransport,
+    SessionProtocol, SessionTransport, TlsSessionInfo,
 };
 use metrics::ServerMetrics;
 use std::collections::BTreeMap;
@@ -215,8 +215,12 @@ impl TargetServer for RunningServer {
     fn excluded(&self, new: &Config) -> Vec<u16> {
         let rules = |name: &str| {
             let target = new.target(name)?;
-            let secrets = target.subsystem.as_ref().map(|subsystem| &subsystem.hosts);
-            Some(AccessRules { list: &target.access, secrets })
+            let subsystem = target.subsystem.as_ref();
+            Some(AccessRules {
+                list: &target.access,
+                secrets: subsystem.map(|subsystem| &subsystem.hosts),
+                tls_keys: subsystem.map(|subsystem| &subsystem.tls_keys),
+            })
         };
         self.server().as_ref().map(|server| server.excluded(rules)).unwrap_or_default()
     }
@@ -269,6 +273,10 @@ fn nvme(info: &SessionInfo, queues: &BTreeMap<u16, usize>) -> Option<NvmeReport>
         queue_len: nvme.queue_len,
         io_queues: queues.get(&nvme.controller).copied().unwrap_or_default(),
         keep_alive_ms: nvme.keep_alive_ms,
+        tls: info.tls.as_ref().map(|TlsSessionInfo { identity, cipher }| TlsReport {
+            cipher: cipher.clone(),
+            identity: identity.clone(),
+        }),
     })
 }
 

@@ -22,6 +22,7 @@ mod reservations;
 mod resets;
 mod sizes;
 mod suite;
+mod tls;
 
 use interop::nvme::{NvmeEntry, NvmeHostName, NvmeWire, RawController};
 use interop::{Raw, Server, TARGET};

@@ -54,12 +54,14 @@ medium_keys! {
     }
 }
 
-/// The keys of a host that must prove that it knows a secret.
+/// The keys of a host that must prove that it knows a secret, or a key of TLS.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HostKeys {
     /// File with the secret, which only the user of the server can access.
     pub secret_file: Option<String>,
+    /// File with the key of TLS, which only the user of the server can access.
+    pub tls_key_file: Option<String>,
     /// The secret, which the server writes to a file. No response has it.
     #[schema(write_only)]
     pub secret: Option<String>,

@@ -100,10 +100,11 @@ impl Units {
             routed_by: subsystem.map(|subsystem| self.routed_by(subsystem, config)).unwrap_or_default(),
             depth: target.depth,
             subsystem: subsystem.map(
-                |SubsystemConfig { serial, model, hosts, secret, shared: _, is_awaited: _ }| {
+                |SubsystemConfig { serial, model, hosts, secret, tls_keys, shared: _, is_awaited: _ }| {
                     SubsystemSettings {
                         hosts: hosts.clone(),
                         secret: secret.clone(),
+                        tls_keys: tls_keys.clone(),
                         ..SubsystemSettings::new(&target.name, serial.as_deref(), model.as_deref())
                     }
                 },

@@ -198,9 +198,12 @@ impl Target {
         self.luns.len() + self.subsystem.as_ref().map_or(0, |subsystem| subsystem.shared.len())
     }
 
-    /// The number of hosts that need a secret.
+    /// The number of hosts that need a secret or a key of TLS.
     pub fn secrets(&self) -> usize {
-        self.subsystem.as_ref().map_or(0, |subsystem| subsystem.hosts.len())
+        self.subsystem.as_ref().map_or(0, |subsystem| {
+            let keys_alone = subsystem.tls_keys.keys().filter(|host| !subsystem.hosts.contains_key(*host));
+            subsystem.hosts.len() + keys_alone.count()
+        })
     }
 
     /// A target without LUNs and access rules.

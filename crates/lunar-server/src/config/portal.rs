@@ -159,7 +159,9 @@ fn transports(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Transports {
     let mut others = named.iter().map(|name| name.protocol()).filter(|one| *one != PortalProtocol::Iscsi);
     let protocol = others.next().unwrap_or(PortalProtocol::Iscsi);
     let tcp = has(PortalTransport::Tcp) || protocol.is_nvme();
-    let transports = Transports { protocol, tcp, iser, provider };
+    let tls_at = s.find("tls").map(|value| value.span());
+    let tls = s.parsed(p, "tls", tls).unwrap_or_default();
+    let transports = Transports { protocol, tcp, iser, provider, tls };
     // An unknown word may stand for any transport, so the combination is not checked.
     if let (Some(value), true) = (written, is_known)
         && let Some((what, hint)) = wrong_together(&named)
@@ -170,6 +172,12 @@ fn transports(p: &mut Diagnostics<'_>, s: &mut Section<'_>) -> Transports {
             &at,
             "`provider` requires an RDMA transport, which this portal does not have",
             "remove `provider`, or add transport = [\"tcp\", \"iser\"] or [\"srp\"]",
+        );
+    } else if let (Some(at), true, false) = (tls_at, is_known, protocol.is_nvme()) {
+        p.add(
+            &at,
+            "`tls` requires NVMe/TCP, which this portal does not have",
+            "remove `tls`, or set transport = [\"nvme-tcp\"] or [\"nvme-discovery\"]",
         );
     }
     transports
@@ -189,6 +197,17 @@ fn wrong_together(named: &[PortalTransport]) -> Option<(&'static str, &'static s
         ))
     } else {
         None
+    }
+}
+
+/// Whether hosts must begin with TLS.
+fn tls(text: &str) -> Result<bool, InvalidValue> {
+    match text {
+        "required" => Ok(true),
+        _ => invalid(
+            format!("unknown value \"{}\" of `tls`", text.escape_debug()),
+            "write \"required\", or remove `tls` for a portal without TLS",
+        ),
     }
 }
 

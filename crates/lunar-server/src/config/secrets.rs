@@ -21,6 +21,8 @@ pub struct SecretUse {
 
 /// The keys of `[api]` whose files are secrets, and those whose files all may read.
 const API_SECRETS: [&str; 2] = ["key_file", "token_file"];
+/// The keys of subsystems and of their hosts whose files are secrets.
+const HOST_SECRETS: [&str; 2] = ["secret_file", "tls_key_file"];
 const API_CERTIFICATES: [&str; 2] = ["certificate_file", "client_ca_file"];
 
 /// The files of certificates that `[api]` names, with absolute paths.
@@ -57,7 +59,12 @@ pub fn secret_uses(sources: &Sources) -> Vec<SecretUse> {
     for subsystem in subsystems.into_iter().flatten().filter_map(|one| one.get_ref().as_table()) {
         let hosts = subsystem.get("host").and_then(|hosts| hosts.get_ref().as_array());
         let hosts = hosts.into_iter().flatten().filter_map(|host| host.get_ref().as_table());
-        for file in [subsystem].into_iter().chain(hosts).filter_map(|table| table.get("secret_file")) {
+        for file in [subsystem]
+            .into_iter()
+            .chain(hosts)
+            .flat_map(|table| HOST_SECRETS.map(|key| table.get(key)))
+            .flatten()
+        {
             found.extend(file.get_ref().as_str().map(|text| (file.span().start, Some(base.join(text)))));
         }
     }

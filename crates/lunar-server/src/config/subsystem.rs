@@ -10,7 +10,9 @@ use crate::ErrorCode;
 use lunar_config::{Diagnostics, InvalidValue, invalid, iscsi_name};
 use lunar_config::{Section, UniqueKeys};
 use lunar_scsi::PeripheralDeviceType;
-use lunar_target::config::{AccessRule, DISCOVERY_NQN, DhChapSecret, MAX_NAMESPACES, NvmeSecret, check_nqn};
+use lunar_target::config::{
+    AccessRule, DISCOVERY_NQN, DhChapSecret, MAX_NAMESPACES, NvmeSecret, NvmeTlsKey, TlsKey, check_nqn,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
@@ -29,6 +31,8 @@ pub struct SubsystemConfig {
     pub hosts: BTreeMap<String, NvmeSecret>,
     /// The secret of the subsystem, for hosts that ask for its proof.
     pub secret: Option<NvmeSecret>,
+    /// The keys of hosts that must use TLS, by NQN.
+    pub tls_keys: BTreeMap<String, NvmeTlsKey>,
     /// Whether a router has not found one of its namespaces yet.
     pub is_awaited: bool,
 }
@@ -81,9 +85,12 @@ fn subsystem(
         let what = "`secret_file` of a subsystem protects nothing without hosts that must prove themselves";
         p.add(&value.span(), what, "add [[subsystem.host]] with a `secret_file` for each host");
     }
-    let hosts = hosts(p, &mut s, around);
-    let access = access(p, &mut s, &hosts);
     let shown = name.clone().unwrap_or_default();
+    let named = hosts(p, &mut s, around, &shown);
+    let access = access(p, &mut s, &named);
+    let secrets = named.iter().filter_map(|(name, host)| Some((name.clone(), host.secret.clone()?)));
+    let tls_keys = named.iter().filter_map(|(name, host)| Some((name.clone(), host.tls_key.clone()?)));
+    let (hosts, tls_keys) = (secrets.collect(), tls_keys.collect());
     let (luns, own) = namespaces(p, &mut s, around, unique, &shown);
     s.done(p);
     let refs = own.iter().map(|one| (one.nsid, (one.target.clone(), one.lun))).collect();
@@ -92,7 +99,15 @@ fn subsystem(
         luns: Arc::new(luns),
         access,
         offline,
-        subsystem: Some(SubsystemConfig { serial, model, shared: refs, hosts, secret, is_awaited: false }),
+        subsystem: Some(SubsystemConfig {
+            serial,
+            model,
+            shared: refs,
+            hosts,
+            secret,
+            tls_keys,
+            is_awaited: false,
+        }),
         ..Target::new(name?, portal_groups)
     })
 }
@@ -120,24 +135,38 @@ fn ascii(text: &str, max: usize) -> Result<String, InvalidValue> {
     }
 }
 
-/// All `[[subsystem.host]]`: the hosts that may connect, each with its secret.
-fn hosts(p: &mut Diagnostics<'_>, s: &mut Section<'_>, around: &Context<'_>) -> BTreeMap<String, NvmeSecret> {
+/// The proofs that a host must give.
+struct NamedHost {
+    secret: Option<NvmeSecret>,
+    tls_key: Option<NvmeTlsKey>,
+}
+
+/// All `[[subsystem.host]]`: the hosts that may connect, each with a secret, a key of TLS, or both.
+fn hosts(
+    p: &mut Diagnostics<'_>,
+    s: &mut Section<'_>,
+    around: &Context<'_>,
+    subsystem: &str,
+) -> BTreeMap<String, NamedHost> {
     let (mut hosts, mut once) = (BTreeMap::new(), UniqueKeys::new("host"));
     for mut s in s.sections(p, "host", "[[subsystem.host]]") {
-        for (key, example) in
-            [("nqn", "\"nqn.2014-08.org.nvmexpress:uuid:...\""), ("secret_file", "\"host.key\"")]
-        {
-            if s.find(key).is_none() {
-                s.missing(p, key, example);
-            }
+        if s.find("nqn").is_none() {
+            s.missing(p, "nqn", "\"nqn.2014-08.org.nvmexpress:uuid:...\"");
+        }
+        if s.find("secret_file").is_none() && s.find("tls_key_file").is_none() {
+            s.missing(p, "secret_file", "\"host.key\"");
         }
         let at = s.find("nqn").map(|value| value.span());
         let name = s.parsed(p, "nqn", host_nqn);
         let secret = s.parsed(p, "secret_file", |text| secret_in(text, around));
-        if let (Some(at), Some(name), Some(secret)) = (at, name, secret)
+        let tls_key = s.parsed(p, "tls_key_file", |text| {
+            tls_key_in(text, around, name.as_deref().unwrap_or_default(), subsystem)
+        });
+        if let (Some(at), Some(name)) = (at, name)
             && once.first(p, name.clone(), &at)
+            && (secret.is_some() || tls_key.is_some())
         {
-            hosts.insert(name, secret);
+            hosts.insert(name, NamedHost { secret, tls_key });
         }
         s.done(p);
     }
@@ -179,20 +208,51 @@ fn secret_in(path: &str, around: &Context<'_>) -> Result<NvmeSecret, InvalidValu
     Ok(NvmeSecret { secret: secret(&file, around.source)?, file })
 }
 
+/// The key of TLS in the file of this path.
+fn tls_key_in(
+    path: &str,
+    around: &Context<'_>,
+    host: &str,
+    subsystem: &str,
+) -> Result<NvmeTlsKey, InvalidValue> {
+    let file = super::path(path, around.base)?;
+    let hint = "make one in a new file: lunar chap add --nvme=tls NQN --output FILE";
+    let key = in_file(&file, around.source, hint, TlsKey::parse, TlsKey::of_key)?;
+    // Names with other faults are reported at their own keys.
+    let [host, subsystem] = [host, subsystem].map(|name| match check_nqn(name) {
+        Ok(()) => name,
+        Err(_) => DISCOVERY_NQN,
+    });
+    NvmeTlsKey::new(key, file, host, subsystem).or_else(|fault| {
+        invalid(format!("TLS: {fault}"), "rename the host or the subsystem, so that the name has no blank")
+    })
+}
+
 /// The secret in a file, in the form of nvme-cli.
 pub(super) fn secret(path: &Path, source: SecretSource<'_>) -> Result<DhChapSecret, InvalidValue> {
     let hint = "make one in a new file: lunar chap add --nvme NQN --output FILE";
+    in_file(path, source, hint, DhChapSecret::parse, DhChapSecret::of_key)
+}
+
+/// The parsed content of a file with a secret; that of `unknown` if the file is not read.
+fn in_file<T, E: std::fmt::Display>(
+    path: &Path,
+    source: SecretSource<'_>,
+    hint: &'static str,
+    parse: fn(&str) -> Result<T, E>,
+    unknown: fn([u8; 32]) -> T,
+) -> Result<T, InvalidValue> {
     let as_missing = |e: InvalidValue| match e.code {
         ErrorCode::NotFound => InvalidValue { hint: hint.into(), ..e },
         _ => e,
     };
     let Some(bytes) = secret_text(path, source).map_err(as_missing)? else {
-        return Ok(DhChapSecret::of_key(unknown_key(path)));
+        return Ok(unknown(unknown_key(path)));
     };
     let fault =
         |what: &dyn std::fmt::Display| invalid(format!("the secret {}: {what}", path.display()), hint);
     let text = str::from_utf8(&bytes).map_err(|_| "it is not UTF-8");
-    match text.map(|text| DhChapSecret::parse(text.trim())) {
+    match text.map(|text| parse(text.trim())) {
         Ok(Ok(secret)) => Ok(secret),
         Ok(Err(why)) => fault(&why),
         Err(why) => fault(&why),
@@ -203,7 +263,7 @@ pub(super) fn secret(path: &Path, source: SecretSource<'_>) -> Result<DhChapSecr
 fn access(
     p: &mut Diagnostics<'_>,
     s: &mut Section<'_>,
-    named: &BTreeMap<String, NvmeSecret>,
+    named: &BTreeMap<String, NamedHost>,
 ) -> Vec<AccessRule> {
     let at = s.find("allowed_hosts").map(|value| value.span());
     let mut hosts = s.parsed_list(p, "allowed_hosts", host_pattern);
@@ -444,6 +504,50 @@ mod tests {
         crate::config::load(&folder.0.join("lunar.toml")).expect("a subsystem that waits for its first host");
         let problems = crate::config::load(&host("bad.key")).expect_err("a fault");
         assert!(problems[0].what.contains("bad.key"), "{problems:?}");
+    }
+
+    #[test]
+    fn host_has_a_secret_or_a_key_of_tls_or_both() {
+        let folder = Folder::new("tls-keys");
+        let key = TlsKey::parse("NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:")
+            .expect("a key");
+        let secret = DhChapSecret::generate(None).expect("random numbers");
+        for (name, text) in
+            [("t.key", key.to_text().as_str()), ("s.key", &secret.to_text()), ("bad.key", "x")]
+        {
+            folder.file(name, format!("{text}\n"), 0o600);
+        }
+        let load = |name: &str, keys: &str| {
+            let host = format!("[[subsystem.host]]\nnqn = \"nqn.2026-11.org.example:{name}\"\n{keys}\n");
+            let path = folder.file("lunar.toml", format!("{HEAD}{host}"), 0o644);
+            crate::config::load(&path).map_err(|list| list[0].what.clone())
+        };
+        let (tls, secret) = ("tls_key_file = \"t.key\"", "secret_file = \"s.key\"");
+        for (keys, secrets, tls_keys) in
+            [(tls.to_owned(), 0, 1), (secret.to_owned(), 1, 0), (format!("{tls}\n{secret}"), 1, 1)]
+        {
+            let config = load("h", &keys).expect("a configuration");
+            let target =
+                config.targets.iter().find(|target| target.subsystem.is_some()).expect("a subsystem");
+            let own = target.subsystem.as_ref().expect("a subsystem");
+            assert_eq!(
+                (own.hosts.len(), own.tls_keys.len(), target.secrets()),
+                (secrets, tls_keys, 1),
+                "{keys}"
+            );
+            assert_eq!(target.access[0].initiators, ["nqn.2026-11.org.example:h"]);
+            assert!(own.tls_keys.values().all(|own| own.key == key));
+        }
+        for (name, keys, expected) in [
+            ("h", "", "[[subsystem.host]] has no `secret_file`"),
+            ("h", "tls_key_file = \"s.key\"", "the form of a key is NVMeTLSkey-1:HH:BASE64:"),
+            ("h", "tls_key_file = \"bad.key\"", "the form of a key"),
+            ("h", "tls_key_file = \"none.key\"", "none.key"),
+            ("h h", tls, "a name with a blank has no identity"),
+        ] {
+            let fault = load(name, keys).expect_err(expected);
+            assert!(fault.contains(expected), "{fault}");
+        }
     }
 
     const ROUTED: &str = "[router.r1]\n\

@@ -465,6 +465,20 @@ fn problems_of_portals() {
                 ],
             ),
             (
+                "[[portal_group]]\ntag = 1\nportals = [{ listen = \"[::1]:1\", tls = \"required\" }]",
+                &[
+                    "t.toml:3:40: `tls` requires NVMe/TCP, which this portal does not have",
+                    "hint: remove `tls`, or set transport = [\"nvme-tcp\"] or [\"nvme-discovery\"]",
+                ],
+            ),
+            (
+                "[[portal_group]]\ntag = 1\nportals = [{ listen = \"[::1]:1\", transport = [\"nvme-tcp\"], tls = \"yes\" }]",
+                &[
+                    "t.toml:3:66: unknown value \"yes\" of `tls`",
+                    "hint: write \"required\", or remove `tls` for a portal without TLS",
+                ],
+            ),
+            (
                 "[[portal_group]]\ntag = 1\nportals = [{ listen = \"[::1]:1\", transport = [\"tcp\"], provider = \"verbs\" }]",
                 &[
                     "t.toml:3:66: `provider` requires an RDMA transport, which this portal does not have",

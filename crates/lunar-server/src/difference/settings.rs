@@ -12,8 +12,8 @@ use lunar_proto::duration;
 use lunar_proto::size;
 use lunar_runtime::CoreSelection;
 use lunar_target::config::{
-    AccessRule, AllowedDigests, ChapAccount, DiscoveryConfig, IpNetwork, LoginRedirect, NvmeSecret, Portal,
-    PortalGroup, SessionConfig, TargetLimits,
+    AccessRule, AllowedDigests, ChapAccount, DiscoveryConfig, IpNetwork, LoginRedirect, NvmeSecret,
+    NvmeTlsKey, Portal, PortalGroup, SessionConfig, TargetLimits,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -307,7 +307,8 @@ fn group(PortalGroup { tag, portals }: &PortalGroup) -> (ConfigPart, Vec<Setting
     let shown = portals.iter().map(|Portal { listen, advertise, transports }| {
         let advertised =
             advertise.as_ref().map_or(String::new(), |address| format!(" advertised as {address}"));
-        let carries = if transports.by_rdma() { format!(" for {transports}") } else { String::new() };
+        let carries =
+            if transports.by_rdma() || transports.tls { format!(" for {transports}") } else { String::new() };
         format!("{listen}{advertised}{carries}")
     });
     (ConfigPart::Group(*tag), vec![setting("portals", list(shown))])
@@ -369,9 +370,12 @@ fn target(
 }
 
 /// The settings that only an NVMe subsystem has.
-fn of_subsystem(subsystem: &SubsystemConfig) -> [Setting; 4] {
+fn of_subsystem(subsystem: &SubsystemConfig) -> [Setting; 5] {
     // The namespaces are parts of their own.
-    let SubsystemConfig { serial, model, shared: _, hosts, secret, is_awaited: _ } = subsystem;
+    let SubsystemConfig { serial, model, shared: _, hosts, secret, tls_keys, is_awaited: _ } = subsystem;
+    let keys = |keys: &mut dyn Iterator<Item = &NvmeTlsKey>| {
+        keys.flat_map(|one| one.key.to_text().as_bytes().to_vec()).collect()
+    };
     let secrets = |secrets: Vec<&NvmeSecret>| {
         secrets.iter().flat_map(|one| one.secret.to_text().as_bytes().to_vec()).collect()
     };
@@ -381,6 +385,7 @@ fn of_subsystem(subsystem: &SubsystemConfig) -> [Setting; 4] {
         setting("model", option(model)),
         with("host", list(hosts.keys()), secrets(hosts.values().collect())),
         with("secret_file", option(&secret.as_ref().map(|_| "a secret")), secrets(secret.iter().collect())),
+        with("tls_key_file", list(tls_keys.keys()), keys(&mut tls_keys.values())),
     ]
 }
 

@@ -44,6 +44,8 @@ pub struct Transports {
     pub iser: bool,
     /// The RDMA provider of the portal.
     pub provider: RdmaProvider,
+    /// Whether hosts must begin with TLS 1.3. NVMe over TCP only.
+    pub tls: bool,
 }
 
 /// An implementation of RDMA.
@@ -58,8 +60,13 @@ pub enum RdmaProvider {
 
 impl Transports {
     /// iSCSI over TCP only.
-    pub const TCP: Transports =
-        Transports { protocol: PortalProtocol::Iscsi, tcp: true, iser: false, provider: RdmaProvider::Iwarp };
+    pub const TCP: Transports = Transports {
+        protocol: PortalProtocol::Iscsi,
+        tcp: true,
+        iser: false,
+        provider: RdmaProvider::Iwarp,
+        tls: false,
+    };
 
     /// SRP only.
     pub const SRP: Transports = Transports { protocol: PortalProtocol::Srp, tcp: false, ..Transports::TCP };
@@ -95,7 +102,7 @@ impl Transports {
     }
 }
 
-/// The protocols as text: `TCP and iSER`, `SRP by RDMA devices`.
+/// The protocols as text: `TCP and iSER`, `SRP by RDMA devices`, `NVMe/TCP with TLS`.
 impl fmt::Display for Transports {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match (self.protocol, self.tcp, self.iser) {
@@ -106,6 +113,7 @@ impl fmt::Display for Transports {
             (PortalProtocol::Iscsi, false, true) => "iSER",
             (PortalProtocol::Iscsi, _, false) => "TCP",
         })?;
-        f.write_str(if self.by_devices() { " by RDMA devices" } else { "" })
+        f.write_str(if self.by_devices() { " by RDMA devices" } else { "" })?;
+        f.write_str(if self.tls { " with TLS" } else { "" })
     }
 }

@@ -15,7 +15,9 @@ use crate::open_portal::{BoundPortal, OpenPortal};
 use crate::registry::Replaced;
 use crate::server_state::{ConnectionGuard, ServerState};
 use crate::session_entry::{self, RegisteredSession};
-use crate::session_info::{Addresses, NvmeSessionInfo, SessionInfo, SessionProtocol, SessionTransport};
+use crate::session_info::{
+    Addresses, NvmeSessionInfo, SessionInfo, SessionProtocol, SessionTransport, TlsSessionInfo,
+};
 use crate::session_key::SessionKey;
 use lunar_proto::nvme::ControllerKind;
 use lunar_proto::nvme::auth::AuthNames;
@@ -63,6 +65,7 @@ struct Attempt<'a> {
     addresses: Addresses,
     portal: &'a OpenPortal,
     count: ConnectionGuard,
+    tls: Option<TlsSessionInfo>,
     is_authenticated: bool,
 }
 
@@ -109,7 +112,7 @@ pub async fn connect(
     begun: BegunConnection,
     addresses: Addresses,
     portal: Arc<OpenPortal>,
-    count: ConnectionGuard,
+    (count, tls): (ConnectionGuard, Option<TlsSessionInfo>),
 ) {
     let BegunConnection { connection, first: ReceivedCommand { sqe, data, intact } } = begun;
     let id = sqe.id();
@@ -124,7 +127,7 @@ pub async fn connect(
     connection.set_queue(command.queue_len, !command.disables_flow_control);
     let (host, subsystem) = (data.host.to_string(), data.subsystem.to_string());
     let attempt =
-        Attempt { shared, command, data, addresses, portal: &portal, count, is_authenticated: false };
+        Attempt { shared, command, data, addresses, portal: &portal, count, tls, is_authenticated: false };
     let mut is_answered = false;
     let admitted = match attempt.candidate() {
         Ok(candidate) => {
@@ -262,7 +265,8 @@ impl Attempt<'_> {
         });
         let target = (kind == ControllerKind::Io).then(|| controller.subsystem().to_owned());
         let name = controller.host().name.clone();
-        Arc::new(SessionInfo::new(name, self.addresses, (target, group), SessionTransport::Tcp, protocol))
+        let info = SessionInfo::new(name, self.addresses, (target, group), SessionTransport::Tcp, protocol);
+        Arc::new(SessionInfo { tls: self.tls.clone(), ..info })
     }
 
     /// Authenticates the host if it must. Returns whether Connect was completed for that.
@@ -285,10 +289,30 @@ impl Attempt<'_> {
 
     /// Checks the names and numbers of a Connect.
     fn candidate(&self) -> Result<Candidate, ConnectRefusal> {
+        self.check_tls()?;
         match self.command.queue {
             0 => self.admin_candidate().map(Candidate::Admin),
             _ => self.queue_candidate(),
         }
+    }
+
+    /// Checks that the names of a Connect are those of the PSK, and that a host with a key uses it.
+    fn check_tls(&self) -> Result<(), ConnectRefusal> {
+        let (host, subsystem) = (self.data.host.as_str(), self.data.subsystem.as_str());
+        let config = self.shared.config();
+        let demands = || config.targets.get(subsystem).is_some_and(|target| target.demands_tls_of(host));
+        let fault = match &self.tls {
+            Some(tls) if !tls.is_of(host, subsystem) => {
+                "the names are not those of the identity of TLS; hint: connect each subsystem with a key of its own"
+            }
+            None if demands() => {
+                "the host has a key of TLS, and this portal has none; hint: connect with --tls to a portal with \
+                 tls = \"required\""
+            }
+            _ => return Ok(()),
+        };
+        self.shared.count_login(Some(subsystem), LoginError::AuthenticationFailed.into());
+        Err(ConnectRefusal(in_data(NvmeStatus::CONNECT_HOST, HOST), fault))
     }
 
     /// Registers the queue.

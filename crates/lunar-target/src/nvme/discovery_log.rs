@@ -12,6 +12,8 @@ use lunar_wire::nvme::{
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering::Relaxed;
 
+/// The security type of TLS 1.3 (TSAS of TCP).
+const TLS_13: u8 = 2;
 /// Entries of the admin queue.
 const ADMIN_QUEUE_LEN: u16 = 32;
 /// The port of a discovery service without another one (NVMe/TCP transport specification section 3.1.1).
@@ -55,7 +57,8 @@ fn entries(state: &AdminState) -> Vec<DiscoveryEntry> {
 
 /// The entry of another discovery service, which has no portal here.
 fn referral(to: &str) -> Option<DiscoveryEntry> {
-    entry_at(DISCOVERY_NQN, DiscoveryKind::Referral, 0, host_and_port(to, DISCOVERY_PORT))
+    // A referral says nothing about the security of its service.
+    entry_at((DISCOVERY_NQN, DiscoveryKind::Referral), host_and_port(to, DISCOVERY_PORT))
 }
 
 fn entry(
@@ -64,13 +67,15 @@ fn entry(
     portal: &BoundPortal,
     local: SocketAddr,
 ) -> Option<DiscoveryEntry> {
-    entry_at(subsystem, kind, portal.tag, address(portal, local)?)
+    let secure = if portal.transports.tls { SecureChannel::Required } else { SecureChannel::Unspecified };
+    let security = if portal.transports.tls { TLS_13 } else { 0 };
+    let entry = entry_at((subsystem, kind), address(portal, local)?)?;
+    Some(DiscoveryEntry { port: portal.tag, secure, security, ..entry })
 }
 
+/// An entry without a portal of this server.
 fn entry_at(
-    subsystem: &str,
-    kind: DiscoveryKind,
-    port: u16,
+    (subsystem, kind): (&str, DiscoveryKind),
     (address, service): (String, String),
 ) -> Option<DiscoveryEntry> {
     let is_v6 = address.parse().is_ok_and(|ip: IpAddr| ip.is_ipv6());
@@ -80,7 +85,7 @@ fn entry_at(
         kind,
         secure: SecureChannel::Unspecified,
         without_flow_control: true,
-        port,
+        port: 0,
         controller: DYNAMIC_CONTROLLER,
         admin_queue_len: ADMIN_QUEUE_LEN,
         subsystem: Nqn::new(subsystem).ok()?,

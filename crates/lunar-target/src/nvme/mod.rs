@@ -38,22 +38,22 @@ mod transfers;
 
 use crate::open_portal::OpenPortal;
 use crate::server_state::{ConnectionGuard, ServerState};
-use crate::session_info::Addresses;
+use crate::session_info::{Addresses, TlsSessionInfo};
 use lunar_runtime::Stream;
 use std::sync::Arc;
 
-/// Serves one connection to its end.
+/// Serves one connection to its end, with TLS if there is any.
 pub(crate) async fn serve_stream(
     shared: Arc<ServerState>,
     stream: Stream,
     addresses: Addresses,
     portal: Arc<OpenPortal>,
-    count: ConnectionGuard,
+    (count, tls): (ConnectionGuard, Option<TlsSessionInfo>),
 ) {
     let (limit, evicted) = (shared.config().limits.login_timeout, count.evicted());
     let begun = evicted.or(limit, async { Ok(begin::begin(stream).await) }).await;
     match begun {
-        Ok(Ok(begun)) => connect::connect(&shared, begun, addresses, portal, count).await,
+        Ok(Ok(begun)) => connect::connect(&shared, begun, addresses, portal, (count, tls)).await,
         Ok(Err(fault)) => {
             shared.log_closed_before_login(addresses.peer, &fault.to_string());
             fault.report().await;

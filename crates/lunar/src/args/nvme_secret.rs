@@ -6,7 +6,8 @@ use std::path::PathBuf;
 /// Options of a secret for DH-HMAC-CHAP.
 #[derive(Args, Debug)]
 pub struct NvmeSecretArgs {
-    /// Make a secret for NVMe (DH-HMAC-CHAP) in a new file, for a host or for a subsystem. No server takes part
+    /// Make a secret for NVMe (DH-HMAC-CHAP) in a new file, for a host or for a subsystem, or the key of a host for TLS. No
+    /// server takes part
     #[arg(
         long,
         value_name = "OWNER",
@@ -42,6 +43,8 @@ pub enum SecretOwner {
     Host,
     /// A subsystem, whose proof hosts may ask for
     Subsystem,
+    /// TLS of a host: with --hash sha256, the default, or sha384
+    Tls,
 }
 
 /// The hash in the text of a secret.

@@ -436,6 +436,9 @@ pub enum PortalCommand {
         /// Accept NVMe/TCP instead of iSCSI; at port 8009, its discovery
         #[arg(long, conflicts_with_all = ["iser", "srp"])]
         nvme: bool,
+        /// Demand TLS 1.3 from hosts of --nvme
+        #[arg(long, requires = "nvme")]
+        tls: bool,
         #[command(flatten)]
         object: ObjectArgs,
     },

@@ -186,9 +186,12 @@ pub enum HostCommand {
     Add {
         #[command(flatten)]
         place: HostPlace,
-        /// File with its secret [default: a random secret, which is printed once]
+        /// File with its secret [default: a random secret, which is printed once; none with --tls-key-file]
         #[arg(long, value_name = "FILE")]
         secret_file: Option<PathBuf>,
+        /// File of the server with its key for TLS
+        #[arg(long, value_name = "PATH")]
+        tls_key_file: Option<String>,
         #[command(flatten)]
         change: ChangeArgs,
     },
@@ -196,9 +199,12 @@ pub enum HostCommand {
     Set {
         #[command(flatten)]
         place: HostPlace,
-        /// File with its new secret [default: a random secret, which is printed once]
+        /// File with its new secret [default: a random secret, which is printed once; none with --tls-key-file]
         #[arg(long, value_name = "FILE")]
         secret_file: Option<PathBuf>,
+        /// File of the server with its new key for TLS
+        #[arg(long, value_name = "PATH")]
+        tls_key_file: Option<String>,
         #[command(flatten)]
         change: ChangeArgs,
     },

@@ -38,7 +38,7 @@ pub fn commands(config: &Config, portals: &[BoundPortal]) -> String {
     };
     let mut text = "NVMe/TCP (as root):\n".to_owned();
     if !config.discovery.disabled {
-        _ = writeln!(text, "  nvme discover -t tcp {}", address(discovery));
+        _ = writeln!(text, "  nvme discover -t tcp {}{}", address(discovery), tls(discovery));
     }
     for target in subsystems(config).filter(|target| !target.offline).take(MAX_TARGETS) {
         let offers = |portal: &&BoundPortal| {
@@ -46,7 +46,8 @@ pub fn commands(config: &Config, portals: &[BoundPortal]) -> String {
                 && target.portal_groups.contains(&portal.tag)
         };
         if let Some(portal) = portals.iter().find(offers) {
-            _ = writeln!(text, "  nvme connect -t tcp {} -n {}", address(portal), target.name);
+            let (address, tls) = (address(portal), tls(portal));
+            _ = writeln!(text, "  nvme connect -t tcp {address} -n {}{tls}", target.name);
         }
     }
     text
@@ -57,6 +58,11 @@ fn address(portal: &BoundPortal) -> String {
     let text = if portal.advertise.is_some() { advertised_address(portal) } else { public(portal) };
     let (host, port) = text.rsplit_once(':').unwrap_or((&text, "4420"));
     format!("-a {} -s {port}", host.trim_matches(['[', ']']))
+}
+
+/// The option of nvme-cli for a portal with TLS.
+fn tls(portal: &BoundPortal) -> &'static str {
+    if portal.transports.tls { " --tls" } else { "" }
 }
 
 #[cfg(test)]
@@ -82,6 +88,9 @@ mod tests {
                         nvme connect -t tcp -a ::1 -s 4420 -n nqn.2026-11.org.example:a\n";
         assert_eq!(commands(&config, &[io.clone(), discovery]), expected);
         assert!(commands(&config, &[io]).contains("discover -t tcp -a ::1 -s 4420\n"));
+        let tls = bound("[::1]:4420", Transports { tls: true, ..Transports::NVME_TCP });
+        let text = commands(&config, &[tls]);
+        assert_eq!(text.matches(" --tls\n").count(), 2, "{text}");
         assert_eq!(commands(&config, &[bound("192.0.2.7:3260", Transports::TCP)]), "");
     }
 }

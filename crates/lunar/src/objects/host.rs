@@ -2,13 +2,14 @@
 
 use super::chap::{NewSecret, no_random_number};
 use super::{Change, client, items, listed, show, source, subsystem, text};
-use crate::args::{HostCommand, HostPlace};
+use crate::args::{ChangeArgs, HostCommand, HostPlace};
 use crate::exit::Failure;
-use lunar_admin::rows;
-use lunar_api::client::segment;
+use lunar_admin::{Keys, rows};
+use lunar_api::client::{ChangeReport, segment};
 use lunar_proto::nvme::auth::DhChapSecret;
 use lunar_server::Diagnostic;
 use serde_json::Value;
+use std::path::Path;
 
 /// The resource of the hosts of a subsystem.
 pub(super) fn collection(nqn: &str) -> String {
@@ -26,17 +27,13 @@ pub fn host(command: HostCommand) -> Result<String, Failure> {
             table(items(&client(&server)?, &collection(&subsystem))?, server.json)
         }
         HostCommand::Show { place, server } => show(&path(&place), &server),
-        HostCommand::Add { place, secret_file, change } => {
-            let secret = NewSecret::of(secret_file.as_deref(), random_secret)?;
-            secret.send(
-                &change,
-                |change, keys| change.create(&path(&place), keys),
-                |text| lines(&place, text),
-            )
+        HostCommand::Add { place, secret_file, tls_key_file, change } => {
+            let create = |change: &Change<'_>, keys: &Keys| change.create(&path(&place), keys);
+            send(&place, secret_file.as_deref(), tls_key_file, &change, create)
         }
-        HostCommand::Set { place, secret_file, change } => {
-            let secret = NewSecret::of(secret_file.as_deref(), random_secret)?;
-            secret.send(&change, |change, keys| change.merge(&path(&place), keys), |text| lines(&place, text))
+        HostCommand::Set { place, secret_file, tls_key_file, change } => {
+            let merge = |change: &Change<'_>, keys: &Keys| change.merge(&path(&place), keys);
+            send(&place, secret_file.as_deref(), tls_key_file, &change, merge)
         }
         HostCommand::Remove { place, force, change } => {
             let change = Change::new(&change)?.with_force(force);
@@ -45,11 +42,32 @@ pub fn host(command: HostCommand) -> Result<String, Failure> {
     }
 }
 
+/// Sends a change with a secret, with the file of a key for TLS, or with both. Without any option, the secret is random.
+fn send(
+    place: &HostPlace,
+    secret_file: Option<&Path>,
+    tls_key_file: Option<String>,
+    args: &ChangeArgs,
+    send: impl FnOnce(&Change<'_>, &Keys) -> Result<ChangeReport, Failure>,
+) -> Result<String, Failure> {
+    let tls = tls_key_file.map(|file| ("tls_key_file".to_owned(), file.into()));
+    if tls.is_some() && secret_file.is_none() {
+        let change = Change::new(args)?;
+        return change.done(&send(&change, &Keys::from_iter(tls))?);
+    }
+    let with_tls =
+        |change: &Change<'_>, keys: &Keys| send(change, &keys.clone().into_iter().chain(tls).collect());
+    NewSecret::of(secret_file, random_secret)?.send(args, with_tls, |text| lines(place, text))
+}
+
 /// The text for hosts.
 pub(super) fn table(hosts: Vec<Value>, as_json: bool) -> Result<String, Failure> {
-    let row = |one: &Value| [text(&one["nqn"]), text(&one["config"]["secret_file"]), source(one)];
+    let row = |one: &Value| {
+        let config = &one["config"];
+        [text(&one["nqn"]), text(&config["secret_file"]), text(&config["tls_key_file"]), source(one)]
+    };
     let none = "no hosts with secrets: allowed_hosts of the subsystem decides";
-    listed(hosts, as_json, none, ["HOST", "SECRET FILE", "SOURCE"], row)
+    listed(hosts, as_json, none, ["HOST", "SECRET FILE", "TLS KEY FILE", "SOURCE"], row)
 }
 
 fn random_secret() -> Result<String, Diagnostic> {

@@ -1,10 +1,12 @@
-//! `lunar chap add --nvme`: a secret for DH-HMAC-CHAP.
+//! `lunar chap add --nvme`: a secret for DH-HMAC-CHAP, or a key for TLS.
 
+use super::chap::no_random_number;
 use crate::args::{NvmeSecretArgs, SecretHash, SecretOwner};
 use crate::exit::{Exit, Failure};
 use crate::{output, private_file};
 use lunar_block::shell_word;
 use lunar_proto::nvme::auth::{DhChapHash, DhChapSecret};
+use lunar_proto::nvme::tls::{TlsKey, TlsKeyHash};
 use lunar_server::Diagnostic;
 use lunar_target::config::check_nqn;
 use std::io;
@@ -17,11 +19,27 @@ pub(super) fn add(nqn: &str, owner: SecretOwner, args: &NvmeSecretArgs) -> Resul
         Diagnostic::new(what, "a name looks like nqn.2026-11.org.example:ann")
     })?;
     let path = args.output.as_deref().unwrap_or(Path::new(""));
-    let secret = secret(args)?.to_text();
+    let secret = match owner {
+        SecretOwner::Tls => tls_key(args)?.to_text(),
+        SecretOwner::Host | SecretOwner::Subsystem => secret(args)?.to_text(),
+    };
     private_file::write_new(path, format!("{}\n", *secret).as_bytes()).map_err(|e| unwritable(path, &e))?;
     let shown = args.show_secret.then_some(secret.as_str());
     let written = output::success(format!("{}: the secret of {nqn}\n\n", path.display()));
     Ok(written + &instructions(nqn, owner, path, shown))
+}
+
+/// A random key for TLS with the hash of the options.
+fn tls_key(args: &NvmeSecretArgs) -> Result<TlsKey, Failure> {
+    let hash = match (args.hash, args.key_length) {
+        (SecretHash::None | SecretHash::Sha256, None | Some(32)) => TlsKeyHash::Sha256,
+        (SecretHash::Sha384, None | Some(48)) => TlsKeyHash::Sha384,
+        _ => {
+            let what = "a key for TLS has the hash sha256 with 32 bytes, or sha384 with 48";
+            return Err(Failure::new(Exit::Invalid, what, "choose one with --hash, without --key-length"));
+        }
+    };
+    TlsKey::generate(hash).map_err(|e| no_random_number(&e).into())
 }
 
 /// A random secret with the hash and the length of the options.
@@ -41,14 +59,15 @@ fn secret(args: &NvmeSecretArgs) -> Result<DhChapSecret, Failure> {
             let hint = "sha256 takes 32 bytes, sha384 48, sha512 64, and none any of them";
             Failure::new(Exit::Invalid, format!("--key-length: {e}"), hint)
         }
-        _ => Diagnostic::new(format!("the system has no random numbers: {e}"), "check /dev/urandom").into(),
+        _ => no_random_number(&e).into(),
     })
 }
 
 /// The lines for `lunar.toml`, and the command of the host.
 fn instructions(nqn: &str, owner: SecretOwner, path: &Path, secret: Option<&str>) -> String {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| PathBuf::from(path));
-    let file = format!("secret_file = {}", toml_text(&absolute.display().to_string()));
+    let absolute = toml_text(&absolute.display().to_string());
+    let file = format!("secret_file = {absolute}");
     let value = secret.map_or_else(|| format!("$(cat {})", shell_word(path)), str::to_owned);
     let (keys, names, option) = match owner {
         SecretOwner::Host => {
@@ -59,12 +78,25 @@ fn instructions(nqn: &str, owner: SecretOwner, path: &Path, secret: Option<&str>
             let keys = format!("[[subsystem]]\nnqn = {}\n{file}\n", toml_text(nqn));
             (keys, format!("-n {nqn} -q HOST -S \"$(cat HOST.key)\""), format!("-C \"{value}\""))
         }
+        SecretOwner::Tls => {
+            let keys = format!("[[subsystem.host]]\nnqn = {}\ntls_key_file = {absolute}\n", toml_text(nqn));
+            let insert = format!("nvme check-tls-key --insert -n {nqn} -c SUBSYSTEM -d \"{value}\"");
+            return format!(
+                "In lunar.toml:\n\n{keys}\n{}, where tlshd runs:\n\n{insert}\n\
+                 nvme connect -t tcp -a ADDR -s 4420 -n SUBSYSTEM -q {nqn} --tls\n",
+                place(secret)
+            );
+        }
     };
-    let place = match secret {
+    let place = place(secret);
+    format!("In lunar.toml:\n\n{keys}\n{place}:\n\nnvme connect -t tcp -a ADDR -s 4420 {names} {option}\n")
+}
+
+fn place(secret: Option<&str>) -> &'static str {
+    match secret {
         Some(_) => "On the host",
         None => "On the host, with a copy of the file",
-    };
-    format!("In lunar.toml:\n\n{keys}\n{place}:\n\nnvme connect -t tcp -a ADDR -s 4420 {names} {option}\n")
+    }
 }
 
 /// A text as a basic string of TOML.
@@ -99,6 +131,9 @@ mod tests {
         assert!(subsystem.contains("\n[[subsystem]]\nnqn = "), "{subsystem}");
         assert!(subsystem.contains("-n nqn.2026-11.org.example:a "), "{subsystem}");
         assert!(subsystem.ends_with("-C \"$(cat /k/a.key)\"\n"), "{subsystem}");
+        let tls = of(SecretOwner::Tls, None);
+        assert!(tls.contains("\ntls_key_file = \"/k/a.key\"\n"), "{tls}");
+        assert!(tls.contains(" -c SUBSYSTEM -d \"$(cat /k/a.key)\"\n"), "{tls}");
         let odd = instructions("nqn.2026-11.org.example:a", SecretOwner::Host, "it's".as_ref(), None);
         assert!(odd.contains(r"$(cat 'it'\''s')"), "{odd}");
     }

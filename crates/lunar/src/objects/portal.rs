@@ -20,10 +20,10 @@ pub fn portal(command: PortalCommand) -> Result<String, Failure> {
             listed(items(&client(&args)?, "/v1/portal-groups")?, args.json, none, head, row)
         }
         PortalCommand::Show { tag, server } => show(&path(tag), &server),
-        PortalCommand::Add { tag, portals, iser, srp, nvme, object } => {
+        PortalCommand::Add { tag, portals, iser, srp, nvme, tls, object } => {
             let change = Change::of(&object)?;
             let of_portal = |portal: &String| transports(portal, [iser, srp, nvme]);
-            change.done(&change.create(&path(tag), &group(&portals, of_portal))?)
+            change.done(&change.create(&path(tag), &group(&portals, of_portal, tls))?)
         }
         PortalCommand::Remove { tag, force, object } => {
             let change = Change::of(&object)?.with_force(force);
@@ -44,9 +44,10 @@ fn transports(portal: &str, [iser, srp, nvme]: [bool; 3]) -> &'static [&'static 
 }
 
 /// The keys of a portal group.
-fn group(portals: &[String], transports: impl Fn(&String) -> &'static [&'static str]) -> Keys {
+fn group(portals: &[String], transports: impl Fn(&String) -> &'static [&'static str], tls: bool) -> Keys {
     let portal = |address: &String| match transports(address) {
         [] => json!(address),
+        transports if tls => json!({ "listen": address, "transport": transports, "tls": "required" }),
         transports => json!({ "listen": address, "transport": transports }),
     };
     Keys::from_iter([("portals".to_owned(), portals.iter().map(portal).collect())])
@@ -57,7 +58,8 @@ fn portals(list: &Value) -> String {
     let one = |portal: &Value| match portal {
         Value::Object(keys) => {
             let transports = keys.get("transport").map(|list| format!(" ({})", text(list)));
-            text(keys.get("listen").unwrap_or(&Value::Null)) + &transports.unwrap_or_default()
+            let tls = if keys.contains_key("tls") { " with TLS" } else { "" };
+            text(keys.get("listen").unwrap_or(&Value::Null)) + &transports.unwrap_or_default() + tls
         }
         address => text(address),
     };
@@ -70,14 +72,16 @@ mod tests {
 
     #[test]
     fn transports_of_a_group_are_shown_as_given() {
-        let shown = |port: u16, options| {
+        let shown_with = |port: u16, options, tls| {
             let of_portal = |portal: &String| transports(portal, options);
-            portals(&group(&[format!("[::1]:{port}")], of_portal)["portals"])
+            portals(&group(&[format!("[::1]:{port}")], of_portal, tls)["portals"])
         };
+        let shown = |port, options| shown_with(port, options, false);
         assert_eq!(shown(3260, [false; 3]), "[::1]:3260");
         assert_eq!(shown(3260, [true, false, false]), "[::1]:3260 (tcp,iser)");
         assert_eq!(shown(3260, [false, true, false]), "[::1]:3260 (srp)");
         assert_eq!(shown(4420, [false, false, true]), "[::1]:4420 (nvme-tcp)");
         assert_eq!(shown(8009, [false, false, true]), "[::1]:8009 (nvme-discovery)");
+        assert_eq!(shown_with(4420, [false, false, true], true), "[::1]:4420 (nvme-tcp) with TLS");
     }
 }
