@@ -143,6 +143,25 @@ fn nvme_disk_is_the_lun_and_keeps_data() {
 }
 
 #[test]
+fn nvme_over_tls_keeps_data() {
+    let tools = [NVME[0], Tool { program: "python3", package: "python3" }];
+    let Some(lab) = lab_with(&tools, GuestKind::Plain) else { return };
+    let (portals, keys) = (Portals::free(), Folder::fresh());
+    let [key, wrong] = ["right", "wrong"].map(|name| {
+        let path = keys.join(name).display().to_string();
+        let (_, errors, code) = lunar(&["chap", "add", "--nvme=tls", HOST_NQN, "--output", &path]);
+        assert_eq!(code, 0, "{errors}");
+        fs::read_to_string(path).expect("a key").trim().to_owned()
+    });
+    let file = keys.join("right").display().to_string();
+    let host = format!("[[subsystem.host]]\nnqn = \"{HOST_NQN}\"\ntls_key_file = \"{file}\"\n");
+    let with_tls = "transport = [\"nvme-tcp\"], tls = \"required\"";
+    let config = portals.config(&[0], &host).replace("transport = [\"nvme-tcp\"]", with_tls);
+    let _server = Server::start(&config);
+    portals.start_with(lab, "nvme_tls", &[0], &[("KEY", &key), ("WRONG", &wrong)]).must_pass();
+}
+
+#[test]
 fn nvme_writes_outlive_kill_9_of_the_server() {
     let Some(lab) = lab() else { return };
     let portals = Portals::free();

@@ -67,6 +67,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("lintian", "lintian"),
     ("rpm", "rpm"),
     ("python3", "python3"),
+    ("/usr/lib/x86_64-linux-gnu/libgnutls.so.30", "libgnutls30"),
     ("/usr/share/python-wheels", "python3-venv"),
 ];
 /// While this script exits with 101, installing a package starts no daemon.
