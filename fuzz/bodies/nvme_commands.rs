@@ -134,7 +134,10 @@ fn events(bytes: &[u8]) {
             0 | 1 => waiting += usize::from(queue.request(id).is_ok()),
             2 | 3 => queue.raise(AsyncEvent::ALL[usize::from(id & 3)]),
             4 => queue.log_read(AsyncEvent::ALL[usize::from(id & 3)].log_page()),
-            5 => waiting -= usize::from(queue.abort(id)),
+            5 => {
+                queue.reset(u32::MAX);
+                waiting = 0;
+            }
             6 => queue.configure(u32::from(id) << 8),
             _ => waiting -= usize::from(queue.take_completion().is_some()),
         }
