@@ -42,6 +42,7 @@ fn faulty_connect_is_refused_with_its_parameter() {
     };
     let unknown = connect_data(&host, 0xffff, "nqn.2026-11.org.example:none");
     let iqn = connect_data(&host, 0xffff, interop::TARGET);
+    let nobody = NvmeHostName { nqn: String::new(), id: [0; 16] };
     let cases: [(&str, NvmeEntry, Vec<u8>, u16, u64); 13] = [
         ("unknown subsystem", good, unknown, PARAMETERS, IN_DATA | 256),
         ("a target of iSCSI", good, iqn, PARAMETERS, IN_DATA | 256),
@@ -49,7 +50,7 @@ fn faulty_connect_is_refused_with_its_parameter() {
         ("subsystem without end", good, changed(256, &[b'a'; 256]), PARAMETERS, IN_DATA | 256),
         ("no subsystem", good, changed(256, &[0; 256]), PARAMETERS, IN_DATA | 256),
         ("host without end", good, changed(512, &[b'a'; 256]), HOST, IN_DATA | 512),
-        ("no host", good, changed(512, &[0; 256]), HOST, IN_DATA | 512),
+        ("no host", good, connect_data(&nobody, 0xffff, NQN), HOST, IN_DATA | 512),
         ("a static controller", good, connect_data(&host, 1, NQN), PARAMETERS, IN_DATA | 16),
         ("format", good.byte(40, 1), data.clone(), FORMAT, 40),
         ("one entry", NvmeEntry::connect(0, 0, 0), data.clone(), PARAMETERS, 44),
@@ -68,6 +69,28 @@ fn faulty_connect_is_refused_with_its_parameter() {
     }
     let friend = connect_data(&NvmeHostName::new("friend"), 0xffff, PRIVATE);
     assert_eq!(connect(portal(&server), &good, &friend).1.status, 0);
+}
+
+/// `spdk_nvme_perf` sends no name.
+#[test]
+fn host_without_a_name_is_named_by_its_identifier() {
+    let server = server();
+    let nameless = NvmeHostName { nqn: String::new(), ..NvmeHostName::new("nameless") };
+    let mut it = RawController::enabled(portal(&server), &nameless, NQN, 0);
+    let mut queue = it.queue(1);
+    assert_eq!(read(&mut queue, 0, 1).len(), 512);
+    let private = connect_data(&nameless, 0xffff, PRIVATE);
+    refused(
+        connect(portal(&server), &NvmeEntry::connect(0, 31, 0), &private),
+        "a subsystem with a list of hosts",
+        HOST,
+        IN_DATA | 512,
+    );
+    let digits: String = nameless.id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-");
+    let named = NvmeHostName { nqn: format!("nqn.2014-08.org.nvmexpress:uuid:{name}"), ..nameless };
+    assert_eq!(RawController::try_connect(portal(&server), &named, NQN).status, 0);
+    it.admin.expect_close(patience());
 }
 
 #[test]

@@ -91,10 +91,10 @@ impl ConnectData {
     /// Its length in bytes.
     pub const LEN: usize = 1024;
 
-    /// Decodes the data.
+    /// Decodes the data. A host without a name, such as `spdk_nvme_perf`, gets the one that contains its identifier.
     ///
     /// # Errors
-    /// A name is malformed.
+    /// A name is malformed, or the host has neither a name nor an identifier.
     pub fn decode(data: &[u8; ConnectData::LEN]) -> Result<ConnectData, ConnectFault> {
         let name = |at: usize| {
             let field: &[u8; NQN_LEN] = data[at..].first_chunk().expect("it is within the data");
@@ -105,12 +105,15 @@ impl ConnectData {
             };
             Nqn::decode(field).map_err(fault)
         };
-        let controller = le::get16(&data[16..]);
+        let (controller, subsystem) = (le::get16(&data[16..]), name(SUBSYSTEM)?);
+        let host_id: [u8; 16] = *data.first_chunk().expect("it is at the start");
+        let is_nameless = data[HOST] == 0 && host_id != [0; 16];
+        let host = if is_nameless { Nqn::of_uuid(&host_id) } else { name(HOST)? };
         Ok(ConnectData {
-            host_id: *data.first_chunk().expect("it is at the start"),
+            host_id,
             controller: (controller != DYNAMIC).then_some(controller),
-            subsystem: name(SUBSYSTEM)?,
-            host: name(HOST)?,
+            subsystem,
+            host,
         })
     }
 

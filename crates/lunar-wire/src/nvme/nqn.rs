@@ -64,6 +64,13 @@ impl Nqn {
         }
     }
 
+    /// The name that contains this UUID.
+    pub fn of_uuid(uuid: &[u8; 16]) -> Nqn {
+        let digits: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &digits[part]);
+        Nqn(format!("{UUID_PREFIX}{}", parts.join("-")))
+    }
+
     /// Decodes a field: the name ends at the first zero, which must be there.
     ///
     /// # Errors

@@ -237,6 +237,21 @@ fn connect_data_name_host_and_subsystem() {
 }
 
 #[test]
+fn host_without_a_name_is_named_by_its_identifier() {
+    let names = |host_id: [u8; 16]| {
+        let subsystem = Nqn::new("nqn.2026-11.org.example:disks").expect("valid");
+        let data = ConnectData { host_id, controller: None, host: subsystem.clone(), subsystem };
+        let mut bytes = data.encode();
+        bytes[512..768].fill(0);
+        ConnectData::decode(&bytes).map(|data| data.host.to_string()).map_err(|fault| fault.result())
+    };
+    let id = [0x12, 0x34, 0x56, 0x78, 0x12, 0x34, 0x12, 0x34, 0x12, 0x34, 0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc];
+    let name = "nqn.2014-08.org.nvmexpress:uuid:12345678-1234-1234-1234-123456789abc";
+    assert_eq!(names(id), Ok(name.into()));
+    assert_eq!(names([0; 16]), Err(0x1_0200), "nothing identifies the host");
+}
+
+#[test]
 fn properties_have_four_or_eight_bytes() {
     let get = PropertyAccess { offset: property::CAP, is_long: true, value: 0 };
     let set = PropertyAccess { offset: property::CC, is_long: false, value: 0x46_0061 };
