@@ -2,7 +2,7 @@
 
 use super::{BLOCKS, NQN, config, controller, iscsi, portal, queue, read, server, write};
 use interop::Server;
-use interop::nvme::{NvmeEntry, NvmeFrame, NvmeHostName, NvmeWire, RawController};
+use interop::nvme::{DISCOVERY, NvmeEntry, NvmeFrame, NvmeHostName, NvmeWire, RawController};
 use interop::scsi::pattern;
 
 /// LOGICAL UNIT RESET.
@@ -150,5 +150,17 @@ fn host_with_a_new_identifier_each_time_is_served() {
         let host = NvmeHostName { id: [round + 1; 16], ..NvmeHostName::new("host") };
         let it = RawController::enabled(portal(&server), &host, NQN, 0);
         read(&mut it.queue(1), 0, 1);
+    }
+}
+
+/// `spdk_nvme_identify` reads each log page that LPA claims.
+#[test]
+fn log_page_of_effects_is_claimed_where_it_is() {
+    let server = server();
+    for (subsystem, is_there) in [(NQN, true), (DISCOVERY, false)] {
+        let mut it = RawController::enabled(portal(&server), &NvmeHostName::new("host"), subsystem, 0);
+        let claims = it.admin.execute(&NvmeEntry::identify(1, 0), &[]).good()[261] & 2 != 0;
+        let answers = it.admin.execute(&NvmeEntry::log(5, 4096), &[]).status == 0;
+        assert_eq!((claims, answers), (is_there, is_there), "{subsystem}");
     }
 }

@@ -37,8 +37,10 @@ const RETRY_DELAY: u16 = 10;
 pub const ABORTS: u8 = 3;
 /// One slot for firmware, which is read-only.
 const FIRMWARE_SLOTS: u8 = 0x03;
-/// Log pages: effects of commands, offsets, the list of supported pages.
-const LOG_ATTRIBUTES: u8 = 0x26;
+/// Log pages: offsets, the list of supported pages.
+const LOG_ATTRIBUTES: u8 = 0x24;
+/// There is a log page of the effects of commands.
+const EFFECTS_LOG: u8 = 0x02;
 /// Granularity of the keep-alive timer in units of 100 ms.
 pub const KEEP_ALIVE_UNITS: u16 = 10;
 /// Seconds in which an access state changes.
@@ -180,6 +182,7 @@ fn io_controller(common: IdentifyController) -> IdentifyController {
     IdentifyController {
         kind: 1,
         multipath: MULTIPATH,
+        log_attributes: common.log_attributes | EFFECTS_LOG,
         events: bits(&[AsyncEvent::NamespaceChanged, AsyncEvent::AccessChanged]),
         retry_delay: RETRY_DELAY,
         aborts: ABORTS,
