@@ -37,8 +37,10 @@ pub async fn authenticate(
             Ok(Some(next)) => message = next,
             Ok(None) => return Ok(()),
             Err(failure) => {
-                // The controller ends the connection in either case.
-                _ = send(queue, &auth.report(failure)).await;
+                if let Some(report) = auth.report(failure) {
+                    // The controller ends the connection in either case.
+                    _ = send(queue, &report).await;
+                }
                 return Err(failed(failure, auth.mismatch(), &options.host));
             }
         }

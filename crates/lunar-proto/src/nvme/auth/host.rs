@@ -25,6 +25,8 @@ pub struct HostAuth {
     transaction: u16,
     step: Step,
     mismatch: Option<MismatchedSecret>,
+    /// The controller has reported a failure, which ends the exchange.
+    is_refused: bool,
 }
 
 impl HostAuth {
@@ -35,7 +37,8 @@ impl HostAuth {
             hashes: secrets.hashes.iter().map(|hash| *hash as u8).collect(),
             groups: secrets.groups.iter().map(|group| *group as u8).collect(),
         };
-        let auth = HostAuth { names, secrets, transaction, step: Step::Challenge, mismatch: None };
+        let (step, mismatch, is_refused) = (Step::Challenge, None, false);
+        let auth = HostAuth { names, secrets, transaction, step, mismatch, is_refused };
         (auth, negotiate.encode(transaction))
     }
 
@@ -52,12 +55,13 @@ impl HostAuth {
     /// Takes the data of Authentication Receive. Returns the data of the next Authentication Send, if there is one.
     ///
     /// # Errors
-    /// The exchange has failed. [`HostAuth::report`] is the last message, unless the controller has reported it.
+    /// The exchange has failed. [`HostAuth::report`] has the last message.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<Option<Vec<u8>>, AuthFailure> {
         let (transaction, message) = AuthMessage::decode(bytes).ok_or(AuthFailure::INVALID_PAYLOAD)?;
         if transaction != self.transaction {
             return Err(AuthFailure::INVALID_PAYLOAD);
         }
+        self.is_refused = matches!(message, AuthMessage::Failure1(_));
         match (std::mem::replace(&mut self.step, Step::Challenge), message) {
             (Step::Challenge, AuthMessage::Challenge { hash, group, sequence, challenge, public }) => {
                 let hash = choose_hash(&[hash], &self.secrets.hashes).ok_or(AuthFailure::HASH)?;
@@ -116,8 +120,8 @@ impl HostAuth {
         Ok(reply.encode(self.transaction))
     }
 
-    /// The message that reports a failure to the controller.
-    pub fn report(&self, failure: AuthFailure) -> Vec<u8> {
-        AuthMessage::Failure2(failure).encode(self.transaction)
+    /// The message that reports a failure to the controller. None: the controller itself has reported it.
+    pub fn report(&self, failure: AuthFailure) -> Option<Vec<u8>> {
+        (!self.is_refused).then(|| AuthMessage::Failure2(failure).encode(self.transaction))
     }
 }

@@ -135,8 +135,10 @@ fn exchange(host: (HostAuth, Vec<u8>), it: &mut ControllerAuth) -> Result<(), [F
                 return Ok(());
             }
             Err(failure) => {
-                if it.failure().is_none() {
-                    it.receive(&host.report(failure));
+                let report = host.report(failure);
+                assert_eq!(report.is_none(), it.failure().is_some(), "a failure is reported once");
+                if let Some(report) = report {
+                    it.receive(&report);
                 }
                 let other = (it.failure().expect("both have failed"), it.mismatch());
                 return Err([(failure, host.mismatch()), other]);
