@@ -20,9 +20,13 @@ pub fn error_of(status: NvmeStatus) -> Error {
     error.with_status(scsi as u8).with_sense(sense)
 }
 
-/// The error of a refused Connect. `result` says which parameter was wrong.
+/// The error of a refused Connect. `result` shows which parameter was wrong, if it is not 0.
 pub fn refused(status: NvmeStatus, result: u64) -> Error {
-    let (offset, place) = (result & 0xffff, if result >> 16 & 1 != 0 { "data" } else { "command" });
+    let place = match (result & 0xffff, result >> 16 & 1) {
+        (0, 0) => String::new(),
+        (offset, 0) => format!(", byte {offset} of the command"),
+        (offset, _) => format!(", byte {offset} of the data"),
+    };
     let (code, hint) = match (status.kind, status.code) {
         (1, 0x82) => (
             ErrorCode::NotFound,
@@ -40,7 +44,7 @@ pub fn refused(status: NvmeStatus, result: u64) -> Error {
         (1, 0x91) => (ErrorCode::AuthenticationFailed, "add secret_file=FILE to the URL"),
         _ => (ErrorCode::Refused, "see the log of the target"),
     };
-    let what = format!("the controller refused Connect: {status}, byte {offset} of the {place}");
+    let what = format!("the controller refused Connect: {status}{place}");
     Error::new(code, what).with_hint(hint)
 }
 
@@ -92,5 +96,9 @@ mod tests {
         let error = refused(NvmeStatus::CONNECT_PARAMETERS, 0x1_0100);
         assert!(error.code == ErrorCode::NotFound && error.what.ends_with("byte 256 of the data"), "{error}");
         assert_eq!(refused(NvmeStatus::CONNECT_HOST, 0x1_0200).code, ErrorCode::Refused);
+        let error = refused(NvmeStatus::CONNECT_PARAMETERS, 42);
+        assert!(error.what.ends_with("byte 42 of the command"), "{error}");
+        let error = refused(NvmeStatus::CONNECT_HOST, 0);
+        assert!(error.what.ends_with("(1h/84h)"), "SPDK names no parameter: {error}");
     }
 }

@@ -7,7 +7,7 @@ use crate::nvme::status::error_of;
 use crate::{Direction, Error, ErrorCode};
 use lunar_runtime::Buf;
 use lunar_wire::nvme::{
-    ReservationAction, ReservationKind, ReservationRegistrant, ReservationReport, Sqe, nvm_opcode,
+    NvmeStatus, ReservationAction, ReservationKind, ReservationRegistrant, ReservationReport, Sqe, nvm_opcode,
 };
 use lunar_wire::scsi::Sense;
 
@@ -135,6 +135,20 @@ impl ReservationChange {
             ReservationAction { action, ignores_key, kind: kind.map_or(0, |kind| kind as u8), persistence };
         (opcode, fields.encode(), data)
     }
+
+    /// The error of a change that ended with this status.
+    fn error(self, status: NvmeStatus) -> Error {
+        use ReservationChange::{Register, Replace};
+        let error = error_of(status);
+        let persists =
+            matches!(self, Register { persists, .. } | Replace { persists, .. } if persists == Some(true));
+        if persists && (status.kind, status.code) == (0, NvmeStatus::INVALID_FIELD.code) {
+            return error.with_hint(
+                "the namespace may be unable to keep reservations across a loss of power: register without it",
+            );
+        }
+        error
+    }
 }
 
 impl NvmeNamespace {
@@ -151,7 +165,7 @@ impl NvmeNamespace {
         let command = NvmeCommand::new(sqe, Direction::Out(Buf::copy_of(&data))).once();
         let (result, _) = self.controller.submit(command).await;
         let status = result?.status;
-        if status.is_success() { Ok(()) } else { Err(error_of(status)) }
+        if status.is_success() { Ok(()) } else { Err(change.error(status)) }
     }
 
     /// Reads the state of the reservations.
@@ -234,6 +248,20 @@ mod tests {
             let data: Vec<u8> = keys.iter().flat_map(|key: &u64| key.to_le_bytes()).collect();
             assert_eq!(change.encode(), (opcode, dword, data), "{change:?}");
         }
+    }
+
+    #[test]
+    fn refused_persistence_has_a_hint() {
+        let register = |persists| ReservationChange::Register { key: 7, persists };
+        let hint = |persists, status| register(persists).error(status).hint;
+        assert!(
+            hint(Some(true), NvmeStatus::INVALID_FIELD).is_some_and(|hint| hint.contains("loss of power"))
+        );
+        assert_eq!(hint(None, NvmeStatus::INVALID_FIELD), error_of(NvmeStatus::INVALID_FIELD).hint);
+        assert_eq!(
+            hint(Some(true), NvmeStatus::RESERVATION_CONFLICT),
+            error_of(NvmeStatus::RESERVATION_CONFLICT).hint
+        );
     }
 
     #[test]
