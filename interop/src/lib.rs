@@ -39,6 +39,7 @@ pub mod script;
 pub mod scsi;
 pub mod server;
 pub mod service_manager;
+pub mod spdk;
 pub mod stopped_thread;
 pub mod tool;
 pub mod two_servers;

@@ -27,7 +27,8 @@ pub fn have(tools: &[Tool]) -> bool {
     missing.is_empty()
 }
 
-fn is_installed(program: &str) -> bool {
+/// Whether a program is in PATH.
+pub fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
