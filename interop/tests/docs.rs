@@ -434,6 +434,8 @@ fn documented_options_exist() {
         &["access", "add"],
         &["chap", "add"],
         &["namespace", "add"],
+        &["host", "add"],
+        &["portal", "add"],
         &["events"],
         &["top"],
         &["stop"],

@@ -28,6 +28,7 @@ const DIFFERENCES: &[(&str, &str)] = &[
     ("feature-0x84", "nvmet has the feature Namespace Write Protection"),
     ("fw-log nvme0 Active Firmware Slot (afi)", "nvmet has no active slot"),
     ("fw-log nvme0 Firmware Rev Slot 1", "nvmet has no revision in a slot"),
+    ("host-id-64", "Lunar names the field that asks for 64 bits, and nvmet the length of the data"),
     ("id-ctrl anacap", "Lunar has no persistent loss, and its groups do not change"),
     ("id-ctrl anagrpmax", "each namespace of Lunar is a group of its own"),
     ("id-ctrl anatt", "Lunar waits longer for the peer of a router or gateway"),
