@@ -1,6 +1,6 @@
 #!/bin/bash
 # The commands that use nvme:// URLs, against the kernel's own NVMe/TCP target in the same guest: discovery, DH-HMAC-CHAP
-# one-way and mutual, digests, data copied and compared, and a portal that goes away under I/O and comes back.
+# one-way and mutual, digests, data copied and compared, a portal that goes away under I/O and comes back, and two paths.
 #   LUNAR   the program
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/target.sh"
@@ -64,6 +64,28 @@ for round in 1 2; do
     wait "$writer" || { cat /run/copied; fail "the writer saw an error"; }
     cmp /run/pattern /run/$OPEN-1.img || fail "something was lost"
 done
+
+step "attached over two paths: one is inaccessible, and the other goes away under I/O and comes back"
+portal 2 4421
+publish $OPEN 2
+echo inaccessible >$V/ports/2/ana_groups/1/ana_state
+uri=$("$LUNAR" attach "$(url $OPEN 1 paths=127.0.0.1:4421)") || fail "not attached"
+must_end 0 "4421/.*: standby" attach list open-1
+# Without zeros: here the target rejects the command for them, and an NBD client does not write them in another way.
+head -c 64M /dev/zero | tr '\0' '\1' >/run/ones
+for first in 1 2; do
+    must_end 0 copied copy --force /run/ones "$uri"
+    "$LUNAR" copy --force --verify --block 64K --depth 4 /run/pattern "$uri" >/run/copied 2>&1 & writer=$!
+    wait_for 30 "! cmp -s -n 1048576 /run/$OPEN-1.img /run/ones" || fail "nothing was written"
+    withdraw $OPEN "$first"; sleep 1; publish $OPEN "$first"
+    wait "$writer" || { cat /run/copied; fail "the writer saw an error"; }
+    cmp /run/pattern /run/$OPEN-1.img || fail "something was lost"
+    echo optimized >$V/ports/2/ana_groups/1/ana_state
+    echo inaccessible >$V/ports/1/ana_groups/1/ana_state
+    wait_for 30 '"$LUNAR" attach list open-1 | grep -q "4421/.*: optimized"' || fail "the path is not used"
+done
+echo optimized >$V/ports/1/ana_groups/1/ana_state
+must_end 0 "is detached" detach open-1
 
 step "the portal goes away for good"
 must_end 0 copied copy --force /run/zeros "$(url $OPEN 1)"

@@ -6,11 +6,16 @@ V=/sys/kernel/config/nvmet
 start_nvmet() {
     mountpoint -q /sys/kernel/config || { modprobe configfs; mount -t configfs configfs /sys/kernel/config; }
     modprobe -a nvmet nvmet_tcp loop || fail modprobe
-    mkdir "$V/ports/1" || fail "no port"
-    echo tcp >$V/ports/1/addr_trtype
-    echo ipv4 >$V/ports/1/addr_adrfam
-    echo 127.0.0.1 >$V/ports/1/addr_traddr
-    echo "$1" >$V/ports/1/addr_trsvcid
+    portal 1 "$1"
+}
+
+# portal NUMBER PORT: another portal at 127.0.0.1
+portal() {
+    mkdir "$V/ports/$1" || fail "no port $1"
+    echo tcp >"$V/ports/$1/addr_trtype"
+    echo ipv4 >"$V/ports/$1/addr_adrfam"
+    echo 127.0.0.1 >"$V/ports/$1/addr_traddr"
+    echo "$2" >"$V/ports/$1/addr_trsvcid"
 }
 
 # subsystem NAME MIB...: a subsystem for all hosts, with a file as each namespace
@@ -31,8 +36,9 @@ subsystem() {
     publish "$name"
 }
 
-publish() { ln -s "$V/subsystems/$1" "$V/ports/1/subsystems/$1" || fail "cannot publish $1"; }
-withdraw() { rm "$V/ports/1/subsystems/$1"; }
+# publish NAME [PORTAL], withdraw NAME [PORTAL]: at portal 1 by default
+publish() { ln -s "$V/subsystems/$1" "$V/ports/${2:-1}/subsystems/$1" || fail "cannot publish $1"; }
+withdraw() { rm "$V/ports/${2:-1}/subsystems/$1"; }
 
 # only_host NAME HOST SECRET SECRET_OF_SUBSYSTEM: the subsystem admits one host, by DH-HMAC-CHAP
 only_host() {
