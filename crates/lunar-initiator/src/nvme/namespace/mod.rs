@@ -45,6 +45,8 @@ pub struct NvmeNamespace {
     /// The most data of one command, in bytes: whole blocks. It may change with each connection.
     transfer: AtomicUsize,
     features: NamespaceFeatures,
+    /// The controller has rejected Write Zeroes, although it lists the command.
+    rejects_zeroes: AtomicBool,
     /// Whether the properties have changed since the last call of `refresh`.
     changed: AtomicBool,
     /// The error of all operations while the number leads to another namespace.
@@ -100,6 +102,7 @@ impl NvmeNamespace {
             block_size,
             transfer: AtomicUsize::new(transfer(info.max_transfer, block_size)),
             features: NamespaceFeatures::of(&info.identify, &properties),
+            rejects_zeroes: AtomicBool::new(false),
             properties: Mutex::new(properties),
             changed: AtomicBool::new(false),
             replaced: Mutex::default(),

@@ -5,7 +5,8 @@ use crate::{Direction, Error};
 use lunar_block::range_lock::RangeLock;
 use lunar_runtime::Buf;
 use lunar_wire::le;
-use lunar_wire::nvme::{Sqe, nvm_opcode};
+use lunar_wire::nvme::{NvmeStatus, Sqe, nvm_opcode};
+use std::sync::atomic::Ordering;
 
 /// Bytes of one write of zeros where Write Zeroes is not supported.
 const ZEROS: u64 = 1 << 20;
@@ -30,6 +31,14 @@ pub(super) fn inside(offset: u64, len: u64, size: u64) -> ((u64, u64), [(u64, u6
     ((first, last - first), [(offset, first - offset), (last, end - last)])
 }
 
+/// Whether a controller does not execute Write Zeroes on this medium: nvmet lists the command for each file, and rejects it
+/// where the file system cannot do it.
+fn is_rejection(status: NvmeStatus) -> bool {
+    [NvmeStatus::INVALID_OPCODE, NvmeStatus::INVALID_FIELD, NvmeStatus::COMMAND_SIZE_LIMIT]
+        .iter()
+        .any(|one| (one.kind, one.code) == (status.kind, status.code))
+}
+
 impl NvmeNamespace {
     /// Whether deallocated blocks read as zeros, and there is a command to deallocate.
     pub(super) fn can_deallocate(&self) -> bool {
@@ -37,10 +46,15 @@ impl NvmeNamespace {
         properties.reads_zeros() && (self.features.dataset_management || self.zeroes_deallocate())
     }
 
+    /// Whether the controller executes Write Zeroes.
+    fn has_write_zeroes(&self) -> bool {
+        self.features.write_zeroes && !self.rejects_zeroes.load(Ordering::Relaxed)
+    }
+
     /// Whether Write Zeroes deallocates.
     fn zeroes_deallocate(&self) -> bool {
         let properties = self.properties();
-        self.features.write_zeroes && properties.zeroes_deallocate() && properties.reads_zeros()
+        self.has_write_zeroes() && properties.zeroes_deallocate() && properties.reads_zeros()
     }
 
     async fn zero_edges(&self, edges: [(u64, u64); 2]) -> Result<(), Error> {
@@ -55,7 +69,7 @@ impl NvmeNamespace {
         let size = u64::from(self.block_size);
         let ((start, len), edges) = inside(offset, len, size);
         self.zero_edges(edges).await?;
-        if !self.features.write_zeroes {
+        if !self.has_write_zeroes() {
             return self.write_zeros(start, len).await;
         }
         let hold = self.hold(start, len).await;
@@ -67,8 +81,16 @@ impl NvmeNamespace {
         while done < len {
             let part = (len - done).min(max);
             let sqe = self.blocks_entry(nvm_opcode::WRITE_ZEROES, start + done, part, flags);
-            self.perform(sqe, Direction::None, Some(&hold)).await.0?;
-            done += part;
+            match self.perform(sqe, Direction::None, Some(&hold)).await.0 {
+                Ok(()) => done += part,
+                Err(e) if e.nvme_status.is_some_and(is_rejection) => {
+                    self.rejects_zeroes.store(true, Ordering::Relaxed);
+                    // The writes hold the range themselves.
+                    drop(hold);
+                    return self.write_zeros(start + done, len - done).await;
+                }
+                Err(e) => return Err(e),
+            }
         }
         Ok(())
     }

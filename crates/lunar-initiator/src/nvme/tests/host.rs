@@ -144,6 +144,29 @@ fn zeros_and_unmap_use_write_zeroes_for_whole_blocks() {
     assert_eq!(script.count(8), 2);
 }
 
+/// Invalid Opcode and 1/83h, as Linux reports a file system that cannot write zeros, and Invalid Field. With Do Not Retry.
+#[test]
+fn zeros_are_written_where_write_zeroes_is_rejected() {
+    for status in [0x01, 0x02, 0x183] {
+        let controller = ScriptedController::start();
+        controller.script().medium.fill(7);
+        controller.script().zeroes = 0x8000 | status << 1;
+        let address = controller.address();
+        on_a_core(move || async move {
+            let namespace =
+                NvmeNamespace::open(&NvmeController::open(address, options()).await?, 1).await?;
+            for at in [500, 65_536] {
+                namespace.write_zeroes(at, 20_000, false).await.expect("zeros");
+            }
+            Ok(())
+        });
+        let script = controller.script();
+        let zeros = |at: usize| script.medium[at..at + 20_000].iter().all(|byte| *byte == 0);
+        assert!(zeros(500) && zeros(65_536) && script.medium[20_500] == 7, "{status:x}");
+        assert_eq!(script.count(8), 1, "the first rejection counts for all");
+    }
+}
+
 #[test]
 fn compare_and_swap_reports_where_the_data_differ() {
     let controller = ScriptedController::start();

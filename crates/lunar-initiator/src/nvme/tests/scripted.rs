@@ -63,6 +63,8 @@ pub struct Script {
     pub is_discovery: bool,
     /// This many reads and writes to come fail, with this status.
     pub failures: (u32, u16),
+    /// The status of Write Zeroes.
+    pub zeroes: u16,
     /// The access log page (ANA), if the controller has one.
     pub access_log: Option<Vec<u8>>,
     /// The last value of the feature Asynchronous Event Configuration.
@@ -117,6 +119,7 @@ impl ScriptedController {
             generation: (7, 0),
             is_discovery: false,
             failures: (0, 0),
+            zeroes: 0,
             access_log: None,
             events: 0,
             io_commands: 0,
@@ -295,6 +298,7 @@ impl ScriptedController {
                 script.writes.push(data[0]);
                 response(id, 0, 0)
             }
+            0x08 if script.zeroes != 0 => response(id, script.zeroes, 0),
             0x08 => {
                 script.medium[at..at + len].fill(0);
                 response(id, 0, 0)
