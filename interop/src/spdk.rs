@@ -165,7 +165,9 @@ fn spawn(dir: &Folder) -> Child {
     let _ = fs::remove_file(socket(dir));
     let log = File::options().create(true).append(true).open(dir.join("log")).expect("a log");
     let mut command = Command::new("nvmf_tgt");
-    command.args(MEMORY).args(["-u", "-m", "0x1", "--interrupt-mode", "--iova-mode", "va", "-r"]);
+    command.args(MEMORY).args(["-u", "-m", "0x1", "--interrupt-mode", "--iova-mode", "va"]);
+    // Several targets share a core.
+    command.args(["--disable-cpumask-locks", "-r"]);
     command.arg(socket(dir)).arg("-c").arg(dir.join("spdk.json"));
     let errors = log.try_clone().expect("a log");
     let mut child = command.stdin(Stdio::null()).stdout(log).stderr(errors).spawn().expect("nvmf_tgt starts");

@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn refused_persistence_has_a_hint() {
         let register = |persists| ReservationChange::Register { key: 7, persists };
-        let hint = |persists, status| register(persists).error(status).hint;
+        let hint = |persists, status| register(persists).error(status).hint.clone();
         assert!(
             hint(Some(true), NvmeStatus::INVALID_FIELD).is_some_and(|hint| hint.contains("loss of power"))
         );

@@ -153,8 +153,7 @@ fn zeros_are_written_where_write_zeroes_is_rejected() {
         controller.script().zeroes = 0x8000 | status << 1;
         let address = controller.address();
         on_a_core(move || async move {
-            let namespace =
-                NvmeNamespace::open(&NvmeController::open(address, options()).await?, 1).await?;
+            let namespace = NvmeNamespace::open(&NvmeController::open(address, options()).await?, 1).await?;
             for at in [500, 65_536] {
                 namespace.write_zeroes(at, 20_000, false).await.expect("zeros");
             }
