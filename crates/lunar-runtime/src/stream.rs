@@ -66,6 +66,8 @@ pub struct Stream {
     seen_open: Recheck,
     /// Received bytes.
     received: Cell<u64>,
+    /// The connection of the peer, if another thread relays its data to this socket.
+    carrier: Option<Socket>,
 }
 
 impl Stream {
@@ -83,7 +85,13 @@ impl Stream {
     fn of(fd: PollFd<Socket>) -> Stream {
         let watch = Runtime::with_current(|rt| rt.driver_type().is_iouring())
             .then(|| MultishotPoll::new(fd.to_shared_fd()));
-        Stream { fd, watch, seen_open: Recheck::default(), received: Cell::default() }
+        Stream { fd, watch, seen_open: Recheck::default(), received: Cell::default(), carrier: None }
+    }
+
+    /// The same stream, whose data another thread relays from this connection. The peer has left when its connection has ended,
+    /// even if the relay has not noticed yet.
+    pub fn carried_by(self, carrier: OwnedFd) -> Stream {
+        Stream { carrier: Some(carrier.into()), ..self }
     }
 
     /// Connects to an address.
@@ -200,14 +208,9 @@ impl Stream {
     }
 
     fn ask_peer_state(&self) -> PeerState {
-        let events = poll_end(&self.fd);
-        // POLLHUP is an orderly end on a Unix socket; on TCP, it means that the connection is dead.
-        let is_unix = || SockRef::from(&self.fd).domain().is_ok_and(|domain| domain == Domain::UNIX);
-        match events {
-            events if events.is_empty() => PeerState::Open,
-            events if events.contains(PollFlags::ERR) => PeerState::Reset,
-            events if events.contains(PollFlags::HUP) && !is_unix() => PeerState::Reset,
-            _ => PeerState::Closed,
+        match (peer_state(&self.fd), &self.carrier) {
+            (PeerState::Open, Some(carrier)) => peer_state(carrier),
+            (state, _) => state,
         }
     }
 
@@ -378,6 +381,18 @@ impl Hangup {
 pub fn keep_alive(socket: &impl AsFd, idle: Duration, tries: u32) -> io::Result<()> {
     let how = TcpKeepalive::new().with_time(idle).with_interval(idle).with_retries(tries);
     SockRef::from(socket).set_tcp_keepalive(&how)
+}
+
+fn peer_state(socket: &impl AsFd) -> PeerState {
+    let events = poll_end(socket);
+    // POLLHUP is an orderly end on a Unix socket; on TCP, it means that the connection is dead.
+    let is_unix = || SockRef::from(socket).domain().is_ok_and(|domain| domain == Domain::UNIX);
+    match events {
+        events if events.is_empty() => PeerState::Open,
+        events if events.contains(PollFlags::ERR) => PeerState::Reset,
+        events if events.contains(PollFlags::HUP) && !is_unix() => PeerState::Reset,
+        _ => PeerState::Closed,
+    }
 }
 
 fn poll_end(fd: &impl AsFd) -> PollFlags {

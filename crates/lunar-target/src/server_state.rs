@@ -202,7 +202,8 @@ impl ServerState {
 
     /// Number of connections that the file descriptors allow beside the open pipes.
     fn room(&self) -> usize {
-        self.whole_room().saturating_sub(lunar_runtime::pipe::open_descriptors()).max(1)
+        let more = lunar_runtime::pipe::open_descriptors() + self.tls.more_descriptors();
+        self.whole_room().saturating_sub(more).max(1)
     }
 
     /// Warns if the limit on connections exceeds the limit on open files.

@@ -74,8 +74,9 @@ async fn serve_tls(
     let limit = shared.config().limits.login_timeout;
     let context = LoginContext::new(&shared.config(), portal.bound().tag, addresses);
     let accepted = count.evicted().or(limit, shared.tls.accept(socket, context)).await;
-    let accepted =
-        accepted.and_then(|TlsConnection { stream, tls, open }| Ok((Stream::new(stream)?, tls, open)));
+    let accepted = accepted.and_then(|TlsConnection { stream, carrier, tls, open }| {
+        Ok((Stream::new(stream)?.carried_by(carrier), tls, open))
+    });
     match accepted {
         Ok((stream, tls, open)) => {
             nvme::serve_stream(shared, stream, addresses, portal, (count, Some(tls))).await;

@@ -33,9 +33,10 @@
 //! session drains an SRP session. Sessions of other initiators lose only tasks, because their commands were not
 //! repeated elsewhere.
 //!
-//! Three gaps remain. A core may stall between the check and the system call, for at most one tick. An operation that
+//! Four gaps remain. A core may stall between the check and the system call, for at most one tick. An operation that
 //! the kernel has started, or the queue of a medium has, runs to its end. A connection that was cut without a packet
-//! looks open, as does one whose owner is gone while the peer's kernel still sends its data.
+//! looks open, as does one whose owner is gone while the peer's kernel still sends its data. Over TLS, commands that are
+//! still in the relay when a session aborts those of others begin later, if their connection is open.
 
 use super::command::ScsiCommand;
 use super::front_end::FrontEnd;

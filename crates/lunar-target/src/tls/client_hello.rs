@@ -6,6 +6,8 @@ const PRE_SHARED_KEY: [u8; 2] = 41u16.to_be_bytes();
 const HEAD: usize = 2 + 32;
 /// Bytes of the age behind each identity.
 const AGE: usize = 4;
+/// The most identities that are looked up. A host has a few, and each lookup takes time before any proof.
+const MAX_IDENTITIES: usize = 8;
 
 /// The handshake header of ClientHello: its type, and the length of the message in three bytes.
 const CLIENT_HELLO: u32 = 1 << 24;
@@ -13,7 +15,7 @@ const CLIENT_HELLO: u32 = 1 << 24;
 /// The PSKs that a host offers.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct OfferedPsks<'m> {
-    /// Identities with their binders, the preferred one first.
+    /// The first identities with their binders, the preferred one first.
     pub psks: Vec<(&'m [u8], &'m [u8])>,
     /// The message with its header, up to the binders: the bytes that a binder covers.
     pub bound: Vec<u8>,
@@ -30,7 +32,7 @@ fn read(message: &[u8]) -> Option<OfferedPsks<'_>> {
     let (len, binders_len) = (message.len(), extension.len());
     let mut binders = Vectors(&mut extension).of(2)?;
     let mut psks = Vec::new();
-    while let Some(identity) = Vectors(&mut identities).of(2) {
+    while let Some(identity) = Vectors(&mut identities).of(2).filter(|_| psks.len() < MAX_IDENTITIES) {
         identities.split_off(..AGE)?;
         psks.push((identity, Vectors(&mut binders).of(1)?));
     }
@@ -99,6 +101,7 @@ mod tests {
         let binders = 2 + 2 * 33;
         assert_eq!(bound, [&[1, 0, 0, message.len() as u8], &message[..message.len() - binders]].concat());
         assert_eq!(offered_psks(&hello(&[])).psks, []);
+        assert_eq!(offered_psks(&hello(&["a"; 9])).psks.len(), MAX_IDENTITIES);
     }
 
     #[test]

@@ -101,8 +101,8 @@ fn failed(error: Error) -> io::Error {
     })
 }
 
-/// Gives a connection the PSK of the first identity that its host offers and the configuration knows. So the number of hosts
-/// does not matter, and a host with an unknown identity is rejected at once.
+/// Gives a connection the PSK of the first identity that its host offers and the configuration knows. So a host with an unknown
+/// identity is rejected at once.
 struct PskChoice;
 
 impl ClientHelloCallback for PskChoice {

@@ -7,6 +7,7 @@
 mod client_hello;
 mod handshake;
 mod pump;
+mod record_limit;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -17,8 +18,9 @@ use s2n_tls::config::Config;
 use socket::RelaySocket;
 use std::io;
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
@@ -27,6 +29,8 @@ use tokio::sync::oneshot;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// The most threads of the relay.
 const MAX_THREADS: usize = 4;
+/// Descriptors of a connection beside that of its socket: the pair, and a second one of the socket.
+const MORE_DESCRIPTORS: usize = 3;
 
 /// The relay of a server.
 pub struct TlsRelay {
@@ -34,12 +38,16 @@ pub struct TlsRelay {
     /// Each connection has a clone of the sender after its handshake. None: the server is stopping.
     connected: Mutex<Option<flume::Sender<()>>>,
     all_ended: flume::Receiver<()>,
+    /// Each connection has a clone.
+    open: Arc<()>,
 }
 
 /// A connection after its handshake.
 pub struct TlsConnection {
     /// The decrypted data.
     pub stream: UnixStream,
+    /// The TCP connection that carries them, which shows whether the host has left.
+    pub carrier: OwnedFd,
     /// The negotiated properties.
     pub tls: TlsSessionInfo,
     /// The relay ends when this is dropped.
@@ -49,7 +57,8 @@ pub struct TlsConnection {
 impl Default for TlsRelay {
     fn default() -> TlsRelay {
         let (connected, all_ended) = flume::bounded(0);
-        TlsRelay { started: OnceLock::new(), connected: Mutex::new(Some(connected)), all_ended }
+        let connected = Mutex::new(Some(connected));
+        TlsRelay { started: OnceLock::new(), connected, all_ended, open: Arc::default() }
     }
 }
 
@@ -78,9 +87,17 @@ impl TlsRelay {
             return Err(stopping());
         };
         let (result, received) = oneshot::channel();
-        let config = config.clone();
-        runtime.spawn(relay(socket, context, config, (connected, result)));
+        let (config, open) = (config.clone(), self.open.clone());
+        runtime.spawn(async move {
+            relay(socket, context, config, (connected, result)).await;
+            drop(open);
+        });
         received.await.unwrap_or_else(|_| Err(io::Error::other("the relay of TLS has ended")))
+    }
+
+    /// Descriptors of all connections beside those of their sockets.
+    pub fn more_descriptors(&self) -> usize {
+        (Arc::strong_count(&self.open) - 1) * MORE_DESCRIPTORS
     }
 
     fn connected(&self) -> Option<flume::WeakSender<()>> {
@@ -118,10 +135,11 @@ async fn relay(
     let shaken = async {
         let socket = RelaySocket::new(socket)?;
         let (stream, tls) = handshake::handshake(socket.clone(), context, config).await?;
+        let carrier = socket.duplicate()?;
         let (own, front) = UnixStream::pair()?;
         own.set_nonblocking(true)?;
         let connected = connected.upgrade().ok_or_else(stopping)?;
-        Ok((connected, (stream, socket, tokio::net::UnixStream::from_std(own)?), front, tls))
+        Ok((connected, (stream, socket, tokio::net::UnixStream::from_std(own)?), (front, carrier), tls))
     };
     let shaken = tokio::select! {
         shaken = shaken => shaken,
@@ -131,8 +149,8 @@ async fn relay(
     let (mut over, open) = oneshot::channel();
     match shaken {
         Err(e) => _ = result.send(Err(e)),
-        Ok((_connected, (stream, socket, own), front, tls)) => {
-            _ = result.send(Ok(TlsConnection { stream: front, tls, open }));
+        Ok((_connected, (stream, socket, own), (front, carrier), tls)) => {
+            _ = result.send(Ok(TlsConnection { stream: front, carrier, tls, open }));
             pump::pump(stream, socket, own, over.closed()).await;
         }
     }

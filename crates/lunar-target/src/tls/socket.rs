@@ -1,6 +1,7 @@
 //! The TCP socket of a relay, which can be watched for its end while others read and write.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -20,6 +21,14 @@ impl RelaySocket {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
         Ok(RelaySocket(Arc::new(TcpStream::from_std(socket)?)))
+    }
+
+    /// A second descriptor of the socket.
+    ///
+    /// # Errors
+    /// No descriptor is free.
+    pub fn duplicate(&self) -> io::Result<OwnedFd> {
+        Ok(rustix::io::fcntl_dupfd_cloexec(&*self.0, 0)?)
     }
 
     /// Waits for the first bytes, and copies them without receiving them.

@@ -9,7 +9,7 @@ use lunar_proto::nvme::tls::{TlsKey, TlsKeyHash, TlsKeyLabels, TlsPsk, TlsPskVer
 use lunar_wire::nvme::Nqn;
 use s2n_tls::connection::{Connection, ModifiedBuilder};
 use s2n_tls::security::DEFAULT_TLS13;
-use s2n_tls_tokio::TlsConnector;
+use s2n_tls_tokio::{TlsConnector, TlsStream};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -39,12 +39,26 @@ fn psk_with(labels: TlsKeyLabels, key: &TlsKey, version: TlsPskVersion) -> TlsPs
     key.psk_with(labels, &AuthNames { host: name(HOST), subsystem: name(SUBSYSTEM) }, version).expect("a PSK")
 }
 
-/// Connects a host with this PSK. Returns the end of the front end, and what the host has received until its end.
-fn connect(
+/// The thread of a host, which ends with what the host has received.
+type HostThread = std::thread::JoinHandle<io::Result<Vec<u8>>>;
+
+/// Connects a host with this PSK, which sends a request. Returns the end of the front end, and the host.
+fn connect(relay: &TlsRelay, key: &TlsKey, psk: &TlsPsk) -> (io::Result<TlsConnection>, HostThread) {
+    connect_with(relay, key, psk, async |mut stream| {
+        stream.write_all(b"request").await?;
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).await?;
+        Ok(received)
+    })
+}
+
+/// As [`connect`], with a host that does this after its handshake.
+fn connect_with(
     relay: &TlsRelay,
     key: &TlsKey,
     psk: &TlsPsk,
-) -> (io::Result<TlsConnection>, std::thread::JoinHandle<io::Result<Vec<u8>>>) {
+    work: impl AsyncFnOnce(TlsStream<tokio::net::TcpStream>) -> io::Result<Vec<u8>> + Send + 'static,
+) -> (io::Result<TlsConnection>, HostThread) {
     relay.start().expect("threads");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let at = listener.local_addr().expect("an address");
@@ -63,11 +77,7 @@ fn connect(
                 connection.append_psk(&psk)?;
                 Ok(connection)
             });
-            let mut stream = TlsConnector::new(builder).connect("host", socket).await?;
-            stream.write_all(b"request").await?;
-            let mut received = Vec::new();
-            stream.read_to_end(&mut received).await?;
-            Ok(received)
+            work(TlsConnector::new(builder).connect("host", socket).await?).await
         })
     });
     let (socket, peer) = listener.accept().expect("the host");
@@ -91,7 +101,7 @@ fn both_hashes_versions_and_forms_of_labels_are_accepted() {
             let key = TlsKey::generate(hash).expect("random numbers");
             let psk = psk_with(labels, &key, version);
             let (accepted, host) = connect(&relay, &key, &psk);
-            let TlsConnection { mut stream, tls, open } = accepted.expect("a handshake");
+            let TlsConnection { mut stream, tls, open, carrier: _carrier } = accepted.expect("a handshake");
             assert_eq!((tls.identity.as_str(), tls.cipher.as_str()), (psk.identity.as_str(), cipher));
             assert!(tls.is_of(HOST, SUBSYSTEM) && !tls.is_of(SUBSYSTEM, HOST));
             let mut request = [0; 7];
@@ -123,6 +133,55 @@ fn host_with_another_key_or_name_is_rejected() {
         assert!(fault.contains(expected), "{fault}");
         assert!(host.join().expect("a host").is_err());
     }
+}
+
+/// The front end stops to receive, as at the end of the server, while the host goes on to send.
+#[test]
+fn last_data_reach_a_host_that_still_sends() {
+    const LEN: usize = 3 << 20;
+    let relay = TlsRelay::default();
+    let key = TlsKey::generate(TlsKeyHash::Sha256).expect("random numbers");
+    let (accepted, host) = connect_with(&relay, &key, &psk(&key, TlsPskVersion::Zero), async |stream| {
+        let (mut from, mut to) = tokio::io::split(stream);
+        let mut received = Vec::new();
+        let send = async {
+            while to.write_all(&[7; 4096]).await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            all = from.read_to_end(&mut received) => { all?; }
+            () = send => {}
+        }
+        Ok(received)
+    });
+    let TlsConnection { mut stream, open, .. } = accepted.expect("a handshake");
+    stream.read_exact(&mut [0; 4096]).expect("a first command");
+    stream.shutdown(std::net::Shutdown::Read).expect("it is open");
+    // The relay finds the end of the front end first.
+    std::thread::sleep(Duration::from_millis(50));
+    stream.write_all(&vec![9; LEN]).expect("the relay takes all");
+    drop(stream);
+    let received = host.join().expect("a host").expect("an orderly end");
+    assert_eq!((received.len(), received.iter().all(|byte| *byte == 9)), (LEN, true));
+    drop(open);
+}
+
+/// A relay that is late must not hide that the host has left.
+#[test]
+fn end_of_the_host_shows_on_the_carrier_at_once() {
+    let relay = TlsRelay::default();
+    let key = TlsKey::generate(TlsKeyHash::Sha256).expect("random numbers");
+    let (accepted, host) =
+        connect_with(&relay, &key, &psk(&key, TlsPskVersion::Zero), async |_| Ok(Vec::new()));
+    let TlsConnection { carrier, .. } = accepted.expect("a handshake");
+    host.join().expect("a host").expect("it has left");
+    let (own, _other) = UnixStream::pair().expect("sockets");
+    compio::runtime::Runtime::new().expect("a runtime").block_on(async {
+        let stream = lunar_runtime::Stream::new(own).expect("a stream").carried_by(carrier);
+        assert_ne!(stream.peer_state(), lunar_runtime::PeerState::Open);
+    });
 }
 
 #[test]
