@@ -91,6 +91,22 @@ fn portal_of_discovery_has_no_subsystems() {
     assert_eq!(field(2048 + 32), portal(&server).port().to_string());
 }
 
+/// The access states that the admin queue reports are those of its portal group.
+#[test]
+fn io_queue_uses_the_portal_group_of_its_controller() {
+    let more =
+        "[[portal_group]]\ntag = 3\nportals = [{ listen = \"127.0.0.1:0\", transport = [\"nvme-tcp\"] }]\n";
+    let server = Server::start(&config(more));
+    let host = NvmeHostName::new("host");
+    let it = RawController::enabled(portal(&server), &host, NQN, 0);
+    let data = connect_data(&host, it.id, NQN);
+    for (address, status) in [(*server.portals().last().expect("portals"), PARAMETERS), (portal(&server), 0)]
+    {
+        let reply = NvmeWire::begin(address, 0).execute(&NvmeEntry::connect(1, 31, 0), &data);
+        assert_eq!(reply.status, status, "{reply:x?}");
+    }
+}
+
 /// The second server refers back to the first, and to a service that does not exist.
 #[test]
 fn referrals_are_shown_and_followed() {

@@ -285,6 +285,20 @@ fn end_of_the_server_ends_hosts_with_tls() {
     controller.admin.expect_close(patience());
 }
 
+/// A reload that demands TLS comes between the start of a connection without TLS and its Connect.
+#[test]
+fn connection_from_before_the_demand_is_refused() {
+    let folder = Folder::fresh();
+    write_key(&folder, KEY);
+    let with_tls = config(&folder, true);
+    let mut server = Server::start(&with_tls.replace(", tls = \"required\"", ""));
+    let mut wire = NvmeWire::begin(portal(&server), 0);
+    server.rewrite(&with_tls);
+    server.said(&["reload"]);
+    let data = connect_data(&NvmeHostName::new("other"), 0xffff, DISCOVERY);
+    wire.execute(&NvmeEntry::connect(0, 31, 0), &data).is(DNR | 0x182);
+}
+
 #[test]
 fn host_whose_key_was_removed_is_ended() {
     let Some(mut guarded) = guarded() else { return };

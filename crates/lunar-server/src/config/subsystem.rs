@@ -78,15 +78,18 @@ fn subsystem(
     let portal_groups = tags(p, &mut s, around.tags).unwrap_or_else(|| around.tags.to_vec());
     let offline = s.flag(p, "offline", false);
     let secret = s.parsed(p, "secret_file", |text| secret_in(text, around));
+    let shown = name.clone().unwrap_or_default();
     // A subsystem without namespaces protects nothing anyway: its hosts can be added, and removed last.
     let has_hosts =
         s.find("host").is_some_and(|list| list.get_ref().as_array().is_none_or(|list| !list.is_empty()));
-    if let (Some(value), false, Some(_)) = (s.find("secret_file"), has_hosts, s.find("namespace")) {
+    let named = hosts(p, &mut s, around, &shown);
+    let have_keys_alone = !named.is_empty() && named.values().all(|host| host.secret.is_none());
+    if let (Some(value), true, Some(_)) =
+        (s.find("secret_file"), !has_hosts || have_keys_alone, s.find("namespace"))
+    {
         let what = "`secret_file` of a subsystem protects nothing without hosts that must prove themselves";
         p.add(&value.span(), what, "add [[subsystem.host]] with a `secret_file` for each host");
     }
-    let shown = name.clone().unwrap_or_default();
-    let named = hosts(p, &mut s, around, &shown);
     let access = access(p, &mut s, &named);
     let secrets = named.iter().filter_map(|(name, host)| Some((name.clone(), host.secret.clone()?)));
     let tls_keys = named.iter().filter_map(|(name, host)| Some((name.clone(), host.tls_key.clone()?)));
@@ -538,6 +541,13 @@ mod tests {
             assert_eq!(target.access[0].initiators, ["nqn.2026-11.org.example:h"]);
             assert!(own.tls_keys.values().all(|own| own.key == key));
         }
+        let path = folder.file("own.toml", String::new(), 0o644);
+        let own = HEAD.replace("[[subsystem]]", "[[subsystem]]\nsecret_file = \"s.key\"");
+        let host = format!("[[subsystem.host]]\nnqn = \"nqn.2026-11.org.example:h\"\n{tls}\n");
+        let namespace = "[[subsystem.namespace]]\nnsid = 1\nbackend = \"null\"\nsize = \"1M\"\n";
+        std::fs::write(&path, format!("{own}{host}{namespace}")).expect("a file");
+        let problems = crate::config::load(&path).map(drop).expect_err("no host proves a secret");
+        assert!(problems[0].what.contains("protects nothing"), "{}", problems[0].what);
         for (name, keys, expected) in [
             ("h", "", "[[subsystem.host]] has no `secret_file`"),
             ("h", "tls_key_file = \"s.key\"", "the form of a key is NVMeTLSkey-1:HH:BASE64:"),

@@ -12,11 +12,39 @@ use lunar_wire::nvme::{DataPlace, NvmeStatus, Sqe, admin_opcode, fabrics_type};
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::LazyLock;
 
 /// SPSP0, SPSP1 and SECP of both commands: the authentication protocols of NVMe (command dword 10, without its lowest byte).
 const PROTOCOL: u32 = 0xe901_0100;
 /// The most commands of an exchange: a host may begin again, but not without an end.
-const MAX_COMMANDS: usize = 16;
+const MAX_COMMANDS: usize = 10;
+/// The most computations of the process at a time. Each takes up to tens of milliseconds, and a host causes them before it has
+/// proved anything.
+const MAX_COMPUTATIONS: usize = 2;
+
+/// The free computations.
+static COMPUTATIONS: LazyLock<(flume::Sender<()>, flume::Receiver<()>)> = LazyLock::new(|| {
+    let (free, next) = flume::bounded(MAX_COMPUTATIONS);
+    (0..MAX_COMPUTATIONS).for_each(|_| _ = free.try_send(()));
+    (free, next)
+});
+
+/// The right to one computation, until it is dropped.
+struct ComputationPermit;
+
+impl ComputationPermit {
+    async fn wait() -> ComputationPermit {
+        // The channel never closes: it is static.
+        _ = COMPUTATIONS.1.recv_async().await;
+        ComputationPermit
+    }
+}
+
+impl Drop for ComputationPermit {
+    fn drop(&mut self) {
+        _ = COMPUTATIONS.0.try_send(());
+    }
+}
 
 /// The outcome of a command of the exchange, which has succeeded.
 pub enum ExchangeStep {
@@ -106,8 +134,10 @@ pub async fn execute(
             Ok((auth, message))
         }
         Ok(_) => {
+            let permit = ComputationPermit::wait().await;
             let work = move || {
                 auth.receive(&data);
+                drop(permit);
                 Ok(auth)
             };
             Ok((lunar_runtime::threads::blocking(work).await?, Ok(ExchangeStep::Sent)))
@@ -143,4 +173,28 @@ fn message(auth: &mut ControllerAuth, len: usize) -> Result<ExchangeStep, NvmeSt
     }
     message.resize(len, 0);
     Ok(ExchangeStep::Message(message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    /// No other test of this program computes.
+    #[test]
+    fn computations_wait_for_one_another() {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut wait = || match pin!(ComputationPermit::wait()).poll(&mut context) {
+            Poll::Ready(permit) => Some(permit),
+            Poll::Pending => None,
+        };
+        let first = wait().expect("it is free");
+        let second = wait().expect("it is free");
+        assert!(wait().is_none());
+        drop(first);
+        let third = wait().expect("it is free again");
+        assert!(wait().is_none());
+        drop((second, third));
+    }
 }

@@ -242,11 +242,19 @@ fn queue_refusal(refusal: QueueRefusal) -> ConnectRefusal {
     }
 }
 
+/// The portal of a connection as it is now. A reload may have removed it, or have changed whether it demands TLS.
+fn bound(portal: &OpenPortal, has_tls: bool) -> Result<Arc<BoundPortal>, ConnectRefusal> {
+    let refused = |why| ConnectRefusal(in_data(NvmeStatus::CONNECT_PARAMETERS, SUBSYSTEM), why);
+    let bound = portal.open().map_err(|_| refused("the portal was removed"))?;
+    match bound.transports.tls == has_tls {
+        true => Ok(bound),
+        false => Err(refused("the portal has changed whether it demands TLS")),
+    }
+}
+
 impl Attempt<'_> {
     fn bound(&self) -> Result<Arc<BoundPortal>, ConnectRefusal> {
-        let removed =
-            |_| ConnectRefusal(in_data(NvmeStatus::CONNECT_PARAMETERS, SUBSYSTEM), "the portal was removed");
-        self.portal.open().map_err(removed)
+        bound(self.portal, self.tls.is_some())
     }
 
     fn host(&self) -> NvmeHost {
@@ -361,9 +369,10 @@ impl Attempt<'_> {
         let info = self.info(context.group, controller.controller(), kind);
         let replaced = if kind == ControllerKind::Io { Replaced::Channels } else { Replaced::Nothing };
         let key = SessionKey::new(&info, self.bound()?.address);
+        let has_tls = self.tls.is_some();
         let Attempt { shared, portal, count, ref data, .. } = self;
         let entered = RegisteredSession::register(shared, &context.config, info, key, replaced, count).await;
-        portal.open().map_err(|_| refusal(LoginError::TargetNotFound))?;
+        bound(portal, has_tls)?;
         let entered = entered.map_err(|error| {
             context.config.refused(context.group, data.subsystem.as_str(), error);
             shared.count_login(Some(data.subsystem.as_str()), error.into());
@@ -375,6 +384,10 @@ impl Attempt<'_> {
     fn queue_candidate(&self) -> Result<Candidate, ConnectRefusal> {
         let (config, bound) = (self.shared.config(), self.bound()?);
         let controller = self.controller()?;
+        if controller.portal_group_tag() != bound.tag {
+            let parameter = in_data(NvmeStatus::CONNECT_PARAMETERS, CONTROLLER);
+            return Err(ConnectRefusal(parameter, "the controller belongs to another portal group"));
+        }
         QueueGuard::check(&controller, self.command.queue).map_err(queue_refusal)?;
         let context = LoginContext::new(&config, bound.tag, self.addresses);
         context.subsystem(controller.subsystem(), &controller.host().name).map_err(refusal)?;
@@ -390,10 +403,11 @@ impl Attempt<'_> {
         let place = QueueGuard::new(controller, self.command.queue).map_err(queue_refusal)?;
         let info = self.info(context.group, controller, ControllerKind::Io);
         let key = SessionKey::new(&info, self.bound()?.address);
+        let has_tls = self.tls.is_some();
         let Attempt { shared, portal, count, .. } = self;
         let entered =
             RegisteredSession::register(shared, &context.config, info, key, Replaced::Nothing, count).await;
-        portal.open().map_err(|_| refusal(LoginError::TargetNotFound))?;
+        bound(portal, has_tls)?;
         let entered = entered.map_err(refusal)?;
         // The end of a controller ends the queues that are registered.
         match place.is_ready() {

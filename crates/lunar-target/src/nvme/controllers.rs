@@ -40,6 +40,7 @@ pub struct Controller {
     id: u16,
     subsystem: String,
     host: NvmeHost,
+    portal_group_tag: u16,
     /// The number of I/O queues that the host may connect.
     max_queues: AtomicU16,
     /// The I/O queues, and where each takes requests to abort its commands.
@@ -62,6 +63,11 @@ impl Controller {
     /// NQN of its subsystem.
     pub fn subsystem(&self) -> &str {
         &self.subsystem
+    }
+
+    /// The portal group of its queues, whose access states it reports.
+    pub fn portal_group_tag(&self) -> u16 {
+        self.portal_group_tag
     }
 
     /// Its host.
@@ -253,6 +259,7 @@ impl Controllers {
             id,
             subsystem: subsystem.into(),
             host,
+            portal_group_tag,
             max_queues: AtomicU16::new(max_queues),
             queues: Mutex::default(),
             is_ready: AtomicBool::default(),
