@@ -96,7 +96,7 @@ fn after_help() -> String {
     format!("{EXAMPLES}\n\n{}", exit::help())
 }
 
-/// A SCSI storage network in user space: serves, routes, attaches and measures disks over iSCSI, iSER and SRP.
+/// A storage network in user space: serves, routes, attaches and measures disks over iSCSI, iSER, SRP and NVMe/TCP.
 #[derive(Debug, Parser)]
 #[command(name = "lunar", version, after_help = after_help(), arg_required_else_help = true)]
 pub struct Cli {
@@ -124,7 +124,7 @@ pub struct Verbosity {
 /// The subcommand.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Serve disks over iSCSI, iSER and SRP
+    /// Serve disks over iSCSI, iSER, SRP and NVMe/TCP
     Serve(Serve),
     /// Copy between files, block devices, LUNs and NBD exports
     Copy(copy::Args),

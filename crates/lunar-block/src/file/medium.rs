@@ -412,6 +412,9 @@ impl ErrorContext<'_> {
                 "check the path; lsblk lists the disks"
             }
             io::ErrorKind::NotFound if self.spec.creates() => "create the folder first (mkdir -p)",
+            io::ErrorKind::NotFound if self.spec.read_only => {
+                "check the path: a read-only file is not created"
+            }
             io::ErrorKind::NotFound => "check the path, or set a size to create the file",
             io::ErrorKind::PermissionDenied if self.spec.read_only => "run as a user with read access",
             io::ErrorKind::PermissionDenied => {

@@ -101,8 +101,8 @@ async fn receive_response(stream: &Stream, begun: &mut Vec<u8>) -> Result<[u8; I
 fn explained(e: Error, begun: &[u8]) -> Error {
     match begun.is_empty() {
         true => e.with_hint(
-            "if the port serves iSCSI, use iscsi://HOST[:PORT]/IQN; if its connection limit is reached, end some \
-             connections (see the log of the target)",
+            "if the port serves iSCSI, use iscsi://HOST[:PORT]/IQN; if it demands TLS, use another portal, because Lunar \
+             connects without TLS; if its connection limit is reached, end some connections (see the log of the target)",
         ),
         false => e,
     }

@@ -61,7 +61,7 @@ pub enum SubsystemCommand {
 const NAMESPACE_EXAMPLES: &str = "Examples:
   lunar namespace add nqn.2026-11.org.example:disks lun:iqn.2026-11.org.example:disks/0
   lunar namespace add nqn.2026-11.org.example:disks disk:data --nsid 7
-  lunar namespace add nqn.2026-11.org.example:disks new.img --size 10G read_only=true
+  lunar namespace add nqn.2026-11.org.example:disks new.img --size 10G
   lunar namespace resize nqn.2026-11.org.example:disks 2 20G
   lunar namespace remove nqn.2026-11.org.example:disks 2";
 

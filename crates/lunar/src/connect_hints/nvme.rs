@@ -38,7 +38,10 @@ pub fn commands(config: &Config, portals: &[BoundPortal]) -> String {
     };
     let mut text = "NVMe/TCP (as root):\n".to_owned();
     if !config.discovery.disabled {
-        _ = writeln!(text, "  nvme discover -t tcp {}{}", address(discovery), tls(discovery));
+        // Without its name, a host would see no subsystem that admits named hosts only.
+        let first = subsystems(config).find(|target| !target.offline);
+        let host = first.and_then(named_host).map_or(String::new(), |(host, _)| format!(" -q {host}"));
+        _ = writeln!(text, "  nvme discover -t tcp {}{}{host}", address(discovery), tls(discovery));
     }
     for target in subsystems(config).filter(|target| !target.offline).take(MAX_TARGETS) {
         let offers = |portal: &&BoundPortal| {
@@ -47,10 +50,20 @@ pub fn commands(config: &Config, portals: &[BoundPortal]) -> String {
         };
         if let Some(portal) = portals.iter().find(offers) {
             let (address, tls) = (address(portal), tls(portal));
-            _ = writeln!(text, "  nvme connect -t tcp {address} -n {}{tls}", target.name);
+            let host = named_host(target).map_or(String::new(), |(host, has_secret)| {
+                format!(" -q {host}{}", if has_secret { " -S SECRET" } else { "" })
+            });
+            _ = writeln!(text, "  nvme connect -t tcp {address} -n {}{host}{tls}", target.name);
         }
     }
     text
+}
+
+/// The first host of a subsystem that admits named hosts only, and whether it has a secret.
+fn named_host(target: &Target) -> Option<(&str, bool)> {
+    let subsystem = target.subsystem.as_ref()?;
+    let first = subsystem.hosts.keys().chain(subsystem.tls_keys.keys()).min()?;
+    Some((first, subsystem.hosts.contains_key(first)))
 }
 
 /// The address of a portal as options of nvme-cli.
@@ -68,7 +81,7 @@ fn tls(portal: &BoundPortal) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lunar_target::config::Transports;
+    use lunar_target::config::{DhChapSecret, NvmeSecret, Transports};
 
     fn bound(address: &str, transports: Transports) -> BoundPortal {
         BoundPortal { address: address.parse().expect("an address"), tag: 1, advertise: None, transports }
@@ -92,5 +105,21 @@ mod tests {
         let text = commands(&config, &[tls]);
         assert_eq!(text.matches(" --tls\n").count(), 2, "{text}");
         assert_eq!(commands(&config, &[bound("192.0.2.7:3260", Transports::TCP)]), "");
+    }
+
+    #[test]
+    fn banner_names_a_host_where_only_named_ones_may_connect() {
+        let source = "[[subsystem]]\nnqn = \"nqn.2026-11.org.example:a\"\n[[subsystem.namespace]]\nnsid = 1\n\
+            backend = \"null\"\nsize = \"1G\"\n";
+        let mut config = lunar_server::config::parse(source, "t.toml".as_ref()).expect("a configuration");
+        let subsystem = config.targets[0].subsystem.as_mut().expect("a subsystem");
+        let secret = DhChapSecret::generate(None).expect("random numbers");
+        let host = "nqn.2026-11.org.example:h".to_owned();
+        subsystem.hosts.insert(host, NvmeSecret { secret, file: "h.key".into() });
+        let text = commands(&config, &[bound("[::1]:4420", Transports::NVME_TCP)]);
+        for part in ["-s 4420 -q nqn.2026-11.org.example:h\n", ":a -q nqn.2026-11.org.example:h -S SECRET\n"]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
     }
 }

@@ -178,7 +178,12 @@ fn is_same_disk(a: &LunConfig, b: &LunConfig) -> bool {
     let is_same_medium =
         medium(a) == medium(b) && a.source.path() == b.source.path() && a.source.image() == b.source.image();
     let state = |lun: &LunConfig| (lun.state_name.clone(), lun.state_dir.clone());
-    is_same_medium && a.serial == b.serial && a.identity == b.identity && state(a) == state(b)
+    // Hosts address blocks: with another size, each of their commands would reach other data.
+    is_same_medium
+        && a.block_size == b.block_size
+        && a.serial == b.serial
+        && a.identity == b.identity
+        && state(a) == state(b)
 }
 
 #[cfg(test)]

@@ -213,6 +213,16 @@ fn other_memory_disk_at_a_number_in_use_needs_force() {
 }
 
 #[test]
+fn other_block_size_of_a_lun_in_use_needs_force() {
+    let folder = Folder::new("block-size");
+    let mut service = used(&folder);
+    let resized = other(&folder, LUN_1, &format!("{LUN_1}block_size = 4096\n"));
+    let refused = apply(&mut service, resized.clone()).unwrap_err();
+    assert!(refused.starts_with(&format!("LUN 1 of {NAME} is {USER}")), "{refused}");
+    apply(&mut service, ApplyOptions { force: true, ..resized }).unwrap();
+}
+
+#[test]
 fn change_of_access_names_the_sessions_that_it_ends() {
     let folder = Folder::new("excluded");
     let mut service = used(&folder);
