@@ -34,7 +34,7 @@ step "data"
 verify "$disk" 16
 blocks_of_all_sizes "$disk"
 step "ext4"; filesystem ext4 "$disk"
-step "xfs"; modprobe xfs; try mkfs.xfs -q -f "$disk"; try mount "$disk" /mnt; try umount /mnt
+step "xfs"; filesystem xfs "$disk"
 
 step "discard and zeroes"
 verify "$disk" 4
