@@ -25,6 +25,7 @@ pub(crate) use retry::{BusyRetry, List, perform_within};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+pub(crate) use transferred::with_buffer;
 
 /// A logical unit of a session. It is a [`lunar_block::Backend`]. [`Lun::scsi`] sends any other command.
 pub struct Lun {

@@ -7,9 +7,9 @@ use lunar_wire::scsi::{Sense, Status};
 /// The result of a block transfer, and its buffer.
 pub(super) type Transfer = (Result<(), Error>, Buf);
 
-/// The result of a write, and its data. If the session has lost the data, an error becomes
-/// [`ErrorCode::InvalidArgument`], so that no other path writes the replacement buffer.
-pub(super) fn with_buffer<T>(
+/// The result of a write, and its data. If they are lost, an error becomes [`ErrorCode::InvalidArgument`], so that no other
+/// path writes the replacement buffer.
+pub(crate) fn with_buffer<T>(
     result: Result<T, Error>,
     data: Option<Buf>,
     len: usize,

@@ -1,6 +1,7 @@
 //! Reads and writes of any bytes. Partial blocks are written by read-modify-write.
 
 use super::{NvmeNamespace, transfer};
+use crate::lun::with_buffer;
 use crate::nvme::status::ABORTED_BY_HOST;
 use crate::{Direction, Error};
 use lunar_block::range_lock::{RangeAccess, RangeLock, RangeLocks};
@@ -87,7 +88,7 @@ impl NvmeNamespace {
         let len = buf.len();
         let sqe = self.blocks_entry(nvm_opcode::WRITE, offset, len as u64, fua_flag(fua));
         let (result, buf) = self.perform(sqe, Direction::Out(buf), Some(hold)).await;
-        (result, buf.unwrap_or_else(|| Buf::zeroed(len)))
+        with_buffer(result, buf, len)
     }
 
     /// Reads any bytes.

@@ -3,7 +3,7 @@
 use super::NvmeNamespace;
 use crate::nvme::command::NvmeCommand;
 use crate::nvme::status::{ABORTED_BY_HOST, error_of};
-use crate::{Direction, Error, ErrorCode, hints};
+use crate::{Direction, Error, hints};
 use lunar_block::range_lock::RangeLock;
 use lunar_runtime::Buf;
 use lunar_wire::nvme::{NvmeStatus, Sqe};
@@ -55,7 +55,8 @@ impl NvmeNamespace {
         is_final(status, self.patience(status))
     }
 
-    /// Sends a command until it succeeds or fails for good, or the namespace is another one.
+    /// Sends a command until it succeeds or fails for good, or the namespace is another one. The owner of a write that fails
+    /// without its data must not send a replacement.
     pub(super) async fn perform(
         &self,
         sqe: Sqe,
@@ -86,24 +87,16 @@ impl NvmeNamespace {
             match pause {
                 Some(pause) if pause < left => compio::time::sleep(pause).await,
                 Some(_) => return (Err(error_of(status).with_hint(hints::OPERATION_TIMEOUT)), buf),
-                // Its owner must not split other data.
-                None if status == ABORTED_BY_HOST && is_out && buf.is_none() => {
-                    return (Err(data_gone()), None);
-                }
                 None => return (Err(error_of(status)), buf),
             }
             data = match buf {
-                None if is_out => return (Err(data_gone()), None),
+                None if is_out => return (Err(error_of(status)), None),
                 None => Direction::None,
                 Some(buf) if is_out => Direction::Out(buf),
                 Some(buf) => Direction::In(buf),
             };
         }
     }
-}
-
-fn data_gone() -> Error {
-    Error::new(ErrorCode::InvalidArgument, "the data of the write are no longer in memory for a retry")
 }
 
 #[cfg(test)]

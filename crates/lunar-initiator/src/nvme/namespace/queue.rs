@@ -3,7 +3,7 @@
 
 use super::NvmeNamespace;
 use super::blocks::fua_flag;
-use crate::Direction;
+use crate::lun::with_buffer;
 use crate::nvme::command::{NvmeCommand, NvmeResult};
 use crate::nvme::host_queue::HostQueue;
 use crate::nvme::queue_load::QueueLoad;
@@ -11,6 +11,7 @@ use crate::nvme::queue_tasks::CompletionWaiter;
 use crate::nvme::status::error_of;
 use crate::session::completions::Completions;
 use crate::slow_path::SlowPath;
+use crate::{Direction, Error};
 use lunar_block::{Backend, BackendQueue, BufResult};
 use lunar_runtime::Buf;
 use lunar_wire::nvme::nvm_opcode;
@@ -37,6 +38,15 @@ struct LaneOperation {
     len: usize,
     /// Whether it writes, and whether with FUA.
     writes: Option<bool>,
+}
+
+/// The result of an operation, and its buffer. No other path may write the replacement of lost data.
+fn ended(result: Result<(), Error>, buf: Option<Buf>, writes: bool, len: usize) -> BufResult {
+    let (result, buf) = match writes {
+        true => with_buffer(result, buf, len),
+        false => (result, buf.unwrap_or_else(|| Buf::zeroed(len))),
+    };
+    (result.map_err(io::Error::from), buf)
 }
 
 impl NamespaceQueue {
@@ -67,9 +77,8 @@ impl NamespaceQueue {
             }
             Err(refused) => {
                 let (result, buf) = *refused;
-                let failed = result.map(drop).map_err(io::Error::from);
-                let buf = buf.unwrap_or_else(|| Buf::zeroed(len));
-                self.slow.begin(lane, std::future::ready((failed, buf)));
+                let failed = ended(result.map(drop), buf, writes.is_some(), len);
+                self.slow.begin(lane, std::future::ready(failed));
             }
         }
     }
@@ -86,15 +95,15 @@ impl NamespaceQueue {
 
     /// The result of an operation; None if it is tried again.
     fn end(&mut self, lane: usize, sent: &LaneOperation, (result, buf): NvmeResult) -> Option<BufResult> {
-        let ended = |result, buf: Option<Buf>| Some((result, buf.unwrap_or_else(|| Buf::zeroed(sent.len))));
+        let ended = |result, buf| Some(ended(result, buf, sent.writes.is_some(), sent.len));
         match (result, buf, sent.writes) {
             (Ok(cqe), buf, _) if cqe.status.is_success() => ended(Ok(()), buf),
-            (Err(e), buf, _) => ended(Err(e.into()), buf),
+            (Err(e), buf, _) => ended(Err(e), buf),
             (Ok(cqe), buf, _)
                 if self.namespace.is_final(cqe.status)
                     && !self.namespace.must_split(cqe.status, sent.len) =>
             {
-                ended(Err(error_of(cqe.status).into()), buf)
+                ended(Err(error_of(cqe.status)), buf)
             }
             // The future decides about further attempts: its first one is the second of this operation. It splits an operation
             // that has become too long for one command.
@@ -106,7 +115,7 @@ impl NamespaceQueue {
                 self.begin_read(lane, sent.offset, buf);
                 None
             }
-            (Ok(cqe), None, _) => ended(Err(error_of(cqe.status).into()), None),
+            (Ok(cqe), None, _) => ended(Err(error_of(cqe.status)), None),
         }
     }
 }
@@ -156,5 +165,26 @@ impl Drop for NamespaceQueue {
     fn drop(&mut self) {
         let mut state = self.io.state.borrow_mut();
         self.sent.iter().flatten().for_each(|sent| state.abandon(sent.key));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::multipath::state_after;
+    use crate::nvme::status::closed;
+    use lunar_wire::nvme::NvmeStatus;
+
+    #[test]
+    fn write_whose_data_are_gone_is_no_fault_of_the_path() {
+        for error in [closed(), error_of(NvmeStatus::PATH_ERROR)] {
+            let is_fault = |buf, writes| {
+                let (result, buf) = ended(Err(error.clone()), buf, writes, 512);
+                assert_eq!(buf.len(), 512);
+                result.err().as_ref().and_then(Error::of).and_then(state_after).is_some()
+            };
+            assert_eq!([is_fault(None, true), is_fault(None, false)], [false, true], "{error}");
+            assert!(is_fault(Some(Buf::zeroed(512)), true), "{error}");
+        }
     }
 }

@@ -102,6 +102,44 @@ fn unanswered_write_is_repeated_on_the_other_path() {
     assert_eq!(writes(&controllers), [vec![], vec![1, 2]]);
 }
 
+/// A command that waits is dropped with its data, as by the end of the event loop of its queue.
+#[test]
+fn write_whose_data_are_gone_is_not_repeated_on_another_path() {
+    for is_queued in [false, true] {
+        let controllers = two();
+        let there = controllers.clone();
+        let code = on_a_core(move || async move {
+            edit(&there[0], |script| script.queues = (2, 2));
+            // Each queue has room for one command: of four, one waits on the second queue.
+            let urls = [url(&there[0], "io_queues=2&queue_len=2"), url(&there[1], "")];
+            let paths = NvmePaths::open(&urls, unhurried()).await?;
+            let controller = paths.namespaces().next().expect("an open path").controller().clone();
+            until("both queues", || controller.info().io_queues == 2).await;
+            edit(&there[0], |script| script.silent_from = 0);
+            let data = || Buf::copy_of(&[7; 512]);
+            let mut queue = paths.joined().clone().queue().expect("a queue");
+            let mut writes: Vec<_> = (0..4).map(|at| paths.joined().write(at * 512, data(), false)).collect();
+            if is_queued {
+                (0..4).for_each(|at| queue.write(at, at as u64 * 512, data(), false));
+                assert!(poll_fn(|cx| Poll::Ready(queue.poll_ended(cx).is_pending())).await);
+            } else {
+                for write in &mut writes {
+                    assert!(poll_fn(|cx| Poll::Ready(write.as_mut().poll(cx).is_pending())).await);
+                }
+            }
+            until("the writes arrive", || there[0].script().count(1) == 2).await;
+            controller.io_queues().queue(1).run(|queue| drop(queue.state.borrow_mut().take_waiting()));
+            let result = match is_queued {
+                true => poll_fn(|cx| queue.poll_ended(cx)).await.1.0,
+                false => writes.remove(3).await.0,
+            };
+            Ok(result.err().as_ref().and_then(Error::of).map(|e| e.code))
+        });
+        assert_eq!(code, Some(ErrorCode::InvalidArgument), "queued: {is_queued}");
+        assert_eq!(writes(&controllers), [Vec::<u8>::new(), Vec::new()], "queued: {is_queued}");
+    }
+}
+
 #[test]
 fn status_of_the_path_moves_the_command_at_once() {
     // 3/00h to 3/03h: internal error, persistent loss, inaccessible, transition.
