@@ -98,7 +98,7 @@ impl Backend for NvmeNamespace {
     fn unmap(&self, offset: u64, len: u64) -> LocalBoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
             self.check(offset, len)?;
-            self.give_back(offset, len).await.map_err(io::Error::from)
+            self.zero(offset, len, true).await.map_err(io::Error::from)
         })
     }
 

@@ -21,13 +21,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-/// ONCS bits.
-mod optional {
-    /// Dataset Management.
-    pub const DATASET_MANAGEMENT: u16 = 1 << 2;
-    /// Write Zeroes.
-    pub const WRITE_ZEROES: u16 = 1 << 3;
-}
+/// ONCS bit 3: Write Zeroes.
+const WRITE_ZEROES: u16 = 1 << 3;
 
 /// FUSES bit 0: Compare and Write.
 const COMPARE_AND_WRITE: u16 = 1;
@@ -62,7 +57,6 @@ pub struct NvmeNamespace {
 /// Commands and units that the controller supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NamespaceFeatures {
-    dataset_management: bool,
     write_zeroes: bool,
     /// The most blocks of a fused Compare and Write; 0 without it.
     compare_blocks: u32,
@@ -75,8 +69,7 @@ impl NamespaceFeatures {
         let unit = if has_own_units { properties.identify.atomic_compare } else { identify.atomic_compare };
         let is_fused = identify.fused & COMPARE_AND_WRITE != 0;
         NamespaceFeatures {
-            dataset_management: identify.commands & optional::DATASET_MANAGEMENT != 0,
-            write_zeroes: identify.commands & optional::WRITE_ZEROES != 0,
+            write_zeroes: identify.commands & WRITE_ZEROES != 0,
             compare_blocks: if is_fused { u32::from(unit) + 1 } else { 0 },
         }
     }

@@ -2,10 +2,8 @@
 
 use super::{MAX_BLOCKS, NvmeNamespace};
 use crate::{Direction, Error};
-use lunar_block::range_lock::RangeLock;
 use lunar_runtime::Buf;
-use lunar_wire::le;
-use lunar_wire::nvme::{NvmeStatus, Sqe, nvm_opcode};
+use lunar_wire::nvme::{NvmeStatus, nvm_opcode};
 use std::sync::atomic::Ordering;
 
 /// Bytes of one write of zeros where Write Zeroes is not supported.
@@ -14,12 +12,6 @@ const ZEROS: u64 = 1 << 20;
 const WRITTEN_ZEROES: u64 = 64 << 20;
 /// Command dword 12: Write Zeroes may deallocate (DEAC).
 const MAY_DEALLOCATE: u32 = 1 << 25;
-/// Command dword 11 of Dataset Management: deallocate (AD).
-const DEALLOCATE: u32 = 1 << 2;
-/// Bytes of a range of Dataset Management.
-const RANGE: usize = 16;
-/// The most blocks of such a range that are used.
-const MAX_RANGE: u64 = 1 << 22;
 
 /// The whole blocks inside a range, and the partial blocks before and behind them. Each is an offset and a length.
 pub(super) fn inside(offset: u64, len: u64, size: u64) -> ((u64, u64), [(u64, u64); 2]) {
@@ -40,19 +32,13 @@ fn is_rejection(status: NvmeStatus) -> bool {
 }
 
 impl NvmeNamespace {
-    /// Whether deallocated blocks read as zeros, and there is a command to deallocate.
-    pub(super) fn can_deallocate(&self) -> bool {
-        let properties = self.properties();
-        properties.reads_zeros() && (self.features.dataset_management || self.zeroes_deallocate())
-    }
-
     /// Whether the controller executes Write Zeroes.
     fn has_write_zeroes(&self) -> bool {
         self.features.write_zeroes && !self.rejects_zeroes.load(Ordering::Relaxed)
     }
 
-    /// Whether Write Zeroes deallocates.
-    fn zeroes_deallocate(&self) -> bool {
+    /// Whether Write Zeroes deallocates. Dataset Management is no substitute: a controller may ignore it, and keep old data.
+    pub(super) fn can_deallocate(&self) -> bool {
         let properties = self.properties();
         self.has_write_zeroes() && properties.zeroes_deallocate() && properties.reads_zeros()
     }
@@ -73,7 +59,7 @@ impl NvmeNamespace {
             return self.write_zeros(start, len).await;
         }
         let hold = self.hold(start, len).await;
-        let deallocates = unmap && self.zeroes_deallocate();
+        let deallocates = unmap && self.can_deallocate();
         let max = MAX_BLOCKS * size;
         let max = if deallocates { max } else { max.min(WRITTEN_ZEROES) };
         let flags = if deallocates { MAY_DEALLOCATE } else { 0 };
@@ -103,34 +89,6 @@ impl NvmeNamespace {
             at += part;
         }
         Ok(())
-    }
-
-    /// Deallocates blocks. Dataset Management is only a hint. Where Write Zeroes cannot deallocate, this relies on DLFEAT:
-    /// deallocated blocks read as zeros.
-    pub(super) async fn give_back(&self, offset: u64, len: u64) -> Result<(), Error> {
-        if self.zeroes_deallocate() || !self.can_deallocate() {
-            return self.zero(offset, len, true).await;
-        }
-        let size = u64::from(self.block_size);
-        let ((start, len), edges) = inside(offset, len, size);
-        self.zero_edges(edges).await?;
-        let hold = self.hold(start, len).await;
-        let (mut lba, end) = (start / size, (start + len) / size);
-        while lba < end {
-            let blocks = (end - lba).min(MAX_RANGE);
-            self.deallocate(lba, blocks as u32, &hold).await?;
-            lba += blocks;
-        }
-        Ok(())
-    }
-
-    /// Dataset Management of one range.
-    async fn deallocate(&self, lba: u64, blocks: u32, hold: &RangeLock) -> Result<(), Error> {
-        let mut range = Buf::zeroed(RANGE);
-        le::put32(&mut range[4..], blocks);
-        le::put64(&mut range[8..], lba);
-        let sqe = Sqe::new(nvm_opcode::DATASET_MANAGEMENT, 0, self.id).with_dword(11, DEALLOCATE);
-        self.perform(sqe, Direction::Out(range), Some(hold)).await.0
     }
 }
 

@@ -144,6 +144,28 @@ fn zeros_and_unmap_use_write_zeroes_for_whole_blocks() {
     assert_eq!(script.count(8), 2);
 }
 
+/// The controller ignores Dataset Management.
+#[test]
+fn unmap_writes_zeros_where_write_zeroes_cannot_deallocate() {
+    for deallocation in [0b0000, 0b0001, 0b1000] {
+        let controller = ScriptedController::start();
+        {
+            let mut script = controller.script();
+            script.medium.fill(7);
+            script.deallocation = deallocation;
+        }
+        let address = controller.address();
+        let is_offered = on_a_core(move || async move {
+            let namespace = NvmeNamespace::open(&NvmeController::open(address, options()).await?, 1).await?;
+            namespace.unmap(8192, 4096).await.expect("unmapped");
+            Ok(namespace.info().unmap)
+        });
+        let script = controller.script();
+        assert!(!is_offered && script.medium[8192..12_288] == [0; 4096], "{deallocation:04b}");
+        assert!(script.medium[8191] == 7 && script.medium[12_288] == 7, "{deallocation:04b}");
+    }
+}
+
 /// Invalid Opcode and 1/83h, as Linux reports a file system that cannot write zeros, and Invalid Field. With Do Not Retry.
 #[test]
 fn zeros_are_written_where_write_zeroes_is_rejected() {

@@ -65,6 +65,8 @@ pub struct Script {
     pub failures: (u32, u16),
     /// The status of Write Zeroes.
     pub zeroes: u16,
+    /// DLFEAT: how deallocated blocks read, and whether Write Zeroes deallocates.
+    pub deallocation: u8,
     /// The access log page (ANA), if the controller has one.
     pub access_log: Option<Vec<u8>>,
     /// The last value of the feature Asynchronous Event Configuration.
@@ -120,6 +122,7 @@ impl ScriptedController {
             is_discovery: false,
             failures: (0, 0),
             zeroes: 0,
+            deallocation: 0b1001,
             access_log: None,
             events: 0,
             io_commands: 0,
@@ -500,7 +503,7 @@ fn identify(script: &Script, structure: u8) -> Vec<u8> {
         0x00 => {
             page[..8].copy_from_slice(&script.blocks.to_le_bytes());
             page[8..16].copy_from_slice(&script.blocks.to_le_bytes());
-            (page[33], page[92], page[130]) = (0b1001, 1, 9);
+            (page[33], page[92], page[130]) = (script.deallocation, 1, 9);
         }
         0x03 => {
             page[..4].copy_from_slice(&[3, 16, 0, 0]);
