@@ -36,6 +36,8 @@ pub struct ControllerInfo {
     pub lost_by: Option<String>,
     /// Whether there is no connection because another namespace is in the place of one in use.
     pub replaced: bool,
+    /// Whether the controller reports changes of namespaces by events.
+    pub(super) reports_changes: bool,
     /// How often a lost connection was replaced.
     pub recoveries: u32,
 }
@@ -57,6 +59,7 @@ impl ControllerInfo {
             connected: false,
             lost_by: None,
             replaced: false,
+            reports_changes: false,
             recoveries: 0,
         }
     }
@@ -86,7 +89,7 @@ impl ControllerInfo {
         self.queue_len = options.queue_len.min(association.max_entries);
         self.authenticated = association.is_authenticated;
         self.digests = (options.header_digest, options.data_digest);
-        (self.connected, self.replaced) = (true, false);
+        (self.connected, self.replaced, self.reports_changes) = (true, false, false);
     }
 }
 

@@ -31,8 +31,10 @@ const SHORT_LIFE: Duration = Duration::from_secs(1);
 const KEEP_ALIVE_BY_TRAFFIC: u32 = 1 << 6;
 /// Feature: configuration of asynchronous events.
 const EVENT_CONFIGURATION: u32 = 0x0b;
-/// OAES bits 8 and 11: changes of namespaces and of their access states. The host turns on no other event.
-const NAMESPACE_EVENTS: u32 = 1 << 8 | 1 << 11;
+/// OAES bit 8: changes of namespaces.
+const NAMESPACE_CHANGES: u32 = 1 << 8;
+/// The same, and bit 11: changes of access states. The host turns on no other event.
+const NAMESPACE_EVENTS: u32 = NAMESPACE_CHANGES | 1 << 11;
 /// Asynchronous event type: notice.
 const NOTICE: u64 = 2;
 /// Bytes of a log page that is read to clear its event.
@@ -106,7 +108,7 @@ fn silent(time: Duration) -> Error {
         .with_hint("check the network, or add a longer keep_alive=TIME to the URL")
 }
 
-/// Keeps one Asynchronous Event Request at the controller. Without the event, the host learns of changes later.
+/// Keeps one Asynchronous Event Request at the controller. Without the event, namespaces are checked periodically.
 async fn heed_events(local: &LocalController, association: &Association) -> Error {
     let admin = &association.admin;
     let events = association.identify.events & NAMESPACE_EVENTS;
@@ -116,6 +118,7 @@ async fn heed_events(local: &LocalController, association: &Association) -> Erro
         tracing::debug!("the controller has no asynchronous events: {e}");
         return std::future::pending().await;
     }
+    lock(&local.info).reports_changes = events & NAMESPACE_CHANGES != 0;
     loop {
         let sqe = Sqe::new(admin_opcode::ASYNC_EVENT_REQUEST, 0, 0);
         let request = NvmeCommand { is_open_ended: true, ..NvmeCommand::new(sqe, Direction::None).once() };
@@ -123,6 +126,7 @@ async fn heed_events(local: &LocalController, association: &Association) -> Erro
             Ok(cqe) if cqe.status.is_success() => cqe.result,
             Ok(cqe) => {
                 tracing::debug!("the controller refuses Asynchronous Event Request: {}", cqe.status);
+                lock(&local.info).reports_changes = false;
                 return std::future::pending().await;
             }
             Err(e) => return e,

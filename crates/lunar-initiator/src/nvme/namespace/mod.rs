@@ -12,7 +12,7 @@ mod zeroes;
 use super::controller::NvmeController;
 use super::host_queue::MAX_TRANSFER;
 use super::namespace_identity::{self, NamespaceProperties};
-use crate::{Error, ErrorCode, Event};
+use crate::{Error, ErrorCode, Event, time_limit};
 use lunar_block::range_lock::RangeLocks;
 use lunar_runtime::either;
 use lunar_wire::nvme::{IdentifyController, IdentifyNamespace};
@@ -20,6 +20,7 @@ pub use reservations::{NvmeRegistrant, NvmeReservations, ReservationChange};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 /// ONCS bit 3: Write Zeroes.
 const WRITE_ZEROES: u16 = 1 << 3;
@@ -28,6 +29,11 @@ const WRITE_ZEROES: u16 = 1 << 3;
 const COMPARE_AND_WRITE: u16 = 1;
 /// NLB has 16 bits, and is 0-based.
 const MAX_BLOCKS: u64 = 1 << 16;
+
+/// Interval of the checks of a namespace whose controller does not report changes.
+const CHECK_INTERVAL: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 5000 });
+/// The pause before another attempt to read properties that have changed.
+const RETRY_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 1000 });
 
 /// A namespace of a controller. It is a [`lunar_block::Backend`].
 pub struct NvmeNamespace {
@@ -155,6 +161,21 @@ impl NvmeNamespace {
         Ok(())
     }
 
+    /// Whether the properties must be read without an event. A lost controller has none, and its return is an event.
+    fn must_check(&self, is_retry: bool) -> bool {
+        let info = self.controller.info();
+        info.connected && (is_retry || !info.reports_changes)
+    }
+
+    /// Reads the properties again, and returns the failure. Logs it, unless it is the one before.
+    async fn reload_after(&self, before: Option<Error>) -> Option<Error> {
+        let failure = self.reload().await.err();
+        if let Some(e) = failure.as_ref().filter(|_| failure != before) {
+            tracing::warn!(namespace = self.id, "cannot read the changed properties: {e}");
+        }
+        failure
+    }
+
     /// Fails all operations from now on: the number leads to another namespace.
     fn replace(&self, now: &str) -> Error {
         let what = format!("namespace {} was {}{now}", self.id, self.properties().identity);
@@ -188,18 +209,31 @@ pub async fn inspect(controller: &NvmeController, id: u32) -> Result<NamespacePr
     namespace_identity::read(|command| controller.admin(command), id).await
 }
 
+/// Whether a failure to read the properties may pass. Otherwise only a change of the controller helps.
+fn may_pass(e: &Error) -> bool {
+    !matches!(e.code, ErrorCode::NotFound | ErrorCode::IdentityMismatch)
+}
+
 /// Reads the properties again whenever they may have changed, until the namespace is dropped.
 async fn heed(namespace: Weak<NvmeNamespace>, changes: flume::Receiver<Event>, end: flume::Receiver<()>) {
     let dropped = async { _ = end.recv_async().await };
     let read = async {
-        while let Ok(event) = changes.recv_async().await {
-            // One reading is enough for all events so far.
-            if !changes.drain().chain([event]).any(|event| !matches!(event, Event::Lost(_))) {
-                continue;
-            }
+        let mut failure: Option<Error> = None;
+        loop {
+            let is_retry = failure.as_ref().is_some_and(may_pass);
+            let pause = if is_retry { RETRY_PAUSE } else { CHECK_INTERVAL };
+            let event = time_limit::within(pause, changes.recv_async()).await;
             let Some(namespace) = namespace.upgrade() else { return };
-            if let Err(e) = namespace.reload().await {
-                tracing::warn!(namespace = namespace.id, "cannot read the changed properties: {e}");
+            let must_read = match event {
+                // One reading is enough for all events so far.
+                Some(Ok(event)) => {
+                    changes.drain().chain([event]).any(|event| !matches!(event, Event::Lost(_)))
+                }
+                Some(Err(_)) => return,
+                None => namespace.must_check(is_retry),
+            };
+            if must_read {
+                failure = namespace.reload_after(failure).await;
             }
         }
     };

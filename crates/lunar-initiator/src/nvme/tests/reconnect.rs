@@ -183,6 +183,56 @@ fn replaced_namespace_accepts_no_operation_until_it_is_back() {
     assert_eq!(controller.script().writes, [0; 0]);
 }
 
+/// Waits until reads end in this way.
+async fn until_reads_end(namespace: &NvmeNamespace, expected: Option<ErrorCode>) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while code(namespace.read(0, Buf::zeroed(512)).await.0) != expected {
+        assert!(Instant::now() < end, "reads end with {expected:?}");
+        compio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[test]
+fn replaced_namespace_is_noticed_without_events() {
+    for (offered_events, refuses_events) in [(0, false), (0x900, true)] {
+        let controller = ScriptedController::start();
+        let script = controller.clone();
+        on_a_core(move || async move {
+            {
+                let mut script = script.script();
+                (script.offered_events, script.refuses_events) = (offered_events, refuses_events);
+            }
+            let namespace = open(&script, options()).await?;
+            let before = std::mem::replace(&mut script.script().uuid, [0xcd; 16]);
+            until_reads_end(&namespace, Some(ErrorCode::IdentityMismatch)).await;
+            script.script().uuid = before;
+            until_reads_end(&namespace, None).await;
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn failed_reading_of_changed_properties_is_repeated() {
+    let controller = ScriptedController::start();
+    let script = controller.clone();
+    on_a_core(move || async move {
+        let namespace = open(&script, options()).await?;
+        until(&script, "an event request", |script| script.event.is_some()).await;
+        let before = script.script().count(6);
+        {
+            // 0/82h: the namespace is not ready.
+            let mut script = script.script();
+            (script.uuid, script.identifiers) = ([0xcd; 16], 0x82 << 1);
+            script.raise_event();
+        }
+        until(&script, "the reading that fails", |script| script.count(6) >= before + 2).await;
+        script.script().identifiers = 0;
+        until_reads_end(&namespace, Some(ErrorCode::IdentityMismatch)).await;
+        Ok(())
+    });
+}
+
 #[test]
 fn operation_that_waits_sends_nothing_to_another_namespace() {
     let controller = ScriptedController::start();

@@ -69,6 +69,10 @@ pub struct Script {
     pub deallocation: u8,
     /// The access log page (ANA), if the controller has one.
     pub access_log: Option<Vec<u8>>,
+    /// OAES.
+    pub offered_events: u32,
+    /// Whether it refuses requests for events.
+    pub refuses_events: bool,
     /// The last value of the feature Asynchronous Event Configuration.
     pub events: u32,
     /// I/O commands so far.
@@ -124,6 +128,8 @@ impl ScriptedController {
             zeroes: 0,
             deallocation: 0b1001,
             access_log: None,
+            offered_events: 0x900,
+            refuses_events: false,
             events: 0,
             io_commands: 0,
             queues: (1, u16::MAX),
@@ -211,7 +217,12 @@ impl ScriptedController {
         let mut script = self.script();
         script.seen.push((sqe[0], u32_at(sqe, 40)));
         let (id, mut result, mut page) = (id(sqe), 0, None);
-        let status = if (sqe[0], sqe[40]) == (6, 3) { script.identifiers } else { 0 };
+        let status = match (sqe[0], sqe[40]) {
+            (6, 3) => script.identifiers,
+            // 1/05h: Asynchronous Event Request Limit Exceeded.
+            (0x0c, _) if script.refuses_events => 0x8000 | 0x105 << 1,
+            _ => 0,
+        };
         match (sqe[0], sqe[4]) {
             (0x7f, 0) => {
                 let value = u32_at(sqe, 48);
@@ -228,7 +239,7 @@ impl ScriptedController {
                     _ => script.status.into(),
                 };
             }
-            (0x06, _) if status != 0 => {}
+            (0x06 | 0x0c, _) if status != 0 => {}
             (0x06, _) => page = Some(identify(&script, sqe[40])),
             (0x02, _) if sqe[40] == 0x70 => page = Some(script.discovery_page(sqe)),
             (0x02, _) if sqe[40] == 0x0c => page = Some(script.access_page(sqe)),
@@ -489,7 +500,7 @@ fn identify(script: &Script, structure: u8) -> Vec<u8> {
     match structure {
         0x01 => {
             page[76] = 2 | if script.access_log.is_some() { 8 } else { 0 };
-            page[92..96].copy_from_slice(&0x900u32.to_le_bytes());
+            page[92..96].copy_from_slice(&script.offered_events.to_le_bytes());
             // Offsets in log pages; 1024 groups and namespaces.
             page[261] = 4;
             [348, 516, 540].into_iter().for_each(|at| page[at + 1] = 4);
