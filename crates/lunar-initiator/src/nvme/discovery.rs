@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Bytes of one read of the log page.
 const PIECE: usize = 4096;
-/// The most entries that are read.
+/// The most entries that are read of one service, and that a list of several has.
 const MAX_ENTRIES: u64 = 16 << 10;
 /// The most discovery services that are asked for one list.
 const MAX_SERVICES: usize = 16;
@@ -59,8 +59,8 @@ pub async fn discover(
     read.map_err(|e| e.during(format!("discovery at {}", address.portal)))
 }
 
-/// As [`discover`], and with the entries of the services that it refers to over TCP, at most 16 in all. A warning reports each
-/// of them that cannot be read. The result has no referrals to the services that were asked.
+/// As [`discover`], and with the entries of the services that it refers to over TCP: at most 16 services and 16,384 entries in
+/// all. A warning reports each service that cannot be read. The result has no referrals to the services that were asked.
 ///
 /// # Errors
 /// Those of [`discover`] at the first service.
@@ -70,19 +70,13 @@ pub async fn discover_referred(
 ) -> Result<Vec<DiscoveryEntry>, Error> {
     let mut entries = discover(address, options).await?;
     let mut asked = vec![address.clone()];
-    while let Some(at) = entries.iter().position(|one| referred_to(one).is_some())
-        && let Some(service) = referred_to(&entries[at])
-    {
-        if asked.contains(&service) {
-            entries.remove(at);
-            continue;
-        }
+    while let Some(service) = unasked(&mut entries, &asked) {
         if asked.len() == MAX_SERVICES {
             tracing::warn!("only the first {MAX_SERVICES} discovery services are asked");
             break;
         }
         match discover(&service, options).await {
-            Ok(more) => entries.extend(more),
+            Ok(more) => add(&mut entries, more),
             Err(e) => {
                 tracing::warn!(error = %e, "a discovery service that another one refers to is left out")
             }
@@ -90,6 +84,21 @@ pub async fn discover_referred(
         asked.push(service);
     }
     Ok(entries)
+}
+
+/// Removes the referrals to services that were asked, and returns the first one that was not.
+fn unasked(entries: &mut Vec<DiscoveryEntry>, asked: &[SubsystemAddress]) -> Option<SubsystemAddress> {
+    entries.retain(|entry| referred_to(entry).is_none_or(|service| !asked.contains(&service)));
+    entries.iter().find_map(referred_to)
+}
+
+/// Adds the entries of another service, as long as there is room.
+fn add(entries: &mut Vec<DiscoveryEntry>, more: Vec<DiscoveryEntry>) {
+    let room = (MAX_ENTRIES as usize).saturating_sub(entries.len());
+    if more.len() > room {
+        tracing::warn!("only the first {MAX_ENTRIES} entries of all discovery services are used");
+    }
+    entries.extend(more.into_iter().take(room));
 }
 
 /// The discovery service that an entry refers to over TCP.
@@ -153,4 +162,43 @@ async fn read(association: &Association, offset: u64, len: usize) -> Result<Vec<
         bytes.extend_from_slice(&buf.unwrap_or_else(|| Buf::zeroed(piece)));
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An entry of this kind: 1 is a referral, and 2 a subsystem.
+    fn entry(kind: u8, service: &str) -> DiscoveryEntry {
+        let mut bytes = [0; DiscoveryEntry::LEN];
+        bytes[..3].copy_from_slice(&[3, 1, kind]);
+        bytes[32..32 + service.len()].copy_from_slice(service.as_bytes());
+        bytes[256..256 + DISCOVERY_NQN.len()].copy_from_slice(DISCOVERY_NQN.as_bytes());
+        bytes[512..521].copy_from_slice(b"192.0.2.1");
+        DiscoveryEntry::decode(&bytes).expect("an entry")
+    }
+
+    #[test]
+    fn all_referrals_to_services_that_were_asked_are_removed() {
+        let address = |port| {
+            let portal = Portal { host: "192.0.2.1".into(), port };
+            SubsystemAddress { portal, subsystem: well_known() }
+        };
+        let referrals = ["1", "1", "2", "1", "2"].map(|service| entry(1, service));
+        let mut entries = [vec![entry(2, "1")], referrals.into()].concat();
+        let mut asked = vec![address(1)];
+        assert_eq!(unasked(&mut entries, &asked), Some(address(2)));
+        assert_eq!(entries, [entry(2, "1"), entry(1, "2"), entry(1, "2")]);
+        asked.push(address(2));
+        assert_eq!(unasked(&mut entries, &asked), None);
+        assert_eq!(entries, [entry(2, "1")]);
+    }
+
+    #[test]
+    fn list_of_several_services_is_bounded() {
+        let mut entries = vec![entry(2, "1"); MAX_ENTRIES as usize - 1];
+        add(&mut entries, vec![entry(2, "2"); 3]);
+        assert_eq!(entries.len() as u64, MAX_ENTRIES);
+        assert_eq!(entries.last(), Some(&entry(2, "2")));
+    }
 }
