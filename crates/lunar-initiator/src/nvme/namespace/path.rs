@@ -57,7 +57,7 @@ impl NvmeNamespace {
         let after = |e: Error| state_after(&e).unwrap_or(PathState::NonOptimized);
         let info = self.controller.info();
         if !info.connected {
-            return PathState::Down;
+            return if info.replaced { PathState::Changed } else { PathState::Down };
         }
         let group = self.properties().identify.access_group;
         let state = match access_log::is_reported(&info.identify) {

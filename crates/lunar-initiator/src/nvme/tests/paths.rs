@@ -218,6 +218,26 @@ fn path_that_opens_late_is_used_if_it_leads_to_the_namespace() {
 }
 
 #[test]
+fn namespace_replaced_before_a_reconnection_is_shown_as_changed() {
+    let controllers = two();
+    let there = controllers.clone();
+    on_a_core(move || async move {
+        let paths = open(&there).await?;
+        let before = there[0].script().uuid;
+        edit(&there[0], |script| {
+            script.uuid = [0xcd; 16];
+            script.cut();
+        });
+        until("the path has changed", || states(&paths)[0] == PathState::Changed).await;
+        write(paths.joined(), 1).await;
+        edit(&there[0], |script| script.uuid = before);
+        until("the path is back", || states(&paths)[0] == PathState::Optimized).await;
+        Ok(())
+    });
+    assert_eq!(writes(&controllers), [vec![], vec![1]]);
+}
+
+#[test]
 fn fused_pair_moves_only_if_it_was_not_executed() {
     let controllers = two();
     let there = controllers.clone();
