@@ -125,10 +125,17 @@ impl NvmeController {
         self.0.listeners.add()
     }
 
-    /// Pins a namespace to this identity: after a lost connection, its commands are sent only if it has not changed.
+    /// Pins a namespace to this identity: after a lost connection, its commands are sent only if it has not changed. Each call
+    /// is followed by one of [`NvmeController::unpin`].
     pub(crate) fn pin(&self, namespace: u32, identity: NamespaceIdentity) {
         // An error means that the controller has ended: nothing more is sent.
         _ = self.0.handle.send(ControllerRequest::Pin(namespace, identity));
+    }
+
+    /// Ends the use of a pinned namespace.
+    pub(crate) fn unpin(&self, namespace: u32) {
+        // An error means that the controller has ended.
+        _ = self.0.handle.send(ControllerRequest::Unpin(namespace));
     }
 
     /// Begins the end of the controller, as [`NvmeController::close`] does: commands that wait for a connection fail.
@@ -168,6 +175,7 @@ async fn handle_requests(local: Rc<LocalController>, requests: flume::Receiver<C
         match request {
             ControllerRequest::Admin(command, reply) => admin(&local, command, reply),
             ControllerRequest::Pin(namespace, identity) => local.pin(namespace, identity),
+            ControllerRequest::Unpin(namespace) => local.unpin(namespace),
             ControllerRequest::Close(reply) => {
                 let local = local.clone();
                 lunar_runtime::spawn(async move {

@@ -17,6 +17,14 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+/// A namespace in use, whose identity must not change.
+#[derive(Clone)]
+pub struct PinnedNamespace {
+    id: u32,
+    identity: NamespaceIdentity,
+    users: usize,
+}
+
 /// A controller on its core.
 pub struct LocalController {
     /// Its place.
@@ -29,8 +37,8 @@ pub struct LocalController {
     pub io: Arc<IoQueues>,
     /// The information about the controller, shared with its handles.
     pub info: Arc<Mutex<ControllerInfo>>,
-    /// Namespaces whose identity must not change.
-    pub pinned: RefCell<Vec<(u32, NamespaceIdentity)>>,
+    /// The namespaces in use.
+    pub pinned: RefCell<Vec<PinnedNamespace>>,
     /// Those who want to know of events.
     pub listeners: Arc<Listeners>,
     /// When the connection was lost.
@@ -95,18 +103,33 @@ impl LocalController {
         Ok(association)
     }
 
-    /// Checks that the namespaces in use are still the same. Otherwise writes would go to another disk.
+    /// Checks that the namespaces in use are still the same. Otherwise writes would go to another disk. A namespace that is
+    /// absent blocks no other one. Commands wait if none is there: the target may have just started.
     async fn check_namespaces(&self, association: &Association) -> Result<(), Error> {
         let pinned = self.pinned.borrow().clone();
-        for (namespace, identity) in pinned {
+        let (all, mut absent) = (pinned.len(), Vec::new());
+        for PinnedNamespace { id, identity, .. } in pinned {
             let execute = |command: NvmeCommand| association.admin.call(command.once());
-            let found = namespace_identity::read(execute, namespace).await?.identity;
+            let found = match namespace_identity::read(execute, id).await {
+                Ok(properties) => properties.identity,
+                Err(e) if e.code == ErrorCode::NotFound => {
+                    absent.push(e);
+                    continue;
+                }
+                Err(e) => return Err(e),
+            };
             if found != identity {
-                let what = format!("namespace {namespace} was {identity}, and is {found} now");
+                let what = format!("namespace {id} was {identity}, and is {found} now");
                 return Err(Error::new(ErrorCode::IdentityMismatch, what)
                     .with_hint("close the namespace, and open the new one"));
             }
         }
+        if absent.len() == all
+            && let Some(e) = absent.pop()
+        {
+            return Err(e);
+        }
+        absent.iter().for_each(|e| tracing::warn!(subsystem = %self.address.subsystem, "{e}"));
         Ok(())
     }
 
@@ -122,11 +145,21 @@ impl LocalController {
         }
     }
 
-    /// Pins a namespace to this identity. Replaces an earlier one.
-    pub fn pin(&self, namespace: u32, identity: NamespaceIdentity) {
+    /// Adds a user of a namespace, and pins it to this identity. Replaces an earlier one.
+    pub fn pin(&self, id: u32, identity: NamespaceIdentity) {
         let mut pinned = self.pinned.borrow_mut();
-        pinned.retain(|(pinned, _)| *pinned != namespace);
-        pinned.push((namespace, identity));
+        match pinned.iter_mut().find(|pinned| pinned.id == id) {
+            Some(pinned) => (pinned.identity, pinned.users) = (identity, pinned.users + 1),
+            None => pinned.push(PinnedNamespace { id, identity, users: 1 }),
+        }
+    }
+
+    /// Removes a user of a namespace, which stays pinned until its last user has gone.
+    pub fn unpin(&self, id: u32) {
+        self.pinned.borrow_mut().retain_mut(|pinned| {
+            pinned.users -= usize::from(pinned.id == id);
+            pinned.users > 0
+        });
     }
 
     /// Waits until the controller must end.

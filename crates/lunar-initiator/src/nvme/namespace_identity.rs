@@ -98,7 +98,7 @@ pub async fn read<F: Future<Output = NvmeResult>>(
     };
     let (result, page) = identify(NAMESPACE).await;
     let status = result?.status;
-    let page = page.filter(|_| status.is_success()).ok_or_else(|| error_of(status))?;
+    let page = page.filter(|_| status.is_success()).ok_or_else(|| failed(namespace, status))?;
     let list = listed(namespace, identify(IDENTIFIERS).await)?;
     decode(namespace, &page, list.as_deref())
 }
@@ -111,14 +111,19 @@ pub async fn read<F: Future<Output = NvmeResult>>(
 fn listed(namespace: u32, (result, buf): NvmeResult) -> Result<Option<Buf>, Error> {
     let status = result?.status;
     // Controllers before version 1.3 have no such list.
-    let is = |other: NvmeStatus| (status.kind, status.code) == (other.kind, other.code);
-    if is(NvmeStatus::INVALID_FIELD) || is(NvmeStatus::INVALID_OPCODE) {
+    if is(status, NvmeStatus::INVALID_FIELD) || is(status, NvmeStatus::INVALID_OPCODE) {
         return Ok(None);
     }
-    if is(NvmeStatus::INVALID_NAMESPACE) {
-        return Err(absent(namespace));
-    }
-    if status.is_success() { Ok(buf) } else { Err(error_of(status)) }
+    if status.is_success() { Ok(buf) } else { Err(failed(namespace, status)) }
+}
+
+fn is(status: NvmeStatus, other: NvmeStatus) -> bool {
+    (status.kind, status.code) == (other.kind, other.code)
+}
+
+/// The error of an Identify of a namespace that ended with this status.
+fn failed(namespace: u32, status: NvmeStatus) -> Error {
+    if is(status, NvmeStatus::INVALID_NAMESPACE) { absent(namespace) } else { error_of(status) }
 }
 
 fn absent(namespace: u32) -> Error {

@@ -20,8 +20,10 @@ use std::task::{Context, Poll};
 pub enum ControllerRequest {
     /// An admin command.
     Admin(NvmeCommand, flume::Sender<NvmeResult>),
-    /// The identity that a namespace must keep.
+    /// The identity that a namespace must keep while it is in use.
     Pin(u32, NamespaceIdentity),
+    /// A user of a namespace has gone.
+    Unpin(u32),
     /// Shuts the controller down.
     Close(flume::Sender<()>),
 }

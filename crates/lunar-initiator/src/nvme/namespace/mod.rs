@@ -186,6 +186,12 @@ impl NvmeNamespace {
     }
 }
 
+impl Drop for NvmeNamespace {
+    fn drop(&mut self) {
+        self.controller.unpin(self.id);
+    }
+}
+
 impl fmt::Debug for NvmeNamespace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("NvmeNamespace");

@@ -1,6 +1,6 @@
 //! Lost connections, time-outs, and events.
 
-use super::scripted::{Script, ScriptedController, on_a_core, options};
+use super::scripted::{OddNamespace, Script, ScriptedController, on_a_core, options};
 use crate::nvme::{NvmeController, NvmeNamespace, NvmeOptions};
 use crate::{Backend, Buf, Error, ErrorCode};
 use std::future::poll_fn;
@@ -261,6 +261,78 @@ fn operation_that_waits_sends_nothing_to_another_namespace() {
     });
     let script = controller.script();
     assert_eq!([0, 1, 5].map(|opcode| script.count(opcode)), [0; 3]);
+}
+
+/// Inactive and invalid numbers.
+const ABSENT: [OddNamespace; 2] = [OddNamespace::Absent(0), OddNamespace::Absent(0x8000 | 0x0b << 1)];
+
+#[test]
+fn deleted_namespace_does_not_block_its_siblings() {
+    for odd in ABSENT {
+        let controller = ScriptedController::start();
+        let script = controller.clone();
+        on_a_core(move || async move {
+            let mut options = options();
+            options.timeouts.recovery = Duration::from_secs(5);
+            let namespace = open(&script, options).await?;
+            let _deleted = NvmeNamespace::open(namespace.controller(), 2).await?;
+            {
+                let mut script = script.script();
+                script.odd = Some((2, odd));
+                script.cut();
+            }
+            namespace.read(0, Buf::zeroed(512)).await.0.expect("the other namespace is there");
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn only_namespace_is_waited_for_after_a_reconnection() {
+    for odd in ABSENT {
+        let controller = ScriptedController::start();
+        let script = controller.clone();
+        on_a_core(move || async move {
+            let namespace = open(&script, options()).await?;
+            let before = script.script().count(6);
+            {
+                let mut script = script.script();
+                script.odd = Some((1, odd));
+                script.cut();
+            }
+            let mut read = Box::pin(namespace.read(0, Buf::zeroed(512)));
+            assert!(futures_poll(&mut read).is_pending());
+            // Two attempts to connect, each with Identify Controller and Identify Namespace.
+            until(&script, "the host looks for it", |script| script.count(6) >= before + 4).await;
+            script.script().odd = None;
+            read.await.0.expect("the namespace is back");
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn namespace_is_pinned_until_its_last_user_has_gone() {
+    let controller = ScriptedController::start();
+    let script = controller.clone();
+    on_a_core(move || async move {
+        let mut options = options();
+        options.timeouts.recovery = Duration::from_secs(2);
+        let namespace = open(&script, options).await?;
+        let first = NvmeNamespace::open(namespace.controller(), 2).await?;
+        let second = NvmeNamespace::open(namespace.controller(), 2).await?;
+        drop(first);
+        {
+            let mut script = script.script();
+            script.odd = Some((2, OddNamespace::Uuid([0xcd; 16])));
+            script.cut();
+        }
+        let error = namespace.read(0, Buf::zeroed(512)).await.0.expect_err("another namespace");
+        assert!(error.to_string().contains("uuid.cdcdcdcd"), "{error}");
+        drop(second);
+        until_reads_end(&namespace, None).await;
+        Ok(())
+    });
 }
 
 #[test]

@@ -47,6 +47,8 @@ pub struct Script {
     pub identified: u16,
     /// The UUID of the namespace.
     pub uuid: [u8; 16],
+    /// The number of a namespace with another UUID, or with an answer that there is none.
+    pub odd: Option<(u32, OddNamespace)>,
     /// The status of the list of identifiers.
     pub identifiers: u16,
     /// Blocks of the namespace.
@@ -91,6 +93,14 @@ pub struct Script {
     pub seen_on: Vec<(u16, u8)>,
 }
 
+/// How a namespace differs from the others.
+#[derive(Clone, Copy)]
+pub enum OddNamespace {
+    Uuid([u8; 16]),
+    /// Identify ends with this status, or with a page of zeros.
+    Absent(u16),
+}
+
 /// A running controller.
 #[derive(Clone)]
 pub struct ScriptedController {
@@ -117,6 +127,7 @@ impl ScriptedController {
             status: 1,
             identified: ID,
             uuid: [0xab; 16],
+            odd: None,
             identifiers: 0,
             blocks: CAPACITY as u64 / 512,
             configuration: 0,
@@ -217,7 +228,9 @@ impl ScriptedController {
         let mut script = self.script();
         script.seen.push((sqe[0], u32_at(sqe, 40)));
         let (id, mut result, mut page) = (id(sqe), 0, None);
+        let odd = script.odd.filter(|(number, _)| *number == u32_at(sqe, 4)).map(|(_, odd)| odd);
         let status = match (sqe[0], sqe[40]) {
+            (6, 0 | 3) if let Some(OddNamespace::Absent(status)) = odd => status,
             (6, 3) => script.identifiers,
             // 1/05h: Asynchronous Event Request Limit Exceeded.
             (0x0c, _) if script.refuses_events => 0x8000 | 0x105 << 1,
@@ -240,7 +253,14 @@ impl ScriptedController {
                 };
             }
             (0x06 | 0x0c, _) if status != 0 => {}
-            (0x06, _) => page = Some(identify(&script, sqe[40])),
+            (0x06, _) if let Some(OddNamespace::Absent(_)) = odd => page = Some(vec![0; 4096]),
+            (0x06, _) => {
+                let mut known = identify(&script, sqe[40]);
+                if let (Some(OddNamespace::Uuid(uuid)), 3) = (odd, sqe[40]) {
+                    known[4..20].copy_from_slice(&uuid);
+                }
+                page = Some(known);
+            }
             (0x02, _) if sqe[40] == 0x70 => page = Some(script.discovery_page(sqe)),
             (0x02, _) if sqe[40] == 0x0c => page = Some(script.access_page(sqe)),
             (0x02, _) => page = Some(vec![0; 4096]),
