@@ -119,7 +119,7 @@ impl LocalController {
                 Err(e) => return Err(e),
             };
             if found != identity {
-                let what = format!("namespace {id} was {identity}, and is {found} now");
+                let what = format!("namespace {id} {}", identity.change_to(&found));
                 return Err(Error::new(ErrorCode::IdentityMismatch, what)
                     .with_hint("close the namespace, and open the new one"));
             }

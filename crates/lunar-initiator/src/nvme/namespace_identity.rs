@@ -51,6 +51,17 @@ impl fmt::Display for NamespaceIdentity {
     }
 }
 
+impl NamespaceIdentity {
+    /// The change to another identity, as the end of a message.
+    pub(super) fn change_to(&self, other: &NamespaceIdentity) -> String {
+        let [before, now] = [self, other].map(|one| (one.to_string(), 1u64 << one.block_shift));
+        match before.0 == now.0 && before.1 != now.1 {
+            true => format!("had blocks of {} bytes, and has blocks of {} bytes now", before.1, now.1),
+            false => format!("was {}, and is {} now", before.0, now.0),
+        }
+    }
+}
+
 /// A namespace that can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceProperties {
@@ -220,5 +231,16 @@ mod tests {
         let other = NamespaceIdentity { uuid: None, ..found };
         assert_eq!(other.to_string(), "eui.0707070707070707");
         assert_eq!(NamespaceIdentity::default().to_string(), "");
+    }
+
+    #[test]
+    fn change_names_what_differs() {
+        let before = decode(1, &page(9, 0), None).expect("a namespace").identity;
+        let larger = NamespaceIdentity { block_shift: 12, ..before.clone() };
+        let expected = "had blocks of 512 bytes, and has blocks of 4096 bytes now";
+        assert_eq!(before.change_to(&larger), expected);
+        let named = NamespaceIdentity { eui64: Some([7; 8]), ..before.clone() };
+        let other = NamespaceIdentity { eui64: Some([8; 8]), ..larger };
+        assert_eq!(named.change_to(&other), "was eui.0707070707070707, and is eui.0808080808080808 now");
     }
 }

@@ -141,10 +141,10 @@ impl NvmeNamespace {
         let before = self.properties();
         let properties = match inspect(&self.controller, self.id).await {
             Ok(properties) if properties.identity == before.identity => properties,
-            Ok(other) => return Err(self.replace(&format!(", and is {} now", other.identity))),
+            Ok(other) => return Err(self.replace(&before.identity.change_to(&other.identity))),
             // Another namespace, with a format that is not supported.
             Err(e) if e.code == ErrorCode::InvalidArgument => {
-                return Err(self.replace(&format!(": {}", e.what)));
+                return Err(self.replace(&format!("was {}: {}", before.identity, e.what)));
             }
             Err(e) => return Err(e),
         };
@@ -177,8 +177,8 @@ impl NvmeNamespace {
     }
 
     /// Fails all operations from now on: the number leads to another namespace.
-    fn replace(&self, now: &str) -> Error {
-        let what = format!("namespace {} was {}{now}", self.id, self.properties().identity);
+    fn replace(&self, change: &str) -> Error {
+        let what = format!("namespace {} {change}", self.id);
         let error = Error::new(ErrorCode::IdentityMismatch, what);
         *self.replaced.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
         self.is_replaced.store(true, Ordering::Relaxed);
