@@ -33,16 +33,23 @@ pub async fn open(
     Ok((NvmeDisk::open_with(&url, settings, missing).await?, recovery))
 }
 
-/// The URL with an identifier of this host, for all paths. The next process has it too, if it attaches the same disk in the
-/// same way. Only then can a target find the controllers of a killed process, and end their writes. Other attachments have
-/// other ones.
+/// The URL with an identifier of this host, for all paths. The next process has it too, if it attaches the same disk on the
+/// same paths in the same way. Only then can a target find the controllers of a killed process, and end their writes. Other
+/// attachments have other ones.
 fn identified(attachment: &Attachment, url: &str) -> Result<NvmeUrl, Failure> {
     let url = url.parse::<NvmeUrl>()?;
     // Two users, or two folders, may attach the same disk at the same time.
     let folder = folders::attached()?;
     let user = rustix::process::getuid().as_raw();
-    let purpose = format!("attach {} {user} {} {}", attachment.how.name(), folder.display(), url.plain());
+    let purpose = format!("attach {} {user} {} {}", attachment.how.name(), folder.display(), place(&url));
     Ok(host_id::identified(url, &purpose)?)
+}
+
+/// The namespace of a URL at all of its portals, whatever their order.
+fn place(url: &NvmeUrl) -> String {
+    let mut paths: Vec<String> = url.paths().iter().map(NvmeUrl::plain).collect();
+    paths.sort_unstable();
+    paths.join(" ")
 }
 
 /// The failure at a detach: writes of the host failed, and the target may still execute them.
@@ -116,6 +123,10 @@ mod tests {
         assert_eq!(id("nvme://h:4420/nqn.2026-11.org.example:a/1?queue_len=7", "b", How::Nbd), one);
         assert_ne!(id(url, "a", How::Ublk), one);
         assert_ne!(id("nvme://h/nqn.2026-11.org.example:a/2", "a", How::Nbd), one);
-        assert_eq!(ids(&format!("{url}?paths=i,j"), "a", How::Nbd), [one; 3], "one on all paths");
+        let several = ids(&format!("{url}?paths=i,j"), "a", How::Nbd);
+        assert_eq!(several, [several[0]; 3], "one on all paths");
+        let turned = "nvme://j/nqn.2026-11.org.example:a/1?paths=h:4420,i";
+        assert_eq!(ids(turned, "a", How::Nbd), several, "the order of the portals does not count");
+        assert_ne!(several[0], one, "another set of portals");
     }
 }
