@@ -38,7 +38,7 @@ enum PumpEnd {
 /// Passes data until the host or the front end closes, or `over` resolves: the session has ended.
 ///
 /// The end of the host ends the front end at once, as on TCP: commands that the host has left are stale, and a later copy of
-/// them must not be executed. What the front end has sent before its own end still reaches the host.
+/// them must not be executed. The host still receives all that the front end has sent before its own end.
 pub async fn pump(
     tls: TlsStream<RelaySocket>,
     socket: RelaySocket,
@@ -73,7 +73,7 @@ pub async fn pump(
             };
             tokio::select! {
                 side = outgoing => side == EndedSide::Reader,
-                // What the host still sends must not fill its connection.
+                // Data that the host still sends must not fill its connection.
                 () = socket.discard() => false,
                 () = late => false,
             }
