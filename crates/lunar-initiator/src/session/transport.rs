@@ -92,6 +92,7 @@ pub fn unfilled(residual: Option<u32>, status: u8, sense: &[u8]) -> u32 {
 }
 
 /// A connection.
+#[expect(clippy::large_enum_variant, reason = "a connection has one, and each command reads it")]
 pub enum TransportHandle {
     /// A byte stream.
     Tcp(Stream),
