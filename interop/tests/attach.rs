@@ -623,7 +623,9 @@ fn namespace_on_two_paths_follows_access_and_loss() {
     drop(client);
     paths.wires[0].cut();
     host.becomes("disks-1", "degraded");
-    host.ends(0, &["detach", &nvme_url(paths.wires[1].address)]);
+    let said = host.ends(0, &["detach", &nvme_url(paths.wires[1].address)]);
+    let lost = format!("the connection to {} is lost, and the target may", nvme_url(paths.wires[0].address));
+    assert!(said.contains(&lost) && said.contains("attach the namespace again in the same way"), "{said}");
     assert!(host.ends(0, &["attach", "list"]).contains("nothing is attached"));
     let log = fs::read_to_string(host.path("run/attached/disks-1.log")).expect("a log");
     let lost = format!("the path {} is lost: its target may still", nvme_url(paths.wires[0].address));
@@ -681,6 +683,25 @@ fn late_writes_of_a_killed_nvme_host_are_dropped() {
     let uri = host.attach(&["disks-0"]);
     newer_writes_stay(&server, &wire, &uri);
     host.ends(0, &["detach", "disks-0"]);
+}
+
+#[test]
+fn detach_of_a_killed_nvme_host_warns_of_late_writes() {
+    let (server, host) = (nvme_server(), Host::new());
+    let wire = CuttableProxy::to(server.portal());
+    let url = nvme_url(wire.address) + "?keep_alive=0&io_queues=1";
+    let uri = host.attach(&[&url, "--name", "disks-0", "--recovery-timeout", "20m"]);
+    leave_a_write(&host, &wire, &uri, 8, "lost");
+    kill(&host, "disks-0", "ended");
+    let said = host.ends(0, &["detach", "disks-0"]);
+    assert!(
+        said.contains("its process was killed, and the target may still execute its last writes"),
+        "{said}"
+    );
+    assert!(said.contains("attach the namespace again in the same way"), "{said}");
+    wire.mend();
+    host.attach(&[&url, "--name", "disks-0"]);
+    assert!(!host.ends(0, &["detach", "disks-0"]).contains("may still"), "all connections are there");
 }
 
 #[test]

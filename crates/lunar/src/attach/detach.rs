@@ -2,14 +2,15 @@
 
 use super::claim::{left_behind, same_disk};
 use super::export::failed;
-use super::{absolute, open_attached, unfinished_writes};
+use super::{absolute, namespace, open_attached, unfinished_writes};
 use crate::client::json;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, count};
 use clap::Args;
 use lunar_admin::DetachRequest;
 use lunar_block::users;
-use lunar_server::attached::{Attached, Record};
+use lunar_initiator::nvme;
+use lunar_server::attached::{Attached, Record, State};
 use lunar_server::config::attachment;
 use lunar_server::{Diagnostic, folders};
 use rustix::io::Errno;
@@ -79,8 +80,12 @@ pub fn detach(args: Detach) -> Result<String, Failure> {
     let limit = Instant::now().checked_add(args.timeout);
     let attached = open_attached()?;
     let (record, is_alive) = find(&attached, &args.attachment)?;
-    let killed = is_alive && end(&attached, &record, &args, limit)?;
-    finish(&attached, &record, &args, (is_alive && !killed, limit))?;
+    let end = if is_alive { end(&attached, &record, &args, limit)? } else { ProcessEnd::before() };
+    let killed = is_alive && end.killed;
+    finish(&attached, &record, &args, (!end.killed, limit))?;
+    if let Some(late) = end.late_writes(&record, args.forget) {
+        output::stderr_line(format_args!("warning: {late}"));
+    }
     let name = record.name.clone();
     let text = match args.json {
         true => json(&DetachReport { name: record.name, device: record.device, killed })?,
@@ -116,10 +121,14 @@ pub fn detach_for(request: &DetachRequest) -> Result<String, Failure> {
         json: true,
     };
     let limit = Instant::now().checked_add(args.timeout);
-    let killed = is_alive && end(&attached, &record, &args, limit)?;
-    finish(&attached, &record, &args, (is_alive && !killed, limit))?;
-    let how = if killed { "; its process was killed, and writes in flight may be lost" } else { "" };
-    Ok(format!("{name} is detached{how}"))
+    let end = if is_alive { end(&attached, &record, &args, limit)? } else { ProcessEnd::before() };
+    finish(&attached, &record, &args, (!end.killed, limit))?;
+    let how = match is_alive && end.killed {
+        true => "; its process was killed, and writes in flight may be lost",
+        false => "",
+    };
+    let late = end.late_writes(&record, args.forget).map_or(String::new(), |late| format!("; {}", late.what));
+    Ok(format!("{name} is detached{how}{late}"))
 }
 
 /// The attachment that the argument names, and whether its process is alive.
@@ -150,17 +159,62 @@ fn is_meant(record: &Record, what: &str) -> bool {
     record.name == what || is_place || is_left || is_url
 }
 
-/// Ends the process, and waits for its end. True: it had to be killed.
-fn end(attached: &Attached, record: &Record, args: &Detach, limit: Option<Instant>) -> Result<bool, Failure> {
+/// How the process of an attachment has ended.
+struct ProcessEnd {
+    /// It was killed, or ended by a fault.
+    killed: bool,
+    /// The URLs of paths that were lost.
+    lost: Vec<String>,
+}
+
+impl ProcessEnd {
+    /// The end of a process whose record was left.
+    fn before() -> ProcessEnd {
+        ProcessEnd { killed: true, lost: Vec::new() }
+    }
+
+    /// Why the target may still execute writes to a namespace, which nothing has ended.
+    fn late_writes(&self, record: &Record, is_forgotten: bool) -> Option<Diagnostic> {
+        let has_written = record.device.is_some() && !record.read_only;
+        if !has_written || is_forgotten || !is_namespace(record) {
+            return None;
+        }
+        let why = match (self.killed, &self.lost[..]) {
+            (true, _) => "its process was killed".to_owned(),
+            (false, []) => return None,
+            (false, lost) => format!("the connection to {} is lost", lost.join(" and to ")),
+        };
+        let what = format!("{}: {why}, and the target may still execute its last writes", record.name);
+        Some(namespace::late_writes(what))
+    }
+}
+
+fn is_namespace(record: &Record) -> bool {
+    record.urls.iter().any(|url| nvme::is_url(url))
+}
+
+/// Ends the process, and waits for its end.
+fn end(
+    attached: &Attached,
+    record: &Record,
+    args: &Detach,
+    limit: Option<Instant>,
+) -> Result<ProcessEnd, Failure> {
     // Before anything changes.
     check_right(record)?;
-    let waiting = match args.force {
-        true => attached.force(&record.name).map(|()| 0)?,
-        false => unused(attached, record, limit)?,
+    // The question may take at most half of the time.
+    let asks = !args.force || is_namespace(record);
+    let state = asks.then(|| attached.ask(&record.name, left(limit) / 2)).flatten();
+    let waiting = match (args.force, &state) {
+        (true, _) => attached.force(&record.name).map(|()| 0)?,
+        (false, Some(state)) => unused(record, state)?,
+        (false, None) => 0,
     };
+    let paths = state.iter().flat_map(|state| &state.paths);
+    let lost = paths.filter(|path| namespace::is_lost(path)).map(|path| path.url.clone()).collect();
     signal(attached, record, Signal::TERM)?;
     if wait_until_over(attached, &record.name, left(limit))? {
-        return Ok(false);
+        return Ok(ProcessEnd { killed: false, lost });
     }
     if !args.force {
         let time = humantime::format_duration(args.timeout);
@@ -177,16 +231,15 @@ fn end(attached: &Attached, record: &Record, args: &Detach, limit: Option<Instan
         record.pid
     ));
     signal(attached, record, Signal::KILL)?;
-    wait_until_over(attached, &record.name, KILLED).map(|_| true)
+    wait_until_over(attached, &record.name, KILLED)?;
+    Ok(ProcessEnd { killed: true, lost })
 }
 
 /// Returns the number of writes in flight.
 ///
 /// # Errors
 /// When a program uses it.
-fn unused(attached: &Attached, record: &Record, limit: Option<Instant>) -> Result<u64, Failure> {
-    // The question may take at most half of the time.
-    let Some(state) = attached.ask(&record.name, left(limit) / 2) else { return Ok(0) };
+fn unused(record: &Record, state: &State) -> Result<u64, Failure> {
     match state.users.is_empty() {
         true => Ok(state.waiting_writes),
         false => Err(in_use(record, &state.users)),
@@ -295,4 +348,42 @@ fn kept(attached: &Attached, record: &Record, what: &str) -> Failure {
         log.display()
     );
     Diagnostic::new(format!("{}: {what}", record.name), hint).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn detach_warns_of_late_writes_to_a_namespace() {
+        const NVME: &str = "nvme://h/nqn.2026-11.org.example:a/1";
+        let record = |url: &str, device: Option<&str>, read_only: bool| -> Record {
+            let record = serde_json::json!({
+                "name": "a", "how": "nbd", "device": device, "place": null, "ublk_id": null, "urls": [url],
+                "size_bytes": 0, "identity": "", "read_only": read_only, "recovery_timeout_s": 1.0, "pid": 1,
+                "attached_at": "2026-11-30T00:00:00Z",
+            });
+            serde_json::from_value(record).expect("a record")
+        };
+        let written = record(NVME, Some("nbd://h"), false);
+        let lost = |urls: &[&str]| ProcessEnd {
+            killed: false,
+            lost: urls.iter().map(|url| (*url).into()).collect(),
+        };
+        let late =
+            |end: ProcessEnd, record: &Record, forget| end.late_writes(record, forget).map(|late| late.what);
+        let killed = late(ProcessEnd::before(), &written, false).expect("a warning");
+        assert_eq!(killed, "a: its process was killed, and the target may still execute its last writes");
+        let lost_paths = late(lost(&["nvme://b", "nvme://c"]), &written, false).expect("a warning");
+        assert!(lost_paths.contains("the connection to nvme://b and to nvme://c is lost"), "{lost_paths}");
+        assert_eq!(late(lost(&[]), &written, false), None);
+        assert_eq!(late(ProcessEnd::before(), &written, true), None, "--forget");
+        for other in [
+            record(NVME, Some("nbd://h"), true),
+            record(NVME, None, false),
+            record("iscsi://h/iqn.2026-11.org.example:a/0", Some("nbd://h"), false),
+        ] {
+            assert_eq!(late(ProcessEnd::before(), &other, false), None, "{other:?}");
+        }
+    }
 }

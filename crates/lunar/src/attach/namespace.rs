@@ -15,6 +15,9 @@ use std::time::Duration;
 
 /// The state of a path that was never open.
 const MISSING: &str = "missing";
+/// The fix where the target may still execute writes.
+const UNFINISHED: &str = "attach the namespace again in the same way before anything else writes to it; docs/late-writes.md \
+    shows which targets then end the old writes";
 
 /// Opens the namespace of an attachment on all paths, inside an event loop. Also returns how long I/O waits while no path
 /// works. `missing` receives the error of each attempt.
@@ -55,12 +58,12 @@ fn place(url: &NvmeUrl) -> String {
 /// The failure at a detach: writes of the host failed, and the target may still execute them.
 pub fn unfinished(failed: u64) -> Failure {
     let writes = output::count(failed as usize, "write");
-    Diagnostic::new(
-        format!("{writes} failed; the target may still execute them"),
-        "attach the namespace again in the same way before anything else writes to it; docs/late-writes.md shows which targets \
-         then end the old writes",
-    )
-    .into()
+    late_writes(format!("{writes} failed; the target may still execute them")).into()
+}
+
+/// A fault that may leave writes at the target, with the fix.
+pub fn late_writes(what: impl Into<String>) -> Diagnostic {
+    Diagnostic::new(what, UNFINISHED)
 }
 
 /// The paths of a namespace: the controller of each.
@@ -79,9 +82,14 @@ pub fn paths(disk: &NvmeDisk) -> Vec<AttachedPath> {
     all.map(|(at, state)| path(at.url().plain(), at.opened(), Some(state))).collect()
 }
 
+/// Whether a path was open, and has no connection now.
+pub fn is_lost(path: &AttachedPath) -> bool {
+    !path.connected && path.state != MISSING
+}
+
 /// Logs the paths that are lost at a detach.
 pub fn warn_of_lost_paths(disk: &NvmeDisk) {
-    for path in paths(disk).iter().filter(|path| !path.connected && path.state != MISSING) {
+    for path in paths(disk).iter().filter(|path| is_lost(path)) {
         tracing::warn!(
             "the path {} is lost: its target may still execute writes of the last connection; attach the namespace again in the \
              same way before anything else writes to it",
