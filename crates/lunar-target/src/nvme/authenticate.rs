@@ -6,13 +6,13 @@ use super::connection::NvmeConnection;
 use super::limits::IN_CAPSULE_LEN;
 use crate::config::HostSecrets;
 use crate::core::data_in::DataIn;
+use async_lock::Semaphore;
 use lunar_proto::nvme::auth::{AuthNames, ControllerAuth, MismatchedSecret};
 use lunar_runtime::SendPump;
 use lunar_wire::nvme::{DataPlace, NvmeStatus, Sqe, admin_opcode, fabrics_type};
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::LazyLock;
 
 /// SPSP0, SPSP1 and SECP of both commands: the authentication protocols of NVMe (command dword 10, without its lowest byte).
 const PROTOCOL: u32 = 0xe901_0100;
@@ -22,29 +22,7 @@ const MAX_COMMANDS: usize = 10;
 /// proved anything.
 const MAX_COMPUTATIONS: usize = 2;
 
-/// The free computations.
-static COMPUTATIONS: LazyLock<(flume::Sender<()>, flume::Receiver<()>)> = LazyLock::new(|| {
-    let (free, next) = flume::bounded(MAX_COMPUTATIONS);
-    (0..MAX_COMPUTATIONS).for_each(|_| _ = free.try_send(()));
-    (free, next)
-});
-
-/// The right to one computation, until it is dropped.
-struct ComputationPermit;
-
-impl ComputationPermit {
-    async fn wait() -> ComputationPermit {
-        // The channel never closes: it is static.
-        _ = COMPUTATIONS.1.recv_async().await;
-        ComputationPermit
-    }
-}
-
-impl Drop for ComputationPermit {
-    fn drop(&mut self) {
-        _ = COMPUTATIONS.0.try_send(());
-    }
-}
+static COMPUTATIONS: Semaphore = Semaphore::new(MAX_COMPUTATIONS);
 
 /// The outcome of a command of the exchange, which has succeeded.
 pub enum ExchangeStep {
@@ -134,7 +112,7 @@ pub async fn execute(
             Ok((auth, message))
         }
         Ok(_) => {
-            let permit = ComputationPermit::wait().await;
+            let permit = COMPUTATIONS.acquire().await;
             let work = move || {
                 auth.receive(&data);
                 drop(permit);
@@ -185,7 +163,7 @@ mod tests {
     #[test]
     fn computations_wait_for_one_another() {
         let mut context = Context::from_waker(Waker::noop());
-        let mut wait = || match pin!(ComputationPermit::wait()).poll(&mut context) {
+        let mut wait = || match pin!(COMPUTATIONS.acquire()).poll(&mut context) {
             Poll::Ready(permit) => Some(permit),
             Poll::Pending => None,
         };
