@@ -42,10 +42,14 @@ impl AccessRules<'_> {
     pub(crate) fn admit(self, info: &SessionInfo) -> bool {
         let rule = rule_of(self.list, &info.initiator, info.address.ip(), info.portal.ip());
         let demands_secret = self.secrets.is_some_and(|secrets| secrets.contains_key(&info.initiator));
-        let demands_tls = self.tls_keys.is_some_and(|keys| keys.contains_key(&info.initiator));
         rule.is_ok_and(|rule| has_authenticated(rule, info.user.as_deref()))
             && (info.is_authenticated_nvme() || !demands_secret)
-            && info.tls.is_some() == demands_tls
+            && info.tls.is_some() == self.demand_tls_of(&info.initiator)
+    }
+
+    /// Whether an NVMe host must use TLS, and no other host can.
+    pub(crate) fn demand_tls_of(self, host: &str) -> bool {
+        self.tls_keys.is_some_and(|keys| keys.contains_key(host))
     }
 }
 

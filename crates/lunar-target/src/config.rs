@@ -328,11 +328,6 @@ impl TargetNode {
         self.routed_by.iter().any(|instance| instance.draining.load(Relaxed))
     }
 
-    /// Whether an NVMe host must use TLS, and no other host can.
-    pub(crate) fn demands_tls_of(&self, host: &str) -> bool {
-        self.subsystem.as_ref().is_some_and(|subsystem| subsystem.tls_keys.contains_key(host))
-    }
-
     /// Its target port for a portal group and a protocol.
     pub(crate) fn port(&self, protocol: TransportProtocol, group: u16) -> TargetPort {
         TargetPort::new(protocol, group, self.relative_ports.get(&group).copied())

@@ -308,7 +308,8 @@ impl Attempt<'_> {
     fn check_tls(&self) -> Result<(), ConnectRefusal> {
         let (host, subsystem) = (self.data.host.as_str(), self.data.subsystem.as_str());
         let config = self.shared.config();
-        let demands = || config.targets.get(subsystem).is_some_and(|target| target.demands_tls_of(host));
+        let demands =
+            || config.targets.get(subsystem).is_some_and(|target| target.rules().demand_tls_of(host));
         let fault = match &self.tls {
             Some(tls) if !tls.is_of(host, subsystem) => {
                 "the names are not those of the identity of TLS; hint: connect each subsystem with a key of its own"
