@@ -18,9 +18,19 @@ use lunar_runtime::nvme::receive::{NvmeReceiveError, NvmeReceiver};
 use lunar_runtime::{Buf, ReceiveStatus};
 use lunar_wire::nvme::{Digests, Sqe};
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 const PLAIN: Digests = Digests { header: false, data: false };
 const MAX_DATA: u32 = 8192;
+
+/// Waits until something is so.
+async fn within_time(what: &str, is: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is() {
+        assert!(Instant::now() < end, "{what}");
+        compio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
 
 /// The 24 bytes of a header that data PDUs and R2T share.
 fn header(kind: u8, flags: u8, offset: u8, len: u32, fields: (u16, u16, u32, u32)) -> Vec<u8> {

@@ -1,6 +1,7 @@
 //! Two controllers of one namespace. Each has a medium of its own, which shows where commands have gone.
 
 use super::scripted::{Script, ScriptedController, on_a_core};
+use super::within_time;
 use crate::multipath::{Multipath, MultipathOptions, PathPolicy, PathState};
 use crate::nvme::{NvmePaths, NvmeUrl};
 use crate::{Backend, Buf, Error, ErrorCode};
@@ -35,15 +36,6 @@ fn states(paths: &NvmePaths) -> Vec<PathState> {
     paths.joined().paths().into_iter().map(|(_, state, _)| state).collect()
 }
 
-async fn until(what: &str, is: impl Fn() -> bool) {
-    let polled = async {
-        while !is() {
-            compio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    compio::time::timeout(Duration::from_secs(20), polled).await.unwrap_or_else(|_| panic!("{what}"));
-}
-
 async fn write(on: &Multipath, byte: u8) {
     on.write(0, Buf::copy_of(&[byte; 512]), false).await.0.expect("written");
 }
@@ -76,9 +68,9 @@ fn lost_controller_fails_over_and_returns() {
             script.cut();
         });
         write(paths.joined(), 2).await;
-        until("the path is down", || states(&paths) == [PathState::Down, PathState::Optimized]).await;
+        within_time("the path is down", || states(&paths) == [PathState::Down, PathState::Optimized]).await;
         edit(&there[0], |script| script.refuses = false);
-        until("the path is back", || states(&paths) == [PathState::Optimized; 2]).await;
+        within_time("the path is back", || states(&paths) == [PathState::Optimized; 2]).await;
         write(paths.joined(), 3).await;
         paths.close().await;
         Ok(())
@@ -114,7 +106,7 @@ fn write_whose_data_are_gone_is_not_repeated_on_another_path() {
             let urls = [url(&there[0], "io_queues=2&queue_len=2"), url(&there[1], "")];
             let paths = NvmePaths::open(&urls, unhurried()).await?;
             let controller = paths.namespaces().next().expect("an open path").controller().clone();
-            until("both queues", || controller.info().io_queues == 2).await;
+            within_time("both queues", || controller.info().io_queues == 2).await;
             edit(&there[0], |script| script.silent_from = 0);
             let data = || Buf::copy_of(&[7; 512]);
             let mut queue = paths.joined().clone().queue().expect("a queue");
@@ -127,7 +119,7 @@ fn write_whose_data_are_gone_is_not_repeated_on_another_path() {
                     assert!(poll_fn(|cx| Poll::Ready(write.as_mut().poll(cx).is_pending())).await);
                 }
             }
-            until("the writes arrive", || there[0].script().count(1) == 2).await;
+            within_time("the writes arrive", || there[0].script().count(1) == 2).await;
             controller.io_queues().queue(1).run(|queue| drop(queue.state.borrow_mut().take_waiting()));
             let result = match is_queued {
                 true => poll_fn(|cx| queue.poll_ended(cx)).await.1.0,
@@ -160,7 +152,7 @@ fn status_of_the_path_moves_the_command_at_once() {
             });
             write(paths.joined(), 1).await;
             write_queued(paths.joined(), 2).await;
-            until("the state of the log", || states(&paths)[0] == expected).await;
+            within_time("the state of the log", || states(&paths)[0] == expected).await;
             Ok(())
         });
         assert_eq!(writes(&controllers), [vec![], vec![1, 2]], "{status:x}h");
@@ -185,9 +177,9 @@ fn event_moves_commands_to_the_path_in_the_best_state() {
             (5, 2, PathState::NonOptimized),
             (6, 4, PathState::Down),
         ] {
-            until("an event request", || there[0].script().event.is_some()).await;
+            within_time("an event request", || there[0].script().event.is_some()).await;
             edit(&there[0], |script| script.change_access(access));
-            until("the new state", || states(&paths)[0] == expected).await;
+            within_time("the new state", || states(&paths)[0] == expected).await;
             write(paths.joined(), byte).await;
         }
         Ok(())
@@ -208,7 +200,7 @@ fn path_that_opens_late_is_used_if_it_leads_to_the_namespace() {
             assert_eq!(states(&paths), [PathState::Down, PathState::Optimized]);
             write(paths.joined(), 1).await;
             edit(&there[0], |script| script.refuses = false);
-            until("the path is open", || states(&paths)[0] == state).await;
+            within_time("the path is open", || states(&paths)[0] == state).await;
             write(paths.joined(), 2).await;
             Ok(())
         });
@@ -228,10 +220,10 @@ fn namespace_replaced_before_a_reconnection_is_shown_as_changed() {
             script.uuid = [0xcd; 16];
             script.cut();
         });
-        until("the path has changed", || states(&paths)[0] == PathState::Changed).await;
+        within_time("the path has changed", || states(&paths)[0] == PathState::Changed).await;
         write(paths.joined(), 1).await;
         edit(&there[0], |script| script.uuid = before);
-        until("the path is back", || states(&paths)[0] == PathState::Optimized).await;
+        within_time("the path is back", || states(&paths)[0] == PathState::Optimized).await;
         Ok(())
     });
     assert_eq!(writes(&controllers), [vec![], vec![1]]);
@@ -250,7 +242,7 @@ fn fused_pair_moves_only_if_it_was_not_executed() {
         edit(&there[0], |script| script.failures = (1, 0x302 << 1));
         assert_eq!(swap(0, 1).await, Ok(true));
         assert_eq!((there[0].script().medium[0], there[1].script().medium[0]), (0, 1), "the other path");
-        until("the first path is back", || states(&paths)[0] == PathState::Optimized).await;
+        within_time("the first path is back", || states(&paths)[0] == PathState::Optimized).await;
         edit(&there[0], |script| (script.silent_from, script.cuts, script.refuses) = (0, true, true));
         let lost = swap(0, 1).await;
         assert_eq!(lost.map_err(|e| e.code), Err(ErrorCode::ConnectionLost), "it may have been executed");
@@ -269,7 +261,7 @@ fn newer_write_waits_for_an_abandoned_one_on_another_path() {
         edit(&there[0], |script| script.silent_from = 0);
         let mut old = Box::pin(write(paths.joined(), 1));
         assert!(poll_fn(|cx| Poll::Ready(old.as_mut().poll(cx))).await.is_pending());
-        until("the write arrives", || there[0].script().count(1) == 1).await;
+        within_time("the write arrives", || there[0].script().count(1) == 1).await;
         drop(old);
         let second = paths.namespaces().nth(1).expect("an open path").clone();
         let mut newer = Box::pin(second.write(0, Buf::copy_of(&[2; 512]), false));

@@ -2,6 +2,7 @@
 
 use super::reconnect::{code, futures_poll, until};
 use super::scripted::{ScriptedController, on_a_core, options};
+use super::within_time;
 use crate::nvme::association::{SubsystemAddress, associate};
 use crate::nvme::io_queue::IoQueue;
 use crate::nvme::io_queues::IoQueues;
@@ -14,7 +15,7 @@ use lunar_runtime::{CoreHandle, Cores};
 use std::future::{poll_fn, ready};
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A controller that grants this many queues and connects that many of them.
 fn granting(granted: u16, connected: u16) -> ScriptedController {
@@ -147,14 +148,6 @@ fn ignored_queues_share_a_part_of_the_keep_alive_time() {
 /// Waits until the controller has this many queues.
 async fn grown(namespace: &Arc<NvmeNamespace>, queues: u16) {
     within_time("more queues are used", || namespace.controller().info().io_queues == queues).await;
-}
-
-async fn within_time(what: &str, is: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
-    while !is() {
-        assert!(Instant::now() < end, "{what}");
-        compio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 #[test]

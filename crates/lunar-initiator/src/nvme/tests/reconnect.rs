@@ -1,6 +1,7 @@
 //! Lost connections, time-outs, and events.
 
 use super::scripted::{OddNamespace, Script, ScriptedController, on_a_core, options};
+use super::within_time;
 use crate::nvme::{NvmeController, NvmeNamespace, NvmeOptions};
 use crate::{Backend, Buf, Error, ErrorCode};
 use std::future::poll_fn;
@@ -13,11 +14,7 @@ async fn open(controller: &ScriptedController, options: NvmeOptions) -> Result<A
 
 /// Waits until the script is in a state.
 pub async fn until(controller: &ScriptedController, what: &str, is: impl Fn(&Script) -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
-    while !is(&controller.script()) {
-        assert!(Instant::now() < end, "{what}");
-        compio::time::sleep(Duration::from_millis(5)).await;
-    }
+    within_time(what, || is(&controller.script())).await;
 }
 
 pub fn code(result: std::io::Result<()>) -> Option<ErrorCode> {
@@ -380,11 +377,7 @@ fn event_makes_the_host_read_the_capacity_again() {
                 script.blocks = blocks;
                 script.raise_event();
             }
-            let end = Instant::now() + Duration::from_secs(20);
-            while namespace.info().capacity != blocks * 512 {
-                assert!(Instant::now() < end, "the new capacity");
-                compio::time::sleep(Duration::from_millis(5)).await;
-            }
+            within_time("the new capacity", || namespace.info().capacity == blocks * 512).await;
             assert!(namespace.refresh() && !namespace.refresh());
         }
         Ok(())
@@ -400,11 +393,7 @@ fn controller_keeps_its_host_id_and_shares_it_with_no_other() {
         let options = options();
         let first = open(&script, options.clone()).await?;
         script.script().cut();
-        let end = Instant::now() + Duration::from_secs(20);
-        while first.controller().info().recoveries == 0 {
-            assert!(Instant::now() < end, "the host reconnects");
-            compio::time::sleep(Duration::from_millis(5)).await;
-        }
+        within_time("the host reconnects", || first.controller().info().recoveries > 0).await;
         open(&script, options).await?;
         Ok(())
     });
