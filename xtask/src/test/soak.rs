@@ -18,7 +18,7 @@ pub struct Options {
     /// Minutes of each fuzz target, and of all campaigns together
     #[arg(long, default_value_t = 20)]
     minutes: u64,
-    /// Run only these steps: fuzz, polling, campaign, gateways
+    /// Run only these steps: fuzz, polling, campaign, gateways, schedules
     steps: Vec<String>,
 }
 
@@ -29,12 +29,16 @@ struct Row {
     run: fn(u64) -> Result<StepReport>,
 }
 
-const STEPS: [Row; 4] = [
+const STEPS: [Row; 5] = [
     Row { name: "fuzz", what: "every fuzz target", run: fuzz },
     Row { name: "polling", what: "all tests of the server without io_uring", run: polling },
     Row { name: "campaign", what: "all campaigns", run: campaigns },
     Row { name: "gateways", what: "faults of gateways under dm-multipath", run: gateways },
+    Row { name: "schedules", what: "simulated gateways", run: |_| steps::schedules(SCHEDULES) },
 ];
+
+/// The number of schedules of each simulation of gateways: about ten minutes for each 100,000.
+const SCHEDULES: &str = "200000";
 
 /// Runs all steps, and prints the summary like `cargo xtask test`.
 pub fn run(options: &Options) -> Result<StepResult> {
