@@ -3,6 +3,7 @@
 //! A loop that ends drops its tasks. A destructor that runs then may spawn another task. That task is dropped and
 //! never runs.
 
+use crate::busy_poll::BusyPoll;
 use crate::threads::THREADS;
 use crate::{memory, timer};
 use compio::driver::{DriverType, ProactorBuilder};
@@ -14,10 +15,11 @@ use std::future::Future;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Context;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Capacity of a loop's queue of wake-ups from other cores. A waker that finds it full waits, and its wake-up may be
 /// lost: the runtime wakes the loop before there is room, and not again.
@@ -37,6 +39,7 @@ pub struct Cores {
     /// The number of placements on each core.
     taken: Arc<[AtomicUsize]>,
     jobs: Vec<flume::Sender<CoreJob>>,
+    busy_poll_us: Arc<AtomicU64>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -56,13 +59,20 @@ impl Cores {
     fn none(cpus: &[usize]) -> io::Result<Cores> {
         timer::start()?;
         let taken = cpus.iter().map(|_| AtomicUsize::new(0)).collect();
-        Ok(Cores { cpus: cpus.to_vec(), taken, jobs: Vec::new(), threads: Mutex::default() })
+        Ok(Cores {
+            cpus: cpus.to_vec(),
+            taken,
+            jobs: Vec::new(),
+            busy_poll_us: Arc::default(),
+            threads: Mutex::default(),
+        })
     }
 
     /// Starts one more loop, on this CPU or on any.
     fn add(&mut self, name: String, cpu: Option<usize>) -> io::Result<()> {
         let (jobs, inbox) = flume::unbounded::<CoreJob>();
         let (started, result) = flume::bounded(1);
+        let busy_poll = BusyPoll::new(self.busy_poll_us.clone());
         let body = move || match runtime(cpu) {
             Ok(rt) => {
                 let _ = started.send(Ok(rt.driver_type()));
@@ -73,7 +83,7 @@ impl Cores {
                     }
                 });
                 rt.spawn(memory::tidy()).detach();
-                let end = catch_unwind(AssertUnwindSafe(|| run(&rt, jobs)));
+                let end = catch_unwind(AssertUnwindSafe(|| run(&rt, jobs, busy_poll)));
                 // While a panic unwinds, tasks would not be dropped, and their waiters would wait forever.
                 ENDS.set(true);
                 drop(rt);
@@ -112,6 +122,13 @@ impl Cores {
     /// The number of event loops.
     pub fn count(&self) -> usize {
         self.jobs.len()
+    }
+
+    /// Sets how long an event loop looks for work, after the last receive, before it sleeps. A response to a request that
+    /// arrives meanwhile needs no wake-up of the thread. The loop uses its whole core meanwhile. Zero, the default, means
+    /// that it sleeps at once.
+    pub fn set_busy_poll(&self, time: Duration) {
+        self.busy_poll_us.store(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), Relaxed);
     }
 
     /// Assigns a long-lived object to a core: the least loaded one, and among these the one on `cpu`.
@@ -242,13 +259,13 @@ impl Drop for CorePlacement {
 ///
 /// compio's own loop waits with a zero timeout while tasks are ready. io_uring then arms and cancels a timer, and in
 /// a virtual machine each costs as much as ten commands. A loop that was woken beforehand does not wait.
-fn run<T>(rt: &Runtime, task: compio::runtime::JoinHandle<T>) {
+fn run<T>(rt: &Runtime, task: compio::runtime::JoinHandle<T>, mut busy_poll: BusyPoll) {
     rt.enter(|| {
         let waker = rt.waker();
         let mut context = Context::from_waker(&waker);
         let mut task = pin!(task);
         while task.as_mut().poll(&mut context).is_pending() {
-            if (0..ROUNDS).all(|_| rt.run()) {
+            if (0..ROUNDS).all(|_| rt.run()) || busy_poll.lasts() {
                 waker.wake_by_ref();
             }
             rt.poll();
@@ -319,6 +336,25 @@ mod tests {
             });
         });
         assert_eq!(rx.recv().expect("an answer").as_deref(), Some("core 0"));
+        cores.stop();
+    }
+
+    #[test]
+    fn busy_poll_delays_no_timer_and_no_job() {
+        let cores = Cores::start(&[0]).expect("an event loop");
+        cores.set_busy_poll(Duration::from_secs(3_600));
+        let (tx, rx) = flume::bounded(2);
+        for wait_ms in [1, 0] {
+            let tx = tx.clone();
+            cores.run_on(0, move || {
+                crate::begin_batch();
+                crate::spawn(async move {
+                    compio::time::sleep(Duration::from_millis(wait_ms)).await;
+                    tx.send(wait_ms).expect("the test waits");
+                });
+            });
+            assert_eq!(rx.recv().expect("an answer"), wait_ms);
+        }
         cores.stop();
     }
 

@@ -5,6 +5,7 @@
 #![deny(missing_docs)]
 
 pub mod buf;
+mod busy_poll;
 pub mod child;
 mod core_selection;
 pub mod cores;

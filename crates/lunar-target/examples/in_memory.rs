@@ -124,6 +124,7 @@ fn config() -> Result<TargetConfig, Box<dyn Error>> {
     };
     Ok(TargetConfig {
         limits: limits(),
+        busy_poll: Default::default(),
         session: session(),
         discovery: DiscoveryConfig::default(),
         portal_groups: Vec::new(),

@@ -29,6 +29,9 @@ use zeroize::Zeroizing;
 pub struct TargetConfig {
     /// Bounds on the resources that peers can use.
     pub limits: TargetLimits,
+    /// How long an event loop looks for work before it sleeps: [`Cores::set_busy_poll`](lunar_runtime::Cores). A reload
+    /// does not change it.
+    pub busy_poll: Duration,
     /// Parameters that the target offers and accepts in negotiation.
     pub session: SessionConfig,
     /// Access to discovery.

@@ -73,6 +73,7 @@ impl TargetServer {
         socket: &mut SocketSource<'_>,
     ) -> io::Result<TargetServer> {
         let (cores, entrance) = (Arc::new(Cores::start(cpus)?), Arc::new(Cores::one()?));
+        cores.set_busy_poll(config.busy_poll);
         descriptors::hold_spares();
         let groups = config.portal_groups.clone();
         let shared = Arc::new(ServerState::new(config, Arc::default()));
@@ -224,7 +225,7 @@ impl TargetServer {
 
     /// Replaces the configuration and the portals. Sessions continue unless their target, their access to it or their
     /// portal was removed, or their target port has another identifier. Those of a removed portal are asked to log out.
-    /// Initiators get unit attentions for changed LUNs and ports. The memory limit does not change.
+    /// Initiators get unit attentions for changed LUNs and ports. The memory limit and the busy poll do not change.
     pub fn reload(&self, config: TargetConfig, portals: PreparedPortals) {
         let (before, config) = ((self.config(), self.portals()), Arc::new(config));
         // Before the configuration: a login that begins with the new one must find its portal closed.

@@ -225,6 +225,7 @@ pub fn config() -> TargetConfig {
             text_bytes: 64 << 10,
             memory: 64 << 20,
         },
+        busy_poll: Duration::ZERO,
         session: SessionConfig {
             initial_r2t: false,
             immediate_data: true,

@@ -115,6 +115,7 @@ fn serve() -> TargetServer {
     let portal = Portal { transports: Transports::SRP, ..Portal::tcp(([127, 0, 0, 1], 0).into()) };
     let config = TargetConfig {
         limits: limits(),
+        busy_poll: Default::default(),
         session: session(),
         discovery: DiscoveryConfig::default(),
         portal_groups: vec![PortalGroup { tag: 1, portals: vec![portal] }],

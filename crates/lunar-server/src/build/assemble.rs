@@ -14,6 +14,7 @@ impl Units {
             config.targets.iter().map(|target| (target.name.clone(), self.target(target, config))).collect();
         TargetConfig {
             limits: config.limits.clone(),
+            busy_poll: config.server.busy_poll,
             session: config.session.clone(),
             discovery: config.discovery.clone(),
             portal_groups: config.portal_groups.clone(),

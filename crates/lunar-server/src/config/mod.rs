@@ -71,6 +71,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use toml::de::DeTable;
 
 /// A valid configuration.
@@ -122,6 +123,8 @@ pub struct Sources {
 pub struct ServerConfig {
     /// The cores of the event loops.
     pub cores: CoreSelection,
+    /// How long an event loop looks for work before it sleeps.
+    pub busy_poll: Duration,
     /// The folder of state; None: the user's state folder.
     pub state_dir: Option<PathBuf>,
     /// The path of the admin socket; None: in the user's runtime or state folder.
@@ -383,6 +386,9 @@ fn root_sections(
     }
 }
 
+/// The longest busy poll. A longer one only wastes CPU time.
+const MAX_BUSY_POLL_US: u64 = 1_000_000;
+
 fn server(p: &mut Diagnostics<'_>, mut s: Section<'_>, base: &Path) -> ServerConfig {
     let cores = match s.find("cores") {
         Some(v) if v.get_ref().is_integer() => {
@@ -390,11 +396,12 @@ fn server(p: &mut Diagnostics<'_>, mut s: Section<'_>, base: &Path) -> ServerCon
         }
         _ => s.parsed(p, "cores", |text| Ok(CoreSelection::parse(text)?)),
     };
+    let busy_poll = Duration::from_micros(s.number(p, "busy_poll_us", 0..=MAX_BUSY_POLL_US).unwrap_or(0));
     let state_dir = s.parsed(p, "state_dir", |text| path(text, base));
     let admin_socket = s.parsed(p, "admin_socket", |text| socket_path(text, base));
     let metrics = s.parsed(p, "metrics", address);
     s.done(p);
-    ServerConfig { cores: cores.unwrap_or(CoreSelection::All), state_dir, admin_socket, metrics }
+    ServerConfig { cores: cores.unwrap_or(CoreSelection::All), busy_poll, state_dir, admin_socket, metrics }
 }
 
 /// An IP address with a port.

@@ -1074,7 +1074,7 @@ fn all_errors_are_reported_in_file_order() {
     let source = "[server]\ncolour = 1\n[limits]\nsessions = 0\n[[target]]\nname = \"x\"\nofline = true\n";
     let expected = [
         "t.toml:2:1: unknown key `colour` in [server]",
-        "hint: known keys: cores, state_dir, admin_socket, metrics",
+        "hint: known keys: cores, busy_poll_us, state_dir, admin_socket, metrics",
         "t.toml:4:12: `sessions` is out of range: 0",
         "hint: use 1 to 65535",
         "t.toml:6:8: \"x\" is not an iSCSI name",

@@ -190,9 +190,12 @@ fn size(bytes: usize) -> String {
     size::show(bytes as u64)
 }
 
-fn server(ServerConfig { cores: on, state_dir, admin_socket, metrics }: &ServerConfig) -> Vec<Setting> {
+fn server(
+    ServerConfig { cores: on, busy_poll, state_dir, admin_socket, metrics }: &ServerConfig,
+) -> Vec<Setting> {
     vec![
         setting("cores", cores(on)),
+        setting("busy_poll_us", busy_poll.as_micros().to_string()),
         setting("state_dir", path(state_dir.as_deref())),
         setting("admin_socket", path(admin_socket.as_deref())),
         setting("metrics", metrics.map_or_else(String::new, |address| address.to_string())),

@@ -98,12 +98,13 @@ fn changed_setting_shows_old_and_new_value() {
         assert_eq!(replaced(from, to), [line], "{to}");
     }
     let limits = format!(
-        "[limits]\nsessions = 7\nmemory = \"64M\"\n[session]\nnop_interval_s = 0\n[server]\ncores = 1\n{BASE}"
+        "[limits]\nsessions = 7\nmemory = \"64M\"\n[session]\nnop_interval_s = 0\n[server]\ncores = 1\nbusy_poll_us = 50\n{BASE}"
     );
     assert_eq!(
         lines(BASE, &limits),
         [
             "server: cores from all to 1 (needs a restart)",
+            "server: busy_poll_us from 0 to 50 (needs a restart)",
             "limits: sessions from 2048 to 7",
             "limits: memory from 1 GiB to 64 MiB (needs a restart)",
             "session: nop_interval_s from 30 to 0",
