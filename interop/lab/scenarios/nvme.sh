@@ -69,9 +69,10 @@ step "resets under load, without flow control of the queue"
 nvme_connect "$NVME" --disable-sqflow
 disk=$(nvme_disk 1)
 verify "$disk" 8
-start_load "$disk" 8
+start_load "$disk"
 for _ in 1 2 3; do sleep 2; try nvme reset "/dev/$(basename "$(path_to "$NVME")")"; done
-await_load
+load_goes_on
+stop_load
 nvme_disconnect
 ! dmesg | grep -iE 'nvme.*(error|failed|timeout|mismatch)' || fail "the kernel complains"
 

@@ -5,12 +5,13 @@
 start_nvme
 step "connect"; nvme_connect "$NVME"
 disk=$(nvme_disk 1)
-start_load "$disk" 20
-sleep 4
+start_load "$disk"
+load_goes_on
 step "kill"; ask kill
 try wait_for 30 'path_is "$NVME" live'
 step "the server is back"
-await_load
+load_goes_on
+stop_load
 dmesg | grep -q 'Successfully reconnected' || fail "the kernel has lost no connection"
 verify "$disk" 8
 nvme_disconnect

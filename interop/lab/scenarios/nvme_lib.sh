@@ -44,14 +44,31 @@ path_to() {
 # path_is PORTAL STATE
 path_is() { [ "$(cat "$(path_to "$1")/state")" = "$2" ]; }
 
-# start_load DEVICE SECONDS: verified writes in the background, of 4 KiB blocks. A write that is repeated must not
-# overtake a newer one of the same block.
+# start_load DEVICE: verified writes of 4 KiB blocks in the background, until stop_load. A write that is repeated must
+# not overtake a newer one of the same block.
 start_load() {
+    loaded=${1##*/}
     fio --name=load --filename="$1" --serialize_overlap=1 --rw=randwrite --bs=4k --iodepth=8 --ioengine=libaio --direct=1 --size=8M \
-        --loops=1000 --rate_iops=200 --runtime="$2" --time_based --verify=crc32c --verify_backlog=64 >/run/fio.log 2>&1 & load=$!
+        --loops=1000 --rate_iops=200 --runtime=1h --time_based --verify=crc32c --verify_backlog=64 >/run/fio.log 2>&1 & load=$!
 }
 
-await_load() {
-    wait "$load" || { cat /run/fio.log; dmesg | tail -n 20; fail "I/O failed, or read other data than were written"; }
+# written [PORTAL]: writes of the load up to now, on all paths or on that path
+written() {
+    local at=/sys/block/$loaded
+    [ $# = 0 ] || at=$(echo "$(path_to "$1")"/nvme*c*n*)
+    awk '{ print $5 }' "$at/stat"
+}
+
+# load_goes_on [PORTAL]: waits for more writes of the load, on that path
+load_goes_on() {
+    local before; before=$(written "$@")
+    wait_for 30 "[ \"\$(written $*)\" -gt $before ]" || { cat /run/fio.log; dmesg | tail -n 15; fail "nothing is written $*"; }
+}
+
+# stop_load: ends the load, which must run without an error until then. Only a signal ends fio with status 128.
+stop_load() {
+    local status
+    kill "$load"; wait "$load"; status=$?
+    [ $status = 128 ] || { cat /run/fio.log; dmesg | tail -n 20; fail "I/O failed, or read other data than were written ($status)"; }
     grep -E 'IOPS|err=' /run/fio.log
 }

@@ -8,11 +8,6 @@
 state() { cat "$(path_to "$1")"/nvme*c*n*/ana_state; }
 is() { [ "$(state "$1")" = "$2" ]; }
 becomes() { wait_for 40 "is $1 $2" || { dmesg | tail -n 15; fail "the path $1 does not become $2, but $(state "$1")"; }; }
-written() { awk '{ print $5 }' "/sys/block/${disk##*/}/stat"; }
-load_goes_on() {
-    local before; before=$(written)
-    wait_for 30 '[ "$(written)" -gt '"$before"' ]' || { cat /run/fio.log; dmesg | tail -n 15; fail "nothing is written"; }
-}
 
 start_nvme
 read -r one two <<<"$NVME"
@@ -23,21 +18,23 @@ disk=$(nvme_disk 1)
 becomes "$one" optimized
 becomes "$two" inaccessible
 [ "$(ls -d /sys/block/nvme*n* | grep -vc 'c[0-9]*n')" = 1 ] || fail "the controllers are not paths of one disk"
-start_load "$disk" 25
-load_goes_on
+start_load "$disk"
+load_goes_on "$one"
 step "the routers change their places"; ask failover
 becomes "$two" optimized
 becomes "$one" inaccessible
-load_goes_on
+load_goes_on "$two"
 step "the active one is killed"; ask kill
 becomes "$one" optimized
-load_goes_on
+load_goes_on "$one"
 step "it comes back"; ask return
 wait_for 40 'path_is "$two" live' || fail "its controller does not come back"
 becomes "$two" inaccessible
+load_goes_on "$one"
 step "the routers change their places again"; ask failback
 becomes "$two" optimized
-await_load
+load_goes_on "$two"
+stop_load
 verify "$disk" 4
 nvme_disconnect
 echo "PASS nvme_pair"

@@ -46,9 +46,10 @@ grep -q "^TlsCurrTxSw.*[1-9]" /proc/net/tls_stat || { cat /proc/net/tls_stat; fa
 step "ext4"; filesystem ext4 "$disk"
 
 step "resets under load"
-start_load "$disk" 6
+start_load "$disk"
 for _ in 1 2; do sleep 2; try nvme reset "/dev/$(basename "$(path_to "$NVME")")"; done
-await_load
+load_goes_on
+stop_load
 nvme_disconnect
 stop_agent
 ! dmesg | grep -iE 'nvme.*(timeout|mismatch)' || fail "the kernel complains"
