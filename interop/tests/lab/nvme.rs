@@ -175,9 +175,11 @@ fn nvme_writes_outlive_kill_9_of_the_server() {
     scenario.must_pass();
 }
 
+/// The first namespace is a LUN of the kernel's initiator too.
 #[test]
 fn nvme_namespaces_grow_come_and_go() {
-    let Some(lab) = lab() else { return };
+    let tools = [NVME[0], Tool { program: "sg_persist", package: "sg3-utils" }];
+    let Some(lab) = lab_with(&tools, GuestKind::Plain) else { return };
     let portals = Portals::free();
     let mut server = Server::start(&portals.config(&[0], ""));
     let mut scenario = portals.start(lab, "nvme_change", &[0]);
