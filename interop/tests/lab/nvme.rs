@@ -175,6 +175,14 @@ fn nvme_writes_outlive_kill_9_of_the_server() {
     scenario.must_pass();
 }
 
+/// The server and its host are both in the guest.
+#[test]
+fn nvme_printed_lines_lead_to_the_disk() {
+    let Some(lab) = lab() else { return };
+    let program = interop::lunar_bin();
+    lab.alone("nvme_serve", &[("LUNAR", program.to_str().expect("a path in UTF-8"))]).must_pass();
+}
+
 /// The first namespace is a LUN of the kernel's initiator too.
 #[test]
 fn nvme_namespaces_grow_come_and_go() {
