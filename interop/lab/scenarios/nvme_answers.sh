@@ -44,6 +44,9 @@ answers() {
     answer fw-log fw-log "$controller" -o json
     answer changed-ns changed-ns-list-log "$controller" -o json
     answer supported-log-pages supported-log-pages "$controller"   # its JSON output fails in nvme-cli 2.3
+    # A buffer of 4 KiB for a block of 512 bytes
+    answer long-buffer io-passthru "$disk" --opcode=2 --namespace-id=1 --data-len=4096 --read
+    # The registers, one by one, because show-regs of nvme-cli 2.3 fails with controllers of fabrics.
     for offset in 0x0 0x8 0x14 0x1c 0x20; do answer "property-$offset" get-property "$controller" --offset=$offset; done
     for feature in 0x06 0x07 0x0b 0x0f 0x84; do
         answer "feature-$feature" get-feature "$controller" --feature-id=$feature

@@ -113,6 +113,23 @@ fn preempt_takes_the_reservation_over() {
     assert_eq!(one.reserve(0x15, 1, [0xa, 0]), CONFLICT);
 }
 
+/// The key 0 preempts under an all registrants type only. nvmet of Linux accepts any key from the holder itself.
+#[test]
+fn preempt_of_the_key_0_is_refused() {
+    let server = server();
+    let [(first, mut one), (second, mut two)] = two_hosts(&server);
+    assert_eq!((register(&mut one, 0xa), register(&mut two, 0xb)), (0, 0));
+    assert_eq!(acquire(&mut one, 0xa, WRITE_EXCLUSIVE), 0);
+    let hosts = vec![(0xa, first.host.id.to_vec(), true), (0xb, second.host.id.to_vec(), false)];
+    for action in [1, 2] {
+        assert_eq!(one.reserve(0x11, action | WRITE_REGISTRANTS << 8, [0xa, 0]), DNR | 2, "the holder");
+        assert_eq!(two.reserve(0x11, action | WRITE_REGISTRANTS << 8, [0xb, 0]), DNR | 2, "another host");
+        assert_eq!(report(&mut one), (WRITE_EXCLUSIVE as u8, hosts.clone()));
+    }
+    assert_eq!(one.reserve(0x11, 1 | WRITE_REGISTRANTS << 8, [0xa, 0xa]), 0, "the holder's own key");
+    assert_eq!(report(&mut one), (WRITE_REGISTRANTS as u8, hosts));
+}
+
 #[test]
 fn register_replaces_and_ignores_keys() {
     let server = server();
