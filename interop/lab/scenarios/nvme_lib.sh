@@ -44,6 +44,15 @@ path_to() {
 # path_is PORTAL STATE
 path_is() { [ "$(cat "$(path_to "$1")/state")" = "$2" ]; }
 
+# access_state PORTAL: prints the ANA state of the path
+access_state() { cat "$(path_to "$1")"/nvme*c*n*/ana_state; }
+
+# becomes PORTAL STATE: waits for this ANA state of the path
+becomes() {
+    wait_for 40 "[ \"\$(access_state $1)\" = $2 ]" ||
+        { dmesg | tail -n 15; fail "the path $1 does not become $2, but $(access_state "$1")"; }
+}
+
 # start_load DEVICE: verified writes of 4 KiB blocks in the background, until stop_load. A write that is repeated must
 # not overtake a newer one of the same block.
 start_load() {

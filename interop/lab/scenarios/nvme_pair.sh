@@ -4,11 +4,6 @@
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/nvme_lib.sh"
 
-# state PORTAL: the access state of the path
-state() { cat "$(path_to "$1")"/nvme*c*n*/ana_state; }
-is() { [ "$(state "$1")" = "$2" ]; }
-becomes() { wait_for 40 "is $1 $2" || { dmesg | tail -n 15; fail "the path $1 does not become $2, but $(state "$1")"; }; }
-
 start_nvme
 read -r one two <<<"$NVME"
 step "a controller at each router"

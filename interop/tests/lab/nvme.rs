@@ -37,7 +37,6 @@ impl Portals {
             r#"{groups}{iscsi}
 [[target]]
 name = "{TARGET}"
-portal_groups = [3]
 [[target.lun]]
 lun = 0
 backend = "file"
@@ -208,7 +207,8 @@ fn nvme_namespaces_grow_come_and_go() {
 
 #[test]
 fn nvme_multipath_outlives_a_closed_portal() {
-    let Some(lab) = lab() else { return };
+    let tools = [NVME[0], Tool { program: "sg_stpg", package: "sg3-utils" }];
+    let Some(lab) = lab_with(&tools, GuestKind::Plain) else { return };
     let portals = Portals::free();
     let mut server = Server::start(&portals.config(&[0, 1], ""));
     let mut scenario = portals.start(lab, "nvme_paths", &[0, 1]);
