@@ -205,6 +205,13 @@ impl NvmePaths {
         self.paths.iter().filter_map(|path| path.opened())
     }
 
+    /// The namespace on the first of the paths with the best state. None: no path accepts commands now.
+    pub fn best(&self) -> Option<&Arc<NvmeNamespace>> {
+        let states = self.joined.paths().into_iter().map(|(_, state, _)| state);
+        let usable = self.paths.iter().zip(states).filter(|(_, state)| state.is_usable());
+        usable.min_by_key(|(_, state)| *state).and_then(|(path, _)| path.opened())
+    }
+
     /// Begins the end of all controllers. Commands that wait for a path fail, and so do later ones while no path works.
     pub fn give_up(&self) {
         self.joined.give_up();
