@@ -80,6 +80,7 @@ pub fn discover(args: Discover) -> Result<String, Failure> {
 /// As [`discover`], at an NVMe discovery service.
 fn discover_subsystems(args: Discover) -> Result<String, Failure> {
     let url: NvmeUrl = args.portal.parse()?;
+    of_one_service(&url)?;
     let options = url.options()?;
     let subsystem = url.subsystem.unwrap_or_else(discovery::well_known);
     let address = SubsystemAddress { portal: url.portal, subsystem };
@@ -94,6 +95,19 @@ fn discover_subsystems(args: Discover) -> Result<String, Failure> {
         return json_list(&subsystems);
     }
     Ok(subsystems.iter().map(lines).collect())
+}
+
+/// Checks that a URL names one discovery service. Services may know different subsystems, so none stands for another.
+///
+/// # Errors
+/// When it has several paths.
+pub fn of_one_service(url: &NvmeUrl) -> Result<(), Failure> {
+    if url.paths().len() == 1 {
+        return Ok(());
+    }
+    let what = format!("{}: `paths=` does not apply to a discovery service", url.plain());
+    let hint = "ask each service by a command of its own, or add the name of a subsystem: nvme://HOST/NQN?paths=HOST";
+    Err(Failure::new(Exit::Invalid, what, hint))
 }
 
 /// The subsystems that are reachable over TCP, each with its portals. A note on stderr reports other entries.

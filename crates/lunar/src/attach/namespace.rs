@@ -2,6 +2,7 @@
 
 use super::disk::path_settings;
 use crate::exit::Failure;
+use crate::info::namespace::MISSING;
 use crate::{host_id, output};
 use lunar_initiator::Error;
 use lunar_initiator::multipath::PathState;
@@ -13,8 +14,6 @@ use lunar_server::folders;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The state of a path that was never open.
-const MISSING: &str = "missing";
 /// The fix where the target may still execute writes.
 const UNFINISHED: &str = "attach the namespace again in the same way before anything else writes to it; docs/late-writes.md \
     shows which targets then end the old writes";

@@ -5,6 +5,7 @@ mod findings;
 mod measure;
 mod namespace;
 mod namespace_findings;
+mod namespace_paths;
 mod namespace_report;
 pub mod report;
 
@@ -25,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const EXAMPLES: &str = "\
-It reads for about a second, and writes nothing. If the LUN is unusable, the exit status is that of the cause.
+It reads for about a second on each path, and writes nothing. If the LUN is unusable, the exit status is that of the cause.
 
 Examples:
   lunar doctor 127.0.0.1
@@ -118,7 +119,12 @@ fn broken(report: &mut DoctorReport, code: ErrorCode, mut failure: Failure) -> F
             hint,
         });
     }
-    let what = format!("{} cannot be used: see the report", report.url);
+    refer(&report.url, failure)
+}
+
+/// The failure of an unusable URL, whose problems are in the report.
+fn refer(url: &str, failure: Failure) -> Failure {
+    let what = format!("{url} cannot be used: see the report");
     Failure { problems: vec![Diagnostic { hint: None, ..Diagnostic::new(what, "") }], ..failure }
 }
 

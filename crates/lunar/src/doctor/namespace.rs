@@ -2,17 +2,30 @@
 
 use super::namespace_report::{ControllerSummary, NamespaceSummary};
 use super::report::{DoctorReport, us};
-use super::{broken, measure, namespace_findings, reads, within};
+use super::{broken, measure, namespace_findings, namespace_paths, reads, within};
 use crate::exit::Failure;
-use lunar_initiator::nvme::{self, NvmeController, NvmeNamespace, NvmeUrl};
+use lunar_initiator::multipath::{LunPath, PathState};
+use lunar_initiator::nvme::{self, ControllerInfo, NvmeController, NvmeNamespace, NvmeUrl};
 use lunar_initiator::{Error, ErrorCode, Probe};
 use std::time::{Duration, Instant};
 
-/// The report, and the failure if the URL cannot be used.
+/// The report, and the failure if the URL cannot be used. Several paths are examined one after the other, so that none
+/// disturbs the measurements of another one.
 ///
 /// # Errors
 /// When the options of the URL are invalid, such as a file with a secret.
 pub async fn examine(url: &NvmeUrl, limit: Duration) -> Result<(DoctorReport, Option<Failure>), Failure> {
+    let started_at = Instant::now();
+    let mut examined = Vec::new();
+    for path in url.paths() {
+        // The maximum is no limit.
+        let left = if limit == Duration::MAX { limit } else { limit.saturating_sub(started_at.elapsed()) };
+        examined.push(examine_path(&path, left).await?);
+    }
+    Ok(if examined.len() == 1 { examined.remove(0) } else { namespace_paths::merge(url, examined) })
+}
+
+async fn examine_path(url: &NvmeUrl, limit: Duration) -> Result<(DoctorReport, Option<Failure>), Failure> {
     let options = url.options()?;
     let mut report = DoctorReport {
         url: url.to_string(),
@@ -64,8 +77,19 @@ async fn examine_namespace(
         }
     };
     let namespace = NvmeNamespace::open(controller, number).await?;
-    report.namespace = Some(NamespaceSummary::of(&namespace));
+    let access = LunPath::check(&*namespace).await;
+    report.namespace = Some(NamespaceSummary::of(&namespace, access));
     report.round_trip = Some(measure::admin_round_trip(controller).await?);
+    if !access.is_usable() {
+        return Err(inaccessible(number, access, &controller.info()));
+    }
     report.reads = reads(&namespace, namespace.block_size()).await?;
     Ok(())
+}
+
+fn inaccessible(number: u32, access: PathState, info: &ControllerInfo) -> Error {
+    let what =
+        format!("namespace {number} takes no commands through {}: its state is {access} (ANA)", info.portal);
+    Error::new(ErrorCode::Unreachable, what)
+        .with_hint("use another path: add its portal with paths= to the URL; a failover of the storage changes the state")
 }

@@ -106,6 +106,7 @@ pub fn of(report: &DoctorReport, has_secret: bool, any_namespace: bool) -> Vec<F
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lunar_initiator::multipath::PathState;
 
     fn healthy() -> DoctorReport {
         let controller = ControllerSummary {
@@ -132,6 +133,7 @@ mod tests {
             block_size_bytes: 512,
             read_only: false,
             write_cache: true,
+            access: PathState::Optimized,
         };
         DoctorReport {
             is_nvme: true,

@@ -1,8 +1,9 @@
 //! The parts of the report about an NVMe controller and its namespace.
 
-use super::report::DoctorReport;
-use crate::info::namespace::version;
+use super::report::{DoctorReport, ReadStats, RoundTrip};
+use crate::info::namespace::{MISSING, version};
 use crate::output;
+use lunar_initiator::multipath::PathState;
 use lunar_initiator::nvme::{ControllerInfo, NvmeNamespace};
 use lunar_proto::size;
 use serde::Serialize;
@@ -53,6 +54,30 @@ pub struct NamespaceSummary {
     pub read_only: bool,
     /// Whether writes may complete before they are on stable storage. Flush and FUA put them there.
     pub write_cache: bool,
+    /// The access state (ANA): `optimized`, `non-optimized`, `transitioning`, `standby` (inaccessible) or `down`.
+    #[serde(serialize_with = "state_name")]
+    #[schema(value_type = String)]
+    pub access: PathState,
+}
+
+/// One of several paths.
+#[derive(Clone, Serialize, ToSchema)]
+#[schema(as = DoctorPath)]
+pub struct ExaminedPath {
+    pub portal: String,
+    /// The access state; `missing` if the namespace was not found.
+    pub state: String,
+    /// The identifier of the controller (CNTLID).
+    pub controller: Option<u16>,
+    pub namespace: Option<u32>,
+    pub identity: Option<String>,
+    pub round_trip: Option<RoundTrip>,
+    pub reads: Option<ReadStats>,
+    pub usable: bool,
+}
+
+fn state_name<S: serde::Serializer>(state: &PathState, out: S) -> Result<S::Ok, S::Error> {
+    state.to_string().serialize(out)
 }
 
 impl ControllerSummary {
@@ -79,8 +104,8 @@ impl ControllerSummary {
 }
 
 impl NamespaceSummary {
-    /// The summary of a namespace.
-    pub fn of(namespace: &NvmeNamespace) -> NamespaceSummary {
+    /// The summary of a namespace in this state.
+    pub fn of(namespace: &NvmeNamespace, access: PathState) -> NamespaceSummary {
         let properties = namespace.properties();
         NamespaceSummary {
             id: namespace.id(),
@@ -89,8 +114,44 @@ impl NamespaceSummary {
             block_size_bytes: namespace.block_size(),
             read_only: properties.is_read_only(),
             write_cache: namespace.controller().info().identify.write_cache & 1 != 0,
+            access,
         }
     }
+}
+
+impl ExaminedPath {
+    /// The path that a report is about.
+    pub fn of(portal: String, report: &DoctorReport) -> ExaminedPath {
+        let namespace = report.namespace.as_ref();
+        ExaminedPath {
+            portal,
+            state: namespace.map_or(MISSING.to_owned(), |namespace| namespace.access.to_string()),
+            controller: report.controller.as_ref().map(|controller| controller.id),
+            namespace: namespace.map(|namespace| namespace.id),
+            identity: namespace.and_then(|namespace| namespace.identity.clone()),
+            round_trip: report.round_trip,
+            reads: report.reads,
+            usable: report.usable,
+        }
+    }
+}
+
+/// Writes the paths, if there are several.
+pub fn write_paths(report: &DoctorReport, text: &mut String) {
+    if report.paths.is_empty() {
+        return;
+    }
+    text.push_str("\npaths\n");
+    for path in &report.paths {
+        let parts = [
+            path.controller.map(|id| format!("controller {id}")),
+            path.round_trip.map(|time| format!("round trip {} µs", time.median_us)),
+            path.reads.map(|reads| format!("{:.1} MB/s", reads.large_bytes_per_s as f64 / 1e6)),
+        ];
+        let parts: String = parts.into_iter().flatten().map(|part| format!(", {part}")).collect();
+        _ = writeln!(text, "  {}: {}{parts}", path.portal, path.state);
+    }
+    _ = writeln!(text, "\nthe path through {}", report.portals.join(" -> "));
 }
 
 /// Writes the controller and the namespace, as far as they are known.
@@ -117,7 +178,8 @@ pub fn write_controller(report: &DoctorReport, text: &mut String) {
     let Some(n) = &report.namespace else { return };
     let identity = n.identity.as_deref().unwrap_or("no identity");
     let cache = if n.write_cache { "has" } else { "has no" };
-    _ = writeln!(text, "  namespace {}: {}, {identity}", n.id, size::show(n.capacity_bytes));
+    let size = size::show(n.capacity_bytes);
+    _ = writeln!(text, "  namespace {}: {size}, {identity}, {}", n.id, n.access);
     _ = writeln!(
         text,
         "  blocks of {} bytes; the controller {cache} volatile write cache",

@@ -1,6 +1,8 @@
 //! The report of the doctor, as text and JSON.
 
-use super::namespace_report::{ControllerSummary, NamespaceSummary, write_controller};
+use super::namespace_report::{
+    ControllerSummary, ExaminedPath, NamespaceSummary, write_controller, write_paths,
+};
 use crate::output;
 use lunar_admin::Parameters;
 use lunar_initiator::options::{SessionTransport, Transport};
@@ -43,6 +45,8 @@ pub struct DoctorReport {
     /// The controller of an NVMe namespace.
     pub controller: Option<ControllerSummary>,
     pub namespace: Option<NamespaceSummary>,
+    /// The paths of the URL, if it has several. The other fields are about the best one.
+    pub paths: Vec<ExaminedPath>,
     pub round_trip: Option<RoundTrip>,
     pub reads: Option<ReadStats>,
     pub findings: Vec<Finding>,
@@ -270,6 +274,7 @@ impl DoctorReport {
     /// The report as text.
     pub fn text(&self) -> String {
         let mut text = format!("{}\n  as {}\n", self.url, self.initiator);
+        write_paths(self, &mut text);
         self.write_network(&mut text);
         self.steps(&mut text);
         self.session(&mut text);

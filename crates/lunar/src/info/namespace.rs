@@ -4,18 +4,26 @@ use crate::exit::Failure;
 use crate::info::pages::Fields;
 use crate::tree::Node;
 use lunar_block::Backend;
-use lunar_initiator::nvme::{self, ControllerInfo, NvmeNamespace, NvmeUrl};
+use lunar_initiator::multipath::{LatePath, PathState};
+use lunar_initiator::nvme::{ControllerInfo, NvmeDisk, NvmeNamespace, NvmePath, NvmePaths, NvmeUrl};
 use lunar_proto::size;
 use lunar_wire::scsi::fields::utf8;
+use std::sync::Arc;
 
-/// The properties of a namespace and its controller.
+/// The state of a path that is not open.
+pub const MISSING: &str = "missing";
+
+/// The properties of a namespace and its controller. Of several paths, the controller is that of the best one.
 ///
 /// # Errors
-/// Those of [`nvme::open`].
+/// Those of [`NvmeDisk::open`].
 pub async fn properties(url: &NvmeUrl) -> Result<Fields, Failure> {
-    let namespace = nvme::open(url).await?;
-    let fields = fields(&namespace);
-    namespace.controller().close().await;
+    let disk = NvmeDisk::open(url).await?;
+    // A namespace shows its properties also while it is not accessible.
+    let best = disk.paths().and_then(NvmePaths::best).unwrap_or(disk.namespace());
+    let mut fields = fields(best);
+    fields.extend(disk.paths().map(|all| ("paths".to_owned(), paths(all))));
+    disk.close().await;
     Ok(fields)
 }
 
@@ -28,6 +36,28 @@ fn fields(namespace: &NvmeNamespace) -> Fields {
         ("namespace", storage(namespace)),
     ];
     fields.map(|(name, node)| (name.to_owned(), node)).into()
+}
+
+/// The paths, in the order of the URL.
+fn paths(all: &NvmePaths) -> Node {
+    let states = all.joined().paths().into_iter().map(|(_, state, _)| state);
+    let path = |(at, state): (&Arc<LatePath<NvmePath>>, PathState)| path(at.url(), at.opened(), state);
+    Node::List(all.paths().iter().zip(states).map(path).collect())
+}
+
+/// A path. One without a controller was never open.
+fn path(url: &NvmeUrl, opened: Option<&Arc<NvmeNamespace>>, state: PathState) -> Node {
+    let mut fields = vec![("portal".to_owned(), Node::text(url.portal.to_string()))];
+    match opened {
+        Some(namespace) => {
+            let info = namespace.controller().info();
+            fields.push(("state".into(), Node::text(state.to_string())));
+            fields.push(("controller".into(), Node::number(info.controller)));
+            fields.push(("io_queues".into(), Node::number(info.io_queues)));
+        }
+        None => fields.push(("state".into(), Node::text(MISSING))),
+    }
+    Node::Map(fields)
 }
 
 fn controller(info: &ControllerInfo) -> Node {

@@ -1,7 +1,7 @@
 //! `lunar ls` of NVMe subsystems and their namespaces.
 
 use super::{LunEntry, TargetEntry};
-use crate::discover::{no_subsystem, subsystems};
+use crate::discover::{no_subsystem, of_one_service, subsystems};
 use crate::exit::Failure;
 use lunar_initiator::nvme::discovery::{self, discover_referred};
 use lunar_initiator::nvme::{self, ControllerInfo, NvmeController, NvmeUrl, SubsystemAddress};
@@ -17,6 +17,7 @@ pub async fn list(url: &NvmeUrl) -> Result<Vec<TargetEntry>, Failure> {
     if url.subsystem.is_some() {
         return Ok(vec![of_subsystem(url).await?]);
     }
+    of_one_service(url)?;
     let address = SubsystemAddress { portal: url.portal.clone(), subsystem: discovery::well_known() };
     let found = subsystems(discover_referred(&address, &url.options()?).await?);
     if found.is_empty() {
@@ -48,7 +49,22 @@ fn entry(name: &str, portal: &Portal, luns: Vec<LunEntry>, error: Option<String>
     TargetEntry { target, portal: portal.to_string(), luns, error, unreachable: Vec::new() }
 }
 
+/// The subsystem as the first path shows it that works. The errors of those before it are part of the entry.
+///
+/// # Errors
+/// The first one, if no path works.
 async fn of_subsystem(url: &NvmeUrl) -> Result<TargetEntry, Error> {
+    let mut unreachable = Vec::new();
+    for path in url.paths() {
+        match on_path(&path).await {
+            Ok(target) => return Ok(TargetEntry { unreachable, ..target }),
+            Err(e) => unreachable.push(e),
+        }
+    }
+    Err(unreachable.swap_remove(0))
+}
+
+async fn on_path(url: &NvmeUrl) -> Result<TargetEntry, Error> {
     let controller = nvme::connect(url).await?;
     let listed = namespaces(url, &controller).await;
     controller.close().await;

@@ -7,8 +7,8 @@ use crate::host_id;
 use crate::info::pages::{Fields, pr_key};
 use crate::tree::Node;
 use lunar_initiator::nvme::{
-    self, NvmeNamespace, NvmeRegistrant, NvmeReservations, NvmeUrl, ReservationChange, ReservationKind,
-    uuid_text,
+    NvmeDisk, NvmeNamespace, NvmePaths, NvmeRegistrant, NvmeReservations, NvmeUrl, ReservationChange,
+    ReservationKind, uuid_text,
 };
 use lunar_initiator::{Error, ErrorCode};
 use lunar_wire::scsi::pr::{ReserveOutParameters, type_name};
@@ -26,7 +26,8 @@ const CAPABILITIES: [(&str, u8); 7] = [
     ("exclusive_access_all_registrants", 6),
 ];
 
-/// Executes the actions in order with one controller, up to the first failure.
+/// Executes the actions in order with one controller, up to the first failure. Of several paths, it is that of the best
+/// one: a registration belongs to the host, which has one identifier on all paths.
 ///
 /// # Errors
 /// The failure of an action, or of the connection.
@@ -41,11 +42,27 @@ pub fn run(url: &str, asked: ClientArgs, steps: Vec<PrStep>) -> Result<PrResults
     let url = url.parse::<NvmeUrl>()?.with_default("login_tries", "1")?;
     let url = host_id::identified(url, PURPOSE)?;
     client::run(asked, move || async move {
-        let namespace = nvme::open(&url).await?;
-        let ended = perform(&namespace, steps).await;
-        namespace.controller().close().await;
+        let disk = NvmeDisk::open(&url).await?;
+        let ended = match usable(&disk) {
+            Ok(namespace) => perform(namespace, steps).await,
+            Err(e) => Err(e.into()),
+        };
+        disk.close().await;
         ended
     })
+}
+
+/// The namespace on a path that accepts commands.
+fn usable(disk: &NvmeDisk) -> Result<&NvmeNamespace, Error> {
+    let Some(paths) = disk.paths() else { return Ok(disk.namespace()) };
+    paths.best().map(|namespace| &**namespace).ok_or_else(|| unusable(paths))
+}
+
+fn unusable(paths: &NvmePaths) -> Error {
+    let all = paths.joined().paths().into_iter().map(|(name, state, _)| format!("{name} is {state}"));
+    let what = format!("no path accepts commands: {}", all.collect::<Vec<_>>().join(", "));
+    Error::new(ErrorCode::Unreachable, what)
+        .with_hint("lunar doctor URL examines each path; a failover of the storage changes their states")
 }
 
 async fn perform(namespace: &NvmeNamespace, steps: Vec<PrStep>) -> Result<PrResults, Failure> {
