@@ -1,9 +1,11 @@
 //! Asynchronous events of namespaces and of the discovery service, and the discovery log.
 
-use super::{NQN, PRIVATE, config, controller, portal, server};
+use super::{BLOCKS, NQN, PRIVATE, config, controller, iscsi, portal, queue, server};
 use interop::Server;
 use interop::nvme::{DISCOVERY, DNR, NvmeEntry, NvmeHostName, NvmeWire, RawController};
 use interop::raw::QUIET;
+use interop::scsi::pattern;
+use std::fs::OpenOptions;
 
 /// Results of Asynchronous Event Requests.
 const NAMESPACE_CHANGED: u32 = 0x0004_0002;
@@ -15,6 +17,8 @@ const NAMESPACES: u32 = 1 << 8;
 /// Get Log Page: the event is retained.
 const RETAIN: u32 = 1 << 15;
 const CHANGED: u8 = 4;
+/// The unit attention CAPACITY DATA HAS CHANGED.
+const CAPACITY_CHANGED: u32 = 0x06_2a09;
 
 const THIRD: &str = "[[subsystem.namespace]]\nnsid = 3\nbackend = \"memory\"\nsize = \"8MiB\"\n";
 
@@ -76,6 +80,42 @@ fn event_that_is_off_is_not_reported() {
     reload(&mut server, &config(THIRD));
     it.admin.expect_silence();
     assert_eq!(changed(&mut it.admin, 0), [3], "the log has it all the same");
+}
+
+/// A disk with a host of each family. Both reach the new blocks, and see the data of each other.
+#[test]
+fn grown_disk_is_seen_by_hosts_of_both_families() {
+    let memory = "backend = \"memory\"\nsize = \"64MiB\"\nserial = \"memory-0\"";
+    let text = config("").replacen(memory, "backend = \"file\"\npath = \"disk.img\"\nsize = \"64MiB\"", 1);
+    assert!(text.contains("disk.img"), "LUN 0 is a file");
+    let server = Server::start(&text);
+    let (mut scsi, (mut it, mut queue)) = (iscsi(&server), queue(&server, "host"));
+    it.admin.execute(&NvmeEntry::set_feature(CONFIGURATION, NAMESPACES), &[]).is(0);
+    let waiting = it.admin.submit(&NvmeEntry::event(), &[]);
+    let (first, last) = (BLOCKS, 2 * BLOCKS - 1);
+    queue.execute(&NvmeEntry::read(1, first, 1), &[]).is(DNR | 0x80);
+    it.admin.expect_silence();
+    scsi.simple(0, &[0; 6]).good();
+
+    let disk = OpenOptions::new().write(true).open(server.dir().join("disk.img")).expect("the disk");
+    disk.set_len(2 * BLOCKS * 512).expect("a larger file");
+    server.said(&["reload"]);
+    assert_eq!(it.admin.collect(waiting, &[]).result as u32, NAMESPACE_CHANGED);
+    assert_eq!(changed(&mut it.admin, 0), [1]);
+    let identity = it.admin.execute(&NvmeEntry::identify(0, 1), &[]).good();
+    assert_eq!(identity[..8], (2 * BLOCKS).to_le_bytes(), "NSZE");
+    assert_eq!(identity[8..16], (2 * BLOCKS).to_le_bytes(), "NCAP");
+    scsi.simple(0, &[0; 6]).check(CAPACITY_CHANGED);
+    let capacity = scsi.read(0, &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8).good();
+    assert_eq!(capacity[..4], (last as u32).to_be_bytes(), "the last LBA");
+
+    let (one, other) = (pattern(512, 5), pattern(512, 6));
+    super::write(&mut queue, first, &one);
+    scsi.write_blocks(0, last as u32, &other).good();
+    assert_eq!(scsi.read_blocks(0, first as u32, 1), one);
+    assert_eq!(super::read(&mut queue, last, 1), other);
+    it.admin.submit(&NvmeEntry::event(), &[]);
+    it.admin.expect_silence();
 }
 
 #[test]
