@@ -115,6 +115,13 @@ soft_rdma() {
     try wait_for 10 "rdma link show $1_eth0/1 | grep -q ACTIVE"
 }
 
+# debug_device ARGUMENTS: loads scsi_debug; $sg is the SCSI generic device of its only device
+debug_device() {
+    try modprobe scsi_debug add_host=1 "$@"
+    wait_for 20 'ls -d /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/scsi_generic/sg*' || fail "no device"
+    sg=/dev/$(basename /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/scsi_generic/sg*)
+}
+
 # pattern MIB: prints text whose lines all differ (/dev/urandom and checksums are slow under emulation)
 pattern() { seq 10000000 99999999 | head -c "$1"M; }
 

@@ -72,13 +72,6 @@ routed() {
     done
 }
 
-# device ARGUMENTS: loads scsi_debug; $sg is its device
-device() {
-    try modprobe scsi_debug add_host=1 "$@"
-    wait_for 20 'ls -d /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/scsi_generic/sg*' || fail "no device"
-    sg=/dev/$(basename /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/scsi_generic/sg*)
-}
-
 # used PATH: prints the result of each use of a tape. The tape of scsi_debug stores data only since Linux 6.15. Before
 # that, the router must return the same errors as the device.
 used() {
@@ -174,7 +167,7 @@ LUN=0
 
 step "a disk of a SCSI adapter, passed through"
 modprobe -a sg sd_mod
-device dev_size_mb=16
+debug_device dev_size_mb=16
 start_router
 routed $SG
 IQN=$SG
@@ -202,7 +195,7 @@ try rmmod scsi_debug
 
 step "a tape, passed through"
 modprobe st || echo "no tape driver: only its INQUIRY data is checked"
-device ptype=1
+debug_device ptype=1
 start_router
 routed $SG
 "$LUNAR" ls "iscsi://$PORTAL/$SG/0" | tee /run/output

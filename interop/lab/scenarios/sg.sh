@@ -3,12 +3,6 @@
 #   SG      the program
 . "$(dirname "$0")/lib.sh"
 
-# device ARGUMENTS: loads scsi_debug; $sg is its device
-device() {
-    try modprobe scsi_debug add_host=1 "$@"
-    wait_for 20 'ls /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/scsi_generic/sg*' || fail "no device"
-    sg=/dev/$(basename /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/scsi_generic/sg*)
-}
 # exercised: every kind of command; its output is in /run/output
 exercised() {
     "$SG" exercise "$sg" >/run/output 2>&1 || { cat /run/output; fail "exercise of $sg"; }
@@ -27,7 +21,7 @@ try modprobe sg
 modprobe sd_mod
 
 step "a disk"
-device dev_size_mb=16
+debug_device dev_size_mb=16
 exercised
 grep -q 'vendor: "Linux", product: "scsi_debug"' /run/output || fail "it is another"
 disk=/dev/$(basename /sys/block/sd*)
@@ -53,7 +47,7 @@ grep -q 'unavailable state' /run/watch || fail "not in SCSI terms"
 no_device
 
 step "a tape"
-device ptype=1
+debug_device ptype=1
 exercised
 grep -q 'device_type=1' /run/output || fail "it is not a tape"
 no_device

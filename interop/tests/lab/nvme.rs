@@ -5,7 +5,7 @@ use super::machine::{GuestKind, Lab};
 use interop::command::lunar;
 use interop::routed::until;
 use interop::tool::Tool;
-use interop::{Folder, Server, TARGET, ports};
+use interop::{Folder, Server, TARGET, lunar_bin, ports};
 use std::fs;
 use std::thread;
 use std::time::Duration;
@@ -286,4 +286,12 @@ fn nvme_multipath_follows_a_pair_of_routers() {
     scenario.when_asked("return", || routers[1].restart());
     scenario.when_asked("failback", || failover(&routers[0]));
     scenario.must_pass();
+}
+
+/// Old storage by NVMe: the block device of a SCSI disk, and its SCSI generic device behind a passthrough router.
+#[test]
+fn nvme_gives_a_scsi_disk_of_this_machine_a_face() {
+    let Some(lab) = lab() else { return };
+    let program = lunar_bin();
+    lab.alone("nvme_sg", &[("LUNAR", program.to_str().expect("a path in UTF-8"))]).must_pass();
 }
