@@ -2,6 +2,7 @@
 
 use interop::command::{CommandOutput, lunar};
 use interop::{Raw, Server, TARGET, ports};
+use std::net::TcpListener;
 
 const NQN: &str = "nqn.2026-11.org.example:disks";
 /// ASYMMETRIC ACCESS STATE.
@@ -139,6 +140,17 @@ fn doctor_judges_each_path() {
     assert_eq!(line(&report, &format!("{dead}: ")), format!("{dead}: missing"));
     assert!(report.contains(&format!("\nwarning: path {dead}: ")), "{report}");
     assert!(report.contains(&format!("\nwarning: only the path {other} leads to the namespace")), "{report}");
+}
+
+#[test]
+fn doctor_has_time_for_each_path() {
+    let two = TwoPortals::start();
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (mute, live) = (silent.local_addr().expect("an address").to_string(), &two.nvme[1]);
+    let report = done(lunar(&["doctor", &url(&[&mute, live]), "--timeout", "8s"]));
+    assert!(report.contains(&format!("\nwarning: path {mute}: timed out after ")), "{report}");
+    assert!(report.contains(&format!(": waiting for the answer of {mute} ")), "{report}");
+    line(&report, &format!("{live}: optimized, "));
 }
 
 #[test]

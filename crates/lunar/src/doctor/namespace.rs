@@ -10,17 +10,19 @@ use lunar_initiator::{Error, ErrorCode, Probe};
 use std::time::{Duration, Instant};
 
 /// The report, and the failure if the URL cannot be used. Several paths are examined one after the other, so that none
-/// disturbs the measurements of another one.
+/// disturbs the measurements of another one. Each has an equal share of the time that is left: one that does not answer
+/// must not hide the others.
 ///
 /// # Errors
 /// When the options of the URL are invalid, such as a file with a secret.
 pub async fn examine(url: &NvmeUrl, limit: Duration) -> Result<(DoctorReport, Option<Failure>), Failure> {
-    let started_at = Instant::now();
+    let (started_at, paths) = (Instant::now(), url.paths());
     let mut examined = Vec::new();
-    for path in url.paths() {
+    for (at, path) in paths.iter().enumerate() {
+        let left = limit.saturating_sub(started_at.elapsed()) / (paths.len() - at) as u32;
         // The maximum is no limit.
-        let left = if limit == Duration::MAX { limit } else { limit.saturating_sub(started_at.elapsed()) };
-        examined.push(examine_path(&path, left).await?);
+        let share = if limit == Duration::MAX { limit } else { left };
+        examined.push(examine_path(path, share).await?);
     }
     Ok(if examined.len() == 1 { examined.remove(0) } else { namespace_paths::merge(url, examined) })
 }
