@@ -1,8 +1,9 @@
-//! Failover pairs: two routers in front of one target, and a host with a path through each. Acknowledged data are
+//! Failover pairs: two routers in front of one storage, by iSCSI or NVMe/TCP, and a host with a path through each. Acknowledged data are
 //! kept, whatever happens to the routers. A router that has lost its role writes nothing.
 #![forbid(unsafe_code)]
 
 mod nvme;
+mod nvme_storage;
 
 use interop::routed::until;
 use interop::scsi::{WRITE, read_keys, write10};
@@ -24,6 +25,13 @@ fn stamp(lba: u32, generation: u64) -> Vec<u8> {
     [&u64::from(lba).to_be_bytes()[..], &generation.to_be_bytes()].concat().repeat(BLOCK / 16)
 }
 
+/// The protocol of the routers at the storage.
+#[derive(Clone, Copy)]
+enum Upstream {
+    Iscsi,
+    Nvme,
+}
+
 /// A target and a pair of routers in front of it; the first is the preferred one.
 struct FailoverPair {
     target: Server,
@@ -32,12 +40,12 @@ struct FailoverPair {
     nvme: [SocketAddr; 2],
 }
 
-fn router(upstream: SocketAddr, at: usize, ports: [u16; 2], nvme: SocketAddr) -> String {
+fn router(upstream: &str, at: usize, ports: [u16; 2], nvme: SocketAddr) -> String {
     let (own, other) = (ports[at], ports[1 - at]);
     format!(
         "[[portal_group]]\ntag = {}\nportals = [\"127.0.0.1:{own}\", {{ listen = \"{nvme}\", transport = [\"nvme-tcp\"] }}]\n\
          {}[router.r1]\npath_loss_timeout_s = 3\n\
-         [router.r1.upstream.u]\nurls = [\"iscsi://{upstream}/{TARGET}\"]\n\
+         [router.r1.upstream.u]\nurls = [\"{upstream}\"]\n\
          [[router.r1.target]]\nmap = \"target\"\nname = \"{ROUTED}\"\nupstream = \"u\"\naccess = \"all\"\n\
          [router.r1.failover]\npeer = \"127.0.0.1:{other}\"\ngroup = {}\nprefer = {}\n",
         at + 1,
@@ -58,16 +66,26 @@ fn is(router: &Server, state: &str) -> bool {
 
 impl FailoverPair {
     fn start() -> FailoverPair {
+        FailoverPair::over(Upstream::Iscsi)
+    }
+
+    fn over(upstream: Upstream) -> FailoverPair {
         let target = Server::start(&format!(
-            "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\"]\n[[target]]\nname = \"{TARGET}\"\n\
-             [[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n"
+            "[[portal_group]]\ntag = 1\nportals = [\"127.0.0.1:0\", {{ listen = \"127.0.0.1:0\", transport = [\"nvme-tcp\"] }}]\n\
+             [[target]]\nname = \"{TARGET}\"\n\
+             [[target.lun]]\nlun = 0\nbackend = \"file\"\npath = \"disk.img\"\nsize = \"16MiB\"\n{}",
+            nvme_storage::subsystem()
         ));
+        let storage = match upstream {
+            Upstream::Iscsi => format!("iscsi://{}/{TARGET}", target.portal()),
+            Upstream::Nvme => nvme_storage::url(&target),
+        };
         let ports = [(); 2].map(|()| interop::ports::free());
         let nvme = [(); 2].map(|()| SocketAddr::from(([127, 0, 0, 1], interop::ports::free())));
-        let first = Server::start(&router(target.portal(), 0, ports, nvme[0]));
+        let first = Server::start(&router(&storage, 0, ports, nvme[0]));
         // On a busy machine, the second router could take over before the preferred one has found the storage.
         until("the preferred one becomes active", || is(&first, "active").then_some(()));
-        let second = Server::start(&router(target.portal(), 1, ports, nvme[1]));
+        let second = Server::start(&router(&storage, 1, ports, nvme[1]));
         let world = FailoverPair { target, routers: [first, second], nvme };
         world.becomes(1, "standby");
         world
@@ -210,7 +228,10 @@ impl MultipathHost {
 
 #[test]
 fn standby_takes_over_from_a_killed_router() {
-    let mut world = FailoverPair::start();
+    kill_both_in_turn(FailoverPair::start());
+}
+
+fn kill_both_in_turn(mut world: FailoverPair) {
     let mut host = world.host();
     host.write_for(Duration::from_millis(500));
     world.routers[0].kill9();
@@ -231,7 +252,10 @@ fn standby_takes_over_from_a_killed_router() {
 
 #[test]
 fn switchover_on_request_keeps_the_data_of_a_writing_host() {
-    let world = FailoverPair::start();
+    switch_over_and_back(FailoverPair::start());
+}
+
+fn switch_over_and_back(world: FailoverPair) {
     let mut host = world.host();
     host.write_for(Duration::from_millis(300));
     world.failover(0);
@@ -260,7 +284,10 @@ fn switchover_on_request_keeps_the_data_of_a_writing_host() {
 
 #[test]
 fn stalled_router_writes_nothing_after_a_take_over() {
-    let world = FailoverPair::start();
+    stall_the_active_router(FailoverPair::start());
+}
+
+fn stall_the_active_router(world: FailoverPair) {
     let mut host = world.host();
     host.write_for(Duration::from_millis(300));
     assert!(host.at == 0);
@@ -284,14 +311,17 @@ fn stalled_router_writes_nothing_after_a_take_over() {
 
 #[test]
 fn stopped_router_releases_its_role_at_once() {
-    let mut world = FailoverPair::start();
+    stop_both(FailoverPair::start());
+}
+
+fn stop_both(mut world: FailoverPair) {
     let mut host = world.host();
     host.write_for(Duration::from_millis(300));
     assert!(world.routers[0].stop().success());
     host.write_for(Duration::from_millis(300));
     assert!(world.is(1, "active"));
     assert!(world.routers[1].stop().success());
-    // Neither router has left a session.
+    // Neither router has left a session, or a host.
     let mut direct = Raw::session(world.target.portal(), &[]);
     assert_eq!(read_keys(&mut direct, 0), Vec::<u64>::new());
     host.check(&mut direct);
@@ -300,7 +330,10 @@ fn stopped_router_releases_its_role_at_once() {
 /// A switchover would not help, and hosts would notice it.
 #[test]
 fn pair_waits_for_storage_that_neither_router_reaches() {
-    let mut world = FailoverPair::start();
+    restart_the_storage(FailoverPair::start());
+}
+
+fn restart_the_storage(mut world: FailoverPair) {
     let mut host = world.host();
     host.write_for(Duration::from_millis(300));
     world.target.kill9();

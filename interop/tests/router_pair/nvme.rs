@@ -1,7 +1,7 @@
 //! An NVMe host with a controller at each router. It follows the access states (ANA), as native multipath does.
 
 use crate::{BLOCK, FailoverPair, ROUTED, SLOTS, SOON, path, stamp};
-use interop::nvme::{NvmeEntry, NvmeHostName, NvmeWire, RawController};
+use interop::nvme::{NvmeEntry, NvmeHostName, NvmeWire, RawController, WireEvent, pdu};
 use interop::routed::until;
 use std::time::Instant;
 
@@ -130,6 +130,35 @@ fn nvme_host_sees_one_namespace_with_two_controllers() {
     host.check(0);
 }
 
+/// Writes of a paused router stay in its socket. They fail after a takeover.
+pub fn stall_the_active_router(world: FailoverPair) {
+    let mut host = NvmeMultipath::open(&world);
+    host.write_all();
+    let mut sleeper = host.paths[0].take().expect("a path");
+    world.routers[0].pause();
+    let late = stamp(0, u64::MAX);
+    let write = |lba: u32| NvmeEntry::write(1, lba.into(), 1).in_capsule(BLOCK as u32);
+    let stale: Vec<u16> = (0..SLOTS).map(|lba| sleeper.queue.submit(&write(lba), &late)).collect();
+    host.write_all();
+    assert!(world.is(1, "active") && host.at == 1);
+    world.routers[0].resume();
+    // The controller may have ended by now, because its host sent no Keep Alive.
+    for id in stale {
+        match sleeper.queue.get(SOON) {
+            WireEvent::Pdu(frame) => {
+                assert_eq!(frame.kind(), pdu::RESPONSE, "{frame:x?}");
+                // Status Field of the completion (NVMe over TCP section 3.6.2.7).
+                let status = frame.get16(8 + 14) >> 1;
+                assert!(status != 0, "a router that has lost its role executed write {id}: {frame:x?}");
+            }
+            _ => break,
+        }
+    }
+    world.becomes(0, "standby");
+    host.write_all();
+    host.check(1);
+}
+
 #[test]
 fn nvme_host_follows_the_pair_by_events_without_an_error() {
     let world = FailoverPair::start();
@@ -173,7 +202,10 @@ fn nvme_host_leaves_a_drained_router_of_the_pair() {
 
 #[test]
 fn nvme_host_keeps_its_data_when_the_active_router_is_killed() {
-    let mut world = FailoverPair::start();
+    kill_the_active_router(FailoverPair::start());
+}
+
+pub fn kill_the_active_router(mut world: FailoverPair) {
     let mut host = NvmeMultipath::open(&world);
     host.write_all();
     host.paths[0] = None;

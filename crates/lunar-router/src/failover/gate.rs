@@ -1,10 +1,11 @@
 //! The gate of a logical unit: it admits commands only while this router holds the reservation.
 
 use super::fence::{self, KIND, ReservationState};
+use super::term::Term;
 use event_listener::{Event, EventListener};
 use lunar_initiator::{Error, ErrorCode, Session};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The interval of checks for admitted commands.
@@ -13,6 +14,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The gate of one logical unit. It is shut until this router holds the reservation. The first conflict shuts it.
 pub struct IoGate {
     key: u64,
+    /// The term of this router at NVMe storage, if it has one.
+    term: Mutex<Option<Term>>,
     open: AtomicBool,
     /// Whether admitted writes may not be stable and this router can no longer flush them.
     owes: AtomicBool,
@@ -34,11 +37,22 @@ impl IoGate {
     pub fn new(key: u64) -> IoGate {
         IoGate {
             key,
+            term: Mutex::default(),
             open: AtomicBool::new(false),
             owes: AtomicBool::new(false),
             inside: AtomicUsize::new(0),
             shut: Event::new(),
         }
+    }
+
+    /// The current term at NVMe storage. Hosts with data register for it.
+    pub(super) fn term(&self) -> Option<Term> {
+        *self.term.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a term, or ends it.
+    pub(super) fn set_term(&self, term: Option<Term>) {
+        *self.term.lock().unwrap_or_else(PoisonError::into_inner) = term;
     }
 
     /// Admits a command, unless the gate is shut.

@@ -1,9 +1,9 @@
 //! Failover pairs: two routers with access to the same storage, one of which is active.
 //!
 //! The storage decides which router is active. The active router holds a persistent reservation on every logical unit
-//! ([`fence`]). An [`IoGate`] stops the commands of the other. [`machine`] decides when to take the reservation, from
-//! the state of the storage and the peer's heartbeats ([`heartbeat`]), which [`history`] records. Heartbeats only
-//! inform this decision. The reservation enforces it.
+//! ([`fence`], or [`namespace_fence`] at NVMe storage). An [`IoGate`] stops the commands of the other. [`machine`] decides
+//! when to take the reservation, from the state of the storage and the peer's heartbeats ([`heartbeat`]), which
+//! [`history`] records. Heartbeats only inform this decision. The reservation enforces it.
 
 mod controller;
 mod fence;
@@ -11,10 +11,14 @@ mod gate;
 mod heartbeat;
 mod history;
 mod machine;
+mod namespace_fence;
 mod owner;
+mod storage_fence;
+mod term;
 
 pub use gate::{IoGate, IoPermit};
 pub use machine::{PeerStatus, Role};
+pub(crate) use namespace_fence::admit;
 
 use crate::upstream::UpstreamLu;
 use event_listener::{Event, EventListener};

@@ -1,9 +1,9 @@
 //! One logical unit of a pair: probes, takes and releases its reservation.
 
 use super::PairSpec;
-use super::fence::{Fence, FencePort, KIND, ReservationState};
 use super::gate::IoGate;
 use super::machine::Holder;
+use super::storage_fence::{ObservedReservation, StorageFence};
 use crate::upstream::UpstreamLu;
 use compio::runtime::{JoinHandle, spawn};
 use lunar_initiator::{Error, ErrorCode, Lun};
@@ -24,13 +24,12 @@ const REFUSALS: u32 = 4;
 pub struct ReservationOwner {
     remote: Weak<UpstreamLu>,
     gate: Arc<IoGate>,
-    fence: Fence,
-    key: u64,
+    fence: StorageFence,
     path_loss_timeout: Duration,
     /// The name, for logs.
     name: String,
     /// The last observed reservation. None if the logical unit was unreachable.
-    pub seen: Option<ReservationState>,
+    pub seen: Option<ObservedReservation>,
     /// Whether this router took the reservation and has not observed another holder since.
     pub is_taken: bool,
     /// The time before which it is not probed.
@@ -48,17 +47,15 @@ impl ReservationOwner {
     pub fn new(remote: &Arc<UpstreamLu>, spec: &PairSpec) -> Option<ReservationOwner> {
         let gate = remote.gate()?.clone();
         let name = remote.location();
-        let port = FencePort { initiator: spec.initiator.clone(), isid: isid(&spec.seed, &name) };
-        let fence = Fence::new(remote, port, spec.key, spec.path_loss_timeout);
+        let fence = StorageFence::new(remote, spec, isid(&spec.seed, &name));
         let remote = Arc::downgrade(remote);
-        let (key, path_loss_timeout) = (spec.key, spec.path_loss_timeout);
+        let path_loss_timeout = spec.path_loss_timeout;
         let (seen, pause, opened) = (None, None, None);
         let (is_taken, refusals, ending) = (false, 0, Vec::new());
         Some(ReservationOwner {
             remote,
             gate,
             fence,
-            key,
             path_loss_timeout,
             name,
             seen,
@@ -86,14 +83,7 @@ impl ReservationOwner {
 
     /// The last observed holder.
     pub fn holder(&self) -> Holder {
-        match self.seen {
-            None => Holder::Unknown,
-            Some(ReservationState { held: None, .. }) => Holder::Nobody,
-            Some(ReservationState { held: Some(held), .. }) if (held.key, held.kind) == (self.key, KIND) => {
-                Holder::Ours
-            }
-            Some(_) => Holder::Other,
-        }
+        self.seen.map_or(Holder::Unknown, |seen| seen.holder)
     }
 
     /// Reads the reservation. If another initiator has it, ends the commands that it may have aborted.
@@ -154,7 +144,7 @@ impl ReservationOwner {
                 "the storage still executes earlier commands of this router",
             ));
         }
-        let taken = self.fence.take(seize).await;
+        let taken = self.fence.take(seize, &self.gate).await;
         match &taken {
             Ok(()) => self.is_taken = true,
             Err(e) => tracing::warn!(name: "pair.error", "cannot reserve {}: {e}", self.name),
@@ -169,6 +159,8 @@ impl ReservationOwner {
             return;
         }
         let Some(remote) = self.remote.upgrade() else { return };
+        // New controllers are registered when they connect.
+        remote.renew_hosts();
         // Concurrently, so that several unresponsive sessions cost one timeout.
         let admitted: Vec<_> =
             remote.luns().into_iter().map(|lun| spawn(admit(self.gate.clone(), lun))).collect();

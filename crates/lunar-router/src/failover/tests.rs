@@ -1,3 +1,5 @@
+mod namespaces;
+
 use super::fence::{Fence, FencePort, reservation};
 use super::gate::IoGate;
 use super::owner::ReservationOwner;

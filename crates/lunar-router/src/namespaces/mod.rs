@@ -35,6 +35,11 @@ pub fn nsid_of(lun: u16) -> u32 {
     u32::from(lun) + 1
 }
 
+/// The URL of a namespace: that of an upstream, with the namespace of this LUN if it names none.
+pub(crate) fn url_of(url: &NvmeUrl, lun: u16) -> NvmeUrl {
+    url.at(url.nsid().unwrap_or_else(|| nsid_of(lun)))
+}
+
 /// Whether the target of an upstream is an NVMe subsystem.
 pub fn is_subsystem(target: &str) -> bool {
     target.starts_with(NQN)

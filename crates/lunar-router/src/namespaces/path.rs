@@ -1,7 +1,8 @@
 //! One path of one core to a namespace. It is opened as soon as possible. Its controller recovers by itself.
 
 use super::probe::unit;
-use super::{nsid_of, options};
+use super::{options, url_of};
+use crate::failover;
 use crate::upstream::{
     FIRST_PAUSE, LuContext, PathProgress, PathState, RoutedPath, event_or_recheck, longer,
 };
@@ -41,22 +42,30 @@ impl NamespacePath {
 
     /// The URL, without secrets.
     fn location(&self) -> String {
-        self.url.at(self.nsid()).plain()
-    }
-
-    fn nsid(&self) -> u32 {
-        self.url.nsid().unwrap_or_else(|| nsid_of(self.context.lun))
+        url_of(&self.url, self.context.lun).plain()
     }
 
     async fn open(&self) -> Result<Arc<NvmeNamespace>, Error> {
-        let url = self.url.at(self.nsid());
+        let url = url_of(&self.url, self.context.lun);
         let options = options(&url, self.recovery, self.context.path_loss_timeout)?;
         let namespace = nvme::open_with(&url, options).await?;
-        if let Err(e) = self.context.recognise(&unit(&namespace)) {
-            namespace.controller().close().await;
-            return Err(e);
+        match self.admit(&namespace).await {
+            Ok(()) => Ok(namespace),
+            Err(e) => {
+                namespace.controller().close().await;
+                Err(e)
+            }
         }
-        Ok(namespace)
+    }
+
+    /// Checks the namespace. In a failover pair, registers the new host of its controller, which has no identifier in the
+    /// URL.
+    async fn admit(&self, namespace: &NvmeNamespace) -> Result<(), Error> {
+        self.context.recognise(&unit(namespace))?;
+        match &self.context.gate {
+            Some(gate) => failover::admit(gate, namespace).await,
+            None => Ok(()),
+        }
     }
 
     /// Checks the open path.

@@ -74,7 +74,7 @@ async fn inspect(controller: &NvmeController, nsid: u32) -> Result<FoundLun, Err
 }
 
 /// The logical unit that a namespace is for hosts.
-pub(super) fn unit(namespace: &NvmeNamespace) -> FoundLun {
+pub(crate) fn unit(namespace: &NvmeNamespace) -> FoundLun {
     let info = namespace.controller().info();
     found(&info, namespace.id(), &namespace.properties(), namespace.info().unmap)
 }

@@ -15,6 +15,7 @@ use crate::failover::{IoGate, IoPermit};
 use crate::namespaces;
 use lunar_block::{Backend, BackendInfo, BackendQueue, BufResult, Extent, LocalBoxFuture, describe_row};
 use lunar_initiator::multipath::{self, Multipath, MultipathOptions, PathTotal, Times};
+use lunar_initiator::nvme::NvmeUrl;
 use lunar_initiator::{Error, ErrorCode, Lun, Url};
 use lunar_runtime::{Buf, CoreLocal, Registration};
 use lunar_target::ScsiError;
@@ -170,6 +171,36 @@ impl UpstreamLu {
             .iter()
             .flat_map(|per_core| per_core.paths.iter().filter_map(|path| path.opened_lun()))
             .collect()
+    }
+
+    /// Whether it is a namespace.
+    pub(crate) fn is_namespace(&self) -> bool {
+        matches!(self.urls, UpstreamUrls::Nvme(_))
+    }
+
+    /// The URLs of the namespace, or of its subsystem.
+    pub(crate) fn namespace_urls(&self) -> Vec<NvmeUrl> {
+        match &self.urls {
+            UpstreamUrls::Scsi(_) => Vec::new(),
+            UpstreamUrls::Nvme(urls) => urls.clone(),
+        }
+    }
+
+    /// The state that all paths share.
+    pub(crate) fn context(&self) -> &Arc<LuContext> {
+        &self.context
+    }
+
+    /// Ends the controllers of a namespace: further commands come from new hosts, with identifiers of their own. No command
+    /// may be running. Sessions of SCSI storage stay.
+    pub(crate) fn renew_hosts(&self) {
+        if !self.is_namespace() {
+            return;
+        }
+        // Dropped outside of the lock, which the next update needs.
+        let ended = std::mem::take(&mut *lock(&self.all_cores));
+        drop(ended);
+        update(&self.all_cores, &self.context);
     }
 
     /// The gate, in a failover pair.
@@ -423,6 +454,10 @@ impl Backend for UpstreamLu {
     }
 
     fn queue(self: Arc<Self>) -> Option<Box<dyn BackendQueue>> {
+        // A queue would keep the controllers of an earlier term.
+        if self.is_namespace() && self.gate().is_some() {
+            return None;
+        }
         let queue = self.here()?.joined.clone().queue()?;
         Some(Box::new(UpstreamQueue::new(self, queue)))
     }

@@ -74,11 +74,6 @@ fn fits(p: &mut Diagnostics<'_>, s: &Section<'_>, upstreams: &Upstreams) {
                 "the upstream {name} is local to this host, and failover requires storage that both routers reach"
             );
             p.add(&s.at, what, "remove [router.NAME.failover], or write `urls`");
-        } else if upstream.is_nvme() {
-            let what = format!(
-                "the upstream {name} is an NVMe subsystem, and failover requires the reservations of SCSI storage"
-            );
-            p.add(&s.at, what, "remove [router.NAME.failover], or write iscsi:// URLs");
         }
     }
 }

@@ -874,9 +874,13 @@ fn nvme_upstream_faults_have_positions_and_hints() {
         ],
     );
     let pair = "[router.r1.failover]\npeer = \"h\"\ngroup = 2\n";
-    let found =
-        problems(&format!("{pair}{}{MAP}", PORTAL.replace("iscsi://192.0.2.1", &format!("nvme://h/{nqn}"))));
-    assert!(found.contains("the upstream a is an NVMe subsystem, and failover requires"), "{found}");
+    let upstream = PORTAL.replace("iscsi://192.0.2.1", &format!("nvme://h/{nqn}"));
+    let name = "name = \"iqn.2026-11.org.example:t\"";
+    let map = MAP.replace("\"transparent\"", &format!("\"target\"\n{name}"));
+    assert!(
+        good(&format!("{pair}{upstream}{map}")).routers[0].failover.is_some(),
+        "a pair takes NVMe storage"
+    );
 }
 
 #[test]
