@@ -1,6 +1,6 @@
 //! Configurations of other targets. Input: the text of a file. A first line with `#` and a word chooses the format.
 
-use lunar_import::{Found, ctld, iet, istgt, lio, open_iscsi, scst, tgt, toml};
+use lunar_import::{Found, ctld, iet, istgt, lio, nvmet, nvmet_tree, open_iscsi, scst, spdk, tgt, toml};
 use std::io;
 use std::path::Path;
 
@@ -12,6 +12,9 @@ pub fn run(input: &[u8]) {
         Some(("#istgt", text)) => istgt(text, &|path| found(text, path)),
         Some(("#scst", text)) => scst(text),
         Some(("#ctld", text)) => ctld(text),
+        Some(("#nvmet", text)) => nvmet(text),
+        Some(("#nvmet-tree", text)) => nvmet_tree(&|path| in_tree(text, path)),
+        Some(("#spdk", text)) => spdk(text, &|path| found(text, path)),
         Some(("#open-iscsi", text)) => open_iscsi(&|path| found(text, path)),
         _ => lio(text),
     };
@@ -20,6 +23,8 @@ pub fn run(input: &[u8]) {
             let configuration = &imported.configuration;
             let indices = configuration.targets.iter().flat_map(|target| target.luns.values());
             assert!(indices.into_iter().all(|index| *index < configuration.disks.len()));
+            let namespaces = configuration.subsystems.iter().flat_map(|one| one.namespaces.values());
+            assert!(namespaces.into_iter().all(|namespace| namespace.disk < configuration.disks.len()));
             assert!(!toml(configuration, "secrets").contains('\0'));
             for attachment in &configuration.attachments {
                 assert!(!attachment.toml(configuration, "secrets").contains('\0'));
@@ -36,4 +41,19 @@ fn found(text: &str, path: &Path) -> io::Result<Found> {
         1 => Ok(Found::File(text.into())),
         _ => Err(io::ErrorKind::NotFound.into()),
     }
+}
+
+/// A folder has the first parts of the lines below its path, and the text behind `=` is that of a file.
+fn in_tree(tree: &str, path: &Path) -> io::Result<Found> {
+    let mut names = Vec::new();
+    for line in tree.lines() {
+        let (file, text) = line.split_once('=').unwrap_or((line, ""));
+        match Path::new(file).strip_prefix(path) {
+            Ok(rest) if rest.as_os_str().is_empty() => return Ok(Found::File(text.into())),
+            Ok(rest) => names.extend(rest.iter().next().map(|name| name.to_string_lossy().into_owned())),
+            Err(_) => {}
+        }
+    }
+    names.dedup();
+    Ok(Found::Folder(names))
 }

@@ -1,7 +1,7 @@
 //! Steps that several importers share.
 
 use crate::Imported;
-use crate::configuration::{Access, Disk, DiskMedium, NewPortal, NewTarget};
+use crate::configuration::{Access, Disk, DiskMedium, NewPortal, NewTarget, NewTransport};
 use crate::portals::PortalSets;
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -87,19 +87,19 @@ impl Imported {
     }
 
     /// The reason that a read-only disk cannot have the medium of another disk.
-    fn is_written_elsewhere(&self, disk: &Disk) -> Option<String> {
+    pub(crate) fn is_written_elsewhere(&self, disk: &Disk) -> Option<String> {
         let other = self.same_medium(disk)?;
         let is_written = disk.read_only && !self.configuration.disks[other].read_only;
         is_written.then(|| "another target can write to it, and it is read-only here".into())
     }
 
-    fn same_medium(&self, disk: &Disk) -> Option<usize> {
+    pub(crate) fn same_medium(&self, disk: &Disk) -> Option<usize> {
         let has_path = matches!(disk.medium, DiskMedium::File(_) | DiskMedium::Device(_));
         let same = |other: &Disk| has_path && other.medium == disk.medium;
         self.configuration.disks.iter().position(same)
     }
 
-    fn disk_index(&mut self, mut disk: Disk, place: &str) -> usize {
+    pub(crate) fn disk_index(&mut self, mut disk: Disk, place: &str) -> usize {
         if let Some(index) = self.same_medium(&disk) {
             let first = &self.configuration.disks[index];
             if disk != (Disk { name: disk.name.clone(), ..first.clone() }) {
@@ -212,7 +212,8 @@ pub(crate) fn name_of(path: &str) -> &str {
 
 /// Every address of the host.
 pub(crate) fn every_address(iser: bool) -> [NewPortal; 2] {
-    ["0.0.0.0:3260", "[::]:3260"].map(|listen| NewPortal { listen: listen.into(), iser })
+    let transport = NewTransport::iscsi(iser);
+    ["0.0.0.0:3260", "[::]:3260"].map(|listen| NewPortal { listen: listen.into(), transport })
 }
 
 /// Every network.

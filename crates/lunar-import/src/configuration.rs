@@ -1,7 +1,7 @@
 //! The parts of a configuration that other targets have too. Each importer makes one, and [`crate::write`] turns it into
 //! `lunar.toml`.
 
-use crate::{Imported, NewAttachment};
+use crate::{Imported, NewAttachment, NewSubsystem, SecretFile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use zeroize::Zeroizing;
@@ -19,6 +19,12 @@ pub struct Configuration {
     pub targets: Vec<NewTarget>,
     /// The CHAP users. Access entries refer to them by `id`.
     pub chap_users: Vec<ChapUser>,
+    /// Other NVMe discovery services to which Lunar refers hosts, `ADDR:PORT`.
+    pub nvme_referrals: Vec<String>,
+    /// The NVMe subsystems.
+    pub subsystems: Vec<NewSubsystem>,
+    /// The secrets of NVMe hosts and subsystems. These refer to them by the name of the file.
+    pub secret_files: Vec<SecretFile>,
     /// The saved attachments, if it is the configuration of an initiator.
     pub attachments: Vec<NewAttachment>,
 }
@@ -37,8 +43,31 @@ pub struct NewPortalGroup {
 pub struct NewPortal {
     /// `ADDR:PORT`.
     pub listen: String,
-    /// Whether it also serves iSER.
-    pub iser: bool,
+    /// How hosts connect to it.
+    pub transport: NewTransport,
+}
+
+/// The transport of a portal. Of two for one address, the greater one serves all its hosts, or demands TLS of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NewTransport {
+    /// iSCSI over TCP.
+    #[default]
+    Tcp,
+    /// iSCSI over TCP, and iSER.
+    Iser,
+    /// Discovery of NVMe/TCP only.
+    NvmeDiscovery,
+    /// NVMe/TCP.
+    NvmeTcp,
+    /// NVMe/TCP with TLS.
+    NvmeTls,
+}
+
+impl NewTransport {
+    /// The transport of an iSCSI portal.
+    pub fn iscsi(iser: bool) -> NewTransport {
+        if iser { NewTransport::Iser } else { NewTransport::Tcp }
+    }
 }
 
 /// Access to discovery.
@@ -267,7 +296,7 @@ impl Configuration {
 }
 
 /// A safe name that is free, with a number if needed.
-fn free_name(name: &str, is_free: impl Fn(&str) -> bool) -> String {
+pub(crate) fn free_name(name: &str, is_free: impl Fn(&str) -> bool) -> String {
     let word = file_name(name);
     let numbered = (2..).map(|n| format!("{word}-{n}"));
     std::iter::once(word.clone()).chain(numbered).find(|word| is_free(word)).unwrap_or(word)

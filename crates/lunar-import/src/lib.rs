@@ -1,4 +1,4 @@
-//! Converts configurations of other iSCSI targets to `lunar.toml`, and those of open-iscsi to saved attachments.
+//! Converts configurations of other targets of iSCSI and NVMe/TCP to `lunar.toml`, and those of open-iscsi to saved attachments.
 //!
 //! An importer reads the text of a configuration, and makes a [`Configuration`] with the same targets, disks, access
 //! and CHAP users. Disks keep the values by which hosts identify them, so that hosts find the disks that they know. The
@@ -14,16 +14,21 @@ mod iet;
 mod istgt;
 mod lio;
 mod notes;
+mod nvme;
+mod nvme_steps;
+mod nvmet;
 mod open_iscsi;
 mod portals;
 mod scst;
+mod spdk;
 mod tgt;
 mod write;
+mod write_nvme;
 
 pub use attachment::{NewAttachment, NewPath};
 pub use configuration::{
     Access, ChapUser, Configuration, Discovery, Disk, DiskMedium, Identity, NewPortal, NewPortalGroup,
-    NewTarget, ReadOnly, file_name,
+    NewTarget, NewTransport, ReadOnly, file_name,
 };
 pub use ctld::ctld;
 pub use files::{Found, Reader, no_files};
@@ -31,8 +36,11 @@ pub use iet::iet;
 pub use istgt::istgt;
 pub use lio::lio;
 pub use notes::{Note, Notes, Outcome};
+pub use nvme::{AdmittedHosts, NamespaceIdentifiers, NewNamespace, NewSubsystem, ProvenHost, SecretFile};
+pub use nvmet::{nvmet, nvmet_tree};
 pub use open_iscsi::open_iscsi;
 pub use scst::scst;
+pub use spdk::spdk;
 pub use tgt::tgt;
 pub use write::toml;
 

@@ -18,11 +18,14 @@ impl PortalSets {
     }
 
     /// Replaces portals that Lunar cannot have beside others. An unspecified address covers every address of the host,
-    /// so it gives way to single addresses with the same port. An address serves iSER to all if it does so to one.
+    /// so it gives way to single addresses with the same port. All sets with an address have its greatest transport.
     /// Returns the replaced addresses.
     pub(crate) fn resolve(&mut self) -> BTreeSet<String> {
         let all: BTreeSet<NewPortal> = self.sets.iter().flat_map(|(_, portals)| portals.clone()).collect();
-        let of_iser = |listen: &str| all.iter().any(|portal| portal.listen == listen && portal.iser);
+        let greatest = |portal: &NewPortal| {
+            let same = all.iter().filter(|other| other.listen == portal.listen).map(|other| other.transport);
+            same.max().unwrap_or(portal.transport)
+        };
         let mut replaced = BTreeSet::new();
         for (_, portals) in &mut self.sets {
             let mut new = BTreeSet::new();
@@ -36,9 +39,8 @@ impl PortalSets {
                     new.extend(single.into_iter().cloned());
                 }
             }
-            let with_iser =
-                new.into_iter().map(|portal| NewPortal { iser: of_iser(&portal.listen), ..portal });
-            *portals = with_iser.collect();
+            let merged = new.into_iter().map(|portal| NewPortal { transport: greatest(&portal), ..portal });
+            *portals = merged.collect();
         }
         replaced
     }
@@ -79,9 +81,13 @@ fn covers(any: &str, single: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::NewTransport;
 
     fn portals(addresses: &[&str]) -> Vec<NewPortal> {
-        addresses.iter().map(|listen| NewPortal { listen: listen.to_string(), iser: false }).collect()
+        addresses
+            .iter()
+            .map(|listen| NewPortal { listen: listen.to_string(), transport: NewTransport::Tcp })
+            .collect()
     }
 
     #[test]
@@ -114,7 +120,7 @@ mod tests {
     fn address_with_iser_has_it_in_each_set() {
         let mut sets = PortalSets::default();
         sets.add(None, portals(&["192.0.2.1:3260"]));
-        sets.add(None, [NewPortal { listen: "192.0.2.1:3260".into(), iser: true }]);
+        sets.add(None, [NewPortal { listen: "192.0.2.1:3260".into(), transport: NewTransport::Iser }]);
         assert!(sets.resolve().is_empty());
         assert_eq!(sets.groups().0.len(), 1);
     }

@@ -1,12 +1,13 @@
 //! Writes a configuration as `lunar.toml`.
 
 use crate::configuration::{
-    Access, Configuration, Disk, DiskMedium, Identity, NewPortalGroup, NewTarget, ReadOnly,
+    Access, Configuration, Disk, DiskMedium, Identity, NewPortalGroup, NewTarget, NewTransport, ReadOnly,
 };
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-/// The text of `lunar.toml`. Secrets are in the files `ID.secret` of the folder `secrets`, relative to the file.
+/// The text of `lunar.toml`. Secrets of CHAP users are in the files `ID.secret` of the folder `secrets`, relative to the file.
+/// Those of NVMe are there in files with their own names.
 pub fn toml(configuration: &Configuration, secrets: &str) -> String {
     let mut text = Text::default();
     configuration.portal_groups.iter().for_each(|group| text.portal_group(group));
@@ -18,6 +19,9 @@ pub fn toml(configuration: &Configuration, secrets: &str) -> String {
         text.disk(&configuration.disks[*index]);
     }
     configuration.targets.iter().for_each(|target| text.target(target, configuration, &shared));
+    for subsystem in &configuration.subsystems {
+        text.subsystem(subsystem, configuration, &shared, secrets);
+    }
     for user in &configuration.chap_users {
         text.table("[[chap_user]]");
         text.text("id", Some(&user.id).filter(|id| **id != user.name));
@@ -27,11 +31,15 @@ pub fn toml(configuration: &Configuration, secrets: &str) -> String {
     text.0
 }
 
-/// The disks that several LUNs show, by name.
+/// The disks that several LUNs or namespaces show, by name.
 fn shared(configuration: &Configuration) -> BTreeMap<&str, usize> {
     let mut shown = BTreeMap::new();
-    for index in configuration.targets.iter().flat_map(|target| target.luns.values()) {
-        *shown.entry(*index).or_insert(0) += 1;
+    let luns = configuration.targets.iter().flat_map(|target| target.luns.values().copied());
+    let of = |subsystem: &'_ crate::NewSubsystem| -> Vec<usize> {
+        subsystem.namespaces.values().map(|namespace| namespace.disk).collect()
+    };
+    for index in luns.chain(configuration.subsystems.iter().flat_map(of)) {
+        *shown.entry(index).or_insert(0) += 1;
     }
     let shared = shown.into_iter().filter(|(_, count)| *count > 1);
     shared.map(|(index, _)| (configuration.disks[index].name.as_str(), index)).collect()
@@ -43,54 +51,59 @@ fn quoted(text: &str) -> String {
 }
 
 #[derive(Default)]
-struct Text(String);
+pub(crate) struct Text(String);
 
 impl Text {
-    fn table(&mut self, name: &str) {
+    pub(crate) fn table(&mut self, name: &str) {
         let gap = if self.0.is_empty() { "" } else { "\n" };
         self.0 += &format!("{gap}{name}\n");
     }
 
-    fn key(&mut self, key: &str, value: impl Display) {
+    pub(crate) fn key(&mut self, key: &str, value: impl Display) {
         self.0 += &format!("{key} = {value}\n");
     }
 
-    fn text(&mut self, key: &str, value: Option<&String>) {
+    pub(crate) fn text(&mut self, key: &str, value: Option<&String>) {
         value.into_iter().for_each(|value| self.key(key, quoted(value)));
     }
 
-    fn texts(&mut self, key: &str, values: &[String]) {
+    pub(crate) fn texts(&mut self, key: &str, values: &[String]) {
         if !values.is_empty() {
             let values: Vec<String> = values.iter().map(|value| quoted(value)).collect();
             self.key(key, format!("[{}]", values.join(", ")));
         }
     }
 
-    fn flag(&mut self, key: &str, value: bool, default: bool) {
+    pub(crate) fn flag(&mut self, key: &str, value: bool, default: bool) {
         if value != default {
             self.key(key, value);
         }
     }
 
+    pub(crate) fn numbers(&mut self, key: &str, numbers: impl IntoIterator<Item = impl Display>) {
+        self.key(key, list(numbers));
+    }
+
     fn portal_group(&mut self, group: &NewPortalGroup) {
         self.table("[[portal_group]]");
         self.key("tag", group.tag);
-        let portals = group.portals.iter().map(|portal| match portal.iser {
-            false => quoted(&portal.listen),
-            true => format!("{{ listen = {}, transport = [\"tcp\", \"iser\"] }}", quoted(&portal.listen)),
+        let portals = group.portals.iter().map(|portal| match transport(portal.transport) {
+            "" => quoted(&portal.listen),
+            keys => format!("{{ listen = {}, {keys} }}", quoted(&portal.listen)),
         });
         self.key("portals", format!("[{}]", portals.collect::<Vec<_>>().join(", ")));
     }
 
     fn discovery(&mut self, configuration: &Configuration) {
         let discovery = &configuration.discovery;
-        if *discovery == Default::default() {
+        if *discovery == Default::default() && configuration.nvme_referrals.is_empty() {
             return;
         }
         self.table("[discovery]");
         self.flag("enabled", !discovery.disabled, true);
         self.texts("chap", &discovery.chap);
         self.text("mutual", discovery.mutual.as_ref());
+        self.texts("nvme_referrals", &configuration.nvme_referrals);
     }
 
     fn target(&mut self, target: &NewTarget, configuration: &Configuration, shared: &BTreeMap<&str, usize>) {
@@ -98,7 +111,7 @@ impl Text {
         self.text("name", Some(&target.name));
         self.text("alias", target.alias.as_ref());
         if !target.portal_groups.is_empty() {
-            self.key("portal_groups", list(&target.portal_groups));
+            self.numbers("portal_groups", &target.portal_groups);
         }
         if !target.relative_ports.is_empty() {
             self.key("relative_ports", map(&target.relative_ports));
@@ -115,13 +128,23 @@ impl Text {
         for (number, index) in &target.luns {
             self.table("[[target.lun]]");
             self.key("lun", number);
-            let disk = &configuration.disks[*index];
-            match shared.values().any(|shared| shared == index) {
-                true => self.text("disk", Some(&disk.name)),
-                false => self.disk(disk),
-            }
+            self.medium_or_name(*index, configuration, shared);
         }
         target.access.iter().for_each(|access| self.access(access));
+    }
+
+    /// The keys of a disk, or its name if others show it too.
+    pub(crate) fn medium_or_name(
+        &mut self,
+        index: usize,
+        configuration: &Configuration,
+        shared: &BTreeMap<&str, usize>,
+    ) {
+        let disk = &configuration.disks[index];
+        match shared.values().any(|shared| *shared == index) {
+            true => self.text("disk", Some(&disk.name)),
+            false => self.disk(disk),
+        }
     }
 
     fn disk(&mut self, disk: &Disk) {
@@ -182,6 +205,17 @@ impl Text {
             ReadOnly::All => self.key("read_only", true),
             ReadOnly::Luns(luns) => self.key("read_only", list(luns)),
         }
+    }
+}
+
+/// The keys of a portal with this transport.
+fn transport(transport: NewTransport) -> &'static str {
+    match transport {
+        NewTransport::Tcp => "",
+        NewTransport::Iser => "transport = [\"tcp\", \"iser\"]",
+        NewTransport::NvmeDiscovery => "transport = [\"nvme-discovery\"]",
+        NewTransport::NvmeTcp => "transport = [\"nvme-tcp\"]",
+        NewTransport::NvmeTls => "transport = [\"nvme-tcp\"], tls = \"required\"",
     }
 }
 

@@ -1,14 +1,14 @@
 //! `lunar import`: converts the configuration of another target, or of open-iscsi.
 
 mod attachments;
+mod secrets;
 
 use crate::client::json;
 use crate::exit::{Exit, Failure};
 use crate::staged_files::FileOwner;
 use crate::{output, private_file};
 use clap::{Args, ValueEnum};
-use lunar_import::{ChapUser, Found, ImportError, Imported, Outcome};
-use lunar_proto::chap::secret_of_text;
+use lunar_import::{Found, ImportError, Imported, Outcome};
 use lunar_runtime::error::text as io_text;
 use lunar_server::config;
 use serde::Serialize;
@@ -31,10 +31,10 @@ pub struct Import {
     /// The kind of the configuration
     format: Format,
 
-    /// The configuration; for open-iscsi /etc/iscsi, a folder below it, or a record
+    /// The configuration; for nvmet also a folder; for open-iscsi /etc/iscsi, a folder below it, or a record
     file: PathBuf,
 
-    /// Write the new configuration to this file, and its CHAP secrets to the folder `secrets` beside it. For open-iscsi,
+    /// Write the new configuration to this file, and its secrets to the folder `secrets` beside it. For open-iscsi,
     /// write the attachments and `secrets` to this folder. Nothing replaces an existing file [default: print the
     /// configuration, without secrets]
     #[arg(short, long, value_name = "FILE")]
@@ -70,6 +70,10 @@ enum Format {
     Scst,
     /// ctl.conf of ctld (FreeBSD), also in UCL
     Ctld,
+    /// config.json of nvmetcli (Linux kernel, NVMe), or the folder /sys/kernel/config/nvmet
+    Nvmet,
+    /// The saved configuration of SPDK (JSON), with its NVMe subsystems
+    Spdk,
     /// Records of open-iscsi, which become saved attachments
     OpenIscsi,
 }
@@ -85,6 +89,11 @@ pub fn import(args: Import) -> Result<ExitCode, Failure> {
         Format::Istgt => lunar_import::istgt(&source()?, &reader),
         Format::Scst => lunar_import::scst(&source()?),
         Format::Ctld => lunar_import::ctld(&source()?),
+        Format::Nvmet if args.file.is_dir() => {
+            lunar_import::nvmet_tree(&|path| attachments::found(&args.file, path))
+        }
+        Format::Nvmet => lunar_import::nvmet(&source()?),
+        Format::Spdk => lunar_import::spdk(&source()?, &reader),
         Format::OpenIscsi => lunar_import::open_iscsi(&|path| attachments::found(&args.file, path)),
     };
     let imported = imported.map_err(|e| invalid(&args.file, e))?;
@@ -105,7 +114,7 @@ pub fn import(args: Import) -> Result<ExitCode, Failure> {
                 // First, so that no secrets are left beside a file that exists already.
                 let owner = server_owner(path);
                 write_new(path, new.as_bytes(), owner)?;
-                write_secrets(path, &imported.configuration.chap_users, owner)?;
+                secrets::write(path, &imported.configuration, owner)?;
             }
             output::stdout(if args.json { json(&ImportReport::of(&imported))? } else { success(&imported) })?;
             if !is_attachment {
@@ -193,46 +202,6 @@ fn server_owner(output: &Path) -> Option<FileOwner> {
     config::server_owner(output).filter(|_| rustix::process::geteuid().is_root())
 }
 
-/// Writes a secret file for each CHAP user. A user without a secret gets a random one.
-fn write_secrets(output: &Path, users: &[ChapUser], owner: Option<FileOwner>) -> Result<(), Failure> {
-    let folder = output.with_file_name(SECRETS);
-    if users.is_empty() {
-        return Ok(());
-    }
-    let is_new = !folder.exists();
-    private_file::create_folder(&folder)
-        .and_then(|()| give(&folder, owner.filter(|_| is_new)))
-        .map_err(|e| unwritable(&folder, &e))?;
-    for user in users {
-        let path = folder.join(format!("{}.secret", user.id));
-        match &user.secret {
-            Some(secret) if is_literal(secret) => write_new(&path, secret.as_bytes(), owner)?,
-            Some(secret) => write_new(&path, hexadecimal(secret).as_bytes(), owner)?,
-            None => write_new(&path, random_secret()?.as_bytes(), owner)?,
-        }
-    }
-    Ok(())
-}
-
-/// Whether a secret file with this text has these bytes as its secret. Other targets take a text such as `0x12` as it
-/// is.
-fn is_literal(secret: &str) -> bool {
-    secret_of_text(secret.as_bytes()).is_ok_and(|read| read[..] == *secret.as_bytes())
-}
-
-fn hexadecimal(secret: &str) -> String {
-    secret.bytes().fold("0x".to_owned(), |text, byte| text + &format!("{byte:02x}"))
-}
-
-/// A secret of 16 random bytes, in the hexadecimal form that secret files may have.
-fn random_secret() -> Result<String, Failure> {
-    let random = getrandom::u64().and_then(|high| Ok(format!("0x{high:016x}{:016x}", getrandom::u64()?)));
-    random.map_err(|e| {
-        let what = format!("cannot generate a secret: {e}");
-        Failure::new(Exit::General, what, "run the command again when the system has random numbers")
-    })
-}
-
 /// Writes a file that only its owner can read. An existing file is an error.
 fn write_new(path: &Path, bytes: &[u8], owner: Option<FileOwner>) -> Result<(), Failure> {
     private_file::write_new(path, bytes).and_then(|()| give(path, owner)).map_err(|e| unwritable(path, &e))
@@ -301,15 +270,6 @@ impl ImportReport {
 mod tests {
     use super::*;
 
-    #[test]
-    fn secret_that_looks_like_digits_keeps_its_bytes() {
-        for secret in ["plain secret", "0x000102030405", "0xyz", "a\n"] {
-            let text = if is_literal(secret) { secret.to_owned() } else { hexadecimal(secret) };
-            assert_eq!(secret_of_text(text.as_bytes()).expect(secret)[..], *secret.as_bytes());
-            assert_eq!(text == secret, secret == "plain secret");
-        }
-    }
-
     /// A server accepts each configuration that an import writes.
     #[test]
     fn imported_configurations_are_valid() {
@@ -327,12 +287,15 @@ mod tests {
             (Format::Scst, "scst/everything.conf", Some(Exit::NotCarried)),
             (Format::Ctld, "ctld/ctl.conf", Some(Exit::NotCarried)),
             (Format::Ctld, "ctld/ctl.ucl", Some(Exit::NotCarried)),
+            (Format::Nvmet, "nvmet/simple.json", None),
+            (Format::Nvmet, "nvmet/config.json", Some(Exit::NotCarried)),
+            (Format::Spdk, "spdk/nvmf.json", Some(Exit::NotCarried)),
         ];
         for (format, name, expected) in all {
             let folder = folder.join(name);
             fs::create_dir_all(&folder).expect("a folder");
             let (file, output) = (samples.join(name), Some(folder.join("lunar.toml")));
-            let root = samples.join("tgt/root");
+            let root = file.with_file_name("root");
             let args = || Import {
                 format,
                 file: file.clone(),
@@ -353,6 +316,39 @@ mod tests {
             );
         }
         fs::remove_dir_all(folder).expect("the folder");
+    }
+
+    /// The tree of configfs, from a list of its files.
+    #[test]
+    fn nvmet_tree_is_imported_with_its_secrets() {
+        let folder = interop::Folder::fresh();
+        let list = include_str!("../../lunar-import/tests/samples/nvmet/tree.txt");
+        for line in list.lines() {
+            let (path, text) = line.split_once('=').unwrap_or((line, ""));
+            let path = folder.join("nvmet").join(path);
+            fs::create_dir_all(if line.contains('=') { path.parent().expect("a parent") } else { &path })
+                .expect("a folder");
+            if line.contains('=') {
+                fs::write(path, format!("{text}\n")).expect("written");
+            }
+        }
+        let (file, output) = (folder.join("nvmet"), folder.join("lunar.toml"));
+        let args = Import {
+            format: Format::Nvmet,
+            file,
+            output: Some(output.clone()),
+            root: "/".into(),
+            json: false,
+        };
+        assert_eq!(import(args).err().map(|failure| failure.exit), Some(Exit::NotCarried));
+        let written = lunar_server::config::load(&output);
+        let config = written.unwrap_or_else(|list| panic!("{}", list[0]));
+        let locked = config.targets.iter().find(|one| one.name.ends_with(":locked")).expect("a subsystem");
+        let own = locked.subsystem.as_ref().expect("an NVMe subsystem");
+        assert!(own.secret.is_some() && own.hosts.contains_key("nqn.2026-11.org.example:ann"));
+        use std::os::unix::fs::MetadataExt;
+        let secret = fs::metadata(folder.join("secrets/ann.key")).expect("a file");
+        assert_eq!(secret.mode() & 0o777, 0o600);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::access::CtldAccess;
 use super::file::{CtldKey, all, value};
 use crate::common::every_address;
 use crate::portals::PortalSets;
-use crate::{Discovery, NewPortal};
+use crate::{Discovery, NewPortal, NewTransport};
 use std::collections::BTreeSet;
 use std::net::{Ipv6Addr, SocketAddr};
 
@@ -102,7 +102,8 @@ impl CtldImport {
         let mut portals: Vec<NewPortal> = Vec::new();
         for key in keys.iter().filter(|key| matches!(key.key.as_str(), "listen" | "listen-iser")) {
             match listen(key.word(0)) {
-                Some(listen) => portals.push(NewPortal { listen, iser: key.key == "listen-iser" }),
+                Some(listen) => portals
+                    .push(NewPortal { listen, transport: NewTransport::iscsi(key.key == "listen-iser") }),
                 None => self
                     .0
                     .notes

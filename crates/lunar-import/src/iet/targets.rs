@@ -5,7 +5,7 @@ use super::file::{IetKey, IetTarget, first_line};
 use super::lists::IetLists;
 use crate::common::{count_of_luns, every_address, everywhere, limit_portals, network};
 use crate::portals::PortalSets;
-use crate::{NewPortal, NewTarget};
+use crate::{NewPortal, NewTarget, NewTransport};
 
 /// Keys of the login negotiation, in lower case.
 const NEGOTIATED: [&str; 14] = [
@@ -65,7 +65,7 @@ impl IetImport {
                         true => format!("[{address}]:3260"),
                         false => format!("{address}:3260"),
                     };
-                    portals.push(NewPortal { listen, iser: false });
+                    portals.push(NewPortal { listen, transport: NewTransport::Tcp });
                 }
                 _ => self
                     .0

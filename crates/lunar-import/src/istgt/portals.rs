@@ -2,8 +2,8 @@
 
 use super::IstgtImport;
 use super::file::{IstgtKey, IstgtSection};
-use crate::NewPortal;
 use crate::portals::PortalSets;
+use crate::{NewPortal, NewTransport};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The tags of each portal group of the file.
@@ -34,7 +34,7 @@ impl IstgtImport {
         if listen.is_none() {
             self.0.notes.lost(&key.place, format!("the portal {address:?}, which is no address"));
         }
-        listen.map(|listen| NewPortal { listen, iser: false })
+        listen.map(|listen| NewPortal { listen, transport: NewTransport::Tcp })
     }
 }
 

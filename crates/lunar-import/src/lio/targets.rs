@@ -136,10 +136,10 @@ impl Import {
                 bare if bare.contains(':') && !bare.starts_with('[') => format!("[{bare}]"),
                 other => other.to_owned(),
             };
-            let iser = portal.iser.0;
-            new.push(crate::NewPortal { listen: format!("{address}:{port}"), iser });
+            let transport = crate::NewTransport::iscsi(portal.iser.0);
+            new.push(crate::NewPortal { listen: format!("{address}:{port}"), transport });
             if is_any {
-                new.push(crate::NewPortal { listen: format!("0.0.0.0:{port}"), iser });
+                new.push(crate::NewPortal { listen: format!("0.0.0.0:{port}"), transport });
             }
             if portal.offload.0 {
                 self.0.notes.changed(

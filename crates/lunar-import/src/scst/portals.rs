@@ -5,7 +5,7 @@ use super::file::ScstEntry;
 use super::hosts;
 use crate::common::{every_address, everywhere};
 use crate::portals::PortalSets;
-use crate::{NewPortal, NewTarget};
+use crate::{NewPortal, NewTarget, NewTransport};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
@@ -100,5 +100,5 @@ impl ScstImport {
 }
 
 fn portal(address: IpAddr) -> NewPortal {
-    NewPortal { listen: SocketAddr::new(address, PORT).to_string(), iser: false }
+    NewPortal { listen: SocketAddr::new(address, PORT).to_string(), transport: NewTransport::Tcp }
 }

@@ -1,7 +1,9 @@
 //! Imports of `saveconfig.json`. Identities are those that a running kernel reported.
 
 use super::disk_named;
-use lunar_import::{Configuration, DiskMedium, Imported, NewTarget, Outcome, ReadOnly, lio, toml};
+use lunar_import::{
+    Configuration, DiskMedium, Imported, NewTarget, NewTransport, Outcome, ReadOnly, lio, toml,
+};
 
 const DEMO: &str = include_str!("../samples/demo-mode.json");
 const EVERYTHING: &str = include_str!("../samples/everything.json");
@@ -63,8 +65,16 @@ fn everything_keeps_disks_hosts_and_users() {
     assert_eq!((windows.luns.as_ref().map(|luns| luns.len()), windows.chap.len()), (Some(0), 0));
     assert_eq!(configuration.discovery.chap, ["scout"]);
     let portals: Vec<_> = configuration.portal_groups.iter().flat_map(|group| &group.portals).collect();
-    assert!(portals.iter().any(|portal| portal.listen == "192.0.2.11:3260" && portal.iser));
-    assert!(portals.iter().any(|portal| portal.listen == "[2001:db8::10]:3260" && !portal.iser));
+    assert!(
+        portals
+            .iter()
+            .any(|portal| portal.listen == "192.0.2.11:3260" && portal.transport == NewTransport::Iser)
+    );
+    assert!(
+        portals
+            .iter()
+            .any(|portal| portal.listen == "[2001:db8::10]:3260" && portal.transport == NewTransport::Tcp)
+    );
     let closed = target(configuration, "naa.5001405a1b2c3d4e");
     assert!(closed.access.len() == 1 && closed.access[0].deny, "no host may log in");
 }

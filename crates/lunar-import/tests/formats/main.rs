@@ -4,16 +4,24 @@ mod ctld;
 mod iet;
 mod istgt;
 mod lio;
+mod nvmet;
 mod open_iscsi;
 mod scst;
+mod spdk;
 mod tgt;
 
-use lunar_import::{Configuration, Disk, Imported, NewTarget, Outcome};
+use lunar_import::{Configuration, Disk, Imported, NewSubsystem, NewTarget, Outcome};
 
 /// The target whose name ends with this text.
 fn target<'a>(configuration: &'a Configuration, end: &str) -> &'a NewTarget {
     let mut targets = configuration.targets.iter();
     targets.find(|target| target.name.ends_with(end)).unwrap_or_else(|| panic!("no target {end}"))
+}
+
+/// The subsystem whose NQN ends with this text.
+fn subsystem<'a>(configuration: &'a Configuration, end: &str) -> &'a NewSubsystem {
+    let mut subsystems = configuration.subsystems.iter();
+    subsystems.find(|one| one.nqn.ends_with(end)).unwrap_or_else(|| panic!("no subsystem {end}"))
 }
 
 /// The disk of a LUN.
@@ -36,5 +44,18 @@ fn notes(imported: &Imported, outcome: Outcome) -> String {
 fn has(notes: &str, parts: &[&str]) {
     for part in parts {
         assert!(notes.contains(part), "{part} is not in\n{notes}");
+    }
+}
+
+/// Each of these identifiers is kept by a namespace, or reported as lost.
+#[track_caller]
+fn keeps_or_reports(imported: &Imported, identifiers: &[&str]) {
+    let namespaces = imported.configuration.subsystems.iter().flat_map(|one| one.namespaces.values());
+    let kept = namespaces.map(|one| [&one.identifiers.uuid, &one.identifiers.nguid, &one.identifiers.eui64]);
+    let kept: Vec<&str> = kept.flatten().flatten().map(String::as_str).collect();
+    let lost = notes(imported, Outcome::Lost);
+    for one in identifiers {
+        let is_reported = lost.contains(&format!("{one}: identifier not kept"));
+        assert!(is_reported != kept.contains(one), "{one}: kept {kept:?}, lost\n{lost}");
     }
 }

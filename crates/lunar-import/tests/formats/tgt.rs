@@ -1,7 +1,7 @@
 //! Imports of `targets.conf`. Identities are those that a running tgtd reported, and those that its rules give.
 
 use super::{disk_of, has, notes, target};
-use lunar_import::{DiskMedium, Found, Imported, Outcome, no_files, tgt, toml};
+use lunar_import::{DiskMedium, Found, Imported, NewTransport, Outcome, no_files, tgt, toml};
 use std::io;
 use std::path::Path;
 
@@ -84,7 +84,9 @@ fn address_and_name_are_entries_of_their_own() {
     assert!([networks, names].iter().all(|entry| entry.chap == ["host-a", "host-b"]));
     assert_eq!(configuration.discovery.chap, ["scout"]);
     assert!(target(configuration, ":rdma").access.is_empty());
-    assert!(configuration.portal_groups[0].portals.iter().all(|portal| portal.iser));
+    assert!(
+        configuration.portal_groups[0].portals.iter().all(|portal| portal.transport == NewTransport::Iser)
+    );
 }
 
 #[test]

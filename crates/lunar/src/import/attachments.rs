@@ -1,6 +1,6 @@
 //! Attachments of an import, one file each.
 
-use super::{SECRETS, read_found, unwritable, write_new, write_secrets};
+use super::{SECRETS, read_found, secrets, unwritable, write_new};
 use crate::exit::Failure;
 use lunar_import::{Configuration, Found};
 use std::fs::DirBuilder;
@@ -36,7 +36,7 @@ pub(super) fn write(folder: &Path, configuration: &Configuration) -> Result<(), 
         write_new(&folder.join(name), text.as_bytes(), None)?;
     }
     // Root attaches.
-    write_secrets(&folder.join(SECRETS), &configuration.chap_users, None)
+    secrets::write(&folder.join(SECRETS), configuration, None)
 }
 
 /// The name and the text of each file.

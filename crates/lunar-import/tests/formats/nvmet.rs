@@ -1,0 +1,157 @@
+//! Imports of the configuration of nvmet: the file of nvmetcli, and the tree.
+
+use super::{disk_named, has, keeps_or_reports, notes, subsystem};
+use lunar_import::{
+    AdmittedHosts, DiskMedium, Found, Imported, NewTransport, Outcome, nvmet, nvmet_tree, toml,
+};
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+
+const CONFIG: &str = include_str!("../samples/nvmet/config.json");
+const SIMPLE: &str = include_str!("../samples/nvmet/simple.json");
+const TREE: &str = include_str!("../samples/nvmet/tree.txt");
+
+fn import(text: &str) -> Imported {
+    nvmet(text).expect("it is a config.json")
+}
+
+/// Reads the sample of a tree: a line for each file or empty folder.
+fn in_tree(tree: &str, path: &Path) -> io::Result<Found> {
+    let path = path.to_str().expect("text");
+    let folder = if path.is_empty() { String::new() } else { format!("{path}/") };
+    let mut names = BTreeSet::new();
+    for line in tree.lines() {
+        let (file, text) = line.split_once('=').unwrap_or((line, ""));
+        if file == path {
+            return Ok(Found::File(format!("{text}\n")));
+        }
+        let below = file.strip_prefix(&folder).and_then(|rest| rest.split('/').next());
+        names.extend(below.filter(|name| !name.is_empty()).map(str::to_owned));
+    }
+    let is_known = !names.is_empty() || tree.lines().any(|line| line == folder);
+    is_known.then_some(Found::Folder(names.into_iter().collect())).ok_or(io::ErrorKind::NotFound.into())
+}
+
+fn import_tree(tree: &str) -> Imported {
+    nvmet_tree(&|path| in_tree(tree, path)).expect("a tree")
+}
+
+#[test]
+fn simple_file_is_carried_whole() {
+    let imported = import(SIMPLE);
+    assert!(!imported.notes.has_lost(), "{}", notes(&imported, Outcome::Lost));
+    let configuration = &imported.configuration;
+    let disks = subsystem(configuration, "disks");
+    assert_eq!(disks.serial.as_deref(), Some("123456789abcdef"));
+    assert_eq!((disks.model.as_deref(), &disks.hosts), (Some("Linux"), &AdmittedHosts::Every));
+    let disk = &configuration.disks[disks.namespaces[&1].disk];
+    assert_eq!(disk.medium, DiskMedium::File("/srv/nvme/disk.img".into()));
+    assert_eq!((disk.block_size, disk.write_cache), (Some(4096), true));
+    let [group] = &configuration.portal_groups[..] else { panic!("one portal group") };
+    assert_eq!((group.tag, group.portals[0].transport), (1, NewTransport::NvmeTcp));
+}
+
+#[test]
+fn subsystems_keep_hosts_portals_and_namespaces() {
+    let imported = import(CONFIG);
+    let configuration = &imported.configuration;
+    let mail = subsystem(configuration, "mail");
+    let host = "nqn.2014-08.org.nvmexpress:uuid:2cd2c43b-a90a-45c1-a8cd-86b33ab273b5";
+    assert_eq!(mail.hosts, AdmittedHosts::Named([host.to_owned()].into()));
+    assert_eq!(mail.namespaces.keys().copied().collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(mail.portal_groups, [3, 4].into());
+    let far = subsystem(configuration, "far");
+    assert!(far.offline, "its portal is not carried over");
+    assert_eq!(far.hosts, AdmittedHosts::Named(BTreeSet::new()), "no host may connect");
+    let open = subsystem(configuration, "open");
+    assert_eq!((open.serial.as_deref(), open.portal_groups.len()), (None, 1));
+    assert_eq!(open.namespaces[&5].disk, mail.namespaces[&1].disk, "one disk behind both");
+    let portals = configuration.portal_groups.iter().flat_map(|group| &group.portals);
+    let portals: Vec<_> = portals.map(|one| (one.listen.as_str(), one.transport)).collect();
+    let tls = NewTransport::NvmeTls;
+    let expected = [("192.0.2.10:4420", NewTransport::NvmeTcp), ("0.0.0.0:4421", tls), ("[::]:4421", tls)];
+    assert_eq!(portals, expected);
+    assert_eq!(configuration.nvme_referrals, ["192.0.2.11:8009"]);
+    let text = toml(configuration, "secrets");
+    has(&text, &["allowed_hosts = []\n", "offline = true\n", "nvme_referrals = [\"192.0.2.11:8009\"]\n"]);
+    assert_eq!(text.matches("disk = \"mail\"").count(), 2, "{text}");
+    has(&text, &["{ listen = \"[::]:4421\", transport = [\"nvme-tcp\"], tls = \"required\" }"]);
+}
+
+#[test]
+fn everything_that_is_lost_is_named() {
+    let imported = import(CONFIG);
+    has(
+        &notes(&imported, Outcome::Lost),
+        &[
+            "subsystems[0].attr cntlid_min=100",
+            "subsystems[0].attr cntlid_max=199",
+            "subsystems[1].attr offload=1",
+            "the host \"someone\", which is no NQN",
+            "ANA group 7, which is non-optimized at port 3",
+            "ANA group 7, which is inaccessible at port 4",
+            "namespace 3: it is disabled",
+            "namespace 4096, the device /dev/vg0/far: the number is not in 1 to 1024",
+            "namespace 6, the device /dev/vg0/mail: it is a namespace of this subsystem already",
+            "commands for /dev/nvme0 itself",
+            "port 5: the transport \"rdma\"",
+            "port 6, 192.0.2.12:4420: nothing listens there",
+            "the keys of TLS",
+            "nqn.2026-11.org.example:far: offline",
+            "hosts[1] the host nqn.2026-11.org.example:spare",
+        ],
+    );
+    let identifiers = ["6ad1f3fd-0b6a-4e3d-a9c4-1b5e0c8c7f10", "e0f0a1b2c3d44e5f8091a2b3c4d5e6f7"];
+    keeps_or_reports(&imported, &identifiers);
+    let changed = notes(&imported, Outcome::Changed);
+    has(&changed, &["inline_data_size=32768", "the serial number \"00:11\"", "nvmetcli saves no secrets"]);
+}
+
+#[test]
+fn tree_has_the_secrets_of_hosts() {
+    let imported = import_tree(TREE);
+    let configuration = &imported.configuration;
+    let locked = subsystem(configuration, "locked");
+    let AdmittedHosts::Proven(hosts) = &locked.hosts else { panic!("{:?}", locked.hosts) };
+    assert_eq!(hosts[0].nqn, "nqn.2026-11.org.example:ann");
+    assert_eq!(
+        [&hosts[0].secret, &locked.secret].map(Option::as_deref),
+        [Some("ann.key"), Some("locked.key")]
+    );
+    assert_eq!(disk_named(configuration, "locked").medium, DiskMedium::Device("/dev/vg0/locked".into()));
+    let secret = configuration.secret_files.iter().find(|file| file.name == "ann.key").expect("a file");
+    assert!(TREE.contains(&format!("dhchap_key={}\n", *secret.text)));
+    let AdmittedHosts::Proven(hosts) = &subsystem(configuration, "mixed").hosts else { panic!("no proof") };
+    assert_eq!((hosts.len(), hosts[0].secret.as_deref()), (1, Some("ann.key")), "bob has no secret");
+    let lost = notes(&imported, Outcome::Lost);
+    has(
+        &lost,
+        &["the host nqn.2026-11.org.example:bob, which has no secret", "ANA group 2, which is inaccessible"],
+    );
+    assert!(!notes(&imported, Outcome::Changed).contains("nvmetcli saves no secrets"));
+    assert!(!toml(configuration, "secrets").contains("DHHC-1"), "secrets are in files of their own");
+}
+
+#[test]
+fn unreadable_secret_ends_the_import() {
+    let unreadable = |path: &Path| match path.ends_with("dhchap_key") {
+        true => Err(io::ErrorKind::PermissionDenied.into()),
+        false => in_tree(TREE, path),
+    };
+    let error = nvmet_tree(&unreadable).expect_err("no secret");
+    has(&error.what, &["cannot read hosts/", "dhchap_key"]);
+    let malformed = TREE.replace("dhchap_key=DHHC-1:", "dhchap_key=DHHC-2:");
+    let imported = import_tree(&malformed);
+    assert_eq!(subsystem(&imported.configuration, "locked").hosts, AdmittedHosts::Named(BTreeSet::new()));
+}
+
+#[test]
+fn empty_and_foreign_files_are_rejected() {
+    assert_eq!(nvmet("{}").expect_err("nothing to import").what, "there is no subsystem");
+    for text in ["", "7", "{\"subsystems\": 7}", "{\"subsystems\": [{\"attr\": []}]}"] {
+        let error = nvmet(text).expect_err(text);
+        assert!(error.what.starts_with("the file is no config.json of nvmetcli: "), "{error}");
+    }
+    assert!(nvmet_tree(&|_| Err(io::ErrorKind::NotFound.into())).is_err());
+}
