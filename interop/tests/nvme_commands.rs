@@ -1,6 +1,8 @@
 //! Commands with `nvme://` URLs against a running server: their output and exit status.
 
 use interop::command::{CommandOutput, lunar};
+use interop::nvme::{NvmeHostName, RawController};
+use interop::routed::until;
 use interop::{Folder, Server, TARGET};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -214,16 +216,45 @@ fn doctor_examines_controller_and_namespace() {
     }
 }
 
-/// The connections that the portal of the subsystem has accepted.
-fn accepted(server: &Server) -> u32 {
+/// The metrics of a server.
+fn metrics(server: &Server) -> String {
     let mut stream = UnixStream::connect(server.dir().join("admin.sock")).expect("a server");
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("a request");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("metrics");
+    text
+}
+
+/// The connections that the portal of the subsystem has accepted.
+fn accepted(server: &Server) -> u32 {
+    let text = metrics(server);
     let series = "lunar_connections_accepted_total{portal_group=\"1\"} ";
     // The series begins with the first connection.
     let count = text.lines().find_map(|line| line.strip_prefix(series));
     count.map_or(0, |count| count.parse().expect("a count"))
+}
+
+#[test]
+fn metrics_count_controllers_and_their_queues() {
+    let server = server();
+    let has = |controllers: u32, queues: Option<u32>| {
+        let text = metrics(&server);
+        let named = |line: String| text.lines().any(|other| other == line);
+        let sessions = |count| format!("lunar_sessions{{target=\"{NQN}\",transport=\"NVMe/TCP\"}} {count}");
+        let is_counted = named(format!("lunar_nvme_controllers{{target=\"{NQN}\"}} {controllers}"));
+        let has_queues = queues.is_none_or(|count| named(sessions(count)));
+        // A target of SCSI hosts has no controllers.
+        let is_alone = text.matches("\nlunar_nvme_controllers{").count() == 1;
+        (is_counted && has_queues && is_alone).then_some(())
+    };
+    until("no controller", || has(0, None));
+    let controllers = ["one", "two"]
+        .map(|name| RawController::enabled(server.portals()[0], &NvmeHostName::new(name), NQN, 0));
+    let queues = [1, 2].map(|queue| controllers[0].queue(queue));
+    until("two controllers with four queues", || has(2, Some(4)));
+    drop(queues);
+    drop(controllers);
+    until("no controller is left", || has(0, None));
 }
 
 /// Each I/O queue is a connection, besides that of the admin queue.

@@ -184,6 +184,9 @@ pub struct TargetMetrics {
     pub sessions: BTreeMap<String, u64>,
     /// Its sessions that ended, by reason.
     pub ended: BTreeMap<String, u64>,
+    /// Its controllers, if it is an NVMe subsystem. The queues of a controller are sessions.
+    #[serde(default)]
+    pub controllers: Option<u64>,
 }
 
 /// The sessions of an initiator with a target.

@@ -30,6 +30,11 @@ pub fn add(text: &mut MetricsText, report: &MetricsReport) {
             sessions.add(&[name, ("transport", transport)], count);
         }
     }
+    let help = "Controllers of an NVMe subsystem; their queues are sessions.";
+    let mut controllers = text.metric("lunar_nvme_controllers", Gauge, help);
+    for target in targets {
+        target.controllers.iter().for_each(|count| controllers.add(&[("target", &target.target)], count));
+    }
     let mut ended = text.metric("lunar_sessions_ended_total", Counter, "Sessions that ended.");
     for target in targets {
         let name = ("target", &*target.target);

@@ -65,7 +65,10 @@ impl ServerControl for Fake {
         MetricsReport {
             bounds_s: vec![0.5, 1.0],
             luns: vec![lun(0, true, 3), lun(1, false, 4), lun(2, false, 5)],
-            targets: vec![TargetMetrics { target: "iqn.t".into(), open: true, ..TargetMetrics::default() }],
+            targets: vec![
+                TargetMetrics { target: "iqn.t".into(), open: true, ..TargetMetrics::default() },
+                TargetMetrics { target: "nqn.s".into(), controllers: Some(2), ..TargetMetrics::default() },
+            ],
             initiators: vec![InitiatorMetrics {
                 target: "iqn.t".into(),
                 initiator: HOSTILE.into(),
@@ -171,6 +174,7 @@ fn metrics_show_counters_of_luns_and_logins() {
             "lunar_lun_reserved{target=\"iqn.t\",lun=\"0\"} 1",
             "lunar_login_total{target=\"\",status=\"0203\"} 6",
             "lunar_target_open{target=\"iqn.t\"} 1",
+            "lunar_nvme_controllers{target=\"nqn.s\"} 2",
             "lunar_start_time_seconds 1000000000.25",
             "process_start_time_seconds 1000000000.25",
             "lunar_config_version 5",

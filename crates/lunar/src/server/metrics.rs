@@ -243,8 +243,11 @@ fn histogram(totals: &LatencyTotals) -> LatencyBuckets {
 
 fn targets(server: &TargetServer, config: &TargetConfig, events: &EventTotals) -> Vec<TargetMetrics> {
     let mut sessions: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
+    let mut controllers: BTreeMap<String, u64> = BTreeMap::new();
     for (_, info) in server.sessions() {
         if let Some(target) = info.target.as_ref().filter(|_| !info.is_discovery()) {
+            // Each controller has one admin queue.
+            *controllers.entry(target.clone()).or_default() += u64::from(!info.is_io_queue());
             *sessions.entry(target.clone()).or_default().entry(transport(&info).into()).or_default() += 1;
         }
     }
@@ -260,6 +263,7 @@ fn targets(server: &TargetServer, config: &TargetConfig, events: &EventTotals) -
         open: node.access.is_empty(),
         sessions: sessions.remove(name).unwrap_or_default(),
         ended: ended(name),
+        controllers: node.subsystem.as_ref().map(|_| controllers.get(name).copied().unwrap_or_default()),
     };
     config.targets.iter().map(target).collect()
 }
