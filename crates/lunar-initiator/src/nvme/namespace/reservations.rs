@@ -13,6 +13,10 @@ use lunar_wire::scsi::Sense;
 
 /// ONCS bit 5: reservations.
 const RESERVATIONS: u16 = 1 << 5;
+/// RESCAP bit 0: reservations can persist through a loss of power (PTPL).
+const PERSISTENCE: u8 = 1;
+const WITHOUT_PERSISTENCE: &str = "register without it, and again after each restart of the target; or let the target save \
+    the state of its disks";
 /// Report, command dword 11: extended data structures (EDS), with host identifiers of 128 bits.
 const EXTENDED: u32 = 1;
 /// The controller of a registrant: any (dynamic).
@@ -136,13 +140,27 @@ impl ReservationChange {
         (opcode, fields.encode(), data)
     }
 
+    /// Whether the state of all reservations shall survive a loss of power.
+    fn persists(self) -> bool {
+        use ReservationChange::{Register, Replace};
+        matches!(self, Register { persists, .. } | Replace { persists, .. } if persists == Some(true))
+    }
+
+    /// Rejects persistence that a namespace with these capabilities (RESCAP) does not have. Targets may accept the request of it
+    /// nevertheless, because the Linux kernel always sends it.
+    fn check(self, namespace: u32, capabilities: u8) -> Result<(), Error> {
+        if !self.persists() || capabilities & PERSISTENCE != 0 {
+            return Ok(());
+        }
+        let what = format!("namespace {namespace} cannot keep reservations across a loss of power (PTPL)");
+        let error = Error::new(ErrorCode::ScsiError, what).with_hint(WITHOUT_PERSISTENCE);
+        Err(error.with_sense(Some(Sense::INVALID_FIELD_IN_PARAMETERS)))
+    }
+
     /// The error of a change that ended with this status.
     fn error(self, status: NvmeStatus) -> Error {
-        use ReservationChange::{Register, Replace};
         let error = error_of(status);
-        let persists =
-            matches!(self, Register { persists, .. } | Replace { persists, .. } if persists == Some(true));
-        if persists && (status.kind, status.code) == (0, NvmeStatus::INVALID_FIELD.code) {
+        if self.persists() && (status.kind, status.code) == (0, NvmeStatus::INVALID_FIELD.code) {
             return error.with_hint(
                 "the namespace may be unable to keep reservations across a loss of power: register without it",
             );
@@ -156,10 +174,11 @@ impl NvmeNamespace {
     ///
     /// # Errors
     /// [`ErrorCode::ReservationConflict`] when the key or the registrations of others forbid it; [`ErrorCode::ScsiError`] when
-    /// the controller has no reservations or rejects the command; [`ErrorCode::ConnectionLost`] if the controller may have
-    /// executed it.
+    /// the controller has no reservations, cannot keep them as the change asks, or rejects the command;
+    /// [`ErrorCode::ConnectionLost`] if the controller may have executed it.
     pub async fn change_reservation(&self, change: ReservationChange) -> Result<(), Error> {
         self.check_reservable()?;
+        change.check(self.id, self.properties().identify.reservations)?;
         let (opcode, dword, data) = change.encode();
         let sqe = Sqe::new(opcode, 0, self.id).with_dword(10, dword);
         let command = NvmeCommand::new(sqe, Direction::Out(Buf::copy_of(&data))).once();
@@ -247,6 +266,23 @@ mod tests {
         ] {
             let data: Vec<u8> = keys.iter().flat_map(|key: &u64| key.to_le_bytes()).collect();
             assert_eq!(change.encode(), (opcode, dword, data), "{change:?}");
+        }
+    }
+
+    #[test]
+    fn persistence_that_a_namespace_lacks_is_rejected() {
+        use ReservationChange::{Register, Replace};
+        for (change, capabilities, is_good) in [
+            (Register { key: 7, persists: Some(true) }, 0x7e, false),
+            (Replace { key: None, new_key: 7, persists: Some(true) }, 0x7e, false),
+            (Register { key: 7, persists: Some(true) }, 0x7f, true),
+            (Register { key: 7, persists: Some(false) }, 0x7e, true),
+            (Register { key: 7, persists: None }, 0x7e, true),
+        ] {
+            let checked = change.check(1, capabilities);
+            assert_eq!(checked.is_ok(), is_good, "{change:?}");
+            let hinted = |e: Error| e.code == ErrorCode::ScsiError && e.hint.is_some();
+            assert!(checked.err().is_none_or(hinted), "{change:?}");
         }
     }
 
