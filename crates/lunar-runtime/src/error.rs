@@ -128,6 +128,8 @@ pub enum Remedy {
     NotIscsi,
     /// Check that the portal is one of SRP. The debug log has the messages.
     NotSrp,
+    /// Make a secret for DH-HMAC-CHAP, or copy that of the target.
+    NoDhChapSecret,
 }
 
 impl Hint {

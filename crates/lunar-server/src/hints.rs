@@ -25,6 +25,10 @@ pub fn words(hint: &Hint) -> &str {
         Some(Remedy::NotSrp) => {
             "check that the portal serves SRP. If it does, the target is at fault: LUNAR_LOG=debug logs details"
         }
+        Some(Remedy::NoDhChapSecret) => {
+            "copy the file with the secret that the target has for this host; or make a new one for both, with `lunar chap add --nvme \
+             HOSTNQN --output FILE`"
+        }
         _ => hint,
     }
 }

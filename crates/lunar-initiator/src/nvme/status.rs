@@ -17,7 +17,24 @@ pub fn error_of(status: NvmeStatus) -> Error {
         _ => ErrorCode::ScsiError,
     };
     let error = Error::new(code, format!("the controller answered: {status}")).with_nvme_status(status);
-    error.with_status(scsi as u8).with_sense(sense)
+    let error = error.with_status(scsi as u8).with_sense(sense);
+    match code {
+        ErrorCode::ScsiError => error.with_hint(hint_of(status)),
+        _ => error,
+    }
+}
+
+fn hint_of(status: NvmeStatus) -> &'static str {
+    match (status.kind, status.code) {
+        (0, code) if code == NvmeStatus::WRITE_PROTECTED.code => {
+            "the target lets this host only read: look for read_only of the subsystem, of the namespace or of its LUN there, or \
+             for a write-protected medium"
+        }
+        (0, code) if code == NvmeStatus::INVALID_NAMESPACE.code => {
+            "the namespace was removed, or the target hides it from this host: look at the namespaces of the subsystem there"
+        }
+        _ => "see the log of the target, and the error log of the controller (nvme error-log)",
+    }
 }
 
 /// The error of a refused Connect. `result` shows which parameter was wrong, if it is not 0.
@@ -89,6 +106,16 @@ mod tests {
         ] {
             assert_eq!(io::Error::from(error_of(status)).kind(), kind, "{status}");
         }
+    }
+
+    #[test]
+    fn each_status_has_a_hint_in_words_of_nvme() {
+        let hint = |status| error_of(status).hint.as_ref().map(|hint| hint.to_string()).unwrap_or_default();
+        assert!(hint(NvmeStatus::WRITE_PROTECTED).contains("read_only of the subsystem"));
+        assert!(hint(NvmeStatus::INVALID_NAMESPACE).contains("namespaces of the subsystem"));
+        assert!(hint(NvmeStatus::READ_ERROR).contains("error log of the controller"));
+        // The program has a better one for conflicts.
+        assert_eq!(hint(NvmeStatus::RESERVATION_CONFLICT), "");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::error::wrong;
 use super::srp::names_port;
 use crate::nvme::options::{AuthSecrets, DhChapSecret, Nqn, parse_uuid};
 use crate::nvme::{NamespaceName, NvmeOptions};
-use crate::{Error, Portal};
+use crate::{Error, ErrorCode, Hint, Portal, Remedy};
 use lunar_proto::duration;
 use lunar_proto::initiator::targets::PortalAddress;
 use lunar_proto::nearest::nearest;
@@ -35,6 +35,12 @@ const TIMES: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::fro
 type Setter = fn(&mut NvmeOptions, &str) -> Result<(), String>;
 /// Keys that read a file, when the options are made.
 const SECRET_FILES: [&str; 2] = ["secret_file", "subsystem_secret_file"];
+
+/// The fix for a missing file.
+const NO_SECRET: Hint = Hint::with_remedy(
+    "copy the file with the secret that the target has for this host, in the form DHHC-1:HH:BASE64:",
+    Remedy::NoDhChapSecret,
+);
 
 /// The key that names further portals.
 const PATHS: &str = "paths";
@@ -288,7 +294,10 @@ impl NvmeUrl {
     fn secret(&self, key: &str) -> Result<Option<DhChapSecret>, Error> {
         let Some((_, path)) = self.settings.iter().find(|(name, _)| *name == key) else { return Ok(None) };
         let bytes = lunar_runtime::host::secret_file(Path::new(path), SECRET_LEN, None);
-        let bytes = bytes.map_err(|e| wrong(e.what, e.hint))?;
+        let bytes = bytes.map_err(|refused| match Path::new(path).exists() {
+            true => wrong(refused.what, refused.hint),
+            false => Error::new(ErrorCode::NotFound, refused.what).with_hint(NO_SECRET),
+        })?;
         let secret = str::from_utf8(&bytes)
             .map_err(|_| "the file is not UTF-8".to_owned())
             .and_then(|text| DhChapSecret::parse(text).map_err(|e| e.to_string()));
@@ -406,6 +415,14 @@ mod tests {
         assert_eq!(shown, ["a:4420", "b:4420", "[::1]:5"].map(path));
         let alone: NvmeUrl = format!("nvme://a/{NAME}").parse().expect("a URL");
         assert_eq!(alone.paths(), [alone]);
+    }
+
+    #[test]
+    fn missing_secret_file_has_a_remedy() {
+        let url = format!("nvme://h/{NAME}?secret_file=/no/such/secret").parse::<NvmeUrl>().expect("a URL");
+        let error = url.options().expect_err("the file is missing");
+        let remedy = error.hint.as_ref().and_then(Hint::remedy);
+        assert_eq!((error.code, remedy), (ErrorCode::NotFound, Some(Remedy::NoDhChapSecret)), "{error}");
     }
 
     #[test]
